@@ -1,0 +1,49 @@
+// One prompt, prepared: answers any number of targets and roots.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "unpack/model.h"
+#include "unpack/options.h"
+#include "unpack/result.h"
+
+namespace unpack {
+
+struct PreparedState;
+
+// Realised arrays of the forward pass, row-major, as float64.
+struct CachedArray {
+  std::vector<std::int64_t> shape;
+  std::vector<double> values;
+};
+
+class Prepared {
+ public:
+  // Token credit, node credit, roots, composition and paths. Thread-safe.
+  TraceResult trace(const Question& question, const RunContext& context = {}) const;
+  // query: one position, or nothing for the mean over queries; all: every query.
+  InteractionResult interactions(std::optional<int> query, bool all, const RunContext& context = {}) const;
+  // Raw scores of every visible writer for the readers of a layer: K, Q [C_l, H, S, S], V [C_l, H, S], mlp/G/U [C_l, S, N].
+  CachedArray scores(int layer, Branch branch) const;
+  std::vector<ClosureCheck> validate(const RunContext& context = {}) const;
+  // The forward trace under TransformerLens-like names: resid_pre, resid_mid, resid_post, q, k, v, pattern, z, pre, mlp_out, attn_out, ln1_scale, ln2_scale, embed, pos_embed, logits.
+  CachedArray cache(const std::string& name, int layer) const;
+
+  const Model& model() const;
+  const std::vector<TokenId>& ids() const;
+  int length() const { return static_cast<int>(ids().size()); }
+
+  explicit Prepared(std::shared_ptr<const PreparedState> state) : state_(std::move(state)) {}
+  const std::shared_ptr<const PreparedState>& state() const { return state_; }
+
+ private:
+  std::shared_ptr<const PreparedState> state_;
+};
+
+// Token credit of every token of a continuation, from one prepare over prompt + continuation.
+AttributeResult attribute(const Model& model, std::span<const TokenId> prompt, std::span<const TokenId> continuation, const Options& options,
+                          const RunContext& context = {});
+
+}  // namespace unpack
