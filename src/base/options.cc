@@ -1,0 +1,62 @@
+#include "unpack/options.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "unpack/error.h"
+
+namespace unpack {
+
+const char* to_string(Dispatch x) { return x == Dispatch::aligned ? "aligned" : "gate"; }
+
+const char* to_string(MlpRule x) {
+  switch (x) {
+    case MlpRule::per_neuron:
+      return "per-neuron";
+    case MlpRule::linearized:
+      return "linearized";
+    case MlpRule::l2:
+      return "l2";
+  }
+  throw InternalError("unknown MLP rule");
+}
+
+const char* to_string(Scores x) { return x == Scores::raw ? "raw" : "centered"; }
+
+const char* to_string(Reroot x) { return x == Reroot::output ? "output" : "target"; }
+
+const char* to_string(Branch x) {
+  switch (x) {
+    case Branch::none:
+      return "";
+    case Branch::K:
+      return "K";
+    case Branch::Q:
+      return "Q";
+    case Branch::V:
+      return "V";
+    case Branch::mlp:
+      return "MLP";
+    case Branch::G:
+      return "G";
+    case Branch::U:
+      return "U";
+  }
+  throw InternalError("unknown branch");
+}
+
+const char* to_string(TauRule x) { return x == TauRule::named ? "named" : "entry"; }
+
+void Options::check() const {
+  if (!std::isfinite(beta) || beta < 0) throw UsageError(fmt::format("beta is {}: it must be a finite number, 0 or larger (default 0.8)", beta));
+  const auto check_weights = [](const auto& values, const char* what, const char* names) {
+    for (const double w : values) {
+      if (!std::isfinite(w) || w < 0) throw UsageError(fmt::format("{} hold {}: give numbers of 0 or more for {} (0 switches a branch off)", what, w, names));
+    }
+  };
+  check_weights(weights, "weights", "K,Q,V");
+  check_weights(mlp_weights, "mlp-weights", "G,U");
+}
+
+}  // namespace unpack
