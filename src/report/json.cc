@@ -1,0 +1,206 @@
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "report/labels.h"
+#include "unpack/report.h"
+
+namespace unpack {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// One top-level key a line: compact, and still easy to read and to compare. Non-finite numbers become null.
+std::string dump(const Json& object) {
+  std::string text = "{";
+  for (const auto& [key, value] : object.items()) {
+    text += text.size() == 1 ? "\n" : ",\n";
+    text += Json(key).dump() + ": " + value.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  return text + "\n}\n";
+}
+
+Json tokens_json(const std::vector<Token>& tokens) {
+  Json list = Json::array();
+  for (const Token& t : tokens) list.push_back({{"position", t.position}, {"id", t.id}, {"text", t.text}});
+  return list;
+}
+
+Json model_json(const ModelInfo& m) {
+  return {{"name", m.name},       {"family", m.family}, {"layers", m.layers},          {"heads", m.heads},
+          {"d_model", m.d_model}, {"dtype", m.dtype},   {"fingerprint", m.fingerprint}};
+}
+
+Json program_json(const ProgramInfo& p) { return {{"version", p.version}, {"device", p.device}, {"threads", p.threads}}; }
+
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json(nullptr);
+}
+
+Json target_json(const TargetInfo& t) {
+  return {{"position", t.position},
+          {"ids", t.ids},
+          {"versus_ids", or_null(t.versus_ids)},
+          {"text", t.text},
+          {"versus_text", or_null(t.versus_text)},
+          {"logit", t.logit},
+          {"logit_difference", or_null(t.logit_difference)},
+          {"probability", t.probability}};
+}
+
+Json options_json(const Options& o) {
+  return {{"beta", o.beta},          {"weights", o.weights},          {"mlp_weights", o.mlp_weights}, {"dispatch", to_string(o.dispatch)},
+          {"mlp", to_string(o.mlp)}, {"scores", to_string(o.scores)}, {"reroot", to_string(o.reroot)}};
+}
+
+Json predictions_json(const std::vector<Prediction>& predictions, bool with_logit) {
+  Json list = Json::array();
+  for (const Prediction& p : predictions) {
+    Json row = {{"id", p.id}, {"text", p.text}};
+    if (with_logit) row["logit"] = p.logit;
+    row["probability"] = p.probability;
+    list.push_back(std::move(row));
+  }
+  return list;
+}
+
+// Keyed by writer; all-zero rows may be left out.
+Json by_writer(const std::vector<std::string>& names, const std::vector<std::vector<double>>& rows, bool leave_zeros_out) {
+  Json object = Json::object();
+  for (std::size_t w = 0; w < rows.size(); ++w) {
+    const bool empty = std::all_of(rows[w].begin(), rows[w].end(), [](double x) { return x == 0; });
+    if (!leave_zeros_out || !empty) object[names.at(w)] = rows[w];
+  }
+  return object;
+}
+
+Json entries_json(const TraceResult& r, const Writers& writers) {
+  if (writers[r.root->writer].kind == WriterKind::head) return r.entries;
+  constexpr std::size_t kListed = 20;
+  Json neurons = Json::array();
+  for (std::size_t i = 0; i < std::min(kListed, r.neuron_entries.size()); ++i) {
+    neurons.push_back({{"neuron", r.neuron_entries[i].neuron}, {"credit", r.neuron_entries[i].credit}});
+  }
+  Json object = Json::object();
+  object["neurons"] = std::move(neurons);
+  return object;
+}
+
+Json composition_json(const TraceResult& r) {
+  Json object = Json::object();
+  for (const auto& [branch, entries] : r.composition) {
+    Json list = Json::array();
+    for (const CompositionEntry& e : entries) {
+      list.push_back({{"component", r.writers.at(static_cast<std::size_t>(e.writer))}, {"mass", e.mass}, {"credit", e.credit}});
+    }
+    object[branch == Branch::none ? "all" : to_string(branch)] = std::move(list);
+  }
+  return object;
+}
+
+Json paths_json(const TraceResult& r, const Writers& writers) {
+  Json list = Json::array();
+  for (const Path& path : r.paths) {
+    Json nodes = Json::array(), branches = Json::array();
+    for (const Node& node : path.nodes) nodes.push_back(to_string(writers, node));
+    for (const Branch b : path.branches) branches.push_back(b == Branch::none || b == Branch::mlp ? Json(nullptr) : Json(to_string(b)));
+    std::string text;
+    for (const std::string& piece : report::path_pieces(writers, r, path)) text += piece;
+    list.push_back({{"nodes", nodes}, {"branches", branches}, {"text", text}, {"credit", path.credit}, {"percent", path.percent}});
+  }
+  return list;
+}
+
+Json interactions_json(const InteractionResult& r, const std::vector<Interaction>& interactions) {
+  Json list = Json::array();
+  for (const Interaction& x : interactions) {
+    Json row = Json::object();
+    row["reader"] = r.writers.at(static_cast<std::size_t>(x.reader));
+    if (r.per_query || x.query >= 0) row["query"] = x.query;
+    row["writer"] = r.writers.at(static_cast<std::size_t>(x.writer));
+    row["score"] = x.score;
+    list.push_back(std::move(row));
+  }
+  return list;
+}
+
+}  // namespace
+
+std::string to_json(const TraceResult& r) {
+  Json object = {{"version", 1},
+                 {"program", program_json(r.program)},
+                 {"model", model_json(r.model)},
+                 {"tokens", tokens_json(r.tokens)},
+                 {"target", target_json(r.target)}};
+  if (r.method != "unpack") {
+    object["method"] = r.method;
+    object["predictions"] = predictions_json(r.predictions, false);
+    object["token_credit"] = r.token_credit;
+    object["token_percent"] = r.token_percent;
+    return dump(object);
+  }
+  const Writers writers = r.writer_table();
+  object["options"] = options_json(r.options);
+  object["root"] = r.root ? to_string(writers, *r.root) : "target";
+  object["predictions"] = predictions_json(r.predictions, false);
+  Json importance = Json::object();
+  for (std::size_t w = 0; w < r.importance.size(); ++w) importance[r.writers.at(w)] = r.importance[w];
+  object["importance"] = std::move(importance);
+  object["token_credit"] = r.token_credit;
+  object["token_percent"] = r.token_percent;
+  object["node_credit"] = by_writer(r.writers, r.node_credit, false);
+  if (r.root) {
+    Json incoming = Json::object();
+    for (const auto& [branch, rows] : r.incoming) incoming[to_string(branch)] = by_writer(r.writers, rows, true);
+    object["incoming"] = std::move(incoming);
+    object["entries"] = entries_json(r, writers);
+    object["composition"] = composition_json(r);
+  }
+  object["paths"] = paths_json(r, writers);
+  object["coverage"] = {{"paths", r.coverage.paths},
+                        {"absolute", r.coverage.absolute},
+                        {"absolute_matching", r.coverage.absolute_matching},
+                        {"absolute_total", r.coverage.absolute_total}};
+  object["conservation"] = {{"first", r.conservation_first}, {"reached", r.conservation_reached}, {"ill_conditioned", r.ill_conditioned}};
+  object["warnings"] = r.warnings;
+  return dump(object);
+}
+
+std::string to_json(const PredictResult& r) {
+  Json tokens = tokens_json(r.tokens);
+  for (std::size_t s = 0; s < tokens.size(); ++s) tokens[s]["log_probability"] = s < r.log_probability.size() ? or_null(r.log_probability[s]) : Json(nullptr);
+  Json object = {{"model", model_json(r.model)}, {"tokens", std::move(tokens)}, {"predictions", predictions_json(r.predictions, true)}};
+  if (!r.lens.empty()) {
+    Json lens = Json::array();
+    for (const auto& layer : r.lens) lens.push_back(predictions_json(layer, true));
+    object["lens"] = std::move(lens);
+  }
+  return dump(object);
+}
+
+std::string to_json(const InteractionResult& r) {
+  return dump({{"model", model_json(r.model)},
+               {"tokens", tokens_json(r.tokens)},
+               {"attention", interactions_json(r, r.attention)},
+               {"mlp", interactions_json(r, r.mlp)}});
+}
+
+std::string to_json(const AttributeResult& r) {
+  Json rows = Json::array();
+  for (const AttributeRow& row : r.rows) {
+    rows.push_back({{"position", row.position},
+                    {"target_id", row.target_id},
+                    {"text", row.text},
+                    {"probability", row.probability},
+                    {"token_credit", row.token_credit},
+                    {"token_percent", row.token_percent}});
+  }
+  return dump({{"version", 1},
+               {"program", program_json(r.program)},
+               {"model", model_json(r.model)},
+               {"options", options_json(r.options)},
+               {"tokens", tokens_json(r.tokens)},
+               {"rows", std::move(rows)}});
+}
+
+}  // namespace unpack

@@ -1,0 +1,107 @@
+#include "report/labels.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "report/text.h"
+
+namespace unpack::report {
+namespace {
+
+double ratio_percent(double part, double whole) { return whole == 0 ? 0 : 100 * part / whole; }
+
+}  // namespace
+
+std::string signed_percent(double percent) {
+  if (!std::isfinite(percent)) return "n/a";
+  if (std::abs(percent) < 0.05) return "0.0%";
+  return std::abs(percent) >= 1e5 ? fmt::format("{:+.2g}%", percent) : fmt::format("{:+.1f}%", percent);
+}
+
+std::string signed_number(double value) { return std::isfinite(value) ? value == 0 ? "0" : fmt::format("{:+.3g}", value) : "n/a"; }
+
+std::string short_number(double value) { return std::isfinite(value) ? fmt::format("{:.3g}", value) : "n/a"; }
+
+double sum_of(const std::vector<double>& values) {
+  double sum = 0;
+  for (const double v : values) {
+    if (std::isfinite(v)) sum += v;
+  }
+  return sum;
+}
+
+double largest_magnitude(const std::vector<double>& values) {
+  double largest = 0;
+  for (const double v : values) {
+    if (std::isfinite(v)) largest = std::max(largest, std::abs(v));
+  }
+  return largest;
+}
+
+bool percent_misleads(const std::vector<double>& token_credit) {
+  double positive = 0, absolute = 0;
+  for (const double v : token_credit) {
+    if (v > 0) positive += v;
+    absolute += std::abs(v);
+  }
+  return absolute > 0 && (sum_of(token_credit) < 0 || positive < 0.1 * absolute);
+}
+
+std::vector<ComponentCredit> ranked_components(const TraceResult& result) {
+  std::vector<ComponentCredit> list;
+  const Writers writers = result.writer_table();
+  const int count = std::min(writers.count(), static_cast<int>(result.node_credit.size()));
+  for (int w = writers.terminals(); w < count; ++w) {
+    const auto at = static_cast<std::size_t>(w);
+    const double total = sum_of(result.node_credit[at]);
+    const double direct = at < result.importance.size() ? result.importance[at] : 0;
+    if (total != 0 || direct != 0) list.push_back({w, total, direct});
+  }
+  std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return std::abs(a.total) > std::abs(b.total); });
+  return list;
+}
+
+std::string headline(const TraceResult& result, bool unicode) {
+  const TextStyle style{unicode};
+  const TargetInfo& target = result.target;
+  std::string text = fmt::format("target {} at position {}", quoted_token(target.text, style), target.position);
+  if (target.raw) {
+    text += ", raw logit";
+  } else if (target.versus_text) {
+    text += " versus " + quoted_token(*target.versus_text, style);
+  } else {
+    text += " versus the vocabulary mean";
+  }
+  if (target.logit_difference) {
+    text += fmt::format(": logit difference {}", signed_number(*target.logit_difference));
+  } else {
+    text += fmt::format(": logit {}", signed_number(target.logit));
+  }
+  text += fmt::format(", probability {:.1f}%", 100 * target.probability);
+  return text;
+}
+
+std::string coverage_text(const TraceResult& result) {
+  const Coverage& c = result.coverage;
+  const double of_all = ratio_percent(c.absolute, c.absolute_total);
+  std::string text = fmt::format("{} path{} hold{} {:.1f}% of the absolute path mass of {}", c.paths, c.paths == 1 ? "" : "s", c.paths == 1 ? "s" : "", of_all,
+                                 short_number(c.absolute_total));
+  if (result.query.filtered()) text += fmt::format(" and {:.1f}% of what matches the filters", ratio_percent(c.absolute, c.absolute_matching));
+  return text + fmt::format("; {:.1f}% is left unexplained", std::clamp(100 - of_all, 0.0, 100.0));
+}
+
+std::string conservation_text(const TraceResult& result) {
+  std::string text =
+      fmt::format("of {} first credit, {} reached the tokens", signed_number(result.conservation_first), signed_number(result.conservation_reached));
+  if (result.conservation_first != 0) text += fmt::format(" ({:.1f}%)", ratio_percent(result.conservation_reached, result.conservation_first));
+  if (result.ill_conditioned > 0) text += fmt::format("; {:.2g}% of it passed sums that nearly cancel", 100 * result.ill_conditioned);
+  return text;
+}
+
+std::string model_text(const ModelInfo& model, bool unicode) {
+  return fmt::format("{}: {} layers {} {} heads", model.name, model.layers, unicode ? "×" : "x", model.heads);
+}
+
+}  // namespace unpack::report

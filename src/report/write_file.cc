@@ -1,0 +1,78 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <tuple>
+
+#include "unpack/error.h"
+#include "unpack/report.h"
+
+namespace unpack {
+namespace {
+
+[[noreturn]] void fail(const std::filesystem::path& file, int error) {
+  const char* mend = error == ENOSPC || error == EDQUOT ? "free some space or write elsewhere"
+                     : error == ENOENT                  ? "make its folder first"
+                                                        : "choose a file in a folder you may write to";
+  throw InputError(fmt::format("cannot write {}: {}; {}", file.string(), std::strerror(error), mend));
+}
+
+bool write_all(int descriptor, const std::string& content) {
+  for (std::size_t done = 0; done < content.size();) {
+    const ssize_t n = ::write(descriptor, content.data() + done, content.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return false;
+    done += static_cast<std::size_t>(n);
+  }
+  return true;
+}
+
+// Pipes and devices such as /dev/stdout cannot be replaced by a rename.
+bool is_special(const std::filesystem::path& file) {
+  std::error_code ignored;
+  const auto status = std::filesystem::status(file, ignored);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) && !std::filesystem::is_directory(status);
+}
+
+}  // namespace
+
+void write_file(const std::filesystem::path& file, const std::string& content) {
+  if (is_special(file)) {
+    const int descriptor = ::open(file.c_str(), O_WRONLY | O_CLOEXEC);
+    if (descriptor < 0) fail(file, errno);
+    const bool written = write_all(descriptor, content);
+    const int error = errno;
+    ::close(descriptor);
+    if (!written) fail(file, error);
+    return;
+  }
+  // A link stays a link: what it points to is replaced.
+  std::error_code ignored;
+  const std::filesystem::path target = std::filesystem::is_symlink(file, ignored) ? std::filesystem::weakly_canonical(file, ignored) : file;
+  static std::atomic<unsigned> counter{0};
+  const std::string temporary = fmt::format("{}.part-{}-{}", target.string(), ::getpid(), counter++);
+  const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  if (descriptor < 0) fail(file, errno);
+  bool good = write_all(descriptor, content);
+  int error = errno;
+  if (::close(descriptor) != 0 && good) {
+    good = false;
+    error = errno;
+  }
+  struct stat old {};
+  if (good && ::stat(target.c_str(), &old) == 0) std::ignore = ::chmod(temporary.c_str(), old.st_mode & 07777);
+  if (good && ::rename(temporary.c_str(), target.c_str()) != 0) {
+    good = false;
+    error = errno;
+  }
+  if (!good) {
+    ::unlink(temporary.c_str());
+    fail(file, error);
+  }
+}
+
+}  // namespace unpack
