@@ -9,22 +9,9 @@
 #include <vector>
 
 #include "model/weights.h"
+#include "unpack/models.h"
 
 namespace unpack {
-
-// Where models live -------------------------------------------------------------------------------------------------------------
-
-// A folder; a name of the local Hugging Face cache, `org/name` or `org/name@revision`; a bundled name. Throws InputError that lists where it looked.
-std::filesystem::path locate_model(const std::string& name);
-
-struct FoundModel {
-  std::string name;
-  std::filesystem::path folder;
-  std::string origin;   // "bundled", "cache", "folder"
-  std::string family;   // model_type as the config names it, or ""
-  std::string problem;  // why it cannot be used, or ""
-};
-std::vector<FoundModel> list_models(const std::vector<std::filesystem::path>& extra);
 
 // Sources -----------------------------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,35 @@
+#include "unpack/models.h"
+
+#include <fmt/format.h>
+
+#include <fstream>
+#include <iterator>
+
+#include "model/family.h"
+#include "model/load.h"
+#include "unpack/error.h"
+
+namespace unpack {
+
+std::vector<std::string> supported_families() {
+  std::vector<std::string> names;
+  for (const Family* family : families()) names.emplace_back(family->model_type);
+  return names;
+}
+
+std::vector<TokenId> prompt_prefix(const ModelConfig& config, const Tokenizer& tokenizer) {
+  std::vector<TokenId> prefix = tokenizer.prefix();
+  if (prefix.empty() && config.prepend_bos && config.bos_token) prefix.push_back(*config.bos_token);
+  return prefix;
+}
+
+std::vector<TokenId> prompt_prefix(const std::filesystem::path& folder, const Tokenizer& tokenizer) {
+  const std::filesystem::path file = folder / "config.json";
+  if (!std::filesystem::exists(file)) return tokenizer.prefix();
+  std::ifstream in(file, std::ios::binary);
+  if (!in) throw InputError(fmt::format("cannot read {}: check its permissions", file.string()));
+  const std::string text{std::istreambuf_iterator<char>(in), {}};
+  return prompt_prefix(parse_config(text, file.string()), tokenizer);
+}
+
+}  // namespace unpack
