@@ -1,0 +1,174 @@
+// The narrow interface between the maths and a device. A Backend holds one model's weights in the form its device likes; arrays are opaque to
+// the code above. `center` is the identity for RMSNorm, here as everywhere.
+//
+// Shapes: T rows of one or several prompts, S positions of one prompt, Cl the writers a sublayer can see (a prefix of all C), and
+// tri = S (S + 1) / 2 pairs s <= q stored at q (q + 1) / 2 + s.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "model/weights.h"
+#include "unpack/config.h"
+#include "unpack/options.h"
+#include "unpack/run_context.h"
+
+namespace unpack {
+
+inline std::int64_t tri(std::int64_t q) { return q * (q + 1) / 2; }
+
+// An array of the backend's scalar on the backend's device.
+class Array {
+ public:
+  Array() = default;
+  Array(std::shared_ptr<void> data, std::int64_t size) : data_(std::move(data)), size_(size) {}
+  std::int64_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+  void* raw() const { return data_.get(); }
+
+ private:
+  std::shared_ptr<void> data_;
+  std::int64_t size_ = 0;
+};
+
+enum class Sublayer { attention, mlp };
+enum class MlpSide { gate, up };  // gate is the only one of a plain MLP
+
+// Rows [begin, begin + length) of a batch are one prompt; `past` positions of it were seen before (generation).
+struct Segment {
+  std::int64_t begin = 0;
+  int length = 0;
+  int past = 0;
+};
+
+// What the attention of one layer realised, for one prompt.
+struct AttentionView {
+  int layer = 0;
+  int length = 0;       // S
+  int visible = 0;      // Cl
+  const Array* writers = nullptr;  // [S, C, D] centred
+  int n_writers = 0;    // C
+  const Array* dev = nullptr;      // [S] deviation of the stream at the norm
+  const Array* q = nullptr;        // [S, H, E]
+  const Array* k = nullptr;        // [S, G, E]
+  const Array* v = nullptr;        // [S, G, E]
+  const Array* q_dev = nullptr;    // [S, H] deviation inside the per-head norm (Qwen3), else empty
+  const Array* k_dev = nullptr;    // [S, G]
+  const Array* pattern = nullptr;  // [H, tri]
+};
+
+struct MlpView {
+  int layer = 0;
+  int length = 0;
+  int visible = 0;
+  const Array* writers = nullptr;
+  int n_writers = 0;
+  const Array* dev = nullptr;      // [S]
+  const Array* act = nullptr;      // [S, N] the neurons' values a_n
+};
+
+// Sums over the visible writers of scores and of their sizes, one pair per denominator.
+struct AttentionSums {
+  Array k_sum, k_abs, q_sum, q_abs;  // [H, tri]
+  Array v_sum, v_abs;                // [G, S]
+  Array v_scores;                    // [G, S, Cl]
+  Array k_std;                       // [H, S, Cl] over s <= q of the raw key scores: the interaction score
+  Array k_scores;                    // [H, tri, Cl], only when asked for
+};
+
+struct MlpSums {
+  Array sum, abs;  // [S, N]
+  Array l2;        // [S, Cl] || sM_j(q, .) ||_2
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string name() const = 0;     // "cpu", "reference", "cuda"
+  virtual std::string details() const = 0;  // kernels or device in words
+  virtual bool is_double() const = 0;       // the scalar: double or float
+  virtual int threads() const = 0;
+  const ModelConfig& config() const { return config_; }
+
+  // Memory ------------------------------------------------------------------------------------------------------------------------
+  virtual Array zeros(std::int64_t size) = 0;
+  virtual void upload(Array& to, std::int64_t offset, std::span<const double> from) = 0;
+  virtual void download(const Array& from, std::int64_t offset, std::span<double> to) = 0;
+  virtual void copy(const Array& from, std::int64_t from_offset, Array& to, std::int64_t to_offset, std::int64_t size) = 0;
+  // The array as host memory of the backend's scalar; host backends give their own memory, others a copy.
+  virtual std::shared_ptr<const void> host(const Array& from) = 0;
+
+  // Forward pass ------------------------------------------------------------------------------------------------------------------
+  virtual void embed(std::span<const TokenId> ids, Array& out) = 0;             // out[T, D] = W_E[ids]
+  virtual void embed_positions(std::span<const int> positions, Array& out) = 0; // out[T, D] = W_pos[positions]
+  virtual void add(const Array& x, Array& y, std::int64_t size, double scale = 1.0) = 0;  // y += scale * x
+  virtual void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows, int cols, double scale) = 0;
+  virtual void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows) = 0;  // x[T, D] += b_O or b_out
+  // out[T, D] = center(x) / dev, the norm without its weight and bias (these live in the weights); dev[T].
+  virtual void normalize(const Array& x, std::int64_t rows, Array& out, Array& dev) = 0;
+  // q[T, H, E], k, v[T, G, E] with biases, per-head norm and rotary; q_dev, k_dev are filled where the model has that norm.
+  virtual void qkv(int layer, const Array& normalized, std::span<const int> positions, Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) = 0;
+  // z[T, H, E]; pattern[H, tri] per segment, one after the other (empty: not kept). Keys and values of segment i start at row key_begin[i] and
+  // reach over past + length rows.
+  virtual void attention(const Array& q, const Array& k, const Array& v, std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
+                         Array& pattern, Array& z) = 0;
+  virtual void attention_out(int layer, const Array& z, std::int64_t rows, Array& out) = 0;  // out[T, D] = z W_O
+  virtual void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows, Array& out) = 0;  // out[T, N] with bias
+  virtual void activate(const Array& pre, const Array& up, Array& act, std::int64_t size) = 0;  // phi(pre), gated: phi(pre) * up
+  virtual void mlp_out(int layer, const Array& act, std::int64_t rows, Array& out) = 0;  // out[T, D] = act W_out
+  // logits[rows.size(), V] of chosen rows of the final stream.
+  virtual void logits(const Array& x, std::span<const std::int64_t> rows, std::vector<double>& out) = 0;
+
+  // Writers -----------------------------------------------------------------------------------------------------------------------
+  // writers[s, index, :] = center(rows[row + s, :]).
+  virtual void put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers, int index) = 0;
+  // writers[s, first + h, :] = center(z[row + s, h, :] W_O[h]).
+  virtual void put_head_writers(int layer, const Array& z, std::int64_t row, int length, Array& writers, int n_writers, int first) = 0;
+
+  // Denominators ------------------------------------------------------------------------------------------------------------------
+  virtual AttentionSums attention_sums(const AttentionView& view, Scores scores, bool keep_key_scores) = 0;
+  virtual MlpSums mlp_sums(const MlpView& view, MlpSide side) = 0;
+
+  // Scores on demand --------------------------------------------------------------------------------------------------------------
+  // out[(q + 1), Cl] for one head and query; scores as asked.
+  virtual void key_scores(const AttentionView& view, Scores scores, int head, int query, Array& out) = 0;
+  virtual void query_scores(const AttentionView& view, Scores scores, int head, int query, Array& out) = 0;
+  virtual void mlp_scores(const MlpView& view, MlpSide side, int query, Array& out) = 0;  // [Cl, N]
+  // Calls visit(head, query, scores[(q + 1), Cl]) for every head and query of the layer, from several threads, each pair once.
+  using KeyVisitor = std::function<void(int head, int query, const void* scores)>;
+  virtual void visit_key_scores(const AttentionView& view, Scores scores, const KeyVisitor& visit) = 0;
+
+  // Entries and folding -----------------------------------------------------------------------------------------------------------
+  // For each row i with query queries[i] and direction directions[i, D]: alpha[h, q, s] < center(U[h, s]), d >, out[H][sum of (q_i + 1)].
+  virtual void head_numerators(const AttentionView& view, std::span<const int> queries, const Array& directions, Array& out) = 0;
+  // t_n = a_n < center(W_out[n]), d >; out[rows, N].
+  virtual void mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions, Array& out) = 0;
+  // out[H, rows, Cl] = sum_s coef[h, i, s] sQ_j(q_i, s) with raw scores; coef laid out as head_numerators' output.
+  virtual void query_fold(const AttentionView& view, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) = 0;
+  // out[S, Cl] = sum over heads and queries of coef[h, tri(q) + s] sK_j(q, s), raw scores.
+  virtual void key_fold(const AttentionView& view, std::span<const double> coef, std::vector<double>& out) = 0;
+  // out[rows, Cl] = sum_n coef[i, n] sM_j(q_i, n).
+  virtual void mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) = 0;
+
+  // Targets -----------------------------------------------------------------------------------------------------------------------
+  // d_t[D] for a stream row: w_lnf / dev(x) * (mean of target rows - mean of versus rows; nothing: the whole vocabulary; raw: none).
+  virtual void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target, const std::vector<TokenId>* versus, bool raw, Array& out) = 0;
+  // out[C] = < writers[s, k, :], d >.
+  virtual void writer_dots(const Array& writers, int n_writers, int position, const Array& direction, std::vector<double>& out) = 0;
+
+ protected:
+  ModelConfig config_;
+};
+
+struct BackendOptions {
+  std::string device = "auto";
+  int threads = 0;
+};
+std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
+
+}  // namespace unpack

@@ -1,0 +1,132 @@
+#include "base/thread_pool.h"
+
+#include <omp.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <exception>
+
+namespace unpack {
+
+namespace {
+
+thread_local bool inside_task = false;
+
+// The GEMM library is built on OpenMP; inside our tasks it must stay on one thread. The setting belongs to the thread, so the caller's is restored.
+class SingleThreadedOpenMp {
+ public:
+  SingleThreadedOpenMp() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
+  ~SingleThreadedOpenMp() { omp_set_num_threads(before_); }
+  SingleThreadedOpenMp(const SingleThreadedOpenMp&) = delete;
+  SingleThreadedOpenMp& operator=(const SingleThreadedOpenMp&) = delete;
+
+ private:
+  int before_;
+};
+
+}  // namespace
+
+int available_threads() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+struct ThreadPool::Loop {
+  const std::function<void(std::int64_t)>* task = nullptr;
+  std::int64_t count = 0;
+  std::atomic<std::int64_t> next{0};
+  std::atomic<std::int64_t> done{0};
+  std::mutex mutex;
+  std::condition_variable finished;
+  std::exception_ptr error;
+};
+
+ThreadPool::ThreadPool(int threads) : threads_(threads > 0 ? threads : available_threads()) {
+  for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { work(); });
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  wake_.notify_all();
+  for (auto& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(Loop& loop) {
+  const bool outer = inside_task;
+  inside_task = true;
+  for (;;) {
+    const std::int64_t i = loop.next.fetch_add(1);
+    if (i >= loop.count) break;
+    try {
+      (*loop.task)(i);
+    } catch (...) {
+      std::lock_guard lock(loop.mutex);
+      if (!loop.error) loop.error = std::current_exception();
+    }
+    if (loop.done.fetch_add(1) + 1 == loop.count) {
+      std::lock_guard lock(loop.mutex);
+      loop.finished.notify_all();
+    }
+  }
+  inside_task = outer;
+}
+
+void ThreadPool::work() {
+  omp_set_num_threads(1);
+  for (;;) {
+    std::shared_ptr<Loop> loop;
+    {
+      std::unique_lock lock(mutex_);
+      wake_.wait(lock, [this] { return stopping_ || !loops_.empty(); });
+      if (stopping_) return;
+      loop = loops_.back();
+      if (loop->next.load() >= loop->count) {
+        loops_.pop_back();
+        continue;
+      }
+    }
+    run(*loop);
+  }
+}
+
+void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) {
+  if (count <= 0) return;
+  const SingleThreadedOpenMp single;
+  if (threads_ == 1 || count == 1 || inside_task) {
+    const bool outer = inside_task;
+    inside_task = true;
+    try {
+      for (std::int64_t i = 0; i < count; ++i) task(i);
+    } catch (...) {
+      inside_task = outer;
+      throw;
+    }
+    inside_task = outer;
+    return;
+  }
+  auto loop = std::make_shared<Loop>();
+  loop->task = &task;
+  loop->count = count;
+  {
+    std::lock_guard lock(mutex_);
+    loops_.push_back(loop);
+  }
+  wake_.notify_all();
+  run(*loop);
+  {
+    std::unique_lock lock(loop->mutex);
+    loop->finished.wait(lock, [&] { return loop->done.load() == loop->count; });
+  }
+  {
+    std::lock_guard lock(mutex_);
+    std::erase(loops_, loop);
+  }
+  if (loop->error) std::rethrow_exception(loop->error);
+}
+
+}  // namespace unpack

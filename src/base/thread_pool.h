@@ -1,0 +1,44 @@
+// A small pool that runs loops of independent tasks. Which thread runs a task never changes its result: callers give every task its own
+// output, so results are the same bits for any number of threads.
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace unpack {
+
+class ThreadPool {
+ public:
+  explicit ThreadPool(int threads);  // including the calling thread; 0: as many as the machine has
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int threads() const { return threads_; }
+
+  // Calls task(0) .. task(count - 1), each once, and returns when all are done; the first exception is thrown on. May be called from several
+  // threads at once; a call from inside a task runs inline.
+  void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task);
+
+ private:
+  struct Loop;
+  void work();
+  static void run(Loop& loop);
+
+  int threads_;
+  std::mutex mutex_;
+  std::condition_variable wake_;
+  std::vector<std::shared_ptr<Loop>> loops_;
+  bool stopping_ = false;
+  std::vector<std::thread> workers_;
+};
+
+// How many CPUs this process may use.
+int available_threads();
+
+}  // namespace unpack
