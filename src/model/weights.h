@@ -8,11 +8,10 @@
 #include <string>
 #include <vector>
 
+#include "tensor/convert.h"
 #include "unpack/config.h"
 
 namespace unpack {
-
-std::size_t dtype_size(DType dtype);
 
 // A tensor as a source holds it. `data` may be unaligned.
 struct StoredTensor {
@@ -40,7 +39,6 @@ struct WeightView {
   double at(std::int64_t i, std::int64_t o) const;  // slow; for tests and small vectors
 };
 
-double load_element(const std::byte* data, DType dtype, std::int64_t index);
 // Rows [row, row + n) of the view as scalars, row-major [n, out]; fast where columns or rows are contiguous.
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out);
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out);

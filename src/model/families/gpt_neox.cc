@@ -1,0 +1,66 @@
+// GPT-NeoX and Pythia: rotary on part of a head, LayerNorm, parallel or sequential blocks, plain MLP, query/key/value rows interleaved per head.
+#include "model/family.h"
+
+namespace unpack {
+namespace {
+
+FamilyConfig read(const ConfigReader& reader) {
+  FamilyConfig family;
+  ModelConfig& c = family.model;
+  c.n_layers = reader.size("num_hidden_layers", 44);
+  c.n_heads = reader.size("num_attention_heads", 64);
+  c.n_kv_heads = c.n_heads;
+  c.d_model = reader.size("hidden_size", 6144);
+  c.d_head = derived_d_head(reader, c.d_model, c.n_heads);
+  c.d_mlp = reader.size("intermediate_size", 24576);
+  c.vocab_size = reader.size("vocab_size", 50432);
+  c.n_ctx = reader.size("max_position_embeddings", 2048);
+  c.positions = Positions::rotary;
+  c.rope = read_rope(reader, c.d_head, "rotary_emb_base", "rotary_pct", 0.25);
+  c.block = reader.flag("use_parallel_residual", true) ? Block::parallel : Block::sequential;
+  c.activation = read_activation(reader, "hidden_act", "gelu");
+  c.norm_eps = reader.positive("layer_norm_eps", 1e-5);
+  c.tied_head = reader.flag("tie_word_embeddings", false);
+  c.bos_token = read_bos(reader, c.vocab_size, 0);
+  c.prepend_bos = true;
+  family.qkv_bias = family.o_bias = reader.flag("attention_bias", true);
+  return family;
+}
+
+std::vector<TensorRow> tensors(const FamilyConfig& family) {
+  const ModelConfig& c = family.model;
+  const std::int64_t D = c.d_model, N = c.d_mlp, V = c.vocab_size;
+  std::vector<TensorRow> rows = {
+      token_rows("gpt_neox.embed_in.weight", Role::embed, V, D),
+      vector_row("gpt_neox.layers.{}.input_layernorm.weight", Role::attn_norm_w, D),
+      vector_row("gpt_neox.layers.{}.input_layernorm.bias", Role::attn_norm_b, D),
+      linear_heads("gpt_neox.layers.{}.attention.query_key_value.weight", {Role::w_q, Role::w_k, Role::w_v}, D, c.n_heads, c.d_head),
+      linear_row("gpt_neox.layers.{}.attention.dense.weight", Role::w_o, D, D),
+      vector_row("gpt_neox.layers.{}.post_attention_layernorm.weight", Role::mlp_norm_w, D),
+      vector_row("gpt_neox.layers.{}.post_attention_layernorm.bias", Role::mlp_norm_b, D),
+      linear_row("gpt_neox.layers.{}.mlp.dense_h_to_4h.weight", Role::w_in, D, N),
+      vector_row("gpt_neox.layers.{}.mlp.dense_h_to_4h.bias", Role::b_in, N),
+      linear_row("gpt_neox.layers.{}.mlp.dense_4h_to_h.weight", Role::w_out, N, D),
+      vector_row("gpt_neox.layers.{}.mlp.dense_4h_to_h.bias", Role::b_out, D),
+      vector_row("gpt_neox.final_layer_norm.weight", Role::final_norm_w, D),
+      vector_row("gpt_neox.final_layer_norm.bias", Role::final_norm_b, D),
+  };
+  if (family.qkv_bias) {
+    rows.push_back(vector_heads("gpt_neox.layers.{}.attention.query_key_value.bias", {Role::b_q, Role::b_k, Role::b_v}, c.n_heads, c.d_head));
+    rows.push_back(vector_row("gpt_neox.layers.{}.attention.dense.bias", Role::b_o, D));
+  }
+  return rows;
+}
+
+TensorRow head(const FamilyConfig& family) {
+  TensorRow row = token_rows("embed_out.weight", Role::unembed, family.model.vocab_size, family.model.d_model);
+  row.other_name = "lm_head.weight";
+  return row;
+}
+
+}  // namespace
+
+extern const Family kGptNeox;
+const Family kGptNeox = {"gpt_neox", "gpt_neox.", read, tensors, head};
+
+}  // namespace unpack
