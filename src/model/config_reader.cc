@@ -39,8 +39,8 @@ std::optional<ConfigReader> ConfigReader::object(std::string_view key) const {
 std::optional<std::int64_t> ConfigReader::integer(std::string_view key) const {
   const nlohmann::json* value = find_value(key);
   if (value == nullptr) return std::nullopt;
-  const bool whole = value->is_number_integer() || (value->is_number_float() && std::abs(value->get<double>()) < 1e15 &&
-                                                    std::floor(value->get<double>()) == value->get<double>());
+  const bool whole = value->is_number_integer() ||
+                     (value->is_number_float() && std::abs(value->get<double>()) < 1e15 && std::floor(value->get<double>()) == value->get<double>());
   if (!whole) fail(fmt::format("{} is {}, expected a whole number", name(key), shown(value->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))));
   if (value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX)) return INT64_MAX;
   return value->is_number_float() ? static_cast<std::int64_t>(value->get<double>()) : value->get<std::int64_t>();
@@ -132,7 +132,8 @@ Rope read_rope(const ConfigReader& reader, int d_head, std::string_view theta_ke
     rope.high_freq_factor = scaling->required_positive("high_freq_factor");
     rope.original_context = scaling->required_positive("original_max_position_embeddings");
     if (rope.high_freq_factor <= rope.low_freq_factor) {
-      reader.fail(fmt::format("{} is {}, expected more than low_freq_factor {}", scaling->name("high_freq_factor"), rope.high_freq_factor, rope.low_freq_factor));
+      reader.fail(
+          fmt::format("{} is {}, expected more than low_freq_factor {}", scaling->name("high_freq_factor"), rope.high_freq_factor, rope.low_freq_factor));
     }
   }
   return rope;

@@ -19,22 +19,22 @@ class ConfigReader {
 
   ConfigReader(const nlohmann::json& object, std::string origin, std::string path = {});
 
-  bool has(std::string_view key) const { return find(key) != nullptr; }            // there, null included
-  bool is_null(std::string_view key) const;                                        // there and null
+  bool has(std::string_view key) const { return find(key) != nullptr; }  // there, null included
+  bool is_null(std::string_view key) const;                              // there and null
   const nlohmann::json* find(std::string_view key) const;
-  std::optional<ConfigReader> object(std::string_view key) const;                  // empty where missing or null
+  std::optional<ConfigReader> object(std::string_view key) const;  // empty where missing or null
 
   // A missing or null key gives the default.
-  int size(std::string_view key, int fallback) const;                              // 1 .. kMaxSize
-  int size(std::initializer_list<std::string_view> aliases, int fallback) const;   // the first that is there
+  int size(std::string_view key, int fallback) const;                             // 1 .. kMaxSize
+  int size(std::initializer_list<std::string_view> aliases, int fallback) const;  // the first that is there
   std::optional<int> optional_size(std::string_view key) const;
-  double positive(std::string_view key, double fallback) const;                    // finite, > 0
+  double positive(std::string_view key, double fallback) const;  // finite, > 0
   double required_positive(std::string_view key) const;
   bool flag(std::string_view key, bool fallback) const;
   std::string text(std::string_view key, std::string_view fallback) const;
   std::optional<std::int64_t> integer(std::string_view key) const;
 
-  [[noreturn]] void fail(const std::string& what) const;                           // "FILE: what"
+  [[noreturn]] void fail(const std::string& what) const;  // "FILE: what"
   const std::string& origin() const { return origin_; }
   std::string name(std::string_view key) const { return path_ + std::string(key); }
 

@@ -59,9 +59,9 @@ struct TensorRow {
 };
 
 TensorRow vector_row(std::string name, Role role, std::int64_t n);
-TensorRow token_rows(std::string name, Role role, std::int64_t rows, std::int64_t d_model);        // [rows, D], a row a token or position
-TensorRow linear_row(std::string name, Role role, std::int64_t in, std::int64_t out);              // torch Linear: stored [out, in]
-TensorRow conv1d_row(std::string name, Role role, std::int64_t in, std::int64_t out);              // GPT-2's Conv1D: stored [in, out]
+TensorRow token_rows(std::string name, Role role, std::int64_t rows, std::int64_t d_model);  // [rows, D], a row a token or position
+TensorRow linear_row(std::string name, Role role, std::int64_t in, std::int64_t out);        // torch Linear: stored [out, in]
+TensorRow conv1d_row(std::string name, Role role, std::int64_t in, std::int64_t out);        // GPT-2's Conv1D: stored [in, out]
 // Several roles side by side in the columns of one Conv1D, and in its bias.
 TensorRow conv1d_columns(std::string name, const std::vector<Role>& roles, std::int64_t in, std::int64_t out_each);
 TensorRow vector_columns(std::string name, const std::vector<Role>& roles, std::int64_t n_each);

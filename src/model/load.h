@@ -22,6 +22,12 @@ ModelWeights from_memory(std::string_view config_json, const std::map<std::strin
 
 // Random weights of any shape: normal(0, 0.02)-like and deterministic for a seed; output projections scaled so that activations stay finite.
 ModelWeights random_weights(std::string_view config_json, std::uint64_t seed, DType dtype = DType::f32);
+// The same tensors under their Hugging Face names, to be saved or changed.
+struct TensorSet {
+  std::map<std::string, StoredTensor> tensors;
+  std::shared_ptr<const void> owner;
+};
+TensorSet random_tensors(std::string_view config_json, std::uint64_t seed, DType dtype = DType::f32);
 // config.json texts of well-known shapes for benchmarks: "gpt2-small", "gpt2-medium", "pythia-160m", "pythia-1.4b", "pythia-6.9b", "llama-3.2-1b", "llama-3.1-8b", "qwen3-0.6b".
 std::string known_shape(std::string_view name);
 std::vector<std::string> known_shapes();

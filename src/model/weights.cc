@@ -69,7 +69,7 @@ std::size_t ModelWeights::parameter_count() const {
   std::size_t count = elements(embed) + elements(pos) + elements(final_norm.w) + elements(final_norm.b);
   if (unembed.data != embed.data) count += elements(unembed);
   for (const LayerWeights& l : layers) {
-    for (const WeightView* w : {&l.attn_norm.w, &l.attn_norm.b, &l.mlp_norm.w, &l.mlp_norm.b, &l.w_q,  &l.w_k,  &l.w_v,  &l.b_q,   &l.b_k,  &l.b_v,
+    for (const WeightView* w : {&l.attn_norm.w, &l.attn_norm.b, &l.mlp_norm.w, &l.mlp_norm.b, &l.w_q,  &l.w_k,  &l.w_v,  &l.b_q,  &l.b_k,   &l.b_v,
                                 &l.w_o,         &l.b_o,         &l.q_norm,     &l.k_norm,     &l.w_in, &l.w_up, &l.b_in, &l.b_up, &l.w_out, &l.b_out}) {
       count += elements(*w);
     }

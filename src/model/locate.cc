@@ -1,0 +1,243 @@
+// Where models live: folders, the local Hugging Face cache, bundled models.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <set>
+
+#include "model/checkpoint.h"
+#include "model/json_text.h"
+#include "model/load.h"
+#include "unpack/error.h"
+
+namespace unpack {
+namespace fs = std::filesystem;
+namespace {
+
+bool is_folder(const fs::path& path) {
+  std::error_code error;
+  return fs::is_directory(path, error);
+}
+
+bool has_config(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(folder / "config.json", error));
+}
+
+std::vector<fs::path> subfolders(const fs::path& folder) {
+  std::vector<fs::path> found;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (is_folder(entry.path())) found.push_back(entry.path());
+  }
+  std::sort(found.begin(), found.end());
+  return found;
+}
+
+std::string environment(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+void add_unique(std::vector<fs::path>& paths, const fs::path& path) {
+  const fs::path normal = path.lexically_normal();
+  if (std::find(paths.begin(), paths.end(), normal) == paths.end()) paths.push_back(normal);
+}
+
+// $UNPACK_MODELS, beside the installed program, the source tree, where `make install` puts them.
+std::vector<fs::path> bundle_folders() {
+  std::vector<fs::path> folders;
+  if (const std::string own = environment("UNPACK_MODELS"); !own.empty()) add_unique(folders, own);
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!error) add_unique(folders, program.parent_path() / ".." / "share" / "unpack" / "models");
+#ifdef UNPACK_SOURCE_MODELS
+  add_unique(folders, UNPACK_SOURCE_MODELS);
+#endif
+#ifdef UNPACK_INSTALL_MODELS
+  add_unique(folders, UNPACK_INSTALL_MODELS);
+#endif
+  return folders;
+}
+
+std::vector<fs::path> cache_folders() {
+  std::vector<fs::path> folders;
+  if (const std::string hub = environment("HF_HUB_CACHE"); !hub.empty()) add_unique(folders, hub);
+  if (const std::string home = environment("HF_HOME"); !home.empty()) add_unique(folders, fs::path(home) / "hub");
+  if (const std::string home = environment("HOME"); !home.empty()) add_unique(folders, fs::path(home) / ".cache" / "huggingface" / "hub");
+  return folders;
+}
+
+std::string trimmed(std::string text) {
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.pop_back();
+  return text;
+}
+
+bool is_plain_name(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
+}
+
+// A relative path whose parts are all plain names: "main", "refs/pr/3".
+bool is_plain_path(std::string_view path) {
+  while (true) {
+    const std::size_t slash = path.find('/');
+    if (!is_plain_name(path.substr(0, slash))) return false;
+    if (slash == std::string_view::npos) return true;
+    path.remove_prefix(slash + 1);
+  }
+}
+
+// Names of the refs of a cached model: "main", "step143000", "refs/pr/3".
+std::vector<std::string> refs_of(const fs::path& repository) {
+  std::vector<std::string> refs;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(repository / "refs", error)) {
+    if (entry.is_regular_file(error)) refs.push_back(entry.path().lexically_relative(repository / "refs").string());
+  }
+  std::sort(refs.begin(), refs.end());
+  return refs;
+}
+
+// The snapshot that a ref, a commit hash or a beginning of one names; empty where there is none.
+fs::path snapshot_of(const fs::path& repository, const std::string& revision) {
+  const fs::path snapshots = repository / "snapshots";
+  std::error_code error;
+  if (is_plain_path(revision) && fs::is_regular_file(repository / "refs" / revision, error)) {
+    const std::string commit = trimmed(read_text_file(repository / "refs" / revision));
+    return is_plain_name(commit) && is_folder(snapshots / commit) ? snapshots / commit : fs::path();
+  }
+  if (is_plain_name(revision) && is_folder(snapshots / revision)) return snapshots / revision;
+  constexpr std::size_t kShortestHash = 4;
+  std::vector<fs::path> matching = subfolders(snapshots);
+  if (revision == "main") return matching.size() == 1 ? matching.front() : fs::path();  // downloaded by commit, without a ref
+  if (revision.size() < kShortestHash) return {};
+  std::erase_if(matching, [&](const fs::path& path) { return !path.filename().string().starts_with(revision); });
+  if (matching.size() > 1) {
+    throw InputError(fmt::format("{}: revision {} fits {} snapshots; give more of the commit hash", repository.string(), shown(revision), matching.size()));
+  }
+  return matching.empty() ? fs::path() : matching.front();
+}
+
+std::string replace_all(std::string text, std::string_view from, std::string_view to) {
+  for (std::size_t at = 0; (at = text.find(from, at)) != std::string::npos; at += to.size()) text.replace(at, from.size(), to);
+  return text;
+}
+
+fs::path find_in_cache(const std::string& name) {
+  const std::size_t at = name.find('@');
+  const std::string repository_name = name.substr(0, at);
+  const std::string revision = at == std::string::npos ? "main" : name.substr(at + 1);
+  if (!is_plain_path(repository_name)) return {};
+  for (const fs::path& cache : cache_folders()) {
+    const fs::path repository = cache / ("models--" + replace_all(repository_name, "/", "--"));
+    if (!is_folder(repository)) continue;
+    const fs::path snapshot = snapshot_of(repository, revision);
+    if (snapshot.empty()) {
+      std::vector<std::string> there = refs_of(repository);
+      for (const fs::path& path : subfolders(repository / "snapshots")) there.push_back(path.filename().string());
+      throw InputError(fmt::format("{}: no snapshot of revision {} in the cache (there: {}); download it with `huggingface-cli download {} --revision {}`",
+                                   repository.string(), shown(revision), there.empty() ? "none" : fmt::format("{}", fmt::join(there, ", ")), repository_name,
+                                   revision));
+    }
+    if (!has_config(snapshot)) throw InputError(explain_no_config(snapshot));
+    return snapshot;
+  }
+  return {};
+}
+
+std::vector<FoundModel> bundled_models() {
+  std::vector<FoundModel> found;
+  std::set<std::string> seen;
+  for (const fs::path& folder : bundle_folders()) {
+    for (const fs::path& model : subfolders(folder)) {
+      if (has_config(model) && seen.insert(model.filename().string()).second) found.push_back({model.filename().string(), model, "bundled", "", ""});
+    }
+  }
+  return found;
+}
+
+std::vector<FoundModel> cached_models() {
+  std::vector<FoundModel> found;
+  std::set<std::string> seen;
+  constexpr std::string_view kPrefix = "models--";
+  for (const fs::path& cache : cache_folders()) {
+    for (const fs::path& repository : subfolders(cache)) {
+      const std::string folder_name = repository.filename().string();
+      if (!folder_name.starts_with(kPrefix)) continue;
+      const std::string name = replace_all(folder_name.substr(kPrefix.size()), "--", "/");
+      std::vector<std::string> revisions = refs_of(repository);
+      if (revisions.empty()) revisions = {"main"};
+      for (const std::string& revision : revisions) {
+        const fs::path snapshot = snapshot_of(repository, revision);
+        const std::string full = revision == "main" ? name : name + "@" + revision;
+        if (!snapshot.empty() && has_config(snapshot) && seen.insert(full).second) found.push_back({full, snapshot, "cache", "", ""});
+      }
+    }
+  }
+  return found;
+}
+
+void examine(FoundModel& model) {
+  try {
+    const std::string text = read_text_file(model.folder / "config.json");
+    const std::string origin = (model.folder / "config.json").string();
+    const nlohmann::json config = parse_json(text, origin);
+    if (config.is_object() && config.contains("model_type") && config["model_type"].is_string()) model.family = config["model_type"].get<std::string>();
+    parse_config(text, origin);
+    find_weights(model.folder);
+  } catch (const InputError& e) {
+    model.problem = e.what();
+  }
+}
+
+}  // namespace
+
+fs::path locate_model(const std::string& name) {
+  if (name.empty()) throw InputError("the model name is empty; give a folder, a name of the Hugging Face cache, or a bundled name such as pocket-gpt2");
+  if (name.find('\0') != std::string::npos) throw InputError("the model name holds a NUL byte");
+  if (is_folder(name) && has_config(name)) return name;
+  std::error_code error;
+  if (fs::is_regular_file(name, error)) throw InputError(fmt::format("{}: is a file; give the folder that holds config.json and *.safetensors", name));
+
+  if (const fs::path cached = find_in_cache(name); !cached.empty()) return cached;
+  const std::vector<fs::path> bundles = bundle_folders();
+  if (is_plain_name(name)) {
+    for (const fs::path& folder : bundles) {
+      if (has_config(folder / name)) return folder / name;
+    }
+  }
+  if (is_folder(name)) throw InputError(explain_no_config(name));
+
+  std::vector<std::string> bundled;
+  for (const FoundModel& model : bundled_models()) bundled.push_back(model.name);
+  const auto list = [](const std::vector<fs::path>& paths) {
+    std::vector<std::string> texts;
+    for (const fs::path& path : paths) texts.push_back(path.string());
+    return fmt::format("{}", fmt::join(texts, ", "));
+  };
+  throw InputError(
+      fmt::format("model {} not found; looked for a folder of this name, in the Hugging Face cache ({}), and among the bundled models in {} (there: {})",
+                  shown(name), list(cache_folders()), list(bundles), bundled.empty() ? "none" : fmt::format("{}", fmt::join(bundled, ", "))));
+}
+
+std::vector<FoundModel> list_models(const std::vector<fs::path>& extra) {
+  std::vector<FoundModel> models = bundled_models();
+  for (FoundModel& model : cached_models()) models.push_back(std::move(model));
+  for (const fs::path& path : extra) {
+    if (!is_folder(path)) throw InputError(fmt::format("{}: no such folder", path.string()));
+    if (has_config(path)) {
+      models.push_back({path.string(), path, "folder", "", ""});
+      continue;
+    }
+    const std::size_t before = models.size();
+    for (const fs::path& inner : subfolders(path)) {
+      if (has_config(inner)) models.push_back({inner.string(), inner, "folder", "", ""});
+    }
+    if (models.size() == before) throw InputError(explain_no_config(path));
+  }
+  for (FoundModel& model : models) examine(model);
+  return models;
+}
+
+}  // namespace unpack
