@@ -1,0 +1,53 @@
+# A thin front: CMake does the work. `make demo` and `make test` set everything up on Debian 12 or later.
+.PHONY: all build demo test test-asan format tidy install clean setup setup-test
+
+JOBS ?= $(shell nproc)
+PREFIX ?= /usr/local
+# The Python that Debian's pytest and numpy belong to, whatever else comes first in PATH.
+PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
+PROMPT = Mary and John went to the store. John gave a drink to
+WERROR = $(if $(CI),-DUNPACK_WERROR=ON)
+
+all: build
+
+setup:
+	@scripts/setup.sh build
+
+setup-test:
+	@scripts/setup.sh test
+
+build: setup
+	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF -DCMAKE_INSTALL_PREFIX=$(PREFIX)
+	@cmake --build build/release -j $(JOBS)
+
+demo: build
+	@echo; build/release/unpack predict "$(PROMPT)"
+	@echo; build/release/unpack trace "$(PROMPT)" --target " Mary" --versus " John"
+
+test: setup-test
+	cmake --preset release -DUNPACK_TESTS=ON $(WERROR)
+	cmake --build build/release -j $(JOBS)
+	ctest --test-dir build/release --output-on-failure -j $(JOBS) -LE cli
+ifeq ($(CI),true)
+	$(MAKE) --no-print-directory test-asan
+	$(MAKE) --no-print-directory format tidy
+endif
+	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli
+
+# The unit tests once more, with every bad access and undefined operation an error.
+test-asan: setup-test
+	cmake --preset asan $(WERROR)
+	cmake --build build/asan -j $(JOBS) --target unit_tests
+	ctest --test-dir build/asan --output-on-failure -j $(JOBS) -L unit
+
+format:
+	scripts/check_format.sh
+
+tidy:
+	scripts/check_tidy.sh build/release
+
+install: build
+	cmake --install build/release --prefix $(PREFIX)
+
+clean:
+	rm -rf build

@@ -1,0 +1,104 @@
+#include "arguments.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "unpack/error.h"
+#include "unpack/writers.h"
+
+namespace unpack::cli {
+
+void ModelArguments::add_name(Command& command) {
+  command.option("--model", "M", fmt::format("A folder, a name in the local Hugging Face cache, or a bundled model (default {})", model), model);
+}
+
+void ModelArguments::add(Command& command) {
+  add_name(command);
+  command.word("--device", "Where to compute (default auto); reference: plain loops in double precision", load.device, {"auto", "cpu", "cuda", "reference"});
+  command.option("--threads", "N", "Threads to use (default: all cores)", [this](const std::string& text) {
+    parse_value("--threads", text, load.threads);
+    if (load.threads < 1 || load.threads > 4096) throw UsageError(fmt::format("--threads takes 1 to 4096, not {}", load.threads));
+  });
+}
+
+void PromptArguments::add(Command& command, const std::string& help) {
+  const Option text = command.positional("PROMPT", help, [this](const std::string& value) { prompt = value; });
+  command.option("--ids", "N,N,...", "Token ids in place of a prompt, used as they are", ids).excludes(text);
+  command.flag("--no-bos", "Leave out the special tokens that go in front of a prompt", no_bos);
+}
+
+void PromptArguments::resolve(bool required) {
+  if (ids) return;
+  if (prompt == "-") {
+    prompt = read_stdin();
+  } else if (!prompt && required) {
+    if (!stdin_is_terminal()) prompt = read_stdin();
+    if (!prompt || prompt->empty()) throw UsageError("no prompt: give it in quotes, as --ids 3,17,5, or through a pipe");
+  }
+}
+
+std::vector<TokenId> PromptArguments::encode(const Model& model) const {
+  if (!ids) return model.encode_prompt(prompt.value_or(""), no_bos);
+  for (const TokenId id : *ids) {
+    if (id < 0 || id >= model.config().vocab_size) {
+      throw InputError(
+          fmt::format("token id {} is outside the vocabulary of {}: give ids from 0 to {}", id, model.config().name, model.config().vocab_size - 1));
+    }
+  }
+  return *ids;
+}
+
+void TargetArguments::add(Command& command) {
+  const Option text = command.option("--target", "TEXT", "The token to explain (default: the model's own top prediction)", target);
+  command.option("--target-id", "N,N,...", "The same by id; several ids are a group", target_ids).excludes(text);
+  const Option against = command.option("--versus", "TEXT", "Contrast token (default: the mean of the vocabulary)", versus);
+  const Option against_ids = command.option("--versus-id", "N,N,...", "The same by id; several ids are a group", versus_ids).excludes(against);
+  command.flag("--raw-logit", "No contrast: explain the raw logit", raw).excludes(against).excludes(against_ids);
+  command.option("--position", "P", "Position of the prediction (default: the last; negative counts from the end)", position);
+}
+
+Target TargetArguments::resolve(const Model& model, int length) const {
+  Target result;
+  result.position = resolve_position(position, length);
+  result.raw = raw;
+  if (target) result.ids = {model.single_token(*target)};
+  if (target_ids) result.ids = *target_ids;
+  if (versus) result.versus = std::vector<TokenId>{model.single_token(*versus)};
+  if (versus_ids) result.versus = *versus_ids;
+  return result;
+}
+
+void add_method(Command& command, Options& options) {
+  command.option("--beta", "B", fmt::format("Floor of every denominator (default {})", options.beta), options.beta);
+  command.option("--weights", "wK,wQ,wV", "How a head's credit is divided between its branches (default a third each)", options.weights);
+  command.option("--mlp-weights", "wG,wU", "The same for gate and up of a gated MLP (default a half each)", options.mlp_weights);
+  command.choice("--dispatch", fmt::format("Direction that shares out indirect credit (default {})", to_string(options.dispatch)), options.dispatch,
+                 {{"aligned", Dispatch::aligned}, {"gate", Dispatch::gate}});
+  command.choice("--mlp", fmt::format("How an MLP passes credit on (default {})", to_string(options.mlp)), options.mlp,
+                 {{"per-neuron", MlpRule::per_neuron}, {"linearized", MlpRule::linearized}, {"l2", MlpRule::l2}});
+  command.choice("--scores", fmt::format("Key and query scores as they are or less their mean over sources (default {})", to_string(options.scores)),
+                 options.scores, {{"raw", Scores::raw}, {"centered", Scores::centered}});
+}
+
+bool stdin_is_terminal() { return isatty(STDIN_FILENO); }
+
+std::string read_stdin() {
+  std::string text;
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t n = read(STDIN_FILENO, buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) throw InputError(fmt::format("cannot read stdin: {}", std::strerror(errno)));
+    if (n == 0) break;
+    text.append(buffer, static_cast<std::size_t>(n));
+  }
+  // The line end that echo and editors put there is not part of the prompt.
+  if (text.ends_with('\n')) text.pop_back();
+  if (text.ends_with('\r')) text.pop_back();
+  return text;
+}
+
+}  // namespace unpack::cli

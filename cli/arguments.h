@@ -1,0 +1,54 @@
+// Groups of options that several commands share.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "command.h"
+#include "unpack/model.h"
+#include "unpack/options.h"
+
+namespace unpack::cli {
+
+// --model --device --threads
+struct ModelArguments {
+  std::string model = "pocket-gpt2";
+  LoadOptions load;
+
+  void add_name(Command& command);
+  void add(Command& command);
+  Model open() const { return Model::load(model, load); }
+};
+
+// PROMPT | --ids, --no-bos. A prompt of "-", or none where something is piped in, is read from stdin.
+struct PromptArguments {
+  std::optional<std::string> prompt;
+  std::optional<std::vector<TokenId>> ids;
+  bool no_bos = false;
+
+  void add(Command& command, const std::string& help = "The prompt; - (or nothing, in a pipe) reads it from stdin");
+  // To be called before the model is loaded: reads stdin where it has to, UsageError when there is no prompt.
+  void resolve(bool required = true);
+  std::vector<TokenId> encode(const Model& model) const;
+};
+
+// --target --target-id --versus --versus-id --raw-logit --position
+struct TargetArguments {
+  std::optional<std::string> target, versus;
+  std::optional<std::vector<TokenId>> target_ids, versus_ids;
+  bool raw = false;
+  int position = -1;
+
+  void add(Command& command);
+  // `length`: of the prompt, so that a position outside it is known before any work.
+  Target resolve(const Model& model, int length) const;
+};
+
+// --beta --weights --mlp-weights --dispatch --mlp --scores
+void add_method(Command& command, Options& options);
+
+std::string read_stdin();
+bool stdin_is_terminal();
+
+}  // namespace unpack::cli

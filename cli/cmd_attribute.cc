@@ -1,0 +1,84 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "arguments.h"
+#include "commands.h"
+#include "unpack/error.h"
+#include "unpack/prepared.h"
+#include "unpack/report.h"
+
+namespace unpack::cli {
+namespace {
+
+struct AttributeArguments {
+  PromptArguments prompt;
+  ModelArguments model;
+  std::optional<std::string> continuation;
+  int generate = 10;
+  Options options;
+  Outputs outputs;
+  Color color = Color::automatic;
+};
+
+// The continuation as it splits when it follows the prompt; on its own where the prompt's last token would change.
+std::vector<TokenId> encode_continuation(const Model& model, const AttributeArguments& args, const std::vector<TokenId>& prompt) {
+  if (args.prompt.prompt) {
+    const std::vector<TokenId> whole = model.encode_prompt(*args.prompt.prompt + *args.continuation, args.prompt.no_bos);
+    if (whole.size() > prompt.size() && std::equal(prompt.begin(), prompt.end(), whole.begin())) {
+      return {whole.begin() + static_cast<std::ptrdiff_t>(prompt.size()), whole.end()};
+    }
+  }
+  return model.tokenizer().encode(*args.continuation);
+}
+
+void run_attribute(AttributeArguments& args, Context& context) {
+  args.options.check();
+  args.outputs.check();
+  args.prompt.resolve();
+  const Model model = args.model.open();
+  const RunContext run = context.run();
+  const std::vector<TokenId> prompt = args.prompt.encode(model);
+  std::vector<TokenId> continuation;
+  if (args.continuation) {
+    continuation = encode_continuation(model, args, prompt);
+  } else {
+    SamplingOptions sampling;
+    sampling.max_tokens = args.generate;
+    continuation = model.generate(prompt, sampling, {}, run);
+  }
+  if (continuation.empty()) throw InputError("the continuation has no tokens: give --continuation a text, or --generate a number of 1 or more");
+  const AttributeResult result = attribute(model, prompt, continuation, args.options, run);
+  run.check();
+  args.outputs.write("--html", [&] { return to_html(result); });
+  args.outputs.write("--svg", [&] { return to_svg(result); });
+  args.outputs.write("--json", [&] { return to_json(result); });
+  if (!args.outputs.any()) print(to_terminal(result, terminal_style(args.color)));
+}
+
+}  // namespace
+
+void add_attribute(App& app, Context& context) {
+  const auto args = std::make_shared<AttributeArguments>();
+  Command command = app.add("attribute", "The token credit of every token of a continuation, given or generated",
+                            "unpack attribute \"Mary and John went to the store. John gave\" --continuation \" a drink to Mary\" --html attribute.html");
+  args->prompt.add(command);
+  args->model.add(command);
+  const Option text = command.option("--continuation", "TEXT", "Explain the tokens of this text", args->continuation);
+  command
+      .option("--generate", "N", fmt::format("Explain N tokens of the model's own, greedily chosen (default {})", args->generate),
+              [args](const std::string& value) {
+                parse_value("--generate", value, args->generate);
+                if (args->generate < 1) throw UsageError(fmt::format("--generate takes a number of 1 or more, not {}", value));
+              })
+      .excludes(text);
+  add_method(command, args->options);
+  args->outputs.add_json(command);
+  args->outputs.add(command, "--html", "Write a self-contained page");
+  args->outputs.add(command, "--svg", "Write the matrix as a picture");
+  add_color(command, args->color);
+  command.run([args, &context] { run_attribute(*args, context); });
+}
+
+}  // namespace unpack::cli

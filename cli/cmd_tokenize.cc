@@ -1,0 +1,107 @@
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <fstream>
+#include <iostream>
+#include <memory>
+#include <nlohmann/json.hpp>
+
+#include "arguments.h"
+#include "commands.h"
+#include "unpack/error.h"
+#include "unpack/models.h"
+#include "unpack/tokenizer.h"
+
+namespace unpack::cli {
+namespace {
+
+struct TokenizeArguments {
+  std::optional<std::string> text, jsonl;
+  ModelArguments model;
+  bool bos = false, special = false;
+  Outputs outputs;
+};
+
+// Tokenizer files are enough: no weights are read.
+class TextEncoder {
+ public:
+  explicit TextEncoder(const TokenizeArguments& args) : folder_(locate_model(args.model.model)), tokenizer_(Tokenizer::load(folder_)), special_(args.special) {
+    if (args.bos) prefix_ = prompt_prefix(folder_, tokenizer_);
+  }
+  std::vector<TokenId> encode(std::string_view text) const {
+    std::vector<TokenId> ids = prefix_;
+    const std::vector<TokenId> own = tokenizer_.encode(text, special_);
+    ids.insert(ids.end(), own.begin(), own.end());
+    return ids;
+  }
+  std::string token_text(TokenId id) const { return tokenizer_.token_text(id); }
+
+ private:
+  std::filesystem::path folder_;
+  Tokenizer tokenizer_;
+  bool special_;
+  std::vector<TokenId> prefix_;
+};
+
+void encode_lines(const TextEncoder& encoder, const std::string& file) {
+  std::ifstream opened;
+  if (file != "-") {
+    opened.open(file);
+    if (!opened) throw InputError(fmt::format("cannot read {}: {}", file, std::strerror(errno)));
+  }
+  std::istream& in = file == "-" ? std::cin : opened;
+  std::string line, out;
+  for (int number = 1; std::getline(in, line); ++number) {
+    const nlohmann::json text = nlohmann::json::parse(line, nullptr, false);
+    if (!text.is_string()) throw InputError(fmt::format("line {} of {} is not a JSON string", number, file == "-" ? "stdin" : file));
+    out += nlohmann::json(encoder.encode(text.get_ref<const std::string&>())).dump() + "\n";
+    if (out.size() > 1 << 16) print(std::exchange(out, {}));
+  }
+  print(out);
+}
+
+std::string tokens_json(const TextEncoder& encoder, const std::vector<TokenId>& ids) {
+  nlohmann::ordered_json tokens = nlohmann::ordered_json::array();
+  for (std::size_t i = 0; i < ids.size(); ++i) tokens.push_back({{"position", i}, {"id", ids[i]}, {"text", encoder.token_text(ids[i])}});
+  return nlohmann::ordered_json{{"tokens", tokens}}.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+}
+
+std::string tokens_table(const TextEncoder& encoder, const std::vector<TokenId>& ids) {
+  std::string text;
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    const std::string quoted = nlohmann::json(encoder.token_text(ids[i])).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    text += fmt::format("{:>5} {:>7}  {}\n", i, ids[i], quoted);
+  }
+  return text;
+}
+
+void run_tokenize(TokenizeArguments& args) {
+  args.outputs.check();
+  if (args.jsonl) return encode_lines(TextEncoder(args), *args.jsonl);
+  if (args.text == "-" || (!args.text && !stdin_is_terminal())) args.text = read_stdin();
+  if (!args.text) throw UsageError("no text: give it in quotes, through a pipe, or as --jsonl FILE");
+  const TextEncoder encoder(args);
+  const std::vector<TokenId> ids = encoder.encode(*args.text);
+  args.outputs.write("--json", [&] { return tokens_json(encoder, ids); });
+  if (!args.outputs.any()) print(tokens_table(encoder, ids));
+}
+
+}  // namespace
+
+void add_tokenize(App& app, Context&) {
+  const auto args = std::make_shared<TokenizeArguments>();
+  Command command = app.add("tokenize", "How a text splits into tokens; a folder with tokenizer files alone will do",
+                            "unpack tokenize \"Mary and John went to the store\" --model pocket-neox");
+  const Option text =
+      command.positional("TEXT", "The text; - (or nothing, in a pipe) reads it from stdin", [args](const std::string& value) { args->text = value; });
+  args->model.add_name(command);
+  command.flag("--bos", "With the special tokens that go in front of a prompt", args->bos);
+  command.flag("--special", "Recognise special tokens that are written in the text", args->special);
+  args->outputs.add_json(command);
+  command.option("--jsonl", "FILE|-", "Many texts: a JSON string a line in, a JSON array of ids a line out", args->jsonl).excludes(text);
+  command.run([args] { run_tokenize(*args); });
+}
+
+}  // namespace unpack::cli

@@ -1,0 +1,97 @@
+#include <fmt/format.h>
+
+#include <limits>
+#include <memory>
+
+#include "arguments.h"
+#include "commands.h"
+#include "unpack/error.h"
+#include "unpack/prepared.h"
+#include "unpack/report.h"
+
+namespace unpack::cli {
+namespace {
+
+struct TraceArguments {
+  PromptArguments prompt;
+  ModelArguments model;
+  TargetArguments target;
+  Question question;
+  std::optional<std::size_t> top_paths;
+  std::string method = "unpack";
+  bool words = false;
+  Outputs outputs;
+  Color color = Color::automatic;
+};
+
+void run_trace(TraceArguments& args, Context& context) {
+  Question& question = args.question;
+  question.options.check();
+  args.outputs.check();
+  std::optional<GraphFormat> graph;
+  if (const auto* file = args.outputs.find("--graph"); *file) graph = graph_format(**file);
+  // With a threshold alone every path above it is listed.
+  if (question.paths.tau && !args.top_paths) question.paths.top = std::numeric_limits<std::size_t>::max();
+  if (args.top_paths) question.paths.top = *args.top_paths;
+  args.prompt.resolve();
+
+  const Model model = args.model.open();
+  const std::vector<TokenId> ids = args.prompt.encode(model);
+  const int length = static_cast<int>(ids.size());
+  // What names a place in the prompt or the model is looked up before any work.
+  question.target = args.target.resolve(model, length);
+  if (question.root) parse_node(model.writers(), *question.root, length);
+  if (question.paths.through) model.writers().parse(*question.paths.through);
+  if (question.paths.from) resolve_position(*question.paths.from, length);
+
+  const RunContext run = context.run();
+  const TraceResult result = model.prepare(ids, run).trace(question, run);
+  run.check();
+  args.outputs.write("--html", [&] { return to_html(result); });
+  args.outputs.write("--svg", [&] { return to_svg(result); });
+  args.outputs.write("--tikz", [&] { return to_tikz(result); });
+  args.outputs.write("--graph", [&] { return to_graph(result, *graph); });
+  args.outputs.write("--json", [&] { return to_json(result); });
+  if (!args.outputs.any()) print(to_terminal(result, terminal_style(args.color)));
+}
+
+void add_path_options(Command& command, TraceArguments& args) {
+  PathQuery& paths = args.question.paths;
+  command.option("--top-paths", "K", fmt::format("List the K strongest paths (default {})", paths.top), args.top_paths);
+  command.option("--tau", "T", "List every path above this threshold (with --top-paths: the K strongest of these)", [&paths](const std::string& text) {
+    parse_value("--tau", text, paths.tau);
+    if (*paths.tau <= 0) throw UsageError(fmt::format("--tau takes a number above 0, not {}", text));
+  });
+  command.choice("--tau-rule", "What the threshold is applied to (default named)", paths.rule, {{"named", TauRule::named}, {"entry", TauRule::entry}});
+  command.choice("--branch", "Only paths whose last hop takes this branch", paths.branch,
+                 {{"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}, {"G", Branch::G}, {"U", Branch::U}});
+  command.option("--through", "COMPONENT", "Only paths that pass through this component", paths.through);
+  command.option("--from", "POSITION", "Only paths from this source position", paths.from);
+  command.option("--min-layer", "L", "Only paths whose heads and MLPs all lie in this layer or above", paths.min_layer);
+  command.choice("--sign", "Only paths of this sign", paths.sign, {{"positive", 1}, {"negative", -1}});
+}
+
+}  // namespace
+
+void add_trace(App& app, Context& context) {
+  const auto args = std::make_shared<TraceArguments>();
+  Command command = app.add("trace", "Which tokens, components and paths a prediction comes from",
+                            "unpack trace \"Mary and John went to the store. John gave a drink to\" --target \" Mary\" --versus \" John\"");
+  args->prompt.add(command);
+  args->model.add(command);
+  args->target.add(command);
+  command.option("--root", "NODE", "Explain a head or an MLP at a position instead: A8.H6@13, MLP3@-1", args->question.root);
+  command.choice("--reroot", "Direction at that root: what it wrote, or the target (default output)", args->question.options.reroot,
+                 {{"output", Reroot::output}, {"target", Reroot::target}});
+  add_path_options(command, *args);
+  add_method(command, args->question.options);
+  args->outputs.add_json(command);
+  args->outputs.add(command, "--html", "Write a self-contained page");
+  args->outputs.add(command, "--svg", "Write a picture of the paths");
+  args->outputs.add(command, "--tikz", "Write the same picture for LaTeX");
+  args->outputs.add(command, "--graph", "Write the listed paths as a graph: .graphml, .dot or .json");
+  add_color(command, args->color);
+  command.run([args, &context] { run_trace(*args, context); });
+}
+
+}  // namespace unpack::cli

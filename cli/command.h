@@ -1,0 +1,113 @@
+// A thin face over the option parser, so that a command needs to include nothing heavier than this.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "unpack/config.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace unpack::cli {
+
+// How the text of an option becomes a value; UsageError names the option and what it takes.
+void parse_value(const std::string& option, const std::string& text, std::string& value);
+void parse_value(const std::string& option, const std::string& text, int& value);
+void parse_value(const std::string& option, const std::string& text, std::size_t& value);
+void parse_value(const std::string& option, const std::string& text, double& value);
+void parse_value(const std::string& option, const std::string& text, std::vector<TokenId>& value);
+void parse_numbers(const std::string& option, const std::string& text, double* values, std::size_t count);
+template <std::size_t N>
+void parse_value(const std::string& option, const std::string& text, std::array<double, N>& value) {
+  parse_numbers(option, text, value.data(), N);
+}
+template <class T>
+void parse_value(const std::string& option, const std::string& text, std::optional<T>& value) {
+  T inner{};
+  parse_value(option, text, inner);
+  value = std::move(inner);
+}
+
+template <class T>
+struct Unwrap {
+  using type = T;
+};
+template <class T>
+struct Unwrap<std::optional<T>> {
+  using type = T;
+};
+template <class T>
+using Unwrapped = typename Unwrap<T>::type;
+
+class Option {
+ public:
+  explicit Option(CLI::Option* option) : option_(option) {}
+  Option excludes(const Option& other) const;  // both together are a bad command line
+  bool given() const;
+
+ private:
+  CLI::Option* option_;
+};
+
+class Command {
+ public:
+  Command(CLI::App* app, std::function<void()>& chosen) : app_(app), chosen_(chosen) {}
+
+  using Setter = std::function<void(const std::string& text)>;
+  Option positional(const std::string& name, const std::string& help, Setter set);
+  Option list(const std::string& name, const std::string& help, std::vector<std::string>& values);  // any number of positionals
+  Option option(const std::string& name, const std::string& type, const std::string& help, Setter set);
+  Option flag(const std::string& name, const std::string& help, bool& value);
+
+  template <class T>
+  Option option(const std::string& name, const std::string& type, const std::string& help, T& value) {
+    return option(name, type, help, Setter([name, &value](const std::string& text) { parse_value(name, text, value); }));
+  }
+  // One of a few words. `value` may be an optional.
+  template <class T>
+  Option choice(const std::string& name, const std::string& help, T& value, std::vector<std::pair<std::string, Unwrapped<T>>> words) {
+    std::vector<std::string> names;
+    for (const auto& word : words) names.push_back(word.first);
+    return option(name, join(names), help,
+                  Setter([name, &value, names, words](const std::string& text) { value = words[word_index(name, text, names)].second; }));
+  }
+  Option word(const std::string& name, const std::string& help, std::string& value, const std::vector<std::string>& words);
+
+  void run(std::function<void()> action);  // once the whole command line was parsed
+
+ private:
+  static std::string join(const std::vector<std::string>& words);
+  static std::size_t word_index(const std::string& name, const std::string& text, const std::vector<std::string>& words);
+  CLI::App* app_;
+  std::function<void()>& chosen_;
+};
+
+// The program: its commands, and the parse of a command line.
+class App {
+ public:
+  explicit App(std::function<std::string()> version);
+  ~App();
+  Command add(const std::string& name, const std::string& summary, const std::string& example);
+
+  // What was asked for: a text for stdout (help, version), or a command to run.
+  struct Parsed {
+    std::string text;
+    std::function<void()> action;
+  };
+  Parsed parse(int argc, const char* const* argv);  // throws UsageError
+
+ private:
+  std::unique_ptr<CLI::App> app_;
+  std::function<void()> chosen_;  // the action of the command that was given
+};
+
+}  // namespace unpack::cli

@@ -1,0 +1,24 @@
+#include "commands.h"
+
+namespace unpack::cli {
+namespace {
+
+// In the order of `unpack --help`.
+constexpr AddCommand* kCommands[] = {
+    add_trace,         //
+    add_predict,       //
+    add_attribute,     //
+    add_interactions,  //
+    add_generate,      //
+    add_tokenize,      //
+    add_validate,      //
+    add_models,        //
+};
+
+}  // namespace
+
+void add_commands(App& app, Context& context) {
+  for (AddCommand* add : kCommands) add(app, context);
+}
+
+}  // namespace unpack::cli

@@ -1,0 +1,57 @@
+// What every command shares: the ways out (stdout, files, exit status) and the way to be stopped.
+#pragma once
+
+#include <optional>
+#include <stop_token>
+#include <string>
+#include <string_view>
+
+#include "command.h"
+#include "unpack/report.h"
+#include "unpack/run_context.h"
+
+namespace unpack::cli {
+
+enum class Color { automatic, always, never };
+
+struct Context {
+  std::stop_token stop;
+  int status = 0;  // what a command that ran to its end gives as exit status
+
+  // Stops on the token and shows progress on stderr where that is a terminal.
+  RunContext run() const;
+};
+
+// Writes to stdout now; InputError when that fails (full disk, closed pipe).
+void print(std::string_view text);
+void clear_progress();
+
+// The terminal at stdout: width, colours unless NO_COLOR is set, block characters unless the locale rules them out.
+TerminalStyle terminal_style(Color color);
+void add_color(Command& command, Color& color);
+
+// What an output option names: a file, or "-" for stdout.
+class Outputs {
+ public:
+  void add_json(Command& command);
+  void add(Command& command, const std::string& name, const std::string& help);
+
+  const std::optional<std::string>* find(const std::string& name) const;
+  bool any() const;
+  void check() const;  // at most one may go to stdout
+  // Calls `make` and writes its text where the option was given.
+  template <class Make>
+  void write(const std::string& name, Make make) const {
+    if (const std::optional<std::string>* file = find(name); file && *file) write_text(**file, make());
+  }
+
+ private:
+  struct Output {
+    std::string name;
+    std::optional<std::string> file;
+  };
+  static void write_text(const std::string& file, const std::string& text);
+  std::vector<std::unique_ptr<Output>> list_;  // the parser keeps references to the entries
+};
+
+}  // namespace unpack::cli

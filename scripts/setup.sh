@@ -1,0 +1,39 @@
+#!/bin/sh
+# Installs the Debian packages that are missing: setup.sh build | test. As root or through sudo; says what is needed where neither is possible.
+set -eu
+
+build="g++ cmake ninja-build pkg-config libdnnl-dev nlohmann-json3-dev libcli11-dev libfmt-dev libcpp-httplib-dev libpcre2-dev libutf8proc-dev"
+test="libgtest-dev librapidcheck-dev clang-format clang-tidy python3 python3-numpy python3-pytest python3-networkx graphviz"
+
+case "${1:-build}" in
+  build) wanted=$build ;;
+  test) wanted="$build $test" ;;
+  *) echo "usage: $0 build|test" >&2; exit 2 ;;
+esac
+
+if ! command -v dpkg-query >/dev/null 2>&1; then
+  echo "setup: this is not a Debian or Ubuntu system; install what these packages hold, if it is not there yet: $wanted" >&2
+  exit 0
+fi
+
+missing=""
+for package in $wanted; do
+  status=$(dpkg-query -W -f '${db:Status-Status}' "$package" 2>/dev/null || true)
+  [ "$status" = installed ] || missing="$missing $package"
+done
+[ -n "$missing" ] || exit 0
+
+if [ "$(id -u)" = 0 ]; then
+  as_root=""
+elif command -v sudo >/dev/null 2>&1 && { sudo -n true 2>/dev/null || [ -t 0 ]; }; then
+  as_root="sudo"
+else
+  echo "setup: these packages are missing and neither root nor sudo is at hand; as root, run:" >&2
+  echo "  apt-get install --no-install-recommends$missing" >&2
+  exit 1
+fi
+
+echo "setup: installing$missing"
+$as_root apt-get update -q
+# shellcheck disable=SC2086  # both are lists
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
