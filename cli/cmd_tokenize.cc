@@ -1,5 +1,4 @@
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
@@ -24,10 +23,15 @@ struct TokenizeArguments {
   Outputs outputs;
 };
 
-// Tokenizer files are enough: no weights are read.
+std::filesystem::path tokenizer_folder(const std::string& name) {
+  if (Tokenizer::exists(name)) return name;  // files of a tokenizer alone are no model, but enough here
+  return locate_model(name);
+}
+
 class TextEncoder {
  public:
-  explicit TextEncoder(const TokenizeArguments& args) : folder_(locate_model(args.model.model)), tokenizer_(Tokenizer::load(folder_)), special_(args.special) {
+  explicit TextEncoder(const TokenizeArguments& args)
+      : folder_(tokenizer_folder(args.model.model)), tokenizer_(Tokenizer::load(folder_)), special_(args.special) {
     if (args.bos) prefix_ = prompt_prefix(folder_, tokenizer_);
   }
   std::vector<TokenId> encode(std::string_view text) const {

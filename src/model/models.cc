@@ -1,13 +1,8 @@
 #include "unpack/models.h"
 
-#include <fmt/format.h>
-
-#include <fstream>
-#include <iterator>
-
+#include "model/checkpoint.h"
 #include "model/family.h"
 #include "model/load.h"
-#include "unpack/error.h"
 
 namespace unpack {
 
@@ -26,10 +21,7 @@ std::vector<TokenId> prompt_prefix(const ModelConfig& config, const Tokenizer& t
 std::vector<TokenId> prompt_prefix(const std::filesystem::path& folder, const Tokenizer& tokenizer) {
   const std::filesystem::path file = folder / "config.json";
   if (!std::filesystem::exists(file)) return tokenizer.prefix();
-  std::ifstream in(file, std::ios::binary);
-  if (!in) throw InputError(fmt::format("cannot read {}: check its permissions", file.string()));
-  const std::string text{std::istreambuf_iterator<char>(in), {}};
-  return prompt_prefix(parse_config(text, file.string()), tokenizer);
+  return prompt_prefix(parse_config(read_text_file(file), file.string()), tokenizer);
 }
 
 }  // namespace unpack
