@@ -97,6 +97,7 @@ class Backend {
 
   // Memory ------------------------------------------------------------------------------------------------------------------------
   virtual Array zeros(std::int64_t size) = 0;
+  virtual Array slice(const Array& from, std::int64_t offset, std::int64_t size) = 0;  // shares the memory
   virtual void upload(Array& to, std::int64_t offset, std::span<const double> from) = 0;
   virtual void download(const Array& from, std::int64_t offset, std::span<double> to) = 0;
   virtual void copy(const Array& from, std::int64_t from_offset, Array& to, std::int64_t to_offset, std::int64_t size) = 0;

@@ -22,6 +22,7 @@ class HostBackend : public Backend {
   int threads() const override { return pool_.threads(); }
 
   Array zeros(std::int64_t size) override;
+  Array slice(const Array& from, std::int64_t offset, std::int64_t size) override;
   void upload(Array& to, std::int64_t offset, std::span<const double> from) override;
   void download(const Array& from, std::int64_t offset, std::span<double> to) override;
   void copy(const Array& from, std::int64_t from_offset, Array& to, std::int64_t to_offset, std::int64_t size) override;

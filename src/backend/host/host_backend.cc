@@ -1,0 +1,20 @@
+#include "backend/host/host_backend.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <numbers>
+
+#include "backend/host/kernels.h"
+
+#include "backend/host/host_forward.inl"
+#include "backend/host/host_scores.inl"
+#include "backend/host/host_credit.inl"
+
+namespace unpack {
+
+template class HostBackend<float>;
+template class HostBackend<double>;
+
+}  // namespace unpack

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <memory>
+
+#include "backend/backend.h"
+
+namespace unpack {
+
+std::shared_ptr<Backend> make_reference_backend(std::shared_ptr<const ModelWeights> weights, int threads);
+
+}  // namespace unpack
