@@ -42,7 +42,6 @@ void run_trace(TraceArguments& args, Context& context) {
   question.target = args.target.resolve(model, length);
   if (question.root) parse_node(model.writers(), *question.root, length);
   if (question.paths.through) model.writers().parse(*question.paths.through);
-  if (question.paths.from) resolve_position(*question.paths.from, length);
 
   const RunContext run = context.run();
   const TraceResult result = model.prepare(ids, run).trace(question, run);

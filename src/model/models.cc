@@ -14,7 +14,10 @@ std::vector<std::string> supported_families() {
 
 std::vector<TokenId> prompt_prefix(const ModelConfig& config, const Tokenizer& tokenizer) {
   std::vector<TokenId> prefix = tokenizer.prefix();
-  if (prefix.empty() && config.prepend_bos && config.bos_token) prefix.push_back(*config.bos_token);
+  if (!prefix.empty() || !config.prepend_bos) return prefix;
+  std::optional<TokenId> bos = tokenizer.id_of("<|endoftext|>");
+  if (!bos) bos = config.bos_token;
+  if (bos) prefix.push_back(*bos);
   return prefix;
 }
 

@@ -1,0 +1,18 @@
+#include "unpack/about.h"
+
+#include <fmt/format.h>
+
+#include <thread>
+
+#include "backend/cpu/gemm.h"
+#include "backend/host/kernels.h"
+
+namespace unpack {
+
+About about() {
+  About result{UNPACK_VERSION, UNPACK_BUILD_TYPE, fmt::format("{}, {}", kernel_name(), gemm_library()), {}};
+  result.devices.push_back(fmt::format("cpu ({} threads)", std::max(1U, std::thread::hardware_concurrency())));
+  return result;
+}
+
+}  // namespace unpack
