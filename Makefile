@@ -14,7 +14,7 @@ setup:
 	@scripts/setup.sh build
 
 setup-test:
-	@scripts/setup.sh test
+	@scripts/setup.sh $(if $(CI),ci,test)
 
 build: setup
 	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF -DCMAKE_INSTALL_PREFIX=$(PREFIX)
