@@ -1,7 +1,6 @@
 #include "model/assemble.h"
 
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstring>
@@ -125,8 +124,7 @@ class Assembler {
     const Checkpoint::Entry* entry = find(name);
     if (entry == nullptr && !row.other_name.empty()) entry = find(row.other_name);
     if (entry == nullptr) {
-      throw InputError(
-          fmt::format("{}: tensor {} is missing, expected with shape [{}] by config.json", checkpoint_.origin(), shown(name), fmt::join(row.shape, ", ")));
+      throw InputError(fmt::format("{}: tensor {} is missing, expected with shape [{}] by config.json", checkpoint_.origin(), shown(name), joined(row.shape)));
     }
     return *entry;
   }
@@ -146,7 +144,7 @@ class Assembler {
     }
     if (entry == nullptr) {
       throw InputError(fmt::format("{}: tensor {} is missing, expected with shape [{}] because tie_word_embeddings is false", checkpoint_.origin(),
-                                   shown(head.name), fmt::join(head.shape, ", ")));
+                                   shown(head.name), joined(head.shape)));
     }
     take(head, *entry, nullptr);
     model_.config.tied_head = false;
@@ -160,7 +158,7 @@ class Assembler {
                        shown(entry.tensor.dtype_name)));
     }
     if (stored.shape != row.shape) {
-      fail(fmt::format("has shape [{}], expected [{}] by config.json", fmt::join(stored.shape, ", "), fmt::join(row.shape, ", ")));
+      fail(fmt::format("has shape [{}], expected [{}] by config.json", joined(stored.shape), joined(row.shape)));
     }
     check_finite(entry, fail);
     fingerprint_.add(entry, row.name, layer == nullptr ? -1 : static_cast<int>(model_.layers.size()) - 1);

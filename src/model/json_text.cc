@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <unordered_set>
-#include <vector>
 
 #include "unpack/error.h"
 
@@ -25,6 +24,18 @@ std::string shown(std::string_view text) {
   }
   if (text.size() > kMaxShown) out += "...";
   return out + "'";
+}
+
+std::string joined(const std::vector<std::string>& texts) {
+  std::string out;
+  for (const std::string& text : texts) out.append(out.empty() ? "" : ", ").append(text);
+  return out;
+}
+
+std::string joined(const std::vector<std::int64_t>& numbers) {
+  std::vector<std::string> texts;
+  for (const std::int64_t number : numbers) texts.push_back(std::to_string(number));
+  return joined(texts);
 }
 
 nlohmann::json parse_json(std::string_view text, const std::string& origin) {

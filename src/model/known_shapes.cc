@@ -1,6 +1,5 @@
 // Published sizes of well-known models, as config.json texts.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 
@@ -62,7 +61,7 @@ std::vector<std::string> known_shapes() {
 
 std::string known_shape(std::string_view name) {
   const auto it = std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& shape) { return shape.name == name; });
-  if (it == std::end(kShapes)) throw InputError(fmt::format("no known shape {} (known: {})", shown(name), fmt::join(known_shapes(), ", ")));
+  if (it == std::end(kShapes)) throw InputError(fmt::format("no known shape {} (known: {})", shown(name), joined(known_shapes())));
   return std::string(it->config);
 }
 

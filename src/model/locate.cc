@@ -1,6 +1,5 @@
 // Where models live: folders, the local Hugging Face cache, bundled models.
 #include <fmt/format.h>
-#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -141,8 +140,7 @@ fs::path find_in_cache(const std::string& name) {
       std::vector<std::string> there = refs_of(repository);
       for (const fs::path& path : subfolders(repository / "snapshots")) there.push_back(path.filename().string());
       throw InputError(fmt::format("{}: no snapshot of revision {} in the cache (there: {}); download it with `huggingface-cli download {} --revision {}`",
-                                   repository.string(), shown(revision), there.empty() ? "none" : fmt::format("{}", fmt::join(there, ", ")), repository_name,
-                                   revision));
+                                   repository.string(), shown(revision), there.empty() ? "none" : joined(there), repository_name, revision));
     }
     if (!has_config(snapshot)) throw InputError(explain_no_config(snapshot));
     return snapshot;
@@ -218,11 +216,11 @@ fs::path locate_model(const std::string& name) {
   const auto list = [](const std::vector<fs::path>& paths) {
     std::vector<std::string> texts;
     for (const fs::path& path : paths) texts.push_back(path.string());
-    return fmt::format("{}", fmt::join(texts, ", "));
+    return joined(texts);
   };
   throw InputError(
       fmt::format("model {} not found; looked for a folder of this name, in the Hugging Face cache ({}), and among the bundled models in {} (there: {})",
-                  shown(name), list(cache_folders()), list(bundles), bundled.empty() ? "none" : fmt::format("{}", fmt::join(bundled, ", "))));
+                  shown(name), list(cache_folders()), list(bundles), bundled.empty() ? "none" : joined(bundled)));
 }
 
 std::vector<FoundModel> list_models(const std::vector<fs::path>& extra) {

@@ -1,10 +1,11 @@
 // Random weights of any shape, from the same tables that read checkpoints.
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
-#include <new>
 
 #include "model/assemble.h"
 #include "model/load.h"
@@ -13,23 +14,23 @@
 namespace unpack {
 namespace {
 
-constexpr int kQuantiles = 1 << 16;
+constexpr int kBuckets = 1 << 12;  // small enough for the first cache
 
-// Quantiles of the normal distribution: a draw is one look-up of 16 random bits.
+// Quantiles of the normal distribution at the bounds of equally likely buckets: a draw is a bucket and a place in it, 16 random bits.
 std::vector<float> normal_quantiles() {
-  std::vector<float> table(kQuantiles);
+  std::vector<float> bounds(kBuckets + 1);
   double x = 0.0;
-  for (int i = kQuantiles / 2; i < kQuantiles; ++i) {
-    const double tail = (kQuantiles - i - 0.5) / kQuantiles;  // P(X > x)
-    // Newton from the neighbour's quantile; the tail decreases, so every step comes from the left and converges.
-    for (int step = 0; step < 4; ++step) {
+  for (int i = kBuckets / 2; i <= kBuckets; ++i) {
+    const double tail = std::max<double>(kBuckets - i, 0.25) / kBuckets;  // P(X > x); the last bucket ends somewhere
+    // Newton from the neighbour's quantile: the tail is convex here, so every step comes from the left and converges.
+    for (int step = 0; step < 6; ++step) {
       const double density = std::exp(-0.5 * x * x) / std::sqrt(2.0 * M_PI);
       x += (0.5 * std::erfc(x / std::sqrt(2.0)) - tail) / density;
     }
-    table[static_cast<std::size_t>(i)] = static_cast<float>(x);
-    table[static_cast<std::size_t>(kQuantiles - 1 - i)] = static_cast<float>(-x);
+    bounds[static_cast<std::size_t>(i)] = static_cast<float>(x);
+    bounds[static_cast<std::size_t>(kBuckets - i)] = static_cast<float>(-x);
   }
-  return table;
+  return bounds;
 }
 
 std::uint64_t mix(std::uint64_t x) {
@@ -40,14 +41,18 @@ std::uint64_t mix(std::uint64_t x) {
 
 // mean + scale * normal, the same for a seed whatever came before.
 void fill_normal(std::uint64_t seed, float mean, float scale, std::int64_t n, DType dtype, std::byte* out) {
-  static const std::vector<float> quantiles = normal_quantiles();
+  static const std::vector<float> bounds = normal_quantiles();
   constexpr std::int64_t kChunk = 4096;
   float chunk[kChunk];
   std::uint64_t state = mix(seed);
   for (std::int64_t at = 0; at < n; at += kChunk) {
     for (std::int64_t i = 0; i < kChunk; i += 4) {
       const std::uint64_t bits = mix(state += 0x9E3779B97F4A7C15ull);
-      for (int j = 0; j < 4; ++j) chunk[i + j] = mean + scale * quantiles[(bits >> (16 * j)) & 0xFFFF];
+      for (int j = 0; j < 4; ++j) {
+        const std::uint64_t draw = (bits >> (16 * j)) & 0xFFFF;
+        const float low = bounds[draw >> 4], high = bounds[(draw >> 4) + 1];
+        chunk[i + j] = mean + scale * (low + (high - low) * (static_cast<float>(static_cast<int>(draw & 15)) + 0.5f) * (1.0f / 16));
+      }
     }
     store_run(chunk, std::min(kChunk, n - at), dtype, out + at * static_cast<std::int64_t>(dtype_size(dtype)));
   }
@@ -80,17 +85,41 @@ std::uint64_t name_hash(const std::string& name) {
   return hash;
 }
 
-void check_memory(const std::vector<TensorRow>& rows, int n_layers, DType dtype) {
-  double bytes = 0;
-  for (const TensorRow& row : rows) {
-    double size = static_cast<double>(dtype_size(dtype)) * (row.per_layer() ? n_layers : 1);
-    for (const std::int64_t n : row.shape) size *= static_cast<double>(n);
-    bytes += size;
+// One block of memory in large pages: touching it first is a good part of the time.
+class Arena {
+ public:
+  explicit Arena(std::size_t bytes) : bytes_(bytes) {
+    data_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (data_ == MAP_FAILED)
+      throw InputError(fmt::format("not enough memory for random weights of this shape ({:.1f} GiB)", static_cast<double>(bytes) / (1 << 30)));
+    ::madvise(data_, bytes, MADV_HUGEPAGE);
   }
+  ~Arena() { ::munmap(data_, bytes_); }
+  Arena(const Arena&) = delete;
+  Arena& operator=(const Arena&) = delete;
+  std::byte* at(std::size_t offset) const { return static_cast<std::byte*>(data_) + offset; }
+
+ private:
+  void* data_ = nullptr;
+  std::size_t bytes_;
+};
+
+std::size_t tensor_bytes(const TensorRow& row, DType dtype) {
+  std::size_t bytes = dtype_size(dtype);
+  for (const std::int64_t n : row.shape) bytes *= static_cast<std::size_t>(n);
+  return bytes;
+}
+
+std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
+
+std::size_t total_bytes(const std::vector<TensorRow>& rows, int n_layers, DType dtype) {
   const double there = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  double bytes = 0;
+  for (const TensorRow& row : rows) bytes += static_cast<double>(aligned(tensor_bytes(row, dtype))) * (row.per_layer() ? n_layers : 1);
   if (bytes > there) {
     throw InputError(fmt::format("random weights of this shape take {:.1f} GiB, this machine has {:.1f} GiB of memory", bytes / (1 << 30), there / (1 << 30)));
   }
+  return static_cast<std::size_t>(bytes);
 }
 
 }  // namespace
@@ -100,28 +129,21 @@ TensorSet random_tensors(std::string_view config_json, std::uint64_t seed, DType
   const ModelConfig& config = parsed.config.model;
   std::vector<TensorRow> rows = parsed.family->tensors(parsed.config);
   if (!config.tied_head) rows.push_back(parsed.family->head(parsed.config));
-  check_memory(rows, config.n_layers, dtype);
 
   TensorSet set;
-  const auto blocks = std::make_shared<std::vector<std::unique_ptr<std::byte[]>>>();
+  const auto arena = std::make_shared<Arena>(total_bytes(rows, config.n_layers, dtype));
+  std::size_t offset = 0;
   for (const TensorRow& row : rows) {
     const Distribution d = distribution(row.parts.front().role, config.n_layers);
     for (int layer = 0; layer < (row.per_layer() ? config.n_layers : 1); ++layer) {
-      StoredTensor tensor{tensor_name(row.name, layer), dtype, row.shape, nullptr, dtype_size(dtype)};
-      std::int64_t n = 1;
-      for (const std::int64_t size : row.shape) n *= size;
-      tensor.bytes *= static_cast<std::size_t>(n);
-      try {
-        blocks->push_back(std::make_unique_for_overwrite<std::byte[]>(tensor.bytes));
-      } catch (const std::bad_alloc&) {
-        throw InputError(fmt::format("not enough memory for random weights of this shape (tensor {})", tensor.name));
-      }
-      fill_normal(seed * 0x2545F4914F6CDD1Dull + name_hash(tensor.name), d.mean, d.scale, n, dtype, blocks->back().get());
-      tensor.data = blocks->back().get();
+      const StoredTensor tensor{tensor_name(row.name, layer), dtype, row.shape, arena->at(offset), tensor_bytes(row, dtype)};
+      const auto n = static_cast<std::int64_t>(tensor.bytes / dtype_size(dtype));
+      fill_normal(seed * 0x2545F4914F6CDD1Dull + name_hash(tensor.name), d.mean, d.scale, n, dtype, arena->at(offset));
+      offset += aligned(tensor.bytes);
       set.tensors[tensor.name] = tensor;
     }
   }
-  set.owner = blocks;
+  set.owner = arena;
   return set;
 }
 
