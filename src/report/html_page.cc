@@ -29,6 +29,7 @@ svg{display:block;height:auto}
 .paths li+li{border-top:1px solid var(--faint)}
 .paths li:hover,.paths li:focus-visible,.paths li.hot{background:var(--band);box-shadow:inset 3px 0 var(--mark)}
 .paths li svg{align-self:center}
+.n{white-space:nowrap}
 .v{text-align:right;font-weight:700}.pos{color:var(--positive)}.neg{color:var(--negative)}
 .tok,.cell,.node,.edge{cursor:pointer}
 .edge{transition:opacity .12s}

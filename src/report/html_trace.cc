@@ -72,6 +72,16 @@ std::vector<std::size_t> list_order(const TraceResult& r, const GraphLayout& gra
   return order;
 }
 
+// May be broken before an arrow, never within one.
+std::string path_markup(const Writers& writers, const TraceResult& r, const Path& path) {
+  std::string out;
+  for (const std::string& piece : legend_pieces(writers, r, path)) {
+    const bool arrow = piece.starts_with(' ');
+    out += fmt::format("{}<span class=\"n\">{}</span>", arrow ? " " : "", xml_escape(arrow ? piece.substr(1) : piece));
+  }
+  return out;
+}
+
 std::string path_list(const TraceResult& r, const GraphLayout& graph) {
   const Writers writers = r.writer_table();
   std::string out = "<ol class=\"paths\">\n";
@@ -88,7 +98,7 @@ std::string path_list(const TraceResult& r, const GraphLayout& graph) {
     }
     out += fmt::format("<li tabindex=\"0\" data-s=\"{}\" data-w=\"{}\"><span>{}</span><span class=\"v {}\">{}</span><span>{}</span></li>\n",
                        path.nodes.empty() ? -1 : path.nodes.front().position, through, swatch, path.credit < 0 ? "neg" : "pos", xml_escape(path_value(r, path)),
-                       xml_escape(legend_text(writers, r, path)));
+                       path_markup(writers, r, path));
   }
   out += "</ol>\n";
   if (order.size() < r.paths.size()) out += fmt::format("<p class=\"note\">{} more paths are not listed.</p>\n", r.paths.size() - order.size());

@@ -25,12 +25,16 @@ std::string path_value(const TraceResult& r, const Path& path) {
   return percent_misleads(r.token_credit) ? signed_number(path.credit) : signed_percent(path.percent);
 }
 
-std::string legend_text(const Writers& writers, const TraceResult& r, const Path& path) {
+std::vector<std::string> legend_pieces(const Writers& writers, const TraceResult& r, const Path& path) {
   std::vector<std::string> pieces = path_pieces(writers, r, path);
   const int source = path.nodes.empty() ? -1 : path.nodes.front().position;
   if (source >= 0 && source < r.length()) pieces.front() += ' ' + clip(quoted_token(r.tokens[static_cast<std::size_t>(source)].text, {true}), 18, true);
+  return pieces;
+}
+
+std::string legend_text(const Writers& writers, const TraceResult& r, const Path& path) {
   std::string text;
-  for (const std::string& piece : pieces) text += piece;
+  for (const std::string& piece : legend_pieces(writers, r, path)) text += piece;
   return text;
 }
 

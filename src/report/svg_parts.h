@@ -22,7 +22,8 @@ void draw_graph(SvgCanvas& canvas, const TraceResult& result, const GraphLayout&
 Extent draw_legend(SvgCanvas& canvas, const TraceResult& result, const GraphLayout& graph, double x, double y);
 std::string left_out_text(const GraphLayout& graph);  // empty where everything is drawn
 
-// The path's text with its source token in quotes.
+// The path's text with its source token in quotes, whole or a piece per node.
+std::vector<std::string> legend_pieces(const Writers& writers, const TraceResult& result, const Path& path);
 std::string legend_text(const Writers& writers, const TraceResult& result, const Path& path);
 // "c3" or "w1": the class of a path's lines.
 std::string stroke_class(const TraceResult& result, const DrawnPath& path);

@@ -40,7 +40,7 @@ std::string to_svg(const TraceResult& r) {
     y += std::max(map.height, side.height) + 48;
     if (!graph.drawn.empty()) {
       canvas.text(kMargin, y, "Strongest paths", "h");
-      canvas.text(kMargin + 126, y, "one line each; solid within a position, dashed across; cool colours add to the target, warm ones take away", "s");
+      canvas.text(kMargin + 126, y, "one line each; solid within a position, dashed across; cool colours add credit, warm ones take it away", "s");
       draw_graph(canvas, r, graph, kMargin, y + 10);
       y += graph.height + 24;
       canvas.open_group(fmt::format(" transform=\"translate(0 {:.1f})\"", y));

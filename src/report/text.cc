@@ -163,7 +163,7 @@ std::string tex_escape(std::string_view text) {
     } else if (c == U'~') {
       out += "\\textasciitilde{}";
     } else if (c == U'"') {
-      out += "\\textquotedbl{}";
+      out += "\\symbol{34}";
     } else if (c == U'<') {
       out += "\\textless{}";
     } else if (c == U'>') {
@@ -171,11 +171,11 @@ std::string tex_escape(std::string_view text) {
     } else if (c == U'|') {
       out += "\\textbar{}";
     } else if (c == U'\'') {
-      out += "\\textquotesingle{}";
+      out += "{'}";
     } else if (c == U'`') {
-      out += "\\textasciigrave{}";
+      out += "\\symbol{96}";
     } else if (c == U'-' || c == U',' || c == U'?' || c == U'!') {
-      // Braces keep T1 from joining "--", ",,", "?`" into one glyph.
+      // Braces keep TeX from joining "--", ",,", "?`" into one glyph.
       out += fmt::format("{{{}}}", static_cast<char>(c));
     } else if (c == U'↵' || c == U'\n') {
       out += "\\ensuremath{\\hookleftarrow}";
@@ -185,7 +185,7 @@ std::string tex_escape(std::string_view text) {
       out += "\\ldots{}";
     } else if (c >= 0x20 && c < 0x7F) {
       out += static_cast<char>(c);
-    } else if (c >= 0xC0 && c <= 0xFF && c != 0xD7 && c != 0xF7) {
+    } else if (c >= 0xC0 && c <= 0xFF && (c & 0x1F) != 0x10 && (c & 0x1F) != 0x17 && (c & 0x1F) != 0x1E) {  // letters that TeX builds in any font
       append_utf8(out, c);
     } else {
       out += fmt::format("{{\\tiny U+{:04X}}}", static_cast<unsigned>(c));

@@ -22,7 +22,7 @@ std::string pad_right(std::string text, int width);
 std::string pad_left(std::string text, int width);
 
 std::string xml_escape(std::string_view text);  // valid in XML text and attributes, and in HTML
-std::string tex_escape(std::string_view text);  // safe for pdflatex with T1 fonts, whatever the script
+std::string tex_escape(std::string_view text);  // safe for pdflatex in any font, whatever the script
 std::string dot_escape(std::string_view text);  // inside a double-quoted DOT string
 std::string valid_utf8(std::string_view text);  // lone bytes become U+FFFD
 
