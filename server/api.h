@@ -1,0 +1,42 @@
+// The endpoints: from a request to the work it asks for.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "model_worker.h"
+#include "prepared_cache.h"
+#include "questions.h"
+
+namespace unpack::server {
+
+struct Answer {
+  Work work;
+  std::string type = "application/json";
+  bool quick = false;  // cheap enough to be done without waiting for the model's queue
+};
+
+class Api {
+ public:
+  Api(PreparedCache& cache, Limits limits) : cache_(cache), limits_(limits) {}
+
+  static const std::vector<std::string>& names();  // "trace" stands for POST /api/trace
+  // Reads and checks the request (InputError, UsageError); nothing is computed yet.
+  Answer ask(const std::string& name, const std::string& model_name, const Model& model, const nlohmann::json& body) const;
+
+ private:
+  Answer tokenize(const Model& model, const nlohmann::json& body) const;
+  Answer predict(const Model& model, const nlohmann::json& body) const;
+  Answer trace(const std::string& name, const std::string& model_name, const Model& model, const nlohmann::json& body) const;
+  Answer interactions(const std::string& model_name, const Model& model, const nlohmann::json& body) const;
+  Prepared prepare(const std::string& model_name, const Model& model, const std::vector<TokenId>& ids, const RunContext& context) const;
+
+  PreparedCache& cache_;
+  Limits limits_;
+};
+
+nlohmann::json describe(const Model& model);
+nlohmann::json default_options();
+
+}  // namespace unpack::server

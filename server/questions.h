@@ -1,0 +1,44 @@
+// Requests of the API as the engine's own structs; the fields carry the names of the command line's options.
+#pragma once
+
+#include <cstddef>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "request_fields.h"
+#include "unpack/model.h"
+#include "unpack/options.h"
+
+namespace unpack::server {
+
+struct Limits {
+  int max_tokens = 0;
+  std::size_t max_paths = 0;
+};
+
+enum class Format { json, html, svg, tikz };
+
+struct TraceRequest {
+  std::vector<TokenId> ids;
+  Question question;
+  Format format = Format::json;
+};
+
+struct PredictRequest {
+  std::vector<TokenId> ids;
+  PredictOptions options;
+};
+
+struct InteractionsRequest {
+  std::vector<TokenId> ids;
+  std::optional<int> query;
+  bool all = false;
+};
+
+std::vector<TokenId> read_tokenize(const nlohmann::json& body, const Model& model, const Limits& limits);
+PredictRequest read_predict(const nlohmann::json& body, const Model& model, const Limits& limits);
+TraceRequest read_trace(const nlohmann::json& body, const Model& model, const Limits& limits);
+InteractionsRequest read_interactions(const nlohmann::json& body, const Model& model, const Limits& limits);
+
+}  // namespace unpack::server

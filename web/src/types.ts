@@ -1,0 +1,118 @@
+// The wire format, field by field as docs/api.md has it.
+
+export interface Token {
+  position: number;
+  id: number;
+  text: string;
+}
+
+export interface Prediction {
+  id: number;
+  text: string;
+  probability: number;
+}
+
+export interface ModelInfo {
+  name: string;
+  family: string;
+  layers: number;
+  heads: number;
+  d_model: number;
+  dtype: string;
+  gated: boolean;
+  parallel: boolean;
+  positions: boolean;
+  context: number;
+  device: string;
+  version: string;
+}
+
+export interface MethodOptions {
+  beta: number;
+  weights: number[];
+  mlp_weights: number[];
+  dispatch: string;
+  mlp: string;
+  scores: string;
+  reroot: string;
+}
+
+export interface ModelsAnswer {
+  models: { name: string; default: boolean; info: ModelInfo | null }[];
+  options: MethodOptions;
+  endpoints: string[];
+  limits: { max_tokens: number; max_paths: number; max_body: number; time_limit_ms: number };
+}
+
+export interface PredictAnswer {
+  tokens: Token[];
+  predictions: Prediction[];
+}
+
+export interface Target {
+  position: number;
+  ids: number[];
+  versus_ids: number[] | null;
+  text: string;
+  versus_text: string | null;
+  logit: number;
+  logit_difference: number | null;
+  probability: number;
+}
+
+export interface Path {
+  nodes: string[];
+  branches: (string | null)[];
+  text: string;
+  credit: number;
+  percent: number;
+}
+
+export interface Coverage {
+  paths: number;
+  absolute: number;
+  absolute_matching: number;
+  absolute_total: number;
+}
+
+export interface PathsAnswer {
+  paths: Path[];
+  coverage: Coverage;
+  warnings: string[];
+}
+
+export interface CompositionEntry {
+  component: string;
+  mass: number;
+  credit: number;
+}
+
+export interface Trace extends PathsAnswer {
+  model: { name: string; family: string; layers: number; heads: number; d_model: number };
+  tokens: Token[];
+  target: Target;
+  options: MethodOptions;
+  root: string;
+  predictions: Prediction[];
+  importance: Record<string, number>;
+  token_credit: number[];
+  token_percent: number[];
+  node_credit: Record<string, number[]>;
+  incoming?: Record<string, Record<string, number[]>>;
+  entries?: number[] | { neurons: { neuron: number; credit: number }[] };
+  composition?: Record<string, CompositionEntry[]>;
+  conservation: { first: number; reached: number };
+  pattern?: number[]; // of /api/reroot, where the root is a head
+}
+
+export interface Interaction {
+  reader: string;
+  query?: number;
+  writer: string;
+  score: number;
+}
+
+export interface InteractionsAnswer {
+  attention: Interaction[];
+  mlp: Interaction[];
+}
