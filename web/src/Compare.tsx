@@ -28,7 +28,7 @@ export function Compare({ trace, body, other, raw, onOther }: Props) {
   return (
     <section class="card" aria-label="Two prompts">
       <h2 class="title">Two prompts <span class="muted">the same target {quoted(trace.target.text)}, traced on both</span></h2>
-      <div class="row">
+      <div class="compare-row">
         <textarea
           id="other"
           rows={2}
@@ -57,15 +57,17 @@ function Difference({ left, right, raw }: { left: Trace; right: Trace; raw: bool
   const measure = (trace: Trace) => number(trace.target.logit_difference ?? trace.target.logit);
   return (
     <>
-      {[left, right].map((trace, index) => (
-        <div key={index} class="side">
-          <p class="small"><b>{index === 0 ? 'First' : 'Second'}</b>: target {quoted(trace.target.text)} at {percent(100 * trace.target.probability)}, {trace.target.logit_difference === null ? 'logit' : 'logit difference'} {measure(trace)}</p>
-          <TokenStrip tokens={trace.tokens} credit={trace.token_credit} percents={trace.token_percent} raw={raw} from={null} lit={null} label={index === 0 ? 'Token credit, first prompt' : 'Token credit, second prompt'} />
-        </div>
-      ))}
+      <div class="sides">
+        {[left, right].map((trace, index) => (
+          <div key={index} class="side">
+            <p class="small"><b>{index === 0 ? 'First' : 'Second'}</b>: target {quoted(trace.target.text)} at {percent(100 * trace.target.probability)}, {trace.target.logit_difference === null ? 'logit' : 'logit difference'} {measure(trace)}</p>
+            <TokenStrip tokens={trace.tokens} credit={trace.token_credit} percents={trace.token_percent} raw={raw} from={null} lit={null} label={index === 0 ? 'Token credit, first prompt' : 'Token credit, second prompt'} />
+          </div>
+        ))}
+      </div>
       <h3>Difference of token credit, second minus first</h3>
       <table class="difference">
-        <thead><tr><th scope="col">first</th><th scope="col">second</th><th scope="col">credit</th><th scope="col" class="wide">difference</th></tr></thead>
+        <thead><tr><th scope="col">first</th><th scope="col">second</th><th scope="col" class="number">credit</th><th scope="col" class="wide">difference</th></tr></thead>
         <tbody>
           {rows.map((row, index) => (
             <tr key={index} class={row.left !== null && row.right !== null && left.tokens[row.left].id === right.tokens[row.right].id ? '' : 'changed'}>

@@ -1,6 +1,6 @@
-import { useMemo, useRef, useState } from 'preact/hooks';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useWidth } from './hooks';
-import { curve, layOut, neighbour, type Placed } from './layout';
+import { curve, layOut, neighbour, placeLabels, type Placed } from './layout';
 import { canReroot } from './nodes';
 import { number, percent, signed, tokenText } from './format';
 import { TARGET, type Edge, type Hover } from './paths';
@@ -17,7 +17,6 @@ interface Props {
 }
 
 const MOST_EDGES = 500;
-const MOST_LABELS = 70;
 
 export function Graph({ trace, root, edges, hover, lit, onHover, onReroot }: Props) {
   const [frame, width] = useWidth<HTMLDivElement>();
@@ -30,7 +29,6 @@ export function Graph({ trace, root, edges, hover, lit, onHover, onReroot }: Pro
     [drawn, root, trace, width],
   );
   const heaviest = Math.max(1e-30, ...drawn.map((edge) => edge.mass));
-  const labelFloor = drawn.length > MOST_LABELS ? drawn[drawn.length - MOST_LABELS].mass : 0;
   const isLit = (edge: Edge) => lit === null || edge.paths.some((path) => lit.has(path));
   const litNodes = useMemo(() => {
     if (!lit) return null;
@@ -38,6 +36,12 @@ export function Graph({ trace, root, edges, hover, lit, onHover, onReroot }: Pro
     for (const edge of drawn) if (isLit(edge)) names.add(edge.from).add(edge.to);
     return names;
   }, [drawn, lit]);
+  const labels = useMemo(() => placeLabels(layout, lit ? drawn.filter(isLit) : drawn), [layout, lit]);
+  // A graph wider than its frame starts where its paths end.
+  useEffect(() => {
+    const end = root ? layout.nodes.get(root)?.x : layout.target?.x;
+    if (frame.current && end !== undefined) frame.current.scrollLeft = end - width / 2;
+  }, [trace, width > 0]);
   const place = (name: string) => (name === TARGET ? layout.target : layout.nodes.get(name));
   const first = root ?? [...layout.nodes.keys()].at(-1) ?? null;
   const focusable = cursor !== null && layout.nodes.has(cursor) ? cursor : first;
@@ -61,7 +65,7 @@ export function Graph({ trace, root, edges, hover, lit, onHover, onReroot }: Pro
         {layout.layers.map((band) => (
           <g key={band.layer} class={`band ${band.layer % 2 ? 'odd' : ''}`}>
             <rect x={0} y={band.top} width={layout.width} height={band.bottom - band.top} />
-            {(!band.empty || band.layer === trace.model.layers - 1) && <text x={8} y={band.y + 4}>{`L${band.layer}`}</text>}
+            {!band.empty && <text x={8} y={band.y + 4}>{`L${band.layer}`}</text>}
           </g>
         ))}
         {trace.tokens.map((token) => (
@@ -87,16 +91,9 @@ export function Graph({ trace, root, edges, hover, lit, onHover, onReroot }: Pro
           })}
         </g>
         <g class="labels">
-          {drawn.map((edge) => {
-            const from = place(edge.from), to = place(edge.to);
-            if (!edge.branch || !from || !to || (lit ? !isLit(edge) : edge.mass < labelFloor)) return null;
-            const path = curve(from, to, edge.branch);
-            return (
-              <text key={edge.key} x={path.x} y={path.y + 3.5} class={edge.credit < 0 ? 'negative' : 'positive'}>
-                {edge.branch}
-              </text>
-            );
-          })}
+          {labels.map((label) => (
+            <text key={label.key} x={label.x} y={label.y + 3.5} class={label.negative ? 'negative' : 'positive'}>{label.text}</text>
+          ))}
         </g>
         {layout.target && (
           <g class={`node target ${litNodes && !litNodes.has(TARGET) ? 'dim' : ''}`} transform={`translate(${layout.target.x} ${layout.target.y})`}>

@@ -13,8 +13,8 @@ export const signed = (x: number, digits = 3): string => (x > 0 ? '+' : '') + nu
 
 export function percent(x: number): string {
   const size = Math.abs(x);
-  const text = size >= 99.95 ? size.toFixed(0) : size >= 0.095 ? size.toFixed(1) : size === 0 ? '0' : size >= 0.0095 ? size.toFixed(2) : '<0.01';
-  return `${x < 0 ? MINUS : ''}${text}%`;
+  if (size < 0.005) return size === 0 ? '0%' : '≈0%';
+  return `${x < 0 ? MINUS : ''}${size.toFixed(size >= 99.95 ? 0 : size >= 0.095 ? 1 : 2)}%`;
 }
 
 export const probability = (p: number): string => percent(100 * p);

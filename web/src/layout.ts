@@ -43,7 +43,8 @@ interface Wanted {
 const slot = (node: Node) => (node.kind === 'head' ? node.head : node.kind === 'pos' ? 1 : 0);
 const rowOf = (node: Node) => (node.layer < 0 ? 0 : 1 + 2 * node.layer + (node.kind === 'mlp' ? 1 : 0));
 
-export function layOut({ edges, root, length, layers, targetPosition, available }: Wanted): Layout {
+export function layOut({ edges, root, length, layers: all, targetPosition, available }: Wanted): Layout {
+  const layers = root ? parseNode(root).layer + 1 : all; // nothing above a root is ever reached
   const names = new Set<string>(root ? [root] : []);
   for (const edge of edges) {
     names.add(edge.from);
@@ -114,19 +115,49 @@ export function layOut({ edges, root, length, layers, targetPosition, available 
 
 const PORTS: Record<string, number> = { K: -7, Q: 0, V: 7, G: -6, U: 6 };
 
-// From the writer up to the reader; K, Q and V come in side by side. Also where the branch's letter goes.
-export function curve(from: { x: number; y: number }, to: { x: number; y: number }, branch: string | null): { d: string; x: number; y: number } {
+interface Point {
+  x: number;
+  y: number;
+}
+
+// From the writer up to the reader; K, Q and V come in side by side. `at` gives points along it, 0 at the writer and 1 at the reader.
+export function curve(from: Point, to: Point, branch: string | null): { d: string; at: (t: number) => Point } {
   const port = branch ? (PORTS[branch] ?? 0) : 0;
   const x0 = from.x, y0 = from.y - 10, x1 = to.x + port, y1 = to.y + 11;
   const bend = Math.max(14, (y0 - y1) * 0.5);
-  const at = (t: number, a: number, b: number, c: number, d: number) => (1 - t) ** 3 * a + 3 * (1 - t) ** 2 * t * b + 3 * (1 - t) * t ** 2 * c + t ** 3 * d;
-  const t = 0.86;
+  const mix = (t: number, a: number, b: number, c: number, d: number) => (1 - t) ** 3 * a + 3 * (1 - t) ** 2 * t * b + 3 * (1 - t) * t ** 2 * c + t ** 3 * d;
   const short = (v: number) => Math.round(v * 10) / 10;
   return {
     d: `M${short(x0)} ${short(y0)}C${short(x0)} ${short(y0 - bend)} ${short(x1)} ${short(y1 + bend)} ${short(x1)} ${short(y1)}`,
-    x: at(t, x0, x0, x1, x1),
-    y: at(t, y0, y0 - bend, y1 + bend, y1),
+    at: (t) => ({ x: mix(t, x0, x0, x1, x1), y: mix(t, y0, y0 - bend, y1 + bend, y1) }),
   };
+}
+
+export interface Label extends Point {
+  key: string;
+  text: string;
+  negative: boolean;
+}
+
+const LABEL_ROOM = 10;
+
+// The letters of the branches, the heaviest edges first, each at the first spot along its edge that is still free of letters and nodes; without one it is left out.
+export function placeLabels(layout: Layout, edges: Edge[]): Label[] {
+  const taken: Point[] = [...layout.nodes.values()];
+  const labels: Label[] = [];
+  for (const edge of [...edges].reverse()) {
+    const from = layout.nodes.get(edge.from), to = layout.nodes.get(edge.to);
+    if (!edge.branch || !from || !to) continue;
+    const line = curve(from, to, edge.branch);
+    for (let t = 0.92; t > 0.3; t -= 0.06) {
+      const spot = line.at(t);
+      if (taken.some((other, index) => Math.hypot(other.x - spot.x, other.y - spot.y) < (index < layout.nodes.size ? 20 : LABEL_ROOM))) continue;
+      taken.push(spot);
+      labels.push({ ...spot, key: edge.key, text: edge.branch, negative: edge.credit < 0 });
+      break;
+    }
+  }
+  return labels;
 }
 
 // The node that an arrow key leads to: the nearest in that direction, sideways steps counted double.

@@ -2,6 +2,7 @@
 import { parseNode } from './nodes';
 import type { Coverage, Path } from './types';
 
+export const FIRST_PATHS = 300; // asked for with every trace
 export const FEW = 30; // shown when no share of the mass is asked for
 export const TARGET = 'target';
 

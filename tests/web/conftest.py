@@ -1,0 +1,140 @@
+"""A real Chromium on the real page. Never skipped: without a browser these tests fail."""
+import base64
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.options import Options
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "server"))
+from serving import Server  # noqa: E402
+
+# Where screenshots go, for a person to look at; none are kept without it.
+SHOTS = os.environ.get("UNPACK_SHOTS")
+
+
+class Page:
+    """The page as a person uses it."""
+
+    def __init__(self, driver, url):
+        self.driver, self.url = driver, url
+
+    def open(self, state="", width=1280, height=900, dark=False):
+        self.driver.get("about:blank")
+        self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
+        self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
+        self.driver.get(f"{self.url}/{state}")
+        self.wait(lambda: self.all("#graph .node") or self.all("canvas") or self.all("#other"))
+        return self
+
+    def wait(self, condition, seconds=20, message=""):
+        return WebDriverWait(self.driver, seconds, poll_frequency=0.02).until(lambda _: condition(), message)
+
+    def all(self, selector):
+        return self.driver.find_elements(By.CSS_SELECTOR, selector)
+
+    def one(self, selector):
+        return self.wait(lambda: self.all(selector), message=f"{selector} is not there")[0]
+
+    def text(self, selector):
+        return self.js("return document.querySelector(arguments[0])?.textContent ?? ''", selector)
+
+    def texts(self, selector):
+        return self.js("return [...document.querySelectorAll(arguments[0])].map((e) => e.textContent)", selector)
+
+    def js(self, script, *args):
+        return self.driver.execute_script(script, *args)
+
+    def click(self, selector):
+        self.one(selector)
+        # Nodes of the graph are SVG and may lie under a scroll edge: the event is what counts.
+        self.js("const e = document.querySelector(arguments[0]); e.dispatchEvent(new MouseEvent('click', {bubbles: true}))", selector)
+
+    def choose(self, selector, value):
+        self.one(selector)
+        self.js("const e = document.querySelector(arguments[0]); e.value = arguments[1]; e.dispatchEvent(new Event('change', {bubbles: true}))", selector, value)
+
+    def type(self, selector, text):
+        field = self.one(selector)
+        field.clear()
+        field.send_keys(text)
+
+    def settled(self):
+        self.wait(lambda: not self.all(".answer.busy") and self.text("#trace") == "Trace")
+
+    def root(self):
+        return self.text(".crumbs [aria-current]")
+
+    def shot(self, name):
+        if not SHOTS:
+            return
+        size = self.js("return [innerWidth, document.documentElement.scrollHeight]")
+        clip = {"x": 0, "y": 0, "width": size[0], "height": min(size[1], 5000), "scale": 1}
+        picture = self.driver.execute_cdp_cmd("Page.captureScreenshot", {"captureBeyondViewport": True, "clip": clip})
+        Path(SHOTS, f"{name}.png").write_bytes(base64.b64decode(picture["data"]))
+
+    def problems(self):
+        """Console errors, refused content and anything that was asked of another host."""
+        severe = [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        foreign = []
+        for entry in self.driver.get_log("performance"):
+            if "Network.requestWillBeSent\"" not in entry["message"]:
+                continue
+            address = entry["message"].split('"url":"', 1)[1].split('"', 1)[0]
+            if not address.startswith((self.url, "data:", "blob:", "about:")):
+                foreign.append(address)
+        return severe + foreign
+
+
+@pytest.fixture(scope="session")
+def server():
+    running = Server()
+    yield running
+    running.close()
+
+
+@pytest.fixture(scope="session")
+def downloads(tmp_path_factory):
+    return tmp_path_factory.mktemp("downloads")
+
+
+@pytest.fixture(scope="session")
+def driver(downloads):
+    options = Options()
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update", "--no-first-run"):
+        options.add_argument(argument)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    options.add_experimental_option("prefs", {"download.default_directory": str(downloads), "download.prompt_for_download": False})
+    browser = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
+    yield browser
+    browser.quit()
+
+
+@pytest.fixture
+def page(driver, server):
+    opened = Page(driver, server.url)
+    yield opened
+    assert opened.problems() == []
+
+
+@pytest.fixture
+def downloaded(downloads):
+    def get(suffix, seconds=15):
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found = [file for file in downloads.iterdir() if file.suffix == suffix]
+            if found and found[0].stat().st_size:
+                time.sleep(0.1)
+                content = found[0].read_bytes()
+                found[0].unlink()
+                return content
+            time.sleep(0.05)
+        raise AssertionError(f"no {suffix} file came")
+
+    return get
