@@ -77,6 +77,7 @@ struct AttentionSums {
   Array v_sum, v_abs;                // [G, S]
   Array v_scores;                    // [G, S, Cl]
   Array k_std;                       // [H, S, Cl] over s <= q of the raw key scores: the interaction score
+  Array k_mean;                      // [H, S, Cl] their mean over s <= q
   Array k_scores;                    // [H, tri, Cl], only when asked for
 };
 
@@ -94,6 +95,8 @@ class Backend {
   virtual bool is_double() const = 0;       // the scalar: double or float
   virtual int threads() const = 0;
   const ModelConfig& config() const { return config_; }
+  // Host threads for the code above the backend; every task must write its own output.
+  virtual void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) = 0;
 
   // Memory ------------------------------------------------------------------------------------------------------------------------
   virtual Array zeros(std::int64_t size) = 0;

@@ -21,6 +21,8 @@ class HostBackend : public Backend {
   bool is_double() const override { return sizeof(T) == 8; }
   int threads() const override { return pool_.threads(); }
 
+  void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) override { pool_.parallel_for(count, task); }
+
   Array zeros(std::int64_t size) override;
   Array slice(const Array& from, std::int64_t offset, std::int64_t size) override;
   void upload(Array& to, std::int64_t offset, std::span<const double> from) override;

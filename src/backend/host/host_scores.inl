@@ -20,9 +20,9 @@ void center_columns(T* rows, std::int64_t n, std::int64_t c) {
   }
 }
 
-// Population standard deviation of every column of rows[n, c].
+// Mean and population standard deviation of every column of rows[n, c].
 template <typename T>
-void column_deviation(const T* rows, std::int64_t n, std::int64_t c, T* out) {
+void column_moments(const T* rows, std::int64_t n, std::int64_t c, T* mean_out, T* out) {
   std::vector<double> mean(static_cast<std::size_t>(c), 0.0);
   std::vector<double> square(static_cast<std::size_t>(c), 0.0);
   for (std::int64_t s = 0; s < n; ++s) {
@@ -35,7 +35,10 @@ void column_deviation(const T* rows, std::int64_t n, std::int64_t c, T* out) {
       square[static_cast<std::size_t>(j)] += d * d;
     }
   }
-  for (std::int64_t j = 0; j < c; ++j) out[j] = static_cast<T>(std::sqrt(square[static_cast<std::size_t>(j)] / static_cast<double>(n)));
+  for (std::int64_t j = 0; j < c; ++j) {
+    mean_out[j] = static_cast<T>(mean[static_cast<std::size_t>(j)]);
+    out[j] = static_cast<T>(std::sqrt(square[static_cast<std::size_t>(j)] / static_cast<double>(n)));
+  }
 }
 
 }  // namespace
@@ -348,6 +351,7 @@ AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores s
   AttentionSums sums;
   for (Array* a : {&sums.k_sum, &sums.k_abs, &sums.q_sum, &sums.q_abs}) *a = uninitialized(heads * pairs);
   sums.k_std = uninitialized(static_cast<std::int64_t>(heads) * view.length * cl);
+  sums.k_mean = uninitialized(sums.k_std.size());
   if (keep_key_scores) sums.k_scores = uninitialized(heads * pairs * cl);
   const auto add_up = [&](T* rows, int h, int q, Array& sum_out, Array& abs_out) {
     for (int s = 0; s <= q; ++s) {
@@ -359,7 +363,8 @@ AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores s
     }
   };
   key_pass(view, keep_key_scores ? ptr(sums.k_scores) : nullptr, [&](int h, int q, T* rows) {
-    column_deviation(rows, q + 1, cl, ptr(sums.k_std) + (static_cast<std::int64_t>(h) * view.length + q) * cl);
+    const std::int64_t at = (static_cast<std::int64_t>(h) * view.length + q) * cl;
+    column_moments(rows, q + 1, cl, ptr(sums.k_mean) + at, ptr(sums.k_std) + at);
     if (scores == Scores::centered) center_columns(rows, q + 1, cl);
     add_up(rows, h, q, sums.k_sum, sums.k_abs);
   });

@@ -1,0 +1,92 @@
+// The children of a node for one suffix state, strongest first, sorted only as far as they are asked for.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <memory>
+#include <unordered_map>
+#include <vector>
+
+#include "credit/path_graph.h"
+
+namespace unpack {
+
+struct Child {
+  GraphEdge edge;
+  double reach = 0;  // |factor| times the best remaining product: the best a path through it can keep
+  std::uint32_t order = 0;
+};
+
+class ChildList {
+ public:
+  explicit ChildList(std::vector<Child> children) : children_(std::move(children)), heap_end_(children_.size()) {
+    std::make_heap(children_.begin(), children_.end(), weaker);
+  }
+  std::size_t size() const { return children_.size(); }
+  const Child& operator[](std::size_t i) {
+    while (children_.size() - heap_end_ <= i) {
+      std::pop_heap(children_.begin(), children_.begin() + static_cast<std::ptrdiff_t>(heap_end_), weaker);
+      --heap_end_;
+    }
+    // Sorted ones collect at the back, strongest last.
+    return children_[children_.size() - 1 - i];
+  }
+
+ private:
+  static bool weaker(const Child& a, const Child& b) { return a.reach != b.reach ? a.reach < b.reach : a.order > b.order; }
+  std::vector<Child> children_;
+  std::size_t heap_end_;
+};
+
+// Lists by node and state, made when first asked for: edges do not depend on the path that led there.
+template <typename T>
+class ChildLists {
+ public:
+  explicit ChildLists(const PathGraph<T>& graph) : graph_(graph) {}
+
+  ChildList& tops() {
+    if (!tops_) {
+      std::vector<Child> children;
+      for (std::size_t i = 0; i < graph_.tops().size(); ++i) {
+        const TopNode& top = graph_.tops()[i];
+        const double reach = std::fabs(top.first) * top.bound;
+        if (reach > 0) children.push_back({{top.node.writer, top.node.position, Branch::none, top.first}, reach, static_cast<std::uint32_t>(i)});
+      }
+      tops_ = std::make_unique<ChildList>(std::move(children));
+    }
+    return *tops_;
+  }
+
+  ChildList& of(const GraphNode& node, const SuffixState& state, bool is_top) {
+    const std::uint64_t key = (((static_cast<std::uint64_t>(node.position) * static_cast<std::uint64_t>(graph_.decomposition().writers().count()) +
+                                 static_cast<std::uint64_t>(node.writer)) *
+                                    2 +
+                                (is_top ? 1 : 0)) *
+                                   2 +
+                               (state.must_pass ? 1 : 0)) *
+                                  2 +
+                              (state.negative ? 1 : 0);
+    auto& slot = lists_[key];
+    if (!slot) {
+      std::vector<Child> children;
+      graph_.for_each_edge(node, [&](const GraphEdge& edge) {
+        if (is_top && !graph_.allowed_last_hop(edge)) return;
+        const double reach = std::fabs(edge.factor) * graph_.child_bound(state, edge);
+        if (reach > 0) children.push_back({edge, reach, static_cast<std::uint32_t>(children.size())});
+      });
+      slot = std::make_unique<ChildList>(std::move(children));
+    }
+    return *slot;
+  }
+
+ private:
+  const PathGraph<T>& graph_;
+  std::unique_ptr<ChildList> tops_;
+  std::unordered_map<std::uint64_t, std::unique_ptr<ChildList>> lists_;
+};
+
+// Sorts largest |credit| first; equal ones by their nodes, so that every run lists them alike.
+void sort_paths(std::vector<Path>& paths);
+
+}  // namespace unpack

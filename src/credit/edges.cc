@@ -1,0 +1,275 @@
+#include "credit/edges.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "credit/safe_denom.h"
+
+namespace unpack {
+
+namespace {
+
+std::vector<double> downloaded(const Decomposition& d, const Array& a) {
+  std::vector<double> out(static_cast<std::size_t>(a.size()));
+  d.backend().download(a, 0, out);
+  return out;
+}
+
+std::vector<int> all_queries(int length) {
+  std::vector<int> queries(static_cast<std::size_t>(length));
+  std::iota(queries.begin(), queries.end(), 0);
+  return queries;
+}
+
+// coef over s -> coef minus its mean: sum_s coef_s (x_s - mean x) = sum_s (coef_s - mean coef) x_s.
+void center_coefficients(double* coef, std::size_t n) {
+  const double mean = std::accumulate(coef, coef + n, 0.0) / static_cast<double>(n);
+  for (std::size_t i = 0; i < n; ++i) coef[i] -= mean;
+}
+
+}  // namespace
+
+template <typename T>
+Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Options& options, const RunContext& context)
+    : decomposition_(std::move(decomposition)), options_(options) {
+  const int layers = decomposition_->config().n_layers;
+  layers_.resize(static_cast<std::size_t>(layers));
+  for (int l = 0; l < layers; ++l) {
+    context.check();
+    build_attention(l, layers_[static_cast<std::size_t>(l)], context);
+    build_mlp(l, layers_[static_cast<std::size_t>(l)], context);
+  }
+}
+
+template <typename T>
+void Edges<T>::build_attention(int l, LayerEdges<T>& out, const RunContext& context) const {
+  const Decomposition& d = *decomposition_;
+  const ModelConfig& c = d.config();
+  const int length = d.length();
+  const auto pairs = static_cast<std::size_t>(tri(length));
+  const auto heads = static_cast<std::size_t>(c.n_heads);
+  const AttentionSums& sums = d.attention(l, options_.scores, context);
+  const AttentionView view = d.attention_view(l);
+  const auto cl = static_cast<std::size_t>(view.visible);
+
+  std::vector<double> entry = downloaded(d, options_.dispatch == Dispatch::gate ? *view.pattern : d.head_numerators(l));
+  out.head_doubt.assign(heads * static_cast<std::size_t>(length), 0.0);
+  if (options_.dispatch == Dispatch::aligned) {
+    for (std::size_t h = 0; h < heads; ++h) {
+      for (int q = 0; q < length; ++q) to_shares(entry.data() + h * pairs + static_cast<std::size_t>(tri(q)), static_cast<std::size_t>(q) + 1, options_.beta);
+    }
+  }
+  const auto coefficients = [&](const Array& sum_array, const Array& abs_array, double weight) {
+    const std::vector<double> sum = downloaded(d, sum_array);
+    const std::vector<double> abs = downloaded(d, abs_array);
+    std::vector<double> coef(heads * pairs);
+    for (std::size_t h = 0; h < heads; ++h) {
+      for (int q = 0; q < length; ++q) {
+        for (int s = 0; s <= q; ++s) {
+          const std::size_t i = h * pairs + static_cast<std::size_t>(tri(q) + s);
+          coef[i] = weight * entry[i] * inverse_denom(sum[i], abs[i], options_.beta);
+          if (ill_conditioned(sum[i], abs[i])) out.head_doubt[h * static_cast<std::size_t>(length) + static_cast<std::size_t>(q)] += weight * std::fabs(entry[i]);
+        }
+      }
+    }
+    return coef;
+  };
+  const std::vector<double> key_coef = coefficients(sums.k_sum, sums.k_abs, options_.weights[0]);
+  out.key_coef.assign(key_coef.begin(), key_coef.end());
+  if (options_.weights[1] != 0) {
+    std::vector<double> query_coef = coefficients(sums.q_sum, sums.q_abs, options_.weights[1]);
+    if (options_.scores == Scores::centered) {
+      for (std::size_t h = 0; h < heads; ++h) {
+        for (int q = 0; q < length; ++q) center_coefficients(query_coef.data() + h * pairs + static_cast<std::size_t>(tri(q)), static_cast<std::size_t>(q) + 1);
+      }
+    }
+    std::vector<double> folded;
+    d.backend().query_fold(view, all_queries(length), query_coef, folded);
+    out.query_edge.assign(folded.begin(), folded.end());
+  } else {
+    out.query_edge.assign(heads * static_cast<std::size_t>(length) * cl, T(0));
+  }
+  const std::vector<double> v_sum = downloaded(d, sums.v_sum);
+  const std::vector<double> v_abs = downloaded(d, sums.v_abs);
+  const std::vector<double> v_scores = downloaded(d, sums.v_scores);
+  out.value_edge.resize(v_scores.size());
+  for (std::size_t i = 0; i < v_sum.size(); ++i) {
+    const double inverse = options_.weights[2] * inverse_denom(v_sum[i], v_abs[i], options_.beta);
+    for (std::size_t j = 0; j < cl; ++j) out.value_edge[i * cl + j] = static_cast<T>(v_scores[i * cl + j] * inverse);
+    if (ill_conditioned(v_sum[i], v_abs[i])) {
+      const std::size_t g = i / static_cast<std::size_t>(length);
+      const std::size_t s = i % static_cast<std::size_t>(length);
+      const auto group = static_cast<std::size_t>(c.group_size());
+      for (std::size_t h = g * group; h < (g + 1) * group; ++h) {
+        for (std::size_t q = s; q < static_cast<std::size_t>(length); ++q) {
+          out.head_doubt[h * static_cast<std::size_t>(length) + q] +=
+              options_.weights[2] * std::fabs(entry[h * pairs + static_cast<std::size_t>(tri(static_cast<std::int64_t>(q))) + s]);
+        }
+      }
+    }
+  }
+  out.entry.assign(entry.begin(), entry.end());
+}
+
+template <typename T>
+std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const int> queries, std::vector<double> numerators, std::vector<double>* doubt) const {
+  const Decomposition& d = *decomposition_;
+  const auto n = static_cast<std::size_t>(d.config().d_mlp);
+  const MlpView view = d.mlp_view(l);
+  const auto cm = static_cast<std::size_t>(view.visible);
+  std::array<std::vector<double>, 2> edges;
+  const std::vector<MlpSide> sides = d.mlp_sides();
+  if (doubt) doubt->assign(queries.size(), 0.0);
+  if (options_.mlp == MlpRule::per_neuron) {
+    for (std::size_t i = 0; i < queries.size(); ++i) to_shares(numerators.data() + i * n, n, options_.beta);
+  }
+  for (std::size_t side = 0; side < sides.size(); ++side) {
+    const double weight = sides.size() == 1 ? 1.0 : options_.mlp_weights[side];
+    std::vector<double>& out = edges[side];
+    if (weight == 0) {
+      out.assign(queries.size() * cm, 0.0);
+      continue;
+    }
+    const auto share_rows = [&] {
+      for (std::size_t i = 0; i < queries.size(); ++i) to_shares(out.data() + i * cm, cm, options_.beta);
+    };
+    if (options_.mlp == MlpRule::l2) {
+      const std::vector<double> l2 = downloaded(d, d.mlp(l, sides[side]).l2);
+      for (const int q : queries) out.insert(out.end(), l2.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(q) * cm), l2.begin() + static_cast<std::ptrdiff_t>((static_cast<std::size_t>(q) + 1) * cm));
+      share_rows();
+    } else {
+      std::vector<double> coef(queries.size() * n);
+      const MlpSums* sums = options_.mlp == MlpRule::per_neuron ? &d.mlp(l, sides[side]) : nullptr;
+      std::vector<double> sum(n), abs(n), pre(n);
+      for (std::size_t i = 0; i < queries.size(); ++i) {
+        const std::int64_t row = static_cast<std::int64_t>(queries[i]) * static_cast<std::int64_t>(n);
+        const double* t = numerators.data() + i * n;
+        double* to = coef.data() + i * n;
+        if (sums) {
+          d.backend().download(sums->sum, row, sum);
+          d.backend().download(sums->abs, row, abs);
+          for (std::size_t k = 0; k < n; ++k) {
+            to[k] = t[k] * inverse_denom(sum[k], abs[k], options_.beta);
+            if (doubt && ill_conditioned(sum[k], abs[k])) (*doubt)[i] += weight * std::fabs(t[k]);
+          }
+        } else {
+          d.backend().download(d.pre(l, sides[side]), row, pre);
+          for (std::size_t k = 0; k < n; ++k) to[k] = t[k] / (std::fabs(pre[k]) < 1e-10 ? 1e-10 : pre[k]);
+        }
+      }
+      d.backend().mlp_fold(view, sides[side], queries, coef, out);
+      if (!sums) share_rows();
+    }
+    if (weight != 1.0) {
+      for (auto& x : out) x *= weight;
+    }
+  }
+  return edges;
+}
+
+template <typename T>
+void Edges<T>::build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const {
+  const Decomposition& d = *decomposition_;
+  if (options_.mlp != MlpRule::linearized) {
+    for (const MlpSide side : d.mlp_sides()) d.mlp(l, side, context);
+  }
+  std::vector<double> numerators;
+  if (options_.mlp != MlpRule::l2) {
+    numerators = downloaded(d, options_.dispatch == Dispatch::gate ? d.trace().layers[static_cast<std::size_t>(l)].act : d.mlp_numerators(l));
+  }
+  const auto edges = mlp_edges(l, all_queries(d.length()), std::move(numerators), &out.mlp_doubt);
+  for (std::size_t side = 0; side < edges.size(); ++side) out.mlp_edge[side].assign(edges[side].begin(), edges[side].end());
+}
+
+template <typename T>
+std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
+  const Decomposition& d = *decomposition_;
+  const auto n = static_cast<std::size_t>(d.config().d_mlp);
+  std::vector<double> t(n);
+  const Array& from = options_.dispatch == Dispatch::gate ? d.trace().layers[static_cast<std::size_t>(layer)].act : d.mlp_numerators(layer);
+  d.backend().download(from, static_cast<std::int64_t>(query) * static_cast<std::int64_t>(n), t);
+  to_shares(t.data(), n, options_.beta);
+  return t;
+}
+
+template <typename T>
+DirectEdges Edges<T>::direct(int layer, int query, const Array& direction) const {
+  const Decomposition& d = *decomposition_;
+  Backend& backend = d.backend();
+  const ModelConfig& c = d.config();
+  const auto heads = static_cast<std::size_t>(c.n_heads);
+  const auto sources = static_cast<std::size_t>(query) + 1;
+  const auto pairs = static_cast<std::size_t>(tri(d.length()));
+  const AttentionView view = d.attention_view(layer);
+  const AttentionSums& sums = d.attention(layer, options_.scores);
+  const std::vector<int> queries = {query};
+  DirectEdges out;
+  out.layer = layer;
+  out.query = query;
+
+  Array numerators = backend.zeros(static_cast<std::int64_t>(heads * sources));
+  backend.head_numerators(view, queries, direction, numerators);
+  out.entry = downloaded(d, numerators);
+  for (std::size_t h = 0; h < heads; ++h) to_shares(out.entry.data() + h * sources, sources, options_.beta);
+  const auto coefficients = [&](const Array& sum_array, const Array& abs_array, double weight) {
+    std::vector<double> coef(heads * sources), sum(sources), abs(sources);
+    for (std::size_t h = 0; h < heads; ++h) {
+      const auto at = static_cast<std::int64_t>(h * pairs) + tri(query);
+      backend.download(sum_array, at, sum);
+      backend.download(abs_array, at, abs);
+      for (std::size_t s = 0; s < sources; ++s) coef[h * sources + s] = weight * out.entry[h * sources + s] * inverse_denom(sum[s], abs[s], options_.beta);
+    }
+    return coef;
+  };
+  out.key_coef = coefficients(sums.k_sum, sums.k_abs, options_.weights[0]);
+  std::vector<double> query_coef = coefficients(sums.q_sum, sums.q_abs, options_.weights[1]);
+  if (options_.scores == Scores::centered) {
+    for (std::size_t h = 0; h < heads; ++h) center_coefficients(query_coef.data() + h * sources, sources);
+  }
+  backend.query_fold(view, queries, query_coef, out.query_edge);
+
+  Array t = backend.zeros(c.d_mlp);
+  backend.mlp_numerators(d.mlp_view(layer), queries, direction, t);
+  std::vector<double> mlp_numerators = downloaded(d, t);
+  out.neuron_share = mlp_numerators;
+  to_shares(out.neuron_share.data(), out.neuron_share.size(), options_.beta);
+  out.mlp_edge = mlp_edges(layer, queries, std::move(mlp_numerators), nullptr);
+  return out;
+}
+
+template <typename T>
+std::shared_ptr<const T> Edges<T>::key_rows(int layer, int head, int query) const {
+  const Decomposition& d = *decomposition_;
+  const std::int64_t cl = d.writers().visible_to_attention(layer);
+  if (has_table()) {
+    const auto table = d.backend().host(d.attention(layer, options_.scores).k_scores);
+    return {table, static_cast<const T*>(table.get()) + (head * tri(d.length()) + tri(query)) * cl};
+  }
+  Array out = d.backend().zeros((query + 1) * cl);
+  d.backend().key_scores(d.attention_view(layer), options_.scores, head, query, out);
+  const auto rows = d.backend().host(out);
+  return {rows, static_cast<const T*>(rows.get())};
+}
+
+template <typename T>
+void Edges<T>::visit_keys(int layer, const std::function<void(int, int, const T*)>& visit) const {
+  const Decomposition& d = *decomposition_;
+  if (!has_table()) {
+    d.backend().visit_key_scores(d.attention_view(layer), options_.scores, [&](int h, int q, const void* rows) { visit(h, q, static_cast<const T*>(rows)); });
+    return;
+  }
+  const auto table = d.backend().host(d.attention(layer, options_.scores).k_scores);
+  const std::int64_t cl = d.writers().visible_to_attention(layer);
+  const std::int64_t length = d.length();
+  d.backend().parallel_for(d.config().n_heads * length, [&](std::int64_t task) {
+    const std::int64_t h = task / length;
+    const std::int64_t q = task % length;
+    visit(static_cast<int>(h), static_cast<int>(q), static_cast<const T*>(table.get()) + (h * tri(length) + tri(q)) * cl);
+  });
+}
+
+template class Edges<float>;
+template class Edges<double>;
+
+}  // namespace unpack

@@ -1,0 +1,70 @@
+// The factors by which a node passes credit on, for one set of options. They do not depend on the path, the target or the root.
+//
+// Head (l,h)@q -> writer j@s by K: key_coef[h,q,s] * sK_j(q,s); by V: entry[h,q,s] * value_edge[g,s,j]; -> j@q by Q: query_edge[h,q,j].
+// MLP l@q -> j@q: mlp_edge[side][q,j]. Branch weights are inside.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <vector>
+
+#include "decompose/decomposition.h"
+#include "unpack/options.h"
+
+namespace unpack {
+
+template <typename T>
+struct LayerEdges {
+  std::vector<T> entry;                       // [H, tri] Stage 1 shares
+  std::vector<T> key_coef;                    // [H, tri]
+  std::vector<T> query_edge;                  // [H, S, Cl]
+  std::vector<T> value_edge;                  // [G, S, Cl]
+  std::array<std::vector<T>, 2> mlp_edge;     // [S, Cm] per side; the second only for gated MLPs
+  std::vector<double> head_doubt;             // [H, S] part of a node's credit that passes ill-conditioned denominators
+  std::vector<double> mlp_doubt;              // [S]
+};
+
+// The same for heads and the MLP of one layer at one query, in the direction of a target.
+struct DirectEdges {
+  int layer = 0;
+  int query = 0;
+  std::vector<double> entry;                  // [H, q + 1]
+  std::vector<double> key_coef;               // [H, q + 1]
+  std::vector<double> query_edge;             // [H, Cl]
+  std::array<std::vector<double>, 2> mlp_edge;  // [Cm]
+  std::vector<double> neuron_share;           // [N]
+};
+
+template <typename T>
+class Edges {
+ public:
+  Edges(std::shared_ptr<const Decomposition> decomposition, const Options& options, const RunContext& context);
+
+  const Decomposition& decomposition() const { return *decomposition_; }
+  const Options& options() const { return options_; }
+  const LayerEdges<T>& layer(int l) const { return layers_[static_cast<std::size_t>(l)]; }
+  DirectEdges direct(int layer, int query, const Array& direction) const;
+  // Stage 1 shares over the neurons of an MLP in the direction of its own output.
+  std::vector<double> neuron_shares(int layer, int query) const;
+
+  // Key scores [(q + 1), Cl] of one node, from the table or computed now.
+  std::shared_ptr<const T> key_rows(int layer, int head, int query) const;
+  // Calls visit(head, query, rows) for every node of the layer, from several threads.
+  void visit_keys(int layer, const std::function<void(int head, int query, const T* rows)>& visit) const;
+  bool has_table() const { return decomposition_->keeps_key_scores(); }
+
+ private:
+  void build_attention(int l, LayerEdges<T>& out, const RunContext& context) const;
+  void build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const;
+  // numerators[rows, N] in the given direction -> edges[rows, Cm] per side.
+  std::array<std::vector<double>, 2> mlp_edges(int l, std::span<const int> queries, std::vector<double> numerators, std::vector<double>* doubt) const;
+
+  std::shared_ptr<const Decomposition> decomposition_;
+  Options options_;
+  std::vector<LayerEdges<T>> layers_;
+};
+
+extern template class Edges<float>;
+extern template class Edges<double>;
+
+}  // namespace unpack

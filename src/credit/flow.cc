@@ -1,0 +1,252 @@
+#include "credit/flow.h"
+
+#include <cmath>
+
+namespace unpack {
+
+namespace {
+
+template <typename From>
+void add_scaled(double scale, const From* from, std::size_t n, double* to) {
+  for (std::size_t j = 0; j < n; ++j) to[j] += scale * static_cast<double>(from[j]);
+}
+
+// One layer's part of the sweep, from the nodes of that layer to what they read.
+template <typename T>
+class LayerSweep {
+ public:
+  LayerSweep(const Edges<T>& edges, const Start& start, int layer, Flow& flow)
+      : edges_(edges),
+        start_(start),
+        flow_(flow),
+        d_(edges.decomposition()),
+        e_(edges.layer(layer)),
+        layer_(layer),
+        length_(d_.length()),
+        stride_(static_cast<std::size_t>(d_.writers().count())),
+        pairs_(static_cast<std::size_t>(tri(length_))),
+        direct_(start.direct_edges(layer)) {}
+
+  void mlp() {
+    const int writer = d_.writers().mlp(layer_);
+    const auto cm = static_cast<std::size_t>(d_.writers().visible_to_mlp(layer_));
+    for (int q = 0; q < length_; ++q) {
+      const double credit = *at(q, writer);
+      if (credit == 0) continue;
+      for (const auto& edge : e_.mlp_edge) {
+        if (!edge.empty()) add_scaled(credit, edge.data() + static_cast<std::size_t>(q) * cm, cm, at(q, 0));
+      }
+    }
+    const double direct = flow_.direct[static_cast<std::size_t>(writer)];
+    if (direct != 0 && direct_) {
+      for (const auto& edge : direct_->mlp_edge) {
+        if (!edge.empty()) add_scaled(direct, edge.data(), cm, at(direct_->query, 0));
+      }
+    }
+  }
+
+  void attention() {
+    const ModelConfig& c = d_.config();
+    const auto cl = static_cast<std::size_t>(d_.writers().visible_to_attention(layer_));
+    const auto length = static_cast<std::size_t>(length_);
+    std::vector<double> value_coef(static_cast<std::size_t>(c.n_kv_heads) * length, 0.0);
+    std::vector<double> key_coef;  // [H, tri], where the keys are folded instead of looked up
+    if (!edges_.has_table()) key_coef.assign(static_cast<std::size_t>(c.n_heads) * pairs_, 0.0);
+    // Credit is read before any of this layer's is passed on: heads of a layer never read each other.
+    for (int h = 0; h < c.n_heads; ++h) {
+      const auto hs = static_cast<std::size_t>(h);
+      const std::size_t group = static_cast<std::size_t>(h / c.group_size()) * length;
+      const int writer = d_.writers().head(layer_, h);
+      for (int q = 0; q < length_; ++q) {
+        const double credit = *at(q, writer);
+        if (credit == 0) continue;
+        const std::size_t row = hs * pairs_ + static_cast<std::size_t>(tri(q));
+        for (std::size_t s = 0; s <= static_cast<std::size_t>(q); ++s) value_coef[group + s] += credit * static_cast<double>(e_.entry[row + s]);
+        add_scaled(credit, e_.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, cl, at(q, 0));
+        if (edges_.has_table()) {
+          const auto rows = edges_.key_rows(layer_, h, q);
+          for (int s = 0; s <= q; ++s) {
+            const double k = credit * static_cast<double>(e_.key_coef[row + static_cast<std::size_t>(s)]);
+            if (k != 0) add_scaled(k, rows.get() + static_cast<std::size_t>(s) * cl, cl, at(s, 0));
+          }
+        } else {
+          for (std::size_t s = 0; s <= static_cast<std::size_t>(q); ++s) key_coef[row + s] = credit * static_cast<double>(e_.key_coef[row + s]);
+        }
+      }
+      const double direct = flow_.direct[static_cast<std::size_t>(writer)];
+      if (direct != 0 && direct_) {
+        const auto sources = static_cast<std::size_t>(direct_->query) + 1;
+        const std::size_t row = hs * pairs_ + static_cast<std::size_t>(tri(direct_->query));
+        for (std::size_t s = 0; s < sources; ++s) value_coef[group + s] += direct * direct_->entry[hs * sources + s];
+        add_scaled(direct, direct_->query_edge.data() + hs * cl, cl, at(direct_->query, 0));
+        if (edges_.has_table()) {
+          const auto rows = edges_.key_rows(layer_, h, direct_->query);
+          for (std::size_t s = 0; s < sources; ++s) {
+            const double k = direct * direct_->key_coef[hs * sources + s];
+            if (k != 0) add_scaled(k, rows.get() + s * cl, cl, at(static_cast<int>(s), 0));
+          }
+        } else {
+          for (std::size_t s = 0; s < sources; ++s) key_coef[row + s] += direct * direct_->key_coef[hs * sources + s];
+        }
+      }
+    }
+    for (std::size_t i = 0; i < value_coef.size(); ++i) {
+      if (value_coef[i] != 0) add_scaled(value_coef[i], e_.value_edge.data() + i * cl, cl, at(static_cast<int>(i % length), 0));
+    }
+    if (!edges_.has_table()) fold_keys(key_coef, cl);
+  }
+
+ private:
+  double* at(int position, int writer) { return flow_.indirect.data() + static_cast<std::size_t>(position) * stride_ + static_cast<std::size_t>(writer); }
+
+  void fold_keys(const std::vector<double>& key_coef, std::size_t cl) {
+    std::vector<double> folded;
+    d_.backend().key_fold(d_.attention_view(layer_), key_coef, folded);
+    for (int s = 0; s < length_; ++s) add_scaled(1.0, folded.data() + static_cast<std::size_t>(s) * cl, cl, at(s, 0));
+    if (edges_.options().scores == Scores::raw) return;
+    const AttentionSums& sums = d_.attention(layer_, edges_.options().scores);
+    // sum over s' of coef (sK(q, s) - mean_s'): the raw scores folded, less the means.
+    std::vector<double> mean(static_cast<std::size_t>(sums.k_mean.size()));
+    d_.backend().download(sums.k_mean, 0, mean);
+    for (std::size_t h = 0; h < static_cast<std::size_t>(d_.config().n_heads); ++h) {
+      for (int q = 0; q < length_; ++q) {
+        const double* row = mean.data() + (h * static_cast<std::size_t>(length_) + static_cast<std::size_t>(q)) * cl;
+        for (int s = 0; s <= q; ++s) {
+          const double k = key_coef[h * pairs_ + static_cast<std::size_t>(tri(q) + s)];
+          if (k != 0) add_scaled(-k, row, cl, at(s, 0));
+        }
+      }
+    }
+  }
+
+  const Edges<T>& edges_;
+  const Start& start_;
+  Flow& flow_;
+  const Decomposition& d_;
+  const LayerEdges<T>& e_;
+  int layer_;
+  int length_;
+  std::size_t stride_;
+  std::size_t pairs_;
+  const DirectEdges* direct_;
+};
+
+}  // namespace
+
+template <typename T>
+Start start_at_target(const Edges<T>& edges, int position, const Array& direction) {
+  const Decomposition& d = edges.decomposition();
+  Start start;
+  start.position = position;
+  d.backend().writer_dots(d.writer_vectors(), d.writers().count(), position, direction, start.first);
+  for (int l = 0; l < d.config().n_layers; ++l) start.direct.push_back(edges.direct(l, position, direction));
+  return start;
+}
+
+template <typename T>
+Start start_at_root(const Edges<T>& edges, const Node& root, const Array* direction) {
+  const Decomposition& d = edges.decomposition();
+  Start start;
+  start.position = root.position;
+  start.first.assign(static_cast<std::size_t>(d.writers().count()), 0.0);
+  start.root = root;
+  start.root_is_direct = direction != nullptr;
+  if (direction) {
+    start.first[static_cast<std::size_t>(root.writer)] = 1.0;
+    start.direct.push_back(edges.direct(d.writers()[root.writer].layer, root.position, *direction));
+  }
+  return start;
+}
+
+template <typename T>
+Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context) {
+  const Decomposition& d = edges.decomposition();
+  const auto writers = static_cast<std::size_t>(d.writers().count());
+  const auto length = static_cast<std::size_t>(d.length());
+  Flow flow;
+  flow.indirect.assign(length * writers, 0.0);
+  flow.direct = start.first;
+  if (start.root && !start.root_is_direct) {
+    flow.indirect[static_cast<std::size_t>(start.root->position) * writers + static_cast<std::size_t>(start.root->writer)] = 1.0;
+  }
+  double passed = 0;
+  double doubtful = 0;
+  for (int l = d.config().n_layers - 1; l >= 0; --l) {
+    context.check();
+    LayerSweep<T> layer(edges, start, l, flow);
+    layer.mlp();
+    layer.attention();
+    const LayerEdges<T>& e = edges.layer(l);
+    for (std::size_t q = 0; q < length; ++q) {
+      for (int h = 0; h <= d.config().n_heads; ++h) {
+        const bool is_mlp = h == d.config().n_heads;
+        const auto w = static_cast<std::size_t>(is_mlp ? d.writers().mlp(l) : d.writers().head(l, h));
+        const double credit = std::fabs(flow.indirect[q * writers + w]);
+        passed += credit;
+        doubtful += credit * (is_mlp ? e.mlp_doubt[q] : e.head_doubt[static_cast<std::size_t>(h) * length + q]);
+      }
+    }
+  }
+  flow.doubtful = passed > 0 ? doubtful / passed : 0.0;
+  return flow;
+}
+
+template <typename T>
+std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edges, const Start& start, const Node& node) {
+  const Decomposition& d = edges.decomposition();
+  const Writer& writer = d.writers()[node.writer];
+  const auto stride = static_cast<std::size_t>(d.writers().count());
+  const std::size_t size = static_cast<std::size_t>(d.length()) * stride;
+  const LayerEdges<T>& e = edges.layer(writer.layer);
+  const DirectEdges* direct = start.root_is_direct ? start.direct_edges(writer.layer) : nullptr;
+  const auto q = static_cast<std::size_t>(node.position);
+  std::vector<std::pair<Branch, std::vector<double>>> out;
+  if (writer.kind == WriterKind::mlp) {
+    const auto cm = static_cast<std::size_t>(d.writers().visible_to_mlp(writer.layer));
+    const std::vector<MlpSide> sides = d.mlp_sides();
+    for (std::size_t side = 0; side < sides.size(); ++side) {
+      std::vector<double> to(size, 0.0);
+      if (direct) {
+        add_scaled(1.0, direct->mlp_edge[side].data(), cm, to.data() + q * stride);
+      } else {
+        add_scaled(1.0, e.mlp_edge[side].data() + q * cm, cm, to.data() + q * stride);
+      }
+      out.emplace_back(sides.size() == 1 ? Branch::mlp : (side == 0 ? Branch::G : Branch::U), std::move(to));
+    }
+    return out;
+  }
+  const auto cl = static_cast<std::size_t>(d.writers().visible_to_attention(writer.layer));
+  const auto h = static_cast<std::size_t>(writer.head);
+  const std::size_t group = h / static_cast<std::size_t>(d.config().group_size());
+  const auto pairs = static_cast<std::size_t>(tri(d.length()));
+  const auto length = static_cast<std::size_t>(d.length());
+  std::vector<double> k(size, 0.0), query(size, 0.0), v(size, 0.0);
+  const auto rows = edges.key_rows(writer.layer, writer.head, node.position);
+  for (std::size_t s = 0; s <= q; ++s) {
+    const std::size_t at = h * pairs + static_cast<std::size_t>(tri(node.position)) + s;
+    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(e.key_coef[at]);
+    const double entry = direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(e.entry[at]);
+    add_scaled(coef, rows.get() + s * cl, cl, k.data() + s * stride);
+    add_scaled(entry, e.value_edge.data() + (group * length + s) * cl, cl, v.data() + s * stride);
+  }
+  if (direct) {
+    add_scaled(1.0, direct->query_edge.data() + h * cl, cl, query.data() + q * stride);
+  } else {
+    add_scaled(1.0, e.query_edge.data() + (h * length + q) * cl, cl, query.data() + q * stride);
+  }
+  out.emplace_back(Branch::K, std::move(k));
+  out.emplace_back(Branch::Q, std::move(query));
+  out.emplace_back(Branch::V, std::move(v));
+  return out;
+}
+
+template Start start_at_target<float>(const Edges<float>&, int, const Array&);
+template Start start_at_target<double>(const Edges<double>&, int, const Array&);
+template Start start_at_root<float>(const Edges<float>&, const Node&, const Array*);
+template Start start_at_root<double>(const Edges<double>&, const Node&, const Array*);
+template Flow sweep<float>(const Edges<float>&, const Start&, const RunContext&);
+template Flow sweep<double>(const Edges<double>&, const Start&, const RunContext&);
+template std::vector<std::pair<Branch, std::vector<double>>> outgoing<float>(const Edges<float>&, const Start&, const Node&);
+template std::vector<std::pair<Branch, std::vector<double>>> outgoing<double>(const Edges<double>&, const Start&, const Node&);
+
+}  // namespace unpack

@@ -1,0 +1,126 @@
+#include "credit/path_graph.h"
+
+#include <cmath>
+
+namespace unpack {
+
+template <typename T>
+PathGraph<T>::PathGraph(const Edges<T>& edges, const Start& start, const Suffix& suffix, const PathFilter& filter)
+    : edges_(edges), start_(start), suffix_(suffix), filter_(filter) {
+  if (start.root) {
+    tops_.push_back({{start.root->writer, start.root->position, start.root_is_direct}, 1.0, 0, 0, 0});
+  } else {
+    for (int k = 0; k < decomposition().writers().count(); ++k) {
+      const double first = start.first[static_cast<std::size_t>(k)];
+      if (first != 0) tops_.push_back({{k, start.position, true}, first, 0, 0, 0});
+    }
+  }
+  decomposition().backend().parallel_for(static_cast<std::int64_t>(tops_.size()), [&](std::int64_t i) { measure(tops_[static_cast<std::size_t>(i)]); });
+}
+
+template <typename T>
+SuffixState PathGraph<T>::top_state(const TopNode& top) const {
+  SuffixState state;
+  state.must_pass = filter_.suffix.through && *filter_.suffix.through != top.node.writer;
+  state.negative = filter_.sign && ((*filter_.sign < 0) != (top.first < 0));
+  return state;
+}
+
+template <typename T>
+SuffixState PathGraph<T>::below(const SuffixState& state, int writer, double factor) const {
+  // The suffix of a child counts the child itself, so that passing `through` there needs no change of state here.
+  return {state.must_pass && filter_.suffix.through != writer, filter_.sign ? state.negative != (factor < 0) : false};
+}
+
+template <typename T>
+double PathGraph<T>::child_bound(const SuffixState& state, const GraphEdge& edge) const {
+  const SuffixState child{state.must_pass, filter_.sign ? state.negative != (edge.factor < 0) : false};
+  return suffix_.bound(child, edge.position, edge.writer);
+}
+
+template <typename T>
+void PathGraph<T>::measure(TopNode& top) const {
+  const Writer& writer = decomposition().writers()[top.node.writer];
+  const SuffixState state = top_state(top);
+  if (writer.terminal()) {
+    top.mass_all = 1.0;
+    const bool matches = !filter_.branch && !state.must_pass && !state.negative && (!filter_.suffix.from || *filter_.suffix.from == top.node.position);
+    top.mass = top.bound = matches ? 1.0 : 0.0;
+    return;
+  }
+  const bool layer_matches = !filter_.suffix.min_layer || writer.layer >= *filter_.suffix.min_layer;
+  for_each_edge(top.node, [&](const GraphEdge& edge) {
+    const double size = std::fabs(edge.factor);
+    top.mass_all += size * suffix_.mass_all(edge.position, edge.writer);
+    if (!layer_matches || !allowed_last_hop(edge)) return;
+    const SuffixState child{state.must_pass, filter_.sign ? state.negative != (edge.factor < 0) : false};
+    top.mass += size * suffix_.mass(child, edge.position, edge.writer);
+    top.bound = std::fmax(top.bound, size * suffix_.bound(child, edge.position, edge.writer));
+  });
+}
+
+template <typename T>
+void PathGraph<T>::for_each_edge(const GraphNode& node, const std::function<void(const GraphEdge&)>& visit) const {
+  const Decomposition& d = decomposition();
+  const Writer& writer = d.writers()[node.writer];
+  const LayerEdges<T>& e = edges_.layer(writer.layer);
+  const DirectEdges* direct = node.direct ? start_.direct_edges(writer.layer) : nullptr;
+  const auto q = static_cast<std::size_t>(node.position);
+  const auto length = static_cast<std::size_t>(d.length());
+  const auto emit = [&](int j, int s, Branch branch, double factor) {
+    if (factor != 0) visit({j, s, branch, factor});
+  };
+  if (writer.kind == WriterKind::mlp) {
+    const int cm = d.writers().visible_to_mlp(writer.layer);
+    const bool gated = d.config().gated();
+    for (std::size_t side = 0; side < (gated ? 2U : 1U); ++side) {
+      const Branch branch = !gated ? Branch::mlp : (side == 0 ? Branch::G : Branch::U);
+      for (int j = 0; j < cm; ++j) {
+        const auto js = static_cast<std::size_t>(j);
+        emit(j, node.position, branch,
+             direct ? direct->mlp_edge[side][js] : static_cast<double>(e.mlp_edge[side][q * static_cast<std::size_t>(cm) + js]));
+      }
+    }
+    return;
+  }
+  const int visible = d.writers().visible_to_attention(writer.layer);
+  const auto cl = static_cast<std::size_t>(visible);
+  const auto h = static_cast<std::size_t>(writer.head);
+  const std::size_t group = h / static_cast<std::size_t>(d.config().group_size());
+  const auto pairs = static_cast<std::size_t>(tri(d.length()));
+  const auto rows = edges_.key_rows(writer.layer, writer.head, node.position);
+  for (std::size_t s = 0; s <= q; ++s) {
+    const std::size_t at = h * pairs + static_cast<std::size_t>(tri(node.position)) + s;
+    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(e.key_coef[at]);
+    const double entry = direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(e.entry[at]);
+    const T* key = rows.get() + s * cl;
+    const T* value = e.value_edge.data() + (group * length + s) * cl;
+    for (int j = 0; j < visible; ++j) {
+      emit(j, static_cast<int>(s), Branch::K, coef * static_cast<double>(key[j]));
+      emit(j, static_cast<int>(s), Branch::V, entry * static_cast<double>(value[j]));
+    }
+  }
+  for (int j = 0; j < visible; ++j) {
+    const auto js = static_cast<std::size_t>(j);
+    emit(j, node.position, Branch::Q, direct ? direct->query_edge[h * cl + js] : static_cast<double>(e.query_edge[(h * length + q) * cl + js]));
+  }
+}
+
+template <typename T>
+double PathGraph<T>::absolute_total() const {
+  double sum = 0;
+  for (const TopNode& top : tops_) sum += std::fabs(top.first) * top.mass_all;
+  return sum;
+}
+
+template <typename T>
+double PathGraph<T>::absolute_matching() const {
+  double sum = 0;
+  for (const TopNode& top : tops_) sum += std::fabs(top.first) * top.mass;
+  return sum;
+}
+
+template class PathGraph<float>;
+template class PathGraph<double>;
+
+}  // namespace unpack

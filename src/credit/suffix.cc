@@ -1,0 +1,183 @@
+#include "credit/suffix.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace unpack {
+
+namespace {
+
+// Partial result of a node, per slot, with the factor of its entry taken out.
+struct Part {
+  double all = 0;
+  std::array<double, 4> mass{};
+  std::array<double, 4> bound{};
+
+  void add(const Part& row, double factor) {
+    const double size = std::fabs(factor);
+    if (size == 0) return;
+    all += size * row.all;
+    for (std::size_t i = 0; i < 4; ++i) {
+      // A negative factor turns the sign of what is below.
+      const std::size_t from = factor < 0 ? i ^ 1U : i;
+      mass[i] += size * row.mass[from];
+      bound[i] = std::max(bound[i], size * row.bound[from]);
+    }
+  }
+};
+
+}  // namespace
+
+template <typename T>
+class SuffixBuilder {
+ public:
+  SuffixBuilder(const Edges<T>& edges, const SuffixFilter& filter) : edges_(edges), d_(edges.decomposition()), filter_(filter) {
+    suffix_.filter_ = filter;
+    suffix_.writers_ = static_cast<std::size_t>(d_.writers().count());
+    const std::size_t size = static_cast<std::size_t>(d_.length()) * suffix_.writers_;
+    suffix_.all_.assign(size, 0.0);
+    for (std::size_t i = 0; i < 4; ++i) {
+      if (!used(i)) continue;
+      suffix_.slots_[i].mass.assign(size, 0.0);
+      suffix_.slots_[i].bound.assign(size, 0.0);
+    }
+  }
+
+  Suffix build(const RunContext& context) {
+    terminals();
+    for (int l = 0; l < d_.config().n_layers; ++l) {
+      context.report("suffixes", l, d_.config().n_layers);
+      attention(l);
+      mlp(l);
+    }
+    return std::move(suffix_);
+  }
+
+ private:
+  bool used(std::size_t slot) const { return (slot < 2 || filter_.through) && (slot % 2 == 0 || filter_.by_sign); }
+
+  void terminals() {
+    for (int s = 0; s < d_.length(); ++s) {
+      for (int w = 0; w < d_.writers().terminals(); ++w) {
+        const std::size_t i = suffix_.at(s, w);
+        suffix_.all_[i] = 1.0;
+        if (filter_.from && *filter_.from != s) continue;
+        // The empty product is positive.
+        suffix_.slots_[0].mass[i] = suffix_.slots_[0].bound[i] = 1.0;
+        if (filter_.through && *filter_.through == w) suffix_.slots_[2].mass[i] = suffix_.slots_[2].bound[i] = 1.0;
+      }
+    }
+  }
+
+  // Edges with factors row[j] to the writers j < n at position s.
+  Part read(const T* row, int s, std::size_t n) const {
+    Part part;
+    const double* all = suffix_.all_.data() + suffix_.at(s, 0);
+    double sum = 0;
+    for (std::size_t j = 0; j < n; ++j) sum += std::fabs(static_cast<double>(row[j])) * all[j];
+    part.all = sum;
+    for (std::size_t state = 0; state < 4; state += 2) {
+      if (!used(state)) continue;
+      const auto& positive = suffix_.slots_[state];
+      const double* mass = positive.mass.data() + suffix_.at(s, 0);
+      const double* bound = positive.bound.data() + suffix_.at(s, 0);
+      if (!filter_.by_sign) {
+        double m = 0;
+        double b = 0;
+        for (std::size_t j = 0; j < n; ++j) {
+          const double x = std::fabs(static_cast<double>(row[j]));
+          m += x * mass[j];
+          b = std::max(b, x * bound[j]);
+        }
+        // Both signs stand for each other, so that a negative factor changes nothing.
+        part.mass[state] = part.mass[state + 1] = m;
+        part.bound[state] = part.bound[state + 1] = b;
+        continue;
+      }
+      const auto& negative = suffix_.slots_[state + 1];
+      const double* mass_n = negative.mass.data() + suffix_.at(s, 0);
+      const double* bound_n = negative.bound.data() + suffix_.at(s, 0);
+      for (std::size_t j = 0; j < n; ++j) {
+        const auto x = static_cast<double>(row[j]);
+        const double size = std::fabs(x);
+        const bool flip = x < 0;
+        part.mass[state] += size * (flip ? mass_n[j] : mass[j]);
+        part.mass[state + 1] += size * (flip ? mass[j] : mass_n[j]);
+        part.bound[state] = std::max(part.bound[state], size * (flip ? bound_n[j] : bound[j]));
+        part.bound[state + 1] = std::max(part.bound[state + 1], size * (flip ? bound[j] : bound_n[j]));
+      }
+    }
+    return part;
+  }
+
+  void put(int layer, int writer, int position, Part part) {
+    const std::size_t i = suffix_.at(position, writer);
+    suffix_.all_[i] = part.all;
+    if (filter_.min_layer && layer < *filter_.min_layer) return;
+    if (filter_.through && *filter_.through == writer) {
+      for (std::size_t s = 0; s < 2; ++s) {
+        part.mass[s + 2] = part.mass[s];
+        part.bound[s + 2] = part.bound[s];
+      }
+    }
+    for (std::size_t s = 0; s < 4; ++s) {
+      if (!used(s)) continue;
+      suffix_.slots_[s].mass[i] = part.mass[s];
+      suffix_.slots_[s].bound[i] = part.bound[s];
+    }
+  }
+
+  void attention(int l) {
+    const ModelConfig& c = d_.config();
+    const LayerEdges<T>& e = edges_.layer(l);
+    const auto length = static_cast<std::size_t>(d_.length());
+    const auto cl = static_cast<std::size_t>(d_.writers().visible_to_attention(l));
+    const auto pairs = static_cast<std::size_t>(tri(d_.length()));
+    std::vector<Part> values(static_cast<std::size_t>(c.n_kv_heads) * length);
+    d_.backend().parallel_for(static_cast<std::int64_t>(values.size()), [&](std::int64_t i) {
+      values[static_cast<std::size_t>(i)] = read(e.value_edge.data() + static_cast<std::size_t>(i) * cl, static_cast<int>(static_cast<std::size_t>(i) % length), cl);
+    });
+    std::vector<Part> nodes(static_cast<std::size_t>(c.n_heads) * length);
+    edges_.visit_keys(l, [&](int h, int q, const T* rows) {
+      const auto hs = static_cast<std::size_t>(h);
+      Part node;
+      for (int s = 0; s <= q; ++s) {
+        const std::size_t i = hs * pairs + static_cast<std::size_t>(tri(q) + s);
+        const auto k = static_cast<double>(e.key_coef[i]);
+        if (k != 0) node.add(read(rows + static_cast<std::size_t>(s) * cl, s, cl), k);
+        node.add(values[static_cast<std::size_t>(h / c.group_size()) * length + static_cast<std::size_t>(s)], static_cast<double>(e.entry[i]));
+      }
+      node.add(read(e.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, q, cl), 1.0);
+      nodes[hs * length + static_cast<std::size_t>(q)] = node;
+    });
+    for (int h = 0; h < c.n_heads; ++h) {
+      for (int q = 0; q < d_.length(); ++q) put(l, d_.writers().head(l, h), q, nodes[static_cast<std::size_t>(h) * length + static_cast<std::size_t>(q)]);
+    }
+  }
+
+  void mlp(int l) {
+    const auto cm = static_cast<std::size_t>(d_.writers().visible_to_mlp(l));
+    for (int q = 0; q < d_.length(); ++q) {
+      Part node;
+      for (const auto& edge : edges_.layer(l).mlp_edge) {
+        if (!edge.empty()) node.add(read(edge.data() + static_cast<std::size_t>(q) * cm, q, cm), 1.0);
+      }
+      put(l, d_.writers().mlp(l), q, node);
+    }
+  }
+
+  const Edges<T>& edges_;
+  const Decomposition& d_;
+  SuffixFilter filter_;
+  Suffix suffix_;
+};
+
+template <typename T>
+Suffix Suffix::compute(const Edges<T>& edges, const SuffixFilter& filter, const RunContext& context) {
+  return SuffixBuilder<T>(edges, filter).build(context);
+}
+
+template Suffix Suffix::compute<float>(const Edges<float>&, const SuffixFilter&, const RunContext&);
+template Suffix Suffix::compute<double>(const Edges<double>&, const SuffixFilter&, const RunContext&);
+
+}  // namespace unpack

@@ -1,0 +1,112 @@
+#include "decompose/decomposition.h"
+
+#include <numeric>
+
+namespace unpack {
+
+Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace, std::size_t memory_budget)
+    : backend_(std::move(backend)), writers_(writers), trace_(std::move(trace)), length_(static_cast<int>(trace_.ids.size())) {
+  const ModelConfig& c = config();
+  const int count = writers_.count();
+  vectors_ = backend_->zeros(static_cast<std::int64_t>(length_) * count * c.d_model);
+  backend_->put_writer(trace_.emb, 0, length_, vectors_, count, 0);
+  if (c.has_pos_writer()) backend_->put_writer(trace_.pos, 0, length_, vectors_, count, 1);
+  double table = 0;
+  for (int l = 0; l < c.n_layers; ++l) {
+    const LayerTrace& layer = trace_.layers[static_cast<std::size_t>(l)];
+    backend_->put_head_writers(l, layer.z, 0, length_, vectors_, count, writers_.head(l, 0));
+    backend_->put_writer(layer.mlp_out, 0, length_, vectors_, count, writers_.mlp(l));
+    table += static_cast<double>(tri(length_)) * c.n_heads * writers_.visible_to_attention(l);
+  }
+  keep_key_scores_ = table * (backend_->is_double() ? 8 : 4) <= static_cast<double>(memory_budget);
+}
+
+AttentionView Decomposition::attention_view(int layer) const {
+  const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
+  return {layer, length_, writers_.visible_to_attention(layer), &vectors_, writers_.count(), &t.dev_attn, &t.q, &t.k, &t.v, &t.q_dev, &t.k_dev, &t.pattern};
+}
+
+MlpView Decomposition::mlp_view(int layer) const {
+  const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
+  return {layer, length_, writers_.visible_to_mlp(layer), &vectors_, writers_.count(), &t.dev_mlp, &t.act};
+}
+
+std::vector<MlpSide> Decomposition::mlp_sides() const {
+  if (config().gated()) return {MlpSide::gate, MlpSide::up};
+  return {MlpSide::gate};
+}
+
+const Array& Decomposition::pre(int layer, MlpSide side) const {
+  const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
+  return side == MlpSide::gate ? t.pre : t.up;
+}
+
+const AttentionSums& Decomposition::attention(int layer, Scores scores, const RunContext& context) const {
+  auto& lazy = attention_[scores == Scores::raw ? 0 : 1];
+  std::call_once(lazy.once, [&] {
+    std::vector<AttentionSums> made;
+    for (int l = 0; l < config().n_layers; ++l) {
+      context.report("layers", l, config().n_layers);
+      made.push_back(backend_->attention_sums(attention_view(l), scores, keep_key_scores_));
+    }
+    lazy.layers = std::move(made);
+  });
+  return lazy.layers[static_cast<std::size_t>(layer)];
+}
+
+const MlpSums& Decomposition::mlp(int layer, MlpSide side, const RunContext& context) const {
+  auto& lazy = mlp_[side == MlpSide::gate ? 0 : 1];
+  std::call_once(lazy.once, [&] {
+    std::vector<MlpSums> made;
+    for (int l = 0; l < config().n_layers; ++l) {
+      context.report("layers", l, config().n_layers);
+      made.push_back(backend_->mlp_sums(mlp_view(l), side));
+    }
+    lazy.layers = std::move(made);
+  });
+  return lazy.layers[static_cast<std::size_t>(layer)];
+}
+
+const Array& Decomposition::head_numerators(int layer) const {
+  std::call_once(head_numerators_.once, [&] {
+    std::vector<int> queries(static_cast<std::size_t>(length_));
+    std::iota(queries.begin(), queries.end(), 0);
+    std::vector<Array> made;
+    for (int l = 0; l < config().n_layers; ++l) {
+      Array out = backend_->zeros(config().n_heads * tri(length_));
+      backend_->head_numerators(attention_view(l), queries, trace_.layers[static_cast<std::size_t>(l)].attn_out, out);
+      made.push_back(out);
+    }
+    head_numerators_.layers = std::move(made);
+  });
+  return head_numerators_.layers[static_cast<std::size_t>(layer)];
+}
+
+const Array& Decomposition::mlp_numerators(int layer) const {
+  std::call_once(mlp_numerators_.once, [&] {
+    std::vector<int> queries(static_cast<std::size_t>(length_));
+    std::iota(queries.begin(), queries.end(), 0);
+    std::vector<Array> made;
+    for (int l = 0; l < config().n_layers; ++l) {
+      Array out = backend_->zeros(static_cast<std::int64_t>(length_) * config().d_mlp);
+      backend_->mlp_numerators(mlp_view(l), queries, trace_.layers[static_cast<std::size_t>(l)].mlp_out, out);
+      made.push_back(out);
+    }
+    mlp_numerators_.layers = std::move(made);
+  });
+  return mlp_numerators_.layers[static_cast<std::size_t>(layer)];
+}
+
+std::size_t Decomposition::bytes() const {
+  const ModelConfig& c = config();
+  const auto s = static_cast<double>(length_);
+  const double pairs = static_cast<double>(tri(length_)) * c.n_heads;
+  double scalars = s * c.d_model * writers_.count();
+  for (int l = 0; l < c.n_layers; ++l) {
+    scalars += s * (6.0 * c.d_model + 3.0 * c.n_heads * c.d_head + (c.gated() ? 8.0 : 5.0) * c.d_mlp) + 6 * pairs;
+    if (keep_key_scores_) scalars += pairs * writers_.visible_to_attention(l);
+  }
+  return static_cast<std::size_t>(scalars * (backend_->is_double() ? 8 : 4));
+}
+
+}  // namespace unpack

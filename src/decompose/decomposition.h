@@ -1,0 +1,61 @@
+// A prompt taken apart: writers, and the sums behind every denominator. Beta, branch weights, dispatch, targets and roots come later and share it.
+#pragma once
+
+#include <array>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backend/backend.h"
+#include "trace/forward.h"
+#include "unpack/run_context.h"
+#include "unpack/writers.h"
+
+namespace unpack {
+
+class Decomposition {
+ public:
+  Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace, std::size_t memory_budget);
+
+  Backend& backend() const { return *backend_; }
+  const ModelConfig& config() const { return backend_->config(); }
+  const Writers& writers() const { return writers_; }
+  const ForwardTrace& trace() const { return trace_; }
+  int length() const { return length_; }
+  const Array& writer_vectors() const { return vectors_; }  // [S, C, D] centred
+
+  AttentionView attention_view(int layer) const;
+  MlpView mlp_view(int layer) const;
+  std::vector<MlpSide> mlp_sides() const;
+  const Array& pre(int layer, MlpSide side) const;  // [S, N] what the side's neurons read: pre-activation, or up
+
+  // Computed when first asked for, all layers at once. Thread-safe.
+  const AttentionSums& attention(int layer, Scores scores, const RunContext& context = {}) const;
+  const MlpSums& mlp(int layer, MlpSide side, const RunContext& context = {}) const;
+  // Stage 1 numerators in the direction of what the sublayer wrote itself: heads [H, tri], MLP [S, N].
+  const Array& head_numerators(int layer) const;
+  const Array& mlp_numerators(int layer) const;
+
+  // Whether the key scores of all layers are kept; otherwise they are computed again where needed.
+  bool keeps_key_scores() const { return keep_key_scores_; }
+  std::size_t bytes() const;  // about what it holds
+
+ private:
+  template <typename Value>
+  struct Lazy {
+    std::once_flag once;
+    std::vector<Value> layers;
+  };
+
+  std::shared_ptr<Backend> backend_;
+  Writers writers_;
+  ForwardTrace trace_;
+  int length_;
+  Array vectors_;
+  bool keep_key_scores_;
+  mutable std::array<Lazy<AttentionSums>, 2> attention_;
+  mutable std::array<Lazy<MlpSums>, 2> mlp_;
+  mutable Lazy<Array> head_numerators_, mlp_numerators_;
+};
+
+}  // namespace unpack

@@ -1,0 +1,266 @@
+#include "unpack/model.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <numeric>
+#include <random>
+
+#include "model/load.h"
+#include "readout/state.h"
+#include "trace/forward.h"
+
+namespace unpack {
+
+ModelState::ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options)
+    : weights(std::move(w)),
+      backend(make_backend(weights, {load_options.device, load_options.threads})),
+      name(weights->config.name),
+      writers(weights->config),
+      options(load_options) {}
+
+Model Model::load(const std::string& name, const LoadOptions& options) {
+  const std::filesystem::path folder = locate_model(name);
+  auto weights = std::make_shared<ModelWeights>(load_folder(folder));
+  std::filesystem::path shown = name;
+  if (!shown.has_filename()) shown = shown.parent_path();
+  weights->config.name = std::filesystem::is_directory(name) ? shown.filename().string() : name;
+  auto state = std::make_shared<ModelState>(weights, options);
+  if (Tokenizer::exists(folder)) {
+    state->tokenizer = Tokenizer::load(folder);
+  } else {
+    state->tokenizer_problem = fmt::format("{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as --ids", folder.string());
+  }
+  return Model(std::move(state));
+}
+
+Model Model::random(const std::string& shape_or_config_json, std::uint64_t seed, const LoadOptions& options, DType dtype) {
+  const bool json = shape_or_config_json.find('{') != std::string::npos;
+  auto weights = std::make_shared<ModelWeights>(random_weights(json ? shape_or_config_json : known_shape(shape_or_config_json), seed, dtype));
+  weights->config.name = json ? "random" : shape_or_config_json + " (random)";
+  auto state = std::make_shared<ModelState>(weights, options);
+  state->tokenizer_problem = "a random model has no tokenizer; give the prompt as ids";
+  return Model(std::move(state));
+}
+
+Model Model::from_tensors(const std::string& config_json, const std::map<std::string, TensorRef>& tensors, std::shared_ptr<const void> owner,
+                          const LoadOptions& options) {
+  std::map<std::string, StoredTensor> stored;
+  for (const auto& [name, t] : tensors) {
+    std::int64_t count = 1;
+    for (const std::int64_t n : t.shape) count *= n;
+    stored[name] = {name, t.dtype, t.shape, static_cast<const std::byte*>(t.data), static_cast<std::size_t>(count) * dtype_size(t.dtype)};
+  }
+  auto weights = std::make_shared<ModelWeights>(from_memory(config_json, stored, std::move(owner)));
+  if (weights->config.name.empty()) weights->config.name = "memory";
+  auto state = std::make_shared<ModelState>(weights, options);
+  state->tokenizer_problem = "a model in memory has no tokenizer; give the prompt as ids";
+  return Model(std::move(state));
+}
+
+const ModelConfig& Model::config() const { return state_->weights->config; }
+const Writers& Model::writers() const { return state_->writers; }
+bool Model::has_tokenizer() const { return state_->tokenizer.has_value(); }
+
+ModelInfo Model::info() const {
+  const ModelConfig& c = config();
+  return {state_->name, c.family, to_string(c.dtype), state_->weights->fingerprint, c.n_layers, c.n_heads, c.d_model, c.gated()};
+}
+
+ProgramInfo Model::program() const { return {UNPACK_VERSION, state_->backend->name(), state_->backend->threads()}; }
+
+const Tokenizer& Model::tokenizer() const {
+  if (!state_->tokenizer) throw InputError(state_->tokenizer_problem);
+  return *state_->tokenizer;
+}
+
+std::vector<TokenId> Model::encode_prompt(std::string_view text, bool without_bos) const {
+  std::vector<TokenId> ids;
+  if (!without_bos) {
+    ids = tokenizer().prefix();
+    if (ids.empty() && config().prepend_bos) {
+      const std::optional<TokenId> end_of_text = tokenizer().id_of("<|endoftext|>");
+      if (end_of_text) {
+        ids.push_back(*end_of_text);
+      } else if (config().bos_token) {
+        ids.push_back(*config().bos_token);
+      }
+    }
+  }
+  const std::vector<TokenId> body = tokenizer().encode(text);
+  ids.insert(ids.end(), body.begin(), body.end());
+  if (ids.empty()) throw InputError("the prompt is empty");
+  return ids;
+}
+
+TokenId Model::single_token(std::string_view text) const {
+  const std::vector<TokenId> ids = tokenizer().encode(text);
+  if (ids.size() == 1) return ids[0];
+  std::string parts;
+  for (const TokenId id : ids) parts += fmt::format("{}\"{}\" ({})", parts.empty() ? "" : " + ", token_text(id), id);
+  throw InputError(fmt::format("\"{}\" is {} tokens: {}; a target must be one token (mind the leading space), sets are given as ids", text, ids.size(),
+                               parts.empty() ? "none" : parts));
+}
+
+std::string Model::token_text(TokenId id) const {
+  if (state_->tokenizer && id >= 0 && static_cast<std::size_t>(id) < state_->tokenizer->size()) return state_->tokenizer->token_text(id);
+  return fmt::format("#{}", id);
+}
+
+std::vector<Token> Model::tokens(std::span<const TokenId> ids) const {
+  std::vector<Token> out;
+  for (std::size_t i = 0; i < ids.size(); ++i) out.push_back({static_cast<int>(i), ids[i], token_text(ids[i])});
+  return out;
+}
+
+double log_sum_exp(std::span<const double> logits) {
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const double x : logits) sum += std::exp(x - largest);
+  return largest + std::log(sum);
+}
+
+std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& logits, int top) {
+  const auto n = std::min(static_cast<std::size_t>(std::max(top, 0)), logits.size());
+  std::vector<TokenId> order(logits.size());
+  std::iota(order.begin(), order.end(), 0);
+  const auto before = [&](TokenId a, TokenId b) {
+    const double x = logits[static_cast<std::size_t>(a)];
+    const double y = logits[static_cast<std::size_t>(b)];
+    return x != y ? x > y : a < b;
+  };
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(), before);
+  const double total = log_sum_exp(logits);
+  std::vector<Prediction> out;
+  for (std::size_t i = 0; i < n; ++i) {
+    const double logit = logits[static_cast<std::size_t>(order[i])];
+    out.push_back({order[i], model.token_text(order[i]), logit, std::exp(logit - total)});
+  }
+  return out;
+}
+
+PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions& options, const RunContext& context) const {
+  if (options.top < 1) throw UsageError(fmt::format("--top must be at least 1, not {}", options.top));
+  Backend& backend = *state_->backend;
+  const ModelConfig& c = config();
+  check_prompt(c, ids);
+  const int length = static_cast<int>(ids.size());
+  const int position = resolve_position(options.position, length);
+  ForwardOptions forward_options;
+  forward_options.keep = options.lens;
+  const ForwardTrace trace = forward(backend, {{ids.begin(), ids.end()}}, forward_options, context);
+  PredictResult result;
+  result.model = info();
+  result.tokens = tokens(ids);
+  result.log_probability.resize(ids.size());
+  std::vector<double> logits;
+  const auto at = [&](const Array& x, int row) {
+    const std::vector<std::int64_t> rows = {row};
+    backend.logits(x, rows, logits);
+    return top_predictions(*this, logits, options.top);
+  };
+  if (options.log_probabilities) {
+    constexpr int kRows = 32;
+    for (int begin = 0; begin + 1 < length; begin += kRows) {
+      context.check();
+      std::vector<std::int64_t> rows;
+      for (int r = begin; r < std::min(begin + kRows, length - 1); ++r) rows.push_back(r);
+      backend.logits(trace.x_final, rows, logits);
+      for (std::size_t i = 0; i < rows.size(); ++i) {
+        const std::span<const double> row(logits.data() + i * static_cast<std::size_t>(c.vocab_size), static_cast<std::size_t>(c.vocab_size));
+        const auto next = static_cast<std::size_t>(rows[i]) + 1;
+        result.log_probability[next] = row[static_cast<std::size_t>(ids[next])] - log_sum_exp(row);
+      }
+    }
+  }
+  result.predictions = at(trace.x_final, position);
+  if (options.lens) {
+    for (const LayerTrace& layer : trace.layers) result.lens.push_back(at(layer.x_pre, position));
+    result.lens.push_back(result.predictions);
+  }
+  return result;
+}
+
+std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const SamplingOptions& options, const std::function<bool(TokenId)>& emit,
+                                     const RunContext& context) const {
+  if (options.max_tokens < 0) throw UsageError(fmt::format("--max-tokens must be 0 or more, not {}", options.max_tokens));
+  if (!(options.temperature >= 0)) throw UsageError("--temperature must be 0 or more");
+  if (options.top_k < 0) throw UsageError(fmt::format("--top-k must be 0 or more, not {}", options.top_k));
+  check_prompt(config(), ids);
+  const int limit = std::min(config().n_ctx, config().sliding_window.value_or(config().n_ctx));
+  const int room = limit - static_cast<int>(ids.size());
+  KeyValueCache cache(*state_->backend, static_cast<int>(ids.size()) + std::max(0, std::min(room, options.max_tokens)));
+  std::mt19937_64 generator(options.seed);
+  std::vector<TokenId> out;
+  std::vector<TokenId> next(ids.begin(), ids.end());
+  while (static_cast<int>(out.size()) < std::min(options.max_tokens, room)) {
+    context.check();
+    const std::vector<double> logits = cache.step(next);
+    TokenId chosen = 0;
+    if (options.temperature == 0) {
+      chosen = static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+    } else {
+      const int k = options.top_k > 0 ? std::min(options.top_k, config().vocab_size) : config().vocab_size;
+      const std::vector<Prediction> candidates = top_predictions(*this, logits, k);
+      std::vector<double> weight;
+      for (const Prediction& p : candidates) weight.push_back(std::exp((p.logit - candidates[0].logit) / options.temperature));
+      const double total = std::accumulate(weight.begin(), weight.end(), 0.0);
+      // 53 random bits: the same draw with every standard library.
+      double draw = static_cast<double>(generator() >> 11) * 0x1.0p-53 * total;
+      std::size_t i = 0;
+      while (i + 1 < weight.size() && draw >= weight[i]) draw -= weight[i++];
+      chosen = candidates[i].id;
+    }
+    if (config().bos_token && config().prepend_bos && chosen == *config().bos_token) break;
+    out.push_back(chosen);
+    if (emit && !emit(chosen)) break;
+    next.assign(1, chosen);
+  }
+  return out;
+}
+
+TargetInfo resolve_target(const Model& model, const Target& target, int length, const std::vector<double>& logits) {
+  TargetInfo info;
+  info.position = resolve_position(target.position, length);
+  info.raw = target.raw;
+  const auto vocabulary = static_cast<TokenId>(logits.size());
+  const auto check = [&](const std::vector<TokenId>& ids, const char* what) {
+    for (const TokenId id : ids) {
+      if (id < 0 || id >= vocabulary) throw InputError(fmt::format("{} id {} is outside the vocabulary (0 to {})", what, id, vocabulary - 1));
+    }
+  };
+  check(target.ids, "target");
+  info.ids = target.ids;
+  if (info.ids.empty()) info.ids.push_back(top_predictions(model, logits, 1)[0].id);
+  if (target.versus) {
+    if (target.raw) throw UsageError("--raw-logit leaves the contrast out; it cannot go with --versus");
+    if (target.versus->empty()) throw UsageError("the contrast set is empty");
+    check(*target.versus, "contrast");
+    info.versus_ids = target.versus;
+  }
+  const auto words = [&](const std::vector<TokenId>& ids) {
+    std::string text;
+    for (const TokenId id : ids) text += (text.empty() ? "" : " | ") + model.token_text(id);
+    return text;
+  };
+  const auto mean = [&](const std::vector<TokenId>& ids) {
+    double sum = 0;
+    for (const TokenId id : ids) sum += logits[static_cast<std::size_t>(id)];
+    return sum / static_cast<double>(ids.size());
+  };
+  info.text = words(info.ids);
+  info.logit = mean(info.ids);
+  if (info.versus_ids) {
+    info.versus_text = words(*info.versus_ids);
+    info.logit_difference = info.logit - mean(*info.versus_ids);
+  } else if (!info.raw) {
+    info.logit_difference = info.logit - std::accumulate(logits.begin(), logits.end(), 0.0) / static_cast<double>(logits.size());
+  }
+  const double total = log_sum_exp(logits);
+  for (const TokenId id : info.ids) info.probability += std::exp(logits[static_cast<std::size_t>(id)] - total);
+  return info;
+}
+
+}  // namespace unpack

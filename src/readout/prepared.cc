@@ -1,0 +1,233 @@
+#include "unpack/prepared.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "readout/state.h"
+#include "trace/forward.h"
+
+namespace unpack {
+
+namespace {
+
+constexpr std::int64_t kBatchRows = 1024;
+constexpr std::size_t kKeptLogits = 8;
+
+void prepare_default(const Decomposition& d, const RunContext& context) {
+  d.attention(0, Scores::raw, context);
+  for (const MlpSide side : d.mlp_sides()) d.mlp(0, side, context);
+  d.head_numerators(0);
+  d.mlp_numerators(0);
+}
+
+}  // namespace
+
+std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& prompts, const RunContext& context) const {
+  std::vector<Prepared> out;
+  std::size_t next = 0;
+  for (const auto& prompt : prompts) check_prompt(config(), prompt);
+  while (next < prompts.size()) {
+    std::vector<std::vector<TokenId>> batch;
+    std::int64_t rows = 0;
+    while (next < prompts.size() && (batch.empty() || rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows)) {
+      rows += static_cast<std::int64_t>(prompts[next].size());
+      batch.push_back(prompts[next++]);
+    }
+    const ForwardTrace trace = forward(*state_->backend, batch, {}, context);
+    for (std::size_t i = 0; i < batch.size(); ++i) {
+      auto decomposition = std::make_shared<Decomposition>(state_->backend, state_->writers,
+                                                           batch.size() == 1 ? trace : slice_prompt(*state_->backend, trace, i), context.memory_budget);
+      prepare_default(*decomposition, context);
+      out.emplace_back(std::make_shared<const PreparedState>(*this, std::move(decomposition)));
+    }
+  }
+  return out;
+}
+
+Prepared Model::prepare(std::span<const TokenId> ids, const RunContext& context) const {
+  return prepare(std::vector<std::vector<TokenId>>{{ids.begin(), ids.end()}}, context).front();
+}
+
+std::shared_ptr<const std::vector<double>> PreparedState::logits_at(int position) const {
+  {
+    std::lock_guard lock(mutex);
+    for (const auto& [at, row] : logits) {
+      if (at == position) return row;
+    }
+  }
+  auto row = std::make_shared<std::vector<double>>();
+  const std::vector<std::int64_t> rows = {position};
+  backend().logits(decomposition->trace().x_final, rows, *row);
+  std::lock_guard lock(mutex);
+  if (logits.size() >= kKeptLogits) logits.erase(logits.begin());
+  logits.emplace_back(position, row);
+  return row;
+}
+
+const Model& Prepared::model() const { return state_->model; }
+const std::vector<TokenId>& Prepared::ids() const { return state_->decomposition->trace().ids; }
+
+InteractionResult Prepared::interactions(std::optional<int> query, bool all, const RunContext& context) const {
+  const Decomposition& d = *state_->decomposition;
+  const Writers& writers = d.writers();
+  const int length = d.length();
+  InteractionResult result;
+  result.model = model().info();
+  result.tokens = model().tokens(ids());
+  for (int w = 0; w < writers.count(); ++w) result.writers.push_back(writers.name(w));
+  result.per_query = all || query.has_value();
+  const int only = query ? resolve_position(*query, length) : -1;
+  // values[S, n] of one reader: one query, every query, or their mean.
+  const auto read = [&](const double* values, int n, int reader, std::vector<Interaction>& out) {
+    for (int q = 0; q < length; ++q) {
+      if (!result.per_query || (query && q != only)) continue;
+      for (int j = 0; j < n; ++j) out.push_back({reader, q, j, values[static_cast<std::size_t>(q) * static_cast<std::size_t>(n) + static_cast<std::size_t>(j)]});
+    }
+    if (result.per_query) return;
+    for (int j = 0; j < n; ++j) {
+      double sum = 0;
+      for (int q = 0; q < length; ++q) sum += values[static_cast<std::size_t>(q) * static_cast<std::size_t>(n) + static_cast<std::size_t>(j)];
+      out.push_back({reader, -1, j, sum / length});
+    }
+  };
+  for (int l = 0; l < d.config().n_layers; ++l) {
+    const int cl = writers.visible_to_attention(l);
+    const int cm = writers.visible_to_mlp(l);
+    const Array& deviation = d.attention(l, Scores::raw, context).k_std;
+    std::vector<double> values(static_cast<std::size_t>(deviation.size()));
+    d.backend().download(deviation, 0, values);
+    for (int h = 0; h < d.config().n_heads; ++h) {
+      read(values.data() + static_cast<std::size_t>(h) * static_cast<std::size_t>(length) * static_cast<std::size_t>(cl), cl, writers.head(l, h), result.attention);
+    }
+    const Array& l2 = d.mlp(l, MlpSide::gate, context).l2;
+    values.resize(static_cast<std::size_t>(l2.size()));
+    d.backend().download(l2, 0, values);
+    read(values.data(), cm, writers.mlp(l), result.mlp);
+  }
+  return result;
+}
+
+CachedArray Prepared::scores(int layer, Branch branch) const {
+  const Decomposition& d = *state_->decomposition;
+  const ModelConfig& c = d.config();
+  if (layer < 0 || layer >= c.n_layers) throw InputError(fmt::format("layer {} does not exist: the model has layers 0 to {}", layer, c.n_layers - 1));
+  const std::int64_t length = d.length();
+  CachedArray out;
+  const auto put = [&](std::int64_t index, double value) { out.values[static_cast<std::size_t>(index)] = value; };
+  if (branch == Branch::K || branch == Branch::Q) {
+    const AttentionView view = d.attention_view(layer);
+    const std::int64_t cl = view.visible;
+    out.shape = {cl, c.n_heads, length, length};
+    out.values.assign(static_cast<std::size_t>(cl * c.n_heads * length * length), 0.0);
+    Array rows = d.backend().zeros(length * cl);
+    std::vector<double> values(static_cast<std::size_t>(length * cl));
+    for (int h = 0; h < c.n_heads; ++h) {
+      for (int q = 0; q < length; ++q) {
+        if (branch == Branch::K) {
+          d.backend().key_scores(view, Scores::raw, h, q, rows);
+        } else {
+          d.backend().query_scores(view, Scores::raw, h, q, rows);
+        }
+        d.backend().download(rows, 0, values);
+        for (std::int64_t s = 0; s <= q; ++s) {
+          for (std::int64_t j = 0; j < cl; ++j) put(((j * c.n_heads + h) * length + q) * length + s, values[static_cast<std::size_t>(s * cl + j)]);
+        }
+      }
+    }
+    return out;
+  }
+  if (branch == Branch::V) {
+    const AttentionSums& sums = d.attention(layer, Scores::raw);
+    const std::int64_t cl = d.writers().visible_to_attention(layer);
+    std::vector<double> values(static_cast<std::size_t>(sums.v_scores.size()));
+    d.backend().download(sums.v_scores, 0, values);
+    out.shape = {cl, c.n_heads, length};
+    out.values.assign(static_cast<std::size_t>(cl * c.n_heads * length), 0.0);
+    for (int h = 0; h < c.n_heads; ++h) {
+      for (std::int64_t s = 0; s < length; ++s) {
+        for (std::int64_t j = 0; j < cl; ++j) put((j * c.n_heads + h) * length + s, values[static_cast<std::size_t>((h / c.group_size() * length + s) * cl + j)]);
+      }
+    }
+    return out;
+  }
+  const bool known = c.gated() ? branch == Branch::G || branch == Branch::U : branch == Branch::mlp;
+  if (!known) throw UsageError(fmt::format("branch '{}' does not exist here: use K, Q, V{}", to_string(branch), c.gated() ? ", G or U" : " or MLP"));
+  const MlpView view = d.mlp_view(layer);
+  const std::int64_t cm = view.visible;
+  const std::int64_t n = c.d_mlp;
+  out.shape = {cm, length, n};
+  out.values.assign(static_cast<std::size_t>(cm * length * n), 0.0);
+  Array rows = d.backend().zeros(cm * n);
+  std::vector<double> values(static_cast<std::size_t>(cm * n));
+  for (int q = 0; q < length; ++q) {
+    d.backend().mlp_scores(view, branch == Branch::U ? MlpSide::up : MlpSide::gate, q, rows);
+    d.backend().download(rows, 0, values);
+    for (std::int64_t j = 0; j < cm; ++j) {
+      for (std::int64_t i = 0; i < n; ++i) put((j * length + q) * n + i, values[static_cast<std::size_t>(j * n + i)]);
+    }
+  }
+  return out;
+}
+
+CachedArray Prepared::cache(const std::string& name, int layer) const {
+  const Decomposition& d = *state_->decomposition;
+  const ModelConfig& c = d.config();
+  const ForwardTrace& t = d.trace();
+  const std::int64_t length = d.length();
+  const auto take = [&](const Array& a, std::vector<std::int64_t> shape) {
+    CachedArray out;
+    out.shape = std::move(shape);
+    out.values.resize(static_cast<std::size_t>(a.size()));
+    d.backend().download(a, 0, out.values);
+    return out;
+  };
+  if (name == "embed") return take(t.emb, {length, c.d_model});
+  if (name == "pos_embed" && c.has_pos_writer()) return take(t.pos, {length, c.d_model});
+  if (name == "resid_final") return take(t.x_final, {length, c.d_model});
+  if (name == "logits") {
+    CachedArray out;
+    out.shape = {length, c.vocab_size};
+    std::vector<std::int64_t> rows(static_cast<std::size_t>(length));
+    std::iota(rows.begin(), rows.end(), 0);
+    d.backend().logits(t.x_final, rows, out.values);
+    return out;
+  }
+  if (layer < 0 || layer >= c.n_layers) throw InputError(fmt::format("layer {} does not exist: the model has layers 0 to {}", layer, c.n_layers - 1));
+  const LayerTrace& l = t.layers[static_cast<std::size_t>(layer)];
+  if (name == "resid_pre") return take(l.x_pre, {length, c.d_model});
+  if (name == "resid_mid") return take(l.x_mid, {length, c.d_model});
+  if (name == "resid_post") return layer + 1 < c.n_layers ? take(t.layers[static_cast<std::size_t>(layer) + 1].x_pre, {length, c.d_model}) : take(t.x_final, {length, c.d_model});
+  if (name == "attn_out") return take(l.attn_out, {length, c.d_model});
+  if (name == "mlp_out") return take(l.mlp_out, {length, c.d_model});
+  if (name == "ln1_scale") return take(l.dev_attn, {length});
+  if (name == "ln2_scale") return take(l.dev_mlp, {length});
+  if (name == "q") return take(l.q, {length, c.n_heads, c.d_head});
+  if (name == "k") return take(l.k, {length, c.n_kv_heads, c.d_head});
+  if (name == "v") return take(l.v, {length, c.n_kv_heads, c.d_head});
+  if (name == "z") return take(l.z, {length, c.n_heads, c.d_head});
+  if (name == "pre") return take(l.pre, {length, c.d_mlp});
+  if (name == "up" && c.gated()) return take(l.up, {length, c.d_mlp});
+  if (name == "post") return take(l.act, {length, c.d_mlp});
+  if (name == "pattern") {
+    const CachedArray packed = take(l.pattern, {});
+    CachedArray out;
+    out.shape = {c.n_heads, length, length};
+    out.values.assign(static_cast<std::size_t>(c.n_heads * length * length), 0.0);
+    for (std::int64_t h = 0; h < c.n_heads; ++h) {
+      for (std::int64_t q = 0; q < length; ++q) {
+        for (std::int64_t s = 0; s <= q; ++s) {
+          out.values[static_cast<std::size_t>((h * length + q) * length + s)] = packed.values[static_cast<std::size_t>(h * tri(length) + tri(q) + s)];
+        }
+      }
+    }
+    return out;
+  }
+  throw InputError(fmt::format("'{}' is not kept: use embed, pos_embed, resid_pre, resid_mid, resid_post, resid_final, q, k, v, pattern, z, attn_out, pre, up, "
+                               "post, mlp_out, ln1_scale, ln2_scale or logits",
+                               name));
+}
+
+}  // namespace unpack

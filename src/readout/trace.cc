@@ -1,0 +1,293 @@
+// Prepared::trace: one question answered from the edges of a prepared prompt.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "credit/best_paths.h"
+#include "credit/flow.h"
+#include "credit/path_graph.h"
+#include "readout/state.h"
+#include "unpack/prepared.h"
+
+namespace unpack {
+
+namespace {
+
+constexpr std::size_t kKeptEdges = 3;
+constexpr std::size_t kMaxPaths = 10'000'000;
+
+// What changes edges; the direction of a root does not.
+bool same_edges(const Options& a, const Options& b) {
+  return a.beta == b.beta && a.weights == b.weights && a.mlp_weights == b.mlp_weights && a.dispatch == b.dispatch && a.mlp == b.mlp && a.scores == b.scores;
+}
+
+template <typename T>
+std::vector<EdgeSet<T>>& edge_sets(const PreparedState& state) {
+  if constexpr (sizeof(T) == 8) {
+    return state.double_edges;
+  } else {
+    return state.float_edges;
+  }
+}
+
+template <typename T>
+std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Options& options, const RunContext& context) {
+  {
+    std::lock_guard lock(state.mutex);
+    for (const auto& set : edge_sets<T>(state)) {
+      if (same_edges(set.options, options)) return set.edges;
+    }
+  }
+  auto edges = std::make_shared<const Edges<T>>(state.decomposition, options, context);
+  std::lock_guard lock(state.mutex);
+  auto& sets = edge_sets<T>(state);
+  if (sets.size() >= kKeptEdges) sets.erase(sets.begin());
+  sets.push_back({options, edges, nullptr});
+  return edges;
+}
+
+template <typename T>
+std::shared_ptr<const Suffix> suffix_for(const PreparedState& state, const Edges<T>& edges, const SuffixFilter& filter, const RunContext& context) {
+  const bool plain = !filter.any() && !filter.by_sign;
+  if (plain) {
+    std::lock_guard lock(state.mutex);
+    for (const auto& set : edge_sets<T>(state)) {
+      if (set.edges.get() == &edges && set.suffix) return set.suffix;
+    }
+  }
+  auto suffix = std::make_shared<const Suffix>(Suffix::compute(edges, filter, context));
+  if (plain) {
+    std::lock_guard lock(state.mutex);
+    for (auto& set : edge_sets<T>(state)) {
+      if (set.edges.get() == &edges) set.suffix = suffix;
+    }
+  }
+  return suffix;
+}
+
+void check_query(const PathQuery& query, const Writers& writers, const ModelConfig& config) {
+  if (query.top > kMaxPaths) throw UsageError(fmt::format("--top-paths can be {} at most, not {}", kMaxPaths, query.top));
+  if (query.tau && !(*query.tau > 0 && std::isfinite(*query.tau))) throw UsageError("--tau must be a number above 0");
+  if (query.sign && *query.sign != 1 && *query.sign != -1) throw UsageError("--sign must be positive or negative");
+  if (query.min_layer && (*query.min_layer < 0 || *query.min_layer > config.n_layers)) {
+    throw InputError(fmt::format("--min-layer {} does not exist: the model has layers 0 to {}", *query.min_layer, config.n_layers - 1));
+  }
+  (void)writers;
+}
+
+PathFilter resolve_filter(const PathQuery& query, const Writers& writers, int length) {
+  PathFilter filter;
+  filter.branch = query.branch;
+  filter.sign = query.sign;
+  if (query.through) filter.suffix.through = writers.parse(*query.through);
+  if (query.from) filter.suffix.from = resolve_position(*query.from, length);
+  filter.suffix.min_layer = query.min_layer;
+  filter.suffix.by_sign = query.sign.has_value();
+  return filter;
+}
+
+// Spec 8.4: upstream components by what they send into the root.
+void add_composition(TraceResult& result, const Suffix& suffix, const Writers& writers) {
+  std::vector<CompositionEntry> all(static_cast<std::size_t>(writers.count()));
+  const auto ranked = [](std::vector<CompositionEntry> entries) {
+    std::erase_if(entries, [](const CompositionEntry& e) { return e.mass == 0 && e.credit == 0; });
+    std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.mass > b.mass; });
+    return entries;
+  };
+  for (const auto& [branch, credit] : result.incoming) {
+    std::vector<CompositionEntry> entries(all.size());
+    for (int w = 0; w < writers.count(); ++w) {
+      CompositionEntry& entry = entries[static_cast<std::size_t>(w)];
+      entry.writer = w;
+      for (int s = 0; s < result.length(); ++s) {
+        const double size = std::fabs(credit[static_cast<std::size_t>(w)][static_cast<std::size_t>(s)]);
+        entry.credit += size;
+        entry.mass += size * suffix.mass_all(s, w);
+      }
+      CompositionEntry& total = all[static_cast<std::size_t>(w)];
+      total.writer = w;
+      total.credit += entry.credit;
+      total.mass += entry.mass;
+    }
+    result.composition[branch] = ranked(std::move(entries));
+  }
+  result.composition[Branch::none] = ranked(std::move(all));
+}
+
+void add_tokens(TraceResult& result, const Flow& flow, const Start& start, const Writers& writers) {
+  const auto count = static_cast<std::size_t>(writers.count());
+  const auto length = static_cast<std::size_t>(result.length());
+  result.node_credit.assign(count, std::vector<double>(length, 0.0));
+  for (std::size_t s = 0; s < length; ++s) {
+    for (std::size_t w = 0; w < count; ++w) {
+      result.node_credit[w][s] = flow.indirect[s * count + w];
+      if (static_cast<int>(s) == start.position) result.node_credit[w][s] += flow.direct[w];
+    }
+  }
+  result.token_credit.assign(length, 0.0);
+  for (std::size_t s = 0; s < length; ++s) {
+    for (int w = 0; w < writers.terminals(); ++w) result.token_credit[s] += result.node_credit[static_cast<std::size_t>(w)][s];
+  }
+}
+
+void add_percentages(TraceResult& result) {
+  double positive = 0;
+  double absolute = 0;
+  double sum = 0;
+  for (const double x : result.token_credit) {
+    positive += std::max(x, 0.0);
+    absolute += std::fabs(x);
+    sum += x;
+  }
+  result.token_percent.clear();
+  for (const double x : result.token_credit) result.token_percent.push_back(positive > 0 ? x / positive * 100 : 0.0);
+  for (Path& path : result.paths) path.percent = positive > 0 ? path.credit / positive * 100 : 0.0;
+  result.conservation_reached = sum;
+  if (sum < 0) {
+    result.warnings.push_back(fmt::format("the credit of all tokens sums to {:.4g}, below zero: percentages of the positive part mislead here, read the raw credit", sum));
+  } else if (positive < 0.1 * absolute) {
+    result.warnings.push_back("less than a tenth of the token credit is positive: percentages of it mislead here, read the raw credit");
+  }
+}
+
+template <typename T>
+void answer(const PreparedState& state, const Question& question, const TargetInfo& target, const RunContext& context, TraceResult& result) {
+  const Decomposition& d = *state.decomposition;
+  const Writers& writers = d.writers();
+  const auto edges = edges_for<T>(state, question.options, context);
+
+  Array direction = d.backend().zeros(d.config().d_model);
+  const bool needs_direction = !result.root || question.options.reroot == Reroot::target;
+  if (needs_direction) {
+    d.backend().target_direction(d.trace().x_final, target.position, target.ids, target.versus_ids ? &*target.versus_ids : nullptr, target.raw, direction);
+  }
+  const Start start = result.root ? start_at_root(*edges, *result.root, needs_direction ? &direction : nullptr) : start_at_target(*edges, target.position, direction);
+  const Flow flow = sweep(*edges, start, context);
+  result.ill_conditioned = flow.doubtful;
+  add_tokens(result, flow, start, writers);
+  result.importance = start.first;
+  if (result.root) {
+    result.importance.assign(start.first.size(), 0.0);
+    result.importance[static_cast<std::size_t>(result.root->writer)] = 1.0;
+  }
+  result.conservation_first = std::accumulate(result.importance.begin(), result.importance.end(), 0.0);
+
+  const PathFilter filter = resolve_filter(question.paths, writers, d.length());
+  if (filter.branch && (*filter.branch == Branch::none || *filter.branch == Branch::mlp)) throw UsageError("--branch must be K, Q, V, G or U");
+  const auto plain = suffix_for(state, *edges, {}, context);
+  const auto suffix = suffix_for(state, *edges, filter.suffix, context);
+  if (result.root) {
+    const Writer& writer = writers[result.root->writer];
+    const auto count = static_cast<std::size_t>(writers.count());
+    for (const auto& [branch, sent] : outgoing(*edges, start, *result.root)) {
+      auto& by_writer = result.incoming[branch];
+      by_writer.assign(count, std::vector<double>(static_cast<std::size_t>(d.length()), 0.0));
+      for (std::size_t s = 0; s < static_cast<std::size_t>(d.length()); ++s) {
+        for (std::size_t w = 0; w < count; ++w) by_writer[w][s] = sent[s * count + w];
+      }
+    }
+    const DirectEdges* direct = start.root_is_direct ? start.direct_edges(writer.layer) : nullptr;
+    if (writer.kind == WriterKind::head) {
+      const auto sources = static_cast<std::size_t>(result.root->position) + 1;
+      const std::size_t direct_at = static_cast<std::size_t>(writer.head) * sources;
+      const auto at = static_cast<std::size_t>(writer.head * tri(d.length()) + tri(result.root->position));
+      for (std::size_t s = 0; s < sources; ++s) {
+        result.entries.push_back(direct ? direct->entry[direct_at + s] : static_cast<double>(edges->layer(writer.layer).entry[at + s]));
+      }
+    } else {
+      const std::vector<double> shares = direct ? direct->neuron_share : edges->neuron_shares(writer.layer, result.root->position);
+      for (std::size_t n = 0; n < shares.size(); ++n) result.neuron_entries.push_back({static_cast<int>(n), shares[n]});
+      std::stable_sort(result.neuron_entries.begin(), result.neuron_entries.end(),
+                       [](const NeuronEntry& a, const NeuronEntry& b) { return std::fabs(a.credit) > std::fabs(b.credit); });
+    }
+    add_composition(result, *plain, writers);
+  }
+
+  const PathGraph<T> graph(*edges, start, *suffix, filter);
+  if (question.paths.tau) {
+    ThresholdPaths found = question.paths.rule == TauRule::named ? named_paths(graph, *question.paths.tau, question.paths.top, context)
+                                                                 : entry_paths(graph, *question.paths.tau, question.paths.top, context);
+    if (found.count > found.paths.size()) {
+      result.warnings.push_back(fmt::format("{} paths are above the threshold; the {} strongest are listed", found.count, found.paths.size()));
+    }
+    result.paths = std::move(found.paths);
+  } else {
+    result.paths = best_paths(graph, question.paths.top, context);
+  }
+  result.coverage.paths = result.paths.size();
+  for (const Path& path : result.paths) result.coverage.absolute += std::fabs(path.credit);
+  result.coverage.absolute_matching = graph.absolute_matching();
+  result.coverage.absolute_total = graph.absolute_total();
+}
+
+}  // namespace
+
+TraceResult Prepared::trace(const Question& question, const RunContext& context) const {
+  const Decomposition& d = *state_->decomposition;
+  question.options.check();
+  check_query(question.paths, d.writers(), d.config());
+  TraceResult result;
+  result.program = model().program();
+  result.model = model().info();
+  result.tokens = model().tokens(ids());
+  result.options = question.options;
+  result.query = question.paths;
+  result.layout = d.config();
+  for (int w = 0; w < d.writers().count(); ++w) result.writers.push_back(d.writers().name(w));
+  if (question.root) {
+    result.root = parse_node(d.writers(), *question.root, d.length());
+    if (d.writers()[result.root->writer].terminal()) throw InputError(fmt::format("'{}' cannot be a root: use a head or an MLP, such as A0.H0@-1", *question.root));
+  }
+  const int position = resolve_position(question.target.position, d.length());
+  const auto logits = state_->logits_at(position);
+  result.target = resolve_target(model(), question.target, d.length(), *logits);
+  result.predictions = top_predictions(model(), *logits, 10);
+  if (d.backend().is_double()) {
+    answer<double>(*state_, question, result.target, context, result);
+  } else {
+    answer<float>(*state_, question, result.target, context, result);
+  }
+  add_percentages(result);
+  if (result.ill_conditioned > 0.01) {
+    result.warnings.push_back(fmt::format("{:.1f}% of the credit passed denominators whose sign rounding may have decided", result.ill_conditioned * 100));
+  }
+  return result;
+}
+
+AttributeResult attribute(const Model& model, std::span<const TokenId> prompt, std::span<const TokenId> continuation, const Options& options,
+                          const RunContext& context) {
+  if (continuation.empty()) throw InputError("the continuation has no tokens");
+  if (prompt.empty()) throw InputError("the prompt has no tokens");
+  std::vector<TokenId> ids(prompt.begin(), prompt.end());
+  ids.insert(ids.end(), continuation.begin(), continuation.end());
+  // The last token predicts nothing that was asked for, so that it is left out of the pass.
+  const Prepared prepared = model.prepare(std::span<const TokenId>(ids).first(ids.size() - 1), context);
+  AttributeResult result;
+  result.program = model.program();
+  result.model = model.info();
+  result.options = options;
+  result.tokens = model.tokens(ids);
+  for (std::size_t i = 0; i < continuation.size(); ++i) {
+    context.report("tokens", static_cast<double>(i), static_cast<double>(continuation.size()));
+    Question question;
+    question.options = options;
+    question.target.ids = {continuation[i]};
+    question.target.position = static_cast<int>(prompt.size() + i) - 1;
+    question.paths.top = 0;
+    const TraceResult trace = prepared.trace(question, context);
+    AttributeRow row;
+    row.position = trace.target.position;
+    row.target_id = continuation[i];
+    row.text = trace.target.text;
+    row.probability = trace.target.probability;
+    const auto upto = static_cast<std::ptrdiff_t>(row.position) + 1;
+    row.token_credit.assign(trace.token_credit.begin(), trace.token_credit.begin() + upto);
+    row.token_percent.assign(trace.token_percent.begin(), trace.token_percent.begin() + upto);
+    result.rows.push_back(std::move(row));
+  }
+  return result;
+}
+
+}  // namespace unpack

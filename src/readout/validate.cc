@@ -1,0 +1,205 @@
+// Closure: what the writers and the constants add up to, against what the model really formed.
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "model/weights.h"
+#include "readout/state.h"
+#include "unpack/prepared.h"
+
+namespace unpack {
+
+namespace {
+
+// Largest difference over largest value, collected over many comparisons.
+struct Worst {
+  double difference = 0;
+  double largest = 0;
+
+  void see(double got, double want) {
+    const double d = std::fabs(got - want);
+    difference = std::isfinite(d) ? std::max(difference, d) : INFINITY;
+    largest = std::max(largest, std::fabs(want));
+  }
+  double relative() const { return difference == 0 ? 0.0 : (largest > 0 ? difference / largest : INFINITY); }
+};
+
+class Closure {
+ public:
+  explicit Closure(const PreparedState& state)
+      : state_(state), d_(*state.decomposition), backend_(d_.backend()), c_(d_.config()), length_(d_.length()), bias_(static_cast<std::size_t>(c_.d_model), 0.0) {
+    vectors_ = get(d_.writer_vectors());
+  }
+
+  std::vector<ClosureCheck> run(const RunContext& context) {
+    for (int l = 0; l < c_.n_layers; ++l) {
+      context.report("layers", l, c_.n_layers);
+      const LayerTrace& t = d_.trace().layers[static_cast<std::size_t>(l)];
+      const LayerWeights& w = state_.model.state()->weights->layers[static_cast<std::size_t>(l)];
+      stream(get(t.x_pre), d_.writers().visible_to_attention(l));
+      attention(l, t);
+      if (c_.block == Block::sequential) add_bias(w.b_o);
+      stream(get(t.x_mid), d_.writers().visible_to_mlp(l));
+      mlp(l, t);
+      if (c_.block == Block::parallel) add_bias(w.b_o);
+      add_bias(w.b_out);
+    }
+    stream(get(d_.trace().x_final), d_.writers().count());
+    importance();
+    const double limit = backend_.is_double() ? 1e-9 : 1e-4;
+    return {{"residual", residual_.relative(), limit}, {"K", key_.relative(), limit},          {"Q", query_.relative(), limit},
+            {"V", value_.relative(), limit},           {"MLP", mlp_.relative(), limit}, {"importance", importance_.relative(), limit}};
+  }
+
+ private:
+  std::vector<double> get(const Array& a) const {
+    std::vector<double> out(static_cast<std::size_t>(a.size()));
+    backend_.download(a, 0, out);
+    return out;
+  }
+
+  void center(double* row) const {
+    if (c_.norm == Norm::rms) return;
+    const double mean = std::accumulate(row, row + c_.d_model, 0.0) / c_.d_model;
+    for (int i = 0; i < c_.d_model; ++i) row[i] -= mean;
+  }
+
+  void add_bias(const WeightView& bias) {
+    if (!bias) return;
+    std::vector<double> row(bias_.size());
+    read_rows(bias, 0, 1, row.data());
+    for (std::size_t i = 0; i < row.size(); ++i) bias_[i] += row[i];
+  }
+
+  // sum_k c_k + (biases so far) = X, both sides centred as the readers see them.
+  void stream(std::vector<double> x, int visible) {
+    const auto d = static_cast<std::size_t>(c_.d_model);
+    std::vector<double> bias = bias_;
+    center(bias.data());
+    std::vector<double> sum(d);
+    for (int s = 0; s < length_; ++s) {
+      double* row = x.data() + static_cast<std::size_t>(s) * d;
+      center(row);
+      sum = bias;
+      for (int k = 0; k < visible; ++k) {
+        const double* from = vectors_.data() + (static_cast<std::size_t>(s) * static_cast<std::size_t>(d_.writers().count()) + static_cast<std::size_t>(k)) * d;
+        for (std::size_t i = 0; i < d; ++i) sum[i] += from[i];
+      }
+      for (std::size_t i = 0; i < d; ++i) residual_.see(sum[i], row[i]);
+    }
+  }
+
+  // center(b) / dev(s): what the norm makes of the constants alone.
+  Array constant_reads(const Array& dev_array) const {
+    const auto d = static_cast<std::size_t>(c_.d_model);
+    const std::vector<double> dev = get(dev_array);
+    std::vector<double> bias = bias_;
+    center(bias.data());
+    std::vector<double> rows(static_cast<std::size_t>(length_) * d);
+    for (std::size_t s = 0; s < static_cast<std::size_t>(length_); ++s) {
+      for (std::size_t i = 0; i < d; ++i) rows[s * d + i] = bias[i] / dev[s];
+    }
+    Array out = backend_.zeros(static_cast<std::int64_t>(rows.size()));
+    backend_.upload(out, 0, rows);
+    return out;
+  }
+
+  void attention(int l, const LayerTrace& t) {
+    const auto e = static_cast<std::size_t>(c_.d_head);
+    const auto heads = static_cast<std::size_t>(c_.n_heads);
+    const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
+    const auto length = static_cast<std::size_t>(length_);
+    std::vector<int> positions(length);
+    std::iota(positions.begin(), positions.end(), 0);
+    Array q = backend_.zeros(t.q.size()), k = backend_.zeros(t.k.size()), v = backend_.zeros(t.v.size());
+    Array q_dev = backend_.zeros(t.q_dev.size()), k_dev = backend_.zeros(t.k_dev.size());
+    backend_.qkv(l, constant_reads(t.dev_attn), positions, q, k, v, q_dev, k_dev);
+    std::vector<double> q_bias = get(q), k_bias = get(k);
+    const std::vector<double> v_bias = get(v);
+    // The per-head norm took the constants' own deviation; the realised one is to be held fixed.
+    const auto rescale = [&](std::vector<double>& x, const Array& own, const Array& realised) {
+      if (own.empty()) return;
+      const std::vector<double> a = get(own), b = get(realised);
+      for (std::size_t i = 0; i < x.size(); ++i) x[i] *= a[i / e] / b[i / e];
+    };
+    rescale(q_bias, q_dev, t.q_dev);
+    rescale(k_bias, k_dev, t.k_dev);
+    const std::vector<double> rq = get(t.q), rk = get(t.k), rv = get(t.v);
+    const AttentionSums& sums = d_.attention(l, Scores::raw);
+    const std::vector<double> k_sum = get(sums.k_sum), q_sum = get(sums.q_sum), v_sum = get(sums.v_sum);
+    const auto dot = [&](const std::vector<double>& a, std::size_t i, const std::vector<double>& b, std::size_t j) {
+      double x = 0;
+      for (std::size_t n = 0; n < e; ++n) x += a[i * e + n] * b[j * e + n];
+      return x;
+    };
+    const double scale = 1.0 / std::sqrt(static_cast<double>(e));
+    for (std::size_t h = 0; h < heads; ++h) {
+      const std::size_t g = h / static_cast<std::size_t>(c_.group_size());
+      for (std::size_t qi = 0; qi < length; ++qi) {
+        for (std::size_t s = 0; s <= qi; ++s) {
+          const auto at = h * static_cast<std::size_t>(tri(length_)) + static_cast<std::size_t>(tri(static_cast<std::int64_t>(qi))) + s;
+          const double logit = scale * dot(rq, qi * heads + h, rk, s * groups + g);
+          key_.see(k_sum[at] + scale * dot(rq, qi * heads + h, k_bias, s * groups + g), logit);
+          query_.see(q_sum[at] + scale * dot(q_bias, qi * heads + h, rk, s * groups + g), logit);
+        }
+      }
+    }
+    for (std::size_t g = 0; g < groups; ++g) {
+      for (std::size_t s = 0; s < length; ++s) value_.see(v_sum[g * length + s] + dot(v_bias, s * groups + g, rv, s * groups + g), dot(rv, s * groups + g, rv, s * groups + g));
+    }
+  }
+
+  void mlp(int l, const LayerTrace& t) {
+    const Array reads = constant_reads(t.dev_mlp);
+    for (const MlpSide side : d_.mlp_sides()) {
+      Array out = backend_.zeros(t.pre.size());
+      backend_.mlp_in(l, side, reads, length_, out);
+      const std::vector<double> constant = get(out), sum = get(d_.mlp(l, side).sum), pre = get(d_.pre(l, side));
+      for (std::size_t i = 0; i < pre.size(); ++i) mlp_.see(sum[i] + constant[i], pre[i]);
+    }
+  }
+
+  // Sum of importances and constants against the logit difference of the two likeliest tokens.
+  void importance() {
+    const int p = length_ - 1;
+    const auto logits = state_.logits_at(p);
+    if (logits->size() < 2) return;
+    const std::vector<Prediction> top = top_predictions(state_.model, *logits, 2);
+    const std::vector<TokenId> target = {top[0].id}, versus = {top[1].id};
+    Array direction = backend_.zeros(c_.d_model);
+    backend_.target_direction(d_.trace().x_final, p, target, &versus, false, direction);
+    std::vector<double> parts;
+    backend_.writer_dots(d_.writer_vectors(), d_.writers().count(), p, direction, parts);
+    const std::vector<double> dt = get(direction);
+    std::vector<double> bias = bias_;
+    center(bias.data());
+    double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
+    for (std::size_t i = 0; i < dt.size(); ++i) sum += bias[i] * dt[i];
+    const ModelWeights& weights = *state_.model.state()->weights;
+    if (weights.final_norm.b) {
+      std::vector<double> b(dt.size()), row(dt.size());
+      read_rows(weights.final_norm.b, 0, 1, b.data());
+      for (const auto& [id, sign] : {std::pair{top[0].id, 1.0}, std::pair{top[1].id, -1.0}}) {
+        read_rows(weights.unembed, id, 1, row.data());
+        for (std::size_t i = 0; i < row.size(); ++i) sum += sign * b[i] * row[i];
+      }
+    }
+    importance_.see(sum, top[0].logit - top[1].logit);
+    for (const double x : parts) importance_.largest = std::max(importance_.largest, std::fabs(x));
+  }
+
+  const PreparedState& state_;
+  const Decomposition& d_;
+  Backend& backend_;
+  const ModelConfig& c_;
+  int length_;
+  std::vector<double> bias_;     // [D] b_O and b_out so far
+  std::vector<double> vectors_;  // [S, C, D]
+  Worst residual_, key_, query_, value_, mlp_, importance_;
+};
+
+}  // namespace
+
+std::vector<ClosureCheck> Prepared::validate(const RunContext& context) const { return Closure(*state_).run(context); }
+
+}  // namespace unpack
