@@ -81,7 +81,7 @@ void Decoder::add_metaspace(const std::string& replacement, bool strip_first, co
   if (strip_first) whole_.emplace_back(Strip{" ", 1, 0});
 }
 
-std::string Decoder::run(const Step& step, std::string bytes) {
+std::string Decoder::run(const Step& step, std::string bytes, std::size_t limit) {
   if (std::holds_alternative<ByteFallback>(step)) return fallback_byte(std::move(bytes));
   // The other steps are about characters: bytes that are only part of one pass unchanged.
   if (first_invalid_utf8(bytes) != std::string::npos) return bytes;
@@ -89,20 +89,21 @@ std::string Decoder::run(const Step& step, std::string bytes) {
     auto spelled = spelled_bytes(bytes);
     return spelled ? std::move(*spelled) : bytes;
   }
-  if (const auto* replace = std::get_if<Replace>(&step)) return replace->pattern.replace(bytes, replace->content, growth_limit(bytes.size()));
+  if (const auto* replace = std::get_if<Replace>(&step)) return replace->pattern.replace(bytes, replace->content, limit);
   const auto& strip = std::get<Strip>(step);
   return stripped(bytes, strip.content, strip.start, strip.stop);
 }
 
 std::string Decoder::token_bytes(std::string_view spelling) const {
   std::string bytes(spelling);
-  for (const Step& step : per_token_) bytes = run(step, std::move(bytes));
+  for (const Step& step : per_token_) bytes = run(step, std::move(bytes), growth_limit(spelling.size()));
   return bytes;
 }
 
 std::string Decoder::finish(std::string bytes) const {
   bytes = repair_utf8(bytes);
-  for (const Step& step : whole_) bytes = run(step, std::move(bytes));
+  const std::size_t limit = growth_limit(bytes.size());
+  for (const Step& step : whole_) bytes = run(step, std::move(bytes), limit);
   return bytes;
 }
 

@@ -41,7 +41,7 @@ class Decoder {
   Decoder() = default;
   void read_step(const Fields& step);
   void add_metaspace(const std::string& replacement, bool strip_first, const std::string& field);
-  static std::string run(const Step& step, std::string bytes);
+  static std::string run(const Step& step, std::string bytes, std::size_t limit);
 
   std::vector<Step> per_token_;
   std::vector<Step> whole_;  // after the tokens are fused

@@ -39,7 +39,7 @@ class Reader : public json::json_sax_t {
 
   bool string(std::string& value) override {
     if (place_ == Place::merges) {
-      parsed_.merges.push_back(split_merge(value, merge_name()));
+      parsed_.merges.push_back(split_merge(value, origin_ + ": " + merge_name()));
     } else if (place_ == Place::pair) {
       if (pair_size_ == 2) fail(merge_name() + " must be two tokens");
       (pair_size_++ == 0 ? pair_.first : pair_.second) = std::move(value);

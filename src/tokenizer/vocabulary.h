@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -29,9 +28,21 @@ class Vocabulary {
   std::size_t size() const { return by_id_.size(); }  // one past the largest id
 
  private:
+  struct Slot {
+    std::uint32_t hash = 0;
+    TokenId id = kFree;
+  };
+  static constexpr TokenId kFree = -1;
+
+  // The token's slot, or the free one where it belongs.
+  std::size_t slot_of(std::string_view token, std::uint32_t hash) const;
+  void reserve(std::size_t count);
+
   std::deque<std::string> tokens_;
   std::vector<const std::string*> by_id_;
-  std::unordered_map<std::string_view, TokenId> ids_;
+  // Open addressing, at most half full. Loading a large file is mostly look-ups of the merges' tokens, and a node-based map
+  // makes them twice as slow.
+  std::vector<Slot> slots_;
 };
 
 }  // namespace unpack::tok
