@@ -2,15 +2,19 @@
 
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 
 #include "arguments.h"
 #include "commands.h"
 #include "unpack/error.h"
+#include "unpack/groups.h"
 #include "unpack/prepared.h"
 #include "unpack/report.h"
 
 namespace unpack::cli {
 namespace {
+
+constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
 
 struct TraceArguments {
   PromptArguments prompt;
@@ -23,6 +27,21 @@ struct TraceArguments {
   Outputs outputs;
   Color color = Color::automatic;
 };
+
+// Words beside tokens: the same credit, subword tokens added up.
+std::string words_text(const TraceResult& result) {
+  std::string text = "\nWords\n";
+  for (const WordCredit& word : merge_words(result.tokens, result.token_credit)) {
+    text += fmt::format("  {:>+10.4f} {:>+7.1f}%  {}\n", word.credit, word.percent, nlohmann::json(word.text).dump(-1, ' ', false, kReplace));
+  }
+  return text;
+}
+
+std::string json_with_words(const TraceResult& result) {
+  nlohmann::ordered_json json = nlohmann::ordered_json::parse(to_json(result));
+  json["words"] = nlohmann::ordered_json::parse(to_json(merge_words(result.tokens, result.token_credit)));
+  return json.dump(-1, ' ', false, kReplace);
+}
 
 void run_trace(TraceArguments& args, Context& context) {
   Question& question = args.question;
@@ -50,8 +69,8 @@ void run_trace(TraceArguments& args, Context& context) {
   args.outputs.write("--svg", [&] { return to_svg(result); });
   args.outputs.write("--tikz", [&] { return to_tikz(result); });
   args.outputs.write("--graph", [&] { return to_graph(result, *graph); });
-  args.outputs.write("--json", [&] { return to_json(result); });
-  if (!args.outputs.any()) print(to_terminal(result, terminal_style(args.color)));
+  args.outputs.write("--json", [&] { return args.words ? json_with_words(result) : to_json(result); });
+  if (!args.outputs.any()) print(to_terminal(result, terminal_style(args.color)) + (args.words ? words_text(result) : ""));
 }
 
 void add_path_options(Command& command, TraceArguments& args) {
@@ -84,11 +103,13 @@ void add_trace(App& app, Context& context) {
                  {{"output", Reroot::output}, {"target", Reroot::target}});
   add_path_options(command, *args);
   add_method(command, args->question.options);
+  command.word("--method", "How credit is passed on (default unpack)", args->method, {"unpack"});
   args->outputs.add_json(command);
   args->outputs.add(command, "--html", "Write a self-contained page");
   args->outputs.add(command, "--svg", "Write a picture of the paths");
   args->outputs.add(command, "--tikz", "Write the same picture for LaTeX");
   args->outputs.add(command, "--graph", "Write the listed paths as a graph: .graphml, .dot or .json");
+  command.flag("--words", "Add up the credit of subword tokens by word, too", args->words);
   add_color(command, args->color);
   command.run([args, &context] { run_trace(*args, context); });
 }
