@@ -46,7 +46,8 @@ inline Path random_path(const TraceResult& r, const Writers& writers, std::mt199
     layer += below(std::max(1, (r.layout.n_layers - layer) / 2));
     const bool arrives = hop + 1 == hops;
     const int to = arrives ? last : position + below(last - position + 1);
-    const Branch branch = to != position ? (below(3) ? Branch::V : Branch::K) : std::vector{Branch::K, Branch::Q, Branch::V}[static_cast<std::size_t>(below(3))];
+    const Branch branch =
+        to != position ? (below(3) ? Branch::V : Branch::K) : std::vector{Branch::K, Branch::Q, Branch::V}[static_cast<std::size_t>(below(3))];
     path.nodes.push_back({writers.head(layer, below(4) % r.layout.n_heads), to});
     path.branches.push_back(branch);
     position = to;
@@ -133,8 +134,8 @@ inline TraceResult make_trace(const TraceShape& shape = {}) {
     for (const Branch branch : {Branch::K, Branch::Q, Branch::V}) {
       auto& rows = r.incoming[branch];
       rows.assign(r.writers.size(), std::vector<double>(r.tokens.size(), 0));
-      rows[0][1] = 0.25;
-      rows[static_cast<std::size_t>(writers.mlp(0))][3] = -0.125;
+      rows[0][std::min<std::size_t>(1, r.tokens.size() - 1)] = 0.25;
+      rows[static_cast<std::size_t>(writers.mlp(0))].back() = -0.125;
       r.composition[branch] = {{writers.mlp(0), 0.5, 0.25}, {0, 0.25, 0.125}};
     }
     r.composition[Branch::none] = {{writers.mlp(0), 1.5, 0.75}, {0, 0.75, 0.375}};
