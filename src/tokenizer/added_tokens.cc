@@ -129,11 +129,11 @@ std::vector<Section> AddedTokens::split(const Trie& trie, std::string_view text,
     at = end;  // also past a token that is not taken: what overlaps it stays text, as in the reference library
     if (token.special && !recognise_special) continue;
     if (token.single_word && (ends_in_word(text.substr(0, start)) || starts_with_word(text.substr(end)))) continue;
-    if (token.lstrip) start = std::max(done, without_trailing_space(text.substr(0, start)));
+    if (token.lstrip) start = done + without_trailing_space(text.substr(done, start - done));
     if (token.rstrip) end += leading_space(text.substr(end));
     text_until(start);
     sections.push_back({static_cast<TokenId>(token.id), {}});
-    done = std::max(done, end);
+    at = done = end;
   }
   text_until(text.size());
   return sections;

@@ -49,7 +49,8 @@ const MergeTable::Merge* MergeTable::find(TokenId left, TokenId right) const {
 Bpe::Bpe(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& options, const std::string& origin) : options_(options), merges_(merges.size()) {
   std::string joined;
   for (std::size_t i = 0; i < merges.size(); ++i) {
-    const auto& [left, right] = merges[i];
+    const std::string& left = merges[i].first;
+    const std::string& right = merges[i].second;
     joined.assign(left).append(right);
     const auto id = [&](const std::string& token) {
       const auto found = vocabulary.find(token);

@@ -194,6 +194,11 @@ TEST(TokenizerSteps, AddedTokensTakeWhiteSpaceWhenTheFileSaysSo) {
   EXPECT_EQ(pieces(with_added(json::array({added("<X>", 10, {{"rstrip", true}})})), "a <X>  b"), (Strings{"a", " ", "<X>", "b"}));
 }
 
+TEST(TokenizerSteps, WhiteSpaceThatAnAddedTokenTookIsNotFoundAgain) {
+  const json file = with_added({added("<X>", 10, {{"rstrip", true}}), added("  ", 11, {{"lstrip", true}})});
+  EXPECT_EQ(pieces(file, "<X>  a     <X>"), (Strings{"<X>", "a", "  ", "  ", " ", "<X>"}));
+}
+
 TEST(TokenizerSteps, AddedTokensMayHaveToBeWords) {
   const json file = with_added({added("X", 5, {{"single_word", true}}), added("aa", 10, {{"single_word", true}})});
   EXPECT_EQ(pieces(file, "aa aab"), (Strings{"aa", " ", "a", "a", "b"}));
