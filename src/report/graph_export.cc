@@ -132,8 +132,8 @@ std::string json(const ExportGraph& graph) {
                      {"credit", e.credit},
                      {"paths", e.paths}});
   }
-  // The layout that networkx.node_link_graph reads.
-  const Json object = {{"directed", true}, {"multigraph", true}, {"graph", Json::object()}, {"nodes", nodes}, {"links", edges}};
+  // The layout that networkx.node_link_graph(data, edges="edges") reads.
+  const Json object = {{"directed", true}, {"multigraph", true}, {"graph", Json::object()}, {"nodes", nodes}, {"edges", edges}};
   return object.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 

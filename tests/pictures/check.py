@@ -94,8 +94,12 @@ def graphs(folder):
     except ImportError:
         print("skipped: no networkx to read the graphs")
         return
-    for graph in (networkx.read_graphml(folder / "graph.graphml"), networkx.node_link_graph(plain)):
-        check(graph.number_of_nodes() == len(plain["nodes"]) and graph.number_of_edges() == len(plain["links"]), "networkx reads another size")
+    try:
+        linked = networkx.node_link_graph(plain, edges="edges")
+    except TypeError:  # before networkx 3.4
+        linked = networkx.node_link_graph(plain, link="edges")
+    for graph in (networkx.read_graphml(folder / "graph.graphml"), linked):
+        check(graph.number_of_nodes() == len(plain["nodes"]) and graph.number_of_edges() == len(plain["edges"]), "networkx reads another size")
         check(networkx.is_directed_acyclic_graph(graph), "the graph has a cycle")
         check(graph.nodes["target"]["kind"] == "target" and isinstance(graph.nodes["target"]["credit"], float), "the target lost its data")
         into = sum(data["credit"] for _, _, data in graph.in_edges("target", data=True))
