@@ -34,7 +34,7 @@ Regex read_pattern(const Fields& step, const char* key) {
 }
 
 std::string read_char(const Fields& step, const char* key) {
-  const std::string text = step.string(key);
+  std::string text = step.string(key);
   if (text.empty() || utf8_length(text[0]) != text.size()) step.fail(key, "must be one character");
   return text;
 }

@@ -21,7 +21,7 @@ Vocabulary::Vocabulary(std::vector<std::pair<std::string, std::int64_t>> entries
   const std::string field = origin + ": the vocabulary";
   if (entries.empty()) throw InputError(field + " is missing or empty");
   reserve(entries.size());
-  for (auto& [token, id] : entries) add(std::move(token), id, field);
+  for (auto& entry : entries) add(std::move(entry.first), entry.second, field);
 }
 
 void Vocabulary::add(std::string token, std::int64_t id, const std::string& field) {
