@@ -67,14 +67,13 @@ std::shared_ptr<const Suffix> suffix_for(const PreparedState& state, const Edges
   return suffix;
 }
 
-void check_query(const PathQuery& query, const Writers& writers, const ModelConfig& config) {
+void check_query(const PathQuery& query, const ModelConfig& config) {
   if (query.top > kMaxPaths) throw UsageError(fmt::format("--top-paths can be {} at most, not {}", kMaxPaths, query.top));
   if (query.tau && !(*query.tau > 0 && std::isfinite(*query.tau))) throw UsageError("--tau must be a number above 0");
   if (query.sign && *query.sign != 1 && *query.sign != -1) throw UsageError("--sign must be positive or negative");
   if (query.min_layer && (*query.min_layer < 0 || *query.min_layer > config.n_layers)) {
     throw InputError(fmt::format("--min-layer {} does not exist: the model has layers 0 to {}", *query.min_layer, config.n_layers - 1));
   }
-  (void)writers;
 }
 
 PathFilter resolve_filter(const PathQuery& query, const Writers& writers, int length) {
@@ -82,7 +81,8 @@ PathFilter resolve_filter(const PathQuery& query, const Writers& writers, int le
   filter.branch = query.branch;
   filter.sign = query.sign;
   if (query.through) filter.suffix.through = writers.parse(*query.through);
-  if (query.from) filter.suffix.from = resolve_position(*query.from, length);
+  // A source past the prompt is a filter that nothing matches, not an error.
+  if (query.from) filter.suffix.from = *query.from >= length ? *query.from : resolve_position(*query.from, length);
   filter.suffix.min_layer = query.min_layer;
   filter.suffix.by_sign = query.sign.has_value();
   return filter;
@@ -227,7 +227,7 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
 TraceResult Prepared::trace(const Question& question, const RunContext& context) const {
   const Decomposition& d = *state_->decomposition;
   question.options.check();
-  check_query(question.paths, d.writers(), d.config());
+  check_query(question.paths, d.config());
   TraceResult result;
   result.program = model().program();
   result.model = model().info();
