@@ -69,15 +69,48 @@ void print_interactions(Terminal& t, const InteractionResult& r, const std::vect
   if (list.size() > kept) t.wrapped(fmt::format("{} weaker pairs are not shown", list.size() - kept), 2, Ink::dim);
 }
 
-// One character per cell of the matrix: light to full for positive, lower-case letters in place of shades without Unicode.
+// One character per cell of the matrix, of another kind for each sign: legible without colour.
 std::string cell_of(const Terminal& t, double share) {
   const double size = std::isfinite(share) ? std::abs(share) : 0;
   if (size < 0.05) return t.unicode() ? "·" : ".";
-  static constexpr const char* kShades[] = {"░", "▒", "▓", "█"};
-  static constexpr const char *kPlus = "1234", *kMinus = "abcd";
+  static constexpr const char *kFor[] = {"░", "▒", "▓", "█"}, *kAgainst[] = {"-", "~", "=", "≡"};
+  static constexpr const char *kAsciiFor[] = {"1", "2", "3", "4"}, *kAsciiAgainst[] = {"a", "b", "c", "d"};
   const auto step = static_cast<std::size_t>(std::clamp(static_cast<int>(size * 4), 0, 3));
-  if (t.unicode()) return t.paint(kShades[step], t.ink_of(share));
-  return std::string(1, share < 0 ? kMinus[step] : kPlus[step]);
+  if (t.unicode()) return t.paint(share < 0 ? kAgainst[step] : kFor[step], t.ink_of(share));
+  return share < 0 ? kAsciiAgainst[step] : kAsciiFor[step];
+}
+
+// A row per predicted token, a cell per token before it: the shape of the matrix at a glance. Long prompts take several blocks of columns.
+void print_matrix(Terminal& t, const AttributeResult& r) {
+  t.heading("Token credit of every token of the continuation, a column per position");
+  std::size_t columns = 0;
+  int names = 4;
+  for (const AttributeRow& row : r.rows) {
+    columns = std::max(columns, row.token_credit.size());
+    names = std::max(names, display_width(token_label(row.text, t.text_style())));
+  }
+  names = std::min(names, 16);
+  const auto room = static_cast<std::size_t>(t.width() - names - 4);
+  const std::size_t cell = columns * 2 <= room ? 2 : 1, block = std::max<std::size_t>(10, room / cell / 10 * 10);
+  for (std::size_t from = 0; from < columns; from += block) {
+    std::string ruler;
+    for (std::size_t s = from; s < std::min(columns, from + block); s += 10) ruler += pad_right(std::to_string(s), static_cast<int>(10 * cell));
+    t.line(std::string(static_cast<std::size_t>(names + 4), ' ') +
+           t.paint(clip(ruler.substr(0, ruler.find_last_not_of(' ') + 1), static_cast<int>(room), t.unicode()), Ink::dim));
+    for (const AttributeRow& row : r.rows) {
+      const double largest = largest_magnitude(row.token_credit);
+      std::string line = "  " + pad_right(clip(token_label(row.text, t.text_style()), names, t.unicode()), names) + "  ";
+      for (std::size_t s = from; s < std::min(row.token_credit.size(), from + block); ++s) {
+        const std::string mark = cell_of(t, largest > 0 ? row.token_credit[s] / largest : 0);
+        line += mark;
+        if (cell == 2) line += t.unicode() && mark != "·" ? mark : " ";
+      }
+      t.line(line);
+    }
+  }
+  t.wrapped(t.unicode() ? "░▒▓█ speaks for it, -~=≡ against, relative to the row's largest; · next to nothing"
+                        : "1234 speaks for it, abcd against, relative to the row's largest; . next to nothing",
+            2, Ink::dim);
 }
 
 }  // namespace
@@ -105,34 +138,22 @@ std::string to_terminal(const InteractionResult& r, const TerminalStyle& style) 
 std::string to_terminal(const AttributeResult& r, const TerminalStyle& style) {
   Terminal t(style);
   t.wrapped(model_text(r.model, t.unicode()), 0, Ink::bold);
-  t.heading("Token credit of every token of the continuation");
+  print_matrix(t, r);
+  t.heading("Strongest tokens for each");
   for (const AttributeRow& row : r.rows) {
-    t.line();
-    t.wrapped(fmt::format("{} at position {}, probability {:.1f}%", quoted_token(row.text, t.text_style()), row.position + 1, 100 * row.probability), 0,
+    t.wrapped(fmt::format("{} at position {}, probability {:.1f}%", quoted_token(row.text, t.text_style()), row.position + 1, 100 * row.probability), 2,
               Ink::bold);
-    const double largest = largest_magnitude(row.token_credit);
-    // A line per stretch of the prompt, a cell per token: the shape of the matrix at a glance, then the names.
-    const int per_line = t.width() - 2;
-    std::string cells;
-    for (std::size_t s = 0; s < row.token_credit.size(); ++s) {
-      cells += cell_of(t, largest > 0 ? row.token_credit[s] / largest : 0);
-      if ((s + 1) % static_cast<std::size_t>(per_line) == 0) {
-        t.line("  " + cells);
-        cells.clear();
-      }
-    }
-    if (!cells.empty()) t.line("  " + cells);
     std::vector<std::size_t> order(row.token_credit.size());
     for (std::size_t s = 0; s < order.size(); ++s) order[s] = s;
     std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return std::abs(row.token_credit[a]) > std::abs(row.token_credit[b]); });
     const bool raw = percent_misleads(row.token_credit) || row.token_percent.size() != row.token_credit.size();
     std::vector<std::string> parts;
-    for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 8); ++i) {
+    for (std::size_t i = 0; i < std::min<std::size_t>(order.size(), 6); ++i) {
       const std::size_t s = order[i];
       const std::string label = s < r.tokens.size() ? clip(quoted_token(r.tokens[s].text, t.text_style()), 20, t.unicode()) : "";
       parts.push_back(fmt::format("{}{}@{} {}", i ? "  " : "", label, s, raw ? signed_number(row.token_credit[s]) : signed_percent(row.token_percent[s])));
     }
-    t.pieces(parts, 2, "  ");
+    t.pieces(parts, 4, "    ");
   }
   return t.take();
 }

@@ -140,6 +140,23 @@ TEST(TerminalTrace, OfARootShowsItsSourcesAndItsComposition) {
   EXPECT_NE(line_with(text, "  all  ").find("MLP0 1.5, emb 0.75"), std::string::npos);
 }
 
+TEST(TerminalAttribution, StaysWithinTheWidthForAnyPrompt) {
+  rc::check([] {
+    AttributeResult r;
+    const int length = *rc::gen::inRange(2, 400);
+    r.tokens = test::make_tokens(std::vector<std::string>(static_cast<std::size_t>(length), " word"));
+    for (int p = std::max(0, length - 6); p < length; ++p) {
+      AttributeRow row{p, 7, " averyveryverylongtoken", 0.5, {}, {}};
+      for (int s = 0; s <= p; ++s) row.token_credit.push_back(std::sin(s));
+      r.rows.push_back(row);
+    }
+    const TerminalStyle style{.color = false, .width = *rc::gen::inRange(40, 140), .unicode = *rc::gen::arbitrary<bool>()};
+    for (const std::string& line : lines_of(to_terminal(r, style))) {
+      if (report::display_width(line) > style.width) RC_FAIL(line);
+    }
+  });
+}
+
 TEST(TerminalOthers, ShowPredictionsLensInteractionsAndAttributions) {
   PredictResult predict;
   predict.tokens = test::make_tokens({"a", "b"});
