@@ -17,6 +17,10 @@ void ModelArguments::add_name(Command& command) {
 
 void ModelArguments::add(Command& command) {
   add_name(command);
+  add_device(command);
+}
+
+void ModelArguments::add_device(Command& command) {
   command.word("--device", "Where to compute (default auto); reference: plain loops in double precision", load.device, {"auto", "cpu", "cuda", "reference"});
   command.option("--threads", "N", "Threads to use (default: all cores)", [this](const std::string& text) {
     parse_value("--threads", text, load.threads);

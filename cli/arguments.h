@@ -17,6 +17,7 @@ struct ModelArguments {
   LoadOptions load;
 
   void add_name(Command& command);
+  void add_device(Command& command);  // --device --threads alone
   void add(Command& command);
   Model open() const { return Model::load(model, load); }
 };

@@ -13,6 +13,7 @@ constexpr AddCommand* kCommands[] = {
     add_tokenize,      //
     add_validate,      //
     add_models,        //
+    add_bench,         //
     add_serve,         //
 };
 

@@ -98,6 +98,13 @@ class Backend {
   // Host threads for the code above the backend; every task must write its own output.
   virtual void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) = 0;
 
+  // What the device reaches by itself: a large GEMM over packed weights in flop/s, and reading memory in bytes/s.
+  struct Peaks {
+    double flops = 0;
+    double bytes = 0;
+  };
+  virtual Peaks measure_peaks() = 0;
+
   // Memory ------------------------------------------------------------------------------------------------------------------------
   virtual Array zeros(std::int64_t size) = 0;
   virtual Array slice(const Array& from, std::int64_t offset, std::int64_t size) = 0;  // shares the memory

@@ -1,6 +1,7 @@
 #include "backend/host/host_backend.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>

@@ -23,6 +23,8 @@ class HostBackend : public Backend {
 
   void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) override { pool_.parallel_for(count, task); }
 
+  Peaks measure_peaks() override;
+
   Array zeros(std::int64_t size) override;
   Array slice(const Array& from, std::int64_t offset, std::int64_t size) override;
   void upload(Array& to, std::int64_t offset, std::span<const double> from) override;

@@ -141,6 +141,43 @@ void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, std::span<const
 }
 
 template <typename T>
+typename Backend::Peaks HostBackend<T>::measure_peaks() {
+  using Clock = std::chrono::steady_clock;
+  const auto fastest = [](int repeat, const auto& work) {
+    double best = 1e30;
+    for (int i = 0; i < repeat; ++i) {
+      const auto begin = Clock::now();
+      work();
+      best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
+    }
+    return best;
+  };
+  constexpr std::int64_t m = 1024, k = 1024, n = 2048;
+  Panels<T> w;
+  w.in = k;
+  w.out = n;
+  w.data.resize(static_cast<std::size_t>(k * n));
+  std::vector<T> a(static_cast<std::size_t>(m * k)), c(static_cast<std::size_t>(m * n));
+  for (std::size_t i = 0; i < w.data.size(); ++i) w.data[i] = static_cast<T>(static_cast<double>(i * 7 % 13) / 13 - 0.5);
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<T>(static_cast<double>(i * 11 % 17) / 17 - 0.5);
+  Peaks peaks;
+  peaks.flops = 2.0 * m * k * n / fastest(7, [&] { multiply(w, a.data(), m, {}, c.data()); });
+  constexpr std::int64_t kBlock = std::int64_t{1} << 18, kBlocks = 256;  // far past every cache
+  std::vector<T> memory(static_cast<std::size_t>(kBlock * kBlocks), T(1));
+  std::vector<double> sums(kBlocks);
+  const double read = fastest(5, [&] {
+    pool_.parallel_for(kBlocks, [&](std::int64_t b) {
+      double sum = 0;
+      double abs = 0;
+      row_sums(memory.data() + b * kBlock, kBlock, sum, abs);
+      sums[static_cast<std::size_t>(b)] = sum;
+    });
+  });
+  peaks.bytes = static_cast<double>(memory.size() * sizeof(T)) / read;
+  return peaks;
+}
+
+template <typename T>
 std::vector<double> HostBackend<T>::vocabulary_mean() {
   {
     std::lock_guard lock(mutex_);

@@ -1,0 +1,246 @@
+#include "unpack/bench.h"
+
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "model/load.h"
+#include "readout/plan.h"
+#include "readout/state.h"
+#include "trace/forward.h"
+#include "unpack/prepared.h"
+
+namespace unpack {
+
+namespace {
+
+double peak_memory_mib() {
+  rusage usage{};
+  getrusage(RUSAGE_SELF, &usage);
+  return static_cast<double>(usage.ru_maxrss) / 1024;
+}
+
+class Bench {
+ public:
+  Bench(const BenchOptions& options, const RunContext& context, Model model) : options_(options), context_(context), model_(std::move(model)) {}
+
+  BenchResult run() {
+    Backend& backend = *model_.state()->backend;
+    result_.program = model_.program();
+    result_.model = model_.info();
+    result_.kernels = backend.details();
+    const Backend::Peaks peaks = backend.measure_peaks();
+    rate_ = peaks.flops;
+    bandwidth_ = peaks.bytes;
+    result_.gemm_gflops = rate_ / 1e9;
+    result_.read_gbytes = bandwidth_ / 1e9;
+    result_.weights_mib = static_cast<double>(model_.state()->weights->parameter_count()) * 4 / (1 << 20);
+    for (const int tokens : options_.tokens) length(tokens);
+    result_.peak_memory_mib = peak_memory_mib();
+    return result_;
+  }
+
+ private:
+  std::vector<TokenId> prompt(int tokens, std::uint64_t seed) const {
+    std::mt19937_64 generator(seed);
+    std::vector<TokenId> ids;
+    for (int i = 0; i < tokens; ++i) ids.push_back(static_cast<TokenId>(generator() % static_cast<std::uint64_t>(model_.config().vocab_size)));
+    return ids;
+  }
+
+  template <typename Work>
+  double median(int repeat, const Work& work) const {
+    std::vector<double> times;
+    for (int i = 0; i < repeat; ++i) {
+      context_.check();
+      const auto begin = std::chrono::steady_clock::now();
+      work();
+      times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+    }
+    std::sort(times.begin(), times.end());
+    return times[times.size() / 2];
+  }
+
+  void row(std::string name, double seconds, const Cost& cost, std::string note) {
+    BenchRow r;
+    r.name = std::move(name);
+    r.seconds = seconds;
+    r.gflop = cost.flop / 1e9;
+    r.gbyte = cost.byte / 1e9;
+    r.bound = cost.flop / rate_ + cost.byte / bandwidth_;
+    r.note = std::move(note);
+    result_.lengths.back().rows.push_back(std::move(r));
+  }
+
+  void length(int tokens) {
+    context_.report("bench", 0, 0);
+    Backend& backend = *model_.state()->backend;
+    const ModelConfig& c = model_.config();
+    const std::vector<TokenId> ids = prompt(tokens, 1);
+    result_.lengths.push_back({tokens, {}});
+    const int repeat = std::max(1, options_.repeat);
+
+    ForwardOptions plain;
+    plain.keep = false;
+    std::vector<double> logits;
+    const auto forward_once = [&] {
+      const ForwardTrace trace = forward(backend, {ids}, plain);
+      const std::vector<std::int64_t> last = {tokens - 1};
+      backend.logits(trace.x_final, last, logits);
+    };
+    forward_once();
+    const double forward_seconds = median(std::max(5, repeat), forward_once);
+    const Cost forward_plan = forward_cost(c, tokens);
+    row("forward pass", forward_seconds, forward_plan, "logits at the last position");
+    result_.lengths.back().rows.back().bound = std::max(forward_plan.flop / rate_, forward_plan.byte / bandwidth_);
+
+    Question question;
+    question.paths.top = options_.top_paths;
+    const Cost prepare_plan = prepare_cost(c, model_.writers(), tokens);
+    Cost all = prepare_plan;
+    all += question_cost(c, model_.writers(), tokens);
+    (void)model_.prepare(ids).trace(question);  // warms packed weights and the vocabulary mean
+    std::vector<double> prepare_times;
+    const double one_shot = median(repeat, [&] {
+      const auto begin = std::chrono::steady_clock::now();
+      const Prepared prepared = model_.prepare(ids, context_);
+      prepare_times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      (void)prepared.trace(question, context_);
+    });
+    std::sort(prepare_times.begin(), prepare_times.end());
+    const double prepare_seconds = prepare_times[prepare_times.size() / 2];
+    row("one-shot trace", one_shot, all, fmt::format("prepare, token credit and the {} strongest paths", options_.top_paths));
+    row("  prepare", prepare_seconds, prepare_plan, "");
+
+    const Prepared prepared = model_.prepare(ids);
+    const TraceResult first = prepared.trace(question);
+    int turn = 0;
+    const auto small = [&](const char* name, const std::function<Question()>& make, int times) {
+      const double seconds = median(times, [&] { (void)prepared.trace(make(), context_); });
+      row(name, seconds, {}, fmt::format("{:.2f}% of prepare", 100 * seconds / prepare_seconds));
+    };
+    const Writers& writers = model_.writers();
+    small(
+        "  rerooting",
+        [&] {
+          Question q = question;
+          const int layer = c.n_layers - 1 - turn % std::max(1, c.n_layers / 2);
+          q.root = fmt::format("{}@{}", writers.name(writers.head(layer, turn % c.n_heads)), tokens - 1 - turn % tokens);
+          turn++;
+          return q;
+        },
+        100);
+    const double rerootings = result_.lengths.back().rows.back().seconds * 100;
+    result_.lengths.back().rows.back().note += fmt::format("; 100 take {:.2f} of one prepare", rerootings / prepare_seconds);
+    small(
+        "  another target",
+        [&] {
+          Question q = question;
+          q.target.ids = {static_cast<TokenId>(++turn % c.vocab_size)};
+          return q;
+        },
+        5);
+    small(
+        "  another beta",
+        [&] {
+          Question q = question;
+          q.options.beta = 0.1 + 0.01 * ++turn;
+          return q;
+        },
+        5);
+    small(
+        "  1,000 paths",
+        [&] {
+          Question q = question;
+          q.paths.top = 1000;
+          return q;
+        },
+        3);
+    if (options_.prompts > 0 && tokens <= 64) {
+      std::vector<std::vector<TokenId>> prompts;
+      for (int i = 0; i < options_.prompts; ++i) prompts.push_back(prompt(tokens, 2 + static_cast<std::uint64_t>(i)));
+      const double batched = median(1, [&] {
+        for (const Prepared& p : model_.prepare(prompts)) (void)p.trace(question);
+      });
+      const double single = median(1, [&] {
+        for (const auto& p : prompts) (void)model_.prepare(p).trace(question);
+      });
+      row(fmt::format("  {} prompts at once", options_.prompts), batched, {}, fmt::format("{:.2f} times the throughput of single calls", single / batched));
+    }
+  }
+
+  const BenchOptions& options_;
+  const RunContext& context_;
+  Model model_;
+  BenchResult result_;
+  double rate_ = 0;
+  double bandwidth_ = 0;
+};
+
+}  // namespace
+
+BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
+  for (const int tokens : options.tokens) {
+    if (tokens < 1) throw UsageError(fmt::format("--tokens must be at least 1, not {}", tokens));
+  }
+  if (options.repeat < 1) throw UsageError("--repeat must be at least 1");
+  DType dtype = DType::f32;
+  if (options.dtype == "bf16") {
+    dtype = DType::bf16;
+  } else if (options.dtype == "f16") {
+    dtype = DType::f16;
+  } else if (options.dtype != "f32") {
+    throw UsageError("--dtype must be f32, f16 or bf16");
+  }
+  const std::vector<std::string> known = known_shapes();
+  const bool random = std::find(known.begin(), known.end(), options.shape) != known.end();
+  return Bench(options, context, random ? Model::random(options.shape, 1, options.load, dtype) : Model::load(options.shape, options.load)).run();
+}
+
+std::string to_terminal(const BenchResult& r) {
+  std::string text = fmt::format("{}: {} layers, {} heads, width {}, {} weights; {} thread{}, {}\n", r.model.name, r.model.layers, r.model.heads, r.model.d_model,
+                                 r.model.dtype, r.program.threads, r.program.threads == 1 ? "" : "s", r.kernels);
+  text += fmt::format("R  large packed GEMM {:9.1f} GFLOP/s\nM  reading memory    {:9.1f} GB/s\n", r.gemm_gflops, r.read_gbytes);
+  for (const auto& length : r.lengths) {
+    text += fmt::format("\n{} tokens\n  {:<22} {:>10} {:>9} {:>8} {:>10} {:>7}\n", length.tokens, "", "seconds", "GFLOP", "GB", "bound", "ratio");
+    for (const BenchRow& row : length.rows) {
+      if (row.gflop > 0) {
+        text += fmt::format("  {:<22} {:>10.4f} {:>9.2f} {:>8.3f} {:>10.4f} {:>7.2f}  {}\n", row.name, row.seconds, row.gflop, row.gbyte, row.bound, row.seconds / row.bound, row.note);
+      } else {
+        text += fmt::format("  {:<22} {:>10.4f} {:>37}  {}\n", row.name, row.seconds, "", row.note);
+      }
+    }
+    const double forward = length.rows.front().seconds;
+    for (const BenchRow& row : length.rows) {
+      if (row.name == "one-shot trace") text += fmt::format("  a one-shot trace costs {:.1f} forward passes\n", row.seconds / forward);
+    }
+  }
+  text += fmt::format("\npeak memory {:.0f} MiB, weights in single precision {:.0f} MiB\n", r.peak_memory_mib, r.weights_mib);
+  return text;
+}
+
+std::string to_json(const BenchResult& r) {
+  nlohmann::ordered_json j;
+  j["program"] = {{"version", r.program.version}, {"device", r.program.device}, {"threads", r.program.threads}, {"kernels", r.kernels}};
+  j["model"] = {{"name", r.model.name}, {"family", r.model.family}, {"layers", r.model.layers}, {"heads", r.model.heads}, {"d_model", r.model.d_model}, {"dtype", r.model.dtype}};
+  j["gemm_gflops"] = r.gemm_gflops;
+  j["read_gbytes"] = r.read_gbytes;
+  j["weights_mib"] = r.weights_mib;
+  j["peak_memory_mib"] = r.peak_memory_mib;
+  j["lengths"] = nlohmann::ordered_json::array();
+  for (const auto& length : r.lengths) {
+    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+    for (const BenchRow& row : length.rows) {
+      const std::size_t start = row.name.find_first_not_of(' ');
+      rows.push_back({{"name", row.name.substr(start)}, {"seconds", row.seconds}, {"gflop", row.gflop}, {"gbyte", row.gbyte}, {"bound", row.bound}, {"note", row.note}});
+    }
+    j["lengths"].push_back({{"tokens", length.tokens}, {"rows", rows}});
+  }
+  return j.dump(2) + "\n";
+}
+
+}  // namespace unpack

@@ -1,0 +1,23 @@
+// Operations and bytes of what the engine does for one prompt, counted from shapes.
+#pragma once
+
+#include "unpack/config.h"
+#include "unpack/writers.h"
+
+namespace unpack {
+
+struct Cost {
+  double flop = 0;
+  double byte = 0;  // fp32 weights that must be read
+  Cost& operator+=(const Cost& other) {
+    flop += other.flop;
+    byte += other.byte;
+    return *this;
+  }
+};
+
+Cost forward_cost(const ModelConfig& config, int tokens);
+Cost prepare_cost(const ModelConfig& config, const Writers& writers, int tokens);  // the forward pass included
+Cost question_cost(const ModelConfig& config, const Writers& writers, int tokens); // edges, direct edges of a target, totals
+
+}  // namespace unpack
