@@ -1,6 +1,5 @@
 #include <fmt/format.h>
 
-#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 
@@ -14,6 +13,7 @@
 namespace unpack::cli {
 namespace {
 
+constexpr std::size_t kAllPaths = 10'000'000;  // as many as the library lists
 constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
 
 struct TraceArguments {
@@ -50,7 +50,7 @@ void run_trace(TraceArguments& args, Context& context) {
   std::optional<GraphFormat> graph;
   if (const auto* file = args.outputs.find("--graph"); *file) graph = graph_format(**file);
   // With a threshold alone every path above it is listed.
-  if (question.paths.tau && !args.top_paths) question.paths.top = std::numeric_limits<std::size_t>::max();
+  if (question.paths.tau && !args.top_paths) question.paths.top = kAllPaths;
   if (args.top_paths) question.paths.top = *args.top_paths;
   args.prompt.resolve();
 
@@ -108,7 +108,7 @@ void add_trace(App& app, Context& context) {
   args->outputs.add(command, "--html", "Write a self-contained page");
   args->outputs.add(command, "--svg", "Write a picture of the paths");
   args->outputs.add(command, "--tikz", "Write the same picture for LaTeX");
-  args->outputs.add(command, "--graph", "Write the listed paths as a graph: .graphml, .dot or .json");
+  args->outputs.add_file(command, "--graph", "Write the listed paths as a graph: .graphml, .dot or .json");
   command.flag("--words", "Add up the credit of subword tokens by word, too", args->words);
   add_color(command, args->color);
   command.run([args, &context] { run_trace(*args, context); });

@@ -38,6 +38,12 @@ std::string one_line(std::string text) {
   return text;
 }
 
+// Option lines without the parser's own remarks on what excludes what: the help texts say it where it matters.
+class PlainFormatter : public CLI::Formatter {
+ public:
+  std::string make_option_opts(const CLI::Option* option) const override { return option->get_type_name().empty() ? "" : " " + option->get_type_name(); }
+};
+
 // A setter sees the last text of an option; CLI11 itself makes sure that there is one.
 CLI::callback_t call(Command::Setter set) {
   return [set = std::move(set)](const CLI::results_t& texts) {
@@ -120,9 +126,11 @@ std::size_t Command::word_index(const std::string& name, const std::string& text
 App::App(std::function<std::string()> version)
     : app_(std::make_unique<CLI::App>("Which tokens, heads and neurons made a transformer predict this? Exact credit, by named K/Q/V routes.", "unpack")) {
   app_->set_version_flag("--version", std::move(version), "Print version, build type, CPU kernels in use and devices");
-  app_->get_formatter()->column_width(36);
-  app_->get_formatter()->label("OPTIONS", "options");
-  app_->get_formatter()->label("SUBCOMMAND", "COMMAND ...");
+  const auto formatter = std::make_shared<PlainFormatter>();
+  formatter->column_width(36);
+  formatter->label("OPTIONS", "options");
+  formatter->label("SUBCOMMAND", "COMMAND ...");
+  app_->formatter(formatter);
   app_->require_subcommand(1);
   app_->footer("unpack COMMAND --help shows the options of a command and an example.");
 }
@@ -131,6 +139,7 @@ App::~App() = default;
 
 Command App::add(const std::string& name, const std::string& summary, const std::string& example) {
   CLI::App* command = app_->add_subcommand(name, summary);
+  command->group("Commands");
   command->footer("Example:\n  " + example);
   return Command(command, chosen_);
 }

@@ -90,6 +90,11 @@ void Outputs::add(Command& command, const std::string& name, const std::string& 
   command.option(name, "FILE|-", help + " (- for stdout)", list_.back()->file);
 }
 
+void Outputs::add_file(Command& command, const std::string& name, const std::string& help) {
+  list_.push_back(std::make_unique<Output>(Output{name, std::nullopt}));
+  command.option(name, "FILE", help, list_.back()->file);
+}
+
 const std::optional<std::string>* Outputs::find(const std::string& name) const {
   for (const auto& output : list_) {
     if (output->name == name) return &output->file;

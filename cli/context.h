@@ -34,7 +34,8 @@ void add_color(Command& command, Color& color);
 class Outputs {
  public:
   void add_json(Command& command);
-  void add(Command& command, const std::string& name, const std::string& help);
+  void add(Command& command, const std::string& name, const std::string& help);       // a file, or - for stdout
+  void add_file(Command& command, const std::string& name, const std::string& help);  // a file alone, where the suffix decides
 
   const std::optional<std::string>* find(const std::string& name) const;
   bool any() const;

@@ -14,9 +14,11 @@ std::vector<std::string> supported_families() {
 
 std::vector<TokenId> prompt_prefix(const ModelConfig& config, const Tokenizer& tokenizer) {
   std::vector<TokenId> prefix = tokenizer.prefix();
-  if (!prefix.empty() || !config.prepend_bos) return prefix;
-  std::optional<TokenId> bos = tokenizer.id_of("<|endoftext|>");
-  if (!bos) bos = config.bos_token;
+  // GPT-2's and GPT-NeoX's files add nothing; a Llama file without a template leaves BOS to the config.
+  const bool expects_bos = config.prepend_bos || config.family == "llama" || config.family == "mistral";
+  if (!prefix.empty() || !expects_bos) return prefix;
+  std::optional<TokenId> bos = config.bos_token;
+  if (!bos || static_cast<std::size_t>(*bos) >= tokenizer.size()) bos = tokenizer.id_of("<|endoftext|>");
   if (bos) prefix.push_back(*bos);
   return prefix;
 }

@@ -78,19 +78,7 @@ const Tokenizer& Model::tokenizer() const {
 
 std::vector<TokenId> Model::encode_prompt(std::string_view text, bool without_bos) const {
   std::vector<TokenId> ids;
-  if (!without_bos) {
-    ids = tokenizer().prefix();
-    // GPT-2's and GPT-NeoX's files add nothing; a Llama file without a template leaves BOS to the config.
-    const bool expects_bos = config().prepend_bos || config().family == "llama" || config().family == "mistral";
-    if (ids.empty() && expects_bos) {
-      const std::optional<TokenId> end_of_text = tokenizer().id_of("<|endoftext|>");
-      if (config().bos_token && static_cast<std::size_t>(*config().bos_token) < tokenizer().size()) {
-        ids.push_back(*config().bos_token);
-      } else if (end_of_text) {
-        ids.push_back(*end_of_text);
-      }
-    }
-  }
+  if (!without_bos) ids = prompt_prefix(config(), tokenizer());
   const std::vector<TokenId> body = tokenizer().encode(text);
   ids.insert(ids.end(), body.begin(), body.end());
   if (ids.empty()) throw InputError("the prompt is empty");
