@@ -104,7 +104,7 @@ std::string read_text_file(const fs::path& path) {
 }
 
 std::string explain_no_config(const fs::path& folder) {
-  const std::string other = other_format(folder);
+  std::string other = other_format(folder);
   if (!other.empty()) return other;
   return fmt::format("{}: no config.json in this folder; a model folder holds config.json, *.safetensors and tokenizer.json", folder.string());
 }

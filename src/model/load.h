@@ -28,7 +28,8 @@ struct TensorSet {
   std::shared_ptr<const void> owner;
 };
 TensorSet random_tensors(std::string_view config_json, std::uint64_t seed, DType dtype = DType::f32);
-// config.json texts of well-known shapes for benchmarks: "gpt2-small", "gpt2-medium", "pythia-160m", "pythia-1.4b", "pythia-6.9b", "llama-3.2-1b", "llama-3.1-8b", "qwen3-0.6b".
+// config.json texts of well-known shapes for benchmarks: "gpt2-small", "gpt2-medium", "pythia-160m", "pythia-1.4b", "pythia-6.9b", "llama-3.2-1b",
+// "llama-3.1-8b", "qwen3-0.6b".
 std::string known_shape(std::string_view name);
 std::vector<std::string> known_shapes();
 

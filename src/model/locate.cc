@@ -135,7 +135,7 @@ fs::path find_in_cache(const std::string& name) {
   for (const fs::path& cache : cache_folders()) {
     const fs::path repository = cache / ("models--" + replace_all(repository_name, "/", "--"));
     if (!is_folder(repository)) continue;
-    const fs::path snapshot = snapshot_of(repository, revision);
+    fs::path snapshot = snapshot_of(repository, revision);
     if (snapshot.empty()) {
       std::vector<std::string> there = refs_of(repository);
       for (const fs::path& path : subfolders(repository / "snapshots")) there.push_back(path.filename().string());
@@ -172,7 +172,7 @@ std::vector<FoundModel> cached_models() {
       if (revisions.empty()) revisions = {"main"};
       for (const std::string& revision : revisions) {
         const fs::path snapshot = snapshot_of(repository, revision);
-        const std::string full = revision == "main" ? name : name + "@" + revision;
+        const std::string full = revision == "main" ? name : fmt::format("{}@{}", name, revision);
         if (!snapshot.empty() && has_config(snapshot) && seen.insert(full).second) found.push_back({full, snapshot, "cache", "", ""});
       }
     }
@@ -202,7 +202,7 @@ fs::path locate_model(const std::string& name) {
   std::error_code error;
   if (fs::is_regular_file(name, error)) throw InputError(fmt::format("{}: is a file; give the folder that holds config.json and *.safetensors", name));
 
-  if (const fs::path cached = find_in_cache(name); !cached.empty()) return cached;
+  if (fs::path cached = find_in_cache(name); !cached.empty()) return cached;
   const std::vector<fs::path> bundles = bundle_folders();
   if (is_plain_name(name)) {
     for (const fs::path& folder : bundles) {
@@ -215,6 +215,7 @@ fs::path locate_model(const std::string& name) {
   for (const FoundModel& model : bundled_models()) bundled.push_back(model.name);
   const auto list = [](const std::vector<fs::path>& paths) {
     std::vector<std::string> texts;
+    texts.reserve(paths.size());
     for (const fs::path& path : paths) texts.push_back(path.string());
     return joined(texts);
   };

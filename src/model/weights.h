@@ -51,28 +51,28 @@ struct NormWeights {
 
 struct LayerWeights {
   NormWeights attn_norm, mlp_norm;
-  WeightView w_q;                  // [D, H*E]
-  WeightView w_k, w_v;             // [D, G*E]
-  WeightView b_q, b_k, b_v;        // [1, ...] or empty
-  WeightView w_o;                  // [H*E, D]
-  WeightView b_o;                  // [1, D] or empty
-  WeightView q_norm, k_norm;       // [1, E] or empty (Qwen3)
-  WeightView w_in;                 // [D, N]: the only one of a plain MLP, the gate of a gated one
-  WeightView w_up;                 // [D, N], gated only
-  WeightView b_in, b_up;           // [1, N] or empty
-  WeightView w_out;                // [N, D]
-  WeightView b_out;                // [1, D] or empty
+  WeightView w_q;             // [D, H*E]
+  WeightView w_k, w_v;        // [D, G*E]
+  WeightView b_q, b_k, b_v;   // [1, ...] or empty
+  WeightView w_o;             // [H*E, D]
+  WeightView b_o;             // [1, D] or empty
+  WeightView q_norm, k_norm;  // [1, E] or empty (Qwen3)
+  WeightView w_in;            // [D, N]: the only one of a plain MLP, the gate of a gated one
+  WeightView w_up;            // [D, N], gated only
+  WeightView b_in, b_up;      // [1, N] or empty
+  WeightView w_out;           // [N, D]
+  WeightView b_out;           // [1, D] or empty
 };
 
 struct ModelWeights {
   ModelConfig config;
-  WeightView embed;       // [V, D], a row a token
-  WeightView pos;         // [n_ctx, D] or empty
+  WeightView embed;  // [V, D], a row a token
+  WeightView pos;    // [n_ctx, D] or empty
   NormWeights final_norm;
-  WeightView unembed;     // [V, D], a row a token (logits = x unembed^T)
+  WeightView unembed;  // [V, D], a row a token (logits = x unembed^T)
   std::vector<LayerWeights> layers;
-  std::string fingerprint;               // fast hash of headers and samples of every tensor
-  std::shared_ptr<const void> storage;   // keeps the bytes alive
+  std::string fingerprint;              // fast hash of headers and samples of every tensor
+  std::shared_ptr<const void> storage;  // keeps the bytes alive
   // Tells the source that the pages behind a view were copied elsewhere and may be dropped (files only).
   void (*release)(const void* storage, const std::byte* data, std::size_t bytes) = nullptr;
 
