@@ -24,6 +24,11 @@ std::string signed_number(double value) { return std::isfinite(value) ? value ==
 
 std::string short_number(double value) { return std::isfinite(value) ? fmt::format("{:.3g}", value) : "n/a"; }
 
+std::string probability_text(double probability) {
+  if (!std::isfinite(probability)) return "n/a";
+  return probability > 0 && probability < 0.0005 ? "<0.1%" : fmt::format("{:.1f}%", 100 * probability);
+}
+
 double sum_of(const std::vector<double>& values) {
   double sum = 0;
   for (const double v : values) {
@@ -66,11 +71,11 @@ std::vector<ComponentCredit> ranked_components(const TraceResult& result) {
 std::string headline(const TraceResult& result, bool unicode) {
   const TextStyle style{unicode};
   const TargetInfo& target = result.target;
-  std::string text = fmt::format("target {} at position {}", quoted_token(target.text, style), target.position);
+  std::string text = fmt::format("target {} at position {}", exact_token(target.text, style), target.position);
   if (target.raw) {
     text += ", raw logit";
   } else if (target.versus_text) {
-    text += " versus " + quoted_token(*target.versus_text, style);
+    text += " versus " + exact_token(*target.versus_text, style);
   } else {
     text += " versus the vocabulary mean";
   }
@@ -79,7 +84,7 @@ std::string headline(const TraceResult& result, bool unicode) {
   } else {
     text += fmt::format(": logit {}", signed_number(target.logit));
   }
-  text += fmt::format(", probability {:.1f}%", 100 * target.probability);
+  text += ", probability " + probability_text(target.probability);
   return text;
 }
 

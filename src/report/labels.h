@@ -17,6 +17,8 @@ std::string signed_percent(double percent);  // "+14.5%", "-0.3%"
 std::string signed_number(double value);     // three significant digits, always with its sign
 std::string short_number(double value);      // three significant digits
 
+std::string probability_text(double probability);  // "61.2%", "<0.1%"
+
 double sum_of(const std::vector<double>& values);
 double largest_magnitude(const std::vector<double>& values);
 // Spec 8.2: the raw sum is negative or positive credit is under a tenth of the absolute total.

@@ -90,7 +90,7 @@ Extent draw_predictions(SvgCanvas& canvas, const TraceResult& r, double x, doubl
   std::vector<std::string> labels;
   for (const Prediction& p : r.predictions) {
     largest = std::max(largest, p.probability);
-    labels.push_back(clip(token_label(p.text, {true}), 16, true));
+    labels.push_back(clip(exact_token(p.text, {true}), 18, true));
     names = std::max(names, text_width(labels.back(), 11));
   }
   const double bars = std::max(40.0, width - names - 60);
@@ -101,7 +101,7 @@ Extent draw_predictions(SvgCanvas& canvas, const TraceResult& r, double x, doubl
     const double length = largest > 0 ? bars * p.probability / largest : 0;
     canvas.text(x + names, at + 12, labels[i], target ? "e b" : "e");
     canvas.rect(x + names + 8, at + 2, length, 13, target ? "P" : "softfill", target ? "" : " fill-opacity=\"0.45\"", 2);
-    canvas.text(x + names + 14 + length, at + 12, fmt::format("{:.1f}%", 100 * p.probability), "small soft");
+    canvas.text(x + names + 14 + length, at + 12, probability_text(p.probability), "small soft");
     at += 20;
   }
   return {width, at - y};

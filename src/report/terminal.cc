@@ -125,9 +125,9 @@ void print_predictions(Terminal& terminal, const std::vector<Prediction>& predic
   for (const Prediction& p : predictions) {
     const bool target = std::find(marked.begin(), marked.end(), p.id) != marked.end();
     const std::string filled = terminal.bar(best > 0 ? p.probability / best : 0, cells);
-    terminal.line(fmt::format("  {:>5.1f}%  {}{}  {}{}", 100 * p.probability, terminal.paint(filled, target ? Ink::positive : Ink::dim),
+    terminal.line(fmt::format("  {:>6}  {}{}  {}{}", probability_text(p.probability), terminal.paint(filled, target ? Ink::positive : Ink::dim),
                               std::string(static_cast<std::size_t>(cells - display_width(filled)), ' '),
-                              terminal.paint(clip(quoted_token(p.text, terminal.text_style()), room, terminal.unicode()), target ? Ink::bold : Ink::plain),
+                              terminal.paint(clip(exact_token(p.text, terminal.text_style()), room, terminal.unicode()), target ? Ink::bold : Ink::plain),
                               target ? terminal.paint(terminal.unicode() ? "  ◂ target" : "  < target", Ink::positive) : ""));
   }
 }

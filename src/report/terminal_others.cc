@@ -42,8 +42,8 @@ void print_lens(Terminal& t, const PredictResult& r) {
     std::vector<std::string> parts;
     for (const Prediction& p : r.lens[l]) {
       if (parts.size() == 5) break;
-      const std::string label = clip(quoted_token(p.text, t.text_style()), 16, t.unicode());
-      parts.push_back(fmt::format("{}{} {:.1f}%", parts.empty() ? "" : "  ", label, 100 * p.probability));
+      const std::string label = clip(exact_token(p.text, t.text_style()), 16, t.unicode());
+      parts.push_back(fmt::format("{}{} {}", parts.empty() ? "" : "  ", label, probability_text(p.probability)));
     }
     t.pieces(parts, 12, "  " + t.paint(pad_right(l == 0 ? "emb" : fmt::format("layer {}", l - 1), 8), Ink::bold) + "  ");
   }
@@ -141,7 +141,7 @@ std::string to_terminal(const AttributeResult& r, const TerminalStyle& style) {
   print_matrix(t, r);
   t.heading("Strongest tokens for each");
   for (const AttributeRow& row : r.rows) {
-    t.wrapped(fmt::format("{} at position {}, probability {:.1f}%", quoted_token(row.text, t.text_style()), row.position + 1, 100 * row.probability), 2,
+    t.wrapped(fmt::format("{} at position {}, probability {}", exact_token(row.text, t.text_style()), row.position + 1, probability_text(row.probability)), 2,
               Ink::bold);
     std::vector<std::size_t> order(row.token_credit.size());
     for (std::size_t s = 0; s < order.size(); ++s) order[s] = s;

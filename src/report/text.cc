@@ -89,6 +89,8 @@ std::string token_label(std::string_view text, const TextStyle& style) {
 
 std::string quoted_token(std::string_view text, const TextStyle& style) { return '"' + token_label(text, style) + '"'; }
 
+std::string exact_token(std::string_view text, const TextStyle& style) { return '"' + visible(text, style) + '"'; }
+
 int display_width(std::string_view text) {
   int width = 0;
   for_each_character(text, [&](char32_t c) { width += character_width(c); });

@@ -14,7 +14,8 @@ struct TextStyle {
 std::string visible(std::string_view text, const TextStyle& style);
 // For a token strip: the leading space dropped (words are apart anyway), a token of nothing but blanks shown as such.
 std::string token_label(std::string_view text, const TextStyle& style);
-std::string quoted_token(std::string_view text, const TextStyle& style);  // "John"
+std::string quoted_token(std::string_view text, const TextStyle& style);  // "John", the leading blank dropped
+std::string exact_token(std::string_view text, const TextStyle& style);   // " John", as it must be typed
 
 int display_width(std::string_view text);                          // terminal cells
 std::string clip(std::string_view text, int width, bool unicode);  // at most `width` cells, an ellipsis where cut
