@@ -1,0 +1,13 @@
+// The parts of the module, each in its own file.
+#pragma once
+
+#include <pybind11/pybind11.h>
+
+namespace unpack::python {
+
+void bind_options(pybind11::module_& module);
+void bind_results(pybind11::module_& module);
+void bind_model(pybind11::module_& module);
+void bind_prepared(pybind11::module_& module);
+
+}  // namespace unpack::python

@@ -1,0 +1,96 @@
+// Results keep their C++ form; Python reads arrays in place and everything else through the same JSON as the command line writes.
+#include <pybind11/pybind11.h>
+#include <pybind11/stl.h>
+
+#include "arrays.h"
+#include "bind.h"
+#include "unpack/groups.h"
+#include "unpack/intervene.h"
+#include "unpack/report.h"
+
+namespace py = pybind11;
+
+namespace unpack::python {
+namespace {
+
+using Release = py::call_guard<py::gil_scoped_release>;
+
+template <class Result>
+std::string json(const Result& result) {
+  return to_json(result);
+}
+
+template <class Result>
+std::string terminal(const Result& result, bool color, int width, bool unicode) {
+  return to_terminal(result, {color, width, unicode});
+}
+
+template <class Result>
+std::string svg(const Result& result) {
+  return to_svg(result);
+}
+
+template <class Result>
+std::string html(const Result& result) {
+  return to_html(result);
+}
+
+std::string graph(const TraceResult& result, const std::string& format) {
+  if (format == "graphml") return to_graph(result, GraphFormat::graphml);
+  if (format == "dot") return to_graph(result, GraphFormat::dot);
+  if (format == "json") return to_graph(result, GraphFormat::json);
+  throw UsageError("format must be one of 'graphml', 'dot', 'json', not '" + format + "'");
+}
+
+py::dict incoming(const TraceResult& result) {
+  py::dict out;
+  for (const auto& [branch, rows] : result.incoming) out[to_string(branch)] = stack(rows, result.tokens.size());
+  return out;
+}
+
+py::array neuron_shares(const TraceResult& result) {
+  CachedArray shares;
+  shares.shape = {static_cast<std::int64_t>(result.neuron_entries.size())};
+  shares.values.resize(result.neuron_entries.size());
+  for (const NeuronEntry& entry : result.neuron_entries) shares.values.at(static_cast<std::size_t>(entry.neuron)) = entry.credit;
+  return take(std::move(shares));
+}
+
+}  // namespace
+
+void bind_results(py::module_& module) {
+  const auto color = py::arg("color");
+  const auto width = py::arg("width");
+  const auto unicode = py::arg("unicode");
+  py::class_<TraceResult>(module, "TraceResult")
+      .def("json", &json<TraceResult>, Release())
+      .def("terminal", &terminal<TraceResult>, color, width, unicode, Release())
+      .def("svg", &svg<TraceResult>, Release())
+      .def("html", &html<TraceResult>, Release())
+      .def("tikz", &to_tikz, Release())
+      .def("graph", &graph, py::arg("format"), Release())
+      .def("words", [](const TraceResult& r) { return to_json(merge_words(r.tokens, r.token_credit)); }, Release())
+      .def_property_readonly("writers", [](const TraceResult& r) { return r.writers; })
+      .def_property_readonly("token_credit", [](const py::object& self) { return view(self.cast<const TraceResult&>().token_credit, self); })
+      .def_property_readonly("token_percent", [](const py::object& self) { return view(self.cast<const TraceResult&>().token_percent, self); })
+      .def_property_readonly("importance", [](const py::object& self) { return view(self.cast<const TraceResult&>().importance, self); })
+      .def_property_readonly("entries", [](const py::object& self) { return view(self.cast<const TraceResult&>().entries, self); })
+      .def_property_readonly("neuron_shares", &neuron_shares)
+      .def_property_readonly("node_credit", [](const TraceResult& r) { return stack(r.node_credit, r.tokens.size()); })
+      .def_property_readonly("incoming", &incoming);
+  py::class_<PredictResult>(module, "PredictResult")
+      .def("json", &json<PredictResult>, Release())
+      .def("terminal", &terminal<PredictResult>, color, width, unicode, Release());
+  py::class_<InteractionResult>(module, "InteractionResult")
+      .def("json", &json<InteractionResult>, Release())
+      .def("terminal", &terminal<InteractionResult>, color, width, unicode, Release())
+      .def("svg", &svg<InteractionResult>, Release());
+  py::class_<AttributeResult>(module, "AttributeResult")
+      .def("json", &json<AttributeResult>, Release())
+      .def("terminal", &terminal<AttributeResult>, color, width, unicode, Release())
+      .def("svg", &svg<AttributeResult>, Release())
+      .def("html", &html<AttributeResult>, Release());
+  py::class_<InterventionResult>(module, "InterventionResult").def("json", &json<InterventionResult>, Release());
+}
+
+}  // namespace unpack::python
