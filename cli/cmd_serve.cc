@@ -53,10 +53,8 @@ void add_serve(App& app, Context& context) {
   args->model.add(command);
   command.option("--host", "ADDRESS", fmt::format("Listen on (default {}: this machine only)", options.host), options.host);
   command.option("--port", "N", fmt::format("Port (default {}; 0: any free one)", options.port), options.port);
-  command.option("--also", "M", "One more model to offer, besides the bundled and cached ones; may be repeated",
-                 Command::Setter([args](const std::string& text) { args->more_models.push_back(text); }));
-  command.option("--allow-host", "NAME", "A name that browsers may reach the server by; may be repeated",
-                 Command::Setter([args](const std::string& text) { args->options.allowed_hosts.push_back(text); }));
+  command.repeated("--also", "M", "One more model to offer, besides the bundled and cached ones", args->more_models);
+  command.repeated("--allow-host", "NAME", "A name that browsers may reach the server by", options.allowed_hosts);
   command.option("--max-tokens", "N", fmt::format("Longest prompt (default {})", options.max_tokens), options.max_tokens);
   command.option("--max-waiting", "N", fmt::format("Requests that may wait for a model (default {})", options.max_waiting), options.max_waiting);
   command.option("--time-limit", "SECONDS", fmt::format("Of a request (default {})", args->time_limit), args->time_limit);

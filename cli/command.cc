@@ -104,6 +104,10 @@ Option Command::option(const std::string& name, const std::string& type, const s
   return Option(app_->add_option(name, call(std::move(set)), help)->type_name(type));
 }
 
+Option Command::repeated(const std::string& name, const std::string& type, const std::string& help, std::vector<std::string>& values) {
+  return Option(app_->add_option(name, values, help + "; may be repeated")->type_name(type)->allow_extra_args(false));
+}
+
 Option Command::flag(const std::string& name, const std::string& help, bool& value) { return Option(app_->add_flag(name, value, help)); }
 
 Option Command::word(const std::string& name, const std::string& help, std::string& value, const std::vector<std::string>& words) {

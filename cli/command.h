@@ -66,6 +66,7 @@ class Command {
   Option positional(const std::string& name, const std::string& help, Setter set);
   Option list(const std::string& name, const std::string& help, std::vector<std::string>& values);  // any number of positionals
   Option option(const std::string& name, const std::string& type, const std::string& help, Setter set);
+  Option repeated(const std::string& name, const std::string& type, const std::string& help, std::vector<std::string>& values);
   Option flag(const std::string& name, const std::string& help, bool& value);
 
   template <class T>
