@@ -1,0 +1,266 @@
+// Credit by the definition: Stage 1 and Stage 2 at every node, one node after the other from the top, without folding, tables or blocks.
+#pragma once
+
+#include <algorithm>
+#include <array>
+#include <functional>
+#include <limits>
+#include <map>
+#include <tuple>
+#include <vector>
+
+#include "unit/naive/forward.h"
+#include "unpack/options.h"
+
+namespace unpack::naive {
+
+struct Sub {
+  Branch branch = Branch::none;
+  int writer = 0;
+  int position = 0;
+  double share = 0;  // of the entry's credit, the branch's weight inside
+};
+
+struct Entry {
+  double share = 0;  // of the node's credit
+  std::vector<Sub> subs;
+};
+
+struct Edge {
+  Branch branch = Branch::none;
+  int writer = 0;
+  int position = 0;
+  double factor = 0;
+};
+
+class Recursion {
+ public:
+  Recursion(const Forward& forward, const Options& options, Vec direction = {}) : f_(forward), c_(forward.c), o_(options), direction_(std::move(direction)) {}
+
+  // d_t of section 7.
+  static Vec target_direction(const Forward& f, int position, const std::vector<TokenId>& target, const std::optional<std::vector<TokenId>>& versus, bool raw) {
+    const auto mean = [&](const std::vector<TokenId>& ids) {
+      Vec sum(f.c.d_model, 0.0);
+      for (const TokenId id : ids) sum = plus(sum, f.unembed[id]);
+      for (double& x : sum) x /= static_cast<double>(ids.size());
+      return sum;
+    };
+    std::vector<TokenId> all;
+    for (int id = 0; id < f.c.vocab_size; ++id) all.push_back(id);
+    Vec d = mean(target);
+    const Vec other = raw ? Vec(f.c.d_model, 0.0) : mean(versus ? *versus : all);
+    for (int i = 0; i < f.c.d_model; ++i) d[i] = (d[i] - other[i]) * f.final_w[i] / f.deviation(f.x_final[position]);
+    return d;
+  }
+
+  // What a node's credit is shared into. Only per-neuron MLPs have entries of their own in Stage 2; the other rules share the node's whole credit.
+  std::vector<Entry> entries(const Node& node, bool direct) {
+    const Writer& w = f_.writers[node.writer];
+    return w.kind == WriterKind::head ? head_entries(w.layer, w.head, node.position, direct) : mlp_entries(w.layer, node.position, direct);
+  }
+
+  // Stage 1 shares of credit 1: over sources, or over neurons.
+  Vec stage1(const Node& node, bool direct) {
+    const Writer& w = f_.writers[node.writer];
+    return w.kind == WriterKind::head ? source_shares(w.layer, w.head, node.position, direct) : neuron_shares(w.layer, node.position, direct);
+  }
+
+  // Neurons summed inside an MLP hop, sources inside a Q hop.
+  const std::vector<Edge>& edges(const Node& node, bool direct) {
+    auto [slot, fresh] = edges_.try_emplace({node.writer, node.position, direct});
+    if (fresh) {
+      std::map<std::tuple<Branch, int, int>, double> sum;
+      for (const Entry& entry : entries(node, direct)) {
+        for (const Sub& sub : entry.subs) sum[{sub.branch, sub.writer, sub.position}] += entry.share * sub.share;
+      }
+      for (const auto& [key, factor] : sum) {
+        if (factor != 0) slot->second.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), factor});
+      }
+    }
+    return slot->second;
+  }
+
+  // Credit of all nodes, [writer][s], direct and indirect together. `first` is direct credit at `position`; `indirect_root` gets 1 of the other kind.
+  Mat sweep(int position, const Vec& first, const std::optional<Node>& indirect_root = {}) {
+    Mat indirect(f_.writers.count(), Vec(f_.S, 0.0));
+    if (indirect_root) indirect[indirect_root->writer][indirect_root->position] = 1;
+    const auto pass = [&](const Node& node, double credit, bool direct) {
+      if (credit == 0) return;
+      for (const Edge& e : edges(node, direct)) indirect[e.writer][e.position] += credit * e.factor;
+    };
+    for (int w = f_.writers.count() - 1; w >= f_.writers.terminals(); --w) {
+      for (int s = 0; s < f_.S; ++s) pass({w, s}, indirect[w][s], false);
+      pass({w, position}, first[w], true);
+    }
+    for (int w = 0; w < f_.writers.count(); ++w) indirect[w][position] += first[w];
+    return indirect;
+  }
+
+  Vec importance(int position) const {
+    Vec first;
+    for (int w = 0; w < f_.writers.count(); ++w) first.push_back(dot(f_.center(f_.vectors[w][position]), direction_));
+    return first;
+  }
+
+  // Sum over the node's indirect edges of |factor| times what lies below.
+  double mass(const Node& node) {
+    if (f_.writers[node.writer].terminal()) return 1;
+    const auto known = mass_.find({node.writer, node.position});
+    if (known != mass_.end()) return known->second;
+    double sum = 0;
+    for (const Edge& e : std::vector<Edge>(edges(node, false))) sum += std::fabs(e.factor) * mass({e.writer, e.position});
+    return mass_[{node.writer, node.position}] = sum;
+  }
+
+  // The smallest |sum| against its absolute sum that any denominator met: near 0 rounding decides signs, and without a floor it blows up shares.
+  double conditioning() const { return conditioning_; }
+
+ private:
+  Vec shares(Vec r) {
+    double sum = 0, abs = 0;
+    for (const double x : r) sum += x, abs += std::fabs(x);
+    const double size = std::max(std::fabs(sum), o_.beta * abs);
+    if (abs > 0) conditioning_ = std::min(conditioning_, std::fabs(sum) / abs);
+    for (double& x : r) x = size == 0 ? 0 : x / (sum < 0 ? -size : size);
+    return r;
+  }
+
+  Vec source_shares(int l, int h, int q, bool direct) {
+    const Layer& t = f_.layers[l];
+    if (!direct && o_.dispatch == Dispatch::gate) return t.alpha[h][q];
+    Vec r;
+    for (int s = 0; s <= q; ++s) r.push_back(t.alpha[h][q][s] * dot(f_.center(t.u[h][s]), direct ? direction_ : t.o_attn[q]));
+    return shares(r);
+  }
+
+  Vec neuron_terms(int l, int q, bool direct) const {
+    const Layer& t = f_.layers[l];
+    if (!direct && o_.dispatch == Dispatch::gate) return t.act[q];
+    Vec r;
+    for (int n = 0; n < c_.d_mlp; ++n) r.push_back(t.act[q][n] * dot(f_.center(t.w_out[n]), direct ? direction_ : t.o_mlp[q]));
+    return r;
+  }
+
+  Vec neuron_shares(int l, int q, bool direct) { return shares(neuron_terms(l, q, direct)); }
+
+  // [writer][s <= q] key or query scores of one head and query, centred over s where asked.
+  Mat scores(int l, int h, int q, bool keys) const {
+    const Layer& t = f_.layers[l];
+    const int g = f_.group(h);
+    Mat out;
+    for (int j = 0; j < f_.writers.visible_to_attention(l); ++j) {
+      Vec row;
+      for (int s = 0; s <= q; ++s) {
+        const int at = keys ? s : q;
+        Vec x = part(times(f_.read(f_.vectors[j][at], t.dev1[at], t.norm1_w), keys ? t.w_k : t.w_q), (keys ? g : h) * c_.d_head, c_.d_head);
+        const Vec& norm = keys ? t.k_norm : t.q_norm;
+        for (int e = 0; e < c_.d_head && !norm.empty(); ++e) x[e] *= norm[e] / (keys ? t.k_dev[g][s] : t.q_dev[h][q]);
+        x = f_.rotated(x, at);
+        row.push_back(dot(x, keys ? t.q[h][q] : t.k[g][s]) / std::sqrt(static_cast<double>(c_.d_head)));
+      }
+      if (o_.scores == Scores::centered) {
+        double mean = 0;
+        for (const double x : row) mean += x / static_cast<double>(row.size());
+        for (double& x : row) x -= mean;
+      }
+      out.push_back(row);
+    }
+    return out;
+  }
+
+  std::vector<Entry> head_entries(int l, int h, int q, bool direct) {
+    const Layer& t = f_.layers[l];
+    const int visible = f_.writers.visible_to_attention(l);
+    const int g = f_.group(h);
+    const Vec share = source_shares(l, h, q, direct);
+    const Mat sk = scores(l, h, q, true), sq = scores(l, h, q, false);
+    std::vector<Entry> out;
+    for (int s = 0; s <= q; ++s) {
+      Vec k, query, v;
+      for (int j = 0; j < visible; ++j) {
+        k.push_back(sk[j][s]);
+        query.push_back(sq[j][s]);
+        v.push_back(dot(part(times(f_.read(f_.vectors[j][s], t.dev1[s], t.norm1_w), t.w_v), g * c_.d_head, c_.d_head), t.v[g][s]));
+      }
+      Entry entry{share[s], {}};
+      const auto add = [&](Branch branch, double weight, int position, const Vec& r) {
+        if (weight == 0) return;
+        const Vec part_of = shares(r);
+        for (int j = 0; j < visible; ++j) entry.subs.push_back({branch, j, position, weight * part_of[j]});
+      };
+      add(Branch::K, o_.weights[0], s, k);
+      add(Branch::Q, o_.weights[1], q, query);
+      add(Branch::V, o_.weights[2], s, v);
+      out.push_back(entry);
+    }
+    return out;
+  }
+
+  std::vector<Entry> mlp_entries(int l, int q, bool direct) {
+    const Layer& t = f_.layers[l];
+    const int visible = f_.writers.visible_to_mlp(l);
+    const int N = c_.d_mlp;
+    struct Side {
+      Branch branch;
+      double weight;
+      Mat scores;  // [writer][n]
+      const Mat* w;
+      Vec pre;
+    };
+    std::vector<Side> sides;
+    const auto side = [&](Branch branch, double weight, const Mat& w, const Vec& pre) {
+      Side made{branch, weight, {}, &w, pre};
+      for (int j = 0; j < visible; ++j) made.scores.push_back(times(f_.read(f_.vectors[j][q], t.dev2[q], t.norm2_w), w));
+      if (weight != 0) sides.push_back(made);
+    };
+    if (c_.gated()) {
+      side(Branch::G, o_.mlp_weights[0], t.w_in, t.pre[q]);
+      side(Branch::U, o_.mlp_weights[1], t.w_up, t.up[q]);
+    } else {
+      side(Branch::mlp, 1.0, t.w_in, t.pre[q]);
+    }
+    std::vector<Entry> out;
+    const auto add = [&](Entry& entry, const Side& from, const Vec& r) {
+      const Vec part_of = shares(r);
+      for (int j = 0; j < visible; ++j) entry.subs.push_back({from.branch, j, q, from.weight * part_of[j]});
+    };
+    if (o_.mlp == MlpRule::per_neuron) {
+      const Vec share = neuron_shares(l, q, direct);
+      for (int n = 0; n < N; ++n) {
+        Entry entry{share[n], {}};
+        for (const Side& from : sides) {
+          Vec r;
+          for (int j = 0; j < visible; ++j) r.push_back(from.scores[j][n]);
+          add(entry, from, r);
+        }
+        out.push_back(entry);
+      }
+      return out;
+    }
+    Entry whole{1.0, {}};
+    const Vec term = neuron_terms(l, q, direct);
+    for (const Side& from : sides) {
+      Vec r;
+      Vec e(c_.d_model, 0.0);
+      for (int n = 0; n < N; ++n) {
+        const double pre = std::fabs(from.pre[n]) < 1e-10 ? 1e-10 : from.pre[n];
+        for (int d = 0; d < c_.d_model; ++d) e[d] += (*from.w)[d][n] * term[n] / pre;
+      }
+      for (int j = 0; j < visible; ++j) {
+        r.push_back(o_.mlp == MlpRule::l2 ? std::sqrt(dot(from.scores[j], from.scores[j])) : dot(f_.read(f_.vectors[j][q], t.dev2[q], t.norm2_w), e));
+      }
+      add(whole, from, r);
+    }
+    return {whole};
+  }
+
+  const Forward& f_;
+  const ModelConfig& c_;
+  Options o_;
+  Vec direction_;
+  std::map<std::tuple<int, int, bool>, std::vector<Edge>> edges_;
+  std::map<std::pair<int, int>, double> mass_;
+  double conditioning_ = std::numeric_limits<double>::infinity();
+};
+
+}  // namespace unpack::naive
