@@ -1,8 +1,10 @@
 """Checks of what a caller passes in: every complaint names the argument."""
 from __future__ import annotations
 
+import importlib
 import operator
-from typing import Any, Callable, List, Optional, Sequence, Union
+import sys
+from typing import Any, Callable, List, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
@@ -13,6 +15,7 @@ TokenSet = Union[str, int, Sequence[Union[str, int]], "np.ndarray[Any, Any]"]
 OnProgress = Callable[[str, float, float], None]
 Progress = Union[None, bool, OnProgress]
 
+T = TypeVar("T")
 _INT32 = 2**31
 
 
@@ -136,7 +139,7 @@ def layer(name: str, value: Any, count: int) -> int:
     return at % count
 
 
-def named(name: str, call: Callable[..., Any], *args: Any) -> Any:
+def named(name: str, call: Callable[..., T], *args: Any) -> T:
     """Calls into the engine; a complaint about this argument starts with its name."""
     try:
         return call(*args)
@@ -178,16 +181,12 @@ class _Bar:
         self._bar: Any = None
         self._what = ""
         try:
-            from tqdm.auto import tqdm
-
-            self._make: Any = tqdm
+            self._make: Any = importlib.import_module("tqdm.auto").tqdm
         except ImportError:
             self._make = None
 
     def __call__(self, what: str, done: float, total: float) -> None:
         if self._make is None:
-            import sys
-
             print(f"\r{what}: {done:.0f}" + (f" of {total:.0f}" if total else ""), end="", file=sys.stderr, flush=True)
             self._what = what
             return
@@ -201,8 +200,6 @@ class _Bar:
             self._bar.close()
             self._bar = None
         elif self._make is None and self._what:
-            import sys
-
             print(file=sys.stderr)
 
 

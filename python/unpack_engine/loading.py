@@ -1,0 +1,114 @@
+"""Where models come from: files, memory, or a seed."""
+from __future__ import annotations
+
+import json
+import os
+from typing import Any, List, Mapping, Tuple, Union
+
+import numpy as np
+
+from . import _arguments as check
+from . import _native
+from .model import Model
+
+_BUNDLED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models")  # where a wheel keeps them
+_DTYPES = ("float32", "float16", "bfloat16", "float64")
+_BUFFERS = (".attn.bias", ".attention.bias", "masked_bias", "inv_freq", "position_ids")  # what a state dict holds beside weights
+
+
+def _threads(threads: Any) -> int:
+    return 0 if threads is None else check.integer("threads", threads, 1, 4096)
+
+
+def _device(device: Any) -> str:
+    if check.text("device", device) not in ("auto", "cpu", "cuda", "reference"):
+        raise ValueError(f"device must be one of 'auto', 'cpu', 'cuda', 'reference', not {device!r}")
+    return str(device)
+
+
+def load(
+    name: Union[str, "os.PathLike[str]"] = "pocket-gpt2", *, device: str = "auto", threads: Union[int, None] = None, weight_products: bool = False
+) -> Model:
+    """A model by its folder, its name in the local Hugging Face cache, or the name of a bundled one. Nothing is downloaded.
+
+    device: 'auto', 'cpu', 'cuda', or 'reference' (double precision, slow). threads: default all cores. weight_products: keep products of
+    weights in memory, a one-time cost that makes every prompt cheaper.
+
+    >>> load("pocket-gpt2", threads=1)  # doctest: +ELLIPSIS
+    Model('pocket-gpt2', gpt2, layers=...)
+    >>> load("no-such-model")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    FileNotFoundError: ...no-such-model...
+    """
+    wanted = os.fspath(name)
+    if not isinstance(wanted, str):
+        raise TypeError(f"name must be a str or a path, not {type(name).__name__}")
+    device, count = _device(device), _threads(threads)
+    own = os.path.join(_BUNDLED, wanted)
+    if not os.path.isdir(wanted) and os.sep not in wanted and os.path.isdir(own):
+        wanted = own
+    try:
+        _native.locate(wanted)
+    except ValueError as error:
+        raise FileNotFoundError(f"name: {error}") from None
+    return Model(_native.Model.load(wanted, device, count, check.flag("weight_products", weight_products)))
+
+
+def random(
+    shape: Union[str, Mapping[str, Any]] = "gpt2-small", seed: int = 0, *, device: str = "auto", threads: Union[int, None] = None, dtype: str = "float32"
+) -> Model:
+    """A model of a well-known shape ('gpt2-small', ...) or of a config dictionary, with random weights: for tests and timing."""
+    wanted = shape if isinstance(shape, str) else _config(shape)
+    return Model(_native.Model.random(wanted, check.integer("seed", seed, 0, 2**64 - 1), _device(device), _threads(threads), check.text("dtype", dtype)))
+
+
+def from_state_dict(
+    config: Union[str, Mapping[str, Any], Any], tensors: Mapping[str, Any], *, device: str = "auto", threads: Union[int, None] = None
+) -> Model:
+    """A model from memory: its Hugging Face config (a dictionary, JSON, or an object with to_dict) and its state dict of numpy arrays or torch tensors.
+
+    For a live Hugging Face model `hf`: `from_state_dict(hf.config, hf.state_dict())`. Arrays that are contiguous, on the CPU and in float32,
+    float16 or bfloat16 are not copied in Python. Prompts are then given as ids: `m.prepare(tokenizer(text).input_ids)`.
+    """
+    if not isinstance(tensors, Mapping):
+        raise TypeError(f"tensors must be a dictionary of arrays, not {type(tensors).__name__}")
+    refs: List[Tuple[str, str, List[int], int]] = []
+    owners: List[Any] = []
+    for name, tensor in tensors.items():
+        if not isinstance(name, str):
+            raise TypeError(f"tensors: the key {name!r} is not a str")
+        if name.endswith(_BUFFERS) and not _is_float(tensor):
+            continue
+        owner, dtype, address = _pin(name, tensor)
+        owners.append(owner)
+        refs.append((name, dtype, [int(n) for n in owner.shape], address))
+    return Model(_native.Model.from_tensors(_config(config), refs, owners, _device(device), _threads(threads)))
+
+
+def _config(config: Any) -> str:
+    if isinstance(config, str):
+        return config
+    if hasattr(config, "to_dict"):
+        config = config.to_dict()
+    if not isinstance(config, Mapping):
+        raise TypeError(f"config must be a dictionary, JSON or an object with to_dict, not {type(config).__name__}")
+    return json.dumps(dict(config), default=str)
+
+
+def _is_float(tensor: Any) -> bool:
+    return str(getattr(tensor, "dtype", "")).replace("torch.", "") in _DTYPES
+
+
+def _pin(name: str, tensor: Any) -> Tuple[Any, str, int]:
+    """Something that owns the values in row-major order on the CPU, their dtype and where they lie."""
+    if hasattr(tensor, "data_ptr"):  # torch
+        held = tensor.detach().cpu().contiguous()
+        address = int(held.data_ptr())
+    else:
+        held = np.ascontiguousarray(tensor)
+        if held.dtype.byteorder == ">":
+            held = held.astype(held.dtype.newbyteorder("="))
+        address = int(held.ctypes.data)
+    if not _is_float(held):
+        raise TypeError(f"tensors[{name!r}] has dtype {held.dtype}: use one of {', '.join(_DTYPES)}")
+    return held, str(held.dtype).replace("torch.", ""), address

@@ -1,0 +1,456 @@
+"""A loaded model and a prepared prompt."""
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import _arguments as check
+from . import _native
+from ._arguments import Progress, Prompt, TokenSet
+from .results import Attribution, ClosureCheck, Interactions, Intervention, Predictions, Token, Trace
+
+Array = NDArray[np.float64]
+Weights3 = Sequence[float]
+Weights2 = Sequence[float]
+
+_THIRDS = (1 / 3, 1 / 3, 1 / 3)
+_HALVES = (0.5, 0.5)
+_ALL_PATHS = 10_000_000  # with a threshold alone every path above it is listed, as on the command line
+_MEMORY = 1 << 30
+
+
+class Generation(NamedTuple):
+    """New tokens: their ids, and their text where the model has a tokenizer."""
+
+    ids: List[int]
+    text: Optional[str]
+
+    def __str__(self) -> str:
+        return self.text if self.text is not None else " ".join(map(str, self.ids))
+
+
+class Model:
+    """A model ready to answer; made by `load`, `random` or `from_state_dict`.
+
+    >>> import unpack_engine as up
+    >>> m = up.load("pocket-gpt2")
+    >>> m.family, m.config["n_layers"] > 0, m.writers[:2]
+    ('gpt2', True, ['emb', 'pos'])
+    """
+
+    def __init__(self, native: _native.Model) -> None:
+        self._native = native
+
+    def __repr__(self) -> str:
+        c = self.config
+        return f"Model({c['name']!r}, {c['family']}, layers={c['n_layers']}, heads={c['n_heads']}, d_model={c['d_model']}, device={self.device!r})"
+
+    @property
+    def config(self) -> Dict[str, Any]:
+        """Shape and kind: n_layers, n_heads, d_model, norm, block, mlp, ..."""
+        return self._native.config
+
+    @property
+    def name(self) -> str:
+        """What it was loaded as."""
+        return str(self.config["name"])
+
+    @property
+    def family(self) -> str:
+        """gpt2, gpt_neox, llama, mistral, qwen2 or qwen3."""
+        return str(self.config["family"])
+
+    @property
+    def fingerprint(self) -> str:
+        """A fast hash of headers and samples of every tensor."""
+        return self._native.fingerprint
+
+    @property
+    def device(self) -> str:
+        """Where it computes."""
+        return self._native.device
+
+    @property
+    def threads(self) -> int:
+        """How many threads it computes with."""
+        return self._native.threads
+
+    @property
+    def writers(self) -> List[str]:
+        """The writers of the residual stream in canonical order."""
+        return self._native.writers
+
+    @property
+    def has_tokenizer(self) -> bool:
+        """Whether prompts may be texts."""
+        return self._native.has_tokenizer
+
+    def tokenize(self, text: str, *, bos: bool = False, special: bool = False) -> List[Token]:
+        """How a text splits. With `bos` as a prompt would; with `special`, special tokens in the text are recognised.
+
+        >>> import unpack_engine as up
+        >>> [t.text for t in up.load("pocket-gpt2").tokenize("Mary and John")]
+        ['Mary', ' and', ' John']
+        """
+        check.flag("bos", bos)
+        ids = self._native.encode(check.text("text", text), check.flag("special", special))
+        return self._tokens((self._native.prefix() if bos else []) + ids)
+
+    def encode(self, text: str, *, bos: bool = True) -> List[int]:
+        """The ids of a prompt, with the special tokens in front that this model expects unless bos=False."""
+        return self._native.encode_prompt(check.text("text", text), check.flag("bos", bos))
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids."""
+        return self._native.decode(check.token_ids("ids", ids))
+
+    def _tokens(self, ids: Sequence[int]) -> List[Token]:
+        return [Token(*token) for token in self._native.tokens(ids)]
+
+    def predict(
+        self, prompt: Prompt, *, top: int = 10, lens: bool = False, position: int = -1, bos: bool = True, progress: Progress = None
+    ) -> Predictions:
+        """The likeliest next tokens, and the log-probability of every token of the prompt.
+
+        >>> import unpack_engine as up
+        >>> r = up.load("pocket-gpt2").predict("Mary and John went to the store. John gave a drink to", top=3)
+        >>> r.predictions[0].text
+        ' Mary'
+        """
+        ids = check.prompt_ids(self._native, "prompt", prompt, bos)
+        top, at = check.integer("top", top, 1), check.position("position", position, len(ids))
+        with check.reporting(progress) as report:
+            return Predictions(self._native.predict(ids, top, check.flag("lens", lens), at, report))
+
+    def generate(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int = 50,
+        temperature: float = 0.0,
+        top_k: int = 0,
+        seed: int = 0,
+        bos: bool = True,
+        on_token: Optional[Callable[[int], Optional[bool]]] = None,
+    ) -> Generation:
+        """Continues a prompt; temperature 0 is greedy, top_k 0 samples from all. `on_token` sees every id and may return False to stop.
+
+        >>> import unpack_engine as up
+        >>> up.load("pocket-gpt2").generate("Mary and John went to the store. John gave a drink to", max_tokens=1).text
+        ' Mary'
+        """
+        ids = check.prompt_ids(self._native, "prompt", prompt, bos)
+        heat = check.real("temperature", temperature)
+        if not heat >= 0:
+            raise ValueError(f"temperature must be 0 or more, not {temperature!r}")
+        if on_token is not None and not callable(on_token):
+            raise TypeError(f"on_token must be a function of a token id, not {on_token!r}")
+        new = self._native.generate(
+            ids, check.integer("max_tokens", max_tokens, 0), heat, check.integer("top_k", top_k, 0), check.integer("seed", seed, 0, 2**64 - 1), on_token
+        )
+        if not self.has_tokenizer:
+            return Generation(new, None)
+        return Generation(new, self._native.decode(ids + new)[len(self._native.decode(ids)) :])
+
+    def prepare(self, prompt: Prompt, *, bos: bool = True, memory_budget: int = _MEMORY, progress: Progress = None) -> Prepared:
+        """The forward pass and the denominators; any number of targets and roots are then cheap."""
+        ids = check.prompt_ids(self._native, "prompt", prompt, bos)
+        with check.reporting(progress) as report:
+            return Prepared(self, self._native.prepare([ids], check.integer("memory_budget", memory_budget, 0, 2**63 - 1), report)[0])
+
+    def prepare_many(
+        self, prompts: Sequence[Prompt], *, bos: bool = True, memory_budget: int = _MEMORY, progress: Progress = None
+    ) -> List[Prepared]:
+        """The same for many prompts, sharing the weights; order is kept."""
+        if isinstance(prompts, str):
+            raise TypeError("prompts must be a list of prompts, not a str: use prepare for one prompt")
+        all_ids = [check.prompt_ids(self._native, f"prompts[{i}]", prompt, bos) for i, prompt in enumerate(prompts)]
+        with check.reporting(progress) as report:
+            made = self._native.prepare(all_ids, check.integer("memory_budget", memory_budget, 0, 2**63 - 1), report)
+        return [Prepared(self, one) for one in made]
+
+    def trace(self, prompt: Prompt, *, bos: bool = True, **question: Any) -> Trace:
+        """`prepare` and `Prepared.trace` in one go."""
+        return self.prepare(prompt, bos=bos, progress=question.get("progress")).trace(**question)
+
+    def attribute(
+        self,
+        prompt: Prompt,
+        continuation: Union[None, str, Sequence[int]] = None,
+        *,
+        generate: int = 10,
+        bos: bool = True,
+        beta: float = 0.8,
+        weights: Weights3 = _THIRDS,
+        mlp_weights: Weights2 = _HALVES,
+        dispatch: str = "aligned",
+        mlp: str = "per-neuron",
+        scores: str = "raw",
+        progress: Progress = None,
+    ) -> Attribution:
+        """Token credit of every token of a continuation; without one, of `generate` tokens of the model's own.
+
+        >>> import unpack_engine as up
+        >>> r = up.load("pocket-gpt2").attribute("Mary and John went to the store. John gave", " a drink to Mary")
+        >>> [row["text"] for row in r.rows]
+        [' a', ' drink', ' to', ' Mary']
+        """
+        options = check.options(beta, weights, mlp_weights, dispatch, mlp, scores)
+        ids = check.prompt_ids(self._native, "prompt", prompt, bos)
+        if continuation is None:
+            new = self._native.generate(ids, check.integer("generate", generate, 1), 0.0, 0, 0, None)
+        elif isinstance(continuation, str):
+            new = self._continuation(prompt, continuation, ids, bos)
+        else:
+            new = check.prompt_ids(self._native, "continuation", continuation)
+        if not new:
+            raise ValueError("continuation has no tokens")
+        with check.reporting(progress) as report:
+            return Attribution(self._native.attribute(ids, new, options, report))
+
+    def _continuation(self, prompt: Prompt, continuation: str, ids: List[int], bos: bool) -> List[int]:
+        """As it splits after the prompt; on its own where the prompt's last token would change."""
+        if isinstance(prompt, str):
+            whole = self._native.encode_prompt(prompt + continuation, bos)
+            if len(whole) > len(ids) and whole[: len(ids)] == ids:
+                return whole[len(ids) :]
+        return self._native.encode(continuation, False)
+
+    def intervene(
+        self,
+        prompt: Prompt,
+        *,
+        cut: Optional[str] = None,
+        channel: str = "attention",
+        edges: Union[str, Sequence[str]] = (),
+        patch_from: Optional[Prompt] = None,
+        zero: Sequence[int] = (),
+        target: Optional[TokenSet] = None,
+        versus: Optional[TokenSet] = None,
+        raw_logit: bool = False,
+        position: int = -1,
+        bos: bool = True,
+        progress: Progress = None,
+    ) -> Intervention:
+        """What the model would do otherwise.
+
+        cut: a component that the attention (or mlp) sublayers no longer see. edges: texts such as 'A5.H1@9 -[K]-> A7.H2@13', whose writer is
+        taken from the prompt `patch_from` of the same length. zero: positions whose token embedding is set to zero.
+
+        >>> import unpack_engine as up
+        >>> r = up.load("pocket-gpt2").intervene("Mary and John went to the store. John gave a drink to", cut="emb", channel="attention",
+        ...                                      target=" Mary", versus=" John")
+        >>> r.cut["target"] < r.clean["target"]
+        True
+        """
+        ids = check.prompt_ids(self._native, "prompt", prompt, bos)
+        other = [] if patch_from is None else check.prompt_ids(self._native, "patch_from", patch_from, bos)
+        if other and len(other) != len(ids):
+            raise ValueError(f"patch_from has {len(other)} tokens, the prompt {len(ids)}: they must have the same number")
+        if cut is not None:
+            check.named("cut", self._native.check_component, check.text("cut", cut))
+        goal = check.target(self._native, len(ids), target, versus, raw_logit, position)
+        places = [check.position(f"zero[{i}]", p, len(ids)) for i, p in enumerate(zero)]
+        with check.reporting(progress) as report:
+            return Intervention(
+                self._native.intervene(ids, cut, check.text("channel", channel), check.texts("edges", edges), other, places, goal, report)
+            )
+
+
+class Prepared:
+    """One prompt after its forward pass; `trace`, `interactions`, `scores` and `cache` are cheap and may be called from several threads."""
+
+    def __init__(self, model: Model, native: _native.Prepared) -> None:
+        self._model = model
+        self._native = native
+
+    def __repr__(self) -> str:
+        return f"Prepared({self._model.name!r}, tokens={len(self)})"
+
+    def __len__(self) -> int:
+        return len(self._native.ids)
+
+    @property
+    def model(self) -> Model:
+        """The model it was prepared with."""
+        return self._model
+
+    @property
+    def ids(self) -> List[int]:
+        """The ids of the prompt, special tokens included."""
+        return self._native.ids
+
+    @property
+    def tokens(self) -> List[Token]:
+        """The tokens of the prompt."""
+        return self._model._tokens(self.ids)
+
+    def trace(
+        self,
+        *,
+        target: Optional[TokenSet] = None,
+        versus: Optional[TokenSet] = None,
+        raw_logit: bool = False,
+        position: int = -1,
+        root: Optional[str] = None,
+        reroot: str = "output",
+        top_paths: Optional[int] = None,
+        tau: Optional[float] = None,
+        tau_rule: str = "named",
+        branch: Optional[str] = None,
+        through: Optional[str] = None,
+        from_: Optional[int] = None,
+        min_layer: Optional[int] = None,
+        sign: Optional[str] = None,
+        beta: float = 0.8,
+        weights: Weights3 = _THIRDS,
+        mlp_weights: Weights2 = _HALVES,
+        dispatch: str = "aligned",
+        mlp: str = "per-neuron",
+        scores: str = "raw",
+        method: str = "unpack",
+        progress: Progress = None,
+    ) -> Trace:
+        """Which tokens, components and paths a prediction comes from.
+
+        target, versus: a text of one token, an id, or a list of these (a group). Default: the model's own top prediction, against the
+        mean of the vocabulary; raw_logit leaves the contrast out. root: a head or MLP to explain instead, 'A5.H3@-1'.
+        top_paths: how many paths (default 20; with tau: every path above the threshold). branch, through, from_, min_layer, sign filter
+        the paths. method: 'unpack', or a baseline: 'ifr', 'attnlrp', 'cplrp'.
+
+        >>> import unpack_engine as up
+        >>> p = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
+        >>> p.trace(target=" Mary", versus=" John").target["logit_difference"] > 0
+        True
+        >>> p.trace(root="A1.H0@-1", top_paths=2).root
+        'A1.H0@12'
+        """
+        native, length = self._model._native, len(self)
+        question = check.target(native, length, target, versus, raw_logit, position)
+        options = check.options(beta, weights, mlp_weights, dispatch, mlp, scores, reroot)
+        if root is not None:
+            check.named("root", native.check_node, check.text("root", root), length)
+        if through is not None:
+            check.named("through", native.check_component, check.text("through", through))
+        if tau is not None and not check.real("tau", tau) > 0:
+            raise ValueError(f"tau must be above 0, not {tau!r}")
+        if top_paths is None:
+            top_paths = 20 if tau is None else _ALL_PATHS
+        query = _native.PathQuery(
+            check.integer("top_paths", top_paths, 0, _ALL_PATHS),
+            tau,
+            check.text("tau_rule", tau_rule),
+            check.optional_text("branch", branch),
+            through,
+            None if from_ is None else check.position("from_", from_, length),
+            check.optional_integer("min_layer", min_layer, 0),
+            check.optional_text("sign", sign),
+        )
+        check.text("method", method)
+        with check.reporting(progress) as report:
+            return Trace(self._native.trace(question, root, options, query, method, report))
+
+    def interactions(self, query: Optional[int] = None, *, all: bool = False, progress: Progress = None) -> Interactions:
+        """How strongly every writer is read: at one query position, at all, or (default) the mean over all."""
+        check.flag("all", all)
+        if all and query is not None:
+            raise ValueError("query names one position; it cannot go with all=True")
+        at = None if query is None else check.position("query", query, len(self))
+        with check.reporting(progress) as report:
+            return Interactions(self._native.interactions(at, all, report))
+
+    def scores(self, layer: int, branch: str) -> Array:
+        """Raw scores of every visible writer for the readers of a layer: K, Q [writers, heads, q, s], V [writers, heads, s], MLP, G, U [writers, q, neurons].
+
+        >>> import unpack_engine as up
+        >>> up.load("pocket-gpt2").prepare("Mary and John").scores(0, "V").shape[0]   # emb and pos
+        2
+        """
+        return self._native.scores(check.layer("layer", layer, self._model.config["n_layers"]), check.text("branch", branch))
+
+    @property
+    def cache(self) -> Cache:
+        """The forward pass by name: `cache["pattern", 3]`, `cache["blocks.3.attn.hook_pattern"]`, `cache["logits"]`."""
+        return Cache(self)
+
+    def validate(self, progress: Progress = None) -> List[ClosureCheck]:
+        """Whether the parts add up to the whole on this prompt."""
+        with check.reporting(progress) as report:
+            return [ClosureCheck(*row) for row in self._native.validate(report)]
+
+
+_WHOLE = ("embed", "pos_embed", "resid_final", "logits")
+_BY_LAYER = {
+    "resid_pre": "hook_resid_pre",
+    "resid_mid": "hook_resid_mid",
+    "resid_post": "hook_resid_post",
+    "attn_out": "hook_attn_out",
+    "mlp_out": "hook_mlp_out",
+    "q": "attn.hook_q",
+    "k": "attn.hook_k",
+    "v": "attn.hook_v",
+    "z": "attn.hook_z",
+    "pattern": "attn.hook_pattern",
+    "pre": "mlp.hook_pre",
+    "up": "mlp.hook_pre_linear",
+    "post": "mlp.hook_post",
+    "ln1_scale": "ln1.hook_scale",
+    "ln2_scale": "ln2.hook_scale",
+}
+_BY_HOOK = {hook: name for name, hook in _BY_LAYER.items()}
+
+Key = Union[str, Tuple[str, int]]
+
+
+class Cache(Mapping[Key, Array]):
+    """The forward pass under TransformerLens-like names, without a batch dimension; each look-up gives an array of one's own.
+
+    `cache["resid_pre", 0]` and `cache["blocks.0.hook_resid_pre"]` are the same. A layer may be negative. attn_out and mlp_out are what the
+    sublayer wrote without its bias.
+
+    >>> import unpack_engine as up
+    >>> p = up.load("pocket-gpt2").prepare("Mary and John")
+    >>> pattern = p.cache["pattern", 0]
+    >>> pattern.shape[1:] == (len(p), len(p)), bool(abs(pattern.sum(-1) - 1).max() < 1e-5)
+    (True, True)
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        config = prepared.model.config
+        self._layers = int(config["n_layers"])
+        self._whole = [name for name in _WHOLE if name != "pos_embed" or config["positions"] == "learned"]
+        self._by_layer = [name for name in _BY_LAYER if name != "up" or config["mlp"] == "gated"]
+
+    def __iter__(self) -> Iterator[Key]:
+        yield from self._whole
+        for layer in range(self._layers):
+            yield from ((name, layer) for name in self._by_layer)
+
+    def __len__(self) -> int:
+        return len(self._whole) + self._layers * len(self._by_layer)
+
+    def __repr__(self) -> str:
+        return f"Cache({', '.join(self._whole)}; per layer: {', '.join(self._by_layer)})"
+
+    def __getitem__(self, key: Key) -> Array:
+        name, layer = self._resolve(key)
+        return self._prepared._native.cache(name, layer)
+
+    def _resolve(self, key: Key) -> Tuple[str, int]:
+        if isinstance(key, tuple) and len(key) in (2, 3) and isinstance(key[0], str):  # ("pattern", 3), ("pattern", 3, "attn")
+            if key[0] in self._by_layer and -self._layers <= key[1] < self._layers:
+                return key[0], key[1] % self._layers
+        elif isinstance(key, str):
+            if key.startswith("hook_"):
+                key = key[len("hook_") :]
+            if key in self._whole:
+                return key, 0
+            parts = key.split(".", 2)
+            if len(parts) == 3 and parts[0] == "blocks" and parts[1].isdigit() and int(parts[1]) < self._layers:
+                name = _BY_HOOK.get(parts[2])
+                if name in self._by_layer:
+                    return str(name), int(parts[1])
+        raise KeyError(f"{key!r}: use {', '.join(self._whole)}, or a pair of a layer's name and its number: {', '.join(self._by_layer)}")
