@@ -345,7 +345,7 @@ class Builder {
       line.rank = step.rank;
       std::vector<Point> points = {{step.out_x, start}};
       if (step.thin) {  // straight behind the others: a lane for each would blow the picture up
-        (step.crosses ? line.dashed : line.solid) = {points.front(), {step.in_x, end}};
+        (step.crosses ? line.dashed : line.solid) = std::vector<Point>{points.front(), {step.in_x, end}};
         g_.lines.push_back(std::move(line));
         continue;
       }
