@@ -1,0 +1,141 @@
+"""A wrong argument is named, in one line, and the right kind of exception is raised."""
+import re
+
+import numpy as np
+import pytest
+from conftest import GOLDEN, MARY
+
+TRACE = [
+    ({"target": "Mary Mary"}, ValueError, "target"),
+    ({"target": 10**6}, ValueError, "target"),
+    ({"target": -1}, ValueError, "target"),
+    ({"target": 1.5}, TypeError, "target"),
+    ({"target": []}, ValueError, "target"),
+    ({"versus": [3, "x y z"]}, ValueError, "versus"),
+    ({"versus": " John", "raw_logit": True}, ValueError, "raw_logit"),
+    ({"raw_logit": 1}, TypeError, "raw_logit"),
+    ({"position": 99}, ValueError, "position"),
+    ({"position": "last"}, TypeError, "position"),
+    ({"root": "A99.H0@1"}, ValueError, "root"),
+    ({"root": "A1.H0@99"}, ValueError, "root"),
+    ({"root": "emb@1"}, ValueError, "emb@1"),
+    ({"root": 5}, TypeError, "root"),
+    ({"reroot": "sideways"}, ValueError, "reroot"),
+    ({"top_paths": -1}, ValueError, "top_paths"),
+    ({"top_paths": 2.5}, TypeError, "top_paths"),
+    ({"top_paths": True}, TypeError, "top_paths"),
+    ({"tau": 0}, ValueError, "tau"),
+    ({"tau": "small"}, TypeError, "tau"),
+    ({"tau_rule": "x"}, ValueError, "tau_rule"),
+    ({"branch": "W"}, ValueError, "branch"),
+    ({"through": "B1"}, ValueError, "through"),
+    ({"from_": "start"}, TypeError, "from_"),
+    ({"min_layer": -2}, ValueError, "min_layer"),
+    ({"sign": 1}, TypeError, "sign"),
+    ({"sign": "up"}, ValueError, "sign"),
+    ({"beta": -0.5}, ValueError, "beta"),
+    ({"beta": float("nan")}, ValueError, "beta"),
+    ({"beta": None}, TypeError, "beta"),
+    ({"weights": (1, 2)}, ValueError, "weights"),
+    ({"weights": 1}, TypeError, "weights"),
+    ({"mlp_weights": "ab"}, (TypeError, ValueError), "mlp_weights"),
+    ({"dispatch": "x"}, ValueError, "dispatch"),
+    ({"mlp": "x"}, ValueError, "mlp"),
+    ({"scores": "x"}, ValueError, "scores"),
+    ({"method": "x"}, ValueError, "method"),
+    ({"progress": 5}, TypeError, "progress"),
+    ({"colour": "red"}, TypeError, "colour"),
+]
+
+
+@pytest.mark.parametrize("wrong,kind,named", TRACE)
+def test_trace(mary, wrong, kind, named):
+    with pytest.raises(kind, match=re.escape(named)) as caught:
+        mary.trace(**wrong)
+    message = str(caught.value)
+    assert "\n" not in message and "--" not in message
+
+
+@pytest.mark.parametrize(
+    "call,kind,named",
+    [
+        (lambda m: m.predict("", bos=False), ValueError, "prompt"),
+        (lambda m: m.predict(None), TypeError, "prompt"),
+        (lambda m: m.predict([1, -2]), ValueError, "prompt[1]"),
+        (lambda m: m.predict([1, 10**7]), ValueError, "prompt[1]"),
+        (lambda m: m.predict([1.5]), TypeError, "prompt[0]"),
+        (lambda m: m.predict([]), ValueError, "prompt"),
+        (lambda m: m.predict(MARY, top=0), ValueError, "top"),
+        (lambda m: m.predict(MARY, lens="yes"), TypeError, "lens"),
+        (lambda m: m.predict(MARY, bos=3), TypeError, "bos"),
+        (lambda m: m.predict([1] * 100_000), ValueError, "100000"),
+        (lambda m: m.generate(MARY, temperature=-1), ValueError, "temperature"),
+        (lambda m: m.generate(MARY, max_tokens=-1), ValueError, "max_tokens"),
+        (lambda m: m.generate(MARY, on_token=1), TypeError, "on_token"),
+        (lambda m: m.generate(MARY, seed=-1), ValueError, "seed"),
+        (lambda m: m.tokenize(3), TypeError, "text"),
+        (lambda m: m.decode("abc"), TypeError, "ids"),
+        (lambda m: m.prepare(MARY, memory_budget=-1), ValueError, "memory_budget"),
+        (lambda m: m.prepare_many(MARY), TypeError, "prompts"),
+        (lambda m: m.prepare_many([MARY, [10**7]]), ValueError, "prompts[1]"),
+        (lambda m: m.attribute(MARY, ""), ValueError, "continuation"),
+        (lambda m: m.attribute(MARY, generate=0), ValueError, "generate"),
+        (lambda m: m.intervene(MARY, cut="Z9"), ValueError, "cut"),
+        (lambda m: m.intervene(MARY, cut="MLP0", channel="tv"), ValueError, "channel"),
+        (lambda m: m.intervene(MARY, edges="MLP0@1 -> MLP1@1", patch_from=[1, 2]), ValueError, "patch_from"),
+        (lambda m: m.intervene(MARY, zero=[99]), ValueError, "zero[0]"),
+    ],
+)
+def test_models(pocket, call, kind, named):
+    with pytest.raises(kind, match=re.escape(named)) as caught:
+        call(pocket)
+    assert "\n" not in str(caught.value)
+
+
+def test_prepared(mary):
+    for call, named in [
+        (lambda: mary.interactions(99), "query"),
+        (lambda: mary.interactions(1, all=True), "query"),
+        (lambda: mary.scores(99, "K"), "layer"),
+        (lambda: mary.scores(0, "Z"), "branch"),
+        (lambda: mary.scores(0, "G"), "branch"),
+    ]:
+        with pytest.raises(ValueError, match=named):
+            call()
+
+
+def test_loading(up, tmp_path):
+    with pytest.raises(FileNotFoundError, match="no-such-model"):
+        up.load("no-such-model")
+    with pytest.raises(FileNotFoundError):
+        up.load(tmp_path / "nothing")
+    with pytest.raises(TypeError, match="name"):
+        up.load(b"pocket-gpt2")
+    with pytest.raises(ValueError, match="device"):
+        up.load("pocket-gpt2", device="tpu")
+    with pytest.raises(ValueError, match="threads"):
+        up.load("pocket-gpt2", threads=0)
+    with pytest.raises(ValueError, match="seed"):
+        up.random("gpt2-small", seed=-1)
+    broken = tmp_path / "broken"
+    broken.mkdir()
+    (broken / "config.json").write_text("{")
+    with pytest.raises((ValueError, FileNotFoundError), match="broken"):
+        up.load(broken)
+
+
+def test_a_state_dict_with_a_bad_tensor(up):
+    config = (GOLDEN / "tiny-gpt2" / "config.json").read_text()
+    with pytest.raises(TypeError, match="wte.weight"):
+        up.from_state_dict(config, {"wte.weight": np.ones((2, 2), int)})
+    with pytest.raises(ValueError):
+        up.from_state_dict(config, {"wte.weight": np.ones((2, 2), np.float32)})
+    with pytest.raises(TypeError, match="tensors"):
+        up.from_state_dict(config, [1])
+    with pytest.raises(TypeError, match="config"):
+        up.from_state_dict(5, {})
+
+
+def test_a_model_without_a_tokenizer_says_so(golden):
+    with pytest.raises(ValueError, match="tokenizer"):
+        golden("tiny-gpt2")[0].prepare("Mary")
