@@ -5,6 +5,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "unpack/baselines.h"
 #include "unpack/error.h"
 #include "unpack/groups.h"
 #include "unpack/prepared.h"
@@ -47,6 +48,8 @@ void run_trace(TraceArguments& args, Context& context) {
   Question& question = args.question;
   question.options.check();
   args.outputs.check();
+  const Method method = parse_method(args.method);
+  if (method != Method::unpack && question.root) throw UsageError("--root goes with --method unpack alone: the baselines explain the target");
   std::optional<GraphFormat> graph;
   if (const auto* file = args.outputs.find("--graph"); *file) graph = graph_format(**file);
   // With a threshold alone every path above it is listed.
@@ -63,7 +66,8 @@ void run_trace(TraceArguments& args, Context& context) {
   if (question.paths.through) model.writers().parse(*question.paths.through);
 
   const RunContext run = context.run();
-  const TraceResult result = model.prepare(ids, run).trace(question, run);
+  const Prepared prepared = model.prepare(ids, run);
+  const TraceResult result = method == Method::unpack ? prepared.trace(question, run) : baseline(prepared, question.target, method, run);
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });
   args.outputs.write("--svg", [&] { return to_svg(result); });
@@ -103,7 +107,7 @@ void add_trace(App& app, Context& context) {
                  {{"output", Reroot::output}, {"target", Reroot::target}});
   add_path_options(command, *args);
   add_method(command, args->question.options);
-  command.word("--method", "How credit is passed on (default unpack)", args->method, {"unpack"});
+  command.word("--method", "How credit is passed on (default unpack)", args->method, {"unpack", "ifr", "attnlrp", "cplrp"});
   args->outputs.add_json(command);
   args->outputs.add(command, "--html", "Write a self-contained page");
   args->outputs.add(command, "--svg", "Write a picture of the paths");

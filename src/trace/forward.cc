@@ -69,10 +69,12 @@ struct Pass {
     }
     if (options.keep) make(keep.pattern, pattern_size);
 
-    backend.normalize(hooked(index, Sublayer::attention, x, changed), rows, normalized, keep.dev_attn);
+    const Array& attn_input = hooked(index, Sublayer::attention, x, changed);
+    backend.normalize(attn_input, rows, normalized, keep.dev_attn);
     backend.qkv(index, normalized, positions, keep.q, keep.k, keep.v, keep.q_dev, keep.k_dev);
     if (options.hooks && options.hooks->heads) options.hooks->heads(index, keep.q, keep.k, keep.v);
     backend.attention(keep.q, keep.k, keep.v, segments, key_begin, keep.pattern, keep.z);
+    if (options.hooks && options.hooks->mixed) options.hooks->mixed(index, attn_input, keep.q, keep.k, keep.v, keep.z);
     backend.attention_out(index, keep.z, rows, keep.attn_out);
     if (!parallel) {
       backend.add(keep.attn_out, x, rows * d);
@@ -82,9 +84,11 @@ struct Pass {
     } else {
       keep.x_mid = keep.x_pre;
     }
-    backend.normalize(hooked(index, Sublayer::mlp, parallel ? keep.x_pre : x, changed), rows, normalized, keep.dev_mlp);
+    const Array& mlp_input = hooked(index, Sublayer::mlp, parallel ? keep.x_pre : x, changed);
+    backend.normalize(mlp_input, rows, normalized, keep.dev_mlp);
     backend.mlp_in(index, MlpSide::gate, normalized, rows, keep.pre);
     if (c.gated()) backend.mlp_in(index, MlpSide::up, normalized, rows, keep.up);
+    if (options.hooks && options.hooks->neurons) options.hooks->neurons(index, mlp_input, keep.pre, keep.up);
     backend.activate(keep.pre, keep.up, keep.act, rows * c.d_mlp);
     backend.mlp_out(index, keep.act, rows, keep.mlp_out);
     if (parallel) {

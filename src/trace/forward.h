@@ -40,6 +40,9 @@ struct ForwardHooks {
   std::function<void(Array& emb)> embeddings;                                                       // may change W_E rows in place
   std::function<bool(int layer, Sublayer sublayer, const Array& x, Array& changed)> norm_input;
   std::function<void(int layer, Array& q, Array& k, Array& v)> heads;                              // after biases, norms and rotary
+  // What single heads and neurons made of the norm's input x may be replaced: z before W_O, pre-activations before the activation.
+  std::function<void(int layer, const Array& x, const Array& q, const Array& k, const Array& v, Array& z)> mixed;
+  std::function<void(int layer, const Array& x, Array& pre, Array& up)> neurons;
 };
 
 struct ForwardOptions {

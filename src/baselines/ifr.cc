@@ -1,0 +1,104 @@
+// Information flow routes: proximity of every part to the whole, layer by layer.
+#include <cmath>
+
+#include "baselines/host_math.h"
+#include "readout/state.h"
+#include "unpack/baselines.h"
+
+namespace unpack {
+
+namespace {
+
+double l1(const double* x, std::size_t n) {
+  double sum = 0;
+  for (std::size_t i = 0; i < n; ++i) sum += std::fabs(x[i]);
+  return sum;
+}
+
+// max(||y||_1 - ||y - scale z||_1, 0)
+double proximity(const double* whole, double size, const double* part, double scale, std::size_t n) {
+  double rest = 0;
+  for (std::size_t i = 0; i < n; ++i) rest += std::fabs(whole[i] - scale * part[i]);
+  return std::max(size - rest, 0.0);
+}
+
+// U[h, s, :] = v[h, s] W_O[h], [H, S, D].
+std::vector<double> head_outputs(const LayerWeights& weights, const ModelConfig& c, const std::vector<double>& v, std::size_t length) {
+  const auto d = static_cast<std::size_t>(c.d_model);
+  const auto e = static_cast<std::size_t>(c.d_head);
+  const auto groups = static_cast<std::size_t>(c.n_kv_heads);
+  const std::vector<double> w_o = fetch(weights.w_o);
+  std::vector<double> out(static_cast<std::size_t>(c.n_heads) * length * d, 0.0);
+  for (std::size_t h = 0; h < static_cast<std::size_t>(c.n_heads); ++h) {
+    const std::size_t g = h / static_cast<std::size_t>(c.group_size());
+    for (std::size_t s = 0; s < length; ++s) {
+      double* to = out.data() + (h * length + s) * d;
+      for (std::size_t i = 0; i < e; ++i) {
+        const double scale = v[(s * groups + g) * e + i];
+        const double* row = w_o.data() + (h * e + i) * d;
+        for (std::size_t k = 0; k < d; ++k) to[k] += scale * row[k];
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+BaselineScores ifr_scores(const Prepared& prepared, int position) {
+  const Decomposition& decomposition = *prepared.state()->decomposition;
+  const ModelWeights& weights = *prepared.model().state()->weights;
+  Backend& backend = decomposition.backend();
+  const ForwardTrace& trace = decomposition.trace();
+  const ModelConfig& c = weights.config;
+  const auto length = static_cast<std::size_t>(decomposition.length());
+  const auto d = static_cast<std::size_t>(c.d_model);
+  const auto heads = static_cast<std::size_t>(c.n_heads);
+  const bool parallel = c.block == Block::parallel;
+  std::vector<double> row(length, 0.0);  // row p of the product so far
+  row[static_cast<std::size_t>(resolve_position(position, decomposition.length()))] = 1.0;
+
+  for (int l = c.n_layers - 1; l >= 0; --l) {
+    const LayerTrace& layer = trace.layers[static_cast<std::size_t>(l)];
+    const std::vector<double> x_pre = fetch(backend, layer.x_pre);
+    const bool last = l + 1 == c.n_layers;
+    const Array& after = last ? trace.x_final : trace.layers[static_cast<std::size_t>(l) + 1].x_pre;
+    const std::vector<double> whole = fetch(backend, parallel ? after : layer.x_mid);
+    const std::vector<double> mlp = parallel ? fetch(backend, layer.mlp_out) : std::vector<double>();
+    const std::vector<double> pattern = fetch(backend, layer.pattern);
+    const std::vector<double> u = head_outputs(weights.layers[static_cast<std::size_t>(l)], c, fetch(backend, layer.v), length);
+    std::vector<std::vector<double>> shares(length);
+    backend.parallel_for(static_cast<std::int64_t>(length), [&](std::int64_t at) {
+      const auto i = static_cast<std::size_t>(at);
+      if (row[i] == 0) return;
+      const double* y = whole.data() + i * d;
+      const double size = l1(y, d);
+      std::vector<double> share(i + 1, 0.0);
+      double total = 0;
+      const auto add = [&](std::size_t to, double p) {
+        share[to] += p;
+        total += p;
+      };
+      add(i, proximity(y, size, x_pre.data() + i * d, 1.0, d));
+      if (parallel) add(i, proximity(y, size, mlp.data() + i * d, 1.0, d));
+      for (std::size_t h = 0; h < heads; ++h) {
+        const double* alpha = pattern.data() + h * static_cast<std::size_t>(tri(static_cast<std::int64_t>(length))) + static_cast<std::size_t>(tri(at));
+        for (std::size_t j = 0; j <= i; ++j) add(j, proximity(y, size, u.data() + (h * length + j) * d, alpha[j], d));
+      }
+      if (total > 0) {
+        for (double& x : share) x /= total;
+      } else {
+        share[i] = 1.0;
+      }
+      shares[i] = std::move(share);
+    });
+    std::vector<double> next(length, 0.0);
+    for (std::size_t i = 0; i < length; ++i) {
+      for (std::size_t j = 0; j < shares[i].size(); ++j) next[j] += row[i] * shares[i][j];
+    }
+    row = std::move(next);
+  }
+  return {row, {}};
+}
+
+}  // namespace unpack

@@ -1,0 +1,291 @@
+#include "intervene/variants.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "unpack/error.h"
+
+namespace unpack {
+
+CleanRun::CleanRun(Backend& backend, const Writers& writers, const std::vector<std::vector<TokenId>>& prompts, const RunContext& context)
+    : backend_(backend), writers_(writers), prompts_(prompts), trace_(forward(backend, prompts, {}, context)) {}
+
+const Array& CleanRun::stream(int layer) const {
+  return layer < backend_.config().n_layers ? trace_.layers[static_cast<std::size_t>(layer)].x_pre : trace_.x_final;
+}
+
+const Array& CleanRun::vectors(int writer) const {
+  const Writer& w = writers_[writer];
+  if (w.kind == WriterKind::emb) return trace_.emb;
+  if (w.kind == WriterKind::pos) return trace_.pos;
+  const LayerTrace& layer = trace_.layers[static_cast<std::size_t>(w.layer)];
+  if (w.kind == WriterKind::mlp) return layer.mlp_out;
+  const auto known = vectors_.find(writer);
+  if (known != vectors_.end()) return known->second;
+  // z W_O with every other head's part of z set to zero.
+  const ModelConfig& c = backend_.config();
+  const std::int64_t width = static_cast<std::int64_t>(c.n_heads) * c.d_head;
+  Array alone = backend_.zeros(trace_.rows() * width);
+  for (std::int64_t r = 0; r < trace_.rows(); ++r) {
+    const std::int64_t at = r * width + static_cast<std::int64_t>(w.head) * c.d_head;
+    backend_.copy(layer.z, at, alone, at, c.d_head);
+  }
+  Array out = backend_.zeros(trace_.rows() * c.d_model);
+  backend_.attention_out(w.layer, alone, trace_.rows(), out);
+  return vectors_.emplace(writer, out).first->second;
+}
+
+int first_changed_layer(const Writers& writers, const ModelConfig& config, const Variant& variant) {
+  int first = config.n_layers;
+  if (!variant.zero.empty()) return 0;
+  if (variant.cut) {
+    const Writer& w = writers[variant.cut->writer];
+    const bool own_mlp = variant.cut->channel == Channel::mlp && w.kind == WriterKind::head && config.block == Block::sequential;
+    first = std::min(first, own_mlp ? w.layer : w.layer + 1);
+  }
+  for (const Edge& edge : variant.edges) {
+    if (edge.reader) first = std::min(first, writers[edge.reader->writer].layer);
+  }
+  return first;
+}
+
+namespace {
+
+// One row of a reader's input, changed: row `row` of the batch plus the differences of its edges.
+struct ChangedRow {
+  std::int64_t row = 0;
+  int position = 0;
+  std::vector<std::size_t> edges;  // indices into the variant's list
+};
+
+class Runner {
+ public:
+  Runner(const CleanRun& clean, const CleanRun* other, const std::vector<Variant>& variants)
+      : clean_(clean), other_(other), variants_(variants), backend_(clean.backend()), c_(backend_.config()) {
+    for (const Variant& v : variants) {
+      segments_.push_back({rows_, clean.trace().segments[v.prompt].length, 0});
+      rows_ += segments_.back().length;
+      any_edges_ |= !v.edges.empty();
+      any_zero_ |= !v.zero.empty();
+      any_cut_ |= v.cut.has_value();
+    }
+    if (any_edges_ && !other) throw InternalError("[run_variants] patched edges need a second run");
+  }
+
+  VariantStreams run(int target_position, const RunContext& context) {
+    int first = c_.n_layers;
+    for (const Variant& v : variants_) first = std::min(first, first_changed_layer(clean_.writers(), c_, v));
+    Array x;
+    if (first == c_.n_layers) {
+      x = gather(clean_.stream(first), c_.d_model);
+    } else {
+      const Array start = gather(clean_.stream(first), c_.d_model);
+      std::vector<std::vector<TokenId>> prompts;
+      for (const Variant& v : variants_) prompts.push_back(clean_.prompts()[v.prompt]);
+      const ForwardHooks hooks = make_hooks();
+      ForwardOptions options;
+      options.keep = false;
+      options.hooks = &hooks;
+      options.first_layer = first;
+      // Zeroed embeddings begin at the beginning; everything else where its first reader is.
+      options.start = any_zero_ ? nullptr : &start;
+      x = forward(backend_, prompts, options, context).x_final;
+    }
+    for (std::size_t i = 0; i < variants_.size(); ++i) {
+      for (const Edge& edge : variants_[i].edges) {
+        if (!edge.reader) add_difference(i, edge, x, segments_[i].begin + target_position);
+      }
+    }
+    return {x, segments_};
+  }
+
+ private:
+  Array gather(const Array& from, std::int64_t width) {
+    Array out = backend_.zeros(rows_ * width);
+    for (std::size_t i = 0; i < variants_.size(); ++i) {
+      const Segment& source = clean_.trace().segments[variants_[i].prompt];
+      backend_.copy(from, source.begin * width, out, segments_[i].begin * width, source.length * width);
+    }
+    return out;
+  }
+
+  // to[row] += (value on the other prompt) - (value on this one)
+  void add_difference(std::size_t variant, const Edge& edge, Array& to, std::int64_t row) {
+    const std::size_t prompt = variants_[variant].prompt;
+    const std::int64_t at = edge.writer.position;
+    backend_.add_rows(other_->vectors(edge.writer.writer), other_->trace().segments[prompt].begin + at, to, row, 1, c_.d_model, 1.0);
+    backend_.add_rows(clean_.vectors(edge.writer.writer), clean_.trace().segments[prompt].begin + at, to, row, 1, c_.d_model, -1.0);
+  }
+
+  bool reads(const Variant& v, int layer, Sublayer sublayer) const {
+    if (!v.cut || (v.cut->channel == Channel::attention) != (sublayer == Sublayer::attention)) return false;
+    const Writers& writers = clean_.writers();
+    return v.cut->writer < (sublayer == Sublayer::attention ? writers.visible_to_attention(layer) : writers.visible_to_mlp(layer));
+  }
+
+  ForwardHooks make_hooks() {
+    ForwardHooks hooks;
+    if (any_zero_) {
+      hooks.embeddings = [this](Array& emb) {
+        const std::vector<double> nothing(static_cast<std::size_t>(c_.d_model), 0.0);
+        for (std::size_t i = 0; i < variants_.size(); ++i) {
+          for (const int s : variants_[i].zero) backend_.upload(emb, (segments_[i].begin + s) * c_.d_model, nothing);
+        }
+      };
+    }
+    if (any_cut_) {
+      hooks.norm_input = [this](int layer, Sublayer sublayer, const Array& x, Array& changed) {
+        bool any = false;
+        for (const Variant& v : variants_) any |= reads(v, layer, sublayer);
+        if (!any) return false;
+        backend_.copy(x, 0, changed, 0, rows_ * c_.d_model);
+        for (std::size_t i = 0; i < variants_.size(); ++i) {
+          if (!reads(variants_[i], layer, sublayer)) continue;
+          const Segment& source = clean_.trace().segments[variants_[i].prompt];
+          backend_.add_rows(clean_.vectors(variants_[i].cut->writer), source.begin, changed, segments_[i].begin, source.length, c_.d_model, -1.0);
+        }
+        return true;
+      };
+    }
+    if (any_edges_) {
+      hooks.mixed = [this](int layer, const Array& x, const Array& q, const Array& k, const Array& v, Array& z) { patch_heads(layer, x, q, k, v, z); };
+      hooks.neurons = [this](int layer, const Array& x, Array& pre, Array& up) { patch_neurons(layer, x, pre, up); };
+    }
+    return hooks;
+  }
+
+  // Rows of the norm's input with the differences of the given edges added.
+  Array changed_rows(std::size_t variant, const Array& x, const std::vector<ChangedRow>& rows) {
+    Array out = backend_.zeros(static_cast<std::int64_t>(rows.size()) * c_.d_model);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto to = static_cast<std::int64_t>(i);
+      backend_.copy(x, rows[i].row * c_.d_model, out, to * c_.d_model, c_.d_model);
+      for (const std::size_t e : rows[i].edges) add_difference(variant, variants_[variant].edges[e], out, to);
+    }
+    return out;
+  }
+
+  // Readers of one layer and kind among a variant's edges, each with its edges.
+  std::vector<std::pair<Node, std::vector<std::size_t>>> readers(const Variant& variant, int layer, WriterKind kind) const {
+    std::vector<std::pair<Node, std::vector<std::size_t>>> out;
+    for (std::size_t e = 0; e < variant.edges.size(); ++e) {
+      const auto& reader = variant.edges[e].reader;
+      if (!reader || clean_.writers()[reader->writer].layer != layer || clean_.writers()[reader->writer].kind != kind) continue;
+      const auto known = std::find_if(out.begin(), out.end(), [&](const auto& entry) { return entry.first == *reader; });
+      if (known == out.end()) {
+        out.push_back({*reader, {e}});
+      } else {
+        known->second.push_back(e);
+      }
+    }
+    return out;
+  }
+
+  void patch_heads(int layer, const Array& x, const Array& q, const Array& k, const Array& v, Array& z) {
+    for (std::size_t i = 0; i < variants_.size(); ++i) {
+      for (const auto& [reader, edges] : readers(variants_[i], layer, WriterKind::head)) patch_head(i, layer, reader, edges, x, q, k, v, z);
+    }
+  }
+
+  void patch_head(std::size_t variant, int layer, const Node& reader, const std::vector<std::size_t>& edges, const Array& x, const Array& q, const Array& k,
+                  const Array& v, Array& z) {
+    const auto& list = variants_[variant].edges;
+    const std::int64_t begin = segments_[variant].begin;
+    std::vector<ChangedRow> rows;  // one for every branch and position
+    std::vector<Branch> branches;
+    for (const std::size_t e : edges) {
+      const std::int64_t row = begin + list[e].writer.position;
+      std::size_t at = 0;
+      while (at < rows.size() && !(rows[at].row == row && branches[at] == list[e].branch)) ++at;
+      if (at == rows.size()) {
+        rows.push_back({row, list[e].writer.position, {}});
+        branches.push_back(list[e].branch);
+      }
+      rows[at].edges.push_back(e);
+    }
+    const auto n = static_cast<std::int64_t>(rows.size());
+    const std::int64_t heads = c_.n_heads, groups = c_.n_kv_heads, e = c_.d_head;
+    const int head = clean_.writers()[reader.writer].head;
+    const std::int64_t group = head / c_.group_size();
+    Array input = changed_rows(variant, x, rows), normalized = backend_.zeros(n * c_.d_model), dev = backend_.zeros(n);
+    backend_.normalize(input, n, normalized, dev);
+    Array new_q = backend_.zeros(n * heads * e), new_k = backend_.zeros(n * groups * e), new_v = backend_.zeros(n * groups * e);
+    Array q_dev = backend_.zeros(c_.qk_norm ? n * heads : 0), k_dev = backend_.zeros(c_.qk_norm ? n * groups : 0);
+    std::vector<int> positions;
+    for (const ChangedRow& row : rows) positions.push_back(row.position);
+    backend_.qkv(layer, normalized, positions, new_q, new_k, new_v, q_dev, k_dev);
+
+    const auto take = [&](const Array& from, std::int64_t at) {
+      std::vector<double> out(static_cast<std::size_t>(e));
+      backend_.download(from, at * e, out);
+      return out;
+    };
+    std::vector<double> query = take(q, (begin + reader.position) * heads + head);
+    std::vector<std::vector<double>> keys, values;
+    for (std::int64_t s = 0; s <= reader.position; ++s) {
+      keys.push_back(take(k, (begin + s) * groups + group));
+      values.push_back(take(v, (begin + s) * groups + group));
+    }
+    for (std::size_t r = 0; r < rows.size(); ++r) {
+      const auto at = static_cast<std::int64_t>(r);
+      const auto s = static_cast<std::size_t>(rows[r].position);
+      if (branches[r] == Branch::Q) query = take(new_q, at * heads + head);
+      if (branches[r] == Branch::K) keys[s] = take(new_k, at * groups + group);
+      if (branches[r] == Branch::V) values[s] = take(new_v, at * groups + group);
+    }
+    backend_.upload(z, ((begin + reader.position) * heads + head) * e, attend(query, keys, values));
+  }
+
+  static std::vector<double> attend(const std::vector<double>& query, const std::vector<std::vector<double>>& keys, const std::vector<std::vector<double>>& values) {
+    std::vector<double> weight;
+    for (const auto& key : keys) {
+      double sum = 0;
+      for (std::size_t i = 0; i < query.size(); ++i) sum += query[i] * key[i];
+      weight.push_back(sum / std::sqrt(static_cast<double>(query.size())));
+    }
+    const double largest = *std::max_element(weight.begin(), weight.end());
+    double total = 0;
+    for (double& w : weight) total += w = std::exp(w - largest);
+    std::vector<double> out(query.size(), 0.0);
+    for (std::size_t s = 0; s < values.size(); ++s) {
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] += weight[s] / total * values[s][i];
+    }
+    return out;
+  }
+
+  void patch_neurons(int layer, const Array& x, Array& pre, Array& up) {
+    for (std::size_t i = 0; i < variants_.size(); ++i) {
+      for (const auto& [reader, edges] : readers(variants_[i], layer, WriterKind::mlp)) {
+        for (const MlpSide side : {MlpSide::gate, MlpSide::up}) {
+          const std::int64_t row = segments_[i].begin + reader.position;
+          ChangedRow changed{row, reader.position, {}};
+          for (const std::size_t e : edges) {
+            if ((variants_[i].edges[e].branch == Branch::U) == (side == MlpSide::up)) changed.edges.push_back(e);
+          }
+          if (changed.edges.empty()) continue;
+          Array input = changed_rows(i, x, {changed}), normalized = backend_.zeros(c_.d_model), dev = backend_.zeros(1), out = backend_.zeros(c_.d_mlp);
+          backend_.normalize(input, 1, normalized, dev);
+          backend_.mlp_in(layer, side, normalized, 1, out);
+          backend_.copy(out, 0, side == MlpSide::up ? up : pre, row * c_.d_mlp, c_.d_mlp);
+        }
+      }
+    }
+  }
+
+  const CleanRun& clean_;
+  const CleanRun* other_;
+  const std::vector<Variant>& variants_;
+  Backend& backend_;
+  const ModelConfig& c_;
+  std::vector<Segment> segments_;
+  std::int64_t rows_ = 0;
+  bool any_edges_ = false, any_zero_ = false, any_cut_ = false;
+};
+
+}  // namespace
+
+VariantStreams run_variants(const CleanRun& clean, const CleanRun* other, const std::vector<Variant>& variants, int target_position, const RunContext& context) {
+  return Runner(clean, other, variants).run(target_position, context);
+}
+
+}  // namespace unpack

@@ -1,0 +1,51 @@
+// Variants of prompts, run as one batch: each with its own cut, zeroed embeddings and patched edges.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "trace/forward.h"
+#include "unpack/intervene.h"
+#include "unpack/writers.h"
+
+namespace unpack {
+
+// A clean batch of prompts, and the writer vectors of it.
+class CleanRun {
+ public:
+  CleanRun(Backend& backend, const Writers& writers, const std::vector<std::vector<TokenId>>& prompts, const RunContext& context);
+
+  Backend& backend() const { return backend_; }
+  const Writers& writers() const { return writers_; }
+  const ForwardTrace& trace() const { return trace_; }
+  const std::vector<std::vector<TokenId>>& prompts() const { return prompts_; }
+  const Array& stream(int layer) const;    // [T, D] before the layer; after the last one: the final stream
+  const Array& vectors(int writer) const;  // [T, D] what the writer wrote; made when first asked for
+
+ private:
+  Backend& backend_;
+  const Writers& writers_;
+  std::vector<std::vector<TokenId>> prompts_;
+  ForwardTrace trace_;
+  mutable std::map<int, Array> vectors_;
+};
+
+struct Variant {
+  std::size_t prompt = 0;      // index in the clean run
+  std::vector<int> zero;       // positions
+  std::optional<Cut> cut;
+  std::vector<Edge> edges;     // patched from the same prompt index of `other`
+};
+
+// The first layer that a variant can change; n_layers: only the final stream, or nothing at all.
+int first_changed_layer(const Writers& writers, const ModelConfig& config, const Variant& variant);
+
+// The final streams of all variants [sum of lengths, D] and where each begins. `target_position` is where edges to the target are read.
+struct VariantStreams {
+  Array x;
+  std::vector<Segment> segments;
+};
+VariantStreams run_variants(const CleanRun& clean, const CleanRun* other, const std::vector<Variant>& variants, int target_position, const RunContext& context);
+
+}  // namespace unpack
