@@ -9,6 +9,8 @@ constexpr AddCommand* kCommands[] = {
     add_predict,       //
     add_attribute,     //
     add_interactions,  //
+    add_intervene,     //
+    add_experiment,    //
     add_generate,      //
     add_tokenize,      //
     add_validate,      //

@@ -1,0 +1,46 @@
+// The measurements behind the method, one call each: records as they come, a summary, a report and plots in a folder.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "unpack/model.h"
+#include "unpack/options.h"
+#include "unpack/run_context.h"
+
+namespace unpack {
+
+enum class FaithfulnessReadout { probability, logit };
+
+struct ExperimentOptions {
+  std::string name;                              // one of experiment_names()
+  std::vector<std::string> models = {"pocket-gpt2"};
+  LoadOptions load;
+  std::filesystem::path out;
+  std::optional<int> n;                          // prompts; nothing: the experiment's own default
+  std::uint64_t seed = 0;
+  std::optional<std::filesystem::path> corpus;   // sentences, one a line; nothing: the text that comes with the program
+  std::optional<std::filesystem::path> prompts;  // prompts in place of generated ones, where an experiment takes them
+  Options options;
+  FaithfulnessReadout readout = FaithfulnessReadout::probability;
+  bool raw_logit = false;       // faithfulness: explain the raw logit
+  bool all = false;             // knockout: every writer
+  bool stop_at_bad_line = false;
+  std::string command;          // written into the report
+};
+
+struct ExperimentResult {
+  std::string report;                  // Markdown
+  std::filesystem::path folder;
+  std::vector<std::string> warnings;   // lines that were skipped, prompts that did not fit
+};
+
+std::vector<std::string> experiment_names();
+int experiment_default_n(const std::string& name);
+// Continues where an interrupted run with the same settings stopped. Throws InputError when the folder holds a run with other settings.
+ExperimentResult run_experiment(const ExperimentOptions& options, const RunContext& context = {});
+
+}  // namespace unpack

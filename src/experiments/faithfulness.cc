@@ -1,0 +1,260 @@
+// Input flipping: token embeddings zeroed one after the other, by rank, and what is left of the target's probability.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cctype>
+#include <cmath>
+#include <map>
+#include <numeric>
+
+#include "experiments/plots.h"
+#include "experiments/sentences.h"
+#include "experiments/statistics.h"
+#include "unpack/baselines.h"
+#include "unpack/error.h"
+#include "unpack/intervene.h"
+
+namespace unpack {
+
+namespace {
+
+constexpr int kShortest = 8, kLongest = 45;
+constexpr double kConfident = 0.1;
+constexpr int kCurvePoints = 21;
+
+struct Ranking {
+  std::string name;
+  std::vector<double> scores;  // [S]
+};
+
+bool alphabetic(const std::string& text) {
+  const std::size_t begin = text.starts_with(' ') ? 1 : 0;
+  return text.size() > begin && std::all_of(text.begin() + static_cast<std::ptrdiff_t>(begin), text.end(), [](unsigned char c) { return std::isalpha(c); });
+}
+
+std::vector<double> unpack_scores(const Prepared& prepared, const Target& target, const Options& options, const RunContext& context) {
+  Question question;
+  question.target = target;
+  question.options = options;
+  question.paths.top = 0;
+  return prepared.trace(question, context).token_credit;
+}
+
+// What is ranked in one prompt.
+using Rank = std::vector<Ranking> (*)(const ModelSession& session, const Prepared& prepared, const Target& target, std::uint64_t seed);
+
+std::vector<Ranking> rank_methods(const ModelSession& session, const Prepared& prepared, const Target& target, std::uint64_t seed) {
+  const RunContext& context = session.context;
+  std::vector<Ranking> out;
+  const Options paper = session.options.options;
+  Options released = paper, gate = paper;
+  released.mlp = MlpRule::linearized;
+  released.scores = Scores::centered;
+  gate.dispatch = Dispatch::gate;
+  out.push_back({"unpack", unpack_scores(prepared, target, paper, context)});
+  out.push_back({"unpack, linearized + centered", unpack_scores(prepared, target, released, context)});
+  out.push_back({"unpack, gate dispatch", unpack_scores(prepared, target, gate, context)});
+  for (const auto& [name, method] : {std::pair{"IFR", Method::ifr}, std::pair{"AttnLRP", Method::attnlrp}, std::pair{"CP-LRP", Method::cplrp}}) {
+    out.push_back({name, baseline(prepared, target, method, context).token_credit});
+  }
+  out.push_back({"random", random_scores(prepared.length(), seed)});
+  return out;
+}
+
+std::vector<Ranking> rank_betas(const ModelSession& session, const Prepared& prepared, const Target& target, std::uint64_t) {
+  std::vector<Ranking> out;
+  for (const double beta : {0.0, 0.2, 0.4, 0.6, 0.8, 1.0, 1.5, 2.0}) {
+    Options options = session.options.options;
+    options.beta = beta;
+    out.push_back({fmt::format("{:g}", beta), unpack_scores(prepared, target, options, session.context)});
+  }
+  return out;
+}
+
+double read_target(const std::vector<double>& logits, TokenId id, FaithfulnessReadout readout) {
+  const double logit = logits[static_cast<std::size_t>(id)];
+  if (readout == FaithfulnessReadout::logit) return logit;
+  const double largest = *std::max_element(logits.begin(), logits.end());
+  double sum = 0;
+  for (const double x : logits) sum += std::exp(x - largest);
+  return std::exp(logit - largest) / sum;
+}
+
+// Both curves of every ranking; states that several of them pass through are computed once.
+Json flip(const ModelSession& session, const Sentence& sentence, TokenId target, const std::vector<Ranking>& rankings) {
+  std::vector<std::vector<int>> sets;
+  std::map<std::vector<int>, std::size_t> known;
+  const auto state = [&](std::vector<int> zeroed) {
+    std::sort(zeroed.begin(), zeroed.end());
+    const auto [at, fresh] = known.try_emplace(zeroed, sets.size());
+    if (fresh) sets.push_back(zeroed);
+    return at->second;
+  };
+  const int length = static_cast<int>(sentence.ids.size());
+  std::vector<std::vector<std::size_t>> curves;  // two per ranking: MoRF, LeRF
+  for (const Ranking& ranking : rankings) {
+    std::vector<int> order(static_cast<std::size_t>(length - sentence.prefix));
+    std::iota(order.begin(), order.end(), sentence.prefix);
+    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return ranking.scores[static_cast<std::size_t>(a)] > ranking.scores[static_cast<std::size_t>(b)]; });
+    for (int turn = 0; turn < 2; ++turn) {
+      std::vector<std::size_t> curve = {state({})};
+      std::vector<int> zeroed;
+      for (const int s : order) {
+        zeroed.push_back(s);
+        curve.push_back(state(zeroed));
+      }
+      curves.push_back(std::move(curve));
+      std::reverse(order.begin(), order.end());
+    }
+  }
+  const std::vector<std::vector<double>> logits = zeroed_logits(session.model, sentence.ids, sets, -1, session.context);
+  std::vector<double> value;
+  for (const auto& row : logits) value.push_back(read_target(row, target, session.options.readout));
+  Json methods = Json::object();
+  for (std::size_t i = 0; i < rankings.size(); ++i) {
+    std::vector<double> morf, lerf;
+    for (const std::size_t at : curves[2 * i]) morf.push_back(value[at]);
+    for (const std::size_t at : curves[2 * i + 1]) lerf.push_back(value[at]);
+    methods[rankings[i].name] = {{"area", area_between(lerf, morf)}, {"morf", resample(morf, kCurvePoints)}, {"lerf", resample(lerf, kCurvePoints)}};
+  }
+  return methods;
+}
+
+Json run_flipping(ModelSession& session, Rank rank) {
+  const std::vector<Sentence> candidates = shuffled_sentences(session, kShortest, kLongest);
+  std::map<std::string, std::vector<double>> areas;
+  std::map<std::string, std::vector<std::vector<double>>> morf, lerf;
+  std::vector<std::string> order;
+  int used = 0;
+  int looked_at = 0;
+  for (const Sentence& sentence : candidates) {
+    if (used == session.n) break;
+    session.context.report("sentences", used, session.n);
+    ++looked_at;
+    const std::string key = session.key(fmt::format("line {}", sentence.line));
+    const Json* record = session.records.find(key);
+    if (!record) {
+      PredictOptions predict;
+      predict.top = 1;
+      predict.log_probabilities = false;
+      const Prediction top = session.model.predict(sentence.ids, predict, session.context).predictions.at(0);
+      if (top.probability < kConfident || !alphabetic(top.text)) {
+        session.records.add(key, {{"used", false}});
+        continue;
+      }
+      const Prepared prepared = session.model.prepare(sentence.ids, session.context);
+      Target target;
+      target.ids = {top.id};
+      target.raw = session.options.raw_logit;
+      const std::uint64_t seed = session.options.seed * 1000003 + static_cast<std::uint64_t>(sentence.line);
+      const Json methods = flip(session, sentence, top.id, rank(session, prepared, target, seed));
+      record = &session.records.add(
+          key, {{"used", true}, {"tokens", sentence.ids.size()}, {"target", top.text}, {"probability", top.probability}, {"methods", methods}});
+    }
+    if (!record->at("used").get<bool>()) continue;
+    ++used;
+    for (const auto& [name, values] : record->at("methods").items()) {
+      if (!areas.contains(name)) order.push_back(name);
+      areas[name].push_back(values.at("area"));
+      morf[name].push_back(numbers(values.at("morf")));
+      lerf[name].push_back(numbers(values.at("lerf")));
+    }
+  }
+  if (used == 0) throw InputError("no sentence of the corpus fits: 8 to 45 tokens, an alphabetic top prediction with a probability of 0.1 or more");
+  const auto mean_curve = [](const std::vector<std::vector<double>>& curves) {
+    std::vector<double> out(curves[0].size(), 0.0);
+    for (const auto& curve : curves) {
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] += curve[i] / static_cast<double>(curves.size());
+    }
+    return out;
+  };
+  Json methods = Json::object();
+  for (const std::string& name : order) {
+    const std::vector<double>& a = areas[name];
+    const auto above = static_cast<double>(std::count_if(a.begin(), a.end(), [](double x) { return x > 0; }));
+    const Interval normal = normal_interval(a), resampled = bootstrap_interval(a, session.options.seed);
+    methods[name] = {{"area", mean(a)},
+                     {"interval", {normal.low, normal.high}},
+                     {"bootstrap", {resampled.low, resampled.high}},
+                     {"faithful_percent", 100 * above / static_cast<double>(a.size())},
+                     {"morf", mean_curve(morf[name])},
+                     {"lerf", mean_curve(lerf[name])}};
+  }
+  return {{"sentences", used}, {"looked_at", looked_at}, {"readout", session.options.readout == FaithfulnessReadout::logit ? "logit" : "probability"}, {"methods", methods}};
+}
+
+std::string area_table(const Json& methods, const std::string& first, const std::map<std::string, std::string>& paper) {
+  std::vector<std::vector<std::string>> rows = {{first, "area", "95% interval", "bootstrap", "above 0", "paper, GPT-2 (area / above 0)"}};
+  for (const auto& [name, m] : methods.items()) {
+    const auto known = paper.find(name);
+    rows.push_back({name, fmt::format("{:+.4f}", m.at("area").get<double>()),
+                    fmt::format("{:+.4f} to {:+.4f}", m.at("interval")[0].get<double>(), m.at("interval")[1].get<double>()),
+                    fmt::format("{:+.4f} to {:+.4f}", m.at("bootstrap")[0].get<double>(), m.at("bootstrap")[1].get<double>()),
+                    fmt::format("{:.0f}%", m.at("faithful_percent").get<double>()), known == paper.end() ? "" : known->second});
+  }
+  return markdown_table(rows);
+}
+
+std::string report_flipping(const Json& summaries, std::vector<ReportFile>& files, const std::string& first, const std::map<std::string, std::string>& paper,
+                            const std::string& stem) {
+  std::string out =
+      "Token embeddings are set to zero one after the other, the least relevant first (LeRF) or the most relevant first (MoRF). Area: mean over the steps of the\n"
+      "target's readout, LeRF less MoRF. Above 0: share of sentences with a positive area. BOS is neither ranked nor flipped.\n";
+  for (const auto& [model, s] : summaries.items()) {
+    out += fmt::format("\n## {}\n\n{} sentences (of {} looked at), readout: {}.\n\n", model, s.at("sentences").get<int>(), s.at("looked_at").get<int>(),
+                       s.at("readout").get<std::string>());
+    out += area_table(s.at("methods"), first, paper);
+    std::vector<Series> series;
+    for (const auto& [name, m] : s.at("methods").items()) {
+      std::vector<double> share, gap;
+      const std::vector<double> lerf = numbers(m.at("lerf")), morf = numbers(m.at("morf"));
+      for (std::size_t i = 0; i < lerf.size(); ++i) {
+        share.push_back(static_cast<double>(i) / static_cast<double>(lerf.size() - 1));
+        gap.push_back(lerf[i]);
+      }
+      series.push_back({name + " LeRF", share, gap});
+      series.push_back({name + " MoRF", share, morf});
+    }
+    const std::string file = fmt::format("{}-{}.svg", stem, slug(model));
+    files.push_back({file, line_plot(fmt::format("Mean flipping curves, {}", model), "share of tokens zeroed", "readout of the target", series)});
+    out += fmt::format("\n![Mean flipping curves]({})\n", file);
+  }
+  return out;
+}
+
+}  // namespace
+
+Json run_faithfulness(ModelSession& session) { return run_flipping(session, rank_methods); }
+Json run_beta(ModelSession& session) { return run_flipping(session, rank_betas); }
+
+std::string report_faithfulness(const Json& summaries, std::vector<ReportFile>& files) {
+  return report_flipping(summaries, files, "method",
+                         {{"unpack", "+0.085 / 100%"}, {"IFR", "+0.084 / 99%"}, {"AttnLRP", "+0.066 / 99%"}, {"CP-LRP", "+0.049 / 91%"}, {"random", "-0.001 / 49%"}},
+                         "faithfulness");
+}
+
+std::string report_beta(const Json& summaries, std::vector<ReportFile>& files) {
+  std::string out = report_flipping(summaries, files, "beta",
+                                    {{"0", "+0.002 / 53%"},
+                                     {"0.2", "+0.046 / 100%"},
+                                     {"0.4", "+0.045 / 100%"},
+                                     {"0.6", "+0.060 / 100%"},
+                                     {"0.8", "+0.046 / 100%"},
+                                     {"1", "+0.053 / 100%"},
+                                     {"1.5", "+0.045 / 100%"},
+                                     {"2", "+0.045 / 100%"}},
+                                    "beta-curves");
+  std::vector<Series> series;
+  for (const auto& [model, s] : summaries.items()) {
+    Series line{model, {}, {}};
+    for (const auto& [name, m] : s.at("methods").items()) {
+      line.x.push_back(std::stod(name));
+      line.y.push_back(m.at("area"));
+    }
+    series.push_back(std::move(line));
+  }
+  files.push_back({"beta.svg", line_plot("Area by the floor of the denominators", "beta", "area", series)});
+  return out + "\n![Area by beta](beta.svg)\n";
+}
+
+}  // namespace unpack

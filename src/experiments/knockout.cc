@@ -1,0 +1,195 @@
+// Do interaction scores predict what happens when a writer is hidden from its readers?
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <set>
+
+#include "experiments/plots.h"
+#include "experiments/sentences.h"
+#include "experiments/statistics.h"
+#include "readout/state.h"
+#include "unpack/error.h"
+#include "unpack/intervene.h"
+
+namespace unpack {
+
+namespace {
+
+constexpr int kHeldOut = 200;
+constexpr std::size_t kPerLayer = 5;
+
+// Strengths of every writer in one sentence, summed over readers and queries. "signed": the size of the mean score over sources in place of their spread.
+Json strengths(const Prepared& prepared, const RunContext& context) {
+  const Decomposition& d = *prepared.state()->decomposition;
+  const auto writers = static_cast<std::size_t>(d.writers().count());
+  std::vector<double> attention(writers, 0.0), mean_signed(writers, 0.0), mlp(writers, 0.0);
+  const auto add = [&](const Array& values, int visible, std::vector<double>& to) {
+    std::vector<double> v(static_cast<std::size_t>(values.size()));
+    d.backend().download(values, 0, v);
+    for (std::size_t i = 0; i < v.size(); ++i) to[i % static_cast<std::size_t>(visible)] += std::fabs(v[i]);
+  };
+  for (int l = 0; l < d.config().n_layers; ++l) {
+    const AttentionSums& sums = d.attention(l, Scores::raw, context);
+    add(sums.k_std, d.writers().visible_to_attention(l), attention);
+    add(sums.k_mean, d.writers().visible_to_attention(l), mean_signed);
+    add(d.mlp(l, MlpSide::gate, context).l2, d.writers().visible_to_mlp(l), mlp);
+  }
+  return {{"attention", attention}, {"attention_signed", mean_signed}, {"mlp", mlp}};
+}
+
+bool has_reader(const Writers& writers, int layers, int writer, Channel channel) {
+  return writer < (channel == Channel::attention ? writers.visible_to_attention(layers - 1) : writers.visible_to_mlp(layers - 1));
+}
+
+// `kPerLayer` writers of every source layer, evenly spread over the order of their scores.
+std::vector<int> chosen(const Writers& writers, int layers, const std::vector<double>& score, Channel channel, bool all) {
+  std::map<int, std::vector<int>> by_layer;
+  for (int w = 0; w < writers.count(); ++w) {
+    if (has_reader(writers, layers, w, channel)) by_layer[writers[w].layer].push_back(w);
+  }
+  std::vector<int> out;
+  for (auto& [layer, list] : by_layer) {
+    std::stable_sort(list.begin(), list.end(), [&](int a, int b) { return score[static_cast<std::size_t>(a)] < score[static_cast<std::size_t>(b)]; });
+    if (all || list.size() <= kPerLayer) {
+      out.insert(out.end(), list.begin(), list.end());
+    } else {
+      for (std::size_t i = 0; i < kPerLayer; ++i) out.push_back(list[i * (list.size() - 1) / (kPerLayer - 1)]);
+    }
+  }
+  return out;
+}
+
+Json correlations(const std::vector<Json>& points, const char* score) {
+  std::map<int, std::pair<std::vector<double>, std::vector<double>>> by_layer;
+  std::vector<double> x, y;
+  for (const Json& p : points) {
+    auto& [a, b] = by_layer[p.at("layer").get<int>()];
+    a.push_back(p.at(score));
+    b.push_back(p.at("change"));
+    x.push_back(a.back());
+    y.push_back(b.back());
+  }
+  std::vector<double> within;
+  Json layers = Json::object();
+  for (const auto& [layer, values] : by_layer) {
+    // Two writers always agree or disagree wholly.
+    const double rho = values.first.size() > 2 ? spearman(values.first, values.second) : NAN;
+    if (!std::isnan(rho)) {
+      within.push_back(rho);
+      layers[std::to_string(layer)] = rho;
+    }
+  }
+  const double cross = spearman(x, y);
+  return {{"within", within.empty() ? Json(nullptr) : Json(mean(within))}, {"cross", std::isnan(cross) ? Json(nullptr) : Json(cross)}, {"layers", layers}};
+}
+
+}  // namespace
+
+Json run_knockout(ModelSession& session) {
+  std::vector<Sentence> sentences = shuffled_sentences(session, 2, 200);
+  if (sentences.size() < 2) throw InputError("knockout needs a corpus of at least two sentences");
+  // Held-out sentences come first, so that they do not depend on n; a short corpus gives a fifth of itself.
+  const std::size_t held = std::min<std::size_t>(kHeldOut, std::max<std::size_t>(1, sentences.size() / 5));
+  std::vector<std::vector<TokenId>> held_out;
+  double tokens = 0;
+  for (std::size_t i = 0; i < held; ++i) {
+    held_out.push_back(sentences[i].ids);
+    tokens += static_cast<double>(sentences[i].ids.size()) - 1;
+  }
+  const std::size_t scored = std::min(static_cast<std::size_t>(session.n), sentences.size() - held);
+  const Writers& writers = session.model.writers();
+  std::map<std::string, std::vector<double>> total;
+  for (std::size_t i = 0; i < scored; ++i) {
+    session.context.report("sentences", static_cast<double>(i), static_cast<double>(scored));
+    const Sentence& s = sentences[held + i];
+    const std::string key = session.key(fmt::format("score|line {}", s.line));
+    const Json* record = session.records.find(key);
+    if (!record) record = &session.records.add(key, strengths(session.model.prepare(s.ids, session.context), session.context));
+    for (const char* name : {"attention", "attention_signed", "mlp"}) {
+      auto& sum = total[name];
+      sum.resize(static_cast<std::size_t>(writers.count()), 0.0);
+      const std::vector<double> values = numbers(record->at(name));
+      for (std::size_t w = 0; w < sum.size(); ++w) sum[w] += values[w] / static_cast<double>(scored);
+    }
+  }
+  // What is not known yet is cut in one go, sentence by sentence.
+  std::vector<Cut> wanted, missing;
+  const int layers = session.model.config().n_layers;
+  for (const Channel channel : {Channel::attention, Channel::mlp}) {
+    for (const int w : chosen(writers, layers, total[to_string(channel)], channel, session.options.all)) wanted.push_back({w, channel});
+  }
+  const auto key_of = [&](const Cut& cut) { return session.key(fmt::format("cut|{}|{}", to_string(cut.channel), writers.name(cut.writer))); };
+  for (const Cut& cut : wanted) {
+    if (!session.records.find(key_of(cut))) missing.push_back(cut);
+  }
+  // A few at a time: each is on disk before the next ones begin.
+  constexpr std::size_t kAtOnce = 16;
+  for (std::size_t begin = 0; begin < missing.size(); begin += kAtOnce) {
+    const std::vector<Cut> some(missing.begin() + static_cast<std::ptrdiff_t>(begin),
+                                missing.begin() + static_cast<std::ptrdiff_t>(std::min(begin + kAtOnce, missing.size())));
+    const auto losses = knockout_losses(session.model, held_out, some, session.context);
+    const auto perplexity = [&](const std::vector<double>& row) { return std::exp(mean(row) * static_cast<double>(row.size()) / tokens); };
+    for (std::size_t i = 0; i < some.size(); ++i) {
+      session.records.add(key_of(some[i]), {{"clean_ppl", perplexity(losses[0])}, {"cut_ppl", perplexity(losses[i + 1])}});
+    }
+  }
+  Json summary = {{"scored", scored}, {"held_out", held}, {"tokens", tokens}};
+  for (const Channel channel : {Channel::attention, Channel::mlp}) {
+    std::vector<Json> points;
+    int zero = 0, negative = 0;
+    for (const Cut& cut : wanted) {
+      if (cut.channel != channel) continue;
+      const Json& record = *session.records.find(key_of(cut));
+      const double change = record.at("cut_ppl").get<double>() - record.at("clean_ppl").get<double>();
+      const auto w = static_cast<std::size_t>(cut.writer);
+      Json point = {{"writer", writers.name(cut.writer)}, {"layer", writers[cut.writer].layer}, {"score", total[to_string(channel)][w]}, {"change", change}};
+      if (channel == Channel::attention) point["score_signed"] = total["attention_signed"][w];
+      zero += total[to_string(channel)][w] == 0;
+      negative += change < 0;
+      points.push_back(std::move(point));
+      summary["clean_ppl"] = record.at("clean_ppl");
+    }
+    Json& out = summary[to_string(channel)];
+    out = {{"cuts", points.size()}, {"score_zero", zero}, {"change_negative", negative}, {"spearman", correlations(points, "score")}};
+    if (channel == Channel::attention) out["spearman_signed"] = correlations(points, "score_signed");
+    out["points"] = points;
+  }
+  return summary;
+}
+
+std::string report_knockout(const Json& summaries, std::vector<ReportFile>& files) {
+  std::string out =
+      "Score: interaction score of a writer, summed over all readers of a kind and over queries, mean over sentences. Change: perplexity of held-out sentences when the\n"
+      "writer's clean vector is subtracted at the norm inputs of all attention (or all MLP) sublayers that can read it, less the clean perplexity. Within-layer: mean of\n"
+      "the rank correlations per source layer (three writers or more); cross-layer: all writers together.\n\n";
+  std::vector<std::vector<std::string>> rows = {{"model", "channel", "cuts", "within-layer", "cross-layer", "score 0", "change < 0"}};
+  const auto number = [](const Json& x) { return x.is_null() ? std::string("n/a") : fmt::format("{:.2f}", x.get<double>()); };
+  std::string details;
+  for (const auto& [model, s] : summaries.items()) {
+    details += fmt::format("\n## {}\n\n{} sentences scored, {} held out ({:.0f} tokens), clean perplexity {:.2f}.\n", model, s.at("scored").get<int>(),
+                           s.at("held_out").get<int>(), s.at("tokens").get<double>(), s.at("clean_ppl").get<double>());
+    for (const char* channel : {"attention", "mlp"}) {
+      const Json& c = s.at(channel);
+      const auto row = [&](const std::string& name, const Json& rho) {
+        rows.push_back({model, name, std::to_string(c.at("cuts").get<int>()), number(rho.at("within")), number(rho.at("cross")),
+                        std::to_string(c.at("score_zero").get<int>()), std::to_string(c.at("change_negative").get<int>())});
+      };
+      row(channel, c.at("spearman"));
+      if (c.contains("spearman_signed")) row("attention, size of the mean signed score", c.at("spearman_signed"));
+      std::vector<ScatterPoint> points;
+      for (const Json& p : c.at("points")) points.push_back({p.at("score"), p.at("change"), p.at("layer"), p.at("writer")});
+      const std::string file = fmt::format("knockout-{}-{}.svg", channel, slug(model));
+      files.push_back({file, scatter_plot(fmt::format("{}, cut-{}", model, channel), "score", "change in perplexity", points)});
+      std::vector<std::vector<std::string>> by_layer = {{"source layer", "within-layer correlation"}};
+      for (const auto& [layer, rho] : c.at("spearman").at("layers").items()) by_layer.push_back({layer, number(rho)});
+      details += fmt::format("\n### cut-{}\n\n![Score against change]({})\n\n{}", channel, file, markdown_table(by_layer));
+    }
+  }
+  rows.push_back({"Pythia 160M to 6.9B (paper)", "attention", "56 to 156", "0.72 to 0.86", "0.67 to 0.88", "", ""});
+  rows.push_back({"Pythia 160M to 6.9B (paper)", "mlp", "56 to 156", "0.86 to 0.96", "0.82 to 0.95", "", ""});
+  return out + markdown_table(rows) + details + "\nHollow points at the edge have a score of 0 or a change of 0 or less, which a logarithmic axis cannot show.\n";
+}
+
+}  // namespace unpack

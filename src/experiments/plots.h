@@ -1,0 +1,23 @@
+// Plain SVG plots for reports.
+#pragma once
+
+#include <string>
+#include <vector>
+
+namespace unpack {
+
+struct Series {
+  std::string name;
+  std::vector<double> x, y;
+};
+std::string line_plot(const std::string& title, const std::string& x_label, const std::string& y_label, const std::vector<Series>& series);
+
+struct ScatterPoint {
+  double x = 0, y = 0;
+  int layer = 0;  // colour
+  std::string name;
+};
+// Both axes logarithmic. What has no logarithm is drawn at the edge, hollow.
+std::string scatter_plot(const std::string& title, const std::string& x_label, const std::string& y_label, const std::vector<ScatterPoint>& points);
+
+}  // namespace unpack

@@ -1,0 +1,18 @@
+// Sentences of the corpus in a seeded order.
+#pragma once
+
+#include "experiments/session.h"
+#include "experiments/text_data.h"
+
+namespace unpack {
+
+struct Sentence {
+  int line = 0;
+  std::vector<TokenId> ids;  // with the special tokens in front
+  int prefix = 0;            // how many of these there are
+};
+
+// Every line of the corpus that has between `shortest` and `longest` tokens, shuffled.
+std::vector<Sentence> shuffled_sentences(ModelSession& session, int shortest, int longest);
+
+}  // namespace unpack

@@ -1,0 +1,53 @@
+// What every experiment is given, and the table of them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "experiments/records.h"
+#include "unpack/experiments.h"
+
+namespace unpack {
+
+// One model's part of a run.
+struct ModelSession {
+  const Model& model;
+  std::string name;
+  const ExperimentOptions& options;
+  int n = 0;
+  Records& records;
+  std::vector<std::string>& warnings;
+  const RunContext& context;
+
+  std::string key(const std::string& what) const { return name + "|" + what; }
+};
+
+struct ReportFile {
+  std::string name, content;
+};
+
+struct Experiment {
+  const char* name;
+  int default_n;
+  Json (*run)(ModelSession& session);  // records, then the summary of one model
+  // Tables and plots of all models' summaries, keyed by model.
+  std::string (*report)(const Json& summaries, std::vector<ReportFile>& files);
+};
+
+Json run_faithfulness(ModelSession& session);
+Json run_beta(ModelSession& session);
+std::string report_faithfulness(const Json& summaries, std::vector<ReportFile>& files);
+std::string report_beta(const Json& summaries, std::vector<ReportFile>& files);
+Json run_sink(ModelSession& session);
+std::string report_sink(const Json& summaries, std::vector<ReportFile>& files);
+Json run_knockout(ModelSession& session);
+std::string report_knockout(const Json& summaries, std::vector<ReportFile>& files);
+Json run_suppression(ModelSession& session);
+std::string report_suppression(const Json& summaries, std::vector<ReportFile>& files);
+
+// | a | b | rows of a Markdown table; the first one is the head.
+std::string markdown_table(const std::vector<std::vector<std::string>>& rows);
+std::vector<double> numbers(const Json& array);
+std::string slug(const std::string& model);  // fit for a file name
+
+}  // namespace unpack

@@ -1,0 +1,114 @@
+// The attention sink: how much credit the first position gets under the two dispatch rules.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "experiments/sentences.h"
+#include "experiments/statistics.h"
+#include "unpack/prepared.h"
+
+namespace unpack {
+
+namespace {
+
+struct SinkPrompt {
+  std::string name;
+  std::vector<TokenId> ids;
+  Target target;
+};
+
+std::vector<SinkPrompt> prompts_of(ModelSession& session, const std::string& source) {
+  std::vector<SinkPrompt> out;
+  const auto n = static_cast<std::size_t>(session.n);
+  if (source == "corpus") {
+    for (Sentence& s : shuffled_sentences(session, 8, 45)) {
+      if (out.size() < n) out.push_back({fmt::format("line {}", s.line), std::move(s.ids), {}});
+    }
+  } else if (source == "facts") {
+    const TextFile file = read_text(session.options.prompts ? *session.options.prompts : data_file("facts.txt"), session.options.stop_at_bad_line);
+    session.warnings.insert(session.warnings.end(), file.problems.begin(), file.problems.end());
+    for (const TextLine& line : file.lines) {
+      if (out.size() < n) out.push_back({fmt::format("line {}", line.line), session.model.encode_prompt(line.text), {}});
+    }
+  } else {
+    int i = 0;
+    for (const IoiPrompt& p : ioi_prompts(session.model, session.n, session.options.seed, false)) {
+      Target target;
+      target.ids = {session.model.single_token(" " + p.io)};
+      target.versus = std::vector<TokenId>{session.model.single_token(" " + p.s)};
+      out.push_back({fmt::format("prompt {}", i++), p.ids, target});
+    }
+  }
+  return out;
+}
+
+Json measure(const Prepared& prepared, const Target& target, Options options, const RunContext& context) {
+  Json out = Json::object();
+  for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
+    Question question;
+    question.target = target;
+    question.options = options;
+    question.options.dispatch = dispatch;
+    question.paths.top = 0;
+    const std::vector<double> credit = prepared.trace(question, context).token_credit;
+    double positive = 0;
+    for (const double x : credit) positive += std::max(x, 0.0);
+    const bool first = std::max_element(credit.begin(), credit.end()) == credit.begin();
+    out[to_string(dispatch)] = {{"share", positive > 0 ? 100 * std::max(credit[0], 0.0) / positive : 0.0}, {"top", first}};
+  }
+  return out;
+}
+
+constexpr const char* kSources[] = {"corpus", "facts", "ioi"};
+
+}  // namespace
+
+Json run_sink(ModelSession& session) {
+  Json summary = Json::object();
+  for (const char* source : kSources) {
+    std::vector<double> share[2], top[2];
+    const std::vector<SinkPrompt> prompts = prompts_of(session, source);
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      session.context.report(source, static_cast<double>(i), static_cast<double>(prompts.size()));
+      const std::string key = session.key(fmt::format("{}|{}", source, prompts[i].name));
+      const Json* record = session.records.find(key);
+      if (!record) {
+        record = &session.records.add(key, measure(session.model.prepare(prompts[i].ids, session.context), prompts[i].target, session.options.options, session.context));
+      }
+      for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
+        const Json& values = record->at(to_string(dispatch));
+        share[static_cast<int>(dispatch)].push_back(values.at("share"));
+        top[static_cast<int>(dispatch)].push_back(values.at("top").get<bool>() ? 100.0 : 0.0);
+      }
+    }
+    for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
+      const auto d = static_cast<int>(dispatch);
+      const Interval interval = normal_interval(share[d]);
+      summary[source][to_string(dispatch)] = {{"prompts", share[d].size()}, {"share", mean(share[d])}, {"interval", {interval.low, interval.high}}, {"top_percent", mean(top[d])}};
+    }
+  }
+  return summary;
+}
+
+std::string report_sink(const Json& summaries, std::vector<ReportFile>&) {
+  std::string out =
+      "Share: mean percentage of the positive token credit that lies on position 0. Top-1: share of prompts where position 0 has the most credit.\n"
+      "The target is the model's own prediction (ioi: the indirect object against the subject).\n";
+  const std::vector<std::pair<std::string, std::vector<std::string>>> paper = {{"gate", {"9.2% / 4%", "22.3% / 18%", "28.9% / 32%"}},
+                                                                               {"aligned", {"6.5% / 0%", "13.0% / 0%", "18.8% / 0%"}}};
+  std::vector<std::vector<std::string>> rows = {{"model", "dispatch", "corpus: share / top-1", "facts", "ioi"}};
+  for (const auto& [model, s] : summaries.items()) {
+    for (const auto& entry : paper) {
+      std::vector<std::string> row = {model, entry.first};
+      for (const char* source : kSources) {
+        const Json& v = s.at(source).at(entry.first);
+        row.push_back(fmt::format("{:.1f}% / {:.0f}%", v.at("share").get<double>(), v.at("top_percent").get<double>()));
+      }
+      rows.push_back(row);
+    }
+  }
+  for (const auto& [dispatch, cells] : paper) rows.push_back({"GPT-2 small (paper)", dispatch, cells[0], cells[1], cells[2]});
+  return out + "\n" + markdown_table(rows);
+}
+
+}  // namespace unpack

@@ -1,0 +1,108 @@
+#include "experiments/statistics.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <numeric>
+#include <random>
+
+namespace unpack {
+
+double mean(std::span<const double> values) {
+  return values.empty() ? 0.0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
+double sample_deviation(std::span<const double> values) {
+  if (values.size() < 2) return 0.0;
+  const double m = mean(values);
+  double sum = 0;
+  for (const double x : values) sum += (x - m) * (x - m);
+  return std::sqrt(sum / static_cast<double>(values.size() - 1));
+}
+
+double median(std::span<const double> values) {
+  if (values.empty()) return 0.0;
+  std::vector<double> sorted(values.begin(), values.end());
+  std::sort(sorted.begin(), sorted.end());
+  const std::size_t half = sorted.size() / 2;
+  return sorted.size() % 2 ? sorted[half] : 0.5 * (sorted[half - 1] + sorted[half]);
+}
+
+std::vector<double> ranks(std::span<const double> values) {
+  std::vector<std::size_t> order(values.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
+  std::vector<double> out(values.size());
+  for (std::size_t begin = 0; begin < order.size();) {
+    std::size_t end = begin;
+    while (end < order.size() && values[order[end]] == values[order[begin]]) ++end;
+    const double shared = 0.5 * static_cast<double>(begin + 1 + end);
+    for (std::size_t i = begin; i < end; ++i) out[order[i]] = shared;
+    begin = end;
+  }
+  return out;
+}
+
+double spearman(std::span<const double> x, std::span<const double> y) {
+  const std::vector<double> a = ranks(x);
+  const std::vector<double> b = ranks(y);
+  const double mean_a = mean(a);
+  const double mean_b = mean(b);
+  double ab = 0, aa = 0, bb = 0;
+  for (std::size_t i = 0; i < a.size() && i < b.size(); ++i) {
+    ab += (a[i] - mean_a) * (b[i] - mean_b);
+    aa += (a[i] - mean_a) * (a[i] - mean_a);
+    bb += (b[i] - mean_b) * (b[i] - mean_b);
+  }
+  if (a.size() < 2 || aa == 0 || bb == 0) return std::numeric_limits<double>::quiet_NaN();
+  return ab / std::sqrt(aa * bb);
+}
+
+Interval normal_interval(std::span<const double> values) {
+  constexpr double kZ = 1.959963984540054;  // 97.5% point of the normal distribution
+  const double m = mean(values);
+  const double half = values.empty() ? 0.0 : kZ * sample_deviation(values) / std::sqrt(static_cast<double>(values.size()));
+  return {m - half, m + half};
+}
+
+Interval bootstrap_interval(std::span<const double> values, std::uint64_t seed, int samples) {
+  if (values.empty() || samples < 1) return {};
+  std::mt19937_64 generator(seed);
+  std::vector<double> means;
+  for (int i = 0; i < samples; ++i) {
+    double sum = 0;
+    // Modulo keeps the draw the same with every standard library; its bias is nothing beside 2^64.
+    for (std::size_t j = 0; j < values.size(); ++j) sum += values[generator() % values.size()];
+    means.push_back(sum / static_cast<double>(values.size()));
+  }
+  std::sort(means.begin(), means.end());
+  const auto at = [&](double share) {
+    const double place = share * static_cast<double>(means.size() - 1);
+    const auto below = static_cast<std::size_t>(place);
+    const std::size_t above = std::min(below + 1, means.size() - 1);
+    return means[below] + (place - static_cast<double>(below)) * (means[above] - means[below]);
+  };
+  return {at(0.025), at(0.975)};
+}
+
+double area_between(std::span<const double> lerf, std::span<const double> morf) {
+  const std::size_t steps = std::min(lerf.size(), morf.size());
+  if (steps < 2) return 0.0;
+  double sum = 0;
+  for (std::size_t k = 1; k < steps; ++k) sum += lerf[k] - morf[k];
+  return sum / static_cast<double>(steps - 1);
+}
+
+std::vector<double> resample(std::span<const double> curve, int points) {
+  std::vector<double> out;
+  if (curve.empty()) return out;
+  for (int i = 0; i < points; ++i) {
+    const double place = points == 1 ? 0.0 : static_cast<double>(i) / (points - 1) * static_cast<double>(curve.size() - 1);
+    const auto below = static_cast<std::size_t>(place);
+    const std::size_t above = std::min(below + 1, curve.size() - 1);
+    out.push_back(curve[below] + (place - static_cast<double>(below)) * (curve[above] - curve[below]));
+  }
+  return out;
+}
+
+}  // namespace unpack

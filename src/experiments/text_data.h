@@ -1,0 +1,49 @@
+// Text that experiments run on: corpora, word lists and prompts generated from them.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "unpack/model.h"
+
+namespace unpack {
+
+struct TextLine {
+  int line = 0;  // from 1
+  std::string text;
+};
+
+struct TextFile {
+  std::vector<TextLine> lines;         // empty ones and those that begin with # left out
+  std::vector<std::string> problems;   // bad lines, with their number
+};
+// A line that is not UTF-8 is a problem; with `stop` an InputError.
+TextFile read_text(const std::filesystem::path& file, bool stop);
+
+// A file of the program's data folder: UNPACK_DATA, the source tree, or where it was installed.
+std::filesystem::path data_file(const std::string& name);
+
+// The same order for a seed with every standard library.
+template <typename T>
+void shuffle(std::vector<T>& values, std::mt19937_64& generator) {
+  for (std::size_t i = values.size(); i > 1; --i) std::swap(values[i - 1], values[generator() % i]);
+}
+
+// Entries of a word list that are one token after a space; the others are left out.
+std::vector<std::string> single_token_words(const Model& model, const std::string& list);
+
+struct IoiPrompt {
+  std::string text;      // without the answer
+  std::string io, s;     // names
+  std::string kind;      // "ABBA", "BABA", "ABC"
+  std::vector<TokenId> ids;
+  int io_position = 0, s1 = 0, s2 = 0;  // tokens of the names; ABC: s1 the second name, s2 the third one's slot
+  std::string third;                     // ABC: the third name
+};
+// `three` : matched prompts with a third name where the repeated one stood.
+std::vector<IoiPrompt> ioi_prompts(const Model& model, int n, std::uint64_t seed, bool three);
+
+}  // namespace unpack
