@@ -1,9 +1,10 @@
 // The forward pass against plain loops in double precision, alone and in batches, and the edges of what a prompt may be.
+#include "trace/forward.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include "trace/forward.h"
 #include "unit/naive/compare.h"
 #include "unit/naive/forward.h"
 #include "unit/random_model.h"

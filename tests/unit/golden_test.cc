@@ -16,7 +16,7 @@ namespace {
 using naive::Difference;
 using nlohmann::json;
 
-const char* const kCases[] = {"one-token",  "small-gpt2", "small-llama", "small-neox", "tiny-gpt2",
+const char* const kCases[] = {"one-token",  "small-gpt2", "small-llama",          "small-neox", "tiny-gpt2",
                               "tiny-llama", "tiny-neox",  "tiny-neox-sequential", "tiny-qwen2", "tiny-qwen3"};
 
 std::string folder_of(const std::string& name) { return std::string(UNPACK_TEST_DATA) + "/golden/" + name; }
@@ -89,8 +89,13 @@ struct Limits {
 
 class Golden : public ::testing::TestWithParam<std::tuple<const char*, const char*>> {
  protected:
-  Golden() : name_(std::get<0>(GetParam())), case_(expected_of(name_)), model_(load()), ids_(case_.at("ids").get<std::vector<TokenId>>()), prepared_(model_.prepare(ids_)) {
-    limits_ = std::string(std::get<1>(GetParam())) == "cpu" ? Limits{1e-4, 1e-5, 5e-3} : Limits{1e-9, 1e-9, 1e-6};
+  Golden()
+      : name_(std::get<0>(GetParam())),
+        case_(expected_of(name_)),
+        model_(load()),
+        ids_(case_.at("ids").get<std::vector<TokenId>>()),
+        prepared_(model_.prepare(ids_)) {
+    limits_ = std::string(std::get<1>(GetParam())) == "cpu" ? Limits{1e-4, 1e-5, 5e-3} : Limits{1e-9, 1e-9, 1e-8};
   }
 
   Model load() const {
@@ -185,7 +190,8 @@ TEST_P(Golden, WritersHaveTheirNamesAndOrder) {
 TEST_P(Golden, Interactions) {
   const InteractionResult every = prepared_.interactions({}, true), mean = prepared_.interactions({}, false);
   const InteractionResult last = prepared_.interactions(-1, false);
-  const auto compare = [&](const char* part, const std::vector<Interaction>& got, const std::vector<Interaction>& got_mean, const std::vector<Interaction>& got_last) {
+  const auto compare = [&](const char* part, const std::vector<Interaction>& got, const std::vector<Interaction>& got_mean,
+                           const std::vector<Interaction>& got_last) {
     std::map<std::string, double> by_name, by_pair;
     for (const Interaction& x : got) by_name[fmt::format("{}|{}|{}", x.reader, x.query, x.writer)] = x.score;
     for (const Interaction& x : got_mean) by_pair[model_.writers().name(x.reader) + "|" + model_.writers().name(x.writer)] = x.score;
@@ -193,7 +199,8 @@ TEST_P(Golden, Interactions) {
     const json& want = case_.at("interactions").at(part);
     EXPECT_EQ(want.size(), got.size()) << part;
     for (const json& x : want) {
-      const std::string key = fmt::format("{}|{}|{}", model_.writers().parse(x.at("reader").get<std::string>()), x.at("query").get<int>(), model_.writers().parse(x.at("writer").get<std::string>()));
+      const std::string key = fmt::format("{}|{}|{}", model_.writers().parse(x.at("reader").get<std::string>()), x.at("query").get<int>(),
+                                          model_.writers().parse(x.at("writer").get<std::string>()));
       all.see(by_name.contains(key) ? by_name[key] : NAN, x.at("score"));
     }
     const json& want_mean = case_.at("interactions_mean").at(part);
@@ -214,7 +221,8 @@ TEST_P(Golden, Scores) {
     const int l = layer.at("layer");
     EXPECT_EQ(static_cast<int>(layer.at("writers_attn").size()), model_.writers().visible_to_attention(l));
     EXPECT_EQ(static_cast<int>(layer.at("writers_mlp").size()), model_.writers().visible_to_mlp(l));
-    for (const auto& [key, branch] : {std::pair{"K", Branch::K}, std::pair{"Q", Branch::Q}, std::pair{"V", Branch::V}, std::pair{"M", Branch::mlp}, std::pair{"G", Branch::G}, std::pair{"U", Branch::U}}) {
+    for (const auto& [key, branch] : {std::pair{"K", Branch::K}, std::pair{"Q", Branch::Q}, std::pair{"V", Branch::V}, std::pair{"M", Branch::mlp},
+                                      std::pair{"G", Branch::G}, std::pair{"U", Branch::U}}) {
       if (!layer.contains(key)) {
         EXPECT_THROW(prepared_.scores(l, branch), UsageError);
         continue;

@@ -1,11 +1,12 @@
 // Paths against brute force: on models small enough, every path is walked one by one.
+#include "unit/naive/paths.h"
+
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
 #include <algorithm>
 
-#include "unit/naive/paths.h"
 #include "unit/random_model.h"
 
 namespace unpack {
@@ -51,7 +52,8 @@ Drawn draw(bool with_root, std::optional<MlpRule> rule = {}) {
 
   const Target& t = d.question.target;
   d.forward = std::make_unique<naive::Forward>(testing::weights_of(*d.model), d.ids);
-  d.recursion = std::make_unique<naive::Recursion>(*d.forward, d.question.options, naive::Recursion::target_direction(*d.forward, t.position, t.ids, t.versus, t.raw));
+  d.recursion =
+      std::make_unique<naive::Recursion>(*d.forward, d.question.options, naive::Recursion::target_direction(*d.forward, t.position, t.ids, t.versus, t.raw));
   std::vector<naive::TopCredit> tops;
   if (with_root) {
     tops.push_back({parse_node(d.model->writers(), *d.question.root, length), 1.0, d.question.options.reroot == Reroot::target});

@@ -23,22 +23,22 @@ struct Shape {
   int heads = 2;
   int kv_heads = 1;  // families with grouped heads; a divisor of heads
   int d_head = 4;
-  int d_model = 8;   // families where it may differ from heads * d_head
+  int d_model = 8;  // families where it may differ from heads * d_head
   int neurons = 6;
   int vocabulary = 11;
   int context = 8;
-  bool parallel = true;       // gpt_neox
+  bool parallel = true;  // gpt_neox
   bool tied = false;
-  int rope = 0;               // 0 plain, 1 linear, 2 llama3
-  bool biases = false;        // attention_bias and mlp_bias where the family has them
-  std::string activation;     // empty: the family's own
+  int rope = 0;            // 0 plain, 1 linear, 2 llama3
+  bool biases = false;     // attention_bias and mlp_bias where the family has them
+  std::string activation;  // empty: the family's own
 
   std::string config() const {
     const auto yes = [](bool b) { return b ? "true" : "false"; };
     if (family == "gpt2") {
       return fmt::format(
-          R"({{"model_type":"gpt2","n_layer":{},"n_head":{},"n_embd":{},"n_inner":{},"vocab_size":{},"n_positions":{},"tie_word_embeddings":{},"activation_function":"{}"}})", layers,
-          heads, heads * d_head, neurons, vocabulary, context, yes(tied), activation.empty() ? "gelu_new" : activation);
+          R"({{"model_type":"gpt2","n_layer":{},"n_head":{},"n_embd":{},"n_inner":{},"vocab_size":{},"n_positions":{},"tie_word_embeddings":{},"activation_function":"{}"}})",
+          layers, heads, heads * d_head, neurons, vocabulary, context, yes(tied), activation.empty() ? "gelu_new" : activation);
     }
     if (family == "gpt_neox") {
       return fmt::format(
@@ -154,7 +154,8 @@ inline std::string draw_root(const Writers& writers, int length) {
 
 inline std::string to_text(const Shape& shape, const std::vector<TokenId>& ids, const Options& o) {
   return fmt::format("{} ids [{}] beta {} weights {} mlp_weights {} dispatch {} mlp {} scores {} reroot {}", shape.config(), fmt::join(ids, ","), o.beta,
-                     fmt::join(o.weights, ","), fmt::join(o.mlp_weights, ","), to_string(o.dispatch), to_string(o.mlp), to_string(o.scores), to_string(o.reroot));
+                     fmt::join(o.weights, ","), fmt::join(o.mlp_weights, ","), to_string(o.dispatch), to_string(o.mlp), to_string(o.scores),
+                     to_string(o.reroot));
 }
 
 }  // namespace unpack::testing

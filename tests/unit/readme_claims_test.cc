@@ -33,7 +33,7 @@ struct GiftPrompt {
 // "A and B went to the store. B gave a drink to": names, places, things and who comes first differ from prompt to prompt.
 std::vector<GiftPrompt> gift_prompts(const Model& model, std::size_t count) {
   std::vector<std::string> names;
-  for (const char* name : {"Mary",   "John",  "Tom",     "James", "Anna",    "Peter",  "Paul",  "Sarah",  "Alice", "Jane",   "George", "Henry",
+  for (const char* name : {"Mary",    "John",   "Tom",     "James", "Anna",    "Peter",  "Paul",  "Sarah",   "Alice",  "Jane",   "George", "Henry",
                            "William", "Robert", "Charles", "David", "Michael", "Daniel", "Simon", "Richard", "Thomas", "Edward", "Frank",  "Arthur"}) {
     // A name must be one token where a sentence starts and inside one.
     if (model.tokenizer().encode(name).size() == 1 && model.tokenizer().encode(fmt::format(" {}", name)).size() == 1) names.push_back(name);
@@ -98,9 +98,8 @@ TEST_P(IndirectObject, GetsPositiveCreditAndTheSubjectIsHeldDownAtItsFirstMentio
   EXPECT_GE(second_positive, kPrompts * 95 / 100) << odd;
 }
 
-INSTANTIATE_TEST_SUITE_P(PocketModels, IndirectObject, ::testing::Values("pocket-gpt2", "pocket-neox"), [](const ::testing::TestParamInfo<const char*>& about) {
-  return std::string(about.param).substr(std::string("pocket-").size());
-});
+INSTANTIATE_TEST_SUITE_P(PocketModels, IndirectObject, ::testing::Values("pocket-gpt2", "pocket-neox"),
+                         [](const ::testing::TestParamInfo<const char*>& about) { return std::string(about.param).substr(std::string("pocket-").size()); });
 
 TEST(PocketLlama, GivesMaryTheMostCreditAndTheFirstJohnNegativeCredit) {
   const Model model = pocket("pocket-llama");
@@ -160,9 +159,8 @@ TEST_P(PocketModel, TakesPromptsFromOneTokenToTheFullContextAndNoMore) {
   EXPECT_THROW(model.prepare(full), InputError);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PocketModel, ::testing::Values("pocket-gpt2", "pocket-neox", "pocket-llama"), [](const ::testing::TestParamInfo<const char*>& about) {
-  return std::string(about.param).substr(std::string("pocket-").size());
-});
+INSTANTIATE_TEST_SUITE_P(All, PocketModel, ::testing::Values("pocket-gpt2", "pocket-neox", "pocket-llama"),
+                         [](const ::testing::TestParamInfo<const char*>& about) { return std::string(about.param).substr(std::string("pocket-").size()); });
 
 TEST(PocketGpt2, TracesAPromptThatFillsItsContext) {
   if (kSanitized) GTEST_SKIP() << "takes minutes with sanitizers; ForwardPass.FillsTheContextAndRefusesMore does the same on a smaller model";

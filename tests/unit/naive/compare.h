@@ -10,6 +10,9 @@ namespace unpack::naive {
 
 class Difference {
  public:
+  // `floor`: expected values that are all smaller are held against it, for what remains where larger parts cancel.
+  explicit Difference(double floor = 0) : largest_(floor) {}
+
   void see(double got, double want) {
     const double d = std::fabs(got - want);
     apart_ = std::isfinite(d) ? std::max(apart_, d) : std::numeric_limits<double>::infinity();
@@ -31,12 +34,12 @@ class Difference {
 
  private:
   double apart_ = 0;
-  double largest_ = 0;
+  double largest_;
 };
 
 template <typename Values>
-double difference(const Values& got, const Values& want) {
-  Difference d;
+double difference(const Values& got, const Values& want, double floor = 0) {
+  Difference d(floor);
   d.see(got, want);
   return d.relative();
 }

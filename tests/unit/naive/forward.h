@@ -11,7 +11,7 @@
 namespace unpack::naive {
 
 using Vec = std::vector<double>;
-using Mat = std::vector<Vec>;     // [row][column]
+using Mat = std::vector<Vec>;  // [row][column]
 using Mats = std::vector<Mat>;
 
 inline Mat matrix(const WeightView& w) {
@@ -51,13 +51,13 @@ struct Layer {
   Mat w_q, w_k, w_v, w_o, w_in, w_up, w_out;
   Vec b_q, b_k, b_v, b_o, b_in, b_up, b_out;
 
-  Vec dev1, dev2;           // [s]
-  Mats q, k, v;             // [head or group][s][e], after biases, norms and rotary
-  Mat q_dev, k_dev;         // [head or group][s]
-  Mats alpha;               // [h][q][s]
-  Mats u;                   // [h][s][D] = v W_O[h]
-  Mat pre, up, act;         // [s][n]
-  Mat o_attn, o_mlp;        // [s][D] without bias
+  Vec dev1, dev2;     // [s]
+  Mats q, k, v;       // [head or group][s][e], after biases, norms and rotary
+  Mat q_dev, k_dev;   // [head or group][s]
+  Mats alpha;         // [h][q][s]
+  Mats u;             // [h][s][D] = v W_O[h]
+  Mat pre, up, act;   // [s][n]
+  Mat o_attn, o_mlp;  // [s][D] without bias
 };
 
 class Forward {
