@@ -3,6 +3,7 @@
 #include <memory>
 
 #include "unpack/error.h"
+#include "unpack/intervene.h"
 #include "unpack/report.h"
 
 namespace unpack::server {
@@ -66,7 +67,7 @@ const char* mime(Format format) {
 }  // namespace
 
 const std::vector<std::string>& Api::names() {
-  static const std::vector<std::string> kNames = {"tokenize", "predict", "trace", "paths", "reroot", "interactions"};
+  static const std::vector<std::string> kNames = {"tokenize", "predict", "trace", "paths", "reroot", "interactions", "intervene"};
   return kNames;
 }
 
@@ -74,6 +75,7 @@ Answer Api::ask(const std::string& name, const std::string& model_name, const Mo
   if (name == "tokenize") return tokenize(model, body);
   if (name == "predict") return predict(model, body);
   if (name == "interactions") return interactions(model_name, model, body);
+  if (name == "intervene") return intervention(model, body);
   return trace(name, model_name, model, body);
 }
 
@@ -119,6 +121,14 @@ Answer Api::interactions(const std::string& model_name, const Model& model, cons
   if (request.query) resolve_position(*request.query, static_cast<int>(request.ids.size()));
   return {[this, model_name, request = std::move(request)](const Model& m, const RunContext& context) {
     return to_json(prepare(model_name, m, request.ids, context).interactions(request.query, request.all, context));
+  }};
+}
+
+Answer Api::intervention(const Model& model, const json& body) const {
+  InterveneRequest request = read_intervene(body, model, limits_);
+  resolve_position(request.target.position, static_cast<int>(request.ids.size()));
+  return {[request = std::move(request)](const Model& m, const RunContext& context) {
+    return to_json(intervene(m, request.ids, request.intervention, request.target, context));
   }};
 }
 

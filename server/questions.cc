@@ -14,25 +14,34 @@ constexpr int kAnyInt = std::numeric_limits<int>::max();
 constexpr std::size_t kBytesPerToken = 64;   // more text than this per allowed token is not even split
 constexpr std::size_t kLargestGroup = 1000;  // ids of a target or contrast set
 constexpr int kMostPredictions = 100;
+constexpr std::size_t kMostChanges = 1000;  // edges or positions of one intervention
 constexpr double kMostInteractions = 4e6;
 
-std::vector<TokenId> read_prompt(RequestFields& fields, const Model& model, const Limits& limits) {
-  fields.text("model");  // chosen before
-  fields.at_most_one_of({"prompt", "ids"});
-  const bool without_bos = fields.flag("no_bos").value_or(false);
+// A prompt as text or as ids, under the names of two fields; nothing where neither is given.
+std::optional<std::vector<TokenId>> read_tokens(RequestFields& fields, const std::string& text_field, const std::string& ids_field, bool without_bos,
+                                                const Model& model, const Limits& limits) {
+  fields.at_most_one_of({text_field, ids_field});
   const auto longest = static_cast<std::size_t>(limits.max_tokens);
-  std::optional<std::vector<TokenId>> ids = fields.ids("ids", model.config().vocab_size, longest);
-  if (!ids) {
-    const std::optional<std::string> prompt = fields.text("prompt");
-    if (!prompt) throw InputError("give a \"prompt\" or its token \"ids\"");
+  std::optional<std::vector<TokenId>> ids = fields.ids(ids_field, model.config().vocab_size, longest);
+  if (const std::optional<std::string> prompt = fields.text(text_field)) {
     if (prompt->size() > longest * kBytesPerToken) {
       throw InputError(fmt::format("the prompt has {} bytes, more than the limit of {}", prompt->size(), longest * kBytesPerToken));
     }
     ids = model.encode_prompt(*prompt, without_bos);
   }
+  if (!ids) return std::nullopt;
   if (ids->empty()) throw InputError("the prompt is empty; give at least one token");
   const std::size_t most = std::min(longest, static_cast<std::size_t>(model.config().n_ctx));
   if (ids->size() > most) throw InputError(fmt::format("the prompt has {} tokens, more than the limit of {}", ids->size(), most));
+  return ids;
+}
+
+bool read_no_bos(RequestFields& fields) { return fields.flag("no_bos").value_or(false); }
+
+std::vector<TokenId> read_prompt(RequestFields& fields, const Model& model, const Limits& limits) {
+  fields.text("model");  // chosen before
+  std::optional<std::vector<TokenId>> ids = read_tokens(fields, "prompt", "ids", read_no_bos(fields), model, limits);
+  if (!ids) throw InputError("give a \"prompt\" or its token \"ids\"");
   return std::move(*ids);
 }
 
@@ -134,6 +143,22 @@ InteractionsRequest read_interactions(const nlohmann::json& body, const Model& m
   const double writers = model.writers().count();
   const double answers = request.all ? writers * writers / 2 * static_cast<double>(request.ids.size()) : 0;
   if (answers > kMostInteractions) throw InputError("\"all\" would list too many interactions for this prompt and model; ask for one \"query\" at a time");
+  return request;
+}
+
+InterveneRequest read_intervene(const nlohmann::json& body, const Model& model, const Limits& limits) {
+  RequestFields fields(body);
+  InterveneRequest request;
+  request.target = read_target(fields, model);
+  Intervention& change = request.intervention;
+  change.cut = fields.text("cut");
+  constexpr Channel kChannels[] = {Channel::attention, Channel::mlp};
+  if (const auto i = fields.choice("channel", {"attention", "mlp"})) change.channel = kChannels[*i];
+  change.edges = fields.texts("edges", kMostChanges).value_or(std::vector<std::string>{});
+  change.zero = fields.integers("zero", kMostChanges).value_or(std::vector<int>{});
+  change.patch_from = read_tokens(fields, "patch_prompt", "patch_ids", read_no_bos(fields), model, limits).value_or(std::vector<TokenId>{});
+  request.ids = read_prompt(fields, model, limits);
+  fields.expect_no_others();
   return request;
 }
 

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "request_fields.h"
+#include "unpack/intervene.h"
 #include "unpack/model.h"
 #include "unpack/options.h"
 
@@ -36,9 +37,16 @@ struct InteractionsRequest {
   bool all = false;
 };
 
+struct InterveneRequest {
+  std::vector<TokenId> ids;
+  Intervention intervention;
+  Target target;
+};
+
 std::vector<TokenId> read_tokenize(const nlohmann::json& body, const Model& model, const Limits& limits);
 PredictRequest read_predict(const nlohmann::json& body, const Model& model, const Limits& limits);
 TraceRequest read_trace(const nlohmann::json& body, const Model& model, const Limits& limits);
 InteractionsRequest read_interactions(const nlohmann::json& body, const Model& model, const Limits& limits);
+InterveneRequest read_intervene(const nlohmann::json& body, const Model& model, const Limits& limits);
 
 }  // namespace unpack::server

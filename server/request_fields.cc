@@ -34,6 +34,15 @@ const char* kind_of(const json& value) {
   throw InputError(fmt::format("field {} must be {}, not {}", shown(field), wanted, kind_of(got)));
 }
 
+int to_integer(const std::string& field, const json& value, int lowest, int highest) {
+  if (!value.is_number_integer()) wrong_type(field, "an integer", value);
+  // Unsigned values beyond int64 would turn negative through get<int64_t>.
+  const bool too_large = value.is_number_unsigned() && value.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<int>::max());
+  const std::int64_t number = too_large ? std::numeric_limits<std::int64_t>::max() : value.get<std::int64_t>();
+  if (number < lowest || number > highest) throw InputError(fmt::format("field {} must lie between {} and {}", shown(field), lowest, highest));
+  return static_cast<int>(number);
+}
+
 }  // namespace
 
 json parse_object(std::string_view body) {
@@ -86,12 +95,7 @@ std::optional<double> RequestFields::number(const std::string& field) {
 std::optional<int> RequestFields::integer(const std::string& field, int lowest, int highest) {
   const json* value = find(field);
   if (!value) return std::nullopt;
-  if (!value->is_number_integer()) wrong_type(field, "an integer", *value);
-  // Unsigned values beyond int64 would turn negative through get<int64_t>.
-  const bool too_large = value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<int>::max());
-  const std::int64_t number = too_large ? std::numeric_limits<std::int64_t>::max() : value->get<std::int64_t>();
-  if (number < lowest || number > highest) throw InputError(fmt::format("field {} must lie between {} and {}", shown(field), lowest, highest));
-  return static_cast<int>(number);
+  return to_integer(field, *value, lowest, highest);
 }
 
 std::optional<std::vector<TokenId>> RequestFields::ids(const std::string& field, int vocabulary, std::size_t longest) {
@@ -119,6 +123,25 @@ std::optional<std::vector<double>> RequestFields::numbers(const std::string& fie
     if (!item.is_number()) throw InputError(fmt::format("field {} must hold numbers only, not {}", shown(field), kind_of(item)));
   }
   return value->get<std::vector<double>>();
+}
+
+std::optional<std::vector<std::string>> RequestFields::texts(const std::string& field, std::size_t longest) {
+  const json* value = find(field);
+  if (!value) return std::nullopt;
+  if (!value->is_array() || value->size() > longest) wrong_type(field, fmt::format("a list of at most {} texts", longest).c_str(), *value);
+  for (const json& item : *value) {
+    if (!item.is_string()) throw InputError(fmt::format("field {} must hold texts only, not {}", shown(field), kind_of(item)));
+  }
+  return value->get<std::vector<std::string>>();
+}
+
+std::optional<std::vector<int>> RequestFields::integers(const std::string& field, std::size_t longest) {
+  const json* value = find(field);
+  if (!value) return std::nullopt;
+  if (!value->is_array() || value->size() > longest) wrong_type(field, fmt::format("a list of at most {} integers", longest).c_str(), *value);
+  std::vector<int> list;
+  for (const json& item : *value) list.push_back(to_integer(field, item, std::numeric_limits<int>::min(), std::numeric_limits<int>::max()));
+  return list;
 }
 
 std::optional<std::size_t> RequestFields::choice(const std::string& field, const std::vector<std::string>& choices) {

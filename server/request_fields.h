@@ -28,6 +28,8 @@ class RequestFields {
   std::optional<int> integer(const std::string& field, int lowest, int highest);
   std::optional<std::vector<TokenId>> ids(const std::string& field, int vocabulary, std::size_t longest);
   std::optional<std::vector<double>> numbers(const std::string& field, std::size_t count);
+  std::optional<std::vector<std::string>> texts(const std::string& field, std::size_t longest);
+  std::optional<std::vector<int>> integers(const std::string& field, std::size_t longest);
   // The index of the field's text in `choices`.
   std::optional<std::size_t> choice(const std::string& field, const std::vector<std::string>& choices);
 

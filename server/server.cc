@@ -101,8 +101,10 @@ struct WebServer::Impl {
 
   void bind() {
     http.set_tcp_nodelay(true);
+    // Not the HTTP library's own options: they let a second server share the port, and requests go astray.
     http.set_socket_options([this](auto socket) {
-      httplib::default_socket_options(socket);
+      const int on = 1;
+      setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
       listening = static_cast<int>(socket);
     });
     // One request per connection: what a refused request left unread can then never be taken for the next one, and no idle connection holds a thread.

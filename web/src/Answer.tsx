@@ -7,6 +7,7 @@ import { number, probability, quoted, signed } from './format';
 import { Graph } from './Graph';
 import { Heatmap } from './Heatmap';
 import { useLatest, type Theme } from './hooks';
+import { Knockout, suspectOf } from './Knockout';
 import { componentNames, parseNode } from './nodes';
 import { FIRST_PATHS, collectEdges, holding, shares, touched, type Hover } from './paths';
 import { PathList } from './PathList';
@@ -38,6 +39,7 @@ interface AnswerProps {
 
 export function Answer({ trace, busy, models, view, body, raw, theme, onRaw, onChange }: AnswerProps) {
   const [hover, setHover] = useState<Hover>(null);
+  const [picked, setPicked] = useState<string | null>(null); // an edge that was clicked
   const root = trace.root === 'target' ? null : trace.root;
   const gated = hasGated(models, trace);
 
@@ -56,11 +58,23 @@ export function Answer({ trace, busy, models, view, body, raw, theme, onRaw, onC
     const more = !shown.reached && source.paths.length >= most && most < models.limits.max_paths;
     if (more && !other.busy) setMost(Math.min(models.limits.max_paths, most * 4));
   }, [shown, most, other.busy]);
-  useEffect(() => setMost(FIRST_PATHS), [trace]);
+  useEffect(() => {
+    setMost(FIRST_PATHS);
+    setPicked(null);
+  }, [trace]);
 
   const reroot = (node: string) => onChange({ trail: [...view.trail, node], filters: NO_FILTERS, mass: null }, true);
   const up = () => onChange({ trail: view.trail.slice(0, -1), filters: NO_FILTERS, mass: null }, true);
+  const suspect = suspectOf(edges.find((edge) => edge.key === picked) ?? null, root, view.filters.through, view.filters.from, trace.tokens, view.other);
   const components = componentNames(trace.model.layers, trace.model.heads, 'pos' in trace.node_credit);
+  // Kept as they are while only the pointer, the progress or something else moves: drawing them is most of the work.
+  const pick = (key: string) => setPicked((old) => (key === old ? null : key));
+  const graph = useMemo(() => <Graph trace={trace} root={root} edges={edges} hover={hover} lit={lit} picked={picked} onHover={setHover} onReroot={reroot} onPick={pick} />, [trace, edges, hover, lit, picked, view.trail]);
+  const side = useMemo(
+    () => (root ? <RootPanel trace={trace} onReroot={reroot} /> : <ComponentMap trace={trace} through={view.filters.through} onThrough={(through) => onChange({ filters: { ...view.filters, through } })} />),
+    [trace, view.filters, view.trail],
+  );
+  const list = useMemo(() => <PathList paths={shown.paths} rooted={root !== null} lit={lit} onHover={setHover} onPick={setPicked} />, [shown, lit]);
   return (
     <div class={`answer ${busy ? 'busy' : ''}`} onKeyDown={(event) => event.key === 'Escape' && view.trail.length > 0 && up()}>
       <section class="card" aria-label="Token credit">
@@ -113,15 +127,16 @@ export function Answer({ trace, busy, models, view, body, raw, theme, onRaw, onC
               limited={most >= models.limits.max_paths || source.paths.length < most}
               onMass={(mass) => onChange({ mass })}
             />
-            <Graph trace={trace} root={root} edges={edges} hover={hover} lit={lit} onHover={setHover} onReroot={reroot} />
+            {graph}
             <Legend gated={gated} />
           </section>
           <div class="side-column">
-            {root ? <RootPanel trace={trace} onReroot={reroot} /> : <ComponentMap trace={trace} through={view.filters.through} onThrough={(through) => onChange({ filters: { ...view.filters, through } })} />}
+            {side}
+            {models.endpoints.includes('intervene') && suspect && <Knockout suspect={suspect} body={body} />}
           </div>
           <section class={`card list ${root ? 'below' : ''}`} aria-label="Strongest paths">
             <h2 class="title">Paths <span class="muted">strongest first</span></h2>
-            <PathList paths={shown.paths} rooted={root !== null} lit={lit} onHover={setHover} />
+            {list}
           </section>
         </div>
       )}

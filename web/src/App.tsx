@@ -39,7 +39,7 @@ export function App() {
 
   const typed = { ...promptBody({ ...view, prompt: draft }) };
   const tokens = useLatest(model && draft ? JSON.stringify(typed) : null, (signal) => api.tokenize(typed, signal), 60);
-  const asked = { ...typed, ...(view.position === null ? {} : { position: view.position }) };
+  const asked = { ...typed, ...(view.position === null || draft !== view.prompt ? {} : { position: view.position }) };
   const predicted = useLatest(model && draft ? JSON.stringify(asked) : null, (signal) => api.predict(asked, signal), draft === view.prompt ? 0 : 250);
 
   const body = traceBody(view);
@@ -47,7 +47,8 @@ export function App() {
   const traceRequest = { ...body, top_paths: FIRST_PATHS };
   const traced = useLatest(model && view.prompt ? JSON.stringify(traceRequest) : null, (signal) => (root ? api.reroot : api.trace)(traceRequest, signal));
 
-  const trace = (change2: Partial<View> = {}) => change({ prompt: draft, ...(draft === view.prompt ? {} : { position: null, trail: [], filters: NO_FILTERS, mass: null }), ...change2 });
+  // Another prompt has other positions: what was chosen by position is dropped.
+  const trace = (part: Partial<View> = {}) => change({ prompt: draft, ...(draft === view.prompt ? {} : { position: null, trail: [], filters: NO_FILTERS, mass: null }), ...part });
 
   return (
     <>
@@ -87,7 +88,7 @@ export function App() {
             tokens={draft ? (tokens.data?.tokens ?? []) : []}
             busy={traced.busy}
             stale={draft !== view.prompt}
-            position={view.position}
+            position={draft === view.prompt ? view.position : null}
             error={tokens.error ?? predicted.error}
             onDraft={setDraft}
             onTrace={() => trace()}

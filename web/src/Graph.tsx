@@ -12,13 +12,15 @@ interface Props {
   edges: Edge[];
   hover: Hover;
   lit: Set<number> | null;
+  picked: string | null;
   onHover: (hover: Hover) => void;
   onReroot: (node: string) => void;
+  onPick: (edge: string) => void;
 }
 
 const MOST_EDGES = 500;
 
-export function Graph({ trace, root, edges, hover, lit, onHover, onReroot }: Props) {
+export function Graph({ trace, root, edges, hover, lit, picked, onHover, onReroot, onPick }: Props) {
   const [frame, width] = useWidth<HTMLDivElement>();
   const svg = useRef<SVGSVGElement>(null);
   const [cursor, setCursor] = useState<string | null>(null);
@@ -80,10 +82,12 @@ export function Graph({ trace, root, edges, hover, lit, onHover, onReroot }: Pro
               <path
                 key={edge.key}
                 d={path.d}
-                class={`edge ${edge.credit < 0 ? 'negative' : 'positive'} ${lit ? (isLit(edge) ? 'lit' : 'dim') : ''}`}
+                class={`edge ${edge.credit < 0 ? 'negative' : 'positive'} ${lit ? (isLit(edge) ? 'lit' : 'dim') : ''} ${edge.key === picked ? 'picked' : ''}`}
+                data-edge={edge.key}
                 stroke-width={Math.max(0.8, 9 * Math.sqrt(edge.mass / heaviest))}
                 onMouseEnter={() => onHover({ edge: edge.key })}
                 onMouseLeave={() => onHover(null)}
+                onClick={() => onPick(edge.key)}
               >
                 <title>{`${edge.from}${edge.branch ? ` -[${edge.branch}]` : ' -'}-> ${edge.to}\ncredit ${signed(edge.credit)} over ${edge.paths.length} shown path${edge.paths.length === 1 ? '' : 's'}`}</title>
               </path>

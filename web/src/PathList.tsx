@@ -1,6 +1,6 @@
 import { useState } from 'preact/hooks';
 import { number, percent } from './format';
-import type { Hover } from './paths';
+import { pathEdges, type Hover } from './paths';
 import type { Path } from './types';
 
 interface Props {
@@ -8,11 +8,12 @@ interface Props {
   rooted: boolean;
   lit: Set<number> | null;
   onHover: (hover: Hover) => void;
+  onPick: (edge: string) => void; // Enter on a path: its last hop
 }
 
 const FIRST = 100;
 
-export function PathList({ paths, rooted, lit, onHover }: Props) {
+export function PathList({ paths, rooted, lit, onHover, onPick }: Props) {
   const [most, setMost] = useState(FIRST);
   const largest = Math.abs(paths[0]?.credit ?? 1) || 1;
   if (paths.length === 0) return <p class="muted">No path matches these filters.</p>;
@@ -29,6 +30,10 @@ export function PathList({ paths, rooted, lit, onHover }: Props) {
             onMouseLeave={() => onHover(null)}
             onFocus={() => onHover({ path: index })}
             onBlur={() => onHover(null)}
+            onKeyDown={(event) => {
+              const edge = pathEdges(path, rooted).at(-1);
+              if (event.key === 'Enter' && edge) onPick(edge.key);
+            }}
           >
             <span class="amount">
               <span class="meter"><span style={{ width: `${(100 * Math.abs(path.credit)) / largest}%` }} /></span>

@@ -1,4 +1,4 @@
-import type { InteractionsAnswer, ModelsAnswer, PathsAnswer, PredictAnswer, Token, Trace } from './types';
+import type { InteractionsAnswer, Intervention, ModelsAnswer, PathsAnswer, PredictAnswer, Token, Trace } from './types';
 
 export type Body = Record<string, unknown>;
 
@@ -14,11 +14,18 @@ async function answer<T>(response: Response): Promise<T> {
   throw new Error(message);
 }
 
-// A request that is aborted closes its connection, and the server then stops the work.
+const BUSY = 429;
+const TRIES = 5;
+
+// A request that is aborted closes its connection, and the server then stops the work. One that comes while the server is busy is sent again.
 async function post(path: string, body: Body, signal?: AbortSignal): Promise<Response> {
   const init = { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body), signal };
   try {
-    return await fetch(path, init);
+    for (let attempt = 1; ; ++attempt) {
+      const response = await fetch(path, init);
+      if (response.status !== BUSY || attempt === TRIES || signal?.aborted) return response;
+      await new Promise((done) => setTimeout(done, 200 * attempt));
+    }
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Error('the server does not answer; is unpack serve still running?');
@@ -37,6 +44,7 @@ export const api = {
   reroot: (body: Body, signal?: AbortSignal) => ask<Trace>('reroot', body, signal),
   paths: (body: Body, signal?: AbortSignal) => ask<PathsAnswer>('paths', body, signal),
   interactions: (body: Body, signal?: AbortSignal) => ask<InteractionsAnswer>('interactions', body, signal),
+  intervene: (body: Body, signal?: AbortSignal) => ask<Intervention>('intervene', body, signal),
   html: async (body: Body): Promise<string> => {
     const response = await post('/api/trace', { ...body, format: 'html' });
     return response.ok ? response.text() : answer<string>(response);

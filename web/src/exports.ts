@@ -24,7 +24,7 @@ export function standaloneSvg(svg: SVGSVGElement): string {
       const value = style.getPropertyValue(property);
       if (value) target.setAttribute(property, value);
     }
-    for (const name of ['class', 'tabindex', 'role', 'data-node']) target.removeAttribute(name);
+    for (const name of ['class', 'tabindex', 'role', 'data-node', 'data-edge']) target.removeAttribute(name);
   });
   const ground = document.createElementNS('http://www.w3.org/2000/svg', 'rect');
   ground.setAttribute('width', '100%');

@@ -116,3 +116,8 @@ export interface InteractionsAnswer {
   attention: Interaction[];
   mlp: Interaction[];
 }
+
+export interface Intervention {
+  clean: { nll: number; target: number };
+  cut: { nll: number; target: number };
+}
