@@ -1,5 +1,5 @@
 # A thin front: CMake does the work. `make demo` and `make test` set everything up on Debian 12 or later.
-.PHONY: all build demo test test-asan format tidy install clean setup setup-test
+.PHONY: all build python demo test test-asan format tidy install clean setup setup-test
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -20,12 +20,19 @@ build: setup
 	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF -DCMAKE_INSTALL_PREFIX=$(PREFIX)
 	@cmake --build build/release -j $(JOBS)
 
+# The Python package, complete in build/release/python: put that folder on PYTHONPATH.
+python:
+	@scripts/setup.sh python
+	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) -DCMAKE_INSTALL_PREFIX=$(PREFIX)
+	@cmake --build build/release -j $(JOBS) --target unpack_python
+	@PYTHONPATH=build/release/python $(PYTHON) -c "import unpack_engine as up; print('unpack_engine', up.__version__, 'is in build/release/python')"
+
 demo: build
 	@echo; build/release/unpack predict "$(PROMPT)"
 	@echo; build/release/unpack trace "$(PROMPT)" --target " Mary" --versus " John"
 
 test: setup-test
-	cmake --preset release -DUNPACK_TESTS=ON $(WERROR)
+	cmake --preset release -DUNPACK_TESTS=ON -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) $(WERROR)
 	cmake --build build/release -j $(JOBS)
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) -LE cli
 ifeq ($(CI),true)
@@ -33,6 +40,7 @@ ifeq ($(CI),true)
 	$(MAKE) --no-print-directory format tidy
 endif
 	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli
+	UNPACK=$(CURDIR)/build/release/unpack UNPACK_PYTHON=$(CURDIR)/build/release/python $(PYTHON) -m pytest -q tests/python
 
 # The unit tests once more, with every bad access and undefined operation an error.
 test-asan: setup-test

@@ -1,16 +1,18 @@
 #!/bin/sh
-# Installs the Debian packages that are missing: setup.sh build | test | ci. As root or through sudo; says what is needed where neither is possible.
+# Installs the Debian packages that are missing: setup.sh build | python | test | ci. As root or through sudo; says what is needed where neither is possible.
 set -eu
 
 build="g++ cmake ninja-build pkg-config libdnnl-dev nlohmann-json3-dev libcli11-dev libfmt-dev libcpp-httplib-dev libpcre2-dev libutf8proc-dev"
-test="libgtest-dev librapidcheck-dev python3 python3-numpy python3-pytest python3-networkx graphviz"
+python="pybind11-dev python3-dev python3-numpy"
+test="libgtest-dev librapidcheck-dev python3 python3-numpy python3-pytest python3-networkx graphviz mypy python3-pandas"
 ci="clang-format clang-tidy"
 
 case "${1:-build}" in
   build) wanted=$build ;;
-  test) wanted="$build $test" ;;
-  ci) wanted="$build $test $ci" ;;
-  *) echo "usage: $0 build|test|ci" >&2; exit 2 ;;
+  python) wanted="$build $python" ;;
+  test) wanted="$build $python $test" ;;
+  ci) wanted="$build $python $test $ci" ;;
+  *) echo "usage: $0 build|python|test|ci" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null 2>&1; then

@@ -176,18 +176,22 @@ void bind_model(py::module_& module) {
       .def_property_readonly("threads", [](const Model& m) { return m.program().threads; })
       .def_property_readonly("writers", &writer_names)
       .def_property_readonly("has_tokenizer", &Model::has_tokenizer)
-      .def("encode", [](const Model& m, const std::string& text, bool special) { return m.tokenizer().encode(text, special); }, py::arg("text"),
-           py::arg("special"), Release())
-      .def("encode_prompt", [](const Model& m, const std::string& text, bool bos) { return m.encode_prompt(text, !bos); }, py::arg("text"), py::arg("bos"),
-           Release())
+      .def(
+          "encode", [](const Model& m, const std::string& text, bool special) { return m.tokenizer().encode(text, special); }, py::arg("text"),
+          py::arg("special"), Release())
+      .def(
+          "encode_prompt", [](const Model& m, const std::string& text, bool bos) { return m.encode_prompt(text, !bos); }, py::arg("text"), py::arg("bos"),
+          Release())
       .def("prefix", [](const Model& m) { return prompt_prefix(m.config(), m.tokenizer()); })
       .def("decode", &decode, ids)
-      .def("single_token", [](const Model& m, const std::string& text) { return m.single_token(text); }, py::arg("text"))
+      .def(
+          "single_token", [](const Model& m, const std::string& text) { return m.single_token(text); }, py::arg("text"))
       .def("tokens", &tokens, ids)
-      .def("check_component", [](const Model& m, const std::string& text) { return m.writers().name(m.writers().parse(text)); }, py::arg("text"))
-      .def("check_node",
-           [](const Model& m, const std::string& text, int length) { return to_string(m.writers(), parse_node(m.writers(), text, length)); },
-           py::arg("text"), py::arg("length"))
+      .def(
+          "check_component", [](const Model& m, const std::string& text) { return m.writers().name(m.writers().parse(text)); }, py::arg("text"))
+      .def(
+          "check_node", [](const Model& m, const std::string& text, int length) { return to_string(m.writers(), parse_node(m.writers(), text, length)); },
+          py::arg("text"), py::arg("length"))
       .def("predict", &predict, ids, py::arg("top"), py::arg("lens"), py::arg("position"), progress)
       .def("generate", &generate, ids, py::arg("max_tokens"), py::arg("temperature"), py::arg("top_k"), py::arg("seed"), py::arg("on_token"))
       .def("prepare", &prepare, py::arg("prompts"), py::arg("memory_budget"), progress)

@@ -86,4 +86,5 @@ PYBIND11_MODULE(_native, module) {
   bind_results(module);
   bind_model(module);
   bind_prepared(module);
+  bind_experiment(module);
 }

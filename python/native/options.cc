@@ -1,3 +1,5 @@
+#include "unpack/options.h"
+
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -6,7 +8,6 @@
 
 #include "bind.h"
 #include "unpack/error.h"
-#include "unpack/options.h"
 
 namespace py = pybind11;
 
@@ -44,8 +45,7 @@ PathQuery make_query(std::size_t top, std::optional<double> tau, const std::stri
   query.tau = tau;
   query.rule = choose<TauRule>("tau_rule", rule, {{"named", TauRule::named}, {"entry", TauRule::entry}});
   if (branch) {
-    query.branch =
-        choose<Branch>("branch", *branch, {{"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}, {"G", Branch::G}, {"U", Branch::U}});
+    query.branch = choose<Branch>("branch", *branch, {{"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}, {"G", Branch::G}, {"U", Branch::U}});
   }
   query.through = std::move(through);
   query.from = from;
@@ -67,8 +67,7 @@ void bind_options(py::module_& module) {
   py::class_<PathQuery>(module, "PathQuery")
       .def(py::init(&make_query), py::arg("top"), py::arg("tau"), py::arg("rule"), py::arg("branch"), py::arg("through"), py::arg("from_"),
            py::arg("min_layer"), py::arg("sign"));
-  py::class_<Target>(module, "Target")
-      .def(py::init(&make_target), py::arg("ids"), py::arg("versus"), py::arg("raw"), py::arg("position"));
+  py::class_<Target>(module, "Target").def(py::init(&make_target), py::arg("ids"), py::arg("versus"), py::arg("raw"), py::arg("position"));
 }
 
 }  // namespace unpack::python

@@ -17,9 +17,8 @@ TraceResult trace(const Prepared& prepared, const Target& target, const std::opt
                   const std::string& method, const py::object& progress) {
   const Method by = parse_method(method);
   const Question question{target, root, options, paths};
-  return interruptible(progress, [&](const RunContext& context) {
-    return by == Method::unpack ? prepared.trace(question, context) : baseline(prepared, target, by, context);
-  });
+  return interruptible(
+      progress, [&](const RunContext& context) { return by == Method::unpack ? prepared.trace(question, context) : baseline(prepared, target, by, context); });
 }
 
 InteractionResult interactions(const Prepared& prepared, std::optional<int> query, bool all, const py::object& progress) {

@@ -69,7 +69,8 @@ void bind_results(py::module_& module) {
       .def("html", &html<TraceResult>, Release())
       .def("tikz", &to_tikz, Release())
       .def("graph", &graph, py::arg("format"), Release())
-      .def("words", [](const TraceResult& r) { return to_json(merge_words(r.tokens, r.token_credit)); }, Release())
+      .def(
+          "words", [](const TraceResult& r) { return to_json(merge_words(r.tokens, r.token_credit)); }, Release())
       .def_property_readonly("writers", [](const TraceResult& r) { return r.writers; })
       .def_property_readonly("token_credit", [](const py::object& self) { return view(self.cast<const TraceResult&>().token_credit, self); })
       .def_property_readonly("token_percent", [](const py::object& self) { return view(self.cast<const TraceResult&>().token_percent, self); })

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Sequence
 
 from . import _native
+from .experiments import Experiment, experiment, experiments
 from .loading import from_state_dict, load, random
 from .model import Cache, Generation, Model, Prepared
 from .results import Attribution, ClosureCheck, Coverage, Interactions, Intervention, Path, Prediction, Predictions, Token, Trace
@@ -28,6 +29,7 @@ __all__ = [
     "Cache",
     "ClosureCheck",
     "Coverage",
+    "Experiment",
     "Generation",
     "Interactions",
     "Intervention",
@@ -39,6 +41,8 @@ __all__ = [
     "Token",
     "Trace",
     "about",
+    "experiment",
+    "experiments",
     "families",
     "from_state_dict",
     "load",

@@ -11,6 +11,24 @@ def about() -> Dict[str, Any]: ...
 def locate(name: str) -> str: ...
 def models(extra: Sequence[str]) -> List[Dict[str, str]]: ...
 def families() -> List[str]: ...
+def experiment_names() -> List[str]: ...
+def experiment(
+    name: str,
+    models: Sequence[str],
+    out: str,
+    n: Optional[int],
+    seed: int,
+    corpus: Optional[str],
+    prompts: Optional[str],
+    readout: str,
+    raw_logit: bool,
+    all: bool,
+    stop_at_bad_line: bool,
+    options: Options,
+    device: str,
+    threads: int,
+    progress: _Progress,
+) -> Tuple[str, List[str]]: ...
 
 class Options:
     def __init__(

@@ -196,7 +196,7 @@ class Tracer:
     >>> tracer = Tracer("pocket-gpt2")
     >>> result = tracer.trace("Mary and John went to the store. John gave a drink to", target=" Mary", distractor=" John", config="kqv_aligned")
     >>> len(result.token_attribution)
-    13
+    14
     """
 
     def __init__(self, model: Union[str, Model] = "pocket-gpt2", **loading: Any) -> None:

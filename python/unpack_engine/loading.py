@@ -26,6 +26,12 @@ def _device(device: Any) -> str:
     return str(device)
 
 
+def bundled(name: str) -> str:
+    """The folder of a model that came inside the wheel; any other name as it is."""
+    own = os.path.join(_BUNDLED, name)
+    return own if os.sep not in name and not os.path.isdir(name) and os.path.isdir(own) else name
+
+
 def load(
     name: Union[str, "os.PathLike[str]"] = "pocket-gpt2", *, device: str = "auto", threads: Union[int, None] = None, weight_products: bool = False
 ) -> Model:
@@ -44,9 +50,7 @@ def load(
     if not isinstance(wanted, str):
         raise TypeError(f"name must be a str or a path, not {type(name).__name__}")
     device, count = _device(device), _threads(threads)
-    own = os.path.join(_BUNDLED, wanted)
-    if not os.path.isdir(wanted) and os.sep not in wanted and os.path.isdir(own):
-        wanted = own
+    wanted = bundled(wanted)
     try:
         _native.locate(wanted)
     except ValueError as error:

@@ -325,7 +325,7 @@ class Prepared:
         >>> p.trace(target=" Mary", versus=" John").target["logit_difference"] > 0
         True
         >>> p.trace(root="A1.H0@-1", top_paths=2).root
-        'A1.H0@12'
+        'A1.H0@13'
         """
         native, length = self._model._native, len(self)
         question = check.target(native, length, target, versus, raw_logit, position)
@@ -344,7 +344,7 @@ class Prepared:
             check.text("tau_rule", tau_rule),
             check.optional_text("branch", branch),
             through,
-            None if from_ is None else check.position("from_", from_, length),
+            check.optional_integer("from_", from_),
             check.optional_integer("min_layer", min_layer, 0),
             check.optional_text("sign", sign),
         )

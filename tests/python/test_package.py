@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from conftest import EXPECTED, GOLDEN, MARY, PACKAGE, ROOT
 
-MODULES = ["unpack_engine", "unpack_engine.model", "unpack_engine.results", "unpack_engine.loading", "unpack_engine.compat"]
+MODULES = ["unpack_engine", "unpack_engine.experiments", "unpack_engine.model", "unpack_engine.results", "unpack_engine.loading", "unpack_engine.compat"]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -246,7 +246,8 @@ def test_two_threads_trace_at_once_on_one_model(pocket, mary):
 
 
 def test_the_interpreter_runs_on_while_the_engine_works(up):
-    model = up.random("gpt2-small", threads=1)
+    shape = {"model_type": "gpt2", "n_layer": 4, "n_head": 8, "n_embd": 512, "n_positions": 512, "vocab_size": 2000, "activation_function": "gelu_new"}
+    model = up.random(shape, threads=1)
     ticks, stop = [0], threading.Event()
 
     def tick():
@@ -258,7 +259,7 @@ def test_the_interpreter_runs_on_while_the_engine_works(up):
     ticker.start()
     try:
         before = ticks[0]
-        model.predict(list(range(300)))
+        model.prepare(list(range(400)))
         assert ticks[0] - before > 20
     finally:
         stop.set()
@@ -322,3 +323,34 @@ def test_values_survive_pickling(mary):
 def test_models_are_listed(up):
     assert {"pocket-gpt2", "pocket-neox", "pocket-llama"} <= {model["name"] for model in up.models()}
     assert "gpt2" in up.families() and up.about()["version"] == up.__version__
+
+
+def test_an_experiment_keeps_what_it_found_and_resumes(up, tmp_path):
+    corpus = tmp_path / "sentences.txt"
+    corpus.write_text("".join(f"{a} and {b} went to the store. {b} gave a drink to {a}.\n" for a in ("Mary", "Kate", "Alice") for b in ("John", "Mark")))
+    ask = {"n": 3, "corpus": corpus, "out": tmp_path / "sink"}
+    first = up.experiment("sink", **ask)
+    assert first.records and first.summary["settings"]["n"] == 3 and str(first) == first.report
+    assert (tmp_path / "sink" / "report.md").read_text() == first.report
+    again = up.experiment("sink", **ask)
+    assert again.records == first.records and again.summary == first.summary
+    with pytest.raises(ValueError):
+        up.experiment("sink", **{**ask, "n": 2})  # the folder holds a run with other settings
+    with pytest.raises(ValueError, match="name"):
+        up.experiment("nothing")
+    with pytest.raises(ValueError, match="n must be"):
+        up.experiment("sink", n=0)
+    with pytest.raises(ValueError, match="readout"):
+        up.experiment("sink", n=1, readout="colour")
+
+
+@pytest.mark.parametrize("name", ["ioi", "own_metric"])
+def test_notebooks_are_made_from_their_scripts_and_ran_through(name):
+    notebook = json.loads((ROOT / "examples" / f"{name}.ipynb").read_text())
+    script = (ROOT / "examples" / f"{name}.py").read_text().replace("  # fmt: skip", "")
+    for cell in notebook["cells"]:
+        text = "".join(cell["source"])
+        lines = text.splitlines() if cell["cell_type"] == "code" else [f"# {line}".rstrip() for line in text.splitlines()]
+        assert "\n".join(lines) in script
+        assert not any(output["output_type"] == "error" for output in cell.get("outputs", []))
+    assert "<svg" in json.dumps(notebook)

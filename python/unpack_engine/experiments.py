@@ -1,0 +1,119 @@
+"""Measurements over many prompts."""
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
+
+from . import _arguments as check
+from . import _native
+from ._arguments import Progress
+from .loading import _device, _threads, bundled
+from .model import _HALVES, _THIRDS
+
+_DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")  # where a wheel keeps names, templates and sentences
+File = Union[str, "os.PathLike[str]"]
+
+
+class Experiment(NamedTuple):
+    """What an experiment found: `summary` and `records` as its files hold them, `report` in Markdown, `folder` where they lie (None: not kept)."""
+
+    name: str
+    summary: Dict[str, Any]
+    records: List[Dict[str, Any]]
+    report: str
+    warnings: List[str]
+    folder: Optional[str]
+
+    def __str__(self) -> str:
+        return self.report
+
+    def _repr_markdown_(self) -> str:
+        return self.report
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The summary: settings, and what was found for every model."""
+        return dict(self.summary)
+
+    def to_json(self) -> str:
+        """The same as text."""
+        return json.dumps(self.summary)
+
+    def to_pandas(self) -> Any:
+        """A pandas frame of the records."""
+        from .results import _frame
+
+        return _frame(self.records)
+
+
+def experiments() -> List[str]:
+    """The names that `experiment` takes.
+
+    >>> "faithfulness" in experiments()
+    True
+    """
+    return _native.experiment_names()
+
+
+def experiment(
+    name: str,
+    *,
+    models: Union[str, Sequence[str]] = "pocket-gpt2",
+    out: Optional[File] = None,
+    n: Optional[int] = None,
+    seed: int = 0,
+    corpus: Optional[File] = None,
+    prompts: Optional[File] = None,
+    readout: str = "probability",
+    raw_logit: bool = False,
+    all: bool = False,
+    stop_at_bad_line: bool = False,
+    beta: float = 0.8,
+    weights: Sequence[float] = _THIRDS,
+    mlp_weights: Sequence[float] = _HALVES,
+    dispatch: str = "aligned",
+    mlp: str = "per-neuron",
+    scores: str = "raw",
+    device: str = "auto",
+    threads: Optional[int] = None,
+    progress: Progress = None,
+) -> Experiment:
+    """Runs an experiment of the paper on one or more models.
+
+    out: a folder for records, summary, report and plots; a second call with the same settings resumes there. Without it nothing is kept.
+    n: how many prompts (default: as many as in the paper). corpus, prompts: files with a text a line in place of the ones that come with the program.
+
+    >>> experiment("sinks")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    ValueError: name must be one of ...
+    """
+    if check.text("name", name) not in experiments():
+        raise ValueError(f"name must be one of {', '.join(map(repr, experiments()))}, not {name!r}")
+    if os.path.isdir(_DATA):
+        os.environ.setdefault("UNPACK_DATA", _DATA)
+    asked = [models] if isinstance(models, str) else check.texts("models", models)
+    with tempfile.TemporaryDirectory() as scratch, check.reporting(progress) as report:
+        folder = scratch if out is None else os.fspath(out)
+        text, warnings = _native.experiment(
+            name,
+            [bundled(model) for model in asked],
+            folder,
+            check.optional_integer("n", n, 1),
+            check.integer("seed", seed, 0, 2**64 - 1),
+            None if corpus is None else os.fspath(corpus),
+            None if prompts is None else os.fspath(prompts),
+            check.text("readout", readout),
+            check.flag("raw_logit", raw_logit),
+            check.flag("all", all),
+            check.flag("stop_at_bad_line", stop_at_bad_line),
+            check.options(beta, weights, mlp_weights, dispatch, mlp, scores),
+            _device(device),
+            _threads(threads),
+            report,
+        )
+        with open(os.path.join(folder, "summary.json"), encoding="utf-8") as file:
+            summary = json.load(file)
+        with open(os.path.join(folder, "results.jsonl"), encoding="utf-8") as file:
+            records = [json.loads(line) for line in file if line.strip()]
+    return Experiment(name, summary, records, text, warnings, None if out is None else os.fspath(out))
