@@ -104,6 +104,7 @@ Answer Api::trace(const std::string& name, const std::string& model_name, const 
   // What is not there is said now, before anything waits.
   const int length = static_cast<int>(request->ids.size());
   resolve_position(question.target.position, length);
+  if (question.paths.from) resolve_position(*question.paths.from, length);
   std::optional<Node> root;
   if (question.root) root = parse_node(model.writers(), *question.root, length);
   return {[this, name, model_name, request, root](const Model& m, const RunContext& context) {

@@ -117,3 +117,26 @@ def test_a_trace_comes_as_a_picture_too(server, form, start, kind):
 def test_the_same_question_twice_gets_the_same_answer(server):
     body = {"prompt": MARY, "top_paths": 50}
     assert server.ok("trace", **body) == server.ok("trace", **body)
+
+
+def test_intervene_is_what_the_command_line_says(server):
+    answer = server.ok("intervene", prompt=MARY, target=" Mary", versus=" John", cut="A5.H3", channel="attention")
+    expected = command_line("intervene", MARY, "--target", " Mary", "--versus", " John", "--cut", "A5.H3", "--channel", "attention")
+    assert close(answer["clean"], expected["clean"]) and close(answer["cut"], expected["cut"])
+    assert answer["clean"]["target"] != answer["cut"]["target"]
+
+
+def test_intervene_zeroes_tokens_and_patches_edges(server):
+    zeroed = server.ok("intervene", prompt=MARY, zero=[1])
+    assert zeroed["cut"]["nll"] != zeroed["clean"]["nll"]
+    patched = server.ok("intervene", prompt=MARY, edges=["A5.H3@13 -> target"], patch_prompt=MARY.replace("Mary", "Anna"))
+    assert patched["cut"]["target"] != patched["clean"]["target"]
+
+
+@pytest.mark.parametrize("change, message", [
+    ({}, ""), ({"cut": "A99.H0"}, ""), ({"cut": 3}, "must be a text"), ({"cut": "A5.H3", "channel": "both"}, "one of attention, mlp"), ({"zero": [99]}, ""), ({"zero": [1.5]}, "an integer"),
+    ({"zero": 1}, "list"), ({"edges": ["nonsense"], "patch_prompt": MARY}, ""), ({"edges": ["A5.H3@13 -> target"]}, ""), ({"edges": [1], "patch_prompt": MARY}, "texts only"),
+    ({"edges": ["A5.H3@13 -> target"], "patch_prompt": "short"}, ""),
+])
+def test_an_intervention_that_makes_no_sense_is_refused(server, change, message):
+    assert message in server.refused("intervene", {"prompt": MARY, **change})

@@ -87,7 +87,7 @@ def test_a_wrong_field_is_refused(server, body, message):
 
 
 def test_every_endpoint_refuses_unknown_fields(server):
-    for name in ("tokenize", "predict", "trace", "paths", "reroot", "interactions"):
+    for name in ("tokenize", "predict", "trace", "paths", "reroot", "interactions", "intervene"):
         assert "unknown field" in server.refused(name, {"prompt": "x", "root": "MLP0@0", "nothing": 1} if name == "reroot" else {"prompt": "x", "nothing": 1})
 
 
@@ -197,6 +197,6 @@ def test_mangled_bodies_are_answered_in_order_or_refused(server):
     rng = random.Random(11)
     good = json.dumps({"prompt": MARY, "target_ids": [5], "versus_ids": [6], "root": "A3.H1@4", "beta": 0.8, "weights": [1, 1, 1], "top_paths": 3, "from": 1}).encode()
     for _ in range(300):
-        status, _, body = server.raw("POST", f"/api/{rng.choice(['tokenize', 'predict', 'trace', 'paths', 'reroot', 'interactions'])}", mangled(rng, good), JSON)
+        status, _, body = server.raw("POST", f"/api/{rng.choice(['tokenize', 'predict', 'trace', 'paths', 'reroot', 'interactions', 'intervene'])}", mangled(rng, good), JSON)
         assert status in (200, 400, 404), (status, body)
         json.loads(body)
