@@ -39,7 +39,7 @@ ifeq ($(CI),true)
 	$(MAKE) --no-print-directory test-asan
 	$(MAKE) --no-print-directory format tidy
 endif
-	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli
+	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli tests/server tests/web
 	UNPACK=$(CURDIR)/build/release/unpack UNPACK_PYTHON=$(CURDIR)/build/release/python $(PYTHON) -m pytest -q tests/python
 
 # The unit tests once more, with every bad access and undefined operation an error.
