@@ -25,7 +25,8 @@ Records::Records(const std::filesystem::path& file, const Json& settings) : path
         }
         begun = true;
       } else {
-        known_[record.value("key", "")] = std::move(record);
+        const std::string key = record.value("key", "");
+        known_[key] = std::move(record);
       }
       good += line.size() + 1;
     }

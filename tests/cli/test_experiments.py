@@ -1,0 +1,57 @@
+"""Baselines, interventions and experiments from the command line."""
+import json
+
+import pytest
+from conftest import MARY
+
+
+def test_a_baseline_gives_tokens_and_no_paths(unpack):
+    got = unpack.json("trace", MARY, "--method", "cplrp", "--target", " Mary", "--versus", " John")
+    assert got["method"] == "cplrp" and len(got["token_credit"]) == len(got["tokens"]) and "paths" not in got
+
+
+def test_a_baseline_cannot_be_rooted(unpack):
+    assert "--root" in unpack.fails(2, "trace", MARY, "--method", "ifr", "--root", "A1.H0@-1")
+
+
+def test_hiding_the_embedding_from_attention_costs_likelihood(unpack):
+    got = unpack.json("intervene", MARY, "--cut", "emb", "--channel", "attention", "--target", " Mary", "--versus", " John")
+    assert got["cut"]["nll"] > got["clean"]["nll"] and got["cut"]["target"] < got["clean"]["target"]
+
+
+def test_an_edge_is_patched_from_another_prompt(unpack):
+    other = MARY.replace("John gave", "Tom gave")
+    got = unpack.json("intervene", MARY, "--edge", "emb@10 -[V]-> A2.H0@-1", "--patch-from", other)
+    assert got["cut"]["nll"] != got["clean"]["nll"]
+    assert "one length" in unpack.fails(1, "intervene", MARY, "--edge", "emb@0 -> target", "--patch-from", "Mary")
+
+
+@pytest.mark.parametrize("args, status", [(["--cut", "A99.H0"], 1), ([], 2), (["--edge", "emb@0 -> target"], 2), (["--zero", "99"], 1)])
+def test_an_intervention_that_makes_no_sense_says_so(unpack, args, status):
+    unpack.fails(status, "intervene", MARY, *args)
+
+
+def test_an_experiment_writes_records_summary_report_and_plot(unpack, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_text("# a remark\n" + "The old man looked at the sea and said that he would not go\n" * 3)
+    args = ["experiment", "knockout", "--n", "2", "--corpus", corpus, "--out", tmp_path / "out"]
+    report = unpack.ok(*args)
+    assert "within-layer" in report and (tmp_path / "out" / "report.md").read_text() == report
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["models"]["pocket-gpt2"]["attention"]["cuts"] > 10
+    assert (tmp_path / "out" / "knockout-mlp-pocket-gpt2.svg").read_text().startswith("<svg")
+    records = (tmp_path / "out" / "results.jsonl").read_text()
+    assert unpack.ok(*args) == report and (tmp_path / "out" / "results.jsonl").read_text() == records
+    assert "other settings" in unpack.fails(1, *args, "--seed", "9")
+
+
+def test_bad_lines_of_a_corpus_are_named(unpack, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+    corpus.write_bytes(b"The old man looked at the sea and said that he would not go\nbad \xff\n" * 3)
+    args = ["experiment", "knockout", "--n", "1", "--corpus", corpus, "--out", tmp_path / "out"]
+    assert "line 2" in unpack.fails(1, *args, "--stop-at-bad-line")
+    assert "line 2" in unpack(*args).stderr
+
+
+def test_an_unknown_experiment_lists_those_there_are(unpack):
+    assert "faithfulness" in unpack.fails(2, "experiment", "nothing")

@@ -1,0 +1,90 @@
+// Baselines against stored values, and what must hold for them on any model.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <numeric>
+
+#include "unpack/baselines.h"
+#include "unpack/error.h"
+
+namespace unpack {
+namespace {
+
+LoadOptions in_double() {
+  LoadOptions options;
+  options.device = "reference";
+  options.threads = 2;
+  return options;
+}
+
+TEST(Baselines, GiveTheStoredScoresOfEveryGoldenCase) {
+  const std::filesystem::path golden = std::filesystem::path(UNPACK_TEST_DATA) / "golden";
+  int cases = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(golden)) {
+    if (!std::filesystem::exists(entry.path() / "expected.json")) continue;
+    ++cases;
+    std::ifstream in(entry.path() / "expected.json");
+    const nlohmann::json want = nlohmann::json::parse(in);
+    const Model model = Model::load(entry.path().string(), in_double());
+    const Prepared prepared = model.prepare(want["ids"].get<std::vector<TokenId>>());
+    for (const char* kind : {"contrast", "single"}) {
+      Target target;
+      target.ids = want["target_ids"].get<std::vector<TokenId>>();
+      if (std::string(kind) == "contrast" && !want["versus_ids"].is_null()) target.versus = want["versus_ids"].get<std::vector<TokenId>>();
+      for (const Method method : {Method::ifr, Method::attnlrp, Method::cplrp}) {
+        const nlohmann::json& values = want["baselines"][kind][to_string(method)];
+        const TraceResult result = baseline(prepared, target, method);
+        const auto compare = [&](const std::vector<double>& got, const nlohmann::json& stored, const char* part) {
+          const auto expected = stored.get<std::vector<double>>();
+          ASSERT_EQ(got.size(), expected.size());
+          double largest = 1e-12;
+          for (const double x : expected) largest = std::max(largest, std::fabs(x));
+          for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-6 * largest) << entry.path().filename() << " " << kind << " " << to_string(method) << part;
+        };
+        compare(result.token_credit, method == Method::ifr ? values : values["token"], " token");
+        if (method == Method::ifr) continue;
+        const BaselineScores scores = lrp_scores(prepared, result.target, method == Method::cplrp);
+        if (!scores.position.empty()) compare(scores.position, values["position"], " position");
+      }
+    }
+  }
+  EXPECT_GE(cases, 10);
+}
+
+// A random Llama has no bias anywhere, so that nothing of the seeded logit is lost on the way down.
+TEST(Baselines, CpLrpConservesTheSeededLogitWithoutBiases) {
+  const Model model = Model::random(
+      R"({"model_type": "llama", "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "intermediate_size": 48,
+          "vocab_size": 50, "max_position_embeddings": 32, "rms_norm_eps": 1e-5, "tie_word_embeddings": false})",
+      5, in_double());
+  const std::vector<TokenId> ids = {3, 17, 5, 41, 8};
+  const Prepared prepared = model.prepare(ids);
+  Target target;
+  target.ids = {7};
+  target.versus = std::vector<TokenId>{11};
+  const TraceResult result = baseline(prepared, target, Method::cplrp);
+  const double sum = std::accumulate(result.token_credit.begin(), result.token_credit.end(), 0.0);
+  EXPECT_NEAR(sum, *result.target.logit_difference, 1e-9 * std::max(1.0, std::fabs(sum)));
+}
+
+TEST(Baselines, IfrScoresAreSharesOfOne) {
+  const Model model = Model::load((std::filesystem::path(UNPACK_TEST_DATA) / "golden" / "tiny-neox").string(), in_double());
+  const Prepared prepared = model.prepare(std::vector<TokenId>{1, 2, 3, 4});
+  const BaselineScores scores = ifr_scores(prepared, 2);
+  EXPECT_NEAR(std::accumulate(scores.token.begin(), scores.token.end(), 0.0), 1.0, 1e-12);
+  EXPECT_EQ(scores.token[3], 0.0) << "what lies behind the target position cannot matter";
+}
+
+TEST(Baselines, RandomScoresDependOnTheSeedAlone) {
+  EXPECT_EQ(random_scores(6, 3), random_scores(6, 3));
+  EXPECT_NE(random_scores(6, 3), random_scores(6, 4));
+}
+
+TEST(Baselines, AnUnknownMethodIsAUsageError) { EXPECT_THROW(parse_method("lrp"), UsageError); }
+
+}  // namespace
+}  // namespace unpack

@@ -1,0 +1,147 @@
+// What stands behind the experiments: files of text, generated prompts, records that survive an interruption, plots.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+
+#include "experiments/plots.h"
+#include "experiments/records.h"
+#include "experiments/text_data.h"
+#include "unpack/error.h"
+#include "unpack/experiments.h"
+
+namespace unpack {
+namespace {
+
+class Experiments : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::temp_directory_path() / ("unpack_experiments_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    std::filesystem::remove_all(folder_);
+    std::filesystem::create_directories(folder_);
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path write(const std::string& name, const std::string& text) const {
+    std::ofstream(folder_ / name, std::ios::binary) << text;
+    return folder_ / name;
+  }
+  static std::string read(const std::filesystem::path& file) {
+    std::ifstream in(file, std::ios::binary);
+    std::stringstream text;
+    text << in.rdbuf();
+    return text.str();
+  }
+  std::filesystem::path folder_;
+};
+
+TEST_F(Experiments, ABadLineIsSkippedWithItsNumber) {
+  const TextFile got = read_text(write("text", "# remark\nfirst\n\nbad \xff line\r\nlast\r\n"), false);
+  ASSERT_EQ(got.lines.size(), 2U);
+  EXPECT_EQ(got.lines[1].line, 5);
+  EXPECT_EQ(got.lines[1].text, "last");
+  ASSERT_EQ(got.problems.size(), 1U);
+  EXPECT_NE(got.problems[0].find("line 4"), std::string::npos);
+}
+
+TEST_F(Experiments, ABadLineStopsWhereThatIsAsked) {
+  const auto file = write("text", "first\nbad \xff line\n");
+  try {
+    read_text(file, true);
+    FAIL() << "no error";
+  } catch (const InputError& error) {
+    EXPECT_NE(std::string(error.what()).find("line 2"), std::string::npos);
+  }
+}
+
+TEST_F(Experiments, AFileWithoutUsableLinesIsAnError) {
+  EXPECT_THROW(read_text(write("text", "# only remarks\n\n"), false), InputError);
+  EXPECT_THROW(read_text(folder_ / "absent", false), InputError);
+}
+
+TEST_F(Experiments, RecordsAreFoundAgainAndAHalfWrittenOneIsDropped) {
+  const auto file = folder_ / "results.jsonl";
+  {
+    Records records(file, {{"n", 2}});
+    records.add("a", {{"x", 0.1}});
+  }
+  const std::string whole = read(file);
+  std::ofstream(file, std::ios::app) << R"({"key":"b","x":)";
+  Records records(file, {{"n", 2}});
+  ASSERT_NE(records.find("a"), nullptr);
+  EXPECT_EQ(records.find("a")->at("x").get<double>(), 0.1);
+  EXPECT_EQ(records.find("b"), nullptr);
+  EXPECT_EQ(read(file), whole);
+}
+
+TEST_F(Experiments, RecordsOfOtherSettingsAreNotMixed) {
+  const auto file = folder_ / "results.jsonl";
+  { Records records(file, {{"n", 2}}); }
+  EXPECT_THROW(Records(file, {{"n", 3}}), InputError);
+}
+
+TEST_F(Experiments, IoiPromptsNameTheirTokens) {
+  const Model model = Model::load("pocket-gpt2");
+  for (const IoiPrompt& p : ioi_prompts(model, 20, 1, false)) {
+    EXPECT_EQ(p.ids[static_cast<std::size_t>(p.s1)] == p.ids[static_cast<std::size_t>(p.io_position)], false);
+    EXPECT_NE(model.token_text(p.ids[static_cast<std::size_t>(p.s2)]).find(p.s), std::string::npos) << p.text;
+    EXPECT_LT(p.s1, p.s2);
+    EXPECT_EQ(p.kind == "ABBA", p.io_position < p.s1);
+  }
+  for (const IoiPrompt& p : ioi_prompts(model, 20, 1, true)) {
+    EXPECT_NE(model.token_text(p.ids[static_cast<std::size_t>(p.s2)]).find(p.third), std::string::npos) << p.text;
+    EXPECT_NE(p.third, p.s);
+  }
+}
+
+TEST_F(Experiments, PromptsDependOnTheSeedAlone) {
+  const Model model = Model::load("pocket-gpt2");
+  const auto a = ioi_prompts(model, 5, 7, false), b = ioi_prompts(model, 5, 7, false), c = ioi_prompts(model, 5, 8, false);
+  bool differs = false;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    EXPECT_EQ(a[i].text, b[i].text);
+    differs |= a[i].text != c[i].text;
+  }
+  EXPECT_TRUE(differs);
+}
+
+TEST_F(Experiments, AnInterruptedRunEndsWithTheSameResult) {
+  ExperimentOptions options;
+  options.name = "suppression";
+  options.n = 3;
+  options.seed = 4;
+  options.out = folder_ / "whole";
+  const std::string whole = run_experiment(options).report;
+  // Cut after the second line: settings and one record are left, and half of another.
+  std::string records = read(options.out / "results.jsonl");
+  const std::size_t second = records.find('\n', records.find('\n') + 1);
+  options.out = folder_ / "resumed";
+  std::filesystem::create_directories(options.out);
+  std::ofstream(options.out / "results.jsonl", std::ios::binary) << records.substr(0, second + 40);
+  EXPECT_EQ(run_experiment(options).report, whole);
+  EXPECT_EQ(read(options.out / "summary.json"), read(folder_ / "whole" / "summary.json"));
+  EXPECT_EQ(read(options.out / "results.jsonl"), records);
+}
+
+TEST_F(Experiments, BadOptionsAreUsageErrors) {
+  ExperimentOptions options;
+  options.out = folder_;
+  options.name = "nothing";
+  EXPECT_THROW(run_experiment(options), UsageError);
+  options.name = "sink";
+  options.n = 0;
+  EXPECT_THROW(run_experiment(options), UsageError);
+}
+
+TEST(Plots, PointsWithoutALogarithmAreDrawnAtTheEdge) {
+  const std::string svg = scatter_plot("t", "x", "y", {{1, 2, 0, "a"}, {10, -1, 1, "b"}, {0, 5, 2, "c < d"}});
+  std::size_t circles = 0;
+  for (std::size_t at = svg.find("<circle"); at != std::string::npos; at = svg.find("<circle", at + 1)) ++circles;
+  EXPECT_EQ(circles, 3U);
+  EXPECT_NE(svg.find("c &lt; d"), std::string::npos);
+  EXPECT_EQ(svg.find("nan"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace unpack

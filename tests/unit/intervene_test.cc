@@ -1,0 +1,188 @@
+// Interventions against stored values, and against each other: the same change made in two ways.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "unpack/error.h"
+#include "unpack/intervene.h"
+
+namespace unpack {
+namespace {
+
+const std::filesystem::path kGolden = std::filesystem::path(UNPACK_TEST_DATA) / "golden";
+
+Model reference(const std::string& name) {
+  LoadOptions options;
+  options.device = "reference";
+  options.threads = 2;
+  return Model::load((kGolden / name).string(), options);
+}
+
+nlohmann::json expected(const std::string& name) {
+  std::ifstream in(kGolden / name / "expected.json");
+  return nlohmann::json::parse(in);
+}
+
+Target target_of(const nlohmann::json& want) {
+  Target target;
+  target.ids = want["target_ids"].get<std::vector<TokenId>>();
+  if (!want["versus_ids"].is_null()) target.versus = want["versus_ids"].get<std::vector<TokenId>>();
+  return target;
+}
+
+// A prompt as long as `ids`, of other tokens.
+std::vector<TokenId> corrupted(const Model& model, std::vector<TokenId> ids) {
+  for (TokenId& id : ids) id = (id * 7 + 3) % model.config().vocab_size;
+  return ids;
+}
+
+class GoldenInterventions : public testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Families, GoldenInterventions, testing::Values("tiny-gpt2", "tiny-neox", "tiny-neox-sequential", "tiny-llama", "tiny-qwen3"),
+                         [](const auto& which) {
+                           std::string name = which.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST_P(GoldenInterventions, CutsGiveTheStoredLossAndTarget) {
+  const Model model = reference(GetParam());
+  const nlohmann::json want = expected(GetParam());
+  const auto ids = want["ids"].get<std::vector<TokenId>>();
+  for (const auto& [writer, channels] : want["knockout"]["cut"].items()) {
+    for (const auto& [channel, values] : channels.items()) {
+      Intervention change;
+      change.cut = writer;
+      change.channel = channel == "mlp" ? Channel::mlp : Channel::attention;
+      const InterventionResult got = intervene(model, ids, change, target_of(want));
+      EXPECT_NEAR(got.clean.nll, want["knockout"]["clean"]["nll"].get<double>(), 1e-6);
+      EXPECT_NEAR(got.cut.nll, values["nll"].get<double>(), 1e-6) << writer << " " << channel;
+      EXPECT_NEAR(got.cut.target, values["target"].get<double>(), 1e-6) << writer << " " << channel;
+    }
+  }
+}
+
+TEST_P(GoldenInterventions, ManyCutsAtOnceGiveWhatEachGivesAlone) {
+  const Model model = reference(GetParam());
+  const nlohmann::json want = expected(GetParam());
+  const auto ids = want["ids"].get<std::vector<TokenId>>();
+  const std::vector<std::vector<TokenId>> prompts = {ids, corrupted(model, ids)};
+  std::vector<Cut> cuts;
+  for (int w = 0; w < model.writers().count(); ++w) cuts.push_back({w, w % 2 ? Channel::attention : Channel::mlp});
+  const auto losses = knockout_losses(model, prompts, cuts);
+  for (std::size_t i = 0; i < cuts.size(); ++i) {
+    for (std::size_t p = 0; p < prompts.size(); ++p) {
+      Intervention change;
+      change.cut = model.writers().name(cuts[i].writer);
+      change.channel = cuts[i].channel;
+      const InterventionResult alone = intervene(model, prompts[p], change);
+      EXPECT_NEAR(losses[0][p], alone.clean.nll, 1e-9);
+      EXPECT_NEAR(losses[i + 1][p], alone.cut.nll, 1e-9) << *change.cut;
+    }
+  }
+}
+
+// Everything a head of the last layer reads, taken from another prompt, makes its output that of the other prompt.
+TEST_P(GoldenInterventions, PatchingAllThatAHeadReadsPatchesWhatItWrites) {
+  const Model model = reference(GetParam());
+  const nlohmann::json want = expected(GetParam());
+  const auto ids = want["ids"].get<std::vector<TokenId>>();
+  const auto other = corrupted(model, ids);
+  const Writers& writers = model.writers();
+  const int last = model.config().n_layers - 1;
+  const int p = static_cast<int>(ids.size()) - 1;
+  // With grouped heads and without: the last head.
+  const Node head{writers.head(last, model.config().n_heads - 1), p};
+  std::vector<Edge> reads;
+  for (int w = 0; w < writers.visible_to_attention(last); ++w) {
+    reads.push_back({{w, p}, Branch::Q, head});
+    for (int s = 0; s <= p; ++s) {
+      reads.push_back({{w, s}, Branch::K, head});
+      reads.push_back({{w, s}, Branch::V, head});
+    }
+  }
+  std::vector<Edge> writes = {{head, Branch::none, std::nullopt}};
+  if (model.config().block == Block::sequential) {
+    const Node mlp{writers.mlp(last), p};
+    if (model.config().gated()) {
+      writes.push_back({head, Branch::G, mlp});
+      writes.push_back({head, Branch::U, mlp});
+    } else {
+      writes.push_back({head, Branch::mlp, mlp});
+    }
+  }
+  const std::vector<double> got = patched_targets(model, ids, other, {reads, writes, {}}, target_of(want));
+  EXPECT_NEAR(got[0], got[1], 1e-9);
+  EXPECT_GT(std::fabs(got[0] - got[2]), 1e-9) << "the patch must change something";
+}
+
+TEST_P(GoldenInterventions, PatchingAllThatAnMlpReadsPatchesWhatItWrites) {
+  const Model model = reference(GetParam());
+  const nlohmann::json want = expected(GetParam());
+  const auto ids = want["ids"].get<std::vector<TokenId>>();
+  const auto other = corrupted(model, ids);
+  const Writers& writers = model.writers();
+  const int last = model.config().n_layers - 1;
+  const int p = static_cast<int>(ids.size()) - 1;
+  const Node mlp{writers.mlp(last), p};
+  std::vector<Edge> reads;
+  for (int w = 0; w < writers.visible_to_mlp(last); ++w) {
+    if (model.config().gated()) {
+      reads.push_back({{w, p}, Branch::G, mlp});
+      reads.push_back({{w, p}, Branch::U, mlp});
+    } else {
+      reads.push_back({{w, p}, Branch::mlp, mlp});
+    }
+  }
+  const std::vector<double> got = patched_targets(model, ids, other, {reads, {{mlp, Branch::none, std::nullopt}}}, target_of(want));
+  EXPECT_NEAR(got[0], got[1], 1e-9);
+}
+
+TEST(Interventions, AnEdgePatchedFromThePromptItselfChangesNothing) {
+  const Model model = reference("tiny-gpt2");
+  const auto ids = expected("tiny-gpt2")["ids"].get<std::vector<TokenId>>();
+  Intervention change;
+  change.edges = {"MLP0@0 -[K]-> A1.H1@2"};
+  change.patch_from = ids;
+  const InterventionResult got = intervene(model, ids, change);
+  EXPECT_NEAR(got.clean.nll, got.cut.nll, 1e-9);
+}
+
+TEST(Interventions, ZeroedEmbeddingsAreTheSameInABatchAndAlone) {
+  const Model model = reference("tiny-llama");
+  const auto ids = expected("tiny-llama")["ids"].get<std::vector<TokenId>>();
+  const auto logits = zeroed_logits(model, ids, {{}, {1}, {1, 2}}, -1);
+  Intervention change;
+  change.zero = {1, 2};
+  const InterventionResult got = intervene(model, ids, change);
+  const auto probability = [&](const std::vector<double>& row) {
+    double sum = 0;
+    for (const double x : row) sum += std::exp(x);
+    return std::exp(row[static_cast<std::size_t>(got.target.ids[0])]) / sum;
+  };
+  EXPECT_NEAR(probability(logits[0]), got.clean.probability, 1e-9);
+  EXPECT_NEAR(probability(logits[2]), got.cut.probability, 1e-9);
+  EXPECT_NE(logits[1], logits[2]);
+}
+
+TEST(Edges, AreReadAndWrittenInOneForm) {
+  const Model model = reference("tiny-gpt2");
+  const int length = 5;
+  for (const std::string text : {"A0.H1@2 -[K]-> A1.H0@4", "MLP0@3 -> MLP1@3", "emb@4 -> target", "pos@1 -[V]-> A0.H0@1"}) {
+    EXPECT_EQ(to_string(model.writers(), parse_edge(model.writers(), model.config(), text, length)), text);
+  }
+}
+
+TEST(Edges, ThatCannotExistAreErrors) {
+  const Model model = reference("tiny-gpt2");
+  for (const std::string text : {"A1.H1@2 -[K]-> A0.H0@4", "A0.H1@3 -[K]-> A1.H0@2", "A0.H1@2 -[Q]-> A1.H0@4", "A0.H1@2 -> A1.H0@2", "A0.H1@2 -[K]-> MLP1@2",
+                                 "MLP0@1 -[K]-> emb@1", "MLP0@1", "MLP0@1 -[X]-> A1.H0@2", "MLP0@9 -> target"}) {
+    EXPECT_THROW(parse_edge(model.writers(), model.config(), text, 5), InputError) << text;
+  }
+}
+
+}  // namespace
+}  // namespace unpack

@@ -1,0 +1,74 @@
+// Statistics against values computed with numpy (ranks with shared ties, Pearson correlation of them, normal interval).
+#include "experiments/statistics.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace unpack {
+namespace {
+
+const std::vector<double> kX = {3.1, 2.0, 2.0, 5.5, 0.1, 7.2, 5.5, 5.5, 1.0, 4.4};
+const std::vector<double> kY = {1.0, 0.5, 0.7, 3.0, 0.2, 2.9, 3.0, 0.4, 0.4, 2.0};
+
+TEST(Statistics, TiesShareTheirMeanRank) { EXPECT_EQ(ranks(kX), (std::vector<double>{5, 3.5, 3.5, 8, 1, 10, 8, 8, 2, 6})); }
+
+TEST(Statistics, SpearmanWithTiesAgreesWithTheReference) { EXPECT_NEAR(spearman(kX, kY), 0.7306816718116531, 1e-14); }
+
+TEST(Statistics, SpearmanOfAConstantIsNotANumber) {
+  EXPECT_TRUE(std::isnan(spearman(std::vector<double>{1, 1, 1}, std::vector<double>{1, 2, 3})));
+  EXPECT_TRUE(std::isnan(spearman(std::vector<double>{1}, std::vector<double>{2})));
+}
+
+TEST(Statistics, SpearmanDependsOnTheOrderAlone) {
+  rc::check([](std::vector<int> values) {
+    std::vector<double> x, y, bent;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      x.push_back(values[i] % 100);
+      y.push_back((values[i] / 100) % 100);
+      bent.push_back(std::exp(0.05 * x.back()));
+    }
+    const double a = spearman(x, y), b = spearman(bent, y);
+    RC_ASSERT((std::isnan(a) && std::isnan(b)) || std::fabs(a - b) < 1e-12);
+    RC_ASSERT(std::isnan(a) || std::fabs(a) <= 1 + 1e-12);
+  });
+}
+
+TEST(Statistics, MeanMedianAndDeviationAgreeWithTheReference) {
+  EXPECT_NEAR(mean(kX), 3.63, 1e-14);
+  EXPECT_NEAR(median(kX), 3.75, 1e-14);
+  EXPECT_NEAR(sample_deviation(kX), 2.3285904176847705, 1e-14);
+  EXPECT_EQ(median(std::vector<double>{3, 1, 2}), 2);
+}
+
+TEST(Statistics, NormalIntervalAgreesWithTheReference) {
+  const Interval got = normal_interval(kX);
+  EXPECT_NEAR(got.low, 2.186751226846975, 1e-13);
+  EXPECT_NEAR(got.high, 5.073248773153025, 1e-13);
+}
+
+TEST(Statistics, BootstrapIntervalIsNearTheNormalOneAndRepeatsItself) {
+  const Interval got = bootstrap_interval(kX, 1), again = bootstrap_interval(kX, 1), normal = normal_interval(kX);
+  EXPECT_EQ(got.low, again.low);
+  EXPECT_EQ(got.high, again.high);
+  EXPECT_NEAR(got.low, normal.low, 0.25);
+  EXPECT_NEAR(got.high, normal.high, 0.25);
+}
+
+TEST(Statistics, AreaIsTheMeanGapOverTheSteps) {
+  // The unchanged prompt is step 0 and counts for nothing: (0.5 - 0.1 + 0.2 - 0.2) / 2.
+  EXPECT_NEAR(area_between(std::vector<double>{0.9, 0.5, 0.2}, std::vector<double>{0.9, 0.1, 0.2}), 0.2, 1e-15);
+  EXPECT_EQ(area_between(std::vector<double>{0.9}, std::vector<double>{0.9}), 0);
+}
+
+TEST(Statistics, ResampledCurvesKeepTheirEnds) {
+  const std::vector<double> got = resample(std::vector<double>{1, 0, 2}, 5);
+  const std::vector<double> want = {1, 0.5, 0, 1, 2};
+  ASSERT_EQ(got.size(), want.size());
+  for (std::size_t i = 0; i < want.size(); ++i) EXPECT_NEAR(got[i], want[i], 1e-15);
+}
+
+}  // namespace
+}  // namespace unpack
