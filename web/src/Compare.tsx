@@ -20,7 +20,12 @@ export function Compare({ trace, body, other, raw, onOther }: Props) {
   useEffect(() => {
     if (other) setDraft(other);
   }, [other]);
-  const { target: _, versus: __, target_ids: ___, versus_ids: ____, position: _____, root: ______, ...rest } = body;
+  const { root, ...unrooted } = body;
+  const { target: _, versus: __, target_ids: ___, versus_ids: ____, position: _____, ...rest } = unrooted;
+  // A root is a node of the first prompt alone: both are compared from the target.
+  const fromTarget = { ...unrooted, top_paths: 0 };
+  const first = useLatest(root && other ? JSON.stringify(fromTarget) : null, (signal) => api.trace(fromTarget, signal));
+  const left = root ? first.data : trace;
   const request = {
     ...rest, prompt: other, target_ids: trace.target.ids, ...(trace.target.versus_ids ? { versus_ids: trace.target.versus_ids } : {}), top_paths: 0,
   };
@@ -42,8 +47,8 @@ export function Compare({ trace, body, other, raw, onOther }: Props) {
         />
         <button id="compare" type="button" class="primary" onClick={() => onOther(draft)}>Compare</button>
       </div>
-      {second.error && <p class="problem" role="alert">{second.error}</p>}
-      {second.data && <Difference left={trace} right={second.data} raw={raw} />}
+      {(first.error ?? second.error) && <p class="problem" role="alert">{first.error ?? second.error}</p>}
+      {left && second.data && <Difference left={left} right={second.data} raw={raw} />}
     </section>
   );
 }

@@ -143,7 +143,7 @@ export function Heatmap({ body, tokens, dark }: Props) {
       <p class="small" aria-live="polite">
         {at && !Number.isNaN(score)
           ? <><b>{grid.readers[at.row]}</b> reads <b>{grid.writers[at.column]}</b>: {number(score)}</>
-          : <span class="muted">{zoom.reader === null ? 'Click a cell to zoom into its layers.' : 'Click again to see all layers.'} Darkest: {number(grid.largest)}</span>}
+          : <span class="muted">{zoom.reader === null ? 'Click a cell to zoom into its layers.' : 'Click again to see all layers.'} Strongest: {number(grid.largest)}</span>}
       </p>
     </section>
   );
