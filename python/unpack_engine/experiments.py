@@ -115,5 +115,5 @@ def experiment(
         with open(os.path.join(folder, "summary.json"), encoding="utf-8") as file:
             summary = json.load(file)
         with open(os.path.join(folder, "results.jsonl"), encoding="utf-8") as file:
-            records = [json.loads(line) for line in file if line.strip()]
+            records = [json.loads(line) for line in file][1:]  # the first line holds the settings
     return Experiment(name, summary, records, text, warnings, None if out is None else os.fspath(out))

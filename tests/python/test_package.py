@@ -325,23 +325,30 @@ def test_models_are_listed(up):
     assert "gpt2" in up.families() and up.about()["version"] == up.__version__
 
 
-def test_an_experiment_keeps_what_it_found_and_resumes(up, tmp_path):
+@pytest.fixture
+def sink(tmp_path):
+    """Arguments of a small experiment."""
     corpus = tmp_path / "sentences.txt"
     corpus.write_text("".join(f"{a} and {b} went to the store. {b} gave a drink to {a}.\n" for a in ("Mary", "Kate", "Alice") for b in ("John", "Mark")))
-    ask = {"n": 3, "corpus": corpus, "out": tmp_path / "sink"}
-    first = up.experiment("sink", **ask)
-    assert first.records and first.summary["settings"]["n"] == 3 and str(first) == first.report
-    assert (tmp_path / "sink" / "report.md").read_text() == first.report
-    again = up.experiment("sink", **ask)
+    return {"name": "sink", "n": 3, "corpus": corpus, "out": tmp_path / "sink"}
+
+
+def test_an_experiment_keeps_what_it_found(up, sink):
+    result = up.experiment(**sink)
+    assert result.records and all("key" in record for record in result.records)
+    assert result.summary["settings"]["n"] == 3 and str(result) == result.report
+    assert (sink["out"] / "report.md").read_text() == result.report
+    assert up.experiment(**{**sink, "out": None}).records == result.records
+    with pytest.raises(ValueError, match="settings"):
+        up.experiment(**{**sink, "n": 2})  # the folder holds a run with other settings
+    for wrong, named in [({"name": "nothing"}, "name"), ({"n": 0}, "n must be"), ({"readout": "colour"}, "readout"), ({"seed": -1}, "seed")]:
+        with pytest.raises(ValueError, match=named):
+            up.experiment(**{**sink, **wrong})
+
+
+def test_an_experiment_resumes(up, sink):
+    first, again = up.experiment(**sink), up.experiment(**sink)
     assert again.records == first.records and again.summary == first.summary
-    with pytest.raises(ValueError):
-        up.experiment("sink", **{**ask, "n": 2})  # the folder holds a run with other settings
-    with pytest.raises(ValueError, match="name"):
-        up.experiment("nothing")
-    with pytest.raises(ValueError, match="n must be"):
-        up.experiment("sink", n=0)
-    with pytest.raises(ValueError, match="readout"):
-        up.experiment("sink", n=1, readout="colour")
 
 
 @pytest.mark.parametrize("name", ["ioi", "own_metric"])
