@@ -33,7 +33,8 @@ std::vector<std::string> split_names(const std::string& text) {
 // What the report says it was made with: everything that changes a number.
 std::string command_text(const ExperimentArguments& args) {
   const ExperimentOptions& o = args.options;
-  std::string text = fmt::format("unpack experiment {} --model {} --n {} --seed {}", o.name, args.model.model, o.n.value_or(experiment_default_n(o.name)), o.seed);
+  std::string text =
+      fmt::format("unpack experiment {} --model {} --n {} --seed {}", o.name, args.model.model, o.n.value_or(experiment_default_n(o.name)), o.seed);
   if (args.corpus) text += fmt::format(" --corpus {}", o.corpus->filename().string());
   if (args.prompts) text += fmt::format(" --prompts {}", o.prompts->filename().string());
   if (o.readout == FaithfulnessReadout::logit) text += " --readout logit";

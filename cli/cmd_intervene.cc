@@ -25,7 +25,8 @@ std::string summary(const InterventionResult& r) {
     return fmt::format("  {:<8} {:>12.5f} {:>14.5f} {:>13.5f}\n", name, x.nll, x.target, x.probability);
   };
   InterventionReading change{r.cut.nll - r.clean.nll, r.cut.target - r.clean.target, r.cut.probability - r.clean.probability};
-  return fmt::format("Target \"{}\" after position {}\n  {:<8} {:>12} {:>14} {:>13}\n", r.target.text, r.target.position, "", "nll", "logit diff.", "probability") +
+  return fmt::format("Target \"{}\" after position {}\n  {:<8} {:>12} {:>14} {:>13}\n", r.target.text, r.target.position, "", "nll", "logit diff.",
+                     "probability") +
          line("clean", r.clean) + line("changed", r.cut) + line("change", change);
 }
 

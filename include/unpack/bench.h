@@ -11,19 +11,19 @@ namespace unpack {
 struct BenchOptions {
   std::string shape = "gpt2-small";  // a well-known shape with random weights, or a model's name or folder
   std::vector<int> tokens = {16};
-  int repeat = 3;                    // the median is reported
-  int prompts = 20;                  // of the batch comparison; 0: none
+  int repeat = 3;    // the median is reported
+  int prompts = 20;  // of the batch comparison; 0: none
   std::size_t top_paths = 20;
-  std::string dtype = "f32";         // of the random weights
+  std::string dtype = "f32";  // of the random weights
   LoadOptions load;
 };
 
 struct BenchRow {
   std::string name;
   double seconds = 0;
-  double gflop = 0;     // of the plan, 0 where none is counted
-  double gbyte = 0;     // it must read
-  double bound = 0;     // gflop / R + gbyte / M in seconds (forward: the larger of the two)
+  double gflop = 0;  // of the plan, 0 where none is counted
+  double gbyte = 0;  // it must read
+  double bound = 0;  // gflop / R + gbyte / M in seconds (forward: the larger of the two)
   std::string note;
 };
 
@@ -31,10 +31,10 @@ struct BenchResult {
   ProgramInfo program;
   ModelInfo model;
   std::string kernels;
-  double gemm_gflops = 0;     // R
-  double read_gbytes = 0;     // M, per second
-  double weights_mib = 0;     // in single precision
-  double peak_memory_mib = 0; // of the process, at the end
+  double gemm_gflops = 0;      // R
+  double read_gbytes = 0;      // M, per second
+  double weights_mib = 0;      // in single precision
+  double peak_memory_mib = 0;  // of the process, at the end
   struct Length {
     int tokens = 0;
     std::vector<BenchRow> rows;

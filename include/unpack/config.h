@@ -50,11 +50,11 @@ struct ModelConfig {
   Rope rope;
   double norm_eps = 1e-5;
   bool tied_head = false;
-  bool qk_norm = false;                    // RMSNorm per head on q and k before rotary (Qwen3)
-  std::optional<int> sliding_window;       // in force on some layer
-  std::optional<TokenId> bos_token;        // as config.json names it
-  bool prepend_bos = false;                // the family puts BOS in front although its tokenizer file adds none
-  DType dtype = DType::f32;                // of the stored weights
+  bool qk_norm = false;               // RMSNorm per head on q and k before rotary (Qwen3)
+  std::optional<int> sliding_window;  // in force on some layer
+  std::optional<TokenId> bos_token;   // as config.json names it
+  bool prepend_bos = false;           // the family puts BOS in front although its tokenizer file adds none
+  DType dtype = DType::f32;           // of the stored weights
 
   bool has_pos_writer() const { return positions == Positions::learned; }
   bool gated() const { return mlp == MlpKind::gated; }

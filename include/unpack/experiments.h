@@ -16,26 +16,26 @@ namespace unpack {
 enum class FaithfulnessReadout { probability, logit };
 
 struct ExperimentOptions {
-  std::string name;                              // one of experiment_names()
+  std::string name;  // one of experiment_names()
   std::vector<std::string> models = {"pocket-gpt2"};
   LoadOptions load;
   std::filesystem::path out;
-  std::optional<int> n;                          // prompts; nothing: the experiment's own default
+  std::optional<int> n;  // prompts; nothing: the experiment's own default
   std::uint64_t seed = 0;
   std::optional<std::filesystem::path> corpus;   // sentences, one a line; nothing: the text that comes with the program
   std::optional<std::filesystem::path> prompts;  // prompts in place of generated ones, where an experiment takes them
   Options options;
   FaithfulnessReadout readout = FaithfulnessReadout::probability;
-  bool raw_logit = false;       // faithfulness: explain the raw logit
-  bool all = false;             // knockout: every writer
+  bool raw_logit = false;  // faithfulness: explain the raw logit
+  bool all = false;        // knockout: every writer
   bool stop_at_bad_line = false;
-  std::string command;          // written into the report
+  std::string command;  // written into the report
 };
 
 struct ExperimentResult {
-  std::string report;                  // Markdown
+  std::string report;  // Markdown
   std::filesystem::path folder;
-  std::vector<std::string> warnings;   // lines that were skipped, prompts that did not fit
+  std::vector<std::string> warnings;  // lines that were skipped, prompts that did not fit
 };
 
 std::vector<std::string> experiment_names();

@@ -20,8 +20,8 @@ const char* to_string(Channel channel);  // "attention", "mlp"
 // The writer's position is where the branch reads: the source of a K or V hop, the reader's own position otherwise.
 struct Edge {
   Node writer;
-  Branch branch = Branch::mlp;    // K, Q, V of a head; mlp (plain), G, U (gated); none: the final norm
-  std::optional<Node> reader;     // nothing: the target
+  Branch branch = Branch::mlp;  // K, Q, V of a head; mlp (plain), G, U (gated); none: the final norm
+  std::optional<Node> reader;   // nothing: the target
   bool operator==(const Edge&) const = default;
 };
 Edge parse_edge(const Writers& writers, const ModelConfig& config, std::string_view text, int length);
@@ -29,16 +29,16 @@ std::string to_string(const Writers& writers, const Edge& edge);
 
 // What is changed. Everything named here happens in one and the same pass.
 struct Intervention {
-  std::optional<std::string> cut;            // a component, "A3.H1", "MLP0", "emb", "pos"
-  Channel channel = Channel::attention;      // which sublayers no longer see it
-  std::vector<std::string> edges;            // texts of edges to be patched
-  std::vector<TokenId> patch_from;           // the prompt of the same length that patched edges come from
-  std::vector<int> zero;                     // positions whose token embedding is set to zero
+  std::optional<std::string> cut;        // a component, "A3.H1", "MLP0", "emb", "pos"
+  Channel channel = Channel::attention;  // which sublayers no longer see it
+  std::vector<std::string> edges;        // texts of edges to be patched
+  std::vector<TokenId> patch_from;       // the prompt of the same length that patched edges come from
+  std::vector<int> zero;                 // positions whose token embedding is set to zero
 };
 
 struct InterventionReading {
-  double nll = 0;     // summed negative log-likelihood of tokens 1 .. S-1
-  double target = 0;  // logit difference against the contrast (raw: the logit)
+  double nll = 0;          // summed negative log-likelihood of tokens 1 .. S-1
+  double target = 0;       // logit difference against the contrast (raw: the logit)
   double probability = 0;  // of the target set
 };
 
@@ -72,7 +72,7 @@ std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<con
                                                const RunContext& context = {});
 
 // The target's logit difference after patching each list of edges from `other`, a value per list.
-std::vector<double> patched_targets(const Model& model, std::span<const TokenId> ids, std::span<const TokenId> other, const std::vector<std::vector<Edge>>& patches,
-                                    const Target& target, const RunContext& context = {});
+std::vector<double> patched_targets(const Model& model, std::span<const TokenId> ids, std::span<const TokenId> other,
+                                    const std::vector<std::vector<Edge>>& patches, const Target& target, const RunContext& context = {});
 
 }  // namespace unpack

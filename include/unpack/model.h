@@ -19,8 +19,8 @@
 namespace unpack {
 
 struct LoadOptions {
-  std::string device = "auto";  // "auto", "cpu", "cuda", "reference" (double precision, plain loops)
-  int threads = 0;              // 0: as many as the machine has
+  std::string device = "auto";   // "auto", "cpu", "cuda", "reference" (double precision, plain loops)
+  int threads = 0;               // 0: as many as the machine has
   bool weight_products = false;  // keep W_O C W products in memory: a one-time cost that makes every prompt cheaper
 };
 

@@ -26,9 +26,9 @@ const char* to_string(Branch x);  // "K", "Q", "V", "MLP", "G", "U", ""
 const char* to_string(TauRule x);
 
 struct Options {
-  double beta = 0.8;                                                     // floor of SafeDenom, >= 0
+  double beta = 0.8;                                                  // floor of SafeDenom, >= 0
   std::array<double, 3> weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};  // K, Q, V
-  std::array<double, 2> mlp_weights = {0.5, 0.5};                      // G, U (gated MLPs)
+  std::array<double, 2> mlp_weights = {0.5, 0.5};                     // G, U (gated MLPs)
   Dispatch dispatch = Dispatch::aligned;
   MlpRule mlp = MlpRule::per_neuron;
   Scores scores = Scores::raw;
@@ -39,9 +39,9 @@ struct Options {
 
 // What is asked about. Positions may be negative everywhere: they count from the end.
 struct Target {
-  std::vector<TokenId> ids;                      // empty: the model's own top prediction
+  std::vector<TokenId> ids;                    // empty: the model's own top prediction
   std::optional<std::vector<TokenId>> versus;  // nothing: the whole vocabulary
-  bool raw = false;                              // leave the contrast out
+  bool raw = false;                            // leave the contrast out
   int position = -1;
 };
 
@@ -49,11 +49,11 @@ struct PathQuery {
   std::size_t top = 20;
   std::optional<double> tau;
   TauRule rule = TauRule::named;
-  std::optional<Branch> branch;          // of the last hop
-  std::optional<std::string> through;    // a component at any position, "A3.H1", "MLP0", "emb"
-  std::optional<int> from;               // a source position
-  std::optional<int> min_layer;          // every head and MLP on the path lies in that layer or above
-  std::optional<int> sign;               // +1 or -1
+  std::optional<Branch> branch;        // of the last hop
+  std::optional<std::string> through;  // a component at any position, "A3.H1", "MLP0", "emb"
+  std::optional<int> from;             // a source position
+  std::optional<int> min_layer;        // every head and MLP on the path lies in that layer or above
+  std::optional<int> sign;             // +1 or -1
 
   bool filtered() const { return branch || through || from || min_layer || sign; }
 };

@@ -28,7 +28,8 @@ class Prepared {
   // Raw scores of every visible writer for the readers of a layer: K, Q [C_l, H, S, S], V [C_l, H, S], mlp/G/U [C_l, S, N].
   CachedArray scores(int layer, Branch branch) const;
   std::vector<ClosureCheck> validate(const RunContext& context = {}) const;
-  // The forward trace under TransformerLens-like names: resid_pre, resid_mid, resid_post, q, k, v, pattern, z, pre, mlp_out, attn_out, ln1_scale, ln2_scale, embed, pos_embed, logits.
+  // The forward trace under TransformerLens-like names: resid_pre, resid_mid, resid_post, q, k, v, pattern, z, pre, mlp_out, attn_out, ln1_scale, ln2_scale,
+  // embed, pos_embed, logits.
   CachedArray cache(const std::string& name, int layer) const;
 
   const Model& model() const;

@@ -83,20 +83,20 @@ struct TraceResult {
   Options options;
   PathQuery query;
   std::string method = "unpack";
-  std::optional<Node> root;  // nothing: the target
+  std::optional<Node> root;             // nothing: the target
   std::vector<Prediction> predictions;  // ten, at the target position
 
-  std::vector<std::string> writers;               // [C] names in canonical order
-  std::vector<double> importance;                 // [C] direct credit
-  std::vector<double> token_credit;               // [S]
-  std::vector<double> token_percent;              // [S]
-  std::vector<std::vector<double>> node_credit;   // [C][S] direct and indirect
+  std::vector<std::string> writers;              // [C] names in canonical order
+  std::vector<double> importance;                // [C] direct credit
+  std::vector<double> token_credit;              // [S]
+  std::vector<double> token_percent;             // [S]
+  std::vector<std::vector<double>> node_credit;  // [C][S] direct and indirect
 
   // Only with a root:
   std::map<Branch, std::vector<std::vector<double>>> incoming;  // branch -> [C][S]
-  std::vector<double> entries;                                   // a head: [q + 1] shares over sources
-  std::vector<NeuronEntry> neuron_entries;                       // an MLP: all neurons, largest first
-  std::map<Branch, std::vector<CompositionEntry>> composition;   // largest mass first; Branch::none stands for "all"
+  std::vector<double> entries;                                  // a head: [q + 1] shares over sources
+  std::vector<NeuronEntry> neuron_entries;                      // an MLP: all neurons, largest first
+  std::map<Branch, std::vector<CompositionEntry>> composition;  // largest mass first; Branch::none stands for "all"
 
   std::vector<Path> paths;
   Coverage coverage;
@@ -130,8 +130,8 @@ struct InteractionResult {
 };
 
 struct ClosureCheck {
-  std::string name;     // "residual", "K", "Q", "V", "MLP", "importance"
-  double error = 0;     // largest difference over the largest value
+  std::string name;  // "residual", "K", "Q", "V", "MLP", "importance"
+  double error = 0;  // largest difference over the largest value
   double limit = 1e-4;
   bool passed() const { return error <= limit; }
 };
@@ -149,7 +149,7 @@ struct AttributeRow {
   TokenId target_id = 0;
   std::string text;
   double probability = 0;
-  std::vector<double> token_credit;   // positions up to it
+  std::vector<double> token_credit;  // positions up to it
   std::vector<double> token_percent;
 };
 

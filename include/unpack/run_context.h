@@ -18,7 +18,7 @@ struct Progress {
 
 struct RunContext {
   std::stop_token stop;
-  std::function<void(const Progress&)> progress;  // called from the thread that made the call
+  std::function<void(const Progress&)> progress;     // called from the thread that made the call
   std::size_t memory_budget = std::size_t{1} << 30;  // bytes that edge tables may take before they are streamed
 
   void check() const {

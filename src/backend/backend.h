@@ -48,10 +48,10 @@ struct Segment {
 // What the attention of one layer realised, for one prompt.
 struct AttentionView {
   int layer = 0;
-  int length = 0;       // S
-  int visible = 0;      // Cl
+  int length = 0;                  // S
+  int visible = 0;                 // Cl
   const Array* writers = nullptr;  // [S, C, D] centred
-  int n_writers = 0;    // C
+  int n_writers = 0;               // C
   const Array* dev = nullptr;      // [S] deviation of the stream at the norm
   const Array* q = nullptr;        // [S, H, E]
   const Array* k = nullptr;        // [S, G, E]
@@ -67,8 +67,8 @@ struct MlpView {
   int visible = 0;
   const Array* writers = nullptr;
   int n_writers = 0;
-  const Array* dev = nullptr;      // [S]
-  const Array* act = nullptr;      // [S, N] the neurons' values a_n
+  const Array* dev = nullptr;  // [S]
+  const Array* act = nullptr;  // [S, N] the neurons' values a_n
 };
 
 // Sums over the visible writers of scores and of their sizes, one pair per denominator.
@@ -115,8 +115,8 @@ class Backend {
   virtual std::shared_ptr<const void> host(const Array& from) = 0;
 
   // Forward pass ------------------------------------------------------------------------------------------------------------------
-  virtual void embed(std::span<const TokenId> ids, Array& out) = 0;             // out[T, D] = W_E[ids]
-  virtual void embed_positions(std::span<const int> positions, Array& out) = 0; // out[T, D] = W_pos[positions]
+  virtual void embed(std::span<const TokenId> ids, Array& out) = 0;                       // out[T, D] = W_E[ids]
+  virtual void embed_positions(std::span<const int> positions, Array& out) = 0;           // out[T, D] = W_pos[positions]
   virtual void add(const Array& x, Array& y, std::int64_t size, double scale = 1.0) = 0;  // y += scale * x
   virtual void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows, int cols, double scale) = 0;
   virtual void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows) = 0;  // x[T, D] += b_O or b_out
@@ -128,10 +128,10 @@ class Backend {
   // reach over past + length rows.
   virtual void attention(const Array& q, const Array& k, const Array& v, std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
                          Array& pattern, Array& z) = 0;
-  virtual void attention_out(int layer, const Array& z, std::int64_t rows, Array& out) = 0;  // out[T, D] = z W_O
+  virtual void attention_out(int layer, const Array& z, std::int64_t rows, Array& out) = 0;                  // out[T, D] = z W_O
   virtual void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows, Array& out) = 0;  // out[T, N] with bias
-  virtual void activate(const Array& pre, const Array& up, Array& act, std::int64_t size) = 0;  // phi(pre), gated: phi(pre) * up
-  virtual void mlp_out(int layer, const Array& act, std::int64_t rows, Array& out) = 0;  // out[T, D] = act W_out
+  virtual void activate(const Array& pre, const Array& up, Array& act, std::int64_t size) = 0;               // phi(pre), gated: phi(pre) * up
+  virtual void mlp_out(int layer, const Array& act, std::int64_t rows, Array& out) = 0;                      // out[T, D] = act W_out
   // logits[rows.size(), V] of chosen rows of the final stream.
   virtual void logits(const Array& x, std::span<const std::int64_t> rows, std::vector<double>& out) = 0;
 
@@ -168,7 +168,8 @@ class Backend {
 
   // Targets -----------------------------------------------------------------------------------------------------------------------
   // d_t[D] for a stream row: w_lnf / dev(x) * (mean of target rows - mean of versus rows; nothing: the whole vocabulary; raw: none).
-  virtual void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target, const std::vector<TokenId>* versus, bool raw, Array& out) = 0;
+  virtual void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target, const std::vector<TokenId>* versus, bool raw,
+                                Array& out) = 0;
   // out[C] = < writers[s, k, :], d >.
   virtual void writer_dots(const Array& writers, int n_writers, int position, const Array& direction, std::vector<double>& out) = 0;
 

@@ -52,7 +52,8 @@ TraceResult baseline(const Prepared& prepared, const Target& target, Method meth
   }
   for (const double x : result.token_credit) result.token_percent.push_back(positive > 0 ? x / positive * 100 : 0.0);
   if (result.conservation_reached < 0) {
-    result.warnings.push_back(fmt::format("the credit of all tokens sums to {:.4g}, below zero: percentages of the positive part mislead here", result.conservation_reached));
+    result.warnings.push_back(
+        fmt::format("the credit of all tokens sums to {:.4g}, below zero: percentages of the positive part mislead here", result.conservation_reached));
   }
   return result;
 }

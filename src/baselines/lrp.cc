@@ -69,7 +69,8 @@ class Relevance {
 
   void seed(const TargetInfo& target, Values& g) {
     Array direction = backend_.zeros(c_.d_model);
-    backend_.target_direction(decomposition_.trace().x_final, target.position, target.ids, target.versus_ids ? &*target.versus_ids : nullptr, target.raw, direction);
+    backend_.target_direction(decomposition_.trace().x_final, target.position, target.ids, target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
+                              direction);
     const auto row = std::span(g).subspan(static_cast<std::size_t>(target.position) * d_, d_);
     backend_.download(direction, 0, row);
     center(row);
@@ -204,6 +205,8 @@ class Relevance {
 
 }  // namespace
 
-BaselineScores lrp_scores(const Prepared& prepared, const TargetInfo& target, bool attention_constant) { return Relevance(prepared, attention_constant).run(target); }
+BaselineScores lrp_scores(const Prepared& prepared, const TargetInfo& target, bool attention_constant) {
+  return Relevance(prepared, attention_constant).run(target);
+}
 
 }  // namespace unpack

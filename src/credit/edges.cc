@@ -69,7 +69,8 @@ void Edges<T>::build_attention(int l, LayerEdges<T>& out, const RunContext& cont
         for (int s = 0; s <= q; ++s) {
           const std::size_t i = h * pairs + static_cast<std::size_t>(tri(q) + s);
           coef[i] = weight * entry[i] * inverse_denom(sum[i], abs[i], options_.beta);
-          if (ill_conditioned(sum[i], abs[i])) out.head_doubt[h * static_cast<std::size_t>(length) + static_cast<std::size_t>(q)] += weight * std::fabs(entry[i]);
+          if (ill_conditioned(sum[i], abs[i]))
+            out.head_doubt[h * static_cast<std::size_t>(length) + static_cast<std::size_t>(q)] += weight * std::fabs(entry[i]);
         }
       }
     }
@@ -136,7 +137,9 @@ std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const in
     };
     if (options_.mlp == MlpRule::l2) {
       const std::vector<double> l2 = downloaded(d, d.mlp(l, sides[side]).l2);
-      for (const int q : queries) out.insert(out.end(), l2.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(q) * cm), l2.begin() + static_cast<std::ptrdiff_t>((static_cast<std::size_t>(q) + 1) * cm));
+      for (const int q : queries)
+        out.insert(out.end(), l2.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(q) * cm),
+                   l2.begin() + static_cast<std::ptrdiff_t>((static_cast<std::size_t>(q) + 1) * cm));
       share_rows();
     } else {
       std::vector<double> coef(queries.size() * n);

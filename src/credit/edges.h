@@ -15,24 +15,24 @@ namespace unpack {
 
 template <typename T>
 struct LayerEdges {
-  std::vector<T> entry;                       // [H, tri] Stage 1 shares
-  std::vector<T> key_coef;                    // [H, tri]
-  std::vector<T> query_edge;                  // [H, S, Cl]
-  std::vector<T> value_edge;                  // [G, S, Cl]
-  std::array<std::vector<T>, 2> mlp_edge;     // [S, Cm] per side; the second only for gated MLPs
-  std::vector<double> head_doubt;             // [H, S] part of a node's credit that passes ill-conditioned denominators
-  std::vector<double> mlp_doubt;              // [S]
+  std::vector<T> entry;                    // [H, tri] Stage 1 shares
+  std::vector<T> key_coef;                 // [H, tri]
+  std::vector<T> query_edge;               // [H, S, Cl]
+  std::vector<T> value_edge;               // [G, S, Cl]
+  std::array<std::vector<T>, 2> mlp_edge;  // [S, Cm] per side; the second only for gated MLPs
+  std::vector<double> head_doubt;          // [H, S] part of a node's credit that passes ill-conditioned denominators
+  std::vector<double> mlp_doubt;           // [S]
 };
 
 // The same for heads and the MLP of one layer at one query, in the direction of a target.
 struct DirectEdges {
   int layer = 0;
   int query = 0;
-  std::vector<double> entry;                  // [H, q + 1]
-  std::vector<double> key_coef;               // [H, q + 1]
-  std::vector<double> query_edge;             // [H, Cl]
+  std::vector<double> entry;                    // [H, q + 1]
+  std::vector<double> key_coef;                 // [H, q + 1]
+  std::vector<double> query_edge;               // [H, Cl]
   std::array<std::vector<double>, 2> mlp_edge;  // [Cm]
-  std::vector<double> neuron_share;           // [N]
+  std::vector<double> neuron_share;             // [N]
 };
 
 template <typename T>

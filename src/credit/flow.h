@@ -11,11 +11,11 @@ namespace unpack {
 
 // Where credit starts. A target gives direct credit to every writer at its position; a root is one node with credit 1, direct or not.
 struct Start {
-  int position = 0;                      // of the target, or of the root
-  std::vector<double> first;             // [C] direct credit at `position` (all 0 for a root that counts as indirect)
+  int position = 0;           // of the target, or of the root
+  std::vector<double> first;  // [C] direct credit at `position` (all 0 for a root that counts as indirect)
   std::optional<Node> root;
   bool root_is_direct = false;
-  std::vector<DirectEdges> direct;       // edges of nodes that hold direct credit: every layer for a target, one for a root
+  std::vector<DirectEdges> direct;  // edges of nodes that hold direct credit: every layer for a target, one for a root
 
   const DirectEdges* direct_edges(int layer) const {
     for (const DirectEdges& d : direct) {

@@ -77,8 +77,7 @@ void PathGraph<T>::for_each_edge(const GraphNode& node, const std::function<void
       const Branch branch = !gated ? Branch::mlp : (side == 0 ? Branch::G : Branch::U);
       for (int j = 0; j < cm; ++j) {
         const auto js = static_cast<std::size_t>(j);
-        emit(j, node.position, branch,
-             direct ? direct->mlp_edge[side][js] : static_cast<double>(e.mlp_edge[side][q * static_cast<std::size_t>(cm) + js]));
+        emit(j, node.position, branch, direct ? direct->mlp_edge[side][js] : static_cast<double>(e.mlp_edge[side][q * static_cast<std::size_t>(cm) + js]));
       }
     }
     return;

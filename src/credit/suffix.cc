@@ -135,7 +135,8 @@ class SuffixBuilder {
     const auto pairs = static_cast<std::size_t>(tri(d_.length()));
     std::vector<Part> values(static_cast<std::size_t>(c.n_kv_heads) * length);
     d_.backend().parallel_for(static_cast<std::int64_t>(values.size()), [&](std::int64_t i) {
-      values[static_cast<std::size_t>(i)] = read(e.value_edge.data() + static_cast<std::size_t>(i) * cl, static_cast<int>(static_cast<std::size_t>(i) % length), cl);
+      values[static_cast<std::size_t>(i)] =
+          read(e.value_edge.data() + static_cast<std::size_t>(i) * cl, static_cast<int>(static_cast<std::size_t>(i) % length), cl);
     });
     std::vector<Part> nodes(static_cast<std::size_t>(c.n_heads) * length);
     edges_.visit_keys(l, [&](int h, int q, const T* rows) {

@@ -12,10 +12,10 @@ namespace unpack {
 
 // Filters on what lies below the root side, resolved to indices. The branch of the last hop is not among them: it concerns the start alone.
 struct SuffixFilter {
-  std::optional<int> through;    // writer
-  std::optional<int> from;       // position
+  std::optional<int> through;  // writer
+  std::optional<int> from;     // position
   std::optional<int> min_layer;
-  bool by_sign = false;          // keep products of either sign apart
+  bool by_sign = false;  // keep products of either sign apart
 
   bool any() const { return through || from || min_layer; }
 };

@@ -95,7 +95,8 @@ Json flip(const ModelSession& session, const Sentence& sentence, TokenId target,
   for (const Ranking& ranking : rankings) {
     std::vector<int> order(static_cast<std::size_t>(length - sentence.prefix));
     std::iota(order.begin(), order.end(), sentence.prefix);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) { return ranking.scores[static_cast<std::size_t>(a)] > ranking.scores[static_cast<std::size_t>(b)]; });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return ranking.scores[static_cast<std::size_t>(a)] > ranking.scores[static_cast<std::size_t>(b)]; });
     for (int turn = 0; turn < 2; ++turn) {
       std::vector<std::size_t> curve = {state({})};
       std::vector<int> zeroed;
@@ -180,7 +181,10 @@ Json run_flipping(ModelSession& session, Rank rank) {
                      {"morf", mean_curve(morf[name])},
                      {"lerf", mean_curve(lerf[name])}};
   }
-  return {{"sentences", used}, {"looked_at", looked_at}, {"readout", session.options.readout == FaithfulnessReadout::logit ? "logit" : "probability"}, {"methods", methods}};
+  return {{"sentences", used},
+          {"looked_at", looked_at},
+          {"readout", session.options.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
+          {"methods", methods}};
 }
 
 std::string area_table(const Json& methods, const std::string& first, const std::map<std::string, std::string>& paper) {
@@ -198,7 +202,8 @@ std::string area_table(const Json& methods, const std::string& first, const std:
 std::string report_flipping(const Json& summaries, std::vector<ReportFile>& files, const std::string& first, const std::map<std::string, std::string>& paper,
                             const std::string& stem) {
   std::string out =
-      "Token embeddings are set to zero one after the other, the least relevant first (LeRF) or the most relevant first (MoRF). Area: mean over the steps of the\n"
+      "Token embeddings are set to zero one after the other, the least relevant first (LeRF) or the most relevant first (MoRF). Area: mean over the steps of "
+      "the\n"
       "target's readout, LeRF less MoRF. Above 0: share of sentences with a positive area. BOS is neither ranked nor flipped.\n";
   for (const auto& [model, s] : summaries.items()) {
     out += fmt::format("\n## {}\n\n{} sentences (of {} looked at), readout: {}.\n\n", model, s.at("sentences").get<int>(), s.at("looked_at").get<int>(),
@@ -228,9 +233,10 @@ Json run_faithfulness(ModelSession& session) { return run_flipping(session, rank
 Json run_beta(ModelSession& session) { return run_flipping(session, rank_betas); }
 
 std::string report_faithfulness(const Json& summaries, std::vector<ReportFile>& files) {
-  return report_flipping(summaries, files, "method",
-                         {{"unpack", "+0.085 / 100%"}, {"IFR", "+0.084 / 99%"}, {"AttnLRP", "+0.066 / 99%"}, {"CP-LRP", "+0.049 / 91%"}, {"random", "-0.001 / 49%"}},
-                         "faithfulness");
+  return report_flipping(
+      summaries, files, "method",
+      {{"unpack", "+0.085 / 100%"}, {"IFR", "+0.084 / 99%"}, {"AttnLRP", "+0.066 / 99%"}, {"CP-LRP", "+0.049 / 91%"}, {"random", "-0.001 / 49%"}},
+      "faithfulness");
 }
 
 std::string report_beta(const Json& summaries, std::vector<ReportFile>& files) {

@@ -31,8 +31,8 @@ std::vector<IoiPrompt> ioi_prompts(const Model& model, int n, std::uint64_t seed
   const std::vector<std::string> objects = single_token_words(model, "objects.txt");
   const TextFile templates = read_text(data_file("ioi_templates.txt"), true);
   if (names.size() < 3 || places.empty() || objects.empty()) {
-    throw InputError(fmt::format("of the word lists, {} names, {} places and {} objects are one token of {}: too few for this task", names.size(), places.size(),
-                                 objects.size(), model.config().name));
+    throw InputError(fmt::format("of the word lists, {} names, {} places and {} objects are one token of {}: too few for this task", names.size(),
+                                 places.size(), objects.size(), model.config().name));
   }
   std::mt19937_64 generator(seed);
   const auto draw = [&](const auto& list) -> const auto& { return list[generator() % list.size()]; };
@@ -62,7 +62,8 @@ std::vector<IoiPrompt> ioi_prompts(const Model& model, int n, std::uint64_t seed
     p.s2 = three ? third[0] : s[1];
     out.push_back(std::move(p));
   }
-  if (static_cast<int>(out.size()) < n) throw InputError(fmt::format("only {} of {} prompts could be made of single tokens of {}", out.size(), n, model.config().name));
+  if (static_cast<int>(out.size()) < n)
+    throw InputError(fmt::format("only {} of {} prompts could be made of single tokens of {}", out.size(), n, model.config().name));
   return out;
 }
 

@@ -161,8 +161,10 @@ Json run_knockout(ModelSession& session) {
 
 std::string report_knockout(const Json& summaries, std::vector<ReportFile>& files) {
   std::string out =
-      "Score: interaction score of a writer, summed over all readers of a kind and over queries, mean over sentences. Change: perplexity of held-out sentences when the\n"
-      "writer's clean vector is subtracted at the norm inputs of all attention (or all MLP) sublayers that can read it, less the clean perplexity. Within-layer: mean of\n"
+      "Score: interaction score of a writer, summed over all readers of a kind and over queries, mean over sentences. Change: perplexity of held-out sentences "
+      "when the\n"
+      "writer's clean vector is subtracted at the norm inputs of all attention (or all MLP) sublayers that can read it, less the clean perplexity. "
+      "Within-layer: mean of\n"
       "the rank correlations per source layer (three writers or more); cross-layer: all writers together.\n\n";
   std::vector<std::vector<std::string>> rows = {{"model", "channel", "cuts", "within-layer", "cross-layer", "score 0", "change < 0"}};
   const auto number = [](const Json& x) { return x.is_null() ? std::string("n/a") : fmt::format("{:.2f}", x.get<double>()); };
@@ -189,7 +191,8 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
   }
   rows.push_back({"Pythia 160M to 6.9B (paper)", "attention", "56 to 156", "0.72 to 0.86", "0.67 to 0.88", "", ""});
   rows.push_back({"Pythia 160M to 6.9B (paper)", "mlp", "56 to 156", "0.86 to 0.96", "0.82 to 0.95", "", ""});
-  return out + markdown_table(rows) + details + "\nHollow points at the edge have a score of 0 or a change of 0 or less, which a logarithmic axis cannot show.\n";
+  return out + markdown_table(rows) + details +
+         "\nHollow points at the edge have a score of 0 or a change of 0 or less, which a logarithmic axis cannot show.\n";
 }
 
 }  // namespace unpack

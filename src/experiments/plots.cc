@@ -81,14 +81,17 @@ std::string frame(const std::string& title, const std::string& x_label, const st
       "<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n<text x=\"{2}\" y=\"22\" font-size=\"14\" font-weight=\"bold\">{3}</text>\n",
       kWidth, kHeight, kLeft, escape(title));
   for (const double t : x.ticks()) {
-    out += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#ddd\"/><text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4:.4g}</text>\n",
-                       place_x(x, t), kTop, kHeight - kBottom, kHeight - kBottom + 16, t);
+    out += fmt::format(
+        "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#ddd\"/><text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4:.4g}</text>\n",
+        place_x(x, t), kTop, kHeight - kBottom, kHeight - kBottom + 16, t);
   }
   for (const double t : y.ticks()) {
-    out += fmt::format("<line x1=\"{1}\" x2=\"{2}\" y1=\"{0:.1f}\" y2=\"{0:.1f}\" stroke=\"#ddd\"/><text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.4g}</text>\n",
-                       place_y(y, t), kLeft, kWidth - kRight, kLeft - 6, place_y(y, t) + 4, t);
+    out += fmt::format(
+        "<line x1=\"{1}\" x2=\"{2}\" y1=\"{0:.1f}\" y2=\"{0:.1f}\" stroke=\"#ddd\"/><text x=\"{3}\" y=\"{4:.1f}\" text-anchor=\"end\">{5:.4g}</text>\n",
+        place_y(y, t), kLeft, kWidth - kRight, kLeft - 6, place_y(y, t) + 4, t);
   }
-  out += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#555\"/>\n", kLeft, kTop, kWidth - kLeft - kRight, kHeight - kTop - kBottom);
+  out += fmt::format("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#555\"/>\n", kLeft, kTop, kWidth - kLeft - kRight,
+                     kHeight - kTop - kBottom);
   out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n", (kLeft + kWidth - kRight) / 2, kHeight - 12, escape(x_label));
   out += fmt::format("<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n", (kTop + kHeight - kBottom) / 2, escape(y_label));
   return out;
@@ -96,8 +99,8 @@ std::string frame(const std::string& title, const std::string& x_label, const st
 
 std::string legend(std::size_t row, const std::string& color, const std::string& name) {
   const double y = kTop + 12 + 18 * static_cast<double>(row);
-  return fmt::format("<rect x=\"{0}\" y=\"{1}\" width=\"12\" height=\"4\" fill=\"{2}\"/><text x=\"{3}\" y=\"{4}\">{5}</text>\n", kWidth - kRight + 10, y - 5, color,
-                     kWidth - kRight + 27, y, escape(name));
+  return fmt::format("<rect x=\"{0}\" y=\"{1}\" width=\"12\" height=\"4\" fill=\"{2}\"/><text x=\"{3}\" y=\"{4}\">{5}</text>\n", kWidth - kRight + 10, y - 5,
+                     color, kWidth - kRight + 27, y, escape(name));
 }
 
 }  // namespace

@@ -21,7 +21,8 @@ Records::Records(const std::filesystem::path& file, const Json& settings) : path
       if (record.is_discarded()) break;
       if (!begun) {
         if (record != settings) {
-          throw InputError(fmt::format("{} belongs to a run with other settings ({}): choose another --out, or delete the folder", file.string(), record.dump()));
+          throw InputError(
+              fmt::format("{} belongs to a run with other settings ({}): choose another --out, or delete the folder", file.string(), record.dump()));
         }
         begun = true;
       } else {

@@ -73,7 +73,8 @@ Json run_sink(ModelSession& session) {
       const std::string key = session.key(fmt::format("{}|{}", source, prompts[i].name));
       const Json* record = session.records.find(key);
       if (!record) {
-        record = &session.records.add(key, measure(session.model.prepare(prompts[i].ids, session.context), prompts[i].target, session.options.options, session.context));
+        record = &session.records.add(
+            key, measure(session.model.prepare(prompts[i].ids, session.context), prompts[i].target, session.options.options, session.context));
       }
       for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
         const Json& values = record->at(to_string(dispatch));
@@ -84,7 +85,8 @@ Json run_sink(ModelSession& session) {
     for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
       const auto d = static_cast<int>(dispatch);
       const Interval interval = normal_interval(share[d]);
-      summary[source][to_string(dispatch)] = {{"prompts", share[d].size()}, {"share", mean(share[d])}, {"interval", {interval.low, interval.high}}, {"top_percent", mean(top[d])}};
+      summary[source][to_string(dispatch)] = {
+          {"prompts", share[d].size()}, {"share", mean(share[d])}, {"interval", {interval.low, interval.high}}, {"top_percent", mean(top[d])}};
     }
   }
   return summary;

@@ -7,9 +7,9 @@
 
 namespace unpack {
 
-double mean(std::span<const double> values);                // 0 of nothing
-double sample_deviation(std::span<const double> values);    // n - 1; 0 of fewer than two
-double median(std::span<const double> values);              // 0 of nothing
+double mean(std::span<const double> values);              // 0 of nothing
+double sample_deviation(std::span<const double> values);  // n - 1; 0 of fewer than two
+double median(std::span<const double> values);            // 0 of nothing
 
 // Ranks from 1, ties share their mean rank.
 std::vector<double> ranks(std::span<const double> values);

@@ -4,8 +4,8 @@
 #include <array>
 #include <cmath>
 
-#include "experiments/statistics.h"
 #include "experiments/session.h"
+#include "experiments/statistics.h"
 #include "experiments/text_data.h"
 #include "unpack/baselines.h"
 
@@ -67,7 +67,8 @@ Json run_suppression(ModelSession& session) {
     if (!record) record = &session.records.add(key, measure(session, repeated[at], three[at]));
     for (const char* contrast : {"vocabulary", "names"}) {
       for (const Method method : kMethods) {
-        for (const char* quantity : kQuantities) values[contrast][to_string(method)][quantity].push_back(record->at(contrast).at(to_string(method)).at(quantity));
+        for (const char* quantity : kQuantities)
+          values[contrast][to_string(method)][quantity].push_back(record->at(contrast).at(to_string(method)).at(quantity));
       }
     }
   }
@@ -86,7 +87,8 @@ Json run_suppression(ModelSession& session) {
 
 std::string report_suppression(const Json& summaries, std::vector<ReportFile>&) {
   std::string out =
-      "Token credit in percent of the positive credit, mean over prompts. C->C: at the third name's slot of prompts with three names, target that name; C->B: at the\n"
+      "Token credit in percent of the positive credit, mean over prompts. C->C: at the third name's slot of prompts with three names, target that name; C->B: "
+      "at the\n"
       "same slot, target the second name; S2->S, S1->S: at the second and the first mention of the repeated name, target that name.\n"
       "E = 1 - (S2->S - C->B) / (C->C - C->B), n/a where the denominator is under 1e-6.\n";
   const std::vector<std::vector<std::string>> paper = {{"GPT-2 small (paper)", "ifr", "+7.2", "+4.8", "+7.2", "+11.2", "n/a", "+6.4"},

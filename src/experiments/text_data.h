@@ -17,8 +17,8 @@ struct TextLine {
 };
 
 struct TextFile {
-  std::vector<TextLine> lines;         // empty ones and those that begin with # left out
-  std::vector<std::string> problems;   // bad lines, with their number
+  std::vector<TextLine> lines;        // empty ones and those that begin with # left out
+  std::vector<std::string> problems;  // bad lines, with their number
 };
 // A line that is not UTF-8 is a problem; with `stop` an InputError.
 TextFile read_text(const std::filesystem::path& file, bool stop);
@@ -36,12 +36,12 @@ void shuffle(std::vector<T>& values, std::mt19937_64& generator) {
 std::vector<std::string> single_token_words(const Model& model, const std::string& list);
 
 struct IoiPrompt {
-  std::string text;      // without the answer
-  std::string io, s;     // names
-  std::string kind;      // "ABBA", "BABA", "ABC"
+  std::string text;   // without the answer
+  std::string io, s;  // names
+  std::string kind;   // "ABBA", "BABA", "ABC"
   std::vector<TokenId> ids;
   int io_position = 0, s1 = 0, s2 = 0;  // tokens of the names; ABC: s1 the second name, s2 the third one's slot
-  std::string third;                     // ABC: the third name
+  std::string third;                    // ABC: the third name
 };
 // `three` : matched prompts with a third name where the repeated one stood.
 std::vector<IoiPrompt> ioi_prompts(const Model& model, int n, std::uint64_t seed, bool three);

@@ -54,7 +54,8 @@ Edge parse_edge(const Writers& writers, const ModelConfig& config, std::string_v
   edge.branch = branch.value_or(Branch::mlp);
   const bool fits = head ? edge.branch == Branch::K || edge.branch == Branch::Q || edge.branch == Branch::V
                          : (config.gated() ? edge.branch == Branch::G || edge.branch == Branch::U : edge.branch == Branch::mlp);
-  if (!fits) fail(head ? "a head has the branches K, Q and V" : config.gated() ? "a gated MLP has the branches G and U" : "a plain MLP has no branches: write ->");
+  if (!fits)
+    fail(head ? "a head has the branches K, Q and V" : config.gated() ? "a gated MLP has the branches G and U" : "a plain MLP has no branches: write ->");
   const int visible = head ? writers.visible_to_attention(kind.layer) : writers.visible_to_mlp(kind.layer);
   if (edge.writer.writer >= visible) fail(fmt::format("{} writes after {} has read", writers.name(edge.writer.writer), writers.name(reader.writer)));
   const bool across = edge.branch == Branch::K || edge.branch == Branch::V;

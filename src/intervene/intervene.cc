@@ -65,7 +65,8 @@ InterventionReading read(const Model& model, Backend& backend, const Array& x, s
 
 }  // namespace
 
-InterventionResult intervene(const Model& model, std::span<const TokenId> ids, const Intervention& intervention, const Target& target, const RunContext& context) {
+InterventionResult intervene(const Model& model, std::span<const TokenId> ids, const Intervention& intervention, const Target& target,
+                             const RunContext& context) {
   const int length = static_cast<int>(ids.size());
   const Writers& writers = model.writers();
   Backend& backend = *model.state()->backend;
@@ -83,7 +84,8 @@ InterventionResult intervene(const Model& model, std::span<const TokenId> ids, c
   std::optional<CleanRun> other;
   if (!variant.edges.empty()) {
     if (intervention.patch_from.size() != ids.size()) {
-      throw InputError(fmt::format("the prompt to patch from has {} tokens, this one has {}: they must be of one length", intervention.patch_from.size(), length));
+      throw InputError(
+          fmt::format("the prompt to patch from has {} tokens, this one has {}: they must be of one length", intervention.patch_from.size(), length));
     }
     other.emplace(backend, writers, std::vector<std::vector<TokenId>>{intervention.patch_from}, context);
   }
@@ -101,7 +103,9 @@ InterventionResult intervene(const Model& model, std::span<const TokenId> ids, c
 }
 
 std::string to_json(const InterventionResult& result) {
-  const auto reading = [](const InterventionReading& r) { return nlohmann::ordered_json{{"nll", r.nll}, {"target", r.target}, {"probability", r.probability}}; };
+  const auto reading = [](const InterventionReading& r) {
+    return nlohmann::ordered_json{{"nll", r.nll}, {"target", r.target}, {"probability", r.probability}};
+  };
   nlohmann::ordered_json change = nlohmann::ordered_json::object();
   if (result.intervention.cut) {
     change["cut"] = *result.intervention.cut;
@@ -113,8 +117,9 @@ std::string to_json(const InterventionResult& result) {
   }
   if (!result.intervention.zero.empty()) change["zero"] = result.intervention.zero;
   nlohmann::ordered_json target = {{"position", result.target.position}, {"ids", result.target.ids}, {"text", result.target.text}};
-  return nlohmann::ordered_json{{"model", result.model.name}, {"target", target}, {"intervention", change}, {"clean", reading(result.clean)}, {"cut", reading(result.cut)}}.dump(
-      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::ordered_json{
+      {"model", result.model.name}, {"target", target}, {"intervention", change}, {"clean", reading(result.clean)}, {"cut", reading(result.cut)}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::vector<std::vector<double>> knockout_losses(const Model& model, const std::vector<std::vector<TokenId>>& prompts, const std::vector<Cut>& cuts,
@@ -143,7 +148,8 @@ std::vector<std::vector<double>> knockout_losses(const Model& model, const std::
         variants[p].cut = cuts[i];
       }
       if (first_changed_layer(model.writers(), model.config(), variants[0]) == model.config().n_layers) {
-        std::copy(out[0].begin() + static_cast<std::ptrdiff_t>(begin), out[0].begin() + static_cast<std::ptrdiff_t>(next), out[i + 1].begin() + static_cast<std::ptrdiff_t>(begin));
+        std::copy(out[0].begin() + static_cast<std::ptrdiff_t>(begin), out[0].begin() + static_cast<std::ptrdiff_t>(next),
+                  out[i + 1].begin() + static_cast<std::ptrdiff_t>(begin));
         continue;
       }
       const VariantStreams changed = run_variants(clean, nullptr, variants, 0, context);
@@ -190,9 +196,10 @@ std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<con
   return out;
 }
 
-std::vector<double> patched_targets(const Model& model, std::span<const TokenId> ids, std::span<const TokenId> other, const std::vector<std::vector<Edge>>& patches,
-                                    const Target& target, const RunContext& context) {
-  if (other.size() != ids.size()) throw InputError(fmt::format("the prompt to patch from has {} tokens, this one has {}: they must be of one length", other.size(), ids.size()));
+std::vector<double> patched_targets(const Model& model, std::span<const TokenId> ids, std::span<const TokenId> other,
+                                    const std::vector<std::vector<Edge>>& patches, const Target& target, const RunContext& context) {
+  if (other.size() != ids.size())
+    throw InputError(fmt::format("the prompt to patch from has {} tokens, this one has {}: they must be of one length", other.size(), ids.size()));
   Backend& backend = *model.state()->backend;
   const int length = static_cast<int>(ids.size());
   const int position = resolve_position(target.position, length);

@@ -236,7 +236,8 @@ class Runner {
     backend_.upload(z, ((begin + reader.position) * heads + head) * e, attend(query, keys, values));
   }
 
-  static std::vector<double> attend(const std::vector<double>& query, const std::vector<std::vector<double>>& keys, const std::vector<std::vector<double>>& values) {
+  static std::vector<double> attend(const std::vector<double>& query, const std::vector<std::vector<double>>& keys,
+                                    const std::vector<std::vector<double>>& values) {
     std::vector<double> weight;
     for (const auto& key : keys) {
       double sum = 0;
@@ -284,7 +285,8 @@ class Runner {
 
 }  // namespace
 
-VariantStreams run_variants(const CleanRun& clean, const CleanRun* other, const std::vector<Variant>& variants, int target_position, const RunContext& context) {
+VariantStreams run_variants(const CleanRun& clean, const CleanRun* other, const std::vector<Variant>& variants, int target_position,
+                            const RunContext& context) {
   return Runner(clean, other, variants).run(target_position, context);
 }
 

@@ -32,10 +32,10 @@ class CleanRun {
 };
 
 struct Variant {
-  std::size_t prompt = 0;      // index in the clean run
-  std::vector<int> zero;       // positions
+  std::size_t prompt = 0;  // index in the clean run
+  std::vector<int> zero;   // positions
   std::optional<Cut> cut;
-  std::vector<Edge> edges;     // patched from the same prompt index of `other`
+  std::vector<Edge> edges;  // patched from the same prompt index of `other`
 };
 
 // The first layer that a variant can change; n_layers: only the final stream, or nothing at all.

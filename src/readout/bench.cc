@@ -202,14 +202,15 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
 }
 
 std::string to_terminal(const BenchResult& r) {
-  std::string text = fmt::format("{}: {} layers, {} heads, width {}, {} weights; {} thread{}, {}\n", r.model.name, r.model.layers, r.model.heads, r.model.d_model,
-                                 r.model.dtype, r.program.threads, r.program.threads == 1 ? "" : "s", r.kernels);
+  std::string text = fmt::format("{}: {} layers, {} heads, width {}, {} weights; {} thread{}, {}\n", r.model.name, r.model.layers, r.model.heads,
+                                 r.model.d_model, r.model.dtype, r.program.threads, r.program.threads == 1 ? "" : "s", r.kernels);
   text += fmt::format("R  large packed GEMM {:9.1f} GFLOP/s\nM  reading memory    {:9.1f} GB/s\n", r.gemm_gflops, r.read_gbytes);
   for (const auto& length : r.lengths) {
     text += fmt::format("\n{} tokens\n  {:<22} {:>10} {:>9} {:>8} {:>10} {:>7}\n", length.tokens, "", "seconds", "GFLOP", "GB", "bound", "ratio");
     for (const BenchRow& row : length.rows) {
       if (row.gflop > 0) {
-        text += fmt::format("  {:<22} {:>10.4f} {:>9.2f} {:>8.3f} {:>10.4f} {:>7.2f}  {}\n", row.name, row.seconds, row.gflop, row.gbyte, row.bound, row.seconds / row.bound, row.note);
+        text += fmt::format("  {:<22} {:>10.4f} {:>9.2f} {:>8.3f} {:>10.4f} {:>7.2f}  {}\n", row.name, row.seconds, row.gflop, row.gbyte, row.bound,
+                            row.seconds / row.bound, row.note);
       } else {
         text += fmt::format("  {:<22} {:>10.4f} {:>37}  {}\n", row.name, row.seconds, "", row.note);
       }
@@ -226,7 +227,8 @@ std::string to_terminal(const BenchResult& r) {
 std::string to_json(const BenchResult& r) {
   nlohmann::ordered_json j;
   j["program"] = {{"version", r.program.version}, {"device", r.program.device}, {"threads", r.program.threads}, {"kernels", r.kernels}};
-  j["model"] = {{"name", r.model.name}, {"family", r.model.family}, {"layers", r.model.layers}, {"heads", r.model.heads}, {"d_model", r.model.d_model}, {"dtype", r.model.dtype}};
+  j["model"] = {{"name", r.model.name},   {"family", r.model.family},   {"layers", r.model.layers},
+                {"heads", r.model.heads}, {"d_model", r.model.d_model}, {"dtype", r.model.dtype}};
   j["gemm_gflops"] = r.gemm_gflops;
   j["read_gbytes"] = r.read_gbytes;
   j["weights_mib"] = r.weights_mib;
@@ -236,7 +238,8 @@ std::string to_json(const BenchResult& r) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const BenchRow& row : length.rows) {
       const std::size_t start = row.name.find_first_not_of(' ');
-      rows.push_back({{"name", row.name.substr(start)}, {"seconds", row.seconds}, {"gflop", row.gflop}, {"gbyte", row.gbyte}, {"bound", row.bound}, {"note", row.note}});
+      rows.push_back(
+          {{"name", row.name.substr(start)}, {"seconds", row.seconds}, {"gflop", row.gflop}, {"gbyte", row.gbyte}, {"bound", row.bound}, {"note", row.note}});
     }
     j["lengths"].push_back({{"tokens", length.tokens}, {"rows", rows}});
   }

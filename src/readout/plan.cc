@@ -16,7 +16,7 @@ struct Shape {
 };
 
 Shape shape_of(const ModelConfig& c, int tokens) {
-  return {static_cast<double>(tokens),      static_cast<double>(c.d_model), static_cast<double>(c.n_heads), static_cast<double>(c.n_kv_heads),
+  return {static_cast<double>(tokens),   static_cast<double>(c.d_model), static_cast<double>(c.n_heads), static_cast<double>(c.n_kv_heads),
           static_cast<double>(c.d_head), static_cast<double>(c.d_mlp),   c.gated() ? 2.0 : 1.0,          static_cast<double>(c.vocab_size)};
 }
 
@@ -46,9 +46,9 @@ Cost prepare_cost(const ModelConfig& c, const Writers& writers, int tokens) {
     const double fold = fold_vectors + 4 * x.pairs() * x.h * x.d * cl;
     const double project = 2 * x.s * cl * (x.q_weights() + x.kv_weights()) + 4 * x.pairs() * x.h * x.e * cl;
     cost.flop += std::min(fold, project);
-    cost.flop += 2 * x.s * x.kv_weights() + 2 * x.s * x.g * x.d * cl;      // values
-    cost.flop += 2 * x.s * cm * x.in_weights();                             // neurons
-    cost.flop += 2 * x.s * (x.q_weights() + x.out_weights());               // Stage 1 numerators
+    cost.flop += 2 * x.s * x.kv_weights() + 2 * x.s * x.g * x.d * cl;  // values
+    cost.flop += 2 * x.s * cm * x.in_weights();                        // neurons
+    cost.flop += 2 * x.s * (x.q_weights() + x.out_weights());          // Stage 1 numerators
     cost.byte += kBytes * (3 * x.q_weights() + 2 * x.kv_weights() + x.in_weights() + x.out_weights());
   }
   return cost;
@@ -60,11 +60,11 @@ Cost question_cost(const ModelConfig& c, const Writers& writers, int tokens) {
   for (int l = 0; l < c.n_layers; ++l) {
     const double cl = writers.visible_to_attention(l);
     const double cm = writers.visible_to_mlp(l);
-    const double rows = x.s + 1;  // every position, and the target's direct edges
-    cost.flop += rows * (2 * x.q_weights() + 2 * x.h * x.d * cl);           // Q edges
-    cost.flop += rows * (2 * x.in_weights() + 2 * x.sides * x.d * cm);      // MLP edges
-    cost.flop += 2 * (x.q_weights() + x.out_weights());                      // numerators towards the target
-    cost.flop += 8 * x.pairs() * x.h * cl;                                   // sweep, mass and bound
+    const double rows = x.s + 1;                                        // every position, and the target's direct edges
+    cost.flop += rows * (2 * x.q_weights() + 2 * x.h * x.d * cl);       // Q edges
+    cost.flop += rows * (2 * x.in_weights() + 2 * x.sides * x.d * cm);  // MLP edges
+    cost.flop += 2 * (x.q_weights() + x.out_weights());                 // numerators towards the target
+    cost.flop += 8 * x.pairs() * x.h * cl;                              // sweep, mass and bound
     cost.byte += kBytes * (3 * x.q_weights() + 2 * x.in_weights() + x.out_weights() + x.pairs() * x.h * cl);
   }
   cost.byte += 2 * kBytes * x.v * x.d;

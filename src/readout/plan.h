@@ -17,7 +17,7 @@ struct Cost {
 };
 
 Cost forward_cost(const ModelConfig& config, int tokens);
-Cost prepare_cost(const ModelConfig& config, const Writers& writers, int tokens);  // the forward pass included
-Cost question_cost(const ModelConfig& config, const Writers& writers, int tokens); // edges, direct edges of a target, totals
+Cost prepare_cost(const ModelConfig& config, const Writers& writers, int tokens);   // the forward pass included
+Cost question_cost(const ModelConfig& config, const Writers& writers, int tokens);  // edges, direct edges of a target, totals
 
 }  // namespace unpack

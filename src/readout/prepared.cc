@@ -84,7 +84,8 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all, con
   const auto read = [&](const double* values, int n, int reader, std::vector<Interaction>& out) {
     for (int q = 0; q < length; ++q) {
       if (!result.per_query || (query && q != only)) continue;
-      for (int j = 0; j < n; ++j) out.push_back({reader, q, j, values[static_cast<std::size_t>(q) * static_cast<std::size_t>(n) + static_cast<std::size_t>(j)]});
+      for (int j = 0; j < n; ++j)
+        out.push_back({reader, q, j, values[static_cast<std::size_t>(q) * static_cast<std::size_t>(n) + static_cast<std::size_t>(j)]});
     }
     if (result.per_query) return;
     for (int j = 0; j < n; ++j) {
@@ -100,7 +101,8 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all, con
     std::vector<double> values(static_cast<std::size_t>(deviation.size()));
     d.backend().download(deviation, 0, values);
     for (int h = 0; h < d.config().n_heads; ++h) {
-      read(values.data() + static_cast<std::size_t>(h) * static_cast<std::size_t>(length) * static_cast<std::size_t>(cl), cl, writers.head(l, h), result.attention);
+      read(values.data() + static_cast<std::size_t>(h) * static_cast<std::size_t>(length) * static_cast<std::size_t>(cl), cl, writers.head(l, h),
+           result.attention);
     }
     const Array& l2 = d.mlp(l, MlpSide::gate, context).l2;
     values.resize(static_cast<std::size_t>(l2.size()));
@@ -148,7 +150,8 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     out.values.assign(static_cast<std::size_t>(cl * c.n_heads * length), 0.0);
     for (int h = 0; h < c.n_heads; ++h) {
       for (std::int64_t s = 0; s < length; ++s) {
-        for (std::int64_t j = 0; j < cl; ++j) put((j * c.n_heads + h) * length + s, values[static_cast<std::size_t>((h / c.group_size() * length + s) * cl + j)]);
+        for (std::int64_t j = 0; j < cl; ++j)
+          put((j * c.n_heads + h) * length + s, values[static_cast<std::size_t>((h / c.group_size() * length + s) * cl + j)]);
       }
     }
     return out;
@@ -199,7 +202,8 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
   const LayerTrace& l = t.layers[static_cast<std::size_t>(layer)];
   if (name == "resid_pre") return take(l.x_pre, {length, c.d_model});
   if (name == "resid_mid") return take(l.x_mid, {length, c.d_model});
-  if (name == "resid_post") return layer + 1 < c.n_layers ? take(t.layers[static_cast<std::size_t>(layer) + 1].x_pre, {length, c.d_model}) : take(t.x_final, {length, c.d_model});
+  if (name == "resid_post")
+    return layer + 1 < c.n_layers ? take(t.layers[static_cast<std::size_t>(layer) + 1].x_pre, {length, c.d_model}) : take(t.x_final, {length, c.d_model});
   if (name == "attn_out") return take(l.attn_out, {length, c.d_model});
   if (name == "mlp_out") return take(l.mlp_out, {length, c.d_model});
   if (name == "ln1_scale") return take(l.dev_attn, {length});
@@ -225,9 +229,10 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
     }
     return out;
   }
-  throw InputError(fmt::format("'{}' is not kept: use embed, pos_embed, resid_pre, resid_mid, resid_post, resid_final, q, k, v, pattern, z, attn_out, pre, up, "
-                               "post, mlp_out, ln1_scale, ln2_scale or logits",
-                               name));
+  throw InputError(
+      fmt::format("'{}' is not kept: use embed, pos_embed, resid_pre, resid_mid, resid_post, resid_final, q, k, v, pattern, z, attn_out, pre, up, "
+                  "post, mlp_out, ln1_scale, ln2_scale or logits",
+                  name));
 }
 
 }  // namespace unpack

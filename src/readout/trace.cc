@@ -146,7 +146,8 @@ void add_percentages(TraceResult& result) {
   for (Path& path : result.paths) path.percent = positive > 0 ? path.credit / positive * 100 : 0.0;
   result.conservation_reached = sum;
   if (sum < 0) {
-    result.warnings.push_back(fmt::format("the credit of all tokens sums to {:.4g}, below zero: percentages of the positive part mislead here, read the raw credit", sum));
+    result.warnings.push_back(
+        fmt::format("the credit of all tokens sums to {:.4g}, below zero: percentages of the positive part mislead here, read the raw credit", sum));
   } else if (positive < 0.1 * absolute) {
     result.warnings.push_back("less than a tenth of the token credit is positive: percentages of it mislead here, read the raw credit");
   }
@@ -163,7 +164,8 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
   if (needs_direction) {
     d.backend().target_direction(d.trace().x_final, target.position, target.ids, target.versus_ids ? &*target.versus_ids : nullptr, target.raw, direction);
   }
-  const Start start = result.root ? start_at_root(*edges, *result.root, needs_direction ? &direction : nullptr) : start_at_target(*edges, target.position, direction);
+  const Start start =
+      result.root ? start_at_root(*edges, *result.root, needs_direction ? &direction : nullptr) : start_at_target(*edges, target.position, direction);
   const Flow flow = sweep(*edges, start, context);
   result.ill_conditioned = flow.doubtful;
   add_tokens(result, flow, start, writers);
@@ -238,7 +240,8 @@ TraceResult Prepared::trace(const Question& question, const RunContext& context)
   for (int w = 0; w < d.writers().count(); ++w) result.writers.push_back(d.writers().name(w));
   if (question.root) {
     result.root = parse_node(d.writers(), *question.root, d.length());
-    if (d.writers()[result.root->writer].terminal()) throw InputError(fmt::format("'{}' cannot be a root: use a head or an MLP, such as A0.H0@-1", *question.root));
+    if (d.writers()[result.root->writer].terminal())
+      throw InputError(fmt::format("'{}' cannot be a root: use a head or an MLP, such as A0.H0@-1", *question.root));
   }
   const int position = resolve_position(question.target.position, d.length());
   const auto logits = state_->logits_at(position);

@@ -27,7 +27,12 @@ struct Worst {
 class Closure {
  public:
   explicit Closure(const PreparedState& state)
-      : state_(state), d_(*state.decomposition), backend_(d_.backend()), c_(d_.config()), length_(d_.length()), bias_(static_cast<std::size_t>(c_.d_model), 0.0) {
+      : state_(state),
+        d_(*state.decomposition),
+        backend_(d_.backend()),
+        c_(d_.config()),
+        length_(d_.length()),
+        bias_(static_cast<std::size_t>(c_.d_model), 0.0) {
     vectors_ = get(d_.writer_vectors());
   }
 
@@ -47,7 +52,7 @@ class Closure {
     stream(get(d_.trace().x_final), d_.writers().count());
     importance();
     const double limit = backend_.is_double() ? 1e-9 : 1e-4;
-    return {{"residual", residual_.relative(), limit}, {"K", key_.relative(), limit},          {"Q", query_.relative(), limit},
+    return {{"residual", residual_.relative(), limit}, {"K", key_.relative(), limit},   {"Q", query_.relative(), limit},
             {"V", value_.relative(), limit},           {"MLP", mlp_.relative(), limit}, {"importance", importance_.relative(), limit}};
   }
 
@@ -145,7 +150,8 @@ class Closure {
       }
     }
     for (std::size_t g = 0; g < groups; ++g) {
-      for (std::size_t s = 0; s < length; ++s) value_.see(v_sum[g * length + s] + dot(v_bias, s * groups + g, rv, s * groups + g), dot(rv, s * groups + g, rv, s * groups + g));
+      for (std::size_t s = 0; s < length; ++s)
+        value_.see(v_sum[g * length + s] + dot(v_bias, s * groups + g, rv, s * groups + g), dot(rv, s * groups + g, rv, s * groups + g));
     }
   }
 

@@ -10,13 +10,15 @@ void check_prompt(const ModelConfig& config, std::span<const TokenId> ids) {
   if (ids.empty()) throw InputError("the prompt has no tokens");
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= config.vocab_size) {
-      throw InputError(fmt::format("token id {} at position {} is outside the vocabulary of {} (ids 0 to {})", ids[i], i, config.vocab_size, config.vocab_size - 1));
+      throw InputError(
+          fmt::format("token id {} at position {} is outside the vocabulary of {} (ids 0 to {})", ids[i], i, config.vocab_size, config.vocab_size - 1));
     }
   }
   const auto n = static_cast<std::int64_t>(ids.size());
   if (n > config.n_ctx) throw InputError(fmt::format("the prompt has {} tokens, but the model's context holds {}; shorten it", n, config.n_ctx));
   if (config.sliding_window && n > *config.sliding_window) {
-    throw InputError(fmt::format("the prompt has {} tokens, past the model's sliding window of {}, which is not supported; shorten it", n, *config.sliding_window));
+    throw InputError(
+        fmt::format("the prompt has {} tokens, past the model's sliding window of {}, which is not supported; shorten it", n, *config.sliding_window));
   }
 }
 

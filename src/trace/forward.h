@@ -12,24 +12,24 @@
 namespace unpack {
 
 struct LayerTrace {
-  Array x_pre;                // [T, D] stream before the layer
-  Array x_mid;                // [T, D] what the MLP's norm reads (parallel blocks: x_pre)
-  Array dev_attn, dev_mlp;    // [T] deviations of the two norms
-  Array q, k, v;              // [T, H, E], [T, G, E] as the attention used them
-  Array q_dev, k_dev;         // [T, H], [T, G]; Qwen3 only
-  Array pattern;              // [H, tri] per prompt
-  Array z;                    // [T, H, E]
-  Array attn_out;             // [T, D] without bias
-  Array pre, up, act;         // [T, N]; up only for gated MLPs
-  Array mlp_out;              // [T, D] without bias
+  Array x_pre;              // [T, D] stream before the layer
+  Array x_mid;              // [T, D] what the MLP's norm reads (parallel blocks: x_pre)
+  Array dev_attn, dev_mlp;  // [T] deviations of the two norms
+  Array q, k, v;            // [T, H, E], [T, G, E] as the attention used them
+  Array q_dev, k_dev;       // [T, H], [T, G]; Qwen3 only
+  Array pattern;            // [H, tri] per prompt
+  Array z;                  // [T, H, E]
+  Array attn_out;           // [T, D] without bias
+  Array pre, up, act;       // [T, N]; up only for gated MLPs
+  Array mlp_out;            // [T, D] without bias
 };
 
 struct ForwardTrace {
-  std::vector<TokenId> ids;        // of all prompts, one after the other
+  std::vector<TokenId> ids;  // of all prompts, one after the other
   std::vector<Segment> segments;
-  Array emb, pos;                  // [T, D]; pos only where positions are learned
+  Array emb, pos;  // [T, D]; pos only where positions are learned
   std::vector<LayerTrace> layers;
-  Array x_final;                   // [T, D] before the final norm
+  Array x_final;  // [T, D] before the final norm
 
   std::int64_t rows() const { return static_cast<std::int64_t>(ids.size()); }
 };
@@ -37,9 +37,9 @@ struct ForwardTrace {
 // Where the pass may be changed. A hook that returns true has filled `changed` (rows of the same shape), which that reader sees in place of x;
 // the residual stream itself stays as it is.
 struct ForwardHooks {
-  std::function<void(Array& emb)> embeddings;                                                       // may change W_E rows in place
+  std::function<void(Array& emb)> embeddings;  // may change W_E rows in place
   std::function<bool(int layer, Sublayer sublayer, const Array& x, Array& changed)> norm_input;
-  std::function<void(int layer, Array& q, Array& k, Array& v)> heads;                              // after biases, norms and rotary
+  std::function<void(int layer, Array& q, Array& k, Array& v)> heads;  // after biases, norms and rotary
   // What single heads and neurons made of the norm's input x may be replaced: z before W_O, pre-activations before the activation.
   std::function<void(int layer, const Array& x, const Array& q, const Array& k, const Array& v, Array& z)> mixed;
   std::function<void(int layer, const Array& x, Array& pre, Array& up)> neurons;

@@ -21,8 +21,8 @@ def test_hiding_the_embedding_from_attention_costs_likelihood(unpack):
 
 def test_an_edge_is_patched_from_another_prompt(unpack):
     other = MARY.replace("John gave", "Tom gave")
-    got = unpack.json("intervene", MARY, "--edge", "emb@10 -[V]-> A2.H0@-1", "--patch-from", other)
-    assert got["cut"]["nll"] != got["clean"]["nll"]
+    got = unpack.json("intervene", MARY, "--edge", "emb@9 -[V]-> A2.H0@-1", "--patch-from", other)
+    assert got["cut"]["target"] != got["clean"]["target"] and got["cut"]["nll"] == got["clean"]["nll"]  # no later token is there to lose
     assert "one length" in unpack.fails(1, "intervene", MARY, "--edge", "emb@0 -> target", "--patch-from", "Mary")
 
 

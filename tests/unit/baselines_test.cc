@@ -1,4 +1,6 @@
 // Baselines against stored values, and what must hold for them on any model.
+#include "unpack/baselines.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
-#include "unpack/baselines.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -43,7 +44,8 @@ TEST(Baselines, GiveTheStoredScoresOfEveryGoldenCase) {
           ASSERT_EQ(got.size(), expected.size());
           double largest = 1e-12;
           for (const double x : expected) largest = std::max(largest, std::fabs(x));
-          for (std::size_t i = 0; i < got.size(); ++i) EXPECT_NEAR(got[i], expected[i], 1e-6 * largest) << entry.path().filename() << " " << kind << " " << to_string(method) << part;
+          for (std::size_t i = 0; i < got.size(); ++i)
+            EXPECT_NEAR(got[i], expected[i], 1e-6 * largest) << entry.path().filename() << " " << kind << " " << to_string(method) << part;
         };
         compare(result.token_credit, method == Method::ifr ? values : values["token"], " token");
         if (method == Method::ifr) continue;

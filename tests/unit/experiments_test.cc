@@ -1,4 +1,6 @@
 // What stands behind the experiments: files of text, generated prompts, records that survive an interruption, plots.
+#include "unpack/experiments.h"
+
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -9,7 +11,6 @@
 #include "experiments/records.h"
 #include "experiments/text_data.h"
 #include "unpack/error.h"
-#include "unpack/experiments.h"
 
 namespace unpack {
 namespace {

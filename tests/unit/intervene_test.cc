@@ -1,4 +1,6 @@
 // Interventions against stored values, and against each other: the same change made in two ways.
+#include "unpack/intervene.h"
+
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -8,7 +10,6 @@
 #include <nlohmann/json.hpp>
 
 #include "unpack/error.h"
-#include "unpack/intervene.h"
 
 namespace unpack {
 namespace {

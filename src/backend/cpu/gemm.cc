@@ -39,13 +39,27 @@ std::string gemm_library() {
   const dnnl_version_t* v = dnnl_version();
   std::string isa = "portable";
   switch (dnnl_get_effective_cpu_isa()) {
-    case dnnl_cpu_isa_sse41: isa = "sse4.1"; break;
-    case dnnl_cpu_isa_avx: isa = "avx"; break;
-    case dnnl_cpu_isa_avx2: isa = "avx2"; break;
-    case dnnl_cpu_isa_avx512_core: isa = "avx512"; break;
-    case dnnl_cpu_isa_avx512_core_vnni: isa = "avx512 vnni"; break;
-    case dnnl_cpu_isa_avx512_core_bf16: isa = "avx512 bf16"; break;
-    default: isa = "newest"; break;
+    case dnnl_cpu_isa_sse41:
+      isa = "sse4.1";
+      break;
+    case dnnl_cpu_isa_avx:
+      isa = "avx";
+      break;
+    case dnnl_cpu_isa_avx2:
+      isa = "avx2";
+      break;
+    case dnnl_cpu_isa_avx512_core:
+      isa = "avx512";
+      break;
+    case dnnl_cpu_isa_avx512_core_vnni:
+      isa = "avx512 vnni";
+      break;
+    case dnnl_cpu_isa_avx512_core_bf16:
+      isa = "avx512 bf16";
+      break;
+    default:
+      isa = "newest";
+      break;
   }
   return "oneDNN " + std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch) + " (" + isa + ")";
 }

@@ -7,11 +7,10 @@
 #include <cstring>
 #include <numbers>
 
-#include "backend/host/kernels.h"
-
+#include "backend/host/host_credit.inl"
 #include "backend/host/host_forward.inl"
 #include "backend/host/host_scores.inl"
-#include "backend/host/host_credit.inl"
+#include "backend/host/kernels.h"
 
 namespace unpack {
 

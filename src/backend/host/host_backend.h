@@ -39,8 +39,8 @@ class HostBackend : public Backend {
   void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows) override;
   void normalize(const Array& x, std::int64_t rows, Array& out, Array& dev) override;
   void qkv(int layer, const Array& normalized, std::span<const int> positions, Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) override;
-  void attention(const Array& q, const Array& k, const Array& v, std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
-                 Array& pattern, Array& z) override;
+  void attention(const Array& q, const Array& k, const Array& v, std::span<const Segment> segments, std::span<const std::int64_t> key_begin, Array& pattern,
+                 Array& z) override;
   void attention_out(int layer, const Array& z, std::int64_t rows, Array& out) override;
   void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows, Array& out) override;
   void activate(const Array& pre, const Array& up, Array& act, std::int64_t size) override;
@@ -64,8 +64,7 @@ class HostBackend : public Backend {
   void key_fold(const AttentionView& view, std::span<const double> coef, std::vector<double>& out) override;
   void mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) override;
 
-  void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target, const std::vector<TokenId>* versus, bool raw,
-                        Array& out) override;
+  void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target, const std::vector<TokenId>* versus, bool raw, Array& out) override;
   void writer_dots(const Array& writers, int n_writers, int position, const Array& direction, std::vector<double>& out) override;
 
  protected:
