@@ -7,10 +7,14 @@
 #include <cstring>
 #include <numbers>
 
-#include "backend/host/host_credit.inl"
+#include "backend/host/kernels.h"
+
+// The parts of the class, in an order that matters.
+// clang-format off
 #include "backend/host/host_forward.inl"
 #include "backend/host/host_scores.inl"
-#include "backend/host/kernels.h"
+#include "backend/host/host_credit.inl"
+// clang-format on
 
 namespace unpack {
 
