@@ -44,7 +44,7 @@ endif
 
 # The unit tests once more, with every bad access and undefined operation an error.
 test-asan: setup-test
-	cmake --preset asan $(WERROR)
+	cmake --preset asan
 	cmake --build build/asan -j $(JOBS) --target unit_tests
 	ctest --test-dir build/asan --output-on-failure -j $(JOBS) -L unit
 
