@@ -211,18 +211,16 @@ std::string report_flipping(const Json& summaries, std::vector<ReportFile>& file
     out += area_table(s.at("methods"), first, paper);
     std::vector<Series> series;
     for (const auto& [name, m] : s.at("methods").items()) {
-      std::vector<double> share, gap;
       const std::vector<double> lerf = numbers(m.at("lerf")), morf = numbers(m.at("morf"));
-      for (std::size_t i = 0; i < lerf.size(); ++i) {
-        share.push_back(static_cast<double>(i) / static_cast<double>(lerf.size() - 1));
-        gap.push_back(lerf[i]);
-      }
-      series.push_back({name + " LeRF", share, gap});
-      series.push_back({name + " MoRF", share, morf});
+      std::vector<double> share;
+      for (std::size_t i = 0; i < lerf.size(); ++i) share.push_back(static_cast<double>(i) / static_cast<double>(lerf.size() - 1));
+      const int color = static_cast<int>(series.size() / 2);
+      series.push_back({name, share, lerf, color, false});
+      series.push_back({"", share, morf, color, true});
     }
     const std::string file = fmt::format("{}-{}.svg", stem, slug(model));
     files.push_back({file, line_plot(fmt::format("Mean flipping curves, {}", model), "share of tokens zeroed", "readout of the target", series)});
-    out += fmt::format("\n![Mean flipping curves]({})\n", file);
+    out += fmt::format("\n![Mean flipping curves]({})\n\nWhole lines: LeRF, dashed ones: MoRF.\n", file);
   }
   return out;
 }
@@ -252,7 +250,8 @@ std::string report_beta(const Json& summaries, std::vector<ReportFile>& files) {
                                     "beta-curves");
   std::vector<Series> series;
   for (const auto& [model, s] : summaries.items()) {
-    Series line{model, {}, {}};
+    Series line;
+    line.name = model;
     for (const auto& [name, m] : s.at("methods").items()) {
       line.x.push_back(std::stod(name));
       line.y.push_back(m.at("area"));

@@ -9,7 +9,7 @@ namespace unpack {
 
 namespace {
 
-constexpr double kWidth = 640, kHeight = 420, kLeft = 70, kRight = 150, kTop = 40, kBottom = 50;
+constexpr double kWidth = 720, kHeight = 420, kLeft = 70, kRight = 230, kTop = 40, kBottom = 50;
 constexpr const char* kColors[] = {"#1b6ca8", "#d1495b", "#3a7d44", "#e09f3e", "#6a4c93", "#4a4a4a", "#00a6a6", "#b56576"};
 
 std::string escape(const std::string& text) {
@@ -113,11 +113,13 @@ std::string line_plot(const std::string& title, const std::string& x_label, cons
   }
   const Axis x = axis_of(xs, false), y = axis_of(ys, false);
   std::string out = frame(title, x_label, y_label, x, y);
+  std::size_t row = 0;
   for (std::size_t i = 0; i < series.size(); ++i) {
-    const std::string color = kColors[i % std::size(kColors)];
-    out += fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\" points=\"", color);
+    const std::string color = kColors[(series[i].color < 0 ? i : static_cast<std::size_t>(series[i].color)) % std::size(kColors)];
+    out += fmt::format("<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"2\"{} points=\"", color, series[i].dashed ? " stroke-dasharray=\"5 3\"" : "");
     for (std::size_t k = 0; k < series[i].x.size(); ++k) out += fmt::format("{:.1f},{:.1f} ", place_x(x, series[i].x[k]), place_y(y, series[i].y[k]));
-    out += "\"/>\n" + legend(i, color, series[i].name);
+    out += "\"/>\n";
+    if (!series[i].name.empty()) out += legend(row++, color, series[i].name);
   }
   return out + "</svg>\n";
 }

@@ -9,6 +9,8 @@ namespace unpack {
 struct Series {
   std::string name;
   std::vector<double> x, y;
+  int color = -1;  // -1: its own
+  bool dashed = false;
 };
 std::string line_plot(const std::string& title, const std::string& x_label, const std::string& y_label, const std::vector<Series>& series);
 
