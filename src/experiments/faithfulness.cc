@@ -110,6 +110,7 @@ Json flip(const ModelSession& session, const Sentence& sentence, TokenId target,
   }
   const std::vector<std::vector<double>> logits = zeroed_logits(session.model, sentence.ids, sets, -1, session.context);
   std::vector<double> value;
+  value.reserve(logits.size());
   for (const auto& row : logits) value.push_back(read_target(row, target, session.options.readout));
   Json methods = Json::object();
   for (std::size_t i = 0; i < rankings.size(); ++i) {
