@@ -22,6 +22,7 @@ void ModelArguments::add(Command& command) {
 
 void ModelArguments::add_device(Command& command) {
   command.word("--device", "Where to compute (default auto); reference: plain loops in double precision", load.device, {"auto", "cpu", "cuda", "reference"});
+  command.flag("--weight-products", "Keep products of the weights in memory: a second or more once, then every prompt is faster", load.weight_products);
   command.option("--threads", "N", "Threads to use (default: all cores)", [this](const std::string& text) {
     parse_value("--threads", text, load.threads);
     if (load.threads < 1 || load.threads > 4096) throw UsageError(fmt::format("--threads takes 1 to 4096, not {}", load.threads));

@@ -21,8 +21,12 @@ namespace unpack {
 struct LoadOptions {
   std::string device = "auto";   // "auto", "cpu", "cuda", "reference" (double precision, plain loops)
   int threads = 0;               // 0: as many as the machine has
-  bool weight_products = false;  // keep W_O C W products in memory: a one-time cost that makes every prompt cheaper
+  bool weight_products = false;  // keep W_O C W_in of every head and MLP in memory: a one-time cost that makes every prompt cheaper
+  std::size_t product_limit = std::size_t{2} << 30;  // bytes they may take; a model that needs more is refused
 };
+
+// What the weight products of a model take in single precision.
+std::size_t weight_product_bytes(const ModelConfig& config);
 
 struct SamplingOptions {
   int max_tokens = 50;

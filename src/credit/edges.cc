@@ -122,9 +122,10 @@ std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const in
   std::array<std::vector<double>, 2> edges;
   const std::vector<MlpSide> sides = d.mlp_sides();
   if (doubt) doubt->assign(queries.size(), 0.0);
-  if (options_.mlp == MlpRule::per_neuron) {
-    for (std::size_t i = 0; i < queries.size(); ++i) to_shares(numerators.data() + i * n, n, options_.beta);
-  }
+  const auto for_rows = [&](const std::function<void(std::size_t)>& task) {
+    d.backend().parallel_for(static_cast<std::int64_t>(queries.size()), [&](std::int64_t i) { task(static_cast<std::size_t>(i)); });
+  };
+  if (options_.mlp == MlpRule::per_neuron) for_rows([&](std::size_t i) { to_shares(numerators.data() + i * n, n, options_.beta); });
   for (std::size_t side = 0; side < sides.size(); ++side) {
     const double weight = sides.size() == 1 ? 1.0 : options_.mlp_weights[side];
     std::vector<double>& out = edges[side];
@@ -144,23 +145,28 @@ std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const in
     } else {
       std::vector<double> coef(queries.size() * n);
       const MlpSums* sums = options_.mlp == MlpRule::per_neuron ? &d.mlp(l, sides[side]) : nullptr;
-      std::vector<double> sum(n), abs(n), pre(n);
-      for (std::size_t i = 0; i < queries.size(); ++i) {
-        const std::int64_t row = static_cast<std::int64_t>(queries[i]) * static_cast<std::int64_t>(n);
+      const auto host = [&](const Array& array) { return std::static_pointer_cast<const T>(d.backend().host(array)); };
+      const auto sum = sums ? host(sums->sum) : nullptr;
+      const auto abs = sums ? host(sums->abs) : nullptr;
+      const auto pre = sums ? nullptr : host(d.pre(l, sides[side]));
+      for_rows([&](std::size_t i) {
+        const std::size_t row = static_cast<std::size_t>(queries[i]) * n;
         const double* t = numerators.data() + i * n;
         double* to = coef.data() + i * n;
-        if (sums) {
-          d.backend().download(sums->sum, row, sum);
-          d.backend().download(sums->abs, row, abs);
-          for (std::size_t k = 0; k < n; ++k) {
-            to[k] = t[k] * inverse_denom(sum[k], abs[k], options_.beta);
-            if (doubt && ill_conditioned(sum[k], abs[k])) (*doubt)[i] += weight * std::fabs(t[k]);
+        double doubtful = 0;
+        for (std::size_t k = 0; k < n; ++k) {
+          if (sums) {
+            const auto total = static_cast<double>(sum.get()[row + k]);
+            const auto size = static_cast<double>(abs.get()[row + k]);
+            to[k] = t[k] * inverse_denom(total, size, options_.beta);
+            if (ill_conditioned(total, size)) doubtful += std::fabs(t[k]);
+          } else {
+            const auto x = static_cast<double>(pre.get()[row + k]);
+            to[k] = t[k] / (std::fabs(x) < 1e-10 ? 1e-10 : x);
           }
-        } else {
-          d.backend().download(d.pre(l, sides[side]), row, pre);
-          for (std::size_t k = 0; k < n; ++k) to[k] = t[k] / (std::fabs(pre[k]) < 1e-10 ? 1e-10 : pre[k]);
         }
-      }
+        if (doubt) (*doubt)[i] += weight * doubtful;
+      });
       d.backend().mlp_fold(view, sides[side], queries, coef, out);
       if (!sums) share_rows();
     }
@@ -190,7 +196,7 @@ std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
   const Decomposition& d = *decomposition_;
   const auto n = static_cast<std::size_t>(d.config().d_mlp);
   std::vector<double> t(n);
-  const Array& from = options_.dispatch == Dispatch::gate ? d.trace().layers[static_cast<std::size_t>(layer)].act : d.mlp_numerators(layer);
+  const Array from = options_.dispatch == Dispatch::gate ? d.trace().layers[static_cast<std::size_t>(layer)].act : d.mlp_numerators(layer);
   d.backend().download(from, static_cast<std::int64_t>(query) * static_cast<std::int64_t>(n), t);
   to_shares(t.data(), n, options_.beta);
   return t;

@@ -28,7 +28,9 @@ AttentionView Decomposition::attention_view(int layer) const {
 
 MlpView Decomposition::mlp_view(int layer) const {
   const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
-  return {layer, length_, writers_.visible_to_mlp(layer), &vectors_, writers_.count(), &t.dev_mlp, &t.act};
+  MlpView view = {layer, length_, writers_.visible_to_mlp(layer), &vectors_, writers_.count(), &t.dev_mlp, &t.act, {}};
+  for (const LayerTrace& source : trace_.layers) view.z.push_back(&source.z);
+  return view;
 }
 
 std::vector<MlpSide> Decomposition::mlp_sides() const {
@@ -67,34 +69,35 @@ const MlpSums& Decomposition::mlp(int layer, MlpSide side, const RunContext& con
   return lazy.layers[static_cast<std::size_t>(layer)];
 }
 
-const Array& Decomposition::head_numerators(int layer) const {
-  std::call_once(head_numerators_.once, [&] {
-    std::vector<int> queries(static_cast<std::size_t>(length_));
-    std::iota(queries.begin(), queries.end(), 0);
+Array Decomposition::numerators(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const {
+  // Long prompts have no room for them; they are cheap to make again.
+  if (!keep_key_scores_) return make(layer);
+  std::call_once(lazy.once, [&] {
     std::vector<Array> made;
-    for (int l = 0; l < config().n_layers; ++l) {
-      Array out = backend_->zeros(config().n_heads * tri(length_));
-      backend_->head_numerators(attention_view(l), queries, trace_.layers[static_cast<std::size_t>(l)].attn_out, out);
-      made.push_back(out);
-    }
-    head_numerators_.layers = std::move(made);
+    for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
+    lazy.layers = std::move(made);
   });
-  return head_numerators_.layers[static_cast<std::size_t>(layer)];
+  return lazy.layers[static_cast<std::size_t>(layer)];
 }
 
-const Array& Decomposition::mlp_numerators(int layer) const {
-  std::call_once(mlp_numerators_.once, [&] {
+Array Decomposition::head_numerators(int layer) const {
+  return numerators(head_numerators_, layer, [&](int l) {
     std::vector<int> queries(static_cast<std::size_t>(length_));
     std::iota(queries.begin(), queries.end(), 0);
-    std::vector<Array> made;
-    for (int l = 0; l < config().n_layers; ++l) {
-      Array out = backend_->zeros(static_cast<std::int64_t>(length_) * config().d_mlp);
-      backend_->mlp_numerators(mlp_view(l), queries, trace_.layers[static_cast<std::size_t>(l)].mlp_out, out);
-      made.push_back(out);
-    }
-    mlp_numerators_.layers = std::move(made);
+    Array out = backend_->zeros(config().n_heads * tri(length_));
+    backend_->head_numerators(attention_view(l), queries, trace_.layers[static_cast<std::size_t>(l)].attn_out, out);
+    return out;
   });
-  return mlp_numerators_.layers[static_cast<std::size_t>(layer)];
+}
+
+Array Decomposition::mlp_numerators(int layer) const {
+  return numerators(mlp_numerators_, layer, [&](int l) {
+    std::vector<int> queries(static_cast<std::size_t>(length_));
+    std::iota(queries.begin(), queries.end(), 0);
+    Array out = backend_->zeros(static_cast<std::int64_t>(length_) * config().d_mlp);
+    backend_->mlp_numerators(mlp_view(l), queries, trace_.layers[static_cast<std::size_t>(l)].mlp_out, out);
+    return out;
+  });
 }
 
 std::size_t Decomposition::bytes() const {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -33,8 +34,8 @@ class Decomposition {
   const AttentionSums& attention(int layer, Scores scores, const RunContext& context = {}) const;
   const MlpSums& mlp(int layer, MlpSide side, const RunContext& context = {}) const;
   // Stage 1 numerators in the direction of what the sublayer wrote itself: heads [H, tri], MLP [S, N].
-  const Array& head_numerators(int layer) const;
-  const Array& mlp_numerators(int layer) const;
+  Array head_numerators(int layer) const;
+  Array mlp_numerators(int layer) const;
 
   // Whether the key scores of all layers are kept; otherwise they are computed again where needed.
   bool keeps_key_scores() const { return keep_key_scores_; }
@@ -46,6 +47,8 @@ class Decomposition {
     std::once_flag once;
     std::vector<Value> layers;
   };
+
+  Array numerators(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const;
 
   std::shared_ptr<Backend> backend_;
   Writers writers_;

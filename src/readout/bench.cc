@@ -160,17 +160,38 @@ class Bench {
           return q;
         },
         3);
-    if (options_.prompts > 0 && tokens <= 64) {
-      std::vector<std::vector<TokenId>> prompts;
-      for (int i = 0; i < options_.prompts; ++i) prompts.push_back(prompt(tokens, 2 + static_cast<std::uint64_t>(i)));
-      const double batched = median(1, [&] {
-        for (const Prepared& p : model_.prepare(prompts)) (void)p.trace(question);
-      });
-      const double single = median(1, [&] {
-        for (const auto& p : prompts) (void)model_.prepare(p).trace(question);
-      });
-      row(fmt::format("  {} prompts at once", options_.prompts), batched, {}, fmt::format("{:.2f} times the throughput of single calls", single / batched));
+    if (weight_product_bytes(c) <= options_.load.product_limit && !options_.load.weight_products && backend.name() == "cpu")
+      products(tokens, question, one_shot);
+  }
+
+  // The same model with weight products, and a batch that shares them.
+  void products(int tokens, const Question& question, double one_shot) {
+    const ModelConfig& c = model_.config();
+    LoadOptions load = options_.load;
+    load.weight_products = true;
+    const auto make = [&] { return Model(std::make_shared<const ModelState>(model_.state()->weights, load)); };
+    const int repeat = std::max(1, options_.repeat);
+    {
+      const Model fast = make();
+      const double first = median(1, [&] { (void)fast.prepare(prompt(tokens, 1)).trace(question); });
+      Cost plan = prepare_cost(c, model_.writers(), tokens, true);
+      plan += question_cost(c, model_.writers(), tokens);
+      const double seconds = median(repeat, [&] { (void)fast.prepare(prompt(tokens, 1), context_).trace(question, context_); });
+      row("with weight products", seconds, plan,
+          fmt::format("{:.2f} times faster than one-shot; {} MiB, {:.2f} s to make", one_shot / seconds, weight_product_bytes(c) >> 20, first - seconds));
     }
+    if (options_.prompts <= 0 || tokens > 64) return;
+    std::vector<std::vector<TokenId>> prompts;
+    for (int i = 0; i < options_.prompts; ++i) prompts.push_back(prompt(tokens, 2 + static_cast<std::uint64_t>(i)));
+    const Model fast = make();
+    const double batched = median(1, [&] {
+      for (const auto& p : prompts) (void)fast.prepare(p).trace(question);
+    });
+    const double single = median(1, [&] {
+      for (const auto& p : prompts) (void)model_.prepare(p).trace(question);
+    });
+    row(fmt::format("{} prompts in a batch", options_.prompts), batched, {},
+        fmt::format("{:.2f} times the throughput of single calls, the making of the products included", single / batched));
   }
 
   const BenchOptions& options_;

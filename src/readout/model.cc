@@ -14,9 +14,29 @@
 
 namespace unpack {
 
+namespace {
+
+BackendOptions backend_options(const ModelConfig& config, const LoadOptions& options) {
+  const std::size_t bytes = weight_product_bytes(config);
+  if (options.weight_products && bytes > options.product_limit) {
+    throw InputError(fmt::format("the weight products of this model take {} MiB, more than the {} MiB allowed; leave out --weight-products", bytes >> 20,
+                                 options.product_limit >> 20));
+  }
+  return {options.device, options.threads, options.weight_products};
+}
+
+}  // namespace
+
+std::size_t weight_product_bytes(const ModelConfig& config) {
+  const auto layers = static_cast<std::size_t>(config.n_layers);
+  const std::size_t sources = config.block == Block::parallel ? layers * (layers - 1) / 2 : layers * (layers + 1) / 2;
+  return sources * static_cast<std::size_t>(config.n_heads * config.d_head) * static_cast<std::size_t>(config.d_mlp) * (config.gated() ? 2U : 1U) *
+         sizeof(float);
+}
+
 ModelState::ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options)
     : weights(std::move(w)),
-      backend(make_backend(weights, {load_options.device, load_options.threads})),
+      backend(make_backend(weights, backend_options(weights->config, load_options))),
       name(weights->config.name),
       writers(weights->config),
       options(load_options) {}

@@ -33,7 +33,7 @@ Cost forward_cost(const ModelConfig& c, int tokens) {
   return cost;
 }
 
-Cost prepare_cost(const ModelConfig& c, const Writers& writers, int tokens) {
+Cost prepare_cost(const ModelConfig& c, const Writers& writers, int tokens, bool products) {
   const Shape x = shape_of(c, tokens);
   Cost cost = forward_cost(c, tokens);
   for (int l = 0; l < c.n_layers; ++l) {
@@ -42,13 +42,15 @@ Cost prepare_cost(const ModelConfig& c, const Writers& writers, int tokens) {
     cost.flop += 2 * x.s * x.q_weights();  // head writers
     // Keys and queries: a vector per pair folded into the stream, or every writer projected; whichever takes fewer operations.
     const bool rotary = c.positions == Positions::rotary;
-    const double fold_vectors = 2 * x.h * x.e * x.d * ((rotary ? x.pairs() : x.s) + x.pairs());
+    const double fold_vectors = 4 * x.h * x.e * x.d * (rotary ? x.pairs() : x.s);
     const double fold = fold_vectors + 4 * x.pairs() * x.h * x.d * cl;
     const double project = 2 * x.s * cl * (x.q_weights() + x.kv_weights()) + 4 * x.pairs() * x.h * x.e * cl;
     cost.flop += std::min(fold, project);
     cost.flop += 2 * x.s * x.kv_weights() + 2 * x.s * x.g * x.d * cl;  // values
-    cost.flop += 2 * x.s * cm * x.in_weights();                        // neurons
-    cost.flop += 2 * x.s * (x.q_weights() + x.out_weights());          // Stage 1 numerators
+    const double heads = products ? x.h * (c.block == Block::parallel ? l : l + 1) : 0;
+    cost.flop += 2 * x.s * (cm - heads) * x.in_weights() + 2 * x.s * heads * x.e * x.n * x.sides;  // neurons
+    cost.byte += kBytes * heads * x.e * x.n * x.sides;
+    cost.flop += 2 * x.s * (x.q_weights() + x.out_weights());  // Stage 1 numerators
     cost.byte += kBytes * (3 * x.q_weights() + 2 * x.kv_weights() + x.in_weights() + x.out_weights());
   }
   return cost;

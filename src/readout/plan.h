@@ -17,7 +17,8 @@ struct Cost {
 };
 
 Cost forward_cost(const ModelConfig& config, int tokens);
-Cost prepare_cost(const ModelConfig& config, const Writers& writers, int tokens);   // the forward pass included
+// The forward pass included; with weight products where the model has them.
+Cost prepare_cost(const ModelConfig& config, const Writers& writers, int tokens, bool products = false);
 Cost question_cost(const ModelConfig& config, const Writers& writers, int tokens);  // edges, direct edges of a target, totals
 
 }  // namespace unpack

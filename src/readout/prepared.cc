@@ -19,6 +19,7 @@ constexpr std::size_t kKeptLogits = 8;
 void prepare_default(const Decomposition& d, const RunContext& context) {
   d.attention(0, Scores::raw, context);
   for (const MlpSide side : d.mlp_sides()) d.mlp(0, side, context);
+  if (!d.keeps_key_scores()) return;  // then these are made where they are used
   d.head_numerators(0);
   d.mlp_numerators(0);
 }

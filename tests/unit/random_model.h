@@ -67,12 +67,16 @@ struct Tensors {
   std::map<std::string, std::vector<float>> values;
 
   Model model(const std::string& device, int threads = 1) const {
-    const auto kept = std::make_shared<std::map<std::string, std::vector<float>>>(values);
-    std::map<std::string, TensorRef> refs;
-    for (const auto& [name, data] : *kept) refs[name] = {DType::f32, shapes.at(name), data.data()};
     LoadOptions options;
     options.device = device;
     options.threads = threads;
+    return model(options);
+  }
+
+  Model model(const LoadOptions& options) const {
+    const auto kept = std::make_shared<std::map<std::string, std::vector<float>>>(values);
+    std::map<std::string, TensorRef> refs;
+    for (const auto& [name, data] : *kept) refs[name] = {DType::f32, shapes.at(name), data.data()};
     return Model::from_tensors(config, refs, kept, options);
   }
 };

@@ -23,8 +23,8 @@ class CpuBackend final : public HostBackend<float> {
 
 }  // namespace
 
-std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const ModelWeights> weights, int threads) {
-  return std::make_shared<CpuBackend>(std::move(weights), threads);
+std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options) {
+  return std::make_shared<CpuBackend>(std::move(weights), options);
 }
 
 }  // namespace unpack

@@ -6,6 +6,6 @@
 
 namespace unpack {
 
-std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const ModelWeights> weights, int threads);
+std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
 
 }  // namespace unpack

@@ -10,13 +10,14 @@
 #include "backend/backend.h"
 #include "backend/host/panels.h"
 #include "base/thread_pool.h"
+#include "unpack/writers.h"
 
 namespace unpack {
 
 template <typename T>
 class HostBackend : public Backend {
  public:
-  HostBackend(std::shared_ptr<const ModelWeights> weights, int threads);
+  HostBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
 
   bool is_double() const override { return sizeof(T) == 8; }
   int threads() const override { return pool_.threads(); }
@@ -102,15 +103,27 @@ class HostBackend : public Backend {
   void query_pass(const AttentionView& view, const Rows& rows);
   void folded_keys(const AttentionView& view, const LayerPanels<T>& w, T* table);
   void folded_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
-  void projected_keys(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
+  void projected_keys(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows, AttentionSums* sums);
   void projected_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
   void value_scores(const AttentionView& view, const LayerPanels<T>& w, AttentionSums& sums);
+
+  // Weight products, where the model keeps them; nothing otherwise.
+  struct Product {
+    std::once_flag once;
+    std::shared_ptr<const std::vector<T>> data;
+  };
+  std::shared_ptr<const std::vector<T>> head_products(int index, MlpSide side);
+  const T* whole_writers(const MlpView& view, const std::vector<int>& whole, std::int64_t begin, std::int64_t positions, std::vector<T>& gathered) const;
+  void add_head_products(const MlpView& view, const std::vector<T>& products, const Panels<T>& in, std::int64_t p, std::int64_t begin, std::int64_t positions,
+                         double* sum, double* square);
 
   std::vector<double> vocabulary_mean();
   void center_row(T* row) const;
 
   std::shared_ptr<const ModelWeights> weights_;
+  Writers writers_;
   ThreadPool pool_;
+  std::vector<Product> products_;  // two sides a layer, or empty
   std::mutex mutex_;
   std::vector<std::shared_ptr<const LayerPanels<T>>> layers_;
   std::list<int> recent_;  // layers in use, latest first, when not all are kept

@@ -72,8 +72,8 @@ void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> 
   pool_.parallel_for(rows, [&](std::int64_t i) {
     const int q = queries[static_cast<std::size_t>(i)];
     std::vector<T> scores(static_cast<std::size_t>(heads * cl));
-    gemm(true, heads, cl, d, vectors.data() + i * heads * d, d, ptr(*view.writers) + static_cast<std::int64_t>(q) * view.n_writers * d, d, false,
-         scores.data(), cl);
+    gemm(true, heads, cl, d, vectors.data() + i * heads * d, d, ptr(*view.writers) + static_cast<std::int64_t>(q) * view.n_writers * d, d, false, scores.data(),
+         cl);
     const double factor = scale / static_cast<double>(ptr(*view.dev)[q]);
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t j = 0; j < cl; ++j) {

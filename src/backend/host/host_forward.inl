@@ -20,7 +20,11 @@ std::shared_ptr<void> aligned_block(std::size_t bytes) {
 }  // namespace
 
 template <typename T>
-HostBackend<T>::HostBackend(std::shared_ptr<const ModelWeights> weights, int threads) : weights_(std::move(weights)), pool_(threads) {
+HostBackend<T>::HostBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options)
+    : weights_(std::move(weights)),
+      writers_(weights_->config),
+      pool_(options.threads),
+      products_(options.weight_products ? 2 * static_cast<std::size_t>(weights_->config.n_layers) : 0) {
   config_ = weights_->config;
   const auto& c = config_;
   layers_.resize(static_cast<std::size_t>(c.n_layers));
@@ -142,8 +146,7 @@ void HostBackend<T>::multiply_transposed(const Panels<T>& w, const T* a, std::in
     const std::int64_t rows = std::min(kRowBlock, m - row);
     const std::int64_t n = std::min(kColumns, w.in - col);
     for (std::int64_t p = 0; p < w.count(); ++p) {
-      gemm(true, rows, n, w.columns(p), a + row * w.out + w.begin(p), w.out, w.panel(p) + col * w.columns(p), w.columns(p), p > 0, c + row * w.in + col,
-           w.in);
+      gemm(true, rows, n, w.columns(p), a + row * w.out + w.begin(p), w.out, w.panel(p) + col * w.columns(p), w.columns(p), p > 0, c + row * w.in + col, w.in);
     }
   });
 }
@@ -372,8 +375,8 @@ void HostBackend<T>::logits(const Array& x, std::span<const std::int64_t> rows, 
   const std::int64_t vocabulary = config_.vocab_size;
   out.assign(static_cast<std::size_t>(n * vocabulary), 0.0);
   const WeightView& w = weights_->unembed;
-  const bool direct = sizeof(T) == 4 && w.dtype == DType::f32 && w.out_stride == 1 && w.in_stride == d &&
-                      reinterpret_cast<std::uintptr_t>(w.data) % alignof(T) == 0;
+  const bool direct =
+      sizeof(T) == 4 && w.dtype == DType::f32 && w.out_stride == 1 && w.in_stride == d && reinterpret_cast<std::uintptr_t>(w.data) % alignof(T) == 0;
   pool_.parallel_for((vocabulary + kVocabularyBlock - 1) / kVocabularyBlock, [&](std::int64_t block) {
     const std::int64_t first = block * kVocabularyBlock;
     const std::int64_t count = std::min(kVocabularyBlock, vocabulary - first);

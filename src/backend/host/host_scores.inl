@@ -20,24 +20,13 @@ void center_columns(T* rows, std::int64_t n, std::int64_t c) {
   }
 }
 
-// Mean and population standard deviation of every column of rows[n, c].
+// Mean and population standard deviation from sums over n values and over their squares.
 template <typename T>
-void column_moments(const T* rows, std::int64_t n, std::int64_t c, T* mean_out, T* out) {
-  std::vector<double> mean(static_cast<std::size_t>(c), 0.0);
-  std::vector<double> square(static_cast<std::size_t>(c), 0.0);
-  for (std::int64_t s = 0; s < n; ++s) {
-    for (std::int64_t j = 0; j < c; ++j) mean[static_cast<std::size_t>(j)] += static_cast<double>(rows[s * c + j]);
-  }
-  for (auto& m : mean) m /= static_cast<double>(n);
-  for (std::int64_t s = 0; s < n; ++s) {
-    for (std::int64_t j = 0; j < c; ++j) {
-      const double d = static_cast<double>(rows[s * c + j]) - mean[static_cast<std::size_t>(j)];
-      square[static_cast<std::size_t>(j)] += d * d;
-    }
-  }
+void finish_moments(const double* sum, const double* square, std::int64_t n, std::int64_t c, T* mean_out, T* out) {
   for (std::int64_t j = 0; j < c; ++j) {
-    mean_out[j] = static_cast<T>(mean[static_cast<std::size_t>(j)]);
-    out[j] = static_cast<T>(std::sqrt(square[static_cast<std::size_t>(j)] / static_cast<double>(n)));
+    const double mean = sum[j] / static_cast<double>(n);
+    mean_out[j] = static_cast<T>(mean);
+    out[j] = static_cast<T>(std::sqrt(std::max(0.0, square[j] / static_cast<double>(n) - mean * mean)));
   }
 }
 
@@ -99,8 +88,8 @@ bool HostBackend<T>::fold_is_cheaper(const AttentionView& view) const {
   // Multiplications per writer, key and query side together: a vector in D per pair, against a projection per head and a short dot product per pair.
   const double pairs = static_cast<double>(tri(view.length)) * config_.n_heads;
   const double fold = 2 * pairs * config_.d_model;
-  const double project = static_cast<double>(view.length) * config_.d_model * (config_.n_heads + config_.n_kv_heads) * config_.d_head +
-                         2 * pairs * config_.d_head;
+  const double project =
+      static_cast<double>(view.length) * config_.d_model * (config_.n_heads + config_.n_kv_heads) * config_.d_head + 2 * pairs * config_.d_head;
   const auto bytes = static_cast<std::int64_t>(pairs) * view.visible * static_cast<std::int64_t>(sizeof(T));
   return fold <= project && bytes <= kFoldBytes;
 }
@@ -116,45 +105,41 @@ void HostBackend<T>::folded_keys(const AttentionView& view, const LayerPanels<T>
   const auto rope = rotary(length);
   const bool per_source = rope != nullptr || !w.k_norm.empty();
   const double scale = 1.0 / std::sqrt(static_cast<double>(e));
-  const auto vectors = [&](int s, T* scratch, T* out) {  // out[H, length - s, D]
+  const auto vectors = [&](int s, T* scratch, T* out) {  // out[length - s, H, D]
     const std::int64_t n = length - s;
     for (int h = 0; h < heads; ++h) {
       const int g = h / config_.group_size();
       for (std::int64_t i = 0; i < n; ++i) {
         T* u = scratch + i * e;
         std::copy_n(ptr(*view.q) + ((s + i) * heads + h) * e, e, u);
-        if (per_source) pull_back(rope.get(), s, w.k_norm, view.k_dev, static_cast<std::int64_t>(s) * config_.n_kv_heads + g, u);
+        pull_back(rope.get(), s, w.k_norm, view.k_dev, static_cast<std::int64_t>(s) * config_.n_kv_heads + g, u);
       }
-      head_to_model(w.k, g, scratch, e, n, out + h * n * d, d);
+      head_to_model(w.k, g, scratch, e, n, out + h * d, heads * d);
     }
   };
-  std::vector<T> shared;  // [H, S, D] where a query looks the same from every source
+  std::vector<T> shared;  // [S, H, D] where a query looks the same from every source
   if (!per_source) {
     shared.resize(static_cast<std::size_t>(heads) * static_cast<std::size_t>(length) * static_cast<std::size_t>(d));
     pool_.parallel_for(heads, [&](std::int64_t h) {
-      head_to_model(w.k, static_cast<int>(h) / config_.group_size(), ptr(*view.q) + h * e, heads * e, length, shared.data() + h * length * d, d);
+      head_to_model(w.k, static_cast<int>(h) / config_.group_size(), ptr(*view.q) + h * e, heads * e, length, shared.data() + h * d, heads * d);
     });
   }
   pool_.parallel_for(length, [&](std::int64_t s) {
     const std::int64_t n = length - s;
-    const T* writers = ptr(*view.writers) + s * view.n_writers * d;
     std::vector<T> own;
-    std::vector<T> scores(static_cast<std::size_t>(heads * n * cl));
     if (per_source) {
       own.resize(static_cast<std::size_t>(heads * n * d));
       std::vector<T> scratch(static_cast<std::size_t>(n * e));
       vectors(static_cast<int>(s), scratch.data(), own.data());
-      gemm(true, heads * n, cl, d, own.data(), d, writers, d, false, scores.data(), cl);
-    } else {
-      for (std::int64_t h = 0; h < heads; ++h) {
-        gemm(true, n, cl, d, shared.data() + (h * length + s) * d, d, writers, d, false, scores.data() + h * n * cl, cl);
-      }
     }
+    std::vector<T> scores(static_cast<std::size_t>(heads * n * cl));
+    gemm(true, heads * n, cl, d, per_source ? own.data() : shared.data() + s * heads * d, d, ptr(*view.writers) + s * view.n_writers * d, d, false,
+         scores.data(), cl);
     const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[s]));
-    for (std::int64_t h = 0; h < heads; ++h) {
-      for (std::int64_t i = 0; i < n; ++i) {
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t h = 0; h < heads; ++h) {
         T* to = table + (h * tri(length) + tri(s + i) + s) * cl;
-        const T* from = scores.data() + (h * n + i) * cl;
+        const T* from = scores.data() + (i * heads + h) * cl;
         for (std::int64_t j = 0; j < cl; ++j) to[j] = from[j] * factor;
       }
     }
@@ -169,32 +154,47 @@ void HostBackend<T>::folded_queries(const AttentionView& view, const LayerPanels
   const std::int64_t d = config_.d_model;
   const std::int64_t cl = view.visible;
   const auto rope = rotary(view.length);
+  const bool per_query = rope != nullptr || !w.q_norm.empty();
   const double scale = 1.0 / std::sqrt(static_cast<double>(e));
+  const auto fold = [&](int h, std::int64_t query, std::int64_t n, T* out) {  // out[n, H, D], one head of it
+    const int g = h / config_.group_size();
+    std::vector<T> scratch(static_cast<std::size_t>(n * e));
+    for (std::int64_t s = 0; s < n; ++s) {
+      T* u = scratch.data() + s * e;
+      std::copy_n(ptr(*view.k) + (s * config_.n_kv_heads + g) * e, e, u);
+      if (per_query) pull_back(rope.get(), query, w.q_norm, view.q_dev, query * heads + h, u);
+    }
+    head_to_model(w.q, h, scratch.data(), e, n, out + h * d, heads * d);
+  };
+  std::vector<T> shared;  // [S, H, D] where a key looks the same from every query
+  if (!per_query) {
+    shared.resize(static_cast<std::size_t>(heads) * static_cast<std::size_t>(view.length) * static_cast<std::size_t>(d));
+    pool_.parallel_for(heads, [&](std::int64_t h) { fold(static_cast<int>(h), 0, view.length, shared.data()); });
+  }
   pool_.parallel_for(view.length, [&](std::int64_t at) {
     const std::int64_t q = view.length - 1 - at;  // the longest first
     const std::int64_t n = q + 1;
-    std::vector<T> scratch(static_cast<std::size_t>(n * e));
-    std::vector<T> vectors(static_cast<std::size_t>(heads * n * d));
-    for (int h = 0; h < heads; ++h) {
-      const int g = h / config_.group_size();
-      for (std::int64_t s = 0; s < n; ++s) {
-        T* u = scratch.data() + s * e;
-        std::copy_n(ptr(*view.k) + (s * config_.n_kv_heads + g) * e, e, u);
-        pull_back(rope.get(), q, w.q_norm, view.q_dev, q * heads + h, u);
-      }
-      head_to_model(w.q, h, scratch.data(), e, n, vectors.data() + h * n * d, d);
-    }
-    std::vector<T> scores(static_cast<std::size_t>(heads * n * cl));
-    gemm(true, heads * n, cl, d, vectors.data(), d, ptr(*view.writers) + q * view.n_writers * d, d, false, scores.data(), cl);
+    std::vector<T> own(static_cast<std::size_t>(per_query ? heads * n * d : 0));
+    for (int h = 0; per_query && h < heads; ++h) fold(h, q, n, own.data());
+    std::vector<T> scores(static_cast<std::size_t>(2 * heads * n * cl));
+    T* by_head = scores.data() + heads * n * cl;
+    gemm(true, heads * n, cl, d, per_query ? own.data() : shared.data(), d, ptr(*view.writers) + q * view.n_writers * d, d, false, scores.data(), cl);
     const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[q]));
-    for (auto& x : scores) x *= factor;
-    for (int h = 0; h < heads; ++h) rows(h, static_cast<int>(q), scores.data() + h * n * cl);
+    for (std::int64_t s = 0; s < n; ++s) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const T* from = scores.data() + (s * heads + h) * cl;
+        T* to = by_head + (h * n + s) * cl;
+        for (std::int64_t j = 0; j < cl; ++j) to[j] = from[j] * factor;
+      }
+    }
+    for (int h = 0; h < heads; ++h) rows(h, static_cast<int>(q), by_head + h * n * cl);
   });
 }
 
-// P[head of the panel, s, j, E]: every writer's own key (query), rotated and scaled; then a short product per pair.
+// Every writer's key, then its product with every query. Rows of a query are handed out whole, or, where only their sums are wanted, added up source by
+// source while they are in the cache.
 template <typename T>
-void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows) {
+void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows, AttentionSums* sums) {
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
@@ -202,7 +202,7 @@ void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels
   const std::int64_t length = view.length;
   const auto rope = rotary(length);
   const double scale = 1.0 / std::sqrt(static_cast<double>(e));
-  constexpr std::int64_t kQueries = 8;
+  const std::int64_t queries = sums ? 32 : 8;
   for (std::int64_t p = 0; p < w.k.count(); ++p) {
     const std::int64_t in_panel = w.k.columns(p) / e;
     const std::int64_t first = w.k.begin(p) / e;
@@ -222,21 +222,37 @@ void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels
       }
     });
     const std::int64_t group = config_.group_size();
-    const std::int64_t blocks = (length + kQueries - 1) / kQueries;
+    const std::int64_t blocks = (length + queries - 1) / queries;
     pool_.parallel_for(in_panel * group * blocks, [&](std::int64_t task) {
       const std::int64_t block = blocks - 1 - task % blocks;
       const std::int64_t g = task / blocks / group;
       const std::int64_t h = (first + g) * group + task / blocks % group;
-      const std::int64_t begin = block * kQueries;
-      const std::int64_t n = std::min(kQueries, length - begin);
+      const std::int64_t begin = block * queries;
+      const std::int64_t n = std::min(queries, length - begin);
       const std::int64_t reach = begin + n;
-      std::vector<T> tile(static_cast<std::size_t>(n * reach * cl));
+      const std::int64_t row = sums ? cl : reach * cl;
+      std::vector<T> tile(static_cast<std::size_t>(n * row));
+      std::vector<double> moments(static_cast<std::size_t>(sums ? 2 * n * cl : 0), 0.0);
+      std::vector<T> sum(static_cast<std::size_t>(2 * n));
       for (std::int64_t s = 0; s < reach; ++s) {
         const std::int64_t skip = std::max<std::int64_t>(0, s - begin);
-        gemm(true, n - skip, cl, e, ptr(*view.q) + ((begin + skip) * heads + h) * e, heads * e, ptr(projected) + (g * length + s) * cl * e, e, false,
-             tile.data() + (skip * reach + s) * cl, reach * cl);
+        T* to = tile.data() + skip * row + (sums ? 0 : s * cl);
+        gemm(true, n - skip, cl, e, ptr(*view.q) + ((begin + skip) * heads + h) * e, heads * e, ptr(projected) + (g * length + s) * cl * e, e, false, to, row);
+        for (std::int64_t i = skip; sums && i < n; ++i) {
+          double* column = moments.data() + 2 * i * cl;
+          const std::int64_t pair = h * tri(length) + tri(begin + i) + s;
+          reduce_rows(tile.data() + i * cl, 1, cl, ptr(sums->k_sum) + pair, ptr(sums->k_abs) + pair, column, column + cl);
+        }
       }
-      for (std::int64_t i = 0; i < n; ++i) rows(static_cast<int>(h), static_cast<int>(begin + i), tile.data() + i * reach * cl);
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::int64_t q = begin + i;
+        if (!sums) {
+          rows(static_cast<int>(h), static_cast<int>(q), tile.data() + i * row);
+          continue;
+        }
+        const std::int64_t at = (h * length + q) * cl;
+        finish_moments(moments.data() + 2 * i * cl, moments.data() + (2 * i + 1) * cl, q + 1, cl, ptr(sums->k_mean) + at, ptr(sums->k_std) + at);
+      }
     });
   }
 }
@@ -281,14 +297,15 @@ void HostBackend<T>::key_pass(const AttentionView& view, T* table, const Rows& r
   const auto w = layer(view.layer);
   const std::int64_t per_head = tri(view.length) * view.visible;
   if (!fold_is_cheaper(view)) {
-    projected_keys(view, *w, [&](int h, int q, T* scores) {
+    const Rows kept = [&](int h, int q, T* scores) {
       if (table) {
         T* to = table + h * per_head + tri(q) * view.visible;
         std::copy_n(scores, static_cast<std::int64_t>(q + 1) * view.visible, to);
         scores = to;
       }
       rows(h, q, scores);
-    });
+    };
+    projected_keys(view, *w, kept, nullptr);
     return;
   }
   Array scratch;
@@ -353,24 +370,27 @@ AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores s
   sums.k_std = uninitialized(static_cast<std::int64_t>(heads) * view.length * cl);
   sums.k_mean = uninitialized(sums.k_std.size());
   if (keep_key_scores) sums.k_scores = uninitialized(heads * pairs * cl);
-  const auto add_up = [&](T* rows, int h, int q, Array& sum_out, Array& abs_out) {
-    for (int s = 0; s <= q; ++s) {
-      double sum = 0;
-      double abs = 0;
-      row_sums(rows + s * cl, cl, sum, abs);
-      ptr(sum_out)[h * pairs + tri(q) + s] = static_cast<T>(sum);
-      ptr(abs_out)[h * pairs + tri(q) + s] = static_cast<T>(abs);
-    }
+  const auto add_up = [&](T* rows, int h, int q, Array& sum_out, Array& abs_out, double* column) {
+    const std::int64_t at = h * pairs + tri(q);
+    reduce_rows(rows, q + 1, cl, ptr(sum_out) + at, ptr(abs_out) + at, column, column ? column + cl : nullptr);
   };
-  key_pass(view, keep_key_scores ? ptr(sums.k_scores) : nullptr, [&](int h, int q, T* rows) {
-    const std::int64_t at = (static_cast<std::int64_t>(h) * view.length + q) * cl;
-    column_moments(rows, q + 1, cl, ptr(sums.k_mean) + at, ptr(sums.k_std) + at);
-    if (scores == Scores::centered) center_columns(rows, q + 1, cl);
-    add_up(rows, h, q, sums.k_sum, sums.k_abs);
-  });
+  if (scores == Scores::raw && !keep_key_scores && !fold_is_cheaper(view)) {
+    projected_keys(view, *layer(view.layer), {}, &sums);
+  } else {
+    key_pass(view, keep_key_scores ? ptr(sums.k_scores) : nullptr, [&](int h, int q, T* rows) {
+      const std::int64_t at = (static_cast<std::int64_t>(h) * view.length + q) * cl;
+      std::vector<double> moments(static_cast<std::size_t>(2 * cl), 0.0);
+      add_up(rows, h, q, sums.k_sum, sums.k_abs, moments.data());
+      finish_moments(moments.data(), moments.data() + cl, q + 1, cl, ptr(sums.k_mean) + at, ptr(sums.k_std) + at);
+      if (scores == Scores::centered) {
+        center_columns(rows, q + 1, cl);
+        add_up(rows, h, q, sums.k_sum, sums.k_abs, nullptr);
+      }
+    });
+  }
   query_pass(view, [&](int h, int q, T* rows) {
     if (scores == Scores::centered) center_columns(rows, q + 1, cl);
-    add_up(rows, h, q, sums.q_sum, sums.q_abs);
+    add_up(rows, h, q, sums.q_sum, sums.q_abs, nullptr);
   });
   value_scores(view, *layer(view.layer), sums);
   return sums;
@@ -444,27 +464,54 @@ MlpSums HostBackend<T>::mlp_sums(const MlpView& view, MlpSide side) {
   // sM_j(q, n) = norm(c_j)(q) . W_in[:, n]: a tile of writers x neurons at a time, reduced at once.
   const auto w = layer(view.layer);
   const Panels<T>& in = side == MlpSide::gate ? w->in : w->up;
-  const std::int64_t d = config_.d_model;
+  const auto products = head_products(view.layer, side);
   const std::int64_t cl = view.visible;
   const std::int64_t length = view.length;
   MlpSums sums;
   sums.sum = uninitialized(length * in.out);
   sums.abs = uninitialized(length * in.out);
   sums.l2 = uninitialized(length * cl);
+  std::vector<int> whole;  // writers that are multiplied as they are: all of them, or those that no product stands for
+  for (int j = 0; j < view.visible; ++j) {
+    if (!products || writers_[j].kind != WriterKind::head) whole.push_back(j);
+  }
+  // Positions are taken together until there are rows enough to make the reading of a panel worth it.
+  constexpr std::int64_t kRows = 192;
+  constexpr std::int64_t kPositions = 32;
+  const auto rows_each = static_cast<std::int64_t>(whole.size());
+  const std::int64_t together = std::min(length, products ? kPositions : std::max<std::int64_t>(1, kRows / rows_each));
+  const std::int64_t panels_each = products ? 1 : 4;
+  const std::int64_t blocks = (length + together - 1) / together;
+  const std::int64_t groups = (in.count() + panels_each - 1) / panels_each;
   std::vector<double> squares(static_cast<std::size_t>(in.count() * length * cl), 0.0);
-  pool_.parallel_for(in.count() * length, [&](std::int64_t task) {
-    const std::int64_t p = task / length;
-    const std::int64_t q = task % length;
-    const std::int64_t n = in.columns(p);
-    thread_local std::vector<T> tile;
-    tile.resize(static_cast<std::size_t>(cl * n));
-    gemm(false, cl, n, d, ptr(*view.writers) + q * view.n_writers * d, d, in.panel(p), n, false, tile.data(), n);
-    std::vector<double> sum(static_cast<std::size_t>(2 * n), 0.0);
-    reduce_writers(tile.data(), cl, n, n, sum.data(), sum.data() + n, squares.data() + (p * length + q) * cl);
-    const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[q]);
-    for (std::int64_t i = 0; i < n; ++i) {
-      ptr(sums.sum)[q * in.out + in.begin(p) + i] = static_cast<T>(sum[static_cast<std::size_t>(i)] * inverse);
-      ptr(sums.abs)[q * in.out + in.begin(p) + i] = static_cast<T>(sum[static_cast<std::size_t>(n + i)] * inverse);
+  pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
+    const std::int64_t begin = task / groups * together;
+    const std::int64_t positions = std::min(together, length - begin);
+    thread_local std::vector<T> gathered, tile;
+    const T* rows = whole_writers(view, whole, begin, positions, gathered);
+    for (std::int64_t p = task % groups * panels_each; p < std::min(in.count(), (task % groups + 1) * panels_each); ++p) {
+      const std::int64_t n = in.columns(p);
+      std::vector<double> sum(static_cast<std::size_t>(2 * positions * n), 0.0);
+      std::vector<double> square(whole.size());
+      tile.resize(static_cast<std::size_t>(positions * rows_each * n));
+      gemm(false, positions * rows_each, n, in.in, rows, in.in, in.panel(p), n, false, tile.data(), n);
+      for (std::int64_t i = 0; i < positions; ++i) {
+        std::fill(square.begin(), square.end(), 0.0);
+        reduce_writers(tile.data() + i * rows_each * n, rows_each, n, n, sum.data() + 2 * i * n, sum.data() + (2 * i + 1) * n, square.data());
+        double* to = squares.data() + (p * length + begin + i) * cl;
+        for (std::size_t j = 0; j < whole.size(); ++j) to[whole[j]] = square[j];
+      }
+      if (products) add_head_products(view, *products, in, p, begin, positions, sum.data(), squares.data() + (p * length + begin) * cl);
+      for (std::int64_t i = 0; i < positions; ++i) {
+        const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[begin + i]);
+        T* to_sum = ptr(sums.sum) + (begin + i) * in.out + in.begin(p);
+        T* to_abs = ptr(sums.abs) + (begin + i) * in.out + in.begin(p);
+        const double* from = sum.data() + 2 * i * n;
+        for (std::int64_t c = 0; c < n; ++c) {
+          to_sum[c] = static_cast<T>(from[c] * inverse);
+          to_abs[c] = static_cast<T>(from[n + c] * inverse);
+        }
+      }
     }
   });
   for (std::int64_t q = 0; q < length; ++q) {

@@ -1,13 +1,14 @@
 #include "backend/host/kernels.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
-// GCC compiles each marked function three times and picks one when the program starts. Sanitizers do not get along with that.
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_ADDRESS__)
-#define UNPACK_MULTIVERSION __attribute__((target_clones("arch=skylake-avx512", "arch=haswell", "default")))
+// Chosen by what the processor can do; the name of a processor, such as haswell, would mean that one model alone.
+#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
+#define UNPACK_LEVELS 1
 #else
-#define UNPACK_MULTIVERSION
+#define UNPACK_LEVELS 0
 #endif
 
 namespace unpack {
@@ -16,87 +17,47 @@ namespace {
 
 constexpr double kSqrt2OverPi = 0.79788456080286535588;
 
-// Writers are added up in single precision eight at a time, then in double: the rounding of eight terms is all that is lost.
-UNPACK_MULTIVERSION void reduce_float(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum, double* abs, double* square) {
-  constexpr std::int64_t kGroup = 8;
-  for (std::int64_t r = 0; r < rows; r += kGroup) {
-    const std::int64_t group = std::min(kGroup, rows - r);
-    if (group == kGroup) {
-      const float* p = tile + r * ld;
-      for (std::int64_t c = 0; c < n; ++c) {
-        const float a0 = p[c], a1 = p[c + ld], a2 = p[c + 2 * ld], a3 = p[c + 3 * ld];
-        const float a4 = p[c + 4 * ld], a5 = p[c + 5 * ld], a6 = p[c + 6 * ld], a7 = p[c + 7 * ld];
-        sum[c] += static_cast<double>(((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7)));
-        abs[c] += static_cast<double>(((std::fabs(a0) + std::fabs(a1)) + (std::fabs(a2) + std::fabs(a3))) +
-                                      ((std::fabs(a4) + std::fabs(a5)) + (std::fabs(a6) + std::fabs(a7))));
-      }
-    } else {
-      for (std::int64_t i = 0; i < group; ++i) {
-        const float* p = tile + (r + i) * ld;
-        for (std::int64_t c = 0; c < n; ++c) {
-          sum[c] += static_cast<double>(p[c]);
-          abs[c] += static_cast<double>(std::fabs(p[c]));
-        }
-      }
-    }
-    for (std::int64_t i = 0; i < group; ++i) {
-      const float* p = tile + (r + i) * ld;
-      float lanes[16] = {};
-      std::int64_t c = 0;
-      for (; c + 16 <= n; c += 16) {
-        for (int j = 0; j < 16; ++j) lanes[j] += p[c + j] * p[c + j];
-      }
-      double total = 0;
-      for (; c < n; ++c) total += static_cast<double>(p[c]) * static_cast<double>(p[c]);
-      for (const float lane : lanes) total += static_cast<double>(lane);
-      square[r + i] += total;
-    }
-  }
+namespace portable {
+#include "backend/host/float_kernels.inl"
 }
 
-UNPACK_MULTIVERSION void row_sums_float(const float* row, std::int64_t n, double& sum, double& abs) {
-  double s[8] = {};
-  double a[8] = {};
-  std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8) {
-    for (int j = 0; j < 8; ++j) {
-      s[j] += static_cast<double>(row[i + j]);
-      a[j] += static_cast<double>(std::fabs(row[i + j]));
-    }
-  }
-  sum = 0;
-  abs = 0;
-  for (; i < n; ++i) {
-    sum += static_cast<double>(row[i]);
-    abs += static_cast<double>(std::fabs(row[i]));
-  }
-  for (int j = 0; j < 8; ++j) {
-    sum += s[j];
-    abs += a[j];
-  }
+#if UNPACK_LEVELS
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v3")
+namespace avx2 {
+#include "backend/host/float_kernels.inl"
 }
-
-UNPACK_MULTIVERSION void axpy_float(std::int64_t n, float scale, const float* x, float* y) {
-  for (std::int64_t i = 0; i < n; ++i) y[i] += scale * x[i];
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4")
+namespace avx512 {
+#include "backend/host/float_kernels.inl"
 }
+#pragma GCC pop_options
+#endif
 
-UNPACK_MULTIVERSION float dot_float(std::int64_t n, const float* x, const float* y) {
-  float lanes[32] = {};
-  std::int64_t i = 0;
-  for (; i + 32 <= n; i += 32) {
-    for (int j = 0; j < 32; ++j) lanes[j] += x[i + j] * y[i + j];
-  }
-  float sum = 0;
-  for (; i < n; ++i) sum += x[i] * y[i];
-  for (const float lane : lanes) sum += lane;
-  return sum;
+const FloatKernels& best() {
+  static const FloatKernels& kernels = *float_kernels().front().second;
+  return kernels;
 }
 
 }  // namespace
 
+std::vector<std::pair<std::string, const FloatKernels*>> float_kernels() {
+  std::vector<std::pair<std::string, const FloatKernels*>> out;
+#if UNPACK_LEVELS
+  if (__builtin_cpu_supports("x86-64-v4")) out.emplace_back("avx512", &avx512::kKernels);
+  if (__builtin_cpu_supports("x86-64-v3")) out.emplace_back("avx2", &avx2::kKernels);
+#endif
+  out.emplace_back("portable", &portable::kKernels);
+  return out;
+}
+
+std::string kernel_name() { return float_kernels().front().first; }
+
 template <>
 void reduce_writers<float>(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum, double* abs, double* square) {
-  reduce_float(tile, rows, n, ld, sum, abs, square);
+  best().reduce(tile, rows, n, ld, sum, abs, square);
 }
 
 template <>
@@ -113,7 +74,7 @@ void reduce_writers<double>(const double* tile, std::int64_t rows, std::int64_t 
 
 template <>
 void row_sums<float>(const float* row, std::int64_t n, double& sum, double& abs) {
-  row_sums_float(row, n, sum, abs);
+  best().row_sums(row, n, sum, abs);
 }
 
 template <>
@@ -127,8 +88,24 @@ void row_sums<double>(const double* row, std::int64_t n, double& sum, double& ab
 }
 
 template <>
+void reduce_rows<float>(const float* rows, std::int64_t n, std::int64_t c, float* sums, float* abs, double* column, double* square) {
+  best().reduce_rows(rows, n, c, sums, abs, column, square);
+}
+
+template <>
+void reduce_rows<double>(const double* rows, std::int64_t n, std::int64_t c, double* sums, double* abs, double* column, double* square) {
+  for (std::int64_t r = 0; r < n; ++r) {
+    row_sums(rows + r * c, c, sums[r], abs[r]);
+    for (std::int64_t j = 0; column && j < c; ++j) {
+      column[j] += rows[r * c + j];
+      square[j] += rows[r * c + j] * rows[r * c + j];
+    }
+  }
+}
+
+template <>
 void axpy<float>(std::int64_t n, float scale, const float* x, float* y) {
-  axpy_float(n, scale, x, y);
+  best().axpy(n, scale, x, y);
 }
 
 template <>
@@ -138,7 +115,7 @@ void axpy<double>(std::int64_t n, double scale, const double* x, double* y) {
 
 template <>
 float dot<float>(std::int64_t n, const float* x, const float* y) {
-  return dot_float(n, x, y);
+  return best().dot(n, x, y);
 }
 
 template <>
@@ -150,6 +127,10 @@ double dot<double>(std::int64_t n, const double* x, const double* y) {
 
 template <typename T>
 void softmax_row(T* row, std::int64_t n, T scale) {
+  if constexpr (sizeof(T) == 4) {
+    best().softmax(row, n, scale);
+    return;
+  }
   T largest = row[0];
   for (std::int64_t i = 1; i < n; ++i) largest = std::max(largest, row[i]);
   double sum = 0;
@@ -168,6 +149,10 @@ void activate_run(Activation activation, const T* in, T* out, std::int64_t n) {
       for (std::int64_t i = 0; i < n; ++i) out[i] = T(0.5) * in[i] * (T(1) + std::erf(in[i] * T(0.70710678118654752440)));
       return;
     case Activation::gelu_tanh:
+      if constexpr (sizeof(T) == 4) {
+        best().gelu_tanh(in, out, n);
+        return;
+      }
       for (std::int64_t i = 0; i < n; ++i) {
         const T x = in[i];
         out[i] = T(0.5) * x * (T(1) + std::tanh(T(kSqrt2OverPi) * (x + T(0.044715) * x * x * x)));
@@ -177,6 +162,10 @@ void activate_run(Activation activation, const T* in, T* out, std::int64_t n) {
       for (std::int64_t i = 0; i < n; ++i) out[i] = std::max(in[i], T(0));
       return;
     case Activation::silu:
+      if constexpr (sizeof(T) == 4) {
+        best().silu(in, out, n);
+        return;
+      }
       for (std::int64_t i = 0; i < n; ++i) out[i] = in[i] / (T(1) + std::exp(-in[i]));
       return;
   }
@@ -186,14 +175,6 @@ double activate_one(Activation activation, double x) {
   double y = 0;
   activate_run(activation, &x, &y, 1);
   return y;
-}
-
-const char* kernel_name() {
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw")) return "avx512";
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return "avx2";
-#endif
-  return "portable";
 }
 
 template void softmax_row<float>(float*, std::int64_t, float);

@@ -1,7 +1,10 @@
-// Inner loops of the host backends. The float versions are compiled for AVX-512, AVX2 and plain x86-64 and chosen at run time.
+// Inner loops of the host backends. The float versions are compiled for AVX-512, AVX2 and any processor, and chosen at run time.
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include "unpack/config.h"
 
@@ -25,6 +28,23 @@ void reduce_writers(const T* tile, std::int64_t rows, std::int64_t n, std::int64
 template <typename T>
 void row_sums(const T* row, std::int64_t n, double& sum, double& abs);
 
-const char* kernel_name();  // "avx512", "avx2" or "portable"
+// rows[n, c]: the sum and the absolute sum of every row; where column is given, column[j] += rows[r, j] and square[j] += rows[r, j]^2.
+template <typename T>
+void reduce_rows(const T* rows, std::int64_t n, std::int64_t c, T* sums, T* abs, double* column, double* square);
+
+// The single-precision loops for one instruction set; what each does is said above.
+struct FloatKernels {
+  void (*reduce)(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum, double* abs, double* square);
+  void (*row_sums)(const float* row, std::int64_t n, double& sum, double& abs);
+  void (*reduce_rows)(const float* rows, std::int64_t n, std::int64_t c, float* sums, float* abs, double* column, double* square);
+  void (*gelu_tanh)(const float* in, float* out, std::int64_t n);
+  void (*silu)(const float* in, float* out, std::int64_t n);
+  void (*softmax)(float* row, std::int64_t n, float scale);
+  void (*axpy)(std::int64_t n, float scale, const float* x, float* y);
+  float (*dot)(std::int64_t n, const float* x, const float* y);
+};
+// Those that this processor can run, the fastest first: "avx512", "avx2", "portable".
+std::vector<std::pair<std::string, const FloatKernels*>> float_kernels();
+std::string kernel_name();  // of the fastest
 
 }  // namespace unpack

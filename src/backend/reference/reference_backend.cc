@@ -38,8 +38,8 @@ class ReferenceBackend final : public HostBackend<double> {
 
 }  // namespace
 
-std::shared_ptr<Backend> make_reference_backend(std::shared_ptr<const ModelWeights> weights, int threads) {
-  return std::make_shared<ReferenceBackend>(std::move(weights), threads);
+std::shared_ptr<Backend> make_reference_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options) {
+  return std::make_shared<ReferenceBackend>(std::move(weights), options);
 }
 
 }  // namespace unpack

@@ -1,0 +1,162 @@
+// The inner loops in single precision, once for every instruction set: included by kernels.cc several times, each in a namespace of its own.
+
+// Writers are added up in single precision eight at a time, then in double: the rounding of eight terms is all that is lost.
+void reduce_float(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum, double* abs, double* square) {
+  constexpr std::int64_t kGroup = 8;
+  for (std::int64_t r = 0; r < rows; r += kGroup) {
+    const std::int64_t group = std::min(kGroup, rows - r);
+    if (group == kGroup) {
+      const float* p = tile + r * ld;
+      for (std::int64_t c = 0; c < n; ++c) {
+        const float a0 = p[c], a1 = p[c + ld], a2 = p[c + 2 * ld], a3 = p[c + 3 * ld];
+        const float a4 = p[c + 4 * ld], a5 = p[c + 5 * ld], a6 = p[c + 6 * ld], a7 = p[c + 7 * ld];
+        sum[c] += static_cast<double>(((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7)));
+        abs[c] += static_cast<double>(((std::fabs(a0) + std::fabs(a1)) + (std::fabs(a2) + std::fabs(a3))) +
+                                      ((std::fabs(a4) + std::fabs(a5)) + (std::fabs(a6) + std::fabs(a7))));
+      }
+    } else {
+      for (std::int64_t i = 0; i < group; ++i) {
+        const float* p = tile + (r + i) * ld;
+        for (std::int64_t c = 0; c < n; ++c) {
+          sum[c] += static_cast<double>(p[c]);
+          abs[c] += static_cast<double>(std::fabs(p[c]));
+        }
+      }
+    }
+    for (std::int64_t i = 0; i < group; ++i) {
+      const float* p = tile + (r + i) * ld;
+      float lanes[16] = {};
+      std::int64_t c = 0;
+      for (; c + 16 <= n; c += 16) {
+        for (int j = 0; j < 16; ++j) lanes[j] += p[c + j] * p[c + j];
+      }
+      double total = 0;
+      for (; c < n; ++c) total += static_cast<double>(p[c]) * static_cast<double>(p[c]);
+      for (const float lane : lanes) total += static_cast<double>(lane);
+      square[r + i] += total;
+    }
+  }
+}
+
+void row_sums_float(const float* row, std::int64_t n, double& sum, double& abs) {
+  double s[8] = {};
+  double a[8] = {};
+  std::int64_t i = 0;
+  for (; i + 8 <= n; i += 8) {
+    for (int j = 0; j < 8; ++j) {
+      s[j] += static_cast<double>(row[i + j]);
+      a[j] += static_cast<double>(std::fabs(row[i + j]));
+    }
+  }
+  sum = 0;
+  abs = 0;
+  for (; i < n; ++i) {
+    sum += static_cast<double>(row[i]);
+    abs += static_cast<double>(std::fabs(row[i]));
+  }
+  for (int j = 0; j < 8; ++j) {
+    sum += s[j];
+    abs += a[j];
+  }
+}
+
+// Every row's sum and absolute sum; and over the rows, every column's sum and sum of squares. Runs of eight are added in single precision.
+void reduce_rows_float(const float* rows, std::int64_t n, std::int64_t c, float* sums, float* abs, double* column, double* square) {
+  constexpr std::int64_t kRun = 64;
+  for (std::int64_t r = 0; r < n; ++r) {
+    const float* row = rows + r * c;
+    double s[8] = {};
+    double a[8] = {};
+    std::int64_t i = 0;
+    for (; i + kRun <= c; i += kRun) {
+      float fs[8] = {};
+      float fa[8] = {};
+      for (std::int64_t k = 0; k < kRun; k += 8) {
+        for (int j = 0; j < 8; ++j) {
+          fs[j] += row[i + k + j];
+          fa[j] += std::fabs(row[i + k + j]);
+        }
+      }
+      for (int j = 0; j < 8; ++j) {
+        s[j] += static_cast<double>(fs[j]);
+        a[j] += static_cast<double>(fa[j]);
+      }
+    }
+    for (; i + 8 <= c; i += 8) {
+      for (int j = 0; j < 8; ++j) {
+        s[j] += static_cast<double>(row[i + j]);
+        a[j] += static_cast<double>(std::fabs(row[i + j]));
+      }
+    }
+    double sum = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+    double size = ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
+    for (; i < c; ++i) {
+      sum += static_cast<double>(row[i]);
+      size += static_cast<double>(std::fabs(row[i]));
+    }
+    sums[r] = static_cast<float>(sum);
+    abs[r] = static_cast<float>(size);
+    if (!column) continue;
+    for (std::int64_t j = 0; j < c; ++j) {
+      const auto x = static_cast<double>(row[j]);
+      column[j] += x;
+      square[j] += x * x;
+    }
+  }
+}
+
+// e^x to a few units in the last place, without a branch, so that loops over it run in vector registers.
+inline float exp_float(float x) {
+  x = std::min(std::max(x, -87.0F), 88.0F);
+  const float n = std::nearbyintf(x * 1.44269504088896341F);
+  const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
+  float p = 1.9875691500e-4F;
+  p = p * r + 1.3981999507e-3F;
+  p = p * r + 8.3334519073e-3F;
+  p = p * r + 4.1665795894e-2F;
+  p = p * r + 1.6666665459e-1F;
+  p = p * r + 5.0000001201e-1F;
+  const float y = (p * r * r + r) + 1.0F;
+  return y * std::bit_cast<float>((static_cast<std::int32_t>(n) + 127) << 23);
+}
+
+// x / (1 + e^-u): the sigmoid of u times x.
+void gelu_tanh_float(const float* in, float* out, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const float x = in[i];
+    const float u = static_cast<float>(2 * kSqrt2OverPi) * (x + 0.044715F * x * x * x);
+    out[i] = x / (1.0F + exp_float(-u));
+  }
+}
+
+void silu_float(const float* in, float* out, std::int64_t n) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = in[i] / (1.0F + exp_float(-in[i]));
+}
+
+void softmax_float(float* row, std::int64_t n, float scale) {
+  float largest = row[0];
+  for (std::int64_t i = 1; i < n; ++i) largest = std::max(largest, row[i]);
+  for (std::int64_t i = 0; i < n; ++i) row[i] = exp_float((row[i] - largest) * scale);
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(row[i]);
+  const auto inverse = static_cast<float>(1.0 / sum);
+  for (std::int64_t i = 0; i < n; ++i) row[i] *= inverse;
+}
+
+void axpy_float(std::int64_t n, float scale, const float* x, float* y) {
+  for (std::int64_t i = 0; i < n; ++i) y[i] += scale * x[i];
+}
+
+float dot_float(std::int64_t n, const float* x, const float* y) {
+  float lanes[32] = {};
+  std::int64_t i = 0;
+  for (; i + 32 <= n; i += 32) {
+    for (int j = 0; j < 32; ++j) lanes[j] += x[i + j] * y[i + j];
+  }
+  float sum = 0;
+  for (; i < n; ++i) sum += x[i] * y[i];
+  for (const float lane : lanes) sum += lane;
+  return sum;
+}
+
+constexpr FloatKernels kKernels = {reduce_float, row_sums_float, reduce_rows_float, gelu_tanh_float, silu_float, softmax_float, axpy_float, dot_float};

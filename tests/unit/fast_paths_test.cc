@@ -1,0 +1,245 @@
+// Every fast way gives what the plain one gives: instruction sets, weight products, folded and projected scores, kept and streamed tables.
+#include <fmt/format.h>
+#include <gtest/gtest.h>
+#include <rapidcheck.h>
+
+#include <cmath>
+#include <random>
+
+#include "backend/host/kernels.h"
+#include "unit/random_model.h"
+
+namespace unpack {
+namespace {
+
+std::vector<float> random_floats(std::size_t n, std::uint64_t seed) {
+  std::mt19937_64 generator(seed);
+  std::normal_distribution<float> normal(0.0F, 2.0F);
+  std::vector<float> out(n);
+  for (auto& x : out) x = normal(generator);
+  return out;
+}
+
+class Kernels : public ::testing::TestWithParam<int> {
+ protected:
+  // Levels that this processor cannot run are not there to be asked.
+  void SetUp() override {
+    if (GetParam() >= static_cast<int>(float_kernels().size())) GTEST_SKIP() << "this processor has fewer instruction sets";
+    kernels = float_kernels()[static_cast<std::size_t>(GetParam())].second;
+  }
+  const FloatKernels* kernels = nullptr;
+};
+
+TEST_P(Kernels, AddWritersUp) {
+  for (const std::int64_t rows : {1, 7, 8, 9, 30}) {
+    for (const std::int64_t n : {1, 15, 16, 17, 256}) {
+      const std::int64_t ld = n + 3;
+      const std::vector<float> tile = random_floats(static_cast<std::size_t>(rows * ld), 1);
+      std::vector<double> sum(static_cast<std::size_t>(n), 0.5), abs(sum), square(static_cast<std::size_t>(rows), 0.25);
+      kernels->reduce(tile.data(), rows, n, ld, sum.data(), abs.data(), square.data());
+      for (std::int64_t c = 0; c < n; ++c) {
+        double want = 0.5, size = 0.5;
+        for (std::int64_t r = 0; r < rows; ++r) {
+          want += static_cast<double>(tile[static_cast<std::size_t>(r * ld + c)]);
+          size += std::fabs(static_cast<double>(tile[static_cast<std::size_t>(r * ld + c)]));
+        }
+        EXPECT_NEAR(sum[static_cast<std::size_t>(c)], want, 1e-6 * size);
+        EXPECT_NEAR(abs[static_cast<std::size_t>(c)], size, 1e-6 * size);
+      }
+      for (std::int64_t r = 0; r < rows; ++r) {
+        double want = 0.25;
+        for (std::int64_t c = 0; c < n; ++c) want += std::pow(static_cast<double>(tile[static_cast<std::size_t>(r * ld + c)]), 2);
+        EXPECT_NEAR(square[static_cast<std::size_t>(r)], want, 2e-6 * want);
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, AddRowsUp) {
+  for (const std::int64_t n : {1, 3, 20}) {
+    for (const std::int64_t c : {1, 7, 8, 63, 64, 65, 200}) {
+      const std::vector<float> rows = random_floats(static_cast<std::size_t>(n * c), 2);
+      std::vector<float> sums(static_cast<std::size_t>(n)), abs(sums);
+      std::vector<double> column(static_cast<std::size_t>(c), 1.0), square(column);
+      kernels->reduce_rows(rows.data(), n, c, sums.data(), abs.data(), column.data(), square.data());
+      for (std::int64_t r = 0; r < n; ++r) {
+        double sum = 0, size = 0;
+        for (std::int64_t j = 0; j < c; ++j) {
+          sum += static_cast<double>(rows[static_cast<std::size_t>(r * c + j)]);
+          size += std::fabs(static_cast<double>(rows[static_cast<std::size_t>(r * c + j)]));
+        }
+        EXPECT_NEAR(sums[static_cast<std::size_t>(r)], sum, 1e-6 * size);
+        EXPECT_NEAR(abs[static_cast<std::size_t>(r)], size, 1e-6 * size);
+        double one = 0, one_size = 0;
+        kernels->row_sums(rows.data() + r * c, c, one, one_size);
+        EXPECT_NEAR(one, sum, 1e-12 * size);
+        EXPECT_NEAR(one_size, size, 1e-12 * size);
+      }
+      for (std::int64_t j = 0; j < c; ++j) {
+        double sum = 1, squares = 1;
+        for (std::int64_t r = 0; r < n; ++r) {
+          const auto x = static_cast<double>(rows[static_cast<std::size_t>(r * c + j)]);
+          sum += x;
+          squares += x * x;
+        }
+        EXPECT_NEAR(column[static_cast<std::size_t>(j)], sum, 1e-12 * squares);
+        EXPECT_NEAR(square[static_cast<std::size_t>(j)], squares, 1e-12 * squares);
+      }
+    }
+  }
+}
+
+TEST_P(Kernels, BendAndScaleAsTheLibraryFunctionsDo) {
+  std::vector<float> in;
+  for (double x = -100; x <= 100; x += 0.037) in.push_back(static_cast<float>(x));
+  std::vector<float> gelu(in.size()), silu(in.size());
+  kernels->gelu_tanh(in.data(), gelu.data(), static_cast<std::int64_t>(in.size()));
+  kernels->silu(in.data(), silu.data(), static_cast<std::int64_t>(in.size()));
+  for (std::size_t i = 0; i < in.size(); ++i) {
+    EXPECT_NEAR(gelu[i], activate_one(Activation::gelu_tanh, in[i]), 2e-6 * (1 + std::fabs(in[i]))) << in[i];
+    EXPECT_NEAR(silu[i], activate_one(Activation::silu, in[i]), 2e-6 * (1 + std::fabs(in[i]))) << in[i];
+  }
+  std::vector<float> row = random_floats(37, 3);
+  row[5] = -1e30F;
+  const std::vector<float> logits = row;
+  kernels->softmax(row.data(), 37, 0.7F);
+  double total = 0;
+  for (const float x : logits) total += std::exp(0.7 * static_cast<double>(x));
+  for (std::size_t i = 0; i < row.size(); ++i) EXPECT_NEAR(row[i], std::exp(0.7 * static_cast<double>(logits[i])) / total, 1e-6);
+}
+
+TEST_P(Kernels, MultiplyRuns) {
+  const std::vector<float> x = random_floats(101, 4), y = random_floats(101, 5);
+  double want = 0, size = 0;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    want += static_cast<double>(x[i]) * static_cast<double>(y[i]);
+    size += std::fabs(static_cast<double>(x[i]) * static_cast<double>(y[i]));
+  }
+  EXPECT_NEAR(kernels->dot(101, x.data(), y.data()), want, 1e-6 * size);
+  std::vector<float> sum = y;
+  kernels->axpy(101, 0.5F, x.data(), sum.data());
+  for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(sum[i], y[i] + 0.5F * x[i], 1e-5);
+}
+
+INSTANTIATE_TEST_SUITE_P(OfThisProcessor, Kernels, ::testing::Values(0, 1, 2));
+
+std::vector<double> downloaded(Backend& backend, const Array& array) {
+  std::vector<double> out(static_cast<std::size_t>(array.size()));
+  backend.download(array, 0, out);
+  return out;
+}
+
+double worst(const std::vector<double>& got, const std::vector<double>& want) {
+  double error = 0, size = 1e-30;
+  for (const double x : want) size = std::max(size, std::fabs(x));
+  for (std::size_t i = 0; i < want.size(); ++i) error = std::max(error, std::fabs(got.at(i) - want[i]) / size);
+  return error;
+}
+
+TEST(WeightProducts, ChangeNothingButTheRounding) {
+  for (const char* device : {"reference", "cpu"}) {
+    EXPECT_TRUE(rc::check(device, [&] {
+      testing::Shape shape = testing::draw_shape(3, 4, 300);
+      shape.neurons = testing::draw_int(1, 300);  // more than one panel, too
+      shape.context = 40;
+      RC_LOG(shape.config());
+      const testing::Tensors tensors = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000));
+      std::vector<TokenId> ids;
+      const int length = testing::draw_int(1, 36);
+      for (int i = 0; i < length; ++i) ids.push_back(testing::draw_int(0, shape.vocabulary - 1));
+      LoadOptions options;
+      options.device = device;
+      options.threads = 2;
+      const Prepared plain = tensors.model(options).prepare(ids);
+      options.weight_products = true;
+      const Prepared fast = tensors.model(options).prepare(ids);
+      const double limit = options.device == "cpu" ? 2e-5 : 1e-12;
+      const Decomposition& a = *plain.state()->decomposition;
+      const Decomposition& b = *fast.state()->decomposition;
+      for (int l = 0; l < shape.layers; ++l) {
+        for (const MlpSide side : a.mlp_sides()) {
+          RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).sum), downloaded(a.backend(), a.mlp(l, side).sum)) < limit);
+          RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).abs), downloaded(a.backend(), a.mlp(l, side).abs)) < limit);
+          RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).l2), downloaded(a.backend(), a.mlp(l, side).l2)) < limit);
+        }
+      }
+    }));
+  }
+}
+
+TEST(WeightProducts, ThatAreTooLargeAreRefused) {
+  const testing::Tensors tensors = testing::random_tensors_of(testing::Shape{}.config(), 1);
+  LoadOptions options;
+  options.weight_products = true;
+  options.product_limit = 100;
+  EXPECT_THROW(
+      {
+        try {
+          (void)tensors.model(options);
+        } catch (const InputError& error) {
+          EXPECT_NE(std::string(error.what()).find("weight products"), std::string::npos) << error.what();
+          throw;
+        }
+      },
+      InputError);
+}
+
+// Short prompts fold, long ones project, and what is asked for one head and query alone is computed in a third way.
+TEST(Scores, OfALayerAreThoseOfEachHeadAndQuery) {
+  EXPECT_TRUE(rc::check("reference", [] {
+    testing::Shape shape = testing::draw_shape(2, 4, 9);
+    shape.context = 48;
+    RC_LOG(shape.config());
+    const Model model = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model("reference");
+    std::vector<TokenId> ids;
+    const int length = testing::draw_int(1, 44);
+    for (int i = 0; i < length; ++i) ids.push_back(testing::draw_int(0, shape.vocabulary - 1));
+    for (const std::size_t budget : {std::size_t{0}, std::size_t{1} << 30}) {
+      RunContext context;
+      context.memory_budget = budget;
+      const Prepared prepared = model.prepare(ids, context);
+      const Decomposition& d = *prepared.state()->decomposition;
+      for (const Scores scores : {Scores::raw, Scores::centered}) {
+        for (int l = 0; l < shape.layers; ++l) {
+          const AttentionSums& sums = d.attention(l, scores);
+          const AttentionView view = d.attention_view(l);
+          const auto k_sum = downloaded(d.backend(), sums.k_sum), k_abs = downloaded(d.backend(), sums.k_abs);
+          const auto q_sum = downloaded(d.backend(), sums.q_sum), q_abs = downloaded(d.backend(), sums.q_abs);
+          const auto deviation = downloaded(d.backend(), sums.k_std);
+          std::vector<double> want_k, want_k_abs, want_q, want_q_abs, want_deviation;
+          for (int h = 0; h < d.config().n_heads; ++h) {
+            for (int q = 0; q < length; ++q) {
+              Array key = d.backend().zeros((q + 1) * view.visible), query = d.backend().zeros((q + 1) * view.visible), raw = d.backend().zeros(key.size());
+              d.backend().key_scores(view, scores, h, q, key);
+              d.backend().query_scores(view, scores, h, q, query);
+              d.backend().key_scores(view, Scores::raw, h, q, raw);
+              const auto k = downloaded(d.backend(), key), qs = downloaded(d.backend(), query), r = downloaded(d.backend(), raw);
+              for (int s = 0; s <= q; ++s) {
+                want_k.push_back(0), want_k_abs.push_back(0), want_q.push_back(0), want_q_abs.push_back(0);
+                for (int j = 0; j < view.visible; ++j) {
+                  const auto i = static_cast<std::size_t>(s * view.visible + j);
+                  want_k.back() += k[i], want_k_abs.back() += std::fabs(k[i]);
+                  want_q.back() += qs[i], want_q_abs.back() += std::fabs(qs[i]);
+                }
+              }
+              for (int j = 0; j < view.visible; ++j) {
+                double mean = 0, square = 0;
+                for (int s = 0; s <= q; ++s) mean += r[static_cast<std::size_t>(s * view.visible + j)] / (q + 1);
+                for (int s = 0; s <= q; ++s) square += std::pow(r[static_cast<std::size_t>(s * view.visible + j)] - mean, 2) / (q + 1);
+                want_deviation.push_back(std::sqrt(square));
+              }
+            }
+          }
+          RC_ASSERT(worst(k_abs, want_k_abs) < 1e-11);
+          RC_ASSERT(worst(k_sum, want_k) < 1e-9);
+          RC_ASSERT(worst(q_abs, want_q_abs) < 1e-11);
+          RC_ASSERT(worst(q_sum, want_q) < 1e-9);
+          RC_ASSERT(worst(deviation, want_deviation) < 1e-7);
+        }
+      }
+    }
+  }));
+}
+
+}  // namespace
+}  // namespace unpack
