@@ -61,6 +61,9 @@ class Model {
   static Model from_tensors(const std::string& config_json, const std::map<std::string, TensorRef>& tensors, std::shared_ptr<const void> owner,
                             const LoadOptions& options = {});
 
+  // The same weights with other options, nothing loaded again.
+  Model with(const LoadOptions& options) const;
+
   const ModelConfig& config() const;
   ModelInfo info() const;
   ProgramInfo program() const;

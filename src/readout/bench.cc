@@ -169,10 +169,9 @@ class Bench {
     const ModelConfig& c = model_.config();
     LoadOptions load = options_.load;
     load.weight_products = true;
-    const auto make = [&] { return Model(std::make_shared<const ModelState>(model_.state()->weights, load)); };
     const int repeat = std::max(1, options_.repeat);
     {
-      const Model fast = make();
+      const Model fast = model_.with(load);
       const double first = median(1, [&] { (void)fast.prepare(prompt(tokens, 1)).trace(question); });
       Cost plan = prepare_cost(c, model_.writers(), tokens, true);
       plan += question_cost(c, model_.writers(), tokens);
@@ -183,7 +182,7 @@ class Bench {
     if (options_.prompts <= 0 || tokens > 64) return;
     std::vector<std::vector<TokenId>> prompts;
     for (int i = 0; i < options_.prompts; ++i) prompts.push_back(prompt(tokens, 2 + static_cast<std::uint64_t>(i)));
-    const Model fast = make();
+    const Model fast = model_.with(load);
     const double batched = median(1, [&] {
       for (const auto& p : prompts) (void)fast.prepare(p).trace(question);
     });

@@ -41,6 +41,14 @@ ModelState::ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions&
       writers(weights->config),
       options(load_options) {}
 
+Model Model::with(const LoadOptions& options) const {
+  auto state = std::make_shared<ModelState>(state_->weights, options);
+  state->tokenizer = state_->tokenizer;
+  state->tokenizer_problem = state_->tokenizer_problem;
+  state->name = state_->name;
+  return Model(std::move(state));
+}
+
 Model Model::load(const std::string& name, const LoadOptions& options) {
   const std::filesystem::path folder = locate_model(name);
   auto weights = std::make_shared<ModelWeights>(load_folder(folder));
