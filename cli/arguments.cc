@@ -127,7 +127,8 @@ Question& QuestionArguments::check() {
 }
 
 void add_shard(Command& command, Shard& shard) {
-  command.option("--shard", "I/N", "Do the I-th of N parts (1/4 ... 4/4); unpack merge joins them", [&shard](const std::string& text) { shard = parse_shard(text); });
+  command.option("--shard", "I/N", "Do the I-th of N parts (1/4 ... 4/4); unpack merge joins them",
+                 [&shard](const std::string& text) { shard = parse_shard(text); });
 }
 
 bool stdin_is_terminal() { return isatty(STDIN_FILENO); }

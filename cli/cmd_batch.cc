@@ -55,10 +55,11 @@ void run(BatchArguments& args, Context& context) {
 
 void add_batch(App& app, Context& context) {
   const auto args = std::make_shared<BatchArguments>();
-  Command command = app.add("batch", "Trace many prompts from a file into a folder; a second call resumes",
-                            "unpack batch prompts.jsonl --out results --model pocket-gpt2");
-  command.positional("PROMPTS", "JSONL (prompt or ids; id, target, versus, position, root, ... override the options below), CSV or TSV with a header, or text; - for stdin",
-                     [args](const std::string& text) { args->prompts = text; });
+  Command command =
+      app.add("batch", "Trace many prompts from a file into a folder; a second call resumes", "unpack batch prompts.jsonl --out results --model pocket-gpt2");
+  command.positional(
+      "PROMPTS", "JSONL (prompt or ids; id, target, versus, position, root, ... override the options below), CSV or TSV with a header, or text; - for stdin",
+      [args](const std::string& text) { args->prompts = text; });
   command.option("--out", "FOLDER", "Where results.jsonl, errors.jsonl and summary.json go", args->out);
   command.word("--format", "Of PROMPTS (default auto: by its suffix)", args->format, {"auto", "text", "jsonl", "csv", "tsv"});
   add_shard(command, args->options.shard);

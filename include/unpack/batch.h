@@ -56,8 +56,8 @@ struct BatchQuestion {
   Method method = Method::unpack;
   bool no_bos = false;
 };
-std::string to_fields(const BatchQuestion& question);  // the JSON object of a prompt's line that would say the same
-BatchQuestion from_fields(const std::string& fields, const Model& model);
+std::string to_fields(const BatchQuestion& question);                                // the JSON object of a prompt's line that would say the same
+BatchQuestion from_fields(const std::string& fields, const Model* model = nullptr);  // without a model tokens are given as ids
 
 // The answer to one record: a line for results.jsonl or errors.jsonl, sealed with a checksum.
 struct BatchLine {
@@ -76,8 +76,8 @@ struct BatchLimits {
 };
 
 // Prompts of like length share a forward pass; what a prompt's line says does not depend on its company. Order is kept.
-std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults, const std::vector<PromptRecord>& records, const RunContext& context = {},
-                                     const BatchLimits& limits = {});
+std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults, const std::vector<PromptRecord>& records,
+                                     const RunContext& context = {}, const BatchLimits& limits = {});
 
 // What made the lines: told apart in run.json.
 struct BatchMaker {

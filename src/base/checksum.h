@@ -7,7 +7,7 @@
 
 namespace unpack {
 
-std::uint32_t crc32(std::string_view bytes);  // as in zlib
+std::uint32_t crc32(std::string_view bytes);     // as in zlib
 std::string crc32_text(std::string_view bytes);  // 8 hexadecimal digits
 
 // FNV-1a, fed piece by piece.

@@ -12,7 +12,7 @@ using Json = nlohmann::ordered_json;
 // tokens, probability, then for traces: first, reached, and what reached each writer over all positions.
 constexpr std::size_t kTokens = 0, kProbability = 1, kFirst = 2, kReached = 3, kCredit = 4;
 
-double finite(double x) { return std::isfinite(x) ? x : 0.0; }                            // null in JSON
+double finite(double x) { return std::isfinite(x) ? x : 0.0; }  // null in JSON
 double finite(const Json& x) { return x.is_number() ? x.get<double>() : 0.0; }
 
 template <class Row>
@@ -72,7 +72,8 @@ Json Summary::json(const std::vector<std::string>& writers) const {
               {"mean_probability", mean(probability_, results_)},
               {"mean_conservation", {{"first", mean(first_, traces_)}, {"reached", mean(reached_, traces_)}}}};
   Json components = Json::object();
-  for (std::size_t w = 0; w < credit_.size(); ++w) components[writers.at(w)] = {{"credit", mean(credit_[w], traces_)}, {"absolute", mean(absolute_[w], traces_)}};
+  for (std::size_t w = 0; w < credit_.size(); ++w)
+    components[writers.at(w)] = {{"credit", mean(credit_[w], traces_)}, {"absolute", mean(absolute_[w], traces_)}};
   out["components"] = std::move(components);
   return out;
 }

@@ -79,15 +79,16 @@ std::vector<Json> listed(const Json& value) {
   return out;
 }
 
-TokenId token_id(const std::string& field, const Json& value, const Model& model) {
+TokenId token_id(const std::string& field, const Json& value, const Model* model) {
   const int id = number<int>(field, value, "token ids");
-  if (id < 0 || id >= model.config().vocab_size) {
-    throw InputError(fmt::format("field \"{}\": token id {} is outside the vocabulary (0 to {})", field, id, model.config().vocab_size - 1));
+  if (id < 0 || (model && id >= model->config().vocab_size)) {
+    throw InputError(fmt::format("field \"{}\": token id {} is outside the vocabulary{}", field, id,
+                                 model ? fmt::format(" (0 to {})", model->config().vocab_size - 1) : ""));
   }
   return id;
 }
 
-std::vector<TokenId> id_list(const std::string& field, const Json& value, const Model& model) {
+std::vector<TokenId> id_list(const std::string& field, const Json& value, const Model* model) {
   std::vector<TokenId> out;
   for (const Json& member : listed(value)) out.push_back(token_id(field, member, model));
   if (out.empty()) wrong(field, "at least one token id", value);
@@ -95,10 +96,11 @@ std::vector<TokenId> id_list(const std::string& field, const Json& value, const 
 }
 
 // A text of one token, an id, or an array of these.
-std::vector<TokenId> token_set(const std::string& field, const Json& value, const Model& model) {
+std::vector<TokenId> token_set(const std::string& field, const Json& value, const Model* model) {
   std::vector<TokenId> out;
   for (const Json& member : value.is_array() ? std::vector<Json>(value.begin(), value.end()) : std::vector<Json>{value}) {
-    out.push_back(member.is_string() ? model.single_token(member.get<std::string>()) : token_id(field, member, model));
+    if (member.is_string() && !model) wrong(field, "ids where there is no model", value);
+    out.push_back(member.is_string() ? model->single_token(member.get<std::string>()) : token_id(field, member, model));
   }
   if (out.empty()) wrong(field, "at least one token", value);
   return out;
@@ -122,7 +124,7 @@ T choice(const std::string& field, const Json& value, const std::vector<std::pai
 }
 
 struct Reading {
-  const Model& model;
+  const Model* model;  // none: tokens are given as ids
   BatchRequest& request;
   const std::string& field;
   const Json& value;
@@ -146,11 +148,13 @@ const std::vector<std::pair<std::string, Read>>& table() {
       {"position", [](const Reading& r) { r.question().target.position = integer(r.field, r.value); }},
       {"root", [](const Reading& r) { r.question().root = text(r.field, r.value); }},
       {"reroot",
-       [](const Reading& r) { r.question().options.reroot = choice<Reroot>(r.field, r.value, {{"output", Reroot::output}, {"target", Reroot::target}}); }},
+       [](const Reading& r) {
+         r.question().options.reroot = choice<Reroot>(r.field, r.value, {{"output", Reroot::output}, {"target", Reroot::target}});
+       }},
       {"method",
        [](const Reading& r) {
-         r.request.asked.method = choice<Method>(
-             r.field, r.value, {{"unpack", Method::unpack}, {"ifr", Method::ifr}, {"attnlrp", Method::attnlrp}, {"cplrp", Method::cplrp}});
+         r.request.asked.method =
+             choice<Method>(r.field, r.value, {{"unpack", Method::unpack}, {"ifr", Method::ifr}, {"attnlrp", Method::attnlrp}, {"cplrp", Method::cplrp}});
        }},
       {"beta", [](const Reading& r) { r.question().options.beta = real(r.field, r.value); }},
       {"weights", [](const Reading& r) { numbers(r.field, r.value, r.question().options.weights); }},
@@ -165,7 +169,9 @@ const std::vector<std::pair<std::string, Read>>& table() {
              choice<MlpRule>(r.field, r.value, {{"per-neuron", MlpRule::per_neuron}, {"linearized", MlpRule::linearized}, {"l2", MlpRule::l2}});
        }},
       {"scores",
-       [](const Reading& r) { r.question().options.scores = choice<Scores>(r.field, r.value, {{"raw", Scores::raw}, {"centered", Scores::centered}}); }},
+       [](const Reading& r) {
+         r.question().options.scores = choice<Scores>(r.field, r.value, {{"raw", Scores::raw}, {"centered", Scores::centered}});
+       }},
       {"top_paths",
        [](const Reading& r) {
          const int top = integer(r.field, r.value);
@@ -179,7 +185,9 @@ const std::vector<std::pair<std::string, Read>>& table() {
          r.question().paths.tau = tau;
        }},
       {"tau_rule",
-       [](const Reading& r) { r.question().paths.rule = choice<TauRule>(r.field, r.value, {{"named", TauRule::named}, {"entry", TauRule::entry}}); }},
+       [](const Reading& r) {
+         r.question().paths.rule = choice<TauRule>(r.field, r.value, {{"named", TauRule::named}, {"entry", TauRule::entry}});
+       }},
       {"branch",
        [](const Reading& r) {
          r.question().paths.branch =
@@ -188,7 +196,10 @@ const std::vector<std::pair<std::string, Read>>& table() {
       {"through", [](const Reading& r) { r.question().paths.through = text(r.field, r.value); }},
       {"from", [](const Reading& r) { r.question().paths.from = integer(r.field, r.value); }},
       {"min_layer", [](const Reading& r) { r.question().paths.min_layer = integer(r.field, r.value); }},
-      {"sign", [](const Reading& r) { r.question().paths.sign = choice<int>(r.field, r.value, {{"positive", 1}, {"negative", -1}}); }},
+      {"sign",
+       [](const Reading& r) {
+         r.question().paths.sign = choice<int>(r.field, r.value, {{"positive", 1}, {"negative", -1}});
+       }},
   };
   return fields;
 }
@@ -213,7 +224,7 @@ void make_room(const Json& fields, Target& target) {
   }
 }
 
-void apply(const Model& model, const Json& fields, BatchRequest& request) {
+void apply(const Model* model, const Json& fields, BatchRequest& request) {
   make_room(fields, request.asked.question.target);
   for (const auto& [name, value] : fields.items()) {
     const auto entry = std::find_if(table().begin(), table().end(), [&, wanted = &name](const auto& known) { return known.first == *wanted; });
@@ -261,7 +272,7 @@ std::string to_fields(const BatchQuestion& asked) {
   return out.dump();
 }
 
-BatchQuestion from_fields(const std::string& fields, const Model& model) {
+BatchQuestion from_fields(const std::string& fields, const Model* model) {
   BatchRequest request;
   apply(model, parse_fields(fields), request);
   for (const char* own : {"id", "prompt", "ids"}) {
@@ -279,12 +290,12 @@ BatchRequest read_request(const Model& model, const BatchQuestion& defaults, con
     if (id->is_structured()) wrong("id", "a text or a number", *id);
     request.id = *id;
   }
-  apply(model, object, request);
+  apply(&model, object, request);
   BatchQuestion& asked = request.asked;
   Question& q = asked.question;
   const auto given = [&](const char* name) { return object.contains(name) && !object[name].is_null(); };
   if (given("prompt") == given("ids")) throw InputError(given("ids") ? "give \"prompt\" or \"ids\", not both" : "neither \"prompt\" nor \"ids\" is given");
-  request.ids = given("ids") ? id_list("ids", object["ids"], model) : model.encode_prompt(text("prompt", object["prompt"]), asked.no_bos);
+  request.ids = given("ids") ? id_list("ids", object["ids"], &model) : model.encode_prompt(text("prompt", object["prompt"]), asked.no_bos);
   check_prompt(model.config(), request.ids);
   const int length = static_cast<int>(request.ids.size());
   resolve_position(q.target.position, length);

@@ -85,8 +85,8 @@ struct BatchFolder::Impl {
         }
       } else {
         if (line.index < last_result) {
-          throw InputError(fmt::format("{} lacks prompt {} and holds later ones: it was changed by hand; delete the folder", (options.out / "results.jsonl").string(),
-                                       line.index + 1));
+          throw InputError(fmt::format("{} lacks prompt {} and holds later ones: it was changed by hand; delete the folder",
+                                       (options.out / "results.jsonl").string(), line.index + 1));
         }
         last_result = line.index + 1;
         summary.add(line.facts);
@@ -147,7 +147,8 @@ BatchResult BatchFolder::finish() {
 namespace {
 
 [[noreturn]] void refuse(const PromptReader& reader, std::size_t line, const std::string& reason) {
-  throw InputError(fmt::format("{}, line {}: {}; mend it, or leave out --strict to go on without it", reader.name() == "-" ? "stdin" : reader.name(), line, reason));
+  throw InputError(
+      fmt::format("{}, line {}: {}; mend it, or leave out --strict to go on without it", reader.name() == "-" ? "stdin" : reader.name(), line, reason));
 }
 
 void check_all(const Model& model, PromptReader& prompts, const BatchOptions& options, const RunContext& context) {

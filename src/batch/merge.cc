@@ -100,7 +100,7 @@ MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out
   json.update(summary.json(writers));
   if (shards.run.at("arrays").get<bool>()) write_arrays(out, summary.results(), json["tokens"]["total"].get<std::size_t>(), shards.run.at("writers"), context);
   write_file(out / "summary.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  return {out, fmt::format("{} results and {} errors of {} shards in {}\n", summary.results(), summary.errors(), streams.size(), out.string())};
+  return {out, fmt::format("{} results and {} errors of {} shards in {}\n", summary.results(), summary.errors(), streams.size(), out.string()), {}};
 }
 
 }  // namespace unpack

@@ -14,11 +14,8 @@ namespace unpack {
 using Json = nlohmann::ordered_json;
 
 PromptFormat parse_prompt_format(const std::string& name) {
-  constexpr std::pair<const char*, PromptFormat> kFormats[] = {{"auto", PromptFormat::automatic},
-                                                               {"text", PromptFormat::text},
-                                                               {"jsonl", PromptFormat::jsonl},
-                                                               {"csv", PromptFormat::csv},
-                                                               {"tsv", PromptFormat::tsv}};
+  constexpr std::pair<const char*, PromptFormat> kFormats[] = {
+      {"auto", PromptFormat::automatic}, {"text", PromptFormat::text}, {"jsonl", PromptFormat::jsonl}, {"csv", PromptFormat::csv}, {"tsv", PromptFormat::tsv}};
   for (const auto& [known, format] : kFormats) {
     if (name == known) return format;
   }

@@ -142,8 +142,8 @@ bool RecordCutter::next_row(RawRecord& record) {
   record.cells.assign(1, {});
   record.problem.clear();
   std::size_t size = 0;
-  bool quoted = false;    // inside quotes
-  bool closed = false;    // behind a closing quote
+  bool quoted = false;  // inside quotes
+  bool closed = false;  // behind a closing quote
   int c = in_->get();
   if (c == kEnd) return false;
   for (;; c = in_->get()) {
@@ -198,7 +198,8 @@ bool RecordCutter::next(RawRecord& record) {
 
 std::string text_problem(const std::string& text) {
   if (const std::size_t at = text.find('\0'); at != std::string::npos) return fmt::format("not text: byte {} is 0", at);
-  if (const std::size_t at = tok::first_invalid_utf8(text); at != std::string::npos) return fmt::format("not UTF-8: byte {} is 0x{:02x}", at, static_cast<unsigned char>(text[at]));
+  if (const std::size_t at = tok::first_invalid_utf8(text); at != std::string::npos)
+    return fmt::format("not UTF-8: byte {} is 0x{:02x}", at, static_cast<unsigned char>(text[at]));
   return {};
 }
 

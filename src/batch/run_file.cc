@@ -62,7 +62,8 @@ void settle_run_file(const std::filesystem::path& folder, const Json& run) {
     return;
   }
   const std::string difference = first_difference(there, run, "there", "here");
-  if (!difference.empty()) throw InputError(fmt::format("{} belongs to another run ({}): choose another --out, or delete the folder", folder.string(), difference));
+  if (!difference.empty())
+    throw InputError(fmt::format("{} belongs to another run ({}): choose another --out, or delete the folder", folder.string(), difference));
 }
 
 ShardSet gather_shards(const std::vector<std::filesystem::path>& folders) {
@@ -71,7 +72,8 @@ ShardSet gather_shards(const std::vector<std::filesystem::path>& folders) {
   for (const auto& folder : folders) {
     Json run = read_run_file(folder);
     if (run.is_null()) throw InputError(fmt::format("{} is no folder of a shard: it has no {}", folder.string(), kName));
-    if (!run.contains("shard") || !run["shard"].is_string()) throw InputError(fmt::format("{} holds a whole run, not a shard: there is nothing to merge", folder.string()));
+    if (!run.contains("shard") || !run["shard"].is_string())
+      throw InputError(fmt::format("{} holds a whole run, not a shard: there is nothing to merge", folder.string()));
     const Shard shard = parse_shard(run["shard"].get<std::string>());
     run["shard"] = nullptr;
     if (count == 0) {

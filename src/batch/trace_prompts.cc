@@ -87,8 +87,8 @@ class Tracing {
   void answer(const Job& job, const Prepared& prepared) {
     const BatchQuestion& asked = job.request.asked;
     try {
-      const TraceResult result = asked.method == Method::unpack ? prepared.trace(asked.question, inner_)
-                                                                : baseline(prepared, asked.question.target, asked.method, inner_);
+      const TraceResult result =
+          asked.method == Method::unpack ? prepared.trace(asked.question, inner_) : baseline(prepared, asked.question.target, asked.method, inner_);
       BatchLine& line = lines_[job.at];
       line.index = records_[job.at].index;
       line.text = seal(fmt::format("{},{}}}", head(records_[job.at], job.request.id), report::json_members(result)));

@@ -27,8 +27,7 @@ Records::Records(const std::filesystem::path& file, const Json& settings, const 
     Json record = Json::parse(object);
     if (!begun) {
       if (record != settings) {
-        throw InputError(
-            fmt::format("{} belongs to a run with other settings ({}): choose another --out, or delete the folder", file.string(), record.dump()));
+        throw InputError(fmt::format("{} belongs to a run with other settings ({}): choose another --out, or delete the folder", file.string(), record.dump()));
       }
       begun = true;
       return;

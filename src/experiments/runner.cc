@@ -173,14 +173,18 @@ MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path
   const int n = options.n.value_or(experiment.default_n);
   const Json now = run_json(options, n);
   for (const char* part : {"fingerprints", "files"}) {
-    if (now.at(part) != shards.run.at(part)) throw InputError(fmt::format("the {} of the shards are no longer the same ones here: put back what they were made with", part == std::string("files") ? "corpus or prompts" : "models"));
+    if (now.at(part) != shards.run.at(part))
+      throw InputError(fmt::format("the {} of the shards are no longer the same ones here: put back what they were made with",
+                                   part == std::string("files") ? "corpus or prompts" : "models"));
   }
   RecordMap all;
   for (const auto& folder : shards.folders) {
     Json settings;
     for (auto& [key, record] : read_records(folder / "results.jsonl", settings)) {
       const auto [there, fresh] = all.try_emplace(key, record);
-      if (!fresh && there->second != record) throw InputError(fmt::format("{} and another shard hold different records of {}: they were made by different programs or machines", folder.string(), key));
+      if (!fresh && there->second != record)
+        throw InputError(
+            fmt::format("{} and another shard hold different records of {}: they were made by different programs or machines", folder.string(), key));
     }
   }
   std::error_code ignored;
@@ -191,7 +195,8 @@ MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path
   }
   make_folder(out);
   Records records(out / "results.jsonl", settings_of(options, n), std::move(all), static_cast<int>(shards.folders.size()));
-  return {out, conduct(options, experiment, n, records, context).report};
+  ExperimentResult result = conduct(options, experiment, n, records, context);
+  return {out, std::move(result.report), std::move(result.warnings)};
 }
 
 MergeResult merge_shards(const std::vector<std::filesystem::path>& folders, const std::filesystem::path& out, const LoadOptions& load,

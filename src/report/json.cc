@@ -1,7 +1,8 @@
+#include "report/json.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "report/json.h"
 #include "report/labels.h"
 #include "unpack/report.h"
 
