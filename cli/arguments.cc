@@ -66,8 +66,15 @@ void TargetArguments::add(Command& command) {
 }
 
 Target TargetArguments::resolve(const Model& model, int length) const {
+  const int at = resolve_position(position, length);
+  Target result = tokens(model);
+  result.position = at;
+  return result;
+}
+
+Target TargetArguments::tokens(const Model& model) const {
   Target result;
-  result.position = resolve_position(position, length);
+  result.position = position;
   result.raw = raw;
   if (target) result.ids = {model.single_token(*target)};
   if (target_ids) result.ids = *target_ids;
@@ -86,6 +93,43 @@ void add_method(Command& command, Options& options) {
                  {{"per-neuron", MlpRule::per_neuron}, {"linearized", MlpRule::linearized}, {"l2", MlpRule::l2}});
   command.choice("--scores", fmt::format("Key and query scores as they are or less their mean over sources (default {})", to_string(options.scores)),
                  options.scores, {{"raw", Scores::raw}, {"centered", Scores::centered}});
+}
+
+void QuestionArguments::add(Command& command) {
+  target.add(command);
+  command.option("--root", "NODE", "Explain a head or an MLP at a position instead: A8.H6@13, MLP3@-1", question.root);
+  command.choice("--reroot", "Direction at that root: what it wrote, or the target (default output)", question.options.reroot,
+                 {{"output", Reroot::output}, {"target", Reroot::target}});
+  PathQuery& paths = question.paths;
+  command.option("--top-paths", "K", fmt::format("List the K strongest paths (default {})", paths.top), top_paths);
+  command.option("--tau", "T", "List every path above this threshold (with --top-paths: the K strongest of these)", [&paths](const std::string& text) {
+    parse_value("--tau", text, paths.tau);
+    if (*paths.tau <= 0) throw UsageError(fmt::format("--tau takes a number above 0, not {}", text));
+  });
+  command.choice("--tau-rule", "What the threshold is applied to (default named)", paths.rule, {{"named", TauRule::named}, {"entry", TauRule::entry}});
+  command.choice("--branch", "Only paths whose last hop takes this branch", paths.branch,
+                 {{"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}, {"G", Branch::G}, {"U", Branch::U}});
+  command.option("--through", "COMPONENT", "Only paths that pass through this component", paths.through);
+  command.option("--from", "POSITION", "Only paths from this source position", paths.from);
+  command.option("--min-layer", "L", "Only paths whose heads and MLPs all lie in this layer or above", paths.min_layer);
+  command.choice("--sign", "Only paths of this sign", paths.sign, {{"positive", 1}, {"negative", -1}});
+  add_method(command, question.options);
+  command.word("--method", "How credit is passed on (default unpack)", method, {"unpack", "ifr", "attnlrp", "cplrp"});
+}
+
+Question& QuestionArguments::check() {
+  constexpr std::size_t kAllPaths = 10'000'000;  // as many as the library lists
+  question.options.check();
+  if (method != "unpack" && question.root) throw UsageError("--root goes with --method unpack alone: the baselines explain the target");
+  // With a threshold alone every path above it is listed.
+  if (question.paths.tau && !top_paths) question.paths.top = kAllPaths;
+  if (top_paths) question.paths.top = *top_paths;
+  return question;
+}
+
+void add_shard(Command& command, Shard& shard) {
+  command.option("--shard", "I/N", "Do the I-th of N parts (1/4 ... 4/4); unpack merge joins them",
+                 [&shard](const std::string& text) { shard = parse_shard(text); });
 }
 
 bool stdin_is_terminal() { return isatty(STDIN_FILENO); }

@@ -8,6 +8,7 @@
 #include "command.h"
 #include "unpack/model.h"
 #include "unpack/options.h"
+#include "unpack/shard.h"
 
 namespace unpack::cli {
 
@@ -42,12 +43,27 @@ struct TargetArguments {
   int position = -1;
 
   void add(Command& command);
+  Target tokens(const Model& model) const;  // the position as it was given
   // `length`: of the prompt, so that a position outside it is known before any work.
   Target resolve(const Model& model, int length) const;
 };
 
+// All that a trace can be asked: target, --root --reroot, the paths to list, the method and its options.
+struct QuestionArguments {
+  TargetArguments target;
+  Question question;
+  std::optional<std::size_t> top_paths;
+  std::string method = "unpack";
+
+  void add(Command& command);
+  Question& check();  // once the command line was read; the target waits for the model
+};
+
 // --beta --weights --mlp-weights --dispatch --mlp --scores
 void add_method(Command& command, Options& options);
+
+// --shard I/N
+void add_shard(Command& command, Shard& shard);
 
 std::string read_stdin();
 bool stdin_is_terminal();

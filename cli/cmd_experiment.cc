@@ -60,7 +60,12 @@ void run(ExperimentArguments& args, Context& context) {
   if (args.prompts) o.prompts = *args.prompts;
   o.readout = args.readout == "logit" ? FaithfulnessReadout::logit : FaithfulnessReadout::probability;
   o.command = command_text(args);
-  const ExperimentResult result = run_experiment(o, context.run());
+  ExperimentResult result;
+  try {
+    result = run_experiment(o, context.run_logged());
+  } catch (const Cancelled&) {
+    throw Interrupted(fmt::format("interrupted: what was measured is in {}, and the same command goes on from there", o.out.string()));
+  }
   for (const std::string& warning : result.warnings) {
     clear_progress();
     std::fprintf(stderr, "unpack: %s\n", warning.c_str());
@@ -77,6 +82,7 @@ void add_experiment(App& app, Context& context) {
   command.positional("NAME", fmt::format("{}", fmt::join(experiment_names(), ", ")), [args](const std::string& text) { args->name = text; });
   args->model.add(command);
   command.option("--out", "FOLDER", "Where results go (default: a folder named after the experiment)", args->out);
+  add_shard(command, args->options.shard);
   command.option("--n", "N", "How many prompts (default: as many as in the paper)", args->options.n);
   command.option("--seed", "S", "Seed of every choice (default 0)", [args](const std::string& text) {
     std::size_t seed = 0;

@@ -14,16 +14,12 @@
 namespace unpack::cli {
 namespace {
 
-constexpr std::size_t kAllPaths = 10'000'000;  // as many as the library lists
 constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
 
 struct TraceArguments {
   PromptArguments prompt;
   ModelArguments model;
-  TargetArguments target;
-  Question question;
-  std::optional<std::size_t> top_paths;
-  std::string method = "unpack";
+  QuestionArguments question;
   bool words = false;
   Outputs outputs;
   Color color = Color::automatic;
@@ -45,23 +41,18 @@ std::string json_with_words(const TraceResult& result) {
 }
 
 void run_trace(TraceArguments& args, Context& context) {
-  Question& question = args.question;
-  question.options.check();
   args.outputs.check();
-  const Method method = parse_method(args.method);
-  if (method != Method::unpack && question.root) throw UsageError("--root goes with --method unpack alone: the baselines explain the target");
+  Question& question = args.question.check();
+  const Method method = parse_method(args.question.method);
   std::optional<GraphFormat> graph;
   if (const auto* file = args.outputs.find("--graph"); *file) graph = graph_format(**file);
-  // With a threshold alone every path above it is listed.
-  if (question.paths.tau && !args.top_paths) question.paths.top = kAllPaths;
-  if (args.top_paths) question.paths.top = *args.top_paths;
   args.prompt.resolve();
 
   const Model model = args.model.open();
   const std::vector<TokenId> ids = args.prompt.encode(model);
   const int length = static_cast<int>(ids.size());
   // What names a place in the prompt or the model is looked up before any work.
-  question.target = args.target.resolve(model, length);
+  question.target = args.question.target.resolve(model, length);
   if (question.root) parse_node(model.writers(), *question.root, length);
   if (question.paths.through) model.writers().parse(*question.paths.through);
 
@@ -77,22 +68,6 @@ void run_trace(TraceArguments& args, Context& context) {
   if (!args.outputs.any()) print(to_terminal(result, terminal_style(args.color)) + (args.words ? words_text(result) : ""));
 }
 
-void add_path_options(Command& command, TraceArguments& args) {
-  PathQuery& paths = args.question.paths;
-  command.option("--top-paths", "K", fmt::format("List the K strongest paths (default {})", paths.top), args.top_paths);
-  command.option("--tau", "T", "List every path above this threshold (with --top-paths: the K strongest of these)", [&paths](const std::string& text) {
-    parse_value("--tau", text, paths.tau);
-    if (*paths.tau <= 0) throw UsageError(fmt::format("--tau takes a number above 0, not {}", text));
-  });
-  command.choice("--tau-rule", "What the threshold is applied to (default named)", paths.rule, {{"named", TauRule::named}, {"entry", TauRule::entry}});
-  command.choice("--branch", "Only paths whose last hop takes this branch", paths.branch,
-                 {{"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}, {"G", Branch::G}, {"U", Branch::U}});
-  command.option("--through", "COMPONENT", "Only paths that pass through this component", paths.through);
-  command.option("--from", "POSITION", "Only paths from this source position", paths.from);
-  command.option("--min-layer", "L", "Only paths whose heads and MLPs all lie in this layer or above", paths.min_layer);
-  command.choice("--sign", "Only paths of this sign", paths.sign, {{"positive", 1}, {"negative", -1}});
-}
-
 }  // namespace
 
 void add_trace(App& app, Context& context) {
@@ -101,13 +76,7 @@ void add_trace(App& app, Context& context) {
                             "unpack trace \"Mary and John went to the store. John gave a drink to\" --target \" Mary\" --versus \" John\"");
   args->prompt.add(command);
   args->model.add(command);
-  args->target.add(command);
-  command.option("--root", "NODE", "Explain a head or an MLP at a position instead: A8.H6@13, MLP3@-1", args->question.root);
-  command.choice("--reroot", "Direction at that root: what it wrote, or the target (default output)", args->question.options.reroot,
-                 {{"output", Reroot::output}, {"target", Reroot::target}});
-  add_path_options(command, *args);
-  add_method(command, args->question.options);
-  command.word("--method", "How credit is passed on (default unpack)", args->method, {"unpack", "ifr", "attnlrp", "cplrp"});
+  args->question.add(command);
   args->outputs.add_json(command);
   args->outputs.add(command, "--html", "Write a self-contained page");
   args->outputs.add(command, "--svg", "Write a picture of the paths");

@@ -10,7 +10,9 @@ constexpr AddCommand* kCommands[] = {
     add_attribute,     //
     add_interactions,  //
     add_intervene,     //
+    add_batch,         //
     add_experiment,    //
+    add_merge,         //
     add_generate,      //
     add_tokenize,      //
     add_validate,      //

@@ -17,21 +17,51 @@ namespace {
 
 constexpr const char* kClearLine = "\r\033[K";
 
-// A line on stderr that is redrawn a few times a second, and only for work that takes long enough to wonder.
+// 75 -> "1 min 15 s"
+std::string duration_text(double seconds) {
+  const auto whole = static_cast<long>(seconds + 0.5);
+  if (whole < 60) return fmt::format("{} s", whole);
+  if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
+  return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
+}
+
+// A line on stderr that is redrawn a few times a second, and only for work that takes long enough to wonder. In a log file: a line of its own, rarely.
 class ProgressLine {
  public:
+  explicit ProgressLine(bool terminal) : terminal_(terminal) {}
+
   void show(const Progress& progress) {
-    const auto now = std::chrono::steady_clock::now();
-    if (now - begin_ < std::chrono::milliseconds(500) || now - last_ < std::chrono::milliseconds(100)) return;
+    const auto now = Clock::now();
+    if (progress.what != what_ || progress.done < first_) {
+      what_ = progress.what;
+      first_ = progress.done;  // what was there before says nothing about the pace
+      begin_ = now;
+    }
+    const auto pause = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(30000);
+    if (now - start_ < std::chrono::milliseconds(500) || now - last_ < pause) return;
     last_ = now;
-    const std::string line = progress.total > 0 ? fmt::format("{}{}: {:.0f} of {:.0f} ({:.0f}%)", kClearLine, progress.what, progress.done, progress.total,
-                                                              100 * progress.done / progress.total)
-                                                : fmt::format("{}{}: {:.0f}", kClearLine, progress.what, progress.done);
+    const std::string line = (terminal_ ? kClearLine : "") + text(progress, std::chrono::duration<double>(now - begin_).count()) + (terminal_ ? "" : "\n");
     std::fwrite(line.data(), 1, line.size(), stderr);
   }
 
  private:
-  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now(), last_ = begin_;
+  using Clock = std::chrono::steady_clock;
+
+  std::string text(const Progress& p, double seconds) const {
+    if (p.total <= 0) return fmt::format("{}: {:.0f}", p.what, p.done);
+    constexpr int kWidth = 24;
+    const int filled = static_cast<int>(kWidth * std::min(1.0, p.done / p.total));
+    std::string line = fmt::format("{} [{}{}] {:.0f} of {:.0f} ({:.0f}%)", p.what, std::string(static_cast<std::size_t>(filled), '#'),
+                                   std::string(static_cast<std::size_t>(kWidth - filled), '.'), p.done, p.total, 100 * p.done / p.total);
+    const double rate = seconds > 0 ? (p.done - first_) / seconds : 0;
+    if (seconds > 1 && rate > 0) line += fmt::format(", {:.{}f}/s, {} left", rate, rate < 10 ? 1 : 0, duration_text((p.total - p.done) / rate));
+    return line;
+  }
+
+  bool terminal_;
+  std::string what_;
+  double first_ = 0;
+  Clock::time_point start_ = Clock::now(), begin_ = start_, last_ = start_;
 };
 
 int terminal_width() {
@@ -53,7 +83,13 @@ bool unicode_locale() {
 RunContext Context::run() const {
   RunContext context;
   context.stop = stop;
-  if (isatty(STDERR_FILENO)) context.progress = [line = std::make_shared<ProgressLine>()](const Progress& progress) { line->show(progress); };
+  if (isatty(STDERR_FILENO)) context.progress = [line = std::make_shared<ProgressLine>(true)](const Progress& progress) { line->show(progress); };
+  return context;
+}
+
+RunContext Context::run_logged() const {
+  RunContext context = run();
+  if (!context.progress) context.progress = [line = std::make_shared<ProgressLine>(false)](const Progress& progress) { line->show(progress); };
   return context;
 }
 

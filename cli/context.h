@@ -7,6 +7,7 @@
 #include <string_view>
 
 #include "command.h"
+#include "unpack/error.h"
 #include "unpack/report.h"
 #include "unpack/run_context.h"
 
@@ -20,6 +21,14 @@ struct Context {
 
   // Stops on the token and shows progress on stderr where that is a terminal.
   RunContext run() const;
+  // The same for work of hours: elsewhere than on a terminal a line every half minute.
+  RunContext run_logged() const;
+};
+
+// Work that was stopped on request and says itself what is left of it.
+class Interrupted : public Error {
+ public:
+  using Error::Error;
 };
 
 // Writes to stdout now; InputError when that fails (full disk, closed pipe).

@@ -72,6 +72,8 @@ int run(int argc, char** argv, SignalWatch& signals) {
     return context.status;
   } catch (const Cancelled&) {
     return fail(kSignalled + (signals.signal() ? signals.signal() : SIGINT), "interrupted, nothing was written");
+  } catch (const cli::Interrupted& error) {
+    return fail(kSignalled + (signals.signal() ? signals.signal() : SIGINT), error.what());
   } catch (const InputError& error) {
     return fail(kBadInput, error.what());
   } catch (const UsageError& error) {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "unpack/model.h"
 #include "unpack/options.h"
 #include "unpack/run_context.h"
+#include "unpack/shard.h"
 
 namespace unpack {
 
@@ -30,6 +32,8 @@ struct ExperimentOptions {
   bool all = false;        // knockout: every writer
   bool stop_at_bad_line = false;
   std::string command;  // written into the report
+  Shard shard;          // a part of the records alone, without summary and report: merge_shards makes these
+  std::function<Model(const std::string& name, const LoadOptions& load)> open = Model::load;
 };
 
 struct ExperimentResult {

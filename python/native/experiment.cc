@@ -2,6 +2,10 @@
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
 
+#include <map>
+#include <mutex>
+#include <tuple>
+
 #include "bind.h"
 #include "call.h"
 #include "unpack/experiments.h"
@@ -13,9 +17,19 @@ namespace {
 
 using OptionalPath = std::optional<std::filesystem::path>;
 
+// A process that works on one shard after the other loads its models once.
+Model kept_model(const std::string& name, const LoadOptions& load) {
+  static std::mutex mutex;
+  static std::map<std::tuple<std::string, std::string, int>, Model> kept;
+  const std::lock_guard lock(mutex);
+  const std::tuple key(name, load.device, load.threads);
+  const auto known = kept.find(key);
+  return known != kept.end() ? known->second : kept.emplace(key, Model::load(name, load)).first->second;
+}
+
 py::tuple experiment(const std::string& name, std::vector<std::string> models, const std::filesystem::path& out, std::optional<int> n, std::uint64_t seed,
                      OptionalPath corpus, OptionalPath prompts, const std::string& readout, bool raw_logit, bool all, bool stop_at_bad_line,
-                     const Options& options, const std::string& device, int threads, const py::object& progress) {
+                     const Options& options, const std::string& device, int threads, const std::string& shard, const py::object& progress) {
   ExperimentOptions asked;
   asked.name = name;
   asked.models = std::move(models);
@@ -32,6 +46,10 @@ py::tuple experiment(const std::string& name, std::vector<std::string> models, c
   asked.all = all;
   asked.stop_at_bad_line = stop_at_bad_line;
   asked.options = options;
+  if (!shard.empty()) {
+    asked.shard = parse_shard(shard);
+    asked.open = kept_model;
+  }
   const ExperimentResult result = interruptible(progress, [&](const RunContext& context) { return run_experiment(asked, context); });
   return py::make_tuple(result.report, result.warnings);
 }
@@ -42,7 +60,7 @@ void bind_experiment(py::module_& module) {
   module.def("experiment_names", &experiment_names);
   module.def("experiment", &experiment, py::arg("name"), py::arg("models"), py::arg("out"), py::arg("n"), py::arg("seed"), py::arg("corpus"),
              py::arg("prompts"), py::arg("readout"), py::arg("raw_logit"), py::arg("all"), py::arg("stop_at_bad_line"), py::arg("options"), py::arg("device"),
-             py::arg("threads"), py::arg("progress"));
+             py::arg("threads"), py::arg("shard"), py::arg("progress"));
 }
 
 }  // namespace unpack::python

@@ -87,4 +87,5 @@ PYBIND11_MODULE(_native, module) {
   bind_model(module);
   bind_prepared(module);
   bind_experiment(module);
+  bind_batch(module);
 }

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Sequence
 
 from . import _native
+from .batches import Batch, batch, merge
 from .experiments import Experiment, experiment, experiments
 from .loading import from_state_dict, load, random
 from .model import Cache, Generation, Model, Prepared
@@ -26,6 +27,7 @@ __version__: str = _native.about()["version"]
 
 __all__ = [
     "Attribution",
+    "Batch",
     "Cache",
     "ClosureCheck",
     "Coverage",
@@ -41,11 +43,13 @@ __all__ = [
     "Token",
     "Trace",
     "about",
+    "batch",
     "experiment",
     "experiments",
     "families",
     "from_state_dict",
     "load",
+    "merge",
     "models",
     "random",
 ]

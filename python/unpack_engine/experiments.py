@@ -77,11 +77,13 @@ def experiment(
     scores: str = "raw",
     device: str = "auto",
     threads: Optional[int] = None,
+    shard: str = "",
     progress: Progress = None,
 ) -> Experiment:
     """Runs an experiment of the paper on one or more models.
 
     out: a folder for records, summary, report and plots; a second call with the same settings resumes there. Without it nothing is kept.
+    shard: 'I/N' makes the records of the I-th of N parts alone; `merge` joins the folders of all of them.
     n: how many prompts (default: as many as in the paper). corpus, prompts: files with a text a line in place of the ones that come with the program.
 
     >>> experiment("sinks")  # doctest: +ELLIPSIS
@@ -110,10 +112,21 @@ def experiment(
             check.options(beta, weights, mlp_weights, dispatch, mlp, scores),
             _device(device),
             _threads(threads),
+            check.text("shard", shard),
             report,
         )
+        found = read_folder(name, folder, text, warnings)
+    return found if out is not None else found._replace(folder=None)
+
+
+def read_folder(name: str, folder: str, report: str, warnings: Sequence[str] = ()) -> Experiment:
+    """What the files of a finished run (or shard, which has no summary) hold."""
+    summary: Dict[str, Any] = {}
+    if os.path.exists(os.path.join(folder, "summary.json")):
         with open(os.path.join(folder, "summary.json"), encoding="utf-8") as file:
             summary = json.load(file)
-        with open(os.path.join(folder, "results.jsonl"), encoding="utf-8") as file:
-            records = [json.loads(line) for line in file][1:]  # the first line holds the settings
-    return Experiment(name, summary, records, text, warnings, None if out is None else os.fspath(out))
+    with open(os.path.join(folder, "results.jsonl"), encoding="utf-8") as file:
+        records = [json.loads(line) for line in file][1:]  # the first line holds the settings
+    for record in records:
+        record.pop("crc32", None)
+    return Experiment(name, summary, records, report, list(warnings), folder)

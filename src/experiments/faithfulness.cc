@@ -136,14 +136,18 @@ Json run_flipping(ModelSession& session, Rank rank) {
     const std::string key = session.key(fmt::format("line {}", sentence.line));
     const Json* record = session.records.find(key);
     if (!record) {
+      const bool mine = session.records.mine(static_cast<std::size_t>(looked_at) - 1);
       PredictOptions predict;
       predict.top = 1;
       predict.log_probabilities = false;
       const Prediction top = session.model.predict(sentence.ids, predict, session.context).predictions.at(0);
       if (top.probability < kConfident || !alphabetic(top.text)) {
-        session.records.add(key, {{"used", false}});
+        if (mine) session.records.add(key, {{"used", false}});
         continue;
       }
+      // Every shard has to know where the last sentence lies.
+      used += !mine;
+      if (!mine) continue;
       const Prepared prepared = session.model.prepare(sentence.ids, session.context);
       Target target;
       target.ids = {top.id};
@@ -162,6 +166,7 @@ Json run_flipping(ModelSession& session, Rank rank) {
       lerf[name].push_back(numbers(values.at("lerf")));
     }
   }
+  if (session.records.partial()) return {};
   if (used == 0) throw InputError("no sentence of the corpus fits: 8 to 45 tokens, an alphabetic top prediction with a probability of 0.1 or more");
   const auto mean_curve = [](const std::vector<std::vector<double>>& curves) {
     std::vector<double> out(curves[0].size(), 0.0);

@@ -105,6 +105,7 @@ Json run_knockout(ModelSession& session) {
     session.context.report("sentences", static_cast<double>(i), static_cast<double>(scored));
     const Sentence& s = sentences[held + i];
     const std::string key = session.key(fmt::format("score|line {}", s.line));
+    // Which writers are cut depends on all of these, so that every shard makes them itself.
     const Json* record = session.records.find(key);
     if (!record) record = &session.records.add(key, strengths(session.model.prepare(s.ids, session.context), session.context));
     for (const char* name : {"attention", "attention_signed", "mlp"}) {
@@ -121,8 +122,8 @@ Json run_knockout(ModelSession& session) {
     for (const int w : chosen(writers, layers, total[to_string(channel)], channel, session.options.all)) wanted.push_back({w, channel});
   }
   const auto key_of = [&](const Cut& cut) { return session.key(fmt::format("cut|{}|{}", to_string(cut.channel), writers.name(cut.writer))); };
-  for (const Cut& cut : wanted) {
-    if (!session.records.find(key_of(cut))) missing.push_back(cut);
+  for (std::size_t i = 0; i < wanted.size(); ++i) {
+    if (!session.records.find(key_of(wanted[i])) && session.records.mine(i)) missing.push_back(wanted[i]);
   }
   // A few at a time: each is on disk before the next ones begin.
   constexpr std::size_t kAtOnce = 16;
@@ -135,6 +136,7 @@ Json run_knockout(ModelSession& session) {
       session.records.add(key_of(some[i]), {{"clean_ppl", perplexity(losses[0])}, {"cut_ppl", perplexity(losses[i + 1])}});
     }
   }
+  if (session.records.partial()) return {};
   Json summary = {{"scored", scored}, {"held_out", held}, {"tokens", tokens}};
   for (const Channel channel : {Channel::attention, Channel::mlp}) {
     std::vector<Json> points;

@@ -2,57 +2,68 @@
 
 #include <fmt/format.h>
 
-#include <cerrno>
-#include <cstring>
-#include <fstream>
-
 #include "unpack/error.h"
 
 namespace unpack {
 
-Records::Records(const std::filesystem::path& file, const Json& settings) : path_(file) {
-  bool begun = false;
-  std::uintmax_t good = 0;
-  if (std::ifstream in(file, std::ios::binary); in) {
-    std::string line;
-    while (std::getline(in, line)) {
-      if (in.eof()) break;  // no line end: the write was cut short
-      Json record = Json::parse(line, nullptr, false);
-      if (record.is_discarded()) break;
-      if (!begun) {
-        if (record != settings) {
-          throw InputError(
-              fmt::format("{} belongs to a run with other settings ({}): choose another --out, or delete the folder", file.string(), record.dump()));
-        }
-        begun = true;
-      } else {
-        const std::string key = record.value("key", "");
-        known_[key] = std::move(record);
-      }
-      good += line.size() + 1;
+RecordMap read_records(const std::filesystem::path& file, Json& settings) {
+  RecordMap records;
+  settings = nullptr;
+  read_sealed(file, [&](std::string_view object) {
+    Json record = Json::parse(object);
+    if (settings.is_null()) {
+      settings = std::move(record);
+    } else {
+      const std::string key = record.value("key", "");
+      records[key] = std::move(record);
     }
-  }
-  std::error_code error;
-  if (std::filesystem::exists(file, error)) std::filesystem::resize_file(file, good, error);
-  if (error) throw InputError(fmt::format("cannot write {}: {}", file.string(), error.message()));
-  file_.reset(std::fopen(file.c_str(), "ab"));
-  if (!file_) throw InputError(fmt::format("cannot write {}: {}", file.string(), std::strerror(errno)));
+  });
+  return records;
+}
+
+Records::Records(const std::filesystem::path& file, const Json& settings, const Shard& shard) : shard_(shard) {
+  bool begun = false;
+  log_ = std::make_unique<LineLog>(file, [&](std::string_view object) {
+    Json record = Json::parse(object);
+    if (!begun) {
+      if (record != settings) {
+        throw InputError(fmt::format("{} belongs to a run with other settings ({}): choose another --out, or delete the folder", file.string(), record.dump()));
+      }
+      begun = true;
+      return;
+    }
+    const std::string key = record.value("key", "");
+    known_[key] = std::move(record);
+  });
   if (!begun) write(settings);
 }
 
-void Records::write(const Json& line) {
-  const std::string text = line.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
-  if (std::fwrite(text.data(), 1, text.size(), file_.get()) != text.size() || std::fflush(file_.get()) != 0) {
-    throw InputError(fmt::format("cannot write {}: {}", path_.string(), std::strerror(errno)));
-  }
+Records::Records(const std::filesystem::path& file, const Json& settings, RecordMap shards, int count)
+    : replay_(true), shards_(count), given_(std::move(shards)) {
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);  // what an interrupted merge left is soon written again
+  log_ = std::make_unique<LineLog>(file, [](std::string_view) {});
+  write(settings);
 }
 
-const Json* Records::find(const std::string& key) const {
-  const auto found = known_.find(key);
-  return found == known_.end() ? nullptr : &found->second;
+void Records::write(const Json& line) { log_->append(seal(line.dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n"); }
+
+const Json* Records::find(const std::string& key) {
+  if (const auto found = known_.find(key); found != known_.end()) return &found->second;
+  const auto given = given_.find(key);
+  if (given == given_.end()) return nullptr;
+  write(given->second);
+  return &(known_[key] = given->second);
+}
+
+bool Records::mine(std::size_t index) const {
+  if (!replay_) return shard_.owns(index);
+  const int owner = static_cast<int>(index % static_cast<std::size_t>(shards_)) + 1;
+  throw InputError(fmt::format("shard {}/{} is not finished: run it again, it goes on where it stopped", owner, shards_));
 }
 
 const Json& Records::add(const std::string& key, Json record) {
+  if (replay_) throw InputError(fmt::format("no shard holds the record '{}': one of them is not finished; run them again, they go on where they stopped", key));
   Json line = {{"key", key}};
   line.update(record);
   write(line);

@@ -1,9 +1,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <set>
+#include <sstream>
 
+#include "base/checksum.h"
+#include "batch/merge.h"
+#include "batch/run_file.h"
 #include "experiments/session.h"
+#include "experiments/source.h"
+#include "model/load.h"
 #include "unpack/error.h"
 #include "unpack/report.h"
 
@@ -76,29 +83,35 @@ std::string slug(const std::string& model) {
   return out;
 }
 
-ExperimentResult run_experiment(const ExperimentOptions& options, const RunContext& context) {
-  const Experiment& experiment = find_experiment(options.name);
-  options.options.check();
-  const int n = options.n.value_or(experiment.default_n);
-  if (n < 1) throw UsageError(fmt::format("--n takes a number of 1 or more, not {}", n));
-  if (options.models.empty()) throw UsageError("name a model");
-  if (std::set<std::string>(options.models.begin(), options.models.end()).size() != options.models.size()) throw UsageError("a model is named twice");
-  if (options.out.empty()) throw UsageError("--out takes the name of a folder");
-  std::error_code error;
-  std::filesystem::create_directories(options.out, error);
-  if (error) throw InputError(fmt::format("cannot make the folder {}: {}", options.out.string(), error.message()));
+namespace {
 
+std::string checksum_of(const std::optional<std::filesystem::path>& file) {
+  if (!file) return "";
+  std::ifstream in(*file, std::ios::binary);
+  std::stringstream text;
+  text << in.rdbuf();
+  Hash64 hash;
+  hash.add(text.str());
+  return hash.text();
+}
+
+// Runs all models on these records. Without a summary where other shards hold the rest of them.
+ExperimentResult conduct(const ExperimentOptions& options, const Experiment& experiment, int n, Records& records, const RunContext& context) {
   ExperimentResult result;
   result.folder = options.out;
-  Records records(options.out / "results.jsonl", settings_of(options, n));
   Json summaries = Json::object();
   for (const std::string& name : options.models) {
-    const Model model = Model::load(name, options.load);
+    const Model model = options.open(name, options.load);
     ModelSession session{model, model.info().name, options, n, records, result.warnings, context};
     summaries[session.name] = experiment.run(session);
   }
   std::sort(result.warnings.begin(), result.warnings.end());
   result.warnings.erase(std::unique(result.warnings.begin(), result.warnings.end()), result.warnings.end());
+  if (records.partial()) {
+    result.report = fmt::format("Shard {} of {} is done: its records are in {}. unpack merge joins all shards.\n", to_string(options.shard), options.name,
+                                (options.out / "results.jsonl").string());
+    return result;
+  }
   std::vector<ReportFile> files;
   result.report = fmt::format("# {}\n\n", options.name);
   if (!options.command.empty()) result.report += fmt::format("    {}\n\n", options.command);
@@ -110,6 +123,91 @@ ExperimentResult run_experiment(const ExperimentOptions& options, const RunConte
   for (const ReportFile& file : files) write_file(options.out / file.name, file.content);
   write_file(options.out / "report.md", result.report);
   return result;
+}
+
+// What a shard leaves for the merge: what must be the same in all of them, and where this one found its files.
+Json run_json(const ExperimentOptions& o, int n) {
+  Json fingerprints = Json::array();
+  for (const std::string& name : o.models) fingerprints.push_back(load_folder(locate_model(name)).fingerprint);
+  return {{"version", 1},
+          {"kind", "experiment"},
+          {"program", UNPACK_VERSION},
+          {"settings", settings_of(o, n)},
+          {"files", {{"corpus", checksum_of(o.corpus)}, {"prompts", checksum_of(o.prompts)}}},
+          {"fingerprints", fingerprints},
+          {"source", source_json(o)},
+          {"shard", to_string(o.shard)}};
+}
+
+void make_folder(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error) throw InputError(fmt::format("cannot make the folder {}: {}", folder.string(), error.message()));
+}
+
+}  // namespace
+
+ExperimentResult run_experiment(const ExperimentOptions& options, const RunContext& context) {
+  const Experiment& experiment = find_experiment(options.name);
+  options.options.check();
+  const int n = options.n.value_or(experiment.default_n);
+  if (n < 1) throw UsageError(fmt::format("--n takes a number of 1 or more, not {}", n));
+  if (options.models.empty()) throw UsageError("name a model");
+  if (std::set<std::string>(options.models.begin(), options.models.end()).size() != options.models.size()) throw UsageError("a model is named twice");
+  if (options.out.empty()) throw UsageError("--out takes the name of a folder");
+  make_folder(options.out);
+  Json settings = settings_of(options, n);
+  if (!options.shard.whole()) {
+    settle_run_file(options.out, run_json(options, n));
+    settings["shard"] = to_string(options.shard);
+  }
+  Records records(options.out / "results.jsonl", settings, options.shard);
+  return conduct(options, experiment, n, records, context);
+}
+
+MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path& out, const LoadOptions& load, const RunContext& context) {
+  ExperimentOptions options = options_from(shards.run.at("source"));
+  options.load = load;
+  options.out = out;
+  const Experiment& experiment = find_experiment(options.name);
+  const int n = options.n.value_or(experiment.default_n);
+  const Json now = run_json(options, n);
+  for (const char* part : {"fingerprints", "files"}) {
+    if (now.at(part) != shards.run.at(part))
+      throw InputError(fmt::format("the {} of the shards are no longer the same ones here: put back what they were made with",
+                                   part == std::string("files") ? "corpus or prompts" : "models"));
+  }
+  RecordMap all;
+  for (const auto& folder : shards.folders) {
+    Json settings;
+    for (auto& [key, record] : read_records(folder / "results.jsonl", settings)) {
+      const auto [there, fresh] = all.try_emplace(key, record);
+      if (!fresh && there->second != record)
+        throw InputError(
+            fmt::format("{} and another shard hold different records of {}: they were made by different programs or machines", folder.string(), key));
+    }
+  }
+  std::error_code ignored;
+  if (std::filesystem::exists(out / "results.jsonl", ignored) || std::filesystem::exists(out / "run.json", ignored)) {
+    Json there;
+    read_records(out / "results.jsonl", there);
+    if (there != settings_of(options, n)) throw InputError(fmt::format("{} holds another run: choose another --out", out.string()));
+  }
+  make_folder(out);
+  Records records(out / "results.jsonl", settings_of(options, n), std::move(all), static_cast<int>(shards.folders.size()));
+  ExperimentResult result = conduct(options, experiment, n, records, context);
+  return {out, std::move(result.report), std::move(result.warnings)};
+}
+
+MergeResult merge_shards(const std::vector<std::filesystem::path>& folders, const std::filesystem::path& out, const LoadOptions& load,
+                         const RunContext& context) {
+  if (folders.empty()) throw UsageError("name the folders of the shards");
+  if (out.empty()) throw UsageError("--out takes the name of a folder");
+  const ShardSet shards = gather_shards(folders);
+  const std::string kind = shards.run.value("kind", "");
+  if (kind == "batch") return merge_batch(shards, out, context);
+  if (kind == "experiment") return merge_experiment(shards, out, load, context);
+  throw InputError(fmt::format("{} was written by another version of this program", folders[0].string()));
 }
 
 }  // namespace unpack

@@ -20,6 +20,13 @@ struct ModelSession {
   const RunContext& context;
 
   std::string key(const std::string& what) const { return name + "|" + what; }
+  // The index-th record of its kind, made where it is not there yet; nothing where another shard makes it.
+  template <class Make>
+  const Json* record(std::size_t index, const std::string& its_key, const Make& make) const {
+    const Json* known = records.find(its_key);
+    if (known || !records.mine(index)) return known;
+    return &records.add(its_key, make());
+  }
 };
 
 struct ReportFile {

@@ -71,17 +71,16 @@ Json run_sink(ModelSession& session) {
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       session.context.report(source, static_cast<double>(i), static_cast<double>(prompts.size()));
       const std::string key = session.key(fmt::format("{}|{}", source, prompts[i].name));
-      const Json* record = session.records.find(key);
-      if (!record) {
-        record = &session.records.add(
-            key, measure(session.model.prepare(prompts[i].ids, session.context), prompts[i].target, session.options.options, session.context));
-      }
+      const Json* record = session.record(
+          i, key, [&] { return measure(session.model.prepare(prompts[i].ids, session.context), prompts[i].target, session.options.options, session.context); });
+      if (!record) continue;
       for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
         const Json& values = record->at(to_string(dispatch));
         share[static_cast<int>(dispatch)].push_back(values.at("share"));
         top[static_cast<int>(dispatch)].push_back(values.at("top").get<bool>() ? 100.0 : 0.0);
       }
     }
+    if (session.records.partial()) continue;
     for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
       const auto d = static_cast<int>(dispatch);
       const Interval interval = normal_interval(share[d]);

@@ -63,8 +63,8 @@ Json run_suppression(ModelSession& session) {
     session.context.report("prompts", i, session.n);
     const auto at = static_cast<std::size_t>(i);
     const std::string key = session.key(fmt::format("prompt {}", i));
-    const Json* record = session.records.find(key);
-    if (!record) record = &session.records.add(key, measure(session, repeated[at], three[at]));
+    const Json* record = session.record(at, key, [&] { return measure(session, repeated[at], three[at]); });
+    if (!record) continue;
     for (const char* contrast : {"vocabulary", "names"}) {
       for (const Method method : kMethods) {
         for (const char* quantity : kQuantities)
@@ -72,6 +72,7 @@ Json run_suppression(ModelSession& session) {
       }
     }
   }
+  if (session.records.partial()) return {};
   Json summary = {{"prompts", session.n}};
   for (const auto& [contrast, methods] : values.items()) {
     for (const auto& [method, quantities] : methods.items()) {

@@ -1,3 +1,5 @@
+#include "report/json.h"
+
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
@@ -124,20 +126,15 @@ Json interactions_json(const InteractionResult& r, const std::vector<Interaction
   return list;
 }
 
-}  // namespace
-
-std::string to_json(const TraceResult& r) {
-  Json object = {{"version", 1},
-                 {"program", program_json(r.program)},
-                 {"model", model_json(r.model)},
-                 {"tokens", tokens_json(r.tokens)},
-                 {"target", target_json(r.target)}};
+void add_trace(const TraceResult& r, Json& object) {
+  object["tokens"] = tokens_json(r.tokens);
+  object["target"] = target_json(r.target);
   if (r.method != "unpack") {
     object["method"] = r.method;
     object["predictions"] = predictions_json(r.predictions, false);
     object["token_credit"] = r.token_credit;
     object["token_percent"] = r.token_percent;
-    return dump(object);
+    return;
   }
   const Writers writers = r.writer_table();
   object["options"] = options_json(r.options);
@@ -163,8 +160,28 @@ std::string to_json(const TraceResult& r) {
                         {"absolute_total", r.coverage.absolute_total}};
   object["conservation"] = {{"first", r.conservation_first}, {"reached", r.conservation_reached}, {"ill_conditioned", r.ill_conditioned}};
   object["warnings"] = r.warnings;
+}
+
+}  // namespace
+
+std::string to_json(const TraceResult& r) {
+  Json object = {{"version", 1}, {"program", program_json(r.program)}, {"model", model_json(r.model)}};
+  add_trace(r, object);
   return dump(object);
 }
+
+namespace report {
+
+std::string json_members(const TraceResult& result) {
+  Json object = Json::object();
+  add_trace(result, object);
+  const std::string text = object.dump(-1, ' ', false, Json::error_handler_t::replace);
+  return text.substr(1, text.size() - 2);
+}
+
+std::string model_members(const ModelInfo& model) { return model_json(model).dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+}  // namespace report
 
 std::string to_json(const PredictResult& r) {
   Json tokens = tokens_json(r.tokens);

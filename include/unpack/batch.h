@@ -1,0 +1,128 @@
+// Many prompts from a file: traced in groups, written as they come, resumed after any interruption, split over machines and joined again.
+#pragma once
+
+#include <cstddef>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "unpack/baselines.h"
+#include "unpack/model.h"
+#include "unpack/options.h"
+#include "unpack/run_context.h"
+#include "unpack/shard.h"
+
+namespace unpack {
+
+enum class PromptFormat { automatic, text, jsonl, csv, tsv };
+PromptFormat parse_prompt_format(const std::string& name);  // throws UsageError
+
+// One record of a prompt file, not looked into yet.
+struct PromptRecord {
+  std::size_t index = 0;  // from 0, among the records
+  std::size_t line = 0;   // from 1, in the file
+  std::string fields;     // a JSON object: prompt or ids, and whatever overrides the run's own options
+  std::string problem;    // why there are no fields
+};
+
+// Records one after the other, in bounded memory. Throws InputError for what is no file of prompts at all.
+class PromptReader {
+ public:
+  // "-": stdin, which is kept in memory.
+  explicit PromptReader(const std::string& file, PromptFormat format = PromptFormat::automatic);
+  ~PromptReader();
+  PromptReader(PromptReader&&) noexcept;
+  PromptReader& operator=(PromptReader&&) noexcept;
+
+  bool next(PromptRecord& record);
+  void rewind();
+  std::size_t count() const;            // records in all
+  const std::string& checksum() const;  // of the whole file
+  std::string name() const;             // without its folder
+  std::vector<std::string> ignored_columns() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// What is asked of every prompt that does not say otherwise.
+struct BatchQuestion {
+  Question question;
+  std::optional<std::size_t> top_paths;  // nothing: 20, or with a threshold all above it
+  Method method = Method::unpack;
+  bool no_bos = false;
+};
+std::string to_fields(const BatchQuestion& question);                                // the JSON object of a prompt's line that would say the same
+BatchQuestion from_fields(const std::string& fields, const Model* model = nullptr);  // without a model tokens are given as ids
+
+// The answer to one record: a line for results.jsonl or errors.jsonl, sealed with a checksum.
+struct BatchLine {
+  std::size_t index = 0;
+  bool error = false;
+  std::string text;                    // without a line end
+  std::string reason;                  // of an error
+  std::vector<double> facts;           // what summary.json is made of
+  std::vector<std::string> unknown{};  // fields that nobody reads
+};
+
+struct BatchLimits {
+  // Together only where that changes no bit: the engine's forward pass over several prompts rounds otherwise than over one.
+  std::size_t prompts = 1;   // traced together at most
+  std::size_t tokens = 512;  // of these
+};
+
+// Prompts of like length share a forward pass; what a prompt's line says does not depend on its company. Order is kept.
+std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults, const std::vector<PromptRecord>& records,
+                                     const RunContext& context = {}, const BatchLimits& limits = {});
+
+// What made the lines: told apart in run.json.
+struct BatchMaker {
+  ModelInfo model;
+  std::string version, device;
+  std::vector<std::string> writers;
+};
+BatchMaker batch_maker(const Model& model);
+
+struct BatchOptions {
+  std::filesystem::path out;
+  BatchQuestion question;
+  Shard shard;
+  bool strict = false;  // a bad line ends the run
+  bool arrays = false;  // token and node credit as .npy
+};
+
+struct BatchResult {
+  std::filesystem::path folder;
+  std::size_t results = 0, errors = 0;  // in the folder
+  std::size_t done_before = 0;          // of these, what an earlier call had done
+  std::vector<std::string> warnings;
+};
+
+// A folder of a run: says what is still to be done and takes the answers in order. run_batch and the front ends that compute elsewhere stand on this.
+class BatchFolder {
+ public:
+  // Goes on where an interrupted run with the same settings stopped. InputError when the folder holds something else.
+  BatchFolder(const BatchOptions& options, const BatchMaker& maker, PromptReader prompts);
+  ~BatchFolder();
+  BatchFolder(const BatchFolder&) = delete;
+  BatchFolder& operator=(const BatchFolder&) = delete;
+
+  std::size_t total() const;  // records of this shard
+  std::size_t done() const;
+  std::vector<PromptRecord> next(std::size_t prompts);  // up to that many; none: all were handed out
+  void append(const std::vector<BatchLine>& lines);     // in the order in which `next` gave them
+  BatchResult finish();                                 // summary and arrays
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+// With `strict`, all lines are looked at before anything is written.
+BatchResult run_batch(const Model& model, PromptReader prompts, const BatchOptions& options, const RunContext& context = {});
+
+}  // namespace unpack

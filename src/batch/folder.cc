@@ -1,0 +1,198 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <chrono>
+#include <set>
+
+#include "batch/arrays.h"
+#include "batch/facts.h"
+#include "batch/fields.h"
+#include "batch/run_file.h"
+#include "report/json.h"
+#include "report/line_log.h"
+#include "unpack/error.h"
+#include "unpack/report.h"
+
+namespace unpack {
+
+using Json = nlohmann::ordered_json;
+
+namespace {
+
+constexpr auto kSyncEvery = std::chrono::seconds(5);
+
+Json run_json(const BatchOptions& o, const BatchMaker& maker, const PromptReader& reader) {
+  return {{"version", 1},
+          {"kind", "batch"},
+          {"program", {{"version", maker.version}, {"device", maker.device}}},
+          {"model", Json::parse(report::model_members(maker.model))},
+          {"prompts", {{"file", reader.name()}, {"records", reader.count()}, {"checksum", reader.checksum()}}},
+          {"options", Json::parse(to_fields(o.question))},
+          {"writers", maker.writers.size()},
+          {"arrays", o.arrays},
+          {"shard", o.shard.whole() ? Json(nullptr) : Json(to_string(o.shard))}};
+}
+
+}  // namespace
+
+struct BatchFolder::Impl {
+  BatchOptions options;
+  BatchMaker maker;
+  PromptReader reader;
+  Json run;
+  std::vector<bool> known;  // answered, by index
+  Summary summary;
+  std::unique_ptr<LineLog> results, errors;
+  std::size_t before = 0, total = 0, handed_out = 0, last_result = 0;
+  std::set<std::string> ignored;
+  std::chrono::steady_clock::time_point synced = std::chrono::steady_clock::now();
+
+  Impl(const BatchOptions& o, const BatchMaker& m, PromptReader prompts)
+      : options(o), maker(m), reader(std::move(prompts)), run(run_json(o, m, reader)), known(reader.count(), false) {
+    if (o.out.empty()) throw UsageError("--out takes the name of a folder");
+    settle_run_file(o.out, run);
+    for (std::size_t i = 0; i < known.size(); ++i) total += o.shard.owns(i);
+    const auto take = [&](const Json& line) {
+      const auto index = line.at("index").get<std::size_t>();
+      if (index >= known.size() || !o.shard.owns(index) || known[index]) {
+        throw InputError(fmt::format("{} holds a line that does not belong there (index {}): delete the folder", o.out.string(), index));
+      }
+      known[index] = true;
+      ++before;
+      return index;
+    };
+    results = std::make_unique<LineLog>(o.out / "results.jsonl", [&](std::string_view object) {
+      const Json line = Json::parse(object);
+      last_result = take(line) + 1;
+      summary.add(facts_of(line));
+    });
+    errors = std::make_unique<LineLog>(o.out / "errors.jsonl", [&](std::string_view object) {
+      take(Json::parse(object));
+      summary.add_error();
+    });
+    for (const std::string& column : reader.ignored_columns()) ignored.insert(column);
+  }
+
+  void append(const std::vector<BatchLine>& lines) {
+    std::string good, bad;
+    for (const BatchLine& line : lines) {
+      ignored.insert(line.unknown.begin(), line.unknown.end());
+      (line.error ? bad : good) += line.text + "\n";
+      if (line.error) {
+        summary.add_error();
+        if (options.strict) {
+          throw InputError(fmt::format("prompt {} of {}: {}; mend it, or leave out --strict to go on without it", line.index + 1, reader.name(), line.reason));
+        }
+      } else {
+        if (line.index < last_result) {
+          throw InputError(fmt::format("{} lacks prompt {} and holds later ones: it was changed by hand; delete the folder",
+                                       (options.out / "results.jsonl").string(), line.index + 1));
+        }
+        last_result = line.index + 1;
+        summary.add(line.facts);
+      }
+      known.at(line.index) = true;
+    }
+    // Errors first: a prompt that stands in neither file is then always one behind the last result, and order is kept when the work is taken up again.
+    errors->append(bad);
+    results->append(good);
+    if (std::chrono::steady_clock::now() - synced > kSyncEvery) sync();
+  }
+
+  void sync() {
+    errors->sync();
+    results->sync();
+    synced = std::chrono::steady_clock::now();
+  }
+};
+
+BatchFolder::BatchFolder(const BatchOptions& options, const BatchMaker& maker, PromptReader prompts)
+    : impl_(std::make_unique<Impl>(options, maker, std::move(prompts))) {}
+BatchFolder::~BatchFolder() = default;
+
+std::size_t BatchFolder::total() const { return impl_->total; }
+std::size_t BatchFolder::done() const { return impl_->summary.results() + impl_->summary.errors(); }
+
+std::vector<PromptRecord> BatchFolder::next(std::size_t prompts) {
+  constexpr std::size_t kBytes = std::size_t{16} << 20;
+  std::vector<PromptRecord> out;
+  std::size_t bytes = 0;
+  PromptRecord record;
+  while (out.size() < prompts && bytes < kBytes && impl_->reader.next(record)) {
+    if (record.index >= impl_->known.size()) throw InputError(fmt::format("{} changed while it was read", impl_->reader.name()));
+    if (!impl_->options.shard.owns(record.index) || impl_->known[record.index]) continue;
+    bytes += record.fields.size();
+    out.push_back(std::move(record));
+  }
+  return out;
+}
+
+void BatchFolder::append(const std::vector<BatchLine>& lines) { impl_->append(lines); }
+
+BatchResult BatchFolder::finish() {
+  Impl& i = *impl_;
+  if (done() != i.total) throw InternalError(fmt::format("{} of {} prompts have no answer", i.total - done(), i.total));
+  i.sync();
+  Json json = {{"run", i.run}};
+  json.update(i.summary.json(i.maker.writers));
+  if (i.options.arrays) {
+    write_arrays(i.options.out, i.summary.results(), json["tokens"]["total"].get<std::size_t>(), i.maker.writers.size());
+  }
+  write_file(i.options.out / "summary.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  BatchResult result{i.options.out, i.summary.results(), i.summary.errors(), i.before, {}};
+  if (!i.ignored.empty()) result.warnings.push_back(fmt::format("nobody reads the field{} {}", i.ignored.size() == 1 ? "" : "s", fmt::join(i.ignored, ", ")));
+  return result;
+}
+
+namespace {
+
+[[noreturn]] void refuse(const PromptReader& reader, std::size_t line, const std::string& reason) {
+  throw InputError(
+      fmt::format("{}, line {}: {}; mend it, or leave out --strict to go on without it", reader.name() == "-" ? "stdin" : reader.name(), line, reason));
+}
+
+void check_all(const Model& model, PromptReader& prompts, const BatchOptions& options, const RunContext& context) {
+  PromptRecord record;
+  while (prompts.next(record)) {
+    context.report("checking", static_cast<double>(record.index), static_cast<double>(prompts.count()));
+    if (!options.shard.owns(record.index)) continue;
+    if (!record.problem.empty()) refuse(prompts, record.line, record.problem);
+    try {
+      read_request(model, options.question, record.fields);
+    } catch (const InputError& error) {
+      refuse(prompts, record.line, error.what());
+    } catch (const UsageError& error) {
+      refuse(prompts, record.line, error.what());
+    }
+  }
+  prompts.rewind();
+}
+
+}  // namespace
+
+BatchResult run_batch(const Model& model, PromptReader prompts, const BatchOptions& options, const RunContext& context) {
+  // A few seconds of work at a time: that much a kill can cost.
+  constexpr std::size_t kFewest = 16, kMost = 1024;
+  constexpr double kShort = 2, kLong = 8;  // seconds
+  if (options.strict) check_all(model, prompts, options, context);
+  BatchFolder folder(options, batch_maker(model), std::move(prompts));
+  std::size_t window = 64;
+  RunContext inner = context;
+  for (;;) {
+    const auto begin = std::chrono::steady_clock::now();
+    context.report("prompts", static_cast<double>(folder.done()), static_cast<double>(folder.total()));
+    if (context.progress) {
+      const auto done = static_cast<double>(folder.done()), total = static_cast<double>(folder.total());
+      inner.progress = [&context, done, total](const Progress& p) { context.progress({"prompts", done + p.done, total}); };
+    }
+    const std::vector<PromptRecord> records = folder.next(window);
+    if (records.empty()) break;
+    folder.append(trace_prompts(model, options.question, records, inner));
+    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    if (seconds < kShort) window = std::min(window * 2, kMost);
+    if (seconds > kLong) window = std::max(window / 2, kFewest);
+  }
+  return folder.finish();
+}
+
+}  // namespace unpack

@@ -1,0 +1,136 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "batch/facts.h"
+#include "batch/fields.h"
+#include "report/json.h"
+#include "report/line_log.h"
+#include "unpack/error.h"
+#include "unpack/prepared.h"
+
+namespace unpack {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string head(const PromptRecord& record, const Json& id) {
+  return fmt::format("{{\"index\":{},\"line\":{},\"id\":{}", record.index, record.line, id.dump(-1, ' ', false, Json::error_handler_t::replace));
+}
+
+// The id of a line that is otherwise of no use.
+Json id_of(const std::string& fields) {
+  const Json object = Json::parse(fields, nullptr, false);
+  return object.is_object() && object.contains("id") && object["id"].is_primitive() ? object["id"] : Json(nullptr);
+}
+
+struct Job {
+  std::size_t at = 0;  // among the records
+  BatchRequest request;
+};
+
+class Tracing {
+ public:
+  Tracing(const Model& model, const std::vector<PromptRecord>& records, const RunContext& context) : model_(model), records_(records), context_(context) {
+    lines_.resize(records.size());
+    inner_ = context;
+    inner_.progress = {};  // prompts are counted here, not the layers of each
+  }
+
+  void fail(std::size_t at, const std::string& reason, const Json& id = {}) {
+    BatchLine& line = lines_[at];
+    line.index = records_[at].index;
+    line.error = true;
+    line.reason = reason;
+    line.text = seal(fmt::format("{},\"reason\":{}}}", head(records_[at], id), Json(reason).dump(-1, ' ', false, Json::error_handler_t::replace)));
+    ++done_;
+  }
+
+  std::vector<Job> read(const BatchQuestion& defaults) {
+    std::vector<Job> jobs;
+    for (std::size_t at = 0; at < records_.size(); ++at) {
+      context_.check();
+      if (!records_[at].problem.empty()) {
+        fail(at, records_[at].problem);
+        continue;
+      }
+      try {
+        jobs.push_back({at, read_request(model_, defaults, records_[at].fields)});
+        lines_[at].unknown = jobs.back().request.unknown;
+      } catch (const InputError& error) {
+        fail(at, error.what(), id_of(records_[at].fields));
+      } catch (const UsageError& error) {
+        fail(at, error.what(), id_of(records_[at].fields));
+      }
+    }
+    return jobs;
+  }
+
+  void trace(const std::vector<Job>& group) {
+    std::vector<std::vector<TokenId>> prompts;
+    prompts.reserve(group.size());
+    for (const Job& job : group) prompts.push_back(job.request.ids);
+    std::vector<Prepared> prepared = model_.prepare(prompts, inner_);
+    // Taken off the list one by one: what a question keeps on its prompt goes with it.
+    for (std::size_t i = group.size(); i-- > 0; prepared.pop_back()) {
+      answer(group[i], prepared.back());
+      context_.report("prompts", static_cast<double>(++done_), static_cast<double>(records_.size()));
+    }
+  }
+
+  std::vector<BatchLine> take() { return std::move(lines_); }
+
+ private:
+  void answer(const Job& job, const Prepared& prepared) {
+    const BatchQuestion& asked = job.request.asked;
+    try {
+      const TraceResult result =
+          asked.method == Method::unpack ? prepared.trace(asked.question, inner_) : baseline(prepared, asked.question.target, asked.method, inner_);
+      BatchLine& line = lines_[job.at];
+      line.index = records_[job.at].index;
+      line.text = seal(fmt::format("{},{}}}", head(records_[job.at], job.request.id), report::json_members(result)));
+      line.facts = facts_of(result);
+    } catch (const InputError& error) {
+      fail(job.at, error.what(), job.request.id);
+    } catch (const UsageError& error) {
+      fail(job.at, error.what(), job.request.id);
+    }
+  }
+
+  const Model& model_;
+  const std::vector<PromptRecord>& records_;
+  const RunContext& context_;
+  RunContext inner_;
+  std::vector<BatchLine> lines_;
+  std::size_t done_ = 0;
+};
+
+}  // namespace
+
+std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults, const std::vector<PromptRecord>& records, const RunContext& context,
+                                     const BatchLimits& limits) {
+  Tracing tracing(model, records, context);
+  std::vector<Job> jobs = tracing.read(defaults);
+  std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) { return a.request.ids.size() < b.request.ids.size(); });
+  for (std::size_t begin = 0; begin < jobs.size();) {
+    std::vector<Job> group;
+    std::size_t tokens = 0;
+    while (begin < jobs.size() && (group.empty() || (group.size() < limits.prompts && tokens + jobs[begin].request.ids.size() <= limits.tokens))) {
+      tokens += jobs[begin].request.ids.size();
+      group.push_back(std::move(jobs[begin++]));
+    }
+    tracing.trace(group);
+  }
+  return tracing.take();
+}
+
+BatchMaker batch_maker(const Model& model) {
+  BatchMaker maker{model.info(), model.program().version, model.program().device, {}};
+  for (int w = 0; w < model.writers().count(); ++w) maker.writers.push_back(model.writers().name(w));
+  return maker;
+}
+
+}  // namespace unpack

@@ -1,0 +1,73 @@
+#include "experiments/source.h"
+
+#include <initializer_list>
+
+#include "unpack/error.h"
+
+namespace unpack {
+
+namespace {
+
+using OptionalPath = std::optional<std::filesystem::path>;
+
+Json path_json(const OptionalPath& path) { return path ? Json(std::filesystem::absolute(*path).string()) : Json(nullptr); }
+OptionalPath path_from(const Json& json) { return json.is_null() ? OptionalPath() : OptionalPath(json.get<std::string>()); }
+
+// A folder stays one wherever the merge is called from.
+std::string model_source(const std::string& name) { return std::filesystem::is_directory(name) ? std::filesystem::absolute(name).string() : name; }
+
+template <typename T>
+T word(const Json& json, std::initializer_list<T> values) {
+  for (const T value : values) {
+    if (json == to_string(value)) return value;
+  }
+  throw InputError("run.json was written by another version of this program");
+}
+
+}  // namespace
+
+Json source_json(const ExperimentOptions& o) {
+  Json models = Json::array();
+  for (const std::string& name : o.models) models.push_back(model_source(name));
+  return {{"name", o.name},
+          {"models", models},
+          {"n", o.n ? Json(*o.n) : Json(nullptr)},
+          {"seed", o.seed},
+          {"corpus", path_json(o.corpus)},
+          {"prompts", path_json(o.prompts)},
+          {"beta", o.options.beta},
+          {"weights", o.options.weights},
+          {"mlp_weights", o.options.mlp_weights},
+          {"dispatch", to_string(o.options.dispatch)},
+          {"mlp", to_string(o.options.mlp)},
+          {"scores", to_string(o.options.scores)},
+          {"logit", o.readout == FaithfulnessReadout::logit},
+          {"raw_logit", o.raw_logit},
+          {"all", o.all},
+          {"stop_at_bad_line", o.stop_at_bad_line},
+          {"command", o.command}};
+}
+
+ExperimentOptions options_from(const Json& source) {
+  ExperimentOptions o;
+  o.name = source.at("name");
+  o.models = source.at("models").get<std::vector<std::string>>();
+  if (!source.at("n").is_null()) o.n = source["n"].get<int>();
+  o.seed = source.at("seed");
+  o.corpus = path_from(source.at("corpus"));
+  o.prompts = path_from(source.at("prompts"));
+  o.options.beta = source.at("beta");
+  o.options.weights = source.at("weights").get<std::array<double, 3>>();
+  o.options.mlp_weights = source.at("mlp_weights").get<std::array<double, 2>>();
+  o.options.dispatch = word(source.at("dispatch"), {Dispatch::aligned, Dispatch::gate});
+  o.options.mlp = word(source.at("mlp"), {MlpRule::per_neuron, MlpRule::linearized, MlpRule::l2});
+  o.options.scores = word(source.at("scores"), {Scores::raw, Scores::centered});
+  o.readout = source.at("logit").get<bool>() ? FaithfulnessReadout::logit : FaithfulnessReadout::probability;
+  o.raw_logit = source.at("raw_logit");
+  o.all = source.at("all");
+  o.stop_at_bad_line = source.at("stop_at_bad_line");
+  o.command = source.at("command");
+  return o;
+}
+
+}  // namespace unpack
