@@ -67,7 +67,8 @@ def test_a_path_patch_of_the_search_is_an_edge_patched_by_hand(unpack, tmp_path)
     text = next(r for r in records if "text" in r)["text"]
     year, century = text.split()[6], text.split()[-1]
     search = next(r for r in records if r["key"].endswith("search|the logits|prompt 0"))
-    digits = {y: unpack.json("tokenize", f"{y:02d}")["tokens"][0]["id"] for y in range(100)}
+    rows = unpack.ok("tokenize", "--jsonl", "-", stdin="".join(json.dumps(f"{y:02d}") + "\n" for y in range(100))).splitlines()
+    digits = [json.loads(row)[0] for row in rows]
     above = ",".join(str(digits[y]) for y in range(int(year[2:]) + 1, 100))
     below = ",".join(str(digits[y]) for y in range(int(year[2:]) + 1))
     got = unpack.json("intervene", text, "--edge", "MLP7@-1 -> target", "--patch-from", text.replace(year, century + "01", 1), "--target-id", above,

@@ -32,9 +32,9 @@ def test_rank_correlations_are_those_of_scipy(unpack, tmp_path):
 
 
 def test_areas_and_intervals_are_those_of_scipy(unpack, tmp_path):
-    summary, records = run(unpack, tmp_path / "out", "faithfulness", "--n", "12", "--seed", "3")
+    summary, records = run(unpack, tmp_path / "out", "faithfulness", "--n", "8", "--seed", "3")
     used = [r for r in records if r["used"]]
-    assert len(used) == 12
+    assert len(used) == 8
     base = numpy.array([r["methods"]["unpack"]["area"] for r in used])
     for name, method in summary["methods"].items():
         areas = numpy.array([r["methods"][name]["area"] for r in used])
