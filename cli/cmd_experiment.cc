@@ -37,6 +37,8 @@ std::string command_text(const ExperimentArguments& args) {
       fmt::format("unpack experiment {} --model {} --n {} --seed {}", o.name, args.model.model, o.n.value_or(experiment_default_n(o.name)), o.seed);
   if (args.corpus) text += fmt::format(" --corpus {}", o.corpus->filename().string());
   if (args.prompts) text += fmt::format(" --prompts {}", o.prompts->filename().string());
+  if (o.roles) text += fmt::format(" --roles {}", std::filesystem::path(*o.roles).filename().string());
+  if (o.claims) text += fmt::format(" --claims {}", std::filesystem::path(*o.claims).filename().string());
   if (o.readout == FaithfulnessReadout::logit) text += " --readout logit";
   if (o.raw_logit) text += " --raw-logit";
   if (o.all) text += " --all";
@@ -91,6 +93,8 @@ void add_experiment(App& app, Context& context) {
   });
   command.option("--corpus", "FILE", "Sentences, one a line, # for remarks (default: text sampled from the pocket models)", args->corpus);
   command.option("--prompts", "FILE", "sink: factual prompts, one a line", args->prompts);
+  command.option("--roles", "FILE|gpt2|find", "ioi: heads by role from a table, GPT-2 small's published ones, or found by path patching", args->options.roles);
+  command.option("--claims", "FILE|gpt2|find", "greater-than: what feeds what, likewise", args->options.claims);
   command.word("--readout", "faithfulness, beta: what is read at each step (default probability)", args->readout, {"probability", "logit"});
   command.flag("--raw-logit", "faithfulness, beta: explain the raw logit, without a contrast", args->options.raw_logit);
   command.flag("--all", "knockout: every writer, not five a layer", args->options.all);

@@ -26,6 +26,8 @@ struct ExperimentOptions {
   std::uint64_t seed = 0;
   std::optional<std::filesystem::path> corpus;   // sentences, one a line; nothing: the text that comes with the program
   std::optional<std::filesystem::path> prompts;  // prompts in place of generated ones, where an experiment takes them
+  std::optional<std::string> roles;              // ioi: a table of heads, "gpt2" (published) or "find"; nothing: published for GPT-2 small, found otherwise
+  std::optional<std::string> claims;             // greater-than: a table of what feeds what, likewise
   Options options;
   FaithfulnessReadout readout = FaithfulnessReadout::probability;
   bool raw_logit = false;  // faithfulness: explain the raw logit

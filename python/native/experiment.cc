@@ -28,8 +28,9 @@ Model kept_model(const std::string& name, const LoadOptions& load) {
 }
 
 py::tuple experiment(const std::string& name, std::vector<std::string> models, const std::filesystem::path& out, std::optional<int> n, std::uint64_t seed,
-                     OptionalPath corpus, OptionalPath prompts, const std::string& readout, bool raw_logit, bool all, bool stop_at_bad_line,
-                     const Options& options, const std::string& device, int threads, const std::string& shard, const py::object& progress) {
+                     OptionalPath corpus, OptionalPath prompts, std::optional<std::string> roles, std::optional<std::string> claims, const std::string& readout,
+                     bool raw_logit, bool all, bool stop_at_bad_line, const Options& options, const std::string& device, int threads,
+                     const std::string& shard, const py::object& progress) {
   ExperimentOptions asked;
   asked.name = name;
   asked.models = std::move(models);
@@ -40,6 +41,8 @@ py::tuple experiment(const std::string& name, std::vector<std::string> models, c
   asked.seed = seed;
   asked.corpus = std::move(corpus);
   asked.prompts = std::move(prompts);
+  asked.roles = std::move(roles);
+  asked.claims = std::move(claims);
   if (readout != "probability" && readout != "logit") throw UsageError("readout must be one of 'probability', 'logit', not '" + readout + "'");
   asked.readout = readout == "logit" ? FaithfulnessReadout::logit : FaithfulnessReadout::probability;
   asked.raw_logit = raw_logit;
@@ -59,8 +62,8 @@ py::tuple experiment(const std::string& name, std::vector<std::string> models, c
 void bind_experiment(py::module_& module) {
   module.def("experiment_names", &experiment_names);
   module.def("experiment", &experiment, py::arg("name"), py::arg("models"), py::arg("out"), py::arg("n"), py::arg("seed"), py::arg("corpus"),
-             py::arg("prompts"), py::arg("readout"), py::arg("raw_logit"), py::arg("all"), py::arg("stop_at_bad_line"), py::arg("options"), py::arg("device"),
-             py::arg("threads"), py::arg("shard"), py::arg("progress"));
+             py::arg("prompts"), py::arg("roles"), py::arg("claims"), py::arg("readout"), py::arg("raw_logit"), py::arg("all"), py::arg("stop_at_bad_line"),
+             py::arg("options"), py::arg("device"), py::arg("threads"), py::arg("shard"), py::arg("progress"));
 }
 
 }  // namespace unpack::python

@@ -65,6 +65,8 @@ def experiment(
     seed: int = 0,
     corpus: Optional[File] = None,
     prompts: Optional[File] = None,
+    roles: Optional[File] = None,
+    claims: Optional[File] = None,
     readout: str = "probability",
     raw_logit: bool = False,
     all: bool = False,
@@ -85,6 +87,7 @@ def experiment(
     out: a folder for records, summary, report and plots; a second call with the same settings resumes there. Without it nothing is kept.
     shard: 'I/N' makes the records of the I-th of N parts alone; `merge` joins the folders of all of them.
     n: how many prompts (default: as many as in the paper). corpus, prompts: files with a text a line in place of the ones that come with the program.
+    roles (ioi), claims (greater-than): a table, "gpt2" for the published one, "find" for path patching (default: published for GPT-2 small, found otherwise).
 
     >>> experiment("sinks")  # doctest: +ELLIPSIS
     Traceback (most recent call last):
@@ -105,6 +108,8 @@ def experiment(
             check.integer("seed", seed, 0, 2**64 - 1),
             None if corpus is None else os.fspath(corpus),
             None if prompts is None else os.fspath(prompts),
+            None if roles is None else os.fspath(roles),
+            None if claims is None else os.fspath(claims),
             check.text("readout", readout),
             check.flag("raw_logit", raw_logit),
             check.flag("all", all),

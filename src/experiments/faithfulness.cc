@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cmath>
+#include <functional>
 #include <map>
 #include <numeric>
 
@@ -40,20 +41,35 @@ std::vector<double> unpack_scores(const Prepared& prepared, const Target& target
   return prepared.trace(question, context).token_credit;
 }
 
+// The run's own settings, and what is compared with them: one choice changed, or two.
+constexpr const char* kPaper = "unpack";
+struct Setting {
+  const char* name;
+  void (*change)(Options& options);
+};
+constexpr Setting kSettings[] = {
+    {"unpack, centered", [](Options& o) { o.scores = Scores::centered; }},
+    {"unpack, linearized", [](Options& o) { o.mlp = MlpRule::linearized; }},
+    {"unpack, linearized + centered",
+     [](Options& o) {
+       o.mlp = MlpRule::linearized;
+       o.scores = Scores::centered;
+     }},
+    {"unpack, l2", [](Options& o) { o.mlp = MlpRule::l2; }},
+    {"unpack, gate dispatch", [](Options& o) { o.dispatch = Dispatch::gate; }},
+};
+
 // What is ranked in one prompt.
 using Rank = std::vector<Ranking> (*)(const ModelSession& session, const Prepared& prepared, const Target& target, std::uint64_t seed);
 
 std::vector<Ranking> rank_methods(const ModelSession& session, const Prepared& prepared, const Target& target, std::uint64_t seed) {
   const RunContext& context = session.context;
-  std::vector<Ranking> out;
-  const Options paper = session.options.options;
-  Options released = paper, gate = paper;
-  released.mlp = MlpRule::linearized;
-  released.scores = Scores::centered;
-  gate.dispatch = Dispatch::gate;
-  out.push_back({"unpack", unpack_scores(prepared, target, paper, context)});
-  out.push_back({"unpack, linearized + centered", unpack_scores(prepared, target, released, context)});
-  out.push_back({"unpack, gate dispatch", unpack_scores(prepared, target, gate, context)});
+  std::vector<Ranking> out = {{kPaper, unpack_scores(prepared, target, session.options.options, context)}};
+  for (const Setting& setting : kSettings) {
+    Options options = session.options.options;
+    setting.change(options);
+    out.push_back({setting.name, unpack_scores(prepared, target, options, context)});
+  }
   for (const auto& [name, method] : {std::pair{"IFR", Method::ifr}, std::pair{"AttnLRP", Method::attnlrp}, std::pair{"CP-LRP", Method::cplrp}}) {
     out.push_back({name, baseline(prepared, target, method, context).token_credit});
   }
@@ -122,7 +138,8 @@ Json flip(const ModelSession& session, const Sentence& sentence, TokenId target,
   return methods;
 }
 
-Json run_flipping(ModelSession& session, Rank rank) {
+// `reference` is the ranking that every other one is compared with, sentence by sentence.
+Json run_flipping(ModelSession& session, Rank rank, const std::string& reference) {
   const std::vector<Sentence> candidates = shuffled_sentences(session, kShortest, kLongest);
   std::map<std::string, std::vector<double>> areas;
   std::map<std::string, std::vector<std::vector<double>>> morf, lerf;
@@ -180,9 +197,14 @@ Json run_flipping(ModelSession& session, Rank rank) {
     const std::vector<double>& a = areas[name];
     const auto above = static_cast<double>(std::count_if(a.begin(), a.end(), [](double x) { return x > 0; }));
     const Interval normal = normal_interval(a), resampled = bootstrap_interval(a, session.options.seed);
+    std::vector<double> difference(a.size());
+    std::transform(a.begin(), a.end(), areas.at(reference).begin(), difference.begin(), std::minus<>());
+    const Interval apart = bootstrap_interval(difference, session.options.seed);
     methods[name] = {{"area", mean(a)},
                      {"interval", {normal.low, normal.high}},
                      {"bootstrap", {resampled.low, resampled.high}},
+                     {"difference", mean(difference)},
+                     {"difference_bootstrap", {apart.low, apart.high}},
                      {"faithful_percent", 100 * above / static_cast<double>(a.size())},
                      {"morf", mean_curve(morf[name])},
                      {"lerf", mean_curve(lerf[name])}};
@@ -190,19 +212,43 @@ Json run_flipping(ModelSession& session, Rank rank) {
   return {{"sentences", used},
           {"looked_at", looked_at},
           {"readout", session.options.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
+          {"reference", reference},
           {"methods", methods}};
 }
 
-std::string area_table(const Json& methods, const std::string& first, const std::map<std::string, std::string>& paper) {
-  std::vector<std::vector<std::string>> rows = {{first, "area", "95% interval", "bootstrap", "above 0", "paper, GPT-2 (area / above 0)"}};
-  for (const auto& [name, m] : methods.items()) {
+std::string between(const Json& interval) { return fmt::format("{:+.4f} to {:+.4f}", interval[0].get<double>(), interval[1].get<double>()); }
+
+std::string area_table(const Json& summary, const std::string& first, const std::map<std::string, std::string>& paper) {
+  const std::string reference = summary.at("reference");
+  std::vector<std::vector<std::string>> rows = {
+      {first, "area", "95% interval", "bootstrap", "above 0", fmt::format("less {} (bootstrap)", reference), "paper, GPT-2 (area / above 0)"}};
+  for (const auto& [name, m] : summary.at("methods").items()) {
     const auto known = paper.find(name);
-    rows.push_back({name, fmt::format("{:+.4f}", m.at("area").get<double>()),
-                    fmt::format("{:+.4f} to {:+.4f}", m.at("interval")[0].get<double>(), m.at("interval")[1].get<double>()),
-                    fmt::format("{:+.4f} to {:+.4f}", m.at("bootstrap")[0].get<double>(), m.at("bootstrap")[1].get<double>()),
-                    fmt::format("{:.0f}%", m.at("faithful_percent").get<double>()), known == paper.end() ? "" : known->second});
+    rows.push_back({name, fmt::format("{:+.4f}", m.at("area").get<double>()), between(m.at("interval")), between(m.at("bootstrap")),
+                    fmt::format("{:.0f}%", m.at("faithful_percent").get<double>()),
+                    name == reference ? "" : fmt::format("{:+.4f} ({})", m.at("difference").get<double>(), between(m.at("difference_bootstrap"))),
+                    known == paper.end() ? "" : known->second});
   }
   return markdown_table(rows);
+}
+
+// Which of the compared settings are best, and which of the differences are more than chance.
+std::string verdict(const Json& summary, const std::string& what) {
+  const std::string reference = summary.at("reference");
+  std::string best = reference, better, worse, open;
+  const Json& methods = summary.at("methods");
+  for (const auto& [name, m] : methods.items()) {
+    if (what == "settings" && !name.starts_with(kPaper)) continue;  // another method, not a setting of this one
+    if (m.at("area").get<double>() > methods.at(best).at("area").get<double>()) best = name;
+    if (name == reference) continue;
+    std::string& list = m.at("difference_bootstrap")[0].get<double>() > 0 ? better : m.at("difference_bootstrap")[1].get<double>() < 0 ? worse : open;
+    list += (list.empty() ? "" : "; ") + name;
+  }
+  const auto or_none = [](const std::string& list) { return list.empty() ? std::string("none") : list; };
+  return fmt::format(
+      "\nLargest area among the {}: {}. Compared with {}, by the bootstrap interval of the difference per sentence:\n\n- better: {}\n- worse: {}\n- not told "
+      "apart: {}\n",
+      what, best, reference, or_none(better), or_none(worse), or_none(open));
 }
 
 std::string report_flipping(const Json& summaries, std::vector<ReportFile>& files, const std::string& first, const std::map<std::string, std::string>& paper,
@@ -214,7 +260,8 @@ std::string report_flipping(const Json& summaries, std::vector<ReportFile>& file
   for (const auto& [model, s] : summaries.items()) {
     out += fmt::format("\n## {}\n\n{} sentences (of {} looked at), readout: {}.\n\n", model, s.at("sentences").get<int>(), s.at("looked_at").get<int>(),
                        s.at("readout").get<std::string>());
-    out += area_table(s.at("methods"), first, paper);
+    out += area_table(s, first, paper);
+    out += verdict(s, first == "beta" ? "values of beta" : "settings");
     std::vector<Series> series;
     for (const auto& [name, m] : s.at("methods").items()) {
       const std::vector<double> lerf = numbers(m.at("lerf")), morf = numbers(m.at("morf"));
@@ -233,8 +280,8 @@ std::string report_flipping(const Json& summaries, std::vector<ReportFile>& file
 
 }  // namespace
 
-Json run_faithfulness(ModelSession& session) { return run_flipping(session, rank_methods); }
-Json run_beta(ModelSession& session) { return run_flipping(session, rank_betas); }
+Json run_faithfulness(ModelSession& session) { return run_flipping(session, rank_methods, kPaper); }
+Json run_beta(ModelSession& session) { return run_flipping(session, rank_betas, "0.8"); }
 
 std::string report_faithfulness(const Json& summaries, std::vector<ReportFile>& files) {
   return report_flipping(

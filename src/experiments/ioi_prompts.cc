@@ -12,6 +12,10 @@ std::string fill(std::string text, const std::string& what, const std::string& w
   return text;
 }
 
+std::string with_names(const std::string& shape, const std::string& a, const std::string& b, const std::string& s) {
+  return fill(fill(fill(shape, "{A}", a), "{B}", b), "{S}", s);
+}
+
 // Positions of a name's token among the ids.
 std::vector<int> occurrences(const Model& model, const std::vector<TokenId>& ids, const std::string& name) {
   const TokenId spaced = model.single_token(" " + name);
@@ -48,10 +52,9 @@ std::vector<IoiPrompt> ioi_prompts(const Model& model, int n, std::uint64_t seed
     const bool io_first = generator() % 2 == 0;
     if (p.io == p.s || p.io == p.third || p.s == p.third) continue;
     p.kind = three ? "ABC" : io_first ? "ABBA" : "BABA";
-    std::string text = fill(fill(shape, "{A}", io_first ? p.io : p.s), "{B}", io_first ? p.s : p.io);
-    text = fill(fill(fill(text, "{S}", three ? p.third : p.s), "{place}", place), "{object}", object);
-    p.text = text;
-    p.ids = model.encode_prompt(text);
+    p.shape = fill(fill(shape, "{place}", place), "{object}", object);
+    p.text = with_names(p.shape, io_first ? p.io : p.s, io_first ? p.s : p.io, three ? p.third : p.s);
+    p.ids = model.encode_prompt(p.text);
     const std::vector<int> io = occurrences(model, p.ids, p.io);
     const std::vector<int> s = occurrences(model, p.ids, p.s);
     const std::vector<int> third = occurrences(model, p.ids, p.third);
@@ -65,6 +68,21 @@ std::vector<IoiPrompt> ioi_prompts(const Model& model, int n, std::uint64_t seed
   if (static_cast<int>(out.size()) < n)
     throw InputError(fmt::format("only {} of {} prompts could be made of single tokens of {}", out.size(), n, model.config().name));
   return out;
+}
+
+std::vector<TokenId> ioi_corrupted(const Model& model, const IoiPrompt& prompt, std::uint64_t seed) {
+  const std::vector<std::string> names = single_token_words(model, "names.txt");
+  std::mt19937_64 generator(seed);
+  const auto draw = [&]() -> const std::string& { return names[generator() % names.size()]; };
+  for (int attempt = 0; attempt < 1000; ++attempt) {
+    const std::string a = draw(), b = draw(), c = draw();
+    const auto taken = [&](const std::string& name) { return name == prompt.io || name == prompt.s; };
+    if (a == b || a == c || b == c || taken(a) || taken(b) || taken(c)) continue;
+    std::vector<TokenId> ids = model.encode_prompt(with_names(prompt.shape, a, b, c));
+    // A name that splits at the start of the sentence would move everything after it.
+    if (ids.size() == prompt.ids.size()) return ids;
+  }
+  throw InputError(fmt::format("no three other names fit '{}' in as many tokens of {}", prompt.text, model.config().name));
 }
 
 }  // namespace unpack

@@ -19,24 +19,35 @@ namespace {
 
 constexpr int kHeldOut = 200;
 constexpr std::size_t kPerLayer = 5;
+constexpr const char* kScores[] = {"attention", "attention_signed", "attention_values", "mlp", "size"};
 
 // Strengths of every writer in one sentence, summed over readers and queries. "signed": the size of the mean score over sources in place of their spread.
+// To see what a cut removes besides keys: "values", the size of the value scores, and "size", the length of what is written.
 Json strengths(const Prepared& prepared, const RunContext& context) {
   const Decomposition& d = *prepared.state()->decomposition;
   const auto writers = static_cast<std::size_t>(d.writers().count());
-  std::vector<double> attention(writers, 0.0), mean_signed(writers, 0.0), mlp(writers, 0.0);
-  const auto add = [&](const Array& values, int visible, std::vector<double>& to) {
-    std::vector<double> v(static_cast<std::size_t>(values.size()));
-    d.backend().download(values, 0, v);
+  std::vector<double> attention(writers, 0.0), mean_signed(writers, 0.0), values(writers, 0.0), mlp(writers, 0.0), size(writers, 0.0);
+  const auto add = [&](const Array& scores, int visible, std::vector<double>& to) {
+    std::vector<double> v(static_cast<std::size_t>(scores.size()));
+    d.backend().download(scores, 0, v);
     for (std::size_t i = 0; i < v.size(); ++i) to[i % static_cast<std::size_t>(visible)] += std::fabs(v[i]);
   };
   for (int l = 0; l < d.config().n_layers; ++l) {
     const AttentionSums& sums = d.attention(l, Scores::raw, context);
     add(sums.k_std, d.writers().visible_to_attention(l), attention);
     add(sums.k_mean, d.writers().visible_to_attention(l), mean_signed);
+    add(sums.v_scores, d.writers().visible_to_attention(l), values);
     add(d.mlp(l, MlpSide::gate, context).l2, d.writers().visible_to_mlp(l), mlp);
   }
-  return {{"attention", attention}, {"attention_signed", mean_signed}, {"mlp", mlp}};
+  const auto width = static_cast<std::size_t>(d.config().d_model);
+  std::vector<double> vectors(static_cast<std::size_t>(d.writer_vectors().size()));  // [S, C, D]
+  d.backend().download(d.writer_vectors(), 0, vectors);
+  for (std::size_t row = 0; row < vectors.size() / width; ++row) {
+    double square = 0;
+    for (std::size_t i = 0; i < width; ++i) square += vectors[row * width + i] * vectors[row * width + i];
+    size[row % writers] += std::sqrt(square);
+  }
+  return {{"attention", attention}, {"attention_signed", mean_signed}, {"attention_values", values}, {"mlp", mlp}, {"size", size}};
 }
 
 bool has_reader(const Writers& writers, int layers, int writer, Channel channel) {
@@ -61,13 +72,13 @@ std::vector<int> chosen(const Writers& writers, int layers, const std::vector<do
   return out;
 }
 
-Json correlations(const std::vector<Json>& points, const char* score) {
+Json correlations(const std::vector<Json>& points, const char* score, const char* change = "change") {
   std::map<int, std::pair<std::vector<double>, std::vector<double>>> by_layer;
   std::vector<double> x, y;
   for (const Json& p : points) {
     auto& [a, b] = by_layer[p.at("layer").get<int>()];
     a.push_back(p.at(score));
-    b.push_back(p.at("change"));
+    b.push_back(p.at(change));
     x.push_back(a.back());
     y.push_back(b.back());
   }
@@ -100,7 +111,7 @@ Json run_knockout(ModelSession& session) {
   }
   const std::size_t scored = std::min(static_cast<std::size_t>(session.n), sentences.size() - held);
   const Writers& writers = session.model.writers();
-  std::map<std::string, std::vector<double>> total;
+  std::map<std::string, std::vector<double>> total, half[2];
   for (std::size_t i = 0; i < scored; ++i) {
     session.context.report("sentences", static_cast<double>(i), static_cast<double>(scored));
     const Sentence& s = sentences[held + i];
@@ -108,11 +119,12 @@ Json run_knockout(ModelSession& session) {
     // Which writers are cut depends on all of these, so that every shard makes them itself.
     const Json* record = session.records.find(key);
     if (!record) record = &session.records.add(key, strengths(session.model.prepare(s.ids, session.context), session.context));
-    for (const char* name : {"attention", "attention_signed", "mlp"}) {
-      auto& sum = total[name];
-      sum.resize(static_cast<std::size_t>(writers.count()), 0.0);
+    for (const char* name : kScores) {
       const std::vector<double> values = numbers(record->at(name));
-      for (std::size_t w = 0; w < sum.size(); ++w) sum[w] += values[w] / static_cast<double>(scored);
+      for (std::vector<double>* sum : {&total[name], &half[i % 2][name]}) {
+        sum->resize(values.size(), 0.0);
+        for (std::size_t w = 0; w < values.size(); ++w) (*sum)[w] += values[w] / static_cast<double>(scored);
+      }
     }
   }
   // What is not known yet is cut in one go, sentence by sentence.
@@ -131,9 +143,19 @@ Json run_knockout(ModelSession& session) {
     const std::vector<Cut> some(missing.begin() + static_cast<std::ptrdiff_t>(begin),
                                 missing.begin() + static_cast<std::ptrdiff_t>(std::min(begin + kAtOnce, missing.size())));
     const auto losses = knockout_losses(session.model, held_out, some, session.context);
-    const auto perplexity = [&](const std::vector<double>& row) { return std::exp(mean(row) * static_cast<double>(row.size()) / tokens); };
+    // Over every `step`th sentence from `first` on.
+    const auto perplexity = [&](const std::vector<double>& row, std::size_t first, std::size_t step) {
+      double loss = 0, count = 0;
+      for (std::size_t i = first; i < row.size(); i += step) {
+        loss += row[i];
+        count += static_cast<double>(held_out[i].size()) - 1;
+      }
+      return count > 0 ? std::exp(loss / count) : 0.0;
+    };
     for (std::size_t i = 0; i < some.size(); ++i) {
-      session.records.add(key_of(some[i]), {{"clean_ppl", perplexity(losses[0])}, {"cut_ppl", perplexity(losses[i + 1])}});
+      const auto change = [&](std::size_t first) { return perplexity(losses[i + 1], first, 2) - perplexity(losses[0], first, 2); };
+      session.records.add(key_of(some[i]),
+                          {{"clean_ppl", perplexity(losses[0], 0, 1)}, {"cut_ppl", perplexity(losses[i + 1], 0, 1)}, {"halves", {change(0), change(1)}}});
     }
   }
   if (session.records.partial()) return {};
@@ -147,7 +169,16 @@ Json run_knockout(ModelSession& session) {
       const double change = record.at("cut_ppl").get<double>() - record.at("clean_ppl").get<double>();
       const auto w = static_cast<std::size_t>(cut.writer);
       Json point = {{"writer", writers.name(cut.writer)}, {"layer", writers[cut.writer].layer}, {"score", total[to_string(channel)][w]}, {"change", change}};
-      if (channel == Channel::attention) point["score_signed"] = total["attention_signed"][w];
+      point["size"] = total["size"][w];
+      if (channel == Channel::attention) {
+        point["score_signed"] = total["attention_signed"][w];
+        point["score_values"] = total["attention_values"][w];
+      }
+      for (const std::size_t h : {0U, 1U}) {
+        const std::vector<double>& scores = half[h][to_string(channel)];
+        point[h == 0 ? "score_a" : "score_b"] = scores.empty() ? 0.0 : scores[w];
+        point[h == 0 ? "change_a" : "change_b"] = record.at("halves")[h];
+      }
       zero += total[to_string(channel)][w] == 0;
       negative += change < 0;
       points.push_back(std::move(point));
@@ -155,11 +186,59 @@ Json run_knockout(ModelSession& session) {
     }
     Json& out = summary[to_string(channel)];
     out = {{"cuts", points.size()}, {"score_zero", zero}, {"change_negative", negative}, {"spearman", correlations(points, "score")}};
-    if (channel == Channel::attention) out["spearman_signed"] = correlations(points, "score_signed");
+    if (session.options.all) {
+      const std::vector<int> few = chosen(writers, layers, total[to_string(channel)], channel, false);
+      std::vector<Json> five;
+      for (const Json& p : points) {
+        if (std::find(few.begin(), few.end(), writers.parse(p.at("writer").get<std::string>())) != few.end()) five.push_back(p);
+      }
+      out["cuts_five"] = five.size();
+      out["spearman_five"] = correlations(five, "score");
+    }
+    out["spearman_size"] = correlations(points, "size");
+    out["halves_score"] = correlations(points, "score_a", "score_b");
+    out["halves_change"] = correlations(points, "change_a", "change_b");
+    if (channel == Channel::attention) {
+      out["spearman_signed"] = correlations(points, "score_signed");
+      out["spearman_values"] = correlations(points, "score_values");
+    }
     out["points"] = points;
   }
   return summary;
 }
+
+namespace {
+
+// Writers whose place by change is furthest from their place by score among those of their layer.
+std::string off_the_line(const Json& points) {
+  std::map<int, std::vector<const Json*>> by_layer;
+  for (const Json& p : points) by_layer[p.at("layer").get<int>()].push_back(&p);
+  struct Row {
+    double gap;
+    std::vector<std::string> cells;
+  };
+  std::vector<Row> rows;
+  for (const auto& [layer, list] : by_layer) {
+    if (list.size() < 3) continue;
+    std::vector<double> score, change;
+    for (const Json* p : list) {
+      score.push_back(-p->at("score").get<double>());
+      change.push_back(-p->at("change").get<double>());
+    }
+    const std::vector<double> by_score = ranks(score), by_change = ranks(change);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      rows.push_back({std::fabs(by_score[i] - by_change[i]),
+                      {list[i]->at("writer"), fmt::format("{:g} of {}", by_score[i], list.size()), fmt::format("{:g}", by_change[i]),
+                       fmt::format("{:.3g}", -score[i]), fmt::format("{:+.3g}", -change[i])}});
+    }
+  }
+  std::stable_sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.gap > b.gap; });
+  std::vector<std::vector<std::string>> table = {{"writer", "place by score in its layer", "by change", "score", "change in perplexity"}};
+  for (std::size_t i = 0; i < std::min<std::size_t>(6, rows.size()); ++i) table.push_back(rows[i].cells);
+  return markdown_table(table);
+}
+
+}  // namespace
 
 std::string report_knockout(const Json& summaries, std::vector<ReportFile>& files) {
   std::string out =
@@ -170,6 +249,7 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
       "the rank correlations per source layer (three writers or more); cross-layer: all writers together.\n\n";
   std::vector<std::vector<std::string>> rows = {{"model", "channel", "cuts", "within-layer", "cross-layer", "score 0", "change < 0"}};
   const auto number = [](const Json& x) { return x.is_null() ? std::string("n/a") : fmt::format("{:.2f}", x.get<double>()); };
+  std::vector<std::vector<std::string>> controls = {{"model", "channel", "what", "within-layer", "cross-layer"}};
   std::string details;
   for (const auto& [model, s] : summaries.items()) {
     details += fmt::format("\n## {}\n\n{} sentences scored, {} held out ({:.0f} tokens), clean perplexity {:.2f}.\n", model, s.at("scored").get<int>(),
@@ -182,6 +262,17 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
       };
       row(channel, c.at("spearman"));
       if (c.contains("spearman_signed")) row("attention, size of the mean signed score", c.at("spearman_signed"));
+      if (c.contains("spearman_five")) {
+        rows.push_back({model, fmt::format("{}, five a layer", channel), std::to_string(c.at("cuts_five").get<int>()),
+                        number(c.at("spearman_five").at("within")), number(c.at("spearman_five").at("cross")), "", ""});
+      }
+      const auto control = [&](const std::string& what, const Json& rho) {
+        controls.push_back({model, channel, what, number(rho.at("within")), number(rho.at("cross"))});
+      };
+      control("score on one half of the sentences against the other", c.at("halves_score"));
+      control("change on one half of the held-out sentences against the other", c.at("halves_change"));
+      control("length of what is written against change", c.at("spearman_size"));
+      if (c.contains("spearman_values")) control("size of the value scores against change", c.at("spearman_values"));
       std::vector<ScatterPoint> points;
       for (const Json& p : c.at("points")) points.push_back({p.at("score"), p.at("change"), p.at("layer"), p.at("writer")});
       const std::string file = fmt::format("knockout-{}-{}.svg", channel, slug(model));
@@ -189,11 +280,17 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
       std::vector<std::vector<std::string>> by_layer = {{"source layer", "within-layer correlation"}};
       for (const auto& [layer, rho] : c.at("spearman").at("layers").items()) by_layer.push_back({layer, number(rho)});
       details += fmt::format("\n### cut-{}\n\n![Score against change]({})\n\n{}", channel, file, markdown_table(by_layer));
+      details += "\nFurthest from the line:\n\n" + off_the_line(c.at("points"));
     }
   }
-  rows.push_back({"Pythia 160M to 6.9B (paper)", "attention", "56 to 156", "0.72 to 0.86", "0.67 to 0.88", "", ""});
-  rows.push_back({"Pythia 160M to 6.9B (paper)", "mlp", "56 to 156", "0.86 to 0.96", "0.82 to 0.95", "", ""});
-  return out + markdown_table(rows) + details +
+  const std::vector<std::vector<std::string>> paper = {{"160M", "56", "0.72", "0.84", "0.96", "0.95"},
+                                                       {"410M", "116", "0.82", "0.88", "0.91", "0.87"},
+                                                       {"1.4B", "116", "0.73", "0.78", "0.86", "0.82"},
+                                                       {"2.8B", "156", "0.73", "0.67", "0.87", "0.86"},
+                                                       {"6.9B", "156", "0.86", "0.76", "0.90", "0.87"}};
+  for (const auto& p : paper) rows.push_back({fmt::format("Pythia-{} (paper)", p[0]), "attention, five a layer", p[1], p[2], p[3], "", ""});
+  for (const auto& p : paper) rows.push_back({fmt::format("Pythia-{} (paper)", p[0]), "mlp, five a layer", p[1], p[4], p[5], "", ""});
+  return out + markdown_table(rows) + "\nHow far the figures can be trusted, and what else a cut removes:\n\n" + markdown_table(controls) + details +
          "\nHollow points at the edge have a score of 0 or a change of 0 or less, which a logarithmic axis cannot show.\n";
 }
 

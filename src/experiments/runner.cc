@@ -24,6 +24,8 @@ constexpr Experiment kExperiments[] = {
     {"sink", 50, run_sink, report_sink},
     {"knockout", 1000, run_knockout, report_knockout},
     {"suppression", 100, run_suppression, report_suppression},
+    {"ioi", 100, run_ioi, report_ioi},
+    {"greater-than", 100, run_greater_than, report_greater_than},
 };
 
 const Experiment& find_experiment(const std::string& name) {
@@ -42,6 +44,8 @@ Json settings_of(const ExperimentOptions& o, int n) {
           {"seed", o.seed},
           {"corpus", o.corpus ? o.corpus->filename().string() : ""},
           {"prompts", o.prompts ? o.prompts->filename().string() : ""},
+          {"roles", o.roles ? std::filesystem::path(*o.roles).filename().string() : ""},
+          {"claims", o.claims ? std::filesystem::path(*o.claims).filename().string() : ""},
           {"beta", o.options.beta},
           {"weights", o.options.weights},
           {"mlp_weights", o.options.mlp_weights},

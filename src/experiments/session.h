@@ -51,6 +51,10 @@ Json run_knockout(ModelSession& session);
 std::string report_knockout(const Json& summaries, std::vector<ReportFile>& files);
 Json run_suppression(ModelSession& session);
 std::string report_suppression(const Json& summaries, std::vector<ReportFile>& files);
+Json run_ioi(ModelSession& session);
+std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files);
+Json run_greater_than(ModelSession& session);
+std::string report_greater_than(const Json& summaries, std::vector<ReportFile>& files);
 
 // | a | b | rows of a Markdown table; the first one is the head.
 std::string markdown_table(const std::vector<std::vector<std::string>>& rows);

@@ -77,7 +77,10 @@ Json run_suppression(ModelSession& session) {
   for (const auto& [contrast, methods] : values.items()) {
     for (const auto& [method, quantities] : methods.items()) {
       Json& row = summary[contrast][method];
-      for (const char* quantity : kQuantities) row[quantity] = mean(numbers(quantities.at(quantity)));
+      for (const char* quantity : kQuantities) {
+        row[quantity] = mean(numbers(quantities.at(quantity)));
+        row[fmt::format("median {}", quantity)] = median(numbers(quantities.at(quantity)));
+      }
       const double range = row["C->C"].get<double>() - row["C->B"].get<double>();
       row["E"] = std::fabs(range) < 1e-6 ? Json(nullptr) : Json(1 - (row["S2->S"].get<double>() - row["C->B"].get<double>()) / range);
       row["gap"] = row["S1->S"].get<double>() - row["S2->S"].get<double>();
@@ -96,6 +99,11 @@ std::string report_suppression(const Json& summaries, std::vector<ReportFile>&) 
                                                        {"GPT-2 small (paper)", "attnlrp", "+54.5", "+2.1", "-4.3", "+43.7", "+0.89", "+41.6"},
                                                        {"GPT-2 small (paper)", "cplrp", "+73.9", "+26.2", "+2.5", "+51.9", "+0.67", "+25.7"},
                                                        {"GPT-2 small (paper)", "unpack", "+23.9", "+7.3", "+8.7", "+22.2", "+1.09", "+14.9"}};
+  const std::vector<std::vector<std::string>> scales = {{"Pythia-160M (paper)", "unpack", "+30.9", "+1.5", "+14.1", "+26.2", "", "+24.7"},
+                                                        {"Pythia-410M (paper)", "unpack", "+19.9", "-18.1", "+1.9", "+48.8", "", "+66.9"},
+                                                        {"Pythia-1.4B (paper)", "unpack", "+15.5", "-39.6", "+4.4", "+41.3", "", "+80.9"},
+                                                        {"Pythia-2.8B (paper)", "unpack", "+32.5", "+3.4", "+5.1", "+35.1", "", "+31.7"},
+                                                        {"Pythia-6.9B (paper)", "unpack", "+14.7", "-29.3", "+4.1", "+33.9", "", "+63.2"}};
   for (const char* contrast : {"vocabulary", "names"}) {
     const bool names = std::string(contrast) == "names";
     out += names ? "\n## Contrast: the other name\n\n" : "\n## Contrast: the mean of the vocabulary\n\n";
@@ -108,8 +116,18 @@ std::string report_suppression(const Json& summaries, std::vector<ReportFile>&) 
                         v.at("E").is_null() ? "n/a" : fmt::format("{:+.2f}", v.at("E").get<double>()), number("gap")});
       }
     }
-    if (names) rows.insert(rows.end(), paper.begin(), paper.end());
+    rows.insert(rows.end(), names ? paper.begin() : scales.begin(), names ? paper.end() : scales.end());
     out += markdown_table(rows);
+    std::vector<std::vector<std::string>> middle = {{"model", "method", "C->C", "S2->S", "C->B", "S1->S"}};
+    for (const auto& [model, s] : summaries.items()) {
+      for (const Method method : kMethods) {
+        middle.push_back({model, to_string(method)});
+        for (const char* quantity : kQuantities) {
+          middle.back().push_back(fmt::format("{:+.1f}", s.at(contrast).at(to_string(method)).at(fmt::format("median {}", quantity)).get<double>()));
+        }
+      }
+    }
+    out += "\nMedians over prompts, which a few prompts with hardly any positive credit cannot move:\n\n" + markdown_table(middle);
   }
   return out;
 }

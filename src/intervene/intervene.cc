@@ -159,43 +159,6 @@ std::vector<std::vector<double>> knockout_losses(const Model& model, const std::
   return out;
 }
 
-std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<const TokenId> ids, const std::vector<std::vector<int>>& sets, int position,
-                                               const RunContext& context) {
-  Backend& backend = *model.state()->backend;
-  const int length = static_cast<int>(ids.size());
-  const int at = resolve_position(position, length);
-  const auto per_batch = static_cast<std::size_t>(std::max<std::int64_t>(1, kBatchRows / length));
-  std::vector<std::vector<double>> out;
-  for (std::size_t begin = 0; begin < sets.size(); begin += per_batch) {
-    context.check();
-    const std::size_t end = std::min(begin + per_batch, sets.size());
-    const std::vector<std::vector<TokenId>> prompts(end - begin, {ids.begin(), ids.end()});
-    ForwardHooks hooks;
-    hooks.embeddings = [&](Array& emb) {
-      const std::vector<double> nothing(static_cast<std::size_t>(model.config().d_model), 0.0);
-      for (std::size_t i = begin; i < end; ++i) {
-        for (const int s : sets[i]) {
-          const std::int64_t row = static_cast<std::int64_t>(i - begin) * length + resolve_position(s, length);
-          backend.upload(emb, row * model.config().d_model, nothing);
-        }
-      }
-    };
-    ForwardOptions options;
-    options.keep = false;
-    options.hooks = &hooks;
-    const ForwardTrace trace = forward(backend, prompts, options, context);
-    std::vector<std::int64_t> rows;
-    for (const Segment& segment : trace.segments) rows.push_back(segment.begin + at);
-    std::vector<double> logits;
-    backend.logits(trace.x_final, rows, logits);
-    const auto vocabulary = static_cast<std::ptrdiff_t>(model.config().vocab_size);
-    for (std::ptrdiff_t i = 0; i < static_cast<std::ptrdiff_t>(rows.size()); ++i) {
-      out.emplace_back(logits.begin() + i * vocabulary, logits.begin() + (i + 1) * vocabulary);
-    }
-  }
-  return out;
-}
-
 std::vector<double> patched_targets(const Model& model, std::span<const TokenId> ids, std::span<const TokenId> other,
                                     const std::vector<std::vector<Edge>>& patches, const Target& target, const RunContext& context) {
   if (other.size() != ids.size())

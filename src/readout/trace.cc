@@ -8,6 +8,7 @@
 #include "credit/best_paths.h"
 #include "credit/flow.h"
 #include "credit/path_graph.h"
+#include "readout/masses.h"
 #include "readout/state.h"
 #include "unpack/prepared.h"
 
@@ -225,6 +226,11 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
 }
 
 }  // namespace
+
+std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Options& options, const RunContext& context) {
+  if (state.backend().is_double()) return suffix_for(state, *edges_for<double>(state, options, context), {}, context);
+  return suffix_for(state, *edges_for<float>(state, options, context), {}, context);
+}
 
 TraceResult Prepared::trace(const Question& question, const RunContext& context) const {
   const Decomposition& d = *state_->decomposition;

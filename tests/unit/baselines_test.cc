@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "unit/random_model.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -71,6 +72,31 @@ TEST(Baselines, CpLrpConservesTheSeededLogitWithoutBiases) {
   const TraceResult result = baseline(prepared, target, Method::cplrp);
   const double sum = std::accumulate(result.token_credit.begin(), result.token_credit.end(), 0.0);
   EXPECT_NEAR(sum, *result.target.logit_difference, 1e-9 * std::max(1.0, std::fabs(sum)));
+}
+
+TEST(Baselines, CpLrpConservesTheSeededLogitInEveryFamilyWithItsBiasesZero) {
+  rc::check([] {
+    const testing::Shape shape = testing::draw_shape(3, 3, 6);
+    testing::Tensors tensors = testing::random_tensors_of(shape.config(), 7);
+    for (auto& [name, values] : tensors.values) {
+      if (name.ends_with("bias")) std::fill(values.begin(), values.end(), 0.0F);
+    }
+    const Model model = tensors.model("reference");
+    const Prepared prepared = model.prepare(testing::draw_prompt(6, shape.vocabulary));
+    Target target;
+    target.ids = {1};
+    if (*rc::gen::arbitrary<bool>()) target.versus = std::vector<TokenId>{2, 5};
+    const TraceResult result = baseline(prepared, target, Method::cplrp);
+    const BaselineScores scores = lrp_scores(prepared, result.target, true);
+    double sum = std::accumulate(scores.token.begin(), scores.token.end(), 0.0), size = 1;
+    for (const double x : scores.token) size += std::fabs(x);
+    for (const double x : scores.position) {
+      sum += x;
+      size += std::fabs(x);
+    }
+    RC_ASSERT(scores.position.empty() != (shape.family == "gpt2"));
+    RC_ASSERT(std::fabs(sum - *result.target.logit_difference) <= 1e-9 * size);
+  });
 }
 
 TEST(Baselines, IfrScoresAreSharesOfOne) {

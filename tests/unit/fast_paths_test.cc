@@ -92,11 +92,13 @@ TEST_P(Kernels, AddRowsUp) {
 TEST_P(Kernels, BendAndScaleAsTheLibraryFunctionsDo) {
   std::vector<float> in;
   for (double x = -100; x <= 100; x += 0.037) in.push_back(static_cast<float>(x));
-  std::vector<float> gelu(in.size()), silu(in.size());
+  std::vector<float> gelu(in.size()), erf(in.size()), silu(in.size());
   kernels->gelu_tanh(in.data(), gelu.data(), static_cast<std::int64_t>(in.size()));
+  kernels->gelu_erf(in.data(), erf.data(), static_cast<std::int64_t>(in.size()));
   kernels->silu(in.data(), silu.data(), static_cast<std::int64_t>(in.size()));
   for (std::size_t i = 0; i < in.size(); ++i) {
     EXPECT_NEAR(gelu[i], activate_one(Activation::gelu_tanh, in[i]), 2e-6 * (1 + std::fabs(in[i]))) << in[i];
+    EXPECT_NEAR(erf[i], activate_one(Activation::gelu_erf, in[i]), 2e-6 * (1 + std::fabs(in[i]))) << in[i];
     EXPECT_NEAR(silu[i], activate_one(Activation::silu, in[i]), 2e-6 * (1 + std::fabs(in[i]))) << in[i];
   }
   std::vector<float> row = random_floats(37, 3);

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "unit/random_model.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -41,8 +42,8 @@ std::vector<TokenId> corrupted(const Model& model, std::vector<TokenId> ids) {
   return ids;
 }
 
-class GoldenInterventions : public testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Families, GoldenInterventions, testing::Values("tiny-gpt2", "tiny-neox", "tiny-neox-sequential", "tiny-llama", "tiny-qwen3"),
+class GoldenInterventions : public ::testing::TestWithParam<std::string> {};
+INSTANTIATE_TEST_SUITE_P(Families, GoldenInterventions, ::testing::Values("tiny-gpt2", "tiny-neox", "tiny-neox-sequential", "tiny-llama", "tiny-qwen3"),
                          [](const auto& which) {
                            std::string name = which.param;
                            std::replace(name.begin(), name.end(), '-', '_');
@@ -167,6 +168,62 @@ TEST(Interventions, ZeroedEmbeddingsAreTheSameInABatchAndAlone) {
   EXPECT_NEAR(probability(logits[0]), got.clean.probability, 1e-9);
   EXPECT_NEAR(probability(logits[2]), got.cut.probability, 1e-9);
   EXPECT_NE(logits[1], logits[2]);
+}
+
+TEST(Interventions, EveryStoredCutComesOutInSinglePrecisionToo) {
+  int cuts = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kGolden)) {
+    const std::string name = entry.path().filename().string();
+    if (!std::filesystem::exists(entry.path() / "expected.json")) continue;
+    const nlohmann::json want = expected(name);
+    if (want["knockout"].is_null()) continue;  // a prompt of one token has no loss
+    LoadOptions options;
+    options.device = "cpu";
+    const Model model = Model::load(entry.path().string(), options);
+    const auto ids = want["ids"].get<std::vector<TokenId>>();
+    for (const auto& [writer, channels] : want["knockout"]["cut"].items()) {
+      for (const auto& [channel, values] : channels.items()) {
+        ++cuts;
+        Intervention change;
+        change.cut = writer;
+        change.channel = channel == "mlp" ? Channel::mlp : Channel::attention;
+        const InterventionResult got = intervene(model, ids, change, target_of(want));
+        const double nll = values["nll"], target = values["target"];
+        EXPECT_NEAR(got.cut.nll, nll, 1e-4 * std::max(1.0, std::fabs(nll))) << name << " " << writer << " " << channel;
+        EXPECT_NEAR(got.cut.target, target, 1e-4 * std::max(1.0, std::fabs(target))) << name << " " << writer << " " << channel;
+      }
+    }
+  }
+  EXPECT_GT(cuts, 50);
+}
+
+// Copies that begin alike share rows; here each is computed by itself.
+TEST(Interventions, ManyZeroedCopiesGiveWhatEachGivesAlone) {
+  rc::check([] {
+    const testing::Shape shape = testing::draw_shape(3, 3, 6);
+    const Model model = testing::random_tensors_of(shape.config(), 3).model("reference");
+    const std::vector<TokenId> ids = testing::draw_prompt(7, shape.vocabulary);
+    const int length = static_cast<int>(ids.size());
+    std::vector<std::vector<int>> sets(1);
+    for (int i = testing::draw_int(0, 9); i > 0; --i) {
+      sets.emplace_back();
+      for (int s = 0; s < length; ++s) {
+        if (*rc::gen::arbitrary<bool>()) sets.back().push_back(*rc::gen::arbitrary<bool>() ? s : s - length);
+      }
+    }
+    const int position = testing::draw_int(-length, length);
+    const auto got = zeroed_logits(model, ids, sets, position);
+    RC_ASSERT(got.size() == sets.size());
+    for (std::size_t i = 0; i < sets.size(); ++i) {
+      for (TokenId id = 0; id < shape.vocabulary; id += 3) {
+        Target target{{id}, {}, true, position};
+        Intervention change;
+        change.zero = sets[i];
+        const double want = sets[i].empty() ? model.prepare(ids).trace({target, {}, {}, {}}).target.logit : intervene(model, ids, change, target).cut.target;
+        RC_ASSERT(std::fabs(got[i][static_cast<std::size_t>(id)] - want) <= 1e-9 * (1 + std::fabs(want)));
+      }
+    }
+  });
 }
 
 TEST(Edges, AreReadAndWrittenInOneForm) {

@@ -1,6 +1,7 @@
 #include "backend/cpu/gemm.h"
 
 #include <dnnl.h>
+#include <omp.h>
 
 #include "unpack/error.h"
 
@@ -21,6 +22,23 @@ void cap_instruction_set() {
 #endif
 }
 
+// Tasks of the thread pool run with one OpenMP thread as it is. A call from anywhere else must not wake a team of threads for a small product: they would
+// spin between calls, and the sums would depend on how many there are.
+class OneThread {
+ public:
+  OneThread() : before_(omp_get_max_threads()) {
+    if (before_ != 1) omp_set_num_threads(1);
+  }
+  ~OneThread() {
+    if (before_ != 1) omp_set_num_threads(before_);
+  }
+  OneThread(const OneThread&) = delete;
+  OneThread& operator=(const OneThread&) = delete;
+
+ private:
+  int before_;
+};
+
 struct Initialized {
   Initialized() { cap_instruction_set(); }
 };
@@ -31,6 +49,7 @@ void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, co
            bool accumulate, float* c, std::int64_t ldc) {
   static const Initialized initialized;
   if (m == 0 || n == 0) return;
+  const OneThread one;
   const dnnl_status_t status = dnnl_sgemm('N', b_transposed ? 'T' : 'N', m, n, k, 1.0F, a, lda, b, ldb, accumulate ? 1.0F : 0.0F, c, ldc);
   if (status != dnnl_success) throw InternalError("[sgemm] oneDNN status " + std::to_string(static_cast<int>(status)));
 }

@@ -1,7 +1,6 @@
 #include "backend/host/kernels.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 
 // Chosen by what the processor can do; the name of a processor, such as haswell, would mean that one model alone.
@@ -146,6 +145,10 @@ template <typename T>
 void activate_run(Activation activation, const T* in, T* out, std::int64_t n) {
   switch (activation) {
     case Activation::gelu_erf:
+      if constexpr (sizeof(T) == 4) {
+        best().gelu_erf(in, out, n);
+        return;
+      }
       for (std::int64_t i = 0; i < n; ++i) out[i] = T(0.5) * in[i] * (T(1) + std::erf(in[i] * T(0.70710678118654752440)));
       return;
     case Activation::gelu_tanh:

@@ -37,6 +37,7 @@ struct FloatKernels {
   void (*reduce)(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum, double* abs, double* square);
   void (*row_sums)(const float* row, std::int64_t n, double& sum, double& abs);
   void (*reduce_rows)(const float* rows, std::int64_t n, std::int64_t c, float* sums, float* abs, double* column, double* square);
+  void (*gelu_erf)(const float* in, float* out, std::int64_t n);
   void (*gelu_tanh)(const float* in, float* out, std::int64_t n);
   void (*silu)(const float* in, float* out, std::int64_t n);
   void (*softmax)(float* row, std::int64_t n, float scale);

@@ -1,0 +1,251 @@
+// Indirect-object identification: rerooted at the heads of each role, where do the heads of the other roles rank among what feeds them?
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "experiments/ioi_roles.h"
+#include "experiments/statistics.h"
+#include "unpack/error.h"
+#include "unpack/prepared.h"
+
+namespace unpack {
+
+namespace {
+
+constexpr double kFound = 1e-3;
+constexpr std::size_t kMostPaths = 10'000;
+constexpr const char* kPublishedRoles = "ioi_roles_gpt2.txt";
+constexpr std::pair<const char*, Branch> kBranches[] = {{"all", Branch::none}, {"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}};
+constexpr const char* kNotions[] = {"mass", "paths"};
+
+bool ranked(const Writer& w) { return w.kind == WriterKind::head && w.layer >= 1; }
+
+// Best place of each role's heads in a ranking: [rank, measure], null for a role without a head in it.
+Json places(const std::vector<std::pair<int, double>>& order, const std::vector<Role>& roles) {
+  Json out = Json::array();
+  for (const Role& role : roles) {
+    const auto best = std::find_if(order.begin(), order.end(),
+                                   [&](const auto& entry) { return std::find(role.heads.begin(), role.heads.end(), entry.first) != role.heads.end(); });
+    out.push_back(best == order.end() ? Json(nullptr) : Json({best - order.begin() + 1, best->second}));
+  }
+  return out;
+}
+
+// Components by the summed size of the listed paths that take them as their last hop.
+std::vector<std::pair<int, double>> by_paths(const TraceResult& result, const Writers& writers, Branch branch) {
+  std::map<int, double> sum;
+  for (const Path& path : result.paths) {
+    if (path.nodes.size() < 2 || (branch != Branch::none && path.branches.back() != branch)) continue;
+    const int last = path.nodes[path.nodes.size() - 2].writer;
+    if (ranked(writers[last])) sum[last] += std::fabs(path.credit);
+  }
+  std::vector<std::pair<int, double>> order(sum.begin(), sum.end());
+  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  return order;
+}
+
+Json reroot(const ModelSession& session, const Prepared& prepared, const Target& target, int head, int position, const std::vector<Role>& roles) {
+  const Writers& writers = session.model.writers();
+  Question question;
+  question.target = target;
+  question.options = session.options.options;
+  question.root = to_string(writers, Node{head, position});
+  // The paper's enumeration walks neuron by neuron, which the other MLP rules do not have.
+  const bool walk = question.options.mlp == MlpRule::per_neuron;
+  question.paths.top = walk ? kMostPaths : 0;
+  if (walk) {
+    question.paths.tau = kFound;
+    question.paths.rule = TauRule::entry;
+  }
+  const TraceResult result = prepared.trace(question, session.context);
+  Json out = Json::object();
+  for (const auto& [name, branch] : kBranches) {
+    std::vector<std::pair<int, double>> mass;
+    for (const CompositionEntry& e : result.composition.at(branch)) {
+      if (ranked(writers[e.writer])) mass.emplace_back(e.writer, e.mass);
+    }
+    out[name]["mass"] = places(mass, roles);
+    out[name]["paths"] = walk ? places(by_paths(result, writers, branch), roles) : Json(nullptr);
+  }
+  return out;
+}
+
+std::vector<Role> roles_of(ModelSession& session, const std::vector<IoiPrompt>& prompts, Json& search) {
+  const ExperimentOptions& o = session.options;
+  // The model that the published table is about needs no search.
+  const ModelInfo info = session.model.info();
+  const bool published = (info.name == "gpt2" || info.name.ends_with("/gpt2")) && info.layers == 12 && info.heads == 12;
+  if (!o.roles && published) return read_roles(session.model.writers(), data_file(kPublishedRoles));
+  if (o.roles && *o.roles != "find")
+    return read_roles(session.model.writers(), *o.roles == "gpt2" ? data_file(kPublishedRoles) : std::filesystem::path(*o.roles));
+  return find_roles(session, prompts, search);
+}
+
+// The middle rank where found, and how often that is; null where the role has no head below the root in any rerooting.
+Json cell(const std::vector<const Json*>& rerootings, const char* branch, const char* notion, std::size_t role) {
+  std::vector<double> ranks;
+  for (const Json* record : rerootings) {
+    const Json& all = record->at(branch).at(notion);
+    if (all.is_null()) return nullptr;
+    const Json& place = all.at(role);
+    if (!place.is_null() && place[1].get<double>() >= kFound) ranks.push_back(place[0]);
+  }
+  return {{"rank", ranks.empty() ? Json(nullptr) : Json(median(ranks))},
+          {"found_percent", 100.0 * static_cast<double>(ranks.size()) / static_cast<double>(rerootings.size())}};
+}
+
+}  // namespace
+
+Json run_ioi(ModelSession& session) {
+  const Writers& writers = session.model.writers();
+  const std::vector<IoiPrompt> prompts = ioi_prompts(session.model, session.n, session.options.seed, false);
+  Json summary = {{"prompts", session.n}, {"search", nullptr}};
+  const std::vector<Role> roles = roles_of(session, prompts, summary["search"]);
+  std::map<std::string, std::vector<const Json*>> rerootings;
+  std::vector<double> difference, right;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    session.context.report("prompts", static_cast<double>(i), static_cast<double>(prompts.size()));
+    const IoiPrompt& p = prompts[i];
+    const std::string key = session.key(fmt::format("prompt {}", i));
+    const Json* record = session.records.find(key);
+    if (!record) {
+      const Prepared prepared = session.model.prepare(p.ids, session.context);
+      Target target;
+      target.ids = {session.model.single_token(" " + p.io)};
+      target.versus = std::vector<TokenId>{session.model.single_token(" " + p.s)};
+      Question plain;
+      plain.target = target;
+      plain.options = session.options.options;
+      plain.paths.top = 0;
+      const TraceResult base = prepared.trace(plain, session.context);
+      Json roots = Json::object();
+      for (const Role& role : roles) {
+        if (role.root == "-") continue;
+        for (const int head : role.heads) roots[role.name][writers.name(head)] = reroot(session, prepared, target, head, position_named(p, role.root), roles);
+      }
+      record = &session.records.add(key, {{"text", p.text},
+                                          {"kind", p.kind},
+                                          {"logit_difference", *base.target.logit_difference},
+                                          {"top", base.predictions.at(0).id == target.ids[0]},
+                                          {"roots", std::move(roots)}});
+    }
+    difference.push_back(record->at("logit_difference"));
+    right.push_back(record->at("top").get<bool>() ? 100.0 : 0.0);
+    for (const auto& [role, heads] : record->at("roots").items()) {
+      for (const auto& head : heads) rerootings[role].push_back(&head);
+    }
+  }
+  summary["logit_difference"] = mean(difference);
+  summary["top_percent"] = mean(right);
+  for (const Role& role : roles) {
+    Json heads = Json::array();
+    for (const int w : role.heads) heads.push_back(writers.name(w));
+    summary["roles"].push_back({{"name", role.name}, {"root", role.root}, {"heads", heads}});
+  }
+  for (const char* notion : kNotions) {
+    for (const auto& [branch, ignored] : kBranches) {
+      for (const Role& root : roles) {
+        if (!rerootings.contains(root.name)) continue;
+        int last = 0;  // the latest layer that is rerooted at
+        for (const int w : root.heads) last = std::max(last, writers[w].layer);
+        for (std::size_t r = 0; r < roles.size(); ++r) {
+          const bool below = std::any_of(roles[r].heads.begin(), roles[r].heads.end(), [&](int w) { return ranked(writers[w]) && writers[w].layer < last; });
+          summary["tables"][notion][branch][root.name][roles[r].name] = below ? cell(rerootings[root.name], branch, notion, r) : Json(nullptr);
+        }
+      }
+    }
+  }
+  return summary;
+}
+
+namespace {
+
+std::string percent(double share) { return fmt::format("{:.0f}%", 100 * share); }
+
+std::string role_table(const Json& s) {
+  std::vector<std::vector<std::string>> rows = {{"role", "rerooted at", "heads"}};
+  for (const Json& role : s.at("roles")) {
+    std::string heads;
+    for (const Json& head : role.at("heads")) heads += (heads.empty() ? "" : ", ") + head.get<std::string>();
+    rows.push_back({role.at("name"), role.at("root") == "-" ? "" : role.at("root").get<std::string>(), heads.empty() ? "none found" : heads});
+  }
+  return markdown_table(rows);
+}
+
+std::string search_table(const Json& search) {
+  std::vector<std::vector<std::string>> rows = {{"head", "role", "to the logits", "to name-mover queries", "to S-inhibition values", "to induction keys",
+                                                 "END to IO / S1 / S2", "S2 to S1", "S2 to S1+1", "S1+1 to S1"}};
+  for (const Json& h : search) {
+    const auto share = [&](const char* name) { return percent(h.at(name).get<double>()); };
+    rows.push_back({h.at("head"), h.at("role").is_null() ? "" : h.at("role").get<std::string>(), share("logits"), share("name-mover queries"),
+                    share("S-inhibition values"), share("induction keys"), fmt::format("{} / {} / {}", share("to IO"), share("to S1"), share("to S2")),
+                    share("duplicate"), share("induction"), share("previous")});
+  }
+  return markdown_table(rows);
+}
+
+std::string matrix(const Json& s, const char* notion) {
+  std::vector<std::string> head = {"branch", "root"};
+  for (const Json& role : s.at("roles")) head.push_back(role.at("name"));
+  std::vector<std::vector<std::string>> rows = {head};
+  for (const auto& [branch, by_root] : s.at("tables").at(notion).items()) {
+    for (const auto& [root, cells] : by_root.items()) {
+      std::vector<std::string> row = {branch, root};
+      for (const auto& cell : cells) {
+        row.push_back(cell.is_null() ? "-"
+                                     : fmt::format("{} / {:.0f}%", cell.at("rank").is_null() ? "-" : fmt::format("{:g}", cell.at("rank").get<double>()),
+                                                   cell.at("found_percent").get<double>()));
+      }
+      rows.push_back(row);
+    }
+  }
+  return markdown_table(rows);
+}
+
+}  // namespace
+
+std::string report_ioi(const Json& summaries, std::vector<ReportFile>&) {
+  std::string out =
+      "Rerooted at the heads of a role, the upstream heads of layer 1 and later are ranked by what they send into the root through a branch. A cell is the "
+      "median\nrank of a role's best head where it is found, and the share of rerootings in which it is found. Two notions of found:\n\n"
+      "- mass: the ranking of the exact totals over all routes; found means 0.001 or more of the root's credit;\n"
+      "- paths: the paper's enumeration (entry by entry, threshold 0.001, the strongest 10,000 kept); found means that a kept path takes the head as its last "
+      "hop,\n  and the rank is that of their summed size.\n";
+  for (const auto& [model, s] : summaries.items()) {
+    out += fmt::format("\n## {}\n\n{} prompts; the indirect object is the first prediction in {:.0f}%, mean logit difference to the subject {:.2f}.\n\n{}",
+                       model, s.at("prompts").get<int>(), s.at("top_percent").get<double>(), s.at("logit_difference").get<double>(), role_table(s));
+    if (!s.at("search").is_null()) {
+      out +=
+          "\nHow the roles were found: loss of the logit difference (in percent of it) when what the head sends along the edges named comes from the same "
+          "sentence\nwith three other names, and what the head attends to. Heads with an effect of 2% or more on a step. An S-suppressor reads the second "
+          "mention and writes\n"
+          "against that name into the logits itself; S-inhibition values are those of both kinds.\n\n" +
+          search_table(s.at("search"));
+    }
+    if (!s.contains("tables")) {
+      out += "\nNo role has a head to reroot at.\n";
+      continue;
+    }
+    out += "\n### Found by mass\n\n" + matrix(s, "mass") + "\n### Found by paths\n\n" + matrix(s, "paths");
+  }
+  out += "\n## GPT-2 small (paper), found by paths\n\n" +
+         markdown_table({{"branch", "root", "name mover", "S-inhibition", "induction", "duplicate token", "previous token"},
+                         {"all", "name mover", "6 / 33%", "4 / 100%", "14 / 84%", "22 / 29%", "21 / 77%"},
+                         {"all", "S-inhibition", "-", "20 / 32%", "4 / 96%", "2 / 97%", "20 / 52%"},
+                         {"all", "induction", "-", "-", "3 / 25%", "2 / 100%", "4 / 98%"},
+                         {"K", "name mover", "-", "10 / 48%", "14 / 27%", "13 / 19%", "14 / 46%"},
+                         {"K", "S-inhibition", "-", "-", "5 / 93%", "4 / 91%", "13 / 4%"},
+                         {"K", "induction", "-", "-", "21 / 3%", "8 / 10%", "3 / 98%"},
+                         {"Q", "name mover", "2 / 33%", "1 / 100%", "4 / 63%", "18 / 5%", "10 / 56%"},
+                         {"Q", "S-inhibition", "-", "9 / 32%", "3 / 66%", "13 / 35%", "11 / 42%"},
+                         {"Q", "induction", "-", "-", "2 / 25%", "1 / 100%", "10 / 36%"},
+                         {"V", "name mover", "-", "-", "4 / 24%", "6 / 10%", "6 / 9%"},
+                         {"V", "S-inhibition", "-", "-", "2 / 96%", "1 / 95%", "10 / 21%"},
+                         {"V", "induction", "-", "-", "8 / 10%", "11 / 32%", "9 / 88%"}});
+  return out;
+}
+
+}  // namespace unpack
