@@ -180,6 +180,8 @@ class Backend {
 struct BackendOptions {
   std::string device = "auto";
   int threads = 0;
+  bool tf32 = false;
+  std::function<void(const std::string&)> notice;
 };
 std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
 

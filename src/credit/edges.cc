@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <type_traits>
 
+#include "credit/device_edges.h"
 #include "credit/safe_denom.h"
 
 namespace unpack {
@@ -35,10 +37,15 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
     : decomposition_(std::move(decomposition)), options_(options) {
   const int layers = decomposition_->config().n_layers;
   layers_.resize(static_cast<std::size_t>(layers));
+  bool made = false;
+  if constexpr (std::is_same_v<T, float>) made = edges_on_device(*decomposition_, options_, context, layers_);
   for (int l = 0; l < layers; ++l) {
     context.check();
-    build_attention(l, layers_[static_cast<std::size_t>(l)], context);
-    build_mlp(l, layers_[static_cast<std::size_t>(l)], context);
+    if (!made) {
+      build_attention(l, layers_[static_cast<std::size_t>(l)], context);
+      build_mlp(l, layers_[static_cast<std::size_t>(l)], context);
+    }
+    if (has_table()) tables_.push_back(decomposition_->backend().host(decomposition_->attention(l, options_.scores).k_scores));
   }
 }
 
@@ -197,6 +204,14 @@ std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
 }
 
 template <typename T>
+std::vector<DirectEdges> Edges<T>::direct(std::span<const int> layers, int query, const Array& direction) const {
+  std::vector<DirectEdges> out;
+  if (direct_on_device(*decomposition_, options_, layers, query, direction, out)) return out;
+  for (const int layer : layers) out.push_back(direct(layer, query, direction));
+  return out;
+}
+
+template <typename T>
 DirectEdges Edges<T>::direct(int layer, int query, const Array& direction) const {
   const Decomposition& d = *decomposition_;
   Backend& backend = d.backend();
@@ -246,7 +261,7 @@ std::shared_ptr<const T> Edges<T>::key_rows(int layer, int head, int query) cons
   const Decomposition& d = *decomposition_;
   const std::int64_t cl = d.writers().visible_to_attention(layer);
   if (has_table()) {
-    const auto table = d.backend().host(d.attention(layer, options_.scores).k_scores);
+    const auto& table = tables_[static_cast<std::size_t>(layer)];
     return {table, static_cast<const T*>(table.get()) + (head * tri(d.length()) + tri(query)) * cl};
   }
   Array out = d.backend().zeros((query + 1) * cl);
@@ -262,7 +277,7 @@ void Edges<T>::visit_keys(int layer, const std::function<void(int, int, const T*
     d.backend().visit_key_scores(d.attention_view(layer), options_.scores, [&](int h, int q, const void* rows) { visit(h, q, static_cast<const T*>(rows)); });
     return;
   }
-  const auto table = d.backend().host(d.attention(layer, options_.scores).k_scores);
+  const auto& table = tables_[static_cast<std::size_t>(layer)];
   const std::int64_t cl = d.writers().visible_to_attention(layer);
   const std::int64_t length = d.length();
   d.backend().parallel_for(d.config().n_heads * length, [&](std::int64_t task) {

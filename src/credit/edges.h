@@ -6,6 +6,7 @@
 
 #include <array>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "decompose/decomposition.h"
@@ -43,7 +44,7 @@ class Edges {
   const Decomposition& decomposition() const { return *decomposition_; }
   const Options& options() const { return options_; }
   const LayerEdges<T>& layer(int l) const { return layers_[static_cast<std::size_t>(l)]; }
-  DirectEdges direct(int layer, int query, const Array& direction) const;
+  std::vector<DirectEdges> direct(std::span<const int> layers, int query, const Array& direction) const;
   // Stage 1 shares over the neurons of an MLP in the direction of its own output.
   std::vector<double> neuron_shares(int layer, int query) const;
 
@@ -54,6 +55,7 @@ class Edges {
   bool has_table() const { return decomposition_->keeps_key_scores(); }
 
  private:
+  DirectEdges direct(int layer, int query, const Array& direction) const;
   void build_attention(int l, LayerEdges<T>& out, const RunContext& context) const;
   void build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const;
   // numerators[rows, N] in the given direction -> edges[rows, Cm] per side.
@@ -62,6 +64,7 @@ class Edges {
   std::shared_ptr<const Decomposition> decomposition_;
   Options options_;
   std::vector<LayerEdges<T>> layers_;
+  std::vector<std::shared_ptr<const void>> tables_;  // key scores of every layer in host memory, where they are kept
 };
 
 extern template class Edges<float>;

@@ -1,6 +1,7 @@
 #include "credit/flow.h"
 
 #include <cmath>
+#include <numeric>
 
 namespace unpack {
 
@@ -139,7 +140,9 @@ Start start_at_target(const Edges<T>& edges, int position, const Array& directio
   Start start;
   start.position = position;
   d.backend().writer_dots(d.writer_vectors(), d.writers().count(), position, direction, start.first);
-  for (int l = 0; l < d.config().n_layers; ++l) start.direct.push_back(edges.direct(l, position, direction));
+  std::vector<int> layers(static_cast<std::size_t>(d.config().n_layers));
+  std::iota(layers.begin(), layers.end(), 0);
+  start.direct = edges.direct(layers, position, direction);
   return start;
 }
 
@@ -153,7 +156,8 @@ Start start_at_root(const Edges<T>& edges, const Node& root, const Array* direct
   start.root_is_direct = direction != nullptr;
   if (direction) {
     start.first[static_cast<std::size_t>(root.writer)] = 1.0;
-    start.direct.push_back(edges.direct(d.writers()[root.writer].layer, root.position, *direction));
+    const std::vector<int> layer = {d.writers()[root.writer].layer};
+    start.direct = edges.direct(layer, root.position, *direction);
   }
   return start;
 }

@@ -16,7 +16,7 @@ namespace unpack {
 
 ModelState::ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options)
     : weights(std::move(w)),
-      backend(make_backend(weights, {load_options.device, load_options.threads})),
+      backend(make_backend(weights, {load_options.device, load_options.threads, load_options.tf32, load_options.notice})),
       name(weights->config.name),
       writers(weights->config),
       options(load_options) {}

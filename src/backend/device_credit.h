@@ -1,0 +1,34 @@
+// A second face of backends whose memory is far from the host: what passing credit on needs, without a round trip for every array. The code
+// above uses it where a backend has it (dynamic_cast), and the host otherwise.
+#pragma once
+
+#include <span>
+
+#include "backend/backend.h"
+#include "unpack/options.h"
+
+namespace unpack {
+
+class DeviceCredit {
+ public:
+  virtual ~DeviceCredit() = default;
+
+  // For rows of queries q_i, with sources counted over all of them: entry, key_coef [H, sum of (q_i + 1)], query_edge [H, rows, Cl] as
+  // credit/edges.h has them. Empty arrays are not wanted; the others have their size.
+  struct HeadEdges {
+    Array entry, key_coef, query_edge;
+    Array value_edge;  // [G, S, Cl]
+    Array doubt;       // [H, rows]
+  };
+  virtual void head_edges(const AttentionView& view, const AttentionSums& sums, std::span<const int> queries, const Array& numerators, const Options& options,
+                          HeadEdges& out) = 0;
+
+  // edge[rows, Cm] for one side, times its weight; shares[rows, N] of the numerators; doubt[rows] is added to.
+  struct NeuronEdges {
+    Array edge, shares, doubt;
+  };
+  virtual void neuron_edges(const MlpView& view, MlpSide side, const MlpSums* sums, const Array& pre, std::span<const int> queries, const Array& numerators,
+                            double weight, const Options& options, NeuronEdges& out) = 0;
+};
+
+}  // namespace unpack
