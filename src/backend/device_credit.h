@@ -2,7 +2,9 @@
 // above uses it where a backend has it (dynamic_cast), and the host otherwise.
 #pragma once
 
+#include <array>
 #include <span>
+#include <vector>
 
 #include "backend/backend.h"
 #include "unpack/options.h"
@@ -29,6 +31,28 @@ class DeviceCredit {
   };
   virtual void neuron_edges(const MlpView& view, MlpSide side, const MlpSums* sums, const Array& pre, std::span<const int> queries, const Array& numerators,
                             double weight, const Options& options, NeuronEdges& out) = 0;
+
+  // A layer with its edges, all on the device.
+  struct Layer {
+    AttentionView attention;
+    MlpView mlp;
+    const AttentionSums* sums = nullptr;
+    HeadEdges heads;
+    std::array<Array, 2> neurons;  // [S, Cm] per side
+    int first_head = 0;            // writer of the layer's first head
+    int mlp_writer = 0;
+  };
+  // Edges of nodes that hold direct credit.
+  struct Direct {
+    int layer = 0;
+    std::span<const double> entry, key_coef, query_edge;
+    std::array<std::span<const double>, 2> mlp_edge;
+  };
+  // Passes credit[S, C] down through all layers, with `first`[C] of direct credit at `position`.
+  virtual void sweep(std::span<const Layer> layers, Scores scores, int position, std::span<const double> first, std::span<const Direct> direct,
+                     std::vector<double>& credit) = 0;
+  // Absolute path mass below every node and the largest product of a path, [S, C].
+  virtual void suffix(std::span<const Layer> layers, Scores scores, int terminals, std::vector<double>& mass, std::vector<double>& bound) = 0;
 };
 
 }  // namespace unpack

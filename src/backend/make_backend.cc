@@ -11,12 +11,13 @@ std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weight
   if (options.threads < 0) throw UsageError("--threads must be 0 or more, not " + std::to_string(options.threads));
   const bool automatic = options.device.empty() || options.device == "auto";
   if (automatic || options.device == "cuda") {
-    const bool installed = !cuda::plugin_path().empty();
+    // Without being asked only one who has both the plugin and a driver is told: something is wrong there.
+    const bool expected = !options.device.empty() || (!cuda::plugin_path().empty() && cuda::driver_present());
     try {
       return cuda::make_cuda_backend(weights, options);
     } catch (const InputError& e) {
       if (!automatic) throw InputError(fmt::format("{}; use --device cpu", e.what()));
-      if (options.notice && (installed || !options.device.empty())) options.notice(fmt::format("computing on the CPU: {}", e.what()));
+      if (options.notice && expected) options.notice(fmt::format("computing on the CPU: {}", e.what()));
     }
     return make_cpu_backend(std::move(weights), options.threads);
   }

@@ -67,59 +67,61 @@ void queue_neurons(DeviceCredit& device, const Decomposition& d, const Options& 
 
 }  // namespace
 
-bool edges_on_device(const Decomposition& d, const Options& options, const RunContext& context, std::vector<LayerEdges<float>>& out) {
+DeviceCredit* edges_on_device(const Decomposition& d, const Options& options, const RunContext& context, std::vector<LayerEdges<float>>& out,
+                              std::vector<DeviceCredit::Layer>& layers) {
   auto* device = dynamic_cast<DeviceCredit*>(&d.backend());
-  if (device == nullptr) return false;
+  if (device == nullptr) return nullptr;
   const ModelConfig& c = d.config();
   const std::int64_t length = d.length(), heads = c.n_heads;
   std::vector<int> queries(static_cast<std::size_t>(length));
   std::iota(queries.begin(), queries.end(), 0);
   const std::size_t sides = d.mlp_sides().size();
   const bool gate = options.dispatch == Dispatch::gate;
-  // Short prompts need one copy for the whole model, long ones as many as keep it below this.
-  constexpr std::int64_t kFloats = std::int64_t{1} << 26;
-  int begin = 0;
-  while (begin < c.n_layers) {
-    Bundle bundle(d.backend());
-    std::vector<LayerArrays> arrays(static_cast<std::size_t>(c.n_layers - begin));
-    int end = begin;
-    for (; end < c.n_layers && (end == begin || bundle.size() < kFloats); ++end) {
-      LayerArrays& a = arrays[static_cast<std::size_t>(end - begin)];
-      const std::int64_t cl = d.writers().visible_to_attention(end), cm = d.writers().visible_to_mlp(end);
+  const bool fetch_entries = 2 * heads * tri(length) * c.n_layers <= kFetchedAtOnce;
+  Bundle bundle(d.backend());
+  std::vector<LayerArrays> arrays(static_cast<std::size_t>(c.n_layers));
+  for (int l = 0; l < c.n_layers; ++l) {
+    LayerArrays& a = arrays[static_cast<std::size_t>(l)];
+    const std::int64_t cl = d.writers().visible_to_attention(l), cm = d.writers().visible_to_mlp(l);
+    if (fetch_entries) {
       bundle.add(a.heads.entry, heads * tri(length));
       bundle.add(a.heads.key_coef, heads * tri(length));
-      bundle.add(a.heads.query_edge, heads * length * cl);
-      bundle.add(a.heads.value_edge, c.n_kv_heads * length * cl);
-      bundle.add(a.heads.doubt, heads * length);
-      for (std::size_t i = 0; i < sides; ++i) bundle.add(a.neurons[i].edge, length * cm);
-      bundle.add(a.neurons[0].doubt, length);
+    } else {
+      a.heads.entry = d.backend().zeros(heads * tri(length));
+      a.heads.key_coef = d.backend().zeros(heads * tri(length));
     }
-    bundle.make();
-    for (int l = begin; l < end; ++l) {
-      context.check();
-      LayerArrays& a = arrays[static_cast<std::size_t>(l - begin)];
-      a.neurons[1].doubt = a.neurons[0].doubt;
-      const AttentionView view = d.attention_view(l);
-      device->head_edges(view, d.attention(l, options.scores, context), queries, gate ? *view.pattern : d.head_numerators(l), options, a.heads);
-      const Array none;
-      const Array& numerators = options.mlp == MlpRule::l2 ? none : gate ? d.trace().layers[static_cast<std::size_t>(l)].act : d.mlp_numerators(l);
-      queue_neurons(*device, d, options, l, queries, numerators, a);
-    }
-    bundle.fetch();
-    for (int l = begin; l < end; ++l) {
-      const LayerArrays& a = arrays[static_cast<std::size_t>(l - begin)];
-      LayerEdges<float>& to = out[static_cast<std::size_t>(l)];
-      bundle.read(a.heads.entry, to.entry);
-      bundle.read(a.heads.key_coef, to.key_coef);
-      bundle.read(a.heads.query_edge, to.query_edge);
-      bundle.read(a.heads.value_edge, to.value_edge);
-      bundle.read(a.heads.doubt, to.head_doubt);
-      for (std::size_t i = 0; i < sides; ++i) bundle.read(a.neurons[i].edge, to.mlp_edge[i]);
-      bundle.read(a.neurons[0].doubt, to.mlp_doubt);
-    }
-    begin = end;
+    bundle.add(a.heads.query_edge, heads * length * cl);
+    bundle.add(a.heads.value_edge, c.n_kv_heads * length * cl);
+    bundle.add(a.heads.doubt, heads * length);
+    for (std::size_t i = 0; i < sides; ++i) bundle.add(a.neurons[i].edge, length * cm);
+    bundle.add(a.neurons[0].doubt, length);
   }
-  return true;
+  bundle.make();
+  for (int l = 0; l < c.n_layers; ++l) {
+    context.check();
+    LayerArrays& a = arrays[static_cast<std::size_t>(l)];
+    a.neurons[1].doubt = a.neurons[0].doubt;
+    const AttentionView view = d.attention_view(l);
+    const AttentionSums& sums = d.attention(l, options.scores, context);
+    device->head_edges(view, sums, queries, gate ? *view.pattern : d.head_numerators(l), options, a.heads);
+    const Array none;
+    const Array& numerators = options.mlp == MlpRule::l2 ? none : gate ? d.trace().layers[static_cast<std::size_t>(l)].act : d.mlp_numerators(l);
+    queue_neurons(*device, d, options, l, queries, numerators, a);
+    layers.push_back({view, d.mlp_view(l), &sums, a.heads, {a.neurons[0].edge, a.neurons[1].edge}, d.writers().head(l, 0), d.writers().mlp(l)});
+  }
+  bundle.fetch();
+  for (int l = 0; l < c.n_layers; ++l) {
+    const LayerArrays& a = arrays[static_cast<std::size_t>(l)];
+    LayerEdges<float>& to = out[static_cast<std::size_t>(l)];
+    bundle.read(a.heads.entry, to.entry);
+    bundle.read(a.heads.key_coef, to.key_coef);
+    bundle.read(a.heads.query_edge, to.query_edge);
+    bundle.read(a.heads.value_edge, to.value_edge);
+    bundle.read(a.heads.doubt, to.head_doubt);
+    for (std::size_t i = 0; i < sides; ++i) bundle.read(a.neurons[i].edge, to.mlp_edge[i]);
+    bundle.read(a.neurons[0].doubt, to.mlp_doubt);
+  }
+  return device;
 }
 
 bool direct_on_device(const Decomposition& d, const Options& options, std::span<const int> layers, int query, const Array& direction,

@@ -173,14 +173,21 @@ Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context)
   if (start.root && !start.root_is_direct) {
     flow.indirect[static_cast<std::size_t>(start.root->position) * writers + static_cast<std::size_t>(start.root->writer)] = 1.0;
   }
+  if (edges.device() != nullptr) {
+    std::vector<DeviceCredit::Direct> direct;
+    for (const DirectEdges& x : start.direct) direct.push_back({x.layer, x.entry, x.key_coef, x.query_edge, {x.mlp_edge[0], x.mlp_edge[1]}});
+    edges.device()->sweep(edges.device_layers(), edges.options().scores, start.position, start.first, direct, flow.indirect);
+  }
   double passed = 0;
   double doubtful = 0;
   for (int l = d.config().n_layers - 1; l >= 0; --l) {
     context.check();
-    LayerSweep<T> layer(edges, start, l, flow);
-    layer.mlp();
-    layer.attention();
-    const LayerEdges<T>& e = edges.layer(l);
+    if (edges.device() == nullptr) {
+      LayerSweep<T> layer(edges, start, l, flow);
+      layer.mlp();
+      layer.attention();
+    }
+    const LayerEdges<T>& e = edges.light(l);
     for (std::size_t q = 0; q < length; ++q) {
       for (int h = 0; h <= d.config().n_heads; ++h) {
         const bool is_mlp = h == d.config().n_heads;
@@ -201,7 +208,7 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
   const Writer& writer = d.writers()[node.writer];
   const auto stride = static_cast<std::size_t>(d.writers().count());
   const std::size_t size = static_cast<std::size_t>(d.length()) * stride;
-  const LayerEdges<T>& e = edges.layer(writer.layer);
+  const LayerEdges<T>& e = edges.light(writer.layer);
   const DirectEdges* direct = start.root_is_direct ? start.direct_edges(writer.layer) : nullptr;
   const auto q = static_cast<std::size_t>(node.position);
   std::vector<std::pair<Branch, std::vector<double>>> out;
@@ -222,14 +229,13 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
   const auto cl = static_cast<std::size_t>(d.writers().visible_to_attention(writer.layer));
   const auto h = static_cast<std::size_t>(writer.head);
   const std::size_t group = h / static_cast<std::size_t>(d.config().group_size());
-  const auto pairs = static_cast<std::size_t>(tri(d.length()));
   const auto length = static_cast<std::size_t>(d.length());
   std::vector<double> k(size, 0.0), query(size, 0.0), v(size, 0.0);
   const auto rows = edges.key_rows(writer.layer, writer.head, node.position);
+  const HeadRow<T> own = direct ? HeadRow<T>{} : edges.head_row(writer.layer, writer.head, node.position);
   for (std::size_t s = 0; s <= q; ++s) {
-    const std::size_t at = h * pairs + static_cast<std::size_t>(tri(node.position)) + s;
-    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(e.key_coef[at]);
-    const double entry = direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(e.entry[at]);
+    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]);
+    const double entry = direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]);
     add_scaled(coef, rows.get() + s * cl, cl, k.data() + s * stride);
     add_scaled(entry, e.value_edge.data() + (group * length + s) * cl, cl, v.data() + s * stride);
   }

@@ -70,6 +70,9 @@ class CudaBackend final : public Backend, public DeviceCredit {
                   HeadEdges& out) override;
   void neuron_edges(const MlpView& view, MlpSide side, const MlpSums* sums, const Array& pre, std::span<const int> queries, const Array& numerators,
                     double weight, const Options& options, NeuronEdges& out) override;
+  void sweep(std::span<const Layer> layers, Scores scores, int position, std::span<const double> first, std::span<const Direct> direct,
+             std::vector<double>& credit) override;
+  void suffix(std::span<const Layer> layers, Scores scores, int terminals, std::vector<double>& mass, std::vector<double>& bound) override;
 
  private:
   // Positions of some rows and where each row's sources start, on the device.
@@ -102,6 +105,8 @@ class CudaBackend final : public Backend, public DeviceCredit {
   Array project(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w, std::int64_t first, std::int64_t positions);
   void value_sums(const AttentionView& view, const DeviceLayer& layer, AttentionSums& sums);
 
+  // [S, Cl]: sum over heads and queries of coef[H, tri] times raw key scores.
+  Array fold_keys(const AttentionView& view, const Array& coef);
   Array centered_rows(const Array& rows, std::int64_t count);
   void fold_to_writers(const AttentionView& view, const Rows& rows, const Array& coef, Array& out);
   void fold_neurons(const MlpView& view, MlpSide side, const Rows& rows, const Array& coef, double weight, Array& out);

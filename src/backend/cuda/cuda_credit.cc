@@ -117,10 +117,9 @@ void CudaBackend::query_fold(const AttentionView& view, std::span<const int> que
   download(folded, 0, out);
 }
 
-void CudaBackend::key_fold(const AttentionView& view, std::span<const double> coef, std::vector<double>& out) {
+Array CudaBackend::fold_keys(const AttentionView& view, const Array& coefficients) {
   const auto layer = on_device_.layer(view.layer);
   const std::int64_t groups = config_.n_kv_heads, e = config_.d_head, d = config_.d_model, cl = view.visible, length = view.length;
-  const Array coefficients = device_->upload_floats(coef);
   Array folded = device_->floats(length * groups * e);
   device_->launch(FoldQueries{ptr(coefficients), ptr(*view.q), ptr(folded), length, tri(length), config_.n_heads, config_.group_size(), groups, e},
                   length * groups);
@@ -149,7 +148,12 @@ void CudaBackend::key_fold(const AttentionView& view, std::span<const double> co
   Array vectors = device_->floats(length * d), dots = device_->floats(length * cl);
   multiply_turned(layer->k, ptr(folded), length, ptr(vectors));
   device_->launch(WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), d, nullptr, 0, ptr(*view.dev), head_scale(), ptr(dots)}, length * cl);
-  out.resize(static_cast<std::size_t>(length * cl));
+  return dots;
+}
+
+void CudaBackend::key_fold(const AttentionView& view, std::span<const double> coef, std::vector<double>& out) {
+  const Array dots = fold_keys(view, device_->upload_floats(coef));
+  out.resize(static_cast<std::size_t>(dots.size()));
   download(dots, 0, out);
 }
 

@@ -72,6 +72,13 @@ struct HostGroup {
     b = 0;
     for (Index i = 0; i < n; ++i) f(i, a, b);
   }
+  // f(first, step, sum, most) goes over its part of a loop by itself.
+  template <typename F>
+  void sum_and_most(const F& f, double& sum, double& most) {
+    sum = 0;
+    most = 0;
+    f(Index{0}, Index{1}, sum, most);
+  }
   template <typename F>
   double largest(Index n, const F& f) {
     double most = -INFINITY;

@@ -5,6 +5,7 @@
 #include "backend/cuda/kernels_edges.h"
 #include "backend/cuda/kernels_forward.h"
 #include "backend/cuda/kernels_scores.h"
+#include "backend/cuda/kernels_sweep.h"
 
 // clang-format off
 #define UNPACK_KERNELS(X) \
@@ -13,7 +14,9 @@
   X(PullBack, 0) X(FinishProjected, 32) X(TileMoments, 0) X(TileSums, 32) X(ValueSums, 32) X(NeuronSums, 0) X(NeuronNorms, 256) \
   X(ScaleByRow, 0) X(CenterColumns, 0) X(WriterDots, 32) \
   X(HeadNumerators, 32) X(TimesRows, 0) X(FoldSources, 64) X(FoldQueries, 64) X(QueryEdges, 0) \
-  X(HeadShares, 32) X(ValueEdges, 0) X(NeuronShares, 256) X(ShareRows, 128) X(TakeRows, 0)
+  X(HeadShares, 32) X(ValueEdges, 0) X(NeuronShares, 256) X(ShareRows, 128) X(TakeRows, 0) \
+  X(PassNeurons, 128) X(KeyCredit, 32) X(ValueCredit, 0) X(CenteredKeys, 0) X(PassHeads, 128) \
+  X(StartReach, 0) X(RowReach, 32) X(KeyReach, 128) X(HeadReach, 32) X(NeuronReach, 0)
 // clang-format on
 
 namespace unpack::cuda {

@@ -20,6 +20,8 @@ constexpr const char* kPlugin = "libunpack_cuda.so";
 std::shared_ptr<Device> open_plugin(bool tf32) {
   const std::string path = plugin_path();
   if (path.empty()) throw InputError(fmt::format("the CUDA plugin {} is not installed (build with -DUNPACK_CUDA=ON)", kPlugin));
+  // Loading it brings in all of cuBLAS, which is not worth it to learn that there is no GPU.
+  if (!driver_present()) throw InputError("there is no NVIDIA driver on this machine");
   std::shared_ptr<void> library(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), [](void* handle) {
     if (handle != nullptr) dlclose(handle);
   });
@@ -33,6 +35,11 @@ std::shared_ptr<Device> open_plugin(bool tf32) {
 }
 
 }  // namespace
+
+bool driver_present() {
+  std::error_code error;
+  return std::filesystem::exists("/dev/nvidiactl", error) || std::filesystem::exists("/dev/dxg", error);
+}
 
 std::shared_ptr<Device> open_gpu(bool tf32) {
   static std::mutex mutex;

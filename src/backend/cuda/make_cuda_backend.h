@@ -13,6 +13,8 @@ class Device;
 // Where libunpack_cuda.so is: $UNPACK_CUDA_PLUGIN, beside the program or the library, or in the folder it was installed to. Empty: nowhere.
 std::string plugin_path();
 
+bool driver_present();
+
 // The GPU, shared by all that hold it: opening it takes a while. Throws InputError as below.
 std::shared_ptr<Device> open_gpu(bool tf32);
 

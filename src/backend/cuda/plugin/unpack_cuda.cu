@@ -241,6 +241,34 @@ struct DeviceGroup {
     return a;
   }
 
+  // Of numbers that are 0 or more.
+  template <typename F>
+  __device__ __forceinline__ void sum_and_most(const F& f, double& total, double& most) {
+    double x = 0, y = 0;
+    f(static_cast<Index>(lane), static_cast<Index>(kThreads), x, y);
+    for (int step = 16; step > 0; step /= 2) {
+      x += __shfl_xor_sync(0xFFFFFFFFU, x, step);
+      y = fmax(y, __shfl_xor_sync(0xFFFFFFFFU, y, step));
+    }
+    if constexpr (kThreads > 32) {
+      __syncthreads();
+      if (lane % 32 == 0) {
+        shared[lane / 32 * 2] = x;
+        shared[lane / 32 * 2 + 1] = y;
+      }
+      __syncthreads();
+      x = 0;
+      y = 0;
+      for (int w = 0; w < kThreads / 32; ++w) {
+        x += shared[w * 2];
+        y = fmax(y, shared[w * 2 + 1]);
+      }
+    }
+    total = x;
+    most = y;
+    sync();
+  }
+
   template <typename F>
   __device__ __forceinline__ double largest(Index n, const F& f) {
     double most = -INFINITY;
