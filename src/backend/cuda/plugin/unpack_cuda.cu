@@ -4,9 +4,13 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <map>
 #include <mutex>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "backend/cuda/device_table.h"
 #include "backend/cuda/kernel_list.h"
@@ -36,8 +40,60 @@ int check(cublasStatus_t status, const char* what) {
   return status == CUBLAS_STATUS_SUCCESS ? 0 : fail(std::string(what) + ": " + cublasGetStatusString(status));
 }
 
+// With $UNPACK_CUDA_PROFILE=FILE every kernel and product is timed by itself, and the sums are written there at the end.
+class Profile {
+ public:
+  static Profile* make() {
+    const char* file = std::getenv("UNPACK_CUDA_PROFILE");
+    return file != nullptr && *file != 0 ? new Profile(file) : nullptr;
+  }
+  ~Profile() {
+    std::FILE* f = std::fopen(file_.c_str(), "w");
+    if (f == nullptr) return;
+    double all = 0;
+    for (const auto& [name, row] : rows_) all += row.milliseconds;
+    std::fprintf(f, "%10.3f ms in all\n", all);
+    std::vector<std::pair<double, std::string>> order;
+    for (const auto& [name, row] : rows_) order.emplace_back(-row.milliseconds, name);
+    std::sort(order.begin(), order.end());
+    for (const auto& [key, name] : order) {
+      const Row& row = rows_[name];
+      std::fprintf(f, "%10.3f ms %8ld times  %s", row.milliseconds, row.count, name.c_str());
+      if (row.flop > 0) std::fprintf(f, "  %.1f TFLOP/s", row.flop / row.milliseconds / 1e9);
+      std::fprintf(f, "\n");
+    }
+    std::fclose(f);
+  }
+  void begin(cudaStream_t stream) { (void)cudaEventRecord(from_, stream); }
+  void end(cudaStream_t stream, const std::string& name, double flop) {
+    (void)cudaEventRecord(to_, stream);
+    (void)cudaEventSynchronize(to_);
+    float milliseconds = 0;
+    (void)cudaEventElapsedTime(&milliseconds, from_, to_);
+    Row& row = rows_[name];
+    row.milliseconds += milliseconds;
+    row.count++;
+    row.flop += flop;
+  }
+  std::mutex mutex;
+
+ private:
+  explicit Profile(const char* file) : file_(file) {
+    (void)cudaEventCreate(&from_);
+    (void)cudaEventCreate(&to_);
+  }
+  struct Row {
+    double milliseconds = 0, flop = 0;
+    long count = 0;
+  };
+  std::string file_;
+  std::map<std::string, Row> rows_;
+  cudaEvent_t from_ = nullptr, to_ = nullptr;
+};
+
 struct State {
   int id = 0;
+  Profile* profile = nullptr;
   cudaStream_t stream = nullptr;  // where all work is queued
   cudaStream_t beside = nullptr;  // where weights go up
   cudaEvent_t arrived = nullptr;
@@ -59,6 +115,7 @@ int out_of_memory() { return last_was_memory ? 1 : 0; }
 
 void close_device(void* device) {
   State& s = of(device);
+  delete s.profile;
   (void)cudaSetDevice(s.id);
   if (s.stream != nullptr) (void)cudaStreamSynchronize(s.stream);
   if (s.beside != nullptr) (void)cudaStreamSynchronize(s.beside);
@@ -94,6 +151,7 @@ int open_state(State& s, int tf32) {
   if (check(cublasCreate(&s.blas), "cuBLAS")) return 1;
   if (check(cublasSetStream(s.blas, s.stream), "cuBLAS")) return 1;
   if (check(cublasSetWorkspace(s.blas, s.workspace, kWorkspaceBytes), "cuBLAS")) return 1;
+  s.profile = Profile::make();
   return check(cublasSetMathMode(s.blas, tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH), "cuBLAS");
 }
 
@@ -173,10 +231,8 @@ int copy(void* device, void* to, const void* from, std::size_t bytes) {
 int wait(void* device) { return check(cudaStreamSynchronize(of(device).stream), "the work"); }
 
 // Row-major C = A op(B) is column-major C^T = op(B)^T A^T.
-int gemm(void* device, const UnpackGemm* g) {
-  State& s = of(device);
+int queue_gemm(State& s, const UnpackGemm* g) {
   const float one = 1.0F, beta = g->accumulate ? 1.0F : 0.0F;
-  std::lock_guard lock(s.blas_mutex);
   const cublasOperation_t op = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   if (g->batch == 1) {
     return check(cublasSgemm_64(s.blas, op, CUBLAS_OP_N, g->n, g->m, g->k, &one, g->b, g->ldb, g->a, g->lda, &beta, g->c, g->ldc), "cuBLAS");
@@ -184,6 +240,24 @@ int gemm(void* device, const UnpackGemm* g) {
   return check(cublasSgemmStridedBatched_64(s.blas, op, CUBLAS_OP_N, g->n, g->m, g->k, &one, g->b, g->ldb, g->stride_b, g->a, g->lda, g->stride_a, &beta, g->c,
                                             g->ldc, g->stride_c, g->batch),
                "cuBLAS");
+}
+
+int gemm(void* device, const UnpackGemm* g) {
+  State& s = of(device);
+  std::lock_guard lock(s.blas_mutex);
+  if (s.profile == nullptr) return queue_gemm(s, g);
+  std::lock_guard one_at_a_time(s.profile->mutex);
+  s.profile->begin(s.stream);
+  const int status = queue_gemm(s, g);
+  // Sizes that differ by the number of writers alone are one kind.
+  const auto about = [](std::int64_t n) {
+    std::int64_t p = 1;
+    while (p < n) p *= 2;
+    return std::to_string(p);
+  };
+  s.profile->end(s.stream, "product up to " + about(g->m) + " x " + about(g->n) + " x " + about(g->k) + ", batches up to " + about(g->batch),
+                 2.0 * static_cast<double>(g->m) * static_cast<double>(g->n) * static_cast<double>(g->k) * static_cast<double>(g->batch));
+  return status;
 }
 
 // A row's threads: a part of a warp's or a whole block's.
@@ -237,7 +311,8 @@ struct DeviceGroup {
   template <typename F>
   __device__ __forceinline__ double sum(Index n, const F& f) {
     double a = 0, b = 0;
-    sums(n, [&](Index i, double& x, double&) { x += static_cast<double>(f(i)); }, a, b);
+    sums(
+        n, [&](Index i, double& x, double&) { x += static_cast<double>(f(i)); }, a, b);
     return a;
   }
 
@@ -322,16 +397,32 @@ int run(State& s, const void* parameters, std::size_t bytes, Index count) {
   return check(cudaGetLastError(), "a launch");
 }
 
-int launch(void* device, int id, const void* parameters, std::size_t bytes, std::int64_t count) {
+int queue_kernel(State& s, int id, const void* parameters, std::size_t bytes, std::int64_t count) {
   switch (static_cast<KernelId>(id)) {
 #define UNPACK_RUN_KERNEL(name, threads) \
   case KernelId::k##name:                \
-    return run<name>(of(device), parameters, bytes, count);
+    return run<name>(s, parameters, bytes, count);
     UNPACK_KERNELS(UNPACK_RUN_KERNEL)
 #undef UNPACK_RUN_KERNEL
     default:
       return fail("no such kernel");
   }
+}
+
+constexpr const char* kKernelNames[] = {
+#define UNPACK_KERNEL_NAME(name, threads) #name,
+    UNPACK_KERNELS(UNPACK_KERNEL_NAME)
+#undef UNPACK_KERNEL_NAME
+};
+
+int launch(void* device, int id, const void* parameters, std::size_t bytes, std::int64_t count) {
+  State& s = of(device);
+  if (s.profile == nullptr) return queue_kernel(s, id, parameters, bytes, count);
+  std::lock_guard one_at_a_time(s.profile->mutex);
+  s.profile->begin(s.stream);
+  const int status = queue_kernel(s, id, parameters, bytes, count);
+  if (status == 0) s.profile->end(s.stream, kKernelNames[id], 0);
+  return status;
 }
 
 }  // namespace
