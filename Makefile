@@ -6,6 +6,8 @@ PREFIX ?= /usr/local
 # The Python that Debian's pytest and numpy belong to, whatever else comes first in PATH.
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 PROMPT = Mary and John went to the store. John gave a drink to
+# The CUDA plugin is compiled wherever there is a compiler for it.
+CUDA = $(if $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc)),-DUNPACK_CUDA=ON)
 WERROR = $(if $(CI),-DUNPACK_WERROR=ON)
 
 all: build
@@ -32,7 +34,7 @@ demo: build
 	@echo; build/release/unpack trace "$(PROMPT)" --target " Mary" --versus " John"
 
 test: setup-test
-	cmake --preset release -DUNPACK_TESTS=ON -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) $(WERROR)
+	cmake --preset release -DUNPACK_TESTS=ON -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) $(WERROR) $(CUDA)
 	cmake --build build/release -j $(JOBS)
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) -LE cli
 ifeq ($(CI),true)

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstdio>
 #include <cstring>
 
 #include "unpack/error.h"
@@ -21,8 +22,11 @@ void ModelArguments::add(Command& command) {
 }
 
 void ModelArguments::add_device(Command& command) {
+  load.device.clear();  // auto, unless it is asked for by name, when it says why it took the CPU
+  load.notice = [](const std::string& line) { std::fputs((line + "\n").c_str(), stderr); };
   command.word("--device", "Where to compute (default auto); reference: plain loops in double precision", load.device, {"auto", "cpu", "cuda", "reference"});
   command.flag("--weight-products", "Keep products of the weights in memory: a second or more once, then every prompt is faster", load.weight_products);
+  command.flag("--tf32", "Matrix products of a CUDA device in TF32: faster, about three digits", load.tf32);
   command.option("--threads", "N", "Threads to use (default: all cores)", [this](const std::string& text) {
     parse_value("--threads", text, load.threads);
     if (load.threads < 1 || load.threads > 4096) throw UsageError(fmt::format("--threads takes 1 to 4096, not {}", load.threads));

@@ -12,13 +12,13 @@
 
 namespace unpack::cli {
 
-// --model --device --threads
+// --model --device --tf32 --threads
 struct ModelArguments {
   std::string model = "pocket-gpt2";
   LoadOptions load;
 
   void add_name(Command& command);
-  void add_device(Command& command);  // --device --threads alone
+  void add_device(Command& command);  // --device --tf32 --threads alone
   void add(Command& command);
   Model open() const { return Model::load(model, load); }
 };

@@ -19,9 +19,13 @@
 namespace unpack {
 
 struct LoadOptions {
-  std::string device = "auto";   // "auto", "cpu", "cuda", "reference" (double precision, plain loops)
-  int threads = 0;               // 0: as many as the machine has
-  bool weight_products = false;  // keep W_O C W_in of every head and MLP in memory: a one-time cost that makes every prompt cheaper
+  // "auto": a CUDA device where there is one, else the CPU; "cpu", "cuda", "reference" (double precision, plain loops). Empty: auto, and not a
+  // word where no CUDA plugin is installed.
+  std::string device = "auto";
+  int threads = 0;                                   // 0: as many as the machine has
+  bool tf32 = false;                                 // CUDA: matrix products in TF32, ten times faster and three digits short
+  std::function<void(const std::string&)> notice;    // told in one line why "auto" took the CPU
+  bool weight_products = false;                      // keep W_O C W_in of every head and MLP in memory: a one-time cost that makes every prompt cheaper
   std::size_t product_limit = std::size_t{2} << 30;  // bytes they may take; a model that needs more is refused
 };
 

@@ -67,9 +67,9 @@ struct MlpView {
   int visible = 0;
   const Array* writers = nullptr;
   int n_writers = 0;
-  const Array* dev = nullptr;  // [S]
-  const Array* act = nullptr;  // [S, N] the neurons' values a_n
-  std::vector<const Array*> z;   // [S, H, E] of every layer, for weight products
+  const Array* dev = nullptr;   // [S]
+  const Array* act = nullptr;   // [S, N] the neurons' values a_n
+  std::vector<const Array*> z;  // [S, H, E] of every layer, for weight products
 };
 
 // Sums over the visible writers of scores and of their sizes, one pair per denominator.
@@ -181,6 +181,8 @@ class Backend {
 struct BackendOptions {
   std::string device = "auto";
   int threads = 0;
+  bool tf32 = false;
+  std::function<void(const std::string&)> notice;
   bool weight_products = false;
 };
 std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);

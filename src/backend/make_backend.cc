@@ -1,14 +1,29 @@
+#include <fmt/format.h>
+
 #include "backend/backend.h"
 #include "backend/cpu/cpu_backend.h"
+#include "backend/cuda/make_cuda_backend.h"
 #include "backend/reference/reference_backend.h"
 
 namespace unpack {
 
 std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options) {
   if (options.threads < 0) throw UsageError("--threads must be 0 or more, not " + std::to_string(options.threads));
-  if (options.device == "auto" || options.device == "cpu") return make_cpu_backend(std::move(weights), options);
+  const bool automatic = options.device.empty() || options.device == "auto";
+  if (automatic || options.device == "cuda") {
+    // Without being asked only one who has both the plugin and a driver is told: something is wrong there.
+    const bool expected = !options.device.empty() || (!cuda::plugin_path().empty() && cuda::driver_present());
+    try {
+      return cuda::make_cuda_backend(weights, options);
+    } catch (const InputError& e) {
+      if (!automatic) throw InputError(fmt::format("{}; use --device cpu", e.what()));
+      if (options.notice && expected) options.notice(fmt::format("computing on the CPU: {}", e.what()));
+    }
+    return make_cpu_backend(std::move(weights), options);
+  }
+  if (options.device == "cpu") return make_cpu_backend(std::move(weights), options);
   if (options.device == "reference") return make_reference_backend(std::move(weights), options);
-  if (options.device == "cuda") throw InputError("this build has no CUDA backend; use --device cpu");
+  if (options.device == "cuda-emulated") return cuda::make_emulated_backend(std::move(weights), options);
   throw UsageError("unknown device '" + options.device + "': use auto, cpu or cuda");
 }
 

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 
 namespace unpack {
 
@@ -69,25 +68,6 @@ void linear(const WeightView& w, std::span<const double> x, std::span<double> y,
       for (std::size_t o = 0; o < out; ++o) to[o] += scale * weights[o];
     }
   }
-}
-
-std::vector<double> rotary_frequencies(const Rope& rope) {
-  std::vector<double> out;
-  for (int i = 0; i < rope.dims / 2; ++i) {
-    double f = std::pow(rope.base, -2.0 * i / rope.dims);
-    if (rope.scaling == RopeScaling::linear) f /= rope.factor;
-    if (rope.scaling == RopeScaling::llama3) {
-      const double turns = rope.original_context * f / (2 * std::numbers::pi);  // original / wavelength
-      if (turns < rope.low_freq_factor) {
-        f /= rope.factor;
-      } else if (turns <= rope.high_freq_factor) {
-        const double t = (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
-        f = (1 - t) * f / rope.factor + t * f;
-      }
-    }
-    out.push_back(f);
-  }
-  return out;
 }
 
 void rotate_back(const Rope& rope, std::span<const double> frequencies, int position, std::span<double> head) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/rotary.h"
 #include "model/weights.h"
 
 namespace unpack {
@@ -22,9 +23,7 @@ void linear(const WeightView& w, std::span<const double> x, std::span<double> y,
 
 double dot(std::span<const double> x, std::span<const double> y);
 
-// Angles of the rotary embedding: position * frequency(i), i < dims / 2.
-std::vector<double> rotary_frequencies(const Rope& rope);
-// Turns a head vector back by the angles of its position.
+// Turns a head vector back by the angles of its position, position * frequency(i).
 void rotate_back(const Rope& rope, std::span<const double> frequencies, int position, std::span<double> head);
 
 }  // namespace unpack

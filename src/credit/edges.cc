@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <type_traits>
 
+#include "credit/device_edges.h"
 #include "credit/safe_denom.h"
 
 namespace unpack {
@@ -35,11 +37,55 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
     : decomposition_(std::move(decomposition)), options_(options) {
   const int layers = decomposition_->config().n_layers;
   layers_.resize(static_cast<std::size_t>(layers));
+  if constexpr (std::is_same_v<T, float>) device_ = edges_on_device(*decomposition_, options_, context, layers_, device_layers_);
+  double scores = 0;
   for (int l = 0; l < layers; ++l) {
     context.check();
-    build_attention(l, layers_[static_cast<std::size_t>(l)], context);
-    build_mlp(l, layers_[static_cast<std::size_t>(l)], context);
+    if (device_ == nullptr) {
+      build_attention(l, layers_[static_cast<std::size_t>(l)], context);
+      build_mlp(l, layers_[static_cast<std::size_t>(l)], context);
+    }
+    scores += static_cast<double>(tri(decomposition_->length())) * decomposition_->config().n_heads * decomposition_->writers().visible_to_attention(l);
   }
+  // A small table is fetched from the device at once, of a large one the rows that are asked for.
+  if (!has_table() || (device_ != nullptr && scores > static_cast<double>(kFetchedAtOnce))) return;
+  for (int l = 0; l < layers; ++l) tables_.push_back(decomposition_->backend().host(decomposition_->attention(l, options_.scores).k_scores));
+}
+
+template <typename T>
+const LayerEdges<T>& Edges<T>::layer(int l) const {
+  LayerEdges<T>& out = layers_[static_cast<std::size_t>(l)];
+  if constexpr (std::is_same_v<T, float>) {
+    std::lock_guard lock(mutex_);
+    if (device_ != nullptr && out.entry.empty()) {
+      const DeviceCredit::HeadEdges& from = device_layers_[static_cast<std::size_t>(l)].heads;
+      for (const auto& [array, to] : {std::pair{&from.entry, &out.entry}, std::pair{&from.key_coef, &out.key_coef}}) {
+        const auto host = decomposition_->backend().host(*array);
+        const T* values = static_cast<const T*>(host.get());
+        to->assign(values, values + array->size());
+      }
+    }
+  }
+  return out;
+}
+
+template <typename T>
+HeadRow<T> Edges<T>::head_row(int layer, int head, int query) const {
+  const LayerEdges<T>& e = layers_[static_cast<std::size_t>(layer)];
+  const std::int64_t at = head * tri(decomposition_->length()) + tri(query);
+  std::unique_lock lock(mutex_);
+  if (!e.entry.empty()) {
+    const std::shared_ptr<const void> none;
+    return {{none, e.entry.data() + at}, {none, e.key_coef.data() + at}};
+  }
+  lock.unlock();
+  Backend& backend = decomposition_->backend();
+  const DeviceCredit::HeadEdges& from = device_layers_[static_cast<std::size_t>(layer)].heads;
+  const auto fetched = [&](const Array& array) {
+    const auto host = backend.host(backend.slice(array, at, query + 1));
+    return std::shared_ptr<const T>(host, static_cast<const T*>(host.get()));
+  };
+  return {fetched(from.entry), fetched(from.key_coef)};
 }
 
 template <typename T>
@@ -203,6 +249,14 @@ std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
 }
 
 template <typename T>
+std::vector<DirectEdges> Edges<T>::direct(std::span<const int> layers, int query, const Array& direction) const {
+  std::vector<DirectEdges> out;
+  if (direct_on_device(*decomposition_, options_, layers, query, direction, out)) return out;
+  for (const int layer : layers) out.push_back(direct(layer, query, direction));
+  return out;
+}
+
+template <typename T>
 DirectEdges Edges<T>::direct(int layer, int query, const Array& direction) const {
   const Decomposition& d = *decomposition_;
   Backend& backend = d.backend();
@@ -252,8 +306,13 @@ std::shared_ptr<const T> Edges<T>::key_rows(int layer, int head, int query) cons
   const Decomposition& d = *decomposition_;
   const std::int64_t cl = d.writers().visible_to_attention(layer);
   if (has_table()) {
-    const auto table = d.backend().host(d.attention(layer, options_.scores).k_scores);
-    return {table, static_cast<const T*>(table.get()) + (head * tri(d.length()) + tri(query)) * cl};
+    const std::int64_t at = (head * tri(d.length()) + tri(query)) * cl;
+    if (tables_.empty()) {
+      const auto rows = d.backend().host(d.backend().slice(d.attention(layer, options_.scores).k_scores, at, (query + 1) * cl));
+      return {rows, static_cast<const T*>(rows.get())};
+    }
+    const auto& table = tables_[static_cast<std::size_t>(layer)];
+    return {table, static_cast<const T*>(table.get()) + at};
   }
   Array out = d.backend().zeros((query + 1) * cl);
   d.backend().key_scores(d.attention_view(layer), options_.scores, head, query, out);
@@ -268,7 +327,7 @@ void Edges<T>::visit_keys(int layer, const std::function<void(int, int, const T*
     d.backend().visit_key_scores(d.attention_view(layer), options_.scores, [&](int h, int q, const void* rows) { visit(h, q, static_cast<const T*>(rows)); });
     return;
   }
-  const auto table = d.backend().host(d.attention(layer, options_.scores).k_scores);
+  const auto table = tables_.empty() ? d.backend().host(d.attention(layer, options_.scores).k_scores) : tables_[static_cast<std::size_t>(layer)];
   const std::int64_t cl = d.writers().visible_to_attention(layer);
   const std::int64_t length = d.length();
   d.backend().parallel_for(d.config().n_heads * length, [&](std::int64_t task) {

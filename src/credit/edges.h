@@ -6,8 +6,11 @@
 
 #include <array>
 #include <memory>
+#include <mutex>
+#include <span>
 #include <vector>
 
+#include "backend/device_credit.h"
 #include "decompose/decomposition.h"
 #include "unpack/options.h"
 
@@ -35,6 +38,12 @@ struct DirectEdges {
   std::vector<double> neuron_share;             // [N]
 };
 
+// Entries and key coefficients of one node, [q + 1].
+template <typename T>
+struct HeadRow {
+  std::shared_ptr<const T> entry, key_coef;
+};
+
 template <typename T>
 class Edges {
  public:
@@ -42,8 +51,14 @@ class Edges {
 
   const Decomposition& decomposition() const { return *decomposition_; }
   const Options& options() const { return options_; }
-  const LayerEdges<T>& layer(int l) const { return layers_[static_cast<std::size_t>(l)]; }
-  DirectEdges direct(int layer, int query, const Array& direction) const;
+  const LayerEdges<T>& layer(int l) const;
+  // The same, but entry and key_coef of long prompts may still be on the device and missing here; head_row has those of a node.
+  const LayerEdges<T>& light(int l) const { return layers_[static_cast<std::size_t>(l)]; }
+  HeadRow<T> head_row(int layer, int head, int query) const;
+  // The edges where the backend's arrays are, if it can pass credit on there; null otherwise.
+  DeviceCredit* device() const { return device_; }
+  const std::vector<DeviceCredit::Layer>& device_layers() const { return device_layers_; }
+  std::vector<DirectEdges> direct(std::span<const int> layers, int query, const Array& direction) const;
   // Stage 1 shares over the neurons of an MLP in the direction of its own output.
   std::vector<double> neuron_shares(int layer, int query) const;
 
@@ -54,6 +69,7 @@ class Edges {
   bool has_table() const { return decomposition_->keeps_key_scores(); }
 
  private:
+  DirectEdges direct(int layer, int query, const Array& direction) const;
   void build_attention(int l, LayerEdges<T>& out, const RunContext& context) const;
   void build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const;
   // numerators[rows, N] in the given direction -> edges[rows, Cm] per side.
@@ -61,7 +77,11 @@ class Edges {
 
   std::shared_ptr<const Decomposition> decomposition_;
   Options options_;
-  std::vector<LayerEdges<T>> layers_;
+  mutable std::mutex mutex_;
+  mutable std::vector<LayerEdges<T>> layers_;
+  std::vector<std::shared_ptr<const void>> tables_;  // key scores of every layer in host memory, unless they stay on the device
+  DeviceCredit* device_ = nullptr;
+  std::vector<DeviceCredit::Layer> device_layers_;
 };
 
 extern template class Edges<float>;

@@ -90,7 +90,8 @@ class EntryWalk {
   std::vector<EntryShares> head_shares(const GraphNode& node, double least) {
     const Writer& writer = d_.writers()[node.writer];
     const Options& options = edges_.options();
-    const LayerEdges<T>& e = edges_.layer(writer.layer);
+    const LayerEdges<T>& e = edges_.light(writer.layer);
+    const HeadRow<T> own = edges_.head_row(writer.layer, writer.head, node.position);
     const DirectEdges* direct = node.direct ? graph_.start().direct_edges(writer.layer) : nullptr;
     const AttentionSums& sums = d_.attention(writer.layer, options.scores);
     const std::int64_t cl = d_.writers().visible_to_attention(writer.layer);
@@ -108,9 +109,9 @@ class EntryWalk {
     for (int s = 0; s <= q; ++s) {
       const auto i = static_cast<std::size_t>(s);
       const std::size_t direct_at = static_cast<std::size_t>(writer.head) * (static_cast<std::size_t>(q) + 1) + i;
-      const double share = direct ? direct->entry[direct_at] : static_cast<double>(e.entry[static_cast<std::size_t>(at) + i]);
+      const double share = direct ? direct->entry[direct_at] : static_cast<double>(own.entry.get()[i]);
       if (std::fabs(share) < least) continue;
-      const double key_coef = direct ? direct->key_coef[direct_at] : static_cast<double>(e.key_coef[static_cast<std::size_t>(at) + i]);
+      const double key_coef = direct ? direct->key_coef[direct_at] : static_cast<double>(own.key_coef.get()[i]);
       const double query_coef = options.weights[1] * share * inverse_denom(sum[i], abs[i], options.beta);
       const T* k = keys.get() + s * cl;
       const T* qs = static_cast<const T*>(queries.get()) + s * cl;

@@ -1,6 +1,7 @@
 #include "credit/flow.h"
 
 #include <cmath>
+#include <numeric>
 
 namespace unpack {
 
@@ -139,7 +140,9 @@ Start start_at_target(const Edges<T>& edges, int position, const Array& directio
   Start start;
   start.position = position;
   d.backend().writer_dots(d.writer_vectors(), d.writers().count(), position, direction, start.first);
-  for (int l = 0; l < d.config().n_layers; ++l) start.direct.push_back(edges.direct(l, position, direction));
+  std::vector<int> layers(static_cast<std::size_t>(d.config().n_layers));
+  std::iota(layers.begin(), layers.end(), 0);
+  start.direct = edges.direct(layers, position, direction);
   return start;
 }
 
@@ -153,7 +156,8 @@ Start start_at_root(const Edges<T>& edges, const Node& root, const Array* direct
   start.root_is_direct = direction != nullptr;
   if (direction) {
     start.first[static_cast<std::size_t>(root.writer)] = 1.0;
-    start.direct.push_back(edges.direct(d.writers()[root.writer].layer, root.position, *direction));
+    const std::vector<int> layer = {d.writers()[root.writer].layer};
+    start.direct = edges.direct(layer, root.position, *direction);
   }
   return start;
 }
@@ -169,14 +173,21 @@ Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context)
   if (start.root && !start.root_is_direct) {
     flow.indirect[static_cast<std::size_t>(start.root->position) * writers + static_cast<std::size_t>(start.root->writer)] = 1.0;
   }
+  if (edges.device() != nullptr) {
+    std::vector<DeviceCredit::Direct> direct;
+    for (const DirectEdges& x : start.direct) direct.push_back({x.layer, x.entry, x.key_coef, x.query_edge, {x.mlp_edge[0], x.mlp_edge[1]}});
+    edges.device()->sweep(edges.device_layers(), edges.options().scores, start.position, start.first, direct, flow.indirect);
+  }
   double passed = 0;
   double doubtful = 0;
   for (int l = d.config().n_layers - 1; l >= 0; --l) {
     context.check();
-    LayerSweep<T> layer(edges, start, l, flow);
-    layer.mlp();
-    layer.attention();
-    const LayerEdges<T>& e = edges.layer(l);
+    if (edges.device() == nullptr) {
+      LayerSweep<T> layer(edges, start, l, flow);
+      layer.mlp();
+      layer.attention();
+    }
+    const LayerEdges<T>& e = edges.light(l);
     for (std::size_t q = 0; q < length; ++q) {
       for (int h = 0; h <= d.config().n_heads; ++h) {
         const bool is_mlp = h == d.config().n_heads;
@@ -197,7 +208,7 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
   const Writer& writer = d.writers()[node.writer];
   const auto stride = static_cast<std::size_t>(d.writers().count());
   const std::size_t size = static_cast<std::size_t>(d.length()) * stride;
-  const LayerEdges<T>& e = edges.layer(writer.layer);
+  const LayerEdges<T>& e = edges.light(writer.layer);
   const DirectEdges* direct = start.root_is_direct ? start.direct_edges(writer.layer) : nullptr;
   const auto q = static_cast<std::size_t>(node.position);
   std::vector<std::pair<Branch, std::vector<double>>> out;
@@ -218,14 +229,13 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
   const auto cl = static_cast<std::size_t>(d.writers().visible_to_attention(writer.layer));
   const auto h = static_cast<std::size_t>(writer.head);
   const std::size_t group = h / static_cast<std::size_t>(d.config().group_size());
-  const auto pairs = static_cast<std::size_t>(tri(d.length()));
   const auto length = static_cast<std::size_t>(d.length());
   std::vector<double> k(size, 0.0), query(size, 0.0), v(size, 0.0);
   const auto rows = edges.key_rows(writer.layer, writer.head, node.position);
+  const HeadRow<T> own = direct ? HeadRow<T>{} : edges.head_row(writer.layer, writer.head, node.position);
   for (std::size_t s = 0; s <= q; ++s) {
-    const std::size_t at = h * pairs + static_cast<std::size_t>(tri(node.position)) + s;
-    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(e.key_coef[at]);
-    const double entry = direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(e.entry[at]);
+    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]);
+    const double entry = direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]);
     add_scaled(coef, rows.get() + s * cl, cl, k.data() + s * stride);
     add_scaled(entry, e.value_edge.data() + (group * length + s) * cl, cl, v.data() + s * stride);
   }

@@ -63,7 +63,7 @@ template <typename T>
 void PathGraph<T>::for_each_edge(const GraphNode& node, const std::function<void(const GraphEdge&)>& visit) const {
   const Decomposition& d = decomposition();
   const Writer& writer = d.writers()[node.writer];
-  const LayerEdges<T>& e = edges_.layer(writer.layer);
+  const LayerEdges<T>& e = edges_.light(writer.layer);
   const DirectEdges* direct = node.direct ? start_.direct_edges(writer.layer) : nullptr;
   const auto q = static_cast<std::size_t>(node.position);
   const auto length = static_cast<std::size_t>(d.length());
@@ -86,12 +86,11 @@ void PathGraph<T>::for_each_edge(const GraphNode& node, const std::function<void
   const auto cl = static_cast<std::size_t>(visible);
   const auto h = static_cast<std::size_t>(writer.head);
   const std::size_t group = h / static_cast<std::size_t>(d.config().group_size());
-  const auto pairs = static_cast<std::size_t>(tri(d.length()));
   const auto rows = edges_.key_rows(writer.layer, writer.head, node.position);
+  const HeadRow<T> own = direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, node.position);
   for (std::size_t s = 0; s <= q; ++s) {
-    const std::size_t at = h * pairs + static_cast<std::size_t>(tri(node.position)) + s;
-    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(e.key_coef[at]);
-    const double entry = direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(e.entry[at]);
+    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]);
+    const double entry = direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]);
     const T* key = rows.get() + s * cl;
     const T* value = e.value_edge.data() + (group * length + s) * cl;
     for (int j = 0; j < visible; ++j) {

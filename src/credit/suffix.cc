@@ -44,6 +44,11 @@ class SuffixBuilder {
   }
 
   Suffix build(const RunContext& context) {
+    if (edges_.device() != nullptr && !filter_.any() && !filter_.by_sign) {
+      edges_.device()->suffix(edges_.device_layers(), edges_.options().scores, d_.writers().terminals(), suffix_.all_, suffix_.slots_[0].bound);
+      suffix_.slots_[0].mass = suffix_.all_;
+      return std::move(suffix_);
+    }
     terminals();
     for (int l = 0; l < d_.config().n_layers; ++l) {
       context.report("suffixes", l, d_.config().n_layers);

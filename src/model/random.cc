@@ -7,6 +7,7 @@
 #include <cmath>
 #include <memory>
 
+#include "base/thread_pool.h"
 #include "model/assemble.h"
 #include "model/load.h"
 #include "unpack/error.h"
@@ -133,16 +134,27 @@ TensorSet random_tensors(std::string_view config_json, std::uint64_t seed, DType
   TensorSet set;
   const auto arena = std::make_shared<Arena>(total_bytes(rows, config.n_layers, dtype));
   std::size_t offset = 0;
+  struct Job {
+    Distribution distribution;
+    StoredTensor tensor;
+    std::byte* to;
+  };
+  std::vector<Job> jobs;
   for (const TensorRow& row : rows) {
-    const Distribution d = distribution(row.parts.front().role, config.n_layers);
     for (int layer = 0; layer < (row.per_layer() ? config.n_layers : 1); ++layer) {
       const StoredTensor tensor{tensor_name(row.name, layer), dtype, row.shape, arena->at(offset), tensor_bytes(row, dtype)};
-      const auto n = static_cast<std::int64_t>(tensor.bytes / dtype_size(dtype));
-      fill_normal(seed * 0x2545F4914F6CDD1Dull + name_hash(tensor.name), d.mean, d.scale, n, dtype, arena->at(offset));
+      jobs.push_back({distribution(row.parts.front().role, config.n_layers), tensor, arena->at(offset)});
       offset += aligned(tensor.bytes);
       set.tensors[tensor.name] = tensor;
     }
   }
+  // A tensor's values depend on the seed and its name alone, so that any thread may draw them.
+  ThreadPool pool(0);
+  pool.parallel_for(static_cast<std::int64_t>(jobs.size()), [&](std::int64_t i) {
+    const Job& job = jobs[static_cast<std::size_t>(i)];
+    const auto n = static_cast<std::int64_t>(job.tensor.bytes / dtype_size(dtype));
+    fill_normal(seed * 0x2545F4914F6CDD1Dull + name_hash(job.tensor.name), job.distribution.mean, job.distribution.scale, n, dtype, job.to);
+  });
   set.owner = arena;
   return set;
 }

@@ -133,7 +133,7 @@ class Bench {
           turn++;
           return q;
         },
-        100);
+        tokens > 256 ? 10 : 100);
     const double rerootings = result_.lengths.back().rows.back().seconds * 100;
     result_.lengths.back().rows.back().note += fmt::format("; 100 take {:.2f} of one prepare", rerootings / prepare_seconds);
     small(

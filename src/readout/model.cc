@@ -22,7 +22,7 @@ BackendOptions backend_options(const ModelConfig& config, const LoadOptions& opt
     throw InputError(fmt::format("the weight products of this model take {} MiB, more than the {} MiB allowed; leave out --weight-products", bytes >> 20,
                                  options.product_limit >> 20));
   }
-  return {options.device, options.threads, options.weight_products};
+  return {options.device, options.threads, options.tf32, options.notice, options.weight_products};
 }
 
 }  // namespace

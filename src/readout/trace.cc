@@ -195,9 +195,9 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
     if (writer.kind == WriterKind::head) {
       const auto sources = static_cast<std::size_t>(result.root->position) + 1;
       const std::size_t direct_at = static_cast<std::size_t>(writer.head) * sources;
-      const auto at = static_cast<std::size_t>(writer.head * tri(d.length()) + tri(result.root->position));
+      const HeadRow<T> own = edges->head_row(writer.layer, writer.head, result.root->position);
       for (std::size_t s = 0; s < sources; ++s) {
-        result.entries.push_back(direct ? direct->entry[direct_at + s] : static_cast<double>(edges->layer(writer.layer).entry[at + s]));
+        result.entries.push_back(direct ? direct->entry[direct_at + s] : static_cast<double>(own.entry.get()[s]));
       }
     } else {
       const std::vector<double> shares = direct ? direct->neuron_share : edges->neuron_shares(writer.layer, result.root->position);

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "unit/devices.h"
 #include "unit/naive/compare.h"
 #include "unit/naive/recursion.h"
 #include "unit/random_model.h"
@@ -11,7 +12,9 @@ namespace unpack {
 namespace {
 
 TEST(Closure, HoldsOnRandomModelsOfEveryFamily) {
-  for (const char* device : {"reference", "cpu"}) {
+  std::vector<std::string> devices = testing::float_devices();
+  devices.emplace_back("reference");
+  for (const std::string& device : devices) {
     EXPECT_TRUE(rc::check(device, [&] {
       const testing::Shape shape = testing::draw_shape(3, 4, 9);
       const auto ids = testing::draw_prompt(8, shape.vocabulary);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include "unit/devices.h"
 #include "unit/naive/compare.h"
 #include "unit/naive/forward.h"
 #include "unit/random_model.h"
@@ -12,8 +13,14 @@
 namespace unpack {
 namespace {
 
+std::vector<std::pair<std::string, double>> with_limits(double in_double, double in_float) {
+  std::vector<std::pair<std::string, double>> devices = {{"reference", in_double}};
+  for (const std::string& device : testing::float_devices()) devices.emplace_back(device, in_float);
+  return devices;
+}
+
 TEST(ForwardPass, IsThatOfPlainLoopsForEveryFamily) {
-  for (const auto& [device, limit] : {std::pair{"reference", 1e-11}, std::pair{"cpu", 2e-5}}) {
+  for (const auto& [device, limit] : with_limits(1e-11, 2e-5)) {
     EXPECT_TRUE(rc::check(device, [device = device, limit = limit] {
       testing::Shape shape = testing::draw_shape(3, 4, 9);
       shape.activation = *rc::gen::element<std::string>("gelu", "gelu_new", "relu", "silu");
@@ -42,7 +49,7 @@ TEST(ForwardPass, IsThatOfPlainLoopsForEveryFamily) {
 }
 
 TEST(ForwardPass, OfABatchIsThatOfItsPrompts) {
-  for (const auto& [device, limit] : {std::pair{"reference", 1e-12}, std::pair{"cpu", 1e-5}}) {
+  for (const auto& [device, limit] : with_limits(1e-12, 1e-5)) {
     EXPECT_TRUE(rc::check(device, [device = device, limit = limit] {
       const testing::Shape shape = testing::draw_shape(2, 3, 6);
       const Model model = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device, 2);
@@ -67,35 +74,39 @@ TEST(ForwardPass, OfABatchIsThatOfItsPrompts) {
 }
 
 TEST(ForwardPass, StepByStepIsThatOfTheWholePrompt) {
-  EXPECT_TRUE(rc::check("generation", [] {
-    const testing::Shape shape = testing::draw_shape(2, 3, 6);
-    const Model model = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model("reference");
-    const auto ids = testing::draw_prompt(8, shape.vocabulary);
-    const int first = testing::draw_int(1, static_cast<int>(ids.size()) + 1);
-    KeyValueCache cache(*model.state()->backend, static_cast<int>(ids.size()));
-    std::vector<double> logits = cache.step(std::span(ids).first(first));
-    for (std::size_t i = first; i < ids.size(); ++i) logits = cache.step(std::span(ids).subspan(i, 1));
-    const std::vector<double> all = model.prepare(ids).cache("logits", 0).values;
-    RC_ASSERT(naive::difference(logits, std::vector<double>(all.end() - shape.vocabulary, all.end())) < 1e-12);
-  }));
+  for (const auto& [device, limit] : with_limits(1e-12, 1e-5)) {
+    EXPECT_TRUE(rc::check(device, [device = device, limit = limit] {
+      const testing::Shape shape = testing::draw_shape(2, 3, 6);
+      const Model model = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device);
+      const auto ids = testing::draw_prompt(8, shape.vocabulary);
+      const int first = testing::draw_int(1, static_cast<int>(ids.size()) + 1);
+      KeyValueCache cache(*model.state()->backend, static_cast<int>(ids.size()));
+      std::vector<double> logits = cache.step(std::span(ids).first(first));
+      for (std::size_t i = first; i < ids.size(); ++i) logits = cache.step(std::span(ids).subspan(i, 1));
+      const std::vector<double> all = model.prepare(ids).cache("logits", 0).values;
+      RC_ASSERT(naive::difference(logits, std::vector<double>(all.end() - shape.vocabulary, all.end())) < limit);
+    }));
+  }
 }
 
 TEST(ForwardPass, FillsTheContextAndRefusesMore) {
   testing::Shape shape;
   shape.context = 64;
   shape.d_head = 2;
-  const Model model = testing::random_tensors_of(shape.config(), 1).model("cpu", 2);
-  std::vector<TokenId> ids(64);
-  for (int i = 0; i < 64; ++i) ids[i] = (i * 5) % shape.vocabulary;
-  Question question;
-  question.target.ids = {1};
-  question.paths.top = 5;
-  const TraceResult full = model.prepare(ids).trace(question);
-  EXPECT_EQ(full.paths.size(), 5U);
-  EXPECT_EQ(full.token_credit.size(), 64U);
-  ids.push_back(1);
-  EXPECT_THROW(model.prepare(ids), InputError);
-  EXPECT_THROW(model.predict(ids), InputError);
+  for (const std::string& device : testing::float_devices()) {
+    const Model model = testing::random_tensors_of(shape.config(), 1).model(device, 2);
+    std::vector<TokenId> ids(64);
+    for (int i = 0; i < 64; ++i) ids[i] = (i * 5) % shape.vocabulary;
+    Question question;
+    question.target.ids = {1};
+    question.paths.top = 5;
+    const TraceResult full = model.prepare(ids).trace(question);
+    EXPECT_EQ(full.paths.size(), 5U);
+    EXPECT_EQ(full.token_credit.size(), 64U);
+    ids.push_back(1);
+    EXPECT_THROW(model.prepare(ids), InputError);
+    EXPECT_THROW(model.predict(ids), InputError);
+  }
 }
 
 TEST(ForwardPass, RefusesPromptsThatAreNone) {

@@ -7,6 +7,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "unit/devices.h"
 #include "unit/naive/compare.h"
 #include "unpack/unpack.h"
 
@@ -95,12 +96,17 @@ class Golden : public ::testing::TestWithParam<std::tuple<const char*, const cha
         model_(load()),
         ids_(case_.at("ids").get<std::vector<TokenId>>()),
         prepared_(model_.prepare(ids_)) {
-    limits_ = std::string(std::get<1>(GetParam())) == "cpu" ? Limits{1e-4, 1e-5, 5e-3} : Limits{1e-9, 1e-9, 1e-8};
+    limits_ = std::string(std::get<1>(GetParam())) != "reference" ? Limits{1e-4, 1e-5, 5e-3} : Limits{1e-9, 1e-9, 1e-8};
+  }
+
+  static bool available() { return std::string(std::get<1>(GetParam())) != "cuda" || testing::has_gpu(); }
+  void SetUp() override {
+    if (!available()) GTEST_SKIP() << "no CUDA device here";
   }
 
   Model load() const {
     LoadOptions options;
-    options.device = std::get<1>(GetParam());
+    options.device = available() ? std::get<1>(GetParam()) : "cpu";
     options.threads = 2;
     return Model::load(folder_of(name_), options);
   }
@@ -359,7 +365,7 @@ TEST_P(Golden, Closes) {
   for (const ClosureCheck& check : prepared_.validate()) EXPECT_TRUE(check.passed()) << check.name << ' ' << check.error;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Golden, ::testing::Combine(::testing::ValuesIn(kCases), ::testing::Values("cpu", "reference")),
+INSTANTIATE_TEST_SUITE_P(Cases, Golden, ::testing::Combine(::testing::ValuesIn(kCases), ::testing::Values("cpu", "reference", "cuda-emulated", "cuda")),
                          [](const ::testing::TestParamInfo<Golden::ParamType>& about) {
                            std::string name = std::string(std::get<0>(about.param)) + "_" + std::get<1>(about.param);
                            std::replace(name.begin(), name.end(), '-', '_');

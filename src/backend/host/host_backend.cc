@@ -5,9 +5,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <numbers>
 
 #include "backend/host/kernels.h"
+#include "backend/rotary.h"
 
 // The parts of the class, in an order that matters.
 // clang-format off

@@ -220,19 +220,9 @@ std::shared_ptr<const typename HostBackend<T>::RotaryTable> HostBackend<T>::rota
   table->positions = std::max<std::int64_t>(positions, 64);
   table->cos.resize(static_cast<std::size_t>(table->positions * half));
   table->sin.resize(table->cos.size());
+  const std::vector<double> frequencies = rotary_frequencies(rope);
   for (int i = 0; i < half; ++i) {
-    double frequency = std::pow(rope.base, -2.0 * i / rope.dims);
-    if (rope.scaling == RopeScaling::linear) frequency /= rope.factor;
-    if (rope.scaling == RopeScaling::llama3) {
-      const double wavelength = 2 * std::numbers::pi / frequency;
-      const double ratio = rope.original_context / wavelength;
-      if (ratio < rope.low_freq_factor) {
-        frequency /= rope.factor;
-      } else if (ratio <= rope.high_freq_factor) {
-        const double smooth = (ratio - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
-        frequency = (1 - smooth) * frequency / rope.factor + smooth * frequency;
-      }
-    }
+    const double frequency = frequencies[static_cast<std::size_t>(i)];
     for (std::int64_t s = 0; s < table->positions; ++s) {
       const auto at = static_cast<std::size_t>(s * half + i);
       table->cos[at] = static_cast<T>(std::cos(static_cast<double>(s) * frequency));

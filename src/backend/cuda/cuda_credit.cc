@@ -1,0 +1,296 @@
+// Entries, folding and targets on a device: what passing credit on needs.
+#include <algorithm>
+#include <cmath>
+
+#include "backend/cuda/cuda_backend.h"
+
+namespace unpack::cuda {
+
+CudaBackend::Rows CudaBackend::rows_of(std::span<const int> queries) {
+  // The same few are asked for over and over: all queries of the prompt, or its last.
+  constexpr std::size_t kKept = 4;
+  {
+    std::lock_guard lock(mutex_);
+    for (const Rows& known : recent_rows_) {
+      if (std::equal(queries.begin(), queries.end(), known.host.begin(), known.host.end())) return known;
+    }
+  }
+  Rows rows;
+  rows.count = static_cast<Index>(queries.size());
+  rows.first = queries.empty() ? 0 : queries[0];
+  rows.consecutive = true;
+  std::vector<Index> begin(queries.size() + 1, 0);
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    begin[i + 1] = begin[i] + queries[i] + 1;
+    rows.consecutive = rows.consecutive && queries[i] == rows.first + static_cast<Index>(i);
+  }
+  rows.total = begin.back();
+  rows.host.assign(queries.begin(), queries.end());
+  rows.queries = device_->upload(queries);
+  rows.begin = device_->upload(std::span<const Index>(begin));
+  std::lock_guard lock(mutex_);
+  if (recent_rows_.size() >= kKept) recent_rows_.erase(recent_rows_.begin());
+  recent_rows_.push_back(rows);
+  return rows;
+}
+
+Array CudaBackend::centered_rows(const Array& rows, std::int64_t count) {
+  const std::int64_t d = config_.d_model;
+  if (config_.norm == Norm::rms) return rows;
+  Array out = device_->floats(count * d);
+  device_->launch(CenterRows{ptr(rows), d, 0, ptr(out), d, 0, 1, d, 1}, count);
+  return out;
+}
+
+void CudaBackend::head_numerators(const AttentionView& view, std::span<const int> queries, const Array& directions, Array& out) {
+  // alpha[h, q, s] < v[s], W_O[h] center(d) >
+  const auto layer = on_device_.layer(view.layer);
+  const std::int64_t heads = config_.n_heads, e = config_.d_head;
+  const Rows rows = rows_of(queries);
+  const Array centered = centered_rows(directions, rows.count);
+  Array pulled = device_->floats(rows.count * heads * e);
+  multiply_turned(layer->o, ptr(centered), rows.count, ptr(pulled));
+  device_->launch(HeadNumerators{ptr(*view.pattern), ptr(*view.v), ptr(pulled), rows.queries.get(), rows.begin.get(), ptr(out), tri(view.length), rows.count,
+                                 heads, config_.group_size(), config_.n_kv_heads, e},
+                  heads * rows.count);
+}
+
+void CudaBackend::mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions, Array& out) {
+  const auto layer = on_device_.layer(view.layer);
+  const Rows rows = rows_of(queries);
+  const Array centered = centered_rows(directions, rows.count);
+  multiply_turned(layer->out, ptr(centered), rows.count, ptr(out));
+  device_->launch(TimesRows{ptr(out), ptr(*view.act), rows.queries.get(), config_.d_mlp}, rows.count * config_.d_mlp);
+}
+
+// coef[H, sum of (q_i + 1)] -> [H, rows, Cl] on the device.
+void CudaBackend::fold_to_writers(const AttentionView& view, const Rows& rows, const Array& coef, Array& out) {
+  const auto layer = on_device_.layer(view.layer);
+  const std::int64_t heads = config_.n_heads, e = config_.d_head, d = config_.d_model, cl = view.visible,
+                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+  Array folded = device_->floats(rows.count * heads * e);
+  device_->launch(
+      FoldSources{ptr(coef), ptr(*view.k), rows.queries.get(), rows.begin.get(), ptr(folded), rows.count, heads, config_.group_size(), config_.n_kv_heads, e},
+      rows.count * heads);
+  const Rotary turn = rotary(view.length);
+  if (turn.cos != nullptr || !layer->q_norm.empty()) {
+    Array pulled = device_->floats(folded.size());
+    PullBack pull{};
+    pull.from = ptr(folded);
+    pull.from_a = heads * e;
+    pull.from_group = 1;
+    pull.out = ptr(pulled);
+    pull.nb = 1;
+    pull.heads = heads;
+    pull.e = e;
+    pull.positions = rows.queries.get();
+    pull.rotary = turn;
+    if (!layer->q_norm.empty()) {
+      pull.norm = ptr(layer->q_norm);
+      pull.dev = ptr(*view.q_dev);
+      pull.dev_heads = heads;
+      pull.dev_group = 1;
+    }
+    device_->launch(pull, pulled.size());
+    folded = pulled;
+  }
+  Array vectors = device_->floats(rows.count * heads * d), scores = device_->floats(rows.count * heads * cl);
+  heads_to_model(on_device_.operand(layer->q), config_.n_heads, ptr(folded), rows.count, ptr(vectors));
+  const auto score = [&](Index first, Index query, Index count) {
+    device_->gemm({1, 0, heads, cl, d, ptr(vectors) + first * heads * d, d, heads * d, ptr(*view.writers) + query * stride, d, stride,
+                   ptr(scores) + first * heads * cl, cl, heads * cl, count});
+  };
+  if (rows.consecutive) {
+    score(0, rows.first, rows.count);
+  } else {
+    for (Index i = 0; i < rows.count; ++i) score(i, rows.host[static_cast<std::size_t>(i)], 1);
+  }
+  device_->launch(QueryEdges{ptr(scores), ptr(*view.dev), rows.queries.get(), ptr(out), rows.count, heads, cl, head_scale()}, scores.size());
+}
+
+void CudaBackend::query_fold(const AttentionView& view, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) {
+  const std::int64_t heads = config_.n_heads, cl = view.visible;
+  const auto count = static_cast<std::int64_t>(queries.size());
+  out.assign(static_cast<std::size_t>(heads * count * cl), 0.0);
+  Array folded = device_->floats(heads * count * cl);
+  fold_to_writers(view, rows_of(queries), device_->upload_floats(coef), folded);
+  download(folded, 0, out);
+}
+
+Array CudaBackend::fold_keys(const AttentionView& view, const Array& coefficients) {
+  const auto layer = on_device_.layer(view.layer);
+  const std::int64_t groups = config_.n_kv_heads, e = config_.d_head, d = config_.d_model, cl = view.visible, length = view.length;
+  Array folded = device_->floats(length * groups * e);
+  device_->launch(FoldQueries{ptr(coefficients), ptr(*view.q), ptr(folded), length, tri(length), config_.n_heads, config_.group_size(), groups, e},
+                  length * groups);
+  const Rotary turn = rotary(length);
+  if (turn.cos != nullptr || !layer->k_norm.empty()) {
+    Array pulled = device_->floats(folded.size());
+    PullBack pull{};
+    pull.from = ptr(folded);
+    pull.from_a = groups * e;
+    pull.from_group = 1;
+    pull.out = ptr(pulled);
+    pull.nb = 1;
+    pull.heads = groups;
+    pull.e = e;
+    pull.position_a = 1;
+    pull.rotary = turn;
+    if (!layer->k_norm.empty()) {
+      pull.norm = ptr(layer->k_norm);
+      pull.dev = ptr(*view.k_dev);
+      pull.dev_heads = groups;
+      pull.dev_group = 1;
+    }
+    device_->launch(pull, pulled.size());
+    folded = pulled;
+  }
+  Array vectors = device_->floats(length * d), dots = device_->floats(length * cl);
+  multiply_turned(layer->k, ptr(folded), length, ptr(vectors));
+  device_->launch(WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), d, nullptr, 0, ptr(*view.dev), head_scale(), ptr(dots)}, length * cl);
+  return dots;
+}
+
+void CudaBackend::key_fold(const AttentionView& view, std::span<const double> coef, std::vector<double>& out) {
+  const Array dots = fold_keys(view, device_->upload_floats(coef));
+  out.resize(static_cast<std::size_t>(dots.size()));
+  download(dots, 0, out);
+}
+
+void CudaBackend::fold_neurons(const MlpView& view, MlpSide side, const Rows& rows, const Array& coef, double weight, Array& out) {
+  const auto layer = on_device_.layer(view.layer);
+  const std::int64_t d = config_.d_model, cl = view.visible;
+  Array vectors = device_->floats(rows.count * d);
+  multiply_turned(side == MlpSide::gate ? layer->in : layer->up, ptr(coef), rows.count, ptr(vectors));
+  device_->launch(
+      WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), d, rows.queries.get(), 0, ptr(*view.dev), static_cast<float>(weight), ptr(out)},
+      rows.count * cl);
+}
+
+void CudaBackend::mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) {
+  out.resize(queries.size() * static_cast<std::size_t>(view.visible));
+  Array folded = device_->floats(static_cast<std::int64_t>(out.size()));
+  fold_neurons(view, side, rows_of(queries), device_->upload_floats(coef), 1.0, folded);
+  download(folded, 0, out);
+}
+
+// Edges ---------------------------------------------------------------------------------------------------------------------------
+
+void CudaBackend::head_edges(const AttentionView& view, const AttentionSums& sums, std::span<const int> queries, const Array& numerators,
+                             const Options& options, HeadEdges& out) {
+  const std::int64_t heads = config_.n_heads, cl = view.visible, length = view.length;
+  const Rows rows = rows_of(queries);
+  Array query_coef = device_->floats(heads * rows.total);
+  HeadShares shares{};
+  shares.numerators = ptr(numerators);
+  shares.queries = rows.queries.get();
+  shares.begin = rows.begin.get();
+  shares.k_sum = ptr(sums.k_sum);
+  shares.k_abs = ptr(sums.k_abs);
+  shares.q_sum = ptr(sums.q_sum);
+  shares.q_abs = ptr(sums.q_abs);
+  shares.v_sum = ptr(sums.v_sum);
+  shares.v_abs = ptr(sums.v_abs);
+  shares.entry = ptr(out.entry);
+  shares.key_coef = ptr(out.key_coef);
+  shares.query_coef = ptr(query_coef);
+  shares.doubt = out.doubt.empty() ? nullptr : ptr(out.doubt);
+  shares.pairs = tri(length);
+  shares.rows = rows.count;
+  shares.length = length;
+  shares.group = config_.group_size();
+  shares.beta = options.beta;
+  shares.weight_k = options.weights[0];
+  shares.weight_q = options.weights[1];
+  shares.weight_v = options.weights[2];
+  shares.gate = options.dispatch == Dispatch::gate ? 1 : 0;
+  shares.centered = options.scores == Scores::centered ? 1 : 0;
+  device_->launch(shares, heads * rows.count);
+  if (!out.query_edge.empty()) fold_to_writers(view, rows, query_coef, out.query_edge);
+  if (!out.value_edge.empty()) {
+    device_->launch(ValueEdges{ptr(sums.v_scores), ptr(sums.v_sum), ptr(sums.v_abs), ptr(out.value_edge), cl, options.beta, options.weights[2]},
+                    out.value_edge.size());
+  }
+}
+
+void CudaBackend::neuron_edges(const MlpView& view, MlpSide side, const MlpSums* sums, const Array& pre, std::span<const int> queries, const Array& numerators,
+                               double weight, const Options& options, NeuronEdges& out) {
+  const std::int64_t n = config_.d_mlp, cm = view.visible;
+  const Rows rows = rows_of(queries);
+  const bool l2 = options.mlp == MlpRule::l2, linearized = options.mlp == MlpRule::linearized;
+  Array coef;
+  if (!numerators.empty()) {
+    coef = device_->floats(rows.count * n);
+    NeuronShares shares{};
+    shares.numerators = ptr(numerators);
+    shares.queries = rows.queries.get();
+    shares.sum = sums && !l2 && !linearized ? ptr(sums->sum) : nullptr;
+    shares.abs = sums && !l2 && !linearized ? ptr(sums->abs) : nullptr;
+    shares.pre = ptr(pre);
+    shares.coef = ptr(coef);
+    shares.shares = out.shares.empty() ? nullptr : ptr(out.shares);
+    shares.doubt = out.doubt.empty() ? nullptr : ptr(out.doubt);
+    shares.neurons = n;
+    shares.beta = options.beta;
+    shares.weight = weight;
+    device_->launch(shares, rows.count);
+  }
+  if (l2) {
+    device_->launch(TakeRows{ptr(sums->l2), rows.queries.get(), ptr(out.edge), cm}, rows.count * cm);
+  } else {
+    fold_neurons(view, side, rows, coef, linearized ? 1.0 : weight, out.edge);
+  }
+  if (l2 || linearized) device_->launch(ShareRows{ptr(out.edge), cm, options.beta, weight}, rows.count);
+}
+
+std::vector<double> CudaBackend::vocabulary_mean() {
+  {
+    std::lock_guard lock(mutex_);
+    if (!vocabulary_mean_.empty()) return vocabulary_mean_;
+  }
+  const DeviceMatrix& table = on_device_.unembed();
+  const std::int64_t d = config_.d_model, vocabulary = config_.vocab_size;
+  const std::int64_t chunks = (vocabulary + ColumnSums::kRows - 1) / ColumnSums::kRows;
+  const auto memory = device_->bytes(static_cast<std::size_t>(chunks * d) * sizeof(double));
+  device_->launch(ColumnSums{table.data.get(), table.type, vocabulary, d, static_cast<double*>(memory.get())}, chunks * d);
+  std::vector<double> partial(static_cast<std::size_t>(chunks * d));
+  device_->to_host(partial.data(), memory.get(), partial.size() * sizeof(double));
+  std::vector<double> mean(static_cast<std::size_t>(d), 0.0);
+  for (std::size_t i = 0; i < partial.size(); ++i) mean[i % static_cast<std::size_t>(d)] += partial[i] / static_cast<double>(vocabulary);
+  std::lock_guard lock(mutex_);
+  vocabulary_mean_ = mean;
+  return mean;
+}
+
+void CudaBackend::target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target, const std::vector<TokenId>* versus, bool raw,
+                                   Array& out) {
+  const std::int64_t d = config_.d_model;
+  std::vector<double> direction(static_cast<std::size_t>(d), 0.0), w_row(static_cast<std::size_t>(d));
+  const auto add_mean = [&](std::span<const TokenId> ids, double sign) {
+    for (const TokenId id : ids) {
+      read_rows(weights_->unembed, id, 1, w_row.data());
+      for (std::size_t j = 0; j < direction.size(); ++j) direction[j] += sign * w_row[j] / static_cast<double>(ids.size());
+    }
+  };
+  add_mean(target, 1.0);
+  if (!raw && versus) add_mean(*versus, -1.0);
+  if (!raw && !versus) {
+    const std::vector<double> mean = vocabulary_mean();
+    for (std::size_t j = 0; j < direction.size(); ++j) direction[j] -= mean[j];
+  }
+  for (std::size_t j = 0; j < direction.size(); ++j) direction[j] *= final_w_[j];
+  upload(out, 0, direction);
+  Array normalized = device_->floats(d), dev = device_->floats(1);
+  normalize(slice(x, row * d, d), 1, normalized, dev);
+  device_->launch(ScaleByRow{ptr(out), ptr(dev), 0, 0, d, 1.0F}, d);
+}
+
+void CudaBackend::writer_dots(const Array& writers, int n_writers, int position, const Array& direction, std::vector<double>& out) {
+  const std::int64_t d = config_.d_model;
+  Array dots = device_->floats(n_writers);
+  device_->launch(WriterDots{ptr(writers), n_writers, d, n_writers, ptr(direction), 0, nullptr, position, nullptr, 1.0F, ptr(dots)}, n_writers);
+  out.resize(static_cast<std::size_t>(n_writers));
+  download(dots, 0, out);
+}
+
+}  // namespace unpack::cuda

@@ -1,0 +1,95 @@
+#include "backend/cuda/device.h"
+
+#include <fmt/format.h>
+
+#include "unpack/error.h"
+
+namespace unpack::cuda {
+
+std::shared_ptr<Device> Device::open(const UnpackDeviceTable* table, std::shared_ptr<void> library, bool tf32) {
+  if (table->version != UNPACK_DEVICE_TABLE_VERSION || table->kernel_count != static_cast<int>(KernelId::kCount)) {
+    throw InputError("the CUDA plugin belongs to another version of unpack; install both from one build");
+  }
+  std::shared_ptr<Device> device(new Device);
+  device->library_ = std::move(library);
+  device->table_ = table;
+  if (table->open(tf32 ? 1 : 0, &device->device_) != 0) {
+    device->device_ = nullptr;
+    throw InputError(fmt::format("no CUDA device can be used: {}", table->error()));
+  }
+  return device;
+}
+
+Device::~Device() {
+  if (device_ != nullptr) table_->close(device_);
+}
+
+void Device::check(int status, std::size_t wanted) const {
+  if (status == 0) return;
+  if (table_->out_of_memory() != 0) {
+    throw InputError(fmt::format("not enough memory on the device for {} MiB more; use a shorter prompt, a smaller model or --device cpu", wanted >> 20));
+  }
+  throw InternalError(fmt::format("[cuda] {}", table_->error()));
+}
+
+UnpackDeviceInfo Device::info() const {
+  UnpackDeviceInfo out{};
+  check(table_->info(device_, &out));
+  return out;
+}
+
+std::shared_ptr<void> Device::bytes(std::size_t count) {
+  void* memory = nullptr;
+  check(table_->allocate(device_, std::max<std::size_t>(count, 16), &memory), count);
+  return {memory, [self = shared_from_this()](void* p) { self->table_->release(self->device_, p); }};
+}
+
+std::shared_ptr<void> Device::bytes_beside(std::size_t count) {
+  void* memory = nullptr;
+  check(table_->allocate_beside(device_, std::max<std::size_t>(count, 16), &memory), count);
+  return {memory, [self = shared_from_this()](void* p) { self->table_->release(self->device_, p); }};
+}
+
+void Device::to_device_beside(void* to, const void* from, std::size_t count) { check(table_->to_device_beside(device_, to, from, count)); }
+void Device::join() { check(table_->join(device_)); }
+
+Array Device::zeros(std::int64_t count) {
+  Array a = floats(count);
+  check(table_->zero(device_, a.raw(), static_cast<std::size_t>(count) * sizeof(float)));
+  return a;
+}
+
+void Device::to_device(void* to, const void* from, std::size_t count) {
+  if (count > 0) check(table_->to_device(device_, to, from, count));
+}
+
+void Device::to_host(void* to, const void* from, std::size_t count) {
+  if (count > 0) check(table_->to_host(device_, to, from, count));
+}
+
+void Device::copy(void* to, const void* from, std::size_t count) {
+  if (count > 0) check(table_->copy(device_, to, from, count));
+}
+
+void Device::wait() { check(table_->wait(device_)); }
+
+Array Device::upload_floats(std::span<const double> values) {
+  const std::vector<float> single(values.begin(), values.end());
+  Array a = floats(static_cast<std::int64_t>(values.size()));
+  to_device(a.raw(), single.data(), single.size() * sizeof(float));
+  return a;
+}
+
+std::vector<float> Device::download(const Array& from) {
+  std::vector<float> out(static_cast<std::size_t>(from.size()));
+  to_host(out.data(), from.raw(), out.size() * sizeof(float));
+  return out;
+}
+
+void Device::gemm(const UnpackGemm& call) {
+  if (call.m > 0 && call.n > 0 && call.batch > 0) check(table_->gemm(device_, &call));
+}
+
+void Device::launch_raw(int id, const void* parameters, std::size_t size, std::int64_t count) { check(table_->launch(device_, id, parameters, size, count)); }
+
+}  // namespace unpack::cuda

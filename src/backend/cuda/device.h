@@ -1,0 +1,66 @@
+// A device table with C++ manners: memory frees itself, failures throw, kernels are typed.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "backend/backend.h"
+#include "backend/cuda/device_table.h"
+#include "backend/cuda/kernel_list.h"
+
+namespace unpack::cuda {
+
+class Device : public std::enable_shared_from_this<Device> {
+ public:
+  // `library` keeps the plugin loaded.
+  static std::shared_ptr<Device> open(const UnpackDeviceTable* table, std::shared_ptr<void> library, bool tf32);
+  ~Device();
+  Device(const Device&) = delete;
+  Device& operator=(const Device&) = delete;
+
+  UnpackDeviceInfo info() const;
+
+  Array floats(std::int64_t count) { return Array(bytes(static_cast<std::size_t>(count) * sizeof(float)), count); }
+  Array zeros(std::int64_t count);
+  std::shared_ptr<void> bytes(std::size_t count);
+  std::shared_ptr<void> bytes_beside(std::size_t count);
+  void to_device_beside(void* to, const void* from, std::size_t count);
+  void join();
+
+  void to_device(void* to, const void* from, std::size_t count);
+  void to_host(void* to, const void* from, std::size_t count);
+  void copy(void* to, const void* from, std::size_t count);
+  void wait();
+
+  // A small array of plain values on the device.
+  template <typename T>
+  std::shared_ptr<const T> upload(std::span<const T> values) {
+    auto memory = bytes(values.size_bytes());
+    to_device(memory.get(), values.data(), values.size_bytes());
+    return {memory, static_cast<const T*>(memory.get())};
+  }
+  Array upload_floats(std::span<const double> values);
+  std::vector<float> download(const Array& from);
+
+  void gemm(const UnpackGemm& call);
+  template <typename Kernel>
+  void launch(const Kernel& kernel, std::int64_t count) {
+    static_assert(std::is_trivially_copyable_v<Kernel>);
+    if (count > 0) launch_raw(static_cast<int>(KernelTraits<Kernel>::kId), &kernel, sizeof kernel, count);
+  }
+
+ private:
+  Device() = default;
+  void launch_raw(int id, const void* parameters, std::size_t size, std::int64_t count);
+  void check(int status, std::size_t wanted = 0) const;
+
+  std::shared_ptr<void> library_;
+  const UnpackDeviceTable* table_ = nullptr;
+  void* device_ = nullptr;
+};
+
+inline float* ptr(const Array& a) { return static_cast<float*>(a.raw()); }
+
+}  // namespace unpack::cuda

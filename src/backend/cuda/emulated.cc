@@ -1,0 +1,136 @@
+#include "backend/cuda/emulated.h"
+
+#include <omp.h>
+
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "backend/cpu/gemm.h"
+#include "backend/cuda/kernel_list.h"
+
+namespace unpack::cuda {
+
+namespace {
+
+thread_local std::string last_error;
+
+const char* error() { return last_error.c_str(); }
+
+int fail(const std::string& text) {
+  last_error = text;
+  return 1;
+}
+
+int open_device(int, void** device) {
+  static int here = 0;
+  *device = &here;
+  return 0;
+}
+
+void close_device(void*) {}
+
+int info(void*, UnpackDeviceInfo* out) {
+  constexpr char kName[] = "emulated on the CPU";
+  std::memcpy(out->name, kName, sizeof kName);
+  out->memory_free = std::uint64_t{1} << 33;
+  out->memory_total = std::uint64_t{1} << 33;
+  // For tests of models that do not fit the device.
+  if (const char* limit = std::getenv("UNPACK_EMULATED_MEMORY")) out->memory_free = out->memory_total = std::strtoull(limit, nullptr, 10);
+  return 0;
+}
+
+int out_of_memory() { return last_error == "out of memory" ? 1 : 0; }
+
+int allocate(void*, std::size_t bytes, void** out) {
+  *out = std::malloc(bytes == 0 ? 1 : bytes);
+  if (*out == nullptr) return fail("out of memory");
+  // What nobody writes must not look like zeros.
+  std::memset(*out, 0xFF, bytes);
+  return 0;
+}
+
+void release(void*, void* memory) { std::free(memory); }
+
+int zero(void*, void* memory, std::size_t bytes) {
+  std::memset(memory, 0, bytes);
+  return 0;
+}
+
+int move(void*, void* to, const void* from, std::size_t bytes) {
+  if (bytes > 0) std::memmove(to, from, bytes);
+  return 0;
+}
+
+int nothing(void*) { return 0; }
+
+int gemm(void*, const UnpackGemm* g) {
+  try {
+    const int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    for (std::int64_t b = 0; b < g->batch; ++b) {
+      sgemm(g->b_transposed != 0, g->m, g->n, g->k, g->a + b * g->stride_a, g->lda, g->b + b * g->stride_b, g->ldb, g->accumulate != 0, g->c + b * g->stride_c,
+            g->ldc);
+    }
+    omp_set_num_threads(threads);
+    return 0;
+  } catch (const std::exception& e) {
+    return fail(e.what());
+  }
+}
+
+template <typename Kernel>
+int run(const void* parameters, std::size_t bytes, std::int64_t count) {
+  if (bytes != sizeof(Kernel)) return fail("a kernel's parameters have another size");
+  Kernel kernel;
+  std::memcpy(&kernel, parameters, sizeof kernel);
+  for (std::int64_t i = 0; i < count; ++i) {
+    if constexpr (KernelTraits<Kernel>::kThreads == 0) {
+      kernel(i);
+    } else {
+      HostGroup group;
+      kernel(group, i);
+    }
+  }
+  return 0;
+}
+
+int launch(void*, int id, const void* parameters, std::size_t bytes, std::int64_t count) {
+  switch (static_cast<KernelId>(id)) {
+#define UNPACK_RUN_KERNEL(name, threads) \
+  case KernelId::k##name:                \
+    return run<name>(parameters, bytes, count);
+    UNPACK_KERNELS(UNPACK_RUN_KERNEL)
+#undef UNPACK_RUN_KERNEL
+    default:
+      return fail("no such kernel");
+  }
+}
+
+}  // namespace
+
+const UnpackDeviceTable* emulated_table() {
+  static const UnpackDeviceTable table = {UNPACK_DEVICE_TABLE_VERSION,
+                                          static_cast<int>(KernelId::kCount),
+                                          error,
+                                          open_device,
+                                          close_device,
+                                          info,
+                                          out_of_memory,
+                                          allocate,
+                                          release,
+                                          zero,
+                                          move,
+                                          move,
+                                          move,
+                                          nothing,
+                                          allocate,
+                                          move,
+                                          nothing,
+                                          gemm,
+                                          launch};
+  return &table;
+}
+
+}  // namespace unpack::cuda

@@ -1,0 +1,107 @@
+// The ground that kernels stand on. A kernel is a plain struct of pointers and sizes with one body, which nvcc compiles for the GPU and any C++
+// compiler for the emulated device: the tests run the very code that the GPU runs.
+//
+// Map kernels are called once per index and write what belongs to it. Row kernels are called by a group of threads once per row: each() splits
+// a loop over the group, sum() and largest() return the same value to all of it. No two indices or rows write the same address, and sums are
+// taken in an order that depends on the sizes alone, so that results repeat bit for bit.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__CUDACC__)
+#define UNPACK_BODY __host__ __device__ __forceinline__
+#else
+#define UNPACK_BODY inline
+#endif
+
+namespace unpack::cuda {
+
+using Index = std::int64_t;
+
+UNPACK_BODY Index pairs_before(Index q) { return q * (q + 1) / 2; }
+
+// How weights are stored on the device.
+enum StoredAs : int { kF32 = 0, kF16 = 1, kBf16 = 2 };
+
+UNPACK_BODY float from_bits(std::uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+
+UNPACK_BODY float half_value(std::uint16_t h) {
+  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000U) << 16;
+  const std::uint32_t rest = static_cast<std::uint32_t>(h & 0x7FFFU) << 13;
+  if ((h & 0x7C00U) == 0x7C00U) return from_bits(sign | 0x7F800000U | rest);
+  // 2^112 moves the exponent to where single precision has it, subnormal numbers included.
+  const float size = from_bits(rest) * 5.192296858534828e33F;
+  return sign ? -size : size;
+}
+
+UNPACK_BODY float stored_value(const void* data, int type, Index i) {
+  if (type == kF32) return static_cast<const float*>(data)[i];
+  const std::uint16_t h = static_cast<const std::uint16_t*>(data)[i];
+  return type == kF16 ? half_value(h) : from_bits(static_cast<std::uint32_t>(h) << 16);
+}
+
+// 1 / SafeDenom, 0 where that is 0; and whether rounding may have decided its sign. As credit/safe_denom.h has them.
+UNPACK_BODY double inverse_denominator(double sum, double abs, double beta) {
+  const double size = fmax(fabs(sum), beta * abs);
+  return size == 0 ? 0.0 : 1.0 / (sum < 0 ? -size : size);
+}
+UNPACK_BODY bool is_doubtful(double sum, double abs) { return fabs(sum) < 1e-5 * abs; }
+
+// Row groups of the emulated device: one thread that does it all.
+struct HostGroup {
+  template <typename F>
+  void each(Index n, const F& f) {
+    for (Index i = 0; i < n; ++i) f(i);
+  }
+  template <typename F>
+  double sum(Index n, const F& f) {
+    double total = 0;
+    for (Index i = 0; i < n; ++i) total += static_cast<double>(f(i));
+    return total;
+  }
+  // f(i, a, b) adds to both.
+  template <typename F>
+  void sums(Index n, const F& f, double& a, double& b) {
+    a = 0;
+    b = 0;
+    for (Index i = 0; i < n; ++i) f(i, a, b);
+  }
+  // f(first, step, sum, most) goes over its part of a loop by itself.
+  template <typename F>
+  void sum_and_most(const F& f, double& sum, double& most) {
+    sum = 0;
+    most = 0;
+    f(Index{0}, Index{1}, sum, most);
+  }
+  template <typename F>
+  double largest(Index n, const F& f) {
+    double most = -INFINITY;
+    for (Index i = 0; i < n; ++i) {
+      const double x = static_cast<double>(f(i));
+      most = x > most ? x : most;
+    }
+    return most;
+  }
+};
+
+// Rotary and its inverse on element e of a head vector x; the first `half` elements are paired with the next `half`.
+struct Rotary {
+  const float* cos;  // [positions, half]; null: none
+  const float* sin;
+  int half;
+
+  UNPACK_BODY float element(const float* x, Index e, Index position, bool inverse) const {
+    if (cos == nullptr || e >= 2 * half) return x[e];
+    const Index at = position * half + (e < half ? e : e - half);
+    const float sine = inverse ? -sin[at] : sin[at];
+    return e < half ? x[e] * cos[at] - x[e + half] * sine : x[e] * cos[at] + x[e - half] * sine;
+  }
+};
+
+}  // namespace unpack::cuda

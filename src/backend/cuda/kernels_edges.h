@@ -1,0 +1,158 @@
+// Kernels of edge factors: shares of entries over SafeDenom.
+#pragma once
+
+#include "backend/cuda/kernel_base.h"
+
+namespace unpack::cuda {
+
+// Entries of a head at a query and what they pass to keys and queries, one row per (h, i).
+struct HeadShares {
+  const float* numerators;  // [H, sources of all rows]
+  const int* queries;
+  const Index* begin;  // [rows + 1]
+  const float* k_sum;  // [H, tri]
+  const float* k_abs;
+  const float* q_sum;
+  const float* q_abs;
+  const float* v_sum;  // [G, S]
+  const float* v_abs;
+  float* entry;  // as numerators
+  float* key_coef;
+  float* query_coef;
+  float* doubt;  // [H, rows] or null
+  Index pairs, rows, length, group;
+  double beta, weight_k, weight_q, weight_v;
+  int gate;      // entries are taken as they are
+  int centered;  // query coefficients act on centred scores
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index index) const {
+    const Index h = index / rows;
+    const Index i = index % rows;
+    const Index q = queries[i];
+    const Index n = q + 1;
+    const Index at = h * begin[rows] + begin[i];
+    const Index sums_at = h * pairs + pairs_before(q);
+    const float* t = numerators + at;
+    double scale = 1;
+    if (!gate) {
+      double total = 0, size = 0;
+      g.sums(
+          n,
+          [&](Index s, double& a, double& b) {
+            a += static_cast<double>(t[s]);
+            b += fabs(static_cast<double>(t[s]));
+          },
+          total, size);
+      scale = inverse_denominator(total, size, beta);
+    }
+    const Index values = h / group * length;
+    double doubtful = 0, of_queries = 0;
+    g.sums(
+        n,
+        [&](Index s, double& a, double& b) {
+          const double share = static_cast<double>(t[s]) * scale;
+          const double size = fabs(share);
+          const double ks = static_cast<double>(k_sum[sums_at + s]), ka = static_cast<double>(k_abs[sums_at + s]);
+          const double qs = static_cast<double>(q_sum[sums_at + s]), qa = static_cast<double>(q_abs[sums_at + s]);
+          const double from_query = weight_q * share * inverse_denominator(qs, qa, beta);
+          entry[at + s] = static_cast<float>(share);
+          key_coef[at + s] = static_cast<float>(weight_k * share * inverse_denominator(ks, ka, beta));
+          query_coef[at + s] = static_cast<float>(from_query);
+          if (is_doubtful(ks, ka)) a += weight_k * size;
+          if (is_doubtful(qs, qa)) a += weight_q * size;
+          if (is_doubtful(static_cast<double>(v_sum[values + s]), static_cast<double>(v_abs[values + s]))) a += weight_v * size;
+          b += from_query;
+        },
+        doubtful, of_queries);
+    if (centered) {
+      const double mean = of_queries / static_cast<double>(n);
+      g.each(n, [&](Index s) { query_coef[at + s] = static_cast<float>(static_cast<double>(query_coef[at + s]) - mean); });
+    }
+    if (doubt != nullptr) g.each(1, [&](Index) { doubt[h * rows + i] = static_cast<float>(doubtful); });
+  }
+};
+
+struct ValueEdges {  // out[G, S, Cl] = weight v_scores / SafeDenom
+  const float* scores;
+  const float* sum;
+  const float* abs;
+  float* out;
+  Index visible;
+  double beta, weight;
+  UNPACK_BODY void operator()(Index i) const {
+    const Index at = i / visible;
+    out[i] =
+        static_cast<float>(static_cast<double>(scores[i]) * weight * inverse_denominator(static_cast<double>(sum[at]), static_cast<double>(abs[at]), beta));
+  }
+};
+
+// Neurons of an MLP at a query: shares of the numerators, and the coefficients that fold their scores; one row per query.
+struct NeuronShares {
+  const float* numerators;  // [rows, N]
+  const int* queries;
+  const float* sum;  // [S, N]; null: the linearized rule, which divides by `pre`
+  const float* abs;
+  const float* pre;
+  float* coef;    // [rows, N]
+  float* shares;  // [rows, N] or null
+  float* doubt;   // [rows] or null; added to
+  Index neurons;
+  double beta, weight;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index i) const {
+    const Index row = static_cast<Index>(queries[i]) * neurons;
+    const float* t = numerators + i * neurons;
+    double total = 0, size = 0;
+    g.sums(
+        neurons,
+        [&](Index n, double& a, double& b) {
+          a += static_cast<double>(t[n]);
+          b += fabs(static_cast<double>(t[n]));
+        },
+        total, size);
+    const double scale = inverse_denominator(total, size, beta);
+    const double doubtful = g.sum(neurons, [&](Index n) {
+      const double share = static_cast<double>(t[n]) * scale;
+      if (shares != nullptr) shares[i * neurons + n] = static_cast<float>(share);
+      if (sum == nullptr) {
+        const double x = static_cast<double>(pre[row + n]);
+        coef[i * neurons + n] = static_cast<float>(static_cast<double>(t[n]) / (fabs(x) < 1e-10 ? 1e-10 : x));
+        return 0.0;
+      }
+      const double s = static_cast<double>(sum[row + n]), a = static_cast<double>(abs[row + n]);
+      coef[i * neurons + n] = static_cast<float>(share * inverse_denominator(s, a, beta));
+      return is_doubtful(s, a) ? weight * fabs(share) : 0.0;
+    });
+    if (doubt != nullptr) g.each(1, [&](Index) { doubt[i] += static_cast<float>(doubtful); });
+  }
+};
+
+struct ShareRows {  // x[rows, cols] -> shares of each row, times weight
+  float* x;
+  Index cols;
+  double beta, weight;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index row) const {
+    float* v = x + row * cols;
+    double total = 0, size = 0;
+    g.sums(
+        cols,
+        [&](Index j, double& a, double& b) {
+          a += static_cast<double>(v[j]);
+          b += fabs(static_cast<double>(v[j]));
+        },
+        total, size);
+    const double scale = weight * inverse_denominator(total, size, beta);
+    g.each(cols, [&](Index j) { v[j] = static_cast<float>(static_cast<double>(v[j]) * scale); });
+  }
+};
+
+struct TakeRows {  // to[i, :] = from[queries[i], :]
+  const float* from;
+  const int* queries;
+  float* to;
+  Index cols;
+  UNPACK_BODY void operator()(Index i) const { to[i] = from[static_cast<Index>(queries[i / cols]) * cols + i % cols]; }
+};
+
+}  // namespace unpack::cuda

@@ -1,0 +1,264 @@
+// Kernels of scores and of the sums behind every denominator.
+//
+// A tile holds scores of some queries [q0, q0 + nq) and all sources s < ns that any of them sees: element (q, s, h, j) lies at
+// (q - q0) * q_stride + s * s_stride + h * Cl + j. Scores in it lack their factor 1 / (sqrt(E) dev(s)) for keys, dev(q) for queries.
+#pragma once
+
+#include "backend/cuda/kernel_base.h"
+
+namespace unpack::cuda {
+
+struct Tile {
+  float* data;
+  Index q0, nq, ns;
+  Index q_stride, s_stride;
+  Index heads, visible;
+  const float* dev;
+  int dev_of_source;  // keys: dev(s); queries: dev(q)
+  float scale;
+
+  UNPACK_BODY float factor(Index q, Index s) const { return scale / dev[dev_of_source ? s : q]; }
+  UNPACK_BODY float* row(Index q, Index s, Index h) const { return data + (q - q0) * q_stride + s * s_stride + h * visible; }
+};
+
+// Head vectors seen from before rotary and the per-head norm: out[a, b, h, :] = norm / dev * R^-1(position) from(a, b, h).
+struct PullBack {
+  const float* from;
+  Index from_a, from_b, from_group;  // offsets of a and b; heads h / from_group are E apart
+  float* out;
+  Index nb, heads, e;
+  Index position0, position_a, position_b;
+  const int* positions;  // of a, in place of the above; null: not given
+  const float* dev;      // [position, heads / dev_group]; null: no per-head norm
+  Index dev_heads, dev_group, dev_first;
+  const float* norm;
+  Rotary rotary;
+  UNPACK_BODY void operator()(Index i) const {
+    const Index x = i % e;
+    const Index h = i / e % heads;
+    const Index b = i / e / heads % nb;
+    const Index a = i / e / heads / nb;
+    const Index position = positions != nullptr ? positions[a] : position0 + a * position_a + b * position_b;
+    float y = rotary.element(from + a * from_a + b * from_b + h / from_group * e, x, position, true);
+    if (norm != nullptr) y *= norm[x] * (1.0F / dev[position * dev_heads + dev_first + h / dev_group]);
+    out[i] = y;
+  }
+};
+
+// Every writer's own key or query in place: norm / dev R(position) x[a, j, h, :].
+struct FinishProjected {
+  float* x;
+  Index visible, heads, e;
+  Index position0;
+  const float* dev;  // of the per-head norm: [position, dev_heads]
+  Index dev_heads, dev_first;
+  const float* norm;
+  Rotary rotary;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& group, Index row) const {
+    const Index h = row % heads;
+    const Index position = position0 + row / heads / visible;
+    float* v = x + row * e;
+    if (norm != nullptr) {
+      const float inverse = 1.0F / dev[position * dev_heads + dev_first + h];
+      group.each(e, [&](Index i) { v[i] *= norm[i] * inverse; });
+    }
+    if (rotary.cos != nullptr) {
+      group.each(rotary.half, [&](Index i) {
+        const float a = rotary.element(v, i, position, false);
+        const float b = rotary.element(v, i + rotary.half, position, false);
+        v[i] = a;
+        v[i + rotary.half] = b;
+      });
+    }
+  }
+};
+
+// Mean and deviation over s <= q of every column (q, h, j); with `centers` the column is scaled and centred in the tile.
+struct TileMoments {
+  Tile tile;
+  float* mean;  // [H, S, Cl]; null: not kept
+  float* std;
+  Index length;
+  int centers;
+  UNPACK_BODY void operator()(Index i) const {
+    const Index j = i % tile.visible;
+    const Index h = i / tile.visible % tile.heads;
+    const Index q = tile.q0 + i / tile.visible / tile.heads;
+    float* column = tile.row(q, 0, h) + j;
+    double total = 0;
+    for (Index s = 0; s <= q; ++s) total += static_cast<double>(column[s * tile.s_stride] * tile.factor(q, s));
+    const double middle = total / static_cast<double>(q + 1);
+    double square = 0;
+    for (Index s = 0; s <= q; ++s) {
+      const double x = static_cast<double>(column[s * tile.s_stride] * tile.factor(q, s)) - middle;
+      square += x * x;
+      if (centers) column[s * tile.s_stride] = static_cast<float>(x);
+    }
+    if (mean != nullptr) {
+      mean[(h * length + q) * tile.visible + j] = static_cast<float>(middle);
+      std[(h * length + q) * tile.visible + j] = static_cast<float>(sqrt(square / static_cast<double>(q + 1)));
+    }
+  }
+};
+
+// Sums over the writers of every (s, q, h) with s <= q; the scaled rows go into table[H, tri, Cl] where it is kept.
+struct TileSums {
+  Tile tile;
+  float* sum;  // [H, tri]; null: rows alone are wanted
+  float* abs;
+  float* table;
+  Index pairs;
+  Index first;  // pairs before the first that the outputs hold
+  int scaled;   // the tile holds final scores already
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& group, Index index) const {
+    const Index h = index % tile.heads;
+    const Index q = tile.q0 + index / tile.heads % tile.nq;
+    const Index s = index / tile.heads / tile.nq;
+    if (s > q) return;
+    const float factor = scaled ? 1.0F : tile.factor(q, s);
+    const float* row = tile.row(q, s, h);
+    const Index at = h * pairs + pairs_before(q) - first + s;
+    if (sum != nullptr) {
+      double total = 0, size = 0;
+      group.sums(
+          tile.visible,
+          [&](Index j, double& a, double& b) {
+            const double x = static_cast<double>(row[j] * factor);
+            a += x;
+            b += fabs(x);
+          },
+          total, size);
+      group.each(1, [&](Index) {
+        sum[at] = static_cast<float>(total);
+        abs[at] = static_cast<float>(size);
+      });
+    }
+    if (table != nullptr) group.each(tile.visible, [&](Index j) { table[at * tile.visible + j] = row[j] * factor; });
+  }
+};
+
+// scores[S, G, Cl] -> v_scores[G, S, Cl] / dev(s) and their sums.
+struct ValueSums {
+  const float* scores;
+  const float* dev;
+  float* out;
+  float* sum;
+  float* abs;
+  Index length, groups, visible;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& group, Index index) const {
+    const Index g = index % groups;
+    const Index s = index / groups;
+    const float inverse = 1.0F / dev[s];
+    const float* row = scores + index * visible;
+    const Index at = g * length + s;
+    double total = 0, size = 0;
+    group.sums(
+        visible,
+        [&](Index j, double& a, double& b) {
+          const float x = row[j] * inverse;
+          out[at * visible + j] = x;
+          a += static_cast<double>(x);
+          b += fabs(static_cast<double>(x));
+        },
+        total, size);
+    group.each(1, [&](Index) {
+      sum[at] = static_cast<float>(total);
+      abs[at] = static_cast<float>(size);
+    });
+  }
+};
+
+// tile[nq, Cl, N] of neuron scores -> sum, abs [S, N] over the writers. Eight writers are added in single precision, then in double.
+struct NeuronSums {
+  const float* tile;
+  const float* dev;
+  float* sum;
+  float* abs;
+  Index q0, visible, neurons;
+  UNPACK_BODY void operator()(Index i) const {
+    const Index q = q0 + i / neurons;
+    const Index n = i % neurons;
+    const float* column = tile + i / neurons * visible * neurons + n;
+    double total = 0, size = 0;
+    Index j = 0;
+    for (; j + 8 <= visible; j += 8) {
+      float part = 0, part_size = 0;
+      for (Index x = 0; x < 8; ++x) {
+        const float v = column[(j + x) * neurons];
+        part += v;
+        part_size += fabsf(v);
+      }
+      total += static_cast<double>(part);
+      size += static_cast<double>(part_size);
+    }
+    for (; j < visible; ++j) {
+      const float v = column[j * neurons];
+      total += static_cast<double>(v);
+      size += static_cast<double>(fabsf(v));
+    }
+    const double inverse = 1.0 / static_cast<double>(dev[q]);
+    sum[q * neurons + n] = static_cast<float>(total * inverse);
+    abs[q * neurons + n] = static_cast<float>(size * inverse);
+  }
+};
+
+struct NeuronNorms {  // l2[S, Cl]
+  const float* tile;
+  const float* dev;
+  float* l2;
+  Index q0, visible, neurons;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& group, Index row) const {
+    const Index q = q0 + row / visible;
+    const float* v = tile + row * neurons;
+    const double square = group.sum(neurons, [&](Index n) { return v[n] * v[n]; });
+    group.each(1, [&](Index) { l2[q * visible + row % visible] = static_cast<float>(sqrt(square) / static_cast<double>(dev[q])); });
+  }
+};
+
+struct ScaleByRow {  // x[rows, cols] *= scale / dev[first + row * step]
+  float* x;
+  const float* dev;
+  Index first, step, cols;
+  float scale;
+  UNPACK_BODY void operator()(Index i) const { x[i] *= scale / dev[first + i / cols * step]; }
+};
+
+struct CenterColumns {  // rows[n, cols] less the mean of every column
+  float* rows;
+  Index n, cols;
+  UNPACK_BODY void operator()(Index j) const {
+    double total = 0;
+    for (Index s = 0; s < n; ++s) total += static_cast<double>(rows[s * cols + j]);
+    const double mean = total / static_cast<double>(n);
+    for (Index s = 0; s < n; ++s) rows[s * cols + j] = static_cast<float>(static_cast<double>(rows[s * cols + j]) - mean);
+  }
+};
+
+// out[i, j] = scale / dev(q_i) < writers[q_i, j, :], vectors[i] >
+struct WriterDots {
+  const float* writers;
+  Index n_writers, cols, visible;
+  const float* vectors;
+  Index vector_stride;
+  const int* queries;  // null: i itself
+  Index query0;
+  const float* dev;  // null: no division
+  float scale;
+  float* out;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& group, Index index) const {
+    const Index i = index / visible;
+    const Index j = index % visible;
+    const Index q = queries != nullptr ? queries[i] : query0 + i;
+    const float* w = writers + (q * n_writers + j) * cols;
+    const float* v = vectors + i * vector_stride;
+    const double dot = group.sum(cols, [&](Index x) { return w[x] * v[x]; });
+    group.each(1, [&](Index) { out[index] = static_cast<float>(dot) * (dev != nullptr ? scale / dev[q] : scale); });
+  }
+};
+
+}  // namespace unpack::cuda

@@ -1,0 +1,254 @@
+// Kernels that pass credit down a layer, and masses and bounds of paths up. Credit, mass and bound are [S, C] in double.
+#pragma once
+
+#include "backend/cuda/kernel_base.h"
+#include "backend/cuda/kernels_scores.h"
+
+namespace unpack::cuda {
+
+// Edges towards a target or from a direct root, at one position; null pointers where a layer has none.
+struct DirectPart {
+  const double* credit;  // [C]
+  Index position;
+  const float* entry;  // [H, position + 1]
+  const float* key_coef;
+  const float* query_edge;  // [H, Cl]
+  const float* mlp_edge[2];
+};
+
+struct PassNeurons {  // one row per position
+  double* credit;
+  const float* edge[2];  // [S, Cm]; the second may be null
+  DirectPart direct;
+  Index writers, visible, writer;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index q) const {
+    const double own = credit[q * writers + writer];
+    const double extra = direct.mlp_edge[0] != nullptr && q == direct.position ? direct.credit[writer] : 0.0;
+    g.each(visible, [&](Index j) {
+      double x = 0;
+      for (int side = 0; side < 2; ++side) {
+        if (edge[side] == nullptr) continue;
+        x += own * static_cast<double>(edge[side][q * visible + j]);
+        if (extra != 0) x += extra * static_cast<double>(direct.mlp_edge[side][j]);
+      }
+      credit[q * writers + j] += x;
+    });
+  }
+};
+
+struct KeyCredit {  // out[H, tri] = credit of (q, h) times its key coefficients, one row per (h, q)
+  const double* credit;
+  const float* key_coef;
+  float* out;
+  DirectPart direct;
+  Index writers, first_head, length, pairs;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index index) const {
+    const Index h = index / length;
+    const Index q = index % length;
+    const double own = credit[q * writers + first_head + h];
+    const double extra = direct.key_coef != nullptr && q == direct.position ? direct.credit[first_head + h] : 0.0;
+    const Index at = h * pairs + pairs_before(q);
+    g.each(q + 1, [&](Index s) {
+      double x = own * static_cast<double>(key_coef[at + s]);
+      if (extra != 0) x += extra * static_cast<double>(direct.key_coef[h * (q + 1) + s]);
+      out[at + s] = static_cast<float>(x);
+    });
+  }
+};
+
+struct ValueCredit {  // out[G, S] = what reaches the values of a source
+  const double* credit;
+  const float* entry;
+  double* out;
+  DirectPart direct;
+  Index writers, first_head, length, pairs, group;
+  UNPACK_BODY void operator()(Index i) const {
+    const Index kv = i / length;
+    const Index s = i % length;
+    double total = 0;
+    for (Index h = kv * group; h < (kv + 1) * group; ++h) {
+      for (Index q = s; q < length; ++q) total += credit[q * writers + first_head + h] * static_cast<double>(entry[h * pairs + pairs_before(q) + s]);
+      if (direct.entry != nullptr && s <= direct.position)
+        total += direct.credit[first_head + h] * static_cast<double>(direct.entry[h * (direct.position + 1) + s]);
+    }
+    out[i] = total;
+  }
+};
+
+struct CenteredKeys {  // dots[S, Cl] -= sum over heads and q >= s of coef[h, q, s] mean[h, q, j]
+  const float* coef;
+  const float* mean;
+  float* dots;
+  Index length, pairs, heads, visible;
+  UNPACK_BODY void operator()(Index i) const {
+    const Index s = i / visible;
+    double total = 0;
+    for (Index h = 0; h < heads; ++h) {
+      for (Index q = s; q < length; ++q) {
+        total += static_cast<double>(coef[h * pairs + pairs_before(q) + s]) * static_cast<double>(mean[(h * length + q) * visible + i % visible]);
+      }
+    }
+    dots[i] = static_cast<float>(static_cast<double>(dots[i]) - total);
+  }
+};
+
+struct PassHeads {  // all branches of a layer's heads into what they read, one row per position
+  double* credit;
+  const float* keys;  // [S, Cl] folded
+  const float* query_edge;
+  const float* value_edge;
+  const double* values;  // [G, S]
+  DirectPart direct;
+  Index writers, first_head, length, heads, groups, visible;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index s) const {
+    g.each(visible, [&](Index j) {
+      double x = static_cast<double>(keys[s * visible + j]);
+      for (Index h = 0; h < heads; ++h) {
+        x += credit[s * writers + first_head + h] * static_cast<double>(query_edge[(h * length + s) * visible + j]);
+        if (direct.query_edge != nullptr && s == direct.position) x += direct.credit[first_head + h] * static_cast<double>(direct.query_edge[h * visible + j]);
+      }
+      for (Index kv = 0; kv < groups; ++kv) x += values[kv * length + s] * static_cast<double>(value_edge[(kv * length + s) * visible + j]);
+      credit[s * writers + j] += x;
+    });
+  }
+};
+
+// Masses and bounds ---------------------------------------------------------------------------------------------------------------
+
+struct Reach {
+  double* mass;   // [S, C]
+  double* bound;  // [S, C]
+  Index writers;
+};
+
+struct StartReach {  // emb and pos: the empty product
+  Reach reach;
+  Index terminals;
+  UNPACK_BODY void operator()(Index i) const {
+    const double one = i % reach.writers < terminals ? 1.0 : 0.0;
+    reach.mass[i] = one;
+    reach.bound[i] = one;
+  }
+};
+
+struct RowReach {  // out_mass[r], out_bound[r] over the edges rows[r, Cl] to the writers of position r % length
+  const float* rows;
+  Reach reach;
+  double* out_mass;
+  double* out_bound;
+  Index length, visible;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index r) const {
+    const float* row = rows + r * visible;
+    const double* mass = reach.mass + r % length * reach.writers;
+    const double* bound = reach.bound + r % length * reach.writers;
+    double total = 0, most = 0;
+    g.sum_and_most(
+        [&](Index first, Index step, double& a, double& b) {
+          for (Index j = first; j < visible; j += step) {
+            const double x = fabs(static_cast<double>(row[j]));
+            a += x * mass[j];
+            b = fmax(b, x * bound[j]);
+          }
+        },
+        total, most);
+    g.each(1, [&](Index) {
+      out_mass[r] = total;
+      out_bound[r] = most;
+    });
+  }
+};
+
+// Keys of (h, q): from the table of final scores, or from a tile that lacks its factors.
+struct KeyReach {
+  Tile tile;           // with table: only q0 and nq count
+  const float* table;  // [H, tri, Cl] or null
+  int scaled;
+  const float* key_coef;  // [H, tri]
+  Reach reach;
+  double* out_mass;  // [H, S]
+  double* out_bound;
+  Index length, pairs, heads, visible;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index index) const {
+    const Index q = tile.q0 + index / heads;
+    const Index h = index % heads;
+    const Index at = h * pairs + pairs_before(q);
+    double total = 0, most = 0;
+    g.sum_and_most(
+        [&](Index first, Index step, double& a, double& b) {
+          for (Index s = 0; s <= q; ++s) {
+            const float* row = table != nullptr ? table + (at + s) * visible : tile.row(q, s, h);
+            const double coef = fabs(static_cast<double>(key_coef[at + s])) * (scaled ? 1.0 : static_cast<double>(tile.factor(q, s)));
+            const double* mass = reach.mass + s * reach.writers;
+            const double* bound = reach.bound + s * reach.writers;
+            for (Index j = first; j < visible; j += step) {
+              const double x = coef * fabs(static_cast<double>(row[j]));
+              a += x * mass[j];
+              b = fmax(b, x * bound[j]);
+            }
+          }
+        },
+        total, most);
+    g.each(1, [&](Index) {
+      out_mass[h * length + q] = total;
+      out_bound[h * length + q] = most;
+    });
+  }
+};
+
+struct HeadReach {  // all branches of (h, q), one row each
+  Reach reach;
+  const double* key_mass;  // [H, S]
+  const double* key_bound;
+  const double* query_mass;  // [H, S]
+  const double* query_bound;
+  const double* value_mass;  // [G, S]
+  const double* value_bound;
+  const float* entry;  // [H, tri]
+  Index first_head, length, pairs, group;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index index) const {
+    const Index h = index / length;
+    const Index q = index % length;
+    const float* e = entry + h * pairs + pairs_before(q);
+    const Index values = h / group * length;
+    double total = 0, most = 0;
+    g.sum_and_most(
+        [&](Index first, Index step, double& a, double& b) {
+          for (Index s = first; s <= q; s += step) {
+            const double x = fabs(static_cast<double>(e[s]));
+            a += x * value_mass[values + s];
+            b = fmax(b, x * value_bound[values + s]);
+          }
+        },
+        total, most);
+    g.each(1, [&](Index) {
+      const Index to = q * reach.writers + first_head + h;
+      reach.mass[to] = total + key_mass[index] + query_mass[index];
+      reach.bound[to] = fmax(most, fmax(key_bound[index], query_bound[index]));
+    });
+  }
+};
+
+struct NeuronReach {  // mass and bound of an MLP at every position, both sides
+  Reach reach;
+  const double* mass[2];  // [S]; the second may be null
+  const double* bound[2];
+  Index writer;
+  UNPACK_BODY void operator()(Index q) const {
+    double total = 0, most = 0;
+    for (int side = 0; side < 2; ++side) {
+      if (mass[side] == nullptr) continue;
+      total += mass[side][q];
+      most = fmax(most, bound[side][q]);
+    }
+    reach.mass[q * reach.writers + writer] = total;
+    reach.bound[q * reach.writers + writer] = most;
+  }
+};
+
+}  // namespace unpack::cuda

@@ -1,0 +1,91 @@
+#include "backend/cuda/make_cuda_backend.h"
+
+#include <dlfcn.h>
+#include <fmt/format.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <mutex>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/emulated.h"
+#include "unpack/error.h"
+
+namespace unpack::cuda {
+
+namespace {
+
+constexpr const char* kPlugin = "libunpack_cuda.so";
+
+std::shared_ptr<Device> open_plugin(bool tf32) {
+  const std::string path = plugin_path();
+  if (path.empty()) throw InputError(fmt::format("the CUDA plugin {} is not installed (build with -DUNPACK_CUDA=ON)", kPlugin));
+  // Loading it brings in all of cuBLAS, which is not worth it to learn that there is no GPU.
+  if (!driver_present()) throw InputError("there is no NVIDIA driver on this machine");
+  std::shared_ptr<void> library(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), [](void* handle) {
+    if (handle != nullptr) dlclose(handle);
+  });
+  if (!library) {
+    const char* why = dlerror();
+    throw InputError(fmt::format("the CUDA plugin cannot be loaded: {}", why != nullptr ? why : path));
+  }
+  const auto table = reinterpret_cast<UnpackDeviceTableFunction>(dlsym(library.get(), UNPACK_DEVICE_TABLE_SYMBOL));
+  if (table == nullptr) throw InputError(fmt::format("{} is not a plugin of unpack", path));
+  return Device::open(table(), library, tf32);
+}
+
+}  // namespace
+
+bool driver_present() {
+  std::error_code error;
+  return std::filesystem::exists("/dev/nvidiactl", error) || std::filesystem::exists("/dev/dxg", error);
+}
+
+std::shared_ptr<Device> open_gpu(bool tf32) {
+  static std::mutex mutex;
+  static std::weak_ptr<Device> opened[2];
+  std::lock_guard lock(mutex);
+  std::shared_ptr<Device> device = opened[tf32 ? 1 : 0].lock();
+  if (!device) opened[tf32 ? 1 : 0] = device = open_plugin(tf32);
+  return device;
+}
+
+std::string plugin_path() {
+  namespace fs = std::filesystem;
+  if (const char* named = std::getenv("UNPACK_CUDA_PLUGIN")) return named;
+  std::vector<fs::path> folders;
+  std::error_code error;
+  Dl_info info{};
+  if (dladdr(reinterpret_cast<const void*>(&plugin_path), &info) != 0 && info.dli_fname != nullptr) {
+    folders.push_back(fs::absolute(info.dli_fname, error).parent_path());
+  }
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (!program.empty()) {
+    folders.push_back(program.parent_path());
+    folders.push_back(program.parent_path().parent_path());  // tests of a build folder
+  }
+  folders.emplace_back(UNPACK_INSTALL_LIBRARIES);
+  for (const fs::path& folder : folders) {
+    if (fs::exists(folder / kPlugin, error)) return (folder / kPlugin).string();
+  }
+  return {};
+}
+
+std::shared_ptr<Backend> make_cuda_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options) {
+  return std::make_shared<CudaBackend>(open_gpu(options.tf32), std::move(weights), options.threads, "cuda");
+}
+
+std::shared_ptr<Backend> make_emulated_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options) {
+  return std::make_shared<CudaBackend>(Device::open(emulated_table(), nullptr, options.tf32), std::move(weights), options.threads, "cuda-emulated");
+}
+
+std::string device_name() {
+  try {
+    const UnpackDeviceInfo info = open_gpu(false)->info();
+    return fmt::format("{}, {:.0f} GiB", info.name, static_cast<double>(info.memory_total) / (1 << 30));
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace unpack::cuda

@@ -1,0 +1,174 @@
+#include "credit/device_edges.h"
+
+#include <numeric>
+
+#include "backend/device_credit.h"
+
+namespace unpack {
+
+namespace {
+
+// Arrays cut from one block of device memory, so that one copy brings them all to the host.
+class Bundle {
+ public:
+  explicit Bundle(Backend& backend) : backend_(backend) {}
+
+  // The array exists once the bundle is made.
+  void add(Array& slot, std::int64_t size) {
+    parts_.push_back({&slot, total_, size});
+    total_ += size;
+  }
+  void make() {
+    memory_ = backend_.zeros(total_);
+    for (const Part& part : parts_) *part.slot = backend_.slice(memory_, part.offset, part.size);
+  }
+  std::int64_t size() const { return total_; }
+
+  void fetch() { host_ = backend_.host(memory_); }
+  template <typename T>
+  void read(const Array& slot, std::vector<T>& out) const {
+    for (const Part& part : parts_) {
+      if (part.slot != &slot) continue;
+      const float* from = static_cast<const float*>(host_.get()) + part.offset;
+      out.assign(from, from + part.size);
+    }
+  }
+
+ private:
+  struct Part {
+    Array* slot;
+    std::int64_t offset, size;
+  };
+  Backend& backend_;
+  std::vector<Part> parts_;
+  std::int64_t total_ = 0;
+  Array memory_;
+  std::shared_ptr<const void> host_;
+};
+
+// What a layer gives for some queries.
+struct LayerArrays {
+  DeviceCredit::HeadEdges heads;
+  std::array<DeviceCredit::NeuronEdges, 2> neurons;
+};
+
+double side_weight(const std::vector<MlpSide>& sides, const Options& options, std::size_t side) { return sides.size() == 1 ? 1.0 : options.mlp_weights[side]; }
+
+void queue_neurons(DeviceCredit& device, const Decomposition& d, const Options& options, int layer, std::span<const int> queries, const Array& numerators,
+                   LayerArrays& out) {
+  const std::vector<MlpSide> sides = d.mlp_sides();
+  for (std::size_t i = 0; i < sides.size(); ++i) {
+    const double weight = side_weight(sides, options, i);
+    if (weight == 0 && out.neurons[i].shares.empty()) continue;
+    const MlpSums* sums = options.mlp == MlpRule::linearized ? nullptr : &d.mlp(layer, sides[i]);
+    device.neuron_edges(d.mlp_view(layer), sides[i], sums, d.pre(layer, sides[i]), queries, numerators, weight, options, out.neurons[i]);
+  }
+}
+
+}  // namespace
+
+DeviceCredit* edges_on_device(const Decomposition& d, const Options& options, const RunContext& context, std::vector<LayerEdges<float>>& out,
+                              std::vector<DeviceCredit::Layer>& layers) {
+  auto* device = dynamic_cast<DeviceCredit*>(&d.backend());
+  if (device == nullptr) return nullptr;
+  const ModelConfig& c = d.config();
+  const std::int64_t length = d.length(), heads = c.n_heads;
+  std::vector<int> queries(static_cast<std::size_t>(length));
+  std::iota(queries.begin(), queries.end(), 0);
+  const std::size_t sides = d.mlp_sides().size();
+  const bool gate = options.dispatch == Dispatch::gate;
+  const bool fetch_entries = 2 * heads * tri(length) * c.n_layers <= kFetchedAtOnce;
+  Bundle bundle(d.backend());
+  std::vector<LayerArrays> arrays(static_cast<std::size_t>(c.n_layers));
+  for (int l = 0; l < c.n_layers; ++l) {
+    LayerArrays& a = arrays[static_cast<std::size_t>(l)];
+    const std::int64_t cl = d.writers().visible_to_attention(l), cm = d.writers().visible_to_mlp(l);
+    if (fetch_entries) {
+      bundle.add(a.heads.entry, heads * tri(length));
+      bundle.add(a.heads.key_coef, heads * tri(length));
+    } else {
+      a.heads.entry = d.backend().zeros(heads * tri(length));
+      a.heads.key_coef = d.backend().zeros(heads * tri(length));
+    }
+    bundle.add(a.heads.query_edge, heads * length * cl);
+    bundle.add(a.heads.value_edge, c.n_kv_heads * length * cl);
+    bundle.add(a.heads.doubt, heads * length);
+    for (std::size_t i = 0; i < sides; ++i) bundle.add(a.neurons[i].edge, length * cm);
+    bundle.add(a.neurons[0].doubt, length);
+  }
+  bundle.make();
+  for (int l = 0; l < c.n_layers; ++l) {
+    context.check();
+    LayerArrays& a = arrays[static_cast<std::size_t>(l)];
+    a.neurons[1].doubt = a.neurons[0].doubt;
+    const AttentionView view = d.attention_view(l);
+    const AttentionSums& sums = d.attention(l, options.scores, context);
+    device->head_edges(view, sums, queries, gate ? *view.pattern : d.head_numerators(l), options, a.heads);
+    const Array none;
+    const Array& numerators = options.mlp == MlpRule::l2 ? none : gate ? d.trace().layers[static_cast<std::size_t>(l)].act : d.mlp_numerators(l);
+    queue_neurons(*device, d, options, l, queries, numerators, a);
+    layers.push_back({view, d.mlp_view(l), &sums, a.heads, {a.neurons[0].edge, a.neurons[1].edge}, d.writers().head(l, 0), d.writers().mlp(l)});
+  }
+  bundle.fetch();
+  for (int l = 0; l < c.n_layers; ++l) {
+    const LayerArrays& a = arrays[static_cast<std::size_t>(l)];
+    LayerEdges<float>& to = out[static_cast<std::size_t>(l)];
+    bundle.read(a.heads.entry, to.entry);
+    bundle.read(a.heads.key_coef, to.key_coef);
+    bundle.read(a.heads.query_edge, to.query_edge);
+    bundle.read(a.heads.value_edge, to.value_edge);
+    bundle.read(a.heads.doubt, to.head_doubt);
+    for (std::size_t i = 0; i < sides; ++i) bundle.read(a.neurons[i].edge, to.mlp_edge[i]);
+    bundle.read(a.neurons[0].doubt, to.mlp_doubt);
+  }
+  return device;
+}
+
+bool direct_on_device(const Decomposition& d, const Options& options, std::span<const int> layers, int query, const Array& direction,
+                      std::vector<DirectEdges>& out) {
+  auto* device = dynamic_cast<DeviceCredit*>(&d.backend());
+  if (device == nullptr) return false;
+  Backend& backend = d.backend();
+  const ModelConfig& c = d.config();
+  const std::int64_t heads = c.n_heads, sources = query + 1;
+  const std::vector<int> queries = {query};
+  const std::size_t sides = d.mlp_sides().size();
+  Bundle bundle(backend);
+  std::vector<LayerArrays> arrays(layers.size());
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    LayerArrays& a = arrays[i];
+    const std::int64_t cl = d.writers().visible_to_attention(layers[i]), cm = d.writers().visible_to_mlp(layers[i]);
+    bundle.add(a.heads.entry, heads * sources);
+    bundle.add(a.heads.key_coef, heads * sources);
+    bundle.add(a.heads.query_edge, heads * cl);
+    for (std::size_t side = 0; side < sides; ++side) bundle.add(a.neurons[side].edge, cm);
+    bundle.add(a.neurons[0].shares, c.d_mlp);
+  }
+  bundle.make();
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    const AttentionView view = d.attention_view(layers[i]);
+    Array numerators = backend.zeros(heads * sources), neurons = backend.zeros(c.d_mlp);
+    backend.head_numerators(view, queries, direction, numerators);
+    // Towards a target entries are shares whatever the dispatch inside the model is.
+    Options aligned = options;
+    aligned.dispatch = Dispatch::aligned;
+    device->head_edges(view, d.attention(layers[i], options.scores), queries, numerators, aligned, arrays[i].heads);
+    backend.mlp_numerators(d.mlp_view(layers[i]), queries, direction, neurons);
+    queue_neurons(*device, d, options, layers[i], queries, neurons, arrays[i]);
+  }
+  bundle.fetch();
+  for (std::size_t i = 0; i < layers.size(); ++i) {
+    DirectEdges to;
+    to.layer = layers[i];
+    to.query = query;
+    bundle.read(arrays[i].heads.entry, to.entry);
+    bundle.read(arrays[i].heads.key_coef, to.key_coef);
+    bundle.read(arrays[i].heads.query_edge, to.query_edge);
+    for (std::size_t side = 0; side < sides; ++side) bundle.read(arrays[i].neurons[side].edge, to.mlp_edge[side]);
+    bundle.read(arrays[i].neurons[0].shares, to.neuron_share);
+    out.push_back(std::move(to));
+  }
+  return true;
+}
+
+}  // namespace unpack
