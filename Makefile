@@ -1,5 +1,5 @@
 # A thin front: CMake does the work. `make demo` and `make test` set everything up on Debian 12 or later.
-.PHONY: all build python demo test test-asan format tidy install clean setup setup-test
+.PHONY: all build python demo bench test test-asan format tidy install clean setup setup-test
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -38,11 +38,20 @@ test: setup-test
 	cmake --build build/release -j $(JOBS)
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) -LE cli
 ifeq ($(CI),true)
-	$(MAKE) --no-print-directory test-asan
 	$(MAKE) --no-print-directory format tidy
+	$(MAKE) --no-print-directory test-asan
 endif
+	scripts/test_page.sh
 	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli tests/server tests/web
 	UNPACK=$(CURDIR)/build/release/unpack UNPACK_PYTHON=$(CURDIR)/build/release/python $(PYTHON) -m pytest -q tests/python
+
+# What this machine reaches: the table of `unpack bench`, then the suite in bench/, whose figures go to build/release/bench.json.
+bench:
+	@scripts/setup.sh bench
+	@cmake --preset release --log-level=WARNING -DUNPACK_BENCH=ON
+	@cmake --build build/release -j $(JOBS) --target unpack_cli unpack_bench
+	build/release/unpack bench --device cpu --threads 2 --tokens 16,64
+	build/release/bench/unpack_bench --benchmark_out=build/release/bench.json --benchmark_out_format=json
 
 # The unit tests once more, with every bad access and undefined operation an error.
 test-asan: setup-test

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that are missing: setup.sh build | python | test | ci. As root or through sudo; says what is needed where neither is possible.
+# Installs the Debian packages that are missing: setup.sh build | python | bench | test | ci. As root or through sudo; says what is needed where neither is possible.
 set -eu
 
 build="g++ cmake ninja-build pkg-config libdnnl-dev nlohmann-json3-dev libcli11-dev libfmt-dev libcpp-httplib-dev libpcre2-dev libutf8proc-dev"
@@ -10,9 +10,10 @@ ci="clang-format clang-tidy"
 case "${1:-build}" in
   build) wanted=$build ;;
   python) wanted="$build $python" ;;
+  bench) wanted="$build libbenchmark-dev" ;;
   test) wanted="$build $python $test" ;;
   ci) wanted="$build $python $test $ci" ;;
-  *) echo "usage: $0 build|python|test|ci" >&2; exit 2 ;;
+  *) echo "usage: $0 build|python|bench|test|ci" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null 2>&1; then

@@ -9,7 +9,7 @@
 namespace unpack {
 
 struct BenchOptions {
-  std::string shape = "gpt2-small";  // a well-known shape with random weights, or a model's name or folder
+  std::string shape = "gpt2-small";  // a well-known shape or config.json text, with random weights; or a model's name or folder
   std::vector<int> tokens = {16};
   int repeat = 3;    // the median is reported
   int prompts = 20;  // of the batch comparison; 0: none

@@ -217,7 +217,7 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
     throw UsageError("--dtype must be f32, f16 or bf16");
   }
   const std::vector<std::string> known = known_shapes();
-  const bool random = std::find(known.begin(), known.end(), options.shape) != known.end();
+  const bool random = options.shape.starts_with('{') || std::find(known.begin(), known.end(), options.shape) != known.end();
   return Bench(options, context, random ? Model::random(options.shape, 1, options.load, dtype) : Model::load(options.shape, options.load)).run();
 }
 
