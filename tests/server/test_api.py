@@ -140,3 +140,12 @@ def test_intervene_zeroes_tokens_and_patches_edges(server):
 ])
 def test_an_intervention_that_makes_no_sense_is_refused(server, change, message):
     assert message in server.refused("intervene", {"prompt": MARY, **change})
+
+
+def test_answers_go_out_as_they_are(server):
+    """A browser offers Brotli, and packing an answer took fifty times as long as finding it."""
+    offer = {"Accept-Encoding": "gzip, deflate, br", "Content-Type": "application/json"}
+    for method, path, body in [("POST", "/api/trace", json.dumps({"prompt": "Hello there", "top_paths": 300})), ("GET", "/", None), ("GET", "/api/models", None)]:
+        status, headers, answer = server.raw(method, path, body, offer)
+        assert status == 200 and "content-encoding" not in headers
+        assert int(headers["content-length"]) == len(answer) > 0
