@@ -25,6 +25,7 @@ class Setting(NamedTuple):
     slow: float = 0.02  # share of machines that are stragglers
     slowness: float = 3.0  # how many times slower these are
     deaths: float = 0.002  # of a machine, an hour
+    collect: float = 0.0  # seconds that the one process which writes the results of the queue needs for a prompt
     shards: int = 0  # 0: one a machine
     seed: int = 1
 
@@ -59,7 +60,7 @@ def simulate_queue(s: Setting) -> Outcome:
     lost = deaths = 0
     events: List[tuple] = []  # (time, number, machine, chunk that ends, when it dies)
     number = 0
-    end = 0.0
+    end = 0.0  # when the last line is written; lines are written one after the other
 
     def free(now: float, machine: Machine, dies: float) -> None:
         nonlocal left, number
@@ -81,7 +82,7 @@ def simulate_queue(s: Setting) -> Outcome:
     while events:
         now, _, machine, chunk, dies = heapq.heappop(events)
         if now < dies:
-            end = max(end, now)
+            end = max(end, now) + chunk * s.collect
             free(now, machine, dies)
             continue
         deaths += 1
@@ -134,7 +135,7 @@ def arithmetic(s: Setting) -> Dict[str, float]:
     up = 1 - s.deaths * s.start / 3600  # a death costs a start
     begin = s.start / 3600
     tail = s.chunk * s.seconds * (s.slowness if s.slow * s.machines >= 0.5 else 1) / 3600  # the last chunk, on the slowest machine
-    queue = begin + work / (speed * up) + tail / 2
+    queue = begin + max(work / (speed * up) + tail / 2, s.prompts * s.collect / 3600)
     count = s.shards or s.machines
     waves = math.ceil(count / s.machines)
     shard = work / count

@@ -6,6 +6,7 @@
 
 #include "batch/facts.h"
 #include "batch/fields.h"
+#include "readout/state.h"
 #include "report/json.h"
 #include "report/line_log.h"
 #include "unpack/error.h"
@@ -128,9 +129,21 @@ std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& de
 }
 
 BatchMaker batch_maker(const Model& model) {
-  BatchMaker maker{model.info(), model.program().version, model.program().device, {}};
+  BatchMaker maker{model.info(), model.program().version, model.program().device, model.state()->options.weight_products, {}};
   for (int w = 0; w < model.writers().count(); ++w) maker.writers.push_back(model.writers().name(w));
   return maker;
+}
+
+bool products_pay(const Model& model, std::size_t prompts) {
+  constexpr std::size_t kWorthwhile = 16;
+  return model.program().device == "cpu" && prompts >= kWorthwhile && weight_product_bytes(model.config()) <= model.state()->options.product_limit;
+}
+
+Model for_batch(const Model& model, std::size_t prompts) {
+  LoadOptions load = model.state()->options;
+  if (load.weight_products || !products_pay(model, prompts)) return model;
+  load.weight_products = true;
+  return model.with(load);
 }
 
 }  // namespace unpack
