@@ -69,16 +69,10 @@ struct BatchLine {
   std::vector<std::string> unknown{};  // fields that nobody reads
 };
 
-struct BatchLimits {
-  // One by one: a forward pass over several prompts rounds otherwise than over one, and what is dear (packed weights, weight products) is shared all the same.
-  std::size_t prompts = 1;   // in one forward pass at most
-  std::size_t tokens = 512;  // of these
-};
-
-// Prompts of like length follow each other on the same packed weights and weight products; what a prompt's line says does not depend on its company. Order is
-// kept.
+// Prompts of like length follow each other on the same packed weights and weight products. Each has a forward pass of its own: one over several prompts rounds
+// otherwise, and what a prompt's line says must not depend on its company. Order is kept.
 std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults, const std::vector<PromptRecord>& records,
-                                     const RunContext& context = {}, const BatchLimits& limits = {});
+                                     const RunContext& context = {});
 
 // What made the lines: told apart in run.json.
 struct BatchMaker {
