@@ -29,7 +29,7 @@ void run(BatchArguments& args, Context& context) {
   o.question.top_paths = args.question.top_paths;
   o.question.method = parse_method(args.question.method);
   PromptReader prompts(*args.prompts, parse_prompt_format(args.format));
-  const Model model = args.model.open();
+  const Model model = for_batch(args.model.open(), prompts.count());
   o.question.question.target = args.question.target.tokens(model);
   if (o.question.question.paths.through) model.writers().parse(*o.question.question.paths.through);
   const auto begin = std::chrono::steady_clock::now();

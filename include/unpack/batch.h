@@ -69,23 +69,24 @@ struct BatchLine {
   std::vector<std::string> unknown{};  // fields that nobody reads
 };
 
-struct BatchLimits {
-  // Together only where that changes no bit: the engine's forward pass over several prompts rounds otherwise than over one.
-  std::size_t prompts = 1;   // traced together at most
-  std::size_t tokens = 512;  // of these
-};
-
-// Prompts of like length share a forward pass; what a prompt's line says does not depend on its company. Order is kept.
+// Prompts of like length follow each other on the same packed weights and weight products. Each has a forward pass of its own: one over several prompts rounds
+// otherwise, and what a prompt's line says must not depend on its company. Order is kept.
 std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults, const std::vector<PromptRecord>& records,
-                                     const RunContext& context = {}, const BatchLimits& limits = {});
+                                     const RunContext& context = {});
 
 // What made the lines: told apart in run.json.
 struct BatchMaker {
   ModelInfo model;
   std::string version, device;
+  bool weight_products = false;
   std::vector<std::string> writers;
 };
 BatchMaker batch_maker(const Model& model);
+
+// Whether weight products fit and are earned back by that many prompts. The number is that of the whole file, so that all shards decide alike: products change
+// the last bits of a result.
+bool products_pay(const Model& model, std::size_t prompts);
+Model for_batch(const Model& model, std::size_t prompts);  // with products where they pay
 
 struct BatchOptions {
   std::filesystem::path out;

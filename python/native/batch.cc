@@ -18,7 +18,7 @@ namespace {
 py::tuple maker_tuple(const Model& model) {
   const BatchMaker m = batch_maker(model);
   return py::make_tuple(m.model.name, m.model.family, m.model.dtype, m.model.fingerprint, m.model.layers, m.model.heads, m.model.d_model, m.model.gated,
-                        m.version, m.device, m.writers);
+                        m.version, m.device, m.weight_products, m.writers);
 }
 
 BatchMaker maker_from(const py::tuple& t) {
@@ -34,6 +34,7 @@ BatchMaker maker_from(const py::tuple& t) {
   m.model.gated = t[i++].cast<bool>();
   m.version = t[i++].cast<std::string>();
   m.device = t[i++].cast<std::string>();
+  m.weight_products = t[i++].cast<bool>();
   m.writers = t[i++].cast<std::vector<std::string>>();
   return m;
 }
@@ -98,8 +99,11 @@ void append_lines(BatchFolder& folder, const py::list& tuples) {
 py::tuple run_here(const Model& model, const std::string& prompts, const std::string& format, const std::filesystem::path& out, const std::string& options,
                    const std::string& shard, bool strict, bool arrays, const py::object& progress) {
   const BatchOptions o = batch_options(out, options, shard, strict, arrays, &model);
-  return result_tuple(
-      interruptible(progress, [&](const RunContext& context) { return run_batch(model, PromptReader(prompts, parse_prompt_format(format)), o, context); }));
+  return result_tuple(interruptible(progress, [&](const RunContext& context) {
+    PromptReader reader(prompts, parse_prompt_format(format));
+    const Model ready = for_batch(model, reader.count());
+    return run_batch(ready, std::move(reader), o, context);
+  }));
 }
 
 py::tuple merge(const std::vector<std::filesystem::path>& folders, const std::filesystem::path& out, const std::string& device, int threads,
@@ -119,6 +123,15 @@ void bind_batch(py::module_& module) {
   module.def("batch_maker", &maker_tuple, model);
   module.def(
       "batch_options", [](const Model& m, const std::string& given) { return to_fields(from_fields(given, &m)); }, model, options);
+  module.def("products_pay", &products_pay, model, prompts);
+  module.def("for_batch", &for_batch, model, prompts, py::call_guard<py::gil_scoped_release>());
+  module.def(
+      "count_prompts",
+      [](const std::string& file, const std::string& kind) {
+        const py::gil_scoped_release release;
+        return PromptReader(file, parse_prompt_format(kind)).count();
+      },
+      prompts, format);
   module.def("trace_records", &trace_records, model, options, py::arg("records"), progress);
   module.def("batch", &run_here, model, prompts, format, out, options, shard, strict, arrays, progress);
   module.def("merge", &merge, py::arg("folders"), out, py::arg("device"), py::arg("threads"), progress);

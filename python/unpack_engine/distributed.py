@@ -27,17 +27,23 @@ from .loading import load
 
 __all__ = ["batch", "experiment"]
 
-_models: Dict[Tuple[str, str, int], Any] = {}
+_Chosen = Tuple[str, str, int, int]  # model, device, threads, and how many prompts there are
+_models: Dict[Tuple[str, str, int, bool], Any] = {}
 _models_lock = threading.Lock()
 
 
-def _model(name: str, device: str, threads: int) -> Any:
+def _model(name: str, device: str, threads: int, prompts: int) -> Any:
     """The model of this worker process, loaded by the first task that needs it."""
     with _models_lock:
-        key = (name, device, threads)
-        if key not in _models:
-            _models[key] = load(name, device=device, threads=threads)._native
-        return _models[key]
+        plain = (name, device, threads, False)
+        if plain not in _models:
+            _models[plain] = load(name, device=device, threads=threads)._native
+        if not _native.products_pay(_models[plain], prompts):
+            return _models[plain]
+        fast = (name, device, threads, True)
+        if fast not in _models:
+            _models[fast] = _native.for_batch(_models[plain], prompts)
+        return _models[fast]
 
 
 def _here() -> str:
@@ -56,12 +62,12 @@ def _attempt(work: Callable[..., Any], *args: Any) -> Tuple[str, bool, Any]:
         return _here(), False, f"{type(error).__name__}: {error}"
 
 
-def _describe(model: Tuple[str, str, int], options: str) -> Tuple[Any, str]:
+def _describe(model: _Chosen, options: str) -> Tuple[Any, str]:
     native = _model(*model)
     return _native.batch_maker(native), _native.batch_options(native, options)
 
 
-def _trace(model: Tuple[str, str, int], options: str, records: List[Any]) -> List[Any]:
+def _trace(model: _Chosen, options: str, records: List[Any]) -> List[Any]:
     return _native.trace_records(_model(*model), options, records, None)
 
 
@@ -161,7 +167,8 @@ def batch(
     """
     folder = os.fspath(out)
     file = _prompt_file(prompts, folder)
-    chosen = (check.text("model", model), check.text("device", device), check.integer("threads", threads, 1, 4096))
+    count = _native.count_prompts(file, check.text("format", format))
+    chosen = (check.text("model", model), check.text("device", device), check.integer("threads", threads, 1, 4096), count)
     check.integer("chunk", chunk, 1)
     pool = _Pool(client, check.integer("retries", retries, 0))
     at_once = 4 * _threads_of(client)
@@ -171,7 +178,7 @@ def batch(
         described = pool.ready()
     maker, settled = described[0]
     target = _native.BatchFolder(
-        file, check.text("format", format), folder, settled, check.text("shard", shard), check.flag("strict", strict), check.flag("arrays", arrays), maker
+        file, format, folder, settled, check.text("shard", shard), check.flag("strict", strict), check.flag("arrays", arrays), maker
     )
     with check.reporting(progress) as report:
         try:

@@ -24,7 +24,7 @@ constexpr auto kSyncEvery = std::chrono::seconds(5);
 Json run_json(const BatchOptions& o, const BatchMaker& maker, const PromptReader& reader) {
   return {{"version", 1},
           {"kind", "batch"},
-          {"program", {{"version", maker.version}, {"device", maker.device}}},
+          {"program", {{"version", maker.version}, {"device", maker.device}, {"weight_products", maker.weight_products}}},
           {"model", Json::parse(report::model_members(maker.model))},
           {"prompts", {{"file", reader.name()}, {"records", reader.count()}, {"checksum", reader.checksum()}}},
           {"options", Json::parse(to_fields(o.question))},

@@ -1,11 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
-#include <numeric>
 
 #include "batch/facts.h"
 #include "batch/fields.h"
+#include "readout/state.h"
 #include "report/json.h"
 #include "report/line_log.h"
 #include "unpack/error.h"
@@ -69,37 +68,28 @@ class Tracing {
     return jobs;
   }
 
-  void trace(const std::vector<Job>& group) {
-    std::vector<std::vector<TokenId>> prompts;
-    prompts.reserve(group.size());
-    for (const Job& job : group) prompts.push_back(job.request.ids);
-    std::vector<Prepared> prepared = model_.prepare(prompts, inner_);
-    // Taken off the list one by one: what a question keeps on its prompt goes with it.
-    for (std::size_t i = group.size(); i-- > 0; prepared.pop_back()) {
-      answer(group[i], prepared.back());
-      context_.report("prompts", static_cast<double>(++done_), static_cast<double>(records_.size()));
-    }
-  }
-
-  std::vector<BatchLine> take() { return std::move(lines_); }
-
- private:
-  void answer(const Job& job, const Prepared& prepared) {
+  void trace(const Job& job) {
     const BatchQuestion& asked = job.request.asked;
     try {
+      const Prepared prepared = model_.prepare(job.request.ids, inner_);
       const TraceResult result =
           asked.method == Method::unpack ? prepared.trace(asked.question, inner_) : baseline(prepared, asked.question.target, asked.method, inner_);
       BatchLine& line = lines_[job.at];
       line.index = records_[job.at].index;
       line.text = seal(fmt::format("{},{}}}", head(records_[job.at], job.request.id), report::json_members(result)));
       line.facts = facts_of(result);
+      ++done_;
     } catch (const InputError& error) {
       fail(job.at, error.what(), job.request.id);
     } catch (const UsageError& error) {
       fail(job.at, error.what(), job.request.id);
     }
+    context_.report("prompts", static_cast<double>(done_), static_cast<double>(records_.size()));
   }
 
+  std::vector<BatchLine> take() { return std::move(lines_); }
+
+ private:
   const Model& model_;
   const std::vector<PromptRecord>& records_;
   const RunContext& context_;
@@ -110,27 +100,30 @@ class Tracing {
 
 }  // namespace
 
-std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults, const std::vector<PromptRecord>& records, const RunContext& context,
-                                     const BatchLimits& limits) {
+std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults, const std::vector<PromptRecord>& records, const RunContext& context) {
   Tracing tracing(model, records, context);
   std::vector<Job> jobs = tracing.read(defaults);
   std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) { return a.request.ids.size() < b.request.ids.size(); });
-  for (std::size_t begin = 0; begin < jobs.size();) {
-    std::vector<Job> group;
-    std::size_t tokens = 0;
-    while (begin < jobs.size() && (group.empty() || (group.size() < limits.prompts && tokens + jobs[begin].request.ids.size() <= limits.tokens))) {
-      tokens += jobs[begin].request.ids.size();
-      group.push_back(std::move(jobs[begin++]));
-    }
-    tracing.trace(group);
-  }
+  for (const Job& job : jobs) tracing.trace(job);
   return tracing.take();
 }
 
 BatchMaker batch_maker(const Model& model) {
-  BatchMaker maker{model.info(), model.program().version, model.program().device, {}};
+  BatchMaker maker{model.info(), model.program().version, model.program().device, model.state()->options.weight_products, {}};
   for (int w = 0; w < model.writers().count(); ++w) maker.writers.push_back(model.writers().name(w));
   return maker;
+}
+
+bool products_pay(const Model& model, std::size_t prompts) {
+  constexpr std::size_t kWorthwhile = 16;
+  return model.program().device == "cpu" && prompts >= kWorthwhile && weight_product_bytes(model.config()) <= model.state()->options.product_limit;
+}
+
+Model for_batch(const Model& model, std::size_t prompts) {
+  LoadOptions load = model.state()->options;
+  if (load.weight_products || !products_pay(model, prompts)) return model;
+  load.weight_products = true;
+  return model.with(load);
 }
 
 }  // namespace unpack

@@ -134,11 +134,17 @@ def _always_fails():
     raise OSError("every disk is broken")
 
 
+def _loaded_models():
+    from unpack_engine import distributed
+
+    return sorted(distributed._models)
+
+
 def test_2000_prompts_and_a_worker_killed_on_the_way(up, cluster, client, tmp_path):
     """The last test of the module: one worker is dead behind it."""
     from unpack_engine import distributed
 
-    write_prompts(tmp_path / "prompts.jsonl", 2000, longest=1)
+    write_prompts(tmp_path / "prompts.jsonl", 2000, longest=2)
     begin = time.monotonic()
     here = up.batch(tmp_path / "prompts.jsonl", tmp_path / "here", arrays=True, threads=2, **FEW)
     alone = time.monotonic() - begin
@@ -156,3 +162,5 @@ def test_2000_prompts_and_a_worker_killed_on_the_way(up, cluster, client, tmp_pa
     assert len(client.scheduler_info()["workers"]) == 1
     assert (there.results, there.errors) == (1999, 1)
     assert files(tmp_path / "there") == files(tmp_path / "here")
+    # However many chunks it had, the worker loaded the model once, and made its weight products once.
+    assert list(client.run(_loaded_models).values()) == [[("pocket-gpt2", "auto", 1, False), ("pocket-gpt2", "auto", 1, True)]]
