@@ -1,9 +1,12 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <fstream>
+#include <initializer_list>
 #include <set>
 #include <sstream>
+#include <string_view>
 
 #include "base/checksum.h"
 #include "batch/merge.h"
@@ -35,6 +38,21 @@ const Experiment& find_experiment(const std::string& name) {
     known += (known.empty() ? "" : ", ") + std::string(e.name);
   }
   throw UsageError(fmt::format("'{}' is no experiment: use {}", name, known));
+}
+
+// An option that changes nothing would only seem to have been obeyed.
+void check_options(const ExperimentOptions& o) {
+  const auto only = [&](bool given, const char* option, std::initializer_list<std::string_view> names) {
+    if (!given || std::find(names.begin(), names.end(), o.name) != names.end()) return;
+    throw UsageError(fmt::format("{} has no meaning for {}: it is for {}", option, o.name, fmt::join(names, ", ")));
+  };
+  only(o.corpus.has_value(), "--corpus", {"faithfulness", "beta", "sink", "knockout"});
+  only(o.prompts.has_value(), "--prompts", {"sink"});
+  only(o.roles.has_value(), "--roles", {"ioi"});
+  only(o.claims.has_value(), "--claims", {"greater-than"});
+  only(o.readout != FaithfulnessReadout::probability, "--readout", {"faithfulness", "beta"});
+  only(o.raw_logit, "--raw-logit", {"faithfulness", "beta"});
+  only(o.all, "--all", {"knockout"});
 }
 
 // What must be the same for a run to be continued.
@@ -154,6 +172,7 @@ void make_folder(const std::filesystem::path& folder) {
 ExperimentResult run_experiment(const ExperimentOptions& options, const RunContext& context) {
   const Experiment& experiment = find_experiment(options.name);
   options.options.check();
+  check_options(options);
   const int n = options.n.value_or(experiment.default_n);
   if (n < 1) throw UsageError(fmt::format("--n takes a number of 1 or more, not {}", n));
   if (options.models.empty()) throw UsageError("name a model");

@@ -55,3 +55,10 @@ def test_bad_lines_of_a_corpus_are_named(unpack, tmp_path):
 
 def test_an_unknown_experiment_lists_those_there_are(unpack):
     assert "faithfulness" in unpack.fails(2, "experiment", "nothing")
+
+
+@pytest.mark.parametrize("name, args", [("ioi", ["--corpus", "text.txt"]), ("knockout", ["--prompts", "p.txt"]), ("sink", ["--all"]), ("beta", ["--roles", "find"]),
+                                        ("ioi", ["--claims", "find"]), ("suppression", ["--readout", "logit"]), ("sink", ["--raw-logit"])])
+def test_an_option_of_another_experiment_is_told(unpack, tmp_path, name, args):
+    message = unpack.fails(2, "experiment", name, *args, "--out", tmp_path / "out")
+    assert args[0] in message and name in message and not (tmp_path / "out").exists()

@@ -176,7 +176,7 @@ TEST(Interventions, EveryStoredCutComesOutInSinglePrecisionToo) {
     const std::string name = entry.path().filename().string();
     if (!std::filesystem::exists(entry.path() / "expected.json")) continue;
     const nlohmann::json want = expected(name);
-    if (!want.contains("knockout") || want["knockout"].is_null()) continue;  // a prompt of one token has no loss
+    if (!want.contains("knockout")) continue;  // a prompt of one token has no loss
     LoadOptions options;
     options.device = "cpu";
     const Model model = Model::load(entry.path().string(), options);
