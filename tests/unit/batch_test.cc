@@ -175,7 +175,7 @@ TEST_F(Batch, AFolderTakesLinesOnlyInOrder) {
   EXPECT_THROW(folder.finish(), InternalError);  // not all are there
 }
 
-TEST(Shards, EveryPromptBelongsToExactlyOne) {
+TEST(ShardsOfARun, EveryPromptBelongsToExactlyOne) {
   for (std::size_t i = 0; i < 100; ++i) {
     int owners = 0;
     for (int s = 1; s <= 7; ++s) owners += Shard{s, 7}.owns(i);
