@@ -22,7 +22,8 @@ std::shared_ptr<Device> open_plugin(bool tf32) {
   if (path.empty()) throw InputError(fmt::format("the CUDA plugin {} is not installed (build with -DUNPACK_CUDA=ON)", kPlugin));
   // Loading it brings in all of cuBLAS, which is not worth it to learn that there is no GPU.
   if (!driver_present()) throw InputError("there is no NVIDIA driver on this machine");
-  std::shared_ptr<void> library(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), [](void* handle) {
+  // It stays in memory: the CUDA runtime in it does not like to be unloaded.
+  std::shared_ptr<void> library(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE), [](void* handle) {
     if (handle != nullptr) dlclose(handle);
   });
   if (!library) {
