@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "backend/queued_work.h"
 #include "model/load.h"
 #include "readout/plan.h"
 #include "readout/state.h"
@@ -52,13 +53,22 @@ class Bench {
     return ids;
   }
 
+  // Waits for a device that works on by itself; false where there is none.
+  bool finish_queued() const {
+    auto* queued = dynamic_cast<QueuedWork*>(model_.state()->backend.get());
+    if (queued != nullptr) queued->synchronize();
+    return queued != nullptr;
+  }
+
   template <typename Work>
   double median(int repeat, const Work& work) const {
     std::vector<double> times;
     for (int i = 0; i < repeat; ++i) {
       context_.check();
+      finish_queued();
       const auto begin = std::chrono::steady_clock::now();
       work();
+      finish_queued();
       times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
     std::sort(times.begin(), times.end());
@@ -112,7 +122,9 @@ class Bench {
       (void)prepared.trace(question, context_);
     });
     std::sort(prepare_times.begin(), prepare_times.end());
-    const double prepare_seconds = prepare_times[prepare_times.size() / 2];
+    double prepare_seconds = prepare_times[prepare_times.size() / 2];
+    // A device still works on the prompt when prepare returns, and waiting there would make the trace above look slower than it is.
+    if (finish_queued()) prepare_seconds = median(repeat, [&] { (void)model_.prepare(ids, context_); });
     row("one-shot trace", one_shot, all, fmt::format("prepare, token credit and the {} strongest paths", options_.top_paths));
     row("  prepare", prepare_seconds, prepare_plan, "");
 
