@@ -23,6 +23,8 @@ elseif(missing)
   message(FATAL_ERROR "-DUNPACK_CUDA=ON needs nvcc 12 or later and cuBLAS, but ${missing}")
 endif()
 
+get_filename_component(cuda_libraries ${nvcc_folder}/../lib64 ABSOLUTE)  # cuBLAS is there where nothing was told to look
+
 set(nvcc_targets "")
 foreach(architecture IN LISTS UNPACK_CUDA_ARCHITECTURES)
   list(APPEND nvcc_targets -gencode=arch=compute_${architecture},code=sm_${architecture})
@@ -35,7 +37,7 @@ set(plugin_source ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/plugin/unpack_cud
 file(GLOB plugin_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/*.h)
 add_custom_command(
   OUTPUT ${plugin}
-  COMMAND ${UNPACK_NVCC} -std=c++20 -O3 ${nvcc_targets} -I${CMAKE_CURRENT_SOURCE_DIR}/src -Xcompiler -fPIC,-fvisibility=hidden -shared -o ${plugin} ${plugin_source} -lcublas
+  COMMAND ${UNPACK_NVCC} -std=c++20 -O3 ${nvcc_targets} -I${CMAKE_CURRENT_SOURCE_DIR}/src -Xcompiler -fPIC,-fvisibility=hidden -shared -o ${plugin} ${plugin_source} -lcublas -Xlinker -rpath -Xlinker ${cuda_libraries}
   DEPENDS ${plugin_source} ${plugin_headers}
   COMMENT "Building the CUDA plugin"
   VERBATIM)
