@@ -6,8 +6,8 @@ PREFIX ?= /usr/local
 # The Python that Debian's pytest and numpy belong to, whatever else comes first in PATH.
 PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 PROMPT = Mary and John went to the store. John gave a drink to
-# The CUDA plugin is compiled wherever there is a compiler for it.
-CUDA = $(if $(or $(shell command -v nvcc),$(wildcard /usr/local/cuda/bin/nvcc)),-DUNPACK_CUDA=ON)
+# UNPACK_CUDA=ON adds the plugin for NVIDIA GPUs; the tests compile it wherever there is a compiler for it.
+UNPACK_CUDA ?=
 WERROR = $(if $(CI),-DUNPACK_WERROR=ON)
 
 all: build
@@ -19,7 +19,7 @@ setup-test:
 	@scripts/setup.sh $(if $(CI),ci,test)
 
 build: setup
-	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF -DCMAKE_INSTALL_PREFIX=$(PREFIX)
+	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(if $(UNPACK_CUDA),-DUNPACK_CUDA=$(UNPACK_CUDA))
 	@cmake --build build/release -j $(JOBS)
 
 # The Python package, complete in build/release/python: put that folder on PYTHONPATH.
@@ -34,7 +34,7 @@ demo: build
 	@echo; build/release/unpack trace "$(PROMPT)" --target " Mary" --versus " John"
 
 test: setup-test
-	cmake --preset release -DUNPACK_TESTS=ON -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) $(WERROR) $(CUDA)
+	cmake --preset release -DUNPACK_TESTS=ON -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) $(WERROR) -DUNPACK_CUDA=$(or $(UNPACK_CUDA),AUTO)
 	cmake --build build/release -j $(JOBS)
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) -LE cli
 ifeq ($(CI),true)

@@ -1,6 +1,30 @@
 # libunpack_cuda.so, by nvcc itself: CMake 3.25 knows no C++20 for CUDA 13.
 set(UNPACK_CUDA_ARCHITECTURES 90 CACHE STRING "Compute capabilities to build machine code for; newer ones take PTX of the last")
-find_program(UNPACK_NVCC nvcc HINTS /usr/local/cuda/bin $ENV{CUDA_HOME}/bin REQUIRED)
+find_program(UNPACK_NVCC nvcc HINTS $ENV{CUDA_HOME}/bin /usr/local/cuda/bin)
+set(missing "")
+if(NOT UNPACK_NVCC)
+  set(missing "there is no nvcc (set CUDA_HOME or PATH)")
+else()
+  get_filename_component(nvcc_folder ${UNPACK_NVCC} REALPATH)
+  get_filename_component(nvcc_folder ${nvcc_folder} DIRECTORY)
+  execute_process(COMMAND ${UNPACK_NVCC} --version OUTPUT_VARIABLE nvcc_version ERROR_QUIET)
+  string(REGEX MATCH "release ([0-9]+)" nvcc_version "${nvcc_version}")
+  find_path(UNPACK_CUBLAS_INCLUDE cublas_v2.h HINTS ${nvcc_folder}/../include)
+  if(NOT CMAKE_MATCH_1 OR CMAKE_MATCH_1 LESS 12)
+    set(missing "${UNPACK_NVCC} is older than 12 and knows no C++20")
+  elseif(NOT UNPACK_CUBLAS_INCLUDE)
+    set(missing "cuBLAS is not beside ${UNPACK_NVCC}")
+  endif()
+endif()
+if(missing AND UNPACK_CUDA STREQUAL AUTO)
+  message(STATUS "The CUDA plugin is left out: ${missing}")
+  return()
+elseif(missing)
+  message(FATAL_ERROR "-DUNPACK_CUDA=ON needs nvcc 12 or later and cuBLAS, but ${missing}")
+endif()
+
+get_filename_component(cuda_libraries ${nvcc_folder}/../lib64 ABSOLUTE)  # cuBLAS is there where nothing was told to look
+
 set(nvcc_targets "")
 foreach(architecture IN LISTS UNPACK_CUDA_ARCHITECTURES)
   list(APPEND nvcc_targets -gencode=arch=compute_${architecture},code=sm_${architecture})
@@ -13,7 +37,7 @@ set(plugin_source ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/plugin/unpack_cud
 file(GLOB plugin_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/*.h)
 add_custom_command(
   OUTPUT ${plugin}
-  COMMAND ${UNPACK_NVCC} -std=c++20 -O3 ${nvcc_targets} -I${CMAKE_CURRENT_SOURCE_DIR}/src -Xcompiler -fPIC,-fvisibility=hidden -shared -o ${plugin} ${plugin_source} -lcublas
+  COMMAND ${UNPACK_NVCC} -std=c++20 -O3 ${nvcc_targets} -I${CMAKE_CURRENT_SOURCE_DIR}/src -Xcompiler -fPIC,-fvisibility=hidden -shared -o ${plugin} ${plugin_source} -lcublas -Xlinker -rpath -Xlinker ${cuda_libraries}
   DEPENDS ${plugin_source} ${plugin_headers}
   COMMENT "Building the CUDA plugin"
   VERBATIM)

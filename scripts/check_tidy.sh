@@ -9,7 +9,7 @@ if [ $# -eq 0 ]; then
   git rev-parse -q --verify "$base^{commit}" >/dev/null || base=$(git hash-object -t tree /dev/null)
   limit=${UNPACK_TIDY_LIMIT:-12}
   # shellcheck disable=SC2046  # our file names have no blanks
-  set -- $(git diff --name-only --diff-filter=d "$base" -- 'src/*.cc' 'cli/*.cc' | grep -v cuda/ | head -n "$limit")
+  set -- $(git diff --name-only --diff-filter=d "$base" -- 'src/*.cc' 'cli/*.cc' | head -n "$limit")
 fi
 if [ $# -eq 0 ]; then
   echo "clang-tidy: nothing changed"

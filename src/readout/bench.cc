@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "backend/queued_work.h"
 #include "model/load.h"
 #include "readout/plan.h"
 #include "readout/state.h"
@@ -48,8 +49,16 @@ class Bench {
   std::vector<TokenId> prompt(int tokens, std::uint64_t seed) const {
     std::mt19937_64 generator(seed);
     std::vector<TokenId> ids;
+    ids.reserve(static_cast<std::size_t>(tokens));
     for (int i = 0; i < tokens; ++i) ids.push_back(static_cast<TokenId>(generator() % static_cast<std::uint64_t>(model_.config().vocab_size)));
     return ids;
+  }
+
+  // Waits for a device that works on by itself; false where there is none.
+  bool finish_queued() const {
+    auto* queued = dynamic_cast<QueuedWork*>(model_.state()->backend.get());
+    if (queued != nullptr) queued->synchronize();
+    return queued != nullptr;
   }
 
   template <typename Work>
@@ -57,8 +66,10 @@ class Bench {
     std::vector<double> times;
     for (int i = 0; i < repeat; ++i) {
       context_.check();
+      finish_queued();
       const auto begin = std::chrono::steady_clock::now();
       work();
+      finish_queued();
       times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
     std::sort(times.begin(), times.end());
@@ -112,7 +123,9 @@ class Bench {
       (void)prepared.trace(question, context_);
     });
     std::sort(prepare_times.begin(), prepare_times.end());
-    const double prepare_seconds = prepare_times[prepare_times.size() / 2];
+    double prepare_seconds = prepare_times[prepare_times.size() / 2];
+    // A device still works on the prompt when prepare returns, and waiting there would make the trace above look slower than it is.
+    if (finish_queued()) prepare_seconds = median(repeat, [&] { (void)model_.prepare(ids, context_); });
     row("one-shot trace", one_shot, all, fmt::format("prepare, token credit and the {} strongest paths", options_.top_paths));
     row("  prepare", prepare_seconds, prepare_plan, "");
 
@@ -181,6 +194,7 @@ class Bench {
     }
     if (options_.prompts <= 0 || tokens > 64) return;
     std::vector<std::vector<TokenId>> prompts;
+    prompts.reserve(static_cast<std::size_t>(options_.prompts));
     for (int i = 0; i < options_.prompts; ++i) prompts.push_back(prompt(tokens, 2 + static_cast<std::uint64_t>(i)));
     const Model fast = model_.with(load);
     const double batched = median(1, [&] {

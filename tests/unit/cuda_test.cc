@@ -3,7 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdlib>
+#include <optional>
 
+#include "backend/queued_work.h"
 #include "unit/devices.h"
 #include "unit/naive/compare.h"
 #include "unit/random_model.h"
@@ -14,13 +16,23 @@ namespace {
 
 class Environment {
  public:
-  Environment(const char* name, const std::string& value) : name_(name) { setenv(name, value.c_str(), 1); }
-  ~Environment() { unsetenv(name_); }
+  Environment(const char* name, const std::string& value) : name_(name) {
+    if (const char* before = std::getenv(name)) before_ = before;
+    setenv(name, value.c_str(), 1);
+  }
+  ~Environment() {
+    if (before_) {
+      setenv(name_, before_->c_str(), 1);
+    } else {
+      unsetenv(name_);
+    }
+  }
   Environment(const Environment&) = delete;
   Environment& operator=(const Environment&) = delete;
 
  private:
   const char* name_;
+  std::optional<std::string> before_;
 };
 
 std::vector<TokenId> prompt_of(int tokens, int vocabulary) {
@@ -100,6 +112,31 @@ TEST(Cuda, IsLeftOutInOneLineThatSaysWhy) {
   EXPECT_NE(lines[0].find(cuda::driver_present() ? "/nowhere/libunpack_cuda.so" : "driver"), std::string::npos) << lines[0];
   EXPECT_EQ(lines[0].find('\n'), std::string::npos);
   EXPECT_THROW(Model::random(shape.config(), 1, on("cuda")), InputError);
+}
+
+TEST(Cuda, WantsNoWeightProducts) {
+  testing::Shape shape;
+  LoadOptions options = on("cuda");
+  options.weight_products = true;
+  EXPECT_THROW(Model::random(shape.config(), 1, options), UsageError);
+  if (!testing::has_gpu()) return;
+  std::vector<std::string> lines;
+  options.device = "auto";
+  options.notice = [&](const std::string& line) { lines.push_back(line); };
+  EXPECT_EQ(Model::random(shape.config(), 1, options).program().device, "cuda");
+  ASSERT_EQ(lines.size(), 1U);
+  EXPECT_NE(lines[0].find("--weight-products is left out"), std::string::npos) << lines[0];
+}
+
+// Otherwise the bench would time how fast work is queued.
+TEST(Cuda, CanBeWaitedFor) {
+  testing::Shape shape;
+  for (const std::string& device : cuda_devices()) {
+    const Model model = Model::random(shape.config(), 1, on(device));
+    auto* queued = dynamic_cast<QueuedWork*>(model.state()->backend.get());
+    ASSERT_NE(queued, nullptr) << device;
+    EXPECT_NO_THROW(queued->synchronize());
+  }
 }
 
 // On the GPU alone: emulation of these sizes takes minutes.

@@ -9,11 +9,12 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/device_weights.h"
 #include "backend/device_credit.h"
+#include "backend/queued_work.h"
 #include "base/thread_pool.h"
 
 namespace unpack::cuda {
 
-class CudaBackend final : public Backend, public DeviceCredit {
+class CudaBackend final : public Backend, public DeviceCredit, public QueuedWork {
  public:
   CudaBackend(std::shared_ptr<Device> device, std::shared_ptr<const ModelWeights> weights, int threads, std::string name);
 
@@ -23,6 +24,7 @@ class CudaBackend final : public Backend, public DeviceCredit {
   int threads() const override { return pool_.threads(); }
   void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) override { pool_.parallel_for(count, task); }
   Peaks measure_peaks() override;
+  void synchronize() override { device_->wait(); }
 
   Array zeros(std::int64_t size) override { return device_->zeros(size); }
   Array slice(const Array& from, std::int64_t offset, std::int64_t size) override;

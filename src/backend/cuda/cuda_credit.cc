@@ -52,7 +52,7 @@ void CudaBackend::head_numerators(const AttentionView& view, std::span<const int
   multiply_turned(layer->o, ptr(centered), rows.count, ptr(pulled));
   device_->launch(HeadNumerators{ptr(*view.pattern), ptr(*view.v), ptr(pulled), rows.queries.get(), rows.begin.get(), ptr(out), tri(view.length), rows.count,
                                  heads, config_.group_size(), config_.n_kv_heads, e},
-                  heads * rows.count);
+                  heads * rows.total);
 }
 
 void CudaBackend::mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions, Array& out) {

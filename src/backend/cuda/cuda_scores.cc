@@ -79,7 +79,7 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
   Array vectors = device_->floats(copies * own * heads * d);
   heads_to_model(w, static_cast<int>(heads), from, copies * own, ptr(vectors));
   device_->gemm({1, 0, own * heads, cl, d, ptr(vectors), d, shared ? 0 : own * heads * d, ptr(*view.writers) + (key ? 0 : tile.q0) * stride, d, stride,
-                 tile.data, cl, own * heads * cl, others});
+                 tile.data, tile.pitch, own * heads * tile.pitch, others});
 }
 
 // projected[positions, Cl, heads, E]: every writer's own key (query), as the attention would see it.
@@ -104,40 +104,41 @@ void CudaBackend::projected_tile(Side side, const AttentionView& view, const Dev
   if (side == Side::key) {
     for (std::int64_t h = 0; h < heads; ++h) {
       device_->gemm({1, 0, tile.nq, cl, e, ptr(*view.q) + (tile.q0 * heads + h) * e, heads * e, 0, ptr(projected) + h / group * e, groups * e, cl * groups * e,
-                     tile.data + h * cl, heads * cl, tile.s_stride, tile.ns});
+                     tile.data + h * tile.pitch, heads * tile.pitch, tile.s_stride, tile.ns});
     }
     return;
   }
   const Array own = project(side, view, layer, w, tile.q0, tile.nq);
   for (std::int64_t h = 0; h < heads; ++h) {
-    device_->gemm({1, 0, tile.ns, cl, e, ptr(*view.k) + h / group * e, groups * e, 0, ptr(own) + h * e, heads * e, cl * heads * e, tile.data + h * cl,
-                   heads * cl, tile.q_stride, tile.nq});
+    device_->gemm({1, 0, tile.ns, cl, e, ptr(*view.k) + h / group * e, groups * e, 0, ptr(own) + h * e, heads * e, cl * heads * e, tile.data + h * tile.pitch,
+                   heads * tile.pitch, tile.q_stride, tile.nq});
   }
 }
 
 void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUse& use) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t heads = config_.n_heads, cl = view.visible, length = view.length;
+  const std::int64_t heads = config_.n_heads, cl = view.visible, pitch = (cl + 3) / 4 * 4, length = view.length;
   const bool key = side == Side::key;
   const bool fold = fold_is_cheaper(view);
   const Operand w = on_device_.operand(key ? layer->k : layer->q);
   Array projected;
   if (!fold && key) projected = project(side, view, *layer, w, 0, length);
-  const std::int64_t per_pair = heads * (cl + (fold ? config_.d_model + config_.d_head : 0)) * 4;
+  const std::int64_t per_pair = heads * (pitch + (fold ? config_.d_model + config_.d_head : 0)) * 4;
   const std::int64_t per_query = length * per_pair + (!fold && !key ? cl * w.out * 4 : 0);
   std::int64_t at_once = std::clamp<std::int64_t>(kTileBytes / per_query, 1, fold ? kFoldedQueries : kProjectedQueries);
   at_once = std::min(at_once, length);
-  Array memory = device_->floats(at_once * length * heads * cl);
+  Array memory = device_->floats(at_once * length * heads * pitch);
   for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
     Tile tile{};
     tile.data = ptr(memory);
     tile.q0 = q0;
     tile.nq = std::min(at_once, length - q0);
     tile.ns = q0 + tile.nq;
-    tile.q_stride = key ? heads * cl : tile.ns * heads * cl;
-    tile.s_stride = key ? tile.nq * heads * cl : heads * cl;
+    tile.q_stride = key ? heads * pitch : tile.ns * heads * pitch;
+    tile.s_stride = key ? tile.nq * heads * pitch : heads * pitch;
     tile.heads = heads;
     tile.visible = cl;
+    tile.pitch = pitch;
     tile.dev = ptr(*view.dev);
     tile.dev_of_source = key ? 1 : 0;
     tile.scale = head_scale();
@@ -279,11 +280,15 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side) {
   sums.sum = device_->floats(length * n);
   sums.abs = device_->floats(length * n);
   sums.l2 = device_->floats(length * cl);
-  const std::int64_t at_once = std::clamp<std::int64_t>(kTileBytes / (cl * n * 4), 1, length);
-  Array tile = device_->floats(at_once * cl * n);
+  // As few tiles as fit, all of about one size.
+  const std::int64_t fit = std::clamp<std::int64_t>(kTileBytes / (cl * (n + d) * 4), 1, length);
+  const std::int64_t tiles = (length + fit - 1) / fit, at_once = (length + tiles - 1) / tiles;
+  Array tile = device_->floats(at_once * cl * n), packed = device_->floats(at_once * cl * d);
   for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
     const std::int64_t nq = std::min(at_once, length - q0);
-    device_->gemm({w.turned ? 1 : 0, 0, cl, n, d, ptr(*view.writers) + q0 * stride, d, stride, w.data, w.ld(), 0, ptr(tile), n, cl * n, nq});
+    // One product over the writers of all positions wastes no part of the device's own tiles, which one per position does.
+    device_->launch(CenterRows{ptr(*view.writers) + q0 * stride, stride, d, ptr(packed), cl * d, d, cl, d, 0}, nq * cl);
+    device_->gemm({w.turned ? 1 : 0, 0, nq * cl, n, d, ptr(packed), d, 0, w.data, w.ld(), 0, ptr(tile), n, 0, 1});
     device_->launch(NeuronSums{ptr(tile), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), q0, cl, n}, nq * n);
     device_->launch(NeuronNorms{ptr(tile), ptr(*view.dev), ptr(sums.l2), q0, cl, n}, nq * cl);
   }

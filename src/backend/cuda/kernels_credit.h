@@ -5,7 +5,7 @@
 
 namespace unpack::cuda {
 
-// out[h, begin(i) + s] = pattern[h, q_i, s] < v[s, g], pulled[i, h] >, one row per (h, i).
+// out[h, begin(i) + s] = pattern[h, q_i, s] < v[s, g], pulled[i, h] >, one row per element.
 struct HeadNumerators {
   const float* pattern;
   const float* v;
@@ -16,18 +16,22 @@ struct HeadNumerators {
   Index pairs, rows, heads, group, kv_heads, e;
   template <typename Group>
   UNPACK_BODY void operator()(Group& g, Index index) const {
-    const Index h = index / rows;
-    const Index i = index % rows;
-    const Index q = queries[i];
+    const Index h = index / begin[rows];
+    const Index at = index % begin[rows];
+    Index i = 0;  // the last row that begins at or before it
+    for (Index end = rows; end - i > 1;) {
+      const Index middle = (i + end) / 2;
+      if (begin[middle] <= at) {
+        i = middle;
+      } else {
+        end = middle;
+      }
+    }
+    const Index s = at - begin[i];
     const float* u = pulled + (i * heads + h) * e;
-    const float* alpha = pattern + h * pairs + pairs_before(q);
-    float* to = out + h * begin[rows] + begin[i];
-    g.each(q + 1, [&](Index s) {
-      const float* value = v + (s * kv_heads + h / group) * e;
-      float dot = 0;
-      for (Index x = 0; x < e; ++x) dot += value[x] * u[x];
-      to[s] = alpha[s] * dot;
-    });
+    const float* value = v + (s * kv_heads + h / group) * e;
+    const double dot = g.sum(e, [&](Index x) { return value[x] * u[x]; });
+    g.each(1, [&](Index) { out[index] = pattern[h * pairs + pairs_before(queries[i]) + s] * static_cast<float>(dot); });
   }
 };
 

@@ -1,7 +1,7 @@
 // Kernels of scores and of the sums behind every denominator.
 //
 // A tile holds scores of some queries [q0, q0 + nq) and all sources s < ns that any of them sees: element (q, s, h, j) lies at
-// (q - q0) * q_stride + s * s_stride + h * Cl + j. Scores in it lack their factor 1 / (sqrt(E) dev(s)) for keys, dev(q) for queries.
+// (q - q0) * q_stride + s * s_stride + h * pitch + j. Scores in it lack their factor 1 / (sqrt(E) dev(s)) for keys, dev(q) for queries.
 #pragma once
 
 #include "backend/cuda/kernel_base.h"
@@ -13,12 +13,13 @@ struct Tile {
   Index q0, nq, ns;
   Index q_stride, s_stride;
   Index heads, visible;
+  Index pitch;  // visible and a little more: products write aligned rows faster
   const float* dev;
   int dev_of_source;  // keys: dev(s); queries: dev(q)
   float scale;
 
   UNPACK_BODY float factor(Index q, Index s) const { return scale / dev[dev_of_source ? s : q]; }
-  UNPACK_BODY float* row(Index q, Index s, Index h) const { return data + (q - q0) * q_stride + s * s_stride + h * visible; }
+  UNPACK_BODY float* row(Index q, Index s, Index h) const { return data + (q - q0) * q_stride + s * s_stride + h * pitch; }
 };
 
 // Head vectors seen from before rotary and the per-head norm: out[a, b, h, :] = norm / dev * R^-1(position) from(a, b, h).

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <mutex>
 
 #include "backend/cuda/cuda_backend.h"
@@ -17,12 +18,12 @@ namespace {
 
 constexpr const char* kPlugin = "libunpack_cuda.so";
 
-std::shared_ptr<Device> open_plugin(bool tf32) {
-  const std::string path = plugin_path();
+std::shared_ptr<Device> open_plugin(const std::string& path, bool tf32) {
   if (path.empty()) throw InputError(fmt::format("the CUDA plugin {} is not installed (build with -DUNPACK_CUDA=ON)", kPlugin));
   // Loading it brings in all of cuBLAS, which is not worth it to learn that there is no GPU.
   if (!driver_present()) throw InputError("there is no NVIDIA driver on this machine");
-  std::shared_ptr<void> library(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL), [](void* handle) {
+  // It stays in memory: the CUDA runtime in it does not like to be unloaded.
+  std::shared_ptr<void> library(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE), [](void* handle) {
     if (handle != nullptr) dlclose(handle);
   });
   if (!library) {
@@ -43,10 +44,12 @@ bool driver_present() {
 
 std::shared_ptr<Device> open_gpu(bool tf32) {
   static std::mutex mutex;
-  static std::weak_ptr<Device> opened[2];
+  static std::map<std::pair<std::string, bool>, std::weak_ptr<Device>> opened;
+  const std::string path = plugin_path();
   std::lock_guard lock(mutex);
-  std::shared_ptr<Device> device = opened[tf32 ? 1 : 0].lock();
-  if (!device) opened[tf32 ? 1 : 0] = device = open_plugin(tf32);
+  std::weak_ptr<Device>& known = opened[{path, tf32}];
+  std::shared_ptr<Device> device = known.lock();
+  if (!device) known = device = open_plugin(path, tf32);
   return device;
 }
 
@@ -62,7 +65,8 @@ std::string plugin_path() {
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!program.empty()) {
     folders.push_back(program.parent_path());
-    folders.push_back(program.parent_path().parent_path());  // tests of a build folder
+    folders.push_back(program.parent_path().parent_path());          // tests of a build folder
+    folders.push_back(program.parent_path().parent_path() / "lib");  // an installation that was moved
   }
   folders.emplace_back(UNPACK_INSTALL_LIBRARIES);
   for (const fs::path& folder : folders) {
