@@ -29,8 +29,8 @@ Model kept_model(const std::string& name, const LoadOptions& load) {
 
 py::tuple experiment(const std::string& name, std::vector<std::string> models, const std::filesystem::path& out, std::optional<int> n, std::uint64_t seed,
                      OptionalPath corpus, OptionalPath prompts, std::optional<std::string> roles, std::optional<std::string> claims, const std::string& readout,
-                     bool raw_logit, bool all, bool stop_at_bad_line, const Options& options, const std::string& device, int threads,
-                     const std::string& shard, const py::object& progress) {
+                     bool raw_logit, bool all, bool stop_at_bad_line, const Options& options, const std::string& device, int threads, const std::string& shard,
+                     const py::object& progress) {
   ExperimentOptions asked;
   asked.name = name;
   asked.models = std::move(models);

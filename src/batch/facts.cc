@@ -1,7 +1,10 @@
 #include "batch/facts.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
+
+#include "unpack/error.h"
 
 namespace unpack {
 
@@ -13,14 +16,41 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kTokens = 0, kProbability = 1, kFirst = 2, kReached = 3, kCredit = 4;
 
 double finite(double x) { return std::isfinite(x) ? x : 0.0; }  // null in JSON
-double finite(const Json& x) { return x.is_number() ? x.get<double>() : 0.0; }
 
-template <class Row>
-double sum(const Row& row) {
+double sum(const std::vector<double>& row) {
   double total = 0;
-  for (const auto& x : row) total += finite(x);
+  for (const double x : row) total += finite(x);
   return total;
 }
+
+// Walks over a line that trace_prompts made. A member's name in its quotes cannot stand inside a text: there every quote has a backslash in front.
+class Scanner {
+ public:
+  explicit Scanner(std::string_view line) : line_(line) {}
+
+  bool find(std::string_view what) {
+    const std::size_t at = line_.find(what, at_);
+    if (at == std::string_view::npos) return false;
+    at_ = at + what.size();
+    return true;
+  }
+  void expect(std::string_view what) {
+    if (!find(what)) throw InputError("a line of results.jsonl is not one of this version");
+  }
+  double number() {
+    double value = 0;
+    const char* begin = line_.data() + at_;
+    const auto end = std::from_chars(begin, line_.data() + line_.size(), value);
+    at_ += end.ec == std::errc() ? static_cast<std::size_t>(end.ptr - begin) : 4;  // null
+    return finite(value);
+  }
+  std::size_t at() const { return at_; }
+  char next() { return at_ < line_.size() ? line_[at_++] : '}'; }
+
+ private:
+  std::string_view line_;
+  std::size_t at_ = 0;
+};
 
 }  // namespace
 
@@ -33,13 +63,40 @@ std::vector<double> facts_of(const TraceResult& result) {
   return facts;
 }
 
-std::vector<double> facts_of(const Json& line) {
-  std::vector<double> facts = {static_cast<double>(line.at("tokens").size()), finite(line.at("target").at("probability"))};
-  if (!line.contains("node_credit")) return facts;
-  facts.push_back(finite(line.at("conservation").at("first")));
-  facts.push_back(finite(line.at("conservation").at("reached")));
-  for (const auto& row : line.at("node_credit")) facts.push_back(sum(row));
+std::vector<double> facts_of(std::string_view line) {
+  Scanner scan(line);
+  Scanner tokens(line);
+  scan.expect("\"target\":{\"position\":");
+  double count = 0;
+  while (tokens.find("{\"position\":") && tokens.at() < scan.at()) ++count;
+  scan.expect("\"probability\":");
+  std::vector<double> facts = {count, scan.number()};
+  if (!scan.find("\"node_credit\":{")) return facts;
+  std::vector<double> credit;
+  // "emb":[1,2],"pos":[3,4]}
+  do {
+    scan.expect(":[");
+    double total = 0;
+    do {
+      total += scan.number();
+    } while (scan.next() == ',');
+    credit.push_back(total);
+  } while (scan.next() == ',');
+  scan.expect("\"conservation\":{\"first\":");
+  facts.push_back(scan.number());
+  scan.expect("\"reached\":");
+  facts.push_back(scan.number());
+  facts.insert(facts.end(), credit.begin(), credit.end());
   return facts;
+}
+
+std::size_t index_of(std::string_view line) {
+  constexpr std::string_view kBegin = "{\"index\":";
+  std::size_t index = 0;
+  if (!line.starts_with(kBegin) || std::from_chars(line.data() + kBegin.size(), line.data() + line.size(), index).ec != std::errc()) {
+    throw InputError("a line of the results does not begin with its index: it is not one of this version");
+  }
+  return index;
 }
 
 void Summary::add(const std::vector<double>& facts) {

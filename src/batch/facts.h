@@ -2,6 +2,7 @@
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string_view>
 #include <vector>
 
 #include "unpack/batch.h"
@@ -10,7 +11,9 @@
 namespace unpack {
 
 std::vector<double> facts_of(const TraceResult& result);
-std::vector<double> facts_of(const nlohmann::ordered_json& line);
+// Of a line of results.jsonl, by its text alone: reading it as JSON would take twenty times as long, and a merge or a resumed run reads them all.
+std::vector<double> facts_of(std::string_view line);
+std::size_t index_of(std::string_view line);
 
 // Sums over the lines, taken in the order of the prompts so that a merge gives the same bits.
 class Summary {
@@ -19,6 +22,7 @@ class Summary {
   void add_error() { ++errors_; }
   std::size_t results() const { return results_; }
   std::size_t errors() const { return errors_; }
+  bool empty() const { return traces_ == 0; }  // of traces, which have components
   nlohmann::ordered_json json(const std::vector<std::string>& writers) const;
 
  private:

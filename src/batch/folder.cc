@@ -52,8 +52,8 @@ struct BatchFolder::Impl {
     if (o.out.empty()) throw UsageError("--out takes the name of a folder");
     settle_run_file(o.out, run);
     for (std::size_t i = 0; i < known.size(); ++i) total += o.shard.owns(i);
-    const auto take = [&](const Json& line) {
-      const auto index = line.at("index").get<std::size_t>();
+    const auto take = [&](std::string_view line) {
+      const std::size_t index = index_of(line);
       if (index >= known.size() || !o.shard.owns(index) || known[index]) {
         throw InputError(fmt::format("{} holds a line that does not belong there (index {}): delete the folder", o.out.string(), index));
       }
@@ -62,12 +62,11 @@ struct BatchFolder::Impl {
       return index;
     };
     results = std::make_unique<LineLog>(o.out / "results.jsonl", [&](std::string_view object) {
-      const Json line = Json::parse(object);
-      last_result = take(line) + 1;
-      summary.add(facts_of(line));
+      last_result = take(object) + 1;
+      summary.add(facts_of(object));
     });
     errors = std::make_unique<LineLog>(o.out / "errors.jsonl", [&](std::string_view object) {
-      take(Json::parse(object));
+      take(object);
       summary.add_error();
     });
     for (const std::string& column : reader.ignored_columns()) ignored.insert(column);
@@ -172,11 +171,11 @@ void check_all(const Model& model, PromptReader& prompts, const BatchOptions& op
 
 BatchResult run_batch(const Model& model, PromptReader prompts, const BatchOptions& options, const RunContext& context) {
   // A few seconds of work at a time: that much a kill can cost.
-  constexpr std::size_t kFewest = 16, kMost = 1024;
+  constexpr std::size_t kFewest = 8, kMost = 1024;
   constexpr double kShort = 2, kLong = 8;  // seconds
   if (options.strict) check_all(model, prompts, options, context);
   BatchFolder folder(options, batch_maker(model), std::move(prompts));
-  std::size_t window = 64;
+  std::size_t window = kFewest;
   RunContext inner = context;
   for (;;) {
     const auto begin = std::chrono::steady_clock::now();

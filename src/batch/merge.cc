@@ -34,12 +34,10 @@ class LineStream {
   void advance() {
     index_.reset();
     if (!std::getline(in_, line_) || in_.eof()) return;
-    if (unseal(line_).empty() || std::sscanf(line_.c_str(), "{\"index\":%zu", &number_) != 1) return;
-    index_ = number_;
+    if (!unseal(line_).empty()) index_ = index_of(line_);
   }
   std::ifstream in_;
   std::string line_;
-  std::size_t number_ = 0;
   std::optional<std::size_t> index_;
 };
 
@@ -79,10 +77,11 @@ MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out
     context.report("lines", static_cast<double>(i), static_cast<double>(records));
     const std::size_t owner = i % streams.size();
     if (streams[owner].results.take(i, line)) {
-      const Json object = Json::parse(line);
-      summary.add(facts_of(object));
-      if (writers.empty() && object.contains("node_credit")) {
-        for (const auto& [name, row] : object["node_credit"].items()) writers.push_back(name);
+      const std::vector<double> facts = facts_of(line);
+      summary.add(facts);
+      if (writers.empty() && !summary.empty()) {
+        const Json object = Json::parse(line);
+        for (const auto& [name, row] : object.at("node_credit").items()) writers.push_back(name);
       }
       results.add(line);
     } else if (streams[owner].errors.take(i, line)) {

@@ -170,10 +170,10 @@ def test_a_shard_that_cannot_be(unpack, whole, shard):
 def test_threads_and_company_change_no_byte(unpack, whole, tmp_path):
     unpack.ok("batch", whole / "prompts.jsonl", "--out", tmp_path / "one", "--arrays", "--threads", "1", *FEW)
     assert files(tmp_path / "one") == files(whole / "out")
-    # Alone in its file a prompt gets the same answer.
+    # Alone in its file a prompt gets the same answer; a file this short would do without weight products by itself.
     row = (whole / "prompts.jsonl").read_text().splitlines(keepends=True)[20]
     (tmp_path / "alone.jsonl").write_text(row)
-    unpack.ok("batch", tmp_path / "alone.jsonl", "--out", tmp_path / "alone", *FEW)
+    unpack.ok("batch", tmp_path / "alone.jsonl", "--out", tmp_path / "alone", "--weight-products", *FEW)
     alone, among = lines(tmp_path / "alone")[0], next(x for x in lines(whole / "out") if x["index"] == 20)
     for own in ("index", "line", "crc32"):
         del alone[own], among[own]
@@ -245,7 +245,7 @@ def test_arrays_hold_the_numbers_of_the_lines(whole):
 
 def test_a_run_killed_at_20_random_moments_ends_in_the_same_bytes(unpack, tmp_path):
     """kill -9 twenty times, at moments drawn over the whole run, each time resumed: nothing lost, nothing doubled."""
-    rows = short_prompts(60, seed=5).splitlines(keepends=True)
+    rows = short_prompts(100, seed=5).splitlines(keepends=True)
     rows[30:30] = ["bad\n"] * 3
     (tmp_path / "p.jsonl").write_text("".join(rows))
     begin = time.monotonic()

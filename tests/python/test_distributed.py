@@ -76,7 +76,7 @@ def write_prompts(file, count, longest):
     draw = random.Random(7)
     with open(file, "w") as out:
         for i in range(count):
-            out.write("bad\n" if i == count // 3 else json.dumps({"id": i, "ids": [draw.randrange(4000) for _ in range(draw.randint(1, longest))]}) + "\n")
+            out.write("bad\n" if i == count // 3 else json.dumps({"id": i, "ids": [draw.randrange(4000) for _ in range(draw.choice((1, 1, 1, longest)))]}) + "\n")
 
 
 def test_an_experiment_gives_the_files_of_one_process(up, client, tmp_path):

@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/checksum.h"
+#include "batch/facts.h"
 #include "report/line_log.h"
 #include "unpack/error.h"
 
@@ -158,6 +159,24 @@ TEST_F(Batch, ALineDoesNotDependOnItsCompanyNorOnThreads) {
     EXPECT_EQ(elsewhere[all.size() - 1 - i].text, together[i].text);
     EXPECT_EQ(trace_prompts(model, asked, {all[i]}).at(0).text, together[i].text);
   }
+}
+
+TEST_F(Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
+  const Model model = Model::load("pocket-gpt2");
+  const std::vector<PromptRecord> asked = {{0, 1, R"({"id": "\"target\":{\"position\": [", "prompt": "a \"node_credit\":{\"emb\":[1]} {\"position\":3}"})", ""},
+                                           {1, 2, R"({"ids": [3], "root": "A1.H0@0"})", ""},
+                                           {2, 3, R"({"ids": [3, 4], "method": "ifr"})", ""}};
+  for (const BatchLine& line : trace_prompts(model, {}, asked)) {
+    ASSERT_FALSE(line.error) << line.reason;
+    EXPECT_EQ(facts_of(line.text), line.facts);
+    EXPECT_EQ(index_of(line.text), line.index);
+    const Json json = Json::parse(line.text);
+    EXPECT_EQ(line.facts.at(0), static_cast<double>(json["tokens"].size()));
+    EXPECT_EQ(line.facts.at(1), json["target"]["probability"].get<double>());
+    EXPECT_EQ(line.facts.size() > 2, json.contains("node_credit"));
+  }
+  EXPECT_THROW(facts_of("{}"), InputError);
+  EXPECT_THROW(index_of("{}"), InputError);
 }
 
 TEST_F(Batch, AFolderTakesLinesOnlyInOrder) {
