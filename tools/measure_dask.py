@@ -2,6 +2,8 @@
 """What Dask costs: a batch in one process with N threads against the same on N worker processes of one thread each.
 
     PYTHONPATH=build/release/python tools/measure_dask.py --prompts 1000 --tokens 4 --workers 2
+
+Beside the time stand the CPU seconds of all processes (workers, scheduler and client), which other users of the machine hardly change.
 """
 import argparse
 import filecmp
@@ -19,12 +21,19 @@ from pathlib import Path
 def one_process(file, out, args):
     """A process of its own, as each worker is one; timed from when its model is ready."""
     code = (
-        "import sys, time, unpack_engine as up\n"
+        "import os, sys, time, unpack_engine as up\n"
         f"m = up.load({args.model!r}, threads={args.workers})\n"
         "up.batch([{'ids': [1]}] * 16, sys.argv[2] + '.warm', model=m, top_paths=2)\n"
-        f"begin = time.monotonic(); up.batch(sys.argv[1], sys.argv[2], model=m, top_paths={args.top_paths}); print(time.monotonic() - begin)\n"
+        "cpu = lambda: sum(os.times()[:2])\n"
+        f"begin, used = time.monotonic(), cpu(); up.batch(sys.argv[1], sys.argv[2], model=m, top_paths={args.top_paths})\n"
+        "print(time.monotonic() - begin, cpu() - used)\n"
     )
-    return float(subprocess.run([sys.executable, "-c", code, file, out], check=True, capture_output=True, text=True).stdout.split()[-1])
+    run = subprocess.run([sys.executable, "-c", code, file, out], check=True, capture_output=True, text=True)
+    return tuple(map(float, run.stdout.split()[-2:]))
+
+
+def cpu_seconds():
+    return sum(os.times()[:2])
 
 
 def main():
@@ -53,13 +62,16 @@ def main():
             for i in range(args.repeat):  # by turns, so that a busy machine is busy for both
                 alone.append(one_process(str(file), str(place / f"one-{i}"), args))
                 distributed.batch([{"ids": [1]}] * 16 * args.workers, place / f"warm-{i}", client=client, **{**options, "chunk": 1})
-                begin = time.monotonic()
+                everywhere = lambda: cpu_seconds() + sum(client.run(cpu_seconds).values())
+                begin, used = time.monotonic(), everywhere()
                 distributed.batch(file, place / f"dask-{i}", client=client, **options)
-                dask.append(time.monotonic() - begin)
+                dask.append((time.monotonic() - begin, everywhere() - used))
                 assert filecmp.cmp(place / f"one-{i}" / "results.jsonl", place / f"dask-{i}" / "results.jsonl", shallow=False)
-                print(f"one process {alone[-1]:.2f} s, Dask {dask[-1]:.2f} s", file=sys.stderr, flush=True)
-    a, b = statistics.median(alone), statistics.median(dask)
-    print(f"{args.prompts} prompts of {args.tokens} tokens, {args.model}: one process with {args.workers} threads {a:.2f} s, {args.workers} Dask workers {b:.2f} s: {100 * (b / a - 1):+.1f}%")
+                print(f"one process {alone[-1]}, Dask {dask[-1]}", file=sys.stderr, flush=True)
+    print(f"{args.prompts} prompts of {args.tokens} tokens, {args.model}; one process with {args.workers} threads, {args.workers} Dask workers; medians of {args.repeat}")
+    for column, what in enumerate(("seconds", "CPU seconds")):
+        a, b = (statistics.median(run[column] for run in runs) for runs in (alone, dask))
+        print(f"{what:12} {a:8.2f} {b:8.2f} {100 * (b / a - 1):+6.1f}%")
 
 
 if __name__ == "__main__":
