@@ -71,8 +71,10 @@ std::vector<std::vector<double>> knockout_losses(const Model& model, const std::
 std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<const TokenId> ids, const std::vector<std::vector<int>>& sets, int position,
                                                const RunContext& context = {});
 
-// The target's logit difference after patching each list of edges from `other`, a value per list.
+// The target's logit difference after patching each list of edges from `other`, a value per list. With `heads_frozen` every head that no edge names writes
+// what it wrote before, so that a change travels through MLPs alone.
 std::vector<double> patched_targets(const Model& model, std::span<const TokenId> ids, std::span<const TokenId> other,
-                                    const std::vector<std::vector<Edge>>& patches, const Target& target, const RunContext& context = {});
+                                    const std::vector<std::vector<Edge>>& patches, const Target& target, const RunContext& context = {},
+                                    bool heads_frozen = false);
 
 }  // namespace unpack

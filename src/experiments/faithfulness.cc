@@ -251,12 +251,47 @@ std::string verdict(const Json& summary, const std::string& what) {
       what, best, reference, or_none(better), or_none(worse), or_none(open));
 }
 
+// All models side by side: a table and a plot.
+std::string joined(const Json& summaries, std::vector<ReportFile>& files, const std::string& first, const std::map<std::string, std::string>& paper,
+                   const std::string& stem) {
+  std::vector<std::string> head = {first};
+  std::vector<BarSeries> series;
+  const Json& names = summaries.begin().value().at("methods");
+  std::vector<std::string> groups;
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& item : names.items()) {
+    groups.push_back(item.key());
+    rows.push_back({item.key()});
+  }
+  for (const auto& [model, s] : summaries.items()) {
+    head.push_back(fmt::format("{} (area / above 0)", model));
+    BarSeries bars{model, {}, {}};
+    for (std::size_t i = 0; i < groups.size(); ++i) {
+      const Json& m = s.at("methods").at(groups[i]);
+      rows[i].push_back(fmt::format("{:+.4f} / {:.0f}%", m.at("area").get<double>(), m.at("faithful_percent").get<double>()));
+      bars.values.push_back(m.at("area"));
+      bars.interval.emplace_back(m.at("bootstrap")[0], m.at("bootstrap")[1]);
+    }
+    series.push_back(std::move(bars));
+  }
+  head.emplace_back("GPT-2 small (paper)");
+  for (auto& row : rows) {
+    const auto known = paper.find(row[0]);
+    row.push_back(known == paper.end() ? "" : known->second);
+  }
+  rows.insert(rows.begin(), head);
+  const std::string file = stem + ".svg";
+  files.push_back({file, bar_plot("Area between the curves", "area", groups, series)});
+  return fmt::format("\n{}\n![Area by {}]({})\n\nWhiskers: bootstrap intervals.\n", markdown_table(rows), first, file);
+}
+
 std::string report_flipping(const Json& summaries, std::vector<ReportFile>& files, const std::string& first, const std::map<std::string, std::string>& paper,
                             const std::string& stem) {
   std::string out =
       "Token embeddings are set to zero one after the other, the least relevant first (LeRF) or the most relevant first (MoRF). Area: mean over the steps of "
       "the\n"
       "target's readout, LeRF less MoRF. Above 0: share of sentences with a positive area. BOS is neither ranked nor flipped.\n";
+  if (summaries.size() > 1) out += joined(summaries, files, first, paper, first == "beta" ? "beta-areas" : stem);
   for (const auto& [model, s] : summaries.items()) {
     out += fmt::format("\n## {}\n\n{} sentences (of {} looked at), readout: {}.\n\n", model, s.at("sentences").get<int>(), s.at("looked_at").get<int>(),
                        s.at("readout").get<std::string>());

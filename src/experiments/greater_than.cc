@@ -8,6 +8,7 @@
 #include <set>
 
 #include "experiments/greater_than_claims.h"
+#include "experiments/plots.h"
 #include "experiments/statistics.h"
 #include "readout/masses.h"
 #include "readout/state.h"
@@ -211,12 +212,13 @@ Json run_greater_than(ModelSession& session) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     session.context.report("prompts", static_cast<double>(i), static_cast<double>(prompts.size()));
     const std::string key = session.key(fmt::format("prompt {}", i));
-    const Json* record = session.records.find(key);
-    if (!record) record = &session.records.add(key, measure(session, prompts[i], views));
+    const Json* record = session.record(i, key, [&] { return measure(session, prompts[i], views); });
+    if (!record) continue;
     logit.push_back(record->at("logit_difference"));
     probability.push_back(record->at("probability_difference"));
     for (const auto& [view, ranking] : record->at("rankings").items()) seen[view].push_back(places(ranking, writers));
   }
+  if (session.records.partial()) return {};
   const Interval interval = normal_interval(probability);
   Json summary = {{"prompts", session.n},
                   {"years", usable_years(session.model).size()},
@@ -280,13 +282,29 @@ std::string model_report(const std::string& model, const Json& s) {
 
 }  // namespace
 
-std::string report_greater_than(const Json& summaries, std::vector<ReportFile>&) {
+std::string report_greater_than(const Json& summaries, std::vector<ReportFile>& files) {
   std::string out =
       "\"The {noun} lasted from the year XXYY to the year XX\", target the two-digit tokens above YY against those up to YY. Rerooted at a receiver at the end "
       "of the\nprompt, writers are ranked by the total of the routes whose last hop takes them, in the branch and at the position of the claim. Rank: median "
       "over "
       "prompts of the\nbest-placed source of a claim; pool: how many writers send 0.001 or more of the receiver's credit (median over prompts, range over "
       "receivers).\n";
+  std::vector<std::string> groups;
+  std::vector<BarSeries> series = {{"named by a claim", {}, {}}, {"the rest", {}, {}}};
+  for (const auto& [model, s] : summaries.items()) {
+    if (!s.contains("circuit")) continue;
+    for (const char* pool : {"all", "late"}) {
+      groups.push_back(fmt::format("{}, {}", model, std::string(pool) == "all" ? "all" : "layer >= 1"));
+      for (const std::size_t i : {0U, 1U}) {
+        const Json& rank = s.at("circuit").at(pool).at(i == 0 ? "circuit" : "rest");
+        series[i].values.push_back(rank.is_null() ? NAN : rank.get<double>());
+      }
+    }
+  }
+  if (!groups.empty()) {
+    files.push_back({"greater-than.svg", bar_plot("Named components against the rest", "median rank", groups, series)});
+    out += "\n![Median ranks of named components and of the rest](greater-than.svg)\n";
+  }
   for (const auto& [model, s] : summaries.items()) out += model_report(model, s);
   out += "\n## GPT-2 small (paper)\n\n" +
          markdown_table({{"claim", "receivers", "rank, all", "rank, layer >= 1", "pool, all", "pool, layer >= 1"},

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "experiments/ioi_roles.h"
+#include "experiments/plots.h"
 #include "experiments/statistics.h"
 #include "unpack/error.h"
 #include "unpack/prepared.h"
@@ -73,6 +74,28 @@ Json reroot(const ModelSession& session, const Prepared& prepared, const Target&
   return out;
 }
 
+Json measure(const ModelSession& session, const IoiPrompt& p, const std::vector<Role>& roles) {
+  const Prepared prepared = session.model.prepare(p.ids, session.context);
+  Question plain;
+  plain.target.ids = {session.model.single_token(" " + p.io)};
+  plain.target.versus = std::vector<TokenId>{session.model.single_token(" " + p.s)};
+  plain.options = session.options.options;
+  plain.paths.top = 0;
+  const TraceResult base = prepared.trace(plain, session.context);
+  Json roots = Json::object();
+  for (const Role& role : roles) {
+    if (role.root == "-") continue;
+    for (const int head : role.heads) {
+      roots[role.name][session.model.writers().name(head)] = reroot(session, prepared, plain.target, head, position_named(p, role.root), roles);
+    }
+  }
+  return {{"text", p.text},
+          {"kind", p.kind},
+          {"logit_difference", *base.target.logit_difference},
+          {"top", base.predictions.at(0).id == plain.target.ids[0]},
+          {"roots", std::move(roots)}};
+}
+
 std::vector<Role> roles_of(ModelSession& session, const std::vector<IoiPrompt>& prompts, Json& search) {
   const ExperimentOptions& o = session.options;
   // The model that the published table is about needs no search.
@@ -110,34 +133,15 @@ Json run_ioi(ModelSession& session) {
     session.context.report("prompts", static_cast<double>(i), static_cast<double>(prompts.size()));
     const IoiPrompt& p = prompts[i];
     const std::string key = session.key(fmt::format("prompt {}", i));
-    const Json* record = session.records.find(key);
-    if (!record) {
-      const Prepared prepared = session.model.prepare(p.ids, session.context);
-      Target target;
-      target.ids = {session.model.single_token(" " + p.io)};
-      target.versus = std::vector<TokenId>{session.model.single_token(" " + p.s)};
-      Question plain;
-      plain.target = target;
-      plain.options = session.options.options;
-      plain.paths.top = 0;
-      const TraceResult base = prepared.trace(plain, session.context);
-      Json roots = Json::object();
-      for (const Role& role : roles) {
-        if (role.root == "-") continue;
-        for (const int head : role.heads) roots[role.name][writers.name(head)] = reroot(session, prepared, target, head, position_named(p, role.root), roles);
-      }
-      record = &session.records.add(key, {{"text", p.text},
-                                          {"kind", p.kind},
-                                          {"logit_difference", *base.target.logit_difference},
-                                          {"top", base.predictions.at(0).id == target.ids[0]},
-                                          {"roots", std::move(roots)}});
-    }
+    const Json* record = session.record(i, key, [&] { return measure(session, p, roles); });
+    if (!record) continue;
     difference.push_back(record->at("logit_difference"));
     right.push_back(record->at("top").get<bool>() ? 100.0 : 0.0);
     for (const auto& [role, heads] : record->at("roots").items()) {
       for (const auto& head : heads) rerootings[role].push_back(&head);
     }
   }
+  if (session.records.partial()) return {};
   summary["logit_difference"] = mean(difference);
   summary["top_percent"] = mean(right);
   for (const Role& role : roles) {
@@ -187,6 +191,24 @@ std::string search_table(const Json& search) {
   return markdown_table(rows);
 }
 
+// How often each role is found (by mass) in each branch of each root.
+std::string rank_plot(const std::string& model, const Json& s) {
+  std::vector<std::string> groups;
+  std::vector<BarSeries> series;
+  for (const Json& role : s.at("roles")) series.push_back({role.at("name"), {}, {}});
+  for (const auto& [branch, by_root] : s.at("tables").at("mass").items()) {
+    for (const auto& [root, cells] : by_root.items()) {
+      groups.push_back(fmt::format("{} {}", branch, root));
+      for (BarSeries& bars : series) {
+        const Json& cell = cells.at(bars.name);
+        bars.values.push_back(cell.is_null() ? NAN : cell.at("found_percent").get<double>());
+      }
+    }
+  }
+  std::erase_if(series, [](const BarSeries& bars) { return std::all_of(bars.values.begin(), bars.values.end(), [](double x) { return std::isnan(x); }); });
+  return bar_plot(fmt::format("{}: roles found upstream of a root, by branch", model), "found, percent of rerootings", groups, series);
+}
+
 std::string matrix(const Json& s, const char* notion) {
   std::vector<std::string> head = {"branch", "root"};
   for (const Json& role : s.at("roles")) head.push_back(role.at("name"));
@@ -207,7 +229,7 @@ std::string matrix(const Json& s, const char* notion) {
 
 }  // namespace
 
-std::string report_ioi(const Json& summaries, std::vector<ReportFile>&) {
+std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files) {
   std::string out =
       "Rerooted at the heads of a role, the upstream heads of layer 1 and later are ranked by what they send into the root through a branch. A cell is the "
       "median\nrank of a role's best head where it is found, and the share of rerootings in which it is found. Two notions of found:\n\n"
@@ -215,20 +237,25 @@ std::string report_ioi(const Json& summaries, std::vector<ReportFile>&) {
       "- paths: the paper's enumeration (entry by entry, threshold 0.001, the strongest 10,000 kept); found means that a kept path takes the head as its last "
       "hop,\n  and the rank is that of their summed size.\n";
   for (const auto& [model, s] : summaries.items()) {
+    if (s.contains("tables")) {
+      const std::string file = fmt::format("ioi-{}.svg", slug(model));
+      files.push_back({file, rank_plot(model, s)});
+    }
     out += fmt::format("\n## {}\n\n{} prompts; the indirect object is the first prediction in {:.0f}%, mean logit difference to the subject {:.2f}.\n\n{}",
                        model, s.at("prompts").get<int>(), s.at("top_percent").get<double>(), s.at("logit_difference").get<double>(), role_table(s));
     if (!s.at("search").is_null()) {
       out +=
           "\nHow the roles were found: loss of the logit difference (in percent of it) when what the head sends along the edges named comes from the same "
-          "sentence\nwith three other names, and what the head attends to. Heads with an effect of 2% or more on a step. An S-suppressor reads the second "
-          "mention and writes\n"
-          "against that name into the logits itself; S-inhibition values are those of both kinds.\n\n" +
+          "sentence\nwith three other names, and what the head attends to. To the logits: directly and through MLPs, all other heads frozen. Heads with an "
+          "effect of 2% or more\non a step. An S-suppressor reads the second mention and lowers that name without a name mover; S-inhibition values are those "
+          "of both kinds.\n\n" +
           search_table(s.at("search"));
     }
     if (!s.contains("tables")) {
       out += "\nNo role has a head to reroot at.\n";
       continue;
     }
+    out += fmt::format("\n![How often each role is found](ioi-{}.svg)\n", slug(model));
     out += "\n### Found by mass\n\n" + matrix(s, "mass") + "\n### Found by paths\n\n" + matrix(s, "paths");
   }
   out += "\n## GPT-2 small (paper), found by paths\n\n" +

@@ -121,7 +121,7 @@ class Search {
       heads.push_back(w);
       patches.push_back(std::move(edges));
     }
-    const std::vector<double> got = patched_targets(session_.model, p.ids, corrupted_[i], patches, target, session_.context);
+    const std::vector<double> got = patched_targets(session_.model, p.ids, corrupted_[i], patches, target, session_.context, stage == "logits");
     Values effects(static_cast<std::size_t>(writers_.count()), 0.0);
     for (std::size_t k = 0; k < heads.size(); ++k) effects[static_cast<std::size_t>(heads[k])] = got[k + 1] - got[0];
     Json record = {{"clean", got[0]}, {"effects", effects}};
@@ -205,17 +205,26 @@ std::vector<Role> find_roles(ModelSession& session, const std::vector<IoiPrompt>
   // Before the first name the two prompts are the same, so that nothing there can differ.
   const auto first_name = [](const IoiPrompt& p) { return std::min(p.io_position, p.s1); };
 
+  // MLPs are part of the way to the logits, as in the published circuit; all other heads stay as they are.
+  const bool gated = session.model.config().gated();
   const Values direct = search.effects("logits", [&](const IoiPrompt& p, int head) {
-    return std::vector<Edge>{{{head, end_of(p)}, Branch::none, std::nullopt}};
+    const int end = end_of(p);
+    std::vector<Edge> out = {{{head, end}, Branch::none, std::nullopt}};
+    for (int l = 0; l < session.model.config().n_layers; ++l) {
+      if (head >= writers.visible_to_mlp(l)) continue;
+      for (const Branch b : gated ? std::vector<Branch>{Branch::G, Branch::U} : std::vector<Branch>{Branch::mlp})
+        out.push_back({{head, end}, b, Node{writers.mlp(l), end}});
+    }
+    return out;
   });
   const Role movers{"name mover", "END", search.pick(direct, [&](int w) { return search.score("to IO", w) > search.score("to S2", w); })};
-
-  // Some models need no mover: a head that looks at the second mention writes against that name itself.
-  const Role suppressors{"S-suppressor", "END", search.pick(direct, [&](int w) { return search.score("to S2", w) >= kLeastScore; })};
 
   const Values queries =
       search.effects("name-mover queries", [&](const IoiPrompt& p, int head) { return into(movers.heads, head, Branch::Q, end_of(p), end_of(p), end_of(p)); });
   const Role inhibition{"S-inhibition", "END", search.pick(queries, [](int) { return true; })};
+
+  // Some models need no mover: a head that looks at the second mention writes against that name itself.
+  const Role suppressors{"S-suppressor", "END", search.pick(direct, [&](int w) { return search.score("to S2", w) >= kLeastScore; })};
 
   std::vector<int> read_s2 = inhibition.heads;
   read_s2.insert(read_s2.end(), suppressors.heads.begin(), suppressors.heads.end());

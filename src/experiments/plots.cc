@@ -47,6 +47,7 @@ struct Axis {
       for (double p = std::ceil(low); p <= high; p += step) out.push_back(std::pow(10.0, p));
       return out;
     }
+    if (high <= low) return out;
     const double raw = (high - low) / 5;
     const double power = std::pow(10.0, std::floor(std::log10(raw)));
     const double step = (raw / power < 1.5 ? 1 : raw / power < 3.5 ? 2 : raw / power < 7.5 ? 5 : 10) * power;
@@ -75,11 +76,11 @@ Axis axis_of(const std::vector<double>& values, bool log) {
 double place_x(const Axis& axis, double v) { return kLeft + axis.share(v) * (kWidth - kLeft - kRight); }
 double place_y(const Axis& axis, double v) { return kHeight - kBottom - axis.share(v) * (kHeight - kTop - kBottom); }
 
-std::string frame(const std::string& title, const std::string& x_label, const std::string& y_label, const Axis& x, const Axis& y) {
+std::string frame(const std::string& title, const std::string& x_label, const std::string& y_label, const Axis& x, const Axis& y, double below = 0) {
   std::string out = fmt::format(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {0} {1}\" width=\"{0}\" height=\"{1}\" font-family=\"sans-serif\" font-size=\"12\">\n"
       "<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n<text x=\"{2}\" y=\"22\" font-size=\"14\" font-weight=\"bold\">{3}</text>\n",
-      kWidth, kHeight, kLeft, escape(title));
+      kWidth, kHeight + below, kLeft, escape(title));
   for (const double t : x.ticks()) {
     out += fmt::format(
         "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#ddd\"/><text x=\"{0:.1f}\" y=\"{3}\" text-anchor=\"middle\">{4:.4g}</text>\n",
@@ -121,6 +122,43 @@ std::string line_plot(const std::string& title, const std::string& x_label, cons
     out += "\"/>\n";
     if (!series[i].name.empty()) out += legend(row++, color, series[i].name);
   }
+  return out + "</svg>\n";
+}
+
+std::string bar_plot(const std::string& title, const std::string& y_label, const std::vector<std::string>& groups, const std::vector<BarSeries>& series) {
+  std::vector<double> ys = {0.0};
+  for (const BarSeries& s : series) {
+    ys.insert(ys.end(), s.values.begin(), s.values.end());
+    for (const auto& [low, high] : s.interval) ys.insert(ys.end(), {low, high});
+  }
+  const Axis y = axis_of(ys, false);
+  Axis no_ticks;
+  no_ticks.low = 0;
+  no_ticks.high = -1;
+  constexpr double kBelow = 40;  // room for names that lean
+  std::string out = frame(title, "", y_label, no_ticks, y, kBelow);
+  const double step = (kWidth - kLeft - kRight) / static_cast<double>(std::max<std::size_t>(1, groups.size()));
+  const double bar = 0.8 * step / static_cast<double>(std::max<std::size_t>(1, series.size()));
+  for (std::size_t g = 0; g < groups.size(); ++g) {
+    for (std::size_t i = 0; i < series.size(); ++i) {
+      const double value = series[i].values[g];
+      if (!std::isfinite(value)) continue;
+      const double left = kLeft + step * (static_cast<double>(g) + 0.1) + bar * static_cast<double>(i);
+      const double from = place_y(y, std::max(value, 0.0)), to = place_y(y, std::min(value, 0.0));
+      out += fmt::format("<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" fill=\"{}\"><title>{}, {}: {:.4g}</title></rect>\n", left, from,
+                         0.92 * bar, to - from, kColors[i % std::size(kColors)], escape(groups[g]), escape(series[i].name), value);
+      if (series[i].interval.empty()) continue;
+      out += fmt::format("<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#222\"/>\n", left + 0.46 * bar,
+                         place_y(y, series[i].interval[g].first), place_y(y, series[i].interval[g].second));
+    }
+    // Long names lean, so that neighbours do not meet.
+    const double middle = kLeft + step * (static_cast<double>(g) + 0.5), base = kHeight - kBottom + 14;
+    const bool lean = static_cast<double>(groups[g].size()) * 6.5 > step;
+    out += fmt::format("<text x=\"{0:.1f}\" y=\"{1:.1f}\" font-size=\"11\" text-anchor=\"{2}\"{3}>{4}</text>\n", middle, base, lean ? "end" : "middle",
+                       lean ? fmt::format(" transform=\"rotate(-40 {:.1f} {:.1f})\"", middle, base) : "", escape(groups[g]));
+  }
+  out += fmt::format("<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#222\"/>\n", kLeft, kWidth - kRight, place_y(y, 0.0));
+  for (std::size_t i = 0; i < series.size(); ++i) out += legend(i, kColors[i % std::size(kColors)], series[i].name);
   return out + "</svg>\n";
 }
 

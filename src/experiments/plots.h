@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace unpack {
@@ -13,6 +14,14 @@ struct Series {
   bool dashed = false;
 };
 std::string line_plot(const std::string& title, const std::string& x_label, const std::string& y_label, const std::vector<Series>& series);
+
+struct BarSeries {
+  std::string name;
+  std::vector<double> values;                       // one per group; NaN: no bar
+  std::vector<std::pair<double, double>> interval;  // empty, or the ends of a whisker per group
+};
+// Bars side by side, a group for each name on the horizontal axis.
+std::string bar_plot(const std::string& title, const std::string& y_label, const std::vector<std::string>& groups, const std::vector<BarSeries>& series);
 
 struct ScatterPoint {
   double x = 0, y = 0;

@@ -151,14 +151,15 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
 Json run_json(const ExperimentOptions& o, int n) {
   Json fingerprints = Json::array();
   for (const std::string& name : o.models) fingerprints.push_back(load_folder(locate_model(name)).fingerprint);
-  return {{"version", 1},
-          {"kind", "experiment"},
-          {"program", UNPACK_VERSION},
-          {"settings", settings_of(o, n)},
-          {"files", {{"corpus", checksum_of(o.corpus)}, {"prompts", checksum_of(o.prompts)}}},
-          {"fingerprints", fingerprints},
-          {"source", source_json(o)},
-          {"shard", to_string(o.shard)}};
+  return {
+      {"version", 1},
+      {"kind", "experiment"},
+      {"program", UNPACK_VERSION},
+      {"settings", settings_of(o, n)},
+      {"files", {{"corpus", checksum_of(o.corpus)}, {"prompts", checksum_of(o.prompts)}, {"roles", checksum_of(o.roles)}, {"claims", checksum_of(o.claims)}}},
+      {"fingerprints", fingerprints},
+      {"source", source_json(o)},
+      {"shard", to_string(o.shard)}};
 }
 
 void make_folder(const std::filesystem::path& folder) {
@@ -198,7 +199,7 @@ MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path
   for (const char* part : {"fingerprints", "files"}) {
     if (now.at(part) != shards.run.at(part))
       throw InputError(fmt::format("the {} of the shards are no longer the same ones here: put back what they were made with",
-                                   part == std::string("files") ? "corpus or prompts" : "models"));
+                                   part == std::string("files") ? "corpus, prompts or tables" : "models"));
   }
   RecordMap all;
   for (const auto& folder : shards.folders) {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "experiments/plots.h"
 #include "experiments/sentences.h"
 #include "experiments/statistics.h"
 #include "unpack/prepared.h"
@@ -91,7 +92,7 @@ Json run_sink(ModelSession& session) {
   return summary;
 }
 
-std::string report_sink(const Json& summaries, std::vector<ReportFile>&) {
+std::string report_sink(const Json& summaries, std::vector<ReportFile>& files) {
   std::string out =
       "Share: mean percentage of the positive token credit that lies on position 0. Top-1: share of prompts where position 0 has the most credit.\n"
       "The target is the model's own prediction (ioi: the indirect object against the subject).\n";
@@ -109,7 +110,20 @@ std::string report_sink(const Json& summaries, std::vector<ReportFile>&) {
     }
   }
   for (const auto& [dispatch, cells] : paper) rows.push_back({"GPT-2 small (paper)", dispatch, cells[0], cells[1], cells[2]});
-  return out + "\n" + markdown_table(rows);
+  std::vector<std::string> groups;
+  std::vector<BarSeries> series = {{"gate", {}, {}}, {"aligned", {}, {}}};
+  for (const auto& [model, s] : summaries.items()) {
+    for (const char* source : kSources) {
+      groups.push_back(fmt::format("{}, {}", model, source));
+      for (BarSeries& bars : series) {
+        const Json& v = s.at(source).at(bars.name);
+        bars.values.push_back(v.at("share"));
+        bars.interval.emplace_back(v.at("interval")[0], v.at("interval")[1]);
+      }
+    }
+  }
+  files.push_back({"sink.svg", bar_plot("Credit on position 0", "percent of the positive credit", groups, series)});
+  return out + "\n" + markdown_table(rows) + "\n![Credit on position 0](sink.svg)\n\nWhiskers: 95% intervals of the mean.\n";
 }
 
 }  // namespace unpack

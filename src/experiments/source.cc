@@ -13,6 +13,13 @@ using OptionalPath = std::optional<std::filesystem::path>;
 Json path_json(const OptionalPath& path) { return path ? Json(std::filesystem::absolute(*path).string()) : Json(nullptr); }
 OptionalPath path_from(const Json& json) { return json.is_null() ? OptionalPath() : OptionalPath(json.get<std::string>()); }
 
+// A table of roles or claims by its path, or the word that stands for one.
+Json table_json(const std::optional<std::string>& table) {
+  if (!table || *table == "find" || *table == "gpt2") return table ? Json(*table) : Json(nullptr);
+  return std::filesystem::absolute(*table).string();
+}
+std::optional<std::string> table_from(const Json& json) { return json.is_null() ? std::optional<std::string>() : std::optional(json.get<std::string>()); }
+
 // A folder stays one wherever the merge is called from.
 std::string model_source(const std::string& name) { return std::filesystem::is_directory(name) ? std::filesystem::absolute(name).string() : name; }
 
@@ -35,6 +42,8 @@ Json source_json(const ExperimentOptions& o) {
           {"seed", o.seed},
           {"corpus", path_json(o.corpus)},
           {"prompts", path_json(o.prompts)},
+          {"roles", table_json(o.roles)},
+          {"claims", table_json(o.claims)},
           {"beta", o.options.beta},
           {"weights", o.options.weights},
           {"mlp_weights", o.options.mlp_weights},
@@ -56,6 +65,8 @@ ExperimentOptions options_from(const Json& source) {
   o.seed = source.at("seed");
   o.corpus = path_from(source.at("corpus"));
   o.prompts = path_from(source.at("prompts"));
+  o.roles = table_from(source.at("roles"));
+  o.claims = table_from(source.at("claims"));
   o.options.beta = source.at("beta");
   o.options.weights = source.at("weights").get<std::array<double, 3>>();
   o.options.mlp_weights = source.at("mlp_weights").get<std::array<double, 2>>();

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 
+#include "experiments/plots.h"
 #include "experiments/session.h"
 #include "experiments/statistics.h"
 #include "experiments/text_data.h"
@@ -89,7 +90,7 @@ Json run_suppression(ModelSession& session) {
   return summary;
 }
 
-std::string report_suppression(const Json& summaries, std::vector<ReportFile>&) {
+std::string report_suppression(const Json& summaries, std::vector<ReportFile>& files) {
   std::string out =
       "Token credit in percent of the positive credit, mean over prompts. C->C: at the third name's slot of prompts with three names, target that name; C->B: "
       "at the\n"
@@ -127,6 +128,19 @@ std::string report_suppression(const Json& summaries, std::vector<ReportFile>&) 
         }
       }
     }
+    std::vector<std::string> groups;
+    std::vector<BarSeries> series;
+    for (const char* quantity : kQuantities) series.push_back({quantity, {}, {}});
+    for (const auto& [model, s] : summaries.items()) {
+      for (const Method method : kMethods) {
+        groups.push_back(summaries.size() > 1 ? fmt::format("{}, {}", model, to_string(method)) : std::string(to_string(method)));
+        for (BarSeries& bars : series) bars.values.push_back(s.at(contrast).at(to_string(method)).at("median " + bars.name));
+      }
+    }
+    const std::string file = fmt::format("suppression-{}.svg", contrast);
+    files.push_back({file, bar_plot(names ? "Credit against the other name, medians" : "Credit against the vocabulary, medians",
+                                    "percent of the positive credit", groups, series)});
+    out += fmt::format("\n![Medians]({})\n", file);
     out += "\nMedians over prompts, which a few prompts with hardly any positive credit cannot move:\n\n" + markdown_table(middle);
   }
   return out;

@@ -160,7 +160,7 @@ std::vector<std::vector<double>> knockout_losses(const Model& model, const std::
 }
 
 std::vector<double> patched_targets(const Model& model, std::span<const TokenId> ids, std::span<const TokenId> other,
-                                    const std::vector<std::vector<Edge>>& patches, const Target& target, const RunContext& context) {
+                                    const std::vector<std::vector<Edge>>& patches, const Target& target, const RunContext& context, bool heads_frozen) {
   if (other.size() != ids.size())
     throw InputError(fmt::format("the prompt to patch from has {} tokens, this one has {}: they must be of one length", other.size(), ids.size()));
   Backend& backend = *model.state()->backend;
@@ -174,7 +174,7 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
   std::vector<std::size_t> order(patches.size());
   std::iota(order.begin(), order.end(), 0);
   std::vector<int> first;
-  for (const auto& edges : patches) first.push_back(first_changed_layer(model.writers(), model.config(), {0, {}, {}, edges}));
+  for (const auto& edges : patches) first.push_back(first_changed_layer(model.writers(), model.config(), {0, {}, {}, edges, false}));
   std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return first[a] < first[b]; });
   const auto per_batch = static_cast<std::size_t>(std::max<std::int64_t>(1, kBatchRows / length));
   std::vector<double> out(patches.size(), 0.0);
@@ -182,7 +182,7 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
     std::size_t end = begin;
     while (end < order.size() && end - begin < per_batch && first[order[end]] == first[order[begin]]) ++end;
     std::vector<Variant> variants;
-    for (std::size_t i = begin; i < end; ++i) variants.push_back({0, {}, {}, patches[order[i]]});
+    for (std::size_t i = begin; i < end; ++i) variants.push_back({0, {}, {}, patches[order[i]], heads_frozen});
     const VariantStreams changed = run_variants(clean, &from, variants, position, context);
     for (std::size_t i = begin; i < end; ++i) {
       const TargetInfo now = resolve_target(model, same, length, logits_of(backend, changed.x, changed.segments[i - begin].begin + position));

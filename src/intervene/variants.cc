@@ -183,6 +183,11 @@ class Runner {
 
   void patch_heads(int layer, const Array& x, const Array& q, const Array& k, const Array& v, Array& z) {
     for (std::size_t i = 0; i < variants_.size(); ++i) {
+      if (variants_[i].heads_frozen) {
+        const Segment& source = clean_.trace().segments[variants_[i].prompt];
+        const std::int64_t width = static_cast<std::int64_t>(c_.n_heads) * c_.d_head;
+        backend_.copy(clean_.trace().layers[static_cast<std::size_t>(layer)].z, source.begin * width, z, segments_[i].begin * width, source.length * width);
+      }
       for (const auto& [reader, edges] : readers(variants_[i], layer, WriterKind::head)) patch_head(i, layer, reader, edges, x, q, k, v, z);
     }
   }

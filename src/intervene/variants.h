@@ -35,7 +35,8 @@ struct Variant {
   std::size_t prompt = 0;  // index in the clean run
   std::vector<int> zero;   // positions
   std::optional<Cut> cut;
-  std::vector<Edge> edges;  // patched from the same prompt index of `other`
+  std::vector<Edge> edges;    // patched from the same prompt index of `other`
+  bool heads_frozen = false;  // with edges: heads that none of them names write what they wrote in the clean run
 };
 
 // The first layer that a variant can change; n_layers: only the final stream, or nothing at all.

@@ -313,7 +313,8 @@ def test_an_interrupted_batch_says_how_to_go_on(unpack, tmp_path):
 CORPUS = ["The old man looked at the sea", "She went to the market and bought some bread for the children", "He said that he would not go there"]
 
 
-@pytest.mark.parametrize("name, more", [("sink", []), ("suppression", []), ("knockout", ["--all"]), ("faithfulness", []), ("beta", [])])
+@pytest.mark.parametrize("name, more", [("sink", []), ("suppression", []), ("knockout", ["--all"]), ("faithfulness", []), ("beta", []), ("ioi", []),
+                                        ("greater-than", [])])
 def test_shards_of_every_experiment_merge_into_what_one_run_writes(unpack, tmp_path, name, more):
     args = ["experiment", name, "--n", "2", *more]
     if name == "knockout":
@@ -326,8 +327,8 @@ def test_shards_of_every_experiment_merge_into_what_one_run_writes(unpack, tmp_p
     assert files(tmp_path / "merged") == files(tmp_path / "whole")
     assert report == (tmp_path / "whole" / "report.md").read_text()
     records = [set((tmp_path / part / "results.jsonl").read_text().splitlines()[1:]) for part in ("part1", "part2")]
-    shared = {line for line in records[0] & records[1] if "score|" not in line}
-    assert all(records) and not shared  # every shard made records, none of them twice (knockout's scores are needed by all)
+    shared = {line for line in records[0] & records[1] if "score|" not in line and "search|" not in line}
+    assert all(records) and not shared  # every shard made records, none of them twice (knockout's scores and the search for a circuit are needed by all)
 
 
 def test_an_experiment_without_all_its_shards_is_not_merged(unpack, tmp_path):

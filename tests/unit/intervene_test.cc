@@ -197,6 +197,44 @@ TEST(Interventions, EveryStoredCutComesOutInSinglePrecisionToo) {
   EXPECT_GT(cuts, 50);
 }
 
+// Where the heads after it write nothing, freezing them changes nothing; where they write, it does.
+TEST(Interventions, FrozenHeadsWriteWhatTheyWrote) {
+  for (const char* family : {"gpt2", "gpt_neox", "llama"}) {
+    testing::Shape shape;
+    shape.family = family;
+    shape.layers = 3;
+    const std::vector<TokenId> ids = {1, 2, 3, 4}, other = {5, 6, 7, 8};
+    for (const bool silent : {true, false}) {
+      testing::Tensors tensors = testing::random_tensors_of(shape.config(), 11);
+      for (auto& [name, values] : tensors.values) {
+        const bool output = name.find("attn.c_proj.weight") != std::string::npos || name.find("attention.dense.weight") != std::string::npos ||
+                            name.find("o_proj.weight") != std::string::npos;
+        if (silent && output && name.find(".0.") == std::string::npos) std::fill(values.begin(), values.end(), 0.0F);
+      }
+      const Model model = tensors.model("reference");
+      const int head = model.writers().head(0, 1);
+      std::vector<Edge> edges = {{{head, 3}, Branch::none, std::nullopt}};
+      for (int l = 0; l < shape.layers; ++l) {
+        if (head >= model.writers().visible_to_mlp(l)) continue;
+        for (const Branch b : model.config().gated() ? std::vector<Branch>{Branch::G, Branch::U} : std::vector<Branch>{Branch::mlp}) {
+          edges.push_back({{head, 3}, b, Node{model.writers().mlp(l), 3}});
+        }
+      }
+      Target target;
+      target.ids = {1};
+      const double moving = patched_targets(model, ids, other, {edges}, target)[0];
+      const double frozen = patched_targets(model, ids, other, {edges}, target, {}, true)[0];
+      const double clean = patched_targets(model, ids, other, {{}}, target, {}, true)[0];
+      EXPECT_GT(std::fabs(frozen - clean), 1e-6) << family;
+      if (silent) {
+        EXPECT_NEAR(frozen, moving, 1e-9) << family;
+      } else {
+        EXPECT_GT(std::fabs(frozen - moving), 1e-6) << family;
+      }
+    }
+  }
+}
+
 // Copies that begin alike share rows; here each is computed by itself.
 TEST(Interventions, ManyZeroedCopiesGiveWhatEachGivesAlone) {
   rc::check([] {
