@@ -30,6 +30,8 @@ def experiment(
     seed: int,
     corpus: Optional[str],
     prompts: Optional[str],
+    roles: Optional[str],
+    claims: Optional[str],
     readout: str,
     raw_logit: bool,
     all: bool,
