@@ -12,7 +12,7 @@ import heapq
 import json
 import math
 import random
-from typing import Dict, List, NamedTuple
+from typing import Dict, List, NamedTuple, Tuple
 
 
 class Setting(NamedTuple):
@@ -28,6 +28,7 @@ class Setting(NamedTuple):
     collect: float = 0.0  # seconds that the one process which writes the results of the queue needs for a prompt
     shards: int = 0  # 0: one a machine
     seed: int = 1
+    times: Tuple[float, ...] = ()  # measured times of chunks over their mean, drawn in place of a normal distribution
 
 
 class Outcome(NamedTuple):
@@ -48,7 +49,7 @@ class Machine:
         return self._draw.expovariate(self._s.deaths / 3600) if self._s.deaths > 0 else math.inf
 
     def chunk_time(self, prompts: int) -> float:
-        noise = max(0.05, self._draw.gauss(1, self._s.spread))
+        noise = self._draw.choice(self._s.times) if self._s.times else max(0.05, self._draw.gauss(1, self._s.spread))
         return prompts * self._s.seconds * self.slowness * noise
 
 
@@ -148,12 +149,24 @@ def arithmetic(s: Setting) -> Dict[str, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     for field, kind in Setting.__annotations__.items():
+        if field == "times":
+            continue
         default = Setting._field_defaults.get(field)
-        parser.add_argument(f"--{field}", type=int if kind in (int, "int") else float, default=default, required=default is None)
+        parser.add_argument(f"--{field}", type=int if kind in (int, "int") else float, default=default, required=default is None and field != "seconds")
+    parser.add_argument("--times", help="what tools/measure_times.py wrote; seconds is then its mean over --cores, unless given")
+    parser.add_argument("--cores", type=int, default=2, help="of a machine, with --times")
     parser.add_argument("--price", type=float, default=0.10, help="of a machine, an hour")
     parser.add_argument("--json", action="store_true")
     args = vars(parser.parse_args())
-    price, as_json = args.pop("price"), args.pop("json")
+    price, as_json, file, cores = args.pop("price"), args.pop("json"), args.pop("times"), args.pop("cores")
+    if file:
+        with open(file, encoding="utf-8") as text:
+            measured = json.load(text)["cpu_seconds_a_prompt"]
+        mean = sum(measured) / len(measured)
+        args["times"] = tuple(t / mean for t in measured)
+        args["seconds"] = args["seconds"] or mean / cores
+    if not args["seconds"]:
+        parser.error("give --seconds or --times")
     s = Setting(**args)
     expected = arithmetic(s)
     rows = {"queue": simulate_queue(s), "shards": simulate_shards(s)}
