@@ -241,7 +241,7 @@ std::vector<Role> find_roles(ModelSession& session, const std::vector<IoiPrompt>
   search_report = Json::array();
   const std::pair<const char*, const Values*> stages[] = {
       {"logits", &direct}, {"name-mover queries", &queries}, {"S-inhibition values", &values}, {"induction keys", &keys}};
-  const std::vector<Role> roles = {movers, inhibition, suppressors, induction, duplicate, previous};
+  std::vector<Role> roles = {movers, inhibition, suppressors, induction, duplicate, previous};
   for (int w = 0; w < writers.count(); ++w) {
     if (writers[w].kind != WriterKind::head) continue;
     Json row = {{"head", writers.name(w)}, {"role", nullptr}};

@@ -10,7 +10,7 @@ namespace unpack {
 namespace {
 
 constexpr double kWidth = 720, kHeight = 420, kLeft = 70, kRight = 230, kTop = 40, kBottom = 50;
-constexpr const char* kColors[] = {"#1b6ca8", "#d1495b", "#3a7d44", "#e09f3e", "#6a4c93", "#4a4a4a", "#00a6a6", "#b56576"};
+constexpr const char* kColors[] = {"#1b6ca8", "#d1495b", "#3a7d44", "#e09f3e", "#6a4c93", "#4a4a4a", "#00a6a6", "#b56576", "#7a9e1f", "#9a9a9a"};
 
 std::string escape(const std::string& text) {
   std::string out;
@@ -135,7 +135,7 @@ std::string bar_plot(const std::string& title, const std::string& y_label, const
   Axis no_ticks;
   no_ticks.low = 0;
   no_ticks.high = -1;
-  constexpr double kBelow = 40;  // room for names that lean
+  constexpr double kBelow = 70;  // room for names that lean
   std::string out = frame(title, "", y_label, no_ticks, y, kBelow);
   const double step = (kWidth - kLeft - kRight) / static_cast<double>(std::max<std::size_t>(1, groups.size()));
   const double bar = 0.8 * step / static_cast<double>(std::max<std::size_t>(1, series.size()));
