@@ -24,13 +24,14 @@ struct PassNeurons {  // one row per position
   template <typename Group>
   UNPACK_BODY void operator()(Group& g, Index q) const {
     const double own = credit[q * writers + writer];
-    const double extra = direct.mlp_edge[0] != nullptr && q == direct.position ? direct.credit[writer] : 0.0;
+    const bool also = direct.mlp_edge[0] != nullptr && q == direct.position;
+    const double extra = also ? direct.credit[writer] : 0.0;
     g.each(visible, [&](Index j) {
       double x = 0;
       for (int side = 0; side < 2; ++side) {
         if (edge[side] == nullptr) continue;
         x += own * static_cast<double>(edge[side][q * visible + j]);
-        if (extra != 0) x += extra * static_cast<double>(direct.mlp_edge[side][j]);
+        if (also && direct.mlp_edge[side] != nullptr) x += extra * static_cast<double>(direct.mlp_edge[side][j]);
       }
       credit[q * writers + j] += x;
     });
@@ -48,11 +49,12 @@ struct KeyCredit {  // out[H, tri] = credit of (q, h) times its key coefficients
     const Index h = index / length;
     const Index q = index % length;
     const double own = credit[q * writers + first_head + h];
-    const double extra = direct.key_coef != nullptr && q == direct.position ? direct.credit[first_head + h] : 0.0;
+    const bool also = direct.key_coef != nullptr && q == direct.position;
+    const double extra = also ? direct.credit[first_head + h] : 0.0;
     const Index at = h * pairs + pairs_before(q);
     g.each(q + 1, [&](Index s) {
       double x = own * static_cast<double>(key_coef[at + s]);
-      if (extra != 0) x += extra * static_cast<double>(direct.key_coef[h * (q + 1) + s]);
+      if (also) x += extra * static_cast<double>(direct.key_coef[h * (q + 1) + s]);
       out[at + s] = static_cast<float>(x);
     });
   }
