@@ -99,64 +99,55 @@ void Edges<T>::build_attention(int l, LayerEdges<T>& out, const RunContext& cont
   const AttentionView view = d.attention_view(l);
   const auto cl = static_cast<std::size_t>(view.visible);
 
-  std::vector<double> entry = downloaded(d, options_.dispatch == Dispatch::gate ? *view.pattern : d.head_numerators(l));
-  out.head_doubt.assign(heads * static_cast<std::size_t>(length), 0.0);
-  if (options_.dispatch == Dispatch::aligned) {
-    for (std::size_t h = 0; h < heads; ++h) {
-      for (int q = 0; q < length; ++q) to_shares(entry.data() + h * pairs + static_cast<std::size_t>(tri(q)), static_cast<std::size_t>(q) + 1, options_.beta);
-    }
-  }
-  const auto coefficients = [&](const Array& sum_array, const Array& abs_array, double weight) {
-    const std::vector<double> sum = downloaded(d, sum_array);
-    const std::vector<double> abs = downloaded(d, abs_array);
-    std::vector<double> coef(heads * pairs);
-    for (std::size_t h = 0; h < heads; ++h) {
-      for (int q = 0; q < length; ++q) {
-        for (int s = 0; s <= q; ++s) {
-          const std::size_t i = h * pairs + static_cast<std::size_t>(tri(q) + s);
-          coef[i] = weight * entry[i] * inverse_denom(sum[i], abs[i], options_.beta);
-          if (ill_conditioned(sum[i], abs[i]))
-            out.head_doubt[h * static_cast<std::size_t>(length) + static_cast<std::size_t>(q)] += weight * std::fabs(entry[i]);
-        }
+  const auto steps = static_cast<std::size_t>(length);
+  const auto group = static_cast<std::size_t>(c.group_size());
+  const auto host = [&](const Array& array) { return std::static_pointer_cast<const T>(d.backend().host(array)); };
+  const auto numerators = host(options_.dispatch == Dispatch::gate ? *view.pattern : d.head_numerators(l));
+  const auto k_sum = host(sums.k_sum), k_abs = host(sums.k_abs), q_sum = host(sums.q_sum), q_abs = host(sums.q_abs);
+  const auto v_sum = host(sums.v_sum), v_abs = host(sums.v_abs), v_scores = host(sums.v_scores);
+  const bool queries = options_.weights[1] != 0;
+  std::vector<double> query_coef(queries ? heads * pairs : 0);
+  out.entry.resize(heads * pairs);
+  out.key_coef.resize(heads * pairs);
+  out.head_doubt.assign(heads * steps, 0.0);
+  d.backend().parallel_for(c.n_heads, [&](std::int64_t head) {
+    const auto h = static_cast<std::size_t>(head);
+    const std::size_t v_row = h / group * steps;
+    std::vector<double> entry(steps);
+    for (std::size_t q = 0; q < steps; ++q) {
+      const std::size_t row = h * pairs + static_cast<std::size_t>(tri(static_cast<std::int64_t>(q)));
+      double& doubt = out.head_doubt[h * steps + q];
+      for (std::size_t s = 0; s <= q; ++s) entry[s] = static_cast<double>(numerators.get()[row + s]);
+      if (options_.dispatch == Dispatch::aligned) to_shares(entry.data(), q + 1, options_.beta);
+      const auto coefficient = [&](const std::shared_ptr<const T>& sum, const std::shared_ptr<const T>& abs, std::size_t s, double weight) {
+        const auto total = static_cast<double>(sum.get()[row + s]);
+        const auto size = static_cast<double>(abs.get()[row + s]);
+        if (ill_conditioned(total, size)) doubt += weight * std::fabs(entry[s]);
+        return weight * entry[s] * inverse_denom(total, size, options_.beta);
+      };
+      for (std::size_t s = 0; s <= q; ++s) {
+        out.entry[row + s] = static_cast<T>(entry[s]);
+        out.key_coef[row + s] = static_cast<T>(coefficient(k_sum, k_abs, s, options_.weights[0]));
+        if (queries) query_coef[row + s] = coefficient(q_sum, q_abs, s, options_.weights[1]);
+        if (ill_conditioned(static_cast<double>(v_sum.get()[v_row + s]), static_cast<double>(v_abs.get()[v_row + s])))
+          doubt += options_.weights[2] * std::fabs(entry[s]);
       }
+      if (queries && options_.scores == Scores::centered) center_coefficients(query_coef.data() + row, q + 1);
     }
-    return coef;
-  };
-  const std::vector<double> key_coef = coefficients(sums.k_sum, sums.k_abs, options_.weights[0]);
-  out.key_coef.assign(key_coef.begin(), key_coef.end());
-  if (options_.weights[1] != 0) {
-    std::vector<double> query_coef = coefficients(sums.q_sum, sums.q_abs, options_.weights[1]);
-    if (options_.scores == Scores::centered) {
-      for (std::size_t h = 0; h < heads; ++h) {
-        for (int q = 0; q < length; ++q) center_coefficients(query_coef.data() + h * pairs + static_cast<std::size_t>(tri(q)), static_cast<std::size_t>(q) + 1);
-      }
-    }
+  });
+  if (queries) {
     std::vector<double> folded;
     d.backend().query_fold(view, all_queries(length), query_coef, folded);
     out.query_edge.assign(folded.begin(), folded.end());
   } else {
-    out.query_edge.assign(heads * static_cast<std::size_t>(length) * cl, T(0));
+    out.query_edge.assign(heads * steps * cl, T(0));
   }
-  const std::vector<double> v_sum = downloaded(d, sums.v_sum);
-  const std::vector<double> v_abs = downloaded(d, sums.v_abs);
-  const std::vector<double> v_scores = downloaded(d, sums.v_scores);
-  out.value_edge.resize(v_scores.size());
-  for (std::size_t i = 0; i < v_sum.size(); ++i) {
-    const double inverse = options_.weights[2] * inverse_denom(v_sum[i], v_abs[i], options_.beta);
-    for (std::size_t j = 0; j < cl; ++j) out.value_edge[i * cl + j] = static_cast<T>(v_scores[i * cl + j] * inverse);
-    if (ill_conditioned(v_sum[i], v_abs[i])) {
-      const std::size_t g = i / static_cast<std::size_t>(length);
-      const std::size_t s = i % static_cast<std::size_t>(length);
-      const auto group = static_cast<std::size_t>(c.group_size());
-      for (std::size_t h = g * group; h < (g + 1) * group; ++h) {
-        for (std::size_t q = s; q < static_cast<std::size_t>(length); ++q) {
-          out.head_doubt[h * static_cast<std::size_t>(length) + q] +=
-              options_.weights[2] * std::fabs(entry[h * pairs + static_cast<std::size_t>(tri(static_cast<std::int64_t>(q))) + s]);
-        }
-      }
-    }
-  }
-  out.entry.assign(entry.begin(), entry.end());
+  out.value_edge.resize(static_cast<std::size_t>(c.n_kv_heads) * steps * cl);
+  d.backend().parallel_for(static_cast<std::int64_t>(c.n_kv_heads) * length, [&](std::int64_t at) {
+    const auto i = static_cast<std::size_t>(at);
+    const double inverse = options_.weights[2] * inverse_denom(static_cast<double>(v_sum.get()[i]), static_cast<double>(v_abs.get()[i]), options_.beta);
+    for (std::size_t j = 0; j < cl; ++j) out.value_edge[i * cl + j] = static_cast<T>(static_cast<double>(v_scores.get()[i * cl + j]) * inverse);
+  });
 }
 
 template <typename T>

@@ -103,7 +103,7 @@ class HostBackend : public Backend {
   void query_pass(const AttentionView& view, const Rows& rows);
   void folded_keys(const AttentionView& view, const LayerPanels<T>& w, T* table);
   void folded_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
-  void projected_keys(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows, AttentionSums* sums);
+  void projected_keys(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows, AttentionSums* sums, T* table);
   void projected_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
   void value_scores(const AttentionView& view, const LayerPanels<T>& w, AttentionSums& sums);
 

@@ -194,7 +194,7 @@ void HostBackend<T>::folded_queries(const AttentionView& view, const LayerPanels
 // Every writer's key, then its product with every query. Rows of a query are handed out whole, or, where only their sums are wanted, added up source by
 // source while they are in the cache.
 template <typename T>
-void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows, AttentionSums* sums) {
+void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows, AttentionSums* sums, T* table) {
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
@@ -202,7 +202,7 @@ void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels
   const std::int64_t length = view.length;
   const auto rope = rotary(length);
   const double scale = 1.0 / std::sqrt(static_cast<double>(e));
-  const std::int64_t queries = sums ? 32 : 8;
+  const std::int64_t queries = sums ? 64 : 8;
   for (std::int64_t p = 0; p < w.k.count(); ++p) {
     const std::int64_t in_panel = w.k.columns(p) / e;
     const std::int64_t first = w.k.begin(p) / e;
@@ -242,6 +242,7 @@ void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels
           double* column = moments.data() + 2 * i * cl;
           const std::int64_t pair = h * tri(length) + tri(begin + i) + s;
           reduce_rows(tile.data() + i * cl, 1, cl, ptr(sums->k_sum) + pair, ptr(sums->k_abs) + pair, column, column + cl);
+          if (table) std::copy_n(tile.data() + i * cl, cl, table + pair * cl);
         }
       }
       for (std::int64_t i = 0; i < n; ++i) {
@@ -305,7 +306,7 @@ void HostBackend<T>::key_pass(const AttentionView& view, T* table, const Rows& r
       }
       rows(h, q, scores);
     };
-    projected_keys(view, *w, kept, nullptr);
+    projected_keys(view, *w, kept, nullptr, nullptr);
     return;
   }
   Array scratch;
@@ -374,8 +375,8 @@ AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores s
     const std::int64_t at = h * pairs + tri(q);
     reduce_rows(rows, q + 1, cl, ptr(sum_out) + at, ptr(abs_out) + at, column, column ? column + cl : nullptr);
   };
-  if (scores == Scores::raw && !keep_key_scores && !fold_is_cheaper(view)) {
-    projected_keys(view, *layer(view.layer), {}, &sums);
+  if (scores == Scores::raw && !fold_is_cheaper(view)) {
+    projected_keys(view, *layer(view.layer), {}, &sums, keep_key_scores ? ptr(sums.k_scores) : nullptr);
   } else {
     key_pass(view, keep_key_scores ? ptr(sums.k_scores) : nullptr, [&](int h, int q, T* rows) {
       const std::int64_t at = (static_cast<std::int64_t>(h) * view.length + q) * cl;
