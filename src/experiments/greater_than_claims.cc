@@ -93,6 +93,7 @@ class Search {
 
 std::string names(const Writers& writers, const std::vector<int>& list) {
   std::vector<std::string> out;
+  out.reserve(list.size());
   for (const int w : list) out.push_back(writers.name(w));
   return fmt::format("{}", fmt::join(out, ", "));
 }

@@ -251,7 +251,9 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
   const auto number = [](const Json& x) { return x.is_null() ? std::string("n/a") : fmt::format("{:.2f}", x.get<double>()); };
   std::vector<std::vector<std::string>> controls = {{"model", "channel", "what", "within-layer", "cross-layer"}};
   std::string details;
-  for (const auto& [model, s] : summaries.items()) {
+  for (const auto& item : summaries.items()) {
+    const std::string model = item.key();
+    const Json& s = item.value();
     details += fmt::format("\n## {}\n\n{} sentences scored, {} held out ({:.0f} tokens), clean perplexity {:.2f}.\n", model, s.at("scored").get<int>(),
                            s.at("held_out").get<int>(), s.at("tokens").get<double>(), s.at("clean_ppl").get<double>());
     for (const char* channel : {"attention", "mlp"}) {
