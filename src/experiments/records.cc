@@ -62,7 +62,7 @@ bool Records::mine(std::size_t index) const {
   throw InputError(fmt::format("shard {}/{} is not finished: run it again, it goes on where it stopped", owner, shards_));
 }
 
-const Json& Records::add(const std::string& key, Json record) {
+const Json& Records::add(const std::string& key, const Json& record) {
   if (replay_) throw InputError(fmt::format("no shard holds the record '{}': one of them is not finished; run them again, they go on where they stopped", key));
   Json line = {{"key", key}};
   line.update(record);

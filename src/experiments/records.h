@@ -26,7 +26,7 @@ class Records {
   Records(const std::filesystem::path& file, const Json& settings, RecordMap shards, int count);
 
   const Json* find(const std::string& key);
-  const Json& add(const std::string& key, Json record);  // on disk when it returns
+  const Json& add(const std::string& key, const Json& record);  // on disk when it returns
   // Whether this run makes the index-th record of its kind that is not there yet. InputError where all should be there.
   bool mine(std::size_t index) const;
   bool partial() const { return !shard_.whole(); }  // records of other shards are not there: there is nothing to sum up

@@ -152,7 +152,7 @@ def test_2000_prompts_and_a_worker_killed_on_the_way(up, cluster, client, tmp_pa
     killed = []
 
     def watch(what, done, total):
-        if not killed and done >= 300:
+        if not killed and done >= 1000:
             cluster.workers[0].send_signal(signal.SIGKILL)
             killed.append((done, total))
 
