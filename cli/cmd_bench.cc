@@ -31,7 +31,8 @@ void run(BenchArguments& args, Context& context) {
 void add_bench(App& app, Context& context) {
   const auto args = std::make_shared<BenchArguments>();
   Command command = app.add("bench", "What this machine reaches, against its own measured peak", "unpack bench --shape gpt2-small --tokens 16,64 --threads 2");
-  command.option("--shape", "NAME", "A well-known shape or a config.json as text, both with random weights; or a model's name or folder (default gpt2-small)", args->options.shape);
+  command.option("--shape", "NAME", "A well-known shape or a config.json as text, both with random weights; or a model's name or folder (default gpt2-small)",
+                 args->options.shape);
   command.option("--tokens", "N,N,...", "Prompt lengths to measure (default 16)", [args](const std::string& text) {
     std::vector<TokenId> lengths;
     parse_value("--tokens", text, lengths);
