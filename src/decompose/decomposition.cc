@@ -29,6 +29,7 @@ AttentionView Decomposition::attention_view(int layer) const {
 MlpView Decomposition::mlp_view(int layer) const {
   const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
   MlpView view = {layer, length_, writers_.visible_to_mlp(layer), &vectors_, writers_.count(), &t.dev_mlp, &t.act, {}};
+  view.z.reserve(trace_.layers.size());
   for (const LayerTrace& source : trace_.layers) view.z.push_back(&source.z);
   return view;
 }
@@ -74,6 +75,7 @@ Array Decomposition::numerators(Lazy<Array>& lazy, int layer, const std::functio
   if (!keep_key_scores_) return make(layer);
   std::call_once(lazy.once, [&] {
     std::vector<Array> made;
+    made.reserve(trace_.layers.size());
     for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
     lazy.layers = std::move(made);
   });
