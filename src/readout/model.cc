@@ -223,6 +223,7 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
       const int k = options.top_k > 0 ? std::min(options.top_k, config().vocab_size) : config().vocab_size;
       const std::vector<Prediction> candidates = top_predictions(*this, logits, k);
       std::vector<double> weight;
+      weight.reserve(candidates.size());
       for (const Prediction& p : candidates) weight.push_back(std::exp((p.logit - candidates[0].logit) / options.temperature));
       const double total = std::accumulate(weight.begin(), weight.end(), 0.0);
       // 53 random bits: the same draw with every standard library.
