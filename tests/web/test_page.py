@@ -274,6 +274,8 @@ def test_export(page, downloaded, index, suffix, start):
 def test_it_fits_every_width_in_light_and_dark(page, width, dark, tab):
     page.open(state(prompt=MARY, tab=tab, other=MARY.replace("Mary", "Anna"), root="A5.H1@8") if tab != "paths" else state(prompt=MARY), width=width, dark=dark)
     page.settled()
+    if tab == "compare":
+        page.one(".difference")
     assert page.js("return document.documentElement.scrollWidth") <= width
     page.shot(f"{tab}-{width}-{'dark' if dark else 'light'}")
     if dark:
