@@ -42,7 +42,8 @@ ifeq ($(CI),true)
 	$(MAKE) --no-print-directory test-asan
 endif
 	scripts/test_page.sh
-	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli tests/server tests/web
+	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli
+	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/server tests/web
 	UNPACK=$(CURDIR)/build/release/unpack UNPACK_PYTHON=$(CURDIR)/build/release/python $(PYTHON) -m pytest -q tests/python
 
 # What this machine reaches: the table of `unpack bench`, then the suite in bench/, whose figures go to build/release/bench.json.
