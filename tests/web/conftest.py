@@ -9,6 +9,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.options import Options
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common import utils
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
@@ -17,6 +18,17 @@ from serving import Server  # noqa: E402
 
 # Where screenshots go, for a person to look at; none are kept without it.
 SHOTS = os.environ.get("UNPACK_SHOTS")
+
+
+class Driver(Service):
+    """The driver by its address: a bare chroot has no name for it."""
+
+    @property
+    def service_url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def is_connectable(self):
+        return utils.is_connectable(self.port, "127.0.0.1")
 
 
 class Page:
@@ -111,7 +123,7 @@ def driver(downloads):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     options.add_experimental_option("prefs", {"download.default_directory": str(downloads), "download.prompt_for_download": False})
-    browser = webdriver.Chrome(service=Service("/usr/bin/chromedriver"), options=options)
+    browser = webdriver.Chrome(service=Driver("/usr/bin/chromedriver"), options=options)
     yield browser
     browser.quit()
 
