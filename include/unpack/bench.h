@@ -35,8 +35,11 @@ struct BenchResult {
   double read_gbytes = 0;      // M, per second
   double weights_mib = 0;      // in single precision
   double peak_memory_mib = 0;  // of the process, at the end
+  double base_memory_mib = 0;  // of the process with the model loaded and packed, before the first prompt
   struct Length {
     int tokens = 0;
+    double peak_memory_mib = 0;   // while this length was traced, without weight products
+    double memory_bound_mib = 0;  // base memory, what the plan of this length holds at once, and a fixed allowance
     std::vector<BenchRow> rows;
   };
   std::vector<Length> lengths;

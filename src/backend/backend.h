@@ -48,17 +48,18 @@ struct Segment {
 // What the attention of one layer realised, for one prompt.
 struct AttentionView {
   int layer = 0;
-  int length = 0;                  // S
-  int visible = 0;                 // Cl
-  const Array* writers = nullptr;  // [S, C, D] centred
-  int n_writers = 0;               // C
-  const Array* dev = nullptr;      // [S] deviation of the stream at the norm
-  const Array* q = nullptr;        // [S, H, E]
-  const Array* k = nullptr;        // [S, G, E]
-  const Array* v = nullptr;        // [S, G, E]
-  const Array* q_dev = nullptr;    // [S, H] deviation inside the per-head norm (Qwen3), else empty
-  const Array* k_dev = nullptr;    // [S, G]
-  const Array* pattern = nullptr;  // [H, tri]
+  int length = 0;                   // S
+  int visible = 0;                  // Cl
+  const Array* writers = nullptr;   // [S, C, D] centred
+  int n_writers = 0;                // C
+  const Array* dev = nullptr;       // [S] deviation of the stream at the norm
+  const Array* q = nullptr;         // [S, H, E]
+  const Array* k = nullptr;         // [S, G, E]
+  const Array* v = nullptr;         // [S, G, E]
+  const Array* q_dev = nullptr;     // [S, H] deviation inside the per-head norm (Qwen3), else empty
+  const Array* k_dev = nullptr;     // [S, G]
+  const Array* pattern = nullptr;   // [H, tri]
+  const Array* q_scores = nullptr;  // of the sums, where they are there already
 };
 
 struct MlpView {
@@ -70,6 +71,7 @@ struct MlpView {
   const Array* dev = nullptr;   // [S]
   const Array* act = nullptr;   // [S, N] the neurons' values a_n
   std::vector<const Array*> z;  // [S, H, E] of every layer, for weight products
+  const Array* last = nullptr;  // of the sums, where they are there already
 };
 
 // Sums over the visible writers of scores and of their sizes, one pair per denominator.
@@ -80,11 +82,13 @@ struct AttentionSums {
   Array k_std;                       // [H, S, Cl] over s <= q of the raw key scores: the interaction score
   Array k_mean;                      // [H, S, Cl] their mean over s <= q
   Array k_scores;                    // [H, tri, Cl], only when asked for
+  Array q_scores;                    // [H, tri, Cl], with k_scores and where a backend has it and it is small
 };
 
 struct MlpSums {
   Array sum, abs;  // [S, N]
   Array l2;        // [S, Cl] || sM_j(q, .) ||_2
+  Array last;      // [Cl, N] the scores at the last position, which most targets start from; where a backend has it and it is small
 };
 
 class Backend {
@@ -98,6 +102,8 @@ class Backend {
   const ModelConfig& config() const { return config_; }
   // Host threads for the code above the backend; every task must write its own output.
   virtual void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) = 0;
+  // Whether such tasks may call the backend, each for a layer of its own, without weights being converted over and over.
+  virtual bool layers_side_by_side() const { return false; }
 
   // What the device reaches by itself: a large GEMM over packed weights in flop/s, and reading memory in bytes/s.
   struct Peaks {
@@ -160,7 +166,8 @@ class Backend {
   virtual void head_numerators(const AttentionView& view, std::span<const int> queries, const Array& directions, Array& out) = 0;
   // t_n = a_n < center(W_out[n]), d >; out[rows, N].
   virtual void mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions, Array& out) = 0;
-  // out[H, rows, Cl] = sum_s coef[h, i, s] sQ_j(q_i, s) with raw scores; coef laid out as head_numerators' output.
+  // out[H, rows, Cl] = sum_s coef[h, i, s] sQ_j(q_i, s) with raw scores (centred ones where the view has them and coef sums to 0); coef laid out as
+  // head_numerators' output.
   virtual void query_fold(const AttentionView& view, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) = 0;
   // out[S, Cl] = sum over heads and queries of coef[h, tri(q) + s] sK_j(q, s), raw scores.
   virtual void key_fold(const AttentionView& view, std::span<const double> coef, std::vector<double>& out) = 0;

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <exception>
 
 namespace unpack {
@@ -24,6 +25,23 @@ class SingleThreadedOpenMp {
  private:
   int before_;
 };
+
+// Waking a sleeping thread takes longer than many of our loops, and the next loop is rarely far: wait awake for a moment first.
+template <typename Ready>
+bool spin_until(const Ready& ready) {
+  constexpr auto kPatience = std::chrono::microseconds(60);
+  constexpr int kChecks = 32;
+  const auto end = std::chrono::steady_clock::now() + kPatience;
+  do {
+    for (int i = 0; i < kChecks; ++i) {
+      if (ready()) return true;
+#if defined(__x86_64__)
+      __builtin_ia32_pause();
+#endif
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  return false;
+}
 
 }  // namespace
 
@@ -78,6 +96,7 @@ void ThreadPool::run(Loop& loop) {
 
 void ThreadPool::work() {
   omp_set_num_threads(1);
+  std::uint64_t seen = 0;
   for (;;) {
     std::shared_ptr<Loop> loop;
     {
@@ -89,8 +108,10 @@ void ThreadPool::work() {
         loops_.pop_back();
         continue;
       }
+      seen = posted_.load();
     }
     run(*loop);
+    spin_until([&] { return posted_.load(std::memory_order_relaxed) != seen; });
   }
 }
 
@@ -115,12 +136,14 @@ void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::
   {
     std::lock_guard lock(mutex_);
     loops_.push_back(loop);
+    ++posted_;
   }
   wake_.notify_all();
   run(*loop);
-  {
+  const auto finished = [&] { return loop->done.load() == loop->count; };
+  if (!spin_until(finished)) {
     std::unique_lock lock(loop->mutex);
-    loop->finished.wait(lock, [&] { return loop->done.load() == loop->count; });
+    loop->finished.wait(lock, finished);
   }
   {
     std::lock_guard lock(mutex_);

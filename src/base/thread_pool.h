@@ -2,6 +2,7 @@
 // output, so results are the same bits for any number of threads.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -35,6 +36,7 @@ class ThreadPool {
   std::condition_variable wake_;
   std::vector<std::shared_ptr<Loop>> loops_;
   bool stopping_ = false;
+  std::atomic<std::uint64_t> posted_{0};  // loops so far: what an idle thread watches for a moment before it sleeps
   std::vector<std::thread> workers_;
 };
 

@@ -1,5 +1,6 @@
 #include "credit/best_paths.h"
 
+#include <algorithm>
 #include <cmath>
 #include <queue>
 #include <tuple>

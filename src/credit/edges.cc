@@ -38,18 +38,47 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
   const int layers = decomposition_->config().n_layers;
   layers_.resize(static_cast<std::size_t>(layers));
   if constexpr (std::is_same_v<T, float>) device_ = edges_on_device(*decomposition_, options_, context, layers_, device_layers_);
+  if (device_ == nullptr) {
+    // All threads are wanted for these, so that they come before the layers are dealt out.
+    decomposition_->attention(0, options_.scores, context);
+    for (const MlpSide side : decomposition_->mlp_sides()) {
+      if (options_.mlp != MlpRule::linearized) decomposition_->mlp(0, side, context);
+    }
+    if (options_.dispatch == Dispatch::aligned && has_table()) {
+      decomposition_->head_numerators(0);
+      if (options_.mlp != MlpRule::l2) decomposition_->mlp_numerators(0);
+    }
+    const auto build = [&](std::int64_t task) {
+      context.check();
+      const auto l = static_cast<int>(task / 2);
+      LayerEdges<T>& out = layers_[static_cast<std::size_t>(l)];
+      if (task % 2 == 0) {
+        build_attention(l, out, context);
+      } else {
+        build_mlp(l, out, context);
+      }
+    };
+    constexpr int kShort = 64;  // tokens
+    each_layer(2 * layers, decomposition_->length() <= kShort, build);
+  }
   double scores = 0;
   for (int l = 0; l < layers; ++l) {
-    context.check();
-    if (device_ == nullptr) {
-      build_attention(l, layers_[static_cast<std::size_t>(l)], context);
-      build_mlp(l, layers_[static_cast<std::size_t>(l)], context);
-    }
     scores += static_cast<double>(tri(decomposition_->length())) * decomposition_->config().n_heads * decomposition_->writers().visible_to_attention(l);
   }
   // A small table is fetched from the device at once, of a large one the rows that are asked for.
   if (!has_table() || (device_ != nullptr && scores > static_cast<double>(kFetchedAtOnce))) return;
   for (int l = 0; l < layers; ++l) tables_.push_back(decomposition_->backend().host(decomposition_->attention(l, options_.scores).k_scores));
+}
+
+// Small tasks run side by side, a thread each; larger ones use all threads themselves.
+template <typename T>
+void Edges<T>::each_layer(int tasks, bool small, const std::function<void(std::int64_t)>& task) const {
+  Backend& backend = decomposition_->backend();
+  if (small && backend.layers_side_by_side()) {
+    backend.parallel_for(tasks, task);
+    return;
+  }
+  for (int i = 0; i < tasks; ++i) task(i);
 }
 
 template <typename T>
@@ -96,7 +125,8 @@ void Edges<T>::build_attention(int l, LayerEdges<T>& out, const RunContext& cont
   const auto pairs = static_cast<std::size_t>(tri(length));
   const auto heads = static_cast<std::size_t>(c.n_heads);
   const AttentionSums& sums = d.attention(l, options_.scores, context);
-  const AttentionView view = d.attention_view(l);
+  AttentionView view = d.attention_view(l);
+  view.q_scores = &sums.q_scores;
   const auto cl = static_cast<std::size_t>(view.visible);
 
   const auto steps = static_cast<std::size_t>(length);
@@ -154,7 +184,7 @@ template <typename T>
 std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const int> queries, std::vector<double> numerators, std::vector<double>* doubt) const {
   const Decomposition& d = *decomposition_;
   const auto n = static_cast<std::size_t>(d.config().d_mlp);
-  const MlpView view = d.mlp_view(l);
+  MlpView view = d.mlp_view(l);
   const auto cm = static_cast<std::size_t>(view.visible);
   std::array<std::vector<double>, 2> edges;
   const std::vector<MlpSide> sides = d.mlp_sides();
@@ -204,6 +234,7 @@ std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const in
         }
         if (doubt) (*doubt)[i] += weight * doubtful;
       });
+      if (sums) view.last = &sums->last;
       d.backend().mlp_fold(view, sides[side], queries, coef, out);
       if (!sums) share_rows();
     }
@@ -243,7 +274,9 @@ template <typename T>
 std::vector<DirectEdges> Edges<T>::direct(std::span<const int> layers, int query, const Array& direction) const {
   std::vector<DirectEdges> out;
   if (direct_on_device(*decomposition_, options_, layers, query, direction, out)) return out;
-  for (const int layer : layers) out.push_back(direct(layer, query, direction));
+  out.resize(layers.size());
+  const auto one = [&](std::int64_t i) { out[static_cast<std::size_t>(i)] = direct(layers[static_cast<std::size_t>(i)], query, direction); };
+  each_layer(static_cast<int>(layers.size()), true, one);
   return out;
 }
 
@@ -255,16 +288,16 @@ DirectEdges Edges<T>::direct(int layer, int query, const Array& direction) const
   const auto heads = static_cast<std::size_t>(c.n_heads);
   const auto sources = static_cast<std::size_t>(query) + 1;
   const auto pairs = static_cast<std::size_t>(tri(d.length()));
-  const AttentionView view = d.attention_view(layer);
   const AttentionSums& sums = d.attention(layer, options_.scores);
+  AttentionView view = d.attention_view(layer);
+  view.q_scores = &sums.q_scores;
   const std::vector<int> queries = {query};
   DirectEdges out;
   out.layer = layer;
   out.query = query;
 
-  Array numerators = backend.zeros(static_cast<std::int64_t>(heads * sources));
-  backend.head_numerators(view, queries, direction, numerators);
-  out.entry = downloaded(d, numerators);
+  Decomposition::DirectNumerators numerators = d.direct_numerators(layer, query, direction);
+  out.entry = std::move(numerators.heads);
   for (std::size_t h = 0; h < heads; ++h) to_shares(out.entry.data() + h * sources, sources, options_.beta);
   const auto coefficients = [&](const Array& sum_array, const Array& abs_array, double weight) {
     std::vector<double> coef(heads * sources), sum(sources), abs(sources);
@@ -283,12 +316,9 @@ DirectEdges Edges<T>::direct(int layer, int query, const Array& direction) const
   }
   backend.query_fold(view, queries, query_coef, out.query_edge);
 
-  Array t = backend.zeros(c.d_mlp);
-  backend.mlp_numerators(d.mlp_view(layer), queries, direction, t);
-  std::vector<double> mlp_numerators = downloaded(d, t);
-  out.neuron_share = mlp_numerators;
+  out.neuron_share = numerators.neurons;
   to_shares(out.neuron_share.data(), out.neuron_share.size(), options_.beta);
-  out.mlp_edge = mlp_edges(layer, queries, std::move(mlp_numerators), nullptr);
+  out.mlp_edge = mlp_edges(layer, queries, std::move(numerators.neurons), nullptr);
   return out;
 }
 

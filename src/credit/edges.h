@@ -5,6 +5,7 @@
 #pragma once
 
 #include <array>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -70,6 +71,7 @@ class Edges {
 
  private:
   DirectEdges direct(int layer, int query, const Array& direction) const;
+  void each_layer(int tasks, bool small, const std::function<void(std::int64_t)>& task) const;
   void build_attention(int l, LayerEdges<T>& out, const RunContext& context) const;
   void build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const;
   // numerators[rows, N] in the given direction -> edges[rows, Cm] per side.

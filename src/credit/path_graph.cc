@@ -1,5 +1,6 @@
 #include "credit/path_graph.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace unpack {
@@ -55,7 +56,7 @@ void PathGraph<T>::measure(TopNode& top) const {
     if (!layer_matches || !allowed_last_hop(edge)) return;
     const SuffixState child{state.must_pass, filter_.sign ? state.negative != (edge.factor < 0) : false};
     top.mass += size * suffix_.mass(child, edge.position, edge.writer);
-    top.bound = std::fmax(top.bound, size * suffix_.bound(child, edge.position, edge.writer));
+    top.bound = std::max(top.bound, size * suffix_.bound(child, edge.position, edge.writer));
   });
 }
 

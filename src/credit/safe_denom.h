@@ -1,6 +1,7 @@
 // Spec section 4: the one place that divides credit.
 #pragma once
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <vector>
@@ -9,7 +10,7 @@ namespace unpack {
 
 // sign(sum) * max(|sum|, beta * abs), sign(0) = +1.
 inline double safe_denom(double sum, double abs, double beta) {
-  const double size = std::fmax(std::fabs(sum), beta * abs);
+  const double size = std::max(std::fabs(sum), beta * abs);
   return sum < 0 ? -size : size;
 }
 

@@ -11,24 +11,23 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
   vectors_ = backend_->zeros(static_cast<std::int64_t>(length_) * count * c.d_model);
   backend_->put_writer(trace_.emb, 0, length_, vectors_, count, 0);
   if (c.has_pos_writer()) backend_->put_writer(trace_.pos, 0, length_, vectors_, count, 1);
-  double table = 0;
   for (int l = 0; l < c.n_layers; ++l) {
     const LayerTrace& layer = trace_.layers[static_cast<std::size_t>(l)];
     backend_->put_head_writers(l, layer.z, 0, length_, vectors_, count, writers_.head(l, 0));
     backend_->put_writer(layer.mlp_out, 0, length_, vectors_, count, writers_.mlp(l));
-    table += static_cast<double>(tri(length_)) * c.n_heads * writers_.visible_to_attention(l);
   }
-  keep_key_scores_ = table * (backend_->is_double() ? 8 : 4) <= static_cast<double>(memory_budget);
+  keep_key_scores_ = table_fits(c, writers_, length_, memory_budget, backend_->is_double() ? 8 : 4);
 }
 
 AttentionView Decomposition::attention_view(int layer) const {
   const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
-  return {layer, length_, writers_.visible_to_attention(layer), &vectors_, writers_.count(), &t.dev_attn, &t.q, &t.k, &t.v, &t.q_dev, &t.k_dev, &t.pattern};
+  return {layer,      length_, writers_.visible_to_attention(layer), &vectors_, writers_.count(), &t.dev_attn, &t.q, &t.k, &t.v, &t.q_dev, &t.k_dev,
+          &t.pattern, nullptr};
 }
 
 MlpView Decomposition::mlp_view(int layer) const {
   const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
-  MlpView view = {layer, length_, writers_.visible_to_mlp(layer), &vectors_, writers_.count(), &t.dev_mlp, &t.act, {}};
+  MlpView view = {layer, length_, writers_.visible_to_mlp(layer), &vectors_, writers_.count(), &t.dev_mlp, &t.act, {}, nullptr};
   view.z.reserve(trace_.layers.size());
   for (const LayerTrace& source : trace_.layers) view.z.push_back(&source.z);
   return view;
@@ -102,16 +101,60 @@ Array Decomposition::mlp_numerators(int layer) const {
   });
 }
 
-std::size_t Decomposition::bytes() const {
-  const ModelConfig& c = config();
-  const auto s = static_cast<double>(length_);
-  const double pairs = static_cast<double>(tri(length_)) * c.n_heads;
-  double scalars = s * c.d_model * writers_.count();
-  for (int l = 0; l < c.n_layers; ++l) {
-    scalars += s * (6.0 * c.d_model + 3.0 * c.n_heads * c.d_head + (c.gated() ? 8.0 : 5.0) * c.d_mlp) + 6 * pairs;
-    if (keep_key_scores_) scalars += pairs * writers_.visible_to_attention(l);
+Decomposition::DirectNumerators Decomposition::direct_numerators(int layer, int query, const Array& direction) const {
+  const auto l = static_cast<std::size_t>(layer);
+  std::vector<double> wanted(static_cast<std::size_t>(config().d_model));
+  backend_->download(direction, 0, wanted);
+  {
+    std::lock_guard lock(direct_.mutex);
+    if (direct_.query != query || direct_.direction != wanted) {
+      direct_.query = query;
+      direct_.direction = wanted;
+      direct_.layers.assign(trace_.layers.size(), nullptr);
+    }
+    if (direct_.layers[l]) return *direct_.layers[l];
   }
-  return static_cast<std::size_t>(scalars * (backend_->is_double() ? 8 : 4));
+  const std::vector<int> queries = {query};
+  DirectNumerators made;
+  const auto downloaded = [&](const Array& from) {
+    std::vector<double> out(static_cast<std::size_t>(from.size()));
+    backend_->download(from, 0, out);
+    return out;
+  };
+  Array heads = backend_->zeros(static_cast<std::int64_t>(config().n_heads) * (query + 1));
+  backend_->head_numerators(attention_view(layer), queries, direction, heads);
+  made.heads = downloaded(heads);
+  Array neurons = backend_->zeros(config().d_mlp);
+  backend_->mlp_numerators(mlp_view(layer), queries, direction, neurons);
+  made.neurons = downloaded(neurons);
+  std::lock_guard lock(direct_.mutex);
+  if (direct_.query == query && direct_.direction == wanted) direct_.layers[l] = std::make_shared<const DirectNumerators>(made);
+  return made;
+}
+
+std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, int length, bool keep_key_scores, int scalar) {
+  const auto s = static_cast<double>(length);
+  const double pairs = static_cast<double>(tri(length)) * c.n_heads;
+  const double sides = c.gated() ? 2.0 : 1.0;
+  const double q = static_cast<double>(c.n_heads) * c.d_head;
+  const double kv = 2.0 * c.n_kv_heads * c.d_head;
+  double scalars = s * c.d_model * (writers.count() + 3);
+  for (int l = 0; l < c.n_layers; ++l) {
+    const double cl = writers.visible_to_attention(l);
+    const double cm = writers.visible_to_mlp(l);
+    scalars += s * (4.0 * c.d_model + 2 * q + kv + (1 + 3 * sides) * c.d_mlp);  // streams, heads, neurons and their sums
+    scalars += 5 * pairs;                                                       // pattern and the sums of keys and queries
+    scalars += s * cl * (2.0 * c.n_heads + c.n_kv_heads) + s * cm * sides;      // moments, value scores, norms
+    // Key scores, query scores, numerators, and the neurons' scores at the last position.
+    if (keep_key_scores) scalars += pairs * (2 * cl + 1) + s * c.d_mlp + cm * c.d_mlp * sides;
+  }
+  return static_cast<std::size_t>(scalars * scalar);
+}
+
+bool Decomposition::table_fits(const ModelConfig& c, const Writers& writers, int length, std::size_t memory_budget, int scalar) {
+  double table = 0;
+  for (int l = 0; l < c.n_layers; ++l) table += static_cast<double>(tri(length)) * c.n_heads * writers.visible_to_attention(l);
+  return table * scalar <= static_cast<double>(memory_budget);
 }
 
 }  // namespace unpack

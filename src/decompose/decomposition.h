@@ -36,16 +36,32 @@ class Decomposition {
   // Stage 1 numerators in the direction of what the sublayer wrote itself: heads [H, tri], MLP [S, N].
   Array head_numerators(int layer) const;
   Array mlp_numerators(int layer) const;
+  // The same at one query in the direction of a target: heads [H, q + 1], neurons [N]. The last direction's are kept, for they do not depend on beta.
+  struct DirectNumerators {
+    std::vector<double> heads, neurons;
+  };
+  DirectNumerators direct_numerators(int layer, int query, const Array& direction) const;
 
   // Whether the key scores of all layers are kept; otherwise they are computed again where needed.
   bool keeps_key_scores() const { return keep_key_scores_; }
-  std::size_t bytes() const;  // about what it holds
+  std::size_t bytes() const { return bytes(config(), writers_, length_, keep_key_scores_, backend_->is_double() ? 8 : 4); }
+  // What one holds when all of it has been asked for, and whether its key scores stay within a budget.
+  static std::size_t bytes(const ModelConfig& config, const Writers& writers, int length, bool keep_key_scores, int scalar);
+  static bool table_fits(const ModelConfig& config, const Writers& writers, int length, std::size_t memory_budget, int scalar);
 
  private:
   template <typename Value>
   struct Lazy {
     std::once_flag once;
     std::vector<Value> layers;
+  };
+
+  // What the last target gave, layer by layer.
+  struct DirectCache {
+    std::mutex mutex;
+    int query = -1;
+    std::vector<double> direction;
+    std::vector<std::shared_ptr<const DirectNumerators>> layers;
   };
 
   Array numerators(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const;
@@ -59,6 +75,7 @@ class Decomposition {
   mutable std::array<Lazy<AttentionSums>, 2> attention_;
   mutable std::array<Lazy<MlpSums>, 2> mlp_;
   mutable Lazy<Array> head_numerators_, mlp_numerators_;
+  mutable DirectCache direct_;
 };
 
 }  // namespace unpack

@@ -5,6 +5,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
@@ -19,11 +21,23 @@ namespace unpack {
 
 namespace {
 
-double peak_memory_mib() {
+// Lets the kernel count the peak anew; where it will not, the peak so far stays.
+void forget_peak_memory() {
+  std::ofstream file("/proc/self/clear_refs");
+  file << '5';
+}
+
+// A field of /proc/self/status in MiB.
+double memory_mib(const std::string& field) {
+  std::ifstream file("/proc/self/status");
+  for (std::string line; std::getline(file, line);) {
+    if (line.starts_with(field + ":")) return std::strtod(line.c_str() + field.size() + 1, nullptr) / 1024;
+  }
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
   return static_cast<double>(usage.ru_maxrss) / 1024;
 }
+double peak_memory_mib() { return memory_mib("VmHWM"); }
 
 class Bench {
  public:
@@ -40,8 +54,14 @@ class Bench {
     result_.gemm_gflops = rate_ / 1e9;
     result_.read_gbytes = bandwidth_ / 1e9;
     result_.weights_mib = static_cast<double>(model_.state()->weights->parameter_count()) * 4 / (1 << 20);
-    for (const int tokens : options_.tokens) length(tokens);
-    result_.peak_memory_mib = peak_memory_mib();
+    const std::vector<TokenId> one = {0};
+    (void)forward(backend, {one}, {});  // packs the weights
+    result_.base_memory_mib = memory_mib("VmRSS");
+    for (const int tokens : options_.tokens) {
+      result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
+      length(tokens);
+    }
+    result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
     return result_;
   }
 
@@ -92,7 +112,8 @@ class Bench {
     Backend& backend = *model_.state()->backend;
     const ModelConfig& c = model_.config();
     const std::vector<TokenId> ids = prompt(tokens, 1);
-    result_.lengths.push_back({tokens, {}});
+    result_.lengths.push_back({tokens, 0, 0, {}});
+    forget_peak_memory();
     const int repeat = std::max(1, options_.repeat);
 
     ForwardOptions plain;
@@ -137,6 +158,7 @@ class Bench {
       row(name, seconds, {}, fmt::format("{:.2f}% of prepare", 100 * seconds / prepare_seconds));
     };
     const Writers& writers = model_.writers();
+    const int few = tokens > 256 ? 1 : 5;  // long prompts take minutes as it is
     small(
         "  rerooting",
         [&] {
@@ -146,7 +168,7 @@ class Bench {
           turn++;
           return q;
         },
-        tokens > 256 ? 10 : 100);
+        tokens > 256 ? 3 : 100);
     const double rerootings = result_.lengths.back().rows.back().seconds * 100;
     result_.lengths.back().rows.back().note += fmt::format("; 100 take {:.2f} of one prepare", rerootings / prepare_seconds);
     small(
@@ -156,7 +178,7 @@ class Bench {
           q.target.ids = {static_cast<TokenId>(++turn % c.vocab_size)};
           return q;
         },
-        5);
+        few);
     small(
         "  another beta",
         [&] {
@@ -164,7 +186,7 @@ class Bench {
           q.options.beta = 0.1 + 0.01 * ++turn;
           return q;
         },
-        5);
+        few);
     small(
         "  1,000 paths",
         [&] {
@@ -172,7 +194,10 @@ class Bench {
           q.paths.top = 1000;
           return q;
         },
-        3);
+        tokens > 256 ? 1 : 3);
+    BenchResult::Length& now = result_.lengths.back();
+    now.peak_memory_mib = peak_memory_mib();
+    now.memory_bound_mib = result_.base_memory_mib + memory_cost(c, model_.writers(), tokens, context_.memory_budget, backend.threads()) / (1 << 20);
     if (weight_product_bytes(c) <= options_.load.product_limit && !options_.load.weight_products && backend.name() == "cpu")
       products(tokens, question, one_shot);
   }
@@ -253,8 +278,13 @@ std::string to_terminal(const BenchResult& r) {
     for (const BenchRow& row : length.rows) {
       if (row.name == "one-shot trace") text += fmt::format("  a one-shot trace costs {:.1f} forward passes\n", row.seconds / forward);
     }
+    if (r.program.device == "cpu") {
+      text += fmt::format("  peak memory {:.0f} MiB, {:.0f} over the weights (bound {:.0f})\n", length.peak_memory_mib, length.peak_memory_mib - r.weights_mib,
+                          length.memory_bound_mib);
+    }
   }
-  text += fmt::format("\npeak memory {:.0f} MiB, weights in single precision {:.0f} MiB\n", r.peak_memory_mib, r.weights_mib);
+  text += fmt::format("\npeak memory {:.0f} MiB; {:.0f} MiB with the model alone, whose weights take {:.0f} MiB in single precision\n", r.peak_memory_mib,
+                      r.base_memory_mib, r.weights_mib);
   return text;
 }
 
@@ -266,6 +296,7 @@ std::string to_json(const BenchResult& r) {
   j["gemm_gflops"] = r.gemm_gflops;
   j["read_gbytes"] = r.read_gbytes;
   j["weights_mib"] = r.weights_mib;
+  j["base_memory_mib"] = r.base_memory_mib;
   j["peak_memory_mib"] = r.peak_memory_mib;
   j["lengths"] = nlohmann::ordered_json::array();
   for (const auto& length : r.lengths) {
@@ -275,7 +306,8 @@ std::string to_json(const BenchResult& r) {
       rows.push_back(
           {{"name", row.name.substr(start)}, {"seconds", row.seconds}, {"gflop", row.gflop}, {"gbyte", row.gbyte}, {"bound", row.bound}, {"note", row.note}});
     }
-    j["lengths"].push_back({{"tokens", length.tokens}, {"rows", rows}});
+    j["lengths"].push_back(
+        {{"tokens", length.tokens}, {"peak_memory_mib", length.peak_memory_mib}, {"memory_bound_mib", length.memory_bound_mib}, {"rows", rows}});
   }
   return j.dump(2) + "\n";
 }

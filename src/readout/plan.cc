@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "decompose/decomposition.h"
+
 namespace unpack {
 
 namespace {
@@ -71,6 +73,29 @@ Cost question_cost(const ModelConfig& c, const Writers& writers, int tokens) {
   }
   cost.byte += 2 * kBytes * x.v * x.d;
   return cost;
+}
+
+double memory_cost(const ModelConfig& c, const Writers& writers, int tokens, std::size_t memory_budget, int threads) {
+  const Shape x = shape_of(c, tokens);
+  const bool table = Decomposition::table_fits(c, writers, tokens, memory_budget, static_cast<int>(kBytes));
+  double bytes = static_cast<double>(Decomposition::bytes(c, writers, tokens, table, static_cast<int>(kBytes)));
+  double edges = 0;
+  for (int l = 0; l < c.n_layers; ++l) {
+    const double cl = writers.visible_to_attention(l);
+    edges += 2 * x.pairs() * x.h + x.s * cl * (x.h + x.g) + x.s * x.sides * writers.visible_to_mlp(l);
+  }
+  bytes += kBytes * edges;
+  // A layer's work at its largest: projected keys of a panel of heads, or the folded vectors of every head; coefficients in double; squares per panel.
+  const double cl = writers.count();
+  const double keys = std::min(x.g * x.e, std::max(256.0, x.e)) * x.s * cl * kBytes;
+  const double folded = 2 * x.s * x.h * x.d * kBytes;
+  const double coefficients = 8 * (x.pairs() * x.h + 3 * x.s * x.n);
+  const double squares = 8 * x.s * cl * (x.n / 256 + 1);
+  bytes += std::max(keys + squares, folded + coefficients);
+  // Tiles of each thread, the path search, one row of logits, and what the allocator keeps.
+  constexpr double kThread = 24 << 20;
+  constexpr double kFixed = 128 << 20;
+  return bytes + kThread * threads + kFixed + 16 * x.v;
 }
 
 }  // namespace unpack

@@ -1,6 +1,8 @@
 // Operations and bytes of what the engine does for one prompt, counted from shapes.
 #pragma once
 
+#include <cstddef>
+
 #include "unpack/config.h"
 #include "unpack/writers.h"
 
@@ -20,5 +22,9 @@ Cost forward_cost(const ModelConfig& config, int tokens);
 // The forward pass included; with weight products where the model has them.
 Cost prepare_cost(const ModelConfig& config, const Writers& writers, int tokens, bool products = false);
 Cost question_cost(const ModelConfig& config, const Writers& writers, int tokens);  // edges, direct edges of a target, totals
+
+// Bytes of host memory that a one-shot trace of one prompt holds at once on the CPU, the model's weights not counted: the prompt taken apart, one set of
+// edges, and what the threads work in.
+double memory_cost(const ModelConfig& config, const Writers& writers, int tokens, std::size_t memory_budget, int threads);
 
 }  // namespace unpack

@@ -17,6 +17,8 @@ namespace unpack {
 namespace {
 
 constexpr std::size_t kKeptEdges = 3;
+// Past this many pairs of positions, over all heads and layers, one set of edges takes so much memory that it has to go before the next is made.
+constexpr std::int64_t kManyPairs = std::int64_t{1} << 26;
 constexpr std::size_t kMaxPaths = 10'000'000;
 
 // What changes edges; the direction of a root does not.
@@ -40,6 +42,11 @@ std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Opti
     for (const auto& set : edge_sets<T>(state)) {
       if (same_edges(set.options, options)) return set.edges;
     }
+  }
+  const ModelConfig& c = state.decomposition->config();
+  if (tri(state.decomposition->length()) * c.n_heads * c.n_layers > kManyPairs) {
+    std::lock_guard lock(state.mutex);
+    edge_sets<T>(state).clear();
   }
   auto edges = std::make_shared<const Edges<T>>(state.decomposition, options, context);
   std::lock_guard lock(state.mutex);

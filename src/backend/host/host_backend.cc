@@ -1,6 +1,7 @@
 #include "backend/host/host_backend.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstdlib>

@@ -4,6 +4,7 @@
 
 #include <list>
 #include <mutex>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,7 @@ class HostBackend : public Backend {
   int threads() const override { return pool_.threads(); }
 
   void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) override { pool_.parallel_for(count, task); }
+  bool layers_side_by_side() const override { return keep_layers_ == layers_.size(); }
 
   Peaks measure_peaks() override;
 
@@ -81,7 +83,13 @@ class HostBackend : public Backend {
  private:
   // Layer weights in panels. All layers stay when they fit the budget; otherwise the last ones used do, and the stored form is converted anew.
   std::shared_ptr<const LayerPanels<T>> layer(int index);
-  // C[m, out] = A W (+ bias), all threads.
+  // C[m, out] = A W (+ bias), all threads; several weights that read the same rows in one go.
+  struct Product {
+    const Panels<T>* w;
+    const std::vector<T>* bias;
+    T* c;
+  };
+  void multiply(std::span<const Product> products, const T* a, std::int64_t m);
   void multiply(const Panels<T>& w, const T* a, std::int64_t m, const std::vector<T>& bias, T* c);
   // C[m, in] = A W^T, all threads.
   void multiply_transposed(const Panels<T>& w, const T* a, std::int64_t m, T* c);
@@ -108,14 +116,14 @@ class HostBackend : public Backend {
   void value_scores(const AttentionView& view, const LayerPanels<T>& w, AttentionSums& sums);
 
   // Weight products, where the model keeps them; nothing otherwise.
-  struct Product {
+  struct HeadProduct {
     std::once_flag once;
     std::shared_ptr<const std::vector<T>> data;
   };
   std::shared_ptr<const std::vector<T>> head_products(int index, MlpSide side);
   const T* whole_writers(const MlpView& view, const std::vector<int>& whole, std::int64_t begin, std::int64_t positions, std::vector<T>& gathered) const;
   void add_head_products(const MlpView& view, const std::vector<T>& products, const Panels<T>& in, std::int64_t p, std::int64_t begin, std::int64_t positions,
-                         double* sum, double* square);
+                         double* sum, double* square, T* last);
 
   std::vector<double> vocabulary_mean();
   void center_row(T* row) const;
@@ -123,7 +131,7 @@ class HostBackend : public Backend {
   std::shared_ptr<const ModelWeights> weights_;
   Writers writers_;
   ThreadPool pool_;
-  std::vector<Product> products_;  // two sides a layer, or empty
+  std::vector<HeadProduct> products_;  // two sides a layer, or empty
   std::mutex mutex_;
   std::vector<std::shared_ptr<const LayerPanels<T>>> layers_;
   std::list<int> recent_;  // layers in use, latest first, when not all are kept

@@ -55,6 +55,20 @@ void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> 
   std::vector<std::int64_t> begin(queries.size() + 1, 0);
   for (std::size_t i = 0; i < queries.size(); ++i) begin[i + 1] = begin[i] + queries[i] + 1;
   out.assign(static_cast<std::size_t>(heads * rows * cl), 0.0);
+  if (view.q_scores && !view.q_scores->empty()) {
+    pool_.parallel_for(heads, [&](std::int64_t h) {
+      std::vector<T> sum(static_cast<std::size_t>(cl));
+      for (std::int64_t i = 0; i < rows; ++i) {
+        const int q = queries[static_cast<std::size_t>(i)];
+        const double* c = coef.data() + h * begin.back() + begin[static_cast<std::size_t>(i)];
+        const T* scores = ptr(*view.q_scores) + (h * tri(view.length) + tri(q)) * cl;
+        std::fill(sum.begin(), sum.end(), T(0));
+        for (int s = 0; s <= q; ++s) axpy(cl, static_cast<T>(c[s]), scores + s * cl, sum.data());
+        std::copy(sum.begin(), sum.end(), out.begin() + (h * rows + i) * cl);
+      }
+    });
+    return;
+  }
   std::vector<T> vectors(static_cast<std::size_t>(rows * heads * d));  // [rows, H, D]
   pool_.parallel_for(heads, [&](std::int64_t h) {
     const std::int64_t g = h / config_.group_size();
@@ -127,9 +141,14 @@ void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, std::span<const
   const std::int64_t cl = view.visible;
   const auto rows = static_cast<std::int64_t>(queries.size());
   const std::vector<T> scaled(coef.begin(), coef.end());
+  out.assign(static_cast<std::size_t>(rows * cl), 0.0);
+  if (rows == 1 && queries[0] == view.length - 1 && view.last && !view.last->empty()) {
+    pool_.parallel_for(
+        cl, [&](std::int64_t j) { out[static_cast<std::size_t>(j)] = static_cast<double>(dot(in.out, ptr(*view.last) + j * in.out, scaled.data())); });
+    return;
+  }
   std::vector<T> vectors(static_cast<std::size_t>(rows * d));
   multiply_transposed(in, scaled.data(), rows, vectors.data());
-  out.assign(static_cast<std::size_t>(rows * cl), 0.0);
   pool_.parallel_for(rows, [&](std::int64_t i) {
     const int q = queries[static_cast<std::size_t>(i)];
     const double factor = 1.0 / static_cast<double>(ptr(*view.dev)[q]);

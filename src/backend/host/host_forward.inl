@@ -118,21 +118,38 @@ std::shared_ptr<const void> HostBackend<T>::host(const Array& from) {
 // Products with weights -----------------------------------------------------------------------------------------------------------
 
 template <typename T>
-void HostBackend<T>::multiply(const Panels<T>& w, const T* a, std::int64_t m, const std::vector<T>& bias, T* c) {
+void HostBackend<T>::multiply(std::span<const Product> products, const T* a, std::int64_t m) {
+  // Few rows make few tasks: half a panel each, so that no thread waits long for another's last one. The cut never depends on the number of threads.
+  constexpr std::int64_t kFewRows = 64;
+  const std::int64_t parts = m <= kFewRows ? 2 : 1;
   const std::int64_t blocks = (m + kRowBlock - 1) / kRowBlock;
-  pool_.parallel_for(w.count() * blocks, [&](std::int64_t task) {
-    const std::int64_t p = task / blocks;
-    const std::int64_t row = task % blocks * kRowBlock;
+  std::vector<std::int64_t> first(products.size() + 1, 0);
+  for (std::size_t i = 0; i < products.size(); ++i) first[i + 1] = first[i] + products[i].w->count() * parts * blocks;
+  pool_.parallel_for(first.back(), [&](std::int64_t task) {
+    const auto i = static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), task) - first.begin()) - 1;
+    const Panels<T>& w = *products[i].w;
+    const std::int64_t at = task - first[i];
+    const std::int64_t p = at / blocks / parts;
+    const std::int64_t half = (w.columns(p) + parts - 1) / parts;
+    const std::int64_t column = at / blocks % parts * half;
+    const std::int64_t columns = std::min(half, w.columns(p) - column);
+    if (columns <= 0) return;
+    const std::int64_t row = at % blocks * kRowBlock;
     const std::int64_t rows = std::min(kRowBlock, m - row);
-    T* to = c + row * w.out + w.begin(p);
-    gemm(false, rows, w.columns(p), w.in, a + row * w.in, w.in, w.panel(p), w.columns(p), false, to, w.out);
-    if (!bias.empty()) {
-      const T* b = bias.data() + w.begin(p);
-      for (std::int64_t r = 0; r < rows; ++r) {
-        for (std::int64_t i = 0; i < w.columns(p); ++i) to[r * w.out + i] += b[i];
-      }
+    T* to = products[i].c + row * w.out + w.begin(p) + column;
+    gemm(false, rows, columns, w.in, a + row * w.in, w.in, w.panel(p) + column, w.columns(p), false, to, w.out);
+    if (products[i].bias->empty()) return;
+    const T* b = products[i].bias->data() + w.begin(p) + column;
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t j = 0; j < columns; ++j) to[r * w.out + j] += b[j];
     }
   });
+}
+
+template <typename T>
+void HostBackend<T>::multiply(const Panels<T>& w, const T* a, std::int64_t m, const std::vector<T>& bias, T* c) {
+  const Product product = {&w, &bias, c};
+  multiply(std::span(&product, 1), a, m);
 }
 
 template <typename T>
@@ -251,9 +268,8 @@ template <typename T>
 void HostBackend<T>::qkv(int index, const Array& normalized, std::span<const int> positions, Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) {
   const auto w = layer(index);
   const auto rows = static_cast<std::int64_t>(positions.size());
-  multiply(w->q, ptr(normalized), rows, w->b_q, ptr(q));
-  multiply(w->k, ptr(normalized), rows, w->b_k, ptr(k));
-  multiply(w->v, ptr(normalized), rows, w->b_v, ptr(v));
+  const std::array<Product, 3> products = {{{&w->q, &w->b_q, ptr(q)}, {&w->k, &w->b_k, ptr(k)}, {&w->v, &w->b_v, ptr(v)}}};
+  multiply(products, ptr(normalized), rows);
   const int max_position = positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end());
   const auto table = rotary(max_position + 1);
   const auto finish = [&](Array& x, int heads, const std::vector<T>& norm, Array& dev) {

@@ -6,7 +6,7 @@ namespace unpack {
 template <typename T>
 std::shared_ptr<const std::vector<T>> HostBackend<T>::head_products(int index, MlpSide side) {
   if (products_.empty()) return nullptr;
-  Product& product = products_[static_cast<std::size_t>(index) * 2 + (side == MlpSide::gate ? 0 : 1)];
+  HeadProduct& product = products_[static_cast<std::size_t>(index) * 2 + (side == MlpSide::gate ? 0 : 1)];
   std::call_once(product.once, [&] {
     // [panel][visible head, E][columns]
     const auto target = layer(index);
@@ -55,10 +55,11 @@ const T* HostBackend<T>::whole_writers(const MlpView& view, const std::vector<in
   return gathered.data();
 }
 
-// Scores of the heads for one panel of neurons: sum[position, {sum, abs}, n] and square[position, Cl] get their parts.
+// Scores of the heads for one panel of neurons: sum[position, {sum, abs}, n] and square[position, Cl] get their parts; the scores of the last of the
+// positions go to last[Cl, N] where that is given.
 template <typename T>
 void HostBackend<T>::add_head_products(const MlpView& view, const std::vector<T>& products, const Panels<T>& in, std::int64_t p, std::int64_t begin,
-                                       std::int64_t positions, double* sum, double* square) {
+                                       std::int64_t positions, double* sum, double* square, T* last) {
   constexpr std::int64_t kHeads = 8;
   const std::int64_t heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
@@ -80,6 +81,10 @@ void HostBackend<T>::add_head_products(const MlpView& view, const std::vector<T>
       for (std::int64_t i = 0; i < count; ++i) {
         square[q * view.visible + writers_.head(static_cast<int>((first + i) / heads), static_cast<int>((first + i) % heads))] = squares[i];
       }
+    }
+    for (std::int64_t i = 0; last && i < count; ++i) {
+      const int writer = writers_.head(static_cast<int>((first + i) / heads), static_cast<int>((first + i) % heads));
+      keep_row(tile.data() + (i * positions + positions - 1) * n, n, ptr(*view.dev)[begin + positions - 1], last + writer * in.out);
     }
   }
 }

@@ -6,6 +6,8 @@ namespace {
 
 // Folded scores of a layer are held at once; past this many bytes the projected way is taken.
 constexpr std::int64_t kFoldBytes = std::int64_t{96} << 20;
+// Tables that make the next question cheaper are kept while a model's take less than this.
+constexpr std::int64_t kQuestionBytes = std::int64_t{256} << 20;
 
 // Subtracts from every column of rows[n, c] its mean over the rows.
 template <typename T>
@@ -371,6 +373,9 @@ AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores s
   sums.k_std = uninitialized(static_cast<std::int64_t>(heads) * view.length * cl);
   sums.k_mean = uninitialized(sums.k_std.size());
   if (keep_key_scores) sums.k_scores = uninitialized(heads * pairs * cl);
+  const std::int64_t query_bytes = heads * pairs * writers_.count() / 2 * config_.n_layers * static_cast<std::int64_t>(sizeof(T));
+  const bool keep_query_scores = keep_key_scores && query_bytes <= kQuestionBytes;
+  if (keep_query_scores) sums.q_scores = uninitialized(heads * pairs * cl);
   const auto add_up = [&](T* rows, int h, int q, Array& sum_out, Array& abs_out, double* column) {
     const std::int64_t at = h * pairs + tri(q);
     reduce_rows(rows, q + 1, cl, ptr(sum_out) + at, ptr(abs_out) + at, column, column ? column + cl : nullptr);
@@ -392,6 +397,7 @@ AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores s
   query_pass(view, [&](int h, int q, T* rows) {
     if (scores == Scores::centered) center_columns(rows, q + 1, cl);
     add_up(rows, h, q, sums.q_sum, sums.q_abs, nullptr);
+    if (keep_query_scores) std::copy_n(rows, (q + 1) * cl, ptr(sums.q_scores) + (h * pairs + tri(q)) * cl);
   });
   value_scores(view, *layer(view.layer), sums);
   return sums;
@@ -460,6 +466,17 @@ void HostBackend<T>::query_scores(const AttentionView& view, Scores scores, int 
 
 // MLPs ----------------------------------------------------------------------------------------------------------------------------
 
+namespace {
+
+// A row of scores, over the norm's deviation.
+template <typename T>
+void keep_row(const T* from, std::int64_t n, T deviation, T* to) {
+  const T inverse = T(1) / deviation;
+  for (std::int64_t c = 0; c < n; ++c) to[c] = from[c] * inverse;
+}
+
+}  // namespace
+
 template <typename T>
 MlpSums HostBackend<T>::mlp_sums(const MlpView& view, MlpSide side) {
   // sM_j(q, n) = norm(c_j)(q) . W_in[:, n]: a tile of writers x neurons at a time, reduced at once.
@@ -472,6 +489,8 @@ MlpSums HostBackend<T>::mlp_sums(const MlpView& view, MlpSide side) {
   sums.sum = uninitialized(length * in.out);
   sums.abs = uninitialized(length * in.out);
   sums.l2 = uninitialized(length * cl);
+  const std::int64_t last_bytes = writers_.count() / 2 * in.out * config_.n_layers * static_cast<std::int64_t>(sizeof(T)) * (config_.gated() ? 2 : 1);
+  if (last_bytes <= kQuestionBytes) sums.last = uninitialized(cl * in.out);
   std::vector<int> whole;  // writers that are multiplied as they are: all of them, or those that no product stands for
   for (int j = 0; j < view.visible; ++j) {
     if (!products || writers_[j].kind != WriterKind::head) whole.push_back(j);
@@ -502,7 +521,11 @@ MlpSums HostBackend<T>::mlp_sums(const MlpView& view, MlpSide side) {
         double* to = squares.data() + (p * length + begin + i) * cl;
         for (std::size_t j = 0; j < whole.size(); ++j) to[whole[j]] = square[j];
       }
-      if (products) add_head_products(view, *products, in, p, begin, positions, sum.data(), squares.data() + (p * length + begin) * cl);
+      T* last = sums.last.empty() || begin + positions < length ? nullptr : ptr(sums.last) + in.begin(p);
+      for (std::size_t j = 0; last && j < whole.size(); ++j) {
+        keep_row(tile.data() + ((positions - 1) * rows_each + static_cast<std::int64_t>(j)) * n, n, ptr(*view.dev)[length - 1], last + whole[j] * in.out);
+      }
+      if (products) add_head_products(view, *products, in, p, begin, positions, sum.data(), squares.data() + (p * length + begin) * cl, last);
       for (std::int64_t i = 0; i < positions; ++i) {
         const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[begin + i]);
         T* to_sum = ptr(sums.sum) + (begin + i) * in.out + in.begin(p);
