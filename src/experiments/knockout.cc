@@ -220,7 +220,7 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
   std::vector<std::vector<std::string>> controls = {{"model", "channel", "what", "within-layer", "cross-layer"}};
   std::string details;
   for (const auto& item : summaries.items()) {
-    const std::string model = item.key();
+    const std::string& model = item.key();
     const Json& s = item.value();
     details += fmt::format("\n## {}\n\n{} sentences scored, {} held out ({:.0f} tokens), clean perplexity {:.2f}.\n", model, s.at("scored").get<int>(),
                            s.at("held_out").get<int>(), s.at("tokens").get<double>(), s.at("clean_ppl").get<double>());
