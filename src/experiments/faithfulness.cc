@@ -212,6 +212,7 @@ Json run_flipping(ModelSession& session, Rank rank, const std::string& reference
   return {{"sentences", used},
           {"looked_at", looked_at},
           {"readout", session.options.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
+          {"raw_logit", session.options.raw_logit},
           {"reference", reference},
           {"methods", methods}};
 }
@@ -220,14 +221,14 @@ std::string between(const Json& interval) { return fmt::format("{:+.4f} to {:+.4
 
 std::string area_table(const Json& summary, const std::string& first, const std::map<std::string, std::string>& paper) {
   const std::string reference = summary.at("reference");
-  std::vector<std::vector<std::string>> rows = {
-      {first, "area", "95% interval", "bootstrap", "above 0", fmt::format("less {} (bootstrap)", reference), "paper, GPT-2 (area / above 0)"}};
+  std::vector<std::vector<std::string>> rows = {{first, "area", "95% interval", "bootstrap", "above 0", fmt::format("less {} (bootstrap)", reference)}};
+  if (!paper.empty()) rows[0].emplace_back("paper, GPT-2 (area / above 0)");
   for (const auto& [name, m] : summary.at("methods").items()) {
-    const auto known = paper.find(name);
     rows.push_back({name, fmt::format("{:+.4f}", m.at("area").get<double>()), between(m.at("interval")), between(m.at("bootstrap")),
                     fmt::format("{:.0f}%", m.at("faithful_percent").get<double>()),
-                    name == reference ? "" : fmt::format("{:+.4f} ({})", m.at("difference").get<double>(), between(m.at("difference_bootstrap"))),
-                    known == paper.end() ? "" : known->second});
+                    name == reference ? "" : fmt::format("{:+.4f} ({})", m.at("difference").get<double>(), between(m.at("difference_bootstrap")))});
+    const auto known = paper.find(name);
+    if (!paper.empty()) rows.back().push_back(known == paper.end() ? "" : known->second);
   }
   return markdown_table(rows);
 }
@@ -274,8 +275,9 @@ std::string joined(const Json& summaries, std::vector<ReportFile>& files, const 
     }
     series.push_back(std::move(bars));
   }
-  head.emplace_back("GPT-2 small (paper)");
+  if (!paper.empty()) head.emplace_back("GPT-2 small (paper)");
   for (auto& row : rows) {
+    if (paper.empty()) break;
     const auto known = paper.find(row[0]);
     row.push_back(known == paper.end() ? "" : known->second);
   }
@@ -285,16 +287,20 @@ std::string joined(const Json& summaries, std::vector<ReportFile>& files, const 
   return fmt::format("\n{}\n![Area by {}]({})\n\nWhiskers: bootstrap intervals.\n", markdown_table(rows), first, file);
 }
 
-std::string report_flipping(const Json& summaries, std::vector<ReportFile>& files, const std::string& first, const std::map<std::string, std::string>& paper,
-                            const std::string& stem) {
+std::string report_flipping(const Json& summaries, std::vector<ReportFile>& files, const std::string& first,
+                            const std::map<std::string, std::string>& published, const std::string& stem) {
+  // Published figures are of the probability, with a contrast: nothing else is to be read beside them.
+  const Json& any = summaries.begin().value();
+  const bool as_published = any.at("readout") == "probability" && !any.at("raw_logit").get<bool>();
+  const std::map<std::string, std::string> paper = as_published ? published : std::map<std::string, std::string>();
   std::string out =
       "Token embeddings are set to zero one after the other, the least relevant first (LeRF) or the most relevant first (MoRF). Area: mean over the steps of "
       "the\n"
       "target's readout, LeRF less MoRF. Above 0: share of sentences with a positive area. BOS is neither ranked nor flipped.\n";
   if (summaries.size() > 1) out += joined(summaries, files, first, paper, first == "beta" ? "beta-areas" : stem);
   for (const auto& [model, s] : summaries.items()) {
-    out += fmt::format("\n## {}\n\n{} sentences (of {} looked at), readout: {}.\n\n", model, s.at("sentences").get<int>(), s.at("looked_at").get<int>(),
-                       s.at("readout").get<std::string>());
+    out += fmt::format("\n## {}\n\n{} sentences (of {} looked at), readout: {}{}.\n\n", model, s.at("sentences").get<int>(), s.at("looked_at").get<int>(),
+                       s.at("readout").get<std::string>(), s.at("raw_logit").get<bool>() ? ", explained: raw logit" : "");
     out += area_table(s, first, paper);
     out += verdict(s, first == "beta" ? "values of beta" : "settings");
     std::vector<Series> series;

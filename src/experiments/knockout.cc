@@ -4,12 +4,11 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <set>
 
 #include "experiments/plots.h"
 #include "experiments/sentences.h"
 #include "experiments/statistics.h"
-#include "readout/state.h"
+#include "experiments/strengths.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 
@@ -19,36 +18,6 @@ namespace {
 
 constexpr int kHeldOut = 200;
 constexpr std::size_t kPerLayer = 5;
-constexpr const char* kScores[] = {"attention", "attention_signed", "attention_values", "mlp", "size"};
-
-// Strengths of every writer in one sentence, summed over readers and queries. "signed": the size of the mean score over sources in place of their spread.
-// To see what a cut removes besides keys: "values", the size of the value scores, and "size", the length of what is written.
-Json strengths(const Prepared& prepared, const RunContext& context) {
-  const Decomposition& d = *prepared.state()->decomposition;
-  const auto writers = static_cast<std::size_t>(d.writers().count());
-  std::vector<double> attention(writers, 0.0), mean_signed(writers, 0.0), values(writers, 0.0), mlp(writers, 0.0), size(writers, 0.0);
-  const auto add = [&](const Array& scores, int visible, std::vector<double>& to) {
-    std::vector<double> v(static_cast<std::size_t>(scores.size()));
-    d.backend().download(scores, 0, v);
-    for (std::size_t i = 0; i < v.size(); ++i) to[i % static_cast<std::size_t>(visible)] += std::fabs(v[i]);
-  };
-  for (int l = 0; l < d.config().n_layers; ++l) {
-    const AttentionSums& sums = d.attention(l, Scores::raw, context);
-    add(sums.k_std, d.writers().visible_to_attention(l), attention);
-    add(sums.k_mean, d.writers().visible_to_attention(l), mean_signed);
-    add(sums.v_scores, d.writers().visible_to_attention(l), values);
-    add(d.mlp(l, MlpSide::gate, context).l2, d.writers().visible_to_mlp(l), mlp);
-  }
-  const auto width = static_cast<std::size_t>(d.config().d_model);
-  std::vector<double> vectors(static_cast<std::size_t>(d.writer_vectors().size()));  // [S, C, D]
-  d.backend().download(d.writer_vectors(), 0, vectors);
-  for (std::size_t row = 0; row < vectors.size() / width; ++row) {
-    double square = 0;
-    for (std::size_t i = 0; i < width; ++i) square += vectors[row * width + i] * vectors[row * width + i];
-    size[row % writers] += std::sqrt(square);
-  }
-  return {{"attention", attention}, {"attention_signed", mean_signed}, {"attention_values", values}, {"mlp", mlp}, {"size", size}};
-}
 
 bool has_reader(const Writers& writers, int layers, int writer, Channel channel) {
   return writer < (channel == Channel::attention ? writers.visible_to_attention(layers - 1) : writers.visible_to_mlp(layers - 1));
@@ -119,7 +88,7 @@ Json run_knockout(ModelSession& session) {
     // Which writers are cut depends on all of these, so that every shard makes them itself.
     const Json* record = session.records.find(key);
     if (!record) record = &session.records.add(key, strengths(session.model.prepare(s.ids, session.context), session.context));
-    for (const char* name : kScores) {
+    for (const char* name : kStrengths) {
       const std::vector<double> values = numbers(record->at(name));
       for (std::vector<double>* sum : {&total[name], &half[i % 2][name]}) {
         sum->resize(values.size(), 0.0);
@@ -170,10 +139,8 @@ Json run_knockout(ModelSession& session) {
       const auto w = static_cast<std::size_t>(cut.writer);
       Json point = {{"writer", writers.name(cut.writer)}, {"layer", writers[cut.writer].layer}, {"score", total[to_string(channel)][w]}, {"change", change}};
       point["size"] = total["size"][w];
-      if (channel == Channel::attention) {
-        point["score_signed"] = total["attention_signed"][w];
-        point["score_values"] = total["attention_values"][w];
-      }
+      point["score_signed"] = total[std::string(to_string(channel)) + "_signed"][w];
+      if (channel == Channel::attention) point["score_values"] = total["attention_values"][w];
       for (const std::size_t h : {0U, 1U}) {
         const std::vector<double>& scores = half[h][to_string(channel)];
         point[h == 0 ? "score_a" : "score_b"] = scores.empty() ? 0.0 : scores[w];
@@ -194,14 +161,13 @@ Json run_knockout(ModelSession& session) {
       }
       out["cuts_five"] = five.size();
       out["spearman_five"] = correlations(five, "score");
+      out["spearman_five_signed"] = correlations(five, "score_signed");
     }
     out["spearman_size"] = correlations(points, "size");
     out["halves_score"] = correlations(points, "score_a", "score_b");
     out["halves_change"] = correlations(points, "change_a", "change_b");
-    if (channel == Channel::attention) {
-      out["spearman_signed"] = correlations(points, "score_signed");
-      out["spearman_values"] = correlations(points, "score_values");
-    }
+    out["spearman_signed"] = correlations(points, "score_signed");
+    if (channel == Channel::attention) out["spearman_values"] = correlations(points, "score_values");
     out["points"] = points;
   }
   return summary;
@@ -246,13 +212,15 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
       "when the\n"
       "writer's clean vector is subtracted at the norm inputs of all attention (or all MLP) sublayers that can read it, less the clean perplexity. "
       "Within-layer: mean of\n"
-      "the rank correlations per source layer (three writers or more); cross-layer: all writers together.\n\n";
+      "the rank correlations per source layer (three writers or more); cross-layer: all writers together. Size of the mean signed score: a head's scores are "
+      "averaged\n"
+      "over the sources of a query, an MLP's over the queries of a sentence, before the size is taken.\n\n";
   std::vector<std::vector<std::string>> rows = {{"model", "channel", "cuts", "within-layer", "cross-layer", "score 0", "change < 0"}};
   const auto number = [](const Json& x) { return x.is_null() ? std::string("n/a") : fmt::format("{:.2f}", x.get<double>()); };
   std::vector<std::vector<std::string>> controls = {{"model", "channel", "what", "within-layer", "cross-layer"}};
   std::string details;
   for (const auto& item : summaries.items()) {
-    const std::string model = item.key();
+    const std::string& model = item.key();
     const Json& s = item.value();
     details += fmt::format("\n## {}\n\n{} sentences scored, {} held out ({:.0f} tokens), clean perplexity {:.2f}.\n", model, s.at("scored").get<int>(),
                            s.at("held_out").get<int>(), s.at("tokens").get<double>(), s.at("clean_ppl").get<double>());
@@ -263,10 +231,13 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
                         std::to_string(c.at("score_zero").get<int>()), std::to_string(c.at("change_negative").get<int>())});
       };
       row(channel, c.at("spearman"));
-      if (c.contains("spearman_signed")) row("attention, size of the mean signed score", c.at("spearman_signed"));
+      row(fmt::format("{}, size of the mean signed score", channel), c.at("spearman_signed"));
+      const auto five = [&](const std::string& name, const Json& rho) {
+        rows.push_back({model, name, std::to_string(c.at("cuts_five").get<int>()), number(rho.at("within")), number(rho.at("cross")), "", ""});
+      };
       if (c.contains("spearman_five")) {
-        rows.push_back({model, fmt::format("{}, five a layer", channel), std::to_string(c.at("cuts_five").get<int>()),
-                        number(c.at("spearman_five").at("within")), number(c.at("spearman_five").at("cross")), "", ""});
+        five(fmt::format("{}, five a layer", channel), c.at("spearman_five"));
+        five(fmt::format("{}, five a layer, size of the mean signed score", channel), c.at("spearman_five_signed"));
       }
       const auto control = [&](const std::string& what, const Json& rho) {
         controls.push_back({model, channel, what, number(rho.at("within")), number(rho.at("cross"))});

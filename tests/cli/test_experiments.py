@@ -45,6 +45,21 @@ def test_an_experiment_writes_records_summary_report_and_plot(unpack, tmp_path):
     assert "other settings" in unpack.fails(1, *args, "--seed", "9")
 
 
+@pytest.mark.parametrize("keep", [2, 30])  # in the middle of the scores, of the cuts
+def test_an_interrupted_knockout_ends_in_the_same_bytes_on_any_number_of_threads(unpack, tmp_path, keep):
+    corpus, whole, resumed = tmp_path / "corpus.txt", tmp_path / "whole", tmp_path / "resumed"
+    corpus.write_text("".join(f"The old man looked at the {what} and said that he would not go there again\n" for what in ("sea", "house", "door", "road", "fire")))
+    args = ["experiment", "knockout", "--n", "3", "--corpus", corpus]
+    report = unpack.ok(*args, "--threads", "2", "--out", whole)
+    lines = (whole / "results.jsonl").read_bytes().split(b"\n")
+    assert len(lines) > 60 and all(b"mlp_signed" in line for line in lines[1:4])
+    resumed.mkdir()
+    (resumed / "results.jsonl").write_bytes(b"\n".join(lines[:keep]) + b"\n" + lines[keep][:30])
+    assert unpack.ok(*args, "--threads", "1", "--out", resumed) == report
+    for file in whole.iterdir():
+        assert (resumed / file.name).read_bytes() == file.read_bytes(), file.name
+
+
 def test_bad_lines_of_a_corpus_are_named(unpack, tmp_path):
     corpus = tmp_path / "corpus.txt"
     corpus.write_bytes(b"The old man looked at the sea and said that he would not go\nbad \xff\n" * 3)

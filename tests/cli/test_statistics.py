@@ -29,6 +29,8 @@ def test_rank_correlations_are_those_of_scipy(unpack, tmp_path):
                 within.append(stats.spearmanr([p["score"] for p in here], [p["change"] for p in here]).correlation)
                 assert spearman["layers"][str(layer)] == pytest.approx(within[-1], abs=1e-12)
         assert spearman["within"] == pytest.approx(numpy.mean(within), abs=1e-12) and len(within) >= 6
+        signed = stats.spearmanr([p["score_signed"] for p in points], [p["change"] for p in points]).correlation
+        assert summary[channel]["spearman_signed"]["cross"] == pytest.approx(signed, abs=1e-12)
 
 
 def test_areas_and_intervals_are_those_of_scipy(unpack, tmp_path):
