@@ -279,12 +279,13 @@ std::string to_terminal(const BenchResult& r) {
       if (row.name == "one-shot trace") text += fmt::format("  a one-shot trace costs {:.1f} forward passes\n", row.seconds / forward);
     }
     if (r.program.device == "cpu") {
-      text += fmt::format("  peak memory {:.0f} MiB, {:.0f} over the weights (bound {:.0f})\n", length.peak_memory_mib, length.peak_memory_mib - r.weights_mib,
-                          length.memory_bound_mib);
+      text += fmt::format("  peak memory {:.0f} MiB, {:.0f} more than the model alone (bound {:.0f})\n", length.peak_memory_mib,
+                          length.peak_memory_mib - r.base_memory_mib, length.memory_bound_mib - r.base_memory_mib);
     }
   }
-  text += fmt::format("\npeak memory {:.0f} MiB; {:.0f} MiB with the model alone, whose weights take {:.0f} MiB in single precision\n", r.peak_memory_mib,
-                      r.base_memory_mib, r.weights_mib);
+  text +=
+      fmt::format("\npeak memory {:.0f} MiB; {:.0f} MiB with the model alone, whose weights are {:.0f} MiB in single precision (random ones are held twice)\n",
+                  r.peak_memory_mib, r.base_memory_mib, r.weights_mib);
   return text;
 }
 

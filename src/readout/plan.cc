@@ -94,7 +94,7 @@ double memory_cost(const ModelConfig& c, const Writers& writers, int tokens, std
   bytes += std::max(keys + squares, folded + coefficients);
   // Tiles of each thread, the path search, one row of logits, and what the allocator keeps.
   constexpr double kThread = 24 << 20;
-  constexpr double kFixed = 128 << 20;
+  constexpr double kFixed = 224 << 20;
   return bytes + kThread * threads + kFixed + 16 * x.v;
 }
 

@@ -1,0 +1,45 @@
+// What the bench counts before it measures: operations, bytes and memory from shapes alone.
+#include "readout/plan.h"
+
+#include <gtest/gtest.h>
+
+#include "model/load.h"
+#include "unpack/run_context.h"
+#include "unpack/writers.h"
+
+namespace unpack {
+namespace {
+
+ModelConfig config_of(const std::string& shape) { return parse_config(known_shape(shape), shape); }
+
+TEST(Plan, ForwardPassOfGpt2SmallIsTwoOperationsAWeightAndToken) {
+  const ModelConfig c = config_of("gpt2-small");
+  const double weights = 12.0 * (4.0 * 768 * 768 + 2.0 * 768 * 3072);
+  const double attention = 12.0 * 4 * (16 * 17 / 2.0) * 768;
+  EXPECT_DOUBLE_EQ(forward_cost(c, 16).flop, 2 * 16 * weights + attention + 2.0 * 50257 * 768);
+  EXPECT_DOUBLE_EQ(forward_cost(c, 16).byte, 4 * (weights + 50257.0 * 768));
+}
+
+TEST(Plan, WeightProductsSaveOperationsAndCostBytes) {
+  for (const char* shape : {"gpt2-small", "pythia-160m", "llama-3.2-1b"}) {
+    const ModelConfig c = config_of(shape);
+    const Writers writers(c);
+    const Cost plain = prepare_cost(c, writers, 16), products = prepare_cost(c, writers, 16, true);
+    EXPECT_LT(products.flop, 0.5 * plain.flop) << shape;
+    EXPECT_GT(products.byte, plain.byte) << shape;
+  }
+}
+
+TEST(Plan, MemoryOfALongPromptStaysWithinFourGibibytes) {
+  const ModelConfig c = config_of("gpt2-small");
+  const Writers writers(c);
+  constexpr double kGib = 1 << 30;
+  const std::size_t budget = RunContext{}.memory_budget;
+  EXPECT_LT(memory_cost(c, writers, 1024, budget, 2), 4 * kGib);
+  EXPECT_LT(memory_cost(c, writers, 16, budget, 2), 0.5 * kGib);
+  // Once the table of key scores has to go, twice the prompt takes at most four times the memory.
+  EXPECT_LT(memory_cost(c, writers, 1024, budget, 2), 4 * memory_cost(c, writers, 512, 0, 2));
+}
+
+}  // namespace
+}  // namespace unpack
