@@ -42,6 +42,9 @@ void add_bench(App& app, Context& context) {
   command.option("--prompts", "N", "Prompts of the batch comparison, 0 for none (default 20)", args->options.prompts);
   command.option("--top-paths", "N", "Paths of the one-shot trace (default 20)", args->options.top_paths);
   command.word("--dtype", "How the random weights are stored (default f32)", args->options.dtype, {"f32", "f16", "bf16"});
+  command.option("--keep-layers", "N", "GPU: also time the trace with N layers' weights there, the others uploaded as they are needed (default: not)",
+                 args->options.keep_layers);
+  command.flag("--memory", "GPU: what a trace takes of its memory, and no times", args->options.memory_only);
   args->model.add_device(command);
   args->outputs.add_json(command);
   command.run([args, &context] { run(*args, context); });

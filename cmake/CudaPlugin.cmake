@@ -33,12 +33,12 @@ list(GET UNPACK_CUDA_ARCHITECTURES -1 newest)
 list(APPEND nvcc_targets -gencode=arch=compute_${newest},code=compute_${newest})
 
 set(plugin ${CMAKE_CURRENT_BINARY_DIR}/libunpack_cuda.so)
-set(plugin_source ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/plugin/unpack_cuda.cu)
-file(GLOB plugin_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/*.h)
+file(GLOB plugin_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/plugin/*.cu)
+file(GLOB plugin_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/*.h ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/plugin/*.h)
 add_custom_command(
   OUTPUT ${plugin}
-  COMMAND ${UNPACK_NVCC} -std=c++20 -O3 ${nvcc_targets} -I${CMAKE_CURRENT_SOURCE_DIR}/src -Xcompiler -fPIC,-fvisibility=hidden -shared -o ${plugin} ${plugin_source} -lcublas -Xlinker -rpath -Xlinker ${cuda_libraries}
-  DEPENDS ${plugin_source} ${plugin_headers}
+  COMMAND ${UNPACK_NVCC} -std=c++20 -O3 ${nvcc_targets} -I${CMAKE_CURRENT_SOURCE_DIR}/src -Xcompiler -fPIC,-fvisibility=hidden -shared -o ${plugin} ${plugin_sources} -lcublas -Xlinker -rpath -Xlinker ${cuda_libraries}
+  DEPENDS ${plugin_sources} ${plugin_headers}
   COMMENT "Building the CUDA plugin"
   VERBATIM)
 add_custom_target(unpack_cuda ALL DEPENDS ${plugin})

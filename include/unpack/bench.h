@@ -1,6 +1,7 @@
 // What this machine reaches, against its own measured peak.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,8 @@ struct BenchOptions {
   int prompts = 20;  // of the batch comparison; 0: none
   std::size_t top_paths = 20;
   std::string dtype = "f32";  // of the random weights
+  int keep_layers = 0;        // also time the trace with so many layers' weights on the device, the others uploaded as needed; 0: not
+  bool memory_only = false;   // what a trace takes of the device's memory, and no times
   LoadOptions load;
 };
 
@@ -27,6 +30,15 @@ struct BenchRow {
   std::string note;
 };
 
+// A trace of a model that does not fit its device: uploads run beside the work where it takes less than both one after the other.
+struct BenchStreamed {
+  int layers_kept = 0;
+  double seconds = 0;
+  double resident_seconds = 0;  // of the same with all layers on the device
+  double uploaded_gbytes = 0;   // during one trace
+  double upload_seconds = 0;    // what so much takes with nothing else to do
+};
+
 struct BenchResult {
   ProgramInfo program;
   ModelInfo model;
@@ -36,11 +48,14 @@ struct BenchResult {
   double weights_mib = 0;      // in single precision
   double peak_memory_mib = 0;  // of the process, at the end
   double base_memory_mib = 0;  // of the process with the model loaded and packed, before the first prompt
+  double device_held_mib = 0;  // the most that was taken from a device with memory of its own
   struct Length {
     int tokens = 0;
     double peak_memory_mib = 0;   // while this length was traced, without weight products
     double memory_bound_mib = 0;  // base memory, what the plan of this length holds at once, and a fixed allowance
     std::vector<BenchRow> rows;
+    double device_peak_mib = 0;  // the most that the one-shot trace had in use there, weights included
+    std::optional<BenchStreamed> streamed;
   };
   std::vector<Length> lengths;
 };

@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "backend/device_memory.h"
 #include "backend/queued_work.h"
 #include "model/load.h"
 #include "readout/plan.h"
@@ -41,14 +42,24 @@ double peak_memory_mib() { return memory_mib("VmHWM"); }
 
 class Bench {
  public:
-  Bench(const BenchOptions& options, const RunContext& context, Model model) : options_(options), context_(context), model_(std::move(model)) {}
+  Bench(const BenchOptions& options, const RunContext& context, Model model)
+      : options_(options), context_(context), model_(std::move(model)), memory_(dynamic_cast<DeviceMemory*>(model_.state()->backend.get())) {
+    if (memory_ == nullptr && (options_.keep_layers != 0 || options_.memory_only)) {
+      throw UsageError(fmt::format("--{} is about a GPU's memory: use it with --device cuda", options_.memory_only ? "memory" : "keep-layers"));
+    }
+    if (options_.keep_layers == 0) return;
+    const int layers = model_.config().n_layers;
+    if (options_.keep_layers < 2 || options_.keep_layers >= layers) {
+      throw UsageError(fmt::format("--keep-layers must be at least 2 and less than the model's {} layers, not {}", layers, options_.keep_layers));
+    }
+  }
 
   BenchResult run() {
     Backend& backend = *model_.state()->backend;
     result_.program = model_.program();
     result_.model = model_.info();
     result_.kernels = backend.details();
-    const Backend::Peaks peaks = backend.measure_peaks();
+    const Backend::Peaks peaks = options_.memory_only ? Backend::Peaks{} : backend.measure_peaks();
     rate_ = peaks.flops;
     bandwidth_ = peaks.bytes;
     result_.gemm_gflops = rate_ / 1e9;
@@ -62,6 +73,7 @@ class Bench {
       length(tokens);
     }
     result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
+    if (memory_ != nullptr) result_.device_held_mib = static_cast<double>(memory_->memory_use().held) / (1 << 20);
     return result_;
   }
 
@@ -112,9 +124,17 @@ class Bench {
     Backend& backend = *model_.state()->backend;
     const ModelConfig& c = model_.config();
     const std::vector<TokenId> ids = prompt(tokens, 1);
-    result_.lengths.push_back({tokens, 0, 0, {}});
+    result_.lengths.emplace_back().tokens = tokens;
     forget_peak_memory();
     const int repeat = std::max(1, options_.repeat);
+    Question question;
+    question.paths.top = options_.top_paths;
+    if (options_.memory_only) {
+      (void)memory_->memory_use(true);
+      (void)model_.prepare(ids, context_).trace(question, context_);
+      take_peak();
+      return;
+    }
 
     ForwardOptions plain;
     plain.keep = false;
@@ -130,11 +150,10 @@ class Bench {
     row("forward pass", forward_seconds, forward_plan, "logits at the last position");
     result_.lengths.back().rows.back().bound = std::max(forward_plan.flop / rate_, forward_plan.byte / bandwidth_);
 
-    Question question;
-    question.paths.top = options_.top_paths;
     const Cost prepare_plan = prepare_cost(c, model_.writers(), tokens);
     Cost all = prepare_plan;
     all += question_cost(c, model_.writers(), tokens);
+    if (memory_ != nullptr) (void)memory_->memory_use(true);
     (void)model_.prepare(ids).trace(question);  // warms packed weights and the vocabulary mean
     std::vector<double> prepare_times;
     const double one_shot = median(repeat, [&] {
@@ -143,6 +162,7 @@ class Bench {
       prepare_times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
       (void)prepared.trace(question, context_);
     });
+    take_peak();
     std::sort(prepare_times.begin(), prepare_times.end());
     double prepare_seconds = prepare_times[prepare_times.size() / 2];
     // A device still works on the prompt when prepare returns, and waiting there would make the trace above look slower than it is.
@@ -198,8 +218,34 @@ class Bench {
     BenchResult::Length& now = result_.lengths.back();
     now.peak_memory_mib = peak_memory_mib();
     now.memory_bound_mib = result_.base_memory_mib + memory_cost(c, model_.writers(), tokens, context_.memory_budget, backend.threads()) / (1 << 20);
+    if (options_.keep_layers > 0) streamed(ids, question, one_shot);
     if (weight_product_bytes(c) <= options_.load.product_limit && !options_.load.weight_products && backend.name() == "cpu")
       products(tokens, question, one_shot);
+  }
+
+  void take_peak() {
+    if (memory_ != nullptr) result_.lengths.back().device_peak_mib = static_cast<double>(memory_->memory_use().peak) / (1 << 20);
+  }
+
+  // The same trace where only some layers fit.
+  void streamed(const std::vector<TokenId>& ids, const Question& question, double resident) {
+    const int repeat = std::max(1, options_.repeat);
+    BenchStreamed s;
+    s.layers_kept = options_.keep_layers;
+    s.resident_seconds = resident;
+    memory_->keep_layers(options_.keep_layers);
+    double rate = 0;  // bytes a second with nothing else to do
+    const double alone = median(3, [&] { rate = static_cast<double>(memory_->upload_once()); });
+    rate /= alone;
+    const auto once = [&] { (void)model_.prepare(ids, context_).trace(question, context_); };
+    once();
+    const std::uint64_t before = memory_->uploaded_bytes();
+    s.seconds = median(repeat, once);
+    const double bytes = static_cast<double>(memory_->uploaded_bytes() - before) / repeat;
+    s.uploaded_gbytes = bytes / 1e9;
+    s.upload_seconds = bytes / rate;
+    memory_->keep_layers(model_.config().n_layers);
+    result_.lengths.back().streamed = s;
   }
 
   // The same model with weight products, and a batch that shares them.
@@ -235,6 +281,7 @@ class Bench {
   const BenchOptions& options_;
   const RunContext& context_;
   Model model_;
+  DeviceMemory* memory_;  // null: the device is the host
   BenchResult result_;
   double rate_ = 0;
   double bandwidth_ = 0;
@@ -263,9 +310,10 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
 std::string to_terminal(const BenchResult& r) {
   std::string text = fmt::format("{}: {} layers, {} heads, width {}, {} weights; {} thread{}, {}\n", r.model.name, r.model.layers, r.model.heads,
                                  r.model.d_model, r.model.dtype, r.program.threads, r.program.threads == 1 ? "" : "s", r.kernels);
-  text += fmt::format("R  large packed GEMM {:9.1f} GFLOP/s\nM  reading memory    {:9.1f} GB/s\n", r.gemm_gflops, r.read_gbytes);
+  if (r.gemm_gflops > 0) text += fmt::format("R  large packed GEMM {:9.1f} GFLOP/s\nM  reading memory    {:9.1f} GB/s\n", r.gemm_gflops, r.read_gbytes);
   for (const auto& length : r.lengths) {
-    text += fmt::format("\n{} tokens\n  {:<22} {:>10} {:>9} {:>8} {:>10} {:>7}\n", length.tokens, "", "seconds", "GFLOP", "GB", "bound", "ratio");
+    text += fmt::format("\n{} tokens\n", length.tokens);
+    if (!length.rows.empty()) text += fmt::format("  {:<22} {:>10} {:>9} {:>8} {:>10} {:>7}\n", "", "seconds", "GFLOP", "GB", "bound", "ratio");
     for (const BenchRow& row : length.rows) {
       if (row.gflop > 0) {
         text += fmt::format("  {:<22} {:>10.4f} {:>9.2f} {:>8.3f} {:>10.4f} {:>7.2f}  {}\n", row.name, row.seconds, row.gflop, row.gbyte, row.bound,
@@ -274,9 +322,14 @@ std::string to_terminal(const BenchResult& r) {
         text += fmt::format("  {:<22} {:>10.4f} {:>37}  {}\n", row.name, row.seconds, "", row.note);
       }
     }
-    const double forward = length.rows.front().seconds;
     for (const BenchRow& row : length.rows) {
-      if (row.name == "one-shot trace") text += fmt::format("  a one-shot trace costs {:.1f} forward passes\n", row.seconds / forward);
+      if (row.name == "one-shot trace") text += fmt::format("  a one-shot trace costs {:.1f} forward passes\n", row.seconds / length.rows.front().seconds);
+    }
+    if (length.device_peak_mib > 0) text += fmt::format("  a trace takes {:.0f} MiB of the device, weights included\n", length.device_peak_mib);
+    if (length.streamed) {
+      const BenchStreamed& s = *length.streamed;
+      text += fmt::format("  with the weights of {} layers there {:.4f} s; {:.2f} GB go up, alone in {:.4f} s, with the work one after the other {:.4f} s\n",
+                          s.layers_kept, s.seconds, s.uploaded_gbytes, s.upload_seconds, s.upload_seconds + s.resident_seconds);
     }
     if (r.program.device == "cpu") {
       text += fmt::format("  peak memory {:.0f} MiB, {:.0f} more than the model alone (bound {:.0f})\n", length.peak_memory_mib,
@@ -286,6 +339,7 @@ std::string to_terminal(const BenchResult& r) {
   text +=
       fmt::format("\npeak memory {:.0f} MiB; {:.0f} MiB with the model alone, whose weights are {:.0f} MiB in single precision (random ones are held twice)\n",
                   r.peak_memory_mib, r.base_memory_mib, r.weights_mib);
+  if (r.device_held_mib > 0) text += fmt::format("taken from the device {:.0f} MiB\n", r.device_held_mib);
   return text;
 }
 
@@ -299,6 +353,7 @@ std::string to_json(const BenchResult& r) {
   j["weights_mib"] = r.weights_mib;
   j["base_memory_mib"] = r.base_memory_mib;
   j["peak_memory_mib"] = r.peak_memory_mib;
+  if (r.device_held_mib > 0) j["device_held_mib"] = r.device_held_mib;
   j["lengths"] = nlohmann::ordered_json::array();
   for (const auto& length : r.lengths) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
@@ -307,8 +362,18 @@ std::string to_json(const BenchResult& r) {
       rows.push_back(
           {{"name", row.name.substr(start)}, {"seconds", row.seconds}, {"gflop", row.gflop}, {"gbyte", row.gbyte}, {"bound", row.bound}, {"note", row.note}});
     }
-    j["lengths"].push_back(
-        {{"tokens", length.tokens}, {"peak_memory_mib", length.peak_memory_mib}, {"memory_bound_mib", length.memory_bound_mib}, {"rows", rows}});
+    nlohmann::ordered_json entry = {
+        {"tokens", length.tokens}, {"peak_memory_mib", length.peak_memory_mib}, {"memory_bound_mib", length.memory_bound_mib}, {"rows", rows}};
+    if (length.device_peak_mib > 0) entry["device_peak_mib"] = length.device_peak_mib;
+    if (length.streamed) {
+      const BenchStreamed& s = *length.streamed;
+      entry["streamed"] = {{"layers_kept", s.layers_kept},
+                           {"seconds", s.seconds},
+                           {"resident_seconds", s.resident_seconds},
+                           {"uploaded_gbytes", s.uploaded_gbytes},
+                           {"upload_seconds", s.upload_seconds}};
+    }
+    j["lengths"].push_back(std::move(entry));
   }
   return j.dump(2) + "\n";
 }

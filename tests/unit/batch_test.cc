@@ -11,6 +11,7 @@
 #include "base/checksum.h"
 #include "batch/facts.h"
 #include "report/line_log.h"
+#include "unit/devices.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -18,10 +19,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-class Batch : public testing::Test {
+class Batch : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("unpack_batch_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    folder_ = std::filesystem::temp_directory_path() / ("unpack_batch_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
   }
@@ -141,11 +142,16 @@ TEST_F(Batch, TheQuestionOfARunSurvivesItsTextForm) {
   EXPECT_THROW(from_fields("{\"target\": \" Mary\"}"), InputError);  // no model to split it
 }
 
-TEST_F(Batch, ALineDoesNotDependOnItsCompanyNorOnThreads) {
-  LoadOptions one, two;
+class BatchOnEveryDevice : public testing::OnEveryDevice {};
+UNPACK_ON_EVERY_DEVICE(BatchOnEveryDevice);
+
+TEST_P(BatchOnEveryDevice, ALineDoesNotDependOnItsCompanyNorOnThreads) {
+  LoadOptions one = load(), two = load();
   one.threads = 1;
   two.threads = 2;
-  const Model model = Model::load("pocket-gpt2", one), other = Model::load("pocket-gpt2", two);
+  // The bundled model is slow where no device is behind it.
+  const std::string name = device() == "cpu" || device() == "cuda" ? "pocket-gpt2" : UNPACK_TEST_DATA "/golden/tiny-gpt2";
+  const Model model = Model::load(name, one), other = Model::load(name, two);
   std::vector<PromptRecord> all;
   for (std::size_t i = 0; i < 9; ++i)
     all.push_back({i, i + 1, i == 4 ? "{" : "{\"ids\": [" + std::string(i % 3 > 0 ? "7, 8, " : "") + std::to_string(i) + "]}", ""});

@@ -2,13 +2,21 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <functional>
 #include <optional>
+#include <thread>
 
+#include "backend/cuda/device_weights.h"
+#include "backend/cuda/emulated.h"
+#include "backend/device_memory.h"
 #include "backend/queued_work.h"
 #include "unit/devices.h"
 #include "unit/naive/compare.h"
 #include "unit/random_model.h"
+#include "unpack/bench.h"
 #include "unpack/unpack.h"
 
 namespace unpack {
@@ -89,14 +97,149 @@ TEST(Cuda, UploadsLayersAsTheyAreNeededWhereTheyDoNotFit) {
   for (const char* family : {"gpt2", "qwen3"}) {
     shape.family = family;
     for (const DType dtype : {DType::f32, DType::bf16}) {
-      const TraceResult want = trace_on(Model::random(shape.config(), 4, on("cuda-emulated"), dtype), 5);
-      const Environment little("UNPACK_EMULATED_MEMORY", "4000");
-      const Model model = Model::random(shape.config(), 4, on("cuda-emulated"), dtype);
-      EXPECT_NE(model.state()->backend->details().find("as they are needed"), std::string::npos);
-      const TraceResult got = trace_on(model, 5);
-      EXPECT_EQ(got.node_credit, want.node_credit) << family;
-      EXPECT_EQ(trace_on(model, 5).node_credit, want.node_credit) << family << " once more";
+      for (const std::string& device : cuda_devices()) {
+        const TraceResult want = trace_on(Model::random(shape.config(), 4, on(device), dtype), 5);
+        const Environment little("UNPACK_CUDA_MEMORY", "4000");
+        const Model model = Model::random(shape.config(), 4, on(device), dtype);
+        EXPECT_NE(model.state()->backend->details().find("as they are needed"), std::string::npos);
+        const TraceResult got = trace_on(model, 5);
+        EXPECT_EQ(got.node_credit, want.node_credit) << device << ' ' << family;
+        EXPECT_EQ(trace_on(model, 5).node_credit, want.node_credit) << device << ' ' << family << " once more";
+      }
     }
+  }
+}
+
+TEST(Cuda, WantsItsMemoryInBytes) {
+  testing::Shape shape;
+  for (const char* text : {"4G", "-1", "much"}) {
+    const Environment bound("UNPACK_CUDA_MEMORY", text);
+    EXPECT_THROW(Model::random(shape.config(), 1, on("cuda-emulated")), InputError) << text;
+  }
+}
+
+// An emulated device where a layer does not go up before other work begins. One that nothing runs beside gives up.
+struct Watched {
+  static inline std::atomic<int> pieces_of_a_layer = 0, pieces = 0, launches = 0, beside = 0, alone = 0;
+
+  static bool wait_for(int milliseconds, const std::function<bool()>& reached) {
+    for (int i = 0; i < milliseconds; ++i) {
+      if (reached()) return true;
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return reached();
+  }
+  static int upload(void* device, void* to, const void* from, std::size_t bytes) {
+    const int piece = pieces++;
+    if (pieces_of_a_layer > 0 && piece % pieces_of_a_layer == 0) {
+      const int before = launches;
+      ++(wait_for(700, [&] { return launches > before; }) ? beside : alone);
+    }
+    return cuda::emulated_table()->to_device_beside(device, to, from, bytes);
+  }
+  static int launch(void* device, int id, const void* parameters, std::size_t bytes, std::int64_t count) {
+    ++launches;
+    return cuda::emulated_table()->launch(device, id, parameters, bytes, count);
+  }
+  static std::shared_ptr<cuda::Device> device() {
+    static const UnpackDeviceTable table = [] {
+      UnpackDeviceTable t = *cuda::emulated_table();
+      t.to_device_beside = upload;
+      t.launch = launch;
+      return t;
+    }();
+    return cuda::Device::open(&table, nullptr, false);
+  }
+};
+
+TEST(Cuda, UploadsTheNextLayerBesideTheWorkOnThisOne) {
+  testing::Shape shape;
+  shape.family = "llama";
+  shape.layers = 5;
+  const Model model = testing::random_tensors_of(shape.config(), 4).model("cpu");
+  const std::shared_ptr<cuda::Device> device = Watched::device();
+  cuda::DeviceWeights on_device(device, model.state()->weights);
+  (void)on_device.upload_once();
+  Watched::pieces_of_a_layer = Watched::pieces / shape.layers;
+  Watched::pieces = 0;
+  on_device.keep_layers(2);
+  const Array x = device->zeros(4);
+  const auto expect_uploads = [&](int layer, int how_many) {
+    (void)on_device.layer(layer);
+    EXPECT_TRUE(Watched::wait_for(5000,
+                                  [&] {
+                                    device->launch(cuda::AddBias{cuda::ptr(x), cuda::ptr(x), 4}, 4);
+                                    return Watched::beside + Watched::alone == how_many;
+                                  }))
+        << "at layer " << layer << ": " << Watched::beside << " and " << Watched::alone;
+  };
+  expect_uploads(0, 2);  // itself and the next
+  for (const int layer : {1, 2, 3}) expect_uploads(layer, layer + 2);
+  expect_uploads(4, 6);  // another walk may begin at 0,
+  expect_uploads(3, 6);  // but this one turns,
+  expect_uploads(2, 8);  // which nobody could know
+  expect_uploads(1, 9);
+  expect_uploads(0, 10);
+  EXPECT_EQ(Watched::beside, 8);
+  EXPECT_EQ(Watched::alone, 2) << "the first, and that of the turn";
+}
+
+TEST(Cuda, TellsHowMuchOfTheDeviceIsInUse) {
+  testing::Shape shape;
+  shape.layers = 5;
+  for (const std::string& device : cuda_devices()) {
+    const Model model = Model::random(shape.config(), 1, on(device));
+    auto* memory = dynamic_cast<DeviceMemory*>(model.state()->backend.get());
+    ASSERT_NE(memory, nullptr) << device;
+    (void)trace_on(model, 8);
+    (void)memory->memory_use(true);
+    const std::uint64_t at_rest = memory->memory_use().peak;
+    (void)trace_on(model, 8);
+    EXPECT_GT(memory->memory_use().peak, at_rest) << device;
+    EXPECT_GE(memory->memory_use().held, memory->memory_use().peak) << device;
+    const std::uint64_t before = memory->uploaded_bytes();
+    (void)trace_on(model, 8);
+    EXPECT_EQ(memory->uploaded_bytes(), before) << device << ": all layers are there";
+    const std::uint64_t once = memory->upload_once();
+    EXPECT_EQ(once, before) << device;
+    memory->keep_layers(2);
+    (void)trace_on(model, 8);
+    EXPECT_GT(memory->uploaded_bytes(), before + 2 * once) << device << ": each pass over the layers takes them up again";
+  }
+}
+
+TEST(Cuda, IsMeasuredWithLayersThatGoUpAsTheyAreNeeded) {
+  testing::Shape shape;
+  shape.layers = 4;
+  BenchOptions options;
+  options.shape = shape.config();
+  options.tokens = {4};
+  options.repeat = 1;
+  options.prompts = 0;
+  options.keep_layers = 2;
+  options.load = on("cpu");
+  EXPECT_THROW(run_bench(options), UsageError);
+  for (const std::string& device : cuda_devices()) {
+    options.load = on(device);
+    const BenchResult result = run_bench(options);
+    ASSERT_TRUE(result.lengths.at(0).streamed) << device;
+    const BenchStreamed& streamed = *result.lengths[0].streamed;
+    EXPECT_EQ(streamed.layers_kept, 2) << device;
+    EXPECT_GT(streamed.seconds, 0) << device;
+    EXPECT_GT(streamed.uploaded_gbytes, 0) << device;
+    EXPECT_GT(streamed.upload_seconds, 0) << device;
+    EXPECT_GT(result.lengths[0].device_peak_mib, 0) << device;
+    EXPECT_NE(to_json(result).find("\"device_peak_mib\""), std::string::npos);
+  }
+  options.keep_layers = 0;
+  options.memory_only = true;
+  EXPECT_TRUE(run_bench(options).lengths.at(0).rows.empty());
+  EXPECT_GT(run_bench(options).lengths.at(0).device_peak_mib, 0);
+  options.memory_only = false;
+  for (const int layers : {1, 4}) {
+    options.keep_layers = layers;
+    options.load = on("cuda-emulated");
+    EXPECT_THROW(run_bench(options), UsageError) << layers;
   }
 }
 

@@ -7,6 +7,7 @@
 #include <random>
 
 #include "backend/host/kernels.h"
+#include "unit/devices.h"
 #include "unit/random_model.h"
 
 namespace unpack {
@@ -187,12 +188,15 @@ TEST(WeightProducts, ThatAreTooLargeAreRefused) {
 }
 
 // Short prompts fold, long ones project, and what is asked for one head and query alone is computed in a third way.
-TEST(Scores, OfALayerAreThoseOfEachHeadAndQuery) {
-  EXPECT_TRUE(rc::check("reference", [] {
+class ScoresOnEveryDevice : public testing::OnEveryDevice {};
+UNPACK_ON_EVERY_DEVICE(ScoresOnEveryDevice);
+
+TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
+  EXPECT_TRUE(rc::check(device(), [this] {
     testing::Shape shape = testing::draw_shape(2, 4, 9);
     shape.context = 48;
     RC_LOG(shape.config());
-    const Model model = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model("reference");
+    const Model model = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device());
     std::vector<TokenId> ids;
     const int length = testing::draw_int(1, 44);
     for (int i = 0; i < length; ++i) ids.push_back(testing::draw_int(0, shape.vocabulary - 1));
@@ -232,11 +236,11 @@ TEST(Scores, OfALayerAreThoseOfEachHeadAndQuery) {
               }
             }
           }
-          RC_ASSERT(worst(k_abs, want_k_abs) < 1e-11);
-          RC_ASSERT(worst(k_sum, want_k) < 1e-9);
-          RC_ASSERT(worst(q_abs, want_q_abs) < 1e-11);
-          RC_ASSERT(worst(q_sum, want_q) < 1e-9);
-          RC_ASSERT(worst(deviation, want_deviation) < 1e-7);
+          RC_ASSERT(worst(k_abs, want_k_abs) < limit(1e-11, 1e-4));
+          RC_ASSERT(worst(k_sum, want_k) < limit(1e-9, 1e-3));
+          RC_ASSERT(worst(q_abs, want_q_abs) < limit(1e-11, 1e-4));
+          RC_ASSERT(worst(q_sum, want_q) < limit(1e-9, 1e-3));
+          RC_ASSERT(worst(deviation, want_deviation) < limit(1e-7, 1e-3));
         }
       }
     }

@@ -89,6 +89,27 @@ TEST(ForwardPass, StepByStepIsThatOfTheWholePrompt) {
   }
 }
 
+class Generation : public testing::OnEveryDevice {};
+UNPACK_ON_EVERY_DEVICE(Generation);
+
+TEST_P(Generation, TakesTheLikeliestTokenOfEveryLongerPrompt) {
+  for (const char* family : {"gpt2", "gpt_neox", "llama", "qwen3"}) {
+    testing::Shape shape;
+    shape.family = family;
+    const Model model = testing::random_tensors_of(shape.config(), 8).model(device());
+    std::vector<TokenId> ids = {3, 1};
+    SamplingOptions options;
+    options.max_tokens = 5;
+    const std::vector<TokenId> made = model.generate(ids, options);
+    ASSERT_EQ(made.size(), 5U);
+    for (const TokenId next : made) {
+      const std::vector<double> all = model.prepare(ids).cache("logits", 0).values;
+      EXPECT_EQ(next, std::max_element(all.end() - shape.vocabulary, all.end()) - (all.end() - shape.vocabulary)) << family << " after " << ids.size();
+      ids.push_back(next);
+    }
+  }
+}
+
 TEST(ForwardPass, FillsTheContextAndRefusesMore) {
   testing::Shape shape;
   shape.context = 64;

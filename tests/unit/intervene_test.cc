@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "unit/devices.h"
 #include "unit/random_model.h"
 #include "unpack/error.h"
 
@@ -16,13 +17,6 @@ namespace unpack {
 namespace {
 
 const std::filesystem::path kGolden = std::filesystem::path(UNPACK_TEST_DATA) / "golden";
-
-Model reference(const std::string& name) {
-  LoadOptions options;
-  options.device = "reference";
-  options.threads = 2;
-  return Model::load((kGolden / name).string(), options);
-}
 
 nlohmann::json expected(const std::string& name) {
   std::ifstream in(kGolden / name / "expected.json");
@@ -42,35 +36,43 @@ std::vector<TokenId> corrupted(const Model& model, std::vector<TokenId> ids) {
   return ids;
 }
 
-class GoldenInterventions : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Families, GoldenInterventions, ::testing::Values("tiny-gpt2", "tiny-neox", "tiny-neox-sequential", "tiny-llama", "tiny-qwen3"),
-                         [](const auto& which) {
-                           std::string name = which.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+// Every family on every device.
+class GoldenInterventions : public testing::DeviceTest, public ::testing::WithParamInterface<std::tuple<std::string, std::string>> {
+ protected:
+  GoldenInterventions() : DeviceTest(std::get<1>(GetParam())), want(expected(std::get<0>(GetParam()))), ids(want["ids"].get<std::vector<TokenId>>()) {}
+  Model model() const { return Model::load((kGolden / std::get<0>(GetParam())).string(), load()); }
+
+  const nlohmann::json want;
+  const std::vector<TokenId> ids;
+};
+INSTANTIATE_TEST_SUITE_P(Families, GoldenInterventions,
+                         ::testing::Combine(::testing::Values("tiny-gpt2", "tiny-neox", "tiny-neox-sequential", "tiny-llama", "tiny-qwen3"),
+                                            ::testing::ValuesIn(testing::kDevices)),
+                         [](const auto& which) { return testing::test_name(std::get<0>(which.param) + "_" + std::get<1>(which.param)); });
+
+class Interventions : public testing::OnEveryDevice {
+ protected:
+  Model golden(const std::string& name) const { return Model::load((kGolden / name).string(), load()); }
+};
+UNPACK_ON_EVERY_DEVICE(Interventions);
 
 TEST_P(GoldenInterventions, CutsGiveTheStoredLossAndTarget) {
-  const Model model = reference(GetParam());
-  const nlohmann::json want = expected(GetParam());
-  const auto ids = want["ids"].get<std::vector<TokenId>>();
+  const Model model = this->model();
   for (const auto& [writer, channels] : want["knockout"]["cut"].items()) {
     for (const auto& [channel, values] : channels.items()) {
       Intervention change;
       change.cut = writer;
       change.channel = channel == "mlp" ? Channel::mlp : Channel::attention;
       const InterventionResult got = intervene(model, ids, change, target_of(want));
-      EXPECT_NEAR(got.clean.nll, want["knockout"]["clean"]["nll"].get<double>(), 1e-6);
-      EXPECT_NEAR(got.cut.nll, values["nll"].get<double>(), 1e-6) << writer << " " << channel;
-      EXPECT_NEAR(got.cut.target, values["target"].get<double>(), 1e-6) << writer << " " << channel;
+      EXPECT_NEAR(got.clean.nll, want["knockout"]["clean"]["nll"].get<double>(), limit(1e-6, 1e-4));
+      EXPECT_NEAR(got.cut.nll, values["nll"].get<double>(), limit(1e-6, 1e-4)) << writer << " " << channel;
+      EXPECT_NEAR(got.cut.target, values["target"].get<double>(), limit(1e-6, 1e-4)) << writer << " " << channel;
     }
   }
 }
 
 TEST_P(GoldenInterventions, ManyCutsAtOnceGiveWhatEachGivesAlone) {
-  const Model model = reference(GetParam());
-  const nlohmann::json want = expected(GetParam());
-  const auto ids = want["ids"].get<std::vector<TokenId>>();
+  const Model model = this->model();
   const std::vector<std::vector<TokenId>> prompts = {ids, corrupted(model, ids)};
   std::vector<Cut> cuts;
   for (int w = 0; w < model.writers().count(); ++w) cuts.push_back({w, w % 2 ? Channel::attention : Channel::mlp});
@@ -81,17 +83,15 @@ TEST_P(GoldenInterventions, ManyCutsAtOnceGiveWhatEachGivesAlone) {
       change.cut = model.writers().name(cuts[i].writer);
       change.channel = cuts[i].channel;
       const InterventionResult alone = intervene(model, prompts[p], change);
-      EXPECT_NEAR(losses[0][p], alone.clean.nll, 1e-9);
-      EXPECT_NEAR(losses[i + 1][p], alone.cut.nll, 1e-9) << *change.cut;
+      EXPECT_NEAR(losses[0][p], alone.clean.nll, limit(1e-9, 1e-4));
+      EXPECT_NEAR(losses[i + 1][p], alone.cut.nll, limit(1e-9, 1e-4)) << *change.cut;
     }
   }
 }
 
 // Everything a head of the last layer reads, taken from another prompt, makes its output that of the other prompt.
 TEST_P(GoldenInterventions, PatchingAllThatAHeadReadsPatchesWhatItWrites) {
-  const Model model = reference(GetParam());
-  const nlohmann::json want = expected(GetParam());
-  const auto ids = want["ids"].get<std::vector<TokenId>>();
+  const Model model = this->model();
   const auto other = corrupted(model, ids);
   const Writers& writers = model.writers();
   const int last = model.config().n_layers - 1;
@@ -117,14 +117,12 @@ TEST_P(GoldenInterventions, PatchingAllThatAHeadReadsPatchesWhatItWrites) {
     }
   }
   const std::vector<double> got = patched_targets(model, ids, other, {reads, writes, {}}, target_of(want));
-  EXPECT_NEAR(got[0], got[1], 1e-9);
-  EXPECT_GT(std::fabs(got[0] - got[2]), 1e-9) << "the patch must change something";
+  EXPECT_NEAR(got[0], got[1], limit(1e-9, 1e-4));
+  EXPECT_GT(std::fabs(got[0] - got[2]), limit(1e-9, 1e-3)) << "the patch must change something";
 }
 
 TEST_P(GoldenInterventions, PatchingAllThatAnMlpReadsPatchesWhatItWrites) {
-  const Model model = reference(GetParam());
-  const nlohmann::json want = expected(GetParam());
-  const auto ids = want["ids"].get<std::vector<TokenId>>();
+  const Model model = this->model();
   const auto other = corrupted(model, ids);
   const Writers& writers = model.writers();
   const int last = model.config().n_layers - 1;
@@ -140,21 +138,21 @@ TEST_P(GoldenInterventions, PatchingAllThatAnMlpReadsPatchesWhatItWrites) {
     }
   }
   const std::vector<double> got = patched_targets(model, ids, other, {reads, {{mlp, Branch::none, std::nullopt}}}, target_of(want));
-  EXPECT_NEAR(got[0], got[1], 1e-9);
+  EXPECT_NEAR(got[0], got[1], limit(1e-9, 1e-4));
 }
 
-TEST(Interventions, AnEdgePatchedFromThePromptItselfChangesNothing) {
-  const Model model = reference("tiny-gpt2");
+TEST_P(Interventions, AnEdgePatchedFromThePromptItselfChangesNothing) {
+  const Model model = golden("tiny-gpt2");
   const auto ids = expected("tiny-gpt2")["ids"].get<std::vector<TokenId>>();
   Intervention change;
   change.edges = {"MLP0@0 -[K]-> A1.H1@2"};
   change.patch_from = ids;
   const InterventionResult got = intervene(model, ids, change);
-  EXPECT_NEAR(got.clean.nll, got.cut.nll, 1e-9);
+  EXPECT_NEAR(got.clean.nll, got.cut.nll, limit(1e-9, 1e-5));
 }
 
-TEST(Interventions, ZeroedEmbeddingsAreTheSameInABatchAndAlone) {
-  const Model model = reference("tiny-llama");
+TEST_P(Interventions, ZeroedEmbeddingsAreTheSameInABatchAndAlone) {
+  const Model model = golden("tiny-llama");
   const auto ids = expected("tiny-llama")["ids"].get<std::vector<TokenId>>();
   const auto logits = zeroed_logits(model, ids, {{}, {1}, {1, 2}}, -1);
   Intervention change;
@@ -165,21 +163,19 @@ TEST(Interventions, ZeroedEmbeddingsAreTheSameInABatchAndAlone) {
     for (const double x : row) sum += std::exp(x);
     return std::exp(row[static_cast<std::size_t>(got.target.ids[0])]) / sum;
   };
-  EXPECT_NEAR(probability(logits[0]), got.clean.probability, 1e-9);
-  EXPECT_NEAR(probability(logits[2]), got.cut.probability, 1e-9);
+  EXPECT_NEAR(probability(logits[0]), got.clean.probability, limit(1e-9, 1e-5));
+  EXPECT_NEAR(probability(logits[2]), got.cut.probability, limit(1e-9, 1e-5));
   EXPECT_NE(logits[1], logits[2]);
 }
 
-TEST(Interventions, EveryStoredCutComesOutInSinglePrecisionToo) {
+TEST_P(Interventions, GiveEveryStoredCut) {
   int cuts = 0;
   for (const auto& entry : std::filesystem::directory_iterator(kGolden)) {
     const std::string name = entry.path().filename().string();
     if (!std::filesystem::exists(entry.path() / "expected.json")) continue;
     const nlohmann::json want = expected(name);
     if (!want.contains("knockout")) continue;  // a prompt of one token has no loss
-    LoadOptions options;
-    options.device = "cpu";
-    const Model model = Model::load(entry.path().string(), options);
+    const Model model = golden(name);
     const auto ids = want["ids"].get<std::vector<TokenId>>();
     for (const auto& [writer, channels] : want["knockout"]["cut"].items()) {
       for (const auto& [channel, values] : channels.items()) {
@@ -189,8 +185,8 @@ TEST(Interventions, EveryStoredCutComesOutInSinglePrecisionToo) {
         change.channel = channel == "mlp" ? Channel::mlp : Channel::attention;
         const InterventionResult got = intervene(model, ids, change, target_of(want));
         const double nll = values["nll"], target = values["target"];
-        EXPECT_NEAR(got.cut.nll, nll, 1e-4 * std::max(1.0, std::fabs(nll))) << name << " " << writer << " " << channel;
-        EXPECT_NEAR(got.cut.target, target, 1e-4 * std::max(1.0, std::fabs(target))) << name << " " << writer << " " << channel;
+        EXPECT_NEAR(got.cut.nll, nll, limit(1e-6, 1e-4) * std::max(1.0, std::fabs(nll))) << name << " " << writer << " " << channel;
+        EXPECT_NEAR(got.cut.target, target, limit(1e-6, 1e-4) * std::max(1.0, std::fabs(target))) << name << " " << writer << " " << channel;
       }
     }
   }
@@ -198,7 +194,7 @@ TEST(Interventions, EveryStoredCutComesOutInSinglePrecisionToo) {
 }
 
 // Where the heads after it write nothing, freezing them changes nothing; where they write, it does.
-TEST(Interventions, FrozenHeadsWriteWhatTheyWrote) {
+TEST_P(Interventions, FrozenHeadsWriteWhatTheyWrote) {
   for (const char* family : {"gpt2", "gpt_neox", "llama"}) {
     testing::Shape shape;
     shape.family = family;
@@ -211,7 +207,7 @@ TEST(Interventions, FrozenHeadsWriteWhatTheyWrote) {
                             name.find("o_proj.weight") != std::string::npos;
         if (silent && output && name.find(".0.") == std::string::npos) std::fill(values.begin(), values.end(), 0.0F);
       }
-      const Model model = tensors.model("reference");
+      const Model model = tensors.model(device());
       const int head = model.writers().head(0, 1);
       std::vector<Edge> edges = {{{head, 3}, Branch::none, std::nullopt}};
       for (int l = 0; l < shape.layers; ++l) {
@@ -225,21 +221,21 @@ TEST(Interventions, FrozenHeadsWriteWhatTheyWrote) {
       const double moving = patched_targets(model, ids, other, {edges}, target)[0];
       const double frozen = patched_targets(model, ids, other, {edges}, target, {}, true)[0];
       const double clean = patched_targets(model, ids, other, {{}}, target, {}, true)[0];
-      EXPECT_GT(std::fabs(frozen - clean), 1e-6) << family;
+      EXPECT_GT(std::fabs(frozen - clean), limit(1e-6, 1e-3)) << family;
       if (silent) {
-        EXPECT_NEAR(frozen, moving, 1e-9) << family;
+        EXPECT_NEAR(frozen, moving, limit(1e-9, 1e-4)) << family;
       } else {
-        EXPECT_GT(std::fabs(frozen - moving), 1e-6) << family;
+        EXPECT_GT(std::fabs(frozen - moving), limit(1e-6, 1e-3)) << family;
       }
     }
   }
 }
 
 // Copies that begin alike share rows; here each is computed by itself.
-TEST(Interventions, ManyZeroedCopiesGiveWhatEachGivesAlone) {
-  rc::check([] {
+TEST_P(Interventions, ManyZeroedCopiesGiveWhatEachGivesAlone) {
+  EXPECT_TRUE(rc::check(device(), [this] {
     const testing::Shape shape = testing::draw_shape(3, 3, 6);
-    const Model model = testing::random_tensors_of(shape.config(), 3).model("reference");
+    const Model model = testing::random_tensors_of(shape.config(), 3).model(device());
     const std::vector<TokenId> ids = testing::draw_prompt(7, shape.vocabulary);
     const int length = static_cast<int>(ids.size());
     std::vector<std::vector<int>> sets(1);
@@ -258,14 +254,14 @@ TEST(Interventions, ManyZeroedCopiesGiveWhatEachGivesAlone) {
         Intervention change;
         change.zero = sets[i];
         const double want = sets[i].empty() ? model.prepare(ids).trace({target, {}, {}, {}}).target.logit : intervene(model, ids, change, target).cut.target;
-        RC_ASSERT(std::fabs(got[i][static_cast<std::size_t>(id)] - want) <= 1e-9 * (1 + std::fabs(want)));
+        RC_ASSERT(std::fabs(got[i][static_cast<std::size_t>(id)] - want) <= limit(1e-9, 1e-4) * (1 + std::fabs(want)));
       }
     }
-  });
+  }));
 }
 
 TEST(Edges, AreReadAndWrittenInOneForm) {
-  const Model model = reference("tiny-gpt2");
+  const Model model = Model::load((kGolden / "tiny-gpt2").string());
   const int length = 5;
   for (const std::string text : {"A0.H1@2 -[K]-> A1.H0@4", "MLP0@3 -> MLP1@3", "emb@4 -> target", "pos@1 -[V]-> A0.H0@1"}) {
     EXPECT_EQ(to_string(model.writers(), parse_edge(model.writers(), model.config(), text, length)), text);
@@ -273,7 +269,7 @@ TEST(Edges, AreReadAndWrittenInOneForm) {
 }
 
 TEST(Edges, ThatCannotExistAreErrors) {
-  const Model model = reference("tiny-gpt2");
+  const Model model = Model::load((kGolden / "tiny-gpt2").string());
   for (const std::string text : {"A1.H1@2 -[K]-> A0.H0@4", "A0.H1@3 -[K]-> A1.H0@2", "A0.H1@2 -[Q]-> A1.H0@4", "A0.H1@2 -> A1.H0@2", "A0.H1@2 -[K]-> MLP1@2",
                                  "MLP0@1 -[K]-> emb@1", "MLP0@1", "MLP0@1 -[X]-> A1.H0@2", "MLP0@9 -> target"}) {
     EXPECT_THROW(parse_edge(model.writers(), model.config(), text, 5), InputError) << text;

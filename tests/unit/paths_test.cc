@@ -7,6 +7,7 @@
 
 #include <algorithm>
 
+#include "unit/devices.h"
 #include "unit/random_model.h"
 
 namespace unpack {
@@ -17,6 +18,7 @@ using naive::Vec;
 
 // A prompt, a question about it, and everything the second program knows of its paths.
 struct Drawn {
+  bool in_double = true;
   testing::Shape shape;
   std::vector<TokenId> ids;
   Question question;
@@ -26,6 +28,8 @@ struct Drawn {
   std::unique_ptr<Enumeration> enumeration;
   std::vector<Path> all;
 
+  // How far credits may be apart: in single precision what conditioning allows.
+  double tolerance() const { return in_double ? 1e-9 : 1e-3; }
   double largest() const {
     double size = 0;
     for (const Path& p : all) size = std::max(size, std::fabs(p.credit));
@@ -38,11 +42,12 @@ struct Drawn {
   }
 };
 
-Drawn draw(bool with_root, std::optional<MlpRule> rule = {}) {
+Drawn draw(const std::string& device, bool with_root, std::optional<MlpRule> rule = {}) {
   Drawn d;
+  d.in_double = device == "reference";
   d.shape = testing::draw_shape(2, 2, 4);
   d.ids = testing::draw_prompt(3, d.shape.vocabulary);
-  d.model = testing::random_tensors_of(d.shape.config(), testing::draw_int(0, 1'000'000)).model("reference");
+  d.model = testing::random_tensors_of(d.shape.config(), testing::draw_int(0, 1'000'000)).model(device);
   const int length = static_cast<int>(d.ids.size());
   d.question.options = testing::draw_options({0.2, 0.8, 2});
   if (rule) d.question.options.mlp = *rule;
@@ -63,7 +68,7 @@ Drawn draw(bool with_root, std::optional<MlpRule> rule = {}) {
   }
   d.enumeration = std::make_unique<Enumeration>(*d.recursion, d.model->writers(), tops);
   d.all = d.enumeration->all();
-  RC_PRE(d.recursion->conditioning() > 1e-6);
+  RC_PRE(d.recursion->conditioning() > (d.in_double ? 1e-6 : 1e-3));
   RC_PRE(d.all.size() < 60'000);
   return d;
 }
@@ -85,7 +90,7 @@ double absolute(const std::vector<Path>& paths) {
 
 // Sizes in order, credit by path, no path twice. What is nothing but rounding may be there or not.
 void expect_same(const std::vector<Path>& got, const std::vector<Path>& want, const Drawn& d) {
-  const double limit = 1e-9 * d.largest();
+  const double limit = d.tolerance() * d.largest();
   std::map<std::vector<int>, double> by_name;
   for (const Path& p : d.all) by_name[Enumeration::key(p)] = p.credit;
   for (std::size_t i = 0; i < std::max(got.size(), want.size()); ++i) {
@@ -112,24 +117,28 @@ PathQuery draw_filters(const Drawn& d) {
   return query;
 }
 
-TEST(Paths, AddUpToTheTokenCredit) {
-  EXPECT_TRUE(rc::check("sum over all paths", [] {
-    const Drawn d = draw(*rc::gen::arbitrary<bool>());
+class Paths : public testing::OnEveryDevice {};
+UNPACK_ON_EVERY_DEVICE(Paths);
+
+TEST_P(Paths, AddUpToTheTokenCredit) {
+  EXPECT_TRUE(rc::check(device(), [&] {
+    const Drawn d = draw(device(), *rc::gen::arbitrary<bool>());
     PathQuery query;
     query.top = 100'000;
     const TraceResult got = d.trace(query);
     expect_same(got.paths, matching(d, query), d);
     Vec by_source(d.ids.size(), 0.0);
     for (const Path& p : got.paths) by_source[p.nodes.front().position] += p.credit;
-    for (std::size_t s = 0; s < by_source.size(); ++s) RC_ASSERT(std::fabs(by_source[s] - got.token_credit[s]) <= 1e-9 * std::max(1e-30, absolute(d.all)));
-    RC_ASSERT(std::fabs(got.coverage.absolute_total - absolute(d.all)) <= 1e-9 * absolute(d.all));
-    RC_ASSERT(std::fabs(got.coverage.absolute_matching - absolute(d.all)) <= 1e-9 * absolute(d.all));
+    for (std::size_t s = 0; s < by_source.size(); ++s)
+      RC_ASSERT(std::fabs(by_source[s] - got.token_credit[s]) <= d.tolerance() * std::max(1e-30, absolute(d.all)));
+    RC_ASSERT(std::fabs(got.coverage.absolute_total - absolute(d.all)) <= d.tolerance() * absolute(d.all));
+    RC_ASSERT(std::fabs(got.coverage.absolute_matching - absolute(d.all)) <= d.tolerance() * absolute(d.all));
   }));
 }
 
-TEST(Paths, AreTheStrongestForEveryCombinationOfFilters) {
-  EXPECT_TRUE(rc::check("filters", [] {
-    const Drawn d = draw(*rc::gen::arbitrary<bool>());
+TEST_P(Paths, AreTheStrongestForEveryCombinationOfFilters) {
+  EXPECT_TRUE(rc::check(device(), [&] {
+    const Drawn d = draw(device(), *rc::gen::arbitrary<bool>());
     for (int i = 0; i < 6; ++i) {
       PathQuery query = draw_filters(d);
       query.top = testing::draw_int(1, 60);
@@ -137,9 +146,9 @@ TEST(Paths, AreTheStrongestForEveryCombinationOfFilters) {
       std::vector<Path> want = matching(d, query);
       RC_LOG(fmt::format("branch {} through {} from {} min_layer {} sign {} top {}", query.branch ? to_string(*query.branch) : "-", query.through.value_or("-"),
                          query.from.value_or(-1), query.min_layer.value_or(-1), query.sign.value_or(0), query.top));
-      RC_ASSERT(std::fabs(got.coverage.absolute_matching - absolute(want)) <= 1e-9 * absolute(d.all));
-      RC_ASSERT(std::fabs(got.coverage.absolute_total - absolute(d.all)) <= 1e-9 * absolute(d.all));
-      RC_ASSERT(std::fabs(got.coverage.absolute - absolute(got.paths)) <= 1e-12 * absolute(d.all));
+      RC_ASSERT(std::fabs(got.coverage.absolute_matching - absolute(want)) <= d.tolerance() * absolute(d.all));
+      RC_ASSERT(std::fabs(got.coverage.absolute_total - absolute(d.all)) <= d.tolerance() * absolute(d.all));
+      RC_ASSERT(std::fabs(got.coverage.absolute - absolute(got.paths)) <= limit(1e-12, 1e-6) * absolute(d.all));
       RC_ASSERT(got.coverage.paths == got.paths.size());
       RC_ASSERT(got.paths.size() <= query.top);
       for (const Path& p : got.paths) RC_ASSERT(naive::matches(p, query, d.model->writers()));
@@ -150,72 +159,72 @@ TEST(Paths, AreTheStrongestForEveryCombinationOfFilters) {
 }
 
 // The same names with the same credit.
-void expect_same_names(const std::vector<Path>& got, const std::vector<Path>& want, double largest) {
+void expect_same_names(const std::vector<Path>& got, const std::vector<Path>& want, double limit) {
   RC_ASSERT(got.size() == want.size());
   std::map<std::vector<int>, double> by_name;
   for (const Path& p : want) by_name[Enumeration::key(p)] = p.credit;
   for (const Path& p : got) {
     const auto known = by_name.find(Enumeration::key(p));
     RC_ASSERT(known != by_name.end());
-    RC_ASSERT(std::fabs(p.credit - known->second) <= 1e-9 * largest);
+    RC_ASSERT(std::fabs(p.credit - known->second) <= limit);
     by_name.erase(known);
   }
 }
 
-TEST(Paths, AboveAThresholdAreAllThoseWhosePrefixesReachIt) {
+TEST_P(Paths, AboveAThresholdAreAllThoseWhosePrefixesReachIt) {
   std::size_t listed = 0;
-  EXPECT_TRUE(rc::check("named", [&] {
-    const Drawn d = draw(*rc::gen::arbitrary<bool>());
+  EXPECT_TRUE(rc::check(device(), [&] {
+    const Drawn d = draw(device(), *rc::gen::arbitrary<bool>());
     RC_PRE(d.largest() > 0);
     PathQuery query;
     query.top = 100'000;
     query.tau = d.largest() * *rc::gen::element(0.3, 0.03, 0.003);
     // A product at the threshold itself may fall on either side.
-    RC_PRE(d.enumeration->all(*query.tau * (1 + 1e-9)).size() == d.enumeration->all(*query.tau * (1 - 1e-9)).size());
+    RC_PRE(d.enumeration->all(*query.tau * (1 + d.tolerance())).size() == d.enumeration->all(*query.tau * (1 - d.tolerance())).size());
     if (*rc::gen::arbitrary<bool>()) query.sign = -1;
     std::vector<Path> want;
     for (const Path& p : d.enumeration->all(*query.tau)) {
       if (naive::matches(p, query, d.model->writers())) want.push_back(p);
     }
     listed += want.size();
-    expect_same_names(d.trace(query).paths, want, d.largest());
+    expect_same_names(d.trace(query).paths, want, d.tolerance() * d.largest());
   }));
   EXPECT_GT(listed, 50U);
 }
 
-TEST(Paths, ByTheEntryRuleAreThoseOfTheWalkEntryByEntry) {
+TEST_P(Paths, ByTheEntryRuleAreThoseOfTheWalkEntryByEntry) {
   std::size_t listed = 0;
-  EXPECT_TRUE(rc::check("entry", [&] {
-    const Drawn d = draw(*rc::gen::arbitrary<bool>(), MlpRule::per_neuron);
+  EXPECT_TRUE(rc::check(device(), [&] {
+    const Drawn d = draw(device(), *rc::gen::arbitrary<bool>(), MlpRule::per_neuron);
     RC_PRE(d.largest() > 0);
     PathQuery query;
     query.top = 100'000;
     query.rule = TauRule::entry;
     query.tau = d.largest() * *rc::gen::element(0.3, 0.05, 0.01);
     const std::vector<Path> want = d.enumeration->by_entry(*query.tau);
-    RC_PRE(d.enumeration->margin() > 1e-9);
+    RC_PRE(d.enumeration->margin() > d.tolerance());
     listed += want.size();
-    expect_same_names(d.trace(query).paths, want, d.largest());
+    expect_same_names(d.trace(query).paths, want, d.tolerance() * d.largest());
   }));
   EXPECT_GT(listed, 50U);
 }
 
-TEST(Paths, MassesOfAllBranchesAddUpToTheTotalOfTheRoot) {
-  EXPECT_TRUE(rc::check("composition", [] {
-    const Drawn d = draw(true);
+TEST_P(Paths, MassesOfAllBranchesAddUpToTheTotalOfTheRoot) {
+  EXPECT_TRUE(rc::check(device(), [&] {
+    const Drawn d = draw(device(), true);
     const TraceResult got = d.trace({});
     double branches = 0, all = 0;
     for (const auto& [branch, entries] : got.composition) {
       for (const CompositionEntry& e : entries) (branch == Branch::none ? all : branches) += e.mass;
     }
-    RC_ASSERT(std::fabs(branches - got.coverage.absolute_total) <= 1e-9 * absolute(d.all));
-    RC_ASSERT(std::fabs(all - got.coverage.absolute_total) <= 1e-9 * absolute(d.all));
+    RC_ASSERT(std::fabs(branches - got.coverage.absolute_total) <= d.tolerance() * absolute(d.all));
+    RC_ASSERT(std::fabs(all - got.coverage.absolute_total) <= d.tolerance() * absolute(d.all));
   }));
 }
 
-TEST(Paths, ComeInTheSameOrderOnEveryRun) {
+TEST_P(Paths, ComeInTheSameOrderOnEveryRun) {
   testing::Shape shape;
-  const Model model = testing::random_tensors_of(shape.config(), 1).model("cpu", 2);
+  const Model model = testing::random_tensors_of(shape.config(), 1).model(device(), 2);
   const std::vector<TokenId> ids = {1, 1, 1, 1};
   Question question;
   question.target.ids = {2};
@@ -232,10 +241,10 @@ TEST(Paths, ComeInTheSameOrderOnEveryRun) {
   }
 }
 
-TEST(Paths, FewerAreTheBeginningOfMore) {
+TEST_P(Paths, FewerAreTheBeginningOfMore) {
   testing::Shape shape;
   shape.family = "llama";
-  const Model model = testing::random_tensors_of(shape.config(), 4).model("reference");
+  const Model model = testing::random_tensors_of(shape.config(), 4).model(device());
   const Prepared prepared = model.prepare(std::vector<TokenId>{1, 2, 3, 4});
   Question question;
   question.target.ids = {2};
@@ -249,9 +258,9 @@ TEST(Paths, FewerAreTheBeginningOfMore) {
   }
 }
 
-TEST(Paths, RefuseWhatCannotBeMeant) {
+TEST_P(Paths, RefuseWhatCannotBeMeant) {
   testing::Shape shape;
-  const Model model = testing::random_tensors_of(shape.config(), 1).model("reference");
+  const Model model = testing::random_tensors_of(shape.config(), 1).model(device());
   const Prepared prepared = model.prepare(std::vector<TokenId>{1, 2});
   const auto trace = [&](const PathQuery& query, MlpRule mlp = MlpRule::per_neuron) {
     Question question;

@@ -9,12 +9,13 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/device_weights.h"
 #include "backend/device_credit.h"
+#include "backend/device_memory.h"
 #include "backend/queued_work.h"
 #include "base/thread_pool.h"
 
 namespace unpack::cuda {
 
-class CudaBackend final : public Backend, public DeviceCredit, public QueuedWork {
+class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemory, public QueuedWork {
  public:
   CudaBackend(std::shared_ptr<Device> device, std::shared_ptr<const ModelWeights> weights, int threads, std::string name);
 
@@ -25,6 +26,10 @@ class CudaBackend final : public Backend, public DeviceCredit, public QueuedWork
   void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) override { pool_.parallel_for(count, task); }
   Peaks measure_peaks() override;
   void synchronize() override { device_->wait(); }
+  DeviceMemory::Use memory_use(bool start_again) override;
+  void keep_layers(int count) override { on_device_.keep_layers(static_cast<std::size_t>(count)); }
+  std::uint64_t uploaded_bytes() override { return on_device_.uploaded_bytes(); }
+  std::uint64_t upload_once() override { return on_device_.upload_once(); }
 
   Array zeros(std::int64_t size) override { return device_->zeros(size); }
   Array slice(const Array& from, std::int64_t offset, std::int64_t size) override;
@@ -102,6 +107,10 @@ class CudaBackend final : public Backend, public DeviceCredit, public QueuedWork
   // Calls use(tile) for tiles of unscaled scores that together hold every head, query and source of the layer.
   using TileUse = std::function<void(const Tile&)>;
   void score_tiles(Side side, const AttentionView& view, const TileUse& use);
+  // From the side's keys or queries back to what the projection gave, through rotary and the per-head norm, for heads of its own. The caller
+  // says where from, and at which positions.
+  PullBack pull_back(Side side, const AttentionView& view, const DeviceLayer& layer);
+  Array pulled_back(PullBack pull, std::int64_t size);
   void folded_tile(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w, Tile& tile);
   void projected_tile(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w, const Array& projected, Tile& tile);
   Array project(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w, std::int64_t first, std::int64_t positions);

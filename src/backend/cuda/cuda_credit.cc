@@ -72,27 +72,12 @@ void CudaBackend::fold_to_writers(const AttentionView& view, const Rows& rows, c
   device_->launch(
       FoldSources{ptr(coef), ptr(*view.k), rows.queries.get(), rows.begin.get(), ptr(folded), rows.count, heads, config_.group_size(), config_.n_kv_heads, e},
       rows.count * heads);
-  const Rotary turn = rotary(view.length);
-  if (turn.cos != nullptr || !layer->q_norm.empty()) {
-    Array pulled = device_->floats(folded.size());
-    PullBack pull{};
+  PullBack pull = pull_back(Side::query, view, *layer);
+  if (pull.changes()) {
     pull.from = ptr(folded);
     pull.from_a = heads * e;
-    pull.from_group = 1;
-    pull.out = ptr(pulled);
-    pull.nb = 1;
-    pull.heads = heads;
-    pull.e = e;
     pull.positions = rows.queries.get();
-    pull.rotary = turn;
-    if (!layer->q_norm.empty()) {
-      pull.norm = ptr(layer->q_norm);
-      pull.dev = ptr(*view.q_dev);
-      pull.dev_heads = heads;
-      pull.dev_group = 1;
-    }
-    device_->launch(pull, pulled.size());
-    folded = pulled;
+    folded = pulled_back(pull, folded.size());
   }
   Array vectors = device_->floats(rows.count * heads * d), scores = device_->floats(rows.count * heads * cl);
   heads_to_model(on_device_.operand(layer->q), config_.n_heads, ptr(folded), rows.count, ptr(vectors));
@@ -123,27 +108,12 @@ Array CudaBackend::fold_keys(const AttentionView& view, const Array& coefficient
   Array folded = device_->floats(length * groups * e);
   device_->launch(FoldQueries{ptr(coefficients), ptr(*view.q), ptr(folded), length, tri(length), config_.n_heads, config_.group_size(), groups, e},
                   length * groups);
-  const Rotary turn = rotary(length);
-  if (turn.cos != nullptr || !layer->k_norm.empty()) {
-    Array pulled = device_->floats(folded.size());
-    PullBack pull{};
+  PullBack pull = pull_back(Side::key, view, *layer);
+  if (pull.changes()) {
     pull.from = ptr(folded);
     pull.from_a = groups * e;
-    pull.from_group = 1;
-    pull.out = ptr(pulled);
-    pull.nb = 1;
-    pull.heads = groups;
-    pull.e = e;
     pull.position_a = 1;
-    pull.rotary = turn;
-    if (!layer->k_norm.empty()) {
-      pull.norm = ptr(layer->k_norm);
-      pull.dev = ptr(*view.k_dev);
-      pull.dev_heads = groups;
-      pull.dev_group = 1;
-    }
-    device_->launch(pull, pulled.size());
-    folded = pulled;
+    folded = pulled_back(pull, folded.size());
   }
   Array vectors = device_->floats(length * d), dots = device_->floats(length * cl);
   multiply_turned(layer->k, ptr(folded), length, ptr(vectors));

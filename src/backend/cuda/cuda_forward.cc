@@ -40,6 +40,11 @@ CudaBackend::CudaBackend(std::shared_ptr<Device> device, std::shared_ptr<const M
   }
 }
 
+DeviceMemory::Use CudaBackend::memory_use(bool start_again) {
+  const UnpackDeviceMemory use = device_->memory_use(start_again);
+  return {use.peak, use.held};
+}
+
 float CudaBackend::head_scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.d_head))); }
 
 // Memory --------------------------------------------------------------------------------------------------------------------------

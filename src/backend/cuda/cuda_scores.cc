@@ -41,39 +41,53 @@ bool CudaBackend::fold_is_cheaper(const AttentionView& view) const {
   return fold <= project;
 }
 
+PullBack CudaBackend::pull_back(Side side, const AttentionView& view, const DeviceLayer& layer) {
+  const bool key = side == Side::key;
+  const Array& norm = key ? layer.k_norm : layer.q_norm;
+  PullBack pull{};
+  pull.from_group = 1;
+  pull.nb = 1;
+  pull.heads = key ? config_.n_kv_heads : config_.n_heads;
+  pull.e = config_.d_head;
+  pull.rotary = rotary(view.length);
+  if (!norm.empty()) {
+    pull.norm = ptr(norm);
+    pull.dev = ptr(key ? *view.k_dev : *view.q_dev);
+    pull.dev_heads = pull.heads;
+    pull.dev_group = 1;
+  }
+  return pull;
+}
+
+Array CudaBackend::pulled_back(PullBack pull, std::int64_t size) {
+  Array out = device_->floats(size);
+  pull.out = ptr(out);
+  device_->launch(pull, size);
+  return out;
+}
+
 void CudaBackend::folded_tile(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w, Tile& tile) {
   const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, group = config_.group_size(), e = config_.d_head, d = config_.d_model;
   const std::int64_t cl = view.visible, stride = static_cast<std::int64_t>(view.n_writers) * d;
-  const Rotary turn = rotary(view.length);
   const bool key = side == Side::key;
-  const Array& norm = key ? layer.k_norm : layer.q_norm;
+  PullBack pull = pull_back(side, view, layer);
   // Where nothing depends on the position in between, one vector serves every source (keys) or every query.
-  const bool shared = turn.cos == nullptr && norm.empty();
+  const bool shared = !pull.changes();
   const std::int64_t others = key ? tile.ns : tile.nq;  // positions whose writers are scored
   const std::int64_t own = key ? tile.nq : tile.ns;
   const std::int64_t copies = shared ? 1 : others;
   const float* from = key ? ptr(*view.q) + tile.q0 * heads * e : ptr(*view.k);
   Array pulled;
   if (!shared || !key) {
-    pulled = device_->floats(copies * own * heads * e);
-    PullBack pull{};
     pull.from = from;
     pull.from_b = (key ? heads : groups) * e;
     pull.from_group = key ? 1 : group;
-    pull.out = ptr(pulled);
     pull.nb = own;
     pull.heads = heads;
-    pull.e = e;
     pull.position0 = key ? 0 : tile.q0;
     pull.position_a = 1;
-    pull.rotary = turn;
-    if (!norm.empty()) {
-      pull.norm = ptr(norm);
-      pull.dev = ptr(key ? *view.k_dev : *view.q_dev);
-      pull.dev_heads = key ? groups : heads;
-      pull.dev_group = key ? group : 1;
-    }
-    device_->launch(pull, pulled.size());
+    pull.dev_group = key ? group : 1;
+    pulled = pulled_back(pull, copies * own * heads * e);
     from = ptr(pulled);
   }
   Array vectors = device_->floats(copies * own * heads * d);
@@ -205,32 +219,16 @@ void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head,
   const auto layer = on_device_.layer(view.layer);
   const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible, sources = query + 1;
   const std::int64_t g = head / config_.group_size();
-  const Rotary turn = rotary(view.length);
-  const bool shared = turn.cos == nullptr && layer->k_norm.empty();
-  const float* from = ptr(*view.q) + (static_cast<std::int64_t>(query) * config_.n_heads + head) * e;
+  PullBack pull = pull_back(Side::key, view, *layer);
+  const bool shared = !pull.changes();
   const std::int64_t copies = shared ? 1 : sources;
+  pull.from = ptr(*view.q) + (static_cast<std::int64_t>(query) * config_.n_heads + head) * e;
+  pull.heads = 1;
+  pull.position_a = 1;
+  pull.dev_first = g;
   Array pulled;
-  if (!shared) {
-    pulled = device_->floats(copies * e);
-    PullBack pull{};
-    pull.from = from;
-    pull.from_group = 1;
-    pull.out = ptr(pulled);
-    pull.nb = 1;
-    pull.heads = 1;
-    pull.e = e;
-    pull.position_a = 1;
-    pull.rotary = turn;
-    if (!layer->k_norm.empty()) {
-      pull.norm = ptr(layer->k_norm);
-      pull.dev = ptr(*view.k_dev);
-      pull.dev_heads = config_.n_kv_heads;
-      pull.dev_group = 1;
-      pull.dev_first = g;
-    }
-    device_->launch(pull, copies * e);
-    from = ptr(pulled);
-  }
+  if (!shared) pulled = pulled_back(pull, copies * e);
+  const float* from = shared ? pull.from : ptr(pulled);
   const Operand w = on_device_.operand(layer->k);
   Array vectors = device_->floats(copies * d);
   device_->gemm({w.turned ? 0 : 1, 0, copies, d, e, from, e, 0, w.column(g * e), w.ld(), 0, ptr(vectors), d, 0, 1});
@@ -243,25 +241,15 @@ void CudaBackend::query_scores(const AttentionView& view, Scores scores, int hea
   const auto layer = on_device_.layer(view.layer);
   const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible, sources = query + 1;
   const std::int64_t g = head / config_.group_size();
-  Array pulled = device_->floats(sources * e), vectors = device_->floats(sources * d);
-  PullBack pull{};
+  PullBack pull = pull_back(Side::query, view, *layer);
   pull.from = ptr(*view.k) + g * e;
   pull.from_b = static_cast<std::int64_t>(config_.n_kv_heads) * e;
-  pull.from_group = 1;
-  pull.out = ptr(pulled);
   pull.nb = sources;
   pull.heads = 1;
-  pull.e = e;
   pull.position0 = query;
-  pull.rotary = rotary(view.length);
-  if (!layer->q_norm.empty()) {
-    pull.norm = ptr(layer->q_norm);
-    pull.dev = ptr(*view.q_dev);
-    pull.dev_heads = config_.n_heads;
-    pull.dev_group = 1;
-    pull.dev_first = head;
-  }
-  device_->launch(pull, sources * e);
+  pull.dev_first = head;
+  const Array pulled = pulled_back(pull, sources * e);
+  Array vectors = device_->floats(sources * d);
   const Operand w = on_device_.operand(layer->q);
   device_->gemm({w.turned ? 0 : 1, 0, sources, d, e, ptr(pulled), e, 0, w.column(head * e), w.ld(), 0, ptr(vectors), d, 0, 1});
   device_->gemm(

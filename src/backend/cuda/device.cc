@@ -2,9 +2,29 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+
 #include "unpack/error.h"
 
 namespace unpack::cuda {
+
+namespace {
+
+// For a GPU that is shared with others, and to see how a model does that does not fit.
+std::optional<std::uint64_t> memory_bound() {
+  const char* text = std::getenv("UNPACK_CUDA_MEMORY");
+  if (text == nullptr || *text == 0) return std::nullopt;
+  std::uint64_t bytes = 0;
+  const char* end = text + std::strlen(text);
+  const auto [behind, status] = std::from_chars(text, end, bytes);
+  if (status != std::errc() || behind != end) throw InputError(fmt::format("UNPACK_CUDA_MEMORY must be a number of bytes, not {}", text));
+  return bytes;
+}
+
+}  // namespace
 
 std::shared_ptr<Device> Device::open(const UnpackDeviceTable* table, std::shared_ptr<void> library, bool tf32) {
   if (table->version != UNPACK_DEVICE_TABLE_VERSION || table->kernel_count != static_cast<int>(KernelId::kCount)) {
@@ -35,6 +55,13 @@ void Device::check(int status, std::size_t wanted) const {
 UnpackDeviceInfo Device::info() const {
   UnpackDeviceInfo out{};
   check(table_->info(device_, &out));
+  if (const auto bound = memory_bound()) out.memory_free = std::min(out.memory_free, *bound);
+  return out;
+}
+
+UnpackDeviceMemory Device::memory_use(bool start_again) const {
+  UnpackDeviceMemory out{};
+  check(table_->memory_use(device_, start_again ? 1 : 0, &out));
   return out;
 }
 

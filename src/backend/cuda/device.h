@@ -20,7 +20,9 @@ class Device : public std::enable_shared_from_this<Device> {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
+  // $UNPACK_CUDA_MEMORY bounds memory_free.
   UnpackDeviceInfo info() const;
+  UnpackDeviceMemory memory_use(bool start_again = false) const;
 
   Array floats(std::int64_t count) { return Array(bytes(static_cast<std::size_t>(count) * sizeof(float)), count); }
   Array zeros(std::int64_t count);

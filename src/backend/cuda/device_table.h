@@ -9,7 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define UNPACK_DEVICE_TABLE_VERSION 1
+#define UNPACK_DEVICE_TABLE_VERSION 2
 #define UNPACK_DEVICE_TABLE_SYMBOL "unpack_device_table"
 
 #ifdef __cplusplus
@@ -37,6 +37,11 @@ typedef struct {
 } UnpackDeviceInfo;
 
 typedef struct {
+  uint64_t peak; /* the most that was in use since the count was started again */
+  uint64_t held; /* the most that was taken from the device */
+} UnpackDeviceMemory;
+
+typedef struct {
   int version;      /* UNPACK_DEVICE_TABLE_VERSION */
   int kernel_count; /* how many kernels launch() knows: both sides were built from the same list */
   const char* (*error)(void);
@@ -44,6 +49,7 @@ typedef struct {
   void (*close)(void* device);
   int (*info)(void* device, UnpackDeviceInfo* out);
   int (*out_of_memory)(void); /* whether the last failure of this thread was that */
+  int (*memory_use)(void* device, int start_again, UnpackDeviceMemory* out);
 
   int (*allocate)(void* device, size_t bytes, void** out);
   void (*release)(void* device, void* memory); /* once the work queued so far has used it */

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace unpack::cuda {
 
@@ -108,6 +109,29 @@ DeviceWeights::~DeviceWeights() {
   if (upload_.valid()) upload_.wait();
 }
 
+// What goes up is not wanted any more.
+void DeviceWeights::drop_upload() {
+  if (std::exchange(coming_, -1) >= 0) upload_.wait();
+  upload_ = {};
+}
+
+void DeviceWeights::keep_layers(std::size_t count) {
+  std::lock_guard lock(mutex_);
+  drop_upload();
+  keep_ = std::min(count_, std::max<std::size_t>(2, count));
+  layers_.assign(count_, nullptr);
+  recent_.clear();
+  last_ = -1;
+}
+
+std::uint64_t DeviceWeights::upload_once() {
+  std::lock_guard lock(mutex_);
+  drop_upload();
+  const std::uint64_t before = uploaded_;
+  for (int i = 0; i < static_cast<int>(count_); ++i) (void)upload(i);
+  return uploaded_ - before;
+}
+
 std::shared_ptr<DeviceWeights::Raw> DeviceWeights::upload(int index) {
   const LayerWeights& w = weights_->layers[static_cast<std::size_t>(index)];
   auto raw = std::make_shared<Raw>();
@@ -132,6 +156,7 @@ std::shared_ptr<DeviceWeights::Raw> DeviceWeights::upload(int index) {
   raw->b_out = put_vector(d, w.b_out);
   raw->q_norm = put_vector(d, w.q_norm);
   raw->k_norm = put_vector(d, w.k_norm);
+  uploaded_ += layer_bytes(w);
   return raw;
 }
 
@@ -184,11 +209,10 @@ DeviceWeights::LayerPointer DeviceWeights::layer(int index) {
   if (!layers_[i]) {
     std::shared_ptr<Raw> raw;
     if (coming_ == index) {
+      coming_ = -1;
       raw = upload_.get();
-      coming_ = -1;
     } else {
-      if (coming_ >= 0) (void)upload_.get();  // the walk went elsewhere
-      coming_ = -1;
+      drop_upload();  // the walk went elsewhere
       raw = upload(index);
     }
     device_->join();

@@ -2,6 +2,8 @@
 // product needs them. Models that do not fit keep a few layers there, and the next one goes up while this one works.
 #pragma once
 
+#include <atomic>
+#include <cstdint>
 #include <future>
 #include <list>
 #include <memory>
@@ -51,6 +53,10 @@ class DeviceWeights {
   std::shared_ptr<const DeviceLayer> layer(int index);
   const DeviceMatrix& unembed();  // [V, D], kept
   bool streams() const { return keep_ < count_; }
+  // As DeviceMemory has them.
+  void keep_layers(std::size_t count);
+  std::uint64_t uploaded_bytes() const { return uploaded_; }
+  std::uint64_t upload_once();
   // The matrix in single precision; halves are widened into memory of their own.
   Operand operand(const DeviceMatrix& m);
 
@@ -59,6 +65,7 @@ class DeviceWeights {
   struct Raw;  // a layer's bytes on the device, before anything is folded
   std::shared_ptr<Raw> upload(int index);
   LayerPointer finish(Raw& raw);
+  void drop_upload();
 
   std::shared_ptr<Device> device_;
   std::shared_ptr<const ModelWeights> weights_;
@@ -70,6 +77,7 @@ class DeviceWeights {
   int coming_ = -1;  // the layer that goes up now
   std::future<std::shared_ptr<Raw>> upload_;
   int last_ = -1;
+  std::atomic<std::uint64_t> uploaded_ = 0;
   DeviceMatrix unembed_;
 };
 

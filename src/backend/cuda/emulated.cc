@@ -1,7 +1,9 @@
 #include "backend/cuda/emulated.h"
 
+#include <malloc.h>
 #include <omp.h>
 
+#include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -36,22 +38,42 @@ int info(void*, UnpackDeviceInfo* out) {
   std::memcpy(out->name, kName, sizeof kName);
   out->memory_free = std::uint64_t{1} << 33;
   out->memory_total = std::uint64_t{1} << 33;
-  // For tests of models that do not fit the device.
-  if (const char* limit = std::getenv("UNPACK_EMULATED_MEMORY")) out->memory_free = out->memory_total = std::strtoull(limit, nullptr, 10);
   return 0;
 }
 
 int out_of_memory() { return last_error == "out of memory" ? 1 : 0; }
 
+// Of all emulated devices together.
+std::atomic<std::uint64_t> in_use = 0, peak = 0, held = 0;
+
+void raise(std::atomic<std::uint64_t>& most, std::uint64_t to) {
+  std::uint64_t before = most;
+  while (before < to && !most.compare_exchange_weak(before, to)) {
+  }
+}
+
+int memory_use(void*, int start_again, UnpackDeviceMemory* out) {
+  out->peak = peak;
+  out->held = held;
+  if (start_again != 0) peak = in_use.load();
+  return 0;
+}
+
 int allocate(void*, std::size_t bytes, void** out) {
   *out = std::malloc(bytes == 0 ? 1 : bytes);
   if (*out == nullptr) return fail("out of memory");
+  const std::uint64_t now = in_use += malloc_usable_size(*out);
+  raise(peak, now);
+  raise(held, now);
   // What nobody writes must not look like zeros.
   std::memset(*out, 0xFF, bytes);
   return 0;
 }
 
-void release(void*, void* memory) { std::free(memory); }
+void release(void*, void* memory) {
+  in_use -= malloc_usable_size(memory);
+  std::free(memory);
+}
 
 int zero(void*, void* memory, std::size_t bytes) {
   std::memset(memory, 0, bytes);
@@ -118,6 +140,7 @@ const UnpackDeviceTable* emulated_table() {
                                           close_device,
                                           info,
                                           out_of_memory,
+                                          memory_use,
                                           allocate,
                                           release,
                                           zero,

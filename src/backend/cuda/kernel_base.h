@@ -90,6 +90,18 @@ struct HostGroup {
   }
 };
 
+// Sum of a row's values and of their sizes.
+template <typename Group>
+UNPACK_BODY void sum_and_size(Group& group, const float* x, Index n, double& sum, double& size) {
+  group.sums(
+      n,
+      [&](Index i, double& a, double& b) {
+        a += static_cast<double>(x[i]);
+        b += fabs(static_cast<double>(x[i]));
+      },
+      sum, size);
+}
+
 // Rotary and its inverse on element e of a head vector x; the first `half` elements are paired with the next `half`.
 struct Rotary {
   const float* cos;  // [positions, half]; null: none
@@ -101,6 +113,18 @@ struct Rotary {
     const Index at = position * half + (e < half ? e : e - half);
     const float sine = inverse ? -sin[at] : sin[at];
     return e < half ? x[e] * cos[at] - x[e + half] * sine : x[e] * cos[at] + x[e - half] * sine;
+  }
+
+  // In place, a row's threads sharing the pairs.
+  template <typename Group>
+  UNPACK_BODY void turn(Group& group, float* x, Index position) const {
+    if (cos == nullptr) return;
+    group.each(half, [&](Index i) {
+      const float a = element(x, i, position, false);
+      const float b = element(x, i + half, position, false);
+      x[i] = a;
+      x[i + half] = b;
+    });
   }
 };
 

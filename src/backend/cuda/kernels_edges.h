@@ -103,13 +103,7 @@ struct NeuronShares {
     const Index row = static_cast<Index>(queries[i]) * neurons;
     const float* t = numerators + i * neurons;
     double total = 0, size = 0;
-    g.sums(
-        neurons,
-        [&](Index n, double& a, double& b) {
-          a += static_cast<double>(t[n]);
-          b += fabs(static_cast<double>(t[n]));
-        },
-        total, size);
+    sum_and_size(g, t, neurons, total, size);
     const double scale = inverse_denominator(total, size, beta);
     const double doubtful = g.sum(neurons, [&](Index n) {
       const double share = static_cast<double>(t[n]) * scale;
@@ -135,13 +129,7 @@ struct ShareRows {  // x[rows, cols] -> shares of each row, times weight
   UNPACK_BODY void operator()(Group& g, Index row) const {
     float* v = x + row * cols;
     double total = 0, size = 0;
-    g.sums(
-        cols,
-        [&](Index j, double& a, double& b) {
-          a += static_cast<double>(v[j]);
-          b += fabs(static_cast<double>(v[j]));
-        },
-        total, size);
+    sum_and_size(g, v, cols, total, size);
     const double scale = weight * inverse_denominator(total, size, beta);
     g.each(cols, [&](Index j) { v[j] = static_cast<float>(static_cast<double>(v[j]) * scale); });
   }

@@ -123,15 +123,7 @@ struct FinishHead {
       group.each(e, [&](Index i) { v[i] = static_cast<float>(static_cast<double>(v[i]) / deviation) * norm[i]; });
       group.each(1, [&](Index) { dev[row] = static_cast<float>(deviation); });
     }
-    if (rotary.cos != nullptr) {
-      const Index position = positions[row / heads];
-      group.each(rotary.half, [&](Index i) {
-        const float a = rotary.element(v, i, position, false);
-        const float b = rotary.element(v, i + rotary.half, position, false);
-        v[i] = a;
-        v[i + rotary.half] = b;
-      });
-    }
+    rotary.turn(group, v, positions[row / heads]);
   }
 };
 

@@ -34,6 +34,8 @@ struct PullBack {
   Index dev_heads, dev_group, dev_first;
   const float* norm;
   Rotary rotary;
+  // Whether the values differ from those it is given, and with the position.
+  bool changes() const { return rotary.cos != nullptr || norm != nullptr; }
   UNPACK_BODY void operator()(Index i) const {
     const Index x = i % e;
     const Index h = i / e % heads;
@@ -64,14 +66,7 @@ struct FinishProjected {
       const float inverse = 1.0F / dev[position * dev_heads + dev_first + h];
       group.each(e, [&](Index i) { v[i] *= norm[i] * inverse; });
     }
-    if (rotary.cos != nullptr) {
-      group.each(rotary.half, [&](Index i) {
-        const float a = rotary.element(v, i, position, false);
-        const float b = rotary.element(v, i + rotary.half, position, false);
-        v[i] = a;
-        v[i + rotary.half] = b;
-      });
-    }
+    rotary.turn(group, v, position);
   }
 };
 

@@ -1,0 +1,215 @@
+// An open GPU: its memory, its two streams and what goes over them.
+#include <cstdio>
+#include <cstring>
+#include <thread>
+#include <vector>
+
+#include "backend/cuda/plugin/state.h"
+
+namespace unpack::cuda {
+
+namespace {
+
+thread_local std::string last_error;
+thread_local bool last_was_memory = false;
+
+constexpr std::size_t kPinnedBytes = std::size_t{32} << 20;
+constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
+constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+
+}  // namespace
+
+int fail(const std::string& text) {
+  last_error = text;
+  last_was_memory = false;
+  return 1;
+}
+
+int check(cudaError_t status, const char* what) {
+  if (status == cudaSuccess) return 0;
+  fail(std::string(what) + ": " + cudaGetErrorString(status));
+  last_was_memory = status == cudaErrorMemoryAllocation;
+  (void)cudaGetLastError();  // an allocation that failed is no reason to fail again later
+  return 1;
+}
+
+int check(cublasStatus_t status, const char* what) {
+  return status == CUBLAS_STATUS_SUCCESS ? 0 : fail(std::string(what) + ": " + cublasGetStatusString(status));
+}
+
+const char* error() { return last_error.c_str(); }
+int out_of_memory() { return last_was_memory ? 1 : 0; }
+
+void close_device(void* device) {
+  State& s = of(device);
+  delete s.profile;
+  (void)cudaSetDevice(s.id);
+  if (s.stream != nullptr) (void)cudaStreamSynchronize(s.stream);
+  if (s.beside != nullptr) (void)cudaStreamSynchronize(s.beside);
+  if (s.blas != nullptr) (void)cublasDestroy(s.blas);
+  if (s.workspace != nullptr) (void)cudaFree(s.workspace);
+  if (s.pinned != nullptr) (void)cudaFreeHost(s.pinned);
+  for (Staging& part : s.staging) {
+    if (part.memory != nullptr) (void)cudaFreeHost(part.memory);
+    if (part.left != nullptr) (void)cudaEventDestroy(part.left);
+  }
+  if (s.arrived != nullptr) (void)cudaEventDestroy(s.arrived);
+  if (s.stream != nullptr) (void)cudaStreamDestroy(s.stream);
+  if (s.beside != nullptr) (void)cudaStreamDestroy(s.beside);
+  if (s.pool != nullptr) (void)cudaMemPoolDestroy(s.pool);
+  delete &s;
+}
+
+namespace {
+
+int open_state(State& s, int tf32) {
+  int count = 0;
+  if (check(cudaGetDeviceCount(&count), "the driver")) return 1;
+  if (count == 0) return fail("the driver knows no device");
+  if (check(cudaSetDevice(s.id), "device 0")) return 1;
+  if (check(cudaStreamCreateWithFlags(&s.stream, cudaStreamNonBlocking), "a stream")) return 1;
+  if (check(cudaStreamCreateWithFlags(&s.beside, cudaStreamNonBlocking), "a stream")) return 1;
+  if (check(cudaEventCreateWithFlags(&s.arrived, cudaEventDisableTiming), "an event")) return 1;
+  // A pool of our own that keeps what it was given: the same sizes come back again and again.
+  cudaMemPoolProps props{};
+  props.allocType = cudaMemAllocationTypePinned;
+  props.handleTypes = cudaMemHandleTypeNone;
+  props.location.type = cudaMemLocationTypeDevice;
+  props.location.id = s.id;
+  if (check(cudaMemPoolCreate(&s.pool, &props), "a memory pool")) return 1;
+  std::uint64_t keep = UINT64_MAX;
+  if (check(cudaMemPoolSetAttribute(s.pool, cudaMemPoolAttrReleaseThreshold, &keep), "a memory pool")) return 1;
+  if (check(cudaMalloc(&s.workspace, kWorkspaceBytes), "memory for cuBLAS")) return 1;
+  if (check(cudaMallocHost(&s.pinned, kPinnedBytes), "pinned memory")) return 1;
+  for (Staging& part : s.staging) {
+    if (check(cudaMallocHost(&part.memory, kStagingBytes), "pinned memory")) return 1;
+    if (check(cudaEventCreateWithFlags(&part.left, cudaEventDisableTiming), "an event")) return 1;
+  }
+  if (check(cublasCreate(&s.blas), "cuBLAS")) return 1;
+  if (check(cublasSetStream(s.blas, s.stream), "cuBLAS")) return 1;
+  if (check(cublasSetWorkspace(s.blas, s.workspace, kWorkspaceBytes), "cuBLAS")) return 1;
+  s.profile = Profile::make();
+  return check(cublasSetMathMode(s.blas, tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH), "cuBLAS");
+}
+
+}  // namespace
+
+int open_device(int tf32, void** device) {
+  auto* s = new State;
+  if (open_state(*s, tf32) != 0) {
+    const std::string why = last_error;
+    const bool memory = last_was_memory;
+    close_device(s);
+    last_error = why;
+    last_was_memory = memory;
+    return 1;
+  }
+  *device = s;
+  return 0;
+}
+
+int info(void* device, UnpackDeviceInfo* out) {
+  State& s = of(device);
+  cudaDeviceProp props{};
+  if (check(cudaSetDevice(s.id), "device 0") || check(cudaGetDeviceProperties(&props, s.id), "device 0")) return 1;
+  std::size_t free = 0, total = 0;
+  if (check(cudaMemGetInfo(&free, &total), "device 0")) return 1;
+  int version = 0;
+  (void)cublasGetVersion(s.blas, &version);
+  std::snprintf(out->name, sizeof out->name, "%.100s, cuBLAS %d.%d", props.name, version / 10000, version / 100 % 100);
+  out->memory_free = free;
+  out->memory_total = total;
+  return 0;
+}
+
+int memory_use(void* device, int start_again, UnpackDeviceMemory* out) {
+  State& s = of(device);
+  std::uint64_t peak = 0, held = 0, nothing = 0;
+  if (check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrUsedMemHigh, &peak), "the memory pool")) return 1;
+  if (check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrReservedMemHigh, &held), "the memory pool")) return 1;
+  out->peak = peak + kWorkspaceBytes;
+  out->held = held + kWorkspaceBytes;
+  return start_again ? check(cudaMemPoolSetAttribute(s.pool, cudaMemPoolAttrUsedMemHigh, &nothing), "the memory pool") : 0;
+}
+
+namespace {
+
+int allocate_on(State& s, cudaStream_t stream, std::size_t bytes, void** out) {
+  if (check(cudaSetDevice(s.id), "device 0")) return 1;
+  return check(cudaMallocFromPoolAsync(out, bytes, s.pool, stream), "memory");
+}
+
+}  // namespace
+
+int allocate(void* device, std::size_t bytes, void** out) { return allocate_on(of(device), of(device).stream, bytes, out); }
+int allocate_beside(void* device, std::size_t bytes, void** out) { return allocate_on(of(device), of(device).beside, bytes, out); }
+void release(void* device, void* memory) { (void)cudaFreeAsync(memory, of(device).stream); }
+
+int zero(void* device, void* memory, std::size_t bytes) { return check(cudaMemsetAsync(memory, 0, bytes, of(device).stream), "clearing memory"); }
+
+int to_device(void* device, void* to, const void* from, std::size_t bytes) {
+  return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, of(device).stream), "copying to the device");
+}
+
+namespace {
+
+// One thread does not fill the way to the device.
+void copy_in_parts(char* to, const char* from, std::size_t bytes) {
+  constexpr std::size_t kParts = 4, kWorthIt = std::size_t{4} << 20;
+  if (bytes < kWorthIt) {
+    std::memcpy(to, from, bytes);
+    return;
+  }
+  const std::size_t part = bytes / kParts;
+  std::vector<std::thread> helpers;
+  for (std::size_t i = 1; i < kParts; ++i) {
+    helpers.emplace_back([=] { std::memcpy(to + i * part, from + i * part, i + 1 == kParts ? bytes - i * part : part); });
+  }
+  std::memcpy(to, from, part);
+  for (std::thread& helper : helpers) helper.join();
+}
+
+}  // namespace
+
+// Returns when all of it is there: `to` may be given back on the other stream, which does not wait for this one.
+int to_device_beside(void* device, void* to, const void* from, std::size_t bytes) {
+  State& s = of(device);
+  if (check(cudaSetDevice(s.id), "device 0")) return 1;
+  std::lock_guard lock(s.staging_mutex);
+  int turn = 0;
+  for (std::size_t at = 0; at < bytes; at += kStagingBytes, turn ^= 1) {
+    Staging& part = s.staging[turn];
+    const std::size_t n = bytes - at < kStagingBytes ? bytes - at : kStagingBytes;
+    if (check(cudaEventSynchronize(part.left), "copying to the device")) return 1;
+    copy_in_parts(static_cast<char*>(part.memory), static_cast<const char*>(from) + at, n);
+    if (check(cudaMemcpyAsync(static_cast<char*>(to) + at, part.memory, n, cudaMemcpyHostToDevice, s.beside), "copying to the device")) return 1;
+    if (check(cudaEventRecord(part.left, s.beside), "an event")) return 1;
+  }
+  return check(cudaStreamSynchronize(s.beside), "copying to the device");
+}
+
+int join(void* device) {
+  State& s = of(device);
+  if (check(cudaEventRecord(s.arrived, s.beside), "an event")) return 1;
+  return check(cudaStreamWaitEvent(s.stream, s.arrived, 0), "an event");
+}
+
+int to_host(void* device, void* to, const void* from, std::size_t bytes) {
+  State& s = of(device);
+  std::lock_guard lock(s.pinned_mutex);
+  for (std::size_t at = 0; at < bytes; at += kPinnedBytes) {
+    const std::size_t n = bytes - at < kPinnedBytes ? bytes - at : kPinnedBytes;
+    if (check(cudaMemcpyAsync(s.pinned, static_cast<const char*>(from) + at, n, cudaMemcpyDeviceToHost, s.stream), "copying to the host")) return 1;
+    if (check(cudaStreamSynchronize(s.stream), "the work before a copy")) return 1;
+    std::memcpy(static_cast<char*>(to) + at, s.pinned, n);
+  }
+  return 0;
+}
+
+int copy(void* device, void* to, const void* from, std::size_t bytes) {
+  return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, of(device).stream), "copying");
+}
+
+int wait(void* device) { return check(cudaStreamSynchronize(of(device).stream), "the work"); }
+
+}  // namespace unpack::cuda

@@ -1,0 +1,67 @@
+// What the plugin keeps of an open GPU, and the entries of its table (device_table.h) that other files hold.
+#pragma once
+
+#include <cublas_v2.h>
+#include <cuda_runtime.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+
+#include "backend/cuda/device_table.h"
+#include "backend/cuda/plugin/profile.h"
+
+namespace unpack::cuda {
+
+// Pinned memory that a part of an upload passes through: pageable memory is far slower, and the driver would hold up other threads over it.
+struct Staging {
+  void* memory = nullptr;
+  cudaEvent_t left = nullptr;  // once what was put there last is on the device
+};
+
+struct State {
+  int id = 0;
+  Profile* profile = nullptr;
+  cudaStream_t stream = nullptr;  // where all work is queued
+  cudaStream_t beside = nullptr;  // where weights go up
+  cudaEvent_t arrived = nullptr;
+  cudaMemPool_t pool = nullptr;
+  cublasHandle_t blas = nullptr;
+  std::mutex blas_mutex;  // a handle serves one thread at a time
+  void* workspace = nullptr;
+  void* pinned = nullptr;  // downloads pass through it
+  std::mutex pinned_mutex;
+  Staging staging[2];  // one is filled while the other is on its way
+  std::mutex staging_mutex;
+};
+
+inline State& of(void* device) { return *static_cast<State*>(device); }
+
+// Say what went wrong and return 1, or 0 where nothing did.
+int fail(const std::string& text);
+int check(cudaError_t status, const char* what);
+int check(cublasStatus_t status, const char* what);
+
+// device.cu
+const char* error();
+int out_of_memory();
+int open_device(int tf32, void** device);
+void close_device(void* device);
+int info(void* device, UnpackDeviceInfo* out);
+int memory_use(void* device, int start_again, UnpackDeviceMemory* out);
+int allocate(void* device, std::size_t bytes, void** out);
+int allocate_beside(void* device, std::size_t bytes, void** out);
+void release(void* device, void* memory);
+int zero(void* device, void* memory, std::size_t bytes);
+int to_device(void* device, void* to, const void* from, std::size_t bytes);
+int to_device_beside(void* device, void* to, const void* from, std::size_t bytes);
+int join(void* device);
+int to_host(void* device, void* to, const void* from, std::size_t bytes);
+int copy(void* device, void* to, const void* from, std::size_t bytes);
+int wait(void* device);
+
+// launch.cu
+int launch(void* device, int id, const void* parameters, std::size_t bytes, std::int64_t count);
+
+}  // namespace unpack::cuda
