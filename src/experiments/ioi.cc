@@ -191,7 +191,7 @@ std::string search_table(const Json& search) {
   return markdown_table(rows);
 }
 
-// How often each role is found (by mass) in each branch of each root.
+// How often each role is found (by mass) in each branch of each root; empty where no root has a head of any role below it.
 std::string rank_plot(const std::string& model, const Json& s) {
   std::vector<std::string> groups;
   std::vector<BarSeries> series;
@@ -206,6 +206,7 @@ std::string rank_plot(const std::string& model, const Json& s) {
     }
   }
   std::erase_if(series, [](const BarSeries& bars) { return std::all_of(bars.values.begin(), bars.values.end(), [](double x) { return std::isnan(x); }); });
+  if (series.empty()) return "";
   return bar_plot(fmt::format("{}: roles found upstream of a root, by branch", model), "found, percent of rerootings", groups, series);
 }
 
@@ -237,10 +238,8 @@ std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files) {
       "- paths: the paper's enumeration (entry by entry, threshold 0.001, the strongest 10,000 kept); found means that a kept path takes the head as its last "
       "hop,\n  and the rank is that of their summed size.\n";
   for (const auto& [model, s] : summaries.items()) {
-    if (s.contains("tables")) {
-      const std::string file = fmt::format("ioi-{}.svg", slug(model));
-      files.push_back({file, rank_plot(model, s)});
-    }
+    const std::string plot = s.contains("tables") ? rank_plot(model, s) : "";
+    if (!plot.empty()) files.push_back({fmt::format("ioi-{}.svg", slug(model)), plot});
     out += fmt::format("\n## {}\n\n{} prompts; the indirect object is the first prediction in {:.0f}%, mean logit difference to the subject {:.2f}.\n\n{}",
                        model, s.at("prompts").get<int>(), s.at("top_percent").get<double>(), s.at("logit_difference").get<double>(), role_table(s));
     if (!s.at("search").is_null()) {
@@ -255,7 +254,8 @@ std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files) {
       out += "\nNo role has a head to reroot at.\n";
       continue;
     }
-    out += fmt::format("\n![How often each role is found](ioi-{}.svg)\n", slug(model));
+    out += plot.empty() ? "\nNo head with a role lies below another one in layer 1 or later, so that nothing can be ranked.\n"
+                        : fmt::format("\n![How often each role is found](ioi-{}.svg)\n", slug(model));
     out += "\n### Found by mass\n\n" + matrix(s, "mass") + "\n### Found by paths\n\n" + matrix(s, "paths");
   }
   out += "\n## GPT-2 small (paper), found by paths\n\n" +

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <map>
 
 #include "experiments/plots.h"
@@ -138,6 +139,7 @@ Json run_knockout(ModelSession& session) {
       const double change = record.at("cut_ppl").get<double>() - record.at("clean_ppl").get<double>();
       const auto w = static_cast<std::size_t>(cut.writer);
       Json point = {{"writer", writers.name(cut.writer)}, {"layer", writers[cut.writer].layer}, {"score", total[to_string(channel)][w]}, {"change", change}};
+      point["change_size"] = std::fabs(change);
       point["size"] = total["size"][w];
       point["score_signed"] = total[std::string(to_string(channel)) + "_signed"][w];
       if (channel == Channel::attention) point["score_values"] = total["attention_values"][w];
@@ -164,6 +166,14 @@ Json run_knockout(ModelSession& session) {
       out["spearman_five_signed"] = correlations(five, "score_signed");
     }
     out["spearman_size"] = correlations(points, "size");
+    // What a low correlation comes from: the sign of the change, or the one strong MLP of a layer.
+    out["spearman_change_size"] = correlations(points, "score", "change_size");
+    std::vector<Json> raising, heads;
+    std::copy_if(points.begin(), points.end(), std::back_inserter(raising), [](const Json& p) { return p.at("change").get<double>() > 0; });
+    std::copy_if(points.begin(), points.end(), std::back_inserter(heads),
+                 [&](const Json& p) { return writers[writers.parse(p.at("writer").get<std::string>())].kind == WriterKind::head; });
+    out["spearman_raising"] = correlations(raising, "score");
+    out["spearman_heads"] = correlations(heads, "score");
     out["halves_score"] = correlations(points, "score_a", "score_b");
     out["halves_change"] = correlations(points, "change_a", "change_b");
     out["spearman_signed"] = correlations(points, "score_signed");
@@ -244,6 +254,9 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
       };
       control("score on one half of the sentences against the other", c.at("halves_score"));
       control("change on one half of the held-out sentences against the other", c.at("halves_change"));
+      control("score against the size of the change", c.at("spearman_change_size"));
+      control("score against change, cuts that raise the perplexity", c.at("spearman_raising"));
+      control("score against change, heads alone", c.at("spearman_heads"));
       control("length of what is written against change", c.at("spearman_size"));
       if (c.contains("spearman_values")) control("size of the value scores against change", c.at("spearman_values"));
       std::vector<ScatterPoint> points;
