@@ -48,6 +48,15 @@ def test_ioi_roles_are_rerooted_where_the_table_says(ioi):
     assert summary["top_percent"] == 100
 
 
+def test_ioi_draws_no_empty_picture(unpack, ioi, tmp_path):
+    assert (ioi / "out" / "ioi-pocket-gpt2.svg").exists() and "ioi-pocket-gpt2.svg" in (ioi / "out" / "report.md").read_text()
+    (tmp_path / "roles.txt").write_text("mover | END | A4.H1\nother | END | A4.H2\n")  # neither can read the other
+    unpack.ok("experiment", "ioi", "--n", "1", "--roles", tmp_path / "roles.txt", "--out", tmp_path / "out")
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "nothing can be ranked" in report and ".svg" not in report
+    assert not list((tmp_path / "out").glob("*.svg"))
+
+
 def test_ioi_finds_heads_that_the_answer_depends_on(unpack, tmp_path):
     unpack.ok("experiment", "ioi", "--n", "2", "--out", tmp_path / "out")
     summary = summary_of(tmp_path / "out")

@@ -31,6 +31,12 @@ def test_rank_correlations_are_those_of_scipy(unpack, tmp_path):
         assert spearman["within"] == pytest.approx(numpy.mean(within), abs=1e-12) and len(within) >= 6
         signed = stats.spearmanr([p["score_signed"] for p in points], [p["change"] for p in points]).correlation
         assert summary[channel]["spearman_signed"]["cross"] == pytest.approx(signed, abs=1e-12)
+        size = stats.spearmanr([p["score"] for p in points], [abs(p["change"]) for p in points]).correlation
+        assert summary[channel]["spearman_change_size"]["cross"] == pytest.approx(size, abs=1e-12)
+        for name, some in (("raising", [p for p in points if p["change"] > 0]), ("heads", [p for p in points if p["writer"].startswith("A")])):
+            assert 2 < len(some) < len(points)
+            want = stats.spearmanr([p["score"] for p in some], [p["change"] for p in some]).correlation
+            assert summary[channel]["spearman_" + name]["cross"] == pytest.approx(want, abs=1e-12)
 
 
 def test_areas_and_intervals_are_those_of_scipy(unpack, tmp_path):
