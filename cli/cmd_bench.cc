@@ -20,10 +20,10 @@ void run(BenchArguments& args, Context& context) {
   args.outputs.check();
   args.options.load = args.model.load;
   const RunContext run = context.run();
+  if (!args.outputs.any()) args.options.print = [](const std::string& text) { print(text); };
   const BenchResult result = run_bench(args.options, run);
   run.check();
   args.outputs.write("--json", [&] { return to_json(result); });
-  if (!args.outputs.any()) print(to_terminal(result));
 }
 
 }  // namespace

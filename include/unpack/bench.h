@@ -1,6 +1,7 @@
 // What this machine reaches, against its own measured peak.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -19,6 +20,7 @@ struct BenchOptions {
   int keep_layers = 0;        // also time the trace with so many layers' weights on the device, the others uploaded as needed; 0: not
   bool memory_only = false;   // what a trace takes of the device's memory, and no times
   LoadOptions load;
+  std::function<void(const std::string&)> print;  // gets the text of the table as it comes about, so that a long run shows what it has
 };
 
 struct BenchRow {

@@ -101,7 +101,7 @@ class Search {
       if (writers_[w].kind == WriterKind::head && free && effects[static_cast<std::size_t>(w)] >= kLeastEffect && fits(w)) heads.push_back(w);
     }
     std::stable_sort(heads.begin(), heads.end(), [&](int a, int b) { return effects[static_cast<std::size_t>(a)] > effects[static_cast<std::size_t>(b)]; });
-    heads.resize(std::min(heads.size(), kMostHeads));
+    if (heads.size() > kMostHeads) heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(kMostHeads), heads.end());
     taken_.insert(taken_.end(), heads.begin(), heads.end());
     return heads;
   }

@@ -40,6 +40,51 @@ double memory_mib(const std::string& field) {
 }
 double peak_memory_mib() { return memory_mib("VmHWM"); }
 
+std::string header_text(const BenchResult& r) {
+  std::string text = fmt::format("{}: {} layers, {} heads, width {}, {} weights; {} thread{}, {}\n", r.model.name, r.model.layers, r.model.heads,
+                                 r.model.d_model, r.model.dtype, r.program.threads, r.program.threads == 1 ? "" : "s", r.kernels);
+  if (r.gemm_gflops > 0) text += fmt::format("R  large packed GEMM {:9.1f} GFLOP/s\nM  reading memory    {:9.1f} GB/s\n", r.gemm_gflops, r.read_gbytes);
+  return text;
+}
+
+std::string length_text(const BenchResult::Length& length) { return fmt::format("\n{} tokens\n", length.tokens); }
+
+std::string row_text(const BenchRow& row, bool first) {
+  std::string text;
+  if (first) text = fmt::format("  {:<22} {:>10} {:>9} {:>8} {:>10} {:>7}\n", "", "seconds", "GFLOP", "GB", "bound", "ratio");
+  if (row.gflop > 0) {
+    return text + fmt::format("  {:<22} {:>10.4f} {:>9.2f} {:>8.3f} {:>10.4f} {:>7.2f}  {}\n", row.name, row.seconds, row.gflop, row.gbyte, row.bound,
+                              row.seconds / row.bound, row.note);
+  }
+  return text + fmt::format("  {:<22} {:>10.4f} {:>37}  {}\n", row.name, row.seconds, "", row.note);
+}
+
+std::string after_rows_text(const BenchResult& r, const BenchResult::Length& length) {
+  std::string text;
+  for (const BenchRow& row : length.rows) {
+    if (row.name == "one-shot trace") text += fmt::format("  a one-shot trace costs {:.1f} forward passes\n", row.seconds / length.rows.front().seconds);
+  }
+  if (length.device_peak_mib > 0) text += fmt::format("  a trace takes {:.0f} MiB of the device, weights included\n", length.device_peak_mib);
+  if (length.streamed) {
+    const BenchStreamed& s = *length.streamed;
+    text += fmt::format("  with the weights of {} layers there {:.4f} s; {:.2f} GB go up, alone in {:.4f} s, with the work one after the other {:.4f} s\n",
+                        s.layers_kept, s.seconds, s.uploaded_gbytes, s.upload_seconds, s.upload_seconds + s.resident_seconds);
+  }
+  if (r.program.device == "cpu") {
+    text += fmt::format("  peak memory {:.0f} MiB, {:.0f} more than the model alone (bound {:.0f})\n", length.peak_memory_mib,
+                        length.peak_memory_mib - r.base_memory_mib, length.memory_bound_mib - r.base_memory_mib);
+  }
+  return text;
+}
+
+std::string tail_text(const BenchResult& r) {
+  std::string text =
+      fmt::format("\npeak memory {:.0f} MiB; {:.0f} MiB with the model alone, whose weights are {:.0f} MiB in single precision (random ones are held twice)\n",
+                  r.peak_memory_mib, r.base_memory_mib, r.weights_mib);
+  if (r.device_held_mib > 0) text += fmt::format("taken from the device {:.0f} MiB\n", r.device_held_mib);
+  return text;
+}
+
 class Bench {
  public:
   Bench(const BenchOptions& options, const RunContext& context, Model model)
@@ -68,16 +113,25 @@ class Bench {
     const std::vector<TokenId> one = {0};
     (void)forward(backend, {one}, {});  // packs the weights
     result_.base_memory_mib = memory_mib("VmRSS");
+    emit(header_text(result_));
     for (const int tokens : options_.tokens) {
       result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
+      result_.lengths.emplace_back().tokens = tokens;
+      emit(length_text(result_.lengths.back()));
       length(tokens);
+      emit(after_rows_text(result_, result_.lengths.back()));
     }
     result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
     if (memory_ != nullptr) result_.device_held_mib = static_cast<double>(memory_->memory_use().held) / (1 << 20);
+    emit(tail_text(result_));
     return result_;
   }
 
  private:
+  void emit(const std::string& text) const {
+    if (options_.print) options_.print(text);
+  }
+
   std::vector<TokenId> prompt(int tokens, std::uint64_t seed) const {
     std::mt19937_64 generator(seed);
     std::vector<TokenId> ids;
@@ -116,7 +170,10 @@ class Bench {
     r.gbyte = cost.byte / 1e9;
     r.bound = cost.flop / rate_ + cost.byte / bandwidth_;
     r.note = std::move(note);
-    result_.lengths.back().rows.push_back(std::move(r));
+    if (r.name == "forward pass") r.bound = std::max(cost.flop / rate_, cost.byte / bandwidth_);
+    std::vector<BenchRow>& rows = result_.lengths.back().rows;
+    rows.push_back(std::move(r));
+    emit(row_text(rows.back(), rows.size() == 1));
   }
 
   void length(int tokens) {
@@ -124,7 +181,6 @@ class Bench {
     Backend& backend = *model_.state()->backend;
     const ModelConfig& c = model_.config();
     const std::vector<TokenId> ids = prompt(tokens, 1);
-    result_.lengths.emplace_back().tokens = tokens;
     forget_peak_memory();
     const int repeat = std::max(1, options_.repeat);
     Question question;
@@ -148,7 +204,6 @@ class Bench {
     const double forward_seconds = median(std::max(5, repeat), forward_once);
     const Cost forward_plan = forward_cost(c, tokens);
     row("forward pass", forward_seconds, forward_plan, "logits at the last position");
-    result_.lengths.back().rows.back().bound = std::max(forward_plan.flop / rate_, forward_plan.byte / bandwidth_);
 
     const Cost prepare_plan = prepare_cost(c, model_.writers(), tokens);
     Cost all = prepare_plan;
@@ -173,9 +228,9 @@ class Bench {
     const Prepared prepared = model_.prepare(ids);
     const TraceResult first = prepared.trace(question);
     int turn = 0;
-    const auto small = [&](const char* name, const std::function<Question()>& make, int times) {
+    const auto small = [&](const char* name, const std::function<Question()>& make, int times, const Cost& plan = {}) {
       const double seconds = median(times, [&] { (void)prepared.trace(make(), context_); });
-      row(name, seconds, {}, fmt::format("{:.2f}% of prepare", 100 * seconds / prepare_seconds));
+      row(name, seconds, plan, fmt::format("{:.2f}% of prepare", 100 * seconds / prepare_seconds));
     };
     const Writers& writers = model_.writers();
     const int few = tokens > 256 ? 1 : 5;  // long prompts take minutes as it is
@@ -189,8 +244,6 @@ class Bench {
           return q;
         },
         tokens > 256 ? 3 : 100);
-    const double rerootings = result_.lengths.back().rows.back().seconds * 100;
-    result_.lengths.back().rows.back().note += fmt::format("; 100 take {:.2f} of one prepare", rerootings / prepare_seconds);
     small(
         "  another target",
         [&] {
@@ -198,7 +251,7 @@ class Bench {
           q.target.ids = {static_cast<TokenId>(++turn % c.vocab_size)};
           return q;
         },
-        few);
+        few, target_cost(c, writers, tokens));
     small(
         "  another beta",
         [&] {
@@ -206,7 +259,7 @@ class Bench {
           q.options.beta = 0.1 + 0.01 * ++turn;
           return q;
         },
-        few);
+        few, beta_cost(c, writers, tokens));
     small(
         "  1,000 paths",
         [&] {
@@ -263,7 +316,8 @@ class Bench {
       row("with weight products", seconds, plan,
           fmt::format("{:.2f} times faster than one-shot; {} MiB, {:.2f} s to make", one_shot / seconds, weight_product_bytes(c) >> 20, first - seconds));
     }
-    if (options_.prompts <= 0 || tokens > 64) return;
+    if (options_.prompts <= 0 || tokens > 64 || batched_) return;
+    batched_ = true;
     std::vector<std::vector<TokenId>> prompts;
     prompts.reserve(static_cast<std::size_t>(options_.prompts));
     for (int i = 0; i < options_.prompts; ++i) prompts.push_back(prompt(tokens, 2 + static_cast<std::uint64_t>(i)));
@@ -285,6 +339,7 @@ class Bench {
   BenchResult result_;
   double rate_ = 0;
   double bandwidth_ = 0;
+  bool batched_ = false;  // one length is enough
 };
 
 }  // namespace
@@ -308,39 +363,13 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
 }
 
 std::string to_terminal(const BenchResult& r) {
-  std::string text = fmt::format("{}: {} layers, {} heads, width {}, {} weights; {} thread{}, {}\n", r.model.name, r.model.layers, r.model.heads,
-                                 r.model.d_model, r.model.dtype, r.program.threads, r.program.threads == 1 ? "" : "s", r.kernels);
-  if (r.gemm_gflops > 0) text += fmt::format("R  large packed GEMM {:9.1f} GFLOP/s\nM  reading memory    {:9.1f} GB/s\n", r.gemm_gflops, r.read_gbytes);
+  std::string text = header_text(r);
   for (const auto& length : r.lengths) {
-    text += fmt::format("\n{} tokens\n", length.tokens);
-    if (!length.rows.empty()) text += fmt::format("  {:<22} {:>10} {:>9} {:>8} {:>10} {:>7}\n", "", "seconds", "GFLOP", "GB", "bound", "ratio");
-    for (const BenchRow& row : length.rows) {
-      if (row.gflop > 0) {
-        text += fmt::format("  {:<22} {:>10.4f} {:>9.2f} {:>8.3f} {:>10.4f} {:>7.2f}  {}\n", row.name, row.seconds, row.gflop, row.gbyte, row.bound,
-                            row.seconds / row.bound, row.note);
-      } else {
-        text += fmt::format("  {:<22} {:>10.4f} {:>37}  {}\n", row.name, row.seconds, "", row.note);
-      }
-    }
-    for (const BenchRow& row : length.rows) {
-      if (row.name == "one-shot trace") text += fmt::format("  a one-shot trace costs {:.1f} forward passes\n", row.seconds / length.rows.front().seconds);
-    }
-    if (length.device_peak_mib > 0) text += fmt::format("  a trace takes {:.0f} MiB of the device, weights included\n", length.device_peak_mib);
-    if (length.streamed) {
-      const BenchStreamed& s = *length.streamed;
-      text += fmt::format("  with the weights of {} layers there {:.4f} s; {:.2f} GB go up, alone in {:.4f} s, with the work one after the other {:.4f} s\n",
-                          s.layers_kept, s.seconds, s.uploaded_gbytes, s.upload_seconds, s.upload_seconds + s.resident_seconds);
-    }
-    if (r.program.device == "cpu") {
-      text += fmt::format("  peak memory {:.0f} MiB, {:.0f} more than the model alone (bound {:.0f})\n", length.peak_memory_mib,
-                          length.peak_memory_mib - r.base_memory_mib, length.memory_bound_mib - r.base_memory_mib);
-    }
+    text += length_text(length);
+    for (std::size_t i = 0; i < length.rows.size(); ++i) text += row_text(length.rows[i], i == 0);
+    text += after_rows_text(r, length);
   }
-  text +=
-      fmt::format("\npeak memory {:.0f} MiB; {:.0f} MiB with the model alone, whose weights are {:.0f} MiB in single precision (random ones are held twice)\n",
-                  r.peak_memory_mib, r.base_memory_mib, r.weights_mib);
-  if (r.device_held_mib > 0) text += fmt::format("taken from the device {:.0f} MiB\n", r.device_held_mib);
-  return text;
+  return text + tail_text(r);
 }
 
 std::string to_json(const BenchResult& r) {

@@ -75,6 +75,35 @@ Cost question_cost(const ModelConfig& c, const Writers& writers, int tokens) {
   return cost;
 }
 
+Cost target_cost(const ModelConfig& c, const Writers& writers, int tokens) {
+  const Shape x = shape_of(c, tokens);
+  Cost cost;
+  for (int l = 0; l < c.n_layers; ++l) {
+    const double cl = writers.visible_to_attention(l);
+    const double cm = writers.visible_to_mlp(l);
+    cost.flop += 2 * (x.q_weights() + x.out_weights());                          // numerators towards the target
+    cost.flop += 2 * cm * x.n * x.sides + 6 * x.s * x.h * cl;                    // its own edges
+    cost.flop += 4 * x.pairs() * x.h * cl;                                       // sweep
+    cost.byte += kBytes * (x.q_weights() + x.out_weights() + cm * x.n * x.sides  // weights, and the scores kept for the last position
+                           + x.pairs() * x.h * cl);
+  }
+  return cost;
+}
+
+Cost beta_cost(const ModelConfig& c, const Writers& writers, int tokens) {
+  const Shape x = shape_of(c, tokens);
+  Cost cost;
+  for (int l = 0; l < c.n_layers; ++l) {
+    const double cl = writers.visible_to_attention(l);
+    const double cm = writers.visible_to_mlp(l);
+    cost.flop += 2 * x.s * (x.in_weights() + x.sides * x.d * cm);  // MLP edges
+    cost.flop += 2 * cm * x.n * x.sides + 6 * x.s * x.h * cl;      // the target's own
+    cost.flop += 10 * x.pairs() * x.h * cl;                        // Q edges, sweep, mass and bound
+    cost.byte += kBytes * (x.in_weights() + cm * x.n * x.sides + 2 * x.pairs() * x.h * cl);
+  }
+  return cost;
+}
+
 double memory_cost(const ModelConfig& c, const Writers& writers, int tokens, std::size_t memory_budget, int threads) {
   const Shape x = shape_of(c, tokens);
   const bool table = Decomposition::table_fits(c, writers, tokens, memory_budget, static_cast<int>(kBytes));
