@@ -193,7 +193,7 @@ class Trace(_Pictured):
     @property
     def importance(self) -> Dict[str, float]:
         """Direct credit of every writer."""
-        return dict(zip(self.writers, self._native.importance.tolist()))
+        return {name: float(credit) for name, credit in zip(self.writers, self._native.importance)}
 
     @property
     def node_array(self) -> Array:

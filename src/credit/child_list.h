@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <unordered_map>
 #include <vector>
@@ -18,13 +19,23 @@ struct Child {
   std::uint32_t order = 0;
 };
 
+// Few children of a node of a long prompt are ever asked for: the strongest are kept, all of them made again for whoever asks for more.
 class ChildList {
  public:
-  explicit ChildList(std::vector<Child> children) : children_(std::move(children)), heap_end_(children_.size()) {
-    std::make_heap(children_.begin(), children_.end(), weaker);
+  using Make = std::function<std::vector<Child>()>;
+  explicit ChildList(Make make) : make_(std::move(make)), children_(make_()), size_(children_.size()) {
+    if (size_ > static_cast<std::size_t>(kKept)) {
+      std::nth_element(children_.begin(), children_.begin() + kKept, children_.end(), [](const Child& a, const Child& b) { return weaker(b, a); });
+      children_ = std::vector<Child>(children_.begin(), children_.begin() + kKept);
+    }
+    arrange();
   }
-  std::size_t size() const { return children_.size(); }
+  std::size_t size() const { return size_; }
   const Child& operator[](std::size_t i) {
+    if (i >= children_.size()) {
+      children_ = make_();
+      arrange();
+    }
     while (children_.size() - heap_end_ <= i) {
       std::pop_heap(children_.begin(), children_.begin() + static_cast<std::ptrdiff_t>(heap_end_), weaker);
       --heap_end_;
@@ -34,9 +45,17 @@ class ChildList {
   }
 
  private:
+  static constexpr std::ptrdiff_t kKept = 1024;
+  // A total order, so that the strongest are the same whether all are there or not.
   static bool weaker(const Child& a, const Child& b) { return a.reach != b.reach ? a.reach < b.reach : a.order > b.order; }
+  void arrange() {
+    heap_end_ = children_.size();
+    std::make_heap(children_.begin(), children_.end(), weaker);
+  }
+  Make make_;
   std::vector<Child> children_;
-  std::size_t heap_end_;
+  std::size_t size_;
+  std::size_t heap_end_ = 0;
 };
 
 // Lists by node and state, made when first asked for: edges do not depend on the path that led there.
@@ -47,13 +66,15 @@ class ChildLists {
 
   ChildList& tops() {
     if (!tops_) {
-      std::vector<Child> children;
-      for (std::size_t i = 0; i < graph_.tops().size(); ++i) {
-        const TopNode& top = graph_.tops()[i];
-        const double reach = std::fabs(top.first) * top.bound;
-        if (reach > 0) children.push_back({{top.node.writer, top.node.position, Branch::none, top.first}, reach, static_cast<std::uint32_t>(i)});
-      }
-      tops_ = std::make_unique<ChildList>(std::move(children));
+      tops_ = std::make_unique<ChildList>([this] {
+        std::vector<Child> children;
+        for (std::size_t i = 0; i < graph_.tops().size(); ++i) {
+          const TopNode& top = graph_.tops()[i];
+          const double reach = std::fabs(top.first) * top.bound;
+          if (reach > 0) children.push_back({{top.node.writer, top.node.position, Branch::none, top.first}, reach, static_cast<std::uint32_t>(i)});
+        }
+        return children;
+      });
     }
     return *tops_;
   }
@@ -69,13 +90,15 @@ class ChildLists {
                               (state.negative ? 1 : 0);
     auto& slot = lists_[key];
     if (!slot) {
-      std::vector<Child> children;
-      graph_.for_each_edge(node, [&](const GraphEdge& edge) {
-        if (is_top && !graph_.allowed_last_hop(edge)) return;
-        const double reach = std::fabs(edge.factor) * graph_.child_bound(state, edge);
-        if (reach > 0) children.push_back({edge, reach, static_cast<std::uint32_t>(children.size())});
+      slot = std::make_unique<ChildList>([this, node, state, is_top] {
+        std::vector<Child> children;
+        graph_.for_each_edge(node, [&](const GraphEdge& edge) {
+          if (is_top && !graph_.allowed_last_hop(edge)) return;
+          const double reach = std::fabs(edge.factor) * graph_.child_bound(state, edge);
+          if (reach > 0) children.push_back({edge, reach, static_cast<std::uint32_t>(children.size())});
+        });
+        return children;
       });
-      slot = std::make_unique<ChildList>(std::move(children));
     }
     return *slot;
   }

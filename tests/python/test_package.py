@@ -213,7 +213,7 @@ def test_ctrl_c_stops_a_long_call(up):
         "import sys, unpack_engine as up\n"
         "m = up.random('gpt2-small', threads=1)\n"
         "print('ready', flush=True)\n"
-        "try:\n    m.prepare(list(range(1000)))\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True)\n"
+        "try:\n    m.prepare(list(range(600)))\nexcept KeyboardInterrupt:\n    print('interrupted', flush=True)\n"
         "print(m.config['n_layers'], flush=True)\n"
     )
     process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE)})

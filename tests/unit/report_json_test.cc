@@ -114,7 +114,7 @@ TEST(TraceJson, OfABaselineHoldsTokensOnly) {
 TEST(TraceJson, SurvivesBrokenUtf8) {
   TraceResult r = make_trace();
   r.tokens[1].text = "\xff\xc3";
-  EXPECT_NO_THROW((void)Json::parse(to_json(r)));
+  EXPECT_TRUE(Json::parse(to_json(r)).is_object());
 }
 
 TEST(PredictJson, HasNullForTheFirstToken) {
