@@ -49,56 +49,52 @@ class LayerSweep {
   void attention() {
     const ModelConfig& c = d_.config();
     const auto cl = static_cast<std::size_t>(d_.writers().visible_to_attention(layer_));
-    const auto length = static_cast<std::size_t>(length_);
-    std::vector<double> value_coef(static_cast<std::size_t>(c.n_kv_heads) * length, 0.0);
     std::vector<double> key_coef;  // [H, tri], where the keys are folded instead of looked up
     if (!edges_.has_table()) key_coef.assign(static_cast<std::size_t>(c.n_heads) * pairs_, 0.0);
-    // Credit is read before any of this layer's is passed on: heads of a layer never read each other.
-    for (int h = 0; h < c.n_heads; ++h) {
-      const auto hs = static_cast<std::size_t>(h);
-      const std::size_t group = static_cast<std::size_t>(h / c.group_size()) * length;
-      const int writer = d_.writers().head(layer_, h);
-      for (int q = 0; q < length_; ++q) {
-        const double credit = *at(q, writer);
-        if (credit == 0) continue;
-        const std::size_t row = hs * pairs_ + static_cast<std::size_t>(tri(q));
-        for (std::size_t s = 0; s <= static_cast<std::size_t>(q); ++s) value_coef[group + s] += credit * static_cast<double>(e_.entry[row + s]);
-        add_scaled(credit, e_.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, cl, at(q, 0));
-        if (edges_.has_table()) {
-          const auto rows = edges_.key_rows(layer_, h, q);
-          for (int s = 0; s <= q; ++s) {
-            const double k = credit * static_cast<double>(e_.key_coef[row + static_cast<std::size_t>(s)]);
-            if (k != 0) add_scaled(k, rows.get() + static_cast<std::size_t>(s) * cl, cl, at(s, 0));
-          }
-        } else {
-          for (std::size_t s = 0; s <= static_cast<std::size_t>(q); ++s) key_coef[row + s] = credit * static_cast<double>(e_.key_coef[row + s]);
-        }
+    // A position a task, which alone adds to what that position's writers get; the credit that is read is that of heads, and heads of a layer never read each
+    // other.
+    d_.backend().parallel_for(length_, [&](std::int64_t position) {
+      std::vector<double> value_coef(static_cast<std::size_t>(c.n_kv_heads), 0.0);
+      for (int h = 0; h < c.n_heads; ++h) receive(h, static_cast<int>(position), cl, value_coef[static_cast<std::size_t>(h / c.group_size())], key_coef);
+      for (std::size_t g = 0; g < value_coef.size(); ++g) {
+        const std::size_t row = g * static_cast<std::size_t>(length_) + static_cast<std::size_t>(position);
+        if (value_coef[g] != 0) add_scaled(value_coef[g], e_.value_edge.data() + row * cl, cl, at(static_cast<int>(position), 0));
       }
-      const double direct = flow_.direct[static_cast<std::size_t>(writer)];
-      if (direct != 0 && direct_) {
-        const auto sources = static_cast<std::size_t>(direct_->query) + 1;
-        const std::size_t row = hs * pairs_ + static_cast<std::size_t>(tri(direct_->query));
-        for (std::size_t s = 0; s < sources; ++s) value_coef[group + s] += direct * direct_->entry[hs * sources + s];
-        add_scaled(direct, direct_->query_edge.data() + hs * cl, cl, at(direct_->query, 0));
-        if (edges_.has_table()) {
-          const auto rows = edges_.key_rows(layer_, h, direct_->query);
-          for (std::size_t s = 0; s < sources; ++s) {
-            const double k = direct * direct_->key_coef[hs * sources + s];
-            if (k != 0) add_scaled(k, rows.get() + s * cl, cl, at(static_cast<int>(s), 0));
-          }
-        } else {
-          for (std::size_t s = 0; s < sources; ++s) key_coef[row + s] += direct * direct_->key_coef[hs * sources + s];
-        }
-      }
-    }
-    for (std::size_t i = 0; i < value_coef.size(); ++i) {
-      if (value_coef[i] != 0) add_scaled(value_coef[i], e_.value_edge.data() + i * cl, cl, at(static_cast<int>(i % length), 0));
-    }
+    });
     if (!edges_.has_table()) fold_keys(key_coef, cl);
   }
 
  private:
   double* at(int position, int writer) { return flow_.indirect.data() + static_cast<std::size_t>(position) * stride_ + static_cast<std::size_t>(writer); }
+
+  // What head h, at this position as a query and at all later ones, sends to the writers here.
+  void receive(int h, int position, std::size_t cl, double& value_coef, std::vector<double>& key_coef) {
+    const auto hs = static_cast<std::size_t>(h);
+    const auto s = static_cast<std::size_t>(position);
+    const int writer = d_.writers().head(layer_, h);
+    const auto by_key = [&](int q, double coef) {
+      if (coef == 0) return;
+      if (edges_.has_table()) {
+        add_scaled(coef, edges_.key_rows(layer_, h, q).get() + s * cl, cl, at(position, 0));
+      } else {
+        key_coef[hs * pairs_ + static_cast<std::size_t>(tri(q)) + s] += coef;
+      }
+    };
+    for (int q = position; q < length_; ++q) {
+      const double credit = *at(q, writer);
+      if (credit == 0) continue;
+      const std::size_t pair = hs * pairs_ + static_cast<std::size_t>(tri(q)) + s;
+      value_coef += credit * static_cast<double>(e_.entry[pair]);
+      by_key(q, credit * static_cast<double>(e_.key_coef[pair]));
+      if (q == position) add_scaled(credit, e_.query_edge.data() + (hs * static_cast<std::size_t>(length_) + s) * cl, cl, at(position, 0));
+    }
+    const double direct = flow_.direct[static_cast<std::size_t>(writer)];
+    if (direct == 0 || !direct_ || position > direct_->query) return;
+    const std::size_t at_source = hs * (static_cast<std::size_t>(direct_->query) + 1) + s;
+    value_coef += direct * direct_->entry[at_source];
+    by_key(direct_->query, direct * direct_->key_coef[at_source]);
+    if (position == direct_->query) add_scaled(direct, direct_->query_edge.data() + hs * cl, cl, at(position, 0));
+  }
 
   void fold_keys(const std::vector<double>& key_coef, std::size_t cl) {
     std::vector<double> folded;

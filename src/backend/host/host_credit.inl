@@ -180,11 +180,11 @@ typename Backend::Peaks HostBackend<T>::measure_peaks() {
   for (std::size_t i = 0; i < w.data.size(); ++i) w.data[i] = static_cast<T>(static_cast<double>(i * 7 % 13) / 13 - 0.5);
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<T>(static_cast<double>(i * 11 % 17) / 17 - 0.5);
   Peaks peaks;
-  peaks.flops = 2.0 * m * k * n / fastest(7, [&] { multiply(w, a.data(), m, {}, c.data()); });
+  peaks.flops = 2.0 * m * k * n / fastest(25, [&] { multiply(w, a.data(), m, {}, c.data()); });
   constexpr std::int64_t kBlock = std::int64_t{1} << 18, kBlocks = 256;  // far past every cache
   std::vector<T> memory(static_cast<std::size_t>(kBlock * kBlocks), T(1));
   std::vector<double> sums(kBlocks);
-  const double read = fastest(5, [&] {
+  const double read = fastest(12, [&] {
     pool_.parallel_for(kBlocks, [&](std::int64_t b) {
       double sum = 0;
       double abs = 0;
