@@ -49,16 +49,26 @@ class LayerSweep {
   void attention() {
     const ModelConfig& c = d_.config();
     const auto cl = static_cast<std::size_t>(d_.writers().visible_to_attention(layer_));
+    const auto length = static_cast<std::size_t>(length_);
+    const auto heads = static_cast<std::size_t>(c.n_heads);
     std::vector<double> key_coef;  // [H, tri], where the keys are folded instead of looked up
-    if (!edges_.has_table()) key_coef.assign(static_cast<std::size_t>(c.n_heads) * pairs_, 0.0);
-    // A position a task, which alone adds to what that position's writers get; the credit that is read is that of heads, and heads of a layer never read each
-    // other.
+    if (!edges_.has_table()) key_coef.assign(heads * pairs_, 0.0);
+    // A head a task with sums of its own, which are then added up in one order whatever the number of threads. Heads of a layer never read each other, so
+    // that none of the credit read here changes.
+    std::vector<std::vector<double>> sums(heads), values(heads);
+    d_.backend().parallel_for(c.n_heads, [&](std::int64_t h) {
+      const auto i = static_cast<std::size_t>(h);
+      sums[i].assign(length * cl, 0.0);
+      values[i].assign(length, 0.0);
+      send(static_cast<int>(h), cl, sums[i], values[i], key_coef);
+    });
     d_.backend().parallel_for(length_, [&](std::int64_t position) {
-      std::vector<double> value_coef(static_cast<std::size_t>(c.n_kv_heads), 0.0);
-      for (int h = 0; h < c.n_heads; ++h) receive(h, static_cast<int>(position), cl, value_coef[static_cast<std::size_t>(h / c.group_size())], key_coef);
-      for (std::size_t g = 0; g < value_coef.size(); ++g) {
-        const std::size_t row = g * static_cast<std::size_t>(length_) + static_cast<std::size_t>(position);
-        if (value_coef[g] != 0) add_scaled(value_coef[g], e_.value_edge.data() + row * cl, cl, at(static_cast<int>(position), 0));
+      const auto s = static_cast<std::size_t>(position);
+      double* to = at(static_cast<int>(position), 0);
+      for (std::size_t h = 0; h < heads; ++h) {
+        const std::size_t value_row = h / static_cast<std::size_t>(c.group_size()) * length + s;
+        add_scaled(1.0, sums[h].data() + s * cl, cl, to);
+        if (values[h][s] != 0) add_scaled(values[h][s], e_.value_edge.data() + value_row * cl, cl, to);
       }
     });
     if (!edges_.has_table()) fold_keys(key_coef, cl);
@@ -67,33 +77,34 @@ class LayerSweep {
  private:
   double* at(int position, int writer) { return flow_.indirect.data() + static_cast<std::size_t>(position) * stride_ + static_cast<std::size_t>(writer); }
 
-  // What head h, at this position as a query and at all later ones, sends to the writers here.
-  void receive(int h, int position, std::size_t cl, double& value_coef, std::vector<double>& key_coef) {
+  // What a head sends: by K and Q to sums[S, Cl], by V the weights of the sources.
+  void send(int h, std::size_t cl, std::vector<double>& sums, std::vector<double>& values, std::vector<double>& key_coef) {
     const auto hs = static_cast<std::size_t>(h);
-    const auto s = static_cast<std::size_t>(position);
     const int writer = d_.writers().head(layer_, h);
-    const auto by_key = [&](int q, double coef) {
-      if (coef == 0) return;
-      if (edges_.has_table()) {
-        add_scaled(coef, edges_.key_rows(layer_, h, q).get() + s * cl, cl, at(position, 0));
-      } else {
-        key_coef[hs * pairs_ + static_cast<std::size_t>(tri(q)) + s] += coef;
+    // entry[q + 1], coef[q + 1] and query_edge[Cl] of the node at q, or of its direct credit.
+    const auto pass_on = [&](double credit, int q, const auto* entry, const auto* coef, const auto* query_edge) {
+      if (credit == 0) return;
+      add_scaled(credit, query_edge, cl, sums.data() + static_cast<std::size_t>(q) * cl);
+      add_scaled(credit, entry, static_cast<std::size_t>(q) + 1, values.data());
+      if (!edges_.has_table()) {
+        add_scaled(credit, coef, static_cast<std::size_t>(q) + 1, key_coef.data() + hs * pairs_ + static_cast<std::size_t>(tri(q)));
+        return;
+      }
+      const auto rows = edges_.key_rows(layer_, h, q);
+      for (std::size_t s = 0; s <= static_cast<std::size_t>(q); ++s) {
+        const double k = credit * static_cast<double>(coef[s]);
+        if (k != 0) add_scaled(k, rows.get() + s * cl, cl, sums.data() + s * cl);
       }
     };
-    for (int q = position; q < length_; ++q) {
-      const double credit = *at(q, writer);
-      if (credit == 0) continue;
-      const std::size_t pair = hs * pairs_ + static_cast<std::size_t>(tri(q)) + s;
-      value_coef += credit * static_cast<double>(e_.entry[pair]);
-      by_key(q, credit * static_cast<double>(e_.key_coef[pair]));
-      if (q == position) add_scaled(credit, e_.query_edge.data() + (hs * static_cast<std::size_t>(length_) + s) * cl, cl, at(position, 0));
+    for (int q = 0; q < length_; ++q) {
+      const std::size_t row = hs * pairs_ + static_cast<std::size_t>(tri(q));
+      pass_on(*at(q, writer), q, e_.entry.data() + row, e_.key_coef.data() + row,
+              e_.query_edge.data() + (hs * static_cast<std::size_t>(length_) + static_cast<std::size_t>(q)) * cl);
     }
-    const double direct = flow_.direct[static_cast<std::size_t>(writer)];
-    if (direct == 0 || !direct_ || position > direct_->query) return;
-    const std::size_t at_source = hs * (static_cast<std::size_t>(direct_->query) + 1) + s;
-    value_coef += direct * direct_->entry[at_source];
-    by_key(direct_->query, direct * direct_->key_coef[at_source]);
-    if (position == direct_->query) add_scaled(direct, direct_->query_edge.data() + hs * cl, cl, at(position, 0));
+    if (!direct_) return;
+    const std::size_t sources = static_cast<std::size_t>(direct_->query) + 1;
+    pass_on(flow_.direct[static_cast<std::size_t>(writer)], direct_->query, direct_->entry.data() + hs * sources, direct_->key_coef.data() + hs * sources,
+            direct_->query_edge.data() + hs * cl);
   }
 
   void fold_keys(const std::vector<double>& key_coef, std::size_t cl) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "credit/reach.h"
+
 namespace unpack {
 
 template <typename T>
@@ -49,6 +51,10 @@ void PathGraph<T>::measure(TopNode& top) const {
     top.mass = top.bound = matches ? 1.0 : 0.0;
     return;
   }
+  if (!filter_.suffix.any() && !filter_.branch && !filter_.sign) {
+    measure_unfiltered(top);
+    return;
+  }
   const bool layer_matches = !filter_.suffix.min_layer || writer.layer >= *filter_.suffix.min_layer;
   for_each_edge(top.node, [&](const GraphEdge& edge) {
     const double size = std::fabs(edge.factor);
@@ -58,6 +64,49 @@ void PathGraph<T>::measure(TopNode& top) const {
     top.mass += size * suffix_.mass(child, edge.position, edge.writer);
     top.bound = std::max(top.bound, size * suffix_.bound(child, edge.position, edge.writer));
   });
+}
+
+// The same without a look at every edge by itself.
+template <typename T>
+void PathGraph<T>::measure_unfiltered(TopNode& top) const {
+  const Decomposition& d = decomposition();
+  const Writer& writer = d.writers()[top.node.writer];
+  const LayerEdges<T>& e = edges_.light(writer.layer);
+  const DirectEdges* direct = top.node.direct ? start_.direct_edges(writer.layer) : nullptr;
+  const auto q = static_cast<std::size_t>(top.node.position);
+  const auto add = [&](double factor, const auto* row, std::size_t n, std::size_t position) {
+    const auto s = static_cast<int>(position);
+    const Reach reach = reach_of(row, suffix_.mass_all_row(s), suffix_.bound_row({}, s), n);
+    top.mass_all += std::fabs(factor) * reach.mass;
+    top.bound = std::max(top.bound, std::fabs(factor) * reach.bound);
+  };
+  if (writer.kind == WriterKind::mlp) {
+    const auto cm = static_cast<std::size_t>(d.writers().visible_to_mlp(writer.layer));
+    for (std::size_t side = 0; side < (d.config().gated() ? 2U : 1U); ++side) {
+      if (direct) {
+        add(1.0, direct->mlp_edge[side].data(), cm, q);
+      } else {
+        add(1.0, e.mlp_edge[side].data() + q * cm, cm, q);
+      }
+    }
+  } else {
+    const auto cl = static_cast<std::size_t>(d.writers().visible_to_attention(writer.layer));
+    const auto h = static_cast<std::size_t>(writer.head);
+    const auto length = static_cast<std::size_t>(d.length());
+    const std::size_t group = h / static_cast<std::size_t>(d.config().group_size());
+    const auto rows = edges_.key_rows(writer.layer, writer.head, top.node.position);
+    const HeadRow<T> own = direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, top.node.position);
+    for (std::size_t s = 0; s <= q; ++s) {
+      add(direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]), rows.get() + s * cl, cl, s);
+      add(direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]), e.value_edge.data() + (group * length + s) * cl, cl, s);
+    }
+    if (direct) {
+      add(1.0, direct->query_edge.data() + h * cl, cl, q);
+    } else {
+      add(1.0, e.query_edge.data() + (h * length + q) * cl, cl, q);
+    }
+  }
+  top.mass = top.mass_all;
 }
 
 template <typename T>

@@ -68,6 +68,7 @@ class PathGraph {
 
  private:
   void measure(TopNode& top) const;
+  void measure_unfiltered(TopNode& top) const;
 
   const Edges<T>& edges_;
   const Start& start_;

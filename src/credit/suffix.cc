@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "credit/reach.h"
+
 namespace unpack {
 
 namespace {
@@ -74,39 +76,16 @@ class SuffixBuilder {
     }
   }
 
-  // Without a filter the mass is that of all paths: one pass for both and the bound, in lanes that can be added side by side.
-  Part read_unfiltered(const T* row, const double* all, const double* bound, std::size_t n) const {
-    constexpr std::size_t kLanes = 8;
-    double sum[kLanes] = {};
-    double most[kLanes] = {};
-    std::size_t j = 0;
-    for (; j + kLanes <= n; j += kLanes) {
-      for (std::size_t i = 0; i < kLanes; ++i) {
-        const double x = std::fabs(static_cast<double>(row[j + i]));
-        sum[i] += x * all[j + i];
-        most[i] = std::max(most[i], x * bound[j + i]);
-      }
-    }
-    for (std::size_t i = 0; j < n; ++i, ++j) {
-      const double x = std::fabs(static_cast<double>(row[j]));
-      sum[i] += x * all[j];
-      most[i] = std::max(most[i], x * bound[j]);
-    }
-    Part part;
-    for (std::size_t i = 0; i < kLanes; ++i) {
-      part.all += sum[i];
-      part.bound[0] = std::max(part.bound[0], most[i]);
-    }
-    part.bound[1] = part.bound[0];
-    part.mass[0] = part.mass[1] = part.all;
-    return part;
-  }
-
   // Edges with factors row[j] to the writers j < n at position s.
   Part read(const T* row, int s, std::size_t n) const {
     const double* all = suffix_.all_.data() + suffix_.at(s, 0);
-    if (!filter_.any() && !filter_.by_sign) return read_unfiltered(row, all, suffix_.slots_[0].bound.data() + suffix_.at(s, 0), n);
     Part part;
+    if (!filter_.any() && !filter_.by_sign) {  // then the mass is that of all paths
+      const Reach reach = reach_of(row, all, suffix_.slots_[0].bound.data() + suffix_.at(s, 0), n);
+      part.all = part.mass[0] = part.mass[1] = reach.mass;
+      part.bound[0] = part.bound[1] = reach.bound;
+      return part;
+    }
     double sum = 0;
     for (std::size_t j = 0; j < n; ++j) sum += std::fabs(static_cast<double>(row[j])) * all[j];
     part.all = sum;

@@ -36,6 +36,7 @@ class Suffix {
   double mass(SuffixState state, int position, int writer) const { return slot(state).mass[at(position, writer)]; }
   double bound(SuffixState state, int position, int writer) const { return slot(state).bound[at(position, writer)]; }
   // Rows of consecutive writers at a position.
+  const double* mass_all_row(int position) const { return all_.data() + at(position, 0); }
   const double* bound_row(SuffixState state, int position) const { return slot(state).bound.data() + at(position, 0); }
 
  private:
