@@ -14,6 +14,7 @@
 // clang-format off
 #include "backend/host/host_forward.inl"
 #include "backend/host/host_scores.inl"
+#include "backend/host/host_neurons.inl"
 #include "backend/host/host_products.inl"
 #include "backend/host/host_credit.inl"
 // clang-format on
