@@ -179,6 +179,7 @@ ExperimentResult run_experiment(const ExperimentOptions& options, const RunConte
   if (options.models.empty()) throw UsageError("name a model");
   if (std::set<std::string>(options.models.begin(), options.models.end()).size() != options.models.size()) throw UsageError("a model is named twice");
   if (options.out.empty()) throw UsageError("--out takes the name of a folder");
+  for (const std::string& name : options.models) (void)load_folder(locate_model(name));  // all of them, before the first one works for minutes
   make_folder(options.out);
   Json settings = settings_of(options, n);
   if (!options.shard.whole()) {

@@ -79,9 +79,8 @@ std::string after_rows_text(const BenchResult& r, const BenchResult::Length& len
 }
 
 std::string tail_text(const BenchResult& r) {
-  std::string text =
-      fmt::format("\npeak memory {:.0f} MiB; {:.0f} MiB with the model alone, whose weights are {:.0f} MiB in single precision (random ones are held twice)\n",
-                  r.peak_memory_mib, r.base_memory_mib, r.weights_mib);
+  std::string text = fmt::format("\npeak memory {:.0f} MiB; {:.0f} MiB with the model alone, whose weights are {:.0f} MiB in single precision\n",
+                                 r.peak_memory_mib, r.base_memory_mib, r.weights_mib);
   if (r.device_held_mib > 0) text += fmt::format("taken from the device {:.0f} MiB\n", r.device_held_mib);
   return text;
 }
@@ -354,6 +353,7 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
     if (tokens < 1) throw UsageError(fmt::format("--tokens must be at least 1, not {}", tokens));
   }
   if (options.repeat < 1) throw UsageError("--repeat must be at least 1");
+  if (options.prompts < 0) throw UsageError(fmt::format("--prompts must be 0 or more, not {}", options.prompts));
   DType dtype = DType::f32;
   if (options.dtype == "bf16") {
     dtype = DType::bf16;
@@ -364,7 +364,11 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
   }
   const std::vector<std::string> known = known_shapes();
   const bool random = options.shape.starts_with('{') || std::find(known.begin(), known.end(), options.shape) != known.end();
-  return Bench(options, context, random ? Model::random(options.shape, 1, options.load, dtype) : Model::load(options.shape, options.load)).run();
+  Model model = random ? Model::random(options.shape, 1, options.load, dtype) : Model::load(options.shape, options.load);
+  for (const int tokens : options.tokens) {
+    if (tokens > model.config().n_ctx) throw InputError(fmt::format("--tokens {} is past the model's context of {}", tokens, model.config().n_ctx));
+  }
+  return Bench(options, context, std::move(model)).run();
 }
 
 std::string to_terminal(const BenchResult& r) {

@@ -47,7 +47,7 @@ def test_the_version_names_build_kernels_and_devices(unpack):
     ["trace", MARY, "--dispatch", "other"], ["trace", MARY, "--mlp", "other"], ["trace", MARY, "--scores", "other"], ["trace", MARY, "--reroot", "other"],
     ["trace", MARY, "--branch", "X"], ["trace", MARY, "--sign", "0"], ["trace", MARY, "--tau", "0"], ["trace", MARY, "--tau", "-1"],
     ["trace", MARY, "--tau-rule", "x"], ["trace", MARY, "--top-paths", "-3"], ["trace", MARY, "--top-paths", "many"],
-    ["trace", MARY, "--device", "tpu"], ["trace", MARY, "--threads", "0"], ["trace", MARY, "--threads", "x"], ["trace", MARY, "--color", "blue"],
+    ["trace", MARY, "--device", "tpu"], ["trace", MARY, "--threads", "0"], ["bench", "--prompts", "-1"], ["bench", "--tokens", "0"], ["trace", MARY, "--threads", "x"], ["trace", MARY, "--color", "blue"],
     ["trace", MARY, "--method", "other"], ["trace", MARY, "--graph", "paths.txt"], ["trace", MARY, "--json", "-", "--svg", "-"],
     ["trace", "--ids", "1,,2"], ["trace", "--ids", "one"], ["trace", "--ids", ""],
     ["predict", MARY, "--top", "0"], ["predict", MARY, "--top", "x"], ["interactions", MARY, "--query", "1", "--all"],

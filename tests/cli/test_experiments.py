@@ -77,3 +77,8 @@ def test_an_unknown_experiment_lists_those_there_are(unpack):
 def test_an_option_of_another_experiment_is_told(unpack, tmp_path, name, args):
     message = unpack.fails(2, "experiment", name, *args, "--out", tmp_path / "out")
     assert args[0] in message and name in message and not (tmp_path / "out").exists()
+
+
+def test_a_model_that_is_not_there_ends_the_run_before_it_begins(unpack, tmp_path):
+    line = unpack.fails(1, "experiment", "sink", "--model", "pocket-gpt2,no-such-model", "--n", "1", "--out", tmp_path / "out")
+    assert "no-such-model" in line and not (tmp_path / "out").exists()
