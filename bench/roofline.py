@@ -42,7 +42,7 @@ def picture(result, points):
     roof = f"{x(start):.1f},{y(start * bandwidth):.1f} {x(ridge):.1f},{y(rate):.1f} {x(10 ** high_x):.1f},{y(rate):.1f}"
     out.append(f'<polyline points="{roof}" fill="none" stroke="#444" stroke-width="1.5"/>')
     out.append(f'<text x="{LEFT + WIDTH - 4}" y="{y(rate) - 8:.1f}" text-anchor="end" class="small">R = {rate:.0f} GFLOP/s</text>')
-    out.append(f'<text x="{x(start) + 8:.1f}" y="{y(start * bandwidth) - 14:.1f}" class="small">M = {bandwidth:.1f} GB/s</text>')
+    out.append(f'<text x="{x(start * 2) + 6:.1f}" y="{y(start * 2 * bandwidth) + 16:.1f}" class="small">M = {bandwidth:.1f} GB/s</text>')
     for name, tokens, intensity, reached, _ in points:
         out.append(f'<circle cx="{x(intensity):.1f}" cy="{y(reached):.1f}" r="4" fill="{COLOURS[name]}"/>')
         out.append(f'<text x="{x(intensity):.1f}" y="{y(reached) + 16:.1f}" text-anchor="middle" class="small">{tokens}</text>')
