@@ -2,6 +2,8 @@
 
 #include <numeric>
 
+#include "backend/question_tables.h"
+
 namespace unpack {
 
 Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace, std::size_t memory_budget)
@@ -145,8 +147,9 @@ std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, i
     scalars += s * (4.0 * c.d_model + 2 * q + kv + (1 + 3 * sides) * c.d_mlp);  // streams, heads, neurons and their sums
     scalars += 5 * pairs;                                                       // pattern and the sums of keys and queries
     scalars += s * cl * (2.0 * c.n_heads + c.n_kv_heads) + s * cm * sides;      // moments, value scores, norms
-    // Key scores, query scores, numerators, and the neurons' scores at the last position.
-    if (keep_key_scores) scalars += pairs * (2 * cl + 1) + s * c.d_mlp + cm * c.d_mlp * sides;
+    if (keep_key_scores) scalars += pairs * (cl + 1) + s * c.d_mlp;             // key scores and numerators
+    if (keep_key_scores && keeps_query_scores(c, writers, length, scalar)) scalars += pairs * cl;
+    if (keeps_last_scores(c, writers, scalar)) scalars += cm * c.d_mlp * sides;
   }
   return static_cast<std::size_t>(scalars * scalar);
 }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/question_tables.h"
 #include "decompose/decomposition.h"
 
 namespace unpack {
@@ -58,51 +59,48 @@ Cost prepare_cost(const ModelConfig& c, const Writers& writers, int tokens, bool
   return cost;
 }
 
-Cost question_cost(const ModelConfig& c, const Writers& writers, int tokens) {
-  const Shape x = shape_of(c, tokens);
-  Cost cost;
-  for (int l = 0; l < c.n_layers; ++l) {
-    const double cl = writers.visible_to_attention(l);
-    const double cm = writers.visible_to_mlp(l);
-    const double rows = x.s + 1;                                        // every position, and the target's direct edges
-    cost.flop += rows * (2 * x.q_weights() + 2 * x.h * x.d * cl);       // Q edges
-    cost.flop += rows * (2 * x.in_weights() + 2 * x.sides * x.d * cm);  // MLP edges
-    cost.flop += 2 * (x.q_weights() + x.out_weights());                 // numerators towards the target
-    cost.flop += 8 * x.pairs() * x.h * cl;                              // sweep, mass and bound
-    cost.byte += kBytes * (3 * x.q_weights() + 2 * x.in_weights() + x.out_weights() + x.pairs() * x.h * cl);
-  }
-  cost.byte += 2 * kBytes * x.v * x.d;
+namespace {
+
+// Shares of every neuron and entry towards a target.
+Cost numerators_cost(const Shape& x) { return {2 * (x.q_weights() + x.out_weights()), kBytes * (x.q_weights() + x.out_weights())}; }
+
+// The target's own edges, and the sweep.
+Cost own_cost(const Shape& x, double cl, double cm, bool scores) {
+  const double neurons = scores ? cm * x.n * x.sides : x.in_weights() + x.sides * x.d * cm;
+  return {2 * neurons + 6 * x.s * x.h * cl + 4 * x.pairs() * x.h * cl, kBytes * ((scores ? cm * x.n * x.sides : x.in_weights()) + x.pairs() * x.h * cl)};
+}
+
+// Edges of every position, and what lies below them: mass and bound.
+Cost edges_cost(const Shape& x, double cl, double cm, bool scores) {
+  Cost cost = {2 * x.s * (x.in_weights() + x.sides * x.d * cm) + 4 * x.pairs() * x.h * cl, kBytes * (x.in_weights() + x.pairs() * x.h * cl)};
+  cost += scores ? Cost{2 * x.pairs() * x.h * cl, kBytes * x.pairs() * x.h * cl} : Cost{2 * x.s * (x.q_weights() + x.h * x.d * cl), kBytes * x.q_weights()};
   return cost;
 }
 
-Cost target_cost(const ModelConfig& c, const Writers& writers, int tokens) {
+// Parts of a question, added up over the layers.
+Cost question_parts(const ModelConfig& c, const Writers& writers, int tokens, bool new_target, bool new_edges) {
   const Shape x = shape_of(c, tokens);
+  const bool queries = keeps_query_scores(c, writers, tokens, static_cast<int>(kBytes));
+  const bool last = keeps_last_scores(c, writers, static_cast<int>(kBytes));
   Cost cost;
   for (int l = 0; l < c.n_layers; ++l) {
     const double cl = writers.visible_to_attention(l);
     const double cm = writers.visible_to_mlp(l);
-    cost.flop += 2 * (x.q_weights() + x.out_weights());                          // numerators towards the target
-    cost.flop += 2 * cm * x.n * x.sides + 6 * x.s * x.h * cl;                    // its own edges
-    cost.flop += 4 * x.pairs() * x.h * cl;                                       // sweep
-    cost.byte += kBytes * (x.q_weights() + x.out_weights() + cm * x.n * x.sides  // weights, and the scores kept for the last position
-                           + x.pairs() * x.h * cl);
+    cost += own_cost(x, cl, cm, last);
+    if (new_target) cost += numerators_cost(x);
+    if (new_edges) cost += edges_cost(x, cl, cm, queries);
   }
   return cost;
 }
 
-Cost beta_cost(const ModelConfig& c, const Writers& writers, int tokens) {
-  const Shape x = shape_of(c, tokens);
-  Cost cost;
-  for (int l = 0; l < c.n_layers; ++l) {
-    const double cl = writers.visible_to_attention(l);
-    const double cm = writers.visible_to_mlp(l);
-    cost.flop += 2 * x.s * (x.in_weights() + x.sides * x.d * cm);  // MLP edges
-    cost.flop += 2 * cm * x.n * x.sides + 6 * x.s * x.h * cl;      // the target's own
-    cost.flop += 10 * x.pairs() * x.h * cl;                        // Q edges, sweep, mass and bound
-    cost.byte += kBytes * (x.in_weights() + cm * x.n * x.sides + 2 * x.pairs() * x.h * cl);
-  }
-  return cost;
-}
+}  // namespace
+
+// The row of logits is counted with the forward pass, and the mean over the vocabulary is kept by the model.
+Cost question_cost(const ModelConfig& c, const Writers& writers, int tokens) { return question_parts(c, writers, tokens, true, true); }
+
+Cost target_cost(const ModelConfig& c, const Writers& writers, int tokens) { return question_parts(c, writers, tokens, true, false); }
+
+Cost beta_cost(const ModelConfig& c, const Writers& writers, int tokens) { return question_parts(c, writers, tokens, false, true); }
 
 double memory_cost(const ModelConfig& c, const Writers& writers, int tokens, std::size_t memory_budget, int threads) {
   const Shape x = shape_of(c, tokens);

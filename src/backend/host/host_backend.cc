@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "backend/host/kernels.h"
+#include "backend/question_tables.h"
 #include "backend/rotary.h"
 
 // The parts of the class, in an order that matters.

@@ -25,8 +25,7 @@ MlpSums HostBackend<T>::mlp_sums(const MlpView& view, MlpSide side) {
   sums.sum = uninitialized(length * in.out);
   sums.abs = uninitialized(length * in.out);
   sums.l2 = uninitialized(length * cl);
-  const std::int64_t last_bytes = writers_.count() / 2 * in.out * config_.n_layers * static_cast<std::int64_t>(sizeof(T)) * (config_.gated() ? 2 : 1);
-  if (last_bytes <= kQuestionBytes) sums.last = uninitialized(cl * in.out);
+  if (keeps_last_scores(config_, writers_, sizeof(T))) sums.last = uninitialized(cl * in.out);
   std::vector<int> whole;  // writers that are multiplied as they are: all of them, or those that no product stands for
   for (int j = 0; j < view.visible; ++j) {
     if (!products || writers_[j].kind != WriterKind::head) whole.push_back(j);

@@ -6,8 +6,6 @@ namespace {
 
 // Folded scores of a layer are held at once; past this many bytes the projected way is taken.
 constexpr std::int64_t kFoldBytes = std::int64_t{96} << 20;
-// Tables that make the next question cheaper are kept while a model's take less than this.
-constexpr std::int64_t kQuestionBytes = std::int64_t{256} << 20;
 
 // Subtracts from every column of rows[n, c] its mean over the rows.
 template <typename T>
@@ -373,8 +371,7 @@ AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores s
   sums.k_std = uninitialized(static_cast<std::int64_t>(heads) * view.length * cl);
   sums.k_mean = uninitialized(sums.k_std.size());
   if (keep_key_scores) sums.k_scores = uninitialized(heads * pairs * cl);
-  const std::int64_t query_bytes = heads * pairs * writers_.count() / 2 * config_.n_layers * static_cast<std::int64_t>(sizeof(T));
-  const bool keep_query_scores = keep_key_scores && query_bytes <= kQuestionBytes;
+  const bool keep_query_scores = keep_key_scores && keeps_query_scores(config_, writers_, view.length, sizeof(T));
   if (keep_query_scores) sums.q_scores = uninitialized(heads * pairs * cl);
   const auto add_up = [&](T* rows, int h, int q, Array& sum_out, Array& abs_out, double* column) {
     const std::int64_t at = h * pairs + tri(q);
