@@ -1,12 +1,13 @@
-// Whole steps on the shape of GPT-2 small with random weights. UNPACK_BENCH_THREADS sets the threads (default 2).
+// Whole steps on the shape of GPT-2 small with random weights. UNPACK_BENCH_THREADS sets the
+// threads (default 2).
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
 
 #include <cstdlib>
 #include <map>
 
-#include "readout/state.h"
-#include "trace/forward.h"
+#include "engine/state.h"
+#include "forward/forward.h"
 #include "unpack/prepared.h"
 
 namespace unpack {
@@ -25,12 +26,16 @@ const Model& model(bool products) {
   options.device = "cpu";
   options.threads = threads();
   options.weight_products = products;
-  return kept.emplace(products, products ? model(false).with(options) : Model::random("gpt2-small", 1, options)).first->second;
+  return kept
+      .emplace(products,
+               products ? model(false).with(options) : Model::random("gpt2-small", 1, options))
+      .first->second;
 }
 
 std::vector<TokenId> prompt(std::int64_t tokens) {
   std::vector<TokenId> ids;
-  for (std::int64_t i = 0; i < tokens; ++i) ids.push_back(static_cast<TokenId>((i * 7919 + 13) % 50000));
+  for (std::int64_t i = 0; i < tokens; ++i)
+    ids.push_back(static_cast<TokenId>((i * 7919 + 13) % 50000));
   return ids;
 }
 
@@ -52,7 +57,12 @@ void forward_pass(benchmark::State& state) {
     backend.logits(trace.x_final, last, logits);
   }
 }
-BENCHMARK(forward_pass)->ArgName("tokens")->Arg(16)->Arg(64)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(forward_pass)
+    ->ArgName("tokens")
+    ->Arg(16)
+    ->Arg(64)
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 void one_shot(benchmark::State& state) {
   const Model& m = model(state.range(1) != 0);
@@ -60,7 +70,13 @@ void one_shot(benchmark::State& state) {
   (void)m.prepare(ids).trace(question(20));
   for (auto _ : state) (void)m.prepare(ids).trace(question(20));
 }
-BENCHMARK(one_shot)->ArgNames({"tokens", "products"})->Args({16, 0})->Args({16, 1})->Args({64, 0})->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(one_shot)
+    ->ArgNames({"tokens", "products"})
+    ->Args({16, 0})
+    ->Args({16, 1})
+    ->Args({64, 0})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
 
 // Questions on a prepared prompt of 16 tokens.
 void ask(benchmark::State& state, const std::function<Question(int)>& make) {
@@ -100,7 +116,8 @@ BENCHMARK(rerooting)->UseRealTime()->Unit(benchmark::kMillisecond);
 void paths(benchmark::State& state) {
   ask(state, [&](int) { return question(static_cast<std::size_t>(state.range(0))); });
 }
-BENCHMARK(paths)->ArgName("paths")->Arg(20)->Arg(1000)->Arg(10000)->UseRealTime()->Unit(benchmark::kMillisecond);
+BENCHMARK(paths)->ArgName("paths")->Arg(20)->Arg(1000)->Arg(10000)->UseRealTime()->Unit(
+    benchmark::kMillisecond);
 
 }  // namespace
 }  // namespace unpack

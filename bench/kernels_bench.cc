@@ -1,4 +1,5 @@
-// The inner loops, for every instruction set that this processor has, and the matrix products in the shapes that a trace of GPT-2 small asks for.
+// The inner loops, for every instruction set that this processor has, and the matrix products in
+// the shapes that a trace of GPT-2 small asks for.
 #include <benchmark/benchmark.h>
 
 #include <vector>
@@ -16,7 +17,8 @@ std::vector<float> ramp(std::size_t n) {
 }
 
 void rate(benchmark::State& state, const char* name, double each) {
-  state.counters[name] = benchmark::Counter(each * static_cast<double>(state.iterations()), benchmark::Counter::kIsRate);
+  state.counters[name] = benchmark::Counter(each * static_cast<double>(state.iterations()),
+                                            benchmark::Counter::kIsRate);
 }
 
 void reduce_writers(benchmark::State& state, const FloatKernels* kernels) {
@@ -36,7 +38,8 @@ void reduce_rows(benchmark::State& state, const FloatKernels* kernels) {
   std::vector<float> sums(kRows), abs(kRows);
   std::vector<double> column(kColumns), square(kColumns);
   for (auto _ : state) {
-    kernels->reduce_rows(rows.data(), kRows, kColumns, sums.data(), abs.data(), column.data(), square.data());
+    kernels->reduce_rows(rows.data(), kRows, kColumns, sums.data(), abs.data(), column.data(),
+                         square.data());
     benchmark::DoNotOptimize(sums.data());
   }
   rate(state, "scores/s", kRows * kColumns);
@@ -52,7 +55,8 @@ void gelu(benchmark::State& state, const FloatKernels* kernels) {
   rate(state, "values/s", static_cast<double>(in.size()));
 }
 
-// Right sides are taken in turn from more memory than the caches hold, as the weights of a model are.
+// Right sides are taken in turn from more memory than the caches hold, as the weights of a model
+// are.
 void product(benchmark::State& state) {
   const bool transposed = state.range(0) != 0;
   const std::int64_t m = state.range(1), n = state.range(2), k = state.range(3);
@@ -62,7 +66,8 @@ void product(benchmark::State& state) {
   std::vector<float> c(static_cast<std::size_t>(m * n));
   std::size_t turn = 0;
   for (auto _ : state) {
-    sgemm(transposed, m, n, k, a.data(), k, b.data() + turn++ % count * size, transposed ? k : n, false, c.data(), n);
+    sgemm(transposed, m, n, k, a.data(), k, b.data() + turn++ % count * size, transposed ? k : n,
+          false, c.data(), n);
     benchmark::DoNotOptimize(c.data());
   }
   rate(state, "FLOP/s", 2.0 * static_cast<double>(m * n * k));

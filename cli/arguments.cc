@@ -13,7 +13,12 @@
 namespace unpack::cli {
 
 void ModelArguments::add_name(Command& command) {
-  command.option("--model", "M", fmt::format("A folder, a name in the local Hugging Face cache, or a bundled model (default {})", model), model);
+  command.option(
+      "--model", "M",
+      fmt::format(
+          "A folder, a name in the local Hugging Face cache, or a bundled model (default {})",
+          model),
+      model);
 }
 
 void ModelArguments::add(Command& command) {
@@ -24,18 +29,28 @@ void ModelArguments::add(Command& command) {
 void ModelArguments::add_device(Command& command) {
   load.device.clear();  // auto, unless it is asked for by name, when it says why it took the CPU
   load.notice = [](const std::string& line) { std::fputs((line + "\n").c_str(), stderr); };
-  command.word("--device", "Where to compute (default auto); reference: plain loops in double precision", load.device, {"auto", "cpu", "cuda", "reference"});
-  command.flag("--weight-products", "Keep products of the weights in memory: a second or more once, then every prompt is faster", load.weight_products);
-  command.flag("--tf32", "Matrix products of a CUDA device in TF32: faster, about three digits", load.tf32);
-  command.option("--threads", "N", "Threads to use (default: all cores)", [this](const std::string& text) {
-    parse_value("--threads", text, load.threads);
-    if (load.threads < 1 || load.threads > 4096) throw UsageError(fmt::format("--threads takes 1 to 4096, not {}", load.threads));
-  });
+  command.word("--device",
+               "Where to compute (default auto); reference: plain loops in double precision",
+               load.device, {"auto", "cpu", "cuda", "reference"});
+  command.flag(
+      "--weight-products",
+      "Keep products of the weights in memory: a second or more once, then every prompt is faster",
+      load.weight_products);
+  command.flag("--tf32", "Matrix products of a CUDA device in TF32: faster, about three digits",
+               load.tf32);
+  command.option(
+      "--threads", "N", "Threads to use (default: all cores)", [this](const std::string& text) {
+        parse_value("--threads", text, load.threads);
+        if (load.threads < 1 || load.threads > 4096)
+          throw UsageError(fmt::format("--threads takes 1 to 4096, not {}", load.threads));
+      });
 }
 
 void PromptArguments::add(Command& command, const std::string& help) {
-  const Option text = command.positional("PROMPT", help, [this](const std::string& value) { prompt = value; });
-  command.option("--ids", "N,N,...", "Token ids in place of a prompt, used as they are", ids).excludes(text);
+  const Option text =
+      command.positional("PROMPT", help, [this](const std::string& value) { prompt = value; });
+  command.option("--ids", "N,N,...", "Token ids in place of a prompt, used as they are", ids)
+      .excludes(text);
   command.flag("--no-bos", "Leave out the special tokens that go in front of a prompt", no_bos);
 }
 
@@ -45,7 +60,8 @@ void PromptArguments::resolve(bool required) {
     prompt = read_stdin();
   } else if (!prompt && required) {
     if (!stdin_is_terminal()) prompt = read_stdin();
-    if (!prompt || prompt->empty()) throw UsageError("no prompt: give it in quotes, as --ids 3,17,5, or through a pipe");
+    if (!prompt || prompt->empty())
+      throw UsageError("no prompt: give it in quotes, as --ids 3,17,5, or through a pipe");
   }
 }
 
@@ -54,19 +70,30 @@ std::vector<TokenId> PromptArguments::encode(const Model& model) const {
   for (const TokenId id : *ids) {
     if (id < 0 || id >= model.config().vocab_size) {
       throw InputError(
-          fmt::format("token id {} is outside the vocabulary of {}: give ids from 0 to {}", id, model.config().name, model.config().vocab_size - 1));
+          fmt::format("token id {} is outside the vocabulary of {}: give ids from 0 to {}", id,
+                      model.config().name, model.config().vocab_size - 1));
     }
   }
   return *ids;
 }
 
 void TargetArguments::add(Command& command) {
-  const Option text = command.option("--target", "TEXT", "The token to explain (default: the model's own top prediction)", target);
-  command.option("--target-id", "N,N,...", "The same by id; several ids are a group", target_ids).excludes(text);
-  const Option against = command.option("--versus", "TEXT", "Contrast token (default: the mean of the vocabulary)", versus);
-  const Option against_ids = command.option("--versus-id", "N,N,...", "The same by id; several ids are a group", versus_ids).excludes(against);
-  command.flag("--raw-logit", "No contrast: explain the raw logit", raw).excludes(against).excludes(against_ids);
-  command.option("--position", "P", "Position of the prediction (default: the last; negative counts from the end)", position);
+  const Option text = command.option(
+      "--target", "TEXT", "The token to explain (default: the model's own top prediction)", target);
+  command.option("--target-id", "N,N,...", "The same by id; several ids are a group", target_ids)
+      .excludes(text);
+  const Option against = command.option(
+      "--versus", "TEXT", "Contrast token (default: the mean of the vocabulary)", versus);
+  const Option against_ids =
+      command
+          .option("--versus-id", "N,N,...", "The same by id; several ids are a group", versus_ids)
+          .excludes(against);
+  command.flag("--raw-logit", "No contrast: explain the raw logit", raw)
+      .excludes(against)
+      .excludes(against_ids);
+  command.option("--position", "P",
+                 "Position of the prediction (default: the last; negative counts from the end)",
+                 position);
 }
 
 Target TargetArguments::resolve(const Model& model, int length) const {
@@ -88,43 +115,73 @@ Target TargetArguments::tokens(const Model& model) const {
 }
 
 void add_method(Command& command, Options& options) {
-  command.option("--beta", "B", fmt::format("Floor of every denominator (default {})", options.beta), options.beta);
-  command.option("--weights", "wK,wQ,wV", "How a head's credit is divided between its branches (default a third each)", options.weights);
-  command.option("--mlp-weights", "wG,wU", "The same for gate and up of a gated MLP (default a half each)", options.mlp_weights);
-  command.choice("--dispatch", fmt::format("Direction that shares out indirect credit (default {})", to_string(options.dispatch)), options.dispatch,
-                 {{"aligned", Dispatch::aligned}, {"gate", Dispatch::gate}});
-  command.choice("--mlp", fmt::format("How an MLP passes credit on (default {})", to_string(options.mlp)), options.mlp,
-                 {{"per-neuron", MlpRule::per_neuron}, {"linearized", MlpRule::linearized}, {"l2", MlpRule::l2}});
-  command.choice("--scores", fmt::format("Key and query scores as they are or less their mean over sources (default {})", to_string(options.scores)),
-                 options.scores, {{"raw", Scores::raw}, {"centered", Scores::centered}});
+  command.option("--beta", "B",
+                 fmt::format("Floor of every denominator (default {})", options.beta),
+                 options.beta);
+  command.option("--weights", "wK,wQ,wV",
+                 "How a head's credit is divided between its branches (default a third each)",
+                 options.weights);
+  command.option("--mlp-weights", "wG,wU",
+                 "The same for gate and up of a gated MLP (default a half each)",
+                 options.mlp_weights);
+  command.choice("--dispatch",
+                 fmt::format("Direction that shares out indirect credit (default {})",
+                             to_string(options.dispatch)),
+                 options.dispatch, {{"aligned", Dispatch::aligned}, {"gate", Dispatch::gate}});
+  command.choice("--mlp",
+                 fmt::format("How an MLP passes credit on (default {})", to_string(options.mlp)),
+                 options.mlp,
+                 {{"per-neuron", MlpRule::per_neuron},
+                  {"linearized", MlpRule::linearized},
+                  {"l2", MlpRule::l2}});
+  command.choice(
+      "--scores",
+      fmt::format("Key and query scores as they are or less their mean over sources (default {})",
+                  to_string(options.scores)),
+      options.scores, {{"raw", Scores::raw}, {"centered", Scores::centered}});
 }
 
 void QuestionArguments::add(Command& command) {
   target.add(command);
-  command.option("--root", "NODE", "Explain a head or an MLP at a position instead: A8.H6@13, MLP3@-1", question.root);
-  command.choice("--reroot", "Direction at that root: what it wrote, or the target (default output)", question.options.reroot,
-                 {{"output", Reroot::output}, {"target", Reroot::target}});
+  command.option("--root", "NODE",
+                 "Explain a head or an MLP at a position instead: A8.H6@13, MLP3@-1",
+                 question.root);
+  command.choice("--reroot",
+                 "Direction at that root: what it wrote, or the target (default output)",
+                 question.options.reroot, {{"output", Reroot::output}, {"target", Reroot::target}});
   PathQuery& paths = question.paths;
-  command.option("--top-paths", "K", fmt::format("List the K strongest paths (default {})", paths.top), top_paths);
-  command.option("--tau", "T", "List every path above this threshold (with --top-paths: the K strongest of these)", [&paths](const std::string& text) {
-    parse_value("--tau", text, paths.tau);
-    if (*paths.tau <= 0) throw UsageError(fmt::format("--tau takes a number above 0, not {}", text));
-  });
-  command.choice("--tau-rule", "What the threshold is applied to (default named)", paths.rule, {{"named", TauRule::named}, {"entry", TauRule::entry}});
-  command.choice("--branch", "Only paths whose last hop takes this branch", paths.branch,
-                 {{"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}, {"G", Branch::G}, {"U", Branch::U}});
-  command.option("--through", "COMPONENT", "Only paths that pass through this component", paths.through);
+  command.option("--top-paths", "K",
+                 fmt::format("List the K strongest paths (default {})", paths.top), top_paths);
+  command.option(
+      "--tau", "T",
+      "List every path above this threshold (with --top-paths: the K strongest of these)",
+      [&paths](const std::string& text) {
+        parse_value("--tau", text, paths.tau);
+        if (*paths.tau <= 0)
+          throw UsageError(fmt::format("--tau takes a number above 0, not {}", text));
+      });
+  command.choice("--tau-rule", "What the threshold is applied to (default named)", paths.rule,
+                 {{"named", TauRule::named}, {"entry", TauRule::entry}});
+  command.choice(
+      "--branch", "Only paths whose last hop takes this branch", paths.branch,
+      {{"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}, {"G", Branch::G}, {"U", Branch::U}});
+  command.option("--through", "COMPONENT", "Only paths that pass through this component",
+                 paths.through);
   command.option("--from", "POSITION", "Only paths from this source position", paths.from);
-  command.option("--min-layer", "L", "Only paths whose heads and MLPs all lie in this layer or above", paths.min_layer);
-  command.choice("--sign", "Only paths of this sign", paths.sign, {{"positive", 1}, {"negative", -1}});
+  command.option("--min-layer", "L",
+                 "Only paths whose heads and MLPs all lie in this layer or above", paths.min_layer);
+  command.choice("--sign", "Only paths of this sign", paths.sign,
+                 {{"positive", 1}, {"negative", -1}});
   add_method(command, question.options);
-  command.word("--method", "How credit is passed on (default unpack)", method, {"unpack", "ifr", "attnlrp", "cplrp"});
+  command.word("--method", "How credit is passed on (default unpack)", method,
+               {"unpack", "ifr", "attnlrp", "cplrp"});
 }
 
 Question& QuestionArguments::check() {
   constexpr std::size_t kAllPaths = 10'000'000;  // as many as the library lists
   question.options.check();
-  if (method != "unpack" && question.root) throw UsageError("--root goes with --method unpack alone: the baselines explain the target");
+  if (method != "unpack" && question.root)
+    throw UsageError("--root goes with --method unpack alone: the baselines explain the target");
   // With a threshold alone every path above it is listed.
   if (question.paths.tau && !top_paths) question.paths.top = kAllPaths;
   if (top_paths) question.paths.top = *top_paths;

@@ -23,14 +23,17 @@ struct ModelArguments {
   Model open() const { return Model::load(model, load); }
 };
 
-// PROMPT | --ids, --no-bos. A prompt of "-", or none where something is piped in, is read from stdin.
+// PROMPT | --ids, --no-bos. A prompt of "-", or none where something is piped in, is read from
+// stdin.
 struct PromptArguments {
   std::optional<std::string> prompt;
   std::optional<std::vector<TokenId>> ids;
   bool no_bos = false;
 
-  void add(Command& command, const std::string& help = "The prompt; - (or nothing, in a pipe) reads it from stdin");
-  // To be called before the model is loaded: reads stdin where it has to, UsageError when there is no prompt.
+  void add(Command& command,
+           const std::string& help = "The prompt; - (or nothing, in a pipe) reads it from stdin");
+  // To be called before the model is loaded: reads stdin where it has to, UsageError when there is
+  // no prompt.
   void resolve(bool required = true);
   std::vector<TokenId> encode(const Model& model) const;
 };
@@ -48,7 +51,8 @@ struct TargetArguments {
   Target resolve(const Model& model, int length) const;
 };
 
-// All that a trace can be asked: target, --root --reroot, the paths to list, the method and its options.
+// All that a trace can be asked: target, --root --reroot, the paths to list, the method and its
+// options.
 struct QuestionArguments {
   TargetArguments target;
   Question question;

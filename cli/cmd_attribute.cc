@@ -22,10 +22,13 @@ struct AttributeArguments {
   Color color = Color::automatic;
 };
 
-// The continuation as it splits when it follows the prompt; on its own where the prompt's last token would change.
-std::vector<TokenId> encode_continuation(const Model& model, const AttributeArguments& args, const std::vector<TokenId>& prompt) {
+// The continuation as it splits when it follows the prompt; on its own where the prompt's last
+// token would change.
+std::vector<TokenId> encode_continuation(const Model& model, const AttributeArguments& args,
+                                         const std::vector<TokenId>& prompt) {
   if (args.prompt.prompt) {
-    const std::vector<TokenId> whole = model.encode_prompt(*args.prompt.prompt + *args.continuation, args.prompt.no_bos);
+    const std::vector<TokenId> whole =
+        model.encode_prompt(*args.prompt.prompt + *args.continuation, args.prompt.no_bos);
     if (whole.size() > prompt.size() && std::equal(prompt.begin(), prompt.end(), whole.begin())) {
       return {whole.begin() + static_cast<std::ptrdiff_t>(prompt.size()), whole.end()};
     }
@@ -48,7 +51,10 @@ void run_attribute(AttributeArguments& args, Context& context) {
     sampling.max_tokens = args.generate;
     continuation = model.generate(prompt, sampling, {}, run);
   }
-  if (continuation.empty()) throw InputError("the continuation has no tokens: give --continuation a text, or --generate a number of 1 or more");
+  if (continuation.empty())
+    throw InputError(
+        "the continuation has no tokens: give --continuation a text, or --generate a number of 1 "
+        "or more");
   const AttributeResult result = attribute(model, prompt, continuation, args.options, run);
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });
@@ -61,16 +67,23 @@ void run_attribute(AttributeArguments& args, Context& context) {
 
 void add_attribute(App& app, Context& context) {
   const auto args = std::make_shared<AttributeArguments>();
-  Command command = app.add("attribute", "The token credit of every token of a continuation, given or generated",
-                            "unpack attribute \"Mary and John went to the store. John gave\" --continuation \" a drink to Mary\" --html attribute.html");
+  Command command =
+      app.add("attribute", "The token credit of every token of a continuation, given or generated",
+              "unpack attribute \"Mary and John went to the store. John gave\" --continuation \" a "
+              "drink to Mary\" --html attribute.html");
   args->prompt.add(command);
   args->model.add(command);
-  const Option text = command.option("--continuation", "TEXT", "Explain the tokens of this text", args->continuation);
+  const Option text = command.option("--continuation", "TEXT", "Explain the tokens of this text",
+                                     args->continuation);
   command
-      .option("--generate", "N", fmt::format("Explain N tokens of the model's own, greedily chosen (default {})", args->generate),
+      .option("--generate", "N",
+              fmt::format("Explain N tokens of the model's own, greedily chosen (default {})",
+                          args->generate),
               [args](const std::string& value) {
                 parse_value("--generate", value, args->generate);
-                if (args->generate < 1) throw UsageError(fmt::format("--generate takes a number of 1 or more, not {}", value));
+                if (args->generate < 1)
+                  throw UsageError(
+                      fmt::format("--generate takes a number of 1 or more, not {}", value));
               })
       .excludes(text);
   add_method(command, args->options);

@@ -21,8 +21,11 @@ struct BatchArguments {
 };
 
 void run(BatchArguments& args, Context& context) {
-  if (!args.prompts) throw UsageError("no prompts: name a file (JSONL, CSV, TSV or one prompt a line), or - for stdin");
-  if (!args.out || args.out->empty()) throw UsageError("--out takes the name of a folder for the results");
+  if (!args.prompts)
+    throw UsageError(
+        "no prompts: name a file (JSONL, CSV, TSV or one prompt a line), or - for stdin");
+  if (!args.out || args.out->empty())
+    throw UsageError("--out takes the name of a folder for the results");
   BatchOptions& o = args.options;
   o.out = *args.out;
   o.question.question = args.question.check();
@@ -37,17 +40,24 @@ void run(BatchArguments& args, Context& context) {
   try {
     result = run_batch(model, std::move(prompts), o, context.run_logged());
   } catch (const Cancelled&) {
-    throw Interrupted(fmt::format("interrupted: what was done is in {}, and the same command goes on from there", o.out.string()));
+    throw Interrupted(
+        fmt::format("interrupted: what was done is in {}, and the same command goes on from there",
+                    o.out.string()));
   }
-  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const double seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::size_t fresh = result.results + result.errors - result.done_before;
   clear_progress();
-  for (const std::string& warning : result.warnings) std::fprintf(stderr, "unpack: %s\n", warning.c_str());
+  for (const std::string& warning : result.warnings)
+    std::fprintf(stderr, "unpack: %s\n", warning.c_str());
   if (result.errors > 0) {
-    std::fprintf(stderr, "unpack: %zu bad line%s: see %s\n", result.errors, result.errors == 1 ? "" : "s", (o.out / "errors.jsonl").c_str());
+    std::fprintf(stderr, "unpack: %zu bad line%s: see %s\n", result.errors,
+                 result.errors == 1 ? "" : "s", (o.out / "errors.jsonl").c_str());
   }
-  print(fmt::format("{} of {} prompts in {:.1f} s ({:.1f} a second), {} done before; {} results in {}\n", fresh, result.results + result.errors, seconds,
-                    static_cast<double>(fresh) / std::max(seconds, 1e-9), result.done_before, result.results, (o.out / "results.jsonl").string()));
+  print(fmt::format(
+      "{} of {} prompts in {:.1f} s ({:.1f} a second), {} done before; {} results in {}\n", fresh,
+      result.results + result.errors, seconds, static_cast<double>(fresh) / std::max(seconds, 1e-9),
+      result.done_before, result.results, (o.out / "results.jsonl").string()));
   if (result.results == 0) context.status = 1;
 }
 
@@ -56,16 +66,23 @@ void run(BatchArguments& args, Context& context) {
 void add_batch(App& app, Context& context) {
   const auto args = std::make_shared<BatchArguments>();
   Command command =
-      app.add("batch", "Trace many prompts from a file into a folder; a second call resumes", "unpack batch prompts.jsonl --out results --model pocket-gpt2");
-  command.positional(
-      "PROMPTS", "JSONL (prompt or ids; id, target, versus, position, root, ... override the options below), CSV or TSV with a header, or text; - for stdin",
-      [args](const std::string& text) { args->prompts = text; });
-  command.option("--out", "FOLDER", "Where results.jsonl, errors.jsonl and summary.json go", args->out);
-  command.word("--format", "Of PROMPTS (default auto: by its suffix)", args->format, {"auto", "text", "jsonl", "csv", "tsv"});
+      app.add("batch", "Trace many prompts from a file into a folder; a second call resumes",
+              "unpack batch prompts.jsonl --out results --model pocket-gpt2");
+  command.positional("PROMPTS",
+                     "JSONL (prompt or ids; id, target, versus, position, root, ... override the "
+                     "options below), CSV or TSV with a header, or text; - for stdin",
+                     [args](const std::string& text) { args->prompts = text; });
+  command.option("--out", "FOLDER", "Where results.jsonl, errors.jsonl and summary.json go",
+                 args->out);
+  command.word("--format", "Of PROMPTS (default auto: by its suffix)", args->format,
+               {"auto", "text", "jsonl", "csv", "tsv"});
   add_shard(command, args->options.shard);
-  command.flag("--strict", "Stop at a bad line before any work is done, rather than write it to errors.jsonl", args->options.strict);
+  command.flag("--strict",
+               "Stop at a bad line before any work is done, rather than write it to errors.jsonl",
+               args->options.strict);
   command.flag("--arrays", "Write token and node credit as .npy, too", args->options.arrays);
-  command.flag("--no-bos", "Leave out the special tokens that go in front of a prompt", args->options.question.no_bos);
+  command.flag("--no-bos", "Leave out the special tokens that go in front of a prompt",
+               args->options.question.no_bos);
   args->model.add(command);
   args->question.add(command);
   command.run([args, &context] { run(*args, context); });

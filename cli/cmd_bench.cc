@@ -30,21 +30,32 @@ void run(BenchArguments& args, Context& context) {
 
 void add_bench(App& app, Context& context) {
   const auto args = std::make_shared<BenchArguments>();
-  Command command = app.add("bench", "What this machine reaches, against its own measured peak", "unpack bench --shape gpt2-small --tokens 16,64 --threads 2");
-  command.option("--shape", "NAME", "A well-known shape or a config.json as text, both with random weights; or a model's name or folder (default gpt2-small)",
+  Command command = app.add("bench", "What this machine reaches, against its own measured peak",
+                            "unpack bench --shape gpt2-small --tokens 16,64 --threads 2");
+  command.option("--shape", "NAME",
+                 "A well-known shape or a config.json as text, both with random weights; or a "
+                 "model's name or folder (default gpt2-small)",
                  args->options.shape);
-  command.option("--tokens", "N,N,...", "Prompt lengths to measure (default 16)", [args](const std::string& text) {
-    std::vector<TokenId> lengths;
-    parse_value("--tokens", text, lengths);
-    args->options.tokens.assign(lengths.begin(), lengths.end());
-  });
-  command.option("--repeat", "N", "Runs of which the median is reported (default 3)", args->options.repeat);
-  command.option("--prompts", "N", "Prompts of the batch comparison, 0 for none (default 20)", args->options.prompts);
-  command.option("--top-paths", "N", "Paths of the one-shot trace (default 20)", args->options.top_paths);
-  command.word("--dtype", "How the random weights are stored (default f32)", args->options.dtype, {"f32", "f16", "bf16"});
-  command.option("--keep-layers", "N", "GPU: also time the trace with N layers' weights there, the others uploaded as they are needed (default: not)",
+  command.option("--tokens", "N,N,...", "Prompt lengths to measure (default 16)",
+                 [args](const std::string& text) {
+                   std::vector<TokenId> lengths;
+                   parse_value("--tokens", text, lengths);
+                   args->options.tokens.assign(lengths.begin(), lengths.end());
+                 });
+  command.option("--repeat", "N", "Runs of which the median is reported (default 3)",
+                 args->options.repeat);
+  command.option("--prompts", "N", "Prompts of the batch comparison, 0 for none (default 20)",
+                 args->options.prompts);
+  command.option("--top-paths", "N", "Paths of the one-shot trace (default 20)",
+                 args->options.top_paths);
+  command.word("--dtype", "How the random weights are stored (default f32)", args->options.dtype,
+               {"f32", "f16", "bf16"});
+  command.option("--keep-layers", "N",
+                 "GPU: also time the trace with N layers' weights there, the others uploaded as "
+                 "they are needed (default: not)",
                  args->options.keep_layers);
-  command.flag("--memory", "GPU: what a trace takes of its memory, and no times", args->options.memory_only);
+  command.flag("--memory", "GPU: what a trace takes of its memory, and no times",
+               args->options.memory_only);
   args->model.add_device(command);
   args->outputs.add_json(command);
   command.run([args, &context] { run(*args, context); });

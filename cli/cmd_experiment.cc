@@ -22,7 +22,8 @@ struct ExperimentArguments {
 std::vector<std::string> split_names(const std::string& text) {
   std::vector<std::string> out;
   std::size_t begin = 0;
-  for (std::size_t comma = text.find(','); comma != std::string::npos; comma = text.find(',', begin)) {
+  for (std::size_t comma = text.find(','); comma != std::string::npos;
+       comma = text.find(',', begin)) {
     out.push_back(text.substr(begin, comma - begin));
     begin = comma + 1;
   }
@@ -34,25 +35,31 @@ std::vector<std::string> split_names(const std::string& text) {
 std::string command_text(const ExperimentArguments& args) {
   const ExperimentOptions& o = args.options;
   std::string text =
-      fmt::format("unpack experiment {} --model {} --n {} --seed {}", o.name, args.model.model, o.n.value_or(experiment_default_n(o.name)), o.seed);
+      fmt::format("unpack experiment {} --model {} --n {} --seed {}", o.name, args.model.model,
+                  o.n.value_or(experiment_default_n(o.name)), o.seed);
   if (args.corpus) text += fmt::format(" --corpus {}", o.corpus->filename().string());
   if (args.prompts) text += fmt::format(" --prompts {}", o.prompts->filename().string());
-  if (o.roles) text += fmt::format(" --roles {}", std::filesystem::path(*o.roles).filename().string());
-  if (o.claims) text += fmt::format(" --claims {}", std::filesystem::path(*o.claims).filename().string());
+  if (o.roles)
+    text += fmt::format(" --roles {}", std::filesystem::path(*o.roles).filename().string());
+  if (o.claims)
+    text += fmt::format(" --claims {}", std::filesystem::path(*o.claims).filename().string());
   if (o.readout == FaithfulnessReadout::logit) text += " --readout logit";
   if (o.raw_logit) text += " --raw-logit";
   if (o.all) text += " --all";
   const Options plain;
   if (o.options.beta != plain.beta) text += fmt::format(" --beta {:g}", o.options.beta);
-  if (o.options.dispatch != plain.dispatch) text += fmt::format(" --dispatch {}", to_string(o.options.dispatch));
+  if (o.options.dispatch != plain.dispatch)
+    text += fmt::format(" --dispatch {}", to_string(o.options.dispatch));
   if (o.options.mlp != plain.mlp) text += fmt::format(" --mlp {}", to_string(o.options.mlp));
-  if (o.options.scores != plain.scores) text += fmt::format(" --scores {}", to_string(o.options.scores));
+  if (o.options.scores != plain.scores)
+    text += fmt::format(" --scores {}", to_string(o.options.scores));
   return text;
 }
 
 void run(ExperimentArguments& args, Context& context) {
   ExperimentOptions& o = args.options;
-  if (!args.name) throw UsageError(fmt::format("which experiment? {}", fmt::join(experiment_names(), ", ")));
+  if (!args.name)
+    throw UsageError(fmt::format("which experiment? {}", fmt::join(experiment_names(), ", ")));
   o.name = *args.name;
   experiment_default_n(o.name);  // an unknown name is known before any work
   o.models = split_names(args.model.model);
@@ -60,13 +67,16 @@ void run(ExperimentArguments& args, Context& context) {
   o.out = args.out.value_or(o.name);
   if (args.corpus) o.corpus = *args.corpus;
   if (args.prompts) o.prompts = *args.prompts;
-  o.readout = args.readout == "logit" ? FaithfulnessReadout::logit : FaithfulnessReadout::probability;
+  o.readout =
+      args.readout == "logit" ? FaithfulnessReadout::logit : FaithfulnessReadout::probability;
   o.command = command_text(args);
   ExperimentResult result;
   try {
     result = run_experiment(o, context.run_logged());
   } catch (const Cancelled&) {
-    throw Interrupted(fmt::format("interrupted: what was measured is in {}, and the same command goes on from there", o.out.string()));
+    throw Interrupted(fmt::format(
+        "interrupted: what was measured is in {}, and the same command goes on from there",
+        o.out.string()));
   }
   for (const std::string& warning : result.warnings) {
     clear_progress();
@@ -79,26 +89,43 @@ void run(ExperimentArguments& args, Context& context) {
 
 void add_experiment(App& app, Context& context) {
   const auto args = std::make_shared<ExperimentArguments>();
-  Command command = app.add("experiment", "Measure the method on many prompts: records, summary, report and plots in a folder; a second call resumes",
-                            "unpack experiment faithfulness --model pocket-gpt2,pocket-neox --n 50 --out faithfulness");
-  command.positional("NAME", fmt::format("{}", fmt::join(experiment_names(), ", ")), [args](const std::string& text) { args->name = text; });
+  Command command = app.add(
+      "experiment",
+      "Measure the method on many prompts: records, summary, report and plots in a folder; a "
+      "second call resumes",
+      "unpack experiment faithfulness --model pocket-gpt2,pocket-neox --n 50 --out faithfulness");
+  command.positional("NAME", fmt::format("{}", fmt::join(experiment_names(), ", ")),
+                     [args](const std::string& text) { args->name = text; });
   args->model.add(command);
-  command.option("--out", "FOLDER", "Where results go (default: a folder named after the experiment)", args->out);
+  command.option("--out", "FOLDER",
+                 "Where results go (default: a folder named after the experiment)", args->out);
   add_shard(command, args->options.shard);
-  command.option("--n", "N", "How many prompts (default: as many as in the paper)", args->options.n);
-  command.option("--seed", "S", "Seed of every choice (default 0)", [args](const std::string& text) {
-    std::size_t seed = 0;
-    parse_value("--seed", text, seed);
-    args->options.seed = seed;
-  });
-  command.option("--corpus", "FILE", "Sentences, one a line, # for remarks (default: text sampled from the pocket models)", args->corpus);
+  command.option("--n", "N", "How many prompts (default: as many as in the paper)",
+                 args->options.n);
+  command.option("--seed", "S", "Seed of every choice (default 0)",
+                 [args](const std::string& text) {
+                   std::size_t seed = 0;
+                   parse_value("--seed", text, seed);
+                   args->options.seed = seed;
+                 });
+  command.option(
+      "--corpus", "FILE",
+      "Sentences, one a line, # for remarks (default: text sampled from the pocket models)",
+      args->corpus);
   command.option("--prompts", "FILE", "sink: factual prompts, one a line", args->prompts);
-  command.option("--roles", "FILE|gpt2|find", "ioi: heads by role from a table, GPT-2 small's published ones, or found by path patching", args->options.roles);
-  command.option("--claims", "FILE|gpt2|find", "greater-than: what feeds what, likewise", args->options.claims);
-  command.word("--readout", "faithfulness, beta: what is read at each step (default probability)", args->readout, {"probability", "logit"});
-  command.flag("--raw-logit", "faithfulness, beta: explain the raw logit, without a contrast", args->options.raw_logit);
+  command.option(
+      "--roles", "FILE|gpt2|find",
+      "ioi: heads by role from a table, GPT-2 small's published ones, or found by path patching",
+      args->options.roles);
+  command.option("--claims", "FILE|gpt2|find", "greater-than: what feeds what, likewise",
+                 args->options.claims);
+  command.word("--readout", "faithfulness, beta: what is read at each step (default probability)",
+               args->readout, {"probability", "logit"});
+  command.flag("--raw-logit", "faithfulness, beta: explain the raw logit, without a contrast",
+               args->options.raw_logit);
   command.flag("--all", "knockout: every writer, not five a layer", args->options.all);
-  command.flag("--stop-at-bad-line", "Stop at a line that cannot be read, rather than skip it", args->options.stop_at_bad_line);
+  command.flag("--stop-at-bad-line", "Stop at a line that cannot be read, rather than skip it",
+               args->options.stop_at_bad_line);
   add_method(command, args->options.options);
   command.run([args, &context] { run(*args, context); });
 }

@@ -20,15 +20,18 @@ struct GenerateArguments {
 std::size_t open_bytes(const std::string& text) {
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
     const auto byte = static_cast<unsigned char>(text[text.size() - back]);
-    if ((byte & 0xC0) == 0x80) continue;  // inside a character: look further back for its first byte
+    if ((byte & 0xC0) == 0x80)
+      continue;  // inside a character: look further back for its first byte
     const std::size_t needs = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;
     return needs > back ? back : 0;
   }
   return 0;
 }
 
-// Prints text as it is made. A token may end inside a character, so what is decoded is the whole sequence, less what was printed.
-void stream_text(const Model& model, const GenerateArguments& args, const std::vector<TokenId>& prompt, const RunContext& run) {
+// Prints text as it is made. A token may end inside a character, so what is decoded is the whole
+// sequence, less what was printed.
+void stream_text(const Model& model, const GenerateArguments& args,
+                 const std::vector<TokenId>& prompt, const RunContext& run) {
   std::vector<TokenId> all = prompt;
   const std::size_t start = model.tokenizer().decode(prompt).size();
   std::size_t printed = start;
@@ -69,22 +72,35 @@ void add_generate(App& app, Context& context) {
   const auto args = std::make_shared<GenerateArguments>();
   SamplingOptions& sampling = args->sampling;
   Command command =
-      app.add("generate", "Continue a prompt with the model's own words", "unpack generate \"Once upon a time\" --temperature 0.8 --top-k 40 --seed 7");
+      app.add("generate", "Continue a prompt with the model's own words",
+              "unpack generate \"Once upon a time\" --temperature 0.8 --top-k 40 --seed 7");
   args->prompt.add(command);
   args->model.add(command);
-  command.option("--max-tokens", "N", fmt::format("How many tokens at most (default {})", sampling.max_tokens), [&sampling](const std::string& text) {
-    parse_value("--max-tokens", text, sampling.max_tokens);
-    if (sampling.max_tokens < 1) throw UsageError(fmt::format("--max-tokens takes a number of 1 or more, not {}", text));
-  });
-  command.option("--temperature", "T", "0 takes the likeliest token each time (default), 1 samples as the model says", [&sampling](const std::string& text) {
-    parse_value("--temperature", text, sampling.temperature);
-    if (sampling.temperature < 0) throw UsageError(fmt::format("--temperature takes a number of 0 or more, not {}", text));
-  });
-  command.option("--top-k", "K", "Sample from the K likeliest tokens only", [&sampling](const std::string& text) {
-    parse_value("--top-k", text, sampling.top_k);
-    if (sampling.top_k < 1) throw UsageError(fmt::format("--top-k takes a number of 1 or more, not {}", text));
-  });
-  command.option("--seed", "S", fmt::format("The same seed samples the same text (default {})", sampling.seed), sampling.seed);
+  command.option(
+      "--max-tokens", "N", fmt::format("How many tokens at most (default {})", sampling.max_tokens),
+      [&sampling](const std::string& text) {
+        parse_value("--max-tokens", text, sampling.max_tokens);
+        if (sampling.max_tokens < 1)
+          throw UsageError(fmt::format("--max-tokens takes a number of 1 or more, not {}", text));
+      });
+  command.option(
+      "--temperature", "T",
+      "0 takes the likeliest token each time (default), 1 samples as the model says",
+      [&sampling](const std::string& text) {
+        parse_value("--temperature", text, sampling.temperature);
+        if (sampling.temperature < 0)
+          throw UsageError(fmt::format("--temperature takes a number of 0 or more, not {}", text));
+      });
+  command.option(
+      "--top-k", "K", "Sample from the K likeliest tokens only",
+      [&sampling](const std::string& text) {
+        parse_value("--top-k", text, sampling.top_k);
+        if (sampling.top_k < 1)
+          throw UsageError(fmt::format("--top-k takes a number of 1 or more, not {}", text));
+      });
+  command.option("--seed", "S",
+                 fmt::format("The same seed samples the same text (default {})", sampling.seed),
+                 sampling.seed);
   command.run([args, &context] { run_generate(*args, context); });
 }
 

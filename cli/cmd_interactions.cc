@@ -35,11 +35,14 @@ void run_interactions(InteractionArguments& args, Context& context) {
 
 void add_interactions(App& app, Context& context) {
   const auto args = std::make_shared<InteractionArguments>();
-  Command command = app.add("interactions", "How strongly every component is read by every later head and MLP",
-                            "unpack interactions \"When Mary and John went to the store\" --query -1 --svg interactions.svg");
+  Command command =
+      app.add("interactions", "How strongly every component is read by every later head and MLP",
+              "unpack interactions \"When Mary and John went to the store\" --query -1 --svg "
+              "interactions.svg");
   args->prompt.add(command);
   args->model.add(command);
-  const Option query = command.option("--query", "P", "One query position (default: the mean over all)", args->query);
+  const Option query = command.option(
+      "--query", "P", "One query position (default: the mean over all)", args->query);
   command.flag("--all", "Every query position", args->all).excludes(query);
   args->outputs.add_json(command);
   args->outputs.add(command, "--svg", "Write a heat map of readers and writers");

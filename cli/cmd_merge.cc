@@ -16,14 +16,18 @@ struct MergeArguments {
 
 void run(const MergeArguments& args, Context& context) {
   if (args.folders.empty()) throw UsageError("name the folders of the shards");
-  print(merge_shards({args.folders.begin(), args.folders.end()}, args.out, args.model.load, context.run()).text);
+  print(merge_shards({args.folders.begin(), args.folders.end()}, args.out, args.model.load,
+                     context.run())
+            .text);
 }
 
 }  // namespace
 
 void add_merge(App& app, Context& context) {
   const auto args = std::make_shared<MergeArguments>();
-  Command command = app.add("merge", "Join the shards of a batch or an experiment into what one run would have written", "unpack merge part-* --out whole");
+  Command command = app.add(
+      "merge", "Join the shards of a batch or an experiment into what one run would have written",
+      "unpack merge part-* --out whole");
   command.list("FOLDER", "The folders of all shards, in any order", args->folders);
   command.option("--out", "FOLDER", "Where the files go (default merged)", args->out);
   args->model.add_device(command);

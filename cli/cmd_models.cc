@@ -17,17 +17,22 @@ void run_models(const std::vector<std::string>& paths) {
   for (const FoundModel& model : found) width = std::max(width, model.name.size());
   std::string text;
   for (const FoundModel& model : found) {
-    text += fmt::format("{:<{}}  {:<8} {:<9} {}\n", model.name, width, model.origin, model.family.empty() ? "?" : model.family,
-                        model.problem.empty() ? model.folder.string() : "cannot be used: " + model.problem);
+    text += fmt::format(
+        "{:<{}}  {:<8} {:<9} {}\n", model.name, width, model.origin,
+        model.family.empty() ? "?" : model.family,
+        model.problem.empty() ? model.folder.string() : "cannot be used: " + model.problem);
   }
-  print(text + fmt::format("{}Supported families: {}\n", found.empty() ? "No model found here.\n" : "\n", fmt::join(supported_families(), ", ")));
+  print(text + fmt::format("{}Supported families: {}\n",
+                           found.empty() ? "No model found here.\n" : "\n",
+                           fmt::join(supported_families(), ", ")));
 }
 
 }  // namespace
 
 void add_models(App& app, Context&) {
   const auto paths = std::make_shared<std::vector<std::string>>();
-  Command command = app.add("models", "What is bundled, cached and supported", "unpack models ~/checkpoints");
+  Command command =
+      app.add("models", "What is bundled, cached and supported", "unpack models ~/checkpoints");
   command.list("PATH", "More folders to look into", *paths);
   command.run([paths] { run_models(*paths); });
 }

@@ -33,15 +33,20 @@ void run_predict(PredictArguments& args, Context& context) {
 
 void add_predict(App& app, Context& context) {
   const auto args = std::make_shared<PredictArguments>();
-  Command command = app.add("predict", "The next token's probabilities, and how likely every token of the prompt was",
-                            "unpack predict \"Mary and John went to the store. John gave a drink to\" --lens");
+  Command command = app.add(
+      "predict", "The next token's probabilities, and how likely every token of the prompt was",
+      "unpack predict \"Mary and John went to the store. John gave a drink to\" --lens");
   args->prompt.add(command);
   args->model.add(command);
-  command.option("--top", "N", fmt::format("How many predictions to list (default {})", args->options.top), [args](const std::string& text) {
-    parse_value("--top", text, args->options.top);
-    if (args->options.top < 1) throw UsageError(fmt::format("--top takes a number of 1 or more, not {}", text));
-  });
-  command.flag("--lens", "What the final norm and head make of every layer's stream", args->options.lens);
+  command.option(
+      "--top", "N", fmt::format("How many predictions to list (default {})", args->options.top),
+      [args](const std::string& text) {
+        parse_value("--top", text, args->options.top);
+        if (args->options.top < 1)
+          throw UsageError(fmt::format("--top takes a number of 1 or more, not {}", text));
+      });
+  command.flag("--lens", "What the final norm and head make of every layer's stream",
+               args->options.lens);
   args->outputs.add_json(command);
   add_color(command, args->color);
   command.run([args, &context] { run_predict(*args, context); });

@@ -22,7 +22,8 @@ struct ServeArguments {
   int cache_mb = 1024;
 };
 
-// The model asked for first, then those named besides, then everything usable that is bundled or cached.
+// The model asked for first, then those named besides, then everything usable that is bundled or
+// cached.
 std::vector<std::string> served_models(const ServeArguments& args) {
   std::vector<std::string> names = {args.model.model};
   names.insert(names.end(), args.more_models.begin(), args.more_models.end());
@@ -49,16 +50,30 @@ void run_serve(ServeArguments& args, Context& context) {
 void add_serve(App& app, Context& context) {
   const auto args = std::make_shared<ServeArguments>();
   ServeOptions& options = args->options;
-  Command command = app.add("serve", "The web page and its JSON API", "unpack serve --model pocket-llama --port 7860");
+  Command command = app.add("serve", "The web page and its JSON API",
+                            "unpack serve --model pocket-llama --port 7860");
   args->model.add(command);
-  command.option("--host", "ADDRESS", fmt::format("Listen on (default {}: this machine only)", options.host), options.host);
-  command.option("--port", "N", fmt::format("Port (default {}; 0: any free one)", options.port), options.port);
-  command.repeated("--also", "M", "One more model to offer, besides the bundled and cached ones", args->more_models);
-  command.repeated("--allow-host", "NAME", "A name that browsers may reach the server by", options.allowed_hosts);
-  command.option("--max-tokens", "N", fmt::format("Longest prompt (default {})", options.max_tokens), options.max_tokens);
-  command.option("--max-waiting", "N", fmt::format("Requests that may wait for a model (default {})", options.max_waiting), options.max_waiting);
-  command.option("--time-limit", "SECONDS", fmt::format("Of a request (default {})", args->time_limit), args->time_limit);
-  command.option("--cache", "MB", fmt::format("Memory for prepared prompts (default {})", args->cache_mb), args->cache_mb);
+  command.option("--host", "ADDRESS",
+                 fmt::format("Listen on (default {}: this machine only)", options.host),
+                 options.host);
+  command.option("--port", "N", fmt::format("Port (default {}; 0: any free one)", options.port),
+                 options.port);
+  command.repeated("--also", "M", "One more model to offer, besides the bundled and cached ones",
+                   args->more_models);
+  command.repeated("--allow-host", "NAME", "A name that browsers may reach the server by",
+                   options.allowed_hosts);
+  command.option("--max-tokens", "N",
+                 fmt::format("Longest prompt (default {})", options.max_tokens),
+                 options.max_tokens);
+  command.option(
+      "--max-waiting", "N",
+      fmt::format("Requests that may wait for a model (default {})", options.max_waiting),
+      options.max_waiting);
+  command.option("--time-limit", "SECONDS",
+                 fmt::format("Of a request (default {})", args->time_limit), args->time_limit);
+  command.option("--cache", "MB",
+                 fmt::format("Memory for prepared prompts (default {})", args->cache_mb),
+                 args->cache_mb);
   command.run([args, &context] { run_serve(*args, context); });
 }
 

@@ -24,14 +24,17 @@ struct TokenizeArguments {
 };
 
 std::filesystem::path tokenizer_folder(const std::string& name) {
-  if (Tokenizer::exists(name)) return name;  // files of a tokenizer alone are no model, but enough here
+  if (Tokenizer::exists(name))
+    return name;  // files of a tokenizer alone are no model, but enough here
   return locate_model(name);
 }
 
 class TextEncoder {
  public:
   explicit TextEncoder(const TokenizeArguments& args)
-      : folder_(tokenizer_folder(args.model.model)), tokenizer_(Tokenizer::load(folder_)), special_(args.special) {
+      : folder_(tokenizer_folder(args.model.model)),
+        tokenizer_(Tokenizer::load(folder_)),
+        special_(args.special) {
     if (args.bos) prefix_ = prompt_prefix(folder_, tokenizer_);
   }
   std::vector<TokenId> encode(std::string_view text) const {
@@ -59,7 +62,9 @@ void encode_lines(const TextEncoder& encoder, const std::string& file) {
   std::string line, out;
   for (int number = 1; std::getline(in, line); ++number) {
     const nlohmann::json text = nlohmann::json::parse(line, nullptr, false);
-    if (!text.is_string()) throw InputError(fmt::format("line {} of {} is not a JSON string", number, file == "-" ? "stdin" : file));
+    if (!text.is_string())
+      throw InputError(
+          fmt::format("line {} of {} is not a JSON string", number, file == "-" ? "stdin" : file));
     out += nlohmann::json(encoder.encode(text.get_ref<const std::string&>())).dump() + "\n";
     if (out.size() > 1 << 16) print(std::exchange(out, {}));
   }
@@ -68,14 +73,18 @@ void encode_lines(const TextEncoder& encoder, const std::string& file) {
 
 std::string tokens_json(const TextEncoder& encoder, const std::vector<TokenId>& ids) {
   nlohmann::ordered_json tokens = nlohmann::ordered_json::array();
-  for (std::size_t i = 0; i < ids.size(); ++i) tokens.push_back({{"position", i}, {"id", ids[i]}, {"text", encoder.token_text(ids[i])}});
-  return nlohmann::ordered_json{{"tokens", tokens}}.dump(1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    tokens.push_back({{"position", i}, {"id", ids[i]}, {"text", encoder.token_text(ids[i])}});
+  return nlohmann::ordered_json{{"tokens", tokens}}.dump(1, ' ', false,
+                                                         nlohmann::json::error_handler_t::replace) +
+         "\n";
 }
 
 std::string tokens_table(const TextEncoder& encoder, const std::vector<TokenId>& ids) {
   std::string text;
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const std::string quoted = nlohmann::json(encoder.token_text(ids[i])).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    const std::string quoted = nlohmann::json(encoder.token_text(ids[i]))
+                                   .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     text += fmt::format("{:>5} {:>7}  {}\n", i, ids[i], quoted);
   }
   return text;
@@ -85,7 +94,8 @@ void run_tokenize(TokenizeArguments& args) {
   args.outputs.check();
   if (args.jsonl) return encode_lines(TextEncoder(args), *args.jsonl);
   if (args.text == "-" || (!args.text && !stdin_is_terminal())) args.text = read_stdin();
-  if (!args.text) throw UsageError("no text: give it in quotes, through a pipe, or as --jsonl FILE");
+  if (!args.text)
+    throw UsageError("no text: give it in quotes, through a pipe, or as --jsonl FILE");
   const TextEncoder encoder(args);
   const std::vector<TokenId> ids = encoder.encode(*args.text);
   args.outputs.write("--json", [&] { return tokens_json(encoder, ids); });
@@ -96,15 +106,20 @@ void run_tokenize(TokenizeArguments& args) {
 
 void add_tokenize(App& app, Context&) {
   const auto args = std::make_shared<TokenizeArguments>();
-  Command command = app.add("tokenize", "How a text splits into tokens; a folder with tokenizer files alone will do",
-                            "unpack tokenize \"Mary and John went to the store\" --model pocket-neox");
+  Command command = app.add(
+      "tokenize", "How a text splits into tokens; a folder with tokenizer files alone will do",
+      "unpack tokenize \"Mary and John went to the store\" --model pocket-neox");
   const Option text =
-      command.positional("TEXT", "The text; - (or nothing, in a pipe) reads it from stdin", [args](const std::string& value) { args->text = value; });
+      command.positional("TEXT", "The text; - (or nothing, in a pipe) reads it from stdin",
+                         [args](const std::string& value) { args->text = value; });
   args->model.add_name(command);
   command.flag("--bos", "With the special tokens that go in front of a prompt", args->bos);
   command.flag("--special", "Recognise special tokens that are written in the text", args->special);
   args->outputs.add_json(command);
-  command.option("--jsonl", "FILE|-", "Many texts: a JSON string a line in, a JSON array of ids a line out", args->jsonl).excludes(text);
+  command
+      .option("--jsonl", "FILE|-",
+              "Many texts: a JSON string a line in, a JSON array of ids a line out", args->jsonl)
+      .excludes(text);
   command.run([args] { run_tokenize(*args); });
 }
 

@@ -29,14 +29,16 @@ struct TraceArguments {
 std::string words_text(const TraceResult& result) {
   std::string text = "\nWords\n";
   for (const WordCredit& word : merge_words(result.tokens, result.token_credit)) {
-    text += fmt::format("  {:>+10.4f} {:>+7.1f}%  {}\n", word.credit, word.percent, nlohmann::json(word.text).dump(-1, ' ', false, kReplace));
+    text += fmt::format("  {:>+10.4f} {:>+7.1f}%  {}\n", word.credit, word.percent,
+                        nlohmann::json(word.text).dump(-1, ' ', false, kReplace));
   }
   return text;
 }
 
 std::string json_with_words(const TraceResult& result) {
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(to_json(result));
-  json["words"] = nlohmann::ordered_json::parse(to_json(merge_words(result.tokens, result.token_credit)));
+  json["words"] =
+      nlohmann::ordered_json::parse(to_json(merge_words(result.tokens, result.token_credit)));
   return json.dump(-1, ' ', false, kReplace);
 }
 
@@ -58,14 +60,18 @@ void run_trace(TraceArguments& args, Context& context) {
 
   const RunContext run = context.run();
   const Prepared prepared = model.prepare(ids, run);
-  const TraceResult result = method == Method::unpack ? prepared.trace(question, run) : baseline(prepared, question.target, method, run);
+  const TraceResult result = method == Method::unpack
+                                 ? prepared.trace(question, run)
+                                 : baseline(prepared, question.target, method, run);
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });
   args.outputs.write("--svg", [&] { return to_svg(result); });
   args.outputs.write("--tikz", [&] { return to_tikz(result); });
   args.outputs.write("--graph", [&] { return to_graph(result, *graph); });
-  args.outputs.write("--json", [&] { return args.words ? json_with_words(result) : to_json(result); });
-  if (!args.outputs.any()) print(to_terminal(result, terminal_style(args.color)) + (args.words ? words_text(result) : ""));
+  args.outputs.write("--json",
+                     [&] { return args.words ? json_with_words(result) : to_json(result); });
+  if (!args.outputs.any())
+    print(to_terminal(result, terminal_style(args.color)) + (args.words ? words_text(result) : ""));
 }
 
 }  // namespace
@@ -73,7 +79,8 @@ void run_trace(TraceArguments& args, Context& context) {
 void add_trace(App& app, Context& context) {
   const auto args = std::make_shared<TraceArguments>();
   Command command = app.add("trace", "Which tokens, components and paths a prediction comes from",
-                            "unpack trace \"Mary and John went to the store. John gave a drink to\" --target \" Mary\" --versus \" John\"");
+                            "unpack trace \"Mary and John went to the store. John gave a drink "
+                            "to\" --target \" Mary\" --versus \" John\"");
   args->prompt.add(command);
   args->model.add(command);
   args->question.add(command);
@@ -81,7 +88,8 @@ void add_trace(App& app, Context& context) {
   args->outputs.add(command, "--html", "Write a self-contained page");
   args->outputs.add(command, "--svg", "Write a picture of the paths");
   args->outputs.add(command, "--tikz", "Write the same picture for LaTeX");
-  args->outputs.add_file(command, "--graph", "Write the listed paths as a graph: .graphml, .dot or .json");
+  args->outputs.add_file(command, "--graph",
+                         "Write the listed paths as a graph: .graphml, .dot or .json");
   command.flag("--words", "Add up the credit of subword tokens by word, too", args->words);
   add_color(command, args->color);
   command.run([args, &context] { run_trace(*args, context); });

@@ -24,7 +24,8 @@ std::vector<TokenId> choose_ids(PromptArguments& prompt, const Model& model) {
     if (model.has_tokenizer()) {
       prompt.prompt = kDefaultPrompt;
     } else {
-      std::vector<TokenId> ids(static_cast<std::size_t>(std::min({kDefaultLength, model.config().n_ctx, model.config().vocab_size})));
+      std::vector<TokenId> ids(static_cast<std::size_t>(
+          std::min({kDefaultLength, model.config().n_ctx, model.config().vocab_size})));
       std::iota(ids.begin(), ids.end(), 0);
       return ids;
     }
@@ -39,10 +40,13 @@ void run_validate(ValidateArguments& args, Context& context) {
   const RunContext run = context.run();
   const std::vector<ClosureCheck> checks = model.prepare(ids, run).validate(run);
   run.check();
-  std::string text = fmt::format("{}, {} tokens: what the components add up to, against what the model computed\n\n", model.info().name, ids.size());
+  std::string text = fmt::format(
+      "{}, {} tokens: what the components add up to, against what the model computed\n\n",
+      model.info().name, ids.size());
   text += fmt::format("  {:<12} {:>14} {:>10}\n", "closure of", "largest error", "limit");
   for (const ClosureCheck& check : checks) {
-    text += fmt::format("  {:<12} {:>14.2e} {:>10.0e}  {}\n", check.name, check.error, check.limit, check.passed() ? "ok" : "FAILED");
+    text += fmt::format("  {:<12} {:>14.2e} {:>10.0e}  {}\n", check.name, check.error, check.limit,
+                        check.passed() ? "ok" : "FAILED");
     if (!check.passed()) context.status = 1;
   }
   print(text);
@@ -52,8 +56,9 @@ void run_validate(ValidateArguments& args, Context& context) {
 
 void add_validate(App& app, Context& context) {
   const auto args = std::make_shared<ValidateArguments>();
-  Command command = app.add("validate", "Check that the decomposition of a prompt adds up to what the model computed",
-                            "unpack validate --model pocket-neox \"The capital of France is\"");
+  Command command = app.add(
+      "validate", "Check that the decomposition of a prompt adds up to what the model computed",
+      "unpack validate --model pocket-neox \"The capital of France is\"");
   args->prompt.add(command, "The prompt; - reads it from stdin (default: a sentence of our own)");
   args->model.add(command);
   command.run([args, &context] { run_validate(*args, context); });

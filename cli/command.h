@@ -25,7 +25,8 @@ void parse_value(const std::string& option, const std::string& text, int& value)
 void parse_value(const std::string& option, const std::string& text, std::size_t& value);
 void parse_value(const std::string& option, const std::string& text, double& value);
 void parse_value(const std::string& option, const std::string& text, std::vector<TokenId>& value);
-void parse_numbers(const std::string& option, const std::string& text, double* values, std::size_t count);
+void parse_numbers(const std::string& option, const std::string& text, double* values,
+                   std::size_t count);
 template <std::size_t N>
 void parse_value(const std::string& option, const std::string& text, std::array<double, N>& value) {
   parse_numbers(option, text, value.data(), N);
@@ -64,30 +65,41 @@ class Command {
 
   using Setter = std::function<void(const std::string& text)>;
   Option positional(const std::string& name, const std::string& help, Setter set);
-  Option list(const std::string& name, const std::string& help, std::vector<std::string>& values);  // any number of positionals
-  Option option(const std::string& name, const std::string& type, const std::string& help, Setter set);
-  Option repeated(const std::string& name, const std::string& type, const std::string& help, std::vector<std::string>& values);
+  Option list(const std::string& name, const std::string& help,
+              std::vector<std::string>& values);  // any number of positionals
+  Option option(const std::string& name, const std::string& type, const std::string& help,
+                Setter set);
+  Option repeated(const std::string& name, const std::string& type, const std::string& help,
+                  std::vector<std::string>& values);
   Option flag(const std::string& name, const std::string& help, bool& value);
 
   template <class T>
-  Option option(const std::string& name, const std::string& type, const std::string& help, T& value) {
-    return option(name, type, help, Setter([name, &value](const std::string& text) { parse_value(name, text, value); }));
+  Option option(const std::string& name, const std::string& type, const std::string& help,
+                T& value) {
+    return option(name, type, help, Setter([name, &value](const std::string& text) {
+                    parse_value(name, text, value);
+                  }));
   }
   // One of a few words. `value` may be an optional.
   template <class T>
-  Option choice(const std::string& name, const std::string& help, T& value, std::vector<std::pair<std::string, Unwrapped<T>>> words) {
+  Option choice(const std::string& name, const std::string& help, T& value,
+                std::vector<std::pair<std::string, Unwrapped<T>>> words) {
     std::vector<std::string> names;
     for (const auto& word : words) names.push_back(word.first);
     return option(name, join(names), help,
-                  Setter([name, &value, names, words](const std::string& text) { value = words[word_index(name, text, names)].second; }));
+                  Setter([name, &value, names, words](const std::string& text) {
+                    value = words[word_index(name, text, names)].second;
+                  }));
   }
-  Option word(const std::string& name, const std::string& help, std::string& value, const std::vector<std::string>& words);
+  Option word(const std::string& name, const std::string& help, std::string& value,
+              const std::vector<std::string>& words);
 
   void run(std::function<void()> action);  // once the whole command line was parsed
 
  private:
   static std::string join(const std::vector<std::string>& words);
-  static std::size_t word_index(const std::string& name, const std::string& text, const std::vector<std::string>& words);
+  static std::size_t word_index(const std::string& name, const std::string& text,
+                                const std::vector<std::string>& words);
   CLI::App* app_;
   std::function<void()>& chosen_;
 };

@@ -1,4 +1,5 @@
-// Every command of the program. A new one is a file cmd_<name>.cc and one line in kCommands (commands.cc).
+// Every command of the program. A new one is a file cmd_<name>.cc and one line in kCommands
+// (commands.cc).
 #pragma once
 
 #include "command.h"
@@ -9,7 +10,8 @@ namespace unpack::cli {
 void add_commands(App& app, Context& context);
 
 using AddCommand = void(App& app, Context& context);
-AddCommand add_trace, add_predict, add_tokenize, add_interactions, add_validate, add_attribute, add_generate, add_intervene, add_batch, add_experiment,
-    add_merge, add_models, add_bench, add_serve;
+AddCommand add_trace, add_predict, add_tokenize, add_interactions, add_validate, add_attribute,
+    add_generate, add_intervene, add_batch, add_experiment, add_merge, add_models, add_bench,
+    add_serve;
 
 }  // namespace unpack::cli

@@ -25,7 +25,8 @@ std::string duration_text(double seconds) {
   return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
 }
 
-// A line on stderr that is redrawn a few times a second, and only for work that takes long enough to wonder. In a log file: a line of its own, rarely.
+// A line on stderr that is redrawn a few times a second, and only for work that takes long enough
+// to wonder. In a log file: a line of its own, rarely.
 class ProgressLine {
  public:
   explicit ProgressLine(bool terminal) : terminal_(terminal) {}
@@ -37,10 +38,13 @@ class ProgressLine {
       first_ = progress.done;  // what was there before says nothing about the pace
       begin_ = now;
     }
-    const auto pause = terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(30000);
+    const auto pause =
+        terminal_ ? std::chrono::milliseconds(100) : std::chrono::milliseconds(30000);
     if (now - start_ < std::chrono::milliseconds(500) || now - last_ < pause) return;
     last_ = now;
-    const std::string line = (terminal_ ? kClearLine : "") + text(progress, std::chrono::duration<double>(now - begin_).count()) + (terminal_ ? "" : "\n");
+    const std::string line = (terminal_ ? kClearLine : "") +
+                             text(progress, std::chrono::duration<double>(now - begin_).count()) +
+                             (terminal_ ? "" : "\n");
     std::fwrite(line.data(), 1, line.size(), stderr);
   }
 
@@ -51,10 +55,14 @@ class ProgressLine {
     if (p.total <= 0) return fmt::format("{}: {:.0f}", p.what, p.done);
     constexpr int kWidth = 24;
     const int filled = static_cast<int>(kWidth * std::min(1.0, p.done / p.total));
-    std::string line = fmt::format("{} [{}{}] {:.0f} of {:.0f} ({:.0f}%)", p.what, std::string(static_cast<std::size_t>(filled), '#'),
-                                   std::string(static_cast<std::size_t>(kWidth - filled), '.'), p.done, p.total, 100 * p.done / p.total);
+    std::string line = fmt::format("{} [{}{}] {:.0f} of {:.0f} ({:.0f}%)", p.what,
+                                   std::string(static_cast<std::size_t>(filled), '#'),
+                                   std::string(static_cast<std::size_t>(kWidth - filled), '.'),
+                                   p.done, p.total, 100 * p.done / p.total);
     const double rate = seconds > 0 ? (p.done - first_) / seconds : 0;
-    if (seconds > 1 && rate > 0) line += fmt::format(", {:.{}f}/s, {} left", rate, rate < 10 ? 1 : 0, duration_text((p.total - p.done) / rate));
+    if (seconds > 1 && rate > 0)
+      line += fmt::format(", {:.{}f}/s, {} left", rate, rate < 10 ? 1 : 0,
+                          duration_text((p.total - p.done) / rate));
     return line;
   }
 
@@ -66,7 +74,8 @@ class ProgressLine {
 
 int terminal_width() {
   winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40) return std::min<int>(size.ws_col, 160);
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= 40)
+    return std::min<int>(size.ws_col, 160);
   return 100;
 }
 
@@ -83,13 +92,19 @@ bool unicode_locale() {
 RunContext Context::run() const {
   RunContext context;
   context.stop = stop;
-  if (isatty(STDERR_FILENO)) context.progress = [line = std::make_shared<ProgressLine>(true)](const Progress& progress) { line->show(progress); };
+  if (isatty(STDERR_FILENO))
+    context.progress = [line = std::make_shared<ProgressLine>(true)](const Progress& progress) {
+      line->show(progress);
+    };
   return context;
 }
 
 RunContext Context::run_logged() const {
   RunContext context = run();
-  if (!context.progress) context.progress = [line = std::make_shared<ProgressLine>(false)](const Progress& progress) { line->show(progress); };
+  if (!context.progress)
+    context.progress = [line = std::make_shared<ProgressLine>(false)](const Progress& progress) {
+      line->show(progress);
+    };
   return context;
 }
 
@@ -108,7 +123,8 @@ void clear_progress() {
 TerminalStyle terminal_style(Color color) {
   const char* no_color = std::getenv("NO_COLOR");
   TerminalStyle style;
-  style.color = color == Color::always || (color == Color::automatic && isatty(STDOUT_FILENO) && !(no_color && *no_color));
+  style.color = color == Color::always ||
+                (color == Color::automatic && isatty(STDOUT_FILENO) && !(no_color && *no_color));
   style.width = terminal_width();
   style.unicode = unicode_locale();
   return style;
@@ -148,10 +164,12 @@ bool Outputs::any() const {
 void Outputs::check() const {
   int to_stdout = 0;
   for (const auto& output : list_) {
-    if (output->file && output->file->empty()) throw UsageError(fmt::format("{} takes the name of a file, or - for stdout", output->name));
+    if (output->file && output->file->empty())
+      throw UsageError(fmt::format("{} takes the name of a file, or - for stdout", output->name));
     to_stdout += output->file == "-";
   }
-  if (to_stdout > 1) throw UsageError("only one output can go to stdout: name a file for the others");
+  if (to_stdout > 1)
+    throw UsageError("only one output can go to stdout: name a file for the others");
 }
 
 void Outputs::write_text(const std::string& file, const std::string& text) {

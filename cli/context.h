@@ -35,7 +35,8 @@ class Interrupted : public Error {
 void print(std::string_view text);
 void clear_progress();
 
-// The terminal at stdout: width, colours unless NO_COLOR is set, block characters unless the locale rules them out.
+// The terminal at stdout: width, colours unless NO_COLOR is set, block characters unless the locale
+// rules them out.
 TerminalStyle terminal_style(Color color);
 void add_color(Command& command, Color& color);
 
@@ -43,8 +44,10 @@ void add_color(Command& command, Color& color);
 class Outputs {
  public:
   void add_json(Command& command);
-  void add(Command& command, const std::string& name, const std::string& help);       // a file, or - for stdout
-  void add_file(Command& command, const std::string& name, const std::string& help);  // a file alone, where the suffix decides
+  void add(Command& command, const std::string& name,
+           const std::string& help);  // a file, or - for stdout
+  void add_file(Command& command, const std::string& name,
+                const std::string& help);  // a file alone, where the suffix decides
 
   const std::optional<std::string>* find(const std::string& name) const;
   bool any() const;
@@ -52,7 +55,8 @@ class Outputs {
   // Calls `make` and writes its text where the option was given.
   template <class Make>
   void write(const std::string& name, Make make) const {
-    if (const std::optional<std::string>* file = find(name); file && *file) write_text(**file, make());
+    if (const std::optional<std::string>* file = find(name); file && *file)
+      write_text(**file, make());
   }
 
  private:

@@ -29,8 +29,9 @@ int fail(int status, const std::string& what) {
   return status;
 }
 
-// The first SIGINT or SIGTERM asks the work to stop at a point where nothing is half done; the second ends the process.
-// A thread of its own waits for them: a signal handler could not use the stop source safely.
+// The first SIGINT or SIGTERM asks the work to stop at a point where nothing is half done; the
+// second ends the process. A thread of its own waits for them: a signal handler could not use the
+// stop source safely.
 class SignalWatch {
  public:
   SignalWatch() {
@@ -71,7 +72,8 @@ int run(int argc, char** argv, SignalWatch& signals) {
     }
     return context.status;
   } catch (const Cancelled&) {
-    return fail(kSignalled + (signals.signal() ? signals.signal() : SIGINT), "interrupted, nothing was written");
+    return fail(kSignalled + (signals.signal() ? signals.signal() : SIGINT),
+                "interrupted, nothing was written");
   } catch (const cli::Interrupted& error) {
     return fail(kSignalled + (signals.signal() ? signals.signal() : SIGINT), error.what());
   } catch (const InputError& error) {
@@ -89,7 +91,8 @@ int run(int argc, char** argv, SignalWatch& signals) {
 
 int main(int argc, char** argv) {
 #ifdef __GLIBC__
-  // Buffers of one step serve the next. Given back to the kernel each time, clearing them again costs a sixth of a trace.
+  // Buffers of one step serve the next. Given back to the kernel each time, clearing them again
+  // costs a sixth of a trace.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
 #endif

@@ -1,4 +1,5 @@
-// Any bytes as config.json: either an InputError, or a config whose numbers fit together and whose table of tensors can be made.
+// Any bytes as config.json: either an InputError, or a config whose numbers fit together and whose
+// table of tensors can be made.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
@@ -12,7 +13,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const std::string_view text(reinterpret_cast<const char*>(data), size);
     const unpack::ParsedConfig parsed = unpack::parse_family_config(text, "config.json");
     const unpack::ModelConfig& c = parsed.config.model;
-    if (c.n_layers < 1 || c.n_heads < 1 || c.n_kv_heads < 1 || c.n_heads % c.n_kv_heads != 0 || c.d_head < 1 || c.d_model < 1 || c.d_mlp < 1) __builtin_trap();
+    if (c.n_layers < 1 || c.n_heads < 1 || c.n_kv_heads < 1 || c.n_heads % c.n_kv_heads != 0 ||
+        c.d_head < 1 || c.d_model < 1 || c.d_mlp < 1)
+      __builtin_trap();
     for (const unpack::TensorRow& row : parsed.family->tensors(parsed.config)) {
       std::int64_t elements = 8;
       for (const std::int64_t n : row.shape) {

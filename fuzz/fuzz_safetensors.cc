@@ -8,10 +8,13 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    for (const unpack::FileTensor& tensor : unpack::parse_safetensors(std::as_bytes(std::span(data, size)), "fuzz.safetensors")) {
+    for (const unpack::FileTensor& tensor :
+         unpack::parse_safetensors(std::as_bytes(std::span(data, size)), "fuzz.safetensors")) {
       if (!tensor.readable) continue;
-      const auto n = static_cast<std::int64_t>(tensor.stored.bytes / unpack::dtype_size(tensor.stored.dtype));
-      if (unpack::find_non_finite(tensor.stored.data, tensor.stored.dtype, n) >= n) __builtin_trap();
+      const auto n =
+          static_cast<std::int64_t>(tensor.stored.bytes / unpack::dtype_size(tensor.stored.dtype));
+      if (unpack::find_non_finite(tensor.stored.data, tensor.stored.dtype, n) >= n)
+        __builtin_trap();
     }
   } catch (const unpack::InputError& e) {
     if (std::string_view(e.what()).find('\n') != std::string_view::npos) __builtin_trap();

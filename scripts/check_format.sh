@@ -5,5 +5,5 @@ cd "$(dirname "$0")/.."
 mode="--dry-run -Werror"
 [ "${1:-}" = --fix ] && mode="-i"
 # shellcheck disable=SC2086  # two options
-git ls-files -z '*.cc' '*.h' | xargs -0 -r clang-format $mode
+git ls-files -z '*.cc' '*.h' '*.cu' | xargs -0 -r clang-format $mode
 echo "clang-format: ok"

@@ -11,7 +11,9 @@ namespace {
 
 using nlohmann::json;
 
-std::string dump(const json& value) { return value.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
 
 // The part of a trace that a change of path filters changes.
 std::string paths_only(const std::string& trace) {
@@ -28,9 +30,11 @@ std::string with_pattern(std::string trace, const Prepared& prepared, const Node
   const Writer& writer = prepared.model().writers()[root.writer];
   if (writer.kind != WriterKind::head) return trace;
   const CachedArray pattern = prepared.cache("pattern", writer.layer);  // [H, S, S]
-  const auto length = static_cast<std::size_t>(prepared.length()), head = static_cast<std::size_t>(writer.head),
+  const auto length = static_cast<std::size_t>(prepared.length()),
+             head = static_cast<std::size_t>(writer.head),
              query = static_cast<std::size_t>(root.position);
-  const auto row = pattern.values.begin() + static_cast<std::ptrdiff_t>((head * length + query) * length);
+  const auto row =
+      pattern.values.begin() + static_cast<std::ptrdiff_t>((head * length + query) * length);
   const std::size_t end = trace.rfind('}');
   trace.insert(end, ",\"pattern\":" + dump(std::vector<double>(row, row + root.position + 1)));
   return trace;
@@ -67,11 +71,13 @@ const char* mime(Format format) {
 }  // namespace
 
 const std::vector<std::string>& Api::names() {
-  static const std::vector<std::string> kNames = {"tokenize", "predict", "trace", "paths", "reroot", "interactions", "intervene"};
+  static const std::vector<std::string> kNames = {"tokenize", "predict",      "trace",    "paths",
+                                                  "reroot",   "interactions", "intervene"};
   return kNames;
 }
 
-Answer Api::ask(const std::string& name, const std::string& model_name, const Model& model, const json& body) const {
+Answer Api::ask(const std::string& name, const std::string& model_name, const Model& model,
+                const json& body) const {
   if (name == "tokenize") return tokenize(model, body);
   if (name == "predict") return predict(model, body);
   if (name == "interactions") return interactions(model_name, model, body);
@@ -83,24 +89,33 @@ Answer Api::tokenize(const Model& model, const json& body) const {
   json tokens = json::array();
   for (const Token& token : model.tokens(read_tokenize(body, model, limits_)))
     tokens.push_back({{"position", token.position}, {"id", token.id}, {"text", token.text}});
-  return {[text = dump({{"tokens", std::move(tokens)}})](const Model&, const RunContext&) { return text; }, "application/json", true};
+  return {[text = dump({{"tokens", std::move(tokens)}})](const Model&, const RunContext&) {
+            return text;
+          },
+          "application/json", true};
 }
 
 Answer Api::predict(const Model& model, const json& body) const {
   PredictRequest request = read_predict(body, model, limits_);
-  return {[request = std::move(request)](const Model& m, const RunContext& context) { return to_json(m.predict(request.ids, request.options, context)); }};
+  return {[request = std::move(request)](const Model& m, const RunContext& context) {
+    return to_json(m.predict(request.ids, request.options, context));
+  }};
 }
 
-Prepared Api::prepare(const std::string& model_name, const Model& model, const std::vector<TokenId>& ids, const RunContext& context) const {
+Prepared Api::prepare(const std::string& model_name, const Model& model,
+                      const std::vector<TokenId>& ids, const RunContext& context) const {
   const std::size_t bytes = prepared_bytes(model.config(), ids.size(), context.memory_budget);
   return cache_.get(model_name, ids, bytes, [&] { return model.prepare(ids, context); });
 }
 
-Answer Api::trace(const std::string& name, const std::string& model_name, const Model& model, const json& body) const {
+Answer Api::trace(const std::string& name, const std::string& model_name, const Model& model,
+                  const json& body) const {
   auto request = std::make_shared<const TraceRequest>(read_trace(body, model, limits_));
   const Question& question = request->question;
-  if (name == "reroot" && !question.root) throw InputError("give the node to reroot at as \"root\", for example \"A3.H1@5\"");
-  if (name != "trace" && request->format != Format::json) throw InputError("\"format\" can be chosen with /api/trace only");
+  if (name == "reroot" && !question.root)
+    throw InputError("give the node to reroot at as \"root\", for example \"A3.H1@5\"");
+  if (name != "trace" && request->format != Format::json)
+    throw InputError("\"format\" can be chosen with /api/trace only");
   // What is not there is said now, before anything waits.
   const int length = static_cast<int>(request->ids.size());
   resolve_position(question.target.position, length);
@@ -117,12 +132,15 @@ Answer Api::trace(const std::string& name, const std::string& model_name, const 
           mime(request->format)};
 }
 
-Answer Api::interactions(const std::string& model_name, const Model& model, const json& body) const {
+Answer Api::interactions(const std::string& model_name, const Model& model,
+                         const json& body) const {
   InteractionsRequest request = read_interactions(body, model, limits_);
   if (request.query) resolve_position(*request.query, static_cast<int>(request.ids.size()));
-  return {[this, model_name, request = std::move(request)](const Model& m, const RunContext& context) {
-    return to_json(prepare(model_name, m, request.ids, context).interactions(request.query, request.all, context));
-  }};
+  return {
+      [this, model_name, request = std::move(request)](const Model& m, const RunContext& context) {
+        return to_json(prepare(model_name, m, request.ids, context)
+                           .interactions(request.query, request.all, context));
+      }};
 }
 
 Answer Api::intervention(const Model& model, const json& body) const {
@@ -153,9 +171,13 @@ json describe(const Model& model) {
 
 json default_options() {
   const Options options;
-  return {
-      {"beta", options.beta},          {"weights", options.weights},          {"mlp_weights", options.mlp_weights}, {"dispatch", to_string(options.dispatch)},
-      {"mlp", to_string(options.mlp)}, {"scores", to_string(options.scores)}, {"reroot", to_string(options.reroot)}};
+  return {{"beta", options.beta},
+          {"weights", options.weights},
+          {"mlp_weights", options.mlp_weights},
+          {"dispatch", to_string(options.dispatch)},
+          {"mlp", to_string(options.mlp)},
+          {"scores", to_string(options.scores)},
+          {"reroot", to_string(options.reroot)}};
 }
 
 }  // namespace unpack::server

@@ -39,16 +39,19 @@ bool joins(int socket, const std::string& remote_address, int remote_port, int l
   if (getpeername(socket, reinterpret_cast<sockaddr*>(&remote), &remote_size) != 0) return false;
   if (getsockname(socket, reinterpret_cast<sockaddr*>(&local), &local_size) != 0) return false;
   const Endpoint peer = endpoint(remote);
-  return peer.port == remote_port && endpoint(local).port == local_port && peer.address == remote_address;
+  return peer.port == remote_port && endpoint(local).port == local_port &&
+         peer.address == remote_address;
 }
 
 }  // namespace
 
-ClientConnection::ClientConnection(const std::string& remote_address, int remote_port, int local_port) {
+ClientConnection::ClientConnection(const std::string& remote_address, int remote_port,
+                                   int local_port) {
   const std::unique_ptr<DIR, int (*)(DIR*)> folder(opendir("/dev/fd"), closedir);
   if (!folder) return;
   while (const dirent* entry = readdir(folder.get())) {
-    const int candidate = std::atoi(entry->d_name);  // "." and ".." become 0, which is no connection of ours
+    const int candidate =
+        std::atoi(entry->d_name);  // "." and ".." become 0, which is no connection of ours
     if (candidate > 2 && joins(candidate, remote_address, remote_port, local_port)) {
       socket_ = candidate;
       return;

@@ -10,15 +10,19 @@ namespace {
 
 std::string lower(std::string_view text) {
   std::string result(text);
-  std::transform(result.begin(), result.end(), result.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  std::transform(result.begin(), result.end(), result.begin(),
+                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
   return result;
 }
 
 bool is_port(std::string_view text) {
-  return !text.empty() && text.size() <= 5 && std::all_of(text.begin(), text.end(), [](unsigned char c) { return std::isdigit(c) != 0; });
+  return !text.empty() && text.size() <= 5 &&
+         std::all_of(text.begin(), text.end(),
+                     [](unsigned char c) { return std::isdigit(c) != 0; });
 }
 
-// "name:port", "name", "[::1]:port" -> the name; nothing when the header is malformed. The port may differ from ours: it does behind a forwarded one.
+// "name:port", "name", "[::1]:port" -> the name; nothing when the header is malformed. The port may
+// differ from ours: it does behind a forwarded one.
 std::string name_of(std::string_view host) {
   if (host.starts_with('[')) {
     const std::size_t end = host.find(']');
@@ -34,7 +38,8 @@ std::string name_of(std::string_view host) {
 
 bool is_address(const std::string& name) {
   unsigned char bytes[sizeof(in6_addr)];
-  return inet_pton(AF_INET, name.c_str(), bytes) == 1 || inet_pton(AF_INET6, name.c_str(), bytes) == 1;
+  return inet_pton(AF_INET, name.c_str(), bytes) == 1 ||
+         inet_pton(AF_INET6, name.c_str(), bytes) == 1;
 }
 
 }  // namespace
@@ -42,7 +47,9 @@ bool is_address(const std::string& name) {
 bool Guard::host_allowed(std::string_view host_header) const {
   const std::string name = lower(name_of(host_header));
   if (name.empty()) return false;
-  return name == "localhost" || is_address(name) || std::any_of(names_.begin(), names_.end(), [&](const std::string& known) { return lower(known) == name; });
+  return name == "localhost" || is_address(name) ||
+         std::any_of(names_.begin(), names_.end(),
+                     [&](const std::string& known) { return lower(known) == name; });
 }
 
 bool Guard::origin_allowed(std::string_view origin_header, std::string_view host_header) const {

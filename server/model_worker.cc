@@ -47,10 +47,13 @@ void Job::finish() {
   changed_.notify_all();
 }
 
-ModelWorker::ModelWorker(std::string name, LoadOptions load, std::size_t max_waiting, std::size_t memory_budget)
-    : name_(std::move(name)), load_(std::move(load)), max_waiting_(max_waiting), memory_budget_(memory_budget), thread_([this](const std::stop_token& stop) {
-        loop(stop);
-      }) {}
+ModelWorker::ModelWorker(std::string name, LoadOptions load, std::size_t max_waiting,
+                         std::size_t memory_budget)
+    : name_(std::move(name)),
+      load_(std::move(load)),
+      max_waiting_(max_waiting),
+      memory_budget_(memory_budget),
+      thread_([this](const std::stop_token& stop) { loop(stop); }) {}
 
 ModelWorker::~ModelWorker() {
   thread_.request_stop();
@@ -67,7 +70,8 @@ std::shared_ptr<Job> ModelWorker::submit(Work work) {
   {
     const std::lock_guard lock(mutex_);
     // Those given up while they waited hold a place no longer.
-    std::erase_if(waiting_, [](const std::shared_ptr<Job>& other) { return other->stop_.stop_requested(); });
+    std::erase_if(waiting_,
+                  [](const std::shared_ptr<Job>& other) { return other->stop_.stop_requested(); });
     if (waiting_.size() >= max_waiting_) return nullptr;
     waiting_.push_back(job);
   }
@@ -103,7 +107,8 @@ void ModelWorker::loop(const std::stop_token& stop) {
       const std::shared_ptr<const Model> model = load();
       job->run(*model);
     } catch (...) {
-      job->fail(std::current_exception());  // the model cannot be loaded; the next question tries again
+      job->fail(
+          std::current_exception());  // the model cannot be loaded; the next question tries again
     }
     const std::lock_guard lock(mutex_);
     running_ = nullptr;

@@ -1,4 +1,5 @@
-// One model and its queue: loaded at first use, questions answered one after the other on a thread of its own.
+// One model and its queue: loaded at first use, questions answered one after the other on a thread
+// of its own.
 #pragma once
 
 #include <chrono>
@@ -23,10 +24,12 @@ using Work = std::function<std::string(const Model& model, const RunContext& con
 // A question on its way: whoever asked waits for it, or gives it up.
 class Job {
  public:
-  Job(Work work, std::size_t memory_budget) : work_(std::move(work)), memory_budget_(memory_budget) {}
+  Job(Work work, std::size_t memory_budget)
+      : work_(std::move(work)), memory_budget_(memory_budget) {}
 
   bool wait_for(std::chrono::milliseconds time);
-  std::string take();  // the answer, or the exception that came instead; only once wait_for said true
+  std::string
+  take();  // the answer, or the exception that came instead; only once wait_for said true
   void cancel() { stop_.request_stop(); }
 
  private:
@@ -47,7 +50,8 @@ class Job {
 
 class ModelWorker {
  public:
-  ModelWorker(std::string name, LoadOptions load, std::size_t max_waiting, std::size_t memory_budget);
+  ModelWorker(std::string name, LoadOptions load, std::size_t max_waiting,
+              std::size_t memory_budget);
   ~ModelWorker();
   ModelWorker(const ModelWorker&) = delete;
   ModelWorker& operator=(const ModelWorker&) = delete;

@@ -1,4 +1,5 @@
-// Requests of the API as the engine's own structs; the fields carry the names of the command line's options.
+// Requests of the API as the engine's own structs; the fields carry the names of the command line's
+// options.
 #pragma once
 
 #include <cstddef>
@@ -43,10 +44,13 @@ struct InterveneRequest {
   Target target;
 };
 
-std::vector<TokenId> read_tokenize(const nlohmann::json& body, const Model& model, const Limits& limits);
+std::vector<TokenId> read_tokenize(const nlohmann::json& body, const Model& model,
+                                   const Limits& limits);
 PredictRequest read_predict(const nlohmann::json& body, const Model& model, const Limits& limits);
 TraceRequest read_trace(const nlohmann::json& body, const Model& model, const Limits& limits);
-InteractionsRequest read_interactions(const nlohmann::json& body, const Model& model, const Limits& limits);
-InterveneRequest read_intervene(const nlohmann::json& body, const Model& model, const Limits& limits);
+InteractionsRequest read_interactions(const nlohmann::json& body, const Model& model,
+                                      const Limits& limits);
+InterveneRequest read_intervene(const nlohmann::json& body, const Model& model,
+                                const Limits& limits);
 
 }  // namespace unpack::server

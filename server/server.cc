@@ -26,24 +26,30 @@ using server::HttpError;
 
 namespace {
 
-constexpr auto kTick = std::chrono::milliseconds(20);  // how often a waiting request looks whether its client is still there
+constexpr auto kTick = std::chrono::milliseconds(
+    20);  // how often a waiting request looks whether its client is still there
 constexpr int kBacklog = 512;
 constexpr const char* kJson = "application/json";
 
-std::string error_body(const std::string& message) { return json{{"error", message}}.dump(-1, ' ', false, json::error_handler_t::replace); }
+std::string error_body(const std::string& message) {
+  return json{{"error", message}}.dump(-1, ' ', false, json::error_handler_t::replace);
+}
 
 void answer_error(httplib::Response& response, int status, const std::string& message) {
   response.status = status;
   response.set_content(error_body(message), kJson);
 }
 
-// A body from a provider of known length goes out as it is. Given whole, httplib would pack it with Brotli's slowest setting: a second for an answer that
-// took twenty milliseconds to find, and nothing is gained on a loopback connection.
+// A body from a provider of known length goes out as it is. Given whole, httplib would pack it with
+// Brotli's slowest setting: a second for an answer that took twenty milliseconds to find, and
+// nothing is gained on a loopback connection.
 void answer_with(httplib::Response& response, std::string content, const std::string& type) {
   response.status = 200;
   const auto body = std::make_shared<const std::string>(std::move(content));
-  response.set_content_provider(body->size(), type,
-                                [body](std::size_t offset, std::size_t length, httplib::DataSink& sink) { return sink.write(body->data() + offset, length); });
+  response.set_content_provider(
+      body->size(), type, [body](std::size_t offset, std::size_t length, httplib::DataSink& sink) {
+        return sink.write(body->data() + offset, length);
+      });
 }
 
 void answer_exception(httplib::Response& response, const std::exception_ptr& error) {
@@ -70,19 +76,25 @@ void answer_exception(httplib::Response& response, const std::exception_ptr& err
 
 void ServeOptions::check() const {
   if (host.empty()) throw UsageError("the host to listen on is empty; 127.0.0.1 is the default");
-  if (port < 0 || port > 65535) throw UsageError(fmt::format("port {} is outside 0 to 65535", port));
+  if (port < 0 || port > 65535)
+    throw UsageError(fmt::format("port {} is outside 0 to 65535", port));
   if (models.empty()) throw UsageError("no model to serve; name at least one");
-  if (max_tokens < 1 || max_paths < 1 || max_body < 1 || max_waiting < 1 || max_connections < 1 || time_limit.count() < 1) {
+  if (max_tokens < 1 || max_paths < 1 || max_body < 1 || max_waiting < 1 || max_connections < 1 ||
+      time_limit.count() < 1) {
     throw UsageError("every limit of the server must be at least 1");
   }
 }
 
 struct WebServer::Impl {
   explicit Impl(const ServeOptions& served)
-      : options(served), guard(hosts(served)), cache(served.cache_bytes), api(cache, {served.max_tokens, served.max_paths}) {
+      : options(served),
+        guard(hosts(served)),
+        cache(served.cache_bytes),
+        api(cache, {served.max_tokens, served.max_paths}) {
     for (const std::string& name : options.models) {
       if (find(name)) continue;
-      workers.push_back(std::make_unique<server::ModelWorker>(name, options.load, options.max_waiting, options.cache_bytes / 4));
+      workers.push_back(std::make_unique<server::ModelWorker>(
+          name, options.load, options.max_waiting, options.cache_bytes / 4));
     }
     add_routes();
     bind();
@@ -103,7 +115,8 @@ struct WebServer::Impl {
   }
 
   void load_first() {
-    const std::shared_ptr<server::Job> job = workers.front()->submit([](const Model&, const RunContext&) { return std::string(); });
+    const std::shared_ptr<server::Job> job =
+        workers.front()->submit([](const Model&, const RunContext&) { return std::string(); });
     while (!job->wait_for(std::chrono::seconds(1))) {
     }
     job->take();
@@ -111,33 +124,43 @@ struct WebServer::Impl {
 
   void bind() {
     http.set_tcp_nodelay(true);
-    // Not the HTTP library's own options: they let a second server share the port, and requests go astray.
+    // Not the HTTP library's own options: they let a second server share the port, and requests go
+    // astray.
     http.set_socket_options([this](auto socket) {
       const int on = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
       listening = static_cast<int>(socket);
     });
-    // One request per connection: what a refused request left unread can then never be taken for the next one, and no idle connection holds a thread.
+    // One request per connection: what a refused request left unread can then never be taken for
+    // the next one, and no idle connection holds a thread.
     http.set_keep_alive_max_count(1);
     http.set_keep_alive_timeout(2);
     http.set_read_timeout(5);
     http.set_write_timeout(10);
     http.set_payload_max_length(options.max_body);
     http.new_task_queue = [this] { return new httplib::ThreadPool(options.max_connections); };
-    bound = options.port == 0 ? http.bind_to_any_port(options.host) : http.bind_to_port(options.host, options.port) ? options.port : -1;
+    bound = options.port == 0                               ? http.bind_to_any_port(options.host)
+            : http.bind_to_port(options.host, options.port) ? options.port
+                                                            : -1;
     if (bound < 0) {
       throw InputError(
-          fmt::format("cannot listen on {} port {}: it is taken or not ours; choose another port, or 0 for any free one", options.host, options.port));
+          fmt::format("cannot listen on {} port {}: it is taken or not ours; choose another port, "
+                      "or 0 for any free one",
+                      options.host, options.port));
     }
-    ::listen(listening, kBacklog);  // the HTTP library's own queue of 5 would drop connections of a burst
+    ::listen(listening,
+             kBacklog);  // the HTTP library's own queue of 5 would drop connections of a burst
   }
 
   void add_routes();
-  void read_and_answer(const std::string& path, const httplib::Request& request, httplib::Response& response, const httplib::ContentReader& reader);
-  std::string read_body(const httplib::Request& request, httplib::Response& response, const httplib::ContentReader& reader) const;
+  void read_and_answer(const std::string& path, const httplib::Request& request,
+                       httplib::Response& response, const httplib::ContentReader& reader);
+  std::string read_body(const httplib::Request& request, httplib::Response& response,
+                        const httplib::ContentReader& reader) const;
   void check_client(const httplib::Request& request) const;
   std::string models_body() const;
-  std::string wait(server::ModelWorker& worker, const httplib::Request& request, const server::Work& work);
+  std::string wait(server::ModelWorker& worker, const httplib::Request& request,
+                   const server::Work& work);
 
   const ServeOptions options;
   const server::Guard guard;
@@ -154,14 +177,19 @@ struct WebServer::Impl {
 void WebServer::Impl::check_client(const httplib::Request& request) const {
   const std::string host = request.get_header_value("Host");
   if (request.get_header_value_count("Host") != 1 || !guard.host_allowed(host)) {
-    throw HttpError(403, "this Host is not served here; use localhost or the address itself, or start with --allow-host NAME");
+    throw HttpError(403,
+                    "this Host is not served here; use localhost or the address itself, or start "
+                    "with --allow-host NAME");
   }
-  if (!guard.origin_allowed(request.get_header_value("Origin"), host)) throw HttpError(403, "requests from other sites' pages are not answered");
+  if (!guard.origin_allowed(request.get_header_value("Origin"), host))
+    throw HttpError(403, "requests from other sites' pages are not answered");
 }
 
-std::string WebServer::Impl::read_body(const httplib::Request& request, httplib::Response& response, const httplib::ContentReader& reader) const {
+std::string WebServer::Impl::read_body(const httplib::Request& request, httplib::Response& response,
+                                       const httplib::ContentReader& reader) const {
   const std::string type = request.get_header_value("Content-Type");
-  if (type != kJson && type.rfind("application/json;", 0) != 0) throw HttpError(415, "send the request as JSON, with Content-Type: application/json");
+  if (type != kJson && type.rfind("application/json;", 0) != 0)
+    throw HttpError(415, "send the request as JSON, with Content-Type: application/json");
   std::string body;
   bool fits = true;
   const bool read = reader([&](const char* data, std::size_t size) {
@@ -169,15 +197,19 @@ std::string WebServer::Impl::read_body(const httplib::Request& request, httplib:
     if (fits) body.append(data, size);
     return fits;
   });
-  if (!fits || response.status == 413) throw HttpError(413, fmt::format("the request is larger than the limit of {} bytes", options.max_body));
+  if (!fits || response.status == 413)
+    throw HttpError(
+        413, fmt::format("the request is larger than the limit of {} bytes", options.max_body));
   if (!read) throw HttpError(400, "the request's body could not be read");
   return body;
 }
 
-std::string WebServer::Impl::wait(server::ModelWorker& worker, const httplib::Request& request, const server::Work& work) {
+std::string WebServer::Impl::wait(server::ModelWorker& worker, const httplib::Request& request,
+                                  const server::Work& work) {
   const auto deadline = std::chrono::steady_clock::now() + options.time_limit;
   const std::shared_ptr<server::Job> job = worker.submit(work);
-  if (!job) throw HttpError(429, "too many requests are waiting for this model; try again in a moment");
+  if (!job)
+    throw HttpError(429, "too many requests are waiting for this model; try again in a moment");
   std::optional<server::ClientConnection> client;
   while (!job->wait_for(kTick)) {
     if (!client) client.emplace(request.remote_addr, request.remote_port, request.local_port);
@@ -186,7 +218,9 @@ std::string WebServer::Impl::wait(server::ModelWorker& worker, const httplib::Re
     job->cancel();
     if (stopping) throw HttpError(503, "the server is shutting down");
     if (late)
-      throw HttpError(504, fmt::format("the request took longer than the limit of {} ms; try a shorter prompt or fewer paths", options.time_limit.count()));
+      throw HttpError(504, fmt::format("the request took longer than the limit of {} ms; try a "
+                                       "shorter prompt or fewer paths",
+                                       options.time_limit.count()));
     throw HttpError(503, "the client has gone");
   }
   return job->take();
@@ -195,20 +229,24 @@ std::string WebServer::Impl::wait(server::ModelWorker& worker, const httplib::Re
 std::string WebServer::Impl::models_body() const {
   json list = json::array();
   for (const auto& worker : workers) {
-    json entry = {{"name", worker->name()}, {"default", worker == workers.front()}, {"info", nullptr}};
+    json entry = {
+        {"name", worker->name()}, {"default", worker == workers.front()}, {"info", nullptr}};
     if (const auto model = worker->loaded()) entry["info"] = server::describe(*model);
     list.push_back(std::move(entry));
   }
-  return json{
-      {"models", list},
-      {"options", server::default_options()},
-      {"endpoints", server::Api::names()},
-      {"limits",
-       {{"max_tokens", options.max_tokens}, {"max_paths", options.max_paths}, {"max_body", options.max_body}, {"time_limit_ms", options.time_limit.count()}}}}
+  return json{{"models", list},
+              {"options", server::default_options()},
+              {"endpoints", server::Api::names()},
+              {"limits",
+               {{"max_tokens", options.max_tokens},
+                {"max_paths", options.max_paths},
+                {"max_body", options.max_body},
+                {"time_limit_ms", options.time_limit.count()}}}}
       .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-void WebServer::Impl::read_and_answer(const std::string& name, const httplib::Request& request, httplib::Response& response,
+void WebServer::Impl::read_and_answer(const std::string& name, const httplib::Request& request,
+                                      httplib::Response& response,
                                       const httplib::ContentReader& reader) {
   try {
     check_client(request);
@@ -216,11 +254,17 @@ void WebServer::Impl::read_and_answer(const std::string& name, const httplib::Re
     server::RequestFields fields(body);
     const std::string wanted = fields.text("model").value_or(workers.front()->name());
     server::ModelWorker* worker = find(wanted);
-    if (!worker) throw HttpError(404, fmt::format("model {} is not served here; GET /api/models lists those that are", json(wanted).dump()));
-    if (!worker->loaded()) wait(*worker, request, [](const Model&, const RunContext&) { return std::string(); });
+    if (!worker)
+      throw HttpError(
+          404, fmt::format("model {} is not served here; GET /api/models lists those that are",
+                           json(wanted).dump()));
+    if (!worker->loaded())
+      wait(*worker, request, [](const Model&, const RunContext&) { return std::string(); });
     const std::shared_ptr<const Model> model = worker->loaded();
-    server::Answer answer = api.ask(name, worker->name(), *model, body);  // reads the request; the work comes now
-    std::string content = answer.quick ? answer.work(*model, {}) : wait(*worker, request, answer.work);
+    server::Answer answer =
+        api.ask(name, worker->name(), *model, body);  // reads the request; the work comes now
+    std::string content =
+        answer.quick ? answer.work(*model, {}) : wait(*worker, request, answer.work);
     answer_with(response, std::move(content), answer.type);
   } catch (...) {
     answer_exception(response, std::current_exception());
@@ -245,24 +289,36 @@ void WebServer::Impl::add_routes() {
       }
     };
   };
-  http.Get("/", guarded([](httplib::Response& response) { answer_with(response, std::string(server::page_html()), "text/html; charset=utf-8"); }));
-  http.Get("/api/models", guarded([this](httplib::Response& response) { answer_with(response, models_body(), kJson); }));
+  http.Get("/", guarded([](httplib::Response& response) {
+             answer_with(response, std::string(server::page_html()), "text/html; charset=utf-8");
+           }));
+  http.Get("/api/models", guarded([this](httplib::Response& response) {
+             answer_with(response, models_body(), kJson);
+           }));
   for (const std::string& name : server::Api::names()) {
-    const auto handler = [this, name](const httplib::Request& request, httplib::Response& response, const httplib::ContentReader& reader) {
+    const auto handler = [this, name](const httplib::Request& request, httplib::Response& response,
+                                      const httplib::ContentReader& reader) {
       read_and_answer(name, request, response, reader);
     };
     http.Post("/api/" + name, httplib::Server::HandlerWithContentReader(handler));
   }
-  http.set_exception_handler([](const httplib::Request&, httplib::Response& response, std::exception_ptr error) { answer_exception(response, error); });
-  http.set_error_handler(httplib::Server::HandlerWithResponse([](const httplib::Request& request, httplib::Response& response) {
+  http.set_exception_handler([](const httplib::Request&, httplib::Response& response,
+                                std::exception_ptr error) { answer_exception(response, error); });
+  http.set_error_handler(httplib::Server::HandlerWithResponse([](const httplib::Request& request,
+                                                                 httplib::Response& response) {
     if (response.body.empty()) {
       const std::string name = request.path.rfind("/api/", 0) == 0 ? request.path.substr(5) : "";
       const auto& names = server::Api::names();
-      const bool known = request.path == "/" || name == "models" || std::find(names.begin(), names.end(), name) != names.end();
+      const bool known = request.path == "/" || name == "models" ||
+                         std::find(names.begin(), names.end(), name) != names.end();
       if (response.status == 404 && known) {
-        answer_error(response, 405, name.empty() || name == "models" ? "use GET here" : "use POST with a JSON body here");
+        answer_error(
+            response, 405,
+            name.empty() || name == "models" ? "use GET here" : "use POST with a JSON body here");
       } else {
-        answer_error(response, response.status, response.status == 404 ? "there is nothing here; see / and /api/models" : "the request was not understood");
+        answer_error(response, response.status,
+                     response.status == 404 ? "there is nothing here; see / and /api/models"
+                                            : "the request was not understood");
       }
     }
     return httplib::Server::HandlerResponse::Handled;
@@ -281,12 +337,17 @@ int WebServer::port() const { return impl_->bound; }
 std::string WebServer::url() const {
   const std::string& host = impl_->options.host;
   const bool any = host == "0.0.0.0" || host == "::";
-  return fmt::format("http://{}:{}/", any ? "127.0.0.1" : host.find(':') == std::string::npos ? host : "[" + host + "]", impl_->bound);
+  return fmt::format("http://{}:{}/",
+                     any                                   ? "127.0.0.1"
+                     : host.find(':') == std::string::npos ? host
+                                                           : "[" + host + "]",
+                     impl_->bound);
 }
 
 void WebServer::run() {
   impl_->entered = true;
-  if (!impl_->stopping && !impl_->http.listen_after_bind() && !impl_->stopping) throw InternalError("the server stopped listening");
+  if (!impl_->stopping && !impl_->http.listen_after_bind() && !impl_->stopping)
+    throw InternalError("the server stopped listening");
   impl_->entered = false;
 }
 
@@ -294,7 +355,8 @@ void WebServer::stop() {
   if (impl_->stopping.exchange(true)) return;
   for (const auto& worker : impl_->workers) worker->cancel_all();
   // The HTTP library forgets a stop that comes before it has begun to listen.
-  while (impl_->entered && !impl_->http.is_running()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  while (impl_->entered && !impl_->http.is_running())
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   impl_->http.stop();
 }
 

@@ -1,4 +1,5 @@
-// Many prompts from a file: traced in groups, written as they come, resumed after any interruption, split over machines and joined again.
+// Many prompts from a file: traced in groups, written as they come, resumed after any interruption,
+// split over machines and joined again.
 #pragma once
 
 #include <cstddef>
@@ -24,11 +25,12 @@ PromptFormat parse_prompt_format(const std::string& name);  // throws UsageError
 struct PromptRecord {
   std::size_t index = 0;  // from 0, among the records
   std::size_t line = 0;   // from 1, in the file
-  std::string fields;     // a JSON object: prompt or ids, and whatever overrides the run's own options
-  std::string problem;    // why there are no fields
+  std::string fields;  // a JSON object: prompt or ids, and whatever overrides the run's own options
+  std::string problem;  // why there are no fields
 };
 
-// Records one after the other, in bounded memory. Throws InputError for what is no file of prompts at all.
+// Records one after the other, in bounded memory. Throws InputError for what is no file of prompts
+// at all.
 class PromptReader {
  public:
   // "-": stdin, which is kept in memory.
@@ -56,8 +58,10 @@ struct BatchQuestion {
   Method method = Method::unpack;
   bool no_bos = false;
 };
-std::string to_fields(const BatchQuestion& question);                                // the JSON object of a prompt's line that would say the same
-BatchQuestion from_fields(const std::string& fields, const Model* model = nullptr);  // without a model tokens are given as ids
+std::string to_fields(
+    const BatchQuestion& question);  // the JSON object of a prompt's line that would say the same
+BatchQuestion from_fields(const std::string& fields,
+                          const Model* model = nullptr);  // without a model tokens are given as ids
 
 // The answer to one record: a line for results.jsonl or errors.jsonl, sealed with a checksum.
 struct BatchLine {
@@ -69,9 +73,11 @@ struct BatchLine {
   std::vector<std::string> unknown{};  // fields that nobody reads
 };
 
-// Prompts of like length follow each other on the same packed weights and weight products. Each has a forward pass of its own: one over several prompts rounds
-// otherwise, and what a prompt's line says must not depend on its company. Order is kept.
-std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults, const std::vector<PromptRecord>& records,
+// Prompts of like length follow each other on the same packed weights and weight products. Each has
+// a forward pass of its own: one over several prompts rounds otherwise, and what a prompt's line
+// says must not depend on its company. Order is kept.
+std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults,
+                                     const std::vector<PromptRecord>& records,
                                      const RunContext& context = {});
 
 // What made the lines: told apart in run.json.
@@ -83,8 +89,8 @@ struct BatchMaker {
 };
 BatchMaker batch_maker(const Model& model);
 
-// Whether weight products fit and are earned back by that many prompts. The number is that of the whole file, so that all shards decide alike: products change
-// the last bits of a result.
+// Whether weight products fit and are earned back by that many prompts. The number is that of the
+// whole file, so that all shards decide alike: products change the last bits of a result.
 bool products_pay(const Model& model, std::size_t prompts);
 Model for_batch(const Model& model, std::size_t prompts);  // with products where they pay
 
@@ -103,10 +109,12 @@ struct BatchResult {
   std::vector<std::string> warnings;
 };
 
-// A folder of a run: says what is still to be done and takes the answers in order. run_batch and the front ends that compute elsewhere stand on this.
+// A folder of a run: says what is still to be done and takes the answers in order. run_batch and
+// the front ends that compute elsewhere stand on this.
 class BatchFolder {
  public:
-  // Goes on where an interrupted run with the same settings stopped. InputError when the folder holds something else.
+  // Goes on where an interrupted run with the same settings stopped. InputError when the folder
+  // holds something else.
   BatchFolder(const BatchOptions& options, const BatchMaker& maker, PromptReader prompts);
   ~BatchFolder();
   BatchFolder(const BatchFolder&) = delete;
@@ -114,9 +122,10 @@ class BatchFolder {
 
   std::size_t total() const;  // records of this shard
   std::size_t done() const;
-  std::vector<PromptRecord> next(std::size_t prompts);  // up to that many; none: all were handed out
-  void append(const std::vector<BatchLine>& lines);     // in the order in which `next` gave them
-  BatchResult finish();                                 // summary and arrays
+  std::vector<PromptRecord> next(
+      std::size_t prompts);                          // up to that many; none: all were handed out
+  void append(const std::vector<BatchLine>& lines);  // in the order in which `next` gave them
+  BatchResult finish();                              // summary and arrays
 
  private:
   struct Impl;
@@ -124,6 +133,7 @@ class BatchFolder {
 };
 
 // With `strict`, all lines are looked at before anything is written.
-BatchResult run_batch(const Model& model, PromptReader prompts, const BatchOptions& options, const RunContext& context = {});
+BatchResult run_batch(const Model& model, PromptReader prompts, const BatchOptions& options,
+                      const RunContext& context = {});
 
 }  // namespace unpack

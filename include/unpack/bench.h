@@ -11,16 +11,19 @@
 namespace unpack {
 
 struct BenchOptions {
-  std::string shape = "gpt2-small";  // a well-known shape or config.json text, with random weights; or a model's name or folder
+  std::string shape = "gpt2-small";  // a well-known shape or config.json text, with random weights;
+                                     // or a model's name or folder
   std::vector<int> tokens = {16};
   int repeat = 3;    // the median is reported
   int prompts = 20;  // of the batch comparison; 0: none
   std::size_t top_paths = 20;
   std::string dtype = "f32";  // of the random weights
-  int keep_layers = 0;        // also time the trace with so many layers' weights on the device, the others uploaded as needed; 0: not
+  int keep_layers = 0;        // also time the trace with so many layers' weights on the device, the
+                              // others uploaded as needed; 0: not
   bool memory_only = false;   // what a trace takes of the device's memory, and no times
   LoadOptions load;
-  std::function<void(const std::string&)> print;  // gets the text of the table as it comes about, so that a long run shows what it has
+  std::function<void(const std::string&)>
+      print;  // gets the text of the table as it comes about, so that a long run shows what it has
 };
 
 struct BenchRow {
@@ -32,7 +35,8 @@ struct BenchRow {
   std::string note;
 };
 
-// A trace of a model that does not fit its device: uploads run beside the work where it takes less than both one after the other.
+// A trace of a model that does not fit its device: uploads run beside the work where it takes less
+// than both one after the other.
 struct BenchStreamed {
   int layers_kept = 0;
   double seconds = 0;
@@ -49,14 +53,17 @@ struct BenchResult {
   double read_gbytes = 0;      // M, per second
   double weights_mib = 0;      // in single precision
   double peak_memory_mib = 0;  // of the process, at the end
-  double base_memory_mib = 0;  // of the process with the model loaded and packed, before the first prompt
+  double base_memory_mib =
+      0;  // of the process with the model loaded and packed, before the first prompt
   double device_held_mib = 0;  // the most that was taken from a device with memory of its own
   struct Length {
     int tokens = 0;
-    double peak_memory_mib = 0;   // while this length was traced, without weight products
-    double memory_bound_mib = 0;  // base memory, what the plan of this length holds at once, and a fixed allowance
+    double peak_memory_mib = 0;  // while this length was traced, without weight products
+    double memory_bound_mib =
+        0;  // base memory, what the plan of this length holds at once, and a fixed allowance
     std::vector<BenchRow> rows;
-    double device_peak_mib = 0;  // the most that the one-shot trace had in use there, weights included
+    double device_peak_mib =
+        0;  // the most that the one-shot trace had in use there, weights included
     std::optional<BenchStreamed> streamed;
   };
   std::vector<Length> lengths;

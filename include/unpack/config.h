@@ -1,7 +1,7 @@
 // What differs between model families, as data.
 //
-// Size letters used everywhere: S positions, C writers, H heads, G key/value heads, D d_model, E d_head, N neurons (d_mlp),
-// L layers, V vocabulary.
+// Size letters used everywhere: S positions, C writers, H heads, G key/value heads, D d_model, E
+// d_head, N neurons (d_mlp), L layers, V vocabulary.
 #pragma once
 
 #include <cstdint>
@@ -53,8 +53,8 @@ struct ModelConfig {
   bool qk_norm = false;               // RMSNorm per head on q and k before rotary (Qwen3)
   std::optional<int> sliding_window;  // in force on some layer
   std::optional<TokenId> bos_token;   // as config.json names it
-  bool prepend_bos = false;           // the family puts BOS in front although its tokenizer file adds none
-  DType dtype = DType::f32;           // of the stored weights
+  bool prepend_bos = false;  // the family puts BOS in front although its tokenizer file adds none
+  DType dtype = DType::f32;  // of the stored weights
 
   bool has_pos_writer() const { return positions == Positions::learned; }
   bool gated() const { return mlp == MlpKind::gated; }

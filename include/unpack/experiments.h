@@ -1,4 +1,5 @@
-// The measurements behind the method, one call each: records as they come, a summary, a report and plots in a folder.
+// The measurements behind the method, one call each: records as they come, a summary, a report and
+// plots in a folder.
 #pragma once
 
 #include <cstdint>
@@ -24,17 +25,20 @@ struct ExperimentOptions {
   std::filesystem::path out;
   std::optional<int> n;  // prompts; nothing: the experiment's own default
   std::uint64_t seed = 0;
-  std::optional<std::filesystem::path> corpus;   // sentences, one a line; nothing: the text that comes with the program
-  std::optional<std::filesystem::path> prompts;  // prompts in place of generated ones, where an experiment takes them
-  std::optional<std::string> roles;              // ioi: a table of heads, "gpt2" (published) or "find"; nothing: published for GPT-2 small, found otherwise
-  std::optional<std::string> claims;             // greater-than: a table of what feeds what, likewise
+  std::optional<std::filesystem::path>
+      corpus;  // sentences, one a line; nothing: the text that comes with the program
+  std::optional<std::filesystem::path>
+      prompts;  // prompts in place of generated ones, where an experiment takes them
+  std::optional<std::string> roles;   // ioi: a table of heads, "gpt2" (published) or "find";
+                                      // nothing: published for GPT-2 small, found otherwise
+  std::optional<std::string> claims;  // greater-than: a table of what feeds what, likewise
   Options options;
   FaithfulnessReadout readout = FaithfulnessReadout::probability;
   bool raw_logit = false;  // faithfulness: explain the raw logit
   bool all = false;        // knockout: every writer
   bool stop_at_bad_line = false;
   std::string command;  // written into the report
-  Shard shard;          // a part of the records alone, without summary and report: merge_shards makes these
+  Shard shard;  // a part of the records alone, without summary and report: merge_shards makes these
   std::function<Model(const std::string& name, const LoadOptions& load)> open = Model::load;
 };
 
@@ -46,7 +50,8 @@ struct ExperimentResult {
 
 std::vector<std::string> experiment_names();
 int experiment_default_n(const std::string& name);
-// Continues where an interrupted run with the same settings stopped. Throws InputError when the folder holds a run with other settings.
+// Continues where an interrupted run with the same settings stopped. Throws InputError when the
+// folder holds a run with other settings.
 ExperimentResult run_experiment(const ExperimentOptions& options, const RunContext& context = {});
 
 }  // namespace unpack

@@ -17,10 +17,13 @@ struct WordCredit {
   double percent = 0;  // of the total positive credit of the words
 };
 
-// A word starts at a token that begins with a blank, follows a line break or punctuation, or is punctuation itself; special tokens such as BOS stand alone.
-std::vector<WordCredit> merge_words(const std::vector<Token>& tokens, const std::vector<double>& credit);
+// A word starts at a token that begins with a blank, follows a line break or punctuation, or is
+// punctuation itself; special tokens such as BOS stand alone.
+std::vector<WordCredit> merge_words(const std::vector<Token>& tokens,
+                                    const std::vector<double>& credit);
 
-// Paths that take the same components and branches at positions of the same roles, whatever the positions are.
+// Paths that take the same components and branches at positions of the same roles, whatever the
+// positions are.
 struct PathGroup {
   std::string text;         // emb[S2] -> MLP0[S2] -[V]-> A8.H6[end] -> target
   std::size_t count = 0;    // paths in it
@@ -29,7 +32,8 @@ struct PathGroup {
   double share = 0;         // of the absolute mass of all paths of all prompts
 };
 
-// Names the role that a position plays in a prompt ("IO", "S1", "end"); an empty name groups by component alone.
+// Names the role that a position plays in a prompt ("IO", "S1", "end"); an empty name groups by
+// component alone.
 using RoleOf = std::function<std::string(std::size_t prompt, int position)>;
 
 // The largest |mean credit| first.

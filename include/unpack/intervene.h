@@ -1,4 +1,5 @@
-// What the model would do otherwise: a writer hidden from its readers, an edge taken from another prompt, an embedding set to zero.
+// What the model would do otherwise: a writer hidden from its readers, an edge taken from another
+// prompt, an embedding set to zero.
 #pragma once
 
 #include <optional>
@@ -16,15 +17,18 @@ namespace unpack {
 enum class Channel { attention, mlp };
 const char* to_string(Channel channel);  // "attention", "mlp"
 
-// One reader's view of one writer: `A5.H1@9 -[K]-> A7.H2@13`, `MLP0@9 -> MLP3@9`, `A5.H1@9 -> target` (the final norm).
-// The writer's position is where the branch reads: the source of a K or V hop, the reader's own position otherwise.
+// One reader's view of one writer: `A5.H1@9 -[K]-> A7.H2@13`, `MLP0@9 -> MLP3@9`, `A5.H1@9 ->
+// target` (the final norm). The writer's position is where the branch reads: the source of a K or V
+// hop, the reader's own position otherwise.
 struct Edge {
   Node writer;
-  Branch branch = Branch::mlp;  // K, Q, V of a head; mlp (plain), G, U (gated); none: the final norm
-  std::optional<Node> reader;   // nothing: the target
+  Branch branch =
+      Branch::mlp;             // K, Q, V of a head; mlp (plain), G, U (gated); none: the final norm
+  std::optional<Node> reader;  // nothing: the target
   bool operator==(const Edge&) const = default;
 };
-Edge parse_edge(const Writers& writers, const ModelConfig& config, std::string_view text, int length);
+Edge parse_edge(const Writers& writers, const ModelConfig& config, std::string_view text,
+                int length);
 std::string to_string(const Writers& writers, const Edge& edge);
 
 // What is changed. Everything named here happens in one and the same pass.
@@ -32,8 +36,8 @@ struct Intervention {
   std::optional<std::string> cut;        // a component, "A3.H1", "MLP0", "emb", "pos"
   Channel channel = Channel::attention;  // which sublayers no longer see it
   std::vector<std::string> edges;        // texts of edges to be patched
-  std::vector<TokenId> patch_from;       // the prompt of the same length that patched edges come from
-  std::vector<int> zero;                 // positions whose token embedding is set to zero
+  std::vector<TokenId> patch_from;  // the prompt of the same length that patched edges come from
+  std::vector<int> zero;            // positions whose token embedding is set to zero
 };
 
 struct InterventionReading {
@@ -50,31 +54,42 @@ struct InterventionResult {
   InterventionReading clean, cut;  // before and after
 };
 
-// Throws InputError for a component, node or position that is not there, UsageError for an intervention that changes nothing.
-InterventionResult intervene(const Model& model, std::span<const TokenId> ids, const Intervention& intervention, const Target& target = {},
+// Throws InputError for a component, node or position that is not there, UsageError for an
+// intervention that changes nothing.
+InterventionResult intervene(const Model& model, std::span<const TokenId> ids,
+                             const Intervention& intervention, const Target& target = {},
                              const RunContext& context = {});
 
 // {"clean": {"nll", "target", "probability"}, "cut": {...}, ...}
 std::string to_json(const InterventionResult& result);
 
-// Many at once, for measurements over text ------------------------------------------------------------------------------------------
+// Many at once, for measurements over text
+// ------------------------------------------------------------------------------------------
 
 struct Cut {
   int writer = 0;
   Channel channel = Channel::attention;
 };
-// Summed negative log-likelihood of tokens 1 .. S-1 of every prompt: [0] clean, then one row per cut. Only what lies after a cut is computed again.
-std::vector<std::vector<double>> knockout_losses(const Model& model, const std::vector<std::vector<TokenId>>& prompts, const std::vector<Cut>& cuts,
+// Summed negative log-likelihood of tokens 1 .. S-1 of every prompt: [0] clean, then one row per
+// cut. Only what lies after a cut is computed again.
+std::vector<std::vector<double>> knockout_losses(const Model& model,
+                                                 const std::vector<std::vector<TokenId>>& prompts,
+                                                 const std::vector<Cut>& cuts,
                                                  const RunContext& context = {});
 
-// Logits at `position` of the prompt with the embeddings of each set of positions zeroed, a row per set.
-std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<const TokenId> ids, const std::vector<std::vector<int>>& sets, int position,
-                                               const RunContext& context = {});
+// Logits at `position` of the prompt with the embeddings of each set of positions zeroed, a row per
+// set.
+std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<const TokenId> ids,
+                                               const std::vector<std::vector<int>>& sets,
+                                               int position, const RunContext& context = {});
 
-// The target's logit difference after patching each list of edges from `other`, a value per list. With `heads_frozen` every head that no edge names writes
-// what it wrote before, so that a change travels through MLPs alone.
-std::vector<double> patched_targets(const Model& model, std::span<const TokenId> ids, std::span<const TokenId> other,
-                                    const std::vector<std::vector<Edge>>& patches, const Target& target, const RunContext& context = {},
+// The target's logit difference after patching each list of edges from `other`, a value per list.
+// With `heads_frozen` every head that no edge names writes what it wrote before, so that a change
+// travels through MLPs alone.
+std::vector<double> patched_targets(const Model& model, std::span<const TokenId> ids,
+                                    std::span<const TokenId> other,
+                                    const std::vector<std::vector<Edge>>& patches,
+                                    const Target& target, const RunContext& context = {},
                                     bool heads_frozen = false);
 
 }  // namespace unpack

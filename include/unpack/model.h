@@ -19,14 +19,16 @@
 namespace unpack {
 
 struct LoadOptions {
-  // "auto": a CUDA device where there is one, else the CPU; "cpu", "cuda", "reference" (double precision, plain loops). Empty: auto, and not a
-  // word where no CUDA plugin is installed.
+  // "auto": a CUDA device where there is one, else the CPU; "cpu", "cuda", "reference" (double
+  // precision, plain loops). Empty: auto, and not a word where no CUDA plugin is installed.
   std::string device = "auto";
-  int threads = 0;                                   // 0: as many as the machine has
-  bool tf32 = false;                                 // CUDA: matrix products in TF32, ten times faster and three digits short
-  std::function<void(const std::string&)> notice;    // told in one line why "auto" took the CPU
-  bool weight_products = false;                      // keep W_O C W_in of every head and MLP in memory: a one-time cost that makes every prompt cheaper
-  std::size_t product_limit = std::size_t{2} << 30;  // bytes they may take; a model that needs more is refused
+  int threads = 0;    // 0: as many as the machine has
+  bool tf32 = false;  // CUDA: matrix products in TF32, ten times faster and three digits short
+  std::function<void(const std::string&)> notice;  // told in one line why "auto" took the CPU
+  bool weight_products = false;  // keep W_O C W_in of every head and MLP in memory: a one-time cost
+                                 // that makes every prompt cheaper
+  std::size_t product_limit = std::size_t{2}
+                              << 30;  // bytes they may take; a model that needs more is refused
 };
 
 // What the weight products of a model take in single precision.
@@ -60,10 +62,12 @@ class Model {
  public:
   // A folder, a name in the local Hugging Face cache, or a bundled name.
   static Model load(const std::string& name, const LoadOptions& options = {});
-  static Model random(const std::string& shape_or_config_json, std::uint64_t seed, const LoadOptions& options = {}, DType dtype = DType::f32);
+  static Model random(const std::string& shape_or_config_json, std::uint64_t seed,
+                      const LoadOptions& options = {}, DType dtype = DType::f32);
   // Weights in memory under their Hugging Face names; `owner` keeps them alive.
-  static Model from_tensors(const std::string& config_json, const std::map<std::string, TensorRef>& tensors, std::shared_ptr<const void> owner,
-                            const LoadOptions& options = {});
+  static Model from_tensors(const std::string& config_json,
+                            const std::map<std::string, TensorRef>& tensors,
+                            std::shared_ptr<const void> owner, const LoadOptions& options = {});
 
   // The same weights with other options, nothing loaded again.
   Model with(const LoadOptions& options) const;
@@ -77,19 +81,24 @@ class Model {
   const Tokenizer& tokenizer() const;  // throws InputError where the folder has none
   // The prompt with the special tokens in front that this model expects (unless without_bos).
   std::vector<TokenId> encode_prompt(std::string_view text, bool without_bos = false) const;
-  TokenId single_token(std::string_view text) const;  // throws InputError that shows how the text splits
-  std::string token_text(TokenId id) const;           // falls back to "#id" without a tokenizer
+  TokenId single_token(
+      std::string_view text) const;          // throws InputError that shows how the text splits
+  std::string token_text(TokenId id) const;  // falls back to "#id" without a tokenizer
   std::vector<Token> tokens(std::span<const TokenId> ids) const;
 
-  PredictResult predict(std::span<const TokenId> ids, const PredictOptions& options = {}, const RunContext& context = {}) const;
-  // Calls `emit` for every new token; returns all new ids. Stops at the end-of-text token, the context length or when emit returns false.
-  std::vector<TokenId> generate(std::span<const TokenId> ids, const SamplingOptions& options, const std::function<bool(TokenId)>& emit = {},
+  PredictResult predict(std::span<const TokenId> ids, const PredictOptions& options = {},
+                        const RunContext& context = {}) const;
+  // Calls `emit` for every new token; returns all new ids. Stops at the end-of-text token, the
+  // context length or when emit returns false.
+  std::vector<TokenId> generate(std::span<const TokenId> ids, const SamplingOptions& options,
+                                const std::function<bool(TokenId)>& emit = {},
                                 const RunContext& context = {}) const;
 
   // The forward pass and the denominators; any number of questions are then cheap.
   Prepared prepare(std::span<const TokenId> ids, const RunContext& context = {}) const;
   // The same for many prompts, sharing the weights. Order is kept.
-  std::vector<Prepared> prepare(const std::vector<std::vector<TokenId>>& prompts, const RunContext& context = {}) const;
+  std::vector<Prepared> prepare(const std::vector<std::vector<TokenId>>& prompts,
+                                const RunContext& context = {}) const;
 
   const std::shared_ptr<const ModelState>& state() const { return state_; }
 

@@ -10,7 +10,8 @@
 
 namespace unpack {
 
-// A folder; a name of the local Hugging Face cache, `org/name` or `org/name@revision`; a bundled name. Throws InputError that lists where it looked.
+// A folder; a name of the local Hugging Face cache, `org/name` or `org/name@revision`; a bundled
+// name. Throws InputError that lists where it looked.
 std::filesystem::path locate_model(const std::string& name);
 
 struct FoundModel {
@@ -24,7 +25,8 @@ std::vector<FoundModel> list_models(const std::vector<std::filesystem::path>& ex
 
 std::vector<std::string> supported_families();  // as config.json names them
 
-// The special tokens that go in front of a prompt: those of the tokenizer's post-processor, or BOS where the family wants it and the file adds none.
+// The special tokens that go in front of a prompt: those of the tokenizer's post-processor, or BOS
+// where the family wants it and the file adds none.
 std::vector<TokenId> prompt_prefix(const ModelConfig& config, const Tokenizer& tokenizer);
 // The same for a folder that may hold tokenizer files alone.
 std::vector<TokenId> prompt_prefix(const std::filesystem::path& folder, const Tokenizer& tokenizer);

@@ -15,7 +15,15 @@ enum class Dispatch { aligned, gate };
 enum class MlpRule { per_neuron, linearized, l2 };
 enum class Scores { raw, centered };
 enum class Reroot { output, target };
-enum class Branch { none, K, Q, V, mlp, G, U };  // none: emb, pos; mlp: the only branch of a plain MLP
+enum class Branch {
+  none,
+  K,
+  Q,
+  V,
+  mlp,
+  G,
+  U
+};  // none: emb, pos; mlp: the only branch of a plain MLP
 enum class TauRule { named, entry };
 
 const char* to_string(Dispatch x);

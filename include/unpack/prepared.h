@@ -24,12 +24,14 @@ class Prepared {
   // Token credit, node credit, roots, composition and paths. Thread-safe.
   TraceResult trace(const Question& question, const RunContext& context = {}) const;
   // query: one position, or nothing for the mean over queries; all: every query.
-  InteractionResult interactions(std::optional<int> query, bool all, const RunContext& context = {}) const;
-  // Raw scores of every visible writer for the readers of a layer: K, Q [C_l, H, S, S], V [C_l, H, S], mlp/G/U [C_l, S, N].
+  InteractionResult interactions(std::optional<int> query, bool all,
+                                 const RunContext& context = {}) const;
+  // Raw scores of every visible writer for the readers of a layer: K, Q [C_l, H, S, S], V [C_l, H,
+  // S], mlp/G/U [C_l, S, N].
   CachedArray scores(int layer, Branch branch) const;
   std::vector<ClosureCheck> validate(const RunContext& context = {}) const;
-  // The forward trace under TransformerLens-like names: resid_pre, resid_mid, resid_post, q, k, v, pattern, z, pre, mlp_out, attn_out, ln1_scale, ln2_scale,
-  // embed, pos_embed, logits.
+  // The forward trace under TransformerLens-like names: resid_pre, resid_mid, resid_post, q, k, v,
+  // pattern, z, pre, mlp_out, attn_out, ln1_scale, ln2_scale, embed, pos_embed, logits.
   CachedArray cache(const std::string& name, int layer) const;
 
   const Model& model() const;
@@ -44,7 +46,8 @@ class Prepared {
 };
 
 // Token credit of every token of a continuation, from one prepare over prompt + continuation.
-AttributeResult attribute(const Model& model, std::span<const TokenId> prompt, std::span<const TokenId> continuation, const Options& options,
+AttributeResult attribute(const Model& model, std::span<const TokenId> prompt,
+                          std::span<const TokenId> continuation, const Options& options,
                           const RunContext& context = {});
 
 }  // namespace unpack

@@ -36,7 +36,8 @@ enum class GraphFormat { graphml, dot, json };
 GraphFormat graph_format(const std::filesystem::path& file);  // by suffix; UsageError otherwise
 std::string to_graph(const TraceResult& result, GraphFormat format);
 
-// Writes all or nothing: a temporary file beside the target, then a rename. Throws InputError (full disk, no permission).
+// Writes all or nothing: a temporary file beside the target, then a rename. Throws InputError (full
+// disk, no permission).
 void write_file(const std::filesystem::path& file, const std::string& content);
 
 }  // namespace unpack

@@ -49,7 +49,8 @@ struct TargetInfo {
   double probability = 0;
 };
 
-// Nodes from the source to the root side (a root node included); branches[i] is the branch of nodes[i]'s own hop.
+// Nodes from the source to the root side (a root node included); branches[i] is the branch of
+// nodes[i]'s own hop.
 struct Path {
   std::vector<Node> nodes;
   std::vector<Branch> branches;
@@ -94,9 +95,10 @@ struct TraceResult {
 
   // Only with a root:
   std::map<Branch, std::vector<std::vector<double>>> incoming;  // branch -> [C][S]
-  std::vector<double> entries;                                  // a head: [q + 1] shares over sources
-  std::vector<NeuronEntry> neuron_entries;                      // an MLP: all neurons, largest first
-  std::map<Branch, std::vector<CompositionEntry>> composition;  // largest mass first; Branch::none stands for "all"
+  std::vector<double> entries;              // a head: [q + 1] shares over sources
+  std::vector<NeuronEntry> neuron_entries;  // an MLP: all neurons, largest first
+  std::map<Branch, std::vector<CompositionEntry>>
+      composition;  // largest mass first; Branch::none stands for "all"
 
   std::vector<Path> paths;
   Coverage coverage;

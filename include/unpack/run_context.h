@@ -18,8 +18,9 @@ struct Progress {
 
 struct RunContext {
   std::stop_token stop;
-  std::function<void(const Progress&)> progress;     // called from the thread that made the call
-  std::size_t memory_budget = std::size_t{2} << 30;  // bytes that edge tables may take before they are streamed
+  std::function<void(const Progress&)> progress;  // called from the thread that made the call
+  std::size_t memory_budget = std::size_t{2}
+                              << 30;  // bytes that edge tables may take before they are streamed
 
   void check() const {
     if (stop.stop_requested()) throw Cancelled();

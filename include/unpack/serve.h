@@ -13,16 +13,18 @@ namespace unpack {
 
 struct ServeOptions {
   std::string host = "127.0.0.1";
-  int port = 7860;                         // 0: any free one
-  std::vector<std::string> models;         // the only ones that can be asked for; the first is the default and is loaded at once
-  std::vector<std::string> allowed_hosts;  // names, besides localhost, `host` and plain addresses, that a Host header may carry
+  int port = 7860;                  // 0: any free one
+  std::vector<std::string> models;  // the only ones that can be asked for; the first is the default
+                                    // and is loaded at once
+  std::vector<std::string> allowed_hosts;  // names, besides localhost, `host` and plain addresses,
+                                           // that a Host header may carry
   LoadOptions load;
 
-  std::size_t max_body = std::size_t{1} << 20;     // bytes of a request
-  int max_tokens = 512;                            // of a prompt
-  std::size_t max_paths = 5000;                    // of an answer
-  std::size_t max_waiting = 16;                    // requests that wait for a model; one more is answered 429
-  std::size_t max_connections = 64;                // answered at the same time
+  std::size_t max_body = std::size_t{1} << 20;  // bytes of a request
+  int max_tokens = 512;                         // of a prompt
+  std::size_t max_paths = 5000;                 // of an answer
+  std::size_t max_waiting = 16;      // requests that wait for a model; one more is answered 429
+  std::size_t max_connections = 64;  // answered at the same time
   std::chrono::milliseconds time_limit{60'000};    // of a request, the wait included
   std::size_t cache_bytes = std::size_t{1} << 30;  // prepared prompts that are kept
 
@@ -39,8 +41,9 @@ class WebServer {
 
   int port() const;
   std::string url() const;
-  void run();   // returns after stop()
-  void stop();  // from any thread (not from a signal handler): cancels what runs and lets run() return
+  void run();  // returns after stop()
+  void
+  stop();  // from any thread (not from a signal handler): cancels what runs and lets run() return
 
  private:
   struct Impl;

@@ -1,4 +1,5 @@
-// Writers of the residual stream in canonical order: emb, pos (GPT-2 only), then per layer its heads and its MLP.
+// Writers of the residual stream in canonical order: emb, pos (GPT-2 only), then per layer its
+// heads and its MLP.
 #pragma once
 
 #include <optional>
@@ -37,7 +38,8 @@ class Writers {
   int visible_to_attention(int layer) const { return first_of_layer(layer); }
   int visible_to_mlp(int layer) const { return first_of_layer(layer) + (parallel_ ? 0 : heads_); }
 
-  // "A8.H6", "MLP3", "emb", "pos"; also attn_8_head_6, mlp_3, L8H6, 8.6. Throws InputError that names what exists.
+  // "A8.H6", "MLP3", "emb", "pos"; also attn_8_head_6, mlp_3, L8H6, 8.6. Throws InputError that
+  // names what exists.
   int parse(std::string_view text) const;
 
  private:

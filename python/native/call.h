@@ -1,5 +1,6 @@
-// How a long call runs under Python: the work on a thread of its own without the interpreter lock, while the calling thread listens for signals
-// and hands progress to Python. Ctrl-C therefore stops the work wherever it looks at its stop token, and Python code never runs inside the engine.
+// How a long call runs under Python: the work on a thread of its own without the interpreter lock,
+// while the calling thread listens for signals and hands progress to Python. Ctrl-C therefore stops
+// the work wherever it looks at its stop token, and Python code never runs inside the engine.
 #pragma once
 
 #include <pybind11/pybind11.h>
@@ -20,7 +21,8 @@ namespace unpack::python {
 
 namespace py = pybind11;
 
-// Where the working thread leaves its news for the calling thread; the newest progress replaces what was not read yet.
+// Where the working thread leaves its news for the calling thread; the newest progress replaces
+// what was not read yet.
 class Desk {
  public:
   void post(const Progress& progress) {
@@ -37,7 +39,8 @@ class Desk {
     changed_.notify_one();
   }
 
-  // Returns when the work has ended; rethrows what a signal handler or the progress callback raised, after the work was stopped for it.
+  // Returns when the work has ended; rethrows what a signal handler or the progress callback
+  // raised, after the work was stopped for it.
   void attend(const py::object& on_progress, std::stop_source& stop) {
     constexpr auto kListenEvery = std::chrono::milliseconds(50);
     std::exception_ptr raised;
@@ -86,7 +89,8 @@ auto interruptible(const py::object& on_progress, const Work& work) {
   Desk desk;
   RunContext context;
   context.stop = stop.get_token();
-  if (!on_progress.is_none()) context.progress = [&desk](const Progress& progress) { desk.post(progress); };
+  if (!on_progress.is_none())
+    context.progress = [&desk](const Progress& progress) { desk.post(progress); };
   std::thread worker([&] {
     try {
       result.emplace(work(std::as_const(context)));

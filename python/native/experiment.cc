@@ -24,12 +24,16 @@ Model kept_model(const std::string& name, const LoadOptions& load) {
   const std::lock_guard lock(mutex);
   const std::tuple key(name, load.device, load.threads);
   const auto known = kept.find(key);
-  return known != kept.end() ? known->second : kept.emplace(key, Model::load(name, load)).first->second;
+  return known != kept.end() ? known->second
+                             : kept.emplace(key, Model::load(name, load)).first->second;
 }
 
-py::tuple experiment(const std::string& name, std::vector<std::string> models, const std::filesystem::path& out, std::optional<int> n, std::uint64_t seed,
-                     OptionalPath corpus, OptionalPath prompts, std::optional<std::string> roles, std::optional<std::string> claims, const std::string& readout,
-                     bool raw_logit, bool all, bool stop_at_bad_line, const Options& options, const std::string& device, int threads, const std::string& shard,
+py::tuple experiment(const std::string& name, std::vector<std::string> models,
+                     const std::filesystem::path& out, std::optional<int> n, std::uint64_t seed,
+                     OptionalPath corpus, OptionalPath prompts, std::optional<std::string> roles,
+                     std::optional<std::string> claims, const std::string& readout, bool raw_logit,
+                     bool all, bool stop_at_bad_line, const Options& options,
+                     const std::string& device, int threads, const std::string& shard,
                      const py::object& progress) {
   ExperimentOptions asked;
   asked.name = name;
@@ -43,8 +47,10 @@ py::tuple experiment(const std::string& name, std::vector<std::string> models, c
   asked.prompts = std::move(prompts);
   asked.roles = std::move(roles);
   asked.claims = std::move(claims);
-  if (readout != "probability" && readout != "logit") throw UsageError("readout must be one of 'probability', 'logit', not '" + readout + "'");
-  asked.readout = readout == "logit" ? FaithfulnessReadout::logit : FaithfulnessReadout::probability;
+  if (readout != "probability" && readout != "logit")
+    throw UsageError("readout must be one of 'probability', 'logit', not '" + readout + "'");
+  asked.readout =
+      readout == "logit" ? FaithfulnessReadout::logit : FaithfulnessReadout::probability;
   asked.raw_logit = raw_logit;
   asked.all = all;
   asked.stop_at_bad_line = stop_at_bad_line;
@@ -53,7 +59,8 @@ py::tuple experiment(const std::string& name, std::vector<std::string> models, c
     asked.shard = parse_shard(shard);
     asked.open = kept_model;
   }
-  const ExperimentResult result = interruptible(progress, [&](const RunContext& context) { return run_experiment(asked, context); });
+  const ExperimentResult result = interruptible(
+      progress, [&](const RunContext& context) { return run_experiment(asked, context); });
   return py::make_tuple(result.report, result.warnings);
 }
 
@@ -61,9 +68,11 @@ py::tuple experiment(const std::string& name, std::vector<std::string> models, c
 
 void bind_experiment(py::module_& module) {
   module.def("experiment_names", &experiment_names);
-  module.def("experiment", &experiment, py::arg("name"), py::arg("models"), py::arg("out"), py::arg("n"), py::arg("seed"), py::arg("corpus"),
-             py::arg("prompts"), py::arg("roles"), py::arg("claims"), py::arg("readout"), py::arg("raw_logit"), py::arg("all"), py::arg("stop_at_bad_line"),
-             py::arg("options"), py::arg("device"), py::arg("threads"), py::arg("shard"), py::arg("progress"));
+  module.def("experiment", &experiment, py::arg("name"), py::arg("models"), py::arg("out"),
+             py::arg("n"), py::arg("seed"), py::arg("corpus"), py::arg("prompts"), py::arg("roles"),
+             py::arg("claims"), py::arg("readout"), py::arg("raw_logit"), py::arg("all"),
+             py::arg("stop_at_bad_line"), py::arg("options"), py::arg("device"), py::arg("threads"),
+             py::arg("shard"), py::arg("progress"));
 }
 
 }  // namespace unpack::python

@@ -34,10 +34,12 @@ DType parse_dtype(const std::string& name) {
   for (const DType dtype : {DType::f32, DType::f16, DType::bf16, DType::f64}) {
     if (name == to_string(dtype)) return dtype;
   }
-  throw UsageError("dtype must be one of 'float32', 'float16', 'bfloat16', 'float64', not '" + name + "'");
+  throw UsageError("dtype must be one of 'float32', 'float16', 'bfloat16', 'float64', not '" +
+                   name + "'");
 }
 
-Model random_model(const std::string& shape, std::uint64_t seed, const std::string& device, int threads, const std::string& dtype) {
+Model random_model(const std::string& shape, std::uint64_t seed, const std::string& device,
+                   int threads, const std::string& dtype) {
   return Model::random(shape, seed, load_options(device, threads, false), parse_dtype(dtype));
 }
 
@@ -51,7 +53,9 @@ std::shared_ptr<const void> keep(const py::object& object) {
           }};
 }
 
-Model from_tensors(const std::string& config, const std::vector<std::tuple<std::string, std::string, std::vector<std::int64_t>, std::uintptr_t>>& tensors,
+Model from_tensors(const std::string& config,
+                   const std::vector<std::tuple<std::string, std::string, std::vector<std::int64_t>,
+                                                std::uintptr_t>>& tensors,
                    const py::object& owner, const std::string& device, int threads) {
   std::map<std::string, TensorRef> refs;
   for (const auto& [name, dtype, shape, address] : tensors) {
@@ -102,25 +106,30 @@ std::vector<std::string> writer_names(const Model& model) {
 
 std::vector<std::tuple<int, TokenId, py::str>> tokens(const Model& model, const Ids& ids) {
   std::vector<std::tuple<int, TokenId, py::str>> out;
-  for (const Token& token : model.tokens(ids)) out.emplace_back(token.position, token.id, py::str(token.text));
+  for (const Token& token : model.tokens(ids))
+    out.emplace_back(token.position, token.id, py::str(token.text));
   return out;
 }
 
 // The ids as the tokenizer makes them; decoding may end inside a character, which Python replaces.
 py::str decode(const Model& model, const Ids& ids) {
   const std::string text = model.tokenizer().decode(ids);
-  return py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
+  return py::reinterpret_steal<py::str>(
+      PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
 }
 
-PredictResult predict(const Model& model, const Ids& ids, int top, bool lens, int position, const py::object& progress) {
+PredictResult predict(const Model& model, const Ids& ids, int top, bool lens, int position,
+                      const py::object& progress) {
   PredictOptions options;
   options.top = top;
   options.lens = lens;
   options.position = position;
-  return interruptible(progress, [&](const RunContext& context) { return model.predict(ids, options, context); });
+  return interruptible(
+      progress, [&](const RunContext& context) { return model.predict(ids, options, context); });
 }
 
-Ids generate(const Model& model, const Ids& ids, int max_tokens, double temperature, int top_k, std::uint64_t seed, const py::object& on_token) {
+Ids generate(const Model& model, const Ids& ids, int max_tokens, double temperature, int top_k,
+             std::uint64_t seed, const py::object& on_token) {
   SamplingOptions options;
   options.max_tokens = max_tokens;
   options.temperature = temperature;
@@ -134,30 +143,41 @@ Ids generate(const Model& model, const Ids& ids, int max_tokens, double temperat
       return answer.is_none() || answer.cast<bool>();
     };
   }
-  return interruptible(py::none(), [&](const RunContext& context) { return model.generate(ids, options, emit, context); });
+  return interruptible(py::none(), [&](const RunContext& context) {
+    return model.generate(ids, options, emit, context);
+  });
 }
 
-std::vector<Prepared> prepare(const Model& model, const std::vector<Ids>& prompts, std::size_t memory_budget, const py::object& progress) {
+std::vector<Prepared> prepare(const Model& model, const std::vector<Ids>& prompts,
+                              std::size_t memory_budget, const py::object& progress) {
   return interruptible(progress, [&](RunContext context) {
     context.memory_budget = memory_budget;
     return model.prepare(prompts, context);
   });
 }
 
-AttributeResult attribute_tokens(const Model& model, const Ids& prompt, const Ids& continuation, const Options& options, const py::object& progress) {
-  return interruptible(progress, [&](const RunContext& context) { return attribute(model, prompt, continuation, options, context); });
+AttributeResult attribute_tokens(const Model& model, const Ids& prompt, const Ids& continuation,
+                                 const Options& options, const py::object& progress) {
+  return interruptible(progress, [&](const RunContext& context) {
+    return attribute(model, prompt, continuation, options, context);
+  });
 }
 
-InterventionResult intervene_on(const Model& model, const Ids& ids, std::optional<std::string> cut, const std::string& channel, std::vector<std::string> edges,
-                                Ids patch_from, std::vector<int> zero, const Target& target, const py::object& progress) {
+InterventionResult intervene_on(const Model& model, const Ids& ids, std::optional<std::string> cut,
+                                const std::string& channel, std::vector<std::string> edges,
+                                Ids patch_from, std::vector<int> zero, const Target& target,
+                                const py::object& progress) {
   Intervention intervention;
   intervention.cut = std::move(cut);
-  if (channel != "attention" && channel != "mlp") throw UsageError("channel must be one of 'attention', 'mlp', not '" + channel + "'");
+  if (channel != "attention" && channel != "mlp")
+    throw UsageError("channel must be one of 'attention', 'mlp', not '" + channel + "'");
   intervention.channel = channel == "mlp" ? Channel::mlp : Channel::attention;
   intervention.edges = std::move(edges);
   intervention.patch_from = std::move(patch_from);
   intervention.zero = std::move(zero);
-  return interruptible(progress, [&](const RunContext& context) { return intervene(model, ids, intervention, target, context); });
+  return interruptible(progress, [&](const RunContext& context) {
+    return intervene(model, ids, intervention, target, context);
+  });
 }
 
 }  // namespace
@@ -167,9 +187,12 @@ void bind_model(py::module_& module) {
   const auto progress = py::arg("progress");
   py::class_<Prepared>(module, "Prepared");  // its methods: prepared.cc
   py::class_<Model>(module, "Model")
-      .def_static("load", &load, py::arg("name"), py::arg("device"), py::arg("threads"), py::arg("weight_products"), Release())
-      .def_static("random", &random_model, py::arg("shape"), py::arg("seed"), py::arg("device"), py::arg("threads"), py::arg("dtype"), Release())
-      .def_static("from_tensors", &from_tensors, py::arg("config"), py::arg("tensors"), py::arg("owner"), py::arg("device"), py::arg("threads"))
+      .def_static("load", &load, py::arg("name"), py::arg("device"), py::arg("threads"),
+                  py::arg("weight_products"), Release())
+      .def_static("random", &random_model, py::arg("shape"), py::arg("seed"), py::arg("device"),
+                  py::arg("threads"), py::arg("dtype"), Release())
+      .def_static("from_tensors", &from_tensors, py::arg("config"), py::arg("tensors"),
+                  py::arg("owner"), py::arg("device"), py::arg("threads"))
       .def_property_readonly("config", &config)
       .def_property_readonly("fingerprint", [](const Model& m) { return m.info().fingerprint; })
       .def_property_readonly("device", [](const Model& m) { return m.program().device; })
@@ -177,27 +200,44 @@ void bind_model(py::module_& module) {
       .def_property_readonly("writers", &writer_names)
       .def_property_readonly("has_tokenizer", &Model::has_tokenizer)
       .def(
-          "encode", [](const Model& m, const std::string& text, bool special) { return m.tokenizer().encode(text, special); }, py::arg("text"),
-          py::arg("special"), Release())
+          "encode",
+          [](const Model& m, const std::string& text, bool special) {
+            return m.tokenizer().encode(text, special);
+          },
+          py::arg("text"), py::arg("special"), Release())
       .def(
-          "encode_prompt", [](const Model& m, const std::string& text, bool bos) { return m.encode_prompt(text, !bos); }, py::arg("text"), py::arg("bos"),
-          Release())
+          "encode_prompt",
+          [](const Model& m, const std::string& text, bool bos) {
+            return m.encode_prompt(text, !bos);
+          },
+          py::arg("text"), py::arg("bos"), Release())
       .def("prefix", [](const Model& m) { return prompt_prefix(m.config(), m.tokenizer()); })
       .def("decode", &decode, ids)
       .def(
-          "single_token", [](const Model& m, const std::string& text) { return m.single_token(text); }, py::arg("text"))
+          "single_token",
+          [](const Model& m, const std::string& text) { return m.single_token(text); },
+          py::arg("text"))
       .def("tokens", &tokens, ids)
       .def(
-          "check_component", [](const Model& m, const std::string& text) { return m.writers().name(m.writers().parse(text)); }, py::arg("text"))
+          "check_component",
+          [](const Model& m, const std::string& text) {
+            return m.writers().name(m.writers().parse(text));
+          },
+          py::arg("text"))
       .def(
-          "check_node", [](const Model& m, const std::string& text, int length) { return to_string(m.writers(), parse_node(m.writers(), text, length)); },
+          "check_node",
+          [](const Model& m, const std::string& text, int length) {
+            return to_string(m.writers(), parse_node(m.writers(), text, length));
+          },
           py::arg("text"), py::arg("length"))
       .def("predict", &predict, ids, py::arg("top"), py::arg("lens"), py::arg("position"), progress)
-      .def("generate", &generate, ids, py::arg("max_tokens"), py::arg("temperature"), py::arg("top_k"), py::arg("seed"), py::arg("on_token"))
+      .def("generate", &generate, ids, py::arg("max_tokens"), py::arg("temperature"),
+           py::arg("top_k"), py::arg("seed"), py::arg("on_token"))
       .def("prepare", &prepare, py::arg("prompts"), py::arg("memory_budget"), progress)
-      .def("attribute", &attribute_tokens, py::arg("prompt"), py::arg("continuation"), py::arg("options"), progress)
-      .def("intervene", &intervene_on, ids, py::arg("cut"), py::arg("channel"), py::arg("edges"), py::arg("patch_from"), py::arg("zero"), py::arg("target"),
-           progress);
+      .def("attribute", &attribute_tokens, py::arg("prompt"), py::arg("continuation"),
+           py::arg("options"), progress)
+      .def("intervene", &intervene_on, ids, py::arg("cut"), py::arg("channel"), py::arg("edges"),
+           py::arg("patch_from"), py::arg("zero"), py::arg("target"), progress);
 }
 
 }  // namespace unpack::python

@@ -1,4 +1,5 @@
-// unpack_engine._native: the engine as Python sees it. The package around it (unpack_engine/*.py) checks arguments and gives results their face.
+// unpack_engine._native: the engine as Python sees it. The package around it (unpack_engine/*.py)
+// checks arguments and gives results their face.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 #include <pybind11/stl/filesystem.h>
@@ -15,16 +16,19 @@ namespace py = pybind11;
 namespace unpack::python {
 namespace {
 
-// The engine names options as the command line does; here they are arguments: --top-paths is top_paths.
+// The engine names options as the command line does; here they are arguments: --top-paths is
+// top_paths.
 std::string in_python_words(const std::string& text) {
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
-    const bool option = text.compare(i, 2, "--") == 0 && i + 2 < text.size() && text[i + 2] >= 'a' && text[i + 2] <= 'z' && (i == 0 || text[i - 1] != '-');
+    const bool option = text.compare(i, 2, "--") == 0 && i + 2 < text.size() &&
+                        text[i + 2] >= 'a' && text[i + 2] <= 'z' && (i == 0 || text[i - 1] != '-');
     if (!option) {
       out += text[i++];
       continue;
     }
-    for (i += 2; i < text.size() && (text[i] == '-' || (text[i] >= 'a' && text[i] <= 'z')); ++i) out += text[i] == '-' ? '_' : text[i];
+    for (i += 2; i < text.size() && (text[i] == '-' || (text[i] >= 'a' && text[i] <= 'z')); ++i)
+      out += text[i] == '-' ? '_' : text[i];
   }
   return out;
 }

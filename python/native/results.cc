@@ -1,4 +1,5 @@
-// Results keep their C++ form; Python reads arrays in place and everything else through the same JSON as the command line writes.
+// Results keep their C++ form; Python reads arrays in place and everything else through the same
+// JSON as the command line writes.
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
@@ -44,7 +45,8 @@ std::string graph(const TraceResult& result, const std::string& format) {
 
 py::dict incoming(const TraceResult& result) {
   py::dict out;
-  for (const auto& [branch, rows] : result.incoming) out[to_string(branch)] = stack(rows, result.tokens.size());
+  for (const auto& [branch, rows] : result.incoming)
+    out[to_string(branch)] = stack(rows, result.tokens.size());
   return out;
 }
 
@@ -52,7 +54,8 @@ py::array neuron_shares(const TraceResult& result) {
   CachedArray shares;
   shares.shape = {static_cast<std::int64_t>(result.neuron_entries.size())};
   shares.values.resize(result.neuron_entries.size());
-  for (const NeuronEntry& entry : result.neuron_entries) shares.values.at(static_cast<std::size_t>(entry.neuron)) = entry.credit;
+  for (const NeuronEntry& entry : result.neuron_entries)
+    shares.values.at(static_cast<std::size_t>(entry.neuron)) = entry.credit;
   return take(std::move(shares));
 }
 
@@ -70,14 +73,29 @@ void bind_results(py::module_& module) {
       .def("tikz", &to_tikz, Release())
       .def("graph", &graph, py::arg("format"), Release())
       .def(
-          "words", [](const TraceResult& r) { return to_json(merge_words(r.tokens, r.token_credit)); }, Release())
+          "words",
+          [](const TraceResult& r) { return to_json(merge_words(r.tokens, r.token_credit)); },
+          Release())
       .def_property_readonly("writers", [](const TraceResult& r) { return r.writers; })
-      .def_property_readonly("token_credit", [](const py::object& self) { return view(self.cast<const TraceResult&>().token_credit, self); })
-      .def_property_readonly("token_percent", [](const py::object& self) { return view(self.cast<const TraceResult&>().token_percent, self); })
-      .def_property_readonly("importance", [](const py::object& self) { return view(self.cast<const TraceResult&>().importance, self); })
-      .def_property_readonly("entries", [](const py::object& self) { return view(self.cast<const TraceResult&>().entries, self); })
+      .def_property_readonly("token_credit",
+                             [](const py::object& self) {
+                               return view(self.cast<const TraceResult&>().token_credit, self);
+                             })
+      .def_property_readonly("token_percent",
+                             [](const py::object& self) {
+                               return view(self.cast<const TraceResult&>().token_percent, self);
+                             })
+      .def_property_readonly("importance",
+                             [](const py::object& self) {
+                               return view(self.cast<const TraceResult&>().importance, self);
+                             })
+      .def_property_readonly("entries",
+                             [](const py::object& self) {
+                               return view(self.cast<const TraceResult&>().entries, self);
+                             })
       .def_property_readonly("neuron_shares", &neuron_shares)
-      .def_property_readonly("node_credit", [](const TraceResult& r) { return stack(r.node_credit, r.tokens.size()); })
+      .def_property_readonly(
+          "node_credit", [](const TraceResult& r) { return stack(r.node_credit, r.tokens.size()); })
       .def_property_readonly("incoming", &incoming);
   py::class_<PredictResult>(module, "PredictResult")
       .def("json", &json<PredictResult>, Release())
@@ -91,7 +109,8 @@ void bind_results(py::module_& module) {
       .def("terminal", &terminal<AttributeResult>, color, width, unicode, Release())
       .def("svg", &svg<AttributeResult>, Release())
       .def("html", &html<AttributeResult>, Release());
-  py::class_<InterventionResult>(module, "InterventionResult").def("json", &json<InterventionResult>, Release());
+  py::class_<InterventionResult>(module, "InterventionResult")
+      .def("json", &json<InterventionResult>, Release());
 }
 
 }  // namespace unpack::python

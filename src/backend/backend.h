@@ -1,8 +1,9 @@
-// The narrow interface between the maths and a device. A Backend holds one model's weights in the form its device likes; arrays are opaque to
-// the code above. `center` is the identity for RMSNorm, here as everywhere.
+// The narrow interface between the maths and a device. A Backend holds one model's weights in the
+// form its device likes; arrays are opaque to the code above. `center` is the identity for RMSNorm,
+// here as everywhere.
 //
-// Shapes: T rows of one or several prompts, S positions of one prompt, Cl the writers a sublayer can see (a prefix of all C), and
-// tri = S (S + 1) / 2 pairs s <= q stored at q (q + 1) / 2 + s.
+// Shapes: T rows of one or several prompts, S positions of one prompt, Cl the writers a sublayer
+// can see (a prefix of all C), and tri = S (S + 1) / 2 pairs s <= q stored at q (q + 1) / 2 + s.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +39,8 @@ class Array {
 enum class Sublayer { attention, mlp };
 enum class MlpSide { gate, up };  // gate is the only one of a plain MLP
 
-// Rows [begin, begin + length) of a batch are one prompt; `past` positions of it were seen before (generation).
+// Rows [begin, begin + length) of a batch are one prompt; `past` positions of it were seen before
+// (generation).
 struct Segment {
   std::int64_t begin = 0;
   int length = 0;
@@ -79,16 +81,17 @@ struct AttentionSums {
   Array k_sum, k_abs, q_sum, q_abs;  // [H, tri]
   Array v_sum, v_abs;                // [G, S]
   Array v_scores;                    // [G, S, Cl]
-  Array k_std;                       // [H, S, Cl] over s <= q of the raw key scores: the interaction score
-  Array k_mean;                      // [H, S, Cl] their mean over s <= q
-  Array k_scores;                    // [H, tri, Cl], only when asked for
-  Array q_scores;                    // [H, tri, Cl], with k_scores and where a backend has it and it is small
+  Array k_std;     // [H, S, Cl] over s <= q of the raw key scores: the interaction score
+  Array k_mean;    // [H, S, Cl] their mean over s <= q
+  Array k_scores;  // [H, tri, Cl], only when asked for
+  Array q_scores;  // [H, tri, Cl], with k_scores and where a backend has it and it is small
 };
 
 struct MlpSums {
   Array sum, abs;  // [S, N]
   Array l2;        // [S, Cl] || sM_j(q, .) ||_2
-  Array last;      // [Cl, N] the scores at the last position, which most targets start from; where a backend has it and it is small
+  Array last;  // [Cl, N] the scores at the last position, which most targets start from; where a
+               // backend has it and it is small
 };
 
 class Backend {
@@ -102,84 +105,124 @@ class Backend {
   const ModelConfig& config() const { return config_; }
   // Host threads for the code above the backend; every task must write its own output.
   virtual void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) = 0;
-  // Whether such tasks may call the backend, each for a layer of its own, without weights being converted over and over.
+  // Whether such tasks may call the backend, each for a layer of its own, without weights being
+  // converted over and over.
   virtual bool layers_side_by_side() const { return false; }
 
-  // What the device reaches by itself: a large GEMM over packed weights in flop/s, and reading memory in bytes/s.
+  // What the device reaches by itself: a large GEMM over packed weights in flop/s, and reading
+  // memory in bytes/s.
   struct Peaks {
     double flops = 0;
     double bytes = 0;
   };
   virtual Peaks measure_peaks() = 0;
 
-  // Memory ------------------------------------------------------------------------------------------------------------------------
+  // Memory
+  // ------------------------------------------------------------------------------------------------------------------------
   virtual Array zeros(std::int64_t size) = 0;
-  virtual Array slice(const Array& from, std::int64_t offset, std::int64_t size) = 0;  // shares the memory
+  virtual Array slice(const Array& from, std::int64_t offset,
+                      std::int64_t size) = 0;  // shares the memory
   virtual void upload(Array& to, std::int64_t offset, std::span<const double> from) = 0;
   virtual void download(const Array& from, std::int64_t offset, std::span<double> to) = 0;
-  virtual void copy(const Array& from, std::int64_t from_offset, Array& to, std::int64_t to_offset, std::int64_t size) = 0;
-  // The array as host memory of the backend's scalar; host backends give their own memory, others a copy.
+  virtual void copy(const Array& from, std::int64_t from_offset, Array& to, std::int64_t to_offset,
+                    std::int64_t size) = 0;
+  // The array as host memory of the backend's scalar; host backends give their own memory, others a
+  // copy.
   virtual std::shared_ptr<const void> host(const Array& from) = 0;
 
-  // Forward pass ------------------------------------------------------------------------------------------------------------------
-  virtual void embed(std::span<const TokenId> ids, Array& out) = 0;                       // out[T, D] = W_E[ids]
-  virtual void embed_positions(std::span<const int> positions, Array& out) = 0;           // out[T, D] = W_pos[positions]
-  virtual void add(const Array& x, Array& y, std::int64_t size, double scale = 1.0) = 0;  // y += scale * x
-  virtual void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows, int cols, double scale) = 0;
-  virtual void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows) = 0;  // x[T, D] += b_O or b_out
-  // out[T, D] = center(x) / dev, the norm without its weight and bias (these live in the weights); dev[T].
+  // Forward pass
+  // ------------------------------------------------------------------------------------------------------------------
+  virtual void embed(std::span<const TokenId> ids, Array& out) = 0;  // out[T, D] = W_E[ids]
+  virtual void embed_positions(std::span<const int> positions,
+                               Array& out) = 0;  // out[T, D] = W_pos[positions]
+  virtual void add(const Array& x, Array& y, std::int64_t size,
+                   double scale = 1.0) = 0;  // y += scale * x
+  virtual void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row,
+                        std::int64_t rows, int cols, double scale) = 0;
+  virtual void add_bias(int layer, Sublayer sublayer, Array& x,
+                        std::int64_t rows) = 0;  // x[T, D] += b_O or b_out
+  // out[T, D] = center(x) / dev, the norm without its weight and bias (these live in the weights);
+  // dev[T].
   virtual void normalize(const Array& x, std::int64_t rows, Array& out, Array& dev) = 0;
-  // q[T, H, E], k, v[T, G, E] with biases, per-head norm and rotary; q_dev, k_dev are filled where the model has that norm.
-  virtual void qkv(int layer, const Array& normalized, std::span<const int> positions, Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) = 0;
-  // z[T, H, E]; pattern[H, tri] per segment, one after the other (empty: not kept). Keys and values of segment i start at row key_begin[i] and
-  // reach over past + length rows.
-  virtual void attention(const Array& q, const Array& k, const Array& v, std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
+  // q[T, H, E], k, v[T, G, E] with biases, per-head norm and rotary; q_dev, k_dev are filled where
+  // the model has that norm.
+  virtual void qkv(int layer, const Array& normalized, std::span<const int> positions, Array& q,
+                   Array& k, Array& v, Array& q_dev, Array& k_dev) = 0;
+  // z[T, H, E]; pattern[H, tri] per segment, one after the other (empty: not kept). Keys and values
+  // of segment i start at row key_begin[i] and reach over past + length rows.
+  virtual void attention(const Array& q, const Array& k, const Array& v,
+                         std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
                          Array& pattern, Array& z) = 0;
-  virtual void attention_out(int layer, const Array& z, std::int64_t rows, Array& out) = 0;                  // out[T, D] = z W_O
-  virtual void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows, Array& out) = 0;  // out[T, N] with bias
-  virtual void activate(const Array& pre, const Array& up, Array& act, std::int64_t size) = 0;               // phi(pre), gated: phi(pre) * up
-  virtual void mlp_out(int layer, const Array& act, std::int64_t rows, Array& out) = 0;                      // out[T, D] = act W_out
+  virtual void attention_out(int layer, const Array& z, std::int64_t rows,
+                             Array& out) = 0;  // out[T, D] = z W_O
+  virtual void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows,
+                      Array& out) = 0;  // out[T, N] with bias
+  virtual void activate(const Array& pre, const Array& up, Array& act,
+                        std::int64_t size) = 0;  // phi(pre), gated: phi(pre) * up
+  virtual void mlp_out(int layer, const Array& act, std::int64_t rows,
+                       Array& out) = 0;  // out[T, D] = act W_out
   // logits[rows.size(), V] of chosen rows of the final stream.
-  virtual void logits(const Array& x, std::span<const std::int64_t> rows, std::vector<double>& out) = 0;
+  virtual void logits(const Array& x, std::span<const std::int64_t> rows,
+                      std::vector<double>& out) = 0;
 
-  // Writers -----------------------------------------------------------------------------------------------------------------------
+  // Writers
+  // -----------------------------------------------------------------------------------------------------------------------
   // writers[s, index, :] = center(rows[row + s, :]).
-  virtual void put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers, int index) = 0;
+  virtual void put_writer(const Array& rows, std::int64_t row, int length, Array& writers,
+                          int n_writers, int index) = 0;
   // writers[s, first + h, :] = center(z[row + s, h, :] W_O[h]).
-  virtual void put_head_writers(int layer, const Array& z, std::int64_t row, int length, Array& writers, int n_writers, int first) = 0;
+  virtual void put_head_writers(int layer, const Array& z, std::int64_t row, int length,
+                                Array& writers, int n_writers, int first) = 0;
 
-  // Denominators ------------------------------------------------------------------------------------------------------------------
-  virtual AttentionSums attention_sums(const AttentionView& view, Scores scores, bool keep_key_scores) = 0;
+  // Denominators
+  // ------------------------------------------------------------------------------------------------------------------
+  virtual AttentionSums attention_sums(const AttentionView& view, Scores scores,
+                                       bool keep_key_scores) = 0;
   virtual MlpSums mlp_sums(const MlpView& view, MlpSide side) = 0;
 
-  // Scores on demand --------------------------------------------------------------------------------------------------------------
+  // Scores on demand
+  // --------------------------------------------------------------------------------------------------------------
   // out[(q + 1), Cl] for one head and query; scores as asked.
-  virtual void key_scores(const AttentionView& view, Scores scores, int head, int query, Array& out) = 0;
-  virtual void query_scores(const AttentionView& view, Scores scores, int head, int query, Array& out) = 0;
+  virtual void key_scores(const AttentionView& view, Scores scores, int head, int query,
+                          Array& out) = 0;
+  virtual void query_scores(const AttentionView& view, Scores scores, int head, int query,
+                            Array& out) = 0;
   virtual void mlp_scores(const MlpView& view, MlpSide side, int query, Array& out) = 0;  // [Cl, N]
-  // Calls visit(head, query, scores[(q + 1), Cl]) for every head and query of the layer, from several threads, each pair once.
+  // Calls visit(head, query, scores[(q + 1), Cl]) for every head and query of the layer, from
+  // several threads, each pair once.
   using KeyVisitor = std::function<void(int head, int query, const void* scores)>;
-  virtual void visit_key_scores(const AttentionView& view, Scores scores, const KeyVisitor& visit) = 0;
+  virtual void visit_key_scores(const AttentionView& view, Scores scores,
+                                const KeyVisitor& visit) = 0;
 
-  // Entries and folding -----------------------------------------------------------------------------------------------------------
-  // For each row i with query queries[i] and direction directions[i, D]: alpha[h, q, s] < center(U[h, s]), d >, out[H][sum of (q_i + 1)].
-  virtual void head_numerators(const AttentionView& view, std::span<const int> queries, const Array& directions, Array& out) = 0;
+  // Entries and folding
+  // -----------------------------------------------------------------------------------------------------------
+  // For each row i with query queries[i] and direction directions[i, D]: alpha[h, q, s] <
+  // center(U[h, s]), d >, out[H][sum of (q_i + 1)].
+  virtual void head_numerators(const AttentionView& view, std::span<const int> queries,
+                               const Array& directions, Array& out) = 0;
   // t_n = a_n < center(W_out[n]), d >; out[rows, N].
-  virtual void mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions, Array& out) = 0;
-  // out[H, rows, Cl] = sum_s coef[h, i, s] sQ_j(q_i, s) with raw scores (centred ones where the view has them and coef sums to 0); coef laid out as
-  // head_numerators' output.
-  virtual void query_fold(const AttentionView& view, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) = 0;
+  virtual void mlp_numerators(const MlpView& view, std::span<const int> queries,
+                              const Array& directions, Array& out) = 0;
+  // out[H, rows, Cl] = sum_s coef[h, i, s] sQ_j(q_i, s) with raw scores (centred ones where the
+  // view has them and coef sums to 0); coef laid out as head_numerators' output.
+  virtual void query_fold(const AttentionView& view, std::span<const int> queries,
+                          std::span<const double> coef, std::vector<double>& out) = 0;
   // out[S, Cl] = sum over heads and queries of coef[h, tri(q) + s] sK_j(q, s), raw scores.
-  virtual void key_fold(const AttentionView& view, std::span<const double> coef, std::vector<double>& out) = 0;
+  virtual void key_fold(const AttentionView& view, std::span<const double> coef,
+                        std::vector<double>& out) = 0;
   // out[rows, Cl] = sum_n coef[i, n] sM_j(q_i, n).
-  virtual void mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) = 0;
+  virtual void mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries,
+                        std::span<const double> coef, std::vector<double>& out) = 0;
 
-  // Targets -----------------------------------------------------------------------------------------------------------------------
-  // d_t[D] for a stream row: w_lnf / dev(x) * (mean of target rows - mean of versus rows; nothing: the whole vocabulary; raw: none).
-  virtual void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target, const std::vector<TokenId>* versus, bool raw,
-                                Array& out) = 0;
+  // Targets
+  // -----------------------------------------------------------------------------------------------------------------------
+  // d_t[D] for a stream row: w_lnf / dev(x) * (mean of target rows - mean of versus rows; nothing:
+  // the whole vocabulary; raw: none).
+  virtual void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target,
+                                const std::vector<TokenId>* versus, bool raw, Array& out) = 0;
   // out[C] = < writers[s, k, :], d >.
-  virtual void writer_dots(const Array& writers, int n_writers, int position, const Array& direction, std::vector<double>& out) = 0;
+  virtual void writer_dots(const Array& writers, int n_writers, int position,
+                           const Array& direction, std::vector<double>& out) = 0;
 
  protected:
   ModelConfig config_;
@@ -192,6 +235,7 @@ struct BackendOptions {
   std::function<void(const std::string&)> notice;
   bool weight_products = false;
 };
-std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
+std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weights,
+                                      const BackendOptions& options);
 
 }  // namespace unpack

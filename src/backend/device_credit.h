@@ -1,5 +1,6 @@
-// A second face of backends whose memory is far from the host: what passing credit on needs, without a round trip for every array. The code
-// above uses it where a backend has it (dynamic_cast), and the host otherwise.
+// A second face of backends whose memory is far from the host: what passing credit on needs,
+// without a round trip for every array. The code above uses it where a backend has it
+// (dynamic_cast), and the host otherwise.
 #pragma once
 
 #include <array>
@@ -15,21 +16,25 @@ class DeviceCredit {
  public:
   virtual ~DeviceCredit() = default;
 
-  // For rows of queries q_i, with sources counted over all of them: entry, key_coef [H, sum of (q_i + 1)], query_edge [H, rows, Cl] as
-  // credit/edges.h has them. Empty arrays are not wanted; the others have their size.
+  // For rows of queries q_i, with sources counted over all of them: entry, key_coef [H, sum of (q_i
+  // + 1)], query_edge [H, rows, Cl] as credit/edges.h has them. Empty arrays are not wanted; the
+  // others have their size.
   struct HeadEdges {
     Array entry, key_coef, query_edge;
     Array value_edge;  // [G, S, Cl]
     Array doubt;       // [H, rows]
   };
-  virtual void head_edges(const AttentionView& view, const AttentionSums& sums, std::span<const int> queries, const Array& numerators, const Options& options,
-                          HeadEdges& out) = 0;
+  virtual void head_edges(const AttentionView& view, const AttentionSums& sums,
+                          std::span<const int> queries, const Array& numerators,
+                          const Options& options, HeadEdges& out) = 0;
 
-  // edge[rows, Cm] for one side, times its weight; shares[rows, N] of the numerators; doubt[rows] is added to.
+  // edge[rows, Cm] for one side, times its weight; shares[rows, N] of the numerators; doubt[rows]
+  // is added to.
   struct NeuronEdges {
     Array edge, shares, doubt;
   };
-  virtual void neuron_edges(const MlpView& view, MlpSide side, const MlpSums* sums, const Array& pre, std::span<const int> queries, const Array& numerators,
+  virtual void neuron_edges(const MlpView& view, MlpSide side, const MlpSums* sums,
+                            const Array& pre, std::span<const int> queries, const Array& numerators,
                             double weight, const Options& options, NeuronEdges& out) = 0;
 
   // A layer with its edges, all on the device.
@@ -49,10 +54,12 @@ class DeviceCredit {
     std::array<std::span<const double>, 2> mlp_edge;
   };
   // Passes credit[S, C] down through all layers, with `first`[C] of direct credit at `position`.
-  virtual void sweep(std::span<const Layer> layers, Scores scores, int position, std::span<const double> first, std::span<const Direct> direct,
+  virtual void sweep(std::span<const Layer> layers, Scores scores, int position,
+                     std::span<const double> first, std::span<const Direct> direct,
                      std::vector<double>& credit) = 0;
   // Absolute path mass below every node and the largest product of a path, [S, C].
-  virtual void suffix(std::span<const Layer> layers, Scores scores, int terminals, std::vector<double>& mass, std::vector<double>& bound) = 0;
+  virtual void suffix(std::span<const Layer> layers, Scores scores, int terminals,
+                      std::vector<double>& mass, std::vector<double>& bound) = 0;
 };
 
 }  // namespace unpack

@@ -1,4 +1,5 @@
-// A face of backends whose device has memory of its own (dynamic_cast): how much of it is used, and models that do not fit it.
+// A face of backends whose device has memory of its own (dynamic_cast): how much of it is used, and
+// models that do not fit it.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +14,8 @@ class DeviceMemory {
   };
   virtual ~DeviceMemory() = default;
   virtual Use memory_use(bool start_again = false) = 0;
-  // The weights of so many layers stay on the device, at least two; the others go up as they are needed. All are forgotten first.
+  // The weights of so many layers stay on the device, at least two; the others go up as they are
+  // needed. All are forgotten first.
   virtual void keep_layers(int count) = 0;
   // Weights of layers that went up so far.
   virtual std::uint64_t uploaded_bytes() = 0;

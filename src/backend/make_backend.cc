@@ -7,26 +7,34 @@
 
 namespace unpack {
 
-std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options) {
-  if (options.threads < 0) throw UsageError("--threads must be 0 or more, not " + std::to_string(options.threads));
-  if (options.weight_products && options.device == "cuda") throw UsageError("--weight-products is for the CPU; leave it out with --device cuda");
+std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weights,
+                                      const BackendOptions& options) {
+  if (options.threads < 0)
+    throw UsageError("--threads must be 0 or more, not " + std::to_string(options.threads));
+  if (options.weight_products && options.device == "cuda")
+    throw UsageError("--weight-products is for the CPU; leave it out with --device cuda");
   const bool automatic = options.device.empty() || options.device == "auto";
   if (automatic || options.device == "cuda") {
-    // Without being asked only one who has both the plugin and a driver is told: something is wrong there.
-    const bool expected = !options.device.empty() || (!cuda::plugin_path().empty() && cuda::driver_present());
+    // Without being asked only one who has both the plugin and a driver is told: something is wrong
+    // there.
+    const bool expected =
+        !options.device.empty() || (!cuda::plugin_path().empty() && cuda::driver_present());
     try {
       std::shared_ptr<Backend> backend = cuda::make_cuda_backend(weights, options);
-      if (options.weight_products && options.notice) options.notice("--weight-products is left out: only the CPU is faster with them");
+      if (options.weight_products && options.notice)
+        options.notice("--weight-products is left out: only the CPU is faster with them");
       return backend;
     } catch (const InputError& e) {
       if (!automatic) throw InputError(fmt::format("{}; use --device cpu", e.what()));
-      if (options.notice && expected) options.notice(fmt::format("computing on the CPU: {}", e.what()));
+      if (options.notice && expected)
+        options.notice(fmt::format("computing on the CPU: {}", e.what()));
     }
     return make_cpu_backend(std::move(weights), options);
   }
   if (options.device == "cpu") return make_cpu_backend(std::move(weights), options);
   if (options.device == "reference") return make_reference_backend(std::move(weights), options);
-  if (options.device == "cuda-emulated") return cuda::make_emulated_backend(std::move(weights), options);
+  if (options.device == "cuda-emulated")
+    return cuda::make_emulated_backend(std::move(weights), options);
   throw UsageError("unknown device '" + options.device + "': use auto, cpu or cuda");
 }
 

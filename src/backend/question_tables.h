@@ -1,4 +1,5 @@
-// Scores that host backends keep beside the sums because they make the next question cheaper, while a model's take little memory.
+// Scores that host backends keep beside the sums because they make the next question cheaper, while
+// a model's take little memory.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +12,16 @@ namespace unpack {
 inline constexpr std::int64_t kQuestionBytes = std::int64_t{256} << 20;
 
 // Query scores [H, tri, Cl] of every layer.
-inline bool keeps_query_scores(const ModelConfig& c, const Writers& writers, int length, int scalar) {
+inline bool keeps_query_scores(const ModelConfig& c, const Writers& writers, int length,
+                               int scalar) {
   return c.n_heads * tri(length) * writers.count() / 2 * c.n_layers * scalar <= kQuestionBytes;
 }
 
 // The neurons' scores at the last position, [Cl, N] a side of every layer.
 inline bool keeps_last_scores(const ModelConfig& c, const Writers& writers, int scalar) {
-  return static_cast<std::int64_t>(writers.count()) / 2 * c.d_mlp * c.n_layers * scalar * (c.gated() ? 2 : 1) <= kQuestionBytes;
+  return static_cast<std::int64_t>(writers.count()) / 2 * c.d_mlp * c.n_layers * scalar *
+             (c.gated() ? 2 : 1) <=
+         kQuestionBytes;
 }
 
 }  // namespace unpack

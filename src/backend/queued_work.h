@@ -1,4 +1,5 @@
-// A face of backends that return before their device is done (dynamic_cast): whoever times them has to wait.
+// A face of backends that return before their device is done (dynamic_cast): whoever times them has
+// to wait.
 #pragma once
 
 namespace unpack {

@@ -16,7 +16,8 @@ std::vector<double> rotary_frequencies(const Rope& rope) {
       if (ratio < rope.low_freq_factor) {
         frequency /= rope.factor;
       } else if (ratio <= rope.high_freq_factor) {
-        const double smooth = (ratio - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
+        const double smooth =
+            (ratio - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor);
         frequency = (1 - smooth) * frequency / rope.factor + smooth * frequency;
       }
     }

@@ -30,12 +30,16 @@ constexpr Tables kTables = make_tables();
 
 std::uint32_t crc32(std::string_view bytes) {
   std::uint32_t crc = 0xFFFFFFFF;
-  const auto byte = [&](std::size_t i) { return static_cast<std::uint32_t>(static_cast<unsigned char>(bytes[i])); };
+  const auto byte = [&](std::size_t i) {
+    return static_cast<std::uint32_t>(static_cast<unsigned char>(bytes[i]));
+  };
   std::size_t at = 0;
   for (; at + kSlices <= bytes.size(); at += kSlices) {
-    const std::uint32_t low = crc ^ (byte(at) | byte(at + 1) << 8 | byte(at + 2) << 16 | byte(at + 3) << 24);
-    crc = kTables[7][low & 0xFF] ^ kTables[6][low >> 8 & 0xFF] ^ kTables[5][low >> 16 & 0xFF] ^ kTables[4][low >> 24] ^ kTables[3][byte(at + 4)] ^
-          kTables[2][byte(at + 5)] ^ kTables[1][byte(at + 6)] ^ kTables[0][byte(at + 7)];
+    const std::uint32_t low =
+        crc ^ (byte(at) | byte(at + 1) << 8 | byte(at + 2) << 16 | byte(at + 3) << 24);
+    crc = kTables[7][low & 0xFF] ^ kTables[6][low >> 8 & 0xFF] ^ kTables[5][low >> 16 & 0xFF] ^
+          kTables[4][low >> 24] ^ kTables[3][byte(at + 4)] ^ kTables[2][byte(at + 5)] ^
+          kTables[1][byte(at + 6)] ^ kTables[0][byte(at + 7)];
   }
   for (; at < bytes.size(); ++at) crc = (crc >> 8) ^ kTables[0][(crc ^ byte(at)) & 0xFF];
   return ~crc;

@@ -49,10 +49,15 @@ const char* to_string(Branch x) {
 const char* to_string(TauRule x) { return x == TauRule::named ? "named" : "entry"; }
 
 void Options::check() const {
-  if (!std::isfinite(beta) || beta < 0) throw UsageError(fmt::format("beta is {}: it must be a finite number, 0 or larger (default 0.8)", beta));
+  if (!std::isfinite(beta) || beta < 0)
+    throw UsageError(
+        fmt::format("beta is {}: it must be a finite number, 0 or larger (default 0.8)", beta));
   const auto check_weights = [](const auto& values, const char* what, const char* names) {
     for (const double w : values) {
-      if (!std::isfinite(w) || w < 0) throw UsageError(fmt::format("{} hold {}: give numbers of 0 or more for {} (0 switches a branch off)", what, w, names));
+      if (!std::isfinite(w) || w < 0)
+        throw UsageError(
+            fmt::format("{} hold {}: give numbers of 0 or more for {} (0 switches a branch off)",
+                        what, w, names));
     }
   };
   check_weights(weights, "weights", "K,Q,V");

@@ -14,8 +14,10 @@ Shard parse_shard(const std::string& text) {
   const auto first = std::from_chars(text.data(), end, shard.index);
   const bool slash = first.ec == std::errc() && first.ptr != end && *first.ptr == '/';
   const auto second = slash ? std::from_chars(first.ptr + 1, end, shard.count) : first;
-  if (!slash || second.ec != std::errc() || second.ptr != end || shard.count < 1 || shard.index < 1 || shard.index > shard.count) {
-    throw UsageError(fmt::format("--shard takes I/N with I from 1 to N, such as 2/4, not '{}'", text));
+  if (!slash || second.ec != std::errc() || second.ptr != end || shard.count < 1 ||
+      shard.index < 1 || shard.index > shard.count) {
+    throw UsageError(
+        fmt::format("--shard takes I/N with I from 1 to N, such as 2/4, not '{}'", text));
   }
   return shard;
 }

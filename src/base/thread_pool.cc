@@ -14,7 +14,8 @@ namespace {
 
 thread_local bool inside_task = false;
 
-// The GEMM library is built on OpenMP; inside our tasks it must stay on one thread. The setting belongs to the thread, so the caller's is restored.
+// The GEMM library is built on OpenMP; inside our tasks it must stay on one thread. The setting
+// belongs to the thread, so the caller's is restored.
 class SingleThreadedOpenMp {
  public:
   SingleThreadedOpenMp() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
@@ -26,7 +27,8 @@ class SingleThreadedOpenMp {
   int before_;
 };
 
-// Waking a sleeping thread takes longer than many of our loops, and the next loop is rarely far: wait awake for a moment first.
+// Waking a sleeping thread takes longer than many of our loops, and the next loop is rarely far:
+// wait awake for a moment first.
 template <typename Ready>
 bool spin_until(const Ready& ready) {
   constexpr auto kPatience = std::chrono::microseconds(60);

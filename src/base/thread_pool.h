@@ -1,5 +1,6 @@
-// A small pool that runs loops of independent tasks. Which thread runs a task never changes its result: callers give every task its own
-// output, so results are the same bits for any number of threads.
+// A small pool that runs loops of independent tasks. Which thread runs a task never changes its
+// result: callers give every task its own output, so results are the same bits for any number of
+// threads.
 #pragma once
 
 #include <atomic>
@@ -22,8 +23,9 @@ class ThreadPool {
 
   int threads() const { return threads_; }
 
-  // Calls task(0) .. task(count - 1), each once, and returns when all are done; the first exception is thrown on. May be called from several
-  // threads at once; a call from inside a task runs inline.
+  // Calls task(0) .. task(count - 1), each once, and returns when all are done; the first exception
+  // is thrown on. May be called from several threads at once; a call from inside a task runs
+  // inline.
   void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task);
 
  private:
@@ -36,7 +38,8 @@ class ThreadPool {
   std::condition_variable wake_;
   std::vector<std::shared_ptr<Loop>> loops_;
   bool stopping_ = false;
-  std::atomic<std::uint64_t> posted_{0};  // loops so far: what an idle thread watches for a moment before it sleeps
+  std::atomic<std::uint64_t> posted_{
+      0};  // loops so far: what an idle thread watches for a moment before it sleeps
   std::vector<std::thread> workers_;
 };
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-#include "readout/state.h"
+#include "engine/state.h"
 
 namespace unpack {
 
@@ -30,7 +30,8 @@ Method parse_method(const std::string& name) {
   throw UsageError(fmt::format("'{}' is no method: use unpack, ifr, attnlrp or cplrp", name));
 }
 
-TraceResult baseline(const Prepared& prepared, const Target& target, Method method, const RunContext& context) {
+TraceResult baseline(const Prepared& prepared, const Target& target, Method method,
+                     const RunContext& context) {
   const Model& model = prepared.model();
   TraceResult result;
   if (method == Method::unpack) throw UsageError("unpack is not a baseline: ask Prepared::trace");
@@ -44,16 +45,22 @@ TraceResult baseline(const Prepared& prepared, const Target& target, Method meth
   const auto logits = prepared.state()->logits_at(position);
   result.target = resolve_target(model, target, prepared.length(), *logits);
   result.predictions = top_predictions(model, *logits, 10);
-  result.token_credit = (method == Method::ifr ? ifr_scores(prepared, position) : lrp_scores(prepared, result.target, method == Method::cplrp)).token;
+  result.token_credit =
+      (method == Method::ifr ? ifr_scores(prepared, position)
+                             : lrp_scores(prepared, result.target, method == Method::cplrp))
+          .token;
   double positive = 0;
   for (const double x : result.token_credit) {
     positive += std::max(x, 0.0);
     result.conservation_reached += x;
   }
-  for (const double x : result.token_credit) result.token_percent.push_back(positive > 0 ? x / positive * 100 : 0.0);
+  for (const double x : result.token_credit)
+    result.token_percent.push_back(positive > 0 ? x / positive * 100 : 0.0);
   if (result.conservation_reached < 0) {
     result.warnings.push_back(
-        fmt::format("the credit of all tokens sums to {:.4g}, below zero: percentages of the positive part mislead here", result.conservation_reached));
+        fmt::format("the credit of all tokens sums to {:.4g}, below zero: percentages of the "
+                    "positive part mislead here",
+                    result.conservation_reached));
   }
   return result;
 }
@@ -61,7 +68,8 @@ TraceResult baseline(const Prepared& prepared, const Target& target, Method meth
 std::vector<double> random_scores(int length, std::uint64_t seed) {
   std::mt19937_64 generator(seed);
   std::vector<double> out;
-  for (int i = 0; i < length; ++i) out.push_back(static_cast<double>(generator() >> 11) * 0x1.0p-53);
+  for (int i = 0; i < length; ++i)
+    out.push_back(static_cast<double>(generator() >> 11) * 0x1.0p-53);
   return out;
 }
 

@@ -33,7 +33,8 @@ double dot(std::span<const double> x, std::span<const double> y) {
   return sum;
 }
 
-void linear_back(Backend& backend, const WeightView& w, std::span<const double> g_y, std::span<double> g_x, std::int64_t rows) {
+void linear_back(Backend& backend, const WeightView& w, std::span<const double> g_y,
+                 std::span<double> g_x, std::int64_t rows) {
   const auto out = static_cast<std::size_t>(w.out);
   std::vector<std::int64_t> used;
   for (std::int64_t r = 0; r < rows; ++r) {
@@ -50,13 +51,15 @@ void linear_back(Backend& backend, const WeightView& w, std::span<const double> 
     for (const std::int64_t r : used) {
       const auto g = g_y.subspan(static_cast<std::size_t>(r) * out, out);
       for (std::int64_t i = 0; i < n; ++i) {
-        g_x[static_cast<std::size_t>(r * w.in + begin + i)] += dot(g, std::span(weights).subspan(static_cast<std::size_t>(i) * out, out));
+        g_x[static_cast<std::size_t>(r * w.in + begin + i)] +=
+            dot(g, std::span(weights).subspan(static_cast<std::size_t>(i) * out, out));
       }
     }
   });
 }
 
-void linear(const WeightView& w, std::span<const double> x, std::span<double> y, std::int64_t rows) {
+void linear(const WeightView& w, std::span<const double> x, std::span<double> y,
+            std::int64_t rows) {
   const auto out = static_cast<std::size_t>(w.out);
   std::fill(y.begin(), y.end(), 0.0);
   std::vector<double> weights(out);
@@ -70,7 +73,8 @@ void linear(const WeightView& w, std::span<const double> x, std::span<double> y,
   }
 }
 
-void rotate_back(const Rope& rope, std::span<const double> frequencies, int position, std::span<double> head) {
+void rotate_back(const Rope& rope, std::span<const double> frequencies, int position,
+                 std::span<double> head) {
   const auto half = static_cast<std::size_t>(rope.dims / 2);
   for (std::size_t i = 0; i < half; ++i) {
     const double c = std::cos(position * frequencies[i]);

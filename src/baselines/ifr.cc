@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "baselines/host_math.h"
-#include "readout/state.h"
+#include "engine/state.h"
 #include "unpack/baselines.h"
 
 namespace unpack {
@@ -16,14 +16,16 @@ double l1(const double* x, std::size_t n) {
 }
 
 // max(||y||_1 - ||y - scale z||_1, 0)
-double proximity(const double* whole, double size, const double* part, double scale, std::size_t n) {
+double proximity(const double* whole, double size, const double* part, double scale,
+                 std::size_t n) {
   double rest = 0;
   for (std::size_t i = 0; i < n; ++i) rest += std::fabs(whole[i] - scale * part[i]);
   return std::max(size - rest, 0.0);
 }
 
 // U[h, s, :] = v[h, s] W_O[h], [H, S, D].
-std::vector<double> head_outputs(const LayerWeights& weights, const ModelConfig& c, const std::vector<double>& v, std::size_t length) {
+std::vector<double> head_outputs(const LayerWeights& weights, const ModelConfig& c,
+                                 const std::vector<double>& v, std::size_t length) {
   const auto d = static_cast<std::size_t>(c.d_model);
   const auto e = static_cast<std::size_t>(c.d_head);
   const auto groups = static_cast<std::size_t>(c.n_kv_heads);
@@ -64,9 +66,11 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
     const bool last = l + 1 == c.n_layers;
     const Array& after = last ? trace.x_final : trace.layers[static_cast<std::size_t>(l) + 1].x_pre;
     const std::vector<double> whole = fetch(backend, parallel ? after : layer.x_mid);
-    const std::vector<double> mlp = parallel ? fetch(backend, layer.mlp_out) : std::vector<double>();
+    const std::vector<double> mlp =
+        parallel ? fetch(backend, layer.mlp_out) : std::vector<double>();
     const std::vector<double> pattern = fetch(backend, layer.pattern);
-    const std::vector<double> u = head_outputs(weights.layers[static_cast<std::size_t>(l)], c, fetch(backend, layer.v), length);
+    const std::vector<double> u = head_outputs(weights.layers[static_cast<std::size_t>(l)], c,
+                                               fetch(backend, layer.v), length);
     std::vector<std::vector<double>> shares(length);
     backend.parallel_for(static_cast<std::int64_t>(length), [&](std::int64_t at) {
       const auto i = static_cast<std::size_t>(at);
@@ -82,8 +86,11 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
       add(i, proximity(y, size, x_pre.data() + i * d, 1.0, d));
       if (parallel) add(i, proximity(y, size, mlp.data() + i * d, 1.0, d));
       for (std::size_t h = 0; h < heads; ++h) {
-        const double* alpha = pattern.data() + h * static_cast<std::size_t>(tri(static_cast<std::int64_t>(length))) + static_cast<std::size_t>(tri(at));
-        for (std::size_t j = 0; j <= i; ++j) add(j, proximity(y, size, u.data() + (h * length + j) * d, alpha[j], d));
+        const double* alpha = pattern.data() +
+                              h * static_cast<std::size_t>(tri(static_cast<std::int64_t>(length))) +
+                              static_cast<std::size_t>(tri(at));
+        for (std::size_t j = 0; j <= i; ++j)
+          add(j, proximity(y, size, u.data() + (h * length + j) * d, alpha[j], d));
       }
       if (total > 0) {
         for (double& x : share) x /= total;

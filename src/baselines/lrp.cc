@@ -1,9 +1,10 @@
-// Layer-wise relevance as a modified gradient: AttnLRP, and CP-LRP, which holds attention patterns and gates constant.
+// Layer-wise relevance as a modified gradient: AttnLRP, and CP-LRP, which holds attention patterns
+// and gates constant.
 #include <cmath>
 
 #include "backend/host/kernels.h"
 #include "baselines/host_math.h"
-#include "readout/state.h"
+#include "engine/state.h"
 #include "unpack/baselines.h"
 
 namespace unpack {
@@ -51,7 +52,9 @@ class Relevance {
     const auto score = [&](const Array& rows) {
       const Values x = fetch(backend_, rows);
       Values out;
-      for (std::size_t s = 0; s < length_; ++s) out.push_back(dot(std::span(x).subspan(s * d_, d_), std::span<const double>(g).subspan(s * d_, d_)));
+      for (std::size_t s = 0; s < length_; ++s)
+        out.push_back(
+            dot(std::span(x).subspan(s * d_, d_), std::span<const double>(g).subspan(s * d_, d_)));
       return out;
     };
     const ForwardTrace& trace = decomposition_.trace();
@@ -69,7 +72,8 @@ class Relevance {
 
   void seed(const TargetInfo& target, Values& g) {
     Array direction = backend_.zeros(c_.d_model);
-    backend_.target_direction(decomposition_.trace().x_final, target.position, target.ids, target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
+    backend_.target_direction(decomposition_.trace().x_final, target.position, target.ids,
+                              target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                               direction);
     const auto row = std::span(g).subspan(static_cast<std::size_t>(target.position) * d_, d_);
     backend_.download(direction, 0, row);
@@ -88,7 +92,8 @@ class Relevance {
     }
   }
 
-  void mlp_back(const LayerTrace& layer, const LayerWeights& weights, const Values& g, Values& out) {
+  void mlp_back(const LayerTrace& layer, const LayerWeights& weights, const Values& g,
+                Values& out) {
     const auto rows = static_cast<std::int64_t>(length_);
     const std::size_t n = length_ * static_cast<std::size_t>(c_.d_mlp);
     Values g_act(n, 0.0);
@@ -96,7 +101,8 @@ class Relevance {
     const Values pre = fetch(backend_, layer.pre);
     Values g_norm(length_ * d_, 0.0);
     if (!c_.gated()) {
-      for (std::size_t i = 0; i < n; ++i) g_act[i] = g_act[i] == 0 ? 0 : g_act[i] * activation_ratio(c_.activation, pre[i]);
+      for (std::size_t i = 0; i < n; ++i)
+        g_act[i] = g_act[i] == 0 ? 0 : g_act[i] * activation_ratio(c_.activation, pre[i]);
       linear_back(backend_, weights.w_in, g_act, g_norm, rows);
     } else {
       const Values up = fetch(backend_, layer.up);
@@ -105,7 +111,8 @@ class Relevance {
       for (std::size_t i = 0; i < n; ++i) {
         if (g_act[i] == 0) continue;
         g_up[i] = share * g_act[i] * activate_one(c_.activation, pre[i]);
-        g_act[i] = constant_ ? 0.0 : 0.5 * g_act[i] * up[i] * activation_ratio(c_.activation, pre[i]);
+        g_act[i] =
+            constant_ ? 0.0 : 0.5 * g_act[i] * up[i] * activation_ratio(c_.activation, pre[i]);
       }
       linear_back(backend_, weights.w_up, g_up, g_norm, rows);
       linear_back(backend_, weights.w_in, g_act, g_norm, rows);
@@ -113,7 +120,8 @@ class Relevance {
     norm_back(weights.mlp_norm.w, layer.dev_mlp, g_norm, out);
   }
 
-  void attention_back(const LayerTrace& layer, const LayerWeights& weights, const Values& g, Values& out) {
+  void attention_back(const LayerTrace& layer, const LayerWeights& weights, const Values& g,
+                      Values& out) {
     const auto rows = static_cast<std::int64_t>(length_);
     const auto heads = static_cast<std::size_t>(c_.n_heads);
     const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
@@ -124,10 +132,12 @@ class Relevance {
     const Values q = constant_ ? Values() : fetch(backend_, layer.q);
     const Values k = constant_ ? Values() : fetch(backend_, layer.k);
     const Values v = constant_ ? Values() : fetch(backend_, layer.v);
-    Values g_q(length_ * heads * e, 0.0), g_k(length_ * groups * e, 0.0), g_v(length_ * groups * e, 0.0);
+    Values g_q(length_ * heads * e, 0.0), g_k(length_ * groups * e, 0.0),
+        g_v(length_ * groups * e, 0.0);
     // A group at a time: its heads add to the same keys and values.
     backend_.parallel_for(static_cast<std::int64_t>(groups), [&](std::int64_t group) {
-      const auto first = static_cast<std::size_t>(group) * static_cast<std::size_t>(c_.group_size());
+      const auto first =
+          static_cast<std::size_t>(group) * static_cast<std::size_t>(c_.group_size());
       for (std::size_t h = first; h < first + static_cast<std::size_t>(c_.group_size()); ++h) {
         head_back(h, static_cast<std::size_t>(group), pattern, q, k, v, g_z, g_q, g_k, g_v);
       }
@@ -143,8 +153,9 @@ class Relevance {
     norm_back(weights.attn_norm.w, layer.dev_attn, g_norm, out);
   }
 
-  void head_back(std::size_t h, std::size_t group, const Values& pattern, const Values& q, const Values& k, const Values& v, const Values& g_z, Values& g_q,
-                 Values& g_k, Values& g_v) const {
+  void head_back(std::size_t h, std::size_t group, const Values& pattern, const Values& q,
+                 const Values& k, const Values& v, const Values& g_z, Values& g_q, Values& g_k,
+                 Values& g_v) const {
     const auto e = static_cast<std::size_t>(c_.d_head);
     const auto heads = static_cast<std::size_t>(c_.n_heads);
     const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
@@ -205,7 +216,8 @@ class Relevance {
 
 }  // namespace
 
-BaselineScores lrp_scores(const Prepared& prepared, const TargetInfo& target, bool attention_constant) {
+BaselineScores lrp_scores(const Prepared& prepared, const TargetInfo& target,
+                          bool attention_constant) {
   return Relevance(prepared, attention_constant).run(target);
 }
 

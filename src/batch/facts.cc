@@ -12,7 +12,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// tokens, probability, then for traces: first, reached, and what reached each writer over all positions.
+// tokens, probability, then for traces: first, reached, and what reached each writer over all
+// positions.
 constexpr std::size_t kTokens = 0, kProbability = 1, kFirst = 2, kReached = 3, kCredit = 4;
 
 double finite(double x) { return std::isfinite(x) ? x : 0.0; }  // null in JSON
@@ -23,7 +24,8 @@ double sum(const std::vector<double>& row) {
   return total;
 }
 
-// Walks over a line that trace_prompts made. A member's name in its quotes cannot stand inside a text: there every quote has a backslash in front.
+// Walks over a line that trace_prompts made. A member's name in its quotes cannot stand inside a
+// text: there every quote has a backslash in front.
 class Scanner {
  public:
   explicit Scanner(std::string_view line) : line_(line) {}
@@ -55,7 +57,8 @@ class Scanner {
 }  // namespace
 
 std::vector<double> facts_of(const TraceResult& result) {
-  std::vector<double> facts = {static_cast<double>(result.tokens.size()), finite(result.target.probability)};
+  std::vector<double> facts = {static_cast<double>(result.tokens.size()),
+                               finite(result.target.probability)};
   if (result.method != "unpack") return facts;
   facts.push_back(finite(result.conservation_first));
   facts.push_back(finite(result.conservation_reached));
@@ -93,8 +96,11 @@ std::vector<double> facts_of(std::string_view line) {
 std::size_t index_of(std::string_view line) {
   constexpr std::string_view kBegin = "{\"index\":";
   std::size_t index = 0;
-  if (!line.starts_with(kBegin) || std::from_chars(line.data() + kBegin.size(), line.data() + line.size(), index).ec != std::errc()) {
-    throw InputError("a line of the results does not begin with its index: it is not one of this version");
+  if (!line.starts_with(kBegin) ||
+      std::from_chars(line.data() + kBegin.size(), line.data() + line.size(), index).ec !=
+          std::errc()) {
+    throw InputError(
+        "a line of the results does not begin with its index: it is not one of this version");
   }
   return index;
 }
@@ -119,7 +125,9 @@ void Summary::add(const std::vector<double>& facts) {
 }
 
 Json Summary::json(const std::vector<std::string>& writers) const {
-  const auto mean = [](double total, std::size_t n) { return n == 0 ? Json(nullptr) : Json(total / static_cast<double>(n)); };
+  const auto mean = [](double total, std::size_t n) {
+    return n == 0 ? Json(nullptr) : Json(total / static_cast<double>(n));
+  };
   Json out = {{"results", results_},
               {"errors", errors_},
               {"tokens",
@@ -127,10 +135,12 @@ Json Summary::json(const std::vector<std::string>& writers) const {
                 {"shortest", static_cast<std::uint64_t>(shortest_)},
                 {"longest", static_cast<std::uint64_t>(longest_)}}},
               {"mean_probability", mean(probability_, results_)},
-              {"mean_conservation", {{"first", mean(first_, traces_)}, {"reached", mean(reached_, traces_)}}}};
+              {"mean_conservation",
+               {{"first", mean(first_, traces_)}, {"reached", mean(reached_, traces_)}}}};
   Json components = Json::object();
   for (std::size_t w = 0; w < credit_.size(); ++w)
-    components[writers.at(w)] = {{"credit", mean(credit_[w], traces_)}, {"absolute", mean(absolute_[w], traces_)}};
+    components[writers.at(w)] = {{"credit", mean(credit_[w], traces_)},
+                                 {"absolute", mean(absolute_[w], traces_)}};
   out["components"] = std::move(components);
   return out;
 }

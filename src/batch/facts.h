@@ -1,4 +1,5 @@
-// What of every line goes into summary.json: the same numbers, whether taken from a result or read back from its line.
+// What of every line goes into summary.json: the same numbers, whether taken from a result or read
+// back from its line.
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,7 +12,8 @@
 namespace unpack {
 
 std::vector<double> facts_of(const TraceResult& result);
-// Of a line of results.jsonl, by its text alone: reading it as JSON would take twenty times as long, and a merge or a resumed run reads them all.
+// Of a line of results.jsonl, by its text alone: reading it as JSON would take twenty times as
+// long, and a merge or a resumed run reads them all.
 std::vector<double> facts_of(std::string_view line);
 std::size_t index_of(std::string_view line);
 

@@ -8,7 +8,7 @@
 #include <functional>
 #include <map>
 
-#include "trace/forward.h"
+#include "forward/forward.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -30,7 +30,8 @@ T number(const std::string& field, const Json& value, const char* wants) {
   if constexpr (std::is_integral_v<T>) {
     if (value.is_number_integer()) {
       const auto wide = value.get<std::int64_t>();
-      if (wide >= std::numeric_limits<T>::min() && wide <= std::numeric_limits<T>::max()) return static_cast<T>(wide);
+      if (wide >= std::numeric_limits<T>::min() && wide <= std::numeric_limits<T>::max())
+        return static_cast<T>(wide);
     }
   } else if (value.is_number()) {
     return value.get<T>();
@@ -44,7 +45,9 @@ T number(const std::string& field, const Json& value, const char* wants) {
   wrong(field, wants, value);
 }
 
-int integer(const std::string& field, const Json& value) { return number<int>(field, value, "a whole number"); }
+int integer(const std::string& field, const Json& value) {
+  return number<int>(field, value, "a whole number");
+}
 double real(const std::string& field, const Json& value) {
   const double x = number<double>(field, value, "a number");
   if (!std::isfinite(x)) wrong(field, "a finite number", value);
@@ -82,8 +85,9 @@ std::vector<Json> listed(const Json& value) {
 TokenId token_id(const std::string& field, const Json& value, const Model* model) {
   const int id = number<int>(field, value, "token ids");
   if (id < 0 || (model && id >= model->config().vocab_size)) {
-    throw InputError(fmt::format("field \"{}\": token id {} is outside the vocabulary{}", field, id,
-                                 model ? fmt::format(" (0 to {})", model->config().vocab_size - 1) : ""));
+    throw InputError(
+        fmt::format("field \"{}\": token id {} is outside the vocabulary{}", field, id,
+                    model ? fmt::format(" (0 to {})", model->config().vocab_size - 1) : ""));
   }
   return id;
 }
@@ -98,9 +102,11 @@ std::vector<TokenId> id_list(const std::string& field, const Json& value, const 
 // A text of one token, an id, or an array of these.
 std::vector<TokenId> token_set(const std::string& field, const Json& value, const Model* model) {
   std::vector<TokenId> out;
-  for (const Json& member : value.is_array() ? std::vector<Json>(value.begin(), value.end()) : std::vector<Json>{value}) {
+  for (const Json& member : value.is_array() ? std::vector<Json>(value.begin(), value.end())
+                                             : std::vector<Json>{value}) {
     if (member.is_string() && !model) wrong(field, "ids where there is no model", value);
-    out.push_back(member.is_string() ? model->single_token(member.get<std::string>()) : token_id(field, member, model));
+    out.push_back(member.is_string() ? model->single_token(member.get<std::string>())
+                                     : token_id(field, member, model));
   }
   if (out.empty()) wrong(field, "at least one token", value);
   return out;
@@ -114,7 +120,8 @@ void numbers(const std::string& field, const Json& value, std::array<double, N>&
 }
 
 template <typename T>
-T choice(const std::string& field, const Json& value, const std::vector<std::pair<std::string, T>>& words) {
+T choice(const std::string& field, const Json& value,
+         const std::vector<std::pair<std::string, T>>& words) {
   std::string known;
   for (const auto& [word, meaning] : words) {
     if (value == word) return meaning;
@@ -140,37 +147,52 @@ const std::vector<std::pair<std::string, Read>>& table() {
       {"prompt", nothing},
       {"ids", nothing},
       {"no_bos", [](const Reading& r) { r.request.asked.no_bos = flag(r.field, r.value); }},
-      {"target", [](const Reading& r) { r.question().target.ids = token_set(r.field, r.value, r.model); }},
-      {"target_id", [](const Reading& r) { r.question().target.ids = id_list(r.field, r.value, r.model); }},
-      {"versus", [](const Reading& r) { r.question().target.versus = token_set(r.field, r.value, r.model); }},
-      {"versus_id", [](const Reading& r) { r.question().target.versus = id_list(r.field, r.value, r.model); }},
+      {"target",
+       [](const Reading& r) { r.question().target.ids = token_set(r.field, r.value, r.model); }},
+      {"target_id",
+       [](const Reading& r) { r.question().target.ids = id_list(r.field, r.value, r.model); }},
+      {"versus",
+       [](const Reading& r) { r.question().target.versus = token_set(r.field, r.value, r.model); }},
+      {"versus_id",
+       [](const Reading& r) { r.question().target.versus = id_list(r.field, r.value, r.model); }},
       {"raw_logit", [](const Reading& r) { r.question().target.raw = flag(r.field, r.value); }},
-      {"position", [](const Reading& r) { r.question().target.position = integer(r.field, r.value); }},
+      {"position",
+       [](const Reading& r) { r.question().target.position = integer(r.field, r.value); }},
       {"root", [](const Reading& r) { r.question().root = text(r.field, r.value); }},
       {"reroot",
        [](const Reading& r) {
-         r.question().options.reroot = choice<Reroot>(r.field, r.value, {{"output", Reroot::output}, {"target", Reroot::target}});
+         r.question().options.reroot = choice<Reroot>(
+             r.field, r.value, {{"output", Reroot::output}, {"target", Reroot::target}});
        }},
       {"method",
        [](const Reading& r) {
-         r.request.asked.method =
-             choice<Method>(r.field, r.value, {{"unpack", Method::unpack}, {"ifr", Method::ifr}, {"attnlrp", Method::attnlrp}, {"cplrp", Method::cplrp}});
+         r.request.asked.method = choice<Method>(r.field, r.value,
+                                                 {{"unpack", Method::unpack},
+                                                  {"ifr", Method::ifr},
+                                                  {"attnlrp", Method::attnlrp},
+                                                  {"cplrp", Method::cplrp}});
        }},
       {"beta", [](const Reading& r) { r.question().options.beta = real(r.field, r.value); }},
-      {"weights", [](const Reading& r) { numbers(r.field, r.value, r.question().options.weights); }},
-      {"mlp_weights", [](const Reading& r) { numbers(r.field, r.value, r.question().options.mlp_weights); }},
+      {"weights",
+       [](const Reading& r) { numbers(r.field, r.value, r.question().options.weights); }},
+      {"mlp_weights",
+       [](const Reading& r) { numbers(r.field, r.value, r.question().options.mlp_weights); }},
       {"dispatch",
        [](const Reading& r) {
-         r.question().options.dispatch = choice<Dispatch>(r.field, r.value, {{"aligned", Dispatch::aligned}, {"gate", Dispatch::gate}});
+         r.question().options.dispatch = choice<Dispatch>(
+             r.field, r.value, {{"aligned", Dispatch::aligned}, {"gate", Dispatch::gate}});
        }},
       {"mlp",
        [](const Reading& r) {
-         r.question().options.mlp =
-             choice<MlpRule>(r.field, r.value, {{"per-neuron", MlpRule::per_neuron}, {"linearized", MlpRule::linearized}, {"l2", MlpRule::l2}});
+         r.question().options.mlp = choice<MlpRule>(r.field, r.value,
+                                                    {{"per-neuron", MlpRule::per_neuron},
+                                                     {"linearized", MlpRule::linearized},
+                                                     {"l2", MlpRule::l2}});
        }},
       {"scores",
        [](const Reading& r) {
-         r.question().options.scores = choice<Scores>(r.field, r.value, {{"raw", Scores::raw}, {"centered", Scores::centered}});
+         r.question().options.scores = choice<Scores>(
+             r.field, r.value, {{"raw", Scores::raw}, {"centered", Scores::centered}});
        }},
       {"top_paths",
        [](const Reading& r) {
@@ -186,19 +208,26 @@ const std::vector<std::pair<std::string, Read>>& table() {
        }},
       {"tau_rule",
        [](const Reading& r) {
-         r.question().paths.rule = choice<TauRule>(r.field, r.value, {{"named", TauRule::named}, {"entry", TauRule::entry}});
+         r.question().paths.rule = choice<TauRule>(
+             r.field, r.value, {{"named", TauRule::named}, {"entry", TauRule::entry}});
        }},
       {"branch",
        [](const Reading& r) {
-         r.question().paths.branch =
-             choice<Branch>(r.field, r.value, {{"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}, {"G", Branch::G}, {"U", Branch::U}});
+         r.question().paths.branch = choice<Branch>(r.field, r.value,
+                                                    {{"K", Branch::K},
+                                                     {"Q", Branch::Q},
+                                                     {"V", Branch::V},
+                                                     {"G", Branch::G},
+                                                     {"U", Branch::U}});
        }},
       {"through", [](const Reading& r) { r.question().paths.through = text(r.field, r.value); }},
       {"from", [](const Reading& r) { r.question().paths.from = integer(r.field, r.value); }},
-      {"min_layer", [](const Reading& r) { r.question().paths.min_layer = integer(r.field, r.value); }},
+      {"min_layer",
+       [](const Reading& r) { r.question().paths.min_layer = integer(r.field, r.value); }},
       {"sign",
        [](const Reading& r) {
-         r.question().paths.sign = choice<int>(r.field, r.value, {{"positive", 1}, {"negative", -1}});
+         r.question().paths.sign =
+             choice<int>(r.field, r.value, {{"positive", 1}, {"negative", -1}});
        }},
   };
   return fields;
@@ -209,9 +238,12 @@ Json parse_fields(const std::string& fields) {
   try {
     object = Json::parse(fields);
   } catch (const Json::parse_error& error) {
-    throw InputError(fmt::format("not JSON (byte {}): give one object a line, such as {{\"prompt\": \"Mary and John\"}}", error.byte));
+    throw InputError(fmt::format(
+        "not JSON (byte {}): give one object a line, such as {{\"prompt\": \"Mary and John\"}}",
+        error.byte));
   }
-  if (!object.is_object()) throw InputError("not a JSON object: give one a line, such as {\"prompt\": \"Mary and John\"}");
+  if (!object.is_object())
+    throw InputError("not a JSON object: give one a line, such as {\"prompt\": \"Mary and John\"}");
   return object;
 }
 
@@ -227,23 +259,31 @@ void make_room(const Json& fields, Target& target) {
 void apply(const Model* model, const Json& fields, BatchRequest& request) {
   make_room(fields, request.asked.question.target);
   for (const auto& [name, value] : fields.items()) {
-    const auto entry = std::find_if(table().begin(), table().end(), [&, wanted = &name](const auto& known) { return known.first == *wanted; });
+    const auto entry =
+        std::find_if(table().begin(), table().end(),
+                     [&, wanted = &name](const auto& known) { return known.first == *wanted; });
     if (entry == table().end()) {
       request.unknown.push_back(name);
     } else if (!value.is_null()) {
       entry->second({model, request, name, value});
     }
   }
-  const auto given = [&](const char* name) { return fields.contains(name) && !fields[name].is_null(); };
-  if (given("target") && given("target_id")) throw InputError("give \"target\" or \"target_id\", not both");
-  if (given("versus") && given("versus_id")) throw InputError("give \"versus\" or \"versus_id\", not both");
-  if (request.asked.question.target.raw && request.asked.question.target.versus) throw InputError("give a contrast or \"raw_logit\", not both");
+  const auto given = [&](const char* name) {
+    return fields.contains(name) && !fields[name].is_null();
+  };
+  if (given("target") && given("target_id"))
+    throw InputError("give \"target\" or \"target_id\", not both");
+  if (given("versus") && given("versus_id"))
+    throw InputError("give \"versus\" or \"versus_id\", not both");
+  if (request.asked.question.target.raw && request.asked.question.target.versus)
+    throw InputError("give a contrast or \"raw_logit\", not both");
 }
 
 }  // namespace
 
 bool known_field(const std::string& name) {
-  return std::any_of(table().begin(), table().end(), [&](const auto& entry) { return entry.first == name; });
+  return std::any_of(table().begin(), table().end(),
+                     [&](const auto& entry) { return entry.first == name; });
 }
 
 std::string to_fields(const BatchQuestion& asked) {
@@ -276,13 +316,16 @@ BatchQuestion from_fields(const std::string& fields, const Model* model) {
   BatchRequest request;
   apply(model, parse_fields(fields), request);
   for (const char* own : {"id", "prompt", "ids"}) {
-    if (parse_fields(fields).contains(own)) throw InputError(fmt::format("\"{}\" belongs to a prompt, not to the run", own));
+    if (parse_fields(fields).contains(own))
+      throw InputError(fmt::format("\"{}\" belongs to a prompt, not to the run", own));
   }
-  if (!request.unknown.empty()) throw InputError(fmt::format("'{}' is no field of a prompt", request.unknown[0]));
+  if (!request.unknown.empty())
+    throw InputError(fmt::format("'{}' is no field of a prompt", request.unknown[0]));
   return request.asked;
 }
 
-BatchRequest read_request(const Model& model, const BatchQuestion& defaults, const std::string& fields) {
+BatchRequest read_request(const Model& model, const BatchQuestion& defaults,
+                          const std::string& fields) {
   const Json object = parse_fields(fields);
   BatchRequest request;
   request.asked = defaults;
@@ -293,15 +336,22 @@ BatchRequest read_request(const Model& model, const BatchQuestion& defaults, con
   apply(&model, object, request);
   BatchQuestion& asked = request.asked;
   Question& q = asked.question;
-  const auto given = [&](const char* name) { return object.contains(name) && !object[name].is_null(); };
-  if (given("prompt") == given("ids")) throw InputError(given("ids") ? "give \"prompt\" or \"ids\", not both" : "neither \"prompt\" nor \"ids\" is given");
-  request.ids = given("ids") ? id_list("ids", object["ids"], &model) : model.encode_prompt(text("prompt", object["prompt"]), asked.no_bos);
+  const auto given = [&](const char* name) {
+    return object.contains(name) && !object[name].is_null();
+  };
+  if (given("prompt") == given("ids"))
+    throw InputError(given("ids") ? "give \"prompt\" or \"ids\", not both"
+                                  : "neither \"prompt\" nor \"ids\" is given");
+  request.ids = given("ids") ? id_list("ids", object["ids"], &model)
+                             : model.encode_prompt(text("prompt", object["prompt"]), asked.no_bos);
   check_prompt(model.config(), request.ids);
   const int length = static_cast<int>(request.ids.size());
   resolve_position(q.target.position, length);
   q.options.check();
   if (q.root) parse_node(model.writers(), *q.root, length);
-  if (q.root && asked.method != Method::unpack) throw InputError("\"root\" goes with the method unpack alone: the baselines explain the target");
+  if (q.root && asked.method != Method::unpack)
+    throw InputError(
+        "\"root\" goes with the method unpack alone: the baselines explain the target");
   if (q.paths.through) model.writers().parse(*q.paths.through);
   if (q.paths.from) resolve_position(*q.paths.from, length);
   q.paths.top = asked.top_paths.value_or(q.paths.tau ? kAllPaths : PathQuery().top);

@@ -17,7 +17,9 @@ struct BatchRequest {
 };
 
 bool known_field(const std::string& name);
-// Nothing of the model's work is done yet, but all that can be wrong with the line is found. Throws InputError or UsageError.
-BatchRequest read_request(const Model& model, const BatchQuestion& defaults, const std::string& fields);
+// Nothing of the model's work is done yet, but all that can be wrong with the line is found. Throws
+// InputError or UsageError.
+BatchRequest read_request(const Model& model, const BatchQuestion& defaults,
+                          const std::string& fields);
 
 }  // namespace unpack

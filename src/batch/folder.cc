@@ -24,9 +24,13 @@ constexpr auto kSyncEvery = std::chrono::seconds(5);
 Json run_json(const BatchOptions& o, const BatchMaker& maker, const PromptReader& reader) {
   return {{"version", 1},
           {"kind", "batch"},
-          {"program", {{"version", maker.version}, {"device", maker.device}, {"weight_products", maker.weight_products}}},
+          {"program",
+           {{"version", maker.version},
+            {"device", maker.device},
+            {"weight_products", maker.weight_products}}},
           {"model", Json::parse(report::model_members(maker.model))},
-          {"prompts", {{"file", reader.name()}, {"records", reader.count()}, {"checksum", reader.checksum()}}},
+          {"prompts",
+           {{"file", reader.name()}, {"records", reader.count()}, {"checksum", reader.checksum()}}},
           {"options", Json::parse(to_fields(o.question))},
           {"writers", maker.writers.size()},
           {"arrays", o.arrays},
@@ -48,14 +52,20 @@ struct BatchFolder::Impl {
   std::chrono::steady_clock::time_point synced = std::chrono::steady_clock::now();
 
   Impl(const BatchOptions& o, const BatchMaker& m, PromptReader prompts)
-      : options(o), maker(m), reader(std::move(prompts)), run(run_json(o, m, reader)), known(reader.count(), false) {
+      : options(o),
+        maker(m),
+        reader(std::move(prompts)),
+        run(run_json(o, m, reader)),
+        known(reader.count(), false) {
     if (o.out.empty()) throw UsageError("--out takes the name of a folder");
     settle_run_file(o.out, run);
     for (std::size_t i = 0; i < known.size(); ++i) total += o.shard.owns(i);
     const auto take = [&](std::string_view line) {
       const std::size_t index = index_of(line);
       if (index >= known.size() || !o.shard.owns(index) || known[index]) {
-        throw InputError(fmt::format("{} holds a line that does not belong there (index {}): delete the folder", o.out.string(), index));
+        throw InputError(
+            fmt::format("{} holds a line that does not belong there (index {}): delete the folder",
+                        o.out.string(), index));
       }
       known[index] = true;
       ++before;
@@ -80,19 +90,23 @@ struct BatchFolder::Impl {
       if (line.error) {
         summary.add_error();
         if (options.strict) {
-          throw InputError(fmt::format("prompt {} of {}: {}; mend it, or leave out --strict to go on without it", line.index + 1, reader.name(), line.reason));
+          throw InputError(
+              fmt::format("prompt {} of {}: {}; mend it, or leave out --strict to go on without it",
+                          line.index + 1, reader.name(), line.reason));
         }
       } else {
         if (line.index < last_result) {
-          throw InputError(fmt::format("{} lacks prompt {} and holds later ones: it was changed by hand; delete the folder",
-                                       (options.out / "results.jsonl").string(), line.index + 1));
+          throw InputError(fmt::format(
+              "{} lacks prompt {} and holds later ones: it was changed by hand; delete the folder",
+              (options.out / "results.jsonl").string(), line.index + 1));
         }
         last_result = line.index + 1;
         summary.add(line.facts);
       }
       known.at(line.index) = true;
     }
-    // Errors first: a prompt that stands in neither file is then always one behind the last result, and order is kept when the work is taken up again.
+    // Errors first: a prompt that stands in neither file is then always one behind the last result,
+    // and order is kept when the work is taken up again.
     errors->append(bad);
     results->append(good);
     if (std::chrono::steady_clock::now() - synced > kSyncEvery) sync();
@@ -118,7 +132,8 @@ std::vector<PromptRecord> BatchFolder::next(std::size_t prompts) {
   std::size_t bytes = 0;
   PromptRecord record;
   while (out.size() < prompts && bytes < kBytes && impl_->reader.next(record)) {
-    if (record.index >= impl_->known.size()) throw InputError(fmt::format("{} changed while it was read", impl_->reader.name()));
+    if (record.index >= impl_->known.size())
+      throw InputError(fmt::format("{} changed while it was read", impl_->reader.name()));
     if (!impl_->options.shard.owns(record.index) || impl_->known[record.index]) continue;
     bytes += record.fields.size();
     out.push_back(std::move(record));
@@ -130,16 +145,22 @@ void BatchFolder::append(const std::vector<BatchLine>& lines) { impl_->append(li
 
 BatchResult BatchFolder::finish() {
   Impl& i = *impl_;
-  if (done() != i.total) throw InternalError(fmt::format("{} of {} prompts have no answer", i.total - done(), i.total));
+  if (done() != i.total)
+    throw InternalError(fmt::format("{} of {} prompts have no answer", i.total - done(), i.total));
   i.sync();
   Json json = {{"run", i.run}};
   json.update(i.summary.json(i.maker.writers));
   if (i.options.arrays) {
-    write_arrays(i.options.out, i.summary.results(), json["tokens"]["total"].get<std::size_t>(), i.maker.writers.size());
+    write_arrays(i.options.out, i.summary.results(), json["tokens"]["total"].get<std::size_t>(),
+                 i.maker.writers.size());
   }
-  write_file(i.options.out / "summary.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file(i.options.out / "summary.json",
+             json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   BatchResult result{i.options.out, i.summary.results(), i.summary.errors(), i.before, {}};
-  if (!i.ignored.empty()) result.warnings.push_back(fmt::format("nobody reads the field{} {}", i.ignored.size() == 1 ? "" : "s", fmt::join(i.ignored, ", ")));
+  if (!i.ignored.empty())
+    result.warnings.push_back(fmt::format("nobody reads the field{} {}",
+                                          i.ignored.size() == 1 ? "" : "s",
+                                          fmt::join(i.ignored, ", ")));
   return result;
 }
 
@@ -147,13 +168,16 @@ namespace {
 
 [[noreturn]] void refuse(const PromptReader& reader, std::size_t line, const std::string& reason) {
   throw InputError(
-      fmt::format("{}, line {}: {}; mend it, or leave out --strict to go on without it", reader.name() == "-" ? "stdin" : reader.name(), line, reason));
+      fmt::format("{}, line {}: {}; mend it, or leave out --strict to go on without it",
+                  reader.name() == "-" ? "stdin" : reader.name(), line, reason));
 }
 
-void check_all(const Model& model, PromptReader& prompts, const BatchOptions& options, const RunContext& context) {
+void check_all(const Model& model, PromptReader& prompts, const BatchOptions& options,
+               const RunContext& context) {
   PromptRecord record;
   while (prompts.next(record)) {
-    context.report("checking", static_cast<double>(record.index), static_cast<double>(prompts.count()));
+    context.report("checking", static_cast<double>(record.index),
+                   static_cast<double>(prompts.count()));
     if (!options.shard.owns(record.index)) continue;
     if (!record.problem.empty()) refuse(prompts, record.line, record.problem);
     try {
@@ -169,7 +193,8 @@ void check_all(const Model& model, PromptReader& prompts, const BatchOptions& op
 
 }  // namespace
 
-BatchResult run_batch(const Model& model, PromptReader prompts, const BatchOptions& options, const RunContext& context) {
+BatchResult run_batch(const Model& model, PromptReader prompts, const BatchOptions& options,
+                      const RunContext& context) {
   // A few seconds of work at a time: that much a kill can cost.
   constexpr std::size_t kFewest = 8, kMost = 1024;
   constexpr double kShort = 2, kLong = 8;  // seconds
@@ -179,15 +204,20 @@ BatchResult run_batch(const Model& model, PromptReader prompts, const BatchOptio
   RunContext inner = context;
   for (;;) {
     const auto begin = std::chrono::steady_clock::now();
-    context.report("prompts", static_cast<double>(folder.done()), static_cast<double>(folder.total()));
+    context.report("prompts", static_cast<double>(folder.done()),
+                   static_cast<double>(folder.total()));
     if (context.progress) {
-      const auto done = static_cast<double>(folder.done()), total = static_cast<double>(folder.total());
-      inner.progress = [&context, done, total](const Progress& p) { context.progress({"prompts", done + p.done, total}); };
+      const auto done = static_cast<double>(folder.done()),
+                 total = static_cast<double>(folder.total());
+      inner.progress = [&context, done, total](const Progress& p) {
+        context.progress({"prompts", done + p.done, total});
+      };
     }
     const std::vector<PromptRecord> records = folder.next(window);
     if (records.empty()) break;
     folder.append(trace_prompts(model, options.question, records, inner));
-    const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    const double seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
     if (seconds < kShort) window = std::min(window * 2, kMost);
     if (seconds > kLong) window = std::max(window / 2, kFewest);
   }

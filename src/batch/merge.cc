@@ -21,7 +21,9 @@ using Json = nlohmann::ordered_json;
 // The good lines of one file, one at a time.
 class LineStream {
  public:
-  explicit LineStream(const std::filesystem::path& file) : in_(file, std::ios::binary) { advance(); }
+  explicit LineStream(const std::filesystem::path& file) : in_(file, std::ios::binary) {
+    advance();
+  }
   // The line of this prompt, where it is the next one.
   bool take(std::size_t index, std::string& line) {
     if (!index_ || *index_ != index) return false;
@@ -42,14 +44,16 @@ class LineStream {
 };
 
 struct ShardStreams {
-  explicit ShardStreams(const std::filesystem::path& folder) : results(folder / "results.jsonl"), errors(folder / "errors.jsonl") {}
+  explicit ShardStreams(const std::filesystem::path& folder)
+      : results(folder / "results.jsonl"), errors(folder / "errors.jsonl") {}
   LineStream results, errors;
 };
 
 // A file that takes its name when it is whole.
 class Part {
  public:
-  explicit Part(std::filesystem::path file) : path_(std::move(file)), part_(path_.string() + ".part"), out_(part_, std::ios::binary) {}
+  explicit Part(std::filesystem::path file)
+      : path_(std::move(file)), part_(path_.string() + ".part"), out_(part_, std::ios::binary) {}
   void add(const std::string& line) { out_ << line << '\n'; }
   void close() {
     out_.close();
@@ -64,7 +68,8 @@ class Part {
 
 }  // namespace
 
-MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out, const RunContext& context) {
+MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out,
+                        const RunContext& context) {
   std::vector<ShardStreams> streams;
   for (const auto& folder : shards.folders) streams.emplace_back(folder);
   const auto records = shards.run.at("prompts").at("records").get<std::size_t>();
@@ -89,17 +94,24 @@ MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out
       errors.add(line);
     } else {
       const Shard shard{static_cast<int>(owner) + 1, static_cast<int>(streams.size())};
-      throw InputError(fmt::format("shard {} in {} is not finished (prompt {} of {} is missing): run it again, it goes on where it stopped", to_string(shard),
-                                   shards.folders[owner].string(), i + 1, records));
+      throw InputError(
+          fmt::format("shard {} in {} is not finished (prompt {} of {} is missing): run it again, "
+                      "it goes on where it stopped",
+                      to_string(shard), shards.folders[owner].string(), i + 1, records));
     }
   }
   results.close();
   errors.close();
   Json json = {{"run", shards.run}};
   json.update(summary.json(writers));
-  if (shards.run.at("arrays").get<bool>()) write_arrays(out, summary.results(), json["tokens"]["total"].get<std::size_t>(), shards.run.at("writers"), context);
+  if (shards.run.at("arrays").get<bool>())
+    write_arrays(out, summary.results(), json["tokens"]["total"].get<std::size_t>(),
+                 shards.run.at("writers"), context);
   write_file(out / "summary.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  return {out, fmt::format("{} results and {} errors of {} shards in {}\n", summary.results(), summary.errors(), streams.size(), out.string()), {}};
+  return {out,
+          fmt::format("{} results and {} errors of {} shards in {}\n", summary.results(),
+                      summary.errors(), streams.size(), out.string()),
+          {}};
 }
 
 }  // namespace unpack

@@ -6,6 +6,7 @@
 
 namespace unpack {
 
-MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out, const RunContext& context);
+MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out,
+                        const RunContext& context);
 
 }  // namespace unpack

@@ -14,8 +14,11 @@ namespace unpack {
 using Json = nlohmann::ordered_json;
 
 PromptFormat parse_prompt_format(const std::string& name) {
-  constexpr std::pair<const char*, PromptFormat> kFormats[] = {
-      {"auto", PromptFormat::automatic}, {"text", PromptFormat::text}, {"jsonl", PromptFormat::jsonl}, {"csv", PromptFormat::csv}, {"tsv", PromptFormat::tsv}};
+  constexpr std::pair<const char*, PromptFormat> kFormats[] = {{"auto", PromptFormat::automatic},
+                                                               {"text", PromptFormat::text},
+                                                               {"jsonl", PromptFormat::jsonl},
+                                                               {"csv", PromptFormat::csv},
+                                                               {"tsv", PromptFormat::tsv}};
   for (const auto& [known, format] : kFormats) {
     if (name == known) return format;
   }
@@ -31,7 +34,8 @@ struct PromptReader::Impl {
   std::size_t count = 0;
   std::size_t index = 0;
 
-  Impl(const std::string& file, PromptFormat asked) : source(file), format(recognise(source, asked)) {
+  Impl(const std::string& file, PromptFormat asked)
+      : source(file), format(recognise(source, asked)) {
     Hash64 hash;
     const std::unique_ptr<std::istream> in = source.open();
     std::string block(1 << 16, '\0');
@@ -42,7 +46,9 @@ struct PromptReader::Impl {
     begin();
     RawRecord record;
     while (cutter->next(record)) ++count;
-    if (count == 0) throw InputError(fmt::format("{} has no prompts{}", name(), table() ? ": a header and no rows" : ""));
+    if (count == 0)
+      throw InputError(
+          fmt::format("{} has no prompts{}", name(), table() ? ": a header and no rows" : ""));
     begin();
   }
 
@@ -51,7 +57,9 @@ struct PromptReader::Impl {
 
   void begin() {
     index = 0;
-    cutter = std::make_unique<RecordCutter>(source.open(), format == PromptFormat::csv ? ',' : format == PromptFormat::tsv ? '\t' : '\0');
+    cutter = std::make_unique<RecordCutter>(source.open(), format == PromptFormat::csv   ? ','
+                                                           : format == PromptFormat::tsv ? '\t'
+                                                                                         : '\0');
     if (table()) read_header();
   }
 
@@ -61,17 +69,28 @@ struct PromptReader::Impl {
     header = record.cells;
     ignored.clear();
     for (std::string& column : header) {
-      const std::size_t first = column.find_first_not_of(" \t"), last = column.find_last_not_of(" \t");
+      const std::size_t first = column.find_first_not_of(" \t"),
+                        last = column.find_last_not_of(" \t");
       column = first == std::string::npos ? "" : column.substr(first, last - first + 1);
-      std::transform(column.begin(), column.end(), column.begin(), [](unsigned char c) { return c == '-' ? '_' : static_cast<char>(std::tolower(c)); });
+      std::transform(column.begin(), column.end(), column.begin(), [](unsigned char c) {
+        return c == '-' ? '_' : static_cast<char>(std::tolower(c));
+      });
       if (!known_field(column)) ignored.push_back(column);
     }
-    const auto has = [&](const char* column) { return std::count(header.begin(), header.end(), column); };
-    if (!record.problem.empty() || !text_problem(fmt::format("{}", fmt::join(header, ","))).empty() || has("prompt") + has("ids") == 0) {
-      throw InputError(fmt::format("{}: the first line must name the columns, prompt or ids among them (--format text: one prompt a line)", name()));
+    const auto has = [&](const char* column) {
+      return std::count(header.begin(), header.end(), column);
+    };
+    if (!record.problem.empty() ||
+        !text_problem(fmt::format("{}", fmt::join(header, ","))).empty() ||
+        has("prompt") + has("ids") == 0) {
+      throw InputError(
+          fmt::format("{}: the first line must name the columns, prompt or ids among them "
+                      "(--format text: one prompt a line)",
+                      name()));
     }
     for (const std::string& column : header) {
-      if (has(column.c_str()) > 1 && known_field(column)) throw InputError(fmt::format("{}: two columns are called {}", name(), column));
+      if (has(column.c_str()) > 1 && known_field(column))
+        throw InputError(fmt::format("{}: two columns are called {}", name(), column));
     }
   }
 
@@ -83,7 +102,8 @@ struct PromptReader::Impl {
       if (out.problem.empty()) out.problem = text_problem(cell);
     }
     if (table() && out.problem.empty() && record.cells.size() != header.size()) {
-      out.problem = fmt::format("{} cells, but the header names {} columns", record.cells.size(), header.size());
+      out.problem = fmt::format("{} cells, but the header names {} columns", record.cells.size(),
+                                header.size());
     }
     if (!out.problem.empty()) return true;
     if (format == PromptFormat::jsonl) {
@@ -101,7 +121,8 @@ struct PromptReader::Impl {
   }
 };
 
-PromptReader::PromptReader(const std::string& file, PromptFormat format) : impl_(std::make_unique<Impl>(file, format)) {}
+PromptReader::PromptReader(const std::string& file, PromptFormat format)
+    : impl_(std::make_unique<Impl>(file, format)) {}
 PromptReader::~PromptReader() = default;
 PromptReader::PromptReader(PromptReader&&) noexcept = default;
 PromptReader& PromptReader::operator=(PromptReader&&) noexcept = default;
@@ -110,7 +131,11 @@ bool PromptReader::next(PromptRecord& record) { return impl_->next(record); }
 void PromptReader::rewind() { impl_->begin(); }
 std::size_t PromptReader::count() const { return impl_->count; }
 const std::string& PromptReader::checksum() const { return impl_->checksum; }
-std::string PromptReader::name() const { return impl_->source.file() == "-" ? "-" : std::filesystem::path(impl_->source.file()).filename().string(); }
+std::string PromptReader::name() const {
+  return impl_->source.file() == "-"
+             ? "-"
+             : std::filesystem::path(impl_->source.file()).filename().string();
+}
 std::vector<std::string> PromptReader::ignored_columns() const { return impl_->ignored; }
 
 }  // namespace unpack

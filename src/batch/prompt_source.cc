@@ -46,7 +46,8 @@ std::string read_all_stdin() {
   char block[1 << 16];
   while (std::cin.read(block, sizeof block) || std::cin.gcount() > 0) {
     text.append(block, static_cast<std::size_t>(std::cin.gcount()));
-    if (text.size() > kLargestStdin) throw InputError("stdin has more than 1 GiB of prompts: save them to a file and name that");
+    if (text.size() > kLargestStdin)
+      throw InputError("stdin has more than 1 GiB of prompts: save them to a file and name that");
   }
   return text;
 }
@@ -59,20 +60,28 @@ PromptSource::PromptSource(std::string file) : file_(std::move(file)) {
     head_ = stdin_text_.substr(0, kHead);
   } else {
     std::error_code ignored;
-    if (std::filesystem::is_directory(file_, ignored)) throw InputError(fmt::format("{} is a folder: name a file of prompts", file_));
+    if (std::filesystem::is_directory(file_, ignored))
+      throw InputError(fmt::format("{} is a folder: name a file of prompts", file_));
     errno = 0;
     std::ifstream in(file_, std::ios::binary);
-    if (!in) throw InputError(fmt::format("cannot read {}: {}", file_, errno != 0 ? std::strerror(errno) : "check the name and that it may be read"));
+    if (!in)
+      throw InputError(fmt::format(
+          "cannot read {}: {}", file_,
+          errno != 0 ? std::strerror(errno) : "check the name and that it may be read"));
     head_.resize(kHead);
     in.read(head_.data(), kHead);
     head_.resize(static_cast<std::size_t>(std::max<std::streamsize>(0, in.gcount())));
   }
-  if (head_.empty()) throw InputError(fmt::format("{} is empty: give one prompt a line", shown(file_)));
+  if (head_.empty())
+    throw InputError(fmt::format("{} is empty: give one prompt a line", shown(file_)));
   for (const Magic& magic : kMagics) {
-    if (head_.starts_with(magic.bytes)) throw InputError(fmt::format("{} is {}", shown(file_), magic.what));
+    if (head_.starts_with(magic.bytes))
+      throw InputError(fmt::format("{} is {}", shown(file_), magic.what));
   }
   if (const std::size_t at = head_.find('\0'); at != std::string::npos) {
-    throw InputError(fmt::format("{} is no text (byte {} is 0): give JSONL, CSV, TSV or one prompt a line", shown(file_), at));
+    throw InputError(
+        fmt::format("{} is no text (byte {} is 0): give JSONL, CSV, TSV or one prompt a line",
+                    shown(file_), at));
   }
 }
 
@@ -91,8 +100,10 @@ std::unique_ptr<std::istream> PromptSource::open() const {
 PromptFormat recognise(const PromptSource& source, PromptFormat asked) {
   if (asked == PromptFormat::automatic) {
     std::string suffix = std::filesystem::path(source.file()).extension().string();
-    std::transform(suffix.begin(), suffix.end(), suffix.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-    const std::size_t first = source.head().find_first_not_of(" \t\r\n", source.head().starts_with(kMark) ? kMark.size() : 0);
+    std::transform(suffix.begin(), suffix.end(), suffix.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    const std::size_t first = source.head().find_first_not_of(
+        " \t\r\n", source.head().starts_with(kMark) ? kMark.size() : 0);
     const char begins = first == std::string::npos ? ' ' : source.head()[first];
     if (suffix == ".jsonl" || suffix == ".ndjson" || suffix == ".json") {
       asked = PromptFormat::jsonl;
@@ -104,7 +115,9 @@ PromptFormat recognise(const PromptSource& source, PromptFormat asked) {
       asked = suffix != ".txt" && begins == '{' ? PromptFormat::jsonl : PromptFormat::text;
     }
     if (asked == PromptFormat::jsonl && begins == '[') {
-      throw InputError(fmt::format("{} is one JSON array: give an object a line instead (jq -c '.[]' FILE)", shown(source.file())));
+      throw InputError(
+          fmt::format("{} is one JSON array: give an object a line instead (jq -c '.[]' FILE)",
+                      shown(source.file())));
     }
   }
   return asked;
@@ -150,7 +163,8 @@ bool RecordCutter::next_row(RawRecord& record) {
     std::string& cell = record.cells.back();
     if (c == kEnd || (!quoted && c == '\n')) break;
     if (++size > kLongestRecord) {
-      record.problem = fmt::format("longer than {} MiB{}", kLongestRecord >> 20, quoted ? "; is a quote left open?" : "");
+      record.problem = fmt::format("longer than {} MiB{}", kLongestRecord >> 20,
+                                   quoted ? "; is a quote left open?" : "");
       skip_line();
       return true;
     }
@@ -187,17 +201,23 @@ bool RecordCutter::next_row(RawRecord& record) {
 bool RecordCutter::next(RawRecord& record) {
   for (;;) {
     if (!(separator_ == 0 ? next_line(record) : next_row(record))) {
-      if (in_->bad()) throw InputError("reading the prompts failed: is the disk or the network file system in order?");
+      if (in_->bad())
+        throw InputError(
+            "reading the prompts failed: is the disk or the network file system in order?");
       return false;
     }
-    const bool blank = record.problem.empty() && std::all_of(record.cells.begin(), record.cells.end(),
-                                                             [](const std::string& cell) { return cell.find_first_not_of(" \t") == std::string::npos; });
+    const bool blank =
+        record.problem.empty() &&
+        std::all_of(record.cells.begin(), record.cells.end(), [](const std::string& cell) {
+          return cell.find_first_not_of(" \t") == std::string::npos;
+        });
     if (!blank) return true;
   }
 }
 
 std::string text_problem(const std::string& text) {
-  if (const std::size_t at = text.find('\0'); at != std::string::npos) return fmt::format("not text: byte {} is 0", at);
+  if (const std::size_t at = text.find('\0'); at != std::string::npos)
+    return fmt::format("not text: byte {} is 0", at);
   if (const std::size_t at = tok::first_invalid_utf8(text); at != std::string::npos)
     return fmt::format("not UTF-8: byte {} is 0x{:02x}", at, static_cast<unsigned char>(text[at]));
   return {};

@@ -1,4 +1,5 @@
-// The bytes of a prompt file: opened, recognised, and cut into lines or CSV rows without ever holding more than one of them.
+// The bytes of a prompt file: opened, recognised, and cut into lines or CSV rows without ever
+// holding more than one of them.
 #pragma once
 
 #include <istream>
@@ -12,7 +13,8 @@ namespace unpack {
 
 constexpr std::size_t kLongestRecord = std::size_t{4} << 20;  // bytes of a line, or of a row
 
-// Opens the file (or stdin) at its beginning, behind a byte order mark. Throws InputError for what is no text: folders, archives, UTF-16, binary data.
+// Opens the file (or stdin) at its beginning, behind a byte order mark. Throws InputError for what
+// is no text: folders, archives, UTF-16, binary data.
 class PromptSource {
  public:
   explicit PromptSource(std::string file);
@@ -32,10 +34,12 @@ struct RawRecord {
   std::string problem;
 };
 
-// Lines, or rows of `separator`-separated cells with RFC 4180 quotes (which may hold line ends). Blank ones are left out.
+// Lines, or rows of `separator`-separated cells with RFC 4180 quotes (which may hold line ends).
+// Blank ones are left out.
 class RecordCutter {
  public:
-  RecordCutter(std::unique_ptr<std::istream> in, char separator) : in_(std::move(in)), separator_(separator) {}  // separator 0: lines
+  RecordCutter(std::unique_ptr<std::istream> in, char separator)
+      : in_(std::move(in)), separator_(separator) {}  // separator 0: lines
   bool next(RawRecord& record);
 
  private:

@@ -4,7 +4,7 @@
 
 #include "batch/facts.h"
 #include "batch/fields.h"
-#include "readout/state.h"
+#include "engine/state.h"
 #include "report/json.h"
 #include "report/line_log.h"
 #include "unpack/error.h"
@@ -17,13 +17,15 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 std::string head(const PromptRecord& record, const Json& id) {
-  return fmt::format("{{\"index\":{},\"line\":{},\"id\":{}", record.index, record.line, id.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return fmt::format("{{\"index\":{},\"line\":{},\"id\":{}", record.index, record.line,
+                     id.dump(-1, ' ', false, Json::error_handler_t::replace));
 }
 
 // The id of a line that is otherwise of no use.
 Json id_of(const std::string& fields) {
   const Json object = Json::parse(fields, nullptr, false);
-  return object.is_object() && object.contains("id") && object["id"].is_primitive() ? object["id"] : Json(nullptr);
+  return object.is_object() && object.contains("id") && object["id"].is_primitive() ? object["id"]
+                                                                                    : Json(nullptr);
 }
 
 struct Job {
@@ -33,7 +35,8 @@ struct Job {
 
 class Tracing {
  public:
-  Tracing(const Model& model, const std::vector<PromptRecord>& records, const RunContext& context) : model_(model), records_(records), context_(context) {
+  Tracing(const Model& model, const std::vector<PromptRecord>& records, const RunContext& context)
+      : model_(model), records_(records), context_(context) {
     lines_.resize(records.size());
     inner_ = context;
     inner_.progress = {};  // prompts are counted here, not the layers of each
@@ -44,7 +47,9 @@ class Tracing {
     line.index = records_[at].index;
     line.error = true;
     line.reason = reason;
-    line.text = seal(fmt::format("{},\"reason\":{}}}", head(records_[at], id), Json(reason).dump(-1, ' ', false, Json::error_handler_t::replace)));
+    line.text =
+        seal(fmt::format("{},\"reason\":{}}}", head(records_[at], id),
+                         Json(reason).dump(-1, ' ', false, Json::error_handler_t::replace)));
     ++done_;
   }
 
@@ -73,10 +78,13 @@ class Tracing {
     try {
       const Prepared prepared = model_.prepare(job.request.ids, inner_);
       const TraceResult result =
-          asked.method == Method::unpack ? prepared.trace(asked.question, inner_) : baseline(prepared, asked.question.target, asked.method, inner_);
+          asked.method == Method::unpack
+              ? prepared.trace(asked.question, inner_)
+              : baseline(prepared, asked.question.target, asked.method, inner_);
       BatchLine& line = lines_[job.at];
       line.index = records_[job.at].index;
-      line.text = seal(fmt::format("{},{}}}", head(records_[job.at], job.request.id), report::json_members(result)));
+      line.text = seal(fmt::format("{},{}}}", head(records_[job.at], job.request.id),
+                                   report::json_members(result)));
       line.facts = facts_of(result);
       ++done_;
     } catch (const InputError& error) {
@@ -100,23 +108,33 @@ class Tracing {
 
 }  // namespace
 
-std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults, const std::vector<PromptRecord>& records, const RunContext& context) {
+std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults,
+                                     const std::vector<PromptRecord>& records,
+                                     const RunContext& context) {
   Tracing tracing(model, records, context);
   std::vector<Job> jobs = tracing.read(defaults);
-  std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) { return a.request.ids.size() < b.request.ids.size(); });
+  std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
+    return a.request.ids.size() < b.request.ids.size();
+  });
   for (const Job& job : jobs) tracing.trace(job);
   return tracing.take();
 }
 
 BatchMaker batch_maker(const Model& model) {
-  BatchMaker maker{model.info(), model.program().version, model.program().device, model.state()->options.weight_products, {}};
-  for (int w = 0; w < model.writers().count(); ++w) maker.writers.push_back(model.writers().name(w));
+  BatchMaker maker{model.info(),
+                   model.program().version,
+                   model.program().device,
+                   model.state()->options.weight_products,
+                   {}};
+  for (int w = 0; w < model.writers().count(); ++w)
+    maker.writers.push_back(model.writers().name(w));
   return maker;
 }
 
 bool products_pay(const Model& model, std::size_t prompts) {
   constexpr std::size_t kWorthwhile = 16;
-  return model.program().device == "cpu" && prompts >= kWorthwhile && weight_product_bytes(model.config()) <= model.state()->options.product_limit;
+  return model.program().device == "cpu" && prompts >= kWorthwhile &&
+         weight_product_bytes(model.config()) <= model.state()->options.product_limit;
 }
 
 Model for_batch(const Model& model, std::size_t prompts) {

@@ -26,7 +26,9 @@ struct Candidate {
   std::uint64_t order = 0;
   std::int64_t prefix = -1;  // whose child it is; -1: the start
   std::size_t index = 0;     // among the children
-  bool operator<(const Candidate& other) const { return reach != other.reach ? reach < other.reach : order > other.order; }
+  bool operator<(const Candidate& other) const {
+    return reach != other.reach ? reach < other.reach : order > other.order;
+  }
 };
 
 Path make_path(const std::vector<Prefix>& prefixes, std::int64_t last) {
@@ -47,7 +49,8 @@ Path make_path(const std::vector<Prefix>& prefixes, std::int64_t last) {
 void sort_paths(std::vector<Path>& paths) {
   const auto key = [](const Path& p) {
     std::vector<int> k;
-    for (std::size_t i = 0; i < p.nodes.size(); ++i) k.insert(k.end(), {p.nodes[i].position, p.nodes[i].writer, static_cast<int>(p.branches[i])});
+    for (std::size_t i = 0; i < p.nodes.size(); ++i)
+      k.insert(k.end(), {p.nodes[i].position, p.nodes[i].writer, static_cast<int>(p.branches[i])});
     return k;
   };
   std::stable_sort(paths.begin(), paths.end(), [&](const Path& a, const Path& b) {
@@ -71,7 +74,8 @@ std::vector<Path> best_paths(const PathGraph<T>& graph, std::size_t k, const Run
   const auto push = [&](std::int64_t prefix, std::size_t index) {
     ChildList& list = children(prefix);
     if (index >= list.size()) return;
-    const double product = prefix < 0 ? 1.0 : std::fabs(prefixes[static_cast<std::size_t>(prefix)].product);
+    const double product =
+        prefix < 0 ? 1.0 : std::fabs(prefixes[static_cast<std::size_t>(prefix)].product);
     queue.push({product * list[index].reach, order++, prefix, index});
   };
   std::vector<Path> paths;
@@ -100,7 +104,8 @@ std::vector<Path> best_paths(const PathGraph<T>& graph, std::size_t k, const Run
     const auto index = static_cast<std::int64_t>(prefixes.size()) - 1;
     if (graph.terminal(next.node.writer)) {
       paths.push_back(make_path(prefixes, index));
-      if (paths.size() % 1024 == 0) context.report("paths", static_cast<double>(paths.size()), static_cast<double>(k));
+      if (paths.size() % 1024 == 0)
+        context.report("paths", static_cast<double>(paths.size()), static_cast<double>(k));
     } else {
       push(index, 0);
     }
@@ -153,7 +158,8 @@ class NamedWalk {
   }
 
  private:
-  void enter(const GraphNode& node, Branch branch, double product, const SuffixState& state, bool is_top) {
+  void enter(const GraphNode& node, Branch branch, double product, const SuffixState& state,
+             bool is_top) {
     nodes_.push_back({node.writer, node.position});
     branches_.push_back(branch);
     if (graph_.terminal(node.writer)) {
@@ -162,10 +168,12 @@ class NamedWalk {
       ChildList& list = lists_.of(node, state, is_top);
       for (std::size_t i = 0; i < list.size(); ++i) {
         const Child child = list[i];
-        if (std::fabs(product) * child.reach < tau_) break;  // no path through this or a later child ends at tau or above
+        if (std::fabs(product) * child.reach < tau_)
+          break;  // no path through this or a later child ends at tau or above
         const double next = product * child.edge.factor;
         if (std::fabs(next) < tau_) continue;
-        enter({child.edge.writer, child.edge.position, false}, child.edge.branch, next, graph_.below(state, child.edge.writer, child.edge.factor), false);
+        enter({child.edge.writer, child.edge.position, false}, child.edge.branch, next,
+              graph_.below(state, child.edge.writer, child.edge.factor), false);
       }
     }
     nodes_.pop_back();
@@ -198,13 +206,18 @@ class NamedWalk {
 }  // namespace
 
 template <typename T>
-ThresholdPaths named_paths(const PathGraph<T>& graph, double tau, std::size_t top, const RunContext& context) {
+ThresholdPaths named_paths(const PathGraph<T>& graph, double tau, std::size_t top,
+                           const RunContext& context) {
   return NamedWalk<T>(graph, tau, top, context).run();
 }
 
-template std::vector<Path> best_paths<float>(const PathGraph<float>&, std::size_t, const RunContext&);
-template std::vector<Path> best_paths<double>(const PathGraph<double>&, std::size_t, const RunContext&);
-template ThresholdPaths named_paths<float>(const PathGraph<float>&, double, std::size_t, const RunContext&);
-template ThresholdPaths named_paths<double>(const PathGraph<double>&, double, std::size_t, const RunContext&);
+template std::vector<Path> best_paths<float>(const PathGraph<float>&, std::size_t,
+                                             const RunContext&);
+template std::vector<Path> best_paths<double>(const PathGraph<double>&, std::size_t,
+                                              const RunContext&);
+template ThresholdPaths named_paths<float>(const PathGraph<float>&, double, std::size_t,
+                                           const RunContext&);
+template ThresholdPaths named_paths<double>(const PathGraph<double>&, double, std::size_t,
+                                            const RunContext&);
 
 }  // namespace unpack

@@ -9,8 +9,9 @@
 
 namespace unpack {
 
-// The k paths of largest |credit| that match the graph's filters, largest first. Best-first; the bound is the exact best remaining product, and
-// children come out of a heap, so that only what is needed is sorted.
+// The k paths of largest |credit| that match the graph's filters, largest first. Best-first; the
+// bound is the exact best remaining product, and children come out of a heap, so that only what is
+// needed is sorted.
 template <typename T>
 std::vector<Path> best_paths(const PathGraph<T>& graph, std::size_t k, const RunContext& context);
 
@@ -22,10 +23,13 @@ struct ThresholdPaths {
 
 // Rule `named`: first credit, every prefix product and the path's own credit are at least tau.
 template <typename T>
-ThresholdPaths named_paths(const PathGraph<T>& graph, double tau, std::size_t top, const RunContext& context);
+ThresholdPaths named_paths(const PathGraph<T>& graph, double tau, std::size_t top,
+                           const RunContext& context);
 
-// Rule `entry`: walks source by source and neuron by neuron, dropped below tau, added up by name. Only with mlp = per-neuron.
+// Rule `entry`: walks source by source and neuron by neuron, dropped below tau, added up by name.
+// Only with mlp = per-neuron.
 template <typename T>
-ThresholdPaths entry_paths(const PathGraph<T>& graph, double tau, std::size_t top, const RunContext& context);
+ThresholdPaths entry_paths(const PathGraph<T>& graph, double tau, std::size_t top,
+                           const RunContext& context);
 
 }  // namespace unpack

@@ -52,22 +52,26 @@ struct LayerArrays {
   std::array<DeviceCredit::NeuronEdges, 2> neurons;
 };
 
-double side_weight(const std::vector<MlpSide>& sides, const Options& options, std::size_t side) { return sides.size() == 1 ? 1.0 : options.mlp_weights[side]; }
+double side_weight(const std::vector<MlpSide>& sides, const Options& options, std::size_t side) {
+  return sides.size() == 1 ? 1.0 : options.mlp_weights[side];
+}
 
-void queue_neurons(DeviceCredit& device, const Decomposition& d, const Options& options, int layer, std::span<const int> queries, const Array& numerators,
-                   LayerArrays& out) {
+void queue_neurons(DeviceCredit& device, const Decomposition& d, const Options& options, int layer,
+                   std::span<const int> queries, const Array& numerators, LayerArrays& out) {
   const std::vector<MlpSide> sides = d.mlp_sides();
   for (std::size_t i = 0; i < sides.size(); ++i) {
     const double weight = side_weight(sides, options, i);
     if (weight == 0 && out.neurons[i].shares.empty()) continue;
     const MlpSums* sums = options.mlp == MlpRule::linearized ? nullptr : &d.mlp(layer, sides[i]);
-    device.neuron_edges(d.mlp_view(layer), sides[i], sums, d.pre(layer, sides[i]), queries, numerators, weight, options, out.neurons[i]);
+    device.neuron_edges(d.mlp_view(layer), sides[i], sums, d.pre(layer, sides[i]), queries,
+                        numerators, weight, options, out.neurons[i]);
   }
 }
 
 }  // namespace
 
-DeviceCredit* edges_on_device(const Decomposition& d, const Options& options, const RunContext& context, std::vector<LayerEdges<float>>& out,
+DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
+                              const RunContext& context, std::vector<LayerEdges<float>>& out,
                               std::vector<DeviceCredit::Layer>& layers) {
   auto* device = dynamic_cast<DeviceCredit*>(&d.backend());
   if (device == nullptr) return nullptr;
@@ -103,11 +107,20 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options, co
     a.neurons[1].doubt = a.neurons[0].doubt;
     const AttentionView view = d.attention_view(l);
     const AttentionSums& sums = d.attention(l, options.scores, context);
-    device->head_edges(view, sums, queries, gate ? *view.pattern : d.head_numerators(l), options, a.heads);
+    device->head_edges(view, sums, queries, gate ? *view.pattern : d.head_numerators(l), options,
+                       a.heads);
     const Array none;
-    const Array& numerators = options.mlp == MlpRule::l2 ? none : gate ? d.trace().layers[static_cast<std::size_t>(l)].act : d.mlp_numerators(l);
+    const Array& numerators = options.mlp == MlpRule::l2 ? none
+                              : gate ? d.trace().layers[static_cast<std::size_t>(l)].act
+                                     : d.mlp_numerators(l);
     queue_neurons(*device, d, options, l, queries, numerators, a);
-    layers.push_back({view, d.mlp_view(l), &sums, a.heads, {a.neurons[0].edge, a.neurons[1].edge}, d.writers().head(l, 0), d.writers().mlp(l)});
+    layers.push_back({view,
+                      d.mlp_view(l),
+                      &sums,
+                      a.heads,
+                      {a.neurons[0].edge, a.neurons[1].edge},
+                      d.writers().head(l, 0),
+                      d.writers().mlp(l)});
   }
   bundle.fetch();
   for (int l = 0; l < c.n_layers; ++l) {
@@ -124,8 +137,8 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options, co
   return device;
 }
 
-bool direct_on_device(const Decomposition& d, const Options& options, std::span<const int> layers, int query, const Array& direction,
-                      std::vector<DirectEdges>& out) {
+bool direct_on_device(const Decomposition& d, const Options& options, std::span<const int> layers,
+                      int query, const Array& direction, std::vector<DirectEdges>& out) {
   auto* device = dynamic_cast<DeviceCredit*>(&d.backend());
   if (device == nullptr) return false;
   Backend& backend = d.backend();
@@ -137,7 +150,8 @@ bool direct_on_device(const Decomposition& d, const Options& options, std::span<
   std::vector<LayerArrays> arrays(layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) {
     LayerArrays& a = arrays[i];
-    const std::int64_t cl = d.writers().visible_to_attention(layers[i]), cm = d.writers().visible_to_mlp(layers[i]);
+    const std::int64_t cl = d.writers().visible_to_attention(layers[i]),
+                       cm = d.writers().visible_to_mlp(layers[i]);
     bundle.add(a.heads.entry, heads * sources);
     bundle.add(a.heads.key_coef, heads * sources);
     bundle.add(a.heads.query_edge, heads * cl);
@@ -152,7 +166,8 @@ bool direct_on_device(const Decomposition& d, const Options& options, std::span<
     // Towards a target entries are shares whatever the dispatch inside the model is.
     Options aligned = options;
     aligned.dispatch = Dispatch::aligned;
-    device->head_edges(view, d.attention(layers[i], options.scores), queries, numerators, aligned, arrays[i].heads);
+    device->head_edges(view, d.attention(layers[i], options.scores), queries, numerators, aligned,
+                       arrays[i].heads);
     backend.mlp_numerators(d.mlp_view(layers[i]), queries, direction, neurons);
     queue_neurons(*device, d, options, layers[i], queries, neurons, arrays[i]);
   }
@@ -164,7 +179,8 @@ bool direct_on_device(const Decomposition& d, const Options& options, std::span<
     bundle.read(arrays[i].heads.entry, to.entry);
     bundle.read(arrays[i].heads.key_coef, to.key_coef);
     bundle.read(arrays[i].heads.query_edge, to.query_edge);
-    for (std::size_t side = 0; side < sides; ++side) bundle.read(arrays[i].neurons[side].edge, to.mlp_edge[side]);
+    for (std::size_t side = 0; side < sides; ++side)
+      bundle.read(arrays[i].neurons[side].edge, to.mlp_edge[side]);
     bundle.read(arrays[i].neurons[0].shares, to.neuron_share);
     out.push_back(std::move(to));
   }

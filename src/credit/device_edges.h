@@ -1,4 +1,5 @@
-// Edges computed where the backend's arrays are, for backends that can (backend/device_credit.h): everything is queued, then fetched at once.
+// Edges computed where the backend's arrays are, for backends that can (backend/device_credit.h):
+// everything is queued, then fetched at once.
 #pragma once
 
 #include <span>
@@ -11,11 +12,13 @@ namespace unpack {
 // Up to this many floats are brought to the host at once, whether they are needed there or not.
 inline constexpr std::int64_t kFetchedAtOnce = std::int64_t{1} << 24;
 
-// Both do nothing, and return null and false, where the backend cannot. The edges stay on the device, and are copied into `out`; entry and
-// key_coef are left out of the copy where they are many.
-DeviceCredit* edges_on_device(const Decomposition& d, const Options& options, const RunContext& context, std::vector<LayerEdges<float>>& out,
+// Both do nothing, and return null and false, where the backend cannot. The edges stay on the
+// device, and are copied into `out`; entry and key_coef are left out of the copy where they are
+// many.
+DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
+                              const RunContext& context, std::vector<LayerEdges<float>>& out,
                               std::vector<DeviceCredit::Layer>& layers);
-bool direct_on_device(const Decomposition& d, const Options& options, std::span<const int> layers, int query, const Array& direction,
-                      std::vector<DirectEdges>& out);
+bool direct_on_device(const Decomposition& d, const Options& options, std::span<const int> layers,
+                      int query, const Array& direction, std::vector<DirectEdges>& out);
 
 }  // namespace unpack

@@ -33,11 +33,13 @@ void center_coefficients(double* coef, std::size_t n) {
 }  // namespace
 
 template <typename T>
-Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Options& options, const RunContext& context)
+Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Options& options,
+                const RunContext& context)
     : decomposition_(std::move(decomposition)), options_(options) {
   const int layers = decomposition_->config().n_layers;
   layers_.resize(static_cast<std::size_t>(layers));
-  if constexpr (std::is_same_v<T, float>) device_ = edges_on_device(*decomposition_, options_, context, layers_, device_layers_);
+  if constexpr (std::is_same_v<T, float>)
+    device_ = edges_on_device(*decomposition_, options_, context, layers_, device_layers_);
   if (device_ == nullptr) {
     // All threads are wanted for these, so that they come before the layers are dealt out.
     decomposition_->attention(0, options_.scores, context);
@@ -63,16 +65,20 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
   }
   double scores = 0;
   for (int l = 0; l < layers; ++l) {
-    scores += static_cast<double>(tri(decomposition_->length())) * decomposition_->config().n_heads * decomposition_->writers().visible_to_attention(l);
+    scores += static_cast<double>(tri(decomposition_->length())) *
+              decomposition_->config().n_heads * decomposition_->writers().visible_to_attention(l);
   }
   // A small table is fetched from the device at once, of a large one the rows that are asked for.
   if (!has_table() || (device_ != nullptr && scores > static_cast<double>(kFetchedAtOnce))) return;
-  for (int l = 0; l < layers; ++l) tables_.push_back(decomposition_->backend().host(decomposition_->attention(l, options_.scores).k_scores));
+  for (int l = 0; l < layers; ++l)
+    tables_.push_back(
+        decomposition_->backend().host(decomposition_->attention(l, options_.scores).k_scores));
 }
 
 // Small tasks run side by side, a thread each; larger ones use all threads themselves.
 template <typename T>
-void Edges<T>::each_layer(int tasks, bool small, const std::function<void(std::int64_t)>& task) const {
+void Edges<T>::each_layer(int tasks, bool small,
+                          const std::function<void(std::int64_t)>& task) const {
   Backend& backend = decomposition_->backend();
   if (small && backend.layers_side_by_side()) {
     backend.parallel_for(tasks, task);
@@ -88,7 +94,8 @@ const LayerEdges<T>& Edges<T>::layer(int l) const {
     std::lock_guard lock(mutex_);
     if (device_ != nullptr && out.entry.empty()) {
       const DeviceCredit::HeadEdges& from = device_layers_[static_cast<std::size_t>(l)].heads;
-      for (const auto& [array, to] : {std::pair{&from.entry, &out.entry}, std::pair{&from.key_coef, &out.key_coef}}) {
+      for (const auto& [array, to] :
+           {std::pair{&from.entry, &out.entry}, std::pair{&from.key_coef, &out.key_coef}}) {
         const auto host = decomposition_->backend().host(*array);
         const T* values = static_cast<const T*>(host.get());
         to->assign(values, values + array->size());
@@ -131,9 +138,13 @@ void Edges<T>::build_attention(int l, LayerEdges<T>& out, const RunContext& cont
 
   const auto steps = static_cast<std::size_t>(length);
   const auto group = static_cast<std::size_t>(c.group_size());
-  const auto host = [&](const Array& array) { return std::static_pointer_cast<const T>(d.backend().host(array)); };
-  const auto numerators = host(options_.dispatch == Dispatch::gate ? *view.pattern : d.head_numerators(l));
-  const auto k_sum = host(sums.k_sum), k_abs = host(sums.k_abs), q_sum = host(sums.q_sum), q_abs = host(sums.q_abs);
+  const auto host = [&](const Array& array) {
+    return std::static_pointer_cast<const T>(d.backend().host(array));
+  };
+  const auto numerators =
+      host(options_.dispatch == Dispatch::gate ? *view.pattern : d.head_numerators(l));
+  const auto k_sum = host(sums.k_sum), k_abs = host(sums.k_abs), q_sum = host(sums.q_sum),
+             q_abs = host(sums.q_abs);
   const auto v_sum = host(sums.v_sum), v_abs = host(sums.v_abs), v_scores = host(sums.v_scores);
   const bool queries = options_.weights[1] != 0;
   std::vector<double> query_coef(queries ? heads * pairs : 0);
@@ -145,11 +156,15 @@ void Edges<T>::build_attention(int l, LayerEdges<T>& out, const RunContext& cont
     const std::size_t v_row = h / group * steps;
     std::vector<double> entry(steps);
     for (std::size_t q = 0; q < steps; ++q) {
-      const std::size_t row = h * pairs + static_cast<std::size_t>(tri(static_cast<std::int64_t>(q)));
+      const std::size_t row =
+          h * pairs + static_cast<std::size_t>(tri(static_cast<std::int64_t>(q)));
       double& doubt = out.head_doubt[h * steps + q];
-      for (std::size_t s = 0; s <= q; ++s) entry[s] = static_cast<double>(numerators.get()[row + s]);
+      for (std::size_t s = 0; s <= q; ++s)
+        entry[s] = static_cast<double>(numerators.get()[row + s]);
       if (options_.dispatch == Dispatch::aligned) to_shares(entry.data(), q + 1, options_.beta);
-      const auto coefficient = [&](const std::shared_ptr<const T>& sum, const std::shared_ptr<const T>& abs, std::size_t s, double weight) {
+      const auto coefficient = [&](const std::shared_ptr<const T>& sum,
+                                   const std::shared_ptr<const T>& abs, std::size_t s,
+                                   double weight) {
         const auto total = static_cast<double>(sum.get()[row + s]);
         const auto size = static_cast<double>(abs.get()[row + s]);
         if (ill_conditioned(total, size)) doubt += weight * std::fabs(entry[s]);
@@ -159,10 +174,12 @@ void Edges<T>::build_attention(int l, LayerEdges<T>& out, const RunContext& cont
         out.entry[row + s] = static_cast<T>(entry[s]);
         out.key_coef[row + s] = static_cast<T>(coefficient(k_sum, k_abs, s, options_.weights[0]));
         if (queries) query_coef[row + s] = coefficient(q_sum, q_abs, s, options_.weights[1]);
-        if (ill_conditioned(static_cast<double>(v_sum.get()[v_row + s]), static_cast<double>(v_abs.get()[v_row + s])))
+        if (ill_conditioned(static_cast<double>(v_sum.get()[v_row + s]),
+                            static_cast<double>(v_abs.get()[v_row + s])))
           doubt += options_.weights[2] * std::fabs(entry[s]);
       }
-      if (queries && options_.scores == Scores::centered) center_coefficients(query_coef.data() + row, q + 1);
+      if (queries && options_.scores == Scores::centered)
+        center_coefficients(query_coef.data() + row, q + 1);
     }
   });
   if (queries) {
@@ -175,13 +192,19 @@ void Edges<T>::build_attention(int l, LayerEdges<T>& out, const RunContext& cont
   out.value_edge.resize(static_cast<std::size_t>(c.n_kv_heads) * steps * cl);
   d.backend().parallel_for(static_cast<std::int64_t>(c.n_kv_heads) * length, [&](std::int64_t at) {
     const auto i = static_cast<std::size_t>(at);
-    const double inverse = options_.weights[2] * inverse_denom(static_cast<double>(v_sum.get()[i]), static_cast<double>(v_abs.get()[i]), options_.beta);
-    for (std::size_t j = 0; j < cl; ++j) out.value_edge[i * cl + j] = static_cast<T>(static_cast<double>(v_scores.get()[i * cl + j]) * inverse);
+    const double inverse =
+        options_.weights[2] * inverse_denom(static_cast<double>(v_sum.get()[i]),
+                                            static_cast<double>(v_abs.get()[i]), options_.beta);
+    for (std::size_t j = 0; j < cl; ++j)
+      out.value_edge[i * cl + j] =
+          static_cast<T>(static_cast<double>(v_scores.get()[i * cl + j]) * inverse);
   });
 }
 
 template <typename T>
-std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const int> queries, std::vector<double> numerators, std::vector<double>* doubt) const {
+std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const int> queries,
+                                                       std::vector<double> numerators,
+                                                       std::vector<double>* doubt) const {
   const Decomposition& d = *decomposition_;
   const auto n = static_cast<std::size_t>(d.config().d_mlp);
   MlpView view = d.mlp_view(l);
@@ -190,9 +213,11 @@ std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const in
   const std::vector<MlpSide> sides = d.mlp_sides();
   if (doubt) doubt->assign(queries.size(), 0.0);
   const auto for_rows = [&](const std::function<void(std::size_t)>& task) {
-    d.backend().parallel_for(static_cast<std::int64_t>(queries.size()), [&](std::int64_t i) { task(static_cast<std::size_t>(i)); });
+    d.backend().parallel_for(static_cast<std::int64_t>(queries.size()),
+                             [&](std::int64_t i) { task(static_cast<std::size_t>(i)); });
   };
-  if (options_.mlp == MlpRule::per_neuron) for_rows([&](std::size_t i) { to_shares(numerators.data() + i * n, n, options_.beta); });
+  if (options_.mlp == MlpRule::per_neuron)
+    for_rows([&](std::size_t i) { to_shares(numerators.data() + i * n, n, options_.beta); });
   for (std::size_t side = 0; side < sides.size(); ++side) {
     const double weight = sides.size() == 1 ? 1.0 : options_.mlp_weights[side];
     std::vector<double>& out = edges[side];
@@ -201,18 +226,22 @@ std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const in
       continue;
     }
     const auto share_rows = [&] {
-      for (std::size_t i = 0; i < queries.size(); ++i) to_shares(out.data() + i * cm, cm, options_.beta);
+      for (std::size_t i = 0; i < queries.size(); ++i)
+        to_shares(out.data() + i * cm, cm, options_.beta);
     };
     if (options_.mlp == MlpRule::l2) {
       const std::vector<double> l2 = downloaded(d, d.mlp(l, sides[side]).l2);
       for (const int q : queries)
-        out.insert(out.end(), l2.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(q) * cm),
-                   l2.begin() + static_cast<std::ptrdiff_t>((static_cast<std::size_t>(q) + 1) * cm));
+        out.insert(
+            out.end(), l2.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(q) * cm),
+            l2.begin() + static_cast<std::ptrdiff_t>((static_cast<std::size_t>(q) + 1) * cm));
       share_rows();
     } else {
       std::vector<double> coef(queries.size() * n);
       const MlpSums* sums = options_.mlp == MlpRule::per_neuron ? &d.mlp(l, sides[side]) : nullptr;
-      const auto host = [&](const Array& array) { return std::static_pointer_cast<const T>(d.backend().host(array)); };
+      const auto host = [&](const Array& array) {
+        return std::static_pointer_cast<const T>(d.backend().host(array));
+      };
       const auto sum = sums ? host(sums->sum) : nullptr;
       const auto abs = sums ? host(sums->abs) : nullptr;
       const auto pre = sums ? nullptr : host(d.pre(l, sides[side]));
@@ -253,10 +282,13 @@ void Edges<T>::build_mlp(int l, LayerEdges<T>& out, const RunContext& context) c
   }
   std::vector<double> numerators;
   if (options_.mlp != MlpRule::l2) {
-    numerators = downloaded(d, options_.dispatch == Dispatch::gate ? d.trace().layers[static_cast<std::size_t>(l)].act : d.mlp_numerators(l));
+    numerators = downloaded(d, options_.dispatch == Dispatch::gate
+                                   ? d.trace().layers[static_cast<std::size_t>(l)].act
+                                   : d.mlp_numerators(l));
   }
   const auto edges = mlp_edges(l, all_queries(d.length()), std::move(numerators), &out.mlp_doubt);
-  for (std::size_t side = 0; side < edges.size(); ++side) out.mlp_edge[side].assign(edges[side].begin(), edges[side].end());
+  for (std::size_t side = 0; side < edges.size(); ++side)
+    out.mlp_edge[side].assign(edges[side].begin(), edges[side].end());
 }
 
 template <typename T>
@@ -264,18 +296,24 @@ std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
   const Decomposition& d = *decomposition_;
   const auto n = static_cast<std::size_t>(d.config().d_mlp);
   std::vector<double> t(n);
-  const Array from = options_.dispatch == Dispatch::gate ? d.trace().layers[static_cast<std::size_t>(layer)].act : d.mlp_numerators(layer);
+  const Array from = options_.dispatch == Dispatch::gate
+                         ? d.trace().layers[static_cast<std::size_t>(layer)].act
+                         : d.mlp_numerators(layer);
   d.backend().download(from, static_cast<std::int64_t>(query) * static_cast<std::int64_t>(n), t);
   to_shares(t.data(), n, options_.beta);
   return t;
 }
 
 template <typename T>
-std::vector<DirectEdges> Edges<T>::direct(std::span<const int> layers, int query, const Array& direction) const {
+std::vector<DirectEdges> Edges<T>::direct(std::span<const int> layers, int query,
+                                          const Array& direction) const {
   std::vector<DirectEdges> out;
   if (direct_on_device(*decomposition_, options_, layers, query, direction, out)) return out;
   out.resize(layers.size());
-  const auto one = [&](std::int64_t i) { out[static_cast<std::size_t>(i)] = direct(layers[static_cast<std::size_t>(i)], query, direction); };
+  const auto one = [&](std::int64_t i) {
+    out[static_cast<std::size_t>(i)] =
+        direct(layers[static_cast<std::size_t>(i)], query, direction);
+  };
   each_layer(static_cast<int>(layers.size()), true, one);
   return out;
 }
@@ -298,21 +336,25 @@ DirectEdges Edges<T>::direct(int layer, int query, const Array& direction) const
 
   Decomposition::DirectNumerators numerators = d.direct_numerators(layer, query, direction);
   out.entry = std::move(numerators.heads);
-  for (std::size_t h = 0; h < heads; ++h) to_shares(out.entry.data() + h * sources, sources, options_.beta);
+  for (std::size_t h = 0; h < heads; ++h)
+    to_shares(out.entry.data() + h * sources, sources, options_.beta);
   const auto coefficients = [&](const Array& sum_array, const Array& abs_array, double weight) {
     std::vector<double> coef(heads * sources), sum(sources), abs(sources);
     for (std::size_t h = 0; h < heads; ++h) {
       const auto at = static_cast<std::int64_t>(h * pairs) + tri(query);
       backend.download(sum_array, at, sum);
       backend.download(abs_array, at, abs);
-      for (std::size_t s = 0; s < sources; ++s) coef[h * sources + s] = weight * out.entry[h * sources + s] * inverse_denom(sum[s], abs[s], options_.beta);
+      for (std::size_t s = 0; s < sources; ++s)
+        coef[h * sources + s] =
+            weight * out.entry[h * sources + s] * inverse_denom(sum[s], abs[s], options_.beta);
     }
     return coef;
   };
   out.key_coef = coefficients(sums.k_sum, sums.k_abs, options_.weights[0]);
   std::vector<double> query_coef = coefficients(sums.q_sum, sums.q_abs, options_.weights[1]);
   if (options_.scores == Scores::centered) {
-    for (std::size_t h = 0; h < heads; ++h) center_coefficients(query_coef.data() + h * sources, sources);
+    for (std::size_t h = 0; h < heads; ++h)
+      center_coefficients(query_coef.data() + h * sources, sources);
   }
   backend.query_fold(view, queries, query_coef, out.query_edge);
 
@@ -329,7 +371,8 @@ std::shared_ptr<const T> Edges<T>::key_rows(int layer, int head, int query) cons
   if (has_table()) {
     const std::int64_t at = (head * tri(d.length()) + tri(query)) * cl;
     if (tables_.empty()) {
-      const auto rows = d.backend().host(d.backend().slice(d.attention(layer, options_.scores).k_scores, at, (query + 1) * cl));
+      const auto rows = d.backend().host(
+          d.backend().slice(d.attention(layer, options_.scores).k_scores, at, (query + 1) * cl));
       return {rows, static_cast<const T*>(rows.get())};
     }
     const auto& table = tables_[static_cast<std::size_t>(layer)];
@@ -345,16 +388,21 @@ template <typename T>
 void Edges<T>::visit_keys(int layer, const std::function<void(int, int, const T*)>& visit) const {
   const Decomposition& d = *decomposition_;
   if (!has_table()) {
-    d.backend().visit_key_scores(d.attention_view(layer), options_.scores, [&](int h, int q, const void* rows) { visit(h, q, static_cast<const T*>(rows)); });
+    d.backend().visit_key_scores(
+        d.attention_view(layer), options_.scores,
+        [&](int h, int q, const void* rows) { visit(h, q, static_cast<const T*>(rows)); });
     return;
   }
-  const auto table = tables_.empty() ? d.backend().host(d.attention(layer, options_.scores).k_scores) : tables_[static_cast<std::size_t>(layer)];
+  const auto table = tables_.empty()
+                         ? d.backend().host(d.attention(layer, options_.scores).k_scores)
+                         : tables_[static_cast<std::size_t>(layer)];
   const std::int64_t cl = d.writers().visible_to_attention(layer);
   const std::int64_t length = d.length();
   d.backend().parallel_for(d.config().n_heads * length, [&](std::int64_t task) {
     const std::int64_t h = task / length;
     const std::int64_t q = task % length;
-    visit(static_cast<int>(h), static_cast<int>(q), static_cast<const T*>(table.get()) + (h * tri(length) + tri(q)) * cl);
+    visit(static_cast<int>(h), static_cast<int>(q),
+          static_cast<const T*>(table.get()) + (h * tri(length) + tri(q)) * cl);
   });
 }
 

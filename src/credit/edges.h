@@ -1,7 +1,9 @@
-// The factors by which a node passes credit on, for one set of options. They do not depend on the path, the target or the root.
+// The factors by which a node passes credit on, for one set of options. They do not depend on the
+// path, the target or the root.
 //
-// Head (l,h)@q -> writer j@s by K: key_coef[h,q,s] * sK_j(q,s); by V: entry[h,q,s] * value_edge[g,s,j]; -> j@q by Q: query_edge[h,q,j].
-// MLP l@q -> j@q: mlp_edge[side][q,j]. Branch weights are inside.
+// Head (l,h)@q -> writer j@s by K: key_coef[h,q,s] * sK_j(q,s); by V: entry[h,q,s] *
+// value_edge[g,s,j]; -> j@q by Q: query_edge[h,q,j]. MLP l@q -> j@q: mlp_edge[side][q,j]. Branch
+// weights are inside.
 #pragma once
 
 #include <array>
@@ -24,8 +26,9 @@ struct LayerEdges {
   std::vector<T> query_edge;               // [H, S, Cl]
   std::vector<T> value_edge;               // [G, S, Cl]
   std::array<std::vector<T>, 2> mlp_edge;  // [S, Cm] per side; the second only for gated MLPs
-  std::vector<double> head_doubt;          // [H, S] part of a node's credit that passes ill-conditioned denominators
-  std::vector<double> mlp_doubt;           // [S]
+  std::vector<double>
+      head_doubt;  // [H, S] part of a node's credit that passes ill-conditioned denominators
+  std::vector<double> mlp_doubt;  // [S]
 };
 
 // The same for heads and the MLP of one layer at one query, in the direction of a target.
@@ -48,25 +51,29 @@ struct HeadRow {
 template <typename T>
 class Edges {
  public:
-  Edges(std::shared_ptr<const Decomposition> decomposition, const Options& options, const RunContext& context);
+  Edges(std::shared_ptr<const Decomposition> decomposition, const Options& options,
+        const RunContext& context);
 
   const Decomposition& decomposition() const { return *decomposition_; }
   const Options& options() const { return options_; }
   const LayerEdges<T>& layer(int l) const;
-  // The same, but entry and key_coef of long prompts may still be on the device and missing here; head_row has those of a node.
+  // The same, but entry and key_coef of long prompts may still be on the device and missing here;
+  // head_row has those of a node.
   const LayerEdges<T>& light(int l) const { return layers_[static_cast<std::size_t>(l)]; }
   HeadRow<T> head_row(int layer, int head, int query) const;
   // The edges where the backend's arrays are, if it can pass credit on there; null otherwise.
   DeviceCredit* device() const { return device_; }
   const std::vector<DeviceCredit::Layer>& device_layers() const { return device_layers_; }
-  std::vector<DirectEdges> direct(std::span<const int> layers, int query, const Array& direction) const;
+  std::vector<DirectEdges> direct(std::span<const int> layers, int query,
+                                  const Array& direction) const;
   // Stage 1 shares over the neurons of an MLP in the direction of its own output.
   std::vector<double> neuron_shares(int layer, int query) const;
 
   // Key scores [(q + 1), Cl] of one node, from the table or computed now.
   std::shared_ptr<const T> key_rows(int layer, int head, int query) const;
   // Calls visit(head, query, rows) for every node of the layer, from several threads.
-  void visit_keys(int layer, const std::function<void(int head, int query, const T* rows)>& visit) const;
+  void visit_keys(int layer,
+                  const std::function<void(int head, int query, const T* rows)>& visit) const;
   bool has_table() const { return decomposition_->keeps_key_scores(); }
 
  private:
@@ -75,13 +82,16 @@ class Edges {
   void build_attention(int l, LayerEdges<T>& out, const RunContext& context) const;
   void build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const;
   // numerators[rows, N] in the given direction -> edges[rows, Cm] per side.
-  std::array<std::vector<double>, 2> mlp_edges(int l, std::span<const int> queries, std::vector<double> numerators, std::vector<double>* doubt) const;
+  std::array<std::vector<double>, 2> mlp_edges(int l, std::span<const int> queries,
+                                               std::vector<double> numerators,
+                                               std::vector<double>* doubt) const;
 
   std::shared_ptr<const Decomposition> decomposition_;
   Options options_;
   mutable std::mutex mutex_;
   mutable std::vector<LayerEdges<T>> layers_;
-  std::vector<std::shared_ptr<const void>> tables_;  // key scores of every layer in host memory, unless they stay on the device
+  std::vector<std::shared_ptr<const void>>
+      tables_;  // key scores of every layer in host memory, unless they stay on the device
   DeviceCredit* device_ = nullptr;
   std::vector<DeviceCredit::Layer> device_layers_;
 };

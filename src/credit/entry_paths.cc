@@ -28,7 +28,11 @@ template <typename T>
 class EntryWalk {
  public:
   EntryWalk(const PathGraph<T>& graph, double tau, const RunContext& context)
-      : graph_(graph), edges_(graph.edges()), d_(graph.decomposition()), tau_(tau), context_(context) {}
+      : graph_(graph),
+        edges_(graph.edges()),
+        d_(graph.decomposition()),
+        tau_(tau),
+        context_(context) {}
 
   ThresholdPaths run(std::size_t top) {
     for (const TopNode& node : graph_.tops()) {
@@ -49,7 +53,8 @@ class EntryWalk {
   }
 
  private:
-  using Key = std::vector<int>;  // writer, position, branch of the hop that led there, from the root side
+  using Key =
+      std::vector<int>;  // writer, position, branch of the hop that led there, from the root side
 
   void enter(const GraphNode& node, Branch branch, double credit) {
     key_.insert(key_.end(), {node.writer, node.position, static_cast<int>(branch)});
@@ -69,12 +74,16 @@ class EntryWalk {
     key_.resize(key_.size() - 3);
   }
 
-  // Shares of a node, largest entry first, complete for credits up to `credit` (below tau nothing is followed).
+  // Shares of a node, largest entry first, complete for credits up to `credit` (below tau nothing
+  // is followed).
   const std::vector<EntryShares>& shares(const GraphNode& node, double credit) {
     auto& slot = cache_[{node.writer, node.position, node.direct ? 1 : 0}];
     if (slot.credit < credit) {
-      const double complete = 2 * credit;  // room, so that a slightly larger credit needs no new list
-      slot.entries = d_.writers()[node.writer].kind == WriterKind::mlp ? mlp_shares(node, tau_ / complete) : head_shares(node, tau_ / complete);
+      const double complete =
+          2 * credit;  // room, so that a slightly larger credit needs no new list
+      slot.entries = d_.writers()[node.writer].kind == WriterKind::mlp
+                         ? mlp_shares(node, tau_ / complete)
+                         : head_shares(node, tau_ / complete);
       slot.credit = complete;
     }
     return slot.entries;
@@ -82,9 +91,15 @@ class EntryWalk {
 
   static void finish(std::vector<EntryShares>& entries) {
     for (EntryShares& entry : entries) {
-      std::stable_sort(entry.subs.begin(), entry.subs.end(), [](const SubShare& a, const SubShare& b) { return std::fabs(a.factor) > std::fabs(b.factor); });
+      std::stable_sort(entry.subs.begin(), entry.subs.end(),
+                       [](const SubShare& a, const SubShare& b) {
+                         return std::fabs(a.factor) > std::fabs(b.factor);
+                       });
     }
-    std::stable_sort(entries.begin(), entries.end(), [](const EntryShares& a, const EntryShares& b) { return std::fabs(a.entry) > std::fabs(b.entry); });
+    std::stable_sort(entries.begin(), entries.end(),
+                     [](const EntryShares& a, const EntryShares& b) {
+                       return std::fabs(a.entry) > std::fabs(b.entry);
+                     });
   }
 
   std::vector<EntryShares> head_shares(const GraphNode& node, double least) {
@@ -100,7 +115,8 @@ class EntryWalk {
     const std::int64_t group = writer.head / d_.config().group_size();
     const auto keys = edges_.key_rows(writer.layer, writer.head, q);
     Array query_array = d_.backend().zeros((q + 1) * cl);
-    d_.backend().query_scores(d_.attention_view(writer.layer), options.scores, writer.head, q, query_array);
+    d_.backend().query_scores(d_.attention_view(writer.layer), options.scores, writer.head, q,
+                              query_array);
     const auto queries = d_.backend().host(query_array);
     std::vector<double> sum(static_cast<std::size_t>(q) + 1), abs(static_cast<std::size_t>(q) + 1);
     d_.backend().download(sums.q_sum, at, sum);
@@ -108,18 +124,23 @@ class EntryWalk {
     std::vector<EntryShares> entries;
     for (int s = 0; s <= q; ++s) {
       const auto i = static_cast<std::size_t>(s);
-      const std::size_t direct_at = static_cast<std::size_t>(writer.head) * (static_cast<std::size_t>(q) + 1) + i;
-      const double share = direct ? direct->entry[direct_at] : static_cast<double>(own.entry.get()[i]);
+      const std::size_t direct_at =
+          static_cast<std::size_t>(writer.head) * (static_cast<std::size_t>(q) + 1) + i;
+      const double share =
+          direct ? direct->entry[direct_at] : static_cast<double>(own.entry.get()[i]);
       if (std::fabs(share) < least) continue;
-      const double key_coef = direct ? direct->key_coef[direct_at] : static_cast<double>(own.key_coef.get()[i]);
-      const double query_coef = options.weights[1] * share * inverse_denom(sum[i], abs[i], options.beta);
+      const double key_coef =
+          direct ? direct->key_coef[direct_at] : static_cast<double>(own.key_coef.get()[i]);
+      const double query_coef =
+          options.weights[1] * share * inverse_denom(sum[i], abs[i], options.beta);
       const T* k = keys.get() + s * cl;
       const T* qs = static_cast<const T*>(queries.get()) + s * cl;
       const T* v = e.value_edge.data() + (group * d_.length() + s) * cl;
       EntryShares entry;
       entry.entry = share;
       const auto add = [&](Branch branch, std::int64_t j, int position, double factor) {
-        if (std::fabs(factor) >= least) entry.subs.push_back({branch, static_cast<int>(j), position, factor});
+        if (std::fabs(factor) >= least)
+          entry.subs.push_back({branch, static_cast<int>(j), position, factor});
       };
       for (std::int64_t j = 0; j < cl; ++j) {
         add(Branch::K, j, s, key_coef * static_cast<double>(k[j]));
@@ -138,7 +159,8 @@ class EntryWalk {
     const DirectEdges* direct = node.direct ? graph_.start().direct_edges(writer.layer) : nullptr;
     const MlpView view = d_.mlp_view(writer.layer);
     const auto n = static_cast<std::size_t>(d_.config().d_mlp);
-    const std::vector<double> share = direct ? direct->neuron_share : edges_.neuron_shares(writer.layer, node.position);
+    const std::vector<double> share =
+        direct ? direct->neuron_share : edges_.neuron_shares(writer.layer, node.position);
     const std::vector<MlpSide> sides = d_.mlp_sides();
     std::vector<EntryShares> entries;
     std::vector<std::size_t> neurons;
@@ -150,20 +172,26 @@ class EntryWalk {
     for (std::size_t side = 0; side < sides.size() && !neurons.empty(); ++side) {
       const double weight = sides.size() == 1 ? 1.0 : options.mlp_weights[side];
       const Branch branch = sides.size() == 1 ? Branch::mlp : (side == 0 ? Branch::G : Branch::U);
-      Array scores = d_.backend().zeros(static_cast<std::int64_t>(view.visible) * static_cast<std::int64_t>(n));
+      Array scores = d_.backend().zeros(static_cast<std::int64_t>(view.visible) *
+                                        static_cast<std::int64_t>(n));
       d_.backend().mlp_scores(view, sides[side], node.position, scores);
       const auto host = d_.backend().host(scores);
       const T* rows = static_cast<const T*>(host.get());
       const MlpSums& sums = d_.mlp(writer.layer, sides[side]);
       std::vector<double> sum(n), abs(n);
-      d_.backend().download(sums.sum, static_cast<std::int64_t>(node.position) * static_cast<std::int64_t>(n), sum);
-      d_.backend().download(sums.abs, static_cast<std::int64_t>(node.position) * static_cast<std::int64_t>(n), abs);
+      d_.backend().download(
+          sums.sum, static_cast<std::int64_t>(node.position) * static_cast<std::int64_t>(n), sum);
+      d_.backend().download(
+          sums.abs, static_cast<std::int64_t>(node.position) * static_cast<std::int64_t>(n), abs);
       for (std::size_t i = 0; i < neurons.size(); ++i) {
         const std::size_t neuron = neurons[i];
-        const double coef = weight * share[neuron] * inverse_denom(sum[neuron], abs[neuron], options.beta);
+        const double coef =
+            weight * share[neuron] * inverse_denom(sum[neuron], abs[neuron], options.beta);
         for (int j = 0; j < view.visible; ++j) {
-          const double factor = coef * static_cast<double>(rows[static_cast<std::size_t>(j) * n + neuron]);
-          if (std::fabs(factor) >= least) entries[i].subs.push_back({branch, j, node.position, factor});
+          const double factor =
+              coef * static_cast<double>(rows[static_cast<std::size_t>(j) * n + neuron]);
+          if (std::fabs(factor) >= least)
+            entries[i].subs.push_back({branch, j, node.position, factor});
         }
       }
     }
@@ -190,7 +218,8 @@ class EntryWalk {
     bool passed = !f.suffix.through;
     for (const Node& node : path.nodes) {
       const Writer& writer = d_.writers()[node.writer];
-      if (f.suffix.min_layer && !writer.terminal() && writer.layer < *f.suffix.min_layer) return false;
+      if (f.suffix.min_layer && !writer.terminal() && writer.layer < *f.suffix.min_layer)
+        return false;
       passed = passed || node.writer == *f.suffix.through;
     }
     return passed;
@@ -215,12 +244,16 @@ class EntryWalk {
 }  // namespace
 
 template <typename T>
-ThresholdPaths entry_paths(const PathGraph<T>& graph, double tau, std::size_t top, const RunContext& context) {
-  if (graph.edges().options().mlp != MlpRule::per_neuron) throw UsageError("--tau-rule entry walks neuron by neuron: it needs --mlp per-neuron");
+ThresholdPaths entry_paths(const PathGraph<T>& graph, double tau, std::size_t top,
+                           const RunContext& context) {
+  if (graph.edges().options().mlp != MlpRule::per_neuron)
+    throw UsageError("--tau-rule entry walks neuron by neuron: it needs --mlp per-neuron");
   return EntryWalk<T>(graph, tau, context).run(top);
 }
 
-template ThresholdPaths entry_paths<float>(const PathGraph<float>&, double, std::size_t, const RunContext&);
-template ThresholdPaths entry_paths<double>(const PathGraph<double>&, double, std::size_t, const RunContext&);
+template ThresholdPaths entry_paths<float>(const PathGraph<float>&, double, std::size_t,
+                                           const RunContext&);
+template ThresholdPaths entry_paths<double>(const PathGraph<double>&, double, std::size_t,
+                                            const RunContext&);
 
 }  // namespace unpack

@@ -35,7 +35,8 @@ class LayerSweep {
       const double credit = *at(q, writer);
       if (credit == 0) continue;
       for (const auto& edge : e_.mlp_edge) {
-        if (!edge.empty()) add_scaled(credit, edge.data() + static_cast<std::size_t>(q) * cm, cm, at(q, 0));
+        if (!edge.empty())
+          add_scaled(credit, edge.data() + static_cast<std::size_t>(q) * cm, cm, at(q, 0));
       }
     }
     const double direct = flow_.direct[static_cast<std::size_t>(writer)];
@@ -53,8 +54,9 @@ class LayerSweep {
     const auto heads = static_cast<std::size_t>(c.n_heads);
     std::vector<double> key_coef;  // [H, tri], where the keys are folded instead of looked up
     if (!edges_.has_table()) key_coef.assign(heads * pairs_, 0.0);
-    // A head a task with sums of its own, which are then added up in one order whatever the number of threads. Heads of a layer never read each other, so
-    // that none of the credit read here changes.
+    // A head a task with sums of its own, which are then added up in one order whatever the number
+    // of threads. Heads of a layer never read each other, so that none of the credit read here
+    // changes.
     std::vector<std::vector<double>> sums(heads), values(heads);
     d_.backend().parallel_for(c.n_heads, [&](std::int64_t h) {
       const auto i = static_cast<std::size_t>(h);
@@ -68,26 +70,33 @@ class LayerSweep {
       for (std::size_t h = 0; h < heads; ++h) {
         const std::size_t value_row = h / static_cast<std::size_t>(c.group_size()) * length + s;
         add_scaled(1.0, sums[h].data() + s * cl, cl, to);
-        if (values[h][s] != 0) add_scaled(values[h][s], e_.value_edge.data() + value_row * cl, cl, to);
+        if (values[h][s] != 0)
+          add_scaled(values[h][s], e_.value_edge.data() + value_row * cl, cl, to);
       }
     });
     if (!edges_.has_table()) fold_keys(key_coef, cl);
   }
 
  private:
-  double* at(int position, int writer) { return flow_.indirect.data() + static_cast<std::size_t>(position) * stride_ + static_cast<std::size_t>(writer); }
+  double* at(int position, int writer) {
+    return flow_.indirect.data() + static_cast<std::size_t>(position) * stride_ +
+           static_cast<std::size_t>(writer);
+  }
 
   // What a head sends: by K and Q to sums[S, Cl], by V the weights of the sources.
-  void send(int h, std::size_t cl, std::vector<double>& sums, std::vector<double>& values, std::vector<double>& key_coef) {
+  void send(int h, std::size_t cl, std::vector<double>& sums, std::vector<double>& values,
+            std::vector<double>& key_coef) {
     const auto hs = static_cast<std::size_t>(h);
     const int writer = d_.writers().head(layer_, h);
     // entry[q + 1], coef[q + 1] and query_edge[Cl] of the node at q, or of its direct credit.
-    const auto pass_on = [&](double credit, int q, const auto* entry, const auto* coef, const auto* query_edge) {
+    const auto pass_on = [&](double credit, int q, const auto* entry, const auto* coef,
+                             const auto* query_edge) {
       if (credit == 0) return;
       add_scaled(credit, query_edge, cl, sums.data() + static_cast<std::size_t>(q) * cl);
       add_scaled(credit, entry, static_cast<std::size_t>(q) + 1, values.data());
       if (!edges_.has_table()) {
-        add_scaled(credit, coef, static_cast<std::size_t>(q) + 1, key_coef.data() + hs * pairs_ + static_cast<std::size_t>(tri(q)));
+        add_scaled(credit, coef, static_cast<std::size_t>(q) + 1,
+                   key_coef.data() + hs * pairs_ + static_cast<std::size_t>(tri(q)));
         return;
       }
       const auto rows = edges_.key_rows(layer_, h, q);
@@ -99,18 +108,21 @@ class LayerSweep {
     for (int q = 0; q < length_; ++q) {
       const std::size_t row = hs * pairs_ + static_cast<std::size_t>(tri(q));
       pass_on(*at(q, writer), q, e_.entry.data() + row, e_.key_coef.data() + row,
-              e_.query_edge.data() + (hs * static_cast<std::size_t>(length_) + static_cast<std::size_t>(q)) * cl);
+              e_.query_edge.data() +
+                  (hs * static_cast<std::size_t>(length_) + static_cast<std::size_t>(q)) * cl);
     }
     if (!direct_) return;
     const std::size_t sources = static_cast<std::size_t>(direct_->query) + 1;
-    pass_on(flow_.direct[static_cast<std::size_t>(writer)], direct_->query, direct_->entry.data() + hs * sources, direct_->key_coef.data() + hs * sources,
+    pass_on(flow_.direct[static_cast<std::size_t>(writer)], direct_->query,
+            direct_->entry.data() + hs * sources, direct_->key_coef.data() + hs * sources,
             direct_->query_edge.data() + hs * cl);
   }
 
   void fold_keys(const std::vector<double>& key_coef, std::size_t cl) {
     std::vector<double> folded;
     d_.backend().key_fold(d_.attention_view(layer_), key_coef, folded);
-    for (int s = 0; s < length_; ++s) add_scaled(1.0, folded.data() + static_cast<std::size_t>(s) * cl, cl, at(s, 0));
+    for (int s = 0; s < length_; ++s)
+      add_scaled(1.0, folded.data() + static_cast<std::size_t>(s) * cl, cl, at(s, 0));
     if (edges_.options().scores == Scores::raw) return;
     const AttentionSums& sums = d_.attention(layer_, edges_.options().scores);
     // sum over s' of coef (sK(q, s) - mean_s'): the raw scores folded, less the means.
@@ -118,7 +130,9 @@ class LayerSweep {
     d_.backend().download(sums.k_mean, 0, mean);
     for (std::size_t h = 0; h < static_cast<std::size_t>(d_.config().n_heads); ++h) {
       for (int q = 0; q < length_; ++q) {
-        const double* row = mean.data() + (h * static_cast<std::size_t>(length_) + static_cast<std::size_t>(q)) * cl;
+        const double* row =
+            mean.data() +
+            (h * static_cast<std::size_t>(length_) + static_cast<std::size_t>(q)) * cl;
         for (int s = 0; s <= q; ++s) {
           const double k = key_coef[h * pairs_ + static_cast<std::size_t>(tri(q) + s)];
           if (k != 0) add_scaled(-k, row, cl, at(s, 0));
@@ -146,7 +160,8 @@ Start start_at_target(const Edges<T>& edges, int position, const Array& directio
   const Decomposition& d = edges.decomposition();
   Start start;
   start.position = position;
-  d.backend().writer_dots(d.writer_vectors(), d.writers().count(), position, direction, start.first);
+  d.backend().writer_dots(d.writer_vectors(), d.writers().count(), position, direction,
+                          start.first);
   std::vector<int> layers(static_cast<std::size_t>(d.config().n_layers));
   std::iota(layers.begin(), layers.end(), 0);
   start.direct = edges.direct(layers, position, direction);
@@ -178,12 +193,16 @@ Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context)
   flow.indirect.assign(length * writers, 0.0);
   flow.direct = start.first;
   if (start.root && !start.root_is_direct) {
-    flow.indirect[static_cast<std::size_t>(start.root->position) * writers + static_cast<std::size_t>(start.root->writer)] = 1.0;
+    flow.indirect[static_cast<std::size_t>(start.root->position) * writers +
+                  static_cast<std::size_t>(start.root->writer)] = 1.0;
   }
   if (edges.device() != nullptr) {
     std::vector<DeviceCredit::Direct> direct;
-    for (const DirectEdges& x : start.direct) direct.push_back({x.layer, x.entry, x.key_coef, x.query_edge, {x.mlp_edge[0], x.mlp_edge[1]}});
-    edges.device()->sweep(edges.device_layers(), edges.options().scores, start.position, start.first, direct, flow.indirect);
+    for (const DirectEdges& x : start.direct)
+      direct.push_back(
+          {x.layer, x.entry, x.key_coef, x.query_edge, {x.mlp_edge[0], x.mlp_edge[1]}});
+    edges.device()->sweep(edges.device_layers(), edges.options().scores, start.position,
+                          start.first, direct, flow.indirect);
   }
   double passed = 0;
   double doubtful = 0;
@@ -198,10 +217,12 @@ Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context)
     for (std::size_t q = 0; q < length; ++q) {
       for (int h = 0; h <= d.config().n_heads; ++h) {
         const bool is_mlp = h == d.config().n_heads;
-        const auto w = static_cast<std::size_t>(is_mlp ? d.writers().mlp(l) : d.writers().head(l, h));
+        const auto w =
+            static_cast<std::size_t>(is_mlp ? d.writers().mlp(l) : d.writers().head(l, h));
         const double credit = std::fabs(flow.indirect[q * writers + w]);
         passed += credit;
-        doubtful += credit * (is_mlp ? e.mlp_doubt[q] : e.head_doubt[static_cast<std::size_t>(h) * length + q]);
+        doubtful += credit * (is_mlp ? e.mlp_doubt[q]
+                                     : e.head_doubt[static_cast<std::size_t>(h) * length + q]);
       }
     }
   }
@@ -210,7 +231,8 @@ Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context)
 }
 
 template <typename T>
-std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edges, const Start& start, const Node& node) {
+std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edges,
+                                                             const Start& start, const Node& node) {
   const Decomposition& d = edges.decomposition();
   const Writer& writer = d.writers()[node.writer];
   const auto stride = static_cast<std::size_t>(d.writers().count());
@@ -229,7 +251,8 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
       } else {
         add_scaled(1.0, e.mlp_edge[side].data() + q * cm, cm, to.data() + q * stride);
       }
-      out.emplace_back(sides.size() == 1 ? Branch::mlp : (side == 0 ? Branch::G : Branch::U), std::move(to));
+      out.emplace_back(sides.size() == 1 ? Branch::mlp : (side == 0 ? Branch::G : Branch::U),
+                       std::move(to));
     }
     return out;
   }
@@ -239,10 +262,13 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
   const auto length = static_cast<std::size_t>(d.length());
   std::vector<double> k(size, 0.0), query(size, 0.0), v(size, 0.0);
   const auto rows = edges.key_rows(writer.layer, writer.head, node.position);
-  const HeadRow<T> own = direct ? HeadRow<T>{} : edges.head_row(writer.layer, writer.head, node.position);
+  const HeadRow<T> own =
+      direct ? HeadRow<T>{} : edges.head_row(writer.layer, writer.head, node.position);
   for (std::size_t s = 0; s <= q; ++s) {
-    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]);
-    const double entry = direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]);
+    const double coef =
+        direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]);
+    const double entry =
+        direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]);
     add_scaled(coef, rows.get() + s * cl, cl, k.data() + s * stride);
     add_scaled(entry, e.value_edge.data() + (group * length + s) * cl, cl, v.data() + s * stride);
   }
@@ -263,7 +289,11 @@ template Start start_at_root<float>(const Edges<float>&, const Node&, const Arra
 template Start start_at_root<double>(const Edges<double>&, const Node&, const Array*);
 template Flow sweep<float>(const Edges<float>&, const Start&, const RunContext&);
 template Flow sweep<double>(const Edges<double>&, const Start&, const RunContext&);
-template std::vector<std::pair<Branch, std::vector<double>>> outgoing<float>(const Edges<float>&, const Start&, const Node&);
-template std::vector<std::pair<Branch, std::vector<double>>> outgoing<double>(const Edges<double>&, const Start&, const Node&);
+template std::vector<std::pair<Branch, std::vector<double>>> outgoing<float>(const Edges<float>&,
+                                                                             const Start&,
+                                                                             const Node&);
+template std::vector<std::pair<Branch, std::vector<double>>> outgoing<double>(const Edges<double>&,
+                                                                              const Start&,
+                                                                              const Node&);
 
 }  // namespace unpack

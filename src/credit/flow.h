@@ -1,4 +1,5 @@
-// The exact sweep: credit from a target or a root down to the embeddings, node by node from the top layer, without a threshold.
+// The exact sweep: credit from a target or a root down to the embeddings, node by node from the top
+// layer, without a threshold.
 #pragma once
 
 #include <optional>
@@ -9,13 +10,16 @@
 
 namespace unpack {
 
-// Where credit starts. A target gives direct credit to every writer at its position; a root is one node with credit 1, direct or not.
+// Where credit starts. A target gives direct credit to every writer at its position; a root is one
+// node with credit 1, direct or not.
 struct Start {
-  int position = 0;           // of the target, or of the root
-  std::vector<double> first;  // [C] direct credit at `position` (all 0 for a root that counts as indirect)
+  int position = 0;  // of the target, or of the root
+  std::vector<double>
+      first;  // [C] direct credit at `position` (all 0 for a root that counts as indirect)
   std::optional<Node> root;
   bool root_is_direct = false;
-  std::vector<DirectEdges> direct;  // edges of nodes that hold direct credit: every layer for a target, one for a root
+  std::vector<DirectEdges>
+      direct;  // edges of nodes that hold direct credit: every layer for a target, one for a root
 
   const DirectEdges* direct_edges(int layer) const {
     for (const DirectEdges& d : direct) {
@@ -40,8 +44,10 @@ struct Flow {
 template <typename T>
 Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context);
 
-// What one node sends to each writer by branch: out[branch][C * S], position-major [S, C]. Used for roots.
+// What one node sends to each writer by branch: out[branch][C * S], position-major [S, C]. Used for
+// roots.
 template <typename T>
-std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edges, const Start& start, const Node& node);
+std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edges,
+                                                             const Start& start, const Node& node);
 
 }  // namespace unpack

@@ -8,17 +8,21 @@
 namespace unpack {
 
 template <typename T>
-PathGraph<T>::PathGraph(const Edges<T>& edges, const Start& start, const Suffix& suffix, const PathFilter& filter)
+PathGraph<T>::PathGraph(const Edges<T>& edges, const Start& start, const Suffix& suffix,
+                        const PathFilter& filter)
     : edges_(edges), start_(start), suffix_(suffix), filter_(filter) {
   if (start.root) {
-    tops_.push_back({{start.root->writer, start.root->position, start.root_is_direct}, 1.0, 0, 0, 0});
+    tops_.push_back(
+        {{start.root->writer, start.root->position, start.root_is_direct}, 1.0, 0, 0, 0});
   } else {
     for (int k = 0; k < decomposition().writers().count(); ++k) {
       const double first = start.first[static_cast<std::size_t>(k)];
       if (first != 0) tops_.push_back({{k, start.position, true}, first, 0, 0, 0});
     }
   }
-  decomposition().backend().parallel_for(static_cast<std::int64_t>(tops_.size()), [&](std::int64_t i) { measure(tops_[static_cast<std::size_t>(i)]); });
+  decomposition().backend().parallel_for(
+      static_cast<std::int64_t>(tops_.size()),
+      [&](std::int64_t i) { measure(tops_[static_cast<std::size_t>(i)]); });
 }
 
 template <typename T>
@@ -31,13 +35,16 @@ SuffixState PathGraph<T>::top_state(const TopNode& top) const {
 
 template <typename T>
 SuffixState PathGraph<T>::below(const SuffixState& state, int writer, double factor) const {
-  // The suffix of a child counts the child itself, so that passing `through` there needs no change of state here.
-  return {state.must_pass && filter_.suffix.through != writer, filter_.sign ? state.negative != (factor < 0) : false};
+  // The suffix of a child counts the child itself, so that passing `through` there needs no change
+  // of state here.
+  return {state.must_pass && filter_.suffix.through != writer,
+          filter_.sign ? state.negative != (factor < 0) : false};
 }
 
 template <typename T>
 double PathGraph<T>::child_bound(const SuffixState& state, const GraphEdge& edge) const {
-  const SuffixState child{state.must_pass, filter_.sign ? state.negative != (edge.factor < 0) : false};
+  const SuffixState child{state.must_pass,
+                          filter_.sign ? state.negative != (edge.factor < 0) : false};
   return suffix_.bound(child, edge.position, edge.writer);
 }
 
@@ -47,7 +54,8 @@ void PathGraph<T>::measure(TopNode& top) const {
   const SuffixState state = top_state(top);
   if (writer.terminal()) {
     top.mass_all = 1.0;
-    const bool matches = !filter_.branch && !state.must_pass && !state.negative && (!filter_.suffix.from || *filter_.suffix.from == top.node.position);
+    const bool matches = !filter_.branch && !state.must_pass && !state.negative &&
+                         (!filter_.suffix.from || *filter_.suffix.from == top.node.position);
     top.mass = top.bound = matches ? 1.0 : 0.0;
     return;
   }
@@ -60,7 +68,8 @@ void PathGraph<T>::measure(TopNode& top) const {
     const double size = std::fabs(edge.factor);
     top.mass_all += size * suffix_.mass_all(edge.position, edge.writer);
     if (!layer_matches || !allowed_last_hop(edge)) return;
-    const SuffixState child{state.must_pass, filter_.sign ? state.negative != (edge.factor < 0) : false};
+    const SuffixState child{state.must_pass,
+                            filter_.sign ? state.negative != (edge.factor < 0) : false};
     top.mass += size * suffix_.mass(child, edge.position, edge.writer);
     top.bound = std::max(top.bound, size * suffix_.bound(child, edge.position, edge.writer));
   });
@@ -95,10 +104,13 @@ void PathGraph<T>::measure_unfiltered(TopNode& top) const {
     const auto length = static_cast<std::size_t>(d.length());
     const std::size_t group = h / static_cast<std::size_t>(d.config().group_size());
     const auto rows = edges_.key_rows(writer.layer, writer.head, top.node.position);
-    const HeadRow<T> own = direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, top.node.position);
+    const HeadRow<T> own =
+        direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, top.node.position);
     for (std::size_t s = 0; s <= q; ++s) {
-      add(direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]), rows.get() + s * cl, cl, s);
-      add(direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]), e.value_edge.data() + (group * length + s) * cl, cl, s);
+      add(direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]),
+          rows.get() + s * cl, cl, s);
+      add(direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]),
+          e.value_edge.data() + (group * length + s) * cl, cl, s);
     }
     if (direct) {
       add(1.0, direct->query_edge.data() + h * cl, cl, q);
@@ -110,7 +122,8 @@ void PathGraph<T>::measure_unfiltered(TopNode& top) const {
 }
 
 template <typename T>
-void PathGraph<T>::for_each_edge(const GraphNode& node, const std::function<void(const GraphEdge&)>& visit) const {
+void PathGraph<T>::for_each_edge(const GraphNode& node,
+                                 const std::function<void(const GraphEdge&)>& visit) const {
   const Decomposition& d = decomposition();
   const Writer& writer = d.writers()[node.writer];
   const LayerEdges<T>& e = edges_.light(writer.layer);
@@ -127,7 +140,9 @@ void PathGraph<T>::for_each_edge(const GraphNode& node, const std::function<void
       const Branch branch = !gated ? Branch::mlp : (side == 0 ? Branch::G : Branch::U);
       for (int j = 0; j < cm; ++j) {
         const auto js = static_cast<std::size_t>(j);
-        emit(j, node.position, branch, direct ? direct->mlp_edge[side][js] : static_cast<double>(e.mlp_edge[side][q * static_cast<std::size_t>(cm) + js]));
+        emit(j, node.position, branch,
+             direct ? direct->mlp_edge[side][js]
+                    : static_cast<double>(e.mlp_edge[side][q * static_cast<std::size_t>(cm) + js]));
       }
     }
     return;
@@ -137,10 +152,13 @@ void PathGraph<T>::for_each_edge(const GraphNode& node, const std::function<void
   const auto h = static_cast<std::size_t>(writer.head);
   const std::size_t group = h / static_cast<std::size_t>(d.config().group_size());
   const auto rows = edges_.key_rows(writer.layer, writer.head, node.position);
-  const HeadRow<T> own = direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, node.position);
+  const HeadRow<T> own =
+      direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, node.position);
   for (std::size_t s = 0; s <= q; ++s) {
-    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]);
-    const double entry = direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]);
+    const double coef =
+        direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]);
+    const double entry =
+        direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]);
     const T* key = rows.get() + s * cl;
     const T* value = e.value_edge.data() + (group * length + s) * cl;
     for (int j = 0; j < visible; ++j) {
@@ -150,7 +168,9 @@ void PathGraph<T>::for_each_edge(const GraphNode& node, const std::function<void
   }
   for (int j = 0; j < visible; ++j) {
     const auto js = static_cast<std::size_t>(j);
-    emit(j, node.position, Branch::Q, direct ? direct->query_edge[h * cl + js] : static_cast<double>(e.query_edge[(h * length + q) * cl + js]));
+    emit(j, node.position, Branch::Q,
+         direct ? direct->query_edge[h * cl + js]
+                : static_cast<double>(e.query_edge[(h * length + q) * cl + js]));
   }
 }
 

@@ -1,5 +1,5 @@
-// The DAG that paths walk on, from the root side down: a start (target or root), nodes with direct credit as nodes of their own, and below them
-// indirect edges only.
+// The DAG that paths walk on, from the root side down: a start (target or root), nodes with direct
+// credit as nodes of their own, and below them indirect edges only.
 #pragma once
 
 #include <functional>
@@ -43,7 +43,8 @@ struct PathFilter {
 template <typename T>
 class PathGraph {
  public:
-  PathGraph(const Edges<T>& edges, const Start& start, const Suffix& suffix, const PathFilter& filter);
+  PathGraph(const Edges<T>& edges, const Start& start, const Suffix& suffix,
+            const PathFilter& filter);
 
   const Edges<T>& edges() const { return edges_; }
   const Decomposition& decomposition() const { return edges_.decomposition(); }
@@ -54,9 +55,12 @@ class PathGraph {
 
   bool terminal(int writer) const { return writer < decomposition().writers().terminals(); }
   // All edges with a factor that is not 0, in a fixed order.
-  void for_each_edge(const GraphNode& node, const std::function<void(const GraphEdge&)>& visit) const;
+  void for_each_edge(const GraphNode& node,
+                     const std::function<void(const GraphEdge&)>& visit) const;
   // Whether the edge may be the last hop of a matching path, out of a top node.
-  bool allowed_last_hop(const GraphEdge& edge) const { return !filter_.branch || edge.branch == *filter_.branch; }
+  bool allowed_last_hop(const GraphEdge& edge) const {
+    return !filter_.branch || edge.branch == *filter_.branch;
+  }
 
   // The state below a node whose suffix is asked for in `state`.
   SuffixState below(const SuffixState& state, int writer, double factor) const;

@@ -1,4 +1,5 @@
-// What a row of edges to the writers of one position leads to: the sum of |factor| times the mass below, and the largest |factor| times the bound below.
+// What a row of edges to the writers of one position leads to: the sum of |factor| times the mass
+// below, and the largest |factor| times the bound below.
 #pragma once
 
 #include <algorithm>

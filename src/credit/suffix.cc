@@ -33,7 +33,8 @@ struct Part {
 template <typename T>
 class SuffixBuilder {
  public:
-  SuffixBuilder(const Edges<T>& edges, const SuffixFilter& filter) : edges_(edges), d_(edges.decomposition()), filter_(filter) {
+  SuffixBuilder(const Edges<T>& edges, const SuffixFilter& filter)
+      : edges_(edges), d_(edges.decomposition()), filter_(filter) {
     suffix_.filter_ = filter;
     suffix_.writers_ = static_cast<std::size_t>(d_.writers().count());
     const std::size_t size = static_cast<std::size_t>(d_.length()) * suffix_.writers_;
@@ -47,7 +48,8 @@ class SuffixBuilder {
 
   Suffix build(const RunContext& context) {
     if (edges_.device() != nullptr && !filter_.any() && !filter_.by_sign) {
-      edges_.device()->suffix(edges_.device_layers(), edges_.options().scores, d_.writers().terminals(), suffix_.all_, suffix_.slots_[0].bound);
+      edges_.device()->suffix(edges_.device_layers(), edges_.options().scores,
+                              d_.writers().terminals(), suffix_.all_, suffix_.slots_[0].bound);
       suffix_.slots_[0].mass = suffix_.all_;
       return std::move(suffix_);
     }
@@ -61,7 +63,9 @@ class SuffixBuilder {
   }
 
  private:
-  bool used(std::size_t slot) const { return (slot < 2 || filter_.through) && (slot % 2 == 0 || filter_.by_sign); }
+  bool used(std::size_t slot) const {
+    return (slot < 2 || filter_.through) && (slot % 2 == 0 || filter_.by_sign);
+  }
 
   void terminals() {
     for (int s = 0; s < d_.length(); ++s) {
@@ -71,7 +75,8 @@ class SuffixBuilder {
         if (filter_.from && *filter_.from != s) continue;
         // The empty product is positive.
         suffix_.slots_[0].mass[i] = suffix_.slots_[0].bound[i] = 1.0;
-        if (filter_.through && *filter_.through == w) suffix_.slots_[2].mass[i] = suffix_.slots_[2].bound[i] = 1.0;
+        if (filter_.through && *filter_.through == w)
+          suffix_.slots_[2].mass[i] = suffix_.slots_[2].bound[i] = 1.0;
       }
     }
   }
@@ -117,7 +122,8 @@ class SuffixBuilder {
         part.mass[state] += size * (flip ? mass_n[j] : mass[j]);
         part.mass[state + 1] += size * (flip ? mass[j] : mass_n[j]);
         part.bound[state] = std::max(part.bound[state], size * (flip ? bound_n[j] : bound[j]));
-        part.bound[state + 1] = std::max(part.bound[state + 1], size * (flip ? bound[j] : bound_n[j]));
+        part.bound[state + 1] =
+            std::max(part.bound[state + 1], size * (flip ? bound[j] : bound_n[j]));
       }
     }
     return part;
@@ -149,7 +155,8 @@ class SuffixBuilder {
     std::vector<Part> values(static_cast<std::size_t>(c.n_kv_heads) * length);
     d_.backend().parallel_for(static_cast<std::int64_t>(values.size()), [&](std::int64_t i) {
       values[static_cast<std::size_t>(i)] =
-          read(e.value_edge.data() + static_cast<std::size_t>(i) * cl, static_cast<int>(static_cast<std::size_t>(i) % length), cl);
+          read(e.value_edge.data() + static_cast<std::size_t>(i) * cl,
+               static_cast<int>(static_cast<std::size_t>(i) % length), cl);
     });
     std::vector<Part> nodes(static_cast<std::size_t>(c.n_heads) * length);
     edges_.visit_keys(l, [&](int h, int q, const T* rows) {
@@ -159,13 +166,18 @@ class SuffixBuilder {
         const std::size_t i = hs * pairs + static_cast<std::size_t>(tri(q) + s);
         const auto k = static_cast<double>(e.key_coef[i]);
         if (k != 0) node.add(read(rows + static_cast<std::size_t>(s) * cl, s, cl), k);
-        node.add(values[static_cast<std::size_t>(h / c.group_size()) * length + static_cast<std::size_t>(s)], static_cast<double>(e.entry[i]));
+        node.add(values[static_cast<std::size_t>(h / c.group_size()) * length +
+                        static_cast<std::size_t>(s)],
+                 static_cast<double>(e.entry[i]));
       }
-      node.add(read(e.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, q, cl), 1.0);
+      node.add(read(e.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, q, cl),
+               1.0);
       nodes[hs * length + static_cast<std::size_t>(q)] = node;
     });
     for (int h = 0; h < c.n_heads; ++h) {
-      for (int q = 0; q < d_.length(); ++q) put(l, d_.writers().head(l, h), q, nodes[static_cast<std::size_t>(h) * length + static_cast<std::size_t>(q)]);
+      for (int q = 0; q < d_.length(); ++q)
+        put(l, d_.writers().head(l, h), q,
+            nodes[static_cast<std::size_t>(h) * length + static_cast<std::size_t>(q)]);
     }
   }
 
@@ -174,7 +186,8 @@ class SuffixBuilder {
     for (int q = 0; q < d_.length(); ++q) {
       Part node;
       for (const auto& edge : edges_.layer(l).mlp_edge) {
-        if (!edge.empty()) node.add(read(edge.data() + static_cast<std::size_t>(q) * cm, q, cm), 1.0);
+        if (!edge.empty())
+          node.add(read(edge.data() + static_cast<std::size_t>(q) * cm, q, cm), 1.0);
       }
       put(l, d_.writers().mlp(l), q, node);
     }
@@ -187,11 +200,13 @@ class SuffixBuilder {
 };
 
 template <typename T>
-Suffix Suffix::compute(const Edges<T>& edges, const SuffixFilter& filter, const RunContext& context) {
+Suffix Suffix::compute(const Edges<T>& edges, const SuffixFilter& filter,
+                       const RunContext& context) {
   return SuffixBuilder<T>(edges, filter).build(context);
 }
 
 template Suffix Suffix::compute<float>(const Edges<float>&, const SuffixFilter&, const RunContext&);
-template Suffix Suffix::compute<double>(const Edges<double>&, const SuffixFilter&, const RunContext&);
+template Suffix Suffix::compute<double>(const Edges<double>&, const SuffixFilter&,
+                                        const RunContext&);
 
 }  // namespace unpack

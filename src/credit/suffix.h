@@ -1,5 +1,6 @@
-// What can still come below a node: absolute path mass and the largest path product, bottom-up over all edges, for all paths and for those
-// that match the filters. Exact, so that they serve as totals, as masses of the composition ranking and as bounds of the path search.
+// What can still come below a node: absolute path mass and the largest path product, bottom-up over
+// all edges, for all paths and for those that match the filters. Exact, so that they serve as
+// totals, as masses of the composition ranking and as bounds of the path search.
 #pragma once
 
 #include <optional>
@@ -10,7 +11,8 @@
 
 namespace unpack {
 
-// Filters on what lies below the root side, resolved to indices. The branch of the last hop is not among them: it concerns the start alone.
+// Filters on what lies below the root side, resolved to indices. The branch of the last hop is not
+// among them: it concerns the start alone.
 struct SuffixFilter {
   std::optional<int> through;  // writer
   std::optional<int> from;     // position
@@ -20,7 +22,8 @@ struct SuffixFilter {
   bool any() const { return through || from || min_layer; }
 };
 
-// States a suffix is asked for in: whether it must still pass `through`, and the sign its product must have.
+// States a suffix is asked for in: whether it must still pass `through`, and the sign its product
+// must have.
 struct SuffixState {
   bool must_pass = false;
   bool negative = false;
@@ -29,22 +32,34 @@ struct SuffixState {
 class Suffix {
  public:
   template <typename T>
-  static Suffix compute(const Edges<T>& edges, const SuffixFilter& filter, const RunContext& context);
+  static Suffix compute(const Edges<T>& edges, const SuffixFilter& filter,
+                        const RunContext& context);
 
   const SuffixFilter& filter() const { return filter_; }
   double mass_all(int position, int writer) const { return all_[at(position, writer)]; }
-  double mass(SuffixState state, int position, int writer) const { return slot(state).mass[at(position, writer)]; }
-  double bound(SuffixState state, int position, int writer) const { return slot(state).bound[at(position, writer)]; }
+  double mass(SuffixState state, int position, int writer) const {
+    return slot(state).mass[at(position, writer)];
+  }
+  double bound(SuffixState state, int position, int writer) const {
+    return slot(state).bound[at(position, writer)];
+  }
   // Rows of consecutive writers at a position.
   const double* mass_all_row(int position) const { return all_.data() + at(position, 0); }
-  const double* bound_row(SuffixState state, int position) const { return slot(state).bound.data() + at(position, 0); }
+  const double* bound_row(SuffixState state, int position) const {
+    return slot(state).bound.data() + at(position, 0);
+  }
 
  private:
   struct Slot {
-    std::vector<double> mass, bound;  // [S, C]; without by_sign only the positive slots are filled, and stand for both signs
+    std::vector<double> mass, bound;  // [S, C]; without by_sign only the positive slots are filled,
+                                      // and stand for both signs
   };
-  std::size_t at(int position, int writer) const { return static_cast<std::size_t>(position) * writers_ + static_cast<std::size_t>(writer); }
-  const Slot& slot(SuffixState state) const { return slots_[(state.must_pass ? 2U : 0U) + (state.negative && filter_.by_sign ? 1U : 0U)]; }
+  std::size_t at(int position, int writer) const {
+    return static_cast<std::size_t>(position) * writers_ + static_cast<std::size_t>(writer);
+  }
+  const Slot& slot(SuffixState state) const {
+    return slots_[(state.must_pass ? 2U : 0U) + (state.negative && filter_.by_sign ? 1U : 0U)];
+  }
 
   template <typename T>
   friend class SuffixBuilder;

@@ -6,8 +6,12 @@
 
 namespace unpack {
 
-Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace, std::size_t memory_budget)
-    : backend_(std::move(backend)), writers_(writers), trace_(std::move(trace)), length_(static_cast<int>(trace_.ids.size())) {
+Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& writers,
+                             ForwardTrace trace, std::size_t memory_budget)
+    : backend_(std::move(backend)),
+      writers_(writers),
+      trace_(std::move(trace)),
+      length_(static_cast<int>(trace_.ids.size())) {
   const ModelConfig& c = config();
   const int count = writers_.count();
   vectors_ = backend_->zeros(static_cast<std::int64_t>(length_) * count * c.d_model);
@@ -23,13 +27,32 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
 
 AttentionView Decomposition::attention_view(int layer) const {
   const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
-  return {layer,      length_, writers_.visible_to_attention(layer), &vectors_, writers_.count(), &t.dev_attn, &t.q, &t.k, &t.v, &t.q_dev, &t.k_dev,
-          &t.pattern, nullptr};
+  return {layer,
+          length_,
+          writers_.visible_to_attention(layer),
+          &vectors_,
+          writers_.count(),
+          &t.dev_attn,
+          &t.q,
+          &t.k,
+          &t.v,
+          &t.q_dev,
+          &t.k_dev,
+          &t.pattern,
+          nullptr};
 }
 
 MlpView Decomposition::mlp_view(int layer) const {
   const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
-  MlpView view = {layer, length_, writers_.visible_to_mlp(layer), &vectors_, writers_.count(), &t.dev_mlp, &t.act, {}, nullptr};
+  MlpView view = {layer,
+                  length_,
+                  writers_.visible_to_mlp(layer),
+                  &vectors_,
+                  writers_.count(),
+                  &t.dev_mlp,
+                  &t.act,
+                  {},
+                  nullptr};
   view.z.reserve(trace_.layers.size());
   for (const LayerTrace& source : trace_.layers) view.z.push_back(&source.z);
   return view;
@@ -45,7 +68,8 @@ const Array& Decomposition::pre(int layer, MlpSide side) const {
   return side == MlpSide::gate ? t.pre : t.up;
 }
 
-const AttentionSums& Decomposition::attention(int layer, Scores scores, const RunContext& context) const {
+const AttentionSums& Decomposition::attention(int layer, Scores scores,
+                                              const RunContext& context) const {
   auto& lazy = attention_[scores == Scores::raw ? 0 : 1];
   std::call_once(lazy.once, [&] {
     std::vector<AttentionSums> made;
@@ -71,7 +95,8 @@ const MlpSums& Decomposition::mlp(int layer, MlpSide side, const RunContext& con
   return lazy.layers[static_cast<std::size_t>(layer)];
 }
 
-Array Decomposition::numerators(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const {
+Array Decomposition::numerators(Lazy<Array>& lazy, int layer,
+                                const std::function<Array(int)>& make) const {
   // Long prompts have no room for them; they are cheap to make again.
   if (!keep_key_scores_) return make(layer);
   std::call_once(lazy.once, [&] {
@@ -88,7 +113,8 @@ Array Decomposition::head_numerators(int layer) const {
     std::vector<int> queries(static_cast<std::size_t>(length_));
     std::iota(queries.begin(), queries.end(), 0);
     Array out = backend_->zeros(config().n_heads * tri(length_));
-    backend_->head_numerators(attention_view(l), queries, trace_.layers[static_cast<std::size_t>(l)].attn_out, out);
+    backend_->head_numerators(attention_view(l), queries,
+                              trace_.layers[static_cast<std::size_t>(l)].attn_out, out);
     return out;
   });
 }
@@ -98,12 +124,14 @@ Array Decomposition::mlp_numerators(int layer) const {
     std::vector<int> queries(static_cast<std::size_t>(length_));
     std::iota(queries.begin(), queries.end(), 0);
     Array out = backend_->zeros(static_cast<std::int64_t>(length_) * config().d_mlp);
-    backend_->mlp_numerators(mlp_view(l), queries, trace_.layers[static_cast<std::size_t>(l)].mlp_out, out);
+    backend_->mlp_numerators(mlp_view(l), queries,
+                             trace_.layers[static_cast<std::size_t>(l)].mlp_out, out);
     return out;
   });
 }
 
-Decomposition::DirectNumerators Decomposition::direct_numerators(int layer, int query, const Array& direction) const {
+Decomposition::DirectNumerators Decomposition::direct_numerators(int layer, int query,
+                                                                 const Array& direction) const {
   const auto l = static_cast<std::size_t>(layer);
   std::vector<double> wanted(static_cast<std::size_t>(config().d_model));
   backend_->download(direction, 0, wanted);
@@ -130,11 +158,13 @@ Decomposition::DirectNumerators Decomposition::direct_numerators(int layer, int 
   backend_->mlp_numerators(mlp_view(layer), queries, direction, neurons);
   made.neurons = downloaded(neurons);
   std::lock_guard lock(direct_.mutex);
-  if (direct_.query == query && direct_.direction == wanted) direct_.layers[l] = std::make_shared<const DirectNumerators>(made);
+  if (direct_.query == query && direct_.direction == wanted)
+    direct_.layers[l] = std::make_shared<const DirectNumerators>(made);
   return made;
 }
 
-std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, int length, bool keep_key_scores, int scalar) {
+std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, int length,
+                                 bool keep_key_scores, int scalar) {
   const auto s = static_cast<double>(length);
   const double pairs = static_cast<double>(tri(length)) * c.n_heads;
   const double sides = c.gated() ? 2.0 : 1.0;
@@ -144,19 +174,23 @@ std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, i
   for (int l = 0; l < c.n_layers; ++l) {
     const double cl = writers.visible_to_attention(l);
     const double cm = writers.visible_to_mlp(l);
-    scalars += s * (4.0 * c.d_model + 2 * q + kv + (1 + 3 * sides) * c.d_mlp);  // streams, heads, neurons and their sums
-    scalars += 5 * pairs;                                                       // pattern and the sums of keys and queries
-    scalars += s * cl * (2.0 * c.n_heads + c.n_kv_heads) + s * cm * sides;      // moments, value scores, norms
-    if (keep_key_scores) scalars += pairs * (cl + 1) + s * c.d_mlp;             // key scores and numerators
+    scalars += s * (4.0 * c.d_model + 2 * q + kv +
+                    (1 + 3 * sides) * c.d_mlp);  // streams, heads, neurons and their sums
+    scalars += 5 * pairs;                        // pattern and the sums of keys and queries
+    scalars +=
+        s * cl * (2.0 * c.n_heads + c.n_kv_heads) + s * cm * sides;  // moments, value scores, norms
+    if (keep_key_scores) scalars += pairs * (cl + 1) + s * c.d_mlp;  // key scores and numerators
     if (keep_key_scores && keeps_query_scores(c, writers, length, scalar)) scalars += pairs * cl;
     if (keeps_last_scores(c, writers, scalar)) scalars += cm * c.d_mlp * sides;
   }
   return static_cast<std::size_t>(scalars * scalar);
 }
 
-bool Decomposition::table_fits(const ModelConfig& c, const Writers& writers, int length, std::size_t memory_budget, int scalar) {
+bool Decomposition::table_fits(const ModelConfig& c, const Writers& writers, int length,
+                               std::size_t memory_budget, int scalar) {
   double table = 0;
-  for (int l = 0; l < c.n_layers; ++l) table += static_cast<double>(tri(length)) * c.n_heads * writers.visible_to_attention(l);
+  for (int l = 0; l < c.n_layers; ++l)
+    table += static_cast<double>(tri(length)) * c.n_heads * writers.visible_to_attention(l);
   return table * scalar <= static_cast<double>(memory_budget);
 }
 

@@ -1,4 +1,5 @@
-// A prompt taken apart: writers, and the sums behind every denominator. Beta, branch weights, dispatch, targets and roots come later and share it.
+// A prompt taken apart: writers, and the sums behind every denominator. Beta, branch weights,
+// dispatch, targets and roots come later and share it.
 #pragma once
 
 #include <array>
@@ -8,7 +9,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "trace/forward.h"
+#include "forward/forward.h"
 #include "unpack/run_context.h"
 #include "unpack/writers.h"
 
@@ -16,7 +17,8 @@ namespace unpack {
 
 class Decomposition {
  public:
-  Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace, std::size_t memory_budget);
+  Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace,
+                std::size_t memory_budget);
 
   Backend& backend() const { return *backend_; }
   const ModelConfig& config() const { return backend_->config(); }
@@ -28,15 +30,18 @@ class Decomposition {
   AttentionView attention_view(int layer) const;
   MlpView mlp_view(int layer) const;
   std::vector<MlpSide> mlp_sides() const;
-  const Array& pre(int layer, MlpSide side) const;  // [S, N] what the side's neurons read: pre-activation, or up
+  const Array& pre(
+      int layer, MlpSide side) const;  // [S, N] what the side's neurons read: pre-activation, or up
 
   // Computed when first asked for, all layers at once. Thread-safe.
   const AttentionSums& attention(int layer, Scores scores, const RunContext& context = {}) const;
   const MlpSums& mlp(int layer, MlpSide side, const RunContext& context = {}) const;
-  // Stage 1 numerators in the direction of what the sublayer wrote itself: heads [H, tri], MLP [S, N].
+  // Stage 1 numerators in the direction of what the sublayer wrote itself: heads [H, tri], MLP [S,
+  // N].
   Array head_numerators(int layer) const;
   Array mlp_numerators(int layer) const;
-  // The same at one query in the direction of a target: heads [H, q + 1], neurons [N]. The last direction's are kept, for they do not depend on beta.
+  // The same at one query in the direction of a target: heads [H, q + 1], neurons [N]. The last
+  // direction's are kept, for they do not depend on beta.
   struct DirectNumerators {
     std::vector<double> heads, neurons;
   };
@@ -44,10 +49,15 @@ class Decomposition {
 
   // Whether the key scores of all layers are kept; otherwise they are computed again where needed.
   bool keeps_key_scores() const { return keep_key_scores_; }
-  std::size_t bytes() const { return bytes(config(), writers_, length_, keep_key_scores_, backend_->is_double() ? 8 : 4); }
-  // What one holds when all of it has been asked for, and whether its key scores stay within a budget.
-  static std::size_t bytes(const ModelConfig& config, const Writers& writers, int length, bool keep_key_scores, int scalar);
-  static bool table_fits(const ModelConfig& config, const Writers& writers, int length, std::size_t memory_budget, int scalar);
+  std::size_t bytes() const {
+    return bytes(config(), writers_, length_, keep_key_scores_, backend_->is_double() ? 8 : 4);
+  }
+  // What one holds when all of it has been asked for, and whether its key scores stay within a
+  // budget.
+  static std::size_t bytes(const ModelConfig& config, const Writers& writers, int length,
+                           bool keep_key_scores, int scalar);
+  static bool table_fits(const ModelConfig& config, const Writers& writers, int length,
+                         std::size_t memory_budget, int scalar);
 
  private:
   template <typename Value>

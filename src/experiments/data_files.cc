@@ -12,9 +12,15 @@ namespace {
 
 // Length of the UTF-8 sequence at `at`, 0 where it is malformed.
 std::size_t sequence_length(const std::string& text, std::size_t at) {
-  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U; };
+  const auto byte = [&](std::size_t i) {
+    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0U;
+  };
   const unsigned first = byte(at);
-  const std::size_t n = first < 0x80 ? 1 : first >= 0xC2 && first < 0xE0 ? 2 : (first & 0xF0) == 0xE0 ? 3 : first >= 0xF0 && first < 0xF5 ? 4 : 0;
+  const std::size_t n = first < 0x80                    ? 1
+                        : first >= 0xC2 && first < 0xE0 ? 2
+                        : (first & 0xF0) == 0xE0        ? 3
+                        : first >= 0xF0 && first < 0xF5 ? 4
+                                                        : 0;
   for (std::size_t i = 1; i < n; ++i) {
     if ((byte(at + i) & 0xC0) != 0x80) return 0;
   }
@@ -34,7 +40,9 @@ bool valid_utf8(const std::string& text) {
 
 TextFile read_text(const std::filesystem::path& file, bool stop) {
   std::ifstream in(file, std::ios::binary);
-  if (!in) throw InputError(fmt::format("cannot read {}: check the name and that it may be read", file.string()));
+  if (!in)
+    throw InputError(
+        fmt::format("cannot read {}: check the name and that it may be read", file.string()));
   TextFile out;
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
@@ -42,7 +50,8 @@ TextFile read_text(const std::filesystem::path& file, bool stop) {
     if (line.empty() || line.starts_with('#')) continue;
     if (!valid_utf8(line)) {
       const std::string problem = fmt::format("{}, line {}: not UTF-8", file.string(), number);
-      if (stop) throw InputError(problem + "; mend the line, or leave out --stop-at-bad-line to skip it");
+      if (stop)
+        throw InputError(problem + "; mend the line, or leave out --stop-at-bad-line to skip it");
       out.problems.push_back(problem + ", skipped");
       continue;
     }
@@ -62,7 +71,8 @@ std::filesystem::path data_file(const std::string& name) {
     if (std::filesystem::exists(folder / name)) return folder / name;
     looked += (looked.empty() ? "" : ", ") + folder.string();
   }
-  throw InputError(fmt::format("{} is not in {}: set UNPACK_DATA to the program's data folder", name, looked));
+  throw InputError(
+      fmt::format("{} is not in {}: set UNPACK_DATA to the program's data folder", name, looked));
 }
 
 std::vector<std::string> single_token_words(const Model& model, const std::string& list) {

@@ -1,4 +1,5 @@
-// Greater-than: rerooted at the components that a circuit names as receivers, where do its sources rank among what feeds them?
+// Greater-than: rerooted at the components that a circuit names as receivers, where do its sources
+// rank among what feeds them?
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -7,11 +8,11 @@
 #include <map>
 #include <set>
 
+#include "engine/masses.h"
+#include "engine/state.h"
 #include "experiments/greater_than_claims.h"
 #include "experiments/plots.h"
 #include "experiments/statistics.h"
-#include "readout/masses.h"
-#include "readout/state.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 
@@ -29,7 +30,8 @@ struct View {
   std::string where;
   auto operator<=>(const View&) const = default;
   std::string key(const Writers& writers) const {
-    return fmt::format("{}|{}|{}", writers.name(receiver), branch == Branch::none ? "all" : to_string(branch), where);
+    return fmt::format("{}|{}|{}", writers.name(receiver),
+                       branch == Branch::none ? "all" : to_string(branch), where);
   }
 };
 
@@ -41,7 +43,8 @@ std::vector<View> views_of(const std::vector<Claim>& claims) {
   return {out.begin(), out.end()};
 }
 
-// Writers by what they send into the receiver, largest first, and how many of them send a thousandth or more.
+// Writers by what they send into the receiver, largest first, and how many of them send a
+// thousandth or more.
 Json rank(const TraceResult& result, const Suffix& masses, const View& view, int yy) {
   std::vector<std::pair<int, double>> order;
   for (std::size_t w = 0; w < result.writers.size(); ++w) {
@@ -49,13 +52,16 @@ Json rank(const TraceResult& result, const Suffix& masses, const View& view, int
     for (const auto& [branch, credit] : result.incoming) {
       if (view.branch != Branch::none && branch != view.branch) continue;
       for (int s = 0; s < result.length(); ++s) {
-        if ((view.where == "END" && s != result.length() - 1) || (view.where == "YY" && s != yy)) continue;
-        mass += std::fabs(credit[w][static_cast<std::size_t>(s)]) * masses.mass_all(s, static_cast<int>(w));
+        if ((view.where == "END" && s != result.length() - 1) || (view.where == "YY" && s != yy))
+          continue;
+        mass += std::fabs(credit[w][static_cast<std::size_t>(s)]) *
+                masses.mass_all(s, static_cast<int>(w));
       }
     }
     if (mass > 0) order.emplace_back(static_cast<int>(w), mass);
   }
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
   Json out = {{"order", Json::array()}, {"found", 0}};
   int found = 0;
   for (const auto& [w, mass] : order) {
@@ -113,9 +119,12 @@ Places places(const Json& ranking, const Writers& writers) {
   return out;
 }
 
-Json middle(const std::vector<double>& ranks) { return ranks.empty() ? Json(nullptr) : Json(median(ranks)); }
+Json middle(const std::vector<double>& ranks) {
+  return ranks.empty() ? Json(nullptr) : Json(median(ranks));
+}
 
-Json claim_summary(const Claim& claim, const Writers& writers, const std::map<std::string, std::vector<Places>>& seen) {
+Json claim_summary(const Claim& claim, const Writers& writers,
+                   const std::map<std::string, std::vector<Places>>& seen) {
   std::vector<double> best_all, best_late, pool_all, pool_late;
   Json detail = Json::array();
   int receivers = 0;
@@ -149,10 +158,15 @@ Json claim_summary(const Claim& claim, const Writers& writers, const std::map<st
     pool_all.push_back(median(found_all));
     pool_late.push_back(median(found_late));
     for (const int s : sources) {
-      detail.push_back({{"receiver", writers.name(r)}, {"source", writers.name(s)}, {"all", middle(one_all[s])}, {"late", middle(one_late[s])}});
+      detail.push_back({{"receiver", writers.name(r)},
+                        {"source", writers.name(s)},
+                        {"all", middle(one_all[s])},
+                        {"late", middle(one_late[s])}});
     }
   }
-  const auto range = [](const std::vector<double>& v) { return Json({*std::min_element(v.begin(), v.end()), *std::max_element(v.begin(), v.end())}); };
+  const auto range = [](const std::vector<double>& v) {
+    return Json({*std::min_element(v.begin(), v.end()), *std::max_element(v.begin(), v.end())});
+  };
   return {{"claim", claim.text},
           {"receivers", receivers},
           {"rank_all", middle(best_all)},
@@ -163,7 +177,8 @@ Json claim_summary(const Claim& claim, const Writers& writers, const std::map<st
 }
 
 // Median ranks of every component in every ranking, those that a claim names against the others.
-Json circuit_summary(const std::vector<Claim>& claims, const Writers& writers, const std::map<std::string, std::vector<Places>>& seen) {
+Json circuit_summary(const std::vector<Claim>& claims, const Writers& writers,
+                     const std::map<std::string, std::vector<Places>>& seen) {
   std::set<int> circuit;
   for (const Claim& claim : claims) {
     circuit.insert(claim.receivers.begin(), claim.receivers.end());
@@ -178,23 +193,30 @@ Json circuit_summary(const std::vector<Claim>& claims, const Writers& writers, c
         for (const Places& p : prompts) {
           const auto& from = std::string(pool) == "all" ? p.all : p.late;
           const int found = std::string(pool) == "all" ? p.found_all : p.found_late;
-          if (const auto at = from.find(w); at != from.end() && at->second <= found) ranks.push_back(at->second);
+          if (const auto at = from.find(w); at != from.end() && at->second <= found)
+            ranks.push_back(at->second);
         }
         if (!ranks.empty()) (circuit.contains(w) ? inside : outside).push_back(median(ranks));
       }
     }
-    out[pool] = {{"circuit", middle(inside)}, {"circuit_n", inside.size()}, {"rest", middle(outside)}, {"rest_n", outside.size()}};
+    out[pool] = {{"circuit", middle(inside)},
+                 {"circuit_n", inside.size()},
+                 {"rest", middle(outside)},
+                 {"rest_n", outside.size()}};
   }
   return out;
 }
 
-std::vector<Claim> claims_of(ModelSession& session, const std::vector<YearPrompt>& prompts, Json& search) {
+std::vector<Claim> claims_of(ModelSession& session, const std::vector<YearPrompt>& prompts,
+                             Json& search) {
   const ExperimentOptions& o = session.options;
   const Writers& writers = session.model.writers();
   // The model that the published claims are about needs no search.
   const ModelInfo info = session.model.info();
-  const bool published = (info.name == "gpt2" || info.name.ends_with("/gpt2")) && info.layers == 12 && info.heads == 12;
-  if ((!o.claims && published) || (o.claims && *o.claims == "gpt2")) return read_claims(writers, data_file(kPublishedClaims));
+  const bool published = (info.name == "gpt2" || info.name.ends_with("/gpt2")) &&
+                         info.layers == 12 && info.heads == 12;
+  if ((!o.claims && published) || (o.claims && *o.claims == "gpt2"))
+    return read_claims(writers, data_file(kPublishedClaims));
   if (o.claims && *o.claims != "find") return read_claims(writers, *o.claims);
   return find_claims(session, prompts, search);
 }
@@ -203,7 +225,8 @@ std::vector<Claim> claims_of(ModelSession& session, const std::vector<YearPrompt
 
 Json run_greater_than(ModelSession& session) {
   const Writers& writers = session.model.writers();
-  const std::vector<YearPrompt> prompts = year_prompts(session.model, session.n, session.options.seed);
+  const std::vector<YearPrompt> prompts =
+      year_prompts(session.model, session.n, session.options.seed);
   Json search;
   const std::vector<Claim> claims = claims_of(session, prompts, search);
   const std::vector<View> views = views_of(claims);
@@ -212,11 +235,13 @@ Json run_greater_than(ModelSession& session) {
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     session.context.report("prompts", static_cast<double>(i), static_cast<double>(prompts.size()));
     const std::string key = session.key(fmt::format("prompt {}", i));
-    const Json* record = session.record(i, key, [&] { return measure(session, prompts[i], views); });
+    const Json* record =
+        session.record(i, key, [&] { return measure(session, prompts[i], views); });
     if (!record) continue;
     logit.push_back(record->at("logit_difference"));
     probability.push_back(record->at("probability_difference"));
-    for (const auto& [view, ranking] : record->at("rankings").items()) seen[view].push_back(places(ranking, writers));
+    for (const auto& [view, ranking] : record->at("rankings").items())
+      seen[view].push_back(places(ranking, writers));
   }
   if (session.records.partial()) return {};
   const Interval interval = normal_interval(probability);
@@ -227,14 +252,17 @@ Json run_greater_than(ModelSession& session) {
                   {"logit_difference", mean(logit)},
                   {"search", search},
                   {"claims", Json::array()}};
-  for (const Claim& claim : claims) summary["claims"].push_back(claim_summary(claim, writers, seen));
+  for (const Claim& claim : claims)
+    summary["claims"].push_back(claim_summary(claim, writers, seen));
   if (!claims.empty()) summary["circuit"] = circuit_summary(claims, writers, seen);
   return summary;
 }
 
 namespace {
 
-std::string number(const Json& x) { return x.is_null() ? "-" : fmt::format("{:g}", x.get<double>()); }
+std::string number(const Json& x) {
+  return x.is_null() ? "-" : fmt::format("{:g}", x.get<double>());
+}
 
 std::string range(const Json& x) {
   const double low = x[0], high = x[1];
@@ -243,8 +271,10 @@ std::string range(const Json& x) {
 
 std::string model_report(const std::string& model, const Json& s) {
   std::string out = fmt::format(
-      "\n## {}\n\n{} prompts from {} years; probability above the year less that up to it: {:+.3f} ({:+.3f} to {:+.3f}); logit difference {:+.2f}.\n", model,
-      s.at("prompts").get<int>(), s.at("years").get<int>(), s.at("probability_difference").get<double>(), s.at("interval")[0].get<double>(),
+      "\n## {}\n\n{} prompts from {} years; probability above the year less that up to it: {:+.3f} "
+      "({:+.3f} to {:+.3f}); logit difference {:+.2f}.\n",
+      model, s.at("prompts").get<int>(), s.at("years").get<int>(),
+      s.at("probability_difference").get<double>(), s.at("interval")[0].get<double>(),
       s.at("interval")[1].get<double>(), s.at("logit_difference").get<double>());
   if (!s.at("search").is_null()) {
     std::map<std::string, std::string> lists;
@@ -252,28 +282,38 @@ std::string model_report(const std::string& model, const Json& s) {
     for (const Json& e : s.at("search")) {
       const std::string stage = e.at("stage");
       if (!lists.contains(stage)) order.push_back(stage);
-      lists[stage] += fmt::format("{}{} {:.0f}%", lists[stage].empty() ? "" : ", ", e.at("writer").get<std::string>(), 100 * e.at("effect").get<double>());
+      lists[stage] +=
+          fmt::format("{}{} {:.0f}%", lists[stage].empty() ? "" : ", ",
+                      e.at("writer").get<std::string>(), 100 * e.at("effect").get<double>());
     }
     out +=
-        "\nFound by path patching: what the logit difference loses, in percent of what the exchanged year changes in all, when one component's part in the "
+        "\nFound by path patching: what the logit difference loses, in percent of what the "
+        "exchanged year changes in all, when one component's part in the "
         "named input\ncomes from the prompt with the other year (2% or more).\n\n";
     std::vector<std::vector<std::string>> rows = {{"into", "components"}};
     for (const std::string& stage : order) rows.push_back({stage, lists[stage]});
     out += order.empty() ? std::string("Nothing.\n") : markdown_table(rows);
   }
   if (s.at("claims").empty()) return out + "\nNo claim to test.\n";
-  std::vector<std::vector<std::string>> rows = {{"claim", "receivers", "rank, all", "rank, layer >= 1", "pool, all", "pool, layer >= 1"}};
-  std::vector<std::vector<std::string>> detail = {{"receiver", "source", "rank, all", "rank, layer >= 1"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"claim", "receivers", "rank, all", "rank, layer >= 1", "pool, all", "pool, layer >= 1"}};
+  std::vector<std::vector<std::string>> detail = {
+      {"receiver", "source", "rank, all", "rank, layer >= 1"}};
   for (const Json& c : s.at("claims")) {
-    rows.push_back({c.at("claim"), std::to_string(c.at("receivers").get<int>()), number(c.at("rank_all")), number(c.at("rank_late")), range(c.at("pool_all")),
+    rows.push_back({c.at("claim"), std::to_string(c.at("receivers").get<int>()),
+                    number(c.at("rank_all")), number(c.at("rank_late")), range(c.at("pool_all")),
                     range(c.at("pool_late"))});
-    for (const Json& d : c.at("detail")) detail.push_back({d.at("receiver"), d.at("source"), number(d.at("all")), number(d.at("late"))});
+    for (const Json& d : c.at("detail"))
+      detail.push_back(
+          {d.at("receiver"), d.at("source"), number(d.at("all")), number(d.at("late"))});
   }
   const Json& circuit = s.at("circuit");
   const auto counted = [&](const char* pool, const char* what) {
-    return fmt::format("{} (n = {})", number(circuit.at(pool).at(what)), circuit.at(pool).at(fmt::format("{}_n", what)).get<int>());
+    return fmt::format("{} (n = {})", number(circuit.at(pool).at(what)),
+                       circuit.at(pool).at(fmt::format("{}_n", what)).get<int>());
   };
-  out += "\n### Claims\n\n" + markdown_table(rows) + "\n### Single sources\n\n" + markdown_table(detail) + "\n### Named components against the rest\n\n" +
+  out += "\n### Claims\n\n" + markdown_table(rows) + "\n### Single sources\n\n" +
+         markdown_table(detail) + "\n### Named components against the rest\n\n" +
          markdown_table({{"pool", "named", "the rest"},
                          {"all", counted("all", "circuit"), counted("all", "rest")},
                          {"layer >= 1", counted("late", "circuit"), counted("late", "rest")}});
@@ -284,17 +324,21 @@ std::string model_report(const std::string& model, const Json& s) {
 
 std::string report_greater_than(const Json& summaries, std::vector<ReportFile>& files) {
   std::string out =
-      "\"The {noun} lasted from the year XXYY to the year XX\", target the two-digit tokens above YY against those up to YY. Rerooted at a receiver at the end "
-      "of the\nprompt, writers are ranked by the total of the routes whose last hop takes them, in the branch and at the position of the claim. Rank: median "
+      "\"The {noun} lasted from the year XXYY to the year XX\", target the two-digit tokens above "
+      "YY against those up to YY. Rerooted at a receiver at the end "
+      "of the\nprompt, writers are ranked by the total of the routes whose last hop takes them, in "
+      "the branch and at the position of the claim. Rank: median "
       "over "
-      "prompts of the\nbest-placed source of a claim; pool: how many writers send 0.001 or more of the receiver's credit (median over prompts, range over "
+      "prompts of the\nbest-placed source of a claim; pool: how many writers send 0.001 or more of "
+      "the receiver's credit (median over prompts, range over "
       "receivers).\n";
   std::vector<std::string> groups;
   std::vector<BarSeries> series = {{"named by a claim", {}, {}}, {"the rest", {}, {}}};
   for (const auto& [model, s] : summaries.items()) {
     if (!s.contains("circuit")) continue;
     for (const char* pool : {"all", "late"}) {
-      groups.push_back(fmt::format("{}, {}", model, std::string(pool) == "all" ? "all" : "layer >= 1"));
+      groups.push_back(
+          fmt::format("{}, {}", model, std::string(pool) == "all" ? "all" : "layer >= 1"));
       for (const std::size_t i : {0U, 1U}) {
         const Json& rank = s.at("circuit").at(pool).at(i == 0 ? "circuit" : "rest");
         series[i].values.push_back(rank.is_null() ? NAN : rank.get<double>());
@@ -302,17 +346,23 @@ std::string report_greater_than(const Json& summaries, std::vector<ReportFile>& 
     }
   }
   if (!groups.empty()) {
-    files.push_back({"greater-than.svg", bar_plot("Named components against the rest", "median rank", groups, series)});
+    files.push_back({"greater-than.svg",
+                     bar_plot("Named components against the rest", "median rank", groups, series)});
     out += "\n![Median ranks of named components and of the rest](greater-than.svg)\n";
   }
   for (const auto& [model, s] : summaries.items()) out += model_report(model, s);
-  out += "\n## GPT-2 small (paper)\n\n" +
-         markdown_table({{"claim", "receivers", "rank, all", "rank, layer >= 1", "pool, all", "pool, layer >= 1"},
-                         {"MLP 9 relies on a9.h1", "1", "9.5", "3.5", "69", "55"},
-                         {"MLP 8 relies on six heads of layers 5 to 8", "1", "10", "2", "74", "60"},
-                         {"MLPs 8 to 11 rely on the MLPs before them", "3", "4", "2", "60 to 69", "47 to 55"},
-                         {"seven heads read values from MLPs 1 to 3", "7", "9", "2", "31 to 39", "17 to 23"}}) +
-         "\n" + markdown_table({{"pool", "named", "the rest"}, {"all", "10 (n = 246)", "22 (n = 661)"}, {"layer >= 1", "8 (n = 121)", "14 (n = 498)"}});
+  out +=
+      "\n## GPT-2 small (paper)\n\n" +
+      markdown_table(
+          {{"claim", "receivers", "rank, all", "rank, layer >= 1", "pool, all", "pool, layer >= 1"},
+           {"MLP 9 relies on a9.h1", "1", "9.5", "3.5", "69", "55"},
+           {"MLP 8 relies on six heads of layers 5 to 8", "1", "10", "2", "74", "60"},
+           {"MLPs 8 to 11 rely on the MLPs before them", "3", "4", "2", "60 to 69", "47 to 55"},
+           {"seven heads read values from MLPs 1 to 3", "7", "9", "2", "31 to 39", "17 to 23"}}) +
+      "\n" +
+      markdown_table({{"pool", "named", "the rest"},
+                      {"all", "10 (n = 246)", "22 (n = 661)"},
+                      {"layer >= 1", "8 (n = 121)", "14 (n = 498)"}});
   return out;
 }
 

@@ -26,20 +26,25 @@ int end_of(const YearPrompt& p) { return static_cast<int>(p.ids.size()) - 1; }
 
 class Search {
  public:
-  Search(ModelSession& session, const std::vector<YearPrompt>& prompts) : session_(session), writers_(session.model.writers()) {
+  Search(ModelSession& session, const std::vector<YearPrompt>& prompts)
+      : session_(session), writers_(session.model.writers()) {
     // The prompts go through the years in order: take some of all.
     const std::size_t n = std::min(kSearchPrompts, prompts.size());
-    for (std::size_t i = 0; i < n; ++i) chosen_.push_back({i * prompts.size() / n, &prompts[i * prompts.size() / n]});
+    for (std::size_t i = 0; i < n; ++i)
+      chosen_.push_back({i * prompts.size() / n, &prompts[i * prompts.size() / n]});
   }
 
   using EdgesOf = std::function<std::vector<Edge>(const YearPrompt& prompt, int writer)>;
-  // What the logit difference loses when a writer's part in the given edges comes from the other year, as a share of what that year changes in all.
+  // What the logit difference loses when a writer's part in the given edges comes from the other
+  // year, as a share of what that year changes in all.
   Values effects(const std::string& stage, const EdgesOf& edges_of) {
     Values sum(static_cast<std::size_t>(writers_.count()), 0.0);
     double whole = 0;
     for (std::size_t i = 0; i < chosen_.size(); ++i) {
-      session_.context.report("path patching, " + stage, static_cast<double>(i), static_cast<double>(chosen_.size()));
-      const std::string key = session_.key(fmt::format("search|{}|prompt {}", stage, chosen_[i].first));
+      session_.context.report("path patching, " + stage, static_cast<double>(i),
+                              static_cast<double>(chosen_.size()));
+      const std::string key =
+          session_.key(fmt::format("search|{}|prompt {}", stage, chosen_[i].first));
       const Json* record = session_.records.find(key);
       if (!record) record = &session_.records.add(key, measure(*chosen_[i].second, edges_of));
       whole += record->at("clean").get<double>() - record->at("corrupted").get<double>();
@@ -47,7 +52,10 @@ class Search {
       for (std::size_t w = 0; w < sum.size(); ++w) sum[w] -= got[w];
     }
     if (std::fabs(whole) < 1e-9) {
-      throw InputError(fmt::format("the year makes no difference to what {} predicts: there is nothing to find by path patching", session_.model.info().name));
+      throw InputError(
+          fmt::format("the year makes no difference to what {} predicts: there is nothing to find "
+                      "by path patching",
+                      session_.model.info().name));
     }
     for (double& x : sum) x /= whole;
     return sum;
@@ -57,9 +65,12 @@ class Search {
   std::vector<int> pick(const Values& effects, WriterKind kind, std::size_t most) const {
     std::vector<int> out;
     for (int w = 0; w < writers_.count(); ++w) {
-      if (writers_[w].kind == kind && effects[static_cast<std::size_t>(w)] >= kLeastEffect) out.push_back(w);
+      if (writers_[w].kind == kind && effects[static_cast<std::size_t>(w)] >= kLeastEffect)
+        out.push_back(w);
     }
-    std::stable_sort(out.begin(), out.end(), [&](int a, int b) { return effects[static_cast<std::size_t>(a)] > effects[static_cast<std::size_t>(b)]; });
+    std::stable_sort(out.begin(), out.end(), [&](int a, int b) {
+      return effects[static_cast<std::size_t>(a)] > effects[static_cast<std::size_t>(b)];
+    });
     out.resize(std::min(out.size(), most));
     std::sort(out.begin(), out.end());
     return out;
@@ -79,10 +90,13 @@ class Search {
       patched.push_back(w);
       patches.push_back(std::move(edges));
     }
-    const std::vector<double> got = patched_targets(session_.model, p.ids, p.corrupted, patches, target, session_.context);
+    const std::vector<double> got =
+        patched_targets(session_.model, p.ids, p.corrupted, patches, target, session_.context);
     Values effects(static_cast<std::size_t>(writers_.count()), 0.0);
-    for (std::size_t k = 0; k < patched.size(); ++k) effects[static_cast<std::size_t>(patched[k])] = got[k + 1] - got[0];
-    const YearReading other = read_years(zeroed_logits(session_.model, p.corrupted, {{}}, -1, session_.context)[0], p);
+    for (std::size_t k = 0; k < patched.size(); ++k)
+      effects[static_cast<std::size_t>(patched[k])] = got[k + 1] - got[0];
+    const YearReading other =
+        read_years(zeroed_logits(session_.model, p.corrupted, {{}}, -1, session_.context)[0], p);
     return {{"clean", got[0]}, {"corrupted", other.logit_difference}, {"effects", effects}};
   }
 
@@ -109,7 +123,8 @@ void merge(std::vector<int>& to, const std::vector<int>& from) {
 
 bool reads(const Writers& writers, int receiver, int source) {
   const Writer& r = writers[receiver];
-  return source < (r.kind == WriterKind::head ? writers.visible_to_attention(r.layer) : writers.visible_to_mlp(r.layer));
+  return source < (r.kind == WriterKind::head ? writers.visible_to_attention(r.layer)
+                                              : writers.visible_to_mlp(r.layer));
 }
 
 YearReading read_years(const std::vector<double>& logits, const YearPrompt& prompt) {
@@ -131,9 +146,12 @@ YearReading read_years(const std::vector<double>& logits, const YearPrompt& prom
 std::vector<Claim> read_claims(const Writers& writers, const std::filesystem::path& file) {
   std::vector<Claim> out;
   for (const TextLine& line : read_text(file, true).lines) {
-    const auto fail = [&](const std::string& why) { throw InputError(fmt::format("{}, line {}: {}", file.string(), line.line, why)); };
+    const auto fail = [&](const std::string& why) {
+      throw InputError(fmt::format("{}, line {}: {}", file.string(), line.line, why));
+    };
     const std::vector<std::string> cells = cells_of(line.text);
-    if (cells.size() != 5 || cells[0].empty()) fail("a claim is written 'text | receivers | sources | K, Q, V or all | END, YY or all'");
+    if (cells.size() != 5 || cells[0].empty())
+      fail("a claim is written 'text | receivers | sources | K, Q, V or all | END, YY or all'");
     Claim claim;
     claim.text = cells[0];
     try {
@@ -142,16 +160,22 @@ std::vector<Claim> read_claims(const Writers& writers, const std::filesystem::pa
     } catch (const InputError& error) {
       fail(error.what());
     }
-    const std::pair<const char*, Branch> branches[] = {{"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}, {"all", Branch::none}};
-    const auto branch = std::find_if(std::begin(branches), std::end(branches), [&](const auto& b) { return cells[3] == b.first; });
-    if (branch == std::end(branches)) fail(fmt::format("'{}' is none of K, Q, V and all", cells[3]));
+    const std::pair<const char*, Branch> branches[] = {
+        {"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}, {"all", Branch::none}};
+    const auto branch = std::find_if(std::begin(branches), std::end(branches),
+                                     [&](const auto& b) { return cells[3] == b.first; });
+    if (branch == std::end(branches))
+      fail(fmt::format("'{}' is none of K, Q, V and all", cells[3]));
     claim.branch = branch->second;
     claim.where = cells[4];
-    if (claim.where != "END" && claim.where != "YY" && claim.where != "all") fail(fmt::format("'{}' is none of END, YY and all", claim.where));
+    if (claim.where != "END" && claim.where != "YY" && claim.where != "all")
+      fail(fmt::format("'{}' is none of END, YY and all", claim.where));
     bool any = false;
     for (const int r : claim.receivers) {
-      if (writers[r].terminal()) fail(fmt::format("{} reads nothing: receivers are heads and MLPs", writers.name(r)));
-      if (claim.branch != Branch::none && writers[r].kind != WriterKind::head) fail(fmt::format("{} has no branch {}: write all", writers.name(r), cells[3]));
+      if (writers[r].terminal())
+        fail(fmt::format("{} reads nothing: receivers are heads and MLPs", writers.name(r)));
+      if (claim.branch != Branch::none && writers[r].kind != WriterKind::head)
+        fail(fmt::format("{} has no branch {}: write all", writers.name(r), cells[3]));
       for (const int s : claim.sources) any |= reads(writers, r, s);
     }
     if (!any) fail("no source writes before a receiver reads");
@@ -160,7 +184,8 @@ std::vector<Claim> read_claims(const Writers& writers, const std::filesystem::pa
   return out;
 }
 
-std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearPrompt>& prompts, Json& report) {
+std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearPrompt>& prompts,
+                               Json& report) {
   const Writers& writers = session.model.writers();
   const bool gated = session.model.config().gated();
   Search search(session, prompts);
@@ -168,7 +193,8 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
   const auto note = [&](const std::string& stage, const Values& effects) {
     for (int w = 0; w < writers.count(); ++w) {
       const double effect = effects[static_cast<std::size_t>(w)];
-      if (std::fabs(effect) >= kLeastEffect) report.push_back({{"stage", stage}, {"writer", writers.name(w)}, {"effect", effect}});
+      if (std::fabs(effect) >= kLeastEffect)
+        report.push_back({{"stage", stage}, {"writer", writers.name(w)}, {"effect", effect}});
     }
   };
   const Values direct = search.effects("the logits", [&](const YearPrompt& p, int w) {
@@ -183,27 +209,36 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
     const Values into = search.effects(writers.name(r), [&](const YearPrompt& p, int w) {
       std::vector<Edge> edges;
       if (!reads(writers, r, w)) return edges;
-      for (const Branch b : gated ? std::vector<Branch>{Branch::G, Branch::U} : std::vector<Branch>{Branch::mlp}) {
+      for (const Branch b :
+           gated ? std::vector<Branch>{Branch::G, Branch::U} : std::vector<Branch>{Branch::mlp}) {
         edges.push_back({{w, end_of(p)}, b, Node{r, end_of(p)}});
       }
       return edges;
     });
     note(writers.name(r), into);
-    const std::vector<int> from_heads = search.pick(into, WriterKind::head, kMostHeads), from_mlps = search.pick(into, WriterKind::mlp, kMostHeads);
-    if (!from_heads.empty()) out.push_back({fmt::format("{} relies on {}", writers.name(r), names(writers, from_heads)), {r}, from_heads, Branch::none, "END"});
+    const std::vector<int> from_heads = search.pick(into, WriterKind::head, kMostHeads),
+                           from_mlps = search.pick(into, WriterKind::mlp, kMostHeads);
+    if (!from_heads.empty())
+      out.push_back({fmt::format("{} relies on {}", writers.name(r), names(writers, from_heads)),
+                     {r},
+                     from_heads,
+                     Branch::none,
+                     "END"});
     merge(heads, from_heads);
     if (!from_mlps.empty()) chain.receivers.push_back(r);
     merge(chain.sources, from_mlps);
   }
   if (!chain.receivers.empty()) {
-    chain.text = fmt::format("{} rely on MLPs before them ({})", names(writers, chain.receivers), names(writers, chain.sources));
+    chain.text = fmt::format("{} rely on MLPs before them ({})", names(writers, chain.receivers),
+                             names(writers, chain.sources));
     out.push_back(chain);
   }
   if (!heads.empty()) {
     const Values values = search.effects("values at YY", [&](const YearPrompt& p, int w) {
       std::vector<Edge> edges;
       for (const int h : heads) {
-        if (writers[w].kind == WriterKind::mlp && reads(writers, h, w)) edges.push_back({{w, p.yy}, Branch::V, Node{h, end_of(p)}});
+        if (writers[w].kind == WriterKind::mlp && reads(writers, h, w))
+          edges.push_back({{w, p.yy}, Branch::V, Node{h, end_of(p)}});
       }
       return edges;
     });
@@ -211,10 +246,13 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
     const std::vector<int> sources = search.pick(values, WriterKind::mlp, kMostValues);
     std::vector<int> readers;
     for (const int h : heads) {
-      if (std::any_of(sources.begin(), sources.end(), [&](int s) { return reads(writers, h, s); })) readers.push_back(h);
+      if (std::any_of(sources.begin(), sources.end(), [&](int s) { return reads(writers, h, s); }))
+        readers.push_back(h);
     }
     if (!readers.empty())
-      out.push_back({fmt::format("{} heads read values at YY from {}", readers.size(), names(writers, sources)), readers, sources, Branch::V, "YY"});
+      out.push_back({fmt::format("{} heads read values at YY from {}", readers.size(),
+                                 names(writers, sources)),
+                     readers, sources, Branch::V, "YY"});
   }
   return out;
 }

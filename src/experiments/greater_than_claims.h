@@ -18,14 +18,18 @@ struct Claim {
   std::string where = "END";     // positions the sources are read at: END, YY, all
 };
 
-// `claim | receivers | sources | K, Q, V or all | END, YY or all` a line. Throws InputError with the line's number for what does not fit the model.
+// `claim | receivers | sources | K, Q, V or all | END, YY or all` a line. Throws InputError with
+// the line's number for what does not fit the model.
 std::vector<Claim> read_claims(const Writers& writers, const std::filesystem::path& file);
 
-// Path patching on some of the prompts, with the year's last digits exchanged. `search` gets the effects.
-std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearPrompt>& prompts, Json& search);
+// Path patching on some of the prompts, with the year's last digits exchanged. `search` gets the
+// effects.
+std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearPrompt>& prompts,
+                               Json& search);
 
 bool reads(const Writers& writers, int receiver, int source);
-// mean of the logits above YY less mean of those up to it, and the probability above less that up to it
+// mean of the logits above YY less mean of those up to it, and the probability above less that up
+// to it
 struct YearReading {
   double logit_difference = 0, probability_difference = 0;
 };

@@ -1,4 +1,5 @@
-// Indirect-object identification: rerooted at the heads of each role, where do the heads of the other roles rank among what feeds them?
+// Indirect-object identification: rerooted at the heads of each role, where do the heads of the
+// other roles rank among what feeds them?
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -19,36 +20,44 @@ namespace {
 constexpr double kFound = 1e-3;
 constexpr std::size_t kMostPaths = 10'000;
 constexpr const char* kPublishedRoles = "ioi_roles_gpt2.txt";
-constexpr std::pair<const char*, Branch> kBranches[] = {{"all", Branch::none}, {"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}};
+constexpr std::pair<const char*, Branch> kBranches[] = {
+    {"all", Branch::none}, {"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}};
 constexpr const char* kNotions[] = {"mass", "paths"};
 
 bool ranked(const Writer& w) { return w.kind == WriterKind::head && w.layer >= 1; }
 
-// Best place of each role's heads in a ranking: [rank, measure], null for a role without a head in it.
+// Best place of each role's heads in a ranking: [rank, measure], null for a role without a head in
+// it.
 Json places(const std::vector<std::pair<int, double>>& order, const std::vector<Role>& roles) {
   Json out = Json::array();
   for (const Role& role : roles) {
-    const auto best = std::find_if(order.begin(), order.end(),
-                                   [&](const auto& entry) { return std::find(role.heads.begin(), role.heads.end(), entry.first) != role.heads.end(); });
-    out.push_back(best == order.end() ? Json(nullptr) : Json({best - order.begin() + 1, best->second}));
+    const auto best = std::find_if(order.begin(), order.end(), [&](const auto& entry) {
+      return std::find(role.heads.begin(), role.heads.end(), entry.first) != role.heads.end();
+    });
+    out.push_back(best == order.end() ? Json(nullptr)
+                                      : Json({best - order.begin() + 1, best->second}));
   }
   return out;
 }
 
 // Components by the summed size of the listed paths that take them as their last hop.
-std::vector<std::pair<int, double>> by_paths(const TraceResult& result, const Writers& writers, Branch branch) {
+std::vector<std::pair<int, double>> by_paths(const TraceResult& result, const Writers& writers,
+                                             Branch branch) {
   std::map<int, double> sum;
   for (const Path& path : result.paths) {
-    if (path.nodes.size() < 2 || (branch != Branch::none && path.branches.back() != branch)) continue;
+    if (path.nodes.size() < 2 || (branch != Branch::none && path.branches.back() != branch))
+      continue;
     const int last = path.nodes[path.nodes.size() - 2].writer;
     if (ranked(writers[last])) sum[last] += std::fabs(path.credit);
   }
   std::vector<std::pair<int, double>> order(sum.begin(), sum.end());
-  std::stable_sort(order.begin(), order.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.second > b.second; });
   return order;
 }
 
-Json reroot(const ModelSession& session, const Prepared& prepared, const Target& target, int head, int position, const std::vector<Role>& roles) {
+Json reroot(const ModelSession& session, const Prepared& prepared, const Target& target, int head,
+            int position, const std::vector<Role>& roles) {
   const Writers& writers = session.model.writers();
   Question question;
   question.target = target;
@@ -86,7 +95,8 @@ Json measure(const ModelSession& session, const IoiPrompt& p, const std::vector<
   for (const Role& role : roles) {
     if (role.root == "-") continue;
     for (const int head : role.heads) {
-      roots[role.name][session.model.writers().name(head)] = reroot(session, prepared, plain.target, head, position_named(p, role.root), roles);
+      roots[role.name][session.model.writers().name(head)] =
+          reroot(session, prepared, plain.target, head, position_named(p, role.root), roles);
     }
   }
   return {{"text", p.text},
@@ -96,19 +106,25 @@ Json measure(const ModelSession& session, const IoiPrompt& p, const std::vector<
           {"roots", std::move(roots)}};
 }
 
-std::vector<Role> roles_of(ModelSession& session, const std::vector<IoiPrompt>& prompts, Json& search) {
+std::vector<Role> roles_of(ModelSession& session, const std::vector<IoiPrompt>& prompts,
+                           Json& search) {
   const ExperimentOptions& o = session.options;
   // The model that the published table is about needs no search.
   const ModelInfo info = session.model.info();
-  const bool published = (info.name == "gpt2" || info.name.ends_with("/gpt2")) && info.layers == 12 && info.heads == 12;
+  const bool published = (info.name == "gpt2" || info.name.ends_with("/gpt2")) &&
+                         info.layers == 12 && info.heads == 12;
   if (!o.roles && published) return read_roles(session.model.writers(), data_file(kPublishedRoles));
   if (o.roles && *o.roles != "find")
-    return read_roles(session.model.writers(), *o.roles == "gpt2" ? data_file(kPublishedRoles) : std::filesystem::path(*o.roles));
+    return read_roles(session.model.writers(), *o.roles == "gpt2"
+                                                   ? data_file(kPublishedRoles)
+                                                   : std::filesystem::path(*o.roles));
   return find_roles(session, prompts, search);
 }
 
-// The middle rank where found, and how often that is; null where the role has no head below the root in any rerooting.
-Json cell(const std::vector<const Json*>& rerootings, const char* branch, const char* notion, std::size_t role) {
+// The middle rank where found, and how often that is; null where the role has no head below the
+// root in any rerooting.
+Json cell(const std::vector<const Json*>& rerootings, const char* branch, const char* notion,
+          std::size_t role) {
   std::vector<double> ranks;
   for (const Json* record : rerootings) {
     const Json& all = record->at(branch).at(notion);
@@ -117,14 +133,16 @@ Json cell(const std::vector<const Json*>& rerootings, const char* branch, const 
     if (!place.is_null() && place[1].get<double>() >= kFound) ranks.push_back(place[0]);
   }
   return {{"rank", ranks.empty() ? Json(nullptr) : Json(median(ranks))},
-          {"found_percent", 100.0 * static_cast<double>(ranks.size()) / static_cast<double>(rerootings.size())}};
+          {"found_percent",
+           100.0 * static_cast<double>(ranks.size()) / static_cast<double>(rerootings.size())}};
 }
 
 }  // namespace
 
 Json run_ioi(ModelSession& session) {
   const Writers& writers = session.model.writers();
-  const std::vector<IoiPrompt> prompts = ioi_prompts(session.model, session.n, session.options.seed, false);
+  const std::vector<IoiPrompt> prompts =
+      ioi_prompts(session.model, session.n, session.options.seed, false);
   Json summary = {{"prompts", session.n}, {"search", nullptr}};
   const std::vector<Role> roles = roles_of(session, prompts, summary["search"]);
   std::map<std::string, std::vector<const Json*>> rerootings;
@@ -156,8 +174,11 @@ Json run_ioi(ModelSession& session) {
         int last = 0;  // the latest layer that is rerooted at
         for (const int w : root.heads) last = std::max(last, writers[w].layer);
         for (std::size_t r = 0; r < roles.size(); ++r) {
-          const bool below = std::any_of(roles[r].heads.begin(), roles[r].heads.end(), [&](int w) { return ranked(writers[w]) && writers[w].layer < last; });
-          summary["tables"][notion][branch][root.name][roles[r].name] = below ? cell(rerootings[root.name], branch, notion, r) : Json(nullptr);
+          const bool below = std::any_of(roles[r].heads.begin(), roles[r].heads.end(), [&](int w) {
+            return ranked(writers[w]) && writers[w].layer < last;
+          });
+          summary["tables"][notion][branch][root.name][roles[r].name] =
+              below ? cell(rerootings[root.name], branch, notion, r) : Json(nullptr);
         }
       }
     }
@@ -173,25 +194,32 @@ std::string role_table(const Json& s) {
   std::vector<std::vector<std::string>> rows = {{"role", "rerooted at", "heads"}};
   for (const Json& role : s.at("roles")) {
     std::string heads;
-    for (const Json& head : role.at("heads")) heads += (heads.empty() ? "" : ", ") + head.get<std::string>();
-    rows.push_back({role.at("name"), role.at("root") == "-" ? "" : role.at("root").get<std::string>(), heads.empty() ? "none found" : heads});
+    for (const Json& head : role.at("heads"))
+      heads += (heads.empty() ? "" : ", ") + head.get<std::string>();
+    rows.push_back({role.at("name"),
+                    role.at("root") == "-" ? "" : role.at("root").get<std::string>(),
+                    heads.empty() ? "none found" : heads});
   }
   return markdown_table(rows);
 }
 
 std::string search_table(const Json& search) {
-  std::vector<std::vector<std::string>> rows = {{"head", "role", "to the logits", "to name-mover queries", "to S-inhibition values", "to induction keys",
-                                                 "END to IO / S1 / S2", "S2 to S1", "S2 to S1+1", "S1+1 to S1"}};
+  std::vector<std::vector<std::string>> rows = {
+      {"head", "role", "to the logits", "to name-mover queries", "to S-inhibition values",
+       "to induction keys", "END to IO / S1 / S2", "S2 to S1", "S2 to S1+1", "S1+1 to S1"}};
   for (const Json& h : search) {
     const auto share = [&](const char* name) { return percent(h.at(name).get<double>()); };
-    rows.push_back({h.at("head"), h.at("role").is_null() ? "" : h.at("role").get<std::string>(), share("logits"), share("name-mover queries"),
-                    share("S-inhibition values"), share("induction keys"), fmt::format("{} / {} / {}", share("to IO"), share("to S1"), share("to S2")),
+    rows.push_back({h.at("head"), h.at("role").is_null() ? "" : h.at("role").get<std::string>(),
+                    share("logits"), share("name-mover queries"), share("S-inhibition values"),
+                    share("induction keys"),
+                    fmt::format("{} / {} / {}", share("to IO"), share("to S1"), share("to S2")),
                     share("duplicate"), share("induction"), share("previous")});
   }
   return markdown_table(rows);
 }
 
-// How often each role is found (by mass) in each branch of each root; empty where no root has a head of any role below it.
+// How often each role is found (by mass) in each branch of each root; empty where no root has a
+// head of any role below it.
 std::string rank_plot(const std::string& model, const Json& s) {
   std::vector<std::string> groups;
   std::vector<BarSeries> series;
@@ -205,9 +233,13 @@ std::string rank_plot(const std::string& model, const Json& s) {
       }
     }
   }
-  std::erase_if(series, [](const BarSeries& bars) { return std::all_of(bars.values.begin(), bars.values.end(), [](double x) { return std::isnan(x); }); });
+  std::erase_if(series, [](const BarSeries& bars) {
+    return std::all_of(bars.values.begin(), bars.values.end(),
+                       [](double x) { return std::isnan(x); });
+  });
   if (series.empty()) return "";
-  return bar_plot(fmt::format("{}: roles found upstream of a root, by branch", model), "found, percent of rerootings", groups, series);
+  return bar_plot(fmt::format("{}: roles found upstream of a root, by branch", model),
+                  "found, percent of rerootings", groups, series);
 }
 
 std::string matrix(const Json& s, const char* notion) {
@@ -218,9 +250,13 @@ std::string matrix(const Json& s, const char* notion) {
     for (const auto& [root, cells] : by_root.items()) {
       std::vector<std::string> row = {branch, root};
       for (const auto& cell : cells) {
-        row.push_back(cell.is_null() ? "-"
-                                     : fmt::format("{} / {:.0f}%", cell.at("rank").is_null() ? "-" : fmt::format("{:g}", cell.at("rank").get<double>()),
-                                                   cell.at("found_percent").get<double>()));
+        row.push_back(cell.is_null()
+                          ? "-"
+                          : fmt::format("{} / {:.0f}%",
+                                        cell.at("rank").is_null()
+                                            ? "-"
+                                            : fmt::format("{:g}", cell.at("rank").get<double>()),
+                                        cell.at("found_percent").get<double>()));
       }
       rows.push_back(row);
     }
@@ -232,21 +268,31 @@ std::string matrix(const Json& s, const char* notion) {
 
 std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files) {
   std::string out =
-      "Rerooted at the heads of a role, the upstream heads of layer 1 and later are ranked by what they send into the root through a branch. A cell is the "
-      "median\nrank of a role's best head where it is found, and the share of rerootings in which it is found. Two notions of found:\n\n"
-      "- mass: the ranking of the exact totals over all routes; found means 0.001 or more of the root's credit;\n"
-      "- paths: the paper's enumeration (entry by entry, threshold 0.001, the strongest 10,000 kept); found means that a kept path takes the head as its last "
+      "Rerooted at the heads of a role, the upstream heads of layer 1 and later are ranked by what "
+      "they send into the root through a branch. A cell is the "
+      "median\nrank of a role's best head where it is found, and the share of rerootings in which "
+      "it is found. Two notions of found:\n\n"
+      "- mass: the ranking of the exact totals over all routes; found means 0.001 or more of the "
+      "root's credit;\n"
+      "- paths: the paper's enumeration (entry by entry, threshold 0.001, the strongest 10,000 "
+      "kept); found means that a kept path takes the head as its last "
       "hop,\n  and the rank is that of their summed size.\n";
   for (const auto& [model, s] : summaries.items()) {
     const std::string plot = s.contains("tables") ? rank_plot(model, s) : "";
     if (!plot.empty()) files.push_back({fmt::format("ioi-{}.svg", slug(model)), plot});
-    out += fmt::format("\n## {}\n\n{} prompts; the indirect object is the first prediction in {:.0f}%, mean logit difference to the subject {:.2f}.\n\n{}",
-                       model, s.at("prompts").get<int>(), s.at("top_percent").get<double>(), s.at("logit_difference").get<double>(), role_table(s));
+    out += fmt::format(
+        "\n## {}\n\n{} prompts; the indirect object is the first prediction in {:.0f}%, mean logit "
+        "difference to the subject {:.2f}.\n\n{}",
+        model, s.at("prompts").get<int>(), s.at("top_percent").get<double>(),
+        s.at("logit_difference").get<double>(), role_table(s));
     if (!s.at("search").is_null()) {
       out +=
-          "\nHow the roles were found: loss of the logit difference (in percent of it) when what the head sends along the edges named comes from the same "
-          "sentence\nwith three other names, and what the head attends to. To the logits: directly and through MLPs, all other heads frozen. Heads with an "
-          "effect of 2% or more\non a step. An S-suppressor reads the second mention and lowers that name without a name mover; S-inhibition values are those "
+          "\nHow the roles were found: loss of the logit difference (in percent of it) when what "
+          "the head sends along the edges named comes from the same "
+          "sentence\nwith three other names, and what the head attends to. To the logits: directly "
+          "and through MLPs, all other heads frozen. Heads with an "
+          "effect of 2% or more\non a step. An S-suppressor reads the second mention and lowers "
+          "that name without a name mover; S-inhibition values are those "
           "of both kinds.\n\n" +
           search_table(s.at("search"));
     }
@@ -254,24 +300,29 @@ std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files) {
       out += "\nNo role has a head to reroot at.\n";
       continue;
     }
-    out += plot.empty() ? "\nNo head with a role lies below another one in layer 1 or later, so that nothing can be ranked.\n"
-                        : fmt::format("\n![How often each role is found](ioi-{}.svg)\n", slug(model));
-    out += "\n### Found by mass\n\n" + matrix(s, "mass") + "\n### Found by paths\n\n" + matrix(s, "paths");
+    out += plot.empty()
+               ? "\nNo head with a role lies below another one in layer 1 or later, so that "
+                 "nothing can be ranked.\n"
+               : fmt::format("\n![How often each role is found](ioi-{}.svg)\n", slug(model));
+    out += "\n### Found by mass\n\n" + matrix(s, "mass") + "\n### Found by paths\n\n" +
+           matrix(s, "paths");
   }
   out += "\n## GPT-2 small (paper), found by paths\n\n" +
-         markdown_table({{"branch", "root", "name mover", "S-inhibition", "induction", "duplicate token", "previous token"},
-                         {"all", "name mover", "6 / 33%", "4 / 100%", "14 / 84%", "22 / 29%", "21 / 77%"},
-                         {"all", "S-inhibition", "-", "20 / 32%", "4 / 96%", "2 / 97%", "20 / 52%"},
-                         {"all", "induction", "-", "-", "3 / 25%", "2 / 100%", "4 / 98%"},
-                         {"K", "name mover", "-", "10 / 48%", "14 / 27%", "13 / 19%", "14 / 46%"},
-                         {"K", "S-inhibition", "-", "-", "5 / 93%", "4 / 91%", "13 / 4%"},
-                         {"K", "induction", "-", "-", "21 / 3%", "8 / 10%", "3 / 98%"},
-                         {"Q", "name mover", "2 / 33%", "1 / 100%", "4 / 63%", "18 / 5%", "10 / 56%"},
-                         {"Q", "S-inhibition", "-", "9 / 32%", "3 / 66%", "13 / 35%", "11 / 42%"},
-                         {"Q", "induction", "-", "-", "2 / 25%", "1 / 100%", "10 / 36%"},
-                         {"V", "name mover", "-", "-", "4 / 24%", "6 / 10%", "6 / 9%"},
-                         {"V", "S-inhibition", "-", "-", "2 / 96%", "1 / 95%", "10 / 21%"},
-                         {"V", "induction", "-", "-", "8 / 10%", "11 / 32%", "9 / 88%"}});
+         markdown_table(
+             {{"branch", "root", "name mover", "S-inhibition", "induction", "duplicate token",
+               "previous token"},
+              {"all", "name mover", "6 / 33%", "4 / 100%", "14 / 84%", "22 / 29%", "21 / 77%"},
+              {"all", "S-inhibition", "-", "20 / 32%", "4 / 96%", "2 / 97%", "20 / 52%"},
+              {"all", "induction", "-", "-", "3 / 25%", "2 / 100%", "4 / 98%"},
+              {"K", "name mover", "-", "10 / 48%", "14 / 27%", "13 / 19%", "14 / 46%"},
+              {"K", "S-inhibition", "-", "-", "5 / 93%", "4 / 91%", "13 / 4%"},
+              {"K", "induction", "-", "-", "21 / 3%", "8 / 10%", "3 / 98%"},
+              {"Q", "name mover", "2 / 33%", "1 / 100%", "4 / 63%", "18 / 5%", "10 / 56%"},
+              {"Q", "S-inhibition", "-", "9 / 32%", "3 / 66%", "13 / 35%", "11 / 42%"},
+              {"Q", "induction", "-", "-", "2 / 25%", "1 / 100%", "10 / 36%"},
+              {"V", "name mover", "-", "-", "4 / 24%", "6 / 10%", "6 / 9%"},
+              {"V", "S-inhibition", "-", "-", "2 / 96%", "1 / 95%", "10 / 21%"},
+              {"V", "induction", "-", "-", "8 / 10%", "11 / 32%", "9 / 88%"}});
   return out;
 }
 

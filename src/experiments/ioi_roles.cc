@@ -38,16 +38,21 @@ struct Means {
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += value[i].get<double>();
     }
   }
-  double get(const std::string& name, int writer) const { return values.at(name)[static_cast<std::size_t>(writer)] / n; }
+  double get(const std::string& name, int writer) const {
+    return values.at(name)[static_cast<std::size_t>(writer)] / n;
+  }
 };
 
 // Attention of every head between the positions that tell its kind.
 Json patterns(const Prepared& prepared, const IoiPrompt& p, const Writers& writers) {
   const auto length = static_cast<std::size_t>(prepared.length());
-  const std::map<std::string, std::pair<int, int>> wanted = {{"to IO", {-1, p.io_position}}, {"to S1", {-1, p.s1}},           {"to S2", {-1, p.s2}},
-                                                             {"duplicate", {p.s2, p.s1}},    {"induction", {p.s2, p.s1 + 1}}, {"previous", {p.s1 + 1, p.s1}}};
+  const std::map<std::string, std::pair<int, int>> wanted = {
+      {"to IO", {-1, p.io_position}},  {"to S1", {-1, p.s1}},
+      {"to S2", {-1, p.s2}},           {"duplicate", {p.s2, p.s1}},
+      {"induction", {p.s2, p.s1 + 1}}, {"previous", {p.s1 + 1, p.s1}}};
   Json out = Json::object();
-  for (const auto& entry : wanted) out[entry.first] = Values(static_cast<std::size_t>(writers.count()), 0.0);
+  for (const auto& entry : wanted)
+    out[entry.first] = Values(static_cast<std::size_t>(writers.count()), 0.0);
   const ModelConfig& c = prepared.model().config();
   for (int l = 0; l < c.n_layers; ++l) {
     const CachedArray pattern = prepared.cache("pattern", l);
@@ -55,7 +60,8 @@ Json patterns(const Prepared& prepared, const IoiPrompt& p, const Writers& write
       for (const auto& [name, places] : wanted) {
         const auto q = static_cast<std::size_t>(resolve_position(places.first, prepared.length()));
         out[name][static_cast<std::size_t>(writers.head(l, h))] =
-            pattern.values[(static_cast<std::size_t>(h) * length + q) * length + static_cast<std::size_t>(places.second)];
+            pattern.values[(static_cast<std::size_t>(h) * length + q) * length +
+                           static_cast<std::size_t>(places.second)];
       }
     }
   }
@@ -64,21 +70,25 @@ Json patterns(const Prepared& prepared, const IoiPrompt& p, const Writers& write
 
 class Search {
  public:
-  Search(ModelSession& session, const std::vector<IoiPrompt>& prompts) : session_(session), writers_(session.model.writers()) {
+  Search(ModelSession& session, const std::vector<IoiPrompt>& prompts)
+      : session_(session), writers_(session.model.writers()) {
     const std::size_t n = std::min(kSearchPrompts, prompts.size());
     for (std::size_t i = 0; i < n; ++i) {
       prompts_.push_back(prompts[i]);
-      corrupted_.push_back(ioi_corrupted(session.model, prompts[i], session.options.seed * 1000003 + i));
+      corrupted_.push_back(
+          ioi_corrupted(session.model, prompts[i], session.options.seed * 1000003 + i));
     }
   }
 
-  // What the logit difference loses when a head's part in the given edges comes from the corrupted prompt; as a share of it, per writer.
+  // What the logit difference loses when a head's part in the given edges comes from the corrupted
+  // prompt; as a share of it, per writer.
   using EdgesOf = std::function<std::vector<Edge>(const IoiPrompt& prompt, int head)>;
   Values effects(const std::string& stage, const EdgesOf& edges_of) {
     Means means;
     double clean = 0;
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
-      session_.context.report("path patching, " + stage, static_cast<double>(i), static_cast<double>(prompts_.size()));
+      session_.context.report("path patching, " + stage, static_cast<double>(i),
+                              static_cast<double>(prompts_.size()));
       const std::string key = session_.key(fmt::format("search|{}|prompt {}", stage, i));
       const Json* record = session_.records.find(key);
       if (!record) record = &session_.records.add(key, measure(i, stage, edges_of));
@@ -87,7 +97,8 @@ class Search {
     }
     if (means.values.contains("to IO")) patterns_ = means;
     Values out(static_cast<std::size_t>(writers_.count()));
-    for (int w = 0; w < writers_.count(); ++w) out[static_cast<std::size_t>(w)] = -means.get("effects", w) * means.n / clean;
+    for (int w = 0; w < writers_.count(); ++w)
+      out[static_cast<std::size_t>(w)] = -means.get("effects", w) * means.n / clean;
     return out;
   }
 
@@ -98,10 +109,15 @@ class Search {
     std::vector<int> heads;
     for (int w = 0; w < writers_.count(); ++w) {
       const bool free = std::find(taken_.begin(), taken_.end(), w) == taken_.end();
-      if (writers_[w].kind == WriterKind::head && free && effects[static_cast<std::size_t>(w)] >= kLeastEffect && fits(w)) heads.push_back(w);
+      if (writers_[w].kind == WriterKind::head && free &&
+          effects[static_cast<std::size_t>(w)] >= kLeastEffect && fits(w))
+        heads.push_back(w);
     }
-    std::stable_sort(heads.begin(), heads.end(), [&](int a, int b) { return effects[static_cast<std::size_t>(a)] > effects[static_cast<std::size_t>(b)]; });
-    if (heads.size() > kMostHeads) heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(kMostHeads), heads.end());
+    std::stable_sort(heads.begin(), heads.end(), [&](int a, int b) {
+      return effects[static_cast<std::size_t>(a)] > effects[static_cast<std::size_t>(b)];
+    });
+    if (heads.size() > kMostHeads)
+      heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(kMostHeads), heads.end());
     taken_.insert(taken_.end(), heads.begin(), heads.end());
     return heads;
   }
@@ -121,11 +137,14 @@ class Search {
       heads.push_back(w);
       patches.push_back(std::move(edges));
     }
-    const std::vector<double> got = patched_targets(session_.model, p.ids, corrupted_[i], patches, target, session_.context, stage == "logits");
+    const std::vector<double> got = patched_targets(session_.model, p.ids, corrupted_[i], patches,
+                                                    target, session_.context, stage == "logits");
     Values effects(static_cast<std::size_t>(writers_.count()), 0.0);
-    for (std::size_t k = 0; k < heads.size(); ++k) effects[static_cast<std::size_t>(heads[k])] = got[k + 1] - got[0];
+    for (std::size_t k = 0; k < heads.size(); ++k)
+      effects[static_cast<std::size_t>(heads[k])] = got[k + 1] - got[0];
     Json record = {{"clean", got[0]}, {"effects", effects}};
-    if (stage == "logits") record.update(patterns(session_.model.prepare(p.ids, session_.context), p, writers_));
+    if (stage == "logits")
+      record.update(patterns(session_.model.prepare(p.ids, session_.context), p, writers_));
     return record;
   }
 
@@ -161,9 +180,12 @@ std::vector<int> writers_of(const Writers& writers, const std::string& list) {
 std::vector<Role> read_roles(const Writers& writers, const std::filesystem::path& file) {
   std::vector<Role> out;
   for (const TextLine& line : read_text(file, true).lines) {
-    const auto fail = [&](const std::string& why) { throw InputError(fmt::format("{}, line {}: {}", file.string(), line.line, why)); };
+    const auto fail = [&](const std::string& why) {
+      throw InputError(fmt::format("{}, line {}: {}", file.string(), line.line, why));
+    };
     const std::vector<std::string> cells = cells_of(line.text);
-    if (cells.size() != 3 || cells[0].empty()) fail("a role is written 'name | END, S2, S1, S1+1, IO or - | A9.H6 A9.H9'");
+    if (cells.size() != 3 || cells[0].empty())
+      fail("a role is written 'name | END, S2, S1, S1+1, IO or - | A9.H6 A9.H9'");
     if (std::find(std::begin(kRoots), std::end(kRoots), cells[1]) == std::end(kRoots))
       fail(fmt::format("'{}' is none of END, S2, S1, S1+1, IO and -", cells[1]));
     Role role{cells[0], cells[1], {}};
@@ -175,7 +197,8 @@ std::vector<Role> read_roles(const Writers& writers, const std::filesystem::path
     for (const int w : role.heads) {
       if (writers[w].kind != WriterKind::head) fail(fmt::format("{} is no head", writers.name(w)));
     }
-    if (std::any_of(out.begin(), out.end(), [&](const Role& r) { return r.name == role.name; })) fail(fmt::format("role '{}' is there twice", role.name));
+    if (std::any_of(out.begin(), out.end(), [&](const Role& r) { return r.name == role.name; }))
+      fail(fmt::format("role '{}' is there twice", role.name));
     out.push_back(std::move(role));
   }
   return out;
@@ -190,57 +213,78 @@ int position_named(const IoiPrompt& p, const std::string& name) {
   throw InternalError(fmt::format("[position_named] '{}' is no position", name));
 }
 
-std::vector<Role> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts, Json& search_report) {
+std::vector<Role> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
+                             Json& search_report) {
   const Writers& writers = session.model.writers();
   Search search(session, prompts);
   // Edges of a head into one branch of all heads of a role that read after it.
-  const auto into = [&writers](const std::vector<int>& readers, int head, Branch branch, int reader_position, int first, int last) {
+  const auto into = [&writers](const std::vector<int>& readers, int head, Branch branch,
+                               int reader_position, int first, int last) {
     std::vector<Edge> out;
     for (const int r : readers) {
       if (head >= writers.visible_to_attention(writers[r].layer)) continue;
-      for (int s = first; s <= last; ++s) out.push_back({{head, s}, branch, Node{r, reader_position}});
+      for (int s = first; s <= last; ++s)
+        out.push_back({{head, s}, branch, Node{r, reader_position}});
     }
     return out;
   };
   // Before the first name the two prompts are the same, so that nothing there can differ.
   const auto first_name = [](const IoiPrompt& p) { return std::min(p.io_position, p.s1); };
 
-  // MLPs are part of the way to the logits, as in the published circuit; all other heads stay as they are.
+  // MLPs are part of the way to the logits, as in the published circuit; all other heads stay as
+  // they are.
   const bool gated = session.model.config().gated();
   const Values direct = search.effects("logits", [&](const IoiPrompt& p, int head) {
     const int end = end_of(p);
     std::vector<Edge> out = {{{head, end}, Branch::none, std::nullopt}};
     for (int l = 0; l < session.model.config().n_layers; ++l) {
       if (head >= writers.visible_to_mlp(l)) continue;
-      for (const Branch b : gated ? std::vector<Branch>{Branch::G, Branch::U} : std::vector<Branch>{Branch::mlp})
+      for (const Branch b :
+           gated ? std::vector<Branch>{Branch::G, Branch::U} : std::vector<Branch>{Branch::mlp})
         out.push_back({{head, end}, b, Node{writers.mlp(l), end}});
     }
     return out;
   });
-  const Role movers{"name mover", "END", search.pick(direct, [&](int w) { return search.score("to IO", w) > search.score("to S2", w); })};
+  const Role movers{"name mover", "END", search.pick(direct, [&](int w) {
+                      return search.score("to IO", w) > search.score("to S2", w);
+                    })};
 
-  const Values queries =
-      search.effects("name-mover queries", [&](const IoiPrompt& p, int head) { return into(movers.heads, head, Branch::Q, end_of(p), end_of(p), end_of(p)); });
+  const Values queries = search.effects("name-mover queries", [&](const IoiPrompt& p, int head) {
+    return into(movers.heads, head, Branch::Q, end_of(p), end_of(p), end_of(p));
+  });
   const Role inhibition{"S-inhibition", "END", search.pick(queries, [](int) { return true; })};
 
-  // Some models need no mover: a head that looks at the second mention writes against that name itself.
-  const Role suppressors{"S-suppressor", "END", search.pick(direct, [&](int w) { return search.score("to S2", w) >= kLeastScore; })};
+  // Some models need no mover: a head that looks at the second mention writes against that name
+  // itself.
+  const Role suppressors{"S-suppressor", "END", search.pick(direct, [&](int w) {
+                           return search.score("to S2", w) >= kLeastScore;
+                         })};
 
   std::vector<int> read_s2 = inhibition.heads;
   read_s2.insert(read_s2.end(), suppressors.heads.begin(), suppressors.heads.end());
-  const Values values =
-      search.effects("S-inhibition values", [&](const IoiPrompt& p, int head) { return into(read_s2, head, Branch::V, end_of(p), first_name(p), end_of(p)); });
-  const Role induction{"induction", "S2",
-                       search.pick(values, [&](int w) { return search.score("induction", w) >= std::max(kLeastScore, search.score("duplicate", w)); })};
-  const Role duplicate{"duplicate token", "-", search.pick(values, [&](int w) { return search.score("duplicate", w) >= kLeastScore; })};
+  const Values values = search.effects("S-inhibition values", [&](const IoiPrompt& p, int head) {
+    return into(read_s2, head, Branch::V, end_of(p), first_name(p), end_of(p));
+  });
+  const Role induction{"induction", "S2", search.pick(values, [&](int w) {
+                         return search.score("induction", w) >=
+                                std::max(kLeastScore, search.score("duplicate", w));
+                       })};
+  const Role duplicate{"duplicate token", "-", search.pick(values, [&](int w) {
+                         return search.score("duplicate", w) >= kLeastScore;
+                       })};
 
-  const Values keys =
-      search.effects("induction keys", [&](const IoiPrompt& p, int head) { return into(induction.heads, head, Branch::K, p.s2, first_name(p), p.s2); });
-  const Role previous{"previous token", "-", search.pick(keys, [&](int w) { return search.score("previous", w) >= kLeastScore; })};
+  const Values keys = search.effects("induction keys", [&](const IoiPrompt& p, int head) {
+    return into(induction.heads, head, Branch::K, p.s2, first_name(p), p.s2);
+  });
+  const Role previous{"previous token", "-", search.pick(keys, [&](int w) {
+                        return search.score("previous", w) >= kLeastScore;
+                      })};
 
   search_report = Json::array();
-  const std::pair<const char*, const Values*> stages[] = {
-      {"logits", &direct}, {"name-mover queries", &queries}, {"S-inhibition values", &values}, {"induction keys", &keys}};
+  const std::pair<const char*, const Values*> stages[] = {{"logits", &direct},
+                                                          {"name-mover queries", &queries},
+                                                          {"S-inhibition values", &values},
+                                                          {"induction keys", &keys}};
   std::vector<Role> roles = {movers, inhibition, suppressors, induction, duplicate, previous};
   for (int w = 0; w < writers.count(); ++w) {
     if (writers[w].kind != WriterKind::head) continue;
@@ -251,10 +295,12 @@ std::vector<Role> find_roles(ModelSession& session, const std::vector<IoiPrompt>
       largest = std::max(largest, std::fabs((*effects)[static_cast<std::size_t>(w)]));
     }
     for (const Role& role : roles) {
-      if (std::find(role.heads.begin(), role.heads.end(), w) != role.heads.end()) row["role"] = role.name;
+      if (std::find(role.heads.begin(), role.heads.end(), w) != role.heads.end())
+        row["role"] = role.name;
     }
     if (row["role"].is_null() && largest < kLeastEffect) continue;
-    for (const char* score : {"to IO", "to S1", "to S2", "duplicate", "induction", "previous"}) row[score] = search.score(score, w);
+    for (const char* score : {"to IO", "to S1", "to S2", "duplicate", "induction", "previous"})
+      row[score] = search.score(score, w);
     search_report.push_back(std::move(row));
   }
   return roles;

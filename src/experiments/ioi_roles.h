@@ -1,4 +1,5 @@
-// Which head plays which part in indirect-object identification: from a table, or found by intervention.
+// Which head plays which part in indirect-object identification: from a table, or found by
+// intervention.
 #pragma once
 
 #include <filesystem>
@@ -12,15 +13,19 @@ namespace unpack {
 
 struct Role {
   std::string name;
-  std::string root;        // where the experiment reroots at its heads: END, S2, S1, S1+1, IO; "-": nowhere
+  std::string
+      root;  // where the experiment reroots at its heads: END, S2, S1, S1+1, IO; "-": nowhere
   std::vector<int> heads;  // writers
 };
 
-// `role | root | heads` a line. Throws InputError with the line's number for what does not fit the model.
+// `role | root | heads` a line. Throws InputError with the line's number for what does not fit the
+// model.
 std::vector<Role> read_roles(const Writers& writers, const std::filesystem::path& file);
 
-// Path patching on the first prompts, with names exchanged, and what heads attend to. `search` gets effects and scores of the heads found.
-std::vector<Role> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts, Json& search);
+// Path patching on the first prompts, with names exchanged, and what heads attend to. `search` gets
+// effects and scores of the heads found.
+std::vector<Role> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
+                             Json& search);
 
 // The token position a root's name stands for.
 int position_named(const IoiPrompt& prompt, const std::string& name);

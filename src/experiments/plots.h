@@ -13,7 +13,8 @@ struct Series {
   int color = -1;  // -1: its own
   bool dashed = false;
 };
-std::string line_plot(const std::string& title, const std::string& x_label, const std::string& y_label, const std::vector<Series>& series);
+std::string line_plot(const std::string& title, const std::string& x_label,
+                      const std::string& y_label, const std::vector<Series>& series);
 
 struct BarSeries {
   std::string name;
@@ -21,7 +22,8 @@ struct BarSeries {
   std::vector<std::pair<double, double>> interval;  // empty, or the ends of a whisker per group
 };
 // Bars side by side, a group for each name on the horizontal axis.
-std::string bar_plot(const std::string& title, const std::string& y_label, const std::vector<std::string>& groups, const std::vector<BarSeries>& series);
+std::string bar_plot(const std::string& title, const std::string& y_label,
+                     const std::vector<std::string>& groups, const std::vector<BarSeries>& series);
 
 struct ScatterPoint {
   double x = 0, y = 0;
@@ -29,6 +31,7 @@ struct ScatterPoint {
   std::string name;
 };
 // Both axes logarithmic. What has no logarithm is drawn at the edge, hollow.
-std::string scatter_plot(const std::string& title, const std::string& x_label, const std::string& y_label, const std::vector<ScatterPoint>& points);
+std::string scatter_plot(const std::string& title, const std::string& x_label,
+                         const std::string& y_label, const std::vector<ScatterPoint>& points);
 
 }  // namespace unpack

@@ -21,13 +21,17 @@ RecordMap read_records(const std::filesystem::path& file, Json& settings) {
   return records;
 }
 
-Records::Records(const std::filesystem::path& file, const Json& settings, const Shard& shard) : shard_(shard) {
+Records::Records(const std::filesystem::path& file, const Json& settings, const Shard& shard)
+    : shard_(shard) {
   bool begun = false;
   log_ = std::make_unique<LineLog>(file, [&](std::string_view object) {
     Json record = Json::parse(object);
     if (!begun) {
       if (record != settings) {
-        throw InputError(fmt::format("{} belongs to a run with other settings ({}): choose another --out, or delete the folder", file.string(), record.dump()));
+        throw InputError(
+            fmt::format("{} belongs to a run with other settings ({}): choose another --out, or "
+                        "delete the folder",
+                        file.string(), record.dump()));
       }
       begun = true;
       return;
@@ -38,7 +42,8 @@ Records::Records(const std::filesystem::path& file, const Json& settings, const 
   if (!begun) write(settings);
 }
 
-Records::Records(const std::filesystem::path& file, const Json& settings, RecordMap shards, int count)
+Records::Records(const std::filesystem::path& file, const Json& settings, RecordMap shards,
+                 int count)
     : replay_(true), shards_(count), given_(std::move(shards)) {
   std::error_code ignored;
   std::filesystem::remove(file, ignored);  // what an interrupted merge left is soon written again
@@ -46,7 +51,9 @@ Records::Records(const std::filesystem::path& file, const Json& settings, Record
   write(settings);
 }
 
-void Records::write(const Json& line) { log_->append(seal(line.dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n"); }
+void Records::write(const Json& line) {
+  log_->append(seal(line.dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n");
+}
 
 const Json* Records::find(const std::string& key) {
   if (const auto found = known_.find(key); found != known_.end()) return &found->second;
@@ -59,11 +66,16 @@ const Json* Records::find(const std::string& key) {
 bool Records::mine(std::size_t index) const {
   if (!replay_) return shard_.owns(index);
   const int owner = static_cast<int>(index % static_cast<std::size_t>(shards_)) + 1;
-  throw InputError(fmt::format("shard {}/{} is not finished: run it again, it goes on where it stopped", owner, shards_));
+  throw InputError(fmt::format(
+      "shard {}/{} is not finished: run it again, it goes on where it stopped", owner, shards_));
 }
 
 const Json& Records::add(const std::string& key, const Json& record) {
-  if (replay_) throw InputError(fmt::format("no shard holds the record '{}': one of them is not finished; run them again, they go on where they stopped", key));
+  if (replay_)
+    throw InputError(
+        fmt::format("no shard holds the record '{}': one of them is not finished; run them again, "
+                    "they go on where they stopped",
+                    key));
   Json line = {{"key", key}};
   line.update(record);
   write(line);

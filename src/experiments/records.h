@@ -1,4 +1,5 @@
-// results.jsonl: one record a line, appended as it comes; a second run finds what the first one left.
+// results.jsonl: one record a line, appended as it comes; a second run finds what the first one
+// left.
 #pragma once
 
 #include <filesystem>
@@ -20,16 +21,21 @@ RecordMap read_records(const std::filesystem::path& file, Json& settings);
 
 class Records {
  public:
-  // `settings` is the first line. Throws InputError when the file was begun with other settings; a half-written last line is dropped.
+  // `settings` is the first line. Throws InputError when the file was begun with other settings; a
+  // half-written last line is dropped.
   Records(const std::filesystem::path& file, const Json& settings, const Shard& shard = {});
-  // Takes records from the shards of a run in place of making them: those asked for are written in the order in which a single run would have made them.
+  // Takes records from the shards of a run in place of making them: those asked for are written in
+  // the order in which a single run would have made them.
   Records(const std::filesystem::path& file, const Json& settings, RecordMap shards, int count);
 
   const Json* find(const std::string& key);
   const Json& add(const std::string& key, const Json& record);  // on disk when it returns
-  // Whether this run makes the index-th record of its kind that is not there yet. InputError where all should be there.
+  // Whether this run makes the index-th record of its kind that is not there yet. InputError where
+  // all should be there.
   bool mine(std::size_t index) const;
-  bool partial() const { return !shard_.whole(); }  // records of other shards are not there: there is nothing to sum up
+  bool partial() const {
+    return !shard_.whole();
+  }  // records of other shards are not there: there is nothing to sum up
 
  private:
   void write(const Json& line);

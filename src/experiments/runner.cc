@@ -42,9 +42,11 @@ const Experiment& find_experiment(const std::string& name) {
 
 // An option that changes nothing would only seem to have been obeyed.
 void check_options(const ExperimentOptions& o) {
-  const auto only = [&](bool given, const char* option, std::initializer_list<std::string_view> names) {
+  const auto only = [&](bool given, const char* option,
+                        std::initializer_list<std::string_view> names) {
     if (!given || std::find(names.begin(), names.end(), o.name) != names.end()) return;
-    throw UsageError(fmt::format("{} has no meaning for {}: it is for {}", option, o.name, fmt::join(names, ", ")));
+    throw UsageError(fmt::format("{} has no meaning for {}: it is for {}", option, o.name,
+                                 fmt::join(names, ", ")));
   };
   only(o.corpus.has_value(), "--corpus", {"faithfulness", "beta", "sink", "knockout"});
   only(o.prompts.has_value(), "--prompts", {"sink"});
@@ -101,7 +103,8 @@ std::vector<double> numbers(const Json& array) { return array.get<std::vector<do
 
 std::string slug(const std::string& model) {
   std::string out;
-  for (const char c : model) out += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' ? c : '-';
+  for (const char c : model)
+    out += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' ? c : '-';
   return out;
 }
 
@@ -118,7 +121,8 @@ std::string checksum_of(const std::optional<std::filesystem::path>& file) {
 }
 
 // Runs all models on these records. Without a summary where other shards hold the rest of them.
-ExperimentResult conduct(const ExperimentOptions& options, const Experiment& experiment, int n, Records& records, const RunContext& context) {
+ExperimentResult conduct(const ExperimentOptions& options, const Experiment& experiment, int n,
+                         Records& records, const RunContext& context) {
   ExperimentResult result;
   result.folder = options.out;
   Json summaries = Json::object();
@@ -128,10 +132,12 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
     summaries[session.name] = experiment.run(session);
   }
   std::sort(result.warnings.begin(), result.warnings.end());
-  result.warnings.erase(std::unique(result.warnings.begin(), result.warnings.end()), result.warnings.end());
+  result.warnings.erase(std::unique(result.warnings.begin(), result.warnings.end()),
+                        result.warnings.end());
   if (records.partial()) {
-    result.report = fmt::format("Shard {} of {} is done: its records are in {}. unpack merge joins all shards.\n", to_string(options.shard), options.name,
-                                (options.out / "results.jsonl").string());
+    result.report = fmt::format(
+        "Shard {} of {} is done: its records are in {}. unpack merge joins all shards.\n",
+        to_string(options.shard), options.name, (options.out / "results.jsonl").string());
     return result;
   }
   std::vector<ReportFile> files;
@@ -141,31 +147,39 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
   if (!result.warnings.empty()) result.report += "\nSkipped:\n\n";
   for (const std::string& warning : result.warnings) result.report += "- " + warning + "\n";
   const Json summary = {{"settings", settings_of(options, n)}, {"models", summaries}};
-  write_file(options.out / "summary.json", summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
+  write_file(options.out / "summary.json",
+             summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   for (const ReportFile& file : files) write_file(options.out / file.name, file.content);
   write_file(options.out / "report.md", result.report);
   return result;
 }
 
-// What a shard leaves for the merge: what must be the same in all of them, and where this one found its files.
+// What a shard leaves for the merge: what must be the same in all of them, and where this one found
+// its files.
 Json run_json(const ExperimentOptions& o, int n) {
   Json fingerprints = Json::array();
-  for (const std::string& name : o.models) fingerprints.push_back(load_folder(locate_model(name)).fingerprint);
-  return {
-      {"version", 1},
-      {"kind", "experiment"},
-      {"program", UNPACK_VERSION},
-      {"settings", settings_of(o, n)},
-      {"files", {{"corpus", checksum_of(o.corpus)}, {"prompts", checksum_of(o.prompts)}, {"roles", checksum_of(o.roles)}, {"claims", checksum_of(o.claims)}}},
-      {"fingerprints", fingerprints},
-      {"source", source_json(o)},
-      {"shard", to_string(o.shard)}};
+  for (const std::string& name : o.models)
+    fingerprints.push_back(load_folder(locate_model(name)).fingerprint);
+  return {{"version", 1},
+          {"kind", "experiment"},
+          {"program", UNPACK_VERSION},
+          {"settings", settings_of(o, n)},
+          {"files",
+           {{"corpus", checksum_of(o.corpus)},
+            {"prompts", checksum_of(o.prompts)},
+            {"roles", checksum_of(o.roles)},
+            {"claims", checksum_of(o.claims)}}},
+          {"fingerprints", fingerprints},
+          {"source", source_json(o)},
+          {"shard", to_string(o.shard)}};
 }
 
 void make_folder(const std::filesystem::path& folder) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
-  if (error) throw InputError(fmt::format("cannot make the folder {}: {}", folder.string(), error.message()));
+  if (error)
+    throw InputError(
+        fmt::format("cannot make the folder {}: {}", folder.string(), error.message()));
 }
 
 }  // namespace
@@ -177,9 +191,12 @@ ExperimentResult run_experiment(const ExperimentOptions& options, const RunConte
   const int n = options.n.value_or(experiment.default_n);
   if (n < 1) throw UsageError(fmt::format("--n takes a number of 1 or more, not {}", n));
   if (options.models.empty()) throw UsageError("name a model");
-  if (std::set<std::string>(options.models.begin(), options.models.end()).size() != options.models.size()) throw UsageError("a model is named twice");
+  if (std::set<std::string>(options.models.begin(), options.models.end()).size() !=
+      options.models.size())
+    throw UsageError("a model is named twice");
   if (options.out.empty()) throw UsageError("--out takes the name of a folder");
-  for (const std::string& name : options.models) (void)load_folder(locate_model(name));  // all of them, before the first one works for minutes
+  for (const std::string& name : options.models)
+    (void)load_folder(locate_model(name));  // all of them, before the first one works for minutes
   make_folder(options.out);
   Json settings = settings_of(options, n);
   if (!options.shard.whole()) {
@@ -190,7 +207,8 @@ ExperimentResult run_experiment(const ExperimentOptions& options, const RunConte
   return conduct(options, experiment, n, records, context);
 }
 
-MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path& out, const LoadOptions& load, const RunContext& context) {
+MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path& out,
+                             const LoadOptions& load, const RunContext& context) {
   ExperimentOptions options = options_from(shards.run.at("source"));
   options.load = load;
   options.out = out;
@@ -199,8 +217,10 @@ MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path
   const Json now = run_json(options, n);
   for (const char* part : {"fingerprints", "files"}) {
     if (now.at(part) != shards.run.at(part))
-      throw InputError(fmt::format("the {} of the shards are no longer the same ones here: put back what they were made with",
-                                   part == std::string("files") ? "corpus, prompts or tables" : "models"));
+      throw InputError(
+          fmt::format("the {} of the shards are no longer the same ones here: put back what they "
+                      "were made with",
+                      part == std::string("files") ? "corpus, prompts or tables" : "models"));
   }
   RecordMap all;
   for (const auto& folder : shards.folders) {
@@ -209,22 +229,28 @@ MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path
       const auto [there, fresh] = all.try_emplace(key, record);
       if (!fresh && there->second != record)
         throw InputError(
-            fmt::format("{} and another shard hold different records of {}: they were made by different programs or machines", folder.string(), key));
+            fmt::format("{} and another shard hold different records of {}: they were made by "
+                        "different programs or machines",
+                        folder.string(), key));
     }
   }
   std::error_code ignored;
-  if (std::filesystem::exists(out / "results.jsonl", ignored) || std::filesystem::exists(out / "run.json", ignored)) {
+  if (std::filesystem::exists(out / "results.jsonl", ignored) ||
+      std::filesystem::exists(out / "run.json", ignored)) {
     Json there;
     read_records(out / "results.jsonl", there);
-    if (there != settings_of(options, n)) throw InputError(fmt::format("{} holds another run: choose another --out", out.string()));
+    if (there != settings_of(options, n))
+      throw InputError(fmt::format("{} holds another run: choose another --out", out.string()));
   }
   make_folder(out);
-  Records records(out / "results.jsonl", settings_of(options, n), std::move(all), static_cast<int>(shards.folders.size()));
+  Records records(out / "results.jsonl", settings_of(options, n), std::move(all),
+                  static_cast<int>(shards.folders.size()));
   ExperimentResult result = conduct(options, experiment, n, records, context);
   return {out, std::move(result.report), std::move(result.warnings)};
 }
 
-MergeResult merge_shards(const std::vector<std::filesystem::path>& folders, const std::filesystem::path& out, const LoadOptions& load,
+MergeResult merge_shards(const std::vector<std::filesystem::path>& folders,
+                         const std::filesystem::path& out, const LoadOptions& load,
                          const RunContext& context) {
   if (folders.empty()) throw UsageError("name the folders of the shards");
   if (out.empty()) throw UsageError("--out takes the name of a folder");
@@ -232,7 +258,8 @@ MergeResult merge_shards(const std::vector<std::filesystem::path>& folders, cons
   const std::string kind = shards.run.value("kind", "");
   if (kind == "batch") return merge_batch(shards, out, context);
   if (kind == "experiment") return merge_experiment(shards, out, load, context);
-  throw InputError(fmt::format("{} was written by another version of this program", folders[0].string()));
+  throw InputError(
+      fmt::format("{} was written by another version of this program", folders[0].string()));
 }
 
 }  // namespace unpack

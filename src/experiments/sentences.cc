@@ -6,9 +6,11 @@ namespace unpack {
 
 std::vector<Sentence> shuffled_sentences(ModelSession& session, int shortest, int longest) {
   const ExperimentOptions& o = session.options;
-  const TextFile file = read_text(o.corpus ? *o.corpus : data_file("pocket_text.txt"), o.stop_at_bad_line);
+  const TextFile file =
+      read_text(o.corpus ? *o.corpus : data_file("pocket_text.txt"), o.stop_at_bad_line);
   session.warnings.insert(session.warnings.end(), file.problems.begin(), file.problems.end());
-  const int prefix = static_cast<int>(prompt_prefix(session.model.config(), session.model.tokenizer()).size());
+  const int prefix =
+      static_cast<int>(prompt_prefix(session.model.config(), session.model.tokenizer()).size());
   std::vector<Sentence> out;
   for (const TextLine& line : file.lines) {
     Sentence s{line.line, session.model.encode_prompt(line.text), prefix};

@@ -20,7 +20,8 @@ struct ModelSession {
   const RunContext& context;
 
   std::string key(const std::string& what) const { return name + "|" + what; }
-  // The index-th record of its kind, made where it is not there yet; nothing where another shard makes it.
+  // The index-th record of its kind, made where it is not there yet; nothing where another shard
+  // makes it.
   template <class Make>
   const Json* record(std::size_t index, const std::string& its_key, const Make& make) const {
     const Json* known = records.find(its_key);

@@ -26,10 +26,14 @@ std::vector<SinkPrompt> prompts_of(ModelSession& session, const std::string& sou
       if (out.size() < n) out.push_back({fmt::format("line {}", s.line), std::move(s.ids), {}});
     }
   } else if (source == "facts") {
-    const TextFile file = read_text(session.options.prompts ? *session.options.prompts : data_file("facts.txt"), session.options.stop_at_bad_line);
+    const TextFile file =
+        read_text(session.options.prompts ? *session.options.prompts : data_file("facts.txt"),
+                  session.options.stop_at_bad_line);
     session.warnings.insert(session.warnings.end(), file.problems.begin(), file.problems.end());
     for (const TextLine& line : file.lines) {
-      if (out.size() < n) out.push_back({fmt::format("line {}", line.line), session.model.encode_prompt(line.text), {}});
+      if (out.size() < n)
+        out.push_back(
+            {fmt::format("line {}", line.line), session.model.encode_prompt(line.text), {}});
     }
   } else {
     int i = 0;
@@ -43,7 +47,8 @@ std::vector<SinkPrompt> prompts_of(ModelSession& session, const std::string& sou
   return out;
 }
 
-Json measure(const Prepared& prepared, const Target& target, Options options, const RunContext& context) {
+Json measure(const Prepared& prepared, const Target& target, Options options,
+             const RunContext& context) {
   Json out = Json::object();
   for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
     Question question;
@@ -55,7 +60,8 @@ Json measure(const Prepared& prepared, const Target& target, Options options, co
     double positive = 0;
     for (const double x : credit) positive += std::max(x, 0.0);
     const bool first = std::max_element(credit.begin(), credit.end()) == credit.begin();
-    out[to_string(dispatch)] = {{"share", positive > 0 ? 100 * std::max(credit[0], 0.0) / positive : 0.0}, {"top", first}};
+    out[to_string(dispatch)] = {
+        {"share", positive > 0 ? 100 * std::max(credit[0], 0.0) / positive : 0.0}, {"top", first}};
   }
   return out;
 }
@@ -72,8 +78,10 @@ Json run_sink(ModelSession& session) {
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       session.context.report(source, static_cast<double>(i), static_cast<double>(prompts.size()));
       const std::string key = session.key(fmt::format("{}|{}", source, prompts[i].name));
-      const Json* record = session.record(
-          i, key, [&] { return measure(session.model.prepare(prompts[i].ids, session.context), prompts[i].target, session.options.options, session.context); });
+      const Json* record = session.record(i, key, [&] {
+        return measure(session.model.prepare(prompts[i].ids, session.context), prompts[i].target,
+                       session.options.options, session.context);
+      });
       if (!record) continue;
       for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
         const Json& values = record->at(to_string(dispatch));
@@ -85,8 +93,10 @@ Json run_sink(ModelSession& session) {
     for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
       const auto d = static_cast<int>(dispatch);
       const Interval interval = normal_interval(share[d]);
-      summary[source][to_string(dispatch)] = {
-          {"prompts", share[d].size()}, {"share", mean(share[d])}, {"interval", {interval.low, interval.high}}, {"top_percent", mean(top[d])}};
+      summary[source][to_string(dispatch)] = {{"prompts", share[d].size()},
+                                              {"share", mean(share[d])},
+                                              {"interval", {interval.low, interval.high}},
+                                              {"top_percent", mean(top[d])}};
     }
   }
   return summary;
@@ -94,22 +104,27 @@ Json run_sink(ModelSession& session) {
 
 std::string report_sink(const Json& summaries, std::vector<ReportFile>& files) {
   std::string out =
-      "Share: mean percentage of the positive token credit that lies on position 0. Top-1: share of prompts where position 0 has the most credit.\n"
+      "Share: mean percentage of the positive token credit that lies on position 0. Top-1: share "
+      "of prompts where position 0 has the most credit.\n"
       "The target is the model's own prediction (ioi: the indirect object against the subject).\n";
-  const std::vector<std::pair<std::string, std::vector<std::string>>> paper = {{"gate", {"9.2% / 4%", "22.3% / 18%", "28.9% / 32%"}},
-                                                                               {"aligned", {"6.5% / 0%", "13.0% / 0%", "18.8% / 0%"}}};
-  std::vector<std::vector<std::string>> rows = {{"model", "dispatch", "corpus: share / top-1", "facts", "ioi"}};
+  const std::vector<std::pair<std::string, std::vector<std::string>>> paper = {
+      {"gate", {"9.2% / 4%", "22.3% / 18%", "28.9% / 32%"}},
+      {"aligned", {"6.5% / 0%", "13.0% / 0%", "18.8% / 0%"}}};
+  std::vector<std::vector<std::string>> rows = {
+      {"model", "dispatch", "corpus: share / top-1", "facts", "ioi"}};
   for (const auto& [model, s] : summaries.items()) {
     for (const auto& entry : paper) {
       std::vector<std::string> row = {model, entry.first};
       for (const char* source : kSources) {
         const Json& v = s.at(source).at(entry.first);
-        row.push_back(fmt::format("{:.1f}% / {:.0f}%", v.at("share").get<double>(), v.at("top_percent").get<double>()));
+        row.push_back(fmt::format("{:.1f}% / {:.0f}%", v.at("share").get<double>(),
+                                  v.at("top_percent").get<double>()));
       }
       rows.push_back(row);
     }
   }
-  for (const auto& [dispatch, cells] : paper) rows.push_back({"GPT-2 small (paper)", dispatch, cells[0], cells[1], cells[2]});
+  for (const auto& [dispatch, cells] : paper)
+    rows.push_back({"GPT-2 small (paper)", dispatch, cells[0], cells[1], cells[2]});
   std::vector<std::string> groups;
   std::vector<BarSeries> series = {{"gate", {}, {}}, {"aligned", {}, {}}};
   for (const auto& [model, s] : summaries.items()) {
@@ -122,8 +137,10 @@ std::string report_sink(const Json& summaries, std::vector<ReportFile>& files) {
       }
     }
   }
-  files.push_back({"sink.svg", bar_plot("Credit on position 0", "percent of the positive credit", groups, series)});
-  return out + "\n" + markdown_table(rows) + "\n![Credit on position 0](sink.svg)\n\nWhiskers: 95% intervals of the mean.\n";
+  files.push_back({"sink.svg", bar_plot("Credit on position 0", "percent of the positive credit",
+                                        groups, series)});
+  return out + "\n" + markdown_table(rows) +
+         "\n![Credit on position 0](sink.svg)\n\nWhiskers: 95% intervals of the mean.\n";
 }
 
 }  // namespace unpack

@@ -10,18 +10,26 @@ namespace {
 
 using OptionalPath = std::optional<std::filesystem::path>;
 
-Json path_json(const OptionalPath& path) { return path ? Json(std::filesystem::absolute(*path).string()) : Json(nullptr); }
-OptionalPath path_from(const Json& json) { return json.is_null() ? OptionalPath() : OptionalPath(json.get<std::string>()); }
+Json path_json(const OptionalPath& path) {
+  return path ? Json(std::filesystem::absolute(*path).string()) : Json(nullptr);
+}
+OptionalPath path_from(const Json& json) {
+  return json.is_null() ? OptionalPath() : OptionalPath(json.get<std::string>());
+}
 
 // A table of roles or claims by its path, or the word that stands for one.
 Json table_json(const std::optional<std::string>& table) {
   if (!table || *table == "find" || *table == "gpt2") return table ? Json(*table) : Json(nullptr);
   return std::filesystem::absolute(*table).string();
 }
-std::optional<std::string> table_from(const Json& json) { return json.is_null() ? std::optional<std::string>() : std::optional(json.get<std::string>()); }
+std::optional<std::string> table_from(const Json& json) {
+  return json.is_null() ? std::optional<std::string>() : std::optional(json.get<std::string>());
+}
 
 // A folder stays one wherever the merge is called from.
-std::string model_source(const std::string& name) { return std::filesystem::is_directory(name) ? std::filesystem::absolute(name).string() : name; }
+std::string model_source(const std::string& name) {
+  return std::filesystem::is_directory(name) ? std::filesystem::absolute(name).string() : name;
+}
 
 template <typename T>
 T word(const Json& json, std::initializer_list<T> values) {
@@ -73,7 +81,8 @@ ExperimentOptions options_from(const Json& source) {
   o.options.dispatch = word(source.at("dispatch"), {Dispatch::aligned, Dispatch::gate});
   o.options.mlp = word(source.at("mlp"), {MlpRule::per_neuron, MlpRule::linearized, MlpRule::l2});
   o.options.scores = word(source.at("scores"), {Scores::raw, Scores::centered});
-  o.readout = source.at("logit").get<bool>() ? FaithfulnessReadout::logit : FaithfulnessReadout::probability;
+  o.readout = source.at("logit").get<bool>() ? FaithfulnessReadout::logit
+                                             : FaithfulnessReadout::probability;
   o.raw_logit = source.at("raw_logit");
   o.all = source.at("all");
   o.stop_at_bad_line = source.at("stop_at_bad_line");

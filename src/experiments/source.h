@@ -1,4 +1,5 @@
-// The options of an experiment as JSON and back: a merge looks at the same models and files once more.
+// The options of an experiment as JSON and back: a merge looks at the same models and files once
+// more.
 #pragma once
 
 #include "experiments/records.h"

@@ -9,7 +9,9 @@
 namespace unpack {
 
 double mean(std::span<const double> values) {
-  return values.empty() ? 0.0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  return values.empty() ? 0.0
+                        : std::accumulate(values.begin(), values.end(), 0.0) /
+                              static_cast<double>(values.size());
 }
 
 double sample_deviation(std::span<const double> values) {
@@ -31,7 +33,8 @@ double median(std::span<const double> values) {
 std::vector<double> ranks(std::span<const double> values) {
   std::vector<std::size_t> order(values.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return values[a] < values[b]; });
   std::vector<double> out(values.size());
   for (std::size_t begin = 0; begin < order.size();) {
     std::size_t end = begin;
@@ -61,7 +64,9 @@ double spearman(std::span<const double> x, std::span<const double> y) {
 Interval normal_interval(std::span<const double> values) {
   constexpr double kZ = 1.959963984540054;  // 97.5% point of the normal distribution
   const double m = mean(values);
-  const double half = values.empty() ? 0.0 : kZ * sample_deviation(values) / std::sqrt(static_cast<double>(values.size()));
+  const double half = values.empty() ? 0.0
+                                     : kZ * sample_deviation(values) /
+                                           std::sqrt(static_cast<double>(values.size()));
   return {m - half, m + half};
 }
 
@@ -97,10 +102,13 @@ std::vector<double> resample(std::span<const double> curve, int points) {
   std::vector<double> out;
   if (curve.empty()) return out;
   for (int i = 0; i < points; ++i) {
-    const double place = points == 1 ? 0.0 : static_cast<double>(i) / (points - 1) * static_cast<double>(curve.size() - 1);
+    const double place =
+        points == 1 ? 0.0
+                    : static_cast<double>(i) / (points - 1) * static_cast<double>(curve.size() - 1);
     const auto below = static_cast<std::size_t>(place);
     const std::size_t above = std::min(below + 1, curve.size() - 1);
-    out.push_back(curve[below] + (place - static_cast<double>(below)) * (curve[above] - curve[below]));
+    out.push_back(curve[below] +
+                  (place - static_cast<double>(below)) * (curve[above] - curve[below]));
   }
   return out;
 }

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <vector>
 
-#include "readout/state.h"
+#include "engine/state.h"
 
 namespace unpack {
 
@@ -11,7 +11,8 @@ namespace {
 
 using Values = std::vector<double>;  // one per writer
 
-// || sum over q of sM_j(q, .) ||_2 of a layer's MLP, added to `to`. Scores are linear in what was written, so that the sum is taken before the product.
+// || sum over q of sM_j(q, .) ||_2 of a layer's MLP, added to `to`. Scores are linear in what was
+// written, so that the sum is taken before the product.
 void add_summed_mlp_scores(const Decomposition& d, const Values& vectors, int layer, Values& to) {
   Backend& backend = d.backend();
   const auto length = static_cast<std::size_t>(d.length());
@@ -28,7 +29,8 @@ void add_summed_mlp_scores(const Decomposition& d, const Values& vectors, int la
   view.length = 1;
   view.writers = &writers;
   view.dev = &one;
-  const auto neurons = static_cast<std::size_t>(d.config().d_mlp), visible = static_cast<std::size_t>(view.visible);
+  const auto neurons = static_cast<std::size_t>(d.config().d_mlp),
+             visible = static_cast<std::size_t>(view.visible);
   Array scores = backend.zeros(static_cast<std::int64_t>(visible * neurons));
   backend.mlp_scores(view, MlpSide::gate, 0, scores);
   Values all(visible * neurons);
@@ -45,11 +47,13 @@ void add_summed_mlp_scores(const Decomposition& d, const Values& vectors, int la
 Json strengths(const Prepared& prepared, const RunContext& context) {
   const Decomposition& d = *prepared.state()->decomposition;
   const auto writers = static_cast<std::size_t>(d.writers().count());
-  Values attention(writers, 0.0), mean_signed(writers, 0.0), values(writers, 0.0), mlp(writers, 0.0), mlp_signed(writers, 0.0), size(writers, 0.0);
+  Values attention(writers, 0.0), mean_signed(writers, 0.0), values(writers, 0.0),
+      mlp(writers, 0.0), mlp_signed(writers, 0.0), size(writers, 0.0);
   const auto add = [&](const Array& scores, int visible, Values& to) {
     Values v(static_cast<std::size_t>(scores.size()));
     d.backend().download(scores, 0, v);
-    for (std::size_t i = 0; i < v.size(); ++i) to[i % static_cast<std::size_t>(visible)] += std::fabs(v[i]);
+    for (std::size_t i = 0; i < v.size(); ++i)
+      to[i % static_cast<std::size_t>(visible)] += std::fabs(v[i]);
   };
   Values vectors(static_cast<std::size_t>(d.writer_vectors().size()));  // [S, C, D]
   d.backend().download(d.writer_vectors(), 0, vectors);
@@ -64,10 +68,13 @@ Json strengths(const Prepared& prepared, const RunContext& context) {
   const auto width = static_cast<std::size_t>(d.config().d_model);
   for (std::size_t row = 0; row < vectors.size() / width; ++row) {
     double square = 0;
-    for (std::size_t i = 0; i < width; ++i) square += vectors[row * width + i] * vectors[row * width + i];
+    for (std::size_t i = 0; i < width; ++i)
+      square += vectors[row * width + i] * vectors[row * width + i];
     size[row % writers] += std::sqrt(square);
   }
-  return {{"attention", attention}, {"attention_signed", mean_signed}, {"attention_values", values}, {"mlp", mlp}, {"mlp_signed", mlp_signed}, {"size", size}};
+  return {{"attention", attention},     {"attention_signed", mean_signed},
+          {"attention_values", values}, {"mlp", mlp},
+          {"mlp_signed", mlp_signed},   {"size", size}};
 }
 
 }  // namespace unpack

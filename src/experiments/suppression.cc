@@ -1,4 +1,5 @@
-// Copying against suppression: credit at the second mention of a name, beside that of a name that occurs once.
+// Copying against suppression: credit at the second mention of a name, beside that of a name that
+// occurs once.
 #include <fmt/format.h>
 
 #include <array>
@@ -17,8 +18,10 @@ namespace {
 constexpr Method kMethods[] = {Method::ifr, Method::attnlrp, Method::cplrp, Method::unpack};
 constexpr const char* kQuantities[] = {"C->C", "S2->S", "C->B", "S1->S"};
 
-std::vector<double> percent(const Prepared& prepared, const Target& target, Method method, const ModelSession& session) {
-  if (method != Method::unpack) return baseline(prepared, target, method, session.context).token_percent;
+std::vector<double> percent(const Prepared& prepared, const Target& target, Method method,
+                            const ModelSession& session) {
+  if (method != Method::unpack)
+    return baseline(prepared, target, method, session.context).token_percent;
   Question question;
   question.target = target;
   question.options = session.options.options;
@@ -26,7 +29,8 @@ std::vector<double> percent(const Prepared& prepared, const Target& target, Meth
   return prepared.trace(question, session.context).token_percent;
 }
 
-Target against(const Model& model, const std::string& name, const std::string& other, bool contrast) {
+Target against(const Model& model, const std::string& name, const std::string& other,
+               bool contrast) {
   Target target;
   target.ids = {model.single_token(" " + name)};
   if (contrast) target.versus = std::vector<TokenId>{model.single_token(" " + other)};
@@ -42,9 +46,12 @@ Json measure(const ModelSession& session, const IoiPrompt& repeated, const IoiPr
     Json& table = out[contrast ? "names" : "vocabulary"];
     for (const Method method : kMethods) {
       // In a prompt of three names B is the one that stands where the repeated name stood first.
-      const std::vector<double> copy = percent(once, against(session.model, three.third, three.s, contrast), method, session);
-      const std::vector<double> other = percent(once, against(session.model, three.s, three.third, contrast), method, session);
-      const std::vector<double> subject = percent(twice, against(session.model, repeated.s, repeated.io, contrast), method, session);
+      const std::vector<double> copy =
+          percent(once, against(session.model, three.third, three.s, contrast), method, session);
+      const std::vector<double> other =
+          percent(once, against(session.model, three.s, three.third, contrast), method, session);
+      const std::vector<double> subject = percent(
+          twice, against(session.model, repeated.s, repeated.io, contrast), method, session);
       table[to_string(method)] = {{"C->C", copy[static_cast<std::size_t>(three.s2)]},
                                   {"S2->S", subject[static_cast<std::size_t>(repeated.s2)]},
                                   {"C->B", other[static_cast<std::size_t>(three.s2)]},
@@ -57,19 +64,23 @@ Json measure(const ModelSession& session, const IoiPrompt& repeated, const IoiPr
 }  // namespace
 
 Json run_suppression(ModelSession& session) {
-  const std::vector<IoiPrompt> repeated = ioi_prompts(session.model, session.n, session.options.seed, false);
-  const std::vector<IoiPrompt> three = ioi_prompts(session.model, session.n, session.options.seed, true);
+  const std::vector<IoiPrompt> repeated =
+      ioi_prompts(session.model, session.n, session.options.seed, false);
+  const std::vector<IoiPrompt> three =
+      ioi_prompts(session.model, session.n, session.options.seed, true);
   Json values = Json::object();
   for (int i = 0; i < session.n; ++i) {
     session.context.report("prompts", i, session.n);
     const auto at = static_cast<std::size_t>(i);
     const std::string key = session.key(fmt::format("prompt {}", i));
-    const Json* record = session.record(at, key, [&] { return measure(session, repeated[at], three[at]); });
+    const Json* record =
+        session.record(at, key, [&] { return measure(session, repeated[at], three[at]); });
     if (!record) continue;
     for (const char* contrast : {"vocabulary", "names"}) {
       for (const Method method : kMethods) {
         for (const char* quantity : kQuantities)
-          values[contrast][to_string(method)][quantity].push_back(record->at(contrast).at(to_string(method)).at(quantity));
+          values[contrast][to_string(method)][quantity].push_back(
+              record->at(contrast).at(to_string(method)).at(quantity));
       }
     }
   }
@@ -83,7 +94,9 @@ Json run_suppression(ModelSession& session) {
         row[fmt::format("median {}", quantity)] = median(numbers(quantities.at(quantity)));
       }
       const double range = row["C->C"].get<double>() - row["C->B"].get<double>();
-      row["E"] = std::fabs(range) < 1e-6 ? Json(nullptr) : Json(1 - (row["S2->S"].get<double>() - row["C->B"].get<double>()) / range);
+      row["E"] = std::fabs(range) < 1e-6
+                     ? Json(nullptr)
+                     : Json(1 - (row["S2->S"].get<double>() - row["C->B"].get<double>()) / range);
       row["gap"] = row["S1->S"].get<double>() - row["S2->S"].get<double>();
     }
   }
@@ -92,39 +105,55 @@ Json run_suppression(ModelSession& session) {
 
 std::string report_suppression(const Json& summaries, std::vector<ReportFile>& files) {
   std::string out =
-      "Token credit in percent of the positive credit, mean over prompts. C->C: at the third name's slot of prompts with three names, target that name; C->B: "
+      "Token credit in percent of the positive credit, mean over prompts. C->C: at the third "
+      "name's slot of prompts with three names, target that name; C->B: "
       "at the\n"
-      "same slot, target the second name; S2->S, S1->S: at the second and the first mention of the repeated name, target that name.\n"
+      "same slot, target the second name; S2->S, S1->S: at the second and the first mention of the "
+      "repeated name, target that name.\n"
       "E = 1 - (S2->S - C->B) / (C->C - C->B), n/a where the denominator is under 1e-6.\n";
-  const std::vector<std::vector<std::string>> paper = {{"GPT-2 small (paper)", "ifr", "+7.2", "+4.8", "+7.2", "+11.2", "n/a", "+6.4"},
-                                                       {"GPT-2 small (paper)", "attnlrp", "+54.5", "+2.1", "-4.3", "+43.7", "+0.89", "+41.6"},
-                                                       {"GPT-2 small (paper)", "cplrp", "+73.9", "+26.2", "+2.5", "+51.9", "+0.67", "+25.7"},
-                                                       {"GPT-2 small (paper)", "unpack", "+23.9", "+7.3", "+8.7", "+22.2", "+1.09", "+14.9"}};
-  const std::vector<std::vector<std::string>> scales = {{"Pythia-160M (paper)", "unpack", "+30.9", "+1.5", "+14.1", "+26.2", "", "+24.7"},
-                                                        {"Pythia-410M (paper)", "unpack", "+19.9", "-18.1", "+1.9", "+48.8", "", "+66.9"},
-                                                        {"Pythia-1.4B (paper)", "unpack", "+15.5", "-39.6", "+4.4", "+41.3", "", "+80.9"},
-                                                        {"Pythia-2.8B (paper)", "unpack", "+32.5", "+3.4", "+5.1", "+35.1", "", "+31.7"},
-                                                        {"Pythia-6.9B (paper)", "unpack", "+14.7", "-29.3", "+4.1", "+33.9", "", "+63.2"}};
+  const std::vector<std::vector<std::string>> paper = {
+      {"GPT-2 small (paper)", "ifr", "+7.2", "+4.8", "+7.2", "+11.2", "n/a", "+6.4"},
+      {"GPT-2 small (paper)", "attnlrp", "+54.5", "+2.1", "-4.3", "+43.7", "+0.89", "+41.6"},
+      {"GPT-2 small (paper)", "cplrp", "+73.9", "+26.2", "+2.5", "+51.9", "+0.67", "+25.7"},
+      {"GPT-2 small (paper)", "unpack", "+23.9", "+7.3", "+8.7", "+22.2", "+1.09", "+14.9"}};
+  const std::vector<std::vector<std::string>> scales = {
+      {"Pythia-160M (paper)", "unpack", "+30.9", "+1.5", "+14.1", "+26.2", "", "+24.7"},
+      {"Pythia-410M (paper)", "unpack", "+19.9", "-18.1", "+1.9", "+48.8", "", "+66.9"},
+      {"Pythia-1.4B (paper)", "unpack", "+15.5", "-39.6", "+4.4", "+41.3", "", "+80.9"},
+      {"Pythia-2.8B (paper)", "unpack", "+32.5", "+3.4", "+5.1", "+35.1", "", "+31.7"},
+      {"Pythia-6.9B (paper)", "unpack", "+14.7", "-29.3", "+4.1", "+33.9", "", "+63.2"}};
   for (const char* contrast : {"vocabulary", "names"}) {
     const bool names = std::string(contrast) == "names";
-    out += names ? "\n## Contrast: the other name\n\n" : "\n## Contrast: the mean of the vocabulary\n\n";
-    std::vector<std::vector<std::string>> rows = {{"model", "method", "C->C", "S2->S", "C->B", "S1->S", "E", "S1-S2 gap"}};
+    out += names ? "\n## Contrast: the other name\n\n"
+                 : "\n## Contrast: the mean of the vocabulary\n\n";
+    std::vector<std::vector<std::string>> rows = {
+        {"model", "method", "C->C", "S2->S", "C->B", "S1->S", "E", "S1-S2 gap"}};
     for (const auto& [model, s] : summaries.items()) {
       for (const Method method : kMethods) {
         const Json& v = s.at(contrast).at(to_string(method));
-        const auto number = [&](const char* name) { return fmt::format("{:+.1f}", v.at(name).get<double>()); };
-        rows.push_back({model, to_string(method), number("C->C"), number("S2->S"), number("C->B"), number("S1->S"),
-                        v.at("E").is_null() ? "n/a" : fmt::format("{:+.2f}", v.at("E").get<double>()), number("gap")});
+        const auto number = [&](const char* name) {
+          return fmt::format("{:+.1f}", v.at(name).get<double>());
+        };
+        rows.push_back(
+            {model, to_string(method), number("C->C"), number("S2->S"), number("C->B"),
+             number("S1->S"),
+             v.at("E").is_null() ? "n/a" : fmt::format("{:+.2f}", v.at("E").get<double>()),
+             number("gap")});
       }
     }
-    rows.insert(rows.end(), names ? paper.begin() : scales.begin(), names ? paper.end() : scales.end());
+    rows.insert(rows.end(), names ? paper.begin() : scales.begin(),
+                names ? paper.end() : scales.end());
     out += markdown_table(rows);
-    std::vector<std::vector<std::string>> middle = {{"model", "method", "C->C", "S2->S", "C->B", "S1->S"}};
+    std::vector<std::vector<std::string>> middle = {
+        {"model", "method", "C->C", "S2->S", "C->B", "S1->S"}};
     for (const auto& [model, s] : summaries.items()) {
       for (const Method method : kMethods) {
         middle.push_back({model, to_string(method)});
         for (const char* quantity : kQuantities) {
-          middle.back().push_back(fmt::format("{:+.1f}", s.at(contrast).at(to_string(method)).at(fmt::format("median {}", quantity)).get<double>()));
+          middle.back().push_back(fmt::format("{:+.1f}", s.at(contrast)
+                                                             .at(to_string(method))
+                                                             .at(fmt::format("median {}", quantity))
+                                                             .get<double>()));
         }
       }
     }
@@ -133,15 +162,21 @@ std::string report_suppression(const Json& summaries, std::vector<ReportFile>& f
     for (const char* quantity : kQuantities) series.push_back({quantity, {}, {}});
     for (const auto& [model, s] : summaries.items()) {
       for (const Method method : kMethods) {
-        groups.push_back(summaries.size() > 1 ? fmt::format("{}, {}", model, to_string(method)) : std::string(to_string(method)));
-        for (BarSeries& bars : series) bars.values.push_back(s.at(contrast).at(to_string(method)).at("median " + bars.name));
+        groups.push_back(summaries.size() > 1 ? fmt::format("{}, {}", model, to_string(method))
+                                              : std::string(to_string(method)));
+        for (BarSeries& bars : series)
+          bars.values.push_back(s.at(contrast).at(to_string(method)).at("median " + bars.name));
       }
     }
     const std::string file = fmt::format("suppression-{}.svg", contrast);
-    files.push_back({file, bar_plot(names ? "Credit against the other name, medians" : "Credit against the vocabulary, medians",
+    files.push_back({file, bar_plot(names ? "Credit against the other name, medians"
+                                          : "Credit against the vocabulary, medians",
                                     "percent of the positive credit", groups, series)});
     out += fmt::format("\n![Medians]({})\n", file);
-    out += "\nMedians over prompts, which a few prompts with hardly any positive credit cannot move:\n\n" + markdown_table(middle);
+    out +=
+        "\nMedians over prompts, which a few prompts with hardly any positive credit cannot "
+        "move:\n\n" +
+        markdown_table(middle);
   }
   return out;
 }

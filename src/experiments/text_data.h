@@ -40,9 +40,10 @@ struct IoiPrompt {
   std::string io, s;  // names
   std::string kind;   // "ABBA", "BABA", "ABC"
   std::vector<TokenId> ids;
-  int io_position = 0, s1 = 0, s2 = 0;  // tokens of the names; ABC: s1 the second name, s2 the third one's slot
-  std::string third;                    // ABC: the third name
-  std::string shape;                    // the text with {A}, {B} and {S} in place of the names
+  int io_position = 0, s1 = 0,
+      s2 = 0;         // tokens of the names; ABC: s1 the second name, s2 the third one's slot
+  std::string third;  // ABC: the third name
+  std::string shape;  // the text with {A}, {B} and {S} in place of the names
 };
 // `three` : matched prompts with a third name where the repeated one stood.
 std::vector<IoiPrompt> ioi_prompts(const Model& model, int n, std::uint64_t seed, bool three);
@@ -55,11 +56,14 @@ struct YearPrompt {
   std::vector<TokenId> ids;
   int yy = 0;                         // position of the year's last two digits
   std::vector<TokenId> above, up_to;  // two-digit tokens above them, and up to them
-  std::vector<TokenId> corrupted;     // the same with the century's 01 (or its first year of two tokens)
+  std::vector<TokenId>
+      corrupted;  // the same with the century's 01 (or its first year of two tokens)
 };
-// Years in [1000, 1900) that are a token of two digits after a token of two digits, without each century's first and last one; ascending.
+// Years in [1000, 1900) that are a token of two digits after a token of two digits, without each
+// century's first and last one; ascending.
 std::vector<int> usable_years(const Model& model);
-// "The {noun} lasted from the year 1732 to the year 17", the last two digits swept evenly. Throws InputError where years are not split so.
+// "The {noun} lasted from the year 1732 to the year 17", the last two digits swept evenly. Throws
+// InputError where years are not split so.
 std::vector<YearPrompt> year_prompts(const Model& model, int n, std::uint64_t seed);
 
 }  // namespace unpack

@@ -19,7 +19,8 @@ std::string two_digits(int value) { return fmt::format("{:02}", value); }
 // [" XX", "YY"], or nothing where the year is split in another way.
 std::optional<std::pair<TokenId, TokenId>> split(const Model& model, int year) {
   const std::vector<TokenId> ids = model.tokenizer().encode(fmt::format(" {}", year));
-  if (ids.size() != 2 || model.tokenizer().decode(std::vector<TokenId>{ids[0]}) != fmt::format(" {}", year / 100) ||
+  if (ids.size() != 2 ||
+      model.tokenizer().decode(std::vector<TokenId>{ids[0]}) != fmt::format(" {}", year / 100) ||
       model.tokenizer().decode(std::vector<TokenId>{ids[1]}) != two_digits(year % 100)) {
     return std::nullopt;
   }
@@ -34,7 +35,9 @@ std::map<int, std::vector<int>> two_token_years(const Model& model) {
   return out;
 }
 
-std::string sentence(const std::string& noun, int year) { return fmt::format("The {} lasted from the year {} to the year {}", noun, year, year / 100); }
+std::string sentence(const std::string& noun, int year) {
+  return fmt::format("The {} lasted from the year {} to the year {}", noun, year, year / 100);
+}
 
 }  // namespace
 
@@ -48,7 +51,8 @@ std::vector<int> usable_years(const Model& model) {
 
 std::vector<YearPrompt> year_prompts(const Model& model, int n, std::uint64_t seed) {
   std::vector<std::string> nouns;
-  for (const TextLine& line : read_text(data_file("greater_than_nouns.txt"), true).lines) nouns.push_back(line.text);
+  for (const TextLine& line : read_text(data_file("greater_than_nouns.txt"), true).lines)
+    nouns.push_back(line.text);
   const auto by_century = two_token_years(model);
   std::map<int, std::vector<int>> by_ending;
   for (const int year : usable_years(model)) by_ending[year % 100].push_back(year);
@@ -56,7 +60,9 @@ std::vector<YearPrompt> year_prompts(const Model& model, int n, std::uint64_t se
   for (const auto& [ending, years] : by_ending) endings.push_back(ending);
   if (endings.empty()) {
     throw InputError(
-        fmt::format("the tokenizer of {} does not split years such as 1732 into ' 17' and '32': this task needs a model that does", model.info().name));
+        fmt::format("the tokenizer of {} does not split years such as 1732 into ' 17' and '32': "
+                    "this task needs a model that does",
+                    model.info().name));
   }
   std::vector<std::pair<int, TokenId>> digits;  // single tokens of two digits
   for (int y = 0; y < 100; ++y) {
@@ -66,7 +72,9 @@ std::vector<YearPrompt> year_prompts(const Model& model, int n, std::uint64_t se
   std::mt19937_64 generator(seed);
   std::vector<YearPrompt> out;
   for (int i = 0; i < n; ++i) {
-    const std::size_t at = n == 1 ? endings.size() / 2 : static_cast<std::size_t>(i) * (endings.size() - 1) / static_cast<std::size_t>(n - 1);
+    const std::size_t at = n == 1 ? endings.size() / 2
+                                  : static_cast<std::size_t>(i) * (endings.size() - 1) /
+                                        static_cast<std::size_t>(n - 1);
     const std::vector<int>& years = by_ending.at(endings[at]);
     YearPrompt p;
     p.year = years[generator() % years.size()];
@@ -77,14 +85,18 @@ std::vector<YearPrompt> year_prompts(const Model& model, int n, std::uint64_t se
     const std::array<TokenId, 2> pair = {century, ending};
     const auto place = std::search(p.ids.begin(), p.ids.end(), pair.begin(), pair.end());
     if (place == p.ids.end() || p.ids.back() != century) {
-      throw InputError(fmt::format("'{}' does not end with a token of two digits in {}", p.text, model.info().name));
+      throw InputError(fmt::format("'{}' does not end with a token of two digits in {}", p.text,
+                                   model.info().name));
     }
     p.yy = static_cast<int>(place - p.ids.begin()) + 1;
     for (const auto& [y, id] : digits) (y > p.year % 100 ? p.above : p.up_to).push_back(id);
     const std::vector<int>& whole = by_century.at(p.year / 100);
     const int first = p.year / 100 * 100 + 1;
     p.corrupted = p.ids;
-    p.corrupted[static_cast<std::size_t>(p.yy)] = split(model, std::find(whole.begin(), whole.end(), first) != whole.end() ? first : whole.front())->second;
+    p.corrupted[static_cast<std::size_t>(p.yy)] =
+        split(model,
+              std::find(whole.begin(), whole.end(), first) != whole.end() ? first : whole.front())
+            ->second;
     out.push_back(std::move(p));
   }
   return out;

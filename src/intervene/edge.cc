@@ -18,17 +18,24 @@ Branch parse_branch(std::string_view text, std::string_view whole) {
   for (const Branch branch : {Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U, Branch::mlp}) {
     if (text == to_string(branch)) return branch;
   }
-  throw InputError(fmt::format("'{}' in edge '{}' is no branch: use K, Q, V (a head), G, U (a gated MLP)", text, whole));
+  throw InputError(fmt::format(
+      "'{}' in edge '{}' is no branch: use K, Q, V (a head), G, U (a gated MLP)", text, whole));
 }
 
 }  // namespace
 
-const char* to_string(Channel channel) { return channel == Channel::attention ? "attention" : "mlp"; }
+const char* to_string(Channel channel) {
+  return channel == Channel::attention ? "attention" : "mlp";
+}
 
-Edge parse_edge(const Writers& writers, const ModelConfig& config, std::string_view text, int length) {
+Edge parse_edge(const Writers& writers, const ModelConfig& config, std::string_view text,
+                int length) {
   const std::size_t arrow = text.rfind("->");
-  const auto fail = [&](const std::string& why) { throw InputError(fmt::format("edge '{}': {}", text, why)); };
-  if (arrow == std::string_view::npos) fail("an edge is written 'A5.H1@9 -[K]-> A7.H2@13' or 'MLP0@9 -> target'");
+  const auto fail = [&](const std::string& why) {
+    throw InputError(fmt::format("edge '{}': {}", text, why));
+  };
+  if (arrow == std::string_view::npos)
+    fail("an edge is written 'A5.H1@9 -[K]-> A7.H2@13' or 'MLP0@9 -> target'");
   const std::string_view to = trim(text.substr(arrow + 2));
   std::string_view from = trim(text.substr(0, arrow));
   Edge edge;
@@ -47,20 +54,29 @@ Edge parse_edge(const Writers& writers, const ModelConfig& config, std::string_v
   }
   const Node reader = parse_node(writers, to, length);
   const Writer& kind = writers[reader.writer];
-  if (kind.terminal()) fail("emb and pos read nothing: the right side must be a head, an MLP or target");
+  if (kind.terminal())
+    fail("emb and pos read nothing: the right side must be a head, an MLP or target");
   const bool head = kind.kind == WriterKind::head;
   if (!branch && head) fail("a head reads through K, Q or V: write -[K]->");
   if (!branch && config.gated()) fail("a gated MLP reads through G or U: write -[G]->");
   edge.branch = branch.value_or(Branch::mlp);
-  const bool fits = head ? edge.branch == Branch::K || edge.branch == Branch::Q || edge.branch == Branch::V
-                         : (config.gated() ? edge.branch == Branch::G || edge.branch == Branch::U : edge.branch == Branch::mlp);
+  const bool fits =
+      head ? edge.branch == Branch::K || edge.branch == Branch::Q || edge.branch == Branch::V
+           : (config.gated() ? edge.branch == Branch::G || edge.branch == Branch::U
+                             : edge.branch == Branch::mlp);
   if (!fits)
-    fail(head ? "a head has the branches K, Q and V" : config.gated() ? "a gated MLP has the branches G and U" : "a plain MLP has no branches: write ->");
-  const int visible = head ? writers.visible_to_attention(kind.layer) : writers.visible_to_mlp(kind.layer);
-  if (edge.writer.writer >= visible) fail(fmt::format("{} writes after {} has read", writers.name(edge.writer.writer), writers.name(reader.writer)));
+    fail(head             ? "a head has the branches K, Q and V"
+         : config.gated() ? "a gated MLP has the branches G and U"
+                          : "a plain MLP has no branches: write ->");
+  const int visible =
+      head ? writers.visible_to_attention(kind.layer) : writers.visible_to_mlp(kind.layer);
+  if (edge.writer.writer >= visible)
+    fail(fmt::format("{} writes after {} has read", writers.name(edge.writer.writer),
+                     writers.name(reader.writer)));
   const bool across = edge.branch == Branch::K || edge.branch == Branch::V;
   if (across ? edge.writer.position > reader.position : edge.writer.position != reader.position) {
-    fail(across ? "a head reads keys and values at its own position and before" : fmt::format("this branch reads at position {}", reader.position));
+    fail(across ? "a head reads keys and values at its own position and before"
+                : fmt::format("this branch reads at position {}", reader.position));
   }
   edge.reader = reader;
   return edge;
@@ -69,7 +85,8 @@ Edge parse_edge(const Writers& writers, const ModelConfig& config, std::string_v
 std::string to_string(const Writers& writers, const Edge& edge) {
   const std::string from = to_string(writers, edge.writer);
   if (!edge.reader) return from + " -> target";
-  const std::string arrow = edge.branch == Branch::mlp ? " -> " : fmt::format(" -[{}]-> ", to_string(edge.branch));
+  const std::string arrow =
+      edge.branch == Branch::mlp ? " -> " : fmt::format(" -[{}]-> ", to_string(edge.branch));
   return from + arrow + to_string(writers, *edge.reader);
 }
 

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "engine/state.h"
 #include "intervene/variants.h"
-#include "readout/state.h"
 
 namespace unpack {
 
@@ -18,7 +18,8 @@ constexpr std::int64_t kBatchRows = 2048;
 constexpr std::size_t kLogitRows = 64;
 
 // Summed negative log-likelihood of tokens 1 .. S-1 of every segment.
-std::vector<double> losses(Backend& backend, const Array& x, const std::vector<Segment>& segments, const std::vector<std::vector<TokenId>>& prompts) {
+std::vector<double> losses(Backend& backend, const Array& x, const std::vector<Segment>& segments,
+                           const std::vector<std::vector<TokenId>>& prompts) {
   struct Row {
     std::int64_t row;
     TokenId next;
@@ -26,16 +27,19 @@ std::vector<double> losses(Backend& backend, const Array& x, const std::vector<S
   };
   std::vector<Row> rows;
   for (std::size_t i = 0; i < segments.size(); ++i) {
-    for (int s = 0; s + 1 < segments[i].length; ++s) rows.push_back({segments[i].begin + s, prompts[i][static_cast<std::size_t>(s) + 1], i});
+    for (int s = 0; s + 1 < segments[i].length; ++s)
+      rows.push_back({segments[i].begin + s, prompts[i][static_cast<std::size_t>(s) + 1], i});
   }
   std::vector<double> out(segments.size(), 0.0), logits, loss(rows.size());
   const auto vocabulary = static_cast<std::size_t>(backend.config().vocab_size);
   for (std::size_t begin = 0; begin < rows.size(); begin += kLogitRows) {
     std::vector<std::int64_t> chunk;
-    for (std::size_t i = begin; i < std::min(begin + kLogitRows, rows.size()); ++i) chunk.push_back(rows[i].row);
+    for (std::size_t i = begin; i < std::min(begin + kLogitRows, rows.size()); ++i)
+      chunk.push_back(rows[i].row);
     backend.logits(x, chunk, logits);
     backend.parallel_for(static_cast<std::int64_t>(chunk.size()), [&](std::int64_t i) {
-      const std::span<const double> row(logits.data() + static_cast<std::size_t>(i) * vocabulary, vocabulary);
+      const std::span<const double> row(logits.data() + static_cast<std::size_t>(i) * vocabulary,
+                                        vocabulary);
       const std::size_t at = begin + static_cast<std::size_t>(i);
       loss[at] = log_sum_exp(row) - row[static_cast<std::size_t>(rows[at].next)];
     });
@@ -51,43 +55,53 @@ std::vector<double> logits_of(Backend& backend, const Array& x, std::int64_t row
   return out;
 }
 
-InterventionReading read(const Model& model, Backend& backend, const Array& x, std::span<const TokenId> ids, const TargetInfo& target) {
+InterventionReading read(const Model& model, Backend& backend, const Array& x,
+                         std::span<const TokenId> ids, const TargetInfo& target) {
   const int length = static_cast<int>(ids.size());
   Target same;
   same.ids = target.ids;
   same.versus = target.versus_ids;
   same.raw = target.raw;
   same.position = target.position;
-  const TargetInfo now = resolve_target(model, same, length, logits_of(backend, x, target.position));
+  const TargetInfo now =
+      resolve_target(model, same, length, logits_of(backend, x, target.position));
   const std::vector<Segment> segments = {{0, length, 0}};
-  return {losses(backend, x, segments, {{ids.begin(), ids.end()}})[0], now.logit_difference.value_or(now.logit), now.probability};
+  return {losses(backend, x, segments, {{ids.begin(), ids.end()}})[0],
+          now.logit_difference.value_or(now.logit), now.probability};
 }
 
 }  // namespace
 
-InterventionResult intervene(const Model& model, std::span<const TokenId> ids, const Intervention& intervention, const Target& target,
+InterventionResult intervene(const Model& model, std::span<const TokenId> ids,
+                             const Intervention& intervention, const Target& target,
                              const RunContext& context) {
   const int length = static_cast<int>(ids.size());
   const Writers& writers = model.writers();
   Backend& backend = *model.state()->backend;
   check_prompt(model.config(), ids);
   if (!intervention.cut && intervention.edges.empty() && intervention.zero.empty()) {
-    throw UsageError("nothing to change: name a component to cut, an edge to patch or a position to zero");
+    throw UsageError(
+        "nothing to change: name a component to cut, an edge to patch or a position to zero");
   }
   if (intervention.edges.empty() != intervention.patch_from.empty()) {
-    throw UsageError(intervention.edges.empty() ? "a prompt to patch from needs an edge to patch" : "a patched edge needs a prompt to patch from");
+    throw UsageError(intervention.edges.empty() ? "a prompt to patch from needs an edge to patch"
+                                                : "a patched edge needs a prompt to patch from");
   }
   Variant variant;
   if (intervention.cut) variant.cut = Cut{writers.parse(*intervention.cut), intervention.channel};
-  for (const std::string& edge : intervention.edges) variant.edges.push_back(parse_edge(writers, model.config(), edge, length));
-  for (const int position : intervention.zero) variant.zero.push_back(resolve_position(position, length));
+  for (const std::string& edge : intervention.edges)
+    variant.edges.push_back(parse_edge(writers, model.config(), edge, length));
+  for (const int position : intervention.zero)
+    variant.zero.push_back(resolve_position(position, length));
   std::optional<CleanRun> other;
   if (!variant.edges.empty()) {
     if (intervention.patch_from.size() != ids.size()) {
-      throw InputError(
-          fmt::format("the prompt to patch from has {} tokens, this one has {}: they must be of one length", intervention.patch_from.size(), length));
+      throw InputError(fmt::format(
+          "the prompt to patch from has {} tokens, this one has {}: they must be of one length",
+          intervention.patch_from.size(), length));
     }
-    other.emplace(backend, writers, std::vector<std::vector<TokenId>>{intervention.patch_from}, context);
+    other.emplace(backend, writers, std::vector<std::vector<TokenId>>{intervention.patch_from},
+                  context);
   }
   const CleanRun clean(backend, writers, {{ids.begin(), ids.end()}}, context);
   InterventionResult result;
@@ -95,16 +109,19 @@ InterventionResult intervene(const Model& model, std::span<const TokenId> ids, c
   result.tokens = model.tokens(ids);
   result.intervention = intervention;
   const int position = resolve_position(target.position, length);
-  result.target = resolve_target(model, target, length, logits_of(backend, clean.trace().x_final, position));
+  result.target =
+      resolve_target(model, target, length, logits_of(backend, clean.trace().x_final, position));
   result.clean = read(model, backend, clean.trace().x_final, ids, result.target);
-  const VariantStreams changed = run_variants(clean, other ? &*other : nullptr, {variant}, position, context);
+  const VariantStreams changed =
+      run_variants(clean, other ? &*other : nullptr, {variant}, position, context);
   result.cut = read(model, backend, changed.x, ids, result.target);
   return result;
 }
 
 std::string to_json(const InterventionResult& result) {
   const auto reading = [](const InterventionReading& r) {
-    return nlohmann::ordered_json{{"nll", r.nll}, {"target", r.target}, {"probability", r.probability}};
+    return nlohmann::ordered_json{
+        {"nll", r.nll}, {"target", r.target}, {"probability", r.probability}};
   };
   nlohmann::ordered_json change = nlohmann::ordered_json::object();
   if (result.intervention.cut) {
@@ -116,13 +133,20 @@ std::string to_json(const InterventionResult& result) {
     change["patch_from"] = result.intervention.patch_from;
   }
   if (!result.intervention.zero.empty()) change["zero"] = result.intervention.zero;
-  nlohmann::ordered_json target = {{"position", result.target.position}, {"ids", result.target.ids}, {"text", result.target.text}};
-  return nlohmann::ordered_json{
-      {"model", result.model.name}, {"target", target}, {"intervention", change}, {"clean", reading(result.clean)}, {"cut", reading(result.cut)}}
+  nlohmann::ordered_json target = {{"position", result.target.position},
+                                   {"ids", result.target.ids},
+                                   {"text", result.target.text}};
+  return nlohmann::ordered_json{{"model", result.model.name},
+                                {"target", target},
+                                {"intervention", change},
+                                {"clean", reading(result.clean)},
+                                {"cut", reading(result.cut)}}
       .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
-std::vector<std::vector<double>> knockout_losses(const Model& model, const std::vector<std::vector<TokenId>>& prompts, const std::vector<Cut>& cuts,
+std::vector<std::vector<double>> knockout_losses(const Model& model,
+                                                 const std::vector<std::vector<TokenId>>& prompts,
+                                                 const std::vector<Cut>& cuts,
                                                  const RunContext& context) {
   Backend& backend = *model.state()->backend;
   std::vector<std::vector<double>> out(cuts.size() + 1, std::vector<double>(prompts.size(), 0.0));
@@ -131,24 +155,30 @@ std::vector<std::vector<double>> knockout_losses(const Model& model, const std::
     std::vector<std::vector<TokenId>> batch;
     const std::size_t begin = next;
     std::int64_t rows = 0;
-    while (next < prompts.size() && (batch.empty() || rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows)) {
+    while (
+        next < prompts.size() &&
+        (batch.empty() || rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows)) {
       rows += static_cast<std::int64_t>(prompts[next].size());
       batch.push_back(prompts[next++]);
     }
     const CleanRun clean(backend, model.writers(), batch, context);
     const auto store = [&](std::size_t row, const std::vector<double>& values) {
-      std::copy(values.begin(), values.end(), out[row].begin() + static_cast<std::ptrdiff_t>(begin));
+      std::copy(values.begin(), values.end(),
+                out[row].begin() + static_cast<std::ptrdiff_t>(begin));
     };
     store(0, losses(backend, clean.trace().x_final, clean.trace().segments, batch));
     for (std::size_t i = 0; i < cuts.size(); ++i) {
-      context.report("cuts", static_cast<double>(begin * cuts.size() + i * batch.size()), static_cast<double>(prompts.size() * cuts.size()));
+      context.report("cuts", static_cast<double>(begin * cuts.size() + i * batch.size()),
+                     static_cast<double>(prompts.size() * cuts.size()));
       std::vector<Variant> variants(batch.size());
       for (std::size_t p = 0; p < batch.size(); ++p) {
         variants[p].prompt = p;
         variants[p].cut = cuts[i];
       }
-      if (first_changed_layer(model.writers(), model.config(), variants[0]) == model.config().n_layers) {
-        std::copy(out[0].begin() + static_cast<std::ptrdiff_t>(begin), out[0].begin() + static_cast<std::ptrdiff_t>(next),
+      if (first_changed_layer(model.writers(), model.config(), variants[0]) ==
+          model.config().n_layers) {
+        std::copy(out[0].begin() + static_cast<std::ptrdiff_t>(begin),
+                  out[0].begin() + static_cast<std::ptrdiff_t>(next),
                   out[i + 1].begin() + static_cast<std::ptrdiff_t>(begin));
         continue;
       }
@@ -159,33 +189,47 @@ std::vector<std::vector<double>> knockout_losses(const Model& model, const std::
   return out;
 }
 
-std::vector<double> patched_targets(const Model& model, std::span<const TokenId> ids, std::span<const TokenId> other,
-                                    const std::vector<std::vector<Edge>>& patches, const Target& target, const RunContext& context, bool heads_frozen) {
+std::vector<double> patched_targets(const Model& model, std::span<const TokenId> ids,
+                                    std::span<const TokenId> other,
+                                    const std::vector<std::vector<Edge>>& patches,
+                                    const Target& target, const RunContext& context,
+                                    bool heads_frozen) {
   if (other.size() != ids.size())
-    throw InputError(fmt::format("the prompt to patch from has {} tokens, this one has {}: they must be of one length", other.size(), ids.size()));
+    throw InputError(fmt::format(
+        "the prompt to patch from has {} tokens, this one has {}: they must be of one length",
+        other.size(), ids.size()));
   Backend& backend = *model.state()->backend;
   const int length = static_cast<int>(ids.size());
   const int position = resolve_position(target.position, length);
   const CleanRun clean(backend, model.writers(), {{ids.begin(), ids.end()}}, context);
   const CleanRun from(backend, model.writers(), {{other.begin(), other.end()}}, context);
-  const TargetInfo info = resolve_target(model, target, length, logits_of(backend, clean.trace().x_final, position));
+  const TargetInfo info =
+      resolve_target(model, target, length, logits_of(backend, clean.trace().x_final, position));
   Target same{info.ids, info.versus_ids, info.raw, info.position};
   // Patches that begin at the same layer go together, so that none recomputes more than it has to.
   std::vector<std::size_t> order(patches.size());
   std::iota(order.begin(), order.end(), 0);
   std::vector<int> first;
-  for (const auto& edges : patches) first.push_back(first_changed_layer(model.writers(), model.config(), {0, {}, {}, edges, false}));
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return first[a] < first[b]; });
+  for (const auto& edges : patches)
+    first.push_back(
+        first_changed_layer(model.writers(), model.config(), {0, {}, {}, edges, false}));
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return first[a] < first[b]; });
   const auto per_batch = static_cast<std::size_t>(std::max<std::int64_t>(1, kBatchRows / length));
   std::vector<double> out(patches.size(), 0.0);
   for (std::size_t begin = 0; begin < order.size();) {
     std::size_t end = begin;
-    while (end < order.size() && end - begin < per_batch && first[order[end]] == first[order[begin]]) ++end;
+    while (end < order.size() && end - begin < per_batch &&
+           first[order[end]] == first[order[begin]])
+      ++end;
     std::vector<Variant> variants;
-    for (std::size_t i = begin; i < end; ++i) variants.push_back({0, {}, {}, patches[order[i]], heads_frozen});
+    for (std::size_t i = begin; i < end; ++i)
+      variants.push_back({0, {}, {}, patches[order[i]], heads_frozen});
     const VariantStreams changed = run_variants(clean, &from, variants, position, context);
     for (std::size_t i = begin; i < end; ++i) {
-      const TargetInfo now = resolve_target(model, same, length, logits_of(backend, changed.x, changed.segments[i - begin].begin + position));
+      const TargetInfo now = resolve_target(
+          model, same, length,
+          logits_of(backend, changed.x, changed.segments[i - begin].begin + position));
       out[order[i]] = now.logit_difference.value_or(now.logit);
     }
     begin = end;

@@ -7,11 +7,16 @@
 
 namespace unpack {
 
-CleanRun::CleanRun(Backend& backend, const Writers& writers, const std::vector<std::vector<TokenId>>& prompts, const RunContext& context)
-    : backend_(backend), writers_(writers), prompts_(prompts), trace_(forward(backend, prompts, {}, context)) {}
+CleanRun::CleanRun(Backend& backend, const Writers& writers,
+                   const std::vector<std::vector<TokenId>>& prompts, const RunContext& context)
+    : backend_(backend),
+      writers_(writers),
+      prompts_(prompts),
+      trace_(forward(backend, prompts, {}, context)) {}
 
 const Array& CleanRun::stream(int layer) const {
-  return layer < backend_.config().n_layers ? trace_.layers[static_cast<std::size_t>(layer)].x_pre : trace_.x_final;
+  return layer < backend_.config().n_layers ? trace_.layers[static_cast<std::size_t>(layer)].x_pre
+                                            : trace_.x_final;
 }
 
 const Array& CleanRun::vectors(int writer) const {
@@ -40,7 +45,8 @@ int first_changed_layer(const Writers& writers, const ModelConfig& config, const
   if (!variant.zero.empty()) return 0;
   if (variant.cut) {
     const Writer& w = writers[variant.cut->writer];
-    const bool own_mlp = variant.cut->channel == Channel::mlp && w.kind == WriterKind::head && config.block == Block::sequential;
+    const bool own_mlp = variant.cut->channel == Channel::mlp && w.kind == WriterKind::head &&
+                         config.block == Block::sequential;
     first = std::min(first, own_mlp ? w.layer : w.layer + 1);
   }
   for (const Edge& edge : variant.edges) {
@@ -61,7 +67,11 @@ struct ChangedRow {
 class Runner {
  public:
   Runner(const CleanRun& clean, const CleanRun* other, const std::vector<Variant>& variants)
-      : clean_(clean), other_(other), variants_(variants), backend_(clean.backend()), c_(backend_.config()) {
+      : clean_(clean),
+        other_(other),
+        variants_(variants),
+        backend_(clean.backend()),
+        c_(backend_.config()) {
     for (const Variant& v : variants) {
       segments_.push_back({rows_, clean.trace().segments[v.prompt].length, 0});
       rows_ += segments_.back().length;
@@ -74,7 +84,8 @@ class Runner {
 
   VariantStreams run(int target_position, const RunContext& context) {
     int first = c_.n_layers;
-    for (const Variant& v : variants_) first = std::min(first, first_changed_layer(clean_.writers(), c_, v));
+    for (const Variant& v : variants_)
+      first = std::min(first, first_changed_layer(clean_.writers(), c_, v));
     Array x;
     if (first == c_.n_layers) {
       x = gather(clean_.stream(first), c_.d_model);
@@ -104,7 +115,8 @@ class Runner {
     Array out = backend_.zeros(rows_ * width);
     for (std::size_t i = 0; i < variants_.size(); ++i) {
       const Segment& source = clean_.trace().segments[variants_[i].prompt];
-      backend_.copy(from, source.begin * width, out, segments_[i].begin * width, source.length * width);
+      backend_.copy(from, source.begin * width, out, segments_[i].begin * width,
+                    source.length * width);
     }
     return out;
   }
@@ -113,14 +125,18 @@ class Runner {
   void add_difference(std::size_t variant, const Edge& edge, Array& to, std::int64_t row) {
     const std::size_t prompt = variants_[variant].prompt;
     const std::int64_t at = edge.writer.position;
-    backend_.add_rows(other_->vectors(edge.writer.writer), other_->trace().segments[prompt].begin + at, to, row, 1, c_.d_model, 1.0);
-    backend_.add_rows(clean_.vectors(edge.writer.writer), clean_.trace().segments[prompt].begin + at, to, row, 1, c_.d_model, -1.0);
+    backend_.add_rows(other_->vectors(edge.writer.writer),
+                      other_->trace().segments[prompt].begin + at, to, row, 1, c_.d_model, 1.0);
+    backend_.add_rows(clean_.vectors(edge.writer.writer),
+                      clean_.trace().segments[prompt].begin + at, to, row, 1, c_.d_model, -1.0);
   }
 
   bool reads(const Variant& v, int layer, Sublayer sublayer) const {
-    if (!v.cut || (v.cut->channel == Channel::attention) != (sublayer == Sublayer::attention)) return false;
+    if (!v.cut || (v.cut->channel == Channel::attention) != (sublayer == Sublayer::attention))
+      return false;
     const Writers& writers = clean_.writers();
-    return v.cut->writer < (sublayer == Sublayer::attention ? writers.visible_to_attention(layer) : writers.visible_to_mlp(layer));
+    return v.cut->writer < (sublayer == Sublayer::attention ? writers.visible_to_attention(layer)
+                                                            : writers.visible_to_mlp(layer));
   }
 
   ForwardHooks make_hooks() {
@@ -129,7 +145,8 @@ class Runner {
       hooks.embeddings = [this](Array& emb) {
         const std::vector<double> nothing(static_cast<std::size_t>(c_.d_model), 0.0);
         for (std::size_t i = 0; i < variants_.size(); ++i) {
-          for (const int s : variants_[i].zero) backend_.upload(emb, (segments_[i].begin + s) * c_.d_model, nothing);
+          for (const int s : variants_[i].zero)
+            backend_.upload(emb, (segments_[i].begin + s) * c_.d_model, nothing);
         }
       };
     }
@@ -142,14 +159,18 @@ class Runner {
         for (std::size_t i = 0; i < variants_.size(); ++i) {
           if (!reads(variants_[i], layer, sublayer)) continue;
           const Segment& source = clean_.trace().segments[variants_[i].prompt];
-          backend_.add_rows(clean_.vectors(variants_[i].cut->writer), source.begin, changed, segments_[i].begin, source.length, c_.d_model, -1.0);
+          backend_.add_rows(clean_.vectors(variants_[i].cut->writer), source.begin, changed,
+                            segments_[i].begin, source.length, c_.d_model, -1.0);
         }
         return true;
       };
     }
     if (any_edges_) {
-      hooks.mixed = [this](int layer, const Array& x, const Array& q, const Array& k, const Array& v, Array& z) { patch_heads(layer, x, q, k, v, z); };
-      hooks.neurons = [this](int layer, const Array& x, Array& pre, Array& up) { patch_neurons(layer, x, pre, up); };
+      hooks.mixed = [this](int layer, const Array& x, const Array& q, const Array& k,
+                           const Array& v, Array& z) { patch_heads(layer, x, q, k, v, z); };
+      hooks.neurons = [this](int layer, const Array& x, Array& pre, Array& up) {
+        patch_neurons(layer, x, pre, up);
+      };
     }
     return hooks;
   }
@@ -160,18 +181,23 @@ class Runner {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const auto to = static_cast<std::int64_t>(i);
       backend_.copy(x, rows[i].row * c_.d_model, out, to * c_.d_model, c_.d_model);
-      for (const std::size_t e : rows[i].edges) add_difference(variant, variants_[variant].edges[e], out, to);
+      for (const std::size_t e : rows[i].edges)
+        add_difference(variant, variants_[variant].edges[e], out, to);
     }
     return out;
   }
 
   // Readers of one layer and kind among a variant's edges, each with its edges.
-  std::vector<std::pair<Node, std::vector<std::size_t>>> readers(const Variant& variant, int layer, WriterKind kind) const {
+  std::vector<std::pair<Node, std::vector<std::size_t>>> readers(const Variant& variant, int layer,
+                                                                 WriterKind kind) const {
     std::vector<std::pair<Node, std::vector<std::size_t>>> out;
     for (std::size_t e = 0; e < variant.edges.size(); ++e) {
       const auto& reader = variant.edges[e].reader;
-      if (!reader || clean_.writers()[reader->writer].layer != layer || clean_.writers()[reader->writer].kind != kind) continue;
-      const auto known = std::find_if(out.begin(), out.end(), [&](const auto& entry) { return entry.first == *reader; });
+      if (!reader || clean_.writers()[reader->writer].layer != layer ||
+          clean_.writers()[reader->writer].kind != kind)
+        continue;
+      const auto known = std::find_if(out.begin(), out.end(),
+                                      [&](const auto& entry) { return entry.first == *reader; });
       if (known == out.end()) {
         out.push_back({*reader, {e}});
       } else {
@@ -181,19 +207,23 @@ class Runner {
     return out;
   }
 
-  void patch_heads(int layer, const Array& x, const Array& q, const Array& k, const Array& v, Array& z) {
+  void patch_heads(int layer, const Array& x, const Array& q, const Array& k, const Array& v,
+                   Array& z) {
     for (std::size_t i = 0; i < variants_.size(); ++i) {
       if (variants_[i].heads_frozen) {
         const Segment& source = clean_.trace().segments[variants_[i].prompt];
         const std::int64_t width = static_cast<std::int64_t>(c_.n_heads) * c_.d_head;
-        backend_.copy(clean_.trace().layers[static_cast<std::size_t>(layer)].z, source.begin * width, z, segments_[i].begin * width, source.length * width);
+        backend_.copy(clean_.trace().layers[static_cast<std::size_t>(layer)].z,
+                      source.begin * width, z, segments_[i].begin * width, source.length * width);
       }
-      for (const auto& [reader, edges] : readers(variants_[i], layer, WriterKind::head)) patch_head(i, layer, reader, edges, x, q, k, v, z);
+      for (const auto& [reader, edges] : readers(variants_[i], layer, WriterKind::head))
+        patch_head(i, layer, reader, edges, x, q, k, v, z);
     }
   }
 
-  void patch_head(std::size_t variant, int layer, const Node& reader, const std::vector<std::size_t>& edges, const Array& x, const Array& q, const Array& k,
-                  const Array& v, Array& z) {
+  void patch_head(std::size_t variant, int layer, const Node& reader,
+                  const std::vector<std::size_t>& edges, const Array& x, const Array& q,
+                  const Array& k, const Array& v, Array& z) {
     const auto& list = variants_[variant].edges;
     const std::int64_t begin = segments_[variant].begin;
     std::vector<ChangedRow> rows;  // one for every branch and position
@@ -212,10 +242,13 @@ class Runner {
     const std::int64_t heads = c_.n_heads, groups = c_.n_kv_heads, e = c_.d_head;
     const int head = clean_.writers()[reader.writer].head;
     const std::int64_t group = head / c_.group_size();
-    Array input = changed_rows(variant, x, rows), normalized = backend_.zeros(n * c_.d_model), dev = backend_.zeros(n);
+    Array input = changed_rows(variant, x, rows), normalized = backend_.zeros(n * c_.d_model),
+          dev = backend_.zeros(n);
     backend_.normalize(input, n, normalized, dev);
-    Array new_q = backend_.zeros(n * heads * e), new_k = backend_.zeros(n * groups * e), new_v = backend_.zeros(n * groups * e);
-    Array q_dev = backend_.zeros(c_.qk_norm ? n * heads : 0), k_dev = backend_.zeros(c_.qk_norm ? n * groups : 0);
+    Array new_q = backend_.zeros(n * heads * e), new_k = backend_.zeros(n * groups * e),
+          new_v = backend_.zeros(n * groups * e);
+    Array q_dev = backend_.zeros(c_.qk_norm ? n * heads : 0),
+          k_dev = backend_.zeros(c_.qk_norm ? n * groups : 0);
     std::vector<int> positions;
     for (const ChangedRow& row : rows) positions.push_back(row.position);
     backend_.qkv(layer, normalized, positions, new_q, new_k, new_v, q_dev, k_dev);
@@ -241,7 +274,8 @@ class Runner {
     backend_.upload(z, ((begin + reader.position) * heads + head) * e, attend(query, keys, values));
   }
 
-  static std::vector<double> attend(const std::vector<double>& query, const std::vector<std::vector<double>>& keys,
+  static std::vector<double> attend(const std::vector<double>& query,
+                                    const std::vector<std::vector<double>>& keys,
                                     const std::vector<std::vector<double>>& values) {
     std::vector<double> weight;
     for (const auto& key : keys) {
@@ -266,10 +300,12 @@ class Runner {
           const std::int64_t row = segments_[i].begin + reader.position;
           ChangedRow changed{row, reader.position, {}};
           for (const std::size_t e : edges) {
-            if ((variants_[i].edges[e].branch == Branch::U) == (side == MlpSide::up)) changed.edges.push_back(e);
+            if ((variants_[i].edges[e].branch == Branch::U) == (side == MlpSide::up))
+              changed.edges.push_back(e);
           }
           if (changed.edges.empty()) continue;
-          Array input = changed_rows(i, x, {changed}), normalized = backend_.zeros(c_.d_model), dev = backend_.zeros(1), out = backend_.zeros(c_.d_mlp);
+          Array input = changed_rows(i, x, {changed}), normalized = backend_.zeros(c_.d_model),
+                dev = backend_.zeros(1), out = backend_.zeros(c_.d_mlp);
           backend_.normalize(input, 1, normalized, dev);
           backend_.mlp_in(layer, side, normalized, 1, out);
           backend_.copy(out, 0, side == MlpSide::up ? up : pre, row * c_.d_mlp, c_.d_mlp);
@@ -290,7 +326,8 @@ class Runner {
 
 }  // namespace
 
-VariantStreams run_variants(const CleanRun& clean, const CleanRun* other, const std::vector<Variant>& variants, int target_position,
+VariantStreams run_variants(const CleanRun& clean, const CleanRun* other,
+                            const std::vector<Variant>& variants, int target_position,
                             const RunContext& context) {
   return Runner(clean, other, variants).run(target_position, context);
 }

@@ -1,11 +1,12 @@
-// Variants of prompts, run as one batch: each with its own cut, zeroed embeddings and patched edges.
+// Variants of prompts, run as one batch: each with its own cut, zeroed embeddings and patched
+// edges.
 #pragma once
 
 #include <map>
 #include <optional>
 #include <vector>
 
-#include "trace/forward.h"
+#include "forward/forward.h"
 #include "unpack/intervene.h"
 #include "unpack/writers.h"
 
@@ -14,14 +15,17 @@ namespace unpack {
 // A clean batch of prompts, and the writer vectors of it.
 class CleanRun {
  public:
-  CleanRun(Backend& backend, const Writers& writers, const std::vector<std::vector<TokenId>>& prompts, const RunContext& context);
+  CleanRun(Backend& backend, const Writers& writers,
+           const std::vector<std::vector<TokenId>>& prompts, const RunContext& context);
 
   Backend& backend() const { return backend_; }
   const Writers& writers() const { return writers_; }
   const ForwardTrace& trace() const { return trace_; }
   const std::vector<std::vector<TokenId>>& prompts() const { return prompts_; }
-  const Array& stream(int layer) const;    // [T, D] before the layer; after the last one: the final stream
-  const Array& vectors(int writer) const;  // [T, D] what the writer wrote; made when first asked for
+  const Array& stream(
+      int layer) const;  // [T, D] before the layer; after the last one: the final stream
+  const Array& vectors(
+      int writer) const;  // [T, D] what the writer wrote; made when first asked for
 
  private:
   Backend& backend_;
@@ -35,18 +39,22 @@ struct Variant {
   std::size_t prompt = 0;  // index in the clean run
   std::vector<int> zero;   // positions
   std::optional<Cut> cut;
-  std::vector<Edge> edges;    // patched from the same prompt index of `other`
-  bool heads_frozen = false;  // with edges: heads that none of them names write what they wrote in the clean run
+  std::vector<Edge> edges;  // patched from the same prompt index of `other`
+  bool heads_frozen =
+      false;  // with edges: heads that none of them names write what they wrote in the clean run
 };
 
 // The first layer that a variant can change; n_layers: only the final stream, or nothing at all.
 int first_changed_layer(const Writers& writers, const ModelConfig& config, const Variant& variant);
 
-// The final streams of all variants [sum of lengths, D] and where each begins. `target_position` is where edges to the target are read.
+// The final streams of all variants [sum of lengths, D] and where each begins. `target_position` is
+// where edges to the target are read.
 struct VariantStreams {
   Array x;
   std::vector<Segment> segments;
 };
-VariantStreams run_variants(const CleanRun& clean, const CleanRun* other, const std::vector<Variant>& variants, int target_position, const RunContext& context);
+VariantStreams run_variants(const CleanRun& clean, const CleanRun* other,
+                            const std::vector<Variant>& variants, int target_position,
+                            const RunContext& context);
 
 }  // namespace unpack

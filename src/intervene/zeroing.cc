@@ -1,10 +1,11 @@
-// Many copies of one prompt that differ in which embeddings are zero. What a position computes depends on the positions up to it alone, so that copies that
-// begin alike share everything up to their first difference.
+// Many copies of one prompt that differ in which embeddings are zero. What a position computes
+// depends on the positions up to it alone, so that copies that begin alike share everything up to
+// their first difference.
 #include <algorithm>
 #include <numeric>
 
-#include "readout/state.h"
-#include "trace/forward.h"
+#include "engine/state.h"
+#include "forward/forward.h"
 #include "unpack/intervene.h"
 
 namespace unpack {
@@ -13,7 +14,8 @@ namespace {
 
 constexpr std::int64_t kBatchRows = 2048;
 
-// One copy: rows of its own for the positions from `shared` on; those before are those of the copy in front of it.
+// One copy: rows of its own for the positions from `shared` on; those before are those of the copy
+// in front of it.
 struct Copy {
   std::vector<bool> zero;  // [S]
   std::size_t set = 0;     // which of the caller's sets
@@ -23,7 +25,11 @@ struct Copy {
 class Batch {
  public:
   Batch(Backend& backend, std::span<const TokenId> ids, std::span<const Copy> copies)
-      : backend_(backend), c_(backend.config()), ids_(ids), length_(static_cast<int>(ids.size())), copies_(copies) {
+      : backend_(backend),
+        c_(backend.config()),
+        ids_(ids),
+        length_(static_cast<int>(ids.size())),
+        copies_(copies) {
     for (std::size_t i = 0; i < copies.size(); ++i) {
       const int shared = i == 0 ? 0 : copies[i].shared;
       segments_.push_back({rows_, length_ - shared, shared});
@@ -41,7 +47,8 @@ class Batch {
     const auto make = [&](std::int64_t width) { return backend_.zeros(rows_ * width); };
     const std::int64_t whole = static_cast<std::int64_t>(copies_.size()) * length_ * kv_row;
     Array x = embedded(), normalized = make(d), dev = make(1), out = make(d), block_input = make(d);
-    Array q = make(q_row), k = make(kv_row), v = make(kv_row), z = make(q_row), keys = backend_.zeros(whole), values = backend_.zeros(whole), no_pattern;
+    Array q = make(q_row), k = make(kv_row), v = make(kv_row), z = make(q_row),
+          keys = backend_.zeros(whole), values = backend_.zeros(whole), no_pattern;
     Array q_dev = make(c_.qk_norm ? c_.n_heads : 0), k_dev = make(c_.qk_norm ? c_.n_kv_heads : 0);
     Array pre = make(c_.d_mlp), up = make(c_.gated() ? c_.d_mlp : 0), act = make(c_.d_mlp);
     std::int64_t rows = rows_;
@@ -86,7 +93,8 @@ class Batch {
     const std::vector<double> nothing(static_cast<std::size_t>(c_.d_model), 0.0);
     for (std::size_t i = 0; i < copies_.size(); ++i) {
       for (int s = segments_[i].past; s < length_; ++s) {
-        if (copies_[i].zero[static_cast<std::size_t>(s)]) backend_.upload(x, (segments_[i].begin + s - segments_[i].past) * c_.d_model, nothing);
+        if (copies_[i].zero[static_cast<std::size_t>(s)])
+          backend_.upload(x, (segments_[i].begin + s - segments_[i].past) * c_.d_model, nothing);
       }
     }
     if (c_.has_pos_writer()) {
@@ -102,13 +110,15 @@ class Batch {
     for (std::size_t i = 0; i < copies_.size(); ++i) {
       const std::int64_t begin = key_begin_[i] * width, shared = segments_[i].past * width;
       if (shared > 0) backend_.copy(to, key_begin_[i - 1] * width, to, begin, shared);
-      backend_.copy(from, segments_[i].begin * width, to, begin + shared, segments_[i].length * width);
+      backend_.copy(from, segments_[i].begin * width, to, begin + shared,
+                    segments_[i].length * width);
     }
   }
 
   Array gather(const Array& from, std::int64_t width) {
     Array to = backend_.zeros(static_cast<std::int64_t>(last_.size()) * width);
-    for (std::size_t i = 0; i < last_.size(); ++i) backend_.copy(from, last_[i] * width, to, static_cast<std::int64_t>(i) * width, width);
+    for (std::size_t i = 0; i < last_.size(); ++i)
+      backend_.copy(from, last_[i] * width, to, static_cast<std::int64_t>(i) * width, width);
     return to;
   }
 
@@ -125,22 +135,29 @@ class Batch {
 
 }  // namespace
 
-std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<const TokenId> ids, const std::vector<std::vector<int>>& sets, int position,
-                                               const RunContext& context) {
+std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<const TokenId> ids,
+                                               const std::vector<std::vector<int>>& sets,
+                                               int position, const RunContext& context) {
   check_prompt(model.config(), ids);
   const int at = resolve_position(position, static_cast<int>(ids.size()));
-  const std::span<const TokenId> read = ids.first(static_cast<std::size_t>(at) + 1);  // nothing after it has a say
+  const std::span<const TokenId> read =
+      ids.first(static_cast<std::size_t>(at) + 1);  // nothing after it has a say
   std::vector<Copy> copies;
   for (std::size_t i = 0; i < sets.size(); ++i) {
     Copy copy{std::vector<bool>(ids.size(), false), i, 0};
-    for (const int s : sets[i]) copy.zero[static_cast<std::size_t>(resolve_position(s, static_cast<int>(ids.size())))] = true;
+    for (const int s : sets[i])
+      copy.zero[static_cast<std::size_t>(resolve_position(s, static_cast<int>(ids.size())))] = true;
     copy.zero.resize(read.size());
     copies.push_back(std::move(copy));
   }
-  // In the order of a dictionary the copy in front has the longest beginning in common. A copy keeps one row of its own even where it is the same throughout.
-  std::stable_sort(copies.begin(), copies.end(), [](const Copy& a, const Copy& b) { return a.zero < b.zero; });
+  // In the order of a dictionary the copy in front has the longest beginning in common. A copy
+  // keeps one row of its own even where it is the same throughout.
+  std::stable_sort(copies.begin(), copies.end(),
+                   [](const Copy& a, const Copy& b) { return a.zero < b.zero; });
   for (std::size_t i = 1; i < copies.size(); ++i) {
-    const auto differ = std::mismatch(copies[i].zero.begin(), copies[i].zero.end(), copies[i - 1].zero.begin()).first;
+    const auto differ =
+        std::mismatch(copies[i].zero.begin(), copies[i].zero.end(), copies[i - 1].zero.begin())
+            .first;
     copies[i].shared = std::min(static_cast<int>(differ - copies[i].zero.begin()), at);
   }
   std::vector<std::vector<double>> out(sets.size());
@@ -154,7 +171,9 @@ std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<con
       rows += own;
       ++end;
     }
-    const std::vector<double> logits = Batch(*model.state()->backend, read, std::span(copies).subspan(begin, end - begin)).logits(context);
+    const std::vector<double> logits =
+        Batch(*model.state()->backend, read, std::span(copies).subspan(begin, end - begin))
+            .logits(context);
     for (std::size_t i = begin; i < end; ++i) {
       const auto row = static_cast<std::ptrdiff_t>(i - begin) * vocabulary;
       out[copies[i].set].assign(logits.begin() + row, logits.begin() + row + vocabulary);

@@ -29,7 +29,8 @@ WeightView& slot(ModelWeights& model, LayerWeights* layer, Role role) {
     default:
       break;
   }
-  if (layer == nullptr) throw InternalError("a family's table gives a layer's role to a tensor without a layer");
+  if (layer == nullptr)
+    throw InternalError("a family's table gives a layer's role to a tensor without a layer");
   switch (role) {
     case Role::attn_norm_w:
       return layer->attn_norm.w;
@@ -82,7 +83,9 @@ bool same_bytes(const Checkpoint::Entry& a, const Checkpoint::Entry& b) {
   std::vector<std::byte> left(kChunk), right(kChunk);
   for (std::size_t at = 0; at < x.bytes; at += kChunk) {
     const std::size_t n = std::min(kChunk, x.bytes - at);
-    if (std::memcmp(Checkpoint::fetch(a, at, n, left.data()), Checkpoint::fetch(b, at, n, right.data()), n) != 0) return false;
+    if (std::memcmp(Checkpoint::fetch(a, at, n, left.data()),
+                    Checkpoint::fetch(b, at, n, right.data()), n) != 0)
+      return false;
   }
   return true;
 }
@@ -93,7 +96,10 @@ class Assembler {
       : family_(*parsed.family), config_(parsed.config), checkpoint_(checkpoint), buffer_(kChunk) {
     model_.config = parsed.config.model;
     model_.storage = checkpoint.storage();
-    if (checkpoint.mapped()) model_.release = [](const void*, const std::byte* data, std::size_t bytes) { release_pages(data, bytes); };
+    if (checkpoint.mapped())
+      model_.release = [](const void*, const std::byte* data, std::size_t bytes) {
+        release_pages(data, bytes);
+      };
   }
 
   ModelWeights run() {
@@ -102,7 +108,8 @@ class Assembler {
       if (!row.per_layer()) take(row, require(row, row.name), nullptr);
     }
     take_head(rows);
-    // Layers come into being one by one: a config that claims too many fails at the first that is missing.
+    // Layers come into being one by one: a config that claims too many fails at the first that is
+    // missing.
     for (int l = 0; l < model_.config.n_layers; ++l) {
       LayerWeights& layer = model_.layers.emplace_back();
       for (const TensorRow& row : rows) {
@@ -117,25 +124,32 @@ class Assembler {
  private:
   const Checkpoint::Entry* find(const std::string& name) const {
     if (const Checkpoint::Entry* entry = checkpoint_.find(name)) return entry;
-    return name.starts_with(family_.prefix) ? checkpoint_.find(std::string_view(name).substr(family_.prefix.size())) : nullptr;
+    return name.starts_with(family_.prefix)
+               ? checkpoint_.find(std::string_view(name).substr(family_.prefix.size()))
+               : nullptr;
   }
 
   const Checkpoint::Entry& require(const TensorRow& row, const std::string& name) const {
     const Checkpoint::Entry* entry = find(name);
     if (entry == nullptr && !row.other_name.empty()) entry = find(row.other_name);
     if (entry == nullptr) {
-      throw InputError(fmt::format("{}: tensor {} is missing, expected with shape [{}] by config.json", checkpoint_.origin(), shown(name), joined(row.shape)));
+      throw InputError(
+          fmt::format("{}: tensor {} is missing, expected with shape [{}] by config.json",
+                      checkpoint_.origin(), shown(name), joined(row.shape)));
     }
     return *entry;
   }
 
-  // A head in the file is used even where the config calls it tied, unless it repeats the embedding.
+  // A head in the file is used even where the config calls it tied, unless it repeats the
+  // embedding.
   void take_head(const std::vector<TensorRow>& rows) {
     const TensorRow head = family_.head(config_);
     const Checkpoint::Entry* entry = find(head.name);
     if (entry == nullptr && !head.other_name.empty()) entry = find(head.other_name);
     if (model_.config.tied_head) {
-      const auto is_embed = [](const TensorRow& row) { return row.parts.front().role == Role::embed; };
+      const auto is_embed = [](const TensorRow& row) {
+        return row.parts.front().role == Role::embed;
+      };
       const TensorRow& embed = *std::find_if(rows.begin(), rows.end(), is_embed);
       if (entry == nullptr || same_bytes(*entry, require(embed, embed.name))) {
         model_.unembed = model_.embed;
@@ -143,8 +157,9 @@ class Assembler {
       }
     }
     if (entry == nullptr) {
-      throw InputError(fmt::format("{}: tensor {} is missing, expected with shape [{}] because tie_word_embeddings is false", checkpoint_.origin(),
-                                   shown(head.name), joined(head.shape)));
+      throw InputError(fmt::format(
+          "{}: tensor {} is missing, expected with shape [{}] because tie_word_embeddings is false",
+          checkpoint_.origin(), shown(head.name), joined(head.shape)));
     }
     take(head, *entry, nullptr);
     model_.config.tied_head = false;
@@ -152,16 +167,22 @@ class Assembler {
 
   void take(const TensorRow& row, const Checkpoint::Entry& entry, LayerWeights* layer) {
     const StoredTensor& stored = entry.tensor.stored;
-    const auto fail = [&](const std::string& what) { throw InputError(fmt::format("{}: tensor {} {}", entry.origin, shown(stored.name), what)); };
+    const auto fail = [&](const std::string& what) {
+      throw InputError(fmt::format("{}: tensor {} {}", entry.origin, shown(stored.name), what));
+    };
     if (!entry.tensor.readable) {
-      fail(fmt::format("has type {}, expected F32, F16, BF16 or F64; quantised checkpoints are not supported, use the original one",
-                       shown(entry.tensor.dtype_name)));
+      fail(
+          fmt::format("has type {}, expected F32, F16, BF16 or F64; quantised checkpoints are not "
+                      "supported, use the original one",
+                      shown(entry.tensor.dtype_name)));
     }
     if (stored.shape != row.shape) {
-      fail(fmt::format("has shape [{}], expected [{}] by config.json", joined(stored.shape), joined(row.shape)));
+      fail(fmt::format("has shape [{}], expected [{}] by config.json", joined(stored.shape),
+                       joined(row.shape)));
     }
     check_finite(entry, fail);
-    fingerprint_.add(entry, row.name, layer == nullptr ? -1 : static_cast<int>(model_.layers.size()) - 1);
+    fingerprint_.add(entry, row.name,
+                     layer == nullptr ? -1 : static_cast<int>(model_.layers.size()) - 1);
     bytes_of_[static_cast<std::size_t>(stored.dtype)] += stored.bytes;
     for (const TensorPart& part : row.parts) {
       WeightView view = part.view;
@@ -178,17 +199,20 @@ class Assembler {
     for (std::size_t at = 0; at < stored.bytes; at += kChunk) {
       const std::size_t n = std::min(kChunk, stored.bytes - at);
       const std::byte* data = Checkpoint::fetch(entry, at, n, buffer_.data());
-      const std::int64_t bad = find_non_finite(data, stored.dtype, static_cast<std::int64_t>(n / size));
+      const std::int64_t bad =
+          find_non_finite(data, stored.dtype, static_cast<std::int64_t>(n / size));
       if (bad < 0) continue;
-      fail(
-          fmt::format("holds values that are no finite float32 number (element {} is {}); the file is damaged or its training diverged, use another checkpoint",
-                      at / size + static_cast<std::size_t>(bad), load_element(data, stored.dtype, bad)));
+      fail(fmt::format(
+          "holds values that are no finite float32 number (element {} is {}); the file is damaged "
+          "or its training diverged, use another checkpoint",
+          at / size + static_cast<std::size_t>(bad), load_element(data, stored.dtype, bad)));
     }
   }
 
   DType dominant_dtype() const {
     std::size_t best = 0;
-    for (std::size_t i = 1; i < std::size(bytes_of_); ++i) best = bytes_of_[i] > bytes_of_[best] ? i : best;
+    for (std::size_t i = 1; i < std::size(bytes_of_); ++i)
+      best = bytes_of_[i] > bytes_of_[best] ? i : best;
     return static_cast<DType>(best);
   }
 
@@ -205,9 +229,13 @@ class Assembler {
 
 std::string tensor_name(const std::string& pattern, int layer) {
   const std::size_t at = pattern.find("{}");
-  return at == std::string::npos ? pattern : pattern.substr(0, at) + std::to_string(layer) + pattern.substr(at + 2);
+  return at == std::string::npos
+             ? pattern
+             : pattern.substr(0, at) + std::to_string(layer) + pattern.substr(at + 2);
 }
 
-ModelWeights assemble(const ParsedConfig& parsed, const Checkpoint& checkpoint) { return Assembler(parsed, checkpoint).run(); }
+ModelWeights assemble(const ParsedConfig& parsed, const Checkpoint& checkpoint) {
+  return Assembler(parsed, checkpoint).run();
+}
 
 }  // namespace unpack

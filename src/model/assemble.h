@@ -6,7 +6,8 @@
 
 namespace unpack {
 
-// Finds every tensor of the table, checks shape, type and that all its values are finite, and puts views of it in place.
+// Finds every tensor of the table, checks shape, type and that all its values are finite, and puts
+// views of it in place.
 ModelWeights assemble(const ParsedConfig& parsed, const Checkpoint& checkpoint);
 
 // A row's name for one layer.

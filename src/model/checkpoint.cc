@@ -36,19 +36,25 @@ bool is_file(const fs::path& path) {
   return fs::is_regular_file(path, error);
 }
 
-// A name that is there without a file behind it: a snapshot of the Hugging Face cache whose download was broken off.
+// A name that is there without a file behind it: a snapshot of the Hugging Face cache whose
+// download was broken off.
 bool is_broken_link(const fs::path& path) {
   std::error_code error;
   return fs::is_symlink(fs::symlink_status(path, error)) && !fs::exists(path, error);
 }
 
-[[noreturn]] void fail_broken(const fs::path& path) { throw InputError(fmt::format("{}: the link leads nowhere; download the model again", path.string())); }
+[[noreturn]] void fail_broken(const fs::path& path) {
+  throw InputError(
+      fmt::format("{}: the link leads nowhere; download the model again", path.string()));
+}
 
 // What other formats the folder holds, with the way out; empty where it holds none that we know.
 std::string other_format(const fs::path& folder) {
   if (!files_ending_in(folder, ".gguf").empty()) {
-    return fmt::format("{}: holds a GGUF file, which is not read; use the model's original Hugging Face folder (config.json and *.safetensors)",
-                       folder.string());
+    return fmt::format(
+        "{}: holds a GGUF file, which is not read; use the model's original Hugging Face folder "
+        "(config.json and *.safetensors)",
+        folder.string());
   }
   for (const char* ending : {".bin", ".bin.index.json", ".pt", ".pth"}) {
     for (const fs::path& file : files_ending_in(folder, ending)) {
@@ -56,18 +62,24 @@ std::string other_format(const fs::path& folder) {
       if (!name.starts_with("pytorch_model") && !name.starts_with("consolidated")) continue;
       return fmt::format(
           "{}: holds only {}, which is not read; convert it in Python with "
-          "transformers.AutoModelForCausalLM.from_pretrained(\"{}\").save_pretrained(\"NEW_FOLDER\", safe_serialization=True)",
+          "transformers.AutoModelForCausalLM.from_pretrained(\"{}\").save_pretrained(\"NEW_"
+          "FOLDER\", safe_serialization=True)",
           folder.string(), name, folder.string());
     }
   }
   for (const char* name : {"tf_model.h5", "flax_model.msgpack"}) {
     if (is_file(folder / name)) {
-      return fmt::format("{}: holds only {}, which is not read; load it with transformers and save it with save_pretrained(..., safe_serialization=True)",
-                         folder.string(), name);
+      return fmt::format(
+          "{}: holds only {}, which is not read; load it with transformers and save it with "
+          "save_pretrained(..., safe_serialization=True)",
+          folder.string(), name);
     }
   }
   if (is_file(folder / "adapter_model.safetensors") || is_file(folder / "adapter_config.json")) {
-    return fmt::format("{}: holds only an adapter; merge it into its base model (peft: merge_and_unload, then save_pretrained)", folder.string());
+    return fmt::format(
+        "{}: holds only an adapter; merge it into its base model (peft: merge_and_unload, then "
+        "save_pretrained)",
+        folder.string());
   }
   return {};
 }
@@ -79,9 +91,13 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
   }
   std::map<std::string, std::string> shard_of;
   for (const auto& [tensor, file] : index["weight_map"].items()) {
-    // A shard is a file beside the index; anything else would let a downloaded file reach out of its folder.
-    if (!file.is_string() || file.get_ref<const std::string&>().empty() || fs::path(file.get<std::string>()).filename() != file.get<std::string>()) {
-      throw InputError(fmt::format("{}: tensor {} is not mapped to the name of a file beside the index", path.string(), shown(tensor)));
+    // A shard is a file beside the index; anything else would let a downloaded file reach out of
+    // its folder.
+    if (!file.is_string() || file.get_ref<const std::string&>().empty() ||
+        fs::path(file.get<std::string>()).filename() != file.get<std::string>()) {
+      throw InputError(
+          fmt::format("{}: tensor {} is not mapped to the name of a file beside the index",
+                      path.string(), shown(tensor)));
     }
     shard_of[tensor] = file.get<std::string>();
   }
@@ -94,10 +110,12 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
 std::string read_text_file(const fs::path& path) {
   if (is_broken_link(path)) fail_broken(path);
   std::error_code error;
-  if (fs::is_directory(path, error)) throw InputError(fmt::format("{}: is a folder, expected a file", path.string()));
+  if (fs::is_directory(path, error))
+    throw InputError(fmt::format("{}: is a folder, expected a file", path.string()));
   std::ifstream in(path, std::ios::binary);
   if (!in) throw InputError(fmt::format("{}: cannot open the file", path.string()));
-  if (const auto size = fs::file_size(path, error); !error && size > kMaxText) throw InputError(fmt::format("{}: {} bytes are too many", path.string(), size));
+  if (const auto size = fs::file_size(path, error); !error && size > kMaxText)
+    throw InputError(fmt::format("{}: {} bytes are too many", path.string(), size));
   std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
   if (in.bad()) throw InputError(fmt::format("{}: cannot read the file", path.string()));
   return text;
@@ -106,7 +124,10 @@ std::string read_text_file(const fs::path& path) {
 std::string explain_no_config(const fs::path& folder) {
   std::string other = other_format(folder);
   if (!other.empty()) return other;
-  return fmt::format("{}: no config.json in this folder; a model folder holds config.json, *.safetensors and tokenizer.json", folder.string());
+  return fmt::format(
+      "{}: no config.json in this folder; a model folder holds config.json, *.safetensors and "
+      "tokenizer.json",
+      folder.string());
 }
 
 fs::path find_weights(const fs::path& folder) {
@@ -115,14 +136,19 @@ fs::path find_weights(const fs::path& folder) {
     if (is_file(folder / name)) return folder / name;
   }
   std::vector<fs::path> others = files_ending_in(folder, ".safetensors");
-  std::erase_if(others, [](const fs::path& p) { return p.filename() == "adapter_model.safetensors"; });
+  std::erase_if(others,
+                [](const fs::path& p) { return p.filename() == "adapter_model.safetensors"; });
   if (others.size() == 1) return others.front();
   if (others.size() > 1) {
-    throw InputError(
-        fmt::format("{}: {} *.safetensors files but no {} that says which tensor is where; download it too", folder.string(), others.size(), kIndex));
+    throw InputError(fmt::format(
+        "{}: {} *.safetensors files but no {} that says which tensor is where; download it too",
+        folder.string(), others.size(), kIndex));
   }
   const std::string other = other_format(folder);
-  throw InputError(!other.empty() ? other : fmt::format("{}: no weights here, expected {} or {} with its shards", folder.string(), kSingle, kIndex));
+  throw InputError(!other.empty()
+                       ? other
+                       : fmt::format("{}: no weights here, expected {} or {} with its shards",
+                                     folder.string(), kSingle, kIndex));
 }
 
 Checkpoint Checkpoint::open(const fs::path& folder) {
@@ -150,7 +176,9 @@ Checkpoint Checkpoint::open(const fs::path& folder) {
   for (const auto& [tensor, shard] : shard_of) shards.insert(shard);
   for (const std::string& shard : shards) {
     if (is_broken_link(folder / shard)) fail_broken(folder / shard);
-    if (!is_file(folder / shard)) throw InputError(fmt::format("{}: shard {} is missing from the folder; download it too", weights.string(), shown(shard)));
+    if (!is_file(folder / shard))
+      throw InputError(fmt::format("{}: shard {} is missing from the folder; download it too",
+                                   weights.string(), shown(shard)));
     add(folder / shard, [&](const std::string& name) {
       const auto it = shard_of.find(name);
       return it != shard_of.end() && it->second == shard;
@@ -158,22 +186,28 @@ Checkpoint Checkpoint::open(const fs::path& folder) {
   }
   for (const auto& [tensor, shard] : shard_of) {
     if (!checkpoint.find(tensor)) {
-      throw InputError(fmt::format("{}: tensor {} is missing, although {} says that it is in this file", (folder / shard).string(), shown(tensor), kIndex));
+      throw InputError(
+          fmt::format("{}: tensor {} is missing, although {} says that it is in this file",
+                      (folder / shard).string(), shown(tensor), kIndex));
     }
   }
   return checkpoint;
 }
 
-Checkpoint Checkpoint::from_memory(const std::map<std::string, StoredTensor>& tensors, std::shared_ptr<const void> owner) {
+Checkpoint Checkpoint::from_memory(const std::map<std::string, StoredTensor>& tensors,
+                                   std::shared_ptr<const void> owner) {
   Checkpoint checkpoint;
   checkpoint.origin_ = "weights in memory";
   checkpoint.storage_ = std::move(owner);
   for (const auto& [name, stored] : tensors) {
     std::int64_t bytes = static_cast<std::int64_t>(dtype_size(stored.dtype));
     bool overflow = false;
-    for (const std::int64_t size : stored.shape) overflow = size < 0 || __builtin_mul_overflow(bytes, size, &bytes) || overflow;
-    if (overflow || stored.bytes != static_cast<std::size_t>(bytes) || (stored.data == nullptr && bytes > 0)) {
-      throw InputError(fmt::format("{}: tensor {} has {} bytes, which do not fit its shape", checkpoint.origin_, shown(name), stored.bytes));
+    for (const std::int64_t size : stored.shape)
+      overflow = size < 0 || __builtin_mul_overflow(bytes, size, &bytes) || overflow;
+    if (overflow || stored.bytes != static_cast<std::size_t>(bytes) ||
+        (stored.data == nullptr && bytes > 0)) {
+      throw InputError(fmt::format("{}: tensor {} has {} bytes, which do not fit its shape",
+                                   checkpoint.origin_, shown(name), stored.bytes));
     }
     Entry entry;
     entry.tensor.stored = stored;
@@ -191,7 +225,8 @@ const Checkpoint::Entry* Checkpoint::find(std::string_view name) const {
   return it == entries_.end() ? nullptr : &it->second;
 }
 
-const std::byte* Checkpoint::fetch(const Entry& entry, std::size_t offset, std::size_t n, std::byte* buffer) {
+const std::byte* Checkpoint::fetch(const Entry& entry, std::size_t offset, std::size_t n,
+                                   std::byte* buffer) {
   const std::byte* from = entry.tensor.stored.data + offset;
   if (entry.file == nullptr) return from;
   entry.file->read(from, n, buffer);

@@ -20,17 +20,21 @@ class Checkpoint {
     std::string origin;                // what messages call the place
   };
 
-  // One file, or shards with an index. Throws InputError that says what is missing, or how to convert other formats.
+  // One file, or shards with an index. Throws InputError that says what is missing, or how to
+  // convert other formats.
   static Checkpoint open(const std::filesystem::path& folder);
-  static Checkpoint from_memory(const std::map<std::string, StoredTensor>& tensors, std::shared_ptr<const void> owner);
+  static Checkpoint from_memory(const std::map<std::string, StoredTensor>& tensors,
+                                std::shared_ptr<const void> owner);
 
   const Entry* find(std::string_view name) const;
   const std::string& origin() const { return origin_; }
   std::shared_ptr<const void> storage() const { return storage_; }
   bool mapped() const { return mapped_; }
 
-  // Bytes [offset, offset + n) of a tensor: a file is read, memory is used in place. `buffer` holds n bytes.
-  static const std::byte* fetch(const Entry& entry, std::size_t offset, std::size_t n, std::byte* buffer);
+  // Bytes [offset, offset + n) of a tensor: a file is read, memory is used in place. `buffer` holds
+  // n bytes.
+  static const std::byte* fetch(const Entry& entry, std::size_t offset, std::size_t n,
+                                std::byte* buffer);
 
  private:
   std::map<std::string, Entry, std::less<>> entries_;

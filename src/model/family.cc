@@ -9,7 +9,8 @@
 namespace unpack {
 namespace {
 
-WeightView shape_of(std::int64_t in, std::int64_t out, std::int64_t in_stride, std::int64_t out_stride) {
+WeightView shape_of(std::int64_t in, std::int64_t out, std::int64_t in_stride,
+                    std::int64_t out_stride) {
   WeightView view;
   view.in = in;
   view.out = out;
@@ -20,7 +21,8 @@ WeightView shape_of(std::int64_t in, std::int64_t out, std::int64_t in_stride, s
 }
 
 // Columns in blocks of d_head, each block one head's share.
-WeightView head_blocks(std::int64_t in, std::int64_t heads, std::int64_t d_head, std::int64_t roles, std::int64_t in_stride, std::int64_t out_stride) {
+WeightView head_blocks(std::int64_t in, std::int64_t heads, std::int64_t d_head, std::int64_t roles,
+                       std::int64_t in_stride, std::int64_t out_stride) {
   WeightView view = shape_of(in, heads * d_head, in_stride, out_stride);
   view.block = d_head;
   view.block_stride = roles * d_head * out_stride;
@@ -29,7 +31,9 @@ WeightView head_blocks(std::int64_t in, std::int64_t heads, std::int64_t d_head,
 
 }  // namespace
 
-TensorRow vector_row(std::string name, Role role, std::int64_t n) { return {std::move(name), {n}, {{role, 0, shape_of(1, n, n, 1)}}}; }
+TensorRow vector_row(std::string name, Role role, std::int64_t n) {
+  return {std::move(name), {n}, {{role, 0, shape_of(1, n, n, 1)}}};
+}
 
 TensorRow token_rows(std::string name, Role role, std::int64_t rows, std::int64_t d_model) {
   return {std::move(name), {rows, d_model}, {{role, 0, shape_of(rows, d_model, d_model, 1)}}};
@@ -43,10 +47,13 @@ TensorRow conv1d_row(std::string name, Role role, std::int64_t in, std::int64_t 
   return {std::move(name), {in, out}, {{role, 0, shape_of(in, out, out, 1)}}};
 }
 
-TensorRow conv1d_columns(std::string name, const std::vector<Role>& roles, std::int64_t in, std::int64_t out_each) {
+TensorRow conv1d_columns(std::string name, const std::vector<Role>& roles, std::int64_t in,
+                         std::int64_t out_each) {
   const std::int64_t total = static_cast<std::int64_t>(roles.size()) * out_each;
   TensorRow row{std::move(name), {in, total}, {}};
-  for (const Role role : roles) row.parts.push_back({role, static_cast<std::int64_t>(row.parts.size()) * out_each, shape_of(in, out_each, total, 1)});
+  for (const Role role : roles)
+    row.parts.push_back({role, static_cast<std::int64_t>(row.parts.size()) * out_each,
+                         shape_of(in, out_each, total, 1)});
   return row;
 }
 
@@ -56,26 +63,31 @@ TensorRow vector_columns(std::string name, const std::vector<Role>& roles, std::
   return row;
 }
 
-TensorRow linear_heads(std::string name, const std::vector<Role>& roles, std::int64_t in, std::int64_t heads, std::int64_t d_head) {
+TensorRow linear_heads(std::string name, const std::vector<Role>& roles, std::int64_t in,
+                       std::int64_t heads, std::int64_t d_head) {
   const std::int64_t n = static_cast<std::int64_t>(roles.size());
   TensorRow row{std::move(name), {n * heads * d_head, in}, {}};
   for (const Role role : roles) {
-    row.parts.push_back({role, static_cast<std::int64_t>(row.parts.size()) * d_head * in, head_blocks(in, heads, d_head, n, 1, in)});
+    row.parts.push_back({role, static_cast<std::int64_t>(row.parts.size()) * d_head * in,
+                         head_blocks(in, heads, d_head, n, 1, in)});
   }
   return row;
 }
 
-TensorRow vector_heads(std::string name, const std::vector<Role>& roles, std::int64_t heads, std::int64_t d_head) {
+TensorRow vector_heads(std::string name, const std::vector<Role>& roles, std::int64_t heads,
+                       std::int64_t d_head) {
   const std::int64_t n = static_cast<std::int64_t>(roles.size());
   TensorRow row{std::move(name), {n * heads * d_head}, {}};
   for (const Role role : roles) {
-    row.parts.push_back({role, static_cast<std::int64_t>(row.parts.size()) * d_head, head_blocks(1, heads, d_head, n, n * heads * d_head, 1)});
+    row.parts.push_back({role, static_cast<std::int64_t>(row.parts.size()) * d_head,
+                         head_blocks(1, heads, d_head, n, n * heads * d_head, 1)});
   }
   return row;
 }
 
 int derived_d_head(const ConfigReader& reader, int d_model, int n_heads) {
-  if (d_model % n_heads != 0) reader.fail(fmt::format("{} heads do not divide the width {} evenly", n_heads, d_model));
+  if (d_model % n_heads != 0)
+    reader.fail(fmt::format("{} heads do not divide the width {} evenly", n_heads, d_model));
   return d_model / n_heads;
 }
 
@@ -84,15 +96,18 @@ ParsedConfig parse_family_config(std::string_view config_json, const std::string
   if (!root.is_object()) throw InputError(fmt::format("{}: expected a JSON object", origin));
   const ConfigReader reader(root, origin);
   std::string known;
-  for (const Family* family : families()) known += (known.empty() ? "" : ", ") + std::string(family->model_type);
+  for (const Family* family : families())
+    known += (known.empty() ? "" : ", ") + std::string(family->model_type);
 
   const std::string type = reader.text("model_type", "");
   if (type.empty()) reader.fail(fmt::format("model_type is missing (supported: {})", known));
   for (const Family* family : families()) {
     if (family->model_type != type) continue;
     if (const auto quantised = reader.object("quantization_config")) {
-      reader.fail(fmt::format("the checkpoint is quantised ({}), which is not supported; use the original float16, bfloat16 or float32 checkpoint",
-                              shown(quantised->text("quant_method", "unknown method"))));
+      reader.fail(
+          fmt::format("the checkpoint is quantised ({}), which is not supported; use the original "
+                      "float16, bfloat16 or float32 checkpoint",
+                      shown(quantised->text("quant_method", "unknown method"))));
     }
     ParsedConfig parsed{family, family->read(reader)};
     parsed.config.model.family = type;
@@ -103,6 +118,8 @@ ParsedConfig parse_family_config(std::string_view config_json, const std::string
   reader.fail(fmt::format("model family {} is not supported (supported: {})", shown(type), known));
 }
 
-ModelConfig parse_config(std::string_view config_json, const std::string& origin) { return parse_family_config(config_json, origin).config.model; }
+ModelConfig parse_config(std::string_view config_json, const std::string& origin) {
+  return parse_family_config(config_json, origin).config.model;
+}
 
 }  // namespace unpack

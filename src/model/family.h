@@ -12,7 +12,8 @@
 
 namespace unpack {
 
-// Where a matrix or vector goes in ModelWeights / LayerWeights; the fields there carry the same names.
+// Where a matrix or vector goes in ModelWeights / LayerWeights; the fields there carry the same
+// names.
 enum class Role {
   embed,
   pos,
@@ -59,15 +60,21 @@ struct TensorRow {
 };
 
 TensorRow vector_row(std::string name, Role role, std::int64_t n);
-TensorRow token_rows(std::string name, Role role, std::int64_t rows, std::int64_t d_model);  // [rows, D], a row a token or position
-TensorRow linear_row(std::string name, Role role, std::int64_t in, std::int64_t out);        // torch Linear: stored [out, in]
-TensorRow conv1d_row(std::string name, Role role, std::int64_t in, std::int64_t out);        // GPT-2's Conv1D: stored [in, out]
+TensorRow token_rows(std::string name, Role role, std::int64_t rows,
+                     std::int64_t d_model);  // [rows, D], a row a token or position
+TensorRow linear_row(std::string name, Role role, std::int64_t in,
+                     std::int64_t out);  // torch Linear: stored [out, in]
+TensorRow conv1d_row(std::string name, Role role, std::int64_t in,
+                     std::int64_t out);  // GPT-2's Conv1D: stored [in, out]
 // Several roles side by side in the columns of one Conv1D, and in its bias.
-TensorRow conv1d_columns(std::string name, const std::vector<Role>& roles, std::int64_t in, std::int64_t out_each);
+TensorRow conv1d_columns(std::string name, const std::vector<Role>& roles, std::int64_t in,
+                         std::int64_t out_each);
 TensorRow vector_columns(std::string name, const std::vector<Role>& roles, std::int64_t n_each);
 // Several roles interleaved per head: rows of a Linear ordered [head, role, d_head], and its bias.
-TensorRow linear_heads(std::string name, const std::vector<Role>& roles, std::int64_t in, std::int64_t heads, std::int64_t d_head);
-TensorRow vector_heads(std::string name, const std::vector<Role>& roles, std::int64_t heads, std::int64_t d_head);
+TensorRow linear_heads(std::string name, const std::vector<Role>& roles, std::int64_t in,
+                       std::int64_t heads, std::int64_t d_head);
+TensorRow vector_heads(std::string name, const std::vector<Role>& roles, std::int64_t heads,
+                       std::int64_t d_head);
 
 // ModelConfig and what only the table needs to know.
 struct FamilyConfig {
@@ -81,7 +88,8 @@ struct Family {
   std::string_view model_type;  // of config.json
   std::string_view prefix;      // of tensor names; checkpoints of the bare model lack it
   FamilyConfig (*read)(const ConfigReader&);
-  std::vector<TensorRow> (*tensors)(const FamilyConfig&);  // without the output head where it is tied
+  std::vector<TensorRow> (*tensors)(
+      const FamilyConfig&);  // without the output head where it is tied
   TensorRow (*head)(const FamilyConfig&);
 };
 

@@ -18,7 +18,9 @@ std::uint64_t hash_bytes(std::uint64_t hash, const void* data, std::size_t n) {
   return hash;
 }
 
-std::uint64_t hash_number(std::uint64_t hash, std::uint64_t number) { return hash_bytes(hash, &number, sizeof(number)); }
+std::uint64_t hash_number(std::uint64_t hash, std::uint64_t number) {
+  return hash_bytes(hash, &number, sizeof(number));
+}
 
 }  // namespace
 
@@ -27,17 +29,20 @@ void Fingerprint::add(const Checkpoint::Entry& entry, std::string_view pattern, 
   std::uint64_t hash = hash_bytes(0xCBF29CE484222325ull, pattern.data(), pattern.size());
   hash = hash_number(hash, static_cast<std::uint64_t>(layer + 1));
   hash = hash_number(hash, static_cast<std::uint64_t>(stored.dtype));
-  for (const std::int64_t size : stored.shape) hash = hash_number(hash, static_cast<std::uint64_t>(size));
+  for (const std::int64_t size : stored.shape)
+    hash = hash_number(hash, static_cast<std::uint64_t>(size));
   std::array<std::byte, kSamples * kSampleBytes> buffer;
   if (stored.bytes <= buffer.size()) {
     hash = hash_bytes(hash, Checkpoint::fetch(entry, 0, stored.bytes, buffer.data()), stored.bytes);
   } else {
     for (std::size_t i = 0; i < kSamples; ++i) {
       const std::size_t at = (stored.bytes - kSampleBytes) / (kSamples - 1) * i;
-      hash = hash_bytes(hash, Checkpoint::fetch(entry, at, kSampleBytes, buffer.data()), kSampleBytes);
+      hash =
+          hash_bytes(hash, Checkpoint::fetch(entry, at, kSampleBytes, buffer.data()), kSampleBytes);
     }
   }
-  // A sum does not depend on the order; the last mixing keeps equal low bits of two tensors from cancelling.
+  // A sum does not depend on the order; the last mixing keeps equal low bits of two tensors from
+  // cancelling.
   hash ^= hash >> 33;
   hash *= 0xFF51AFD7ED558CCDull;
   sum_ += hash ^ (hash >> 33);

@@ -1,4 +1,5 @@
-// A fast hash that tells checkpoints apart: names, shapes and types, and samples of the bytes of every tensor that is used.
+// A fast hash that tells checkpoints apart: names, shapes and types, and samples of the bytes of
+// every tensor that is used.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +12,8 @@ namespace unpack {
 
 class Fingerprint {
  public:
-  // `pattern` is the name in the family's table, so that shards and name prefixes make no difference. Tensors may come in any order.
+  // `pattern` is the name in the family's table, so that shards and name prefixes make no
+  // difference. Tensors may come in any order.
   void add(const Checkpoint::Entry& entry, std::string_view pattern, int layer);
   std::string text() const;  // 16 hexadecimal digits
 

@@ -40,13 +40,17 @@ std::string joined(const std::vector<std::int64_t>& numbers) {
 
 nlohmann::json parse_json(std::string_view text, const std::string& origin) {
   using Event = nlohmann::json::parse_event_t;
-  std::vector<std::unordered_set<std::string>> open;  // keys of the objects around the current place
+  std::vector<std::unordered_set<std::string>>
+      open;  // keys of the objects around the current place
   const auto watch = [&](int depth, Event event, nlohmann::json& parsed) {
-    if (depth > kMaxDepth) throw InputError(fmt::format("{}: JSON is nested more than {} levels deep", origin, kMaxDepth));
+    if (depth > kMaxDepth)
+      throw InputError(
+          fmt::format("{}: JSON is nested more than {} levels deep", origin, kMaxDepth));
     if (event == Event::object_start) open.emplace_back();
     if (event == Event::object_end) open.pop_back();
     if (event == Event::key && !open.back().insert(parsed.get_ref<const std::string&>()).second) {
-      throw InputError(fmt::format("{}: key {} occurs twice in one JSON object", origin, shown(parsed.get_ref<const std::string&>())));
+      throw InputError(fmt::format("{}: key {} occurs twice in one JSON object", origin,
+                                   shown(parsed.get_ref<const std::string&>())));
     }
     return true;
   };

@@ -1,4 +1,5 @@
-// JSON as checkpoints need it: bad text becomes an InputError of one line, and a key may not occur twice.
+// JSON as checkpoints need it: bad text becomes an InputError of one line, and a key may not occur
+// twice.
 #pragma once
 
 #include <cstdint>

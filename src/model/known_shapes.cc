@@ -60,8 +60,11 @@ std::vector<std::string> known_shapes() {
 }
 
 std::string known_shape(std::string_view name) {
-  const auto it = std::find_if(std::begin(kShapes), std::end(kShapes), [&](const Shape& shape) { return shape.name == name; });
-  if (it == std::end(kShapes)) throw InputError(fmt::format("no known shape {} (known: {})", shown(name), joined(known_shapes())));
+  const auto it = std::find_if(std::begin(kShapes), std::end(kShapes),
+                               [&](const Shape& shape) { return shape.name == name; });
+  if (it == std::end(kShapes))
+    throw InputError(
+        fmt::format("no known shape {} (known: {})", shown(name), joined(known_shapes())));
   return std::string(it->config);
 }
 

@@ -10,17 +10,21 @@ namespace fs = std::filesystem;
 
 ModelWeights load_folder(const fs::path& folder) {
   std::error_code error;
-  if (!fs::is_directory(folder, error)) throw InputError(fmt::format("{}: no such folder", folder.string()));
+  if (!fs::is_directory(folder, error))
+    throw InputError(fmt::format("{}: no such folder", folder.string()));
   const fs::path config = folder / "config.json";
   if (!fs::exists(fs::symlink_status(config, error))) throw InputError(explain_no_config(folder));
   const ParsedConfig parsed = parse_family_config(read_text_file(config), config.string());
   ModelWeights model = assemble(parsed, Checkpoint::open(folder));
   const fs::path absolute = fs::absolute(folder, error).lexically_normal();
-  model.config.name = (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();
+  model.config.name =
+      (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();
   return model;
 }
 
-ModelWeights from_memory(std::string_view config_json, const std::map<std::string, StoredTensor>& tensors, std::shared_ptr<const void> owner) {
+ModelWeights from_memory(std::string_view config_json,
+                         const std::map<std::string, StoredTensor>& tensors,
+                         std::shared_ptr<const void> owner) {
   const ParsedConfig parsed = parse_family_config(config_json, "config in memory");
   ModelWeights model = assemble(parsed, Checkpoint::from_memory(tensors, std::move(owner)));
   model.config.name = model.config.family;

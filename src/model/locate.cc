@@ -63,18 +63,22 @@ std::vector<fs::path> bundle_folders() {
 std::vector<fs::path> cache_folders() {
   std::vector<fs::path> folders;
   if (const std::string hub = environment("HF_HUB_CACHE"); !hub.empty()) add_unique(folders, hub);
-  if (const std::string home = environment("HF_HOME"); !home.empty()) add_unique(folders, fs::path(home) / "hub");
-  if (const std::string home = environment("HOME"); !home.empty()) add_unique(folders, fs::path(home) / ".cache" / "huggingface" / "hub");
+  if (const std::string home = environment("HF_HOME"); !home.empty())
+    add_unique(folders, fs::path(home) / "hub");
+  if (const std::string home = environment("HOME"); !home.empty())
+    add_unique(folders, fs::path(home) / ".cache" / "huggingface" / "hub");
   return folders;
 }
 
 std::string trimmed(std::string text) {
-  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) text.pop_back();
+  while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' '))
+    text.pop_back();
   return text;
 }
 
 bool is_plain_name(std::string_view name) {
-  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos && name.find('\0') == std::string_view::npos;
+  return !name.empty() && name != "." && name != ".." && name.find('/') == std::string_view::npos &&
+         name.find('\0') == std::string_view::npos;
 }
 
 // A relative path whose parts are all plain names: "main", "refs/pr/3".
@@ -91,8 +95,10 @@ bool is_plain_path(std::string_view path) {
 std::vector<std::string> refs_of(const fs::path& repository) {
   std::vector<std::string> refs;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(repository / "refs", error)) {
-    if (entry.is_regular_file(error)) refs.push_back(entry.path().lexically_relative(repository / "refs").string());
+  for (const fs::directory_entry& entry :
+       fs::recursive_directory_iterator(repository / "refs", error)) {
+    if (entry.is_regular_file(error))
+      refs.push_back(entry.path().lexically_relative(repository / "refs").string());
   }
   std::sort(refs.begin(), refs.end());
   return refs;
@@ -109,11 +115,16 @@ fs::path snapshot_of(const fs::path& repository, const std::string& revision) {
   if (is_plain_name(revision) && is_folder(snapshots / revision)) return snapshots / revision;
   constexpr std::size_t kShortestHash = 4;
   std::vector<fs::path> matching = subfolders(snapshots);
-  if (revision == "main") return matching.size() == 1 ? matching.front() : fs::path();  // downloaded by commit, without a ref
+  if (revision == "main")
+    return matching.size() == 1 ? matching.front()
+                                : fs::path();  // downloaded by commit, without a ref
   if (revision.size() < kShortestHash) return {};
-  std::erase_if(matching, [&](const fs::path& path) { return !path.filename().string().starts_with(revision); });
+  std::erase_if(matching, [&](const fs::path& path) {
+    return !path.filename().string().starts_with(revision);
+  });
   if (matching.size() > 1) {
-    throw InputError(fmt::format("{}: revision {} fits {} snapshots; give more of the commit hash", repository.string(), shown(revision), matching.size()));
+    throw InputError(fmt::format("{}: revision {} fits {} snapshots; give more of the commit hash",
+                                 repository.string(), shown(revision), matching.size()));
   }
   return matching.empty() ? fs::path() : matching.front();
 }
@@ -138,9 +149,13 @@ fs::path find_in_cache(const std::string& name) {
     fs::path snapshot = snapshot_of(repository, revision);
     if (snapshot.empty()) {
       std::vector<std::string> there = refs_of(repository);
-      for (const fs::path& path : subfolders(repository / "snapshots")) there.push_back(path.filename().string());
-      throw InputError(fmt::format("{}: no snapshot of revision {} in the cache (there: {}); download it with `huggingface-cli download {} --revision {}`",
-                                   repository.string(), shown(revision), there.empty() ? "none" : joined(there), repository_name, revision));
+      for (const fs::path& path : subfolders(repository / "snapshots"))
+        there.push_back(path.filename().string());
+      throw InputError(
+          fmt::format("{}: no snapshot of revision {} in the cache (there: {}); download it with "
+                      "`huggingface-cli download {} --revision {}`",
+                      repository.string(), shown(revision), there.empty() ? "none" : joined(there),
+                      repository_name, revision));
     }
     if (!has_config(snapshot)) throw InputError(explain_no_config(snapshot));
     return snapshot;
@@ -153,7 +168,8 @@ std::vector<FoundModel> bundled_models() {
   std::set<std::string> seen;
   for (const fs::path& folder : bundle_folders()) {
     for (const fs::path& model : subfolders(folder)) {
-      if (has_config(model) && seen.insert(model.filename().string()).second) found.push_back({model.filename().string(), model, "bundled", "", ""});
+      if (has_config(model) && seen.insert(model.filename().string()).second)
+        found.push_back({model.filename().string(), model, "bundled", "", ""});
     }
   }
   return found;
@@ -173,7 +189,8 @@ std::vector<FoundModel> cached_models() {
       for (const std::string& revision : revisions) {
         const fs::path snapshot = snapshot_of(repository, revision);
         const std::string full = revision == "main" ? name : fmt::format("{}@{}", name, revision);
-        if (!snapshot.empty() && has_config(snapshot) && seen.insert(full).second) found.push_back({full, snapshot, "cache", "", ""});
+        if (!snapshot.empty() && has_config(snapshot) && seen.insert(full).second)
+          found.push_back({full, snapshot, "cache", "", ""});
       }
     }
   }
@@ -185,7 +202,8 @@ void examine(FoundModel& model) {
     const std::string text = read_text_file(model.folder / "config.json");
     const std::string origin = (model.folder / "config.json").string();
     const nlohmann::json config = parse_json(text, origin);
-    if (config.is_object() && config.contains("model_type") && config["model_type"].is_string()) model.family = config["model_type"].get<std::string>();
+    if (config.is_object() && config.contains("model_type") && config["model_type"].is_string())
+      model.family = config["model_type"].get<std::string>();
     parse_config(text, origin);
     find_weights(model.folder);
   } catch (const InputError& e) {
@@ -196,11 +214,16 @@ void examine(FoundModel& model) {
 }  // namespace
 
 fs::path locate_model(const std::string& name) {
-  if (name.empty()) throw InputError("the model name is empty; give a folder, a name of the Hugging Face cache, or a bundled name such as pocket-gpt2");
+  if (name.empty())
+    throw InputError(
+        "the model name is empty; give a folder, a name of the Hugging Face cache, or a bundled "
+        "name such as pocket-gpt2");
   if (name.find('\0') != std::string::npos) throw InputError("the model name holds a NUL byte");
   if (is_folder(name) && has_config(name)) return name;
   std::error_code error;
-  if (fs::is_regular_file(name, error)) throw InputError(fmt::format("{}: is a file; give the folder that holds config.json and *.safetensors", name));
+  if (fs::is_regular_file(name, error))
+    throw InputError(fmt::format(
+        "{}: is a file; give the folder that holds config.json and *.safetensors", name));
 
   if (fs::path cached = find_in_cache(name); !cached.empty()) return cached;
   const std::vector<fs::path> bundles = bundle_folders();
@@ -220,8 +243,10 @@ fs::path locate_model(const std::string& name) {
     return joined(texts);
   };
   throw InputError(
-      fmt::format("model {} not found; looked for a folder of this name, in the Hugging Face cache ({}), and among the bundled models in {} (there: {})",
-                  shown(name), list(cache_folders()), list(bundles), bundled.empty() ? "none" : joined(bundled)));
+      fmt::format("model {} not found; looked for a folder of this name, in the Hugging Face cache "
+                  "({}), and among the bundled models in {} (there: {})",
+                  shown(name), list(cache_folders()), list(bundles),
+                  bundled.empty() ? "none" : joined(bundled)));
 }
 
 std::vector<FoundModel> list_models(const std::vector<fs::path>& extra) {

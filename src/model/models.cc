@@ -14,16 +14,20 @@ std::vector<std::string> supported_families() {
 
 std::vector<TokenId> prompt_prefix(const ModelConfig& config, const Tokenizer& tokenizer) {
   std::vector<TokenId> prefix = tokenizer.prefix();
-  // GPT-2's and GPT-NeoX's files add nothing; a Llama file without a template leaves BOS to the config.
-  const bool expects_bos = config.prepend_bos || config.family == "llama" || config.family == "mistral";
+  // GPT-2's and GPT-NeoX's files add nothing; a Llama file without a template leaves BOS to the
+  // config.
+  const bool expects_bos =
+      config.prepend_bos || config.family == "llama" || config.family == "mistral";
   if (!prefix.empty() || !expects_bos) return prefix;
   std::optional<TokenId> bos = config.bos_token;
-  if (!bos || static_cast<std::size_t>(*bos) >= tokenizer.size()) bos = tokenizer.id_of("<|endoftext|>");
+  if (!bos || static_cast<std::size_t>(*bos) >= tokenizer.size())
+    bos = tokenizer.id_of("<|endoftext|>");
   if (bos) prefix.push_back(*bos);
   return prefix;
 }
 
-std::vector<TokenId> prompt_prefix(const std::filesystem::path& folder, const Tokenizer& tokenizer) {
+std::vector<TokenId> prompt_prefix(const std::filesystem::path& folder,
+                                   const Tokenizer& tokenizer) {
   const std::filesystem::path file = folder / "config.json";
   if (!std::filesystem::exists(file)) return tokenizer.prefix();
   return prompt_prefix(parse_config(read_text_file(file), file.string()), tokenizer);

@@ -17,13 +17,16 @@ namespace {
 
 constexpr int kBuckets = 1 << 12;  // small enough for the first cache
 
-// Quantiles of the normal distribution at the bounds of equally likely buckets: a draw is a bucket and a place in it, 16 random bits.
+// Quantiles of the normal distribution at the bounds of equally likely buckets: a draw is a bucket
+// and a place in it, 16 random bits.
 std::vector<float> normal_quantiles() {
   std::vector<float> bounds(kBuckets + 1);
   double x = 0.0;
   for (int i = kBuckets / 2; i <= kBuckets; ++i) {
-    const double tail = std::max<double>(kBuckets - i, 0.25) / kBuckets;  // P(X > x); the last bucket ends somewhere
-    // Newton from the neighbour's quantile: the tail is convex here, so every step comes from the left and converges.
+    const double tail = std::max<double>(kBuckets - i, 0.25) /
+                        kBuckets;  // P(X > x); the last bucket ends somewhere
+    // Newton from the neighbour's quantile: the tail is convex here, so every step comes from the
+    // left and converges.
     for (int step = 0; step < 6; ++step) {
       const double density = std::exp(-0.5 * x * x) / std::sqrt(2.0 * M_PI);
       x += (0.5 * std::erfc(x / std::sqrt(2.0)) - tail) / density;
@@ -41,7 +44,8 @@ std::uint64_t mix(std::uint64_t x) {
 }
 
 // mean + scale * normal, the same for a seed whatever came before.
-void fill_normal(std::uint64_t seed, float mean, float scale, std::int64_t n, DType dtype, std::byte* out) {
+void fill_normal(std::uint64_t seed, float mean, float scale, std::int64_t n, DType dtype,
+                 std::byte* out) {
   static const std::vector<float> bounds = normal_quantiles();
   constexpr std::int64_t kChunk = 4096;
   float chunk[kChunk];
@@ -52,10 +56,14 @@ void fill_normal(std::uint64_t seed, float mean, float scale, std::int64_t n, DT
       for (int j = 0; j < 4; ++j) {
         const std::uint64_t draw = (bits >> (16 * j)) & 0xFFFF;
         const float low = bounds[draw >> 4], high = bounds[(draw >> 4) + 1];
-        chunk[i + j] = mean + scale * (low + (high - low) * (static_cast<float>(static_cast<int>(draw & 15)) + 0.5f) * (1.0f / 16));
+        chunk[i + j] =
+            mean +
+            scale * (low + (high - low) * (static_cast<float>(static_cast<int>(draw & 15)) + 0.5f) *
+                               (1.0f / 16));
       }
     }
-    store_run(chunk, std::min(kChunk, n - at), dtype, out + at * static_cast<std::int64_t>(dtype_size(dtype)));
+    store_run(chunk, std::min(kChunk, n - at), dtype,
+              out + at * static_cast<std::int64_t>(dtype_size(dtype)));
   }
 }
 
@@ -82,7 +90,8 @@ Distribution distribution(Role role, int n_layers) {
 
 std::uint64_t name_hash(const std::string& name) {
   std::uint64_t hash = 0;
-  for (const char c : name) hash = mix(hash ^ static_cast<unsigned char>(c)) + 0x9E3779B97F4A7C15ull;
+  for (const char c : name)
+    hash = mix(hash ^ static_cast<unsigned char>(c)) + 0x9E3779B97F4A7C15ull;
   return hash;
 }
 
@@ -92,7 +101,9 @@ class Arena {
   explicit Arena(std::size_t bytes) : bytes_(bytes) {
     data_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (data_ == MAP_FAILED)
-      throw InputError(fmt::format("not enough memory for random weights of this shape ({:.1f} GiB)", static_cast<double>(bytes) / (1 << 30)));
+      throw InputError(
+          fmt::format("not enough memory for random weights of this shape ({:.1f} GiB)",
+                      static_cast<double>(bytes) / (1 << 30)));
     ::madvise(data_, bytes, MADV_HUGEPAGE);
   }
   ~Arena() { ::munmap(data_, bytes_); }
@@ -114,11 +125,16 @@ std::size_t tensor_bytes(const TensorRow& row, DType dtype) {
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
 std::size_t total_bytes(const std::vector<TensorRow>& rows, int n_layers, DType dtype) {
-  const double there = static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  const double there =
+      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   double bytes = 0;
-  for (const TensorRow& row : rows) bytes += static_cast<double>(aligned(tensor_bytes(row, dtype))) * (row.per_layer() ? n_layers : 1);
+  for (const TensorRow& row : rows)
+    bytes +=
+        static_cast<double>(aligned(tensor_bytes(row, dtype))) * (row.per_layer() ? n_layers : 1);
   if (bytes > there) {
-    throw InputError(fmt::format("random weights of this shape take {:.1f} GiB, this machine has {:.1f} GiB of memory", bytes / (1 << 30), there / (1 << 30)));
+    throw InputError(fmt::format(
+        "random weights of this shape take {:.1f} GiB, this machine has {:.1f} GiB of memory",
+        bytes / (1 << 30), there / (1 << 30)));
   }
   return static_cast<std::size_t>(bytes);
 }
@@ -142,8 +158,10 @@ TensorSet random_tensors(std::string_view config_json, std::uint64_t seed, DType
   std::vector<Job> jobs;
   for (const TensorRow& row : rows) {
     for (int layer = 0; layer < (row.per_layer() ? config.n_layers : 1); ++layer) {
-      const StoredTensor tensor{tensor_name(row.name, layer), dtype, row.shape, arena->at(offset), tensor_bytes(row, dtype)};
-      jobs.push_back({distribution(row.parts.front().role, config.n_layers), tensor, arena->at(offset)});
+      const StoredTensor tensor{tensor_name(row.name, layer), dtype, row.shape, arena->at(offset),
+                                tensor_bytes(row, dtype)};
+      jobs.push_back(
+          {distribution(row.parts.front().role, config.n_layers), tensor, arena->at(offset)});
       offset += aligned(tensor.bytes);
       set.tensors[tensor.name] = tensor;
     }
@@ -153,7 +171,8 @@ TensorSet random_tensors(std::string_view config_json, std::uint64_t seed, DType
   pool.parallel_for(static_cast<std::int64_t>(jobs.size()), [&](std::int64_t i) {
     const Job& job = jobs[static_cast<std::size_t>(i)];
     const auto n = static_cast<std::int64_t>(job.tensor.bytes / dtype_size(dtype));
-    fill_normal(seed * 0x2545F4914F6CDD1Dull + name_hash(job.tensor.name), job.distribution.mean, job.distribution.scale, n, dtype, job.to);
+    fill_normal(seed * 0x2545F4914F6CDD1Dull + name_hash(job.tensor.name), job.distribution.mean,
+                job.distribution.scale, n, dtype, job.to);
   });
   set.owner = arena;
   return set;

@@ -11,18 +11,22 @@
 
 namespace unpack {
 
-// A tensor of a file. Types that the maths does not take keep their name, so that a file may hold buffers of any type.
+// A tensor of a file. Types that the maths does not take keep their name, so that a file may hold
+// buffers of any type.
 struct FileTensor {
   StoredTensor stored;     // dtype is meaningful where `readable`
   std::string dtype_name;  // "F32", "I8", ...
   bool readable = false;   // F64, F32, F16 or BF16
 };
 
-// Throws InputError for a header that is too long, no JSON or ill-formed, for a key that occurs twice, for offsets that overlap, leave the file or do not
-// fit shape and type. Bytes that no tensor owns and offsets without alignment are accepted.
-std::vector<FileTensor> parse_safetensors(std::span<const std::byte> file, const std::string& origin);
+// Throws InputError for a header that is too long, no JSON or ill-formed, for a key that occurs
+// twice, for offsets that overlap, leave the file or do not fit shape and type. Bytes that no
+// tensor owns and offsets without alignment are accepted.
+std::vector<FileTensor> parse_safetensors(std::span<const std::byte> file,
+                                          const std::string& origin);
 
-// A file mapped read-only. Big scans go through read(), which leaves no page of the mapping resident.
+// A file mapped read-only. Big scans go through read(), which leaves no page of the mapping
+// resident.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path);
@@ -42,7 +46,8 @@ class MappedFile {
   std::size_t size_ = 0;
 };
 
-// Drops the whole pages of a mapped file that lie inside the range; they come back from the file when touched again.
+// Drops the whole pages of a mapped file that lie inside the range; they come back from the file
+// when touched again.
 void release_pages(const std::byte* data, std::size_t bytes);
 
 }  // namespace unpack

@@ -40,7 +40,9 @@ void write_safetensors(const Shard& shard, const fs::path& path) {
   header["__metadata__"] = {{"format", "pt"}};
   std::size_t at = 0;
   for (const auto& [name, tensor] : shard) {
-    header[name] = {{"dtype", safetensors_name(tensor->dtype)}, {"shape", tensor->shape}, {"data_offsets", {at, at + tensor->bytes}}};
+    header[name] = {{"dtype", safetensors_name(tensor->dtype)},
+                    {"shape", tensor->shape},
+                    {"data_offsets", {at, at + tensor->bytes}}};
     at += tensor->bytes;
   }
   std::string text = header.dump();
@@ -49,22 +51,27 @@ void write_safetensors(const Shard& shard, const fs::path& path) {
     const std::uint64_t size = text.size();
     out.write(reinterpret_cast<const char*>(&size), sizeof(size));
     out.write(text.data(), static_cast<std::streamsize>(text.size()));
-    for (const auto& [name, tensor] : shard) out.write(reinterpret_cast<const char*>(tensor->data), static_cast<std::streamsize>(tensor->bytes));
+    for (const auto& [name, tensor] : shard)
+      out.write(reinterpret_cast<const char*>(tensor->data),
+                static_cast<std::streamsize>(tensor->bytes));
   });
 }
 
 }  // namespace
 
-void save_folder(const std::string& config_json, const std::map<std::string, StoredTensor>& tensors, const fs::path& folder, std::size_t max_shard_bytes) {
+void save_folder(const std::string& config_json, const std::map<std::string, StoredTensor>& tensors,
+                 const fs::path& folder, std::size_t max_shard_bytes) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (!fs::is_directory(folder)) throw InputError(fmt::format("{}: cannot make the folder", folder.string()));
+  if (!fs::is_directory(folder))
+    throw InputError(fmt::format("{}: cannot make the folder", folder.string()));
   write_or_throw(folder / "config.json", [&](std::ofstream& out) { out << config_json; });
 
   std::vector<Shard> shards(1);
   std::size_t in_shard = 0, total = 0;
   for (const auto& [name, tensor] : tensors) {
-    if (!shards.back().empty() && tensor.bytes > max_shard_bytes - std::min(in_shard, max_shard_bytes)) {
+    if (!shards.back().empty() &&
+        tensor.bytes > max_shard_bytes - std::min(in_shard, max_shard_bytes)) {
       shards.emplace_back();
       in_shard = 0;
     }
@@ -81,7 +88,8 @@ void save_folder(const std::string& config_json, const std::map<std::string, Sto
     for (const auto& [name, tensor] : shards[i]) index["weight_map"][name] = file;
     write_safetensors(shards[i], folder / file);
   }
-  write_or_throw(folder / "model.safetensors.index.json", [&](std::ofstream& out) { out << index.dump(1); });
+  write_or_throw(folder / "model.safetensors.index.json",
+                 [&](std::ofstream& out) { out << index.dump(1); });
 }
 
 }  // namespace unpack

@@ -6,7 +6,9 @@
 namespace unpack {
 namespace {
 
-std::size_t elements(const WeightView& w) { return w ? static_cast<std::size_t>(w.in) * static_cast<std::size_t>(w.out) : 0; }
+std::size_t elements(const WeightView& w) {
+  return w ? static_cast<std::size_t>(w.in) * static_cast<std::size_t>(w.out) : 0;
+}
 
 const std::byte* address(const WeightView& w, std::int64_t i, std::int64_t o) {
   return w.data + w.offset(i, o) * static_cast<std::int64_t>(dtype_size(w.dtype));
@@ -17,7 +19,8 @@ template <typename Scalar>
 void read_contiguous_columns(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t o = 0; o < w.out; o += w.block) {
-      convert_run(address(w, row + i, o), w.dtype, std::min(w.block, w.out - o), out + i * w.out + o);
+      convert_run(address(w, row + i, o), w.dtype, std::min(w.block, w.out - o),
+                  out + i * w.out + o);
     }
   }
 }
@@ -34,15 +37,18 @@ void read_contiguous_rows(const WeightView& w, std::int64_t row, std::int64_t n,
     const std::int64_t rows = std::min(kRows, n - i);
     for (std::int64_t o = 0; o < w.out; o += kColumns) {
       const std::int64_t columns = std::min(kColumns, w.out - o);
-      for (std::int64_t c = 0; c < columns; ++c) convert_run(address(w, row + i, o + c), w.dtype, rows, tile.data() + c * kPitch);
+      for (std::int64_t c = 0; c < columns; ++c)
+        convert_run(address(w, row + i, o + c), w.dtype, rows, tile.data() + c * kPitch);
       Scalar* target = out + i * w.out + o;
       if (columns == kColumns) {
         for (std::int64_t r = 0; r < rows; ++r) {
-          for (std::int64_t c = 0; c < kColumns; ++c) target[r * w.out + c] = tile[static_cast<std::size_t>(c * kPitch + r)];
+          for (std::int64_t c = 0; c < kColumns; ++c)
+            target[r * w.out + c] = tile[static_cast<std::size_t>(c * kPitch + r)];
         }
       } else {
         for (std::int64_t r = 0; r < rows; ++r) {
-          for (std::int64_t c = 0; c < columns; ++c) target[r * w.out + c] = tile[static_cast<std::size_t>(c * kPitch + r)];
+          for (std::int64_t c = 0; c < columns; ++c)
+            target[r * w.out + c] = tile[static_cast<std::size_t>(c * kPitch + r)];
         }
       }
     }
@@ -51,26 +57,38 @@ void read_contiguous_rows(const WeightView& w, std::int64_t row, std::int64_t n,
 
 template <typename Scalar>
 void read_any(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
-  if (w.out_stride == 1 && (w.block > 1 || w.out == 1)) return read_contiguous_columns(w, row, n, out);
+  if (w.out_stride == 1 && (w.block > 1 || w.out == 1))
+    return read_contiguous_columns(w, row, n, out);
   if (w.in_stride == 1) return read_contiguous_rows(w, row, n, out);
   for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t o = 0; o < w.out; ++o) out[i * w.out + o] = static_cast<Scalar>(w.at(row + i, o));
+    for (std::int64_t o = 0; o < w.out; ++o)
+      out[i * w.out + o] = static_cast<Scalar>(w.at(row + i, o));
   }
 }
 
 }  // namespace
 
-double WeightView::at(std::int64_t i, std::int64_t o) const { return load_element(data, dtype, offset(i, o)); }
+double WeightView::at(std::int64_t i, std::int64_t o) const {
+  return load_element(data, dtype, offset(i, o));
+}
 
-void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out) { read_any(w, row, n, out); }
-void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out) { read_any(w, row, n, out); }
+void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out) {
+  read_any(w, row, n, out);
+}
+void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out) {
+  read_any(w, row, n, out);
+}
 
 std::size_t ModelWeights::parameter_count() const {
-  std::size_t count = elements(embed) + elements(pos) + elements(final_norm.w) + elements(final_norm.b);
+  std::size_t count =
+      elements(embed) + elements(pos) + elements(final_norm.w) + elements(final_norm.b);
   if (unembed.data != embed.data) count += elements(unembed);
   for (const LayerWeights& l : layers) {
-    for (const WeightView* w : {&l.attn_norm.w, &l.attn_norm.b, &l.mlp_norm.w, &l.mlp_norm.b, &l.w_q,  &l.w_k,  &l.w_v,  &l.b_q,  &l.b_k,   &l.b_v,
-                                &l.w_o,         &l.b_o,         &l.q_norm,     &l.k_norm,     &l.w_in, &l.w_up, &l.b_in, &l.b_up, &l.w_out, &l.b_out}) {
+    for (const WeightView* w :
+         {&l.attn_norm.w, &l.attn_norm.b, &l.mlp_norm.w, &l.mlp_norm.b, &l.w_q,
+          &l.w_k,         &l.w_v,         &l.b_q,        &l.b_k,        &l.b_v,
+          &l.w_o,         &l.b_o,         &l.q_norm,     &l.k_norm,     &l.w_in,
+          &l.w_up,        &l.b_in,        &l.b_up,       &l.w_out,      &l.b_out}) {
       count += elements(*w);
     }
   }

@@ -22,8 +22,9 @@ struct StoredTensor {
   std::size_t bytes = 0;
 };
 
-// A matrix [in, out] inside a stored tensor: element (i, o) is data[i * in_stride + (o / block) * block_stride + (o % block) * out_stride],
-// counted in elements. The block level expresses GPT-NeoX's [head, (q,k,v), d_head] rows.
+// A matrix [in, out] inside a stored tensor: element (i, o) is data[i * in_stride + (o / block) *
+// block_stride + (o % block) * out_stride], counted in elements. The block level expresses
+// GPT-NeoX's [head, (q,k,v), d_head] rows.
 struct WeightView {
   const std::byte* data = nullptr;
   DType dtype = DType::f32;
@@ -35,11 +36,14 @@ struct WeightView {
   std::int64_t out_stride = 0;
 
   explicit operator bool() const { return data != nullptr; }
-  std::int64_t offset(std::int64_t i, std::int64_t o) const { return i * in_stride + (o / block) * block_stride + (o % block) * out_stride; }
+  std::int64_t offset(std::int64_t i, std::int64_t o) const {
+    return i * in_stride + (o / block) * block_stride + (o % block) * out_stride;
+  }
   double at(std::int64_t i, std::int64_t o) const;  // slow; for tests and small vectors
 };
 
-// Rows [row, row + n) of the view as scalars, row-major [n, out]; fast where columns or rows are contiguous.
+// Rows [row, row + n) of the view as scalars, row-major [n, out]; fast where columns or rows are
+// contiguous.
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out);
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out);
 
@@ -73,7 +77,8 @@ struct ModelWeights {
   std::vector<LayerWeights> layers;
   std::string fingerprint;              // fast hash of headers and samples of every tensor
   std::shared_ptr<const void> storage;  // keeps the bytes alive
-  // Tells the source that the pages behind a view were copied elsewhere and may be dropped (files only).
+  // Tells the source that the pages behind a view were copied elsewhere and may be dropped (files
+  // only).
   void (*release)(const void* storage, const std::byte* data, std::size_t bytes) = nullptr;
 
   std::size_t parameter_count() const;

@@ -12,7 +12,8 @@
 namespace unpack::report {
 namespace {
 
-constexpr double kBoxHeight = 20, kLaneStep = 5, kTrackStep = 5, kSideMargin = 62, kTokenRoom = 44, kTopRoom = 8, kCellGap = 8;
+constexpr double kBoxHeight = 20, kLaneStep = 5, kTrackStep = 5, kSideMargin = 62, kTokenRoom = 44,
+                 kTopRoom = 8, kCellGap = 8;
 
 struct Interval {
   double from = 0, to = 0;
@@ -21,10 +22,12 @@ struct Interval {
 
 // Gives overlapping intervals different slots; returns how many slots that takes.
 int assign_slots(std::vector<Interval*> intervals, double margin) {
-  std::stable_sort(intervals.begin(), intervals.end(), [](const Interval* a, const Interval* b) { return a->from < b->from; });
+  std::stable_sort(intervals.begin(), intervals.end(),
+                   [](const Interval* a, const Interval* b) { return a->from < b->from; });
   std::vector<double> ends;
   for (Interval* interval : intervals) {
-    const auto free = std::find_if(ends.begin(), ends.end(), [&](double end) { return end + margin < interval->from; });
+    const auto free = std::find_if(ends.begin(), ends.end(),
+                                   [&](double end) { return end + margin < interval->from; });
     interval->slot = static_cast<int>(free - ends.begin());
     if (free == ends.end()) {
       ends.push_back(interval->to);
@@ -50,7 +53,8 @@ struct Step {
 
 class Builder {
  public:
-  Builder(const TraceResult& result, const GraphLimits& limits) : r_(result), writers_(result.writer_table()), limits_(limits) {}
+  Builder(const TraceResult& result, const GraphLimits& limits)
+      : r_(result), writers_(result.writer_table()), limits_(limits) {}
 
   GraphLayout build() {
     choose_paths();
@@ -80,7 +84,9 @@ class Builder {
   void choose_paths() {
     std::vector<std::size_t> order(r_.paths.size());
     std::iota(order.begin(), order.end(), std::size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return std::abs(r_.paths[a].credit) > std::abs(r_.paths[b].credit); });
+    std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) {
+      return std::abs(r_.paths[a].credit) > std::abs(r_.paths[b].credit);
+    });
     std::set<int> positions;
     if (!r_.root) positions.insert(r_.target.position);
     const double largest = order.empty() ? 0 : std::abs(r_.paths[order.front()].credit);
@@ -90,8 +96,11 @@ class Builder {
       const Path& path = r_.paths[index];
       std::set<int> wider = positions;
       for (const Node& node : path.nodes) wider.insert(node.position);
-      const bool thin = g_.drawn.size() >= limits_.strong;  // thin paths bring no columns of their own
-      if (!shows_every_token() && wider.size() > (thin ? positions.size() : std::max(positions.size(), limits_.columns))) continue;
+      const bool thin =
+          g_.drawn.size() >= limits_.strong;  // thin paths bring no columns of their own
+      if (!shows_every_token() &&
+          wider.size() > (thin ? positions.size() : std::max(positions.size(), limits_.columns)))
+        continue;
       positions = std::move(wider);
       DrawnPath drawn{index, thin, 0, 1};
       if (!drawn.thin) {
@@ -108,7 +117,8 @@ class Builder {
     for (const int position : positions) {
       if (position != before + 1) g_.columns.push_back({-1, 0, 0, "…"});
       column_of_[position] = g_.columns.size();
-      const std::string label = clip(token_label(r_.tokens.at(static_cast<std::size_t>(position)).text, {true}), 14, true);
+      const std::string label = clip(
+          token_label(r_.tokens.at(static_cast<std::size_t>(position)).text, {true}), 14, true);
       g_.columns.push_back({position, 0, 0, label});
       before = position;
     }
@@ -127,7 +137,8 @@ class Builder {
     } else {
       box.root = r_.root == box.node;
       box.label = writers_.name(key.first);
-      box.credit = r_.node_credit.at(static_cast<std::size_t>(key.first)).at(static_cast<std::size_t>(key.second));
+      box.credit = r_.node_credit.at(static_cast<std::size_t>(key.first))
+                       .at(static_cast<std::size_t>(key.second));
       if (!std::isfinite(box.credit)) box.credit = 0;
       g_.largest_credit = std::max(g_.largest_credit, std::abs(box.credit));
     }
@@ -136,7 +147,9 @@ class Builder {
     return found->second;
   }
 
-  bool writers_terminal(int writer) const { return writer != kTargetWriter && writers_[writer].terminal(); }
+  bool writers_terminal(int writer) const {
+    return writer != kTargetWriter && writers_[writer].terminal();
+  }
 
   void place_boxes_in_cells() {
     for (const DrawnPath& drawn : g_.drawn) {
@@ -144,10 +157,12 @@ class Builder {
     }
     if (!r_.root && !g_.drawn.empty()) box_at({kTargetWriter, r_.target.position});
     std::set<int> rows;
-    for (const auto& [key, box] : box_index_) rows.insert(row_of(key.first));  // map order: heads stand in order within a cell
+    for (const auto& [key, box] : box_index_)
+      rows.insert(row_of(key.first));  // map order: heads stand in order within a cell
     rows_.assign(rows.begin(), rows.end());
     for (const auto& [key, box] : box_index_) {
-      const auto row = static_cast<std::size_t>(std::lower_bound(rows_.begin(), rows_.end(), row_of(key.first)) - rows_.begin());
+      const auto row = static_cast<std::size_t>(
+          std::lower_bound(rows_.begin(), rows_.end(), row_of(key.first)) - rows_.begin());
       row_.resize(g_.boxes.size());
       row_[box] = row;
       cells_[{column_of_.at(key.second), row}].push_back(box);
@@ -159,9 +174,11 @@ class Builder {
       const Path& path = r_.paths[g_.drawn[rank].index];
       std::vector<std::pair<std::size_t, Branch>> stops;
       for (std::size_t i = 0; i < path.nodes.size(); ++i) {
-        stops.emplace_back(box_index_.at({path.nodes[i].writer, path.nodes[i].position}), i < path.branches.size() ? path.branches[i] : Branch::none);
+        stops.emplace_back(box_index_.at({path.nodes[i].writer, path.nodes[i].position}),
+                           i < path.branches.size() ? path.branches[i] : Branch::none);
       }
-      if (!r_.root) stops.emplace_back(box_index_.at({kTargetWriter, r_.target.position}), Branch::none);
+      if (!r_.root)
+        stops.emplace_back(box_index_.at({kTargetWriter, r_.target.position}), Branch::none);
       for (const auto& stop : stops) g_.boxes[stop.first].paths.push_back(rank);
       for (std::size_t i = 1; i < stops.size(); ++i) {
         Step step;
@@ -179,12 +196,14 @@ class Builder {
     }
   }
 
-  // A line that would run through boxes of its own column takes a lane beside them: left within a position, right where it leaves.
+  // A line that would run through boxes of its own column takes a lane beside them: left within a
+  // position, right where it leaves.
   void find_lanes() {
     std::map<std::pair<std::size_t, bool>, std::vector<Interval*>> lanes;
     for (Step& step : steps_) {
       if (step.thin) continue;
-      for (std::size_t row = step.from_row + 1; row < step.to_row; ++row) step.needs_lane = step.needs_lane || cells_.contains({step.column, row});
+      for (std::size_t row = step.from_row + 1; row < step.to_row; ++row)
+        step.needs_lane = step.needs_lane || cells_.contains({step.column, row});
       if (!step.needs_lane) continue;
       step.lane.from = static_cast<double>(step.from_row) + 0.5;
       step.lane.to = static_cast<double>(step.to_row) - 0.5;
@@ -210,7 +229,8 @@ class Builder {
     for (std::size_t c = 0; c < g_.columns.size(); ++c) {
       GraphColumn& column = g_.columns[c];
       const double left = kLaneStep * lanes_of(c, false), right = kLaneStep * lanes_of(c, true);
-      const double centre = std::max(cells_width[c], column.position < 0 ? 24.0 : text_width(column.label, 11) + 10);
+      const double centre =
+          std::max(cells_width[c], column.position < 0 ? 24.0 : text_width(column.label, 11) + 10);
       column.w = left + centre + right + 12;
       middle[c] = x + 6 + left + centre / 2;
       column.x = middle[c];
@@ -234,11 +254,15 @@ class Builder {
   }
 
   static void spread(const std::vector<double*>& ports, double centre, double room, double most) {
-    const double gap = ports.size() > 1 ? std::min(most, room / static_cast<double>(ports.size() - 1)) : 0;
-    for (std::size_t i = 0; i < ports.size(); ++i) *ports[i] = centre + gap * (static_cast<double>(i) - static_cast<double>(ports.size() - 1) / 2);
+    const double gap =
+        ports.size() > 1 ? std::min(most, room / static_cast<double>(ports.size() - 1)) : 0;
+    for (std::size_t i = 0; i < ports.size(); ++i)
+      *ports[i] =
+          centre + gap * (static_cast<double>(i) - static_cast<double>(ports.size() - 1) / 2);
   }
 
-  // A head reads K, Q and V through three places of its lower edge, a gated MLP G and U through two.
+  // A head reads K, Q and V through three places of its lower edge, a gated MLP G and U through
+  // two.
   static double zone_of(Branch branch) {
     switch (branch) {
       case Branch::K:
@@ -266,13 +290,15 @@ class Builder {
       arriving[{step.to, step.branch}].push_back(&step);
     }
     for (auto& [box, steps] : leaving) {
-      std::stable_sort(steps.begin(), steps.end(), [&](const Step* a, const Step* b) { return heading_x(*a) < heading_x(*b); });
+      std::stable_sort(steps.begin(), steps.end(),
+                       [&](const Step* a, const Step* b) { return heading_x(*a) < heading_x(*b); });
       std::vector<double*> ports;
       for (Step* step : steps) ports.push_back(&step->out_x);
       spread(ports, g_.boxes[box].x, g_.boxes[box].w - 12, kLaneStep);
     }
     for (auto& [key, steps] : arriving) {
-      std::stable_sort(steps.begin(), steps.end(), [](const Step* a, const Step* b) { return a->trunk_x() < b->trunk_x(); });
+      std::stable_sort(steps.begin(), steps.end(),
+                       [](const Step* a, const Step* b) { return a->trunk_x() < b->trunk_x(); });
       std::vector<double*> ports;
       HopMark mark;
       mark.text = hop_label(key.second);
@@ -289,7 +315,9 @@ class Builder {
     }
   }
 
-  double heading_x(const Step& step) const { return step.needs_lane ? step.lane_x : g_.boxes[step.to].x; }
+  double heading_x(const Step& step) const {
+    return step.needs_lane ? step.lane_x : g_.boxes[step.to].x;
+  }
 
   // Horizontal stretches run in the gaps between rows, each on a track of its own.
   void place_rows() {
@@ -311,7 +339,8 @@ class Builder {
       const int tracks = assign_slots(gaps[gap], 3);
       above[gap] = std::max(18.0, 12 + kTrackStep * tracks) + (has_marks[gap + 1] ? 14 : 4);
     }
-    const double total = std::accumulate(above.begin(), above.end(), 0.0) + kBoxHeight * static_cast<double>(rows_.size());
+    const double total = std::accumulate(above.begin(), above.end(), 0.0) +
+                         kBoxHeight * static_cast<double>(rows_.size());
     g_.height = kTopRoom + total + kTokenRoom;
     g_.tokens_y = g_.height - kTokenRoom + 20;
     double y = kTopRoom + total;
@@ -320,12 +349,14 @@ class Builder {
       y -= kBoxHeight + above[row];
     }
     for (std::size_t box = 0; box < g_.boxes.size(); ++box) g_.boxes[box].y = row_y_[row_[box]];
-    for (std::size_t i = 0; i < g_.marks.size(); ++i) g_.marks[i].at.y = g_.boxes[marked_[i]].y + kBoxHeight / 2 + 10;
+    for (std::size_t i = 0; i < g_.marks.size(); ++i)
+      g_.marks[i].at.y = g_.boxes[marked_[i]].y + kBoxHeight / 2 + 10;
     for (std::size_t row = 0; row < rows_.size(); ++row) {
       const int id = rows_[row];
       if (id == 0 || id > 2 * r_.layout.n_layers) continue;
       const int layer = (id - 1) / 2;
-      const double top = row_y_[row] - kBoxHeight / 2 - 4, bottom = row_y_[row] + kBoxHeight / 2 + 4;
+      const double top = row_y_[row] - kBoxHeight / 2 - 4,
+                   bottom = row_y_[row] + kBoxHeight / 2 + 4;
       if (!g_.bands.empty() && g_.bands.back().layer == layer) {
         g_.bands.back().top = top;
       } else {
@@ -340,12 +371,14 @@ class Builder {
       const double start = from.y - from.h / 2, end = to.y + to.h / 2;
       const double jog = start - 7 - kTrackStep * step.jog.slot;
       // The tracks of a gap count from its lower side.
-      const double approach = row_y_[step.to_row - 1] - kBoxHeight / 2 - 7 - kTrackStep * step.approach.slot;
+      const double approach =
+          row_y_[step.to_row - 1] - kBoxHeight / 2 - 7 - kTrackStep * step.approach.slot;
       GraphLine line;
       line.rank = step.rank;
       std::vector<Point> points = {{step.out_x, start}};
       if (step.thin) {  // straight behind the others: a lane for each would blow the picture up
-        (step.crosses ? line.dashed : line.solid) = std::vector<Point>{points.front(), {step.in_x, end}};
+        (step.crosses ? line.dashed : line.solid) =
+            std::vector<Point>{points.front(), {step.in_x, end}};
         g_.lines.push_back(std::move(line));
         continue;
       }
@@ -390,6 +423,8 @@ class Builder {
 
 }  // namespace
 
-GraphLayout layout_graph(const TraceResult& result, const GraphLimits& limits) { return Builder(result, limits).build(); }
+GraphLayout layout_graph(const TraceResult& result, const GraphLimits& limits) {
+  return Builder(result, limits).build();
+}
 
 }  // namespace unpack::report

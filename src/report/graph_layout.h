@@ -1,5 +1,5 @@
-// Where the nodes and lines of a path graph go: tokens along the bottom, layers upward, a line of its own for every path.
-// SVG, HTML and TikZ draw the same layout. y grows downward.
+// Where the nodes and lines of a path graph go: tokens along the bottom, layers upward, a line of
+// its own for every path. SVG, HTML and TikZ draw the same layout. y grows downward.
 #pragma once
 
 #include <cstddef>
@@ -21,7 +21,8 @@ struct GraphBox {
   std::vector<std::size_t> paths;  // ranks of the drawn paths through it
 };
 
-// From one node of a path to the next; the part within the source's position is solid, the part across positions dashed.
+// From one node of a path to the next; the part within the source's position is solid, the part
+// across positions dashed.
 struct GraphLine {
   std::size_t rank = 0;
   std::vector<Point> solid, dashed;

@@ -14,25 +14,32 @@
 namespace unpack {
 namespace {
 
-bool is_special(const std::string& text) { return text.size() > 2 && text.front() == '<' && text.back() == '>'; }
+bool is_special(const std::string& text) {
+  return text.size() > 2 && text.front() == '<' && text.back() == '>';
+}
 
-bool is_punctuation(char c) { return std::ispunct(static_cast<unsigned char>(c)) && c != '\'' && c != '-' && c != '_'; }
+bool is_punctuation(char c) {
+  return std::ispunct(static_cast<unsigned char>(c)) && c != '\'' && c != '-' && c != '_';
+}
 
 bool starts_word(const std::string& before, const std::string& text) {
   if (before.empty() || text.empty()) return !text.empty();
   const char last = before.back(), first = text.front();
-  return is_special(before) || is_special(text) || std::isspace(static_cast<unsigned char>(first)) || last == '\n' || is_punctuation(last) ||
+  return is_special(before) || is_special(text) ||
+         std::isspace(static_cast<unsigned char>(first)) || last == '\n' || is_punctuation(last) ||
          is_punctuation(first);
 }
 
 }  // namespace
 
-std::vector<WordCredit> merge_words(const std::vector<Token>& tokens, const std::vector<double>& credit) {
+std::vector<WordCredit> merge_words(const std::vector<Token>& tokens,
+                                    const std::vector<double>& credit) {
   std::vector<WordCredit> words;
   double positive = 0;
   for (std::size_t s = 0; s < tokens.size(); ++s) {
     const int position = static_cast<int>(s);
-    if (s == 0 || starts_word(tokens[s - 1].text, tokens[s].text)) words.push_back({position, position, "", 0, 0});
+    if (s == 0 || starts_word(tokens[s - 1].text, tokens[s].text))
+      words.push_back({position, position, "", 0, 0});
     WordCredit& word = words.back();
     word.last = position;
     word.text += tokens[s].text;
@@ -58,10 +65,13 @@ std::vector<PathGroup> group_paths(std::span<const TraceResult> results, const R
     for (const Path& path : r.paths) {
       std::string text;
       for (std::size_t i = 0; i < path.nodes.size(); ++i) {
-        const char* hop = i > 0 && i < path.branches.size() ? report::hop_label(path.branches[i]) : "";
+        const char* hop =
+            i > 0 && i < path.branches.size() ? report::hop_label(path.branches[i]) : "";
         if (i > 0) text += *hop ? fmt::format(" -[{}]-> ", hop) : " -> ";
         text += writers.name(path.nodes[i].writer);
-        if (const std::string role = role_of ? role_of(p, path.nodes[i].position) : ""; !role.empty()) text += fmt::format("[{}]", role);
+        if (const std::string role = role_of ? role_of(p, path.nodes[i].position) : "";
+            !role.empty())
+          text += fmt::format("[{}]", role);
       }
       if (!r.root) text += text.empty() ? "target" : " -> target";
       Sum& sum = sums[text];
@@ -79,21 +89,32 @@ std::vector<PathGroup> group_paths(std::span<const TraceResult> results, const R
     sum.group.share = mass > 0 ? sum.absolute / mass : 0;
     groups.push_back(std::move(sum.group));
   }
-  std::stable_sort(groups.begin(), groups.end(), [](const PathGroup& a, const PathGroup& b) { return std::abs(a.mean_credit) > std::abs(b.mean_credit); });
+  std::stable_sort(groups.begin(), groups.end(), [](const PathGroup& a, const PathGroup& b) {
+    return std::abs(a.mean_credit) > std::abs(b.mean_credit);
+  });
   return groups;
 }
 
 std::string to_json(const std::vector<PathGroup>& groups) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
   for (const PathGroup& g : groups) {
-    list.push_back({{"text", g.text}, {"count", g.count}, {"prompts", g.prompts}, {"mean_credit", g.mean_credit}, {"share", g.share}});
+    list.push_back({{"text", g.text},
+                    {"count", g.count},
+                    {"prompts", g.prompts},
+                    {"mean_credit", g.mean_credit},
+                    {"share", g.share}});
   }
   return list.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
 std::string to_json(const std::vector<WordCredit>& words) {
   nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const WordCredit& w : words) list.push_back({{"first", w.first}, {"last", w.last}, {"text", w.text}, {"credit", w.credit}, {"percent", w.percent}});
+  for (const WordCredit& w : words)
+    list.push_back({{"first", w.first},
+                    {"last", w.last},
+                    {"text", w.text},
+                    {"credit", w.credit},
+                    {"percent", w.percent}});
   return list.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
@@ -101,9 +122,11 @@ std::string to_text(const std::vector<PathGroup>& groups, std::size_t top) {
   std::string out = "mean credit   share  prompts  path\n";
   for (std::size_t i = 0; i < std::min(top, groups.size()); ++i) {
     const PathGroup& g = groups[i];
-    out += fmt::format("{:>11}  {:>5.1f}%  {:>7}  {}\n", report::signed_number(g.mean_credit), 100 * g.share, g.prompts, report::visible(g.text, {true}));
+    out += fmt::format("{:>11}  {:>5.1f}%  {:>7}  {}\n", report::signed_number(g.mean_credit),
+                       100 * g.share, g.prompts, report::visible(g.text, {true}));
   }
-  if (groups.size() > top) out += fmt::format("{} weaker groups are not shown\n", groups.size() - top);
+  if (groups.size() > top)
+    out += fmt::format("{} weaker groups are not shown\n", groups.size() - top);
   return out;
 }
 

@@ -40,7 +40,8 @@ for (const e of document.querySelectorAll(".said")) {
 if (data.length) { chosen = 0; paint(0); }
 )js";
 
-// The token as it stands in running text: blanks and line breaks kept, other control characters made visible.
+// The token as it stands in running text: blanks and line breaks kept, other control characters
+// made visible.
 std::string flowing(const std::string& text) {
   std::string out;
   std::string_view rest = text;
@@ -60,30 +61,40 @@ std::string to_html(const AttributeResult& r) {
   std::vector<int> row_at(r.tokens.size() + 1, -1);
   for (std::size_t i = 0; i < r.rows.size(); ++i) {
     const int said = r.rows[i].position + 1;
-    if (said >= 0 && static_cast<std::size_t>(said) < row_at.size()) row_at[static_cast<std::size_t>(said)] = static_cast<int>(i);
+    if (said >= 0 && static_cast<std::size_t>(said) < row_at.size())
+      row_at[static_cast<std::size_t>(said)] = static_cast<int>(i);
   }
   std::string text;
   const auto span = [&](const std::string& token, int row) {
     text += row < 0 ? fmt::format("<span>{}</span>", flowing(token))
-                    : fmt::format("<span class=\"said\" tabindex=\"0\" data-row=\"{}\">{}</span>", row, flowing(token));
+                    : fmt::format("<span class=\"said\" tabindex=\"0\" data-row=\"{}\">{}</span>",
+                                  row, flowing(token));
   };
   for (std::size_t s = 0; s < r.tokens.size(); ++s) span(r.tokens[s].text, row_at[s]);
-  if (row_at.back() >= 0) span(r.rows[static_cast<std::size_t>(row_at.back())].text, row_at.back());  // the last prediction need not be among the tokens
+  if (row_at.back() >= 0)
+    span(r.rows[static_cast<std::size_t>(row_at.back())].text,
+         row_at.back());  // the last prediction need not be among the tokens
 
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-  for (const AttributeRow& row : r.rows) rows.push_back({{"credit", row.token_credit}, {"probability", row.probability}});
+  for (const AttributeRow& row : r.rows)
+    rows.push_back({{"credit", row.token_credit}, {"probability", row.probability}});
   SvgCanvas matrix;
   const Extent size = draw_attribution(matrix, r, 0, 0);
   const std::string title = "Token credit of a continuation";
   std::string body = fmt::format(
-      "<h1>{}</h1>\n<p class=\"sub\">{}</p>\n<section><h2>Text</h2><p class=\"legend\"><span>Point at an underlined token: the text before it shows the credit "
+      "<h1>{}</h1>\n<p class=\"sub\">{}</p>\n<section><h2>Text</h2><p class=\"legend\"><span>Point "
+      "at an underlined token: the text before it shows the credit "
       "it got.</span>"
-      "<span><i style=\"background:var(--positive)\"></i>speaks for it</span><span><i style=\"background:var(--negative)\"></i>speaks against it</span><span "
+      "<span><i style=\"background:var(--positive)\"></i>speaks for it</span><span><i "
+      "style=\"background:var(--negative)\"></i>speaks against it</span><span "
       "id=\"value\"></span></p>"
-      "<div class=\"text\">{}</div></section>\n<section><h2>Matrix</h2><p class=\"note\">A row per predicted token with its probability; colour relative to "
+      "<div class=\"text\">{}</div></section>\n<section><h2>Matrix</h2><p class=\"note\">A row per "
+      "predicted token with its probability; colour relative to "
       "the row's largest, numbers in "
-      "percent of its positive credit.</p><div class=\"scroll\">{}</div></section>\n<script type=\"application/json\" id=\"rows\">{}</script>\n",
-      title, xml_escape(model_text(r.model, true)), text, matrix.element(size.width, size.height, "token credit", ""), script_json(rows.dump()));
+      "percent of its positive credit.</p><div class=\"scroll\">{}</div></section>\n<script "
+      "type=\"application/json\" id=\"rows\">{}</script>\n",
+      title, xml_escape(model_text(r.model, true)), text,
+      matrix.element(size.width, size.height, "token credit", ""), script_json(rows.dump()));
   return render_page({title, body, kScript});
 }
 

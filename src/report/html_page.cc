@@ -64,10 +64,11 @@ std::string script_json(std::string_view json) {
 
 std::string render_page(const Page& page) {
   std::string out =
-      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>";
+      "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta "
+      "name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n<title>";
   out += xml_escape(page.title);
-  out += "</title>\n<style>\n" + css_light(":root") + "@media (prefers-color-scheme:dark){" + css_dark(":root") + "}\n" + css_rules() + kPageCss +
-         "</style>\n</head>\n<body>\n<main>\n";
+  out += "</title>\n<style>\n" + css_light(":root") + "@media (prefers-color-scheme:dark){" +
+         css_dark(":root") + "}\n" + css_rules() + kPageCss + "</style>\n</head>\n<body>\n<main>\n";
   out += page.body;
   out += "</main>\n";
   if (!page.script.empty()) out += "<script>\n" + page.script + "</script>\n";

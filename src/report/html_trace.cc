@@ -16,7 +16,8 @@ using namespace report;
 
 constexpr std::size_t kListed = 1000;
 
-// Pointing at a line, a node, a token, a cell or a list entry shows the paths that pass there; a click keeps them shown.
+// Pointing at a line, a node, a token, a cell or a list entry shows the paths that pass there; a
+// click keeps them shown.
 constexpr const char* kScript = R"js("use strict";
 const root = document.querySelector("main");
 const rows = [...document.querySelectorAll(".paths li")];
@@ -77,7 +78,8 @@ std::string path_markup(const Writers& writers, const TraceResult& r, const Path
   std::string out;
   for (const std::string& piece : legend_pieces(writers, r, path)) {
     const bool arrow = piece.starts_with(' ');
-    out += fmt::format("{}<span class=\"n\">{}</span>", arrow ? " " : "", xml_escape(arrow ? piece.substr(1) : piece));
+    out += fmt::format("{}<span class=\"n\">{}</span>", arrow ? " " : "",
+                       xml_escape(arrow ? piece.substr(1) : piece));
   }
   return out;
 }
@@ -89,19 +91,26 @@ std::string path_list(const TraceResult& r, const GraphLayout& graph) {
   for (std::size_t rank = 0; rank < order.size(); ++rank) {
     const Path& path = r.paths[order[rank]];
     std::string through;
-    for (const Node& node : path.nodes) through += (through.empty() ? "" : " ") + std::to_string(node.writer);
+    for (const Node& node : path.nodes)
+      through += (through.empty() ? "" : " ") + std::to_string(node.writer);
     std::string swatch;
     if (rank < graph.drawn.size()) {
       SvgCanvas line;
-      line.route({{2, 5}, {24, 5}}, stroke_class(r, graph.drawn[rank]), std::max(1.6, graph.drawn[rank].width));
+      line.route({{2, 5}, {24, 5}}, stroke_class(r, graph.drawn[rank]),
+                 std::max(1.6, graph.drawn[rank].width));
       swatch = line.element(26, 10, "", "");
     }
-    out += fmt::format("<li tabindex=\"0\" data-s=\"{}\" data-w=\"{}\"><span>{}</span><span class=\"v {}\">{}</span><span>{}</span></li>\n",
-                       path.nodes.empty() ? -1 : path.nodes.front().position, through, swatch, path.credit < 0 ? "neg" : "pos", xml_escape(path_value(r, path)),
-                       path_markup(writers, r, path));
+    out += fmt::format(
+        "<li tabindex=\"0\" data-s=\"{}\" data-w=\"{}\"><span>{}</span><span class=\"v "
+        "{}\">{}</span><span>{}</span></li>\n",
+        path.nodes.empty() ? -1 : path.nodes.front().position, through, swatch,
+        path.credit < 0 ? "neg" : "pos", xml_escape(path_value(r, path)),
+        path_markup(writers, r, path));
   }
   out += "</ol>\n";
-  if (order.size() < r.paths.size()) out += fmt::format("<p class=\"note\">{} more paths are not listed.</p>\n", r.paths.size() - order.size());
+  if (order.size() < r.paths.size())
+    out += fmt::format("<p class=\"note\">{} more paths are not listed.</p>\n",
+                       r.paths.size() - order.size());
   return out;
 }
 
@@ -109,39 +118,53 @@ std::string path_list(const TraceResult& r, const GraphLayout& graph) {
 
 std::string to_html(const TraceResult& r) {
   const bool whole = r.method == "unpack";
-  const std::string name = r.root ? "Credit of " + to_string(r.writer_table(), *r.root) : "Credit of " + quoted_token(r.target.text, {true});
-  std::string body = fmt::format("<h1>{}</h1>\n<p class=\"sub\">{}; {}{}</p>\n", xml_escape(name), xml_escape(model_text(r.model, true)),
-                                 xml_escape(headline(r, true)), whole ? "" : "; method " + xml_escape(r.method));
-  for (const std::string& warning : r.warnings) body += fmt::format("<p class=\"warn\">{}</p>\n", xml_escape(warning));
+  const std::string name = r.root ? "Credit of " + to_string(r.writer_table(), *r.root)
+                                  : "Credit of " + quoted_token(r.target.text, {true});
+  std::string body =
+      fmt::format("<h1>{}</h1>\n<p class=\"sub\">{}; {}{}</p>\n", xml_escape(name),
+                  xml_escape(model_text(r.model, true)), xml_escape(headline(r, true)),
+                  whole ? "" : "; method " + xml_escape(r.method));
+  for (const std::string& warning : r.warnings)
+    body += fmt::format("<p class=\"warn\">{}</p>\n", xml_escape(warning));
 
   SvgCanvas strip;
   const double strip_width = 1120, strip_height = draw_token_strip(strip, r, 1, 1, strip_width);
   const bool raw = !whole || percent_misleads(r.token_credit);
-  body += fmt::format("<section><h2>{}</h2><div class=\"scroll\">{}</div></section>\n", raw ? "Tokens" : "Tokens, percent of all positive credit",
+  body += fmt::format("<section><h2>{}</h2><div class=\"scroll\">{}</div></section>\n",
+                      raw ? "Tokens" : "Tokens, percent of all positive credit",
                       strip.element(strip_width + 2, strip_height, "credit of every token", ""));
   SvgCanvas side;
   const Extent predicted = draw_predictions(side, r, 0, 0, 380);
   const std::string next =
-      fmt::format("<section><h2>Next token</h2>{}</section>\n", side.element(predicted.width, predicted.height, "next-token probabilities", ""));
+      fmt::format("<section><h2>Next token</h2>{}</section>\n",
+                  side.element(predicted.width, predicted.height, "next-token probabilities", ""));
   if (!whole) return render_page({name, body + next, {}});
 
   SvgCanvas map;
   const Extent map_size = draw_credit_map(map, r, 0, 1);
-  body += fmt::format("<div class=\"row\"><section><h2>Layers and heads, credit over all positions</h2><div class=\"scroll\">{}</div></section>\n{}</div>\n",
-                      map.element(map_size.width + 2, map_size.height + 2, "credit of every head and MLP", ""), next);
+  body += fmt::format(
+      "<div class=\"row\"><section><h2>Layers and heads, credit over all positions</h2><div "
+      "class=\"scroll\">{}</div></section>\n{}</div>\n",
+      map.element(map_size.width + 2, map_size.height + 2, "credit of every head and MLP", ""),
+      next);
   const GraphLayout graph = layout_graph(r);
   if (!graph.drawn.empty()) {
     SvgCanvas drawing;
     draw_graph(drawing, r, graph, 0, 0);
     const std::string rest = left_out_text(graph);
     body += fmt::format(
-        "<section><h2>Strongest paths</h2>\n<p class=\"note\">One line each: solid within a position, dashed across; cool colours add to the target, warm ones "
+        "<section><h2>Strongest paths</h2>\n<p class=\"note\">One line each: solid within a "
+        "position, dashed across; cool colours add to the target, warm ones "
         "take away. "
-        "Point at a line, a box, a token or an entry to follow it; click to keep it.{}</p>\n<div class=\"split\"><div "
+        "Point at a line, a box, a token or an entry to follow it; click to keep it.{}</p>\n<div "
+        "class=\"split\"><div "
         "class=\"scroll\">{}</div><div>{}</div></div></section>\n",
-        rest.empty() ? "" : " " + rest, drawing.element(graph.width, graph.height, "the strongest paths", "graph"), path_list(r, graph));
+        rest.empty() ? "" : " " + rest,
+        drawing.element(graph.width, graph.height, "the strongest paths", "graph"),
+        path_list(r, graph));
   }
-  body += fmt::format("<p class=\"note\">Coverage: {}.<br>Conservation: {}.</p>\n", xml_escape(coverage_text(r)), xml_escape(conservation_text(r)));
+  body += fmt::format("<p class=\"note\">Coverage: {}.<br>Conservation: {}.</p>\n",
+                      xml_escape(coverage_text(r)), xml_escape(conservation_text(r)));
   return render_page({name, body, graph.drawn.empty() ? std::string{} : kScript});
 }
 

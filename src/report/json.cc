@@ -11,7 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// One top-level key a line: compact, and still easy to read and to compare. Non-finite numbers become null.
+// One top-level key a line: compact, and still easy to read and to compare. Non-finite numbers
+// become null.
 std::string dump(const Json& object) {
   std::string text = "{";
   for (const auto& [key, value] : object.items()) {
@@ -23,16 +24,24 @@ std::string dump(const Json& object) {
 
 Json tokens_json(const std::vector<Token>& tokens) {
   Json list = Json::array();
-  for (const Token& t : tokens) list.push_back({{"position", t.position}, {"id", t.id}, {"text", t.text}});
+  for (const Token& t : tokens)
+    list.push_back({{"position", t.position}, {"id", t.id}, {"text", t.text}});
   return list;
 }
 
 Json model_json(const ModelInfo& m) {
-  return {{"name", m.name},       {"family", m.family}, {"layers", m.layers},          {"heads", m.heads},
-          {"d_model", m.d_model}, {"dtype", m.dtype},   {"fingerprint", m.fingerprint}};
+  return {{"name", m.name},
+          {"family", m.family},
+          {"layers", m.layers},
+          {"heads", m.heads},
+          {"d_model", m.d_model},
+          {"dtype", m.dtype},
+          {"fingerprint", m.fingerprint}};
 }
 
-Json program_json(const ProgramInfo& p) { return {{"version", p.version}, {"device", p.device}, {"threads", p.threads}}; }
+Json program_json(const ProgramInfo& p) {
+  return {{"version", p.version}, {"device", p.device}, {"threads", p.threads}};
+}
 
 template <class T>
 Json or_null(const std::optional<T>& value) {
@@ -51,8 +60,13 @@ Json target_json(const TargetInfo& t) {
 }
 
 Json options_json(const Options& o) {
-  return {{"beta", o.beta},          {"weights", o.weights},          {"mlp_weights", o.mlp_weights}, {"dispatch", to_string(o.dispatch)},
-          {"mlp", to_string(o.mlp)}, {"scores", to_string(o.scores)}, {"reroot", to_string(o.reroot)}};
+  return {{"beta", o.beta},
+          {"weights", o.weights},
+          {"mlp_weights", o.mlp_weights},
+          {"dispatch", to_string(o.dispatch)},
+          {"mlp", to_string(o.mlp)},
+          {"scores", to_string(o.scores)},
+          {"reroot", to_string(o.reroot)}};
 }
 
 Json predictions_json(const std::vector<Prediction>& predictions, bool with_logit) {
@@ -67,7 +81,8 @@ Json predictions_json(const std::vector<Prediction>& predictions, bool with_logi
 }
 
 // Keyed by writer; all-zero rows may be left out.
-Json by_writer(const std::vector<std::string>& names, const std::vector<std::vector<double>>& rows, bool leave_zeros_out) {
+Json by_writer(const std::vector<std::string>& names, const std::vector<std::vector<double>>& rows,
+               bool leave_zeros_out) {
   Json object = Json::object();
   for (std::size_t w = 0; w < rows.size(); ++w) {
     const bool empty = std::all_of(rows[w].begin(), rows[w].end(), [](double x) { return x == 0; });
@@ -81,7 +96,8 @@ Json entries_json(const TraceResult& r, const Writers& writers) {
   constexpr std::size_t kListed = 20;
   Json neurons = Json::array();
   for (std::size_t i = 0; i < std::min(kListed, r.neuron_entries.size()); ++i) {
-    neurons.push_back({{"neuron", r.neuron_entries[i].neuron}, {"credit", r.neuron_entries[i].credit}});
+    neurons.push_back(
+        {{"neuron", r.neuron_entries[i].neuron}, {"credit", r.neuron_entries[i].credit}});
   }
   Json object = Json::object();
   object["neurons"] = std::move(neurons);
@@ -93,7 +109,9 @@ Json composition_json(const TraceResult& r) {
   for (const auto& [branch, entries] : r.composition) {
     Json list = Json::array();
     for (const CompositionEntry& e : entries) {
-      list.push_back({{"component", r.writers.at(static_cast<std::size_t>(e.writer))}, {"mass", e.mass}, {"credit", e.credit}});
+      list.push_back({{"component", r.writers.at(static_cast<std::size_t>(e.writer))},
+                      {"mass", e.mass},
+                      {"credit", e.credit}});
     }
     object[branch == Branch::none ? "all" : to_string(branch)] = std::move(list);
   }
@@ -105,10 +123,16 @@ Json paths_json(const TraceResult& r, const Writers& writers) {
   for (const Path& path : r.paths) {
     Json nodes = Json::array(), branches = Json::array();
     for (const Node& node : path.nodes) nodes.push_back(to_string(writers, node));
-    for (const Branch b : path.branches) branches.push_back(b == Branch::none || b == Branch::mlp ? Json(nullptr) : Json(to_string(b)));
+    for (const Branch b : path.branches)
+      branches.push_back(b == Branch::none || b == Branch::mlp ? Json(nullptr)
+                                                               : Json(to_string(b)));
     std::string text;
     for (const std::string& piece : report::path_pieces(writers, r, path)) text += piece;
-    list.push_back({{"nodes", nodes}, {"branches", branches}, {"text", text}, {"credit", path.credit}, {"percent", path.percent}});
+    list.push_back({{"nodes", nodes},
+                    {"branches", branches},
+                    {"text", text},
+                    {"credit", path.credit},
+                    {"percent", path.percent}});
   }
   return list;
 }
@@ -141,14 +165,16 @@ void add_trace(const TraceResult& r, Json& object) {
   object["root"] = r.root ? to_string(writers, *r.root) : "target";
   object["predictions"] = predictions_json(r.predictions, false);
   Json importance = Json::object();
-  for (std::size_t w = 0; w < r.importance.size(); ++w) importance[r.writers.at(w)] = r.importance[w];
+  for (std::size_t w = 0; w < r.importance.size(); ++w)
+    importance[r.writers.at(w)] = r.importance[w];
   object["importance"] = std::move(importance);
   object["token_credit"] = r.token_credit;
   object["token_percent"] = r.token_percent;
   object["node_credit"] = by_writer(r.writers, r.node_credit, false);
   if (r.root) {
     Json incoming = Json::object();
-    for (const auto& [branch, rows] : r.incoming) incoming[to_string(branch)] = by_writer(r.writers, rows, true);
+    for (const auto& [branch, rows] : r.incoming)
+      incoming[to_string(branch)] = by_writer(r.writers, rows, true);
     object["incoming"] = std::move(incoming);
     object["entries"] = entries_json(r, writers);
     object["composition"] = composition_json(r);
@@ -158,14 +184,17 @@ void add_trace(const TraceResult& r, Json& object) {
                         {"absolute", r.coverage.absolute},
                         {"absolute_matching", r.coverage.absolute_matching},
                         {"absolute_total", r.coverage.absolute_total}};
-  object["conservation"] = {{"first", r.conservation_first}, {"reached", r.conservation_reached}, {"ill_conditioned", r.ill_conditioned}};
+  object["conservation"] = {{"first", r.conservation_first},
+                            {"reached", r.conservation_reached},
+                            {"ill_conditioned", r.ill_conditioned}};
   object["warnings"] = r.warnings;
 }
 
 }  // namespace
 
 std::string to_json(const TraceResult& r) {
-  Json object = {{"version", 1}, {"program", program_json(r.program)}, {"model", model_json(r.model)}};
+  Json object = {
+      {"version", 1}, {"program", program_json(r.program)}, {"model", model_json(r.model)}};
   add_trace(r, object);
   return dump(object);
 }
@@ -179,14 +208,20 @@ std::string json_members(const TraceResult& result) {
   return text.substr(1, text.size() - 2);
 }
 
-std::string model_members(const ModelInfo& model) { return model_json(model).dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string model_members(const ModelInfo& model) {
+  return model_json(model).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 }  // namespace report
 
 std::string to_json(const PredictResult& r) {
   Json tokens = tokens_json(r.tokens);
-  for (std::size_t s = 0; s < tokens.size(); ++s) tokens[s]["log_probability"] = s < r.log_probability.size() ? or_null(r.log_probability[s]) : Json(nullptr);
-  Json object = {{"model", model_json(r.model)}, {"tokens", std::move(tokens)}, {"predictions", predictions_json(r.predictions, true)}};
+  for (std::size_t s = 0; s < tokens.size(); ++s)
+    tokens[s]["log_probability"] =
+        s < r.log_probability.size() ? or_null(r.log_probability[s]) : Json(nullptr);
+  Json object = {{"model", model_json(r.model)},
+                 {"tokens", std::move(tokens)},
+                 {"predictions", predictions_json(r.predictions, true)}};
   if (!r.lens.empty()) {
     Json lens = Json::array();
     for (const auto& layer : r.lens) lens.push_back(predictions_json(layer, true));

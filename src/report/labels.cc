@@ -17,16 +17,22 @@ double ratio_percent(double part, double whole) { return whole == 0 ? 0 : 100 * 
 std::string signed_percent(double percent) {
   if (!std::isfinite(percent)) return "n/a";
   if (std::abs(percent) < 0.05) return "0.0%";
-  return std::abs(percent) >= 1e5 ? fmt::format("{:+.2g}%", percent) : fmt::format("{:+.1f}%", percent);
+  return std::abs(percent) >= 1e5 ? fmt::format("{:+.2g}%", percent)
+                                  : fmt::format("{:+.1f}%", percent);
 }
 
-std::string signed_number(double value) { return std::isfinite(value) ? value == 0 ? "0" : fmt::format("{:+.3g}", value) : "n/a"; }
+std::string signed_number(double value) {
+  return std::isfinite(value) ? value == 0 ? "0" : fmt::format("{:+.3g}", value) : "n/a";
+}
 
-std::string short_number(double value) { return std::isfinite(value) ? fmt::format("{:.3g}", value) : "n/a"; }
+std::string short_number(double value) {
+  return std::isfinite(value) ? fmt::format("{:.3g}", value) : "n/a";
+}
 
 std::string probability_text(double probability) {
   if (!std::isfinite(probability)) return "n/a";
-  return probability > 0 && probability < 0.0005 ? "<0.1%" : fmt::format("{:.1f}%", 100 * probability);
+  return probability > 0 && probability < 0.0005 ? "<0.1%"
+                                                 : fmt::format("{:.1f}%", 100 * probability);
 }
 
 double sum_of(const std::vector<double>& values) {
@@ -64,14 +70,17 @@ std::vector<ComponentCredit> ranked_components(const TraceResult& result) {
     const double direct = at < result.importance.size() ? result.importance[at] : 0;
     if (total != 0 || direct != 0) list.push_back({w, total, direct});
   }
-  std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) { return std::abs(a.total) > std::abs(b.total); });
+  std::stable_sort(list.begin(), list.end(), [](const auto& a, const auto& b) {
+    return std::abs(a.total) > std::abs(b.total);
+  });
   return list;
 }
 
 std::string headline(const TraceResult& result, bool unicode) {
   const TextStyle style{unicode};
   const TargetInfo& target = result.target;
-  std::string text = fmt::format("target {} at position {}", exact_token(target.text, style), target.position);
+  std::string text =
+      fmt::format("target {} at position {}", exact_token(target.text, style), target.position);
   if (target.raw) {
     text += ", raw logit";
   } else if (target.versus_text) {
@@ -91,22 +100,31 @@ std::string headline(const TraceResult& result, bool unicode) {
 std::string coverage_text(const TraceResult& result) {
   const Coverage& c = result.coverage;
   const double of_all = ratio_percent(c.absolute, c.absolute_total);
-  std::string text = fmt::format("{} path{} hold{} {:.1f}% of the absolute path mass of {}", c.paths, c.paths == 1 ? "" : "s", c.paths == 1 ? "s" : "", of_all,
+  std::string text = fmt::format("{} path{} hold{} {:.1f}% of the absolute path mass of {}",
+                                 c.paths, c.paths == 1 ? "" : "s", c.paths == 1 ? "s" : "", of_all,
                                  short_number(c.absolute_total));
-  if (result.query.filtered()) text += fmt::format(" and {:.1f}% of what matches the filters", ratio_percent(c.absolute, c.absolute_matching));
+  if (result.query.filtered())
+    text += fmt::format(" and {:.1f}% of what matches the filters",
+                        ratio_percent(c.absolute, c.absolute_matching));
   return text + fmt::format("; {:.1f}% is left unexplained", std::clamp(100 - of_all, 0.0, 100.0));
 }
 
 std::string conservation_text(const TraceResult& result) {
-  std::string text =
-      fmt::format("of {} first credit, {} reached the tokens", signed_number(result.conservation_first), signed_number(result.conservation_reached));
-  if (result.conservation_first != 0) text += fmt::format(" ({:.1f}%)", ratio_percent(result.conservation_reached, result.conservation_first));
-  if (result.ill_conditioned > 0) text += fmt::format("; {:.2g}% of it passed sums that nearly cancel", 100 * result.ill_conditioned);
+  std::string text = fmt::format("of {} first credit, {} reached the tokens",
+                                 signed_number(result.conservation_first),
+                                 signed_number(result.conservation_reached));
+  if (result.conservation_first != 0)
+    text += fmt::format(" ({:.1f}%)",
+                        ratio_percent(result.conservation_reached, result.conservation_first));
+  if (result.ill_conditioned > 0)
+    text +=
+        fmt::format("; {:.2g}% of it passed sums that nearly cancel", 100 * result.ill_conditioned);
   return text;
 }
 
 std::string model_text(const ModelInfo& model, bool unicode) {
-  return fmt::format("{}: {} layers {} {} heads", model.name, model.layers, unicode ? "×" : "x", model.heads);
+  return fmt::format("{}: {} layers {} {} heads", model.name, model.layers, unicode ? "×" : "x",
+                     model.heads);
 }
 
 }  // namespace unpack::report

@@ -11,7 +11,8 @@ namespace unpack::report {
 // The label on the arrow into a node: K, Q, V, G, U; empty where a hop has just one branch.
 const char* hop_label(Branch branch);
 // One piece per node with the arrow in front of it (and "-> target"); joined they are path_text.
-std::vector<std::string> path_pieces(const Writers& writers, const TraceResult& result, const Path& path);
+std::vector<std::string> path_pieces(const Writers& writers, const TraceResult& result,
+                                     const Path& path);
 
 std::string signed_percent(double percent);  // "+14.5%", "-0.3%"
 std::string signed_number(double value);     // three significant digits, always with its sign
@@ -33,7 +34,8 @@ struct ComponentCredit {
 std::vector<ComponentCredit> ranked_components(const TraceResult& result);
 
 std::string headline(const TraceResult& result, bool unicode);  // what was asked
-std::string coverage_text(const TraceResult& result);           // what the listed paths hold, and what they leave unexplained
+std::string coverage_text(
+    const TraceResult& result);  // what the listed paths hold, and what they leave unexplained
 std::string conservation_text(const TraceResult& result);
 std::string model_text(const ModelInfo& model, bool unicode);
 

@@ -20,7 +20,9 @@ constexpr std::string_view kMember = ",\"crc32\":\"";
 constexpr std::size_t kDigits = 8;
 
 [[noreturn]] void fail(const std::filesystem::path& file, int error) {
-  const char* mend = error == ENOSPC || error == EDQUOT ? "; free some space and run it again, it goes on from here" : "";
+  const char* mend = error == ENOSPC || error == EDQUOT
+                         ? "; free some space and run it again, it goes on from here"
+                         : "";
   throw InputError(fmt::format("cannot write {}: {}{}", file.string(), std::strerror(error), mend));
 }
 
@@ -35,11 +37,14 @@ std::string_view unseal(std::string_view line) {
   const std::size_t tail = kMember.size() + kDigits + 2;
   if (line.size() < tail + 1 || !line.ends_with("\"}")) return {};
   const std::string_view body = line.substr(0, line.size() - tail);
-  if (line.substr(body.size(), kMember.size()) != kMember || line.substr(body.size() + kMember.size(), kDigits) != crc32_text(body)) return {};
+  if (line.substr(body.size(), kMember.size()) != kMember ||
+      line.substr(body.size() + kMember.size(), kDigits) != crc32_text(body))
+    return {};
   return body;
 }
 
-std::uintmax_t read_sealed(const std::filesystem::path& file, const std::function<void(std::string_view object)>& each) {
+std::uintmax_t read_sealed(const std::filesystem::path& file,
+                           const std::function<void(std::string_view object)>& each) {
   std::uintmax_t good = 0;
   std::ifstream in(file, std::ios::binary);
   std::string line;
@@ -48,7 +53,11 @@ std::uintmax_t read_sealed(const std::filesystem::path& file, const std::functio
     const std::string_view body = unseal(line);
     if (body.empty()) {
       // A first line that is whole and yet not ours is somebody's file; it must not be cut off.
-      if (good == 0) throw InputError(fmt::format("{} was not written by this program, or its first line is damaged: choose another --out", file.string()));
+      if (good == 0)
+        throw InputError(
+            fmt::format("{} was not written by this program, or its first line is damaged: choose "
+                        "another --out",
+                        file.string()));
       break;
     }
     good += line.size() + 1;
@@ -59,13 +68,16 @@ std::uintmax_t read_sealed(const std::filesystem::path& file, const std::functio
   return good;
 }
 
-LineLog::LineLog(const std::filesystem::path& file, const std::function<void(std::string_view object)>& each) : path_(file) {
+LineLog::LineLog(const std::filesystem::path& file,
+                 const std::function<void(std::string_view object)>& each)
+    : path_(file) {
   file_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
   if (file_ < 0) fail(file, errno);
   try {
     // A file system without locks is no reason to refuse the work.
     if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
-      throw InputError(fmt::format("another run is writing {}: wait for it, or choose another --out", file.string()));
+      throw InputError(fmt::format(
+          "another run is writing {}: wait for it, or choose another --out", file.string()));
     }
     const std::uintmax_t good = read_sealed(file, each);
     if (::ftruncate(file_, static_cast<off_t>(good)) != 0) fail(file, errno);

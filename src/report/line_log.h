@@ -1,5 +1,5 @@
-// A file of JSON lines that survives kill -9 at any point: lines are appended whole, each carries a checksum, and whatever follows the last good
-// line is cut off when the file is opened again.
+// A file of JSON lines that survives kill -9 at any point: lines are appended whole, each carries a
+// checksum, and whatever follows the last good line is cut off when the file is opened again.
 #pragma once
 
 #include <filesystem>
@@ -14,19 +14,24 @@ std::string seal(std::string_view object);
 // The object without its checksum, or nothing (empty) where the checksum is absent or wrong.
 std::string_view unseal(std::string_view line);
 
-// Calls `each` with every good line, unsealed, up to the first bad or half-written one; returns how many bytes these take. A file that is not there has none.
-std::uintmax_t read_sealed(const std::filesystem::path& file, const std::function<void(std::string_view object)>& each);
+// Calls `each` with every good line, unsealed, up to the first bad or half-written one; returns how
+// many bytes these take. A file that is not there has none.
+std::uintmax_t read_sealed(const std::filesystem::path& file,
+                           const std::function<void(std::string_view object)>& each);
 
 class LineLog {
  public:
-  // Reads what is there, cuts off what is not whole, and takes the file for itself: InputError while another process has it open.
-  LineLog(const std::filesystem::path& file, const std::function<void(std::string_view object)>& each);
+  // Reads what is there, cuts off what is not whole, and takes the file for itself: InputError
+  // while another process has it open.
+  LineLog(const std::filesystem::path& file,
+          const std::function<void(std::string_view object)>& each);
   ~LineLog();
   LineLog(const LineLog&) = delete;
   LineLog& operator=(const LineLog&) = delete;
 
-  void append(std::string_view sealed_lines);  // with their line ends; in the kernel's hands when it returns
-  void sync();                                 // on the disk when it returns
+  void append(std::string_view
+                  sealed_lines);  // with their line ends; in the kernel's hands when it returns
+  void sync();                    // on the disk when it returns
 
  private:
   std::filesystem::path path_;

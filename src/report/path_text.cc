@@ -9,9 +9,12 @@ Writers TraceResult::writer_table() const { return Writers(layout); }
 
 namespace report {
 
-const char* hop_label(Branch branch) { return branch == Branch::none || branch == Branch::mlp ? "" : to_string(branch); }
+const char* hop_label(Branch branch) {
+  return branch == Branch::none || branch == Branch::mlp ? "" : to_string(branch);
+}
 
-std::vector<std::string> path_pieces(const Writers& writers, const TraceResult& result, const Path& path) {
+std::vector<std::string> path_pieces(const Writers& writers, const TraceResult& result,
+                                     const Path& path) {
   std::vector<std::string> pieces;
   pieces.reserve(path.nodes.size() + 1);
   for (std::size_t i = 0; i < path.nodes.size(); ++i) {
@@ -30,7 +33,8 @@ std::vector<std::string> path_pieces(const Writers& writers, const TraceResult& 
 
 std::string path_text(const TraceResult& result, const Path& path) {
   std::string text;
-  for (const std::string& piece : report::path_pieces(result.writer_table(), result, path)) text += piece;
+  for (const std::string& piece : report::path_pieces(result.writer_table(), result, path))
+    text += piece;
   return text;
 }
 

@@ -12,18 +12,24 @@ namespace unpack::report {
 namespace {
 
 // Cool for positive, warm for negative credit: told apart by every kind of colour vision.
-constexpr std::array<const char*, kShades> kCoolLight = {"#0b5fa5", "#2f9bd6", "#4b3fa7", "#0f8496", "#6f9be0", "#1f3c7a", "#4fb9c6", "#7d6fd0"};
-constexpr std::array<const char*, kShades> kWarmLight = {"#d55e00", "#a4262c", "#e8963e", "#8a3a0b", "#e2644a", "#b97a12", "#c43d5b", "#f0a868"};
-constexpr std::array<const char*, kShades> kCoolDark = {"#4ea3e6", "#7cc8f2", "#9a90ee", "#36b5c4", "#a3c2f5", "#6f8fdc", "#86dbe3", "#b7adf5"};
-constexpr std::array<const char*, kShades> kWarmDark = {"#ff8a3d", "#f0676b", "#ffc07a", "#d9773d", "#ff9c85", "#e0ac3f", "#f0819b", "#ffd0a1"};
+constexpr std::array<const char*, kShades> kCoolLight = {
+    "#0b5fa5", "#2f9bd6", "#4b3fa7", "#0f8496", "#6f9be0", "#1f3c7a", "#4fb9c6", "#7d6fd0"};
+constexpr std::array<const char*, kShades> kWarmLight = {
+    "#d55e00", "#a4262c", "#e8963e", "#8a3a0b", "#e2644a", "#b97a12", "#c43d5b", "#f0a868"};
+constexpr std::array<const char*, kShades> kCoolDark = {"#4ea3e6", "#7cc8f2", "#9a90ee", "#36b5c4",
+                                                        "#a3c2f5", "#6f8fdc", "#86dbe3", "#b7adf5"};
+constexpr std::array<const char*, kShades> kWarmDark = {"#ff8a3d", "#f0676b", "#ffc07a", "#d9773d",
+                                                        "#ff9c85", "#e0ac3f", "#f0819b", "#ffd0a1"};
 
 struct Variable {
   const char *name, *light, *dark;
 };
 constexpr Variable kVariables[] = {
-    {"paper", "#ffffff", "#14171c"}, {"ink", "#1b1f24", "#e7eaee"},  {"soft", "#5d6672", "#9aa4b0"},     {"faint", "#d9dee4", "#333a44"},
-    {"band", "#f5f7f9", "#1a1f26"},  {"box", "#ffffff", "#20262e"},  {"positive", "#0b5fa5", "#4ea3e6"}, {"negative", "#d55e00", "#ff8a3d"},
-    {"on", "#ffffff", "#0e1116"},    {"mark", "#1b1f24", "#e7eaee"},
+    {"paper", "#ffffff", "#14171c"},    {"ink", "#1b1f24", "#e7eaee"},
+    {"soft", "#5d6672", "#9aa4b0"},     {"faint", "#d9dee4", "#333a44"},
+    {"band", "#f5f7f9", "#1a1f26"},     {"box", "#ffffff", "#20262e"},
+    {"positive", "#0b5fa5", "#4ea3e6"}, {"negative", "#d55e00", "#ff8a3d"},
+    {"on", "#ffffff", "#0e1116"},       {"mark", "#1b1f24", "#e7eaee"},
 };
 
 template <class Value>
@@ -45,9 +51,11 @@ std::string light_value(const std::string& name) {
 
 std::string define(std::string_view selector, bool dark) {
   std::string out = fmt::format("{}{{", selector);
-  for (const Variable& v : kVariables) out += fmt::format("--{}:{};", v.name, dark ? v.dark : v.light);
+  for (const Variable& v : kVariables)
+    out += fmt::format("--{}:{};", v.name, dark ? v.dark : v.light);
   for (std::size_t i = 0; i < kShades; ++i) {
-    out += fmt::format("--c{}:{};--w{}:{};", i, (dark ? kCoolDark : kCoolLight)[i], i, (dark ? kWarmDark : kWarmLight)[i]);
+    out += fmt::format("--c{}:{};--w{}:{};", i, (dark ? kCoolDark : kCoolLight)[i], i,
+                       (dark ? kWarmDark : kWarmLight)[i]);
   }
   return out + "}\n";
 }
@@ -69,63 +77,88 @@ const char* ink_on(double share) { return fill_opacity(share) > 0.6 ? "on" : "in
 
 double text_width(std::string_view text, double size) { return 0.61 * size * display_width(text); }
 
-std::string attribute(std::string_view name, std::string_view value) { return fmt::format(" {}=\"{}\"", name, xml_escape(value)); }
+std::string attribute(std::string_view name, std::string_view value) {
+  return fmt::format(" {}=\"{}\"", name, xml_escape(value));
+}
 
-std::string tooltip(std::string_view text) { return fmt::format("<title>{}</title>", xml_escape(text)); }
+std::string tooltip(std::string_view text) {
+  return fmt::format("<title>{}</title>", xml_escape(text));
+}
 
 std::string css_light(std::string_view selector) { return define(selector, false); }
 std::string css_dark(std::string_view selector) { return define(selector, true); }
 
 std::string css_rules() {
   std::string out =
-      "text{font:11px 'DejaVu Sans Mono',Menlo,Consolas,'Liberation Mono','Noto Sans Mono','Noto Sans Mono CJK SC',monospace;fill:var(--ink)}"
-      "text.h{font:600 13px system-ui,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif}text.t{font:600 17px system-ui,'Helvetica Neue',Arial,'DejaVu "
+      "text{font:11px 'DejaVu Sans Mono',Menlo,Consolas,'Liberation Mono','Noto Sans Mono','Noto "
+      "Sans Mono CJK SC',monospace;fill:var(--ink)}"
+      "text.h{font:600 13px system-ui,'Helvetica Neue',Arial,'DejaVu "
+      "Sans',sans-serif}text.t{font:600 17px system-ui,'Helvetica Neue',Arial,'DejaVu "
       "Sans',sans-serif}"
-      "text.s{font:11.5px system-ui,'Helvetica Neue',Arial,'DejaVu Sans',sans-serif;fill:var(--soft)}"
-      "text.soft{fill:var(--soft)}text.on{fill:var(--on)}text.small{font-size:9px}text.tiny{font-size:8px}text.m{text-anchor:middle}text.e{text-anchor:end}"
+      "text.s{font:11.5px system-ui,'Helvetica Neue',Arial,'DejaVu "
+      "Sans',sans-serif;fill:var(--soft)}"
+      "text.soft{fill:var(--soft)}text.on{fill:var(--on)}text.small{font-size:9px}text.tiny{font-"
+      "size:8px}text.m{text-anchor:middle}text.e{text-anchor:end}"
       "text.b{font-weight:700}text.P{fill:var(--positive)}text.N{fill:var(--negative)}"
       "text.halo{paint-order:stroke;stroke:var(--paper);stroke-width:3px;stroke-linejoin:round}"
-      ".paper{fill:var(--paper)}.band{fill:var(--band)}.box{fill:var(--box);stroke:var(--faint)}.mark{fill:none;stroke:var(--mark);stroke-width:1.6px}"
-      ".P{fill:var(--positive)}.N{fill:var(--negative)}.softfill{fill:var(--soft)}.grid{stroke:var(--faint);stroke-width:1px}.axis{stroke:var(--soft);stroke-"
+      ".paper{fill:var(--paper)}.band{fill:var(--band)}.box{fill:var(--box);stroke:var(--faint)}."
+      "mark{fill:none;stroke:var(--mark);stroke-width:1.6px}"
+      ".P{fill:var(--positive)}.N{fill:var(--negative)}.softfill{fill:var(--soft)}.grid{stroke:var("
+      "--faint);stroke-width:1px}.axis{stroke:var(--soft);stroke-"
       "width:1px}"
-      ".r{fill:none;stroke-linecap:round;stroke-linejoin:round}.dash{stroke-dasharray:5 4;stroke-linecap:butt}.thin{opacity:.4}"
+      ".r{fill:none;stroke-linecap:round;stroke-linejoin:round}.dash{stroke-dasharray:5 "
+      "4;stroke-linecap:butt}.thin{opacity:.4}"
       ".cP{stroke:var(--positive)}.cN{stroke:var(--negative)}";
-  for (int i = 0; i < kShades; ++i) out += fmt::format(".c{0}{{stroke:var(--c{0})}}.w{0}{{stroke:var(--w{0})}}", i);
+  for (int i = 0; i < kShades; ++i)
+    out += fmt::format(".c{0}{{stroke:var(--c{0})}}.w{0}{{stroke:var(--w{0})}}", i);
   return out + "\n";
 }
 
-void SvgCanvas::rect(double x, double y, double w, double h, std::string_view css, std::string_view more, double radius) {
-  body_ += fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"{}\"{}/>\n", css, number(x), number(y), number(std::max(w, 0.0)),
-                       number(std::max(h, 0.0)), number(radius), more);
+void SvgCanvas::rect(double x, double y, double w, double h, std::string_view css,
+                     std::string_view more, double radius) {
+  body_ +=
+      fmt::format("<rect class=\"{}\" x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"{}\"{}/>\n",
+                  css, number(x), number(y), number(std::max(w, 0.0)), number(std::max(h, 0.0)),
+                  number(radius), more);
 }
 
-void SvgCanvas::signed_rect(double x, double y, double w, double h, double share, std::string_view more, double radius) {
+void SvgCanvas::signed_rect(double x, double y, double w, double h, double share,
+                            std::string_view more, double radius) {
   const double opacity = fill_opacity(share);
-  if (opacity > 0) rect(x, y, w, h, share < 0 ? "N" : "P", fmt::format(" fill-opacity=\"{:.2f}\"{}", opacity, more), radius);
+  if (opacity > 0)
+    rect(x, y, w, h, share < 0 ? "N" : "P",
+         fmt::format(" fill-opacity=\"{:.2f}\"{}", opacity, more), radius);
 }
 
 void SvgCanvas::line(double x1, double y1, double x2, double y2, std::string_view css) {
-  body_ += fmt::format("<line class=\"{}\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>\n", css, number(x1), number(y1), number(x2), number(y2));
+  body_ += fmt::format("<line class=\"{}\" x1=\"{}\" y1=\"{}\" x2=\"{}\" y2=\"{}\"/>\n", css,
+                       number(x1), number(y1), number(x2), number(y2));
 }
 
-void SvgCanvas::text(double x, double y, std::string_view content, std::string_view css, std::string_view more) {
-  body_ += fmt::format("<text class=\"{}\" x=\"{}\" y=\"{}\"{}>{}</text>\n", css, number(x), number(y), more, xml_escape(content));
+void SvgCanvas::text(double x, double y, std::string_view content, std::string_view css,
+                     std::string_view more) {
+  body_ += fmt::format("<text class=\"{}\" x=\"{}\" y=\"{}\"{}>{}</text>\n", css, number(x),
+                       number(y), more, xml_escape(content));
 }
 
-void SvgCanvas::route(const std::vector<Point>& points, std::string_view css, double width, std::string_view more) {
+void SvgCanvas::route(const std::vector<Point>& points, std::string_view css, double width,
+                      std::string_view more) {
   if (points.size() < 2) return;
   constexpr double kRadius = 8;
   std::string d = fmt::format("M{} {}", number(points[0].x), number(points[0].y));
   for (std::size_t i = 1; i + 1 < points.size(); ++i) {
     const Point a = points[i - 1], b = points[i], c = points[i + 1];
-    const double before = std::hypot(b.x - a.x, b.y - a.y), after = std::hypot(c.x - b.x, c.y - b.y);
+    const double before = std::hypot(b.x - a.x, b.y - a.y),
+                 after = std::hypot(c.x - b.x, c.y - b.y);
     const double r = std::min({kRadius, before / 2, after / 2});
     if (r <= 0.05) continue;
-    d += fmt::format("L{} {}Q{} {} {} {}", number(b.x + (a.x - b.x) / before * r), number(b.y + (a.y - b.y) / before * r), number(b.x), number(b.y),
+    d += fmt::format("L{} {}Q{} {} {} {}", number(b.x + (a.x - b.x) / before * r),
+                     number(b.y + (a.y - b.y) / before * r), number(b.x), number(b.y),
                      number(b.x + (c.x - b.x) / after * r), number(b.y + (c.y - b.y) / after * r));
   }
   d += fmt::format("L{} {}", number(points.back().x), number(points.back().y));
-  body_ += fmt::format("<path class=\"r {}\" d=\"{}\" stroke-width=\"{}\"{}/>\n", css, d, number(width), more);
+  body_ += fmt::format("<path class=\"r {}\" d=\"{}\" stroke-width=\"{}\"{}/>\n", css, d,
+                       number(width), more);
 }
 
 void SvgCanvas::open_group(std::string_view more) { body_ += fmt::format("<g{}>\n", more); }
@@ -133,14 +166,19 @@ void SvgCanvas::open_group(std::string_view more) { body_ += fmt::format("<g{}>\
 std::string SvgCanvas::document(double width, double height, std::string_view title) const {
   // Spelled out without custom properties: Inkscape, rsvg and LaTeX know none.
   return fmt::format(
-      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} {1}\" role=\"img\">\n<title>{2}</title>\n<style>{3}</style>\n"
+      "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{0}\" height=\"{1}\" viewBox=\"0 0 {0} "
+      "{1}\" role=\"img\">\n<title>{2}</title>\n<style>{3}</style>\n"
       "<rect width=\"{0}\" height=\"{1}\" fill=\"{4}\"/>\n{5}</svg>\n",
-      number(std::ceil(width)), number(std::ceil(height)), xml_escape(title), replace_variables(css_rules(), light_value), light_value("paper"), body_);
+      number(std::ceil(width)), number(std::ceil(height)), xml_escape(title),
+      replace_variables(css_rules(), light_value), light_value("paper"), body_);
 }
 
-std::string SvgCanvas::element(double width, double height, std::string_view label, std::string_view css) const {
-  return fmt::format("<svg class=\"{0}\" width=\"{1}\" height=\"{2}\" viewBox=\"0 0 {1} {2}\" role=\"img\" aria-label=\"{3}\">\n{4}</svg>\n", css,
-                     number(std::ceil(width)), number(std::ceil(height)), xml_escape(label), body_);
+std::string SvgCanvas::element(double width, double height, std::string_view label,
+                               std::string_view css) const {
+  return fmt::format(
+      "<svg class=\"{0}\" width=\"{1}\" height=\"{2}\" viewBox=\"0 0 {1} {2}\" role=\"img\" "
+      "aria-label=\"{3}\">\n{4}</svg>\n",
+      css, number(std::ceil(width)), number(std::ceil(height)), xml_escape(label), body_);
 }
 
 }  // namespace unpack::report

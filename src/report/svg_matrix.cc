@@ -18,7 +18,8 @@ using namespace report;
 
 constexpr double kMargin = 24;
 
-// A heat map of non-negative numbers. Cells of one shade share a path element: a whole model stays a small file.
+// A heat map of non-negative numbers. Cells of one shade share a path element: a whole model stays
+// a small file.
 struct Heatmap {
   std::vector<std::string> rows, columns;
   std::vector<std::vector<double>> values;  // NaN: the reader does not see the writer
@@ -37,7 +38,8 @@ std::string tick_of(const std::string& name) {
   return name.starts_with("MLP") ? "L" + name.substr(3) : name;
 }
 
-double draw_heatmap(SvgCanvas& canvas, const Heatmap& map, double x, double y, double cell_width, double cell_height) {
+double draw_heatmap(SvgCanvas& canvas, const Heatmap& map, double x, double y, double cell_width,
+                    double cell_height) {
   constexpr int kLevels = 24;
   const double largest = map.largest();
   std::map<int, std::string> shades;
@@ -45,21 +47,27 @@ double draw_heatmap(SvgCanvas& canvas, const Heatmap& map, double x, double y, d
     for (std::size_t j = 0; j < map.columns.size(); ++j) {
       const double value = map.values[i][j];
       if (!std::isfinite(value) || largest <= 0) continue;
-      const int level = static_cast<int>(std::lround(kLevels * std::sqrt(std::max(value, 0.0) / largest)));
+      const int level =
+          static_cast<int>(std::lround(kLevels * std::sqrt(std::max(value, 0.0) / largest)));
       if (level == 0) continue;
-      shades[level] += fmt::format("M{:.5g} {:.5g}h{:.4g}v{:.4g}h-{:.4g}z", x + cell_width * static_cast<double>(j), y + cell_height * static_cast<double>(i),
-                                   cell_width, cell_height, cell_width);
+      shades[level] += fmt::format(
+          "M{:.5g} {:.5g}h{:.4g}v{:.4g}h-{:.4g}z", x + cell_width * static_cast<double>(j),
+          y + cell_height * static_cast<double>(i), cell_width, cell_height, cell_width);
     }
   }
-  const double width = cell_width * static_cast<double>(map.columns.size()), height = cell_height * static_cast<double>(map.rows.size());
+  const double width = cell_width * static_cast<double>(map.columns.size()),
+               height = cell_height * static_cast<double>(map.rows.size());
   canvas.rect(x, y, width, height, "band", {}, 0);
-  for (const auto& [level, d] : shades) canvas.raw(fmt::format("<path class=\"P\" fill-opacity=\"{:.2f}\" d=\"{}\"/>\n", 0.95 * level / kLevels, d));
+  for (const auto& [level, d] : shades)
+    canvas.raw(fmt::format("<path class=\"P\" fill-opacity=\"{:.2f}\" d=\"{}\"/>\n",
+                           0.95 * level / kLevels, d));
   const auto ticks = [&](const std::vector<std::string>& names, double cell, bool vertical) {
     std::string before;
     double last = -100;
     for (std::size_t i = 0; i < names.size(); ++i) {
       const std::string label = cell >= 11 ? names[i] : tick_of(names[i]);
-      const double edge = cell * static_cast<double>(i), at = cell >= 11 ? edge + cell / 2 + 3 : edge + 7;
+      const double edge = cell * static_cast<double>(i),
+                   at = cell >= 11 ? edge + cell / 2 + 3 : edge + 7;
       if (label == before) continue;
       if (!before.empty() && cell < 11) {
         if (vertical) {
@@ -74,7 +82,9 @@ double draw_heatmap(SvgCanvas& canvas, const Heatmap& map, double x, double y, d
       if (vertical) {
         canvas.text(x - 6, y + at, label, "e small soft");
       } else {
-        canvas.text(x + at, y + height + 8, label, "e small soft", fmt::format(" transform=\"rotate(-60 {:.1f} {:.1f})\"", x + at, y + height + 8));
+        canvas.text(
+            x + at, y + height + 8, label, "e small soft",
+            fmt::format(" transform=\"rotate(-60 {:.1f} {:.1f})\"", x + at, y + height + 8));
       }
     }
   };
@@ -103,7 +113,8 @@ Heatmap collect(const InteractionResult& r, const std::vector<Interaction>& list
     ++counts[i][j];
   }
   for (std::size_t i = 0; i < map.rows.size(); ++i) {
-    for (std::size_t j = 0; j < map.columns.size(); ++j) map.values[i][j] = counts[i][j] ? map.values[i][j] / counts[i][j] : NAN;
+    for (std::size_t j = 0; j < map.columns.size(); ++j)
+      map.values[i][j] = counts[i][j] ? map.values[i][j] / counts[i][j] : NAN;
   }
   // Later layers upward, as in every other picture.
   std::reverse(map.rows.begin(), map.rows.end());
@@ -123,7 +134,8 @@ Heatmap by_layer(const Heatmap& map) {
     return place;
   };
   Heatmap out;
-  const std::vector<std::size_t> rows = fold(map.rows, out.rows), columns = fold(map.columns, out.columns);
+  const std::vector<std::size_t> rows = fold(map.rows, out.rows),
+                                 columns = fold(map.columns, out.columns);
   out.values.assign(out.rows.size(), std::vector<double>(out.columns.size(), NAN));
   for (std::size_t i = 0; i < rows.size(); ++i) {
     for (std::size_t j = 0; j < columns.size(); ++j) {
@@ -147,20 +159,28 @@ std::string to_svg(const InteractionResult& r) {
   }
   SvgCanvas canvas;
   canvas.text(kMargin, 34, "Interactions: how strongly each writer shapes each reader", "t");
-  std::string what = r.per_query                                              ? "mean over the queries"
-                     : !r.attention.empty() && r.attention.front().query >= 0 ? fmt::format("query {}", r.attention.front().query)
-                                                                              : "mean over the queries";
+  std::string what = r.per_query ? "mean over the queries"
+                     : !r.attention.empty() && r.attention.front().query >= 0
+                         ? fmt::format("query {}", r.attention.front().query)
+                         : "mean over the queries";
   canvas.text(
       kMargin, 54,
-      fmt::format("{}; {}; colour by the square root of the score{}", model_text(r.model, true), what, folded ? "; each cell the strongest pair of heads" : ""),
+      fmt::format("{}; {}; colour by the square root of the score{}", model_text(r.model, true),
+                  what, folded ? "; each cell the strongest pair of heads" : ""),
       "s");
-  const std::size_t columns = std::max({attention.columns.size(), mlp.columns.size(), std::size_t{1}});
+  const std::size_t columns =
+      std::max({attention.columns.size(), mlp.columns.size(), std::size_t{1}});
   const double cell = std::clamp(std::floor(1800.0 / static_cast<double>(columns)) / 2, 3.0, 22.0);
   double y = 88;
   const auto part = [&](const Heatmap& map, const char* title) {
     if (map.rows.empty()) return;
-    canvas.text(kMargin, y, fmt::format("{}: readers upward, writers to the right, largest score {}", title, short_number(map.largest())), "h");
-    y = draw_heatmap(canvas, map, kMargin + 52, y + 14, cell, map.rows.size() < 40 ? std::max(cell, 14.0) : std::clamp(cell, 4.0, 22.0)) + 16;
+    canvas.text(kMargin, y,
+                fmt::format("{}: readers upward, writers to the right, largest score {}", title,
+                            short_number(map.largest())),
+                "h");
+    y = draw_heatmap(canvas, map, kMargin + 52, y + 14, cell,
+                     map.rows.size() < 40 ? std::max(cell, 14.0) : std::clamp(cell, 4.0, 22.0)) +
+        16;
   };
   part(attention, "Attention");
   part(mlp, "MLP");
@@ -177,23 +197,32 @@ Extent draw_attribution(SvgCanvas& canvas, const AttributeResult& r, double x, d
     columns = std::max(columns, row.token_credit.size());
     names = std::max(names, text_width(clip(token_label(row.text, {true}), 18, true), 11) + 52);
   }
-  const double cell = std::clamp(std::floor(900.0 / std::max<double>(1, static_cast<double>(columns))), 7.0, 34.0), height = std::clamp(cell, 16.0, 24.0);
+  const double cell =
+                   std::clamp(std::floor(900.0 / std::max<double>(1, static_cast<double>(columns))),
+                              7.0, 34.0),
+               height = std::clamp(cell, 16.0, 24.0);
   double tokens_room = 10;
   for (std::size_t s = 0; s < columns && s < r.tokens.size(); ++s) {
-    tokens_room = std::max(tokens_room, text_width(clip(token_label(r.tokens[s].text, {true}), 16, true), 11) * 0.82 + 16);
+    tokens_room =
+        std::max(tokens_room,
+                 text_width(clip(token_label(r.tokens[s].text, {true}), 16, true), 11) * 0.82 + 16);
   }
   const double left = x + names, top = y + tokens_room;
   const int every = std::max(1, static_cast<int>(std::ceil(11 / cell)));
-  for (std::size_t s = 0; s < columns && s < r.tokens.size(); s += static_cast<std::size_t>(every)) {
+  for (std::size_t s = 0; s < columns && s < r.tokens.size();
+       s += static_cast<std::size_t>(every)) {
     const double at = left + cell * (static_cast<double>(s) + 0.5);
     canvas.text(at + 2, top - 7, clip(token_label(r.tokens[s].text, {true}), 16, true), "ink",
                 fmt::format(" transform=\"rotate(-55 {:.1f} {:.1f})\"", at + 2, top - 7));
   }
   for (std::size_t i = 0; i < r.rows.size(); ++i) {
     const AttributeRow& row = r.rows[i];
-    const double at = top + height * static_cast<double>(i), largest = largest_magnitude(row.token_credit);
-    canvas.text(left - 46, at + height / 2 + 4, clip(token_label(row.text, {true}), 18, true), "e b");
-    canvas.text(left - 8, at + height / 2 + 3, fmt::format("{:.0f}%", 100 * row.probability), "e small soft");
+    const double at = top + height * static_cast<double>(i),
+                 largest = largest_magnitude(row.token_credit);
+    canvas.text(left - 46, at + height / 2 + 4, clip(token_label(row.text, {true}), 18, true),
+                "e b");
+    canvas.text(left - 8, at + height / 2 + 3, fmt::format("{:.0f}%", 100 * row.probability),
+                "e small soft");
     for (std::size_t s = 0; s < columns; ++s) {
       const double from = left + cell * static_cast<double>(s);
       if (s >= row.token_credit.size()) {
@@ -203,17 +232,22 @@ Extent draw_attribution(SvgCanvas& canvas, const AttributeResult& r, double x, d
       const double credit = row.token_credit[s], share = largest > 0 ? credit / largest : 0;
       const bool raw = percent_misleads(row.token_credit) || s >= row.token_percent.size();
       canvas.open_group();
-      canvas.raw(tooltip(fmt::format("{} -> {}: {}", s < r.tokens.size() ? quoted_token(r.tokens[s].text, {true}) : "", quoted_token(row.text, {true}),
-                                     raw ? signed_number(credit) : signed_percent(row.token_percent[s]))));
+      canvas.raw(tooltip(fmt::format(
+          "{} -> {}: {}", s < r.tokens.size() ? quoted_token(r.tokens[s].text, {true}) : "",
+          quoted_token(row.text, {true}),
+          raw ? signed_number(credit) : signed_percent(row.token_percent[s]))));
       canvas.rect(from + 0.5, at + 0.5, cell - 1, height - 1, "box", {}, 1.5);
       canvas.signed_rect(from + 0.5, at + 0.5, cell - 1, height - 1, share, {}, 1.5);
       if (cell >= 28 && !raw && std::abs(share) >= 0.12) {
-        canvas.text(from + cell / 2, at + height / 2 + 3, fmt::format("{:.0f}", row.token_percent[s]), fmt::format("m tiny {}", ink_on(share)));
+        canvas.text(from + cell / 2, at + height / 2 + 3,
+                    fmt::format("{:.0f}", row.token_percent[s]),
+                    fmt::format("m tiny {}", ink_on(share)));
       }
       canvas.close_group();
     }
   }
-  return {names + cell * static_cast<double>(columns) + 30, tokens_room + height * static_cast<double>(r.rows.size()) + 8};
+  return {names + cell * static_cast<double>(columns) + 30,
+          tokens_room + height * static_cast<double>(r.rows.size()) + 8};
 }
 
 }  // namespace report
@@ -222,11 +256,13 @@ std::string to_svg(const AttributeResult& r) {
   SvgCanvas canvas;
   canvas.text(kMargin, 34, "Token credit of every token of the continuation", "t");
   canvas.text(kMargin, 54,
-              fmt::format("{}; a row per predicted token with its probability; colour relative to the row's largest, numbers in percent of its positive credit",
+              fmt::format("{}; a row per predicted token with its probability; colour relative to "
+                          "the row's largest, numbers in percent of its positive credit",
                           model_text(r.model, true)),
               "s");
   const Extent size = draw_attribution(canvas, r, kMargin, 70);
-  return canvas.document(std::max(size.width, 900.0) + 2 * kMargin, 70 + size.height + 20, "Token credit of a continuation");
+  return canvas.document(std::max(size.width, 900.0) + 2 * kMargin, 70 + size.height + 20,
+                         "Token credit of a continuation");
 }
 
 }  // namespace unpack

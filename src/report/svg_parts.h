@@ -1,4 +1,5 @@
-// The pieces of a trace picture. Each draws at (x, y) and returns where it ends; SVG files stack them, pages place them apart.
+// The pieces of a trace picture. Each draws at (x, y) and returns where it ends; SVG files stack
+// them, pages place them apart.
 #pragma once
 
 #include "report/graph_layout.h"
@@ -8,22 +9,27 @@
 namespace unpack::report {
 
 // Chips with the token, its position and credit, in lines of at most `width`.
-double draw_token_strip(SvgCanvas& canvas, const TraceResult& result, double x, double y, double width);
+double draw_token_strip(SvgCanvas& canvas, const TraceResult& result, double x, double y,
+                        double width);
 
 struct Extent {
   double width = 0, height = 0;
 };
 // Layers upward, heads and the MLP to the right; credit summed over positions.
 Extent draw_credit_map(SvgCanvas& canvas, const TraceResult& result, double x, double y);
-Extent draw_predictions(SvgCanvas& canvas, const TraceResult& result, double x, double y, double width);
+Extent draw_predictions(SvgCanvas& canvas, const TraceResult& result, double x, double y,
+                        double width);
 
-void draw_graph(SvgCanvas& canvas, const TraceResult& result, const GraphLayout& graph, double x, double y);
+void draw_graph(SvgCanvas& canvas, const TraceResult& result, const GraphLayout& graph, double x,
+                double y);
 // The path texts in their colours, and what was left out.
-Extent draw_legend(SvgCanvas& canvas, const TraceResult& result, const GraphLayout& graph, double x, double y);
+Extent draw_legend(SvgCanvas& canvas, const TraceResult& result, const GraphLayout& graph, double x,
+                   double y);
 std::string left_out_text(const GraphLayout& graph);  // empty where everything is drawn
 
 // The path's text with its source token in quotes, whole or a piece per node.
-std::vector<std::string> legend_pieces(const Writers& writers, const TraceResult& result, const Path& path);
+std::vector<std::string> legend_pieces(const Writers& writers, const TraceResult& result,
+                                       const Path& path);
 std::string legend_text(const Writers& writers, const TraceResult& result, const Path& path);
 // "c3" or "w1": the class of a path's lines.
 std::string stroke_class(const TraceResult& result, const DrawnPath& path);

@@ -20,9 +20,13 @@ std::string to_svg(const TraceResult& r) {
   double width = std::max({kWidth, graph.width, legend_size.width});
   SvgCanvas canvas;
   double y = 34;
-  const std::string name = r.root ? "Credit of " + to_string(r.writer_table(), *r.root) : "Credit of " + quoted_token(r.target.text, {true});
+  const std::string name = r.root ? "Credit of " + to_string(r.writer_table(), *r.root)
+                                  : "Credit of " + quoted_token(r.target.text, {true});
   canvas.text(kMargin, y, name, "t");
-  canvas.text(kMargin, y + 20, fmt::format("{}; {}{}", model_text(r.model, true), headline(r, true), whole ? "" : "; method " + r.method), "s");
+  canvas.text(kMargin, y + 20,
+              fmt::format("{}; {}{}", model_text(r.model, true), headline(r, true),
+                          whole ? "" : "; method " + r.method),
+              "s");
   y += 50;
   const bool raw = !whole || percent_misleads(r.token_credit);
   canvas.text(kMargin, y, raw ? "Tokens" : "Tokens, percent of all positive credit", "h");
@@ -40,7 +44,10 @@ std::string to_svg(const TraceResult& r) {
     y += std::max(map.height, side.height) + 48;
     if (!graph.drawn.empty()) {
       canvas.text(kMargin, y, "Strongest paths", "h");
-      canvas.text(kMargin + 126, y, "one line each; solid within a position, dashed across; cool colours add credit, warm ones take it away", "s");
+      canvas.text(kMargin + 126, y,
+                  "one line each; solid within a position, dashed across; cool colours add credit, "
+                  "warm ones take it away",
+                  "s");
       draw_graph(canvas, r, graph, kMargin, y + 10);
       y += graph.height + 24;
       canvas.open_group(fmt::format(" transform=\"translate(0 {:.1f})\"", y));

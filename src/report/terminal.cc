@@ -48,11 +48,14 @@ std::vector<std::string> words_of(std::string_view text) {
   return words;
 }
 
-std::string_view without_blanks(std::string_view text) { return text.substr(std::min(text.find_first_not_of(' '), text.size())); }
+std::string_view without_blanks(std::string_view text) {
+  return text.substr(std::min(text.find_first_not_of(' '), text.size()));
+}
 
 }  // namespace
 
-Terminal::Terminal(const TerminalStyle& style) : style_(style), width_(std::clamp(style.width, kNarrowest, kWidest)) {}
+Terminal::Terminal(const TerminalStyle& style)
+    : style_(style), width_(std::clamp(style.width, kNarrowest, kWidest)) {}
 
 std::string Terminal::paint(std::string_view text, Ink ink) const {
   if (!style_.color || ink == Ink::plain || text.empty()) return std::string(text);
@@ -71,10 +74,13 @@ std::string Terminal::signed_bar(double share, int half) const {
   const double size = std::isfinite(share) ? std::clamp(std::abs(share), 0.0, 1.0) : 0;
   const std::string blank(static_cast<std::size_t>(half), ' ');
   const std::string axis = paint(style_.unicode ? "│" : "|", Ink::dim);
-  if (share >= 0 || size == 0) return blank + axis + paint(pad_right(bar(size, half), half), Ink::positive);
+  if (share >= 0 || size == 0)
+    return blank + axis + paint(pad_right(bar(size, half), half), Ink::positive);
   // Only half blocks exist that stand at the right of their cell.
   const int halves = static_cast<int>(std::lround(size * half * 2));
-  const std::string body = style_.unicode ? std::string(halves % 2 ? "▐" : "") + repeat("█", halves / 2) : repeat("=", halves / 2);
+  const std::string body = style_.unicode
+                               ? std::string(halves % 2 ? "▐" : "") + repeat("█", halves / 2)
+                               : repeat("=", halves / 2);
   return paint(pad_left(body, half), Ink::negative) + axis + blank;
 }
 
@@ -117,7 +123,8 @@ void Terminal::pieces(const std::vector<std::string>& list, int indent, const st
   line((opening ? first : margin) + row);
 }
 
-void print_predictions(Terminal& terminal, const std::vector<Prediction>& predictions, const std::vector<TokenId>& marked) {
+void print_predictions(Terminal& terminal, const std::vector<Prediction>& predictions,
+                       const std::vector<TokenId>& marked) {
   const int cells = std::clamp(terminal.width() - 40, 8, 32);
   const int room = terminal.width() - cells - 26;
   double best = 0;
@@ -125,10 +132,14 @@ void print_predictions(Terminal& terminal, const std::vector<Prediction>& predic
   for (const Prediction& p : predictions) {
     const bool target = std::find(marked.begin(), marked.end(), p.id) != marked.end();
     const std::string filled = terminal.bar(best > 0 ? p.probability / best : 0, cells);
-    terminal.line(fmt::format("  {:>6}  {}{}  {}{}", probability_text(p.probability), terminal.paint(filled, target ? Ink::positive : Ink::dim),
-                              std::string(static_cast<std::size_t>(cells - display_width(filled)), ' '),
-                              terminal.paint(clip(exact_token(p.text, terminal.text_style()), room, terminal.unicode()), target ? Ink::bold : Ink::plain),
-                              target ? terminal.paint(terminal.unicode() ? "  ◂ target" : "  < target", Ink::positive) : ""));
+    terminal.line(fmt::format(
+        "  {:>6}  {}{}  {}{}", probability_text(p.probability),
+        terminal.paint(filled, target ? Ink::positive : Ink::dim),
+        std::string(static_cast<std::size_t>(cells - display_width(filled)), ' '),
+        terminal.paint(clip(exact_token(p.text, terminal.text_style()), room, terminal.unicode()),
+                       target ? Ink::bold : Ink::plain),
+        target ? terminal.paint(terminal.unicode() ? "  ◂ target" : "  < target", Ink::positive)
+               : ""));
   }
 }
 

@@ -21,11 +21,14 @@ class Terminal {
   TextStyle text_style() const { return {style_.unicode}; }
 
   std::string paint(std::string_view text, Ink ink) const;
-  Ink ink_of(double value) const { return value < 0 ? Ink::negative : value > 0 ? Ink::positive : Ink::dim; }
+  Ink ink_of(double value) const {
+    return value < 0 ? Ink::negative : value > 0 ? Ink::positive : Ink::dim;
+  }
 
   // A bar from the left; `share` of `cells` filled.
   std::string bar(double share, int cells) const;
-  // A signed bar around an axis: negative to the left, positive to the right, `share` in [-1, 1]; exactly 2 * half + 1 cells.
+  // A signed bar around an axis: negative to the left, positive to the right, `share` in [-1, 1];
+  // exactly 2 * half + 1 cells.
   std::string signed_bar(double share, int half) const;
 
   void line(std::string_view text = {}) { out_.append(text).append("\n"); }
@@ -44,6 +47,7 @@ class Terminal {
 };
 
 // Predictions with bars; `marked` are the target's ids.
-void print_predictions(Terminal& terminal, const std::vector<Prediction>& predictions, const std::vector<TokenId>& marked);
+void print_predictions(Terminal& terminal, const std::vector<Prediction>& predictions,
+                       const std::vector<TokenId>& marked);
 
 }  // namespace unpack::report

@@ -49,7 +49,9 @@ bool invisible(char32_t c) {
   }
 }
 
-int character_width(char32_t c) { return std::max(0, utf8proc_charwidth(static_cast<utf8proc_int32_t>(c))); }
+int character_width(char32_t c) {
+  return std::max(0, utf8proc_charwidth(static_cast<utf8proc_int32_t>(c)));
+}
 
 }  // namespace
 
@@ -87,9 +89,13 @@ std::string token_label(std::string_view text, const TextStyle& style) {
   return blanks;
 }
 
-std::string quoted_token(std::string_view text, const TextStyle& style) { return '"' + token_label(text, style) + '"'; }
+std::string quoted_token(std::string_view text, const TextStyle& style) {
+  return '"' + token_label(text, style) + '"';
+}
 
-std::string exact_token(std::string_view text, const TextStyle& style) { return '"' + visible(text, style) + '"'; }
+std::string exact_token(std::string_view text, const TextStyle& style) {
+  return '"' + visible(text, style) + '"';
+}
 
 int display_width(std::string_view text) {
   int width = 0;
@@ -117,7 +123,10 @@ std::string pad_right(std::string text, int width) {
   return text;
 }
 
-std::string pad_left(std::string text, int width) { return std::string(static_cast<std::size_t>(std::max(0, width - display_width(text))), ' ') + text; }
+std::string pad_left(std::string text, int width) {
+  return std::string(static_cast<std::size_t>(std::max(0, width - display_width(text))), ' ') +
+         text;
+}
 
 std::string xml_escape(std::string_view text) {
   std::string out;
@@ -187,7 +196,8 @@ std::string tex_escape(std::string_view text) {
       out += "\\ldots{}";
     } else if (c >= 0x20 && c < 0x7F) {
       out += static_cast<char>(c);
-    } else if (c >= 0xC0 && c <= 0xFF && (c & 0x1F) != 0x10 && (c & 0x1F) != 0x17 && (c & 0x1F) != 0x1E) {  // letters that TeX builds in any font
+    } else if (c >= 0xC0 && c <= 0xFF && (c & 0x1F) != 0x10 && (c & 0x1F) != 0x17 &&
+               (c & 0x1F) != 0x1E) {  // letters that TeX builds in any font
       append_utf8(out, c);
     } else {
       out += fmt::format("{{\\tiny U+{:04X}}}", static_cast<unsigned>(c));

@@ -17,8 +17,9 @@ namespace {
 [[noreturn]] void fail(const std::filesystem::path& file, int error) {
   const char* mend = error == ENOSPC || error == EDQUOT ? "free some space or write elsewhere"
                      : error == ENOENT                  ? "make its folder first"
-                                                        : "choose a file in a folder you may write to";
-  throw InputError(fmt::format("cannot write {}: {}; {}", file.string(), std::strerror(error), mend));
+                                       : "choose a file in a folder you may write to";
+  throw InputError(
+      fmt::format("cannot write {}: {}; {}", file.string(), std::strerror(error), mend));
 }
 
 bool write_all(int descriptor, const std::string& content) {
@@ -35,7 +36,8 @@ bool write_all(int descriptor, const std::string& content) {
 bool is_special(const std::filesystem::path& file) {
   std::error_code ignored;
   const auto status = std::filesystem::status(file, ignored);
-  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) && !std::filesystem::is_directory(status);
+  return std::filesystem::exists(status) && !std::filesystem::is_regular_file(status) &&
+         !std::filesystem::is_directory(status);
 }
 
 }  // namespace
@@ -52,9 +54,12 @@ void write_file(const std::filesystem::path& file, const std::string& content) {
   }
   // A link stays a link: what it points to is replaced.
   std::error_code ignored;
-  const std::filesystem::path target = std::filesystem::is_symlink(file, ignored) ? std::filesystem::weakly_canonical(file, ignored) : file;
+  const std::filesystem::path target = std::filesystem::is_symlink(file, ignored)
+                                           ? std::filesystem::weakly_canonical(file, ignored)
+                                           : file;
   static std::atomic<unsigned> counter{0};
-  const std::string temporary = fmt::format("{}.part-{}-{}", target.string(), ::getpid(), counter++);
+  const std::string temporary =
+      fmt::format("{}.part-{}-{}", target.string(), ::getpid(), counter++);
   const int descriptor = ::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
   if (descriptor < 0) fail(file, errno);
   bool good = write_all(descriptor, content);
@@ -64,7 +69,8 @@ void write_file(const std::filesystem::path& file, const std::string& content) {
     error = errno;
   }
   struct stat old {};
-  if (good && ::stat(target.c_str(), &old) == 0) std::ignore = ::chmod(temporary.c_str(), old.st_mode & 07777);
+  if (good && ::stat(target.c_str(), &old) == 0)
+    std::ignore = ::chmod(temporary.c_str(), old.st_mode & 07777);
   if (good && ::rename(temporary.c_str(), target.c_str()) != 0) {
     good = false;
     error = errno;

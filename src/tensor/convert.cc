@@ -19,27 +19,34 @@ T load_raw(const std::byte* data, std::int64_t index) {
   return value;
 }
 
-// Scaling by 2^112 moves the exponent bias from half to single precision, subnormals included; infinities and NaN need theirs set by hand.
+// Scaling by 2^112 moves the exponent bias from half to single precision, subnormals included;
+// infinities and NaN need theirs set by hand.
 inline float half_bits_to_float(std::uint32_t h) {
   const std::uint32_t sign = (h & 0x8000u) << 16;
-  const float scaled = std::bit_cast<float>((h & 0x7FFFu) << 13) * std::bit_cast<float>(0x77800000u);
+  const float scaled =
+      std::bit_cast<float>((h & 0x7FFFu) << 13) * std::bit_cast<float>(0x77800000u);
   const std::uint32_t special = (h & 0x7C00u) == 0x7C00u ? 0x7F800000u : 0u;
   return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | sign | special);
 }
 
 template <typename Out>
 void convert_half_portable(const std::byte* data, std::int64_t n, Out* out) {
-  for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(half_bits_to_float(load_raw<std::uint16_t>(data, i)));
+  for (std::int64_t i = 0; i < n; ++i)
+    out[i] = static_cast<Out>(half_bits_to_float(load_raw<std::uint16_t>(data, i)));
 }
 
 #if defined(__x86_64__)
-__attribute__((target("avx,f16c"))) void convert_half_f16c(const std::byte* data, std::int64_t n, float* out) {
+__attribute__((target("avx,f16c"))) void convert_half_f16c(const std::byte* data, std::int64_t n,
+                                                           float* out) {
   std::int64_t i = 0;
-  for (; i + 8 <= n; i += 8) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data + 2 * i))));
+  for (; i + 8 <= n; i += 8)
+    _mm256_storeu_ps(
+        out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data + 2 * i))));
   for (; i < n; ++i) out[i] = half_bits_to_float(load_raw<std::uint16_t>(data, i));
 }
 
-// Every CPU with AVX2 has F16C, and this question (unlike "f16c") is understood by all compilers in use.
+// Every CPU with AVX2 has F16C, and this question (unlike "f16c") is understood by all compilers in
+// use.
 bool has_f16c() {
   static const bool yes = __builtin_cpu_supports("avx2");
   return yes;
@@ -53,7 +60,9 @@ void convert_half(const std::byte* data, std::int64_t n, float* out) {
   convert_half_portable(data, n, out);
 }
 
-void convert_half(const std::byte* data, std::int64_t n, double* out) { convert_half_portable(data, n, out); }
+void convert_half(const std::byte* data, std::int64_t n, double* out) {
+  convert_half_portable(data, n, out);
+}
 
 template <typename Out>
 void convert_any(const std::byte* data, DType dtype, std::int64_t n, Out* out) {
@@ -65,14 +74,17 @@ void convert_any(const std::byte* data, DType dtype, std::int64_t n, Out* out) {
       for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(load_raw<double>(data, i));
       return;
     case DType::bf16:
-      for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(std::bit_cast<float>(std::uint32_t{load_raw<std::uint16_t>(data, i)} << 16));
+      for (std::int64_t i = 0; i < n; ++i)
+        out[i] = static_cast<Out>(
+            std::bit_cast<float>(std::uint32_t{load_raw<std::uint16_t>(data, i)} << 16));
       return;
     case DType::f16:
       return convert_half(data, n, out);
   }
 }
 
-// One reduction per block, so that the inner loop vectorises; the exact place is looked for only where a block has one.
+// One reduction per block, so that the inner loop vectorises; the exact place is looked for only
+// where a block has one.
 template <typename Bits, typename IsBad>
 std::int64_t scan(const std::byte* data, std::int64_t n, IsBad is_bad) {
   constexpr std::int64_t kBlock = 4096;
@@ -80,7 +92,8 @@ std::int64_t scan(const std::byte* data, std::int64_t n, IsBad is_bad) {
     const std::int64_t count = std::min(kBlock, n - begin);
     const std::byte* block = data + begin * static_cast<std::int64_t>(sizeof(Bits));
     Bits any = 0;
-    for (std::int64_t i = 0; i < count; ++i) any = static_cast<Bits>(any | is_bad(load_raw<Bits>(block, i)));
+    for (std::int64_t i = 0; i < count; ++i)
+      any = static_cast<Bits>(any | is_bad(load_raw<Bits>(block, i)));
     if (any == 0) continue;
     for (std::int64_t i = 0; i < count; ++i) {
       if (is_bad(load_raw<Bits>(block, i)) != 0) return begin + i;
@@ -132,9 +145,11 @@ std::uint16_t f32_to_f16(float x) {
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
   if (magnitude > 0x7F800000u) return static_cast<std::uint16_t>(sign | 0x7E00u);
-  if (magnitude >= 0x477FF000u) return static_cast<std::uint16_t>(sign | 0x7C00u);  // 65520 and more round to infinity
+  if (magnitude >= 0x477FF000u)
+    return static_cast<std::uint16_t>(sign | 0x7C00u);  // 65520 and more round to infinity
   if (magnitude < 0x38800000u) {
-    // Below 2^-14 the result is subnormal: adding 0.5 puts its last bit where the float addition rounds.
+    // Below 2^-14 the result is subnormal: adding 0.5 puts its last bit where the float addition
+    // rounds.
     const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
     return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(rounded) - 0x3F000000u));
   }
@@ -156,8 +171,12 @@ double load_element(const std::byte* data, DType dtype, std::int64_t index) {
   return 0.0;
 }
 
-void convert_run(const std::byte* data, DType dtype, std::int64_t n, float* out) { convert_any(data, dtype, n, out); }
-void convert_run(const std::byte* data, DType dtype, std::int64_t n, double* out) { convert_any(data, dtype, n, out); }
+void convert_run(const std::byte* data, DType dtype, std::int64_t n, float* out) {
+  convert_any(data, dtype, n, out);
+}
+void convert_run(const std::byte* data, DType dtype, std::int64_t n, double* out) {
+  convert_any(data, dtype, n, out);
+}
 
 void store_run(const float* in, std::int64_t n, DType dtype, std::byte* out) {
   const auto store = [&](auto convert) {
@@ -181,14 +200,22 @@ void store_run(const float* in, std::int64_t n, DType dtype, std::byte* out) {
 std::int64_t find_non_finite(const std::byte* data, DType dtype, std::int64_t n) {
   switch (dtype) {
     case DType::f32:
-      return scan<std::uint32_t>(data, n, [](std::uint32_t x) { return (x & 0x7F800000u) == 0x7F800000u ? ~std::uint32_t{0} : std::uint32_t{0}; });
+      return scan<std::uint32_t>(data, n, [](std::uint32_t x) {
+        return (x & 0x7F800000u) == 0x7F800000u ? ~std::uint32_t{0} : std::uint32_t{0};
+      });
     case DType::f16:
-      return scan<std::uint16_t>(data, n, [](std::uint16_t x) { return static_cast<std::uint16_t>((x & 0x7C00u) == 0x7C00u ? 0xFFFFu : 0u); });
+      return scan<std::uint16_t>(data, n, [](std::uint16_t x) {
+        return static_cast<std::uint16_t>((x & 0x7C00u) == 0x7C00u ? 0xFFFFu : 0u);
+      });
     case DType::bf16:
-      return scan<std::uint16_t>(data, n, [](std::uint16_t x) { return static_cast<std::uint16_t>((x & 0x7F80u) == 0x7F80u ? 0xFFFFu : 0u); });
+      return scan<std::uint16_t>(data, n, [](std::uint16_t x) {
+        return static_cast<std::uint16_t>((x & 0x7F80u) == 0x7F80u ? 0xFFFFu : 0u);
+      });
     case DType::f64: {
       static const std::uint64_t limit = std::bit_cast<std::uint64_t>(double{FLT_MAX});
-      return scan<std::uint64_t>(data, n, [](std::uint64_t x) { return (x & 0x7FFFFFFFFFFFFFFFull) > limit ? ~std::uint64_t{0} : std::uint64_t{0}; });
+      return scan<std::uint64_t>(data, n, [](std::uint64_t x) {
+        return (x & 0x7FFFFFFFFFFFFFFFull) > limit ? ~std::uint64_t{0} : std::uint64_t{0};
+      });
     }
   }
   return -1;

@@ -23,7 +23,8 @@ void convert_run(const std::byte* data, DType dtype, std::int64_t n, double* out
 // The other way round; halves round to nearest even.
 void store_run(const float* in, std::int64_t n, DType dtype, std::byte* out);
 
-// Index of the first scalar that is NaN, infinite, or (f64) beyond float range; -1 where there is none.
+// Index of the first scalar that is NaN, infinite, or (f64) beyond float range; -1 where there is
+// none.
 std::int64_t find_non_finite(const std::byte* data, DType dtype, std::int64_t n);
 
 }  // namespace unpack

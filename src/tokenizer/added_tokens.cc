@@ -31,8 +31,12 @@ bool is_word_char(char32_t c) {
   }
 }
 
-bool ends_in_word(std::string_view text) { return !text.empty() && is_word_char(first_char(text.substr(last_char_start(text)))); }
-bool starts_with_word(std::string_view text) { return !text.empty() && is_word_char(first_char(text)); }
+bool ends_in_word(std::string_view text) {
+  return !text.empty() && is_word_char(first_char(text.substr(last_char_start(text))));
+}
+bool starts_with_word(std::string_view text) {
+  return !text.empty() && is_word_char(first_char(text));
+}
 
 std::size_t without_trailing_space(std::string_view text) {
   while (!text.empty()) {
@@ -45,7 +49,8 @@ std::size_t without_trailing_space(std::string_view text) {
 
 std::size_t leading_space(std::string_view text) {
   std::size_t length = 0;
-  while (length < text.size() && is_white_space(first_char(text.substr(length)))) length += utf8_length(text[length]);
+  while (length < text.size() && is_white_space(first_char(text.substr(length))))
+    length += utf8_length(text[length]);
   return length;
 }
 
@@ -63,13 +68,16 @@ std::vector<AddedToken> read_added_tokens(const Fields& file) {
     token.rstrip = item.boolean("rstrip", false);
     token.special = item.boolean("special", false);
     token.normalized = item.boolean("normalized", !token.special);
-    if (token.content.size() > kMaxContent) item.fail("content", "is longer than " + std::to_string(kMaxContent) + " bytes");
+    if (token.content.size() > kMaxContent)
+      item.fail("content", "is longer than " + std::to_string(kMaxContent) + " bytes");
     tokens.push_back(std::move(token));
   }
   return tokens;
 }
 
-AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer& normalizer, const std::string& origin) : tokens_(std::move(tokens)) {
+AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer& normalizer,
+                         const std::string& origin)
+    : tokens_(std::move(tokens)) {
   for (std::size_t i = 0; i < tokens_.size(); ++i) {
     const AddedToken& token = tokens_[i];
     if (!token.normalized || normalizer.empty()) {
@@ -77,7 +85,9 @@ AddedTokens::AddedTokens(std::vector<AddedToken> tokens, const Normalizer& norma
       continue;
     }
     const std::string content = normalizer.apply(token.content);
-    if (content.size() > kMaxContent) throw InputError(origin + ": the added token " + in_quotes(token.content) + " is too long once normalised");
+    if (content.size() > kMaxContent)
+      throw InputError(origin + ": the added token " + in_quotes(token.content) +
+                       " is too long once normalised");
     normalized_.insert(content, i);
   }
 }
@@ -87,14 +97,16 @@ void AddedTokens::Trie::insert(std::string_view text, std::size_t token) {
   first_.set(static_cast<unsigned char>(text[0]));
   std::size_t node = 0;
   for (const char byte : text) {
-    const auto [found, fresh] = next_.try_emplace(edge(node, byte), static_cast<std::uint32_t>(tokens_.size()));
+    const auto [found, fresh] =
+        next_.try_emplace(edge(node, byte), static_cast<std::uint32_t>(tokens_.size()));
     if (fresh) tokens_.push_back(-1);
     node = found->second;
   }
   if (tokens_[node] < 0) tokens_[node] = static_cast<std::int64_t>(token);
 }
 
-std::int64_t AddedTokens::Trie::longest(std::string_view text, std::size_t at, std::size_t& length) const {
+std::int64_t AddedTokens::Trie::longest(std::string_view text, std::size_t at,
+                                        std::size_t& length) const {
   if (!first_.test(static_cast<unsigned char>(text[at]))) return -1;
   std::int64_t found = -1;
   std::size_t node = 0;
@@ -110,7 +122,8 @@ std::int64_t AddedTokens::Trie::longest(std::string_view text, std::size_t at, s
   return found;
 }
 
-std::vector<Section> AddedTokens::split(const Trie& trie, std::string_view text, bool recognise_special) const {
+std::vector<Section> AddedTokens::split(const Trie& trie, std::string_view text,
+                                        bool recognise_special) const {
   std::vector<Section> sections;
   std::size_t done = 0;
   const auto text_until = [&](std::size_t end) {
@@ -126,9 +139,12 @@ std::vector<Section> AddedTokens::split(const Trie& trie, std::string_view text,
     const AddedToken& token = tokens_[static_cast<std::size_t>(found)];
     std::size_t start = at;
     std::size_t end = at + length;
-    at = end;  // also past a token that is not taken: what overlaps it stays text, as in the reference library
+    at = end;  // also past a token that is not taken: what overlaps it stays text, as in the
+               // reference library
     if (token.special && !recognise_special) continue;
-    if (token.single_word && (ends_in_word(text.substr(0, start)) || starts_with_word(text.substr(end)))) continue;
+    if (token.single_word &&
+        (ends_in_word(text.substr(0, start)) || starts_with_word(text.substr(end))))
+      continue;
     if (token.lstrip) start = done + without_trailing_space(text.substr(done, start - done));
     if (token.rstrip) end += leading_space(text.substr(end));
     text_until(start);

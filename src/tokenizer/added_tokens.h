@@ -1,4 +1,5 @@
-// Tokens that are found in the text itself before anything splits it: special ones, and words added to a vocabulary.
+// Tokens that are found in the text itself before anything splits it: special ones, and words added
+// to a vocabulary.
 #pragma once
 
 #include <bitset>
@@ -35,22 +36,30 @@ struct Section {
 
 class AddedTokens {
  public:
-  AddedTokens(std::vector<AddedToken> tokens, const Normalizer& normalizer, const std::string& origin);
+  AddedTokens(std::vector<AddedToken> tokens, const Normalizer& normalizer,
+              const std::string& origin);
 
   // Tokens to find before and after normalisation. Empty stretches of text are left out.
-  std::vector<Section> split_raw(std::string_view text, bool recognise_special) const { return split(raw_, text, recognise_special); }
-  std::vector<Section> split_normalized(std::string_view text, bool recognise_special) const { return split(normalized_, text, recognise_special); }
+  std::vector<Section> split_raw(std::string_view text, bool recognise_special) const {
+    return split(raw_, text, recognise_special);
+  }
+  std::vector<Section> split_normalized(std::string_view text, bool recognise_special) const {
+    return split(normalized_, text, recognise_special);
+  }
 
  private:
   class Trie {
    public:
     void insert(std::string_view text, std::size_t token);
-    // The token whose text is the longest that stands at `at`; `length` becomes its length. -1 where there is none.
+    // The token whose text is the longest that stands at `at`; `length` becomes its length. -1
+    // where there is none.
     std::int64_t longest(std::string_view text, std::size_t at, std::size_t& length) const;
     bool empty() const { return tokens_.size() == 1; }
 
    private:
-    static std::uint64_t edge(std::size_t node, char byte) { return static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(byte); }
+    static std::uint64_t edge(std::size_t node, char byte) {
+      return static_cast<std::uint64_t>(node) << 8 | static_cast<unsigned char>(byte);
+    }
     std::bitset<256> first_;
     std::unordered_map<std::uint64_t, std::uint32_t> next_;
     std::vector<std::int64_t> tokens_ = {-1};  // by node

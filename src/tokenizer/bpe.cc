@@ -18,7 +18,8 @@ constexpr std::uint32_t kNoRank = std::numeric_limits<std::uint32_t>::max();
 constexpr std::size_t kShort = 48;  // symbols; below it scanning all pairs beats a heap
 
 std::uint64_t pair_key(TokenId left, TokenId right) {
-  return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 | static_cast<std::uint32_t>(right);
+  return static_cast<std::uint64_t>(static_cast<std::uint32_t>(left)) << 32 |
+         static_cast<std::uint32_t>(right);
 }
 
 }  // namespace
@@ -46,7 +47,9 @@ const MergeTable::Merge* MergeTable::find(TokenId left, TokenId right) const {
   return nullptr;
 }
 
-Bpe::Bpe(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& options, const std::string& origin) : options_(options), merges_(merges.size()) {
+Bpe::Bpe(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& options,
+         const std::string& origin)
+    : options_(options), merges_(merges.size()) {
   std::string joined;
   for (std::size_t i = 0; i < merges.size(); ++i) {
     const std::string& left = merges[i].first;
@@ -55,8 +58,9 @@ Bpe::Bpe(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& o
     const auto id = [&](const std::string& token) {
       const auto found = vocabulary.find(token);
       if (!found) {
-        throw InputError(origin + ": merge " + std::to_string(i) + " (" + in_quotes(left) + " with " + in_quotes(right) + ") needs the token " +
-                         in_quotes(token) + ", which the vocabulary lacks");
+        throw InputError(origin + ": merge " + std::to_string(i) + " (" + in_quotes(left) +
+                         " with " + in_quotes(right) + ") needs the token " + in_quotes(token) +
+                         ", which the vocabulary lacks");
       }
       return *found;
     };
@@ -64,17 +68,23 @@ Bpe::Bpe(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& o
   }
   constexpr char kHex[] = "0123456789ABCDEF";
   for (int byte = 0; byte < 256; ++byte) {
-    const std::string spelling = options.byte_units ? byte_spelling(static_cast<unsigned char>(byte)) : std::string(1, static_cast<char>(byte));
-    of_byte_[byte] = options.byte_units || byte < 0x80 ? vocabulary.find(spelling).value_or(-1) : -1;
-    fallback_[byte] = vocabulary.find(std::string("<0x") + kHex[byte >> 4] + kHex[byte & 15] + ">").value_or(-1);
+    const std::string spelling = options.byte_units
+                                     ? byte_spelling(static_cast<unsigned char>(byte))
+                                     : std::string(1, static_cast<char>(byte));
+    of_byte_[byte] =
+        options.byte_units || byte < 0x80 ? vocabulary.find(spelling).value_or(-1) : -1;
+    fallback_[byte] =
+        vocabulary.find(std::string("<0x") + kHex[byte >> 4] + kHex[byte & 15] + ">").value_or(-1);
   }
   for (std::size_t i = 0; i < vocabulary.size(); ++i) {
     const auto id = static_cast<TokenId>(i);
     const std::string* spelling = vocabulary.spelling(id);
     if (spelling == nullptr || spelling->empty()) continue;
-    if (!options.byte_units && utf8_length((*spelling)[0]) == spelling->size()) of_char_.emplace(first_char(*spelling), id);
+    if (!options.byte_units && utf8_length((*spelling)[0]) == spelling->size())
+      of_char_.emplace(first_char(*spelling), id);
     if (!options.ignore_merges) continue;
-    if (auto text = options.byte_units ? spelled_bytes(*spelling) : std::optional(*spelling)) whole_.emplace(std::move(*text), id);
+    if (auto text = options.byte_units ? spelled_bytes(*spelling) : std::optional(*spelling))
+      whole_.emplace(std::move(*text), id);
   }
   may_cut_ = find_may_cut(vocabulary, merges);
 }
@@ -124,7 +134,8 @@ void Bpe::first_symbols(std::string_view piece, std::vector<TokenId>& symbols) c
       continue;
     }
     const auto fallback = [&](char byte) { return fallback_[static_cast<unsigned char>(byte)]; };
-    if (options_.byte_fallback && std::all_of(unit.begin(), unit.end(), [&](char byte) { return fallback(byte) >= 0; })) {
+    if (options_.byte_fallback &&
+        std::all_of(unit.begin(), unit.end(), [&](char byte) { return fallback(byte) >= 0; })) {
       for (const char byte : unit) symbols.push_back(fallback(byte));
       after_unk = false;
       continue;
@@ -150,7 +161,8 @@ void Bpe::merge_short(std::vector<TokenId>& symbols) const {
     }
     if (merges[best].rank == kNoRank) break;
     symbols[best] = merges[best].token;
-    std::copy(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 2, symbols.begin() + static_cast<std::ptrdiff_t>(count),
+    std::copy(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 2,
+              symbols.begin() + static_cast<std::ptrdiff_t>(count),
               symbols.begin() + static_cast<std::ptrdiff_t>(best) + 1);
     if (best + 2 < count) std::copy(&merges[best + 2], &merges[count - 1], &merges[best + 1]);
     --count;
@@ -160,14 +172,17 @@ void Bpe::merge_short(std::vector<TokenId>& symbols) const {
   symbols.resize(count);
 }
 
-// The merges that are possible now wait in a heap, lowest rank first and leftmost among equals; symbols form a linked list, and
-// an entry whose pair has changed since is dropped when it comes up.
+// The merges that are possible now wait in a heap, lowest rank first and leftmost among equals;
+// symbols form a linked list, and an entry whose pair has changed since is dropped when it comes
+// up.
 void Bpe::merge_long(std::vector<TokenId>& symbols) const {
   struct Entry {
     std::uint32_t rank;
     std::int32_t position;
     TokenId token;
-    bool operator<(const Entry& other) const { return rank != other.rank ? rank > other.rank : position > other.position; }
+    bool operator<(const Entry& other) const {
+      return rank != other.rank ? rank > other.rank : position > other.position;
+    }
   };
   const auto count = static_cast<std::int32_t>(symbols.size());
   std::vector<std::int32_t> next(symbols.size());

@@ -16,7 +16,8 @@
 namespace unpack::tok {
 
 struct BpeOptions {
-  bool byte_units = false;     // pieces are merged from bytes (spelled as in byte_level.h), not from characters
+  bool byte_units =
+      false;  // pieces are merged from bytes (spelled as in byte_level.h), not from characters
   bool ignore_merges = false;  // a piece that is itself a token stays whole
   bool byte_fallback = false;  // a character without a token becomes its bytes, <0x00> to <0xFF>
   bool fuse_unk = false;
@@ -40,7 +41,9 @@ class MergeTable {
     std::uint64_t key;
     Merge merge;
   };
-  std::size_t home(std::uint64_t key) const { return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15u) >> shift_); }
+  std::size_t home(std::uint64_t key) const {
+    return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15u) >> shift_);
+  }
 
   int shift_;
   std::vector<Slot> slots_;  // open addressing, at most half full
@@ -49,13 +52,14 @@ class MergeTable {
 class Bpe {
  public:
   // Throws InputError for a merge that names an unknown token.
-  Bpe(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& options, const std::string& origin);
+  Bpe(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& options,
+      const std::string& origin);
 
   // Appends the piece's ids. Takes O(n log n) for any piece.
   void encode(std::string_view piece, std::vector<TokenId>& ids) const;
 
-  // True where a text may be cut before every "▁" that follows another character without changing any id. It makes texts
-  // without a pre-tokenizer as fast as those with one.
+  // True where a text may be cut before every "▁" that follows another character without changing
+  // any id. It makes texts without a pre-tokenizer as fast as those with one.
   bool may_cut_before_metaspace() const { return may_cut_; }
 
  private:
@@ -66,10 +70,13 @@ class Bpe {
 
   BpeOptions options_;
   MergeTable merges_;
-  std::array<TokenId, 256> of_byte_;                // token of a byte (byte units) or of an ASCII character; -1 where there is none
-  std::array<TokenId, 256> fallback_;               // token of <0xNN>; -1 where there is none
-  std::unordered_map<char32_t, TokenId> of_char_;   // tokens of the other characters; empty with byte units
-  std::unordered_map<std::string, TokenId> whole_;  // tokens by the text they stand for; only for ignore_merges
+  std::array<TokenId, 256>
+      of_byte_;  // token of a byte (byte units) or of an ASCII character; -1 where there is none
+  std::array<TokenId, 256> fallback_;  // token of <0xNN>; -1 where there is none
+  std::unordered_map<char32_t, TokenId>
+      of_char_;  // tokens of the other characters; empty with byte units
+  std::unordered_map<std::string, TokenId>
+      whole_;  // tokens by the text they stand for; only for ignore_merges
   bool may_cut_ = false;
 };
 

@@ -13,10 +13,12 @@ struct Tables {
 
   Tables() {
     byte_of.fill(-1);
-    // Printable bytes of Latin-1 spell themselves; the others take the code points from 256 on, in order.
+    // Printable bytes of Latin-1 spell themselves; the others take the code points from 256 on, in
+    // order.
     char32_t next = 256;
     for (int byte = 0; byte < 256; ++byte) {
-      const bool printable = (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+      const bool printable =
+          (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
       const char32_t code_point = printable ? static_cast<char32_t>(byte) : next++;
       spelling[byte] = to_utf8(code_point);
       byte_of[code_point] = byte;

@@ -1,4 +1,5 @@
-// The spelling of bytes in byte-level vocabularies: every byte is one printable character (a space is "Ġ").
+// The spelling of bytes in byte-level vocabularies: every byte is one printable character (a space
+// is "Ġ").
 #pragma once
 
 #include <optional>

@@ -23,7 +23,8 @@ std::string fallback_byte(std::string spelling) {
   return {static_cast<char>(high << 4 | low)};
 }
 
-std::string stripped(std::string_view text, std::string_view content, std::size_t start, std::size_t stop) {
+std::string stripped(std::string_view text, std::string_view content, std::size_t start,
+                     std::size_t stop) {
   for (; start > 0 && text.starts_with(content); --start) text.remove_prefix(content.size());
   for (; stop > 0 && text.ends_with(content); --stop) text.remove_suffix(content.size());
   return std::string(text);
@@ -61,22 +62,30 @@ void Decoder::read_step(const Fields& step) {
   } else if (type == "Replace") {
     steps.emplace_back(Replace{read_pattern(step, "pattern"), step.string("content")});
   } else if (type == "Strip") {
-    steps.emplace_back(Strip{read_char(step, "content"), read_count(step, "start"), read_count(step, "stop")});
+    steps.emplace_back(
+        Strip{read_char(step, "content"), read_count(step, "start"), read_count(step, "stop")});
   } else if (fused_) {
-    step.fail("type", in_quotes(type) + " follows Fuse; only Replace and Strip are supported there");
+    step.fail("type",
+              in_quotes(type) + " follows Fuse; only Replace and Strip are supported there");
   } else if (type == "ByteLevel") {
     steps.emplace_back(ByteLevel{});
   } else if (type == "ByteFallback") {
     steps.emplace_back(ByteFallback{});
   } else if (type == "Metaspace") {
-    const std::string scheme = step.optional_string("prepend_scheme").value_or(step.boolean("add_prefix_space", true) ? "always" : "never");
-    add_metaspace(read_char(step, "replacement"), scheme != "never", step.origin() + ": " + step.name("replacement"));
+    const std::string scheme =
+        step.optional_string("prepend_scheme")
+            .value_or(step.boolean("add_prefix_space", true) ? "always" : "never");
+    add_metaspace(read_char(step, "replacement"), scheme != "never",
+                  step.origin() + ": " + step.name("replacement"));
   } else {
-    step.fail("type", in_quotes(type) + " is not supported; a decoder may be ByteLevel, ByteFallback, Fuse, Metaspace, Replace, Strip or a Sequence of these");
+    step.fail("type", in_quotes(type) +
+                          " is not supported; a decoder may be ByteLevel, ByteFallback, Fuse, "
+                          "Metaspace, Replace, Strip or a Sequence of these");
   }
 }
 
-void Decoder::add_metaspace(const std::string& replacement, bool strip_first, const std::string& field) {
+void Decoder::add_metaspace(const std::string& replacement, bool strip_first,
+                            const std::string& field) {
   per_token_.emplace_back(Replace{Regex(replacement, Regex::Kind::literal, field), " "});
   if (strip_first) whole_.emplace_back(Strip{" ", 1, 0});
 }
@@ -89,14 +98,16 @@ std::string Decoder::run(const Step& step, std::string bytes, std::size_t limit)
     auto spelled = spelled_bytes(bytes);
     return spelled ? std::move(*spelled) : bytes;
   }
-  if (const auto* replace = std::get_if<Replace>(&step)) return replace->pattern.replace(bytes, replace->content, limit);
+  if (const auto* replace = std::get_if<Replace>(&step))
+    return replace->pattern.replace(bytes, replace->content, limit);
   const auto& strip = std::get<Strip>(step);
   return stripped(bytes, strip.content, strip.start, strip.stop);
 }
 
 std::string Decoder::token_bytes(std::string_view spelling) const {
   std::string bytes(spelling);
-  for (const Step& step : per_token_) bytes = run(step, std::move(bytes), growth_limit(spelling.size()));
+  for (const Step& step : per_token_)
+    bytes = run(step, std::move(bytes), growth_limit(spelling.size()));
   return bytes;
 }
 

@@ -14,8 +14,8 @@ namespace unpack::tok {
 
 class Decoder {
  public:
-  // Reads "decoder"; throws InputError for what is not supported. Where the file has none, spellings are undone as the
-  // pre-tokenizer (byte-level, or "▁" for a space) made them.
+  // Reads "decoder"; throws InputError for what is not supported. Where the file has none,
+  // spellings are undone as the pre-tokenizer (byte-level, or "▁" for a space) made them.
   Decoder(const Fields& file, bool byte_level, bool metaspace);
   static Decoder byte_level();
 

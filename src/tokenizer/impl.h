@@ -30,8 +30,11 @@ struct Tokenizer::Impl {
 
 namespace tok {
 
-std::shared_ptr<const Tokenizer::Impl> load_tokenizer_json(std::string_view json, const std::string& origin);
-std::shared_ptr<const Tokenizer::Impl> load_vocab_and_merges(std::string_view vocab_json, const std::string& vocab_origin, std::string_view merges_txt,
+std::shared_ptr<const Tokenizer::Impl> load_tokenizer_json(std::string_view json,
+                                                           const std::string& origin);
+std::shared_ptr<const Tokenizer::Impl> load_vocab_and_merges(std::string_view vocab_json,
+                                                             const std::string& vocab_origin,
+                                                             std::string_view merges_txt,
                                                              const std::string& merges_origin);
 
 }  // namespace tok

@@ -7,13 +7,20 @@
 
 namespace unpack::tok {
 
-Fields::Fields(const nlohmann::json& object, std::string origin, std::string path) : object_(&object), origin_(std::move(origin)), path_(std::move(path)) {
-  if (!object.is_object()) throw InputError(origin_ + ": " + (path_.empty() ? "the file" : path_) + " must be a JSON object, not " + object.type_name());
+Fields::Fields(const nlohmann::json& object, std::string origin, std::string path)
+    : object_(&object), origin_(std::move(origin)), path_(std::move(path)) {
+  if (!object.is_object())
+    throw InputError(origin_ + ": " + (path_.empty() ? "the file" : path_) +
+                     " must be a JSON object, not " + object.type_name());
 }
 
-std::string Fields::name(std::string_view key) const { return path_.empty() ? std::string(key) : path_ + "." + std::string(key); }
+std::string Fields::name(std::string_view key) const {
+  return path_.empty() ? std::string(key) : path_ + "." + std::string(key);
+}
 
-void Fields::fail(std::string_view key, const std::string& what) const { throw InputError(origin_ + ": " + name(key) + " " + what); }
+void Fields::fail(std::string_view key, const std::string& what) const {
+  throw InputError(origin_ + ": " + name(key) + " " + what);
+}
 
 bool Fields::missing(const char* key) const {
   const auto found = object_->find(key);
@@ -35,13 +42,17 @@ bool Fields::boolean(const char* key, bool otherwise) const {
 std::int64_t Fields::integer(const char* key) const {
   const nlohmann::json& number = value(key);
   if (!number.is_number_integer()) fail(key, "must be a whole number");
-  if (number.is_number_unsigned() && number.get<std::uint64_t>() > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
+  if (number.is_number_unsigned() &&
+      number.get<std::uint64_t>() >
+          static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
     fail(key, "is out of range");
   }
   return number.get<std::int64_t>();
 }
 
-std::int64_t Fields::integer(const char* key, std::int64_t otherwise) const { return missing(key) ? otherwise : integer(key); }
+std::int64_t Fields::integer(const char* key, std::int64_t otherwise) const {
+  return missing(key) ? otherwise : integer(key);
+}
 
 std::string Fields::string(const char* key) const {
   if (!value(key).is_string()) fail(key, "must be a string");
@@ -60,7 +71,8 @@ std::vector<Fields> Fields::objects(const char* key) const {
   if (!list.is_array()) fail(key, "must be a list");
   std::vector<Fields> items;
   items.reserve(list.size());
-  for (std::size_t i = 0; i < list.size(); ++i) items.emplace_back(list[i], origin_, name(key) + "[" + std::to_string(i) + "]");
+  for (std::size_t i = 0; i < list.size(); ++i)
+    items.emplace_back(list[i], origin_, name(key) + "[" + std::to_string(i) + "]");
   return items;
 }
 

@@ -12,7 +12,8 @@ namespace unpack::tok {
 
 class Fields {
  public:
-  // `path` is how the object is reached from the top of the file, "" for the top itself. Throws InputError if it is no object.
+  // `path` is how the object is reached from the top of the file, "" for the top itself. Throws
+  // InputError if it is no object.
   Fields(const nlohmann::json& object, std::string origin, std::string path);
 
   bool missing(const char* key) const;  // or null

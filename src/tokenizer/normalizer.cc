@@ -15,13 +15,17 @@ namespace unpack::tok {
 namespace {
 
 std::string unicode_form(std::string text, int options) {
-  if (std::all_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) < 0x80; })) return text;
+  if (std::all_of(text.begin(), text.end(),
+                  [](char c) { return static_cast<unsigned char>(c) < 0x80; }))
+    return text;
   utf8proc_uint8_t* result = nullptr;
-  const utf8proc_ssize_t length = utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), static_cast<utf8proc_ssize_t>(text.size()), &result,
-                                               static_cast<utf8proc_option_t>(options));
+  const utf8proc_ssize_t length = utf8proc_map(
+      reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
+      static_cast<utf8proc_ssize_t>(text.size()), &result, static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
   if (length == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
-  if (length < 0) throw InputError(std::string("the text cannot be normalised: ") + utf8proc_errmsg(length));
+  if (length < 0)
+    throw InputError(std::string("the text cannot be normalised: ") + utf8proc_errmsg(length));
   return std::string(reinterpret_cast<const char*>(result), static_cast<std::size_t>(length));
 }
 
@@ -43,7 +47,9 @@ Normalizer::Normalizer(const Fields& file) {
     } else if (type == "Replace") {
       steps_.emplace_back(Replace{read_pattern(step, "pattern"), step.string("content")});
     } else {
-      step.fail("type", in_quotes(type) + " is not supported; a normalizer may be NFC, NFD, NFKC, NFKD, Prepend, Replace or a Sequence of these");
+      step.fail("type", in_quotes(type) +
+                            " is not supported; a normalizer may be NFC, NFD, NFKC, NFKD, Prepend, "
+                            "Replace or a Sequence of these");
     }
   }
 }

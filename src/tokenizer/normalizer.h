@@ -1,4 +1,5 @@
-// What a tokenizer file does to the text before it is split: Unicode normal forms, Prepend, Replace.
+// What a tokenizer file does to the text before it is split: Unicode normal forms, Prepend,
+// Replace.
 #pragma once
 
 #include <string>
@@ -14,7 +15,8 @@ namespace unpack::tok {
 class Normalizer {
  public:
   Normalizer() = default;
-  explicit Normalizer(const Fields& file);  // reads "normalizer"; throws InputError for what is not supported
+  explicit Normalizer(
+      const Fields& file);  // reads "normalizer"; throws InputError for what is not supported
 
   bool empty() const { return steps_.empty(); }
   std::string apply(std::string_view text) const;  // of valid UTF-8

@@ -13,17 +13,21 @@ using nlohmann::json;
 
 constexpr std::size_t kMaxDepth = 64;
 
-std::pair<std::string, std::string> split_merge(const std::string& merge, const std::string& where) {
+std::pair<std::string, std::string> split_merge(const std::string& merge,
+                                                const std::string& where) {
   const std::size_t space = merge.find(' ');
-  if (space == std::string::npos || space == 0 || space + 1 == merge.size() || merge.find(' ', space + 1) != std::string::npos) {
-    throw InputError(where + " must be two tokens with one space between them, not " + in_quotes(merge));
+  if (space == std::string::npos || space == 0 || space + 1 == merge.size() ||
+      merge.find(' ', space + 1) != std::string::npos) {
+    throw InputError(where + " must be two tokens with one space between them, not " +
+                     in_quotes(merge));
   }
   return {merge.substr(0, space), merge.substr(space + 1)};
 }
 
 class Reader : public json::json_sax_t {
  public:
-  Reader(const std::string& origin, bool root_is_vocab) : origin_(origin), root_is_vocab_(root_is_vocab) {}
+  Reader(const std::string& origin, bool root_is_vocab)
+      : origin_(origin), root_is_vocab_(root_is_vocab) {}
 
   ParsedTokenizer take() { return std::move(parsed_); }
 
@@ -31,10 +35,13 @@ class Reader : public json::json_sax_t {
   bool boolean(bool value) override { return scalar(value); }
   bool number_float(double value, const std::string&) override { return scalar(value); }
   bool binary(json::binary_t&) override { return false; }
-  bool number_integer(std::int64_t value) override { return place_ == Place::vocab ? vocab_id(value) : scalar(value); }
+  bool number_integer(std::int64_t value) override {
+    return place_ == Place::vocab ? vocab_id(value) : scalar(value);
+  }
   bool number_unsigned(std::uint64_t value) override {
     constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-    return place_ == Place::vocab ? vocab_id(static_cast<std::int64_t>(std::min(value, kMost))) : scalar(value);
+    return place_ == Place::vocab ? vocab_id(static_cast<std::int64_t>(std::min(value, kMost)))
+                                  : scalar(value);
   }
 
   bool string(std::string& value) override {
@@ -98,13 +105,15 @@ class Reader : public json::json_sax_t {
     if (place_ == Place::vocab) {
       token_ = std::move(name);
     } else {
-      if (stack_.back().contains(name)) fail("the key " + in_quotes(name) + " stands there twice in one object");
+      if (stack_.back().contains(name))
+        fail("the key " + in_quotes(name) + " stands there twice in one object");
       keys_.back() = std::move(name);
     }
     return true;
   }
 
-  bool parse_error(std::size_t byte, const std::string&, const nlohmann::detail::exception&) override {
+  bool parse_error(std::size_t byte, const std::string&,
+                   const nlohmann::detail::exception&) override {
     fail("not valid JSON at byte " + std::to_string(byte) + "; the file is damaged or cut short");
   }
 
@@ -112,8 +121,12 @@ class Reader : public json::json_sax_t {
   enum class Place { plain, vocab, merges, pair };
 
   [[noreturn]] void fail(const std::string& what) const { throw InputError(origin_ + ": " + what); }
-  std::string merge_name() const { return "model.merges[" + std::to_string(parsed_.merges.size()) + "]"; }
-  bool at_model(const char* field) const { return stack_.size() == 2 && keys_[0] == "model" && keys_[1] == field; }
+  std::string merge_name() const {
+    return "model.merges[" + std::to_string(parsed_.merges.size()) + "]";
+  }
+  bool at_model(const char* field) const {
+    return stack_.size() == 2 && keys_[0] == "model" && keys_[1] == field;
+  }
 
   bool vocab_id(std::int64_t id) {
     parsed_.vocab.emplace_back(std::move(token_), id);
@@ -121,8 +134,10 @@ class Reader : public json::json_sax_t {
   }
 
   bool scalar(json value) {
-    if (place_ == Place::vocab) fail("the id of the vocabulary token " + in_quotes(token_) + " must be a whole number");
-    if (place_ == Place::merges || place_ == Place::pair) fail(merge_name() + " must be a string or a list of two strings");
+    if (place_ == Place::vocab)
+      fail("the id of the vocabulary token " + in_quotes(token_) + " must be a whole number");
+    if (place_ == Place::merges || place_ == Place::pair)
+      fail(merge_name() + " must be a string or a list of two strings");
     if (stack_.empty()) {
       parsed_.rest = std::move(value);
     } else if (stack_.back().is_array()) {
@@ -134,7 +149,8 @@ class Reader : public json::json_sax_t {
   }
 
   bool open(json container) {
-    if (stack_.size() == kMaxDepth) fail("JSON nested more than " + std::to_string(kMaxDepth) + " deep");
+    if (stack_.size() == kMaxDepth)
+      fail("JSON nested more than " + std::to_string(kMaxDepth) + " deep");
     stack_.push_back(std::move(container));
     keys_.emplace_back();
     return true;
@@ -168,7 +184,8 @@ ParsedTokenizer parse_tokenizer_json(std::string_view text, const std::string& o
   return reader.take();
 }
 
-std::vector<std::pair<std::string, std::int64_t>> parse_vocab_json(std::string_view text, const std::string& origin) {
+std::vector<std::pair<std::string, std::int64_t>> parse_vocab_json(std::string_view text,
+                                                                   const std::string& origin) {
   Reader reader(origin, true);
   json::sax_parse(text.begin(), text.end(), &reader);
   return reader.take().vocab;

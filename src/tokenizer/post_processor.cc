@@ -12,10 +12,14 @@ void append_ids(const Fields& special, const Vocabulary& vocabulary, std::vector
   const nlohmann::json& ids = special.value("ids");
   if (!ids.is_array()) special.fail("ids", "must be a list");
   for (const nlohmann::json& id : ids) {
-    if (!id.is_number_integer() || id < 0 || id > kMaxTokenId || vocabulary.spelling(id.get<TokenId>()) == nullptr) {
-      special.fail("ids", "holds " + in_quotes(id.dump(-1, ' ', true)) + ", which is the id of no token");
+    if (!id.is_number_integer() || id < 0 || id > kMaxTokenId ||
+        vocabulary.spelling(id.get<TokenId>()) == nullptr) {
+      special.fail("ids",
+                   "holds " + in_quotes(id.dump(-1, ' ', true)) + ", which is the id of no token");
     }
-    if (prefix.size() == kMaxPrefix) special.fail("ids", "makes more than " + std::to_string(kMaxPrefix) + " tokens in front of a text");
+    if (prefix.size() == kMaxPrefix)
+      special.fail("ids",
+                   "makes more than " + std::to_string(kMaxPrefix) + " tokens in front of a text");
     prefix.push_back(id.get<TokenId>());
   }
 }
@@ -40,7 +44,9 @@ std::vector<TokenId> read_prefix(const Fields& file, const Vocabulary& vocabular
       const std::vector<TokenId> outer = template_prefix(step, vocabulary);
       prefix.insert(prefix.begin(), outer.begin(), outer.end());
     } else if (type != "ByteLevel") {  // ByteLevel only trims offsets
-      step.fail("type", in_quotes(type) + " is not supported; a post-processor may be TemplateProcessing, ByteLevel or a Sequence of these");
+      step.fail("type", in_quotes(type) +
+                            " is not supported; a post-processor may be TemplateProcessing, "
+                            "ByteLevel or a Sequence of these");
     }
   }
   return prefix;

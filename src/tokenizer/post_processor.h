@@ -9,7 +9,8 @@
 
 namespace unpack::tok {
 
-// Reads "post_processor". Throws InputError for what is not supported and for ids that the vocabulary lacks.
+// Reads "post_processor". Throws InputError for what is not supported and for ids that the
+// vocabulary lacks.
 std::vector<TokenId> read_prefix(const Fields& file, const Vocabulary& vocabulary);
 
 }  // namespace unpack::tok

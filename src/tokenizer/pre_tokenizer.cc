@@ -6,7 +6,8 @@
 namespace unpack::tok {
 namespace {
 
-constexpr const char* kGpt2Pattern = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+constexpr const char* kGpt2Pattern =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 
 // A match, or what stands between two of them.
 struct Part {
@@ -60,23 +61,29 @@ void merge_contiguous(std::vector<Part>& parts) {
 
 PreTokenizer::PreTokenizer(const Fields& file) {
   for (const Fields& step : flat_steps(file, "pre_tokenizer", "pretokenizers")) {
-    if (byte_level_) step.fail("type", "follows a ByteLevel step; only ByteLevel as the last step is supported");
+    if (byte_level_)
+      step.fail("type", "follows a ByteLevel step; only ByteLevel as the last step is supported");
     const std::string type = step.string("type");
     const std::string field = step.origin() + ": " + step.name("type");
     if (type == "ByteLevel") {
-      add_byte_level(step.boolean("add_prefix_space", true), step.boolean("use_regex", true), field);
+      add_byte_level(step.boolean("add_prefix_space", true), step.boolean("use_regex", true),
+                     field);
     } else if (type == "Split") {
       steps_.emplace_back(read_split(step));
     } else if (type == "Metaspace") {
       steps_.emplace_back(read_metaspace(step));
       metaspace_ = true;
     } else if (type == "Digits") {
-      const Behavior behavior = step.boolean("individual_digits", false) ? Behavior::isolated : Behavior::contiguous;
+      const Behavior behavior =
+          step.boolean("individual_digits", false) ? Behavior::isolated : Behavior::contiguous;
       steps_.emplace_back(Split{Regex(R"(\p{N})", Regex::Kind::pattern, field), behavior, false});
     } else if (type == "Punctuation") {
-      steps_.emplace_back(Split{Regex(R"([\p{P}!-/:-@\[-`{-~])", Regex::Kind::pattern, field), read_behavior(step), false});
+      steps_.emplace_back(Split{Regex(R"([\p{P}!-/:-@\[-`{-~])", Regex::Kind::pattern, field),
+                                read_behavior(step), false});
     } else {
-      step.fail("type", in_quotes(type) + " is not supported; a pre-tokenizer may be ByteLevel, Split, Metaspace, Digits, Punctuation or a Sequence of these");
+      step.fail("type", in_quotes(type) +
+                            " is not supported; a pre-tokenizer may be ByteLevel, Split, "
+                            "Metaspace, Digits, Punctuation or a Sequence of these");
     }
   }
 }
@@ -89,7 +96,9 @@ PreTokenizer PreTokenizer::gpt2() {
 
 void PreTokenizer::add_byte_level(bool prefix_space, bool use_regex, const std::string& field) {
   if (prefix_space) steps_.emplace_back(PrefixSpace{});
-  if (use_regex) steps_.emplace_back(Split{Regex(kGpt2Pattern, Regex::Kind::pattern, field), Behavior::isolated, false});
+  if (use_regex)
+    steps_.emplace_back(
+        Split{Regex(kGpt2Pattern, Regex::Kind::pattern, field), Behavior::isolated, false});
   byte_level_ = true;
 }
 
@@ -100,20 +109,30 @@ PreTokenizer::Behavior PreTokenizer::read_behavior(const Fields& step) {
   if (name == "MergedWithPrevious") return Behavior::merged_with_previous;
   if (name == "MergedWithNext") return Behavior::merged_with_next;
   if (name == "Contiguous") return Behavior::contiguous;
-  step.fail("behavior", in_quotes(name) + " is not one of Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous");
+  step.fail("behavior",
+            in_quotes(name) +
+                " is not one of Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous");
 }
 
-PreTokenizer::Split PreTokenizer::read_split(const Fields& step) { return {read_pattern(step, "pattern"), read_behavior(step), step.boolean("invert", false)}; }
+PreTokenizer::Split PreTokenizer::read_split(const Fields& step) {
+  return {read_pattern(step, "pattern"), read_behavior(step), step.boolean("invert", false)};
+}
 
 PreTokenizer::Metaspace PreTokenizer::read_metaspace(const Fields& step) {
   // Older files say add_prefix_space where newer ones have a prepend_scheme.
-  const std::string scheme = step.optional_string("prepend_scheme").value_or(step.boolean("add_prefix_space", true) ? "always" : "never");
-  if (scheme != "always" && scheme != "first" && scheme != "never") step.fail("prepend_scheme", in_quotes(scheme) + " is not one of always, first, never");
-  const PrependScheme prepend = scheme == "always" ? PrependScheme::always : scheme == "first" ? PrependScheme::first : PrependScheme::never;
+  const std::string scheme =
+      step.optional_string("prepend_scheme")
+          .value_or(step.boolean("add_prefix_space", true) ? "always" : "never");
+  if (scheme != "always" && scheme != "first" && scheme != "never")
+    step.fail("prepend_scheme", in_quotes(scheme) + " is not one of always, first, never");
+  const PrependScheme prepend = scheme == "always"  ? PrependScheme::always
+                                : scheme == "first" ? PrependScheme::first
+                                                    : PrependScheme::never;
   return {read_char(step, "replacement"), prepend, step.boolean("split", true)};
 }
 
-std::vector<Piece> PreTokenizer::apply(std::string_view text, bool opens_text, std::deque<std::string>& storage) const {
+std::vector<Piece> PreTokenizer::apply(std::string_view text, bool opens_text,
+                                       std::deque<std::string>& storage) const {
   std::vector<Piece> pieces;
   if (!text.empty()) pieces.push_back({text, opens_text});
   std::vector<Piece> next;
@@ -138,12 +157,16 @@ std::vector<Piece> PreTokenizer::apply(std::string_view text, bool opens_text, s
   return pieces;
 }
 
-void PreTokenizer::split_piece(const Split& split, Regex::Scan& scan, const Piece& piece, std::vector<Piece>& out) {
+void PreTokenizer::split_piece(const Split& split, Regex::Scan& scan, const Piece& piece,
+                               std::vector<Piece>& out) {
   std::vector<Part> parts;
-  const bool direct = split.behavior == Behavior::isolated;  // nothing to merge or drop: the usual case, and worth a shortcut
+  const bool direct =
+      split.behavior ==
+      Behavior::isolated;  // nothing to merge or drop: the usual case, and worth a shortcut
   const auto emit = [&](std::size_t start, std::size_t end, bool match) {
     if (direct) {
-      if (start < end) out.push_back({piece.text.substr(start, end - start), piece.opens_text && start == 0});
+      if (start < end)
+        out.push_back({piece.text.substr(start, end - start), piece.opens_text && start == 0});
     } else {
       parts.push_back({start, end, match != split.invert});
     }
@@ -162,15 +185,19 @@ void PreTokenizer::split_piece(const Split& split, Regex::Scan& scan, const Piec
   if (split.behavior == Behavior::contiguous) merge_contiguous(parts);
   for (const Part& part : parts) {
     if (part.start == part.end || (part.match && split.behavior == Behavior::removed)) continue;
-    out.push_back({piece.text.substr(part.start, part.end - part.start), piece.opens_text && part.start == 0});
+    out.push_back({piece.text.substr(part.start, part.end - part.start),
+                   piece.opens_text && part.start == 0});
   }
 }
 
-void PreTokenizer::metaspace_piece(const Metaspace& step, const Piece& piece, std::deque<std::string>& storage, std::vector<Piece>& out) {
+void PreTokenizer::metaspace_piece(const Metaspace& step, const Piece& piece,
+                                   std::deque<std::string>& storage, std::vector<Piece>& out) {
   std::string text;
   text.reserve(piece.text.size() + piece.text.size() / 4 + step.replacement.size());
-  const bool prepend = step.prepend == PrependScheme::always || (step.prepend == PrependScheme::first && piece.opens_text);
-  if (prepend && !piece.text.starts_with(' ') && !piece.text.starts_with(step.replacement)) text += step.replacement;
+  const bool prepend = step.prepend == PrependScheme::always ||
+                       (step.prepend == PrependScheme::first && piece.opens_text);
+  if (prepend && !piece.text.starts_with(' ') && !piece.text.starts_with(step.replacement))
+    text += step.replacement;
   for (const char c : piece.text) c == ' ' ? text += step.replacement : text += c;
   const std::string_view whole = storage.emplace_back(std::move(text));
   if (!step.split) return out.push_back({whole, piece.opens_text});

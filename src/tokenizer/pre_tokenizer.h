@@ -19,7 +19,8 @@ struct Piece {
 
 class PreTokenizer {
  public:
-  explicit PreTokenizer(const Fields& file);  // reads "pre_tokenizer"; throws InputError for what is not supported
+  explicit PreTokenizer(
+      const Fields& file);  // reads "pre_tokenizer"; throws InputError for what is not supported
   static PreTokenizer gpt2();
 
   bool empty() const { return steps_.empty(); }
@@ -27,7 +28,8 @@ class PreTokenizer {
   bool metaspace() const { return metaspace_; }
 
   // The pieces view `text`, or `storage` where a step rewrote them.
-  std::vector<Piece> apply(std::string_view text, bool opens_text, std::deque<std::string>& storage) const;
+  std::vector<Piece> apply(std::string_view text, bool opens_text,
+                           std::deque<std::string>& storage) const;
 
  private:
   enum class Behavior { isolated, removed, merged_with_previous, merged_with_next, contiguous };
@@ -49,8 +51,10 @@ class PreTokenizer {
   static Split read_split(const Fields& step);
   static Metaspace read_metaspace(const Fields& step);
   static Behavior read_behavior(const Fields& step);
-  static void split_piece(const Split& split, Regex::Scan& scan, const Piece& piece, std::vector<Piece>& out);
-  static void metaspace_piece(const Metaspace& step, const Piece& piece, std::deque<std::string>& storage, std::vector<Piece>& out);
+  static void split_piece(const Split& split, Regex::Scan& scan, const Piece& piece,
+                          std::vector<Piece>& out);
+  static void metaspace_piece(const Metaspace& step, const Piece& piece,
+                              std::deque<std::string>& storage, std::vector<Piece>& out);
 
   std::vector<std::variant<Split, PrefixSpace, Metaspace>> steps_;
   bool byte_level_ = false;

@@ -16,8 +16,10 @@ constexpr std::size_t kMaxPattern = 1 << 16;
 constexpr std::uint32_t kMatchLimit = 10'000'000;
 constexpr std::uint32_t kHeapLimitKib = 64 * 1024;
 
-// PCRE2's own \s also takes U+180E, which Unicode no longer counts as white space and Oniguruma does not match.
-constexpr const char* kSpaces = R"(\x09-\x0d\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
+// PCRE2's own \s also takes U+180E, which Unicode no longer counts as white space and Oniguruma
+// does not match.
+constexpr const char* kSpaces =
+    R"(\x09-\x0d\x20\x{85}\x{a0}\x{1680}\x{2000}-\x{200a}\x{2028}\x{2029}\x{202f}\x{205f}\x{3000})";
 
 std::string with_unicode_spaces(std::string_view pattern) {
   std::string out;
@@ -40,10 +42,12 @@ std::string with_unicode_spaces(std::string_view pattern) {
       in_class = true;
       out += c;
       if (i + 1 < pattern.size() && pattern[i + 1] == '^') out += pattern[++i];
-      if (i + 1 < pattern.size() && pattern[i + 1] == ']') out += pattern[++i];  // a first ']' stands for itself
+      if (i + 1 < pattern.size() && pattern[i + 1] == ']')
+        out += pattern[++i];  // a first ']' stands for itself
       continue;
     }
-    if (c == '[' && i + 1 < pattern.size() && pattern[i + 1] == ':') {  // a POSIX class within the class
+    if (c == '[' && i + 1 < pattern.size() &&
+        pattern[i + 1] == ':') {  // a POSIX class within the class
       const std::size_t close = pattern.find(":]", i + 2);
       if (close != std::string_view::npos) {
         out += pattern.substr(i, close + 2 - i);
@@ -73,18 +77,25 @@ struct Regex::Program {
 };
 
 Regex::Regex(std::string_view pattern, Kind kind, const std::string& field) : field_(field) {
-  if (pattern.size() > kMaxPattern) throw InputError(field + " is a pattern of more than " + std::to_string(kMaxPattern) + " bytes");
+  if (pattern.size() > kMaxPattern)
+    throw InputError(field + " is a pattern of more than " + std::to_string(kMaxPattern) +
+                     " bytes");
   const auto program = std::make_shared<Program>();
-  const std::string translated = kind == Kind::literal ? std::string(pattern) : with_unicode_spaces(pattern);
+  const std::string translated =
+      kind == Kind::literal ? std::string(pattern) : with_unicode_spaces(pattern);
   // Oniguruma's ^ and $ work on lines.
-  const std::uint32_t options = PCRE2_UTF | (kind == Kind::literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
+  const std::uint32_t options =
+      PCRE2_UTF | (kind == Kind::literal ? PCRE2_LITERAL
+                                         : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
   int error = 0;
   PCRE2_SIZE offset = 0;
-  program->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(), options, &error, &offset, nullptr);
+  program->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
+                                options, &error, &offset, nullptr);
   if (program->code == nullptr) {
     PCRE2_UCHAR reason[160] = {};
     pcre2_get_error_message(error, reason, sizeof reason);
-    throw InputError(field + " is a pattern that does not compile: " + reinterpret_cast<const char*>(reason) + " in " + in_quotes(pattern));
+    throw InputError(field + " is a pattern that does not compile: " +
+                     reinterpret_cast<const char*>(reason) + " in " + in_quotes(pattern));
   }
   // Where there is no just-in-time compiler, pcre2_match interprets: slower, same result.
   pcre2_jit_compile(program->code, PCRE2_JIT_COMPLETE);
@@ -95,7 +106,9 @@ Regex::Regex(std::string_view pattern, Kind kind, const std::string& field) : fi
   program_ = program;
 }
 
-void Regex::Scan::Free::operator()(void* data) const { pcre2_match_data_free(static_cast<pcre2_match_data*>(data)); }
+void Regex::Scan::Free::operator()(void* data) const {
+  pcre2_match_data_free(static_cast<pcre2_match_data*>(data));
+}
 
 // One pair of offsets is enough: only the whole match is of interest.
 Regex::Scan::Scan(const Regex& regex) : regex_(&regex), data_(pcre2_match_data_create(1, nullptr)) {
@@ -113,19 +126,23 @@ bool Regex::Scan::next() {
   auto* data = static_cast<pcre2_match_data*>(data_.get());
   while (at_ <= text_.size()) {
     const Program& program = *regex_->program_;
-    int found = pcre2_match(program.code, subject, text_.size(), at_, PCRE2_NO_UTF_CHECK, data, program.context);
+    int found = pcre2_match(program.code, subject, text_.size(), at_, PCRE2_NO_UTF_CHECK, data,
+                            program.context);
     if (found == PCRE2_ERROR_JIT_STACKLIMIT) {
-      found = pcre2_match(program.code, subject, text_.size(), at_, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, program.context);
+      found = pcre2_match(program.code, subject, text_.size(), at_,
+                          PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, data, program.context);
     }
     if (found == PCRE2_ERROR_NOMATCH) {
       at_ = text_.size() + 1;
       return false;
     }
-    if (found < 0) throw InputError(regex_->field_ + " is a pattern that needs too many steps on this text");
+    if (found < 0)
+      throw InputError(regex_->field_ + " is a pattern that needs too many steps on this text");
     const PCRE2_SIZE* offsets = pcre2_get_ovector_pointer(data);
     const std::size_t start = offsets[0];
     const std::size_t end = offsets[1];
-    if (start < (matched_ ? end_ : 0) || end < start) throw InputError(regex_->field_ + " is a pattern whose matches overlap");
+    if (start < (matched_ ? end_ : 0) || end < start)
+      throw InputError(regex_->field_ + " is a pattern whose matches overlap");
     if (start == end && matched_ && end == end_) {
       at_ += at_ < text_.size() ? utf8_length(text_[at_]) : 1;
       continue;
@@ -139,7 +156,8 @@ bool Regex::Scan::next() {
   return false;
 }
 
-std::string Regex::replace(std::string_view text, std::string_view replacement, std::size_t limit) const {
+std::string Regex::replace(std::string_view text, std::string_view replacement,
+                           std::size_t limit) const {
   std::string out;
   std::size_t done = 0;
   Scan scan(*this);

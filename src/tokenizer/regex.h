@@ -12,11 +12,12 @@ class Regex {
  public:
   enum class Kind { pattern, literal };
 
-  // `field` ("tokenizer.json: pre_tokenizer.pattern") opens the message of the InputError for a pattern that does not compile.
+  // `field` ("tokenizer.json: pre_tokenizer.pattern") opens the message of the InputError for a
+  // pattern that does not compile.
   Regex(std::string_view pattern, Kind kind, const std::string& field);
 
-  // Finds the matches from left to right in valid UTF-8 text. An empty match directly after the last one is passed over.
-  // One scan serves one thread; the Regex itself may be shared.
+  // Finds the matches from left to right in valid UTF-8 text. An empty match directly after the
+  // last one is passed over. One scan serves one thread; the Regex itself may be shared.
   class Scan {
    public:
     explicit Scan(const Regex& regex);
@@ -38,7 +39,8 @@ class Regex {
     bool matched_ = false;
   };
 
-  // The text with every match replaced. Throws InputError where the result would be longer than `limit`.
+  // The text with every match replaced. Throws InputError where the result would be longer than
+  // `limit`.
   std::string replace(std::string_view text, std::string_view replacement, std::size_t limit) const;
 
  private:

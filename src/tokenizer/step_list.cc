@@ -8,7 +8,8 @@ namespace {
 void flatten(const Fields& step, const char* list, std::vector<Fields>& steps) {
   if (step.string("type") != "Sequence") {
     if (steps.size() == kMaxSteps)
-      step.fail("type", "is step " + std::to_string(kMaxSteps + 1) + "; more than " + std::to_string(kMaxSteps) + " are not supported");
+      step.fail("type", "is step " + std::to_string(kMaxSteps + 1) + "; more than " +
+                            std::to_string(kMaxSteps) + " are not supported");
     steps.push_back(step);
     return;
   }
@@ -26,9 +27,11 @@ std::vector<Fields> flat_steps(const Fields& file, const char* field, const char
 Regex read_pattern(const Fields& step, const char* key) {
   const std::string field = step.origin() + ": " + step.name(key);
   const Fields pattern = step.object(key);
-  if (const auto regex = pattern.optional_string("Regex")) return Regex(*regex, Regex::Kind::pattern, field);
+  if (const auto regex = pattern.optional_string("Regex"))
+    return Regex(*regex, Regex::Kind::pattern, field);
   if (const auto text = pattern.optional_string("String")) {
-    return text->empty() ? Regex("(?!)", Regex::Kind::pattern, field) : Regex(*text, Regex::Kind::literal, field);
+    return text->empty() ? Regex("(?!)", Regex::Kind::pattern, field)
+                         : Regex(*text, Regex::Kind::literal, field);
   }
   step.fail(key, "must have a String or a Regex");
 }

@@ -23,18 +23,23 @@ std::string read_file(const fs::path& path) {
   std::error_code error;
   const std::uintmax_t size = fs::file_size(path, error);
   if (error) throw InputError(path.string() + ": cannot be read: " + error.message());
-  if (size > kMaxFile) throw InputError(path.string() + ": larger than " + std::to_string(kMaxFile >> 20) + " MiB, which no tokenizer file is");
+  if (size > kMaxFile)
+    throw InputError(path.string() + ": larger than " + std::to_string(kMaxFile >> 20) +
+                     " MiB, which no tokenizer file is");
   std::ifstream file(path, std::ios::binary);
   std::string text(static_cast<std::size_t>(size), '\0');
-  if (!file || !file.read(text.data(), static_cast<std::streamsize>(size))) throw InputError(path.string() + ": cannot be read");
+  if (!file || !file.read(text.data(), static_cast<std::streamsize>(size)))
+    throw InputError(path.string() + ": cannot be read");
   return text;
 }
 
-// Before every "▁" that does not itself follow one. Bpe says when this changes nothing but the time it takes.
+// Before every "▁" that does not itself follow one. Bpe says when this changes nothing but the time
+// it takes.
 std::vector<Piece> cut_before_metaspace(std::string_view text) {
   std::vector<Piece> pieces;
   std::size_t start = 0;
-  for (std::size_t at = text.find(kMetaspace); at != std::string_view::npos; at = text.find(kMetaspace, at + kMetaspace.size())) {
+  for (std::size_t at = text.find(kMetaspace); at != std::string_view::npos;
+       at = text.find(kMetaspace, at + kMetaspace.size())) {
     if (at == start || text.substr(0, at).ends_with(kMetaspace)) continue;
     pieces.push_back({text.substr(start, at - start), false});
     start = at;
@@ -43,7 +48,8 @@ std::vector<Piece> cut_before_metaspace(std::string_view text) {
   return pieces;
 }
 
-// Words come back again and again in a text: their ids are copied from where they were first written.
+// Words come back again and again in a text: their ids are copied from where they were first
+// written.
 class PieceEncoder {
  public:
   PieceEncoder(const tok::Bpe& bpe, std::vector<TokenId>& ids) : bpe_(bpe), ids_(ids) {}
@@ -79,9 +85,12 @@ Tokenizer Tokenizer::load(const fs::path& folder) {
   const fs::path vocab = folder / "vocab.json";
   const fs::path merges = folder / "merges.txt";
   if (fs::exists(vocab) && fs::exists(merges)) {
-    return Tokenizer(tok::load_vocab_and_merges(read_file(vocab), vocab.string(), read_file(merges), merges.string()));
+    return Tokenizer(tok::load_vocab_and_merges(read_file(vocab), vocab.string(), read_file(merges),
+                                                merges.string()));
   }
-  throw InputError(folder.string() + ": no tokenizer here; put tokenizer.json, or vocab.json and merges.txt, in this folder");
+  throw InputError(
+      folder.string() +
+      ": no tokenizer here; put tokenizer.json, or vocab.json and merges.txt, in this folder");
 }
 
 Tokenizer Tokenizer::from_json(std::string_view tokenizer_json, const std::string& origin) {
@@ -89,12 +98,14 @@ Tokenizer Tokenizer::from_json(std::string_view tokenizer_json, const std::strin
 }
 
 bool Tokenizer::exists(const fs::path& folder) {
-  return fs::exists(folder / "tokenizer.json") || (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt"));
+  return fs::exists(folder / "tokenizer.json") ||
+         (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt"));
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool recognise_special) const {
   if (const std::size_t bad = tok::first_invalid_utf8(text); bad != std::string_view::npos) {
-    throw InputError("the text is not valid UTF-8 at byte " + std::to_string(bad) + "; convert it to UTF-8 first");
+    throw InputError("the text is not valid UTF-8 at byte " + std::to_string(bad) +
+                     "; convert it to UTF-8 first");
   }
   if (text.size() > static_cast<std::size_t>(std::numeric_limits<std::int32_t>::max()) / 8) {
     throw InputError("the text is longer than 256 MiB; encode it in parts");
@@ -108,14 +119,19 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool recognise_spe
       ids.push_back(raw.id);
       continue;
     }
-    const std::string_view normalized = impl_->normalizer.empty() ? raw.text : storage.emplace_back(impl_->normalizer.apply(raw.text));
+    const std::string_view normalized =
+        impl_->normalizer.empty() ? raw.text
+                                  : storage.emplace_back(impl_->normalizer.apply(raw.text));
     for (const Section& section : impl_->added.split_normalized(normalized, recognise_special)) {
       if (section.id != Section::kText) {
         ids.push_back(section.id);
         continue;
       }
-      const bool opens_text = raw.text.data() == text.data() && section.text.data() == normalized.data();
-      const std::vector<Piece> pieces = cut ? cut_before_metaspace(section.text) : impl_->pre_tokenizer.apply(section.text, opens_text, storage);
+      const bool opens_text =
+          raw.text.data() == text.data() && section.text.data() == normalized.data();
+      const std::vector<Piece> pieces =
+          cut ? cut_before_metaspace(section.text)
+              : impl_->pre_tokenizer.apply(section.text, opens_text, storage);
       for (const Piece& piece : pieces) encoder.encode(piece.text);
     }
   }
@@ -125,17 +141,21 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool recognise_spe
 std::string Tokenizer::decode(std::span<const TokenId> ids) const {
   std::string bytes;
   for (const TokenId id : ids) {
-    if (impl_->vocabulary.spelling(id) != nullptr) bytes += impl_->bytes[static_cast<std::size_t>(id)];
+    if (impl_->vocabulary.spelling(id) != nullptr)
+      bytes += impl_->bytes[static_cast<std::size_t>(id)];
   }
   return impl_->decoder.finish(std::move(bytes));
 }
 
 std::vector<TokenId> Tokenizer::prefix() const { return impl_->prefix; }
 
-std::optional<TokenId> Tokenizer::id_of(std::string_view token) const { return impl_->vocabulary.find(token); }
+std::optional<TokenId> Tokenizer::id_of(std::string_view token) const {
+  return impl_->vocabulary.find(token);
+}
 
 std::string Tokenizer::token_bytes(TokenId id) const {
-  return impl_->vocabulary.spelling(id) != nullptr ? impl_->bytes[static_cast<std::size_t>(id)] : std::string();
+  return impl_->vocabulary.spelling(id) != nullptr ? impl_->bytes[static_cast<std::size_t>(id)]
+                                                   : std::string();
 }
 
 std::string Tokenizer::token_text(TokenId id) const {

@@ -18,7 +18,8 @@ Scan scan_char(std::string_view text, std::size_t at) {
   if (lead < 0x80) return {1, true};
   if (lead < 0xC2 || lead > 0xF4) return {1, false};
   const std::size_t length = lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
-  // The second byte's range is what excludes overlong forms, surrogates and code points past U+10FFFF.
+  // The second byte's range is what excludes overlong forms, surrogates and code points past
+  // U+10FFFF.
   const unsigned char low = lead == 0xE0 ? 0xA0 : lead == 0xF0 ? 0x90 : 0x80;
   const unsigned char high = lead == 0xED ? 0x9F : lead == 0xF4 ? 0x8F : 0xBF;
   for (std::size_t i = 1; i < length; ++i) {
@@ -32,7 +33,9 @@ Scan scan_char(std::string_view text, std::size_t at) {
 }  // namespace
 
 char32_t first_char(std::string_view text) {
-  const auto byte = [&](std::size_t i) { return static_cast<char32_t>(static_cast<unsigned char>(text[i])); };
+  const auto byte = [&](std::size_t i) {
+    return static_cast<char32_t>(static_cast<unsigned char>(text[i]));
+  };
   switch (utf8_length(text[0])) {
     case 1:
       return byte(0);
@@ -41,7 +44,8 @@ char32_t first_char(std::string_view text) {
     case 3:
       return (byte(0) & 0x0F) << 12 | (byte(1) & 0x3F) << 6 | (byte(2) & 0x3F);
     default:
-      return (byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 | (byte(3) & 0x3F);
+      return (byte(0) & 0x07) << 18 | (byte(1) & 0x3F) << 12 | (byte(2) & 0x3F) << 6 |
+             (byte(3) & 0x3F);
   }
 }
 
@@ -52,7 +56,9 @@ std::size_t last_char_start(std::string_view text) {
 }
 
 std::string to_utf8(char32_t code_point) {
-  const auto tail = [&](int shift) { return static_cast<char>(0x80 | ((code_point >> shift) & 0x3F)); };
+  const auto tail = [&](int shift) {
+    return static_cast<char>(0x80 | ((code_point >> shift) & 0x3F));
+  };
   if (code_point < 0x80) return {static_cast<char>(code_point)};
   if (code_point < 0x800) return {static_cast<char>(0xC0 | code_point >> 6), tail(0)};
   if (code_point < 0x10000) return {static_cast<char>(0xE0 | code_point >> 12), tail(6), tail(0)};
@@ -89,8 +95,9 @@ std::string repair_utf8(std::string_view bytes) {
 }
 
 bool is_white_space(char32_t c) {
-  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 ||
-         c == 0x202F || c == 0x205F || c == 0x3000;
+  return (c >= 0x09 && c <= 0x0D) || c == 0x20 || c == 0x85 || c == 0xA0 || c == 0x1680 ||
+         (c >= 0x2000 && c <= 0x200A) || c == 0x2028 || c == 0x2029 || c == 0x202F || c == 0x205F ||
+         c == 0x3000;
 }
 
 std::string in_quotes(std::string_view text) {

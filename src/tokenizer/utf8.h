@@ -1,4 +1,5 @@
-// UTF-8 as the tokenizer needs it: strict checking, repair, and text that fits in a one-line message.
+// UTF-8 as the tokenizer needs it: strict checking, repair, and text that fits in a one-line
+// message.
 #pragma once
 
 #include <cstddef>
@@ -21,10 +22,12 @@ std::size_t last_char_start(std::string_view text);
 
 std::string to_utf8(char32_t code_point);
 
-// Offset of the first byte that is not part of well-formed UTF-8 (no overlong forms, no surrogates), or npos.
+// Offset of the first byte that is not part of well-formed UTF-8 (no overlong forms, no
+// surrogates), or npos.
 std::size_t first_invalid_utf8(std::string_view text);
 
-// Every ill-formed part becomes one U+FFFD, by the "maximal subpart" practice of the Unicode standard.
+// Every ill-formed part becomes one U+FFFD, by the "maximal subpart" practice of the Unicode
+// standard.
 std::string repair_utf8(std::string_view bytes);
 
 // Unicode White_Space, which is what \s means in tokenizer files.

@@ -17,7 +17,8 @@ std::uint32_t hash_of(std::string_view token) {
 
 }  // namespace
 
-Vocabulary::Vocabulary(std::vector<std::pair<std::string, std::int64_t>> entries, const std::string& origin) {
+Vocabulary::Vocabulary(std::vector<std::pair<std::string, std::int64_t>> entries,
+                       const std::string& origin) {
   const std::string field = origin + ": the vocabulary";
   if (entries.empty()) throw InputError(field + " is missing or empty");
   reserve(entries.size());
@@ -26,11 +27,13 @@ Vocabulary::Vocabulary(std::vector<std::pair<std::string, std::int64_t>> entries
 
 void Vocabulary::add(std::string token, std::int64_t id, const std::string& field) {
   if (id < 0 || id > kMaxTokenId) {
-    throw InputError(field + ": " + in_quotes(token) + " has the id " + std::to_string(id) + ", outside 0 to " + std::to_string(kMaxTokenId));
+    throw InputError(field + ": " + in_quotes(token) + " has the id " + std::to_string(id) +
+                     ", outside 0 to " + std::to_string(kMaxTokenId));
   }
   const auto index = static_cast<std::size_t>(id);
   if (index < by_id_.size() && by_id_[index] != nullptr) {
-    throw InputError(field + ": " + in_quotes(*by_id_[index]) + " and " + in_quotes(token) + " have the same id " + std::to_string(id));
+    throw InputError(field + ": " + in_quotes(*by_id_[index]) + " and " + in_quotes(token) +
+                     " have the same id " + std::to_string(id));
   }
   if (2 * (tokens_.size() + 1) > slots_.size()) reserve(2 * (tokens_.size() + 1));
   const std::uint32_t hash = hash_of(token);
@@ -43,7 +46,9 @@ void Vocabulary::add(std::string token, std::int64_t id, const std::string& fiel
 
 std::size_t Vocabulary::slot_of(std::string_view token, std::uint32_t hash) const {
   std::size_t at = hash & (slots_.size() - 1);
-  while (slots_[at].id != kFree && (slots_[at].hash != hash || *by_id_[static_cast<std::size_t>(slots_[at].id)] != token)) at = (at + 1) & (slots_.size() - 1);
+  while (slots_[at].id != kFree &&
+         (slots_[at].hash != hash || *by_id_[static_cast<std::size_t>(slots_[at].id)] != token))
+    at = (at + 1) & (slots_.size() - 1);
   return at;
 }
 
@@ -51,7 +56,8 @@ void Vocabulary::reserve(std::size_t count) {
   std::vector<Slot> old(std::bit_ceil(std::max<std::size_t>(2 * count, 16)));
   old.swap(slots_);
   for (const Slot& slot : old) {
-    if (slot.id != kFree) slots_[slot_of(*by_id_[static_cast<std::size_t>(slot.id)], slot.hash)] = slot;
+    if (slot.id != kFree)
+      slots_[slot_of(*by_id_[static_cast<std::size_t>(slot.id)], slot.hash)] = slot;
   }
 }
 
@@ -62,7 +68,9 @@ std::optional<TokenId> Vocabulary::find(std::string_view token) const {
 }
 
 const std::string* Vocabulary::spelling(TokenId id) const {
-  return id >= 0 && static_cast<std::size_t>(id) < by_id_.size() ? by_id_[static_cast<std::size_t>(id)] : nullptr;
+  return id >= 0 && static_cast<std::size_t>(id) < by_id_.size()
+             ? by_id_[static_cast<std::size_t>(id)]
+             : nullptr;
 }
 
 }  // namespace unpack::tok

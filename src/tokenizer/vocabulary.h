@@ -20,7 +20,8 @@ class Vocabulary {
  public:
   Vocabulary(std::vector<std::pair<std::string, std::int64_t>> entries, const std::string& origin);
 
-  // Throws InputError where the token or its id is there already or the id is out of range. `field` opens the message.
+  // Throws InputError where the token or its id is there already or the id is out of range. `field`
+  // opens the message.
   void add(std::string token, std::int64_t id, const std::string& field);
 
   std::optional<TokenId> find(std::string_view token) const;
@@ -40,8 +41,8 @@ class Vocabulary {
 
   std::deque<std::string> tokens_;
   std::vector<const std::string*> by_id_;
-  // Open addressing, at most half full. Loading a large file is mostly look-ups of the merges' tokens, and a node-based map
-  // makes them twice as slow.
+  // Open addressing, at most half full. Loading a large file is mostly look-ups of the merges'
+  // tokens, and a node-based map makes them twice as slow.
   std::vector<Slot> slots_;
 };
 

@@ -1,4 +1,5 @@
-// Writes a folder in Hugging Face format with random weights of a well-known shape, to try sizes for which no weights are at hand.
+// Writes a folder in Hugging Face format with random weights of a well-known shape, to try sizes
+// for which no weights are at hand.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -20,7 +21,8 @@ int main(int argc, char** argv) {
   constexpr std::size_t kShard = std::size_t{4} << 30;
   try {
     const std::string config = known_shape(argv[1]);
-    const TensorSet set = random_tensors(config, argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 1, dtype);
+    const TensorSet set =
+        random_tensors(config, argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 1, dtype);
     save_folder(config, set.tensors, argv[2], kShard);
   } catch (const Error& e) {
     std::fprintf(stderr, "make_random_model: %s\n", e.what());

@@ -33,17 +33,20 @@ TEST_P(Baselines, GiveTheStoredScoresOfEveryGoldenCase) {
     for (const char* kind : {"contrast", "single"}) {
       Target target;
       target.ids = want["target_ids"].get<std::vector<TokenId>>();
-      if (std::string(kind) == "contrast" && !want["versus_ids"].is_null()) target.versus = want["versus_ids"].get<std::vector<TokenId>>();
+      if (std::string(kind) == "contrast" && !want["versus_ids"].is_null())
+        target.versus = want["versus_ids"].get<std::vector<TokenId>>();
       for (const Method method : {Method::ifr, Method::attnlrp, Method::cplrp}) {
         const nlohmann::json& values = want["baselines"][kind][to_string(method)];
         const TraceResult result = baseline(prepared, target, method);
-        const auto compare = [&](const std::vector<double>& got, const nlohmann::json& stored, const char* part) {
+        const auto compare = [&](const std::vector<double>& got, const nlohmann::json& stored,
+                                 const char* part) {
           const auto expected = stored.get<std::vector<double>>();
           ASSERT_EQ(got.size(), expected.size());
           double largest = 1e-12;
           for (const double x : expected) largest = std::max(largest, std::fabs(x));
           for (std::size_t i = 0; i < got.size(); ++i)
-            EXPECT_NEAR(got[i], expected[i], limit(1e-6, 1e-3) * largest) << entry.path().filename() << " " << kind << " " << to_string(method) << part;
+            EXPECT_NEAR(got[i], expected[i], limit(1e-6, 1e-3) * largest)
+                << entry.path().filename() << " " << kind << " " << to_string(method) << part;
         };
         compare(result.token_credit, method == Method::ifr ? values : values["token"], " token");
         if (method == Method::ifr) continue;
@@ -68,7 +71,8 @@ TEST_P(Baselines, CpLrpConservesTheSeededLogitWithoutBiases) {
   target.versus = std::vector<TokenId>{11};
   const TraceResult result = baseline(prepared, target, Method::cplrp);
   const double sum = std::accumulate(result.token_credit.begin(), result.token_credit.end(), 0.0);
-  EXPECT_NEAR(sum, *result.target.logit_difference, limit(1e-9, 1e-4) * std::max(1.0, std::fabs(sum)));
+  EXPECT_NEAR(sum, *result.target.logit_difference,
+              limit(1e-9, 1e-4) * std::max(1.0, std::fabs(sum)));
 }
 
 TEST_P(Baselines, CpLrpConservesTheSeededLogitInEveryFamilyWithItsBiasesZero) {
@@ -97,10 +101,12 @@ TEST_P(Baselines, CpLrpConservesTheSeededLogitInEveryFamilyWithItsBiasesZero) {
 }
 
 TEST_P(Baselines, IfrScoresAreSharesOfOne) {
-  const Model model = Model::load((std::filesystem::path(UNPACK_TEST_DATA) / "golden" / "tiny-neox").string(), load());
+  const Model model = Model::load(
+      (std::filesystem::path(UNPACK_TEST_DATA) / "golden" / "tiny-neox").string(), load());
   const Prepared prepared = model.prepare(std::vector<TokenId>{1, 2, 3, 4});
   const BaselineScores scores = ifr_scores(prepared, 2);
-  EXPECT_NEAR(std::accumulate(scores.token.begin(), scores.token.end(), 0.0), 1.0, limit(1e-12, 1e-5));
+  EXPECT_NEAR(std::accumulate(scores.token.begin(), scores.token.end(), 0.0), 1.0,
+              limit(1e-12, 1e-5));
   EXPECT_EQ(scores.token[3], 0.0) << "what lies behind the target position cannot matter";
 }
 
@@ -109,7 +115,9 @@ TEST(BaselineMethods, RandomScoresDependOnTheSeedAlone) {
   EXPECT_NE(random_scores(6, 3), random_scores(6, 4));
 }
 
-TEST(BaselineMethods, AnUnknownMethodIsAUsageError) { EXPECT_THROW(parse_method("lrp"), UsageError); }
+TEST(BaselineMethods, AnUnknownMethodIsAUsageError) {
+  EXPECT_THROW(parse_method("lrp"), UsageError);
+}
 
 }  // namespace
 }  // namespace unpack

@@ -1,4 +1,5 @@
-// What stands behind a batch: lines that carry their checksum, prompt files of every kind, answers that do not depend on their company.
+// What stands behind a batch: lines that carry their checksum, prompt files of every kind, answers
+// that do not depend on their company.
 #include "unpack/batch.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +23,9 @@ using Json = nlohmann::ordered_json;
 class Batch : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("unpack_batch_" + std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
+    folder_ = std::filesystem::temp_directory_path() /
+              ("unpack_batch_" +
+               std::string(::testing::UnitTest::GetInstance()->current_test_info()->name()));
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
   }
@@ -48,8 +51,10 @@ TEST(Checksum, IsTheOneOfZlib) {
   EXPECT_EQ(crc32_text("The quick brown fox jumps over the lazy dog"), "414fa339");
 }
 
-RC_GTEST_PROP(Checksum, ASealedLineIsValidJsonAndAnyChangedByteShows, (const std::string& text, std::size_t at, char to)) {
-  const std::string object = Json({{"text", text}}).dump(-1, ' ', true, Json::error_handler_t::replace);
+RC_GTEST_PROP(Checksum, ASealedLineIsValidJsonAndAnyChangedByteShows,
+              (const std::string& text, std::size_t at, char to)) {
+  const std::string object =
+      Json({{"text", text}}).dump(-1, ' ', true, Json::error_handler_t::replace);
   std::string line = seal(object);
   RC_ASSERT(Json::parse(line).contains("crc32"));
   RC_ASSERT(std::string(unseal(line)) + "}" == object);
@@ -96,10 +101,14 @@ TEST_F(Batch, TextHasAPromptALine) {
 }
 
 TEST_F(Batch, TablesHaveQuotesAndLineEndsInCells) {
-  const auto got = records("p.csv", "id, Prompt ,position\r\n1,\"a \"\"b\"\"\r\nc, d\",-1\r\n2,plain \"quote\",\r\n3,\"open\"x,1\r\n4,e,2\r\n");
+  const auto got = records("p.csv",
+                           "id, Prompt ,position\r\n1,\"a \"\"b\"\"\r\nc, d\",-1\r\n2,plain "
+                           "\"quote\",\r\n3,\"open\"x,1\r\n4,e,2\r\n");
   ASSERT_EQ(got.size(), 4U);
-  EXPECT_EQ(Json::parse(got[0].fields), Json({{"id", "1"}, {"prompt", "a \"b\"\r\nc, d"}, {"position", "-1"}}));
-  EXPECT_EQ(Json::parse(got[1].fields), Json({{"id", "2"}, {"prompt", "plain \"quote\""}}));  // an empty cell says nothing
+  EXPECT_EQ(Json::parse(got[0].fields),
+            Json({{"id", "1"}, {"prompt", "a \"b\"\r\nc, d"}, {"position", "-1"}}));
+  EXPECT_EQ(Json::parse(got[1].fields),
+            Json({{"id", "2"}, {"prompt", "plain \"quote\""}}));  // an empty cell says nothing
   EXPECT_EQ(got[1].line, 4U);
   EXPECT_NE(got[2].problem, "");
   EXPECT_EQ(Json::parse(got[3].fields)["prompt"], "e");  // the line behind a bad one is read
@@ -150,11 +159,17 @@ TEST_P(BatchOnEveryDevice, ALineDoesNotDependOnItsCompanyNorOnThreads) {
   one.threads = 1;
   two.threads = 2;
   // The bundled model is slow where no device is behind it.
-  const std::string name = device() == "cpu" || device() == "cuda" ? "pocket-gpt2" : UNPACK_TEST_DATA "/golden/tiny-gpt2";
+  const std::string name = device() == "cpu" || device() == "cuda" ? "pocket-gpt2"
+                                                                   : UNPACK_TEST_DATA
+                               "/golden/tiny-gpt2";
   const Model model = Model::load(name, one), other = Model::load(name, two);
   std::vector<PromptRecord> all;
   for (std::size_t i = 0; i < 9; ++i)
-    all.push_back({i, i + 1, i == 4 ? "{" : "{\"ids\": [" + std::string(i % 3 > 0 ? "7, 8, " : "") + std::to_string(i) + "]}", ""});
+    all.push_back(
+        {i, i + 1,
+         i == 4 ? "{"
+                : "{\"ids\": [" + std::string(i % 3 > 0 ? "7, 8, " : "") + std::to_string(i) + "]}",
+         ""});
   const BatchQuestion asked;
   const std::vector<BatchLine> together = trace_prompts(model, asked, all);
   const std::vector<BatchLine> elsewhere = trace_prompts(other, asked, {all.rbegin(), all.rend()});
@@ -169,9 +184,12 @@ TEST_P(BatchOnEveryDevice, ALineDoesNotDependOnItsCompanyNorOnThreads) {
 
 TEST_F(Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
   const Model model = Model::load("pocket-gpt2");
-  const std::vector<PromptRecord> asked = {{0, 1, R"({"id": "\"target\":{\"position\": [", "prompt": "a \"node_credit\":{\"emb\":[1]} {\"position\":3}"})", ""},
-                                           {1, 2, R"({"ids": [3], "root": "A1.H0@0"})", ""},
-                                           {2, 3, R"({"ids": [3, 4], "method": "ifr"})", ""}};
+  const std::vector<PromptRecord> asked = {
+      {0, 1,
+       R"({"id": "\"target\":{\"position\": [", "prompt": "a \"node_credit\":{\"emb\":[1]} {\"position\":3}"})",
+       ""},
+      {1, 2, R"({"ids": [3], "root": "A1.H0@0"})", ""},
+      {2, 3, R"({"ids": [3, 4], "method": "ifr"})", ""}};
   for (const BatchLine& line : trace_prompts(model, {}, asked)) {
     ASSERT_FALSE(line.error) << line.reason;
     EXPECT_EQ(facts_of(line.text), line.facts);
@@ -190,7 +208,10 @@ TEST_F(Batch, AFolderTakesLinesOnlyInOrder) {
   BatchOptions options;
   options.out = folder_ / "out";
   BatchMaker maker;
-  const auto line = [](std::size_t index) { return BatchLine{index, false, seal("{\"index\":" + std::to_string(index) + "}"), "", {1, 0.5}, {}}; };
+  const auto line = [](std::size_t index) {
+    return BatchLine{index, false,    seal("{\"index\":" + std::to_string(index) + "}"),
+                     "",    {1, 0.5}, {}};
+  };
   BatchFolder folder(options, maker, PromptReader(file));
   EXPECT_EQ(folder.next(2).size(), 2U);
   EXPECT_EQ(folder.next(2).size(), 1U);
@@ -207,7 +228,8 @@ TEST(ShardsOfARun, EveryPromptBelongsToExactlyOne) {
     EXPECT_EQ(owners, 1);
   }
   EXPECT_EQ(parse_shard("2/4"), (Shard{2, 4}));
-  for (const char* wrong : {"", "0/4", "5/4", "2", "2/", "/4", "2/4/", "a", "2/-4"}) EXPECT_THROW(parse_shard(wrong), UsageError) << wrong;
+  for (const char* wrong : {"", "0/4", "5/4", "2", "2/", "/4", "2/4/", "a", "2/-4"})
+    EXPECT_THROW(parse_shard(wrong), UsageError) << wrong;
 }
 
 }  // namespace

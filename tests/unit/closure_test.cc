@@ -18,7 +18,8 @@ TEST_P(Closure, HoldsOnRandomModelsOfEveryFamily) {
   EXPECT_TRUE(rc::check(device(), [this] {
     const testing::Shape shape = testing::draw_shape(3, 4, 9);
     const auto ids = testing::draw_prompt(8, shape.vocabulary);
-    const Model model = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device());
+    const Model model =
+        testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device());
     RC_LOG(shape.config());
     const std::vector<ClosureCheck> checks = model.prepare(ids).validate();
     RC_ASSERT(checks.size() == 6U);
@@ -30,7 +31,8 @@ TEST_P(Closure, HoldsOnRandomModelsOfEveryFamily) {
 }
 
 TEST_P(Closure, FailsWhereAWriterIsWrong) {
-  // The same prompt with one writer's vector spoilt: the residual sums and what is read from them no longer close.
+  // The same prompt with one writer's vector spoilt: the residual sums and what is read from them
+  // no longer close.
   testing::Shape shape;
   shape.family = "llama";
   const Model model = testing::random_tensors_of(shape.config(), 3).model(device());
@@ -49,13 +51,15 @@ TEST_P(Closure, OfImportancesIsTheLogitDifference) {
     shape.family = "llama";
     shape.biases = false;
     const auto ids = testing::draw_prompt(6, shape.vocabulary);
-    const Model model = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device());
+    const Model model =
+        testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device());
     Question question;
     question.target = testing::draw_target(static_cast<int>(ids.size()), shape.vocabulary);
     const TraceResult got = model.prepare(ids).trace(question);
     double sum = 0, size = 0;
     for (const double x : got.importance) sum += x, size += std::fabs(x);
-    const double want = question.target.raw ? got.target.logit : got.target.logit_difference.value();
+    const double want =
+        question.target.raw ? got.target.logit : got.target.logit_difference.value();
     RC_ASSERT(std::fabs(sum - want) <= limit(1e-10, 1e-5) * size);
   }));
 }

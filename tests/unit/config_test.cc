@@ -17,8 +17,9 @@ std::string parse_error(const json& config) {
   return error;
 }
 
-const json kSmallLlama = {{"model_type", "llama"},  {"hidden_size", 64},        {"num_attention_heads", 4},
-                          {"num_hidden_layers", 2}, {"intermediate_size", 128}, {"vocab_size", 100}};
+const json kSmallLlama = {{"model_type", "llama"},    {"hidden_size", 64},
+                          {"num_attention_heads", 4}, {"num_hidden_layers", 2},
+                          {"intermediate_size", 128}, {"vocab_size", 100}};
 
 json with(json config, const json& changes) {
   config.update(changes);
@@ -93,7 +94,10 @@ TEST(ConfigDefaults, OfLlamaMistralAndQwenAreThoseOfTheTransformersLibrary) {
   EXPECT_FALSE(qwen2.qk_norm);
   EXPECT_FALSE(qwen2.sliding_window);
 
-  const ModelConfig qwen3 = parse({{"model_type", "qwen3"}, {"hidden_size", 1024}, {"num_attention_heads", 16}, {"num_key_value_heads", 8}});
+  const ModelConfig qwen3 = parse({{"model_type", "qwen3"},
+                                   {"hidden_size", 1024},
+                                   {"num_attention_heads", 16},
+                                   {"num_key_value_heads", 8}});
   EXPECT_EQ(qwen3.d_head, 128);
   EXPECT_TRUE(qwen3.qk_norm);
   EXPECT_FALSE(qwen3.prepend_bos);
@@ -103,20 +107,30 @@ TEST(ConfigNull, MeansWhatItMeansInTheTransformersLibrary) {
   EXPECT_EQ(parse({{"model_type", "gpt2"}, {"n_inner", nullptr}, {"n_embd", 96}}).d_mlp, 384);
   EXPECT_EQ(parse({{"model_type", "mistral"}, {"num_key_value_heads", nullptr}}).n_kv_heads, 32);
   EXPECT_FALSE(parse({{"model_type", "mistral"}, {"sliding_window", nullptr}}).sliding_window);
-  EXPECT_EQ(parse({{"model_type", "qwen3"}, {"head_dim", nullptr}, {"hidden_size", 1024}, {"num_attention_heads", 32}}).d_head, 32);
+  EXPECT_EQ(parse({{"model_type", "qwen3"},
+                   {"head_dim", nullptr},
+                   {"hidden_size", 1024},
+                   {"num_attention_heads", 32}})
+                .d_head,
+            32);
   EXPECT_FALSE(parse({{"model_type", "gpt2"}, {"bos_token_id", nullptr}}).bos_token);
-  EXPECT_EQ(parse({{"model_type", "llama"}, {"rope_scaling", nullptr}}).rope.scaling, RopeScaling::none);
+  EXPECT_EQ(parse({{"model_type", "llama"}, {"rope_scaling", nullptr}}).rope.scaling,
+            RopeScaling::none);
 }
 
 TEST(Config, BosTokenOutsideTheVocabularyIsNone) {
   EXPECT_FALSE(parse({{"model_type", "gpt2"}, {"vocab_size", 40}}).bos_token);
   EXPECT_FALSE(parse({{"model_type", "gpt2"}, {"vocab_size", 40}, {"bos_token_id", 40}}).bos_token);
-  EXPECT_EQ(parse({{"model_type", "gpt2"}, {"vocab_size", 40}, {"bos_token_id", 39}}).bos_token, 39);
+  EXPECT_EQ(parse({{"model_type", "gpt2"}, {"vocab_size", 40}, {"bos_token_id", 39}}).bos_token,
+            39);
 }
 
 TEST(Config, Gpt2TakesTheCommonNamesOfItsSizes) {
-  const ModelConfig c =
-      parse({{"model_type", "gpt2"}, {"hidden_size", 96}, {"num_attention_heads", 6}, {"num_hidden_layers", 3}, {"max_position_embeddings", 50}});
+  const ModelConfig c = parse({{"model_type", "gpt2"},
+                               {"hidden_size", 96},
+                               {"num_attention_heads", 6},
+                               {"num_hidden_layers", 3},
+                               {"max_position_embeddings", 50}});
   EXPECT_EQ(c.d_model, 96);
   EXPECT_EQ(c.n_heads, 6);
   EXPECT_EQ(c.n_layers, 3);
@@ -124,7 +138,9 @@ TEST(Config, Gpt2TakesTheCommonNamesOfItsSizes) {
 }
 
 TEST(Config, KnowsTheActivations) {
-  const auto activation = [](const char* name) { return parse({{"model_type", "gpt_neox"}, {"hidden_act", name}}).activation; };
+  const auto activation = [](const char* name) {
+    return parse({{"model_type", "gpt_neox"}, {"hidden_act", name}}).activation;
+  };
   EXPECT_EQ(activation("gelu"), Activation::gelu_erf);
   EXPECT_EQ(activation("gelu_new"), Activation::gelu_tanh);
   EXPECT_EQ(activation("gelu_fast"), Activation::gelu_tanh);
@@ -132,13 +148,17 @@ TEST(Config, KnowsTheActivations) {
   EXPECT_EQ(activation("relu"), Activation::relu);
   EXPECT_EQ(activation("silu"), Activation::silu);
   EXPECT_EQ(activation("swish"), Activation::silu);
-  expect_mentions(parse_error({{"model_type", "gpt_neox"}, {"hidden_act", "mish"}}), {"hidden_act", "'mish'", "gelu_new"});
+  expect_mentions(parse_error({{"model_type", "gpt_neox"}, {"hidden_act", "mish"}}),
+                  {"hidden_act", "'mish'", "gelu_new"});
 }
 
 TEST(ConfigRope, OldAndNewKeysOfGptNeoxSayTheSame) {
   const json base = {{"model_type", "gpt_neox"}, {"hidden_size", 256}, {"num_attention_heads", 4}};
   const ModelConfig old_keys = parse(with(base, {{"rotary_pct", 0.5}, {"rotary_emb_base", 5000}}));
-  const ModelConfig new_keys = parse(with(base, {{"rope_parameters", {{"rope_type", "default"}, {"rope_theta", 5000.0}, {"partial_rotary_factor", 0.5}}}}));
+  const ModelConfig new_keys = parse(
+      with(base,
+           {{"rope_parameters",
+             {{"rope_type", "default"}, {"rope_theta", 5000.0}, {"partial_rotary_factor", 0.5}}}}));
   for (const ModelConfig& c : {old_keys, new_keys}) {
     EXPECT_EQ(c.rope.dims, 32);
     EXPECT_EQ(c.rope.base, 5000.0);
@@ -147,10 +167,15 @@ TEST(ConfigRope, OldAndNewKeysOfGptNeoxSayTheSame) {
 }
 
 TEST(ConfigRope, OldAndNewKeysOfLlamaSayTheSame) {
-  const json scaling = {
-      {"rope_type", "llama3"}, {"factor", 8.0}, {"low_freq_factor", 1.5}, {"high_freq_factor", 4.5}, {"original_max_position_embeddings", 128}};
-  const ModelConfig old_keys = parse(with(kSmallLlama, {{"rope_theta", 500000.0}, {"rope_scaling", scaling}}));
-  const ModelConfig new_keys = parse(with(kSmallLlama, {{"rope_parameters", with(scaling, {{"rope_theta", 500000.0}})}}));
+  const json scaling = {{"rope_type", "llama3"},
+                        {"factor", 8.0},
+                        {"low_freq_factor", 1.5},
+                        {"high_freq_factor", 4.5},
+                        {"original_max_position_embeddings", 128}};
+  const ModelConfig old_keys =
+      parse(with(kSmallLlama, {{"rope_theta", 500000.0}, {"rope_scaling", scaling}}));
+  const ModelConfig new_keys =
+      parse(with(kSmallLlama, {{"rope_parameters", with(scaling, {{"rope_theta", 500000.0}})}}));
   for (const ModelConfig& c : {old_keys, new_keys}) {
     EXPECT_EQ(c.rope.base, 500000.0);
     EXPECT_EQ(c.rope.dims, 16);
@@ -164,7 +189,8 @@ TEST(ConfigRope, OldAndNewKeysOfLlamaSayTheSame) {
 
 TEST(ConfigRope, LinearScalingIsNamedByTypeOrRopeType) {
   for (const char* key : {"type", "rope_type"}) {
-    const ModelConfig c = parse(with(kSmallLlama, {{"rope_scaling", {{key, "linear"}, {"factor", 2.5}}}}));
+    const ModelConfig c =
+        parse(with(kSmallLlama, {{"rope_scaling", {{key, "linear"}, {"factor", 2.5}}}}));
     EXPECT_EQ(c.rope.scaling, RopeScaling::linear);
     EXPECT_EQ(c.rope.factor, 2.5);
   }
@@ -172,14 +198,23 @@ TEST(ConfigRope, LinearScalingIsNamedByTypeOrRopeType) {
 
 TEST(ConfigRope, OtherTypesAndHalfSpecifiedOnesAreRefused) {
   for (const char* type : {"yarn", "dynamic", "longrope", "su", "mrope"}) {
-    expect_mentions(parse_error(with(kSmallLlama, {{"rope_scaling", {{"rope_type", type}, {"factor", 2}}}})), {type, "linear", "llama3"});
+    expect_mentions(
+        parse_error(with(kSmallLlama, {{"rope_scaling", {{"rope_type", type}, {"factor", 2}}}})),
+        {type, "linear", "llama3"});
   }
-  expect_mentions(parse_error(with(kSmallLlama, {{"rope_scaling", {{"type", "linear"}}}})), {"rope_scaling.factor", "missing"});
-  expect_mentions(parse_error(with(kSmallLlama, {{"rope_parameters", {{"rope_type", "llama3"}, {"factor", 8}}}})), {"rope_parameters.low_freq_factor"});
-  expect_mentions(parse_error(with(kSmallLlama, {{"rope_scaling", {{"type", "linear"}, {"factor", -1}}}})), {"rope_scaling.factor"});
-  expect_mentions(parse_error(with(kSmallLlama, {{"rope_scaling", "linear"}})), {"rope_scaling", "object"});
+  expect_mentions(parse_error(with(kSmallLlama, {{"rope_scaling", {{"type", "linear"}}}})),
+                  {"rope_scaling.factor", "missing"});
+  expect_mentions(parse_error(with(kSmallLlama, {{"rope_parameters",
+                                                  {{"rope_type", "llama3"}, {"factor", 8}}}})),
+                  {"rope_parameters.low_freq_factor"});
+  expect_mentions(
+      parse_error(with(kSmallLlama, {{"rope_scaling", {{"type", "linear"}, {"factor", -1}}}})),
+      {"rope_scaling.factor"});
+  expect_mentions(parse_error(with(kSmallLlama, {{"rope_scaling", "linear"}})),
+                  {"rope_scaling", "object"});
   expect_mentions(parse_error(with(kSmallLlama, {{"rope_theta", 0}})), {"rope_theta"});
-  expect_mentions(parse_error(with(kSmallLlama, {{"partial_rotary_factor", 0.5}})), {"partial_rotary_factor"});
+  expect_mentions(parse_error(with(kSmallLlama, {{"partial_rotary_factor", 0.5}})),
+                  {"partial_rotary_factor"});
   expect_mentions(parse_error({{"model_type", "gpt_neox"}, {"rotary_pct", 1.5}}), {"1.5"});
   expect_mentions(parse_error({{"model_type", "gpt_neox"}, {"rotary_pct", 0.01}}), {"rotated"});
   expect_mentions(parse_error(with(kSmallLlama, {{"head_dim", 7}})), {"7", "even"});
@@ -189,75 +224,107 @@ TEST(ConfigSlidingWindow, OfQwenIsInForceOnlyWhenSwitchedOnAndReached) {
   for (const char* family : {"qwen2", "qwen3"}) {
     const json base = {{"model_type", family}, {"sliding_window", 64}, {"num_hidden_layers", 4}};
     EXPECT_FALSE(parse(base).sliding_window);
-    EXPECT_FALSE(parse(with(base, {{"use_sliding_window", true}})).sliding_window) << "28 layers come first by default";
-    EXPECT_EQ(parse(with(base, {{"use_sliding_window", true}, {"max_window_layers", 3}})).sliding_window, 64);
-    EXPECT_FALSE(parse(with(base, {{"use_sliding_window", true}, {"max_window_layers", 4}})).sliding_window);
+    EXPECT_FALSE(parse(with(base, {{"use_sliding_window", true}})).sliding_window)
+        << "28 layers come first by default";
+    EXPECT_EQ(
+        parse(with(base, {{"use_sliding_window", true}, {"max_window_layers", 3}})).sliding_window,
+        64);
+    EXPECT_FALSE(
+        parse(with(base, {{"use_sliding_window", true}, {"max_window_layers", 4}})).sliding_window);
     const json mixed = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
-    EXPECT_EQ(parse(with(base, {{"use_sliding_window", true}, {"layer_types", mixed}})).sliding_window, 64);
-    EXPECT_FALSE(parse(with(base, {{"use_sliding_window", false}, {"layer_types", mixed}})).sliding_window);
-    EXPECT_FALSE(parse(with(base, {{"use_sliding_window", true}, {"layer_types", json::array({"full_attention"})}})).sliding_window);
-    expect_mentions(parse_error(with(base, {{"layer_types", json::array({"linear_attention"})}})), {"linear_attention"});
+    EXPECT_EQ(
+        parse(with(base, {{"use_sliding_window", true}, {"layer_types", mixed}})).sliding_window,
+        64);
+    EXPECT_FALSE(
+        parse(with(base, {{"use_sliding_window", false}, {"layer_types", mixed}})).sliding_window);
+    EXPECT_FALSE(parse(with(base, {{"use_sliding_window", true},
+                                   {"layer_types", json::array({"full_attention"})}}))
+                     .sliding_window);
+    expect_mentions(parse_error(with(base, {{"layer_types", json::array({"linear_attention"})}})),
+                    {"linear_attention"});
     expect_mentions(parse_error(with(base, {{"layer_types", 3}})), {"layer_types"});
   }
   EXPECT_EQ(parse({{"model_type", "mistral"}, {"sliding_window", 128}}).sliding_window, 128);
 }
 
 TEST(ConfigUnsupported, SettingsOfGpt2ThatChangeTheMathsAreNamed) {
-  expect_mentions(parse_error({{"model_type", "gpt2"}, {"scale_attn_weights", false}}), {"scale_attn_weights"});
-  expect_mentions(parse_error({{"model_type", "gpt2"}, {"scale_attn_by_inverse_layer_idx", true}}), {"scale_attn_by_inverse_layer_idx"});
-  expect_mentions(parse_error({{"model_type", "gpt2"}, {"add_cross_attention", true}}), {"add_cross_attention"});
+  expect_mentions(parse_error({{"model_type", "gpt2"}, {"scale_attn_weights", false}}),
+                  {"scale_attn_weights"});
+  expect_mentions(parse_error({{"model_type", "gpt2"}, {"scale_attn_by_inverse_layer_idx", true}}),
+                  {"scale_attn_by_inverse_layer_idx"});
+  expect_mentions(parse_error({{"model_type", "gpt2"}, {"add_cross_attention", true}}),
+                  {"add_cross_attention"});
   EXPECT_NO_THROW(parse({{"model_type", "gpt2"}, {"reorder_and_upcast_attn", true}}));
 }
 
 TEST(ConfigUnsupported, FamiliesAreAnsweredWithTheListOfThoseThatAre) {
   for (const char* family : {"gemma2", "phi3", "mixtral", "bert", "qwen2_moe", "mamba"}) {
-    expect_mentions(parse_error({{"model_type", family}}), {family, "gpt2, gpt_neox, llama, mistral, qwen2, qwen3"});
+    expect_mentions(parse_error({{"model_type", family}}),
+                    {family, "gpt2, gpt_neox, llama, mistral, qwen2, qwen3"});
   }
   expect_mentions(parse_error(json::object()), {"model_type", "gpt2, gpt_neox"});
 }
 
 TEST(ConfigUnsupported, QuantisedCheckpointsAreNamed) {
-  const json quantised = with(kSmallLlama, {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}});
+  const json quantised =
+      with(kSmallLlama, {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}});
   expect_mentions(parse_error(quantised), {"quantised", "gptq", "bfloat16"});
 }
 
 TEST(ConfigBad, TextThatIsNoJsonObject) {
-  const auto error = [](const char* text) { return input_error([&] { parse_config(text, "config.json"); }); };
+  const auto error = [](const char* text) {
+    return input_error([&] { parse_config(text, "config.json"); });
+  };
   expect_mentions(error(""), {"config.json", "not valid JSON"});
   expect_mentions(error("{\"model_type\": "), {"not valid JSON"});
   expect_mentions(error("[]"), {"JSON object"});
   expect_mentions(error("\xff\xfe"), {"not valid JSON"});
-  expect_mentions(error(R"({"model_type": "gpt2", "n_layer": 2, "n_layer": 3})"), {"n_layer", "twice"});
+  expect_mentions(error(R"({"model_type": "gpt2", "n_layer": 2, "n_layer": 3})"),
+                  {"n_layer", "twice"});
 }
 
 TEST(ConfigBad, ValuesOfTheWrongType) {
   for (const json& value : {json("12"), json(1.5), json(true), json::array({1}), json::object()}) {
-    expect_mentions(parse_error({{"model_type", "gpt2"}, {"n_layer", value}}), {"n_layer", "whole number"});
+    expect_mentions(parse_error({{"model_type", "gpt2"}, {"n_layer", value}}),
+                    {"n_layer", "whole number"});
   }
   expect_mentions(parse_error({{"model_type", 7}}), {"model_type", "string"});
-  expect_mentions(parse_error({{"model_type", "gpt2"}, {"tie_word_embeddings", "yes"}}), {"tie_word_embeddings", "true or false"});
-  expect_mentions(parse_error({{"model_type", "gpt2"}, {"layer_norm_epsilon", "small"}}), {"layer_norm_epsilon", "number"});
-  expect_mentions(parse_error({{"model_type", "gpt2"}, {"activation_function", 3}}), {"activation_function", "string"});
+  expect_mentions(parse_error({{"model_type", "gpt2"}, {"tie_word_embeddings", "yes"}}),
+                  {"tie_word_embeddings", "true or false"});
+  expect_mentions(parse_error({{"model_type", "gpt2"}, {"layer_norm_epsilon", "small"}}),
+                  {"layer_norm_epsilon", "number"});
+  expect_mentions(parse_error({{"model_type", "gpt2"}, {"activation_function", 3}}),
+                  {"activation_function", "string"});
   expect_mentions(parse_error({{"model_type", "gpt2"}, {"bos_token_id", "x"}}), {"bos_token_id"});
   EXPECT_EQ(parse({{"model_type", "gpt2"}, {"n_layer", 3.0}}).n_layers, 3);
 }
 
 TEST(ConfigBad, SizesThatCannotBe) {
   for (const char* key : {"n_layer", "n_head", "n_embd", "n_positions", "vocab_size", "n_inner"}) {
-    for (const json& value : {json(0), json(-1), json(2'000'000'000), json(1e14), json(18446744073709551615ull)}) {
+    for (const json& value :
+         {json(0), json(-1), json(2'000'000'000), json(1e14), json(18446744073709551615ull)}) {
       expect_mentions(parse_error({{"model_type", "gpt2"}, {key, value}}), {key, "from 1 to"});
     }
   }
   expect_mentions(parse_error({{"model_type", "gpt2"}, {"n_layer", 20000}}), {"20000 layers"});
-  expect_mentions(parse_error({{"model_type", "gpt2"}, {"n_embd", 100}, {"n_head", 3}}), {"3 heads", "100"});
-  expect_mentions(parse_error(with(kSmallLlama, {{"num_attention_heads", 6}, {"head_dim", 8}, {"num_key_value_heads", 4}})), {"6 query heads", "4 key/value"});
-  expect_mentions(parse_error(with(kSmallLlama, {{"num_attention_heads", 100000}, {"head_dim", 100000}, {"num_key_value_heads", 1}})), {"heads of size"});
+  expect_mentions(parse_error({{"model_type", "gpt2"}, {"n_embd", 100}, {"n_head", 3}}),
+                  {"3 heads", "100"});
+  expect_mentions(
+      parse_error(with(kSmallLlama,
+                       {{"num_attention_heads", 6}, {"head_dim", 8}, {"num_key_value_heads", 4}})),
+      {"6 query heads", "4 key/value"});
+  expect_mentions(parse_error(with(kSmallLlama, {{"num_attention_heads", 100000},
+                                                 {"head_dim", 100000},
+                                                 {"num_key_value_heads", 1}})),
+                  {"heads of size"});
   expect_mentions(parse_error({{"model_type", "gpt2"}, {"n_embd", 96'000'000}}), {"n_embd"});
-  expect_mentions(parse_error({{"model_type", "gpt2"}, {"layer_norm_epsilon", 0}}), {"layer_norm_epsilon"});
+  expect_mentions(parse_error({{"model_type", "gpt2"}, {"layer_norm_epsilon", 0}}),
+                  {"layer_norm_epsilon"});
 }
 
 TEST(KnownShapes, AreConfigsOfThePublishedSizes) {
-  for (const std::string& name : known_shapes()) EXPECT_NO_THROW(parse_config(known_shape(name), name)) << name;
+  for (const std::string& name : known_shapes())
+    EXPECT_NO_THROW(parse_config(known_shape(name), name)) << name;
   const ModelConfig llama = parse_config(known_shape("llama-3.2-1b"), "");
   EXPECT_EQ(llama.n_layers, 16);
   EXPECT_EQ(llama.d_model, 2048);

@@ -1,4 +1,5 @@
-// The engine against a second program that follows the definition node by node (naive/recursion.h), on random tiny models of every family.
+// The engine against a second program that follows the definition node by node (naive/recursion.h),
+// on random tiny models of every family.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -22,7 +23,8 @@ struct Expected {
   Vec importance, token_credit, stage1;
   Mat node_credit;
   std::map<Branch, Mat> incoming;
-  std::map<Branch, std::map<int, std::pair<double, double>>> composition;  // branch -> writer -> mass, credit
+  std::map<Branch, std::map<int, std::pair<double, double>>>
+      composition;  // branch -> writer -> mass, credit
   double conditioning = 0;
 };
 
@@ -39,7 +41,8 @@ Expected expected_of(const naive::Forward& f, const Question& question) {
     const bool direct = question.options.reroot == Reroot::target;
     out.importance.assign(f.writers.count(), 0.0);
     out.importance[root.writer] = 1;
-    out.node_credit = direct ? recursion.sweep(root.position, out.importance) : recursion.sweep(root.position, Vec(f.writers.count(), 0.0), root);
+    out.node_credit = direct ? recursion.sweep(root.position, out.importance)
+                             : recursion.sweep(root.position, Vec(f.writers.count(), 0.0), root);
     out.stage1 = recursion.stage1(root, direct);
     for (const naive::Edge& e : recursion.edges(root, direct)) {
       auto& by_writer = out.incoming[e.branch];
@@ -60,9 +63,11 @@ Expected expected_of(const naive::Forward& f, const Question& question) {
   return out;
 }
 
-// The largest relative difference of all that a trace holds, and where. Arrays whose values are all below `part` of the largest node credit are
-// what was left when larger credit cancelled; they are held against that part.
-std::pair<double, std::string> largest_difference(const TraceResult& got, const Expected& want, int writers, double part = 0) {
+// The largest relative difference of all that a trace holds, and where. Arrays whose values are all
+// below `part` of the largest node credit are what was left when larger credit cancelled; they are
+// held against that part.
+std::pair<double, std::string> largest_difference(const TraceResult& got, const Expected& want,
+                                                  int writers, double part = 0) {
   std::pair<double, std::string> worst{0, ""};
   double floor = 0;
   for (const Vec& row : want.node_credit) {
@@ -84,10 +89,15 @@ std::pair<double, std::string> largest_difference(const TraceResult& got, const 
   }
   for (const auto& [branch, credit] : got.incoming) {
     const auto known = want.incoming.find(branch);
-    take(naive::difference(credit, known != want.incoming.end() ? known->second : Mat(writers, Vec(got.length(), 0.0)), floor),
+    take(naive::difference(
+             credit,
+             known != want.incoming.end() ? known->second : Mat(writers, Vec(got.length(), 0.0)),
+             floor),
          std::string("incoming ") + to_string(branch));
   }
-  for (const auto& [branch, credit] : want.incoming) take(got.incoming.contains(branch) ? 0 : INFINITY, std::string("no incoming ") + to_string(branch));
+  for (const auto& [branch, credit] : want.incoming)
+    take(got.incoming.contains(branch) ? 0 : INFINITY,
+         std::string("no incoming ") + to_string(branch));
   for (const auto& [branch, by_writer] : want.composition) {
     Difference mass(floor), credit(floor);
     Vec got_mass(writers, 0.0), got_credit(writers, 0.0);
@@ -144,15 +154,18 @@ TEST(CreditOfRandomModels, AgreesWithThePlainRecursionInDouble) {
     const Prepared prepared = model.prepare(c.ids);
     for (int i = 0; i < 3; ++i) {
       const Question question = draw_question(c, model.writers(), {0, 0.2, 0.8, 2});
-      RC_LOG(testing::to_text(c.shape, c.ids, question.options) + " root " + question.root.value_or("-"));
+      RC_LOG(testing::to_text(c.shape, c.ids, question.options) + " root " +
+             question.root.value_or("-"));
       const Expected want = expected_of(f, question);
       // What cancels to less than this is decided by rounding even in double.
       if (want.conditioning < (question.options.beta == 0 ? 1e-4 : 1e-9)) {
         ++hard;
         continue;
       }
-      const auto [difference, where] = largest_difference(prepared.trace(question), want, model.writers().count());
-      RC_LOG(fmt::format("{} differs by {} (conditioning {})", where, difference, want.conditioning));
+      const auto [difference, where] =
+          largest_difference(prepared.trace(question), want, model.writers().count());
+      RC_LOG(
+          fmt::format("{} differs by {} (conditioning {})", where, difference, want.conditioning));
       RC_ASSERT(difference < 1e-9);
     }
   }));
@@ -169,13 +182,16 @@ TEST(CreditOfRandomModels, AgreesWithThePlainRecursionInFloatWhereSumsDoNotCance
       const Prepared prepared = model.prepare(c.ids);
       for (int i = 0; i < 3; ++i) {
         const Question question = draw_question(c, model.writers(), {0.2, 0.8, 2});
-        RC_LOG(testing::to_text(c.shape, c.ids, question.options) + " root " + question.root.value_or("-"));
+        RC_LOG(testing::to_text(c.shape, c.ids, question.options) + " root " +
+               question.root.value_or("-"));
         const Expected want = expected_of(f, question);
         const TraceResult got = prepared.trace(question);
         if (want.conditioning < 1e-4 || got.ill_conditioned > 0) continue;
         ++compared;
-        const auto [difference, where] = largest_difference(got, want, model.writers().count(), 0.01);
-        RC_LOG(fmt::format("{} differs by {} (conditioning {})", where, difference, want.conditioning));
+        const auto [difference, where] =
+            largest_difference(got, want, model.writers().count(), 0.01);
+        RC_LOG(fmt::format("{} differs by {} (conditioning {})", where, difference,
+                           want.conditioning));
         RC_ASSERT(difference < 1e-3);
       }
     }));
@@ -191,13 +207,15 @@ TEST_P(CreditOnEveryDevice, IsNotCalledDoubtfulWhereNoSumCancels) {
     const Case c = draw_case(2, 2, 5, 4);
     const Model model = c.tensors.model(device());
     const Question question = draw_question(c, model.writers(), {0.8});
-    RC_PRE(expected_of(naive::Forward(testing::weights_of(model), c.ids), question).conditioning > 1e-3);
+    RC_PRE(expected_of(naive::Forward(testing::weights_of(model), c.ids), question).conditioning >
+           1e-3);
     RC_ASSERT(model.prepare(c.ids).trace(question).ill_conditioned == 0.0);
   }));
 }
 
 TEST_P(CreditOnEveryDevice, IsCalledDoubtfulWhereSumsCancel) {
-  // Position 0 takes the token's embedding back, so that what layer 0 reads there is the difference of two equal parts.
+  // Position 0 takes the token's embedding back, so that what layer 0 reads there is the difference
+  // of two equal parts.
   testing::Shape shape;
   shape.layers = 1;
   testing::Tensors tensors = testing::random_tensors_of(shape.config(), 2);
@@ -227,18 +245,23 @@ TEST_P(CreditOnEveryDevice, IsTheSameWithAndWithoutAKeyTable) {
     Question question = draw_question(c, model.writers(), {0.2, 0.8});
     question.paths.top = 40;
     if (*rc::gen::arbitrary<bool>()) question.paths.sign = -1;
-    RC_LOG(testing::to_text(c.shape, c.ids, question.options) + " root " + question.root.value_or("-"));
+    RC_LOG(testing::to_text(c.shape, c.ids, question.options) + " root " +
+           question.root.value_or("-"));
     const naive::Forward f(testing::weights_of(model), c.ids);
     RC_PRE(expected_of(f, question).conditioning > limit(1e-6, 1e-3));
     const TraceResult a = table.trace(question), b = streamed.trace(question, small);
     RC_ASSERT(naive::difference(b.node_credit, a.node_credit) < tolerance);
     RC_ASSERT(naive::difference(b.token_credit, a.token_credit) < tolerance);
-    for (const auto& [branch, credit] : a.incoming) RC_ASSERT(naive::difference(b.incoming.at(branch), credit) < tolerance);
-    RC_ASSERT(std::fabs(a.coverage.absolute_total - b.coverage.absolute_total) <= tolerance * a.coverage.absolute_total);
-    RC_ASSERT(std::fabs(a.coverage.absolute_matching - b.coverage.absolute_matching) <= tolerance * a.coverage.absolute_total);
+    for (const auto& [branch, credit] : a.incoming)
+      RC_ASSERT(naive::difference(b.incoming.at(branch), credit) < tolerance);
+    RC_ASSERT(std::fabs(a.coverage.absolute_total - b.coverage.absolute_total) <=
+              tolerance * a.coverage.absolute_total);
+    RC_ASSERT(std::fabs(a.coverage.absolute_matching - b.coverage.absolute_matching) <=
+              tolerance * a.coverage.absolute_total);
     RC_ASSERT(a.paths.size() == b.paths.size());
     for (std::size_t i = 0; i < a.paths.size(); ++i) {
-      RC_ASSERT(std::fabs(std::fabs(a.paths[i].credit) - std::fabs(b.paths[i].credit)) <= tolerance * std::fabs(a.paths[0].credit));
+      RC_ASSERT(std::fabs(std::fabs(a.paths[i].credit) - std::fabs(b.paths[i].credit)) <=
+                tolerance * std::fabs(a.paths[0].credit));
     }
   }));
 }
@@ -251,7 +274,8 @@ TEST_P(CreditOnEveryDevice, IsTheSameBitForBitOnOneAndTwoThreads) {
     question.paths.top = 30;
     RunContext context;
     if (*rc::gen::arbitrary<bool>()) context.memory_budget = 0;
-    const TraceResult a = one.prepare(c.ids, context).trace(question), b = two.prepare(c.ids, context).trace(question);
+    const TraceResult a = one.prepare(c.ids, context).trace(question),
+                      b = two.prepare(c.ids, context).trace(question);
     RC_ASSERT(a.token_credit == b.token_credit);
     RC_ASSERT(a.node_credit == b.node_credit);
     RC_ASSERT(a.paths.size() == b.paths.size());
@@ -281,15 +305,18 @@ TEST_P(CreditOnEveryDevice, IsTheSameInABatchAndAlone) {
       Question resolved = question;
       resolved.target.position = alone.length() - 1;
       if (expected_of(f, resolved).conditioning < limit(1e-6, 1e-3)) continue;
-      RC_ASSERT(naive::difference(batch[i].cache("logits", 0).values, alone.cache("logits", 0).values) < limit(1e-12, 1e-5));
+      RC_ASSERT(naive::difference(batch[i].cache("logits", 0).values,
+                                  alone.cache("logits", 0).values) < limit(1e-12, 1e-5));
       const TraceResult a = batch[i].trace(question), b = alone.trace(question);
       RC_ASSERT(naive::difference(a.node_credit, b.node_credit) < limit(1e-9, 1e-3));
-      RC_ASSERT(std::fabs(a.coverage.absolute_total - b.coverage.absolute_total) <= limit(1e-9, 1e-3) * b.coverage.absolute_total);
+      RC_ASSERT(std::fabs(a.coverage.absolute_total - b.coverage.absolute_total) <=
+                limit(1e-9, 1e-3) * b.coverage.absolute_total);
     }
   }));
 }
 
-// Symmetries ----------------------------------------------------------------------------------------------------------------------
+// Symmetries
+// ----------------------------------------------------------------------------------------------------------------------
 
 TEST_P(CreditOnEveryDevice, ScalesWithTheHeadAndLeavesRootsAlone) {
   EXPECT_TRUE(rc::check(device(), [this] {
@@ -302,8 +329,10 @@ TEST_P(CreditOnEveryDevice, ScalesWithTheHeadAndLeavesRootsAlone) {
     const Model model = c.tensors.model(device()), scaled = larger.model(device());
     Question question = draw_question(c, model.writers(), {0.8});
     question.root = {};
-    RC_PRE(expected_of(naive::Forward(testing::weights_of(model), c.ids), question).conditioning > limit(1e-6, 1e-3));
-    const TraceResult a = model.prepare(c.ids).trace(question), b = scaled.prepare(c.ids).trace(question);
+    RC_PRE(expected_of(naive::Forward(testing::weights_of(model), c.ids), question).conditioning >
+           limit(1e-6, 1e-3));
+    const TraceResult a = model.prepare(c.ids).trace(question),
+                      b = scaled.prepare(c.ids).trace(question);
     Difference d, percent;
     for (std::size_t s = 0; s < c.ids.size(); ++s) {
       d.see(b.token_credit[s], 4 * a.token_credit[s]);
@@ -313,18 +342,23 @@ TEST_P(CreditOnEveryDevice, ScalesWithTheHeadAndLeavesRootsAlone) {
     RC_ASSERT(percent.relative() < limit(1e-9, 1e-5));
     question.root = testing::draw_root(model.writers(), static_cast<int>(c.ids.size()));
     question.options.reroot = Reroot::target;
-    RC_ASSERT(naive::difference(scaled.prepare(c.ids).trace(question).node_credit, model.prepare(c.ids).trace(question).node_credit) < limit(1e-12, 1e-5));
+    RC_ASSERT(naive::difference(scaled.prepare(c.ids).trace(question).node_credit,
+                                model.prepare(c.ids).trace(question).node_credit) <
+              limit(1e-12, 1e-5));
   }));
 }
 
-// Moves blocks of `width` rows (axis 0) or columns (axis 1) of a matrix: block i of the result is block order[i] of what was there.
-void reorder(testing::Tensors& t, const std::string& name, int axis, int width, const std::vector<int>& order) {
+// Moves blocks of `width` rows (axis 0) or columns (axis 1) of a matrix: block i of the result is
+// block order[i] of what was there.
+void reorder(testing::Tensors& t, const std::string& name, int axis, int width,
+             const std::vector<int>& order) {
   const std::vector<float> from = t.values.at(name);
   std::vector<float>& to = t.values.at(name);
   const auto columns = static_cast<std::size_t>(t.shapes.at(name)[1]);
   for (std::size_t i = 0; i < from.size(); ++i) {
     std::size_t index[2] = {i / columns, i % columns};
-    index[axis] = static_cast<std::size_t>(order[index[axis] / static_cast<std::size_t>(width)]) * static_cast<std::size_t>(width) +
+    index[axis] = static_cast<std::size_t>(order[index[axis] / static_cast<std::size_t>(width)]) *
+                      static_cast<std::size_t>(width) +
                   index[axis] % static_cast<std::size_t>(width);
     to[i] = from[index[0] * columns + index[1]];
   }
@@ -337,28 +371,37 @@ TEST_P(CreditOnEveryDevice, DoesNotDependOnTheOrderOfHeadsAndNeurons) {
     shape.layers = 2;
     shape.heads = shape.kv_heads = 3;
     shape.neurons = 5;
-    const Case c{shape, testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)), testing::draw_prompt(5, shape.vocabulary)};
+    const Case c{shape, testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)),
+                 testing::draw_prompt(5, shape.vocabulary)};
     testing::Tensors moved = c.tensors;
     const std::vector<int> heads = {2, 0, 1}, neurons = {3, 1, 4, 0, 2};
-    for (const char* part : {"q_proj", "k_proj", "v_proj"}) reorder(moved, fmt::format("model.layers.0.self_attn.{}.weight", part), 0, shape.d_head, heads);
+    for (const char* part : {"q_proj", "k_proj", "v_proj"})
+      reorder(moved, fmt::format("model.layers.0.self_attn.{}.weight", part), 0, shape.d_head,
+              heads);
     reorder(moved, "model.layers.0.self_attn.o_proj.weight", 1, shape.d_head, heads);
-    for (const char* part : {"gate_proj", "up_proj"}) reorder(moved, fmt::format("model.layers.1.mlp.{}.weight", part), 0, 1, neurons);
+    for (const char* part : {"gate_proj", "up_proj"})
+      reorder(moved, fmt::format("model.layers.1.mlp.{}.weight", part), 0, 1, neurons);
     reorder(moved, "model.layers.1.mlp.down_proj.weight", 1, 1, neurons);
     const Model model = c.tensors.model(device()), other = moved.model(device());
     Question question = draw_question(c, model.writers(), {0.2, 0.8});
     question.root = {};
-    RC_PRE(expected_of(naive::Forward(testing::weights_of(model), c.ids), question).conditioning > limit(1e-6, 1e-3));
-    const TraceResult a = model.prepare(c.ids).trace(question), b = other.prepare(c.ids).trace(question);
+    RC_PRE(expected_of(naive::Forward(testing::weights_of(model), c.ids), question).conditioning >
+           limit(1e-6, 1e-3));
+    const TraceResult a = model.prepare(c.ids).trace(question),
+                      b = other.prepare(c.ids).trace(question);
     RC_ASSERT(naive::difference(b.token_credit, a.token_credit) < limit(1e-9, 1e-3));
     Mat renamed = b.node_credit;
-    for (int h = 0; h < 3; ++h) renamed[model.writers().head(0, heads[h])] = b.node_credit[model.writers().head(0, h)];
+    for (int h = 0; h < 3; ++h)
+      renamed[model.writers().head(0, heads[h])] = b.node_credit[model.writers().head(0, h)];
     RC_ASSERT(naive::difference(renamed, a.node_credit) < limit(1e-9, 1e-3));
   }));
 }
 
-// Both ways to score -----------------------------------------------------------------------------------------------------------------
+// Both ways to score
+// -----------------------------------------------------------------------------------------------------------------
 
-// Long prompts on narrow heads take other kernels than short ones on wide heads; all must give what double precision gives.
+// Long prompts on narrow heads take other kernels than short ones on wide heads; all must give what
+// double precision gives.
 void compare_with_reference(const std::string& device, const testing::Shape& shape, int length) {
   const testing::Tensors tensors = testing::random_tensors_of(shape.config(), 5);
   std::vector<TokenId> ids;
@@ -381,8 +424,10 @@ void compare_with_reference(const std::string& device, const testing::Shape& sha
     RunContext small;
     small.memory_budget = 0;
     const TraceResult streamed = single.prepare(ids, small).trace(question);
-    EXPECT_NEAR(x.coverage.absolute_total / y.coverage.absolute_total, 1, 1e-4) << shape.config() << ' ' << to_string(scores);
-    EXPECT_NEAR(streamed.coverage.absolute_total / y.coverage.absolute_total, 1, 1e-4) << shape.config() << ' ' << to_string(scores);
+    EXPECT_NEAR(x.coverage.absolute_total / y.coverage.absolute_total, 1, 1e-4)
+        << shape.config() << ' ' << to_string(scores);
+    EXPECT_NEAR(streamed.coverage.absolute_total / y.coverage.absolute_total, 1, 1e-4)
+        << shape.config() << ' ' << to_string(scores);
   }
 }
 
@@ -395,10 +440,12 @@ TEST(Scores, AreTheSameHoweverTheyAreComputed) {
       shape.heads = 2;
       shape.kv_heads = std::string(family) == "llama" ? 1 : 2;
       shape.d_head = 4;
-      compare_with_reference(device, shape, 40);  // far more pairs than dimensions: every writer is projected once
+      compare_with_reference(device, shape,
+                             40);  // far more pairs than dimensions: every writer is projected once
       shape.d_head = 32;
       shape.d_model = 12;
-      compare_with_reference(device, shape, 3);  // hardly any pairs: a vector in model space for each
+      compare_with_reference(device, shape,
+                             3);  // hardly any pairs: a vector in model space for each
     }
 }
 

@@ -1,4 +1,5 @@
-// What is the CUDA backend's own: weights as stored, models larger than the device, falling back, and agreement with the CPU at true sizes.
+// What is the CUDA backend's own: weights as stored, models larger than the device, falling back,
+// and agreement with the CPU at true sizes.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -68,7 +69,9 @@ void expect_agreement(const TraceResult& got, const TraceResult& want, const std
   EXPECT_NEAR(got.coverage.absolute_total / want.coverage.absolute_total, 1, 1e-3) << where;
   ASSERT_EQ(got.paths.size(), want.paths.size()) << where;
   for (std::size_t i = 0; i < got.paths.size(); ++i) {
-    EXPECT_NEAR(std::fabs(got.paths[i].credit), std::fabs(want.paths[i].credit), 1e-3 * std::fabs(want.paths[0].credit)) << where << " path " << i;
+    EXPECT_NEAR(std::fabs(got.paths[i].credit), std::fabs(want.paths[i].credit),
+                1e-3 * std::fabs(want.paths[0].credit))
+        << where << " path " << i;
   }
 }
 
@@ -85,7 +88,8 @@ TEST(Cuda, KeepsHalvesAsTheyAreStored) {
     for (const DType dtype : {DType::f16, DType::bf16}) {
       const TraceResult want = trace_on(Model::random(shape.config(), 3, on("cpu"), dtype), 6);
       for (const std::string& device : cuda_devices()) {
-        expect_agreement(trace_on(Model::random(shape.config(), 3, on(device), dtype), 6), want, fmt::format("{} {} {}", device, family, to_string(dtype)));
+        expect_agreement(trace_on(Model::random(shape.config(), 3, on(device), dtype), 6), want,
+                         fmt::format("{} {} {}", device, family, to_string(dtype)));
       }
     }
   }
@@ -104,7 +108,8 @@ TEST(Cuda, UploadsLayersAsTheyAreNeededWhereTheyDoNotFit) {
         EXPECT_NE(model.state()->backend->details().find("as they are needed"), std::string::npos);
         const TraceResult got = trace_on(model, 5);
         EXPECT_EQ(got.node_credit, want.node_credit) << device << ' ' << family;
-        EXPECT_EQ(trace_on(model, 5).node_credit, want.node_credit) << device << ' ' << family << " once more";
+        EXPECT_EQ(trace_on(model, 5).node_credit, want.node_credit)
+            << device << ' ' << family << " once more";
       }
     }
   }
@@ -118,9 +123,11 @@ TEST(Cuda, WantsItsMemoryInBytes) {
   }
 }
 
-// An emulated device where a layer does not go up before other work begins. One that nothing runs beside gives up.
+// An emulated device where a layer does not go up before other work begins. One that nothing runs
+// beside gives up.
 struct Watched {
-  static inline std::atomic<int> pieces_of_a_layer = 0, pieces = 0, launches = 0, beside = 0, alone = 0;
+  static inline std::atomic<int> pieces_of_a_layer = 0, pieces = 0, launches = 0, beside = 0,
+                                 alone = 0;
 
   static bool wait_for(int milliseconds, const std::function<bool()>& reached) {
     for (int i = 0; i < milliseconds; ++i) {
@@ -137,7 +144,8 @@ struct Watched {
     }
     return cuda::emulated_table()->to_device_beside(device, to, from, bytes);
   }
-  static int launch(void* device, int id, const void* parameters, std::size_t bytes, std::int64_t count) {
+  static int launch(void* device, int id, const void* parameters, std::size_t bytes,
+                    std::int64_t count) {
     ++launches;
     return cuda::emulated_table()->launch(device, id, parameters, bytes, count);
   }
@@ -204,7 +212,8 @@ TEST(Cuda, TellsHowMuchOfTheDeviceIsInUse) {
     EXPECT_EQ(once, before) << device;
     memory->keep_layers(2);
     (void)trace_on(model, 8);
-    EXPECT_GT(memory->uploaded_bytes(), before + 2 * once) << device << ": each pass over the layers takes them up again";
+    EXPECT_GT(memory->uploaded_bytes(), before + 2 * once)
+        << device << ": each pass over the layers takes them up again";
   }
 }
 
@@ -252,7 +261,9 @@ TEST(Cuda, IsLeftOutInOneLineThatSaysWhy) {
   EXPECT_EQ(Model::random(shape.config(), 1, options).program().device, "cpu");
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_NE(lines[0].find("computing on the CPU"), std::string::npos) << lines[0];
-  EXPECT_NE(lines[0].find(cuda::driver_present() ? "/nowhere/libunpack_cuda.so" : "driver"), std::string::npos) << lines[0];
+  EXPECT_NE(lines[0].find(cuda::driver_present() ? "/nowhere/libunpack_cuda.so" : "driver"),
+            std::string::npos)
+      << lines[0];
   EXPECT_EQ(lines[0].find('\n'), std::string::npos);
   EXPECT_THROW(Model::random(shape.config(), 1, on("cuda")), InputError);
 }
@@ -292,14 +303,20 @@ TEST_P(CudaAtTrueSize, AgreesWithTheCpu) {
   const Model model = Model::random(shape, 7, on("cuda"));
   const TraceResult got = trace_on(model, tokens);
   expect_agreement(got, want, fmt::format("{} {}", shape, tokens));
-  std::printf("%s, %d tokens: largest difference %.2e of the largest credit\n", shape, tokens, naive::difference(got.node_credit, want.node_credit));
+  std::printf("%s, %d tokens: largest difference %.2e of the largest credit\n", shape, tokens,
+              naive::difference(got.node_credit, want.node_credit));
   EXPECT_EQ(trace_on(model, tokens).node_credit, got.node_credit) << "another run gives other bits";
 }
 
-INSTANTIATE_TEST_SUITE_P(Shapes, CudaAtTrueSize, ::testing::Combine(::testing::Values("gpt2-small", "pythia-160m", "qwen3-0.6b"), ::testing::Values(16, 300)),
+INSTANTIATE_TEST_SUITE_P(Shapes, CudaAtTrueSize,
+                         ::testing::Combine(::testing::Values("gpt2-small", "pythia-160m",
+                                                              "qwen3-0.6b"),
+                                            ::testing::Values(16, 300)),
                          [](const ::testing::TestParamInfo<CudaAtTrueSize::ParamType>& about) {
-                           std::string name = fmt::format("{}_{}", std::get<0>(about.param), std::get<1>(about.param));
-                           for (char& x : name) x = std::isalnum(static_cast<unsigned char>(x)) ? x : '_';
+                           std::string name = fmt::format("{}_{}", std::get<0>(about.param),
+                                                          std::get<1>(about.param));
+                           for (char& x : name)
+                             x = std::isalnum(static_cast<unsigned char>(x)) ? x : '_';
                            return name;
                          });
 

@@ -1,5 +1,5 @@
-// The devices that a backend test runs on: plain loops in double precision, the CPU, the CUDA backend on its emulated device, and a GPU where there
-// is one.
+// The devices that a backend test runs on: plain loops in double precision, the CPU, the CUDA
+// backend on its emulated device, and a GPU where there is one.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -17,7 +17,8 @@ namespace unpack::testing {
 
 inline bool has_gpu() {
   // Held open: many small models are made.
-  static const std::shared_ptr<cuda::Device> device = cuda::device_name().empty() ? nullptr : cuda::open_gpu(false);
+  static const std::shared_ptr<cuda::Device> device =
+      cuda::device_name().empty() ? nullptr : cuda::open_gpu(false);
   return device != nullptr;
 }
 
@@ -26,7 +27,8 @@ inline std::vector<std::string> float_devices() {
   std::vector<std::string> devices = {"cpu", "cuda-emulated"};
   if (has_gpu()) devices.emplace_back("cuda");
   static const bool told = [] {
-    if (!has_gpu()) std::printf("no CUDA device here: the CUDA backend runs on its emulated device alone\n");
+    if (!has_gpu())
+      std::printf("no CUDA device here: the CUDA backend runs on its emulated device alone\n");
     return true;
   }();
   (void)told;
@@ -51,7 +53,9 @@ class DeviceTest : public ::testing::Test {
   }
   const std::string& device() const { return device_; }
   bool is_double() const { return device_ == "reference"; }
-  double limit(double in_double, double in_float) const { return is_double() ? in_double : in_float; }
+  double limit(double in_double, double in_float) const {
+    return is_double() ? in_double : in_float;
+  }
   LoadOptions load() const {
     LoadOptions options;
     options.device = device_;
@@ -63,7 +67,8 @@ class DeviceTest : public ::testing::Test {
   std::string device_;
 };
 
-// One body, every device: class X : public testing::OnEveryDevice {}; UNPACK_ON_EVERY_DEVICE(X); TEST_P(X, ...).
+// One body, every device: class X : public testing::OnEveryDevice {}; UNPACK_ON_EVERY_DEVICE(X);
+// TEST_P(X, ...).
 class OnEveryDevice : public DeviceTest, public ::testing::WithParamInterface<std::string> {
  protected:
   OnEveryDevice() : DeviceTest(GetParam()) {}
@@ -71,6 +76,8 @@ class OnEveryDevice : public DeviceTest, public ::testing::WithParamInterface<st
 
 #define UNPACK_ON_EVERY_DEVICE(suite)                                                        \
   INSTANTIATE_TEST_SUITE_P(Devices, suite, ::testing::ValuesIn(::unpack::testing::kDevices), \
-                           [](const ::testing::TestParamInfo<std::string>& about) { return ::unpack::testing::test_name(about.param); })
+                           [](const ::testing::TestParamInfo<std::string>& about) {          \
+                             return ::unpack::testing::test_name(about.param);               \
+                           })
 
 }  // namespace unpack::testing

@@ -1,4 +1,5 @@
-// What stands behind the experiments: files of text, generated prompts, records that survive an interruption, plots.
+// What stands behind the experiments: files of text, generated prompts, records that survive an
+// interruption, plots.
 #include "unpack/experiments.h"
 
 #include <gtest/gtest.h>
@@ -18,7 +19,9 @@ namespace {
 class Experiments : public testing::Test {
  protected:
   void SetUp() override {
-    folder_ = std::filesystem::temp_directory_path() / ("unpack_experiments_" + std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
+    folder_ = std::filesystem::temp_directory_path() /
+              ("unpack_experiments_" +
+               std::string(testing::UnitTest::GetInstance()->current_test_info()->name()));
     std::filesystem::remove_all(folder_);
     std::filesystem::create_directories(folder_);
   }
@@ -38,7 +41,8 @@ class Experiments : public testing::Test {
 };
 
 TEST_F(Experiments, ABadLineIsSkippedWithItsNumber) {
-  const TextFile got = read_text(write("text", "# remark\nfirst\n\nbad \xff line\r\nlast\r\n"), false);
+  const TextFile got =
+      read_text(write("text", "# remark\nfirst\n\nbad \xff line\r\nlast\r\n"), false);
   ASSERT_EQ(got.lines.size(), 2U);
   EXPECT_EQ(got.lines[1].line, 5);
   EXPECT_EQ(got.lines[1].text, "last");
@@ -85,20 +89,26 @@ TEST_F(Experiments, RecordsOfOtherSettingsAreNotMixed) {
 TEST_F(Experiments, IoiPromptsNameTheirTokens) {
   const Model model = Model::load("pocket-gpt2");
   for (const IoiPrompt& p : ioi_prompts(model, 20, 1, false)) {
-    EXPECT_EQ(p.ids[static_cast<std::size_t>(p.s1)] == p.ids[static_cast<std::size_t>(p.io_position)], false);
-    EXPECT_NE(model.token_text(p.ids[static_cast<std::size_t>(p.s2)]).find(p.s), std::string::npos) << p.text;
+    EXPECT_EQ(
+        p.ids[static_cast<std::size_t>(p.s1)] == p.ids[static_cast<std::size_t>(p.io_position)],
+        false);
+    EXPECT_NE(model.token_text(p.ids[static_cast<std::size_t>(p.s2)]).find(p.s), std::string::npos)
+        << p.text;
     EXPECT_LT(p.s1, p.s2);
     EXPECT_EQ(p.kind == "ABBA", p.io_position < p.s1);
   }
   for (const IoiPrompt& p : ioi_prompts(model, 20, 1, true)) {
-    EXPECT_NE(model.token_text(p.ids[static_cast<std::size_t>(p.s2)]).find(p.third), std::string::npos) << p.text;
+    EXPECT_NE(model.token_text(p.ids[static_cast<std::size_t>(p.s2)]).find(p.third),
+              std::string::npos)
+        << p.text;
     EXPECT_NE(p.third, p.s);
   }
 }
 
 TEST_F(Experiments, PromptsDependOnTheSeedAlone) {
   const Model model = Model::load("pocket-gpt2");
-  const auto a = ioi_prompts(model, 5, 7, false), b = ioi_prompts(model, 5, 7, false), c = ioi_prompts(model, 5, 8, false);
+  const auto a = ioi_prompts(model, 5, 7, false), b = ioi_prompts(model, 5, 7, false),
+             c = ioi_prompts(model, 5, 8, false);
   bool differs = false;
   for (std::size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].text, b[i].text);
@@ -136,9 +146,12 @@ TEST_F(Experiments, BadOptionsAreUsageErrors) {
 }
 
 TEST(Plots, PointsWithoutALogarithmAreDrawnAtTheEdge) {
-  const std::string svg = scatter_plot("t", "x", "y", {{1, 2, 0, "a"}, {10, -1, 1, "b"}, {0, 5, 2, "c < d"}});
+  const std::string svg =
+      scatter_plot("t", "x", "y", {{1, 2, 0, "a"}, {10, -1, 1, "b"}, {0, 5, 2, "c < d"}});
   std::size_t circles = 0;
-  for (std::size_t at = svg.find("<circle"); at != std::string::npos; at = svg.find("<circle", at + 1)) ++circles;
+  for (std::size_t at = svg.find("<circle"); at != std::string::npos;
+       at = svg.find("<circle", at + 1))
+    ++circles;
   EXPECT_EQ(circles, 3U);
   EXPECT_NE(svg.find("c &lt; d"), std::string::npos);
   EXPECT_EQ(svg.find("nan"), std::string::npos);

@@ -21,7 +21,8 @@ using test::input_error;
 using test::read_all;
 using test::TempFolder;
 
-// A reader of its own, so that the loader is not compared with itself: element `index` of a tensor, straight from the files.
+// A reader of its own, so that the loader is not compared with itself: element `index` of a tensor,
+// straight from the files.
 class DirectReader {
  public:
   explicit DirectReader(const fs::path& folder) {
@@ -32,7 +33,9 @@ class DirectReader {
       std::memcpy(&size, files_.back().data(), 8);
       const json header = json::parse(files_.back().substr(8, size));
       for (const auto& [name, value] : header.items()) {
-        if (name != "__metadata__") places_[name] = {files_.size() - 1, 8 + size + value["data_offsets"][0].get<std::size_t>(), value["dtype"]};
+        if (name != "__metadata__")
+          places_[name] = {files_.size() - 1,
+                           8 + size + value["data_offsets"][0].get<std::size_t>(), value["dtype"]};
       }
     }
   }
@@ -53,7 +56,8 @@ class DirectReader {
       return x;
     }
     const int exponent = (h >> 10) & 31, fraction = h & 0x3FF;
-    const double magnitude = exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
+    const double magnitude =
+        exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
     return (h & 0x8000) != 0 ? -magnitude : magnitude;
   }
 
@@ -74,7 +78,8 @@ void expect_shape(const WeightView& w, std::int64_t in, std::int64_t out) {
 
 void expect_shapes(const ModelWeights& m) {
   const ModelConfig& c = m.config;
-  const std::int64_t D = c.d_model, HE = c.n_heads * c.d_head, GE = c.n_kv_heads * c.d_head, N = c.d_mlp;
+  const std::int64_t D = c.d_model, HE = c.n_heads * c.d_head, GE = c.n_kv_heads * c.d_head,
+                     N = c.d_mlp;
   expect_shape(m.embed, c.vocab_size, D);
   expect_shape(m.unembed, c.vocab_size, D);
   expect_shape(m.final_norm.w, 1, D);
@@ -107,15 +112,18 @@ TEST(GoldenModels, OfGpt2HaveConv1dWeightsWithQKAndVSideBySide) {
       const std::string layer = prefix + "h.1.";
       EXPECT_EQ(m.layers[1].w_q.at(i, o), file.at(layer + "attn.c_attn.weight", i * 3 * D + o));
       EXPECT_EQ(m.layers[1].w_k.at(i, o), file.at(layer + "attn.c_attn.weight", i * 3 * D + D + o));
-      EXPECT_EQ(m.layers[1].w_v.at(i, o), file.at(layer + "attn.c_attn.weight", i * 3 * D + 2 * D + o));
+      EXPECT_EQ(m.layers[1].w_v.at(i, o),
+                file.at(layer + "attn.c_attn.weight", i * 3 * D + 2 * D + o));
       EXPECT_EQ(m.layers[1].b_k.at(0, o), file.at(layer + "attn.c_attn.bias", D + o));
       EXPECT_EQ(m.layers[1].w_o.at(i, o), file.at(layer + "attn.c_proj.weight", i * D + o));
-      EXPECT_EQ(m.layers[1].w_in.at(i, o), file.at(layer + "mlp.c_fc.weight", i * m.config.d_mlp + o));
+      EXPECT_EQ(m.layers[1].w_in.at(i, o),
+                file.at(layer + "mlp.c_fc.weight", i * m.config.d_mlp + o));
       EXPECT_EQ(m.layers[1].w_out.at(i, o), file.at(layer + "mlp.c_proj.weight", i * D + o));
       EXPECT_EQ(m.layers[1].b_out.at(0, o), file.at(layer + "mlp.c_proj.bias", o));
       EXPECT_EQ(m.embed.at(i, o), file.at(prefix + "wte.weight", i * D + o));
       EXPECT_EQ(m.pos.at(i, o), file.at(prefix + "wpe.weight", i * D + o));
-      EXPECT_EQ(m.unembed.at(i, o), file.at(prefix.empty() ? "wte.weight" : "lm_head.weight", i * D + o));
+      EXPECT_EQ(m.unembed.at(i, o),
+                file.at(prefix.empty() ? "wte.weight" : "lm_head.weight", i * D + o));
     }
   }
   EXPECT_TRUE(load_folder(golden("tiny-gpt2")).config.tied_head);
@@ -129,20 +137,28 @@ TEST(GoldenModels, OfGptNeoxInterleaveQKAndVPerHead) {
     const ModelWeights m = load_folder(golden(name));
     const DirectReader file(golden(name));
     expect_shapes(m);
-    EXPECT_EQ(m.config.block, std::string(name) == "tiny-neox-sequential" ? Block::sequential : Block::parallel);
+    EXPECT_EQ(m.config.block,
+              std::string(name) == "tiny-neox-sequential" ? Block::sequential : Block::parallel);
     const std::int64_t D = m.config.d_model, E = m.config.d_head;
-    for (const auto& [i, o] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {3, E - 1}, {5, E}, {7, E + 2}}) {
+    for (const auto& [i, o] :
+         {std::pair<std::int64_t, std::int64_t>{0, 0}, {3, E - 1}, {5, E}, {7, E + 2}}) {
       const std::int64_t row = o / E * 3 * E + o % E;
       const std::string layer = "gpt_neox.layers.1.";
-      EXPECT_EQ(m.layers[1].w_q.at(i, o), file.at(layer + "attention.query_key_value.weight", row * D + i));
-      EXPECT_EQ(m.layers[1].w_k.at(i, o), file.at(layer + "attention.query_key_value.weight", (row + E) * D + i));
-      EXPECT_EQ(m.layers[1].w_v.at(i, o), file.at(layer + "attention.query_key_value.weight", (row + 2 * E) * D + i));
+      EXPECT_EQ(m.layers[1].w_q.at(i, o),
+                file.at(layer + "attention.query_key_value.weight", row * D + i));
+      EXPECT_EQ(m.layers[1].w_k.at(i, o),
+                file.at(layer + "attention.query_key_value.weight", (row + E) * D + i));
+      EXPECT_EQ(m.layers[1].w_v.at(i, o),
+                file.at(layer + "attention.query_key_value.weight", (row + 2 * E) * D + i));
       EXPECT_EQ(m.layers[1].b_q.at(0, o), file.at(layer + "attention.query_key_value.bias", row));
-      EXPECT_EQ(m.layers[1].b_v.at(0, o), file.at(layer + "attention.query_key_value.bias", row + 2 * E));
+      EXPECT_EQ(m.layers[1].b_v.at(0, o),
+                file.at(layer + "attention.query_key_value.bias", row + 2 * E));
       EXPECT_EQ(m.layers[1].w_o.at(i, o), file.at(layer + "attention.dense.weight", o * D + i));
       EXPECT_EQ(m.layers[1].w_in.at(i, o), file.at(layer + "mlp.dense_h_to_4h.weight", o * D + i));
-      EXPECT_EQ(m.layers[1].w_out.at(i, o), file.at(layer + "mlp.dense_4h_to_h.weight", o * m.config.d_mlp + i));
-      EXPECT_EQ(m.layers[1].mlp_norm.b.at(0, o), file.at(layer + "post_attention_layernorm.bias", o));
+      EXPECT_EQ(m.layers[1].w_out.at(i, o),
+                file.at(layer + "mlp.dense_4h_to_h.weight", o * m.config.d_mlp + i));
+      EXPECT_EQ(m.layers[1].mlp_norm.b.at(0, o),
+                file.at(layer + "post_attention_layernorm.bias", o));
       EXPECT_EQ(m.unembed.at(i, o), file.at("embed_out.weight", i * D + o));
     }
   }
@@ -164,8 +180,11 @@ TEST(GoldenModels, OfLlamaAndQwenHaveGatesGroupsAndTheirOwnExtras) {
       EXPECT_EQ(m.layers[1].w_o.at(i, o), file.at(layer + "self_attn.o_proj.weight", o * HE + i));
       EXPECT_EQ(m.layers[1].w_in.at(i, o), file.at(layer + "mlp.gate_proj.weight", o * D + i));
       EXPECT_EQ(m.layers[1].w_up.at(i, o), file.at(layer + "mlp.up_proj.weight", o * D + i));
-      EXPECT_EQ(m.layers[1].w_out.at(i, o), file.at(layer + "mlp.down_proj.weight", o * m.config.d_mlp + i));
-      EXPECT_EQ(m.unembed.at(i, o), file.at(m.config.tied_head ? "model.embed_tokens.weight" : "lm_head.weight", i * D + o));
+      EXPECT_EQ(m.layers[1].w_out.at(i, o),
+                file.at(layer + "mlp.down_proj.weight", o * m.config.d_mlp + i));
+      EXPECT_EQ(
+          m.unembed.at(i, o),
+          file.at(m.config.tied_head ? "model.embed_tokens.weight" : "lm_head.weight", i * D + o));
     }
     EXPECT_EQ(static_cast<bool>(m.layers[0].b_q), std::string(name) == "tiny-qwen2");
     EXPECT_FALSE(m.layers[0].b_o);
@@ -178,8 +197,11 @@ TEST(GoldenModels, OfLlamaAndQwenHaveGatesGroupsAndTheirOwnExtras) {
 }
 
 TEST(BundledModels, LoadWithTheSizesOfTheirCards) {
-  const auto load = [](const char* name) { return load_folder(fs::path(UNPACK_SOURCE_DIR) / "models" / name); };
-  const ModelWeights gpt2 = load("pocket-gpt2"), neox = load("pocket-neox"), llama = load("pocket-llama");
+  const auto load = [](const char* name) {
+    return load_folder(fs::path(UNPACK_SOURCE_DIR) / "models" / name);
+  };
+  const ModelWeights gpt2 = load("pocket-gpt2"), neox = load("pocket-neox"),
+                     llama = load("pocket-llama");
   for (const ModelWeights* m : {&gpt2, &neox, &llama}) {
     expect_shapes(*m);
     EXPECT_EQ(m->config.dtype, DType::f16);
@@ -229,14 +251,20 @@ class OneThingChanged : public ::testing::Test {
   TempFolder folder_;
 };
 
-const json kGpt2 = {{"model_type", "gpt2"}, {"n_layer", 2}, {"n_head", 2}, {"n_embd", 8}, {"n_positions", 6}, {"vocab_size", 11}};
-const json kNeox = {{"model_type", "gpt_neox"}, {"num_hidden_layers", 2}, {"num_attention_heads", 2},    {"hidden_size", 16},
-                    {"intermediate_size", 24},  {"vocab_size", 11},       {"max_position_embeddings", 8}};
-const json kLlama = {{"model_type", "llama"}, {"num_hidden_layers", 2},  {"num_attention_heads", 4}, {"num_key_value_heads", 2},
-                     {"hidden_size", 16},     {"intermediate_size", 24}, {"vocab_size", 11},         {"max_position_embeddings", 8}};
+const json kGpt2 = {{"model_type", "gpt2"}, {"n_layer", 2},     {"n_head", 2},
+                    {"n_embd", 8},          {"n_positions", 6}, {"vocab_size", 11}};
+const json kNeox = {{"model_type", "gpt_neox"},    {"num_hidden_layers", 2},
+                    {"num_attention_heads", 2},    {"hidden_size", 16},
+                    {"intermediate_size", 24},     {"vocab_size", 11},
+                    {"max_position_embeddings", 8}};
+const json kLlama = {{"model_type", "llama"},    {"num_hidden_layers", 2},
+                     {"num_attention_heads", 4}, {"num_key_value_heads", 2},
+                     {"hidden_size", 16},        {"intermediate_size", 24},
+                     {"vocab_size", 11},         {"max_position_embeddings", 8}};
 
 TEST_F(OneThingChanged, NamesWithoutTheFamilysPrefixGiveTheSameModel) {
-  for (const auto& [config, prefix] : std::vector<std::pair<json, std::string>>{{kGpt2, "transformer."}, {kNeox, "gpt_neox."}, {kLlama, "model."}}) {
+  for (const auto& [config, prefix] : std::vector<std::pair<json, std::string>>{
+           {kGpt2, "transformer."}, {kNeox, "gpt_neox."}, {kLlama, "model."}}) {
     start(config);
     const std::string fingerprint = load().fingerprint;
     drop_prefix(prefix);
@@ -248,13 +276,15 @@ TEST_F(OneThingChanged, BuffersAreIgnoredWhateverTheirTypeOrValue) {
   start(kGpt2);
   const std::string fingerprint = load().fingerprint;
   const float inf = HUGE_VALF;
-  set_.tensors["transformer.h.0.attn.masked_bias"] = {"", DType::f32, {}, reinterpret_cast<const std::byte*>(&inf), 4};
+  set_.tensors["transformer.h.0.attn.masked_bias"] = {
+      "", DType::f32, {}, reinterpret_cast<const std::byte*>(&inf), 4};
   EXPECT_EQ(load().fingerprint, fingerprint);
 
   // The same in a file, with a mask of bytes as old checkpoints have it.
   set_.tensors.erase("transformer.h.0.attn.masked_bias");
   const float mask = 0;
-  set_.tensors["transformer.h.0.attn.bias"] = {"", DType::f32, {1, 1, 1, 1}, reinterpret_cast<const std::byte*>(&mask), 4};
+  set_.tensors["transformer.h.0.attn.bias"] = {
+      "", DType::f32, {1, 1, 1, 1}, reinterpret_cast<const std::byte*>(&mask), 4};
   save_folder(config_.dump(), set_.tensors, folder_.path());
   std::string file = read_all(folder_.path() / "model.safetensors");
   const std::size_t dtype = file.find("\"F32\"", file.find("transformer.h.0.attn.bias"));
@@ -284,7 +314,8 @@ TEST_F(OneThingChanged, AHeadInTheFileIsUsedUnlessItRepeatsTheEmbedding) {
 TEST_F(OneThingChanged, AMissingHeadIsNamed) {
   start(kLlama);
   set_.tensors.erase("lm_head.weight");
-  expect_mentions(input_error([&] { load(); }), {"lm_head.weight", "[11, 16]", "tie_word_embeddings"});
+  expect_mentions(input_error([&] { load(); }),
+                  {"lm_head.weight", "[11, 16]", "tie_word_embeddings"});
   config_["tie_word_embeddings"] = true;
   EXPECT_TRUE(load().config.tied_head);
 }
@@ -330,13 +361,15 @@ TEST_F(OneThingChanged, MistralLoadsAndKeepsItsWindow) {
 TEST_F(OneThingChanged, AMissingTensorIsNamedWithItsFileAndShape) {
   start(kGpt2);
   set_.tensors.erase("transformer.h.1.mlp.c_fc.weight");
-  expect_mentions(input_error([&] { load_saved(); }), {"model.safetensors", "transformer.h.1.mlp.c_fc.weight", "missing", "[8, 32]"});
+  expect_mentions(input_error([&] { load_saved(); }),
+                  {"model.safetensors", "transformer.h.1.mlp.c_fc.weight", "missing", "[8, 32]"});
 }
 
 TEST_F(OneThingChanged, AWrongShapeIsNamedWithWhatWasExpected) {
   start(kGpt2);
   config_["n_inner"] = 16;
-  expect_mentions(input_error([&] { load_saved(); }), {"model.safetensors", "transformer.h.0.mlp.c_fc.weight", "[8, 32]", "[8, 16]"});
+  expect_mentions(input_error([&] { load_saved(); }),
+                  {"model.safetensors", "transformer.h.0.mlp.c_fc.weight", "[8, 32]", "[8, 16]"});
 }
 
 TEST_F(OneThingChanged, ALayerTooManyInTheConfigIsAMissingTensor) {
@@ -351,7 +384,8 @@ TEST_F(OneThingChanged, NanAndInfinityAreNamedWithTensorAndPlace) {
       start(kNeox, dtype);
       const char* name = "gpt_neox.layers.1.mlp.dense_h_to_4h.weight";
       store_run(&bad, 1, dtype, own(name).data() + 37 * dtype_size(dtype));
-      expect_mentions(input_error([&] { load_saved(); }), {"model.safetensors", name, "element 37", std::isnan(bad) ? "nan" : "-inf"});
+      expect_mentions(input_error([&] { load_saved(); }),
+                      {"model.safetensors", name, "element 37", std::isnan(bad) ? "nan" : "-inf"});
     }
   }
 }
@@ -364,7 +398,8 @@ TEST_F(OneThingChanged, QuantisedWeightsAreNamedWithTheirType) {
   const std::size_t dtype = file.find("\"F32\"", entry);
   file.replace(dtype, 5, "\"I32\"");
   folder_.write("model.safetensors", file);
-  expect_mentions(input_error([&] { load_folder(folder_.path()); }), {"transformer.h.0.attn.c_attn.weight", "I32", "quantised"});
+  expect_mentions(input_error([&] { load_folder(folder_.path()); }),
+                  {"transformer.h.0.attn.c_attn.weight", "I32", "quantised"});
 }
 
 TEST_F(OneThingChanged, Float64IsRead) {
@@ -376,7 +411,8 @@ TEST_F(OneThingChanged, Float64IsRead) {
 
 TEST(LoadFolder, SaysWhatIsMissing) {
   const TempFolder folder;
-  expect_mentions(input_error([&] { load_folder(folder.path() / "nowhere"); }), {"nowhere", "no such folder"});
+  expect_mentions(input_error([&] { load_folder(folder.path() / "nowhere"); }),
+                  {"nowhere", "no such folder"});
   expect_mentions(input_error([&] { load_folder(folder.path()); }), {"no config.json"});
   folder.write("model.gguf", "x");
   expect_mentions(input_error([&] { load_folder(folder.path()); }), {"GGUF"});
@@ -384,7 +420,8 @@ TEST(LoadFolder, SaysWhatIsMissing) {
   expect_mentions(input_error([&] { load_folder(folder.path()); }), {"GGUF", "safetensors"});
   fs::remove(folder.path() / "model.gguf");
   folder.write("pytorch_model.bin", "x");
-  expect_mentions(input_error([&] { load_folder(folder.path()); }), {"pytorch_model.bin", "safe_serialization=True"});
+  expect_mentions(input_error([&] { load_folder(folder.path()); }),
+                  {"pytorch_model.bin", "safe_serialization=True"});
 }
 
 TEST(LoadFolder, ATruncatedFileIsRefused) {
@@ -392,7 +429,8 @@ TEST(LoadFolder, ATruncatedFileIsRefused) {
   const TensorSet set = random_tensors(kGpt2.dump(), 1);
   save_folder(kGpt2.dump(), set.tensors, folder.path());
   const fs::path file = folder.path() / "model.safetensors";
-  for (const std::uintmax_t size : {fs::file_size(file) - 1, fs::file_size(file) / 2, std::uintmax_t{100}, std::uintmax_t{3}, std::uintmax_t{0}}) {
+  for (const std::uintmax_t size : {fs::file_size(file) - 1, fs::file_size(file) / 2,
+                                    std::uintmax_t{100}, std::uintmax_t{3}, std::uintmax_t{0}}) {
     fs::resize_file(file, size);
     expect_mentions(input_error([&] { load_folder(folder.path()); }), {"model.safetensors"});
   }

@@ -1,4 +1,5 @@
-// Every fast way gives what the plain one gives: instruction sets, weight products, folded and projected scores, kept and streamed tables.
+// Every fast way gives what the plain one gives: instruction sets, weight products, folded and
+// projected scores, kept and streamed tables.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
@@ -25,7 +26,8 @@ class Kernels : public ::testing::TestWithParam<int> {
  protected:
   // Levels that this processor cannot run are not there to be asked.
   void SetUp() override {
-    if (GetParam() >= static_cast<int>(float_kernels().size())) GTEST_SKIP() << "this processor has fewer instruction sets";
+    if (GetParam() >= static_cast<int>(float_kernels().size()))
+      GTEST_SKIP() << "this processor has fewer instruction sets";
     kernels = float_kernels()[static_cast<std::size_t>(GetParam())].second;
   }
   const FloatKernels* kernels = nullptr;
@@ -36,7 +38,8 @@ TEST_P(Kernels, AddWritersUp) {
     for (const std::int64_t n : {1, 15, 16, 17, 256}) {
       const std::int64_t ld = n + 3;
       const std::vector<float> tile = random_floats(static_cast<std::size_t>(rows * ld), 1);
-      std::vector<double> sum(static_cast<std::size_t>(n), 0.5), abs(sum), square(static_cast<std::size_t>(rows), 0.25);
+      std::vector<double> sum(static_cast<std::size_t>(n), 0.5), abs(sum),
+          square(static_cast<std::size_t>(rows), 0.25);
       kernels->reduce(tile.data(), rows, n, ld, sum.data(), abs.data(), square.data());
       for (std::int64_t c = 0; c < n; ++c) {
         double want = 0.5, size = 0.5;
@@ -49,7 +52,8 @@ TEST_P(Kernels, AddWritersUp) {
       }
       for (std::int64_t r = 0; r < rows; ++r) {
         double want = 0.25;
-        for (std::int64_t c = 0; c < n; ++c) want += std::pow(static_cast<double>(tile[static_cast<std::size_t>(r * ld + c)]), 2);
+        for (std::int64_t c = 0; c < n; ++c)
+          want += std::pow(static_cast<double>(tile[static_cast<std::size_t>(r * ld + c)]), 2);
         EXPECT_NEAR(square[static_cast<std::size_t>(r)], want, 2e-6 * want);
       }
     }
@@ -62,7 +66,8 @@ TEST_P(Kernels, AddRowsUp) {
       const std::vector<float> rows = random_floats(static_cast<std::size_t>(n * c), 2);
       std::vector<float> sums(static_cast<std::size_t>(n)), abs(sums);
       std::vector<double> column(static_cast<std::size_t>(c), 1.0), square(column);
-      kernels->reduce_rows(rows.data(), n, c, sums.data(), abs.data(), column.data(), square.data());
+      kernels->reduce_rows(rows.data(), n, c, sums.data(), abs.data(), column.data(),
+                           square.data());
       for (std::int64_t r = 0; r < n; ++r) {
         double sum = 0, size = 0;
         for (std::int64_t j = 0; j < c; ++j) {
@@ -98,9 +103,12 @@ TEST_P(Kernels, BendAndScaleAsTheLibraryFunctionsDo) {
   kernels->gelu_erf(in.data(), erf.data(), static_cast<std::int64_t>(in.size()));
   kernels->silu(in.data(), silu.data(), static_cast<std::int64_t>(in.size()));
   for (std::size_t i = 0; i < in.size(); ++i) {
-    EXPECT_NEAR(gelu[i], activate_one(Activation::gelu_tanh, in[i]), 2e-6 * (1 + std::fabs(in[i]))) << in[i];
-    EXPECT_NEAR(erf[i], activate_one(Activation::gelu_erf, in[i]), 2e-6 * (1 + std::fabs(in[i]))) << in[i];
-    EXPECT_NEAR(silu[i], activate_one(Activation::silu, in[i]), 2e-6 * (1 + std::fabs(in[i]))) << in[i];
+    EXPECT_NEAR(gelu[i], activate_one(Activation::gelu_tanh, in[i]), 2e-6 * (1 + std::fabs(in[i])))
+        << in[i];
+    EXPECT_NEAR(erf[i], activate_one(Activation::gelu_erf, in[i]), 2e-6 * (1 + std::fabs(in[i])))
+        << in[i];
+    EXPECT_NEAR(silu[i], activate_one(Activation::silu, in[i]), 2e-6 * (1 + std::fabs(in[i])))
+        << in[i];
   }
   std::vector<float> row = random_floats(37, 3);
   row[5] = -1e30F;
@@ -108,7 +116,8 @@ TEST_P(Kernels, BendAndScaleAsTheLibraryFunctionsDo) {
   kernels->softmax(row.data(), 37, 0.7F);
   double total = 0;
   for (const float x : logits) total += std::exp(0.7 * static_cast<double>(x));
-  for (std::size_t i = 0; i < row.size(); ++i) EXPECT_NEAR(row[i], std::exp(0.7 * static_cast<double>(logits[i])) / total, 1e-6);
+  for (std::size_t i = 0; i < row.size(); ++i)
+    EXPECT_NEAR(row[i], std::exp(0.7 * static_cast<double>(logits[i])) / total, 1e-6);
 }
 
 TEST_P(Kernels, MultiplyRuns) {
@@ -135,7 +144,8 @@ std::vector<double> downloaded(Backend& backend, const Array& array) {
 double worst(const std::vector<double>& got, const std::vector<double>& want) {
   double error = 0, size = 1e-30;
   for (const double x : want) size = std::max(size, std::fabs(x));
-  for (std::size_t i = 0; i < want.size(); ++i) error = std::max(error, std::fabs(got.at(i) - want[i]) / size);
+  for (std::size_t i = 0; i < want.size(); ++i)
+    error = std::max(error, std::fabs(got.at(i) - want[i]) / size);
   return error;
 }
 
@@ -146,7 +156,8 @@ TEST(WeightProducts, ChangeNothingButTheRounding) {
       shape.neurons = testing::draw_int(1, 300);  // more than one panel, too
       shape.context = 40;
       RC_LOG(shape.config());
-      const testing::Tensors tensors = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000));
+      const testing::Tensors tensors =
+          testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000));
       std::vector<TokenId> ids;
       const int length = testing::draw_int(1, 36);
       for (int i = 0; i < length; ++i) ids.push_back(testing::draw_int(0, shape.vocabulary - 1));
@@ -161,9 +172,12 @@ TEST(WeightProducts, ChangeNothingButTheRounding) {
       const Decomposition& b = *fast.state()->decomposition;
       for (int l = 0; l < shape.layers; ++l) {
         for (const MlpSide side : a.mlp_sides()) {
-          RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).sum), downloaded(a.backend(), a.mlp(l, side).sum)) < limit);
-          RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).abs), downloaded(a.backend(), a.mlp(l, side).abs)) < limit);
-          RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).l2), downloaded(a.backend(), a.mlp(l, side).l2)) < limit);
+          RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).sum),
+                          downloaded(a.backend(), a.mlp(l, side).sum)) < limit);
+          RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).abs),
+                          downloaded(a.backend(), a.mlp(l, side).abs)) < limit);
+          RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).l2),
+                          downloaded(a.backend(), a.mlp(l, side).l2)) < limit);
         }
       }
     }));
@@ -180,14 +194,16 @@ TEST(WeightProducts, ThatAreTooLargeAreRefused) {
         try {
           (void)tensors.model(options);
         } catch (const InputError& error) {
-          EXPECT_NE(std::string(error.what()).find("weight products"), std::string::npos) << error.what();
+          EXPECT_NE(std::string(error.what()).find("weight products"), std::string::npos)
+              << error.what();
           throw;
         }
       },
       InputError);
 }
 
-// Short prompts fold, long ones project, and what is asked for one head and query alone is computed in a third way.
+// Short prompts fold, long ones project, and what is asked for one head and query alone is computed
+// in a third way.
 class ScoresOnEveryDevice : public testing::OnEveryDevice {};
 UNPACK_ON_EVERY_DEVICE(ScoresOnEveryDevice);
 
@@ -196,7 +212,8 @@ TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
     testing::Shape shape = testing::draw_shape(2, 4, 9);
     shape.context = 48;
     RC_LOG(shape.config());
-    const Model model = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device());
+    const Model model =
+        testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device());
     std::vector<TokenId> ids;
     const int length = testing::draw_int(1, 44);
     for (int i = 0; i < length; ++i) ids.push_back(testing::draw_int(0, shape.vocabulary - 1));
@@ -209,19 +226,25 @@ TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
         for (int l = 0; l < shape.layers; ++l) {
           const AttentionSums& sums = d.attention(l, scores);
           const AttentionView view = d.attention_view(l);
-          const auto k_sum = downloaded(d.backend(), sums.k_sum), k_abs = downloaded(d.backend(), sums.k_abs);
-          const auto q_sum = downloaded(d.backend(), sums.q_sum), q_abs = downloaded(d.backend(), sums.q_abs);
+          const auto k_sum = downloaded(d.backend(), sums.k_sum),
+                     k_abs = downloaded(d.backend(), sums.k_abs);
+          const auto q_sum = downloaded(d.backend(), sums.q_sum),
+                     q_abs = downloaded(d.backend(), sums.q_abs);
           const auto deviation = downloaded(d.backend(), sums.k_std);
           std::vector<double> want_k, want_k_abs, want_q, want_q_abs, want_deviation;
           for (int h = 0; h < d.config().n_heads; ++h) {
             for (int q = 0; q < length; ++q) {
-              Array key = d.backend().zeros((q + 1) * view.visible), query = d.backend().zeros((q + 1) * view.visible), raw = d.backend().zeros(key.size());
+              Array key = d.backend().zeros((q + 1) * view.visible),
+                    query = d.backend().zeros((q + 1) * view.visible),
+                    raw = d.backend().zeros(key.size());
               d.backend().key_scores(view, scores, h, q, key);
               d.backend().query_scores(view, scores, h, q, query);
               d.backend().key_scores(view, Scores::raw, h, q, raw);
-              const auto k = downloaded(d.backend(), key), qs = downloaded(d.backend(), query), r = downloaded(d.backend(), raw);
+              const auto k = downloaded(d.backend(), key), qs = downloaded(d.backend(), query),
+                         r = downloaded(d.backend(), raw);
               for (int s = 0; s <= q; ++s) {
-                want_k.push_back(0), want_k_abs.push_back(0), want_q.push_back(0), want_q_abs.push_back(0);
+                want_k.push_back(0), want_k_abs.push_back(0), want_q.push_back(0),
+                    want_q_abs.push_back(0);
                 for (int j = 0; j < view.visible; ++j) {
                   const auto i = static_cast<std::size_t>(s * view.visible + j);
                   want_k.back() += k[i], want_k_abs.back() += std::fabs(k[i]);
@@ -230,8 +253,11 @@ TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
               }
               for (int j = 0; j < view.visible; ++j) {
                 double mean = 0, square = 0;
-                for (int s = 0; s <= q; ++s) mean += r[static_cast<std::size_t>(s * view.visible + j)] / (q + 1);
-                for (int s = 0; s <= q; ++s) square += std::pow(r[static_cast<std::size_t>(s * view.visible + j)] - mean, 2) / (q + 1);
+                for (int s = 0; s <= q; ++s)
+                  mean += r[static_cast<std::size_t>(s * view.visible + j)] / (q + 1);
+                for (int s = 0; s <= q; ++s)
+                  square += std::pow(r[static_cast<std::size_t>(s * view.visible + j)] - mean, 2) /
+                            (q + 1);
                 want_deviation.push_back(std::sqrt(square));
               }
             }

@@ -1,5 +1,6 @@
-// The forward pass against plain loops in double precision, alone and in batches, and the edges of what a prompt may be.
-#include "trace/forward.h"
+// The forward pass against plain loops in double precision, alone and in batches, and the edges of
+// what a prompt may be.
+#include "forward/forward.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
@@ -25,24 +26,28 @@ TEST(ForwardPass, IsThatOfPlainLoopsForEveryFamily) {
       testing::Shape shape = testing::draw_shape(3, 4, 9);
       shape.activation = *rc::gen::element<std::string>("gelu", "gelu_new", "relu", "silu");
       const auto ids = testing::draw_prompt(8, shape.vocabulary);
-      const Model model = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device);
+      const Model model =
+          testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device);
       RC_LOG(shape.config());
       const naive::Forward f(testing::weights_of(model), ids);
       const Prepared prepared = model.prepare(ids);
       naive::Difference logits, pattern, stream;
       const std::vector<double> got = prepared.cache("logits", 0).values;
       RC_ASSERT(got.size() == ids.size() * static_cast<std::size_t>(shape.vocabulary));
-      for (std::size_t i = 0; i < got.size(); ++i) logits.see(got[i], f.logits[i / shape.vocabulary][i % shape.vocabulary]);
+      for (std::size_t i = 0; i < got.size(); ++i)
+        logits.see(got[i], f.logits[i / shape.vocabulary][i % shape.vocabulary]);
       RC_ASSERT(logits.relative() < limit);
       const std::vector<double> alpha = prepared.cache("pattern", shape.layers - 1).values;
       for (int h = 0; h < shape.heads; ++h) {
         for (int q = 0; q < f.S; ++q) {
-          for (int s = 0; s <= q; ++s) pattern.see(alpha[(h * f.S + q) * f.S + s], f.layers.back().alpha[h][q][s]);
+          for (int s = 0; s <= q; ++s)
+            pattern.see(alpha[(h * f.S + q) * f.S + s], f.layers.back().alpha[h][q][s]);
         }
       }
       RC_ASSERT(pattern.relative() < limit * 10);
       const std::vector<double> x = prepared.cache("resid_post", shape.layers - 1).values;
-      for (std::size_t i = 0; i < x.size(); ++i) stream.see(x[i], f.x_final[i / f.c.d_model][i % f.c.d_model]);
+      for (std::size_t i = 0; i < x.size(); ++i)
+        stream.see(x[i], f.x_final[i / f.c.d_model][i % f.c.d_model]);
       RC_ASSERT(stream.relative() < limit);
     }));
   }
@@ -52,7 +57,9 @@ TEST(ForwardPass, OfABatchIsThatOfItsPrompts) {
   for (const auto& [device, limit] : with_limits(1e-12, 1e-5)) {
     EXPECT_TRUE(rc::check(device, [device = device, limit = limit] {
       const testing::Shape shape = testing::draw_shape(2, 3, 6);
-      const Model model = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device, 2);
+      const Model model =
+          testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000))
+              .model(device, 2);
       std::vector<std::vector<TokenId>> prompts;
       for (int i = 0; i < 4; ++i) prompts.push_back(testing::draw_prompt(7, shape.vocabulary));
       Backend& backend = *model.state()->backend;
@@ -77,14 +84,17 @@ TEST(ForwardPass, StepByStepIsThatOfTheWholePrompt) {
   for (const auto& [device, limit] : with_limits(1e-12, 1e-5)) {
     EXPECT_TRUE(rc::check(device, [device = device, limit = limit] {
       const testing::Shape shape = testing::draw_shape(2, 3, 6);
-      const Model model = testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device);
+      const Model model =
+          testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device);
       const auto ids = testing::draw_prompt(8, shape.vocabulary);
       const int first = testing::draw_int(1, static_cast<int>(ids.size()) + 1);
       KeyValueCache cache(*model.state()->backend, static_cast<int>(ids.size()));
       std::vector<double> logits = cache.step(std::span(ids).first(first));
-      for (std::size_t i = first; i < ids.size(); ++i) logits = cache.step(std::span(ids).subspan(i, 1));
+      for (std::size_t i = first; i < ids.size(); ++i)
+        logits = cache.step(std::span(ids).subspan(i, 1));
       const std::vector<double> all = model.prepare(ids).cache("logits", 0).values;
-      RC_ASSERT(naive::difference(logits, std::vector<double>(all.end() - shape.vocabulary, all.end())) < limit);
+      RC_ASSERT(naive::difference(
+                    logits, std::vector<double>(all.end() - shape.vocabulary, all.end())) < limit);
     }));
   }
 }
@@ -104,7 +114,9 @@ TEST_P(Generation, TakesTheLikeliestTokenOfEveryLongerPrompt) {
     ASSERT_EQ(made.size(), 5U);
     for (const TokenId next : made) {
       const std::vector<double> all = model.prepare(ids).cache("logits", 0).values;
-      EXPECT_EQ(next, std::max_element(all.end() - shape.vocabulary, all.end()) - (all.end() - shape.vocabulary)) << family << " after " << ids.size();
+      EXPECT_EQ(next, std::max_element(all.end() - shape.vocabulary, all.end()) -
+                          (all.end() - shape.vocabulary))
+          << family << " after " << ids.size();
       ids.push_back(next);
     }
   }

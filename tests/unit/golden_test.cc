@@ -1,4 +1,5 @@
-// Every golden case (golden/README.md) through the library, on the float backend and on the double one with the same code above it.
+// Every golden case (golden/README.md) through the library, on the float backend and on the double
+// one with the same code above it.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -18,10 +19,13 @@ namespace {
 using naive::Difference;
 using nlohmann::json;
 
-const char* const kCases[] = {"one-token",  "small-gpt2", "small-llama",          "small-neox", "tiny-gpt2",
-                              "tiny-llama", "tiny-neox",  "tiny-neox-sequential", "tiny-qwen2", "tiny-qwen3"};
+const char* const kCases[] = {"one-token",  "small-gpt2", "small-llama", "small-neox",
+                              "tiny-gpt2",  "tiny-llama", "tiny-neox",   "tiny-neox-sequential",
+                              "tiny-qwen2", "tiny-qwen3"};
 
-std::string folder_of(const std::string& name) { return std::string(UNPACK_TEST_DATA) + "/golden/" + name; }
+std::string folder_of(const std::string& name) {
+  return std::string(UNPACK_TEST_DATA) + "/golden/" + name;
+}
 
 const json& expected_of(const std::string& name) {
   static std::map<std::string, json> read;
@@ -44,9 +48,12 @@ Options options_of(const json& run) {
   o.mlp_weights = j.at("mlp_weights").get<std::array<double, 2>>();
   o.dispatch = j.at("dispatch") == "gate" ? Dispatch::gate : Dispatch::aligned;
   const std::string mlp = j.at("mlp");
-  o.mlp = mlp == "l2" ? MlpRule::l2 : mlp == "linearized" ? MlpRule::linearized : MlpRule::per_neuron;
+  o.mlp = mlp == "l2"           ? MlpRule::l2
+          : mlp == "linearized" ? MlpRule::linearized
+                                : MlpRule::per_neuron;
   o.scores = j.at("scores") == "centered" ? Scores::centered : Scores::raw;
-  if (run.contains("reroot")) o.reroot = run.at("reroot") == "target" ? Reroot::target : Reroot::output;
+  if (run.contains("reroot"))
+    o.reroot = run.at("reroot") == "target" ? Reroot::target : Reroot::output;
   return o;
 }
 
@@ -62,7 +69,8 @@ std::string path_key(const Writers& writers, const Path& path) {
   std::string key;
   for (std::size_t i = 0; i < path.nodes.size(); ++i) {
     const Branch b = path.branches[i];
-    key += to_string(writers, path.nodes[i]) + (b == Branch::none || b == Branch::mlp ? "" : to_string(b)) + " ";
+    key += to_string(writers, path.nodes[i]) +
+           (b == Branch::none || b == Branch::mlp ? "" : to_string(b)) + " ";
   }
   return key;
 }
@@ -71,7 +79,8 @@ std::string path_key(const json& path) {
   std::string key;
   for (std::size_t i = 0; i < path.at("nodes").size(); ++i) {
     const json& b = path.at("branches")[i];
-    key += path.at("nodes")[i].get<std::string>() + (b.is_null() || b == "MLP" ? "" : b.get<std::string>()) + " ";
+    key += path.at("nodes")[i].get<std::string>() +
+           (b.is_null() || b == "MLP" ? "" : b.get<std::string>()) + " ";
   }
   return key;
 }
@@ -97,10 +106,13 @@ class Golden : public ::testing::TestWithParam<std::tuple<const char*, const cha
         model_(load()),
         ids_(case_.at("ids").get<std::vector<TokenId>>()),
         prepared_(model_.prepare(ids_)) {
-    limits_ = std::string(std::get<1>(GetParam())) != "reference" ? Limits{1e-4, 1e-5, 5e-3} : Limits{1e-9, 1e-9, 1e-8};
+    limits_ = std::string(std::get<1>(GetParam())) != "reference" ? Limits{1e-4, 1e-5, 5e-3}
+                                                                  : Limits{1e-9, 1e-9, 1e-8};
   }
 
-  static bool available() { return std::string(std::get<1>(GetParam())) != "cuda" || testing::has_gpu(); }
+  static bool available() {
+    return std::string(std::get<1>(GetParam())) != "cuda" || testing::has_gpu();
+  }
   void SetUp() override {
     if (!available()) GTEST_SKIP() << "no CUDA device here";
   }
@@ -119,26 +131,32 @@ class Golden : public ::testing::TestWithParam<std::tuple<const char*, const cha
     const json& about = run.contains("versus_ids") ? run : case_;
     question.target.versus = optional_of<std::vector<TokenId>>(about, "versus_ids");
     question.target.raw = run.value("raw", false);
-    question.target.position = run.contains("position") ? run.at("position").get<int>() : case_.at("position").get<int>();
+    question.target.position =
+        run.contains("position") ? run.at("position").get<int>() : case_.at("position").get<int>();
     question.root = optional_of<std::string>(run, "root");
     question.paths.top = 0;
     return question;
   }
 
-  double limit(const std::string& run) const { return run.starts_with("beta0/") ? limits_.beta0 : limits_.usual; }
+  double limit(const std::string& run) const {
+    return run.starts_with("beta0/") ? limits_.beta0 : limits_.usual;
+  }
 
   // {"A0.H1": [..S..], ...} against [C][S]; a name that is missing stands for zeros.
   double by_writer(const std::vector<std::vector<double>>& got, const json& want) const {
     Difference d;
     for (int w = 0; w < model_.writers().count(); ++w) {
       const auto known = want.find(model_.writers().name(w));
-      d.see(got[static_cast<std::size_t>(w)], known != want.end() ? known->get<std::vector<double>>() : std::vector<double>(ids_.size(), 0.0));
+      d.see(got[static_cast<std::size_t>(w)], known != want.end()
+                                                  ? known->get<std::vector<double>>()
+                                                  : std::vector<double>(ids_.size(), 0.0));
     }
     for (const auto& [writer, values] : want.items()) model_.writers().parse(writer);
     return d.relative();
   }
 
-  void expect_paths(const std::vector<Path>& got, const json& want, double tolerance, const std::string& where) const {
+  void expect_paths(const std::vector<Path>& got, const json& want, double tolerance,
+                    const std::string& where) const {
     ASSERT_EQ(got.size(), want.size()) << where;
     Difference sizes, by_name;
     std::map<std::string, double> credit;
@@ -155,12 +173,14 @@ class Golden : public ::testing::TestWithParam<std::tuple<const char*, const cha
     }
     EXPECT_LE(sizes.relative(), tolerance) << where;
     EXPECT_LE(by_name.relative(), tolerance) << where;
-    // Only paths as strong as the last one, which may have taken each other's place at the cut, are not in both.
+    // Only paths as strong as the last one, which may have taken each other's place at the cut, are
+    // not in both.
     const double last = got.empty() ? 0 : std::fabs(got.back().credit);
     const double slack = got.empty() ? 0 : tolerance * std::fabs(got.front().credit);
     for (const Path& p : got) {
       if (!credit.contains(path_key(model_.writers(), p))) {
-        EXPECT_LE(std::fabs(p.credit), last + 2 * slack) << where << ": " << path_key(model_.writers(), p);
+        EXPECT_LE(std::fabs(p.credit), last + 2 * slack)
+            << where << ": " << path_key(model_.writers(), p);
       }
     }
     EXPECT_TRUE(want.empty() || known > 0) << where;
@@ -184,7 +204,8 @@ TEST_P(Golden, LogitsAndLogProbabilities) {
   EXPECT_LE(naive::difference(logits, want), limits_.logits);
   Difference d;
   EXPECT_FALSE(got.log_probability[0].has_value());
-  for (std::size_t i = 1; i < ids_.size(); ++i) d.see(got.log_probability[i].value(), case_.at("log_probability")[i]);
+  for (std::size_t i = 1; i < ids_.size(); ++i)
+    d.see(got.log_probability[i].value(), case_.at("log_probability")[i]);
   EXPECT_LE(d.relative(), limits_.logits);
 }
 
@@ -195,25 +216,32 @@ TEST_P(Golden, WritersHaveTheirNamesAndOrder) {
 }
 
 TEST_P(Golden, Interactions) {
-  const InteractionResult every = prepared_.interactions({}, true), mean = prepared_.interactions({}, false);
+  const InteractionResult every = prepared_.interactions({}, true),
+                          mean = prepared_.interactions({}, false);
   const InteractionResult last = prepared_.interactions(-1, false);
-  const auto compare = [&](const char* part, const std::vector<Interaction>& got, const std::vector<Interaction>& got_mean,
+  const auto compare = [&](const char* part, const std::vector<Interaction>& got,
+                           const std::vector<Interaction>& got_mean,
                            const std::vector<Interaction>& got_last) {
     std::map<std::string, double> by_name, by_pair;
-    for (const Interaction& x : got) by_name[fmt::format("{}|{}|{}", x.reader, x.query, x.writer)] = x.score;
-    for (const Interaction& x : got_mean) by_pair[model_.writers().name(x.reader) + "|" + model_.writers().name(x.writer)] = x.score;
+    for (const Interaction& x : got)
+      by_name[fmt::format("{}|{}|{}", x.reader, x.query, x.writer)] = x.score;
+    for (const Interaction& x : got_mean)
+      by_pair[model_.writers().name(x.reader) + "|" + model_.writers().name(x.writer)] = x.score;
     Difference all, means, one;
     const json& want = case_.at("interactions").at(part);
     EXPECT_EQ(want.size(), got.size()) << part;
     for (const json& x : want) {
-      const std::string key = fmt::format("{}|{}|{}", model_.writers().parse(x.at("reader").get<std::string>()), x.at("query").get<int>(),
-                                          model_.writers().parse(x.at("writer").get<std::string>()));
+      const std::string key = fmt::format(
+          "{}|{}|{}", model_.writers().parse(x.at("reader").get<std::string>()),
+          x.at("query").get<int>(), model_.writers().parse(x.at("writer").get<std::string>()));
       all.see(by_name.contains(key) ? by_name[key] : NAN, x.at("score"));
     }
     const json& want_mean = case_.at("interactions_mean").at(part);
     EXPECT_EQ(want_mean.size(), got_mean.size()) << part;
-    for (const auto& [key, score] : want_mean.items()) means.see(by_pair.contains(key) ? by_pair[key] : NAN, score);
-    for (const Interaction& x : got_last) one.see(x.score, by_name[fmt::format("{}|{}|{}", x.reader, ids_.size() - 1, x.writer)]);
+    for (const auto& [key, score] : want_mean.items())
+      means.see(by_pair.contains(key) ? by_pair[key] : NAN, score);
+    for (const Interaction& x : got_last)
+      one.see(x.score, by_name[fmt::format("{}|{}|{}", x.reader, ids_.size() - 1, x.writer)]);
     EXPECT_LE(all.relative(), limits_.usual) << part;
     EXPECT_LE(means.relative(), limits_.usual) << part;
     EXPECT_EQ(one.relative(), 0) << part;
@@ -226,17 +254,20 @@ TEST_P(Golden, Scores) {
   if (!case_.contains("scores")) return;  // the tiny cases hold them
   for (const json& layer : case_.at("scores")) {
     const int l = layer.at("layer");
-    EXPECT_EQ(static_cast<int>(layer.at("writers_attn").size()), model_.writers().visible_to_attention(l));
+    EXPECT_EQ(static_cast<int>(layer.at("writers_attn").size()),
+              model_.writers().visible_to_attention(l));
     EXPECT_EQ(static_cast<int>(layer.at("writers_mlp").size()), model_.writers().visible_to_mlp(l));
-    for (const auto& [key, branch] : {std::pair{"K", Branch::K}, std::pair{"Q", Branch::Q}, std::pair{"V", Branch::V}, std::pair{"M", Branch::mlp},
-                                      std::pair{"G", Branch::G}, std::pair{"U", Branch::U}}) {
+    for (const auto& [key, branch] :
+         {std::pair{"K", Branch::K}, std::pair{"Q", Branch::Q}, std::pair{"V", Branch::V},
+          std::pair{"M", Branch::mlp}, std::pair{"G", Branch::G}, std::pair{"U", Branch::U}}) {
       if (!layer.contains(key)) {
         EXPECT_THROW(prepared_.scores(l, branch), UsageError);
         continue;
       }
       std::vector<double> want;
       flatten(layer.at(key), want);
-      EXPECT_LE(naive::difference(prepared_.scores(l, branch).values, want), limits_.usual) << "layer " << l << ' ' << key;
+      EXPECT_LE(naive::difference(prepared_.scores(l, branch).values, want), limits_.usual)
+          << "layer " << l << ' ' << key;
     }
   }
 }
@@ -249,7 +280,8 @@ TEST_P(Golden, CreditOfTargets) {
     const TraceResult got = prepared_.trace(question_of(want));
     Difference importance;
     for (int w = 0; w < model_.writers().count(); ++w) {
-      importance.see(got.importance[static_cast<std::size_t>(w)], want.at("importance").value(model_.writers().name(w), 0.0));
+      importance.see(got.importance[static_cast<std::size_t>(w)],
+                     want.at("importance").value(model_.writers().name(w), 0.0));
     }
     EXPECT_LE(importance.relative(), limit(run)) << run;
     const auto tokens = want.at("token_credit").get<std::vector<double>>();
@@ -258,7 +290,10 @@ TEST_P(Golden, CreditOfTargets) {
     double positive = 0, absolute = 0;
     for (const double x : tokens) positive += std::max(x, 0.0), absolute += std::fabs(x);
     if (positive > 0.2 * absolute) {
-      EXPECT_LE(naive::difference(got.token_percent, want.at("token_percent").get<std::vector<double>>()), limit(run)) << run;
+      EXPECT_LE(
+          naive::difference(got.token_percent, want.at("token_percent").get<std::vector<double>>()),
+          limit(run))
+          << run;
     }
   }
   EXPECT_GE(compared, 10);
@@ -270,24 +305,30 @@ TEST_P(Golden, RootsWithEntriesIncomingAndComposition) {
     if (!want.contains("root")) continue;
     ++compared;
     const TraceResult got = prepared_.trace(question_of(want));
-    EXPECT_LE(naive::difference(got.token_credit, want.at("token_credit").get<std::vector<double>>()), limit(run)) << run;
+    EXPECT_LE(
+        naive::difference(got.token_credit, want.at("token_credit").get<std::vector<double>>()),
+        limit(run))
+        << run;
     EXPECT_LE(by_writer(got.node_credit, want.at("node_credit")), limit(run)) << run;
     const auto entries = want.at("entries").get<std::vector<double>>();
     std::vector<double> got_entries = got.entries;
     if (got_entries.empty()) {
       got_entries.assign(entries.size(), NAN);
-      for (const NeuronEntry& n : got.neuron_entries) got_entries.at(static_cast<std::size_t>(n.neuron)) = n.credit;
+      for (const NeuronEntry& n : got.neuron_entries)
+        got_entries.at(static_cast<std::size_t>(n.neuron)) = n.credit;
     }
     EXPECT_LE(naive::difference(got_entries, entries), limit(run)) << run;
     for (const auto& [branch, by_name] : want.at("incoming").items()) {
       ASSERT_TRUE(got.incoming.contains(branch_of(branch))) << run << ' ' << branch;
-      EXPECT_LE(by_writer(got.incoming.at(branch_of(branch)), by_name), limit(run)) << run << " incoming " << branch;
+      EXPECT_LE(by_writer(got.incoming.at(branch_of(branch)), by_name), limit(run))
+          << run << " incoming " << branch;
     }
     for (const auto& [branch, by_name] : want.at("composition").items()) {
       ASSERT_TRUE(got.composition.contains(branch_of(branch))) << run << ' ' << branch;
       Difference mass, credit;
       std::map<std::string, CompositionEntry> listed;
-      for (const CompositionEntry& e : got.composition.at(branch_of(branch))) listed[model_.writers().name(e.writer)] = e;
+      for (const CompositionEntry& e : got.composition.at(branch_of(branch)))
+        listed[model_.writers().name(e.writer)] = e;
       for (const auto& [component, x] : by_name.items()) {
         mass.see(listed[component].mass, x.at("mass"));
         credit.see(listed[component].credit, x.at("credit"));
@@ -313,7 +354,8 @@ TEST_P(Golden, Paths) {
     std::erase_if(got.paths, [&](const Path& p) { return std::fabs(p.credit) < 1e-20 * total; });
     EXPECT_EQ(got.paths.size(), count) << run;
     EXPECT_LE(std::fabs(got.coverage.absolute_total - total), limit(run) * total) << run;
-    EXPECT_LE(std::fabs(got.coverage.absolute - total), limit(run) * total) << run << ": all paths listed";
+    EXPECT_LE(std::fabs(got.coverage.absolute - total), limit(run) * total)
+        << run << ": all paths listed";
     question.paths.top = top.size();
     expect_paths(prepared_.trace(question).paths, top, limit(run), run);
   }
@@ -334,10 +376,14 @@ TEST_P(Golden, PathsThatMatchFilters) {
       const TraceResult got = prepared_.trace(question);
       expect_paths(got.paths, filtered.at("top"), limit(run), where);
       const double matching = filtered.at("absolute_matching");
-      EXPECT_LE(std::fabs(got.coverage.absolute_matching - matching), limit(run) * (matching > 0 ? matching : 1)) << where;
+      EXPECT_LE(std::fabs(got.coverage.absolute_matching - matching),
+                limit(run) * (matching > 0 ? matching : 1))
+          << where;
       question.paths.top = filtered.at("count").get<std::size_t>() + 100;
       TraceResult all = prepared_.trace(question);
-      std::erase_if(all.paths, [&](const Path& p) { return std::fabs(p.credit) < 1e-20 * all.coverage.absolute_total; });
+      std::erase_if(all.paths, [&](const Path& p) {
+        return std::fabs(p.credit) < 1e-20 * all.coverage.absolute_total;
+      });
       EXPECT_EQ(all.paths.size(), filtered.at("count").get<std::size_t>()) << where;
     }
   }
@@ -351,24 +397,33 @@ TEST_P(Golden, PathsAboveAThreshold) {
       question.paths.tau = t.at("tau").get<double>();
       question.paths.rule = t.at("rule") == "entry" ? TauRule::entry : TauRule::named;
       const TraceResult got = prepared_.trace(question);
-      const std::string where = fmt::format("{} {} tau {}", run, to_string(question.paths.rule), *question.paths.tau);
+      const std::string where =
+          fmt::format("{} {} tau {}", run, to_string(question.paths.rule), *question.paths.tau);
       EXPECT_EQ(got.coverage.paths, t.at("count").get<std::size_t>()) << where;
       const double absolute = t.at("absolute");
       EXPECT_LE(std::fabs(got.coverage.absolute - absolute), limit(run) * absolute) << where;
       std::vector<double> by_source(ids_.size(), 0.0);
-      for (const Path& p : got.paths) by_source[static_cast<std::size_t>(p.nodes.front().position)] += p.credit;
-      EXPECT_LE(naive::difference(by_source, t.at("by_source").get<std::vector<double>>()), limit(run)) << where;
+      for (const Path& p : got.paths)
+        by_source[static_cast<std::size_t>(p.nodes.front().position)] += p.credit;
+      EXPECT_LE(naive::difference(by_source, t.at("by_source").get<std::vector<double>>()),
+                limit(run))
+          << where;
     }
   }
 }
 
 TEST_P(Golden, Closes) {
-  for (const ClosureCheck& check : prepared_.validate()) EXPECT_TRUE(check.passed()) << check.name << ' ' << check.error;
+  for (const ClosureCheck& check : prepared_.validate())
+    EXPECT_TRUE(check.passed()) << check.name << ' ' << check.error;
 }
 
-INSTANTIATE_TEST_SUITE_P(Cases, Golden, ::testing::Combine(::testing::ValuesIn(kCases), ::testing::Values("cpu", "reference", "cuda-emulated", "cuda")),
+INSTANTIATE_TEST_SUITE_P(Cases, Golden,
+                         ::testing::Combine(::testing::ValuesIn(kCases),
+                                            ::testing::Values("cpu", "reference", "cuda-emulated",
+                                                              "cuda")),
                          [](const ::testing::TestParamInfo<Golden::ParamType>& about) {
-                           std::string name = std::string(std::get<0>(about.param)) + "_" + std::get<1>(about.param);
+                           std::string name = std::string(std::get<0>(about.param)) + "_" +
+                                              std::get<1>(about.param);
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });

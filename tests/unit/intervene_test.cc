@@ -37,22 +37,34 @@ std::vector<TokenId> corrupted(const Model& model, std::vector<TokenId> ids) {
 }
 
 // Every family on every device.
-class GoldenInterventions : public testing::DeviceTest, public ::testing::WithParamInterface<std::tuple<std::string, std::string>> {
+class GoldenInterventions
+    : public testing::DeviceTest,
+      public ::testing::WithParamInterface<std::tuple<std::string, std::string>> {
  protected:
-  GoldenInterventions() : DeviceTest(std::get<1>(GetParam())), want(expected(std::get<0>(GetParam()))), ids(want["ids"].get<std::vector<TokenId>>()) {}
+  GoldenInterventions()
+      : DeviceTest(std::get<1>(GetParam())),
+        want(expected(std::get<0>(GetParam()))),
+        ids(want["ids"].get<std::vector<TokenId>>()) {}
   Model model() const { return Model::load((kGolden / std::get<0>(GetParam())).string(), load()); }
 
   const nlohmann::json want;
   const std::vector<TokenId> ids;
 };
 INSTANTIATE_TEST_SUITE_P(Families, GoldenInterventions,
-                         ::testing::Combine(::testing::Values("tiny-gpt2", "tiny-neox", "tiny-neox-sequential", "tiny-llama", "tiny-qwen3"),
+                         ::testing::Combine(::testing::Values("tiny-gpt2", "tiny-neox",
+                                                              "tiny-neox-sequential", "tiny-llama",
+                                                              "tiny-qwen3"),
                                             ::testing::ValuesIn(testing::kDevices)),
-                         [](const auto& which) { return testing::test_name(std::get<0>(which.param) + "_" + std::get<1>(which.param)); });
+                         [](const auto& which) {
+                           return testing::test_name(std::get<0>(which.param) + "_" +
+                                                     std::get<1>(which.param));
+                         });
 
 class Interventions : public testing::OnEveryDevice {
  protected:
-  Model golden(const std::string& name) const { return Model::load((kGolden / name).string(), load()); }
+  Model golden(const std::string& name) const {
+    return Model::load((kGolden / name).string(), load());
+  }
 };
 UNPACK_ON_EVERY_DEVICE(Interventions);
 
@@ -65,8 +77,10 @@ TEST_P(GoldenInterventions, CutsGiveTheStoredLossAndTarget) {
       change.channel = channel == "mlp" ? Channel::mlp : Channel::attention;
       const InterventionResult got = intervene(model, ids, change, target_of(want));
       EXPECT_NEAR(got.clean.nll, want["knockout"]["clean"]["nll"].get<double>(), limit(1e-6, 1e-4));
-      EXPECT_NEAR(got.cut.nll, values["nll"].get<double>(), limit(1e-6, 1e-4)) << writer << " " << channel;
-      EXPECT_NEAR(got.cut.target, values["target"].get<double>(), limit(1e-6, 1e-4)) << writer << " " << channel;
+      EXPECT_NEAR(got.cut.nll, values["nll"].get<double>(), limit(1e-6, 1e-4))
+          << writer << " " << channel;
+      EXPECT_NEAR(got.cut.target, values["target"].get<double>(), limit(1e-6, 1e-4))
+          << writer << " " << channel;
     }
   }
 }
@@ -75,7 +89,8 @@ TEST_P(GoldenInterventions, ManyCutsAtOnceGiveWhatEachGivesAlone) {
   const Model model = this->model();
   const std::vector<std::vector<TokenId>> prompts = {ids, corrupted(model, ids)};
   std::vector<Cut> cuts;
-  for (int w = 0; w < model.writers().count(); ++w) cuts.push_back({w, w % 2 ? Channel::attention : Channel::mlp});
+  for (int w = 0; w < model.writers().count(); ++w)
+    cuts.push_back({w, w % 2 ? Channel::attention : Channel::mlp});
   const auto losses = knockout_losses(model, prompts, cuts);
   for (std::size_t i = 0; i < cuts.size(); ++i) {
     for (std::size_t p = 0; p < prompts.size(); ++p) {
@@ -89,7 +104,8 @@ TEST_P(GoldenInterventions, ManyCutsAtOnceGiveWhatEachGivesAlone) {
   }
 }
 
-// Everything a head of the last layer reads, taken from another prompt, makes its output that of the other prompt.
+// Everything a head of the last layer reads, taken from another prompt, makes its output that of
+// the other prompt.
 TEST_P(GoldenInterventions, PatchingAllThatAHeadReadsPatchesWhatItWrites) {
   const Model model = this->model();
   const auto other = corrupted(model, ids);
@@ -116,7 +132,8 @@ TEST_P(GoldenInterventions, PatchingAllThatAHeadReadsPatchesWhatItWrites) {
       writes.push_back({head, Branch::mlp, mlp});
     }
   }
-  const std::vector<double> got = patched_targets(model, ids, other, {reads, writes, {}}, target_of(want));
+  const std::vector<double> got =
+      patched_targets(model, ids, other, {reads, writes, {}}, target_of(want));
   EXPECT_NEAR(got[0], got[1], limit(1e-9, 1e-4));
   EXPECT_GT(std::fabs(got[0] - got[2]), limit(1e-9, 1e-3)) << "the patch must change something";
 }
@@ -137,7 +154,8 @@ TEST_P(GoldenInterventions, PatchingAllThatAnMlpReadsPatchesWhatItWrites) {
       reads.push_back({{w, p}, Branch::mlp, mlp});
     }
   }
-  const std::vector<double> got = patched_targets(model, ids, other, {reads, {{mlp, Branch::none, std::nullopt}}}, target_of(want));
+  const std::vector<double> got = patched_targets(
+      model, ids, other, {reads, {{mlp, Branch::none, std::nullopt}}}, target_of(want));
   EXPECT_NEAR(got[0], got[1], limit(1e-9, 1e-4));
 }
 
@@ -185,8 +203,10 @@ TEST_P(Interventions, GiveEveryStoredCut) {
         change.channel = channel == "mlp" ? Channel::mlp : Channel::attention;
         const InterventionResult got = intervene(model, ids, change, target_of(want));
         const double nll = values["nll"], target = values["target"];
-        EXPECT_NEAR(got.cut.nll, nll, limit(1e-6, 1e-4) * std::max(1.0, std::fabs(nll))) << name << " " << writer << " " << channel;
-        EXPECT_NEAR(got.cut.target, target, limit(1e-6, 1e-4) * std::max(1.0, std::fabs(target))) << name << " " << writer << " " << channel;
+        EXPECT_NEAR(got.cut.nll, nll, limit(1e-6, 1e-4) * std::max(1.0, std::fabs(nll)))
+            << name << " " << writer << " " << channel;
+        EXPECT_NEAR(got.cut.target, target, limit(1e-6, 1e-4) * std::max(1.0, std::fabs(target)))
+            << name << " " << writer << " " << channel;
       }
     }
   }
@@ -203,16 +223,19 @@ TEST_P(Interventions, FrozenHeadsWriteWhatTheyWrote) {
     for (const bool silent : {true, false}) {
       testing::Tensors tensors = testing::random_tensors_of(shape.config(), 11);
       for (auto& [name, values] : tensors.values) {
-        const bool output = name.find("attn.c_proj.weight") != std::string::npos || name.find("attention.dense.weight") != std::string::npos ||
+        const bool output = name.find("attn.c_proj.weight") != std::string::npos ||
+                            name.find("attention.dense.weight") != std::string::npos ||
                             name.find("o_proj.weight") != std::string::npos;
-        if (silent && output && name.find(".0.") == std::string::npos) std::fill(values.begin(), values.end(), 0.0F);
+        if (silent && output && name.find(".0.") == std::string::npos)
+          std::fill(values.begin(), values.end(), 0.0F);
       }
       const Model model = tensors.model(device());
       const int head = model.writers().head(0, 1);
       std::vector<Edge> edges = {{{head, 3}, Branch::none, std::nullopt}};
       for (int l = 0; l < shape.layers; ++l) {
         if (head >= model.writers().visible_to_mlp(l)) continue;
-        for (const Branch b : model.config().gated() ? std::vector<Branch>{Branch::G, Branch::U} : std::vector<Branch>{Branch::mlp}) {
+        for (const Branch b : model.config().gated() ? std::vector<Branch>{Branch::G, Branch::U}
+                                                     : std::vector<Branch>{Branch::mlp}) {
           edges.push_back({{head, 3}, b, Node{model.writers().mlp(l), 3}});
         }
       }
@@ -242,7 +265,8 @@ TEST_P(Interventions, ManyZeroedCopiesGiveWhatEachGivesAlone) {
     for (int i = testing::draw_int(0, 9); i > 0; --i) {
       sets.emplace_back();
       for (int s = 0; s < length; ++s) {
-        if (*rc::gen::arbitrary<bool>()) sets.back().push_back(*rc::gen::arbitrary<bool>() ? s : s - length);
+        if (*rc::gen::arbitrary<bool>())
+          sets.back().push_back(*rc::gen::arbitrary<bool>() ? s : s - length);
       }
     }
     const int position = testing::draw_int(-length, length);
@@ -253,8 +277,11 @@ TEST_P(Interventions, ManyZeroedCopiesGiveWhatEachGivesAlone) {
         Target target{{id}, {}, true, position};
         Intervention change;
         change.zero = sets[i];
-        const double want = sets[i].empty() ? model.prepare(ids).trace({target, {}, {}, {}}).target.logit : intervene(model, ids, change, target).cut.target;
-        RC_ASSERT(std::fabs(got[i][static_cast<std::size_t>(id)] - want) <= limit(1e-9, 1e-4) * (1 + std::fabs(want)));
+        const double want = sets[i].empty()
+                                ? model.prepare(ids).trace({target, {}, {}, {}}).target.logit
+                                : intervene(model, ids, change, target).cut.target;
+        RC_ASSERT(std::fabs(got[i][static_cast<std::size_t>(id)] - want) <=
+                  limit(1e-9, 1e-4) * (1 + std::fabs(want)));
       }
     }
   }));
@@ -263,15 +290,19 @@ TEST_P(Interventions, ManyZeroedCopiesGiveWhatEachGivesAlone) {
 TEST(Edges, AreReadAndWrittenInOneForm) {
   const Model model = Model::load((kGolden / "tiny-gpt2").string());
   const int length = 5;
-  for (const std::string text : {"A0.H1@2 -[K]-> A1.H0@4", "MLP0@3 -> MLP1@3", "emb@4 -> target", "pos@1 -[V]-> A0.H0@1"}) {
-    EXPECT_EQ(to_string(model.writers(), parse_edge(model.writers(), model.config(), text, length)), text);
+  for (const std::string text :
+       {"A0.H1@2 -[K]-> A1.H0@4", "MLP0@3 -> MLP1@3", "emb@4 -> target", "pos@1 -[V]-> A0.H0@1"}) {
+    EXPECT_EQ(to_string(model.writers(), parse_edge(model.writers(), model.config(), text, length)),
+              text);
   }
 }
 
 TEST(Edges, ThatCannotExistAreErrors) {
   const Model model = Model::load((kGolden / "tiny-gpt2").string());
-  for (const std::string text : {"A1.H1@2 -[K]-> A0.H0@4", "A0.H1@3 -[K]-> A1.H0@2", "A0.H1@2 -[Q]-> A1.H0@4", "A0.H1@2 -> A1.H0@2", "A0.H1@2 -[K]-> MLP1@2",
-                                 "MLP0@1 -[K]-> emb@1", "MLP0@1", "MLP0@1 -[X]-> A1.H0@2", "MLP0@9 -> target"}) {
+  for (const std::string text :
+       {"A1.H1@2 -[K]-> A0.H0@4", "A0.H1@3 -[K]-> A1.H0@2", "A0.H1@2 -[Q]-> A1.H0@4",
+        "A0.H1@2 -> A1.H0@2", "A0.H1@2 -[K]-> MLP1@2", "MLP0@1 -[K]-> emb@1", "MLP0@1",
+        "MLP0@1 -[X]-> A1.H0@2", "MLP0@9 -> target"}) {
     EXPECT_THROW(parse_edge(model.writers(), model.config(), text, 5), InputError) << text;
   }
 }

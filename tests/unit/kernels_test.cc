@@ -14,7 +14,9 @@ class Activations : public testing::TestWithParam<Activation> {};
 TEST_P(Activations, SinglePrecisionIsWithinAFewUnitsOfTheLastPlace) {
   std::vector<float> in;
   for (int i = -120'000; i <= 120'000; ++i) in.push_back(static_cast<float>(i) * 1e-4F);
-  for (const float x : {-1e30F, -1000.0F, -80.0F, -20.0F, 20.0F, 80.0F, 1000.0F, 1e30F, 1e-30F, -1e-30F, 0.0F}) in.push_back(x);
+  for (const float x :
+       {-1e30F, -1000.0F, -80.0F, -20.0F, 20.0F, 80.0F, 1000.0F, 1e30F, 1e-30F, -1e-30F, 0.0F})
+    in.push_back(x);
   std::vector<float> out(in.size());
   activate_run(GetParam(), in.data(), out.data(), static_cast<std::int64_t>(in.size()));
   for (std::size_t i = 0; i < in.size(); ++i) {
@@ -24,17 +26,21 @@ TEST_P(Activations, SinglePrecisionIsWithinAFewUnitsOfTheLastPlace) {
 }
 
 TEST_P(Activations, EveryLengthGivesTheSameValues) {
-  const std::vector<float> in = {-3.0F, -1.5F, -0.2F, 0.0F, 0.3F, 0.9F, 2.5F, 4.0F, -0.7F, 1.1F, -2.2F, 0.05F, 3.3F, -4.4F, 0.6F, -0.6F, 1.7F, 5.5F, -5.5F};
+  const std::vector<float> in = {-3.0F, -1.5F, -0.2F, 0.0F,  0.3F, 0.9F,  2.5F, 4.0F, -0.7F, 1.1F,
+                                 -2.2F, 0.05F, 3.3F,  -4.4F, 0.6F, -0.6F, 1.7F, 5.5F, -5.5F};
   std::vector<float> whole(in.size());
   activate_run(GetParam(), in.data(), whole.data(), static_cast<std::int64_t>(in.size()));
   for (std::size_t n = 1; n <= in.size(); ++n) {
     std::vector<float> part(n);
     activate_run(GetParam(), in.data(), part.data(), static_cast<std::int64_t>(n));
-    for (std::size_t i = 0; i < n; ++i) EXPECT_NEAR(part[i], whole[i], 2e-7 * std::fabs(whole[i]) + 1e-9) << n;
+    for (std::size_t i = 0; i < n; ++i)
+      EXPECT_NEAR(part[i], whole[i], 2e-7 * std::fabs(whole[i]) + 1e-9) << n;
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, Activations, testing::Values(Activation::gelu_erf, Activation::gelu_tanh, Activation::relu, Activation::silu));
+INSTANTIATE_TEST_SUITE_P(All, Activations,
+                         testing::Values(Activation::gelu_erf, Activation::gelu_tanh,
+                                         Activation::relu, Activation::silu));
 
 }  // namespace
 }  // namespace unpack

@@ -28,7 +28,8 @@ class Locate : public ::testing::Test {
     set("UNPACK_MODELS", (folder_.path() / "bundle").c_str());
   }
   void TearDown() override {
-    for (const auto& [name, value] : before_) value ? ::setenv(name.c_str(), value->c_str(), 1) : ::unsetenv(name.c_str());
+    for (const auto& [name, value] : before_)
+      value ? ::setenv(name.c_str(), value->c_str(), 1) : ::unsetenv(name.c_str());
   }
   void set(const char* name, const char* value) {
     const char* old = ::getenv(name);
@@ -36,7 +37,8 @@ class Locate : public ::testing::Test {
     value == nullptr ? ::unsetenv(name) : ::setenv(name, value, 1);
   }
   // A model in the layout of the Hugging Face cache.
-  void cache(const fs::path& hub, const std::string& repository, const std::string& commit, const std::string& ref) {
+  void cache(const fs::path& hub, const std::string& repository, const std::string& commit,
+             const std::string& ref) {
     folder_.write(hub / repository / "snapshots" / commit / "config.json", kConfig);
     if (!ref.empty()) folder_.write(hub / repository / "refs" / ref, commit + "\n");
   }
@@ -53,9 +55,11 @@ TEST_F(Locate, FindsAFolder) {
 TEST_F(Locate, ExplainsAFolderThatIsNoModel) {
   folder_.write("empty/readme", "");
   folder_.write("llama/llama.gguf", "");
-  expect_mentions(input_error([&] { locate_model(at("empty").string()); }), {"empty", "no config.json"});
+  expect_mentions(input_error([&] { locate_model(at("empty").string()); }),
+                  {"empty", "no config.json"});
   expect_mentions(input_error([&] { locate_model(at("llama").string()); }), {"GGUF"});
-  expect_mentions(input_error([&] { locate_model(at("empty/readme").string()); }), {"is a file", "folder"});
+  expect_mentions(input_error([&] { locate_model(at("empty/readme").string()); }),
+                  {"is a file", "folder"});
 }
 
 TEST_F(Locate, FindsANameOfTheCacheThroughItsRef) {
@@ -87,7 +91,8 @@ TEST_F(Locate, PrefersTheCachesThatTheEnvironmentNames) {
 
 TEST_F(Locate, ARevisionThatIsNotThereIsAnsweredWithThoseThatAre) {
   cache("home/.cache/huggingface/hub", "models--org--name", kCommit, "step5");
-  expect_mentions(input_error([] { locate_model("org/name@step6"); }), {"step6", "step5", kCommit, "download"});
+  expect_mentions(input_error([] { locate_model("org/name@step6"); }),
+                  {"step6", "step5", kCommit, "download"});
   EXPECT_EQ(locate_model("org/name").filename(), kCommit) << "the only snapshot there is";
   cache("home/.cache/huggingface/hub", "models--org--name", kOther, "");
   expect_mentions(input_error([] { locate_model("org/name"); }), {"main"});
@@ -100,9 +105,11 @@ TEST_F(Locate, AShortHashMustBeUnambiguous) {
 }
 
 TEST_F(Locate, ASnapshotWithoutConfigIsExplained) {
-  folder_.write("home/.cache/huggingface/hub/models--org--name/snapshots/abcd/pytorch_model.bin", "");
+  folder_.write("home/.cache/huggingface/hub/models--org--name/snapshots/abcd/pytorch_model.bin",
+                "");
   folder_.write("home/.cache/huggingface/hub/models--org--name/refs/main", "abcd");
-  expect_mentions(input_error([] { locate_model("org/name"); }), {"pytorch_model.bin", "safe_serialization"});
+  expect_mentions(input_error([] { locate_model("org/name"); }),
+                  {"pytorch_model.bin", "safe_serialization"});
 }
 
 TEST_F(Locate, ARevisionDoesNotLeadOutOfTheCache) {
@@ -124,7 +131,8 @@ TEST_F(Locate, AnUnknownNameIsAnsweredWithWhereItLooked) {
   folder_.write("bundle/mine/config.json", kConfig);
   set("HF_HOME", at("hf").c_str());
   expect_mentions(input_error([] { locate_model("no-such-model"); }),
-                  {"no-such-model", at("bundle").string(), at("hf/hub").string(), at("home/.cache/huggingface/hub").string(), "pocket-gpt2", "mine"});
+                  {"no-such-model", at("bundle").string(), at("hf/hub").string(),
+                   at("home/.cache/huggingface/hub").string(), "pocket-gpt2", "mine"});
   expect_mentions(input_error([] { locate_model("../escape"); }), {"not found"});
   input_error([] { locate_model(""); });
   input_error([] { locate_model(std::string("a\0b", 3)); });
@@ -138,7 +146,8 @@ TEST_F(Locate, ListsWhatIsThereAndWhatIsWrongWithIt) {
   folder_.write("more/nothing/readme", "");
   const std::vector<FoundModel> models = list_models({at("more")});
   const auto find = [&](const std::string& name) {
-    const auto it = std::find_if(models.begin(), models.end(), [&](const FoundModel& m) { return m.name == name; });
+    const auto it = std::find_if(models.begin(), models.end(),
+                                 [&](const FoundModel& m) { return m.name == name; });
     EXPECT_NE(it, models.end()) << name;
     return it == models.end() ? FoundModel{} : *it;
   };
@@ -152,7 +161,9 @@ TEST_F(Locate, ListsWhatIsThereAndWhatIsWrongWithIt) {
   EXPECT_EQ(find(at("more/phi").string()).family, "phi");
   expect_mentions(find(at("more/phi").string()).problem, {"phi", "not supported"});
   expect_mentions(find(at("more/broken").string()).problem, {"not valid JSON"});
-  EXPECT_EQ(std::count_if(models.begin(), models.end(), [](const FoundModel& m) { return m.name == "pocket-gpt2"; }), 1);
+  EXPECT_EQ(std::count_if(models.begin(), models.end(),
+                          [](const FoundModel& m) { return m.name == "pocket-gpt2"; }),
+            1);
   expect_mentions(input_error([&] { list_models({at("nowhere")}); }), {"nowhere"});
 }
 

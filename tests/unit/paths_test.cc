@@ -47,24 +47,29 @@ Drawn draw(const std::string& device, bool with_root, std::optional<MlpRule> rul
   d.in_double = device == "reference";
   d.shape = testing::draw_shape(2, 2, 4);
   d.ids = testing::draw_prompt(3, d.shape.vocabulary);
-  d.model = testing::random_tensors_of(d.shape.config(), testing::draw_int(0, 1'000'000)).model(device);
+  d.model =
+      testing::random_tensors_of(d.shape.config(), testing::draw_int(0, 1'000'000)).model(device);
   const int length = static_cast<int>(d.ids.size());
   d.question.options = testing::draw_options({0.2, 0.8, 2});
   if (rule) d.question.options.mlp = *rule;
   d.question.target = testing::draw_target(length, d.shape.vocabulary);
   if (with_root) d.question.root = testing::draw_root(d.model->writers(), length);
-  RC_LOG(testing::to_text(d.shape, d.ids, d.question.options) + " root " + d.question.root.value_or("-"));
+  RC_LOG(testing::to_text(d.shape, d.ids, d.question.options) + " root " +
+         d.question.root.value_or("-"));
 
   const Target& t = d.question.target;
   d.forward = std::make_unique<naive::Forward>(testing::weights_of(*d.model), d.ids);
-  d.recursion =
-      std::make_unique<naive::Recursion>(*d.forward, d.question.options, naive::Recursion::target_direction(*d.forward, t.position, t.ids, t.versus, t.raw));
+  d.recursion = std::make_unique<naive::Recursion>(
+      *d.forward, d.question.options,
+      naive::Recursion::target_direction(*d.forward, t.position, t.ids, t.versus, t.raw));
   std::vector<naive::TopCredit> tops;
   if (with_root) {
-    tops.push_back({parse_node(d.model->writers(), *d.question.root, length), 1.0, d.question.options.reroot == Reroot::target});
+    tops.push_back({parse_node(d.model->writers(), *d.question.root, length), 1.0,
+                    d.question.options.reroot == Reroot::target});
   } else {
     const Vec first = d.recursion->importance(t.position);
-    for (int w = 0; w < d.model->writers().count(); ++w) tops.push_back({{w, t.position}, first[w], true});
+    for (int w = 0; w < d.model->writers().count(); ++w)
+      tops.push_back({{w, t.position}, first[w], true});
   }
   d.enumeration = std::make_unique<Enumeration>(*d.recursion, d.model->writers(), tops);
   d.all = d.enumeration->all();
@@ -78,7 +83,9 @@ std::vector<Path> matching(const Drawn& d, const PathQuery& query) {
   for (const Path& p : d.all) {
     if (naive::matches(p, query, d.model->writers())) out.push_back(p);
   }
-  std::stable_sort(out.begin(), out.end(), [](const Path& a, const Path& b) { return std::fabs(a.credit) > std::fabs(b.credit); });
+  std::stable_sort(out.begin(), out.end(), [](const Path& a, const Path& b) {
+    return std::fabs(a.credit) > std::fabs(b.credit);
+  });
   return out;
 }
 
@@ -94,7 +101,8 @@ void expect_same(const std::vector<Path>& got, const std::vector<Path>& want, co
   std::map<std::vector<int>, double> by_name;
   for (const Path& p : d.all) by_name[Enumeration::key(p)] = p.credit;
   for (std::size_t i = 0; i < std::max(got.size(), want.size()); ++i) {
-    const double a = i < got.size() ? std::fabs(got[i].credit) : 0, b = i < want.size() ? std::fabs(want[i].credit) : 0;
+    const double a = i < got.size() ? std::fabs(got[i].credit) : 0,
+                 b = i < want.size() ? std::fabs(want[i].credit) : 0;
     RC_ASSERT(std::fabs(a - b) <= limit);
   }
   std::map<std::vector<int>, int> seen;
@@ -109,9 +117,12 @@ void expect_same(const std::vector<Path>& got, const std::vector<Path>& want, co
 PathQuery draw_filters(const Drawn& d) {
   PathQuery query;
   const Writers& writers = d.model->writers();
-  if (*rc::gen::arbitrary<bool>()) query.branch = *rc::gen::element(Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U);
-  if (*rc::gen::arbitrary<bool>()) query.through = writers.name(testing::draw_int(0, writers.count()));
-  if (*rc::gen::arbitrary<bool>()) query.from = testing::draw_int(0, static_cast<int>(d.ids.size()));
+  if (*rc::gen::arbitrary<bool>())
+    query.branch = *rc::gen::element(Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U);
+  if (*rc::gen::arbitrary<bool>())
+    query.through = writers.name(testing::draw_int(0, writers.count()));
+  if (*rc::gen::arbitrary<bool>())
+    query.from = testing::draw_int(0, static_cast<int>(d.ids.size()));
   if (*rc::gen::arbitrary<bool>()) query.min_layer = testing::draw_int(0, d.shape.layers + 1);
   if (*rc::gen::arbitrary<bool>()) query.sign = *rc::gen::element(1, -1);
   return query;
@@ -130,9 +141,12 @@ TEST_P(Paths, AddUpToTheTokenCredit) {
     Vec by_source(d.ids.size(), 0.0);
     for (const Path& p : got.paths) by_source[p.nodes.front().position] += p.credit;
     for (std::size_t s = 0; s < by_source.size(); ++s)
-      RC_ASSERT(std::fabs(by_source[s] - got.token_credit[s]) <= d.tolerance() * std::max(1e-30, absolute(d.all)));
-    RC_ASSERT(std::fabs(got.coverage.absolute_total - absolute(d.all)) <= d.tolerance() * absolute(d.all));
-    RC_ASSERT(std::fabs(got.coverage.absolute_matching - absolute(d.all)) <= d.tolerance() * absolute(d.all));
+      RC_ASSERT(std::fabs(by_source[s] - got.token_credit[s]) <=
+                d.tolerance() * std::max(1e-30, absolute(d.all)));
+    RC_ASSERT(std::fabs(got.coverage.absolute_total - absolute(d.all)) <=
+              d.tolerance() * absolute(d.all));
+    RC_ASSERT(std::fabs(got.coverage.absolute_matching - absolute(d.all)) <=
+              d.tolerance() * absolute(d.all));
   }));
 }
 
@@ -144,11 +158,16 @@ TEST_P(Paths, AreTheStrongestForEveryCombinationOfFilters) {
       query.top = testing::draw_int(1, 60);
       const TraceResult got = d.trace(query);
       std::vector<Path> want = matching(d, query);
-      RC_LOG(fmt::format("branch {} through {} from {} min_layer {} sign {} top {}", query.branch ? to_string(*query.branch) : "-", query.through.value_or("-"),
-                         query.from.value_or(-1), query.min_layer.value_or(-1), query.sign.value_or(0), query.top));
-      RC_ASSERT(std::fabs(got.coverage.absolute_matching - absolute(want)) <= d.tolerance() * absolute(d.all));
-      RC_ASSERT(std::fabs(got.coverage.absolute_total - absolute(d.all)) <= d.tolerance() * absolute(d.all));
-      RC_ASSERT(std::fabs(got.coverage.absolute - absolute(got.paths)) <= limit(1e-12, 1e-6) * absolute(d.all));
+      RC_LOG(fmt::format("branch {} through {} from {} min_layer {} sign {} top {}",
+                         query.branch ? to_string(*query.branch) : "-", query.through.value_or("-"),
+                         query.from.value_or(-1), query.min_layer.value_or(-1),
+                         query.sign.value_or(0), query.top));
+      RC_ASSERT(std::fabs(got.coverage.absolute_matching - absolute(want)) <=
+                d.tolerance() * absolute(d.all));
+      RC_ASSERT(std::fabs(got.coverage.absolute_total - absolute(d.all)) <=
+                d.tolerance() * absolute(d.all));
+      RC_ASSERT(std::fabs(got.coverage.absolute - absolute(got.paths)) <=
+                limit(1e-12, 1e-6) * absolute(d.all));
       RC_ASSERT(got.coverage.paths == got.paths.size());
       RC_ASSERT(got.paths.size() <= query.top);
       for (const Path& p : got.paths) RC_ASSERT(naive::matches(p, query, d.model->writers()));
@@ -180,7 +199,8 @@ TEST_P(Paths, AboveAThresholdAreAllThoseWhosePrefixesReachIt) {
     query.top = 100'000;
     query.tau = d.largest() * *rc::gen::element(0.3, 0.03, 0.003);
     // A product at the threshold itself may fall on either side.
-    RC_PRE(d.enumeration->all(*query.tau * (1 + d.tolerance())).size() == d.enumeration->all(*query.tau * (1 - d.tolerance())).size());
+    RC_PRE(d.enumeration->all(*query.tau * (1 + d.tolerance())).size() ==
+           d.enumeration->all(*query.tau * (1 - d.tolerance())).size());
     if (*rc::gen::arbitrary<bool>()) query.sign = -1;
     std::vector<Path> want;
     for (const Path& p : d.enumeration->all(*query.tau)) {
@@ -250,11 +270,13 @@ TEST_P(Paths, FewerAreTheBeginningOfMore) {
   question.target.ids = {2};
   question.paths.top = 1000;
   const TraceResult more = prepared.trace(question);
-  for (const std::size_t top : {std::size_t{0}, std::size_t{1}, std::size_t{10}, std::size_t{999}}) {
+  for (const std::size_t top :
+       {std::size_t{0}, std::size_t{1}, std::size_t{10}, std::size_t{999}}) {
     question.paths.top = top;
     const TraceResult fewer = prepared.trace(question);
     ASSERT_EQ(fewer.paths.size(), top);
-    for (std::size_t i = 0; i < top; ++i) EXPECT_EQ(std::fabs(fewer.paths[i].credit), std::fabs(more.paths[i].credit));
+    for (std::size_t i = 0; i < top; ++i)
+      EXPECT_EQ(std::fabs(fewer.paths[i].credit), std::fabs(more.paths[i].credit));
   }
 }
 

@@ -1,5 +1,5 @@
 // What the bench counts before it measures: operations, bytes and memory from shapes alone.
-#include "readout/plan.h"
+#include "engine/plan.h"
 
 #include <gtest/gtest.h>
 

@@ -14,7 +14,8 @@
 namespace unpack {
 namespace {
 
-// A target at the end of the prompt finds its neurons' scores in a table, any other reads the weights; what comes after a target must change nothing.
+// A target at the end of the prompt finds its neurons' scores in a table, any other reads the
+// weights; what comes after a target must change nothing.
 TEST(Questions, OnATargetDoNotDependOnWhatFollowsIt) {
   for (const std::string& device : testing::float_devices()) {
     for (const char* family : {"gpt2", "gpt_neox", "llama", "qwen3"}) {
@@ -37,10 +38,13 @@ TEST(Questions, OnATargetDoNotDependOnWhatFollowsIt) {
         question.target.position = 9;
         question.options.beta = 2;
         question.paths.top = 0;
-        const TraceResult a = used.prepare(shorter).trace(question), b = used.prepare(longer).trace(question);
+        const TraceResult a = used.prepare(shorter).trace(question),
+                          b = used.prepare(longer).trace(question);
         const std::vector<double> head(b.token_credit.begin(), b.token_credit.begin() + 10);
-        EXPECT_LT(naive::difference(a.token_credit, head), 1e-4) << device << ' ' << family << (products ? " with products" : "");
-        EXPECT_NEAR(a.coverage.absolute_total / b.coverage.absolute_total, 1, 1e-4) << device << ' ' << family;
+        EXPECT_LT(naive::difference(a.token_credit, head), 1e-4)
+            << device << ' ' << family << (products ? " with products" : "");
+        EXPECT_NEAR(a.coverage.absolute_total / b.coverage.absolute_total, 1, 1e-4)
+            << device << ' ' << family;
       }
     }
   }
@@ -61,7 +65,8 @@ TEST(Questions, AreAnsweredAlikeInAnyOrder) {
           question.target.position = target == 0 ? 4 : 2;
           question.options.beta = beta;
           question.options.reroot = reroot;
-          if (reroot == Reroot::target) question.root = "A1.H0@" + std::to_string(question.target.position);
+          if (reroot == Reroot::target)
+            question.root = "A1.H0@" + std::to_string(question.target.position);
           questions.push_back(question);
         }
       }
@@ -69,7 +74,9 @@ TEST(Questions, AreAnsweredAlikeInAnyOrder) {
     const Prepared prepared = model.prepare(ids);
     for (int round = 0; round < 2; ++round) {
       for (const Question& question : questions) {
-        EXPECT_EQ(prepared.trace(question).token_credit, model.prepare(ids).trace(question).token_credit) << device << " beta " << question.options.beta;
+        EXPECT_EQ(prepared.trace(question).token_credit,
+                  model.prepare(ids).trace(question).token_credit)
+            << device << " beta " << question.options.beta;
       }
       std::reverse(questions.begin(), questions.end());
     }

@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
+#include "engine/state.h"
 #include "model/load.h"
-#include "readout/state.h"
 #include "unpack/model.h"
 #include "unpack/options.h"
 #include "unpack/prepared.h"
@@ -38,13 +38,15 @@ struct Shape {
     if (family == "gpt2") {
       return fmt::format(
           R"({{"model_type":"gpt2","n_layer":{},"n_head":{},"n_embd":{},"n_inner":{},"vocab_size":{},"n_positions":{},"tie_word_embeddings":{},"activation_function":"{}"}})",
-          layers, heads, heads * d_head, neurons, vocabulary, context, yes(tied), activation.empty() ? "gelu_new" : activation);
+          layers, heads, heads * d_head, neurons, vocabulary, context, yes(tied),
+          activation.empty() ? "gelu_new" : activation);
     }
     if (family == "gpt_neox") {
       return fmt::format(
           R"({{"model_type":"gpt_neox","num_hidden_layers":{},"num_attention_heads":{},"hidden_size":{},"intermediate_size":{},"vocab_size":{},"max_position_embeddings":{},)"
           R"("use_parallel_residual":{},"rotary_pct":{},"tie_word_embeddings":{},"attention_bias":{},"hidden_act":"{}"}})",
-          layers, heads, heads * d_head, neurons, vocabulary, context, yes(parallel), rope == 0 ? "0.5" : "1.0", yes(tied), yes(biases),
+          layers, heads, heads * d_head, neurons, vocabulary, context, yes(parallel),
+          rope == 0 ? "0.5" : "1.0", yes(tied), yes(biases),
           activation.empty() ? "gelu" : activation);
     }
     static const char* const kRope[] = {
@@ -55,8 +57,8 @@ struct Shape {
     return fmt::format(
         R"({{"model_type":"{}","num_hidden_layers":{},"num_attention_heads":{},"num_key_value_heads":{},"head_dim":{},"hidden_size":{},"intermediate_size":{},"vocab_size":{},)"
         R"("max_position_embeddings":{},"tie_word_embeddings":{},"attention_bias":{},"mlp_bias":{},"sliding_window":null,{}"hidden_act":"{}"}})",
-        family, layers, heads, kv_heads, d_head, width, neurons, vocabulary, context, yes(tied), yes(biases), yes(biases), kRope[rope],
-        activation.empty() ? "silu" : activation);
+        family, layers, heads, kv_heads, d_head, width, neurons, vocabulary, context, yes(tied),
+        yes(biases), yes(biases), kRope[rope], activation.empty() ? "silu" : activation);
   }
 };
 
@@ -99,18 +101,23 @@ inline Tensors random_tensors_of(const std::string& config, std::uint64_t seed) 
 inline const ModelWeights& weights_of(const Model& model) { return *model.state()->weights; }
 
 // From the whole range from the first try on: a tiny model is not too large to begin with.
-inline int draw_int(int low, int end) { return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(low, end)); }
+inline int draw_int(int low, int end) {
+  return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(low, end));
+}
 
 // Drawn inside a property, so that a counterexample shrinks towards a small model.
 inline Shape draw_shape(int max_layers, int max_heads, int max_neurons) {
-  static const std::vector<std::string> kFamilies = {"gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3"};
+  static const std::vector<std::string> kFamilies = {"gpt2",    "gpt_neox", "llama",
+                                                     "mistral", "qwen2",    "qwen3"};
   Shape shape;
   shape.family = *rc::gen::elementOf(kFamilies);
   shape.layers = draw_int(1, max_layers + 1);
   shape.heads = draw_int(1, max_heads + 1);
-  shape.kv_heads = shape.heads % 2 == 0 ? *rc::gen::element(1, 2, shape.heads) : *rc::gen::element(1, shape.heads);
+  shape.kv_heads = shape.heads % 2 == 0 ? *rc::gen::element(1, 2, shape.heads)
+                                        : *rc::gen::element(1, shape.heads);
   shape.d_head = *rc::gen::element(4, 6);
-  if (shape.family == "gpt_neox") shape.d_head = 4;  // an even number of rotated dims at half a head
+  if (shape.family == "gpt_neox")
+    shape.d_head = 4;  // an even number of rotated dims at half a head
   shape.d_model = draw_int(4, 11);
   shape.neurons = draw_int(1, max_neurons + 1);
   shape.parallel = *rc::gen::arbitrary<bool>();
@@ -130,8 +137,10 @@ inline std::vector<TokenId> draw_prompt(int max_length, int vocabulary) {
 inline Options draw_options(const std::vector<double>& betas) {
   Options o;
   o.beta = *rc::gen::elementOf(betas);
-  o.weights = *rc::gen::elementOf(std::vector<std::array<double, 3>>{{1.0 / 3, 1.0 / 3, 1.0 / 3}, {1, 0, 0}, {0.5, 0.3, 0.2}, {0, 0.5, 0.5}, {0, 1, 0}});
-  o.mlp_weights = *rc::gen::elementOf(std::vector<std::array<double, 2>>{{0.5, 0.5}, {1, 0}, {0.3, 0.7}});
+  o.weights = *rc::gen::elementOf(std::vector<std::array<double, 3>>{
+      {1.0 / 3, 1.0 / 3, 1.0 / 3}, {1, 0, 0}, {0.5, 0.3, 0.2}, {0, 0.5, 0.5}, {0, 1, 0}});
+  o.mlp_weights =
+      *rc::gen::elementOf(std::vector<std::array<double, 2>>{{0.5, 0.5}, {1, 0}, {0.3, 0.7}});
   o.dispatch = *rc::gen::element(Dispatch::aligned, Dispatch::gate);
   o.mlp = *rc::gen::element(MlpRule::per_neuron, MlpRule::linearized, MlpRule::l2);
   o.scores = *rc::gen::element(Scores::raw, Scores::centered);
@@ -157,9 +166,11 @@ inline std::string draw_root(const Writers& writers, int length) {
 }
 
 inline std::string to_text(const Shape& shape, const std::vector<TokenId>& ids, const Options& o) {
-  return fmt::format("{} ids [{}] beta {} weights {} mlp_weights {} dispatch {} mlp {} scores {} reroot {}", shape.config(), fmt::join(ids, ","), o.beta,
-                     fmt::join(o.weights, ","), fmt::join(o.mlp_weights, ","), to_string(o.dispatch), to_string(o.mlp), to_string(o.scores),
-                     to_string(o.reroot));
+  return fmt::format(
+      "{} ids [{}] beta {} weights {} mlp_weights {} dispatch {} mlp {} scores {} reroot {}",
+      shape.config(), fmt::join(ids, ","), o.beta, fmt::join(o.weights, ","),
+      fmt::join(o.mlp_weights, ","), to_string(o.dispatch), to_string(o.mlp), to_string(o.scores),
+      to_string(o.reroot));
 }
 
 }  // namespace unpack::testing

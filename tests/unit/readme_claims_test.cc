@@ -30,16 +30,22 @@ struct GiftPrompt {
   std::string text, subject, object;  // who gives, who gets
 };
 
-// "A and B went to the store. B gave a drink to": names, places, things and who comes first differ from prompt to prompt.
+// "A and B went to the store. B gave a drink to": names, places, things and who comes first differ
+// from prompt to prompt.
 std::vector<GiftPrompt> gift_prompts(const Model& model, std::size_t count) {
   std::vector<std::string> names;
-  for (const char* name : {"Mary",    "John",   "Tom",     "James", "Anna",    "Peter",  "Paul",  "Sarah",   "Alice",  "Jane",   "George", "Henry",
-                           "William", "Robert", "Charles", "David", "Michael", "Daniel", "Simon", "Richard", "Thomas", "Edward", "Frank",  "Arthur"}) {
+  for (const char* name :
+       {"Mary",    "John",   "Tom",    "James",   "Anna",    "Peter",  "Paul",    "Sarah",
+        "Alice",   "Jane",   "George", "Henry",   "William", "Robert", "Charles", "David",
+        "Michael", "Daniel", "Simon",  "Richard", "Thomas",  "Edward", "Frank",   "Arthur"}) {
     // A name must be one token where a sentence starts and inside one.
-    if (model.tokenizer().encode(name).size() == 1 && model.tokenizer().encode(fmt::format(" {}", name)).size() == 1) names.push_back(name);
+    if (model.tokenizer().encode(name).size() == 1 &&
+        model.tokenizer().encode(fmt::format(" {}", name)).size() == 1)
+      names.push_back(name);
   }
   EXPECT_GE(names.size(), 12U);
-  const std::vector<std::string> places = {"store", "park", "school", "station", "house", "garden", "church"};
+  const std::vector<std::string> places = {"store", "park",   "school", "station",
+                                           "house", "garden", "church"};
   const std::vector<std::string> things = {"drink", "book", "letter", "ring", "ball"};
   std::vector<GiftPrompt> out;
   for (std::size_t i = 0; out.size() < count; ++i) {
@@ -48,7 +54,8 @@ std::vector<GiftPrompt> gift_prompts(const Model& model, std::size_t count) {
     p.subject = names[(i * 5 + 1 + i / names.size()) % names.size()];
     if (p.object == p.subject) continue;
     const bool object_first = i % 2 == 0;
-    p.text = fmt::format("{} and {} went to the {}. {} gave a {} to", object_first ? p.object : p.subject, object_first ? p.subject : p.object,
+    p.text = fmt::format("{} and {} went to the {}. {} gave a {} to",
+                         object_first ? p.object : p.subject, object_first ? p.subject : p.object,
                          places[i % places.size()], p.subject, things[i % things.size()]);
     out.push_back(p);
   }
@@ -74,7 +81,8 @@ Question who_gets(const Model& model, const GiftPrompt& p) {
 
 class IndirectObject : public ::testing::TestWithParam<const char*> {};
 
-TEST_P(IndirectObject, GetsPositiveCreditAndTheSubjectIsHeldDownAtItsFirstMentionAndCountsAtItsSecond) {
+TEST_P(IndirectObject,
+       GetsPositiveCreditAndTheSubjectIsHeldDownAtItsFirstMentionAndCountsAtItsSecond) {
   const Model model = pocket(GetParam());
   const std::vector<GiftPrompt> prompts = gift_prompts(model, kPrompts);
   std::vector<std::vector<TokenId>> ids;
@@ -84,22 +92,28 @@ TEST_P(IndirectObject, GetsPositiveCreditAndTheSubjectIsHeldDownAtItsFirstMentio
   std::string odd;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const TraceResult trace = prepared[i].trace(who_gets(model, prompts[i]));
-    const auto object = mentions(trace, prompts[i].object), subject = mentions(trace, prompts[i].subject);
+    const auto object = mentions(trace, prompts[i].object),
+               subject = mentions(trace, prompts[i].subject);
     ASSERT_EQ(object.size(), 1U) << prompts[i].text;
     ASSERT_EQ(subject.size(), 2U) << prompts[i].text;
-    const double io = trace.token_credit[object[0]], s1 = trace.token_credit[subject[0]], s2 = trace.token_credit[subject[1]];
+    const double io = trace.token_credit[object[0]], s1 = trace.token_credit[subject[0]],
+                 s2 = trace.token_credit[subject[1]];
     object_positive += io > 0;
     first_negative += s1 < 0;
     second_positive += s2 > 0;
-    if (!(io > 0 && s1 < 0 && s2 > 0)) odd += fmt::format("{}: {:.3f} {:.3f} {:.3f}\n", prompts[i].text, io, s1, s2);
+    if (!(io > 0 && s1 < 0 && s2 > 0))
+      odd += fmt::format("{}: {:.3f} {:.3f} {:.3f}\n", prompts[i].text, io, s1, s2);
   }
   EXPECT_GE(object_positive, kPrompts * 95 / 100) << odd;
   EXPECT_GE(first_negative, kPrompts * 95 / 100) << odd;
   EXPECT_GE(second_positive, kPrompts * 95 / 100) << odd;
 }
 
-INSTANTIATE_TEST_SUITE_P(PocketModels, IndirectObject, ::testing::Values("pocket-gpt2", "pocket-neox"),
-                         [](const ::testing::TestParamInfo<const char*>& about) { return std::string(about.param).substr(std::string("pocket-").size()); });
+INSTANTIATE_TEST_SUITE_P(PocketModels, IndirectObject,
+                         ::testing::Values("pocket-gpt2", "pocket-neox"),
+                         [](const ::testing::TestParamInfo<const char*>& about) {
+                           return std::string(about.param).substr(std::string("pocket-").size());
+                         });
 
 TEST(PocketLlama, GivesMaryTheMostCreditAndTheFirstJohnNegativeCredit) {
   const Model model = pocket("pocket-llama");
@@ -115,7 +129,8 @@ TEST(PocketLlama, GivesMaryTheMostCreditAndTheFirstJohnNegativeCredit) {
 class PocketModel : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(PocketModel, HasTheLogitsThatAnotherProgramFound) {
-  static const nlohmann::json expected = nlohmann::json::parse(std::ifstream(std::string(UNPACK_TEST_DATA) + "/golden/pocket_logits.json"));
+  static const nlohmann::json expected = nlohmann::json::parse(
+      std::ifstream(std::string(UNPACK_TEST_DATA) + "/golden/pocket_logits.json"));
   const Model model = pocket(GetParam());
   ASSERT_EQ(expected.at(GetParam()).size(), 3U);
   for (const auto& want : expected.at(GetParam())) {
@@ -127,7 +142,8 @@ TEST_P(PocketModel, HasTheLogitsThatAnotherProgramFound) {
     const PredictResult got = model.predict(ids, options);
     const auto want_logits = want.at("logits_last").get<std::vector<double>>();
     std::vector<double> logits(want_logits.size(), NAN);
-    for (const Prediction& prediction : got.predictions) logits[static_cast<std::size_t>(prediction.id)] = prediction.logit;
+    for (const Prediction& prediction : got.predictions)
+      logits[static_cast<std::size_t>(prediction.id)] = prediction.logit;
     EXPECT_LE(naive::difference(logits, want_logits), 1e-4) << text;
     const auto top = want.at("top_ids").get<std::vector<TokenId>>();
     for (std::size_t i = 0; i < top.size(); ++i) EXPECT_EQ(got.predictions[i].id, top[i]) << text;
@@ -136,7 +152,9 @@ TEST_P(PocketModel, HasTheLogitsThatAnotherProgramFound) {
 
 TEST_P(PocketModel, Closes) {
   const Model model = pocket(GetParam());
-  for (const ClosureCheck& check : model.prepare(model.encode_prompt("Mary and John went to the store. John gave a drink to")).validate()) {
+  for (const ClosureCheck& check :
+       model.prepare(model.encode_prompt("Mary and John went to the store. John gave a drink to"))
+           .validate()) {
     EXPECT_TRUE(check.passed()) << check.name << ' ' << check.error;
   }
 }
@@ -159,11 +177,16 @@ TEST_P(PocketModel, TakesPromptsFromOneTokenToTheFullContextAndNoMore) {
   EXPECT_THROW(model.prepare(full), InputError);
 }
 
-INSTANTIATE_TEST_SUITE_P(All, PocketModel, ::testing::Values("pocket-gpt2", "pocket-neox", "pocket-llama"),
-                         [](const ::testing::TestParamInfo<const char*>& about) { return std::string(about.param).substr(std::string("pocket-").size()); });
+INSTANTIATE_TEST_SUITE_P(All, PocketModel,
+                         ::testing::Values("pocket-gpt2", "pocket-neox", "pocket-llama"),
+                         [](const ::testing::TestParamInfo<const char*>& about) {
+                           return std::string(about.param).substr(std::string("pocket-").size());
+                         });
 
 TEST(PocketGpt2, TracesAPromptThatFillsItsContext) {
-  if (kSanitized) GTEST_SKIP() << "takes minutes with sanitizers; ForwardPass.FillsTheContextAndRefusesMore does the same on a smaller model";
+  if (kSanitized)
+    GTEST_SKIP() << "takes minutes with sanitizers; ForwardPass.FillsTheContextAndRefusesMore does "
+                    "the same on a smaller model";
   const Model model = pocket("pocket-gpt2");
   ASSERT_EQ(model.config().n_ctx, 512);
   std::vector<TokenId> ids(512);

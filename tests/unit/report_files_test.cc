@@ -17,7 +17,9 @@ namespace fs = std::filesystem;
 class WriteFile : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("unpack-write-" + std::to_string(::getpid()) + ::testing::UnitTest::GetInstance()->current_test_info()->name());
+    folder_ = fs::temp_directory_path() /
+              ("unpack-write-" + std::to_string(::getpid()) +
+               ::testing::UnitTest::GetInstance()->current_test_info()->name());
     fs::remove_all(folder_);
     fs::create_directory(folder_);
   }
@@ -28,7 +30,10 @@ class WriteFile : public ::testing::Test {
     out << std::ifstream(file, std::ios::binary).rdbuf();
     return out.str();
   }
-  std::size_t files() const { return static_cast<std::size_t>(std::distance(fs::directory_iterator(folder_), fs::directory_iterator{})); }
+  std::size_t files() const {
+    return static_cast<std::size_t>(
+        std::distance(fs::directory_iterator(folder_), fs::directory_iterator{}));
+  }
 
   fs::path folder_;
 };

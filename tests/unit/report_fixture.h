@@ -1,4 +1,5 @@
-// A hand-made trace that looks like a real one: names at the end of a sentence, credit that reaches a few tokens.
+// A hand-made trace that looks like a real one: names at the end of a sentence, credit that reaches
+// a few tokens.
 #pragma once
 
 #include <algorithm>
@@ -17,22 +18,28 @@ struct TraceShape {
   std::size_t paths = 20;
   bool rooted = false;
   bool gated = false;
-  std::vector<std::string> texts = {"<|endoftext|>", "Mary", " and", " John", " went", " to", " the", " store", ".", " John", " gave", " a", " drink", " to"};
+  std::vector<std::string> texts = {"<|endoftext|>", "Mary", " and",   " John", " went",
+                                    " to",           " the", " store", ".",     " John",
+                                    " gave",         " a",   " drink", " to"};
 };
 
 inline std::vector<Token> make_tokens(const std::vector<std::string>& texts) {
   std::vector<Token> tokens;
-  for (std::size_t s = 0; s < texts.size(); ++s) tokens.push_back({static_cast<int>(s), static_cast<TokenId>(100 + s), texts[s]});
+  for (std::size_t s = 0; s < texts.size(); ++s)
+    tokens.push_back({static_cast<int>(s), static_cast<TokenId>(100 + s), texts[s]});
   return tokens;
 }
 
 // A path that climbs from a token to the last position, in layers that only go up.
 inline Path random_path(const TraceResult& r, const Writers& writers, std::mt19937& random) {
-  const auto below = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(std::max(n, 1))); };
+  const auto below = [&](int n) {
+    return static_cast<int>(random() % static_cast<unsigned>(std::max(n, 1)));
+  };
   const int last = r.length() - 1;
   Path path;
   const std::vector<int> favourites = {1, 3, 9, last};
-  int position = below(3) ? std::min(favourites[static_cast<std::size_t>(below(4))], last) : below(r.length());
+  int position =
+      below(3) ? std::min(favourites[static_cast<std::size_t>(below(4))], last) : below(r.length());
   path.nodes.push_back({r.layout.has_pos_writer() && below(8) == 0 ? 1 : 0, position});
   path.branches.push_back(Branch::none);
   int layer = 0;
@@ -47,7 +54,9 @@ inline Path random_path(const TraceResult& r, const Writers& writers, std::mt199
     const bool arrives = hop + 1 == hops;
     const int to = arrives ? last : position + below(last - position + 1);
     const Branch branch =
-        to != position ? (below(3) ? Branch::V : Branch::K) : std::vector{Branch::K, Branch::Q, Branch::V}[static_cast<std::size_t>(below(3))];
+        to != position
+            ? (below(3) ? Branch::V : Branch::K)
+            : std::vector{Branch::K, Branch::Q, Branch::V}[static_cast<std::size_t>(below(3))];
     path.nodes.push_back({writers.head(layer, below(4) % r.layout.n_heads), to});
     path.branches.push_back(branch);
     position = to;
@@ -65,7 +74,8 @@ inline TraceResult make_trace(const TraceShape& shape = {}) {
   const auto uniform = [&] { return static_cast<double>(random() % 100000) / 100000.0; };
   TraceResult r;
   r.program = {"0.1.0", "cpu", 2};
-  r.model = {"pocket-gpt2", "gpt2", "f32", "0123456789abcdef", shape.layers, shape.heads, 64, shape.gated};
+  r.model = {"pocket-gpt2", "gpt2",      "f32", "0123456789abcdef",
+             shape.layers,  shape.heads, 64,    shape.gated};
   r.layout.family = shape.gated ? "llama" : "gpt2";
   r.layout.n_layers = shape.layers;
   r.layout.n_heads = shape.heads;
@@ -83,10 +93,12 @@ inline TraceResult make_trace(const TraceShape& shape = {}) {
   r.target.logit = 12.25;
   r.target.logit_difference = 3.5;
   r.target.probability = 0.612;
-  const std::vector<std::string> next = {" Mary", " the", " John", " her", " a", " him", " them", " his", " everyone", "\n"};
+  const std::vector<std::string> next = {" Mary", " the",  " John", " her",      " a",
+                                         " him",  " them", " his",  " everyone", "\n"};
   double probability = 0.612;
   for (std::size_t i = 0; i < next.size(); ++i) {
-    r.predictions.push_back({static_cast<TokenId>(500 + (i == 0 ? 0 : i + 1)), next[i], 12.25 - static_cast<double>(i), probability});
+    r.predictions.push_back({static_cast<TokenId>(500 + (i == 0 ? 0 : i + 1)), next[i],
+                             12.25 - static_cast<double>(i), probability});
     probability *= 0.42;
   }
   for (int w = 0; w < writers.count(); ++w) r.writers.push_back(writers.name(w));
@@ -96,7 +108,9 @@ inline TraceResult make_trace(const TraceShape& shape = {}) {
   for (std::size_t i = 0; i < shape.paths; ++i) {
     Path path = random_path(r, writers, random);
     path.credit = (uniform() < 0.3 ? -1 : 1) * 0.8 / std::pow(1.0 + static_cast<double>(i), 0.7);
-    for (const Node& node : path.nodes) r.node_credit[static_cast<std::size_t>(node.writer)][static_cast<std::size_t>(node.position)] += path.credit;
+    for (const Node& node : path.nodes)
+      r.node_credit[static_cast<std::size_t>(node.writer)]
+                   [static_cast<std::size_t>(node.position)] += path.credit;
     r.importance[static_cast<std::size_t>(path.nodes.back().writer)] += path.credit;
     r.paths.push_back(std::move(path));
   }
@@ -104,11 +118,13 @@ inline TraceResult make_trace(const TraceShape& shape = {}) {
     for (double& x : r.node_credit[w]) x += 0.02 * (uniform() - 0.5);
   }
   r.token_credit.assign(r.tokens.size(), 0);
-  for (const Path& path : r.paths) r.token_credit[static_cast<std::size_t>(path.nodes.front().position)] += path.credit;
+  for (const Path& path : r.paths)
+    r.token_credit[static_cast<std::size_t>(path.nodes.front().position)] += path.credit;
   for (double& x : r.token_credit) x += 0.05 * (uniform() - 0.5);
   double positive = 0;
   for (const double x : r.token_credit) positive += std::max(x, 0.0);
-  for (const double x : r.token_credit) r.token_percent.push_back(positive > 0 ? 100 * x / positive : 0);
+  for (const double x : r.token_credit)
+    r.token_percent.push_back(positive > 0 ? 100 * x / positive : 0);
   for (Path& path : r.paths) {
     path.percent = positive > 0 ? 100 * path.credit / positive : 0;
     r.coverage.absolute += std::abs(path.credit);

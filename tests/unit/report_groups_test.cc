@@ -15,10 +15,13 @@ std::vector<std::string> texts_of(const std::vector<WordCredit>& words) {
 }
 
 TEST(MergeWords, JoinsSubwordsAndAddsTheirCredit) {
-  const auto tokens = test::make_tokens({"<|endoftext|>", "Inter", "pret", "ability", " isn", "'t", " easy", ".", "\n", "We", " try"});
+  const auto tokens = test::make_tokens({"<|endoftext|>", "Inter", "pret", "ability", " isn", "'t",
+                                         " easy", ".", "\n", "We", " try"});
   const std::vector<double> credit = {1, 1, 2, 3, 1, -5, 0.5, 0.25, 0, 1, 1};
   const std::vector<WordCredit> words = merge_words(tokens, credit);
-  EXPECT_EQ(texts_of(words), (std::vector<std::string>{"<|endoftext|>", "Interpretability", " isn't", " easy", ".", "\n", "We", " try"}));
+  EXPECT_EQ(texts_of(words),
+            (std::vector<std::string>{"<|endoftext|>", "Interpretability", " isn't", " easy", ".",
+                                      "\n", "We", " try"}));
   EXPECT_EQ(words[1].first, 1);
   EXPECT_EQ(words[1].last, 3);
   EXPECT_DOUBLE_EQ(words[1].credit, 6);
@@ -48,7 +51,9 @@ TEST(GroupPaths, MergesTheSameComponentsAtTheSameRoles) {
   results[0].paths = {route(writers, 1, 13, 0.5), route(writers, 3, 13, -0.25)};
   results[1].paths = {route(writers, 4, 13, 0.25)};
   for (TraceResult& r : results) r.coverage.absolute_total = 1;
-  const auto role = [](std::size_t prompt, int position) -> std::string { return position == 13 ? "end" : position == (prompt == 0 ? 1 : 4) ? "IO" : "S"; };
+  const auto role = [](std::size_t prompt, int position) -> std::string {
+    return position == 13 ? "end" : position == (prompt == 0 ? 1 : 4) ? "IO" : "S";
+  };
   const std::vector<PathGroup> groups = group_paths(results, role);
   ASSERT_EQ(groups.size(), 2u);
   EXPECT_EQ(groups[0].text, "emb[IO] -[V]-> A8.H6[end] -> target");

@@ -30,8 +30,10 @@ TEST(TraceJson, HoldsTheKeysOfTheInterfaceInOrder) {
   const Json json = Json::parse(to_json(make_trace()));
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_EQ(keys, (std::vector<std::string>{"version", "program", "model", "tokens", "target", "options", "root", "predictions", "importance", "token_credit",
-                                            "token_percent", "node_credit", "paths", "coverage", "conservation", "warnings"}));
+  EXPECT_EQ(keys, (std::vector<std::string>{"version", "program", "model", "tokens", "target",
+                                            "options", "root", "predictions", "importance",
+                                            "token_credit", "token_percent", "node_credit", "paths",
+                                            "coverage", "conservation", "warnings"}));
   EXPECT_EQ(json["root"], "target");
   EXPECT_EQ(json["options"]["mlp"], "per-neuron");
   EXPECT_EQ(json["options"]["mlp_weights"], Json::array({0.5, 0.5}));
@@ -86,14 +88,16 @@ TEST(TraceJson, OfARootedHeadHasIncomingEntriesAndComposition) {
   EXPECT_EQ(json["incoming"]["V"].size(), 2u) << "writers that get nothing are left out";
   EXPECT_EQ(json["incoming"]["V"]["emb"][1], 0.25);
   EXPECT_EQ(json["entries"].size(), 14u);
-  EXPECT_EQ(json["composition"]["all"][0], Json::parse(R"({"component":"MLP0","mass":1.5,"credit":0.75})"));
+  EXPECT_EQ(json["composition"]["all"][0],
+            Json::parse(R"({"component":"MLP0","mass":1.5,"credit":0.75})"));
 }
 
 TEST(TraceJson, OfARootedMlpListsTheTwentyLargestNeurons) {
   TraceResult r = make_trace({.rooted = true});
   r.root->writer = r.writer_table().mlp(5);
   r.incoming.clear();
-  r.incoming[Branch::mlp] = std::vector<std::vector<double>>(r.writers.size(), std::vector<double>(r.tokens.size(), 0));
+  r.incoming[Branch::mlp] =
+      std::vector<std::vector<double>>(r.writers.size(), std::vector<double>(r.tokens.size(), 0));
   for (int n = 0; n < 30; ++n) r.neuron_entries.push_back({n, 1.0 / (n + 1)});
   const Json json = Json::parse(to_json(r));
   ASSERT_TRUE(json["entries"].is_object());
@@ -108,7 +112,9 @@ TEST(TraceJson, OfABaselineHoldsTokensOnly) {
   const Json json = Json::parse(to_json(r));
   std::vector<std::string> keys;
   for (const auto& [key, value] : json.items()) keys.push_back(key);
-  EXPECT_EQ(keys, (std::vector<std::string>{"version", "program", "model", "tokens", "target", "method", "predictions", "token_credit", "token_percent"}));
+  EXPECT_EQ(keys,
+            (std::vector<std::string>{"version", "program", "model", "tokens", "target", "method",
+                                      "predictions", "token_credit", "token_percent"}));
 }
 
 TEST(TraceJson, SurvivesBrokenUtf8) {
@@ -125,7 +131,8 @@ TEST(PredictJson, HasNullForTheFirstToken) {
   Json json = Json::parse(to_json(r));
   EXPECT_TRUE(json["tokens"][0]["log_probability"].is_null());
   EXPECT_EQ(json["tokens"][1]["log_probability"], -1.5);
-  EXPECT_EQ(json["predictions"][0], Json::parse(R"({"id":7,"text":" c","logit":2.5,"probability":0.25})"));
+  EXPECT_EQ(json["predictions"][0],
+            Json::parse(R"({"id":7,"text":" c","logit":2.5,"probability":0.25})"));
   EXPECT_FALSE(json.contains("lens"));
   r.lens = {r.predictions, r.predictions};
   EXPECT_EQ(Json::parse(to_json(r))["lens"].size(), 2u);
@@ -135,7 +142,8 @@ TEST(InteractionJson, NamesTheQueryOnlyWhereThereIsOne) {
   InteractionResult r;
   r.writers = {"emb", "A0.H0", "MLP0"};
   r.attention = {{1, -1, 0, 0.5}};
-  EXPECT_EQ(Json::parse(to_json(r))["attention"][0], Json::parse(R"({"reader":"A0.H0","writer":"emb","score":0.5})"));
+  EXPECT_EQ(Json::parse(to_json(r))["attention"][0],
+            Json::parse(R"({"reader":"A0.H0","writer":"emb","score":0.5})"));
   r.per_query = true;
   r.attention[0].query = 3;
   EXPECT_EQ(Json::parse(to_json(r))["attention"][0]["query"], 3);

@@ -23,13 +23,27 @@ using test::make_trace;
 
 std::size_t count(const std::string& text, const std::string& part) {
   std::size_t n = 0;
-  for (std::size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + part.size())) ++n;
+  for (std::size_t at = text.find(part); at != std::string::npos;
+       at = text.find(part, at + part.size()))
+    ++n;
   return n;
 }
 
 // Texts that break careless writers.
-const std::vector<std::string> kNastyTexts = {
-    "<|endoftext|>", "</script><b>", " \"quoted\" & 'single'", "\n\n", "\t", " 中文", "é", "\\begin{x}$%#_^~{}", "]]>", "--", "\x01\x1b", "\xff", "", " "};
+const std::vector<std::string> kNastyTexts = {"<|endoftext|>",
+                                              "</script><b>",
+                                              " \"quoted\" & 'single'",
+                                              "\n\n",
+                                              "\t",
+                                              " 中文",
+                                              "é",
+                                              "\\begin{x}$%#_^~{}",
+                                              "]]>",
+                                              "--",
+                                              "\x01\x1b",
+                                              "\xff",
+                                              "",
+                                              " "};
 
 test::TraceShape nasty() {
   test::TraceShape shape;
@@ -57,9 +71,11 @@ InteractionResult all_interactions(int layers, int heads) {
   r.writers = shape.writers;
   for (int l = 0; l < layers; ++l) {
     for (int h = 0; h < heads; ++h) {
-      for (int w = 0; w < writers.visible_to_attention(l); ++w) r.attention.push_back({writers.head(l, h), -1, w, 1.0 / (1 + h + w)});
+      for (int w = 0; w < writers.visible_to_attention(l); ++w)
+        r.attention.push_back({writers.head(l, h), -1, w, 1.0 / (1 + h + w)});
     }
-    for (int w = 0; w < writers.visible_to_mlp(l); ++w) r.mlp.push_back({writers.mlp(l), -1, w, 1.0 / (1 + w)});
+    for (int w = 0; w < writers.visible_to_mlp(l); ++w)
+      r.mlp.push_back({writers.mlp(l), -1, w, 1.0 / (1 + w)});
   }
   return r;
 }
@@ -77,7 +93,8 @@ TEST(GraphPicture, NoLineRunsThroughABoxAndNoBoxesOverlap) {
     RC_ASSERT(g.drawn.size() + g.left_out == r.paths.size());
     for (std::size_t i = 0; i < g.boxes.size(); ++i) {
       const GraphBox& a = g.boxes[i];
-      RC_ASSERT(a.x - a.w / 2 >= 0 && a.x + a.w / 2 <= g.width && a.y - a.h / 2 >= 0 && a.y + a.h / 2 <= g.height);
+      RC_ASSERT(a.x - a.w / 2 >= 0 && a.x + a.w / 2 <= g.width && a.y - a.h / 2 >= 0 &&
+                a.y + a.h / 2 <= g.height);
       for (std::size_t j = 0; j < i; ++j) {
         const GraphBox& b = g.boxes[j];
         RC_ASSERT(std::abs(a.x - b.x) >= (a.w + b.w) / 2 || std::abs(a.y - b.y) >= (a.h + b.h) / 2);
@@ -91,8 +108,10 @@ TEST(GraphPicture, NoLineRunsThroughABoxAndNoBoxesOverlap) {
           RC_ASSERT(std::abs(p.x - q.x) < 0.51 || std::abs(p.y - q.y) < 0.51);
           for (const GraphBox& box : g.boxes) {
             const double margin = 0.6;
-            const bool inside = std::max(p.x, q.x) > box.x - box.w / 2 + margin && std::min(p.x, q.x) < box.x + box.w / 2 - margin &&
-                                std::max(p.y, q.y) > box.y - box.h / 2 + margin && std::min(p.y, q.y) < box.y + box.h / 2 - margin;
+            const bool inside = std::max(p.x, q.x) > box.x - box.w / 2 + margin &&
+                                std::min(p.x, q.x) < box.x + box.w / 2 - margin &&
+                                std::max(p.y, q.y) > box.y - box.h / 2 + margin &&
+                                std::min(p.y, q.y) < box.y + box.h / 2 - margin;
             RC_ASSERT(!inside);
           }
         }
@@ -115,7 +134,8 @@ TEST(GraphPicture, TellsSignByColourAndPositionByDashes) {
   const std::string svg = to_svg(r);
   EXPECT_EQ(count(svg, "class=\"r c0 edge\""), 2u);
   EXPECT_EQ(count(svg, "class=\"r w0 edge dash\""), 1u) << "emb@3 to the head";
-  EXPECT_EQ(count(svg, "class=\"r w0 edge\""), 2u) << "the climb at position 3 and the head to the target";
+  EXPECT_EQ(count(svg, "class=\"r w0 edge\""), 2u)
+      << "the climb at position 3 and the head to the target";
   EXPECT_NE(svg.find(">K</text>"), std::string::npos);
   EXPECT_NE(svg.find("emb@3 &quot;John&quot; -[K]-&gt; A4.H1@13 -&gt; target"), std::string::npos);
 }
@@ -123,14 +143,16 @@ TEST(GraphPicture, TellsSignByColourAndPositionByDashes) {
 TEST(GraphPicture, OfAThousandPathsSaysWhatIsLeftOut) {
   const TraceResult r = make_trace({.paths = 1000});
   for (const std::string& picture : {to_svg(r), to_html(r), to_tikz(r)}) {
-    EXPECT_NE(picture.find("The thin lines are the next 20 paths; 960 more paths are not drawn."), std::string::npos);
+    EXPECT_NE(picture.find("The thin lines are the next 20 paths; 960 more paths are not drawn."),
+              std::string::npos);
     EXPECT_LT(picture.size(), 600000u);
   }
 }
 
 TEST(TracePicture, EscapesEveryToken) {
   const TraceResult r = make_trace(nasty());
-  for (const std::string& picture : {to_svg(r), to_html(r), to_html(nasty_attribution()), to_svg(nasty_attribution())}) {
+  for (const std::string& picture :
+       {to_svg(r), to_html(r), to_html(nasty_attribution()), to_svg(nasty_attribution())}) {
     EXPECT_EQ(picture.find("</script><b>"), std::string::npos);
     EXPECT_NE(picture.find("&lt;/script&gt;&lt;b&gt;"), std::string::npos);
     EXPECT_EQ(picture.find('\x1b'), std::string::npos);
@@ -189,15 +211,23 @@ TEST(GraphFile, AddsUpThePathsThatShareAnEdge) {
   b.credit = -0.125;
   r.paths = {a, b};
   const std::string dot = to_graph(r, GraphFormat::dot);
-  EXPECT_NE(dot.find("\"emb@3\" -> \"A4.H1@13\" [label=\"K\", branch=\"K\", credit=\"0.375\", paths=2"), std::string::npos) << dot;
-  EXPECT_NE(dot.find("\"MLP5@13\" -> \"target\" [label=\"\", branch=\"\", credit=\"-0.125\", paths=1"), std::string::npos) << dot;
+  EXPECT_NE(
+      dot.find("\"emb@3\" -> \"A4.H1@13\" [label=\"K\", branch=\"K\", credit=\"0.375\", paths=2"),
+      std::string::npos)
+      << dot;
+  EXPECT_NE(
+      dot.find("\"MLP5@13\" -> \"target\" [label=\"\", branch=\"\", credit=\"-0.125\", paths=1"),
+      std::string::npos)
+      << dot;
 }
 
 TEST(Pictures, AreReadByTheProgramsPeopleUse) {
   const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / ("unpack-pictures-" + std::to_string(std::rand()) + "-" + std::to_string(::getpid()));
+      std::filesystem::temp_directory_path() /
+      ("unpack-pictures-" + std::to_string(std::rand()) + "-" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);
-  const TraceResult plain = make_trace(), rooted = make_trace({.rooted = true, .gated = true}), broken = make_trace(nasty());
+  const TraceResult plain = make_trace(), rooted = make_trace({.rooted = true, .gated = true}),
+                    broken = make_trace(nasty());
   write_file(folder / "plain.svg", to_svg(plain));
   write_file(folder / "rooted.svg", to_svg(rooted));
   write_file(folder / "nasty.svg", to_svg(broken));
@@ -211,10 +241,13 @@ TEST(Pictures, AreReadByTheProgramsPeopleUse) {
   write_file(folder / "nasty.dot", to_graph(broken, GraphFormat::dot));
   write_file(folder / "graph.graphml", to_graph(broken, GraphFormat::graphml));
   write_file(folder / "graph.json", to_graph(broken, GraphFormat::json));
-  if (std::system("python3 -c pass") != 0) GTEST_SKIP() << "python3 is not there to read the pictures";
+  if (std::system("python3 -c pass") != 0)
+    GTEST_SKIP() << "python3 is not there to read the pictures";
   // The system's python is the one that Debian's networkx belongs to.
-  const std::string python = std::filesystem::exists("/usr/bin/python3") ? "/usr/bin/python3" : "python3";
-  const std::string command = python + " " UNPACK_SOURCE_DIR "/tests/pictures/check.py " + folder.string();
+  const std::string python =
+      std::filesystem::exists("/usr/bin/python3") ? "/usr/bin/python3" : "python3";
+  const std::string command =
+      python + " " UNPACK_SOURCE_DIR "/tests/pictures/check.py " + folder.string();
   EXPECT_EQ(std::system(command.c_str()), 0) << "see " << folder;
   if (!HasFailure()) std::filesystem::remove_all(folder);
 }

@@ -41,8 +41,12 @@ TraceResult one_path_trace() {
 
 TEST(TerminalTrace, ListsPathsWithTheirTokenAndPercent) {
   const std::string text = to_terminal(one_path_trace(), {});
-  EXPECT_EQ(line_with(text, "A8.H6@13"), "  +14.5%  emb@9 \"John\" -> MLP0@9 -[V]-> A8.H6@13 -> target");
-  EXPECT_NE(text.find("1 path holds 25.0% of the absolute path mass of 2; 75.0% is left unexplained"), std::string::npos) << text;
+  EXPECT_EQ(line_with(text, "A8.H6@13"),
+            "  +14.5%  emb@9 \"John\" -> MLP0@9 -[V]-> A8.H6@13 -> target");
+  EXPECT_NE(
+      text.find("1 path holds 25.0% of the absolute path mass of 2; 75.0% is left unexplained"),
+      std::string::npos)
+      << text;
 }
 
 TEST(TerminalTrace, SaysWhatShareOfTheFilteredPathsIsListed) {
@@ -78,7 +82,8 @@ TEST(TerminalTrace, IsPlainAsciiWhenAsked) {
   TraceResult r = make_trace({.rooted = true});
   r.tokens[2].text = " 中\n\x1b[31m";
   const std::string text = to_terminal(r, {.color = false, .width = 100, .unicode = false});
-  for (const char c : text) EXPECT_TRUE(c == '\n' || (c >= 0x20 && c < 0x7f)) << static_cast<int>(c);
+  for (const char c : text)
+    EXPECT_TRUE(c == '\n' || (c >= 0x20 && c < 0x7f)) << static_cast<int>(c);
   EXPECT_NE(text.find("\\u{4e2d}\\n\\u{1b}[31m"), std::string::npos);
 }
 
@@ -99,12 +104,15 @@ TEST(TerminalTrace, StaysWithinTheWidth) {
     shape.rooted = *rc::gen::arbitrary<bool>();
     shape.gated = *rc::gen::arbitrary<bool>();
     shape.paths = *rc::gen::inRange<std::size_t>(0, 30);
-    shape.texts = *rc::gen::container<std::vector<std::string>>(
-        rc::gen::element<std::string>(" a", "中文字中文字中文字", "\n", " averyveryverylongtoken", "<|endoftext|>", ""));
+    shape.texts = *rc::gen::container<std::vector<std::string>>(rc::gen::element<std::string>(
+        " a", "中文字中文字中文字", "\n", " averyveryverylongtoken", "<|endoftext|>", ""));
     RC_PRE(!shape.texts.empty());
     TraceResult r = make_trace(shape);
-    r.warnings = {"a warning in words, long enough to need more than one line of a narrow terminal"};
-    const TerminalStyle style{.color = false, .width = *rc::gen::inRange(40, 140), .unicode = *rc::gen::arbitrary<bool>()};
+    r.warnings = {
+        "a warning in words, long enough to need more than one line of a narrow terminal"};
+    const TerminalStyle style{.color = false,
+                              .width = *rc::gen::inRange(40, 140),
+                              .unicode = *rc::gen::arbitrary<bool>()};
     for (const std::string& line : lines_of(to_terminal(r, style))) {
       if (report::display_width(line) > style.width) RC_FAIL(line);
     }
@@ -113,7 +121,8 @@ TEST(TerminalTrace, StaysWithinTheWidth) {
 
 TEST(TerminalTrace, SaysTheSameWithAndWithoutColour) {
   const TraceResult r = make_trace({.rooted = true});
-  const std::string plain = to_terminal(r, {.color = false}), painted = to_terminal(r, {.color = true});
+  const std::string plain = to_terminal(r, {.color = false}),
+                    painted = to_terminal(r, {.color = true});
   std::string stripped;
   for (std::size_t i = 0; i < painted.size(); ++i) {
     if (painted[i] == '\x1b') {
@@ -144,13 +153,16 @@ TEST(TerminalAttribution, StaysWithinTheWidthForAnyPrompt) {
   rc::check([] {
     AttributeResult r;
     const int length = *rc::gen::inRange(2, 400);
-    r.tokens = test::make_tokens(std::vector<std::string>(static_cast<std::size_t>(length), " word"));
+    r.tokens =
+        test::make_tokens(std::vector<std::string>(static_cast<std::size_t>(length), " word"));
     for (int p = std::max(0, length - 6); p < length; ++p) {
       AttributeRow row{p, 7, " averyveryverylongtoken", 0.5, {}, {}};
       for (int s = 0; s <= p; ++s) row.token_credit.push_back(std::sin(s));
       r.rows.push_back(row);
     }
-    const TerminalStyle style{.color = false, .width = *rc::gen::inRange(40, 140), .unicode = *rc::gen::arbitrary<bool>()};
+    const TerminalStyle style{.color = false,
+                              .width = *rc::gen::inRange(40, 140),
+                              .unicode = *rc::gen::arbitrary<bool>()};
     for (const std::string& line : lines_of(to_terminal(r, style))) {
       if (report::display_width(line) > style.width) RC_FAIL(line);
     }

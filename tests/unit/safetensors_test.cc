@@ -13,7 +13,9 @@ using test::input_error;
 using test::safetensors_bytes;
 using test::TempFolder;
 
-std::vector<FileTensor> parse(const std::string& file) { return parse_safetensors(std::as_bytes(std::span(file)), "weights.safetensors"); }
+std::vector<FileTensor> parse(const std::string& file) {
+  return parse_safetensors(std::as_bytes(std::span(file)), "weights.safetensors");
+}
 
 std::string parse_error(const std::string& header, const std::string& data) {
   return input_error([&] { parse(safetensors_bytes(header, data)); });
@@ -34,7 +36,8 @@ TEST(Safetensors, ReadsNamesTypesShapesAndBytes) {
 }
 
 TEST(Safetensors, ToleratesUnalignedOffsetsHolesAndTrailingBytes) {
-  // The header is of odd length, the tensor begins at an odd offset, bytes before and after belong to nobody.
+  // The header is of odd length, the tensor begins at an odd offset, bytes before and after belong
+  // to nobody.
   std::string header = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[3,7]}})";
   if (header.size() % 2 == 0) header += ' ';
   const std::string file = safetensors_bytes(header, std::string("xyz\0\0\x80\x3f-and-more", 16));
@@ -45,7 +48,8 @@ TEST(Safetensors, ToleratesUnalignedOffsetsHolesAndTrailingBytes) {
 
 TEST(Safetensors, KeepsTensorsOfTypesThatTheMathsDoesNotTake) {
   const auto tensors = parse(safetensors_bytes(
-      R"({"mask":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]},"odd":{"dtype":"F4","shape":[9],"data_offsets":[2,3]}})", std::string("\1\0\7", 3)));
+      R"({"mask":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]},"odd":{"dtype":"F4","shape":[9],"data_offsets":[2,3]}})",
+      std::string("\1\0\7", 3)));
   ASSERT_EQ(tensors.size(), 2u);
   EXPECT_FALSE(tensors[0].readable);
   EXPECT_EQ(tensors[0].dtype_name, "BOOL");
@@ -75,37 +79,67 @@ TEST(Safetensors, RefusesAHeaderThatIsNoJsonObject) {
 
 TEST(Safetensors, RefusesATensorThatOccursTwice) {
   const std::string entry = R"({"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
-  expect_mentions(parse_error("{\"a\":" + entry + ",\"a\":" + entry + "}", "1234"), {"'a'", "twice"});
-  expect_mentions(parse_error(R"({"a":{"dtype":"F32","dtype":"F16","shape":[1],"data_offsets":[0,4]}})", "1234"), {"'dtype'", "twice"});
+  expect_mentions(parse_error("{\"a\":" + entry + ",\"a\":" + entry + "}", "1234"),
+                  {"'a'", "twice"});
+  expect_mentions(
+      parse_error(R"({"a":{"dtype":"F32","dtype":"F16","shape":[1],"data_offsets":[0,4]}})",
+                  "1234"),
+      {"'dtype'", "twice"});
 }
 
 TEST(Safetensors, RefusesOffsetsThatOverlap) {
-  const std::string error =
-      parse_error(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[3,7]}})", "12345678");
+  const std::string error = parse_error(
+      R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[3,7]}})",
+      "12345678");
   expect_mentions(error, {"'a'", "'b'", "overlap", "0..4", "3..7"});
 }
 
 TEST(Safetensors, RefusesOffsetsOutsideTheFile) {
-  expect_mentions(parse_error(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "1234567"), {"'a'", "leave the file", "7 bytes"});
-  expect_mentions(parse_error(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[8,4]}})", "12345678"), {"leave the file"});
-  expect_mentions(parse_error(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}})", "12345678"), {"leave the file"});
-  expect_mentions(parse_error(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,18446744073709551615]}})", "12345678"), {"leave the file"});
+  expect_mentions(
+      parse_error(R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", "1234567"),
+      {"'a'", "leave the file", "7 bytes"});
+  expect_mentions(
+      parse_error(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[8,4]}})", "12345678"),
+      {"leave the file"});
+  expect_mentions(
+      parse_error(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[-4,0]}})", "12345678"),
+      {"leave the file"});
+  expect_mentions(
+      parse_error(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,18446744073709551615]}})",
+                  "12345678"),
+      {"leave the file"});
 }
 
 TEST(Safetensors, RefusesAShapeThatDoesNotFitTheBytes) {
-  expect_mentions(parse_error(R"({"a":{"dtype":"F16","shape":[3],"data_offsets":[0,8]}})", "12345678"), {"'a'", "[3]", "F16", "8 bytes"});
+  expect_mentions(
+      parse_error(R"({"a":{"dtype":"F16","shape":[3],"data_offsets":[0,8]}})", "12345678"),
+      {"'a'", "[3]", "F16", "8 bytes"});
   // 2^62 times 4 bytes wraps around to 0; so does 2^32 times 2^32.
-  expect_mentions(parse_error(R"({"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}})", ""), {"does not fit"});
-  expect_mentions(parse_error(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", ""), {"does not fit"});
-  expect_mentions(parse_error(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296,0],"data_offsets":[0,0]}})", ""), {"does not fit"});
+  expect_mentions(
+      parse_error(R"({"a":{"dtype":"F32","shape":[4611686018427387904],"data_offsets":[0,0]}})",
+                  ""),
+      {"does not fit"});
+  expect_mentions(
+      parse_error(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})",
+                  ""),
+      {"does not fit"});
+  expect_mentions(
+      parse_error(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296,0],"data_offsets":[0,0]}})",
+                  ""),
+      {"does not fit"});
 }
 
 TEST(Safetensors, RefusesIllTypedEntries) {
-  for (const char* entry : {R"(7)", R"({"shape":[1],"data_offsets":[0,4]})", R"({"dtype":"F32","data_offsets":[0,4]})", R"({"dtype":"F32","shape":[1]})",
-                            R"({"dtype":5,"shape":[1],"data_offsets":[0,4]})", R"({"dtype":"F32","shape":4,"data_offsets":[0,4]})",
-                            R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})", R"({"dtype":"F32","shape":[1.0],"data_offsets":[0,4]})",
-                            R"({"dtype":"F32","shape":[1],"data_offsets":[0]})", R"({"dtype":"F32","shape":[1],"data_offsets":["0","4"]})"}) {
-    expect_mentions(parse_error(std::string("{\"the.tensor\":") + entry + "}", "1234"), {"weights.safetensors", "'the.tensor'"});
+  for (const char* entry :
+       {R"(7)", R"({"shape":[1],"data_offsets":[0,4]})", R"({"dtype":"F32","data_offsets":[0,4]})",
+        R"({"dtype":"F32","shape":[1]})", R"({"dtype":5,"shape":[1],"data_offsets":[0,4]})",
+        R"({"dtype":"F32","shape":4,"data_offsets":[0,4]})",
+        R"({"dtype":"F32","shape":[-1],"data_offsets":[0,4]})",
+        R"({"dtype":"F32","shape":[1.0],"data_offsets":[0,4]})",
+        R"({"dtype":"F32","shape":[1],"data_offsets":[0]})",
+        R"({"dtype":"F32","shape":[1],"data_offsets":["0","4"]})"}) {
+    expect_mentions(parse_error(std::string("{\"the.tensor\":") + entry + "}", "1234"),
+                    {"weights.safetensors", "'the.tensor'"});
   }
 }
 
@@ -121,7 +155,8 @@ TEST(Safetensors, MappedFileReadsWhatItMaps) {
   std::byte read[4];
   file.read(file.bytes().data() + 3, 4, read);
   EXPECT_EQ(std::memcmp(read, "3456", 4), 0);
-  expect_mentions(input_error([&] { MappedFile missing(folder.path() / "nothing"); }), {"nothing", "cannot open"});
+  expect_mentions(input_error([&] { MappedFile missing(folder.path() / "nothing"); }),
+                  {"nothing", "cannot open"});
   expect_mentions(input_error([&] { MappedFile directory(folder.path()); }), {"plain file"});
   EXPECT_TRUE(MappedFile(folder.write("empty", "")).bytes().empty());
 }
@@ -140,8 +175,12 @@ TEST(Safetensors, ReleasedPagesComeBackFromTheFile) {
 class Shards : public ::testing::Test {
  protected:
   void SetUp() override {
-    folder_.write("one.safetensors", safetensors_bytes(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
-    folder_.write("two.safetensors", safetensors_bytes(R"({"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "5678"));
+    folder_.write(
+        "one.safetensors",
+        safetensors_bytes(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "1234"));
+    folder_.write(
+        "two.safetensors",
+        safetensors_bytes(R"({"b":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})", "5678"));
   }
   std::string open_error(const std::string& index) {
     folder_.write("model.safetensors.index.json", index);
@@ -151,7 +190,8 @@ class Shards : public ::testing::Test {
 };
 
 TEST_F(Shards, AreFoundThroughTheIndex) {
-  folder_.write("model.safetensors.index.json", R"({"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
+  folder_.write("model.safetensors.index.json",
+                R"({"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
   const Checkpoint checkpoint = Checkpoint::open(folder_.path());
   ASSERT_NE(checkpoint.find("a"), nullptr);
   ASSERT_NE(checkpoint.find("b"), nullptr);
@@ -160,11 +200,13 @@ TEST_F(Shards, AreFoundThroughTheIndex) {
 }
 
 TEST_F(Shards, OfWhichOneIsMissing) {
-  expect_mentions(open_error(R"({"weight_map":{"a":"one.safetensors","b":"three.safetensors"}})"), {"index.json", "three.safetensors", "missing"});
+  expect_mentions(open_error(R"({"weight_map":{"a":"one.safetensors","b":"three.safetensors"}})"),
+                  {"index.json", "three.safetensors", "missing"});
 }
 
 TEST_F(Shards, OfWhichOneLacksATensor) {
-  expect_mentions(open_error(R"({"weight_map":{"a":"one.safetensors","c":"two.safetensors"}})"), {"two.safetensors", "'c'", "missing"});
+  expect_mentions(open_error(R"({"weight_map":{"a":"one.safetensors","c":"two.safetensors"}})"),
+                  {"two.safetensors", "'c'", "missing"});
 }
 
 TEST_F(Shards, WithAnIndexThatIsNone) {
@@ -174,11 +216,13 @@ TEST_F(Shards, WithAnIndexThatIsNone) {
   expect_mentions(open_error(R"({"weight_map":{}})"), {"empty"});
   expect_mentions(open_error(R"({"weight_map":{"a":7}})"), {"'a'"});
   expect_mentions(open_error(R"({"weight_map":{"a":"../one.safetensors"}})"), {"beside the index"});
-  expect_mentions(open_error(R"({"weight_map":{"a":"one.safetensors","a":"two.safetensors"}})"), {"twice"});
+  expect_mentions(open_error(R"({"weight_map":{"a":"one.safetensors","a":"two.safetensors"}})"),
+                  {"twice"});
 }
 
 TEST_F(Shards, WithoutAnIndex) {
-  expect_mentions(input_error([&] { Checkpoint::open(folder_.path()); }), {"2 *.safetensors files", "model.safetensors.index.json"});
+  expect_mentions(input_error([&] { Checkpoint::open(folder_.path()); }),
+                  {"2 *.safetensors files", "model.safetensors.index.json"});
 }
 
 TEST(FolderWithoutSafetensors, SaysHowToConvertOtherFormats) {
@@ -187,17 +231,21 @@ TEST(FolderWithoutSafetensors, SaysHowToConvertOtherFormats) {
   gguf.write("model-q4.gguf", "x");
   tensorflow.write("tf_model.h5", "x");
   adapter.write("adapter_model.safetensors", "x");
-  expect_mentions(input_error([&] { find_weights(torch.path()); }), {"pytorch_model.bin", "save_pretrained", "safe_serialization"});
+  expect_mentions(input_error([&] { find_weights(torch.path()); }),
+                  {"pytorch_model.bin", "save_pretrained", "safe_serialization"});
   expect_mentions(input_error([&] { find_weights(gguf.path()); }), {"GGUF", "safetensors"});
-  expect_mentions(input_error([&] { find_weights(tensorflow.path()); }), {"tf_model.h5", "save_pretrained"});
+  expect_mentions(input_error([&] { find_weights(tensorflow.path()); }),
+                  {"tf_model.h5", "save_pretrained"});
   expect_mentions(input_error([&] { find_weights(adapter.path()); }), {"adapter", "merge"});
-  expect_mentions(input_error([&] { find_weights(empty.path()); }), {"no weights", "model.safetensors"});
+  expect_mentions(input_error([&] { find_weights(empty.path()); }),
+                  {"no weights", "model.safetensors"});
 }
 
 TEST(FolderWithoutSafetensors, SaysThatALinkIsBroken) {
   const TempFolder folder;
   std::filesystem::create_symlink("../blobs/gone", folder.path() / "model.safetensors");
-  expect_mentions(input_error([&] { find_weights(folder.path()); }), {"model.safetensors", "leads nowhere", "download"});
+  expect_mentions(input_error([&] { find_weights(folder.path()); }),
+                  {"model.safetensors", "leads nowhere", "download"});
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
-// Statistics against values computed with numpy (ranks with shared ties, Pearson correlation of them, normal interval).
+// Statistics against values computed with numpy (ranks with shared ties, Pearson correlation of
+// them, normal interval).
 #include "experiments/statistics.h"
 
 #include <gtest/gtest.h>
@@ -13,9 +14,13 @@ namespace {
 const std::vector<double> kX = {3.1, 2.0, 2.0, 5.5, 0.1, 7.2, 5.5, 5.5, 1.0, 4.4};
 const std::vector<double> kY = {1.0, 0.5, 0.7, 3.0, 0.2, 2.9, 3.0, 0.4, 0.4, 2.0};
 
-TEST(Statistics, TiesShareTheirMeanRank) { EXPECT_EQ(ranks(kX), (std::vector<double>{5, 3.5, 3.5, 8, 1, 10, 8, 8, 2, 6})); }
+TEST(Statistics, TiesShareTheirMeanRank) {
+  EXPECT_EQ(ranks(kX), (std::vector<double>{5, 3.5, 3.5, 8, 1, 10, 8, 8, 2, 6}));
+}
 
-TEST(Statistics, SpearmanWithTiesAgreesWithTheReference) { EXPECT_NEAR(spearman(kX, kY), 0.7306816718116531, 1e-14); }
+TEST(Statistics, SpearmanWithTiesAgreesWithTheReference) {
+  EXPECT_NEAR(spearman(kX, kY), 0.7306816718116531, 1e-14);
+}
 
 TEST(Statistics, SpearmanOfAConstantIsNotANumber) {
   EXPECT_TRUE(std::isnan(spearman(std::vector<double>{1, 1, 1}, std::vector<double>{1, 2, 3})));
@@ -50,7 +55,8 @@ TEST(Statistics, NormalIntervalAgreesWithTheReference) {
 }
 
 TEST(Statistics, BootstrapIntervalIsNearTheNormalOneAndRepeatsItself) {
-  const Interval got = bootstrap_interval(kX, 1), again = bootstrap_interval(kX, 1), normal = normal_interval(kX);
+  const Interval got = bootstrap_interval(kX, 1), again = bootstrap_interval(kX, 1),
+                 normal = normal_interval(kX);
   EXPECT_EQ(got.low, again.low);
   EXPECT_EQ(got.high, again.high);
   EXPECT_NEAR(got.low, normal.low, 0.25);
@@ -59,7 +65,8 @@ TEST(Statistics, BootstrapIntervalIsNearTheNormalOneAndRepeatsItself) {
 
 TEST(Statistics, AreaIsTheMeanGapOverTheSteps) {
   // The unchanged prompt is step 0 and counts for nothing: (0.5 - 0.1 + 0.2 - 0.2) / 2.
-  EXPECT_NEAR(area_between(std::vector<double>{0.9, 0.5, 0.2}, std::vector<double>{0.9, 0.1, 0.2}), 0.2, 1e-15);
+  EXPECT_NEAR(area_between(std::vector<double>{0.9, 0.5, 0.2}, std::vector<double>{0.9, 0.1, 0.2}),
+              0.2, 1e-15);
   EXPECT_EQ(area_between(std::vector<double>{0.9}, std::vector<double>{0.9}), 0);
 }
 

@@ -1,4 +1,5 @@
-// The scores that knockouts are held against, beside loops that follow their definitions reader by reader.
+// The scores that knockouts are held against, beside loops that follow their definitions reader by
+// reader.
 #include "experiments/strengths.h"
 
 #include <gtest/gtest.h>
@@ -25,9 +26,11 @@ Vec key_scores(const naive::Forward& f, int l, int h, int q, int writer) {
   const int g = f.group(h);
   Vec out;
   for (int s = 0; s <= q; ++s) {
-    Vec key = naive::part(naive::times(f.read(f.vectors[writer][s], t.dev1[s], t.norm1_w), t.w_k), g * f.c.d_head, f.c.d_head);
+    Vec key = naive::part(naive::times(f.read(f.vectors[writer][s], t.dev1[s], t.norm1_w), t.w_k),
+                          g * f.c.d_head, f.c.d_head);
     for (int e = 0; e < f.c.d_head && !t.k_norm.empty(); ++e) key[e] *= t.k_norm[e] / t.k_dev[g][s];
-    out.push_back(naive::dot(t.q[h][q], f.rotated(key, s)) / std::sqrt(static_cast<double>(f.c.d_head)));
+    out.push_back(naive::dot(t.q[h][q], f.rotated(key, s)) /
+                  std::sqrt(static_cast<double>(f.c.d_head)));
   }
   return out;
 }
@@ -51,7 +54,9 @@ std::map<std::string, Vec> slow_strengths(const naive::Forward& f) {
       }
       for (int g = 0; g < f.c.n_kv_heads && w < f.writers.visible_to_attention(l); ++g) {
         for (int s = 0; s < f.S; ++s) {
-          const Vec value = naive::part(naive::times(f.read(f.vectors[w][s], t.dev1[s], t.norm1_w), t.w_v), g * f.c.d_head, f.c.d_head);
+          const Vec value =
+              naive::part(naive::times(f.read(f.vectors[w][s], t.dev1[s], t.norm1_w), t.w_v),
+                          g * f.c.d_head, f.c.d_head);
           out["attention_values"][w] += std::fabs(naive::dot(value, t.v[g][s]));
         }
       }
@@ -81,13 +86,17 @@ TEST(Strengths, AreThoseOfTheDefinitionInEveryFamily) {
     devices.emplace_back("reference");
     for (const std::string& device : devices) {
       const Model model = tensors.model(device, 2);
-      const std::map<std::string, Vec> want = slow_strengths(naive::Forward(testing::weights_of(model), ids));
+      const std::map<std::string, Vec> want =
+          slow_strengths(naive::Forward(testing::weights_of(model), ids));
       const Json got = strengths(model.prepare(ids), {});
       EXPECT_EQ(got.size(), want.size());
       for (const auto& [name, values] : want) {
-        EXPECT_LT(naive::difference(got.at(name).get<Vec>(), values), device == "reference" ? 1e-10 : 1e-4) << family << " " << device << " " << name;
+        EXPECT_LT(naive::difference(got.at(name).get<Vec>(), values),
+                  device == "reference" ? 1e-10 : 1e-4)
+            << family << " " << device << " " << name;
       }
-      // A mean is never larger than what it is the mean of, and here it is smaller: scores of both signs meet.
+      // A mean is never larger than what it is the mean of, and here it is smaller: scores of both
+      // signs meet.
       EXPECT_LT(want.at("mlp_signed")[0], 0.95 * want.at("mlp")[0]) << family;
     }
   }

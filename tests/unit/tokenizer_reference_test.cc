@@ -19,13 +19,15 @@ const fs::path kShared = fs::path(UNPACK_SOURCE_DIR) / ".." / "shared" / "tokeni
 class TokenizerReference : public testing::TestWithParam<const char*> {
  protected:
   void SetUp() override {
-    if (!fs::exists(kShared / "expected.json")) GTEST_SKIP() << "the reference tokenizers are not here (" << kShared << ")";
+    if (!fs::exists(kShared / "expected.json"))
+      GTEST_SKIP() << "the reference tokenizers are not here (" << kShared << ")";
     std::ifstream file(kShared / "expected.json");
     expected_ = nlohmann::json::parse(file);
   }
   Tokenizer load() const {
     const std::string name = GetParam();
-    return Tokenizer::load(name == "pocket" ? fs::path(UNPACK_SOURCE_DIR) / "models" / "pocket-gpt2" : kShared / name);
+    return Tokenizer::load(name == "pocket" ? fs::path(UNPACK_SOURCE_DIR) / "models" / "pocket-gpt2"
+                                            : kShared / name);
   }
   nlohmann::json expected_;
 };
@@ -35,7 +37,8 @@ TEST_P(TokenizerReference, GivesTheSameIds) {
   const auto texts = expected_["texts"].get<std::vector<std::string>>();
   const auto ids = expected_[GetParam()].get<std::vector<Ids>>();
   ASSERT_EQ(texts.size(), ids.size());
-  for (std::size_t i = 0; i < texts.size(); ++i) EXPECT_EQ(tokenizer.encode(texts[i], true), ids[i]) << texts[i];
+  for (std::size_t i = 0; i < texts.size(); ++i)
+    EXPECT_EQ(tokenizer.encode(texts[i], true), ids[i]) << texts[i];
 }
 
 TEST_P(TokenizerReference, PutsTheSameTokensInFront) {
@@ -63,14 +66,16 @@ TEST_P(TokenizerReference, DecodesToTheText) {
 TEST_P(TokenizerReference, EncodesHundredKilobytesWithoutSpacesAtOnce) {
   const Tokenizer tokenizer = load();
   std::string text;
-  while (text.size() < 100000) text += "thequickbrownfoxjumpsoverthelazydog" + std::to_string(text.size());
+  while (text.size() < 100000)
+    text += "thequickbrownfoxjumpsoverthelazydog" + std::to_string(text.size());
   const auto start = std::chrono::steady_clock::now();
   const Ids ids = tokenizer.encode(text);
   EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(5));
   EXPECT_EQ(tokenizer.decode(ids), text);
 }
 
-INSTANTIATE_TEST_SUITE_P(Files, TokenizerReference, testing::Values("gpt2", "pythia", "pocket", "llama3", "qwen3", "llama2"),
+INSTANTIATE_TEST_SUITE_P(Files, TokenizerReference,
+                         testing::Values("gpt2", "pythia", "pocket", "llama3", "qwen3", "llama2"),
                          [](const auto& file) { return std::string(file.param); });
 
 }  // namespace

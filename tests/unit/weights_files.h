@@ -41,7 +41,9 @@ class TempFolder {
 // A safetensors file from its header text and data.
 inline std::string safetensors_bytes(const std::string& header, const std::string& data) {
   std::string out(8, '\0');
-  for (int i = 0; i < 8; ++i) out[static_cast<std::size_t>(i)] = static_cast<char>((std::uint64_t{header.size()} >> (8 * i)) & 0xFF);
+  for (int i = 0; i < 8; ++i)
+    out[static_cast<std::size_t>(i)] =
+        static_cast<char>((std::uint64_t{header.size()} >> (8 * i)) & 0xFF);
   return out + header + data;
 }
 
@@ -50,7 +52,9 @@ inline std::string read_all(const std::filesystem::path& file) {
   return {std::istreambuf_iterator<char>(in), {}};
 }
 
-inline std::filesystem::path golden(const std::string& name) { return std::filesystem::path(UNPACK_TEST_DATA) / "golden" / name; }
+inline std::filesystem::path golden(const std::string& name) {
+  return std::filesystem::path(UNPACK_TEST_DATA) / "golden" / name;
+}
 
 // The text of the InputError that a call throws; it must be one line.
 template <typename Call>
@@ -67,7 +71,8 @@ std::string input_error(Call&& call) {
 }
 
 inline void expect_mentions(const std::string& text, const std::vector<std::string>& parts) {
-  for (const std::string& part : parts) EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
+  for (const std::string& part : parts)
+    EXPECT_NE(text.find(part), std::string::npos) << "'" << part << "' is not in: " << text;
 }
 
 }  // namespace unpack::test

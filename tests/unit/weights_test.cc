@@ -28,7 +28,9 @@ TEST(HalfPrecision, EveryFloat16SurvivesTheWayToFloatAndBack) {
     if (!nan) {
       ASSERT_EQ(f32_to_f16(x), h);
       const int exponent = static_cast<int>((h >> 10) & 31);
-      const double magnitude = exponent == 31 ? HUGE_VAL : exponent == 0 ? std::ldexp(h & 0x3FFu, -24) : std::ldexp(1024 + (h & 0x3FFu), exponent - 25);
+      const double magnitude = exponent == 31  ? HUGE_VAL
+                               : exponent == 0 ? std::ldexp(h & 0x3FFu, -24)
+                                               : std::ldexp(1024 + (h & 0x3FFu), exponent - 25);
       ASSERT_EQ(std::abs(static_cast<double>(x)), magnitude);
       ASSERT_EQ(std::signbit(x), (h & 0x8000u) != 0);
     }
@@ -87,12 +89,15 @@ TEST(FindNonFinite, TellsTheFirstPlace) {
     }
   }
   const double large = 1e300;
-  EXPECT_EQ(find_non_finite(reinterpret_cast<const std::byte*>(&large), DType::f64, 1), 0) << "float32 cannot hold it";
+  EXPECT_EQ(find_non_finite(reinterpret_cast<const std::byte*>(&large), DType::f64, 1), 0)
+      << "float32 cannot hold it";
 }
 
 RC_GTEST_PROP(WeightViews, ReadRowsAgreesWithSingleElements, ()) {
   const auto dtype = *rc::gen::element(DType::f32, DType::f16, DType::bf16, DType::f64);
-  const auto in = *rc::gen::inRange<std::int64_t>(1, 300), blocks = *rc::gen::inRange<std::int64_t>(1, 5), block = *rc::gen::inRange<std::int64_t>(1, 40);
+  const auto in = *rc::gen::inRange<std::int64_t>(1, 300),
+             blocks = *rc::gen::inRange<std::int64_t>(1, 5),
+             block = *rc::gen::inRange<std::int64_t>(1, 40);
   WeightView w;
   w.dtype = dtype;
   w.in = in;
@@ -121,7 +126,8 @@ RC_GTEST_PROP(WeightViews, ReadRowsAgreesWithSingleElements, ()) {
       w.block_stride = 2 * w.block * in;
   }
   std::vector<float> values(static_cast<std::size_t>(w.offset(in - 1, w.out - 1) + 1));
-  for (std::size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(static_cast<int>(i * 7919 % 2039) - 1000) / 64;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(static_cast<int>(i * 7919 % 2039) - 1000) / 64;
   std::vector<std::byte> stored(values.size() * dtype_size(dtype) + 1);
   store_run(values.data(), static_cast<std::int64_t>(values.size()), dtype, stored.data() + 1);
   w.data = stored.data() + 1;
@@ -135,25 +141,30 @@ RC_GTEST_PROP(WeightViews, ReadRowsAgreesWithSingleElements, ()) {
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t o = 0; o < w.out; ++o) {
       RC_ASSERT(doubles[static_cast<std::size_t>(i * w.out + o)] == w.at(row + i, o));
-      RC_ASSERT(floats[static_cast<std::size_t>(i * w.out + o)] == static_cast<float>(w.at(row + i, o)));
+      RC_ASSERT(floats[static_cast<std::size_t>(i * w.out + o)] ==
+                static_cast<float>(w.at(row + i, o)));
     }
   }
 }
 
-const char* const kTiny = R"({"model_type":"gpt2","n_layer":2,"n_head":2,"n_embd":8,"n_positions":6,"vocab_size":11})";
+const char* const kTiny =
+    R"({"model_type":"gpt2","n_layer":2,"n_head":2,"n_embd":8,"n_positions":6,"vocab_size":11})";
 
 TEST(RandomWeights, AreTheSameForASeedAndDifferForAnother) {
-  const ModelWeights a = random_weights(kTiny, 7), b = random_weights(kTiny, 7), c = random_weights(kTiny, 8);
+  const ModelWeights a = random_weights(kTiny, 7), b = random_weights(kTiny, 7),
+                     c = random_weights(kTiny, 8);
   EXPECT_EQ(a.fingerprint, b.fingerprint);
   EXPECT_NE(a.fingerprint, c.fingerprint);
   EXPECT_EQ(a.layers[1].w_q.at(3, 4), b.layers[1].w_q.at(3, 4));
   EXPECT_NE(a.layers[1].w_q.at(3, 4), c.layers[1].w_q.at(3, 4));
   EXPECT_NE(a.layers[0].w_q.at(3, 4), a.layers[1].w_q.at(3, 4));
-  EXPECT_EQ(a.parameter_count(), 11u * 8 + 6 * 8 + 2 * 8 + 2 * (4 * 8 + 8 * 24 + 24 + 64 + 8 + 8 * 32 + 32 + 32 * 8 + 8));
+  EXPECT_EQ(a.parameter_count(), 11u * 8 + 6 * 8 + 2 * 8 +
+                                     2 * (4 * 8 + 8 * 24 + 24 + 64 + 8 + 8 * 32 + 32 + 32 * 8 + 8));
 }
 
 TEST(RandomWeights, AreNormalAndSmall) {
-  const ModelWeights model = random_weights(R"({"model_type":"gpt2","n_layer":2,"n_head":4,"n_embd":256,"vocab_size":1000})", 1);
+  const ModelWeights model = random_weights(
+      R"({"model_type":"gpt2","n_layer":2,"n_head":4,"n_embd":256,"vocab_size":1000})", 1);
   std::vector<double> values(1000 * 256);
   read_rows(model.embed, 0, 1000, values.data());
   double sum = 0, squares = 0, fourth = 0;
@@ -171,11 +182,13 @@ TEST(RandomWeights, AreNormalAndSmall) {
 }
 
 TEST(RandomWeights, ThatNoMachineCouldHoldAreRefused) {
-  expect_mentions(input_error([] {
-                    random_weights(R"({"model_type":"llama","hidden_size":10000000,"num_attention_heads":1000,"intermediate_size":50000000,"vocab_size":1000})",
-                                   1);
-                  }),
-                  {"GiB"});
+  expect_mentions(
+      input_error([] {
+        random_weights(
+            R"({"model_type":"llama","hidden_size":10000000,"num_attention_heads":1000,"intermediate_size":50000000,"vocab_size":1000})",
+            1);
+      }),
+      {"GiB"});
 }
 
 TEST(Fingerprint, DoesNotDependOnHowAFolderIsSharded) {
@@ -184,7 +197,8 @@ TEST(Fingerprint, DoesNotDependOnHowAFolderIsSharded) {
   save_folder(kTiny, set.tensors, one.path());
   save_folder(kTiny, set.tensors, many.path(), 300);
   ASSERT_TRUE(std::filesystem::exists(many.path() / "model.safetensors.index.json"));
-  const ModelWeights a = load_folder(one.path()), b = load_folder(many.path()), c = from_memory(kTiny, set.tensors, set.owner);
+  const ModelWeights a = load_folder(one.path()), b = load_folder(many.path()),
+                     c = from_memory(kTiny, set.tensors, set.owner);
   EXPECT_EQ(a.fingerprint, b.fingerprint);
   EXPECT_EQ(a.fingerprint, c.fingerprint);
   EXPECT_EQ(a.fingerprint.size(), 16u);
@@ -200,23 +214,27 @@ TEST(Fingerprint, ChangesWithTypeShapeAndValues) {
   EXPECT_NE(base, random_weights(kTiny, 3, DType::f64).fingerprint);
   TensorSet set = random_tensors(kTiny, 3);
   std::vector<float> changed(8, 0.5f);
-  set.tensors["transformer.h.1.ln_2.bias"].data = reinterpret_cast<const std::byte*>(changed.data());
+  set.tensors["transformer.h.1.ln_2.bias"].data =
+      reinterpret_cast<const std::byte*>(changed.data());
   EXPECT_NE(base, from_memory(kTiny, set.tensors, set.owner).fingerprint);
 }
 
 TEST(WeightsFromMemory, MustFitTheirShapes) {
   TensorSet set = random_tensors(kTiny, 3);
   set.tensors["transformer.ln_f.bias"].bytes -= 4;
-  expect_mentions(input_error([&] { from_memory(kTiny, set.tensors, set.owner); }), {"transformer.ln_f.bias", "28 bytes"});
+  expect_mentions(input_error([&] { from_memory(kTiny, set.tensors, set.owner); }),
+                  {"transformer.ln_f.bias", "28 bytes"});
   set.tensors.erase("transformer.ln_f.bias");
-  expect_mentions(input_error([&] { from_memory(kTiny, set.tensors, set.owner); }), {"transformer.ln_f.bias", "missing", "[8]"});
+  expect_mentions(input_error([&] { from_memory(kTiny, set.tensors, set.owner); }),
+                  {"transformer.ln_f.bias", "missing", "[8]"});
 }
 
 TEST(SaveFolder, ThatCannotBeWrittenSaysSo) {
   const TempFolder folder;
   const TensorSet set = random_tensors(kTiny, 3);
   const std::filesystem::path file = folder.write("file", "");
-  expect_mentions(input_error([&] { save_folder(kTiny, set.tensors, file / "inner"); }), {"inner", "cannot make"});
+  expect_mentions(input_error([&] { save_folder(kTiny, set.tensors, file / "inner"); }),
+                  {"inner", "cannot make"});
 }
 
 }  // namespace

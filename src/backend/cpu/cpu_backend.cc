@@ -12,18 +12,22 @@ class CpuBackend final : public HostBackend<float> {
  public:
   using HostBackend::HostBackend;
   std::string name() const override { return "cpu"; }
-  std::string details() const override { return std::string(kernel_name()) + " kernels, " + gemm_library(); }
+  std::string details() const override {
+    return std::string(kernel_name()) + " kernels, " + gemm_library();
+  }
 
  protected:
-  void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
-            bool accumulate, float* c, std::int64_t ldc) override {
+  void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+            std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
+            std::int64_t ldc) override {
     sgemm(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
   }
 };
 
 }  // namespace
 
-std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options) {
+std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const ModelWeights> weights,
+                                          const BackendOptions& options) {
   return std::make_shared<CpuBackend>(std::move(weights), options);
 }
 

@@ -13,7 +13,8 @@ namespace unpack {
 
 namespace {
 
-// Some virtual machines announce AMX but give no tiles (CPUID leaf 0x1D is empty); code for it would die. Cap the instruction set there.
+// Some virtual machines announce AMX but give no tiles (CPUID leaf 0x1D is empty); code for it
+// would die. Cap the instruction set there.
 void cap_instruction_set() {
 #if defined(__x86_64__)
   unsigned a = 0, b = 0, c = 0, d = 0;
@@ -22,8 +23,9 @@ void cap_instruction_set() {
 #endif
 }
 
-// Tasks of the thread pool run with one OpenMP thread as it is. A call from anywhere else must not wake a team of threads for a small product: they would
-// spin between calls, and the sums would depend on how many there are.
+// Tasks of the thread pool run with one OpenMP thread as it is. A call from anywhere else must not
+// wake a team of threads for a small product: they would spin between calls, and the sums would
+// depend on how many there are.
 class OneThread {
  public:
   OneThread() : before_(omp_get_max_threads()) {
@@ -45,13 +47,16 @@ struct Initialized {
 
 }  // namespace
 
-void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
-           bool accumulate, float* c, std::int64_t ldc) {
+void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+           std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
+           std::int64_t ldc) {
   static const Initialized initialized;
   if (m == 0 || n == 0) return;
   const OneThread one;
-  const dnnl_status_t status = dnnl_sgemm('N', b_transposed ? 'T' : 'N', m, n, k, 1.0F, a, lda, b, ldb, accumulate ? 1.0F : 0.0F, c, ldc);
-  if (status != dnnl_success) throw InternalError("[sgemm] oneDNN status " + std::to_string(static_cast<int>(status)));
+  const dnnl_status_t status = dnnl_sgemm('N', b_transposed ? 'T' : 'N', m, n, k, 1.0F, a, lda, b,
+                                          ldb, accumulate ? 1.0F : 0.0F, c, ldc);
+  if (status != dnnl_success)
+    throw InternalError("[sgemm] oneDNN status " + std::to_string(static_cast<int>(status)));
 }
 
 std::string gemm_library() {
@@ -80,7 +85,8 @@ std::string gemm_library() {
       isa = "newest";
       break;
   }
-  return "oneDNN " + std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch) + " (" + isa + ")";
+  return "oneDNN " + std::to_string(v->major) + "." + std::to_string(v->minor) + "." +
+         std::to_string(v->patch) + " (" + isa + ")";
 }
 
 }  // namespace unpack

@@ -6,9 +6,11 @@
 
 namespace unpack {
 
-// C[m, n] = A[m, k] op(B) (+ C), row-major. Runs on the calling thread alone when OpenMP is set to one thread, as ThreadPool does.
-void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
-           bool accumulate, float* c, std::int64_t ldc);
+// C[m, n] = A[m, k] op(B) (+ C), row-major. Runs on the calling thread alone when OpenMP is set to
+// one thread, as ThreadPool does.
+void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+           std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
+           std::int64_t ldc);
 
 std::string gemm_library();  // "oneDNN 2.6.3 (avx2)"
 

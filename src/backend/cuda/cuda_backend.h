@@ -1,4 +1,5 @@
-// The backend of CUDA devices, written over a device table (device_table.h): the plugin's on a GPU, or the emulated one in tests.
+// The backend of CUDA devices, written over a device table (device_table.h): the plugin's on a GPU,
+// or the emulated one in tests.
 #pragma once
 
 #include <mutex>
@@ -15,15 +16,21 @@
 
 namespace unpack::cuda {
 
-class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemory, public QueuedWork {
+class CudaBackend final : public Backend,
+                          public DeviceCredit,
+                          public DeviceMemory,
+                          public QueuedWork {
  public:
-  CudaBackend(std::shared_ptr<Device> device, std::shared_ptr<const ModelWeights> weights, int threads, std::string name);
+  CudaBackend(std::shared_ptr<Device> device, std::shared_ptr<const ModelWeights> weights,
+              int threads, std::string name);
 
   std::string name() const override { return name_; }
   std::string details() const override { return details_; }
   bool is_double() const override { return false; }
   int threads() const override { return pool_.threads(); }
-  void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) override { pool_.parallel_for(count, task); }
+  void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
+    pool_.parallel_for(count, task);
+  }
   Peaks measure_peaks() override;
   void synchronize() override { device_->wait(); }
   DeviceMemory::Use memory_use(bool start_again) override;
@@ -35,51 +42,72 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   Array slice(const Array& from, std::int64_t offset, std::int64_t size) override;
   void upload(Array& to, std::int64_t offset, std::span<const double> from) override;
   void download(const Array& from, std::int64_t offset, std::span<double> to) override;
-  void copy(const Array& from, std::int64_t from_offset, Array& to, std::int64_t to_offset, std::int64_t size) override;
+  void copy(const Array& from, std::int64_t from_offset, Array& to, std::int64_t to_offset,
+            std::int64_t size) override;
   std::shared_ptr<const void> host(const Array& from) override;
 
   void embed(std::span<const TokenId> ids, Array& out) override;
   void embed_positions(std::span<const int> positions, Array& out) override;
   void add(const Array& x, Array& y, std::int64_t size, double scale) override;
-  void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows, int cols, double scale) override;
+  void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows,
+                int cols, double scale) override;
   void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows) override;
   void normalize(const Array& x, std::int64_t rows, Array& out, Array& dev) override;
-  void qkv(int layer, const Array& normalized, std::span<const int> positions, Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) override;
-  void attention(const Array& q, const Array& k, const Array& v, std::span<const Segment> segments, std::span<const std::int64_t> key_begin, Array& pattern,
-                 Array& z) override;
+  void qkv(int layer, const Array& normalized, std::span<const int> positions, Array& q, Array& k,
+           Array& v, Array& q_dev, Array& k_dev) override;
+  void attention(const Array& q, const Array& k, const Array& v, std::span<const Segment> segments,
+                 std::span<const std::int64_t> key_begin, Array& pattern, Array& z) override;
   void attention_out(int layer, const Array& z, std::int64_t rows, Array& out) override;
-  void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows, Array& out) override;
+  void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows,
+              Array& out) override;
   void activate(const Array& pre, const Array& up, Array& act, std::int64_t size) override;
   void mlp_out(int layer, const Array& act, std::int64_t rows, Array& out) override;
-  void logits(const Array& x, std::span<const std::int64_t> rows, std::vector<double>& out) override;
+  void logits(const Array& x, std::span<const std::int64_t> rows,
+              std::vector<double>& out) override;
 
-  void put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers, int index) override;
-  void put_head_writers(int layer, const Array& z, std::int64_t row, int length, Array& writers, int n_writers, int first) override;
+  void put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers,
+                  int index) override;
+  void put_head_writers(int layer, const Array& z, std::int64_t row, int length, Array& writers,
+                        int n_writers, int first) override;
 
-  AttentionSums attention_sums(const AttentionView& view, Scores scores, bool keep_key_scores) override;
+  AttentionSums attention_sums(const AttentionView& view, Scores scores,
+                               bool keep_key_scores) override;
   MlpSums mlp_sums(const MlpView& view, MlpSide side) override;
 
-  void key_scores(const AttentionView& view, Scores scores, int head, int query, Array& out) override;
-  void query_scores(const AttentionView& view, Scores scores, int head, int query, Array& out) override;
+  void key_scores(const AttentionView& view, Scores scores, int head, int query,
+                  Array& out) override;
+  void query_scores(const AttentionView& view, Scores scores, int head, int query,
+                    Array& out) override;
   void mlp_scores(const MlpView& view, MlpSide side, int query, Array& out) override;
   void visit_key_scores(const AttentionView& view, Scores scores, const KeyVisitor& visit) override;
 
-  void head_numerators(const AttentionView& view, std::span<const int> queries, const Array& directions, Array& out) override;
-  void mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions, Array& out) override;
-  void query_fold(const AttentionView& view, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) override;
-  void key_fold(const AttentionView& view, std::span<const double> coef, std::vector<double>& out) override;
-  void mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) override;
+  void head_numerators(const AttentionView& view, std::span<const int> queries,
+                       const Array& directions, Array& out) override;
+  void mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions,
+                      Array& out) override;
+  void query_fold(const AttentionView& view, std::span<const int> queries,
+                  std::span<const double> coef, std::vector<double>& out) override;
+  void key_fold(const AttentionView& view, std::span<const double> coef,
+                std::vector<double>& out) override;
+  void mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries,
+                std::span<const double> coef, std::vector<double>& out) override;
 
-  void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target, const std::vector<TokenId>* versus, bool raw, Array& out) override;
-  void writer_dots(const Array& writers, int n_writers, int position, const Array& direction, std::vector<double>& out) override;
+  void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target,
+                        const std::vector<TokenId>* versus, bool raw, Array& out) override;
+  void writer_dots(const Array& writers, int n_writers, int position, const Array& direction,
+                   std::vector<double>& out) override;
 
-  void head_edges(const AttentionView& view, const AttentionSums& sums, std::span<const int> queries, const Array& numerators, const Options& options,
+  void head_edges(const AttentionView& view, const AttentionSums& sums,
+                  std::span<const int> queries, const Array& numerators, const Options& options,
                   HeadEdges& out) override;
-  void neuron_edges(const MlpView& view, MlpSide side, const MlpSums* sums, const Array& pre, std::span<const int> queries, const Array& numerators,
-                    double weight, const Options& options, NeuronEdges& out) override;
-  void sweep(std::span<const Layer> layers, Scores scores, int position, std::span<const double> first, std::span<const Direct> direct,
+  void neuron_edges(const MlpView& view, MlpSide side, const MlpSums* sums, const Array& pre,
+                    std::span<const int> queries, const Array& numerators, double weight,
+                    const Options& options, NeuronEdges& out) override;
+  void sweep(std::span<const Layer> layers, Scores scores, int position,
+             std::span<const double> first, std::span<const Direct> direct,
              std::vector<double>& credit) override;
-  void suffix(std::span<const Layer> layers, Scores scores, int terminals, std::vector<double>& mass, std::vector<double>& bound) override;
+  void suffix(std::span<const Layer> layers, Scores scores, int terminals,
+              std::vector<double>& mass, std::vector<double>& bound) override;
 
  private:
   // Positions of some rows and where each row's sources start, on the device.
@@ -104,23 +132,28 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
 
   enum class Side { key, query };
   bool fold_is_cheaper(const AttentionView& view) const;
-  // Calls use(tile) for tiles of unscaled scores that together hold every head, query and source of the layer.
+  // Calls use(tile) for tiles of unscaled scores that together hold every head, query and source of
+  // the layer.
   using TileUse = std::function<void(const Tile&)>;
   void score_tiles(Side side, const AttentionView& view, const TileUse& use);
-  // From the side's keys or queries back to what the projection gave, through rotary and the per-head norm, for heads of its own. The caller
-  // says where from, and at which positions.
+  // From the side's keys or queries back to what the projection gave, through rotary and the
+  // per-head norm, for heads of its own. The caller says where from, and at which positions.
   PullBack pull_back(Side side, const AttentionView& view, const DeviceLayer& layer);
   Array pulled_back(PullBack pull, std::int64_t size);
-  void folded_tile(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w, Tile& tile);
-  void projected_tile(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w, const Array& projected, Tile& tile);
-  Array project(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w, std::int64_t first, std::int64_t positions);
+  void folded_tile(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w,
+                   Tile& tile);
+  void projected_tile(Side side, const AttentionView& view, const DeviceLayer& layer,
+                      const Operand& w, const Array& projected, Tile& tile);
+  Array project(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w,
+                std::int64_t first, std::int64_t positions);
   void value_sums(const AttentionView& view, const DeviceLayer& layer, AttentionSums& sums);
 
   // [S, Cl]: sum over heads and queries of coef[H, tri] times raw key scores.
   Array fold_keys(const AttentionView& view, const Array& coef);
   Array centered_rows(const Array& rows, std::int64_t count);
   void fold_to_writers(const AttentionView& view, const Rows& rows, const Array& coef, Array& out);
-  void fold_neurons(const MlpView& view, MlpSide side, const Rows& rows, const Array& coef, double weight, Array& out);
+  void fold_neurons(const MlpView& view, MlpSide side, const Rows& rows, const Array& coef,
+                    double weight, Array& out);
   std::vector<double> vocabulary_mean();
 
   std::shared_ptr<Device> device_;
@@ -131,7 +164,8 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   std::string details_;
   std::mutex mutex_;
   std::int64_t rotary_positions_ = 0;
-  std::vector<Array> rotary_tables_;  // cos and sin, the longest last; older ones stay for work in flight
+  std::vector<Array>
+      rotary_tables_;  // cos and sin, the longest last; older ones stay for work in flight
   std::vector<double> vocabulary_mean_;
   std::vector<Rows> recent_rows_;
   std::vector<double> final_w_;

@@ -12,7 +12,8 @@ CudaBackend::Rows CudaBackend::rows_of(std::span<const int> queries) {
   {
     std::lock_guard lock(mutex_);
     for (const Rows& known : recent_rows_) {
-      if (std::equal(queries.begin(), queries.end(), known.host.begin(), known.host.end())) return known;
+      if (std::equal(queries.begin(), queries.end(), known.host.begin(), known.host.end()))
+        return known;
     }
   }
   Rows rows;
@@ -42,7 +43,8 @@ Array CudaBackend::centered_rows(const Array& rows, std::int64_t count) {
   return out;
 }
 
-void CudaBackend::head_numerators(const AttentionView& view, std::span<const int> queries, const Array& directions, Array& out) {
+void CudaBackend::head_numerators(const AttentionView& view, std::span<const int> queries,
+                                  const Array& directions, Array& out) {
   // alpha[h, q, s] < v[s], W_O[h] center(d) >
   const auto layer = on_device_.layer(view.layer);
   const std::int64_t heads = config_.n_heads, e = config_.d_head;
@@ -50,27 +52,32 @@ void CudaBackend::head_numerators(const AttentionView& view, std::span<const int
   const Array centered = centered_rows(directions, rows.count);
   Array pulled = device_->floats(rows.count * heads * e);
   multiply_turned(layer->o, ptr(centered), rows.count, ptr(pulled));
-  device_->launch(HeadNumerators{ptr(*view.pattern), ptr(*view.v), ptr(pulled), rows.queries.get(), rows.begin.get(), ptr(out), tri(view.length), rows.count,
-                                 heads, config_.group_size(), config_.n_kv_heads, e},
+  device_->launch(HeadNumerators{ptr(*view.pattern), ptr(*view.v), ptr(pulled), rows.queries.get(),
+                                 rows.begin.get(), ptr(out), tri(view.length), rows.count, heads,
+                                 config_.group_size(), config_.n_kv_heads, e},
                   heads * rows.total);
 }
 
-void CudaBackend::mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions, Array& out) {
+void CudaBackend::mlp_numerators(const MlpView& view, std::span<const int> queries,
+                                 const Array& directions, Array& out) {
   const auto layer = on_device_.layer(view.layer);
   const Rows rows = rows_of(queries);
   const Array centered = centered_rows(directions, rows.count);
   multiply_turned(layer->out, ptr(centered), rows.count, ptr(out));
-  device_->launch(TimesRows{ptr(out), ptr(*view.act), rows.queries.get(), config_.d_mlp}, rows.count * config_.d_mlp);
+  device_->launch(TimesRows{ptr(out), ptr(*view.act), rows.queries.get(), config_.d_mlp},
+                  rows.count * config_.d_mlp);
 }
 
 // coef[H, sum of (q_i + 1)] -> [H, rows, Cl] on the device.
-void CudaBackend::fold_to_writers(const AttentionView& view, const Rows& rows, const Array& coef, Array& out) {
+void CudaBackend::fold_to_writers(const AttentionView& view, const Rows& rows, const Array& coef,
+                                  Array& out) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t heads = config_.n_heads, e = config_.d_head, d = config_.d_model, cl = view.visible,
-                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+  const std::int64_t heads = config_.n_heads, e = config_.d_head, d = config_.d_model,
+                     cl = view.visible, stride = static_cast<std::int64_t>(view.n_writers) * d;
   Array folded = device_->floats(rows.count * heads * e);
   device_->launch(
-      FoldSources{ptr(coef), ptr(*view.k), rows.queries.get(), rows.begin.get(), ptr(folded), rows.count, heads, config_.group_size(), config_.n_kv_heads, e},
+      FoldSources{ptr(coef), ptr(*view.k), rows.queries.get(), rows.begin.get(), ptr(folded),
+                  rows.count, heads, config_.group_size(), config_.n_kv_heads, e},
       rows.count * heads);
   PullBack pull = pull_back(Side::query, view, *layer);
   if (pull.changes()) {
@@ -79,21 +86,27 @@ void CudaBackend::fold_to_writers(const AttentionView& view, const Rows& rows, c
     pull.positions = rows.queries.get();
     folded = pulled_back(pull, folded.size());
   }
-  Array vectors = device_->floats(rows.count * heads * d), scores = device_->floats(rows.count * heads * cl);
-  heads_to_model(on_device_.operand(layer->q), config_.n_heads, ptr(folded), rows.count, ptr(vectors));
+  Array vectors = device_->floats(rows.count * heads * d),
+        scores = device_->floats(rows.count * heads * cl);
+  heads_to_model(on_device_.operand(layer->q), config_.n_heads, ptr(folded), rows.count,
+                 ptr(vectors));
   const auto score = [&](Index first, Index query, Index count) {
-    device_->gemm({1, 0, heads, cl, d, ptr(vectors) + first * heads * d, d, heads * d, ptr(*view.writers) + query * stride, d, stride,
-                   ptr(scores) + first * heads * cl, cl, heads * cl, count});
+    device_->gemm({1, 0, heads, cl, d, ptr(vectors) + first * heads * d, d, heads * d,
+                   ptr(*view.writers) + query * stride, d, stride, ptr(scores) + first * heads * cl,
+                   cl, heads * cl, count});
   };
   if (rows.consecutive) {
     score(0, rows.first, rows.count);
   } else {
     for (Index i = 0; i < rows.count; ++i) score(i, rows.host[static_cast<std::size_t>(i)], 1);
   }
-  device_->launch(QueryEdges{ptr(scores), ptr(*view.dev), rows.queries.get(), ptr(out), rows.count, heads, cl, head_scale()}, scores.size());
+  device_->launch(QueryEdges{ptr(scores), ptr(*view.dev), rows.queries.get(), ptr(out), rows.count,
+                             heads, cl, head_scale()},
+                  scores.size());
 }
 
-void CudaBackend::query_fold(const AttentionView& view, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) {
+void CudaBackend::query_fold(const AttentionView& view, std::span<const int> queries,
+                             std::span<const double> coef, std::vector<double>& out) {
   const std::int64_t heads = config_.n_heads, cl = view.visible;
   const auto count = static_cast<std::int64_t>(queries.size());
   out.assign(static_cast<std::size_t>(heads * count * cl), 0.0);
@@ -104,9 +117,11 @@ void CudaBackend::query_fold(const AttentionView& view, std::span<const int> que
 
 Array CudaBackend::fold_keys(const AttentionView& view, const Array& coefficients) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t groups = config_.n_kv_heads, e = config_.d_head, d = config_.d_model, cl = view.visible, length = view.length;
+  const std::int64_t groups = config_.n_kv_heads, e = config_.d_head, d = config_.d_model,
+                     cl = view.visible, length = view.length;
   Array folded = device_->floats(length * groups * e);
-  device_->launch(FoldQueries{ptr(coefficients), ptr(*view.q), ptr(folded), length, tri(length), config_.n_heads, config_.group_size(), groups, e},
+  device_->launch(FoldQueries{ptr(coefficients), ptr(*view.q), ptr(folded), length, tri(length),
+                              config_.n_heads, config_.group_size(), groups, e},
                   length * groups);
   PullBack pull = pull_back(Side::key, view, *layer);
   if (pull.changes()) {
@@ -117,36 +132,45 @@ Array CudaBackend::fold_keys(const AttentionView& view, const Array& coefficient
   }
   Array vectors = device_->floats(length * d), dots = device_->floats(length * cl);
   multiply_turned(layer->k, ptr(folded), length, ptr(vectors));
-  device_->launch(WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), d, nullptr, 0, ptr(*view.dev), head_scale(), ptr(dots)}, length * cl);
+  device_->launch(WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), d, nullptr, 0,
+                             ptr(*view.dev), head_scale(), ptr(dots)},
+                  length * cl);
   return dots;
 }
 
-void CudaBackend::key_fold(const AttentionView& view, std::span<const double> coef, std::vector<double>& out) {
+void CudaBackend::key_fold(const AttentionView& view, std::span<const double> coef,
+                           std::vector<double>& out) {
   const Array dots = fold_keys(view, device_->upload_floats(coef));
   out.resize(static_cast<std::size_t>(dots.size()));
   download(dots, 0, out);
 }
 
-void CudaBackend::fold_neurons(const MlpView& view, MlpSide side, const Rows& rows, const Array& coef, double weight, Array& out) {
+void CudaBackend::fold_neurons(const MlpView& view, MlpSide side, const Rows& rows,
+                               const Array& coef, double weight, Array& out) {
   const auto layer = on_device_.layer(view.layer);
   const std::int64_t d = config_.d_model, cl = view.visible;
   Array vectors = device_->floats(rows.count * d);
-  multiply_turned(side == MlpSide::gate ? layer->in : layer->up, ptr(coef), rows.count, ptr(vectors));
+  multiply_turned(side == MlpSide::gate ? layer->in : layer->up, ptr(coef), rows.count,
+                  ptr(vectors));
   device_->launch(
-      WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), d, rows.queries.get(), 0, ptr(*view.dev), static_cast<float>(weight), ptr(out)},
+      WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), d, rows.queries.get(), 0,
+                 ptr(*view.dev), static_cast<float>(weight), ptr(out)},
       rows.count * cl);
 }
 
-void CudaBackend::mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) {
+void CudaBackend::mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries,
+                           std::span<const double> coef, std::vector<double>& out) {
   out.resize(queries.size() * static_cast<std::size_t>(view.visible));
   Array folded = device_->floats(static_cast<std::int64_t>(out.size()));
   fold_neurons(view, side, rows_of(queries), device_->upload_floats(coef), 1.0, folded);
   download(folded, 0, out);
 }
 
-// Edges ---------------------------------------------------------------------------------------------------------------------------
+// Edges
+// ---------------------------------------------------------------------------------------------------------------------------
 
-void CudaBackend::head_edges(const AttentionView& view, const AttentionSums& sums, std::span<const int> queries, const Array& numerators,
+void CudaBackend::head_edges(const AttentionView& view, const AttentionSums& sums,
+                             std::span<const int> queries, const Array& numerators,
                              const Options& options, HeadEdges& out) {
   const std::int64_t heads = config_.n_heads, cl = view.visible, length = view.length;
   const Rows rows = rows_of(queries);
@@ -178,13 +202,16 @@ void CudaBackend::head_edges(const AttentionView& view, const AttentionSums& sum
   device_->launch(shares, heads * rows.count);
   if (!out.query_edge.empty()) fold_to_writers(view, rows, query_coef, out.query_edge);
   if (!out.value_edge.empty()) {
-    device_->launch(ValueEdges{ptr(sums.v_scores), ptr(sums.v_sum), ptr(sums.v_abs), ptr(out.value_edge), cl, options.beta, options.weights[2]},
+    device_->launch(ValueEdges{ptr(sums.v_scores), ptr(sums.v_sum), ptr(sums.v_abs),
+                               ptr(out.value_edge), cl, options.beta, options.weights[2]},
                     out.value_edge.size());
   }
 }
 
-void CudaBackend::neuron_edges(const MlpView& view, MlpSide side, const MlpSums* sums, const Array& pre, std::span<const int> queries, const Array& numerators,
-                               double weight, const Options& options, NeuronEdges& out) {
+void CudaBackend::neuron_edges(const MlpView& view, MlpSide side, const MlpSums* sums,
+                               const Array& pre, std::span<const int> queries,
+                               const Array& numerators, double weight, const Options& options,
+                               NeuronEdges& out) {
   const std::int64_t n = config_.d_mlp, cm = view.visible;
   const Rows rows = rows_of(queries);
   const bool l2 = options.mlp == MlpRule::l2, linearized = options.mlp == MlpRule::linearized;
@@ -206,11 +233,13 @@ void CudaBackend::neuron_edges(const MlpView& view, MlpSide side, const MlpSums*
     device_->launch(shares, rows.count);
   }
   if (l2) {
-    device_->launch(TakeRows{ptr(sums->l2), rows.queries.get(), ptr(out.edge), cm}, rows.count * cm);
+    device_->launch(TakeRows{ptr(sums->l2), rows.queries.get(), ptr(out.edge), cm},
+                    rows.count * cm);
   } else {
     fold_neurons(view, side, rows, coef, linearized ? 1.0 : weight, out.edge);
   }
-  if (l2 || linearized) device_->launch(ShareRows{ptr(out.edge), cm, options.beta, weight}, rows.count);
+  if (l2 || linearized)
+    device_->launch(ShareRows{ptr(out.edge), cm, options.beta, weight}, rows.count);
 }
 
 std::vector<double> CudaBackend::vocabulary_mean() {
@@ -222,24 +251,30 @@ std::vector<double> CudaBackend::vocabulary_mean() {
   const std::int64_t d = config_.d_model, vocabulary = config_.vocab_size;
   const std::int64_t chunks = (vocabulary + ColumnSums::kRows - 1) / ColumnSums::kRows;
   const auto memory = device_->bytes(static_cast<std::size_t>(chunks * d) * sizeof(double));
-  device_->launch(ColumnSums{table.data.get(), table.type, vocabulary, d, static_cast<double*>(memory.get())}, chunks * d);
+  device_->launch(
+      ColumnSums{table.data.get(), table.type, vocabulary, d, static_cast<double*>(memory.get())},
+      chunks * d);
   std::vector<double> partial(static_cast<std::size_t>(chunks * d));
   device_->to_host(partial.data(), memory.get(), partial.size() * sizeof(double));
   std::vector<double> mean(static_cast<std::size_t>(d), 0.0);
-  for (std::size_t i = 0; i < partial.size(); ++i) mean[i % static_cast<std::size_t>(d)] += partial[i] / static_cast<double>(vocabulary);
+  for (std::size_t i = 0; i < partial.size(); ++i)
+    mean[i % static_cast<std::size_t>(d)] += partial[i] / static_cast<double>(vocabulary);
   std::lock_guard lock(mutex_);
   vocabulary_mean_ = mean;
   return mean;
 }
 
-void CudaBackend::target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target, const std::vector<TokenId>* versus, bool raw,
-                                   Array& out) {
+void CudaBackend::target_direction(const Array& x, std::int64_t row,
+                                   std::span<const TokenId> target,
+                                   const std::vector<TokenId>* versus, bool raw, Array& out) {
   const std::int64_t d = config_.d_model;
-  std::vector<double> direction(static_cast<std::size_t>(d), 0.0), w_row(static_cast<std::size_t>(d));
+  std::vector<double> direction(static_cast<std::size_t>(d), 0.0),
+      w_row(static_cast<std::size_t>(d));
   const auto add_mean = [&](std::span<const TokenId> ids, double sign) {
     for (const TokenId id : ids) {
       read_rows(weights_->unembed, id, 1, w_row.data());
-      for (std::size_t j = 0; j < direction.size(); ++j) direction[j] += sign * w_row[j] / static_cast<double>(ids.size());
+      for (std::size_t j = 0; j < direction.size(); ++j)
+        direction[j] += sign * w_row[j] / static_cast<double>(ids.size());
     }
   };
   add_mean(target, 1.0);
@@ -255,10 +290,13 @@ void CudaBackend::target_direction(const Array& x, std::int64_t row, std::span<c
   device_->launch(ScaleByRow{ptr(out), ptr(dev), 0, 0, d, 1.0F}, d);
 }
 
-void CudaBackend::writer_dots(const Array& writers, int n_writers, int position, const Array& direction, std::vector<double>& out) {
+void CudaBackend::writer_dots(const Array& writers, int n_writers, int position,
+                              const Array& direction, std::vector<double>& out) {
   const std::int64_t d = config_.d_model;
   Array dots = device_->floats(n_writers);
-  device_->launch(WriterDots{ptr(writers), n_writers, d, n_writers, ptr(direction), 0, nullptr, position, nullptr, 1.0F, ptr(dots)}, n_writers);
+  device_->launch(WriterDots{ptr(writers), n_writers, d, n_writers, ptr(direction), 0, nullptr,
+                             position, nullptr, 1.0F, ptr(dots)},
+                  n_writers);
   out.resize(static_cast<std::size_t>(n_writers));
   download(dots, 0, out);
 }

@@ -24,13 +24,20 @@ std::vector<float> vector_of(const WeightView& w) {
 
 }  // namespace
 
-CudaBackend::CudaBackend(std::shared_ptr<Device> device, std::shared_ptr<const ModelWeights> weights, int threads, std::string name)
-    : device_(std::move(device)), weights_(std::move(weights)), on_device_(device_, weights_), pool_(threads), name_(std::move(name)) {
+CudaBackend::CudaBackend(std::shared_ptr<Device> device,
+                         std::shared_ptr<const ModelWeights> weights, int threads, std::string name)
+    : device_(std::move(device)),
+      weights_(std::move(weights)),
+      on_device_(device_, weights_),
+      pool_(threads),
+      name_(std::move(name)) {
   config_ = weights_->config;
   const UnpackDeviceInfo info = device_->info();
-  details_ = fmt::format("{}, {:.0f} GiB{}", info.name, static_cast<double>(info.memory_total) / (1 << 30),
-                         on_device_.streams() ? ", layers uploaded as they are needed" : "");
-  const std::vector<float> w = vector_of(weights_->final_norm.w), b = vector_of(weights_->final_norm.b);
+  details_ =
+      fmt::format("{}, {:.0f} GiB{}", info.name, static_cast<double>(info.memory_total) / (1 << 30),
+                  on_device_.streams() ? ", layers uploaded as they are needed" : "");
+  const std::vector<float> w = vector_of(weights_->final_norm.w),
+                           b = vector_of(weights_->final_norm.b);
   final_w_.assign(w.begin(), w.end());
   final_w_device_ = device_->floats(static_cast<std::int64_t>(w.size()));
   device_->to_device(final_w_device_.raw(), w.data(), w.size() * sizeof(float));
@@ -45,9 +52,12 @@ DeviceMemory::Use CudaBackend::memory_use(bool start_again) {
   return {use.peak, use.held};
 }
 
-float CudaBackend::head_scale() const { return static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.d_head))); }
+float CudaBackend::head_scale() const {
+  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.d_head)));
+}
 
-// Memory --------------------------------------------------------------------------------------------------------------------------
+// Memory
+// --------------------------------------------------------------------------------------------------------------------------
 
 Array CudaBackend::slice(const Array& from, std::int64_t offset, std::int64_t size) {
   return Array(std::shared_ptr<void>(std::make_shared<Array>(from), ptr(from) + offset), size);
@@ -64,54 +74,65 @@ void CudaBackend::download(const Array& from, std::int64_t offset, std::span<dou
   std::copy(single.begin(), single.end(), to.begin());
 }
 
-void CudaBackend::copy(const Array& from, std::int64_t from_offset, Array& to, std::int64_t to_offset, std::int64_t size) {
-  device_->copy(ptr(to) + to_offset, ptr(from) + from_offset, static_cast<std::size_t>(size) * sizeof(float));
+void CudaBackend::copy(const Array& from, std::int64_t from_offset, Array& to,
+                       std::int64_t to_offset, std::int64_t size) {
+  device_->copy(ptr(to) + to_offset, ptr(from) + from_offset,
+                static_cast<std::size_t>(size) * sizeof(float));
 }
 
 std::shared_ptr<const void> CudaBackend::host(const Array& from) {
   const std::size_t bytes = static_cast<std::size_t>(from.size()) * sizeof(float);
   std::shared_ptr<void> memory(std::malloc(std::max<std::size_t>(bytes, 1)), std::free);
-  if (!memory) throw InputError(fmt::format("not enough memory for {} MiB; use a shorter prompt or a smaller model", bytes >> 20));
+  if (!memory)
+    throw InputError(fmt::format(
+        "not enough memory for {} MiB; use a shorter prompt or a smaller model", bytes >> 20));
   device_->to_host(memory.get(), from.raw(), bytes);
   return memory;
 }
 
-// Products with weights -----------------------------------------------------------------------------------------------------------
+// Products with weights
+// -----------------------------------------------------------------------------------------------------------
 
 void CudaBackend::multiply(const DeviceMatrix& w, const float* a, std::int64_t m, float* c) {
   const Operand x = on_device_.operand(w);
-  device_->gemm({x.turned ? 1 : 0, 0, m, x.out, x.in, a, x.in, 0, x.data, x.ld(), 0, c, x.out, 0, 1});
+  device_->gemm(
+      {x.turned ? 1 : 0, 0, m, x.out, x.in, a, x.in, 0, x.data, x.ld(), 0, c, x.out, 0, 1});
 }
 
 void CudaBackend::multiply_turned(const DeviceMatrix& w, const float* a, std::int64_t m, float* c) {
   const Operand x = on_device_.operand(w);
-  device_->gemm({x.turned ? 0 : 1, 0, m, x.in, x.out, a, x.out, 0, x.data, x.ld(), 0, c, x.in, 0, 1});
+  device_->gemm(
+      {x.turned ? 0 : 1, 0, m, x.in, x.out, a, x.out, 0, x.data, x.ld(), 0, c, x.in, 0, 1});
 }
 
-void CudaBackend::heads_to_model(const Operand& w, int heads, const float* a, std::int64_t m, float* c) {
+void CudaBackend::heads_to_model(const Operand& w, int heads, const float* a, std::int64_t m,
+                                 float* c) {
   // Heads of one group share their columns: the r-th head of every group at once.
   const std::int64_t e = config_.d_head, d = w.in;
   const std::int64_t groups = w.out / e;
   const std::int64_t group = heads / groups;
   for (std::int64_t r = 0; r < group; ++r) {
-    device_->gemm(
-        {w.turned ? 0 : 1, 0, m, d, e, a + r * e, heads * e, group * e, w.data, w.ld(), w.column(e) - w.data, c + r * d, heads * d, group * d, groups});
+    device_->gemm({w.turned ? 0 : 1, 0, m, d, e, a + r * e, heads * e, group * e, w.data, w.ld(),
+                   w.column(e) - w.data, c + r * d, heads * d, group * d, groups});
   }
 }
 
-// Forward pass --------------------------------------------------------------------------------------------------------------------
+// Forward pass
+// --------------------------------------------------------------------------------------------------------------------
 
 void CudaBackend::embed(std::span<const TokenId> ids, Array& out) {
   const auto d = static_cast<std::size_t>(config_.d_model);
   std::vector<float> rows(ids.size() * d);
-  for (std::size_t i = 0; i < ids.size(); ++i) read_rows(weights_->embed, ids[i], 1, rows.data() + i * d);
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    read_rows(weights_->embed, ids[i], 1, rows.data() + i * d);
   device_->to_device(out.raw(), rows.data(), rows.size() * sizeof(float));
 }
 
 void CudaBackend::embed_positions(std::span<const int> positions, Array& out) {
   const auto d = static_cast<std::size_t>(config_.d_model);
   std::vector<float> rows(positions.size() * d);
-  for (std::size_t i = 0; i < positions.size(); ++i) read_rows(weights_->pos, positions[i], 1, rows.data() + i * d);
+  for (std::size_t i = 0; i < positions.size(); ++i)
+    read_rows(weights_->pos, positions[i], 1, rows.data() + i * d);
   device_->to_device(out.raw(), rows.data(), rows.size() * sizeof(float));
 }
 
@@ -119,18 +140,24 @@ void CudaBackend::add(const Array& x, Array& y, std::int64_t size, double scale)
   device_->launch(AddScaled{ptr(x), ptr(y), static_cast<float>(scale)}, size);
 }
 
-void CudaBackend::add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows, int cols, double scale) {
-  device_->launch(AddScaled{ptr(x) + x_row * cols, ptr(y) + y_row * cols, static_cast<float>(scale)}, rows * cols);
+void CudaBackend::add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row,
+                           std::int64_t rows, int cols, double scale) {
+  device_->launch(
+      AddScaled{ptr(x) + x_row * cols, ptr(y) + y_row * cols, static_cast<float>(scale)},
+      rows * cols);
 }
 
 void CudaBackend::add_bias(int index, Sublayer sublayer, Array& x, std::int64_t rows) {
   const auto w = on_device_.layer(index);
   const Array& bias = sublayer == Sublayer::attention ? w->b_o : w->b_out;
-  if (!bias.empty()) device_->launch(AddBias{ptr(bias), ptr(x), config_.d_model}, rows * config_.d_model);
+  if (!bias.empty())
+    device_->launch(AddBias{ptr(bias), ptr(x), config_.d_model}, rows * config_.d_model);
 }
 
 void CudaBackend::normalize(const Array& x, std::int64_t rows, Array& out, Array& dev) {
-  device_->launch(Normalize{ptr(x), ptr(out), ptr(dev), config_.d_model, config_.norm == Norm::layer ? 1 : 0, config_.norm_eps}, rows);
+  device_->launch(Normalize{ptr(x), ptr(out), ptr(dev), config_.d_model,
+                            config_.norm == Norm::layer ? 1 : 0, config_.norm_eps},
+                  rows);
 }
 
 Rotary CudaBackend::rotary(std::int64_t positions) {
@@ -156,35 +183,42 @@ Rotary CudaBackend::rotary(std::int64_t positions) {
   return {ptr(rotary_tables_[rotary_tables_.size() - 2]), ptr(rotary_tables_.back()), half};
 }
 
-void CudaBackend::qkv(int index, const Array& normalized, std::span<const int> positions, Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) {
+void CudaBackend::qkv(int index, const Array& normalized, std::span<const int> positions, Array& q,
+                      Array& k, Array& v, Array& q_dev, Array& k_dev) {
   const auto w = on_device_.layer(index);
   const auto rows = static_cast<std::int64_t>(positions.size());
   multiply(w->q, ptr(normalized), rows, ptr(q));
   multiply(w->k, ptr(normalized), rows, ptr(k));
   multiply(w->v, ptr(normalized), rows, ptr(v));
-  const int max_position = positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end());
+  const int max_position =
+      positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end());
   const Rotary turn = rotary(max_position + 1);
   const auto at = device_->upload(positions);
   const auto finish = [&](Array& x, const Array& bias, const Array& norm, Array& dev, int heads) {
     if (bias.empty() && norm.empty() && turn.cos == nullptr) return;
-    device_->launch(FinishHead{ptr(x), bias.empty() ? nullptr : ptr(bias), norm.empty() ? nullptr : ptr(norm), norm.empty() ? nullptr : ptr(dev), at.get(),
-                               turn, heads, config_.d_head, config_.norm_eps},
-                    rows * heads);
+    device_->launch(
+        FinishHead{ptr(x), bias.empty() ? nullptr : ptr(bias), norm.empty() ? nullptr : ptr(norm),
+                   norm.empty() ? nullptr : ptr(dev), at.get(), turn, heads, config_.d_head,
+                   config_.norm_eps},
+        rows * heads);
   };
   finish(q, w->b_q, w->q_norm, q_dev, config_.n_heads);
   finish(k, w->b_k, w->k_norm, k_dev, config_.n_kv_heads);
   if (!w->b_v.empty()) device_->launch(AddBias{ptr(w->b_v), ptr(v), w->b_v.size()}, v.size());
 }
 
-void CudaBackend::attention(const Array& q, const Array& k, const Array& v, std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
-                            Array& pattern, Array& z) {
-  const std::int64_t heads = config_.n_heads, e = config_.d_head, groups = config_.n_kv_heads, group = config_.group_size();
+void CudaBackend::attention(const Array& q, const Array& k, const Array& v,
+                            std::span<const Segment> segments,
+                            std::span<const std::int64_t> key_begin, Array& pattern, Array& z) {
+  const std::int64_t heads = config_.n_heads, e = config_.d_head, groups = config_.n_kv_heads,
+                     group = config_.group_size();
   const std::int64_t q_row = heads * e, kv_row = groups * e;
   std::int64_t pattern_begin = 0;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
     const std::int64_t keys = segment.past + segment.length;
-    const std::int64_t at_once = std::clamp<std::int64_t>(kLogitBytes / 4 / std::max<std::int64_t>(1, heads * keys), 1, segment.length);
+    const std::int64_t at_once = std::clamp<std::int64_t>(
+        kLogitBytes / 4 / std::max<std::int64_t>(1, heads * keys), 1, segment.length);
     Array logits = device_->floats(heads * at_once * keys);
     const float* kh = ptr(k) + key_begin[i] * kv_row;
     const float* vh = ptr(v) + key_begin[i] * kv_row;
@@ -194,47 +228,65 @@ void CudaBackend::attention(const Array& q, const Array& k, const Array& v, std:
       const float* qh = ptr(q) + (segment.begin + begin) * q_row;
       float* zh = ptr(z) + (segment.begin + begin) * q_row;
       for (std::int64_t r = 0; r < group; ++r) {
-        device_->gemm({1, 0, n, reach, e, qh + r * e, q_row, group * e, kh, kv_row, e, ptr(logits) + r * n * keys, keys, group * n * keys, groups});
+        device_->gemm({1, 0, n, reach, e, qh + r * e, q_row, group * e, kh, kv_row, e,
+                       ptr(logits) + r * n * keys, keys, group * n * keys, groups});
       }
-      device_->launch(CausalSoftmax{ptr(logits), n, keys, segment.past + begin, reach, head_scale(), pattern.empty() ? nullptr : ptr(pattern) + pattern_begin,
+      device_->launch(CausalSoftmax{ptr(logits), n, keys, segment.past + begin, reach, head_scale(),
+                                    pattern.empty() ? nullptr : ptr(pattern) + pattern_begin,
                                     tri(segment.length), begin},
                       heads * n);
       for (std::int64_t r = 0; r < group; ++r) {
-        device_->gemm({0, 0, n, e, reach, ptr(logits) + r * n * keys, keys, group * n * keys, vh, kv_row, e, zh + r * e, q_row, group * e, groups});
+        device_->gemm({0, 0, n, e, reach, ptr(logits) + r * n * keys, keys, group * n * keys, vh,
+                       kv_row, e, zh + r * e, q_row, group * e, groups});
       }
     }
     pattern_begin += heads * tri(segment.length);
   }
 }
 
-void CudaBackend::attention_out(int index, const Array& z, std::int64_t rows, Array& out) { multiply(on_device_.layer(index)->o, ptr(z), rows, ptr(out)); }
+void CudaBackend::attention_out(int index, const Array& z, std::int64_t rows, Array& out) {
+  multiply(on_device_.layer(index)->o, ptr(z), rows, ptr(out));
+}
 
-void CudaBackend::mlp_in(int index, MlpSide side, const Array& normalized, std::int64_t rows, Array& out) {
+void CudaBackend::mlp_in(int index, MlpSide side, const Array& normalized, std::int64_t rows,
+                         Array& out) {
   const auto w = on_device_.layer(index);
   multiply(side == MlpSide::gate ? w->in : w->up, ptr(normalized), rows, ptr(out));
   const Array& bias = side == MlpSide::gate ? w->b_in : w->b_up;
-  if (!bias.empty()) device_->launch(AddBias{ptr(bias), ptr(out), config_.d_mlp}, rows * config_.d_mlp);
+  if (!bias.empty())
+    device_->launch(AddBias{ptr(bias), ptr(out), config_.d_mlp}, rows * config_.d_mlp);
 }
 
 void CudaBackend::activate(const Array& pre, const Array& up, Array& act, std::int64_t size) {
-  device_->launch(Activate{ptr(pre), up.empty() ? nullptr : ptr(up), ptr(act), static_cast<int>(config_.activation)}, size);
+  device_->launch(Activate{ptr(pre), up.empty() ? nullptr : ptr(up), ptr(act),
+                           static_cast<int>(config_.activation)},
+                  size);
 }
 
-void CudaBackend::mlp_out(int index, const Array& act, std::int64_t rows, Array& out) { multiply(on_device_.layer(index)->out, ptr(act), rows, ptr(out)); }
+void CudaBackend::mlp_out(int index, const Array& act, std::int64_t rows, Array& out) {
+  multiply(on_device_.layer(index)->out, ptr(act), rows, ptr(out));
+}
 
-void CudaBackend::logits(const Array& x, std::span<const std::int64_t> rows, std::vector<double>& out) {
+void CudaBackend::logits(const Array& x, std::span<const std::int64_t> rows,
+                         std::vector<double>& out) {
   const std::int64_t d = config_.d_model;
   const auto n = static_cast<std::int64_t>(rows.size());
-  Array picked = device_->floats(n * d), normalized = device_->floats(n * d), dev = device_->floats(n);
-  for (std::int64_t i = 0; i < n; ++i) copy(x, rows[static_cast<std::size_t>(i)] * d, picked, i * d, d);
+  Array picked = device_->floats(n * d), normalized = device_->floats(n * d),
+        dev = device_->floats(n);
+  for (std::int64_t i = 0; i < n; ++i)
+    copy(x, rows[static_cast<std::size_t>(i)] * d, picked, i * d, d);
   normalize(picked, n, normalized, dev);
-  device_->launch(ScaleShift{ptr(normalized), ptr(final_w_device_), final_b_device_.empty() ? nullptr : ptr(final_b_device_), d}, n * d);
+  device_->launch(ScaleShift{ptr(normalized), ptr(final_w_device_),
+                             final_b_device_.empty() ? nullptr : ptr(final_b_device_), d},
+                  n * d);
   const DeviceMatrix& table = on_device_.unembed();
   const std::int64_t vocabulary = config_.vocab_size;
   Array made = device_->floats(n * vocabulary);
   constexpr std::int64_t kFewRows = 4;
   if (n <= kFewRows) {
-    device_->launch(StoredDots{table.data.get(), table.type, ptr(normalized), ptr(made), d, vocabulary}, n * vocabulary);
+    device_->launch(
+        StoredDots{table.data.get(), table.type, ptr(normalized), ptr(made), d, vocabulary},
+        n * vocabulary);
   } else {
     multiply_turned(table, ptr(normalized), n, ptr(made));
   }
@@ -269,14 +321,16 @@ Backend::Peaks CudaBackend::measure_peaks() {
     Array a = device_->floats(n * n), b = device_->floats(n * n), c = device_->floats(n * n);
     device_->to_device(a.raw(), noise.data(), noise.size() * sizeof(float));
     device_->to_device(b.raw(), noise.data(), noise.size() * sizeof(float));
-    peaks.flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / fastest(5, [&] {
+    peaks.flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) /
+                  fastest(5, [&] {
                     device_->gemm({0, 0, n, n, n, ptr(a), n, 0, ptr(b), n, 0, ptr(c), n, 0, 1});
                   });
   }
   // Bytes read and bytes written.
   Array from = zeros(floats), to = device_->floats(floats);
   const auto bytes = static_cast<std::size_t>(floats) * sizeof(float);
-  peaks.bytes = 2.0 * static_cast<double>(bytes) / fastest(5, [&] { device_->copy(to.raw(), from.raw(), bytes); });
+  peaks.bytes = 2.0 * static_cast<double>(bytes) /
+                fastest(5, [&] { device_->copy(to.raw(), from.raw(), bytes); });
   return peaks;
 }
 

@@ -15,29 +15,39 @@ constexpr std::int64_t kFoldedQueries = 16, kProjectedQueries = 64;
 
 }  // namespace
 
-// Writers -------------------------------------------------------------------------------------------------------------------------
+// Writers
+// -------------------------------------------------------------------------------------------------------------------------
 
-void CudaBackend::put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers, int index) {
+void CudaBackend::put_writer(const Array& rows, std::int64_t row, int length, Array& writers,
+                             int n_writers, int index) {
   const std::int64_t d = config_.d_model;
-  device_->launch(CenterRows{ptr(rows) + row * d, d, 0, ptr(writers) + index * d, n_writers * d, 0, 1, d, config_.norm == Norm::layer ? 1 : 0}, length);
+  device_->launch(CenterRows{ptr(rows) + row * d, d, 0, ptr(writers) + index * d, n_writers * d, 0,
+                             1, d, config_.norm == Norm::layer ? 1 : 0},
+                  length);
 }
 
-void CudaBackend::put_head_writers(int index, const Array& z, std::int64_t row, int length, Array& writers, int n_writers, int first) {
+void CudaBackend::put_head_writers(int index, const Array& z, std::int64_t row, int length,
+                                   Array& writers, int n_writers, int first) {
   const auto w = on_device_.layer(index);
   const std::int64_t d = config_.d_model, e = config_.d_head, heads = config_.n_heads;
   const Operand o = on_device_.operand(w->o);
   float* to = ptr(writers) + first * d;
-  device_->gemm({o.turned ? 1 : 0, 0, length, d, e, ptr(z) + row * heads * e, heads * e, e, o.data, o.ld(), o.row(e) - o.data, to, n_writers * d, d, heads});
-  if (config_.norm == Norm::layer) device_->launch(CenterRows{to, n_writers * d, d, to, n_writers * d, d, heads, d, 1}, length * heads);
+  device_->gemm({o.turned ? 1 : 0, 0, length, d, e, ptr(z) + row * heads * e, heads * e, e, o.data,
+                 o.ld(), o.row(e) - o.data, to, n_writers * d, d, heads});
+  if (config_.norm == Norm::layer)
+    device_->launch(CenterRows{to, n_writers * d, d, to, n_writers * d, d, heads, d, 1},
+                    length * heads);
 }
 
-// Keys and queries ----------------------------------------------------------------------------------------------------------------
+// Keys and queries
+// ----------------------------------------------------------------------------------------------------------------
 
 bool CudaBackend::fold_is_cheaper(const AttentionView& view) const {
   const double pairs = static_cast<double>(tri(view.length)) * config_.n_heads;
   const double fold = 2 * pairs * config_.d_model;
-  const double project =
-      static_cast<double>(view.length) * config_.d_model * (config_.n_heads + config_.n_kv_heads) * config_.d_head + 2 * pairs * config_.d_head;
+  const double project = static_cast<double>(view.length) * config_.d_model *
+                             (config_.n_heads + config_.n_kv_heads) * config_.d_head +
+                         2 * pairs * config_.d_head;
   return fold <= project;
 }
 
@@ -66,12 +76,15 @@ Array CudaBackend::pulled_back(PullBack pull, std::int64_t size) {
   return out;
 }
 
-void CudaBackend::folded_tile(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w, Tile& tile) {
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, group = config_.group_size(), e = config_.d_head, d = config_.d_model;
+void CudaBackend::folded_tile(Side side, const AttentionView& view, const DeviceLayer& layer,
+                              const Operand& w, Tile& tile) {
+  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
+                     group = config_.group_size(), e = config_.d_head, d = config_.d_model;
   const std::int64_t cl = view.visible, stride = static_cast<std::int64_t>(view.n_writers) * d;
   const bool key = side == Side::key;
   PullBack pull = pull_back(side, view, layer);
-  // Where nothing depends on the position in between, one vector serves every source (keys) or every query.
+  // Where nothing depends on the position in between, one vector serves every source (keys) or
+  // every query.
   const bool shared = !pull.changes();
   const std::int64_t others = key ? tile.ns : tile.nq;  // positions whose writers are scored
   const std::int64_t own = key ? tile.nq : tile.ns;
@@ -92,46 +105,57 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
   }
   Array vectors = device_->floats(copies * own * heads * d);
   heads_to_model(w, static_cast<int>(heads), from, copies * own, ptr(vectors));
-  device_->gemm({1, 0, own * heads, cl, d, ptr(vectors), d, shared ? 0 : own * heads * d, ptr(*view.writers) + (key ? 0 : tile.q0) * stride, d, stride,
-                 tile.data, tile.pitch, own * heads * tile.pitch, others});
+  device_->gemm({1, 0, own * heads, cl, d, ptr(vectors), d, shared ? 0 : own * heads * d,
+                 ptr(*view.writers) + (key ? 0 : tile.q0) * stride, d, stride, tile.data,
+                 tile.pitch, own * heads * tile.pitch, others});
 }
 
-// projected[positions, Cl, heads, E]: every writer's own key (query), as the attention would see it.
-Array CudaBackend::project(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w, std::int64_t first, std::int64_t positions) {
-  const std::int64_t d = config_.d_model, cl = view.visible, stride = static_cast<std::int64_t>(view.n_writers) * d;
+// projected[positions, Cl, heads, E]: every writer's own key (query), as the attention would see
+// it.
+Array CudaBackend::project(Side side, const AttentionView& view, const DeviceLayer& layer,
+                           const Operand& w, std::int64_t first, std::int64_t positions) {
+  const std::int64_t d = config_.d_model, cl = view.visible,
+                     stride = static_cast<std::int64_t>(view.n_writers) * d;
   const std::int64_t heads = w.out / config_.d_head;
   Array out = device_->floats(positions * cl * w.out);
-  device_->gemm({w.turned ? 1 : 0, 0, cl, w.out, d, ptr(*view.writers) + first * stride, d, stride, w.data, w.ld(), 0, ptr(out), w.out, cl * w.out, positions});
+  device_->gemm({w.turned ? 1 : 0, 0, cl, w.out, d, ptr(*view.writers) + first * stride, d, stride,
+                 w.data, w.ld(), 0, ptr(out), w.out, cl * w.out, positions});
   const Array& norm = side == Side::key ? layer.k_norm : layer.q_norm;
   const Rotary turn = rotary(view.length);
   if (turn.cos != nullptr || !norm.empty()) {
     const Array* dev = side == Side::key ? view.k_dev : view.q_dev;
-    device_->launch(
-        FinishProjected{ptr(out), cl, heads, config_.d_head, first, norm.empty() ? nullptr : ptr(*dev), heads, 0, norm.empty() ? nullptr : ptr(norm), turn},
-        positions * cl * heads);
+    device_->launch(FinishProjected{ptr(out), cl, heads, config_.d_head, first,
+                                    norm.empty() ? nullptr : ptr(*dev), heads, 0,
+                                    norm.empty() ? nullptr : ptr(norm), turn},
+                    positions * cl * heads);
   }
   return out;
 }
 
-void CudaBackend::projected_tile(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w, const Array& projected, Tile& tile) {
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, group = config_.group_size(), e = config_.d_head, cl = view.visible;
+void CudaBackend::projected_tile(Side side, const AttentionView& view, const DeviceLayer& layer,
+                                 const Operand& w, const Array& projected, Tile& tile) {
+  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
+                     group = config_.group_size(), e = config_.d_head, cl = view.visible;
   if (side == Side::key) {
     for (std::int64_t h = 0; h < heads; ++h) {
-      device_->gemm({1, 0, tile.nq, cl, e, ptr(*view.q) + (tile.q0 * heads + h) * e, heads * e, 0, ptr(projected) + h / group * e, groups * e, cl * groups * e,
+      device_->gemm({1, 0, tile.nq, cl, e, ptr(*view.q) + (tile.q0 * heads + h) * e, heads * e, 0,
+                     ptr(projected) + h / group * e, groups * e, cl * groups * e,
                      tile.data + h * tile.pitch, heads * tile.pitch, tile.s_stride, tile.ns});
     }
     return;
   }
   const Array own = project(side, view, layer, w, tile.q0, tile.nq);
   for (std::int64_t h = 0; h < heads; ++h) {
-    device_->gemm({1, 0, tile.ns, cl, e, ptr(*view.k) + h / group * e, groups * e, 0, ptr(own) + h * e, heads * e, cl * heads * e, tile.data + h * tile.pitch,
+    device_->gemm({1, 0, tile.ns, cl, e, ptr(*view.k) + h / group * e, groups * e, 0,
+                   ptr(own) + h * e, heads * e, cl * heads * e, tile.data + h * tile.pitch,
                    heads * tile.pitch, tile.q_stride, tile.nq});
   }
 }
 
 void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUse& use) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t heads = config_.n_heads, cl = view.visible, pitch = (cl + 3) / 4 * 4, length = view.length;
+  const std::int64_t heads = config_.n_heads, cl = view.visible, pitch = (cl + 3) / 4 * 4,
+                     length = view.length;
   const bool key = side == Side::key;
   const bool fold = fold_is_cheaper(view);
   const Operand w = on_device_.operand(key ? layer->k : layer->q);
@@ -139,7 +163,8 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
   if (!fold && key) projected = project(side, view, *layer, w, 0, length);
   const std::int64_t per_pair = heads * (pitch + (fold ? config_.d_model + config_.d_head : 0)) * 4;
   const std::int64_t per_query = length * per_pair + (!fold && !key ? cl * w.out * 4 : 0);
-  std::int64_t at_once = std::clamp<std::int64_t>(kTileBytes / per_query, 1, fold ? kFoldedQueries : kProjectedQueries);
+  std::int64_t at_once = std::clamp<std::int64_t>(kTileBytes / per_query, 1,
+                                                  fold ? kFoldedQueries : kProjectedQueries);
   at_once = std::min(at_once, length);
   Array memory = device_->floats(at_once * length * heads * pitch);
   for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
@@ -165,59 +190,82 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
   }
 }
 
-// sV_j(s) = < norm(c_j)(s), W_V v(s) >: the value folded back into the stream, a vector per key/value head.
-void CudaBackend::value_sums(const AttentionView& view, const DeviceLayer& layer, AttentionSums& sums) {
-  const std::int64_t groups = config_.n_kv_heads, d = config_.d_model, cl = view.visible, length = view.length;
+// sV_j(s) = < norm(c_j)(s), W_V v(s) >: the value folded back into the stream, a vector per
+// key/value head.
+void CudaBackend::value_sums(const AttentionView& view, const DeviceLayer& layer,
+                             AttentionSums& sums) {
+  const std::int64_t groups = config_.n_kv_heads, d = config_.d_model, cl = view.visible,
+                     length = view.length;
   sums.v_scores = device_->floats(groups * length * cl);
   sums.v_sum = device_->floats(groups * length);
   sums.v_abs = device_->floats(groups * length);
-  Array vectors = device_->floats(length * groups * d), scores = device_->floats(length * groups * cl);
-  heads_to_model(on_device_.operand(layer.v), config_.n_kv_heads, ptr(*view.v), length, ptr(vectors));
-  device_->gemm({1, 0, groups, cl, d, ptr(vectors), d, groups * d, ptr(*view.writers), d, static_cast<std::int64_t>(view.n_writers) * d, ptr(scores), cl,
-                 groups * cl, length});
-  device_->launch(ValueSums{ptr(scores), ptr(*view.dev), ptr(sums.v_scores), ptr(sums.v_sum), ptr(sums.v_abs), length, groups, cl}, length * groups);
+  Array vectors = device_->floats(length * groups * d),
+        scores = device_->floats(length * groups * cl);
+  heads_to_model(on_device_.operand(layer.v), config_.n_kv_heads, ptr(*view.v), length,
+                 ptr(vectors));
+  device_->gemm({1, 0, groups, cl, d, ptr(vectors), d, groups * d, ptr(*view.writers), d,
+                 static_cast<std::int64_t>(view.n_writers) * d, ptr(scores), cl, groups * cl,
+                 length});
+  device_->launch(ValueSums{ptr(scores), ptr(*view.dev), ptr(sums.v_scores), ptr(sums.v_sum),
+                            ptr(sums.v_abs), length, groups, cl},
+                  length * groups);
 }
 
-AttentionSums CudaBackend::attention_sums(const AttentionView& view, Scores scores, bool keep_key_scores) {
-  const std::int64_t pairs = tri(view.length), heads = config_.n_heads, length = view.length, cl = view.visible;
+AttentionSums CudaBackend::attention_sums(const AttentionView& view, Scores scores,
+                                          bool keep_key_scores) {
+  const std::int64_t pairs = tri(view.length), heads = config_.n_heads, length = view.length,
+                     cl = view.visible;
   const bool centered = scores == Scores::centered;
   AttentionSums sums;
-  for (Array* a : {&sums.k_sum, &sums.k_abs, &sums.q_sum, &sums.q_abs}) *a = device_->floats(heads * pairs);
+  for (Array* a : {&sums.k_sum, &sums.k_abs, &sums.q_sum, &sums.q_abs})
+    *a = device_->floats(heads * pairs);
   sums.k_std = device_->floats(heads * length * cl);
   sums.k_mean = device_->floats(heads * length * cl);
   if (keep_key_scores) sums.k_scores = device_->floats(heads * pairs * cl);
   score_tiles(Side::key, view, [&](const Tile& tile) {
-    device_->launch(TileMoments{tile, ptr(sums.k_mean), ptr(sums.k_std), length, centered ? 1 : 0}, tile.nq * heads * cl);
-    device_->launch(TileSums{tile, ptr(sums.k_sum), ptr(sums.k_abs), keep_key_scores ? ptr(sums.k_scores) : nullptr, pairs, 0, centered ? 1 : 0},
-                    tile.ns * tile.nq * heads);
+    device_->launch(TileMoments{tile, ptr(sums.k_mean), ptr(sums.k_std), length, centered ? 1 : 0},
+                    tile.nq * heads * cl);
+    device_->launch(
+        TileSums{tile, ptr(sums.k_sum), ptr(sums.k_abs),
+                 keep_key_scores ? ptr(sums.k_scores) : nullptr, pairs, 0, centered ? 1 : 0},
+        tile.ns * tile.nq * heads);
   });
   score_tiles(Side::query, view, [&](const Tile& tile) {
-    if (centered) device_->launch(TileMoments{tile, nullptr, nullptr, length, 1}, tile.nq * heads * cl);
-    device_->launch(TileSums{tile, ptr(sums.q_sum), ptr(sums.q_abs), nullptr, pairs, 0, centered ? 1 : 0}, tile.ns * tile.nq * heads);
+    if (centered)
+      device_->launch(TileMoments{tile, nullptr, nullptr, length, 1}, tile.nq * heads * cl);
+    device_->launch(
+        TileSums{tile, ptr(sums.q_sum), ptr(sums.q_abs), nullptr, pairs, 0, centered ? 1 : 0},
+        tile.ns * tile.nq * heads);
   });
   value_sums(view, *on_device_.layer(view.layer), sums);
   return sums;
 }
 
-void CudaBackend::visit_key_scores(const AttentionView& view, Scores scores, const KeyVisitor& visit) {
+void CudaBackend::visit_key_scores(const AttentionView& view, Scores scores,
+                                   const KeyVisitor& visit) {
   const std::int64_t heads = config_.n_heads, cl = view.visible;
   const bool centered = scores == Scores::centered;
   score_tiles(Side::key, view, [&](const Tile& tile) {
     const std::int64_t first = tri(tile.q0), pairs = tri(tile.q0 + tile.nq) - first;
     Array rows = device_->floats(heads * pairs * cl);
-    if (centered) device_->launch(TileMoments{tile, nullptr, nullptr, view.length, 1}, tile.nq * heads * cl);
-    device_->launch(TileSums{tile, nullptr, nullptr, ptr(rows), pairs, first, centered ? 1 : 0}, tile.ns * tile.nq * heads);
+    if (centered)
+      device_->launch(TileMoments{tile, nullptr, nullptr, view.length, 1}, tile.nq * heads * cl);
+    device_->launch(TileSums{tile, nullptr, nullptr, ptr(rows), pairs, first, centered ? 1 : 0},
+                    tile.ns * tile.nq * heads);
     const std::vector<float> values = device_->download(rows);
     pool_.parallel_for(heads * tile.nq, [&](std::int64_t task) {
       const std::int64_t h = task / tile.nq, q = tile.q0 + task % tile.nq;
-      visit(static_cast<int>(h), static_cast<int>(q), values.data() + (h * pairs + tri(q) - first) * cl);
+      visit(static_cast<int>(h), static_cast<int>(q),
+            values.data() + (h * pairs + tri(q) - first) * cl);
     });
   });
 }
 
-void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head, int query, Array& out) {
+void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head, int query,
+                             Array& out) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible, sources = query + 1;
+  const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible,
+                     sources = query + 1;
   const std::int64_t g = head / config_.group_size();
   PullBack pull = pull_back(Side::key, view, *layer);
   const bool shared = !pull.changes();
@@ -231,15 +279,19 @@ void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head,
   const float* from = shared ? pull.from : ptr(pulled);
   const Operand w = on_device_.operand(layer->k);
   Array vectors = device_->floats(copies * d);
-  device_->gemm({w.turned ? 0 : 1, 0, copies, d, e, from, e, 0, w.column(g * e), w.ld(), 0, ptr(vectors), d, 0, 1});
-  device_->launch(WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), shared ? 0 : d, nullptr, 0, ptr(*view.dev), head_scale(), ptr(out)},
+  device_->gemm({w.turned ? 0 : 1, 0, copies, d, e, from, e, 0, w.column(g * e), w.ld(), 0,
+                 ptr(vectors), d, 0, 1});
+  device_->launch(WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors),
+                             shared ? 0 : d, nullptr, 0, ptr(*view.dev), head_scale(), ptr(out)},
                   sources * cl);
   if (scores == Scores::centered) device_->launch(CenterColumns{ptr(out), sources, cl}, cl);
 }
 
-void CudaBackend::query_scores(const AttentionView& view, Scores scores, int head, int query, Array& out) {
+void CudaBackend::query_scores(const AttentionView& view, Scores scores, int head, int query,
+                               Array& out) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible, sources = query + 1;
+  const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible,
+                     sources = query + 1;
   const std::int64_t g = head / config_.group_size();
   PullBack pull = pull_back(Side::query, view, *layer);
   pull.from = ptr(*view.k) + g * e;
@@ -251,19 +303,23 @@ void CudaBackend::query_scores(const AttentionView& view, Scores scores, int hea
   const Array pulled = pulled_back(pull, sources * e);
   Array vectors = device_->floats(sources * d);
   const Operand w = on_device_.operand(layer->q);
-  device_->gemm({w.turned ? 0 : 1, 0, sources, d, e, ptr(pulled), e, 0, w.column(head * e), w.ld(), 0, ptr(vectors), d, 0, 1});
-  device_->gemm(
-      {1, 0, sources, cl, d, ptr(vectors), d, 0, ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d, 0, ptr(out), cl, 0, 1});
+  device_->gemm({w.turned ? 0 : 1, 0, sources, d, e, ptr(pulled), e, 0, w.column(head * e), w.ld(),
+                 0, ptr(vectors), d, 0, 1});
+  device_->gemm({1, 0, sources, cl, d, ptr(vectors), d, 0,
+                 ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d, 0,
+                 ptr(out), cl, 0, 1});
   device_->launch(ScaleByRow{ptr(out), ptr(*view.dev), query, 0, cl, head_scale()}, sources * cl);
   if (scores == Scores::centered) device_->launch(CenterColumns{ptr(out), sources, cl}, cl);
 }
 
-// MLPs ----------------------------------------------------------------------------------------------------------------------------
+// MLPs
+// ----------------------------------------------------------------------------------------------------------------------------
 
 MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side) {
   const auto layer = on_device_.layer(view.layer);
   const Operand w = on_device_.operand(side == MlpSide::gate ? layer->in : layer->up);
-  const std::int64_t d = config_.d_model, n = config_.d_mlp, cl = view.visible, length = view.length, stride = static_cast<std::int64_t>(view.n_writers) * d;
+  const std::int64_t d = config_.d_model, n = config_.d_mlp, cl = view.visible,
+                     length = view.length, stride = static_cast<std::int64_t>(view.n_writers) * d;
   MlpSums sums;
   sums.sum = device_->floats(length * n);
   sums.abs = device_->floats(length * n);
@@ -274,10 +330,15 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side) {
   Array tile = device_->floats(at_once * cl * n), packed = device_->floats(at_once * cl * d);
   for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
     const std::int64_t nq = std::min(at_once, length - q0);
-    // One product over the writers of all positions wastes no part of the device's own tiles, which one per position does.
-    device_->launch(CenterRows{ptr(*view.writers) + q0 * stride, stride, d, ptr(packed), cl * d, d, cl, d, 0}, nq * cl);
-    device_->gemm({w.turned ? 1 : 0, 0, nq * cl, n, d, ptr(packed), d, 0, w.data, w.ld(), 0, ptr(tile), n, 0, 1});
-    device_->launch(NeuronSums{ptr(tile), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), q0, cl, n}, nq * n);
+    // One product over the writers of all positions wastes no part of the device's own tiles, which
+    // one per position does.
+    device_->launch(
+        CenterRows{ptr(*view.writers) + q0 * stride, stride, d, ptr(packed), cl * d, d, cl, d, 0},
+        nq * cl);
+    device_->gemm({w.turned ? 1 : 0, 0, nq * cl, n, d, ptr(packed), d, 0, w.data, w.ld(), 0,
+                   ptr(tile), n, 0, 1});
+    device_->launch(NeuronSums{ptr(tile), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), q0, cl, n},
+                    nq * n);
     device_->launch(NeuronNorms{ptr(tile), ptr(*view.dev), ptr(sums.l2), q0, cl, n}, nq * cl);
   }
   return sums;
@@ -286,7 +347,9 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side) {
 void CudaBackend::mlp_scores(const MlpView& view, MlpSide side, int query, Array& out) {
   const auto layer = on_device_.layer(view.layer);
   const std::int64_t d = config_.d_model, n = config_.d_mlp;
-  multiply(side == MlpSide::gate ? layer->in : layer->up, ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, view.visible, ptr(out));
+  multiply(side == MlpSide::gate ? layer->in : layer->up,
+           ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, view.visible,
+           ptr(out));
   device_->launch(ScaleByRow{ptr(out), ptr(*view.dev), query, 0, n, 1.0F}, view.visible * n);
 }
 

@@ -30,9 +30,11 @@ const float* maybe(const Array& a) { return a.empty() ? nullptr : ptr(a); }
 
 }  // namespace
 
-void CudaBackend::sweep(std::span<const Layer> layers, Scores scores, int position, std::span<const double> first, std::span<const Direct> direct,
+void CudaBackend::sweep(std::span<const Layer> layers, Scores scores, int position,
+                        std::span<const double> first, std::span<const Direct> direct,
                         std::vector<double>& credit) {
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, group = config_.group_size();
+  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
+                     group = config_.group_size();
   Packed packed;
   std::vector<Offsets> offsets;
   for (const Direct& d : direct) {
@@ -57,27 +59,42 @@ void CudaBackend::sweep(std::span<const Layer> layers, Scores scores, int positi
       part.entry = packed.at(offsets[i].entry);
       part.key_coef = packed.at(offsets[i].key_coef);
       part.query_edge = packed.at(offsets[i].query_edge);
-      for (std::size_t side = 0; side < 2; ++side) part.mlp_edge[side] = packed.at(offsets[i].mlp_edge[side]);
+      for (std::size_t side = 0; side < 2; ++side)
+        part.mlp_edge[side] = packed.at(offsets[i].mlp_edge[side]);
     }
-    device_->launch(PassNeurons{state, {maybe(layer.neurons[0]), maybe(layer.neurons[1])}, part, writers, layer.mlp.visible, layer.mlp_writer}, length);
+    device_->launch(PassNeurons{state,
+                                {maybe(layer.neurons[0]), maybe(layer.neurons[1])},
+                                part,
+                                writers,
+                                layer.mlp.visible,
+                                layer.mlp_writer},
+                    length);
     Array coef = device_->floats(heads * pairs);
-    device_->launch(KeyCredit{state, ptr(layer.heads.key_coef), ptr(coef), part, writers, layer.first_head, length, pairs}, heads * length);
+    device_->launch(KeyCredit{state, ptr(layer.heads.key_coef), ptr(coef), part, writers,
+                              layer.first_head, length, pairs},
+                    heads * length);
     const auto values = device_->bytes(static_cast<std::size_t>(groups * length) * sizeof(double));
-    device_->launch(ValueCredit{state, ptr(layer.heads.entry), static_cast<double*>(values.get()), part, writers, layer.first_head, length, pairs, group},
+    device_->launch(ValueCredit{state, ptr(layer.heads.entry), static_cast<double*>(values.get()),
+                                part, writers, layer.first_head, length, pairs, group},
                     groups * length);
     const Array keys = fold_keys(view, coef);
     if (scores == Scores::centered)
-      device_->launch(CenteredKeys{ptr(coef), ptr(layer.sums->k_mean), ptr(keys), length, pairs, heads, view.visible}, keys.size());
-    device_->launch(PassHeads{state, ptr(keys), ptr(layer.heads.query_edge), ptr(layer.heads.value_edge), static_cast<const double*>(values.get()), part,
-                              writers, layer.first_head, length, heads, groups, view.visible},
+      device_->launch(CenteredKeys{ptr(coef), ptr(layer.sums->k_mean), ptr(keys), length, pairs,
+                                   heads, view.visible},
+                      keys.size());
+    device_->launch(PassHeads{state, ptr(keys), ptr(layer.heads.query_edge),
+                              ptr(layer.heads.value_edge), static_cast<const double*>(values.get()),
+                              part, writers, layer.first_head, length, heads, groups, view.visible},
                     length);
   }
   device_->to_host(credit.data(), state, credit.size() * sizeof(double));
 }
 
-void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int terminals, std::vector<double>& mass, std::vector<double>& bound) {
+void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int terminals,
+                         std::vector<double>& mass, std::vector<double>& bound) {
   if (layers.empty()) return;
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, length = layers[0].attention.length, writers = layers[0].attention.n_writers;
+  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
+                     length = layers[0].attention.length, writers = layers[0].attention.n_writers;
   const std::int64_t pairs = tri(length), size = length * writers;
   const bool centered = scores == Scores::centered;
   const auto doubles = [&](std::int64_t n) {
@@ -87,8 +104,8 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
   const auto masses = doubles(size), bounds = doubles(size);
   const Reach reach{masses.get(), bounds.get(), writers};
   device_->launch(StartReach{reach, terminals}, size);
-  const auto key_mass = doubles(heads * length), key_bound = doubles(heads * length), query_mass = doubles(heads * length),
-             query_bound = doubles(heads * length);
+  const auto key_mass = doubles(heads * length), key_bound = doubles(heads * length),
+             query_mass = doubles(heads * length), query_bound = doubles(heads * length);
   const auto value_mass = doubles(groups * length), value_bound = doubles(groups * length);
   const auto side_mass = doubles(2 * length), side_bound = doubles(2 * length);
   for (const Layer& layer : layers) {
@@ -109,17 +126,24 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
       device_->launch(keys, heads * length);
     } else {
       score_tiles(Side::key, view, [&](const Tile& tile) {
-        if (centered) device_->launch(TileMoments{tile, nullptr, nullptr, length, 1}, tile.nq * heads * cl);
+        if (centered)
+          device_->launch(TileMoments{tile, nullptr, nullptr, length, 1}, tile.nq * heads * cl);
         keys.tile = tile;
         keys.scaled = centered ? 1 : 0;
         device_->launch(keys, heads * tile.nq);
       });
     }
-    device_->launch(RowReach{ptr(layer.heads.query_edge), reach, query_mass.get(), query_bound.get(), length, cl}, heads * length);
-    device_->launch(RowReach{ptr(layer.heads.value_edge), reach, value_mass.get(), value_bound.get(), length, cl}, groups * length);
-    device_->launch(HeadReach{reach, key_mass.get(), key_bound.get(), query_mass.get(), query_bound.get(), value_mass.get(), value_bound.get(),
-                              ptr(layer.heads.entry), layer.first_head, length, pairs, config_.group_size()},
+    device_->launch(RowReach{ptr(layer.heads.query_edge), reach, query_mass.get(),
+                             query_bound.get(), length, cl},
                     heads * length);
+    device_->launch(RowReach{ptr(layer.heads.value_edge), reach, value_mass.get(),
+                             value_bound.get(), length, cl},
+                    groups * length);
+    device_->launch(
+        HeadReach{reach, key_mass.get(), key_bound.get(), query_mass.get(), query_bound.get(),
+                  value_mass.get(), value_bound.get(), ptr(layer.heads.entry), layer.first_head,
+                  length, pairs, config_.group_size()},
+        heads * length);
     NeuronReach neurons{};
     neurons.reach = reach;
     neurons.writer = layer.mlp_writer;

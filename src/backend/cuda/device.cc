@@ -20,15 +20,19 @@ std::optional<std::uint64_t> memory_bound() {
   std::uint64_t bytes = 0;
   const char* end = text + std::strlen(text);
   const auto [behind, status] = std::from_chars(text, end, bytes);
-  if (status != std::errc() || behind != end) throw InputError(fmt::format("UNPACK_CUDA_MEMORY must be a number of bytes, not {}", text));
+  if (status != std::errc() || behind != end)
+    throw InputError(fmt::format("UNPACK_CUDA_MEMORY must be a number of bytes, not {}", text));
   return bytes;
 }
 
 }  // namespace
 
-std::shared_ptr<Device> Device::open(const UnpackDeviceTable* table, std::shared_ptr<void> library, bool tf32) {
-  if (table->version != UNPACK_DEVICE_TABLE_VERSION || table->kernel_count != static_cast<int>(KernelId::kCount)) {
-    throw InputError("the CUDA plugin belongs to another version of unpack; install both from one build");
+std::shared_ptr<Device> Device::open(const UnpackDeviceTable* table, std::shared_ptr<void> library,
+                                     bool tf32) {
+  if (table->version != UNPACK_DEVICE_TABLE_VERSION ||
+      table->kernel_count != static_cast<int>(KernelId::kCount)) {
+    throw InputError(
+        "the CUDA plugin belongs to another version of unpack; install both from one build");
   }
   std::shared_ptr<Device> device(new Device);
   device->library_ = std::move(library);
@@ -47,7 +51,10 @@ Device::~Device() {
 void Device::check(int status, std::size_t wanted) const {
   if (status == 0) return;
   if (table_->out_of_memory() != 0) {
-    throw InputError(fmt::format("not enough memory on the device for {} MiB more; use a shorter prompt, a smaller model or --device cpu", wanted >> 20));
+    throw InputError(
+        fmt::format("not enough memory on the device for {} MiB more; use a shorter prompt, a "
+                    "smaller model or --device cpu",
+                    wanted >> 20));
   }
   throw InternalError(fmt::format("[cuda] {}", table_->error()));
 }
@@ -68,16 +75,20 @@ UnpackDeviceMemory Device::memory_use(bool start_again) const {
 std::shared_ptr<void> Device::bytes(std::size_t count) {
   void* memory = nullptr;
   check(table_->allocate(device_, std::max<std::size_t>(count, 16), &memory), count);
-  return {memory, [self = shared_from_this()](void* p) { self->table_->release(self->device_, p); }};
+  return {memory,
+          [self = shared_from_this()](void* p) { self->table_->release(self->device_, p); }};
 }
 
 std::shared_ptr<void> Device::bytes_beside(std::size_t count) {
   void* memory = nullptr;
   check(table_->allocate_beside(device_, std::max<std::size_t>(count, 16), &memory), count);
-  return {memory, [self = shared_from_this()](void* p) { self->table_->release(self->device_, p); }};
+  return {memory,
+          [self = shared_from_this()](void* p) { self->table_->release(self->device_, p); }};
 }
 
-void Device::to_device_beside(void* to, const void* from, std::size_t count) { check(table_->to_device_beside(device_, to, from, count)); }
+void Device::to_device_beside(void* to, const void* from, std::size_t count) {
+  check(table_->to_device_beside(device_, to, from, count));
+}
 void Device::join() { check(table_->join(device_)); }
 
 Array Device::zeros(std::int64_t count) {
@@ -117,6 +128,8 @@ void Device::gemm(const UnpackGemm& call) {
   if (call.m > 0 && call.n > 0 && call.batch > 0) check(table_->gemm(device_, &call));
 }
 
-void Device::launch_raw(int id, const void* parameters, std::size_t size, std::int64_t count) { check(table_->launch(device_, id, parameters, size, count)); }
+void Device::launch_raw(int id, const void* parameters, std::size_t size, std::int64_t count) {
+  check(table_->launch(device_, id, parameters, size, count));
+}
 
 }  // namespace unpack::cuda

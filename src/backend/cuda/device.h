@@ -15,7 +15,8 @@ namespace unpack::cuda {
 class Device : public std::enable_shared_from_this<Device> {
  public:
   // `library` keeps the plugin loaded.
-  static std::shared_ptr<Device> open(const UnpackDeviceTable* table, std::shared_ptr<void> library, bool tf32);
+  static std::shared_ptr<Device> open(const UnpackDeviceTable* table, std::shared_ptr<void> library,
+                                      bool tf32);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -24,7 +25,9 @@ class Device : public std::enable_shared_from_this<Device> {
   UnpackDeviceInfo info() const;
   UnpackDeviceMemory memory_use(bool start_again = false) const;
 
-  Array floats(std::int64_t count) { return Array(bytes(static_cast<std::size_t>(count) * sizeof(float)), count); }
+  Array floats(std::int64_t count) {
+    return Array(bytes(static_cast<std::size_t>(count) * sizeof(float)), count);
+  }
   Array zeros(std::int64_t count);
   std::shared_ptr<void> bytes(std::size_t count);
   std::shared_ptr<void> bytes_beside(std::size_t count);
@@ -50,7 +53,8 @@ class Device : public std::enable_shared_from_this<Device> {
   template <typename Kernel>
   void launch(const Kernel& kernel, std::int64_t count) {
     static_assert(std::is_trivially_copyable_v<Kernel>);
-    if (count > 0) launch_raw(static_cast<int>(KernelTraits<Kernel>::kId), &kernel, sizeof kernel, count);
+    if (count > 0)
+      launch_raw(static_cast<int>(KernelTraits<Kernel>::kId), &kernel, sizeof kernel, count);
   }
 
  private:

@@ -1,8 +1,10 @@
-/* What a device plugin gives to the program: a versioned table of C functions over opaque addresses. No C++ type crosses this line, so that
- * the plugin and the program may come from different compilers.
+/* What a device plugin gives to the program: a versioned table of C functions over opaque
+ * addresses. No C++ type crosses this line, so that the plugin and the program may come from
+ * different compilers.
  *
- * Work is queued on one stream in the order of the calls; only to_host and wait return after it is done. Weights go up on a second stream.
- * Every function that returns int gives 0 for success; error() then says what went wrong, in one line, for the calling thread. */
+ * Work is queued on one stream in the order of the calls; only to_host and wait return after it is
+ * done. Weights go up on a second stream. Every function that returns int gives 0 for success;
+ * error() then says what went wrong, in one line, for the calling thread. */
 #ifndef UNPACK_DEVICE_TABLE_H
 #define UNPACK_DEVICE_TABLE_H
 
@@ -16,7 +18,8 @@
 extern "C" {
 #endif
 
-/* C[m, n] = A[m, k] op(B) (+ C) in single precision, row-major, `batch` times with the strides given. B is [k, n], or [n, k] where b_transposed. */
+/* C[m, n] = A[m, k] op(B) (+ C) in single precision, row-major, `batch` times with the strides
+ * given. B is [k, n], or [n, k] where b_transposed. */
 typedef struct {
   int b_transposed;
   int accumulate;
@@ -59,13 +62,15 @@ typedef struct {
   int (*copy)(void* device, void* to, const void* from, size_t bytes);
   int (*wait)(void* device);
 
-  /* Weights: memory taken and filled beside the main stream, from any thread. join makes later work wait for all of it. */
+  /* Weights: memory taken and filled beside the main stream, from any thread. join makes later work
+   * wait for all of it. */
   int (*allocate_beside)(void* device, size_t bytes, void** out);
   int (*to_device_beside)(void* device, void* to, const void* from, size_t bytes);
   int (*join)(void* device);
 
   int (*gemm)(void* device, const UnpackGemm* call);
-  /* Kernel `id` of kernel_list.h over `count` units; `parameters` is its plain struct of `bytes` bytes. */
+  /* Kernel `id` of kernel_list.h over `count` units; `parameters` is its plain struct of `bytes`
+   * bytes. */
   int (*launch)(void* device, int id, const void* parameters, size_t bytes, int64_t count);
 } UnpackDeviceTable;
 

@@ -8,14 +8,19 @@ namespace unpack::cuda {
 
 namespace {
 
-int stored_as(DType dtype) { return dtype == DType::f16 ? kF16 : dtype == DType::bf16 ? kBf16 : kF32; }
-
-std::size_t matrix_bytes(const WeightView& w) {
-  return w ? static_cast<std::size_t>(w.in * w.out) * (w.dtype == DType::f64 ? sizeof(float) : dtype_size(w.dtype)) : 0;
+int stored_as(DType dtype) {
+  return dtype == DType::f16 ? kF16 : dtype == DType::bf16 ? kBf16 : kF32;
 }
 
-// The view's elements without gaps, [in, out] or turned [out, in], whichever runs along the stored order; in single precision where the
-// device has no such type. `gathered` is where they are put if they do not lie like that already.
+std::size_t matrix_bytes(const WeightView& w) {
+  return w ? static_cast<std::size_t>(w.in * w.out) *
+                 (w.dtype == DType::f64 ? sizeof(float) : dtype_size(w.dtype))
+           : 0;
+}
+
+// The view's elements without gaps, [in, out] or turned [out, in], whichever runs along the stored
+// order; in single precision where the device has no such type. `gathered` is where they are put if
+// they do not lie like that already.
 const std::byte* contiguous(const WeightView& w, bool& turned, std::vector<std::byte>& gathered) {
   turned = w.in_stride == 1 && w.out_stride != 1;
   const std::size_t element = dtype_size(w.dtype);
@@ -27,14 +32,16 @@ const std::byte* contiguous(const WeightView& w, bool& turned, std::vector<std::
   gathered.resize(matrix_bytes(w));
   if (w.dtype != DType::f64 && turned) {
     for (std::int64_t o = 0; o < w.out; ++o) {
-      std::memcpy(gathered.data() + static_cast<std::size_t>(o * w.in) * element, w.data + static_cast<std::size_t>(w.offset(0, o)) * element,
+      std::memcpy(gathered.data() + static_cast<std::size_t>(o * w.in) * element,
+                  w.data + static_cast<std::size_t>(w.offset(0, o)) * element,
                   static_cast<std::size_t>(w.in) * element);
     }
   } else if (w.dtype != DType::f64 && w.out_stride == 1) {
     const std::int64_t run = std::max<std::int64_t>(1, std::min(w.block, w.out));
     for (std::int64_t i = 0; i < w.in; ++i) {
       for (std::int64_t o = 0; o < w.out; o += run) {
-        std::memcpy(gathered.data() + static_cast<std::size_t>(i * w.out + o) * element, w.data + static_cast<std::size_t>(w.offset(i, o)) * element,
+        std::memcpy(gathered.data() + static_cast<std::size_t>(i * w.out + o) * element,
+                    w.data + static_cast<std::size_t>(w.offset(i, o)) * element,
                     static_cast<std::size_t>(std::min(run, w.out - o)) * element);
       }
     }
@@ -45,7 +52,8 @@ const std::byte* contiguous(const WeightView& w, bool& turned, std::vector<std::
     turned = false;
     for (std::int64_t i = 0; i < w.in; ++i) {
       for (std::int64_t o = 0; o < w.out; ++o) {
-        std::memcpy(gathered.data() + static_cast<std::size_t>(i * w.out + o) * element, w.data + static_cast<std::size_t>(w.offset(i, o)) * element, element);
+        std::memcpy(gathered.data() + static_cast<std::size_t>(i * w.out + o) * element,
+                    w.data + static_cast<std::size_t>(w.offset(i, o)) * element, element);
       }
     }
   }
@@ -77,7 +85,8 @@ Array put_vector(Device& device, const WeightView& w) {
 
 std::size_t layer_bytes(const LayerWeights& w) {
   std::size_t bytes = 0;
-  for (const WeightView* v : {&w.w_q, &w.w_k, &w.w_v, &w.w_o, &w.w_in, &w.w_up, &w.w_out}) bytes += matrix_bytes(*v);
+  for (const WeightView* v : {&w.w_q, &w.w_k, &w.w_v, &w.w_o, &w.w_in, &w.w_up, &w.w_out})
+    bytes += matrix_bytes(*v);
   return bytes;
 }
 
@@ -89,7 +98,8 @@ struct DeviceWeights::Raw {
   Array attn_w, attn_b, mlp_w, mlp_b;
 };
 
-DeviceWeights::DeviceWeights(std::shared_ptr<Device> device, std::shared_ptr<const ModelWeights> weights)
+DeviceWeights::DeviceWeights(std::shared_ptr<Device> device,
+                             std::shared_ptr<const ModelWeights> weights)
     : device_(std::move(device)), weights_(std::move(weights)), count_(weights_->layers.size()) {
   std::size_t all = 0, largest = 1;
   for (const LayerWeights& w : weights_->layers) {
@@ -97,11 +107,14 @@ DeviceWeights::DeviceWeights(std::shared_ptr<Device> device, std::shared_ptr<con
     largest = std::max(largest, layer_bytes(w));
   }
   // A third of the memory is left to the prompt and to tiles.
-  const auto room = static_cast<std::size_t>(static_cast<double>(device_->info().memory_free) * 0.65);
+  const auto room =
+      static_cast<std::size_t>(static_cast<double>(device_->info().memory_free) * 0.65);
   const std::size_t fixed = matrix_bytes(weights_->unembed);
   keep_ = count_;
   // The layer in use, the one before it, whose work may still be queued, and the next.
-  if (all + fixed > room) keep_ = std::min(count_, std::max<std::size_t>(2, room > fixed ? (room - fixed) / largest / 2 : 2));
+  if (all + fixed > room)
+    keep_ =
+        std::min(count_, std::max<std::size_t>(2, room > fixed ? (room - fixed) / largest / 2 : 2));
   layers_.resize(count_);
 }
 
@@ -164,7 +177,9 @@ Operand DeviceWeights::operand(const DeviceMatrix& m) {
   Operand out{m.data, static_cast<const float*>(m.data.get()), m.turned, m.in, m.out};
   if (m.type == kF32 && m.scale.empty()) return out;
   Array wide = device_->floats(m.in * m.out);
-  device_->launch(Widen{m.data.get(), m.type, m.scale.empty() ? nullptr : ptr(m.scale), m.turned ? 1 : 0, m.turned ? m.in : m.out, ptr(wide)}, m.in * m.out);
+  device_->launch(Widen{m.data.get(), m.type, m.scale.empty() ? nullptr : ptr(m.scale),
+                        m.turned ? 1 : 0, m.turned ? m.in : m.out, ptr(wide)},
+                  m.in * m.out);
   out.keep = std::make_shared<Array>(wide);
   out.data = ptr(wide);
   return out;
@@ -173,16 +188,20 @@ Operand DeviceWeights::operand(const DeviceMatrix& m) {
 // Folds the norm in front into matrix and bias: x_hat (w W) + (b + beta W).
 DeviceWeights::LayerPointer DeviceWeights::finish(Raw& raw) {
   auto layer = std::make_shared<DeviceLayer>();
-  const auto fold = [&](DeviceMatrix& m, const Array& w, const Array& beta, Array& bias, DeviceMatrix& to, Array& bias_to) {
+  const auto fold = [&](DeviceMatrix& m, const Array& w, const Array& beta, Array& bias,
+                        DeviceMatrix& to, Array& bias_to) {
     if (!m.data) return;
     if (!beta.empty()) {
       if (bias.empty()) bias = device_->zeros(m.out);
       const Operand x = operand(m);
-      device_->gemm({x.turned ? 1 : 0, 1, 1, m.out, m.in, ptr(beta), m.in, 0, x.data, x.ld(), 0, ptr(bias), m.out, 0, 1});
+      device_->gemm({x.turned ? 1 : 0, 1, 1, m.out, m.in, ptr(beta), m.in, 0, x.data, x.ld(), 0,
+                     ptr(bias), m.out, 0, 1});
     }
     if (!w.empty()) {
       if (m.type == kF32) {
-        device_->launch(Widen{m.data.get(), m.type, ptr(w), m.turned ? 1 : 0, m.turned ? m.in : m.out, static_cast<float*>(m.data.get())}, m.in * m.out);
+        device_->launch(Widen{m.data.get(), m.type, ptr(w), m.turned ? 1 : 0,
+                              m.turned ? m.in : m.out, static_cast<float*>(m.data.get())},
+                        m.in * m.out);
       } else {
         m.scale = w;
       }

@@ -1,5 +1,6 @@
-// A model's weights on the device, as they are stored: single precision with the norm's weight folded in, halves as they are, widened where a
-// product needs them. Models that do not fit keep a few layers there, and the next one goes up while this one works.
+// A model's weights on the device, as they are stored: single precision with the norm's weight
+// folded in, halves as they are, widened where a product needs them. Models that do not fit keep a
+// few layers there, and the next one goes up while this one works.
 #pragma once
 
 #include <atomic>

@@ -92,8 +92,8 @@ int gemm(void*, const UnpackGemm* g) {
     const int threads = omp_get_max_threads();
     omp_set_num_threads(1);
     for (std::int64_t b = 0; b < g->batch; ++b) {
-      sgemm(g->b_transposed != 0, g->m, g->n, g->k, g->a + b * g->stride_a, g->lda, g->b + b * g->stride_b, g->ldb, g->accumulate != 0, g->c + b * g->stride_c,
-            g->ldc);
+      sgemm(g->b_transposed != 0, g->m, g->n, g->k, g->a + b * g->stride_a, g->lda,
+            g->b + b * g->stride_b, g->ldb, g->accumulate != 0, g->c + b * g->stride_c, g->ldc);
     }
     omp_set_num_threads(threads);
     return 0;

@@ -1,4 +1,5 @@
-// The device table in host memory: the kernels' bodies in plain loops, GEMMs through oneDNN. Tests run the CUDA backend on it.
+// The device table in host memory: the kernels' bodies in plain loops, GEMMs through oneDNN. Tests
+// run the CUDA backend on it.
 #pragma once
 
 #include "backend/cuda/device_table.h"

@@ -1,9 +1,11 @@
-// The ground that kernels stand on. A kernel is a plain struct of pointers and sizes with one body, which nvcc compiles for the GPU and any C++
-// compiler for the emulated device: the tests run the very code that the GPU runs.
+// The ground that kernels stand on. A kernel is a plain struct of pointers and sizes with one body,
+// which nvcc compiles for the GPU and any C++ compiler for the emulated device: the tests run the
+// very code that the GPU runs.
 //
-// Map kernels are called once per index and write what belongs to it. Row kernels are called by a group of threads once per row: each() splits
-// a loop over the group, sum() and largest() return the same value to all of it. No two indices or rows write the same address, and sums are
-// taken in an order that depends on the sizes alone, so that results repeat bit for bit.
+// Map kernels are called once per index and write what belongs to it. Row kernels are called by a
+// group of threads once per row: each() splits a loop over the group, sum() and largest() return
+// the same value to all of it. No two indices or rows write the same address, and sums are taken in
+// an order that depends on the sizes alone, so that results repeat bit for bit.
 #pragma once
 
 #include <cmath>
@@ -46,7 +48,8 @@ UNPACK_BODY float stored_value(const void* data, int type, Index i) {
   return type == kF16 ? half_value(h) : from_bits(static_cast<std::uint32_t>(h) << 16);
 }
 
-// 1 / SafeDenom, 0 where that is 0; and whether rounding may have decided its sign. As credit/safe_denom.h has them.
+// 1 / SafeDenom, 0 where that is 0; and whether rounding may have decided its sign. As
+// credit/safe_denom.h has them.
 UNPACK_BODY double inverse_denominator(double sum, double abs, double beta) {
   const double size = fmax(fabs(sum), beta * abs);
   return size == 0 ? 0.0 : 1.0 / (sum < 0 ? -size : size);
@@ -102,7 +105,8 @@ UNPACK_BODY void sum_and_size(Group& group, const float* x, Index n, double& sum
       sum, size);
 }
 
-// Rotary and its inverse on element e of a head vector x; the first `half` elements are paired with the next `half`.
+// Rotary and its inverse on element e of a head vector x; the first `half` elements are paired with
+// the next `half`.
 struct Rotary {
   const float* cos;  // [positions, half]; null: none
   const float* sin;

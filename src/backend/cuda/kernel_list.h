@@ -1,4 +1,5 @@
-// Every kernel with how many threads of the GPU share one row (0: a map kernel). The order is part of the plugin's version.
+// Every kernel with how many threads of the GPU share one row (0: a map kernel). The order is part
+// of the plugin's version.
 #pragma once
 
 #include "backend/cuda/kernels_credit.h"

@@ -31,7 +31,9 @@ struct HeadNumerators {
     const float* u = pulled + (i * heads + h) * e;
     const float* value = v + (s * kv_heads + h / group) * e;
     const double dot = g.sum(e, [&](Index x) { return value[x] * u[x]; });
-    g.each(1, [&](Index) { out[index] = pattern[h * pairs + pairs_before(queries[i]) + s] * static_cast<float>(dot); });
+    g.each(1, [&](Index) {
+      out[index] = pattern[h * pairs + pairs_before(queries[i]) + s] * static_cast<float>(dot);
+    });
   }
 };
 
@@ -40,7 +42,9 @@ struct TimesRows {  // x[i, :] *= y[queries[i], :]
   const float* y;
   const int* queries;
   Index cols;
-  UNPACK_BODY void operator()(Index i) const { x[i] *= y[static_cast<Index>(queries[i / cols]) * cols + i % cols]; }
+  UNPACK_BODY void operator()(Index i) const {
+    x[i] *= y[static_cast<Index>(queries[i / cols]) * cols + i % cols];
+  }
 };
 
 // out[i, h, :] = sum over s of coef[h, begin(i) + s] k[s, g, :], one row per (i, h).
@@ -65,7 +69,8 @@ struct FoldSources {
   }
 };
 
-// out[s, g, :] = sum over the group's heads and q >= s of coef[h, q, s] q[q, h, :], one row per (s, g).
+// out[s, g, :] = sum over the group's heads and q >= s of coef[h, q, s] q[q, h, :], one row per (s,
+// g).
 struct FoldQueries {
   const float* coef;  // [H, tri]
   const float* q;
@@ -79,7 +84,8 @@ struct FoldQueries {
       double total = 0;
       for (Index h = kv * group; h < (kv + 1) * group; ++h) {
         float part = 0;
-        for (Index at = s; at < length; ++at) part += coef[h * pairs + pairs_before(at) + s] * q[(at * heads + h) * e + x];
+        for (Index at = s; at < length; ++at)
+          part += coef[h * pairs + pairs_before(at) + s] * q[(at * heads + h) * e + x];
         total += static_cast<double>(part);
       }
       out[index * e + x] = static_cast<float>(total);

@@ -52,23 +52,31 @@ struct HeadShares {
         [&](Index s, double& a, double& b) {
           const double share = static_cast<double>(t[s]) * scale;
           const double size = fabs(share);
-          const double ks = static_cast<double>(k_sum[sums_at + s]), ka = static_cast<double>(k_abs[sums_at + s]);
-          const double qs = static_cast<double>(q_sum[sums_at + s]), qa = static_cast<double>(q_abs[sums_at + s]);
+          const double ks = static_cast<double>(k_sum[sums_at + s]),
+                       ka = static_cast<double>(k_abs[sums_at + s]);
+          const double qs = static_cast<double>(q_sum[sums_at + s]),
+                       qa = static_cast<double>(q_abs[sums_at + s]);
           const double from_query = weight_q * share * inverse_denominator(qs, qa, beta);
           entry[at + s] = static_cast<float>(share);
-          key_coef[at + s] = static_cast<float>(weight_k * share * inverse_denominator(ks, ka, beta));
+          key_coef[at + s] =
+              static_cast<float>(weight_k * share * inverse_denominator(ks, ka, beta));
           query_coef[at + s] = static_cast<float>(from_query);
           if (is_doubtful(ks, ka)) a += weight_k * size;
           if (is_doubtful(qs, qa)) a += weight_q * size;
-          if (is_doubtful(static_cast<double>(v_sum[values + s]), static_cast<double>(v_abs[values + s]))) a += weight_v * size;
+          if (is_doubtful(static_cast<double>(v_sum[values + s]),
+                          static_cast<double>(v_abs[values + s])))
+            a += weight_v * size;
           b += from_query;
         },
         doubtful, of_queries);
     if (centered) {
       const double mean = of_queries / static_cast<double>(n);
-      g.each(n, [&](Index s) { query_coef[at + s] = static_cast<float>(static_cast<double>(query_coef[at + s]) - mean); });
+      g.each(n, [&](Index s) {
+        query_coef[at + s] = static_cast<float>(static_cast<double>(query_coef[at + s]) - mean);
+      });
     }
-    if (doubt != nullptr) g.each(1, [&](Index) { doubt[h * rows + i] = static_cast<float>(doubtful); });
+    if (doubt != nullptr)
+      g.each(1, [&](Index) { doubt[h * rows + i] = static_cast<float>(doubtful); });
   }
 };
 
@@ -81,12 +89,14 @@ struct ValueEdges {  // out[G, S, Cl] = weight v_scores / SafeDenom
   double beta, weight;
   UNPACK_BODY void operator()(Index i) const {
     const Index at = i / visible;
-    out[i] =
-        static_cast<float>(static_cast<double>(scores[i]) * weight * inverse_denominator(static_cast<double>(sum[at]), static_cast<double>(abs[at]), beta));
+    out[i] = static_cast<float>(
+        static_cast<double>(scores[i]) * weight *
+        inverse_denominator(static_cast<double>(sum[at]), static_cast<double>(abs[at]), beta));
   }
 };
 
-// Neurons of an MLP at a query: shares of the numerators, and the coefficients that fold their scores; one row per query.
+// Neurons of an MLP at a query: shares of the numerators, and the coefficients that fold their
+// scores; one row per query.
 struct NeuronShares {
   const float* numerators;  // [rows, N]
   const int* queries;
@@ -110,7 +120,8 @@ struct NeuronShares {
       if (shares != nullptr) shares[i * neurons + n] = static_cast<float>(share);
       if (sum == nullptr) {
         const double x = static_cast<double>(pre[row + n]);
-        coef[i * neurons + n] = static_cast<float>(static_cast<double>(t[n]) / (fabs(x) < 1e-10 ? 1e-10 : x));
+        coef[i * neurons + n] =
+            static_cast<float>(static_cast<double>(t[n]) / (fabs(x) < 1e-10 ? 1e-10 : x));
         return 0.0;
       }
       const double s = static_cast<double>(sum[row + n]), a = static_cast<double>(abs[row + n]);
@@ -140,7 +151,9 @@ struct TakeRows {  // to[i, :] = from[queries[i], :]
   const int* queries;
   float* to;
   Index cols;
-  UNPACK_BODY void operator()(Index i) const { to[i] = from[static_cast<Index>(queries[i / cols]) * cols + i % cols]; }
+  UNPACK_BODY void operator()(Index i) const {
+    to[i] = from[static_cast<Index>(queries[i / cols]) * cols + i % cols];
+  }
 };
 
 }  // namespace unpack::cuda

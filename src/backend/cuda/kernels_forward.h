@@ -40,7 +40,8 @@ struct Activate {  // act = phi(pre) (* up)
   }
 };
 
-// A stored matrix [rows, cols] as single precision, each element times the scale of its row or column.
+// A stored matrix [rows, cols] as single precision, each element times the scale of its row or
+// column.
 struct Widen {
   const void* from;
   int type;
@@ -59,7 +60,9 @@ struct ScaleShift {  // x[rows, cols] = x * w (+ b)
   const float* w;
   const float* b;  // null: none
   Index cols;
-  UNPACK_BODY void operator()(Index i) const { x[i] = x[i] * w[i % cols] + (b != nullptr ? b[i % cols] : 0.0F); }
+  UNPACK_BODY void operator()(Index i) const {
+    x[i] = x[i] * w[i % cols] + (b != nullptr ? b[i % cols] : 0.0F);
+  }
 };
 
 struct Normalize {  // out = (x - mean) / dev
@@ -73,13 +76,17 @@ struct Normalize {  // out = (x - mean) / dev
   UNPACK_BODY void operator()(Group& group, Index row) const {
     const float* in = x + row * cols;
     double mean = 0;
-    if (centers) mean = group.sum(cols, [&](Index i) { return static_cast<double>(in[i]); }) / static_cast<double>(cols);
+    if (centers)
+      mean = group.sum(cols, [&](Index i) { return static_cast<double>(in[i]); }) /
+             static_cast<double>(cols);
     const double square = group.sum(cols, [&](Index i) {
       const double shifted = static_cast<double>(in[i]) - mean;
       return shifted * shifted;
     });
     const double deviation = sqrt(square / static_cast<double>(cols) + eps);
-    group.each(cols, [&](Index i) { out[row * cols + i] = static_cast<float>((static_cast<double>(in[i]) - mean) / deviation); });
+    group.each(cols, [&](Index i) {
+      out[row * cols + i] = static_cast<float>((static_cast<double>(in[i]) - mean) / deviation);
+    });
     group.each(1, [&](Index) { dev[row] = static_cast<float>(deviation); });
   }
 };
@@ -97,7 +104,10 @@ struct CenterRows {
     const float* in = from + row / inner * from_outer + row % inner * from_inner;
     float* out = to + row / inner * to_outer + row % inner * to_inner;
     float shift = 0;
-    if (centers) shift = static_cast<float>(group.sum(cols, [&](Index i) { return static_cast<double>(in[i]); }) / static_cast<double>(cols));
+    if (centers)
+      shift = static_cast<float>(group.sum(cols, [&](Index i) {
+        return static_cast<double>(in[i]);
+      }) / static_cast<double>(cols));
     group.each(cols, [&](Index i) { out[i] = in[i] - shift; });
   }
 };
@@ -118,16 +128,20 @@ struct FinishHead {
     const Index head = row % heads;
     if (bias != nullptr) group.each(e, [&](Index i) { v[i] += bias[head * e + i]; });
     if (norm != nullptr) {
-      const double square = group.sum(e, [&](Index i) { return static_cast<double>(v[i]) * static_cast<double>(v[i]); });
+      const double square = group.sum(
+          e, [&](Index i) { return static_cast<double>(v[i]) * static_cast<double>(v[i]); });
       const double deviation = sqrt(square / static_cast<double>(e) + eps);
-      group.each(e, [&](Index i) { v[i] = static_cast<float>(static_cast<double>(v[i]) / deviation) * norm[i]; });
+      group.each(e, [&](Index i) {
+        v[i] = static_cast<float>(static_cast<double>(v[i]) / deviation) * norm[i];
+      });
       group.each(1, [&](Index) { dev[row] = static_cast<float>(deviation); });
     }
     rotary.turn(group, v, positions[row / heads]);
   }
 };
 
-// logits[heads, queries, keys] -> causal softmax in place, and into pattern[H, tri] where it is kept.
+// logits[heads, queries, keys] -> causal softmax in place, and into pattern[H, tri] where it is
+// kept.
 struct CausalSoftmax {
   float* logits;
   Index queries, keys;  // keys: row length in memory
@@ -142,10 +156,14 @@ struct CausalSoftmax {
     const Index query = row % queries;
     float* v = logits + row * keys;
     const Index seen = first + query + 1;
-    const float most = static_cast<float>(group.largest(seen, [&](Index i) { return static_cast<double>(v[i]); }));
-    const double total = group.sum(seen, [&](Index i) { return static_cast<double>(expf((v[i] - most) * scale)); });
+    const float most =
+        static_cast<float>(group.largest(seen, [&](Index i) { return static_cast<double>(v[i]); }));
+    const double total =
+        group.sum(seen, [&](Index i) { return static_cast<double>(expf((v[i] - most) * scale)); });
     const float inverse = static_cast<float>(1.0 / total);
-    float* kept = pattern != nullptr ? pattern + head * pattern_pairs + pairs_before(pattern_first + query) : nullptr;
+    float* kept = pattern != nullptr
+                      ? pattern + head * pattern_pairs + pairs_before(pattern_first + query)
+                      : nullptr;
     group.each(reach, [&](Index i) {
       const float x = i < seen ? expf((v[i] - most) * scale) * inverse : 0.0F;
       v[i] = x;
@@ -165,7 +183,8 @@ struct StoredDots {
   UNPACK_BODY void operator()(Group& group, Index at) const {
     const float* v = x + at / vocabulary * cols;
     const Index begin = at % vocabulary * cols;
-    const double dot = group.sum(cols, [&](Index i) { return stored_value(table, type, begin + i) * v[i]; });
+    const double dot =
+        group.sum(cols, [&](Index i) { return stored_value(table, type, begin + i) * v[i]; });
     group.each(1, [&](Index) { out[at] = static_cast<float>(dot); });
   }
 };
@@ -181,7 +200,8 @@ struct ColumnSums {
     const Index first = i / cols * kRows;
     const Index last = first + kRows < rows ? first + kRows : rows;
     double total = 0;
-    for (Index r = first; r < last; ++r) total += static_cast<double>(stored_value(table, type, r * cols + i % cols));
+    for (Index r = first; r < last; ++r)
+      total += static_cast<double>(stored_value(table, type, r * cols + i % cols));
     partial[i] = total;
   }
 };

@@ -1,7 +1,8 @@
 // Kernels of scores and of the sums behind every denominator.
 //
-// A tile holds scores of some queries [q0, q0 + nq) and all sources s < ns that any of them sees: element (q, s, h, j) lies at
-// (q - q0) * q_stride + s * s_stride + h * pitch + j. Scores in it lack their factor 1 / (sqrt(E) dev(s)) for keys, dev(q) for queries.
+// A tile holds scores of some queries [q0, q0 + nq) and all sources s < ns that any of them sees:
+// element (q, s, h, j) lies at (q - q0) * q_stride + s * s_stride + h * pitch + j. Scores in it
+// lack their factor 1 / (sqrt(E) dev(s)) for keys, dev(q) for queries.
 #pragma once
 
 #include "backend/cuda/kernel_base.h"
@@ -19,10 +20,13 @@ struct Tile {
   float scale;
 
   UNPACK_BODY float factor(Index q, Index s) const { return scale / dev[dev_of_source ? s : q]; }
-  UNPACK_BODY float* row(Index q, Index s, Index h) const { return data + (q - q0) * q_stride + s * s_stride + h * pitch; }
+  UNPACK_BODY float* row(Index q, Index s, Index h) const {
+    return data + (q - q0) * q_stride + s * s_stride + h * pitch;
+  }
 };
 
-// Head vectors seen from before rotary and the per-head norm: out[a, b, h, :] = norm / dev * R^-1(position) from(a, b, h).
+// Head vectors seen from before rotary and the per-head norm: out[a, b, h, :] = norm / dev *
+// R^-1(position) from(a, b, h).
 struct PullBack {
   const float* from;
   Index from_a, from_b, from_group;  // offsets of a and b; heads h / from_group are E apart
@@ -41,9 +45,12 @@ struct PullBack {
     const Index h = i / e % heads;
     const Index b = i / e / heads % nb;
     const Index a = i / e / heads / nb;
-    const Index position = positions != nullptr ? positions[a] : position0 + a * position_a + b * position_b;
-    float y = rotary.element(from + a * from_a + b * from_b + h / from_group * e, x, position, true);
-    if (norm != nullptr) y *= norm[x] * (1.0F / dev[position * dev_heads + dev_first + h / dev_group]);
+    const Index position =
+        positions != nullptr ? positions[a] : position0 + a * position_a + b * position_b;
+    float y =
+        rotary.element(from + a * from_a + b * from_b + h / from_group * e, x, position, true);
+    if (norm != nullptr)
+      y *= norm[x] * (1.0F / dev[position * dev_heads + dev_first + h / dev_group]);
     out[i] = y;
   }
 };
@@ -70,7 +77,8 @@ struct FinishProjected {
   }
 };
 
-// Mean and deviation over s <= q of every column (q, h, j); with `centers` the column is scaled and centred in the tile.
+// Mean and deviation over s <= q of every column (q, h, j); with `centers` the column is scaled and
+// centred in the tile.
 struct TileMoments {
   Tile tile;
   float* mean;  // [H, S, Cl]; null: not kept
@@ -83,7 +91,8 @@ struct TileMoments {
     const Index q = tile.q0 + i / tile.visible / tile.heads;
     float* column = tile.row(q, 0, h) + j;
     double total = 0;
-    for (Index s = 0; s <= q; ++s) total += static_cast<double>(column[s * tile.s_stride] * tile.factor(q, s));
+    for (Index s = 0; s <= q; ++s)
+      total += static_cast<double>(column[s * tile.s_stride] * tile.factor(q, s));
     const double middle = total / static_cast<double>(q + 1);
     double square = 0;
     for (Index s = 0; s <= q; ++s) {
@@ -93,12 +102,14 @@ struct TileMoments {
     }
     if (mean != nullptr) {
       mean[(h * length + q) * tile.visible + j] = static_cast<float>(middle);
-      std[(h * length + q) * tile.visible + j] = static_cast<float>(sqrt(square / static_cast<double>(q + 1)));
+      std[(h * length + q) * tile.visible + j] =
+          static_cast<float>(sqrt(square / static_cast<double>(q + 1)));
     }
   }
 };
 
-// Sums over the writers of every (s, q, h) with s <= q; the scaled rows go into table[H, tri, Cl] where it is kept.
+// Sums over the writers of every (s, q, h) with s <= q; the scaled rows go into table[H, tri, Cl]
+// where it is kept.
 struct TileSums {
   Tile tile;
   float* sum;  // [H, tri]; null: rows alone are wanted
@@ -131,7 +142,8 @@ struct TileSums {
         abs[at] = static_cast<float>(size);
       });
     }
-    if (table != nullptr) group.each(tile.visible, [&](Index j) { table[at * tile.visible + j] = row[j] * factor; });
+    if (table != nullptr)
+      group.each(tile.visible, [&](Index j) { table[at * tile.visible + j] = row[j] * factor; });
   }
 };
 
@@ -167,7 +179,8 @@ struct ValueSums {
   }
 };
 
-// tile[nq, Cl, N] of neuron scores -> sum, abs [S, N] over the writers. Eight writers are added in single precision, then in double.
+// tile[nq, Cl, N] of neuron scores -> sum, abs [S, N] over the writers. Eight writers are added in
+// single precision, then in double.
 struct NeuronSums {
   const float* tile;
   const float* dev;
@@ -211,7 +224,10 @@ struct NeuronNorms {  // l2[S, Cl]
     const Index q = q0 + row / visible;
     const float* v = tile + row * neurons;
     const double square = group.sum(neurons, [&](Index n) { return v[n] * v[n]; });
-    group.each(1, [&](Index) { l2[q * visible + row % visible] = static_cast<float>(sqrt(square) / static_cast<double>(dev[q])); });
+    group.each(1, [&](Index) {
+      l2[q * visible + row % visible] =
+          static_cast<float>(sqrt(square) / static_cast<double>(dev[q]));
+    });
   }
 };
 
@@ -230,7 +246,8 @@ struct CenterColumns {  // rows[n, cols] less the mean of every column
     double total = 0;
     for (Index s = 0; s < n; ++s) total += static_cast<double>(rows[s * cols + j]);
     const double mean = total / static_cast<double>(n);
-    for (Index s = 0; s < n; ++s) rows[s * cols + j] = static_cast<float>(static_cast<double>(rows[s * cols + j]) - mean);
+    for (Index s = 0; s < n; ++s)
+      rows[s * cols + j] = static_cast<float>(static_cast<double>(rows[s * cols + j]) - mean);
   }
 };
 
@@ -253,7 +270,9 @@ struct WriterDots {
     const float* w = writers + (q * n_writers + j) * cols;
     const float* v = vectors + i * vector_stride;
     const double dot = group.sum(cols, [&](Index x) { return w[x] * v[x]; });
-    group.each(1, [&](Index) { out[index] = static_cast<float>(dot) * (dev != nullptr ? scale / dev[q] : scale); });
+    group.each(1, [&](Index) {
+      out[index] = static_cast<float>(dot) * (dev != nullptr ? scale / dev[q] : scale);
+    });
   }
 };
 

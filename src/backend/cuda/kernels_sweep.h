@@ -1,4 +1,5 @@
-// Kernels that pass credit down a layer, and masses and bounds of paths up. Credit, mass and bound are [S, C] in double.
+// Kernels that pass credit down a layer, and masses and bounds of paths up. Credit, mass and bound
+// are [S, C] in double.
 #pragma once
 
 #include "backend/cuda/kernel_base.h"
@@ -6,7 +7,8 @@
 
 namespace unpack::cuda {
 
-// Edges towards a target or from a direct root, at one position; null pointers where a layer has none.
+// Edges towards a target or from a direct root, at one position; null pointers where a layer has
+// none.
 struct DirectPart {
   const double* credit;  // [C]
   Index position;
@@ -31,7 +33,8 @@ struct PassNeurons {  // one row per position
       for (int side = 0; side < 2; ++side) {
         if (edge[side] == nullptr) continue;
         x += own * static_cast<double>(edge[side][q * visible + j]);
-        if (also && direct.mlp_edge[side] != nullptr) x += extra * static_cast<double>(direct.mlp_edge[side][j]);
+        if (also && direct.mlp_edge[side] != nullptr)
+          x += extra * static_cast<double>(direct.mlp_edge[side][j]);
       }
       credit[q * writers + j] += x;
     });
@@ -71,9 +74,12 @@ struct ValueCredit {  // out[G, S] = what reaches the values of a source
     const Index s = i % length;
     double total = 0;
     for (Index h = kv * group; h < (kv + 1) * group; ++h) {
-      for (Index q = s; q < length; ++q) total += credit[q * writers + first_head + h] * static_cast<double>(entry[h * pairs + pairs_before(q) + s]);
+      for (Index q = s; q < length; ++q)
+        total += credit[q * writers + first_head + h] *
+                 static_cast<double>(entry[h * pairs + pairs_before(q) + s]);
       if (direct.entry != nullptr && s <= direct.position)
-        total += direct.credit[first_head + h] * static_cast<double>(direct.entry[h * (direct.position + 1) + s]);
+        total += direct.credit[first_head + h] *
+                 static_cast<double>(direct.entry[h * (direct.position + 1) + s]);
     }
     out[i] = total;
   }
@@ -89,7 +95,8 @@ struct CenteredKeys {  // dots[S, Cl] -= sum over heads and q >= s of coef[h, q,
     double total = 0;
     for (Index h = 0; h < heads; ++h) {
       for (Index q = s; q < length; ++q) {
-        total += static_cast<double>(coef[h * pairs + pairs_before(q) + s]) * static_cast<double>(mean[(h * length + q) * visible + i % visible]);
+        total += static_cast<double>(coef[h * pairs + pairs_before(q) + s]) *
+                 static_cast<double>(mean[(h * length + q) * visible + i % visible]);
       }
     }
     dots[i] = static_cast<float>(static_cast<double>(dots[i]) - total);
@@ -109,16 +116,22 @@ struct PassHeads {  // all branches of a layer's heads into what they read, one 
     g.each(visible, [&](Index j) {
       double x = static_cast<double>(keys[s * visible + j]);
       for (Index h = 0; h < heads; ++h) {
-        x += credit[s * writers + first_head + h] * static_cast<double>(query_edge[(h * length + s) * visible + j]);
-        if (direct.query_edge != nullptr && s == direct.position) x += direct.credit[first_head + h] * static_cast<double>(direct.query_edge[h * visible + j]);
+        x += credit[s * writers + first_head + h] *
+             static_cast<double>(query_edge[(h * length + s) * visible + j]);
+        if (direct.query_edge != nullptr && s == direct.position)
+          x += direct.credit[first_head + h] *
+               static_cast<double>(direct.query_edge[h * visible + j]);
       }
-      for (Index kv = 0; kv < groups; ++kv) x += values[kv * length + s] * static_cast<double>(value_edge[(kv * length + s) * visible + j]);
+      for (Index kv = 0; kv < groups; ++kv)
+        x += values[kv * length + s] *
+             static_cast<double>(value_edge[(kv * length + s) * visible + j]);
       credit[s * writers + j] += x;
     });
   }
 };
 
-// Masses and bounds ---------------------------------------------------------------------------------------------------------------
+// Masses and bounds
+// ---------------------------------------------------------------------------------------------------------------
 
 struct Reach {
   double* mass;   // [S, C]
@@ -136,7 +149,8 @@ struct StartReach {  // emb and pos: the empty product
   }
 };
 
-struct RowReach {  // out_mass[r], out_bound[r] over the edges rows[r, Cl] to the writers of position r % length
+struct RowReach {  // out_mass[r], out_bound[r] over the edges rows[r, Cl] to the writers of
+                   // position r % length
   const float* rows;
   Reach reach;
   double* out_mass;
@@ -184,7 +198,8 @@ struct KeyReach {
         [&](Index first, Index step, double& a, double& b) {
           for (Index s = 0; s <= q; ++s) {
             const float* row = table != nullptr ? table + (at + s) * visible : tile.row(q, s, h);
-            const double coef = fabs(static_cast<double>(key_coef[at + s])) * (scaled ? 1.0 : static_cast<double>(tile.factor(q, s)));
+            const double coef = fabs(static_cast<double>(key_coef[at + s])) *
+                                (scaled ? 1.0 : static_cast<double>(tile.factor(q, s)));
             const double* mass = reach.mass + s * reach.writers;
             const double* bound = reach.bound + s * reach.writers;
             for (Index j = first; j < visible; j += step) {

@@ -19,18 +19,23 @@ namespace {
 constexpr const char* kPlugin = "libunpack_cuda.so";
 
 std::shared_ptr<Device> open_plugin(const std::string& path, bool tf32) {
-  if (path.empty()) throw InputError(fmt::format("the CUDA plugin {} is not installed (build with -DUNPACK_CUDA=ON)", kPlugin));
+  if (path.empty())
+    throw InputError(
+        fmt::format("the CUDA plugin {} is not installed (build with -DUNPACK_CUDA=ON)", kPlugin));
   // Loading it brings in all of cuBLAS, which is not worth it to learn that there is no GPU.
   if (!driver_present()) throw InputError("there is no NVIDIA driver on this machine");
   // It stays in memory: the CUDA runtime in it does not like to be unloaded.
-  std::shared_ptr<void> library(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE), [](void* handle) {
-    if (handle != nullptr) dlclose(handle);
-  });
+  std::shared_ptr<void> library(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE),
+                                [](void* handle) {
+                                  if (handle != nullptr) dlclose(handle);
+                                });
   if (!library) {
     const char* why = dlerror();
-    throw InputError(fmt::format("the CUDA plugin cannot be loaded: {}", why != nullptr ? why : path));
+    throw InputError(
+        fmt::format("the CUDA plugin cannot be loaded: {}", why != nullptr ? why : path));
   }
-  const auto table = reinterpret_cast<UnpackDeviceTableFunction>(dlsym(library.get(), UNPACK_DEVICE_TABLE_SYMBOL));
+  const auto table =
+      reinterpret_cast<UnpackDeviceTableFunction>(dlsym(library.get(), UNPACK_DEVICE_TABLE_SYMBOL));
   if (table == nullptr) throw InputError(fmt::format("{} is not a plugin of unpack", path));
   return Device::open(table(), library, tf32);
 }
@@ -39,7 +44,8 @@ std::shared_ptr<Device> open_plugin(const std::string& path, bool tf32) {
 
 bool driver_present() {
   std::error_code error;
-  return std::filesystem::exists("/dev/nvidiactl", error) || std::filesystem::exists("/dev/dxg", error);
+  return std::filesystem::exists("/dev/nvidiactl", error) ||
+         std::filesystem::exists("/dev/dxg", error);
 }
 
 std::shared_ptr<Device> open_gpu(bool tf32) {
@@ -59,14 +65,16 @@ std::string plugin_path() {
   std::vector<fs::path> folders;
   std::error_code error;
   Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&plugin_path), &info) != 0 && info.dli_fname != nullptr) {
+  if (dladdr(reinterpret_cast<const void*>(&plugin_path), &info) != 0 &&
+      info.dli_fname != nullptr) {
     folders.push_back(fs::absolute(info.dli_fname, error).parent_path());
   }
   const fs::path program = fs::read_symlink("/proc/self/exe", error);
   if (!program.empty()) {
     folders.push_back(program.parent_path());
-    folders.push_back(program.parent_path().parent_path());          // tests of a build folder
-    folders.push_back(program.parent_path().parent_path() / "lib");  // an installation that was moved
+    folders.push_back(program.parent_path().parent_path());  // tests of a build folder
+    folders.push_back(program.parent_path().parent_path() /
+                      "lib");  // an installation that was moved
   }
   folders.emplace_back(UNPACK_INSTALL_LIBRARIES);
   for (const fs::path& folder : folders) {
@@ -75,18 +83,23 @@ std::string plugin_path() {
   return {};
 }
 
-std::shared_ptr<Backend> make_cuda_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options) {
-  return std::make_shared<CudaBackend>(open_gpu(options.tf32), std::move(weights), options.threads, "cuda");
+std::shared_ptr<Backend> make_cuda_backend(std::shared_ptr<const ModelWeights> weights,
+                                           const BackendOptions& options) {
+  return std::make_shared<CudaBackend>(open_gpu(options.tf32), std::move(weights), options.threads,
+                                       "cuda");
 }
 
-std::shared_ptr<Backend> make_emulated_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options) {
-  return std::make_shared<CudaBackend>(Device::open(emulated_table(), nullptr, options.tf32), std::move(weights), options.threads, "cuda-emulated");
+std::shared_ptr<Backend> make_emulated_backend(std::shared_ptr<const ModelWeights> weights,
+                                               const BackendOptions& options) {
+  return std::make_shared<CudaBackend>(Device::open(emulated_table(), nullptr, options.tf32),
+                                       std::move(weights), options.threads, "cuda-emulated");
 }
 
 std::string device_name() {
   try {
     const UnpackDeviceInfo info = open_gpu(false)->info();
-    return fmt::format("{}, {:.0f} GiB", info.name, static_cast<double>(info.memory_total) / (1 << 30));
+    return fmt::format("{}, {:.0f} GiB", info.name,
+                       static_cast<double>(info.memory_total) / (1 << 30));
   } catch (const Error&) {
     return {};
   }

@@ -1,7 +1,10 @@
-// The inner loops in single precision, once for every instruction set: included by kernels.cc several times, each in a namespace of its own.
+// The inner loops in single precision, once for every instruction set: included by kernels.cc
+// several times, each in a namespace of its own.
 
-// Writers are added up in single precision eight at a time, then in double: the rounding of eight terms is all that is lost.
-void reduce_float(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum, double* abs, double* square) {
+// Writers are added up in single precision eight at a time, then in double: the rounding of eight
+// terms is all that is lost.
+void reduce_float(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld,
+                  double* sum, double* abs, double* square) {
   constexpr std::int64_t kGroup = 8;
   for (std::int64_t r = 0; r < rows; r += kGroup) {
     const std::int64_t group = std::min(kGroup, rows - r);
@@ -11,8 +14,9 @@ void reduce_float(const float* tile, std::int64_t rows, std::int64_t n, std::int
         const float a0 = p[c], a1 = p[c + ld], a2 = p[c + 2 * ld], a3 = p[c + 3 * ld];
         const float a4 = p[c + 4 * ld], a5 = p[c + 5 * ld], a6 = p[c + 6 * ld], a7 = p[c + 7 * ld];
         sum[c] += static_cast<double>(((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7)));
-        abs[c] += static_cast<double>(((std::fabs(a0) + std::fabs(a1)) + (std::fabs(a2) + std::fabs(a3))) +
-                                      ((std::fabs(a4) + std::fabs(a5)) + (std::fabs(a6) + std::fabs(a7))));
+        abs[c] += static_cast<double>(
+            ((std::fabs(a0) + std::fabs(a1)) + (std::fabs(a2) + std::fabs(a3))) +
+            ((std::fabs(a4) + std::fabs(a5)) + (std::fabs(a6) + std::fabs(a7))));
       }
     } else {
       for (std::int64_t i = 0; i < group; ++i) {
@@ -60,8 +64,10 @@ void row_sums_float(const float* row, std::int64_t n, double& sum, double& abs) 
   }
 }
 
-// Every row's sum and absolute sum; and over the rows, every column's sum and sum of squares. Runs of eight are added in single precision.
-void reduce_rows_float(const float* rows, std::int64_t n, std::int64_t c, float* sums, float* abs, double* column, double* square) {
+// Every row's sum and absolute sum; and over the rows, every column's sum and sum of squares. Runs
+// of eight are added in single precision.
+void reduce_rows_float(const float* rows, std::int64_t n, std::int64_t c, float* sums, float* abs,
+                       double* column, double* square) {
   constexpr std::int64_t kRun = 64;
   for (std::int64_t r = 0; r < n; ++r) {
     const float* row = rows + r * c;
@@ -105,11 +111,13 @@ void reduce_rows_float(const float* rows, std::int64_t n, std::int64_t c, float*
   }
 }
 
-// e^x to about one unit in the last place, without a branch or a call, so that the loops around it are vectorised.
+// e^x to about one unit in the last place, without a branch or a call, so that the loops around it
+// are vectorised.
 [[gnu::always_inline]] inline float exp_inline(float x) {
   x = x < -87.0F ? -87.0F : x;
   x = x > 88.0F ? 88.0F : x;
-  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: what is added to it is rounded to an integer, which its last bits then hold
+  constexpr float kRound = 12582912.0F;  // 1.5 * 2^23: what is added to it is rounded to an
+                                         // integer, which its last bits then hold
   const float rounded = x * 1.44269504088896F + kRound;
   const float n = rounded - kRound;
   const float r = (x - n * 0.693359375F) + n * 2.12194440e-4F;
@@ -120,7 +128,9 @@ void reduce_rows_float(const float* rows, std::int64_t n, std::int64_t c, float*
   p = p * r + 1.0F / 6;
   p = p * r + 0.5F;
   p = p * r * r + r + 1.0F;
-  const std::int32_t power = (__builtin_bit_cast(std::int32_t, rounded) - __builtin_bit_cast(std::int32_t, kRound)) * (1 << 23);
+  const std::int32_t power =
+      (__builtin_bit_cast(std::int32_t, rounded) - __builtin_bit_cast(std::int32_t, kRound)) *
+      (1 << 23);
   return __builtin_bit_cast(float, __builtin_bit_cast(std::int32_t, p) + power);
 }
 
@@ -137,8 +147,9 @@ void gelu_tanh_float(const float* in, float* out, std::int64_t n) {
   }
 }
 
-// The normal distribution's tail at |x| is e^(-x^2/2) / 2 times a function of 1 / (1 + 0.37 |x| / sqrt 2) that a polynomial meets to 2e-8 of its value
-// (least squares, reweighted until the largest error is smallest).
+// The normal distribution's tail at |x| is e^(-x^2/2) / 2 times a function of 1 / (1 + 0.37 |x| /
+// sqrt 2) that a polynomial meets to 2e-8 of its value (least squares, reweighted until the largest
+// error is smallest).
 void gelu_erf_float(const float* in, float* out, std::int64_t n) {
   for (std::int64_t i = 0; i < n; ++i) {
     const float x = in[i];
@@ -184,5 +195,6 @@ float dot_float(std::int64_t n, const float* x, const float* y) {
   return sum;
 }
 
-constexpr FloatKernels kKernels = {reduce_float, row_sums_float, reduce_rows_float, gelu_erf_float, gelu_tanh_float,
-                                   silu_float,   softmax_float,  axpy_float,        dot_float};
+constexpr FloatKernels kKernels = {reduce_float,   row_sums_float,  reduce_rows_float,
+                                   gelu_erf_float, gelu_tanh_float, silu_float,
+                                   softmax_float,  axpy_float,      dot_float};

@@ -3,7 +3,8 @@
 namespace unpack {
 
 template <typename T>
-void HostBackend<T>::head_numerators(const AttentionView& view, std::span<const int> queries, const Array& directions, Array& out) {
+void HostBackend<T>::head_numerators(const AttentionView& view, std::span<const int> queries,
+                                     const Array& directions, Array& out) {
   // alpha[h, q, s] < v[s], W_O[h] center(d) >
   const auto w = layer(view.layer);
   const int heads = config_.n_heads;
@@ -23,13 +24,17 @@ void HostBackend<T>::head_numerators(const AttentionView& view, std::span<const 
       const T* u = pulled.data() + (i * heads + h) * e;
       const T* alpha = ptr(*view.pattern) + h * tri(view.length) + tri(q);
       T* to = ptr(out) + h * begin.back() + begin[static_cast<std::size_t>(i)];
-      for (int s = 0; s <= q; ++s) to[s] = alpha[s] * dot(e, ptr(*view.v) + (static_cast<std::int64_t>(s) * config_.n_kv_heads + g) * e, u);
+      for (int s = 0; s <= q; ++s)
+        to[s] =
+            alpha[s] *
+            dot(e, ptr(*view.v) + (static_cast<std::int64_t>(s) * config_.n_kv_heads + g) * e, u);
     }
   });
 }
 
 template <typename T>
-void HostBackend<T>::mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions, Array& out) {
+void HostBackend<T>::mlp_numerators(const MlpView& view, std::span<const int> queries,
+                                    const Array& directions, Array& out) {
   const auto w = layer(view.layer);
   const std::int64_t d = config_.d_model;
   const std::int64_t n = config_.d_mlp;
@@ -44,7 +49,8 @@ void HostBackend<T>::mlp_numerators(const MlpView& view, std::span<const int> qu
 }
 
 template <typename T>
-void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) {
+void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> queries,
+                                std::span<const double> coef, std::vector<double>& out) {
   const auto w = layer(view.layer);
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
@@ -77,28 +83,34 @@ void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> 
       const int q = queries[static_cast<std::size_t>(i)];
       const double* c = coef.data() + h * begin.back() + begin[static_cast<std::size_t>(i)];
       T* u = folded.data() + i * e;
-      for (int s = 0; s <= q; ++s) axpy(e, static_cast<T>(c[s]), ptr(*view.k) + (static_cast<std::int64_t>(s) * config_.n_kv_heads + g) * e, u);
+      for (int s = 0; s <= q; ++s)
+        axpy(e, static_cast<T>(c[s]),
+             ptr(*view.k) + (static_cast<std::int64_t>(s) * config_.n_kv_heads + g) * e, u);
       pull_back(rope.get(), q, w->q_norm, view.q_dev, static_cast<std::int64_t>(q) * heads + h, u);
     }
-    head_to_model(w->q, static_cast<int>(h), folded.data(), e, rows, vectors.data() + h * d, heads * d);
+    head_to_model(w->q, static_cast<int>(h), folded.data(), e, rows, vectors.data() + h * d,
+                  heads * d);
   });
   const double scale = 1.0 / std::sqrt(static_cast<double>(e));
   pool_.parallel_for(rows, [&](std::int64_t i) {
     const int q = queries[static_cast<std::size_t>(i)];
     std::vector<T> scores(static_cast<std::size_t>(heads * cl));
-    gemm(true, heads, cl, d, vectors.data() + i * heads * d, d, ptr(*view.writers) + static_cast<std::int64_t>(q) * view.n_writers * d, d, false, scores.data(),
-         cl);
+    gemm(true, heads, cl, d, vectors.data() + i * heads * d, d,
+         ptr(*view.writers) + static_cast<std::int64_t>(q) * view.n_writers * d, d, false,
+         scores.data(), cl);
     const double factor = scale / static_cast<double>(ptr(*view.dev)[q]);
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t j = 0; j < cl; ++j) {
-        out[static_cast<std::size_t>((h * rows + i) * cl + j)] = factor * static_cast<double>(scores[static_cast<std::size_t>(h * cl + j)]);
+        out[static_cast<std::size_t>((h * rows + i) * cl + j)] =
+            factor * static_cast<double>(scores[static_cast<std::size_t>(h * cl + j)]);
       }
     }
   });
 }
 
 template <typename T>
-void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double> coef, std::vector<double>& out) {
+void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double> coef,
+                              std::vector<double>& out) {
   const auto w = layer(view.layer);
   const int heads = config_.n_heads;
   const int groups = config_.n_kv_heads;
@@ -107,7 +119,8 @@ void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double>
   const std::int64_t cl = view.visible;
   const int length = view.length;
   const auto rope = rotary(length);
-  std::vector<T> folded(static_cast<std::size_t>(length) * static_cast<std::size_t>(groups * e), T(0));  // [S, G, E]
+  std::vector<T> folded(static_cast<std::size_t>(length) * static_cast<std::size_t>(groups * e),
+                        T(0));  // [S, G, E]
   pool_.parallel_for(static_cast<std::int64_t>(length) * groups, [&](std::int64_t task) {
     const std::int64_t s = task / groups;
     const std::int64_t g = task % groups;
@@ -128,13 +141,15 @@ void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double>
     const double factor = scale / static_cast<double>(ptr(*view.dev)[s]);
     for (std::int64_t j = 0; j < cl; ++j) {
       out[static_cast<std::size_t>(s * cl + j)] =
-          factor * static_cast<double>(dot(d, ptr(*view.writers) + (s * view.n_writers + j) * d, vectors.data() + s * d));
+          factor * static_cast<double>(dot(d, ptr(*view.writers) + (s * view.n_writers + j) * d,
+                                           vectors.data() + s * d));
     }
   });
 }
 
 template <typename T>
-void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries, std::span<const double> coef, std::vector<double>& out) {
+void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries,
+                              std::span<const double> coef, std::vector<double>& out) {
   const auto w = layer(view.layer);
   const Panels<T>& in = side == MlpSide::gate ? w->in : w->up;
   const std::int64_t d = config_.d_model;
@@ -143,8 +158,10 @@ void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, std::span<const
   const std::vector<T> scaled(coef.begin(), coef.end());
   out.assign(static_cast<std::size_t>(rows * cl), 0.0);
   if (rows == 1 && queries[0] == view.length - 1 && view.last && !view.last->empty()) {
-    pool_.parallel_for(
-        cl, [&](std::int64_t j) { out[static_cast<std::size_t>(j)] = static_cast<double>(dot(in.out, ptr(*view.last) + j * in.out, scaled.data())); });
+    pool_.parallel_for(cl, [&](std::int64_t j) {
+      out[static_cast<std::size_t>(j)] =
+          static_cast<double>(dot(in.out, ptr(*view.last) + j * in.out, scaled.data()));
+    });
     return;
   }
   std::vector<T> vectors(static_cast<std::size_t>(rows * d));
@@ -154,7 +171,10 @@ void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, std::span<const
     const double factor = 1.0 / static_cast<double>(ptr(*view.dev)[q]);
     for (std::int64_t j = 0; j < cl; ++j) {
       out[static_cast<std::size_t>(i * cl + j)] =
-          factor * static_cast<double>(dot(d, ptr(*view.writers) + (static_cast<std::int64_t>(q) * view.n_writers + j) * d, vectors.data() + i * d));
+          factor *
+          static_cast<double>(
+              dot(d, ptr(*view.writers) + (static_cast<std::int64_t>(q) * view.n_writers + j) * d,
+                  vectors.data() + i * d));
     }
   });
 }
@@ -177,8 +197,10 @@ typename Backend::Peaks HostBackend<T>::measure_peaks() {
   w.out = n;
   w.data.resize(static_cast<std::size_t>(k * n));
   std::vector<T> a(static_cast<std::size_t>(m * k)), c(static_cast<std::size_t>(m * n));
-  for (std::size_t i = 0; i < w.data.size(); ++i) w.data[i] = static_cast<T>(static_cast<double>(i * 7 % 13) / 13 - 0.5);
-  for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<T>(static_cast<double>(i * 11 % 17) / 17 - 0.5);
+  for (std::size_t i = 0; i < w.data.size(); ++i)
+    w.data[i] = static_cast<T>(static_cast<double>(i * 7 % 13) / 13 - 0.5);
+  for (std::size_t i = 0; i < a.size(); ++i)
+    a[i] = static_cast<T>(static_cast<double>(i * 11 % 17) / 17 - 0.5);
   Peaks peaks;
   peaks.flops = 2.0 * m * k * n / fastest(25, [&] { multiply(w, a.data(), m, {}, c.data()); });
   constexpr std::int64_t kBlock = std::int64_t{1} << 18, kBlocks = 256;  // far past every cache
@@ -218,12 +240,14 @@ std::vector<double> HostBackend<T>::vocabulary_mean() {
       read_rows(weights_->unembed, r, n, rows.data());
       std::fill(group.begin(), group.end(), T(0));
       for (std::int64_t i = 0; i < n; ++i) axpy(d, T(1), rows.data() + i * d, group.data());
-      for (std::int64_t j = 0; j < d; ++j) sum[j] += static_cast<double>(group[static_cast<std::size_t>(j)]);
+      for (std::int64_t j = 0; j < d; ++j)
+        sum[j] += static_cast<double>(group[static_cast<std::size_t>(j)]);
     }
   });
   std::vector<double> mean(static_cast<std::size_t>(d), 0.0);
   for (std::int64_t b = 0; b < blocks; ++b) {
-    for (std::int64_t j = 0; j < d; ++j) mean[static_cast<std::size_t>(j)] += partial[static_cast<std::size_t>(b * d + j)];
+    for (std::int64_t j = 0; j < d; ++j)
+      mean[static_cast<std::size_t>(j)] += partial[static_cast<std::size_t>(b * d + j)];
   }
   for (auto& m : mean) m /= static_cast<double>(vocabulary);
   std::lock_guard lock(mutex_);
@@ -232,15 +256,17 @@ std::vector<double> HostBackend<T>::vocabulary_mean() {
 }
 
 template <typename T>
-void HostBackend<T>::target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target, const std::vector<TokenId>* versus, bool raw,
-                                      Array& out) {
+void HostBackend<T>::target_direction(const Array& x, std::int64_t row,
+                                      std::span<const TokenId> target,
+                                      const std::vector<TokenId>* versus, bool raw, Array& out) {
   const std::int64_t d = config_.d_model;
   std::vector<double> direction(static_cast<std::size_t>(d), 0.0);
   std::vector<double> w_row(static_cast<std::size_t>(d));
   const auto add_mean = [&](std::span<const TokenId> ids, double sign) {
     for (const TokenId id : ids) {
       read_rows(weights_->unembed, id, 1, w_row.data());
-      for (std::size_t j = 0; j < direction.size(); ++j) direction[j] += sign * w_row[j] / static_cast<double>(ids.size());
+      for (std::size_t j = 0; j < direction.size(); ++j)
+        direction[j] += sign * w_row[j] / static_cast<double>(ids.size());
     }
   };
   add_mean(target, 1.0);
@@ -255,15 +281,19 @@ void HostBackend<T>::target_direction(const Array& x, std::int64_t row, std::spa
   Array dev = uninitialized(1);
   normalize(one, 1, normalized, dev);
   const double inverse = 1.0 / static_cast<double>(ptr(dev)[0]);
-  for (std::size_t j = 0; j < direction.size(); ++j) ptr(out)[j] = static_cast<T>(direction[j] * static_cast<double>(final_w_[j]) * inverse);
+  for (std::size_t j = 0; j < direction.size(); ++j)
+    ptr(out)[j] = static_cast<T>(direction[j] * static_cast<double>(final_w_[j]) * inverse);
 }
 
 template <typename T>
-void HostBackend<T>::writer_dots(const Array& writers, int n_writers, int position, const Array& direction, std::vector<double>& out) {
+void HostBackend<T>::writer_dots(const Array& writers, int n_writers, int position,
+                                 const Array& direction, std::vector<double>& out) {
   const std::int64_t d = config_.d_model;
   out.resize(static_cast<std::size_t>(n_writers));
   for (int k = 0; k < n_writers; ++k) {
-    out[static_cast<std::size_t>(k)] = static_cast<double>(dot(d, ptr(writers) + (static_cast<std::int64_t>(position) * n_writers + k) * d, ptr(direction)));
+    out[static_cast<std::size_t>(k)] = static_cast<double>(
+        dot(d, ptr(writers) + (static_cast<std::int64_t>(position) * n_writers + k) * d,
+            ptr(direction)));
   }
 }
 

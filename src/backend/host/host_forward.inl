@@ -13,27 +13,35 @@ std::shared_ptr<void> aligned_block(std::size_t bytes) {
   constexpr std::size_t kAlign = 64;
   const std::size_t padded = (std::max<std::size_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
   void* p = std::aligned_alloc(kAlign, padded);
-  if (!p) throw InputError("not enough memory for " + std::to_string(bytes >> 20) + " MiB; use a shorter prompt or a smaller model");
+  if (!p)
+    throw InputError("not enough memory for " + std::to_string(bytes >> 20) +
+                     " MiB; use a shorter prompt or a smaller model");
   return {p, [](void* q) { std::free(q); }};
 }
 
 }  // namespace
 
 template <typename T>
-HostBackend<T>::HostBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options)
+HostBackend<T>::HostBackend(std::shared_ptr<const ModelWeights> weights,
+                            const BackendOptions& options)
     : weights_(std::move(weights)),
       writers_(weights_->config),
       pool_(options.threads),
-      products_(options.weight_products ? 2 * static_cast<std::size_t>(weights_->config.n_layers) : 0) {
+      products_(options.weight_products ? 2 * static_cast<std::size_t>(weights_->config.n_layers)
+                                        : 0) {
   config_ = weights_->config;
   const auto& c = config_;
   layers_.resize(static_cast<std::size_t>(c.n_layers));
-  const std::size_t per_layer = sizeof(T) * static_cast<std::size_t>(c.d_model) *
-                                (2 * static_cast<std::size_t>(c.n_heads * c.d_head) + 2 * static_cast<std::size_t>(c.n_kv_heads * c.d_head) +
-                                 static_cast<std::size_t>(c.gated() ? 3 : 2) * static_cast<std::size_t>(c.d_mlp));
-  const std::size_t budget = std::max<std::size_t>(2, kKeepBytes / std::max<std::size_t>(per_layer, 1));
+  const std::size_t per_layer =
+      sizeof(T) * static_cast<std::size_t>(c.d_model) *
+      (2 * static_cast<std::size_t>(c.n_heads * c.d_head) +
+       2 * static_cast<std::size_t>(c.n_kv_heads * c.d_head) +
+       static_cast<std::size_t>(c.gated() ? 3 : 2) * static_cast<std::size_t>(c.d_mlp));
+  const std::size_t budget =
+      std::max<std::size_t>(2, kKeepBytes / std::max<std::size_t>(per_layer, 1));
   keep_layers_ = std::min(budget, layers_.size());
-  // A model that does not fit is walked in layer order over and over: keeping few layers loses nothing.
+  // A model that does not fit is walked in layer order over and over: keeping few layers loses
+  // nothing.
   if (keep_layers_ < layers_.size()) keep_layers_ = 2;
   final_w_ = read_vector<T>(weights_->final_norm.w);
   final_b_ = read_vector<T>(weights_->final_norm.b);
@@ -53,12 +61,14 @@ std::shared_ptr<const LayerPanels<T>> HostBackend<T>::layer(int index) {
   lock.unlock();
   const LayerWeights& w = weights_->layers[i];
   auto made = std::make_shared<const LayerPanels<T>>(make_layer_panels<T>(config_, w));
-  // Only single precision is let go: half-precision pages are read again when the layer is converted anew, and cost little.
+  // Only single precision is let go: half-precision pages are read again when the layer is
+  // converted anew, and cost little.
   if (weights_->release && config_.dtype == DType::f32 && keep_layers_ == layers_.size()) {
     for (const WeightView* v : {&w.w_q, &w.w_k, &w.w_v, &w.w_o, &w.w_in, &w.w_up, &w.w_out}) {
       if (!*v) continue;
       const std::int64_t last = v->offset(v->in - 1, v->out - 1) + 1;
-      weights_->release(weights_->storage.get(), v->data, static_cast<std::size_t>(last) * dtype_size(v->dtype));
+      weights_->release(weights_->storage.get(), v->data,
+                        static_cast<std::size_t>(last) * dtype_size(v->dtype));
     }
   }
   lock.lock();
@@ -75,7 +85,8 @@ std::shared_ptr<const LayerPanels<T>> HostBackend<T>::layer(int index) {
   return made;
 }
 
-// Memory --------------------------------------------------------------------------------------------------------------------------
+// Memory
+// --------------------------------------------------------------------------------------------------------------------------
 
 template <typename T>
 Array HostBackend<T>::uninitialized(std::int64_t size) {
@@ -106,7 +117,8 @@ void HostBackend<T>::download(const Array& from, std::int64_t offset, std::span<
 }
 
 template <typename T>
-void HostBackend<T>::copy(const Array& from, std::int64_t from_offset, Array& to, std::int64_t to_offset, std::int64_t size) {
+void HostBackend<T>::copy(const Array& from, std::int64_t from_offset, Array& to,
+                          std::int64_t to_offset, std::int64_t size) {
   std::copy_n(ptr(from) + from_offset, size, ptr(to) + to_offset);
 }
 
@@ -115,18 +127,23 @@ std::shared_ptr<const void> HostBackend<T>::host(const Array& from) {
   return std::shared_ptr<const void>(std::make_shared<Array>(from), from.raw());
 }
 
-// Products with weights -----------------------------------------------------------------------------------------------------------
+// Products with weights
+// -----------------------------------------------------------------------------------------------------------
 
 template <typename T>
 void HostBackend<T>::multiply(std::span<const Product> products, const T* a, std::int64_t m) {
-  // Few rows make few tasks: half a panel each, so that no thread waits long for another's last one. The cut never depends on the number of threads.
+  // Few rows make few tasks: half a panel each, so that no thread waits long for another's last
+  // one. The cut never depends on the number of threads.
   constexpr std::int64_t kFewRows = 64;
   const std::int64_t parts = m <= kFewRows ? 2 : 1;
   const std::int64_t blocks = (m + kRowBlock - 1) / kRowBlock;
   std::vector<std::int64_t> first(products.size() + 1, 0);
-  for (std::size_t i = 0; i < products.size(); ++i) first[i + 1] = first[i] + products[i].w->count() * parts * blocks;
+  for (std::size_t i = 0; i < products.size(); ++i)
+    first[i + 1] = first[i] + products[i].w->count() * parts * blocks;
   pool_.parallel_for(first.back(), [&](std::int64_t task) {
-    const auto i = static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), task) - first.begin()) - 1;
+    const auto i = static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), task) -
+                                            first.begin()) -
+                   1;
     const Panels<T>& w = *products[i].w;
     const std::int64_t at = task - first[i];
     const std::int64_t p = at / blocks / parts;
@@ -137,7 +154,8 @@ void HostBackend<T>::multiply(std::span<const Product> products, const T* a, std
     const std::int64_t row = at % blocks * kRowBlock;
     const std::int64_t rows = std::min(kRowBlock, m - row);
     T* to = products[i].c + row * w.out + w.begin(p) + column;
-    gemm(false, rows, columns, w.in, a + row * w.in, w.in, w.panel(p) + column, w.columns(p), false, to, w.out);
+    gemm(false, rows, columns, w.in, a + row * w.in, w.in, w.panel(p) + column, w.columns(p), false,
+         to, w.out);
     if (products[i].bias->empty()) return;
     const T* b = products[i].bias->data() + w.begin(p) + column;
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -147,7 +165,8 @@ void HostBackend<T>::multiply(std::span<const Product> products, const T* a, std
 }
 
 template <typename T>
-void HostBackend<T>::multiply(const Panels<T>& w, const T* a, std::int64_t m, const std::vector<T>& bias, T* c) {
+void HostBackend<T>::multiply(const Panels<T>& w, const T* a, std::int64_t m,
+                              const std::vector<T>& bias, T* c) {
   const Product product = {&w, &bias, c};
   multiply(std::span(&product, 1), a, m);
 }
@@ -163,28 +182,36 @@ void HostBackend<T>::multiply_transposed(const Panels<T>& w, const T* a, std::in
     const std::int64_t rows = std::min(kRowBlock, m - row);
     const std::int64_t n = std::min(kColumns, w.in - col);
     for (std::int64_t p = 0; p < w.count(); ++p) {
-      gemm(true, rows, n, w.columns(p), a + row * w.out + w.begin(p), w.out, w.panel(p) + col * w.columns(p), w.columns(p), p > 0, c + row * w.in + col, w.in);
+      gemm(true, rows, n, w.columns(p), a + row * w.out + w.begin(p), w.out,
+           w.panel(p) + col * w.columns(p), w.columns(p), p > 0, c + row * w.in + col, w.in);
     }
   });
 }
 
 template <typename T>
-void HostBackend<T>::head_to_model(const Panels<T>& w, int head, const T* a, std::int64_t lda, std::int64_t m, T* c, std::int64_t ldc) {
+void HostBackend<T>::head_to_model(const Panels<T>& w, int head, const T* a, std::int64_t lda,
+                                   std::int64_t m, T* c, std::int64_t ldc) {
   const std::int64_t column = static_cast<std::int64_t>(head) * config_.d_head;
   const std::int64_t p = column / w.width;
-  gemm(true, m, w.in, config_.d_head, a, lda, w.panel(p) + (column - w.begin(p)), w.columns(p), false, c, ldc);
+  gemm(true, m, w.in, config_.d_head, a, lda, w.panel(p) + (column - w.begin(p)), w.columns(p),
+       false, c, ldc);
 }
 
-// Forward pass --------------------------------------------------------------------------------------------------------------------
+// Forward pass
+// --------------------------------------------------------------------------------------------------------------------
 
 template <typename T>
 void HostBackend<T>::embed(std::span<const TokenId> ids, Array& out) {
-  for (std::size_t i = 0; i < ids.size(); ++i) read_rows(weights_->embed, ids[i], 1, ptr(out) + static_cast<std::int64_t>(i) * config_.d_model);
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    read_rows(weights_->embed, ids[i], 1,
+              ptr(out) + static_cast<std::int64_t>(i) * config_.d_model);
 }
 
 template <typename T>
 void HostBackend<T>::embed_positions(std::span<const int> positions, Array& out) {
-  for (std::size_t i = 0; i < positions.size(); ++i) read_rows(weights_->pos, positions[i], 1, ptr(out) + static_cast<std::int64_t>(i) * config_.d_model);
+  for (std::size_t i = 0; i < positions.size(); ++i)
+    read_rows(weights_->pos, positions[i], 1,
+              ptr(out) + static_cast<std::int64_t>(i) * config_.d_model);
 }
 
 template <typename T>
@@ -193,7 +220,8 @@ void HostBackend<T>::add(const Array& x, Array& y, std::int64_t size, double sca
 }
 
 template <typename T>
-void HostBackend<T>::add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows, int cols, double scale) {
+void HostBackend<T>::add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row,
+                              std::int64_t rows, int cols, double scale) {
   axpy(rows * cols, static_cast<T>(scale), ptr(x) + x_row * cols, ptr(y) + y_row * cols);
 }
 
@@ -202,7 +230,8 @@ void HostBackend<T>::add_bias(int index, Sublayer sublayer, Array& x, std::int64
   const auto w = layer(index);
   const std::vector<T>& bias = sublayer == Sublayer::attention ? w->b_o : w->b_out;
   if (bias.empty()) return;
-  for (std::int64_t r = 0; r < rows; ++r) axpy<T>(config_.d_model, T(1), bias.data(), ptr(x) + r * config_.d_model);
+  for (std::int64_t r = 0; r < rows; ++r)
+    axpy<T>(config_.d_model, T(1), bias.data(), ptr(x) + r * config_.d_model);
 }
 
 template <typename T>
@@ -218,16 +247,19 @@ void HostBackend<T>::normalize(const Array& x, std::int64_t rows, Array& out, Ar
         mean /= static_cast<double>(d);
       }
       double square = 0;
-      for (std::int64_t i = 0; i < d; ++i) square += (static_cast<double>(in[i]) - mean) * (static_cast<double>(in[i]) - mean);
+      for (std::int64_t i = 0; i < d; ++i)
+        square += (static_cast<double>(in[i]) - mean) * (static_cast<double>(in[i]) - mean);
       const double deviation = std::sqrt(square / static_cast<double>(d) + config_.norm_eps);
-      for (std::int64_t i = 0; i < d; ++i) to[i] = static_cast<T>((static_cast<double>(in[i]) - mean) / deviation);
+      for (std::int64_t i = 0; i < d; ++i)
+        to[i] = static_cast<T>((static_cast<double>(in[i]) - mean) / deviation);
       ptr(dev)[r] = static_cast<T>(deviation);
     }
   });
 }
 
 template <typename T>
-std::shared_ptr<const typename HostBackend<T>::RotaryTable> HostBackend<T>::rotary(std::int64_t positions) {
+std::shared_ptr<const typename HostBackend<T>::RotaryTable> HostBackend<T>::rotary(
+    std::int64_t positions) {
   if (config_.positions != Positions::rotary) return nullptr;
   std::lock_guard lock(mutex_);
   if (rotary_ && rotary_->positions >= positions) return rotary_;
@@ -251,7 +283,8 @@ std::shared_ptr<const typename HostBackend<T>::RotaryTable> HostBackend<T>::rota
 }
 
 template <typename T>
-void HostBackend<T>::rotate(const RotaryTable& table, std::int64_t position, T* x, bool inverse) const {
+void HostBackend<T>::rotate(const RotaryTable& table, std::int64_t position, T* x,
+                            bool inverse) const {
   const int half = config_.rope.dims / 2;
   const T* cos = table.cos.data() + position * half;
   const T* sin = table.sin.data() + position * half;
@@ -265,12 +298,15 @@ void HostBackend<T>::rotate(const RotaryTable& table, std::int64_t position, T* 
 }
 
 template <typename T>
-void HostBackend<T>::qkv(int index, const Array& normalized, std::span<const int> positions, Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) {
+void HostBackend<T>::qkv(int index, const Array& normalized, std::span<const int> positions,
+                         Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) {
   const auto w = layer(index);
   const auto rows = static_cast<std::int64_t>(positions.size());
-  const std::array<Product, 3> products = {{{&w->q, &w->b_q, ptr(q)}, {&w->k, &w->b_k, ptr(k)}, {&w->v, &w->b_v, ptr(v)}}};
+  const std::array<Product, 3> products = {
+      {{&w->q, &w->b_q, ptr(q)}, {&w->k, &w->b_k, ptr(k)}, {&w->v, &w->b_v, ptr(v)}}};
   multiply(products, ptr(normalized), rows);
-  const int max_position = positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end());
+  const int max_position =
+      positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end());
   const auto table = rotary(max_position + 1);
   const auto finish = [&](Array& x, int heads, const std::vector<T>& norm, Array& dev) {
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -278,9 +314,12 @@ void HostBackend<T>::qkv(int index, const Array& normalized, std::span<const int
         T* head = ptr(x) + (r * heads + h) * config_.d_head;
         if (!norm.empty()) {
           double square = 0;
-          for (int e = 0; e < config_.d_head; ++e) square += static_cast<double>(head[e]) * static_cast<double>(head[e]);
+          for (int e = 0; e < config_.d_head; ++e)
+            square += static_cast<double>(head[e]) * static_cast<double>(head[e]);
           const double deviation = std::sqrt(square / config_.d_head + config_.norm_eps);
-          for (int e = 0; e < config_.d_head; ++e) head[e] = static_cast<T>(static_cast<double>(head[e]) / deviation) * norm[static_cast<std::size_t>(e)];
+          for (int e = 0; e < config_.d_head; ++e)
+            head[e] = static_cast<T>(static_cast<double>(head[e]) / deviation) *
+                      norm[static_cast<std::size_t>(e)];
           ptr(dev)[r * heads + h] = static_cast<T>(deviation);
         }
         if (table) rotate(*table, positions[static_cast<std::size_t>(r)], head, false);
@@ -292,15 +331,17 @@ void HostBackend<T>::qkv(int index, const Array& normalized, std::span<const int
 }
 
 template <typename T>
-void HostBackend<T>::attention(const Array& q, const Array& k, const Array& v, std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
-                               Array& pattern, Array& z) {
+void HostBackend<T>::attention(const Array& q, const Array& k, const Array& v,
+                               std::span<const Segment> segments,
+                               std::span<const std::int64_t> key_begin, Array& pattern, Array& z) {
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t q_row = heads * e;
   const std::int64_t kv_row = static_cast<std::int64_t>(config_.n_kv_heads) * e;
   const T scale = static_cast<T>(1.0 / std::sqrt(static_cast<double>(e)));
   std::vector<std::int64_t> pattern_begin(segments.size() + 1, 0);
-  for (std::size_t i = 0; i < segments.size(); ++i) pattern_begin[i + 1] = pattern_begin[i] + heads * tri(segments[i].length);
+  for (std::size_t i = 0; i < segments.size(); ++i)
+    pattern_begin[i + 1] = pattern_begin[i] + heads * tri(segments[i].length);
   pool_.parallel_for(static_cast<std::int64_t>(segments.size()) * heads, [&](std::int64_t task) {
     const auto index = static_cast<std::size_t>(task / heads);
     const auto h = task % heads;
@@ -313,7 +354,8 @@ void HostBackend<T>::attention(const Array& q, const Array& k, const Array& v, s
     T* zh = ptr(z) + segment.begin * q_row + h * e;
     // A block of queries at a time keeps the logits of long prompts in cache.
     constexpr std::int64_t kQueries = 64;
-    std::vector<T> logits(static_cast<std::size_t>(std::min<std::int64_t>(kQueries, segment.length) * keys));
+    std::vector<T> logits(
+        static_cast<std::size_t>(std::min<std::int64_t>(kQueries, segment.length) * keys));
     for (std::int64_t begin = 0; begin < segment.length; begin += kQueries) {
       const std::int64_t n = std::min<std::int64_t>(kQueries, segment.length - begin);
       const std::int64_t reach = segment.past + begin + n;
@@ -323,7 +365,10 @@ void HostBackend<T>::attention(const Array& q, const Array& k, const Array& v, s
         const std::int64_t seen = segment.past + begin + i + 1;
         softmax_row(row, seen, scale);
         std::fill(row + seen, row + reach, T(0));
-        if (!pattern.empty()) std::copy_n(row, seen, ptr(pattern) + pattern_begin[index] + h * tri(segment.length) + tri(begin + i));
+        if (!pattern.empty())
+          std::copy_n(
+              row, seen,
+              ptr(pattern) + pattern_begin[index] + h * tri(segment.length) + tri(begin + i));
       }
       gemm(false, n, e, reach, logits.data(), keys, vh, kv_row, false, zh + begin * q_row, q_row);
     }
@@ -336,7 +381,8 @@ void HostBackend<T>::attention_out(int index, const Array& z, std::int64_t rows,
 }
 
 template <typename T>
-void HostBackend<T>::mlp_in(int index, MlpSide side, const Array& normalized, std::int64_t rows, Array& out) {
+void HostBackend<T>::mlp_in(int index, MlpSide side, const Array& normalized, std::int64_t rows,
+                            Array& out) {
   const auto w = layer(index);
   if (side == MlpSide::gate) {
     multiply(w->in, ptr(normalized), rows, w->b_in, ptr(out));
@@ -364,41 +410,47 @@ void HostBackend<T>::mlp_out(int index, const Array& act, std::int64_t rows, Arr
 }
 
 template <typename T>
-void HostBackend<T>::logits(const Array& x, std::span<const std::int64_t> rows, std::vector<double>& out) {
+void HostBackend<T>::logits(const Array& x, std::span<const std::int64_t> rows,
+                            std::vector<double>& out) {
   const std::int64_t d = config_.d_model;
   const auto n = static_cast<std::int64_t>(rows.size());
   Array picked = uninitialized(n * d);
-  for (std::int64_t i = 0; i < n; ++i) copy(x, rows[static_cast<std::size_t>(i)] * d, picked, i * d, d);
+  for (std::int64_t i = 0; i < n; ++i)
+    copy(x, rows[static_cast<std::size_t>(i)] * d, picked, i * d, d);
   Array normalized = uninitialized(n * d);
   Array dev = uninitialized(n);
   normalize(picked, n, normalized, dev);
   for (std::int64_t i = 0; i < n; ++i) {
     T* row = ptr(normalized) + i * d;
     for (std::int64_t j = 0; j < d; ++j) {
-      row[j] = row[j] * final_w_[static_cast<std::size_t>(j)] + (final_b_.empty() ? T(0) : final_b_[static_cast<std::size_t>(j)]);
+      row[j] = row[j] * final_w_[static_cast<std::size_t>(j)] +
+               (final_b_.empty() ? T(0) : final_b_[static_cast<std::size_t>(j)]);
     }
   }
   const std::int64_t vocabulary = config_.vocab_size;
   out.assign(static_cast<std::size_t>(n * vocabulary), 0.0);
   const WeightView& w = weights_->unembed;
-  const bool direct =
-      sizeof(T) == 4 && w.dtype == DType::f32 && w.out_stride == 1 && w.in_stride == d && reinterpret_cast<std::uintptr_t>(w.data) % alignof(T) == 0;
-  pool_.parallel_for((vocabulary + kVocabularyBlock - 1) / kVocabularyBlock, [&](std::int64_t block) {
-    const std::int64_t first = block * kVocabularyBlock;
-    const std::int64_t count = std::min(kVocabularyBlock, vocabulary - first);
-    std::vector<T> converted;
-    const T* table;
-    if (direct) {
-      table = reinterpret_cast<const T*>(w.data) + first * d;
-    } else {
-      converted.resize(static_cast<std::size_t>(count * d));
-      read_rows(w, first, count, converted.data());
-      table = converted.data();
-    }
-    std::vector<T> tile(static_cast<std::size_t>(n * count));
-    gemm(true, n, count, d, ptr(normalized), d, table, d, false, tile.data(), count);
-    for (std::int64_t i = 0; i < n; ++i) std::copy_n(tile.data() + i * count, count, out.data() + i * vocabulary + first);
-  });
+  const bool direct = sizeof(T) == 4 && w.dtype == DType::f32 && w.out_stride == 1 &&
+                      w.in_stride == d &&
+                      reinterpret_cast<std::uintptr_t>(w.data) % alignof(T) == 0;
+  pool_.parallel_for(
+      (vocabulary + kVocabularyBlock - 1) / kVocabularyBlock, [&](std::int64_t block) {
+        const std::int64_t first = block * kVocabularyBlock;
+        const std::int64_t count = std::min(kVocabularyBlock, vocabulary - first);
+        std::vector<T> converted;
+        const T* table;
+        if (direct) {
+          table = reinterpret_cast<const T*>(w.data) + first * d;
+        } else {
+          converted.resize(static_cast<std::size_t>(count * d));
+          read_rows(w, first, count, converted.data());
+          table = converted.data();
+        }
+        std::vector<T> tile(static_cast<std::size_t>(n * count));
+        gemm(true, n, count, d, ptr(normalized), d, table, d, false, tile.data(), count);
+        for (std::int64_t i = 0; i < n; ++i)
+          std::copy_n(tile.data() + i * count, count, out.data() + i * vocabulary + first);
+      });
 }
 
 }  // namespace unpack

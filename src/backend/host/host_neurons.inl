@@ -26,15 +26,18 @@ MlpSums HostBackend<T>::mlp_sums(const MlpView& view, MlpSide side) {
   sums.abs = uninitialized(length * in.out);
   sums.l2 = uninitialized(length * cl);
   if (keeps_last_scores(config_, writers_, sizeof(T))) sums.last = uninitialized(cl * in.out);
-  std::vector<int> whole;  // writers that are multiplied as they are: all of them, or those that no product stands for
+  std::vector<int> whole;  // writers that are multiplied as they are: all of them, or those that no
+                           // product stands for
   for (int j = 0; j < view.visible; ++j) {
     if (!products || writers_[j].kind != WriterKind::head) whole.push_back(j);
   }
-  // Positions are taken together until there are rows enough to make the reading of a panel worth it.
+  // Positions are taken together until there are rows enough to make the reading of a panel worth
+  // it.
   constexpr std::int64_t kRows = 192;
   constexpr std::int64_t kPositions = 32;
   const auto rows_each = static_cast<std::int64_t>(whole.size());
-  const std::int64_t together = std::min(length, products ? kPositions : std::max<std::int64_t>(1, kRows / rows_each));
+  const std::int64_t together =
+      std::min(length, products ? kPositions : std::max<std::int64_t>(1, kRows / rows_each));
   const std::int64_t panels_each = products ? 1 : 4;
   const std::int64_t blocks = (length + together - 1) / together;
   const std::int64_t groups = (in.count() + panels_each - 1) / panels_each;
@@ -44,23 +47,30 @@ MlpSums HostBackend<T>::mlp_sums(const MlpView& view, MlpSide side) {
     const std::int64_t positions = std::min(together, length - begin);
     thread_local std::vector<T> gathered, tile;
     const T* rows = whole_writers(view, whole, begin, positions, gathered);
-    for (std::int64_t p = task % groups * panels_each; p < std::min(in.count(), (task % groups + 1) * panels_each); ++p) {
+    for (std::int64_t p = task % groups * panels_each;
+         p < std::min(in.count(), (task % groups + 1) * panels_each); ++p) {
       const std::int64_t n = in.columns(p);
       std::vector<double> sum(static_cast<std::size_t>(2 * positions * n), 0.0);
       std::vector<double> square(whole.size());
       tile.resize(static_cast<std::size_t>(positions * rows_each * n));
-      gemm(false, positions * rows_each, n, in.in, rows, in.in, in.panel(p), n, false, tile.data(), n);
+      gemm(false, positions * rows_each, n, in.in, rows, in.in, in.panel(p), n, false, tile.data(),
+           n);
       for (std::int64_t i = 0; i < positions; ++i) {
         std::fill(square.begin(), square.end(), 0.0);
-        reduce_writers(tile.data() + i * rows_each * n, rows_each, n, n, sum.data() + 2 * i * n, sum.data() + (2 * i + 1) * n, square.data());
+        reduce_writers(tile.data() + i * rows_each * n, rows_each, n, n, sum.data() + 2 * i * n,
+                       sum.data() + (2 * i + 1) * n, square.data());
         double* to = squares.data() + (p * length + begin + i) * cl;
         for (std::size_t j = 0; j < whole.size(); ++j) to[whole[j]] = square[j];
       }
-      T* last = sums.last.empty() || begin + positions < length ? nullptr : ptr(sums.last) + in.begin(p);
+      T* last =
+          sums.last.empty() || begin + positions < length ? nullptr : ptr(sums.last) + in.begin(p);
       for (std::size_t j = 0; last && j < whole.size(); ++j) {
-        keep_row(tile.data() + ((positions - 1) * rows_each + static_cast<std::int64_t>(j)) * n, n, ptr(*view.dev)[length - 1], last + whole[j] * in.out);
+        keep_row(tile.data() + ((positions - 1) * rows_each + static_cast<std::int64_t>(j)) * n, n,
+                 ptr(*view.dev)[length - 1], last + whole[j] * in.out);
       }
-      if (products) add_head_products(view, *products, in, p, begin, positions, sum.data(), squares.data() + (p * length + begin) * cl, last);
+      if (products)
+        add_head_products(view, *products, in, p, begin, positions, sum.data(),
+                          squares.data() + (p * length + begin) * cl, last);
       for (std::int64_t i = 0; i < positions; ++i) {
         const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[begin + i]);
         T* to_sum = ptr(sums.sum) + (begin + i) * in.out + in.begin(p);
@@ -76,8 +86,10 @@ MlpSums HostBackend<T>::mlp_sums(const MlpView& view, MlpSide side) {
   for (std::int64_t q = 0; q < length; ++q) {
     for (std::int64_t j = 0; j < cl; ++j) {
       double total = 0;
-      for (std::int64_t p = 0; p < in.count(); ++p) total += squares[static_cast<std::size_t>((p * length + q) * cl + j)];
-      ptr(sums.l2)[q * cl + j] = static_cast<T>(std::sqrt(total) / static_cast<double>(ptr(*view.dev)[q]));
+      for (std::int64_t p = 0; p < in.count(); ++p)
+        total += squares[static_cast<std::size_t>((p * length + q) * cl + j)];
+      ptr(sums.l2)[q * cl + j] =
+          static_cast<T>(std::sqrt(total) / static_cast<double>(ptr(*view.dev)[q]));
     }
   }
   return sums;
@@ -91,8 +103,9 @@ void HostBackend<T>::mlp_scores(const MlpView& view, MlpSide side, int query, Ar
   const T inverse = T(1) / ptr(*view.dev)[query];
   pool_.parallel_for(in.count(), [&](std::int64_t p) {
     T* to = ptr(out) + in.begin(p);
-    gemm(false, view.visible, in.columns(p), d, ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d, in.panel(p), in.columns(p),
-         false, to, in.out);
+    gemm(false, view.visible, in.columns(p), d,
+         ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d, in.panel(p),
+         in.columns(p), false, to, in.out);
     for (std::int64_t j = 0; j < view.visible; ++j) {
       for (std::int64_t i = 0; i < in.columns(p); ++i) to[j * in.out + i] *= inverse;
     }

@@ -1,12 +1,14 @@
-// Weight products: what heads write is z W_O, so that z (W_O C W_in) needs d_model / d_head times fewer operations than the writer itself, once the product
-// is there. It depends on the weights alone. Part of host_backend.cc.
+// Weight products: what heads write is z W_O, so that z (W_O C W_in) needs d_model / d_head times
+// fewer operations than the writer itself, once the product is there. It depends on the weights
+// alone. Part of host_backend.cc.
 
 namespace unpack {
 
 template <typename T>
 std::shared_ptr<const std::vector<T>> HostBackend<T>::head_products(int index, MlpSide side) {
   if (products_.empty()) return nullptr;
-  HeadProduct& product = products_[static_cast<std::size_t>(index) * 2 + (side == MlpSide::gate ? 0 : 1)];
+  HeadProduct& product =
+      products_[static_cast<std::size_t>(index) * 2 + (side == MlpSide::gate ? 0 : 1)];
   std::call_once(product.once, [&] {
     // [panel][visible head, E][columns]
     const auto target = layer(index);
@@ -20,7 +22,8 @@ std::shared_ptr<const std::vector<T>> HostBackend<T>::head_products(int index, M
       std::vector<T> centered(static_cast<std::size_t>(rows * d));
       pool_.parallel_for(rows, [&](std::int64_t r) {
         for (std::int64_t p = 0; p < w->o.count(); ++p) {
-          std::copy_n(w->o.panel(p) + r * w->o.columns(p), w->o.columns(p), centered.data() + r * d + w->o.begin(p));
+          std::copy_n(w->o.panel(p) + r * w->o.columns(p), w->o.columns(p),
+                      centered.data() + r * d + w->o.begin(p));
         }
         center_row(centered.data() + r * d);
       });
@@ -30,7 +33,8 @@ std::shared_ptr<const std::vector<T>> HostBackend<T>::head_products(int index, M
         const std::int64_t row = task % blocks * kRowBlock;
         const std::int64_t n = in.columns(p);
         T* to = made->data() + sources * rows * in.begin(p) + (source * rows + row) * n;
-        gemm(false, std::min(kRowBlock, rows - row), n, d, centered.data() + row * d, d, in.panel(p), n, false, to, n);
+        gemm(false, std::min(kRowBlock, rows - row), n, d, centered.data() + row * d, d,
+             in.panel(p), n, false, to, n);
       });
     }
     product.data = made;
@@ -38,12 +42,15 @@ std::shared_ptr<const std::vector<T>> HostBackend<T>::head_products(int index, M
   return product.data;
 }
 
-// The visible writers of `whole` at positions [begin, begin + positions), one after the other; as they lie where they do so already.
+// The visible writers of `whole` at positions [begin, begin + positions), one after the other; as
+// they lie where they do so already.
 template <typename T>
-const T* HostBackend<T>::whole_writers(const MlpView& view, const std::vector<int>& whole, std::int64_t begin, std::int64_t positions,
+const T* HostBackend<T>::whole_writers(const MlpView& view, const std::vector<int>& whole,
+                                       std::int64_t begin, std::int64_t positions,
                                        std::vector<T>& gathered) const {
   const std::int64_t d = config_.d_model;
-  if (positions == 1 && static_cast<int>(whole.size()) == view.visible) return ptr(*view.writers) + begin * view.n_writers * d;
+  if (positions == 1 && static_cast<int>(whole.size()) == view.visible)
+    return ptr(*view.writers) + begin * view.n_writers * d;
   gathered.resize(static_cast<std::size_t>(positions) * whole.size() * static_cast<std::size_t>(d));
   T* to = gathered.data();
   for (std::int64_t i = 0; i < positions; ++i) {
@@ -55,11 +62,14 @@ const T* HostBackend<T>::whole_writers(const MlpView& view, const std::vector<in
   return gathered.data();
 }
 
-// Scores of the heads for one panel of neurons: sum[position, {sum, abs}, n] and square[position, Cl] get their parts; the scores of the last of the
-// positions go to last[Cl, N] where that is given.
+// Scores of the heads for one panel of neurons: sum[position, {sum, abs}, n] and square[position,
+// Cl] get their parts; the scores of the last of the positions go to last[Cl, N] where that is
+// given.
 template <typename T>
-void HostBackend<T>::add_head_products(const MlpView& view, const std::vector<T>& products, const Panels<T>& in, std::int64_t p, std::int64_t begin,
-                                       std::int64_t positions, double* sum, double* square, T* last) {
+void HostBackend<T>::add_head_products(const MlpView& view, const std::vector<T>& products,
+                                       const Panels<T>& in, std::int64_t p, std::int64_t begin,
+                                       std::int64_t positions, double* sum, double* square,
+                                       T* last) {
   constexpr std::int64_t kHeads = 8;
   const std::int64_t heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
@@ -72,19 +82,26 @@ void HostBackend<T>::add_head_products(const MlpView& view, const std::vector<T>
     const std::int64_t count = std::min(kHeads, sources * heads - first);
     for (std::int64_t i = 0; i < count; ++i) {
       const std::int64_t head = first + i;
-      const T* z = ptr(*view.z[static_cast<std::size_t>(head / heads)]) + begin * heads * e + head % heads * e;
-      gemm(false, positions, n, e, z, heads * e, panel + head * e * n, n, false, tile.data() + i * positions * n, n);
+      const T* z = ptr(*view.z[static_cast<std::size_t>(head / heads)]) + begin * heads * e +
+                   head % heads * e;
+      gemm(false, positions, n, e, z, heads * e, panel + head * e * n, n, false,
+           tile.data() + i * positions * n, n);
     }
     for (std::int64_t q = 0; q < positions; ++q) {
       double squares[kHeads] = {};
-      reduce_writers(tile.data() + q * n, count, n, positions * n, sum + 2 * q * n, sum + (2 * q + 1) * n, squares);
+      reduce_writers(tile.data() + q * n, count, n, positions * n, sum + 2 * q * n,
+                     sum + (2 * q + 1) * n, squares);
       for (std::int64_t i = 0; i < count; ++i) {
-        square[q * view.visible + writers_.head(static_cast<int>((first + i) / heads), static_cast<int>((first + i) % heads))] = squares[i];
+        square[q * view.visible + writers_.head(static_cast<int>((first + i) / heads),
+                                                static_cast<int>((first + i) % heads))] =
+            squares[i];
       }
     }
     for (std::int64_t i = 0; last && i < count; ++i) {
-      const int writer = writers_.head(static_cast<int>((first + i) / heads), static_cast<int>((first + i) % heads));
-      keep_row(tile.data() + (i * positions + positions - 1) * n, n, ptr(*view.dev)[begin + positions - 1], last + writer * in.out);
+      const int writer = writers_.head(static_cast<int>((first + i) / heads),
+                                       static_cast<int>((first + i) % heads));
+      keep_row(tile.data() + (i * positions + positions - 1) * n, n,
+               ptr(*view.dev)[begin + positions - 1], last + writer * in.out);
     }
   }
 }

@@ -12,27 +12,33 @@ template <typename T>
 void center_columns(T* rows, std::int64_t n, std::int64_t c) {
   std::vector<double> mean(static_cast<std::size_t>(c), 0.0);
   for (std::int64_t s = 0; s < n; ++s) {
-    for (std::int64_t j = 0; j < c; ++j) mean[static_cast<std::size_t>(j)] += static_cast<double>(rows[s * c + j]);
+    for (std::int64_t j = 0; j < c; ++j)
+      mean[static_cast<std::size_t>(j)] += static_cast<double>(rows[s * c + j]);
   }
   for (auto& m : mean) m /= static_cast<double>(n);
   for (std::int64_t s = 0; s < n; ++s) {
-    for (std::int64_t j = 0; j < c; ++j) rows[s * c + j] = static_cast<T>(static_cast<double>(rows[s * c + j]) - mean[static_cast<std::size_t>(j)]);
+    for (std::int64_t j = 0; j < c; ++j)
+      rows[s * c + j] =
+          static_cast<T>(static_cast<double>(rows[s * c + j]) - mean[static_cast<std::size_t>(j)]);
   }
 }
 
 // Mean and population standard deviation from sums over n values and over their squares.
 template <typename T>
-void finish_moments(const double* sum, const double* square, std::int64_t n, std::int64_t c, T* mean_out, T* out) {
+void finish_moments(const double* sum, const double* square, std::int64_t n, std::int64_t c,
+                    T* mean_out, T* out) {
   for (std::int64_t j = 0; j < c; ++j) {
     const double mean = sum[j] / static_cast<double>(n);
     mean_out[j] = static_cast<T>(mean);
-    out[j] = static_cast<T>(std::sqrt(std::max(0.0, square[j] / static_cast<double>(n) - mean * mean)));
+    out[j] =
+        static_cast<T>(std::sqrt(std::max(0.0, square[j] / static_cast<double>(n) - mean * mean)));
   }
 }
 
 }  // namespace
 
-// Writers -------------------------------------------------------------------------------------------------------------------------
+// Writers
+// -------------------------------------------------------------------------------------------------------------------------
 
 template <typename T>
 void HostBackend<T>::center_row(T* row) const {
@@ -45,7 +51,8 @@ void HostBackend<T>::center_row(T* row) const {
 }
 
 template <typename T>
-void HostBackend<T>::put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers, int index) {
+void HostBackend<T>::put_writer(const Array& rows, std::int64_t row, int length, Array& writers,
+                                int n_writers, int index) {
   const std::int64_t d = config_.d_model;
   for (int s = 0; s < length; ++s) {
     T* to = ptr(writers) + (static_cast<std::int64_t>(s) * n_writers + index) * d;
@@ -55,7 +62,8 @@ void HostBackend<T>::put_writer(const Array& rows, std::int64_t row, int length,
 }
 
 template <typename T>
-void HostBackend<T>::put_head_writers(int index, const Array& z, std::int64_t row, int length, Array& writers, int n_writers, int first) {
+void HostBackend<T>::put_head_writers(int index, const Array& z, std::int64_t row, int length,
+                                      Array& writers, int n_writers, int first) {
   // c[s, h, d] = sum_e z[s, h, e] W_O[h, e, d]
   const auto w = layer(index);
   const std::int64_t d = config_.d_model;
@@ -64,17 +72,20 @@ void HostBackend<T>::put_head_writers(int index, const Array& z, std::int64_t ro
   pool_.parallel_for(config_.n_heads, [&](std::int64_t h) {
     T* to = ptr(writers) + (first + h) * d;
     for (std::int64_t p = 0; p < w->o.count(); ++p) {
-      gemm(false, length, w->o.columns(p), e, ptr(z) + row * z_row + h * e, z_row, w->o.panel(p) + h * e * w->o.columns(p), w->o.columns(p), false,
-           to + w->o.begin(p), n_writers * d);
+      gemm(false, length, w->o.columns(p), e, ptr(z) + row * z_row + h * e, z_row,
+           w->o.panel(p) + h * e * w->o.columns(p), w->o.columns(p), false, to + w->o.begin(p),
+           n_writers * d);
     }
     for (int s = 0; s < length; ++s) center_row(to + static_cast<std::int64_t>(s) * n_writers * d);
   });
 }
 
-// Keys and queries ----------------------------------------------------------------------------------------------------------------
+// Keys and queries
+// ----------------------------------------------------------------------------------------------------------------
 
 template <typename T>
-void HostBackend<T>::pull_back(const RotaryTable* table, std::int64_t position, const std::vector<T>& norm, const Array* dev, std::int64_t dev_index,
+void HostBackend<T>::pull_back(const RotaryTable* table, std::int64_t position,
+                               const std::vector<T>& norm, const Array* dev, std::int64_t dev_index,
                                T* u) const {
   if (table) rotate(*table, position, u, true);
   if (!norm.empty()) {
@@ -85,16 +96,20 @@ void HostBackend<T>::pull_back(const RotaryTable* table, std::int64_t position, 
 
 template <typename T>
 bool HostBackend<T>::fold_is_cheaper(const AttentionView& view) const {
-  // Multiplications per writer, key and query side together: a vector in D per pair, against a projection per head and a short dot product per pair.
+  // Multiplications per writer, key and query side together: a vector in D per pair, against a
+  // projection per head and a short dot product per pair.
   const double pairs = static_cast<double>(tri(view.length)) * config_.n_heads;
   const double fold = 2 * pairs * config_.d_model;
-  const double project =
-      static_cast<double>(view.length) * config_.d_model * (config_.n_heads + config_.n_kv_heads) * config_.d_head + 2 * pairs * config_.d_head;
-  const auto bytes = static_cast<std::int64_t>(pairs) * view.visible * static_cast<std::int64_t>(sizeof(T));
+  const double project = static_cast<double>(view.length) * config_.d_model *
+                             (config_.n_heads + config_.n_kv_heads) * config_.d_head +
+                         2 * pairs * config_.d_head;
+  const auto bytes =
+      static_cast<std::int64_t>(pairs) * view.visible * static_cast<std::int64_t>(sizeof(T));
   return fold <= project && bytes <= kFoldBytes;
 }
 
-// table[H, tri, Cl]: sK_j(q, s) = g / dev(s) < c_j(s), W_K n_K R_s^-1 q(q) >, a vector in D for every pair.
+// table[H, tri, Cl]: sK_j(q, s) = g / dev(s) < c_j(s), W_K n_K R_s^-1 q(q) >, a vector in D for
+// every pair.
 template <typename T>
 void HostBackend<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& w, T* table) {
   const int heads = config_.n_heads;
@@ -112,16 +127,19 @@ void HostBackend<T>::folded_keys(const AttentionView& view, const LayerPanels<T>
       for (std::int64_t i = 0; i < n; ++i) {
         T* u = scratch + i * e;
         std::copy_n(ptr(*view.q) + ((s + i) * heads + h) * e, e, u);
-        pull_back(rope.get(), s, w.k_norm, view.k_dev, static_cast<std::int64_t>(s) * config_.n_kv_heads + g, u);
+        pull_back(rope.get(), s, w.k_norm, view.k_dev,
+                  static_cast<std::int64_t>(s) * config_.n_kv_heads + g, u);
       }
       head_to_model(w.k, g, scratch, e, n, out + h * d, heads * d);
     }
   };
   std::vector<T> shared;  // [S, H, D] where a query looks the same from every source
   if (!per_source) {
-    shared.resize(static_cast<std::size_t>(heads) * static_cast<std::size_t>(length) * static_cast<std::size_t>(d));
+    shared.resize(static_cast<std::size_t>(heads) * static_cast<std::size_t>(length) *
+                  static_cast<std::size_t>(d));
     pool_.parallel_for(heads, [&](std::int64_t h) {
-      head_to_model(w.k, static_cast<int>(h) / config_.group_size(), ptr(*view.q) + h * e, heads * e, length, shared.data() + h * d, heads * d);
+      head_to_model(w.k, static_cast<int>(h) / config_.group_size(), ptr(*view.q) + h * e,
+                    heads * e, length, shared.data() + h * d, heads * d);
     });
   }
   pool_.parallel_for(length, [&](std::int64_t s) {
@@ -133,8 +151,8 @@ void HostBackend<T>::folded_keys(const AttentionView& view, const LayerPanels<T>
       vectors(static_cast<int>(s), scratch.data(), own.data());
     }
     std::vector<T> scores(static_cast<std::size_t>(heads * n * cl));
-    gemm(true, heads * n, cl, d, per_source ? own.data() : shared.data() + s * heads * d, d, ptr(*view.writers) + s * view.n_writers * d, d, false,
-         scores.data(), cl);
+    gemm(true, heads * n, cl, d, per_source ? own.data() : shared.data() + s * heads * d, d,
+         ptr(*view.writers) + s * view.n_writers * d, d, false, scores.data(), cl);
     const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[s]));
     for (std::int64_t i = 0; i < n; ++i) {
       for (std::int64_t h = 0; h < heads; ++h) {
@@ -147,7 +165,8 @@ void HostBackend<T>::folded_keys(const AttentionView& view, const LayerPanels<T>
 }
 
 template <typename T>
-void HostBackend<T>::folded_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows) {
+void HostBackend<T>::folded_queries(const AttentionView& view, const LayerPanels<T>& w,
+                                    const Rows& rows) {
   // sQ_j(q, s) = g / dev(q) < c_j(q), W_Q n_Q R_q^-1 k(s) >
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
@@ -156,7 +175,8 @@ void HostBackend<T>::folded_queries(const AttentionView& view, const LayerPanels
   const auto rope = rotary(view.length);
   const bool per_query = rope != nullptr || !w.q_norm.empty();
   const double scale = 1.0 / std::sqrt(static_cast<double>(e));
-  const auto fold = [&](int h, std::int64_t query, std::int64_t n, T* out) {  // out[n, H, D], one head of it
+  const auto fold = [&](int h, std::int64_t query, std::int64_t n,
+                        T* out) {  // out[n, H, D], one head of it
     const int g = h / config_.group_size();
     std::vector<T> scratch(static_cast<std::size_t>(n * e));
     for (std::int64_t s = 0; s < n; ++s) {
@@ -168,8 +188,10 @@ void HostBackend<T>::folded_queries(const AttentionView& view, const LayerPanels
   };
   std::vector<T> shared;  // [S, H, D] where a key looks the same from every query
   if (!per_query) {
-    shared.resize(static_cast<std::size_t>(heads) * static_cast<std::size_t>(view.length) * static_cast<std::size_t>(d));
-    pool_.parallel_for(heads, [&](std::int64_t h) { fold(static_cast<int>(h), 0, view.length, shared.data()); });
+    shared.resize(static_cast<std::size_t>(heads) * static_cast<std::size_t>(view.length) *
+                  static_cast<std::size_t>(d));
+    pool_.parallel_for(
+        heads, [&](std::int64_t h) { fold(static_cast<int>(h), 0, view.length, shared.data()); });
   }
   pool_.parallel_for(view.length, [&](std::int64_t at) {
     const std::int64_t q = view.length - 1 - at;  // the longest first
@@ -178,7 +200,8 @@ void HostBackend<T>::folded_queries(const AttentionView& view, const LayerPanels
     for (int h = 0; per_query && h < heads; ++h) fold(h, q, n, own.data());
     std::vector<T> scores(static_cast<std::size_t>(2 * heads * n * cl));
     T* by_head = scores.data() + heads * n * cl;
-    gemm(true, heads * n, cl, d, per_query ? own.data() : shared.data(), d, ptr(*view.writers) + q * view.n_writers * d, d, false, scores.data(), cl);
+    gemm(true, heads * n, cl, d, per_query ? own.data() : shared.data(), d,
+         ptr(*view.writers) + q * view.n_writers * d, d, false, scores.data(), cl);
     const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[q]));
     for (std::int64_t s = 0; s < n; ++s) {
       for (std::int64_t h = 0; h < heads; ++h) {
@@ -191,10 +214,11 @@ void HostBackend<T>::folded_queries(const AttentionView& view, const LayerPanels
   });
 }
 
-// Every writer's key, then its product with every query. Rows of a query are handed out whole, or, where only their sums are wanted, added up source by
-// source while they are in the cache.
+// Every writer's key, then its product with every query. Rows of a query are handed out whole, or,
+// where only their sums are wanted, added up source by source while they are in the cache.
 template <typename T>
-void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows, AttentionSums* sums, T* table) {
+void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels<T>& w,
+                                    const Rows& rows, AttentionSums* sums, T* table) {
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
@@ -209,14 +233,18 @@ void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels
     Array projected = uninitialized(in_panel * length * cl * e);
     pool_.parallel_for(length, [&](std::int64_t s) {
       std::vector<T> tile(static_cast<std::size_t>(cl * w.k.columns(p)));
-      gemm(false, cl, w.k.columns(p), d, ptr(*view.writers) + s * view.n_writers * d, d, w.k.panel(p), w.k.columns(p), false, tile.data(), w.k.columns(p));
+      gemm(false, cl, w.k.columns(p), d, ptr(*view.writers) + s * view.n_writers * d, d,
+           w.k.panel(p), w.k.columns(p), false, tile.data(), w.k.columns(p));
       const T base = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[s]));
       for (std::int64_t g = 0; g < in_panel; ++g) {
-        const T inverse = w.k_norm.empty() ? T(1) : T(1) / ptr(*view.k_dev)[s * config_.n_kv_heads + first + g];
+        const T inverse =
+            w.k_norm.empty() ? T(1) : T(1) / ptr(*view.k_dev)[s * config_.n_kv_heads + first + g];
         for (std::int64_t j = 0; j < cl; ++j) {
           T* to = ptr(projected) + ((g * length + s) * cl + j) * e;
           const T* from = tile.data() + j * w.k.columns(p) + g * e;
-          for (std::int64_t i = 0; i < e; ++i) to[i] = from[i] * base * (w.k_norm.empty() ? T(1) : w.k_norm[static_cast<std::size_t>(i)] * inverse);
+          for (std::int64_t i = 0; i < e; ++i)
+            to[i] = from[i] * base *
+                    (w.k_norm.empty() ? T(1) : w.k_norm[static_cast<std::size_t>(i)] * inverse);
           if (rope) rotate(*rope, s, to, false);
         }
       }
@@ -237,11 +265,13 @@ void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels
       for (std::int64_t s = 0; s < reach; ++s) {
         const std::int64_t skip = std::max<std::int64_t>(0, s - begin);
         T* to = tile.data() + skip * row + (sums ? 0 : s * cl);
-        gemm(true, n - skip, cl, e, ptr(*view.q) + ((begin + skip) * heads + h) * e, heads * e, ptr(projected) + (g * length + s) * cl * e, e, false, to, row);
+        gemm(true, n - skip, cl, e, ptr(*view.q) + ((begin + skip) * heads + h) * e, heads * e,
+             ptr(projected) + (g * length + s) * cl * e, e, false, to, row);
         for (std::int64_t i = skip; sums && i < n; ++i) {
           double* column = moments.data() + 2 * i * cl;
           const std::int64_t pair = h * tri(length) + tri(begin + i) + s;
-          reduce_rows(tile.data() + i * cl, 1, cl, ptr(sums->k_sum) + pair, ptr(sums->k_abs) + pair, column, column + cl);
+          reduce_rows(tile.data() + i * cl, 1, cl, ptr(sums->k_sum) + pair, ptr(sums->k_abs) + pair,
+                      column, column + cl);
           if (table) std::copy_n(tile.data() + i * cl, cl, table + pair * cl);
         }
       }
@@ -252,14 +282,16 @@ void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels
           continue;
         }
         const std::int64_t at = (h * length + q) * cl;
-        finish_moments(moments.data() + 2 * i * cl, moments.data() + (2 * i + 1) * cl, q + 1, cl, ptr(sums->k_mean) + at, ptr(sums->k_std) + at);
+        finish_moments(moments.data() + 2 * i * cl, moments.data() + (2 * i + 1) * cl, q + 1, cl,
+                       ptr(sums->k_mean) + at, ptr(sums->k_std) + at);
       }
     });
   }
 }
 
 template <typename T>
-void HostBackend<T>::projected_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows) {
+void HostBackend<T>::projected_queries(const AttentionView& view, const LayerPanels<T>& w,
+                                       const Rows& rows) {
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
@@ -273,7 +305,8 @@ void HostBackend<T>::projected_queries(const AttentionView& view, const LayerPan
     pool_.parallel_for(view.length, [&](std::int64_t at) {
       const std::int64_t q = view.length - 1 - at;
       std::vector<T> tile(static_cast<std::size_t>(cl * w.q.columns(p)));
-      gemm(false, cl, w.q.columns(p), d, ptr(*view.writers) + q * view.n_writers * d, d, w.q.panel(p), w.q.columns(p), false, tile.data(), w.q.columns(p));
+      gemm(false, cl, w.q.columns(p), d, ptr(*view.writers) + q * view.n_writers * d, d,
+           w.q.panel(p), w.q.columns(p), false, tile.data(), w.q.columns(p));
       const T base = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[q]));
       std::vector<T> own(static_cast<std::size_t>(cl * e));
       std::vector<T> scores(static_cast<std::size_t>((q + 1) * cl));
@@ -283,10 +316,13 @@ void HostBackend<T>::projected_queries(const AttentionView& view, const LayerPan
         for (std::int64_t j = 0; j < cl; ++j) {
           T* to = own.data() + j * e;
           const T* from = tile.data() + j * w.q.columns(p) + i * e;
-          for (std::int64_t x = 0; x < e; ++x) to[x] = from[x] * base * (w.q_norm.empty() ? T(1) : w.q_norm[static_cast<std::size_t>(x)] * inverse);
+          for (std::int64_t x = 0; x < e; ++x)
+            to[x] = from[x] * base *
+                    (w.q_norm.empty() ? T(1) : w.q_norm[static_cast<std::size_t>(x)] * inverse);
           if (rope) rotate(*rope, q, to, false);
         }
-        gemm(true, q + 1, cl, e, ptr(*view.k) + h / config_.group_size() * e, kv_row, own.data(), e, false, scores.data(), cl);
+        gemm(true, q + 1, cl, e, ptr(*view.k) + h / config_.group_size() * e, kv_row, own.data(), e,
+             false, scores.data(), cl);
         rows(static_cast<int>(h), static_cast<int>(q), scores.data());
       }
     });
@@ -315,11 +351,12 @@ void HostBackend<T>::key_pass(const AttentionView& view, T* table, const Rows& r
     table = ptr(scratch);
   }
   folded_keys(view, *w, table);
-  pool_.parallel_for(static_cast<std::int64_t>(config_.n_heads) * view.length, [&](std::int64_t task) {
-    const auto h = static_cast<int>(task / view.length);
-    const auto q = static_cast<int>(task % view.length);
-    rows(h, q, table + h * per_head + tri(q) * view.visible);
-  });
+  pool_.parallel_for(static_cast<std::int64_t>(config_.n_heads) * view.length,
+                     [&](std::int64_t task) {
+                       const auto h = static_cast<int>(task / view.length);
+                       const auto q = static_cast<int>(task % view.length);
+                       rows(h, q, table + h * per_head + tri(q) * view.visible);
+                     });
 }
 
 template <typename T>
@@ -332,9 +369,11 @@ void HostBackend<T>::query_pass(const AttentionView& view, const Rows& rows) {
   }
 }
 
-// sV_j(s) = < norm(c_j)(s), W_V v(s) >: the value folded back into the stream, a vector per key/value head.
+// sV_j(s) = < norm(c_j)(s), W_V v(s) >: the value folded back into the stream, a vector per
+// key/value head.
 template <typename T>
-void HostBackend<T>::value_scores(const AttentionView& view, const LayerPanels<T>& w, AttentionSums& sums) {
+void HostBackend<T>::value_scores(const AttentionView& view, const LayerPanels<T>& w,
+                                  AttentionSums& sums) {
   const int groups = config_.n_kv_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
@@ -345,13 +384,16 @@ void HostBackend<T>::value_scores(const AttentionView& view, const LayerPanels<T
   sums.v_abs = uninitialized(static_cast<std::int64_t>(groups) * length);
   pool_.parallel_for(length, [&](std::int64_t s) {
     std::vector<T> vectors(static_cast<std::size_t>(groups * d));
-    for (int g = 0; g < groups; ++g) head_to_model(w.v, g, ptr(*view.v) + (s * groups + g) * e, e, 1, vectors.data() + g * d, d);
+    for (int g = 0; g < groups; ++g)
+      head_to_model(w.v, g, ptr(*view.v) + (s * groups + g) * e, e, 1, vectors.data() + g * d, d);
     std::vector<T> scores(static_cast<std::size_t>(groups * cl));
-    gemm(true, groups, cl, d, vectors.data(), d, ptr(*view.writers) + s * view.n_writers * d, d, false, scores.data(), cl);
+    gemm(true, groups, cl, d, vectors.data(), d, ptr(*view.writers) + s * view.n_writers * d, d,
+         false, scores.data(), cl);
     const T inverse = T(1) / ptr(*view.dev)[s];
     for (int g = 0; g < groups; ++g) {
       T* to = ptr(sums.v_scores) + (static_cast<std::int64_t>(g) * length + s) * cl;
-      for (std::int64_t j = 0; j < cl; ++j) to[j] = scores[static_cast<std::size_t>(g * cl + j)] * inverse;
+      for (std::int64_t j = 0; j < cl; ++j)
+        to[j] = scores[static_cast<std::size_t>(g * cl + j)] * inverse;
       double sum = 0;
       double abs = 0;
       row_sums(to, cl, sum, abs);
@@ -362,29 +404,35 @@ void HostBackend<T>::value_scores(const AttentionView& view, const LayerPanels<T
 }
 
 template <typename T>
-AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores scores, bool keep_key_scores) {
+AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores scores,
+                                             bool keep_key_scores) {
   const std::int64_t pairs = tri(view.length);
   const std::int64_t cl = view.visible;
   const int heads = config_.n_heads;
   AttentionSums sums;
-  for (Array* a : {&sums.k_sum, &sums.k_abs, &sums.q_sum, &sums.q_abs}) *a = uninitialized(heads * pairs);
+  for (Array* a : {&sums.k_sum, &sums.k_abs, &sums.q_sum, &sums.q_abs})
+    *a = uninitialized(heads * pairs);
   sums.k_std = uninitialized(static_cast<std::int64_t>(heads) * view.length * cl);
   sums.k_mean = uninitialized(sums.k_std.size());
   if (keep_key_scores) sums.k_scores = uninitialized(heads * pairs * cl);
-  const bool keep_query_scores = keep_key_scores && keeps_query_scores(config_, writers_, view.length, sizeof(T));
+  const bool keep_query_scores =
+      keep_key_scores && keeps_query_scores(config_, writers_, view.length, sizeof(T));
   if (keep_query_scores) sums.q_scores = uninitialized(heads * pairs * cl);
   const auto add_up = [&](T* rows, int h, int q, Array& sum_out, Array& abs_out, double* column) {
     const std::int64_t at = h * pairs + tri(q);
-    reduce_rows(rows, q + 1, cl, ptr(sum_out) + at, ptr(abs_out) + at, column, column ? column + cl : nullptr);
+    reduce_rows(rows, q + 1, cl, ptr(sum_out) + at, ptr(abs_out) + at, column,
+                column ? column + cl : nullptr);
   };
   if (scores == Scores::raw && !fold_is_cheaper(view)) {
-    projected_keys(view, *layer(view.layer), {}, &sums, keep_key_scores ? ptr(sums.k_scores) : nullptr);
+    projected_keys(view, *layer(view.layer), {}, &sums,
+                   keep_key_scores ? ptr(sums.k_scores) : nullptr);
   } else {
     key_pass(view, keep_key_scores ? ptr(sums.k_scores) : nullptr, [&](int h, int q, T* rows) {
       const std::int64_t at = (static_cast<std::int64_t>(h) * view.length + q) * cl;
       std::vector<double> moments(static_cast<std::size_t>(2 * cl), 0.0);
       add_up(rows, h, q, sums.k_sum, sums.k_abs, moments.data());
-      finish_moments(moments.data(), moments.data() + cl, q + 1, cl, ptr(sums.k_mean) + at, ptr(sums.k_std) + at);
+      finish_moments(moments.data(), moments.data() + cl, q + 1, cl, ptr(sums.k_mean) + at,
+                     ptr(sums.k_std) + at);
       if (scores == Scores::centered) {
         center_columns(rows, q + 1, cl);
         add_up(rows, h, q, sums.k_sum, sums.k_abs, nullptr);
@@ -394,14 +442,16 @@ AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores s
   query_pass(view, [&](int h, int q, T* rows) {
     if (scores == Scores::centered) center_columns(rows, q + 1, cl);
     add_up(rows, h, q, sums.q_sum, sums.q_abs, nullptr);
-    if (keep_query_scores) std::copy_n(rows, (q + 1) * cl, ptr(sums.q_scores) + (h * pairs + tri(q)) * cl);
+    if (keep_query_scores)
+      std::copy_n(rows, (q + 1) * cl, ptr(sums.q_scores) + (h * pairs + tri(q)) * cl);
   });
   value_scores(view, *layer(view.layer), sums);
   return sums;
 }
 
 template <typename T>
-void HostBackend<T>::visit_key_scores(const AttentionView& view, Scores scores, const KeyVisitor& visit) {
+void HostBackend<T>::visit_key_scores(const AttentionView& view, Scores scores,
+                                      const KeyVisitor& visit) {
   key_pass(view, nullptr, [&](int h, int q, T* rows) {
     if (scores == Scores::centered) center_columns(rows, q + 1, view.visible);
     visit(h, q, rows);
@@ -409,7 +459,8 @@ void HostBackend<T>::visit_key_scores(const AttentionView& view, Scores scores, 
 }
 
 template <typename T>
-void HostBackend<T>::key_scores(const AttentionView& view, Scores scores, int head, int query, Array& out) {
+void HostBackend<T>::key_scores(const AttentionView& view, Scores scores, int head, int query,
+                                Array& out) {
   const auto w = layer(view.layer);
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
@@ -433,13 +484,15 @@ void HostBackend<T>::key_scores(const AttentionView& view, Scores scores, int he
     }
     const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[s]));
     const T* writers = ptr(*view.writers) + s * view.n_writers * d;
-    for (std::int64_t j = 0; j < cl; ++j) ptr(out)[s * cl + j] = factor * dot(d, writers + j * d, vector);
+    for (std::int64_t j = 0; j < cl; ++j)
+      ptr(out)[s * cl + j] = factor * dot(d, writers + j * d, vector);
   });
   if (scores == Scores::centered) center_columns(ptr(out), query + 1, cl);
 }
 
 template <typename T>
-void HostBackend<T>::query_scores(const AttentionView& view, Scores scores, int head, int query, Array& out) {
+void HostBackend<T>::query_scores(const AttentionView& view, Scores scores, int head, int query,
+                                  Array& out) {
   const auto w = layer(view.layer);
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
@@ -451,12 +504,16 @@ void HostBackend<T>::query_scores(const AttentionView& view, Scores scores, int 
   for (std::int64_t s = 0; s < n; ++s) {
     T* u = pulled.data() + s * e;
     std::copy_n(ptr(*view.k) + (s * config_.n_kv_heads + g) * e, e, u);
-    pull_back(rope.get(), query, w->q_norm, view.q_dev, static_cast<std::int64_t>(query) * config_.n_heads + head, u);
+    pull_back(rope.get(), query, w->q_norm, view.q_dev,
+              static_cast<std::int64_t>(query) * config_.n_heads + head, u);
   }
   std::vector<T> vectors(static_cast<std::size_t>(n * d));
   head_to_model(w->q, head, pulled.data(), e, n, vectors.data(), d);
-  gemm(true, n, cl, d, vectors.data(), d, ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d, false, ptr(out), cl);
-  const T factor = static_cast<T>(1.0 / std::sqrt(static_cast<double>(e)) / static_cast<double>(ptr(*view.dev)[query]));
+  gemm(true, n, cl, d, vectors.data(), d,
+       ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d, false,
+       ptr(out), cl);
+  const T factor = static_cast<T>(1.0 / std::sqrt(static_cast<double>(e)) /
+                                  static_cast<double>(ptr(*view.dev)[query]));
   for (std::int64_t i = 0; i < n * cl; ++i) ptr(out)[i] *= factor;
   if (scores == Scores::centered) center_columns(ptr(out), n, cl);
 }

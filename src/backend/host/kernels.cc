@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
-// Chosen by what the processor can do; the name of a processor, such as haswell, would mean that one model alone.
+// Chosen by what the processor can do; the name of a processor, such as haswell, would mean that
+// one model alone.
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
 #define UNPACK_LEVELS 1
 #else
@@ -55,12 +56,14 @@ std::vector<std::pair<std::string, const FloatKernels*>> float_kernels() {
 std::string kernel_name() { return float_kernels().front().first; }
 
 template <>
-void reduce_writers<float>(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum, double* abs, double* square) {
+void reduce_writers<float>(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld,
+                           double* sum, double* abs, double* square) {
   best().reduce(tile, rows, n, ld, sum, abs, square);
 }
 
 template <>
-void reduce_writers<double>(const double* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum, double* abs, double* square) {
+void reduce_writers<double>(const double* tile, std::int64_t rows, std::int64_t n, std::int64_t ld,
+                            double* sum, double* abs, double* square) {
   for (std::int64_t r = 0; r < rows; ++r) {
     for (std::int64_t c = 0; c < n; ++c) {
       const double x = tile[r * ld + c];
@@ -87,12 +90,14 @@ void row_sums<double>(const double* row, std::int64_t n, double& sum, double& ab
 }
 
 template <>
-void reduce_rows<float>(const float* rows, std::int64_t n, std::int64_t c, float* sums, float* abs, double* column, double* square) {
+void reduce_rows<float>(const float* rows, std::int64_t n, std::int64_t c, float* sums, float* abs,
+                        double* column, double* square) {
   best().reduce_rows(rows, n, c, sums, abs, column, square);
 }
 
 template <>
-void reduce_rows<double>(const double* rows, std::int64_t n, std::int64_t c, double* sums, double* abs, double* column, double* square) {
+void reduce_rows<double>(const double* rows, std::int64_t n, std::int64_t c, double* sums,
+                         double* abs, double* column, double* square) {
   for (std::int64_t r = 0; r < n; ++r) {
     row_sums(rows + r * c, c, sums[r], abs[r]);
     for (std::int64_t j = 0; column && j < c; ++j) {
@@ -149,7 +154,8 @@ void activate_run(Activation activation, const T* in, T* out, std::int64_t n) {
         best().gelu_erf(in, out, n);
         return;
       }
-      for (std::int64_t i = 0; i < n; ++i) out[i] = T(0.5) * in[i] * (T(1) + std::erf(in[i] * T(0.70710678118654752440)));
+      for (std::int64_t i = 0; i < n; ++i)
+        out[i] = T(0.5) * in[i] * (T(1) + std::erf(in[i] * T(0.70710678118654752440)));
       return;
     case Activation::gelu_tanh:
       if constexpr (sizeof(T) == 4) {

@@ -1,4 +1,5 @@
-// Inner loops of the host backends. The float versions are compiled for AVX-512, AVX2 and any processor, and chosen at run time.
+// Inner loops of the host backends. The float versions are compiled for AVX-512, AVX2 and any
+// processor, and chosen at run time.
 #pragma once
 
 #include <cstdint>
@@ -20,23 +21,29 @@ template <typename T>
 void activate_run(Activation activation, const T* in, T* out, std::int64_t n);
 double activate_one(Activation activation, double x);
 
-// tile[rows, n] of scores, a row a writer: sum[c] += tile[r, c], abs[c] += |tile[r, c]|, square[r] += sum_c tile[r, c]^2. In double.
+// tile[rows, n] of scores, a row a writer: sum[c] += tile[r, c], abs[c] += |tile[r, c]|, square[r]
+// += sum_c tile[r, c]^2. In double.
 template <typename T>
-void reduce_writers(const T* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum, double* abs, double* square);
+void reduce_writers(const T* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum,
+                    double* abs, double* square);
 
 // Sum and absolute sum of a row, in double.
 template <typename T>
 void row_sums(const T* row, std::int64_t n, double& sum, double& abs);
 
-// rows[n, c]: the sum and the absolute sum of every row; where column is given, column[j] += rows[r, j] and square[j] += rows[r, j]^2.
+// rows[n, c]: the sum and the absolute sum of every row; where column is given, column[j] +=
+// rows[r, j] and square[j] += rows[r, j]^2.
 template <typename T>
-void reduce_rows(const T* rows, std::int64_t n, std::int64_t c, T* sums, T* abs, double* column, double* square);
+void reduce_rows(const T* rows, std::int64_t n, std::int64_t c, T* sums, T* abs, double* column,
+                 double* square);
 
 // The single-precision loops for one instruction set; what each does is said above.
 struct FloatKernels {
-  void (*reduce)(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum, double* abs, double* square);
+  void (*reduce)(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum,
+                 double* abs, double* square);
   void (*row_sums)(const float* row, std::int64_t n, double& sum, double& abs);
-  void (*reduce_rows)(const float* rows, std::int64_t n, std::int64_t c, float* sums, float* abs, double* column, double* square);
+  void (*reduce_rows)(const float* rows, std::int64_t n, std::int64_t c, float* sums, float* abs,
+                      double* column, double* square);
   void (*gelu_erf)(const float* in, float* out, std::int64_t n);
   void (*gelu_tanh)(const float* in, float* out, std::int64_t n);
   void (*silu)(const float* in, float* out, std::int64_t n);

@@ -11,7 +11,8 @@ constexpr std::int64_t kRowsAtOnce = 64;
 
 // bias + norm_bias W, [1, out]; empty where both are.
 template <typename T>
-std::vector<T> folded_bias(const WeightView& bias, const WeightView& norm_bias, const WeightView& w) {
+std::vector<T> folded_bias(const WeightView& bias, const WeightView& norm_bias,
+                           const WeightView& w) {
   if (!bias && !norm_bias) return {};
   std::vector<double> sum(static_cast<std::size_t>(w.out), 0.0);
   if (bias) read_rows(bias, 0, 1, sum.data());
@@ -95,8 +96,10 @@ LayerPanels<T> make_layer_panels(const ModelConfig& config, const LayerWeights& 
 
 template std::vector<float> read_vector<float>(const WeightView&);
 template std::vector<double> read_vector<double>(const WeightView&);
-template Panels<float> make_panels<float>(const WeightView&, std::int64_t, const std::vector<float>*);
-template Panels<double> make_panels<double>(const WeightView&, std::int64_t, const std::vector<double>*);
+template Panels<float> make_panels<float>(const WeightView&, std::int64_t,
+                                          const std::vector<float>*);
+template Panels<double> make_panels<double>(const WeightView&, std::int64_t,
+                                            const std::vector<double>*);
 template LayerPanels<float> make_layer_panels<float>(const ModelConfig&, const LayerWeights&);
 template LayerPanels<double> make_layer_panels<double>(const ModelConfig&, const LayerWeights&);
 

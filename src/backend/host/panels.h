@@ -1,4 +1,5 @@
-// Weights in the form a host GEMM likes: column panels, the norm's weight folded into the rows of every matrix that reads the stream.
+// Weights in the form a host GEMM likes: column panels, the norm's weight folded into the rows of
+// every matrix that reads the stream.
 #pragma once
 
 #include <algorithm>
@@ -9,7 +10,8 @@
 
 namespace unpack {
 
-// A matrix [in, out] cut into panels of `width` columns; panel p is stored row-major [in, columns(p)].
+// A matrix [in, out] cut into panels of `width` columns; panel p is stored row-major [in,
+// columns(p)].
 template <typename T>
 struct Panels {
   std::int64_t in = 0;

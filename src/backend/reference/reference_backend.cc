@@ -15,8 +15,9 @@ class ReferenceBackend final : public HostBackend<double> {
 
  protected:
   // C[m, n] = sum_k A[m, k] B[k, n]
-  void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const double* a, std::int64_t lda, const double* b, std::int64_t ldb,
-            bool accumulate, double* c, std::int64_t ldc) override {
+  void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const double* a,
+            std::int64_t lda, const double* b, std::int64_t ldb, bool accumulate, double* c,
+            std::int64_t ldc) override {
     for (std::int64_t i = 0; i < m; ++i) {
       double* to = c + i * ldc;
       if (!accumulate) std::fill(to, to + n, 0.0);
@@ -38,7 +39,8 @@ class ReferenceBackend final : public HostBackend<double> {
 
 }  // namespace
 
-std::shared_ptr<Backend> make_reference_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options) {
+std::shared_ptr<Backend> make_reference_backend(std::shared_ptr<const ModelWeights> weights,
+                                                const BackendOptions& options) {
   return std::make_shared<ReferenceBackend>(std::move(weights), options);
 }
 

@@ -6,6 +6,7 @@
 
 namespace unpack {
 
-std::shared_ptr<Backend> make_reference_backend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
+std::shared_ptr<Backend> make_reference_backend(std::shared_ptr<const ModelWeights> weights,
+                                                const BackendOptions& options);
 
 }  // namespace unpack

@@ -14,7 +14,8 @@ FamilyConfig read(const ConfigReader& reader) {
   c.d_head = derived_d_head(reader, c.d_model, c.n_heads);
   c.vocab_size = reader.size("vocab_size", 50257);
   c.n_ctx = reader.size({"n_positions", "max_position_embeddings"}, 1024);
-  if (!reader.optional_size("n_inner") && c.d_model > ConfigReader::kMaxSize / 4) reader.fail("n_embd is too large");
+  if (!reader.optional_size("n_inner") && c.d_model > ConfigReader::kMaxSize / 4)
+    reader.fail("n_embd is too large");
   c.d_mlp = reader.size("n_inner", 4 * c.d_model);
   c.activation = read_activation(reader, "activation_function", "gelu_new");
   c.norm_eps = reader.positive("layer_norm_epsilon", 1e-5);
@@ -22,9 +23,13 @@ FamilyConfig read(const ConfigReader& reader) {
   c.bos_token = read_bos(reader, c.vocab_size, 50256);
   c.prepend_bos = true;
 
-  if (!reader.flag("scale_attn_weights", true)) reader.fail("scale_attn_weights false is not supported (attention without its 1/sqrt(d_head) scale)");
-  if (reader.flag("scale_attn_by_inverse_layer_idx", false)) reader.fail("scale_attn_by_inverse_layer_idx true is not supported");
-  if (reader.flag("add_cross_attention", false)) reader.fail("add_cross_attention true is not supported (decoder-only models are)");
+  if (!reader.flag("scale_attn_weights", true))
+    reader.fail(
+        "scale_attn_weights false is not supported (attention without its 1/sqrt(d_head) scale)");
+  if (reader.flag("scale_attn_by_inverse_layer_idx", false))
+    reader.fail("scale_attn_by_inverse_layer_idx true is not supported");
+  if (reader.flag("add_cross_attention", false))
+    reader.fail("add_cross_attention true is not supported (decoder-only models are)");
   reader.flag("reorder_and_upcast_attn", false);  // changes the order of rounding, not the maths
   return family;
 }
@@ -37,7 +42,8 @@ std::vector<TensorRow> tensors(const FamilyConfig& family) {
       token_rows("transformer.wpe.weight", Role::pos, c.n_ctx, D),
       vector_row("transformer.h.{}.ln_1.weight", Role::attn_norm_w, D),
       vector_row("transformer.h.{}.ln_1.bias", Role::attn_norm_b, D),
-      conv1d_columns("transformer.h.{}.attn.c_attn.weight", {Role::w_q, Role::w_k, Role::w_v}, D, D),
+      conv1d_columns("transformer.h.{}.attn.c_attn.weight", {Role::w_q, Role::w_k, Role::w_v}, D,
+                     D),
       vector_columns("transformer.h.{}.attn.c_attn.bias", {Role::b_q, Role::b_k, Role::b_v}, D),
       conv1d_row("transformer.h.{}.attn.c_proj.weight", Role::w_o, D, D),
       vector_row("transformer.h.{}.attn.c_proj.bias", Role::b_o, D),
@@ -52,7 +58,9 @@ std::vector<TensorRow> tensors(const FamilyConfig& family) {
   };
 }
 
-TensorRow head(const FamilyConfig& family) { return token_rows("lm_head.weight", Role::unembed, family.model.vocab_size, family.model.d_model); }
+TensorRow head(const FamilyConfig& family) {
+  return token_rows("lm_head.weight", Role::unembed, family.model.vocab_size, family.model.d_model);
+}
 
 }  // namespace
 

@@ -1,4 +1,5 @@
-// GPT-NeoX and Pythia: rotary on part of a head, LayerNorm, parallel or sequential blocks, plain MLP, query/key/value rows interleaved per head.
+// GPT-NeoX and Pythia: rotary on part of a head, LayerNorm, parallel or sequential blocks, plain
+// MLP, query/key/value rows interleaved per head.
 #include "model/family.h"
 
 namespace unpack {
@@ -34,7 +35,8 @@ std::vector<TensorRow> tensors(const FamilyConfig& family) {
       token_rows("gpt_neox.embed_in.weight", Role::embed, V, D),
       vector_row("gpt_neox.layers.{}.input_layernorm.weight", Role::attn_norm_w, D),
       vector_row("gpt_neox.layers.{}.input_layernorm.bias", Role::attn_norm_b, D),
-      linear_heads("gpt_neox.layers.{}.attention.query_key_value.weight", {Role::w_q, Role::w_k, Role::w_v}, D, c.n_heads, c.d_head),
+      linear_heads("gpt_neox.layers.{}.attention.query_key_value.weight",
+                   {Role::w_q, Role::w_k, Role::w_v}, D, c.n_heads, c.d_head),
       linear_row("gpt_neox.layers.{}.attention.dense.weight", Role::w_o, D, D),
       vector_row("gpt_neox.layers.{}.post_attention_layernorm.weight", Role::mlp_norm_w, D),
       vector_row("gpt_neox.layers.{}.post_attention_layernorm.bias", Role::mlp_norm_b, D),
@@ -46,14 +48,16 @@ std::vector<TensorRow> tensors(const FamilyConfig& family) {
       vector_row("gpt_neox.final_layer_norm.bias", Role::final_norm_b, D),
   };
   if (family.qkv_bias) {
-    rows.push_back(vector_heads("gpt_neox.layers.{}.attention.query_key_value.bias", {Role::b_q, Role::b_k, Role::b_v}, c.n_heads, c.d_head));
+    rows.push_back(vector_heads("gpt_neox.layers.{}.attention.query_key_value.bias",
+                                {Role::b_q, Role::b_k, Role::b_v}, c.n_heads, c.d_head));
     rows.push_back(vector_row("gpt_neox.layers.{}.attention.dense.bias", Role::b_o, D));
   }
   return rows;
 }
 
 TensorRow head(const FamilyConfig& family) {
-  TensorRow row = token_rows("embed_out.weight", Role::unembed, family.model.vocab_size, family.model.d_model);
+  TensorRow row =
+      token_rows("embed_out.weight", Role::unembed, family.model.vocab_size, family.model.d_model);
   row.other_name = "lm_head.weight";
   return row;
 }

@@ -9,10 +9,13 @@ FamilyConfig read_llama_like(const ConfigReader& reader, const LlamaDefaults& de
   c.n_layers = reader.size("num_hidden_layers", 32);
   c.n_heads = reader.size("num_attention_heads", 32);
   // A null means "as many as query heads", whatever the family's default is.
-  const int kv_default = reader.is_null("num_key_value_heads") ? c.n_heads : defaults.num_key_value_heads.value_or(c.n_heads);
+  const int kv_default = reader.is_null("num_key_value_heads")
+                             ? c.n_heads
+                             : defaults.num_key_value_heads.value_or(c.n_heads);
   c.n_kv_heads = reader.size("num_key_value_heads", kv_default);
   c.d_model = reader.size("hidden_size", 4096);
-  const std::optional<int> head_dim = reader.has("head_dim") ? reader.optional_size("head_dim") : defaults.head_dim;
+  const std::optional<int> head_dim =
+      reader.has("head_dim") ? reader.optional_size("head_dim") : defaults.head_dim;
   c.d_head = head_dim ? *head_dim : derived_d_head(reader, c.d_model, c.n_heads);
   c.d_mlp = reader.size("intermediate_size", defaults.intermediate_size);
   c.vocab_size = reader.size("vocab_size", defaults.vocab_size);
@@ -21,7 +24,8 @@ FamilyConfig read_llama_like(const ConfigReader& reader, const LlamaDefaults& de
   c.mlp = MlpKind::gated;
   c.positions = Positions::rotary;
   c.rope = read_rope(reader, c.d_head, "rope_theta", "partial_rotary_factor", 1.0);
-  if (c.rope.dims != c.d_head) reader.fail("partial_rotary_factor below 1 is not supported for this family");
+  if (c.rope.dims != c.d_head)
+    reader.fail("partial_rotary_factor below 1 is not supported for this family");
   c.activation = read_activation(reader, "hidden_act", "silu");
   c.norm_eps = reader.positive("rms_norm_eps", 1e-6);
   c.tied_head = reader.flag("tie_word_embeddings", false);
@@ -31,7 +35,8 @@ FamilyConfig read_llama_like(const ConfigReader& reader, const LlamaDefaults& de
 
 std::vector<TensorRow> llama_tensors(const FamilyConfig& family) {
   const ModelConfig& c = family.model;
-  const std::int64_t D = c.d_model, N = c.d_mlp, E = c.d_head, HE = std::int64_t{c.n_heads} * E, GE = std::int64_t{c.n_kv_heads} * E;
+  const std::int64_t D = c.d_model, N = c.d_mlp, E = c.d_head, HE = std::int64_t{c.n_heads} * E,
+                     GE = std::int64_t{c.n_kv_heads} * E;
   std::vector<TensorRow> rows = {
       token_rows("model.embed_tokens.weight", Role::embed, c.vocab_size, D),
       vector_row("model.layers.{}.input_layernorm.weight", Role::attn_norm_w, D),
@@ -64,13 +69,19 @@ std::vector<TensorRow> llama_tensors(const FamilyConfig& family) {
   return rows;
 }
 
-TensorRow llama_head(const FamilyConfig& family) { return token_rows("lm_head.weight", Role::unembed, family.model.vocab_size, family.model.d_model); }
+TensorRow llama_head(const FamilyConfig& family) {
+  return token_rows("lm_head.weight", Role::unembed, family.model.vocab_size, family.model.d_model);
+}
 
 namespace {
 
 FamilyConfig read(const ConfigReader& reader) {
-  FamilyConfig family = read_llama_like(
-      reader, {.vocab_size = 32000, .intermediate_size = 11008, .max_position_embeddings = 2048, .num_key_value_heads = {}, .head_dim = {}, .bos_token = 1});
+  FamilyConfig family = read_llama_like(reader, {.vocab_size = 32000,
+                                                 .intermediate_size = 11008,
+                                                 .max_position_embeddings = 2048,
+                                                 .num_key_value_heads = {},
+                                                 .head_dim = {},
+                                                 .bos_token = 1});
   family.qkv_bias = family.o_bias = reader.flag("attention_bias", false);
   family.mlp_bias = reader.flag("mlp_bias", false);
   return family;

@@ -1,4 +1,5 @@
-// What Llama, Mistral and Qwen share: RMSNorm, gated MLP, grouped key/value heads, rotary on the whole head.
+// What Llama, Mistral and Qwen share: RMSNorm, gated MLP, grouped key/value heads, rotary on the
+// whole head.
 #pragma once
 
 #include <optional>

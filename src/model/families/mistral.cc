@@ -5,9 +5,14 @@ namespace unpack {
 namespace {
 
 FamilyConfig read(const ConfigReader& reader) {
-  FamilyConfig family = read_llama_like(
-      reader, {.vocab_size = 32000, .intermediate_size = 14336, .max_position_embeddings = 131072, .num_key_value_heads = 8, .head_dim = {}, .bos_token = 1});
-  if (!reader.is_null("sliding_window")) family.model.sliding_window = reader.size("sliding_window", 4096);
+  FamilyConfig family = read_llama_like(reader, {.vocab_size = 32000,
+                                                 .intermediate_size = 14336,
+                                                 .max_position_embeddings = 131072,
+                                                 .num_key_value_heads = 8,
+                                                 .head_dim = {},
+                                                 .bos_token = 1});
+  if (!reader.is_null("sliding_window"))
+    family.model.sliding_window = reader.size("sliding_window", 4096);
   return family;
 }
 

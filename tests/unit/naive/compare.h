@@ -10,7 +10,8 @@ namespace unpack::naive {
 
 class Difference {
  public:
-  // `floor`: expected values that are all smaller are held against it, for what remains where larger parts cancel.
+  // `floor`: expected values that are all smaller are held against it, for what remains where
+  // larger parts cancel.
   explicit Difference(double floor = 0) : largest_(floor) {}
 
   void see(double got, double want) {
@@ -25,7 +26,8 @@ class Difference {
     }
     for (std::size_t i = 0; i < got.size(); ++i) see(got[i], want[i]);
   }
-  void see(const std::vector<std::vector<double>>& got, const std::vector<std::vector<double>>& want) {
+  void see(const std::vector<std::vector<double>>& got,
+           const std::vector<std::vector<double>>& want) {
     if (got.size() != want.size()) apart_ = std::numeric_limits<double>::infinity();
     for (std::size_t i = 0; i < std::min(got.size(), want.size()); ++i) see(got[i], want[i]);
   }

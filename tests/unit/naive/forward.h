@@ -1,4 +1,5 @@
-// The forward pass of a model in double precision, in plain loops: what the tests hold the engine against. Shares no code with it but the weights.
+// The forward pass of a model in double precision, in plain loops: what the tests hold the engine
+// against. Shares no code with it but the weights.
 #pragma once
 
 #include <cmath>
@@ -43,7 +44,9 @@ inline Vec plus(Vec a, const Vec& b) {
   return a;
 }
 
-inline Vec part(const Vec& x, int begin, int n) { return Vec(x.begin() + begin, x.begin() + begin + n); }
+inline Vec part(const Vec& x, int begin, int n) {
+  return Vec(x.begin() + begin, x.begin() + begin + n);
+}
 
 // Weights of one layer, and what the pass realised there.
 struct Layer {
@@ -62,7 +65,8 @@ struct Layer {
 
 class Forward {
  public:
-  Forward(const ModelWeights& weights, const std::vector<TokenId>& ids) : c(weights.config), writers(c), S(static_cast<int>(ids.size())) {
+  Forward(const ModelWeights& weights, const std::vector<TokenId>& ids)
+      : c(weights.config), writers(c), S(static_cast<int>(ids.size())) {
     const Mat embed = matrix(weights.embed);
     const Mat positions = c.has_pos_writer() ? matrix(weights.pos) : Mat();
     unembed = matrix(weights.unembed);
@@ -130,7 +134,9 @@ class Forward {
   Vec final_w, final_b;
 
  private:
-  Vec normed(const Vec& x, const Vec& w, const Vec& b) const { return plus(read(x, deviation(x), w), b); }
+  Vec normed(const Vec& x, const Vec& w, const Vec& b) const {
+    return plus(read(x, deviation(x), w), b);
+  }
 
   double frequency(int i) const {
     const Rope& r = c.rope;
@@ -140,7 +146,8 @@ class Forward {
     const double wavelength = 2 * M_PI / f;
     if (wavelength > r.original_context / r.low_freq_factor) return f / r.factor;
     if (wavelength < r.original_context / r.high_freq_factor) return f;
-    const double keep = (r.original_context / wavelength - r.low_freq_factor) / (r.high_freq_factor - r.low_freq_factor);
+    const double keep = (r.original_context / wavelength - r.low_freq_factor) /
+                        (r.high_freq_factor - r.low_freq_factor);
     return keep * f + (1 - keep) * f / r.factor;
   }
 
@@ -159,7 +166,8 @@ class Forward {
   }
 
   // The head's part of a projection, normed per head where the model does so, then rotated.
-  void put_heads(const Vec& projected, int n, const Vec& norm_w, int s, bool rotate, Mats& out, Mat& dev) const {
+  void put_heads(const Vec& projected, int n, const Vec& norm_w, int s, bool rotate, Mats& out,
+                 Mat& dev) const {
     for (int h = 0; h < n; ++h) {
       Vec x = part(projected, h * c.d_head, c.d_head);
       if (!norm_w.empty()) {
@@ -182,8 +190,10 @@ class Forward {
     t.w_q = matrix(w.w_q), t.w_k = matrix(w.w_k), t.w_v = matrix(w.w_v), t.w_o = matrix(w.w_o);
     t.w_in = matrix(w.w_in), t.w_out = matrix(w.w_out);
     if (w.w_up) t.w_up = matrix(w.w_up);
-    t.b_q = vector_or_zero(w.b_q, H * E), t.b_k = vector_or_zero(w.b_k, G * E), t.b_v = vector_or_zero(w.b_v, G * E), t.b_o = vector_or_zero(w.b_o, D);
-    t.b_in = vector_or_zero(w.b_in, c.d_mlp), t.b_up = vector_or_zero(w.b_up, c.d_mlp), t.b_out = vector_or_zero(w.b_out, D);
+    t.b_q = vector_or_zero(w.b_q, H * E), t.b_k = vector_or_zero(w.b_k, G * E),
+    t.b_v = vector_or_zero(w.b_v, G * E), t.b_o = vector_or_zero(w.b_o, D);
+    t.b_in = vector_or_zero(w.b_in, c.d_mlp), t.b_up = vector_or_zero(w.b_up, c.d_mlp),
+    t.b_out = vector_or_zero(w.b_out, D);
 
     t.q.assign(H, Mat(S)), t.k.assign(G, Mat(S)), t.v.assign(G, Mat(S));
     t.q_dev.assign(H, Vec(S, 1.0)), t.k_dev.assign(G, Vec(S, 1.0));
@@ -204,7 +214,9 @@ class Forward {
       for (int q = 0; q < S; ++q) {
         Vec weight;
         double total = 0;
-        for (int s = 0; s <= q; ++s) weight.push_back(std::exp(dot(t.q[h][q], t.k[group(h)][s]) / std::sqrt(static_cast<double>(E))));
+        for (int s = 0; s <= q; ++s)
+          weight.push_back(
+              std::exp(dot(t.q[h][q], t.k[group(h)][s]) / std::sqrt(static_cast<double>(E))));
         for (const double a : weight) total += a;
         Vec out(D, 0.0);
         for (int s = 0; s <= q; ++s) {
@@ -225,7 +237,8 @@ class Forward {
       t.pre.push_back(plus(times(y, t.w_in), t.b_in));
       if (c.gated()) t.up.push_back(plus(times(y, t.w_up), t.b_up));
       Vec act;
-      for (int n = 0; n < c.d_mlp; ++n) act.push_back(phi(t.pre[s][n]) * (c.gated() ? t.up[s][n] : 1.0));
+      for (int n = 0; n < c.d_mlp; ++n)
+        act.push_back(phi(t.pre[s][n]) * (c.gated() ? t.up[s][n] : 1.0));
       t.act.push_back(act);
       t.o_mlp.push_back(times(act, t.w_out));
       vectors[writers.mlp(l)][s] = t.o_mlp[s];

@@ -19,13 +19,15 @@ struct TopCredit {
 
 class Enumeration {
  public:
-  Enumeration(Recursion& recursion, const Writers& writers, const std::vector<TopCredit>& tops) : recursion_(recursion), writers_(writers), tops_(tops) {}
+  Enumeration(Recursion& recursion, const Writers& writers, const std::vector<TopCredit>& tops)
+      : recursion_(recursion), writers_(writers), tops_(tops) {}
 
   // With tau: paths whose first credit, every prefix and own credit reach it.
   std::vector<Path> all(double tau = 0) {
     paths_.clear();
     for (const TopCredit& top : tops_) {
-      if (top.credit != 0 && std::fabs(top.credit) >= tau) walk(top.node, top.direct, top.credit, tau);
+      if (top.credit != 0 && std::fabs(top.credit) >= tau)
+        walk(top.node, top.direct, top.credit, tau);
     }
     return paths_;
   }
@@ -46,12 +48,14 @@ class Enumeration {
 
   static std::vector<int> key(const Path& p) {
     std::vector<int> k;
-    for (std::size_t i = 0; i < p.nodes.size(); ++i) k.insert(k.end(), {p.nodes[i].writer, p.nodes[i].position, static_cast<int>(p.branches[i])});
+    for (std::size_t i = 0; i < p.nodes.size(); ++i)
+      k.insert(k.end(), {p.nodes[i].writer, p.nodes[i].position, static_cast<int>(p.branches[i])});
     return k;
   }
 
  private:
-  // hops_ holds what was walked, the root side first: a node, and the branch of its own hop once it is taken.
+  // hops_ holds what was walked, the root side first: a node, and the branch of its own hop once it
+  // is taken.
   struct Hop {
     Node node;
     Branch branch;

@@ -1,4 +1,5 @@
-// Credit by the definition: Stage 1 and Stage 2 at every node, one node after the other from the top, without folding, tables or blocks.
+// Credit by the definition: Stage 1 and Stage 2 at every node, one node after the other from the
+// top, without folding, tables or blocks.
 #pragma once
 
 #include <algorithm>
@@ -35,10 +36,12 @@ struct Edge {
 
 class Recursion {
  public:
-  Recursion(const Forward& forward, const Options& options, Vec direction = {}) : f_(forward), c_(forward.c), o_(options), direction_(std::move(direction)) {}
+  Recursion(const Forward& forward, const Options& options, Vec direction = {})
+      : f_(forward), c_(forward.c), o_(options), direction_(std::move(direction)) {}
 
   // d_t of section 7.
-  static Vec target_direction(const Forward& f, int position, const std::vector<TokenId>& target, const std::optional<std::vector<TokenId>>& versus, bool raw) {
+  static Vec target_direction(const Forward& f, int position, const std::vector<TokenId>& target,
+                              const std::optional<std::vector<TokenId>>& versus, bool raw) {
     const auto mean = [&](const std::vector<TokenId>& ids) {
       Vec sum(f.c.d_model, 0.0);
       for (const TokenId id : ids) sum = plus(sum, f.unembed[id]);
@@ -49,20 +52,24 @@ class Recursion {
     for (int id = 0; id < f.c.vocab_size; ++id) all.push_back(id);
     Vec d = mean(target);
     const Vec other = raw ? Vec(f.c.d_model, 0.0) : mean(versus ? *versus : all);
-    for (int i = 0; i < f.c.d_model; ++i) d[i] = (d[i] - other[i]) * f.final_w[i] / f.deviation(f.x_final[position]);
+    for (int i = 0; i < f.c.d_model; ++i)
+      d[i] = (d[i] - other[i]) * f.final_w[i] / f.deviation(f.x_final[position]);
     return d;
   }
 
-  // What a node's credit is shared into. Only per-neuron MLPs have entries of their own in Stage 2; the other rules share the node's whole credit.
+  // What a node's credit is shared into. Only per-neuron MLPs have entries of their own in Stage 2;
+  // the other rules share the node's whole credit.
   std::vector<Entry> entries(const Node& node, bool direct) {
     const Writer& w = f_.writers[node.writer];
-    return w.kind == WriterKind::head ? head_entries(w.layer, w.head, node.position, direct) : mlp_entries(w.layer, node.position, direct);
+    return w.kind == WriterKind::head ? head_entries(w.layer, w.head, node.position, direct)
+                                      : mlp_entries(w.layer, node.position, direct);
   }
 
   // Stage 1 shares of credit 1: over sources, or over neurons.
   Vec stage1(const Node& node, bool direct) {
     const Writer& w = f_.writers[node.writer];
-    return w.kind == WriterKind::head ? source_shares(w.layer, w.head, node.position, direct) : neuron_shares(w.layer, node.position, direct);
+    return w.kind == WriterKind::head ? source_shares(w.layer, w.head, node.position, direct)
+                                      : neuron_shares(w.layer, node.position, direct);
   }
 
   // Neurons summed inside an MLP hop, sources inside a Q hop.
@@ -71,16 +78,19 @@ class Recursion {
     if (fresh) {
       std::map<std::tuple<Branch, int, int>, double> sum;
       for (const Entry& entry : entries(node, direct)) {
-        for (const Sub& sub : entry.subs) sum[{sub.branch, sub.writer, sub.position}] += entry.share * sub.share;
+        for (const Sub& sub : entry.subs)
+          sum[{sub.branch, sub.writer, sub.position}] += entry.share * sub.share;
       }
       for (const auto& [key, factor] : sum) {
-        if (factor != 0) slot->second.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), factor});
+        if (factor != 0)
+          slot->second.push_back({std::get<0>(key), std::get<1>(key), std::get<2>(key), factor});
       }
     }
     return slot->second;
   }
 
-  // Credit of all nodes, [writer][s], direct and indirect together. `first` is direct credit at `position`; `indirect_root` gets 1 of the other kind.
+  // Credit of all nodes, [writer][s], direct and indirect together. `first` is direct credit at
+  // `position`; `indirect_root` gets 1 of the other kind.
   Mat sweep(int position, const Vec& first, const std::optional<Node>& indirect_root = {}) {
     Mat indirect(f_.writers.count(), Vec(f_.S, 0.0));
     if (indirect_root) indirect[indirect_root->writer][indirect_root->position] = 1;
@@ -98,7 +108,8 @@ class Recursion {
 
   Vec importance(int position) const {
     Vec first;
-    for (int w = 0; w < f_.writers.count(); ++w) first.push_back(dot(f_.center(f_.vectors[w][position]), direction_));
+    for (int w = 0; w < f_.writers.count(); ++w)
+      first.push_back(dot(f_.center(f_.vectors[w][position]), direction_));
     return first;
   }
 
@@ -108,11 +119,13 @@ class Recursion {
     const auto known = mass_.find({node.writer, node.position});
     if (known != mass_.end()) return known->second;
     double sum = 0;
-    for (const Edge& e : std::vector<Edge>(edges(node, false))) sum += std::fabs(e.factor) * mass({e.writer, e.position});
+    for (const Edge& e : std::vector<Edge>(edges(node, false)))
+      sum += std::fabs(e.factor) * mass({e.writer, e.position});
     return mass_[{node.writer, node.position}] = sum;
   }
 
-  // The smallest |sum| against its absolute sum that any denominator met: near 0 rounding decides signs, and without a floor it blows up shares.
+  // The smallest |sum| against its absolute sum that any denominator met: near 0 rounding decides
+  // signs, and without a floor it blows up shares.
   double conditioning() const { return conditioning_; }
 
  private:
@@ -129,7 +142,8 @@ class Recursion {
     const Layer& t = f_.layers[l];
     if (!direct && o_.dispatch == Dispatch::gate) return t.alpha[h][q];
     Vec r;
-    for (int s = 0; s <= q; ++s) r.push_back(t.alpha[h][q][s] * dot(f_.center(t.u[h][s]), direct ? direction_ : t.o_attn[q]));
+    for (int s = 0; s <= q; ++s)
+      r.push_back(t.alpha[h][q][s] * dot(f_.center(t.u[h][s]), direct ? direction_ : t.o_attn[q]));
     return shares(r);
   }
 
@@ -137,7 +151,8 @@ class Recursion {
     const Layer& t = f_.layers[l];
     if (!direct && o_.dispatch == Dispatch::gate) return t.act[q];
     Vec r;
-    for (int n = 0; n < c_.d_mlp; ++n) r.push_back(t.act[q][n] * dot(f_.center(t.w_out[n]), direct ? direction_ : t.o_mlp[q]));
+    for (int n = 0; n < c_.d_mlp; ++n)
+      r.push_back(t.act[q][n] * dot(f_.center(t.w_out[n]), direct ? direction_ : t.o_mlp[q]));
     return r;
   }
 
@@ -152,11 +167,14 @@ class Recursion {
       Vec row;
       for (int s = 0; s <= q; ++s) {
         const int at = keys ? s : q;
-        Vec x = part(times(f_.read(f_.vectors[j][at], t.dev1[at], t.norm1_w), keys ? t.w_k : t.w_q), (keys ? g : h) * c_.d_head, c_.d_head);
+        Vec x = part(times(f_.read(f_.vectors[j][at], t.dev1[at], t.norm1_w), keys ? t.w_k : t.w_q),
+                     (keys ? g : h) * c_.d_head, c_.d_head);
         const Vec& norm = keys ? t.k_norm : t.q_norm;
-        for (int e = 0; e < c_.d_head && !norm.empty(); ++e) x[e] *= norm[e] / (keys ? t.k_dev[g][s] : t.q_dev[h][q]);
+        for (int e = 0; e < c_.d_head && !norm.empty(); ++e)
+          x[e] *= norm[e] / (keys ? t.k_dev[g][s] : t.q_dev[h][q]);
         x = f_.rotated(x, at);
-        row.push_back(dot(x, keys ? t.q[h][q] : t.k[g][s]) / std::sqrt(static_cast<double>(c_.d_head)));
+        row.push_back(dot(x, keys ? t.q[h][q] : t.k[g][s]) /
+                      std::sqrt(static_cast<double>(c_.d_head)));
       }
       if (o_.scores == Scores::centered) {
         double mean = 0;
@@ -180,13 +198,16 @@ class Recursion {
       for (int j = 0; j < visible; ++j) {
         k.push_back(sk[j][s]);
         query.push_back(sq[j][s]);
-        v.push_back(dot(part(times(f_.read(f_.vectors[j][s], t.dev1[s], t.norm1_w), t.w_v), g * c_.d_head, c_.d_head), t.v[g][s]));
+        v.push_back(dot(part(times(f_.read(f_.vectors[j][s], t.dev1[s], t.norm1_w), t.w_v),
+                             g * c_.d_head, c_.d_head),
+                        t.v[g][s]));
       }
       Entry entry{share[s], {}};
       const auto add = [&](Branch branch, double weight, int position, const Vec& r) {
         if (weight == 0) return;
         const Vec part_of = shares(r);
-        for (int j = 0; j < visible; ++j) entry.subs.push_back({branch, j, position, weight * part_of[j]});
+        for (int j = 0; j < visible; ++j)
+          entry.subs.push_back({branch, j, position, weight * part_of[j]});
       };
       add(Branch::K, o_.weights[0], s, k);
       add(Branch::Q, o_.weights[1], q, query);
@@ -210,7 +231,8 @@ class Recursion {
     std::vector<Side> sides;
     const auto side = [&](Branch branch, double weight, const Mat& w, const Vec& pre) {
       Side made{branch, weight, {}, &w, pre};
-      for (int j = 0; j < visible; ++j) made.scores.push_back(times(f_.read(f_.vectors[j][q], t.dev2[q], t.norm2_w), w));
+      for (int j = 0; j < visible; ++j)
+        made.scores.push_back(times(f_.read(f_.vectors[j][q], t.dev2[q], t.norm2_w), w));
       if (weight != 0) sides.push_back(made);
     };
     if (c_.gated()) {
@@ -222,7 +244,8 @@ class Recursion {
     std::vector<Entry> out;
     const auto add = [&](Entry& entry, const Side& from, const Vec& r) {
       const Vec part_of = shares(r);
-      for (int j = 0; j < visible; ++j) entry.subs.push_back({from.branch, j, q, from.weight * part_of[j]});
+      for (int j = 0; j < visible; ++j)
+        entry.subs.push_back({from.branch, j, q, from.weight * part_of[j]});
     };
     if (o_.mlp == MlpRule::per_neuron) {
       const Vec share = neuron_shares(l, q, direct);
@@ -247,7 +270,9 @@ class Recursion {
         for (int d = 0; d < c_.d_model; ++d) e[d] += (*from.w)[d][n] * term[n] / pre;
       }
       for (int j = 0; j < visible; ++j) {
-        r.push_back(o_.mlp == MlpRule::l2 ? std::sqrt(dot(from.scores[j], from.scores[j])) : dot(f_.read(f_.vectors[j][q], t.dev2[q], t.norm2_w), e));
+        r.push_back(o_.mlp == MlpRule::l2
+                        ? std::sqrt(dot(from.scores[j], from.scores[j]))
+                        : dot(f_.read(f_.vectors[j][q], t.dev2[q], t.norm2_w), e));
       }
       add(whole, from, r);
     }

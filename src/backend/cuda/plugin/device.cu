@@ -34,7 +34,9 @@ int check(cudaError_t status, const char* what) {
 }
 
 int check(cublasStatus_t status, const char* what) {
-  return status == CUBLAS_STATUS_SUCCESS ? 0 : fail(std::string(what) + ": " + cublasGetStatusString(status));
+  return status == CUBLAS_STATUS_SUCCESS
+             ? 0
+             : fail(std::string(what) + ": " + cublasGetStatusString(status));
 }
 
 const char* error() { return last_error.c_str(); }
@@ -78,7 +80,9 @@ int open_state(State& s, int tf32) {
   props.location.id = s.id;
   if (check(cudaMemPoolCreate(&s.pool, &props), "a memory pool")) return 1;
   std::uint64_t keep = UINT64_MAX;
-  if (check(cudaMemPoolSetAttribute(s.pool, cudaMemPoolAttrReleaseThreshold, &keep), "a memory pool")) return 1;
+  if (check(cudaMemPoolSetAttribute(s.pool, cudaMemPoolAttrReleaseThreshold, &keep),
+            "a memory pool"))
+    return 1;
   if (check(cudaMalloc(&s.workspace, kWorkspaceBytes), "memory for cuBLAS")) return 1;
   if (check(cudaMallocHost(&s.pinned, kPinnedBytes), "pinned memory")) return 1;
   for (Staging& part : s.staging) {
@@ -89,7 +93,8 @@ int open_state(State& s, int tf32) {
   if (check(cublasSetStream(s.blas, s.stream), "cuBLAS")) return 1;
   if (check(cublasSetWorkspace(s.blas, s.workspace, kWorkspaceBytes), "cuBLAS")) return 1;
   s.profile = Profile::make();
-  return check(cublasSetMathMode(s.blas, tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH), "cuBLAS");
+  return check(cublasSetMathMode(s.blas, tf32 ? CUBLAS_TF32_TENSOR_OP_MATH : CUBLAS_DEFAULT_MATH),
+               "cuBLAS");
 }
 
 }  // namespace
@@ -111,12 +116,15 @@ int open_device(int tf32, void** device) {
 int info(void* device, UnpackDeviceInfo* out) {
   State& s = of(device);
   cudaDeviceProp props{};
-  if (check(cudaSetDevice(s.id), "device 0") || check(cudaGetDeviceProperties(&props, s.id), "device 0")) return 1;
+  if (check(cudaSetDevice(s.id), "device 0") ||
+      check(cudaGetDeviceProperties(&props, s.id), "device 0"))
+    return 1;
   std::size_t free = 0, total = 0;
   if (check(cudaMemGetInfo(&free, &total), "device 0")) return 1;
   int version = 0;
   (void)cublasGetVersion(s.blas, &version);
-  std::snprintf(out->name, sizeof out->name, "%.100s, cuBLAS %d.%d", props.name, version / 10000, version / 100 % 100);
+  std::snprintf(out->name, sizeof out->name, "%.100s, cuBLAS %d.%d", props.name, version / 10000,
+                version / 100 % 100);
   out->memory_free = free;
   out->memory_total = total;
   return 0;
@@ -125,11 +133,16 @@ int info(void* device, UnpackDeviceInfo* out) {
 int memory_use(void* device, int start_again, UnpackDeviceMemory* out) {
   State& s = of(device);
   std::uint64_t peak = 0, held = 0, nothing = 0;
-  if (check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrUsedMemHigh, &peak), "the memory pool")) return 1;
-  if (check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrReservedMemHigh, &held), "the memory pool")) return 1;
+  if (check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrUsedMemHigh, &peak), "the memory pool"))
+    return 1;
+  if (check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrReservedMemHigh, &held),
+            "the memory pool"))
+    return 1;
   out->peak = peak + kWorkspaceBytes;
   out->held = held + kWorkspaceBytes;
-  return start_again ? check(cudaMemPoolSetAttribute(s.pool, cudaMemPoolAttrUsedMemHigh, &nothing), "the memory pool") : 0;
+  return start_again ? check(cudaMemPoolSetAttribute(s.pool, cudaMemPoolAttrUsedMemHigh, &nothing),
+                             "the memory pool")
+                     : 0;
 }
 
 namespace {
@@ -141,14 +154,21 @@ int allocate_on(State& s, cudaStream_t stream, std::size_t bytes, void** out) {
 
 }  // namespace
 
-int allocate(void* device, std::size_t bytes, void** out) { return allocate_on(of(device), of(device).stream, bytes, out); }
-int allocate_beside(void* device, std::size_t bytes, void** out) { return allocate_on(of(device), of(device).beside, bytes, out); }
+int allocate(void* device, std::size_t bytes, void** out) {
+  return allocate_on(of(device), of(device).stream, bytes, out);
+}
+int allocate_beside(void* device, std::size_t bytes, void** out) {
+  return allocate_on(of(device), of(device).beside, bytes, out);
+}
 void release(void* device, void* memory) { (void)cudaFreeAsync(memory, of(device).stream); }
 
-int zero(void* device, void* memory, std::size_t bytes) { return check(cudaMemsetAsync(memory, 0, bytes, of(device).stream), "clearing memory"); }
+int zero(void* device, void* memory, std::size_t bytes) {
+  return check(cudaMemsetAsync(memory, 0, bytes, of(device).stream), "clearing memory");
+}
 
 int to_device(void* device, void* to, const void* from, std::size_t bytes) {
-  return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, of(device).stream), "copying to the device");
+  return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, of(device).stream),
+               "copying to the device");
 }
 
 namespace {
@@ -163,7 +183,9 @@ void copy_in_parts(char* to, const char* from, std::size_t bytes) {
   const std::size_t part = bytes / kParts;
   std::vector<std::thread> helpers;
   for (std::size_t i = 1; i < kParts; ++i) {
-    helpers.emplace_back([=] { std::memcpy(to + i * part, from + i * part, i + 1 == kParts ? bytes - i * part : part); });
+    helpers.emplace_back([=] {
+      std::memcpy(to + i * part, from + i * part, i + 1 == kParts ? bytes - i * part : part);
+    });
   }
   std::memcpy(to, from, part);
   for (std::thread& helper : helpers) helper.join();
@@ -171,7 +193,8 @@ void copy_in_parts(char* to, const char* from, std::size_t bytes) {
 
 }  // namespace
 
-// Returns when all of it is there: `to` may be given back on the other stream, which does not wait for this one.
+// Returns when all of it is there: `to` may be given back on the other stream, which does not wait
+// for this one.
 int to_device_beside(void* device, void* to, const void* from, std::size_t bytes) {
   State& s = of(device);
   if (check(cudaSetDevice(s.id), "device 0")) return 1;
@@ -182,7 +205,10 @@ int to_device_beside(void* device, void* to, const void* from, std::size_t bytes
     const std::size_t n = bytes - at < kStagingBytes ? bytes - at : kStagingBytes;
     if (check(cudaEventSynchronize(part.left), "copying to the device")) return 1;
     copy_in_parts(static_cast<char*>(part.memory), static_cast<const char*>(from) + at, n);
-    if (check(cudaMemcpyAsync(static_cast<char*>(to) + at, part.memory, n, cudaMemcpyHostToDevice, s.beside), "copying to the device")) return 1;
+    if (check(cudaMemcpyAsync(static_cast<char*>(to) + at, part.memory, n, cudaMemcpyHostToDevice,
+                              s.beside),
+              "copying to the device"))
+      return 1;
     if (check(cudaEventRecord(part.left, s.beside), "an event")) return 1;
   }
   return check(cudaStreamSynchronize(s.beside), "copying to the device");
@@ -199,7 +225,10 @@ int to_host(void* device, void* to, const void* from, std::size_t bytes) {
   std::lock_guard lock(s.pinned_mutex);
   for (std::size_t at = 0; at < bytes; at += kPinnedBytes) {
     const std::size_t n = bytes - at < kPinnedBytes ? bytes - at : kPinnedBytes;
-    if (check(cudaMemcpyAsync(s.pinned, static_cast<const char*>(from) + at, n, cudaMemcpyDeviceToHost, s.stream), "copying to the host")) return 1;
+    if (check(cudaMemcpyAsync(s.pinned, static_cast<const char*>(from) + at, n,
+                              cudaMemcpyDeviceToHost, s.stream),
+              "copying to the host"))
+      return 1;
     if (check(cudaStreamSynchronize(s.stream), "the work before a copy")) return 1;
     std::memcpy(static_cast<char*>(to) + at, s.pinned, n);
   }
@@ -207,7 +236,8 @@ int to_host(void* device, void* to, const void* from, std::size_t bytes) {
 }
 
 int copy(void* device, void* to, const void* from, std::size_t bytes) {
-  return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, of(device).stream), "copying");
+  return check(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, of(device).stream),
+               "copying");
 }
 
 int wait(void* device) { return check(cudaStreamSynchronize(of(device).stream), "the work"); }

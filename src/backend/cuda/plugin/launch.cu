@@ -83,7 +83,8 @@ struct DeviceGroup {
   __device__ __forceinline__ double largest(Index n, const F& f) {
     double most = -INFINITY;
     for (Index i = lane; i < n; i += kThreads) most = fmax(most, static_cast<double>(f(i)));
-    for (int step = 16; step > 0; step /= 2) most = fmax(most, __shfl_xor_sync(0xFFFFFFFFU, most, step));
+    for (int step = 16; step > 0; step /= 2)
+      most = fmax(most, __shfl_xor_sync(0xFFFFFFFFU, most, step));
     if constexpr (kThreads > 32) {
       __syncthreads();
       if (lane % 32 == 0) shared[lane / 32] = most;
@@ -99,16 +100,21 @@ struct DeviceGroup {
 constexpr int kBlock = 256;
 
 template <typename Kernel>
-__global__ void __launch_bounds__(kBlock) map_kernel(const __grid_constant__ Kernel kernel, Index count) {
-  for (Index i = static_cast<Index>(blockIdx.x) * kBlock + threadIdx.x; i < count; i += static_cast<Index>(gridDim.x) * kBlock) kernel(i);
+__global__ void __launch_bounds__(kBlock)
+    map_kernel(const __grid_constant__ Kernel kernel, Index count) {
+  for (Index i = static_cast<Index>(blockIdx.x) * kBlock + threadIdx.x; i < count;
+       i += static_cast<Index>(gridDim.x) * kBlock)
+    kernel(i);
 }
 
 template <typename Kernel, int kThreads>
-__global__ void __launch_bounds__(kThreads == 32 ? kBlock : kThreads) row_kernel(const __grid_constant__ Kernel kernel, Index count) {
+__global__ void __launch_bounds__(kThreads == 32 ? kBlock : kThreads)
+    row_kernel(const __grid_constant__ Kernel kernel, Index count) {
   __shared__ double shared[kThreads == 32 ? 1 : kThreads / 16];
   constexpr int kRows = kThreads == 32 ? kBlock / 32 : 1;
   DeviceGroup<kThreads> group{static_cast<int>(threadIdx.x) % kThreads, shared};
-  for (Index row = static_cast<Index>(blockIdx.x) * kRows + threadIdx.x / kThreads; row < count; row += static_cast<Index>(gridDim.x) * kRows) {
+  for (Index row = static_cast<Index>(blockIdx.x) * kRows + threadIdx.x / kThreads; row < count;
+       row += static_cast<Index>(gridDim.x) * kRows) {
     kernel(group, row);
     group.sync();
   }
@@ -127,7 +133,9 @@ int run(State& s, const void* parameters, std::size_t bytes, Index count) {
   } else {
     constexpr Index kRows = kThreads == 32 ? kBlock / 32 : 1;
     const Index blocks = std::min((count + kRows - 1) / kRows, kMostBlocks);
-    row_kernel<Kernel, kThreads><<<static_cast<unsigned>(blocks), kThreads == 32 ? kBlock : kThreads, 0, s.stream>>>(kernel, count);
+    row_kernel<Kernel, kThreads>
+        <<<static_cast<unsigned>(blocks), kThreads == 32 ? kBlock : kThreads, 0, s.stream>>>(kernel,
+                                                                                             count);
   }
   return check(cudaGetLastError(), "a launch");
 }

@@ -14,7 +14,8 @@
 
 namespace unpack::cuda {
 
-// With $UNPACK_CUDA_PROFILE=FILE every kernel and product is timed by itself, and the sums are written there at the end.
+// With $UNPACK_CUDA_PROFILE=FILE every kernel and product is timed by itself, and the sums are
+// written there at the end.
 class Profile {
  public:
   static Profile* make() {

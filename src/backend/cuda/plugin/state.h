@@ -1,4 +1,5 @@
-// What the plugin keeps of an open GPU, and the entries of its table (device_table.h) that other files hold.
+// What the plugin keeps of an open GPU, and the entries of its table (device_table.h) that other
+// files hold.
 #pragma once
 
 #include <cublas_v2.h>
@@ -14,7 +15,8 @@
 
 namespace unpack::cuda {
 
-// Pinned memory that a part of an upload passes through: pageable memory is far slower, and the driver would hold up other threads over it.
+// Pinned memory that a part of an upload passes through: pageable memory is far slower, and the
+// driver would hold up other threads over it.
 struct Staging {
   void* memory = nullptr;
   cudaEvent_t left = nullptr;  // once what was put there last is on the device

@@ -1,4 +1,5 @@
-// The device table of NVIDIA GPUs: matrix products by cuBLAS, the rest from the files beside this one.
+// The device table of NVIDIA GPUs: matrix products by cuBLAS, the rest from the files beside this
+// one.
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/plugin/state.h"
 
@@ -11,10 +12,13 @@ int queue_gemm(State& s, const UnpackGemm* g) {
   const float one = 1.0F, beta = g->accumulate ? 1.0F : 0.0F;
   const cublasOperation_t op = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
   if (g->batch == 1) {
-    return check(cublasSgemm_64(s.blas, op, CUBLAS_OP_N, g->n, g->m, g->k, &one, g->b, g->ldb, g->a, g->lda, &beta, g->c, g->ldc), "cuBLAS");
+    return check(cublasSgemm_64(s.blas, op, CUBLAS_OP_N, g->n, g->m, g->k, &one, g->b, g->ldb, g->a,
+                                g->lda, &beta, g->c, g->ldc),
+                 "cuBLAS");
   }
-  return check(cublasSgemmStridedBatched_64(s.blas, op, CUBLAS_OP_N, g->n, g->m, g->k, &one, g->b, g->ldb, g->stride_b, g->a, g->lda, g->stride_a, &beta, g->c,
-                                            g->ldc, g->stride_c, g->batch),
+  return check(cublasSgemmStridedBatched_64(s.blas, op, CUBLAS_OP_N, g->n, g->m, g->k, &one, g->b,
+                                            g->ldb, g->stride_b, g->a, g->lda, g->stride_a, &beta,
+                                            g->c, g->ldc, g->stride_c, g->batch),
                "cuBLAS");
 }
 
@@ -31,8 +35,11 @@ int gemm(void* device, const UnpackGemm* g) {
     while (p < n) p *= 2;
     return std::to_string(p);
   };
-  s.profile->end(s.stream, "product up to " + about(g->m) + " x " + about(g->n) + " x " + about(g->k) + ", batches up to " + about(g->batch),
-                 2.0 * static_cast<double>(g->m) * static_cast<double>(g->n) * static_cast<double>(g->k) * static_cast<double>(g->batch));
+  s.profile->end(s.stream,
+                 "product up to " + about(g->m) + " x " + about(g->n) + " x " + about(g->k) +
+                     ", batches up to " + about(g->batch),
+                 2.0 * static_cast<double>(g->m) * static_cast<double>(g->n) *
+                     static_cast<double>(g->k) * static_cast<double>(g->batch));
   return status;
 }
 

@@ -46,15 +46,19 @@ struct PreparedState {
   mutable std::vector<EdgeSet<double>> double_edges;
   mutable std::vector<std::pair<int, std::shared_ptr<const std::vector<double>>>> logits;
 
-  PreparedState(Model m, std::shared_ptr<Decomposition> d) : model(std::move(m)), decomposition(std::move(d)) {}
+  PreparedState(Model m, std::shared_ptr<Decomposition> d)
+      : model(std::move(m)), decomposition(std::move(d)) {}
   Backend& backend() const { return decomposition->backend(); }
   std::shared_ptr<const std::vector<double>> logits_at(int position) const;
 };
 
 // The ten most likely next tokens of a row of logits, and other readings of it.
-std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& logits, int top);
+std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& logits,
+                                        int top);
 double log_sum_exp(std::span<const double> logits);
-// Fills ids (default: the top prediction), texts, logit, difference, probability. Throws InputError for ids outside the vocabulary.
-TargetInfo resolve_target(const Model& model, const Target& target, int length, const std::vector<double>& logits);
+// Fills ids (default: the top prediction), texts, logit, difference, probability. Throws InputError
+// for ids outside the vocabulary.
+TargetInfo resolve_target(const Model& model, const Target& target, int length,
+                          const std::vector<double>& logits);
 
 }  // namespace unpack

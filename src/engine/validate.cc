@@ -3,8 +3,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "engine/state.h"
 #include "model/weights.h"
-#include "readout/state.h"
 #include "unpack/prepared.h"
 
 namespace unpack {
@@ -21,7 +21,9 @@ struct Worst {
     difference = std::isfinite(d) ? std::max(difference, d) : INFINITY;
     largest = std::max(largest, std::fabs(want));
   }
-  double relative() const { return difference == 0 ? 0.0 : (largest > 0 ? difference / largest : INFINITY); }
+  double relative() const {
+    return difference == 0 ? 0.0 : (largest > 0 ? difference / largest : INFINITY);
+  }
 };
 
 class Closure {
@@ -52,8 +54,10 @@ class Closure {
     stream(get(d_.trace().x_final), d_.writers().count());
     importance();
     const double limit = backend_.is_double() ? 1e-9 : 1e-4;
-    return {{"residual", residual_.relative(), limit}, {"K", key_.relative(), limit},   {"Q", query_.relative(), limit},
-            {"V", value_.relative(), limit},           {"MLP", mlp_.relative(), limit}, {"importance", importance_.relative(), limit}};
+    return {
+        {"residual", residual_.relative(), limit}, {"K", key_.relative(), limit},
+        {"Q", query_.relative(), limit},           {"V", value_.relative(), limit},
+        {"MLP", mlp_.relative(), limit},           {"importance", importance_.relative(), limit}};
   }
 
  private:
@@ -87,7 +91,10 @@ class Closure {
       center(row);
       sum = bias;
       for (int k = 0; k < visible; ++k) {
-        const double* from = vectors_.data() + (static_cast<std::size_t>(s) * static_cast<std::size_t>(d_.writers().count()) + static_cast<std::size_t>(k)) * d;
+        const double* from = vectors_.data() + (static_cast<std::size_t>(s) *
+                                                    static_cast<std::size_t>(d_.writers().count()) +
+                                                static_cast<std::size_t>(k)) *
+                                                   d;
         for (std::size_t i = 0; i < d; ++i) sum[i] += from[i];
       }
       for (std::size_t i = 0; i < d; ++i) residual_.see(sum[i], row[i]);
@@ -116,7 +123,8 @@ class Closure {
     const auto length = static_cast<std::size_t>(length_);
     std::vector<int> positions(length);
     std::iota(positions.begin(), positions.end(), 0);
-    Array q = backend_.zeros(t.q.size()), k = backend_.zeros(t.k.size()), v = backend_.zeros(t.v.size());
+    Array q = backend_.zeros(t.q.size()), k = backend_.zeros(t.k.size()),
+          v = backend_.zeros(t.v.size());
     Array q_dev = backend_.zeros(t.q_dev.size()), k_dev = backend_.zeros(t.k_dev.size());
     backend_.qkv(l, constant_reads(t.dev_attn), positions, q, k, v, q_dev, k_dev);
     std::vector<double> q_bias = get(q), k_bias = get(k);
@@ -131,8 +139,10 @@ class Closure {
     rescale(k_bias, k_dev, t.k_dev);
     const std::vector<double> rq = get(t.q), rk = get(t.k), rv = get(t.v);
     const AttentionSums& sums = d_.attention(l, Scores::raw);
-    const std::vector<double> k_sum = get(sums.k_sum), q_sum = get(sums.q_sum), v_sum = get(sums.v_sum);
-    const auto dot = [&](const std::vector<double>& a, std::size_t i, const std::vector<double>& b, std::size_t j) {
+    const std::vector<double> k_sum = get(sums.k_sum), q_sum = get(sums.q_sum),
+                              v_sum = get(sums.v_sum);
+    const auto dot = [&](const std::vector<double>& a, std::size_t i, const std::vector<double>& b,
+                         std::size_t j) {
       double x = 0;
       for (std::size_t n = 0; n < e; ++n) x += a[i * e + n] * b[j * e + n];
       return x;
@@ -142,7 +152,8 @@ class Closure {
       const std::size_t g = h / static_cast<std::size_t>(c_.group_size());
       for (std::size_t qi = 0; qi < length; ++qi) {
         for (std::size_t s = 0; s <= qi; ++s) {
-          const auto at = h * static_cast<std::size_t>(tri(length_)) + static_cast<std::size_t>(tri(static_cast<std::int64_t>(qi))) + s;
+          const auto at = h * static_cast<std::size_t>(tri(length_)) +
+                          static_cast<std::size_t>(tri(static_cast<std::int64_t>(qi))) + s;
           const double logit = scale * dot(rq, qi * heads + h, rk, s * groups + g);
           key_.see(k_sum[at] + scale * dot(rq, qi * heads + h, k_bias, s * groups + g), logit);
           query_.see(q_sum[at] + scale * dot(q_bias, qi * heads + h, rk, s * groups + g), logit);
@@ -151,7 +162,8 @@ class Closure {
     }
     for (std::size_t g = 0; g < groups; ++g) {
       for (std::size_t s = 0; s < length; ++s)
-        value_.see(v_sum[g * length + s] + dot(v_bias, s * groups + g, rv, s * groups + g), dot(rv, s * groups + g, rv, s * groups + g));
+        value_.see(v_sum[g * length + s] + dot(v_bias, s * groups + g, rv, s * groups + g),
+                   dot(rv, s * groups + g, rv, s * groups + g));
     }
   }
 
@@ -160,7 +172,8 @@ class Closure {
     for (const MlpSide side : d_.mlp_sides()) {
       Array out = backend_.zeros(t.pre.size());
       backend_.mlp_in(l, side, reads, length_, out);
-      const std::vector<double> constant = get(out), sum = get(d_.mlp(l, side).sum), pre = get(d_.pre(l, side));
+      const std::vector<double> constant = get(out), sum = get(d_.mlp(l, side).sum),
+                                pre = get(d_.pre(l, side));
       for (std::size_t i = 0; i < pre.size(); ++i) mlp_.see(sum[i] + constant[i], pre[i]);
     }
   }
@@ -206,6 +219,8 @@ class Closure {
 
 }  // namespace
 
-std::vector<ClosureCheck> Prepared::validate(const RunContext& context) const { return Closure(*state_).run(context); }
+std::vector<ClosureCheck> Prepared::validate(const RunContext& context) const {
+  return Closure(*state_).run(context);
+}
 
 }  // namespace unpack

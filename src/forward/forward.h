@@ -34,29 +34,36 @@ struct ForwardTrace {
   std::int64_t rows() const { return static_cast<std::int64_t>(ids.size()); }
 };
 
-// Where the pass may be changed. A hook that returns true has filled `changed` (rows of the same shape), which that reader sees in place of x;
-// the residual stream itself stays as it is.
+// Where the pass may be changed. A hook that returns true has filled `changed` (rows of the same
+// shape), which that reader sees in place of x; the residual stream itself stays as it is.
 struct ForwardHooks {
   std::function<void(Array& emb)> embeddings;  // may change W_E rows in place
   std::function<bool(int layer, Sublayer sublayer, const Array& x, Array& changed)> norm_input;
-  std::function<void(int layer, Array& q, Array& k, Array& v)> heads;  // after biases, norms and rotary
-  // What single heads and neurons made of the norm's input x may be replaced: z before W_O, pre-activations before the activation.
-  std::function<void(int layer, const Array& x, const Array& q, const Array& k, const Array& v, Array& z)> mixed;
+  std::function<void(int layer, Array& q, Array& k, Array& v)>
+      heads;  // after biases, norms and rotary
+  // What single heads and neurons made of the norm's input x may be replaced: z before W_O,
+  // pre-activations before the activation.
+  std::function<void(int layer, const Array& x, const Array& q, const Array& k, const Array& v,
+                     Array& z)>
+      mixed;
   std::function<void(int layer, const Array& x, Array& pre, Array& up)> neurons;
 };
 
 struct ForwardOptions {
   bool keep = true;  // false: only x_final, as little memory as possible
   const ForwardHooks* hooks = nullptr;
-  // Start at a layer with a given stream [T, D] instead of the embeddings (what lies before is not recomputed).
+  // Start at a layer with a given stream [T, D] instead of the embeddings (what lies before is not
+  // recomputed).
   int first_layer = 0;
   const Array* start = nullptr;
 };
 
-// Throws InputError for empty prompts, ids outside the vocabulary, prompts past the context or a sliding window.
+// Throws InputError for empty prompts, ids outside the vocabulary, prompts past the context or a
+// sliding window.
 void check_prompt(const ModelConfig& config, std::span<const TokenId> ids);
 
-ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& prompts, const ForwardOptions& options = {}, const RunContext& context = {});
+ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
+                     const ForwardOptions& options = {}, const RunContext& context = {});
 
 // The part of a batch that belongs to one prompt; shares its memory.
 ForwardTrace slice_prompt(Backend& backend, const ForwardTrace& batch, std::size_t index);

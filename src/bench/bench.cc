@@ -13,10 +13,10 @@
 
 #include "backend/device_memory.h"
 #include "backend/queued_work.h"
+#include "engine/plan.h"
+#include "engine/state.h"
+#include "forward/forward.h"
 #include "model/load.h"
-#include "readout/plan.h"
-#include "readout/state.h"
-#include "trace/forward.h"
 #include "unpack/prepared.h"
 
 namespace unpack {
@@ -33,7 +33,8 @@ void forget_peak_memory() {
 double memory_mib(const std::string& field) {
   std::ifstream file("/proc/self/status");
   for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(field + ":")) return std::strtod(line.c_str() + field.size() + 1, nullptr) / 1024;
+    if (line.starts_with(field + ":"))
+      return std::strtod(line.c_str() + field.size() + 1, nullptr) / 1024;
   }
   rusage usage{};
   getrusage(RUSAGE_SELF, &usage);
@@ -42,19 +43,28 @@ double memory_mib(const std::string& field) {
 double peak_memory_mib() { return memory_mib("VmHWM"); }
 
 std::string header_text(const BenchResult& r) {
-  std::string text = fmt::format("{}: {} layers, {} heads, width {}, {} weights; {} thread{}, {}\n", r.model.name, r.model.layers, r.model.heads,
-                                 r.model.d_model, r.model.dtype, r.program.threads, r.program.threads == 1 ? "" : "s", r.kernels);
-  if (r.gemm_gflops > 0) text += fmt::format("R  large packed GEMM {:9.1f} GFLOP/s\nM  reading memory    {:9.1f} GB/s\n", r.gemm_gflops, r.read_gbytes);
+  std::string text =
+      fmt::format("{}: {} layers, {} heads, width {}, {} weights; {} thread{}, {}\n", r.model.name,
+                  r.model.layers, r.model.heads, r.model.d_model, r.model.dtype, r.program.threads,
+                  r.program.threads == 1 ? "" : "s", r.kernels);
+  if (r.gemm_gflops > 0)
+    text += fmt::format("R  large packed GEMM {:9.1f} GFLOP/s\nM  reading memory    {:9.1f} GB/s\n",
+                        r.gemm_gflops, r.read_gbytes);
   return text;
 }
 
-std::string length_text(const BenchResult::Length& length) { return fmt::format("\n{} tokens\n", length.tokens); }
+std::string length_text(const BenchResult::Length& length) {
+  return fmt::format("\n{} tokens\n", length.tokens);
+}
 
 std::string row_text(const BenchRow& row, bool first) {
   std::string text;
-  if (first) text = fmt::format("  {:<22} {:>10} {:>9} {:>8} {:>10} {:>7}\n", "", "seconds", "GFLOP", "GB", "bound", "ratio");
+  if (first)
+    text = fmt::format("  {:<22} {:>10} {:>9} {:>8} {:>10} {:>7}\n", "", "seconds", "GFLOP", "GB",
+                       "bound", "ratio");
   if (row.gflop > 0) {
-    return text + fmt::format("  {:<22} {:>10.4f} {:>9.2f} {:>8.3f} {:>10.4f} {:>7.2f}  {}\n", row.name, row.seconds, row.gflop, row.gbyte, row.bound,
+    return text + fmt::format("  {:<22} {:>10.4f} {:>9.2f} {:>8.3f} {:>10.4f} {:>7.2f}  {}\n",
+                              row.name, row.seconds, row.gflop, row.gbyte, row.bound,
                               row.seconds / row.bound, row.note);
   }
   return text + fmt::format("  {:<22} {:>10.4f} {:>37}  {}\n", row.name, row.seconds, "", row.note);
@@ -63,39 +73,57 @@ std::string row_text(const BenchRow& row, bool first) {
 std::string after_rows_text(const BenchResult& r, const BenchResult::Length& length) {
   std::string text;
   for (const BenchRow& row : length.rows) {
-    if (row.name == "one-shot trace") text += fmt::format("  a one-shot trace costs {:.1f} forward passes\n", row.seconds / length.rows.front().seconds);
+    if (row.name == "one-shot trace")
+      text += fmt::format("  a one-shot trace costs {:.1f} forward passes\n",
+                          row.seconds / length.rows.front().seconds);
   }
-  if (length.device_peak_mib > 0) text += fmt::format("  a trace takes {:.0f} MiB of the device, weights included\n", length.device_peak_mib);
+  if (length.device_peak_mib > 0)
+    text += fmt::format("  a trace takes {:.0f} MiB of the device, weights included\n",
+                        length.device_peak_mib);
   if (length.streamed) {
     const BenchStreamed& s = *length.streamed;
-    text += fmt::format("  with the weights of {} layers there {:.4f} s; {:.2f} GB go up, alone in {:.4f} s, with the work one after the other {:.4f} s\n",
-                        s.layers_kept, s.seconds, s.uploaded_gbytes, s.upload_seconds, s.upload_seconds + s.resident_seconds);
+    text += fmt::format(
+        "  with the weights of {} layers there {:.4f} s; {:.2f} GB go up, alone in {:.4f} s, with "
+        "the work one after the other {:.4f} s\n",
+        s.layers_kept, s.seconds, s.uploaded_gbytes, s.upload_seconds,
+        s.upload_seconds + s.resident_seconds);
   }
   if (r.program.device == "cpu") {
-    text += fmt::format("  peak memory {:.0f} MiB, {:.0f} more than the model alone (bound {:.0f})\n", length.peak_memory_mib,
-                        length.peak_memory_mib - r.base_memory_mib, length.memory_bound_mib - r.base_memory_mib);
+    text +=
+        fmt::format("  peak memory {:.0f} MiB, {:.0f} more than the model alone (bound {:.0f})\n",
+                    length.peak_memory_mib, length.peak_memory_mib - r.base_memory_mib,
+                    length.memory_bound_mib - r.base_memory_mib);
   }
   return text;
 }
 
 std::string tail_text(const BenchResult& r) {
-  std::string text = fmt::format("\npeak memory {:.0f} MiB; {:.0f} MiB with the model alone, whose weights are {:.0f} MiB in single precision\n",
-                                 r.peak_memory_mib, r.base_memory_mib, r.weights_mib);
-  if (r.device_held_mib > 0) text += fmt::format("taken from the device {:.0f} MiB\n", r.device_held_mib);
+  std::string text = fmt::format(
+      "\npeak memory {:.0f} MiB; {:.0f} MiB with the model alone, whose weights are {:.0f} MiB in "
+      "single precision\n",
+      r.peak_memory_mib, r.base_memory_mib, r.weights_mib);
+  if (r.device_held_mib > 0)
+    text += fmt::format("taken from the device {:.0f} MiB\n", r.device_held_mib);
   return text;
 }
 
 class Bench {
  public:
   Bench(const BenchOptions& options, const RunContext& context, Model model)
-      : options_(options), context_(context), model_(std::move(model)), memory_(dynamic_cast<DeviceMemory*>(model_.state()->backend.get())) {
+      : options_(options),
+        context_(context),
+        model_(std::move(model)),
+        memory_(dynamic_cast<DeviceMemory*>(model_.state()->backend.get())) {
     if (memory_ == nullptr && (options_.keep_layers != 0 || options_.memory_only)) {
-      throw UsageError(fmt::format("--{} is about a GPU's memory: use it with --device cuda", options_.memory_only ? "memory" : "keep-layers"));
+      throw UsageError(fmt::format("--{} is about a GPU's memory: use it with --device cuda",
+                                   options_.memory_only ? "memory" : "keep-layers"));
     }
     if (options_.keep_layers == 0) return;
     const int layers = model_.config().n_layers;
     if (options_.keep_layers < 2 || options_.keep_layers >= layers) {
-      throw UsageError(fmt::format("--keep-layers must be at least 2 and less than the model's {} layers, not {}", layers, options_.keep_layers));
+      throw UsageError(fmt::format(
+          "--keep-layers must be at least 2 and less than the model's {} layers, not {}", layers,
+          options_.keep_layers));
     }
   }
 
@@ -109,7 +137,8 @@ class Bench {
     bandwidth_ = peaks.bytes;
     result_.gemm_gflops = rate_ / 1e9;
     result_.read_gbytes = bandwidth_ / 1e9;
-    result_.weights_mib = static_cast<double>(model_.state()->weights->parameter_count()) * 4 / (1 << 20);
+    result_.weights_mib =
+        static_cast<double>(model_.state()->weights->parameter_count()) * 4 / (1 << 20);
     const std::vector<TokenId> one = {0};
     (void)forward(backend, {one}, {});  // packs the weights
     result_.base_memory_mib = memory_mib("VmRSS");
@@ -122,7 +151,8 @@ class Bench {
       emit(after_rows_text(result_, result_.lengths.back()));
     }
     result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
-    if (memory_ != nullptr) result_.device_held_mib = static_cast<double>(memory_->memory_use().held) / (1 << 20);
+    if (memory_ != nullptr)
+      result_.device_held_mib = static_cast<double>(memory_->memory_use().held) / (1 << 20);
     emit(tail_text(result_));
     return result_;
   }
@@ -136,7 +166,9 @@ class Bench {
     std::mt19937_64 generator(seed);
     std::vector<TokenId> ids;
     ids.reserve(static_cast<std::size_t>(tokens));
-    for (int i = 0; i < tokens; ++i) ids.push_back(static_cast<TokenId>(generator() % static_cast<std::uint64_t>(model_.config().vocab_size)));
+    for (int i = 0; i < tokens; ++i)
+      ids.push_back(static_cast<TokenId>(generator() %
+                                         static_cast<std::uint64_t>(model_.config().vocab_size)));
     return ids;
   }
 
@@ -156,7 +188,8 @@ class Bench {
       const auto begin = std::chrono::steady_clock::now();
       work();
       finish_queued();
-      times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      times.push_back(
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
     }
     std::sort(times.begin(), times.end());
     return times[times.size() / 2];
@@ -211,28 +244,34 @@ class Bench {
     if (memory_ != nullptr) (void)memory_->memory_use(true);
     // A long prompt takes minutes on a CPU: one run of everything, on what the first left behind.
     const bool once = tokens > 256 && memory_ == nullptr;
-    if (!once) (void)model_.prepare(ids).trace(question);  // warms packed weights and the vocabulary mean
+    if (!once)
+      (void)model_.prepare(ids).trace(question);  // warms packed weights and the vocabulary mean
     std::vector<double> prepare_times;
     std::optional<Prepared> kept;
     const double one_shot = median(once ? 1 : repeat, [&] {
       const auto begin = std::chrono::steady_clock::now();
       Prepared made = model_.prepare(ids, context_);
-      prepare_times.push_back(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+      prepare_times.push_back(
+          std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
       (void)made.trace(question, context_);
       if (once) kept = std::move(made);
     });
     take_peak();
     std::sort(prepare_times.begin(), prepare_times.end());
     double prepare_seconds = prepare_times[prepare_times.size() / 2];
-    // A device still works on the prompt when prepare returns, and waiting there would make the trace above look slower than it is.
-    if (finish_queued()) prepare_seconds = median(repeat, [&] { (void)model_.prepare(ids, context_); });
-    row("one-shot trace", one_shot, all, fmt::format("prepare, token credit and the {} strongest paths", options_.top_paths));
+    // A device still works on the prompt when prepare returns, and waiting there would make the
+    // trace above look slower than it is.
+    if (finish_queued())
+      prepare_seconds = median(repeat, [&] { (void)model_.prepare(ids, context_); });
+    row("one-shot trace", one_shot, all,
+        fmt::format("prepare, token credit and the {} strongest paths", options_.top_paths));
     row("  prepare", prepare_seconds, prepare_plan, "");
 
     const Prepared prepared = kept ? *kept : model_.prepare(ids);
     if (!kept) (void)prepared.trace(question);
     int turn = 0;
-    const auto small = [&](const char* name, const std::function<Question()>& make, int times, const Cost& plan = {}) {
+    const auto small = [&](const char* name, const std::function<Question()>& make, int times,
+                           const Cost& plan = {}) {
       const double seconds = median(times, [&] { (void)prepared.trace(make(), context_); });
       row(name, seconds, plan, fmt::format("{:.2f}% of prepare", 100 * seconds / prepare_seconds));
     };
@@ -243,7 +282,8 @@ class Bench {
         [&] {
           Question q = question;
           const int layer = c.n_layers - 1 - turn % std::max(1, c.n_layers / 2);
-          q.root = fmt::format("{}@{}", writers.name(writers.head(layer, turn % c.n_heads)), tokens - 1 - turn % tokens);
+          q.root = fmt::format("{}@{}", writers.name(writers.head(layer, turn % c.n_heads)),
+                               tokens - 1 - turn % tokens);
           turn++;
           return q;
         },
@@ -274,14 +314,20 @@ class Bench {
         once ? 1 : 3);
     BenchResult::Length& now = result_.lengths.back();
     now.peak_memory_mib = peak_memory_mib();
-    now.memory_bound_mib = result_.base_memory_mib + memory_cost(c, model_.writers(), tokens, context_.memory_budget, backend.threads()) / (1 << 20);
+    now.memory_bound_mib =
+        result_.base_memory_mib +
+        memory_cost(c, model_.writers(), tokens, context_.memory_budget, backend.threads()) /
+            (1 << 20);
     if (options_.keep_layers > 0) streamed(ids, question, one_shot);
-    if (!once && weight_product_bytes(c) <= options_.load.product_limit && !options_.load.weight_products && backend.name() == "cpu")
+    if (!once && weight_product_bytes(c) <= options_.load.product_limit &&
+        !options_.load.weight_products && backend.name() == "cpu")
       products(tokens, question, one_shot);
   }
 
   void take_peak() {
-    if (memory_ != nullptr) result_.lengths.back().device_peak_mib = static_cast<double>(memory_->memory_use().peak) / (1 << 20);
+    if (memory_ != nullptr)
+      result_.lengths.back().device_peak_mib =
+          static_cast<double>(memory_->memory_use().peak) / (1 << 20);
   }
 
   // The same trace where only some layers fit.
@@ -313,18 +359,23 @@ class Bench {
     const int repeat = std::max(1, options_.repeat);
     {
       const Model fast = model_.with(load);
-      const double first = median(1, [&] { (void)fast.prepare(prompt(tokens, 1)).trace(question); });
+      const double first =
+          median(1, [&] { (void)fast.prepare(prompt(tokens, 1)).trace(question); });
       Cost plan = prepare_cost(c, model_.writers(), tokens, true);
       plan += question_cost(c, model_.writers(), tokens);
-      const double seconds = median(repeat, [&] { (void)fast.prepare(prompt(tokens, 1), context_).trace(question, context_); });
+      const double seconds = median(repeat, [&] {
+        (void)fast.prepare(prompt(tokens, 1), context_).trace(question, context_);
+      });
       row("with weight products", seconds, plan,
-          fmt::format("{:.2f} times faster than one-shot; {} MiB, {:.2f} s to make", one_shot / seconds, weight_product_bytes(c) >> 20, first - seconds));
+          fmt::format("{:.2f} times faster than one-shot; {} MiB, {:.2f} s to make",
+                      one_shot / seconds, weight_product_bytes(c) >> 20, first - seconds));
     }
     if (options_.prompts <= 0 || tokens > 64 || batched_) return;
     batched_ = true;
     std::vector<std::vector<TokenId>> prompts;
     prompts.reserve(static_cast<std::size_t>(options_.prompts));
-    for (int i = 0; i < options_.prompts; ++i) prompts.push_back(prompt(tokens, 2 + static_cast<std::uint64_t>(i)));
+    for (int i = 0; i < options_.prompts; ++i)
+      prompts.push_back(prompt(tokens, 2 + static_cast<std::uint64_t>(i)));
     const Model fast = model_.with(load);
     const double batched = median(1, [&] {
       for (const auto& p : prompts) (void)fast.prepare(p).trace(question);
@@ -333,7 +384,9 @@ class Bench {
       for (const auto& p : prompts) (void)model_.prepare(p).trace(question);
     });
     row(fmt::format("{} prompts in a batch", options_.prompts), batched, {},
-        fmt::format("{:.2f} times the throughput of single calls, the making of the products included", single / batched));
+        fmt::format(
+            "{:.2f} times the throughput of single calls, the making of the products included",
+            single / batched));
   }
 
   const BenchOptions& options_;
@@ -353,7 +406,8 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
     if (tokens < 1) throw UsageError(fmt::format("--tokens must be at least 1, not {}", tokens));
   }
   if (options.repeat < 1) throw UsageError("--repeat must be at least 1");
-  if (options.prompts < 0) throw UsageError(fmt::format("--prompts must be 0 or more, not {}", options.prompts));
+  if (options.prompts < 0)
+    throw UsageError(fmt::format("--prompts must be 0 or more, not {}", options.prompts));
   DType dtype = DType::f32;
   if (options.dtype == "bf16") {
     dtype = DType::bf16;
@@ -363,10 +417,14 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
     throw UsageError("--dtype must be f32, f16 or bf16");
   }
   const std::vector<std::string> known = known_shapes();
-  const bool random = options.shape.starts_with('{') || std::find(known.begin(), known.end(), options.shape) != known.end();
-  Model model = random ? Model::random(options.shape, 1, options.load, dtype) : Model::load(options.shape, options.load);
+  const bool random = options.shape.starts_with('{') ||
+                      std::find(known.begin(), known.end(), options.shape) != known.end();
+  Model model = random ? Model::random(options.shape, 1, options.load, dtype)
+                       : Model::load(options.shape, options.load);
   for (const int tokens : options.tokens) {
-    if (tokens > model.config().n_ctx) throw InputError(fmt::format("--tokens {} is past the model's context of {}", tokens, model.config().n_ctx));
+    if (tokens > model.config().n_ctx)
+      throw InputError(fmt::format("--tokens {} is past the model's context of {}", tokens,
+                                   model.config().n_ctx));
   }
   return Bench(options, context, std::move(model)).run();
 }
@@ -383,7 +441,10 @@ std::string to_terminal(const BenchResult& r) {
 
 std::string to_json(const BenchResult& r) {
   nlohmann::ordered_json j;
-  j["program"] = {{"version", r.program.version}, {"device", r.program.device}, {"threads", r.program.threads}, {"kernels", r.kernels}};
+  j["program"] = {{"version", r.program.version},
+                  {"device", r.program.device},
+                  {"threads", r.program.threads},
+                  {"kernels", r.kernels}};
   j["model"] = {{"name", r.model.name},   {"family", r.model.family},   {"layers", r.model.layers},
                 {"heads", r.model.heads}, {"d_model", r.model.d_model}, {"dtype", r.model.dtype}};
   j["gemm_gflops"] = r.gemm_gflops;
@@ -397,11 +458,17 @@ std::string to_json(const BenchResult& r) {
     nlohmann::ordered_json rows = nlohmann::ordered_json::array();
     for (const BenchRow& row : length.rows) {
       const std::size_t start = row.name.find_first_not_of(' ');
-      rows.push_back(
-          {{"name", row.name.substr(start)}, {"seconds", row.seconds}, {"gflop", row.gflop}, {"gbyte", row.gbyte}, {"bound", row.bound}, {"note", row.note}});
+      rows.push_back({{"name", row.name.substr(start)},
+                      {"seconds", row.seconds},
+                      {"gflop", row.gflop},
+                      {"gbyte", row.gbyte},
+                      {"bound", row.bound},
+                      {"note", row.note}});
     }
-    nlohmann::ordered_json entry = {
-        {"tokens", length.tokens}, {"peak_memory_mib", length.peak_memory_mib}, {"memory_bound_mib", length.memory_bound_mib}, {"rows", rows}};
+    nlohmann::ordered_json entry = {{"tokens", length.tokens},
+                                    {"peak_memory_mib", length.peak_memory_mib},
+                                    {"memory_bound_mib", length.memory_bound_mib},
+                                    {"rows", rows}};
     if (length.device_peak_mib > 0) entry["device_peak_mib"] = length.device_peak_mib;
     if (length.streamed) {
       const BenchStreamed& s = *length.streamed;

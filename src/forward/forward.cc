@@ -1,4 +1,4 @@
-#include "trace/forward.h"
+#include "forward/forward.h"
 
 #include <fmt/format.h>
 
@@ -11,14 +11,19 @@ void check_prompt(const ModelConfig& config, std::span<const TokenId> ids) {
   for (std::size_t i = 0; i < ids.size(); ++i) {
     if (ids[i] < 0 || ids[i] >= config.vocab_size) {
       throw InputError(
-          fmt::format("token id {} at position {} is outside the vocabulary of {} (ids 0 to {})", ids[i], i, config.vocab_size, config.vocab_size - 1));
+          fmt::format("token id {} at position {} is outside the vocabulary of {} (ids 0 to {})",
+                      ids[i], i, config.vocab_size, config.vocab_size - 1));
     }
   }
   const auto n = static_cast<std::int64_t>(ids.size());
-  if (n > config.n_ctx) throw InputError(fmt::format("the prompt has {} tokens, but the model's context holds {}; shorten it", n, config.n_ctx));
+  if (n > config.n_ctx)
+    throw InputError(fmt::format(
+        "the prompt has {} tokens, but the model's context holds {}; shorten it", n, config.n_ctx));
   if (config.sliding_window && n > *config.sliding_window) {
     throw InputError(
-        fmt::format("the prompt has {} tokens, past the model's sliding window of {}, which is not supported; shorten it", n, *config.sliding_window));
+        fmt::format("the prompt has {} tokens, past the model's sliding window of {}, which is not "
+                    "supported; shorten it",
+                    n, *config.sliding_window));
   }
 }
 
@@ -76,7 +81,8 @@ struct Pass {
     backend.qkv(index, normalized, positions, keep.q, keep.k, keep.v, keep.q_dev, keep.k_dev);
     if (options.hooks && options.hooks->heads) options.hooks->heads(index, keep.q, keep.k, keep.v);
     backend.attention(keep.q, keep.k, keep.v, segments, key_begin, keep.pattern, keep.z);
-    if (options.hooks && options.hooks->mixed) options.hooks->mixed(index, attn_input, keep.q, keep.k, keep.v, keep.z);
+    if (options.hooks && options.hooks->mixed)
+      options.hooks->mixed(index, attn_input, keep.q, keep.k, keep.v, keep.z);
     backend.attention_out(index, keep.z, rows, keep.attn_out);
     if (!parallel) {
       backend.add(keep.attn_out, x, rows * d);
@@ -90,7 +96,8 @@ struct Pass {
     backend.normalize(mlp_input, rows, normalized, keep.dev_mlp);
     backend.mlp_in(index, MlpSide::gate, normalized, rows, keep.pre);
     if (c.gated()) backend.mlp_in(index, MlpSide::up, normalized, rows, keep.up);
-    if (options.hooks && options.hooks->neurons) options.hooks->neurons(index, mlp_input, keep.pre, keep.up);
+    if (options.hooks && options.hooks->neurons)
+      options.hooks->neurons(index, mlp_input, keep.pre, keep.up);
     backend.activate(keep.pre, keep.up, keep.act, rows * c.d_mlp);
     backend.mlp_out(index, keep.act, rows, keep.mlp_out);
     if (parallel) {
@@ -104,7 +111,8 @@ struct Pass {
 
 }  // namespace
 
-ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& prompts, const ForwardOptions& options, const RunContext& context) {
+ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
+                     const ForwardOptions& options, const RunContext& context) {
   const ModelConfig& c = backend.config();
   ForwardTrace trace;
   std::vector<int> positions;
@@ -144,7 +152,9 @@ ForwardTrace slice_prompt(Backend& backend, const ForwardTrace& batch, std::size
   const Segment& segment = batch.segments[index];
   const std::int64_t begin = segment.begin;
   const std::int64_t n = segment.length;
-  const auto rows = [&](const Array& a, std::int64_t width) { return a.empty() ? Array() : backend.slice(a, begin * width, n * width); };
+  const auto rows = [&](const Array& a, std::int64_t width) {
+    return a.empty() ? Array() : backend.slice(a, begin * width, n * width);
+  };
   ForwardTrace one;
   one.ids.assign(batch.ids.begin() + begin, batch.ids.begin() + begin + n);
   one.segments = {{0, segment.length, 0}};
@@ -152,7 +162,8 @@ ForwardTrace slice_prompt(Backend& backend, const ForwardTrace& batch, std::size
   one.pos = rows(batch.pos, c.d_model);
   one.x_final = rows(batch.x_final, c.d_model);
   std::int64_t pattern_begin = 0;
-  for (std::size_t i = 0; i < index; ++i) pattern_begin += c.n_heads * tri(batch.segments[i].length);
+  for (std::size_t i = 0; i < index; ++i)
+    pattern_begin += c.n_heads * tri(batch.segments[i].length);
   for (const LayerTrace& from : batch.layers) {
     LayerTrace to;
     to.x_pre = rows(from.x_pre, c.d_model);
@@ -176,7 +187,8 @@ ForwardTrace slice_prompt(Backend& backend, const ForwardTrace& batch, std::size
   return one;
 }
 
-KeyValueCache::KeyValueCache(Backend& backend, int capacity) : backend_(backend), capacity_(capacity) {
+KeyValueCache::KeyValueCache(Backend& backend, int capacity)
+    : backend_(backend), capacity_(capacity) {
   const ModelConfig& c = backend.config();
   for (int l = 0; l < c.n_layers; ++l) {
     k_.push_back(backend.zeros(static_cast<std::int64_t>(capacity) * c.n_kv_heads * c.d_head));
@@ -187,14 +199,16 @@ KeyValueCache::KeyValueCache(Backend& backend, int capacity) : backend_(backend)
 std::vector<double> KeyValueCache::step(std::span<const TokenId> ids) {
   const ModelConfig& c = backend_.config();
   const auto rows = static_cast<std::int64_t>(ids.size());
-  if (length_ + rows > capacity_) throw InternalError("[KeyValueCache] more tokens than its capacity");
+  if (length_ + rows > capacity_)
+    throw InternalError("[KeyValueCache] more tokens than its capacity");
   std::vector<int> positions(ids.size());
   std::iota(positions.begin(), positions.end(), length_);
   const std::int64_t d = c.d_model;
   const std::int64_t kv_row = static_cast<std::int64_t>(c.n_kv_heads) * c.d_head;
   const auto make = [&](std::int64_t width) { return backend_.zeros(rows * width); };
   Array x = make(d), normalized = make(d), dev = make(1), out = make(d);
-  Array q = make(c.n_heads * c.d_head), k = make(kv_row), v = make(kv_row), z = make(c.n_heads * c.d_head);
+  Array q = make(c.n_heads * c.d_head), k = make(kv_row), v = make(kv_row),
+        z = make(c.n_heads * c.d_head);
   Array q_dev = make(c.qk_norm ? c.n_heads : 0), k_dev = make(c.qk_norm ? c.n_kv_heads : 0);
   Array pre = make(c.d_mlp), up = make(c.gated() ? c.d_mlp : 0), act = make(c.d_mlp), no_pattern;
   backend_.embed(ids, x);

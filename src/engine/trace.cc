@@ -8,8 +8,8 @@
 #include "credit/best_paths.h"
 #include "credit/flow.h"
 #include "credit/path_graph.h"
-#include "readout/masses.h"
-#include "readout/state.h"
+#include "engine/masses.h"
+#include "engine/state.h"
 #include "unpack/prepared.h"
 
 namespace unpack {
@@ -17,13 +17,15 @@ namespace unpack {
 namespace {
 
 constexpr std::size_t kKeptEdges = 3;
-// Past this many pairs of positions, over all heads and layers, one set of edges takes so much memory that it has to go before the next is made.
+// Past this many pairs of positions, over all heads and layers, one set of edges takes so much
+// memory that it has to go before the next is made.
 constexpr std::int64_t kManyPairs = std::int64_t{1} << 26;
 constexpr std::size_t kMaxPaths = 10'000'000;
 
 // What changes edges; the direction of a root does not.
 bool same_edges(const Options& a, const Options& b) {
-  return a.beta == b.beta && a.weights == b.weights && a.mlp_weights == b.mlp_weights && a.dispatch == b.dispatch && a.mlp == b.mlp && a.scores == b.scores;
+  return a.beta == b.beta && a.weights == b.weights && a.mlp_weights == b.mlp_weights &&
+         a.dispatch == b.dispatch && a.mlp == b.mlp && a.scores == b.scores;
 }
 
 template <typename T>
@@ -36,7 +38,8 @@ std::vector<EdgeSet<T>>& edge_sets(const PreparedState& state) {
 }
 
 template <typename T>
-std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Options& options, const RunContext& context) {
+std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Options& options,
+                                          const RunContext& context) {
   {
     std::lock_guard lock(state.mutex);
     for (const auto& set : edge_sets<T>(state)) {
@@ -57,7 +60,8 @@ std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Opti
 }
 
 template <typename T>
-std::shared_ptr<const Suffix> suffix_for(const PreparedState& state, const Edges<T>& edges, const SuffixFilter& filter, const RunContext& context) {
+std::shared_ptr<const Suffix> suffix_for(const PreparedState& state, const Edges<T>& edges,
+                                         const SuffixFilter& filter, const RunContext& context) {
   const bool plain = !filter.any() && !filter.by_sign;
   if (plain) {
     std::lock_guard lock(state.mutex);
@@ -76,11 +80,15 @@ std::shared_ptr<const Suffix> suffix_for(const PreparedState& state, const Edges
 }
 
 void check_query(const PathQuery& query, const ModelConfig& config) {
-  if (query.top > kMaxPaths) throw UsageError(fmt::format("--top-paths can be {} at most, not {}", kMaxPaths, query.top));
-  if (query.tau && !(*query.tau > 0 && std::isfinite(*query.tau))) throw UsageError("--tau must be a number above 0");
-  if (query.sign && *query.sign != 1 && *query.sign != -1) throw UsageError("--sign must be positive or negative");
+  if (query.top > kMaxPaths)
+    throw UsageError(fmt::format("--top-paths can be {} at most, not {}", kMaxPaths, query.top));
+  if (query.tau && !(*query.tau > 0 && std::isfinite(*query.tau)))
+    throw UsageError("--tau must be a number above 0");
+  if (query.sign && *query.sign != 1 && *query.sign != -1)
+    throw UsageError("--sign must be positive or negative");
   if (query.min_layer && (*query.min_layer < 0 || *query.min_layer > config.n_layers)) {
-    throw InputError(fmt::format("--min-layer {} does not exist: the model has layers 0 to {}", *query.min_layer, config.n_layers - 1));
+    throw InputError(fmt::format("--min-layer {} does not exist: the model has layers 0 to {}",
+                                 *query.min_layer, config.n_layers - 1));
   }
 }
 
@@ -90,7 +98,9 @@ PathFilter resolve_filter(const PathQuery& query, const Writers& writers, int le
   filter.sign = query.sign;
   if (query.through) filter.suffix.through = writers.parse(*query.through);
   // A source past the prompt is a filter that nothing matches, not an error.
-  if (query.from) filter.suffix.from = *query.from >= length ? *query.from : resolve_position(*query.from, length);
+  if (query.from)
+    filter.suffix.from =
+        *query.from >= length ? *query.from : resolve_position(*query.from, length);
   filter.suffix.min_layer = query.min_layer;
   filter.suffix.by_sign = query.sign.has_value();
   return filter;
@@ -101,7 +111,8 @@ void add_composition(TraceResult& result, const Suffix& suffix, const Writers& w
   std::vector<CompositionEntry> all(static_cast<std::size_t>(writers.count()));
   const auto ranked = [](std::vector<CompositionEntry> entries) {
     std::erase_if(entries, [](const CompositionEntry& e) { return e.mass == 0 && e.credit == 0; });
-    std::stable_sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.mass > b.mass; });
+    std::stable_sort(entries.begin(), entries.end(),
+                     [](const auto& a, const auto& b) { return a.mass > b.mass; });
     return entries;
   };
   for (const auto& [branch, credit] : result.incoming) {
@@ -110,7 +121,8 @@ void add_composition(TraceResult& result, const Suffix& suffix, const Writers& w
       CompositionEntry& entry = entries[static_cast<std::size_t>(w)];
       entry.writer = w;
       for (int s = 0; s < result.length(); ++s) {
-        const double size = std::fabs(credit[static_cast<std::size_t>(w)][static_cast<std::size_t>(s)]);
+        const double size =
+            std::fabs(credit[static_cast<std::size_t>(w)][static_cast<std::size_t>(s)]);
         entry.credit += size;
         entry.mass += size * suffix.mass_all(s, w);
       }
@@ -136,7 +148,8 @@ void add_tokens(TraceResult& result, const Flow& flow, const Start& start, const
   }
   result.token_credit.assign(length, 0.0);
   for (std::size_t s = 0; s < length; ++s) {
-    for (int w = 0; w < writers.terminals(); ++w) result.token_credit[s] += result.node_credit[static_cast<std::size_t>(w)][s];
+    for (int w = 0; w < writers.terminals(); ++w)
+      result.token_credit[s] += result.node_credit[static_cast<std::size_t>(w)][s];
   }
 }
 
@@ -150,19 +163,25 @@ void add_percentages(TraceResult& result) {
     sum += x;
   }
   result.token_percent.clear();
-  for (const double x : result.token_credit) result.token_percent.push_back(positive > 0 ? x / positive * 100 : 0.0);
+  for (const double x : result.token_credit)
+    result.token_percent.push_back(positive > 0 ? x / positive * 100 : 0.0);
   for (Path& path : result.paths) path.percent = positive > 0 ? path.credit / positive * 100 : 0.0;
   result.conservation_reached = sum;
   if (sum < 0) {
     result.warnings.push_back(
-        fmt::format("the credit of all tokens sums to {:.4g}, below zero: percentages of the positive part mislead here, read the raw credit", sum));
+        fmt::format("the credit of all tokens sums to {:.4g}, below zero: percentages of the "
+                    "positive part mislead here, read the raw credit",
+                    sum));
   } else if (positive < 0.1 * absolute) {
-    result.warnings.push_back("less than a tenth of the token credit is positive: percentages of it mislead here, read the raw credit");
+    result.warnings.push_back(
+        "less than a tenth of the token credit is positive: percentages of it mislead here, read "
+        "the raw credit");
   }
 }
 
 template <typename T>
-void answer(const PreparedState& state, const Question& question, const TargetInfo& target, const RunContext& context, TraceResult& result) {
+void answer(const PreparedState& state, const Question& question, const TargetInfo& target,
+            const RunContext& context, TraceResult& result) {
   const Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
   const auto edges = edges_for<T>(state, question.options, context);
@@ -170,10 +189,13 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
   Array direction = d.backend().zeros(d.config().d_model);
   const bool needs_direction = !result.root || question.options.reroot == Reroot::target;
   if (needs_direction) {
-    d.backend().target_direction(d.trace().x_final, target.position, target.ids, target.versus_ids ? &*target.versus_ids : nullptr, target.raw, direction);
+    d.backend().target_direction(d.trace().x_final, target.position, target.ids,
+                                 target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
+                                 direction);
   }
   const Start start =
-      result.root ? start_at_root(*edges, *result.root, needs_direction ? &direction : nullptr) : start_at_target(*edges, target.position, direction);
+      result.root ? start_at_root(*edges, *result.root, needs_direction ? &direction : nullptr)
+                  : start_at_target(*edges, target.position, direction);
   const Flow flow = sweep(*edges, start, context);
   result.ill_conditioned = flow.doubtful;
   add_tokens(result, flow, start, writers);
@@ -182,10 +204,12 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
     result.importance.assign(start.first.size(), 0.0);
     result.importance[static_cast<std::size_t>(result.root->writer)] = 1.0;
   }
-  result.conservation_first = std::accumulate(result.importance.begin(), result.importance.end(), 0.0);
+  result.conservation_first =
+      std::accumulate(result.importance.begin(), result.importance.end(), 0.0);
 
   const PathFilter filter = resolve_filter(question.paths, writers, d.length());
-  if (filter.branch && (*filter.branch == Branch::none || *filter.branch == Branch::mlp)) throw UsageError("--branch must be K, Q, V, G or U");
+  if (filter.branch && (*filter.branch == Branch::none || *filter.branch == Branch::mlp))
+    throw UsageError("--branch must be K, Q, V, G or U");
   const auto plain = suffix_for(state, *edges, {}, context);
   const auto suffix = suffix_for(state, *edges, filter.suffix, context);
   if (result.root) {
@@ -204,23 +228,32 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
       const std::size_t direct_at = static_cast<std::size_t>(writer.head) * sources;
       const HeadRow<T> own = edges->head_row(writer.layer, writer.head, result.root->position);
       for (std::size_t s = 0; s < sources; ++s) {
-        result.entries.push_back(direct ? direct->entry[direct_at + s] : static_cast<double>(own.entry.get()[s]));
+        result.entries.push_back(direct ? direct->entry[direct_at + s]
+                                        : static_cast<double>(own.entry.get()[s]));
       }
     } else {
-      const std::vector<double> shares = direct ? direct->neuron_share : edges->neuron_shares(writer.layer, result.root->position);
-      for (std::size_t n = 0; n < shares.size(); ++n) result.neuron_entries.push_back({static_cast<int>(n), shares[n]});
+      const std::vector<double> shares =
+          direct ? direct->neuron_share : edges->neuron_shares(writer.layer, result.root->position);
+      for (std::size_t n = 0; n < shares.size(); ++n)
+        result.neuron_entries.push_back({static_cast<int>(n), shares[n]});
       std::stable_sort(result.neuron_entries.begin(), result.neuron_entries.end(),
-                       [](const NeuronEntry& a, const NeuronEntry& b) { return std::fabs(a.credit) > std::fabs(b.credit); });
+                       [](const NeuronEntry& a, const NeuronEntry& b) {
+                         return std::fabs(a.credit) > std::fabs(b.credit);
+                       });
     }
     add_composition(result, *plain, writers);
   }
 
   const PathGraph<T> graph(*edges, start, *suffix, filter);
   if (question.paths.tau) {
-    ThresholdPaths found = question.paths.rule == TauRule::named ? named_paths(graph, *question.paths.tau, question.paths.top, context)
-                                                                 : entry_paths(graph, *question.paths.tau, question.paths.top, context);
+    ThresholdPaths found =
+        question.paths.rule == TauRule::named
+            ? named_paths(graph, *question.paths.tau, question.paths.top, context)
+            : entry_paths(graph, *question.paths.tau, question.paths.top, context);
     if (found.count > found.paths.size()) {
-      result.warnings.push_back(fmt::format("{} paths are above the threshold; the {} strongest are listed", found.count, found.paths.size()));
+      result.warnings.push_back(
+          fmt::format("{} paths are above the threshold; the {} strongest are listed", found.count,
+                      found.paths.size()));
     }
     result.paths = std::move(found.paths);
   } else {
@@ -234,8 +267,10 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
 
 }  // namespace
 
-std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Options& options, const RunContext& context) {
-  if (state.backend().is_double()) return suffix_for(state, *edges_for<double>(state, options, context), {}, context);
+std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Options& options,
+                                          const RunContext& context) {
+  if (state.backend().is_double())
+    return suffix_for(state, *edges_for<double>(state, options, context), {}, context);
   return suffix_for(state, *edges_for<float>(state, options, context), {}, context);
 }
 
@@ -254,7 +289,8 @@ TraceResult Prepared::trace(const Question& question, const RunContext& context)
   if (question.root) {
     result.root = parse_node(d.writers(), *question.root, d.length());
     if (d.writers()[result.root->writer].terminal())
-      throw InputError(fmt::format("'{}' cannot be a root: use a head or an MLP, such as A0.H0@-1", *question.root));
+      throw InputError(fmt::format("'{}' cannot be a root: use a head or an MLP, such as A0.H0@-1",
+                                   *question.root));
   }
   const int position = resolve_position(question.target.position, d.length());
   const auto logits = state_->logits_at(position);
@@ -267,19 +303,23 @@ TraceResult Prepared::trace(const Question& question, const RunContext& context)
   }
   add_percentages(result);
   if (result.ill_conditioned > 0.01) {
-    result.warnings.push_back(fmt::format("{:.1f}% of the credit passed denominators whose sign rounding may have decided", result.ill_conditioned * 100));
+    result.warnings.push_back(fmt::format(
+        "{:.1f}% of the credit passed denominators whose sign rounding may have decided",
+        result.ill_conditioned * 100));
   }
   return result;
 }
 
-AttributeResult attribute(const Model& model, std::span<const TokenId> prompt, std::span<const TokenId> continuation, const Options& options,
+AttributeResult attribute(const Model& model, std::span<const TokenId> prompt,
+                          std::span<const TokenId> continuation, const Options& options,
                           const RunContext& context) {
   if (continuation.empty()) throw InputError("the continuation has no tokens");
   if (prompt.empty()) throw InputError("the prompt has no tokens");
   std::vector<TokenId> ids(prompt.begin(), prompt.end());
   ids.insert(ids.end(), continuation.begin(), continuation.end());
   // The last token predicts nothing that was asked for, so that it is left out of the pass.
-  const Prepared prepared = model.prepare(std::span<const TokenId>(ids).first(ids.size() - 1), context);
+  const Prepared prepared =
+      model.prepare(std::span<const TokenId>(ids).first(ids.size() - 1), context);
   AttributeResult result;
   result.program = model.program();
   result.model = model.info();

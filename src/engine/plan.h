@@ -20,14 +20,17 @@ struct Cost {
 
 Cost forward_cost(const ModelConfig& config, int tokens);
 // The forward pass included; with weight products where the model has them.
-Cost prepare_cost(const ModelConfig& config, const Writers& writers, int tokens, bool products = false);
-Cost question_cost(const ModelConfig& config, const Writers& writers, int tokens);  // edges, direct edges of a target, totals
+Cost prepare_cost(const ModelConfig& config, const Writers& writers, int tokens,
+                  bool products = false);
+Cost question_cost(const ModelConfig& config, const Writers& writers,
+                   int tokens);  // edges, direct edges of a target, totals
 // On a prepared prompt: a target at the last position, and another beta for the same target.
 Cost target_cost(const ModelConfig& config, const Writers& writers, int tokens);
 Cost beta_cost(const ModelConfig& config, const Writers& writers, int tokens);
 
-// Bytes of host memory that a one-shot trace of one prompt holds at once on the CPU, the model's weights not counted: the prompt taken apart, one set of
-// edges, and what the threads work in.
-double memory_cost(const ModelConfig& config, const Writers& writers, int tokens, std::size_t memory_budget, int threads);
+// Bytes of host memory that a one-shot trace of one prompt holds at once on the CPU, the model's
+// weights not counted: the prompt taken apart, one set of edges, and what the threads work in.
+double memory_cost(const ModelConfig& config, const Writers& writers, int tokens,
+                   std::size_t memory_budget, int threads);
 
 }  // namespace unpack

@@ -8,9 +8,9 @@
 #include <numeric>
 #include <random>
 
+#include "engine/state.h"
+#include "forward/forward.h"
 #include "model/load.h"
-#include "readout/state.h"
-#include "trace/forward.h"
 
 namespace unpack {
 
@@ -19,8 +19,10 @@ namespace {
 BackendOptions backend_options(const ModelConfig& config, const LoadOptions& options) {
   const std::size_t bytes = weight_product_bytes(config);
   if (options.weight_products && bytes > options.product_limit) {
-    throw InputError(fmt::format("the weight products of this model take {} MiB, more than the {} MiB allowed; leave out --weight-products", bytes >> 20,
-                                 options.product_limit >> 20));
+    throw InputError(
+        fmt::format("the weight products of this model take {} MiB, more than the {} MiB allowed; "
+                    "leave out --weight-products",
+                    bytes >> 20, options.product_limit >> 20));
   }
   return {options.device, options.threads, options.tf32, options.notice, options.weight_products};
 }
@@ -29,9 +31,10 @@ BackendOptions backend_options(const ModelConfig& config, const LoadOptions& opt
 
 std::size_t weight_product_bytes(const ModelConfig& config) {
   const auto layers = static_cast<std::size_t>(config.n_layers);
-  const std::size_t sources = config.block == Block::parallel ? layers * (layers - 1) / 2 : layers * (layers + 1) / 2;
-  return sources * static_cast<std::size_t>(config.n_heads * config.d_head) * static_cast<std::size_t>(config.d_mlp) * (config.gated() ? 2U : 1U) *
-         sizeof(float);
+  const std::size_t sources =
+      config.block == Block::parallel ? layers * (layers - 1) / 2 : layers * (layers + 1) / 2;
+  return sources * static_cast<std::size_t>(config.n_heads * config.d_head) *
+         static_cast<std::size_t>(config.d_mlp) * (config.gated() ? 2U : 1U) * sizeof(float);
 }
 
 ModelState::ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options)
@@ -59,27 +62,33 @@ Model Model::load(const std::string& name, const LoadOptions& options) {
   if (Tokenizer::exists(folder)) {
     state->tokenizer = Tokenizer::load(folder);
   } else {
-    state->tokenizer_problem = fmt::format("{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as --ids", folder.string());
+    state->tokenizer_problem = fmt::format(
+        "{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as --ids",
+        folder.string());
   }
   return Model(std::move(state));
 }
 
-Model Model::random(const std::string& shape_or_config_json, std::uint64_t seed, const LoadOptions& options, DType dtype) {
+Model Model::random(const std::string& shape_or_config_json, std::uint64_t seed,
+                    const LoadOptions& options, DType dtype) {
   const bool json = shape_or_config_json.find('{') != std::string::npos;
-  auto weights = std::make_shared<ModelWeights>(random_weights(json ? shape_or_config_json : known_shape(shape_or_config_json), seed, dtype));
+  auto weights = std::make_shared<ModelWeights>(
+      random_weights(json ? shape_or_config_json : known_shape(shape_or_config_json), seed, dtype));
   weights->config.name = json ? "random" : shape_or_config_json + " (random)";
   auto state = std::make_shared<ModelState>(weights, options);
   state->tokenizer_problem = "a random model has no tokenizer; give the prompt as ids";
   return Model(std::move(state));
 }
 
-Model Model::from_tensors(const std::string& config_json, const std::map<std::string, TensorRef>& tensors, std::shared_ptr<const void> owner,
-                          const LoadOptions& options) {
+Model Model::from_tensors(const std::string& config_json,
+                          const std::map<std::string, TensorRef>& tensors,
+                          std::shared_ptr<const void> owner, const LoadOptions& options) {
   std::map<std::string, StoredTensor> stored;
   for (const auto& [name, t] : tensors) {
     std::int64_t count = 1;
     for (const std::int64_t n : t.shape) count *= n;
-    stored[name] = {name, t.dtype, t.shape, static_cast<const std::byte*>(t.data), static_cast<std::size_t>(count) * dtype_size(t.dtype)};
+    stored[name] = {name, t.dtype, t.shape, static_cast<const std::byte*>(t.data),
+                    static_cast<std::size_t>(count) * dtype_size(t.dtype)};
   }
   auto weights = std::make_shared<ModelWeights>(from_memory(config_json, stored, std::move(owner)));
   if (weights->config.name.empty()) weights->config.name = "memory";
@@ -94,10 +103,13 @@ bool Model::has_tokenizer() const { return state_->tokenizer.has_value(); }
 
 ModelInfo Model::info() const {
   const ModelConfig& c = config();
-  return {state_->name, c.family, to_string(c.dtype), state_->weights->fingerprint, c.n_layers, c.n_heads, c.d_model, c.gated()};
+  return {state_->name, c.family,  to_string(c.dtype), state_->weights->fingerprint,
+          c.n_layers,   c.n_heads, c.d_model,          c.gated()};
 }
 
-ProgramInfo Model::program() const { return {UNPACK_VERSION, state_->backend->name(), state_->backend->threads()}; }
+ProgramInfo Model::program() const {
+  return {UNPACK_VERSION, state_->backend->name(), state_->backend->threads()};
+}
 
 const Tokenizer& Model::tokenizer() const {
   if (!state_->tokenizer) throw InputError(state_->tokenizer_problem);
@@ -117,19 +129,24 @@ TokenId Model::single_token(std::string_view text) const {
   const std::vector<TokenId> ids = tokenizer().encode(text);
   if (ids.size() == 1) return ids[0];
   std::string parts;
-  for (const TokenId id : ids) parts += fmt::format("{}\"{}\" ({})", parts.empty() ? "" : " + ", token_text(id), id);
-  throw InputError(fmt::format("\"{}\" is {} tokens: {}; a target must be one token (mind the leading space), sets are given as ids", text, ids.size(),
-                               parts.empty() ? "none" : parts));
+  for (const TokenId id : ids)
+    parts += fmt::format("{}\"{}\" ({})", parts.empty() ? "" : " + ", token_text(id), id);
+  throw InputError(
+      fmt::format("\"{}\" is {} tokens: {}; a target must be one token (mind the leading space), "
+                  "sets are given as ids",
+                  text, ids.size(), parts.empty() ? "none" : parts));
 }
 
 std::string Model::token_text(TokenId id) const {
-  if (state_->tokenizer && id >= 0 && static_cast<std::size_t>(id) < state_->tokenizer->size()) return state_->tokenizer->token_text(id);
+  if (state_->tokenizer && id >= 0 && static_cast<std::size_t>(id) < state_->tokenizer->size())
+    return state_->tokenizer->token_text(id);
   return fmt::format("#{}", id);
 }
 
 std::vector<Token> Model::tokens(std::span<const TokenId> ids) const {
   std::vector<Token> out;
-  for (std::size_t i = 0; i < ids.size(); ++i) out.push_back({static_cast<int>(i), ids[i], token_text(ids[i])});
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    out.push_back({static_cast<int>(i), ids[i], token_text(ids[i])});
   return out;
 }
 
@@ -140,7 +157,8 @@ double log_sum_exp(std::span<const double> logits) {
   return largest + std::log(sum);
 }
 
-std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& logits, int top) {
+std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& logits,
+                                        int top) {
   const auto n = std::min(static_cast<std::size_t>(std::max(top, 0)), logits.size());
   std::vector<TokenId> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -149,7 +167,8 @@ std::vector<Prediction> top_predictions(const Model& model, const std::vector<do
     const double y = logits[static_cast<std::size_t>(b)];
     return x != y ? x > y : a < b;
   };
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(), before);
+  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(),
+                    before);
   const double total = log_sum_exp(logits);
   std::vector<Prediction> out;
   for (std::size_t i = 0; i < n; ++i) {
@@ -159,8 +178,10 @@ std::vector<Prediction> top_predictions(const Model& model, const std::vector<do
   return out;
 }
 
-PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions& options, const RunContext& context) const {
-  if (options.top < 1) throw UsageError(fmt::format("--top must be at least 1, not {}", options.top));
+PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions& options,
+                             const RunContext& context) const {
+  if (options.top < 1)
+    throw UsageError(fmt::format("--top must be at least 1, not {}", options.top));
   Backend& backend = *state_->backend;
   const ModelConfig& c = config();
   check_prompt(c, ids);
@@ -187,7 +208,9 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
       for (int r = begin; r < std::min(begin + kRows, length - 1); ++r) rows.push_back(r);
       backend.logits(trace.x_final, rows, logits);
       for (std::size_t i = 0; i < rows.size(); ++i) {
-        const std::span<const double> row(logits.data() + i * static_cast<std::size_t>(c.vocab_size), static_cast<std::size_t>(c.vocab_size));
+        const std::span<const double> row(
+            logits.data() + i * static_cast<std::size_t>(c.vocab_size),
+            static_cast<std::size_t>(c.vocab_size));
         const auto next = static_cast<std::size_t>(rows[i]) + 1;
         result.log_probability[next] = row[static_cast<std::size_t>(ids[next])] - log_sum_exp(row);
       }
@@ -201,15 +224,19 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
   return result;
 }
 
-std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const SamplingOptions& options, const std::function<bool(TokenId)>& emit,
+std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const SamplingOptions& options,
+                                     const std::function<bool(TokenId)>& emit,
                                      const RunContext& context) const {
-  if (options.max_tokens < 0) throw UsageError(fmt::format("--max-tokens must be 0 or more, not {}", options.max_tokens));
+  if (options.max_tokens < 0)
+    throw UsageError(fmt::format("--max-tokens must be 0 or more, not {}", options.max_tokens));
   if (!(options.temperature >= 0)) throw UsageError("--temperature must be 0 or more");
-  if (options.top_k < 0) throw UsageError(fmt::format("--top-k must be 0 or more, not {}", options.top_k));
+  if (options.top_k < 0)
+    throw UsageError(fmt::format("--top-k must be 0 or more, not {}", options.top_k));
   check_prompt(config(), ids);
   const int limit = std::min(config().n_ctx, config().sliding_window.value_or(config().n_ctx));
   const int room = limit - static_cast<int>(ids.size());
-  KeyValueCache cache(*state_->backend, static_cast<int>(ids.size()) + std::max(0, std::min(room, options.max_tokens)));
+  KeyValueCache cache(*state_->backend, static_cast<int>(ids.size()) +
+                                            std::max(0, std::min(room, options.max_tokens)));
   std::mt19937_64 generator(options.seed);
   std::vector<TokenId> out;
   std::vector<TokenId> next(ids.begin(), ids.end());
@@ -218,13 +245,16 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
     const std::vector<double> logits = cache.step(next);
     TokenId chosen = 0;
     if (options.temperature == 0) {
-      chosen = static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+      chosen =
+          static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
     } else {
-      const int k = options.top_k > 0 ? std::min(options.top_k, config().vocab_size) : config().vocab_size;
+      const int k =
+          options.top_k > 0 ? std::min(options.top_k, config().vocab_size) : config().vocab_size;
       const std::vector<Prediction> candidates = top_predictions(*this, logits, k);
       std::vector<double> weight;
       weight.reserve(candidates.size());
-      for (const Prediction& p : candidates) weight.push_back(std::exp((p.logit - candidates[0].logit) / options.temperature));
+      for (const Prediction& p : candidates)
+        weight.push_back(std::exp((p.logit - candidates[0].logit) / options.temperature));
       const double total = std::accumulate(weight.begin(), weight.end(), 0.0);
       // 53 random bits: the same draw with every standard library.
       double draw = static_cast<double>(generator() >> 11) * 0x1.0p-53 * total;
@@ -240,21 +270,25 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
   return out;
 }
 
-TargetInfo resolve_target(const Model& model, const Target& target, int length, const std::vector<double>& logits) {
+TargetInfo resolve_target(const Model& model, const Target& target, int length,
+                          const std::vector<double>& logits) {
   TargetInfo info;
   info.position = resolve_position(target.position, length);
   info.raw = target.raw;
   const auto vocabulary = static_cast<TokenId>(logits.size());
   const auto check = [&](const std::vector<TokenId>& ids, const char* what) {
     for (const TokenId id : ids) {
-      if (id < 0 || id >= vocabulary) throw InputError(fmt::format("{} id {} is outside the vocabulary (0 to {})", what, id, vocabulary - 1));
+      if (id < 0 || id >= vocabulary)
+        throw InputError(
+            fmt::format("{} id {} is outside the vocabulary (0 to {})", what, id, vocabulary - 1));
     }
   };
   check(target.ids, "target");
   info.ids = target.ids;
   if (info.ids.empty()) info.ids.push_back(top_predictions(model, logits, 1)[0].id);
   if (target.versus) {
-    if (target.raw) throw UsageError("--raw-logit leaves the contrast out; it cannot go with --versus");
+    if (target.raw)
+      throw UsageError("--raw-logit leaves the contrast out; it cannot go with --versus");
     if (target.versus->empty()) throw UsageError("the contrast set is empty");
     check(*target.versus, "contrast");
     info.versus_ids = target.versus;
@@ -275,10 +309,12 @@ TargetInfo resolve_target(const Model& model, const Target& target, int length, 
     info.versus_text = words(*info.versus_ids);
     info.logit_difference = info.logit - mean(*info.versus_ids);
   } else if (!info.raw) {
-    info.logit_difference = info.logit - std::accumulate(logits.begin(), logits.end(), 0.0) / static_cast<double>(logits.size());
+    info.logit_difference = info.logit - std::accumulate(logits.begin(), logits.end(), 0.0) /
+                                             static_cast<double>(logits.size());
   }
   const double total = log_sum_exp(logits);
-  for (const TokenId id : info.ids) info.probability += std::exp(logits[static_cast<std::size_t>(id)] - total);
+  for (const TokenId id : info.ids)
+    info.probability += std::exp(logits[static_cast<std::size_t>(id)] - total);
   return info;
 }
 

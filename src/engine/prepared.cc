@@ -6,8 +6,8 @@
 #include <cmath>
 #include <numeric>
 
-#include "readout/state.h"
-#include "trace/forward.h"
+#include "engine/state.h"
+#include "forward/forward.h"
 
 namespace unpack {
 
@@ -26,21 +26,26 @@ void prepare_default(const Decomposition& d, const RunContext& context) {
 
 }  // namespace
 
-std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& prompts, const RunContext& context) const {
+std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& prompts,
+                                     const RunContext& context) const {
   std::vector<Prepared> out;
   std::size_t next = 0;
   for (const auto& prompt : prompts) check_prompt(config(), prompt);
   while (next < prompts.size()) {
     std::vector<std::vector<TokenId>> batch;
     std::int64_t rows = 0;
-    while (next < prompts.size() && (batch.empty() || rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows)) {
+    while (
+        next < prompts.size() &&
+        (batch.empty() || rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows)) {
       rows += static_cast<std::int64_t>(prompts[next].size());
       batch.push_back(prompts[next++]);
     }
     const ForwardTrace trace = forward(*state_->backend, batch, {}, context);
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      auto decomposition = std::make_shared<Decomposition>(state_->backend, state_->writers,
-                                                           batch.size() == 1 ? trace : slice_prompt(*state_->backend, trace, i), context.memory_budget);
+      auto decomposition = std::make_shared<Decomposition>(
+          state_->backend, state_->writers,
+          batch.size() == 1 ? trace : slice_prompt(*state_->backend, trace, i),
+          context.memory_budget);
       prepare_default(*decomposition, context);
       out.emplace_back(std::make_shared<const PreparedState>(*this, std::move(decomposition)));
     }
@@ -71,7 +76,8 @@ std::shared_ptr<const std::vector<double>> PreparedState::logits_at(int position
 const Model& Prepared::model() const { return state_->model; }
 const std::vector<TokenId>& Prepared::ids() const { return state_->decomposition->trace().ids; }
 
-InteractionResult Prepared::interactions(std::optional<int> query, bool all, const RunContext& context) const {
+InteractionResult Prepared::interactions(std::optional<int> query, bool all,
+                                         const RunContext& context) const {
   const Decomposition& d = *state_->decomposition;
   const Writers& writers = d.writers();
   const int length = d.length();
@@ -86,12 +92,16 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all, con
     for (int q = 0; q < length; ++q) {
       if (!result.per_query || (query && q != only)) continue;
       for (int j = 0; j < n; ++j)
-        out.push_back({reader, q, j, values[static_cast<std::size_t>(q) * static_cast<std::size_t>(n) + static_cast<std::size_t>(j)]});
+        out.push_back({reader, q, j,
+                       values[static_cast<std::size_t>(q) * static_cast<std::size_t>(n) +
+                              static_cast<std::size_t>(j)]});
     }
     if (result.per_query) return;
     for (int j = 0; j < n; ++j) {
       double sum = 0;
-      for (int q = 0; q < length; ++q) sum += values[static_cast<std::size_t>(q) * static_cast<std::size_t>(n) + static_cast<std::size_t>(j)];
+      for (int q = 0; q < length; ++q)
+        sum += values[static_cast<std::size_t>(q) * static_cast<std::size_t>(n) +
+                      static_cast<std::size_t>(j)];
       out.push_back({reader, -1, j, sum / length});
     }
   };
@@ -102,8 +112,9 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all, con
     std::vector<double> values(static_cast<std::size_t>(deviation.size()));
     d.backend().download(deviation, 0, values);
     for (int h = 0; h < d.config().n_heads; ++h) {
-      read(values.data() + static_cast<std::size_t>(h) * static_cast<std::size_t>(length) * static_cast<std::size_t>(cl), cl, writers.head(l, h),
-           result.attention);
+      read(values.data() + static_cast<std::size_t>(h) * static_cast<std::size_t>(length) *
+                               static_cast<std::size_t>(cl),
+           cl, writers.head(l, h), result.attention);
     }
     const Array& l2 = d.mlp(l, MlpSide::gate, context).l2;
     values.resize(static_cast<std::size_t>(l2.size()));
@@ -116,10 +127,14 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all, con
 CachedArray Prepared::scores(int layer, Branch branch) const {
   const Decomposition& d = *state_->decomposition;
   const ModelConfig& c = d.config();
-  if (layer < 0 || layer >= c.n_layers) throw InputError(fmt::format("layer {} does not exist: the model has layers 0 to {}", layer, c.n_layers - 1));
+  if (layer < 0 || layer >= c.n_layers)
+    throw InputError(fmt::format("layer {} does not exist: the model has layers 0 to {}", layer,
+                                 c.n_layers - 1));
   const std::int64_t length = d.length();
   CachedArray out;
-  const auto put = [&](std::int64_t index, double value) { out.values[static_cast<std::size_t>(index)] = value; };
+  const auto put = [&](std::int64_t index, double value) {
+    out.values[static_cast<std::size_t>(index)] = value;
+  };
   if (branch == Branch::K || branch == Branch::Q) {
     const AttentionView view = d.attention_view(layer);
     const std::int64_t cl = view.visible;
@@ -136,7 +151,9 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
         }
         d.backend().download(rows, 0, values);
         for (std::int64_t s = 0; s <= q; ++s) {
-          for (std::int64_t j = 0; j < cl; ++j) put(((j * c.n_heads + h) * length + q) * length + s, values[static_cast<std::size_t>(s * cl + j)]);
+          for (std::int64_t j = 0; j < cl; ++j)
+            put(((j * c.n_heads + h) * length + q) * length + s,
+                values[static_cast<std::size_t>(s * cl + j)]);
         }
       }
     }
@@ -152,13 +169,16 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     for (int h = 0; h < c.n_heads; ++h) {
       for (std::int64_t s = 0; s < length; ++s) {
         for (std::int64_t j = 0; j < cl; ++j)
-          put((j * c.n_heads + h) * length + s, values[static_cast<std::size_t>((h / c.group_size() * length + s) * cl + j)]);
+          put((j * c.n_heads + h) * length + s,
+              values[static_cast<std::size_t>((h / c.group_size() * length + s) * cl + j)]);
       }
     }
     return out;
   }
   const bool known = c.gated() ? branch == Branch::G || branch == Branch::U : branch == Branch::mlp;
-  if (!known) throw UsageError(fmt::format("branch '{}' does not exist here: use K, Q, V{}", to_string(branch), c.gated() ? ", G or U" : " or MLP"));
+  if (!known)
+    throw UsageError(fmt::format("branch '{}' does not exist here: use K, Q, V{}",
+                                 to_string(branch), c.gated() ? ", G or U" : " or MLP"));
   const MlpView view = d.mlp_view(layer);
   const std::int64_t cm = view.visible;
   const std::int64_t n = c.d_mlp;
@@ -170,7 +190,8 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     d.backend().mlp_scores(view, branch == Branch::U ? MlpSide::up : MlpSide::gate, q, rows);
     d.backend().download(rows, 0, values);
     for (std::int64_t j = 0; j < cm; ++j) {
-      for (std::int64_t i = 0; i < n; ++i) put((j * length + q) * n + i, values[static_cast<std::size_t>(j * n + i)]);
+      for (std::int64_t i = 0; i < n; ++i)
+        put((j * length + q) * n + i, values[static_cast<std::size_t>(j * n + i)]);
     }
   }
   return out;
@@ -199,12 +220,16 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
     d.backend().logits(t.x_final, rows, out.values);
     return out;
   }
-  if (layer < 0 || layer >= c.n_layers) throw InputError(fmt::format("layer {} does not exist: the model has layers 0 to {}", layer, c.n_layers - 1));
+  if (layer < 0 || layer >= c.n_layers)
+    throw InputError(fmt::format("layer {} does not exist: the model has layers 0 to {}", layer,
+                                 c.n_layers - 1));
   const LayerTrace& l = t.layers[static_cast<std::size_t>(layer)];
   if (name == "resid_pre") return take(l.x_pre, {length, c.d_model});
   if (name == "resid_mid") return take(l.x_mid, {length, c.d_model});
   if (name == "resid_post")
-    return layer + 1 < c.n_layers ? take(t.layers[static_cast<std::size_t>(layer) + 1].x_pre, {length, c.d_model}) : take(t.x_final, {length, c.d_model});
+    return layer + 1 < c.n_layers
+               ? take(t.layers[static_cast<std::size_t>(layer) + 1].x_pre, {length, c.d_model})
+               : take(t.x_final, {length, c.d_model});
   if (name == "attn_out") return take(l.attn_out, {length, c.d_model});
   if (name == "mlp_out") return take(l.mlp_out, {length, c.d_model});
   if (name == "ln1_scale") return take(l.dev_attn, {length});
@@ -224,14 +249,16 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
     for (std::int64_t h = 0; h < c.n_heads; ++h) {
       for (std::int64_t q = 0; q < length; ++q) {
         for (std::int64_t s = 0; s <= q; ++s) {
-          out.values[static_cast<std::size_t>((h * length + q) * length + s)] = packed.values[static_cast<std::size_t>(h * tri(length) + tri(q) + s)];
+          out.values[static_cast<std::size_t>((h * length + q) * length + s)] =
+              packed.values[static_cast<std::size_t>(h * tri(length) + tri(q) + s)];
         }
       }
     }
     return out;
   }
   throw InputError(
-      fmt::format("'{}' is not kept: use embed, pos_embed, resid_pre, resid_mid, resid_post, resid_final, q, k, v, pattern, z, attn_out, pre, up, "
+      fmt::format("'{}' is not kept: use embed, pos_embed, resid_pre, resid_mid, resid_post, "
+                  "resid_final, q, k, v, pattern, z, attn_out, pre, up, "
                   "post, mlp_out, ln1_scale, ln2_scale or logits",
                   name));
 }
