@@ -186,13 +186,14 @@ std::string zsh(const Commands& commands) {
     for (const OptionInfo& option : command.options) {
       if (option.positional) {
         const std::string where = option.list ? "*" : std::to_string(++place);
-        text += " \\\n        " + shell_quoted(fmt::format("{}:{}:{}", where, zsh_text(option.names[0]),
-                                                     zsh_action(option)));
+        text +=
+            " \\\n        " + shell_quoted(fmt::format("{}:{}:{}", where, zsh_text(option.names[0]),
+                                                       zsh_action(option)));
         continue;
       }
       for (const std::string& name : option.names) {
-        std::string spec = fmt::format("{}{}[{}]", option.list ? "*" : "", name,
-                                       zsh_text(option.help));
+        std::string spec =
+            fmt::format("{}{}[{}]", option.list ? "*" : "", name, zsh_text(option.help));
         if (kind_of(option) != Kind::nothing)
           spec += fmt::format(":{}:{}", zsh_text(option.type), zsh_action(option));
         text += " \\\n        " + shell_quoted(spec);
@@ -233,7 +234,8 @@ std::string fish(const Commands& commands) {
         case Kind::nothing:
           break;
         case Kind::words:
-          line += fmt::format(" -x -a {}", shell_quoted(fmt::format("{}", fmt::join(option.words(), " "))));
+          line += fmt::format(" -x -a {}",
+                              shell_quoted(fmt::format("{}", fmt::join(option.words(), " "))));
           break;
         case Kind::model:
           line += fmt::format(" -x -a {}", shell_quoted(fmt::format("({})", kListModels)));

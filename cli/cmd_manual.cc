@@ -55,9 +55,11 @@ std::string manual(const App& app) {
       ".SH DESCRIPTION\n"
       "{}\n"
       ".PP\n"
-      "Every head and every MLP of a transformer is a lookup. \\fBunpack\\fR follows credit backwards\n"
+      "Every head and every MLP of a transformer is a lookup. \\fBunpack\\fR follows credit "
+      "backwards\n"
       "through them, from a predicted token to the tokens it came from, and names what it passes.\n"
-      "Models are folders in Hugging Face format, names of the local Hugging Face cache, or one of\n"
+      "Models are folders in Hugging Face format, names of the local Hugging Face cache, or one "
+      "of\n"
       "the small models that come with the program. Nothing is downloaded.\n"
       ".SH COMMANDS\n",
       plain(version()), plain(app.summary()));
@@ -76,7 +78,8 @@ std::string manual(const App& app) {
   }
   text +=
       ".SH \"EXIT STATUS\"\n"
-      "0: done. 1: bad input. 2: bad command line. 3: a fault of the program. 128 and more: stopped\n"
+      "0: done. 1: bad input. 2: bad command line. 3: a fault of the program. 128 and more: "
+      "stopped\n"
       "by a signal.\n"
       ".SH ENVIRONMENT\n"
       ".TP\n\\fBUNPACK_MODELS\\fR\nA folder of models, looked into before the bundled ones.\n"

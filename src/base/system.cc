@@ -148,8 +148,7 @@ std::shared_ptr<SharedLibrary> SharedLibrary::open(const std::string& name, bool
   void* handle = LoadLibraryA(name.c_str());
   if (handle == nullptr) why = name + " cannot be loaded";
 #else
-  void* handle =
-      dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | (keep ? RTLD_NODELETE : 0));
+  void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | (keep ? RTLD_NODELETE : 0));
   if (handle == nullptr) {
     const char* text = dlerror();
     why = text != nullptr ? text : name + " cannot be loaded";

@@ -47,8 +47,8 @@ Finding products() {
   if (const OneDnn* library = find_onednn()) {
     out.found += ", " + library->file;
   } else {
-    out.problem = fmt::format("oneDNN is not in use ({}); our own products are slower",
-                              onednn_absence());
+    out.problem =
+        fmt::format("oneDNN is not in use ({}); our own products are slower", onednn_absence());
     out.remedy = std::getenv("UNPACK_ONEDNN") != nullptr
                      ? "unset UNPACK_ONEDNN"
                      : "apt-get install libdnnl3, or libdnnl2 on Debian 12";
@@ -80,7 +80,8 @@ Finding gpu() {
     } catch (const Error& error) {
       out.found = "plugin " + plugin;
       out.problem = error.what();
-      out.remedy = "nvidia-smi shows what the driver thinks; UNPACK_CUDA_PLUGIN names another plugin";
+      out.remedy =
+          "nvidia-smi shows what the driver thinks; UNPACK_CUDA_PLUGIN names another plugin";
     }
   }
   return out;
@@ -89,11 +90,11 @@ Finding gpu() {
 Finding memory() {
   const SystemMemory m = system_memory();
   Finding out{"memory", "", "", "", false};
-  out.found = m.total == 0 ? "the system does not say"
-                           : fmt::format("{:.1f} GiB", gib(m.total)) +
-                                 (m.available == 0
-                                      ? ""
-                                      : fmt::format(", {:.1f} GiB free", gib(m.available)));
+  out.found =
+      m.total == 0
+          ? "the system does not say"
+          : fmt::format("{:.1f} GiB", gib(m.total)) +
+                (m.available == 0 ? "" : fmt::format(", {:.1f} GiB free", gib(m.available)));
   if (m.available != 0 && gib(m.available) < 0.5) {
     out.problem = "less than half a GiB is free";
     out.remedy = "end other programs, or keep prompts short";
@@ -124,8 +125,9 @@ std::vector<Finding> models() {
     std::error_code error;
     looked.push_back(folder.string() + (fs::is_directory(folder, error) ? "" : " (not there)"));
   }
-  cache.found = fmt::format("{}: {}", fmt::join(looked, ", "),
-                            cached.empty() ? "no models" : fmt::format("{}", fmt::join(cached, ", ")));
+  cache.found =
+      fmt::format("{}: {}", fmt::join(looked, ", "),
+                  cached.empty() ? "no models" : fmt::format("{}", fmt::join(cached, ", ")));
   if (cached.empty()) cache.remedy = "huggingface-cli download openai-community/gpt2 adds one";
   out.insert(out.begin() + 1, cache);
   return out;
@@ -148,10 +150,10 @@ std::vector<Finding> diagnose() {
                  "", "", false});
   std::vector<std::string> levels;
   for (const auto& [name, kernels] : float_kernels()) levels.push_back(name);
-  out.push_back({"kernels",
-                 fmt::format("{} in use (this processor can run {})", kernel_name(),
-                             fmt::join(levels, ", ")),
-                 "", "", false});
+  out.push_back(
+      {"kernels",
+       fmt::format("{} in use (this processor can run {})", kernel_name(), fmt::join(levels, ", ")),
+       "", "", false});
   out.push_back(products());
   out.push_back(gpu());
   out.push_back(memory());

@@ -1,14 +1,18 @@
-// Products against the same in double: oneDNN's where it is installed, and ours on every instruction
-// set that this processor has.
+// Products against the same in double: oneDNN's where it is installed, and ours on every
+// instruction set that this processor has.
 #include "backend/cpu/gemm.h"
 
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstdlib>
 #include <random>
 #include <vector>
 
+#include "backend/cpu/onednn.h"
 #include "backend/cpu/own_gemm.h"
+#include "base/system.h"
+#include "unpack/about.h"
 
 namespace unpack {
 namespace {
@@ -53,7 +57,8 @@ void check(const Gemm& gemm, const Shape& s, bool transposed, bool accumulate) {
       for (std::int64_t p = 0; p < s.k; ++p) {
         const double product =
             static_cast<double>(a[static_cast<std::size_t>(i * lda + p)]) *
-            static_cast<double>(b[static_cast<std::size_t>(transposed ? j * ldb + p : p * ldb + j)]);
+            static_cast<double>(
+                b[static_cast<std::size_t>(transposed ? j * ldb + p : p * ldb + j)]);
         want += product;
         size += std::fabs(product);
       }
@@ -81,6 +86,23 @@ TEST(Gemm, TheProductInUseIsThatOfDoublePrecision) {
       for (const bool accumulate : {false, true}) check(sgemm, shape, transposed, accumulate);
     }
   }
+}
+
+// In a process of its own: whether the choice is still open can be asked only by making it.
+TEST(About, LeavesTheInstructionSetOpen) {
+  if (find_onednn() == nullptr) GTEST_SKIP() << "oneDNN is not installed";
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(
+      {
+        about();
+        std::string why;
+        const auto library = SharedLibrary::open(find_onednn()->file, true, why);
+        using SetMaxIsa = int (*)(int);
+        const auto set_max = reinterpret_cast<SetMaxIsa>(library->symbol("dnnl_set_max_cpu_isa"));
+        constexpr int kAvx2 = 7;
+        std::exit(set_max(kAvx2));  // 0 while nothing has asked for a product
+      },
+      testing::ExitedWithCode(0), "");
 }
 
 }  // namespace

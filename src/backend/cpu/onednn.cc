@@ -80,8 +80,8 @@ Loaded load() {
     return out;
   }
   const Version* v = version();
-  f.version = std::to_string(v->major) + "." + std::to_string(v->minor) + "." +
-              std::to_string(v->patch);
+  f.version =
+      std::to_string(v->major) + "." + std::to_string(v->minor) + "." + std::to_string(v->patch);
   f.file = library.path_of(reinterpret_cast<const void*>(f.sgemm));
   out.usable = v->major == 2 || v->major == 3;
   if (!out.usable) out.why = f.file + " is release " + f.version + ", and 2 or 3 is needed";

@@ -13,9 +13,9 @@ struct OneDnn {
   int (*sgemm)(char transa, char transb, std::int64_t m, std::int64_t n, std::int64_t k,
                float alpha, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
                float beta, float* c, std::int64_t ldc);
-  int (*max_threads)();         // of OpenMP, for the calling thread
+  int (*max_threads)();  // of OpenMP, for the calling thread
   void (*set_threads)(int n);
-  std::string version;          // "2.6.3"
+  std::string version;  // "2.6.3"
   std::string file;
 };
 
