@@ -1,5 +1,5 @@
 # A thin front: CMake does the work. `make demo` and `make test` set everything up on Debian 12 or later.
-.PHONY: all build python demo bench test test-asan format tidy install clean setup setup-test
+.PHONY: all build python demo bench test test-asan test-packages test-odr format order tidy install clean setup setup-test wheel deb tarball container arm64 release
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -38,8 +38,8 @@ test: setup-test
 	cmake --build build/release -j $(JOBS)
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) -LE cli
 ifeq ($(CI),true)
-	$(MAKE) --no-print-directory format tidy
-	$(MAKE) --no-print-directory test-asan
+	$(MAKE) --no-print-directory format order tidy
+	$(MAKE) --no-print-directory test-asan test-odr test-packages
 endif
 	scripts/test_page.sh
 	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli
@@ -54,14 +54,38 @@ bench:
 	build/release/unpack bench --device cpu --threads 2 --tokens 16,64
 	build/release/bench/unpack_bench --benchmark_out=build/release/bench.json --benchmark_out_format=json
 
-# The unit tests once more, with every bad access and undefined operation an error.
+# The unit tests once more, as a debug build, with every bad access, undefined operation and failed assertion an error.
 test-asan: setup-test
 	cmake --preset asan
 	cmake --build build/asan -j $(JOBS) --target unit_tests
 	ctest --test-dir build/asan --output-on-failure -j $(JOBS) -L unit
 
+# A debug build without optimisation, linked with the types of all files compared: one that is defined twice is an error.
+test-odr: setup-test
+	cmake --preset odr --log-level=WARNING
+	cmake --build build/odr -j $(JOBS) --target unpack_cli
+	build/odr/unpack predict "$(PROMPT)"
+
+# The ways to install that take no root and little time: the wheel in a virtual environment, the Debian packages and what lintian says.
+test-packages:
+	packaging/wheel.sh
+	packaging/test_wheel.sh
+	packaging/deb.sh
+
+# Packages, into dist/: docs/packaging.md.
+wheel deb tarball container release:
+	packaging/$@.sh
+
+# Cross-build for 64-bit ARM, and its unit tests in qemu.
+arm64:
+	packaging/arm64.sh
+
 format:
 	scripts/check_format.sh
+
+# Folders include only what stands before them.
+order:
+	@$(PYTHON) scripts/check_order.py
 
 tidy:
 	scripts/check_tidy.sh build/release

@@ -4,6 +4,8 @@
 #include <fmt/ranges.h>
 
 #include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
 #include <charconv>
 #include <cmath>
 
@@ -138,6 +140,14 @@ Option Command::word(const std::string& name, const std::string& help, std::stri
                 }));
 }
 
+Option Command::word_argument(const std::string& name, const std::string& help, std::string& value,
+                              const std::vector<std::string>& words) {
+  const auto set = [name, words, &value](const std::string& text) {
+    value = words[word_index(name, text, words)];
+  };
+  return Option(app_->add_option(name, call(set), help)->type_name(join(words))->required());
+}
+
 void Command::run(std::function<void()> action) {
   app_->final_callback([&chosen = chosen_, action = std::move(action)] { chosen = action; });
 }
@@ -176,6 +186,47 @@ Command App::add(const std::string& name, const std::string& summary, const std:
   command->group("Commands");
   command->footer("Example:\n  " + example);
   return Command(command, chosen_);
+}
+
+std::vector<std::string> App::OptionInfo::words() const {
+  std::vector<std::string> out;
+  const bool listed = positional && type.empty();
+  const std::string& text = listed ? help : type;
+  const std::string between = listed ? ", " : "|";
+  if (text.find(between) == std::string::npos) return out;
+  for (std::size_t start = 0; start <= text.size();) {
+    const std::size_t bar = std::min(text.find(between, start), text.size());
+    const std::string word = text.substr(start, bar - start);
+    const bool plain = !word.empty() && std::none_of(word.begin(), word.end(), [](char c) {
+      return std::isupper(static_cast<unsigned char>(c)) || c == ' ' || c == ',';
+    });
+    if (!plain || word == "-") return {};  // "FILE|-" is no choice
+    out.push_back(word);
+    start = bar + between.size();
+  }
+  return out;
+}
+
+std::string App::summary() const { return app_->get_description(); }
+
+std::vector<App::CommandInfo> App::describe() const {
+  std::vector<CommandInfo> out;
+  for (const CLI::App* command : app_->get_subcommands([](const CLI::App*) { return true; })) {
+    CommandInfo info{command->get_name(), command->get_description(), command->get_footer(), {}};
+    for (const CLI::Option* option : command->get_options()) {
+      OptionInfo entry;
+      for (const std::string& name : option->get_snames()) entry.names.push_back("-" + name);
+      for (const std::string& name : option->get_lnames()) entry.names.push_back("--" + name);
+      entry.positional = entry.names.empty();
+      if (entry.positional) entry.names = {option->get_name(true)};
+      if (option->get_type_size() != 0) entry.type = option->get_type_name();
+      entry.help = option->get_description();
+      entry.list = option->get_items_expected_max() > 1;
+      info.options.push_back(std::move(entry));
+    }
+    out.push_back(std::move(info));
+  }
+  return out;
 }
 
 App::Parsed App::parse(int argc, const char* const* argv) {

@@ -94,6 +94,10 @@ class Command {
   Option word(const std::string& name, const std::string& help, std::string& value,
               const std::vector<std::string>& words);
 
+  // The same as a positional that must be given.
+  Option word_argument(const std::string& name, const std::string& help, std::string& value,
+                       const std::vector<std::string>& words);
+
   void run(std::function<void()> action);  // once the whole command line was parsed
 
  private:
@@ -117,6 +121,24 @@ class App {
     std::function<void()> action;
   };
   Parsed parse(int argc, const char* const* argv);  // throws UsageError
+
+  // The whole command line as data, for shell completion and the manual page.
+  struct OptionInfo {
+    std::vector<std::string> names;  // "-h", "--help"; a positional's own name where it has none
+    std::string type;                // "FILE", "auto|always|never"; empty for a flag
+    std::string help;
+    bool positional = false;
+    bool list = false;  // may be given more than once
+    // "auto|always|never" as words, and a positional's help "sink, ioi"; empty where neither is a
+    // list of words.
+    std::vector<std::string> words() const;
+  };
+  struct CommandInfo {
+    std::string name, summary, example;
+    std::vector<OptionInfo> options;
+  };
+  std::string summary() const;
+  std::vector<CommandInfo> describe() const;
 
  private:
   std::unique_ptr<CLI::App> app_;

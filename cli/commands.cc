@@ -18,7 +18,10 @@ constexpr AddCommand* kCommands[] = {
     add_validate,      //
     add_models,        //
     add_bench,         //
+    add_doctor,        //
     add_serve,         //
+    add_completion,    //
+    add_manual,        //
 };
 
 }  // namespace

@@ -1,6 +1,5 @@
 // The command line: parse, run one command, turn what was thrown into one line and an exit status.
 #include <fmt/format.h>
-#include <malloc.h>
 #include <pthread.h>
 #include <unistd.h>
 
@@ -15,6 +14,10 @@
 #include "commands.h"
 #include "unpack/error.h"
 #include "version.h"
+
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 namespace {
 

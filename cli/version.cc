@@ -8,8 +8,8 @@ namespace unpack::cli {
 
 std::string version_text() {
   const About program = about();
-  std::string text = fmt::format("unpack {} ({})\nkernels: {}\n", program.version,
-                                 program.build_type, program.kernels);
+  std::string text = fmt::format("unpack {} ({})\ninstalled: {}\nkernels: {}\n", program.version,
+                                 program.build_type, program.installed, program.kernels);
   for (const std::string& device : program.devices) text += fmt::format("device: {}\n", device);
   text.pop_back();
   return text;

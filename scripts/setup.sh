@@ -1,19 +1,26 @@
 #!/bin/sh
-# Installs the Debian packages that are missing: setup.sh build | python | bench | test | ci. As root or through sudo; says what is needed where neither is possible.
+# Installs the Debian packages that are missing: setup.sh build | python | bench | test | ci | wheel | deb | arm64 | container. As root or through sudo; says what is needed where neither is possible.
 set -eu
 
+# libdnnl-dev: for the library itself, whose package is called after its release.
 build="g++ cmake ninja-build pkg-config libdnnl-dev nlohmann-json3-dev libcli11-dev libfmt-dev libcpp-httplib-dev libpcre2-dev libutf8proc-dev"
 python="pybind11-dev python3-dev python3-numpy"
 test="libgtest-dev librapidcheck-dev python3 python3-numpy python3-pytest python3-scipy python3-networkx graphviz mypy python3-pandas python3-distributed python3-selenium chromium chromium-driver"
 ci="clang-format clang-tidy"
+wheel="patchelf python3-build python3-venv"
+deb="debhelper dh-python dpkg-dev lintian"
 
 case "${1:-build}" in
   build) wanted=$build ;;
   python) wanted="$build $python" ;;
   bench) wanted="$build libbenchmark-dev" ;;
   test) wanted="$build $python $test" ;;
-  ci) wanted="$build $python $test $ci" ;;
-  *) echo "usage: $0 build|python|bench|test|ci" >&2; exit 2 ;;
+  ci) wanted="$build $python $test $ci $wheel $deb" ;;
+  wheel) wanted="$build $python $wheel" ;;
+  deb) wanted="$build $python $deb" ;;
+  arm64) wanted="cmake ninja-build pkg-config g++-aarch64-linux-gnu qemu-user-static mmdebstrap" ;;
+  container) wanted="mmdebstrap" ;;
+  *) echo "usage: $0 build|python|bench|test|ci|wheel|deb|arm64|container" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null 2>&1; then

@@ -7,7 +7,11 @@ if ! command -v npm >/dev/null 2>&1; then
   echo "page: npm is not here, so its unit tests do not run"
   exit 0
 fi
-if [ ! -d node_modules ] && ! npm install --silent --no-save --no-audit --no-fund; then
+if [ ! -d node_modules ] && ! npm ci --silent --no-audit --no-fund; then
+  if npm install --silent --no-save --no-audit --no-fund; then
+    echo "page: npm ci refuses web/package-lock.json, and npm install does not: mend the lock file" >&2
+    exit 1
+  fi
   echo "page: its npm packages could not be installed, so its unit tests do not run"
   exit 0
 fi

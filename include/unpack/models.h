@@ -23,6 +23,9 @@ struct FoundModel {
 };
 std::vector<FoundModel> list_models(const std::vector<std::filesystem::path>& extra);
 
+// Where the local Hugging Face cache may be: $HF_HUB_CACHE, $HF_HOME, the home folder.
+std::vector<std::filesystem::path> model_cache_folders();
+
 std::vector<std::string> supported_families();  // as config.json names them
 
 // The special tokens that go in front of a prompt: those of the tokenizer's post-processor, or BOS

@@ -79,9 +79,15 @@ PYBIND11_MODULE(_native, module) {
     py::dict out;
     out["version"] = about.version;
     out["build_type"] = about.build_type;
+    out["installed"] = about.installed;
     out["kernels"] = about.kernels;
     out["devices"] = about.devices;
     return out;
+  });
+  module.def("version", &unpack::version);
+  module.def("diagnosis_json", [] {
+    const py::gil_scoped_release release;
+    return unpack::diagnosis_json(unpack::diagnose());
   });
   module.def("locate", &locate, py::arg("name"));
   module.def("models", &models, py::arg("extra"));

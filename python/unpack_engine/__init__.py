@@ -14,6 +14,7 @@ model that is not there FileNotFoundError, and a fault of the engine RuntimeErro
 """
 from __future__ import annotations
 
+import json
 from typing import Any, Dict, List, Sequence
 
 from . import _native
@@ -23,7 +24,7 @@ from .loading import from_state_dict, load, random
 from .model import Cache, Generation, Model, Prepared
 from .results import Attribution, ClosureCheck, Coverage, Interactions, Intervention, Path, Prediction, Predictions, Token, Trace
 
-__version__: str = _native.about()["version"]
+__version__: str = _native.version()
 
 __all__ = [
     "Attribution",
@@ -44,6 +45,7 @@ __all__ = [
     "Trace",
     "about",
     "batch",
+    "doctor",
     "experiment",
     "experiments",
     "families",
@@ -56,12 +58,22 @@ __all__ = [
 
 
 def about() -> Dict[str, Any]:
-    """Version, build type, CPU kernels in use and devices.
+    """Version, build type, how it was installed, CPU kernels in use and devices. Opens no GPU.
 
     >>> sorted(about())
-    ['build_type', 'devices', 'kernels', 'version']
+    ['build_type', 'devices', 'installed', 'kernels', 'version']
     """
     return _native.about()
+
+
+def doctor() -> List[Dict[str, Any]]:
+    """What the engine finds on this machine when it tries everything out: subject, found, problem, remedy, fatal.
+
+    >>> [row["subject"] for row in doctor()][:2]
+    ['program', 'system']
+    """
+    found: List[Dict[str, Any]] = json.loads(_native.diagnosis_json())["findings"]
+    return found
 
 
 def models(extra: Sequence[str] = ()) -> List[Dict[str, str]]:

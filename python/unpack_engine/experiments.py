@@ -12,7 +12,6 @@ from ._arguments import Progress
 from .loading import _device, _threads, bundled
 from .model import _HALVES, _THIRDS
 
-_DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")  # where a wheel keeps names, templates and sentences
 File = Union[str, "os.PathLike[str]"]
 
 
@@ -95,14 +94,12 @@ def experiment(
     """
     if check.text("name", name) not in experiments():
         raise ValueError(f"name must be one of {', '.join(map(repr, experiments()))}, not {name!r}")
-    if os.path.isdir(_DATA):
-        os.environ.setdefault("UNPACK_DATA", _DATA)
     asked = [models] if isinstance(models, str) else check.texts("models", models)
     with tempfile.TemporaryDirectory() as scratch, check.reporting(progress) as report:
         folder = scratch if out is None else os.fspath(out)
         text, warnings = _native.experiment(
             name,
-            [bundled(model) for model in asked],
+            list(asked),
             folder,
             check.optional_integer("n", n, 1),
             check.integer("seed", seed, 0, 2**64 - 1),

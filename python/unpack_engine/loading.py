@@ -11,7 +11,6 @@ from . import _arguments as check
 from . import _native
 from .model import Model
 
-_BUNDLED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "models")  # where a wheel keeps them
 _DTYPES = ("float32", "float16", "bfloat16", "float64")
 _BUFFERS = (".attn.bias", ".attention.bias", "masked_bias", "inv_freq", "position_ids")  # what a state dict holds beside weights
 
@@ -24,12 +23,6 @@ def _device(device: Any) -> str:
     if check.text("device", device) not in ("auto", "cpu", "cuda", "reference"):
         raise ValueError(f"device must be one of 'auto', 'cpu', 'cuda', 'reference', not {device!r}")
     return str(device)
-
-
-def bundled(name: str) -> str:
-    """The folder of a model that came inside the wheel; any other name as it is."""
-    own = os.path.join(_BUNDLED, name)
-    return own if os.sep not in name and not os.path.isdir(name) and os.path.isdir(own) else name
 
 
 def load(
@@ -50,7 +43,6 @@ def load(
     if not isinstance(wanted, str):
         raise TypeError(f"name must be a str or a path, not {type(name).__name__}")
     device, count = _device(device), _threads(threads)
-    wanted = bundled(wanted)
     try:
         _native.locate(wanted)
     except ValueError as error:

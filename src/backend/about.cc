@@ -2,21 +2,25 @@
 
 #include <fmt/format.h>
 
-#include <thread>
-
 #include "backend/cpu/gemm.h"
 #include "backend/cuda/make_cuda_backend.h"
 #include "backend/host/kernels.h"
+#include "base/installation.h"
+#include "base/thread_pool.h"
 
 namespace unpack {
 
+std::string version() { return UNPACK_VERSION; }
+
 About about() {
-  About result{
-      UNPACK_VERSION, UNPACK_BUILD_TYPE, fmt::format("{}, {}", kernel_name(), gemm_library()), {}};
-  result.devices.push_back(
-      fmt::format("cpu ({} threads)", std::max(1U, std::thread::hardware_concurrency())));
-  const std::string cuda = cuda::device_name();
-  if (!cuda.empty()) result.devices.push_back("cuda (" + cuda + ")");
+  About result;
+  result.version = version();
+  result.build_type = UNPACK_BUILD_TYPE;
+  result.installed = installed_as();
+  result.kernels = fmt::format("{}, {}", kernel_name(), gemm_library());
+  result.devices.push_back(fmt::format("cpu ({} threads)", available_threads()));
+  if (cuda::driver_present() && !cuda::plugin_path().empty())
+    result.devices.push_back("cuda (driver and plugin are here; unpack doctor asks the GPU)");
   return result;
 }
 

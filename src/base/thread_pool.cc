@@ -1,31 +1,17 @@
 #include "base/thread_pool.h"
 
-#include <omp.h>
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
+
+#include "base/system.h"
 
 namespace unpack {
 
 namespace {
 
 thread_local bool inside_task = false;
-
-// The GEMM library is built on OpenMP; inside our tasks it must stay on one thread. The setting
-// belongs to the thread, so the caller's is restored.
-class SingleThreadedOpenMp {
- public:
-  SingleThreadedOpenMp() : before_(omp_get_max_threads()) { omp_set_num_threads(1); }
-  ~SingleThreadedOpenMp() { omp_set_num_threads(before_); }
-  SingleThreadedOpenMp(const SingleThreadedOpenMp&) = delete;
-  SingleThreadedOpenMp& operator=(const SingleThreadedOpenMp&) = delete;
-
- private:
-  int before_;
-};
 
 // Waking a sleeping thread takes longer than many of our loops, and the next loop is rarely far:
 // wait awake for a moment first.
@@ -47,11 +33,7 @@ bool spin_until(const Ready& ready) {
 
 }  // namespace
 
-int available_threads() {
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
-  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
-}
+int available_threads() { return allowed_processors(); }
 
 struct ThreadPool::Loop {
   const std::function<void(std::int64_t)>* task = nullptr;
@@ -97,7 +79,6 @@ void ThreadPool::run(Loop& loop) {
 }
 
 void ThreadPool::work() {
-  omp_set_num_threads(1);
   std::uint64_t seen = 0;
   for (;;) {
     std::shared_ptr<Loop> loop;
@@ -119,7 +100,6 @@ void ThreadPool::work() {
 
 void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) {
   if (count <= 0) return;
-  const SingleThreadedOpenMp single;
   if (threads_ == 1 || count == 1 || inside_task) {
     const bool outer = inside_task;
     inside_task = true;

@@ -11,6 +11,7 @@
 #include "engine/state.h"
 #include "forward/forward.h"
 #include "model/load.h"
+#include "unpack/about.h"
 
 namespace unpack {
 
@@ -113,7 +114,7 @@ ModelInfo Model::info() const {
 }
 
 ProgramInfo Model::program() const {
-  return {UNPACK_VERSION, state_->backend->name(), state_->backend->threads()};
+  return {version(), state_->backend->name(), state_->backend->threads()};
 }
 
 const Tokenizer& Model::tokenizer() const {

@@ -3,6 +3,7 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "base/installation.h"
 #include "experiments/text_data.h"
 #include "unpack/error.h"
 
@@ -64,8 +65,7 @@ TextFile read_text(const std::filesystem::path& file, bool stop) {
 std::filesystem::path data_file(const std::string& name) {
   std::vector<std::filesystem::path> folders;
   if (const char* given = std::getenv("UNPACK_DATA"); given && *given) folders.emplace_back(given);
-  folders.emplace_back(UNPACK_SOURCE_DATA);
-  folders.emplace_back(UNPACK_INSTALL_DATA);
+  for (const auto& folder : resource_folders("data")) folders.push_back(folder);
   std::string looked;
   for (const auto& folder : folders) {
     if (std::filesystem::exists(folder / name)) return folder / name;

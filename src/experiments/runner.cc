@@ -14,6 +14,7 @@
 #include "experiments/session.h"
 #include "experiments/source.h"
 #include "model/load.h"
+#include "unpack/about.h"
 #include "unpack/error.h"
 #include "unpack/report.h"
 
@@ -163,7 +164,7 @@ Json run_json(const ExperimentOptions& o, int n) {
     fingerprints.push_back(load_folder(locate_model(name)).fingerprint);
   return {{"version", 1},
           {"kind", "experiment"},
-          {"program", UNPACK_VERSION},
+          {"program", version()},
           {"settings", settings_of(o, n)},
           {"files",
            {{"corpus", checksum_of(o.corpus)},

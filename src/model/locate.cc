@@ -5,10 +5,12 @@
 #include <cstdlib>
 #include <set>
 
+#include "base/installation.h"
 #include "model/checkpoint.h"
 #include "model/json_text.h"
 #include "model/load.h"
 #include "unpack/error.h"
+#include "unpack/models.h"
 
 namespace unpack {
 namespace fs = std::filesystem;
@@ -44,29 +46,11 @@ void add_unique(std::vector<fs::path>& paths, const fs::path& path) {
   if (std::find(paths.begin(), paths.end(), normal) == paths.end()) paths.push_back(normal);
 }
 
-// $UNPACK_MODELS, beside the installed program, the source tree, where `make install` puts them.
+// $UNPACK_MODELS, then where this installation keeps them.
 std::vector<fs::path> bundle_folders() {
   std::vector<fs::path> folders;
   if (const std::string own = environment("UNPACK_MODELS"); !own.empty()) add_unique(folders, own);
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  if (!error) add_unique(folders, program.parent_path() / ".." / "share" / "unpack" / "models");
-#ifdef UNPACK_SOURCE_MODELS
-  add_unique(folders, UNPACK_SOURCE_MODELS);
-#endif
-#ifdef UNPACK_INSTALL_MODELS
-  add_unique(folders, UNPACK_INSTALL_MODELS);
-#endif
-  return folders;
-}
-
-std::vector<fs::path> cache_folders() {
-  std::vector<fs::path> folders;
-  if (const std::string hub = environment("HF_HUB_CACHE"); !hub.empty()) add_unique(folders, hub);
-  if (const std::string home = environment("HF_HOME"); !home.empty())
-    add_unique(folders, fs::path(home) / "hub");
-  if (const std::string home = environment("HOME"); !home.empty())
-    add_unique(folders, fs::path(home) / ".cache" / "huggingface" / "hub");
+  for (const fs::path& folder : resource_folders("models")) add_unique(folders, folder);
   return folders;
 }
 
@@ -143,7 +127,7 @@ fs::path find_in_cache(const std::string& name) {
   const std::string repository_name = name.substr(0, at);
   const std::string revision = at == std::string::npos ? "main" : name.substr(at + 1);
   if (!is_plain_path(repository_name)) return {};
-  for (const fs::path& cache : cache_folders()) {
+  for (const fs::path& cache : model_cache_folders()) {
     const fs::path repository = cache / ("models--" + replace_all(repository_name, "/", "--"));
     if (!is_folder(repository)) continue;
     fs::path snapshot = snapshot_of(repository, revision);
@@ -179,7 +163,7 @@ std::vector<FoundModel> cached_models() {
   std::vector<FoundModel> found;
   std::set<std::string> seen;
   constexpr std::string_view kPrefix = "models--";
-  for (const fs::path& cache : cache_folders()) {
+  for (const fs::path& cache : model_cache_folders()) {
     for (const fs::path& repository : subfolders(cache)) {
       const std::string folder_name = repository.filename().string();
       if (!folder_name.starts_with(kPrefix)) continue;
@@ -213,6 +197,16 @@ void examine(FoundModel& model) {
 
 }  // namespace
 
+std::vector<fs::path> model_cache_folders() {
+  std::vector<fs::path> folders;
+  if (const std::string hub = environment("HF_HUB_CACHE"); !hub.empty()) add_unique(folders, hub);
+  if (const std::string home = environment("HF_HOME"); !home.empty())
+    add_unique(folders, fs::path(home) / "hub");
+  if (const std::string home = environment("HOME"); !home.empty())
+    add_unique(folders, fs::path(home) / ".cache" / "huggingface" / "hub");
+  return folders;
+}
+
 fs::path locate_model(const std::string& name) {
   if (name.empty())
     throw InputError(
@@ -245,7 +239,7 @@ fs::path locate_model(const std::string& name) {
   throw InputError(
       fmt::format("model {} not found; looked for a folder of this name, in the Hugging Face cache "
                   "({}), and among the bundled models in {} (there: {})",
-                  shown(name), list(cache_folders()), list(bundles),
+                  shown(name), list(model_cache_folders()), list(bundles),
                   bundled.empty() ? "none" : joined(bundled)));
 }
 

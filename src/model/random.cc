@@ -107,7 +107,9 @@ class Arena {
       throw InputError(
           fmt::format("not enough memory for random weights of this shape ({:.1f} GiB)",
                       static_cast<double>(bytes) / (1 << 30)));
+#ifdef MADV_HUGEPAGE  // Linux
     ::madvise(data_, bytes, MADV_HUGEPAGE);
+#endif
   }
   ~Arena() { ::munmap(data_, bytes_); }
   Arena(const Arena&) = delete;

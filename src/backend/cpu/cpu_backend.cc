@@ -13,7 +13,7 @@ class CpuBackend final : public HostBackend<float> {
   using HostBackend::HostBackend;
   std::string name() const override { return "cpu"; }
   std::string details() const override {
-    return std::string(kernel_name()) + " kernels, " + gemm_library();
+    return std::string(kernel_name()) + " kernels, " + gemm_details();
   }
 
  protected:

@@ -1,9 +1,7 @@
 #include "backend/cuda/emulated.h"
 
-#include <malloc.h>
-#include <omp.h>
-
 #include <atomic>
+#include <cstddef>
 #include <cstdlib>
 #include <exception>
 #include <new>
@@ -59,10 +57,15 @@ int memory_use(void*, int start_again, UnpackDeviceMemory* out) {
   return 0;
 }
 
+// The size of a piece of memory stands in front of it.
+constexpr std::size_t kFront = alignof(std::max_align_t);
+
 int allocate(void*, std::size_t bytes, void** out) {
-  *out = std::malloc(bytes == 0 ? 1 : bytes);
-  if (*out == nullptr) return fail("out of memory");
-  const std::uint64_t now = in_use += malloc_usable_size(*out);
+  auto* whole = static_cast<std::byte*>(std::malloc(bytes + kFront));
+  if (whole == nullptr) return fail("out of memory");
+  std::memcpy(whole, &bytes, sizeof bytes);
+  *out = whole + kFront;
+  const std::uint64_t now = in_use += bytes;
   raise(peak, now);
   raise(held, now);
   // What nobody writes must not look like zeros.
@@ -71,8 +74,12 @@ int allocate(void*, std::size_t bytes, void** out) {
 }
 
 void release(void*, void* memory) {
-  in_use -= malloc_usable_size(memory);
-  std::free(memory);
+  if (memory == nullptr) return;
+  std::byte* whole = static_cast<std::byte*>(memory) - kFront;
+  std::size_t bytes = 0;
+  std::memcpy(&bytes, whole, sizeof bytes);
+  in_use -= bytes;
+  std::free(whole);
 }
 
 int zero(void*, void* memory, std::size_t bytes) {
@@ -89,13 +96,10 @@ int nothing(void*) { return 0; }
 
 int gemm(void*, const UnpackGemm* g) {
   try {
-    const int threads = omp_get_max_threads();
-    omp_set_num_threads(1);
     for (std::int64_t b = 0; b < g->batch; ++b) {
       sgemm(g->b_transposed != 0, g->m, g->n, g->k, g->a + b * g->stride_a, g->lda,
             g->b + b * g->stride_b, g->ldb, g->accumulate != 0, g->c + b * g->stride_c, g->ldc);
     }
-    omp_set_num_threads(threads);
     return 0;
   } catch (const std::exception& e) {
     return fail(e.what());

@@ -1,6 +1,5 @@
 #include "backend/cuda/make_cuda_backend.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -10,6 +9,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/emulated.h"
+#include "base/system.h"
 #include "unpack/error.h"
 
 namespace unpack::cuda {
@@ -25,17 +25,11 @@ std::shared_ptr<Device> open_plugin(const std::string& path, bool tf32) {
   // Loading it brings in all of cuBLAS, which is not worth it to learn that there is no GPU.
   if (!driver_present()) throw InputError("there is no NVIDIA driver on this machine");
   // It stays in memory: the CUDA runtime in it does not like to be unloaded.
-  std::shared_ptr<void> library(dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE),
-                                [](void* handle) {
-                                  if (handle != nullptr) dlclose(handle);
-                                });
-  if (!library) {
-    const char* why = dlerror();
-    throw InputError(
-        fmt::format("the CUDA plugin cannot be loaded: {}", why != nullptr ? why : path));
-  }
+  std::string why;
+  const std::shared_ptr<SharedLibrary> library = SharedLibrary::open(path, true, why);
+  if (!library) throw InputError(fmt::format("the CUDA plugin cannot be loaded: {}", why));
   const auto table =
-      reinterpret_cast<UnpackDeviceTableFunction>(dlsym(library.get(), UNPACK_DEVICE_TABLE_SYMBOL));
+      reinterpret_cast<UnpackDeviceTableFunction>(library->symbol(UNPACK_DEVICE_TABLE_SYMBOL));
   if (table == nullptr) throw InputError(fmt::format("{} is not a plugin of unpack", path));
   return Device::open(table(), library, tf32);
 }
@@ -64,12 +58,8 @@ std::string plugin_path() {
   if (const char* named = std::getenv("UNPACK_CUDA_PLUGIN")) return named;
   std::vector<fs::path> folders;
   std::error_code error;
-  Dl_info info{};
-  if (dladdr(reinterpret_cast<const void*>(&plugin_path), &info) != 0 &&
-      info.dli_fname != nullptr) {
-    folders.push_back(fs::absolute(info.dli_fname, error).parent_path());
-  }
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (const fs::path own = own_folder(); !own.empty()) folders.push_back(own);
+  const fs::path program = program_path();
   if (!program.empty()) {
     folders.push_back(program.parent_path());
     folders.push_back(program.parent_path().parent_path());  // tests of a build folder

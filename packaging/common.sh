@@ -1,0 +1,55 @@
+#!/bin/bash
+# Sourced by the scripts of this folder: names, and a bare system to try things in.
+set -eu
+cd "$(dirname "$0")/.."
+root=$(pwd)
+version=$(head -n 1 VERSION)
+dist=${DIST:-$root/dist}
+jobs=${JOBS:-$(nproc)}
+PYTHON=${PYTHON:-/usr/bin/python3}
+mkdir -p "$dist"
+
+say() { echo "packaging: $*"; }
+fail() { echo "packaging: $*" >&2; exit 1; }
+
+# The files that git tracks, and new ones that it does not ignore, as folder $1.
+export_sources() {
+  rm -rf "$1"
+  mkdir -p "$1"
+  git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done |
+    tar -c --null -T - -f - | tar -x -C "$1" -f -
+}
+
+# bare SUITE FOLDER: a new system with nothing but essential packages and apt. It is made once and kept as a tar file in build/chroots.
+bare() {
+  suite=$1
+  folder=$2
+  [ "$(id -u)" = 0 ] || fail "a chroot needs root"
+  kept=$root/build/chroots/$suite.tar
+  if [ ! -e "$kept" ]; then
+    mkdir -p "$root/build/chroots"
+    say "making a bare $suite"
+    if [ -z "${MIRROR:-}" ]; then
+      MIRROR=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)
+      [ -n "$MIRROR" ] || MIRROR=$(sed -n 's/^deb \(\[[^]]*\] \)\{0,1\}\(http[^ ]*\).*/\2/p' /etc/apt/sources.list 2>/dev/null | head -n 1)
+    fi
+    mmdebstrap --quiet --variant=minbase "$suite" "$kept.new" $MIRROR
+    mv "$kept.new" "$kept"
+  fi
+  rm -rf "$folder"
+  mkdir -p "$folder"
+  tar -x -C "$folder" -f "$kept" --exclude='./dev/*'
+  mkdir -p "$folder/dev" "$folder/proc"
+  for device in null:3 zero:5 random:8 urandom:9; do
+    mknod -m 666 "$folder/dev/${device%:*}" c 1 "${device#*:}"
+  done
+  cp /etc/resolv.conf "$folder/etc/resolv.conf" 2>/dev/null || true
+  printf '127.0.0.1 localhost\n' >"$folder/etc/hosts"
+}
+
+# within FOLDER COMMAND...: runs it there, with /proc in a namespace of its own, so that nothing stays mounted.
+within() {
+  folder=$1
+  shift
+  unshare --mount --fork sh -c 'mount -t proc proc "$0/proc" 2>/dev/null; exec chroot "$0" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"' "$folder" "$@"
+}

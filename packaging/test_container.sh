@@ -1,0 +1,52 @@
+#!/bin/bash
+# The image (as root): loaded and run by podman where that works here, else its root run by chroot as the user it names. Serves the page to a
+# client, and writes nothing outside its home.
+. "$(dirname "$0")/common.sh"
+image=$dist/unpack-$version-image.tar
+[ -e "$image" ] || fail "make container first"
+port=${PORT:-17860}
+work=$(mktemp -d)
+ask() {
+  "$PYTHON" - "$port" <<'END'
+import json, sys, time, urllib.request
+url = f"http://127.0.0.1:{sys.argv[1]}"
+for _ in range(100):
+    try:
+        page = urllib.request.urlopen(url + "/").read()
+        break
+    except OSError:
+        time.sleep(0.2)
+assert b"<html" in page.lower(), "no page"
+models = json.load(urllib.request.urlopen(url + "/api/models"))
+assert any(m["name"] == "pocket-gpt2" for m in models["models"]), models
+print("container: the page is served,", len(page), "bytes")
+END
+}
+if command -v podman >/dev/null 2>&1 && podman load -q -i "$image" >/dev/null 2>&1 && podman run --rm "unpack:$version" --version; then
+  id=$(podman run -d --rm -p "127.0.0.1:$port:7860" "unpack:$version")
+  trap 'podman kill "$id" >/dev/null; rm -rf "$work"' EXIT
+  ask
+  [ "$(podman exec "$id" id -u)" != 0 ] || fail "it runs as root"
+else
+  say "podman cannot run containers here; the image's root is run by chroot"
+  tar -x -C "$work" -f "$image"
+  mkdir "$work/root"
+  "$PYTHON" - "$work" <<'END'
+import json, pathlib, sys, tarfile
+work = pathlib.Path(sys.argv[1])
+blob = lambda digest: work / "blobs" / digest.replace(":", "/")
+manifest = json.loads(blob(json.loads((work / "index.json").read_text())["manifests"][0]["digest"]).read_text())
+config = json.loads(blob(manifest["config"]["digest"]).read_text())["config"]
+assert config["User"] == "unpack" and config["Entrypoint"] == ["/usr/bin/unpack"], config
+with tarfile.open(blob(manifest["layers"][0]["digest"])) as tar:
+    tar.extractall(work / "root")
+END
+  chroot --userspec=unpack "$work/root" /usr/bin/unpack --version | tee "$work/version"
+  grep -q '^installed: container image$' "$work/version"
+  chroot --userspec=unpack "$work/root" env -i HOME=/home/unpack /usr/bin/unpack serve --port "$port" 2>"$work/log" &
+  server=$!
+  trap 'kill $server 2>/dev/null; wait $server 2>/dev/null; rm -rf "$work"' EXIT
+  ask
+  [ "$(ps -o user= -p "$server" | tr -d ' ')" != root ] || fail "it runs as root"
+fi
+say "the image works"

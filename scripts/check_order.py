@@ -1,0 +1,51 @@
+#!/usr/bin/env python3
+"""Folders stand in an order (ARCHITECTURE.md), and a file includes only from its own folder and those before it. The order is read from that page."""
+import pathlib
+import re
+import sys
+
+ROOT = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent
+# What one folder may read of a later one: plain data that its interface is written in.
+ALLOWED = {("backend", "model/weights.h")}
+
+
+def order():
+    """folder -> rank; those between two arrows share one and may include each other."""
+    for line in (ROOT / "ARCHITECTURE.md").read_text().splitlines():
+        if line.startswith("    ") and line.count("->") > 4:
+            return {name.strip(): rank for rank, group in enumerate(line.split("->")) for name in re.split(r"[,|]", group)}
+    sys.exit("order: ARCHITECTURE.md has lost the line with the order of folders")
+
+
+def main():
+    ranks = order()
+    wrong = []
+    files = [path for top in ("src", "cli", "server", "python/native") for path in sorted((ROOT / top).rglob("*")) if path.suffix in (".h", ".cc", ".inl", ".cu")]
+    seen = set()
+    for path in files:
+        parts = path.relative_to(ROOT).parts
+        folder = parts[1] if parts[0] == "src" else parts[0]
+        if folder not in ranks:
+            wrong.append(f"{path.relative_to(ROOT)}: the folder {folder} is not in ARCHITECTURE.md's order")
+            continue
+        seen.add(folder)
+        for number, line in enumerate(path.read_text().splitlines(), 1):
+            match = re.match(r'#include "([a-z_]+)/', line)
+            if not match or match.group(1) == "unpack":
+                continue
+            target = match.group(1)
+            included = line.split('"')[1]
+            if not (ROOT / "src" / target).is_dir() or (folder, included) in ALLOWED:
+                continue
+            if parts[0] != "src":
+                wrong.append(f"{path.relative_to(ROOT)}:{number}: a front end includes {included}; it may use include/unpack alone")
+            elif ranks.get(target, 0) > ranks[folder]:
+                wrong.append(f"{path.relative_to(ROOT)}:{number}: {folder} comes before {target}, and includes {included}")
+    wrong += [f"ARCHITECTURE.md: the order names {name}, which is no folder" for name in sorted(set(ranks) - seen)]
+    if wrong:
+        sys.exit("order:\n  " + "\n  ".join(wrong))
+    print(f"order: ok, {len(files)} files in {len(seen)} folders")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,32 @@
+// oneDNN's single-precision product, opened at run time: where the library is not installed,
+// unpack's own kernels do the work.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace unpack {
+
+// Whatever oneDNN 2 or 3 gives us. The C interface used here is the same in both.
+struct OneDnn {
+  // Row-major, on the calling thread where OpenMP is set to one.
+  int (*sgemm)(char transa, char transb, std::int64_t m, std::int64_t n, std::int64_t k,
+               float alpha, const float* a, std::int64_t lda, const float* b, std::int64_t ldb,
+               float beta, float* c, std::int64_t ldc);
+  int (*max_threads)();  // of OpenMP, for the calling thread
+  void (*set_threads)(int n);
+  std::string version;  // "2.6.3"
+  std::string file;
+};
+
+// Opens the library at the first call; null where it is not there or not wanted. Fixes nothing.
+// UNPACK_ONEDNN names a library file, or is "off".
+const OneDnn* find_onednn();
+std::string onednn_absence();  // why find_onednn() gives null
+
+// The same, ready to be called: its instruction set is capped where the processor announces one
+// that it does not give.
+const OneDnn* ready_onednn();
+std::string onednn_instructions();  // "avx2"; fixes the choice
+
+}  // namespace unpack

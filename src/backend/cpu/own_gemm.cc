@@ -1,0 +1,95 @@
+#include "backend/cpu/own_gemm.h"
+
+#include <algorithm>
+#include <type_traits>
+
+// As in host/kernels.cc: chosen by what the processor can do.
+#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
+#define UNPACK_LEVELS 1
+#else
+#define UNPACK_LEVELS 0
+#endif
+
+namespace unpack {
+namespace {
+
+// Depth, rows and columns of the blocks: a panel of B stays in the first cache while the rows of A
+// of a block, which stay in the second, pass by.
+constexpr std::int64_t kBlockK = 256;
+constexpr std::int64_t kBlockM = 96;
+constexpr std::int64_t kBlockN = 1024;
+
+using Four [[gnu::vector_size(16)]] = float;
+using UnalignedFour [[gnu::vector_size(16), gnu::aligned(4), gnu::may_alias]] = float;
+
+// out[p, i] = in[i, p] for four rows and columns.
+inline void transpose_four(const float* in, std::int64_t ld_in, float* out, std::int64_t ld_out) {
+  const auto load = [&](std::int64_t i) -> Four {
+    return *reinterpret_cast<const UnalignedFour*>(in + i * ld_in);
+  };
+  const Four r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
+  const Four low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
+  const Four high01 = __builtin_shufflevector(r0, r1, 2, 6, 3, 7);
+  const Four low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
+  const Four high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
+  const auto store = [&](std::int64_t p, Four x) {
+    *reinterpret_cast<UnalignedFour*>(out + p * ld_out) = x;
+  };
+  store(0, __builtin_shufflevector(low01, low23, 0, 1, 4, 5));
+  store(1, __builtin_shufflevector(low01, low23, 2, 3, 6, 7));
+  store(2, __builtin_shufflevector(high01, high23, 0, 1, 4, 5));
+  store(3, __builtin_shufflevector(high01, high23, 2, 3, 6, 7));
+}
+
+namespace base {
+constexpr int kBytes = 16;
+#if defined(__aarch64__)
+constexpr int kRows = 6;  // 24 of 32 registers hold sums
+constexpr int kVectors = 4;
+constexpr const char* kName = "neon";
+#else
+constexpr int kRows = 4;  // 8 of 16
+constexpr int kVectors = 2;
+#if defined(__x86_64__)
+constexpr const char* kName = "sse2";
+#else
+constexpr const char* kName = "portable";
+#endif
+#endif
+#include "backend/cpu/own_gemm.inl"
+}  // namespace base
+
+#if UNPACK_LEVELS
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v3")
+namespace avx2 {
+constexpr int kBytes = 32;
+constexpr int kRows = 6;  // 12 of 16
+constexpr int kVectors = 2;
+#include "backend/cpu/own_gemm.inl"
+}  // namespace avx2
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4")
+namespace avx512 {
+constexpr int kBytes = 64;
+constexpr int kRows = 12;  // 24 of 32
+constexpr int kVectors = 2;
+#include "backend/cpu/own_gemm.inl"
+}  // namespace avx512
+#pragma GCC pop_options
+#endif
+
+}  // namespace
+
+std::vector<std::pair<std::string, OwnGemm*>> own_gemms() {
+  std::vector<std::pair<std::string, OwnGemm*>> out;
+#if UNPACK_LEVELS
+  if (__builtin_cpu_supports("x86-64-v4")) out.emplace_back("avx512", &avx512::gemm);
+  if (__builtin_cpu_supports("x86-64-v3")) out.emplace_back("avx2", &avx2::gemm);
+#endif
+  out.emplace_back(base::kName, &base::gemm);
+  return out;
+}
+
+}  // namespace unpack

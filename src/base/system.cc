@@ -1,0 +1,183 @@
+#include "base/system.h"
+
+#include <algorithm>
+#include <fstream>
+#include <thread>
+
+#if defined(_WIN32)
+#include <windows.h>
+#else
+#include <dlfcn.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+#endif
+#if defined(__linux__)
+#include <gnu/libc-version.h>
+#include <sched.h>
+#endif
+#if defined(__APPLE__)
+#include <mach-o/dyld.h>
+#include <sys/sysctl.h>
+#endif
+
+namespace unpack {
+namespace fs = std::filesystem;
+namespace {
+
+// What stands behind the first line "KEY<separator>" of a file; empty where there is none.
+[[maybe_unused]] std::string line_value(const char* file, const std::string& key, char separator) {
+  std::ifstream in(file);
+  for (std::string line; std::getline(in, line);) {
+    if (!line.starts_with(key)) continue;
+    const std::size_t at = line.find(separator);
+    if (at == std::string::npos) continue;
+    const std::size_t begin = line.find_first_not_of(" \t\"", at + 1);
+    const std::size_t end = line.find_last_not_of(" \t\"");
+    return begin == std::string::npos ? "" : line.substr(begin, end + 1 - begin);
+  }
+  return {};
+}
+
+#if defined(__APPLE__)
+std::string sysctl_text(const char* name) {
+  char text[256] = {};
+  std::size_t size = sizeof(text) - 1;
+  return sysctlbyname(name, text, &size, nullptr, 0) == 0 ? text : "";
+}
+#endif
+
+}  // namespace
+
+fs::path program_path() {
+#if defined(__linux__)
+  std::error_code error;
+  return fs::read_symlink("/proc/self/exe", error);
+#elif defined(__APPLE__)
+  char path[4096];
+  std::uint32_t size = sizeof(path);
+  std::error_code error;
+  return _NSGetExecutablePath(path, &size) == 0 ? fs::canonical(path, error) : fs::path();
+#elif defined(_WIN32)
+  wchar_t path[4096];
+  const DWORD size = GetModuleFileNameW(nullptr, path, 4096);
+  return fs::path(path, path + size);
+#else
+  return {};
+#endif
+}
+
+fs::path own_folder() {
+#if defined(_WIN32)
+  return program_path().parent_path();
+#else
+  Dl_info info{};
+  std::error_code error;
+  if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0 || info.dli_fname == nullptr)
+    return {};
+  // A program is named as it was called, which may be by a link or along PATH.
+  const fs::path named = fs::weakly_canonical(info.dli_fname, error);
+  const fs::path program = program_path();
+  return named.filename() == program.filename() || error ? program.parent_path()
+                                                         : named.parent_path();
+#endif
+}
+
+int allowed_processors() {
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof(set), &set) == 0) return std::max(1, CPU_COUNT(&set));
+#endif
+  return std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+}
+
+SystemMemory system_memory() {
+  SystemMemory out;
+#if defined(__linux__)
+  const auto bytes = [](const std::string& key) -> std::uint64_t {
+    const std::string text = line_value("/proc/meminfo", key, ':');
+    return text.empty() ? 0 : std::stoull(text) * 1024;
+  };
+  out.total = bytes("MemTotal");
+  out.available = bytes("MemAvailable");
+#elif defined(__APPLE__)
+  std::size_t size = sizeof(out.total);
+  if (sysctlbyname("hw.memsize", &out.total, &size, nullptr, 0) != 0) out.total = 0;
+#elif defined(_WIN32)
+  MEMORYSTATUSEX status{};
+  status.dwLength = sizeof(status);
+  if (GlobalMemoryStatusEx(&status)) {
+    out.total = status.ullTotalPhys;
+    out.available = status.ullAvailPhys;
+  }
+#endif
+  return out;
+}
+
+std::string processor_name() {
+#if defined(__linux__)
+  return line_value("/proc/cpuinfo", "model name", ':');
+#elif defined(__APPLE__)
+  return sysctl_text("machdep.cpu.brand_string");
+#else
+  return {};
+#endif
+}
+
+std::string system_name() {
+#if defined(_WIN32)
+  return "Windows";
+#else
+  utsname names{};
+  std::string text;
+  if (uname(&names) == 0)
+    text = std::string(names.sysname) + " " + names.release + ", " + names.machine;
+#if defined(__linux__)
+  const std::string distribution = line_value("/etc/os-release", "PRETTY_NAME", '=');
+  if (!distribution.empty()) text = distribution + ", " + text;
+#if defined(__GLIBC__)
+  text += std::string(", glibc ") + gnu_get_libc_version();
+#endif
+#endif
+  return text;
+#endif
+}
+
+std::shared_ptr<SharedLibrary> SharedLibrary::open(const std::string& name, bool keep,
+                                                   std::string& why) {
+#if defined(_WIN32)
+  void* handle = LoadLibraryA(name.c_str());
+  if (handle == nullptr) why = name + " cannot be loaded";
+#else
+  void* handle = dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL | (keep ? RTLD_NODELETE : 0));
+  if (handle == nullptr) {
+    const char* text = dlerror();
+    why = text != nullptr ? text : name + " cannot be loaded";
+  }
+#endif
+  if (handle == nullptr) return nullptr;
+  return std::shared_ptr<SharedLibrary>(new SharedLibrary(handle));
+}
+
+SharedLibrary::~SharedLibrary() {
+#if !defined(_WIN32)
+  dlclose(handle_);
+#endif
+}
+
+void* SharedLibrary::symbol(const char* name) const {
+#if defined(_WIN32)
+  return reinterpret_cast<void*>(GetProcAddress(static_cast<HMODULE>(handle_), name));
+#else
+  return dlsym(handle_, name);
+#endif
+}
+
+std::string SharedLibrary::path_of(const void* symbol) const {
+#if !defined(_WIN32)
+  Dl_info info{};
+  if (dladdr(symbol, &info) != 0 && info.dli_fname != nullptr) return info.dli_fname;
+#endif
+  return {};
+}
+
+}  // namespace unpack

@@ -1,0 +1,47 @@
+// What only the operating system knows: where this program lies, what it may use, how a library is
+// opened. The one file of the engine that asks Linux, macOS or Windows by name.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <string>
+
+namespace unpack {
+
+// The running program, with links followed; empty where the system does not say.
+std::filesystem::path program_path();
+// The folder of the file that holds this code: the program's, or that of a Python module.
+std::filesystem::path own_folder();
+
+int allowed_processors();  // those this process may run on, at least 1
+
+struct SystemMemory {
+  std::uint64_t total = 0;      // bytes; 0 where the system does not say
+  std::uint64_t available = 0;  // what can be taken without swapping
+};
+SystemMemory system_memory();
+
+std::string processor_name();  // "AMD EPYC 7763"; empty where the system does not say
+std::string system_name();     // "Debian GNU/Linux 12 (bookworm), Linux 6.1.0, x86_64, glibc 2.36"
+
+// A shared library, found as the system finds libraries. Closed with the last copy of the pointer,
+// unless `keep` holds it for good.
+class SharedLibrary {
+ public:
+  // Null where it cannot be opened; `why` then says it.
+  static std::shared_ptr<SharedLibrary> open(const std::string& name, bool keep, std::string& why);
+  ~SharedLibrary();
+  SharedLibrary(const SharedLibrary&) = delete;
+  SharedLibrary& operator=(const SharedLibrary&) = delete;
+
+  // A symbol of the library or of those it depends on; null where there is none.
+  void* symbol(const char* name) const;
+  std::string path_of(const void* symbol) const;  // the file that holds it
+
+ private:
+  explicit SharedLibrary(void* handle) : handle_(handle) {}
+  void* handle_;
+};
+
+}  // namespace unpack

@@ -1,0 +1,158 @@
+"""What comes from the option parser: completion in three shells, the manual page; and what the program says of itself."""
+import json
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+UNPACK = os.environ["UNPACK"]
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+
+
+def output(*arguments, **more):
+    return subprocess.run([UNPACK, *arguments], capture_output=True, text=True, check=True, **more).stdout
+
+
+def commands():
+    """Names of all commands, from --help."""
+    block = output("--help").split("Commands:")[1]
+    return re.findall(r"^  (\w+)  ", block, re.M)
+
+
+def options(command):
+    return set(re.findall(r"^  (?:-\w,)?(--[\w-]+)", output(command, "--help"), re.M))
+
+
+def need(shell):
+    if not shutil.which(shell):
+        pytest.skip(f"{shell} is not installed")
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory):
+    """The program as `unpack` in PATH, as completion expects it."""
+    folder = tmp_path_factory.mktemp("bin")
+    (folder / "unpack").symlink_to(UNPACK)
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def in_bash(environment, *words):
+    need("bash")
+    line = " ".join(f"'{word}'" for word in words)
+    script = f'source <("{UNPACK}" completion bash); COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _unpack; printf "%s\\n" "${{COMPREPLY[@]}}"'
+    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0 and not ran.stderr, ran.stderr
+    return ran.stdout.split()
+
+
+def test_bash_knows_every_command_and_every_option(environment):
+    assert set(in_bash(environment, "unpack", "")) == {*commands(), "--help", "--version"}
+    assert in_bash(environment, "unpack", "interv") == ["intervene"]
+    for command in commands():
+        assert options(command) <= set(in_bash(environment, "unpack", command, "--")), command
+    assert in_bash(environment, "unpack", "trace", "--vers") == ["--versus"]
+
+
+def test_bash_knows_what_may_follow_an_option(environment, tmp_path):
+    assert in_bash(environment, "unpack", "trace", "--color", "") == ["auto", "always", "never"]
+    assert {"pocket-gpt2", "pocket-neox", "pocket-llama"} <= set(in_bash(environment, "unpack", "trace", "--model", "pocket"))
+    (tmp_path / "prompts.jsonl").touch()
+    assert in_bash(environment, "unpack", "batch", f"{tmp_path}/pr") == [f"{tmp_path}/prompts.jsonl"]
+    assert in_bash(environment, "unpack", "trace", "--json", f"{tmp_path}/pr") == [f"{tmp_path}/prompts.jsonl"]
+    assert in_bash(environment, "unpack", "trace", "--target", "") == []  # a text of the user's own
+    assert in_bash(environment, "unpack", "completion", "z") == ["zsh"]
+    assert "ioi" in in_bash(environment, "unpack", "experiment", "")
+
+
+def in_fish(environment, line):
+    need("fish")
+    ran = subprocess.run(["fish", "--no-config", "-c", f"'{UNPACK}' completion fish | source; complete -C '{line}'"], capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0 and not ran.stderr, ran.stderr
+    return [row.split("\t")[0] for row in ran.stdout.splitlines()]
+
+
+def test_fish_knows_every_command_and_every_option(environment):
+    assert set(commands()) <= set(in_fish(environment, "unpack "))
+    for command in commands():
+        assert options(command) <= set(in_fish(environment, f"unpack {command} --")), command
+    assert set(in_fish(environment, "unpack trace --color ")) == {"auto", "always", "never"}
+    assert "pocket-llama" in in_fish(environment, "unpack trace --model pocket")
+
+
+def in_zsh(environment, *words):
+    """What the script hands to zsh's own functions, one a line."""
+    need("zsh")
+    line = " ".join(f"'{word}'" for word in words)
+    script = (
+        "compdef() { }; _arguments() { print -rl -- \"$@\" }; _describe() { print -rl -- \"${(@P)2}\" }; _alternative() { print -rl -- \"$@\" }\n"
+        f"source <('{UNPACK}' completion zsh); words=({line}); CURRENT={len(words)}; _unpack"
+    )
+    ran = subprocess.run(["zsh", "-f", "-c", script], capture_output=True, text=True, env=environment)
+    assert ran.returncode == 0 and not ran.stderr, ran.stderr
+    return ran.stdout.splitlines()
+
+
+def test_zsh_knows_every_command_and_every_option(environment):
+    assert set(commands()) <= {row.split(":")[0] for row in in_zsh(environment, "unpack", "")}
+    for command in commands():
+        given = {re.match(r"\*?(-[\w-]+)", row).group(1) for row in in_zsh(environment, "unpack", command, "--") if re.match(r"\*?-", row)}
+        assert options(command) <= given, command
+    assert any(row.startswith("--color[") and row.endswith("(auto always never)") for row in in_zsh(environment, "unpack", "trace", ""))
+
+
+def test_the_manual_page_names_every_option():
+    page = output("manual")
+    plain = re.sub(r"\\f[BIR]", "", page).replace("\\-", "-")
+    for command in commands():
+        part = plain.split(f'.SS "unpack {command}"')[1].split(".SS ")[0]
+        for option in options(command):
+            assert re.search(rf"^(-\w, )?{option}\b", part, re.M), (command, option)
+    if shutil.which("groff"):
+        ran = subprocess.run(["groff", "-man", "-Tutf8", "-ww"], input=page, capture_output=True, text=True)
+        assert ran.returncode == 0 and not ran.stderr, ran.stderr
+
+
+def test_the_version_says_how_it_was_installed(tmp_path):
+    lines = output("--version").splitlines()
+    assert lines[0].startswith("unpack " + (ROOT / "VERSION").read_text().strip()) and "installed: built from source" in lines
+    # A folder with a marker of its packager is what the marker says, wherever it is moved.
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "share" / "unpack").mkdir(parents=True)
+    shutil.copy(UNPACK, tmp_path / "bin" / "unpack")
+    (tmp_path / "share" / "unpack" / "installed_as").write_text("portable folder\n")
+    said = subprocess.run([tmp_path / "bin" / "unpack", "--version"], capture_output=True, text=True).stdout
+    assert "installed: portable folder" in said
+
+
+def test_doctor_says_what_is_here_and_what_is_missing():
+    page = output("doctor")
+    for subject in ("program", "system", "processor", "kernels", "products", "GPU", "memory", "bundled models", "Hugging Face cache"):
+        assert re.search(rf"^{subject}  ", page, re.M), subject
+    assert "pocket-gpt2" in page
+    findings = json.loads(output("doctor", "--json", "-"))["findings"]
+    assert {"subject", "found", "problem", "remedy", "fatal"} == set(findings[0])
+    own = json.loads(output("doctor", "--json", "-", env={**os.environ, "UNPACK_ONEDNN": "off"}))["findings"]
+    products = next(f for f in own if f["subject"] == "products")
+    assert "own products" in products["found"] and "right to" in products["found"] and products["remedy"] == "unset UNPACK_ONEDNN"
+
+
+def test_without_onednn_the_values_are_the_same():
+    question = ["trace", "Mary and John went to the store. John gave a drink to", "--target", " Mary", "--versus", " John", "--json", "-"]
+    with_it = json.loads(output(*question))["token_credit"]
+    without = json.loads(output(*question, env={**os.environ, "UNPACK_ONEDNN": "off"}))["token_credit"]
+    assert without == pytest.approx(with_it, rel=1e-4, abs=1e-6)
+
+
+def test_folders_include_only_what_stands_before_them(tmp_path):
+    check = [sys.executable, str(ROOT / "scripts" / "check_order.py")]
+    assert subprocess.run(check).returncode == 0
+    for folder in ("src", "cli", "server", "python"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "ARCHITECTURE.md", tmp_path)
+    (tmp_path / "src" / "base" / "wrong.cc").write_text('#include "credit/flow.h"\n')
+    ran = subprocess.run([*check, str(tmp_path)], capture_output=True, text=True)
+    assert ran.returncode != 0 and "base comes before credit" in ran.stderr
