@@ -92,6 +92,13 @@ Json by_writer(const std::vector<std::string>& names, const std::vector<std::vec
   return object;
 }
 
+Json experts_json(const std::vector<ExpertUse>& used) {
+  Json list = Json::array();
+  for (const ExpertUse& use : used)
+    list.push_back({{"expert", use.expert}, {"weight", use.weight}});
+  return list;
+}
+
 Json entries_json(const TraceResult& r, const Writers& writers) {
   if (writers[r.root->writer].kind == WriterKind::head) return r.entries;
   constexpr std::size_t kListed = 20;
@@ -189,6 +196,12 @@ void add_trace(const TraceResult& r, Json& object) {
     object["entries"] = entries_json(r, writers);
     object["composition"] = composition_json(r);
   }
+  if (!r.experts.empty()) {
+    const auto at = static_cast<std::size_t>(report::explained_position(r));
+    Json& layers = object["experts"] = Json::array();
+    for (const auto& layer : r.experts)
+      layers.push_back(layer.empty() ? Json::array() : experts_json(layer.at(at)));
+  }
   object["paths"] = paths_json(r, writers);
   object["coverage"] = {{"paths", r.coverage.paths},
                         {"absolute", r.coverage.absolute},
@@ -236,6 +249,14 @@ std::string to_json(const PredictResult& r) {
     Json lens = Json::array();
     for (const auto& layer : r.lens) lens.push_back(predictions_json(layer, true));
     object["lens"] = std::move(lens);
+  }
+  if (!r.experts.empty()) {
+    Json& layers = object["experts"] = Json::array();
+    for (const auto& layer : r.experts) {
+      Json positions = Json::array();
+      for (const auto& used : layer) positions.push_back(experts_json(used));
+      layers.push_back(std::move(positions));
+    }
   }
   return dump(object);
 }
