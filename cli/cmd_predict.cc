@@ -47,6 +47,8 @@ void add_predict(App& app, Context& context) {
       });
   command.flag("--lens", "What the final norm and head make of every layer's stream",
                args->options.lens);
+  command.flag("--experts", "Of a mixture: which experts every token used, with their weights",
+               args->options.experts);
   args->outputs.add_json(command);
   add_color(command, args->color);
   command.run([args, &context] { run_predict(*args, context); });

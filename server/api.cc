@@ -162,6 +162,7 @@ json describe(const Model& model) {
           {"d_model", info.d_model},
           {"dtype", info.dtype},
           {"gated", config.gated()},
+          {"mixture", config.mixture()},
           {"parallel", config.block == Block::parallel},
           {"positions", config.has_pos_writer()},
           {"context", config.n_ctx},

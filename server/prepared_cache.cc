@@ -7,14 +7,16 @@ namespace unpack::server {
 std::size_t prepared_bytes(const ModelConfig& config, std::size_t length, std::size_t edge_budget) {
   const auto s = length, l = static_cast<std::size_t>(config.n_layers),
              h = static_cast<std::size_t>(config.n_heads);
-  const auto d = static_cast<std::size_t>(config.d_model),
-             n = static_cast<std::size_t>(config.most_entries());
+  const auto d = static_cast<std::size_t>(config.d_model);
   const std::size_t writers = 2 + l * (h + 1);
   const std::size_t vectors = sizeof(float) * writers * s * d;
   // Per (head, query, source): the pattern and two sums for K and Q; per (head, source) two for V;
   // per (neuron, query) two for each branch.
-  const std::size_t sums =
-      sizeof(double) * (l * h * s * s * 5 + l * h * s * 2 + l * n * s * (config.gated() ? 6 : 3));
+  std::size_t neurons = 0;  // of a mixture only those in use
+  for (const LayerConfig& layer : config.layers)
+    neurons += static_cast<std::size_t>(layer.entries()) * (layer.gated() ? 6 : 3) +
+               static_cast<std::size_t>(layer.n_experts + 3 * layer.experts_per_token);
+  const std::size_t sums = sizeof(double) * (l * h * s * s * 5 + l * h * s * 2 + neurons * s);
   const std::size_t edges = sizeof(float) * l * (h + 1) * (writers / 2) * (s * s + s);
   return vectors + sums + std::min(edges, edge_budget);
 }

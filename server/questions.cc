@@ -112,7 +112,7 @@ PathQuery read_paths(RequestFields& fields, const Limits& limits) {
   constexpr TauRule kRules[] = {TauRule::named, TauRule::entry};
   if (const auto i = fields.choice("tau_rule", {"named", "entry"})) query.rule = kRules[*i];
   constexpr Branch kBranches[] = {Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U, Branch::R};
-  if (const auto i = fields.choice("branch", {"K", "Q", "V", "G", "U"}))
+  if (const auto i = fields.choice("branch", {"K", "Q", "V", "G", "U", "R"}))
     query.branch = kBranches[*i];
   query.through = fields.text("through");
   query.from = fields.integer("from", -kAnyInt, kAnyInt);
@@ -137,6 +137,9 @@ PredictRequest read_predict(const nlohmann::json& body, const Model& model, cons
   PredictRequest request;
   request.options.top = fields.integer("top", 1, kMostPredictions).value_or(request.options.top);
   request.options.lens = fields.flag("lens").value_or(false);
+  request.options.experts = fields.flag("experts").value_or(false);
+  if (request.options.experts && !model.config().mixture())
+    throw InputError("field \"experts\": this model is no mixture, it has no experts");
   request.options.position = fields.integer("position", -kAnyInt, kAnyInt).value_or(-1);
   request.ids = read_prompt(fields, model, limits);
   fields.expect_no_others();

@@ -4,6 +4,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+
 #include "bind.h"
 #include "call.h"
 #include "unpack/intervene.h"
@@ -98,8 +100,13 @@ py::dict config(const Model& model) {
     if (layer.window > 0) window = layer.window;
   }
   out["sliding_window"] = or_none(window);
-  out["experts"] = first.n_experts;
-  out["experts_per_token"] = first.experts_per_token;
+  int experts = 0, chosen = 0;  // of a mixture some layers may be dense
+  for (const LayerConfig& layer : c.layers) {
+    experts = std::max(experts, layer.n_experts);
+    chosen = std::max(chosen, layer.experts_per_token);
+  }
+  out["experts"] = experts;
+  out["experts_per_token"] = chosen;
   out["bos_token"] = or_none(c.bos_token);
   out["dtype"] = to_string(c.dtype);
   return out;
@@ -125,11 +132,12 @@ py::str decode(const Model& model, const Ids& ids) {
       PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
 }
 
-PredictResult predict(const Model& model, const Ids& ids, int top, bool lens, int position,
-                      const py::object& progress) {
+PredictResult predict(const Model& model, const Ids& ids, int top, bool lens, bool experts,
+                      int position, const py::object& progress) {
   PredictOptions options;
   options.top = top;
   options.lens = lens;
+  options.experts = experts;
   options.position = position;
   return interruptible(
       progress, [&](const RunContext& context) { return model.predict(ids, options, context); });
@@ -237,7 +245,8 @@ void bind_model(py::module_& module) {
             return to_string(m.writers(), parse_node(m.writers(), text, length));
           },
           py::arg("text"), py::arg("length"))
-      .def("predict", &predict, ids, py::arg("top"), py::arg("lens"), py::arg("position"), progress)
+      .def("predict", &predict, ids, py::arg("top"), py::arg("lens"), py::arg("experts"),
+           py::arg("position"), progress)
       .def("generate", &generate, ids, py::arg("max_tokens"), py::arg("temperature"),
            py::arg("top_k"), py::arg("seed"), py::arg("on_token"))
       .def("prepare", &prepare, py::arg("prompts"), py::arg("memory_budget"), progress)

@@ -26,12 +26,14 @@ T choose(const char* argument, const std::string& text,
 }
 
 Options make_options(double beta, const std::array<double, 3>& weights,
-                     const std::array<double, 2>& mlp_weights, const std::string& dispatch,
+                     const std::array<double, 2>& mlp_weights,
+                     const std::array<double, 3>& expert_weights, const std::string& dispatch,
                      const std::string& mlp, const std::string& scores, const std::string& reroot) {
   Options options;
   options.beta = beta;
   options.weights = weights;
   options.mlp_weights = mlp_weights;
+  options.expert_weights = expert_weights;
   options.dispatch = choose<Dispatch>("dispatch", dispatch,
                                       {{"aligned", Dispatch::aligned}, {"gate", Dispatch::gate}});
   options.mlp = choose<MlpRule>("mlp", mlp,
@@ -81,7 +83,8 @@ Target make_target(std::vector<TokenId> ids, std::optional<std::vector<TokenId>>
 void bind_options(py::module_& module) {
   py::class_<Options>(module, "Options")
       .def(py::init(&make_options), py::arg("beta"), py::arg("weights"), py::arg("mlp_weights"),
-           py::arg("dispatch"), py::arg("mlp"), py::arg("scores"), py::arg("reroot"));
+           py::arg("expert_weights"), py::arg("dispatch"), py::arg("mlp"), py::arg("scores"),
+           py::arg("reroot"));
   py::class_<PathQuery>(module, "PathQuery")
       .def(py::init(&make_query), py::arg("top"), py::arg("tau"), py::arg("rule"),
            py::arg("branch"), py::arg("through"), py::arg("from_"), py::arg("min_layer"),

@@ -38,7 +38,8 @@ py::array scores(const Prepared& prepared, int layer, const std::string& branch)
       return take(interruptible(py::none(),
                                 [&](const RunContext&) { return prepared.scores(layer, known); }));
   }
-  throw UsageError("branch must be one of 'K', 'Q', 'V', 'MLP', 'G', 'U', not '" + branch + "'");
+  throw UsageError("branch must be one of 'K', 'Q', 'V', 'MLP', 'G', 'U', 'R', not '" + branch +
+                   "'");
 }
 
 py::array cache(const Prepared& prepared, const std::string& name, int layer) {

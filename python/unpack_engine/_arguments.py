@@ -149,12 +149,13 @@ def named(name: str, call: Callable[..., T], *args: Any) -> T:
 
 
 def options(
-    beta: Any, weights: Any, mlp_weights: Any, dispatch: Any, mlp: Any, scores: Any, reroot: Any = "output"
+    beta: Any, weights: Any, mlp_weights: Any, expert_weights: Any, dispatch: Any, mlp: Any, scores: Any, reroot: Any = "output"
 ) -> _native.Options:
     return _native.Options(
         real("beta", beta),
         reals("weights", weights, 3),
         reals("mlp_weights", mlp_weights, 2),
+        reals("expert_weights", expert_weights, 3),
         text("dispatch", dispatch),
         text("mlp", mlp),
         text("scores", scores),

@@ -47,7 +47,15 @@ def experiment(
 
 class Options:
     def __init__(
-        self, beta: float, weights: Sequence[float], mlp_weights: Sequence[float], dispatch: str, mlp: str, scores: str, reroot: str
+        self,
+        beta: float,
+        weights: Sequence[float],
+        mlp_weights: Sequence[float],
+        expert_weights: Sequence[float],
+        dispatch: str,
+        mlp: str,
+        scores: str,
+        reroot: str,
     ) -> None: ...
 
 class PathQuery:
@@ -149,7 +157,9 @@ class Model:
     def tokens(self, ids: Sequence[int]) -> List[Tuple[int, int, str]]: ...
     def check_component(self, text: str) -> str: ...
     def check_node(self, text: str, length: int) -> str: ...
-    def predict(self, ids: Sequence[int], top: int, lens: bool, position: int, progress: _Progress) -> PredictResult: ...
+    def predict(
+        self, ids: Sequence[int], top: int, lens: bool, experts: bool, position: int, progress: _Progress
+    ) -> PredictResult: ...
     def generate(
         self,
         ids: Sequence[int],

@@ -59,7 +59,7 @@ class Model:
 
     @property
     def family(self) -> str:
-        """gpt2, gpt_neox, llama, mistral, qwen2 or qwen3."""
+        """model_type of its config.json: gpt2, llama, gemma2, mixtral, ..."""
         return str(self.config["family"])
 
     @property
@@ -110,9 +110,17 @@ class Model:
         return [Token(*token) for token in self._native.tokens(ids)]
 
     def predict(
-        self, prompt: Prompt, *, top: int = 10, lens: bool = False, position: int = -1, bos: bool = True, progress: Progress = None
+        self,
+        prompt: Prompt,
+        *,
+        top: int = 10,
+        lens: bool = False,
+        experts: bool = False,
+        position: int = -1,
+        bos: bool = True,
+        progress: Progress = None,
     ) -> Predictions:
-        """The likeliest next tokens, and the log-probability of every token of the prompt.
+        """The likeliest next tokens, and the log-probability of every token of the prompt; with experts=True (mixtures) the experts it used.
 
         >>> import unpack_engine as up
         >>> r = up.load("pocket-gpt2").predict("Mary and John went to the store. John gave a drink to", top=3)
@@ -122,7 +130,7 @@ class Model:
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         top, at = check.integer("top", top, 1), check.position("position", position, len(ids))
         with check.reporting(progress) as report:
-            return Predictions(self._native.predict(ids, top, check.flag("lens", lens), at, report))
+            return Predictions(self._native.predict(ids, top, check.flag("lens", lens), check.flag("experts", experts), at, report))
 
     def generate(
         self,
@@ -185,6 +193,7 @@ class Model:
         beta: float = 0.8,
         weights: Weights3 = _THIRDS,
         mlp_weights: Weights2 = _HALVES,
+        expert_weights: Weights3 = _THIRDS,
         dispatch: str = "aligned",
         mlp: str = "per-neuron",
         scores: str = "raw",
@@ -197,7 +206,7 @@ class Model:
         >>> [row["text"] for row in r.rows]
         [' a', ' drink', ' to', ' Mary']
         """
-        options = check.options(beta, weights, mlp_weights, dispatch, mlp, scores)
+        options = check.options(beta, weights, mlp_weights, expert_weights, dispatch, mlp, scores)
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         if continuation is None:
             new = self._native.generate(ids, check.integer("generate", generate, 1), 0.0, 0, 0, None)
@@ -307,6 +316,7 @@ class Prepared:
         beta: float = 0.8,
         weights: Weights3 = _THIRDS,
         mlp_weights: Weights2 = _HALVES,
+        expert_weights: Weights3 = _THIRDS,
         dispatch: str = "aligned",
         mlp: str = "per-neuron",
         scores: str = "raw",
@@ -329,7 +339,7 @@ class Prepared:
         """
         native, length = self._model._native, len(self)
         question = check.target(native, length, target, versus, raw_logit, position)
-        options = check.options(beta, weights, mlp_weights, dispatch, mlp, scores, reroot)
+        options = check.options(beta, weights, mlp_weights, expert_weights, dispatch, mlp, scores, reroot)
         if root is not None:
             check.named("root", native.check_node, check.text("root", root), length)
         if through is not None:

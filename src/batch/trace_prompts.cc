@@ -134,6 +134,7 @@ BatchMaker batch_maker(const Model& model) {
 bool products_pay(const Model& model, std::size_t prompts) {
   constexpr std::size_t kWorthwhile = 16;
   return model.program().device == "cpu" && prompts >= kWorthwhile &&
+         weight_product_obstacle(model.config()).empty() &&
          weight_product_bytes(model.config()) <= model.state()->options.product_limit;
 }
 

@@ -327,8 +327,9 @@ class Bench {
         memory_cost(c, model_.writers(), tokens, context_.memory_budget, backend.threads()) /
             (1 << 20);
     if (options_.keep_layers > 0) streamed(ids, question, one_shot);
-    if (!once && weight_product_bytes(c) <= options_.load.product_limit &&
-        !options_.load.weight_products && backend.name() == "cpu")
+    if (!once && weight_product_obstacle(c).empty() &&
+        weight_product_bytes(c) <= options_.load.product_limit && !options_.load.weight_products &&
+        backend.name() == "cpu")
       products(tokens, question, one_shot);
   }
 

@@ -17,6 +17,15 @@ namespace unpack {
 
 namespace {
 
+// Products of a model that can have none are left out, with a word.
+LoadOptions possible_options(const ModelConfig& config, LoadOptions options) {
+  const std::string obstacle = weight_product_obstacle(config);
+  if (!options.weight_products || options.device == "cuda" || obstacle.empty()) return options;
+  options.weight_products = false;
+  if (options.notice) options.notice("--weight-products is left out: " + obstacle);
+  return options;
+}
+
 BackendOptions backend_options(const ModelConfig& config, const LoadOptions& options) {
   const std::size_t bytes = weight_product_bytes(config);
   if (options.weight_products && bytes > options.product_limit) {
@@ -39,12 +48,23 @@ std::size_t weight_product_bytes(const ModelConfig& config) {
          sizeof(float);
 }
 
+// A head writes z W_O: a product of weights alone stands for it only where nothing else comes
+// between, and an MLP's readers must be the same at every position.
+std::string weight_product_obstacle(const ModelConfig& config) {
+  for (const LayerConfig& layer : config.layers) {
+    if (layer.post_norm()) return "this family norms what a sublayer puts out";
+    if (layer.mixture()) return "every position reads through experts of its own";
+  }
+  return {};
+}
+
 ModelState::ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options)
     : weights(std::move(w)),
-      backend(make_backend(weights, backend_options(weights->config, load_options))),
       name(weights->config.name),
       writers(weights->config),
-      options(load_options) {}
+      options(possible_options(weights->config, load_options)) {
+  backend = make_backend(weights, backend_options(weights->config, options));
+}
 
 Model Model::with(const LoadOptions& options) const {
   auto state = std::make_shared<ModelState>(state_->weights, options);
@@ -168,6 +188,20 @@ void cap_logits(const ModelConfig& config, std::span<double> logits) {
   for (double& x : logits) x = config.logit_cap * std::tanh(x / config.logit_cap);
 }
 
+ExpertUses expert_uses(std::span<const std::shared_ptr<const Routing>> routings, int length) {
+  ExpertUses uses;
+  for (const auto& routing : routings) {
+    auto& layer = uses.emplace_back(routing == nullptr ? 0 : static_cast<std::size_t>(length));
+    for (std::size_t s = 0; s < layer.size(); ++s) {
+      for (int i = 0; i < routing->chosen; ++i) {
+        const std::size_t slot = routing->slot(static_cast<std::int64_t>(s), i);
+        layer[s].push_back({routing->expert[slot], routing->weight[slot]});
+      }
+    }
+  }
+  return uses;
+}
+
 std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& uncapped,
                                         int top) {
   std::vector<double> logits = uncapped;
@@ -202,6 +236,18 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
   const int position = resolve_position(options.position, length);
   ForwardOptions forward_options;
   forward_options.keep = options.lens;
+  std::vector<std::shared_ptr<const Routing>> routings(c.layers.size());
+  ForwardHooks hooks;
+  if (options.experts) {
+    if (!c.mixture())
+      throw InputError(fmt::format("{} has no experts: it is no mixture", state_->name));
+    hooks.router = [&](int layer, const Array&, Array& values) {
+      std::vector<double> row(static_cast<std::size_t>(values.size()));
+      backend.download(values, 0, row);
+      routings[static_cast<std::size_t>(layer)] = choose_experts(c.layer(layer), std::move(row));
+    };
+    forward_options.hooks = &hooks;
+  }
   const ForwardTrace trace = forward(backend, {{ids.begin(), ids.end()}}, forward_options, context);
   PredictResult result;
   result.model = info();
@@ -234,6 +280,7 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
     for (const LayerTrace& layer : trace.layers) result.lens.push_back(at(layer.x_pre, position));
     result.lens.push_back(result.predictions);
   }
+  if (options.experts) result.experts = expert_uses(routings, length);
   return result;
 }
 

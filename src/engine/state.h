@@ -58,6 +58,8 @@ std::vector<Prediction> top_predictions(const Model& model, const std::vector<do
 double log_sum_exp(std::span<const double> logits);
 // What the model itself calls logits: those of Backend::logits through a final soft cap.
 void cap_logits(const ModelConfig& config, std::span<double> logits);
+// Which experts every position used, layer by layer; `routings` holds nothing for dense layers.
+ExpertUses expert_uses(std::span<const std::shared_ptr<const Routing>> routings, int length);
 // Fills ids (default: the top prediction), texts, logit, difference, probability. Throws InputError
 // for ids outside the vocabulary.
 TargetInfo resolve_target(const Model& model, const Target& target, int length,

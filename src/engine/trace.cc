@@ -314,6 +314,11 @@ TraceResult Prepared::trace(const Question& question, const RunContext& context)
   } else {
     answer<float>(*state_, question, result.target, context, result);
   }
+  if (d.config().mixture()) {
+    std::vector<std::shared_ptr<const Routing>> routings;
+    for (const LayerTrace& layer : d.trace().layers) routings.push_back(layer.routing);
+    result.experts = expert_uses(routings, d.length());
+  }
   add_percentages(result);
   if (result.ill_conditioned > 0.01) {
     result.warnings.push_back(fmt::format(

@@ -134,7 +134,9 @@ ParsedConfig parse_family_config(std::string_view config_json, const std::string
     check_shape(reader, parsed.config.model);
     return parsed;
   }
-  reader.fail(fmt::format("model family {} is not supported (supported: {})", shown(type), known));
+  const std::string_view missing = missing_part(type);
+  reader.fail(fmt::format("model family {} is not supported{}{} (supported: {})", shown(type),
+                          missing.empty() ? "" : ": it has ", missing, known));
 }
 
 ModelConfig parse_config(std::string_view config_json, const std::string& origin) {

@@ -92,6 +92,13 @@ Json by_writer(const std::vector<std::string>& names, const std::vector<std::vec
   return object;
 }
 
+Json experts_json(const std::vector<ExpertUse>& used) {
+  Json list = Json::array();
+  for (const ExpertUse& use : used)
+    list.push_back({{"expert", use.expert}, {"weight", use.weight}});
+  return list;
+}
+
 // The strongest neurons; those of experts that are not in use have no credit and come last.
 std::vector<NeuronEntry> listed_neurons(const TraceResult& r, int layer, std::size_t most) {
   std::vector<NeuronEntry> out(
@@ -205,6 +212,12 @@ void add_trace(const TraceResult& r, Json& object) {
     object["entries"] = entries_json(r, writers);
     object["composition"] = composition_json(r);
   }
+  if (!r.experts.empty()) {
+    const auto at = static_cast<std::size_t>(report::explained_position(r));
+    Json& layers = object["experts"] = Json::array();
+    for (const auto& layer : r.experts)
+      layers.push_back(layer.empty() ? Json::array() : experts_json(layer.at(at)));
+  }
   object["paths"] = paths_json(r, writers);
   object["coverage"] = {{"paths", r.coverage.paths},
                         {"absolute", r.coverage.absolute},
@@ -252,6 +265,14 @@ std::string to_json(const PredictResult& r) {
     Json lens = Json::array();
     for (const auto& layer : r.lens) lens.push_back(predictions_json(layer, true));
     object["lens"] = std::move(lens);
+  }
+  if (!r.experts.empty()) {
+    Json& layers = object["experts"] = Json::array();
+    for (const auto& layer : r.experts) {
+      Json positions = Json::array();
+      for (const auto& used : layer) positions.push_back(experts_json(used));
+      layers.push_back(std::move(positions));
+    }
   }
   return dump(object);
 }
