@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "engine/finite.h"
 #include "engine/state.h"
 #include "forward/forward.h"
 #include "model/load.h"
@@ -21,7 +22,7 @@ BackendOptions backend_options(const ModelConfig& config, const LoadOptions& opt
   if (options.weight_products && bytes > options.product_limit) {
     throw InputError(
         fmt::format("the weight products of this model take {} MiB, more than the {} MiB allowed; "
-                    "leave out --weight-products",
+                    "leave out weight_products",
                     bytes >> 20, options.product_limit >> 20));
   }
   return {options.device, options.threads, options.tf32, options.notice, options.weight_products};
@@ -54,16 +55,18 @@ Model Model::with(const LoadOptions& options) const {
 
 Model Model::load(const std::string& name, const LoadOptions& options) {
   const std::filesystem::path folder = locate_model(name);
-  auto weights = std::make_shared<ModelWeights>(load_folder(folder));
+  auto weights = std::make_shared<ModelWeights>(load_folder(folder, options.mapped));
   std::filesystem::path shown = name;
   if (!shown.has_filename()) shown = shown.parent_path();
-  weights->config.name = std::filesystem::is_directory(name) ? shown.filename().string() : name;
+  std::error_code ignored;
+  weights->config.name =
+      std::filesystem::is_directory(name, ignored) ? shown.filename().string() : name;
   auto state = std::make_shared<ModelState>(weights, options);
   if (Tokenizer::exists(folder)) {
     state->tokenizer = Tokenizer::load(folder);
   } else {
     state->tokenizer_problem = fmt::format(
-        "{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as --ids",
+        "{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as ids",
         folder.string());
   }
   return Model(std::move(state));
@@ -85,10 +88,14 @@ Model Model::from_tensors(const std::string& config_json,
                           std::shared_ptr<const void> owner, const LoadOptions& options) {
   std::map<std::string, StoredTensor> stored;
   for (const auto& [name, t] : tensors) {
-    std::int64_t count = 1;
-    for (const std::int64_t n : t.shape) count *= n;
+    std::int64_t bytes = static_cast<std::int64_t>(dtype_size(t.dtype));
+    for (const std::int64_t n : t.shape) {
+      if (n < 0 || __builtin_mul_overflow(bytes, n, &bytes))
+        throw InputError(fmt::format("weights in memory: the shape of tensor {} is out of range",
+                                     name));
+    }
     stored[name] = {name, t.dtype, t.shape, static_cast<const std::byte*>(t.data),
-                    static_cast<std::size_t>(count) * dtype_size(t.dtype)};
+                    static_cast<std::size_t>(bytes)};
   }
   auto weights = std::make_shared<ModelWeights>(from_memory(config_json, stored, std::move(owner)));
   if (weights->config.name.empty()) weights->config.name = "memory";
@@ -150,6 +157,8 @@ std::vector<Token> Model::tokens(std::span<const TokenId> ids) const {
   return out;
 }
 
+void Model::check(std::span<const TokenId> ids) const { check_prompt(config(), ids); }
+
 double log_sum_exp(std::span<const double> logits) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -181,7 +190,7 @@ std::vector<Prediction> top_predictions(const Model& model, const std::vector<do
 PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions& options,
                              const RunContext& context) const {
   if (options.top < 1)
-    throw UsageError(fmt::format("--top must be at least 1, not {}", options.top));
+    throw UsageError(fmt::format("top takes a number of 1 or more, not {}", options.top));
   Backend& backend = *state_->backend;
   const ModelConfig& c = config();
   check_prompt(c, ids);
@@ -198,6 +207,7 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
   const auto at = [&](const Array& x, int row) {
     const std::vector<std::int64_t> rows = {row};
     backend.logits(x, rows, logits);
+    check_logits(logits);
     return top_predictions(*this, logits, options.top);
   };
   if (options.log_probabilities) {
@@ -207,6 +217,7 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
       std::vector<std::int64_t> rows;
       for (int r = begin; r < std::min(begin + kRows, length - 1); ++r) rows.push_back(r);
       backend.logits(trace.x_final, rows, logits);
+      check_logits(logits);
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const std::span<const double> row(
             logits.data() + i * static_cast<std::size_t>(c.vocab_size),
@@ -224,14 +235,23 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
   return result;
 }
 
+void SamplingOptions::check() const {
+  if (max_tokens < 0)
+    throw UsageError(fmt::format("max_tokens takes a number of 0 or more, not {}", max_tokens));
+  // Smaller ones would divide logits out of the range of a double.
+  constexpr double kColdest = 1e-6, kHottest = 1e6;
+  if (temperature != 0 &&
+      !(temperature >= kColdest && temperature <= kHottest))
+    throw UsageError(fmt::format("temperature takes 0, or a number between {:g} and {:g}, not {:g}",
+                                 kColdest, kHottest, temperature));
+  if (top_k < 0)
+    throw UsageError(fmt::format("top_k takes a number of 0 or more, not {}", top_k));
+}
+
 std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const SamplingOptions& options,
                                      const std::function<bool(TokenId)>& emit,
                                      const RunContext& context) const {
-  if (options.max_tokens < 0)
-    throw UsageError(fmt::format("--max-tokens must be 0 or more, not {}", options.max_tokens));
-  if (!(options.temperature >= 0)) throw UsageError("--temperature must be 0 or more");
-  if (options.top_k < 0)
-    throw UsageError(fmt::format("--top-k must be 0 or more, not {}", options.top_k));
+  options.check();
   check_prompt(config(), ids);
   const int limit = std::min(config().n_ctx, config().sliding_window.value_or(config().n_ctx));
   const int room = limit - static_cast<int>(ids.size());
@@ -243,6 +263,7 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
   while (static_cast<int>(out.size()) < std::min(options.max_tokens, room)) {
     context.check();
     const std::vector<double> logits = cache.step(next);
+    check_logits(logits);
     TokenId chosen = 0;
     if (options.temperature == 0) {
       chosen =
@@ -288,7 +309,7 @@ TargetInfo resolve_target(const Model& model, const Target& target, int length,
   if (info.ids.empty()) info.ids.push_back(top_predictions(model, logits, 1)[0].id);
   if (target.versus) {
     if (target.raw)
-      throw UsageError("--raw-logit leaves the contrast out; it cannot go with --versus");
+      throw UsageError("give versus or raw_logit, not both");
     if (target.versus->empty()) throw UsageError("the contrast set is empty");
     check(*target.versus, "contrast");
     info.versus_ids = target.versus;

@@ -2,20 +2,21 @@
 
 #include <fmt/format.h>
 
+#include "base/files.h"
 #include "model/assemble.h"
 #include "unpack/error.h"
 
 namespace unpack {
 namespace fs = std::filesystem;
 
-ModelWeights load_folder(const fs::path& folder) {
+ModelWeights load_folder(const fs::path& folder, bool mapped) {
   std::error_code error;
   if (!fs::is_directory(folder, error))
     throw InputError(fmt::format("{}: no such folder", folder.string()));
   const fs::path config = folder / "config.json";
-  if (!fs::exists(fs::symlink_status(config, error))) throw InputError(explain_no_config(folder));
+  if (!is_there(config)) throw InputError(explain_no_config(folder));
   const ParsedConfig parsed = parse_family_config(read_text_file(config), config.string());
-  ModelWeights model = assemble(parsed, Checkpoint::open(folder));
+  ModelWeights model = assemble(parsed, Checkpoint::open(folder, mapped));
   const fs::path absolute = fs::absolute(folder, error).lexically_normal();
   model.config.name =
       (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();

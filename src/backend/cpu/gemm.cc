@@ -3,6 +3,8 @@
 #include <dnnl.h>
 #include <omp.h>
 
+#include <new>
+
 #include "unpack/error.h"
 
 #if defined(__x86_64__)
@@ -55,6 +57,7 @@ void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, co
   const OneThread one;
   const dnnl_status_t status = dnnl_sgemm('N', b_transposed ? 'T' : 'N', m, n, k, 1.0F, a, lda, b,
                                           ldb, accumulate ? 1.0F : 0.0F, c, ldc);
+  if (status == dnnl_out_of_memory) throw std::bad_alloc();
   if (status != dnnl_success)
     throw InternalError("[sgemm] oneDNN status " + std::to_string(static_cast<int>(status)));
 }

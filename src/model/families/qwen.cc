@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "model/families/llama_like.h"
-#include "model/json_text.h"
+#include "base/message.h"
 
 namespace unpack {
 namespace {
