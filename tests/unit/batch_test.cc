@@ -148,7 +148,7 @@ TEST_F(Batch, TheQuestionOfARunSurvivesItsTextForm) {
   EXPECT_EQ(read_asked(to_fields(asked)).question.paths.sign, -1);
   EXPECT_THROW(read_asked("{\"bta\": 1}"), InputError);
   EXPECT_THROW(read_asked("{\"prompt\": \"a\"}"), InputError);
-  EXPECT_THROW(read_asked("{\"target\": \" Mary\"}"), InputError);  // no model to split it
+  EXPECT_THROW(read_asked("{\"target\": \" Mary\"}"), UsageError);  // no model to split it
 }
 
 class BatchOnEveryDevice : public testing::OnEveryDevice {};
@@ -192,8 +192,9 @@ TEST_F(Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
       {2, 3, R"({"ids": [3, 4], "method": "ifr"})", ""}};
   for (const BatchLine& line : trace_prompts(model, {}, asked)) {
     ASSERT_FALSE(line.error) << line.reason;
-    EXPECT_EQ(facts_of(line.text), line.facts);
-    EXPECT_EQ(index_of(line.text), line.index);
+    const LineValues back = read_line(line.text, "results.jsonl", true);
+    EXPECT_EQ(back.facts, line.facts);
+    EXPECT_EQ(back.index, line.index);
     const Json json = Json::parse(line.text);
     EXPECT_EQ(line.facts.at(0), static_cast<double>(json["tokens"].size()));
     EXPECT_EQ(line.facts.at(1), json["target"]["probability"].get<double>());
