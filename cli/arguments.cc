@@ -128,6 +128,8 @@ void add_method(Command& command, Options& options) {
   add("--weights", "wK,wQ,wV",
       "How a head's credit is divided between its branches (default a third each)");
   add("--mlp-weights", "wG,wU", "The same for gate and up of a gated MLP (default a half each)");
+  add("--expert-weights", "wR,wG,wU",
+      "The same for router, gate and up of a mixture (default a third each)");
   add("--dispatch", "aligned|gate",
       fmt::format("Direction that shares out indirect credit (default {})",
                   to_string(options.dispatch)));
@@ -150,7 +152,7 @@ void QuestionArguments::add(Command& command) {
   field(command, "--tau", "T",
         "List every path above this threshold (with --top-paths: the K strongest of these)");
   field(command, "--tau-rule", "named|entry", "What the threshold is applied to (default named)");
-  field(command, "--branch", "K|Q|V|G|U", "Only paths whose last hop takes this branch");
+  field(command, "--branch", "K|Q|V|G|U|R", "Only paths whose last hop takes this branch");
   field(command, "--through", "COMPONENT", "Only paths that pass through this component");
   field(command, "--from", "POSITION", "Only paths from this source position");
   field(command, "--min-layer", "L",

@@ -40,6 +40,8 @@ const char* to_string(Branch x) {
       return "G";
     case Branch::U:
       return "U";
+    case Branch::R:
+      return "R";
   }
   throw InternalError("unknown branch");
 }
@@ -67,6 +69,7 @@ void Options::check() const {
   };
   check_weights(weights, "weights", "K,Q,V");
   check_weights(mlp_weights, "mlp_weights", "G,U");
+  check_weights(expert_weights, "expert_weights", "R,G,U");
 }
 
 }  // namespace unpack

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 namespace unpack {
@@ -43,11 +44,17 @@ void check_paths(const PathQuery& query, const Options& options, const Model& mo
   if (!query.branch) return;
   const Branch branch = *query.branch;
   if (branch == Branch::none || branch == Branch::mlp)
-    throw UsageError("branch takes K, Q, V, G or U");
-  if ((branch == Branch::G || branch == Branch::U) && !config.gated())
-    throw InputError(fmt::format(
-        "branch {} does not exist in this model: its MLPs have no gate; take K, Q or V",
-        to_string(branch)));
+    throw UsageError("branch takes K, Q, V, G, U or R");
+  const auto missing = [&](const char* why) {
+    throw InputError(
+        fmt::format("branch {} does not exist in this model: {}", to_string(branch), why));
+  };
+  const bool gated = std::any_of(config.layers.begin(), config.layers.end(),
+                                 [](const LayerConfig& layer) { return layer.gated(); });
+  if ((branch == Branch::G || branch == Branch::U) && !gated)
+    missing("its MLPs have no gate; take K, Q or V");
+  if (branch == Branch::R && !config.mixture())
+    missing("it is no mixture; take another branch");
 }
 
 }  // namespace

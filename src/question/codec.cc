@@ -108,7 +108,8 @@ const std::vector<std::pair<std::string, Read>>& table() {
                                                         {"Q", Branch::Q},
                                                         {"V", Branch::V},
                                                         {"G", Branch::G},
-                                                        {"U", Branch::U}});
+                                                        {"U", Branch::U},
+                                                        {"R", Branch::R}});
        }},
       {"through",
        [](const Reading& r) { r.question().paths.through = read_text(r.name, r.field); }},
@@ -126,6 +127,7 @@ const std::vector<std::pair<std::string, Read>>& table() {
        [](const Reading& r) { r.question().options.beta = read_number(r.name, r.field); }},
       {"weights", [](const Reading& r) { numbers(r, r.question().options.weights); }},
       {"mlp_weights", [](const Reading& r) { numbers(r, r.question().options.mlp_weights); }},
+      {"expert_weights", [](const Reading& r) { numbers(r, r.question().options.expert_weights); }},
       {"dispatch",
        [](const Reading& r) {
          r.question().options.dispatch =
@@ -224,6 +226,7 @@ std::string to_fields(const Asked& asked) {
   out["beta"] = q.options.beta;
   out["weights"] = q.options.weights;
   out["mlp_weights"] = q.options.mlp_weights;
+  out["expert_weights"] = q.options.expert_weights;
   out["dispatch"] = to_string(q.options.dispatch);
   out["mlp"] = to_string(q.options.mlp);
   out["scores"] = to_string(q.options.scores);
