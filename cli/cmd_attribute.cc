@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "arguments.h"
@@ -11,6 +12,8 @@
 
 namespace unpack::cli {
 namespace {
+
+constexpr int kAnyInt = std::numeric_limits<int>::max();
 
 struct AttributeArguments {
   PromptArguments prompt;
@@ -37,7 +40,6 @@ std::vector<TokenId> encode_continuation(const Model& model, const AttributeArgu
 }
 
 void run_attribute(AttributeArguments& args, Context& context) {
-  args.options.check();
   args.outputs.check();
   args.prompt.resolve();
   const Model model = args.model.open();
@@ -52,9 +54,10 @@ void run_attribute(AttributeArguments& args, Context& context) {
     continuation = model.generate(prompt, sampling, {}, run);
   }
   if (continuation.empty())
-    throw InputError(
-        "the continuation has no tokens: give --continuation a text, or --generate a number of 1 "
-        "or more");
+    throw InputError(args.continuation
+                         ? "the continuation has no tokens: give it a text"
+                         : "the model ends the text at once, or its context is full: give a "
+                           "continuation, or another prompt");
   const AttributeResult result = attribute(model, prompt, continuation, args.options, run);
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });
@@ -80,10 +83,7 @@ void add_attribute(App& app, Context& context) {
               fmt::format("Explain N tokens of the model's own, greedily chosen (default {})",
                           args->generate),
               [args](const std::string& value) {
-                parse_value("--generate", value, args->generate);
-                if (args->generate < 1)
-                  throw UsageError(
-                      fmt::format("--generate takes a number of 1 or more, not {}", value));
+                args->generate = parse_integer("--generate", value, 1, kAnyInt);
               })
       .excludes(text);
   add_method(command, args->options);

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdio>
 #include <memory>
 
 #include "arguments.h"
@@ -63,7 +62,7 @@ void run(ExperimentArguments& args, Context& context) {
   o.name = *args.name;
   experiment_default_n(o.name);  // an unknown name is known before any work
   o.models = split_names(args.model.model);
-  o.load = args.model.load;
+  o.load = args.model.options();
   o.out = args.out.value_or(o.name);
   if (args.corpus) o.corpus = *args.corpus;
   if (args.prompts) o.prompts = *args.prompts;
@@ -80,7 +79,7 @@ void run(ExperimentArguments& args, Context& context) {
   }
   for (const std::string& warning : result.warnings) {
     clear_progress();
-    std::fprintf(stderr, "unpack: %s\n", warning.c_str());
+    warn(warning);
   }
   print(result.report);
 }

@@ -13,10 +13,11 @@ namespace {
 struct InterveneArguments {
   PromptArguments prompt;
   ModelArguments model;
-  TargetArguments target;
+  QuestionArguments target;
   Intervention change;
   std::optional<std::string> edge, patch_from;
-  std::optional<std::vector<TokenId>> zero, patch_ids;
+  std::optional<std::vector<int>> zero;
+  std::optional<std::vector<TokenId>> patch_ids;
   Outputs outputs;
 };
 
@@ -41,10 +42,11 @@ void run_intervene(InterveneArguments& args, Context& context) {
   if (args.patch_from)
     args.change.patch_from = model.encode_prompt(*args.patch_from, args.prompt.no_bos);
   if (args.patch_ids) args.change.patch_from = *args.patch_ids;
-  if (args.zero) args.change.zero.assign(args.zero->begin(), args.zero->end());
+  if (args.zero) args.change.zero = *args.zero;
   const RunContext run = context.run();
-  const InterventionResult result = intervene(
-      model, ids, args.change, args.target.resolve(model, static_cast<int>(ids.size())), run);
+  const Asked& asked = args.target.resolve(model, static_cast<int>(ids.size()));
+  const InterventionResult result =
+      intervene(model, ids, args.change, asked.question.target, run);
   run.check();
   args.outputs.write("--json", [&] { return to_json(result); });
   if (!args.outputs.any()) print(summary(result));
@@ -61,7 +63,7 @@ void add_intervene(App& app, Context& context) {
                             "to\" --cut MLP0 --channel attention --target \" Mary\"");
   args->prompt.add(command);
   args->model.add(command);
-  args->target.add(command);
+  args->target.add_target(command);
   command.option("--cut", "COMPONENT",
                  "Subtract what this component wrote where its readers look: A3.H1, MLP0, emb",
                  args->change.cut);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <limits>
 #include <memory>
 
 #include "arguments.h"
@@ -41,9 +42,7 @@ void add_predict(App& app, Context& context) {
   command.option(
       "--top", "N", fmt::format("How many predictions to list (default {})", args->options.top),
       [args](const std::string& text) {
-        parse_value("--top", text, args->options.top);
-        if (args->options.top < 1)
-          throw UsageError(fmt::format("--top takes a number of 1 or more, not {}", text));
+        args->options.top = parse_integer("--top", text, 1, std::numeric_limits<int>::max());
       });
   command.flag("--lens", "What the final norm and head make of every layer's stream",
                args->options.lens);

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "arguments.h"
 #include "commands.h"
@@ -13,8 +12,6 @@
 
 namespace unpack::cli {
 namespace {
-
-constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
 
 struct TraceArguments {
   PromptArguments prompt;
@@ -30,46 +27,35 @@ std::string words_text(const TraceResult& result) {
   std::string text = "\nWords\n";
   for (const WordCredit& word : merge_words(result.tokens, result.token_credit)) {
     text += fmt::format("  {:>+10.4f} {:>+7.1f}%  {}\n", word.credit, word.percent,
-                        nlohmann::json(word.text).dump(-1, ' ', false, kReplace));
+                        quoted(word.text));
   }
   return text;
 }
 
-std::string json_with_words(const TraceResult& result) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(to_json(result));
-  json["words"] =
-      nlohmann::ordered_json::parse(to_json(merge_words(result.tokens, result.token_credit)));
-  return json.dump(-1, ' ', false, kReplace);
-}
-
 void run_trace(TraceArguments& args, Context& context) {
   args.outputs.check();
-  Question& question = args.question.check();
-  const Method method = parse_method(args.question.method);
+  args.question.check();
   std::optional<GraphFormat> graph;
   if (const auto* file = args.outputs.find("--graph"); *file) graph = graph_format(**file);
   args.prompt.resolve();
 
   const Model model = args.model.open();
   const std::vector<TokenId> ids = args.prompt.encode(model);
-  const int length = static_cast<int>(ids.size());
   // What names a place in the prompt or the model is looked up before any work.
-  question.target = args.question.target.resolve(model, length);
-  if (question.root) parse_node(model.writers(), *question.root, length);
-  if (question.paths.through) model.writers().parse(*question.paths.through);
+  const Asked& asked = args.question.resolve(model, static_cast<int>(ids.size()));
 
   const RunContext run = context.run();
   const Prepared prepared = model.prepare(ids, run);
-  const TraceResult result = method == Method::unpack
-                                 ? prepared.trace(question, run)
-                                 : baseline(prepared, question.target, method, run);
+  const TraceResult result =
+      asked.method == Method::unpack
+          ? prepared.trace(asked.question, run)
+          : baseline(prepared, asked.question.target, asked.method, run);
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });
   args.outputs.write("--svg", [&] { return to_svg(result); });
   args.outputs.write("--tikz", [&] { return to_tikz(result); });
   args.outputs.write("--graph", [&] { return to_graph(result, *graph); });
-  args.outputs.write("--json",
-                     [&] { return args.words ? json_with_words(result) : to_json(result); });
+  args.outputs.write("--json", [&] { return to_json(result, {.words = args.words}); });
   if (!args.outputs.any())
     print(to_terminal(result, terminal_style(args.color)) + (args.words ? words_text(result) : ""));
 }

@@ -11,33 +11,17 @@ namespace {
 
 using nlohmann::json;
 
-std::string dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
-// The part of a trace that a change of path filters changes.
-std::string paths_only(const std::string& trace) {
-  json whole = json::parse(trace);
-  json part = json::object();
-  for (const char* field : {"version", "target", "root", "paths", "coverage", "warnings"}) {
-    if (whole.contains(field)) part[field] = std::move(whole[field]);
-  }
-  return dump(part);
-}
-
-// The attention of the root's head, to stand beside the credit of its sources.
-std::string with_pattern(std::string trace, const Prepared& prepared, const Node& root) {
+// The attention of the root's head, to stand beside the credit of its sources; nothing for an MLP.
+std::vector<double> pattern_of(const Prepared& prepared, const Node& root) {
   const Writer& writer = prepared.model().writers()[root.writer];
-  if (writer.kind != WriterKind::head) return trace;
+  if (writer.kind != WriterKind::head) return {};
   const CachedArray pattern = prepared.cache("pattern", writer.layer);  // [H, S, S]
   const auto length = static_cast<std::size_t>(prepared.length()),
              head = static_cast<std::size_t>(writer.head),
              query = static_cast<std::size_t>(root.position);
   const auto row =
       pattern.values.begin() + static_cast<std::ptrdiff_t>((head * length + query) * length);
-  const std::size_t end = trace.rfind('}');
-  trace.insert(end, ",\"pattern\":" + dump(std::vector<double>(row, row + root.position + 1)));
-  return trace;
+  return {row, row + root.position + 1};
 }
 
 std::string render(const TraceResult& result, Format format) {
@@ -77,7 +61,7 @@ const std::vector<std::string>& Api::names() {
 }
 
 Answer Api::ask(const std::string& name, const std::string& model_name, const Model& model,
-                const json& body) const {
+                const Fields& body) const {
   if (name == "tokenize") return tokenize(model, body);
   if (name == "predict") return predict(model, body);
   if (name == "interactions") return interactions(model_name, model, body);
@@ -85,17 +69,13 @@ Answer Api::ask(const std::string& name, const std::string& model_name, const Mo
   return trace(name, model_name, model, body);
 }
 
-Answer Api::tokenize(const Model& model, const json& body) const {
-  json tokens = json::array();
-  for (const Token& token : model.tokens(read_tokenize(body, model, limits_)))
-    tokens.push_back({{"position", token.position}, {"id", token.id}, {"text", token.text}});
-  return {[text = dump({{"tokens", std::move(tokens)}})](const Model&, const RunContext&) {
-            return text;
-          },
+Answer Api::tokenize(const Model& model, const Fields& body) const {
+  return {[text = to_json(model.tokens(read_tokenize(body, model, limits_)))](
+              const Model&, const RunContext&) { return text; },
           "application/json", true};
 }
 
-Answer Api::predict(const Model& model, const json& body) const {
+Answer Api::predict(const Model& model, const Fields& body) const {
   PredictRequest request = read_predict(body, model, limits_);
   return {[request = std::move(request)](const Model& m, const RunContext& context) {
     return to_json(m.predict(request.ids, request.options, context));
@@ -104,36 +84,33 @@ Answer Api::predict(const Model& model, const json& body) const {
 
 Prepared Api::prepare(const std::string& model_name, const Model& model,
                       const std::vector<TokenId>& ids, const RunContext& context) const {
-  const std::size_t bytes = prepared_bytes(model.config(), ids.size(), context.memory_budget);
-  return cache_.get(model_name, ids, bytes, [&] { return model.prepare(ids, context); });
+  return cache_.get(model_name, ids, [&] { return model.prepare(ids, context); });
 }
 
 Answer Api::trace(const std::string& name, const std::string& model_name, const Model& model,
-                  const json& body) const {
+                  const Fields& body) const {
   auto request = std::make_shared<const TraceRequest>(read_trace(body, model, limits_));
   const Question& question = request->question;
   if (name == "reroot" && !question.root)
-    throw InputError("give the node to reroot at as \"root\", for example \"A3.H1@5\"");
+    throw InputError("give the node to reroot at as root, for example A3.H1@5");
   if (name != "trace" && request->format != Format::json)
     throw InputError("\"format\" can be chosen with /api/trace only");
   // What is not there is said now, before anything waits.
-  const int length = static_cast<int>(request->ids.size());
-  resolve_position(question.target.position, length);
-  if (question.paths.from) resolve_position(*question.paths.from, length);
   std::optional<Node> root;
-  if (question.root) root = parse_node(model.writers(), *question.root, length);
+  if (question.root)
+    root = parse_node(model.writers(), *question.root, static_cast<int>(request->ids.size()));
   return {[this, name, model_name, request, root](const Model& m, const RunContext& context) {
             const Prepared prepared = prepare(model_name, m, request->ids, context);
             const TraceResult result = prepared.trace(request->question, context);
-            if (name == "paths") return paths_only(to_json(result));
-            if (name == "reroot") return with_pattern(to_json(result), prepared, *root);
+            if (name == "paths") return to_json(result, {.paths_only = true});
+            if (name == "reroot") return to_json(result, {.pattern = pattern_of(prepared, *root)});
             return render(result, request->format);
           },
           mime(request->format)};
 }
 
 Answer Api::interactions(const std::string& model_name, const Model& model,
-                         const json& body) const {
+                         const Fields& body) const {
   InteractionsRequest request = read_interactions(body, model, limits_);
   if (request.query) resolve_position(*request.query, static_cast<int>(request.ids.size()));
   return {
@@ -143,9 +120,8 @@ Answer Api::interactions(const std::string& model_name, const Model& model,
       }};
 }
 
-Answer Api::intervention(const Model& model, const json& body) const {
+Answer Api::intervention(const Model& model, const Fields& body) const {
   InterveneRequest request = read_intervene(body, model, limits_);
-  resolve_position(request.target.position, static_cast<int>(request.ids.size()));
   return {[request = std::move(request)](const Model& m, const RunContext& context) {
     return to_json(intervene(m, request.ids, request.intervention, request.target, context));
   }};

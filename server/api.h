@@ -24,16 +24,16 @@ class Api {
   static const std::vector<std::string>& names();  // "trace" stands for POST /api/trace
   // Reads and checks the request (InputError, UsageError); nothing is computed yet.
   Answer ask(const std::string& name, const std::string& model_name, const Model& model,
-             const nlohmann::json& body) const;
+             const Fields& body) const;
 
  private:
-  Answer tokenize(const Model& model, const nlohmann::json& body) const;
-  Answer predict(const Model& model, const nlohmann::json& body) const;
+  Answer tokenize(const Model& model, const Fields& body) const;
+  Answer predict(const Model& model, const Fields& body) const;
   Answer trace(const std::string& name, const std::string& model_name, const Model& model,
-               const nlohmann::json& body) const;
+               const Fields& body) const;
   Answer interactions(const std::string& model_name, const Model& model,
-                      const nlohmann::json& body) const;
-  Answer intervention(const Model& model, const nlohmann::json& body) const;
+                      const Fields& body) const;
+  Answer intervention(const Model& model, const Fields& body) const;
   Prepared prepare(const std::string& model_name, const Model& model,
                    const std::vector<TokenId>& ids, const RunContext& context) const;
 

@@ -1,6 +1,9 @@
 #include "model_worker.h"
 
+#include <system_error>
 #include <utility>
+
+#include "unpack/error.h"
 
 namespace unpack::server {
 
@@ -52,8 +55,14 @@ ModelWorker::ModelWorker(std::string name, LoadOptions load, std::size_t max_wai
     : name_(std::move(name)),
       load_(std::move(load)),
       max_waiting_(max_waiting),
-      memory_budget_(memory_budget),
-      thread_([this](const std::stop_token& stop) { loop(stop); }) {}
+      memory_budget_(memory_budget) {
+  try {
+    thread_ = std::jthread([this](const std::stop_token& stop) { loop(stop); });
+  } catch (const std::system_error& error) {
+    throw InputError("cannot start a thread (" + error.code().message() +
+                     "): raise the limit on processes or memory (ulimit -u, ulimit -v)");
+  }
+}
 
 ModelWorker::~ModelWorker() {
   thread_.request_stop();
@@ -77,6 +86,11 @@ std::shared_ptr<Job> ModelWorker::submit(Work work) {
   }
   changed_.notify_one();
   return job;
+}
+
+std::size_t ModelWorker::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_.size() + (running_ ? 1 : 0);
 }
 
 void ModelWorker::cancel_all() {

@@ -61,6 +61,7 @@ class ModelWorker {
   // Nothing when too many wait already.
   std::shared_ptr<Job> submit(Work work);
   void cancel_all();
+  std::size_t waiting() const;  // with the one that is being answered
 
  private:
   void loop(const std::stop_token& stop);

@@ -31,6 +31,7 @@ struct LoadOptions {
                                  // that makes every prompt cheaper
   std::size_t product_limit = std::size_t{2}
                               << 30;  // bytes they may take; a model that needs more is refused
+  bool mapped = true;  // false: weight files are read into memory, so that nobody can pull one away
 };
 
 // What the weight products of a model take in single precision.
@@ -43,6 +44,8 @@ struct SamplingOptions {
   double temperature = 0;  // 0: greedy
   int top_k = 0;           // 0: all
   std::uint64_t seed = 0;
+
+  void check() const;  // throws UsageError; a temperature is 0, or 1e-6 to 1e6
 };
 
 struct PredictOptions {
@@ -90,6 +93,8 @@ class Model {
       std::string_view text) const;          // throws InputError that shows how the text splits
   std::string token_text(TokenId id) const;  // falls back to "#id" without a tokenizer
   std::vector<Token> tokens(std::span<const TokenId> ids) const;
+  // Throws InputError where a prompt is empty, too long or holds an id outside the vocabulary.
+  void check(std::span<const TokenId> ids) const;
 
   PredictResult predict(std::span<const TokenId> ids, const PredictOptions& options = {},
                         const RunContext& context = {}) const;

@@ -35,7 +35,7 @@ const char* to_string(Branch x);  // "K", "Q", "V", "MLP", "G", "U", "R", ""
 const char* to_string(TauRule x);
 
 struct Options {
-  double beta = 0.8;                                                  // floor of SafeDenom, >= 0
+  double beta = 0.8;                                                  // floor of SafeDenom, 0 to 1e6
   std::array<double, 3> weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};  // K, Q, V
   std::array<double, 2> mlp_weights = {0.5, 0.5};                     // G, U (gated MLPs)
   std::array<double, 3> expert_weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};  // R, G, U (mixtures)
@@ -44,7 +44,7 @@ struct Options {
   Scores scores = Scores::raw;
   Reroot reroot = Reroot::output;
 
-  void check() const;  // throws UsageError for values out of range
+  void check() const;  // throws UsageError for values out of range: weights are 0 to 1e6, not all 0
 };
 
 // What is asked about. Positions may be negative everywhere: they count from the end.
@@ -54,6 +54,10 @@ struct Target {
   bool raw = false;                            // leave the contrast out
   int position = -1;
 };
+
+// What one question may list, and how many steps a walk along a threshold may take.
+inline constexpr std::size_t kMostPaths = 200'000;
+inline constexpr std::size_t kMostWalks = 5'000'000;
 
 struct PathQuery {
   std::size_t top = 20;

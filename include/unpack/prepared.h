@@ -1,6 +1,7 @@
 // One prompt, prepared: answers any number of targets and roots.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <vector>
@@ -37,6 +38,8 @@ class Prepared {
   const Model& model() const;
   const std::vector<TokenId>& ids() const;
   int length() const { return static_cast<int>(ids().size()); }
+  // What it holds in memory now, with what earlier questions left for the next one.
+  std::size_t bytes() const;
 
   explicit Prepared(std::shared_ptr<const PreparedState> state) : state_(std::move(state)) {}
   const std::shared_ptr<const PreparedState>& state() const { return state_; }

@@ -11,6 +11,7 @@
 #include "unpack/intervene.h"
 #include "unpack/models.h"
 #include "unpack/prepared.h"
+#include "unpack/question.h"
 
 namespace py = pybind11;
 
@@ -20,16 +21,19 @@ namespace {
 using Ids = std::vector<TokenId>;
 using Release = py::call_guard<py::gil_scoped_release>;
 
-LoadOptions load_options(const std::string& device, int threads, bool weight_products) {
+LoadOptions load_options(const std::string& device, int threads, bool weight_products,
+                         bool mapped = true) {
   LoadOptions options;
   options.device = device;
   options.threads = threads;
   options.weight_products = weight_products;
+  options.mapped = mapped;
   return options;
 }
 
-Model load(const std::string& name, const std::string& device, int threads, bool weight_products) {
-  return Model::load(name, load_options(device, threads, weight_products));
+Model load(const std::string& name, const std::string& device, int threads, bool weight_products,
+           bool mapped) {
+  return Model::load(name, load_options(device, threads, weight_products, mapped));
 }
 
 DType parse_dtype(const std::string& name) {
@@ -172,15 +176,15 @@ std::vector<Prepared> prepare(const Model& model, const std::vector<Ids>& prompt
 }
 
 AttributeResult attribute_tokens(const Model& model, const Ids& prompt, const Ids& continuation,
-                                 const Options& options, const py::object& progress) {
+                                 const Asked& asked, const py::object& progress) {
   return interruptible(progress, [&](const RunContext& context) {
-    return attribute(model, prompt, continuation, options, context);
+    return attribute(model, prompt, continuation, asked.question.options, context);
   });
 }
 
 InterventionResult intervene_on(const Model& model, const Ids& ids, std::optional<std::string> cut,
                                 const std::string& channel, std::vector<std::string> edges,
-                                Ids patch_from, std::vector<int> zero, const Target& target,
+                                Ids patch_from, std::vector<int> zero, const Asked& asked,
                                 const py::object& progress) {
   Intervention intervention;
   intervention.cut = std::move(cut);
@@ -191,7 +195,7 @@ InterventionResult intervene_on(const Model& model, const Ids& ids, std::optiona
   intervention.patch_from = std::move(patch_from);
   intervention.zero = std::move(zero);
   return interruptible(progress, [&](const RunContext& context) {
-    return intervene(model, ids, intervention, target, context);
+    return intervene(model, ids, intervention, asked.question.target, context);
   });
 }
 
@@ -203,7 +207,7 @@ void bind_model(py::module_& module) {
   py::class_<Prepared>(module, "Prepared");  // its methods: prepared.cc
   py::class_<Model>(module, "Model")
       .def_static("load", &load, py::arg("name"), py::arg("device"), py::arg("threads"),
-                  py::arg("weight_products"), Release())
+                  py::arg("weight_products"), py::arg("mapped"), Release())
       .def_static("random", &random_model, py::arg("shape"), py::arg("seed"), py::arg("device"),
                   py::arg("threads"), py::arg("dtype"), Release())
       .def_static("from_tensors", &from_tensors, py::arg("config"), py::arg("tensors"),
@@ -251,9 +255,9 @@ void bind_model(py::module_& module) {
            py::arg("top_k"), py::arg("seed"), py::arg("on_token"))
       .def("prepare", &prepare, py::arg("prompts"), py::arg("memory_budget"), progress)
       .def("attribute", &attribute_tokens, py::arg("prompt"), py::arg("continuation"),
-           py::arg("options"), progress)
+           py::arg("asked"), progress)
       .def("intervene", &intervene_on, ids, py::arg("cut"), py::arg("channel"), py::arg("edges"),
-           py::arg("patch_from"), py::arg("zero"), py::arg("target"), progress);
+           py::arg("patch_from"), py::arg("zero"), py::arg("asked"), progress);
 }
 
 }  // namespace unpack::python

@@ -6,21 +6,18 @@
 #include "arrays.h"
 #include "bind.h"
 #include "call.h"
-#include "unpack/baselines.h"
+#include "unpack/question.h"
 
 namespace py = pybind11;
 
 namespace unpack::python {
 namespace {
 
-TraceResult trace(const Prepared& prepared, const Target& target,
-                  const std::optional<std::string>& root, const Options& options,
-                  const PathQuery& paths, const std::string& method, const py::object& progress) {
-  const Method by = parse_method(method);
-  const Question question{target, root, options, paths};
+TraceResult trace(const Prepared& prepared, const Asked& asked, const py::object& progress) {
   return interruptible(progress, [&](const RunContext& context) {
-    return by == Method::unpack ? prepared.trace(question, context)
-                                : baseline(prepared, target, by, context);
+    return asked.method == Method::unpack
+               ? prepared.trace(asked.question, context)
+               : baseline(prepared, asked.question.target, asked.method, context);
   });
 }
 
@@ -63,8 +60,8 @@ void bind_prepared(py::module_& module) {
   const auto progress = py::arg("progress");
   py::reinterpret_borrow<py::class_<Prepared>>(module.attr("Prepared"))
       .def_property_readonly("ids", [](const Prepared& p) { return p.ids(); })
-      .def("trace", &trace, py::arg("target"), py::arg("root"), py::arg("options"),
-           py::arg("paths"), py::arg("method"), progress)
+      .def("trace", &trace, py::arg("asked"), progress)
+      .def_property_readonly("bytes", &Prepared::bytes)
       .def("interactions", &interactions, py::arg("query"), py::arg("all"), progress)
       .def("scores", &scores, py::arg("layer"), py::arg("branch"))
       .def("cache", &cache, py::arg("name"), py::arg("layer"))

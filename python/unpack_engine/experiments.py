@@ -112,7 +112,9 @@ def experiment(
             check.flag("raw_logit", raw_logit),
             check.flag("all", all),
             check.flag("stop_at_bad_line", stop_at_bad_line),
-            check.options(beta, weights, mlp_weights, expert_weights, dispatch, mlp, scores),
+            check.asked(
+                None, None, {"beta": beta, "weights": weights, "mlp_weights": mlp_weights, "expert_weights": expert_weights, "dispatch": dispatch, "mlp": mlp, "scores": scores}
+            ),
             _device(device),
             _threads(threads),
             check.text("shard", shard),

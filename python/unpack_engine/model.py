@@ -17,7 +17,6 @@ Weights2 = Sequence[float]
 
 _THIRDS = (1 / 3, 1 / 3, 1 / 3)
 _HALVES = (0.5, 0.5)
-_ALL_PATHS = 10_000_000  # with a threshold alone every path above it is listed, as on the command line
 _MEMORY = 1 << 30
 
 
@@ -151,10 +150,8 @@ class Model:
         """
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         heat = check.real("temperature", temperature)
-        if not heat >= 0:
-            raise ValueError(f"temperature must be 0 or more, not {temperature!r}")
         if on_token is not None and not callable(on_token):
-            raise TypeError(f"on_token must be a function of a token id, not {on_token!r}")
+            raise TypeError(f"on_token must be a function of a token id, not {check.shown(on_token)}")
         new = self._native.generate(
             ids, check.integer("max_tokens", max_tokens, 0), heat, check.integer("top_k", top_k, 0), check.integer("seed", seed, 0, 2**64 - 1), on_token
         )
@@ -206,16 +203,16 @@ class Model:
         >>> [row["text"] for row in r.rows]
         [' a', ' drink', ' to', ' Mary']
         """
-        options = check.options(beta, weights, mlp_weights, expert_weights, dispatch, mlp, scores)
+        options = check.asked(None, None, {"beta": beta, "weights": weights, "mlp_weights": mlp_weights, "expert_weights": expert_weights, "dispatch": dispatch, "mlp": mlp, "scores": scores})
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         if continuation is None:
             new = self._native.generate(ids, check.integer("generate", generate, 1), 0.0, 0, 0, None)
         elif isinstance(continuation, str):
-            new = self._continuation(prompt, continuation, ids, bos)
+            new = self._continuation(prompt, check.text("continuation", continuation), ids, bos)
         else:
             new = check.prompt_ids(self._native, "continuation", continuation)
         if not new:
-            raise ValueError("continuation has no tokens")
+            raise ValueError("continuation has no tokens" if continuation is not None else "generate: the model ends the text at once, or its context is full")
         with check.reporting(progress) as report:
             return Attribution(self._native.attribute(ids, new, options, report))
 
@@ -260,7 +257,7 @@ class Model:
             raise ValueError(f"patch_from has {len(other)} tokens, the prompt {len(ids)}: they must have the same number")
         if cut is not None:
             check.named("cut", self._native.check_component, check.text("cut", cut))
-        goal = check.target(self._native, len(ids), target, versus, raw_logit, position)
+        goal = check.asked(self._native, len(ids), {"raw_logit": raw_logit, "position": position}, {"target": target, "versus": versus})
         places = [check.position(f"zero[{i}]", p, len(ids)) for i, p in enumerate(zero)]
         with check.reporting(progress) as report:
             return Intervention(
@@ -337,30 +334,38 @@ class Prepared:
         >>> p.trace(root="A1.H0@-1", top_paths=2).root
         'A1.H0@13'
         """
-        native, length = self._model._native, len(self)
-        question = check.target(native, length, target, versus, raw_logit, position)
-        options = check.options(beta, weights, mlp_weights, expert_weights, dispatch, mlp, scores, reroot)
-        if root is not None:
-            check.named("root", native.check_node, check.text("root", root), length)
-        if through is not None:
-            check.named("through", native.check_component, check.text("through", through))
-        if tau is not None and not check.real("tau", tau) > 0:
-            raise ValueError(f"tau must be above 0, not {tau!r}")
-        if top_paths is None:
-            top_paths = 20 if tau is None else _ALL_PATHS
-        query = _native.PathQuery(
-            check.integer("top_paths", top_paths, 0, _ALL_PATHS),
-            tau,
-            check.text("tau_rule", tau_rule),
-            check.optional_text("branch", branch),
-            through,
-            check.optional_integer("from_", from_),
-            check.optional_integer("min_layer", min_layer, 0),
-            check.optional_text("sign", sign),
+        asked = check.asked(
+            self._model._native,
+            len(self),
+            {
+                "raw_logit": raw_logit,
+                "position": position,
+                "reroot": reroot,
+                "tau_rule": tau_rule,
+                "beta": beta,
+                "weights": weights,
+                "mlp_weights": mlp_weights,
+                "expert_weights": expert_weights,
+                "dispatch": dispatch,
+                "mlp": mlp,
+                "scores": scores,
+                "method": method,
+            },
+            {
+                "target": target,
+                "versus": versus,
+                "root": root,
+                "top_paths": top_paths,
+                "tau": tau,
+                "branch": branch,
+                "through": through,
+                "from": from_,
+                "min_layer": min_layer,
+                "sign": sign,
+            },
         )
-        check.text("method", method)
         with check.reporting(progress) as report:
-            return Trace(self._native.trace(question, root, options, query, method, report))
+            return Trace(self._native.trace(asked, report))
 
     def interactions(self, query: Optional[int] = None, *, all: bool = False, progress: Progress = None) -> Interactions:
         """How strongly every writer is read: at one query position, at all, or (default) the mean over all."""

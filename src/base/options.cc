@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "unpack/error.h"
 
 namespace unpack {
@@ -51,20 +49,27 @@ const char* to_string(Branch x) {
 const char* to_string(TauRule x) { return x == TauRule::named ? "named" : "entry"; }
 
 void Options::check() const {
-  if (!std::isfinite(beta) || beta < 0)
-    throw UsageError(
-        fmt::format("beta is {}: it must be a finite number, 0 or larger (default 0.8)", beta));
-  const auto check_weights = [](const auto& values, const char* what, const char* names) {
+  // Past these the products along a path leave the range of a double.
+  constexpr double kMost = 1e6;
+  if (!(beta >= 0 && beta <= kMost))
+    throw UsageError(fmt::format("beta takes a number between 0 and {:g}, not {:g}", kMost, beta));
+  const auto check_weights = [&](const auto& values, const char* field, const char* names) {
+    double sum = 0;
     for (const double w : values) {
-      if (!std::isfinite(w) || w < 0)
-        throw UsageError(
-            fmt::format("{} hold {}: give numbers of 0 or more for {} (0 switches a branch off)",
-                        what, w, names));
+      if (!(w >= 0 && w <= kMost))
+        throw UsageError(fmt::format(
+            "{} takes numbers between 0 and {:g} for {} (0 switches a branch off), not {:g}", field,
+            kMost, names, w));
+      sum += w;
     }
+    if (sum == 0)
+      throw UsageError(fmt::format("{} takes at least one number above 0 for {}: with all of them 0 "
+                                   "no credit would pass",
+                                   field, names));
   };
   check_weights(weights, "weights", "K,Q,V");
-  check_weights(mlp_weights, "mlp-weights", "G,U");
-  check_weights(expert_weights, "expert-weights", "R,G,U");
+  check_weights(mlp_weights, "mlp_weights", "G,U");
+  check_weights(expert_weights, "expert_weights", "R,G,U");
 }
 
 }  // namespace unpack

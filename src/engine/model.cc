@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "engine/finite.h"
 #include "engine/state.h"
 #include "forward/forward.h"
 #include "model/load.h"
@@ -31,7 +32,7 @@ BackendOptions backend_options(const ModelConfig& config, const LoadOptions& opt
   if (options.weight_products && bytes > options.product_limit) {
     throw InputError(
         fmt::format("the weight products of this model take {} MiB, more than the {} MiB allowed; "
-                    "leave out --weight-products",
+                    "leave out weight_products",
                     bytes >> 20, options.product_limit >> 20));
   }
   return {options.device, options.threads, options.tf32, options.notice, options.weight_products};
@@ -76,16 +77,18 @@ Model Model::with(const LoadOptions& options) const {
 
 Model Model::load(const std::string& name, const LoadOptions& options) {
   const std::filesystem::path folder = locate_model(name);
-  auto weights = std::make_shared<ModelWeights>(load_folder(folder));
+  auto weights = std::make_shared<ModelWeights>(load_folder(folder, options.mapped));
   std::filesystem::path shown = name;
   if (!shown.has_filename()) shown = shown.parent_path();
-  weights->config.name = std::filesystem::is_directory(name) ? shown.filename().string() : name;
+  std::error_code ignored;
+  weights->config.name =
+      std::filesystem::is_directory(name, ignored) ? shown.filename().string() : name;
   auto state = std::make_shared<ModelState>(weights, options);
   if (Tokenizer::exists(folder)) {
     state->tokenizer = Tokenizer::load(folder);
   } else {
     state->tokenizer_problem = fmt::format(
-        "{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as --ids",
+        "{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as ids",
         folder.string());
   }
   return Model(std::move(state));
@@ -176,6 +179,8 @@ std::vector<Token> Model::tokens(std::span<const TokenId> ids) const {
   return out;
 }
 
+void Model::check(std::span<const TokenId> ids) const { check_prompt(config(), ids); }
+
 double log_sum_exp(std::span<const double> logits) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -228,7 +233,7 @@ std::vector<Prediction> top_predictions(const Model& model, const std::vector<do
 PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions& options,
                              const RunContext& context) const {
   if (options.top < 1)
-    throw UsageError(fmt::format("--top must be at least 1, not {}", options.top));
+    throw UsageError(fmt::format("top takes a number of 1 or more, not {}", options.top));
   Backend& backend = *state_->backend;
   const ModelConfig& c = config();
   check_prompt(c, ids);
@@ -257,6 +262,7 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
   const auto at = [&](const Array& x, int row) {
     const std::vector<std::int64_t> rows = {row};
     backend.logits(x, rows, logits);
+    check_logits(logits);
     return top_predictions(*this, logits, options.top);
   };
   if (options.log_probabilities) {
@@ -266,6 +272,7 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
       std::vector<std::int64_t> rows;
       for (int r = begin; r < std::min(begin + kRows, length - 1); ++r) rows.push_back(r);
       backend.logits(trace.x_final, rows, logits);
+      check_logits(logits);
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const std::span<double> row(logits.data() + i * static_cast<std::size_t>(c.vocab_size),
                                     static_cast<std::size_t>(c.vocab_size));
@@ -284,14 +291,23 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
   return result;
 }
 
+void SamplingOptions::check() const {
+  if (max_tokens < 0)
+    throw UsageError(fmt::format("max_tokens takes a number of 0 or more, not {}", max_tokens));
+  // Smaller ones would divide logits out of the range of a double.
+  constexpr double kColdest = 1e-6, kHottest = 1e6;
+  if (temperature != 0 &&
+      !(temperature >= kColdest && temperature <= kHottest))
+    throw UsageError(fmt::format("temperature takes 0, or a number between {:g} and {:g}, not {:g}",
+                                 kColdest, kHottest, temperature));
+  if (top_k < 0)
+    throw UsageError(fmt::format("top_k takes a number of 0 or more, not {}", top_k));
+}
+
 std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const SamplingOptions& options,
                                      const std::function<bool(TokenId)>& emit,
                                      const RunContext& context) const {
-  if (options.max_tokens < 0)
-    throw UsageError(fmt::format("--max-tokens must be 0 or more, not {}", options.max_tokens));
-  if (!(options.temperature >= 0)) throw UsageError("--temperature must be 0 or more");
-  if (options.top_k < 0)
-    throw UsageError(fmt::format("--top-k must be 0 or more, not {}", options.top_k));
+  options.check();
   check_prompt(config(), ids);
   const int room = config().n_ctx - static_cast<int>(ids.size());
   KeyValueCache cache(*state_->backend, static_cast<int>(ids.size()) +
@@ -302,6 +318,7 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
   while (static_cast<int>(out.size()) < std::min(options.max_tokens, room)) {
     context.check();
     const std::vector<double> logits = cache.step(next);
+    check_logits(logits);
     TokenId chosen = 0;
     if (options.temperature == 0) {
       chosen =
@@ -348,7 +365,7 @@ TargetInfo resolve_target(const Model& model, const Target& target, int length,
   if (info.ids.empty()) info.ids.push_back(top_predictions(model, logits, 1)[0].id);
   if (target.versus) {
     if (target.raw)
-      throw UsageError("--raw-logit leaves the contrast out; it cannot go with --versus");
+      throw UsageError("give versus or raw_logit, not both");
     if (target.versus->empty()) throw UsageError("the contrast set is empty");
     check(*target.versus, "contrast");
     info.versus_ids = target.versus;

@@ -8,6 +8,7 @@
 
 #include "backend/mlp_readers.h"
 #include "backend/rotary.h"
+#include "engine/finite.h"
 #include "engine/state.h"
 #include "forward/forward.h"
 
@@ -80,6 +81,25 @@ std::shared_ptr<const std::vector<double>> PreparedState::logits_at(int position
   return row;
 }
 
+std::size_t Prepared::bytes() const {
+  const Decomposition& d = *state_->decomposition;
+  const ModelConfig& c = d.config();
+  const auto scalar = static_cast<std::size_t>(d.backend().is_double() ? 8 : 4);
+  const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
+  const std::int64_t s = d.length();
+  std::int64_t edges = 0;  // values of one set
+  for (int l = 0; l < c.n_layers; ++l) {
+    edges += 2 * tri(s) * c.n_heads + s * d.writers().visible_to_attention(l) * (c.n_heads + c.n_kv_heads) +
+             s * (c.gated() ? 2 : 1) * d.writers().visible_to_mlp(l);
+  }
+  // Masses and bounds below every node, in double.
+  const std::int64_t suffix = 4 * s * d.writers().count();
+  std::lock_guard lock(state_->mutex);
+  const std::size_t sets = state_->float_edges.size() + state_->double_edges.size();
+  return d.bytes() + sets * (size(edges) * scalar + size(suffix) * sizeof(double)) +
+         state_->logits.size() * size(c.vocab_size) * sizeof(double);
+}
+
 const Model& Prepared::model() const { return state_->model; }
 const std::vector<TokenId>& Prepared::ids() const { return state_->decomposition->trace().ids; }
 
@@ -128,6 +148,7 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all,
     d.backend().download(l2, 0, values);
     read(values.data(), cm, writers.mlp(l), result.mlp);
   }
+  check_finite(result);
   return result;
 }
 

@@ -8,6 +8,8 @@
 #include "credit/best_paths.h"
 #include "credit/flow.h"
 #include "credit/path_graph.h"
+#include "engine/check_question.h"
+#include "engine/finite.h"
 #include "engine/masses.h"
 #include "engine/state.h"
 #include "unpack/prepared.h"
@@ -20,7 +22,6 @@ constexpr std::size_t kKeptEdges = 3;
 // Past this many pairs of positions, over all heads and layers, one set of edges takes so much
 // memory that it has to go before the next is made.
 constexpr std::int64_t kManyPairs = std::int64_t{1} << 26;
-constexpr std::size_t kMaxPaths = 10'000'000;
 
 // What changes edges; the direction of a root does not.
 bool same_edges(const Options& a, const Options& b) {
@@ -80,28 +81,12 @@ std::shared_ptr<const Suffix> suffix_for(const PreparedState& state, const Edges
   return suffix;
 }
 
-void check_query(const PathQuery& query, const ModelConfig& config) {
-  if (query.top > kMaxPaths)
-    throw UsageError(fmt::format("--top-paths can be {} at most, not {}", kMaxPaths, query.top));
-  if (query.tau && !(*query.tau > 0 && std::isfinite(*query.tau)))
-    throw UsageError("--tau must be a number above 0");
-  if (query.sign && *query.sign != 1 && *query.sign != -1)
-    throw UsageError("--sign must be positive or negative");
-  if (query.min_layer && (*query.min_layer < 0 || *query.min_layer > config.n_layers)) {
-    throw InputError(fmt::format("--min-layer {} does not exist: the model has layers 0 to {}",
-                                 *query.min_layer, config.n_layers - 1));
-  }
-}
-
 PathFilter resolve_filter(const PathQuery& query, const Writers& writers, int length) {
   PathFilter filter;
   filter.branch = query.branch;
   filter.sign = query.sign;
   if (query.through) filter.suffix.through = writers.parse(*query.through);
-  // A source past the prompt is a filter that nothing matches, not an error.
-  if (query.from)
-    filter.suffix.from =
-        *query.from >= length ? *query.from : resolve_position(*query.from, length);
+  if (query.from) filter.suffix.from = resolve_position(*query.from, length);
   filter.suffix.min_layer = query.min_layer;
   filter.suffix.by_sign = query.sign.has_value();
   return filter;
@@ -209,8 +194,6 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
       std::accumulate(result.importance.begin(), result.importance.end(), 0.0);
 
   const PathFilter filter = resolve_filter(question.paths, writers, d.length());
-  if (filter.branch && (*filter.branch == Branch::none || *filter.branch == Branch::mlp))
-    throw UsageError("--branch must be K, Q, V, G, U or R");
   const auto plain = suffix_for(state, *edges, {}, context);
   const auto suffix = suffix_for(state, *edges, filter.suffix, context);
   if (result.root) {
@@ -259,15 +242,18 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
 
   const PathGraph<T> graph(*edges, start, *suffix, filter);
   if (question.paths.tau) {
-    ThresholdPaths found =
-        question.paths.rule == TauRule::named
-            ? named_paths(graph, *question.paths.tau, question.paths.top, context)
-            : entry_paths(graph, *question.paths.tau, question.paths.top, context);
-    if (found.count > found.paths.size()) {
-      result.warnings.push_back(
-          fmt::format("{} paths are above the threshold; the {} strongest are listed", found.count,
-                      found.paths.size()));
-    }
+    const double tau = *question.paths.tau;
+    ThresholdPaths found = question.paths.rule == TauRule::named
+                               ? named_paths(graph, tau, question.paths.top, context)
+                               : entry_paths(graph, tau, question.paths.top, context);
+    if (found.more && question.paths.top >= kMostPaths)
+      throw InputError(fmt::format(
+          "more than {} paths are above tau {:g}: take a larger tau, or top_paths for the strongest",
+          kMostPaths, tau));
+    if (found.more)
+      result.warnings.push_back(fmt::format(
+          "more than {} paths are above the threshold; the {} strongest are listed",
+          found.paths.size(), found.paths.size()));
     result.paths = std::move(found.paths);
   } else {
     result.paths = best_paths(graph, question.paths.top, context);
@@ -289,8 +275,7 @@ std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Opti
 
 TraceResult Prepared::trace(const Question& question, const RunContext& context) const {
   const Decomposition& d = *state_->decomposition;
-  question.options.check();
-  check_query(question.paths, d.config());
+  check_question(question, model(), d.length());
   TraceResult result;
   result.program = model().program();
   result.model = model().info();
@@ -299,12 +284,7 @@ TraceResult Prepared::trace(const Question& question, const RunContext& context)
   result.query = question.paths;
   result.layout = d.config();
   for (int w = 0; w < d.writers().count(); ++w) result.writers.push_back(d.writers().name(w));
-  if (question.root) {
-    result.root = parse_node(d.writers(), *question.root, d.length());
-    if (d.writers()[result.root->writer].terminal())
-      throw InputError(fmt::format("'{}' cannot be a root: use a head or an MLP, such as A0.H0@-1",
-                                   *question.root));
-  }
+  if (question.root) result.root = parse_node(d.writers(), *question.root, d.length());
   const int position = resolve_position(question.target.position, d.length());
   const auto logits = state_->logits_at(position);
   result.target = resolve_target(model(), question.target, d.length(), *logits);
@@ -320,6 +300,7 @@ TraceResult Prepared::trace(const Question& question, const RunContext& context)
     result.experts = expert_uses(routings, d.length());
   }
   add_percentages(result);
+  check_finite(result);
   if (result.ill_conditioned > 0.01) {
     result.warnings.push_back(fmt::format(
         "{:.1f}% of the credit passed denominators whose sign rounding may have decided",

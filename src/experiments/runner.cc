@@ -2,13 +2,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 #include <initializer_list>
 #include <set>
-#include <sstream>
 #include <string_view>
 
 #include "base/checksum.h"
+#include "base/files.h"
 #include "batch/merge.h"
 #include "batch/run_file.h"
 #include "experiments/session.h"
@@ -49,13 +48,13 @@ void check_options(const ExperimentOptions& o) {
     throw UsageError(fmt::format("{} has no meaning for {}: it is for {}", option, o.name,
                                  fmt::join(names, ", ")));
   };
-  only(o.corpus.has_value(), "--corpus", {"faithfulness", "beta", "sink", "knockout"});
-  only(o.prompts.has_value(), "--prompts", {"sink"});
-  only(o.roles.has_value(), "--roles", {"ioi"});
-  only(o.claims.has_value(), "--claims", {"greater-than"});
-  only(o.readout != FaithfulnessReadout::probability, "--readout", {"faithfulness", "beta"});
-  only(o.raw_logit, "--raw-logit", {"faithfulness", "beta"});
-  only(o.all, "--all", {"knockout"});
+  only(o.corpus.has_value(), "corpus", {"faithfulness", "beta", "sink", "knockout"});
+  only(o.prompts.has_value(), "prompts", {"sink"});
+  only(o.roles.has_value(), "roles", {"ioi"});
+  only(o.claims.has_value(), "claims", {"greater-than"});
+  only(o.readout != FaithfulnessReadout::probability, "readout", {"faithfulness", "beta"});
+  only(o.raw_logit, "raw_logit", {"faithfulness", "beta"});
+  only(o.all, "all", {"knockout"});
 }
 
 // What must be the same for a run to be continued.
@@ -114,11 +113,8 @@ namespace {
 
 std::string checksum_of(const std::optional<std::filesystem::path>& file) {
   if (!file) return "";
-  std::ifstream in(*file, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
   Hash64 hash;
-  hash.add(text.str());
+  hash.add(read_plain_file(*file, std::size_t{1} << 30));
   return hash.text();
 }
 
@@ -131,7 +127,14 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
   for (const std::string& name : options.models) {
     const Model model = options.open(name, options.load);
     ModelSession session{model, model.info().name, options, n, records, result.warnings, context};
-    summaries[session.name] = experiment.run(session);
+    try {
+      summaries[session.name] = experiment.run(session);
+    } catch (const Json::exception&) {
+      // Records that a run finds are taken as they are; what it makes itself has all members.
+      throw InputError(fmt::format("{}: a record lacks something or holds another kind of value: it "
+                                   "is not one of this version, or was changed",
+                                   (options.out / "results.jsonl").string()));
+    }
   }
   std::sort(result.warnings.begin(), result.warnings.end());
   result.warnings.erase(std::unique(result.warnings.begin(), result.warnings.end()),
@@ -184,6 +187,23 @@ void make_folder(const std::filesystem::path& folder) {
         fmt::format("cannot make the folder {}: {}", folder.string(), error.message()));
 }
 
+// Where there are no records of ours yet, the other files that a run writes are not ours either.
+void refuse_foreign_files(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (std::filesystem::exists(folder / "results.jsonl", error) &&
+      std::filesystem::file_size(folder / "results.jsonl", error) > 0)
+    return;  // the records say whose they are
+  constexpr const char* kWritten[] = {"summary.json", "report.md"};
+  refuse_foreign(folder, kWritten);
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    if (at->path().extension() != ".svg") continue;
+    const std::string name = at->path().filename().string();
+    const char* names[] = {name.c_str()};
+    refuse_foreign(folder, names);
+  }
+}
+
 }  // namespace
 
 ExperimentResult run_experiment(const ExperimentOptions& options, const RunContext& context) {
@@ -191,12 +211,12 @@ ExperimentResult run_experiment(const ExperimentOptions& options, const RunConte
   options.options.check();
   check_options(options);
   const int n = options.n.value_or(experiment.default_n);
-  if (n < 1) throw UsageError(fmt::format("--n takes a number of 1 or more, not {}", n));
+  if (n < 1) throw UsageError(fmt::format("n takes a number of 1 or more, not {}", n));
   if (options.models.empty()) throw UsageError("name a model");
   if (std::set<std::string>(options.models.begin(), options.models.end()).size() !=
       options.models.size())
     throw UsageError("a model is named twice");
-  if (options.out.empty()) throw UsageError("--out takes the name of a folder");
+  if (options.out.empty()) throw UsageError("out takes the name of a folder");
   for (const std::string& name : options.models)
     (void)load_folder(locate_model(name));  // all of them, before the first one works for minutes
   make_folder(options.out);
@@ -205,13 +225,17 @@ ExperimentResult run_experiment(const ExperimentOptions& options, const RunConte
     settle_run_file(options.out, run_json(options, n));
     settings["shard"] = to_string(options.shard);
   }
+  refuse_foreign_files(options.out);
   Records records(options.out / "results.jsonl", settings, options.shard);
   return conduct(options, experiment, n, records, context);
 }
 
 MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path& out,
                              const LoadOptions& load, const RunContext& context) {
-  ExperimentOptions options = options_from(shards.run.at("source"));
+  ExperimentOptions options =
+      options_from(run_member(shards.run, "source", Json::value_t::object));
+  run_member(shards.run, "fingerprints", Json::value_t::array);
+  run_member(shards.run, "files", Json::value_t::object);
   options.load = load;
   options.out = out;
   const Experiment& experiment = find_experiment(options.name);
@@ -242,9 +266,10 @@ MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path
     Json there;
     read_records(out / "results.jsonl", there);
     if (there != settings_of(options, n))
-      throw InputError(fmt::format("{} holds another run: choose another --out", out.string()));
+      throw InputError(fmt::format("{} holds another run: choose another folder", out.string()));
   }
   make_folder(out);
+  refuse_foreign_files(out);
   Records records(out / "results.jsonl", settings_of(options, n), std::move(all),
                   static_cast<int>(shards.folders.size()));
   ExperimentResult result = conduct(options, experiment, n, records, context);
@@ -255,9 +280,10 @@ MergeResult merge_shards(const std::vector<std::filesystem::path>& folders,
                          const std::filesystem::path& out, const LoadOptions& load,
                          const RunContext& context) {
   if (folders.empty()) throw UsageError("name the folders of the shards");
-  if (out.empty()) throw UsageError("--out takes the name of a folder");
+  if (out.empty()) throw UsageError("out takes the name of a folder");
   const ShardSet shards = gather_shards(folders);
-  const std::string kind = shards.run.value("kind", "");
+  const std::string kind =
+      run_member(shards.run, "kind", Json::value_t::string).get<std::string>();
   if (kind == "batch") return merge_batch(shards, out, context);
   if (kind == "experiment") return merge_experiment(shards, out, load, context);
   throw InputError(

@@ -1,5 +1,7 @@
 #include "experiments/source.h"
 
+#include <fmt/format.h>
+
 #include <initializer_list>
 
 #include "unpack/error.h"
@@ -66,7 +68,7 @@ Json source_json(const ExperimentOptions& o) {
           {"command", o.command}};
 }
 
-ExperimentOptions options_from(const Json& source) {
+ExperimentOptions options_from(const Json& source) try {
   ExperimentOptions o;
   o.name = source.at("name");
   o.models = source.at("models").get<std::vector<std::string>>();
@@ -89,7 +91,12 @@ ExperimentOptions options_from(const Json& source) {
   o.all = source.at("all");
   o.stop_at_bad_line = source.at("stop_at_bad_line");
   o.command = source.at("command");
+  o.options.check();
   return o;
+} catch (const Json::exception&) {
+  throw InputError("run.json: its source is not one of this version, or was changed");
+} catch (const UsageError& error) {
+  throw InputError(fmt::format("run.json: {}", error.what()));
 }
 
 }  // namespace unpack

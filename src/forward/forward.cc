@@ -6,6 +6,7 @@
 #include <numeric>
 
 #include "backend/rotary.h"
+#include "forward/check_finite.h"
 
 namespace unpack {
 
@@ -74,6 +75,15 @@ ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& 
               options.keep ? trace.layers[static_cast<std::size_t>(l)] : scratch);
   }
   trace.x_final = x;
+  if (!stream_is_finite(backend, trace)) {
+    // What was not kept is made once more, to name the layer.
+    if (!options.keep && !options.hooks && !options.start) {
+      ForwardOptions kept = options;
+      kept.keep = true;
+      return forward(backend, prompts, kept, context);
+    }
+    check_finite(backend, trace);
+  }
   return trace;
 }
 

@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "backend/rotary.h"
+#include "engine/finite.h"
 #include "engine/state.h"
 #include "intervene/variants.h"
 
@@ -117,33 +117,9 @@ InterventionResult intervene(const Model& model, std::span<const TokenId> ids,
   const VariantStreams changed =
       run_variants(clean, other ? &*other : nullptr, {variant}, position, context);
   result.cut = read(model, backend, changed.x, ids, result.target);
+  for (const InterventionReading* reading : {&result.clean, &result.cut})
+    check_logits(std::vector<double>{reading->nll, reading->target, reading->probability});
   return result;
-}
-
-std::string to_json(const InterventionResult& result) {
-  const auto reading = [](const InterventionReading& r) {
-    return nlohmann::ordered_json{
-        {"nll", r.nll}, {"target", r.target}, {"probability", r.probability}};
-  };
-  nlohmann::ordered_json change = nlohmann::ordered_json::object();
-  if (result.intervention.cut) {
-    change["cut"] = *result.intervention.cut;
-    change["channel"] = to_string(result.intervention.channel);
-  }
-  if (!result.intervention.edges.empty()) {
-    change["edges"] = result.intervention.edges;
-    change["patch_from"] = result.intervention.patch_from;
-  }
-  if (!result.intervention.zero.empty()) change["zero"] = result.intervention.zero;
-  nlohmann::ordered_json target = {{"position", result.target.position},
-                                   {"ids", result.target.ids},
-                                   {"text", result.target.text}};
-  return nlohmann::ordered_json{{"model", result.model.name},
-                                {"target", target},
-                                {"intervention", change},
-                                {"clean", reading(result.clean)},
-                                {"cut", reading(result.cut)}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::vector<std::vector<double>> knockout_losses(const Model& model,

@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "model/fingerprint.h"
-#include "model/json_text.h"
+#include "base/message.h"
 #include "model/mxfp4.h"
 #include "unpack/error.h"
 

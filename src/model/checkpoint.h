@@ -22,7 +22,8 @@ class Checkpoint {
 
   // One file, or shards with an index. Throws InputError that says what is missing, or how to
   // convert other formats.
-  static Checkpoint open(const std::filesystem::path& folder);
+  // `mapped` false: the files are read into memory.
+  static Checkpoint open(const std::filesystem::path& folder, bool mapped = true);
   static Checkpoint from_memory(const std::map<std::string, StoredTensor>& tensors,
                                 std::shared_ptr<const void> owner);
 

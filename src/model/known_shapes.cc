@@ -3,7 +3,7 @@
 
 #include <algorithm>
 
-#include "model/json_text.h"
+#include "base/message.h"
 #include "model/load.h"
 #include "unpack/error.h"
 

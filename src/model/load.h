@@ -17,7 +17,7 @@ namespace unpack {
 // Sources
 // -----------------------------------------------------------------------------------------------------------------------
 
-ModelWeights load_folder(const std::filesystem::path& folder);
+ModelWeights load_folder(const std::filesystem::path& folder, bool mapped = true);
 
 // Weights held by the caller (Python, tests): the config as JSON text, tensors under their Hugging
 // Face names. `owner` keeps them alive.

@@ -7,7 +7,9 @@
 
 #include "base/installation.h"
 #include "model/checkpoint.h"
-#include "model/json_text.h"
+#include "base/files.h"
+#include "base/json_reader.h"
+#include "base/message.h"
 #include "model/load.h"
 #include "unpack/error.h"
 #include "unpack/models.h"
@@ -21,7 +23,11 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, error);
 }
 
-bool has_config(const fs::path& folder) {
+// Throws where the folder may not be looked into: that is not the same as having none.
+bool has_config(const fs::path& folder) { return is_there(folder / "config.json"); }
+
+// The same where one bad folder among many is passed over.
+bool may_have_config(const fs::path& folder) {
   std::error_code error;
   return fs::exists(fs::symlink_status(folder / "config.json", error));
 }
@@ -29,8 +35,8 @@ bool has_config(const fs::path& folder) {
 std::vector<fs::path> subfolders(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (is_folder(entry.path())) found.push_back(entry.path());
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (is_folder(at->path())) found.push_back(at->path());
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -79,10 +85,11 @@ bool is_plain_path(std::string_view path) {
 std::vector<std::string> refs_of(const fs::path& repository) {
   std::vector<std::string> refs;
   std::error_code error;
-  for (const fs::directory_entry& entry :
-       fs::recursive_directory_iterator(repository / "refs", error)) {
-    if (entry.is_regular_file(error))
-      refs.push_back(entry.path().lexically_relative(repository / "refs").string());
+  for (fs::recursive_directory_iterator at(repository / "refs", error), end; !error && at != end;
+       at.increment(error)) {
+    std::error_code unknown;
+    if (at->is_regular_file(unknown))
+      refs.push_back(at->path().lexically_relative(repository / "refs").string());
   }
   std::sort(refs.begin(), refs.end());
   return refs;
@@ -152,7 +159,7 @@ std::vector<FoundModel> bundled_models() {
   std::set<std::string> seen;
   for (const fs::path& folder : bundle_folders()) {
     for (const fs::path& model : subfolders(folder)) {
-      if (has_config(model) && seen.insert(model.filename().string()).second)
+      if (may_have_config(model) && seen.insert(model.filename().string()).second)
         found.push_back({model.filename().string(), model, "bundled", "", ""});
     }
   }
@@ -173,7 +180,7 @@ std::vector<FoundModel> cached_models() {
       for (const std::string& revision : revisions) {
         const fs::path snapshot = snapshot_of(repository, revision);
         const std::string full = revision == "main" ? name : fmt::format("{}@{}", name, revision);
-        if (!snapshot.empty() && has_config(snapshot) && seen.insert(full).second)
+        if (!snapshot.empty() && may_have_config(snapshot) && seen.insert(full).second)
           found.push_back({full, snapshot, "cache", "", ""});
       }
     }
@@ -185,7 +192,7 @@ void examine(FoundModel& model) {
   try {
     const std::string text = read_text_file(model.folder / "config.json");
     const std::string origin = (model.folder / "config.json").string();
-    const nlohmann::json config = parse_json(text, origin);
+    const nlohmann::json config = read_json(text, origin);
     if (config.is_object() && config.contains("model_type") && config["model_type"].is_string())
       model.family = config["model_type"].get<std::string>();
     parse_config(text, origin);
@@ -213,7 +220,12 @@ fs::path locate_model(const std::string& name) {
         "the model name is empty; give a folder, a name of the Hugging Face cache, or a bundled "
         "name such as pocket-gpt2");
   if (name.find('\0') != std::string::npos) throw InputError("the model name holds a NUL byte");
+  constexpr std::size_t kLongestName = 4096;
+  if (name.size() > kLongestName)
+    throw InputError(fmt::format("the model name has {} bytes: no path is that long", name.size()));
+  // A name that is no path at all is looked for further on.
   if (is_folder(name) && has_config(name)) return name;
+  if (name.find('/') != std::string::npos && !is_folder(name)) (void)is_there(name);
   std::error_code error;
   if (fs::is_regular_file(name, error))
     throw InputError(fmt::format(
@@ -254,7 +266,7 @@ std::vector<FoundModel> list_models(const std::vector<fs::path>& extra) {
     }
     const std::size_t before = models.size();
     for (const fs::path& inner : subfolders(path)) {
-      if (has_config(inner)) models.push_back({inner.string(), inner, "folder", "", ""});
+      if (may_have_config(inner)) models.push_back({inner.string(), inner, "folder", "", ""});
     }
     if (models.size() == before) throw InputError(explain_no_config(path));
   }

@@ -1,5 +1,6 @@
 #include "unpack/models.h"
 
+#include "base/files.h"
 #include "model/checkpoint.h"
 #include "model/family.h"
 #include "model/load.h"
@@ -27,7 +28,7 @@ std::vector<TokenId> prompt_prefix(const ModelConfig& config, const Tokenizer& t
 std::vector<TokenId> prompt_prefix(const std::filesystem::path& folder,
                                    const Tokenizer& tokenizer) {
   const std::filesystem::path file = folder / "config.json";
-  if (!std::filesystem::exists(file)) return tokenizer.prefix();
+  if (!is_there(file)) return tokenizer.prefix();
   return prompt_prefix(parse_config(read_text_file(file), file.string()), tokenizer);
 }
 
