@@ -17,7 +17,7 @@ namespace {
 
 // Large against everything else in the stream, so that the norms divide by nearly the same number at
 // every position; small enough that noise on the weights that meet it stays noise.
-constexpr double kConstant = 16;
+constexpr double kConstant = 24;
 constexpr int kHeadSize = 32;
 // Rotary pairs that turn fast enough to tell positions apart (1 and 0.1 radian a position are used);
 // content lives in the pairs behind them, which turn by less than 1e-3 over a prompt.

@@ -75,7 +75,7 @@ class Draft {
   // Where nothing matches the head looks at the first token.
   void rest(Head& head) { head.matches.push_back({p.constant, token[kStart], 0.5}); }
   // The same score for every key.
-  void read_decoy(Head& head) { head.matches.push_back({p.constant, p.decoy, 2}); }
+  void read_decoy(Head& head) { head.matches.push_back({p.constant, p.decoy, 1}); }
   // (to) = weight where (from) is 1
   static void look_up(Mlp& mlp, int from, int to, double weight = 1) {
     mlp.neurons.push_back({{{from, 1.0}}, -0.25, {{to, weight / 0.75}}});
