@@ -1,6 +1,7 @@
 #include "arguments.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -114,6 +115,15 @@ Target TargetArguments::tokens(const Model& model) const {
   return result;
 }
 
+void add_preset(Command& command, Options& options) {
+  options = default_options();
+  command.option("--preset", "NAME",
+                 fmt::format("Settings that go together: {} (default {}); options beside it "
+                             "override it",
+                             fmt::join(preset_names(), ", "), kDefaultPreset),
+                 [&options](const std::string& name) { options = preset_options(name); });
+}
+
 void add_method(Command& command, Options& options) {
   command.option("--beta", "B",
                  fmt::format("Floor of every denominator (default {})", options.beta),
@@ -139,9 +149,26 @@ void add_method(Command& command, Options& options) {
       fmt::format("Key and query scores as they are or less their mean over sources (default {})",
                   to_string(options.scores)),
       options.scores, {{"raw", Scores::raw}, {"centered", Scores::centered}});
+  command.choice("--direction",
+                 fmt::format("Share out indirect credit along what was written, or along how it was "
+                             "read (default {})",
+                             to_string(options.direction)),
+                 options.direction, {{"output", Direction::output}, {"read", Direction::read}});
+  command.option(
+      "--floor", "F",
+      fmt::format("--direction read: least denominator of key and query shares, in logits "
+                  "(default {:g})",
+                  options.floor),
+      options.floor);
+  command.choice("--keys",
+                 fmt::format("--direction read: key credit stays at its source, or is spread over "
+                             "those it competes with (default {})",
+                             to_string(options.keys)),
+                 options.keys, {{"source", Keys::source}, {"spread", Keys::spread}});
 }
 
 void QuestionArguments::add(Command& command) {
+  add_preset(command, question.options);
   target.add(command);
   command.option("--root", "NODE",
                  "Explain a head or an MLP at a position instead: A8.H6@13, MLP3@-1",

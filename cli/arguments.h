@@ -63,7 +63,9 @@ struct QuestionArguments {
   Question& check();  // once the command line was read; the target waits for the model
 };
 
-// --beta --weights --mlp-weights --dispatch --mlp --scores
+// --preset, which comes before every other option of the method: those beside it override it.
+void add_preset(Command& command, Options& options);
+// --beta --weights --mlp-weights --dispatch --mlp --scores --direction --floor --keys
 void add_method(Command& command, Options& options);
 
 // --shard I/N

@@ -79,7 +79,8 @@ Target read_target(RequestFields& fields, const Model& model) {
 }
 
 Options read_options(RequestFields& fields) {
-  Options options;
+  const auto preset = fields.text("preset");
+  Options options = preset ? preset_options(*preset) : default_options();
   options.beta = fields.number("beta").value_or(options.beta);
   if (const auto weights = fields.numbers("weights", options.weights.size()))
     std::copy(weights->begin(), weights->end(), options.weights.begin());
@@ -95,6 +96,12 @@ Options read_options(RequestFields& fields) {
   if (const auto i = fields.choice("scores", {"raw", "centered"})) options.scores = kScores[*i];
   constexpr Reroot kReroots[] = {Reroot::output, Reroot::target};
   if (const auto i = fields.choice("reroot", {"output", "target"})) options.reroot = kReroots[*i];
+  constexpr Direction kDirections[] = {Direction::output, Direction::read};
+  if (const auto i = fields.choice("direction", {"output", "read"}))
+    options.direction = kDirections[*i];
+  options.floor = fields.number("floor").value_or(options.floor);
+  constexpr Keys kKeys[] = {Keys::source, Keys::spread};
+  if (const auto i = fields.choice("keys", {"source", "spread"})) options.keys = kKeys[*i];
   options.check();
   return options;
 }

@@ -76,6 +76,14 @@ struct NeuronEntry {
   double credit = 0;
 };
 
+// Credit that a reader passes to a writer, over all their positions.
+struct EdgeCredit {
+  int writer = 0;
+  int reader = -1;  // -1: the target
+  Branch branch = Branch::none;
+  double credit = 0;
+};
+
 struct TraceResult {
   ProgramInfo program;
   ModelInfo model;

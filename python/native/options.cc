@@ -25,23 +25,38 @@ T choose(const char* argument, const std::string& text,
   throw UsageError(std::string(argument) + " must be one of " + known + ", not '" + text + "'");
 }
 
-Options make_options(double beta, const std::array<double, 3>& weights,
-                     const std::array<double, 2>& mlp_weights, const std::string& dispatch,
-                     const std::string& mlp, const std::string& scores, const std::string& reroot) {
-  Options options;
-  options.beta = beta;
-  options.weights = weights;
-  options.mlp_weights = mlp_weights;
-  options.dispatch = choose<Dispatch>("dispatch", dispatch,
-                                      {{"aligned", Dispatch::aligned}, {"gate", Dispatch::gate}});
-  options.mlp = choose<MlpRule>("mlp", mlp,
-                                {{"per-neuron", MlpRule::per_neuron},
-                                 {"linearized", MlpRule::linearized},
-                                 {"l2", MlpRule::l2}});
-  options.scores =
-      choose<Scores>("scores", scores, {{"raw", Scores::raw}, {"centered", Scores::centered}});
-  options.reroot =
-      choose<Reroot>("reroot", reroot, {{"output", Reroot::output}, {"target", Reroot::target}});
+using Word = std::optional<std::string>;
+
+// What is left out is the preset's.
+Options make_options(const Word& preset, std::optional<double> beta,
+                     const std::optional<std::array<double, 3>>& weights,
+                     const std::optional<std::array<double, 2>>& mlp_weights, const Word& dispatch,
+                     const Word& mlp, const Word& scores, const Word& reroot,
+                     const Word& direction, std::optional<double> floor, const Word& keys) {
+  Options options = preset ? preset_options(*preset) : default_options();
+  if (beta) options.beta = *beta;
+  if (weights) options.weights = *weights;
+  if (mlp_weights) options.mlp_weights = *mlp_weights;
+  if (floor) options.floor = *floor;
+  if (dispatch)
+    options.dispatch = choose<Dispatch>(
+        "dispatch", *dispatch, {{"aligned", Dispatch::aligned}, {"gate", Dispatch::gate}});
+  if (mlp)
+    options.mlp = choose<MlpRule>("mlp", *mlp,
+                                  {{"per-neuron", MlpRule::per_neuron},
+                                   {"linearized", MlpRule::linearized},
+                                   {"l2", MlpRule::l2}});
+  if (scores)
+    options.scores =
+        choose<Scores>("scores", *scores, {{"raw", Scores::raw}, {"centered", Scores::centered}});
+  if (reroot)
+    options.reroot =
+        choose<Reroot>("reroot", *reroot, {{"output", Reroot::output}, {"target", Reroot::target}});
+  if (direction)
+    options.direction = choose<Direction>(
+        "direction", *direction, {{"output", Direction::output}, {"read", Direction::read}});
+  if (keys)
+    options.keys = choose<Keys>("keys", *keys, {{"source", Keys::source}, {"spread", Keys::spread}});
   options.check();
   return options;
 }
@@ -76,8 +91,9 @@ Target make_target(std::vector<TokenId> ids, std::optional<std::vector<TokenId>>
 
 void bind_options(py::module_& module) {
   py::class_<Options>(module, "Options")
-      .def(py::init(&make_options), py::arg("beta"), py::arg("weights"), py::arg("mlp_weights"),
-           py::arg("dispatch"), py::arg("mlp"), py::arg("scores"), py::arg("reroot"));
+      .def(py::init(&make_options), py::arg("preset"), py::arg("beta"), py::arg("weights"),
+           py::arg("mlp_weights"), py::arg("dispatch"), py::arg("mlp"), py::arg("scores"),
+           py::arg("reroot"), py::arg("direction"), py::arg("floor"), py::arg("keys"));
   py::class_<PathQuery>(module, "PathQuery")
       .def(py::init(&make_query), py::arg("top"), py::arg("tau"), py::arg("rule"),
            py::arg("branch"), py::arg("through"), py::arg("from_"), py::arg("min_layer"),

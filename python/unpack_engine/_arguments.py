@@ -149,16 +149,35 @@ def named(name: str, call: Callable[..., T], *args: Any) -> T:
 
 
 def options(
-    beta: Any, weights: Any, mlp_weights: Any, dispatch: Any, mlp: Any, scores: Any, reroot: Any = "output"
+    preset: Any,
+    beta: Any,
+    weights: Any,
+    mlp_weights: Any,
+    dispatch: Any,
+    mlp: Any,
+    scores: Any,
+    direction: Any,
+    floor: Any,
+    keys: Any,
+    reroot: Any = None,
 ) -> _native.Options:
+    """What is None is the preset's."""
+
+    def word(name: str, value: Any) -> Any:
+        return None if value is None else text(name, value)
+
     return _native.Options(
-        real("beta", beta),
-        reals("weights", weights, 3),
-        reals("mlp_weights", mlp_weights, 2),
-        text("dispatch", dispatch),
-        text("mlp", mlp),
-        text("scores", scores),
-        text("reroot", reroot),
+        word("preset", preset),
+        None if beta is None else real("beta", beta),
+        None if weights is None else reals("weights", weights, 3),
+        None if mlp_weights is None else reals("mlp_weights", mlp_weights, 2),
+        word("dispatch", dispatch),
+        word("mlp", mlp),
+        word("scores", scores),
+        word("reroot", reroot),
+        word("direction", direction),
+        None if floor is None else real("floor", floor),
+        word("keys", keys),
     )
 
 

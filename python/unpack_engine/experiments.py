@@ -10,7 +10,6 @@ from . import _arguments as check
 from . import _native
 from ._arguments import Progress
 from .loading import _device, _threads, bundled
-from .model import _HALVES, _THIRDS
 
 _DATA = os.path.join(os.path.dirname(os.path.abspath(__file__)), "data")  # where a wheel keeps names, templates and sentences
 File = Union[str, "os.PathLike[str]"]
@@ -71,12 +70,16 @@ def experiment(
     raw_logit: bool = False,
     all: bool = False,
     stop_at_bad_line: bool = False,
-    beta: float = 0.8,
-    weights: Sequence[float] = _THIRDS,
-    mlp_weights: Sequence[float] = _HALVES,
-    dispatch: str = "aligned",
-    mlp: str = "per-neuron",
-    scores: str = "raw",
+    preset: Optional[str] = "paper",
+    beta: Optional[float] = None,
+    weights: Optional[Sequence[float]] = None,
+    mlp_weights: Optional[Sequence[float]] = None,
+    dispatch: Optional[str] = None,
+    mlp: Optional[str] = None,
+    scores: Optional[str] = None,
+    direction: Optional[str] = None,
+    floor: Optional[float] = None,
+    keys: Optional[str] = None,
     device: str = "auto",
     threads: Optional[int] = None,
     shard: str = "",
@@ -114,7 +117,7 @@ def experiment(
             check.flag("raw_logit", raw_logit),
             check.flag("all", all),
             check.flag("stop_at_bad_line", stop_at_bad_line),
-            check.options(beta, weights, mlp_weights, dispatch, mlp, scores),
+            check.options(preset, beta, weights, mlp_weights, dispatch, mlp, scores, direction, floor, keys),
             _device(device),
             _threads(threads),
             check.text("shard", shard),

@@ -15,8 +15,6 @@ Array = NDArray[np.float64]
 Weights3 = Sequence[float]
 Weights2 = Sequence[float]
 
-_THIRDS = (1 / 3, 1 / 3, 1 / 3)
-_HALVES = (0.5, 0.5)
 _ALL_PATHS = 10_000_000  # with a threshold alone every path above it is listed, as on the command line
 _MEMORY = 1 << 30
 
@@ -182,12 +180,16 @@ class Model:
         *,
         generate: int = 10,
         bos: bool = True,
-        beta: float = 0.8,
-        weights: Weights3 = _THIRDS,
-        mlp_weights: Weights2 = _HALVES,
-        dispatch: str = "aligned",
-        mlp: str = "per-neuron",
-        scores: str = "raw",
+        preset: Optional[str] = None,
+        beta: Optional[float] = None,
+        weights: Optional[Weights3] = None,
+        mlp_weights: Optional[Weights2] = None,
+        dispatch: Optional[str] = None,
+        mlp: Optional[str] = None,
+        scores: Optional[str] = None,
+        direction: Optional[str] = None,
+        floor: Optional[float] = None,
+        keys: Optional[str] = None,
         progress: Progress = None,
     ) -> Attribution:
         """Token credit of every token of a continuation; without one, of `generate` tokens of the model's own.
@@ -197,7 +199,7 @@ class Model:
         >>> [row["text"] for row in r.rows]
         [' a', ' drink', ' to', ' Mary']
         """
-        options = check.options(beta, weights, mlp_weights, dispatch, mlp, scores)
+        options = check.options(preset, beta, weights, mlp_weights, dispatch, mlp, scores, direction, floor, keys)
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         if continuation is None:
             new = self._native.generate(ids, check.integer("generate", generate, 1), 0.0, 0, 0, None)
@@ -295,7 +297,7 @@ class Prepared:
         raw_logit: bool = False,
         position: int = -1,
         root: Optional[str] = None,
-        reroot: str = "output",
+        reroot: Optional[str] = None,
         top_paths: Optional[int] = None,
         tau: Optional[float] = None,
         tau_rule: str = "named",
@@ -304,12 +306,16 @@ class Prepared:
         from_: Optional[int] = None,
         min_layer: Optional[int] = None,
         sign: Optional[str] = None,
-        beta: float = 0.8,
-        weights: Weights3 = _THIRDS,
-        mlp_weights: Weights2 = _HALVES,
-        dispatch: str = "aligned",
-        mlp: str = "per-neuron",
-        scores: str = "raw",
+        preset: Optional[str] = None,
+        beta: Optional[float] = None,
+        weights: Optional[Weights3] = None,
+        mlp_weights: Optional[Weights2] = None,
+        dispatch: Optional[str] = None,
+        mlp: Optional[str] = None,
+        scores: Optional[str] = None,
+        direction: Optional[str] = None,
+        floor: Optional[float] = None,
+        keys: Optional[str] = None,
         method: str = "unpack",
         progress: Progress = None,
     ) -> Trace:
@@ -329,7 +335,7 @@ class Prepared:
         """
         native, length = self._model._native, len(self)
         question = check.target(native, length, target, versus, raw_logit, position)
-        options = check.options(beta, weights, mlp_weights, dispatch, mlp, scores, reroot)
+        options = check.options(preset, beta, weights, mlp_weights, dispatch, mlp, scores, direction, floor, keys, reroot)
         if root is not None:
             check.named("root", native.check_node, check.text("root", root), length)
         if through is not None:

@@ -26,6 +26,10 @@ const char* to_string(Scores x) { return x == Scores::raw ? "raw" : "centered"; 
 
 const char* to_string(Reroot x) { return x == Reroot::output ? "output" : "target"; }
 
+const char* to_string(Direction x) { return x == Direction::output ? "output" : "read"; }
+
+const char* to_string(Keys x) { return x == Keys::source ? "source" : "spread"; }
+
 const char* to_string(Branch x) {
   switch (x) {
     case Branch::none:
@@ -62,6 +66,41 @@ void Options::check() const {
   };
   check_weights(weights, "weights", "K,Q,V");
   check_weights(mlp_weights, "mlp-weights", "G,U");
+  if (!std::isfinite(floor) || floor < 0)
+    throw UsageError(fmt::format("floor is {}: it must be a finite number, 0 or larger", floor));
+  if (direction == Direction::output) {
+    if (floor != 0 || keys != Keys::source)
+      throw UsageError(
+          "--floor and --keys spread belong to --direction read: give it too, or --preset best");
+    return;
+  }
+  if (dispatch == Dispatch::gate)
+    throw UsageError("--dispatch gate knows no direction: it needs --direction output");
+  if (mlp == MlpRule::l2)
+    throw UsageError("--mlp l2 has no direction to pass on: it needs --direction output");
+  if (keys == Keys::spread && scores != Scores::centered)
+    throw UsageError("--keys spread needs --scores centered");
+}
+
+std::vector<std::string> preset_names() { return {"paper", "released", "best"}; }
+
+Options preset_options(const std::string& name) {
+  Options options;
+  if (name == "paper") return options;
+  if (name == "released") {
+    options.scores = Scores::centered;
+    options.mlp = MlpRule::linearized;
+    options.reroot = Reroot::target;
+    return options;
+  }
+  if (name == "best") {
+    options.scores = Scores::centered;
+    options.direction = Direction::read;
+    options.floor = 1;
+    options.keys = Keys::spread;
+    return options;
+  }
+  throw UsageError(fmt::format("'{}' is no preset: use paper, released or best", name));
 }
 
 }  // namespace unpack

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "backend/host/kernels.h"
-#include "baselines/host_math.h"
+#include "decompose/host_math.h"
 #include "engine/state.h"
 #include "unpack/baselines.h"
 

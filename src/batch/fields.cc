@@ -172,6 +172,19 @@ const std::vector<std::pair<std::string, Read>>& table() {
                                                   {"attnlrp", Method::attnlrp},
                                                   {"cplrp", Method::cplrp}});
        }},
+      {"preset",
+       [](const Reading& r) { r.question().options = preset_options(text(r.field, r.value)); }},
+      {"direction",
+       [](const Reading& r) {
+         r.question().options.direction = choice<Direction>(
+             r.field, r.value, {{"output", Direction::output}, {"read", Direction::read}});
+       }},
+      {"floor", [](const Reading& r) { r.question().options.floor = real(r.field, r.value); }},
+      {"keys",
+       [](const Reading& r) {
+         r.question().options.keys = choice<Keys>(
+             r.field, r.value, {{"source", Keys::source}, {"spread", Keys::spread}});
+       }},
       {"beta", [](const Reading& r) { r.question().options.beta = real(r.field, r.value); }},
       {"weights",
        [](const Reading& r) { numbers(r.field, r.value, r.question().options.weights); }},
@@ -258,7 +271,11 @@ void make_room(const Json& fields, Target& target) {
 
 void apply(const Model* model, const Json& fields, BatchRequest& request) {
   make_room(fields, request.asked.question.target);
+  // A preset comes first, so that what stands beside it overrides it in any order.
+  if (const auto preset = fields.find("preset"); preset != fields.end() && !preset->is_null())
+    request.asked.question.options = preset_options(text("preset", *preset));
   for (const auto& [name, value] : fields.items()) {
+    if (name == "preset") continue;
     const auto entry =
         std::find_if(table().begin(), table().end(),
                      [&, wanted = &name](const auto& known) { return known.first == *wanted; });
@@ -301,6 +318,9 @@ std::string to_fields(const BatchQuestion& asked) {
   out["dispatch"] = to_string(q.options.dispatch);
   out["mlp"] = to_string(q.options.mlp);
   out["scores"] = to_string(q.options.scores);
+  out["direction"] = to_string(q.options.direction);
+  out["floor"] = q.options.floor;
+  out["keys"] = to_string(q.options.keys);
   if (asked.top_paths) out["top_paths"] = *asked.top_paths;
   if (q.paths.tau) out["tau"] = *q.paths.tau;
   out["tau_rule"] = to_string(q.paths.rule);

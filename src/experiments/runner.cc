@@ -29,6 +29,7 @@ constexpr Experiment kExperiments[] = {
     {"suppression", 100, run_suppression, report_suppression},
     {"ioi", 100, run_ioi, report_ioi},
     {"greater-than", 100, run_greater_than, report_greater_than},
+    {"compiled", 4, run_compiled, report_compiled, true},
 };
 
 const Experiment& find_experiment(const std::string& name) {
@@ -55,11 +56,17 @@ void check_options(const ExperimentOptions& o) {
   only(o.readout != FaithfulnessReadout::probability, "--readout", {"faithfulness", "beta"});
   only(o.raw_logit, "--raw-logit", {"faithfulness", "beta"});
   only(o.all, "--all", {"knockout"});
+  const CompiledOptions plain;
+  only(o.compiled.program.has_value(), "--program", {"compiled"});
+  only(o.compiled.format.has_value(), "--format", {"compiled"});
+  only(o.compiled.noise != plain.noise, "--noise", {"compiled"});
+  only(o.compiled.sharpness != plain.sharpness, "--sharpness", {"compiled"});
+  only(o.compiled.save.has_value(), "--save", {"compiled"});
 }
 
 // What must be the same for a run to be continued.
 Json settings_of(const ExperimentOptions& o, int n) {
-  return {{"experiment", o.name},
+  Json settings = {{"experiment", o.name},
           {"n", n},
           {"seed", o.seed},
           {"corpus", o.corpus ? o.corpus->filename().string() : ""},
@@ -72,9 +79,19 @@ Json settings_of(const ExperimentOptions& o, int n) {
           {"dispatch", to_string(o.options.dispatch)},
           {"mlp", to_string(o.options.mlp)},
           {"scores", to_string(o.options.scores)},
+          {"direction", to_string(o.options.direction)},
+          {"floor", o.options.floor},
+          {"keys", to_string(o.options.keys)},
           {"readout", o.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
           {"raw_logit", o.raw_logit},
           {"all", o.all}};
+  if (find_experiment(o.name).makes_models) {
+    settings["program"] = o.compiled.program.value_or("");
+    settings["format"] = o.compiled.format.value_or("");
+    settings["noise"] = o.compiled.noise;
+    settings["sharpness"] = o.compiled.sharpness;
+  }
+  return settings;
 }
 
 }  // namespace
@@ -126,10 +143,19 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
   ExperimentResult result;
   result.folder = options.out;
   Json summaries = Json::object();
-  for (const std::string& name : options.models) {
-    const Model model = options.open(name, options.load);
-    ModelSession session{model, model.info().name, options, n, records, result.warnings, context};
-    summaries[session.name] = experiment.run(session);
+  if (experiment.makes_models) {
+    for (const std::string& format : compiled_formats(options.compiled)) {
+      const Model model = open_compiled(options, format);
+      ModelSession session{model, format, options, n, records, result.warnings, context};
+      summaries[format] = experiment.run(session);
+    }
+  } else {
+    for (const std::string& name : options.models) {
+      const Model model = options.open(name, options.load);
+      ModelSession session{model,   model.info().name, options, n,
+                           records, result.warnings,   context};
+      summaries[session.name] = experiment.run(session);
+    }
   }
   std::sort(result.warnings.begin(), result.warnings.end());
   result.warnings.erase(std::unique(result.warnings.begin(), result.warnings.end()),
@@ -158,8 +184,10 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
 // its files.
 Json run_json(const ExperimentOptions& o, int n) {
   Json fingerprints = Json::array();
-  for (const std::string& name : o.models)
-    fingerprints.push_back(load_folder(locate_model(name)).fingerprint);
+  for (const std::string& name : o.models) {
+    if (!find_experiment(o.name).makes_models)
+      fingerprints.push_back(load_folder(locate_model(name)).fingerprint);
+  }
   return {{"version", 1},
           {"kind", "experiment"},
           {"program", UNPACK_VERSION},
@@ -194,9 +222,17 @@ ExperimentResult run_experiment(const ExperimentOptions& options, const RunConte
   if (std::set<std::string>(options.models.begin(), options.models.end()).size() !=
       options.models.size())
     throw UsageError("a model is named twice");
+  if (options.compiled.save) {
+    ExperimentResult saved;
+    saved.folder = *options.compiled.save;
+    saved.report = save_compiled(options, n);
+    return saved;
+  }
   if (options.out.empty()) throw UsageError("--out takes the name of a folder");
-  for (const std::string& name : options.models)
-    (void)load_folder(locate_model(name));  // all of them, before the first one works for minutes
+  for (const std::string& name : options.models) {
+    // All of them, before the first one works for minutes.
+    if (!experiment.makes_models) (void)load_folder(locate_model(name));
+  }
   make_folder(options.out);
   Json settings = settings_of(options, n);
   if (!options.shard.whole()) {

@@ -66,7 +66,10 @@ Json options_json(const Options& o) {
           {"dispatch", to_string(o.dispatch)},
           {"mlp", to_string(o.mlp)},
           {"scores", to_string(o.scores)},
-          {"reroot", to_string(o.reroot)}};
+          {"reroot", to_string(o.reroot)},
+          {"direction", to_string(o.direction)},
+          {"floor", o.floor},
+          {"keys", to_string(o.keys)}};
 }
 
 Json predictions_json(const std::vector<Prediction>& predictions, bool with_logit) {

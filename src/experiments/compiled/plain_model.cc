@@ -86,6 +86,7 @@ class Pass {
       back[length_ - 1] = norm_back(in[length_ - 1], g);
       out_.gradient[port] = back;
       for (int l = m_.n_layers() - 1; l >= 0; --l) backward(l, back);
+      out_.gradient[kInputPort] = back;
     }
     return std::move(out_);
   }

@@ -20,6 +20,9 @@ struct Port {
   auto operator<=>(const Port&) const = default;
 };
 
+// The embeddings themselves, as a port: its gradient is that of the whole stream below layer 0.
+inline constexpr Port kInputPort{-1, -1, Branch::none};
+
 struct Run {
   std::vector<Rows> writers;           // [writer][s][D], canonical order
   std::vector<double> logits;          // [V] at the last position
