@@ -46,6 +46,8 @@ const char* to_string(Branch x) {
       return "G";
     case Branch::U:
       return "U";
+    case Branch::R:
+      return "R";
   }
   throw InternalError("unknown branch");
 }
@@ -66,6 +68,7 @@ void Options::check() const {
   };
   check_weights(weights, "weights", "K,Q,V");
   check_weights(mlp_weights, "mlp-weights", "G,U");
+  check_weights(expert_weights, "expert-weights", "R,G,U");
   if (!std::isfinite(floor) || floor < 0)
     throw UsageError(fmt::format("floor is {}: it must be a finite number, 0 or larger", floor));
   if (direction == Direction::output) {

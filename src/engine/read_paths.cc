@@ -97,9 +97,9 @@ void ReadPaths::for_each_edge(const Node& node, SentRows& rows,
     if (credit != 0) visit({{j, s}, branch, credit});
   };
   if (writer.kind == WriterKind::mlp) {
-    const std::size_t sides = d.mlp_sides().size();
-    for (std::size_t side = 0; side < sides; ++side) {
-      const Branch branch = sides == 1 ? Branch::mlp : (side == 0 ? Branch::G : Branch::U);
+    const std::vector<MlpReader> readers = mlp_readers(d.config().layer(writer.layer));
+    for (std::size_t side = 0; side < readers.size(); ++side) {
+      const Branch branch = readers[side].branch;
       for (std::size_t j = 0; j < rows.mlp[side].size(); ++j)
         emit(static_cast<int>(j), node.position, branch, rows.mlp[side][j]);
     }

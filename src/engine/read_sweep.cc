@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 
 #include "credit/safe_denom.h"
 #include "decompose/host_math.h"
@@ -18,7 +19,12 @@ enum Kind { kStart = 0, kLinear = 1, kKeyed = 2 };
 // The columns of one head.
 WeightView head_of(const WeightView& w, std::int64_t head, std::int64_t e) {
   WeightView out = w;
-  out.data += w.offset(0, head * e) * static_cast<std::int64_t>(dtype_size(w.dtype));
+  const std::int64_t first = w.offset(0, head * e);
+  if (w.encoded != nullptr) {
+    out.start += first;
+  } else {
+    out.data += first * static_cast<std::int64_t>(dtype_size(w.dtype));
+  }
   out.out = e;
   return out;
 }
@@ -44,8 +50,7 @@ ReadSweep::ReadSweep(const PreparedState& state, const Options& options, const R
       context_(context),
       length_(static_cast<std::size_t>(d_.length())),
       width_(static_cast<std::size_t>(c_.d_model)),
-      writers_(static_cast<std::size_t>(d_.writers().count())),
-      frequencies_(c_.positions == Positions::rotary ? rotary_frequencies(c_.rope) : Values()) {
+      writers_(static_cast<std::size_t>(d_.writers().count())) {
   const double bytes = static_cast<double>(c_.n_layers) * c_.n_heads *
                        static_cast<double>(length_ * width_) * 2 * sizeof(float);
   if (with_edges && bytes > static_cast<double>(context.memory_budget))
@@ -114,7 +119,9 @@ double ReadSweep::scale(double credit, double sum, double abs, int kind) const {
   return sum == 0 ? 0.0 : std::clamp(credit / sum, 0.0, 1.0);
 }
 
-void ReadSweep::to_stream(const WeightView& norm, const Values& dev, Values& rows) const {
+void ReadSweep::to_stream(Norm kind, const WeightView& norm, const Values& dev,
+                          Values& rows) const {
+  if (kind == Norm::none) return;
   const Values weight = fetch(norm);
   for (std::size_t s = 0; s < rows.size() / width_; ++s) {
     const double inverse = dev.empty() ? 1.0 : 1.0 / dev[s];
@@ -122,61 +129,151 @@ void ReadSweep::to_stream(const WeightView& norm, const Values& dev, Values& row
   }
 }
 
-void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& out) {
+// A direction of the stream as the sublayer's output meets it, through the norm behind it.
+ReadSweep::Values ReadSweep::behind(const WeightView& post, const Array& dev,
+                                    const Values& g) const {
+  if (!post) return g;
+  const Values weight = fetch(post), deviation = fetch(d_.backend(), dev);
+  Values out = g;
+  for (std::size_t i = 0; i < out.size(); ++i)
+    out[i] *= weight[i % width_] / deviation[i / width_];
+  return out;
+}
+
+ReadSweep::Values ReadSweep::direction_of(int kind, const Values& linear,
+                                          const Values& keyed) const {
+  Values out(length_ * width_, 0.0);
+  if (kind == kStart) {
+    std::copy(start_.direction.begin(), start_.direction.end(),
+              out.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(start_.position) *
+                                                        width_));
+  } else {
+    out = kind == kLinear ? linear : keyed;
+  }
+  center(out);
+  return out;
+}
+
+// Credit of every neuron at every position, [S, entries].
+ReadSweep::Values ReadSweep::neuron_entries(int l, const Values& linear, const Values& keyed) {
   Backend& backend = d_.backend();
-  const LayerTrace& t = d_.trace().layers[static_cast<std::size_t>(l)];
-  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(l)];
   const int writer = d_.writers().mlp(l);
-  const auto n = static_cast<std::size_t>(c_.d_mlp);
-  const auto rows = static_cast<std::int64_t>(length_);
-  const Values act = fetch(backend, t.act);
+  const auto n = static_cast<std::size_t>(c_.layer(l).entries());
   Values coef(length_ * n, 0.0);
   for (const int kind : {kStart, kLinear, kKeyed}) {
-    Values direction(length_ * width_, 0.0);
-    if (kind == kStart) {
-      if (!starts_at(writer)) continue;
-      std::copy(start_.direction.begin(), start_.direction.end(),
-                direction.begin() + static_cast<std::ptrdiff_t>(
-                                        static_cast<std::size_t>(start_.position) * width_));
-    } else {
-      direction = kind == kLinear ? linear : keyed;
-    }
-    center(direction);
-    Values r(length_ * n, 0.0);
-    linear_back(backend, w.w_out, direction, r, rows);
+    if (kind == kStart && !starts_at(writer)) continue;
+    const Values direction = direction_of(kind, linear, keyed);
+    std::vector<int> queries;
     for (std::size_t q = 0; q < length_; ++q) {
+      const auto row = std::span(direction).subspan(q * width_, width_);
+      if (std::any_of(row.begin(), row.end(), [](double x) { return x != 0; }))
+        queries.push_back(static_cast<int>(q));
+    }
+    if (queries.empty()) continue;
+    Values rows;
+    for (const int q : queries) {
+      const auto row = std::span(direction).subspan(static_cast<std::size_t>(q) * width_, width_);
+      rows.insert(rows.end(), row.begin(), row.end());
+    }
+    Array directions = backend.zeros(static_cast<std::int64_t>(rows.size()));
+    backend.upload(directions, 0, rows);
+    Array products = backend.zeros(static_cast<std::int64_t>(queries.size() * n));
+    backend.mlp_numerators(d_.mlp_view(l), queries, directions, products);
+    const Values r = fetch(backend, products);
+    for (std::size_t i = 0; i < queries.size(); ++i) {
+      const auto q = static_cast<std::size_t>(queries[i]);
       double sum = 0, abs = 0;
-      for (std::size_t i = 0; i < n; ++i) {
-        r[q * n + i] *= act[q * n + i];
-        sum += r[q * n + i];
-        abs += std::fabs(r[q * n + i]);
+      for (std::size_t k = 0; k < n; ++k) {
+        sum += r[i * n + k];
+        abs += std::fabs(r[i * n + k]);
       }
       if (abs == 0) continue;
-      const double by =
-          scale(keyed_[at(static_cast<int>(q), writer)], sum, abs, kind);
-      for (std::size_t i = 0; i < n; ++i) coef[q * n + i] += by * r[q * n + i];
-      if (kind == kStart && start_.root && start_.root->writer == writer &&
-          start_.position == static_cast<int>(q)) {
-        entries_.assign(r.begin() + static_cast<std::ptrdiff_t>(q * n),
-                        r.begin() + static_cast<std::ptrdiff_t>((q + 1) * n));
+      const double by = scale(keyed_[at(queries[i], writer)], sum, abs, kind);
+      for (std::size_t k = 0; k < n; ++k) coef[q * n + k] += by * r[i * n + k];
+      if (kind == kStart && start_.root && start_.root->writer == writer) {
+        entries_.assign(r.begin() + static_cast<std::ptrdiff_t>(i * n),
+                        r.begin() + static_cast<std::ptrdiff_t>((i + 1) * n));
         for (double& x : entries_) x *= by;
       }
     }
   }
-  const std::vector<MlpSide> sides = d_.mlp_sides();
+  return coef;
+}
+
+// What the readers of one side were multiplied with, folded: coef [S, its entries] times their
+// weights, [S, D].
+ReadSweep::Values ReadSweep::neuron_read(int l, MlpSide side, const Values& coef) const {
+  Backend& backend = d_.backend();
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(l)];
+  const LayerConfig& shape = c_.layer(l);
+  const auto rows = static_cast<std::int64_t>(length_);
+  Values read(length_ * width_, 0.0);
+  const Role role = side == MlpSide::up ? Role::w_up : Role::w_in;
+  if (!shape.mixture()) {
+    linear_back(backend, w[role], coef, read, rows);
+    return read;
+  }
+  const Routing& routing = *d_.trace().layers[static_cast<std::size_t>(l)].routing;
+  const auto chosen = static_cast<std::size_t>(routing.chosen);
+  if (side == MlpSide::router) {
+    const auto experts = static_cast<std::size_t>(routing.experts);
+    Values by_expert(length_ * experts, 0.0);
+    for (std::size_t i = 0; i < length_ * chosen; ++i) {
+      const std::size_t row = i / chosen * experts;
+      by_expert[row + static_cast<std::size_t>(routing.expert[i])] += coef[i];
+      for (std::size_t e = 0; o_.scores == Scores::centered && e < experts; ++e)
+        by_expert[row + e] -= coef[i] / static_cast<double>(experts);
+    }
+    linear_back(backend, w[Role::w_r], by_expert, read, rows);
+    return read;
+  }
+  const auto neurons = static_cast<std::size_t>(shape.n_neurons);
+  std::map<int, std::vector<std::size_t>> slots;
+  for (std::size_t i = 0; i < length_ * chosen; ++i) slots[routing.expert[i]].push_back(i);
+  for (const auto& [expert, used] : slots) {
+    Values own, back(used.size() * width_, 0.0);
+    for (const std::size_t slot : used) {
+      const auto from = coef.begin() + static_cast<std::ptrdiff_t>(slot * neurons);
+      own.insert(own.end(), from, from + static_cast<std::ptrdiff_t>(neurons));
+    }
+    linear_back(backend, w.experts[static_cast<std::size_t>(expert)][role], own, back,
+                static_cast<std::int64_t>(used.size()));
+    for (std::size_t i = 0; i < used.size(); ++i) {
+      double* to = read.data() + used[i] / chosen * width_;
+      for (std::size_t k = 0; k < width_; ++k) to[k] += back[i * width_ + k];
+    }
+  }
+  return read;
+}
+
+void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& out) {
+  Backend& backend = d_.backend();
+  const LayerTrace& t = d_.trace().layers[static_cast<std::size_t>(l)];
+  const LayerWeights& w = weights_.layers[static_cast<std::size_t>(l)];
+  const LayerConfig& shape = c_.layer(l);
+  const Values entries = neuron_entries(l, linear, keyed);
+  const std::vector<MlpReader> readers = mlp_readers(shape);
   const Values dev = fetch(backend, t.dev_mlp);
   const auto visible = static_cast<std::size_t>(d_.writers().visible_to_mlp(l));
   Layer& layer = layers_[static_cast<std::size_t>(l)];
-  for (std::size_t side = 0; side < sides.size(); ++side) {
-    const double weight = sides.size() == 1 ? 1.0 : o_.mlp_weights[side];
-    const bool linearized = o_.mlp == MlpRule::linearized;
+  const bool linearized = o_.mlp == MlpRule::linearized;
+  for (std::size_t index = 0; index < readers.size(); ++index) {
+    const MlpSide side = readers[index].side;
+    const double weight = reader_weight(o_, shape, index);
+    const auto n = static_cast<std::size_t>(reader_entries(shape, side));
+    Values coef = entries;
+    if (side == MlpSide::router) {  // an expert's credit is that of its neurons
+      const auto neurons = static_cast<std::size_t>(shape.n_neurons);
+      coef.assign(length_ * n, 0.0);
+      for (std::size_t i = 0; i < entries.size(); ++i) coef[i / neurons] += entries[i];
+    }
     Values c(coef.size());
     if (linearized) {
-      const Values pre = fetch(backend, d_.pre(l, sides[side]));
+      const Values pre = fetch(backend, d_.pre(l, side, o_.scores));
       for (std::size_t i = 0; i < c.size(); ++i)
-        c[i] = weight * coef[i] / (std::fabs(pre[i]) < 1e-10 ? 1e-10 : pre[i]);
+        c[i] = coef[i] / (std::fabs(pre[i]) < 1e-10 ? 1e-10 : pre[i]);
     } else {
-      const MlpSums& sums = d_.mlp(l, sides[side], context_);
+      const MlpSums& sums = d_.mlp(l, side, o_.scores, context_);
       const Values sum = fetch(backend, sums.sum), abs = fetch(backend, sums.abs);
       for (std::size_t i = 0; i < c.size(); ++i) {
         c[i] = weight * coef[i] * inverse_denom(sum[i], abs[i], o_.beta);
@@ -184,40 +281,39 @@ void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& ou
         if (ill_conditioned(sum[i], abs[i])) doubt_ += std::fabs(coef[i]);
       }
     }
-    Values read(length_ * width_, 0.0);
-    linear_back(backend, sides[side] == MlpSide::gate ? w.w_in : w.w_up, c, read, rows);
-    to_stream(w.mlp_norm.w, dev, read);
-    if (linearized) {  // one denominator a position
-      for (std::size_t q = 0; q < length_; ++q) {
-        double credit = 0, sum = 0, abs = 0;
-        for (std::size_t i = 0; i < n; ++i) credit += coef[q * n + i];
-        for (std::size_t j = 0; j < visible; ++j) {
-          const double r = dot(std::span(vectors_).subspan((q * writers_ + j) * width_, width_),
-                               std::span(read).subspan(q * width_, width_));
-          sum += r;
-          abs += std::fabs(r);
-        }
-        const double by = weight * credit * inverse_denom(sum, abs, o_.beta);
-        for (std::size_t i = 0; i < width_; ++i) read[q * width_ + i] *= by;
+    Values read = neuron_read(l, side, c);
+    to_stream(shape.mlp_norm, w[Role::mlp_norm_w], dev, read);
+    for (std::size_t q = 0; linearized && q < length_; ++q) {  // one denominator a position
+      double credit = 0, sum = 0, abs = 0;
+      for (std::size_t i = 0; i < n; ++i) credit += coef[q * n + i];
+      for (std::size_t j = 0; j < visible; ++j) {
+        const double r = dot(std::span(vectors_).subspan((q * writers_ + j) * width_, width_),
+                             std::span(read).subspan(q * width_, width_));
+        sum += r;
+        abs += std::fabs(r);
       }
+      const double by = weight * credit * inverse_denom(sum, abs, o_.beta);
+      for (std::size_t i = 0; i < width_; ++i) read[q * width_ + i] *= by;
     }
     for (std::size_t i = 0; i < read.size(); ++i) out[i] += read[i];
-    if (with_edges_) layer.mlp_vector[side] = std::move(read);
+    if (with_edges_) layer.mlp_vector[index] = std::move(read);
   }
 }
 
-// Rotary, then the per-head norm with its deviation held fixed.
-void ReadSweep::undo(const LayerWeights& w, bool queries, const Array& dev, Values& g) const {
+// Rotary, then the norm of queries or keys with its deviation held fixed.
+void ReadSweep::undo(const LayerConfig& shape, const WeightView& norm, const Array& dev,
+                     std::size_t heads, Values& g) const {
   const auto e = static_cast<std::size_t>(c_.d_head);
-  const auto heads = static_cast<std::size_t>(queries ? c_.n_heads : c_.n_kv_heads);
-  const Values weight = fetch(queries ? w.q_norm : w.k_norm);
-  const Values deviation = weight.empty() ? Values() : fetch(d_.backend(), dev);
+  const Values weight = fetch(norm);
+  const Values deviation = norm ? fetch(d_.backend(), dev) : Values();
+  const Values frequencies = rotary_frequencies(shape.rope, static_cast<int>(length_));
   for (std::size_t s = 0; s < length_; ++s) {
     for (std::size_t h = 0; h < heads; ++h) {
       const auto row = std::span(g).subspan((s * heads + h) * e, e);
-      if (!frequencies_.empty()) rotate_back(c_.rope, frequencies_, static_cast<int>(s), row);
-      if (weight.empty()) continue;
-      for (std::size_t i = 0; i < e; ++i) row[i] *= weight[i] / deviation[s * heads + h];
+      if (shape.rope.dims > 0) rotate_back(shape.rope, frequencies, static_cast<int>(s), row);
+      if (!norm) continue;
+      for (std::size_t i = 0; i < e; ++i)
+        row[i] *= weight[(h * e + i) % weight.size()] / deviation[s * heads + h];
     }
   }
 }
@@ -242,21 +338,15 @@ void ReadSweep::attention(int l, const Values& linear, const Values& keyed, Valu
   // Each group's direction in the heads' own space, [S, H, E].
   std::array<Values, 3> by_kind;
   for (const int kind : {kStart, kLinear, kKeyed}) {
-    Values direction(length_ * width_, 0.0);
-    if (kind == kStart) {
-      std::copy(start_.direction.begin(), start_.direction.end(),
-                direction.begin() + static_cast<std::ptrdiff_t>(
-                                        static_cast<std::size_t>(start_.position) * width_));
-    } else {
-      direction = kind == kLinear ? linear : keyed;
-    }
-    center(direction);
     by_kind[static_cast<std::size_t>(kind)].assign(length_ * heads * e, 0.0);
-    linear_back(backend, w.w_o, direction, by_kind[static_cast<std::size_t>(kind)], rows);
+    linear_back(backend, w[Role::w_o],
+                behind(w[Role::attn_post_w], t.attn_out_dev, direction_of(kind, linear, keyed)),
+                by_kind[static_cast<std::size_t>(kind)], rows);
   }
   Values g_q(length_ * heads * e, 0.0), g_k(length_ * groups * e, 0.0), g_v = g_k;
   Values effective(length_ * heads * e, 0.0);
-  const double root_scale = 1.0 / std::sqrt(static_cast<double>(c_.d_head));
+  const LayerConfig& shape = c_.layer(l);
+  const double root_scale = shape.attention_scale;
   const bool centered = o_.scores == Scores::centered;
   backend.parallel_for(c_.n_kv_heads, [&](std::int64_t task) {
     const auto g = static_cast<std::size_t>(task);
@@ -268,6 +358,8 @@ void ReadSweep::attention(int l, const Values& linear, const Values& keyed, Valu
         const double* alpha = layer.pattern.data() + h * pairs + triangle(i);
         double* eff = effective.data() + (i * heads + h) * e;
         std::fill(entry.begin(), entry.end(), 0.0);
+        const auto begin = static_cast<std::size_t>(shape.first_source(static_cast<int>(i)));
+        const double sources = static_cast<double>(i + 1 - begin);
         bool any = false;
         for (const int kind : {kStart, kLinear, kKeyed}) {
           if (kind == kStart &&
@@ -276,7 +368,7 @@ void ReadSweep::attention(int l, const Values& linear, const Values& keyed, Valu
           const auto z =
               std::span(by_kind[static_cast<std::size_t>(kind)]).subspan((i * heads + h) * e, e);
           double sum = 0, abs = 0;
-          for (std::size_t s = 0; s <= i; ++s) {
+          for (std::size_t s = begin; s <= i; ++s) {
             r[s] = alpha[s] * dot(z, std::span(v).subspan((s * groups + g) * e, e));
             sum += r[s];
             abs += std::fabs(r[s]);
@@ -285,7 +377,7 @@ void ReadSweep::attention(int l, const Values& linear, const Values& keyed, Valu
           const double by = scale(keyed_[at(static_cast<int>(i), writer)], sum, abs, kind);
           if (by == 0) continue;
           any = true;
-          for (std::size_t s = 0; s <= i; ++s) entry[s] += by * r[s];
+          for (std::size_t s = begin; s <= i; ++s) entry[s] += by * r[s];
           for (std::size_t x = 0; x < e; ++x) eff[x] += by * z[x];
         }
         if (start_.root && start_.root->writer == writer &&
@@ -293,18 +385,18 @@ void ReadSweep::attention(int l, const Values& linear, const Values& keyed, Valu
           entries_.assign(entry.begin(), entry.begin() + static_cast<std::ptrdiff_t>(i) + 1);
         if (!any) continue;
         double key_mean = 0, query_mean = 0;
-        for (std::size_t s = 0; s <= i; ++s) {
+        for (std::size_t s = begin; s <= i; ++s) {
           const std::size_t pair = h * pairs + triangle(i) + s;
           key_coef[s] = o_.weights[0] * entry[s] *
                         floored_inverse(k_sum[pair], k_abs[pair], o_.beta, o_.floor);
           query_coef[s] = o_.weights[1] * entry[s] *
                           floored_inverse(q_sum[pair], q_abs[pair], o_.beta, o_.floor);
-          key_mean += key_coef[s] / static_cast<double>(i + 1);
-          query_mean += query_coef[s] / static_cast<double>(i + 1);
+          key_mean += key_coef[s] / sources;
+          query_mean += query_coef[s] / sources;
         }
         double* to_q = g_q.data() + (i * heads + h) * e;
         const double* query = q.data() + (i * heads + h) * e;
-        for (std::size_t s = 0; s <= i; ++s) {
+        for (std::size_t s = begin; s <= i; ++s) {
           if (o_.keys == Keys::spread) key_coef[s] -= key_mean;
           if (centered) query_coef[s] -= query_mean;
           layer.key_coef[h * pairs + triangle(i) + s] = key_coef[s];
@@ -320,16 +412,16 @@ void ReadSweep::attention(int l, const Values& linear, const Values& keyed, Valu
       }
     }
   });
-  undo(w, true, t.q_dev, g_q);
-  undo(w, false, t.k_dev, g_k);
+  undo(shape, w[Role::q_norm], t.q_dev, heads, g_q);
+  undo(shape, w[Role::k_norm], t.k_dev, groups, g_k);
   Values read(length_ * width_, 0.0);
-  linear_back(backend, w.w_v, g_v, read, rows);
-  linear_back(backend, w.w_q, g_q, read, rows);
-  to_stream(w.attn_norm.w, layer.dev, read);
+  linear_back(backend, w[Role::w_v], g_v, read, rows);
+  linear_back(backend, w[Role::w_q], g_q, read, rows);
+  to_stream(shape.attn_norm, w[Role::attn_norm_w], layer.dev, read);
   for (std::size_t i = 0; i < read.size(); ++i) out[i] += read[i];
   read.assign(length_ * width_, 0.0);
-  linear_back(backend, w.w_k, g_k, read, rows);
-  to_stream(w.attn_norm.w, layer.dev, read);
+  linear_back(backend, w[Role::w_k], g_k, read, rows);
+  to_stream(shape.attn_norm, w[Role::attn_norm_w], layer.dev, read);
   for (std::size_t i = 0; i < read.size(); ++i) out_keyed[i] += read[i];
   key_credit(l);
   if (!with_edges_) return;
@@ -346,13 +438,13 @@ void ReadSweep::attention(int l, const Values& linear, const Values& keyed, Valu
       const auto column = static_cast<std::int64_t>(
           by_group ? h / static_cast<std::size_t>(c_.group_size()) : h);
       linear_back(backend, head_of(from, column, static_cast<std::int64_t>(e)), one, stream, rows);
-      to_stream(w.attn_norm.w, over_dev ? layer.dev : Values(), stream);
+      to_stream(shape.attn_norm, w[Role::attn_norm_w], over_dev ? layer.dev : Values(), stream);
       std::copy(stream.begin(), stream.end(),
                 to.begin() + static_cast<std::ptrdiff_t>(h * length_ * width_));
     }
   };
-  per_head(w.w_q, g_q, false, true, 1.0, layer.query_vector);
-  per_head(w.w_v, effective, true, false, o_.weights[2], layer.value_vector);
+  per_head(w[Role::w_q], g_q, false, true, 1.0, layer.query_vector);
+  per_head(w[Role::w_v], effective, true, false, o_.weights[2], layer.value_vector);
 }
 
 std::vector<double> ReadSweep::key_rows(int l, int h, int q) const {
@@ -388,12 +480,14 @@ void ReadSweep::key_credit(int l) {
       if (std::all_of(coef, coef + q + 1, [](double x) { return x == 0; })) continue;
       const Values rows = key_rows(l, static_cast<int>(h), static_cast<int>(q));
       Values offset(cl, 0.0);
+      const auto begin = static_cast<std::size_t>(c_.layer(l).first_source(static_cast<int>(q)));
+      const std::size_t middle = (q - begin) / 2;
       for (std::size_t j = 0; spread && j < cl; ++j) {
-        column.resize(q + 1);
-        for (std::size_t s = 0; s <= q; ++s) column[s] = rows[s * cl + j];
-        std::nth_element(column.begin(), column.begin() + static_cast<std::ptrdiff_t>(q / 2),
+        column.resize(q + 1 - begin);
+        for (std::size_t s = begin; s <= q; ++s) column[s - begin] = rows[s * cl + j];
+        std::nth_element(column.begin(), column.begin() + static_cast<std::ptrdiff_t>(middle),
                          column.end());
-        offset[j] = column[q / 2];
+        offset[j] = column[middle];
         layer.key_offset[(h * length_ + q) * cl + j] = static_cast<float>(offset[j]);
         offset[j] = layer.key_offset[(h * length_ + q) * cl + j];
       }
@@ -428,7 +522,7 @@ void ReadSweep::sent(int writer, int position, SentRows& out) const {
   };
   if (node.kind == WriterKind::mlp) {
     const auto cm = static_cast<std::size_t>(d_.writers().visible_to_mlp(node.layer));
-    for (std::size_t side = 0; side < d_.mlp_sides().size(); ++side) {
+    for (std::size_t side = 0; side < mlp_readers(c_.layer(node.layer)).size(); ++side) {
       out.mlp[side].resize(cm);
       const auto read =
           std::span<const double>(layer.mlp_vector[side]).subspan(q * width_, width_);
@@ -448,7 +542,7 @@ void ReadSweep::sent(int writer, int position, SentRows& out) const {
     const float* offset =
         layer.key_offset.empty() ? nullptr : layer.key_offset.data() + (h * length_ + q) * cl;
     for (std::size_t s = 0; s <= q; ++s) {
-      for (std::size_t j = 0; j < cl; ++j)
+      for (std::size_t j = 0; coef[s] != 0 && j < cl; ++j)
         out.k[s * cl + j] =
             coef[s] * (rows[s * cl + j] - (offset ? static_cast<double>(offset[j]) : 0.0));
     }
@@ -462,7 +556,9 @@ void ReadSweep::sent(int writer, int position, SentRows& out) const {
   }
   if (!std::all_of(value_read.begin(), value_read.end(), zero)) {
     for (std::size_t s = 0; s <= q; ++s) {
-      const double by = layer.pattern[row + s] / layer.dev[s];
+      const double dev =
+          c_.layer(node.layer).attn_norm == Norm::none ? 1.0 : layer.dev[s];
+      const double by = layer.pattern[row + s] / dev;
       for (std::size_t j = 0; j < cl; ++j) out.v[s * cl + j] = by * dot(vector_of(s, j), value_read);
     }
   }

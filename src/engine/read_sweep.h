@@ -7,6 +7,7 @@
 #include <optional>
 #include <vector>
 
+#include "backend/mlp_readers.h"
 #include "engine/state.h"
 #include "unpack/options.h"
 #include "unpack/run_context.h"
@@ -20,10 +21,10 @@ struct ReadStart {
   std::optional<Node> root;       // credit 1 on this node alone
 };
 
-// What one node sends, credit included: by K and V [(q + 1), Cl], by Q [Cl], an MLP's sides [Cm].
+// What one node sends, credit included: by K and V [(q + 1), Cl], by Q [Cl], an MLP's readers [Cm].
 struct SentRows {
   std::vector<double> k, v, q;
-  std::array<std::vector<double>, 2> mlp;
+  std::array<std::vector<double>, kMostReaders> mlp;
 };
 
 class ReadSweep {
@@ -48,7 +49,7 @@ class ReadSweep {
     std::vector<float> key_offset;               // [H, S, Cl], keys = spread
     std::vector<float> query_vector;             // [H, S, D]
     std::vector<float> value_vector;             // [H, S, D], without the source's deviation
-    std::array<std::vector<double>, 2> mlp_vector;  // [S, D] per side
+    std::array<std::vector<double>, kMostReaders> mlp_vector;  // [S, D] per reader
     std::vector<double> dev, pattern;            // [S], [H, tri]
   };
   using Values = std::vector<double>;
@@ -63,8 +64,13 @@ class ReadSweep {
   void attention(int l, const Values& linear, const Values& keyed, Values& out, Values& out_keyed);
   void key_credit(int l);
   std::vector<double> key_rows(int l, int h, int q) const;
-  void to_stream(const WeightView& norm, const Values& dev, Values& rows) const;
-  void undo(const LayerWeights& w, bool queries, const Array& dev, Values& g) const;
+  Values direction_of(int kind, const Values& linear, const Values& keyed) const;
+  Values neuron_entries(int l, const Values& linear, const Values& keyed);
+  Values neuron_read(int l, MlpSide side, const Values& coef) const;
+  Values behind(const WeightView& post, const Array& dev, const Values& g) const;
+  void to_stream(Norm kind, const WeightView& norm, const Values& dev, Values& rows) const;
+  void undo(const LayerConfig& shape, const WeightView& norm, const Array& dev, std::size_t heads,
+            Values& g) const;
 
   const PreparedState& state_;
   const Decomposition& d_;
@@ -75,7 +81,6 @@ class ReadSweep {
   bool with_edges_;
   const RunContext& context_;
   std::size_t length_, width_, writers_;
-  Values frequencies_;
   Values vectors_;  // [S, C, D] centred
   Values credit_;   // [S, C]
   Values keyed_;    // [S, C] the part of it that came by K

@@ -65,16 +65,11 @@ void add_root(const ReadSweep& sweep, const ReadPaths& paths, const Writers& wri
     put(Branch::V, rows.v, rows.q.size(), 0, q + 1);
     result.entries = sweep.root_entries();
   } else {
-    const bool gated = sweep.decomposition().mlp_sides().size() > 1;
-    put(gated ? Branch::G : Branch::mlp, rows.mlp[0], rows.mlp[0].size(), q, 1);
-    if (gated) put(Branch::U, rows.mlp[1], rows.mlp[1].size(), q, 1);
-    const std::vector<double> shares = sweep.root_entries();
-    for (std::size_t n = 0; n < shares.size(); ++n)
-      result.neuron_entries.push_back({static_cast<int>(n), shares[n]});
-    std::stable_sort(result.neuron_entries.begin(), result.neuron_entries.end(),
-                     [](const NeuronEntry& a, const NeuronEntry& b) {
-                       return std::fabs(a.credit) > std::fabs(b.credit);
-                     });
+    const std::vector<MlpReader> readers =
+        mlp_readers(sweep.decomposition().config().layer(writer.layer));
+    for (std::size_t i = 0; i < readers.size(); ++i)
+      put(readers[i].branch, rows.mlp[i], rows.mlp[i].size(), q, 1);
+    add_neuron_entries(sweep.decomposition(), root, sweep.root_entries(), result);
   }
   std::vector<CompositionEntry> all(count);
   const auto ranked = [](std::vector<CompositionEntry> entries) {
