@@ -5,7 +5,6 @@
 #include "unit/devices.h"
 #include "unit/naive/compare.h"
 #include "unit/naive/read_direction.h"
-#include "unit/naive/recursion.h"
 #include "unit/random_model.h"
 #include "unpack/error.h"
 
@@ -75,8 +74,7 @@ TEST_P(ReadDirection, CreditOfEveryNodeAndEdgeIsThatOfPlainLoops) {
       question.options = options;
       const Target& t = question.target;
       naive::ReadRecursion want(forward, options);
-      want.from_target(t.position, naive::Recursion::target_direction(forward, t.position, t.ids,
-                                                                      t.versus, t.raw));
+      want.from_target(t.position, naive::direction_to(forward, t.position, t.ids, *t.versus));
       const TraceResult got = prepared.trace(question);
       EXPECT_LT(naive::difference(got.node_credit, want.credit), limit(1e-9, 2e-3))
           << shape.family << " " << name;
@@ -106,7 +104,7 @@ TEST_P(ReadDirection, RootsSendWhatPlainLoopsSend) {
         const naive::Layer& layer = forward.layers[1];
         const Vec direction =
             reroot == Reroot::target
-                ? naive::Recursion::target_direction(forward, t.position, t.ids, t.versus, t.raw)
+                ? naive::direction_to(forward, t.position, t.ids, *t.versus)
                 : (root.writer == forward.writers.mlp(1) ? layer.o_mlp : layer.o_attn)
                       [root.position];
         naive::ReadRecursion want(forward, question.options);
@@ -147,8 +145,8 @@ class ReadPathsTest : public ::testing::Test {
     question.target.position = 2;
     naive::ReadRecursion plain(forward_, question.options);
     const Target& t = question.target;
-    plain.from_target(t.position, naive::Recursion::target_direction(forward_, t.position, t.ids,
-                                                                     t.versus, t.raw));
+    plain.from_target(t.position, naive::direction_to(forward_, t.position, t.ids,
+                                                                     *t.versus));
     all_ = naive::read_paths(plain.edges, forward_.writers);
   }
   TraceResult ask(std::size_t top, const PathQuery& filters = {}) const {

@@ -14,6 +14,17 @@
 
 namespace unpack::naive {
 
+inline Vec direction_to(const Forward& f, int position, const std::vector<TokenId>& target,
+                        const std::vector<TokenId>& versus) {
+  Vec d(f.c.d_model, 0.0);
+  for (int i = 0; i < f.c.d_model; ++i) {
+    for (const TokenId id : target) d[i] += f.unembed[id][i] / static_cast<double>(target.size());
+    for (const TokenId id : versus) d[i] -= f.unembed[id][i] / static_cast<double>(versus.size());
+    d[i] *= f.final_w[i] / f.deviation(f.x_final[position]);
+  }
+  return d;
+}
+
 struct ReadEdge {
   Node reader;  // writer -1: the target
   Branch branch = Branch::none;
@@ -116,23 +127,24 @@ class ReadRecursion {
 
   void mlp(int l, int q, const Mat& linear, const Mat& keys) {
     const Layer& t = f_.layers[l];
-    const int writer = f_.writers.mlp(l), visible = f_.writers.visible_to_mlp(l);
+    const int writer = f_.writers.mlp(l), visible = f_.writers.visible_to_mlp(l),
+              neurons = static_cast<int>(t.act[q].size());
     std::vector<Vec> parts;
-    for (int n = 0; n < f_.c.d_mlp; ++n) {
+    for (int n = 0; n < neurons; ++n) {
       Vec part = t.w_out[n];
       for (double& x : part) x *= t.act[q][n];
       parts.push_back(part);
     }
-    Vec entry(f_.c.d_mlp, 0.0);
+    Vec entry(neurons, 0.0);
     for (const auto& [d, by] : directions(writer, q, linear, keys, parts)) {
-      for (int n = 0; n < f_.c.d_mlp; ++n) entry[n] += by * dot(f_.center(parts[n]), d);
+      for (int n = 0; n < neurons; ++n) entry[n] += by * dot(f_.center(parts[n]), d);
     }
     for (int side = 0; side < (f_.c.gated() ? 2 : 1); ++side) {
       const Mat& w_in = side == 0 ? t.w_in : t.w_up;
       const Branch branch = !f_.c.gated() ? Branch::mlp : (side == 0 ? Branch::G : Branch::U);
       const double weight = f_.c.gated() ? o_.mlp_weights[side] : 1.0;
       Vec fold(f_.c.d_model, 0.0);
-      for (int n = 0; n < f_.c.d_mlp; ++n) {
+      for (int n = 0; n < neurons; ++n) {
         const Vec in = column(w_in, n);
         double by = 0;
         if (o_.mlp == MlpRule::linearized) {
