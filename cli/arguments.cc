@@ -152,11 +152,12 @@ void add_method(Command& command, Options& options) {
       fmt::format("Key and query scores as they are or less their mean over sources (default {})",
                   to_string(options.scores)),
       options.scores, {{"raw", Scores::raw}, {"centered", Scores::centered}});
-  command.choice("--direction",
-                 fmt::format("Share out indirect credit along what was written, or along how it was "
-                             "read (default {})",
-                             to_string(options.direction)),
-                 options.direction, {{"output", Direction::output}, {"read", Direction::read}});
+  command.choice(
+      "--direction",
+      fmt::format("Share out indirect credit along what was written, or along how it was "
+                  "read (default {})",
+                  to_string(options.direction)),
+      options.direction, {{"output", Direction::output}, {"read", Direction::read}});
   command.option(
       "--floor", "F",
       fmt::format("--direction read: least denominator of key and query shares, in logits "

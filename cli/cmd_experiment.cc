@@ -144,10 +144,10 @@ void add_experiment(App& app, Context& context) {
   command.flag("--raw-logit", "faithfulness, beta: explain the raw logit, without a contrast",
                args->options.raw_logit);
   command.flag("--all", "knockout: every writer, not five a layer", args->options.all);
-  command.option("--program", "NAME",
-                 fmt::format("compiled: one program instead of all: {}",
-                             fmt::join(compiled_programs(), ", ")),
-                 args->options.compiled.program);
+  command.option(
+      "--program", "NAME",
+      fmt::format("compiled: one program instead of all: {}", fmt::join(compiled_programs(), ", ")),
+      args->options.compiled.program);
   command.option("--format", "gpt2|llama", "compiled: one format instead of both",
                  args->options.compiled.format);
   command.option("--noise", "X,X,...",
@@ -155,10 +155,11 @@ void add_experiment(App& app, Context& context) {
                  args->noise);
   command.option("--sharpness", "X", "compiled: attention logits of a match (default 12)",
                  args->options.compiled.sharpness);
-  command.option("--save", "FOLDER",
-                 "compiled: write the models there in Hugging Face format, each with its circuit, and "
-                 "stop",
-                 args->save);
+  command.option(
+      "--save", "FOLDER",
+      "compiled: write the models there in Hugging Face format, each with its circuit, and "
+      "stop",
+      args->save);
   command.flag("--stop-at-bad-line", "Stop at a line that cannot be read, rather than skip it",
                args->options.stop_at_bad_line);
   add_preset(command, args->options.options);

@@ -53,8 +53,8 @@ struct Options {
   Scores scores = Scores::raw;
   Reroot reroot = Reroot::output;
   Direction direction = Direction::output;
-  double floor = 0;           // direction read: least denominator of K and Q shares, in logits
-  Keys keys = Keys::source;   // direction read with centered scores
+  double floor = 0;          // direction read: least denominator of K and Q shares, in logits
+  Keys keys = Keys::source;  // direction read with centered scores
 
   void check() const;  // throws UsageError for values out of range
 };

@@ -31,16 +31,16 @@ using Word = std::optional<std::string>;
 Options make_options(const Word& preset, std::optional<double> beta,
                      const std::optional<std::array<double, 3>>& weights,
                      const std::optional<std::array<double, 2>>& mlp_weights, const Word& dispatch,
-                     const Word& mlp, const Word& scores, const Word& reroot,
-                     const Word& direction, std::optional<double> floor, const Word& keys) {
+                     const Word& mlp, const Word& scores, const Word& reroot, const Word& direction,
+                     std::optional<double> floor, const Word& keys) {
   Options options = preset ? preset_options(*preset) : default_options();
   if (beta) options.beta = *beta;
   if (weights) options.weights = *weights;
   if (mlp_weights) options.mlp_weights = *mlp_weights;
   if (floor) options.floor = *floor;
   if (dispatch)
-    options.dispatch = choose<Dispatch>(
-        "dispatch", *dispatch, {{"aligned", Dispatch::aligned}, {"gate", Dispatch::gate}});
+    options.dispatch = choose<Dispatch>("dispatch", *dispatch,
+                                        {{"aligned", Dispatch::aligned}, {"gate", Dispatch::gate}});
   if (mlp)
     options.mlp = choose<MlpRule>("mlp", *mlp,
                                   {{"per-neuron", MlpRule::per_neuron},
@@ -56,7 +56,8 @@ Options make_options(const Word& preset, std::optional<double> beta,
     options.direction = choose<Direction>(
         "direction", *direction, {{"output", Direction::output}, {"read", Direction::read}});
   if (keys)
-    options.keys = choose<Keys>("keys", *keys, {{"source", Keys::source}, {"spread", Keys::spread}});
+    options.keys =
+        choose<Keys>("keys", *keys, {{"source", Keys::source}, {"spread", Keys::spread}});
   options.check();
   return options;
 }

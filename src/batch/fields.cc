@@ -182,8 +182,8 @@ const std::vector<std::pair<std::string, Read>>& table() {
       {"floor", [](const Reading& r) { r.question().options.floor = real(r.field, r.value); }},
       {"keys",
        [](const Reading& r) {
-         r.question().options.keys = choice<Keys>(
-             r.field, r.value, {{"source", Keys::source}, {"spread", Keys::spread}});
+         r.question().options.keys =
+             choice<Keys>(r.field, r.value, {{"source", Keys::source}, {"spread", Keys::spread}});
        }},
       {"beta", [](const Reading& r) { r.question().options.beta = real(r.field, r.value); }},
       {"weights",

@@ -23,17 +23,15 @@ ReadPaths::ReadPaths(const ReadSweep& sweep, const PathFilter& filter, const Run
     incoming_[at(*start.root)] = 1.0;
   } else {
     for (int w = 0; w < writers.count(); ++w)
-      incoming_[at({w, start.position})] +=
-          std::fabs(sweep.first()[static_cast<std::size_t>(w)]);
+      incoming_[at({w, start.position})] += std::fabs(sweep.first()[static_cast<std::size_t>(w)]);
   }
   SentRows rows;
   for (int w = writers.count() - 1; w >= writers.terminals(); --w) {
     context.check();
     for (int q = 0; q < d.length(); ++q) {
       if (incoming_[at({w, q})] == 0) continue;
-      for_each_edge({w, q}, rows, [&](const Edge& edge) {
-        incoming_[at(edge.child)] += std::fabs(edge.credit);
-      });
+      for_each_edge({w, q}, rows,
+                    [&](const Edge& edge) { incoming_[at(edge.child)] += std::fabs(edge.credit); });
     }
   }
   mass_all_.assign(length_ * writers_, 0.0);
@@ -70,8 +68,7 @@ ReadPaths::ReadPaths(const ReadSweep& sweep, const PathFilter& filter, const Run
         matching_ += share * mass_[slot(filter_.suffix.through.has_value(), negative)][at(node)];
         continue;
       }
-      for (const Step& step :
-           steps(node, filter_.suffix.through.has_value(), true, SIZE_MAX)) {
+      for (const Step& step : steps(node, filter_.suffix.through.has_value(), true, SIZE_MAX)) {
         const bool below = filter_.suffix.through && *filter_.suffix.through != node.writer;
         if (terminal(step.child.writer) && negative != (step.factor < 0)) continue;
         matching_ += share * std::fabs(step.factor) * mass_[slot(below, negative)][at(step.child)];
@@ -148,8 +145,8 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, bool must_pass, 
                                               std::size_t count) const {
   std::vector<Step> out;
   SentRows rows;
-  const bool below = must_pass && !(filter_.suffix.through &&
-                                    *filter_.suffix.through == node.writer);
+  const bool below =
+      must_pass && !(filter_.suffix.through && *filter_.suffix.through == node.writer);
   for_each_edge(node, rows, [&](const Edge& edge) {
     if (top && filter_.branch && edge.branch != *filter_.branch) return;
     const double f = factor(edge);
@@ -205,10 +202,9 @@ std::vector<Path> ReadPaths::best(std::size_t count, double least) const {
     for (const bool negative : {false, true}) {
       if (filter_.sign && negative != (*filter_.sign < 0)) continue;
       if (end && negative != (first < 0)) continue;
-      step.reach = std::max(step.reach,
-                            std::fabs(step.factor) *
-                                bound_[slot(filter_.suffix.through.has_value(), negative)]
-                                      [at(node)]);
+      step.reach = std::max(
+          step.reach, std::fabs(step.factor) *
+                          bound_[slot(filter_.suffix.through.has_value(), negative)][at(node)]);
     }
     if (step.reach > 0) tops.push_back(step);
   };
@@ -259,8 +255,7 @@ std::vector<Path> ReadPaths::best(std::size_t count, double least) const {
                                    *filter_.suffix.through ==
                                        hops[static_cast<std::size_t>(next.parent)].node.writer);
     const double product =
-        (next.parent < 0 ? 1.0 : hops[static_cast<std::size_t>(next.parent)].product) *
-        step.factor;
+        (next.parent < 0 ? 1.0 : hops[static_cast<std::size_t>(next.parent)].product) * step.factor;
     hops.push_back({step.child, step.branch, next.parent, product, above});
     const auto own = static_cast<std::int64_t>(hops.size()) - 1;
     if (!terminal(step.child.writer)) {

@@ -27,9 +27,9 @@ class ReadPaths {
     return credit == 0 ? 0.0
                        : std::fabs(factor({child, Branch::none, credit})) * mass_all_[at(child)];
   }
-  void for_each_edge(const Node& node,
-                     const std::function<void(const Node& child, Branch branch, double credit)>&
-                         visit) const {
+  void for_each_edge(
+      const Node& node,
+      const std::function<void(const Node& child, Branch branch, double credit)>& visit) const {
     SentRows rows;
     for_each_edge(node, rows,
                   [&](const Edge& edge) { visit(edge.child, edge.branch, edge.credit); });
@@ -56,9 +56,7 @@ class ReadPaths {
     return static_cast<std::size_t>(node.position) * writers_ +
            static_cast<std::size_t>(node.writer);
   }
-  bool terminal(int writer) const {
-    return writer < sweep_.decomposition().writers().terminals();
-  }
+  bool terminal(int writer) const { return writer < sweep_.decomposition().writers().terminals(); }
   void for_each_edge(const Node& node, SentRows& rows,
                      const std::function<void(const Edge&)>& visit) const;
   double factor(const Edge& edge) const;

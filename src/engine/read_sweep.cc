@@ -54,10 +54,11 @@ ReadSweep::ReadSweep(const PreparedState& state, const Options& options, const R
   const double bytes = static_cast<double>(c_.n_layers) * c_.n_heads *
                        static_cast<double>(length_ * width_) * 2 * sizeof(float);
   if (with_edges && bytes > static_cast<double>(context.memory_budget))
-    throw InputError(fmt::format(
-        "paths and roots along the direction of reading would take {:.0f} MiB for this prompt, more "
-        "than the {} MiB allowed: ask for --top-paths 0, or for --direction output",
-        bytes / 1048576, context.memory_budget >> 20));
+    throw InputError(
+        fmt::format("paths and roots along the direction of reading would take {:.0f} MiB for this "
+                    "prompt, more "
+                    "than the {} MiB allowed: ask for --top-paths 0, or for --direction output",
+                    bytes / 1048576, context.memory_budget >> 20));
   vectors_ = fetch(d_.backend(), d_.writer_vectors());
   credit_.assign(length_ * writers_, 0.0);
   keyed_ = credit_;
@@ -68,8 +69,8 @@ ReadSweep::ReadSweep(const PreparedState& state, const Options& options, const R
     credit_[at(start_.position, start_.root->writer)] = 1.0;
   } else {
     for (std::size_t w = 0; w < writers_; ++w) {
-      first_[w] = dot(std::span(vectors_).subspan((p * writers_ + w) * width_, width_),
-                      start_.direction);
+      first_[w] =
+          dot(std::span(vectors_).subspan((p * writers_ + w) * width_, width_), start_.direction);
       credit_[at(start_.position, static_cast<int>(w))] = first_[w];
     }
   }
@@ -135,8 +136,7 @@ ReadSweep::Values ReadSweep::behind(const WeightView& post, const Array& dev,
   if (!post) return g;
   const Values weight = fetch(post), deviation = fetch(d_.backend(), dev);
   Values out = g;
-  for (std::size_t i = 0; i < out.size(); ++i)
-    out[i] *= weight[i % width_] / deviation[i / width_];
+  for (std::size_t i = 0; i < out.size(); ++i) out[i] *= weight[i % width_] / deviation[i / width_];
   return out;
 }
 
@@ -145,8 +145,8 @@ ReadSweep::Values ReadSweep::direction_of(int kind, const Values& linear,
   Values out(length_ * width_, 0.0);
   if (kind == kStart) {
     std::copy(start_.direction.begin(), start_.direction.end(),
-              out.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(start_.position) *
-                                                        width_));
+              out.begin() +
+                  static_cast<std::ptrdiff_t>(static_cast<std::size_t>(start_.position) * width_));
   } else {
     out = kind == kLinear ? linear : keyed;
   }
@@ -362,8 +362,7 @@ void ReadSweep::attention(int l, const Values& linear, const Values& keyed, Valu
         const double sources = static_cast<double>(i + 1 - begin);
         bool any = false;
         for (const int kind : {kStart, kLinear, kKeyed}) {
-          if (kind == kStart &&
-              (static_cast<int>(i) != start_.position || !starts_at(writer)))
+          if (kind == kStart && (static_cast<int>(i) != start_.position || !starts_at(writer)))
             continue;
           const auto z =
               std::span(by_kind[static_cast<std::size_t>(kind)]).subspan((i * heads + h) * e, e);
@@ -380,8 +379,7 @@ void ReadSweep::attention(int l, const Values& linear, const Values& keyed, Valu
           for (std::size_t s = begin; s <= i; ++s) entry[s] += by * r[s];
           for (std::size_t x = 0; x < e; ++x) eff[x] += by * z[x];
         }
-        if (start_.root && start_.root->writer == writer &&
-            start_.position == static_cast<int>(i))
+        if (start_.root && start_.root->writer == writer && start_.position == static_cast<int>(i))
           entries_.assign(entry.begin(), entry.begin() + static_cast<std::ptrdiff_t>(i) + 1);
         if (!any) continue;
         double key_mean = 0, query_mean = 0;
@@ -432,11 +430,10 @@ void ReadSweep::attention(int l, const Values& linear, const Values& keyed, Valu
     for (std::size_t h = 0; h < heads; ++h) {
       Values one(length_ * e), stream(length_ * width_, 0.0);
       for (std::size_t s = 0; s < length_; ++s) {
-        for (std::size_t x = 0; x < e; ++x)
-          one[s * e + x] = weight * g[(s * heads + h) * e + x];
+        for (std::size_t x = 0; x < e; ++x) one[s * e + x] = weight * g[(s * heads + h) * e + x];
       }
-      const auto column = static_cast<std::int64_t>(
-          by_group ? h / static_cast<std::size_t>(c_.group_size()) : h);
+      const auto column =
+          static_cast<std::int64_t>(by_group ? h / static_cast<std::size_t>(c_.group_size()) : h);
       linear_back(backend, head_of(from, column, static_cast<std::int64_t>(e)), one, stream, rows);
       to_stream(shape.attn_norm, w[Role::attn_norm_w], over_dev ? layer.dev : Values(), stream);
       std::copy(stream.begin(), stream.end(),
@@ -453,8 +450,8 @@ std::vector<double> ReadSweep::key_rows(int l, int h, int q) const {
   const auto size = static_cast<std::size_t>((q + 1) * cl);
   std::vector<double> out(size);
   if (d_.keeps_key_scores()) {
-    backend.download(d_.attention(l, o_.scores).k_scores,
-                     (h * tri(d_.length()) + tri(q)) * cl, out);
+    backend.download(d_.attention(l, o_.scores).k_scores, (h * tri(d_.length()) + tri(q)) * cl,
+                     out);
     return out;
   }
   Array rows = backend.zeros((q + 1) * cl);
@@ -524,8 +521,7 @@ void ReadSweep::sent(int writer, int position, SentRows& out) const {
     const auto cm = static_cast<std::size_t>(d_.writers().visible_to_mlp(node.layer));
     for (std::size_t side = 0; side < mlp_readers(c_.layer(node.layer)).size(); ++side) {
       out.mlp[side].resize(cm);
-      const auto read =
-          std::span<const double>(layer.mlp_vector[side]).subspan(q * width_, width_);
+      const auto read = std::span<const double>(layer.mlp_vector[side]).subspan(q * width_, width_);
       for (std::size_t j = 0; j < cm; ++j) out.mlp[side][j] = dot(vector_of(q, j), read);
     }
     return;
@@ -556,10 +552,10 @@ void ReadSweep::sent(int writer, int position, SentRows& out) const {
   }
   if (!std::all_of(value_read.begin(), value_read.end(), zero)) {
     for (std::size_t s = 0; s <= q; ++s) {
-      const double dev =
-          c_.layer(node.layer).attn_norm == Norm::none ? 1.0 : layer.dev[s];
+      const double dev = c_.layer(node.layer).attn_norm == Norm::none ? 1.0 : layer.dev[s];
       const double by = layer.pattern[row + s] / dev;
-      for (std::size_t j = 0; j < cl; ++j) out.v[s * cl + j] = by * dot(vector_of(s, j), value_read);
+      for (std::size_t j = 0; j < cl; ++j)
+        out.v[s * cl + j] = by * dot(vector_of(s, j), value_read);
     }
   }
 }

@@ -14,7 +14,8 @@
 
 namespace unpack {
 
-// Where credit starts: a target direction for every writer at a position, or one root in a direction.
+// Where credit starts: a target direction for every writer at a position, or one root in a
+// direction.
 struct ReadStart {
   int position = 0;
   std::vector<double> direction;  // [D]
@@ -45,12 +46,12 @@ class ReadSweep {
 
  private:
   struct Layer {
-    std::vector<double> key_coef;                // [H, tri]
-    std::vector<float> key_offset;               // [H, S, Cl], keys = spread
-    std::vector<float> query_vector;             // [H, S, D]
-    std::vector<float> value_vector;             // [H, S, D], without the source's deviation
+    std::vector<double> key_coef;     // [H, tri]
+    std::vector<float> key_offset;    // [H, S, Cl], keys = spread
+    std::vector<float> query_vector;  // [H, S, D]
+    std::vector<float> value_vector;  // [H, S, D], without the source's deviation
     std::array<std::vector<double>, kMostReaders> mlp_vector;  // [S, D] per reader
-    std::vector<double> dev, pattern;            // [S], [H, tri]
+    std::vector<double> dev, pattern;                          // [S], [H, tri]
   };
   using Values = std::vector<double>;
 

@@ -23,7 +23,8 @@ std::vector<double> direction_to(const PreparedState& state, const TargetInfo& t
   return fetch(d.backend(), direction);
 }
 
-ReadStart start_of(const PreparedState& state, const Question& question, const TraceResult& result) {
+ReadStart start_of(const PreparedState& state, const Question& question,
+                   const TraceResult& result) {
   const Decomposition& d = *state.decomposition;
   ReadStart start;
   start.position = result.root ? result.root->position : result.target.position;
@@ -84,8 +85,8 @@ void add_root(const ReadSweep& sweep, const ReadPaths& paths, const Writers& wri
       entries[w].writer = all[w].writer = static_cast<int>(w);
       for (std::size_t s = 0; s < length; ++s) {
         entries[w].credit += std::fabs(credit[w][s]);
-        entries[w].mass += paths.mass_of_edge(
-            {static_cast<int>(w), static_cast<int>(s)}, credit[w][s]);
+        entries[w].mass +=
+            paths.mass_of_edge({static_cast<int>(w), static_cast<int>(s)}, credit[w][s]);
       }
       all[w].credit += entries[w].credit;
       all[w].mass += entries[w].mass;

@@ -268,8 +268,8 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
 
 }  // namespace
 
-void add_neuron_entries(const Decomposition& d, const Node& root,
-                        const std::vector<double>& shares, TraceResult& result) {
+void add_neuron_entries(const Decomposition& d, const Node& root, const std::vector<double>& shares,
+                        TraceResult& result) {
   const int layer = d.writers()[root.writer].layer;
   const Routing* routing = d.mlp_view(layer).routing;
   const auto neurons = static_cast<std::size_t>(d.config().layer(layer).n_neurons);

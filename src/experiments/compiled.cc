@@ -73,8 +73,7 @@ std::vector<std::string> compiled_formats(const CompiledOptions& options) {
 
 Model open_compiled(const ExperimentOptions& options, const std::string& format) {
   const cc::Settings settings = settings_of(options, format, 0);
-  const cc::Program program =
-      cc::make_program(chosen_programs(options.compiled)[0], settings, 1);
+  const cc::Program program = cc::make_program(chosen_programs(options.compiled)[0], settings, 1);
   return cc::compile(program, settings).open(options.load);
 }
 
@@ -120,8 +119,8 @@ Json run_compiled(ModelSession& session) {
       for (std::size_t p = 0; p < program.prompts.size(); ++p) {
         session.context.report("prompts", static_cast<double>(done++), static_cast<double>(all));
         const cc::Prompt& prompt = program.prompts[p];
-        const Json* record = session.record(
-            index++, session.key(fmt::format("{}|{:g}|{}", name, noise, p)), [&] {
+        const Json* record =
+            session.record(index++, session.key(fmt::format("{}|{:g}|{}", name, noise, p)), [&] {
               Json methods = Json::object();
               for (const auto& [method, answer] :
                    cc::ask_all(program, model, plain, prompt, session.context))
@@ -203,46 +202,53 @@ std::string rate(double x) { return fmt::format("{:.3f}", x < 1 ? std::min(x, 0.
 
 std::string report_compiled(const Json& summaries, std::vector<ReportFile>& files) {
   std::string out =
-      "Models compiled from programs, so that their true edges (writer, reader, branch) are known. An "
-      "edge's credit on a prompt is summed over the positions of writer and reader and divided by the "
+      "Models compiled from programs, so that their true edges (writer, reader, branch) are known. "
+      "An "
+      "edge's credit on a prompt is summed over the positions of writer and reader and divided by "
+      "the "
       "sum of the sizes of the direct credit (methods that compare with the counterfactual: by the "
-      "change of the logit difference); its size is averaged over prompts. AUROC, AUPRC: how well that "
-      "size tells true edges from all others. Smallest: on the weakest true edge. Decoy: credit of the "
-      "head that writes the same vector everywhere, over that of the strongest true edge of its reader. "
-      "Dead: most credit on an edge out of a component whose output nobody reads. Tokens: mean AUROC of "
-      "the size of token credit for the tokens the answer depends on.\n\nPassed: AUROC 1, smallest at "
+      "change of the logit difference); its size is averaged over prompts. AUROC, AUPRC: how well "
+      "that "
+      "size tells true edges from all others. Smallest: on the weakest true edge. Decoy: credit of "
+      "the "
+      "head that writes the same vector everywhere, over that of the strongest true edge of its "
+      "reader. "
+      "Dead: most credit on an edge out of a component whose output nobody reads. Tokens: mean "
+      "AUROC of "
+      "the size of token credit for the tokens the answer depends on.\n\nPassed: AUROC 1, smallest "
+      "at "
       "least 1e-3, decoy at most 5%, dead at most 1e-4; with noise AUROC at least 0.95.\n\n";
   for (const auto& [format, programs] : summaries.items()) {
     std::vector<std::string> noises;
     for (const auto& item : programs.begin().value().items()) noises.push_back(item.key());
     for (const std::string& noise : noises) {
       out += fmt::format("## {}, noise {}\n\n", format, noise);
-      std::vector<std::vector<std::string>> rows = {
-          {"method", "passed", "AUROC: worst", "mean", "AUPRC: worst", "smallest", "decoy", "dead",
-           "tokens"}};
+      std::vector<std::vector<std::string>> rows = {{"method", "passed", "AUROC: worst", "mean",
+                                                     "AUPRC: worst", "smallest", "decoy", "dead",
+                                                     "tokens"}};
       for (const cc::MethodName& method : cc::method_names()) {
         Overall overall;
         for (const auto& [name, by_noise] : programs.items())
           overall.add(by_noise.at(noise).at("methods").at(method.name), std::stod(noise));
-        rows.push_back(
-            {fmt::format("{} ({})", method.name, method.what),
-             fmt::format("{} of {}", overall.passed, overall.programs), rate(overall.auroc),
-             rate(overall.mean_auroc / overall.programs), rate(overall.auprc),
-             small(overall.smallest), small(overall.decoy), small(overall.dead),
-             overall.with_tokens == 0 ? std::string("n/a")
-                                      : rate(overall.tokens / overall.with_tokens)});
+        rows.push_back({fmt::format("{} ({})", method.name, method.what),
+                        fmt::format("{} of {}", overall.passed, overall.programs),
+                        rate(overall.auroc), rate(overall.mean_auroc / overall.programs),
+                        rate(overall.auprc), small(overall.smallest), small(overall.decoy),
+                        small(overall.dead),
+                        overall.with_tokens == 0 ? std::string("n/a")
+                                                 : rate(overall.tokens / overall.with_tokens)});
       }
       out += markdown_table(rows) + "\n";
     }
   }
   out += "## Program by program\n\nAUROC / smallest credit on a true edge.\n\n";
-  const std::vector<std::string> shown = {"paper", "centered", "best",     "patching",
+  const std::vector<std::string> shown = {"paper", "centered",  "best", "patching",
                                           "EAP",   "EAP-IG 20", "IFR"};
   for (const auto& [format, programs] : summaries.items()) {
     for (const auto& item : programs.begin().value().items()) {
       const std::string& noise = item.key();
-      std::vector<std::vector<std::string>> rows = {{fmt::format("{}, noise {}", format, noise),
-                                                     "right", "true edges"}};
+      std::vector<std::vector<std::string>> rows = {
+          {fmt::format("{}, noise {}", format, noise), "right", "true edges"}};
       rows[0].insert(rows[0].end(), shown.begin(), shown.end());
       for (const auto& [name, by_noise] : programs.items()) {
         const Json& p = by_noise.at(noise);

@@ -67,25 +67,25 @@ void check_options(const ExperimentOptions& o) {
 // What must be the same for a run to be continued.
 Json settings_of(const ExperimentOptions& o, int n) {
   Json settings = {{"experiment", o.name},
-          {"n", n},
-          {"seed", o.seed},
-          {"corpus", o.corpus ? o.corpus->filename().string() : ""},
-          {"prompts", o.prompts ? o.prompts->filename().string() : ""},
-          {"roles", o.roles ? std::filesystem::path(*o.roles).filename().string() : ""},
-          {"claims", o.claims ? std::filesystem::path(*o.claims).filename().string() : ""},
-          {"beta", o.options.beta},
-          {"weights", o.options.weights},
-          {"mlp_weights", o.options.mlp_weights},
-          {"expert_weights", o.options.expert_weights},
-          {"dispatch", to_string(o.options.dispatch)},
-          {"mlp", to_string(o.options.mlp)},
-          {"scores", to_string(o.options.scores)},
-          {"direction", to_string(o.options.direction)},
-          {"floor", o.options.floor},
-          {"keys", to_string(o.options.keys)},
-          {"readout", o.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
-          {"raw_logit", o.raw_logit},
-          {"all", o.all}};
+                   {"n", n},
+                   {"seed", o.seed},
+                   {"corpus", o.corpus ? o.corpus->filename().string() : ""},
+                   {"prompts", o.prompts ? o.prompts->filename().string() : ""},
+                   {"roles", o.roles ? std::filesystem::path(*o.roles).filename().string() : ""},
+                   {"claims", o.claims ? std::filesystem::path(*o.claims).filename().string() : ""},
+                   {"beta", o.options.beta},
+                   {"weights", o.options.weights},
+                   {"mlp_weights", o.options.mlp_weights},
+                   {"expert_weights", o.options.expert_weights},
+                   {"dispatch", to_string(o.options.dispatch)},
+                   {"mlp", to_string(o.options.mlp)},
+                   {"scores", to_string(o.options.scores)},
+                   {"direction", to_string(o.options.direction)},
+                   {"floor", o.options.floor},
+                   {"keys", to_string(o.options.keys)},
+                   {"readout", o.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
+                   {"raw_logit", o.raw_logit},
+                   {"all", o.all}};
   if (find_experiment(o.name).makes_models) {
     settings["program"] = o.compiled.program.value_or("");
     settings["format"] = o.compiled.format.value_or("");
@@ -153,8 +153,7 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
   } else {
     for (const std::string& name : options.models) {
       const Model model = options.open(name, options.load);
-      ModelSession session{model,   model.info().name, options, n,
-                           records, result.warnings,   context};
+      ModelSession session{model, model.info().name, options, n, records, result.warnings, context};
       summaries[session.name] = experiment.run(session);
     }
   }

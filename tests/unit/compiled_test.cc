@@ -1,5 +1,5 @@
-// Compiled models: they compute what their programs say, the plain model agrees with the engine, its
-// gradients with differences, and the preset `best` finds every circuit.
+// Compiled models: they compute what their programs say, the plain model agrees with the engine,
+// its gradients with differences, and the preset `best` finds every circuit.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -51,8 +51,7 @@ TEST_P(EveryProgram, IsTheSameModelInTheEngine) {
   const Prompt& prompt = program_.prompts[0];
   PredictOptions options;
   options.top = program_.vocabulary;
-  const std::vector<double> logits =
-      plain_.run(prompt.ids, prompt.target, prompt.contrast).logits;
+  const std::vector<double> logits = plain_.run(prompt.ids, prompt.target, prompt.contrast).logits;
   for (const Prediction& p : model.predict(prompt.ids, options).predictions)
     EXPECT_NEAR(p.logit, logits[static_cast<std::size_t>(p.id)], 1e-9);
 }
@@ -69,8 +68,8 @@ TEST_P(EveryProgram, HasTheGradientsThatDifferencesShow) {
     double want = 0, size = 0;
     for (std::size_t s = 0; s < change.size(); ++s) {
       for (std::size_t i = 0; i < change[s].size(); ++i) {
-        const double step = std::sin(1.0 + 7.1 * static_cast<double>(s) +
-                                     3.3 * static_cast<double>(i));
+        const double step =
+            std::sin(1.0 + 7.1 * static_cast<double>(s) + 3.3 * static_cast<double>(i));
         change[s][i] = kStep * step;
         want += gradient[s][i] * step;
         size += std::fabs(gradient[s][i]);
@@ -103,8 +102,8 @@ TEST_P(EveryProgram, IsFoundByThePresetBest) {
     const Writers& writers = model.writers();
     for (const EdgeCredit& e : model.prepare(prompt.ids).edge_credit(question)) {
       if (e.reader < 0) first += std::fabs(e.credit);
-      credit[{writers.name(e.writer), e.reader < 0 ? "target" : writers.name(e.reader),
-              e.branch}] = e.credit;
+      credit[{writers.name(e.writer), e.reader < 0 ? "target" : writers.name(e.reader), e.branch}] =
+          e.credit;
     }
     for (std::size_t i = 0; i < names.size(); ++i)
       sizes[i] += std::fabs(credit[names[i]]) / first / 2;

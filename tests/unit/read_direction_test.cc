@@ -1,10 +1,11 @@
 // Direction `read` (docs/method.md, section 5) against plain loops (naive/read_direction.h), on
 // random tiny models of every family and on every device.
+#include "unit/naive/read_direction.h"
+
 #include <gtest/gtest.h>
 
 #include "unit/devices.h"
 #include "unit/naive/compare.h"
-#include "unit/naive/read_direction.h"
 #include "unit/random_model.h"
 #include "unpack/error.h"
 
@@ -105,8 +106,8 @@ TEST_P(ReadDirection, RootsSendWhatPlainLoopsSend) {
         const Vec direction =
             reroot == Reroot::target
                 ? naive::direction_to(forward, t.position, t.ids, *t.versus)
-                : (root.writer == forward.writers.mlp(1) ? layer.o_mlp : layer.o_attn)
-                      [root.position];
+                : (root.writer == forward.writers.mlp(1) ? layer.o_mlp
+                                                         : layer.o_attn)[root.position];
         naive::ReadRecursion want(forward, question.options);
         want.from_root(root, direction);
         const TraceResult got = prepared.trace(question);
@@ -145,8 +146,7 @@ class ReadPathsTest : public ::testing::Test {
     question.target.position = 2;
     naive::ReadRecursion plain(forward_, question.options);
     const Target& t = question.target;
-    plain.from_target(t.position, naive::direction_to(forward_, t.position, t.ids,
-                                                                     *t.versus));
+    plain.from_target(t.position, naive::direction_to(forward_, t.position, t.ids, *t.versus));
     all_ = naive::read_paths(plain.edges, forward_.writers);
   }
   TraceResult ask(std::size_t top, const PathQuery& filters = {}) const {
@@ -194,18 +194,16 @@ TEST_F(ReadPathsTest, FiltersKeepWhatMatchesAndNothingElse) {
   query.through = "A0.H1";
   Vec sizes;
   for (const Path& path : ask(1'000'000).paths) {
-    const bool through =
-        std::any_of(path.nodes.begin(), path.nodes.end(), [&](const Node& node) {
-          return node.writer == forward_.writers.parse("A0.H1");
-        });
+    const bool through = std::any_of(path.nodes.begin(), path.nodes.end(), [&](const Node& node) {
+      return node.writer == forward_.writers.parse("A0.H1");
+    });
     if (through && path.branches.back() == Branch::K && path.credit < 0)
       sizes.push_back(std::fabs(path.credit));
   }
   ASSERT_GT(sizes.size(), 3U);
   const TraceResult few = ask(3, query), many = ask(1'000'000, query);
   ASSERT_EQ(few.paths.size(), 3U);
-  for (std::size_t i = 0; i < 3; ++i)
-    EXPECT_NEAR(std::fabs(few.paths[i].credit), sizes[i], 1e-9);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(std::fabs(few.paths[i].credit), sizes[i], 1e-9);
   EXPECT_EQ(many.paths.size(), sizes.size());
   double sum = 0;
   for (const double x : sizes) sum += x;

@@ -15,12 +15,12 @@ namespace unpack::compiled {
 
 namespace {
 
-// Large against everything else in the stream, so that the norms divide by nearly the same number at
-// every position; small enough that noise on the weights that meet it stays noise.
+// Large against everything else in the stream, so that the norms divide by nearly the same number
+// at every position; small enough that noise on the weights that meet it stays noise.
 constexpr double kConstant = 24;
 constexpr int kHeadSize = 32;
-// Rotary pairs that turn fast enough to tell positions apart (1 and 0.1 radian a position are used);
-// content lives in the pairs behind them, which turn by less than 1e-3 over a prompt.
+// Rotary pairs that turn fast enough to tell positions apart (1 and 0.1 radian a position are
+// used); content lives in the pairs behind them, which turn by less than 1e-3 over a prompt.
 constexpr int kFastPairs = 4;
 constexpr double kGate = 16;  // silu(16 x) / 16 is max(x, 0) to 2%
 constexpr int kDeadNeurons = 6;
@@ -80,8 +80,7 @@ class Compiler {
         write(m_.pos, s, p_.position[static_cast<std::size_t>(s)], 1);
     }
     m_.unembed = Matrix(m_.vocabulary, m_.d_model);
-    for (int t = 0; t < m_.vocabulary; ++t)
-      m_.unembed(t, p_.out[static_cast<std::size_t>(t)]) = 1;
+    for (int t = 0; t < m_.vocabulary; ++t) m_.unembed(t, p_.out[static_cast<std::size_t>(t)]) = 1;
     for (const Layer& layer : p_.layers) add_layer(layer);
     add_noise(m_.embed);
     if (m_.format == Format::gpt2) add_noise(m_.pos);
@@ -164,8 +163,8 @@ class Compiler {
     const bool by_query = queries.size() <= keys.size();
     const std::set<int>& shared = by_query ? queries : keys;
     for (const Match& match : matches) {
-      const auto n = static_cast<int>(std::distance(
-          shared.begin(), shared.find(by_query ? match.query : match.key)));
+      const auto n = static_cast<int>(
+          std::distance(shared.begin(), shared.find(by_query ? match.query : match.key)));
       const int at = base + content(n, head);
       Matrix& own = by_query ? l.w_q : l.w_k;
       Matrix& other = by_query ? l.w_k : l.w_q;
@@ -248,8 +247,8 @@ class Compiler {
     double square = 0;
     for (const double x : w.values) square += std::fabs(x) < kConstant ? x * x : 0;
     const double size =
-        settings_.noise * std::sqrt(square / static_cast<double>(std::max<std::size_t>(
-                                                 1, w.values.size())));
+        settings_.noise *
+        std::sqrt(square / static_cast<double>(std::max<std::size_t>(1, w.values.size())));
     for (double& x : w.values) x += size * normal_();
   }
 
@@ -398,8 +397,8 @@ void CompiledModel::save(const std::filesystem::path& folder) const {
   const auto values = tensors(shapes);
   std::map<std::string, StoredTensor> stored;
   for (const auto& [name, v] : values)
-    stored[name] = {name, DType::f32, shapes.at(name),
-                    reinterpret_cast<const std::byte*>(v.data()), v.size() * sizeof(float)};
+    stored[name] = {name, DType::f32, shapes.at(name), reinterpret_cast<const std::byte*>(v.data()),
+                    v.size() * sizeof(float)};
   save_folder(config_json(), stored, folder);
 }
 

@@ -41,8 +41,8 @@ struct LayerMatrices {
 struct CompiledModel {
   Format format = Format::gpt2;
   int d_model = 0, n_heads = 0, d_head = 0, d_mlp = 0, vocabulary = 0, length = 0;
-  Matrix embed, pos, unembed;   // [V, D], [S, D], [V, D]
-  std::vector<double> norm;     // [D] weight of every norm
+  Matrix embed, pos, unembed;  // [V, D], [S, D], [V, D]
+  std::vector<double> norm;    // [D] weight of every norm
   std::vector<LayerMatrices> layers;
   double theta = 1e16;
   double eps = 1e-5;

@@ -20,10 +20,10 @@ double average_precision(const std::vector<double>& positive, const std::vector<
   double sum = 0;
   for (const double p : positive) {
     const auto at_least = [&](double x) { return x >= p; };
-    const auto hits = static_cast<double>(
-        std::count_if(positive.begin(), positive.end(), at_least));
-    const auto misses = static_cast<double>(
-        std::count_if(negative.begin(), negative.end(), at_least));
+    const auto hits =
+        static_cast<double>(std::count_if(positive.begin(), positive.end(), at_least));
+    const auto misses =
+        static_cast<double>(std::count_if(negative.begin(), negative.end(), at_least));
     sum += hits / (hits + misses);
   }
   return sum / static_cast<double>(positive.size());

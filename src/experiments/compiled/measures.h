@@ -15,10 +15,10 @@ double average_precision(const std::vector<double>& positive, const std::vector<
 
 struct Measures {
   double auroc = 0, auprc = 0;
-  double smallest = 0;      // credit on the weakest true edge
+  double smallest = 0;  // credit on the weakest true edge
   double largest_false = 0;
-  double decoy = 0;         // the decoy's credit over that of the strongest true edge of its reader
-  double dead = 0;          // most credit on an edge out of a dead writer
+  double decoy = 0;  // the decoy's credit over that of the strongest true edge of its reader
+  double dead = 0;   // most credit on an edge out of a dead writer
   double token_auroc = 0, token_auprc = 0, token_smallest = 0;  // NaN: says nothing about tokens
 };
 

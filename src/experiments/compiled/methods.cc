@@ -28,10 +28,15 @@ constexpr Ours kOurs[] = {
     {"beta 0.2", "a lower floor", [](Options& o) { o.beta = 0.2; }},
     {"gate", "gate dispatch", [](Options& o) { o.dispatch = Dispatch::gate; }},
     {"linearized", "linearized MLPs", [](Options& o) { o.mlp = MlpRule::linearized; }},
-    {"released", "the authors' program",
-     [](Options& o) { o = preset_options("released"); }},
-    {"weights 1,0,0", "keys alone", [](Options& o) { o.weights = {1, 0, 0}; }},
-    {"weights 0,0,1", "values alone", [](Options& o) { o.weights = {0, 0, 1}; }},
+    {"released", "the authors' program", [](Options& o) { o = preset_options("released"); }},
+    {"weights 1,0,0", "keys alone",
+     [](Options& o) {
+       o.weights = {1, 0, 0};
+     }},
+    {"weights 0,0,1", "values alone",
+     [](Options& o) {
+       o.weights = {0, 0, 1};
+     }},
     {"read", "direction read, raw scores", [](Options& o) { o.direction = Direction::read; }},
     {"read, centered", "direction read, centered scores", read_centered},
     {"read, floor", "the same with a floor of one logit",
@@ -42,8 +47,7 @@ constexpr Ours kOurs[] = {
     {"best", "the same with key credit spread", [](Options& o) { o = preset_options("best"); }},
 };
 
-std::vector<double> to_edges(const Program& program,
-                             const std::map<EdgeName, double>& credit) {
+std::vector<double> to_edges(const Program& program, const std::map<EdgeName, double>& credit) {
   std::vector<double> out;
   for (const EdgeName& edge : program.edges()) {
     const auto found = credit.find(edge);
@@ -128,8 +132,8 @@ class Patching {
       }
       answer.edges.push_back(effect / scale_);
     }
-    const Rows own = plain_.embeddings(prompt_.ids), others =
-        plain_.embeddings(prompt_.counterfactual);
+    const Rows own = plain_.embeddings(prompt_.ids),
+               others = plain_.embeddings(prompt_.counterfactual);
     for (std::size_t s = 0; s < own.size(); ++s) {
       Rows mixed = own;
       mixed[s] = others[s];
@@ -148,8 +152,8 @@ class Patching {
   // steps: 1: the gradient at the prompt itself; more: the mean on the way from the other one.
   Answer gradients(int steps) const {
     std::map<Port, Rows> mean;
-    const Rows own = plain_.embeddings(prompt_.ids), others =
-        plain_.embeddings(prompt_.counterfactual);
+    const Rows own = plain_.embeddings(prompt_.ids),
+               others = plain_.embeddings(prompt_.counterfactual);
     if (steps == 1) {
       mean = clean_.gradient;
     } else {
@@ -267,8 +271,7 @@ class Routes {
 
   std::vector<double> entries(int l, int h, std::size_t q) const {
     const auto ls = static_cast<std::size_t>(l), hs = static_cast<std::size_t>(h);
-    const std::vector<double>& whole =
-        run_.writers[static_cast<std::size_t>(plain_.head(l, h))][q];
+    const std::vector<double>& whole = run_.writers[static_cast<std::size_t>(plain_.head(l, h))][q];
     std::vector<double> out;
     for (std::size_t s = 0; s <= q; ++s)
       out.push_back(proximity(whole, run_.value[ls][hs][s], run_.pattern[ls][hs][q][s]));

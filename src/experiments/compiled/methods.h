@@ -1,5 +1,5 @@
-// Every method's answer to one question about a compiled model: a credit for each edge, and for each
-// token.
+// Every method's answer to one question about a compiled model: a credit for each edge, and for
+// each token.
 #pragma once
 
 #include <map>

@@ -116,15 +116,17 @@ std::string circuit_picture(const Program& program, const std::vector<double>& e
       const double x1 = x0 + from.x + kBoxWidth / 2, y1 = top + from.y;
       const double x2 = x0 + to.x + kBoxWidth * port(edge.branch), y2 = top + to.y + kBoxHeight;
       const bool right = program.truth(edge) == Truth::yes;
-      const double size = sized ? std::clamp(4 + std::log10(std::max(edges[i], 1e-4)), 0.5, 4.0) : 2;
-      const char* color = !right ? "#c0392b"
+      const double size =
+          sized ? std::clamp(4 + std::log10(std::max(edges[i], 1e-4)), 0.5, 4.0) : 2;
+      const char* color = !right                                                 ? "#c0392b"
                           : edge.branch == Branch::K || edge.branch == Branch::G ? "#2471a3"
                           : edge.branch == Branch::Q                             ? "#9a6a00"
                           : edge.branch == Branch::V || edge.branch == Branch::U ? "#1e8449"
                                                                                  : "#555";
       out += fmt::format(
           "<path d=\"M{:.1f} {:.1f}C{:.1f} {:.1f} {:.1f} {:.1f} {:.1f} {:.1f}\" fill=\"none\" "
-          "stroke=\"{}\" stroke-width=\"{:.1f}\" stroke-opacity=\"0.75\"{}><title>{}{}</title></path>\n",
+          "stroke=\"{}\" stroke-width=\"{:.1f}\" "
+          "stroke-opacity=\"0.75\"{}><title>{}{}</title></path>\n",
           x1, y1, x1, y1 - 26, x2, y2 + 26, x2, y2, color, size,
           right ? "" : " stroke-dasharray=\"5 3\"", escaped(to_string(edge)),
           sized ? fmt::format(", {:.2g}", edges[i]) : "");

@@ -135,9 +135,9 @@ class Pass {
     if (m_.format == Format::gpt2) return;
     const std::size_t half = x.size() / 2;
     for (std::size_t i = 0; i < half; ++i) {
-      const double angle = sign * static_cast<double>(s) *
-                           std::pow(m_.theta, -2.0 * static_cast<double>(i) /
-                                                  static_cast<double>(x.size()));
+      const double angle =
+          sign * static_cast<double>(s) *
+          std::pow(m_.theta, -2.0 * static_cast<double>(i) / static_cast<double>(x.size()));
       const double a = x[i], b = x[i + half];
       x[i] = a * std::cos(angle) - b * std::sin(angle);
       x[i + half] = b * std::cos(angle) + a * std::sin(angle);
@@ -198,8 +198,7 @@ class Pass {
     }
     for (std::size_t s = 0; s < length_; ++s) add_to(sum[s], x_[s]);
     t.in_mlp = input({l, -1, m_.format == Format::gpt2 ? Branch::mlp : Branch::G});
-    const Rows in_up =
-        m_.format == Format::gpt2 ? Rows() : input({l, -1, Branch::U});
+    const Rows in_up = m_.format == Format::gpt2 ? Rows() : input({l, -1, Branch::U});
     Rows& written = out_.writers[static_cast<std::size_t>(p_.mlp(l))];
     for (std::size_t s = 0; s < length_; ++s) {
       t.pre.push_back(times(normed(t.in_mlp[s]), w.w_in, 0, m_.d_mlp));
@@ -211,8 +210,8 @@ class Pass {
       for (int n = 0; n < m_.d_mlp; ++n) {
         const auto i = static_cast<std::size_t>(n);
         const double x = t.pre[s][i];
-        const double a = m_.format == Format::gpt2 ? std::max(x, 0.0)
-                                                   : x / (1 + std::exp(-x)) * t.up[s][i];
+        const double a =
+            m_.format == Format::gpt2 ? std::max(x, 0.0) : x / (1 + std::exp(-x)) * t.up[s][i];
         if (a == 0) continue;
         const double* row = w.w_out.row(n);
         for (std::size_t j = 0; j < d_; ++j) written[s][j] += a * row[j];

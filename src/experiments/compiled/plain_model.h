@@ -1,5 +1,6 @@
-// A compiled model run in double precision and plain loops, where every reader's input can be changed
-// by itself and every input has its true gradient. Slow, small, and independent of the engine.
+// A compiled model run in double precision and plain loops, where every reader's input can be
+// changed by itself and every input has its true gradient. Slow, small, and independent of the
+// engine.
 #pragma once
 
 #include <functional>
@@ -24,17 +25,17 @@ struct Port {
 inline constexpr Port kInputPort{-1, -1, Branch::none};
 
 struct Run {
-  std::vector<Rows> writers;           // [writer][s][D], canonical order
-  std::vector<double> logits;          // [V] at the last position
-  double difference = 0;               // target less contrast
+  std::vector<Rows> writers;               // [writer][s][D], canonical order
+  std::vector<double> logits;              // [V] at the last position
+  double difference = 0;                   // target less contrast
   std::vector<std::vector<Rows>> pattern;  // [layer][head][q][s]
-  std::map<Port, Rows> gradient;       // of the difference by each port's input, where asked for
-  std::vector<std::vector<Rows>> value;    // [layer][head][s][D] = v W_O
+  std::map<Port, Rows> gradient;         // of the difference by each port's input, where asked for
+  std::vector<std::vector<Rows>> value;  // [layer][head][s][D] = v W_O
 };
 
 struct RunOptions {
   bool gradients = false;
-  const Rows* input = nullptr;         // [s][D] in place of the embeddings
+  const Rows* input = nullptr;  // [s][D] in place of the embeddings
   // Added to the input of one port.
   const Port* port = nullptr;
   const Rows* change = nullptr;

@@ -1,5 +1,6 @@
 // A program over named features, and the transformer it becomes. Every component says what it reads
-// on which branch and what it writes, so that the true edges of the circuit follow from the program.
+// on which branch and what it writes, so that the true edges of the circuit follow from the
+// program.
 #pragma once
 
 #include <cstdint>
@@ -22,8 +23,8 @@ struct Settings {
   std::uint64_t seed = 0;
 };
 
-// live: part of the program; dead: reads everything, writes what nobody reads; decoy: writes the same
-// vector everywhere, which a live head's keys read and its softmax cannot see.
+// live: part of the program; dead: reads everything, writes what nobody reads; decoy: writes the
+// same vector everywhere, which a live head's keys read and its softmax cannot see.
 enum class Role { live, dead, decoy };
 
 // logits += weight * sharpness * (query feature at q) * (key feature at s)

@@ -1,5 +1,6 @@
-// The programs: what each one computes, its prompts, their counterfactuals, and the tokens the answer
-// depends on. The first layer holds no part of a program: its decoy writes before every live head.
+// The programs: what each one computes, its prompts, their counterfactuals, and the tokens the
+// answer depends on. The first layer holds no part of a program: its decoy writes before every live
+// head.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -343,7 +344,8 @@ Program bracket(const Settings& s, int n) {
   Mlp& mlp = d.mlp(1, "unbalanced");
   mlp.neurons.push_back({{{depth, 1.0}}, -0.25, {{d.p.out[kClose], 4.0}}});
   for (int i = 0; i < n; ++i) {
-    // Two pairs and one or two that are open, in any legal order; the counterfactual closes one more.
+    // Two pairs and one or two that are open, in any legal order; the counterfactual closes one
+    // more.
     std::vector<TokenId> ids = {kStart};
     std::vector<int> tokens;
     int open = 0, opened = 0, closed = 0;

@@ -1,5 +1,5 @@
-// Direction `read` (docs/method.md, section 5) in plain loops over plain vectors: every edge with its
-// credit, from the definition.
+// Direction `read` (docs/method.md, section 5) in plain loops over plain vectors: every edge with
+// its credit, from the definition.
 #pragma once
 
 #include <algorithm>
@@ -319,8 +319,8 @@ inline std::map<std::vector<int>, double> read_paths(const std::vector<ReadEdge>
       out[path] += value;
       return;
     }
-    path.insert(path.end(), {static_cast<int>(edge.branch), edge.reader.writer,
-                             edge.reader.position});
+    path.insert(path.end(),
+                {static_cast<int>(edge.branch), edge.reader.writer, edge.reader.position});
     const Key key{edge.reader.writer, edge.reader.position};
     for (const ReadEdge* above : into[key])
       self(self, *above, path, value * std::fabs(above->credit) / total[key]);
