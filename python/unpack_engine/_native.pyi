@@ -45,7 +45,18 @@ def experiment(
 
 class Options:
     def __init__(
-        self, beta: float, weights: Sequence[float], mlp_weights: Sequence[float], dispatch: str, mlp: str, scores: str, reroot: str
+        self,
+        preset: Optional[str],
+        beta: Optional[float],
+        weights: Optional[Sequence[float]],
+        mlp_weights: Optional[Sequence[float]],
+        dispatch: Optional[str],
+        mlp: Optional[str],
+        scores: Optional[str],
+        reroot: Optional[str],
+        direction: Optional[str],
+        floor: Optional[float],
+        keys: Optional[str],
     ) -> None: ...
 
 class PathQuery:
@@ -113,6 +124,7 @@ class Prepared:
     def trace(
         self, target: Target, root: Optional[str], options: Options, paths: PathQuery, method: str, progress: _Progress
     ) -> TraceResult: ...
+    def edge_credit(self, target: Target, options: Options, progress: _Progress) -> List[Tuple[str, str, Optional[str], float]]: ...
     def interactions(self, query: Optional[int], all: bool, progress: _Progress) -> InteractionResult: ...
     def scores(self, layer: int, branch: str) -> _Array: ...
     def cache(self, name: str, layer: int) -> _Array: ...

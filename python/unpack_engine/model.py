@@ -358,6 +358,39 @@ class Prepared:
         with check.reporting(progress) as report:
             return Trace(self._native.trace(question, root, options, query, method, report))
 
+    def edge_credit(
+        self,
+        *,
+        target: Optional[TokenSet] = None,
+        versus: Optional[TokenSet] = None,
+        raw_logit: bool = False,
+        position: int = -1,
+        preset: Optional[str] = None,
+        beta: Optional[float] = None,
+        weights: Optional[Weights3] = None,
+        mlp_weights: Optional[Weights2] = None,
+        dispatch: Optional[str] = None,
+        mlp: Optional[str] = None,
+        scores: Optional[str] = None,
+        direction: Optional[str] = None,
+        floor: Optional[float] = None,
+        keys: Optional[str] = None,
+        progress: Progress = None,
+    ) -> List[Dict[str, Any]]:
+        """What each reader passes to each writer by each branch, summed over the positions of both, the largest first.
+
+        >>> import unpack_engine as up
+        >>> p = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
+        >>> sorted(p.edge_credit(target=" Mary", preset="best")[0])
+        ['branch', 'credit', 'reader', 'writer']
+        """
+        question = check.target(self._model._native, len(self), target, versus, raw_logit, position)
+        options = check.options(preset, beta, weights, mlp_weights, dispatch, mlp, scores, direction, floor, keys)
+        with check.reporting(progress) as report:
+            rows = self._native.edge_credit(question, options, report)
+        edges = [{"writer": w, "reader": r, "branch": b, "credit": c} for w, r, b, c in rows]
+        return sorted(edges, key=lambda edge: -abs(edge["credit"]))
+
     def interactions(self, query: Optional[int] = None, *, all: bool = False, progress: Progress = None) -> Interactions:
         """How strongly every writer is read: at one query position, at all, or (default) the mean over all."""
         check.flag("all", all)

@@ -35,6 +35,17 @@ def test_paths_of_best_add_up(unpack):
     assert sum(sizes) <= answer["coverage"]["absolute_total"] * 1.0001
 
 
+def test_edges_are_the_credit_of_the_nodes_they_lead_to(unpack):
+    for preset in ("paper", "best"):
+        answer = trace(unpack, "--preset", preset, "--edges", "--top-paths", "0")
+        got = {}
+        for edge in answer["edges"]:
+            got[edge["writer"]] = got.get(edge["writer"], 0) + edge["credit"]
+        largest = max(abs(sum(v)) for v in answer["node_credit"].values())
+        for writer, credit in answer["node_credit"].items():
+            assert got.get(writer, 0) == pytest.approx(sum(credit), abs=1e-3 * largest)
+
+
 @pytest.mark.parametrize("args, words", [
     (["--preset", "worst"], "no preset"),
     (["--preset", "best", "--dispatch", "gate"], "--direction output"),
