@@ -1,6 +1,7 @@
 #include "arguments.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -115,6 +116,15 @@ void QuestionArguments::add_target(Command& command) {
         "Position of the prediction (default: the last; negative counts from the end)");
 }
 
+void add_preset(Command& command, Options& options) {
+  options = default_options();
+  command.option("--preset", "NAME",
+                 fmt::format("Settings that go together: {} (default {}); options beside it "
+                             "override it",
+                             fmt::join(preset_names(), ", "), kDefaultPreset),
+                 [&options](const std::string& name) { options = preset_options(name); });
+}
+
 void add_method(Command& command, Options& options) {
   const auto add = [&](const std::string& name, const std::string& type, const std::string& help) {
     command.option(name, type, help, [&options, field = field_name(name)](const std::string& text) {
@@ -130,6 +140,10 @@ void add_method(Command& command, Options& options) {
   add("--mlp-weights", "wG,wU", "The same for gate and up of a gated MLP (default a half each)");
   add("--expert-weights", "wR,wG,wU",
       "The same for router, gate and up of a mixture (default a third each)");
+  add("--direction", "output|read",
+      fmt::format("Share out indirect credit along what was written, or along how it was read "
+                  "(default {})",
+                  to_string(options.direction)));
   add("--dispatch", "aligned|gate",
       fmt::format("Direction that shares out indirect credit (default {})",
                   to_string(options.dispatch)));
@@ -138,9 +152,18 @@ void add_method(Command& command, Options& options) {
   add("--scores", "raw|centered",
       fmt::format("Key and query scores as they are or less their mean over sources (default {})",
                   to_string(options.scores)));
+  add("--floor", "F",
+      fmt::format("With --direction read: least denominator of key and query shares, in logits "
+                  "(default {:g})",
+                  options.floor));
+  add("--keys", "source|spread",
+      fmt::format("With --direction read: key credit stays at its source, or is spread over those "
+                  "it competes with (default {})",
+                  to_string(options.keys)));
 }
 
 void QuestionArguments::add(Command& command) {
+  add_preset(command, asked_.question.options);
   add_target(command);
   field(command, "--root", "NODE",
         "Explain a head or an MLP at a position instead: A8.H6@13, MLP3@-1");

@@ -58,7 +58,9 @@ class QuestionArguments {
   Fields texts_;  // of tokens, which wait for the model
 };
 
-// --beta --weights --mlp-weights --dispatch --mlp --scores
+// --preset, which comes before every other option of the method: those beside it override it.
+void add_preset(Command& command, Options& options);
+// --beta --weights --mlp-weights --dispatch --mlp --scores --direction --floor --keys
 void add_method(Command& command, Options& options);
 
 // --shard I/N

@@ -86,6 +86,7 @@ void add_attribute(App& app, Context& context) {
                 args->generate = parse_integer("--generate", value, 1, kAnyInt);
               })
       .excludes(text);
+  add_preset(command, args->options);
   add_method(command, args->options);
   args->outputs.add_json(command);
   args->outputs.add(command, "--html", "Write a self-contained page");

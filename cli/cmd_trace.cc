@@ -1,5 +1,7 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
 
 #include "arguments.h"
@@ -17,7 +19,7 @@ struct TraceArguments {
   PromptArguments prompt;
   ModelArguments model;
   QuestionArguments question;
-  bool words = false;
+  bool words = false, edges = false;
   Outputs outputs;
   Color color = Color::automatic;
 };
@@ -28,6 +30,27 @@ std::string words_text(const TraceResult& result) {
   for (const WordCredit& word : merge_words(result.tokens, result.token_credit)) {
     text += fmt::format("  {:>+10.4f} {:>+7.1f}%  {}\n", word.credit, word.percent,
                         quoted(word.text));
+  }
+  return text;
+}
+
+// Largest first.
+std::vector<EdgeCredit> sorted(std::vector<EdgeCredit> edges) {
+  std::stable_sort(edges.begin(), edges.end(), [](const EdgeCredit& a, const EdgeCredit& b) {
+    return std::fabs(a.credit) > std::fabs(b.credit);
+  });
+  return edges;
+}
+
+std::string edges_text(const Writers& writers, const std::vector<EdgeCredit>& edges) {
+  constexpr std::size_t kShown = 20;
+  std::string text = "\nEdges\n";
+  for (std::size_t i = 0; i < std::min(kShown, edges.size()); ++i) {
+    const EdgeCredit& e = edges[i];
+    const std::string branch = to_string(e.branch);
+    text += fmt::format("  {:>+10.4f}  {} -{}-> {}\n", e.credit, writers.name(e.writer),
+                        e.branch == Branch::mlp || branch.empty() ? "" : "[" + branch + "]",
+                        e.reader < 0 ? "target" : writers.name(e.reader));
   }
   return text;
 }
@@ -43,6 +66,8 @@ void run_trace(TraceArguments& args, Context& context) {
   const std::vector<TokenId> ids = args.prompt.encode(model);
   // What names a place in the prompt or the model is looked up before any work.
   const Asked& asked = args.question.resolve(model, static_cast<int>(ids.size()));
+  if (args.edges && (asked.method != Method::unpack || asked.question.root))
+    throw UsageError("edges go with the method unpack and a target, not with a root");
 
   const RunContext run = context.run();
   const Prepared prepared = model.prepare(ids, run);
@@ -50,14 +75,20 @@ void run_trace(TraceArguments& args, Context& context) {
       asked.method == Method::unpack
           ? prepared.trace(asked.question, run)
           : baseline(prepared, asked.question.target, asked.method, run);
+  std::vector<EdgeCredit> edges;
+  if (args.edges) edges = sorted(prepared.edge_credit(asked.question, run));
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });
   args.outputs.write("--svg", [&] { return to_svg(result); });
   args.outputs.write("--tikz", [&] { return to_tikz(result); });
   args.outputs.write("--graph", [&] { return to_graph(result, *graph); });
-  args.outputs.write("--json", [&] { return to_json(result, {.words = args.words}); });
+  args.outputs.write("--json", [&] {
+    return to_json(result, {.words = args.words, .edges = args.edges ? &edges : nullptr});
+  });
   if (!args.outputs.any())
-    print(to_terminal(result, terminal_style(args.color)) + (args.words ? words_text(result) : ""));
+    print(to_terminal(result, terminal_style(args.color)) +
+          (args.words ? words_text(result) : "") +
+          (args.edges ? edges_text(model.writers(), edges) : ""));
 }
 
 }  // namespace
@@ -77,6 +108,9 @@ void add_trace(App& app, Context& context) {
   args->outputs.add_file(command, "--graph",
                          "Write the listed paths as a graph: .graphml, .dot or .json");
   command.flag("--words", "Add up the credit of subword tokens by word, too", args->words);
+  command.flag("--edges",
+               "What each reader passes to each writer by each branch, summed over positions, too",
+               args->edges);
   add_color(command, args->color);
   command.run([args, &context] { run_trace(*args, context); });
 }

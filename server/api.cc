@@ -147,15 +147,19 @@ json describe(const Model& model) {
 }
 
 json default_options() {
-  const Options options;
-  return {{"beta", options.beta},
+  const Options options = unpack::default_options();
+  return {{"preset", kDefaultPreset},
+          {"beta", options.beta},
           {"weights", options.weights},
           {"mlp_weights", options.mlp_weights},
           {"expert_weights", options.expert_weights},
           {"dispatch", to_string(options.dispatch)},
           {"mlp", to_string(options.mlp)},
           {"scores", to_string(options.scores)},
-          {"reroot", to_string(options.reroot)}};
+          {"reroot", to_string(options.reroot)},
+          {"direction", to_string(options.direction)},
+          {"floor", options.floor},
+          {"keys", to_string(options.keys)}};
 }
 
 }  // namespace unpack::server

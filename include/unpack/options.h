@@ -15,6 +15,12 @@ enum class Dispatch { aligned, gate };
 enum class MlpRule { per_neuron, linearized, l2 };
 enum class Scores { raw, centered };
 enum class Reroot { output, target };
+// Along which direction a node shares out credit that a reader gave it: what its sublayer wrote, or
+// the direction in which the reader read it.
+enum class Direction { output, read };
+// Where centred key credit goes: to the source it was earned for, or to every source by its part in
+// the competition.
+enum class Keys { source, spread };
 enum class Branch {
   none,
   K,
@@ -31,9 +37,12 @@ const char* to_string(Dispatch x);
 const char* to_string(MlpRule x);
 const char* to_string(Scores x);
 const char* to_string(Reroot x);
+const char* to_string(Direction x);
+const char* to_string(Keys x);
 const char* to_string(Branch x);  // "K", "Q", "V", "MLP", "G", "U", "R", ""
 const char* to_string(TauRule x);
 
+// The paper's settings; presets (below) are the others worth a name.
 struct Options {
   double beta = 0.8;                                                  // floor of SafeDenom, 0 to 1e6
   std::array<double, 3> weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};  // K, Q, V
@@ -43,9 +52,19 @@ struct Options {
   MlpRule mlp = MlpRule::per_neuron;
   Scores scores = Scores::raw;
   Reroot reroot = Reroot::output;
+  Direction direction = Direction::output;
+  double floor = 0;          // direction read: least denominator of K and Q shares, in logits
+  Keys keys = Keys::source;  // direction read with centered scores
 
   void check() const;  // throws UsageError for values out of range: weights are 0 to 1e6, not all 0
 };
+
+// "paper", "released" (the authors' program), "best" (docs/method.md). Throws UsageError.
+Options preset_options(const std::string& name);
+std::vector<std::string> preset_names();
+// What the command line, Python, batch runs and the server start from.
+inline constexpr const char* kDefaultPreset = "paper";
+inline Options default_options() { return preset_options(kDefaultPreset); }
 
 // What is asked about. Positions may be negative everywhere: they count from the end.
 struct Target {

@@ -24,6 +24,10 @@ class Prepared {
  public:
   // Token credit, node credit, roots, composition and paths. Thread-safe.
   TraceResult trace(const Question& question, const RunContext& context = {}) const;
+  // The same credit edge by edge: what each reader sends to each writer on each branch, summed over
+  // the positions of both; the target is a reader too. Edges without credit are left out.
+  std::vector<EdgeCredit> edge_credit(const Question& question,
+                                      const RunContext& context = {}) const;
   // query: one position, or nothing for the mean over queries; all: every query.
   InteractionResult interactions(std::optional<int> query, bool all,
                                  const RunContext& context = {}) const;

@@ -15,6 +15,8 @@ namespace unpack {
 
 // A question with all that stands around it.
 struct Asked {
+  Asked() { question.options = default_options(); }
+
   Question question;
   std::optional<std::size_t> top_paths;  // nothing: 20, or with a threshold all above it
   Method method = Method::unpack;

@@ -15,6 +15,7 @@ struct TraceJson {
   bool paths_only = false;        // what a change of the path filters changes, and nothing else
   bool words = false;             // "words": the credit of subword tokens, added up
   std::vector<double> pattern{};  // "pattern": the attention of the root's head
+  const std::vector<EdgeCredit>* edges = nullptr;  // "edges": what readers pass to writers
 };
 std::string to_json(const TraceResult& result, const TraceJson& parts);
 std::string to_json(const std::vector<Token>& tokens);

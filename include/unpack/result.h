@@ -89,6 +89,13 @@ struct ExpertUse {
   double weight = 0;  // what its output is multiplied by
 };
 using ExpertUses = std::vector<std::vector<std::vector<ExpertUse>>>;  // [L][S], heaviest first
+// Credit that a reader passes to a writer, over all their positions.
+struct EdgeCredit {
+  int writer = 0;
+  int reader = -1;  // -1: the target
+  Branch branch = Branch::none;
+  double credit = 0;
+};
 
 struct TraceResult {
   ProgramInfo program;

@@ -21,6 +21,23 @@ TraceResult trace(const Prepared& prepared, const Asked& asked, const py::object
   });
 }
 
+// writer, reader, branch, credit; branch nothing for plain MLPs and the target.
+std::vector<std::tuple<std::string, std::string, std::optional<std::string>, double>> edge_credit(
+    const Prepared& prepared, const Asked& asked, const py::object& progress) {
+  const std::vector<EdgeCredit> edges = interruptible(progress, [&](const RunContext& context) {
+    return prepared.edge_credit(asked.question, context);
+  });
+  const Writers& writers = prepared.model().writers();
+  std::vector<std::tuple<std::string, std::string, std::optional<std::string>, double>> out;
+  for (const EdgeCredit& e : edges) {
+    std::optional<std::string> branch;
+    if (e.branch != Branch::none && e.branch != Branch::mlp) branch = to_string(e.branch);
+    out.emplace_back(writers.name(e.writer), e.reader < 0 ? "target" : writers.name(e.reader),
+                     branch, e.credit);
+  }
+  return out;
+}
+
 InteractionResult interactions(const Prepared& prepared, std::optional<int> query, bool all,
                                const py::object& progress) {
   return interruptible(progress, [&](const RunContext& context) {
@@ -62,6 +79,7 @@ void bind_prepared(py::module_& module) {
       .def_property_readonly("ids", [](const Prepared& p) { return p.ids(); })
       .def("trace", &trace, py::arg("asked"), progress)
       .def_property_readonly("bytes", &Prepared::bytes)
+      .def("edge_credit", &edge_credit, py::arg("asked"), progress)
       .def("interactions", &interactions, py::arg("query"), py::arg("all"), progress)
       .def("scores", &scores, py::arg("layer"), py::arg("branch"))
       .def("cache", &cache, py::arg("name"), py::arg("layer"))

@@ -15,8 +15,6 @@ Array = NDArray[np.float64]
 Weights3 = Sequence[float]
 Weights2 = Sequence[float]
 
-_THIRDS = (1 / 3, 1 / 3, 1 / 3)
-_HALVES = (0.5, 0.5)
 _MEMORY = 1 << 30
 
 
@@ -187,13 +185,17 @@ class Model:
         *,
         generate: int = 10,
         bos: bool = True,
-        beta: float = 0.8,
-        weights: Weights3 = _THIRDS,
-        mlp_weights: Weights2 = _HALVES,
-        expert_weights: Weights3 = _THIRDS,
-        dispatch: str = "aligned",
-        mlp: str = "per-neuron",
-        scores: str = "raw",
+        preset: Optional[str] = None,
+        beta: Optional[float] = None,
+        weights: Optional[Weights3] = None,
+        mlp_weights: Optional[Weights2] = None,
+        expert_weights: Optional[Weights3] = None,
+        dispatch: Optional[str] = None,
+        mlp: Optional[str] = None,
+        scores: Optional[str] = None,
+        direction: Optional[str] = None,
+        floor: Optional[float] = None,
+        keys: Optional[str] = None,
         progress: Progress = None,
     ) -> Attribution:
         """Token credit of every token of a continuation; without one, of `generate` tokens of the model's own.
@@ -203,7 +205,24 @@ class Model:
         >>> [row["text"] for row in r.rows]
         [' a', ' drink', ' to', ' Mary']
         """
-        options = check.asked(None, None, {"beta": beta, "weights": weights, "mlp_weights": mlp_weights, "expert_weights": expert_weights, "dispatch": dispatch, "mlp": mlp, "scores": scores})
+        options = check.asked(
+            None,
+            None,
+            {},
+            {
+                "preset": preset,
+                "beta": beta,
+                "weights": weights,
+                "mlp_weights": mlp_weights,
+                "expert_weights": expert_weights,
+                "dispatch": dispatch,
+                "mlp": mlp,
+                "scores": scores,
+                "direction": direction,
+                "floor": floor,
+                "keys": keys,
+            },
+        )
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         if continuation is None:
             new = self._native.generate(ids, check.integer("generate", generate, 1), 0.0, 0, 0, None)
@@ -301,7 +320,7 @@ class Prepared:
         raw_logit: bool = False,
         position: int = -1,
         root: Optional[str] = None,
-        reroot: str = "output",
+        reroot: Optional[str] = None,
         top_paths: Optional[int] = None,
         tau: Optional[float] = None,
         tau_rule: str = "named",
@@ -310,13 +329,17 @@ class Prepared:
         from_: Optional[int] = None,
         min_layer: Optional[int] = None,
         sign: Optional[str] = None,
-        beta: float = 0.8,
-        weights: Weights3 = _THIRDS,
-        mlp_weights: Weights2 = _HALVES,
-        expert_weights: Weights3 = _THIRDS,
-        dispatch: str = "aligned",
-        mlp: str = "per-neuron",
-        scores: str = "raw",
+        preset: Optional[str] = None,
+        beta: Optional[float] = None,
+        weights: Optional[Weights3] = None,
+        mlp_weights: Optional[Weights2] = None,
+        expert_weights: Optional[Weights3] = None,
+        dispatch: Optional[str] = None,
+        mlp: Optional[str] = None,
+        scores: Optional[str] = None,
+        direction: Optional[str] = None,
+        floor: Optional[float] = None,
+        keys: Optional[str] = None,
         method: str = "unpack",
         progress: Progress = None,
     ) -> Trace:
@@ -340,8 +363,12 @@ class Prepared:
             {
                 "raw_logit": raw_logit,
                 "position": position,
-                "reroot": reroot,
                 "tau_rule": tau_rule,
+                "method": method,
+            },
+            {
+                "preset": preset,
+                "reroot": reroot,
                 "beta": beta,
                 "weights": weights,
                 "mlp_weights": mlp_weights,
@@ -349,9 +376,9 @@ class Prepared:
                 "dispatch": dispatch,
                 "mlp": mlp,
                 "scores": scores,
-                "method": method,
-            },
-            {
+                "direction": direction,
+                "floor": floor,
+                "keys": keys,
                 "target": target,
                 "versus": versus,
                 "root": root,
@@ -366,6 +393,58 @@ class Prepared:
         )
         with check.reporting(progress) as report:
             return Trace(self._native.trace(asked, report))
+
+    def edge_credit(
+        self,
+        *,
+        target: Optional[TokenSet] = None,
+        versus: Optional[TokenSet] = None,
+        raw_logit: bool = False,
+        position: int = -1,
+        preset: Optional[str] = None,
+        beta: Optional[float] = None,
+        weights: Optional[Weights3] = None,
+        mlp_weights: Optional[Weights2] = None,
+        expert_weights: Optional[Weights3] = None,
+        dispatch: Optional[str] = None,
+        mlp: Optional[str] = None,
+        scores: Optional[str] = None,
+        direction: Optional[str] = None,
+        floor: Optional[float] = None,
+        keys: Optional[str] = None,
+        progress: Progress = None,
+    ) -> List[Dict[str, Any]]:
+        """What each reader passes to each writer by each branch, summed over the positions of both, the largest first.
+
+        >>> import unpack_engine as up
+        >>> p = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
+        >>> sorted(p.edge_credit(target=" Mary", preset="best")[0])
+        ['branch', 'credit', 'reader', 'writer']
+        """
+        asked = check.asked(
+            self._model._native,
+            len(self),
+            {"raw_logit": raw_logit, "position": position},
+            {
+                "target": target,
+                "versus": versus,
+                "preset": preset,
+                "beta": beta,
+                "weights": weights,
+                "mlp_weights": mlp_weights,
+                "expert_weights": expert_weights,
+                "dispatch": dispatch,
+                "mlp": mlp,
+                "scores": scores,
+                "direction": direction,
+                "floor": floor,
+                "keys": keys,
+            },
+        )
+        with check.reporting(progress) as report:
+            rows = self._native.edge_credit(asked, report)
+        edges = [{"writer": w, "reader": r, "branch": b, "credit": c} for w, r, b, c in rows]
+        return sorted(edges, key=lambda edge: -abs(edge["credit"]))
 
     def interactions(self, query: Optional[int] = None, *, all: bool = False, progress: Progress = None) -> Interactions:
         """How strongly every writer is read: at one query position, at all, or (default) the mean over all."""

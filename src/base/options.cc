@@ -24,6 +24,10 @@ const char* to_string(Scores x) { return x == Scores::raw ? "raw" : "centered"; 
 
 const char* to_string(Reroot x) { return x == Reroot::output ? "output" : "target"; }
 
+const char* to_string(Direction x) { return x == Direction::output ? "output" : "read"; }
+
+const char* to_string(Keys x) { return x == Keys::source ? "source" : "spread"; }
+
 const char* to_string(Branch x) {
   switch (x) {
     case Branch::none:
@@ -70,6 +74,42 @@ void Options::check() const {
   check_weights(weights, "weights", "K,Q,V");
   check_weights(mlp_weights, "mlp_weights", "G,U");
   check_weights(expert_weights, "expert_weights", "R,G,U");
+  if (!(floor >= 0 && floor <= kMost))
+    throw UsageError(
+        fmt::format("floor takes a number between 0 and {:g}, not {:g}", kMost, floor));
+  if (direction == Direction::output) {
+    if (floor != 0 || keys != Keys::source)
+      throw UsageError(
+          "floor and keys spread belong to direction read: give it too, or the preset best");
+    return;
+  }
+  if (dispatch == Dispatch::gate)
+    throw UsageError("dispatch gate knows no direction: it needs direction output");
+  if (mlp == MlpRule::l2)
+    throw UsageError("mlp l2 has no direction to pass on: it needs direction output");
+  if (keys == Keys::spread && scores != Scores::centered)
+    throw UsageError("keys spread needs scores centered");
+}
+
+std::vector<std::string> preset_names() { return {"paper", "released", "best"}; }
+
+Options preset_options(const std::string& name) {
+  Options options;
+  if (name == "paper") return options;
+  if (name == "released") {
+    options.scores = Scores::centered;
+    options.mlp = MlpRule::linearized;
+    options.reroot = Reroot::target;
+    return options;
+  }
+  if (name == "best") {
+    options.scores = Scores::centered;
+    options.direction = Direction::read;
+    options.floor = 1;
+    options.keys = Keys::spread;
+    return options;
+  }
+  throw UsageError(fmt::format("'{}' is no preset: use paper, released or best", name));
 }
 
 }  // namespace unpack

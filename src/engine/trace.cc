@@ -11,6 +11,7 @@
 #include "engine/check_question.h"
 #include "engine/finite.h"
 #include "engine/masses.h"
+#include "engine/read_trace.h"
 #include "engine/state.h"
 #include "unpack/prepared.h"
 
@@ -90,6 +91,11 @@ PathFilter resolve_filter(const PathQuery& query, const Writers& writers, int le
   filter.suffix.min_layer = query.min_layer;
   filter.suffix.by_sign = query.sign.has_value();
   return filter;
+}
+
+void check_filter(const PathFilter& filter) {
+  if (filter.branch && (*filter.branch == Branch::none || *filter.branch == Branch::mlp))
+    throw UsageError("--branch must be K, Q, V, G, U or R");
 }
 
 // Spec 8.4: upstream components by what they send into the root.
@@ -218,24 +224,7 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
     } else {
       const std::vector<double> shares =
           direct ? direct->neuron_share : edges->neuron_shares(writer.layer, result.root->position);
-      const Routing* routing = d.mlp_view(writer.layer).routing;
-      const auto neurons = static_cast<std::size_t>(d.config().layer(writer.layer).n_neurons);
-      for (std::size_t n = 0; n < shares.size(); ++n) {
-        NeuronEntry entry{static_cast<int>(n % neurons), shares[n], -1};
-        if (routing != nullptr) {
-          const std::size_t slot =
-              routing->slot(result.root->position, static_cast<int>(n / neurons));
-          entry.expert = routing->expert[slot];
-          if (n % neurons == 0)
-            result.expert_entries.push_back({entry.expert, routing->weight[slot], 0.0});
-          result.expert_entries.back().credit += shares[n];
-        }
-        result.neuron_entries.push_back(entry);
-      }
-      std::stable_sort(result.neuron_entries.begin(), result.neuron_entries.end(),
-                       [](const NeuronEntry& a, const NeuronEntry& b) {
-                         return std::fabs(a.credit) > std::fabs(b.credit);
-                       });
+      add_neuron_entries(d, *result.root, shares, result);
     }
     add_composition(result, *plain, writers);
   }
@@ -266,12 +255,74 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
 
 }  // namespace
 
-std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Options& options,
+void add_neuron_entries(const Decomposition& d, const Node& root, const std::vector<double>& shares,
+                        TraceResult& result) {
+  const int layer = d.writers()[root.writer].layer;
+  const Routing* routing = d.mlp_view(layer).routing;
+  const auto neurons = static_cast<std::size_t>(d.config().layer(layer).n_neurons);
+  for (std::size_t n = 0; n < shares.size(); ++n) {
+    NeuronEntry entry{static_cast<int>(n % neurons), shares[n], -1};
+    if (routing != nullptr) {
+      const std::size_t slot = routing->slot(root.position, static_cast<int>(n / neurons));
+      entry.expert = routing->expert[slot];
+      if (n % neurons == 0)
+        result.expert_entries.push_back({entry.expert, routing->weight[slot], 0.0});
+      result.expert_entries.back().credit += shares[n];
+    }
+    result.neuron_entries.push_back(entry);
+  }
+  std::stable_sort(result.neuron_entries.begin(), result.neuron_entries.end(),
+                   [](const NeuronEntry& a, const NeuronEntry& b) {
+                     return std::fabs(a.credit) > std::fabs(b.credit);
+                   });
+}
+
+std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Options& asked,
                                           const RunContext& context) {
+  // Without a target nothing is read yet: masses go by what sublayers write.
+  Options options = asked;
+  options.direction = Direction::output;
+  options.floor = 0;
+  options.keys = Keys::source;
   if (state.backend().is_double())
     return suffix_for(state, *edges_for<double>(state, options, context), {}, context);
   return suffix_for(state, *edges_for<float>(state, options, context), {}, context);
 }
+
+template <typename T>
+void output_edges(const PreparedState& state, const Question& question, const TargetInfo& target,
+                  const RunContext& context, EdgeSums& sums) {
+  const Decomposition& d = *state.decomposition;
+  const auto edges = edges_for<T>(state, question.options, context);
+  Array direction = d.backend().zeros(d.config().d_model);
+  d.backend().target_direction(d.trace().x_final, target.position, target.ids,
+                               target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
+                               direction);
+  const Start start = start_at_target(*edges, target.position, direction);
+  const Flow flow = sweep(*edges, start, context);
+  for (int w = 0; w < d.writers().count(); ++w)
+    sums[{-1, Branch::none, w}] += start.first[static_cast<std::size_t>(w)];
+  const auto plain = suffix_for(state, *edges, {}, context);
+  const PathGraph<T> graph(*edges, start, *plain, {});
+  const auto count = static_cast<std::size_t>(d.writers().count());
+  for (int w = d.writers().terminals(); w < d.writers().count(); ++w) {
+    const auto add = [&](int q, bool direct, double credit) {
+      if (credit == 0) return;
+      graph.for_each_edge({w, q, direct}, [&](const GraphEdge& edge) {
+        sums[{w, edge.branch, edge.writer}] += credit * edge.factor;
+      });
+    };
+    for (int q = 0; q < d.length(); ++q)
+      add(q, false,
+          flow.indirect[static_cast<std::size_t>(q) * count + static_cast<std::size_t>(w)]);
+    add(start.position, true, flow.direct[static_cast<std::size_t>(w)]);
+  }
+}
+
+template void output_edges<float>(const PreparedState&, const Question&, const TargetInfo&,
+                                  const RunContext&, EdgeSums&);
+template void output_edges<double>(const PreparedState&, const Question&, const TargetInfo&,
+                                   const RunContext&, EdgeSums&);
 
 TraceResult Prepared::trace(const Question& question, const RunContext& context) const {
   const Decomposition& d = *state_->decomposition;
@@ -289,7 +340,11 @@ TraceResult Prepared::trace(const Question& question, const RunContext& context)
   const auto logits = state_->logits_at(position);
   result.target = resolve_target(model(), question.target, d.length(), *logits);
   result.predictions = top_predictions(model(), *logits, 10);
-  if (d.backend().is_double()) {
+  if (question.options.direction == Direction::read) {
+    const PathFilter filter = resolve_filter(question.paths, d.writers(), d.length());
+    check_filter(filter);
+    answer_along_reading(*state_, question, filter, context, result);
+  } else if (d.backend().is_double()) {
     answer<double>(*state_, question, result.target, context, result);
   } else {
     answer<float>(*state_, question, result.target, context, result);

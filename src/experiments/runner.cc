@@ -29,6 +29,7 @@ constexpr Experiment kExperiments[] = {
     {"suppression", 100, run_suppression, report_suppression},
     {"ioi", 100, run_ioi, report_ioi},
     {"greater-than", 100, run_greater_than, report_greater_than},
+    {"compiled", 4, run_compiled, report_compiled, true},
 };
 
 const Experiment& find_experiment(const std::string& name) {
@@ -55,27 +56,43 @@ void check_options(const ExperimentOptions& o) {
   only(o.readout != FaithfulnessReadout::probability, "readout", {"faithfulness", "beta"});
   only(o.raw_logit, "raw_logit", {"faithfulness", "beta"});
   only(o.all, "all", {"knockout"});
+  const CompiledOptions plain;
+  only(o.compiled.program.has_value(), "program", {"compiled"});
+  only(o.compiled.format.has_value(), "format", {"compiled"});
+  only(o.compiled.noise != plain.noise, "noise", {"compiled"});
+  only(o.compiled.sharpness != plain.sharpness, "sharpness", {"compiled"});
+  only(o.compiled.save.has_value(), "save", {"compiled"});
 }
 
 // What must be the same for a run to be continued.
 Json settings_of(const ExperimentOptions& o, int n) {
-  return {{"experiment", o.name},
-          {"n", n},
-          {"seed", o.seed},
-          {"corpus", o.corpus ? o.corpus->filename().string() : ""},
-          {"prompts", o.prompts ? o.prompts->filename().string() : ""},
-          {"roles", o.roles ? std::filesystem::path(*o.roles).filename().string() : ""},
-          {"claims", o.claims ? std::filesystem::path(*o.claims).filename().string() : ""},
-          {"beta", o.options.beta},
-          {"weights", o.options.weights},
-          {"mlp_weights", o.options.mlp_weights},
-          {"expert_weights", o.options.expert_weights},
-          {"dispatch", to_string(o.options.dispatch)},
-          {"mlp", to_string(o.options.mlp)},
-          {"scores", to_string(o.options.scores)},
-          {"readout", o.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
-          {"raw_logit", o.raw_logit},
-          {"all", o.all}};
+  Json settings = {{"experiment", o.name},
+                   {"n", n},
+                   {"seed", o.seed},
+                   {"corpus", o.corpus ? o.corpus->filename().string() : ""},
+                   {"prompts", o.prompts ? o.prompts->filename().string() : ""},
+                   {"roles", o.roles ? std::filesystem::path(*o.roles).filename().string() : ""},
+                   {"claims", o.claims ? std::filesystem::path(*o.claims).filename().string() : ""},
+                   {"beta", o.options.beta},
+                   {"weights", o.options.weights},
+                   {"mlp_weights", o.options.mlp_weights},
+                   {"expert_weights", o.options.expert_weights},
+                   {"dispatch", to_string(o.options.dispatch)},
+                   {"mlp", to_string(o.options.mlp)},
+                   {"scores", to_string(o.options.scores)},
+                   {"direction", to_string(o.options.direction)},
+                   {"floor", o.options.floor},
+                   {"keys", to_string(o.options.keys)},
+                   {"readout", o.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
+                   {"raw_logit", o.raw_logit},
+                   {"all", o.all}};
+  if (find_experiment(o.name).makes_models) {
+    settings["program"] = o.compiled.program.value_or("");
+    settings["format"] = o.compiled.format.value_or("");
+    settings["noise"] = o.compiled.noise;
+    settings["sharpness"] = o.compiled.sharpness;
+  }
+  return settings;
 }
 
 }  // namespace
@@ -124,16 +141,24 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
   ExperimentResult result;
   result.folder = options.out;
   Json summaries = Json::object();
-  for (const std::string& name : options.models) {
-    const Model model = options.open(name, options.load);
-    ModelSession session{model, model.info().name, options, n, records, result.warnings, context};
+  const auto run = [&](const Model& model, const std::string& name) {
+    ModelSession session{model, name, options, n, records, result.warnings, context};
     try {
-      summaries[session.name] = experiment.run(session);
+      summaries[name] = experiment.run(session);
     } catch (const Json::exception&) {
       // Records that a run finds are taken as they are; what it makes itself has all members.
       throw InputError(fmt::format("{}: a record lacks something or holds another kind of value: it "
                                    "is not one of this version, or was changed",
                                    (options.out / "results.jsonl").string()));
+    }
+  };
+  if (experiment.makes_models) {
+    for (const std::string& format : compiled_formats(options.compiled))
+      run(open_compiled(options, format), format);
+  } else {
+    for (const std::string& name : options.models) {
+      const Model model = options.open(name, options.load);
+      run(model, model.info().name);
     }
   }
   std::sort(result.warnings.begin(), result.warnings.end());
@@ -163,8 +188,10 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
 // its files.
 Json run_json(const ExperimentOptions& o, int n) {
   Json fingerprints = Json::array();
-  for (const std::string& name : o.models)
-    fingerprints.push_back(load_folder(locate_model(name)).fingerprint);
+  for (const std::string& name : o.models) {
+    if (!find_experiment(o.name).makes_models)
+      fingerprints.push_back(load_folder(locate_model(name)).fingerprint);
+  }
   return {{"version", 1},
           {"kind", "experiment"},
           {"program", version()},
@@ -216,9 +243,17 @@ ExperimentResult run_experiment(const ExperimentOptions& options, const RunConte
   if (std::set<std::string>(options.models.begin(), options.models.end()).size() !=
       options.models.size())
     throw UsageError("a model is named twice");
+  if (options.compiled.save) {
+    ExperimentResult saved;
+    saved.folder = *options.compiled.save;
+    saved.report = save_compiled(options, n);
+    return saved;
+  }
   if (options.out.empty()) throw UsageError("out takes the name of a folder");
-  for (const std::string& name : options.models)
-    (void)load_folder(locate_model(name));  // all of them, before the first one works for minutes
+  for (const std::string& name : options.models) {
+    // All of them, before the first one works for minutes.
+    if (!experiment.makes_models) (void)load_folder(locate_model(name));
+  }
   make_folder(options.out);
   Json settings = settings_of(options, n);
   if (!options.shard.whole()) {

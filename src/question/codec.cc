@@ -123,6 +123,22 @@ const std::vector<std::pair<std::string, Read>>& table() {
        [](const Reading& r) {
          r.question().paths.sign = choice<int>(r, {{"positive", 1}, {"negative", -1}});
        }},
+      {"preset",
+       [](const Reading& r) {
+         r.question().options = preset_options(read_text(r.name, r.field));
+       }},
+      {"direction",
+       [](const Reading& r) {
+         r.question().options.direction =
+             choice<Direction>(r, {{"output", Direction::output}, {"read", Direction::read}});
+       }},
+      {"floor",
+       [](const Reading& r) { r.question().options.floor = read_number(r.name, r.field); }},
+      {"keys",
+       [](const Reading& r) {
+         r.question().options.keys =
+             choice<Keys>(r, {{"source", Keys::source}, {"spread", Keys::spread}});
+       }},
       {"beta",
        [](const Reading& r) { r.question().options.beta = read_number(r.name, r.field); }},
       {"weights", [](const Reading& r) { numbers(r, r.question().options.weights); }},
@@ -199,7 +215,11 @@ std::vector<std::string> apply_fields(const Fields& fields, Asked& asked, const 
     target.raw = false;
   }
   std::vector<std::string> unknown;
+  // A preset comes first, so that what stands beside it overrides it in any order.
+  if (const Field* preset = find_field(fields, "preset"); preset && !preset->missing())
+    asked.question.options = preset_options(read_text("preset", *preset));
   for (const auto& [name, field] : fields) {
+    if (name == "preset") continue;
     const auto entry =
         std::find_if(table().begin(), table().end(),
                      [&, wanted = &name](const auto& known) { return known.first == *wanted; });
@@ -230,6 +250,9 @@ std::string to_fields(const Asked& asked) {
   out["dispatch"] = to_string(q.options.dispatch);
   out["mlp"] = to_string(q.options.mlp);
   out["scores"] = to_string(q.options.scores);
+  out["direction"] = to_string(q.options.direction);
+  out["floor"] = q.options.floor;
+  out["keys"] = to_string(q.options.keys);
   if (asked.top_paths) out["top_paths"] = *asked.top_paths;
   if (q.paths.tau) out["tau"] = *q.paths.tau;
   out["tau_rule"] = to_string(q.paths.rule);

@@ -75,7 +75,10 @@ Json options_json(const Options& o) {
           {"dispatch", to_string(o.dispatch)},
           {"mlp", to_string(o.mlp)},
           {"scores", to_string(o.scores)},
-          {"reroot", to_string(o.reroot)}};
+          {"reroot", to_string(o.reroot)},
+          {"direction", to_string(o.direction)},
+          {"floor", o.floor},
+          {"keys", to_string(o.keys)}};
 }
 
 Json predictions_json(const std::vector<Prediction>& predictions, bool with_logit) {
@@ -109,10 +112,9 @@ Json experts_json(const std::vector<ExpertUse>& used) {
 
 // The strongest neurons; those of experts that are not in use have no credit and come last.
 std::vector<NeuronEntry> listed_neurons(const TraceResult& r, int layer, std::size_t most) {
-  std::vector<NeuronEntry> out(
-      r.neuron_entries.begin(),
-      r.neuron_entries.begin() +
-          static_cast<std::ptrdiff_t>(std::min(most, r.neuron_entries.size())));
+  std::vector<NeuronEntry> out(r.neuron_entries.begin(),
+                               r.neuron_entries.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                                              most, r.neuron_entries.size())));
   if (r.expert_entries.empty()) return out;
   const LayerConfig& shape = r.layout.layer(layer);
   for (int e = 0; e < shape.n_experts && out.size() < most; ++e) {
@@ -252,6 +254,19 @@ void add_trace(const TraceResult& r, Json& object) {
   object["warnings"] = r.warnings;
 }
 
+Json edges_json(const Writers& writers, const std::vector<EdgeCredit>& edges) {
+  Json out = Json::array();
+  for (const EdgeCredit& e : edges) {
+    Json branch;
+    if (e.branch != Branch::none && e.branch != Branch::mlp) branch = to_string(e.branch);
+    out.push_back({{"writer", writers.name(e.writer)},
+                   {"reader", e.reader < 0 ? "target" : writers.name(e.reader)},
+                   {"branch", branch},
+                   {"credit", e.credit}});
+  }
+  return out;
+}
+
 }  // namespace
 
 Json report::trace_json(const TraceResult& result) {
@@ -276,6 +291,7 @@ std::string to_json(const TraceResult& r, const TraceJson& parts) {
   add_trace(r, object);
   if (!parts.pattern.empty()) object["pattern"] = parts.pattern;
   if (parts.words) object["words"] = words_json(merge_words(r.tokens, r.token_credit));
+  if (parts.edges != nullptr) object["edges"] = edges_json(r.writer_table(), *parts.edges);
   return dump(object);
 }
 

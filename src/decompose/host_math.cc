@@ -1,4 +1,4 @@
-#include "baselines/host_math.h"
+#include "decompose/host_math.h"
 
 #include <algorithm>
 #include <cmath>

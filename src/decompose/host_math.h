@@ -1,4 +1,4 @@
-// Double-precision pieces that the baselines share: arrays and weights on the host.
+// Double-precision pieces that modified gradients share: arrays and weights on the host.
 #pragma once
 
 #include <cstdint>
