@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "command.h"
+#include "unpack/chat.h"
 #include "unpack/model.h"
 #include "unpack/options.h"
 #include "unpack/shard.h"
@@ -23,7 +24,7 @@ struct ModelArguments {
   Model open() const { return Model::load(model, load); }
 };
 
-// PROMPT | --ids, --no-bos. A prompt of "-", or none where something is piped in, is read from
+// PROMPT | --ids, --no-bos, --chat and what belongs to it. A prompt of "-", or none where something is piped in, is read from
 // stdin.
 struct PromptArguments {
   std::optional<std::string> prompt;
@@ -35,7 +36,11 @@ struct PromptArguments {
   // To be called before the model is loaded: reads stdin where it has to, UsageError when there is
   // no prompt.
   void resolve(bool required = true);
-  std::vector<TokenId> encode(const Model& model) const;
+  std::vector<TokenId> encode(const Model& model);
+
+  bool chat = false;
+  std::optional<std::string> system, messages, chat_template;
+  std::optional<ChatPrompt> made;  // by encode, from a conversation
 };
 
 // --target --target-id --versus --versus-id --raw-logit --position

@@ -26,7 +26,7 @@ struct AttributeArguments {
 // token would change.
 std::vector<TokenId> encode_continuation(const Model& model, const AttributeArguments& args,
                                          const std::vector<TokenId>& prompt) {
-  if (args.prompt.prompt) {
+  if (args.prompt.prompt && !args.prompt.made) {
     const std::vector<TokenId> whole =
         model.encode_prompt(*args.prompt.prompt + *args.continuation, args.prompt.no_bos);
     if (whole.size() > prompt.size() && std::equal(prompt.begin(), prompt.end(), whole.begin())) {
@@ -49,6 +49,7 @@ void run_attribute(AttributeArguments& args, Context& context) {
   } else {
     SamplingOptions sampling;
     sampling.max_tokens = args.generate;
+    if (args.prompt.made) sampling.stops = args.prompt.made->stops;
     continuation = model.generate(prompt, sampling, {}, run);
   }
   if (continuation.empty())

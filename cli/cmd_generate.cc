@@ -45,7 +45,9 @@ void stream_text(const Model& model, const GenerateArguments& args,
     }
     return true;
   };
-  if (args.prompt.prompt) {
+  if (args.prompt.made) {
+    // Of a conversation only the model's turn is shown.
+  } else if (args.prompt.prompt) {
     print(*args.prompt.prompt);
   } else {
     print(model.tokenizer().decode(prompt));
@@ -58,6 +60,7 @@ void run_generate(GenerateArguments& args, Context& context) {
   args.prompt.resolve();
   const Model model = args.model.open();
   const std::vector<TokenId> prompt = args.prompt.encode(model);
+  if (args.prompt.made) args.sampling.stops = args.prompt.made->stops;
   const RunContext run = context.run();
   if (model.has_tokenizer()) {
     stream_text(model, args, prompt, run);

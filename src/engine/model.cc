@@ -49,6 +49,8 @@ Model Model::with(const LoadOptions& options) const {
   state->tokenizer = state_->tokenizer;
   state->tokenizer_problem = state_->tokenizer_problem;
   state->name = state_->name;
+  state->chat = state_->chat;
+  state->stop_tokens = state_->stop_tokens;
   return Model(std::move(state));
 }
 
@@ -66,6 +68,8 @@ Model Model::load(const std::string& name, const LoadOptions& options) {
         "{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as --ids",
         folder.string());
   }
+  state->chat = read_chat_source(folder);
+  state->stop_tokens = read_stop_tokens(folder);
   return Model(std::move(state));
 }
 
@@ -263,6 +267,7 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
       chosen = candidates[i].id;
     }
     if (config().bos_token && config().prepend_bos && chosen == *config().bos_token) break;
+    if (std::find(options.stops.begin(), options.stops.end(), chosen) != options.stops.end()) break;
     out.push_back(chosen);
     if (emit && !emit(chosen)) break;
     next.assign(1, chosen);

@@ -11,6 +11,7 @@
 #include "credit/edges.h"
 #include "credit/suffix.h"
 #include "decompose/decomposition.h"
+#include "unpack/chat.h"
 #include "unpack/model.h"
 #include "unpack/prepared.h"
 
@@ -22,6 +23,8 @@ struct ModelState {
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_problem;  // why there is none
   std::string name;
+  ChatSource chat;
+  std::vector<TokenId> stop_tokens;  // what the model's files name as the end of a turn
   Writers writers;
   LoadOptions options;
 

@@ -1,0 +1,83 @@
+// Where a folder keeps its chat template.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "model/checkpoint.h"
+#include "model/json_text.h"
+#include "unpack/chat.h"
+#include "unpack/error.h"
+
+namespace unpack {
+namespace fs = std::filesystem;
+namespace {
+
+// A template as text, or several by name, of which "default" is the one to chat with.
+std::string template_text(const nlohmann::json& value) {
+  if (value.is_string()) return value.get<std::string>();
+  if (!value.is_array()) return {};
+  for (const nlohmann::json& entry : value) {
+    if (entry.is_object() && entry.value("name", nlohmann::json()) == "default" &&
+        entry.contains("template") && entry["template"].is_string())
+      return entry["template"].get<std::string>();
+  }
+  return {};
+}
+
+}  // namespace
+
+ChatSource read_chat_source(const fs::path& folder) {
+  ChatSource chat;
+  nlohmann::json tokens = nlohmann::json::object();
+  std::error_code error;
+  const fs::path config = folder / "tokenizer_config.json";
+  if (fs::is_regular_file(config, error)) {
+    const nlohmann::json json = parse_json(read_text_file(config), config.string());
+    if (json.is_object()) {
+      for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token",
+                               "cls_token", "mask_token"}) {
+        if (!json.contains(name)) continue;
+        const nlohmann::json& token = json[name];
+        if (token.is_string()) tokens[name] = token;
+        if (token.is_object() && token.contains("content") && token["content"].is_string())
+          tokens[name] = token["content"];
+      }
+      if (json.contains("chat_template")) {
+        chat.source = template_text(json["chat_template"]);
+        chat.origin = config.string() + ": chat_template";
+      }
+    }
+  }
+  // A file of its own goes before the entry in tokenizer_config.json, as in transformers.
+  if (const fs::path file = folder / "chat_template.json"; fs::is_regular_file(file, error)) {
+    const nlohmann::json json = parse_json(read_text_file(file), file.string());
+    if (json.is_object() && json.contains("chat_template")) {
+      chat.source = template_text(json["chat_template"]);
+      chat.origin = file.string();
+    }
+  }
+  if (const fs::path file = folder / "chat_template.jinja"; fs::is_regular_file(file, error)) {
+    chat.source = read_text_file(file);
+    chat.origin = file.string();
+  }
+  chat.special_tokens = tokens.dump();
+  return chat;
+}
+
+std::vector<TokenId> read_stop_tokens(const fs::path& folder) {
+  std::vector<TokenId> ids;
+  std::error_code error;
+  for (const char* name : {"generation_config.json", "config.json"}) {
+    const fs::path file = folder / name;
+    if (!fs::is_regular_file(file, error)) continue;
+    const nlohmann::json json = parse_json(read_text_file(file), file.string());
+    if (!json.is_object() || !json.contains("eos_token_id")) continue;
+    const nlohmann::json& value = json["eos_token_id"];
+    for (const nlohmann::json& id : value.is_array() ? value : nlohmann::json::array({value})) {
+      if (id.is_number_integer() && id >= 0 && id <= INT32_MAX) ids.push_back(id.get<TokenId>());
+    }
+  }
+  return ids;
+}
+
+}  // namespace unpack
