@@ -41,6 +41,7 @@ struct PromptArguments {
   bool chat = false;
   std::optional<std::string> system, messages, chat_template;
   std::optional<ChatPrompt> made;  // by encode, from a conversation
+  std::vector<TokenId> stops() const { return made ? made->stops : std::vector<TokenId>{}; }
 };
 
 // --target --target-id --versus --versus-id --raw-logit --position

@@ -49,8 +49,7 @@ void run_attribute(AttributeArguments& args, Context& context) {
   } else {
     SamplingOptions sampling;
     sampling.max_tokens = args.generate;
-    if (args.prompt.made) sampling.stops = args.prompt.made->stops;
-    continuation = model.generate(prompt, sampling, {}, run);
+    continuation = generate_until(model, prompt, sampling, args.prompt.stops(), {}, run);
   }
   if (continuation.empty())
     throw InputError(

@@ -52,7 +52,7 @@ void stream_text(const Model& model, const GenerateArguments& args,
   } else {
     print(model.tokenizer().decode(prompt));
   }
-  model.generate(prompt, args.sampling, emit, run);
+  generate_until(model, prompt, args.sampling, args.prompt.stops(), emit, run);
   print("\n");
 }
 
@@ -60,7 +60,6 @@ void run_generate(GenerateArguments& args, Context& context) {
   args.prompt.resolve();
   const Model model = args.model.open();
   const std::vector<TokenId> prompt = args.prompt.encode(model);
-  if (args.prompt.made) args.sampling.stops = args.prompt.made->stops;
   const RunContext run = context.run();
   if (model.has_tokenizer()) {
     stream_text(model, args, prompt, run);

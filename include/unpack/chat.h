@@ -2,18 +2,19 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "unpack/config.h"
+#include "unpack/model.h"
 #include "unpack/spans.h"
 
 namespace unpack {
-
-class Model;
 
 // A template in the subset of Jinja that chat templates use, read as transformers reads it:
 // docs/chat.md lists what is understood. What is not is named in an InputError.
@@ -61,5 +62,11 @@ struct ChatPrompt {
 // The prompt up to where the model's turn begins; where the last message is the assistant's own,
 // up to the end of its content.
 ChatPrompt chat_prompt(const Model& model, const Conversation& conversation);
+// Model::generate that also ends at any of `stops`, which is not part of the text then.
+std::vector<TokenId> generate_until(const Model& model, std::span<const TokenId> ids,
+                                    const SamplingOptions& options,
+                                    const std::vector<TokenId>& stops,
+                                    const std::function<bool(TokenId)>& emit = {},
+                                    const RunContext& context = {});
 
 }  // namespace unpack

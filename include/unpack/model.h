@@ -39,7 +39,6 @@ struct SamplingOptions {
   double temperature = 0;  // 0: greedy
   int top_k = 0;           // 0: all
   std::uint64_t seed = 0;
-  std::vector<TokenId> stops = {};  // tokens that end the text and are not part of it
 };
 
 struct PredictOptions {

@@ -1,6 +1,7 @@
 // A conversation becomes a prompt: template, tokens, and where every message stands among them.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "engine/state.h"
@@ -169,6 +170,23 @@ ChatPrompt chat_prompt(const Model& model, const Conversation& conversation) {
   prompt.turns = find_turns(model, prompt.ids, messages);
   prompt.stops = stop_tokens(model, special);
   return prompt;
+}
+
+std::vector<TokenId> generate_until(const Model& model, std::span<const TokenId> ids,
+                                    const SamplingOptions& options,
+                                    const std::vector<TokenId>& stops,
+                                    const std::function<bool(TokenId)>& emit,
+                                    const RunContext& context) {
+  bool stopped = false;
+  std::vector<TokenId> out = model.generate(
+      ids, options,
+      [&](TokenId id) {
+        stopped = std::find(stops.begin(), stops.end(), id) != stops.end();
+        return !stopped && (!emit || emit(id));
+      },
+      context);
+  if (stopped) out.pop_back();
+  return out;
 }
 
 }  // namespace unpack

@@ -267,7 +267,6 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
       chosen = candidates[i].id;
     }
     if (config().bos_token && config().prepend_bos && chosen == *config().bos_token) break;
-    if (std::find(options.stops.begin(), options.stops.end(), chosen) != options.stops.end()) break;
     out.push_back(chosen);
     if (emit && !emit(chosen)) break;
     next.assign(1, chosen);

@@ -1,5 +1,6 @@
 """Chat templates: the program's own subset of Jinja against python3-jinja2, set up as transformers sets it up."""
 import datetime
+import functools
 import json
 import os
 import random
@@ -65,10 +66,15 @@ def environment():
 ENVIRONMENT = environment()
 
 
+@functools.lru_cache(maxsize=None)
+def compiled(template):
+    return ENVIRONMENT.from_string(template)
+
+
 def reference(template, variables):
     """The text, or None where Jinja refuses."""
     try:
-        return ENVIRONMENT.from_string(template).render(**variables)
+        return compiled(template).render(**variables)
     except (jinja2.exceptions.TemplateError, TypeError, ValueError, ZeroDivisionError, OverflowError, AttributeError, KeyError,
             IndexError, SyntaxError):
         return None
