@@ -63,6 +63,7 @@ Json options_json(const Options& o) {
   return {{"beta", o.beta},
           {"weights", o.weights},
           {"mlp_weights", o.mlp_weights},
+          {"expert_weights", o.expert_weights},
           {"dispatch", to_string(o.dispatch)},
           {"mlp", to_string(o.mlp)},
           {"scores", to_string(o.scores)},
@@ -96,11 +97,20 @@ Json entries_json(const TraceResult& r, const Writers& writers) {
   constexpr std::size_t kListed = 20;
   Json neurons = Json::array();
   for (std::size_t i = 0; i < std::min(kListed, r.neuron_entries.size()); ++i) {
-    neurons.push_back(
-        {{"neuron", r.neuron_entries[i].neuron}, {"credit", r.neuron_entries[i].credit}});
+    const NeuronEntry& e = r.neuron_entries[i];
+    Json entry = Json::object();
+    if (e.expert >= 0) entry["expert"] = e.expert;
+    entry["neuron"] = e.neuron;
+    entry["credit"] = e.credit;
+    neurons.push_back(std::move(entry));
   }
   Json object = Json::object();
   object["neurons"] = std::move(neurons);
+  if (!r.expert_entries.empty()) {
+    Json& experts = object["experts"] = Json::array();
+    for (const ExpertEntry& e : r.expert_entries)
+      experts.push_back({{"expert", e.expert}, {"weight", e.weight}, {"credit", e.credit}});
+  }
   return object;
 }
 
