@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "model/checkpoint.h"
+#include "model/gguf.h"
 #include "model/json_text.h"
 #include "unpack/chat.h"
 #include "unpack/error.h"
@@ -24,11 +25,34 @@ std::string template_text(const nlohmann::json& value) {
   return {};
 }
 
+ChatSource gguf_chat(const fs::path& file) {
+  ChatSource chat;
+  const nlohmann::json metadata = open_gguf(file)->content.metadata;
+  chat.origin = file.string() + ": tokenizer.chat_template";
+  if (const auto it = metadata.find("tokenizer.chat_template"); it != metadata.end())
+    chat.source = template_text(*it);
+  nlohmann::json tokens = nlohmann::json::object();
+  const auto list = metadata.find("tokenizer.ggml.tokens");
+  for (const char* name : {"bos", "eos", "unknown", "padding"}) {
+    const auto id = metadata.find(fmt::format("tokenizer.ggml.{}_token_id", name));
+    if (list == metadata.end() || id == metadata.end() || !id->is_number_unsigned()) continue;
+    if (id->get<std::uint64_t>() >= list->size()) continue;
+    const std::string_view short_name(name);
+    tokens[fmt::format("{}_token", short_name == "unknown"   ? "unk"
+                                   : short_name == "padding" ? "pad"
+                                                             : short_name)] =
+        (*list)[id->get<std::size_t>()];
+  }
+  chat.special_tokens = tokens.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return chat;
+}
+
 }  // namespace
 
 ChatSource read_chat_source(const fs::path& folder) {
   ChatSource chat;
   nlohmann::json tokens = nlohmann::json::object();
+  if (const fs::path file = find_gguf(folder); !file.empty()) return gguf_chat(file);
   std::error_code error;
   const fs::path config = folder / "tokenizer_config.json";
   if (fs::is_regular_file(config, error)) {

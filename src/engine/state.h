@@ -24,6 +24,7 @@ struct ModelState {
   std::string tokenizer_problem;  // why there is none
   std::string name;
   ChatSource chat;
+  std::string stored_as;  // the type of quantised weights; empty: the config's dtype
   std::vector<TokenId> stop_tokens;  // what the model's files name as the end of a turn
   Writers writers;
   LoadOptions options;

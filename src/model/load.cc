@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "model/assemble.h"
+#include "model/gguf_model.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -10,6 +11,7 @@ namespace fs = std::filesystem;
 
 ModelWeights load_folder(const fs::path& folder) {
   std::error_code error;
+  if (const fs::path file = find_gguf(folder); !file.empty()) return load_gguf(open_gguf(file));
   if (!fs::is_directory(folder, error))
     throw InputError(fmt::format("{}: no such folder", folder.string()));
   const fs::path config = folder / "config.json";
@@ -20,6 +22,12 @@ ModelWeights load_folder(const fs::path& folder) {
   model.config.name =
       (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();
   return model;
+}
+
+std::string stored_type(const fs::path& folder) {
+  if (const fs::path file = find_gguf(folder); !file.empty())
+    return gguf_quantisation(open_gguf(file)->content);
+  return {};
 }
 
 ModelWeights from_memory(std::string_view config_json,
