@@ -40,8 +40,6 @@ struct ChatSource {
 };
 // tokenizer_config.json, chat_template.jinja or chat_template.json of a folder.
 ChatSource read_chat_source(const std::filesystem::path& folder);
-// eos_token_id of generation_config.json and config.json.
-std::vector<TokenId> read_stop_tokens(const std::filesystem::path& folder);
 
 struct Conversation {
   std::string messages;          // JSON: [{"role": "user", "content": "..."}, ...]

@@ -88,20 +88,4 @@ ChatSource read_chat_source(const fs::path& folder) {
   return chat;
 }
 
-std::vector<TokenId> read_stop_tokens(const fs::path& folder) {
-  std::vector<TokenId> ids;
-  std::error_code error;
-  for (const char* name : {"generation_config.json", "config.json"}) {
-    const fs::path file = folder / name;
-    if (!fs::is_regular_file(file, error)) continue;
-    const nlohmann::json json = parse_json(read_text_file(file), file.string());
-    if (!json.is_object() || !json.contains("eos_token_id")) continue;
-    const nlohmann::json& value = json["eos_token_id"];
-    for (const nlohmann::json& id : value.is_array() ? value : nlohmann::json::array({value})) {
-      if (id.is_number_integer() && id >= 0 && id <= INT32_MAX) ids.push_back(id.get<TokenId>());
-    }
-  }
-  return ids;
-}
-
 }  // namespace unpack

@@ -83,7 +83,7 @@ std::vector<Span> find_turns(const Model& model, const std::vector<TokenId>& ids
 }
 
 std::vector<TokenId> stop_tokens(const Model& model, const Json& special) {
-  std::vector<TokenId> stops = model.state()->stop_tokens;
+  std::vector<TokenId> stops;
   if (special.contains("eos_token")) {
     if (const auto id = model.tokenizer().id_of(special["eos_token"].get<std::string>()))
       stops.push_back(*id);

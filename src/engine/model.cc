@@ -51,7 +51,6 @@ Model Model::with(const LoadOptions& options) const {
   state->tokenizer_problem = state_->tokenizer_problem;
   state->name = state_->name;
   state->chat = state_->chat;
-  state->stop_tokens = state_->stop_tokens;
   state->stored_as = state_->stored_as;
   return Model(std::move(state));
 }
@@ -71,7 +70,6 @@ Model Model::load(const std::string& name, const LoadOptions& options) {
   }
   state->chat = read_chat_source(folder);
   state->stored_as = stored_type(folder);
-  state->stop_tokens = read_stop_tokens(folder);
   return Model(std::move(state));
 }
 
@@ -91,10 +89,14 @@ Model Model::from_tensors(const std::string& config_json,
                           std::shared_ptr<const void> owner, const LoadOptions& options) {
   std::map<std::string, StoredTensor> stored;
   for (const auto& [name, t] : tensors) {
-    std::int64_t count = 1;
-    for (const std::int64_t n : t.shape) count *= n;
+    std::size_t count = 1;
+    for (const std::int64_t n : t.shape) {
+      if (n < 0 || __builtin_mul_overflow(count, static_cast<std::size_t>(n), &count) ||
+          count > SIZE_MAX / 16)
+        throw InputError(fmt::format("tensor {} has a shape that no memory holds", name));
+    }
     stored[name] = {name, t.dtype, t.shape, static_cast<const std::byte*>(t.data),
-                    static_cast<std::size_t>(count) * dtype_size(t.dtype)};
+                    count * dtype_size(t.dtype)};
   }
   auto weights = std::make_shared<ModelWeights>(from_memory(config_json, stored, std::move(owner)));
   if (weights->config.name.empty()) weights->config.name = "memory";

@@ -25,7 +25,6 @@ struct ModelState {
   std::string name;
   ChatSource chat;
   std::string stored_as;  // the type of quantised weights; empty: the config's dtype
-  std::vector<TokenId> stop_tokens;  // what the model's files name as the end of a turn
   Writers writers;
   LoadOptions options;
 
