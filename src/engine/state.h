@@ -23,10 +23,10 @@ struct ModelState {
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_problem;  // why there is none
   std::string name;
-  ChatSource chat;
-  std::string stored_as;  // the type of quantised weights; empty: the config's dtype
   Writers writers;
   LoadOptions options;
+  ChatSource chat;
+  std::string stored_as = {};  // the type of quantised weights; empty: the config's dtype
 
   ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options);
 };
