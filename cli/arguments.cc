@@ -7,6 +7,8 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "unpack/error.h"
 #include "unpack/writers.h"
@@ -63,9 +65,40 @@ void PromptArguments::add(Command& command, const std::string& help) {
   command.option("--ids", "N,N,...", "Token ids in place of a prompt, used as they are", ids)
       .excludes(text);
   command.flag("--no-bos", "Leave out the special tokens that go in front of a prompt", no_bos);
+  command.flag("--chat",
+               "The prompt is the user's turn, or a JSON list of messages, and goes through the "
+               "model's chat template",
+               chat);
+  command.option("--system", "TEXT", "With --chat: a system message in front", system);
+  command.option("--messages", "FILE", "A conversation in JSON in place of a prompt (implies --chat)",
+                 messages)
+      .excludes(text);
+  command.option("--chat-template", "FILE",
+                 "A Jinja template in place of the model's own (implies --chat)", chat_template);
 }
 
+namespace {
+
+std::string read_file(const std::string& name) {
+  std::ifstream in(name, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (!in || std::filesystem::is_directory(name))
+    throw InputError(fmt::format("{}: cannot read the file", name));
+  return text;
+}
+
+}  // namespace
+
 void PromptArguments::resolve(bool required) {
+  chat = chat || messages || chat_template;
+  if (system && !chat) throw UsageError("--system goes with --chat");
+  if (chat && ids) throw UsageError("--chat takes a prompt or messages, not --ids");
+  if (chat && no_bos)
+    throw UsageError("--no-bos does not go with --chat: the template writes the special tokens");
+  if (messages) {
+    prompt = read_file(*messages);
+    return;
+  }
   if (ids) return;
   if (prompt == "-") {
     prompt = read_stdin();
@@ -76,7 +109,16 @@ void PromptArguments::resolve(bool required) {
   }
 }
 
-std::vector<TokenId> PromptArguments::encode(const Model& model) const {
+std::vector<TokenId> PromptArguments::encode(const Model& model) {
+  if (chat) {
+    Conversation conversation = make_conversation(prompt.value_or(""), system);
+    if (chat_template) {
+      conversation.chat_template = read_file(*chat_template);
+      conversation.template_origin = *chat_template;
+    }
+    made = chat_prompt(model, conversation);
+    return made->ids;
+  }
   if (!ids) return model.encode_prompt(prompt.value_or(""), no_bos);
   for (const TokenId id : *ids) {
     if (id < 0 || id >= model.config().vocab_size)

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "command.h"
+#include "unpack/chat.h"
 #include "unpack/model.h"
 #include "unpack/question.h"
 #include "unpack/shard.h"
@@ -25,7 +26,7 @@ struct ModelArguments {
   Model open() const { return Model::load(model, options()); }
 };
 
-// PROMPT | --ids, --no-bos. A prompt of "-", or none where something is piped in, is read from
+// PROMPT | --ids, --no-bos, --chat and what belongs to it. A prompt of "-", or none where something is piped in, is read from
 // stdin.
 struct PromptArguments {
   std::optional<std::string> prompt;
@@ -37,7 +38,12 @@ struct PromptArguments {
   // To be called before the model is loaded: reads stdin where it has to, UsageError when there is
   // no prompt.
   void resolve(bool required = true);
-  std::vector<TokenId> encode(const Model& model) const;
+  std::vector<TokenId> encode(const Model& model);
+
+  bool chat = false;
+  std::optional<std::string> system, messages, chat_template;
+  std::optional<ChatPrompt> made;  // by encode, from a conversation
+  std::vector<TokenId> stops() const { return made ? made->stops : std::vector<TokenId>{}; }
 };
 
 // Options that are fields of a question, read by its codec.
@@ -48,6 +54,8 @@ class QuestionArguments {
   void check() const;                 // what can be known before there is a model
 
   Asked& asked() { return asked_; }
+  const Asked& asked() const { return asked_; }
+  bool has_texts() const { return !texts_.empty(); }
   void read_tokens(const Model& model);         // target and contrast that were given as texts
   Asked& resolve(const Model& model, int length);  // and all that depends on the prompt
 

@@ -29,7 +29,7 @@ struct AttributeArguments {
 // token would change.
 std::vector<TokenId> encode_continuation(const Model& model, const AttributeArguments& args,
                                          const std::vector<TokenId>& prompt) {
-  if (args.prompt.prompt) {
+  if (args.prompt.prompt && !args.prompt.made) {
     const std::vector<TokenId> whole =
         model.encode_prompt(*args.prompt.prompt + *args.continuation, args.prompt.no_bos);
     if (whole.size() > prompt.size() && std::equal(prompt.begin(), prompt.end(), whole.begin())) {
@@ -51,7 +51,7 @@ void run_attribute(AttributeArguments& args, Context& context) {
   } else {
     SamplingOptions sampling;
     sampling.max_tokens = args.generate;
-    continuation = model.generate(prompt, sampling, {}, run);
+    continuation = generate_until(model, prompt, sampling, args.prompt.stops(), {}, run);
   }
   if (continuation.empty())
     throw InputError(args.continuation

@@ -49,8 +49,14 @@ void stream_text(const Model& model, const GenerateArguments& args,
     return true;
   };
   model.check(prompt);  // what is refused is not printed
-  print(args.prompt.prompt ? *args.prompt.prompt : model.tokenizer().decode(prompt));
-  model.generate(prompt, args.sampling, emit, run);
+  if (args.prompt.made) {
+    // Of a conversation only the model's turn is shown.
+  } else if (args.prompt.prompt) {
+    print(*args.prompt.prompt);
+  } else {
+    print(model.tokenizer().decode(prompt));
+  }
+  generate_until(model, prompt, args.sampling, args.prompt.stops(), emit, run);
   print("\n");
 }
 

@@ -35,7 +35,7 @@ class TextEncoder {
  public:
   explicit TextEncoder(const TokenizeArguments& args)
       : folder_(tokenizer_folder(args.model.model)),
-        tokenizer_(Tokenizer::load(folder_)),
+        tokenizer_(open(folder_)),
         special_(args.special) {
     if (args.bos) prefix_ = prompt_prefix(folder_, tokenizer_);
   }
@@ -48,6 +48,11 @@ class TextEncoder {
   std::string token_text(TokenId id) const { return tokenizer_.token_text(id); }
 
  private:
+  static Tokenizer open(const std::filesystem::path& folder) {
+    if (const std::optional<Tokenizer> found = find_tokenizer(folder)) return *found;
+    return Tokenizer::load(folder);  // says what is missing
+  }
+
   std::filesystem::path folder_;
   Tokenizer tokenizer_;
   bool special_;

@@ -6,6 +6,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "unpack/answer.h"
 #include "unpack/baselines.h"
 #include "unpack/error.h"
 #include "unpack/groups.h"
@@ -20,6 +21,8 @@ struct TraceArguments {
   ModelArguments model;
   QuestionArguments question;
   bool words = false, edges = false;
+  std::optional<std::string> answer, versus_answer, group_by;
+  std::vector<std::string> groups;
   Outputs outputs;
   Color color = Color::automatic;
 };
@@ -55,15 +58,71 @@ std::string edges_text(const Writers& writers, const std::vector<EdgeCredit>& ed
   return text;
 }
 
+std::vector<Span> spans_of(const TraceArguments& args, const Model& model,
+                           const std::vector<TokenId>& ids) {
+  std::vector<Span> spans;
+  for (const std::string& group : args.groups)
+    spans.push_back(parse_span(group, static_cast<int>(ids.size())));
+  if (!args.group_by) return spans;
+  const SpanKind kind = parse_span_kind(*args.group_by);
+  if (kind == SpanKind::turn) {
+    if (!args.prompt.made) throw UsageError("--group-by turn goes with --chat");
+    return args.prompt.made->turns;
+  }
+  return cut_spans(model, ids, kind);
+}
+
+// Targets of several tokens.
+void run_answer(TraceArguments& args, const Model& model, const std::vector<TokenId>& ids,
+                const RunContext& run) {
+  const std::vector<Span> spans = spans_of(args, model, ids);
+  std::optional<std::string> text;
+  if (!args.prompt.ids && !args.prompt.made) text = args.prompt.prompt;
+  const auto encode = [&](const std::string& answer) {
+    return encode_after(model, ids, text, answer, args.prompt.no_bos);
+  };
+  std::optional<std::vector<TokenId>> versus;
+  if (args.versus_answer) versus = encode(*args.versus_answer);
+  AnswerResult result = explain_answer(model, ids, encode(*args.answer), versus,
+                                       args.question.asked().question.options, run);
+  run.check();
+  if (!spans.empty()) result.groups = span_credits(spans, result.tokens, result.token_credit);
+  args.outputs.write("--json", [&] { return to_json(result); });
+  if (!args.outputs.any()) print(to_terminal(result, terminal_style(args.color)));
+}
+
+void check_answer(const TraceArguments& args) {
+  if (args.versus_answer && !args.answer)
+    throw UsageError("--versus-answer goes with --answer");
+  if (args.group_by && !args.groups.empty())
+    throw UsageError("--group and --group-by do not go together");
+  if (args.group_by) parse_span_kind(*args.group_by);
+  if (!args.answer) return;
+  const Asked& asked = args.question.asked();
+  const Target& target = asked.question.target;
+  if (args.question.has_texts() || !target.ids.empty() || target.versus || target.raw ||
+      asked.question.root || asked.method != Method::unpack || args.words || args.edges)
+    throw UsageError(
+        "--answer explains a span of tokens: --target, --versus, --raw-logit, --root, --method and "
+        "--words do not go with it");
+  for (const char* name : {"--html", "--svg", "--tikz", "--graph"}) {
+    if (const auto* file = args.outputs.find(name); file && *file)
+      throw UsageError(fmt::format("{} does not go with --answer; --json does", name));
+  }
+}
+
 void run_trace(TraceArguments& args, Context& context) {
   args.outputs.check();
   args.question.check();
   std::optional<GraphFormat> graph;
   if (const auto* file = args.outputs.find("--graph"); *file) graph = graph_format(**file);
+  check_answer(args);
   args.prompt.resolve();
 
   const Model model = args.model.open();
   const std::vector<TokenId> ids = args.prompt.encode(model);
+  if (args.answer) return run_answer(args, model, ids, context.run());
+  const std::vector<Span> spans = spans_of(args, model, ids);
   // What names a place in the prompt or the model is looked up before any work.
   const Asked& asked = args.question.resolve(model, static_cast<int>(ids.size()));
   if (args.edges && (asked.method != Method::unpack || asked.question.root))
@@ -82,13 +141,18 @@ void run_trace(TraceArguments& args, Context& context) {
   args.outputs.write("--svg", [&] { return to_svg(result); });
   args.outputs.write("--tikz", [&] { return to_tikz(result); });
   args.outputs.write("--graph", [&] { return to_graph(result, *graph); });
+  std::vector<SpanCredit> groups;
+  if (!spans.empty()) groups = span_credits(spans, result.tokens, result.token_credit);
   args.outputs.write("--json", [&] {
-    return to_json(result, {.words = args.words, .edges = args.edges ? &edges : nullptr});
+    return to_json(result, {.words = args.words,
+                            .edges = args.edges ? &edges : nullptr,
+                            .groups = groups.empty() ? nullptr : &groups});
   });
   if (!args.outputs.any())
     print(to_terminal(result, terminal_style(args.color)) +
           (args.words ? words_text(result) : "") +
-          (args.edges ? edges_text(model.writers(), edges) : ""));
+          (args.edges ? edges_text(model.writers(), edges) : "") +
+          (groups.empty() ? "" : to_text(groups)));
 }
 
 }  // namespace
@@ -107,6 +171,18 @@ void add_trace(App& app, Context& context) {
   args->outputs.add(command, "--tikz", "Write the same picture for LaTeX");
   args->outputs.add_file(command, "--graph",
                          "Write the listed paths as a graph: .graphml, .dot or .json");
+  command.option("--answer", "TEXT",
+                 "Explain a continuation of several tokens: the sum over its tokens, each by its own "
+                 "row",
+                 args->answer);
+  command.option("--versus-answer", "TEXT", "With --answer: another answer to set it against",
+                 args->versus_answer);
+  command.repeated("--group", "NAME=from:to",
+                   "Add up the credit of positions from..to under a name (may be repeated)",
+                   args->groups);
+  command.option("--group-by", "sentence|line|paragraph|turn",
+                 "Add up the credit of every sentence, line, paragraph, or turn of a conversation",
+                 args->group_by);
   command.flag("--words", "Add up the credit of subword tokens by word, too", args->words);
   command.flag("--edges",
                "What each reader passes to each writer by each branch, summed over positions, too",

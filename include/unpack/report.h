@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "unpack/result.h"
+#include "unpack/spans.h"
 
 namespace unpack {
 
@@ -16,6 +17,7 @@ struct TraceJson {
   bool words = false;             // "words": the credit of subword tokens, added up
   std::vector<double> pattern{};  // "pattern": the attention of the root's head
   const std::vector<EdgeCredit>* edges = nullptr;  // "edges": what readers pass to writers
+  const std::vector<SpanCredit>* groups = nullptr;  // "groups": credit added up by span
 };
 std::string to_json(const TraceResult& result, const TraceJson& parts);
 std::string to_json(const std::vector<Token>& tokens);

@@ -72,6 +72,8 @@ Model Model::with(const LoadOptions& options) const {
   state->tokenizer = state_->tokenizer;
   state->tokenizer_problem = state_->tokenizer_problem;
   state->name = state_->name;
+  state->chat = state_->chat;
+  state->stored_as = state_->stored_as;
   return Model(std::move(state));
 }
 
@@ -82,15 +84,16 @@ Model Model::load(const std::string& name, const LoadOptions& options) {
   if (!shown.has_filename()) shown = shown.parent_path();
   std::error_code ignored;
   weights->config.name =
-      std::filesystem::is_directory(name, ignored) ? shown.filename().string() : name;
+      std::filesystem::exists(name, ignored) ? shown.filename().string() : name;
   auto state = std::make_shared<ModelState>(weights, options);
-  if (Tokenizer::exists(folder)) {
-    state->tokenizer = Tokenizer::load(folder);
-  } else {
+  state->tokenizer = find_tokenizer(folder);
+  if (!state->tokenizer) {
     state->tokenizer_problem = fmt::format(
         "{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as ids",
         folder.string());
   }
+  state->chat = read_chat_source(folder);
+  state->stored_as = stored_type(folder);
   return Model(std::move(state));
 }
 
@@ -132,7 +135,8 @@ bool Model::has_tokenizer() const { return state_->tokenizer.has_value(); }
 
 ModelInfo Model::info() const {
   const ModelConfig& c = config();
-  return {state_->name, c.family,  to_string(c.dtype), state_->weights->fingerprint,
+  return {state_->name, c.family,  state_->stored_as.empty() ? to_string(c.dtype) : state_->stored_as,
+          state_->weights->fingerprint,
           c.n_layers,   c.n_heads, c.d_model,          c.gated()};
 }
 

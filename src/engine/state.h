@@ -11,6 +11,7 @@
 #include "credit/edges.h"
 #include "credit/suffix.h"
 #include "decompose/decomposition.h"
+#include "unpack/chat.h"
 #include "unpack/model.h"
 #include "unpack/prepared.h"
 
@@ -24,6 +25,8 @@ struct ModelState {
   std::string name;
   Writers writers;
   LoadOptions options;
+  ChatSource chat;
+  std::string stored_as = {};  // the type of quantised weights; empty: the config's dtype
 
   ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options);
 };

@@ -8,6 +8,7 @@
 #include "base/files.h"
 #include "base/json_reader.h"
 #include "base/message.h"
+#include "model/torch_file.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -16,6 +17,8 @@ namespace {
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
+constexpr const char* kTorch = "pytorch_model.bin";
+constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
 constexpr std::size_t kMaxText = 200'000'000;
 
 struct FileStorage {
@@ -53,16 +56,10 @@ bool is_broken_link(const fs::path& path) {
 
 // What other formats the folder holds, with the way out; empty where it holds none that we know.
 std::string other_format(const fs::path& folder) {
-  if (!files_ending_in(folder, ".gguf").empty()) {
-    return fmt::format(
-        "{}: holds a GGUF file, which is not read; use the model's original Hugging Face folder "
-        "(config.json and *.safetensors)",
-        folder.string());
-  }
   for (const char* ending : {".bin", ".bin.index.json", ".pt", ".pth"}) {
     for (const fs::path& file : files_ending_in(folder, ending)) {
       const std::string name = file.filename().string();
-      if (!name.starts_with("pytorch_model") && !name.starts_with("consolidated")) continue;
+      if (!name.starts_with("pytorch_model-") && !name.starts_with("consolidated")) continue;
       return fmt::format(
           "{}: holds only {}, which is not read; convert it in Python with "
           "transformers.AutoModelForCausalLM.from_pretrained(\"{}\").save_pretrained(\"NEW_"
@@ -139,6 +136,10 @@ fs::path find_weights(const fs::path& folder) {
         "{}: {} *.safetensors files but no {} that says which tensor is where; download it too",
         folder.string(), others.size(), kIndex));
   }
+  for (const char* name : {kTorch, kTorchIndex}) {
+    if (is_broken_link(folder / name)) fail_broken(folder / name);
+    if (is_file(folder / name)) return folder / name;
+  }
   const std::string other = other_format(folder);
   throw InputError(!other.empty()
                        ? other
@@ -155,13 +156,15 @@ Checkpoint Checkpoint::open(const fs::path& folder, bool mapped) {
   checkpoint.storage_ = storage;
   const auto add = [&](const fs::path& path, auto&& wanted) {
     const MappedFile& file = *storage->files.emplace_back(std::make_unique<MappedFile>(path, mapped));
-    for (FileTensor& tensor : parse_safetensors(file.bytes(), path.string())) {
+    const bool torch = path.extension() == ".bin";
+    for (FileTensor& tensor : torch ? parse_torch(file.bytes(), path.string())
+                                    : parse_safetensors(file.bytes(), path.string())) {
       if (!wanted(tensor.stored.name)) continue;
       const std::string name = tensor.stored.name;
       checkpoint.entries_[name] = {std::move(tensor), &file, path.string()};
     }
   };
-  if (weights.filename() != kIndex) {
+  if (weights.filename() != kIndex && weights.filename() != kTorchIndex) {
     add(weights, [](const std::string&) { return true; });
     return checkpoint;
   }
@@ -183,7 +186,7 @@ Checkpoint Checkpoint::open(const fs::path& folder, bool mapped) {
     if (!checkpoint.find(tensor)) {
       throw InputError(
           fmt::format("{}: tensor {} is missing, although {} says that it is in this file",
-                      (folder / shard).string(), shown(tensor), kIndex));
+                      (folder / shard).string(), shown(tensor), weights.filename().string()));
     }
   }
   return checkpoint;
@@ -212,6 +215,14 @@ Checkpoint Checkpoint::from_memory(const std::map<std::string, StoredTensor>& te
     entry.origin = checkpoint.origin_;
     checkpoint.entries_[name] = std::move(entry);
   }
+  return checkpoint;
+}
+
+Checkpoint Checkpoint::empty(std::string origin, std::shared_ptr<const void> storage) {
+  Checkpoint checkpoint;
+  checkpoint.origin_ = std::move(origin);
+  checkpoint.storage_ = std::move(storage);
+  checkpoint.mapped_ = true;
   return checkpoint;
 }
 

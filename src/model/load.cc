@@ -7,6 +7,7 @@
 #include "base/files.h"
 #include "base/json_reader.h"
 #include "model/assemble.h"
+#include "model/gguf_model.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -32,6 +33,7 @@ void add_end_tokens(const fs::path& folder, ModelConfig& config) {
 
 ModelWeights load_folder(const fs::path& folder, bool mapped) {
   std::error_code error;
+  if (const fs::path file = find_gguf(folder); !file.empty()) return load_gguf(open_gguf(file));
   if (!fs::is_directory(folder, error))
     throw InputError(fmt::format("{}: no such folder", folder.string()));
   const fs::path config = folder / "config.json";
@@ -43,6 +45,12 @@ ModelWeights load_folder(const fs::path& folder, bool mapped) {
   model.config.name =
       (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();
   return model;
+}
+
+std::string stored_type(const fs::path& folder) {
+  if (const fs::path file = find_gguf(folder); !file.empty())
+    return gguf_quantisation(open_gguf(file)->content);
+  return {};
 }
 
 ModelWeights from_memory(std::string_view config_json,

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "unpack/result.h"
+#include "unpack/spans.h"
 
 namespace unpack::report {
 
@@ -12,6 +13,7 @@ namespace unpack::report {
 // (version, program, model) is left out.
 nlohmann::ordered_json trace_json(const TraceResult& result);
 nlohmann::ordered_json model_json(const ModelInfo& model);
+nlohmann::ordered_json groups_json(const std::vector<SpanCredit>& groups);
 
 // On one line; what is no UTF-8 is replaced.
 std::string compact(const nlohmann::ordered_json& json);
