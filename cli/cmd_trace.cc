@@ -7,6 +7,7 @@
 #include "commands.h"
 #include "unpack/baselines.h"
 #include "unpack/error.h"
+#include "unpack/explain.h"
 #include "unpack/groups.h"
 #include "unpack/prepared.h"
 #include "unpack/report.h"
@@ -25,20 +26,26 @@ struct TraceArguments {
   Color color = Color::automatic;
 };
 
-// Words beside tokens: the same credit, subword tokens added up.
-std::string words_text(const TraceResult& result) {
+constexpr int kSentences = 5;
+
+// Words beside tokens: the same credit, subword tokens added up; and the trace in sentences.
+std::string words_text(const TraceResult& result, const std::vector<Sentence>& sentences) {
   std::string text = "\nWords\n";
   for (const WordCredit& word : merge_words(result.tokens, result.token_credit)) {
     text += fmt::format("  {:>+10.4f} {:>+7.1f}%  {}\n", word.credit, word.percent,
                         nlohmann::json(word.text).dump(-1, ' ', false, kReplace));
   }
+  if (!sentences.empty()) text += "\nIn words\n";
+  for (const Sentence& sentence : sentences) text += "  " + sentence.text + "\n";
   return text;
 }
 
-std::string json_with_words(const TraceResult& result) {
+std::string json_with_words(const TraceResult& result, const std::vector<Sentence>& sentences) {
   nlohmann::ordered_json json = nlohmann::ordered_json::parse(to_json(result));
   json["words"] =
       nlohmann::ordered_json::parse(to_json(merge_words(result.tokens, result.token_credit)));
+  if (result.method == "unpack")
+    json["sentences"] = nlohmann::ordered_json::parse(to_json(sentences, result.writer_table()));
   return json.dump(-1, ' ', false, kReplace);
 }
 
@@ -63,15 +70,19 @@ void run_trace(TraceArguments& args, Context& context) {
   const TraceResult result = method == Method::unpack
                                  ? prepared.trace(question, run)
                                  : baseline(prepared, question.target, method, run);
+  std::vector<Sentence> sentences;
+  if (args.words && method == Method::unpack)
+    sentences = explain(prepared, question, result, kSentences, run);
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });
   args.outputs.write("--svg", [&] { return to_svg(result); });
   args.outputs.write("--tikz", [&] { return to_tikz(result); });
   args.outputs.write("--graph", [&] { return to_graph(result, *graph); });
-  args.outputs.write("--json",
-                     [&] { return args.words ? json_with_words(result) : to_json(result); });
+  args.outputs.write(
+      "--json", [&] { return args.words ? json_with_words(result, sentences) : to_json(result); });
   if (!args.outputs.any())
-    print(to_terminal(result, terminal_style(args.color)) + (args.words ? words_text(result) : ""));
+    print(to_terminal(result, terminal_style(args.color)) +
+          (args.words ? words_text(result, sentences) : ""));
 }
 
 }  // namespace
@@ -90,7 +101,10 @@ void add_trace(App& app, Context& context) {
   args->outputs.add(command, "--tikz", "Write the same picture for LaTeX");
   args->outputs.add_file(command, "--graph",
                          "Write the listed paths as a graph: .graphml, .dot or .json");
-  command.flag("--words", "Add up the credit of subword tokens by word, too", args->words);
+  command.flag("--words",
+               "In words, too: the credit of subword tokens by word, and what the strongest "
+               "components do in sentences",
+               args->words);
   add_color(command, args->color);
   command.run([args, &context] { run_trace(*args, context); });
 }

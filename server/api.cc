@@ -1,7 +1,10 @@
 #include "api.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 
+#include "inspect_api.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 #include "unpack/report.h"
@@ -13,6 +16,19 @@ using nlohmann::json;
 
 std::string dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+// A token may hold part of a character: its bytes as hex, nothing for one that is text.
+std::string bytes_of_no_text(const std::string& token) {
+  try {
+    (void)json(token).dump();
+    return {};
+  } catch (const json::type_error&) {
+    std::string hex;
+    for (const char c : token)
+      hex += fmt::format("{}{:02X}", hex.empty() ? "" : " ", static_cast<unsigned char>(c));
+    return hex;
+  }
 }
 
 // The part of a trace that a change of path filters changes.
@@ -71,10 +87,24 @@ const char* mime(Format format) {
 }  // namespace
 
 const std::vector<std::string>& Api::names() {
-  static const std::vector<std::string> kNames = {"tokenize", "predict",      "trace",    "paths",
-                                                  "reroot",   "interactions", "intervene"};
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names = {"tokenize", "predict",      "trace",    "paths",
+                                      "reroot",   "interactions", "intervene"};
+    names.insert(names.end(), InspectApi::names().begin(), InspectApi::names().end());
+    return names;
+  }();
   return kNames;
 }
+
+Api::Api(PreparedCache& cache, Limits limits)
+    : cache_(cache),
+      limits_(limits),
+      inspect_(std::make_unique<const InspectApi>(
+          [this](const std::string& model_name, const Model& model, const std::vector<TokenId>& ids,
+                 const RunContext& context) { return prepare(model_name, model, ids, context); },
+          limits)) {}
+
+Api::~Api() = default;
 
 Answer Api::ask(const std::string& name, const std::string& model_name, const Model& model,
                 const json& body) const {
@@ -82,13 +112,18 @@ Answer Api::ask(const std::string& name, const std::string& model_name, const Mo
   if (name == "predict") return predict(model, body);
   if (name == "interactions") return interactions(model_name, model, body);
   if (name == "intervene") return intervention(model, body);
+  if (std::optional<Answer> answer = inspect_->ask(name, model_name, model, body))
+    return std::move(*answer);
   return trace(name, model_name, model, body);
 }
 
 Answer Api::tokenize(const Model& model, const json& body) const {
   json tokens = json::array();
-  for (const Token& token : model.tokens(read_tokenize(body, model, limits_)))
+  for (const Token& token : model.tokens(read_tokenize(body, model, limits_))) {
     tokens.push_back({{"position", token.position}, {"id", token.id}, {"text", token.text}});
+    if (const std::string bytes = bytes_of_no_text(token.text); !bytes.empty())
+      tokens.back()["bytes"] = bytes;
+  }
   return {[text = dump({{"tokens", std::move(tokens)}})](const Model&, const RunContext&) {
             return text;
           },

@@ -45,6 +45,8 @@ std::optional<std::vector<TokenId>> read_tokens(RequestFields& fields,
 
 bool read_no_bos(RequestFields& fields) { return fields.flag("no_bos").value_or(false); }
 
+}  // namespace
+
 std::vector<TokenId> read_prompt(RequestFields& fields, const Model& model, const Limits& limits) {
   fields.text("model");  // chosen before
   std::optional<std::vector<TokenId>> ids =
@@ -52,6 +54,8 @@ std::vector<TokenId> read_prompt(RequestFields& fields, const Model& model, cons
   if (!ids) throw InputError("give a \"prompt\" or its token \"ids\"");
   return std::move(*ids);
 }
+
+namespace {
 
 std::optional<std::vector<TokenId>> read_token_set(RequestFields& fields,
                                                    const std::string& text_field,
@@ -64,6 +68,8 @@ std::optional<std::vector<TokenId>> read_token_set(RequestFields& fields,
     ids = std::vector<TokenId>{model.single_token(*text)};
   return ids;
 }
+
+}  // namespace
 
 Target read_target(RequestFields& fields, const Model& model) {
   Target target;
@@ -98,6 +104,8 @@ Options read_options(RequestFields& fields) {
   options.check();
   return options;
 }
+
+namespace {
 
 PathQuery read_paths(RequestFields& fields, const Limits& limits) {
   PathQuery query;
@@ -185,6 +193,14 @@ InterveneRequest read_intervene(const nlohmann::json& body, const Model& model,
   constexpr Channel kChannels[] = {Channel::attention, Channel::mlp};
   if (const auto i = fields.choice("channel", {"attention", "mlp"})) change.channel = kChannels[*i];
   change.edges = fields.texts("edges", kMostChanges).value_or(std::vector<std::string>{});
+  change.ablate = fields.texts("components", kMostChanges).value_or(std::vector<std::string>{});
+  constexpr Ablation kAblations[] = {Ablation::zero, Ablation::mean, Ablation::resample};
+  if (const auto i = fields.choice("ablate", {"zero", "mean", "resample"})) {
+    change.ablation = kAblations[*i];
+    if (change.ablate.empty())
+      throw InputError("\"ablate\" needs \"components\", for example [\"A5.H3\", \"MLP2@7\"]");
+  }
+  change.scale = fields.number("scale").value_or(change.scale);
   change.zero = fields.integers("zero", kMostChanges).value_or(std::vector<int>{});
   change.patch_from =
       read_tokens(fields, "patch_prompt", "patch_ids", read_no_bos(fields), model, limits)

@@ -44,6 +44,11 @@ struct InterveneRequest {
   Target target;
 };
 
+// Parts that several requests share.
+std::vector<TokenId> read_prompt(RequestFields& fields, const Model& model, const Limits& limits);
+Target read_target(RequestFields& fields, const Model& model);
+Options read_options(RequestFields& fields);
+
 std::vector<TokenId> read_tokenize(const nlohmann::json& body, const Model& model,
                                    const Limits& limits);
 PredictRequest read_predict(const nlohmann::json& body, const Model& model, const Limits& limits);

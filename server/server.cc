@@ -30,6 +30,7 @@ constexpr auto kTick = std::chrono::milliseconds(
     20);  // how often a waiting request looks whether its client is still there
 constexpr int kBacklog = 512;
 constexpr const char* kJson = "application/json";
+constexpr std::size_t kLongestTicket = 64;
 
 std::string error_body(const std::string& message) {
   return json{{"error", message}}.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -50,6 +51,12 @@ void answer_with(httplib::Response& response, std::string content, const std::st
       body->size(), type, [body](std::size_t offset, std::size_t length, httplib::DataSink& sink) {
         return sink.write(body->data() + offset, length);
       });
+}
+
+// A name for the question, to ask how far it is; one that is too long counts as none.
+std::string ticket_of(const httplib::Request& request) {
+  std::string ticket = request.get_header_value("X-Unpack-Ticket");
+  return ticket.size() <= kLongestTicket ? ticket : std::string();
 }
 
 void answer_exception(httplib::Response& response, const std::exception_ptr& error) {
@@ -159,6 +166,7 @@ struct WebServer::Impl {
                         const httplib::ContentReader& reader) const;
   void check_client(const httplib::Request& request) const;
   std::string models_body() const;
+  std::string queue_body(const std::string& ticket) const;
   std::string wait(server::ModelWorker& worker, const httplib::Request& request,
                    const server::Work& work);
 
@@ -207,7 +215,7 @@ std::string WebServer::Impl::read_body(const httplib::Request& request, httplib:
 std::string WebServer::Impl::wait(server::ModelWorker& worker, const httplib::Request& request,
                                   const server::Work& work) {
   const auto deadline = std::chrono::steady_clock::now() + options.time_limit;
-  const std::shared_ptr<server::Job> job = worker.submit(work);
+  const std::shared_ptr<server::Job> job = worker.submit(work, ticket_of(request));
   if (!job)
     throw HttpError(429, "too many requests are waiting for this model; try again in a moment");
   std::optional<server::ClientConnection> client;
@@ -243,6 +251,22 @@ std::string WebServer::Impl::models_body() const {
                 {"max_body", options.max_body},
                 {"time_limit_ms", options.time_limit.count()}}}}
       .dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+std::string WebServer::Impl::queue_body(const std::string& ticket) const {
+  if (ticket.empty() || ticket.size() > kLongestTicket)
+    throw HttpError(400, "ask with ?ticket=..., the X-Unpack-Ticket of the question");
+  for (const auto& worker : workers) {
+    const std::optional<server::Place> place = worker->place(ticket);
+    if (!place) continue;
+    return json{{"state", place->running ? "running" : "waiting"},
+                {"before", place->before},
+                {"what", place->what},
+                {"done", place->done},
+                {"total", place->total}}
+        .dump();
+  }
+  return R"({"state":"unknown","before":0,"what":"","done":0,"total":0})";
 }
 
 void WebServer::Impl::read_and_answer(const std::string& name, const httplib::Request& request,
@@ -292,6 +316,14 @@ void WebServer::Impl::add_routes() {
   http.Get("/", guarded([](httplib::Response& response) {
              answer_with(response, std::string(server::page_html()), "text/html; charset=utf-8");
            }));
+  http.Get("/api/queue", [this](const httplib::Request& request, httplib::Response& response) {
+    try {
+      check_client(request);
+      answer_with(response, queue_body(request.get_param_value("ticket")), kJson);
+    } catch (...) {
+      answer_exception(response, std::current_exception());
+    }
+  });
   http.Get("/api/models", guarded([this](httplib::Response& response) {
              answer_with(response, models_body(), kJson);
            }));
@@ -309,12 +341,13 @@ void WebServer::Impl::add_routes() {
     if (response.body.empty()) {
       const std::string name = request.path.rfind("/api/", 0) == 0 ? request.path.substr(5) : "";
       const auto& names = server::Api::names();
-      const bool known = request.path == "/" || name == "models" ||
+      const bool known = request.path == "/" || name == "models" || name == "queue" ||
                          std::find(names.begin(), names.end(), name) != names.end();
       if (response.status == 404 && known) {
-        answer_error(
-            response, 405,
-            name.empty() || name == "models" ? "use GET here" : "use POST with a JSON body here");
+        answer_error(response, 405,
+                     name.empty() || name == "models" || name == "queue"
+                         ? "use GET here"
+                         : "use POST with a JSON body here");
       } else {
         answer_error(response, response.status,
                      response.status == 404 ? "there is nothing here; see / and /api/models"

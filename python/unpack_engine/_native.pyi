@@ -167,6 +167,9 @@ class Model:
         edges: Sequence[str],
         patch_from: Sequence[int],
         zero: Sequence[int],
+        components: Sequence[str],
+        ablate: str,
+        scale: float,
         target: Target,
         progress: _Progress,
     ) -> InterventionResult: ...

@@ -100,6 +100,8 @@ struct Pass {
       options.hooks->neurons(index, mlp_input, keep.pre, keep.up);
     backend.activate(keep.pre, keep.up, keep.act, rows * c.d_mlp);
     backend.mlp_out(index, keep.act, rows, keep.mlp_out);
+    if (options.hooks && options.hooks->mlp_written)
+      options.hooks->mlp_written(index, keep.mlp_out);
     if (parallel) {
       backend.add(keep.attn_out, x, rows * d);
       backend.add_bias(index, Sublayer::attention, x, rows);
@@ -132,6 +134,7 @@ ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& 
   if (c.has_pos_writer()) {
     trace.pos = backend.zeros(size);
     backend.embed_positions(positions, trace.pos);
+    if (options.hooks && options.hooks->positions) options.hooks->positions(trace.pos);
     backend.add(trace.pos, x, size);
   }
   if (options.start) backend.copy(*options.start, 0, x, 0, size);

@@ -38,6 +38,7 @@ struct ForwardTrace {
 // shape), which that reader sees in place of x; the residual stream itself stays as it is.
 struct ForwardHooks {
   std::function<void(Array& emb)> embeddings;  // may change W_E rows in place
+  std::function<void(Array& pos)> positions;   // the same for learned positions
   std::function<bool(int layer, Sublayer sublayer, const Array& x, Array& changed)> norm_input;
   std::function<void(int layer, Array& q, Array& k, Array& v)>
       heads;  // after biases, norms and rotary
@@ -47,6 +48,7 @@ struct ForwardHooks {
                      Array& z)>
       mixed;
   std::function<void(int layer, const Array& x, Array& pre, Array& up)> neurons;
+  std::function<void(int layer, Array& mlp_out)> mlp_written;  // before it is added to the stream
 };
 
 struct ForwardOptions {
