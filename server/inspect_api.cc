@@ -18,8 +18,8 @@ namespace {
 using nlohmann::json;
 
 constexpr int kAnyInt = std::numeric_limits<int>::max();
-constexpr int kMostTokens = 100;              // of a list of promoted tokens or of suggestions
-constexpr std::size_t kMostHeads = 1024;      // patterns in one answer
+constexpr int kMostTokens = 100;               // of a list of promoted tokens or of suggestions
+constexpr std::size_t kMostHeads = 1024;       // patterns in one answer
 constexpr std::size_t kMostWeights = 4000000;  // numbers of all patterns of one answer
 constexpr std::size_t kMostNeurons = 100;
 constexpr int kMostSentences = 20;
@@ -163,8 +163,8 @@ Answer InspectApi::lens(const std::string& model_name, const Model& model, const
       }
       layers.push_back(std::move(row));
     }
-    return dump({{"target", {{"id", id}, {"text", m.token_text(id)}}},
-                 {"layers", std::move(layers)}});
+    return dump(
+        {{"target", {{"id", id}, {"text", m.token_text(id)}}}, {"layers", std::move(layers)}});
   }};
 }
 
@@ -177,14 +177,13 @@ Answer InspectApi::suggest(const std::string& model_name, const Model& model,
   const std::vector<TokenId> ids = read_prompt(fields, model, limits_);
   fields.expect_no_others();
   resolve_position(position, static_cast<int>(ids.size()));
-  return {
-      [this, model_name, ids, text, top, position](const Model& m, const RunContext& context) {
-        json list = json::array();
-        for (const Prediction& p :
-             unpack::suggest(prepare_(model_name, m, ids, context), position, text, top))
-          list.push_back(prediction(p));
-        return dump({{"suggestions", std::move(list)}});
-      }};
+  return {[this, model_name, ids, text, top, position](const Model& m, const RunContext& context) {
+    json list = json::array();
+    for (const Prediction& p :
+         unpack::suggest(prepare_(model_name, m, ids, context), position, text, top))
+      list.push_back(prediction(p));
+    return dump({{"suggestions", std::move(list)}});
+  }};
 }
 
 Answer InspectApi::words(const std::string& model_name, const Model& model,
@@ -224,9 +223,9 @@ Answer InspectApi::attribute(const Model& model, const json& body) const {
     given = continue_prompt(model, prompt, no_bos, ids, *continuation);
     if (given.empty()) throw InputError("the continuation has no tokens");
     if (ids.size() + given.size() > static_cast<std::size_t>(limits_.max_tokens))
-      throw InputError(fmt::format(
-          "prompt and continuation have {} tokens, more than the limit of {}",
-          ids.size() + given.size(), limits_.max_tokens));
+      throw InputError(
+          fmt::format("prompt and continuation have {} tokens, more than the limit of {}",
+                      ids.size() + given.size(), limits_.max_tokens));
   }
   const int room = limits_.max_tokens - static_cast<int>(ids.size());
   if (room < 1) throw InputError("the prompt leaves no room for a continuation");

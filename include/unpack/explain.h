@@ -18,8 +18,7 @@ struct Sentence {
 // About the nodes with the largest |credit| of a trace (its root first), the strongest first.
 // `question` is what the trace answered.
 std::vector<Sentence> explain(const Prepared& prepared, const Question& question,
-                              const TraceResult& trace, int count,
-                              const RunContext& context = {});
+                              const TraceResult& trace, int count, const RunContext& context = {});
 
 // [{"node", "credit", "text"}]
 std::string to_json(const std::vector<Sentence>& sentences, const Writers& writers);

@@ -102,16 +102,20 @@ std::vector<NeuronWriting> neuron_writing(const Prepared& prepared, const Node& 
   const ModelConfig& c = d.config();
   const int layer = d.writers()[node.writer].layer;
   std::vector<NeuronWriting> out;
+  if (neurons.empty()) return out;
+  const LayerConfig& shape = c.layer(layer);
+  // Neither an expert's neurons nor those with a norm behind them write on their own.
+  if (shape.mixture() || shape.mlp_post_norm) return out;
   for (const int neuron : neurons) {
-    if (neuron < 0 || neuron >= c.d_mlp)
+    if (neuron < 0 || neuron >= shape.n_neurons)
       throw InputError(fmt::format("neuron {} does not exist: the MLP has neurons 0 to {}", neuron,
-                                   c.d_mlp - 1));
+                                   shape.n_neurons - 1));
     std::vector<double> value(1);
     backend.download(d.trace().layers[index(layer)].act,
-                     static_cast<std::int64_t>(node.position) * c.d_mlp + neuron, value);
-    Array alone = backend.zeros(c.d_mlp), written = backend.zeros(c.d_model);
+                     static_cast<std::int64_t>(node.position) * shape.n_neurons + neuron, value);
+    Array alone = backend.zeros(shape.n_neurons), written = backend.zeros(c.d_model);
     backend.upload(alone, neuron, value);
-    backend.mlp_out(layer, alone, 1, written);
+    backend.mlp_out(layer, alone, 1, nullptr, written);
     std::vector<double> vector(index(c.d_model));
     backend.download(written, 0, vector);
     center(vector, c);
@@ -161,8 +165,8 @@ std::vector<std::vector<LensCell>> lens(const Prepared& prepared, TokenId target
   const Decomposition& d = *prepared.state()->decomposition;
   const ForwardTrace& trace = d.trace();
   if (target < 0 || target >= d.config().vocab_size)
-    throw InputError(fmt::format("token id {} is outside the vocabulary of {}", target,
-                                 d.config().vocab_size));
+    throw InputError(
+        fmt::format("token id {} is outside the vocabulary of {}", target, d.config().vocab_size));
   constexpr int kRows = 32;
   const std::size_t vocabulary = index(d.config().vocab_size);
   std::vector<std::vector<LensCell>> out;
@@ -176,13 +180,14 @@ std::vector<std::vector<LensCell>> lens(const Prepared& prepared, TokenId target
       std::vector<double> logits;
       d.backend().logits(x, rows, logits);
       d.backend().parallel_for(static_cast<std::int64_t>(rows.size()), [&](std::int64_t i) {
-        const std::span<const double> row(logits.data() + index(i) * vocabulary, vocabulary);
+        const std::span<double> row(logits.data() + index(i) * vocabulary, vocabulary);
+        cap_logits(d.config(), row);
         const double total = log_sum_exp(row);
         const auto best = std::max_element(row.begin(), row.end());
         const auto id = static_cast<TokenId>(best - row.begin());
-        cells[index(begin + i)] = {{id, prepared.model().token_text(id), *best,
-                                    std::exp(*best - total)},
-                                   std::exp(row[index(target)] - total)};
+        cells[index(begin + i)] = {
+            {id, prepared.model().token_text(id), *best, std::exp(*best - total)},
+            std::exp(row[index(target)] - total)};
       });
     }
     out.push_back(std::move(cells));
@@ -193,21 +198,22 @@ std::vector<std::vector<LensCell>> lens(const Prepared& prepared, TokenId target
 std::vector<Prediction> suggest(const Prepared& prepared, int position, std::string_view text,
                                 int top) {
   const Model& model = prepared.model();
-  const auto logits =
-      prepared.state()->logits_at(resolve_position(position, prepared.length()));
+  const auto uncapped = prepared.state()->logits_at(resolve_position(position, prepared.length()));
   const std::string_view typed = without_blank(text);
-  if (typed.empty()) return top_predictions(model, *logits, top);
-  const double total = log_sum_exp(*logits);
+  if (typed.empty()) return top_predictions(model, *uncapped, top);
+  std::vector<double> logits = *uncapped;
+  cap_logits(model.config(), logits);
+  const double total = log_sum_exp(logits);
   struct Candidate {
     Prediction prediction;
     bool exact;
   };
   std::vector<Candidate> found;
-  for (TokenId id = 0; id < static_cast<TokenId>(logits->size()); ++id) {
+  for (TokenId id = 0; id < static_cast<TokenId>(logits.size()); ++id) {
     const std::string spelled = model.token_text(id);
     const std::string_view word = without_blank(spelled);
     if (!begins_like(word, typed)) continue;
-    const double logit = (*logits)[index(id)];
+    const double logit = logits[index(id)];
     found.push_back({{id, spelled, logit, std::exp(logit - total)}, word == typed});
   }
   std::stable_sort(found.begin(), found.end(), [](const Candidate& a, const Candidate& b) {

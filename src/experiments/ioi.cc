@@ -28,9 +28,9 @@ bool ranked(const Writer& w) { return w.kind == WriterKind::head && w.layer >= 1
 
 // Best place of each role's heads in a ranking: [rank, measure], null for a role without a head in
 // it.
-Json places(const std::vector<std::pair<int, double>>& order, const std::vector<Role>& roles) {
+Json places(const std::vector<std::pair<int, double>>& order, const std::vector<HeadRole>& roles) {
   Json out = Json::array();
-  for (const Role& role : roles) {
+  for (const HeadRole& role : roles) {
     const auto best = std::find_if(order.begin(), order.end(), [&](const auto& entry) {
       return std::find(role.heads.begin(), role.heads.end(), entry.first) != role.heads.end();
     });
@@ -57,7 +57,7 @@ std::vector<std::pair<int, double>> by_paths(const TraceResult& result, const Wr
 }
 
 Json reroot(const ModelSession& session, const Prepared& prepared, const Target& target, int head,
-            int position, const std::vector<Role>& roles) {
+            int position, const std::vector<HeadRole>& roles) {
   const Writers& writers = session.model.writers();
   Question question;
   question.target = target;
@@ -83,7 +83,7 @@ Json reroot(const ModelSession& session, const Prepared& prepared, const Target&
   return out;
 }
 
-Json measure(const ModelSession& session, const IoiPrompt& p, const std::vector<Role>& roles) {
+Json measure(const ModelSession& session, const IoiPrompt& p, const std::vector<HeadRole>& roles) {
   const Prepared prepared = session.model.prepare(p.ids, session.context);
   Question plain;
   plain.target.ids = {session.model.single_token(" " + p.io)};
@@ -92,7 +92,7 @@ Json measure(const ModelSession& session, const IoiPrompt& p, const std::vector<
   plain.paths.top = 0;
   const TraceResult base = prepared.trace(plain, session.context);
   Json roots = Json::object();
-  for (const Role& role : roles) {
+  for (const HeadRole& role : roles) {
     if (role.root == "-") continue;
     for (const int head : role.heads) {
       roots[role.name][session.model.writers().name(head)] =
@@ -106,8 +106,8 @@ Json measure(const ModelSession& session, const IoiPrompt& p, const std::vector<
           {"roots", std::move(roots)}};
 }
 
-std::vector<Role> roles_of(ModelSession& session, const std::vector<IoiPrompt>& prompts,
-                           Json& search) {
+std::vector<HeadRole> roles_of(ModelSession& session, const std::vector<IoiPrompt>& prompts,
+                               Json& search) {
   const ExperimentOptions& o = session.options;
   // The model that the published table is about needs no search.
   const ModelInfo info = session.model.info();
@@ -144,7 +144,7 @@ Json run_ioi(ModelSession& session) {
   const std::vector<IoiPrompt> prompts =
       ioi_prompts(session.model, session.n, session.options.seed, false);
   Json summary = {{"prompts", session.n}, {"search", nullptr}};
-  const std::vector<Role> roles = roles_of(session, prompts, summary["search"]);
+  const std::vector<HeadRole> roles = roles_of(session, prompts, summary["search"]);
   std::map<std::string, std::vector<const Json*>> rerootings;
   std::vector<double> difference, right;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
@@ -162,14 +162,14 @@ Json run_ioi(ModelSession& session) {
   if (session.records.partial()) return {};
   summary["logit_difference"] = mean(difference);
   summary["top_percent"] = mean(right);
-  for (const Role& role : roles) {
+  for (const HeadRole& role : roles) {
     Json heads = Json::array();
     for (const int w : role.heads) heads.push_back(writers.name(w));
     summary["roles"].push_back({{"name", role.name}, {"root", role.root}, {"heads", heads}});
   }
   for (const char* notion : kNotions) {
     for (const auto& [branch, ignored] : kBranches) {
-      for (const Role& root : roles) {
+      for (const HeadRole& root : roles) {
         if (!rerootings.contains(root.name)) continue;
         int last = 0;  // the latest layer that is rerooted at
         for (const int w : root.heads) last = std::max(last, writers[w].layer);

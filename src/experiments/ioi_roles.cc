@@ -8,6 +8,7 @@
 #include <map>
 #include <sstream>
 
+#include "backend/mlp_readers.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 #include "unpack/prepared.h"
@@ -177,8 +178,8 @@ std::vector<int> writers_of(const Writers& writers, const std::string& list) {
   return out;
 }
 
-std::vector<Role> read_roles(const Writers& writers, const std::filesystem::path& file) {
-  std::vector<Role> out;
+std::vector<HeadRole> read_roles(const Writers& writers, const std::filesystem::path& file) {
+  std::vector<HeadRole> out;
   for (const TextLine& line : read_text(file, true).lines) {
     const auto fail = [&](const std::string& why) {
       throw InputError(fmt::format("{}, line {}: {}", file.string(), line.line, why));
@@ -188,7 +189,7 @@ std::vector<Role> read_roles(const Writers& writers, const std::filesystem::path
       fail("a role is written 'name | END, S2, S1, S1+1, IO or - | A9.H6 A9.H9'");
     if (std::find(std::begin(kRoots), std::end(kRoots), cells[1]) == std::end(kRoots))
       fail(fmt::format("'{}' is none of END, S2, S1, S1+1, IO and -", cells[1]));
-    Role role{cells[0], cells[1], {}};
+    HeadRole role{cells[0], cells[1], {}};
     try {
       role.heads = writers_of(writers, cells[2]);
     } catch (const InputError& error) {
@@ -197,7 +198,7 @@ std::vector<Role> read_roles(const Writers& writers, const std::filesystem::path
     for (const int w : role.heads) {
       if (writers[w].kind != WriterKind::head) fail(fmt::format("{} is no head", writers.name(w)));
     }
-    if (std::any_of(out.begin(), out.end(), [&](const Role& r) { return r.name == role.name; }))
+    if (std::any_of(out.begin(), out.end(), [&](const HeadRole& r) { return r.name == role.name; }))
       fail(fmt::format("role '{}' is there twice", role.name));
     out.push_back(std::move(role));
   }
@@ -213,8 +214,8 @@ int position_named(const IoiPrompt& p, const std::string& name) {
   throw InternalError(fmt::format("[position_named] '{}' is no position", name));
 }
 
-std::vector<Role> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
-                             Json& search_report) {
+std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
+                                 Json& search_report) {
   const Writers& writers = session.model.writers();
   Search search(session, prompts);
   // Edges of a head into one branch of all heads of a role that read after it.
@@ -233,59 +234,57 @@ std::vector<Role> find_roles(ModelSession& session, const std::vector<IoiPrompt>
 
   // MLPs are part of the way to the logits, as in the published circuit; all other heads stay as
   // they are.
-  const bool gated = session.model.config().gated();
   const Values direct = search.effects("logits", [&](const IoiPrompt& p, int head) {
     const int end = end_of(p);
     std::vector<Edge> out = {{{head, end}, Branch::none, std::nullopt}};
     for (int l = 0; l < session.model.config().n_layers; ++l) {
       if (head >= writers.visible_to_mlp(l)) continue;
-      for (const Branch b :
-           gated ? std::vector<Branch>{Branch::G, Branch::U} : std::vector<Branch>{Branch::mlp})
-        out.push_back({{head, end}, b, Node{writers.mlp(l), end}});
+      for (const MlpReader& reader : mlp_readers(session.model.config().layer(l)))
+        out.push_back({{head, end}, reader.branch, Node{writers.mlp(l), end}});
     }
     return out;
   });
-  const Role movers{"name mover", "END", search.pick(direct, [&](int w) {
-                      return search.score("to IO", w) > search.score("to S2", w);
-                    })};
+  const HeadRole movers{"name mover", "END", search.pick(direct, [&](int w) {
+                          return search.score("to IO", w) > search.score("to S2", w);
+                        })};
 
   const Values queries = search.effects("name-mover queries", [&](const IoiPrompt& p, int head) {
     return into(movers.heads, head, Branch::Q, end_of(p), end_of(p), end_of(p));
   });
-  const Role inhibition{"S-inhibition", "END", search.pick(queries, [](int) { return true; })};
+  const HeadRole inhibition{"S-inhibition", "END", search.pick(queries, [](int) { return true; })};
 
   // Some models need no mover: a head that looks at the second mention writes against that name
   // itself.
-  const Role suppressors{"S-suppressor", "END", search.pick(direct, [&](int w) {
-                           return search.score("to S2", w) >= kLeastScore;
-                         })};
+  const HeadRole suppressors{"S-suppressor", "END", search.pick(direct, [&](int w) {
+                               return search.score("to S2", w) >= kLeastScore;
+                             })};
 
   std::vector<int> read_s2 = inhibition.heads;
   read_s2.insert(read_s2.end(), suppressors.heads.begin(), suppressors.heads.end());
   const Values values = search.effects("S-inhibition values", [&](const IoiPrompt& p, int head) {
     return into(read_s2, head, Branch::V, end_of(p), first_name(p), end_of(p));
   });
-  const Role induction{"induction", "S2", search.pick(values, [&](int w) {
-                         return search.score("induction", w) >=
-                                std::max(kLeastScore, search.score("duplicate", w));
-                       })};
-  const Role duplicate{"duplicate token", "-", search.pick(values, [&](int w) {
-                         return search.score("duplicate", w) >= kLeastScore;
-                       })};
+  const HeadRole induction{"induction", "S2", search.pick(values, [&](int w) {
+                             return search.score("induction", w) >=
+                                    std::max(kLeastScore, search.score("duplicate", w));
+                           })};
+  const HeadRole duplicate{"duplicate token", "-", search.pick(values, [&](int w) {
+                             return search.score("duplicate", w) >= kLeastScore;
+                           })};
 
   const Values keys = search.effects("induction keys", [&](const IoiPrompt& p, int head) {
     return into(induction.heads, head, Branch::K, p.s2, first_name(p), p.s2);
   });
-  const Role previous{"previous token", "-", search.pick(keys, [&](int w) {
-                        return search.score("previous", w) >= kLeastScore;
-                      })};
+  const HeadRole previous{"previous token", "-", search.pick(keys, [&](int w) {
+                            return search.score("previous", w) >= kLeastScore;
+                          })};
 
   search_report = Json::array();
   const std::pair<const char*, const Values*> stages[] = {{"logits", &direct},
                                                           {"name-mover queries", &queries},
                                                           {"S-inhibition values", &values},
                                                           {"induction keys", &keys}};
-  std::vector<Role> roles = {movers, inhibition, suppressors, induction, duplicate, previous};
+  std::vector<HeadRole> roles = {movers, inhibition, suppressors, induction, duplicate, previous};
   for (int w = 0; w < writers.count(); ++w) {
     if (writers[w].kind != WriterKind::head) continue;
     Json row = {{"head", writers.name(w)}, {"role", nullptr}};
@@ -294,7 +293,7 @@ std::vector<Role> find_roles(ModelSession& session, const std::vector<IoiPrompt>
       row[stage] = (*effects)[static_cast<std::size_t>(w)];
       largest = std::max(largest, std::fabs((*effects)[static_cast<std::size_t>(w)]));
     }
-    for (const Role& role : roles) {
+    for (const HeadRole& role : roles) {
       if (std::find(role.heads.begin(), role.heads.end(), w) != role.heads.end())
         row["role"] = role.name;
     }

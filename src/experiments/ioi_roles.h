@@ -11,7 +11,7 @@
 
 namespace unpack {
 
-struct Role {
+struct HeadRole {
   std::string name;
   std::string
       root;  // where the experiment reroots at its heads: END, S2, S1, S1+1, IO; "-": nowhere
@@ -20,12 +20,12 @@ struct Role {
 
 // `role | root | heads` a line. Throws InputError with the line's number for what does not fit the
 // model.
-std::vector<Role> read_roles(const Writers& writers, const std::filesystem::path& file);
+std::vector<HeadRole> read_roles(const Writers& writers, const std::filesystem::path& file);
 
 // Path patching on the first prompts, with names exchanged, and what heads attend to. `search` gets
 // effects and scores of the heads found.
-std::vector<Role> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
-                             Json& search);
+std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
+                                 Json& search);
 
 // The token position a root's name stands for.
 int position_named(const IoiPrompt& prompt, const std::string& name);

@@ -150,8 +150,8 @@ TEST_P(Ablations, TheMeanIsTheOneOverThePositionsOfThePrompt) {
   }
   // Token 4 stands at position 2 alone.
   if (!changed.values.contains("lm_head.weight")) GTEST_SKIP() << "tied";
-  EXPECT_NEAR(change(model, {"emb@2"}, Ablation::mean).cut.target,
-              clean(changed.model(load())), limit(1e-6, 2e-4));
+  EXPECT_NEAR(change(model, {"emb@2"}, Ablation::mean).cut.target, clean(changed.model(load())),
+              limit(1e-6, 2e-4));
 }
 
 TEST_P(Ablations, AScaleOfOneChangesNothingWhateverTheReplacement) {

@@ -1,11 +1,12 @@
 // A trace in words: what the sentences say must be in the numbers.
+#include "unpack/explain.h"
+
 #include <gtest/gtest.h>
 
 #include <cmath>
 
 #include "unit/random_model.h"
 #include "unpack/error.h"
-#include "unpack/explain.h"
 #include "unpack/inspect.h"
 
 namespace unpack {
@@ -15,8 +16,8 @@ const char kMary[] = "Mary and John went to the store. John gave a drink to";
 
 class InWords : public ::testing::Test {
  protected:
-  const Model model =
-      Model::load((std::filesystem::path(UNPACK_TEST_DATA).parent_path() / "models/pocket-gpt2").string());
+  const Model model = Model::load(
+      (std::filesystem::path(UNPACK_TEST_DATA).parent_path() / "models/pocket-gpt2").string());
   const Prepared prepared = model.prepare(model.encode_prompt(kMary));
   Question question(const std::string& target, const std::string& versus) const {
     Question q;
@@ -62,22 +63,19 @@ TEST_F(InWords, WhatANodeWritesIsItsDirectCredit) {
     return 0.0;
   };
   const TraceResult trace = prepared.trace(question(" Mary", " John"));
-  const double direct =
-      trace.importance[static_cast<std::size_t>(model.writers().parse("A5.H3"))];
+  const double direct = trace.importance[static_cast<std::size_t>(model.writers().parse("A5.H3"))];
   EXPECT_NEAR(effect(" Mary") - effect(" John"), direct, 1e-3 * std::abs(direct));
   ASSERT_GE(written.promoted.size(), 2U);
   EXPECT_GE(written.promoted[0].logit, written.promoted[1].logit);
   EXPECT_EQ(written.promoted[0].text, " Mary");
 }
 
-TEST_F(InWords, TheNeuronsOfAnMlpAddUpToWhatItWrites) {
-  std::vector<int> all(static_cast<std::size_t>(model.config().d_mlp));
-  for (std::size_t i = 0; i < all.size(); ++i) all[i] = static_cast<int>(i);
+TEST_F(InWords, TheNeuronsOfAnMlpSpeakForThemselves) {
   const Node node = parse_node(model.writers(), "MLP2@-1", prepared.length());
-  const Writing written = writing(prepared, node, 1, {all[3], all[7]});
+  const Writing written = writing(prepared, node, 1, {3, 7});
   ASSERT_EQ(written.neurons.size(), 2U);
   EXPECT_EQ(written.neurons[1].neuron, 7);
-  EXPECT_THROW(writing(prepared, node, 1, {model.config().d_mlp}), InputError);
+  EXPECT_THROW(writing(prepared, node, 1, {model.config().layer(2).n_neurons}), InputError);
   EXPECT_THROW(writing(prepared, parse_node(model.writers(), "A2.H0@0", prepared.length()), 1, {0}),
                InputError);
 }
