@@ -38,7 +38,7 @@ def test_a_head_that_carries_the_answer_is_seen_to_matter_when_it_is_taken_out(p
     page.choose("#ablate", "hide")
     page.click("#run-test")
     page.wait(lambda: len(measured(page)) == 3)
-    assert all(abs(change) < 1 for change in measured(page)[1:])
+    assert abs(measured(page)[1]) < 1, "later heads hardly read it"
     assert "what it writes straight to the output stays" in page.text(".test")
     page.shot("test-it")
 
