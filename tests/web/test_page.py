@@ -39,7 +39,7 @@ def test_every_term_has_an_explanation(page):
     page.open(why())
     assert len(page.all(".mark")) >= 8
     page.js("document.querySelector('.title .mark').click()")
-    assert len(page.text(".explanation")) > 40
+    page.wait(lambda: len(page.text(".explanation")) > 40)
     ActionChains(page.driver).send_keys(Keys.ESCAPE).perform()
     page.wait(lambda: not page.all(".explanation"))
 
