@@ -9,6 +9,7 @@
 #include "unpack/answer.h"
 #include "unpack/baselines.h"
 #include "unpack/error.h"
+#include "unpack/explain.h"
 #include "unpack/groups.h"
 #include "unpack/prepared.h"
 #include "unpack/report.h"
@@ -27,13 +28,17 @@ struct TraceArguments {
   Color color = Color::automatic;
 };
 
-// Words beside tokens: the same credit, subword tokens added up.
-std::string words_text(const TraceResult& result) {
+constexpr int kSentences = 5;
+
+// Words beside tokens: the same credit, subword tokens added up; and the trace in sentences.
+std::string words_text(const TraceResult& result, const std::vector<Sentence>& sentences) {
   std::string text = "\nWords\n";
   for (const WordCredit& word : merge_words(result.tokens, result.token_credit)) {
-    text += fmt::format("  {:>+10.4f} {:>+7.1f}%  {}\n", word.credit, word.percent,
-                        quoted(word.text));
+    text +=
+        fmt::format("  {:>+10.4f} {:>+7.1f}%  {}\n", word.credit, word.percent, quoted(word.text));
   }
+  if (!sentences.empty()) text += "\nIn words\n";
+  for (const Sentence& sentence : sentences) text += "  " + sentence.text + "\n";
   return text;
 }
 
@@ -92,8 +97,7 @@ void run_answer(TraceArguments& args, const Model& model, const std::vector<Toke
 }
 
 void check_answer(const TraceArguments& args) {
-  if (args.versus_answer && !args.answer)
-    throw UsageError("--versus-answer goes with --answer");
+  if (args.versus_answer && !args.answer) throw UsageError("--versus-answer goes with --answer");
   if (args.group_by && !args.groups.empty())
     throw UsageError("--group and --group-by do not go together");
   if (args.group_by) parse_span_kind(*args.group_by);
@@ -130,12 +134,14 @@ void run_trace(TraceArguments& args, Context& context) {
 
   const RunContext run = context.run();
   const Prepared prepared = model.prepare(ids, run);
-  const TraceResult result =
-      asked.method == Method::unpack
-          ? prepared.trace(asked.question, run)
-          : baseline(prepared, asked.question.target, asked.method, run);
+  const TraceResult result = asked.method == Method::unpack
+                                 ? prepared.trace(asked.question, run)
+                                 : baseline(prepared, asked.question.target, asked.method, run);
   std::vector<EdgeCredit> edges;
   if (args.edges) edges = sorted(prepared.edge_credit(asked.question, run));
+  std::vector<Sentence> sentences;
+  if (args.words && asked.method == Method::unpack)
+    sentences = explain(prepared, asked.question, result, kSentences, run);
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });
   args.outputs.write("--svg", [&] { return to_svg(result); });
@@ -144,13 +150,15 @@ void run_trace(TraceArguments& args, Context& context) {
   std::vector<SpanCredit> groups;
   if (!spans.empty()) groups = span_credits(spans, result.tokens, result.token_credit);
   args.outputs.write("--json", [&] {
-    return to_json(result, {.words = args.words,
-                            .edges = args.edges ? &edges : nullptr,
-                            .groups = groups.empty() ? nullptr : &groups});
+    return to_json(
+        result, {.words = args.words,
+                 .edges = args.edges ? &edges : nullptr,
+                 .groups = groups.empty() ? nullptr : &groups,
+                 .sentences = args.words && asked.method == Method::unpack ? &sentences : nullptr});
   });
   if (!args.outputs.any())
     print(to_terminal(result, terminal_style(args.color)) +
-          (args.words ? words_text(result) : "") +
+          (args.words ? words_text(result, sentences) : "") +
           (args.edges ? edges_text(model.writers(), edges) : "") +
           (groups.empty() ? "" : to_text(groups)));
 }
@@ -171,10 +179,11 @@ void add_trace(App& app, Context& context) {
   args->outputs.add(command, "--tikz", "Write the same picture for LaTeX");
   args->outputs.add_file(command, "--graph",
                          "Write the listed paths as a graph: .graphml, .dot or .json");
-  command.option("--answer", "TEXT",
-                 "Explain a continuation of several tokens: the sum over its tokens, each by its own "
-                 "row",
-                 args->answer);
+  command.option(
+      "--answer", "TEXT",
+      "Explain a continuation of several tokens: the sum over its tokens, each by its own "
+      "row",
+      args->answer);
   command.option("--versus-answer", "TEXT", "With --answer: another answer to set it against",
                  args->versus_answer);
   command.repeated("--group", "NAME=from:to",
@@ -183,7 +192,10 @@ void add_trace(App& app, Context& context) {
   command.option("--group-by", "sentence|line|paragraph|turn",
                  "Add up the credit of every sentence, line, paragraph, or turn of a conversation",
                  args->group_by);
-  command.flag("--words", "Add up the credit of subword tokens by word, too", args->words);
+  command.flag("--words",
+               "In words, too: the credit of subword tokens by word, and what the strongest "
+               "components do in sentences",
+               args->words);
   command.flag("--edges",
                "What each reader passes to each writer by each branch, summed over positions, too",
                args->edges);

@@ -1,7 +1,10 @@
 #include "api.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 
+#include "inspect_api.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 #include "unpack/report.h"
@@ -10,6 +13,23 @@ namespace unpack::server {
 namespace {
 
 using nlohmann::json;
+
+std::string dump(const json& value) {
+  return value.dump(-1, ' ', false, json::error_handler_t::replace);
+}
+
+// A token may hold part of a character: its bytes as hex, nothing for one that is text.
+std::string bytes_of_no_text(const std::string& token) {
+  try {
+    (void)json(token).dump();
+    return {};
+  } catch (const json::type_error&) {
+    std::string hex;
+    for (const char c : token)
+      hex += fmt::format("{}{:02X}", hex.empty() ? "" : " ", static_cast<unsigned char>(c));
+    return hex;
+  }
+}
 
 // The attention of the root's head, to stand beside the credit of its sources; nothing for an MLP.
 std::vector<double> pattern_of(const Prepared& prepared, const Node& root) {
@@ -55,10 +75,24 @@ const char* mime(Format format) {
 }  // namespace
 
 const std::vector<std::string>& Api::names() {
-  static const std::vector<std::string> kNames = {"tokenize", "predict",      "trace",    "paths",
-                                                  "reroot",   "interactions", "intervene"};
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names = {"tokenize", "predict",      "trace",    "paths",
+                                      "reroot",   "interactions", "intervene"};
+    names.insert(names.end(), InspectApi::names().begin(), InspectApi::names().end());
+    return names;
+  }();
   return kNames;
 }
+
+Api::Api(PreparedCache& cache, Limits limits)
+    : cache_(cache),
+      limits_(limits),
+      inspect_(std::make_unique<const InspectApi>(
+          [this](const std::string& model_name, const Model& model, const std::vector<TokenId>& ids,
+                 const RunContext& context) { return prepare(model_name, model, ids, context); },
+          limits)) {}
+
+Api::~Api() = default;
 
 Answer Api::ask(const std::string& name, const std::string& model_name, const Model& model,
                 const Fields& body) const {
@@ -66,12 +100,21 @@ Answer Api::ask(const std::string& name, const std::string& model_name, const Mo
   if (name == "predict") return predict(model, body);
   if (name == "interactions") return interactions(model_name, model, body);
   if (name == "intervene") return intervention(model, body);
+  if (std::optional<Answer> answer = inspect_->ask(name, model_name, model, body))
+    return std::move(*answer);
   return trace(name, model_name, model, body);
 }
 
 Answer Api::tokenize(const Model& model, const Fields& body) const {
-  return {[text = to_json(model.tokens(read_tokenize(body, model, limits_)))](
-              const Model&, const RunContext&) { return text; },
+  json tokens = json::array();
+  for (const Token& token : model.tokens(read_tokenize(body, model, limits_))) {
+    tokens.push_back({{"position", token.position}, {"id", token.id}, {"text", token.text}});
+    if (const std::string bytes = bytes_of_no_text(token.text); !bytes.empty())
+      tokens.back()["bytes"] = bytes;
+  }
+  return {[text = dump({{"tokens", std::move(tokens)}})](const Model&, const RunContext&) {
+            return text;
+          },
           "application/json", true};
 }
 

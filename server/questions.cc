@@ -42,6 +42,8 @@ std::optional<std::vector<TokenId>> read_tokens(RequestFields& fields,
 
 bool read_no_bos(RequestFields& fields) { return fields.flag("no_bos").value_or(false); }
 
+}  // namespace
+
 std::vector<TokenId> read_prompt(RequestFields& fields, const Model& model, const Limits& limits) {
   fields.text("model");  // chosen before
   std::optional<std::vector<TokenId>> ids =
@@ -73,6 +75,8 @@ Question read_question(RequestFields& fields, const Model& model, const Limits& 
   return asked.question;
 }
 
+namespace {
+
 // All fields of a question but the method: the page shows unpack alone.
 std::vector<std::string> trace_fields() {
   std::vector<std::string> names = question_fields();
@@ -81,15 +85,19 @@ std::vector<std::string> trace_fields() {
   return names;
 }
 
-std::vector<std::string> target_fields() {
-  return {"target",     "target_id",  "target_ids", "versus",
-          "versus_id",  "versus_ids", "raw_logit",  "position"};
-}
-
 }  // namespace
 
-std::vector<TokenId> read_tokenize(const Fields& body, const Model& model,
-                                   const Limits& limits) {
+std::vector<std::string> target_fields() {
+  return {"target",    "target_id",  "target_ids", "versus",
+          "versus_id", "versus_ids", "raw_logit",  "position"};
+}
+
+std::vector<std::string> option_fields() {
+  return {"preset", "beta",   "weights", "mlp_weights", "expert_weights", "dispatch",
+          "mlp",    "scores", "reroot",  "direction",   "floor",          "keys"};
+}
+
+std::vector<TokenId> read_tokenize(const Fields& body, const Model& model, const Limits& limits) {
   RequestFields fields(body);
   std::vector<TokenId> ids = read_prompt(fields, model, limits);
   fields.expect_no_others();
@@ -140,8 +148,7 @@ InteractionsRequest read_interactions(const Fields& body, const Model& model,
   return request;
 }
 
-InterveneRequest read_intervene(const Fields& body, const Model& model,
-                                const Limits& limits) {
+InterveneRequest read_intervene(const Fields& body, const Model& model, const Limits& limits) {
   RequestFields fields(body);
   InterveneRequest request;
   Intervention& change = request.intervention;
@@ -149,6 +156,14 @@ InterveneRequest read_intervene(const Fields& body, const Model& model,
   constexpr Channel kChannels[] = {Channel::attention, Channel::mlp};
   if (const auto i = fields.choice("channel", {"attention", "mlp"})) change.channel = kChannels[*i];
   change.edges = fields.texts("edges", kMostChanges).value_or(std::vector<std::string>{});
+  change.ablate = fields.texts("components", kMostChanges).value_or(std::vector<std::string>{});
+  constexpr Ablation kAblations[] = {Ablation::zero, Ablation::mean, Ablation::resample};
+  if (const auto i = fields.choice("ablate", {"zero", "mean", "resample"})) {
+    change.ablation = kAblations[*i];
+    if (change.ablate.empty())
+      throw InputError("\"ablate\" needs \"components\", for example [\"A5.H3\", \"MLP2@7\"]");
+  }
+  change.scale = fields.number("scale").value_or(change.scale);
   change.zero = fields.integers("zero", kMostChanges).value_or(std::vector<int>{});
   change.patch_from =
       read_tokens(fields, "patch_prompt", "patch_ids", read_no_bos(fields), model, limits)

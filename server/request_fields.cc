@@ -24,6 +24,11 @@ std::optional<bool> RequestFields::flag(const std::string& field) {
   return value ? std::optional(read_flag(field, *value)) : std::nullopt;
 }
 
+std::optional<double> RequestFields::number(const std::string& field) {
+  const Field* value = find(field);
+  return value ? std::optional(read_number(field, *value)) : std::nullopt;
+}
+
 std::optional<int> RequestFields::integer(const std::string& field, int lowest, int highest) {
   const Field* value = find(field);
   return value ? std::optional(read_integer(field, *value, lowest, highest)) : std::nullopt;

@@ -1,5 +1,5 @@
-// Strict reading of a request: every field has a type and a range, and a field nobody asked for is an
-// error. The readers themselves are the library's, as in every front end.
+// Strict reading of a request: every field has a type and a range, and a field nobody asked for is
+// an error. The readers themselves are the library's, as in every front end.
 #pragma once
 
 #include <cstddef>
@@ -19,6 +19,7 @@ class RequestFields {
 
   std::optional<std::string> text(const std::string& field);
   std::optional<bool> flag(const std::string& field);
+  std::optional<double> number(const std::string& field);
   std::optional<int> integer(const std::string& field, int lowest, int highest);
   std::optional<int> integer(const std::string& field);
   std::optional<std::vector<TokenId>> ids(const std::string& field, int vocabulary,

@@ -35,9 +35,11 @@ constexpr auto kTick = std::chrono::milliseconds(
 constexpr int kBacklog = 512;
 constexpr auto kToAnswer = std::chrono::milliseconds(60'000);  // for a client to take its answer
 constexpr const char* kJson = "application/json";
+constexpr std::size_t kLongestTicket = 64;
 
 std::string error_body(const std::string& message) {
-  return json{{"error", Error(message).what()}}.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json{{"error", Error(message).what()}}.dump(-1, ' ', false,
+                                                     json::error_handler_t::replace);
 }
 
 void answer_error(httplib::Response& response, int status, const std::string& message) {
@@ -57,6 +59,12 @@ void answer_with(httplib::Response& response, std::string content, const std::st
       body->size(), type, [body](std::size_t offset, std::size_t length, httplib::DataSink& sink) {
         return sink.write(body->data() + offset, length);
       });
+}
+
+// A name for the question, to ask how far it is; one that is too long counts as none.
+std::string ticket_of(const httplib::Request& request) {
+  std::string ticket = request.get_header_value("X-Unpack-Ticket");
+  return ticket.size() <= kLongestTicket ? ticket : std::string();
 }
 
 void answer_exception(httplib::Response& response, const std::exception_ptr& error) {
@@ -94,14 +102,15 @@ void ServeOptions::check() const {
   }
   constexpr std::size_t kMostConnections = 1024;
   if (max_connections > kMostConnections)
-    throw UsageError(fmt::format("max_connections takes {} at most, not {}", kMostConnections,
-                                 max_connections));
+    throw UsageError(
+        fmt::format("max_connections takes {} at most, not {}", kMostConnections, max_connections));
   constexpr std::size_t kShortestToken = 8;
   const bool plain = std::all_of(token.begin(), token.end(), [](unsigned char c) {
     return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '~';
   });
   if (!token.empty() && (token.size() < kShortestToken || !plain))
-    throw UsageError(fmt::format("token takes {} or more letters, digits and -_.~", kShortestToken));
+    throw UsageError(
+        fmt::format("token takes {} or more letters, digits and -_.~", kShortestToken));
 }
 
 struct WebServer::Impl {
@@ -181,6 +190,7 @@ struct WebServer::Impl {
   std::string models_body() const;
   std::string metrics_body() const;
   bool token_fits(const httplib::Request& request) const;
+  std::string queue_body(const std::string& ticket) const;
   std::string wait(server::ModelWorker& worker, const httplib::Request& request,
                    const server::Work& work);
 
@@ -216,8 +226,8 @@ bool WebServer::Impl::token_fits(const httplib::Request& request) const {
   constexpr std::string_view kBearer = "Bearer ";
   std::string given = request.get_header_value("Authorization");
   // A browser cannot send a header with the address of the page.
-  given = given.starts_with(kBearer) ? given.substr(kBearer.size())
-                                     : request.get_param_value("token");
+  given =
+      given.starts_with(kBearer) ? given.substr(kBearer.size()) : request.get_param_value("token");
   // As long for a good beginning as for a bad one.
   unsigned difference = given.size() == options.token.size() ? 0 : 1;
   for (std::size_t i = 0; i < options.token.size(); ++i)
@@ -248,7 +258,7 @@ std::string WebServer::Impl::read_body(const httplib::Request& request, httplib:
 std::string WebServer::Impl::wait(server::ModelWorker& worker, const httplib::Request& request,
                                   const server::Work& work) {
   const auto deadline = std::chrono::steady_clock::now() + options.time_limit;
-  const std::shared_ptr<server::Job> job = worker.submit(work);
+  const std::shared_ptr<server::Job> job = worker.submit(work, ticket_of(request));
   if (!job)
     throw HttpError(429, "too many requests are waiting for this model; try again in a moment");
   std::optional<server::ClientConnection> client;
@@ -301,6 +311,22 @@ std::string WebServer::Impl::metrics_body() const {
                        {"unpack_cache_misses", static_cast<double>(cache.misses())}});
 }
 
+std::string WebServer::Impl::queue_body(const std::string& ticket) const {
+  if (ticket.empty() || ticket.size() > kLongestTicket)
+    throw HttpError(400, "ask with ?ticket=..., the X-Unpack-Ticket of the question");
+  for (const auto& worker : workers) {
+    const std::optional<server::Place> place = worker->place(ticket);
+    if (!place) continue;
+    return json{{"state", place->running ? "running" : "waiting"},
+                {"before", place->before},
+                {"what", place->what},
+                {"done", place->done},
+                {"total", place->total}}
+        .dump();
+  }
+  return R"({"state":"unknown","before":0,"what":"","done":0,"total":0})";
+}
+
 void WebServer::Impl::read_and_answer(const std::string& name, const httplib::Request& request,
                                       httplib::Response& response,
                                       const httplib::ContentReader& reader) {
@@ -351,6 +377,14 @@ void WebServer::Impl::add_routes() {
   http.Get("/", guarded([](httplib::Response& response) {
              answer_with(response, std::string(server::page_html()), "text/html; charset=utf-8");
            }));
+  http.Get("/api/queue", [this](const httplib::Request& request, httplib::Response& response) {
+    try {
+      check_client(request);
+      answer_with(response, queue_body(request.get_param_value("ticket")), kJson);
+    } catch (...) {
+      answer_exception(response, std::current_exception());
+    }
+  });
   http.Get("/api/models", guarded([this](httplib::Response& response) {
              answer_with(response, models_body(), kJson);
            }));
@@ -379,12 +413,13 @@ void WebServer::Impl::add_routes() {
       const std::string name = request.path.rfind("/api/", 0) == 0 ? request.path.substr(5) : "";
       const auto& names = server::Api::names();
       const bool known = request.path == "/" || request.path == "/health" ||
-                         request.path == "/metrics" || name == "models" ||
+                         request.path == "/metrics" || name == "models" || name == "queue" ||
                          std::find(names.begin(), names.end(), name) != names.end();
       if (response.status == 404 && known) {
-        answer_error(
-            response, 405,
-            name.empty() || name == "models" ? "use GET here" : "use POST with a JSON body here");
+        answer_error(response, 405,
+                     name.empty() || name == "models" || name == "queue"
+                         ? "use GET here"
+                         : "use POST with a JSON body here");
       } else {
         answer_error(response, response.status,
                      response.status == 404 ? "there is nothing here; see / and /api/models"

@@ -10,14 +10,17 @@
 
 namespace unpack {
 
+struct Sentence;
+
 std::string to_json(const TraceResult& result);
 // What goes beside the members of a trace, or instead of them.
 struct TraceJson {
   bool paths_only = false;        // what a change of the path filters changes, and nothing else
   bool words = false;             // "words": the credit of subword tokens, added up
   std::vector<double> pattern{};  // "pattern": the attention of the root's head
-  const std::vector<EdgeCredit>* edges = nullptr;  // "edges": what readers pass to writers
-  const std::vector<SpanCredit>* groups = nullptr;  // "groups": credit added up by span
+  const std::vector<EdgeCredit>* edges = nullptr;    // "edges": what readers pass to writers
+  const std::vector<SpanCredit>* groups = nullptr;   // "groups": credit added up by span
+  const std::vector<Sentence>* sentences = nullptr;  // "sentences": what components do, in words
 };
 std::string to_json(const TraceResult& result, const TraceJson& parts);
 std::string to_json(const std::vector<Token>& tokens);

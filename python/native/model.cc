@@ -184,8 +184,9 @@ AttributeResult attribute_tokens(const Model& model, const Ids& prompt, const Id
 
 InterventionResult intervene_on(const Model& model, const Ids& ids, std::optional<std::string> cut,
                                 const std::string& channel, std::vector<std::string> edges,
-                                Ids patch_from, std::vector<int> zero, const Asked& asked,
-                                const py::object& progress) {
+                                Ids patch_from, std::vector<int> zero,
+                                std::vector<std::string> components, const std::string& ablate,
+                                double scale, const Asked& asked, const py::object& progress) {
   Intervention intervention;
   intervention.cut = std::move(cut);
   if (channel != "attention" && channel != "mlp")
@@ -194,6 +195,16 @@ InterventionResult intervene_on(const Model& model, const Ids& ids, std::optiona
   intervention.edges = std::move(edges);
   intervention.patch_from = std::move(patch_from);
   intervention.zero = std::move(zero);
+  intervention.ablate = std::move(components);
+  intervention.scale = scale;
+  bool known = false;
+  for (const Ablation each : {Ablation::zero, Ablation::mean, Ablation::resample}) {
+    if (ablate != to_string(each)) continue;
+    intervention.ablation = each;
+    known = true;
+  }
+  if (!known)
+    throw UsageError("ablate must be one of 'zero', 'mean', 'resample', not '" + ablate + "'");
   return interruptible(progress, [&](const RunContext& context) {
     return intervene(model, ids, intervention, asked.question.target, context);
   });
@@ -257,7 +268,8 @@ void bind_model(py::module_& module) {
       .def("attribute", &attribute_tokens, py::arg("prompt"), py::arg("continuation"),
            py::arg("asked"), progress)
       .def("intervene", &intervene_on, ids, py::arg("cut"), py::arg("channel"), py::arg("edges"),
-           py::arg("patch_from"), py::arg("zero"), py::arg("asked"), progress);
+           py::arg("patch_from"), py::arg("zero"), py::arg("components"), py::arg("ablate"),
+           py::arg("scale"), py::arg("asked"), progress);
 }
 
 }  // namespace unpack::python

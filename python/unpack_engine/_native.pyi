@@ -161,6 +161,9 @@ class Model:
         edges: Sequence[str],
         patch_from: Sequence[int],
         zero: Sequence[int],
+        components: Sequence[str],
+        ablate: str,
+        scale: float,
         asked: Asked,
         progress: _Progress,
     ) -> InterventionResult: ...

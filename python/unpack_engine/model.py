@@ -252,6 +252,9 @@ class Model:
         edges: Union[str, Sequence[str]] = (),
         patch_from: Optional[Prompt] = None,
         zero: Sequence[int] = (),
+        components: Union[str, Sequence[str]] = (),
+        ablate: str = "zero",
+        scale: float = 0.0,
         target: Optional[TokenSet] = None,
         versus: Optional[TokenSet] = None,
         raw_logit: bool = False,
@@ -261,11 +264,17 @@ class Model:
     ) -> Intervention:
         """What the model would do otherwise.
 
-        cut: a component that the attention (or mlp) sublayers no longer see. edges: texts such as 'A5.H1@9 -[K]-> A7.H2@13', whose writer is
+        components: what they write is ablated, at every position ('A5.H3') or at one ('MLP2@7'): by nothing ('zero'), by their mean over the prompt's
+        positions ('mean') or by what they write in `patch_from` ('resample'); `scale` keeps that much of the original (2: doubled).
+        cut: a component that the attention (or mlp) sublayers no longer see; what it writes to the output stays. edges: texts such as 'A5.H1@9 -[K]-> A7.H2@13', whose writer is
         taken from the prompt `patch_from` of the same length. zero: positions whose token embedding is set to zero.
 
         >>> import unpack_engine as up
         >>> r = up.load("pocket-gpt2").intervene("Mary and John went to the store. John gave a drink to", cut="emb", channel="attention",
+        ...                                      target=" Mary", versus=" John")
+        >>> r.cut["target"] < r.clean["target"]
+        True
+        >>> r = up.load("pocket-gpt2").intervene("Mary and John went to the store. John gave a drink to", components="A5.H3", ablate="mean",
         ...                                      target=" Mary", versus=" John")
         >>> r.cut["target"] < r.clean["target"]
         True
@@ -276,11 +285,29 @@ class Model:
             raise ValueError(f"patch_from has {len(other)} tokens, the prompt {len(ids)}: they must have the same number")
         if cut is not None:
             check.named("cut", self._native.check_component, check.text("cut", cut))
+        ablated = check.texts("components", components)
+        for i, name in enumerate(ablated):
+            if "@" in name:
+                check.named(f"components[{i}]", lambda text: self._native.check_node(text, len(ids)), name)
+            else:
+                check.named(f"components[{i}]", self._native.check_component, name)
         goal = check.asked(self._native, len(ids), {"raw_logit": raw_logit, "position": position}, {"target": target, "versus": versus})
         places = [check.position(f"zero[{i}]", p, len(ids)) for i, p in enumerate(zero)]
         with check.reporting(progress) as report:
             return Intervention(
-                self._native.intervene(ids, cut, check.text("channel", channel), check.texts("edges", edges), other, places, goal, report)
+                self._native.intervene(
+                    ids,
+                    cut,
+                    check.text("channel", channel),
+                    check.texts("edges", edges),
+                    other,
+                    places,
+                    ablated,
+                    check.text("ablate", ablate),
+                    check.real("scale", scale),
+                    goal,
+                    report,
+                )
             )
 
 

@@ -389,12 +389,17 @@ class Intervention(Result):
     @property
     def clean(self) -> Dict[str, float]:
         """nll (summed over tokens 1..S-1), target (logit difference) and probability without the intervention."""
-        return dict(self._data["clean"])
+        return {name: self._data["clean"][name] for name in ("nll", "target", "probability")}
 
     @property
     def cut(self) -> Dict[str, float]:
         """The same with it."""
-        return dict(self._data["cut"])
+        return {name: self._data["cut"][name] for name in ("nll", "target", "probability")}
+
+    @property
+    def predictions(self) -> Dict[str, List[Dict[str, Any]]]:
+        """The ten most likely next tokens before ('clean') and after ('cut'): id, text, probability."""
+        return {name: list(self._data[name]["predictions"]) for name in ("clean", "cut")}
 
     def to_text(self, color: bool = False, width: Optional[int] = None, unicode: bool = True) -> str:
         """One line: before and after."""

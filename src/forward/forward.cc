@@ -38,6 +38,7 @@ Embedded embed_rows(Backend& backend, std::span<const TokenId> ids, std::span<co
   if (c.has_pos_writer()) {
     out.pos = backend.zeros(size);
     backend.embed_positions(positions, out.pos);
+    if (hooks && hooks->positions) hooks->positions(out.pos);
     backend.add(out.pos, out.x, size);
   }
   return out;

@@ -291,6 +291,8 @@ std::string to_json(const TraceResult& r, const TraceJson& parts) {
   add_trace(r, object);
   if (!parts.pattern.empty()) object["pattern"] = parts.pattern;
   if (parts.words) object["words"] = words_json(merge_words(r.tokens, r.token_credit));
+  if (parts.sentences != nullptr)
+    object["sentences"] = report::sentences_json(*parts.sentences, r.writer_table());
   if (parts.groups != nullptr) object["groups"] = report::groups_json(*parts.groups);
   if (parts.edges != nullptr) object["edges"] = edges_json(r.writer_table(), *parts.edges);
   return dump(object);

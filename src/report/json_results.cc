@@ -11,17 +11,26 @@ using Json = nlohmann::ordered_json;
 
 std::string to_json(const InterventionResult& r) {
   const auto reading = [](const InterventionReading& x) {
-    return Json{{"nll", x.nll}, {"target", x.target}, {"probability", x.probability}};
+    Json predictions = Json::array();
+    for (const Prediction& p : x.predictions)
+      predictions.push_back({{"id", p.id}, {"text", p.text}, {"probability", p.probability}});
+    return Json{{"nll", x.nll},
+                {"target", x.target},
+                {"probability", x.probability},
+                {"predictions", predictions}};
   };
   Json change = Json::object();
   if (r.intervention.cut) {
     change["cut"] = *r.intervention.cut;
     change["channel"] = to_string(r.intervention.channel);
   }
-  if (!r.intervention.edges.empty()) {
-    change["edges"] = r.intervention.edges;
-    change["patch_from"] = r.intervention.patch_from;
+  if (!r.intervention.ablate.empty()) {
+    change["components"] = r.intervention.ablate;
+    change["ablate"] = to_string(r.intervention.ablation);
+    change["scale"] = r.intervention.scale;
   }
+  if (!r.intervention.edges.empty()) change["edges"] = r.intervention.edges;
+  if (!r.intervention.patch_from.empty()) change["patch_from"] = r.intervention.patch_from;
   if (!r.intervention.zero.empty()) change["zero"] = r.intervention.zero;
   const Json target = {
       {"position", r.target.position}, {"ids", r.target.ids}, {"text", r.target.text}};
@@ -70,8 +79,8 @@ std::string to_json(const BenchResult& r) {
                      {"device", r.program.device},
                      {"threads", r.program.threads},
                      {"kernels", r.kernels}};
-  json["model"] = {{"name", r.model.name},     {"family", r.model.family},
-                   {"layers", r.model.layers}, {"heads", r.model.heads},
+  json["model"] = {{"name", r.model.name},       {"family", r.model.family},
+                   {"layers", r.model.layers},   {"heads", r.model.heads},
                    {"d_model", r.model.d_model}, {"dtype", r.model.dtype}};
   json["gemm_gflops"] = r.gemm_gflops;
   json["read_gbytes"] = r.read_gbytes;
