@@ -58,4 +58,4 @@ fi
 echo "setup: installing$missing"
 $as_root apt-get update -q
 # shellcheck disable=SC2086  # both are lists
-$as_root env DEBIAN_FRONTEND=noninteractive apt-get install -q -y --no-install-recommends $missing
+$as_root env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -q -y --no-install-recommends $missing
