@@ -124,6 +124,9 @@ void add_method(Command& command, Options& options) {
   command.option("--mlp-weights", "wG,wU",
                  "The same for gate and up of a gated MLP (default a half each)",
                  options.mlp_weights);
+  command.option("--expert-weights", "wR,wG,wU",
+                 "The same for router, gate and up of a mixture (default a third each)",
+                 options.expert_weights);
   command.choice("--dispatch",
                  fmt::format("Direction that shares out indirect credit (default {})",
                              to_string(options.dispatch)),
@@ -162,9 +165,13 @@ void QuestionArguments::add(Command& command) {
       });
   command.choice("--tau-rule", "What the threshold is applied to (default named)", paths.rule,
                  {{"named", TauRule::named}, {"entry", TauRule::entry}});
-  command.choice(
-      "--branch", "Only paths whose last hop takes this branch", paths.branch,
-      {{"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}, {"G", Branch::G}, {"U", Branch::U}});
+  command.choice("--branch", "Only paths whose last hop takes this branch", paths.branch,
+                 {{"K", Branch::K},
+                  {"Q", Branch::Q},
+                  {"V", Branch::V},
+                  {"G", Branch::G},
+                  {"U", Branch::U},
+                  {"R", Branch::R}});
   command.option("--through", "COMPONENT", "Only paths that pass through this component",
                  paths.through);
   command.option("--from", "POSITION", "Only paths from this source position", paths.from);

@@ -14,7 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     const unpack::ParsedConfig parsed = unpack::parse_family_config(text, "config.json");
     const unpack::ModelConfig& c = parsed.config.model;
     if (c.n_layers < 1 || c.n_heads < 1 || c.n_kv_heads < 1 || c.n_heads % c.n_kv_heads != 0 ||
-        c.d_head < 1 || c.d_model < 1 || c.d_mlp < 1)
+        c.d_head < 1 || c.d_model < 1 || c.most_entries() < 1)
       __builtin_trap();
     for (const unpack::TensorRow& row : parsed.family->tensors(parsed.config)) {
       std::int64_t elements = 8;

@@ -174,6 +174,7 @@ json default_options() {
   return {{"beta", options.beta},
           {"weights", options.weights},
           {"mlp_weights", options.mlp_weights},
+          {"expert_weights", options.expert_weights},
           {"dispatch", to_string(options.dispatch)},
           {"mlp", to_string(options.mlp)},
           {"scores", to_string(options.scores)},

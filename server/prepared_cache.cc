@@ -8,7 +8,7 @@ std::size_t prepared_bytes(const ModelConfig& config, std::size_t length, std::s
   const auto s = length, l = static_cast<std::size_t>(config.n_layers),
              h = static_cast<std::size_t>(config.n_heads);
   const auto d = static_cast<std::size_t>(config.d_model),
-             n = static_cast<std::size_t>(config.d_mlp);
+             n = static_cast<std::size_t>(config.most_entries());
   const std::size_t writers = 2 + l * (h + 1);
   const std::size_t vectors = sizeof(float) * writers * s * d;
   // Per (head, query, source): the pattern and two sums for K and Q; per (head, source) two for V;

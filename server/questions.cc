@@ -85,6 +85,8 @@ Options read_options(RequestFields& fields) {
     std::copy(weights->begin(), weights->end(), options.weights.begin());
   if (const auto weights = fields.numbers("mlp_weights", options.mlp_weights.size()))
     std::copy(weights->begin(), weights->end(), options.mlp_weights.begin());
+  if (const auto weights = fields.numbers("expert_weights", options.expert_weights.size()))
+    std::copy(weights->begin(), weights->end(), options.expert_weights.begin());
   constexpr Dispatch kDispatches[] = {Dispatch::aligned, Dispatch::gate};
   if (const auto i = fields.choice("dispatch", {"aligned", "gate"}))
     options.dispatch = kDispatches[*i];
@@ -109,7 +111,7 @@ PathQuery read_paths(RequestFields& fields, const Limits& limits) {
       top.value_or(query.tau ? most : std::min<int>(static_cast<int>(query.top), most)));
   constexpr TauRule kRules[] = {TauRule::named, TauRule::entry};
   if (const auto i = fields.choice("tau_rule", {"named", "entry"})) query.rule = kRules[*i];
-  constexpr Branch kBranches[] = {Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U};
+  constexpr Branch kBranches[] = {Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U, Branch::R};
   if (const auto i = fields.choice("branch", {"K", "Q", "V", "G", "U"}))
     query.branch = kBranches[*i];
   query.through = fields.text("through");

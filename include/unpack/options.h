@@ -22,21 +22,23 @@ enum class Branch {
   V,
   mlp,
   G,
-  U
-};  // none: emb, pos; mlp: the only branch of a plain MLP
+  U,
+  R
+};  // none: emb, pos; mlp: the only branch of a plain MLP; R: the router of a mixture
 enum class TauRule { named, entry };
 
 const char* to_string(Dispatch x);
 const char* to_string(MlpRule x);
 const char* to_string(Scores x);
 const char* to_string(Reroot x);
-const char* to_string(Branch x);  // "K", "Q", "V", "MLP", "G", "U", ""
+const char* to_string(Branch x);  // "K", "Q", "V", "MLP", "G", "U", "R", ""
 const char* to_string(TauRule x);
 
 struct Options {
   double beta = 0.8;                                                  // floor of SafeDenom, >= 0
   std::array<double, 3> weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};  // K, Q, V
   std::array<double, 2> mlp_weights = {0.5, 0.5};                     // G, U (gated MLPs)
+  std::array<double, 3> expert_weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};  // R, G, U (mixtures)
   Dispatch dispatch = Dispatch::aligned;
   MlpRule mlp = MlpRule::per_neuron;
   Scores scores = Scores::raw;

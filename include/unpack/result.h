@@ -74,6 +74,13 @@ struct CompositionEntry {
 struct NeuronEntry {
   int neuron = 0;
   double credit = 0;
+  int expert = -1;  // of a mixture
+};
+
+struct ExpertEntry {
+  int expert = 0;
+  double weight = 0;  // what its output is multiplied by
+  double credit = 0;
 };
 
 struct TraceResult {
@@ -97,6 +104,7 @@ struct TraceResult {
   std::map<Branch, std::vector<std::vector<double>>> incoming;  // branch -> [C][S]
   std::vector<double> entries;              // a head: [q + 1] shares over sources
   std::vector<NeuronEntry> neuron_entries;  // an MLP: all neurons, largest first
+  std::vector<ExpertEntry> expert_entries;  // a mixture: the experts in use, heaviest first
   std::map<Branch, std::vector<CompositionEntry>>
       composition;  // largest mass first; Branch::none stands for "all"
 

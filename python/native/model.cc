@@ -82,7 +82,7 @@ py::dict config(const Model& model) {
   out["n_kv_heads"] = c.n_kv_heads;
   out["d_model"] = c.d_model;
   out["d_head"] = c.d_head;
-  out["d_mlp"] = c.d_mlp;
+  out["d_mlp"] = c.layers.empty() ? 0 : c.layer(0).n_neurons;
   out["vocab_size"] = c.vocab_size;
   out["n_ctx"] = c.n_ctx;
   out["norm"] = c.norm == Norm::layer ? "layer" : "rms";
@@ -91,8 +91,15 @@ py::dict config(const Model& model) {
   out["positions"] = c.has_pos_writer() ? "learned" : "rotary";
   out["norm_eps"] = c.norm_eps;
   out["tied_head"] = c.tied_head;
-  out["qk_norm"] = c.qk_norm;
-  out["sliding_window"] = or_none(c.sliding_window);
+  const LayerConfig& first = c.layer(0);
+  out["qk_norm"] = first.qk_norm != QkNorm::none;
+  std::optional<int> window;
+  for (const LayerConfig& layer : c.layers) {
+    if (layer.window > 0) window = layer.window;
+  }
+  out["sliding_window"] = or_none(window);
+  out["experts"] = first.n_experts;
+  out["experts_per_token"] = first.experts_per_token;
   out["bos_token"] = or_none(c.bos_token);
   out["dtype"] = to_string(c.dtype);
   return out;

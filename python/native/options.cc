@@ -56,9 +56,13 @@ PathQuery make_query(std::size_t top, std::optional<double> tau, const std::stri
   query.rule =
       choose<TauRule>("tau_rule", rule, {{"named", TauRule::named}, {"entry", TauRule::entry}});
   if (branch) {
-    query.branch = choose<Branch>(
-        "branch", *branch,
-        {{"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}, {"G", Branch::G}, {"U", Branch::U}});
+    query.branch = choose<Branch>("branch", *branch,
+                                  {{"K", Branch::K},
+                                   {"Q", Branch::Q},
+                                   {"V", Branch::V},
+                                   {"G", Branch::G},
+                                   {"U", Branch::U},
+                                   {"R", Branch::R}});
   }
   query.through = std::move(through);
   query.from = from;

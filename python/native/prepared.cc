@@ -32,7 +32,8 @@ InteractionResult interactions(const Prepared& prepared, std::optional<int> quer
 }
 
 py::array scores(const Prepared& prepared, int layer, const std::string& branch) {
-  for (const Branch known : {Branch::K, Branch::Q, Branch::V, Branch::mlp, Branch::G, Branch::U}) {
+  for (const Branch known :
+       {Branch::K, Branch::Q, Branch::V, Branch::mlp, Branch::G, Branch::U, Branch::R}) {
     if (branch == to_string(known))
       return take(interruptible(py::none(),
                                 [&](const RunContext&) { return prepared.scores(layer, known); }));

@@ -37,7 +37,27 @@ class Array {
 };
 
 enum class Sublayer { attention, mlp };
-enum class MlpSide { gate, up };  // gate is the only one of a plain MLP
+enum class MlpSide { gate, up, router };  // gate is the only one of a plain MLP
+
+// Which experts of a mixture the rows of a batch use, and what the router said of all of them.
+struct Routing {
+  int chosen = 0;              // k
+  int experts = 0;             // E
+  std::vector<int> expert;     // [T, k], the strongest first
+  std::vector<double> weight;  // [T, k] what their outputs are multiplied by
+  std::vector<double> logits;  // [T, E]
+
+  std::size_t slot(std::int64_t row, int i) const {
+    return static_cast<std::size_t>(row * chosen + i);
+  }
+  Routing of_row(std::int64_t row) const {
+    const auto cut = [row](const auto& all, int width) {
+      return std::remove_cvref_t<decltype(all)>(all.begin() + row * width,
+                                                all.begin() + (row + 1) * width);
+    };
+    return {chosen, experts, cut(expert, chosen), cut(weight, chosen), cut(logits, experts)};
+  }
+};
 
 // Rows [begin, begin + length) of a batch are one prompt; `past` positions of it were seen before
 // (generation).
@@ -58,9 +78,10 @@ struct AttentionView {
   const Array* q = nullptr;         // [S, H, E]
   const Array* k = nullptr;         // [S, G, E]
   const Array* v = nullptr;         // [S, G, E]
-  const Array* q_dev = nullptr;     // [S, H] deviation inside the per-head norm (Qwen3), else empty
+  const Array* q_dev = nullptr;     // [S, H] deviation inside the norm of queries, else empty
   const Array* k_dev = nullptr;     // [S, G]
   const Array* pattern = nullptr;   // [H, tri]
+  const Array* out_dev = nullptr;   // [S] deviation of the norm behind, else empty
   const Array* q_scores = nullptr;  // of the sums, where they are there already
 };
 
@@ -70,10 +91,12 @@ struct MlpView {
   int visible = 0;
   const Array* writers = nullptr;
   int n_writers = 0;
-  const Array* dev = nullptr;   // [S]
-  const Array* act = nullptr;   // [S, N] the neurons' values a_n
-  std::vector<const Array*> z;  // [S, H, E] of every layer, for weight products
-  const Array* last = nullptr;  // of the sums, where they are there already
+  const Array* dev = nullptr;  // [S]
+  const Array* act = nullptr;  // [S, entries] the neurons' values a_n, times their expert's weight
+  const Array* out_dev = nullptr;    // [S] deviation of the norm behind, else empty
+  const Routing* routing = nullptr;  // of a mixture
+  std::vector<const Array*> z;       // [S, H, E] of every layer, for weight products
+  const Array* last = nullptr;       // of the sums, where they are there already
 };
 
 // Sums over the visible writers of scores and of their sizes, one pair per denominator.
@@ -88,7 +111,7 @@ struct AttentionSums {
 };
 
 struct MlpSums {
-  Array sum, abs;  // [S, N]
+  Array sum, abs;  // [S, entries]; of the router [S, k]
   Array l2;        // [S, Cl] || sM_j(q, .) ||_2
   Array last;  // [Cl, N] the scores at the last position, which most targets start from; where a
                // backend has it and it is small
@@ -139,29 +162,41 @@ class Backend {
                    double scale = 1.0) = 0;  // y += scale * x
   virtual void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row,
                         std::int64_t rows, int cols, double scale) = 0;
-  virtual void add_bias(int layer, Sublayer sublayer, Array& x,
-                        std::int64_t rows) = 0;  // x[T, D] += b_O or b_out
+  // x[T, D] += b_O or b_out, through the norm behind where there is one (out_dev), of the chosen
+  // experts where it is a mixture.
+  virtual void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows,
+                        const Array& out_dev, const Routing* routing) = 0;
   // out[T, D] = center(x) / dev, the norm without its weight and bias (these live in the weights);
   // dev[T].
-  virtual void normalize(const Array& x, std::int64_t rows, Array& out, Array& dev) = 0;
-  // q[T, H, E], k, v[T, G, E] with biases, per-head norm and rotary; q_dev, k_dev are filled where
-  // the model has that norm.
-  virtual void qkv(int layer, const Array& normalized, std::span<const int> positions, Array& q,
-                   Array& k, Array& v, Array& q_dev, Array& k_dev) = 0;
+  virtual void normalize(Norm kind, const Array& x, std::int64_t rows, Array& out, Array& dev) = 0;
+  // The norm behind a sublayer: dev[T] of y + bias, and y[T, D] *= w_post / dev.
+  virtual void norm_behind(int layer, Sublayer sublayer, Array& y, std::int64_t rows,
+                           Array& dev) = 0;
+  // The same with the deviation held fixed; nothing where there is no such norm.
+  virtual void through_norm_behind(int layer, Sublayer sublayer, const Array& dev,
+                                   std::int64_t rows, Array& y) = 0;
+  // q[T, H, E], k, v[T, G, E] with biases, norms and rotary; q_dev, k_dev are filled where the
+  // layer has such norms. `context`: tokens of the prompt, which some rotaries depend on.
+  virtual void qkv(int layer, const Array& normalized, std::span<const int> positions, int context,
+                   Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) = 0;
   // z[T, H, E]; pattern[H, tri] per segment, one after the other (empty: not kept). Keys and values
   // of segment i start at row key_begin[i] and reach over past + length rows.
-  virtual void attention(const Array& q, const Array& k, const Array& v,
+  virtual void attention(int layer, const Array& q, const Array& k, const Array& v,
                          std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
                          Array& pattern, Array& z) = 0;
   virtual void attention_out(int layer, const Array& z, std::int64_t rows,
                              Array& out) = 0;  // out[T, D] = z W_O
+  // out[T, experts] with bias.
+  virtual void router(int layer, const Array& normalized, std::int64_t rows, Array& out) = 0;
+  // out[T, entries] with bias; of a mixture the chosen experts' neurons, slot after slot.
   virtual void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows,
-                      Array& out) = 0;  // out[T, N] with bias
-  virtual void activate(const Array& pre, const Array& up, Array& act,
-                        std::int64_t size) = 0;  // phi(pre), gated: phi(pre) * up
-  virtual void mlp_out(int layer, const Array& act, std::int64_t rows,
+                      const Routing* routing, Array& out) = 0;
+  // phi(pre), gated: phi(pre) * up, times the expert's weight.
+  virtual void activate(int layer, const Array& pre, const Array& up, const Routing* routing,
+                        std::int64_t rows, Array& act) = 0;
+  virtual void mlp_out(int layer, const Array& act, std::int64_t rows, const Routing* routing,
                        Array& out) = 0;  // out[T, D] = act W_out
-  // logits[rows.size(), V] of chosen rows of the final stream.
+  // logits[rows.size(), V] of chosen rows of the final stream, before a soft cap.
   virtual void logits(const Array& x, std::span<const std::int64_t> rows,
                       std::vector<double>& out) = 0;
 
@@ -170,15 +205,16 @@ class Backend {
   // writers[s, index, :] = center(rows[row + s, :]).
   virtual void put_writer(const Array& rows, std::int64_t row, int length, Array& writers,
                           int n_writers, int index) = 0;
-  // writers[s, first + h, :] = center(z[row + s, h, :] W_O[h]).
-  virtual void put_head_writers(int layer, const Array& z, std::int64_t row, int length,
-                                Array& writers, int n_writers, int first) = 0;
+  // writers[s, first + h, :] = center(z[row + s, h, :] W_O[h]), through the norm behind.
+  virtual void put_head_writers(int layer, const Array& z, const Array& out_dev, std::int64_t row,
+                                int length, Array& writers, int n_writers, int first) = 0;
 
   // Denominators
   // ------------------------------------------------------------------------------------------------------------------
   virtual AttentionSums attention_sums(const AttentionView& view, Scores scores,
                                        bool keep_key_scores) = 0;
-  virtual MlpSums mlp_sums(const MlpView& view, MlpSide side) = 0;
+  // `scores` concerns the router alone: its scores less their mean over all experts.
+  virtual MlpSums mlp_sums(const MlpView& view, MlpSide side, Scores scores) = 0;
 
   // Scores on demand
   // --------------------------------------------------------------------------------------------------------------
@@ -187,7 +223,9 @@ class Backend {
                           Array& out) = 0;
   virtual void query_scores(const AttentionView& view, Scores scores, int head, int query,
                             Array& out) = 0;
-  virtual void mlp_scores(const MlpView& view, MlpSide side, int query, Array& out) = 0;  // [Cl, N]
+  // [Cl, entries]; of the router [Cl, k].
+  virtual void mlp_scores(const MlpView& view, MlpSide side, Scores scores, int query,
+                          Array& out) = 0;
   // Calls visit(head, query, scores[(q + 1), Cl]) for every head and query of the layer, from
   // several threads, each pair once.
   using KeyVisitor = std::function<void(int head, int query, const void* scores)>;
@@ -200,7 +238,7 @@ class Backend {
   // center(U[h, s]), d >, out[H][sum of (q_i + 1)].
   virtual void head_numerators(const AttentionView& view, std::span<const int> queries,
                                const Array& directions, Array& out) = 0;
-  // t_n = a_n < center(W_out[n]), d >; out[rows, N].
+  // t_n = a_n < center(W_out[n]), d >; out[rows, entries].
   virtual void mlp_numerators(const MlpView& view, std::span<const int> queries,
                               const Array& directions, Array& out) = 0;
   // out[H, rows, Cl] = sum_s coef[h, i, s] sQ_j(q_i, s) with raw scores (centred ones where the
@@ -211,13 +249,14 @@ class Backend {
   virtual void key_fold(const AttentionView& view, std::span<const double> coef,
                         std::vector<double>& out) = 0;
   // out[rows, Cl] = sum_n coef[i, n] sM_j(q_i, n).
-  virtual void mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries,
-                        std::span<const double> coef, std::vector<double>& out) = 0;
+  virtual void mlp_fold(const MlpView& view, MlpSide side, Scores scores,
+                        std::span<const int> queries, std::span<const double> coef,
+                        std::vector<double>& out) = 0;
 
   // Targets
   // -----------------------------------------------------------------------------------------------------------------------
-  // d_t[D] for a stream row: w_lnf / dev(x) * (mean of target rows - mean of versus rows; nothing:
-  // the whole vocabulary; raw: none).
+  // d_t[D] for a stream row: logit scale * w_lnf / dev(x) * (mean of target rows - mean of versus
+  // rows; nothing: the whole vocabulary; raw: none).
   virtual void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target,
                                 const std::vector<TokenId>* versus, bool raw, Array& out) = 0;
   // out[C] = < writers[s, k, :], d >.

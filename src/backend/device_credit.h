@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/mlp_readers.h"
 #include "unpack/options.h"
 
 namespace unpack {
@@ -43,15 +44,15 @@ class DeviceCredit {
     MlpView mlp;
     const AttentionSums* sums = nullptr;
     HeadEdges heads;
-    std::array<Array, 2> neurons;  // [S, Cm] per side
-    int first_head = 0;            // writer of the layer's first head
+    std::array<Array, kMostReaders> neurons;  // [S, Cm] per reader; empty: none
+    int first_head = 0;                       // writer of the layer's first head
     int mlp_writer = 0;
   };
   // Edges of nodes that hold direct credit.
   struct Direct {
     int layer = 0;
     std::span<const double> entry, key_coef, query_edge;
-    std::array<std::span<const double>, 2> mlp_edge;
+    std::array<std::span<const double>, kMostReaders> mlp_edge;
   };
   // Passes credit[S, C] down through all layers, with `first`[C] of direct credit at `position`.
   virtual void sweep(std::span<const Layer> layers, Scores scores, int position,

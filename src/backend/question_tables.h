@@ -19,9 +19,9 @@ inline bool keeps_query_scores(const ModelConfig& c, const Writers& writers, int
 
 // The neurons' scores at the last position, [Cl, N] a side of every layer.
 inline bool keeps_last_scores(const ModelConfig& c, const Writers& writers, int scalar) {
-  return static_cast<std::int64_t>(writers.count()) / 2 * c.d_mlp * c.n_layers * scalar *
-             (c.gated() ? 2 : 1) <=
-         kQuestionBytes;
+  return !c.mixture() && static_cast<std::int64_t>(writers.count()) / 2 * c.most_entries() *
+                                 c.n_layers * scalar * (c.gated() ? 2 : 1) <=
+                             kQuestionBytes;
 }
 
 }  // namespace unpack

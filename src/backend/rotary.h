@@ -7,7 +7,12 @@
 
 namespace unpack {
 
-// [dims / 2] in radians per position, with the family's scaling of long contexts.
-std::vector<double> rotary_frequencies(const Rope& rope);
+// Whether a prompt of so many tokens is turned by the factors for long ones.
+bool is_long_prompt(const Rope& rope, int context);
+// Prompts of both lengths are turned alike in every layer.
+bool same_rotary(const ModelConfig& config, int context, int other);
+
+// [dims / 2] in radians per position, with the family's scaling for a prompt of `context` tokens.
+std::vector<double> rotary_frequencies(const Rope& rope, int context);
 
 }  // namespace unpack

@@ -42,6 +42,8 @@ const char* to_string(Branch x) {
       return "G";
     case Branch::U:
       return "U";
+    case Branch::R:
+      return "R";
   }
   throw InternalError("unknown branch");
 }
@@ -62,6 +64,7 @@ void Options::check() const {
   };
   check_weights(weights, "weights", "K,Q,V");
   check_weights(mlp_weights, "mlp-weights", "G,U");
+  check_weights(expert_weights, "expert-weights", "R,G,U");
 }
 
 }  // namespace unpack

@@ -77,8 +77,8 @@ void rotate_back(const Rope& rope, std::span<const double> frequencies, int posi
                  std::span<double> head) {
   const auto half = static_cast<std::size_t>(rope.dims / 2);
   for (std::size_t i = 0; i < half; ++i) {
-    const double c = std::cos(position * frequencies[i]);
-    const double s = std::sin(position * frequencies[i]);
+    const double c = rope.amplitude * std::cos(position * frequencies[i]);
+    const double s = rope.amplitude * std::sin(position * frequencies[i]);
     const double a = head[i];
     const double b = head[i + half];
     head[i] = a * c + b * s;

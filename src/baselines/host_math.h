@@ -24,7 +24,7 @@ void linear(const WeightView& w, std::span<const double> x, std::span<double> y,
 
 double dot(std::span<const double> x, std::span<const double> y);
 
-// Turns a head vector back by the angles of its position, position * frequency(i).
+// The adjoint of rotary: turned back by the angles of its position, position * frequency(i).
 void rotate_back(const Rope& rope, std::span<const double> frequencies, int position,
                  std::span<double> head);
 

@@ -23,13 +23,14 @@ double proximity(const double* whole, double size, const double* part, double sc
   return std::max(size - rest, 0.0);
 }
 
-// U[h, s, :] = v[h, s] W_O[h], [H, S, D].
+// U[h, s, :] = v[h, s] W_O[h], times the weight of a norm behind, [H, S, D].
 std::vector<double> head_outputs(const LayerWeights& weights, const ModelConfig& c,
                                  const std::vector<double>& v, std::size_t length) {
   const auto d = static_cast<std::size_t>(c.d_model);
   const auto e = static_cast<std::size_t>(c.d_head);
   const auto groups = static_cast<std::size_t>(c.n_kv_heads);
-  const std::vector<double> w_o = fetch(weights.w_o);
+  const std::vector<double> w_o = fetch(weights[Role::w_o]),
+                            post = fetch(weights[Role::attn_post_w]);
   std::vector<double> out(static_cast<std::size_t>(c.n_heads) * length * d, 0.0);
   for (std::size_t h = 0; h < static_cast<std::size_t>(c.n_heads); ++h) {
     const std::size_t g = h / static_cast<std::size_t>(c.group_size());
@@ -40,6 +41,7 @@ std::vector<double> head_outputs(const LayerWeights& weights, const ModelConfig&
         const double* row = w_o.data() + (h * e + i) * d;
         for (std::size_t k = 0; k < d; ++k) to[k] += scale * row[k];
       }
+      for (std::size_t k = 0; k < post.size(); ++k) to[k] *= post[k];
     }
   }
   return out;
@@ -71,6 +73,7 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
     const std::vector<double> pattern = fetch(backend, layer.pattern);
     const std::vector<double> u = head_outputs(weights.layers[static_cast<std::size_t>(l)], c,
                                                fetch(backend, layer.v), length);
+    const std::vector<double> out_dev = fetch(backend, layer.attn_out_dev);
     std::vector<std::vector<double>> shares(length);
     backend.parallel_for(static_cast<std::int64_t>(length), [&](std::int64_t at) {
       const auto i = static_cast<std::size_t>(at);
@@ -90,7 +93,8 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
                               h * static_cast<std::size_t>(tri(static_cast<std::int64_t>(length))) +
                               static_cast<std::size_t>(tri(at));
         for (std::size_t j = 0; j <= i; ++j)
-          add(j, proximity(y, size, u.data() + (h * length + j) * d, alpha[j], d));
+          add(j, proximity(y, size, u.data() + (h * length + j) * d,
+                           out_dev.empty() ? alpha[j] : alpha[j] / out_dev[i], d));
       }
       if (total > 0) {
         for (double& x : share) x /= total;

@@ -1,6 +1,9 @@
 // Layer-wise relevance as a modified gradient: AttnLRP, and CP-LRP, which holds attention patterns
 // and gates constant.
+#include <fmt/format.h>
+
 #include <cmath>
+#include <map>
 
 #include "backend/host/kernels.h"
 #include "baselines/host_math.h"
@@ -28,25 +31,29 @@ class Relevance {
         c_(weights_.config),
         length_(static_cast<std::size_t>(decomposition_.length())),
         d_(static_cast<std::size_t>(c_.d_model)),
-        constant_(constant_attention),
-        frequencies_(c_.positions == Positions::rotary ? rotary_frequencies(c_.rope) : Values()) {}
+        constant_(constant_attention) {
+    for (const LayerConfig& layer : c_.layers) {
+      if (layer.activation == Activation::clamped_swiglu || layer.sinks)
+        throw InputError(fmt::format(
+            "{} is not defined for {}: use unpack or ifr",
+            to_string(constant_attention ? Method::cplrp : Method::attnlrp), c_.family));
+    }
+  }
 
   BaselineScores run(const TargetInfo& target) {
     Values g(length_ * d_, 0.0);
     seed(target, g);
     for (int l = c_.n_layers - 1; l >= 0; --l) {
-      const LayerTrace& layer = decomposition_.trace().layers[static_cast<std::size_t>(l)];
-      const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(l)];
       if (c_.block == Block::parallel) {
         Values back = g;
-        mlp_back(layer, weights, g, back);
-        attention_back(layer, weights, g, back);
+        mlp_back(l, g, back);
+        attention_back(l, g, back);
         g = std::move(back);
       } else {
         Values middle = g;
-        mlp_back(layer, weights, g, middle);
+        mlp_back(l, g, middle);
         g = middle;
-        attention_back(layer, weights, middle, g);
+        attention_back(l, middle, g);
       }
     }
     const auto score = [&](const Array& rows) {
@@ -80,8 +87,12 @@ class Relevance {
     center(row);
   }
 
-  // out += center(w * g_norm) / dev
-  void norm_back(const WeightView& w, const Array& dev, Values& g_norm, Values& out) {
+  // out += center(w * g_norm) / dev; where there is no norm, out += g_norm.
+  void norm_back(Norm kind, const WeightView& w, const Array& dev, Values& g_norm, Values& out) {
+    if (kind == Norm::none) {
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] += g_norm[i];
+      return;
+    }
     const Values weight = fetch(w);
     const Values deviation = fetch(backend_, dev);
     for (std::size_t s = 0; s < length_; ++s) {
@@ -92,42 +103,97 @@ class Relevance {
     }
   }
 
-  void mlp_back(const LayerTrace& layer, const LayerWeights& weights, const Values& g,
-                Values& out) {
-    const auto rows = static_cast<std::int64_t>(length_);
-    const std::size_t n = length_ * static_cast<std::size_t>(c_.d_mlp);
-    Values g_act(n, 0.0);
-    linear_back(backend_, weights.w_out, g, g_act, rows);
-    const Values pre = fetch(backend_, layer.pre);
-    Values g_norm(length_ * d_, 0.0);
-    if (!c_.gated()) {
+  // What reaches a sublayer's output through the norm behind it.
+  Values behind(const WeightView& post, const Array& dev, const Values& g) const {
+    if (!post) return g;
+    const Values weight = fetch(post), deviation = fetch(backend_, dev);
+    Values out = g;
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] *= weight[i % d_] / deviation[i / d_];
+    return out;
+  }
+
+  // From the output of one MLP or expert to its normed input, for m rows; `weight` holds what each
+  // row's output was multiplied by.
+  Values neurons_back(const LayerConfig& shape, const RoleViews& weights, const Values& g,
+                      const Values& pre, const Values& up, const Values& weight) {
+    const auto rows = static_cast<std::int64_t>(weight.size());
+    const auto neurons = static_cast<std::size_t>(shape.n_neurons);
+    const std::size_t n = weight.size() * neurons;
+    const Activation phi = shape.activation;
+    Values g_act(n, 0.0), g_norm(weight.size() * d_, 0.0);
+    linear_back(backend_, weights[Role::w_out], g, g_act, rows);
+    for (std::size_t i = 0; i < n; ++i) g_act[i] *= weight[i / neurons];
+    if (!shape.gated()) {
       for (std::size_t i = 0; i < n; ++i)
-        g_act[i] = g_act[i] == 0 ? 0 : g_act[i] * activation_ratio(c_.activation, pre[i]);
-      linear_back(backend_, weights.w_in, g_act, g_norm, rows);
+        g_act[i] = g_act[i] == 0 ? 0 : g_act[i] * activation_ratio(phi, pre[i]);
     } else {
-      const Values up = fetch(backend_, layer.up);
       Values g_up(n, 0.0);
       const double share = constant_ ? 1.0 : 0.5;
       for (std::size_t i = 0; i < n; ++i) {
         if (g_act[i] == 0) continue;
-        g_up[i] = share * g_act[i] * activate_one(c_.activation, pre[i]);
-        g_act[i] =
-            constant_ ? 0.0 : 0.5 * g_act[i] * up[i] * activation_ratio(c_.activation, pre[i]);
+        g_up[i] = share * g_act[i] * activate_one(phi, pre[i]);
+        g_act[i] = constant_ ? 0.0 : 0.5 * g_act[i] * up[i] * activation_ratio(phi, pre[i]);
       }
-      linear_back(backend_, weights.w_up, g_up, g_norm, rows);
-      linear_back(backend_, weights.w_in, g_act, g_norm, rows);
+      linear_back(backend_, weights[Role::w_up], g_up, g_norm, rows);
     }
-    norm_back(weights.mlp_norm.w, layer.dev_mlp, g_norm, out);
+    linear_back(backend_, weights[Role::w_in], g_act, g_norm, rows);
+    return g_norm;
   }
 
-  void attention_back(const LayerTrace& layer, const LayerWeights& weights, const Values& g,
-                      Values& out) {
+  void mlp_back(int l, const Values& g, Values& out) {
+    const LayerTrace& layer = decomposition_.trace().layers[static_cast<std::size_t>(l)];
+    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(l)];
+    const LayerConfig& shape = c_.layer(l);
+    const Values g_out = behind(weights[Role::mlp_post_w], layer.mlp_out_dev, g);
+    const Values pre = fetch(backend_, layer.pre), up = fetch(backend_, layer.up);
+    Values g_norm;
+    if (!layer.routing) {
+      g_norm = neurons_back(shape, weights, g_out, pre, up, Values(length_, 1.0));
+    } else {
+      g_norm.assign(length_ * d_, 0.0);
+      experts_back(shape, weights, *layer.routing, g_out, pre, up, g_norm);
+    }
+    norm_back(shape.mlp_norm, weights[Role::mlp_norm_w], layer.dev_mlp, g_norm, out);
+  }
+
+  // Routing weights are constants.
+  void experts_back(const LayerConfig& shape, const LayerWeights& weights, const Routing& routing,
+                    const Values& g, const Values& pre, const Values& up, Values& g_norm) {
+    const auto neurons = static_cast<std::size_t>(shape.n_neurons);
+    std::map<int, std::vector<std::size_t>> slots;
+    for (std::size_t i = 0; i < routing.expert.size(); ++i) slots[routing.expert[i]].push_back(i);
+    for (const auto& [expert, used] : slots) {
+      Values own_g, own_pre, own_up, weight;
+      const auto take = [](const Values& from, std::size_t row, std::size_t n, Values& to) {
+        const auto at = from.begin() + static_cast<std::ptrdiff_t>(row * n);
+        to.insert(to.end(), at, at + static_cast<std::ptrdiff_t>(n));
+      };
+      for (const std::size_t slot : used) {
+        take(g, slot / static_cast<std::size_t>(routing.chosen), d_, own_g);
+        take(pre, slot, neurons, own_pre);
+        take(up, slot, neurons, own_up);
+        weight.push_back(routing.weight[slot]);
+      }
+      const Values back = neurons_back(shape, weights.experts[static_cast<std::size_t>(expert)],
+                                       own_g, own_pre, own_up, weight);
+      for (std::size_t i = 0; i < used.size(); ++i) {
+        double* to = g_norm.data() + used[i] / static_cast<std::size_t>(routing.chosen) * d_;
+        for (std::size_t k = 0; k < d_; ++k) to[k] += back[i * d_ + k];
+      }
+    }
+  }
+
+  void attention_back(int l, const Values& g, Values& out) {
+    const LayerTrace& layer = decomposition_.trace().layers[static_cast<std::size_t>(l)];
+    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(l)];
+    const LayerConfig& shape = c_.layer(l);
     const auto rows = static_cast<std::int64_t>(length_);
     const auto heads = static_cast<std::size_t>(c_.n_heads);
     const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
     const auto e = static_cast<std::size_t>(c_.d_head);
     Values g_z(length_ * heads * e, 0.0);
-    linear_back(backend_, weights.w_o, g, g_z, rows);
+    linear_back(backend_, weights[Role::w_o],
+                behind(weights[Role::attn_post_w], layer.attn_out_dev, g), g_z, rows);
     const Values pattern = fetch(backend_, layer.pattern);
     const Values q = constant_ ? Values() : fetch(backend_, layer.q);
     const Values k = constant_ ? Values() : fetch(backend_, layer.k);
@@ -139,27 +205,27 @@ class Relevance {
       const auto first =
           static_cast<std::size_t>(group) * static_cast<std::size_t>(c_.group_size());
       for (std::size_t h = first; h < first + static_cast<std::size_t>(c_.group_size()); ++h) {
-        head_back(h, static_cast<std::size_t>(group), pattern, q, k, v, g_z, g_q, g_k, g_v);
+        head_back(shape, h, static_cast<std::size_t>(group), pattern, q, k, v, g_z, g_q, g_k, g_v);
       }
     });
     Values g_norm(length_ * d_, 0.0);
-    linear_back(backend_, weights.w_v, g_v, g_norm, rows);
+    linear_back(backend_, weights[Role::w_v], g_v, g_norm, rows);
     if (!constant_) {
-      undo(weights.q_norm, layer.q_dev, heads, g_q);
-      undo(weights.k_norm, layer.k_dev, groups, g_k);
-      linear_back(backend_, weights.w_q, g_q, g_norm, rows);
-      linear_back(backend_, weights.w_k, g_k, g_norm, rows);
+      undo(shape, weights[Role::q_norm], layer.q_dev, heads, g_q);
+      undo(shape, weights[Role::k_norm], layer.k_dev, groups, g_k);
+      linear_back(backend_, weights[Role::w_q], g_q, g_norm, rows);
+      linear_back(backend_, weights[Role::w_k], g_k, g_norm, rows);
     }
-    norm_back(weights.attn_norm.w, layer.dev_attn, g_norm, out);
+    norm_back(shape.attn_norm, weights[Role::attn_norm_w], layer.dev_attn, g_norm, out);
   }
 
-  void head_back(std::size_t h, std::size_t group, const Values& pattern, const Values& q,
-                 const Values& k, const Values& v, const Values& g_z, Values& g_q, Values& g_k,
-                 Values& g_v) const {
+  void head_back(const LayerConfig& shape, std::size_t h, std::size_t group, const Values& pattern,
+                 const Values& q, const Values& k, const Values& v, const Values& g_z, Values& g_q,
+                 Values& g_k, Values& g_v) const {
     const auto e = static_cast<std::size_t>(c_.d_head);
     const auto heads = static_cast<std::size_t>(c_.n_heads);
     const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
-    const double scale = 1.0 / std::sqrt(static_cast<double>(c_.d_head));
+    const double scale = shape.attention_scale;
     const auto pairs = static_cast<std::size_t>(tri(static_cast<std::int64_t>(length_)));
     Values g_pattern(length_);
     for (std::size_t i = 0; i < length_; ++i) {
@@ -179,8 +245,9 @@ class Relevance {
       double* to_q = g_q.data() + (i * heads + h) * e;
       const double* query = q.data() + (i * heads + h) * e;
       for (std::size_t j = 0; j <= i; ++j) {
-        const double ds = 0.25 * scale * alpha[j] * (g_pattern[j] - mean);
         const double* key = k.data() + (j * groups + group) * e;
+        const double ds = 0.25 * scale * alpha[j] * (g_pattern[j] - mean) *
+                          cap_ratio(shape.attention_cap, scale, query, key, e);
         double* to_k = g_k.data() + (j * groups + group) * e;
         for (std::size_t x = 0; x < e; ++x) {
           to_q[x] += ds * key[x];
@@ -190,17 +257,28 @@ class Relevance {
     }
   }
 
-  // Rotary, then the per-head norm with its deviation held constant.
-  void undo(const WeightView& norm, const Array& dev, std::size_t heads, Values& g) {
+  // Capped over uncapped logit.
+  static double cap_ratio(double cap, double scale, const double* query, const double* key,
+                          std::size_t e) {
+    if (cap == 0) return 1.0;
+    const double logit = scale * dot({query, e}, {key, e});
+    return std::fabs(logit) < 1e-8 ? 1.0 : cap * std::tanh(logit / cap) / logit;
+  }
+
+  // Rotary, then the norm of queries or keys with its deviation held constant.
+  void undo(const LayerConfig& shape, const WeightView& norm, const Array& dev, std::size_t heads,
+            Values& g) {
     const auto e = static_cast<std::size_t>(c_.d_head);
     const Values weight = fetch(norm);
-    const Values deviation = c_.qk_norm ? fetch(backend_, dev) : Values();
+    const Values deviation = norm ? fetch(backend_, dev) : Values();
+    const Values frequencies = rotary_frequencies(shape.rope, static_cast<int>(length_));
     for (std::size_t s = 0; s < length_; ++s) {
       for (std::size_t h = 0; h < heads; ++h) {
         const auto row = std::span(g).subspan((s * heads + h) * e, e);
-        if (!frequencies_.empty()) rotate_back(c_.rope, frequencies_, static_cast<int>(s), row);
-        if (!c_.qk_norm) continue;
-        for (std::size_t i = 0; i < e; ++i) row[i] *= weight[i] / deviation[s * heads + h];
+        if (shape.rope.dims > 0) rotate_back(shape.rope, frequencies, static_cast<int>(s), row);
+        if (!norm) continue;
+        for (std::size_t i = 0; i < e; ++i)
+          row[i] *= weight[(h * e + i) % weight.size()] / deviation[s * heads + h];
       }
     }
   }
@@ -211,7 +289,6 @@ class Relevance {
   const ModelConfig& c_;
   std::size_t length_, d_;
   bool constant_;
-  Values frequencies_;
 };
 
 }  // namespace

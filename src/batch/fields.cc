@@ -177,6 +177,8 @@ const std::vector<std::pair<std::string, Read>>& table() {
        [](const Reading& r) { numbers(r.field, r.value, r.question().options.weights); }},
       {"mlp_weights",
        [](const Reading& r) { numbers(r.field, r.value, r.question().options.mlp_weights); }},
+      {"expert_weights",
+       [](const Reading& r) { numbers(r.field, r.value, r.question().options.expert_weights); }},
       {"dispatch",
        [](const Reading& r) {
          r.question().options.dispatch = choice<Dispatch>(
@@ -218,7 +220,8 @@ const std::vector<std::pair<std::string, Read>>& table() {
                                                      {"Q", Branch::Q},
                                                      {"V", Branch::V},
                                                      {"G", Branch::G},
-                                                     {"U", Branch::U}});
+                                                     {"U", Branch::U},
+                                                     {"R", Branch::R}});
        }},
       {"through", [](const Reading& r) { r.question().paths.through = text(r.field, r.value); }},
       {"from", [](const Reading& r) { r.question().paths.from = integer(r.field, r.value); }},
@@ -298,6 +301,7 @@ std::string to_fields(const BatchQuestion& asked) {
   out["beta"] = q.options.beta;
   out["weights"] = q.options.weights;
   out["mlp_weights"] = q.options.mlp_weights;
+  out["expert_weights"] = q.options.expert_weights;
   out["dispatch"] = to_string(q.options.dispatch);
   out["mlp"] = to_string(q.options.mlp);
   out["scores"] = to_string(q.options.scores);

@@ -49,21 +49,20 @@ class Bundle {
 // What a layer gives for some queries.
 struct LayerArrays {
   DeviceCredit::HeadEdges heads;
-  std::array<DeviceCredit::NeuronEdges, 2> neurons;
+  std::array<DeviceCredit::NeuronEdges, kMostReaders> neurons;
 };
-
-double side_weight(const std::vector<MlpSide>& sides, const Options& options, std::size_t side) {
-  return sides.size() == 1 ? 1.0 : options.mlp_weights[side];
-}
 
 void queue_neurons(DeviceCredit& device, const Decomposition& d, const Options& options, int layer,
                    std::span<const int> queries, const Array& numerators, LayerArrays& out) {
-  const std::vector<MlpSide> sides = d.mlp_sides();
-  for (std::size_t i = 0; i < sides.size(); ++i) {
-    const double weight = side_weight(sides, options, i);
+  const LayerConfig& shape = d.config().layer(layer);
+  const std::vector<MlpReader> readers = mlp_readers(shape);
+  for (std::size_t i = 0; i < readers.size(); ++i) {
+    const MlpSide side = readers[i].side;
+    const double weight = reader_weight(options, shape, i);
     if (weight == 0 && out.neurons[i].shares.empty()) continue;
-    const MlpSums* sums = options.mlp == MlpRule::linearized ? nullptr : &d.mlp(layer, sides[i]);
-    device.neuron_edges(d.mlp_view(layer), sides[i], sums, d.pre(layer, sides[i]), queries,
+    const MlpSums* sums =
+        options.mlp == MlpRule::linearized ? nullptr : &d.mlp(layer, side, options.scores);
+    device.neuron_edges(d.mlp_view(layer), side, sums, d.pre(layer, side, options.scores), queries,
                         numerators, weight, options, out.neurons[i]);
   }
 }
@@ -79,7 +78,6 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
   const std::int64_t length = d.length(), heads = c.n_heads;
   std::vector<int> queries(static_cast<std::size_t>(length));
   std::iota(queries.begin(), queries.end(), 0);
-  const std::size_t sides = d.mlp_sides().size();
   const bool gate = options.dispatch == Dispatch::gate;
   const bool fetch_entries = 2 * heads * tri(length) * c.n_layers <= kFetchedAtOnce;
   Bundle bundle(d.backend());
@@ -97,14 +95,15 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
     bundle.add(a.heads.query_edge, heads * length * cl);
     bundle.add(a.heads.value_edge, c.n_kv_heads * length * cl);
     bundle.add(a.heads.doubt, heads * length);
-    for (std::size_t i = 0; i < sides; ++i) bundle.add(a.neurons[i].edge, length * cm);
+    for (std::size_t i = 0; i < mlp_readers(c.layer(l)).size(); ++i)
+      bundle.add(a.neurons[i].edge, length * cm);
     bundle.add(a.neurons[0].doubt, length);
   }
   bundle.make();
   for (int l = 0; l < c.n_layers; ++l) {
     context.check();
     LayerArrays& a = arrays[static_cast<std::size_t>(l)];
-    a.neurons[1].doubt = a.neurons[0].doubt;
+    a.neurons[1].doubt = a.neurons[2].doubt = a.neurons[0].doubt;
     const AttentionView view = d.attention_view(l);
     const AttentionSums& sums = d.attention(l, options.scores, context);
     device->head_edges(view, sums, queries, gate ? *view.pattern : d.head_numerators(l), options,
@@ -118,7 +117,7 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
                       d.mlp_view(l),
                       &sums,
                       a.heads,
-                      {a.neurons[0].edge, a.neurons[1].edge},
+                      {a.neurons[0].edge, a.neurons[1].edge, a.neurons[2].edge},
                       d.writers().head(l, 0),
                       d.writers().mlp(l)});
   }
@@ -131,7 +130,8 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
     bundle.read(a.heads.query_edge, to.query_edge);
     bundle.read(a.heads.value_edge, to.value_edge);
     bundle.read(a.heads.doubt, to.head_doubt);
-    for (std::size_t i = 0; i < sides; ++i) bundle.read(a.neurons[i].edge, to.mlp_edge[i]);
+    for (std::size_t i = 0; i < mlp_readers(c.layer(l)).size(); ++i)
+      bundle.read(a.neurons[i].edge, to.mlp_edge[i]);
     bundle.read(a.neurons[0].doubt, to.mlp_doubt);
   }
   return device;
@@ -145,7 +145,6 @@ bool direct_on_device(const Decomposition& d, const Options& options, std::span<
   const ModelConfig& c = d.config();
   const std::int64_t heads = c.n_heads, sources = query + 1;
   const std::vector<int> queries = {query};
-  const std::size_t sides = d.mlp_sides().size();
   Bundle bundle(backend);
   std::vector<LayerArrays> arrays(layers.size());
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -155,13 +154,15 @@ bool direct_on_device(const Decomposition& d, const Options& options, std::span<
     bundle.add(a.heads.entry, heads * sources);
     bundle.add(a.heads.key_coef, heads * sources);
     bundle.add(a.heads.query_edge, heads * cl);
-    for (std::size_t side = 0; side < sides; ++side) bundle.add(a.neurons[side].edge, cm);
-    bundle.add(a.neurons[0].shares, c.d_mlp);
+    const LayerConfig& shape = c.layer(layers[i]);
+    for (std::size_t r = 0; r < mlp_readers(shape).size(); ++r) bundle.add(a.neurons[r].edge, cm);
+    bundle.add(a.neurons[shape.mixture() ? 1 : 0].shares, shape.entries());
   }
   bundle.make();
   for (std::size_t i = 0; i < layers.size(); ++i) {
     const AttentionView view = d.attention_view(layers[i]);
-    Array numerators = backend.zeros(heads * sources), neurons = backend.zeros(c.d_mlp);
+    Array numerators = backend.zeros(heads * sources),
+          neurons = backend.zeros(c.layer(layers[i]).entries());
     backend.head_numerators(view, queries, direction, numerators);
     // Towards a target entries are shares whatever the dispatch inside the model is.
     Options aligned = options;
@@ -179,9 +180,10 @@ bool direct_on_device(const Decomposition& d, const Options& options, std::span<
     bundle.read(arrays[i].heads.entry, to.entry);
     bundle.read(arrays[i].heads.key_coef, to.key_coef);
     bundle.read(arrays[i].heads.query_edge, to.query_edge);
-    for (std::size_t side = 0; side < sides; ++side)
-      bundle.read(arrays[i].neurons[side].edge, to.mlp_edge[side]);
-    bundle.read(arrays[i].neurons[0].shares, to.neuron_share);
+    const LayerConfig& shape = c.layer(layers[i]);
+    for (std::size_t r = 0; r < mlp_readers(shape).size(); ++r)
+      bundle.read(arrays[i].neurons[r].edge, to.mlp_edge[r]);
+    bundle.read(arrays[i].neurons[shape.mixture() ? 1 : 0].shares, to.neuron_share);
     out.push_back(std::move(to));
   }
   return true;

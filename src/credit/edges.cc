@@ -43,8 +43,9 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
   if (device_ == nullptr) {
     // All threads are wanted for these, so that they come before the layers are dealt out.
     decomposition_->attention(0, options_.scores, context);
-    for (const MlpSide side : decomposition_->mlp_sides()) {
-      if (options_.mlp != MlpRule::linearized) decomposition_->mlp(0, side, context);
+    for (int l = 0; options_.mlp != MlpRule::linearized && l < layers; ++l) {
+      for (const MlpReader& reader : mlp_readers(decomposition_->config().layer(l)))
+        decomposition_->mlp(l, reader.side, options_.scores, context);
     }
     if (options_.dispatch == Dispatch::aligned && has_table()) {
       decomposition_->head_numerators(0);
@@ -128,6 +129,7 @@ template <typename T>
 void Edges<T>::build_attention(int l, LayerEdges<T>& out, const RunContext& context) const {
   const Decomposition& d = *decomposition_;
   const ModelConfig& c = d.config();
+  const LayerConfig& shape = c.layer(l);
   const int length = d.length();
   const auto pairs = static_cast<std::size_t>(tri(length));
   const auto heads = static_cast<std::size_t>(c.n_heads);
@@ -178,8 +180,10 @@ void Edges<T>::build_attention(int l, LayerEdges<T>& out, const RunContext& cont
                             static_cast<double>(v_abs.get()[v_row + s])))
           doubt += options_.weights[2] * std::fabs(entry[s]);
       }
-      if (queries && options_.scores == Scores::centered)
-        center_coefficients(query_coef.data() + row, q + 1);
+      if (queries && options_.scores == Scores::centered) {
+        const auto from = static_cast<std::size_t>(shape.first_source(static_cast<int>(q)));
+        center_coefficients(query_coef.data() + row + from, q + 1 - from);
+      }
     }
   });
   if (queries) {
@@ -201,26 +205,42 @@ void Edges<T>::build_attention(int l, LayerEdges<T>& out, const RunContext& cont
   });
 }
 
+namespace {
+
+// What entries [rows, entries] give to the experts they belong to, [rows, k].
+std::vector<double> by_slot(const std::vector<double>& entries, int neurons) {
+  std::vector<double> out(entries.size() / static_cast<std::size_t>(neurons), 0.0);
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    out[i / static_cast<std::size_t>(neurons)] += entries[i];
+  return out;
+}
+
+}  // namespace
+
 template <typename T>
-std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const int> queries,
-                                                       std::vector<double> numerators,
-                                                       std::vector<double>* doubt) const {
+std::array<std::vector<double>, kMostReaders> Edges<T>::mlp_edges(
+    int l, std::span<const int> queries, std::vector<double> numerators,
+    std::vector<double>* doubt) const {
   const Decomposition& d = *decomposition_;
-  const auto n = static_cast<std::size_t>(d.config().d_mlp);
+  const LayerConfig& shape = d.config().layer(l);
   MlpView view = d.mlp_view(l);
   const auto cm = static_cast<std::size_t>(view.visible);
-  std::array<std::vector<double>, 2> edges;
-  const std::vector<MlpSide> sides = d.mlp_sides();
+  std::array<std::vector<double>, kMostReaders> edges;
+  const std::vector<MlpReader> readers = mlp_readers(shape);
   if (doubt) doubt->assign(queries.size(), 0.0);
   const auto for_rows = [&](const std::function<void(std::size_t)>& task) {
     d.backend().parallel_for(static_cast<std::int64_t>(queries.size()),
                              [&](std::int64_t i) { task(static_cast<std::size_t>(i)); });
   };
-  if (options_.mlp == MlpRule::per_neuron)
+  if (options_.mlp == MlpRule::per_neuron) {
+    const auto n = static_cast<std::size_t>(shape.entries());
     for_rows([&](std::size_t i) { to_shares(numerators.data() + i * n, n, options_.beta); });
-  for (std::size_t side = 0; side < sides.size(); ++side) {
-    const double weight = sides.size() == 1 ? 1.0 : options_.mlp_weights[side];
-    std::vector<double>& out = edges[side];
+  }
+  for (std::size_t index = 0; index < readers.size(); ++index) {
+    const MlpSide side = readers[index].side;
+    const auto n = static_cast<std::size_t>(reader_entries(shape, side));
+    const double weight = reader_weight(options_, shape, index);
+    std::vector<double>& out = edges[index];
     if (weight == 0) {
       out.assign(queries.size() * cm, 0.0);
       continue;
@@ -230,24 +250,28 @@ std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const in
         to_shares(out.data() + i * cm, cm, options_.beta);
     };
     if (options_.mlp == MlpRule::l2) {
-      const std::vector<double> l2 = downloaded(d, d.mlp(l, sides[side]).l2);
+      const std::vector<double> l2 = downloaded(d, d.mlp(l, side, options_.scores).l2);
       for (const int q : queries)
         out.insert(
             out.end(), l2.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(q) * cm),
             l2.begin() + static_cast<std::ptrdiff_t>((static_cast<std::size_t>(q) + 1) * cm));
       share_rows();
     } else {
+      const std::vector<double> routed =
+          side == MlpSide::router ? by_slot(numerators, shape.n_neurons) : std::vector<double>();
+      const std::vector<double>& own = side == MlpSide::router ? routed : numerators;
       std::vector<double> coef(queries.size() * n);
-      const MlpSums* sums = options_.mlp == MlpRule::per_neuron ? &d.mlp(l, sides[side]) : nullptr;
+      const MlpSums* sums =
+          options_.mlp == MlpRule::per_neuron ? &d.mlp(l, side, options_.scores) : nullptr;
       const auto host = [&](const Array& array) {
         return std::static_pointer_cast<const T>(d.backend().host(array));
       };
       const auto sum = sums ? host(sums->sum) : nullptr;
       const auto abs = sums ? host(sums->abs) : nullptr;
-      const auto pre = sums ? nullptr : host(d.pre(l, sides[side]));
+      const auto pre = sums ? nullptr : host(d.pre(l, side, options_.scores));
       for_rows([&](std::size_t i) {
         const std::size_t row = static_cast<std::size_t>(queries[i]) * n;
-        const double* t = numerators.data() + i * n;
+        const double* t = own.data() + i * n;
         double* to = coef.data() + i * n;
         double doubtful = 0;
         for (std::size_t k = 0; k < n; ++k) {
@@ -257,14 +281,13 @@ std::array<std::vector<double>, 2> Edges<T>::mlp_edges(int l, std::span<const in
             to[k] = t[k] * inverse_denom(total, size, options_.beta);
             if (ill_conditioned(total, size)) doubtful += std::fabs(t[k]);
           } else {
-            const auto x = static_cast<double>(pre.get()[row + k]);
-            to[k] = t[k] / (std::fabs(x) < 1e-10 ? 1e-10 : x);
+            to[k] = t[k] / away_from_zero(static_cast<double>(pre.get()[row + k]));
           }
         }
         if (doubt) (*doubt)[i] += weight * doubtful;
       });
       if (sums) view.last = &sums->last;
-      d.backend().mlp_fold(view, sides[side], queries, coef, out);
+      d.backend().mlp_fold(view, side, options_.scores, queries, coef, out);
       if (!sums) share_rows();
     }
     if (weight != 1.0) {
@@ -278,7 +301,8 @@ template <typename T>
 void Edges<T>::build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const {
   const Decomposition& d = *decomposition_;
   if (options_.mlp != MlpRule::linearized) {
-    for (const MlpSide side : d.mlp_sides()) d.mlp(l, side, context);
+    for (const MlpReader& reader : mlp_readers(d.config().layer(l)))
+      d.mlp(l, reader.side, options_.scores, context);
   }
   std::vector<double> numerators;
   if (options_.mlp != MlpRule::l2) {
@@ -294,7 +318,7 @@ void Edges<T>::build_mlp(int l, LayerEdges<T>& out, const RunContext& context) c
 template <typename T>
 std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
   const Decomposition& d = *decomposition_;
-  const auto n = static_cast<std::size_t>(d.config().d_mlp);
+  const auto n = static_cast<std::size_t>(d.config().layer(layer).entries());
   std::vector<double> t(n);
   const Array from = options_.dispatch == Dispatch::gate
                          ? d.trace().layers[static_cast<std::size_t>(layer)].act
@@ -353,8 +377,9 @@ DirectEdges Edges<T>::direct(int layer, int query, const Array& direction) const
   out.key_coef = coefficients(sums.k_sum, sums.k_abs, options_.weights[0]);
   std::vector<double> query_coef = coefficients(sums.q_sum, sums.q_abs, options_.weights[1]);
   if (options_.scores == Scores::centered) {
+    const auto from = static_cast<std::size_t>(c.layer(layer).first_source(query));
     for (std::size_t h = 0; h < heads; ++h)
-      center_coefficients(query_coef.data() + h * sources, sources);
+      center_coefficients(query_coef.data() + h * sources + from, sources - from);
   }
   backend.query_fold(view, queries, query_coef, out.query_edge);
 

@@ -3,7 +3,7 @@
 //
 // Head (l,h)@q -> writer j@s by K: key_coef[h,q,s] * sK_j(q,s); by V: entry[h,q,s] *
 // value_edge[g,s,j]; -> j@q by Q: query_edge[h,q,j]. MLP l@q -> j@q: mlp_edge[side][q,j]. Branch
-// weights are inside.
+// weights are inside. Readers of an MLP stand in the order of backend/mlp_readers.h.
 #pragma once
 
 #include <array>
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "backend/device_credit.h"
+#include "backend/mlp_readers.h"
 #include "decompose/decomposition.h"
 #include "unpack/options.h"
 
@@ -21,11 +22,11 @@ namespace unpack {
 
 template <typename T>
 struct LayerEdges {
-  std::vector<T> entry;                    // [H, tri] Stage 1 shares
-  std::vector<T> key_coef;                 // [H, tri]
-  std::vector<T> query_edge;               // [H, S, Cl]
-  std::vector<T> value_edge;               // [G, S, Cl]
-  std::array<std::vector<T>, 2> mlp_edge;  // [S, Cm] per side; the second only for gated MLPs
+  std::vector<T> entry;                               // [H, tri] Stage 1 shares
+  std::vector<T> key_coef;                            // [H, tri]
+  std::vector<T> query_edge;                          // [H, S, Cl]
+  std::vector<T> value_edge;                          // [G, S, Cl]
+  std::array<std::vector<T>, kMostReaders> mlp_edge;  // [S, Cm] per reader; empty: none
   std::vector<double>
       head_doubt;  // [H, S] part of a node's credit that passes ill-conditioned denominators
   std::vector<double> mlp_doubt;  // [S]
@@ -35,11 +36,11 @@ struct LayerEdges {
 struct DirectEdges {
   int layer = 0;
   int query = 0;
-  std::vector<double> entry;                    // [H, q + 1]
-  std::vector<double> key_coef;                 // [H, q + 1]
-  std::vector<double> query_edge;               // [H, Cl]
-  std::array<std::vector<double>, 2> mlp_edge;  // [Cm]
-  std::vector<double> neuron_share;             // [N]
+  std::vector<double> entry;                               // [H, q + 1]
+  std::vector<double> key_coef;                            // [H, q + 1]
+  std::vector<double> query_edge;                          // [H, Cl]
+  std::array<std::vector<double>, kMostReaders> mlp_edge;  // [Cm]
+  std::vector<double> neuron_share;                        // [entries]
 };
 
 // Entries and key coefficients of one node, [q + 1].
@@ -81,10 +82,10 @@ class Edges {
   void each_layer(int tasks, bool small, const std::function<void(std::int64_t)>& task) const;
   void build_attention(int l, LayerEdges<T>& out, const RunContext& context) const;
   void build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const;
-  // numerators[rows, N] in the given direction -> edges[rows, Cm] per side.
-  std::array<std::vector<double>, 2> mlp_edges(int l, std::span<const int> queries,
-                                               std::vector<double> numerators,
-                                               std::vector<double>* doubt) const;
+  // numerators[rows, entries] in the given direction -> edges[rows, Cm] per reader.
+  std::array<std::vector<double>, kMostReaders> mlp_edges(int l, std::span<const int> queries,
+                                                          std::vector<double> numerators,
+                                                          std::vector<double>* doubt) const;
 
   std::shared_ptr<const Decomposition> decomposition_;
   Options options_;

@@ -158,10 +158,11 @@ class EntryWalk {
     const Options& options = edges_.options();
     const DirectEdges* direct = node.direct ? graph_.start().direct_edges(writer.layer) : nullptr;
     const MlpView view = d_.mlp_view(writer.layer);
-    const auto n = static_cast<std::size_t>(d_.config().d_mlp);
+    const LayerConfig& shape = d_.config().layer(writer.layer);
+    const auto n = static_cast<std::size_t>(shape.entries());
     const std::vector<double> share =
         direct ? direct->neuron_share : edges_.neuron_shares(writer.layer, node.position);
-    const std::vector<MlpSide> sides = d_.mlp_sides();
+    const std::vector<MlpReader> readers = mlp_readers(shape);
     std::vector<EntryShares> entries;
     std::vector<std::size_t> neurons;
     for (std::size_t i = 0; i < n; ++i) {
@@ -169,29 +170,32 @@ class EntryWalk {
       neurons.push_back(i);
       entries.push_back({share[i], {}});
     }
-    for (std::size_t side = 0; side < sides.size() && !neurons.empty(); ++side) {
-      const double weight = sides.size() == 1 ? 1.0 : options.mlp_weights[side];
-      const Branch branch = sides.size() == 1 ? Branch::mlp : (side == 0 ? Branch::G : Branch::U);
+    for (std::size_t index = 0; index < readers.size() && !neurons.empty(); ++index) {
+      const double weight = reader_weight(options, shape, index);
+      const MlpReader& reader = readers[index];
+      // A router reads once for all neurons of an expert.
+      const bool router = reader.side == MlpSide::router;
+      const auto width = static_cast<std::size_t>(reader_entries(shape, reader.side));
+      const std::size_t each = router ? static_cast<std::size_t>(shape.n_neurons) : 1;
       Array scores = d_.backend().zeros(static_cast<std::int64_t>(view.visible) *
-                                        static_cast<std::int64_t>(n));
-      d_.backend().mlp_scores(view, sides[side], node.position, scores);
+                                        static_cast<std::int64_t>(width));
+      d_.backend().mlp_scores(view, reader.side, options.scores, node.position, scores);
       const auto host = d_.backend().host(scores);
       const T* rows = static_cast<const T*>(host.get());
-      const MlpSums& sums = d_.mlp(writer.layer, sides[side]);
-      std::vector<double> sum(n), abs(n);
-      d_.backend().download(
-          sums.sum, static_cast<std::int64_t>(node.position) * static_cast<std::int64_t>(n), sum);
-      d_.backend().download(
-          sums.abs, static_cast<std::int64_t>(node.position) * static_cast<std::int64_t>(n), abs);
+      const MlpSums& sums = d_.mlp(writer.layer, reader.side, options.scores);
+      std::vector<double> sum(width), abs(width);
+      const std::int64_t at = std::int64_t{node.position} * static_cast<std::int64_t>(width);
+      d_.backend().download(sums.sum, at, sum);
+      d_.backend().download(sums.abs, at, abs);
       for (std::size_t i = 0; i < neurons.size(); ++i) {
-        const std::size_t neuron = neurons[i];
+        const std::size_t read = neurons[i] / each;
         const double coef =
-            weight * share[neuron] * inverse_denom(sum[neuron], abs[neuron], options.beta);
+            weight * share[neurons[i]] * inverse_denom(sum[read], abs[read], options.beta);
         for (int j = 0; j < view.visible; ++j) {
           const double factor =
-              coef * static_cast<double>(rows[static_cast<std::size_t>(j) * n + neuron]);
+              coef * static_cast<double>(rows[static_cast<std::size_t>(j) * width + read]);
           if (std::fabs(factor) >= least)
-            entries[i].subs.push_back({branch, j, node.position, factor});
+            entries[i].subs.push_back({reader.branch, j, node.position, factor});
         }
       }
     }

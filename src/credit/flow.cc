@@ -199,8 +199,11 @@ Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context)
   if (edges.device() != nullptr) {
     std::vector<DeviceCredit::Direct> direct;
     for (const DirectEdges& x : start.direct)
-      direct.push_back(
-          {x.layer, x.entry, x.key_coef, x.query_edge, {x.mlp_edge[0], x.mlp_edge[1]}});
+      direct.push_back({x.layer,
+                        x.entry,
+                        x.key_coef,
+                        x.query_edge,
+                        {x.mlp_edge[0], x.mlp_edge[1], x.mlp_edge[2]}});
     edges.device()->sweep(edges.device_layers(), edges.options().scores, start.position,
                           start.first, direct, flow.indirect);
   }
@@ -243,16 +246,15 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
   std::vector<std::pair<Branch, std::vector<double>>> out;
   if (writer.kind == WriterKind::mlp) {
     const auto cm = static_cast<std::size_t>(d.writers().visible_to_mlp(writer.layer));
-    const std::vector<MlpSide> sides = d.mlp_sides();
-    for (std::size_t side = 0; side < sides.size(); ++side) {
+    const std::vector<MlpReader> readers = mlp_readers(d.config().layer(writer.layer));
+    for (std::size_t i = 0; i < readers.size(); ++i) {
       std::vector<double> to(size, 0.0);
       if (direct) {
-        add_scaled(1.0, direct->mlp_edge[side].data(), cm, to.data() + q * stride);
+        add_scaled(1.0, direct->mlp_edge[i].data(), cm, to.data() + q * stride);
       } else {
-        add_scaled(1.0, e.mlp_edge[side].data() + q * cm, cm, to.data() + q * stride);
+        add_scaled(1.0, e.mlp_edge[i].data() + q * cm, cm, to.data() + q * stride);
       }
-      out.emplace_back(sides.size() == 1 ? Branch::mlp : (side == 0 ? Branch::G : Branch::U),
-                       std::move(to));
+      out.emplace_back(readers[i].branch, std::move(to));
     }
     return out;
   }

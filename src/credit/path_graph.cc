@@ -91,7 +91,8 @@ void PathGraph<T>::measure_unfiltered(TopNode& top) const {
   };
   if (writer.kind == WriterKind::mlp) {
     const auto cm = static_cast<std::size_t>(d.writers().visible_to_mlp(writer.layer));
-    for (std::size_t side = 0; side < (d.config().gated() ? 2U : 1U); ++side) {
+    for (std::size_t side = 0; side < e.mlp_edge.size(); ++side) {
+      if (e.mlp_edge[side].empty()) continue;
       if (direct) {
         add(1.0, direct->mlp_edge[side].data(), cm, q);
       } else {
@@ -135,12 +136,11 @@ void PathGraph<T>::for_each_edge(const GraphNode& node,
   };
   if (writer.kind == WriterKind::mlp) {
     const int cm = d.writers().visible_to_mlp(writer.layer);
-    const bool gated = d.config().gated();
-    for (std::size_t side = 0; side < (gated ? 2U : 1U); ++side) {
-      const Branch branch = !gated ? Branch::mlp : (side == 0 ? Branch::G : Branch::U);
+    const std::vector<MlpReader> readers = mlp_readers(d.config().layer(writer.layer));
+    for (std::size_t side = 0; side < readers.size(); ++side) {
       for (int j = 0; j < cm; ++j) {
         const auto js = static_cast<std::size_t>(j);
-        emit(j, node.position, branch,
+        emit(j, node.position, readers[side].branch,
              direct ? direct->mlp_edge[side][js]
                     : static_cast<double>(e.mlp_edge[side][q * static_cast<std::size_t>(cm) + js]));
       }

@@ -23,6 +23,9 @@ inline double inverse_denom(double sum, double abs, double beta) {
 // Signed sums this small against their absolute sum decide the sign of a denominator by rounding.
 inline bool ill_conditioned(double sum, double abs) { return std::fabs(sum) < 1e-5 * abs; }
 
+// A read that something is divided by: never closer to 0 than this.
+inline double away_from_zero(double x) { return std::fabs(x) < 1e-10 ? 1e-10 : x; }
+
 // values -> shares, in place.
 inline void to_shares(double* values, std::size_t n, double beta) {
   double sum = 0;

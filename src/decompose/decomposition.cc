@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
 
 namespace unpack {
@@ -19,7 +20,8 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
   if (c.has_pos_writer()) backend_->put_writer(trace_.pos, 0, length_, vectors_, count, 1);
   for (int l = 0; l < c.n_layers; ++l) {
     const LayerTrace& layer = trace_.layers[static_cast<std::size_t>(l)];
-    backend_->put_head_writers(l, layer.z, 0, length_, vectors_, count, writers_.head(l, 0));
+    backend_->put_head_writers(l, layer.z, layer.attn_out_dev, 0, length_, vectors_, count,
+                               writers_.head(l, 0));
     backend_->put_writer(layer.mlp_out, 0, length_, vectors_, count, writers_.mlp(l));
   }
   keep_key_scores_ = table_fits(c, writers_, length_, memory_budget, backend_->is_double() ? 8 : 4);
@@ -39,33 +41,38 @@ AttentionView Decomposition::attention_view(int layer) const {
           &t.q_dev,
           &t.k_dev,
           &t.pattern,
+          &t.attn_out_dev,
           nullptr};
 }
 
 MlpView Decomposition::mlp_view(int layer) const {
   const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
-  MlpView view = {layer,
-                  length_,
-                  writers_.visible_to_mlp(layer),
-                  &vectors_,
-                  writers_.count(),
-                  &t.dev_mlp,
-                  &t.act,
-                  {},
-                  nullptr};
+  MlpView view = {layer,     length_,          writers_.visible_to_mlp(layer),
+                  &vectors_, writers_.count(), &t.dev_mlp,
+                  &t.act,    &t.mlp_out_dev,   t.routing.get(),
+                  {},        nullptr};
   view.z.reserve(trace_.layers.size());
   for (const LayerTrace& source : trace_.layers) view.z.push_back(&source.z);
   return view;
 }
 
-std::vector<MlpSide> Decomposition::mlp_sides() const {
-  if (config().gated()) return {MlpSide::gate, MlpSide::up};
-  return {MlpSide::gate};
-}
-
-const Array& Decomposition::pre(int layer, MlpSide side) const {
+Array Decomposition::pre(int layer, MlpSide side, Scores scores) const {
   const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
-  return side == MlpSide::gate ? t.pre : t.up;
+  if (side != MlpSide::router) return side == MlpSide::gate ? t.pre : t.up;
+  // r_e of the chosen experts, less the mean over all.
+  std::vector<double> out;
+  const Routing& routing = *t.routing;
+  for (int q = 0; q < length_; ++q) {
+    const double* r = routing.logits.data() + static_cast<std::ptrdiff_t>(q) * routing.experts;
+    const double mean = scores == Scores::centered
+                            ? std::accumulate(r, r + routing.experts, 0.0) / routing.experts
+                            : 0.0;
+    for (int i = 0; i < routing.chosen; ++i)
+      out.push_back(r[routing.expert[routing.slot(q, i)]] - mean);
+  }
+  Array array = backend_->zeros(static_cast<std::int64_t>(out.size()));
+  backend_->upload(array, 0, out);
+  return array;
 }
 
 const AttentionSums& Decomposition::attention(int layer, Scores scores,
@@ -82,13 +89,21 @@ const AttentionSums& Decomposition::attention(int layer, Scores scores,
   return lazy.layers[static_cast<std::size_t>(layer)];
 }
 
-const MlpSums& Decomposition::mlp(int layer, MlpSide side, const RunContext& context) const {
-  auto& lazy = mlp_[side == MlpSide::gate ? 0 : 1];
+const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
+                                  const RunContext& context) const {
+  // How scores are centred concerns routers alone.
+  const bool router = side == MlpSide::router;
+  auto& lazy = mlp_[!router                      ? static_cast<std::size_t>(side)
+                    : scores == Scores::centered ? 3U
+                                                 : 2U];
   std::call_once(lazy.once, [&] {
-    std::vector<MlpSums> made;
+    std::vector<MlpSums> made(trace_.layers.size());
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
-      made.push_back(backend_->mlp_sums(mlp_view(l), side));
+      for (const MlpReader& reader : mlp_readers(config().layer(l))) {
+        if (reader.side == side)
+          made[static_cast<std::size_t>(l)] = backend_->mlp_sums(mlp_view(l), side, scores);
+      }
     }
     lazy.layers = std::move(made);
   });
@@ -123,7 +138,7 @@ Array Decomposition::mlp_numerators(int layer) const {
   return numerators(mlp_numerators_, layer, [&](int l) {
     std::vector<int> queries(static_cast<std::size_t>(length_));
     std::iota(queries.begin(), queries.end(), 0);
-    Array out = backend_->zeros(static_cast<std::int64_t>(length_) * config().d_mlp);
+    Array out = backend_->zeros(std::int64_t{length_} * config().layer(l).entries());
     backend_->mlp_numerators(mlp_view(l), queries,
                              trace_.layers[static_cast<std::size_t>(l)].mlp_out, out);
     return out;
@@ -154,7 +169,7 @@ Decomposition::DirectNumerators Decomposition::direct_numerators(int layer, int 
   Array heads = backend_->zeros(static_cast<std::int64_t>(config().n_heads) * (query + 1));
   backend_->head_numerators(attention_view(layer), queries, direction, heads);
   made.heads = downloaded(heads);
-  Array neurons = backend_->zeros(config().d_mlp);
+  Array neurons = backend_->zeros(config().layer(layer).entries());
   backend_->mlp_numerators(mlp_view(layer), queries, direction, neurons);
   made.neurons = downloaded(neurons);
   std::lock_guard lock(direct_.mutex);
@@ -167,21 +182,21 @@ std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, i
                                  bool keep_key_scores, int scalar) {
   const auto s = static_cast<double>(length);
   const double pairs = static_cast<double>(tri(length)) * c.n_heads;
-  const double sides = c.gated() ? 2.0 : 1.0;
   const double q = static_cast<double>(c.n_heads) * c.d_head;
   const double kv = 2.0 * c.n_kv_heads * c.d_head;
   double scalars = s * c.d_model * (writers.count() + 3);
   for (int l = 0; l < c.n_layers; ++l) {
     const double cl = writers.visible_to_attention(l);
     const double cm = writers.visible_to_mlp(l);
+    const double sides = c.layer(l).gated() ? 2.0 : 1.0, neurons = c.layer(l).entries();
     scalars += s * (4.0 * c.d_model + 2 * q + kv +
-                    (1 + 3 * sides) * c.d_mlp);  // streams, heads, neurons and their sums
+                    (1 + 3 * sides) * neurons);  // streams, heads, neurons and their sums
     scalars += 5 * pairs;                        // pattern and the sums of keys and queries
     scalars +=
         s * cl * (2.0 * c.n_heads + c.n_kv_heads) + s * cm * sides;  // moments, value scores, norms
-    if (keep_key_scores) scalars += pairs * (cl + 1) + s * c.d_mlp;  // key scores and numerators
+    if (keep_key_scores) scalars += pairs * (cl + 1) + s * neurons;  // key scores and numerators
     if (keep_key_scores && keeps_query_scores(c, writers, length, scalar)) scalars += pairs * cl;
-    if (keeps_last_scores(c, writers, scalar)) scalars += cm * c.d_mlp * sides;
+    if (keeps_last_scores(c, writers, scalar)) scalars += cm * neurons * sides;
   }
   return static_cast<std::size_t>(scalars * scalar);
 }

@@ -29,15 +29,16 @@ class Decomposition {
 
   AttentionView attention_view(int layer) const;
   MlpView mlp_view(int layer) const;
-  std::vector<MlpSide> mlp_sides() const;
-  const Array& pre(
-      int layer, MlpSide side) const;  // [S, N] what the side's neurons read: pre-activation, or up
+  // What a side's neurons read, [S, entries]: pre-activation or up; of the router [S, k] the logits
+  // of the chosen experts.
+  Array pre(int layer, MlpSide side, Scores scores) const;
 
   // Computed when first asked for, all layers at once. Thread-safe.
   const AttentionSums& attention(int layer, Scores scores, const RunContext& context = {}) const;
-  const MlpSums& mlp(int layer, MlpSide side, const RunContext& context = {}) const;
+  const MlpSums& mlp(int layer, MlpSide side, Scores scores = Scores::raw,
+                     const RunContext& context = {}) const;
   // Stage 1 numerators in the direction of what the sublayer wrote itself: heads [H, tri], MLP [S,
-  // N].
+  // entries].
   Array head_numerators(int layer) const;
   Array mlp_numerators(int layer) const;
   // The same at one query in the direction of a target: heads [H, q + 1], neurons [N]. The last
@@ -83,7 +84,7 @@ class Decomposition {
   Array vectors_;
   bool keep_key_scores_;
   mutable std::array<Lazy<AttentionSums>, 2> attention_;
-  mutable std::array<Lazy<MlpSums>, 2> mlp_;
+  mutable std::array<Lazy<MlpSums>, 4> mlp_;  // gate, up, router raw and centred
   mutable Lazy<Array> head_numerators_, mlp_numerators_;
   mutable DirectCache direct_;
 };

@@ -35,7 +35,8 @@ std::size_t weight_product_bytes(const ModelConfig& config) {
   const std::size_t sources =
       config.block == Block::parallel ? layers * (layers - 1) / 2 : layers * (layers + 1) / 2;
   return sources * static_cast<std::size_t>(config.n_heads * config.d_head) *
-         static_cast<std::size_t>(config.d_mlp) * (config.gated() ? 2U : 1U) * sizeof(float);
+         static_cast<std::size_t>(config.most_entries()) * (config.gated() ? 2U : 1U) *
+         sizeof(float);
 }
 
 ModelState::ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options)
@@ -86,10 +87,14 @@ Model Model::from_tensors(const std::string& config_json,
                           std::shared_ptr<const void> owner, const LoadOptions& options) {
   std::map<std::string, StoredTensor> stored;
   for (const auto& [name, t] : tensors) {
-    std::int64_t count = 1;
-    for (const std::int64_t n : t.shape) count *= n;
+    std::size_t count = 1;
+    for (const std::int64_t n : t.shape) {
+      if (n < 0 || __builtin_mul_overflow(count, static_cast<std::size_t>(n), &count) ||
+          count > SIZE_MAX / 16)
+        throw InputError(fmt::format("tensor {} has a shape that no memory holds", name));
+    }
     stored[name] = {name, t.dtype, t.shape, static_cast<const std::byte*>(t.data),
-                    static_cast<std::size_t>(count) * dtype_size(t.dtype)};
+                    count * dtype_size(t.dtype)};
   }
   auto weights = std::make_shared<ModelWeights>(from_memory(config_json, stored, std::move(owner)));
   if (weights->config.name.empty()) weights->config.name = "memory";
@@ -158,8 +163,15 @@ double log_sum_exp(std::span<const double> logits) {
   return largest + std::log(sum);
 }
 
-std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& logits,
+void cap_logits(const ModelConfig& config, std::span<double> logits) {
+  if (config.logit_cap == 0) return;
+  for (double& x : logits) x = config.logit_cap * std::tanh(x / config.logit_cap);
+}
+
+std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& uncapped,
                                         int top) {
+  std::vector<double> logits = uncapped;
+  cap_logits(model.config(), logits);
   const auto n = std::min(static_cast<std::size_t>(std::max(top, 0)), logits.size());
   std::vector<TokenId> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -209,9 +221,9 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
       for (int r = begin; r < std::min(begin + kRows, length - 1); ++r) rows.push_back(r);
       backend.logits(trace.x_final, rows, logits);
       for (std::size_t i = 0; i < rows.size(); ++i) {
-        const std::span<const double> row(
-            logits.data() + i * static_cast<std::size_t>(c.vocab_size),
-            static_cast<std::size_t>(c.vocab_size));
+        const std::span<double> row(logits.data() + i * static_cast<std::size_t>(c.vocab_size),
+                                    static_cast<std::size_t>(c.vocab_size));
+        cap_logits(c, row);
         const auto next = static_cast<std::size_t>(rows[i]) + 1;
         result.log_probability[next] = row[static_cast<std::size_t>(ids[next])] - log_sum_exp(row);
       }
@@ -234,8 +246,7 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
   if (options.top_k < 0)
     throw UsageError(fmt::format("--top-k must be 0 or more, not {}", options.top_k));
   check_prompt(config(), ids);
-  const int limit = std::min(config().n_ctx, config().sliding_window.value_or(config().n_ctx));
-  const int room = limit - static_cast<int>(ids.size());
+  const int room = config().n_ctx - static_cast<int>(ids.size());
   KeyValueCache cache(*state_->backend, static_cast<int>(ids.size()) +
                                             std::max(0, std::min(room, options.max_tokens)));
   std::mt19937_64 generator(options.seed);
@@ -263,7 +274,8 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
       while (i + 1 < weight.size() && draw >= weight[i]) draw -= weight[i++];
       chosen = candidates[i].id;
     }
-    if (config().bos_token && config().prepend_bos && chosen == *config().bos_token) break;
+    const std::vector<TokenId>& ends = config().end_tokens;
+    if (std::find(ends.begin(), ends.end(), chosen) != ends.end()) break;
     out.push_back(chosen);
     if (emit && !emit(chosen)) break;
     next.assign(1, chosen);
@@ -313,9 +325,11 @@ TargetInfo resolve_target(const Model& model, const Target& target, int length,
     info.logit_difference = info.logit - std::accumulate(logits.begin(), logits.end(), 0.0) /
                                              static_cast<double>(logits.size());
   }
-  const double total = log_sum_exp(logits);
+  std::vector<double> own = logits;
+  cap_logits(model.config(), own);
+  const double total = log_sum_exp(own);
   for (const TokenId id : info.ids)
-    info.probability += std::exp(logits[static_cast<std::size_t>(id)] - total);
+    info.probability += std::exp(own[static_cast<std::size_t>(id)] - total);
   return info;
 }
 

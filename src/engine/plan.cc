@@ -10,7 +10,7 @@ namespace unpack {
 namespace {
 
 struct Shape {
-  double s, d, h, g, e, n, sides, v;
+  double s, d, h, g, e, n, sides, v;  // of one layer; n: neurons in use at a position
   double pairs() const { return s * (s + 1) / 2; }
   double q_weights() const { return d * h * e; }
   double kv_weights() const { return d * g * e; }
@@ -21,7 +21,7 @@ struct Shape {
 Shape shape_of(const ModelConfig& c, int tokens) {
   return {static_cast<double>(tokens),    static_cast<double>(c.d_model),
           static_cast<double>(c.n_heads), static_cast<double>(c.n_kv_heads),
-          static_cast<double>(c.d_head),  static_cast<double>(c.d_mlp),
+          static_cast<double>(c.d_head),  static_cast<double>(c.most_entries()),
           c.gated() ? 2.0 : 1.0,          static_cast<double>(c.vocab_size)};
 }
 

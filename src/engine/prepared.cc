@@ -6,6 +6,8 @@
 #include <cmath>
 #include <numeric>
 
+#include "backend/mlp_readers.h"
+#include "backend/rotary.h"
 #include "engine/state.h"
 #include "forward/forward.h"
 
@@ -18,7 +20,10 @@ constexpr std::size_t kKeptLogits = 8;
 
 void prepare_default(const Decomposition& d, const RunContext& context) {
   d.attention(0, Scores::raw, context);
-  for (const MlpSide side : d.mlp_sides()) d.mlp(0, side, context);
+  for (int l = 0; l < d.config().n_layers; ++l) {
+    for (const MlpReader& reader : mlp_readers(d.config().layer(l)))
+      d.mlp(l, reader.side, Scores::raw, context);
+  }
   if (!d.keeps_key_scores()) return;  // then these are made where they are used
   d.head_numerators(0);
   d.mlp_numerators(0);
@@ -36,7 +41,9 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
     std::int64_t rows = 0;
     while (
         next < prompts.size() &&
-        (batch.empty() || rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows)) {
+        (batch.empty() || (rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows &&
+                           same_rotary(config(), static_cast<int>(batch.front().size()),
+                                       static_cast<int>(prompts[next].size()))))) {
       rows += static_cast<std::int64_t>(prompts[next].size());
       batch.push_back(prompts[next++]);
     }
@@ -116,7 +123,7 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all,
                                static_cast<std::size_t>(cl),
            cl, writers.head(l, h), result.attention);
     }
-    const Array& l2 = d.mlp(l, MlpSide::gate, context).l2;
+    const Array& l2 = d.mlp(l, MlpSide::gate, Scores::raw, context).l2;
     values.resize(static_cast<std::size_t>(l2.size()));
     d.backend().download(l2, 0, values);
     read(values.data(), cm, writers.mlp(l), result.mlp);
@@ -175,19 +182,25 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     }
     return out;
   }
-  const bool known = c.gated() ? branch == Branch::G || branch == Branch::U : branch == Branch::mlp;
-  if (!known)
-    throw UsageError(fmt::format("branch '{}' does not exist here: use K, Q, V{}",
-                                 to_string(branch), c.gated() ? ", G or U" : " or MLP"));
+  const LayerConfig& shape = c.layer(layer);
+  std::optional<MlpSide> side;
+  std::string names;
+  for (const MlpReader& reader : mlp_readers(shape)) {
+    if (reader.branch == branch) side = reader.side;
+    names += fmt::format(", {}", to_string(reader.branch));
+  }
+  if (!side)
+    throw UsageError(
+        fmt::format("branch '{}' does not exist here: use K, Q, V{}", to_string(branch), names));
   const MlpView view = d.mlp_view(layer);
   const std::int64_t cm = view.visible;
-  const std::int64_t n = c.d_mlp;
+  const std::int64_t n = reader_entries(shape, *side);
   out.shape = {cm, length, n};
   out.values.assign(static_cast<std::size_t>(cm * length * n), 0.0);
   Array rows = d.backend().zeros(cm * n);
   std::vector<double> values(static_cast<std::size_t>(cm * n));
   for (int q = 0; q < length; ++q) {
-    d.backend().mlp_scores(view, branch == Branch::U ? MlpSide::up : MlpSide::gate, q, rows);
+    d.backend().mlp_scores(view, *side, Scores::raw, q, rows);
     d.backend().download(rows, 0, values);
     for (std::int64_t j = 0; j < cm; ++j) {
       for (std::int64_t i = 0; i < n; ++i)
@@ -238,9 +251,10 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
   if (name == "k") return take(l.k, {length, c.n_kv_heads, c.d_head});
   if (name == "v") return take(l.v, {length, c.n_kv_heads, c.d_head});
   if (name == "z") return take(l.z, {length, c.n_heads, c.d_head});
-  if (name == "pre") return take(l.pre, {length, c.d_mlp});
-  if (name == "up" && c.gated()) return take(l.up, {length, c.d_mlp});
-  if (name == "post") return take(l.act, {length, c.d_mlp});
+  const LayerConfig& shape = c.layer(layer);
+  if (name == "pre") return take(l.pre, {length, shape.entries()});
+  if (name == "up" && shape.gated()) return take(l.up, {length, shape.entries()});
+  if (name == "post") return take(l.act, {length, shape.entries()});
   if (name == "pattern") {
     const CachedArray packed = take(l.pattern, {});
     CachedArray out;

@@ -56,6 +56,8 @@ struct PreparedState {
 std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& logits,
                                         int top);
 double log_sum_exp(std::span<const double> logits);
+// What the model itself calls logits: those of Backend::logits through a final soft cap.
+void cap_logits(const ModelConfig& config, std::span<double> logits);
 // Fills ids (default: the top prediction), texts, logit, difference, probability. Throws InputError
 // for ids outside the vocabulary.
 TargetInfo resolve_target(const Model& model, const Target& target, int length,

@@ -25,7 +25,8 @@ constexpr std::size_t kMaxPaths = 10'000'000;
 // What changes edges; the direction of a root does not.
 bool same_edges(const Options& a, const Options& b) {
   return a.beta == b.beta && a.weights == b.weights && a.mlp_weights == b.mlp_weights &&
-         a.dispatch == b.dispatch && a.mlp == b.mlp && a.scores == b.scores;
+         a.expert_weights == b.expert_weights && a.dispatch == b.dispatch && a.mlp == b.mlp &&
+         a.scores == b.scores;
 }
 
 template <typename T>
@@ -209,7 +210,7 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
 
   const PathFilter filter = resolve_filter(question.paths, writers, d.length());
   if (filter.branch && (*filter.branch == Branch::none || *filter.branch == Branch::mlp))
-    throw UsageError("--branch must be K, Q, V, G or U");
+    throw UsageError("--branch must be K, Q, V, G, U or R");
   const auto plain = suffix_for(state, *edges, {}, context);
   const auto suffix = suffix_for(state, *edges, filter.suffix, context);
   if (result.root) {
@@ -234,8 +235,20 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
     } else {
       const std::vector<double> shares =
           direct ? direct->neuron_share : edges->neuron_shares(writer.layer, result.root->position);
-      for (std::size_t n = 0; n < shares.size(); ++n)
-        result.neuron_entries.push_back({static_cast<int>(n), shares[n]});
+      const Routing* routing = d.mlp_view(writer.layer).routing;
+      const auto neurons = static_cast<std::size_t>(d.config().layer(writer.layer).n_neurons);
+      for (std::size_t n = 0; n < shares.size(); ++n) {
+        NeuronEntry entry{static_cast<int>(n % neurons), shares[n], -1};
+        if (routing != nullptr) {
+          const std::size_t slot =
+              routing->slot(result.root->position, static_cast<int>(n / neurons));
+          entry.expert = routing->expert[slot];
+          if (n % neurons == 0)
+            result.expert_entries.push_back({entry.expert, routing->weight[slot], 0.0});
+          result.expert_entries.back().credit += shares[n];
+        }
+        result.neuron_entries.push_back(entry);
+      }
       std::stable_sort(result.neuron_entries.begin(), result.neuron_entries.end(),
                        [](const NeuronEntry& a, const NeuronEntry& b) {
                          return std::fabs(a.credit) > std::fabs(b.credit);

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "backend/mlp_readers.h"
 #include "engine/state.h"
 #include "model/weights.h"
 #include "unpack/prepared.h"
@@ -34,7 +35,7 @@ class Closure {
         backend_(d_.backend()),
         c_(d_.config()),
         length_(d_.length()),
-        bias_(static_cast<std::size_t>(c_.d_model), 0.0) {
+        constants_(backend_.zeros(static_cast<std::int64_t>(d_.length()) * c_.d_model)) {
     vectors_ = get(d_.writer_vectors());
   }
 
@@ -42,14 +43,13 @@ class Closure {
     for (int l = 0; l < c_.n_layers; ++l) {
       context.report("layers", l, c_.n_layers);
       const LayerTrace& t = d_.trace().layers[static_cast<std::size_t>(l)];
-      const LayerWeights& w = state_.model.state()->weights->layers[static_cast<std::size_t>(l)];
       stream(get(t.x_pre), d_.writers().visible_to_attention(l));
       attention(l, t);
-      if (c_.block == Block::sequential) add_bias(w.b_o);
+      if (c_.block == Block::sequential) add_constants(l, Sublayer::attention, t);
       stream(get(t.x_mid), d_.writers().visible_to_mlp(l));
       mlp(l, t);
-      if (c_.block == Block::parallel) add_bias(w.b_o);
-      add_bias(w.b_out);
+      if (c_.block == Block::parallel) add_constants(l, Sublayer::attention, t);
+      add_constants(l, Sublayer::mlp, t);
     }
     stream(get(d_.trace().x_final), d_.writers().count());
     importance();
@@ -73,23 +73,30 @@ class Closure {
     for (int i = 0; i < c_.d_model; ++i) row[i] -= mean;
   }
 
-  void add_bias(const WeightView& bias) {
-    if (!bias) return;
-    std::vector<double> row(bias_.size());
-    read_rows(bias, 0, 1, row.data());
-    for (std::size_t i = 0; i < row.size(); ++i) bias_[i] += row[i];
+  void add_constants(int l, Sublayer sublayer, const LayerTrace& t) {
+    const bool attention = sublayer == Sublayer::attention;
+    backend_.add_bias(l, sublayer, constants_, length_, attention ? t.attn_out_dev : t.mlp_out_dev,
+                      attention ? nullptr : t.routing.get());
+  }
+
+  // Biases so far at every position, centred as the readers see them.
+  std::vector<double> centered_constants() const {
+    std::vector<double> rows = get(constants_);
+    for (std::size_t at = 0; at < rows.size(); at += static_cast<std::size_t>(c_.d_model))
+      center(rows.data() + at);
+    return rows;
   }
 
   // sum_k c_k + (biases so far) = X, both sides centred as the readers see them.
   void stream(std::vector<double> x, int visible) {
     const auto d = static_cast<std::size_t>(c_.d_model);
-    std::vector<double> bias = bias_;
-    center(bias.data());
+    const std::vector<double> bias = centered_constants();
     std::vector<double> sum(d);
     for (int s = 0; s < length_; ++s) {
       double* row = x.data() + static_cast<std::size_t>(s) * d;
       center(row);
-      sum = bias;
+      const auto own = bias.begin() + static_cast<std::ptrdiff_t>(s) * c_.d_model;
+      std::copy(own, own + c_.d_model, sum.begin());
       for (int k = 0; k < visible; ++k) {
         const double* from = vectors_.data() + (static_cast<std::size_t>(s) *
                                                     static_cast<std::size_t>(d_.writers().count()) +
@@ -105,12 +112,8 @@ class Closure {
   Array constant_reads(const Array& dev_array) const {
     const auto d = static_cast<std::size_t>(c_.d_model);
     const std::vector<double> dev = get(dev_array);
-    std::vector<double> bias = bias_;
-    center(bias.data());
-    std::vector<double> rows(static_cast<std::size_t>(length_) * d);
-    for (std::size_t s = 0; s < static_cast<std::size_t>(length_); ++s) {
-      for (std::size_t i = 0; i < d; ++i) rows[s * d + i] = bias[i] / dev[s];
-    }
+    std::vector<double> rows = centered_constants();
+    for (std::size_t i = 0; i < rows.size(); ++i) rows[i] /= dev[i / d];
     Array out = backend_.zeros(static_cast<std::int64_t>(rows.size()));
     backend_.upload(out, 0, rows);
     return out;
@@ -126,7 +129,7 @@ class Closure {
     Array q = backend_.zeros(t.q.size()), k = backend_.zeros(t.k.size()),
           v = backend_.zeros(t.v.size());
     Array q_dev = backend_.zeros(t.q_dev.size()), k_dev = backend_.zeros(t.k_dev.size());
-    backend_.qkv(l, constant_reads(t.dev_attn), positions, q, k, v, q_dev, k_dev);
+    backend_.qkv(l, constant_reads(t.dev_attn), positions, length_, q, k, v, q_dev, k_dev);
     std::vector<double> q_bias = get(q), k_bias = get(k);
     const std::vector<double> v_bias = get(v);
     // The per-head norm took the constants' own deviation; the realised one is to be held fixed.
@@ -147,11 +150,13 @@ class Closure {
       for (std::size_t n = 0; n < e; ++n) x += a[i * e + n] * b[j * e + n];
       return x;
     };
-    const double scale = 1.0 / std::sqrt(static_cast<double>(e));
+    const LayerConfig& shape = c_.layer(l);
+    const double scale = shape.attention_scale;
     for (std::size_t h = 0; h < heads; ++h) {
       const std::size_t g = h / static_cast<std::size_t>(c_.group_size());
       for (std::size_t qi = 0; qi < length; ++qi) {
-        for (std::size_t s = 0; s <= qi; ++s) {
+        for (auto s = static_cast<std::size_t>(shape.first_source(static_cast<int>(qi))); s <= qi;
+             ++s) {
           const auto at = h * static_cast<std::size_t>(tri(length_)) +
                           static_cast<std::size_t>(tri(static_cast<std::int64_t>(qi))) + s;
           const double logit = scale * dot(rq, qi * heads + h, rk, s * groups + g);
@@ -169,13 +174,34 @@ class Closure {
 
   void mlp(int l, const LayerTrace& t) {
     const Array reads = constant_reads(t.dev_mlp);
-    for (const MlpSide side : d_.mlp_sides()) {
-      Array out = backend_.zeros(t.pre.size());
-      backend_.mlp_in(l, side, reads, length_, out);
-      const std::vector<double> constant = get(out), sum = get(d_.mlp(l, side).sum),
-                                pre = get(d_.pre(l, side));
+    for (const MlpReader& reader : mlp_readers(c_.layer(l))) {
+      const MlpSide side = reader.side;
+      const std::vector<double> constant = constant_parts(l, side, reads, t),
+                                sum = get(d_.mlp(l, side).sum),
+                                pre = get(d_.pre(l, side, Scores::raw));
       for (std::size_t i = 0; i < pre.size(); ++i) mlp_.see(sum[i] + constant[i], pre[i]);
     }
+  }
+
+  // What a side reads of the constants alone.
+  std::vector<double> constant_parts(int l, MlpSide side, const Array& reads,
+                                     const LayerTrace& t) const {
+    if (side != MlpSide::router) {
+      Array out = backend_.zeros(t.pre.size());
+      backend_.mlp_in(l, side, reads, length_, t.routing.get(), out);
+      return get(out);
+    }
+    const Routing& routing = *t.routing;
+    Array out = backend_.zeros(static_cast<std::int64_t>(length_) * routing.experts);
+    backend_.router(l, reads, length_, out);
+    const std::vector<double> all = get(out);
+    std::vector<double> chosen;
+    for (int q = 0; q < length_; ++q) {
+      for (int i = 0; i < routing.chosen; ++i)
+        chosen.push_back(all[static_cast<std::size_t>(q * routing.experts +
+                                                      routing.expert[routing.slot(q, i)])]);
+    }
+    return chosen;
   }
 
   // Sum of importances and constants against the logit difference of the two likeliest tokens.
@@ -190,20 +216,21 @@ class Closure {
     std::vector<double> parts;
     backend_.writer_dots(d_.writer_vectors(), d_.writers().count(), p, direction, parts);
     const std::vector<double> dt = get(direction);
-    std::vector<double> bias = bias_;
-    center(bias.data());
+    const std::vector<double> bias = centered_constants();
     double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
-    for (std::size_t i = 0; i < dt.size(); ++i) sum += bias[i] * dt[i];
+    const std::size_t last = bias.size() - dt.size();
+    for (std::size_t i = 0; i < dt.size(); ++i) sum += bias[last + i] * dt[i];
     const ModelWeights& weights = *state_.model.state()->weights;
-    if (weights.final_norm.b) {
+    if (weights[Role::final_norm_b]) {
       std::vector<double> b(dt.size()), row(dt.size());
-      read_rows(weights.final_norm.b, 0, 1, b.data());
+      read_rows(weights[Role::final_norm_b], 0, 1, b.data());
       for (const auto& [id, sign] : {std::pair{top[0].id, 1.0}, std::pair{top[1].id, -1.0}}) {
-        read_rows(weights.unembed, id, 1, row.data());
-        for (std::size_t i = 0; i < row.size(); ++i) sum += sign * b[i] * row[i];
+        read_rows(weights[Role::unembed], id, 1, row.data());
+        for (std::size_t i = 0; i < row.size(); ++i) sum += c_.logit_scale * sign * b[i] * row[i];
       }
     }
-    importance_.see(sum, top[0].logit - top[1].logit);
+    const auto logit = [&](TokenId id) { return (*logits)[static_cast<std::size_t>(id)]; };
+    importance_.see(sum, logit(top[0].id) - logit(top[1].id));
     for (const double x : parts) importance_.largest = std::max(importance_.largest, std::fabs(x));
   }
 
@@ -212,7 +239,7 @@ class Closure {
   Backend& backend_;
   const ModelConfig& c_;
   int length_;
-  std::vector<double> bias_;     // [D] b_O and b_out so far
+  Array constants_;              // [S, D] b_O and b_out so far, as they reach the stream
   std::vector<double> vectors_;  // [S, C, D]
   Worst residual_, key_, query_, value_, mlp_, importance_;
 };

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 
+#include "backend/mlp_readers.h"
 #include "experiments/ioi_roles.h"
 #include "experiments/statistics.h"
 #include "unpack/error.h"
@@ -187,7 +188,6 @@ std::vector<Claim> read_claims(const Writers& writers, const std::filesystem::pa
 std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearPrompt>& prompts,
                                Json& report) {
   const Writers& writers = session.model.writers();
-  const bool gated = session.model.config().gated();
   Search search(session, prompts);
   report = Json::array();
   const auto note = [&](const std::string& stage, const Values& effects) {
@@ -209,10 +209,8 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
     const Values into = search.effects(writers.name(r), [&](const YearPrompt& p, int w) {
       std::vector<Edge> edges;
       if (!reads(writers, r, w)) return edges;
-      for (const Branch b :
-           gated ? std::vector<Branch>{Branch::G, Branch::U} : std::vector<Branch>{Branch::mlp}) {
-        edges.push_back({{w, end_of(p)}, b, Node{r, end_of(p)}});
-      }
+      for (const MlpReader& reader : mlp_readers(session.model.config().layer(writers[r].layer)))
+        edges.push_back({{w, end_of(p)}, reader.branch, Node{r, end_of(p)}});
       return edges;
     });
     note(writers.name(r), into);

@@ -8,6 +8,7 @@
 #include <map>
 #include <sstream>
 
+#include "backend/mlp_readers.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 #include "unpack/prepared.h"
@@ -233,15 +234,13 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
 
   // MLPs are part of the way to the logits, as in the published circuit; all other heads stay as
   // they are.
-  const bool gated = session.model.config().gated();
   const Values direct = search.effects("logits", [&](const IoiPrompt& p, int head) {
     const int end = end_of(p);
     std::vector<Edge> out = {{{head, end}, Branch::none, std::nullopt}};
     for (int l = 0; l < session.model.config().n_layers; ++l) {
       if (head >= writers.visible_to_mlp(l)) continue;
-      for (const Branch b :
-           gated ? std::vector<Branch>{Branch::G, Branch::U} : std::vector<Branch>{Branch::mlp})
-        out.push_back({{head, end}, b, Node{writers.mlp(l), end}});
+      for (const MlpReader& reader : mlp_readers(session.model.config().layer(l)))
+        out.push_back({{head, end}, reader.branch, Node{writers.mlp(l), end}});
     }
     return out;
   });

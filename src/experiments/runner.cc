@@ -70,6 +70,7 @@ Json settings_of(const ExperimentOptions& o, int n) {
           {"beta", o.options.beta},
           {"weights", o.options.weights},
           {"mlp_weights", o.options.mlp_weights},
+          {"expert_weights", o.options.expert_weights},
           {"dispatch", to_string(o.options.dispatch)},
           {"mlp", to_string(o.options.mlp)},
           {"scores", to_string(o.options.scores)},

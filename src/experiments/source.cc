@@ -55,6 +55,7 @@ Json source_json(const ExperimentOptions& o) {
           {"beta", o.options.beta},
           {"weights", o.options.weights},
           {"mlp_weights", o.options.mlp_weights},
+          {"expert_weights", o.options.expert_weights},
           {"dispatch", to_string(o.options.dispatch)},
           {"mlp", to_string(o.options.mlp)},
           {"scores", to_string(o.options.scores)},
@@ -78,6 +79,7 @@ ExperimentOptions options_from(const Json& source) {
   o.options.beta = source.at("beta");
   o.options.weights = source.at("weights").get<std::array<double, 3>>();
   o.options.mlp_weights = source.at("mlp_weights").get<std::array<double, 2>>();
+  o.options.expert_weights = source.at("expert_weights").get<std::array<double, 3>>();
   o.options.dispatch = word(source.at("dispatch"), {Dispatch::aligned, Dispatch::gate});
   o.options.mlp = word(source.at("mlp"), {MlpRule::per_neuron, MlpRule::linearized, MlpRule::l2});
   o.options.scores = word(source.at("scores"), {Scores::raw, Scores::centered});

@@ -1,6 +1,8 @@
 #include "experiments/strengths.h"
 
 #include <cmath>
+#include <map>
+#include <numeric>
 #include <vector>
 
 #include "engine/state.h"
@@ -11,16 +13,16 @@ namespace {
 
 using Values = std::vector<double>;  // one per writer
 
-// || sum over q of sM_j(q, .) ||_2 of a layer's MLP, added to `to`. Scores are linear in what was
-// written, so that the sum is taken before the product.
-void add_summed_mlp_scores(const Decomposition& d, const Values& vectors, int layer, Values& to) {
+// || sum over some q of sM_j(q, .) ||^2 of one MLP or expert, a number a writer. Scores are linear
+// in what was written, so that the sum is taken before the product.
+Values summed_scores(const Decomposition& d, const Values& vectors, MlpView view,
+                     const std::vector<std::size_t>& positions, const Routing* routing) {
   Backend& backend = d.backend();
   const auto length = static_cast<std::size_t>(d.length());
   const std::size_t row = vectors.size() / length;  // C D
-  MlpView view = d.mlp_view(layer);
   Values dev(length), summed(row, 0.0);
   backend.download(*view.dev, 0, dev);
-  for (std::size_t q = 0; q < length; ++q) {
+  for (const std::size_t q : positions) {
     for (std::size_t i = 0; i < row; ++i) summed[i] += vectors[q * row + i] / dev[q];
   }
   Array writers = backend.zeros(static_cast<std::int64_t>(row)), one = backend.zeros(1);
@@ -29,17 +31,43 @@ void add_summed_mlp_scores(const Decomposition& d, const Values& vectors, int la
   view.length = 1;
   view.writers = &writers;
   view.dev = &one;
-  const auto neurons = static_cast<std::size_t>(d.config().d_mlp),
+  view.routing = routing;
+  const auto neurons = static_cast<std::size_t>(d.config().layer(view.layer).n_neurons),
              visible = static_cast<std::size_t>(view.visible);
   Array scores = backend.zeros(static_cast<std::int64_t>(visible * neurons));
-  backend.mlp_scores(view, MlpSide::gate, 0, scores);
-  Values all(visible * neurons);
+  backend.mlp_scores(view, MlpSide::gate, Scores::raw, 0, scores);
+  Values all(visible * neurons), squares(visible, 0.0);
   backend.download(scores, 0, all);
   for (std::size_t j = 0; j < visible; ++j) {
-    double square = 0;
-    for (std::size_t n = 0; n < neurons; ++n) square += all[j * neurons + n] * all[j * neurons + n];
-    to[j] += std::sqrt(square);
+    for (std::size_t n = 0; n < neurons; ++n)
+      squares[j] += all[j * neurons + n] * all[j * neurons + n];
   }
+  return squares;
+}
+
+// || sum over q of sM_j(q, .) ||_2 of a layer's MLP, added to `to`; a mixture's experts are summed
+// over the positions that use them.
+void add_summed_mlp_scores(const Decomposition& d, const Values& vectors, int layer, Values& to) {
+  const MlpView view = d.mlp_view(layer);
+  Values squares(static_cast<std::size_t>(view.visible), 0.0);
+  const auto add = [&](const std::vector<std::size_t>& positions, const Routing* routing) {
+    const Values own = summed_scores(d, vectors, view, positions, routing);
+    for (std::size_t j = 0; j < own.size(); ++j) squares[j] += own[j];
+  };
+  if (view.routing == nullptr) {
+    std::vector<std::size_t> all(static_cast<std::size_t>(d.length()));
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    add(all, nullptr);
+  } else {
+    std::map<int, std::vector<std::size_t>> users;
+    for (std::size_t i = 0; i < view.routing->expert.size(); ++i)
+      users[view.routing->expert[i]].push_back(i / static_cast<std::size_t>(view.routing->chosen));
+    for (const auto& [expert, positions] : users) {
+      const Routing alone{1, view.routing->experts, {expert}, {1.0}, {}};
+      add(positions, &alone);
+    }
+  }
+  for (std::size_t j = 0; j < squares.size(); ++j) to[j] += std::sqrt(squares[j]);
 }
 
 }  // namespace
@@ -62,7 +90,7 @@ Json strengths(const Prepared& prepared, const RunContext& context) {
     add(sums.k_std, d.writers().visible_to_attention(l), attention);
     add(sums.k_mean, d.writers().visible_to_attention(l), mean_signed);
     add(sums.v_scores, d.writers().visible_to_attention(l), values);
-    add(d.mlp(l, MlpSide::gate, context).l2, d.writers().visible_to_mlp(l), mlp);
+    add(d.mlp(l, MlpSide::gate, Scores::raw, context).l2, d.writers().visible_to_mlp(l), mlp);
     add_summed_mlp_scores(d, vectors, l, mlp_signed);
   }
   const auto width = static_cast<std::size_t>(d.config().d_model);

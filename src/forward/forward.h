@@ -1,7 +1,8 @@
-// The forward pass and what it keeps of it, with places where a reader's input may be changed.
+// The forward pass and what is kept of it, with places where a reader's input may be changed.
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -12,16 +13,18 @@
 namespace unpack {
 
 struct LayerTrace {
-  Array x_pre;              // [T, D] stream before the layer
-  Array x_mid;              // [T, D] what the MLP's norm reads (parallel blocks: x_pre)
-  Array dev_attn, dev_mlp;  // [T] deviations of the two norms
-  Array q, k, v;            // [T, H, E], [T, G, E] as the attention used them
-  Array q_dev, k_dev;       // [T, H], [T, G]; Qwen3 only
-  Array pattern;            // [H, tri] per prompt
-  Array z;                  // [T, H, E]
-  Array attn_out;           // [T, D] without bias
-  Array pre, up, act;       // [T, N]; up only for gated MLPs
-  Array mlp_out;            // [T, D] without bias
+  Array x_pre;                      // [T, D] stream before the layer
+  Array x_mid;                      // [T, D] what the MLP's norm reads (parallel blocks: x_pre)
+  Array dev_attn, dev_mlp;          // [T] deviations of the two norms
+  Array q, k, v;                    // [T, H, E], [T, G, E] as the attention used them
+  Array q_dev, k_dev;               // [T, H], [T, G] where queries and keys are normed
+  Array pattern;                    // [H, tri] per prompt
+  Array z;                          // [T, H, E]
+  Array attn_out;                   // [T, D] as it is added to the stream, without bias
+  Array pre, up, act;               // [T, entries]; up only for gated MLPs
+  Array mlp_out;                    // [T, D] as it is added to the stream, without bias
+  Array attn_out_dev, mlp_out_dev;  // [T] of the norms behind, where there are
+  std::shared_ptr<const Routing> routing;  // of a mixture
 };
 
 struct ForwardTrace {
@@ -41,13 +44,39 @@ struct ForwardHooks {
   std::function<bool(int layer, Sublayer sublayer, const Array& x, Array& changed)> norm_input;
   std::function<void(int layer, Array& q, Array& k, Array& v)>
       heads;  // after biases, norms and rotary
-  // What single heads and neurons made of the norm's input x may be replaced: z before W_O,
-  // pre-activations before the activation.
+  // Other keys and values to attend to than the rows' own: those of a cache.
+  std::function<void(int layer, const Array& k, const Array& v, const Array*& keys,
+                     const Array*& values)>
+      attended;
+  // What single heads, routers and neurons made of the norm's input x may be replaced: z before
+  // W_O, router logits before experts are chosen, pre-activations before the activation.
   std::function<void(int layer, const Array& x, const Array& q, const Array& k, const Array& v,
                      Array& z)>
       mixed;
-  std::function<void(int layer, const Array& x, Array& pre, Array& up)> neurons;
+  std::function<void(int layer, const Array& x, Array& logits)> router;
+  std::function<void(int layer, const Array& x, const Routing* routing, Array& pre, Array& up)>
+      neurons;
+  // After attention only these rows go on; nothing: all.
+  std::function<std::optional<std::vector<std::int64_t>>(int layer)> survivors;
 };
+
+// Rows of one or several prompts that go through the layers together.
+struct Batch {
+  std::vector<Segment> segments;
+  std::vector<std::int64_t> key_begin;  // where a segment's keys start
+  std::vector<int> positions;           // [T]
+  int context = 0;                      // tokens of the longest prompt
+
+  std::int64_t rows() const { return static_cast<std::int64_t>(positions.size()); }
+};
+
+// One layer: adds to x[T, D] what its sublayers write and fills `keep`. The order of a block's
+// operations stands in this function alone. With `patterns` the attention patterns are kept.
+void run_block(Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks,
+               bool patterns, Array& x, LayerTrace& keep);
+
+// Which experts the rows use, from router logits [T, E].
+std::shared_ptr<const Routing> choose_experts(const LayerConfig& layer, std::vector<double> logits);
 
 struct ForwardOptions {
   bool keep = true;  // false: only x_final, as little memory as possible
@@ -58,12 +87,19 @@ struct ForwardOptions {
   const Array* start = nullptr;
 };
 
-// Throws InputError for empty prompts, ids outside the vocabulary, prompts past the context or a
-// sliding window.
+// Throws InputError for empty prompts, ids outside the vocabulary and prompts past the context.
 void check_prompt(const ModelConfig& config, std::span<const TokenId> ids);
 
+// Prompts whose lengths call for different rotaries must not be in one batch (backend/rotary.h).
 ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
                      const ForwardOptions& options = {}, const RunContext& context = {});
+
+// Token embeddings and, where the model has them, those of the positions.
+struct Embedded {
+  Array emb, pos, x;  // x: their sum
+};
+Embedded embed_rows(Backend& backend, std::span<const TokenId> ids, std::span<const int> positions,
+                    const ForwardHooks* hooks);
 
 // The part of a batch that belongs to one prompt; shares its memory.
 ForwardTrace slice_prompt(Backend& backend, const ForwardTrace& batch, std::size_t index);
@@ -72,7 +108,7 @@ ForwardTrace slice_prompt(Backend& backend, const ForwardTrace& batch, std::size
 class KeyValueCache {
  public:
   KeyValueCache(Backend& backend, int capacity);
-  // Runs the new ids and returns the logits after the last one.
+  // Runs the new ids and returns the logits after the last one, before a soft cap.
   std::vector<double> step(std::span<const TokenId> ids);
   int length() const { return length_; }
 

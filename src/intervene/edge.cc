@@ -1,6 +1,7 @@
 // Text form of edges: `A5.H1@9 -[K]-> A7.H2@13`, `MLP0@9 -> MLP3@9`, `A5.H1@9 -> target`.
 #include <fmt/format.h>
 
+#include "backend/mlp_readers.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 
@@ -15,11 +16,13 @@ std::string_view trim(std::string_view text) {
 }
 
 Branch parse_branch(std::string_view text, std::string_view whole) {
-  for (const Branch branch : {Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U, Branch::mlp}) {
+  for (const Branch branch :
+       {Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U, Branch::R, Branch::mlp}) {
     if (text == to_string(branch)) return branch;
   }
   throw InputError(fmt::format(
-      "'{}' in edge '{}' is no branch: use K, Q, V (a head), G, U (a gated MLP)", text, whole));
+      "'{}' in edge '{}' is no branch: use K, Q, V (a head), G, U (a gated MLP), R (a router)",
+      text, whole));
 }
 
 }  // namespace
@@ -58,16 +61,17 @@ Edge parse_edge(const Writers& writers, const ModelConfig& config, std::string_v
     fail("emb and pos read nothing: the right side must be a head, an MLP or target");
   const bool head = kind.kind == WriterKind::head;
   if (!branch && head) fail("a head reads through K, Q or V: write -[K]->");
-  if (!branch && config.gated()) fail("a gated MLP reads through G or U: write -[G]->");
+  const bool gated = !head && config.layer(kind.layer).gated();
+  if (!branch && gated) fail("a gated MLP reads through G or U: write -[G]->");
   edge.branch = branch.value_or(Branch::mlp);
   const bool fits =
       head ? edge.branch == Branch::K || edge.branch == Branch::Q || edge.branch == Branch::V
-           : (config.gated() ? edge.branch == Branch::G || edge.branch == Branch::U
-                             : edge.branch == Branch::mlp);
+           : has_branch(config.layer(kind.layer), edge.branch);
   if (!fits)
-    fail(head             ? "a head has the branches K, Q and V"
-         : config.gated() ? "a gated MLP has the branches G and U"
-                          : "a plain MLP has no branches: write ->");
+    fail(head                                 ? "a head has the branches K, Q and V"
+         : config.layer(kind.layer).mixture() ? "a mixture has the branches R, G and U"
+         : gated                              ? "a gated MLP has the branches G and U"
+                                              : "a plain MLP has no branches: write ->");
   const int visible =
       head ? writers.visible_to_attention(kind.layer) : writers.visible_to_mlp(kind.layer);
   if (edge.writer.writer >= visible)

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "backend/rotary.h"
 #include "engine/state.h"
 #include "intervene/variants.h"
 
@@ -38,8 +39,9 @@ std::vector<double> losses(Backend& backend, const Array& x, const std::vector<S
       chunk.push_back(rows[i].row);
     backend.logits(x, chunk, logits);
     backend.parallel_for(static_cast<std::int64_t>(chunk.size()), [&](std::int64_t i) {
-      const std::span<const double> row(logits.data() + static_cast<std::size_t>(i) * vocabulary,
-                                        vocabulary);
+      const std::span<double> row(logits.data() + static_cast<std::size_t>(i) * vocabulary,
+                                  vocabulary);
+      cap_logits(backend.config(), row);
       const std::size_t at = begin + static_cast<std::size_t>(i);
       loss[at] = log_sum_exp(row) - row[static_cast<std::size_t>(rows[at].next)];
     });
@@ -157,7 +159,9 @@ std::vector<std::vector<double>> knockout_losses(const Model& model,
     std::int64_t rows = 0;
     while (
         next < prompts.size() &&
-        (batch.empty() || rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows)) {
+        (batch.empty() || (rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows &&
+                           same_rotary(model.config(), static_cast<int>(batch.front().size()),
+                                       static_cast<int>(prompts[next].size()))))) {
       rows += static_cast<std::int64_t>(prompts[next].size());
       batch.push_back(prompts[next++]);
     }

@@ -37,6 +37,8 @@ const Array& CleanRun::vectors(int writer) const {
   }
   Array out = backend_.zeros(trace_.rows() * c.d_model);
   backend_.attention_out(w.layer, alone, trace_.rows(), out);
+  backend_.through_norm_behind(w.layer, Sublayer::attention, layer.attn_out_dev, trace_.rows(),
+                               out);
   return vectors_.emplace(writer, out).first->second;
 }
 
@@ -168,8 +170,13 @@ class Runner {
     if (any_edges_) {
       hooks.mixed = [this](int layer, const Array& x, const Array& q, const Array& k,
                            const Array& v, Array& z) { patch_heads(layer, x, q, k, v, z); };
-      hooks.neurons = [this](int layer, const Array& x, Array& pre, Array& up) {
-        patch_neurons(layer, x, pre, up);
+      hooks.router = [this](int layer, const Array& x, Array& logits) {
+        patch_mlp(layer, x, nullptr, MlpSide::router, logits);
+      };
+      hooks.neurons = [this](int layer, const Array& x, const Routing* routing, Array& pre,
+                             Array& up) {
+        patch_mlp(layer, x, routing, MlpSide::gate, pre);
+        patch_mlp(layer, x, routing, MlpSide::up, up);
       };
     }
     return hooks;
@@ -244,72 +251,67 @@ class Runner {
     const std::int64_t group = head / c_.group_size();
     Array input = changed_rows(variant, x, rows), normalized = backend_.zeros(n * c_.d_model),
           dev = backend_.zeros(n);
-    backend_.normalize(input, n, normalized, dev);
+    const LayerConfig& shape = c_.layer(layer);
+    backend_.normalize(shape.attn_norm, input, n, normalized, dev);
     Array new_q = backend_.zeros(n * heads * e), new_k = backend_.zeros(n * groups * e),
           new_v = backend_.zeros(n * groups * e);
-    Array q_dev = backend_.zeros(c_.qk_norm ? n * heads : 0),
-          k_dev = backend_.zeros(c_.qk_norm ? n * groups : 0);
+    const bool normed = shape.qk_norm != QkNorm::none;
+    Array q_dev = backend_.zeros(normed ? n * heads : 0),
+          k_dev = backend_.zeros(normed ? n * groups : 0);
     std::vector<int> positions;
     for (const ChangedRow& row : rows) positions.push_back(row.position);
-    backend_.qkv(layer, normalized, positions, new_q, new_k, new_v, q_dev, k_dev);
+    backend_.qkv(layer, normalized, positions, segments_[variant].length, new_q, new_k, new_v,
+                 q_dev, k_dev);
 
-    const auto take = [&](const Array& from, std::int64_t at) {
-      std::vector<double> out(static_cast<std::size_t>(e));
-      backend_.download(from, at * e, out);
-      return out;
-    };
-    std::vector<double> query = take(q, (begin + reader.position) * heads + head);
-    std::vector<std::vector<double>> keys, values;
-    for (std::int64_t s = 0; s <= reader.position; ++s) {
-      keys.push_back(take(k, (begin + s) * groups + group));
-      values.push_back(take(v, (begin + s) * groups + group));
-    }
+    // The reader alone attends once more, to keys and values with its own ones put in place.
+    const std::int64_t sources = reader.position + 1;
+    Array query = backend_.zeros(heads * e), keys = backend_.zeros(sources * groups * e),
+          values = backend_.zeros(sources * groups * e), mixed = backend_.zeros(heads * e), none;
+    backend_.copy(q, (begin + reader.position) * heads * e, query, 0, heads * e);
+    backend_.copy(k, begin * groups * e, keys, 0, sources * groups * e);
+    backend_.copy(v, begin * groups * e, values, 0, sources * groups * e);
     for (std::size_t r = 0; r < rows.size(); ++r) {
       const auto at = static_cast<std::int64_t>(r);
-      const auto s = static_cast<std::size_t>(rows[r].position);
-      if (branches[r] == Branch::Q) query = take(new_q, at * heads + head);
-      if (branches[r] == Branch::K) keys[s] = take(new_k, at * groups + group);
-      if (branches[r] == Branch::V) values[s] = take(new_v, at * groups + group);
+      const std::int64_t to = (rows[r].position * groups + group) * e;
+      if (branches[r] == Branch::Q)
+        backend_.copy(new_q, (at * heads + head) * e, query, head * e, e);
+      if (branches[r] == Branch::K) backend_.copy(new_k, (at * groups + group) * e, keys, to, e);
+      if (branches[r] == Branch::V) backend_.copy(new_v, (at * groups + group) * e, values, to, e);
     }
-    backend_.upload(z, ((begin + reader.position) * heads + head) * e, attend(query, keys, values));
+    const std::vector<Segment> alone = {{0, 1, reader.position}};
+    const std::vector<std::int64_t> key_begin = {0};
+    backend_.attention(layer, query, keys, values, alone, key_begin, none, mixed);
+    backend_.copy(mixed, head * e, z, ((begin + reader.position) * heads + head) * e, e);
   }
 
-  static std::vector<double> attend(const std::vector<double>& query,
-                                    const std::vector<std::vector<double>>& keys,
-                                    const std::vector<std::vector<double>>& values) {
-    std::vector<double> weight;
-    for (const auto& key : keys) {
-      double sum = 0;
-      for (std::size_t i = 0; i < query.size(); ++i) sum += query[i] * key[i];
-      weight.push_back(sum / std::sqrt(static_cast<double>(query.size())));
-    }
-    const double largest = *std::max_element(weight.begin(), weight.end());
-    double total = 0;
-    for (double& w : weight) total += w = std::exp(w - largest);
-    std::vector<double> out(query.size(), 0.0);
-    for (std::size_t s = 0; s < values.size(); ++s) {
-      for (std::size_t i = 0; i < out.size(); ++i) out[i] += weight[s] / total * values[s][i];
-    }
-    return out;
+  static MlpSide side_of(Branch branch) {
+    return branch == Branch::R   ? MlpSide::router
+           : branch == Branch::U ? MlpSide::up
+                                 : MlpSide::gate;
   }
 
-  void patch_neurons(int layer, const Array& x, Array& pre, Array& up) {
+  // What the patched readers of one side make of their changed inputs replaces rows of `out`.
+  void patch_mlp(int layer, const Array& x, const Routing* routing, MlpSide side, Array& out) {
+    const LayerConfig& shape = c_.layer(layer);
+    const std::int64_t width = side == MlpSide::router ? shape.n_experts : shape.entries();
     for (std::size_t i = 0; i < variants_.size(); ++i) {
       for (const auto& [reader, edges] : readers(variants_[i], layer, WriterKind::mlp)) {
-        for (const MlpSide side : {MlpSide::gate, MlpSide::up}) {
-          const std::int64_t row = segments_[i].begin + reader.position;
-          ChangedRow changed{row, reader.position, {}};
-          for (const std::size_t e : edges) {
-            if ((variants_[i].edges[e].branch == Branch::U) == (side == MlpSide::up))
-              changed.edges.push_back(e);
-          }
-          if (changed.edges.empty()) continue;
-          Array input = changed_rows(i, x, {changed}), normalized = backend_.zeros(c_.d_model),
-                dev = backend_.zeros(1), out = backend_.zeros(c_.d_mlp);
-          backend_.normalize(input, 1, normalized, dev);
-          backend_.mlp_in(layer, side, normalized, 1, out);
-          backend_.copy(out, 0, side == MlpSide::up ? up : pre, row * c_.d_mlp, c_.d_mlp);
+        const std::int64_t row = segments_[i].begin + reader.position;
+        ChangedRow changed{row, reader.position, {}};
+        for (const std::size_t e : edges) {
+          if (side_of(variants_[i].edges[e].branch) == side) changed.edges.push_back(e);
         }
+        if (changed.edges.empty()) continue;
+        Array input = changed_rows(i, x, {changed}), normalized = backend_.zeros(c_.d_model),
+              dev = backend_.zeros(1), read = backend_.zeros(width);
+        backend_.normalize(shape.mlp_norm, input, 1, normalized, dev);
+        if (side == MlpSide::router) {
+          backend_.router(layer, normalized, 1, read);
+        } else {
+          const Routing own = routing != nullptr ? routing->of_row(row) : Routing{};
+          backend_.mlp_in(layer, side, normalized, 1, routing != nullptr ? &own : nullptr, read);
+        }
+        backend_.copy(read, 0, out, row * width, width);
       }
     }
   }

@@ -22,9 +22,9 @@ struct Copy {
   int shared = 0;
 };
 
-class Batch {
+class Copies {
  public:
-  Batch(Backend& backend, std::span<const TokenId> ids, std::span<const Copy> copies)
+  Copies(Backend& backend, std::span<const TokenId> ids, std::span<const Copy> copies, int context)
       : backend_(backend),
         c_(backend.config()),
         ids_(ids),
@@ -32,50 +32,40 @@ class Batch {
         copies_(copies) {
     for (std::size_t i = 0; i < copies.size(); ++i) {
       const int shared = i == 0 ? 0 : copies[i].shared;
-      segments_.push_back({rows_, length_ - shared, shared});
-      key_begin_.push_back(static_cast<std::int64_t>(i) * length_);
-      for (int s = shared; s < length_; ++s) positions_.push_back(s);
-      rows_ += length_ - shared;
-      last_.push_back(rows_ - 1);
+      batch_.segments.push_back({batch_.rows(), length_ - shared, shared});
+      batch_.key_begin.push_back(static_cast<std::int64_t>(i) * length_);
+      for (int s = shared; s < length_; ++s) batch_.positions.push_back(s);
+      last_.push_back(batch_.rows() - 1);
     }
+    batch_.context = context;
   }
 
   // Logits at the last position, a row per copy.
   std::vector<double> logits(const RunContext& context) {
-    const std::int64_t d = c_.d_model, q_row = static_cast<std::int64_t>(c_.n_heads) * c_.d_head;
     const std::int64_t kv_row = static_cast<std::int64_t>(c_.n_kv_heads) * c_.d_head;
-    const auto make = [&](std::int64_t width) { return backend_.zeros(rows_ * width); };
     const std::int64_t whole = static_cast<std::int64_t>(copies_.size()) * length_ * kv_row;
-    Array x = embedded(), normalized = make(d), dev = make(1), out = make(d), block_input = make(d);
-    Array q = make(q_row), k = make(kv_row), v = make(kv_row), z = make(q_row),
-          keys = backend_.zeros(whole), values = backend_.zeros(whole), no_pattern;
-    Array q_dev = make(c_.qk_norm ? c_.n_heads : 0), k_dev = make(c_.qk_norm ? c_.n_kv_heads : 0);
-    Array pre = make(c_.d_mlp), up = make(c_.gated() ? c_.d_mlp : 0), act = make(c_.d_mlp);
-    std::int64_t rows = rows_;
-    for (int l = 0; l < c_.n_layers; ++l) {
-      context.check();
-      backend_.normalize(x, rows, normalized, dev);
-      backend_.qkv(l, normalized, positions_, q, k, v, q_dev, k_dev);
+    Array keys = backend_.zeros(whole), values = backend_.zeros(whole);
+    ForwardHooks hooks;
+    hooks.embeddings = [this](Array& emb) { zero(emb); };
+    hooks.attended = [&](int, const Array& k, const Array& v, const Array*& all_keys,
+                         const Array*& all_values) {
       spread(k, kv_row, keys);
       spread(v, kv_row, values);
-      backend_.attention(q, keys, values, segments_, key_begin_, no_pattern, z);
-      if (l + 1 == c_.n_layers) {
-        // Only the last position is read; the other rows end here.
-        x = gather(x, d);
-        z = gather(z, q_row);
-        rows = static_cast<std::int64_t>(copies_.size());
-      }
-      backend_.copy(x, 0, block_input, 0, rows * d);
-      backend_.attention_out(l, z, rows, out);
-      backend_.add(out, x, rows * d);
-      backend_.add_bias(l, Sublayer::attention, x, rows);
-      backend_.normalize(c_.block == Block::parallel ? block_input : x, rows, normalized, dev);
-      backend_.mlp_in(l, MlpSide::gate, normalized, rows, pre);
-      if (c_.gated()) backend_.mlp_in(l, MlpSide::up, normalized, rows, up);
-      backend_.activate(pre, up, act, rows * c_.d_mlp);
-      backend_.mlp_out(l, act, rows, out);
-      backend_.add(out, x, rows * d);
-      backend_.add_bias(l, Sublayer::mlp, x, rows);
+      all_keys = &keys;
+      all_values = &values;
+    };
+    // Only the last position of the last layer is read; the other rows end there.
+    hooks.survivors = [this](int layer) -> std::optional<std::vector<std::int64_t>> {
+      if (layer + 1 < c_.n_layers) return std::nullopt;
+      return last_;
+    };
+    std::vector<TokenId> ids;
+    for (const int s : batch_.positions) ids.push_back(ids_[static_cast<std::size_t>(s)]);
+    Array x = embed_rows(backend_, ids, batch_.positions, &hooks).x;
+    LayerTrace scratch;
+    for (int l = 0; l < c_.n_layers; ++l) {
+      context.check();
+      run_block(backend_, l, batch_, &hooks, false, x, scratch);
     }
     std::vector<std::int64_t> all(copies_.size());
     std::iota(all.begin(), all.end(), std::int64_t{0});
@@ -85,41 +75,25 @@ class Batch {
   }
 
  private:
-  Array embedded() {
-    std::vector<TokenId> ids;
-    for (const int s : positions_) ids.push_back(ids_[static_cast<std::size_t>(s)]);
-    Array x = backend_.zeros(rows_ * c_.d_model);
-    backend_.embed(ids, x);
+  void zero(Array& emb) {
     const std::vector<double> nothing(static_cast<std::size_t>(c_.d_model), 0.0);
     for (std::size_t i = 0; i < copies_.size(); ++i) {
-      for (int s = segments_[i].past; s < length_; ++s) {
+      const Segment& own = batch_.segments[i];
+      for (int s = own.past; s < length_; ++s) {
         if (copies_[i].zero[static_cast<std::size_t>(s)])
-          backend_.upload(x, (segments_[i].begin + s - segments_[i].past) * c_.d_model, nothing);
+          backend_.upload(emb, (own.begin + s - own.past) * c_.d_model, nothing);
       }
     }
-    if (c_.has_pos_writer()) {
-      Array pos = backend_.zeros(rows_ * c_.d_model);
-      backend_.embed_positions(positions_, pos);
-      backend_.add(pos, x, rows_ * c_.d_model);
-    }
-    return x;
   }
 
   // Every copy's positions in one piece: the shared ones from the copy in front, then its own.
   void spread(const Array& from, std::int64_t width, Array& to) {
     for (std::size_t i = 0; i < copies_.size(); ++i) {
-      const std::int64_t begin = key_begin_[i] * width, shared = segments_[i].past * width;
-      if (shared > 0) backend_.copy(to, key_begin_[i - 1] * width, to, begin, shared);
-      backend_.copy(from, segments_[i].begin * width, to, begin + shared,
-                    segments_[i].length * width);
+      const Segment& own = batch_.segments[i];
+      const std::int64_t begin = batch_.key_begin[i] * width, shared = own.past * width;
+      if (shared > 0) backend_.copy(to, batch_.key_begin[i - 1] * width, to, begin, shared);
+      backend_.copy(from, own.begin * width, to, begin + shared, own.length * width);
     }
-  }
-
-  Array gather(const Array& from, std::int64_t width) {
-    Array to = backend_.zeros(static_cast<std::int64_t>(last_.size()) * width);
-    for (std::size_t i = 0; i < last_.size(); ++i)
-      backend_.copy(from, last_[i] * width, to, static_cast<std::int64_t>(i) * width, width);
-    return to;
   }
 
   Backend& backend_;
@@ -127,10 +101,8 @@ class Batch {
   std::span<const TokenId> ids_;
   int length_;
   std::span<const Copy> copies_;
-  std::vector<Segment> segments_;
-  std::vector<std::int64_t> key_begin_, last_;
-  std::vector<int> positions_;
-  std::int64_t rows_ = 0;
+  Batch batch_;
+  std::vector<std::int64_t> last_;
 };
 
 }  // namespace
@@ -172,7 +144,8 @@ std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<con
       ++end;
     }
     const std::vector<double> logits =
-        Batch(*model.state()->backend, read, std::span(copies).subspan(begin, end - begin))
+        Copies(*model.state()->backend, read, std::span(copies).subspan(begin, end - begin),
+               static_cast<int>(ids.size()))
             .logits(context);
     for (std::size_t i = begin; i < end; ++i) {
       const auto row = static_cast<std::ptrdiff_t>(i - begin) * vocabulary;

@@ -7,75 +7,13 @@
 
 #include "model/fingerprint.h"
 #include "model/json_text.h"
+#include "model/mxfp4.h"
 #include "unpack/error.h"
 
 namespace unpack {
 namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 20;
-
-WeightView& slot(ModelWeights& model, LayerWeights* layer, Role role) {
-  switch (role) {
-    case Role::embed:
-      return model.embed;
-    case Role::pos:
-      return model.pos;
-    case Role::final_norm_w:
-      return model.final_norm.w;
-    case Role::final_norm_b:
-      return model.final_norm.b;
-    case Role::unembed:
-      return model.unembed;
-    default:
-      break;
-  }
-  if (layer == nullptr)
-    throw InternalError("a family's table gives a layer's role to a tensor without a layer");
-  switch (role) {
-    case Role::attn_norm_w:
-      return layer->attn_norm.w;
-    case Role::attn_norm_b:
-      return layer->attn_norm.b;
-    case Role::mlp_norm_w:
-      return layer->mlp_norm.w;
-    case Role::mlp_norm_b:
-      return layer->mlp_norm.b;
-    case Role::w_q:
-      return layer->w_q;
-    case Role::w_k:
-      return layer->w_k;
-    case Role::w_v:
-      return layer->w_v;
-    case Role::b_q:
-      return layer->b_q;
-    case Role::b_k:
-      return layer->b_k;
-    case Role::b_v:
-      return layer->b_v;
-    case Role::w_o:
-      return layer->w_o;
-    case Role::b_o:
-      return layer->b_o;
-    case Role::q_norm:
-      return layer->q_norm;
-    case Role::k_norm:
-      return layer->k_norm;
-    case Role::w_in:
-      return layer->w_in;
-    case Role::w_up:
-      return layer->w_up;
-    case Role::b_in:
-      return layer->b_in;
-    case Role::b_up:
-      return layer->b_up;
-    case Role::w_out:
-      return layer->w_out;
-    case Role::b_out:
-      return layer->b_out;
-    default:
-      throw InternalError("unknown tensor role");
-  }
-}
 
 bool same_bytes(const Checkpoint::Entry& a, const Checkpoint::Entry& b) {
   const StoredTensor &x = a.tensor.stored, &y = b.tensor.stored;
@@ -103,18 +41,15 @@ class Assembler {
   }
 
   ModelWeights run() {
-    const std::vector<TensorRow> rows = family_.tensors(config_);
-    for (const TensorRow& row : rows) {
-      if (!row.per_layer()) take(row, require(row, row.name), nullptr);
-    }
+    const std::vector<TensorRow> rows = family_.tensors(config_, -1);
+    for (const TensorRow& row : rows) take(row, -1);
     take_head(rows);
     // Layers come into being one by one: a config that claims too many fails at the first that is
     // missing.
     for (int l = 0; l < model_.config.n_layers; ++l) {
       LayerWeights& layer = model_.layers.emplace_back();
-      for (const TensorRow& row : rows) {
-        if (row.per_layer()) take(row, require(row, tensor_name(row.name, l)), &layer);
-      }
+      layer.experts.resize(static_cast<std::size_t>(model_.config.layer(l).n_experts));
+      for (const TensorRow& row : family_.tensors(config_, l)) take(row, l);
     }
     model_.config.dtype = dominant_dtype();
     model_.fingerprint = fingerprint_.text();
@@ -124,9 +59,13 @@ class Assembler {
  private:
   const Checkpoint::Entry* find(const std::string& name) const {
     if (const Checkpoint::Entry* entry = checkpoint_.find(name)) return entry;
-    return name.starts_with(family_.prefix)
-               ? checkpoint_.find(std::string_view(name).substr(family_.prefix.size()))
-               : nullptr;
+    if (!name.starts_with(family_.prefix)) return nullptr;
+    const std::string rest = name.substr(family_.prefix.size());
+    if (const Checkpoint::Entry* entry = checkpoint_.find(rest)) return entry;
+    if (family_.other_prefix.empty()) return nullptr;
+    const std::string inner(family_.other_prefix);
+    const Checkpoint::Entry* entry = checkpoint_.find(inner + name);
+    return entry != nullptr ? entry : checkpoint_.find(std::string(family_.prefix) + inner + rest);
   }
 
   const Checkpoint::Entry& require(const TensorRow& row, const std::string& name) const {
@@ -152,7 +91,9 @@ class Assembler {
       };
       const TensorRow& embed = *std::find_if(rows.begin(), rows.end(), is_embed);
       if (entry == nullptr || same_bytes(*entry, require(embed, embed.name))) {
-        model_.unembed = model_.embed;
+        WeightView& out = model_[Role::unembed];
+        out = model_[Role::embed];
+        out.scale = 1.0;  // of the embedding alone
         return;
       }
     }
@@ -161,39 +102,92 @@ class Assembler {
           "{}: tensor {} is missing, expected with shape [{}] because tie_word_embeddings is false",
           checkpoint_.origin(), shown(head.name), joined(head.shape)));
     }
-    take(head, *entry, nullptr);
+    take(head, *entry, -1);
     model_.config.tied_head = false;
   }
 
-  void take(const TensorRow& row, const Checkpoint::Entry& entry, LayerWeights* layer) {
+  void take(const TensorRow& row, int layer) {
+    const std::string name = tensor_name(row.name, layer);
+    if (row.mxfp4 && find(name) == nullptr) {
+      take_mxfp4(row, name, layer);
+    } else {
+      take(row, require(row, name), layer);
+    }
+  }
+
+  void take(const TensorRow& row, const Checkpoint::Entry& entry, int layer) {
     const StoredTensor& stored = entry.tensor.stored;
-    const auto fail = [&](const std::string& what) {
-      throw InputError(fmt::format("{}: tensor {} {}", entry.origin, shown(stored.name), what));
-    };
-    if (!entry.tensor.readable) {
-      fail(
-          fmt::format("has type {}, expected F32, F16, BF16 or F64; quantised checkpoints are not "
-                      "supported, use the original one",
-                      shown(entry.tensor.dtype_name)));
-    }
-    if (stored.shape != row.shape) {
-      fail(fmt::format("has shape [{}], expected [{}] by config.json", joined(stored.shape),
-                       joined(row.shape)));
-    }
-    check_finite(entry, fail);
-    fingerprint_.add(entry, row.name,
-                     layer == nullptr ? -1 : static_cast<int>(model_.layers.size()) - 1);
+    check(entry, row.shape);
+    // Experts are looked at when they are first used.
+    if (row.parts.front().expert < 0) check_finite(entry);
+    fingerprint_.add(entry, row.name, layer);
     bytes_of_[static_cast<std::size_t>(stored.dtype)] += stored.bytes;
     for (const TensorPart& part : row.parts) {
       WeightView view = part.view;
       view.dtype = stored.dtype;
       view.data = stored.data + part.start * static_cast<std::int64_t>(dtype_size(stored.dtype));
-      slot(model_, layer, part.role) = view;
+      slot(layer, part) = view;
     }
   }
 
-  template <typename Fail>
-  void check_finite(const Checkpoint::Entry& entry, Fail fail) {
+  void take_mxfp4(const TensorRow& row, const std::string& name, int layer) {
+    // Unfolded the tensor is [experts, rows, columns]: the transpose of the plain one's matrices.
+    const std::int64_t experts = row.shape[0], columns = row.shape[1], rows = row.shape[2];
+    const std::int64_t groups = columns / kMxfp4Block;
+    const Checkpoint::Entry& blocks =
+        require_stored(name + "_blocks", {experts, rows, groups, kMxfp4Block / 2});
+    const Checkpoint::Entry& scales = require_stored(name + "_scales", {experts, rows, groups});
+    for (const Checkpoint::Entry* entry : {&blocks, &scales}) fingerprint_.add(*entry, name, layer);
+    auto encoded = make_mxfp4(blocks.tensor.stored.data, scales.tensor.stored.data);
+    for (const TensorPart& part : row.parts) {
+      WeightView view = part.view;
+      view.encoded = encoded.get();
+      view.start =
+          part.start / (columns * rows) * columns * rows + part.start % (columns * rows) * columns;
+      view.in_stride = 1;
+      view.block_stride = 0;
+      view.out_stride = part.view.out_stride * columns;
+      slot(layer, part) = view;
+    }
+    model_.encoded.push_back(std::move(encoded));
+  }
+
+  const Checkpoint::Entry& require_stored(const std::string& name,
+                                          const std::vector<std::int64_t>& shape) const {
+    const Checkpoint::Entry& entry = require({name, shape, {}}, name);
+    if (entry.tensor.dtype_name != "U8") fail(entry, "has another type than U8");
+    check_shape(entry, shape);
+    return entry;
+  }
+
+  WeightView& slot(int layer, const TensorPart& part) {
+    if (layer < 0) return model_[part.role];
+    LayerWeights& weights = model_.layers.back();
+    return part.expert < 0 ? weights[part.role]
+                           : weights.experts[static_cast<std::size_t>(part.expert)][part.role];
+  }
+
+  [[noreturn]] static void fail(const Checkpoint::Entry& entry, const std::string& what) {
+    throw InputError(
+        fmt::format("{}: tensor {} {}", entry.origin, shown(entry.tensor.stored.name), what));
+  }
+
+  static void check_shape(const Checkpoint::Entry& entry, const std::vector<std::int64_t>& shape) {
+    if (entry.tensor.stored.shape == shape) return;
+    fail(entry, fmt::format("has shape [{}], expected [{}] by config.json",
+                            joined(entry.tensor.stored.shape), joined(shape)));
+  }
+
+  static void check(const Checkpoint::Entry& entry, const std::vector<std::int64_t>& shape) {
+    if (!entry.tensor.readable) {
+      fail(entry, fmt::format("has type {}, expected F32, F16, BF16 or F64; quantised checkpoints "
+                              "are not supported, use the original one",
+                              shown(entry.tensor.dtype_name)));
+    }
+    check_shape(entry, shape);
+  }
+
+  void check_finite(const Checkpoint::Entry& entry) {
     const StoredTensor& stored = entry.tensor.stored;
     const std::size_t size = dtype_size(stored.dtype);
     for (std::size_t at = 0; at < stored.bytes; at += kChunk) {
@@ -202,10 +196,11 @@ class Assembler {
       const std::int64_t bad =
           find_non_finite(data, stored.dtype, static_cast<std::int64_t>(n / size));
       if (bad < 0) continue;
-      fail(fmt::format(
-          "holds values that are no finite float32 number (element {} is {}); the file is damaged "
-          "or its training diverged, use another checkpoint",
-          at / size + static_cast<std::size_t>(bad), load_element(data, stored.dtype, bad)));
+      fail(entry, fmt::format("holds values that are no finite float32 number (element {} is {}); "
+                              "the file is damaged "
+                              "or its training diverged, use another checkpoint",
+                              at / size + static_cast<std::size_t>(bad),
+                              load_element(data, stored.dtype, bad)));
     }
   }
 

@@ -63,6 +63,14 @@ std::optional<int> ConfigReader::optional_size(std::string_view key) const {
   return static_cast<int>(*value);
 }
 
+int ConfigReader::layers(std::initializer_list<std::string_view> aliases, int fallback) const {
+  constexpr int kMaxLayers = 10'000;
+  const int count = size(aliases, fallback);
+  if (count > kMaxLayers)
+    fail(fmt::format("{} layers are more than the {} that are believable", count, kMaxLayers));
+  return count;
+}
+
 int ConfigReader::size(std::string_view key, int fallback) const {
   return optional_size(key).value_or(fallback);
 }
@@ -83,6 +91,57 @@ double ConfigReader::positive(std::string_view key, double fallback) const {
   if (!std::isfinite(number) || number <= 0)
     fail(fmt::format("{} is {}, expected a number above 0", name(key), number));
   return number;
+}
+
+std::optional<double> ConfigReader::optional_positive(std::string_view key) const {
+  if (find_value(key) == nullptr) return std::nullopt;
+  return positive(key, 0);
+}
+
+double ConfigReader::number(std::string_view key, double fallback) const {
+  const nlohmann::json* value = find_value(key);
+  if (value == nullptr) return fallback;
+  if (!value->is_number() || !std::isfinite(value->get<double>()))
+    fail(fmt::format("{} is {}, expected a number", name(key), value->type_name()));
+  return value->get<double>();
+}
+
+std::vector<double> ConfigReader::positives(std::string_view key) const {
+  std::vector<double> out;
+  const nlohmann::json* value = find_value(key);
+  if (value == nullptr) return out;
+  if (!value->is_array()) fail(fmt::format("{} is no list of numbers", name(key)));
+  for (const nlohmann::json& x : *value) {
+    if (!x.is_number() || !(x.get<double>() > 0) || !std::isfinite(x.get<double>()))
+      fail(fmt::format("{} holds something that is no number above 0", name(key)));
+    out.push_back(x.get<double>());
+  }
+  return out;
+}
+
+std::vector<std::int64_t> ConfigReader::integers(std::string_view key) const {
+  std::vector<std::int64_t> out;
+  const nlohmann::json* value = find_value(key);
+  if (value == nullptr) return out;
+  if (!value->is_array()) fail(fmt::format("{} is no list of whole numbers", name(key)));
+  for (const nlohmann::json& x : *value) {
+    if (!x.is_number_integer())
+      fail(fmt::format("{} holds something that is no whole number", name(key)));
+    out.push_back(x.get<std::int64_t>());
+  }
+  return out;
+}
+
+std::optional<std::vector<std::string>> ConfigReader::texts(std::string_view key) const {
+  const nlohmann::json* value = find_value(key);
+  if (value == nullptr) return std::nullopt;
+  if (!value->is_array()) fail(fmt::format("{} is no list", name(key)));
+  std::vector<std::string> out;
+  for (const nlohmann::json& x : *value) {
+    if (!x.is_string()) fail(fmt::format("{} holds something that is no string", name(key)));
+    out.push_back(x.get<std::string>());
+  }
+  return out;
 }
 
 double ConfigReader::required_positive(std::string_view key) const {
@@ -121,52 +180,155 @@ Activation read_activation(const ConfigReader& reader, std::string_view key,
                   key, shown(name)));
 }
 
-Rope read_rope(const ConfigReader& reader, int d_head, std::string_view theta_key,
-               std::string_view pct_key, double default_pct) {
-  const std::optional<ConfigReader> fresh = reader.object("rope_parameters");
-  const std::optional<ConfigReader> old = reader.object("rope_scaling");
+namespace {
+
+void read_yarn(const ConfigReader& scaling, const RopeKeys& keys, Rope& rope) {
+  rope.scaling = RopeScaling::yarn;
+  rope.original_context = scaling.positive("original_max_position_embeddings", keys.context);
+  rope.factor = scaling.positive("factor", keys.context / rope.original_context);
+  rope.beta_fast = scaling.positive("beta_fast", 32);
+  rope.beta_slow = scaling.positive("beta_slow", 1);
+  rope.truncate = scaling.flag("truncate", true);
+  const auto size = [&](double scale) {
+    return rope.factor <= 1 ? 1.0 : 0.1 * scale * std::log(rope.factor) + 1.0;
+  };
+  const auto m = scaling.optional_positive("mscale"),
+             all = scaling.optional_positive("mscale_all_dim");
+  rope.amplitude =
+      scaling.positive("attention_factor", m && all ? size(*m) / size(*all) : size(1.0));
+}
+
+void read_longrope(const ConfigReader& reader, const ConfigReader& scaling, const RopeKeys& keys,
+                   Rope& rope) {
+  rope.scaling = RopeScaling::longrope;
+  rope.short_factor = scaling.positives("short_factor");
+  rope.long_factor = scaling.positives("long_factor");
+  const auto half = static_cast<std::size_t>(rope.dims / 2);
+  for (const auto& [key, list] : {std::pair{"short_factor", &rope.short_factor},
+                                  std::pair{"long_factor", &rope.long_factor}}) {
+    if (list->size() != half)
+      reader.fail(
+          fmt::format("{} has {} numbers, expected {}", scaling.name(key), list->size(), half));
+  }
+  const double fallback = keys.original > 0 ? keys.original : keys.context;
+  rope.original_context =
+      reader.positive("original_max_position_embeddings",
+                      scaling.positive("original_max_position_embeddings", fallback));
+  rope.factor = scaling.positive("factor", keys.context / rope.original_context);
+  const double amplitude =
+      rope.factor <= 1 ? 1.0
+                       : std::sqrt(1 + std::log(rope.factor) / std::log(rope.original_context));
+  rope.amplitude = scaling.positive("attention_factor", amplitude);
+}
+
+void read_scaling(const ConfigReader& reader, const ConfigReader& scaling, const RopeKeys& keys,
+                  Rope& rope) {
+  const std::string type = scaling.text("rope_type", scaling.text("type", "default"));
+  if (type == "default") return;
+  if (type == "longrope" || (keys.old_names && (type == "su" || type == "yarn"))) {
+    read_longrope(reader, scaling, keys, rope);
+  } else if (type == "yarn") {
+    read_yarn(scaling, keys, rope);
+  } else if (type == "linear") {
+    rope.scaling = RopeScaling::linear;
+    rope.factor = scaling.required_positive("factor");
+  } else if (type == "llama3") {
+    rope.scaling = RopeScaling::llama3;
+    rope.factor = scaling.required_positive("factor");
+    rope.low_freq_factor = scaling.required_positive("low_freq_factor");
+    rope.high_freq_factor = scaling.required_positive("high_freq_factor");
+    rope.original_context = scaling.required_positive("original_max_position_embeddings");
+    if (rope.high_freq_factor <= rope.low_freq_factor) {
+      reader.fail(fmt::format("{} is {}, expected more than low_freq_factor {}",
+                              scaling.name("high_freq_factor"), rope.high_freq_factor,
+                              rope.low_freq_factor));
+    }
+  } else {
+    reader.fail(fmt::format(
+        "rope type {} is not supported (supported: default, linear, llama3, yarn, longrope)",
+        shown(type)));
+  }
+}
+
+Rope read_rope_base(const ConfigReader& reader, const ConfigReader* fresh, const RopeKeys& keys) {
   Rope rope;
-  rope.base = reader.positive(theta_key, reader.positive("rope_theta", 10000.0));
-  double pct = reader.positive(pct_key, reader.positive("partial_rotary_factor", default_pct));
-  if (fresh) {
+  rope.base = reader.positive(keys.theta_key, reader.positive("rope_theta", keys.base));
+  double share =
+      reader.positive(keys.share_key, reader.positive("partial_rotary_factor", keys.share));
+  if (fresh != nullptr) {
     rope.base = fresh->positive("rope_theta", rope.base);
-    pct = fresh->positive("partial_rotary_factor", pct);
+    share = fresh->positive("partial_rotary_factor", share);
   }
   if (rope.base <= 1.0)
     reader.fail(fmt::format("rotary base {} is not usable, expected a number above 1", rope.base));
-  if (pct > 1.0)
-    reader.fail(
-        fmt::format("rotary share {} of a head is not usable, expected a number from 0 to 1", pct));
-  rope.dims = static_cast<int>(pct * d_head);
+  if (share > 1.0)
+    reader.fail(fmt::format(
+        "rotary share {} of a head is not usable, expected a number from 0 to 1", share));
+  rope.dims = static_cast<int>(share * keys.d_head);
   if (rope.dims < 2 || rope.dims % 2 != 0) {
     reader.fail(fmt::format(
         "{} of the {} dimensions of a head would be rotated, expected an even number from 2",
-        rope.dims, d_head));
-  }
-
-  // rope_parameters holds what rope_scaling held; a file that has both repeats itself.
-  const std::optional<ConfigReader>& scaling = fresh ? fresh : old;
-  if (!scaling) return rope;
-  const std::string type = scaling->text("rope_type", scaling->text("type", "default"));
-  if (type == "default") return rope;
-  if (type != "linear" && type != "llama3") {
-    reader.fail(fmt::format("rope type {} is not supported (supported: default, linear, llama3)",
-                            shown(type)));
-  }
-  rope.factor = scaling->required_positive("factor");
-  rope.scaling = RopeScaling::linear;
-  if (type == "llama3") {
-    rope.scaling = RopeScaling::llama3;
-    rope.low_freq_factor = scaling->required_positive("low_freq_factor");
-    rope.high_freq_factor = scaling->required_positive("high_freq_factor");
-    rope.original_context = scaling->required_positive("original_max_position_embeddings");
-    if (rope.high_freq_factor <= rope.low_freq_factor) {
-      reader.fail(fmt::format("{} is {}, expected more than low_freq_factor {}",
-                              scaling->name("high_freq_factor"), rope.high_freq_factor,
-                              rope.low_freq_factor));
-    }
+        rope.dims, keys.d_head));
   }
   return rope;
+}
+
+}  // namespace
+
+Rope read_rope(const ConfigReader& reader, const RopeKeys& keys) {
+  // rope_parameters holds what rope_scaling held; a file that has both repeats itself.
+  const std::optional<ConfigReader> fresh = reader.object("rope_parameters");
+  const std::optional<ConfigReader> old = reader.object("rope_scaling");
+  Rope rope = read_rope_base(reader, fresh ? &*fresh : nullptr, keys);
+  if (fresh || old) read_scaling(reader, fresh ? *fresh : *old, keys, rope);
+  return rope;
+}
+
+Rope read_rope_parameters(const ConfigReader& reader, const ConfigReader& parameters,
+                          const RopeKeys& keys) {
+  Rope rope = read_rope_base(reader, &parameters, keys);
+  read_scaling(reader, parameters, keys, rope);
+  return rope;
+}
+
+std::vector<bool> read_sliding(const ConfigReader& reader, int n_layers,
+                               const std::function<bool(int)>& otherwise) {
+  std::vector<bool> sliding;
+  const auto types = reader.texts("layer_types");
+  if (types && types->size() != static_cast<std::size_t>(n_layers)) {
+    reader.fail(
+        fmt::format("layer_types names {} layers, but the model has {}", types->size(), n_layers));
+  }
+  for (int l = 0; l < n_layers; ++l) {
+    if (!types) {
+      sliding.push_back(otherwise(l));
+      continue;
+    }
+    const std::string& name = (*types)[static_cast<std::size_t>(l)];
+    if (name != "full_attention" && name != "sliding_attention") {
+      reader.fail(fmt::format(
+          "layer type {} is not supported (supported: full_attention, sliding_attention)",
+          shown(name)));
+    }
+    sliding.push_back(name == "sliding_attention");
+  }
+  return sliding;
+}
+
+std::vector<TokenId> read_end(const ConfigReader& reader, int vocab_size, TokenId fallback) {
+  std::vector<TokenId> out;
+  const auto add = [&](std::int64_t id) {
+    if (id >= 0 && id < vocab_size) out.push_back(static_cast<TokenId>(id));
+  };
+  const nlohmann::json* value = reader.find("eos_token_id");
+  if (value != nullptr && value->is_array()) {
+    for (const std::int64_t id : reader.integers("eos_token_id")) add(id);
+  } else if (value == nullptr) {
+    add(fallback);
+  } else if (const auto id = reader.integer("eos_token_id")) {
+    add(*id);
+  }
+  return out;
 }
 
 std::optional<TokenId> read_bos(const ConfigReader& reader, int vocab_size, TokenId fallback) {
@@ -185,10 +347,6 @@ DType read_dtype(const ConfigReader& reader) {
 }
 
 void check_shape(const ConfigReader& reader, const ModelConfig& config) {
-  constexpr int kMaxLayers = 10'000;
-  if (config.n_layers > kMaxLayers)
-    reader.fail(fmt::format("{} layers are more than the {} that are believable", config.n_layers,
-                            kMaxLayers));
   if (config.n_heads % config.n_kv_heads != 0) {
     reader.fail(fmt::format("{} query heads cannot share {} key/value heads evenly", config.n_heads,
                             config.n_kv_heads));

@@ -85,6 +85,21 @@ TensorRow vector_heads(std::string name, const std::vector<Role>& roles, std::in
   return row;
 }
 
+TensorRow scaled(TensorRow row, double scale) {
+  for (TensorPart& part : row.parts) part.view.scale = scale;
+  return row;
+}
+
+TensorRow shifted(TensorRow row, double shift) {
+  for (TensorPart& part : row.parts) part.view.shift = shift;
+  return row;
+}
+
+TensorRow of_expert(TensorRow row, int expert) {
+  for (TensorPart& part : row.parts) part.expert = expert;
+  return row;
+}
+
 int derived_d_head(const ConfigReader& reader, int d_model, int n_heads) {
   if (d_model % n_heads != 0)
     reader.fail(fmt::format("{} heads do not divide the width {} evenly", n_heads, d_model));
@@ -103,13 +118,17 @@ ParsedConfig parse_family_config(std::string_view config_json, const std::string
   if (type.empty()) reader.fail(fmt::format("model_type is missing (supported: {})", known));
   for (const Family* family : families()) {
     if (family->model_type != type) continue;
+    ParsedConfig parsed{family, {}};
     if (const auto quantised = reader.object("quantization_config")) {
-      reader.fail(
-          fmt::format("the checkpoint is quantised ({}), which is not supported; use the original "
-                      "float16, bfloat16 or float32 checkpoint",
-                      shown(quantised->text("quant_method", "unknown method"))));
+      const std::string method = quantised->text("quant_method", "unknown method");
+      if (method != "mxfp4" || type != "gpt_oss") {
+        reader.fail(fmt::format(
+            "the checkpoint is quantised ({}), which is not supported; use the original float16, "
+            "bfloat16 or float32 checkpoint",
+            shown(method)));
+      }
     }
-    ParsedConfig parsed{family, family->read(reader)};
+    parsed.config = family->read(reader);
     parsed.config.model.family = type;
     parsed.config.model.dtype = read_dtype(reader);
     check_shape(reader, parsed.config.model);

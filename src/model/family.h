@@ -12,41 +12,12 @@
 
 namespace unpack {
 
-// Where a matrix or vector goes in ModelWeights / LayerWeights; the fields there carry the same
-// names.
-enum class Role {
-  embed,
-  pos,
-  final_norm_w,
-  final_norm_b,
-  unembed,
-  attn_norm_w,
-  attn_norm_b,
-  mlp_norm_w,
-  mlp_norm_b,
-  w_q,
-  w_k,
-  w_v,
-  b_q,
-  b_k,
-  b_v,
-  w_o,
-  b_o,
-  q_norm,
-  k_norm,
-  w_in,
-  w_up,
-  b_in,
-  b_up,
-  w_out,
-  b_out,
-};
-
 // One role's part of a stored tensor: a WeightView without its bytes.
 struct TensorPart {
   Role role;
   std::int64_t start;  // first element inside the tensor
   WeightView view;
+  int expert = -1;  // of a mixture
 };
 
 // A row of a family's table. `name` is the Hugging Face name with {} for the layer.
@@ -55,8 +26,8 @@ struct TensorRow {
   std::vector<std::int64_t> shape;  // as stored
   std::vector<TensorPart> parts;
   std::string other_name = {};  // also found under this name
-
-  bool per_layer() const { return name.find("{}") != std::string::npos; }
+  // Stored in blocks instead, under this name followed by _blocks and _scales: MXFP4.
+  bool mxfp4 = false;
 };
 
 TensorRow vector_row(std::string name, Role role, std::int64_t n);
@@ -76,21 +47,33 @@ TensorRow linear_heads(std::string name, const std::vector<Role>& roles, std::in
 TensorRow vector_heads(std::string name, const std::vector<Role>& roles, std::int64_t heads,
                        std::int64_t d_head);
 
+// What is read is scale * (stored + shift), for all parts of a row.
+TensorRow scaled(TensorRow row, double scale);
+TensorRow shifted(TensorRow row, double shift);
+// All parts of a row belong to one expert.
+TensorRow of_expert(TensorRow row, int expert);
+
 // ModelConfig and what only the table needs to know.
 struct FamilyConfig {
   ModelConfig model;
   bool qkv_bias = false;
   bool o_bias = false;
   bool mlp_bias = false;
+  double norm_shift = 0.0;  // 1: norms store their weight less 1
+  double embedding_scale = 1.0;
+  double residual_scale = 1.0;
+  bool mxfp4 = false;
 };
 
 struct Family {
   std::string_view model_type;  // of config.json
   std::string_view prefix;      // of tensor names; checkpoints of the bare model lack it
   FamilyConfig (*read)(const ConfigReader&);
-  std::vector<TensorRow> (*tensors)(
-      const FamilyConfig&);  // without the output head where it is tied
+  // The rows of one layer, with {} for its number; of layer -1 those that belong to none, without
+  // the output head where it is tied.
+  std::vector<TensorRow> (*tensors)(const FamilyConfig&, int layer);
   TensorRow (*head)(const FamilyConfig&);
+  std::string_view other_prefix = {};  // in place of `prefix` in files of a larger model
 };
 
 std::span<const Family* const> families();

@@ -16,9 +16,7 @@ std::vector<TokenId> prompt_prefix(const ModelConfig& config, const Tokenizer& t
   std::vector<TokenId> prefix = tokenizer.prefix();
   // GPT-2's and GPT-NeoX's files add nothing; a Llama file without a template leaves BOS to the
   // config.
-  const bool expects_bos =
-      config.prepend_bos || config.family == "llama" || config.family == "mistral";
-  if (!prefix.empty() || !expects_bos) return prefix;
+  if (!prefix.empty() || !config.prepend_bos) return prefix;
   std::optional<TokenId> bos = config.bos_token;
   if (!bos || static_cast<std::size_t>(*bos) >= tokenizer.size())
     bos = tokenizer.id_of("<|endoftext|>");

@@ -71,14 +71,17 @@ struct Distribution {
   float mean, scale;
 };
 
-Distribution distribution(Role role, int n_layers) {
-  switch (role) {
+Distribution distribution(const TensorPart& part, int n_layers) {
+  const auto shift = static_cast<float>(part.view.shift);
+  switch (part.role) {
     case Role::final_norm_w:
     case Role::attn_norm_w:
     case Role::mlp_norm_w:
+    case Role::attn_post_w:
+    case Role::mlp_post_w:
     case Role::q_norm:
     case Role::k_norm:
-      return {1.0f, 0.05f};
+      return {1.0f - shift, 0.05f};
     case Role::w_o:
     case Role::w_out:
       // What the 2 L sublayers add to the stream stays of the size of what is there.
@@ -126,13 +129,17 @@ std::size_t tensor_bytes(const TensorRow& row, DType dtype) {
 
 std::size_t aligned(std::size_t bytes) { return (bytes + 63) / 64 * 64; }
 
-std::size_t total_bytes(const std::vector<TensorRow>& rows, int n_layers, DType dtype) {
+struct NamedRow {
+  std::string name;
+  TensorRow row;
+};
+
+std::size_t total_bytes(const std::vector<NamedRow>& rows, DType dtype) {
   const double there =
       static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
   double bytes = 0;
-  for (const TensorRow& row : rows)
-    bytes +=
-        static_cast<double>(aligned(tensor_bytes(row, dtype))) * (row.per_layer() ? n_layers : 1);
+  for (const NamedRow& row : rows)
+    bytes += static_cast<double>(aligned(tensor_bytes(row.row, dtype)));
   if (bytes > there) {
     throw InputError(fmt::format(
         "random weights of this shape take {:.1f} GiB, this machine has {:.1f} GiB of memory",
@@ -146,11 +153,21 @@ std::size_t total_bytes(const std::vector<TensorRow>& rows, int n_layers, DType 
 TensorSet random_tensors(std::string_view config_json, std::uint64_t seed, DType dtype) {
   const ParsedConfig parsed = parse_family_config(config_json, "config in memory");
   const ModelConfig& config = parsed.config.model;
-  std::vector<TensorRow> rows = parsed.family->tensors(parsed.config);
-  if (!config.tied_head) rows.push_back(parsed.family->head(parsed.config));
+  std::vector<NamedRow> rows;
+  for (int layer = -1; layer < config.n_layers; ++layer) {
+    for (TensorRow& row : parsed.family->tensors(parsed.config, layer)) {
+      std::string name = tensor_name(row.name, layer);
+      rows.push_back({std::move(name), std::move(row)});
+    }
+  }
+  if (!config.tied_head) {
+    TensorRow head = parsed.family->head(parsed.config);
+    std::string name = head.name;
+    rows.push_back({std::move(name), std::move(head)});
+  }
 
   TensorSet set;
-  const auto arena = std::make_shared<Arena>(total_bytes(rows, config.n_layers, dtype));
+  const auto arena = std::make_shared<Arena>(total_bytes(rows, dtype));
   std::size_t offset = 0;
   struct Job {
     Distribution distribution;
@@ -158,15 +175,13 @@ TensorSet random_tensors(std::string_view config_json, std::uint64_t seed, DType
     std::byte* to;
   };
   std::vector<Job> jobs;
-  for (const TensorRow& row : rows) {
-    for (int layer = 0; layer < (row.per_layer() ? config.n_layers : 1); ++layer) {
-      const StoredTensor tensor{tensor_name(row.name, layer), dtype, row.shape, arena->at(offset),
-                                tensor_bytes(row, dtype)};
-      jobs.push_back(
-          {distribution(row.parts.front().role, config.n_layers), tensor, arena->at(offset)});
-      offset += aligned(tensor.bytes);
-      set.tensors[tensor.name] = tensor;
-    }
+  for (const NamedRow& row : rows) {
+    const StoredTensor tensor{row.name, dtype, row.row.shape, arena->at(offset),
+                              tensor_bytes(row.row, dtype)};
+    jobs.push_back(
+        {distribution(row.row.parts.front(), config.n_layers), tensor, arena->at(offset)});
+    offset += aligned(tensor.bytes);
+    set.tensors[tensor.name] = tensor;
   }
   // A tensor's values depend on the seed and its name alone, so that any thread may draw them.
   ThreadPool pool(0);

@@ -10,8 +10,19 @@ std::size_t elements(const WeightView& w) {
   return w ? static_cast<std::size_t>(w.in) * static_cast<std::size_t>(w.out) : 0;
 }
 
-const std::byte* address(const WeightView& w, std::int64_t i, std::int64_t o) {
-  return w.data + w.offset(i, o) * static_cast<std::int64_t>(dtype_size(w.dtype));
+// n consecutive stored elements from (i, o) on.
+template <typename Scalar>
+void load_run(const WeightView& w, std::int64_t i, std::int64_t o, std::int64_t n, Scalar* out) {
+  const std::int64_t at = w.offset(i, o);
+  if (w.encoded == nullptr) {
+    convert_run(w.data + at * static_cast<std::int64_t>(dtype_size(w.dtype)), w.dtype, n, out);
+  } else if constexpr (sizeof(Scalar) == sizeof(float)) {
+    w.encoded->decode(w.start + at, n, out);
+  } else {
+    std::vector<float> single(static_cast<std::size_t>(n));
+    w.encoded->decode(w.start + at, n, single.data());
+    std::copy(single.begin(), single.end(), out);
+  }
 }
 
 // Rows are contiguous inside a block of columns.
@@ -19,8 +30,7 @@ template <typename Scalar>
 void read_contiguous_columns(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t o = 0; o < w.out; o += w.block) {
-      convert_run(address(w, row + i, o), w.dtype, std::min(w.block, w.out - o),
-                  out + i * w.out + o);
+      load_run(w, row + i, o, std::min(w.block, w.out - o), out + i * w.out + o);
     }
   }
 }
@@ -38,7 +48,7 @@ void read_contiguous_rows(const WeightView& w, std::int64_t row, std::int64_t n,
     for (std::int64_t o = 0; o < w.out; o += kColumns) {
       const std::int64_t columns = std::min(kColumns, w.out - o);
       for (std::int64_t c = 0; c < columns; ++c)
-        convert_run(address(w, row + i, o + c), w.dtype, rows, tile.data() + c * kPitch);
+        load_run(w, row + i, o + c, rows, tile.data() + c * kPitch);
       Scalar* target = out + i * w.out + o;
       if (columns == kColumns) {
         for (std::int64_t r = 0; r < rows; ++r) {
@@ -56,20 +66,30 @@ void read_contiguous_rows(const WeightView& w, std::int64_t row, std::int64_t n,
 }
 
 template <typename Scalar>
-void read_any(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
+void read_stored(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
   if (w.out_stride == 1 && (w.block > 1 || w.out == 1))
     return read_contiguous_columns(w, row, n, out);
   if (w.in_stride == 1) return read_contiguous_rows(w, row, n, out);
   for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t o = 0; o < w.out; ++o)
-      out[i * w.out + o] = static_cast<Scalar>(w.at(row + i, o));
+    for (std::int64_t o = 0; o < w.out; ++o) load_run(w, row + i, o, 1, out + i * w.out + o);
   }
+}
+
+// The one place that applies a view's scale and shift.
+template <typename Scalar>
+void read_any(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
+  read_stored(w, row, n, out);
+  if (w.scale == 1.0 && w.shift == 0.0) return;
+  for (std::int64_t i = 0; i < n * w.out; ++i)
+    out[i] = static_cast<Scalar>(w.scale * (static_cast<double>(out[i]) + w.shift));
 }
 
 }  // namespace
 
 double WeightView::at(std::int64_t i, std::int64_t o) const {
-  return load_element(data, dtype, offset(i, o));
+  double value = 0;
+  load_run(*this, i, o, 1, &value);
+  return scale * (value + shift);
 }
 
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out) {
@@ -80,17 +100,17 @@ void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* ou
 }
 
 std::size_t ModelWeights::parameter_count() const {
-  std::size_t count =
-      elements(embed) + elements(pos) + elements(final_norm.w) + elements(final_norm.b);
-  if (unembed.data != embed.data) count += elements(unembed);
+  const auto count_of = [](const RoleViews& roles) {
+    std::size_t count = 0;
+    for (const WeightView& w : roles.views) count += elements(w);
+    return count;
+  };
+  std::size_t count = count_of(*this);
+  const WeightView &in = (*this)[Role::embed], &out = (*this)[Role::unembed];
+  if (in.data == out.data && in.encoded == out.encoded) count -= elements(out);
   for (const LayerWeights& l : layers) {
-    for (const WeightView* w :
-         {&l.attn_norm.w, &l.attn_norm.b, &l.mlp_norm.w, &l.mlp_norm.b, &l.w_q,
-          &l.w_k,         &l.w_v,         &l.b_q,        &l.b_k,        &l.b_v,
-          &l.w_o,         &l.b_o,         &l.q_norm,     &l.k_norm,     &l.w_in,
-          &l.w_up,        &l.b_in,        &l.b_up,       &l.w_out,      &l.b_out}) {
-      count += elements(*w);
-    }
+    count += count_of(l);
+    for (const RoleViews& expert : l.experts) count += count_of(expert);
   }
   return count;
 }

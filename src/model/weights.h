@@ -1,6 +1,7 @@
 // Weights as the maths wants them, as views on what is stored. Nothing here is converted.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -8,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "model/roles.h"
 #include "tensor/convert.h"
 #include "unpack/config.h"
 
@@ -22,9 +24,16 @@ struct StoredTensor {
   std::size_t bytes = 0;
 };
 
+// A tensor whose elements are packed in blocks. Elements are counted as if it were stored plainly.
+class Encoded {
+ public:
+  virtual ~Encoded() = default;
+  virtual void decode(std::int64_t first, std::int64_t n, float* out) const = 0;
+};
+
 // A matrix [in, out] inside a stored tensor: element (i, o) is data[i * in_stride + (o / block) *
-// block_stride + (o % block) * out_stride], counted in elements. The block level expresses
-// GPT-NeoX's [head, (q,k,v), d_head] rows.
+// block_stride + (o % block) * out_stride], counted in elements; what is read is scale * (that +
+// shift). The block level expresses GPT-NeoX's [head, (q,k,v), d_head] rows.
 struct WeightView {
   const std::byte* data = nullptr;
   DType dtype = DType::f32;
@@ -34,11 +43,17 @@ struct WeightView {
   std::int64_t block = 1;  // columns per block
   std::int64_t block_stride = 0;
   std::int64_t out_stride = 0;
+  double scale = 1.0;
+  double shift = 0.0;
+  const Encoded* encoded = nullptr;  // where it is, `data` stays unused
+  std::int64_t start = 0;            // its first element there
 
-  explicit operator bool() const { return data != nullptr; }
+  explicit operator bool() const { return data != nullptr || encoded != nullptr; }
   std::int64_t offset(std::int64_t i, std::int64_t o) const {
     return i * in_stride + (o / block) * block_stride + (o % block) * out_stride;
   }
+  // What lies at `data` is what is read.
+  bool plain() const { return encoded == nullptr && scale == 1.0 && shift == 0.0; }
   double at(std::int64_t i, std::int64_t o) const;  // slow; for tests and small vectors
 };
 
@@ -47,36 +62,23 @@ struct WeightView {
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out);
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out);
 
-// Vectors are views with in == 1.
-struct NormWeights {
-  WeightView w;  // [1, D]
-  WeightView b;  // [1, D]; empty for RMSNorm
+// Views by role.
+struct RoleViews {
+  std::array<WeightView, kRoles> views;
+  WeightView& operator[](Role role) { return views[static_cast<std::size_t>(role)]; }
+  const WeightView& operator[](Role role) const { return views[static_cast<std::size_t>(role)]; }
 };
 
-struct LayerWeights {
-  NormWeights attn_norm, mlp_norm;
-  WeightView w_q;             // [D, H*E]
-  WeightView w_k, w_v;        // [D, G*E]
-  WeightView b_q, b_k, b_v;   // [1, ...] or empty
-  WeightView w_o;             // [H*E, D]
-  WeightView b_o;             // [1, D] or empty
-  WeightView q_norm, k_norm;  // [1, E] or empty (Qwen3)
-  WeightView w_in;            // [D, N]: the only one of a plain MLP, the gate of a gated one
-  WeightView w_up;            // [D, N], gated only
-  WeightView b_in, b_up;      // [1, N] or empty
-  WeightView w_out;           // [N, D]
-  WeightView b_out;           // [1, D] or empty
+struct LayerWeights : RoleViews {
+  std::vector<RoleViews> experts;  // of a mixture: its MLP roles
 };
 
-struct ModelWeights {
+struct ModelWeights : RoleViews {  // what belongs to no layer
   ModelConfig config;
-  WeightView embed;  // [V, D], a row a token
-  WeightView pos;    // [n_ctx, D] or empty
-  NormWeights final_norm;
-  WeightView unembed;  // [V, D], a row a token (logits = x unembed^T)
   std::vector<LayerWeights> layers;
   std::string fingerprint;              // fast hash of headers and samples of every tensor
   std::shared_ptr<const void> storage;  // keeps the bytes alive
+  std::vector<std::shared_ptr<const Encoded>> encoded;
   // Tells the source that the pages behind a view were copied elsewhere and may be dropped (files
   // only).
   void (*release)(const void* storage, const std::byte* data, std::size_t bytes) = nullptr;

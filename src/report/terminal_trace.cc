@@ -136,8 +136,9 @@ void print_root(Terminal& t, const TraceResult& r, const Writers& writers) {
     t.heading(fmt::format("Neurons that make the output of {}: strongest", name));
     for (std::size_t i = 0; i < std::min(kEntries, r.neuron_entries.size()); ++i) {
       const NeuronEntry& e = r.neuron_entries[i];
-      rows.push_back(
-          {fmt::format("neuron {}", e.neuron), "", e.credit, signed_percent(100 * e.credit)});
+      rows.push_back({e.expert < 0 ? fmt::format("neuron {}", e.neuron)
+                                   : fmt::format("expert {} neuron {}", e.expert, e.neuron),
+                      "", e.credit, signed_percent(100 * e.credit)});
     }
   }
   print_signed_rows(t, rows);

@@ -51,34 +51,42 @@ class CudaBackend final : public Backend,
   void add(const Array& x, Array& y, std::int64_t size, double scale) override;
   void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows,
                 int cols, double scale) override;
-  void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows) override;
-  void normalize(const Array& x, std::int64_t rows, Array& out, Array& dev) override;
-  void qkv(int layer, const Array& normalized, std::span<const int> positions, Array& q, Array& k,
-           Array& v, Array& q_dev, Array& k_dev) override;
-  void attention(const Array& q, const Array& k, const Array& v, std::span<const Segment> segments,
-                 std::span<const std::int64_t> key_begin, Array& pattern, Array& z) override;
+  void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows, const Array& out_dev,
+                const Routing* routing) override;
+  void normalize(Norm kind, const Array& x, std::int64_t rows, Array& out, Array& dev) override;
+  void norm_behind(int layer, Sublayer sublayer, Array& y, std::int64_t rows, Array& dev) override;
+  void through_norm_behind(int layer, Sublayer sublayer, const Array& dev, std::int64_t rows,
+                           Array& y) override;
+  void qkv(int layer, const Array& normalized, std::span<const int> positions, int context,
+           Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) override;
+  void attention(int layer, const Array& q, const Array& k, const Array& v,
+                 std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
+                 Array& pattern, Array& z) override;
   void attention_out(int layer, const Array& z, std::int64_t rows, Array& out) override;
+  void router(int layer, const Array& normalized, std::int64_t rows, Array& out) override;
   void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows,
-              Array& out) override;
-  void activate(const Array& pre, const Array& up, Array& act, std::int64_t size) override;
-  void mlp_out(int layer, const Array& act, std::int64_t rows, Array& out) override;
+              const Routing* routing, Array& out) override;
+  void activate(int layer, const Array& pre, const Array& up, const Routing* routing,
+                std::int64_t rows, Array& act) override;
+  void mlp_out(int layer, const Array& act, std::int64_t rows, const Routing* routing,
+               Array& out) override;
   void logits(const Array& x, std::span<const std::int64_t> rows,
               std::vector<double>& out) override;
 
   void put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers,
                   int index) override;
-  void put_head_writers(int layer, const Array& z, std::int64_t row, int length, Array& writers,
-                        int n_writers, int first) override;
+  void put_head_writers(int layer, const Array& z, const Array& out_dev, std::int64_t row,
+                        int length, Array& writers, int n_writers, int first) override;
 
   AttentionSums attention_sums(const AttentionView& view, Scores scores,
                                bool keep_key_scores) override;
-  MlpSums mlp_sums(const MlpView& view, MlpSide side) override;
+  MlpSums mlp_sums(const MlpView& view, MlpSide side, Scores scores) override;
 
   void key_scores(const AttentionView& view, Scores scores, int head, int query,
                   Array& out) override;
   void query_scores(const AttentionView& view, Scores scores, int head, int query,
                     Array& out) override;
-  void mlp_scores(const MlpView& view, MlpSide side, int query, Array& out) override;
+  void mlp_scores(const MlpView& view, MlpSide side, Scores scores, int query, Array& out) override;
   void visit_key_scores(const AttentionView& view, Scores scores, const KeyVisitor& visit) override;
 
   void head_numerators(const AttentionView& view, std::span<const int> queries,
@@ -89,7 +97,7 @@ class CudaBackend final : public Backend,
                   std::span<const double> coef, std::vector<double>& out) override;
   void key_fold(const AttentionView& view, std::span<const double> coef,
                 std::vector<double>& out) override;
-  void mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries,
+  void mlp_fold(const MlpView& view, MlpSide side, Scores scores, std::span<const int> queries,
                 std::span<const double> coef, std::vector<double>& out) override;
 
   void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target,
@@ -121,8 +129,8 @@ class CudaBackend final : public Backend,
     bool consecutive = false;  // first, first + 1, ...
   };
   Rows rows_of(std::span<const int> queries);
-  Rotary rotary(std::int64_t positions);
-  float head_scale() const;
+  Rotary rotary(int layer, std::int64_t positions, int context);
+  float head_scale(int layer) const;
 
   // C[m, out] = A[m, in] W and C[m, in] = A[m, out] W^T.
   void multiply(const DeviceMatrix& w, const float* a, std::int64_t m, float* c);
@@ -131,7 +139,6 @@ class CudaBackend final : public Backend,
   void heads_to_model(const Operand& w, int heads, const float* a, std::int64_t m, float* c);
 
   enum class Side { key, query };
-  bool fold_is_cheaper(const AttentionView& view) const;
   // Calls use(tile) for tiles of unscaled scores that together hold every head, query and source of
   // the layer.
   using TileUse = std::function<void(const Tile&)>;
@@ -163,9 +170,13 @@ class CudaBackend final : public Backend,
   std::string name_;
   std::string details_;
   std::mutex mutex_;
-  std::int64_t rotary_positions_ = 0;
-  std::vector<Array>
-      rotary_tables_;  // cos and sin, the longest last; older ones stay for work in flight
+  struct RotaryTable {
+    Rope rope;
+    bool long_prompt = false;
+    std::int64_t positions = 0;
+    Array cos, sin;
+  };
+  std::vector<RotaryTable> rotary_tables_;  // the longest last; older ones stay for work in flight
   std::vector<double> vocabulary_mean_;
   std::vector<Rows> recent_rows_;
   std::vector<double> final_w_;

@@ -64,8 +64,8 @@ void CudaBackend::mlp_numerators(const MlpView& view, std::span<const int> queri
   const Rows rows = rows_of(queries);
   const Array centered = centered_rows(directions, rows.count);
   multiply_turned(layer->out, ptr(centered), rows.count, ptr(out));
-  device_->launch(TimesRows{ptr(out), ptr(*view.act), rows.queries.get(), config_.d_mlp},
-                  rows.count * config_.d_mlp);
+  const std::int64_t n = config_.layer(view.layer).entries();
+  device_->launch(TimesRows{ptr(out), ptr(*view.act), rows.queries.get(), n}, rows.count * n);
 }
 
 // coef[H, sum of (q_i + 1)] -> [H, rows, Cl] on the device.
@@ -101,7 +101,7 @@ void CudaBackend::fold_to_writers(const AttentionView& view, const Rows& rows, c
     for (Index i = 0; i < rows.count; ++i) score(i, rows.host[static_cast<std::size_t>(i)], 1);
   }
   device_->launch(QueryEdges{ptr(scores), ptr(*view.dev), rows.queries.get(), ptr(out), rows.count,
-                             heads, cl, head_scale()},
+                             heads, cl, head_scale(view.layer)},
                   scores.size());
 }
 
@@ -133,7 +133,7 @@ Array CudaBackend::fold_keys(const AttentionView& view, const Array& coefficient
   Array vectors = device_->floats(length * d), dots = device_->floats(length * cl);
   multiply_turned(layer->k, ptr(folded), length, ptr(vectors));
   device_->launch(WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), d, nullptr, 0,
-                             ptr(*view.dev), head_scale(), ptr(dots)},
+                             ptr(*view.dev), head_scale(view.layer), ptr(dots)},
                   length * cl);
   return dots;
 }
@@ -158,8 +158,9 @@ void CudaBackend::fold_neurons(const MlpView& view, MlpSide side, const Rows& ro
       rows.count * cl);
 }
 
-void CudaBackend::mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries,
-                           std::span<const double> coef, std::vector<double>& out) {
+void CudaBackend::mlp_fold(const MlpView& view, MlpSide side, Scores scores,
+                           std::span<const int> queries, std::span<const double> coef,
+                           std::vector<double>& out) {
   out.resize(queries.size() * static_cast<std::size_t>(view.visible));
   Array folded = device_->floats(static_cast<std::int64_t>(out.size()));
   fold_neurons(view, side, rows_of(queries), device_->upload_floats(coef), 1.0, folded);
@@ -212,7 +213,7 @@ void CudaBackend::neuron_edges(const MlpView& view, MlpSide side, const MlpSums*
                                const Array& pre, std::span<const int> queries,
                                const Array& numerators, double weight, const Options& options,
                                NeuronEdges& out) {
-  const std::int64_t n = config_.d_mlp, cm = view.visible;
+  const std::int64_t n = config_.layer(view.layer).entries(), cm = view.visible;
   const Rows rows = rows_of(queries);
   const bool l2 = options.mlp == MlpRule::l2, linearized = options.mlp == MlpRule::linearized;
   Array coef;
@@ -272,7 +273,7 @@ void CudaBackend::target_direction(const Array& x, std::int64_t row,
       w_row(static_cast<std::size_t>(d));
   const auto add_mean = [&](std::span<const TokenId> ids, double sign) {
     for (const TokenId id : ids) {
-      read_rows(weights_->unembed, id, 1, w_row.data());
+      read_rows((*weights_)[Role::unembed], id, 1, w_row.data());
       for (std::size_t j = 0; j < direction.size(); ++j)
         direction[j] += sign * w_row[j] / static_cast<double>(ids.size());
     }
@@ -283,10 +284,11 @@ void CudaBackend::target_direction(const Array& x, std::int64_t row,
     const std::vector<double> mean = vocabulary_mean();
     for (std::size_t j = 0; j < direction.size(); ++j) direction[j] -= mean[j];
   }
-  for (std::size_t j = 0; j < direction.size(); ++j) direction[j] *= final_w_[j];
+  for (std::size_t j = 0; j < direction.size(); ++j)
+    direction[j] *= config_.logit_scale * final_w_[j];
   upload(out, 0, direction);
   Array normalized = device_->floats(d), dev = device_->floats(1);
-  normalize(slice(x, row * d, d), 1, normalized, dev);
+  normalize(config_.norm, slice(x, row * d, d), 1, normalized, dev);
   device_->launch(ScaleByRow{ptr(out), ptr(dev), 0, 0, d, 1.0F}, d);
 }
 

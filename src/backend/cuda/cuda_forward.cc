@@ -32,12 +32,17 @@ CudaBackend::CudaBackend(std::shared_ptr<Device> device,
       pool_(threads),
       name_(std::move(name)) {
   config_ = weights_->config;
+  for (const LayerConfig& layer : config_.layers) {
+    if (layer.post_norm() || layer.window > 0 || layer.attention_cap > 0 || layer.sinks ||
+        layer.mixture() || layer.qk_norm == QkNorm::projection || layer.attn_norm == Norm::none)
+      throw InputError(fmt::format("{} does not run on the GPU", config_.family));
+  }
   const UnpackDeviceInfo info = device_->info();
   details_ =
       fmt::format("{}, {:.0f} GiB{}", info.name, static_cast<double>(info.memory_total) / (1 << 30),
                   on_device_.streams() ? ", layers uploaded as they are needed" : "");
-  const std::vector<float> w = vector_of(weights_->final_norm.w),
-                           b = vector_of(weights_->final_norm.b);
+  const std::vector<float> w = vector_of((*weights_)[Role::final_norm_w]),
+                           b = vector_of((*weights_)[Role::final_norm_b]);
   final_w_.assign(w.begin(), w.end());
   final_w_device_ = device_->floats(static_cast<std::int64_t>(w.size()));
   device_->to_device(final_w_device_.raw(), w.data(), w.size() * sizeof(float));
@@ -52,8 +57,8 @@ DeviceMemory::Use CudaBackend::memory_use(bool start_again) {
   return {use.peak, use.held};
 }
 
-float CudaBackend::head_scale() const {
-  return static_cast<float>(1.0 / std::sqrt(static_cast<double>(config_.d_head)));
+float CudaBackend::head_scale(int layer) const {
+  return static_cast<float>(config_.layer(layer).attention_scale);
 }
 
 // Memory
@@ -124,7 +129,7 @@ void CudaBackend::embed(std::span<const TokenId> ids, Array& out) {
   const auto d = static_cast<std::size_t>(config_.d_model);
   std::vector<float> rows(ids.size() * d);
   for (std::size_t i = 0; i < ids.size(); ++i)
-    read_rows(weights_->embed, ids[i], 1, rows.data() + i * d);
+    read_rows((*weights_)[Role::embed], ids[i], 1, rows.data() + i * d);
   device_->to_device(out.raw(), rows.data(), rows.size() * sizeof(float));
 }
 
@@ -132,7 +137,7 @@ void CudaBackend::embed_positions(std::span<const int> positions, Array& out) {
   const auto d = static_cast<std::size_t>(config_.d_model);
   std::vector<float> rows(positions.size() * d);
   for (std::size_t i = 0; i < positions.size(); ++i)
-    read_rows(weights_->pos, positions[i], 1, rows.data() + i * d);
+    read_rows((*weights_)[Role::pos], positions[i], 1, rows.data() + i * d);
   device_->to_device(out.raw(), rows.data(), rows.size() * sizeof(float));
 }
 
@@ -147,44 +152,57 @@ void CudaBackend::add_rows(const Array& x, std::int64_t x_row, Array& y, std::in
       rows * cols);
 }
 
-void CudaBackend::add_bias(int index, Sublayer sublayer, Array& x, std::int64_t rows) {
+void CudaBackend::add_bias(int index, Sublayer sublayer, Array& x, std::int64_t rows,
+                           const Array& out_dev, const Routing* routing) {
   const auto w = on_device_.layer(index);
   const Array& bias = sublayer == Sublayer::attention ? w->b_o : w->b_out;
   if (!bias.empty())
     device_->launch(AddBias{ptr(bias), ptr(x), config_.d_model}, rows * config_.d_model);
 }
 
-void CudaBackend::normalize(const Array& x, std::int64_t rows, Array& out, Array& dev) {
+void CudaBackend::normalize(Norm kind, const Array& x, std::int64_t rows, Array& out, Array& dev) {
   device_->launch(Normalize{ptr(x), ptr(out), ptr(dev), config_.d_model,
-                            config_.norm == Norm::layer ? 1 : 0, config_.norm_eps},
+                            kind == Norm::layer ? 1 : 0, config_.norm_eps},
                   rows);
 }
 
-Rotary CudaBackend::rotary(std::int64_t positions) {
-  if (config_.positions != Positions::rotary) return {nullptr, nullptr, 0};
-  const int half = config_.rope.dims / 2;
+void CudaBackend::norm_behind(int, Sublayer, Array&, std::int64_t, Array&) {}
+void CudaBackend::through_norm_behind(int, Sublayer, const Array&, std::int64_t, Array&) {}
+void CudaBackend::router(int, const Array&, std::int64_t, Array&) {}
+
+Rotary CudaBackend::rotary(int index, std::int64_t positions, int context) {
+  const Rope& rope = config_.layer(index).rope;
+  if (rope.dims == 0) return {nullptr, nullptr, 0};
+  const int half = rope.dims / 2;
+  const bool long_prompt = is_long_prompt(rope, context);
   std::lock_guard lock(mutex_);
-  if (rotary_positions_ < positions) {
-    const std::int64_t count = std::max<std::int64_t>({64, positions, 2 * rotary_positions_});
-    const std::vector<double> frequencies = rotary_frequencies(config_.rope);
-    std::vector<float> cos, sin;
-    for (std::int64_t s = 0; s < count; ++s) {
-      for (const double frequency : frequencies) {
-        cos.push_back(static_cast<float>(std::cos(static_cast<double>(s) * frequency)));
-        sin.push_back(static_cast<float>(std::sin(static_cast<double>(s) * frequency)));
-      }
-    }
-    for (const std::vector<float>* table : {&cos, &sin}) {
-      rotary_tables_.push_back(device_->floats(static_cast<std::int64_t>(table->size())));
-      device_->to_device(rotary_tables_.back().raw(), table->data(), table->size() * sizeof(float));
-    }
-    rotary_positions_ = count;
+  std::int64_t known = 0;
+  for (auto table = rotary_tables_.rbegin(); table != rotary_tables_.rend(); ++table) {
+    if (table->long_prompt != long_prompt || !(table->rope == rope)) continue;
+    if (table->positions >= positions) return {ptr(table->cos), ptr(table->sin), half};
+    known = std::max(known, table->positions);
   }
-  return {ptr(rotary_tables_[rotary_tables_.size() - 2]), ptr(rotary_tables_.back()), half};
+  const std::int64_t count = std::max<std::int64_t>({64, positions, 2 * known});
+  const std::vector<double> frequencies = rotary_frequencies(rope, context);
+  std::vector<float> cos, sin;
+  for (std::int64_t s = 0; s < count; ++s) {
+    for (const double frequency : frequencies) {
+      const double angle = static_cast<double>(s) * frequency;
+      cos.push_back(static_cast<float>(rope.amplitude * std::cos(angle)));
+      sin.push_back(static_cast<float>(rope.amplitude * std::sin(angle)));
+    }
+  }
+  const auto put = [&](const std::vector<float>& values) {
+    Array array = device_->floats(static_cast<std::int64_t>(values.size()));
+    device_->to_device(array.raw(), values.data(), values.size() * sizeof(float));
+    return array;
+  };
+  rotary_tables_.push_back({rope, long_prompt, count, put(cos), put(sin)});
+  return {ptr(rotary_tables_.back().cos), ptr(rotary_tables_.back().sin), half};
 }
 
-void CudaBackend::qkv(int index, const Array& normalized, std::span<const int> positions, Array& q,
-                      Array& k, Array& v, Array& q_dev, Array& k_dev) {
+void CudaBackend::qkv(int index, const Array& normalized, std::span<const int> positions,
+                      int context, Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) {
   const auto w = on_device_.layer(index);
   const auto rows = static_cast<std::int64_t>(positions.size());
   multiply(w->q, ptr(normalized), rows, ptr(q));
@@ -192,7 +210,7 @@ void CudaBackend::qkv(int index, const Array& normalized, std::span<const int> p
   multiply(w->v, ptr(normalized), rows, ptr(v));
   const int max_position =
       positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end());
-  const Rotary turn = rotary(max_position + 1);
+  const Rotary turn = rotary(index, max_position + 1, context);
   const auto at = device_->upload(positions);
   const auto finish = [&](Array& x, const Array& bias, const Array& norm, Array& dev, int heads) {
     if (bias.empty() && norm.empty() && turn.cos == nullptr) return;
@@ -207,7 +225,7 @@ void CudaBackend::qkv(int index, const Array& normalized, std::span<const int> p
   if (!w->b_v.empty()) device_->launch(AddBias{ptr(w->b_v), ptr(v), w->b_v.size()}, v.size());
 }
 
-void CudaBackend::attention(const Array& q, const Array& k, const Array& v,
+void CudaBackend::attention(int index, const Array& q, const Array& k, const Array& v,
                             std::span<const Segment> segments,
                             std::span<const std::int64_t> key_begin, Array& pattern, Array& z) {
   const std::int64_t heads = config_.n_heads, e = config_.d_head, groups = config_.n_kv_heads,
@@ -231,10 +249,11 @@ void CudaBackend::attention(const Array& q, const Array& k, const Array& v,
         device_->gemm({1, 0, n, reach, e, qh + r * e, q_row, group * e, kh, kv_row, e,
                        ptr(logits) + r * n * keys, keys, group * n * keys, groups});
       }
-      device_->launch(CausalSoftmax{ptr(logits), n, keys, segment.past + begin, reach, head_scale(),
-                                    pattern.empty() ? nullptr : ptr(pattern) + pattern_begin,
-                                    tri(segment.length), begin},
-                      heads * n);
+      device_->launch(
+          CausalSoftmax{ptr(logits), n, keys, segment.past + begin, reach, head_scale(index),
+                        pattern.empty() ? nullptr : ptr(pattern) + pattern_begin,
+                        tri(segment.length), begin},
+          heads * n);
       for (std::int64_t r = 0; r < group; ++r) {
         device_->gemm({0, 0, n, e, reach, ptr(logits) + r * n * keys, keys, group * n * keys, vh,
                        kv_row, e, zh + r * e, q_row, group * e, groups});
@@ -249,21 +268,24 @@ void CudaBackend::attention_out(int index, const Array& z, std::int64_t rows, Ar
 }
 
 void CudaBackend::mlp_in(int index, MlpSide side, const Array& normalized, std::int64_t rows,
-                         Array& out) {
+                         const Routing* routing, Array& out) {
+  const std::int64_t n = config_.layer(index).n_neurons;
   const auto w = on_device_.layer(index);
   multiply(side == MlpSide::gate ? w->in : w->up, ptr(normalized), rows, ptr(out));
   const Array& bias = side == MlpSide::gate ? w->b_in : w->b_up;
-  if (!bias.empty())
-    device_->launch(AddBias{ptr(bias), ptr(out), config_.d_mlp}, rows * config_.d_mlp);
+  if (!bias.empty()) device_->launch(AddBias{ptr(bias), ptr(out), n}, rows * n);
 }
 
-void CudaBackend::activate(const Array& pre, const Array& up, Array& act, std::int64_t size) {
+void CudaBackend::activate(int index, const Array& pre, const Array& up, const Routing* routing,
+                           std::int64_t rows, Array& act) {
+  const LayerConfig& shape = config_.layer(index);
   device_->launch(Activate{ptr(pre), up.empty() ? nullptr : ptr(up), ptr(act),
-                           static_cast<int>(config_.activation)},
-                  size);
+                           static_cast<int>(shape.activation)},
+                  rows * shape.entries());
 }
 
-void CudaBackend::mlp_out(int index, const Array& act, std::int64_t rows, Array& out) {
+void CudaBackend::mlp_out(int index, const Array& act, std::int64_t rows, const Routing* routing,
+                          Array& out) {
   multiply(on_device_.layer(index)->out, ptr(act), rows, ptr(out));
 }
 
@@ -275,7 +297,7 @@ void CudaBackend::logits(const Array& x, std::span<const std::int64_t> rows,
         dev = device_->floats(n);
   for (std::int64_t i = 0; i < n; ++i)
     copy(x, rows[static_cast<std::size_t>(i)] * d, picked, i * d, d);
-  normalize(picked, n, normalized, dev);
+  normalize(config_.norm, picked, n, normalized, dev);
   device_->launch(ScaleShift{ptr(normalized), ptr(final_w_device_),
                              final_b_device_.empty() ? nullptr : ptr(final_b_device_), d},
                   n * d);
@@ -292,6 +314,9 @@ void CudaBackend::logits(const Array& x, std::span<const std::int64_t> rows,
   }
   out.resize(static_cast<std::size_t>(n * vocabulary));
   download(made, 0, out);
+  if (config_.logit_scale != 1.0) {
+    for (double& logit : out) logit *= config_.logit_scale;
+  }
 }
 
 Backend::Peaks CudaBackend::measure_peaks() {

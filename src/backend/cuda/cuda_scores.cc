@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/fold_rule.h"
 
 namespace unpack::cuda {
 
@@ -26,8 +27,9 @@ void CudaBackend::put_writer(const Array& rows, std::int64_t row, int length, Ar
                   length);
 }
 
-void CudaBackend::put_head_writers(int index, const Array& z, std::int64_t row, int length,
-                                   Array& writers, int n_writers, int first) {
+void CudaBackend::put_head_writers(int index, const Array& z, const Array& out_dev,
+                                   std::int64_t row, int length, Array& writers, int n_writers,
+                                   int first) {
   const auto w = on_device_.layer(index);
   const std::int64_t d = config_.d_model, e = config_.d_head, heads = config_.n_heads;
   const Operand o = on_device_.operand(w->o);
@@ -42,15 +44,6 @@ void CudaBackend::put_head_writers(int index, const Array& z, std::int64_t row, 
 // Keys and queries
 // ----------------------------------------------------------------------------------------------------------------
 
-bool CudaBackend::fold_is_cheaper(const AttentionView& view) const {
-  const double pairs = static_cast<double>(tri(view.length)) * config_.n_heads;
-  const double fold = 2 * pairs * config_.d_model;
-  const double project = static_cast<double>(view.length) * config_.d_model *
-                             (config_.n_heads + config_.n_kv_heads) * config_.d_head +
-                         2 * pairs * config_.d_head;
-  return fold <= project;
-}
-
 PullBack CudaBackend::pull_back(Side side, const AttentionView& view, const DeviceLayer& layer) {
   const bool key = side == Side::key;
   const Array& norm = key ? layer.k_norm : layer.q_norm;
@@ -59,7 +52,7 @@ PullBack CudaBackend::pull_back(Side side, const AttentionView& view, const Devi
   pull.nb = 1;
   pull.heads = key ? config_.n_kv_heads : config_.n_heads;
   pull.e = config_.d_head;
-  pull.rotary = rotary(view.length);
+  pull.rotary = rotary(view.layer, view.length, view.length);
   if (!norm.empty()) {
     pull.norm = ptr(norm);
     pull.dev = ptr(key ? *view.k_dev : *view.q_dev);
@@ -121,7 +114,7 @@ Array CudaBackend::project(Side side, const AttentionView& view, const DeviceLay
   device_->gemm({w.turned ? 1 : 0, 0, cl, w.out, d, ptr(*view.writers) + first * stride, d, stride,
                  w.data, w.ld(), 0, ptr(out), w.out, cl * w.out, positions});
   const Array& norm = side == Side::key ? layer.k_norm : layer.q_norm;
-  const Rotary turn = rotary(view.length);
+  const Rotary turn = rotary(view.layer, view.length, view.length);
   if (turn.cos != nullptr || !norm.empty()) {
     const Array* dev = side == Side::key ? view.k_dev : view.q_dev;
     device_->launch(FinishProjected{ptr(out), cl, heads, config_.d_head, first,
@@ -157,7 +150,7 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
   const std::int64_t heads = config_.n_heads, cl = view.visible, pitch = (cl + 3) / 4 * 4,
                      length = view.length;
   const bool key = side == Side::key;
-  const bool fold = fold_is_cheaper(view);
+  const bool fold = fold_is_cheaper(config_, view.length);
   const Operand w = on_device_.operand(key ? layer->k : layer->q);
   Array projected;
   if (!fold && key) projected = project(side, view, *layer, w, 0, length);
@@ -180,7 +173,7 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
     tile.pitch = pitch;
     tile.dev = ptr(*view.dev);
     tile.dev_of_source = key ? 1 : 0;
-    tile.scale = head_scale();
+    tile.scale = head_scale(view.layer);
     if (fold) {
       folded_tile(side, view, *layer, w, tile);
     } else {
@@ -281,9 +274,10 @@ void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head,
   Array vectors = device_->floats(copies * d);
   device_->gemm({w.turned ? 0 : 1, 0, copies, d, e, from, e, 0, w.column(g * e), w.ld(), 0,
                  ptr(vectors), d, 0, 1});
-  device_->launch(WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors),
-                             shared ? 0 : d, nullptr, 0, ptr(*view.dev), head_scale(), ptr(out)},
-                  sources * cl);
+  device_->launch(
+      WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), shared ? 0 : d, nullptr,
+                 0, ptr(*view.dev), head_scale(view.layer), ptr(out)},
+      sources * cl);
   if (scores == Scores::centered) device_->launch(CenterColumns{ptr(out), sources, cl}, cl);
 }
 
@@ -308,18 +302,20 @@ void CudaBackend::query_scores(const AttentionView& view, Scores scores, int hea
   device_->gemm({1, 0, sources, cl, d, ptr(vectors), d, 0,
                  ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d, 0,
                  ptr(out), cl, 0, 1});
-  device_->launch(ScaleByRow{ptr(out), ptr(*view.dev), query, 0, cl, head_scale()}, sources * cl);
+  device_->launch(ScaleByRow{ptr(out), ptr(*view.dev), query, 0, cl, head_scale(view.layer)},
+                  sources * cl);
   if (scores == Scores::centered) device_->launch(CenterColumns{ptr(out), sources, cl}, cl);
 }
 
 // MLPs
 // ----------------------------------------------------------------------------------------------------------------------------
 
-MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side) {
+MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) {
   const auto layer = on_device_.layer(view.layer);
   const Operand w = on_device_.operand(side == MlpSide::gate ? layer->in : layer->up);
-  const std::int64_t d = config_.d_model, n = config_.d_mlp, cl = view.visible,
-                     length = view.length, stride = static_cast<std::int64_t>(view.n_writers) * d;
+  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
+                     cl = view.visible, length = view.length,
+                     stride = static_cast<std::int64_t>(view.n_writers) * d;
   MlpSums sums;
   sums.sum = device_->floats(length * n);
   sums.abs = device_->floats(length * n);
@@ -344,9 +340,10 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side) {
   return sums;
 }
 
-void CudaBackend::mlp_scores(const MlpView& view, MlpSide side, int query, Array& out) {
+void CudaBackend::mlp_scores(const MlpView& view, MlpSide side, Scores scores, int query,
+                             Array& out) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t d = config_.d_model, n = config_.d_mlp;
+  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons;
   multiply(side == MlpSide::gate ? layer->in : layer->up,
            ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, view.visible,
            ptr(out));

@@ -85,8 +85,9 @@ Array put_vector(Device& device, const WeightView& w) {
 
 std::size_t layer_bytes(const LayerWeights& w) {
   std::size_t bytes = 0;
-  for (const WeightView* v : {&w.w_q, &w.w_k, &w.w_v, &w.w_o, &w.w_in, &w.w_up, &w.w_out})
-    bytes += matrix_bytes(*v);
+  for (const Role role :
+       {Role::w_q, Role::w_k, Role::w_v, Role::w_o, Role::w_in, Role::w_up, Role::w_out})
+    bytes += matrix_bytes(w[role]);
   return bytes;
 }
 
@@ -109,7 +110,7 @@ DeviceWeights::DeviceWeights(std::shared_ptr<Device> device,
   // A third of the memory is left to the prompt and to tiles.
   const auto room =
       static_cast<std::size_t>(static_cast<double>(device_->info().memory_free) * 0.65);
-  const std::size_t fixed = matrix_bytes(weights_->unembed);
+  const std::size_t fixed = matrix_bytes((*weights_)[Role::unembed]);
   keep_ = count_;
   // The layer in use, the one before it, whose work may still be queued, and the next.
   if (all + fixed > room)
@@ -149,26 +150,26 @@ std::shared_ptr<DeviceWeights::Raw> DeviceWeights::upload(int index) {
   const LayerWeights& w = weights_->layers[static_cast<std::size_t>(index)];
   auto raw = std::make_shared<Raw>();
   Device& d = *device_;
-  raw->attn_w = put_vector(d, w.attn_norm.w);
-  raw->attn_b = put_vector(d, w.attn_norm.b);
-  raw->mlp_w = put_vector(d, w.mlp_norm.w);
-  raw->mlp_b = put_vector(d, w.mlp_norm.b);
-  raw->q = put_matrix(d, w.w_q);
-  raw->k = put_matrix(d, w.w_k);
-  raw->v = put_matrix(d, w.w_v);
-  raw->o = put_matrix(d, w.w_o);
-  raw->in = put_matrix(d, w.w_in);
-  raw->up = put_matrix(d, w.w_up);
-  raw->out = put_matrix(d, w.w_out);
-  raw->b_q = put_vector(d, w.b_q);
-  raw->b_k = put_vector(d, w.b_k);
-  raw->b_v = put_vector(d, w.b_v);
-  raw->b_o = put_vector(d, w.b_o);
-  raw->b_in = put_vector(d, w.b_in);
-  raw->b_up = put_vector(d, w.b_up);
-  raw->b_out = put_vector(d, w.b_out);
-  raw->q_norm = put_vector(d, w.q_norm);
-  raw->k_norm = put_vector(d, w.k_norm);
+  raw->attn_w = put_vector(d, w[Role::attn_norm_w]);
+  raw->attn_b = put_vector(d, w[Role::attn_norm_b]);
+  raw->mlp_w = put_vector(d, w[Role::mlp_norm_w]);
+  raw->mlp_b = put_vector(d, w[Role::mlp_norm_b]);
+  raw->q = put_matrix(d, w[Role::w_q]);
+  raw->k = put_matrix(d, w[Role::w_k]);
+  raw->v = put_matrix(d, w[Role::w_v]);
+  raw->o = put_matrix(d, w[Role::w_o]);
+  raw->in = put_matrix(d, w[Role::w_in]);
+  raw->up = put_matrix(d, w[Role::w_up]);
+  raw->out = put_matrix(d, w[Role::w_out]);
+  raw->b_q = put_vector(d, w[Role::b_q]);
+  raw->b_k = put_vector(d, w[Role::b_k]);
+  raw->b_v = put_vector(d, w[Role::b_v]);
+  raw->b_o = put_vector(d, w[Role::b_o]);
+  raw->b_in = put_vector(d, w[Role::b_in]);
+  raw->b_up = put_vector(d, w[Role::b_up]);
+  raw->b_out = put_vector(d, w[Role::b_out]);
+  raw->q_norm = put_vector(d, w[Role::q_norm]);
+  raw->k_norm = put_vector(d, w[Role::k_norm]);
   uploaded_ += layer_bytes(w);
   return raw;
 }
@@ -261,7 +262,7 @@ DeviceWeights::LayerPointer DeviceWeights::layer(int index) {
 const DeviceMatrix& DeviceWeights::unembed() {
   std::lock_guard lock(mutex_);
   if (!unembed_.data) {
-    unembed_ = put_matrix(*device_, weights_->unembed);
+    unembed_ = put_matrix(*device_, (*weights_)[Role::unembed]);
     device_->join();
   }
   return unembed_;

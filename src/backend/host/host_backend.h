@@ -1,9 +1,11 @@
-// The backends that work in host memory: one body, templated on the scalar, over a tile GEMM that
-// the device-specific class provides. reference/ gives it plain loops (run in double by the tests),
-// cpu/ gives it oneDNN.
+// The backends that work in host memory, templated on the scalar, over a tile GEMM that the
+// device-specific class provides. One class a file, each on top of the one before: weights and
+// memory, the forward pass, the scores of heads, products of weights, the scores of neurons,
+// credit.
 #pragma once
 
 #include <list>
+#include <map>
 #include <mutex>
 #include <span>
 #include <string>
@@ -16,19 +18,27 @@
 
 namespace unpack {
 
+inline constexpr std::int64_t kRowBlock = 128;
+inline constexpr std::int64_t kVocabularyBlock = 512;
+
+// Rows of a batch and the slots of theirs that one expert fills.
+struct ExpertRows {
+  int expert = 0;
+  std::vector<std::int64_t> rows;  // index into the caller's list
+  std::vector<int> slots;
+};
+
 template <typename T>
-class HostBackend : public Backend {
+class HostBase : public Backend {
  public:
-  HostBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
+  HostBase(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
 
   bool is_double() const override { return sizeof(T) == 8; }
   int threads() const override { return pool_.threads(); }
-
   void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
     pool_.parallel_for(count, task);
   }
   bool layers_side_by_side() const override { return keep_layers_ == layers_.size(); }
-
   Peaks measure_peaks() override;
 
   Array zeros(std::int64_t size) override;
@@ -38,57 +48,6 @@ class HostBackend : public Backend {
   void copy(const Array& from, std::int64_t from_offset, Array& to, std::int64_t to_offset,
             std::int64_t size) override;
   std::shared_ptr<const void> host(const Array& from) override;
-
-  void embed(std::span<const TokenId> ids, Array& out) override;
-  void embed_positions(std::span<const int> positions, Array& out) override;
-  void add(const Array& x, Array& y, std::int64_t size, double scale) override;
-  void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows,
-                int cols, double scale) override;
-  void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows) override;
-  void normalize(const Array& x, std::int64_t rows, Array& out, Array& dev) override;
-  void qkv(int layer, const Array& normalized, std::span<const int> positions, Array& q, Array& k,
-           Array& v, Array& q_dev, Array& k_dev) override;
-  void attention(const Array& q, const Array& k, const Array& v, std::span<const Segment> segments,
-                 std::span<const std::int64_t> key_begin, Array& pattern, Array& z) override;
-  void attention_out(int layer, const Array& z, std::int64_t rows, Array& out) override;
-  void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows,
-              Array& out) override;
-  void activate(const Array& pre, const Array& up, Array& act, std::int64_t size) override;
-  void mlp_out(int layer, const Array& act, std::int64_t rows, Array& out) override;
-  void logits(const Array& x, std::span<const std::int64_t> rows,
-              std::vector<double>& out) override;
-
-  void put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers,
-                  int index) override;
-  void put_head_writers(int layer, const Array& z, std::int64_t row, int length, Array& writers,
-                        int n_writers, int first) override;
-
-  AttentionSums attention_sums(const AttentionView& view, Scores scores,
-                               bool keep_key_scores) override;
-  MlpSums mlp_sums(const MlpView& view, MlpSide side) override;
-
-  void key_scores(const AttentionView& view, Scores scores, int head, int query,
-                  Array& out) override;
-  void query_scores(const AttentionView& view, Scores scores, int head, int query,
-                    Array& out) override;
-  void mlp_scores(const MlpView& view, MlpSide side, int query, Array& out) override;
-  void visit_key_scores(const AttentionView& view, Scores scores, const KeyVisitor& visit) override;
-
-  void head_numerators(const AttentionView& view, std::span<const int> queries,
-                       const Array& directions, Array& out) override;
-  void mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions,
-                      Array& out) override;
-  void query_fold(const AttentionView& view, std::span<const int> queries,
-                  std::span<const double> coef, std::vector<double>& out) override;
-  void key_fold(const AttentionView& view, std::span<const double> coef,
-                std::vector<double>& out) override;
-  void mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries,
-                std::span<const double> coef, std::vector<double>& out) override;
-
-  void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target,
-                        const std::vector<TokenId>* versus, bool raw, Array& out) override;
-  void writer_dots(const Array& writers, int n_writers, int position, const Array& direction,
-                   std::vector<double>& out) override;
 
  protected:
   // C[m, n] = A[m, k] op(B) (+ C), single-threaded, row-major; B is [k, n], or [n, k] with
@@ -100,12 +59,15 @@ class HostBackend : public Backend {
   static T* ptr(const Array& a) { return static_cast<T*>(a.raw()); }
   Array uninitialized(std::int64_t size);
 
-  using Rows = std::function<void(int head, int query, T* rows)>;  // rows[(q + 1), Cl]
-
- private:
   // Layer weights in panels. All layers stay when they fit the budget; otherwise the last ones used
   // do, and the stored form is converted anew.
   std::shared_ptr<const LayerPanels<T>> layer(int index);
+  // An expert's, made when a prompt first uses it; the ones used last stay within the same budget.
+  std::shared_ptr<const MlpPanels<T>> expert(int layer, int index);
+  // The experts that some rows use, each with those rows. `rows`: rows of the routing.
+  static std::vector<ExpertRows> by_expert(const Routing& routing,
+                                           std::span<const std::int64_t> rows);
+
   // C[m, out] = A W (+ bias), all threads; several weights that read the same rows in one go.
   struct Product {
     const Panels<T>* w;
@@ -121,19 +83,127 @@ class HostBackend : public Backend {
                      T* c, std::int64_t ldc);
 
   struct RotaryTable {
+    Rope rope;
+    bool long_prompt = false;
     std::int64_t positions = 0;
     std::vector<T> cos, sin;  // [positions, rot / 2]
   };
-  std::shared_ptr<const RotaryTable> rotary(std::int64_t positions);
-  void rotate(const RotaryTable& table, std::int64_t position, T* head_vector, bool inverse) const;
-  // The adjoint of n_K (n_Q) and R at a position: what a query (key) looks like from before rotary
-  // and the per-head norm.
-  void pull_back(const RotaryTable* table, std::int64_t position, const std::vector<T>& norm,
-                 const Array* dev, std::int64_t dev_index, T* u) const;
+  // Null where the layer has no rotary. `context`: tokens of the prompt.
+  std::shared_ptr<const RotaryTable> rotary(int layer, std::int64_t positions, int context);
+  static void rotate(const RotaryTable& table, std::int64_t position, T* head_vector, bool inverse);
+  void center_row(T* row) const;
 
+  std::shared_ptr<const ModelWeights> weights_;
+  Writers writers_;
+  ThreadPool pool_;
+  std::mutex mutex_;
+
+ private:
+  std::vector<std::shared_ptr<const LayerPanels<T>>> layers_;
+  std::list<int> recent_;  // layers in use, latest first, when not all are kept
+  std::size_t keep_layers_ = 0;
+  struct Expert {
+    std::pair<int, int> key;  // layer, expert
+    std::shared_ptr<const MlpPanels<T>> panels;
+  };
+  std::list<Expert> experts_;  // latest first
+  std::size_t expert_bytes_ = 0;
+  std::vector<std::shared_ptr<const RotaryTable>> rotary_;
+};
+
+template <typename T>
+class HostForward : public HostBase<T> {
+ protected:
+  using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
+      HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::by_expert, HostBase<T>::multiply,
+      HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
+      HostBase<T>::rotate, HostBase<T>::center_row;
+
+ public:
+  using HostBase<T>::HostBase;
+  void embed(std::span<const TokenId> ids, Array& out) override;
+  void embed_positions(std::span<const int> positions, Array& out) override;
+  void add(const Array& x, Array& y, std::int64_t size, double scale) override;
+  void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows,
+                int cols, double scale) override;
+  void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows, const Array& out_dev,
+                const Routing* routing) override;
+  void normalize(Norm kind, const Array& x, std::int64_t rows, Array& out, Array& dev) override;
+  void norm_behind(int layer, Sublayer sublayer, Array& y, std::int64_t rows, Array& dev) override;
+  void through_norm_behind(int layer, Sublayer sublayer, const Array& dev, std::int64_t rows,
+                           Array& y) override;
+  void qkv(int layer, const Array& normalized, std::span<const int> positions, int context,
+           Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) override;
+  void attention(int layer, const Array& q, const Array& k, const Array& v,
+                 std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
+                 Array& pattern, Array& z) override;
+  void attention_out(int layer, const Array& z, std::int64_t rows, Array& out) override;
+  void router(int layer, const Array& normalized, std::int64_t rows, Array& out) override;
+  void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows,
+              const Routing* routing, Array& out) override;
+  void activate(int layer, const Array& pre, const Array& up, const Routing* routing,
+                std::int64_t rows, Array& act) override;
+  void mlp_out(int layer, const Array& act, std::int64_t rows, const Routing* routing,
+               Array& out) override;
+  void logits(const Array& x, std::span<const std::int64_t> rows,
+              std::vector<double>& out) override;
+
+ protected:
+  const std::vector<T>& final_weight();
+
+ private:
+  void read_final();
+  std::once_flag final_once_;
+  std::vector<T> final_w_, final_b_;
+};
+
+template <typename T>
+class HostHeads : public HostForward<T> {
+ protected:
+  using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
+      HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::by_expert, HostBase<T>::multiply,
+      HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
+      HostBase<T>::rotate, HostBase<T>::center_row;
+
+ public:
+  using HostForward<T>::HostForward;
+  void put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers,
+                  int index) override;
+  void put_head_writers(int layer, const Array& z, const Array& out_dev, std::int64_t row,
+                        int length, Array& writers, int n_writers, int first) override;
+  AttentionSums attention_sums(const AttentionView& view, Scores scores,
+                               bool keep_key_scores) override;
+  void key_scores(const AttentionView& view, Scores scores, int head, int query,
+                  Array& out) override;
+  void query_scores(const AttentionView& view, Scores scores, int head, int query,
+                    Array& out) override;
+  void visit_key_scores(const AttentionView& view, Scores scores,
+                        const Backend::KeyVisitor& visit) override;
+
+ protected:
+  using typename HostBase<T>::RotaryTable;
+  using Rows = std::function<void(int head, int query, T* rows)>;  // rows[(q + 1), Cl]
+
+  // The adjoint of n_K (n_Q) and R at a position: what a query (key) looks like from before rotary
+  // and the norm. `head` is the key's (query's) own; dev is [S, heads].
+  struct PullBack {
+    const RotaryTable* table;
+    const std::vector<T>& norm;  // [heads, E]
+    const T* dev;
+    int heads;
+    std::int64_t e;
+    bool changes() const { return table != nullptr || !norm.empty(); }
+    void operator()(std::int64_t position, std::int64_t head, T* u) const;
+  };
+  PullBack key_pull(const AttentionView& view, const LayerPanels<T>& w, const RotaryTable* table);
+  PullBack query_pull(const AttentionView& view, const LayerPanels<T>& w, const RotaryTable* table);
+
+ private:
   // Raw scores of a layer, row block by row block; folded for short prompts (a vector per pair),
   // projected for long ones.
-  bool fold_is_cheaper(const AttentionView& view) const;
+  bool folds(const AttentionView& view) const;
   void key_pass(const AttentionView& view, T* table, const Rows& rows);
   void query_pass(const AttentionView& view, const Rows& rows);
   void folded_keys(const AttentionView& view, const LayerPanels<T>& w, T* table);
@@ -142,35 +212,118 @@ class HostBackend : public Backend {
                       AttentionSums* sums, T* table);
   void projected_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
   void value_scores(const AttentionView& view, const LayerPanels<T>& w, AttentionSums& sums);
+  void hide(const AttentionView& view, int query, T* rows) const;
+};
 
-  // Weight products, where the model keeps them; nothing otherwise.
-  struct HeadProduct {
-    std::once_flag once;
-    std::shared_ptr<const std::vector<T>> data;
-  };
+// Weight products: what heads write is z W_O, so that z (W_O C W_in) needs d_model / d_head times
+// fewer operations than the writer itself, once the product is there. It depends on the weights
+// alone.
+template <typename T>
+class HostProducts : public HostHeads<T> {
+ protected:
+  using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
+      HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::by_expert, HostBase<T>::multiply,
+      HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
+      HostBase<T>::rotate, HostBase<T>::center_row;
+
+ public:
+  HostProducts(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
+
+ protected:
+  // Where the model keeps them; null otherwise.
   std::shared_ptr<const std::vector<T>> head_products(int index, MlpSide side);
-  const T* whole_writers(const MlpView& view, const std::vector<int>& whole, std::int64_t begin,
-                         std::int64_t positions, std::vector<T>& gathered) const;
   void add_head_products(const MlpView& view, const std::vector<T>& products, const Panels<T>& in,
                          std::int64_t p, std::int64_t begin, std::int64_t positions, double* sum,
                          double* square, T* last);
 
-  std::vector<double> vocabulary_mean();
-  void center_row(T* row) const;
-
-  std::shared_ptr<const ModelWeights> weights_;
-  Writers writers_;
-  ThreadPool pool_;
+ private:
+  struct HeadProduct {
+    std::once_flag once;
+    std::shared_ptr<const std::vector<T>> data;
+  };
   std::vector<HeadProduct> products_;  // two sides a layer, or empty
-  std::mutex mutex_;
-  std::vector<std::shared_ptr<const LayerPanels<T>>> layers_;
-  std::list<int> recent_;  // layers in use, latest first, when not all are kept
-  std::size_t keep_layers_ = 0;
-  std::shared_ptr<const RotaryTable> rotary_;
-  std::vector<double> vocabulary_mean_;
-  std::vector<T> final_w_, final_b_;
 };
 
+template <typename T>
+class HostNeurons : public HostProducts<T> {
+ protected:
+  using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
+      HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::by_expert, HostBase<T>::multiply,
+      HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
+      HostBase<T>::rotate, HostBase<T>::center_row;
+
+ public:
+  using HostProducts<T>::HostProducts;
+  MlpSums mlp_sums(const MlpView& view, MlpSide side, Scores scores) override;
+  void mlp_scores(const MlpView& view, MlpSide side, Scores scores, int query, Array& out) override;
+
+ protected:
+  static const Panels<T>& panels(const MlpPanels<T>& mlp, MlpSide side) {
+    return side == MlpSide::up ? mlp.up : mlp.in;
+  }
+
+ private:
+  MlpSums router_sums(const MlpView& view, Scores scores);
+  MlpSums expert_sums(const MlpView& view, MlpSide side);
+  // [Cl, k]
+  void router_scores(const MlpView& view, Scores scores, int query, T* out);
+  const T* whole_writers(const MlpView& view, const std::vector<int>& whole, std::int64_t begin,
+                         std::int64_t positions, std::vector<T>& gathered) const;
+};
+
+template <typename T>
+class HostBackend : public HostNeurons<T> {
+ protected:
+  using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
+      HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::by_expert, HostBase<T>::multiply,
+      HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
+      HostBase<T>::rotate, HostBase<T>::center_row;
+
+ public:
+  using HostNeurons<T>::HostNeurons;
+  void head_numerators(const AttentionView& view, std::span<const int> queries,
+                       const Array& directions, Array& out) override;
+  void mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions,
+                      Array& out) override;
+  void query_fold(const AttentionView& view, std::span<const int> queries,
+                  std::span<const double> coef, std::vector<double>& out) override;
+  void key_fold(const AttentionView& view, std::span<const double> coef,
+                std::vector<double>& out) override;
+  void mlp_fold(const MlpView& view, MlpSide side, Scores scores, std::span<const int> queries,
+                std::span<const double> coef, std::vector<double>& out) override;
+  void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target,
+                        const std::vector<TokenId>* versus, bool raw, Array& out) override;
+  void writer_dots(const Array& writers, int n_writers, int position, const Array& direction,
+                   std::vector<double>& out) override;
+
+ private:
+  // Directions as the sublayer's own outputs see them: centred, and through the norm behind.
+  std::vector<T> directions_for(const std::vector<T>& post, const Array* out_dev,
+                                std::span<const int> queries, const Array& directions) const;
+  std::vector<double> vocabulary_mean();
+  std::vector<double> vocabulary_mean_;
+};
+
+// A row of scores, over the norm's deviation.
+template <typename T>
+void keep_row(const T* from, std::int64_t n, T deviation, T* to) {
+  const T inverse = T(1) / deviation;
+  for (std::int64_t c = 0; c < n; ++c) to[c] = from[c] * inverse;
+}
+
+extern template class HostBase<float>;
+extern template class HostBase<double>;
+extern template class HostForward<float>;
+extern template class HostForward<double>;
+extern template class HostHeads<float>;
+extern template class HostHeads<double>;
+extern template class HostProducts<float>;
+extern template class HostProducts<double>;
+extern template class HostNeurons<float>;
+extern template class HostNeurons<double>;
 extern template class HostBackend<float>;
 extern template class HostBackend<double>;
 

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "unpack/error.h"
+
 // Chosen by what the processor can do; the name of a processor, such as haswell, would mean that
 // one model alone.
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
@@ -177,6 +179,8 @@ void activate_run(Activation activation, const T* in, T* out, std::int64_t n) {
       }
       for (std::int64_t i = 0; i < n; ++i) out[i] = in[i] / (T(1) + std::exp(-in[i]));
       return;
+    case Activation::clamped_swiglu:
+      throw InternalError("[activate_run] clamped_swiglu takes gate and up together");
   }
 }
 
@@ -184,6 +188,12 @@ double activate_one(Activation activation, double x) {
   double y = 0;
   activate_run(activation, &x, &y, 1);
   return y;
+}
+
+double clamped_swiglu(double gate, double up) {
+  constexpr double kLimit = 7.0, kSlope = 1.702;
+  const double c = std::min(gate, kLimit);
+  return c / (1.0 + std::exp(-kSlope * c)) * (std::clamp(up, -kLimit, kLimit) + 1.0);
 }
 
 template void softmax_row<float>(float*, std::int64_t, float);

@@ -67,33 +67,76 @@ Panels<T> make_panels(const WeightView& w, std::int64_t width, const std::vector
   return panels;
 }
 
+namespace {
+
+constexpr std::int64_t kWidth = 256;
+
+template <typename T>
+MlpPanels<T> make_mlp(const RoleViews& w, const LayerWeights& layer) {
+  const std::vector<T> norm = read_vector<T>(layer[Role::mlp_norm_w]);
+  const std::vector<T>* scale = norm.empty() ? nullptr : &norm;
+  const WeightView& bias = layer[Role::mlp_norm_b];
+  MlpPanels<T> mlp;
+  mlp.in = make_panels(w[Role::w_in], kWidth, scale);
+  mlp.up = make_panels(w[Role::w_up], kWidth, scale);
+  mlp.out = make_panels<T>(w[Role::w_out], kWidth, nullptr);
+  mlp.b_in = folded_bias<T>(w[Role::b_in], bias, w[Role::w_in]);
+  if (w[Role::w_up]) mlp.b_up = folded_bias<T>(w[Role::b_up], bias, w[Role::w_up]);
+  mlp.b_out = read_vector<T>(w[Role::b_out]);
+  return mlp;
+}
+
+// A weight for every head, whether it is stored once or for all of them.
+template <typename T>
+std::vector<T> for_heads(const WeightView& w, std::int64_t n) {
+  std::vector<T> out = read_vector<T>(w);
+  const std::size_t stored = out.size();
+  if (stored == 0) return out;
+  out.resize(static_cast<std::size_t>(n));
+  for (std::size_t i = stored; i < out.size(); ++i) out[i] = out[i - stored];
+  return out;
+}
+
+}  // namespace
+
 template <typename T>
 LayerPanels<T> make_layer_panels(const ModelConfig& config, const LayerWeights& w) {
   LayerPanels<T> layer;
-  const std::vector<T> attn_scale = read_vector<T>(w.attn_norm.w);
-  const std::vector<T> mlp_scale = read_vector<T>(w.mlp_norm.w);
+  const std::vector<T> norm = read_vector<T>(w[Role::attn_norm_w]);
+  const std::vector<T>* scale = norm.empty() ? nullptr : &norm;
+  const WeightView& bias = w[Role::attn_norm_b];
   // Heads never straddle a panel.
-  const std::int64_t head_width = config.d_head * std::max<std::int64_t>(1, 256 / config.d_head);
-  constexpr std::int64_t kWidth = 256;
-  layer.q = make_panels(w.w_q, head_width, &attn_scale);
-  layer.k = make_panels(w.w_k, head_width, &attn_scale);
-  layer.v = make_panels(w.w_v, head_width, &attn_scale);
-  layer.o = make_panels<T>(w.w_o, kWidth, nullptr);
-  layer.in = make_panels(w.w_in, kWidth, &mlp_scale);
-  layer.up = make_panels(w.w_up, kWidth, &mlp_scale);
-  layer.out = make_panels<T>(w.w_out, kWidth, nullptr);
-  layer.b_q = folded_bias<T>(w.b_q, w.attn_norm.b, w.w_q);
-  layer.b_k = folded_bias<T>(w.b_k, w.attn_norm.b, w.w_k);
-  layer.b_v = folded_bias<T>(w.b_v, w.attn_norm.b, w.w_v);
-  layer.b_o = read_vector<T>(w.b_o);
-  layer.b_in = folded_bias<T>(w.b_in, w.mlp_norm.b, w.w_in);
-  if (w.w_up) layer.b_up = folded_bias<T>(w.b_up, w.mlp_norm.b, w.w_up);
-  layer.b_out = read_vector<T>(w.b_out);
-  layer.q_norm = read_vector<T>(w.q_norm);
-  layer.k_norm = read_vector<T>(w.k_norm);
+  const std::int64_t e = config.d_head, head_width = e * std::max<std::int64_t>(1, 256 / e);
+  layer.q = make_panels(w[Role::w_q], head_width, scale);
+  layer.k = make_panels(w[Role::w_k], head_width, scale);
+  layer.v = make_panels(w[Role::w_v], head_width, scale);
+  layer.o = make_panels<T>(w[Role::w_o], kWidth, nullptr);
+  layer.b_q = folded_bias<T>(w[Role::b_q], bias, w[Role::w_q]);
+  layer.b_k = folded_bias<T>(w[Role::b_k], bias, w[Role::w_k]);
+  layer.b_v = folded_bias<T>(w[Role::b_v], bias, w[Role::w_v]);
+  layer.b_o = read_vector<T>(w[Role::b_o]);
+  layer.q_norm = for_heads<T>(w[Role::q_norm], config.n_heads * e);
+  layer.k_norm = for_heads<T>(w[Role::k_norm], config.n_kv_heads * e);
+  layer.attn_post = read_vector<T>(w[Role::attn_post_w]);
+  layer.mlp_post = read_vector<T>(w[Role::mlp_post_w]);
+  layer.sinks = read_vector<T>(w[Role::sinks]);
+  if (w.experts.empty()) {
+    layer.mlp = make_mlp<T>(w, w);
+  } else {
+    const std::vector<T> mlp_norm = read_vector<T>(w[Role::mlp_norm_w]);
+    layer.router = make_panels(w[Role::w_r], kWidth, mlp_norm.empty() ? nullptr : &mlp_norm);
+    layer.b_router = folded_bias<T>(w[Role::b_r], w[Role::mlp_norm_b], w[Role::w_r]);
+  }
   return layer;
 }
 
+template <typename T>
+MlpPanels<T> make_expert_panels(const LayerWeights& w, int expert) {
+  return make_mlp<T>(w.experts[static_cast<std::size_t>(expert)], w);
+}
+
+template MlpPanels<float> make_expert_panels<float>(const LayerWeights&, int);
+template MlpPanels<double> make_expert_panels<double>(const LayerWeights&, int);
 template std::vector<float> read_vector<float>(const WeightView&);
 template std::vector<double> read_vector<double>(const WeightView&);
 template Panels<float> make_panels<float>(const WeightView&, std::int64_t,

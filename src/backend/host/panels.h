@@ -32,15 +32,33 @@ Panels<T> make_panels(const WeightView& w, std::int64_t width, const std::vector
 template <typename T>
 std::vector<T> read_vector(const WeightView& w);
 
+// An MLP, or one expert of a mixture.
+template <typename T>
+struct MlpPanels {
+  Panels<T> in, up, out;
+  std::vector<T> b_in, b_up, b_out;
+
+  std::size_t bytes() const {
+    return sizeof(T) * (in.data.size() + up.data.size() + out.data.size());
+  }
+};
+
 template <typename T>
 struct LayerPanels {
-  Panels<T> q, k, v, o, in, up, out;
-  std::vector<T> b_q, b_k, b_v, b_o, b_in, b_up, b_out;  // norm biases folded in; empty: none
-  std::vector<T> q_norm, k_norm;                         // [E] or empty
+  Panels<T> q, k, v, o;
+  std::vector<T> b_q, b_k, b_v, b_o;   // norm biases folded in; empty: none
+  std::vector<T> q_norm, k_norm;       // [H, E], [G, E] or empty
+  std::vector<T> attn_post, mlp_post;  // [D] of the norms behind, or empty
+  std::vector<T> sinks;                // [H] or empty
+  MlpPanels<T> mlp;                    // of a dense layer
+  Panels<T> router;                    // [D, experts] of a mixture
+  std::vector<T> b_router;
 };
 
 template <typename T>
 LayerPanels<T> make_layer_panels(const ModelConfig& config, const LayerWeights& w);
+template <typename T>
+MlpPanels<T> make_expert_panels(const LayerWeights& w, int expert);
 
 extern template struct Panels<float>;
 extern template struct Panels<double>;

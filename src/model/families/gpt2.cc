@@ -1,4 +1,6 @@
 // GPT-2 of any size: learned positions, LayerNorm, sequential blocks, plain MLP, Conv1D weights.
+#include <cmath>
+
 #include "model/family.h"
 
 namespace unpack {
@@ -7,7 +9,7 @@ namespace {
 FamilyConfig read(const ConfigReader& reader) {
   FamilyConfig family;
   ModelConfig& c = family.model;
-  c.n_layers = reader.size({"n_layer", "num_hidden_layers"}, 12);
+  c.n_layers = reader.layers({"n_layer", "num_hidden_layers"}, 12);
   c.n_heads = reader.size({"n_head", "num_attention_heads"}, 12);
   c.n_kv_heads = c.n_heads;
   c.d_model = reader.size({"n_embd", "hidden_size"}, 768);
@@ -16,11 +18,16 @@ FamilyConfig read(const ConfigReader& reader) {
   c.n_ctx = reader.size({"n_positions", "max_position_embeddings"}, 1024);
   if (!reader.optional_size("n_inner") && c.d_model > ConfigReader::kMaxSize / 4)
     reader.fail("n_embd is too large");
-  c.d_mlp = reader.size("n_inner", 4 * c.d_model);
-  c.activation = read_activation(reader, "activation_function", "gelu_new");
+  LayerConfig layer;
+  layer.n_neurons = reader.size("n_inner", 4 * c.d_model);
+  layer.activation = read_activation(reader, "activation_function", "gelu_new");
+  layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(c.d_head));
+  c.layers.assign(static_cast<std::size_t>(c.n_layers), layer);
   c.norm_eps = reader.positive("layer_norm_epsilon", 1e-5);
   c.tied_head = reader.flag("tie_word_embeddings", true);
   c.bos_token = read_bos(reader, c.vocab_size, 50256);
+  c.end_tokens = read_end(reader, c.vocab_size, 50256);
+  if (c.bos_token) c.end_tokens.push_back(*c.bos_token);  // it stands between documents
   c.prepend_bos = true;
 
   if (!reader.flag("scale_attn_weights", true))
@@ -34,12 +41,17 @@ FamilyConfig read(const ConfigReader& reader) {
   return family;
 }
 
-std::vector<TensorRow> tensors(const FamilyConfig& family) {
+std::vector<TensorRow> tensors(const FamilyConfig& family, int layer) {
   const ModelConfig& c = family.model;
-  const std::int64_t D = c.d_model, N = c.d_mlp, V = c.vocab_size;
+  const std::int64_t D = c.d_model, V = c.vocab_size;
+  if (layer < 0) {
+    return {token_rows("transformer.wte.weight", Role::embed, V, D),
+            token_rows("transformer.wpe.weight", Role::pos, c.n_ctx, D),
+            vector_row("transformer.ln_f.weight", Role::final_norm_w, D),
+            vector_row("transformer.ln_f.bias", Role::final_norm_b, D)};
+  }
+  const std::int64_t N = c.layer(layer).n_neurons;
   return {
-      token_rows("transformer.wte.weight", Role::embed, V, D),
-      token_rows("transformer.wpe.weight", Role::pos, c.n_ctx, D),
       vector_row("transformer.h.{}.ln_1.weight", Role::attn_norm_w, D),
       vector_row("transformer.h.{}.ln_1.bias", Role::attn_norm_b, D),
       conv1d_columns("transformer.h.{}.attn.c_attn.weight", {Role::w_q, Role::w_k, Role::w_v}, D,
@@ -53,8 +65,6 @@ std::vector<TensorRow> tensors(const FamilyConfig& family) {
       vector_row("transformer.h.{}.mlp.c_fc.bias", Role::b_in, N),
       conv1d_row("transformer.h.{}.mlp.c_proj.weight", Role::w_out, N, D),
       vector_row("transformer.h.{}.mlp.c_proj.bias", Role::b_out, D),
-      vector_row("transformer.ln_f.weight", Role::final_norm_w, D),
-      vector_row("transformer.ln_f.bias", Role::final_norm_b, D),
   };
 }
 

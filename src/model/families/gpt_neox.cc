@@ -1,5 +1,7 @@
 // GPT-NeoX and Pythia: rotary on part of a head, LayerNorm, parallel or sequential blocks, plain
 // MLP, query/key/value rows interleaved per head.
+#include <cmath>
+
 #include "model/family.h"
 
 namespace unpack {
@@ -8,31 +10,45 @@ namespace {
 FamilyConfig read(const ConfigReader& reader) {
   FamilyConfig family;
   ModelConfig& c = family.model;
-  c.n_layers = reader.size("num_hidden_layers", 44);
+  c.n_layers = reader.layers({"num_hidden_layers"}, 44);
   c.n_heads = reader.size("num_attention_heads", 64);
   c.n_kv_heads = c.n_heads;
   c.d_model = reader.size("hidden_size", 6144);
   c.d_head = derived_d_head(reader, c.d_model, c.n_heads);
-  c.d_mlp = reader.size("intermediate_size", 24576);
   c.vocab_size = reader.size("vocab_size", 50432);
   c.n_ctx = reader.size("max_position_embeddings", 2048);
   c.positions = Positions::rotary;
-  c.rope = read_rope(reader, c.d_head, "rotary_emb_base", "rotary_pct", 0.25);
+  LayerConfig layer;
+  layer.n_neurons = reader.size("intermediate_size", 24576);
+  layer.rope = read_rope(reader, {.d_head = c.d_head,
+                                  .context = c.n_ctx,
+                                  .theta_key = "rotary_emb_base",
+                                  .share_key = "rotary_pct",
+                                  .share = 0.25});
+  layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(c.d_head));
+  layer.activation = read_activation(reader, "hidden_act", "gelu");
+  c.layers.assign(static_cast<std::size_t>(c.n_layers), layer);
   c.block = reader.flag("use_parallel_residual", true) ? Block::parallel : Block::sequential;
-  c.activation = read_activation(reader, "hidden_act", "gelu");
   c.norm_eps = reader.positive("layer_norm_eps", 1e-5);
   c.tied_head = reader.flag("tie_word_embeddings", false);
   c.bos_token = read_bos(reader, c.vocab_size, 0);
+  c.end_tokens = read_end(reader, c.vocab_size, 2);
+  if (c.bos_token) c.end_tokens.push_back(*c.bos_token);  // it stands between documents
   c.prepend_bos = true;
   family.qkv_bias = family.o_bias = reader.flag("attention_bias", true);
   return family;
 }
 
-std::vector<TensorRow> tensors(const FamilyConfig& family) {
+std::vector<TensorRow> tensors(const FamilyConfig& family, int layer) {
   const ModelConfig& c = family.model;
-  const std::int64_t D = c.d_model, N = c.d_mlp, V = c.vocab_size;
+  const std::int64_t D = c.d_model, V = c.vocab_size;
+  if (layer < 0) {
+    return {token_rows("gpt_neox.embed_in.weight", Role::embed, V, D),
+            vector_row("gpt_neox.final_layer_norm.weight", Role::final_norm_w, D),
+            vector_row("gpt_neox.final_layer_norm.bias", Role::final_norm_b, D)};
+  }
+  const std::int64_t N = c.layer(layer).n_neurons;
   std::vector<TensorRow> rows = {
-      token_rows("gpt_neox.embed_in.weight", Role::embed, V, D),
       vector_row("gpt_neox.layers.{}.input_layernorm.weight", Role::attn_norm_w, D),
       vector_row("gpt_neox.layers.{}.input_layernorm.bias", Role::attn_norm_b, D),
       linear_heads("gpt_neox.layers.{}.attention.query_key_value.weight",
@@ -44,8 +60,6 @@ std::vector<TensorRow> tensors(const FamilyConfig& family) {
       vector_row("gpt_neox.layers.{}.mlp.dense_h_to_4h.bias", Role::b_in, N),
       linear_row("gpt_neox.layers.{}.mlp.dense_4h_to_h.weight", Role::w_out, N, D),
       vector_row("gpt_neox.layers.{}.mlp.dense_4h_to_h.bias", Role::b_out, D),
-      vector_row("gpt_neox.final_layer_norm.weight", Role::final_norm_w, D),
-      vector_row("gpt_neox.final_layer_norm.bias", Role::final_norm_b, D),
   };
   if (family.qkv_bias) {
     rows.push_back(vector_heads("gpt_neox.layers.{}.attention.query_key_value.bias",

@@ -1,18 +1,30 @@
-// Weight products: what heads write is z W_O, so that z (W_O C W_in) needs d_model / d_head times
-// fewer operations than the writer itself, once the product is there. It depends on the weights
-// alone. Part of host_backend.cc.
+// Products of the weights of two layers.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "backend/host/host_backend.h"
+#include "backend/host/kernels.h"
+#include "backend/question_tables.h"
 
 namespace unpack {
 
 template <typename T>
-std::shared_ptr<const std::vector<T>> HostBackend<T>::head_products(int index, MlpSide side) {
+HostProducts<T>::HostProducts(std::shared_ptr<const ModelWeights> weights,
+                              const BackendOptions& options)
+    : HostHeads<T>(std::move(weights), options),
+      products_(options.weight_products ? 2 * static_cast<std::size_t>(config_.n_layers) : 0) {}
+
+template <typename T>
+std::shared_ptr<const std::vector<T>> HostProducts<T>::head_products(int index, MlpSide side) {
   if (products_.empty()) return nullptr;
   HeadProduct& product =
       products_[static_cast<std::size_t>(index) * 2 + (side == MlpSide::gate ? 0 : 1)];
   std::call_once(product.once, [&] {
     // [panel][visible head, E][columns]
     const auto target = layer(index);
-    const Panels<T>& in = side == MlpSide::gate ? target->in : target->up;
+    const Panels<T>& in = side == MlpSide::gate ? target->mlp.in : target->mlp.up;
     const std::int64_t d = config_.d_model;
     const std::int64_t rows = static_cast<std::int64_t>(config_.n_heads) * config_.d_head;
     const int sources = config_.block == Block::parallel ? index : index + 1;
@@ -42,34 +54,14 @@ std::shared_ptr<const std::vector<T>> HostBackend<T>::head_products(int index, M
   return product.data;
 }
 
-// The visible writers of `whole` at positions [begin, begin + positions), one after the other; as
-// they lie where they do so already.
-template <typename T>
-const T* HostBackend<T>::whole_writers(const MlpView& view, const std::vector<int>& whole,
-                                       std::int64_t begin, std::int64_t positions,
-                                       std::vector<T>& gathered) const {
-  const std::int64_t d = config_.d_model;
-  if (positions == 1 && static_cast<int>(whole.size()) == view.visible)
-    return ptr(*view.writers) + begin * view.n_writers * d;
-  gathered.resize(static_cast<std::size_t>(positions) * whole.size() * static_cast<std::size_t>(d));
-  T* to = gathered.data();
-  for (std::int64_t i = 0; i < positions; ++i) {
-    for (const int j : whole) {
-      std::copy_n(ptr(*view.writers) + ((begin + i) * view.n_writers + j) * d, d, to);
-      to += d;
-    }
-  }
-  return gathered.data();
-}
-
 // Scores of the heads for one panel of neurons: sum[position, {sum, abs}, n] and square[position,
 // Cl] get their parts; the scores of the last of the positions go to last[Cl, N] where that is
 // given.
 template <typename T>
-void HostBackend<T>::add_head_products(const MlpView& view, const std::vector<T>& products,
-                                       const Panels<T>& in, std::int64_t p, std::int64_t begin,
-                                       std::int64_t positions, double* sum, double* square,
-                                       T* last) {
+void HostProducts<T>::add_head_products(const MlpView& view, const std::vector<T>& products,
+                                        const Panels<T>& in, std::int64_t p, std::int64_t begin,
+                                        std::int64_t positions, double* sum, double* square,
+                                        T* last) {
   constexpr std::int64_t kHeads = 8;
   const std::int64_t heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
@@ -105,5 +97,8 @@ void HostBackend<T>::add_head_products(const MlpView& view, const std::vector<T>
     }
   }
 }
+
+template class HostProducts<float>;
+template class HostProducts<double>;
 
 }  // namespace unpack

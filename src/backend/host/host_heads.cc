@@ -1,4 +1,13 @@
-// Writers, the scores of heads, and the sums behind their denominators. Part of host_backend.cc.
+// Writers, the scores of heads, and the sums behind their denominators.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "backend/fold_rule.h"
+#include "backend/host/host_backend.h"
+#include "backend/host/kernels.h"
+#include "backend/question_tables.h"
 
 namespace unpack {
 
@@ -41,18 +50,8 @@ void finish_moments(const double* sum, const double* square, std::int64_t n, std
 // -------------------------------------------------------------------------------------------------------------------------
 
 template <typename T>
-void HostBackend<T>::center_row(T* row) const {
-  if (config_.norm == Norm::rms) return;
-  const std::int64_t d = config_.d_model;
-  double mean = 0;
-  for (std::int64_t i = 0; i < d; ++i) mean += static_cast<double>(row[i]);
-  const T shift = static_cast<T>(mean / static_cast<double>(d));
-  for (std::int64_t i = 0; i < d; ++i) row[i] -= shift;
-}
-
-template <typename T>
-void HostBackend<T>::put_writer(const Array& rows, std::int64_t row, int length, Array& writers,
-                                int n_writers, int index) {
+void HostHeads<T>::put_writer(const Array& rows, std::int64_t row, int length, Array& writers,
+                              int n_writers, int index) {
   const std::int64_t d = config_.d_model;
   for (int s = 0; s < length; ++s) {
     T* to = ptr(writers) + (static_cast<std::int64_t>(s) * n_writers + index) * d;
@@ -62,8 +61,9 @@ void HostBackend<T>::put_writer(const Array& rows, std::int64_t row, int length,
 }
 
 template <typename T>
-void HostBackend<T>::put_head_writers(int index, const Array& z, std::int64_t row, int length,
-                                      Array& writers, int n_writers, int first) {
+void HostHeads<T>::put_head_writers(int index, const Array& z, const Array& out_dev,
+                                    std::int64_t row, int length, Array& writers, int n_writers,
+                                    int first) {
   // c[s, h, d] = sum_e z[s, h, e] W_O[h, e, d]
   const auto w = layer(index);
   const std::int64_t d = config_.d_model;
@@ -76,7 +76,14 @@ void HostBackend<T>::put_head_writers(int index, const Array& z, std::int64_t ro
            w->o.panel(p) + h * e * w->o.columns(p), w->o.columns(p), false, to + w->o.begin(p),
            n_writers * d);
     }
-    for (int s = 0; s < length; ++s) center_row(to + static_cast<std::int64_t>(s) * n_writers * d);
+    for (int s = 0; s < length; ++s) {
+      T* vector = to + static_cast<std::int64_t>(s) * n_writers * d;
+      center_row(vector);
+      if (w->attn_post.empty()) continue;
+      const T inverse = T(1) / ptr(out_dev)[row + s];
+      for (std::int64_t i = 0; i < d; ++i)
+        vector[i] *= w->attn_post[static_cast<std::size_t>(i)] * inverse;
+    }
   });
 }
 
@@ -84,42 +91,57 @@ void HostBackend<T>::put_head_writers(int index, const Array& z, std::int64_t ro
 // ----------------------------------------------------------------------------------------------------------------
 
 template <typename T>
-void HostBackend<T>::pull_back(const RotaryTable* table, std::int64_t position,
-                               const std::vector<T>& norm, const Array* dev, std::int64_t dev_index,
-                               T* u) const {
-  if (table) rotate(*table, position, u, true);
-  if (!norm.empty()) {
-    const T inverse = T(1) / ptr(*dev)[dev_index];
-    for (int e = 0; e < config_.d_head; ++e) u[e] *= norm[static_cast<std::size_t>(e)] * inverse;
-  }
+void HostHeads<T>::PullBack::operator()(std::int64_t position, std::int64_t head, T* u) const {
+  if (table != nullptr) HostBase<T>::rotate(*table, position, u, true);
+  if (norm.empty()) return;
+  const T inverse = T(1) / dev[position * heads + head];
+  for (std::int64_t i = 0; i < e; ++i)
+    u[i] *= norm[static_cast<std::size_t>(head * e + i)] * inverse;
 }
 
 template <typename T>
-bool HostBackend<T>::fold_is_cheaper(const AttentionView& view) const {
-  // Multiplications per writer, key and query side together: a vector in D per pair, against a
-  // projection per head and a short dot product per pair.
-  const double pairs = static_cast<double>(tri(view.length)) * config_.n_heads;
-  const double fold = 2 * pairs * config_.d_model;
-  const double project = static_cast<double>(view.length) * config_.d_model *
-                             (config_.n_heads + config_.n_kv_heads) * config_.d_head +
-                         2 * pairs * config_.d_head;
-  const auto bytes =
-      static_cast<std::int64_t>(pairs) * view.visible * static_cast<std::int64_t>(sizeof(T));
-  return fold <= project && bytes <= kFoldBytes;
+typename HostHeads<T>::PullBack HostHeads<T>::key_pull(const AttentionView& view,
+                                                       const LayerPanels<T>& w,
+                                                       const RotaryTable* table) {
+  return {table, w.k_norm, view.k_dev ? ptr(*view.k_dev) : nullptr, config_.n_kv_heads,
+          config_.d_head};
+}
+
+template <typename T>
+typename HostHeads<T>::PullBack HostHeads<T>::query_pull(const AttentionView& view,
+                                                         const LayerPanels<T>& w,
+                                                         const RotaryTable* table) {
+  return {table, w.q_norm, view.q_dev ? ptr(*view.q_dev) : nullptr, config_.n_heads,
+          config_.d_head};
+}
+
+template <typename T>
+bool HostHeads<T>::folds(const AttentionView& view) const {
+  const std::int64_t bytes =
+      tri(view.length) * config_.n_heads * view.visible * static_cast<std::int64_t>(sizeof(T));
+  return fold_is_cheaper(config_, view.length) && bytes <= kFoldBytes;
+}
+
+// Sources outside the window have no scores.
+template <typename T>
+void HostHeads<T>::hide(const AttentionView& view, int query, T* rows) const {
+  std::fill_n(rows, config_.layer(view.layer).first_source(query) * std::int64_t{view.visible},
+              T(0));
 }
 
 // table[H, tri, Cl]: sK_j(q, s) = g / dev(s) < c_j(s), W_K n_K R_s^-1 q(q) >, a vector in D for
 // every pair.
 template <typename T>
-void HostBackend<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& w, T* table) {
+void HostHeads<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& w, T* table) {
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
   const std::int64_t cl = view.visible;
   const int length = view.length;
-  const auto rope = rotary(length);
-  const bool per_source = rope != nullptr || !w.k_norm.empty();
-  const double scale = 1.0 / std::sqrt(static_cast<double>(e));
+  const auto rope = rotary(view.layer, length, length);
+  const PullBack pull = key_pull(view, w, rope.get());
+  const bool per_source = pull.changes();
+  const double scale = config_.layer(view.layer).attention_scale;
   const auto vectors = [&](int s, T* scratch, T* out) {  // out[length - s, H, D]
     const std::int64_t n = length - s;
     for (int h = 0; h < heads; ++h) {
@@ -127,8 +149,7 @@ void HostBackend<T>::folded_keys(const AttentionView& view, const LayerPanels<T>
       for (std::int64_t i = 0; i < n; ++i) {
         T* u = scratch + i * e;
         std::copy_n(ptr(*view.q) + ((s + i) * heads + h) * e, e, u);
-        pull_back(rope.get(), s, w.k_norm, view.k_dev,
-                  static_cast<std::int64_t>(s) * config_.n_kv_heads + g, u);
+        pull(s, g, u);
       }
       head_to_model(w.k, g, scratch, e, n, out + h * d, heads * d);
     }
@@ -165,16 +186,17 @@ void HostBackend<T>::folded_keys(const AttentionView& view, const LayerPanels<T>
 }
 
 template <typename T>
-void HostBackend<T>::folded_queries(const AttentionView& view, const LayerPanels<T>& w,
-                                    const Rows& rows) {
+void HostHeads<T>::folded_queries(const AttentionView& view, const LayerPanels<T>& w,
+                                  const Rows& rows) {
   // sQ_j(q, s) = g / dev(q) < c_j(q), W_Q n_Q R_q^-1 k(s) >
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
   const std::int64_t cl = view.visible;
-  const auto rope = rotary(view.length);
-  const bool per_query = rope != nullptr || !w.q_norm.empty();
-  const double scale = 1.0 / std::sqrt(static_cast<double>(e));
+  const auto rope = rotary(view.layer, view.length, view.length);
+  const PullBack pull = query_pull(view, w, rope.get());
+  const bool per_query = pull.changes();
+  const double scale = config_.layer(view.layer).attention_scale;
   const auto fold = [&](int h, std::int64_t query, std::int64_t n,
                         T* out) {  // out[n, H, D], one head of it
     const int g = h / config_.group_size();
@@ -182,7 +204,7 @@ void HostBackend<T>::folded_queries(const AttentionView& view, const LayerPanels
     for (std::int64_t s = 0; s < n; ++s) {
       T* u = scratch.data() + s * e;
       std::copy_n(ptr(*view.k) + (s * config_.n_kv_heads + g) * e, e, u);
-      if (per_query) pull_back(rope.get(), query, w.q_norm, view.q_dev, query * heads + h, u);
+      if (per_query) pull(query, h, u);
     }
     head_to_model(w.q, h, scratch.data(), e, n, out + h * d, heads * d);
   };
@@ -210,22 +232,26 @@ void HostBackend<T>::folded_queries(const AttentionView& view, const LayerPanels
         for (std::int64_t j = 0; j < cl; ++j) to[j] = from[j] * factor;
       }
     }
-    for (int h = 0; h < heads; ++h) rows(h, static_cast<int>(q), by_head + h * n * cl);
+    for (int h = 0; h < heads; ++h) {
+      hide(view, static_cast<int>(q), by_head + h * n * cl);
+      rows(h, static_cast<int>(q), by_head + h * n * cl);
+    }
   });
 }
 
 // Every writer's key, then its product with every query. Rows of a query are handed out whole, or,
 // where only their sums are wanted, added up source by source while they are in the cache.
 template <typename T>
-void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels<T>& w,
-                                    const Rows& rows, AttentionSums* sums, T* table) {
+void HostHeads<T>::projected_keys(const AttentionView& view, const LayerPanels<T>& w,
+                                  const Rows& rows, AttentionSums* sums, T* table) {
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
   const std::int64_t cl = view.visible;
   const std::int64_t length = view.length;
-  const auto rope = rotary(length);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(e));
+  const auto rope = rotary(view.layer, length, view.length);
+  const LayerConfig& shape = config_.layer(view.layer);
+  const double scale = shape.attention_scale;
   const std::int64_t queries = sums ? 64 : 8;
   for (std::int64_t p = 0; p < w.k.count(); ++p) {
     const std::int64_t in_panel = w.k.columns(p) / e;
@@ -244,7 +270,9 @@ void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels
           const T* from = tile.data() + j * w.k.columns(p) + g * e;
           for (std::int64_t i = 0; i < e; ++i)
             to[i] = from[i] * base *
-                    (w.k_norm.empty() ? T(1) : w.k_norm[static_cast<std::size_t>(i)] * inverse);
+                    (w.k_norm.empty()
+                         ? T(1)
+                         : w.k_norm[static_cast<std::size_t>((first + g) * e + i)] * inverse);
           if (rope) rotate(*rope, s, to, false);
         }
       }
@@ -267,7 +295,10 @@ void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels
         T* to = tile.data() + skip * row + (sums ? 0 : s * cl);
         gemm(true, n - skip, cl, e, ptr(*view.q) + ((begin + skip) * heads + h) * e, heads * e,
              ptr(projected) + (g * length + s) * cl * e, e, false, to, row);
+        const std::int64_t end =
+            shape.window > 0 ? std::clamp<std::int64_t>(s + shape.window - begin, skip, n) : n;
         for (std::int64_t i = skip; sums && i < n; ++i) {
+          if (i >= end) std::fill_n(tile.data() + i * cl, cl, T(0));  // outside the window
           double* column = moments.data() + 2 * i * cl;
           const std::int64_t pair = h * tri(length) + tri(begin + i) + s;
           reduce_rows(tile.data() + i * cl, 1, cl, ptr(sums->k_sum) + pair, ptr(sums->k_abs) + pair,
@@ -278,27 +309,29 @@ void HostBackend<T>::projected_keys(const AttentionView& view, const LayerPanels
       for (std::int64_t i = 0; i < n; ++i) {
         const std::int64_t q = begin + i;
         if (!sums) {
+          hide(view, static_cast<int>(q), tile.data() + i * row);
           rows(static_cast<int>(h), static_cast<int>(q), tile.data() + i * row);
           continue;
         }
         const std::int64_t at = (h * length + q) * cl;
-        finish_moments(moments.data() + 2 * i * cl, moments.data() + (2 * i + 1) * cl, q + 1, cl,
-                       ptr(sums->k_mean) + at, ptr(sums->k_std) + at);
+        finish_moments(moments.data() + 2 * i * cl, moments.data() + (2 * i + 1) * cl,
+                       q + 1 - shape.first_source(static_cast<int>(q)), cl, ptr(sums->k_mean) + at,
+                       ptr(sums->k_std) + at);
       }
     });
   }
 }
 
 template <typename T>
-void HostBackend<T>::projected_queries(const AttentionView& view, const LayerPanels<T>& w,
-                                       const Rows& rows) {
+void HostHeads<T>::projected_queries(const AttentionView& view, const LayerPanels<T>& w,
+                                     const Rows& rows) {
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
   const std::int64_t cl = view.visible;
   const std::int64_t kv_row = static_cast<std::int64_t>(config_.n_kv_heads) * e;
-  const auto rope = rotary(view.length);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(e));
+  const auto rope = rotary(view.layer, view.length, view.length);
+  const double scale = config_.layer(view.layer).attention_scale;
   for (std::int64_t p = 0; p < w.q.count(); ++p) {
     const std::int64_t in_panel = w.q.columns(p) / e;
     const std::int64_t first = w.q.begin(p) / e;
@@ -317,12 +350,14 @@ void HostBackend<T>::projected_queries(const AttentionView& view, const LayerPan
           T* to = own.data() + j * e;
           const T* from = tile.data() + j * w.q.columns(p) + i * e;
           for (std::int64_t x = 0; x < e; ++x)
-            to[x] = from[x] * base *
-                    (w.q_norm.empty() ? T(1) : w.q_norm[static_cast<std::size_t>(x)] * inverse);
+            to[x] =
+                from[x] * base *
+                (w.q_norm.empty() ? T(1) : w.q_norm[static_cast<std::size_t>(h * e + x)] * inverse);
           if (rope) rotate(*rope, q, to, false);
         }
         gemm(true, q + 1, cl, e, ptr(*view.k) + h / config_.group_size() * e, kv_row, own.data(), e,
              false, scores.data(), cl);
+        hide(view, static_cast<int>(q), scores.data());
         rows(static_cast<int>(h), static_cast<int>(q), scores.data());
       }
     });
@@ -330,10 +365,10 @@ void HostBackend<T>::projected_queries(const AttentionView& view, const LayerPan
 }
 
 template <typename T>
-void HostBackend<T>::key_pass(const AttentionView& view, T* table, const Rows& rows) {
+void HostHeads<T>::key_pass(const AttentionView& view, T* table, const Rows& rows) {
   const auto w = layer(view.layer);
   const std::int64_t per_head = tri(view.length) * view.visible;
-  if (!fold_is_cheaper(view)) {
+  if (!folds(view)) {
     const Rows kept = [&](int h, int q, T* scores) {
       if (table) {
         T* to = table + h * per_head + tri(q) * view.visible;
@@ -355,14 +390,16 @@ void HostBackend<T>::key_pass(const AttentionView& view, T* table, const Rows& r
                      [&](std::int64_t task) {
                        const auto h = static_cast<int>(task / view.length);
                        const auto q = static_cast<int>(task % view.length);
-                       rows(h, q, table + h * per_head + tri(q) * view.visible);
+                       T* at = table + h * per_head + tri(q) * view.visible;
+                       hide(view, q, at);
+                       rows(h, q, at);
                      });
 }
 
 template <typename T>
-void HostBackend<T>::query_pass(const AttentionView& view, const Rows& rows) {
+void HostHeads<T>::query_pass(const AttentionView& view, const Rows& rows) {
   const auto w = layer(view.layer);
-  if (fold_is_cheaper(view)) {
+  if (folds(view)) {
     folded_queries(view, *w, rows);
   } else {
     projected_queries(view, *w, rows);
@@ -372,8 +409,8 @@ void HostBackend<T>::query_pass(const AttentionView& view, const Rows& rows) {
 // sV_j(s) = < norm(c_j)(s), W_V v(s) >: the value folded back into the stream, a vector per
 // key/value head.
 template <typename T>
-void HostBackend<T>::value_scores(const AttentionView& view, const LayerPanels<T>& w,
-                                  AttentionSums& sums) {
+void HostHeads<T>::value_scores(const AttentionView& view, const LayerPanels<T>& w,
+                                AttentionSums& sums) {
   const int groups = config_.n_kv_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
@@ -404,11 +441,12 @@ void HostBackend<T>::value_scores(const AttentionView& view, const LayerPanels<T
 }
 
 template <typename T>
-AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores scores,
-                                             bool keep_key_scores) {
+AttentionSums HostHeads<T>::attention_sums(const AttentionView& view, Scores scores,
+                                           bool keep_key_scores) {
   const std::int64_t pairs = tri(view.length);
   const std::int64_t cl = view.visible;
   const int heads = config_.n_heads;
+  const LayerConfig& shape = config_.layer(view.layer);
   AttentionSums sums;
   for (Array* a : {&sums.k_sum, &sums.k_abs, &sums.q_sum, &sums.q_abs})
     *a = uninitialized(heads * pairs);
@@ -423,7 +461,7 @@ AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores s
     reduce_rows(rows, q + 1, cl, ptr(sum_out) + at, ptr(abs_out) + at, column,
                 column ? column + cl : nullptr);
   };
-  if (scores == Scores::raw && !fold_is_cheaper(view)) {
+  if (scores == Scores::raw && !folds(view)) {
     projected_keys(view, *layer(view.layer), {}, &sums,
                    keep_key_scores ? ptr(sums.k_scores) : nullptr);
   } else {
@@ -431,16 +469,18 @@ AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores s
       const std::int64_t at = (static_cast<std::int64_t>(h) * view.length + q) * cl;
       std::vector<double> moments(static_cast<std::size_t>(2 * cl), 0.0);
       add_up(rows, h, q, sums.k_sum, sums.k_abs, moments.data());
-      finish_moments(moments.data(), moments.data() + cl, q + 1, cl, ptr(sums.k_mean) + at,
+      const std::int64_t from = shape.first_source(q);
+      finish_moments(moments.data(), moments.data() + cl, q + 1 - from, cl, ptr(sums.k_mean) + at,
                      ptr(sums.k_std) + at);
       if (scores == Scores::centered) {
-        center_columns(rows, q + 1, cl);
+        center_columns(rows + from * cl, q + 1 - from, cl);
         add_up(rows, h, q, sums.k_sum, sums.k_abs, nullptr);
       }
     });
   }
   query_pass(view, [&](int h, int q, T* rows) {
-    if (scores == Scores::centered) center_columns(rows, q + 1, cl);
+    const std::int64_t from = shape.first_source(q);
+    if (scores == Scores::centered) center_columns(rows + from * cl, q + 1 - from, cl);
     add_up(rows, h, q, sums.q_sum, sums.q_abs, nullptr);
     if (keep_query_scores)
       std::copy_n(rows, (q + 1) * cl, ptr(sums.q_scores) + (h * pairs + tri(q)) * cl);
@@ -450,25 +490,28 @@ AttentionSums HostBackend<T>::attention_sums(const AttentionView& view, Scores s
 }
 
 template <typename T>
-void HostBackend<T>::visit_key_scores(const AttentionView& view, Scores scores,
-                                      const KeyVisitor& visit) {
+void HostHeads<T>::visit_key_scores(const AttentionView& view, Scores scores,
+                                    const Backend::KeyVisitor& visit) {
   key_pass(view, nullptr, [&](int h, int q, T* rows) {
-    if (scores == Scores::centered) center_columns(rows, q + 1, view.visible);
+    const std::int64_t from = config_.layer(view.layer).first_source(q);
+    if (scores == Scores::centered)
+      center_columns(rows + from * view.visible, q + 1 - from, view.visible);
     visit(h, q, rows);
   });
 }
 
 template <typename T>
-void HostBackend<T>::key_scores(const AttentionView& view, Scores scores, int head, int query,
-                                Array& out) {
+void HostHeads<T>::key_scores(const AttentionView& view, Scores scores, int head, int query,
+                              Array& out) {
   const auto w = layer(view.layer);
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
   const std::int64_t cl = view.visible;
   const int g = head / config_.group_size();
-  const auto rope = rotary(view.length);
-  const bool per_source = rope != nullptr || !w->k_norm.empty();
-  const double scale = 1.0 / std::sqrt(static_cast<double>(e));
+  const auto rope = rotary(view.layer, view.length, view.length);
+  const PullBack pull = key_pull(view, *w, rope.get());
+  const bool per_source = pull.changes();
+  const double scale = config_.layer(view.layer).attention_scale;
   const T* q = ptr(*view.q) + (static_cast<std::int64_t>(query) * config_.n_heads + head) * e;
   std::vector<T> shared(static_cast<std::size_t>(d));
   if (!per_source) head_to_model(w->k, g, q, e, 1, shared.data(), d);
@@ -478,7 +521,7 @@ void HostBackend<T>::key_scores(const AttentionView& view, Scores scores, int he
     if (per_source) {
       own.resize(static_cast<std::size_t>(d));
       std::vector<T> u(q, q + e);
-      pull_back(rope.get(), s, w->k_norm, view.k_dev, s * config_.n_kv_heads + g, u.data());
+      pull(s, g, u.data());
       head_to_model(w->k, g, u.data(), e, 1, own.data(), d);
       vector = own.data();
     }
@@ -487,35 +530,43 @@ void HostBackend<T>::key_scores(const AttentionView& view, Scores scores, int he
     for (std::int64_t j = 0; j < cl; ++j)
       ptr(out)[s * cl + j] = factor * dot(d, writers + j * d, vector);
   });
-  if (scores == Scores::centered) center_columns(ptr(out), query + 1, cl);
+  const std::int64_t from = config_.layer(view.layer).first_source(query);
+  hide(view, query, ptr(out));
+  if (scores == Scores::centered) center_columns(ptr(out) + from * cl, query + 1 - from, cl);
 }
 
 template <typename T>
-void HostBackend<T>::query_scores(const AttentionView& view, Scores scores, int head, int query,
-                                  Array& out) {
+void HostHeads<T>::query_scores(const AttentionView& view, Scores scores, int head, int query,
+                                Array& out) {
   const auto w = layer(view.layer);
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
   const std::int64_t cl = view.visible;
   const int g = head / config_.group_size();
   const std::int64_t n = query + 1;
-  const auto rope = rotary(view.length);
+  const auto rope = rotary(view.layer, view.length, view.length);
+  const PullBack pull = query_pull(view, *w, rope.get());
   std::vector<T> pulled(static_cast<std::size_t>(n * e));
   for (std::int64_t s = 0; s < n; ++s) {
     T* u = pulled.data() + s * e;
     std::copy_n(ptr(*view.k) + (s * config_.n_kv_heads + g) * e, e, u);
-    pull_back(rope.get(), query, w->q_norm, view.q_dev,
-              static_cast<std::int64_t>(query) * config_.n_heads + head, u);
+    pull(query, head, u);
   }
   std::vector<T> vectors(static_cast<std::size_t>(n * d));
   head_to_model(w->q, head, pulled.data(), e, n, vectors.data(), d);
   gemm(true, n, cl, d, vectors.data(), d,
        ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d, false,
        ptr(out), cl);
-  const T factor = static_cast<T>(1.0 / std::sqrt(static_cast<double>(e)) /
-                                  static_cast<double>(ptr(*view.dev)[query]));
+  const LayerConfig& shape = config_.layer(view.layer);
+  const T factor =
+      static_cast<T>(shape.attention_scale / static_cast<double>(ptr(*view.dev)[query]));
   for (std::int64_t i = 0; i < n * cl; ++i) ptr(out)[i] *= factor;
-  if (scores == Scores::centered) center_columns(ptr(out), n, cl);
+  const std::int64_t from = shape.first_source(query);
+  hide(view, query, ptr(out));
+  if (scores == Scores::centered) center_columns(ptr(out) + from * cl, n - from, cl);
 }
+
+template class HostHeads<float>;
+template class HostHeads<double>;
 
 }  // namespace unpack

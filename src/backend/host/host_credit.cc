@@ -1,6 +1,30 @@
-// Entries, folding and targets: what passing credit on needs. Part of host_backend.cc.
+// Entries, folding and targets: what passing credit on needs.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "backend/host/host_backend.h"
+#include "backend/host/kernels.h"
+#include "backend/question_tables.h"
 
 namespace unpack {
+
+template <typename T>
+std::vector<T> HostBackend<T>::directions_for(const std::vector<T>& post, const Array* out_dev,
+                                              std::span<const int> queries,
+                                              const Array& directions) const {
+  const auto d = static_cast<std::size_t>(config_.d_model);
+  std::vector<T> out(ptr(directions), ptr(directions) + queries.size() * d);
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    T* row = out.data() + i * d;
+    center_row(row);
+    if (post.empty()) continue;
+    const T inverse = T(1) / ptr(*out_dev)[queries[i]];
+    for (std::size_t k = 0; k < d; ++k) row[k] *= post[k] * inverse;
+  }
+  return out;
+}
 
 template <typename T>
 void HostBackend<T>::head_numerators(const AttentionView& view, std::span<const int> queries,
@@ -9,10 +33,8 @@ void HostBackend<T>::head_numerators(const AttentionView& view, std::span<const 
   const auto w = layer(view.layer);
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
-  const std::int64_t d = config_.d_model;
   const auto rows = static_cast<std::int64_t>(queries.size());
-  std::vector<T> centered(ptr(directions), ptr(directions) + rows * d);
-  for (std::int64_t i = 0; i < rows; ++i) center_row(centered.data() + i * d);
+  const std::vector<T> centered = directions_for(w->attn_post, view.out_dev, queries, directions);
   std::vector<T> pulled(static_cast<std::size_t>(rows * heads * e));
   multiply_transposed(w->o, centered.data(), rows, pulled.data());
   std::vector<std::int64_t> begin(queries.size() + 1, 0);
@@ -36,15 +58,30 @@ template <typename T>
 void HostBackend<T>::mlp_numerators(const MlpView& view, std::span<const int> queries,
                                     const Array& directions, Array& out) {
   const auto w = layer(view.layer);
-  const std::int64_t d = config_.d_model;
-  const std::int64_t n = config_.d_mlp;
+  const std::int64_t d = config_.d_model, width = config_.layer(view.layer).entries(),
+                     n = config_.layer(view.layer).n_neurons;
   const auto rows = static_cast<std::int64_t>(queries.size());
-  std::vector<T> centered(ptr(directions), ptr(directions) + rows * d);
-  for (std::int64_t i = 0; i < rows; ++i) center_row(centered.data() + i * d);
-  multiply_transposed(w->out, centered.data(), rows, ptr(out));
+  const std::vector<T> centered = directions_for(w->mlp_post, view.out_dev, queries, directions);
+  if (view.routing == nullptr) {
+    multiply_transposed(w->mlp.out, centered.data(), rows, ptr(out));
+  } else {
+    const std::vector<std::int64_t> positions(queries.begin(), queries.end());
+    for (const ExpertRows& used : by_expert(*view.routing, positions)) {
+      const auto m = static_cast<std::int64_t>(used.rows.size());
+      std::vector<T> from(static_cast<std::size_t>(m * d)), to(static_cast<std::size_t>(m * n));
+      for (std::int64_t i = 0; i < m; ++i)
+        std::copy_n(centered.data() + used.rows[static_cast<std::size_t>(i)] * d, d,
+                    from.data() + i * d);
+      multiply_transposed(expert(view.layer, used.expert)->out, from.data(), m, to.data());
+      for (std::int64_t i = 0; i < m; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        std::copy_n(to.data() + i * n, n, ptr(out) + used.rows[at] * width + used.slots[at] * n);
+      }
+    }
+  }
   for (std::int64_t i = 0; i < rows; ++i) {
-    const T* act = ptr(*view.act) + queries[static_cast<std::size_t>(i)] * n;
-    for (std::int64_t j = 0; j < n; ++j) ptr(out)[i * n + j] *= act[j];
+    const T* act = ptr(*view.act) + queries[static_cast<std::size_t>(i)] * width;
+    for (std::int64_t j = 0; j < width; ++j) ptr(out)[i * width + j] *= act[j];
   }
 }
 
@@ -57,7 +94,8 @@ void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> 
   const std::int64_t d = config_.d_model;
   const std::int64_t cl = view.visible;
   const auto rows = static_cast<std::int64_t>(queries.size());
-  const auto rope = rotary(view.length);
+  const auto rope = rotary(view.layer, view.length, view.length);
+  const auto pull = this->query_pull(view, *w, rope.get());
   std::vector<std::int64_t> begin(queries.size() + 1, 0);
   for (std::size_t i = 0; i < queries.size(); ++i) begin[i + 1] = begin[i] + queries[i] + 1;
   out.assign(static_cast<std::size_t>(heads * rows * cl), 0.0);
@@ -86,12 +124,12 @@ void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> 
       for (int s = 0; s <= q; ++s)
         axpy(e, static_cast<T>(c[s]),
              ptr(*view.k) + (static_cast<std::int64_t>(s) * config_.n_kv_heads + g) * e, u);
-      pull_back(rope.get(), q, w->q_norm, view.q_dev, static_cast<std::int64_t>(q) * heads + h, u);
+      pull(q, h, u);
     }
     head_to_model(w->q, static_cast<int>(h), folded.data(), e, rows, vectors.data() + h * d,
                   heads * d);
   });
-  const double scale = 1.0 / std::sqrt(static_cast<double>(e));
+  const double scale = config_.layer(view.layer).attention_scale;
   pool_.parallel_for(rows, [&](std::int64_t i) {
     const int q = queries[static_cast<std::size_t>(i)];
     std::vector<T> scores(static_cast<std::size_t>(heads * cl));
@@ -118,7 +156,8 @@ void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double>
   const std::int64_t d = config_.d_model;
   const std::int64_t cl = view.visible;
   const int length = view.length;
-  const auto rope = rotary(length);
+  const auto rope = rotary(view.layer, length, length);
+  const auto pull = this->key_pull(view, *w, rope.get());
   std::vector<T> folded(static_cast<std::size_t>(length) * static_cast<std::size_t>(groups * e),
                         T(0));  // [S, G, E]
   pool_.parallel_for(static_cast<std::int64_t>(length) * groups, [&](std::int64_t task) {
@@ -131,12 +170,12 @@ void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double>
         if (c != 0) axpy(e, static_cast<T>(c), ptr(*view.q) + (q * heads + h) * e, u);
       }
     }
-    pull_back(rope.get(), s, w->k_norm, view.k_dev, s * groups + g, u);
+    pull(s, g, u);
   });
   std::vector<T> vectors(static_cast<std::size_t>(length) * static_cast<std::size_t>(d));
   multiply_transposed(w->k, folded.data(), length, vectors.data());
   out.assign(static_cast<std::size_t>(length) * static_cast<std::size_t>(cl), 0.0);
-  const double scale = 1.0 / std::sqrt(static_cast<double>(e));
+  const double scale = config_.layer(view.layer).attention_scale;
   pool_.parallel_for(length, [&](std::int64_t s) {
     const double factor = scale / static_cast<double>(ptr(*view.dev)[s]);
     for (std::int64_t j = 0; j < cl; ++j) {
@@ -148,24 +187,61 @@ void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double>
 }
 
 template <typename T>
-void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, std::span<const int> queries,
-                              std::span<const double> coef, std::vector<double>& out) {
+void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, Scores scores,
+                              std::span<const int> queries, std::span<const double> coef,
+                              std::vector<double>& out) {
   const auto w = layer(view.layer);
-  const Panels<T>& in = side == MlpSide::gate ? w->in : w->up;
   const std::int64_t d = config_.d_model;
   const std::int64_t cl = view.visible;
   const auto rows = static_cast<std::int64_t>(queries.size());
-  const std::vector<T> scaled(coef.begin(), coef.end());
   out.assign(static_cast<std::size_t>(rows * cl), 0.0);
-  if (rows == 1 && queries[0] == view.length - 1 && view.last && !view.last->empty()) {
-    pool_.parallel_for(cl, [&](std::int64_t j) {
-      out[static_cast<std::size_t>(j)] =
-          static_cast<double>(dot(in.out, ptr(*view.last) + j * in.out, scaled.data()));
-    });
-    return;
+  std::vector<T> scaled(coef.begin(), coef.end());
+  std::vector<T> vectors(static_cast<std::size_t>(rows * d), T(0));
+  if (side == MlpSide::router) {
+    // sum_i coef_i (sR(e_i) - mean sR) = sum_e (coef_e - (sum coef) / E) sR(e)
+    const Routing& routing = *view.routing;
+    const std::int64_t experts = routing.experts;
+    scaled.assign(static_cast<std::size_t>(rows * experts), T(0));
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const double* from = coef.data() + r * routing.chosen;
+      T* to = scaled.data() + r * experts;
+      if (scores == Scores::centered) {
+        const double total = std::accumulate(from, from + routing.chosen, 0.0);
+        std::fill_n(to, experts, static_cast<T>(-total / static_cast<double>(experts)));
+      }
+      for (int i = 0; i < routing.chosen; ++i)
+        to[routing.expert[routing.slot(queries[static_cast<std::size_t>(r)], i)]] +=
+            static_cast<T>(from[i]);
+    }
+    multiply_transposed(w->router, scaled.data(), rows, vectors.data());
+  } else if (view.routing != nullptr) {
+    const std::int64_t n = config_.layer(view.layer).n_neurons, width = view.routing->chosen * n;
+    const std::vector<std::int64_t> positions(queries.begin(), queries.end());
+    for (const ExpertRows& used : by_expert(*view.routing, positions)) {
+      const auto m = static_cast<std::int64_t>(used.rows.size());
+      std::vector<T> from(static_cast<std::size_t>(m * n)), to(static_cast<std::size_t>(m * d));
+      for (std::int64_t i = 0; i < m; ++i) {
+        const auto at = static_cast<std::size_t>(i);
+        std::copy_n(scaled.data() + used.rows[at] * width + used.slots[at] * n, n,
+                    from.data() + i * n);
+      }
+      multiply_transposed(this->panels(*expert(view.layer, used.expert), side), from.data(), m,
+                          to.data());
+      for (std::int64_t i = 0; i < m; ++i)
+        axpy(d, T(1), to.data() + i * d,
+             vectors.data() + used.rows[static_cast<std::size_t>(i)] * d);
+    }
+  } else {
+    const Panels<T>& in = this->panels(w->mlp, side);
+    if (rows == 1 && queries[0] == view.length - 1 && view.last && !view.last->empty()) {
+      pool_.parallel_for(cl, [&](std::int64_t j) {
+        out[static_cast<std::size_t>(j)] =
+            static_cast<double>(dot(in.out, ptr(*view.last) + j * in.out, scaled.data()));
+      });
+      return;
+    }
+    multiply_transposed(in, scaled.data(), rows, vectors.data());
   }
-  std::vector<T> vectors(static_cast<std::size_t>(rows * d));
-  multiply_transposed(in, scaled.data(), rows, vectors.data());
   pool_.parallel_for(rows, [&](std::int64_t i) {
     const int q = queries[static_cast<std::size_t>(i)];
     const double factor = 1.0 / static_cast<double>(ptr(*view.dev)[q]);
@@ -177,45 +253,6 @@ void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, std::span<const
                   vectors.data() + i * d));
     }
   });
-}
-
-template <typename T>
-typename Backend::Peaks HostBackend<T>::measure_peaks() {
-  using Clock = std::chrono::steady_clock;
-  const auto fastest = [](int repeat, const auto& work) {
-    double best = 1e30;
-    for (int i = 0; i < repeat; ++i) {
-      const auto begin = Clock::now();
-      work();
-      best = std::min(best, std::chrono::duration<double>(Clock::now() - begin).count());
-    }
-    return best;
-  };
-  constexpr std::int64_t m = 1024, k = 1024, n = 2048;
-  Panels<T> w;
-  w.in = k;
-  w.out = n;
-  w.data.resize(static_cast<std::size_t>(k * n));
-  std::vector<T> a(static_cast<std::size_t>(m * k)), c(static_cast<std::size_t>(m * n));
-  for (std::size_t i = 0; i < w.data.size(); ++i)
-    w.data[i] = static_cast<T>(static_cast<double>(i * 7 % 13) / 13 - 0.5);
-  for (std::size_t i = 0; i < a.size(); ++i)
-    a[i] = static_cast<T>(static_cast<double>(i * 11 % 17) / 17 - 0.5);
-  Peaks peaks;
-  peaks.flops = 2.0 * m * k * n / fastest(25, [&] { multiply(w, a.data(), m, {}, c.data()); });
-  constexpr std::int64_t kBlock = std::int64_t{1} << 18, kBlocks = 256;  // far past every cache
-  std::vector<T> memory(static_cast<std::size_t>(kBlock * kBlocks), T(1));
-  std::vector<double> sums(kBlocks);
-  const double read = fastest(12, [&] {
-    pool_.parallel_for(kBlocks, [&](std::int64_t b) {
-      double sum = 0;
-      double abs = 0;
-      row_sums(memory.data() + b * kBlock, kBlock, sum, abs);
-      sums[static_cast<std::size_t>(b)] = sum;
-    });
-  });
-  peaks.bytes = static_cast<double>(memory.size() * sizeof(T)) / read;
-  return peaks;
 }
 
 template <typename T>
@@ -237,7 +274,7 @@ std::vector<double> HostBackend<T>::vocabulary_mean() {
     double* sum = partial.data() + block * d;
     for (std::int64_t r = first; r < last; r += kRows) {
       const std::int64_t n = std::min(kRows, last - r);
-      read_rows(weights_->unembed, r, n, rows.data());
+      read_rows((*weights_)[Role::unembed], r, n, rows.data());
       std::fill(group.begin(), group.end(), T(0));
       for (std::int64_t i = 0; i < n; ++i) axpy(d, T(1), rows.data() + i * d, group.data());
       for (std::int64_t j = 0; j < d; ++j)
@@ -264,7 +301,7 @@ void HostBackend<T>::target_direction(const Array& x, std::int64_t row,
   std::vector<double> w_row(static_cast<std::size_t>(d));
   const auto add_mean = [&](std::span<const TokenId> ids, double sign) {
     for (const TokenId id : ids) {
-      read_rows(weights_->unembed, id, 1, w_row.data());
+      read_rows((*weights_)[Role::unembed], id, 1, w_row.data());
       for (std::size_t j = 0; j < direction.size(); ++j)
         direction[j] += sign * w_row[j] / static_cast<double>(ids.size());
     }
@@ -276,13 +313,14 @@ void HostBackend<T>::target_direction(const Array& x, std::int64_t row,
     for (std::size_t j = 0; j < direction.size(); ++j) direction[j] -= mean[j];
   }
   Array one = uninitialized(d);
-  copy(x, row * d, one, 0, d);
+  this->copy(x, row * d, one, 0, d);
   Array normalized = uninitialized(d);
   Array dev = uninitialized(1);
-  normalize(one, 1, normalized, dev);
-  const double inverse = 1.0 / static_cast<double>(ptr(dev)[0]);
+  this->normalize(config_.norm, one, 1, normalized, dev);
+  const std::vector<T>& final_w = this->final_weight();
+  const double inverse = config_.logit_scale / static_cast<double>(ptr(dev)[0]);
   for (std::size_t j = 0; j < direction.size(); ++j)
-    ptr(out)[j] = static_cast<T>(direction[j] * static_cast<double>(final_w_[j]) * inverse);
+    ptr(out)[j] = static_cast<T>(direction[j] * static_cast<double>(final_w[j]) * inverse);
 }
 
 template <typename T>
@@ -296,5 +334,8 @@ void HostBackend<T>::writer_dots(const Array& writers, int n_writers, int positi
             ptr(direction)));
   }
 }
+
+template class HostBackend<float>;
+template class HostBackend<double>;
 
 }  // namespace unpack

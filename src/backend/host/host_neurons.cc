@@ -1,0 +1,247 @@
+// The scores of neurons and routers, and the sums behind their denominators.
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "backend/host/host_backend.h"
+#include "backend/host/kernels.h"
+#include "backend/question_tables.h"
+
+namespace unpack {
+
+// The visible writers of `whole` at positions [begin, begin + positions), one after the other; as
+// they lie where they do so already.
+template <typename T>
+const T* HostNeurons<T>::whole_writers(const MlpView& view, const std::vector<int>& whole,
+                                       std::int64_t begin, std::int64_t positions,
+                                       std::vector<T>& gathered) const {
+  const std::int64_t d = config_.d_model;
+  if (positions == 1 && static_cast<int>(whole.size()) == view.visible)
+    return ptr(*view.writers) + begin * view.n_writers * d;
+  gathered.resize(static_cast<std::size_t>(positions) * whole.size() * static_cast<std::size_t>(d));
+  T* to = gathered.data();
+  for (std::int64_t i = 0; i < positions; ++i) {
+    for (const int j : whole) {
+      std::copy_n(ptr(*view.writers) + ((begin + i) * view.n_writers + j) * d, d, to);
+      to += d;
+    }
+  }
+  return gathered.data();
+}
+
+template <typename T>
+MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores scores) {
+  if (side == MlpSide::router) return router_sums(view, scores);
+  if (view.routing != nullptr) return expert_sums(view, side);
+  // sM_j(q, n) = norm(c_j)(q) . W_in[:, n]: a tile of writers x neurons at a time, reduced at once.
+  const auto w = layer(view.layer);
+  const Panels<T>& in = panels(w->mlp, side);
+  const auto products = this->head_products(view.layer, side);
+  const std::int64_t cl = view.visible;
+  const std::int64_t length = view.length;
+  MlpSums sums;
+  sums.sum = uninitialized(length * in.out);
+  sums.abs = uninitialized(length * in.out);
+  sums.l2 = uninitialized(length * cl);
+  if (keeps_last_scores(config_, writers_, sizeof(T))) sums.last = uninitialized(cl * in.out);
+  std::vector<int> whole;  // writers that are multiplied as they are: all of them, or those that no
+                           // product stands for
+  for (int j = 0; j < view.visible; ++j) {
+    if (!products || writers_[j].kind != WriterKind::head) whole.push_back(j);
+  }
+  // Positions are taken together until there are rows enough to make the reading of a panel worth
+  // it.
+  constexpr std::int64_t kRows = 192;
+  constexpr std::int64_t kPositions = 32;
+  const auto rows_each = static_cast<std::int64_t>(whole.size());
+  const std::int64_t together =
+      std::min(length, products ? kPositions : std::max<std::int64_t>(1, kRows / rows_each));
+  const std::int64_t panels_each = products ? 1 : 4;
+  const std::int64_t blocks = (length + together - 1) / together;
+  const std::int64_t groups = (in.count() + panels_each - 1) / panels_each;
+  std::vector<double> squares(static_cast<std::size_t>(in.count() * length * cl), 0.0);
+  pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
+    const std::int64_t begin = task / groups * together;
+    const std::int64_t positions = std::min(together, length - begin);
+    thread_local std::vector<T> gathered, tile;
+    const T* rows = whole_writers(view, whole, begin, positions, gathered);
+    for (std::int64_t p = task % groups * panels_each;
+         p < std::min(in.count(), (task % groups + 1) * panels_each); ++p) {
+      const std::int64_t n = in.columns(p);
+      std::vector<double> sum(static_cast<std::size_t>(2 * positions * n), 0.0);
+      std::vector<double> square(whole.size());
+      tile.resize(static_cast<std::size_t>(positions * rows_each * n));
+      gemm(false, positions * rows_each, n, in.in, rows, in.in, in.panel(p), n, false, tile.data(),
+           n);
+      for (std::int64_t i = 0; i < positions; ++i) {
+        std::fill(square.begin(), square.end(), 0.0);
+        reduce_writers(tile.data() + i * rows_each * n, rows_each, n, n, sum.data() + 2 * i * n,
+                       sum.data() + (2 * i + 1) * n, square.data());
+        double* to = squares.data() + (p * length + begin + i) * cl;
+        for (std::size_t j = 0; j < whole.size(); ++j) to[whole[j]] = square[j];
+      }
+      T* last =
+          sums.last.empty() || begin + positions < length ? nullptr : ptr(sums.last) + in.begin(p);
+      for (std::size_t j = 0; last && j < whole.size(); ++j) {
+        keep_row(tile.data() + ((positions - 1) * rows_each + static_cast<std::int64_t>(j)) * n, n,
+                 ptr(*view.dev)[length - 1], last + whole[j] * in.out);
+      }
+      if (products)
+        this->add_head_products(view, *products, in, p, begin, positions, sum.data(),
+                                squares.data() + (p * length + begin) * cl, last);
+      for (std::int64_t i = 0; i < positions; ++i) {
+        const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[begin + i]);
+        T* to_sum = ptr(sums.sum) + (begin + i) * in.out + in.begin(p);
+        T* to_abs = ptr(sums.abs) + (begin + i) * in.out + in.begin(p);
+        const double* from = sum.data() + 2 * i * n;
+        for (std::int64_t c = 0; c < n; ++c) {
+          to_sum[c] = static_cast<T>(from[c] * inverse);
+          to_abs[c] = static_cast<T>(from[n + c] * inverse);
+        }
+      }
+    }
+  });
+  for (std::int64_t q = 0; q < length; ++q) {
+    for (std::int64_t j = 0; j < cl; ++j) {
+      double total = 0;
+      for (std::int64_t p = 0; p < in.count(); ++p)
+        total += squares[static_cast<std::size_t>((p * length + q) * cl + j)];
+      ptr(sums.l2)[q * cl + j] =
+          static_cast<T>(std::sqrt(total) / static_cast<double>(ptr(*view.dev)[q]));
+    }
+  }
+  return sums;
+}
+
+// The same for a mixture: every expert reads the positions that use it.
+template <typename T>
+MlpSums HostNeurons<T>::expert_sums(const MlpView& view, MlpSide side) {
+  const std::int64_t n = config_.layer(view.layer).n_neurons, cl = view.visible,
+                     d = config_.d_model, length = view.length;
+  const Routing& routing = *view.routing;
+  MlpSums sums;
+  sums.sum = uninitialized(length * routing.chosen * n);
+  sums.abs = uninitialized(length * routing.chosen * n);
+  sums.l2 = uninitialized(length * cl);
+  std::vector<double> squares(static_cast<std::size_t>(length * cl * routing.chosen), 0.0);
+  std::vector<std::int64_t> positions(static_cast<std::size_t>(length));
+  std::iota(positions.begin(), positions.end(), std::int64_t{0});
+  for (const ExpertRows& used : by_expert(routing, positions)) {
+    const auto w = expert(view.layer, used.expert);
+    const Panels<T>& in = panels(*w, side);
+    pool_.parallel_for(static_cast<std::int64_t>(used.rows.size()), [&](std::int64_t i) {
+      const std::int64_t q = used.rows[static_cast<std::size_t>(i)];
+      const std::int64_t slot = q * routing.chosen + used.slots[static_cast<std::size_t>(i)];
+      const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[q]);
+      thread_local std::vector<T> tile;
+      for (std::int64_t p = 0; p < in.count(); ++p) {
+        const std::int64_t columns = in.columns(p);
+        tile.resize(static_cast<std::size_t>(cl * columns));
+        gemm(false, cl, columns, d, ptr(*view.writers) + q * view.n_writers * d, d, in.panel(p),
+             columns, false, tile.data(), columns);
+        std::vector<double> sum(static_cast<std::size_t>(2 * columns), 0.0);
+        reduce_writers(tile.data(), cl, columns, columns, sum.data(), sum.data() + columns,
+                       squares.data() + slot * cl);
+        for (std::int64_t c = 0; c < columns; ++c) {
+          const std::int64_t at = slot * n + in.begin(p) + c;
+          ptr(sums.sum)[at] = static_cast<T>(sum[static_cast<std::size_t>(c)] * inverse);
+          ptr(sums.abs)[at] = static_cast<T>(sum[static_cast<std::size_t>(columns + c)] * inverse);
+        }
+      }
+    });
+  }
+  for (std::int64_t q = 0; q < length; ++q) {
+    for (std::int64_t j = 0; j < cl; ++j) {
+      double total = 0;
+      for (std::int64_t slot = q * routing.chosen; slot < (q + 1) * routing.chosen; ++slot)
+        total += squares[static_cast<std::size_t>(slot * cl + j)];
+      ptr(sums.l2)[q * cl + j] =
+          static_cast<T>(std::sqrt(total) / static_cast<double>(ptr(*view.dev)[q]));
+    }
+  }
+  return sums;
+}
+
+// sR_j(q, e) = norm(c_j)(q) . W_r[:, e] of the chosen experts, less the mean over all of them.
+template <typename T>
+void HostNeurons<T>::router_scores(const MlpView& view, Scores scores, int query, T* out) {
+  const auto w = layer(view.layer);
+  const Routing& routing = *view.routing;
+  const std::int64_t d = config_.d_model, cl = view.visible, experts = routing.experts,
+                     chosen = routing.chosen;
+  std::vector<T> all(static_cast<std::size_t>(cl * experts));
+  for (std::int64_t p = 0; p < w->router.count(); ++p) {
+    gemm(false, cl, w->router.columns(p), d,
+         ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d,
+         w->router.panel(p), w->router.columns(p), false, all.data() + w->router.begin(p), experts);
+  }
+  const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[query]);
+  for (std::int64_t j = 0; j < cl; ++j) {
+    const T* row = all.data() + j * experts;
+    double mean = 0;
+    if (scores == Scores::centered)
+      mean = std::accumulate(row, row + experts, 0.0) / static_cast<double>(experts);
+    for (int i = 0; i < chosen; ++i) {
+      const int e = routing.expert[routing.slot(query, i)];
+      out[j * chosen + i] = static_cast<T>((static_cast<double>(row[e]) - mean) * inverse);
+    }
+  }
+}
+
+template <typename T>
+MlpSums HostNeurons<T>::router_sums(const MlpView& view, Scores scores) {
+  const std::int64_t cl = view.visible, chosen = view.routing->chosen;
+  MlpSums sums;
+  sums.sum = this->zeros(view.length * chosen);
+  sums.abs = this->zeros(view.length * chosen);
+  sums.l2 = uninitialized(view.length * cl);
+  pool_.parallel_for(view.length, [&](std::int64_t q) {
+    std::vector<T> rows(static_cast<std::size_t>(cl * chosen));
+    router_scores(view, scores, static_cast<int>(q), rows.data());
+    std::vector<double> sum(static_cast<std::size_t>(2 * chosen), 0.0),
+        square(static_cast<std::size_t>(cl), 0.0);
+    reduce_writers(rows.data(), cl, chosen, chosen, sum.data(), sum.data() + chosen, square.data());
+    for (std::int64_t i = 0; i < chosen; ++i) {
+      ptr(sums.sum)[q * chosen + i] = static_cast<T>(sum[static_cast<std::size_t>(i)]);
+      ptr(sums.abs)[q * chosen + i] = static_cast<T>(sum[static_cast<std::size_t>(chosen + i)]);
+    }
+    for (std::int64_t j = 0; j < cl; ++j)
+      ptr(sums.l2)[q * cl + j] = static_cast<T>(std::sqrt(square[static_cast<std::size_t>(j)]));
+  });
+  return sums;
+}
+
+template <typename T>
+void HostNeurons<T>::mlp_scores(const MlpView& view, MlpSide side, Scores scores, int query,
+                                Array& out) {
+  if (side == MlpSide::router) return router_scores(view, scores, query, ptr(out));
+  const LayerConfig& shape = config_.layer(view.layer);
+  const int slots = view.routing != nullptr ? view.routing->chosen : 1;
+  const std::int64_t d = config_.d_model, n = shape.n_neurons, width = slots * n;
+  const T inverse = T(1) / ptr(*view.dev)[query];
+  for (int slot = 0; slot < slots; ++slot) {
+    std::shared_ptr<const MlpPanels<T>> w;
+    if (view.routing != nullptr) {
+      w = expert(view.layer, view.routing->expert[view.routing->slot(query, slot)]);
+    } else {
+      const auto whole = layer(view.layer);
+      w = std::shared_ptr<const MlpPanels<T>>(whole, &whole->mlp);
+    }
+    const Panels<T>& in = panels(*w, side);
+    pool_.parallel_for(in.count(), [&](std::int64_t p) {
+      T* to = ptr(out) + slot * n + in.begin(p);
+      gemm(false, view.visible, in.columns(p), d,
+           ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d,
+           in.panel(p), in.columns(p), false, to, width);
+      for (std::int64_t j = 0; j < view.visible; ++j) {
+        for (std::int64_t i = 0; i < in.columns(p); ++i) to[j * width + i] *= inverse;
+      }
+    });
+  }
+}
+
+template class HostNeurons<float>;
+template class HostNeurons<double>;
+
+}  // namespace unpack

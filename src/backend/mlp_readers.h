@@ -1,0 +1,44 @@
+// The ways an MLP reads the stream: the only one of a plain MLP, gate and up of a gated one, and
+// the router of a mixture before them. The one home of their order, names and weights.
+#pragma once
+
+#include <vector>
+
+#include "backend/backend.h"
+#include "unpack/options.h"
+
+namespace unpack {
+
+inline constexpr std::size_t kMostReaders = 3;
+
+struct MlpReader {
+  MlpSide side = MlpSide::gate;
+  Branch branch = Branch::mlp;
+};
+
+inline std::vector<MlpReader> mlp_readers(const LayerConfig& layer) {
+  if (!layer.gated()) return {{MlpSide::gate, Branch::mlp}};
+  const MlpReader gate{MlpSide::gate, Branch::G}, up{MlpSide::up, Branch::U};
+  if (!layer.mixture()) return {gate, up};
+  return {{MlpSide::router, Branch::R}, gate, up};
+}
+
+// The share of an MLP's credit that the reader at `index` of that list passes on.
+inline double reader_weight(const Options& options, const LayerConfig& layer, std::size_t index) {
+  if (!layer.gated()) return 1.0;
+  return layer.mixture() ? options.expert_weights[index] : options.mlp_weights[index];
+}
+
+// Its scores at a position: one a neuron, or one a chosen expert.
+inline int reader_entries(const LayerConfig& layer, MlpSide side) {
+  return side == MlpSide::router ? layer.experts_per_token : layer.entries();
+}
+
+inline bool has_branch(const LayerConfig& layer, Branch branch) {
+  for (const MlpReader& reader : mlp_readers(layer)) {
+    if (reader.branch == branch) return true;
+  }
+  return false;
+}
+
+}  // namespace unpack

@@ -1,0 +1,203 @@
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "forward/forward.h"
+
+namespace unpack {
+
+namespace {
+
+// What a sublayer adds to the stream, from what it put out: through the norm behind it.
+void finish_sublayer(Backend& backend, int layer, Sublayer sublayer, std::int64_t rows, Array& out,
+                     Array& dev) {
+  const LayerConfig& shape = backend.config().layer(layer);
+  const bool behind = sublayer == Sublayer::attention ? shape.attn_post_norm : shape.mlp_post_norm;
+  if (behind) backend.norm_behind(layer, sublayer, out, rows, dev);
+}
+
+class Pass {
+ public:
+  Pass(Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks, Array& x,
+       LayerTrace& keep)
+      : backend_(backend),
+        c_(backend.config()),
+        shape_(c_.layer(layer)),
+        layer_(layer),
+        batch_(batch),
+        hooks_(hooks),
+        rows_(batch.rows()),
+        x_(x),
+        keep_(keep) {}
+
+  void run(bool patterns) {
+    const std::int64_t d = c_.d_model;
+    const bool parallel = c_.block == Block::parallel;
+    normalized_ = backend_.zeros(rows_ * d);
+    make(keep_.x_pre, rows_ * d);
+    backend_.copy(x_, 0, keep_.x_pre, 0, rows_ * d);
+    attend(patterns);
+    if (parallel) {
+      keep_.x_mid = keep_.x_pre;
+      read_neurons(keep_.x_pre);
+      add(Sublayer::attention);
+    } else {
+      add(Sublayer::attention);
+      keep_.x_mid = backend_.zeros(rows_ * d);
+      backend_.copy(x_, 0, keep_.x_mid, 0, rows_ * d);
+      read_neurons(x_);
+    }
+    add(Sublayer::mlp);
+  }
+
+ private:
+  void make(Array& a, std::int64_t size) {
+    if (a.size() != size) a = backend_.zeros(size);
+  }
+
+  const Array& hooked(Sublayer sublayer, const Array& x) {
+    if (!hooks_ || !hooks_->norm_input) return x;
+    if (changed_.size() != x.size()) changed_ = backend_.zeros(x.size());
+    return hooks_->norm_input(layer_, sublayer, x, changed_) ? changed_ : x;
+  }
+
+  void attend(bool patterns) {
+    const std::int64_t q_row = std::int64_t{c_.n_heads} * c_.d_head;
+    const std::int64_t kv_row = std::int64_t{c_.n_kv_heads} * c_.d_head;
+    make(keep_.dev_attn, rows_);
+    make(keep_.q, rows_ * q_row);
+    make(keep_.k, rows_ * kv_row);
+    make(keep_.v, rows_ * kv_row);
+    make(keep_.z, rows_ * q_row);
+    if (shape_.qk_norm != QkNorm::none) {
+      make(keep_.q_dev, rows_ * c_.n_heads);
+      make(keep_.k_dev, rows_ * c_.n_kv_heads);
+    }
+    if (patterns) {
+      std::int64_t size = 0;
+      for (const Segment& s : batch_.segments) size += c_.n_heads * tri(s.length);
+      make(keep_.pattern, size);
+    }
+    const Array& input = hooked(Sublayer::attention, x_);
+    backend_.normalize(shape_.attn_norm, input, rows_, normalized_, keep_.dev_attn);
+    backend_.qkv(layer_, normalized_, batch_.positions, batch_.context, keep_.q, keep_.k, keep_.v,
+                 keep_.q_dev, keep_.k_dev);
+    if (hooks_ && hooks_->heads) hooks_->heads(layer_, keep_.q, keep_.k, keep_.v);
+    const Array *keys = &keep_.k, *values = &keep_.v;
+    if (hooks_ && hooks_->attended) hooks_->attended(layer_, keep_.k, keep_.v, keys, values);
+    backend_.attention(layer_, keep_.q, *keys, *values, batch_.segments, batch_.key_begin,
+                       keep_.pattern, keep_.z);
+    if (hooks_ && hooks_->mixed) hooks_->mixed(layer_, input, keep_.q, keep_.k, keep_.v, keep_.z);
+    if (hooks_ && hooks_->survivors) {
+      if (const auto rows = hooks_->survivors(layer_)) go_on(*rows);
+    }
+    make(keep_.attn_out, rows_ * c_.d_model);
+    backend_.attention_out(layer_, keep_.z, rows_, keep_.attn_out);
+    if (shape_.attn_post_norm) make(keep_.attn_out_dev, rows_);
+    finish_sublayer(backend_, layer_, Sublayer::attention, rows_, keep_.attn_out,
+                    keep_.attn_out_dev);
+  }
+
+  // Only these rows are read from here on.
+  void go_on(const std::vector<std::int64_t>& rows) {
+    const auto gather = [&](Array& from, std::int64_t width) {
+      Array to = backend_.zeros(static_cast<std::int64_t>(rows.size()) * width);
+      for (std::size_t i = 0; i < rows.size(); ++i)
+        backend_.copy(from, rows[i] * width, to, static_cast<std::int64_t>(i) * width, width);
+      from = to;
+    };
+    gather(x_, c_.d_model);
+    gather(keep_.x_pre, c_.d_model);
+    gather(keep_.z, std::int64_t{c_.n_heads} * c_.d_head);
+    rows_ = static_cast<std::int64_t>(rows.size());
+    normalized_ = backend_.zeros(rows_ * c_.d_model);
+  }
+
+  void read_neurons(const Array& x) {
+    const std::int64_t entries = rows_ * shape_.entries();
+    make(keep_.dev_mlp, rows_);
+    make(keep_.pre, entries);
+    make(keep_.act, entries);
+    if (shape_.gated()) make(keep_.up, entries);
+    make(keep_.mlp_out, rows_ * c_.d_model);
+    const Array& input = hooked(Sublayer::mlp, x);
+    backend_.normalize(shape_.mlp_norm, input, rows_, normalized_, keep_.dev_mlp);
+    keep_.routing.reset();  // `keep` may come from another layer
+    if (shape_.mixture()) route(input);
+    const Routing* routing = keep_.routing.get();
+    backend_.mlp_in(layer_, MlpSide::gate, normalized_, rows_, routing, keep_.pre);
+    if (shape_.gated()) backend_.mlp_in(layer_, MlpSide::up, normalized_, rows_, routing, keep_.up);
+    if (hooks_ && hooks_->neurons) hooks_->neurons(layer_, input, routing, keep_.pre, keep_.up);
+    backend_.activate(layer_, keep_.pre, keep_.up, routing, rows_, keep_.act);
+    backend_.mlp_out(layer_, keep_.act, rows_, routing, keep_.mlp_out);
+    if (shape_.mlp_post_norm) make(keep_.mlp_out_dev, rows_);
+    finish_sublayer(backend_, layer_, Sublayer::mlp, rows_, keep_.mlp_out, keep_.mlp_out_dev);
+  }
+
+  void route(const Array& input) {
+    Array logits = backend_.zeros(rows_ * shape_.n_experts);
+    backend_.router(layer_, normalized_, rows_, logits);
+    if (hooks_ && hooks_->router) hooks_->router(layer_, input, logits);
+    std::vector<double> values(static_cast<std::size_t>(logits.size()));
+    backend_.download(logits, 0, values);
+    keep_.routing = choose_experts(shape_, std::move(values));
+  }
+
+  void add(Sublayer sublayer) {
+    const bool attention = sublayer == Sublayer::attention;
+    backend_.add(attention ? keep_.attn_out : keep_.mlp_out, x_, rows_ * c_.d_model);
+    backend_.add_bias(layer_, sublayer, x_, rows_,
+                      attention ? keep_.attn_out_dev : keep_.mlp_out_dev,
+                      attention ? nullptr : keep_.routing.get());
+  }
+
+  Backend& backend_;
+  const ModelConfig& c_;
+  const LayerConfig& shape_;
+  int layer_;
+  const Batch& batch_;
+  const ForwardHooks* hooks_;
+  std::int64_t rows_;
+  Array& x_;
+  LayerTrace& keep_;
+  Array changed_, normalized_;
+};
+
+}  // namespace
+
+void run_block(Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks,
+               bool patterns, Array& x, LayerTrace& keep) {
+  Pass(backend, layer, batch, hooks, x, keep).run(patterns);
+}
+
+std::shared_ptr<const Routing> choose_experts(const LayerConfig& layer,
+                                              std::vector<double> logits) {
+  auto out = std::make_shared<Routing>();
+  out->chosen = layer.experts_per_token;
+  out->experts = layer.n_experts;
+  out->logits = std::move(logits);
+  const auto experts = static_cast<std::size_t>(layer.n_experts);
+  const auto chosen = static_cast<std::ptrdiff_t>(layer.experts_per_token);
+  std::vector<int> order(experts);
+  for (std::size_t begin = 0; begin < out->logits.size(); begin += experts) {
+    const double* r = out->logits.data() + begin;
+    std::iota(order.begin(), order.end(), 0);
+    std::partial_sort(order.begin(), order.begin() + chosen, order.end(),
+                      [&](int a, int b) { return r[a] != r[b] ? r[a] > r[b] : a < b; });
+    const double most = r[order[0]];
+    double all = 0, picked = 0;
+    for (std::size_t e = 0; e < experts; ++e) all += std::exp(r[e] - most);
+    for (std::ptrdiff_t i = 0; i < chosen; ++i)
+      picked += std::exp(r[order[static_cast<std::size_t>(i)]] - most);
+    // Divided by the sum over the chosen or taken over the chosen alone: the same number.
+    const double total = layer.expert_weights == ExpertWeights::all ? all : picked;
+    for (std::ptrdiff_t i = 0; i < chosen; ++i) {
+      const int e = order[static_cast<std::size_t>(i)];
+      out->expert.push_back(e);
+      out->weight.push_back(std::exp(r[e] - most) / total);
+    }
+  }
+  return out;
+}
+
+}  // namespace unpack
