@@ -1,4 +1,4 @@
-# unpack_unity(TARGET FILE...): with UNPACK_UNITY, the sources of a folder become one, except FILEs. A new file needs no edit, unless a helper in
+# unpack_unity(TARGET FILE...): with UNPACK_UNITY, the sources of a folder become one, except FILEs (a folder's name with / behind it: all of it). A new file needs no edit, unless a helper in
 # it has the name of one of its neighbours: rename it, or add it to FILEs.
 function(unpack_unity target)
   if(NOT UNPACK_UNITY)
@@ -9,10 +9,10 @@ function(unpack_unity target)
   foreach(source ${sources})
     get_filename_component(path ${source} ABSOLUTE)
     file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${path})
-    if(NOT path MATCHES "\\.cc$" OR path IN_LIST ARGN)
+    get_filename_component(folder ${path} DIRECTORY)
+    if(NOT path MATCHES "\\.cc$" OR path IN_LIST ARGN OR "${folder}/" IN_LIST ARGN)
       continue()
     endif()
-    get_filename_component(folder ${path} DIRECTORY)
     string(REGEX REPLACE "^(src/[a-z]+)/.*" "\\1" folder ${folder})  # src/model/families goes with src/model
     string(MAKE_C_IDENTIFIER ${folder} group)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Puts the shared libraries that a base system may lack beside the programs that need them.
 
-    bundle_libraries.py LIB_FOLDER PROGRAM... [--also NAME...]
+    bundle_libraries.py [--runtime] [--also NAME...] LIB_FOLDER PROGRAM...
 
 Every library that PROGRAM (and what --also names, which is opened at run time) needs and that is not part of every Linux system is copied to
 LIB_FOLDER, and the programs are told to look there, relative to where they lie. With the copies go the licences of the Debian packages they are from.
@@ -14,8 +14,10 @@ import shutil
 import subprocess
 import sys
 
-# What a wheel may expect of a system: the C library's own parts, and the compiler's runtime, of which a process must hold one copy only.
-BASE = re.compile(r"^(ld-linux.*|linux-vdso|libc|libm|libdl|librt|libpthread|libutil|libresolv|libgcc_s|libstdc\+\+)\.so")
+# The C library's own parts stay the system's. So does the compiler's runtime in a wheel, since a process with other modules must hold one copy
+# only; a program that is alone in its process takes it along (--runtime).
+BASE = re.compile(r"^(ld-linux.*|linux-vdso|libc|libm|libdl|librt|libpthread|libutil|libresolv)\.so")
+RUNTIME = re.compile(r"^(libgcc_s|libstdc\+\+)\.so")
 
 
 def output(*command):
@@ -59,7 +61,7 @@ def relative(target, folder):
     return os.path.join("$ORIGIN", os.path.relpath(target, folder))
 
 
-def bundle(folder, programs, also=()):
+def bundle(folder, programs, also=(), runtime=False):
     """Copies what is needed; returns the names of the copies."""
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -74,7 +76,7 @@ def bundle(folder, programs, also=()):
         wanted.update(needed(path))
     copied = []
     for name, path in sorted(wanted.items()):
-        if BASE.match(name):
+        if BASE.match(name) or not runtime and RUNTIME.match(name):
             continue
         copy = folder / name
         shutil.copy(path.resolve(), copy)
@@ -96,8 +98,9 @@ def main():
     parser.add_argument("folder")
     parser.add_argument("programs", nargs="+")
     parser.add_argument("--also", action="append", default=[], help="a library that is opened at run time; a|b takes the first there is")
+    parser.add_argument("--runtime", action="store_true", help="libstdc++ and libgcc_s as well")
     arguments = parser.parse_args()
-    print("bundled:", ", ".join(bundle(arguments.folder, arguments.programs, arguments.also)) or "nothing")
+    print("bundled:", ", ".join(bundle(arguments.folder, arguments.programs, arguments.also, arguments.runtime)) or "nothing")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,10 @@
 #!/bin/bash
-# One folder that runs on any Linux of this processor with the C library it names: program, page and models, packed into dist/.
+# One folder that runs on any Linux of this processor with the C library it names: program, page, models and the libraries the program links,
+# packed into dist/.
 . "$(dirname "$0")/common.sh"
-scripts/setup.sh build
-build=$root/build/portable
-# shellcheck disable=SC2046
-cmake -G Ninja -S . -B "$build" --log-level=WARNING -DCMAKE_BUILD_TYPE=Release -DUNPACK_TESTS=OFF -DUNPACK_PORTABLE=ON -DUNPACK_PACKAGED=ON \
-  -DUNPACK_UNITY=ON -DCMAKE_INSTALL_PREFIX=/usr
+scripts/setup.sh wheel
+build=$root/${UNPACK_PACKAGE_BUILD:-build/package}
+cmake -G Ninja -S . -B "$build" --log-level=WARNING -DCMAKE_BUILD_TYPE=Release -DUNPACK_TESTS=OFF -DUNPACK_PACKAGED=ON -DUNPACK_UNITY=ON
 cmake --build "$build" -j "$jobs" --target unpack_cli unpack_pages
 name=unpack-$version-linux-$(uname -m)
 folder=$root/build/tarball/$name
@@ -13,16 +12,15 @@ rm -rf "$root/build/tarball"
 mkdir -p "$folder/bin" "$folder/share/unpack" "$folder/share/completions" "$folder/share/man/man1"
 cp "$build/unpack" "$folder/bin/"
 strip "$folder/bin/unpack"
+"$PYTHON" packaging/bundle_libraries.py --runtime "$folder/lib" "$folder/bin/unpack"
 cp -r models data "$folder/share/unpack/"
 cp "$build/pages/unpack.1" "$folder/share/man/man1/"
 cp "$build/pages/unpack.bash" "$build/pages/_unpack" "$build/pages/unpack.fish" "$folder/share/completions/"
 cp LICENSE README.md CHANGELOG.md "$folder/"
 echo "portable folder" >"$folder/share/unpack/installed_as"
 
-# What it needs of the system: nothing but the C library, whose oldest fitting version the symbols tell.
-foreign=$(objdump -p "$folder/bin/unpack" | awk '/NEEDED/ { print $2 }' | grep -vE '^(libc|libm|libdl|libpthread|ld-linux.*)\.so' || true)
-[ -z "$foreign" ] || fail "the program still needs $foreign"
-glibc=$(objdump -T "$folder/bin/unpack" | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1 | cut -d_ -f2)
+# The oldest C library that has every symbol.
+glibc=$(find "$folder/bin" "$folder/lib" -type f \( -name unpack -o -name '*.so*' \) -exec objdump -T {} + | grep -oE 'GLIBC_[0-9.]+' | sort -uV | tail -n 1 | cut -d_ -f2)
 cat >"$folder/INSTALL" <<END
 unpack $version for Linux on $(uname -m), with glibc $glibc or later. Nothing is installed: bin/unpack runs from where it lies.
 oneDNN (libdnnl.so.2 or .3) makes matrix products faster where the system has it; bin/unpack doctor says whether it does.

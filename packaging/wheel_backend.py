@@ -3,7 +3,7 @@
 `python3 -m build --wheel --no-isolation`, `pip wheel .` and `make wheel` call it. The wheel holds module, program, page, models and the shared
 libraries that a base system may lack (bundle_libraries.py). Its tag names the C library of the machine that built it.
 
-UNPACK_WHEEL_BUILD: the folder to build in (default build/wheel). CMAKE_BUILD_PARALLEL_LEVEL: how many compilers at once.
+UNPACK_PACKAGE_BUILD: the folder to build in (default build/package). CMAKE_BUILD_PARALLEL_LEVEL: how many compilers at once.
 """
 import base64
 import hashlib
@@ -123,7 +123,7 @@ def write_wheel(file, top, info):
 
 def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     table = project()
-    build = ROOT / os.environ.get("UNPACK_WHEEL_BUILD", "build/wheel")
+    build = ROOT / os.environ.get("UNPACK_PACKAGE_BUILD", "build/package")
     compile_all(build)
     folder = f"{base_name(table)}.dist-info"
     info = {

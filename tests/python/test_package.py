@@ -322,6 +322,19 @@ def test_values_survive_pickling(mary):
         assert pickle.loads(pickle.dumps(value)) == value
 
 
+def test_an_import_opens_neither_the_gpu_nor_the_products(up):
+    script = "import unpack_engine as up; up.about(); print(open('/proc/self/maps').read())"
+    maps = subprocess.run([sys.executable, "-c", "import unpack_engine; print(open('/proc/self/maps').read())"], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE)}, check=True).stdout
+    assert "_native" in maps and "libdnnl" not in maps and "libcuda" not in maps and "libunpack_cuda" not in maps
+    maps = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE)}, check=True).stdout
+    assert "libcuda" not in maps and "libunpack_cuda" not in maps
+
+
+def test_the_doctor_says_what_it_found(up):
+    found = {row["subject"]: row for row in up.doctor()}
+    assert "pocket-gpt2" in found["bundled models"]["found"] and not found["products"]["fatal"]
+
+
 def test_models_are_listed(up):
     assert {"pocket-gpt2", "pocket-neox", "pocket-llama"} <= {model["name"] for model in up.models()}
     assert "gpt2" in up.families() and up.about()["version"] == up.__version__

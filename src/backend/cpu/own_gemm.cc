@@ -20,12 +20,13 @@ constexpr std::int64_t kBlockM = 96;
 constexpr std::int64_t kBlockN = 1024;
 
 using Four [[gnu::vector_size(16)]] = float;
-using UnalignedFour [[gnu::vector_size(16), gnu::aligned(4), gnu::may_alias]] = float;
 
 // out[p, i] = in[i, p] for four rows and columns.
 inline void transpose_four(const float* in, std::int64_t ld_in, float* out, std::int64_t ld_out) {
-  const auto load = [&](std::int64_t i) -> Four {
-    return *reinterpret_cast<const UnalignedFour*>(in + i * ld_in);
+  const auto load = [&](std::int64_t i) {
+    Four x;
+    __builtin_memcpy(&x, in + i * ld_in, sizeof x);
+    return x;
   };
   const Four r0 = load(0), r1 = load(1), r2 = load(2), r3 = load(3);
   const Four low01 = __builtin_shufflevector(r0, r1, 0, 4, 1, 5);
@@ -33,7 +34,7 @@ inline void transpose_four(const float* in, std::int64_t ld_in, float* out, std:
   const Four low23 = __builtin_shufflevector(r2, r3, 0, 4, 1, 5);
   const Four high23 = __builtin_shufflevector(r2, r3, 2, 6, 3, 7);
   const auto store = [&](std::int64_t p, Four x) {
-    *reinterpret_cast<UnalignedFour*>(out + p * ld_out) = x;
+    __builtin_memcpy(out + p * ld_out, &x, sizeof x);
   };
   store(0, __builtin_shufflevector(low01, low23, 0, 1, 4, 5));
   store(1, __builtin_shufflevector(low01, low23, 2, 3, 6, 7));

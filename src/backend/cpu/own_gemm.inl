@@ -3,10 +3,17 @@
 // registers).
 
 using Vector [[gnu::vector_size(kBytes)]] = float;
-using Unaligned [[gnu::vector_size(kBytes), gnu::aligned(4), gnu::may_alias]] = float;
 
 constexpr std::int64_t kLanes = kBytes / 4;
 constexpr std::int64_t kColumns = kVectors * kLanes;
+
+[[gnu::always_inline]] inline Vector load(const float* from) {
+  Vector x;
+  __builtin_memcpy(&x, from, kBytes);
+  return x;
+}
+
+[[gnu::always_inline]] inline void store(Vector x, float* to) { __builtin_memcpy(to, &x, kBytes); }
 
 // C[R, kColumns] (+)= A[R, k] B[k, kColumns]. C may be a scratch tile where n ends within it.
 template <int R>
@@ -16,7 +23,7 @@ void multiply_tile(std::int64_t k, const float* a, std::int64_t lda, const float
   for (std::int64_t p = 0; p < k; ++p) {
     Vector row[kVectors];
     for (int v = 0; v < kVectors; ++v)
-      row[v] = *reinterpret_cast<const Unaligned*>(b + p * ldb + v * kLanes);
+      row[v] = load(b + p * ldb + v * kLanes);
     for (int r = 0; r < R; ++r) {
       const float x = a[r * lda + p];
       for (int v = 0; v < kVectors; ++v) sum[r][v] += x * row[v];
@@ -24,8 +31,8 @@ void multiply_tile(std::int64_t k, const float* a, std::int64_t lda, const float
   }
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < kVectors; ++v) {
-      auto* out = reinterpret_cast<Unaligned*>(c + r * ldc + v * kLanes);
-      *out = accumulate ? *out + sum[r][v] : sum[r][v];
+      float* out = c + r * ldc + v * kLanes;
+      store(accumulate ? load(out) + sum[r][v] : sum[r][v], out);
     }
   }
 }
@@ -67,9 +74,9 @@ void inner_products(std::int64_t k, const float* a, std::int64_t lda, const floa
   for (; p + kLanes <= k; p += kLanes) {
     Vector column[N];
     for (int j = 0; j < N; ++j)
-      column[j] = *reinterpret_cast<const Unaligned*>(b + j * ldb + p);
+      column[j] = load(b + j * ldb + p);
     for (int r = 0; r < R; ++r) {
-      const Vector x = *reinterpret_cast<const Unaligned*>(a + r * lda + p);
+      const Vector x = load(a + r * lda + p);
       for (int j = 0; j < N; ++j) sum[r][j] += x * column[j];
     }
   }
