@@ -27,7 +27,7 @@ class Prepared {
   InteractionResult interactions(std::optional<int> query, bool all,
                                  const RunContext& context = {}) const;
   // Raw scores of every visible writer for the readers of a layer: K, Q [C_l, H, S, S], V [C_l, H,
-  // S], mlp/G/U [C_l, S, N].
+  // S], mlp/G/U [C_l, S, N]. Mixtures: N of every expert, R [C_l, S, experts]; 0 for those unused.
   CachedArray scores(int layer, Branch branch) const;
   std::vector<ClosureCheck> validate(const RunContext& context = {}) const;
   // The forward trace under TransformerLens-like names: resid_pre, resid_mid, resid_post, q, k, v,

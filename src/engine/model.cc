@@ -16,7 +16,23 @@ namespace unpack {
 
 namespace {
 
+// Whether some MLP reads heads through nothing but the weights of the two.
+bool has_weight_products(const ModelConfig& config) {
+  const auto& layers = config.layers;
+  return std::none_of(layers.begin(), layers.end(),
+                      [](const LayerConfig& layer) { return layer.attn_post_norm; }) &&
+         std::any_of(layers.begin(), layers.end(),
+                     [](const LayerConfig& layer) { return !layer.mixture(); });
+}
+
 BackendOptions backend_options(const ModelConfig& config, const LoadOptions& options) {
+  if (options.weight_products && !has_weight_products(config)) {
+    if (options.notice)
+      options.notice(fmt::format("--weight-products is left out: {} has {}", config.family,
+                                 config.mixture() ? "experts in place of MLPs"
+                                                  : "norms between its heads and the stream"));
+    return {options.device, options.threads, options.tf32, options.notice, false};
+  }
   const std::size_t bytes = weight_product_bytes(config);
   if (options.weight_products && bytes > options.product_limit) {
     throw InputError(

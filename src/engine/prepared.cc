@@ -195,8 +195,17 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
   const MlpView view = d.mlp_view(layer);
   const std::int64_t cm = view.visible;
   const std::int64_t n = reader_entries(shape, *side);
-  out.shape = {cm, length, n};
-  out.values.assign(static_cast<std::size_t>(cm * length * n), 0.0);
+  // Of a mixture every expert has its place, with 0 where a position does not use it.
+  const std::int64_t each = shape.mixture() ? n / shape.experts_per_token : n;
+  const std::int64_t all = shape.mixture() ? each * shape.n_experts : n;
+  const auto place = [&](std::int64_t q, std::int64_t i) {
+    return shape.mixture()
+               ? view.routing->expert[view.routing->slot(q, static_cast<int>(i / each))] * each +
+                     i % each
+               : i;
+  };
+  out.shape = {cm, length, all};
+  out.values.assign(static_cast<std::size_t>(cm * length * all), 0.0);
   Array rows = d.backend().zeros(cm * n);
   std::vector<double> values(static_cast<std::size_t>(cm * n));
   for (int q = 0; q < length; ++q) {
@@ -204,7 +213,7 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     d.backend().download(rows, 0, values);
     for (std::int64_t j = 0; j < cm; ++j) {
       for (std::int64_t i = 0; i < n; ++i)
-        put((j * length + q) * n + i, values[static_cast<std::size_t>(j * n + i)]);
+        put((j * length + q) * all + place(q, i), values[static_cast<std::size_t>(j * n + i)]);
     }
   }
   return out;

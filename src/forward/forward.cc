@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "backend/rotary.h"
 
@@ -140,6 +141,14 @@ std::vector<double> KeyValueCache::step(std::span<const TokenId> ids) {
   const auto rows = static_cast<int>(ids.size());
   if (length_ + rows > capacity_)
     throw InternalError("[KeyValueCache] more tokens than its capacity");
+  if (length_ > 0 && !same_rotary(c, length_, length_ + rows)) {
+    // The text has become a long one, in which all keys are turned otherwise.
+    std::vector<TokenId> all = std::exchange(seen_, {});
+    all.insert(all.end(), ids.begin(), ids.end());
+    length_ = 0;
+    return step(all);
+  }
+  seen_.insert(seen_.end(), ids.begin(), ids.end());
   Batch batch;
   batch.segments = {{0, rows, length_}};
   batch.key_begin = {0};

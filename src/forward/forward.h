@@ -116,6 +116,7 @@ class KeyValueCache {
   Backend& backend_;
   int capacity_;
   int length_ = 0;
+  std::vector<TokenId> seen_;
   std::vector<Array> k_, v_;  // [capacity, G, E] per layer
 };
 

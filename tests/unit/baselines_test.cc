@@ -25,6 +25,7 @@ TEST_P(Baselines, GiveTheStoredScoresOfEveryGoldenCase) {
   int cases = 0;
   for (const auto& entry : std::filesystem::directory_iterator(golden)) {
     if (!std::filesystem::exists(entry.path() / "expected.json")) continue;
+    if (!testing::takes(device(), entry.path().string())) continue;
     ++cases;
     std::ifstream in(entry.path() / "expected.json");
     const nlohmann::json want = nlohmann::json::parse(in);
@@ -37,6 +38,10 @@ TEST_P(Baselines, GiveTheStoredScoresOfEveryGoldenCase) {
         target.versus = want["versus_ids"].get<std::vector<TokenId>>();
       for (const Method method : {Method::ifr, Method::attnlrp, Method::cplrp}) {
         const nlohmann::json& values = want["baselines"][kind][to_string(method)];
+        if (values.is_null()) {  // not defined for this family
+          EXPECT_THROW(baseline(prepared, target, method), InputError) << entry.path();
+          continue;
+        }
         const TraceResult result = baseline(prepared, target, method);
         const auto compare = [&](const std::vector<double>& got, const nlohmann::json& stored,
                                  const char* part) {
@@ -55,7 +60,7 @@ TEST_P(Baselines, GiveTheStoredScoresOfEveryGoldenCase) {
       }
     }
   }
-  EXPECT_GE(cases, 10);
+  EXPECT_GE(cases, device().starts_with("cuda") ? 10 : 19);
 }
 
 // A random Llama has no bias anywhere, so that nothing of the seeded logit is lost on the way down.
@@ -77,7 +82,8 @@ TEST_P(Baselines, CpLrpConservesTheSeededLogitWithoutBiases) {
 
 TEST_P(Baselines, CpLrpConservesTheSeededLogitInEveryFamilyWithItsBiasesZero) {
   EXPECT_TRUE(rc::check(device(), [this] {
-    const testing::Shape shape = testing::draw_shape(3, 3, 6);
+    const testing::Shape shape = testing::draw_shape(device(), 3, 3, 6);
+    RC_PRE(shape.family != "gpt_oss");  // not defined there
     testing::Tensors tensors = testing::random_tensors_of(shape.config(), 7);
     for (auto& [name, values] : tensors.values) {
       if (name.ends_with("bias")) std::fill(values.begin(), values.end(), 0.0F);

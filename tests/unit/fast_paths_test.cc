@@ -8,6 +8,7 @@
 #include <random>
 
 #include "backend/host/kernels.h"
+#include "backend/mlp_readers.h"
 #include "unit/devices.h"
 #include "unit/random_model.h"
 
@@ -152,7 +153,7 @@ double worst(const std::vector<double>& got, const std::vector<double>& want) {
 TEST(WeightProducts, ChangeNothingButTheRounding) {
   for (const char* device : {"reference", "cpu"}) {
     EXPECT_TRUE(rc::check(device, [&] {
-      testing::Shape shape = testing::draw_shape(3, 4, 300);
+      testing::Shape shape = testing::draw_shape(device, 3, 4, 300);
       shape.neurons = testing::draw_int(1, 300);  // more than one panel, too
       shape.context = 40;
       RC_LOG(shape.config());
@@ -171,7 +172,7 @@ TEST(WeightProducts, ChangeNothingButTheRounding) {
       const Decomposition& a = *plain.state()->decomposition;
       const Decomposition& b = *fast.state()->decomposition;
       for (int l = 0; l < shape.layers; ++l) {
-        for (const MlpSide side : a.mlp_sides()) {
+        for (const auto& [side, branch] : mlp_readers(a.config().layer(l))) {
           RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).sum),
                           downloaded(a.backend(), a.mlp(l, side).sum)) < limit);
           RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).abs),
@@ -181,6 +182,24 @@ TEST(WeightProducts, ChangeNothingButTheRounding) {
         }
       }
     }));
+  }
+}
+
+TEST(WeightProducts, AreLeftOutInOneLineWhereAModelHasNone) {
+  for (const std::string& family : testing::kFamilies) {
+    testing::Shape shape;
+    shape.family = family;
+    std::vector<std::string> lines;
+    LoadOptions options;
+    options.device = "cpu";
+    options.weight_products = true;
+    options.notice = [&](const std::string& line) { lines.push_back(line); };
+    const Model model = testing::random_tensors_of(shape.config(), 1).model(options);
+    const LayerConfig& layer = model.config().layer(0);
+    ASSERT_EQ(lines.size(), layer.post_norm() || layer.mixture() ? 1U : 0U) << family;
+    if (!lines.empty()) {
+      EXPECT_NE(lines[0].find("--weight-products is left out"), std::string::npos) << lines[0];
+    }
   }
 }
 
@@ -209,7 +228,7 @@ UNPACK_ON_EVERY_DEVICE(ScoresOnEveryDevice);
 
 TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
   EXPECT_TRUE(rc::check(device(), [this] {
-    testing::Shape shape = testing::draw_shape(2, 4, 9);
+    testing::Shape shape = testing::draw_shape(device(), 2, 4, 9);
     shape.context = 48;
     RC_LOG(shape.config());
     const Model model =
@@ -253,11 +272,12 @@ TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
               }
               for (int j = 0; j < view.visible; ++j) {
                 double mean = 0, square = 0;
-                for (int s = 0; s <= q; ++s)
-                  mean += r[static_cast<std::size_t>(s * view.visible + j)] / (q + 1);
-                for (int s = 0; s <= q; ++s)
-                  square += std::pow(r[static_cast<std::size_t>(s * view.visible + j)] - mean, 2) /
-                            (q + 1);
+                const int first = d.config().layer(l).first_source(q), n = q + 1 - first;
+                for (int s = first; s <= q; ++s)
+                  mean += r[static_cast<std::size_t>(s * view.visible + j)] / n;
+                for (int s = first; s <= q; ++s)
+                  square +=
+                      std::pow(r[static_cast<std::size_t>(s * view.visible + j)] - mean, 2) / n;
                 want_deviation.push_back(std::sqrt(square));
               }
             }

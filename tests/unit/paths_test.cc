@@ -45,7 +45,7 @@ struct Drawn {
 Drawn draw(const std::string& device, bool with_root, std::optional<MlpRule> rule = {}) {
   Drawn d;
   d.in_double = device == "reference";
-  d.shape = testing::draw_shape(2, 2, 4);
+  d.shape = testing::draw_shape(device, 2, 2, 4);
   d.ids = testing::draw_prompt(3, d.shape.vocabulary);
   d.model =
       testing::random_tensors_of(d.shape.config(), testing::draw_int(0, 1'000'000)).model(device);
@@ -118,7 +118,8 @@ PathQuery draw_filters(const Drawn& d) {
   PathQuery query;
   const Writers& writers = d.model->writers();
   if (*rc::gen::arbitrary<bool>())
-    query.branch = *rc::gen::element(Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U);
+    query.branch =
+        *rc::gen::element(Branch::K, Branch::Q, Branch::V, Branch::R, Branch::G, Branch::U);
   if (*rc::gen::arbitrary<bool>())
     query.through = writers.name(testing::draw_int(0, writers.count()));
   if (*rc::gen::arbitrary<bool>())
