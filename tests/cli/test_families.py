@@ -137,6 +137,40 @@ def test_the_branch_of_the_router(unpack, mixture, tmp_path):
     assert set(weighted["composition"]["G"]) == set()
 
 
+def spoil(folder, expert_of_layer):
+    """Makes every weight of one expert a layer no number."""
+    path = folder / "model.safetensors"
+    header, body = checkpoints.read(path)
+    body = bytearray(body)
+    for layer, expert in enumerate(expert_of_layer):
+        for name, entry in header.items():
+            if name.startswith(f"model.layers.{layer}.block_sparse_moe.experts.{expert}."):
+                start, end = entry["data_offsets"]
+                body[start:end] = b"\xff" * (end - start)
+    checkpoints.write(path, header, bytes(body))
+
+
+def copied(tmp_path, name):
+    folder = tmp_path / name
+    folder.mkdir()
+    for file in ("config.json", "model.safetensors"):
+        (folder / file).write_bytes((case(name) / file).read_bytes())
+    return folder
+
+
+def test_experts_that_no_position_uses_are_not_read(unpack, tmp_path):
+    folder = copied(tmp_path, "tiny-mixtral")
+    args = ["--model", folder, "--ids", "3"]
+    clean = unpack.json("predict", *args, "--experts")
+    used = [{use["expert"] for use in layer[0]} for layer in clean["experts"]]
+    experts = json.loads((folder / "config.json").read_text())["num_local_experts"]
+    spoil(folder, [next(e for e in range(experts) if e not in layer) for layer in used])
+    assert unpack.json("predict", *args, "--experts") == {**clean, "model": {**clean["model"], "fingerprint": unpack.json("predict", *args)["model"]["fingerprint"]}}
+    assert unpack.json("trace", *args)["token_credit"]
+    spoil(folder, [next(iter(layer)) for layer in used])
+    assert "expert" in unpack.fails(1, "predict", *args)
+
+
 BAD_CONFIGS = [
     ("tiny-mixtral", {"num_experts_per_tok": 99}, "num_experts_per_tok"),
     ("tiny-mixtral", {"num_local_experts": 0}, "num_local_experts"),
@@ -161,12 +195,7 @@ BAD_CONFIGS = [
 
 @pytest.mark.parametrize("name, change, says", BAD_CONFIGS, ids=lambda x: x if isinstance(x, str) else next(iter(x)))
 def test_a_config_that_cannot_be_is_named(unpack, tmp_path, name, change, says):
-    folder = tmp_path / name
-    folder.mkdir()
-    source = case(name)
-    for file in ("config.json", "model.safetensors"):
-        (folder / file).write_bytes((source / file).read_bytes())
-    line = unpack.fails(1, "predict", "--model", checkpoints.edit_config(folder, **change), *BAD)
+    line = unpack.fails(1, "predict", "--model", checkpoints.edit_config(copied(tmp_path, name), **change), *BAD)
     assert says in line and "config.json" in line
 
 
