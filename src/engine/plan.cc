@@ -9,6 +9,8 @@ namespace unpack {
 
 namespace {
 
+constexpr double kBytes = 4;
+
 // One layer. Operations count the neurons in use at a position, bytes every expert that some
 // position may use.
 struct Shape {
@@ -26,8 +28,6 @@ struct Shape {
   double out_bytes() const { return kBytes * out_weights() * read; }
   // A row per writer: gate, up, and the router for the chosen experts' logits.
   double readers() const { return sides + (experts > 0 ? 1 : 0); }
-
-  static constexpr double kBytes = Shape::kBytes;
 };
 
 Shape shape_of(const ModelConfig& c, int layer, int tokens) {
@@ -47,8 +47,6 @@ Shape shape_of(const ModelConfig& c, int layer, int tokens) {
   for (int q = 0; q < tokens; ++q) x.pairs += q + 1 - l.first_source(q);
   return x;
 }
-
-constexpr double kBytes = 4;
 
 }  // namespace
 
