@@ -182,6 +182,7 @@ class Model:
         beta: float = 0.8,
         weights: Weights3 = _THIRDS,
         mlp_weights: Weights2 = _HALVES,
+        expert_weights: Weights3 = _THIRDS,
         dispatch: str = "aligned",
         mlp: str = "per-neuron",
         scores: str = "raw",
@@ -194,7 +195,7 @@ class Model:
         >>> [row["text"] for row in r.rows]
         [' a', ' drink', ' to', ' Mary']
         """
-        options = check.asked(None, None, {"beta": beta, "weights": weights, "mlp_weights": mlp_weights, "dispatch": dispatch, "mlp": mlp, "scores": scores})
+        options = check.asked(None, None, {"beta": beta, "weights": weights, "mlp_weights": mlp_weights, "expert_weights": expert_weights, "dispatch": dispatch, "mlp": mlp, "scores": scores})
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         if continuation is None:
             new = self._native.generate(ids, check.integer("generate", generate, 1), 0.0, 0, 0, None)
@@ -304,6 +305,7 @@ class Prepared:
         beta: float = 0.8,
         weights: Weights3 = _THIRDS,
         mlp_weights: Weights2 = _HALVES,
+        expert_weights: Weights3 = _THIRDS,
         dispatch: str = "aligned",
         mlp: str = "per-neuron",
         scores: str = "raw",
@@ -335,6 +337,7 @@ class Prepared:
                 "beta": beta,
                 "weights": weights,
                 "mlp_weights": mlp_weights,
+                "expert_weights": expert_weights,
                 "dispatch": dispatch,
                 "mlp": mlp,
                 "scores": scores,
