@@ -45,6 +45,7 @@ class SignalWatch {
  public:
   SignalWatch() {
     std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is reported by the write that meets it
+    std::signal(SIGXFSZ, SIG_IGN);  // and so is a limit on the size of files
     struct sigaction fault = {};
     fault.sa_handler = lost_page;
     sigaction(SIGBUS, &fault, nullptr);

@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <netinet/in.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -118,7 +119,10 @@ void ConnectionWatch::look() {
     connection.seen = true;
     const bool late = (connection.stage == Stage::asking && now - connection.since > to_ask_) ||
                       (connection.stage == Stage::answering && now - connection.since > to_answer_);
-    if (late) shutdown(socket, SHUT_RDWR);  // whoever reads or writes it finds that it has ended
+    // What waits for a thread of ours, with bytes that nobody has read yet, is not the client's fault.
+    int unread = 0;
+    if (late && ioctl(socket, FIONREAD, &unread) == 0 && unread == 0)
+      shutdown(socket, SHUT_RDWR);  // whoever reads or writes it finds that it has ended
     return true;
   });
   std::erase_if(clients_, [](const auto& client) {

@@ -80,6 +80,9 @@ MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out
       run_member(run, "prompts.records", Kind::number_unsigned).get<std::uint64_t>();
   const auto writer_count = run_member(run, "writers", Kind::number_unsigned).get<std::uint64_t>();
   const bool arrays = run_member(run, "arrays", Kind::boolean).get<bool>();
+  constexpr std::uint64_t kMostWriters = 10'000'000;
+  if (writer_count > kMostWriters)
+    throw InputError(fmt::format("run.json: {} writers are more than any model has", writer_count));
   std::vector<ShardStreams> streams;
   for (const auto& folder : shards.folders) streams.emplace_back(folder);
   settle_run_file(out, run);
