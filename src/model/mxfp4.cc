@@ -25,6 +25,7 @@ class Mxfp4 final : public Encoded {
     }
   }
 
+  bool mxfp4() const override { return true; }
   void copy_blocks(std::int64_t first, std::int64_t n, std::byte* out) const override {
     for (std::int64_t block = first / kMxfp4Block; n > 0; ++block, --n) {
       std::memcpy(out, blocks_ + block * kMxfp4Block / 2, kMxfp4Block / 2);
