@@ -145,8 +145,8 @@ TEST(CudaFamilies, ReadsMxfp4AsTheCpuDoes) {
   nlohmann::json header;
   std::string data;
   std::uint32_t state = 1;
-  const auto add = [&](const std::string& name, const char* dtype, const std::vector<std::int64_t>& s,
-                       const std::string& bytes) {
+  const auto add = [&](const std::string& name, const char* dtype,
+                       const std::vector<std::int64_t>& s, const std::string& bytes) {
     header[name] = {{"dtype", dtype},
                     {"shape", s},
                     {"data_offsets", {data.size(), data.size() + bytes.size()}}};

@@ -150,8 +150,8 @@ Array put_vector(Device& device, const WeightView& w, std::int64_t size, bool* f
   if (!w) return {};
   std::vector<float> values(static_cast<std::size_t>(std::max(size, w.out)));
   read_rows(w, 0, 1, values.data());
-  const bool good = std::all_of(values.begin(), values.begin() + w.out,
-                                [](float x) { return std::isfinite(x); });
+  const bool good =
+      std::all_of(values.begin(), values.begin() + w.out, [](float x) { return std::isfinite(x); });
   if (finite != nullptr && !good) *finite = false;
   for (auto i = static_cast<std::size_t>(w.out); i < values.size(); ++i)
     values[i] = values[i - static_cast<std::size_t>(w.out)];
@@ -309,10 +309,10 @@ DeviceWeights::Pointer DeviceWeights::finish(std::shared_ptr<DeviceRoles> raw) {
     }
     if (reads_norm) m.scale = raw->vector(reader.norm_w);
     if (m.type != kF32 || (m.factor == 1 && m.scale.empty())) continue;
-    device_->launch(Widen{m.data.get(), m.type, m.factor, m.scale.empty() ? nullptr : ptr(m.scale),
-                          m.turned ? 1 : 0, m.turned ? m.in : m.out,
-                          static_cast<float*>(m.data.get())},
-                    m.in * m.out);
+    device_->launch(
+        Widen{m.data.get(), m.type, m.factor, m.scale.empty() ? nullptr : ptr(m.scale),
+              m.turned ? 1 : 0, m.turned ? m.in : m.out, static_cast<float*>(m.data.get())},
+        m.in * m.out);
     m.factor = 1;
     m.scale = {};
   }

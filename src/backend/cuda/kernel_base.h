@@ -25,7 +25,8 @@ enum StoredAs : int { kF32 = 0, kF16 = 1, kBf16 = 2, kMxfp4 = 3 };
 UNPACK_BODY float stored_value(const void* data, int type, Index i) {
   if (type == kF32) return static_cast<const float*>(data)[i];
   if (type == kMxfp4) {
-    const std::uint8_t* block = static_cast<const std::uint8_t*>(data) + i / kMxfp4Block * kMxfp4Bytes;
+    const std::uint8_t* block =
+        static_cast<const std::uint8_t*>(data) + i / kMxfp4Block * kMxfp4Bytes;
     const std::uint32_t pair = block[i % kMxfp4Block / 2];
     return mxfp4_value(i % 2 == 0 ? pair & 15U : pair >> 4) * mxfp4_scale(block[kMxfp4Bytes - 1]);
   }
