@@ -40,6 +40,10 @@ UNPACK_BODY float f16_value(std::uint32_t h) {
 
 UNPACK_BODY float bf16_value(std::uint32_t h) { return float_of_bits(h << 16); }
 
+// Elements of an MXFP4 block, and its bytes with the scale behind them.
+inline constexpr std::int64_t kMxfp4Block = 32;
+inline constexpr std::int64_t kMxfp4Bytes = kMxfp4Block / 2 + 1;
+
 // MXFP4: four bits, {0, .5, 1, 1.5, 2, 3, 4, 6} with sign, times their block's 2^(scale - 127).
 UNPACK_BODY float mxfp4_value(std::uint32_t code) {
   const std::uint32_t m = code & 7U;

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstring>
 
-#include "base/formulas.h"
-
 namespace unpack {
 
 namespace {

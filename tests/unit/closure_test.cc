@@ -16,7 +16,7 @@ UNPACK_ON_EVERY_DEVICE(Closure);
 
 TEST_P(Closure, HoldsOnRandomModelsOfEveryFamily) {
   EXPECT_TRUE(rc::check(device(), [this] {
-    const testing::Shape shape = testing::draw_shape(device(), 3, 4, 9);
+    const testing::Shape shape = testing::draw_shape(3, 4, 9);
     const auto ids = testing::draw_prompt(8, shape.vocabulary);
     const Model model =
         testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device());
@@ -47,7 +47,7 @@ TEST_P(Closure, FailsWhereAWriterIsWrong) {
 TEST_P(Closure, OfImportancesIsTheLogitDifference) {
   // Without biases and with RMSNorm nothing is lost between the writers and the logits.
   EXPECT_TRUE(rc::check(device(), [this] {
-    testing::Shape shape = testing::draw_shape(device(), 3, 3, 6);
+    testing::Shape shape = testing::draw_shape(3, 3, 6);
     shape.family = "llama";
     shape.biases = false;
     const auto ids = testing::draw_prompt(6, shape.vocabulary);

@@ -136,10 +136,9 @@ struct Case {
   std::vector<TokenId> ids;
 };
 
-Case draw_case(const std::string& device, int max_layers, int max_heads, int max_neurons,
-               int max_length) {
+Case draw_case(int max_layers, int max_heads, int max_neurons, int max_length) {
   Case out;
-  out.shape = testing::draw_shape(device, max_layers, max_heads, max_neurons);
+  out.shape = testing::draw_shape(max_layers, max_heads, max_neurons);
   out.tensors = testing::random_tensors_of(out.shape.config(), testing::draw_int(0, 1'000'000));
   out.ids = testing::draw_prompt(max_length, out.shape.vocabulary);
   return out;
@@ -159,7 +158,7 @@ Question draw_question(const Case& c, const Writers& writers, const std::vector<
 TEST(CreditOfRandomModels, AgreesWithThePlainRecursionInDouble) {
   int hard = 0;
   EXPECT_TRUE(rc::check("reference backend", [&] {
-    const Case c = draw_case("reference", 3, 3, 7, 6);
+    const Case c = draw_case(3, 3, 7, 6);
     const Model model = c.tensors.model("reference");
     const naive::Forward f(testing::weights_of(model), c.ids);
     const Prepared prepared = model.prepare(c.ids);
@@ -187,7 +186,7 @@ TEST(CreditOfRandomModels, AgreesWithThePlainRecursionInFloatWhereSumsDoNotCance
   for (const std::string& device : testing::float_devices()) {
     int compared = 0;
     EXPECT_TRUE(rc::check(device, [&] {
-      const Case c = draw_case(device, 3, 3, 7, 6);
+      const Case c = draw_case(3, 3, 7, 6);
       const Model model = c.tensors.model(device);
       const naive::Forward f(testing::weights_of(model), c.ids);
       const Prepared prepared = model.prepare(c.ids);
@@ -215,7 +214,7 @@ UNPACK_ON_EVERY_DEVICE(CreditOnEveryDevice);
 
 TEST_P(CreditOnEveryDevice, IsNotCalledDoubtfulWhereNoSumCancels) {
   EXPECT_TRUE(rc::check(device(), [this] {
-    const Case c = draw_case(device(), 2, 2, 5, 4);
+    const Case c = draw_case(2, 2, 5, 4);
     const Model model = c.tensors.model(device());
     const Question question = draw_question(c, model.writers(), {0.8});
     RC_PRE(expected_of(naive::Forward(testing::weights_of(model), c.ids), question).conditioning >
@@ -245,7 +244,7 @@ TEST_P(CreditOnEveryDevice, IsCalledDoubtfulWhereSumsCancel) {
 TEST_P(CreditOnEveryDevice, IsTheSameWithAndWithoutAKeyTable) {
   const double tolerance = limit(1e-9, 1e-3);
   EXPECT_TRUE(rc::check(device(), [&] {
-    const Case c = draw_case(device(), 3, 3, 5, 6);
+    const Case c = draw_case(3, 3, 5, 6);
     const Model model = c.tensors.model(device(), 2);
     RunContext small;
     small.memory_budget = 0;
@@ -279,7 +278,7 @@ TEST_P(CreditOnEveryDevice, IsTheSameWithAndWithoutAKeyTable) {
 
 TEST_P(CreditOnEveryDevice, IsTheSameBitForBitOnOneAndTwoThreads) {
   EXPECT_TRUE(rc::check(device(), [&] {
-    const Case c = draw_case(device(), 2, 3, 7, 6);
+    const Case c = draw_case(2, 3, 7, 6);
     const Model one = c.tensors.model(device(), 1), two = c.tensors.model(device(), 2);
     Question question = draw_question(c, one.writers(), {0, 0.8});
     question.paths.top = 30;
@@ -299,7 +298,7 @@ TEST_P(CreditOnEveryDevice, IsTheSameBitForBitOnOneAndTwoThreads) {
 
 TEST_P(CreditOnEveryDevice, IsTheSameInABatchAndAlone) {
   EXPECT_TRUE(rc::check(device(), [this] {
-    const Case c = draw_case(device(), 2, 3, 7, 6);
+    const Case c = draw_case(2, 3, 7, 6);
     std::vector<std::vector<TokenId>> prompts = {c.ids};
     for (int i = 0; i < 3; ++i) prompts.push_back(testing::draw_prompt(6, c.shape.vocabulary));
     const Model model = c.tensors.model(device());
@@ -331,7 +330,7 @@ TEST_P(CreditOnEveryDevice, IsTheSameInABatchAndAlone) {
 
 TEST_P(CreditOnEveryDevice, ScalesWithTheHeadAndLeavesRootsAlone) {
   EXPECT_TRUE(rc::check(device(), [this] {
-    Case c = draw_case(device(), 2, 2, 5, 5);
+    Case c = draw_case(2, 2, 5, 5);
     c.shape.tied = false;
     c.tensors = testing::random_tensors_of(c.shape.config(), testing::draw_int(0, 1'000'000));
     testing::Tensors larger = c.tensors;

@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "backend/cuda/make_cuda_backend.h"
-#include "unpack/error.h"
 #include "unpack/model.h"
 
 namespace unpack::testing {
@@ -34,19 +33,6 @@ inline std::vector<std::string> float_devices() {
   }();
   (void)told;
   return devices;
-}
-
-// Whether a device takes the model of a folder; the others refuse it in one line.
-inline bool takes(const std::string& device, const std::string& folder) {
-  if (!device.starts_with("cuda")) return true;
-  LoadOptions options;
-  options.device = "cuda-emulated";
-  try {
-    Model::load(folder, options);
-  } catch (const InputError&) {
-    return false;
-  }
-  return true;
 }
 
 inline const std::vector<std::string> kDevices = {"reference", "cpu", "cuda-emulated", "cuda"};

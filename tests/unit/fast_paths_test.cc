@@ -153,7 +153,7 @@ double worst(const std::vector<double>& got, const std::vector<double>& want) {
 TEST(WeightProducts, ChangeNothingButTheRounding) {
   for (const char* device : {"reference", "cpu"}) {
     EXPECT_TRUE(rc::check(device, [&] {
-      testing::Shape shape = testing::draw_shape(device, 3, 4, 300);
+      testing::Shape shape = testing::draw_shape(3, 4, 300);
       shape.neurons = testing::draw_int(1, 300);  // more than one panel, too
       shape.context = 40;
       RC_LOG(shape.config());
@@ -228,7 +228,7 @@ UNPACK_ON_EVERY_DEVICE(ScoresOnEveryDevice);
 
 TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
   EXPECT_TRUE(rc::check(device(), [this] {
-    testing::Shape shape = testing::draw_shape(device(), 2, 4, 9);
+    testing::Shape shape = testing::draw_shape(2, 4, 9);
     shape.context = 48;
     RC_LOG(shape.config());
     const Model model =

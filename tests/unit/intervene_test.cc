@@ -53,11 +53,6 @@ class GoldenInterventions
       : DeviceTest(std::get<1>(GetParam())),
         want(expected(std::get<0>(GetParam()))),
         ids(want["ids"].get<std::vector<TokenId>>()) {}
-  void SetUp() override {
-    DeviceTest::SetUp();
-    if (!testing::takes(device(), (kGolden / std::get<0>(GetParam())).string()))
-      GTEST_SKIP() << "not on this device";
-  }
   Model model() const { return Model::load((kGolden / std::get<0>(GetParam())).string(), load()); }
 
   const nlohmann::json want;
@@ -197,7 +192,6 @@ TEST_P(Interventions, GiveEveryStoredCut) {
     if (!std::filesystem::exists(entry.path() / "expected.json")) continue;
     const nlohmann::json want = expected(name);
     if (!want.contains("knockout")) continue;  // a prompt of one token has no loss
-    if (!testing::takes(device(), (kGolden / name).string())) continue;
     const Model model = golden(name);
     const auto ids = want["ids"].get<std::vector<TokenId>>();
     for (const auto& [writer, channels] : want["knockout"]["cut"].items()) {
@@ -260,7 +254,7 @@ TEST_P(Interventions, FrozenHeadsWriteWhatTheyWrote) {
 // Copies that begin alike share rows; here each is computed by itself.
 TEST_P(Interventions, ManyZeroedCopiesGiveWhatEachGivesAlone) {
   EXPECT_TRUE(rc::check(device(), [this] {
-    const testing::Shape shape = testing::draw_shape(device(), 3, 3, 6);
+    const testing::Shape shape = testing::draw_shape(3, 3, 6);
     const Model model = testing::random_tensors_of(shape.config(), 3).model(device());
     const std::vector<TokenId> ids = testing::draw_prompt(7, shape.vocabulary);
     const int length = static_cast<int>(ids.size());

@@ -45,7 +45,7 @@ struct Drawn {
 Drawn draw(const std::string& device, bool with_root, std::optional<MlpRule> rule = {}) {
   Drawn d;
   d.in_double = device == "reference";
-  d.shape = testing::draw_shape(device, 2, 2, 4);
+  d.shape = testing::draw_shape(2, 2, 4);
   d.ids = testing::draw_prompt(3, d.shape.vocabulary);
   d.model =
       testing::random_tensors_of(d.shape.config(), testing::draw_int(0, 1'000'000)).model(device);

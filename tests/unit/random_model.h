@@ -219,34 +219,10 @@ inline int draw_int(int low, int end) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange(low, end));
 }
 
-// Whether a device takes models of this kind; the others refuse them in one line.
-inline bool runs_on(const std::string& device, const Shape& like) {
-  if (!device.starts_with("cuda")) return true;
-  static std::map<std::pair<std::string, bool>, bool> known;
-  const auto [slot, fresh] = known.try_emplace({like.family, like.window > 0}, true);
-  if (!fresh) return slot->second;
-  Shape shape;
-  shape.family = like.family;
-  shape.window = like.window;
-  LoadOptions options;
-  options.device = "cuda-emulated";
-  try {
-    Model::random(shape.config(), 1, options);
-  } catch (const InputError&) {
-    slot->second = false;
-  }
-  return slot->second;
-}
-
 // Drawn inside a property, so that a counterexample shrinks towards a small model.
-inline Shape draw_shape(const std::string& device, int max_layers, int max_heads, int max_neurons) {
+inline Shape draw_shape(int max_layers, int max_heads, int max_neurons) {
   Shape shape;
-  std::vector<std::string> families;
-  for (const std::string& family : kFamilies) {
-    shape.family = family;
-    if (runs_on(device, shape)) families.push_back(family);
-  }
-  shape.family = *rc::gen::elementOf(families);
+  shape.family = *rc::gen::elementOf(kFamilies);
   shape.layers = draw_int(1, max_layers + 1);
   shape.heads = draw_int(1, max_heads + 1);
   shape.kv_heads = shape.heads % 2 == 0 ? *rc::gen::element(1, 2, shape.heads)
@@ -261,7 +237,6 @@ inline Shape draw_shape(const std::string& device, int max_layers, int max_heads
   shape.rope = draw_int(0, 5);
   shape.biases = *rc::gen::arbitrary<bool>();
   shape.window = *rc::gen::element(0, 1, 2, 3);
-  if (!runs_on(device, shape)) shape.window = 0;
   shape.caps = *rc::gen::arbitrary<bool>();
   shape.experts = draw_int(1, 5);
   shape.chosen = draw_int(1, std::min(shape.experts, 3) + 1);

@@ -52,9 +52,8 @@ Array CudaBackend::directions_for(const Array& post, const Array* out_dev, const
   device_->launch(CenterRows{ptr(directions), d, 0, ptr(out), d, 0, 1, d, centers ? 1 : 0},
                   rows.count);
   if (!post.empty())
-    device_->launch(
-        ThroughNorm{ptr(out), d, 0, 1, d, ptr(post), ptr(*out_dev), rows.queries.get()},
-        rows.count * d);
+    device_->launch(ThroughNorm{ptr(out), d, 0, 1, d, ptr(post), ptr(*out_dev), rows.queries.get()},
+                    rows.count * d);
   return out;
 }
 
@@ -115,8 +114,8 @@ void CudaBackend::fold_to_writers(const AttentionView& view, const Rows& rows, c
   }
   Array vectors = device_->floats(rows.count * heads * d),
         scores = device_->floats(rows.count * heads * cl);
-  heads_to_model(on_device_.operand(layer->matrix(Role::w_q)), config_.n_heads, ptr(folded), rows.count,
-                 ptr(vectors));
+  heads_to_model(on_device_.operand(layer->matrix(Role::w_q)), config_.n_heads, ptr(folded),
+                 rows.count, ptr(vectors));
   const auto score = [&](Index first, Index query, Index count) {
     device_->gemm({1, 0, heads, cl, d, ptr(vectors) + first * heads * d, d, heads * d,
                    ptr(*view.writers) + query * stride, d, stride, ptr(scores) + first * heads * cl,

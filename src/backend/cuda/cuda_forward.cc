@@ -35,9 +35,9 @@ CudaBackend::CudaBackend(std::shared_ptr<Device> device,
   const UnpackDeviceInfo info = device_->info();
   details_ =
       fmt::format("{}, {:.0f} GiB{}", info.name, static_cast<double>(info.memory_total) / (1 << 30),
-                  on_device_.streams()  ? ", layers uploaded as they are needed"
-                  : config_.mixture() ? ", experts uploaded as they are used"
-                                      : "");
+                  on_device_.streams() ? ", layers uploaded as they are needed"
+                  : config_.mixture()  ? ", experts uploaded as they are used"
+                                       : "");
   const std::vector<float> w = vector_of((*weights_)[Role::final_norm_w]),
                            b = vector_of((*weights_)[Role::final_norm_b]);
   final_w_.assign(w.begin(), w.end());
@@ -162,16 +162,16 @@ void CudaBackend::add_bias(int index, Sublayer sublayer, Array& x, std::int64_t 
 }
 
 void CudaBackend::normalize(Norm kind, const Array& x, std::int64_t rows, Array& out, Array& dev) {
-  device_->launch(
-      Normalize{ptr(x), ptr(out), ptr(dev), config_.d_model, kind, config_.norm_eps}, rows);
+  device_->launch(Normalize{ptr(x), ptr(out), ptr(dev), config_.d_model, kind, config_.norm_eps},
+                  rows);
 }
 
 void CudaBackend::norm_behind(int index, Sublayer sublayer, Array& y, std::int64_t rows,
                               Array& dev) {
   const auto w = on_device_.layer(index);
   const Array& bias = w->vector(sublayer == Sublayer::attention ? Role::b_o : Role::b_out);
-  device_->launch(
-      Deviation{ptr(y), maybe(bias), 0, ptr(dev), 1, config_.d_model, config_.norm_eps}, rows);
+  device_->launch(Deviation{ptr(y), maybe(bias), 0, ptr(dev), 1, config_.d_model, config_.norm_eps},
+                  rows);
   through_norm_behind(index, sublayer, dev, rows, y);
 }
 
@@ -306,13 +306,11 @@ void CudaBackend::router(int index, const Array& normalized, std::int64_t rows, 
 void CudaBackend::mlp_in(int index, MlpSide side, const Array& normalized, std::int64_t rows,
                          const Routing* routing, Array& out) {
   const std::int64_t n = config_.layer(index).n_neurons;
-  if (routing != nullptr)
-    return experts_in(index, side, ptr(normalized), rows, *routing, ptr(out));
+  if (routing != nullptr) return experts_in(index, side, ptr(normalized), rows, *routing, ptr(out));
   const auto w = on_device_.layer(index);
   multiply(w->matrix(matrix_of(side)), ptr(normalized), rows, ptr(out));
   const Array& bias = w->vector(bias_of(side));
-  if (!bias.empty())
-    device_->launch(AddBias{ptr(bias), ptr(out), n, nullptr, nullptr}, rows * n);
+  if (!bias.empty()) device_->launch(AddBias{ptr(bias), ptr(out), n, nullptr, nullptr}, rows * n);
 }
 
 void CudaBackend::activate(int index, const Array& pre, const Array& up, const Routing* routing,

@@ -202,7 +202,8 @@ MlpSums CudaBackend::router_sums(const MlpView& view, Scores scores) {
   sums.abs = device_->floats(s.total);
   sums.l2 = device_->floats(length * cl);
   const std::int64_t at_once = positions_at_once(length, cl * (experts + s.k));
-  Array tile = device_->floats(at_once * cl * experts), picked = device_->floats(at_once * cl * s.k);
+  Array tile = device_->floats(at_once * cl * experts),
+        picked = device_->floats(at_once * cl * s.k);
   for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
     const std::int64_t nq = std::min(at_once, length - q0);
     const NeuronRows rows{q0, nullptr, nullptr};

@@ -197,8 +197,8 @@ void CudaBackend::value_sums(const AttentionView& view, const DeviceRoles& layer
   sums.v_abs = device_->floats(groups * length);
   Array vectors = device_->floats(length * groups * d),
         scores = device_->floats(length * groups * cl);
-  heads_to_model(on_device_.operand(layer.matrix(Role::w_v)), config_.n_kv_heads, ptr(*view.v), length,
-                 ptr(vectors));
+  heads_to_model(on_device_.operand(layer.matrix(Role::w_v)), config_.n_kv_heads, ptr(*view.v),
+                 length, ptr(vectors));
   device_->gemm({1, 0, groups, cl, d, ptr(vectors), d, groups * d, ptr(*view.writers), d,
                  static_cast<std::int64_t>(view.n_writers) * d, ptr(scores), cl, groups * cl,
                  length});

@@ -60,13 +60,14 @@ void CudaBackend::sweep(std::span<const Layer> layers, Scores scores, int positi
       for (std::size_t side = 0; side < kMostReaders; ++side)
         part.mlp_edge[side] = packed.at(offsets[i].mlp_edge[side]);
     }
-    device_->launch(PassNeurons{state,
-                                {maybe(layer.neurons[0]), maybe(layer.neurons[1]), maybe(layer.neurons[2])},
-                                part,
-                                writers,
-                                layer.mlp.visible,
-                                layer.mlp_writer},
-                    length);
+    device_->launch(
+        PassNeurons{state,
+                    {maybe(layer.neurons[0]), maybe(layer.neurons[1]), maybe(layer.neurons[2])},
+                    part,
+                    writers,
+                    layer.mlp.visible,
+                    layer.mlp_writer},
+        length);
     Array coef = device_->floats(heads * pairs);
     device_->launch(KeyCredit{state, ptr(layer.heads.key_coef), ptr(coef), part, writers,
                               layer.first_head, length, pairs},
@@ -105,7 +106,8 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
   const auto key_mass = doubles(heads * length), key_bound = doubles(heads * length),
              query_mass = doubles(heads * length), query_bound = doubles(heads * length);
   const auto value_mass = doubles(groups * length), value_bound = doubles(groups * length);
-  const auto side_mass = doubles(kMostReaders * length), side_bound = doubles(kMostReaders * length);
+  const auto side_mass = doubles(kMostReaders * length),
+             side_bound = doubles(kMostReaders * length);
   for (const Layer& layer : layers) {
     const AttentionView& view = layer.attention;
     const std::int64_t cl = view.visible, cm = layer.mlp.visible;

@@ -7,7 +7,6 @@
 #include <cstring>
 #include <utility>
 
-#include "model/mxfp4.h"
 #include "unpack/error.h"
 
 namespace unpack::cuda {

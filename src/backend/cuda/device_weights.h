@@ -1,7 +1,7 @@
 // A model's weights on the device, as they are stored: single precision with the norm's weight
 // folded in, halves and blocks of four bits as they are, widened where a product needs them. Models
-// that do not fit keep a few layers there, and the next one goes up while this one works. Experts go
-// up when a prompt first uses them.
+// that do not fit keep a few layers there, and the next one goes up while this one works. Experts
+// go up when a prompt first uses them.
 #pragma once
 
 #include <array>

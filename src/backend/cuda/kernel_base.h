@@ -19,15 +19,16 @@ using Index = std::int64_t;
 
 UNPACK_BODY Index pairs_before(Index q) { return q * (q + 1) / 2; }
 
-// How weights are stored on the device. MXFP4: blocks of 32, 16 bytes and one for their scale.
+// How weights are stored on the device. MXFP4: blocks with their scale behind them.
 enum StoredAs : int { kF32 = 0, kF16 = 1, kBf16 = 2, kMxfp4 = 3 };
 
 UNPACK_BODY float stored_value(const void* data, int type, Index i) {
   if (type == kF32) return static_cast<const float*>(data)[i];
   if (type == kMxfp4) {
-    const std::uint8_t* block = static_cast<const std::uint8_t*>(data) + i / 32 * 17;
-    const std::uint32_t pair = block[i % 32 / 2];
-    return mxfp4_value(i % 2 == 0 ? pair & 15U : pair >> 4) * mxfp4_scale(block[16]);
+    const std::uint8_t* block =
+        static_cast<const std::uint8_t*>(data) + i / kMxfp4Block * kMxfp4Bytes;
+    const std::uint32_t pair = block[i % kMxfp4Block / 2];
+    return mxfp4_value(i % 2 == 0 ? pair & 15U : pair >> 4) * mxfp4_scale(block[kMxfp4Bytes - 1]);
   }
   const std::uint16_t h = static_cast<const std::uint16_t*>(data)[i];
   return type == kF16 ? f16_value(h) : bf16_value(h);

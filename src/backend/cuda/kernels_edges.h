@@ -58,13 +58,12 @@ struct HeadShares {
                        qa = static_cast<double>(q_abs[sums_at + s]);
           const double from_query = weight_q * share * inverse_denom(qs, qa, beta);
           entry[at + s] = static_cast<float>(share);
-          key_coef[at + s] =
-              static_cast<float>(weight_k * share * inverse_denom(ks, ka, beta));
+          key_coef[at + s] = static_cast<float>(weight_k * share * inverse_denom(ks, ka, beta));
           query_coef[at + s] = static_cast<float>(from_query);
           if (ill_conditioned(ks, ka)) a += weight_k * size;
           if (ill_conditioned(qs, qa)) a += weight_q * size;
           if (ill_conditioned(static_cast<double>(v_sum[values + s]),
-                          static_cast<double>(v_abs[values + s])))
+                              static_cast<double>(v_abs[values + s])))
             a += weight_v * size;
           b += from_query;
         },
@@ -104,8 +103,8 @@ struct SlotSums {  // out[r] = sum of x[r, n], one row per slot of an expert
   Index neurons;
   template <typename Group>
   UNPACK_BODY void operator()(Group& g, Index row) const {
-    const double total = g.sum(
-        neurons, [&](Index n) { return static_cast<double>(x[row * neurons + n]); });
+    const double total =
+        g.sum(neurons, [&](Index n) { return static_cast<double>(x[row * neurons + n]); });
     g.each(1, [&](Index) { out[row] = static_cast<float>(total); });
   }
 };

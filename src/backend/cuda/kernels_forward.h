@@ -146,7 +146,8 @@ struct Deviation {
   }
 };
 
-// The norm behind a sublayer with its deviation held fixed: x[outer, inner, cols] *= w / dev(outer).
+// The norm behind a sublayer with its deviation held fixed: x[outer, inner, cols] *= w /
+// dev(outer).
 struct ThroughNorm {
   float* x;
   Index outer_stride, inner_stride, inner, cols;

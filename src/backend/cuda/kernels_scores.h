@@ -63,7 +63,7 @@ struct FinishProjected {
   float* x;
   Index visible, heads, e;
   Index position0;
-  const float* dev;  // of the norm: [position, heads]
+  const float* dev;   // of the norm: [position, heads]
   const float* norm;  // [heads, E]
   Rotary rotary;
   template <typename Group>
