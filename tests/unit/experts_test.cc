@@ -5,8 +5,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <optional>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "engine/plan.h"
 #include "engine/state.h"
@@ -193,8 +193,7 @@ TEST(MixtureReports, DrawTheRouterBetweenGateAndUp) {
   for (const report::HopMark& gate : g.marks) {
     if (gate.text != "G") continue;
     for (const report::HopMark& router : g.marks) {
-      if (router.text != "R" || router.at.y != gate.at.y ||
-          std::abs(router.at.x - gate.at.x) > 20)
+      if (router.text != "R" || router.at.y != gate.at.y || std::abs(router.at.x - gate.at.x) > 20)
         continue;
       EXPECT_NEAR(router.at.x - gate.at.x, 15, 1e-9);
       any = true;
@@ -230,8 +229,7 @@ TEST(Plan, OfAMixtureCountsTheExpertsInUse) {
   const double pairs = 16 * 17 / 2.0;
   EXPECT_DOUBLE_EQ(forward_cost(c, 16).flop,
                    32 * (2 * 16 * (attention + router + 2 * expert) + 4 * pairs * 4096) + 2 * head);
-  EXPECT_DOUBLE_EQ(forward_cost(c, 16).byte,
-                   4 * (32 * (attention + router + 8 * expert) + head));
+  EXPECT_DOUBLE_EQ(forward_cost(c, 16).byte, 4 * (32 * (attention + router + 8 * expert) + head));
   EXPECT_DOUBLE_EQ(forward_cost(c, 1).byte, 4 * (32 * (attention + router + 2 * expert) + head));
 }
 
