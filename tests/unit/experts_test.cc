@@ -2,9 +2,11 @@
 // take.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -109,6 +111,23 @@ TEST(Experts, OfOneLayerDoNotReachIntoADenseOneBehindIt) {
   const PredictResult a = model.predict(kIds), b = model.predict(kIds, keeps);
   for (std::size_t i = 0; i < a.predictions.size(); ++i)
     EXPECT_NEAR(a.predictions[i].logit, b.predictions[i].logit, 1e-12);
+}
+
+double resident_mib() {
+  std::ifstream file("/proc/self/statm");
+  double pages = 0, resident = 0;
+  file >> pages >> resident;
+  return resident * static_cast<double>(::sysconf(_SC_PAGESIZE)) / (1 << 20);
+}
+
+TEST(Experts, ThatNoTokenUsesTakeNoMemoryOfTheDevice) {
+  json c = config("mixtral", 1);
+  c.update({{"hidden_size", 128}, {"intermediate_size", 1024}, {"num_local_experts", 64}});
+  const Model model = made(c, "cpu");
+  const double all = 64 * 3 * 128 * 1024 * 4.0 / (1 << 20);
+  const double before = resident_mib();
+  (void)model.predict(std::vector<TokenId>{1});
+  EXPECT_LT(resident_mib() - before, all / 4);
 }
 
 TEST(WeightProducts, AreLeftOutWithALineWhereTheyWouldNotHold) {
