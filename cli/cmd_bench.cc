@@ -33,8 +33,9 @@ void add_bench(App& app, Context& context) {
   Command command = app.add("bench", "What this machine reaches, against its own measured peak",
                             "unpack bench --shape gpt2-small --tokens 16,64 --threads 2");
   command.option("--shape", "NAME",
-                 "A well-known shape or a config.json as text, both with random weights; or a "
-                 "model's name or folder (default gpt2-small)",
+                 fmt::format("A well-known shape ({}) or a config.json as text, both with random "
+                             "weights; or a model's name or folder (default gpt2-small)",
+                             fmt::join(known_shapes(), ", ")),
                  args->options.shape);
   command.option("--tokens", "N,N,...", "Prompt lengths to measure (default 16)",
                  args->options.tokens);

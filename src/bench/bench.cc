@@ -148,6 +148,8 @@ class Bench {
         static_cast<double>(model_.state()->weights->parameter_count()) * 4 / (1 << 20);
     const std::vector<TokenId> one = {0};
     (void)forward(backend, {one}, {});  // packs the weights
+    result_.peak_memory_mib = peak_memory_mib();
+    forget_peak_memory();  // what a length starts from
     result_.base_memory_mib = memory_mib("VmRSS");
     emit(header_text(result_));
     for (const int tokens : options_.tokens) {

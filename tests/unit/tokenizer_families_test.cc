@@ -63,8 +63,9 @@ struct Model {
 };
 
 json added(const std::string& content, TokenId id, const json& flags = json::object()) {
-  json token = {{"content", content}, {"id", id},         {"special", true}, {"normalized", false},
-                {"lstrip", false},    {"rstrip", false}, {"single_word", false}};
+  json token = {{"content", content},  {"id", id},        {"special", true},
+                {"normalized", false}, {"lstrip", false}, {"rstrip", false},
+                {"single_word", false}};
   token.update(flags);
   return token;
 }
@@ -189,10 +190,9 @@ TEST(TokenizerOfPhi3, PrependsASpaceAndStripsBehindItsMarks) {
   file["added_tokens"] = {added("<unk>", 0), added("<s>", 1),
                           added("</s>", 2, {{"special", false}, {"rstrip", true}}),
                           added("<|user|>", user, {{"rstrip", true}})};
-  file["post_processor"] = {
-      {"type", "TemplateProcessing"},
-      {"single", {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
-      {"special_tokens", json::object()}};
+  file["post_processor"] = {{"type", "TemplateProcessing"},
+                            {"single", {{{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+                            {"special_tokens", json::object()}};
   const Tokenizer tokenizer = Tokenizer::from_json(file.dump(), "phi.json");
   EXPECT_TRUE(tokenizer.prefix().empty());
   EXPECT_TRUE(rc::check("any text", [&] {
@@ -325,8 +325,7 @@ TEST(TokenizerOfGptOss, SplitsByCase) {
 // cl100k, which OLMo-2 and SmolLM3 have.
 std::size_t cl100k(const std::string& text, std::size_t at) {
   if (const std::size_t end = contraction(text, at); end > at) return end;
-  const std::size_t from =
-      !letter(text[at]) && !digit(text[at]) && text[at] != '\n' ? at + 1 : at;
+  const std::size_t from = !letter(text[at]) && !digit(text[at]) && text[at] != '\n' ? at + 1 : at;
   if (const std::size_t end = run(text, from, letter); end > from) return end;
   if (digit(text[at])) return std::min(at + 3, run(text, at, digit));
   const std::size_t signs = text[at] == ' ' ? at + 1 : at;
