@@ -92,12 +92,28 @@ Json by_writer(const std::vector<std::string>& names, const std::vector<std::vec
   return object;
 }
 
+// The strongest neurons; those of experts that are not in use have no credit and come last.
+std::vector<NeuronEntry> listed_neurons(const TraceResult& r, int layer, std::size_t most) {
+  std::vector<NeuronEntry> out(
+      r.neuron_entries.begin(),
+      r.neuron_entries.begin() +
+          static_cast<std::ptrdiff_t>(std::min(most, r.neuron_entries.size())));
+  if (r.expert_entries.empty()) return out;
+  const LayerConfig& shape = r.layout.layer(layer);
+  for (int e = 0; e < shape.n_experts && out.size() < most; ++e) {
+    const bool used = std::any_of(r.expert_entries.begin(), r.expert_entries.end(),
+                                  [&](const ExpertEntry& x) { return x.expert == e; });
+    for (int n = 0; !used && n < shape.n_neurons && out.size() < most; ++n)
+      out.push_back({n, 0.0, e});
+  }
+  return out;
+}
+
 Json entries_json(const TraceResult& r, const Writers& writers) {
   if (writers[r.root->writer].kind == WriterKind::head) return r.entries;
   constexpr std::size_t kListed = 20;
   Json neurons = Json::array();
-  for (std::size_t i = 0; i < std::min(kListed, r.neuron_entries.size()); ++i) {
-    const NeuronEntry& e = r.neuron_entries[i];
+  for (const NeuronEntry& e : listed_neurons(r, writers[r.root->writer].layer, kListed)) {
     Json entry = Json::object();
     if (e.expert >= 0) entry["expert"] = e.expert;
     entry["neuron"] = e.neuron;
