@@ -10,6 +10,7 @@
 #include <nlohmann/json.hpp>
 
 #include "unit/devices.h"
+#include "unit/naive/forward.h"
 #include "unit/random_model.h"
 #include "unpack/error.h"
 
@@ -230,6 +231,54 @@ TEST_P(Interventions, GiveEveryStoredCut) {
     }
   }
   EXPECT_GT(cuts, device().starts_with("cuda") ? 50 : 150);
+}
+
+// What an intervention reports, of a plain pass.
+struct Plain {
+  double nll = 0, target = 0, size = 0;
+
+  Plain(const naive::Forward& f, const std::vector<TokenId>& ids, TokenId token, TokenId versus) {
+    for (std::size_t s = 0; s + 1 < ids.size(); ++s) {
+      double sum = 0;
+      const auto capped = [&](double z) {
+        return f.c.logit_cap > 0 ? f.c.logit_cap * std::tanh(z / f.c.logit_cap) : z;
+      };
+      for (const double z : f.logits[s]) sum += std::exp(capped(z));
+      nll += std::log(sum) - capped(f.logits[s][ids[s + 1]]);
+    }
+    target = f.logits.back()[token] - f.logits.back()[versus];
+    for (const double z : f.logits.back()) size = std::max({size, 1.0, std::fabs(z)});
+  }
+};
+
+TEST_P(Interventions, CutsAreThoseOfPlainLoopsInEveryFamily) {
+  EXPECT_TRUE(rc::check(device(), [this] {
+    const testing::Shape shape = testing::draw_shape(device(), 3, 3, 6);
+    RC_LOG(shape.config());
+    const Model model =
+        testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device());
+    std::vector<TokenId> ids = testing::draw_prompt(7, shape.vocabulary);
+    ids.push_back(2);  // a loss needs two tokens
+    const naive::Forward clean(testing::weights_of(model), ids);
+    const int writer = testing::draw_int(0, model.writers().count());
+    const bool mlps = *rc::gen::arbitrary<bool>();
+    const naive::Forward cut(testing::weights_of(model), ids,
+                             {&clean.vectors[writer], writer, mlps});
+    RC_PRE(std::min(clean.routing_margin, cut.routing_margin) > limit(1e-9, 1e-3));
+    Intervention change;
+    change.cut = model.writers().name(writer);
+    change.channel = mlps ? Channel::mlp : Channel::attention;
+    Target target;
+    target.ids = {1};
+    target.versus = std::vector<TokenId>{4};
+    const InterventionResult got = intervene(model, ids, change, target);
+    const Plain want_clean(clean, ids, 1, 4), want(cut, ids, 1, 4);
+    const double slack = limit(1e-9, 1e-4);
+    RC_ASSERT(std::fabs(got.clean.nll - want_clean.nll) <= slack * (1 + want_clean.nll));
+    RC_ASSERT(std::fabs(got.clean.target - want_clean.target) <= slack * want_clean.size);
+    RC_ASSERT(std::fabs(got.cut.nll - want.nll) <= slack * (1 + want.nll));
+    RC_ASSERT(std::fabs(got.cut.target - want.target) <= slack * want.size);
+  }));
 }
 
 // Where the heads after it write nothing, freezing them changes nothing; where they write, it does.

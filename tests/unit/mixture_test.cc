@@ -42,10 +42,10 @@ TraceResult trace_of(const Model& model, Options options = {}, const std::string
 // A safetensors file written by hand: any type, no code of the loader.
 class File {
  public:
-  void add(const std::string& name, const std::string& type,
-           const std::vector<std::int64_t>& shape, const void* data, std::size_t bytes) {
-    header_[name] = {{"dtype", type}, {"shape", shape},
-                     {"data_offsets", {data_.size(), data_.size() + bytes}}};
+  void add(const std::string& name, const std::string& type, const std::vector<std::int64_t>& shape,
+           const void* data, std::size_t bytes) {
+    header_[name] = {
+        {"dtype", type}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + bytes}}};
     data_.append(static_cast<const char*>(data), bytes);
   }
   void add(const Tensors& from, const std::string& name, const std::string& as = {}) {
@@ -285,7 +285,8 @@ TEST(MixtureFiles, OfMxfp4ThatAreWrongAreNamed) {
   expect_mentions(input_error([&] { load_folder(folder.path()); }), {name, "32"});
 }
 
-// Mixtures beside other models ----------------------------------------------------------------------
+// Mixtures beside other models
+// ----------------------------------------------------------------------
 
 TEST_P(MixtureOnHost, OfOneExpertIsADenseModel) {
   testing::Shape shape;
@@ -335,7 +336,8 @@ TEST_P(MixtureOnHost, DoesNotDependOnTheOrderOfExperts) {
   const testing::Shape shape = gpt_oss(4, 2);
   const Tensors tensors = tensors_of(shape, 6);
   const std::vector<int> order = {2, 0, 3, 1};
-  const Model a = tensors.model(GetParam(), 2), b = picked(tensors, shape, order).model(GetParam(), 2);
+  const Model a = tensors.model(GetParam(), 2),
+              b = picked(tensors, shape, order).model(GetParam(), 2);
   for (const Scores scores : {Scores::raw, Scores::centered}) {
     Options options;
     options.scores = scores;
@@ -347,7 +349,8 @@ TEST_P(MixtureOnHost, DoesNotDependOnTheOrderOfExperts) {
   }
 }
 
-// Other families --------------------------------------------------------------------------------------
+// Other families
+// --------------------------------------------------------------------------------------
 
 TEST_P(MixtureOnHost, FusedMatricesOfPhi3AreThoseOfALlama) {
   testing::Shape shape;
@@ -394,15 +397,15 @@ TEST_P(MixtureOnHost, AWindowAsLongAsThePromptIsNone) {
     const TraceResult none = trace_of(tensors.model(GetParam(), 2));
     shape.window = static_cast<int>(kIds.size());
     tensors.config = shape.config();
-    EXPECT_LT(naive::difference(trace_of(tensors.model(GetParam(), 2)).node_credit,
-                                none.node_credit),
-              limit(1e-12, 1e-5))
+    EXPECT_LT(
+        naive::difference(trace_of(tensors.model(GetParam(), 2)).node_credit, none.node_credit),
+        limit(1e-12, 1e-5))
         << family;
     shape.window = 1;
     tensors.config = shape.config();
-    EXPECT_GT(naive::difference(trace_of(tensors.model(GetParam(), 2)).node_credit,
-                                none.node_credit),
-              1e-3)
+    EXPECT_GT(
+        naive::difference(trace_of(tensors.model(GetParam(), 2)).node_credit, none.node_credit),
+        1e-3)
         << family << ": a window of 1 changes something";
   }
 }
@@ -452,11 +455,10 @@ TEST(FamilyViews, ApplyScalesAndShiftsWhereTheyBelong) {
                    root * stored(gemma, "model.embed_tokens.weight", 2 * 8 + 3));
   EXPECT_EQ(m[Role::unembed].at(2, 3), stored(gemma, "model.embed_tokens.weight", 2 * 8 + 3));
   EXPECT_EQ(m[Role::final_norm_w].at(0, 4), 1 + stored(gemma, "model.norm.weight", 4));
-  for (const auto& [role, name] :
-       {std::pair{Role::attn_norm_w, "input_layernorm"},
-        std::pair{Role::attn_post_w, "post_attention_layernorm"},
-        std::pair{Role::mlp_norm_w, "pre_feedforward_layernorm"},
-        std::pair{Role::mlp_post_w, "post_feedforward_layernorm"}})
+  for (const auto& [role, name] : {std::pair{Role::attn_norm_w, "input_layernorm"},
+                                   std::pair{Role::attn_post_w, "post_attention_layernorm"},
+                                   std::pair{Role::mlp_norm_w, "pre_feedforward_layernorm"},
+                                   std::pair{Role::mlp_post_w, "post_feedforward_layernorm"}})
     EXPECT_EQ(m.layers[1][role].at(0, 4), 1 + stored(gemma, layer + name + ".weight", 4)) << name;
 
   shape.family = "granite";
@@ -487,9 +489,8 @@ TEST(FamilyViews, ApplyScalesAndShiftsWhereTheyBelong) {
     EXPECT_EQ(expert[Role::w_up].at(5, n), stored(t, in, at + 1));
     EXPECT_EQ(expert[Role::b_up].at(0, n),
               stored(t, in + "_bias", static_cast<std::size_t>(2 * 2 * N + 2 * n + 1)));
-    EXPECT_EQ(expert[Role::w_out].at(n, 5),
-              stored(t, layer + "mlp.experts.down_proj",
-                     static_cast<std::size_t>((2 * N + n) * D + 5)));
+    EXPECT_EQ(expert[Role::w_out].at(n, 5), stored(t, layer + "mlp.experts.down_proj",
+                                                   static_cast<std::size_t>((2 * N + n) * D + 5)));
   }
 }
 
