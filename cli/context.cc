@@ -122,7 +122,7 @@ void clear_progress() {
 }
 
 void warn(std::string_view what) {
-  const std::string line = "unpack: " + Error(std::string(what)).what() + std::string("\n");
+  const std::string line = std::string("unpack: ") + Error(std::string(what)).what() + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 

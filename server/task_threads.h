@@ -10,7 +10,6 @@
 #include <mutex>
 #include <system_error>
 #include <thread>
-#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -40,7 +39,7 @@ class TaskThreads final : public httplib::TaskQueue {
       tasks_.push_back(std::move(task));
     }
     wake_.notify_one();
-    if constexpr (!std::is_void_v<Taken>) return true;
+    return static_cast<Taken>(true);
   }
 
   void shutdown() override {
