@@ -204,7 +204,12 @@ std::string zsh(const Commands& commands) {
   return text +
          "  esac\n"
          "}\n"
-         "compdef _unpack unpack\n";
+         "# Found along fpath, the file itself is the function; read by `source`, it names it.\n"
+         "if [ \"$funcstack[1]\" = _unpack ]; then\n"
+         "  _unpack \"$@\"\n"
+         "else\n"
+         "  compdef _unpack unpack\n"
+         "fi\n";
 }
 
 std::string fish(const Commands& commands) {

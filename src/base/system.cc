@@ -74,11 +74,12 @@ fs::path own_folder() {
   std::error_code error;
   if (dladdr(reinterpret_cast<const void*>(&own_folder), &info) == 0 || info.dli_fname == nullptr)
     return {};
-  // A program is named as it was called, which may be by a link or along PATH.
+  // A program is named as it was called, perhaps by a word that was looked up along PATH: only what
+  // is another file than the program is a module.
   const fs::path named = fs::weakly_canonical(info.dli_fname, error);
   const fs::path program = program_path();
-  return named.filename() == program.filename() || error ? program.parent_path()
-                                                         : named.parent_path();
+  const bool module = !error && fs::exists(named, error) && !fs::equivalent(named, program, error);
+  return module ? named.parent_path() : program.parent_path();
 #endif
 }
 
