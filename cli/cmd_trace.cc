@@ -111,8 +111,7 @@ void run_trace(TraceArguments& args, Context& context) {
     return json.dump(-1, ' ', false, kReplace);
   });
   if (!args.outputs.any())
-    print(to_terminal(result, terminal_style(args.color)) +
-          (args.words ? words_text(result) : "") +
+    print(to_terminal(result, terminal_style(args.color)) + (args.words ? words_text(result) : "") +
           (args.edges ? edges_text(model.writers(), edges) : ""));
 }
 

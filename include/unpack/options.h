@@ -57,13 +57,15 @@ struct Options {
   Keys keys = Keys::source;  // direction read with centered scores
 
   void check() const;  // throws UsageError for values out of range
+  // Rules that know no direction (gate, l2) take `output`; says so, or nothing.
+  std::string follow_output();
 };
 
 // "paper", "released" (the authors' program), "best" (docs/method.md). Throws UsageError.
 Options preset_options(const std::string& name);
 std::vector<std::string> preset_names();
 // What the command line, Python, batch runs and the server start from.
-inline constexpr const char* kDefaultPreset = "paper";
+inline constexpr const char* kDefaultPreset = "best";
 inline Options default_options() { return preset_options(kDefaultPreset); }
 
 // What is asked about. Positions may be negative everywhere: they count from the end.

@@ -77,12 +77,20 @@ void Options::check() const {
           "--floor and --keys spread belong to --direction read: give it too, or --preset best");
     return;
   }
-  if (dispatch == Dispatch::gate)
-    throw UsageError("--dispatch gate knows no direction: it needs --direction output");
-  if (mlp == MlpRule::l2)
-    throw UsageError("--mlp l2 has no direction to pass on: it needs --direction output");
   if (keys == Keys::spread && scores != Scores::centered)
     throw UsageError("--keys spread needs --scores centered");
+}
+
+std::string Options::follow_output() {
+  if (direction == Direction::output) return "";
+  const char* why = dispatch == Dispatch::gate ? "dispatch gate"
+                    : mlp == MlpRule::l2       ? "mlp l2"
+                                               : nullptr;
+  if (why == nullptr) return "";
+  direction = Direction::output;
+  floor = 0;
+  keys = Keys::source;
+  return fmt::format("{} has no direction to pass on: direction output was taken", why);
 }
 
 std::vector<std::string> preset_names() { return {"paper", "released", "best"}; }
@@ -98,6 +106,7 @@ Options preset_options(const std::string& name) {
   }
   if (name == "best") {
     options.scores = Scores::centered;
+    options.beta = 0.2;
     options.direction = Direction::read;
     options.floor = 1;
     options.keys = Keys::spread;

@@ -337,9 +337,11 @@ template void output_edges<float>(const PreparedState&, const Question&, const T
 template void output_edges<double>(const PreparedState&, const Question&, const TargetInfo&,
                                    const RunContext&, EdgeSums&);
 
-TraceResult Prepared::trace(const Question& question, const RunContext& context) const {
+TraceResult Prepared::trace(const Question& asked, const RunContext& context) const {
   const Decomposition& d = *state_->decomposition;
+  Question question = asked;
   question.options.check();
+  const std::string notice = question.options.follow_output();
   check_query(question.paths, d.config());
   TraceResult result;
   result.program = model().program();
@@ -347,6 +349,7 @@ TraceResult Prepared::trace(const Question& question, const RunContext& context)
   result.tokens = model().tokens(ids());
   result.options = question.options;
   result.query = question.paths;
+  if (!notice.empty()) result.warnings.push_back(notice);
   result.layout = d.config();
   for (int w = 0; w < d.writers().count(); ++w) result.writers.push_back(d.writers().name(w));
   if (question.root) {
