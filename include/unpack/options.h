@@ -57,8 +57,9 @@ struct Options {
   Keys keys = Keys::source;  // direction read with centered scores
 
   void check() const;  // throws UsageError for values out of range
-  // Rules that know no direction (gate, l2) take `output`; says so, or nothing.
-  std::string follow_output();
+  // Takes back what does not go together: rules that know no direction (gate, l2) take `output`,
+  // which knows neither floor nor keys. Says so where a rule gave way, or nothing.
+  std::string settle();
 };
 
 // "paper", "released" (the authors' program), "best" (docs/method.md). Throws UsageError.

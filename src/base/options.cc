@@ -71,26 +71,23 @@ void Options::check() const {
   check_weights(expert_weights, "expert-weights", "R,G,U");
   if (!std::isfinite(floor) || floor < 0)
     throw UsageError(fmt::format("floor is {}: it must be a finite number, 0 or larger", floor));
-  if (direction == Direction::output) {
-    if (floor != 0 || keys != Keys::source)
-      throw UsageError(
-          "--floor and --keys spread belong to --direction read: give it too, or --preset best");
-    return;
-  }
-  if (keys == Keys::spread && scores != Scores::centered)
-    throw UsageError("--keys spread needs --scores centered");
 }
 
-std::string Options::follow_output() {
-  if (direction == Direction::output) return "";
-  const char* why = dispatch == Dispatch::gate ? "dispatch gate"
-                    : mlp == MlpRule::l2       ? "mlp l2"
-                                               : nullptr;
-  if (why == nullptr) return "";
-  direction = Direction::output;
-  floor = 0;
-  keys = Keys::source;
-  return fmt::format("{} has no direction to pass on: direction output was taken", why);
+std::string Options::settle() {
+  std::string notice;
+  if (direction == Direction::read && (dispatch == Dispatch::gate || mlp == MlpRule::l2)) {
+    direction = Direction::output;
+    notice = fmt::format("{} has no direction to pass on: direction output was taken",
+                         dispatch == Dispatch::gate ? "dispatch gate" : "mlp l2");
+  } else if (direction == Direction::read && keys == Keys::spread && scores == Scores::raw) {
+    keys = Keys::source;
+    notice = "raw scores have nothing to spread: key credit stays at its source";
+  }
+  if (direction == Direction::output) {
+    floor = 0;
+    keys = Keys::source;
+  }
+  return notice;
 }
 
 std::vector<std::string> preset_names() { return {"paper", "released", "best"}; }

@@ -338,6 +338,7 @@ std::string to_fields(const BatchQuestion& asked) {
 
 BatchQuestion from_fields(const std::string& fields, const Model* model) {
   BatchRequest request;
+  request.asked.question.options = default_options();
   apply(model, parse_fields(fields), request);
   for (const char* own : {"id", "prompt", "ids"}) {
     if (parse_fields(fields).contains(own))

@@ -139,7 +139,7 @@ std::vector<EdgeCredit> Prepared::edge_credit(const Question& asked,
   const Decomposition& d = *state_->decomposition;
   Question question = asked;
   question.options.check();
-  question.options.follow_output();
+  question.options.settle();
   if (question.root) throw UsageError("edges are those of a target: leave --root out");
   const int position = resolve_position(question.target.position, d.length());
   const TargetInfo target =

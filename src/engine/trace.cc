@@ -341,7 +341,7 @@ TraceResult Prepared::trace(const Question& asked, const RunContext& context) co
   const Decomposition& d = *state_->decomposition;
   Question question = asked;
   question.options.check();
-  const std::string notice = question.options.follow_output();
+  const std::string notice = question.options.settle();
   check_query(question.paths, d.config());
   TraceResult result;
   result.program = model().program();

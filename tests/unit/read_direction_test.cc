@@ -228,12 +228,16 @@ TEST(Presets, RulesWithoutADirectionTakeTheOutputAndSaySo) {
   EXPECT_NE(got.warnings[0].find("gate"), std::string::npos);
 }
 
-TEST(Presets, RefuseWhatDoesNotGoTogether) {
-  Options options;
-  options.floor = 1;
-  EXPECT_THROW(options.check(), UsageError);
-  options = preset_options("best");
+TEST(Presets, WhatDoesNotGoTogetherIsSettled) {
+  Options options = preset_options("best");
   options.scores = Scores::raw;
+  EXPECT_FALSE(options.settle().empty());
+  EXPECT_EQ(options.keys, Keys::source);
+  options = preset_options("best");
+  options.direction = Direction::output;
+  EXPECT_TRUE(options.settle().empty());
+  EXPECT_EQ(options.floor, 0.0);
+  options.floor = -1;
   EXPECT_THROW(options.check(), UsageError);
 }
 
