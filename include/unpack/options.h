@@ -57,13 +57,16 @@ struct Options {
   Keys keys = Keys::source;  // direction read with centered scores
 
   void check() const;  // throws UsageError for values out of range: weights are 0 to 1e6, not all 0
+  // Takes back what does not go together: rules that know no direction (gate, l2) take `output`,
+  // which knows neither floor nor keys. Says so where a rule gave way, or nothing.
+  std::string settle();
 };
 
 // "paper", "released" (the authors' program), "best" (docs/method.md). Throws UsageError.
 Options preset_options(const std::string& name);
 std::vector<std::string> preset_names();
 // What the command line, Python, batch runs and the server start from.
-inline constexpr const char* kDefaultPreset = "paper";
+inline constexpr const char* kDefaultPreset = "best";
 inline Options default_options() { return preset_options(kDefaultPreset); }
 
 // What is asked about. Positions may be negative everywhere: they count from the end.

@@ -77,18 +77,23 @@ void Options::check() const {
   if (!(floor >= 0 && floor <= kMost))
     throw UsageError(
         fmt::format("floor takes a number between 0 and {:g}, not {:g}", kMost, floor));
-  if (direction == Direction::output) {
-    if (floor != 0 || keys != Keys::source)
-      throw UsageError(
-          "floor and keys spread belong to direction read: give it too, or the preset best");
-    return;
+}
+
+std::string Options::settle() {
+  std::string notice;
+  if (direction == Direction::read && (dispatch == Dispatch::gate || mlp == MlpRule::l2)) {
+    direction = Direction::output;
+    notice = fmt::format("{} has no direction to pass on: direction output was taken",
+                         dispatch == Dispatch::gate ? "dispatch gate" : "mlp l2");
+  } else if (direction == Direction::read && keys == Keys::spread && scores == Scores::raw) {
+    keys = Keys::source;
+    notice = "raw scores have nothing to spread: key credit stays at its source";
   }
-  if (dispatch == Dispatch::gate)
-    throw UsageError("dispatch gate knows no direction: it needs direction output");
-  if (mlp == MlpRule::l2)
-    throw UsageError("mlp l2 has no direction to pass on: it needs direction output");
-  if (keys == Keys::spread && scores != Scores::centered)
-    throw UsageError("keys spread needs scores centered");
+  if (direction == Direction::output) {
+    floor = 0;
+    keys = Keys::source;
+  }
+  return notice;
 }
 
 std::vector<std::string> preset_names() { return {"paper", "released", "best"}; }
@@ -104,6 +109,7 @@ Options preset_options(const std::string& name) {
   }
   if (name == "best") {
     options.scores = Scores::centered;
+    options.beta = 0.2;
     options.direction = Direction::read;
     options.floor = 1;
     options.keys = Keys::spread;

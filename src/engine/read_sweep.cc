@@ -52,7 +52,7 @@ ReadSweep::ReadSweep(const PreparedState& state, const Options& options, const R
       width_(static_cast<std::size_t>(c_.d_model)),
       writers_(static_cast<std::size_t>(d_.writers().count())) {
   const double bytes = static_cast<double>(c_.n_layers) * c_.n_heads *
-                       static_cast<double>(length_ * width_) * 2 * sizeof(float);
+                       static_cast<double>(length_ * width_) * 2 * sizeof(double);
   if (with_edges && bytes > static_cast<double>(context.memory_budget))
     throw InputError(
         fmt::format("paths and roots along the direction of reading would take {:.0f} MiB for this "
@@ -425,7 +425,7 @@ void ReadSweep::attention(int l, const Values& linear, const Values& keyed, Valu
   if (!with_edges_) return;
   // Per head, for edges: [H, S, D].
   const auto per_head = [&](const WeightView& from, const Values& g, bool by_group, bool over_dev,
-                            double weight, std::vector<float>& to) {
+                            double weight, std::vector<double>& to) {
     to.resize(heads * length_ * width_);
     for (std::size_t h = 0; h < heads; ++h) {
       Values one(length_ * e), stream(length_ * width_, 0.0);
@@ -467,7 +467,7 @@ void ReadSweep::key_credit(int l) {
   const auto heads = static_cast<std::size_t>(c_.n_heads);
   const std::size_t pairs = triangle(length_);
   const bool spread = o_.keys == Keys::spread;
-  if (spread) layer.key_offset.assign(heads * length_ * cl, 0.0F);
+  if (spread) layer.key_offset.assign(heads * length_ * cl, 0.0);
   std::vector<Values> sums(heads, Values(length_ * cl, 0.0));
   const auto one = [&](std::int64_t head) {
     const auto h = static_cast<std::size_t>(head);
@@ -485,8 +485,7 @@ void ReadSweep::key_credit(int l) {
         std::nth_element(column.begin(), column.begin() + static_cast<std::ptrdiff_t>(middle),
                          column.end());
         offset[j] = column[middle];
-        layer.key_offset[(h * length_ + q) * cl + j] = static_cast<float>(offset[j]);
-        offset[j] = layer.key_offset[(h * length_ + q) * cl + j];
+        layer.key_offset[(h * length_ + q) * cl + j] = offset[j];
       }
       for (std::size_t s = 0; s <= q; ++s) {
         if (coef[s] == 0) continue;
@@ -535,16 +534,15 @@ void ReadSweep::sent(int writer, int position, SentRows& out) const {
   out.q.assign(cl, 0.0);
   if (!std::all_of(coef, coef + q + 1, [](double x) { return x == 0; })) {
     const Values rows = key_rows(node.layer, node.head, position);
-    const float* offset =
+    const double* offset =
         layer.key_offset.empty() ? nullptr : layer.key_offset.data() + (h * length_ + q) * cl;
     for (std::size_t s = 0; s <= q; ++s) {
       for (std::size_t j = 0; coef[s] != 0 && j < cl; ++j)
-        out.k[s * cl + j] =
-            coef[s] * (rows[s * cl + j] - (offset ? static_cast<double>(offset[j]) : 0.0));
+        out.k[s * cl + j] = coef[s] * (rows[s * cl + j] - (offset ? offset[j] : 0.0));
     }
   }
-  const float* query = layer.query_vector.data() + (h * length_ + q) * width_;
-  const float* value = layer.value_vector.data() + (h * length_ + q) * width_;
+  const double* query = layer.query_vector.data() + (h * length_ + q) * width_;
+  const double* value = layer.value_vector.data() + (h * length_ + q) * width_;
   const Values query_read(query, query + width_), value_read(value, value + width_);
   const auto zero = [](double x) { return x == 0; };
   if (!std::all_of(query_read.begin(), query_read.end(), zero)) {

@@ -46,10 +46,10 @@ class ReadSweep {
 
  private:
   struct Layer {
-    std::vector<double> key_coef;     // [H, tri]
-    std::vector<float> key_offset;    // [H, S, Cl], keys = spread
-    std::vector<float> query_vector;  // [H, S, D]
-    std::vector<float> value_vector;  // [H, S, D], without the source's deviation
+    std::vector<double> key_coef;      // [H, tri]
+    std::vector<double> key_offset;    // [H, S, Cl], keys = spread
+    std::vector<double> query_vector;  // [H, S, D]
+    std::vector<double> value_vector;  // [H, S, D], without the source's deviation
     std::array<std::vector<double>, kMostReaders> mlp_vector;  // [S, D] per reader
     std::vector<double> dev, pattern;                          // [S], [H, tri]
   };

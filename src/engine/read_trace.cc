@@ -104,7 +104,8 @@ void answer_along_reading(const PreparedState& state, const Question& question,
   const Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
   if (question.paths.tau && question.paths.rule == TauRule::entry)
-    throw UsageError("--tau-rule entry walks entry by entry: it needs --direction output");
+    throw UsageError(
+        "--tau-rule entry walks entry by entry: it needs --direction output (or --preset paper)");
   const bool with_edges = result.root || question.paths.top > 0;
   const ReadSweep sweep(state, question.options, start_of(state, question, result), with_edges,
                         context);
@@ -133,10 +134,12 @@ void answer_along_reading(const PreparedState& state, const Question& question,
   result.coverage.absolute_total = paths.absolute_total();
 }
 
-std::vector<EdgeCredit> Prepared::edge_credit(const Question& question,
+std::vector<EdgeCredit> Prepared::edge_credit(const Question& asked,
                                               const RunContext& context) const {
   const Decomposition& d = *state_->decomposition;
+  Question question = asked;
   question.options.check();
+  question.options.settle();
   if (question.root) throw UsageError("edges are those of a target: leave --root out");
   const int position = resolve_position(question.target.position, d.length());
   const TargetInfo target =

@@ -324,15 +324,18 @@ template void output_edges<float>(const PreparedState&, const Question&, const T
 template void output_edges<double>(const PreparedState&, const Question&, const TargetInfo&,
                                    const RunContext&, EdgeSums&);
 
-TraceResult Prepared::trace(const Question& question, const RunContext& context) const {
+TraceResult Prepared::trace(const Question& asked, const RunContext& context) const {
   const Decomposition& d = *state_->decomposition;
-  check_question(question, model(), d.length());
+  check_question(asked, model(), d.length());
+  Question question = asked;
+  const std::string notice = question.options.settle();
   TraceResult result;
   result.program = model().program();
   result.model = model().info();
   result.tokens = model().tokens(ids());
   result.options = question.options;
   result.query = question.paths;
+  if (!notice.empty()) result.warnings.push_back(notice);
   result.layout = d.config();
   for (int w = 0; w < d.writers().count(); ++w) result.writers.push_back(d.writers().name(w));
   if (question.root) result.root = parse_node(d.writers(), *question.root, d.length());

@@ -23,7 +23,7 @@ def inputs(case):
 
 def trace(unpack, case, run, *more):
     want, options = EXPECTED[case]["runs"][run], EXPECTED[case]["runs"][run]["options"]
-    args = ["trace", *inputs(case), "--target-id", commas(EXPECTED[case]["target_ids"])]
+    args = ["trace", *inputs(case), "--preset", "paper", "--target-id", commas(EXPECTED[case]["target_ids"])]
     versus = want["versus_ids"] if "versus_ids" in want else EXPECTED[case]["versus_ids"]
     if want.get("raw"):
         args.append("--raw-logit")

@@ -15,10 +15,20 @@ def test_a_preset_is_the_options_it_stands_for(unpack):
     best = trace(unpack, "--preset", "best")
     options = best["options"]
     assert (options["direction"], options["floor"], options["keys"], options["scores"]) == ("read", 1, "spread", "centered")
-    same = trace(unpack, "--preset", "paper", "--scores", "centered", "--direction", "read", "--floor", "1", "--keys", "spread")
+    same = trace(unpack, "--preset", "paper", "--beta", "0.2", "--scores", "centered", "--direction", "read", "--floor", "1", "--keys", "spread")
     assert same["token_credit"] == pytest.approx(best["token_credit"])
     paper = trace(unpack, "--preset", "paper")["options"]
     assert (paper["beta"], paper["direction"], paper["scores"], paper["mlp"]) == (0.8, "output", "raw", "per-neuron")
+
+
+def test_the_default_is_best(unpack):
+    assert trace(unpack)["options"] == trace(unpack, "--preset", "best")["options"]
+
+
+def test_rules_without_a_direction_say_that_they_took_the_output(unpack):
+    answer = trace(unpack, "--dispatch", "gate")
+    assert answer["options"]["direction"] == "output"
+    assert any("gate" in warning for warning in answer["warnings"])
 
 
 def test_options_beside_a_preset_override_it_in_any_order(unpack):
@@ -48,8 +58,8 @@ def test_edges_are_the_credit_of_the_nodes_they_lead_to(unpack):
 
 @pytest.mark.parametrize("args, words", [
     (["--preset", "worst"], "no preset"),
-    (["--preset", "best", "--dispatch", "gate"], "--direction output"),
-    (["--floor", "1", "--preset", "paper"], "--direction read"),
+    (["--floor", "-1"], "floor"),
+    (["--preset", "best", "--tau", "0.1", "--tau-rule", "entry"], "--direction output"),
 ])
 def test_what_does_not_go_together_is_said_so(unpack, args, words):
     result = unpack("trace", "The cat", "--model", "pocket-gpt2", *args)

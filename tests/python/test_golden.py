@@ -47,7 +47,7 @@ def assert_experts(got, want, limit):
 def question(case, run):
     want, all_of = EXPECTED[case]["runs"][run], EXPECTED[case]
     versus = want["versus_ids"] if "versus_ids" in want else all_of["versus_ids"]
-    asked = {**want["options"], "target": all_of["target_ids"], "versus": versus or None}
+    asked = {"preset": "paper", **want["options"], "target": all_of["target_ids"], "versus": versus or None}
     if want.get("raw"):
         asked.update(raw_logit=True, versus=None)
     if "root" in want:

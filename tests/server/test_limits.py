@@ -52,7 +52,7 @@ def test_a_request_over_the_time_limit_is_given_up(start):
     while len(running.ok("tokenize", prompt=text)["tokens"]) < 400:
         text += " " + LONG[:200]
     begin = time.monotonic()
-    status, answer = running.post("trace", {"prompt": text, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry"})
+    status, answer = running.post("trace", {"prompt": text, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry", "preset": "paper"})
     took = time.monotonic() - begin
     assert status in (200, 504) and (status == 200 or "limit of 1000 ms" in answer["error"])
     assert took < 10
@@ -65,7 +65,7 @@ def test_closing_the_connection_stops_the_work(start):
     text = LONG
     while len(running.ok("tokenize", prompt=text)["tokens"]) < 400:
         text += " " + LONG[:200]
-    body = json.dumps({"prompt": text, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry"}).encode()
+    body = json.dumps({"prompt": text, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry", "preset": "paper"}).encode()
     for _ in range(4):
         with socket.create_connection(("127.0.0.1", running.port)) as connection:
             connection.sendall(b"POST /api/trace HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
@@ -156,7 +156,7 @@ def test_a_signal_ends_it_cleanly_even_in_the_middle_of_work(number):
 
         def ask():
             try:
-                statuses.append(running.post("trace", {"prompt": LONG, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry"})[0])
+                statuses.append(running.post("trace", {"prompt": LONG, "top_paths": 5000, "tau": 1e-9, "tau_rule": "entry", "preset": "paper"})[0])
             except OSError:
                 statuses.append("closed")
 

@@ -200,8 +200,7 @@ TEST_F(Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
     EXPECT_EQ(line.facts.at(1), json["target"]["probability"].get<double>());
     EXPECT_EQ(line.facts.size() > 2, json.contains("node_credit"));
   }
-  EXPECT_THROW(facts_of("{}"), InputError);
-  EXPECT_THROW(index_of("{}"), InputError);
+  EXPECT_THROW(read_line("{}", "results.jsonl", true), InputError);
 }
 
 TEST_F(Batch, AFolderTakesLinesOnlyInOrder) {

@@ -217,15 +217,27 @@ TEST(Presets, NameTheSettingsTheyStandFor) {
   EXPECT_THROW(preset_options("better"), UsageError);
 }
 
-TEST(Presets, RefuseWhatDoesNotGoTogether) {
+TEST(Presets, RulesWithoutADirectionTakeTheOutputAndSaySo) {
+  const Model model = testing::random_tensors_of(testing::Shape().config(), 9).model("reference");
+  const Prepared prepared = model.prepare(kIds);
+  Question question = question_of("best");
+  question.options.dispatch = Dispatch::gate;
+  const TraceResult got = prepared.trace(question);
+  EXPECT_EQ(got.options.direction, Direction::output);
+  ASSERT_FALSE(got.warnings.empty());
+  EXPECT_NE(got.warnings[0].find("gate"), std::string::npos);
+}
+
+TEST(Presets, WhatDoesNotGoTogetherIsSettled) {
   Options options = preset_options("best");
-  options.dispatch = Dispatch::gate;
-  EXPECT_THROW(options.check(), UsageError);
+  options.scores = Scores::raw;
+  EXPECT_FALSE(options.settle().empty());
+  EXPECT_EQ(options.keys, Keys::source);
   options = preset_options("best");
-  options.mlp = MlpRule::l2;
-  EXPECT_THROW(options.check(), UsageError);
-  options = Options();
-  options.floor = 1;
+  options.direction = Direction::output;
+  EXPECT_TRUE(options.settle().empty());
+  EXPECT_EQ(options.floor, 0.0);
+  options.floor = -1;
   EXPECT_THROW(options.check(), UsageError);
 }
 

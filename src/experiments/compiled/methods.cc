@@ -44,7 +44,13 @@ constexpr Ours kOurs[] = {
        read_centered(o);
        o.floor = 1;
      }},
-    {"best", "the same with key credit spread", [](Options& o) { o = preset_options("best"); }},
+    {"read, spread", "the same with key credit spread",
+     [](Options& o) {
+       read_centered(o);
+       o.floor = 1;
+       o.keys = Keys::spread;
+     }},
+    {"best", "the same with beta 0.2", [](Options& o) { o = preset_options("best"); }},
 };
 
 std::vector<double> to_edges(const Program& program, const std::map<EdgeName, double>& credit) {
