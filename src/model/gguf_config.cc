@@ -165,7 +165,17 @@ void set_gemma(const Keys& keys, Json& config) {
   }
 }
 
-void set_experts(const Keys& keys, Json& config) {
+// One flag a layer: whether it sees a window.
+void set_layer_types(const Keys& keys, Json& config) {
+  const Json* pattern = keys.find("attention.sliding_window_pattern");
+  if (pattern == nullptr || !pattern->is_array()) return;
+  Json types = Json::array();
+  for (const Json& slides : *pattern)
+    types.push_back(slides.is_boolean() && slides.get<bool>() ? "sliding_attention" : "full_attention");
+  config["layer_types"] = types;
+}
+
+void set_experts(const GgufFiles& gguf, const Keys& keys, Json& config) {
   if (keys.number("expert_count").value_or(0) <= 0) return;
   config["num_experts"] = config["num_local_experts"] = keys.count("expert_count");
   config["num_experts_per_tok"] = keys.count("expert_used_count");
@@ -174,7 +184,12 @@ void set_experts(const Keys& keys, Json& config) {
     if (keys.arch != "qwen3moe")
       config["intermediate_size"] = keys.count("expert_feed_forward_length");
   }
-  if (keys.arch == "qwen3moe") config["norm_topk_prob"] = true;
+  if (keys.arch != "qwen3moe") return;
+  config["norm_topk_prob"] = true;
+  config["mlp_only_layers"] = Json::array();
+  for (std::int64_t l = 0; l < std::min<std::int64_t>(keys.count("block_count"), 10'000); ++l) {
+    if (find_tensor(gguf, fmt::format("blk.{}.ffn_gate.weight", l))) config["mlp_only_layers"].push_back(l);
+  }
 }
 
 Json gpt2_config(const Keys& keys) {
@@ -233,7 +248,8 @@ Json llama_config(const GgufFiles& gguf, const Keys& keys) {
     if (window > 0) config["sliding_window"] = keys.count("attention.sliding_window");
     if (window <= 0 && keys.arch == "phi3") config["sliding_window"] = nullptr;
   }
-  set_experts(keys, config);
+  set_layer_types(keys, config);
+  set_experts(gguf, keys, config);
   return config;
 }
 
