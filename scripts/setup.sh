@@ -4,7 +4,7 @@ set -eu
 
 build="g++ cmake ninja-build pkg-config libdnnl-dev nlohmann-json3-dev libcli11-dev libfmt-dev libcpp-httplib-dev libpcre2-dev libutf8proc-dev"
 python="pybind11-dev python3-dev python3-numpy"
-test="libgtest-dev librapidcheck-dev python3 python3-numpy python3-pytest python3-scipy python3-networkx graphviz mypy python3-pandas python3-distributed python3-selenium chromium chromium-driver"
+test="libgtest-dev librapidcheck-dev python3 python3-numpy python3-pytest python3-jinja2 python3-scipy python3-networkx graphviz mypy python3-pandas python3-distributed python3-selenium chromium chromium-driver"
 ci="clang-format clang-tidy"
 
 case "${1:-build}" in
