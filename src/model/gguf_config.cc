@@ -1,6 +1,7 @@
 // Metadata of a GGUF file in the words of config.json.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "model/gguf_model.h"

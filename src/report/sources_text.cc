@@ -137,10 +137,6 @@ std::string to_terminal(const SourcesResult& result, const TerminalStyle& style)
   for (const AnswerSentence& sentence : result.sentences) {
     text += fmt::format("{}  (log-probability {:.3f})\n", one_line(sentence.text, room),
                         sentence.log_probability);
-    struct Line {
-      double credit;
-      std::size_t document, part;
-    };
     for (std::size_t d = 0; d < result.documents.size(); ++d) {
       text += fmt::format("  {:>+9.4f} {:>+7.1f}%  {}\n", sentence.document_credit[d],
                           percent(sentence.document_credit[d], sentence), result.documents[d].name);

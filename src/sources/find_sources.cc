@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "base/segments.h"
@@ -86,6 +87,7 @@ std::vector<SourcePlace> place_documents(const SourcesOptions& options, const La
     for (std::size_t i = 1; i < place.sentences.size(); ++i) {
       Span &before = place.sentences[i - 1].span, &now = place.sentences[i].span;
       if (now.from <= before.to) now.from = std::min(before.to + 1, now.to + 1);
+      before.to = now.from - 1;
     }
     from = at + document.text.size();
     places.push_back(std::move(place));
