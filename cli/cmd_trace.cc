@@ -75,8 +75,8 @@ void run_answer(TraceArguments& args, const Model& model, const std::vector<Toke
   };
   std::optional<std::vector<TokenId>> versus;
   if (args.versus_answer) versus = encode(*args.versus_answer);
-  AnswerResult result = explain_answer(model, ids, encode(*args.answer), versus,
-                                       args.question.question.options, run);
+  AnswerResult result =
+      explain_answer(model, ids, encode(*args.answer), versus, args.question.question.options, run);
   run.check();
   if (!spans.empty()) result.groups = span_credits(spans, result.tokens, result.token_credit);
   args.outputs.write("--json", [&] { return to_json(result); });
@@ -84,8 +84,7 @@ void run_answer(TraceArguments& args, const Model& model, const std::vector<Toke
 }
 
 void check_answer(const TraceArguments& args) {
-  if (args.versus_answer && !args.answer)
-    throw UsageError("--versus-answer goes with --answer");
+  if (args.versus_answer && !args.answer) throw UsageError("--versus-answer goes with --answer");
   if (args.group_by && !args.groups.empty())
     throw UsageError("--group and --group-by do not go together");
   if (args.group_by) parse_span_kind(*args.group_by);
@@ -155,10 +154,11 @@ void add_trace(App& app, Context& context) {
   args->outputs.add(command, "--tikz", "Write the same picture for LaTeX");
   args->outputs.add_file(command, "--graph",
                          "Write the listed paths as a graph: .graphml, .dot or .json");
-  command.option("--answer", "TEXT",
-                 "Explain a continuation of several tokens: the sum over its tokens, each by its own "
-                 "row",
-                 args->answer);
+  command.option(
+      "--answer", "TEXT",
+      "Explain a continuation of several tokens: the sum over its tokens, each by its own "
+      "row",
+      args->answer);
   command.option("--versus-answer", "TEXT", "With --answer: another answer to set it against",
                  args->versus_answer);
   command.repeated("--group", "NAME=from:to",

@@ -1,5 +1,5 @@
-// Any bytes as a GGUF file: an InputError of one line, or tensors that lie inside the file and can be
-// read to their last element.
+// Any bytes as a GGUF file: an InputError of one line, or tensors that lie inside the file and can
+// be read to their last element.
 #include <cstddef>
 #include <cstdint>
 #include <string_view>

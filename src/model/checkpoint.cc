@@ -55,7 +55,8 @@ bool is_broken_link(const fs::path& path) {
 std::string other_format(const fs::path& folder) {
   if (const std::vector<fs::path> files = files_ending_in(folder, ".gguf"); !files.empty()) {
     return fmt::format(
-        "{}: holds a config.json but no *.safetensors; to use the GGUF file beside it give the file "
+        "{}: holds a config.json but no *.safetensors; to use the GGUF file beside it give the "
+        "file "
         "itself, {}",
         folder.string(), files.front().string());
   }

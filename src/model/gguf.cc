@@ -73,7 +73,8 @@ class Reader {
 
   std::string text(const char* what) {
     const auto n = number<std::uint64_t>();
-    if (n > left()) fail(fmt::format("{} of {} bytes leaves the file; it is damaged or cut short", what, n));
+    if (n > left())
+      fail(fmt::format("{} of {} bytes leaves the file; it is damaged or cut short", what, n));
     const auto* p = reinterpret_cast<const char*>(take(static_cast<std::size_t>(n)));
     return {p, static_cast<std::size_t>(n)};
   }
@@ -108,7 +109,8 @@ class Reader {
         if (depth > 2) fail("lists are nested too deeply; the file is damaged");
         const auto inner = number<std::uint32_t>();
         const auto n = number<std::uint64_t>();
-        if (inner > kF64) fail(fmt::format("a list has the unknown type {}; the file is damaged", inner));
+        if (inner > kF64)
+          fail(fmt::format("a list has the unknown type {}; the file is damaged", inner));
         if (n > left() / least_bytes(inner))
           fail(fmt::format("a list of {} values leaves the file; it is damaged or cut short", n));
         auto list = nlohmann::json::array();
@@ -141,10 +143,12 @@ GgufTensor read_tensor(Reader& in, std::uint64_t& offset) {
   };
   if (tensor.name.empty()) in.fail("a tensor has no name; the file is damaged");
   const auto dims = in.number<std::uint32_t>();
-  if (dims < 1 || dims > kMaxDims) fail(fmt::format("has {} dimensions; the file is damaged", dims));
+  if (dims < 1 || dims > kMaxDims)
+    fail(fmt::format("has {} dimensions; the file is damaged", dims));
   for (std::uint32_t i = 0; i < dims; ++i) {
     const auto n = in.number<std::uint64_t>();
-    if (n < 1 || n > static_cast<std::uint64_t>(INT64_MAX)) fail("has an impossible shape; the file is damaged");
+    if (n < 1 || n > static_cast<std::uint64_t>(INT64_MAX))
+      fail("has an impossible shape; the file is damaged");
     tensor.shape.insert(tensor.shape.begin(), static_cast<std::int64_t>(n));
   }
   tensor.type = in.number<std::uint32_t>();
@@ -153,11 +157,12 @@ GgufTensor read_tensor(Reader& in, std::uint64_t& offset) {
   if (tensor.info == nullptr) return tensor;
   std::int64_t elements = 1;
   for (const std::int64_t n : tensor.shape) {
-    if (__builtin_mul_overflow(elements, n, &elements)) fail("has an impossible shape; the file is damaged");
+    if (__builtin_mul_overflow(elements, n, &elements))
+      fail("has an impossible shape; the file is damaged");
   }
   if (tensor.shape.back() % tensor.info->elements != 0)
-    fail(fmt::format("has rows of {} elements, which are no whole blocks of {}", tensor.shape.back(),
-                     tensor.info->name));
+    fail(fmt::format("has rows of {} elements, which are no whole blocks of {}",
+                     tensor.shape.back(), tensor.info->name));
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(elements / tensor.info->elements, tensor.info->bytes, &bytes))
     fail("has an impossible shape; the file is damaged");
@@ -176,7 +181,8 @@ Part split_part(const fs::path& path) {
   int used = 0;
   const std::size_t dash = name.size() > 20 ? name.size() - 20 : std::string::npos;
   if (dash == std::string::npos) return part;
-  if (std::sscanf(name.c_str() + dash, "-%5d-of-%5d.gguf%n", &part.number, &part.count, &used) != 2 ||
+  if (std::sscanf(name.c_str() + dash, "-%5d-of-%5d.gguf%n", &part.number, &part.count, &used) !=
+          2 ||
       used != 20 || part.number < 1 || part.count < part.number)
     return {};
   part.stem = name.substr(0, dash);
@@ -203,8 +209,8 @@ Gguf parse_gguf(std::span<const std::byte> file, const std::string& origin) {
                 : fmt::format("has GGUF version {}; versions 2 and 3 are read", version));
   const auto tensors = in.number<std::uint64_t>(), keys = in.number<std::uint64_t>();
   if (keys > kMaxKeys || keys > in.left() / 12 || tensors > kMaxTensors || tensors > in.left() / 24)
-    in.fail(fmt::format("claims {} keys and {} tensors in {} bytes; it is damaged or cut short", keys,
-                        tensors, file.size()));
+    in.fail(fmt::format("claims {} keys and {} tensors in {} bytes; it is damaged or cut short",
+                        keys, tensors, file.size()));
   Gguf gguf;
   for (std::uint64_t i = 0; i < keys; ++i) {
     const std::string key = in.text("the name of a key");
@@ -244,28 +250,28 @@ std::shared_ptr<const GgufFiles> open_gguf(const fs::path& path) {
   auto all = std::make_shared<GgufFiles>();
   all->path = path;
   const auto add = [&](const fs::path& file) -> Gguf {
-    return parse_gguf(
-        all->files.emplace_back(std::make_unique<MappedFile>(file))->bytes(), file.string());
+    return parse_gguf(all->files.emplace_back(std::make_unique<MappedFile>(file))->bytes(),
+                      file.string());
   };
   const Part part = split_part(path);
-  const fs::path first =
-      part.count > 0
-          ? path.parent_path() / fmt::format("{}-{:05}-of-{:05}.gguf", part.stem, 1, part.count)
-          : path;
+  const fs::path first = part.count > 0 ? path.parent_path() / fmt::format("{}-{:05}-of-{:05}.gguf",
+                                                                           part.stem, 1, part.count)
+                                        : path;
   all->content = add(first);
   all->file_of.assign(all->content.tensors.size(), all->files[0].get());
   const nlohmann::json count = all->content.metadata.value("split.count", nlohmann::json(0));
   const auto pieces = count.is_number_integer() ? count.get<std::int64_t>() : 0;
   if (pieces > 1 && part.count != pieces)
-    throw InputError(fmt::format("{}: is one of {} files, but its name does not end in -00001-of-{:05}.gguf",
-                                 path.string(), pieces, pieces));
+    throw InputError(
+        fmt::format("{}: is one of {} files, but its name does not end in -00001-of-{:05}.gguf",
+                    path.string(), pieces, pieces));
   for (int i = 2; i <= part.count && pieces > 1; ++i) {
     const fs::path file =
         path.parent_path() / fmt::format("{}-{:05}-of-{:05}.gguf", part.stem, i, part.count);
     std::error_code error;
     if (!fs::is_regular_file(file, error))
-      throw InputError(fmt::format("{}: part {} of {} is missing; download it too", file.string(), i,
-                                   part.count));
+      throw InputError(fmt::format("{}: part {} of {} is missing; download it too", file.string(),
+                                   i, part.count));
     Gguf next = add(file);
     for (GgufTensor& tensor : next.tensors) {
       all->content.tensors.push_back(std::move(tensor));

@@ -90,15 +90,16 @@ std::string to_terminal(const AnswerResult& result, const TerminalStyle& style) 
   for (const double credit : result.token_credit) largest = std::max(largest, std::abs(credit));
   for (std::size_t s = 0; s < result.token_credit.size(); ++s) {
     const double credit = result.token_credit[s];
-    const auto bar = static_cast<std::size_t>(
-        largest > 0 ? std::lround(20 * std::abs(credit) / largest) : 0);
+    const auto bar =
+        static_cast<std::size_t>(largest > 0 ? std::lround(20 * std::abs(credit) / largest) : 0);
     std::string mark;
     for (std::size_t i = 0; i < bar; ++i) mark += style.unicode ? "\u2588" : "#";
     text += fmt::format("  {:>4}  {:>+10.4f} {:>+7.1f}%  {:<20}  {}\n", s, credit,
                         result.token_percent[s], shown(result.tokens[s].text),
                         (credit < 0 ? "-" : " ") + mark);
   }
-  text += fmt::format("  {:>+10.4f} ends at the answer's own earlier tokens\n", result.answer_credit);
+  text +=
+      fmt::format("  {:>+10.4f} ends at the answer's own earlier tokens\n", result.answer_credit);
   if (!result.groups.empty()) text += to_text(result.groups);
   return text;
 }

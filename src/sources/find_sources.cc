@@ -73,9 +73,10 @@ std::vector<SourcePlace> place_documents(const SourcesOptions& options, const La
   for (const SourceDocument& document : options.documents) {
     const std::size_t at = layout.text.find(document.text, from);
     if (at == std::string::npos)
-      throw InputError(fmt::format(
-          "document {} cannot be found again in the prompt's tokens: the tokenizer changes its text",
-          document.name));
+      throw InputError(
+          fmt::format("document {} cannot be found again in the prompt's tokens: the tokenizer "
+                      "changes its text",
+                      document.name));
     SourcePlace place{document.name, layout.span(document.name, at, at + document.text.size()), {}};
     for (const Segment& segment : cut_text(document.text, SegmentKind::sentence)) {
       place.sentences.push_back(

@@ -108,8 +108,7 @@ TEST_F(Locate, ASnapshotWithoutConfigIsExplained) {
   folder_.write("home/.cache/huggingface/hub/models--org--name/snapshots/abcd/pytorch_model.bin",
                 "");
   folder_.write("home/.cache/huggingface/hub/models--org--name/refs/main", "abcd");
-  expect_mentions(input_error([] { locate_model("org/name"); }),
-                  {"no config.json"});
+  expect_mentions(input_error([] { locate_model("org/name"); }), {"no config.json"});
 }
 
 TEST_F(Locate, ARevisionDoesNotLeadOutOfTheCache) {
