@@ -70,8 +70,9 @@ void PromptArguments::add(Command& command, const std::string& help) {
                "model's chat template",
                chat);
   command.option("--system", "TEXT", "With --chat: a system message in front", system);
-  command.option("--messages", "FILE", "A conversation in JSON in place of a prompt (implies --chat)",
-                 messages)
+  command
+      .option("--messages", "FILE", "A conversation in JSON in place of a prompt (implies --chat)",
+              messages)
       .excludes(text);
   command.option("--chat-template", "FILE",
                  "A Jinja template in place of the model's own (implies --chat)", chat_template);

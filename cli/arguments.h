@@ -26,8 +26,8 @@ struct ModelArguments {
   Model open() const { return Model::load(model, options()); }
 };
 
-// PROMPT | --ids, --no-bos, --chat and what belongs to it. A prompt of "-", or none where something is piped in, is read from
-// stdin.
+// PROMPT | --ids, --no-bos, --chat and what belongs to it. A prompt of "-", or none where something
+// is piped in, is read from stdin.
 struct PromptArguments {
   std::optional<std::string> prompt;
   std::optional<std::vector<TokenId>> ids;

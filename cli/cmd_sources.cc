@@ -61,9 +61,8 @@ void add_sources(App& app, Context& context) {
                  "Documents: a folder of text files, a text file, or JSON (a list of texts or of "
                  "objects with name and text; .jsonl: one a line)",
                  args->documents);
-  const Option answer = command.option("--answer", "TEXT",
-                                       "The answer to explain (default: the model's own)",
-                                       args->options.answer);
+  const Option answer = command.option(
+      "--answer", "TEXT", "The answer to explain (default: the model's own)", args->options.answer);
   command
       .option("--generate", "N",
               fmt::format("Tokens of the model's own answer, at most (default {})",

@@ -34,9 +34,10 @@ class ChatTemplate {
 
 // What is known about chatting with a model.
 struct ChatSource {
-  std::string source;          // of the template; empty: there is none
-  std::string origin;          // the file it came from
-  std::string special_tokens;  // a JSON object: bos_token, eos_token, ... as the template names them
+  std::string source;  // of the template; empty: there is none
+  std::string origin;  // the file it came from
+  std::string
+      special_tokens;  // a JSON object: bos_token, eos_token, ... as the template names them
 };
 // tokenizer_config.json, chat_template.jinja or chat_template.json of a folder.
 ChatSource read_chat_source(const std::filesystem::path& folder);

@@ -19,9 +19,9 @@ std::filesystem::path locate_model(const std::string& name);
 struct FoundModel {
   std::string name;
   std::filesystem::path folder;
-  std::string origin;   // "bundled", "cache", "folder"
-  std::string family;   // model_type as the config names it, or ""
-  std::string problem;  // why it cannot be used, or ""
+  std::string origin;             // "bundled", "cache", "folder"
+  std::string family;             // model_type as the config names it, or ""
+  std::string problem;            // why it cannot be used, or ""
   std::string quantisation = {};  // "float16", "Q4_K", ...
   std::uint64_t bytes = 0;        // of the weights as they are stored
   std::uint64_t parameters = 0;

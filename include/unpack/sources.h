@@ -54,7 +54,7 @@ struct AnswerSentence {
   double log_probability = 0;
   std::vector<double> document_credit;               // [documents]
   std::vector<std::vector<double>> sentence_credit;  // [documents][sentences]
-  double other_credit = 0;  // of the prompt outside the documents
+  double other_credit = 0;                           // of the prompt outside the documents
   double answer_credit = 0;
   std::vector<SourceToken> strongest;  // tokens of the documents, largest |credit| first
 };

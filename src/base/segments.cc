@@ -7,8 +7,8 @@ namespace unpack {
 namespace {
 
 constexpr std::array<std::string_view, 22> kAbbreviations = {
-    "Mr", "Mrs", "Ms", "Dr", "Prof", "St", "Sr", "Jr", "vs", "etc", "e.g",
-    "i.e", "cf", "al", "Fig", "fig", "No", "Inc", "Ltd", "Co", "approx", "U.S"};
+    "Mr",  "Mrs", "Ms", "Dr",  "Prof", "St", "Sr",  "Jr",  "vs", "etc",    "e.g",
+    "i.e", "cf",  "al", "Fig", "fig",  "No", "Inc", "Ltd", "Co", "approx", "U.S"};
 
 bool blank(char c) { return c == ' ' || c == '\t' || c == '\n' || c == '\r'; }
 bool is_lower(char c) { return c >= 'a' && c <= 'z'; }
@@ -31,8 +31,8 @@ std::size_t sentence_end(std::string_view text, std::size_t i) {
   if (text[i] != '.' && text[i] != '!' && text[i] != '?') return 0;
   std::size_t end = i + 1;
   while (end < text.size() && (text[end] == '.' || text[end] == '!' || text[end] == '?')) ++end;
-  while (end < text.size() && (text[end] == '"' || text[end] == '\'' || text[end] == ')' ||
-                               text[end] == ']'))
+  while (end < text.size() &&
+         (text[end] == '"' || text[end] == '\'' || text[end] == ')' || text[end] == ']'))
     ++end;
   if (end < text.size() && !blank(text[end])) return 0;
   std::size_t next = end;

@@ -123,7 +123,8 @@ Value arithmetic(Runtime& runtime, Op op, const Value& a, const Value& b) {
         return std::pow(x, y);
     }
   }
-  if (op == Op::add && a.is_string() && b.is_string()) return runtime.made(*a.string() + *b.string());
+  if (op == Op::add && a.is_string() && b.is_string())
+    return runtime.made(*a.string() + *b.string());
   if (op == Op::add && a.is_list() && b.is_list() && a.items()->tuple == b.items()->tuple) {
     std::vector<Value> out = a.items()->items;
     out.insert(out.end(), b.items()->items.begin(), b.items()->items.end());
@@ -136,7 +137,8 @@ Value arithmetic(Runtime& runtime, Op op, const Value& a, const Value& b) {
     return repeated(runtime, b, a.integer());
   if (op == Op::modulo && a.is_string())
     return runtime.made(printf_format(runtime, *a.string(), b));
-  throw InputError(fmt::format("{} {} {} is not defined", a.type_name(), sign_of(op), b.type_name()));
+  throw InputError(
+      fmt::format("{} {} {} is not defined", a.type_name(), sign_of(op), b.type_name()));
 }
 
 std::string printf_format(Runtime& runtime, const std::string& format, const Value& values) {

@@ -10,7 +10,7 @@
 namespace unpack::chat {
 namespace {
 
-constexpr int kDeepest = 150;     // brackets and operators inside each other
+constexpr int kDeepest = 150;       // brackets and operators inside each other
 constexpr int kLongestChain = 400;  // a + a + a ..., which the tree nests as well
 
 ExprPtr grown(ExprPtr expr) {
@@ -140,9 +140,9 @@ ExprPtr ExpressionParser::comparison() {
   for (;;) {
     std::string word;
     const Token& token = now();
-    if (token.kind == TokenKind::op && (token.value == "==" || token.value == "!=" ||
-                                        token.value == "<" || token.value == "<=" ||
-                                        token.value == ">" || token.value == ">=")) {
+    if (token.kind == TokenKind::op &&
+        (token.value == "==" || token.value == "!=" || token.value == "<" || token.value == "<=" ||
+         token.value == ">" || token.value == ">=")) {
       word = token.value;
     } else if (is_name("in")) {
       word = "in";
@@ -167,8 +167,8 @@ ExprPtr ExpressionParser::sum() {
   ExprPtr left = concatenation();
   while (is_op("+") || is_op("-")) {
     const Token op = take();
-    left = binary(op.value == "+" ? Op::add : Op::subtract, std::move(left), concatenation(),
-                  op.line);
+    left =
+        binary(op.value == "+" ? Op::add : Op::subtract, std::move(left), concatenation(), op.line);
   }
   return left;
 }

@@ -19,8 +19,9 @@ bool given(const Value& x) { return !x.is_undefined(); }
 Value by_path(Runtime& runtime, Value value, const Value& path) {
   if (!path.is_string()) return runtime.item(value, path);
   for (const std::string& part : split(*path.string(), ".", -1)) {
-    const bool number = !part.empty() && part.size() < 10 &&
-                        std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
+    const bool number =
+        !part.empty() && part.size() < 10 &&
+        std::all_of(part.begin(), part.end(), [](char c) { return c >= '0' && c <= '9'; });
     value = number ? runtime.item(value, Value(static_cast<std::int64_t>(std::stol(part))))
                    : runtime.item(value, Value(part));
   }
@@ -68,7 +69,8 @@ Value join_filter(Runtime& runtime, const Arguments& args) {
   for (const Value& item : runtime.iterate(args.get(0, "value"))) {
     if (!first) out += between;
     first = false;
-    out += (given(attribute) && !attribute.is_none() ? by_path(runtime, item, attribute) : item).text();
+    out += (given(attribute) && !attribute.is_none() ? by_path(runtime, item, attribute) : item)
+               .text();
     runtime.spend(1 + static_cast<std::int64_t>(between.size()) / 32);
   }
   return runtime.made(std::move(out));
@@ -79,7 +81,8 @@ Value replace_filter(Runtime& runtime, const Arguments& args) {
   const std::string text = args.get(0, "s").text(), from = args.get(1, "old").text(),
                     to = args.get(2, "new").text();
   if (static_cast<double>(text.size() + 1) * static_cast<double>(to.size() + 1) /
-          (from.empty() ? 1 : static_cast<double>(from.size())) > 64e6)
+          (from.empty() ? 1 : static_cast<double>(from.size())) >
+      64e6)
     throw InputError("a text grows too long");
   return runtime.made(
       replace(text, from, to, given(count) && !count.is_none() ? count.integer() : -1));
@@ -162,7 +165,8 @@ Native choose(bool wanted, bool attribute) {
 
 Value sort_filter(Runtime& runtime, const Arguments& args) {
   std::vector<Value> items = runtime.iterate(args.get(0, "value"));
-  const bool reverse = args.get(1, "reverse").truth(), exact = args.get(2, "case_sensitive").truth();
+  const bool reverse = args.get(1, "reverse").truth(),
+             exact = args.get(2, "case_sensitive").truth();
   const Value attribute = args.get(3, "attribute");
   std::vector<std::pair<Value, Value>> keyed;
   for (Value& item : items) {
@@ -183,10 +187,10 @@ Value unique_filter(Runtime& runtime, const Arguments& args) {
   const Value attribute = args.get(2, "attribute");
   std::vector<Value> seen, out;
   for (const Value& item : runtime.iterate(args.get(0, "value"))) {
-    const Value key =
-        folded(given(attribute) ? by_path(runtime, item, attribute) : item, exact);
+    const Value key = folded(given(attribute) ? by_path(runtime, item, attribute) : item, exact);
     runtime.spend(static_cast<std::int64_t>(seen.size()));
-    if (std::any_of(seen.begin(), seen.end(), [&](const Value& x) { return equal(x, key); })) continue;
+    if (std::any_of(seen.begin(), seen.end(), [&](const Value& x) { return equal(x, key); }))
+      continue;
     seen.push_back(key);
     out.push_back(item);
   }
@@ -221,8 +225,8 @@ Value extreme(Runtime& runtime, const Arguments& args, bool largest) {
   };
   std::size_t best = 0;
   for (std::size_t i = 1; i < items.size(); ++i) {
-    const bool better = largest ? less(key(items[best]), key(items[i]))
-                                : less(key(items[i]), key(items[best]));
+    const bool better =
+        largest ? less(key(items[best]), key(items[i])) : less(key(items[i]), key(items[best]));
     if (better) best = i;
   }
   return items[best];

@@ -53,9 +53,9 @@ class Lexer {
   }
 
   void advance(std::size_t n) {
-    line_ += static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_),
-                                         source_.begin() + static_cast<std::ptrdiff_t>(at_ + n),
-                                         '\n'));
+    line_ +=
+        static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_),
+                                    source_.begin() + static_cast<std::ptrdiff_t>(at_ + n), '\n'));
     if (n > 0) line_starting_ = source_[at_ + n - 1] == '\n';
     at_ += n;
   }
@@ -178,9 +178,8 @@ class Lexer {
         fail_at(begin, fmt::format("a tag {} is not closed", variable ? "{{" : "{%"));
       if (open.empty()) {
         const char sign = source_[at_];
-        const bool signed_end =
-            (sign == '-' || (sign == '+' && !variable)) &&
-            std::string_view(source_).substr(at_ + 1).starts_with(close);
+        const bool signed_end = (sign == '-' || (sign == '+' && !variable)) &&
+                                std::string_view(source_).substr(at_ + 1).starts_with(close);
         if (signed_end || follows(close)) {
           advance(signed_end ? 3 : 2);
           emit(variable ? TokenKind::variable_end : TokenKind::block_end, "");
@@ -308,7 +307,8 @@ class Lexer {
       number += source_[at_];
       advance(1);
     }
-    if (number.empty() || (all && number.size() != most)) fail_at(line_, "a bad escape in a string");
+    if (number.empty() || (all && number.size() != most))
+      fail_at(line_, "a bad escape in a string");
     const auto code = static_cast<char32_t>(std::stoul(number, nullptr, base));
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
       fail_at(line_, "a string names a character that does not exist");

@@ -35,9 +35,9 @@ Value texts(Runtime& runtime, const std::vector<std::string>& parts) {
 Method strip_method(Side side) {
   return [side](Runtime& runtime, const Value& self, const Arguments& args) {
     const Value chars = args.get(0, "chars");
-    return runtime.made(std::string(
-        given(chars) ? strip(*self.string(), side, text_argument(chars, "strip"))
-                     : strip(*self.string(), side)));
+    return runtime.made(std::string(given(chars)
+                                        ? strip(*self.string(), side, text_argument(chars, "strip"))
+                                        : strip(*self.string(), side)));
   };
 }
 
@@ -65,7 +65,8 @@ Method ends_method(bool start) {
       const std::string& part = text_argument(x, start ? "startswith" : "endswith");
       return start ? self.string()->starts_with(part) : self.string()->ends_with(part);
     };
-    if (args.positional.size() > 1) throw InputError("startswith() with positions is not supported");
+    if (args.positional.size() > 1)
+      throw InputError("startswith() with positions is not supported");
     if (const ListData* list = wanted.items(); list && list->tuple)
       return std::any_of(list->items.begin(), list->items.end(), matches);
     return matches(wanted);
@@ -143,7 +144,8 @@ Value format_text(Runtime& runtime, const Value& self, const Arguments& args) {
       Value value;
       if (field.empty()) {
         value = args.get(next++, "");
-      } else if (std::all_of(field.begin(), field.end(), [](char d) { return d >= '0' && d <= '9'; })) {
+      } else if (std::all_of(field.begin(), field.end(),
+                             [](char d) { return d >= '0' && d <= '9'; })) {
         value = field.size() < 5 ? args.get(std::stoul(field), "") : Value();
       } else {
         value = args.get(args.positional.size(), field);
@@ -162,7 +164,8 @@ Value replace_method(Runtime& runtime, const Value& self, const Arguments& args)
   const std::string& from = text_argument(args.get(0, "old"), "replace");
   const std::string& to = text_argument(args.get(1, "new"), "replace");
   const auto size = static_cast<double>(self.string()->size() + 1);
-  const double most = size * static_cast<double>(to.size() + 1) / (from.empty() ? 1 : static_cast<double>(from.size()));
+  const double most = size * static_cast<double>(to.size() + 1) /
+                      (from.empty() ? 1 : static_cast<double>(from.size()));
   if (most > 64e6) throw InputError("a text grows too long");
   return runtime.made(replace(*self.string(), from, to, count_or(args.get(2, "count"), -1)));
 }
@@ -277,10 +280,8 @@ const Methods& map_methods() {
            out.emplace_back(ListData{{key, value}, true});
          return runtime.made(std::move(out));
        }},
-      {"keys",
-       [](Runtime& runtime, const Value& self, const Arguments&) {
-         return runtime.made(runtime.iterate(self));
-       }},
+      {"keys", [](Runtime& runtime, const Value& self,
+                  const Arguments&) { return runtime.made(runtime.iterate(self)); }},
       {"values",
        [](Runtime& runtime, const Value& self, const Arguments&) {
          std::vector<Value> out;
@@ -299,9 +300,9 @@ const Methods& map_methods() {
   return methods;
 }
 
-constexpr std::string_view kChanging[] = {"append",  "extend",  "insert", "pop",        "remove",
-                                          "reverse", "sort",    "clear",  "setdefault", "update",
-                                          "popitem"};
+constexpr std::string_view kChanging[] = {"append",     "extend",  "insert", "pop",
+                                          "remove",     "reverse", "sort",   "clear",
+                                          "setdefault", "update",  "popitem"};
 
 }  // namespace
 

@@ -85,8 +85,8 @@ std::string Runtime::render(const Body& body, const MapData& variables) {
 void Runtime::spend(std::int64_t steps) {
   left_ -= steps;
   if (left_ < 0)
-    throw InputError(fmt::format(
-        "the template was stopped after {} steps: it loops for too long", limits_.steps));
+    throw InputError(fmt::format("the template was stopped after {} steps: it loops for too long",
+                                 limits_.steps));
 }
 
 Value Runtime::made(std::string text) {
@@ -374,8 +374,8 @@ void Runtime::assign(const Expr& target, Value value, Scope& scope) {
     const Value* holder = scope.find(target.args[0]->name);
     ObjectData* object = holder ? holder->object() : nullptr;
     if (!object || !object->writable)
-      throw InputError(fmt::format("'{}' is no namespace: its attributes cannot be set",
-                                   target.args[0]->name));
+      throw InputError(
+          fmt::format("'{}' is no namespace: its attributes cannot be set", target.args[0]->name));
     for (auto& [name, old] : object->attributes) {
       if (name == target.name) {
         old = std::move(value);
@@ -386,8 +386,7 @@ void Runtime::assign(const Expr& target, Value value, Scope& scope) {
   } else {
     const std::vector<Value> values = iterate(value);
     if (values.size() != target.args.size())
-      throw InputError(
-          fmt::format("{} values for {} names", values.size(), target.args.size()));
+      throw InputError(fmt::format("{} values for {} names", values.size(), target.args.size()));
     for (std::size_t i = 0; i < values.size(); ++i) assign(*target.args[i], values[i], scope);
   }
 }
@@ -532,7 +531,8 @@ Value Runtime::macro(const Node& node, const ScopePtr& scope, bool is_caller) {
   const std::weak_ptr<Scope> home = scope;
   object->call = [&node, home](Runtime& runtime, const Arguments& args) -> Value {
     const ScopePtr outer = home.lock();
-    if (!outer) throw InputError(fmt::format("the macro '{}' is used outside its block", node.text));
+    if (!outer)
+      throw InputError(fmt::format("the macro '{}' is used outside its block", node.text));
     const auto inner = std::make_shared<Scope>();
     inner->outer = outer;
     std::vector<Value> varargs;

@@ -17,9 +17,9 @@ namespace unpack::chat {
 
 // What a template may use before it is stopped.
 struct Limits {
-  std::int64_t steps = 4'000'000;              // operations; long texts and lists count as many
-  std::size_t text = std::size_t{16} << 20;    // bytes of any one text, the output included
-  int depth = 700;                             // calls, blocks and operators inside each other
+  std::int64_t steps = 4'000'000;            // operations; long texts and lists count as many
+  std::size_t text = std::size_t{16} << 20;  // bytes of any one text, the output included
+  int depth = 700;                           // calls, blocks and operators inside each other
 };
 
 struct Scope {

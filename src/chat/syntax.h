@@ -57,10 +57,10 @@ struct Expr {
 enum class Statement {
   text,
   output,
-  branch,  // if: tests[i] -> bodies[i]; one body more is the else
-  loop,    // for target in exprs[0] if exprs[1]: bodies[0], else bodies[1]
-  set,     // target = exprs[0]
-  capture, // {% set target %}bodies[0]{% endset %}, exprs[0]: filters around the name ""
+  branch,   // if: tests[i] -> bodies[i]; one body more is the else
+  loop,     // for target in exprs[0] if exprs[1]: bodies[0], else bodies[1]
+  set,      // target = exprs[0]
+  capture,  // {% set target %}bodies[0]{% endset %}, exprs[0]: filters around the name ""
   macro,
   call,    // {% call(parameters) exprs[0] %}bodies[0]{% endcall %}
   filter,  // exprs[0]: filters around the name ""

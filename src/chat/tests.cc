@@ -47,10 +47,12 @@ const Tests& tests() {
       {"true", is([](const Value& x) { return x.is_bool() && x.truth(); })},
       {"false", is([](const Value& x) { return x.is_bool() && !x.truth(); })},
       {"mapping", is([](const Value& x) { return x.is_map(); })},
-      {"sequence",
-       is([](const Value& x) { return x.is_list() || x.is_map() || x.is_string() || x.is_undefined(); })},
-      {"iterable",
-       is([](const Value& x) { return x.is_list() || x.is_map() || x.is_string() || x.is_undefined(); })},
+      {"sequence", is([](const Value& x) {
+         return x.is_list() || x.is_map() || x.is_string() || x.is_undefined();
+       })},
+      {"iterable", is([](const Value& x) {
+         return x.is_list() || x.is_map() || x.is_string() || x.is_undefined();
+       })},
       {"callable", is([](const Value& x) { return x.object() && x.object()->call; })},
       {"odd", is([](const Value& x) { return remainder(x, 2) == 1; })},
       {"even", is([](const Value& x) { return remainder(x, 2) == 0; })},

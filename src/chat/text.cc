@@ -23,8 +23,8 @@ std::string mapped(std::string_view text, bool to_upper) {
       out += "i\xCC\x87";
     } else {
       const auto x = static_cast<utf8proc_int32_t>(c);
-      out += tok::to_utf8(
-          static_cast<char32_t>(to_upper ? utf8proc_toupper(x) : utf8proc_tolower(x)));
+      out +=
+          tok::to_utf8(static_cast<char32_t>(to_upper ? utf8proc_toupper(x) : utf8proc_tolower(x)));
     }
   }
   return out;
@@ -221,8 +221,7 @@ bool all_of_class(std::string_view text, std::string_view what) {
   bool cased = false;
   for (const std::string_view piece : characters(text)) {
     const char32_t c = tok::first_char(piece);
-    const bool digit =
-        utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
+    const bool digit = utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
     if (what == "digit" && !digit) return false;
     if (what == "alpha" && !is_letter(c)) return false;
     if (what == "alnum" && !is_letter(c) && !digit) return false;

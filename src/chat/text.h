@@ -25,13 +25,13 @@ std::string filter_title(std::string_view text);  // Jinja's filter: words split
 std::string replace(std::string_view text, std::string_view from, std::string_view to,
                     std::int64_t most);  // < 0: all
 std::vector<std::string> split(std::string_view text, std::string_view separator,
-                               std::int64_t most);                 // < 0: all
+                               std::int64_t most);  // < 0: all
 std::vector<std::string> split_from_right(std::string_view text, std::string_view separator,
                                           std::int64_t most);
 std::vector<std::string> split_blanks(std::string_view text, std::int64_t most);
 std::vector<std::string> split_lines(std::string_view text, bool keep_ends);
 
 bool all_of_class(std::string_view text, std::string_view what);  // "digit", "alpha", "space", ...
-std::string python_quoted(std::string_view text);                        // repr of a str
+std::string python_quoted(std::string_view text);                 // repr of a str
 
 }  // namespace unpack::chat

@@ -34,8 +34,8 @@ std::string repr_of(const Value& value, int depth) {
   if (const MapData* map = value.map()) {
     std::string out = "{";
     for (const auto& [key, item] : map->items)
-      out += (out.size() > 1 ? ", " : "") + repr_of(key, depth + 1) + ": " +
-             repr_of(item, depth + 1);
+      out +=
+          (out.size() > 1 ? ", " : "") + repr_of(key, depth + 1) + ": " + repr_of(item, depth + 1);
     return out + "}";
   }
   if (value.is_undefined()) return "Undefined";
@@ -126,7 +126,9 @@ void write_json(const Value& value, const JsonStyle& style, int depth, std::stri
     out += std::to_string(value.integer());
   } else if (value.is_real()) {
     const double x = value.real();
-    out += std::isnan(x) ? "NaN" : std::isinf(x) ? (x > 0 ? "Infinity" : "-Infinity") : real_text(x);
+    out += std::isnan(x)   ? "NaN"
+           : std::isinf(x) ? (x > 0 ? "Infinity" : "-Infinity")
+                           : real_text(x);
   } else {
     throw InputError(fmt::format("tojson cannot write {}", value.type_name()));
   }

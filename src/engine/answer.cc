@@ -47,8 +47,7 @@ std::vector<AnswerRow> answer_rows(const Model& model, std::span<const TokenId> 
     }
     row.log_probability = own;
     row.logit_difference = trace.target.logit_difference.value_or(0);
-    row.token_credit.assign(trace.token_credit.begin(),
-                            trace.token_credit.begin() + position + 1);
+    row.token_credit.assign(trace.token_credit.begin(), trace.token_credit.begin() + position + 1);
     rows.push_back(std::move(row));
   }
   return rows;
@@ -104,8 +103,8 @@ AnswerResult explain_answer(const Model& model, std::span<const TokenId> prompt,
       throw InputError("the two answers are the same");
     if (first < shorter) contrast = (*versus)[first];
   }
-  result.rows = answer_rows(model, prompt, answer, first, contrast, options,
-                            result.log_probability, context);
+  result.rows =
+      answer_rows(model, prompt, answer, first, contrast, options, result.log_probability, context);
   if (versus) {
     double log_probability = 0;
     // The token where they part is the contrast of the first answer's row already.
@@ -139,9 +138,9 @@ QuestionCost question_cost_of(const Model& model, int tokens, int rows, double g
   QuestionCost out;
   out.gflop = cost.flop / 1e9;
   out.seconds = gflops > 0 ? out.gflop / gflops : 0;
-  out.memory_mib = memory_cost(c, model.writers(), tokens, RunContext{}.memory_budget,
-                               model.program().threads) /
-                   (1 << 20);
+  out.memory_mib =
+      memory_cost(c, model.writers(), tokens, RunContext{}.memory_budget, model.program().threads) /
+      (1 << 20);
   return out;
 }
 

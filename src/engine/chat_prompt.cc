@@ -151,7 +151,8 @@ ChatPrompt chat_prompt(const Model& model, const Conversation& conversation) {
   variables["tools"] = nullptr;
   variables["documents"] = nullptr;
   const Json further = Json::parse(conversation.variables, nullptr, false);
-  if (!further.is_object()) throw InputError("the variables of the conversation are no JSON object");
+  if (!further.is_object())
+    throw InputError("the variables of the conversation are no JSON object");
   for (const auto& [name, value] : further.items()) variables[name] = value;
   variables["messages"] = messages;
   const bool goes_on = messages.back()["role"] == "assistant";

@@ -135,9 +135,14 @@ bool Model::has_tokenizer() const { return state_->tokenizer.has_value(); }
 
 ModelInfo Model::info() const {
   const ModelConfig& c = config();
-  return {state_->name, c.family,  state_->stored_as.empty() ? to_string(c.dtype) : state_->stored_as,
+  return {state_->name,
+          c.family,
+          state_->stored_as.empty() ? to_string(c.dtype) : state_->stored_as,
           state_->weights->fingerprint,
-          c.n_layers,   c.n_heads, c.d_model,          c.gated()};
+          c.n_layers,
+          c.n_heads,
+          c.d_model,
+          c.gated()};
 }
 
 ProgramInfo Model::program() const {

@@ -9,22 +9,21 @@ namespace unpack {
 namespace {
 
 constexpr BlockInfo kBlocks[] = {
-    {BlockType::f32, "F32", 1, 4, DType::f32},   {BlockType::f16, "F16", 1, 2, DType::f16},
-    {BlockType::f64, "F64", 1, 8, DType::f64},   {BlockType::bf16, "BF16", 1, 2, DType::bf16},
-    {BlockType::q4_0, "Q4_0", 32, 18, {}},       {BlockType::q4_1, "Q4_1", 32, 20, {}},
-    {BlockType::q5_0, "Q5_0", 32, 22, {}},       {BlockType::q5_1, "Q5_1", 32, 24, {}},
-    {BlockType::q8_0, "Q8_0", 32, 34, {}},       {BlockType::q2_k, "Q2_K", 256, 84, {}},
-    {BlockType::q3_k, "Q3_K", 256, 110, {}},     {BlockType::q4_k, "Q4_K", 256, 144, {}},
-    {BlockType::q5_k, "Q5_K", 256, 176, {}},     {BlockType::q6_k, "Q6_K", 256, 210, {}},
+    {BlockType::f32, "F32", 1, 4, DType::f32}, {BlockType::f16, "F16", 1, 2, DType::f16},
+    {BlockType::f64, "F64", 1, 8, DType::f64}, {BlockType::bf16, "BF16", 1, 2, DType::bf16},
+    {BlockType::q4_0, "Q4_0", 32, 18, {}},     {BlockType::q4_1, "Q4_1", 32, 20, {}},
+    {BlockType::q5_0, "Q5_0", 32, 22, {}},     {BlockType::q5_1, "Q5_1", 32, 24, {}},
+    {BlockType::q8_0, "Q8_0", 32, 34, {}},     {BlockType::q2_k, "Q2_K", 256, 84, {}},
+    {BlockType::q3_k, "Q3_K", 256, 110, {}},   {BlockType::q4_k, "Q4_K", 256, 144, {}},
+    {BlockType::q5_k, "Q5_K", 256, 176, {}},   {BlockType::q6_k, "Q6_K", 256, 210, {}},
     {BlockType::mxfp4, "MXFP4", 32, 17, {}},
 };
 constexpr std::int64_t kLargest = 256;  // elements of a block
 
 constexpr std::pair<std::uint32_t, std::string_view> kOthers[] = {
-    {9, "Q8_1"},     {15, "Q8_K"},   {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"},
-    {19, "IQ1_S"},   {20, "IQ4_NL"}, {21, "IQ3_S"},   {22, "IQ2_S"},  {23, "IQ4_XS"},
-    {24, "I8"},      {25, "I16"},    {26, "I32"},     {27, "I64"},    {29, "IQ1_M"},
-    {34, "TQ1_0"},   {35, "TQ2_0"},
+    {9, "Q8_1"},    {15, "Q8_K"},  {16, "IQ2_XXS"}, {17, "IQ2_XS"}, {18, "IQ3_XXS"}, {19, "IQ1_S"},
+    {20, "IQ4_NL"}, {21, "IQ3_S"}, {22, "IQ2_S"},   {23, "IQ4_XS"}, {24, "I8"},      {25, "I16"},
+    {26, "I32"},    {27, "I64"},   {29, "IQ1_M"},   {34, "TQ1_0"},  {35, "TQ2_0"},
 };
 
 using Byte = std::uint8_t;
@@ -290,9 +289,8 @@ std::shared_ptr<const Encoded> make_blocks(const BlockInfo& info, const std::byt
   return std::make_shared<const Blocks>(info, data);
 }
 
-std::shared_ptr<const Encoded> with_rows(std::shared_ptr<const Encoded> inner,
-                                         std::int64_t columns, RowOf row_of, std::int64_t a,
-                                         std::int64_t b) {
+std::shared_ptr<const Encoded> with_rows(std::shared_ptr<const Encoded> inner, std::int64_t columns,
+                                         RowOf row_of, std::int64_t a, std::int64_t b) {
   return std::make_shared<const Rows>(std::move(inner), columns, row_of, a, b);
 }
 

@@ -37,8 +37,8 @@ struct BlockInfo {
   std::int64_t bytes;          // of a block
   std::optional<DType> dtype;  // of plain types
 };
-const BlockInfo* find_block(std::uint32_t type);           // nullptr: not read
-std::string_view block_name(std::uint32_t type);           // also of those that are not read
+const BlockInfo* find_block(std::uint32_t type);  // nullptr: not read
+std::string_view block_name(std::uint32_t type);  // also of those that are not read
 // One block; the arithmetic is in single precision, in the order of the published definition.
 void decode_block(BlockType type, const std::byte* block, float* out);
 
@@ -48,9 +48,8 @@ std::shared_ptr<const Encoded> make_blocks(const BlockInfo& info, const std::byt
 // Another order of the rows of a tensor: row r is row `row_of(r)` of `inner`. A row has `columns`
 // elements.
 using RowOf = std::int64_t (*)(std::int64_t row, std::int64_t a, std::int64_t b);
-std::shared_ptr<const Encoded> with_rows(std::shared_ptr<const Encoded> inner,
-                                         std::int64_t columns, RowOf row_of, std::int64_t a,
-                                         std::int64_t b);
+std::shared_ptr<const Encoded> with_rows(std::shared_ptr<const Encoded> inner, std::int64_t columns,
+                                         RowOf row_of, std::int64_t a, std::int64_t b);
 // From element `start` on.
 std::shared_ptr<const Encoded> from_element(std::shared_ptr<const Encoded> inner,
                                             std::int64_t start);

@@ -56,6 +56,13 @@ bool is_broken_link(const fs::path& path) {
 
 // What other formats the folder holds, with the way out; empty where it holds none that we know.
 std::string other_format(const fs::path& folder) {
+  if (const std::vector<fs::path> files = files_ending_in(folder, ".gguf"); !files.empty()) {
+    return fmt::format(
+        "{}: holds a config.json but no *.safetensors; to use the GGUF file beside it give the "
+        "file "
+        "itself, {}",
+        folder.string(), files.front().string());
+  }
   for (const char* ending : {".bin", ".bin.index.json", ".pt", ".pth"}) {
     for (const fs::path& file : files_ending_in(folder, ending)) {
       const std::string name = file.filename().string();

@@ -1,6 +1,7 @@
 // Metadata of a GGUF file in the words of config.json.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "model/gguf_model.h"
@@ -43,7 +44,8 @@ class Keys {
     if (value == nullptr) return std::nullopt;
     if (value->is_array() && !value->empty()) {
       for (const Json& x : *value) {
-        if (x != value->front()) fail(fmt::format("{}.{} differs between layers, which is not supported", arch, key));
+        if (x != value->front())
+          fail(fmt::format("{}.{} differs between layers, which is not supported", arch, key));
       }
       value = &value->front();
     }
@@ -86,11 +88,11 @@ const char* model_type(const Keys& keys) {
   struct Name {
     const char *arch, *type;
   };
-  constexpr Name kNames[] = {{"llama", "llama"},     {"qwen2", "qwen2"},   {"qwen3", "qwen3"},
-                             {"qwen3moe", "qwen3_moe"}, {"gemma", "gemma"},   {"gemma2", "gemma2"},
-                             {"gemma3", "gemma3_text"}, {"phi3", "phi3"},     {"gpt2", "gpt2"},
-                             {"gptneox", "gpt_neox"},   {"olmo2", "olmo2"},   {"granite", "granite"},
-                             {"smollm3", "smollm3"},    {"olmoe", "olmoe"},   {"gpt-oss", "gpt_oss"}};
+  constexpr Name kNames[] = {{"llama", "llama"},        {"qwen2", "qwen2"}, {"qwen3", "qwen3"},
+                             {"qwen3moe", "qwen3_moe"}, {"gemma", "gemma"}, {"gemma2", "gemma2"},
+                             {"gemma3", "gemma3_text"}, {"phi3", "phi3"},   {"gpt2", "gpt2"},
+                             {"gptneox", "gpt_neox"},   {"olmo2", "olmo2"}, {"granite", "granite"},
+                             {"smollm3", "smollm3"},    {"olmoe", "olmoe"}, {"gpt-oss", "gpt_oss"}};
   std::string known;
   for (const Name& name : kNames) {
     if (keys.arch == name.arch)
@@ -144,7 +146,8 @@ void set_gemma(const Keys& keys, Json& config) {
   const auto scale = keys.number("attention.scale");
   const double key_length = config["head_dim"].get<double>();
   // The largest of each kind divides by the model's width per head.
-  const bool by_width = (keys.arch == "gemma2" && layers == 46) || (keys.arch == "gemma3" && layers == 62);
+  const bool by_width =
+      (keys.arch == "gemma2" && layers == 46) || (keys.arch == "gemma3" && layers == 62);
   config["query_pre_attn_scalar"] =
       scale      ? 1.0 / (*scale * *scale)
       : by_width ? static_cast<double>(keys.count("embedding_length")) /
@@ -152,8 +155,9 @@ void set_gemma(const Keys& keys, Json& config) {
                  : key_length;
   config["attn_logit_softcapping"] = nullptr;
   config["final_logit_softcapping"] = nullptr;
-  for (const auto& [key, name] : {std::pair{"attn_logit_softcapping", "attn_logit_softcapping"},
-                                  std::pair{"final_logit_softcapping", "final_logit_softcapping"}}) {
+  for (const auto& [key, name] :
+       {std::pair{"attn_logit_softcapping", "attn_logit_softcapping"},
+        std::pair{"final_logit_softcapping", "final_logit_softcapping"}}) {
     if (const auto cap = keys.number(key); cap && *cap > 0) config[name] = *cap;
   }
   if (keys.number("attention.sliding_window"))
@@ -166,7 +170,18 @@ void set_gemma(const Keys& keys, Json& config) {
   }
 }
 
-void set_experts(const Keys& keys, Json& config) {
+// One flag a layer: whether it sees a window.
+void set_layer_types(const Keys& keys, Json& config) {
+  const Json* pattern = keys.find("attention.sliding_window_pattern");
+  if (pattern == nullptr || !pattern->is_array()) return;
+  Json types = Json::array();
+  for (const Json& slides : *pattern)
+    types.push_back(slides.is_boolean() && slides.get<bool>() ? "sliding_attention"
+                                                              : "full_attention");
+  config["layer_types"] = types;
+}
+
+void set_experts(const GgufFiles& gguf, const Keys& keys, Json& config) {
   if (keys.number("expert_count").value_or(0) <= 0) return;
   config["num_experts"] = config["num_local_experts"] = keys.count("expert_count");
   config["num_experts_per_tok"] = keys.count("expert_used_count");
@@ -175,7 +190,13 @@ void set_experts(const Keys& keys, Json& config) {
     if (keys.arch != "qwen3moe")
       config["intermediate_size"] = keys.count("expert_feed_forward_length");
   }
-  if (keys.arch == "qwen3moe") config["norm_topk_prob"] = true;
+  if (keys.arch != "qwen3moe") return;
+  config["norm_topk_prob"] = true;
+  config["mlp_only_layers"] = Json::array();
+  for (std::int64_t l = 0; l < std::min<std::int64_t>(keys.count("block_count"), 10'000); ++l) {
+    if (find_tensor(gguf, fmt::format("blk.{}.ffn_gate.weight", l)))
+      config["mlp_only_layers"].push_back(l);
+  }
 }
 
 Json gpt2_config(const Keys& keys) {
@@ -188,7 +209,8 @@ Json gpt2_config(const Keys& keys) {
 }
 
 Json neox_config(const Keys& keys) {
-  const std::int64_t width = keys.count("embedding_length"), heads = keys.count("attention.head_count");
+  const std::int64_t width = keys.count("embedding_length"),
+                     heads = keys.count("attention.head_count");
   Json config = {{"num_hidden_layers", keys.count("block_count")},
                  {"num_attention_heads", heads},
                  {"hidden_size", width},
@@ -208,7 +230,8 @@ Json llama_config(const GgufFiles& gguf, const Keys& keys) {
   Json config = {{"num_hidden_layers", keys.count("block_count")},
                  {"num_attention_heads", keys.count("attention.head_count")},
                  {"hidden_size", keys.count("embedding_length")},
-                 {"intermediate_size", keys.number("feed_forward_length") ? keys.count("feed_forward_length") : 1},
+                 {"intermediate_size",
+                  keys.number("feed_forward_length") ? keys.count("feed_forward_length") : 1},
                  {"max_position_embeddings", keys.count("context_length")},
                  {"rms_norm_eps", keys.number("attention.layer_norm_rms_epsilon").value_or(1e-6)}};
   const std::int64_t heads = keys.count("attention.head_count");
@@ -220,7 +243,8 @@ Json llama_config(const GgufFiles& gguf, const Keys& keys) {
   set_rope(gguf, keys, config);
   if (const auto dims = keys.number("rope.dimension_count"); dims && keys.arch == "phi3")
     config["partial_rotary_factor"] = *dims / config["head_dim"].get<double>();
-  if (find_tensor(gguf, "blk.0.attn_q.bias") && keys.arch != "qwen2") config["attention_bias"] = true;
+  if (find_tensor(gguf, "blk.0.attn_q.bias") && keys.arch != "qwen2")
+    config["attention_bias"] = true;
   if (find_tensor(gguf, "blk.0.ffn_up.bias")) config["mlp_bias"] = true;
   if (keys.arch == "gemma2" || keys.arch == "gemma3") set_gemma(keys, config);
   if (keys.arch == "granite") {
@@ -234,7 +258,8 @@ Json llama_config(const GgufFiles& gguf, const Keys& keys) {
     if (window > 0) config["sliding_window"] = keys.count("attention.sliding_window");
     if (window <= 0 && keys.arch == "phi3") config["sliding_window"] = nullptr;
   }
-  set_experts(keys, config);
+  set_layer_types(keys, config);
+  set_experts(gguf, keys, config);
   return config;
 }
 
@@ -252,7 +277,8 @@ std::string gguf_config(const GgufFiles& gguf) {
     keys.fail("tensor token_embd.weight is missing");
   config["vocab_size"] = embed->shape[0];
   config["tie_word_embeddings"] = find_tensor(gguf, "output.weight") == nullptr;
-  for (const auto& [key, name] : {std::pair{"bos", "bos_token_id"}, std::pair{"eos", "eos_token_id"}}) {
+  for (const auto& [key, name] :
+       {std::pair{"bos", "bos_token_id"}, std::pair{"eos", "eos_token_id"}}) {
     const Json* id = keys.find_whole(fmt::format("tokenizer.ggml.{}_token_id", key));
     config[name] = id && id->is_number_unsigned() && *id < embed->shape[0] ? *id : Json();
   }

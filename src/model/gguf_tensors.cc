@@ -28,15 +28,13 @@ const Names kLlamaNames = {{"attn_norm", "input_layernorm"},
                            {"ffn_down", "mlp.down_proj"},
                            {"post_attention_norm", "post_attention_layernorm"},
                            {"post_ffw_norm", "post_feedforward_layernorm"}};
-const Names kGpt2Names = {{"attn_norm", "ln_1"},         {"attn_qkv", "attn.c_attn"},
+const Names kGpt2Names = {{"attn_norm", "ln_1"},          {"attn_qkv", "attn.c_attn"},
                           {"attn_output", "attn.c_proj"}, {"ffn_norm", "ln_2"},
                           {"ffn_up", "mlp.c_fc"},         {"ffn_down", "mlp.c_proj"}};
-const Names kNeoxNames = {{"attn_norm", "input_layernorm"},
-                          {"attn_qkv", "attention.query_key_value"},
-                          {"attn_output", "attention.dense"},
-                          {"ffn_norm", "post_attention_layernorm"},
-                          {"ffn_up", "mlp.dense_h_to_4h"},
-                          {"ffn_down", "mlp.dense_4h_to_h"}};
+const Names kNeoxNames = {
+    {"attn_norm", "input_layernorm"},   {"attn_qkv", "attention.query_key_value"},
+    {"attn_output", "attention.dense"}, {"ffn_norm", "post_attention_layernorm"},
+    {"ffn_up", "mlp.dense_h_to_4h"},    {"ffn_down", "mlp.dense_4h_to_h"}};
 
 // Row (h, half, i) of [heads, 2, d_head / 2] stands at (h, i, half): a = d_head.
 std::int64_t unrotated_row(std::int64_t row, std::int64_t d_head, std::int64_t) {
@@ -96,11 +94,15 @@ class Mapping {
   std::string model_name(const std::string& name) const {
     const bool gpt2 = arch_ == "gpt2", neox = arch_ == "gptneox";
     if (name == "token_embd.weight")
-      return gpt2 ? "transformer.wte.weight" : neox ? "gpt_neox.embed_in.weight" : "model.embed_tokens.weight";
+      return gpt2   ? "transformer.wte.weight"
+             : neox ? "gpt_neox.embed_in.weight"
+                    : "model.embed_tokens.weight";
     if (name == "position_embd.weight") return "transformer.wpe.weight";
     if (name == "output.weight") return neox ? "embed_out.weight" : "lm_head.weight";
     if (name.starts_with("output_norm."))
-      return (gpt2 ? "transformer.ln_f" : neox ? "gpt_neox.final_layer_norm" : "model.norm") +
+      return (gpt2   ? "transformer.ln_f"
+              : neox ? "gpt_neox.final_layer_norm"
+                     : "model.norm") +
              name.substr(std::string("output_norm").size());
     return {};
   }
@@ -109,12 +111,14 @@ class Mapping {
     const Source source{&gguf_.content.tensors[index], gguf_.file_of[index]};
     const GgufTensor& tensor = *source.tensor;
     if (tensor.info == nullptr) {
-      throw InputError(fmt::format("{}: tensor {} has the type {}, which is not read; use a file with Q8_0, Q6_K, "
-                                   "Q5_K, Q4_K, Q3_K, Q2_K, Q5_1, Q5_0, Q4_1, Q4_0, BF16, F16 or F32",
-                                   gguf_.path.string(), shown(tensor.name), block_name(tensor.type)));
+      throw InputError(fmt::format(
+          "{}: tensor {} has the type {}, which is not read; use a file with Q8_0, Q6_K, "
+          "Q5_K, Q4_K, Q3_K, Q2_K, Q5_1, Q5_0, Q4_1, Q4_0, BF16, F16 or F32",
+          gguf_.path.string(), shown(tensor.name), block_name(tensor.type)));
     }
     if (!tensor.name.starts_with("blk.")) {
-      if (const std::string name = model_name(tensor.name); !name.empty()) put(name, source, tensor.shape, {});
+      if (const std::string name = model_name(tensor.name); !name.empty())
+        put(name, source, tensor.shape, {});
       return;
     }
     const std::size_t dot = tensor.name.find('.', 4), end = tensor.name.rfind('.');
@@ -122,15 +126,21 @@ class Mapping {
     const std::string layer = tensor.name.substr(4, dot - 4);
     const std::string part = tensor.name.substr(dot + 1, end - dot - 1);
     const std::string kind = tensor.name.substr(end + 1);
-    if (layer.empty() || layer.size() > 6 || layer.find_first_not_of("0123456789") != std::string::npos) return;
+    if (layer.empty() || layer.size() > 6 ||
+        layer.find_first_not_of("0123456789") != std::string::npos)
+      return;
     add_to_layer(source, std::stoi(layer), part, kind);
   }
 
-  void add_to_layer(const Source& source, int layer, const std::string& part, const std::string& kind) {
+  void add_to_layer(const Source& source, int layer, const std::string& part,
+                    const std::string& kind) {
     const GgufTensor& tensor = *source.tensor;
     const bool gpt2 = arch_ == "gpt2", neox = arch_ == "gptneox";
-    const std::string prefix = fmt::format(
-        "{}.{}.", gpt2 ? "transformer.h" : neox ? "gpt_neox.layers" : "model.layers", layer);
+    const std::string prefix = fmt::format("{}.{}.",
+                                           gpt2   ? "transformer.h"
+                                           : neox ? "gpt_neox.layers"
+                                                  : "model.layers",
+                                           layer);
     if (part.ends_with("_exps") || part == "ffn_gate_inp" || part == "attn_sinks")
       return add_expert(source, layer, prefix, part, kind);
     const Names& names = gpt2 ? kGpt2Names : neox ? kNeoxNames : kLlamaNames;
@@ -145,7 +155,8 @@ class Mapping {
     const std::int64_t heads = key("attention.head_count");
     const std::int64_t width = key("embedding_length");
     if (heads < 1 || width < 1) return;
-    const std::int64_t d_head = key("attention.key_length") > 0 ? key("attention.key_length") : width / heads;
+    const std::int64_t d_head =
+        key("attention.key_length") > 0 ? key("attention.key_length") : width / heads;
     const auto reordered = [&](RowOf row_of, std::int64_t rows, std::int64_t a, std::int64_t b) {
       if (tensor.shape[0] % rows != 0) {
         throw InputError(fmt::format("{}: tensor {} has {} rows, which do not fit the heads",
@@ -163,8 +174,8 @@ class Mapping {
     put(prefix + name + "." + kind, source, std::move(shape), std::move(encoded), transposed);
   }
 
-  void add_expert(const Source& source, int layer, const std::string& prefix, const std::string& part,
-                  const std::string& kind) {
+  void add_expert(const Source& source, int layer, const std::string& prefix,
+                  const std::string& part, const std::string& kind) {
     const GgufTensor& tensor = *source.tensor;
     if (part == "attn_sinks") return put(prefix + "self_attn.sinks", source, tensor.shape, {});
     const bool oss = arch_ == "gpt-oss", mixtral = arch_ == "llama";
@@ -177,11 +188,11 @@ class Mapping {
         std::vector<std::int64_t> shape = tensor.shape;
         const bool matrix = shape.size() == 3;
         if (matrix) std::swap(shape[1], shape[2]);
-        return put(prefix + (matrix ? "mlp.experts.down_proj" : "mlp.experts.down_proj_bias"), source,
-                   std::move(shape), {}, matrix);
+        return put(prefix + (matrix ? "mlp.experts.down_proj" : "mlp.experts.down_proj_bias"),
+                   source, std::move(shape), {}, matrix);
       }
       gate_up_[fmt::format("{}mlp.experts.gate_up_proj{}", prefix, kind == "bias" ? "_bias" : "")]
-          [part == "ffn_up_exps" ? 1 : 0] = source;
+              [part == "ffn_up_exps" ? 1 : 0] = source;
       return;
     }
     if (tensor.shape.size() != 3 || kind != "weight") return;
@@ -195,7 +206,8 @@ class Mapping {
     for (std::int64_t e = 0; e < std::min<std::int64_t>(tensor.shape[0], 100'000); ++e) {
       one.bytes = static_cast<std::size_t>(elements / tensor.info->elements * tensor.info->bytes);
       one.data = tensor.data + e * static_cast<std::int64_t>(one.bytes);
-      put(fmt::format("{}{}.experts.{}.{}.weight", prefix, mixtral ? "block_sparse_moe" : "mlp", e, name),
+      put(fmt::format("{}{}.experts.{}.{}.weight", prefix, mixtral ? "block_sparse_moe" : "mlp", e,
+                      name),
           {&one, source.file}, {tensor.shape[1], tensor.shape[2]}, {});
     }
   }
@@ -226,7 +238,9 @@ class Mapping {
 
 }  // namespace
 
-Checkpoint gguf_checkpoint(const std::shared_ptr<const GgufFiles>& gguf) { return Mapping(gguf).run(); }
+Checkpoint gguf_checkpoint(const std::shared_ptr<const GgufFiles>& gguf) {
+  return Mapping(gguf).run();
+}
 
 ModelWeights load_gguf(const std::shared_ptr<const GgufFiles>& gguf) {
   ParsedConfig parsed = parse_family_config(gguf_config(*gguf), gguf->path.string());
@@ -238,7 +252,8 @@ ModelWeights load_gguf(const std::shared_ptr<const GgufFiles>& gguf) {
 
 std::string gguf_quantisation(const Gguf& gguf) {
   std::map<std::string, std::size_t> bytes;
-  for (const GgufTensor& tensor : gguf.tensors) bytes[std::string(block_name(tensor.type))] += tensor.bytes;
+  for (const GgufTensor& tensor : gguf.tensors)
+    bytes[std::string(block_name(tensor.type))] += tensor.bytes;
   std::string best = "unknown";
   std::size_t most = 0;
   for (const auto& [name, n] : bytes) {

@@ -19,7 +19,8 @@ using Json = nlohmann::json;
 constexpr int kControl = 3, kUserDefined = 4;
 constexpr std::size_t kLongestPiece = 256;  // bytes; longer ones are not looked into for merges
 
-const char* const kGpt2Split = R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
+const char* const kGpt2Split =
+    R"('s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+)";
 const char* const kLlama3Split =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const char* const kQwenSplit =
@@ -63,8 +64,8 @@ std::vector<std::string> read_tokens(const Source& source) {
   return tokens;
 }
 
-// A sentencepiece vocabulary joins the neighbours whose union has the best score: the same as merges
-// ranked by the score of what they make.
+// A sentencepiece vocabulary joins the neighbours whose union has the best score: the same as
+// merges ranked by the score of what they make.
 Json merges_by_score(const Source& source, const std::vector<std::string>& tokens) {
   const Json* scores = source.find("scores");
   if (!scores || !scores->is_array() || scores->size() != tokens.size())
@@ -112,23 +113,35 @@ Json byte_level(const Source& source) {
   const Json* pre = source.find("pre");
   const std::string name = pre && pre->is_string() ? pre->get<std::string>() : "default";
   const char* split = nullptr;
-  if (name == "default" || name == "gpt-2" || name == "olmo" || name == "phi-2" || name == "mpt") split = kGpt2Split;
-  if (name == "llama-bpe" || name == "llama3" || name == "smaug-bpe" || name == "falcon3" || name == "dbrx" || name == "pixtral" || name == "tekken")
+  if (name == "default" || name == "gpt-2" || name == "olmo" || name == "phi-2" || name == "mpt")
+    split = kGpt2Split;
+  if (name == "llama-bpe" || name == "llama3" || name == "smaug-bpe" || name == "falcon3" ||
+      name == "dbrx" || name == "pixtral" || name == "tekken")
     split = kLlama3Split;
   if (name == "qwen2" || name == "stablelm2" || name == "megrez") split = kQwenSplit;
   if (name == "gpt-4o" || name == "llama4") split = kGpt4oSplit;
-  if (name == "refact" || name == "starcoder" || name == "granite" || name == "smollm" || name == "command-r") {
+  if (name == "refact" || name == "starcoder" || name == "granite" || name == "smollm" ||
+      name == "command-r") {
     // Every digit by itself, then GPT-2's pattern.
     return {{"type", "Sequence"},
             {"pretokenizers",
              {{{"type", "Digits"}, {"individual_digits", true}},
-              {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", true}}}}};
+              {{"type", "ByteLevel"},
+               {"add_prefix_space", false},
+               {"trim_offsets", true},
+               {"use_regex", true}}}}};
   }
   if (!split) source.fail(fmt::format("the pre-tokenizer {} is not supported", shown(name)));
   return {{"type", "Sequence"},
           {"pretokenizers",
-           {{{"type", "Split"}, {"pattern", {{"Regex", split}}}, {"behavior", "Isolated"}, {"invert", false}},
-            {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"trim_offsets", true}, {"use_regex", false}}}}};
+           {{{"type", "Split"},
+             {"pattern", {{"Regex", split}}},
+             {"behavior", "Isolated"},
+             {"invert", false}},
+            {{"type", "ByteLevel"},
+             {"add_prefix_space", false},
+             {"trim_offsets", true},
+             {"use_regex", false}}}}};
 }
 
 // ▁ for blanks, bytes where a character is not in the vocabulary.
@@ -167,15 +180,28 @@ std::string gguf_tokenizer(const GgufFiles& gguf) {
       const Json& type = (*types)[i];
       if (!type.is_number_integer() || (type != kControl && type != kUserDefined)) continue;
       if (tokens[i].empty() || vocab[tokens[i]] != i) continue;
-      added.push_back({{"id", i}, {"content", tokens[i]}, {"single_word", false}, {"lstrip", false},
-                       {"rstrip", false}, {"normalized", false}, {"special", type == kControl}});
+      added.push_back({{"id", i},
+                       {"content", tokens[i]},
+                       {"single_word", false},
+                       {"lstrip", false},
+                       {"rstrip", false},
+                       {"normalized", false},
+                       {"special", type == kControl}});
     }
   }
-  Json file = {{"version", "1.0"}, {"truncation", nullptr}, {"padding", nullptr}, {"added_tokens", added},
+  Json file = {{"version", "1.0"},
+               {"truncation", nullptr},
+               {"padding", nullptr},
+               {"added_tokens", added},
                {"post_processor", nullptr}};
-  file["model"] = {{"type", "BPE"}, {"dropout", nullptr}, {"unk_token", nullptr},
-                   {"continuing_subword_prefix", nullptr}, {"end_of_word_suffix", nullptr},
-                   {"fuse_unk", !bytes}, {"byte_fallback", !bytes}, {"ignore_merges", false},
+  file["model"] = {{"type", "BPE"},
+                   {"dropout", nullptr},
+                   {"unk_token", nullptr},
+                   {"continuing_subword_prefix", nullptr},
+                   {"end_of_word_suffix", nullptr},
+                   {"fuse_unk", !bytes},
+                   {"byte_fallback", !bytes},
+                   {"ignore_merges", false},
                    {"vocab", vocab}};
   file["model"]["merges"] = bytes ? given_merges(source) : merges_by_score(source, tokens);
   if (bytes) {
@@ -183,7 +209,10 @@ std::string gguf_tokenizer(const GgufFiles& gguf) {
     file["normalizer"] = pre && *pre == "qwen2" ? Json{{"type", "NFC"}} : Json();
     file["model"]["ignore_merges"] = pre && *pre == "llama-bpe";
     file["pre_tokenizer"] = byte_level(source);
-    file["decoder"] = {{"type", "ByteLevel"}, {"add_prefix_space", true}, {"trim_offsets", true}, {"use_regex", true}};
+    file["decoder"] = {{"type", "ByteLevel"},
+                       {"add_prefix_space", true},
+                       {"trim_offsets", true},
+                       {"use_regex", true}};
   } else {
     set_sentencepiece(source, file);
   }
@@ -192,7 +221,9 @@ std::string gguf_tokenizer(const GgufFiles& gguf) {
     const std::string& text = tokens[static_cast<std::size_t>(*bos)];
     file["post_processor"] = {
         {"type", "TemplateProcessing"},
-        {"single", {{{"SpecialToken", {{"id", text}, {"type_id", 0}}}}, {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
+        {"single",
+         {{{"SpecialToken", {{"id", text}, {"type_id", 0}}}},
+          {{"Sequence", {{"id", "A"}, {"type_id", 0}}}}}},
         {"pair", Json::array()},
         {"special_tokens", {{text, {{"id", text}, {"ids", {*bos}}, {"tokens", {text}}}}}}};
   }

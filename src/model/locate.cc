@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <fstream>
+#include <map>
 #include <set>
 
 #include "base/installation.h"
@@ -236,12 +237,6 @@ std::string suggestion(const std::string& name) {
   for (std::size_t i = 0; i < std::min<std::size_t>(near.size(), 3); ++i)
     names.push_back(near[i].second);
   return names.empty() ? "" : fmt::format("; did you mean {}?", joined(names));
-}
-
-std::uint64_t file_bytes(const fs::path& file) {
-  std::error_code error;
-  const auto n = fs::file_size(file, error);
-  return error ? 0 : n;
 }
 
 void examine_gguf(FoundModel& model, const fs::path& file) {

@@ -26,8 +26,8 @@ using ItemPtr = std::shared_ptr<const Item>;
 // A value of the pickle. Lists and dicts grow while they are read, so they are held by pointer.
 struct Item {
   enum Kind { none, number, text, tuple, list, dict, global, storage, tensor, mark } kind = none;
-  std::int64_t value = 0;  // of a number; of a tensor: its first element
-  std::string name;        // of a text or global; of a storage: its member
+  std::int64_t value = 0;      // of a number; of a tensor: its first element
+  std::string name;            // of a text or global; of a storage: its member
   std::vector<ItemPtr> items;  // of a tuple; of a tensor: storage, shape
   std::shared_ptr<std::vector<std::pair<ItemPtr, ItemPtr>>> entries;  // of a dict
   std::string type;  // of a storage: "torch.FloatStorage"
@@ -40,11 +40,16 @@ struct StorageType {
   std::optional<DType> read;
 };
 constexpr StorageType kStorages[] = {
-    {"torch.FloatStorage", "F32", 4, DType::f32},     {"torch.HalfStorage", "F16", 2, DType::f16},
-    {"torch.BFloat16Storage", "BF16", 2, DType::bf16}, {"torch.DoubleStorage", "F64", 8, DType::f64},
-    {"torch.LongStorage", "I64", 8, {}},              {"torch.IntStorage", "I32", 4, {}},
-    {"torch.ShortStorage", "I16", 2, {}},             {"torch.CharStorage", "I8", 1, {}},
-    {"torch.ByteStorage", "U8", 1, {}},               {"torch.BoolStorage", "BOOL", 1, {}},
+    {"torch.FloatStorage", "F32", 4, DType::f32},
+    {"torch.HalfStorage", "F16", 2, DType::f16},
+    {"torch.BFloat16Storage", "BF16", 2, DType::bf16},
+    {"torch.DoubleStorage", "F64", 8, DType::f64},
+    {"torch.LongStorage", "I64", 8, {}},
+    {"torch.IntStorage", "I32", 4, {}},
+    {"torch.ShortStorage", "I16", 2, {}},
+    {"torch.CharStorage", "I8", 1, {}},
+    {"torch.ByteStorage", "U8", 1, {}},
+    {"torch.BoolStorage", "BOOL", 1, {}},
 };
 const StorageType* storage_type(std::string_view name) {
   const auto it = std::find_if(std::begin(kStorages), std::end(kStorages),
@@ -83,9 +88,7 @@ class Unpickler {
     at_ += n;
     return p;
   }
-  std::string text(std::size_t n) {
-    return {reinterpret_cast<const char*>(take(n)), n};
-  }
+  std::string text(std::size_t n) { return {reinterpret_cast<const char*>(take(n)), n}; }
   std::string line() {
     std::string out;
     for (char c = number<char>(); c != '\n'; c = number<char>()) out += c;
@@ -246,18 +249,22 @@ class Unpickler {
     if (n > 8) fail("holds a number that is too large");
     std::int64_t value = 0;
     const std::byte* p = take(n);
-    for (int i = 0; i < n; ++i) value |= static_cast<std::int64_t>(std::to_integer<std::uint64_t>(p[i]) << (8 * i));
-    if (n > 0 && n < 8 && (std::to_integer<int>(p[n - 1]) & 0x80) != 0) value -= std::int64_t{1} << (8 * n);
+    for (int i = 0; i < n; ++i)
+      value |= static_cast<std::int64_t>(std::to_integer<std::uint64_t>(p[i]) << (8 * i));
+    if (n > 0 && n < 8 && (std::to_integer<int>(p[n - 1]) & 0x80) != 0)
+      value -= std::int64_t{1} << (8 * n);
     push_number(value);
   }
 
   // Names alone: none of them is ever looked up.
   void global(const std::string& name) {
-    const bool known = name == "collections.OrderedDict" || name == "torch._utils._rebuild_tensor_v2" ||
+    const bool known = name == "collections.OrderedDict" ||
+                       name == "torch._utils._rebuild_tensor_v2" ||
                        name == "torch._utils._rebuild_parameter" || storage_type(name) != nullptr;
     if (!known)
-      fail(fmt::format("asks for {}, which is no tensor; it is not read (save the model as safetensors)",
-                       shown(name)));
+      fail(fmt::format(
+          "asks for {}, which is no tensor; it is not read (save the model as safetensors)",
+          shown(name)));
     push({Item::global, 0, name, {}, {}, {}});
   }
 
@@ -270,25 +277,30 @@ class Unpickler {
   }
 
   void call(const Item& function, const Item& arguments) {
-    if (function.kind != Item::global || arguments.kind != Item::tuple) fail("makes a call that is not read");
+    if (function.kind != Item::global || arguments.kind != Item::tuple)
+      fail("makes a call that is not read");
     if (function.name == "collections.OrderedDict") {
       if (!arguments.items.empty()) fail("fills a dict in an unknown way");
       return push_dict();
     }
     if (function.name == "torch._utils._rebuild_parameter") {
-      if (arguments.items.empty() || arguments.items[0]->kind != Item::tensor) fail("holds a parameter that is no tensor");
+      if (arguments.items.empty() || arguments.items[0]->kind != Item::tensor)
+        fail("holds a parameter that is no tensor");
       stack_.push_back(arguments.items[0]);
       return;
     }
-    if (function.name != "torch._utils._rebuild_tensor_v2") fail(fmt::format("calls {}, which is not read", shown(function.name)));
+    if (function.name != "torch._utils._rebuild_tensor_v2")
+      fail(fmt::format("calls {}, which is not read", shown(function.name)));
     const std::vector<ItemPtr>& a = arguments.items;
     if (a.size() < 4 || a[0]->kind != Item::storage || a[1]->kind != Item::number ||
-        a[2]->kind != Item::tuple || a[3]->kind != Item::tuple || a[2]->items.size() != a[3]->items.size())
+        a[2]->kind != Item::tuple || a[3]->kind != Item::tuple ||
+        a[2]->items.size() != a[3]->items.size())
       fail("holds a tensor that is written in an unknown way");
     std::int64_t expected = 1;
     for (std::size_t i = a[2]->items.size(); i-- > 0;) {
       const Item &size = *a[2]->items[i], &stride = *a[3]->items[i];
-      if (size.kind != Item::number || stride.kind != Item::number || size.value < 0) fail("holds a tensor of an impossible shape");
+      if (size.kind != Item::number || stride.kind != Item::number || size.value < 0)
+        fail("holds a tensor of an impossible shape");
       if (size.value > 1 && stride.value != expected)
         fail("holds a tensor whose elements are not in order; save the model as safetensors");
       if (__builtin_mul_overflow(expected, std::max<std::int64_t>(size.value, 1), &expected))
@@ -311,9 +323,11 @@ FileTensor file_tensor(const std::string& name, const Item& item, const std::str
   };
   const Item &storage = *item.items[0], &shape = *item.items[1];
   const StorageType* type = storage_type(storage.type);
-  if (type == nullptr) fail(fmt::format("has the storage {}, which is not read", shown(storage.type)));
+  if (type == nullptr)
+    fail(fmt::format("has the storage {}, which is not read", shown(storage.type)));
   const auto member = members.find(folder + "data/" + storage.name);
-  if (member == members.end()) fail(fmt::format("is kept in data/{}, which is not in the file", shown(storage.name)));
+  if (member == members.end())
+    fail(fmt::format("is kept in data/{}, which is not in the file", shown(storage.name)));
   FileTensor tensor;
   tensor.dtype_name = type->dtype;
   tensor.readable = type->read.has_value();
@@ -327,8 +341,9 @@ FileTensor file_tensor(const std::string& name, const Item& item, const std::str
   }
   const auto held = static_cast<std::int64_t>(member->second.size());
   if (overflow || begin > held || bytes > held - begin)
-    fail(fmt::format("of shape [{}] leaves its storage of {} bytes; the file is damaged or cut short",
-                     joined(tensor.stored.shape), held));
+    fail(fmt::format(
+        "of shape [{}] leaves its storage of {} bytes; the file is damaged or cut short",
+        joined(tensor.stored.shape), held));
   tensor.stored.data = member->second.data() + begin;
   tensor.stored.bytes = static_cast<std::size_t>(bytes);
   return tensor;
@@ -348,17 +363,20 @@ std::vector<FileTensor> parse_torch(std::span<const std::byte> file, const std::
   });
   if (pickle == members.end())
     throw InputError(fmt::format("{}: holds no data.pkl that is stored as it is", origin));
-  const std::string folder = pickle->first.substr(0, pickle->first.size() - std::string("data.pkl").size());
+  const std::string folder =
+      pickle->first.substr(0, pickle->first.size() - std::string("data.pkl").size());
   const ItemPtr whole = Unpickler(pickle->second, origin).run();
   if (whole->kind != Item::dict)
     throw InputError(fmt::format("{}: its pickle is no dict of tensors", origin));
   std::vector<FileTensor> tensors;
   std::set<std::string> names;
   for (const auto& [key, value] : *whole->entries) {
-    if (key->kind != Item::text) throw InputError(fmt::format("{}: its pickle has a key that is no text", origin));
+    if (key->kind != Item::text)
+      throw InputError(fmt::format("{}: its pickle has a key that is no text", origin));
     if (value->kind != Item::tensor)
-      throw InputError(fmt::format("{}: {} in its pickle is no tensor; only files of weights are read",
-                                   origin, shown(key->name)));
+      throw InputError(
+          fmt::format("{}: {} in its pickle is no tensor; only files of weights are read", origin,
+                      shown(key->name)));
     if (!names.insert(key->name).second)
       throw InputError(fmt::format("{}: tensor {} occurs twice", origin, shown(key->name)));
     tensors.push_back(file_tensor(key->name, *value, folder, members, origin));

@@ -1,5 +1,6 @@
-// PyTorch's files of weights (pytorch_model.bin): a zip archive with a pickle that says which tensor
-// is where. The pickle is read as data: it may build dicts, lists and tensors and name nothing else.
+// PyTorch's files of weights (pytorch_model.bin): a zip archive with a pickle that says which
+// tensor is where. The pickle is read as data: it may build dicts, lists and tensors and name
+// nothing else.
 #pragma once
 
 #include <span>

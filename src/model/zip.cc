@@ -71,7 +71,8 @@ class Archive {
     const auto name_bytes = number<std::uint16_t>(at + 28), extra = number<std::uint16_t>(at + 30),
                comment = number<std::uint16_t>(at + 32);
     const std::uint64_t name_at = at + kCentralBytes;
-    if (name_at > file_.size() || name_bytes > file_.size() - name_at) fail("has a wrong directory");
+    if (name_at > file_.size() || name_bytes > file_.size() - name_at)
+      fail("has a wrong directory");
     const std::string name(reinterpret_cast<const char*>(file_.data() + name_at), name_bytes);
     // Sizes that do not fit 32 bits stand in an extra field.
     for (std::uint64_t field = name_at + name_bytes, end = field + extra; field + 4 <= end;) {
@@ -89,9 +90,10 @@ class Archive {
     at = name_at + name_bytes + extra + comment;
     if ((flags & 1U) != 0) fail(fmt::format("member {} is encrypted", shown(name)));
     if (method != 0) return;
-    if (number<std::uint32_t>(local) != kLocal) fail(fmt::format("member {} is not where it should be", shown(name)));
-    const std::uint64_t begin = local + kLocalBytes + number<std::uint16_t>(local + 26) +
-                                number<std::uint16_t>(local + 28);
+    if (number<std::uint32_t>(local) != kLocal)
+      fail(fmt::format("member {} is not where it should be", shown(name)));
+    const std::uint64_t begin =
+        local + kLocalBytes + number<std::uint16_t>(local + 26) + number<std::uint16_t>(local + 28);
     if (begin > file_.size() || size > file_.size() - begin || size != packed)
       fail(fmt::format("member {} leaves the file", shown(name)));
     if (!found.emplace(name, file_.subspan(begin, size)).second)

@@ -1,6 +1,7 @@
 // An explained answer as JSON and for a terminal.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 

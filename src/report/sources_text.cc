@@ -75,18 +75,19 @@ buttons.forEach((b,i)=>b.addEventListener('click',()=>show(i)));show(0);
 }  // namespace
 
 std::string to_json(const SourcesResult& result) {
-  Json json = {{"version", 1},
-               {"program", {{"version", result.program.version}, {"device", result.program.device}}},
-               {"model",
-                {{"name", result.model.name},
-                 {"family", result.model.family},
-                 {"dtype", result.model.dtype},
-                 {"fingerprint", result.model.fingerprint}}},
-               {"question", result.question},
-               {"prompt", result.prompt},
-               {"answer", result.answer},
-               {"generated", result.generated},
-               {"prompt_length", result.prompt_length}};
+  Json json = {
+      {"version", 1},
+      {"program", {{"version", result.program.version}, {"device", result.program.device}}},
+      {"model",
+       {{"name", result.model.name},
+        {"family", result.model.family},
+        {"dtype", result.model.dtype},
+        {"fingerprint", result.model.fingerprint}}},
+      {"question", result.question},
+      {"prompt", result.prompt},
+      {"answer", result.answer},
+      {"generated", result.generated},
+      {"prompt_length", result.prompt_length}};
   Json tokens = Json::array();
   for (const Token& token : result.tokens)
     tokens.push_back({{"position", token.position}, {"id", token.id}, {"text", token.text}});
@@ -137,10 +138,6 @@ std::string to_terminal(const SourcesResult& result, const TerminalStyle& style)
   for (const AnswerSentence& sentence : result.sentences) {
     text += fmt::format("{}  (log-probability {:.3f})\n", one_line(sentence.text, room),
                         sentence.log_probability);
-    struct Line {
-      double credit;
-      std::size_t document, part;
-    };
     for (std::size_t d = 0; d < result.documents.size(); ++d) {
       text += fmt::format("  {:>+9.4f} {:>+7.1f}%  {}\n", sentence.document_credit[d],
                           percent(sentence.document_credit[d], sentence), result.documents[d].name);
@@ -154,9 +151,9 @@ std::string to_terminal(const SourcesResult& result, const TerminalStyle& style)
     text += fmt::format("  {:>+9.4f}           the rest of the prompt\n", sentence.other_credit);
     text += "  strongest tokens:";
     for (const SourceToken& token : sentence.strongest)
-      text += fmt::format(" {}@{} {:+.3f}",
-                          nlohmann::json(token.text).dump(-1, ' ', false, kReplace), token.position,
-                          token.credit);
+      text +=
+          fmt::format(" {}@{} {:+.3f}", nlohmann::json(token.text).dump(-1, ' ', false, kReplace),
+                      token.position, token.credit);
     text += "\n\n";
   }
   return text;
@@ -166,16 +163,19 @@ std::string to_html(const SourcesResult& result) {
   std::string page = kPage;
   page += fmt::format("<p class=\"credit\">{} &middot; blue: for the answer, red: against it</p>",
                       escaped(result.model.name));
-  page += "<h2>Question</h2><p>" + escaped(result.question) + "</p><h2>Answer</h2><p class=\"answer\">";
+  page +=
+      "<h2>Question</h2><p>" + escaped(result.question) + "</p><h2>Answer</h2><p class=\"answer\">";
   for (const AnswerSentence& sentence : result.sentences)
-    page += "<button type=\"button\" aria-pressed=\"false\">" + escaped(sentence.text) + "</button> ";
+    page +=
+        "<button type=\"button\" aria-pressed=\"false\">" + escaped(sentence.text) + "</button> ";
   page += "</p>";
   for (std::size_t d = 0; d < result.documents.size(); ++d) {
     page += fmt::format("<h2>{} <span class=\"credit\" id=\"d{}\"></span></h2><p>",
                         escaped(result.documents[d].name), d);
     const auto& parts = result.documents[d].sentences;
     for (std::size_t p = 0; p < parts.size(); ++p)
-      page += fmt::format("<span class=\"part\" id=\"p{}_{}\">{}</span>", d, p, escaped(parts[p].text));
+      page +=
+          fmt::format("<span class=\"part\" id=\"p{}_{}\">{}</span>", d, p, escaped(parts[p].text));
     page += "</p>";
   }
   std::string data = to_json(result);

@@ -34,8 +34,7 @@ SpanKind parse_span_kind(const std::string& name) {
   if (name == "line") return SpanKind::line;
   if (name == "paragraph") return SpanKind::paragraph;
   if (name == "turn") return SpanKind::turn;
-  throw UsageError(
-      fmt::format("group_by is sentence, line, paragraph or turn, not \"{}\"", name));
+  throw UsageError(fmt::format("group_by is sentence, line, paragraph or turn, not \"{}\"", name));
 }
 
 std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, SpanKind kind,
@@ -69,7 +68,8 @@ std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, Sp
   for (std::size_t i = 0; i < places.size(); ++i) {
     const int position = from + static_cast<int>(i);
     if (places[i].special) {
-      spans.push_back({model.token_text(ids[static_cast<std::size_t>(position)]), position, position});
+      spans.push_back(
+          {model.token_text(ids[static_cast<std::size_t>(position)]), position, position});
       current = segments.size();
       continue;
     }
@@ -97,8 +97,8 @@ Span parse_span(const std::string& text, int length) {
   const std::string_view places = std::string_view(text).substr(equals + 1);
   const std::size_t colon = places.find(':');
   Span span{text.substr(0, equals), parse_number(places.substr(0, colon), text), 0};
-  span.to = colon == std::string_view::npos ? span.from
-                                            : parse_number(places.substr(colon + 1), text);
+  span.to =
+      colon == std::string_view::npos ? span.from : parse_number(places.substr(colon + 1), text);
   span.from = resolve_position(span.from, length);
   span.to = resolve_position(span.to, length);
   if (span.to < span.from)
@@ -165,8 +165,8 @@ std::string to_text(const std::vector<SpanCredit>& groups) {
   for (const SpanCredit& group : groups) width = std::max(width, group.span.name.size());
   std::string text = "\nGroups\n";
   for (const SpanCredit& group : groups) {
-    std::string shown = nlohmann::json(group.text).dump(-1, ' ', false,
-                                                        nlohmann::json::error_handler_t::replace);
+    std::string shown =
+        nlohmann::json(group.text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     constexpr std::size_t kShown = 60;
     if (shown.size() > kShown) {
       std::size_t cut = kShown;

@@ -42,8 +42,8 @@ void add_json(std::vector<SourceDocument>& documents, const nlohmann::json& json
   const std::string fallback = fmt::format("document {}", documents.size() + 1);
   if (json.is_string()) return add(documents, fallback, json.get<std::string>(), file);
   if (!json.is_object() || !json.contains("text") || !json["text"].is_string())
-    throw InputError(fmt::format(
-        "{}: {} is neither a text nor an object with \"text\"", file.string(), fallback));
+    throw InputError(fmt::format("{}: {} is neither a text nor an object with \"text\"",
+                                 file.string(), fallback));
   const bool named = json.contains("name") && json["name"].is_string();
   add(documents, named ? json["name"].get<std::string>() : fallback,
       json["text"].get<std::string>(), file);

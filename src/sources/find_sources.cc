@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "base/segments.h"
@@ -72,9 +73,10 @@ std::vector<SourcePlace> place_documents(const SourcesOptions& options, const La
   for (const SourceDocument& document : options.documents) {
     const std::size_t at = layout.text.find(document.text, from);
     if (at == std::string::npos)
-      throw InputError(fmt::format(
-          "document {} cannot be found again in the prompt's tokens: the tokenizer changes its text",
-          document.name));
+      throw InputError(
+          fmt::format("document {} cannot be found again in the prompt's tokens: the tokenizer "
+                      "changes its text",
+                      document.name));
     SourcePlace place{document.name, layout.span(document.name, at, at + document.text.size()), {}};
     for (const Segment& segment : cut_text(document.text, SegmentKind::sentence)) {
       place.sentences.push_back(
@@ -86,6 +88,7 @@ std::vector<SourcePlace> place_documents(const SourcesOptions& options, const La
     for (std::size_t i = 1; i < place.sentences.size(); ++i) {
       Span &before = place.sentences[i - 1].span, &now = place.sentences[i].span;
       if (now.from <= before.to) now.from = std::min(before.to + 1, now.to + 1);
+      before.to = now.from - 1;
     }
     from = at + document.text.size();
     places.push_back(std::move(place));

@@ -69,11 +69,11 @@ def test_an_unknown_family_lists_the_known_ones(unpack, tmp_path):
     assert "bloom" in line and "gpt_neox" in line
 
 
-def test_other_weight_formats_say_how_to_convert(unpack, tmp_path):
+def test_a_bin_file_that_is_none_says_so(unpack, tmp_path):
     folder = checkpoints.copy(tmp_path)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     line = unpack.fails(1, "predict", "--model", folder, *IDS)
-    assert "pytorch_model.bin" in line and "convert" in line
+    assert "pytorch_model.bin" in line and "zip" in line
 
 
 def test_a_model_that_is_not_there_says_where_it_looked(unpack):

@@ -454,7 +454,7 @@ TEST(LoadFolder, SaysWhatIsMissing) {
   fs::remove(folder.path() / "model.gguf");
   folder.write("pytorch_model.bin", "x");
   expect_mentions(input_error([&] { load_folder(folder.path()); }),
-                  {"pytorch_model.bin", "safe_serialization=True"});
+                  {"pytorch_model.bin", "zip", "safetensors"});
 }
 
 TEST(LoadFolder, TakesMoreEndTokensFromTheGenerationConfig) {
