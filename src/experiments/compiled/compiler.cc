@@ -92,6 +92,9 @@ class Compiler {
       for (double& x : w->values) x = static_cast<float>(x);
     }
     for (double& x : m_.norm) x = static_cast<float>(x);
+    for (LayerMatrices& l : m_.layers) {
+      for (double& x : l.b_in) x = static_cast<float>(x);
+    }
     return std::move(m_);
   }
 
