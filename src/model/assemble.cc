@@ -133,6 +133,12 @@ class Assembler {
   void take_mxfp4(const TensorRow& row, const std::string& name, int layer) {
     // Unfolded the tensor is [experts, rows, columns]: the transpose of the plain one's matrices.
     const std::int64_t experts = row.shape[0], columns = row.shape[1], rows = row.shape[2];
+    if (columns % kMxfp4Block != 0 && find(name + "_blocks") != nullptr) {
+      throw InputError(
+          fmt::format("{}: tensor {} has rows of {} numbers, which blocks of {} do not "
+                      "divide evenly",
+                      checkpoint_.origin(), shown(name), columns, kMxfp4Block));
+    }
     const std::int64_t groups = columns / kMxfp4Block;
     const Checkpoint::Entry& blocks =
         require_stored(name + "_blocks", {experts, rows, groups, kMxfp4Block / 2});

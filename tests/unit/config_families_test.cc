@@ -1,5 +1,5 @@
-// config.json of the families beside GPT-2, GPT-NeoX, Llama, Mistral and Qwen: what their keys mean,
-// their defaults, and what is refused.
+// config.json of the families beside GPT-2, GPT-NeoX, Llama, Mistral and Qwen: what their keys
+// mean, their defaults, and what is refused.
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -32,9 +32,7 @@ std::vector<int> windows(const ModelConfig& c) {
   return out;
 }
 
-json four_layers(const char* family) {
-  return {{"model_type", family}, {"num_hidden_layers", 4}};
-}
+json four_layers(const char* family) { return {{"model_type", family}, {"num_hidden_layers", 4}}; }
 
 TEST(ConfigOfGemma, HasAHeadSizeAndTheTanhFormOfGelu) {
   const ModelConfig c = parse({{"model_type", "gemma"}});
@@ -61,13 +59,13 @@ TEST(ConfigOfGemma2, HasCapsNormsBehindAndEveryOtherLayerSliding) {
     EXPECT_TRUE(layer.attn_post_norm && layer.mlp_post_norm);
     EXPECT_EQ(layer.attn_norm, Norm::rms);
   }
-  const ModelConfig none =
-      parse(with(base, {{"attn_logit_softcapping", nullptr},
-                        {"final_logit_softcapping", nullptr},
-                        {"query_pre_attn_scalar", 144},
-                        {"sliding_window", 7},
-                        {"layer_types", {"full_attention", "full_attention", "sliding_attention",
-                                         "full_attention"}}}));
+  const ModelConfig none = parse(
+      with(base, {{"attn_logit_softcapping", nullptr},
+                  {"final_logit_softcapping", nullptr},
+                  {"query_pre_attn_scalar", 144},
+                  {"sliding_window", 7},
+                  {"layer_types",
+                   {"full_attention", "full_attention", "sliding_attention", "full_attention"}}}));
   EXPECT_EQ(none.logit_cap, 0.0);
   EXPECT_EQ(none.layer(1).attention_cap, 0.0);
   EXPECT_DOUBLE_EQ(none.layer(1).attention_scale, 1.0 / 12);
@@ -173,9 +171,9 @@ TEST(ConfigOfSmolLm3, LeavesSomeLayersUnrotated) {
   EXPECT_EQ(parse(base).layer(0).rope.base, 2e6);
   EXPECT_EQ(dims(parse(with(base, {{"no_rope_layer_interval", 2}}))),
             (std::vector<int>{128, 0, 128, 0}));
-  const ModelConfig c = parse(with(base, {{"no_rope_layers", {0, 1, 1, 0}},
-                                          {"use_sliding_window", true},
-                                          {"sliding_window", 6}}));
+  const ModelConfig c = parse(with(
+      base,
+      {{"no_rope_layers", {0, 1, 1, 0}}, {"use_sliding_window", true}, {"sliding_window", 6}}));
   EXPECT_EQ(dims(c), (std::vector<int>{0, 128, 128, 0}));
   EXPECT_EQ(windows(c), (std::vector<int>{6, 0, 0, 6}));
   EXPECT_EQ(windows(parse(with(base, {{"sliding_window", 6}}))), std::vector<int>(4, 0));
@@ -189,8 +187,8 @@ TEST(ConfigOfGranite, HasFourMultipliers) {
       with(four_layers("granite"), {{"attention_multiplier", 0.25}, {"logits_scaling", 8.0}}));
   EXPECT_EQ(c.layer(0).attention_scale, 0.25);
   EXPECT_EQ(c.logit_scale, 0.125);
-  for (const char* key : {"attention_multiplier", "logits_scaling", "embedding_multiplier",
-                          "residual_multiplier"})
+  for (const char* key :
+       {"attention_multiplier", "logits_scaling", "embedding_multiplier", "residual_multiplier"})
     expect_mentions(parse_error(with(four_layers("granite"), {{key, 0.0}})), {key});
 }
 
@@ -207,7 +205,8 @@ TEST(ConfigOfMixtures, SaysHowManyExpertsAndHowTheyAreWeighed) {
   EXPECT_TRUE(mixtral.mixture());
   EXPECT_EQ(mixtral.most_entries(), 2 * 14336);
 
-  const json qwen = with(four_layers("qwen3_moe"), {{"num_experts", 6}, {"intermediate_size", 40},
+  const json qwen = with(four_layers("qwen3_moe"), {{"num_experts", 6},
+                                                    {"intermediate_size", 40},
                                                     {"moe_intermediate_size", 12},
                                                     {"num_experts_per_tok", 3}});
   const auto sparse = [&](const json& changes) {
@@ -253,17 +252,17 @@ TEST(ConfigOfGptOss, HasSinksYarnAndWindowsByDefault) {
     EXPECT_EQ(layer.rope.base, 150000);
     EXPECT_DOUBLE_EQ(layer.rope.amplitude, 0.1 * std::log(32.0) + 1);
   }
-  EXPECT_NO_THROW(parse(with(four_layers("gpt_oss"),
-                             {{"quantization_config", {{"quant_method", "mxfp4"}}}})));
+  EXPECT_NO_THROW(
+      parse(with(four_layers("gpt_oss"), {{"quantization_config", {{"quant_method", "mxfp4"}}}})));
   expect_mentions(parse_error(with(four_layers("mixtral"),
                                    {{"quantization_config", {{"quant_method", "mxfp4"}}}})),
                   {"mxfp4", "quantised"});
 }
 
 TEST(ConfigRopeYarn, FollowsItsKeys) {
-  const json base = with(four_layers("llama"), {{"max_position_embeddings", 128},
-                                                {"hidden_size", 64},
-                                                {"num_attention_heads", 4}});
+  const json base =
+      with(four_layers("llama"),
+           {{"max_position_embeddings", 128}, {"hidden_size", 64}, {"num_attention_heads", 4}});
   const auto rope = [&](const json& changes) {
     return parse(with(base, {{"rope_scaling", with({{"rope_type", "yarn"},
                                                     {"original_max_position_embeddings", 32}},
@@ -284,13 +283,13 @@ TEST(ConfigRopeYarn, FollowsItsKeys) {
   EXPECT_EQ(rope({{"factor", 8.0}, {"attention_factor", 2.5}}).amplitude, 2.5);
   EXPECT_DOUBLE_EQ(rope({{"factor", 8.0}, {"mscale", 2.0}, {"mscale_all_dim", 0.5}}).amplitude,
                    (0.2 * std::log(8.0) + 1) / (0.05 * std::log(8.0) + 1));
-  const Rope fresh =
-      parse(with(base, {{"rope_parameters", {{"rope_type", "yarn"},
-                                             {"rope_theta", 777.0},
-                                             {"factor", 8.0},
-                                             {"original_max_position_embeddings", 32}}}}))
-          .layer(0)
-          .rope;
+  const Rope fresh = parse(with(base, {{"rope_parameters",
+                                        {{"rope_type", "yarn"},
+                                         {"rope_theta", 777.0},
+                                         {"factor", 8.0},
+                                         {"original_max_position_embeddings", 32}}}}))
+                         .layer(0)
+                         .rope;
   EXPECT_EQ(fresh.base, 777.0);
   EXPECT_EQ(fresh.amplitude, plain.amplitude);
 }

@@ -82,13 +82,14 @@ TEST(ConfigDefaults, OfLlamaMistralAndQwenAreThoseOfTheTransformersLibrary) {
   EXPECT_EQ(llama.norm_eps, 1e-6);
   EXPECT_TRUE(llama.gated());
   EXPECT_EQ(windows(llama), std::vector<int>(32, 0));
-  EXPECT_FALSE(llama.prepend_bos);
+  EXPECT_TRUE(llama.prepend_bos) << "where the tokenizer file says nothing of it";
   EXPECT_EQ(llama.layer(0).rope.dims, 128);
 
   const ModelConfig mistral = parse({{"model_type", "mistral"}});
   EXPECT_EQ(mistral.layer(0).n_neurons, 14336);
   EXPECT_EQ(mistral.n_kv_heads, 8);
   EXPECT_EQ(mistral.n_ctx, 131072);
+  EXPECT_TRUE(mistral.prepend_bos);
   EXPECT_EQ(windows(mistral), std::vector<int>(32, 4096));
 
   const ModelConfig qwen2 = parse({{"model_type", "qwen2"}});
@@ -97,6 +98,7 @@ TEST(ConfigDefaults, OfLlamaMistralAndQwenAreThoseOfTheTransformersLibrary) {
   EXPECT_EQ(qwen2.n_kv_heads, 32);
   EXPECT_EQ(qwen2.n_ctx, 32768);
   EXPECT_FALSE(qwen2.bos_token);
+  EXPECT_FALSE(qwen2.prepend_bos);
   EXPECT_EQ(qwen2.layer(0).qk_norm, QkNorm::none);
   EXPECT_EQ(windows(qwen2), std::vector<int>(32, 0));
 

@@ -8,6 +8,7 @@
 
 #include "model/load.h"
 #include "model/save.h"
+#include "unit/random_model.h"
 #include "unit/weights_files.h"
 
 namespace unpack {
@@ -78,25 +79,48 @@ void expect_shape(const WeightView& w, std::int64_t in, std::int64_t out) {
 
 void expect_shapes(const ModelWeights& m) {
   const ModelConfig& c = m.config;
-  const std::int64_t D = c.d_model, HE = c.n_heads * c.d_head, GE = c.n_kv_heads * c.d_head,
-                     N = c.layer(0).n_neurons;
+  const std::int64_t D = c.d_model, HE = c.n_heads * c.d_head, GE = c.n_kv_heads * c.d_head;
   expect_shape(m[Role::embed], c.vocab_size, D);
   expect_shape(m[Role::unembed], c.vocab_size, D);
   expect_shape(m[Role::final_norm_w], 1, D);
   EXPECT_EQ(static_cast<bool>(m[Role::pos]), c.has_pos_writer());
   ASSERT_EQ(m.layers.size(), static_cast<std::size_t>(c.n_layers));
-  for (const LayerWeights& l : m.layers) {
-    expect_shape(l[Role::attn_norm_w], 1, D);
-    expect_shape(l[Role::mlp_norm_w], 1, D);
-    EXPECT_EQ(static_cast<bool>(l[Role::attn_norm_b]), c.norm == Norm::layer);
+  for (int index = 0; index < c.n_layers; ++index) {
+    const LayerWeights& l = m.layers[static_cast<std::size_t>(index)];
+    const LayerConfig& shape = c.layer(index);
+    const std::int64_t N = shape.n_neurons;
+    const auto expect_vector = [&](Role role, bool there, std::int64_t n) {
+      EXPECT_EQ(static_cast<bool>(l[role]), there) << static_cast<int>(role);
+      if (there) expect_shape(l[role], 1, n);
+    };
+    expect_vector(Role::attn_norm_w, shape.attn_norm != Norm::none, D);
+    expect_vector(Role::mlp_norm_w, shape.mlp_norm != Norm::none, D);
+    expect_vector(Role::attn_norm_b, shape.attn_norm == Norm::layer, D);
+    expect_vector(Role::mlp_norm_b, shape.mlp_norm == Norm::layer, D);
+    expect_vector(Role::attn_post_w, shape.attn_post_norm, D);
+    expect_vector(Role::mlp_post_w, shape.mlp_post_norm, D);
+    const bool whole = shape.qk_norm == QkNorm::projection;
+    expect_vector(Role::q_norm, shape.qk_norm != QkNorm::none, whole ? HE : c.d_head);
+    expect_vector(Role::k_norm, shape.qk_norm != QkNorm::none, whole ? GE : c.d_head);
+    expect_vector(Role::sinks, shape.sinks, c.n_heads);
     expect_shape(l[Role::w_q], D, HE);
     expect_shape(l[Role::w_k], D, GE);
     expect_shape(l[Role::w_v], D, GE);
     expect_shape(l[Role::w_o], HE, D);
-    expect_shape(l[Role::w_in], D, N);
-    expect_shape(l[Role::w_out], N, D);
-    EXPECT_EQ(static_cast<bool>(l[Role::w_up]), c.gated());
-    EXPECT_EQ(static_cast<bool>(l[Role::q_norm]), c.layer(0).qk_norm != QkNorm::none);
+    EXPECT_EQ(static_cast<bool>(l[Role::w_r]), shape.mixture());
+    if (shape.mixture()) expect_shape(l[Role::w_r], D, shape.n_experts);
+    EXPECT_EQ(l.experts.size(), static_cast<std::size_t>(shape.n_experts));
+    std::vector<const RoleViews*> mlps = {&l};
+    if (shape.mixture()) {
+      EXPECT_FALSE(l[Role::w_in]);
+      mlps.clear();
+      for (const RoleViews& expert : l.experts) mlps.push_back(&expert);
+    }
+    for (const RoleViews* mlp : mlps) {
+      expect_shape((*mlp)[Role::w_in], D, N);
+      expect_shape((*mlp)[Role::w_out], N, D);
+      EXPECT_EQ(static_cast<bool>((*mlp)[Role::w_up]), shape.gated());
+    }
   }
 }
 
@@ -433,6 +457,24 @@ TEST(LoadFolder, SaysWhatIsMissing) {
                   {"pytorch_model.bin", "safe_serialization=True"});
 }
 
+TEST(LoadFolder, TakesMoreEndTokensFromTheGenerationConfig) {
+  const TempFolder folder;
+  json config = kLlama;
+  config["eos_token_id"] = 2;
+  const TensorSet set = random_tensors(config.dump(), 1);
+  save_folder(config.dump(), set.tensors, folder.path());
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(load_folder(folder.path()).config.end_tokens, Ids{2});
+  folder.write("generation_config.json", R"({"eos_token_id": [2, 9, 4000], "top_k": 5})");
+  EXPECT_EQ(load_folder(folder.path()).config.end_tokens, (Ids{2, 9}));
+  folder.write("generation_config.json", R"({"eos_token_id": 7})");
+  EXPECT_EQ(load_folder(folder.path()).config.end_tokens, (Ids{2, 7}));
+  for (const char* bad : {"{", "[]", R"({"eos_token_id": "end"})"}) {
+    folder.write("generation_config.json", bad);
+    expect_mentions(input_error([&] { load_folder(folder.path()); }), {"generation_config.json"});
+  }
+}
+
 TEST(LoadFolder, ATruncatedFileIsRefused) {
   const TempFolder folder;
   const TensorSet set = random_tensors(kGpt2.dump(), 1);
@@ -462,6 +504,22 @@ TEST(Tables, FillEveryFieldThatTheConfigPromises) {
     }
     for (const char* key : {"vocab_size"}) config[key] = 16;
     expect_shapes(random_weights(config.dump(), 1, DType::bf16));
+  }
+}
+
+TEST(Tables, OfEveryFamilyFillWhatItsLayersPromise) {
+  for (const std::string& family : testing::kFamilies) {
+    for (const bool biases : {false, true}) {
+      SCOPED_TRACE(family);
+      testing::Shape shape;
+      shape.family = family;
+      shape.layers = 3;
+      shape.biases = biases;
+      shape.dense = 1;
+      const ModelWeights m = random_weights(shape.config(), 1);
+      expect_shapes(m);
+      EXPECT_EQ(m.config.family, family);
+    }
   }
 }
 

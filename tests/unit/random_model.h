@@ -39,7 +39,7 @@ struct Shape {
   bool caps = true;        // soft caps, where the family has them
   int experts = 3, chosen = 2;
   bool divided = true;  // norm_topk_prob, where the family asks
-  bool dense = false;   // qwen3_moe: the first layer is no mixture
+  int dense = -1;       // qwen3_moe: this layer is no mixture
 
   bool mixture() const {
     return family == "mixtral" || family == "qwen3_moe" || family == "olmoe" || family == "gpt_oss";
@@ -164,7 +164,7 @@ struct Shape {
     if (family == "qwen3_moe") {
       c["moe_intermediate_size"] = neurons;
       c["intermediate_size"] = neurons + 2;
-      if (dense) c["mlp_only_layers"] = json::array({0});
+      if (dense >= 0) c["mlp_only_layers"] = json::array({dense});
     }
   }
 };
@@ -241,7 +241,7 @@ inline Shape draw_shape(int max_layers, int max_heads, int max_neurons) {
   shape.experts = draw_int(1, 5);
   shape.chosen = draw_int(1, std::min(shape.experts, 3) + 1);
   shape.divided = *rc::gen::arbitrary<bool>();
-  shape.dense = *rc::gen::arbitrary<bool>();
+  shape.dense = draw_int(-1, shape.layers);
   return shape;
 }
 

@@ -8,6 +8,7 @@ FamilyConfig read_llama(const ConfigReader& reader) {
   FamilyConfig family = read_llama_like(reader, {.bos_token = 1, .eos_token = 2});
   family.qkv_bias = family.o_bias = reader.flag("attention_bias", false);
   family.mlp_bias = reader.flag("mlp_bias", false);
+  family.model.prepend_bos = true;
   return family;
 }
 
@@ -18,6 +19,7 @@ FamilyConfig read_mistral(const ConfigReader& reader) {
                                                  .bos_token = 1,
                                                  .eos_token = 2});
   set_windows(reader, family, 4096, [](int) { return true; });
+  family.model.prepend_bos = true;
   return family;
 }
 

@@ -49,6 +49,7 @@ FamilyConfig read_mixtral(const ConfigReader& reader) {
                                                     .weights = ExpertWeights::all_divided});
   for (LayerConfig& layer : family.model.layers) use_experts(experts, layer);
   if (reader.has("sliding_window")) set_windows(reader, family, 4096, [](int) { return true; });
+  family.model.prepend_bos = true;
   return family;
 }
 

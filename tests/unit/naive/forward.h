@@ -80,10 +80,17 @@ struct Layer {
   Mat o_attn, o_mlp;                     // [s][D] the sum of the writers, without constants
 };
 
+// A writer of a clean pass that the attention, or the MLPs, of all layers above it do not get.
+struct Removed {
+  const Mat* vectors = nullptr;  // [s][D]
+  int writer = 0;
+  bool from_mlps = false;
+};
+
 class Forward {
  public:
-  Forward(const ModelWeights& weights, const std::vector<TokenId>& ids)
-      : c(weights.config), writers(c), S(static_cast<int>(ids.size())) {
+  Forward(const ModelWeights& weights, const std::vector<TokenId>& ids, const Removed& removed = {})
+      : c(weights.config), writers(c), S(static_cast<int>(ids.size())), removed_(removed) {
     const Mat embed = matrix(weights[Role::embed]);
     const Mat positions = c.has_pos_writer() ? matrix(weights[Role::pos]) : Mat();
     unembed = matrix(weights[Role::unembed]);
@@ -165,6 +172,15 @@ class Forward {
   double routing_margin = INFINITY;
 
  private:
+  // What a sublayer that sees the first `visible` writers gets of the stream.
+  Vec input(const Vec& x, int s, int visible, bool mlp) const {
+    if (removed_.vectors == nullptr || removed_.from_mlps != mlp || removed_.writer >= visible)
+      return x;
+    Vec out = x;
+    for (std::size_t d = 0; d < out.size(); ++d) out[d] -= (*removed_.vectors)[s][d];
+    return out;
+  }
+
   static Vec center(Norm kind, Vec x) {
     if (kind != Norm::layer) return x;
     double mean = 0;
@@ -350,8 +366,9 @@ class Forward {
     t.q_dev.assign(H, Vec(S, 1.0)), t.k_dev.assign(G, Vec(S, 1.0));
     Mat none(G, Vec(S));
     for (int s = 0; s < S; ++s) {
-      t.dev1.push_back(deviation(shape.attn_norm, x[s]));
-      const Vec y = normed(shape.attn_norm, x[s], t.norm1_w, t.norm1_b);
+      const Vec in = input(x[s], s, writers.visible_to_attention(l), false);
+      t.dev1.push_back(deviation(shape.attn_norm, in));
+      const Vec y = normed(shape.attn_norm, in, t.norm1_w, t.norm1_b);
       put_heads(l, plus(times(y, t.w_q), t.b_q), H, t.q_norm, s, true, t.q, t.q_dev);
       put_heads(l, plus(times(y, t.w_k), t.b_k), G, t.k_norm, s, true, t.k, t.k_dev);
       put_heads(l, plus(times(y, t.w_v), t.b_v), G, {}, s, false, t.v, none);
@@ -383,7 +400,10 @@ class Forward {
       }
       after[s] = plus(x[s], product(y_attn[s], t.behind1[s]));
     }
-    for (int s = 0; s < S; ++s) run_mlp(l, c.block == Block::parallel ? x[s] : after[s], s, t);
+    for (int s = 0; s < S; ++s) {
+      const Vec& stream = c.block == Block::parallel ? x[s] : after[s];
+      run_mlp(l, input(stream, s, writers.visible_to_mlp(l), true), s, t);
+    }
     for (int s = 0; s < S; ++s) {
       Vec constant(D, 0.0);
       for (const int e : t.chosen[s]) {
@@ -420,6 +440,8 @@ class Forward {
       }
     }
   }
+
+  Removed removed_;
 };
 
 }  // namespace unpack::naive
