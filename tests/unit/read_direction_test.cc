@@ -30,7 +30,9 @@ Question question_of(const std::string& preset) {
 
 std::vector<testing::Shape> shapes() {
   std::vector<testing::Shape> out;
-  for (const char* family : {"gpt2", "gpt_neox", "llama", "qwen2", "qwen3"}) {
+  for (const char* family :
+       {"gpt2", "gpt_neox", "llama", "qwen2", "qwen3", "gemma2", "gemma3_text", "olmo2", "phi3",
+        "smollm3", "granite", "mixtral", "qwen3_moe", "olmoe", "gpt_oss"}) {
     testing::Shape shape;
     shape.family = family;
     out.push_back(shape);

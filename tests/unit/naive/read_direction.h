@@ -113,9 +113,9 @@ class ReadRecursion {
   }
 
   // A vector that a normed writer is multiplied with, as one over the stream.
-  Vec through_norm(const Vec& x, const Vec& w, double dev) const {
+  Vec through_norm(Norm kind, const Vec& x, const Vec& w, double dev) const {
     Vec y = x;
-    for (std::size_t i = 0; i < y.size(); ++i) y[i] *= w[i] / dev;
+    for (std::size_t i = 0; i < y.size() && kind != Norm::none; ++i) y[i] *= w[i] / dev;
     return f_.center(y);
   }
 
@@ -125,40 +125,82 @@ class ReadRecursion {
     return out;
   }
 
+  // One thing that an MLP reads: a neuron's gate or up, or how a router sees an expert.
+  struct Read {
+    Vec in;          // [D] what the normed stream is multiplied with
+    double pre = 0;  // what was read
+    double entry = 0;
+  };
+
+  // What an MLP reads through one branch, in the order of its entries.
+  std::vector<Read> reads(int l, int q, Branch branch, const Vec& entry) const {
+    const Layer& t = f_.layers[l];
+    const int neurons = f_.c.layer(l).n_neurons;
+    std::vector<Read> out;
+    for (const int e : t.chosen[q]) {
+      if (branch == Branch::R) {
+        Read read{column(t.w_r, e), t.router[q][e], 0};
+        if (o_.scores == Scores::centered) {
+          const int experts = static_cast<int>(t.router[q].size());
+          for (int x = 0; x < experts; ++x) {
+            for (std::size_t i = 0; i < read.in.size(); ++i) read.in[i] -= t.w_r[i][x] / experts;
+            read.pre -= t.router[q][x] / experts;
+          }
+        }
+        for (int n = 0; n < neurons; ++n) read.entry += entry[e * neurons + n];
+        out.push_back(read);
+        continue;
+      }
+      for (int n = 0; n < neurons; ++n) {
+        const bool up = branch == Branch::U;
+        out.push_back({column(up ? t.experts[e].w_up : t.experts[e].w_in, n),
+                       (up ? t.up : t.pre)[q][e * neurons + n], entry[e * neurons + n]});
+      }
+    }
+    return out;
+  }
+
+  std::vector<std::pair<Branch, double>> branches(int l) const {
+    if (!f_.c.layer(l).gated()) return {{Branch::mlp, 1.0}};
+    if (!f_.c.layer(l).mixture())
+      return {{Branch::G, o_.mlp_weights[0]}, {Branch::U, o_.mlp_weights[1]}};
+    return {{Branch::R, o_.expert_weights[0]},
+            {Branch::G, o_.expert_weights[1]},
+            {Branch::U, o_.expert_weights[2]}};
+  }
+
   void mlp(int l, int q, const Mat& linear, const Mat& keys) {
     const Layer& t = f_.layers[l];
+    const Norm kind = f_.c.layer(l).mlp_norm;
     const int writer = f_.writers.mlp(l), visible = f_.writers.visible_to_mlp(l),
-              neurons = static_cast<int>(t.act[q].size());
-    std::vector<Vec> parts;
-    for (int n = 0; n < neurons; ++n) {
-      Vec part = t.w_out[n];
-      for (double& x : part) x *= t.act[q][n];
-      parts.push_back(part);
-    }
-    Vec entry(neurons, 0.0);
-    for (const auto& [d, by] : directions(writer, q, linear, keys, parts)) {
-      for (int n = 0; n < neurons; ++n) entry[n] += by * dot(f_.center(parts[n]), d);
-    }
-    for (int side = 0; side < (f_.c.gated() ? 2 : 1); ++side) {
-      const Mat& w_in = side == 0 ? t.w_in : t.w_up;
-      const Branch branch = !f_.c.gated() ? Branch::mlp : (side == 0 ? Branch::G : Branch::U);
-      const double weight = f_.c.gated() ? o_.mlp_weights[side] : 1.0;
-      Vec fold(f_.c.d_model, 0.0);
+              neurons = f_.c.layer(l).n_neurons;
+    std::vector<Vec> parts(t.act[q].size(), Vec(f_.c.d_model, 0.0));
+    for (const int e : t.chosen[q]) {
       for (int n = 0; n < neurons; ++n) {
-        const Vec in = column(w_in, n);
+        Vec& part = parts[e * neurons + n];
+        part = product(t.experts[e].w_out[n], t.behind2[q]);
+        for (double& x : part) x *= t.act[q][e * neurons + n];
+      }
+    }
+    Vec entry(parts.size(), 0.0);
+    for (const auto& [d, by] : directions(writer, q, linear, keys, parts)) {
+      for (std::size_t n = 0; n < parts.size(); ++n) entry[n] += by * dot(f_.center(parts[n]), d);
+    }
+    for (const auto& [branch, weight] : branches(l)) {
+      Vec fold(f_.c.d_model, 0.0);
+      for (const Read& read : reads(l, q, branch, entry)) {
         double by = 0;
         if (o_.mlp == MlpRule::linearized) {
-          const double pre = (side == 0 ? t.pre : t.up)[q][n];
-          by = entry[n] / (std::fabs(pre) < 1e-10 ? 1e-10 : pre);
+          by = read.entry / (std::fabs(read.pre) < 1e-10 ? 1e-10 : read.pre);
         } else {
           Vec scores;
           for (int j = 0; j < visible; ++j)
-            scores.push_back(dot(f_.read(f_.vectors[j][q], t.dev2[q], t.norm2_w), in));
-          by = weight * entry[n] / denom(scores, 0);
+            scores.push_back(dot(f_.read_mlp(l, f_.vectors[j][q], q), read.in));
+          by = weight * read.entry / denom(scores, 0);
         }
-        for (int i = 0; i < f_.c.d_model; ++i) fold[i] += by * in[i];
+        for (int i = 0; i < f_.c.d_model; ++i) fold[i] += by * read.in[i];
       }
-      Vec read = through_norm(fold, t.norm2_w, t.dev2[q]);
+      Vec read = through_norm(kind, fold, t.norm2_w, t.dev2[q]);
       if (o_.mlp == MlpRule::linearized) {
         Vec r;
         double total = 0;
@@ -186,31 +228,29 @@ class ReadRecursion {
     return out;
   }
 
-  Vec unturned(Vec x, int s, const Vec& norm, double dev) const {
-    if (f_.c.positions == Positions::rotary) {
-      // The rotation is orthogonal: its transpose from its images of the unit vectors.
-      Vec y(x.size());
-      for (std::size_t i = 0; i < x.size(); ++i) {
-        Vec unit(x.size(), 0.0);
-        unit[i] = 1;
-        y[i] = dot(f_.rotated(unit, s), x);
-      }
-      x = y;
+  // The transpose of rotary, from its images of the unit vectors, and of the norm before it.
+  Vec unturned(int l, const Vec& x, int s, const Vec& norm, int h, double dev) const {
+    Vec y(x.size());
+    for (std::size_t i = 0; i < x.size(); ++i) {
+      Vec unit(x.size(), 0.0);
+      unit[i] = 1;
+      y[i] = dot(f_.rotated(l, unit, s), x);
     }
-    if (!norm.empty()) {
-      for (std::size_t i = 0; i < x.size(); ++i) x[i] *= norm[i] / dev;
-    }
-    return x;
+    const bool whole = f_.c.layer(l).qk_norm == QkNorm::projection;
+    for (std::size_t i = 0; i < y.size() && !norm.empty(); ++i)
+      y[i] *= norm[(whole ? static_cast<std::size_t>(h * f_.c.d_head) : 0) + i] / dev;
+    return y;
   }
 
   void head(int l, int h, int q, const Mat& linear, const Mat& keys) {
     const Layer& t = f_.layers[l];
+    const Norm kind = f_.c.layer(l).attn_norm;
     const int writer = f_.writers.head(l, h), visible = f_.writers.visible_to_attention(l),
-              g = f_.group(h);
-    const double scale = 1 / std::sqrt(static_cast<double>(f_.c.d_head));
+              g = f_.group(h), from = f_.first(l, q);
+    const double scale = f_.c.layer(l).attention_scale;
     std::vector<Vec> parts;
     for (int s = 0; s <= q; ++s) {
-      Vec part = t.u[h][s];
+      Vec part = product(t.u[h][s], t.behind1[q]);
       for (double& x : part) x *= t.alpha[h][q][s];
       parts.push_back(part);
     }
@@ -219,55 +259,56 @@ class ReadRecursion {
       for (int s = 0; s <= q; ++s) entry[s] += by * dot(f_.center(parts[s]), d);
       for (int i = 0; i < f_.c.d_model; ++i) direction[i] += by * d[i];
     }
-    Mat key_vector, query_vector;  // [s][D]: what a writer at s, or at q, is multiplied with
-    Mat x_key(q + 1, Vec(visible)), x_query = x_key;
-    for (int s = 0; s <= q; ++s) {
+    Mat key_vector(q + 1), query_vector(q + 1);  // [s][D] of the sources in sight
+    Mat x_key(q + 1, Vec(visible, 0.0)), x_query = x_key;
+    for (int s = from; s <= q; ++s) {
       const double k_dev = t.k_norm.empty() ? 1.0 : t.k_dev[g][s];
       const double q_dev = t.q_norm.empty() ? 1.0 : t.q_dev[h][q];
-      Vec k = back(t.w_k, g, unturned(t.q[h][q], s, t.k_norm, k_dev));
-      Vec qv = back(t.w_q, h, unturned(t.k[g][s], q, t.q_norm, q_dev));
+      Vec k = back(t.w_k, g, unturned(l, t.q[h][q], s, t.k_norm, g, k_dev));
+      Vec qv = back(t.w_q, h, unturned(l, t.k[g][s], q, t.q_norm, h, q_dev));
       for (double& x : k) x *= scale;
       for (double& x : qv) x *= scale;
-      key_vector.push_back(through_norm(k, t.norm1_w, t.dev1[s]));
-      query_vector.push_back(through_norm(qv, t.norm1_w, t.dev1[q]));
+      key_vector[s] = through_norm(kind, k, t.norm1_w, t.dev1[s]);
+      query_vector[s] = through_norm(kind, qv, t.norm1_w, t.dev1[q]);
       for (int j = 0; j < visible; ++j) {
         x_key[s][j] = dot(f_.vectors[j][s], key_vector[s]);
         x_query[s][j] = dot(f_.vectors[j][q], query_vector[s]);
       }
     }
+    const auto seen = [&](const Vec& x) { return part(x, from, q + 1 - from); };
     if (o_.scores == Scores::centered) {
       for (Mat* x : {&x_key, &x_query}) {
         for (int j = 0; j < visible; ++j) {
-          const double m = mean(column(*x, j));
-          for (int s = 0; s <= q; ++s) (*x)[s][j] -= m;
+          const double m = mean(seen(column(*x, j)));
+          for (int s = from; s <= q; ++s) (*x)[s][j] -= m;
         }
       }
     }
-    Vec key_coef, query_coef;
-    for (int s = 0; s <= q; ++s) {
-      key_coef.push_back(o_.weights[0] * entry[s] / denom(x_key[s], o_.floor));
-      query_coef.push_back(o_.weights[1] * entry[s] / denom(x_query[s], o_.floor));
+    Vec key_coef(q + 1, 0.0), query_coef(q + 1, 0.0);
+    for (int s = from; s <= q; ++s) {
+      key_coef[s] = o_.weights[0] * entry[s] / denom(x_key[s], o_.floor);
+      query_coef[s] = o_.weights[1] * entry[s] / denom(x_query[s], o_.floor);
     }
     if (o_.scores == Scores::centered) {
-      const double m = mean(query_coef);
-      for (double& x : query_coef) x -= m;
+      const double m = mean(seen(query_coef));
+      for (int s = from; s <= q; ++s) query_coef[s] -= m;
     }
     Vec offset(visible, 0.0);
     if (o_.keys == Keys::spread) {
-      const double m = mean(key_coef);
-      for (double& x : key_coef) x -= m;
+      const double m = mean(seen(key_coef));
+      for (int s = from; s <= q; ++s) key_coef[s] -= m;
       for (int j = 0; j < visible; ++j) {
-        Vec sorted = column(x_key, j);
+        Vec sorted = seen(column(x_key, j));
         std::sort(sorted.begin(), sorted.end());
-        offset[j] = sorted[q / 2];
+        offset[j] = sorted[(q - from) / 2];
       }
     }
     Vec query_fold(f_.c.d_model, 0.0);
-    const Vec in_head = times_transposed(t.w_o, h, direction);
-    for (int s = 0; s <= q; ++s) {
+    const Vec in_head = times_transposed(t.w_o, h, product(f_.center(direction), t.behind1[q]));
+    for (int s = from; s <= q; ++s) {
       Vec value = back(t.w_v, g, in_head);
       for (double& x : value) x *= o_.weights[2] * t.alpha[h][q][s];
-      const Vec value_read = through_norm(value, t.norm1_w, t.dev1[s]);
+      const Vec value_read = through_norm(kind, value, t.norm1_w, t.dev1[s]);
       for (int j = 0; j < visible; ++j) {
         give({writer, q}, Branch::K, j, s, key_coef[s] * (x_key[s][j] - offset[j]), true);
         give({writer, q}, Branch::V, j, s, dot(f_.vectors[j][s], value_read), false);
@@ -286,8 +327,7 @@ class ReadRecursion {
   // W_O[h] times a direction of the stream: what the head's values are multiplied with.
   Vec times_transposed(const Mat& w_o, int h, const Vec& direction) const {
     Vec out;
-    const Vec d = f_.center(direction);
-    for (int e = 0; e < f_.c.d_head; ++e) out.push_back(dot(w_o[h * f_.c.d_head + e], d));
+    for (int e = 0; e < f_.c.d_head; ++e) out.push_back(dot(w_o[h * f_.c.d_head + e], direction));
     return out;
   }
 
