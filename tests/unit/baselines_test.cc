@@ -11,6 +11,8 @@
 #include <numeric>
 
 #include "unit/devices.h"
+#include "unit/naive/baselines.h"
+#include "unit/naive/compare.h"
 #include "unit/random_model.h"
 #include "unpack/error.h"
 
@@ -102,6 +104,43 @@ TEST_P(Baselines, CpLrpConservesTheSeededLogitInEveryFamilyWithItsBiasesZero) {
     }
     RC_ASSERT(scores.position.empty() != (shape.family == "gpt2"));
     RC_ASSERT(std::fabs(sum - *result.target.logit_difference) <= limit(1e-9, 1e-4) * size);
+  }));
+}
+
+TEST_P(Baselines, AreThoseOfPlainLoopsInEveryFamily) {
+  EXPECT_TRUE(rc::check(device(), [this] {
+    const testing::Shape shape = testing::draw_shape(device(), 3, 3, 6);
+    RC_LOG(shape.config());
+    const Model model =
+        testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device());
+    const std::vector<TokenId> ids = testing::draw_prompt(7, shape.vocabulary);
+    const naive::Forward f(testing::weights_of(model), ids);
+    RC_PRE(f.routing_margin > limit(1e-9, 1e-3));
+    const Prepared prepared = model.prepare(ids);
+    const int position = testing::draw_int(0, f.S);
+    RC_ASSERT(naive::difference(ifr_scores(prepared, position).token, naive::ifr(f, position)) <
+              limit(1e-9, 1e-4));
+    Target target;
+    target.ids = {1, 5};
+    target.position = position;
+    if (*rc::gen::arbitrary<bool>()) target.versus = std::vector<TokenId>{2};
+    for (const Method method : {Method::attnlrp, Method::cplrp}) {
+      if (shape.family == "gpt_oss") {
+        RC_ASSERT_THROWS_AS(baseline(prepared, target, method), InputError);
+        continue;
+      }
+      const bool cp = method == Method::cplrp;
+      const BaselineScores got =
+          lrp_scores(prepared, baseline(prepared, target, method).target, cp);
+      const naive::Lrp want(f, position, target.ids, target.versus, cp);
+      RC_LOG(to_string(method));
+      // What is left where larger parts cancel is held against their size.
+      const double floor = limit(0, 0.01 * naive::size_of(f.logits[position]));
+      RC_ASSERT(naive::difference(got.token, want.scores(0), floor) < limit(1e-9, 1e-3));
+      RC_ASSERT(got.position.empty() != f.c.has_pos_writer());
+      if (f.c.has_pos_writer())
+        RC_ASSERT(naive::difference(got.position, want.scores(1), floor) < limit(1e-9, 1e-3));
+    }
   }));
 }
 

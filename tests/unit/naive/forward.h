@@ -78,6 +78,7 @@ struct Layer {
   Mat weight;                            // [s][expert], 0 for those that are not
   Mat pre, up, act;                      // [s][expert * N + n]; act times its expert's weight
   Mat o_attn, o_mlp;                     // [s][D] the sum of the writers, without constants
+  Mat x_pre, x_mid, x_out;               // [s][D] the stream before, inside and behind the layer
 };
 
 // A writer of a clean pass that the attention, or the MLPs, of all layers above it do not get.
@@ -150,6 +151,22 @@ class Forward {
       x[i + half] = b * std::cos(angle) + a * std::sin(angle);
     }
     return x;
+  }
+
+  static double phi(Activation kind, double x) {
+    switch (kind) {
+      case Activation::gelu_erf:
+        return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+      case Activation::gelu_tanh:
+        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+      case Activation::relu:
+        return x > 0 ? x : 0;
+      case Activation::silu:
+        return x / (1 + std::exp(-x));
+      case Activation::clamped_swiglu:
+        return std::min(x, 7.0) / (1 + std::exp(-1.702 * std::min(x, 7.0)));
+    }
+    return NAN;
   }
 
   int group(int h) const { return h / (c.n_heads / c.n_kv_heads); }
@@ -229,22 +246,6 @@ class Forward {
     const double keep = (r.original_context / wavelength - r.low_freq_factor) /
                         (r.high_freq_factor - r.low_freq_factor);
     return keep * f + (1 - keep) * f / r.factor;
-  }
-
-  static double phi(Activation kind, double x) {
-    switch (kind) {
-      case Activation::gelu_erf:
-        return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
-      case Activation::gelu_tanh:
-        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-      case Activation::relu:
-        return x > 0 ? x : 0;
-      case Activation::silu:
-        return x / (1 + std::exp(-x));
-      case Activation::clamped_swiglu:
-        return std::min(x, 7.0) / (1 + std::exp(-1.702 * std::min(x, 7.0)));
-    }
-    return NAN;
   }
 
   static double gate_of(Activation kind, double up) {
@@ -362,6 +363,7 @@ class Forward {
     const LayerConfig& shape = c.layer(l);
     Layer t;
     take_weights(w, l, t);
+    t.x_pre = x;
     t.q.assign(H, Mat(S)), t.k.assign(G, Mat(S)), t.v.assign(G, Mat(S));
     t.q_dev.assign(H, Vec(S, 1.0)), t.k_dev.assign(G, Vec(S, 1.0));
     Mat none(G, Vec(S));
@@ -414,6 +416,8 @@ class Forward {
       vectors[writers.mlp(l)][s] = t.o_mlp[s];
       x[s] = plus(plus(after[s], t.o_mlp[s]), product(constant, t.behind2[s]));
     }
+    t.x_mid = after;
+    t.x_out = x;
     layers.push_back(std::move(t));
   }
 
