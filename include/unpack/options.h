@@ -57,7 +57,7 @@ struct Target {
 
 // What one question may list, and how many steps a walk along a threshold may take.
 inline constexpr std::size_t kMostPaths = 200'000;
-inline constexpr std::size_t kMostWalks = 5'000'000;
+inline constexpr std::size_t kMostWalks = 2'000'000;
 
 struct PathQuery {
   std::size_t top = 20;
