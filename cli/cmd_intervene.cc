@@ -45,8 +45,7 @@ void run_intervene(InterveneArguments& args, Context& context) {
   if (args.zero) args.change.zero = *args.zero;
   const RunContext run = context.run();
   const Asked& asked = args.target.resolve(model, static_cast<int>(ids.size()));
-  const InterventionResult result =
-      intervene(model, ids, args.change, asked.question.target, run);
+  const InterventionResult result = intervene(model, ids, args.change, asked.question.target, run);
   run.check();
   args.outputs.write("--json", [&] { return to_json(result); });
   if (!args.outputs.any()) print(summary(result));

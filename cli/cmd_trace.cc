@@ -26,8 +26,8 @@ struct TraceArguments {
 std::string words_text(const TraceResult& result) {
   std::string text = "\nWords\n";
   for (const WordCredit& word : merge_words(result.tokens, result.token_credit)) {
-    text += fmt::format("  {:>+10.4f} {:>+7.1f}%  {}\n", word.credit, word.percent,
-                        quoted(word.text));
+    text +=
+        fmt::format("  {:>+10.4f} {:>+7.1f}%  {}\n", word.credit, word.percent, quoted(word.text));
   }
   return text;
 }
@@ -46,10 +46,9 @@ void run_trace(TraceArguments& args, Context& context) {
 
   const RunContext run = context.run();
   const Prepared prepared = model.prepare(ids, run);
-  const TraceResult result =
-      asked.method == Method::unpack
-          ? prepared.trace(asked.question, run)
-          : baseline(prepared, asked.question.target, asked.method, run);
+  const TraceResult result = asked.method == Method::unpack
+                                 ? prepared.trace(asked.question, run)
+                                 : baseline(prepared, asked.question.target, asked.method, run);
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });
   args.outputs.write("--svg", [&] { return to_svg(result); });

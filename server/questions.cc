@@ -82,14 +82,13 @@ std::vector<std::string> trace_fields() {
 }
 
 std::vector<std::string> target_fields() {
-  return {"target",     "target_id",  "target_ids", "versus",
-          "versus_id",  "versus_ids", "raw_logit",  "position"};
+  return {"target",    "target_id",  "target_ids", "versus",
+          "versus_id", "versus_ids", "raw_logit",  "position"};
 }
 
 }  // namespace
 
-std::vector<TokenId> read_tokenize(const Fields& body, const Model& model,
-                                   const Limits& limits) {
+std::vector<TokenId> read_tokenize(const Fields& body, const Model& model, const Limits& limits) {
   RequestFields fields(body);
   std::vector<TokenId> ids = read_prompt(fields, model, limits);
   fields.expect_no_others();
@@ -137,8 +136,7 @@ InteractionsRequest read_interactions(const Fields& body, const Model& model,
   return request;
 }
 
-InterveneRequest read_intervene(const Fields& body, const Model& model,
-                                const Limits& limits) {
+InterveneRequest read_intervene(const Fields& body, const Model& model, const Limits& limits) {
   RequestFields fields(body);
   InterveneRequest request;
   Intervention& change = request.intervention;

@@ -43,13 +43,10 @@ struct InterveneRequest {
   Target target;
 };
 
-std::vector<TokenId> read_tokenize(const Fields& body, const Model& model,
-                                   const Limits& limits);
+std::vector<TokenId> read_tokenize(const Fields& body, const Model& model, const Limits& limits);
 PredictRequest read_predict(const Fields& body, const Model& model, const Limits& limits);
 TraceRequest read_trace(const Fields& body, const Model& model, const Limits& limits);
-InteractionsRequest read_interactions(const Fields& body, const Model& model,
-                                      const Limits& limits);
-InterveneRequest read_intervene(const Fields& body, const Model& model,
-                                const Limits& limits);
+InteractionsRequest read_interactions(const Fields& body, const Model& model, const Limits& limits);
+InterveneRequest read_intervene(const Fields& body, const Model& model, const Limits& limits);
 
 }  // namespace unpack::server

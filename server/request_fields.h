@@ -1,5 +1,5 @@
-// Strict reading of a request: every field has a type and a range, and a field nobody asked for is an
-// error. The readers themselves are the library's, as in every front end.
+// Strict reading of a request: every field has a type and a range, and a field nobody asked for is
+// an error. The readers themselves are the library's, as in every front end.
 #pragma once
 
 #include <cstddef>

@@ -37,7 +37,8 @@ constexpr auto kToAnswer = std::chrono::milliseconds(60'000);  // for a client t
 constexpr const char* kJson = "application/json";
 
 std::string error_body(const std::string& message) {
-  return json{{"error", Error(message).what()}}.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json{{"error", Error(message).what()}}.dump(-1, ' ', false,
+                                                     json::error_handler_t::replace);
 }
 
 void answer_error(httplib::Response& response, int status, const std::string& message) {
@@ -94,14 +95,15 @@ void ServeOptions::check() const {
   }
   constexpr std::size_t kMostConnections = 1024;
   if (max_connections > kMostConnections)
-    throw UsageError(fmt::format("max_connections takes {} at most, not {}", kMostConnections,
-                                 max_connections));
+    throw UsageError(
+        fmt::format("max_connections takes {} at most, not {}", kMostConnections, max_connections));
   constexpr std::size_t kShortestToken = 8;
   const bool plain = std::all_of(token.begin(), token.end(), [](unsigned char c) {
     return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '~';
   });
   if (!token.empty() && (token.size() < kShortestToken || !plain))
-    throw UsageError(fmt::format("token takes {} or more letters, digits and -_.~", kShortestToken));
+    throw UsageError(
+        fmt::format("token takes {} or more letters, digits and -_.~", kShortestToken));
 }
 
 struct WebServer::Impl {
@@ -216,8 +218,8 @@ bool WebServer::Impl::token_fits(const httplib::Request& request) const {
   constexpr std::string_view kBearer = "Bearer ";
   std::string given = request.get_header_value("Authorization");
   // A browser cannot send a header with the address of the page.
-  given = given.starts_with(kBearer) ? given.substr(kBearer.size())
-                                     : request.get_param_value("token");
+  given =
+      given.starts_with(kBearer) ? given.substr(kBearer.size()) : request.get_param_value("token");
   // As long for a good beginning as for a bad one.
   unsigned difference = given.size() == options.token.size() ? 0 : 1;
   for (std::size_t i = 0; i < options.token.size(); ++i)

@@ -35,9 +35,9 @@ const char* to_string(Branch x);  // "K", "Q", "V", "MLP", "G", "U", "R", ""
 const char* to_string(TauRule x);
 
 struct Options {
-  double beta = 0.8;                                                  // floor of SafeDenom, 0 to 1e6
-  std::array<double, 3> weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};  // K, Q, V
-  std::array<double, 2> mlp_weights = {0.5, 0.5};                     // G, U (gated MLPs)
+  double beta = 0.8;  // floor of SafeDenom, 0 to 1e6
+  std::array<double, 3> weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};         // K, Q, V
+  std::array<double, 2> mlp_weights = {0.5, 0.5};                            // G, U (gated MLPs)
   std::array<double, 3> expert_weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};  // R, G, U (mixtures)
   Dispatch dispatch = Dispatch::aligned;
   MlpRule mlp = MlpRule::per_neuron;

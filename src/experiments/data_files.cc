@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <sstream>
 
-#include "experiments/text_data.h"
 #include "base/files.h"
+#include "experiments/text_data.h"
 #include "unpack/error.h"
 
 namespace unpack {

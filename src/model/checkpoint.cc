@@ -154,7 +154,8 @@ Checkpoint Checkpoint::open(const fs::path& folder, bool mapped) {
   const auto storage = std::make_shared<FileStorage>();
   checkpoint.storage_ = storage;
   const auto add = [&](const fs::path& path, auto&& wanted) {
-    const MappedFile& file = *storage->files.emplace_back(std::make_unique<MappedFile>(path, mapped));
+    const MappedFile& file =
+        *storage->files.emplace_back(std::make_unique<MappedFile>(path, mapped));
     for (FileTensor& tensor : parse_safetensors(file.bytes(), path.string())) {
       if (!wanted(tensor.stored.name)) continue;
       const std::string name = tensor.stored.name;

@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <set>
 
-#include "model/checkpoint.h"
 #include "base/files.h"
 #include "base/json_reader.h"
 #include "base/message.h"
+#include "model/checkpoint.h"
 #include "model/load.h"
 #include "unpack/error.h"
 

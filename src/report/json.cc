@@ -102,10 +102,9 @@ Json by_writer(const std::vector<std::string>& names, const std::vector<std::vec
 
 // The strongest neurons; those of experts that are not in use have no credit and come last.
 std::vector<NeuronEntry> listed_neurons(const TraceResult& r, int layer, std::size_t most) {
-  std::vector<NeuronEntry> out(
-      r.neuron_entries.begin(),
-      r.neuron_entries.begin() +
-          static_cast<std::ptrdiff_t>(std::min(most, r.neuron_entries.size())));
+  std::vector<NeuronEntry> out(r.neuron_entries.begin(),
+                               r.neuron_entries.begin() + static_cast<std::ptrdiff_t>(std::min(
+                                                              most, r.neuron_entries.size())));
   if (r.expert_entries.empty()) return out;
   const LayerConfig& shape = r.layout.layer(layer);
   for (int e = 0; e < shape.n_experts && out.size() < most; ++e) {

@@ -8,8 +8,8 @@
 
 namespace unpack::report {
 
-// The members of to_json(result) that differ from prompt to prompt. What is the same for a whole run
-// (version, program, model) is left out.
+// The members of to_json(result) that differ from prompt to prompt. What is the same for a whole
+// run (version, program, model) is left out.
 nlohmann::ordered_json trace_json(const TraceResult& result);
 nlohmann::ordered_json model_json(const ModelInfo& model);
 

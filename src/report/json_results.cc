@@ -70,8 +70,8 @@ std::string to_json(const BenchResult& r) {
                      {"device", r.program.device},
                      {"threads", r.program.threads},
                      {"kernels", r.kernels}};
-  json["model"] = {{"name", r.model.name},     {"family", r.model.family},
-                   {"layers", r.model.layers}, {"heads", r.model.heads},
+  json["model"] = {{"name", r.model.name},       {"family", r.model.family},
+                   {"layers", r.model.layers},   {"heads", r.model.heads},
                    {"d_model", r.model.d_model}, {"dtype", r.model.dtype}};
   json["gemm_gflops"] = r.gemm_gflops;
   json["read_gbytes"] = r.read_gbytes;
