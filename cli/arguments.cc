@@ -43,11 +43,11 @@ void ModelArguments::add_device(Command& command) {
       load.weight_products);
   command.flag("--tf32", "Matrix products of a CUDA device in TF32: faster, about three digits",
                load.tf32);
-  command.option(
-      "--threads", "N", "Threads to use (default: all cores)", [this](const std::string& text) {
-        constexpr int kMost = 4096;
-        load.threads = parse_integer("--threads", text, 1, kMost);
-      });
+  command.option("--threads", "N", "Threads to use (default: all cores)",
+                 [this](const std::string& text) {
+                   constexpr int kMost = 4096;
+                   load.threads = parse_integer("--threads", text, 1, kMost);
+                 });
   command.flag("--no-mmap",
                "Read weight files into memory: a file that is changed meanwhile then does no harm",
                no_mmap);
@@ -146,13 +146,12 @@ void QuestionArguments::add_target(Command& command) {
                             "The token to explain (default: the model's own top prediction)");
   field(command, "--target-id", "N,N,...", "The same by id; several ids are a group")
       .excludes(text);
-  const Option against = field(command, "--versus", "TEXT",
-                               "Contrast token (default: the mean of the vocabulary)");
+  const Option against =
+      field(command, "--versus", "TEXT", "Contrast token (default: the mean of the vocabulary)");
   const Option against_ids =
       field(command, "--versus-id", "N,N,...", "The same by id; several ids are a group")
           .excludes(against);
-  command
-      .flag("--raw-logit", "No contrast: explain the raw logit", asked_.question.target.raw)
+  command.flag("--raw-logit", "No contrast: explain the raw logit", asked_.question.target.raw)
       .excludes(against)
       .excludes(against_ids);
   field(command, "--position", "P",
@@ -260,8 +259,8 @@ std::string read_stdin() {
     if (n == 0) break;
     text.append(buffer, static_cast<std::size_t>(n));
     if (text.size() > kLargest)
-      throw InputError(fmt::format("stdin has more than {} MiB: no prompt is that long",
-                                   kLargest >> 20));
+      throw InputError(
+          fmt::format("stdin has more than {} MiB: no prompt is that long", kLargest >> 20));
   }
   // The line end that echo and editors put there is not part of the prompt.
   if (text.ends_with('\n')) text.pop_back();

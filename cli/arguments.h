@@ -49,14 +49,15 @@ struct PromptArguments {
 // Options that are fields of a question, read by its codec.
 class QuestionArguments {
  public:
-  void add_target(Command& command);  // --target --target-id --versus --versus-id --raw-logit --position
-  void add(Command& command);         // all that a trace can be asked
-  void check() const;                 // what can be known before there is a model
+  void add_target(
+      Command& command);       // --target --target-id --versus --versus-id --raw-logit --position
+  void add(Command& command);  // all that a trace can be asked
+  void check() const;          // what can be known before there is a model
 
   Asked& asked() { return asked_; }
   const Asked& asked() const { return asked_; }
   bool has_texts() const { return !texts_.empty(); }
-  void read_tokens(const Model& model);         // target and contrast that were given as texts
+  void read_tokens(const Model& model);            // target and contrast that were given as texts
   Asked& resolve(const Model& model, int length);  // and all that depends on the prompt
 
  private:

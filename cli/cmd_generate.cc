@@ -82,23 +82,21 @@ void add_generate(App& app, Context& context) {
               "unpack generate \"Once upon a time\" --temperature 0.8 --top-k 40 --seed 7");
   args->prompt.add(command);
   args->model.add(command);
-  command.option(
-      "--max-tokens", "N", fmt::format("How many tokens at most (default {})", sampling.max_tokens),
-      [&sampling](const std::string& text) {
-        sampling.max_tokens = parse_integer("--max-tokens", text, 1, kAnyInt);
-      });
-  command.option(
-      "--temperature", "T",
-      "0 takes the likeliest token each time (default), 1 samples as the model says",
-      [&sampling](const std::string& text) {
-        parse_value("--temperature", text, sampling.temperature);
-        sampling.check();
-      });
-  command.option(
-      "--top-k", "K", "Sample from the K likeliest tokens only",
-      [&sampling](const std::string& text) {
-        sampling.top_k = parse_integer("--top-k", text, 1, kAnyInt);
-      });
+  command.option("--max-tokens", "N",
+                 fmt::format("How many tokens at most (default {})", sampling.max_tokens),
+                 [&sampling](const std::string& text) {
+                   sampling.max_tokens = parse_integer("--max-tokens", text, 1, kAnyInt);
+                 });
+  command.option("--temperature", "T",
+                 "0 takes the likeliest token each time (default), 1 samples as the model says",
+                 [&sampling](const std::string& text) {
+                   parse_value("--temperature", text, sampling.temperature);
+                   sampling.check();
+                 });
+  command.option("--top-k", "K", "Sample from the K likeliest tokens only",
+                 [&sampling](const std::string& text) {
+                   sampling.top_k = parse_integer("--top-k", text, 1, kAnyInt);
+                 });
   command.option("--seed", "S",
                  fmt::format("The same seed samples the same text (default {})", sampling.seed),
                  sampling.seed);

@@ -17,8 +17,8 @@
 namespace unpack::cli {
 namespace {
 
-constexpr int kLongestTime = 24 * 3600;   // seconds
-constexpr int kLargestCache = 1 << 20;    // MB
+constexpr int kLongestTime = 24 * 3600;  // seconds
+constexpr int kLargestCache = 1 << 20;   // MB
 
 struct ServeArguments {
   ModelArguments model;

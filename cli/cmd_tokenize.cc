@@ -68,8 +68,7 @@ void encode_lines(const TextEncoder& encoder, const std::string& file) {
   std::istream& in = file == "-" ? std::cin : opened;
   std::string line, out;
   for (int number = 1; std::getline(in, line); ++number) {
-    const std::string origin =
-        fmt::format("line {} of {}", number, file == "-" ? "stdin" : file);
+    const std::string origin = fmt::format("line {} of {}", number, file == "-" ? "stdin" : file);
     out += fmt::format("[{}]\n", fmt::join(encoder.encode(read_json_text(line, origin)), ","));
     if (out.size() > 1 << 16) print(std::exchange(out, {}));
   }

@@ -212,8 +212,8 @@ App::Parsed App::parse(int argc, const char* const* argv) {
       throw UsageError(fmt::format("which command? {} lists them", where));
     // The parser says of an unknown command only that one is missing.
     if (chosen.empty() && argc >= 2 && argv[1][0] != '-')
-      throw UsageError(fmt::format("there is no command {}; {} lists them",
-                                   shown(text_field(argv[1])), where));
+      throw UsageError(
+          fmt::format("there is no command {}; {} lists them", shown(text_field(argv[1])), where));
     const bool extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
     throw UsageError(fmt::format("{} (see {}{})", joined_lines(error.what()), where,
                                  extra ? "; a prompt of several words goes in quotes" : ""));

@@ -18,8 +18,8 @@ class Option;
 
 namespace unpack::cli {
 
-// The field that an option stands for: --max-tokens is max_tokens. Messages name the field, here as in
-// every other front end.
+// The field that an option stands for: --max-tokens is max_tokens. Messages name the field, here as
+// in every other front end.
 std::string field_name(const std::string& option);
 
 // How the text of an option becomes a value; UsageError names the field and what it takes.

@@ -40,7 +40,8 @@ int fail(int status, const std::string& what) {
 // The first SIGINT or SIGTERM asks the work to stop at a point where nothing is half done; the
 // second ends the process. So does the first one where nobody listens: while arguments, stdin or a
 // model are read, and where the work has not answered for a while (what is written is whole at any
-// moment). A thread of its own waits for them: a signal handler could not use the stop source safely.
+// moment). A thread of its own waits for them: a signal handler could not use the stop source
+// safely.
 class SignalWatch {
  public:
   SignalWatch() {
@@ -62,9 +63,10 @@ class SignalWatch {
       std::thread([this] { watch(); }).detach();
     } catch (const std::system_error& error) {
       pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
-      throw InputError(fmt::format("cannot start a thread ({}): raise the limit on processes or "
-                                   "memory (ulimit -u, ulimit -v)",
-                                   error.code().message()));
+      throw InputError(
+          fmt::format("cannot start a thread ({}): raise the limit on processes or "
+                      "memory (ulimit -u, ulimit -v)",
+                      error.code().message()));
     }
   }
   std::stop_token token() const { return source_.get_token(); }

@@ -1,5 +1,5 @@
-// Any bytes as a line of a batch or as a request: refused with one line, or a question that says the
-// same when it is written down and read again.
+// Any bytes as a line of a batch or as a request: refused with one line, or a question that says
+// the same when it is written down and read again.
 #include <cstddef>
 #include <cstdint>
 #include <string>

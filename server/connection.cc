@@ -114,12 +114,13 @@ void ConnectionWatch::look() {
   const std::lock_guard lock(mutex_);
   for (auto& [client, connection] : clients_) connection.seen = false;
   each_connection(local_port_, [&](int socket, const std::string& client) {
-    Connection& connection = clients_.try_emplace(client, Connection{Stage::asking, now, true})
-                                 .first->second;
+    Connection& connection =
+        clients_.try_emplace(client, Connection{Stage::asking, now, true}).first->second;
     connection.seen = true;
     const bool late = (connection.stage == Stage::asking && now - connection.since > to_ask_) ||
                       (connection.stage == Stage::answering && now - connection.since > to_answer_);
-    // What waits for a thread of ours, with bytes that nobody has read yet, is not the client's fault.
+    // What waits for a thread of ours, with bytes that nobody has read yet, is not the client's
+    // fault.
     int unread = 0;
     if (late && ioctl(socket, FIONREAD, &unread) == 0 && unread == 0)
       shutdown(socket, SHUT_RDWR);  // whoever reads or writes it finds that it has ended

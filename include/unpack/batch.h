@@ -52,8 +52,8 @@ class PromptReader {
   std::unique_ptr<Impl> impl_;
 };
 
-// What is asked of every prompt that does not say otherwise, from a JSON object of fields (InputError,
-// UsageError). Without a model tokens are given as ids.
+// What is asked of every prompt that does not say otherwise, from a JSON object of fields
+// (InputError, UsageError). Without a model tokens are given as ids.
 Asked read_asked(const std::string& fields, const Model* model = nullptr);
 
 // The answer to one record: a line for results.jsonl or errors.jsonl, sealed with a checksum.

@@ -19,8 +19,8 @@ namespace unpack {
 struct Field;
 using FieldList = std::vector<Field>;
 
-// Nothing, true or false, a whole number, a number, a text, a list. `other` names what none of these
-// is ("an object"). A whole number past 64 bits is a number.
+// Nothing, true or false, a whole number, a number, a text, a list. `other` names what none of
+// these is ("an object"). A whole number past 64 bits is a number.
 struct Field {
   struct Other {
     std::string kind;

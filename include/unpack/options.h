@@ -44,9 +44,9 @@ const char* to_string(TauRule x);
 
 // The paper's settings; presets (below) are the others worth a name.
 struct Options {
-  double beta = 0.8;                                                  // floor of SafeDenom, 0 to 1e6
-  std::array<double, 3> weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};  // K, Q, V
-  std::array<double, 2> mlp_weights = {0.5, 0.5};                     // G, U (gated MLPs)
+  double beta = 0.8;  // floor of SafeDenom, 0 to 1e6
+  std::array<double, 3> weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};         // K, Q, V
+  std::array<double, 2> mlp_weights = {0.5, 0.5};                            // G, U (gated MLPs)
   std::array<double, 3> expert_weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};  // R, G, U (mixtures)
   Dispatch dispatch = Dispatch::aligned;
   MlpRule mlp = MlpRule::per_neuron;
@@ -79,7 +79,7 @@ struct Target {
 
 // What one question may list, and how many steps a walk along a threshold may take.
 inline constexpr std::size_t kMostPaths = 200'000;
-inline constexpr std::size_t kMostWalks = 5'000'000;
+inline constexpr std::size_t kMostWalks = 2'000'000;
 
 struct PathQuery {
   std::size_t top = 20;

@@ -24,8 +24,8 @@ struct Asked {
 };
 
 // Applies the fields to `asked`. What they say about target or contrast replaces all that was said
-// before. Without a model the texts of tokens cannot be read: UsageError. Returns the names that are
-// no fields of a question.
+// before. Without a model the texts of tokens cannot be read: UsageError. Returns the names that
+// are no fields of a question.
 std::vector<std::string> apply_fields(const Fields& fields, Asked& asked,
                                       const Model* model = nullptr);
 bool is_question_field(const std::string& name);

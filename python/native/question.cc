@@ -1,4 +1,5 @@
-// Arguments of Python as fields: the codec of the library reads them, as it does for every front end.
+// Arguments of Python as fields: the codec of the library reads them, as it does for every front
+// end.
 #include "unpack/question.h"
 
 #include <pybind11/pybind11.h>

@@ -113,8 +113,7 @@ Fields read_fields(std::string_view json, const std::string& origin) {
 
 std::string read_json_text(std::string_view json, const std::string& origin) {
   const Json text = read_ordered_json(json, origin, kSmallJson);
-  if (!text.is_string())
-    throw InputError(fmt::format("{}: is not a JSON string", origin));
+  if (!text.is_string()) throw InputError(fmt::format("{}: is not a JSON string", origin));
   return text.get<std::string>();
 }
 
@@ -178,10 +177,10 @@ double read_number(const std::string& name, const Field& field) {
 
 int read_integer(const std::string& name, const Field& field, int lowest, int highest) {
   constexpr int kLeast = std::numeric_limits<int>::min(), kMost = std::numeric_limits<int>::max();
-  const std::string takes =
-      lowest == kLeast && highest == kMost ? "a whole number"
-      : highest == kMost                   ? fmt::format("a whole number of {} or more", lowest)
-                         : fmt::format("a whole number between {} and {}", lowest, highest);
+  const std::string takes = lowest == kLeast && highest == kMost ? "a whole number"
+                            : highest == kMost
+                                ? fmt::format("a whole number of {} or more", lowest)
+                                : fmt::format("a whole number between {} and {}", lowest, highest);
   std::int64_t number = 0;
   if (const auto* whole = std::get_if<std::int64_t>(&field.value)) {
     number = *whole;
@@ -248,8 +247,8 @@ std::vector<TokenId> read_ids(const std::string& name, const Field& field, int v
   const FieldList list = one ? FieldList{field} : members(name, "token ids", field);
   if (list.empty()) wrong_value(name, "at least one token id", field);
   if (list.size() > longest)
-    throw InputError(
-        fmt::format("{} holds {} token ids, more than the limit of {}", name, list.size(), longest));
+    throw InputError(fmt::format("{} holds {} token ids, more than the limit of {}", name,
+                                 list.size(), longest));
   std::vector<TokenId> out;
   out.reserve(list.size());
   for (const Field& member : list) {

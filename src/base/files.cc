@@ -65,7 +65,8 @@ std::string read_plain_file(const std::filesystem::path& path, std::size_t most)
   }
   // Files of /proc say that they are empty.
   for (char block[4096];;) {
-    const ssize_t got = ::pread(file.descriptor(), block, sizeof block, static_cast<off_t>(text.size()));
+    const ssize_t got =
+        ::pread(file.descriptor(), block, sizeof block, static_cast<off_t>(text.size()));
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       throw InputError(

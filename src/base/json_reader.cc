@@ -143,8 +143,7 @@ void scan_json(std::string_view text, const std::string& origin, JsonEvents& eve
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos)
     fail(origin, fmt::format("not valid JSON (byte {} is 0)", nul));
   Guard guard(origin, limits, events);
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &guard))
-    fail(origin, "not valid JSON");
+  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &guard)) fail(origin, "not valid JSON");
 }
 
 nlohmann::json read_json(std::string_view text, const std::string& origin,

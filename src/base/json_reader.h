@@ -16,7 +16,8 @@ inline constexpr std::size_t kJsonDepth = 64;
 
 struct JsonLimits {
   std::size_t bytes = 200'000'000;
-  std::size_t values = 20'000'000;  // a value takes some 50 bytes of memory at most, texts not counted
+  std::size_t values =
+      20'000'000;  // a value takes some 50 bytes of memory at most, texts not counted
 };
 // What one request or one line may hold.
 inline constexpr JsonLimits kSmallJson = {16u << 20, 1'000'000};
@@ -27,8 +28,8 @@ nlohmann::json read_json(std::string_view text, const std::string& origin,
 nlohmann::ordered_json read_ordered_json(std::string_view text, const std::string& origin,
                                          const JsonLimits& limits = {});
 
-// What is read goes to `events` and nowhere else: for files of which only a part is wanted. Whatever
-// it throws passes through; a key that occurs twice is its own business.
+// What is read goes to `events` and nowhere else: for files of which only a part is wanted.
+// Whatever it throws passes through; a key that occurs twice is its own business.
 using JsonEvents = nlohmann::json::json_sax_t;
 void scan_json(std::string_view text, const std::string& origin, JsonEvents& events,
                const JsonLimits& limits = {});

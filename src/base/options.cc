@@ -67,9 +67,10 @@ void Options::check() const {
       sum += w;
     }
     if (sum == 0)
-      throw UsageError(fmt::format("{} takes at least one number above 0 for {}: with all of them 0 "
-                                   "no credit would pass",
-                                   field, names));
+      throw UsageError(
+          fmt::format("{} takes at least one number above 0 for {}: with all of them 0 "
+                      "no credit would pass",
+                      field, names));
   };
   check_weights(weights, "weights", "K,Q,V");
   check_weights(mlp_weights, "mlp_weights", "G,U");

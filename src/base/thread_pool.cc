@@ -43,9 +43,10 @@ std::thread start_thread(std::function<void()> work) {
   try {
     return std::thread(std::move(work));
   } catch (const std::system_error& error) {
-    throw InputError(fmt::format("cannot start a thread ({}): take fewer threads, or raise the limit "
-                                 "on processes or memory (ulimit -u, ulimit -v)",
-                                 error.code().message()));
+    throw InputError(
+        fmt::format("cannot start a thread ({}): take fewer threads, or raise the limit "
+                    "on processes or memory (ulimit -u, ulimit -v)",
+                    error.code().message()));
   }
 }
 

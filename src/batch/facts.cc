@@ -27,8 +27,8 @@ double sum(const std::vector<double>& row) {
   return total;
 }
 
-// Picks the numbers out of a line as it goes by; no tree is built, for a merge or a resumed run reads
-// all lines.
+// Picks the numbers out of a line as it goes by; no tree is built, for a merge or a resumed run
+// reads all lines.
 class LineEvents final : public JsonEvents {
  public:
   LineEvents(const std::string& origin, bool whole) : origin_(origin), whole_(whole) {}
@@ -107,8 +107,8 @@ class LineEvents final : public JsonEvents {
 
  private:
   [[noreturn]] void fail(const std::string& what) const {
-    throw InputError(fmt::format("{}: a line {}: it is not one of this version, or was changed",
-                                 origin_, what));
+    throw InputError(
+        fmt::format("{}: a line {}: it is not one of this version, or was changed", origin_, what));
   }
   // The member that is being read: a.b.c, elements of a list without a name.
   bool inside(const char* member, std::size_t depth) const {

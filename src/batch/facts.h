@@ -17,11 +17,11 @@ std::vector<double> facts_of(const TraceResult& result);
 // A line of results.jsonl or errors.jsonl, read back.
 struct LineValues {
   std::size_t index = 0;
-  bool error = false;                     // it has a reason and no result
-  std::vector<double> facts;              // as above
-  std::vector<double> token_credit;       // [S]
-  std::vector<std::string> writers;       // [C], none of a baseline
-  std::vector<double> node_credit;        // [C, S]
+  bool error = false;                // it has a reason and no result
+  std::vector<double> facts;         // as above
+  std::vector<double> token_credit;  // [S]
+  std::vector<std::string> writers;  // [C], none of a baseline
+  std::vector<double> node_credit;   // [C, S]
 };
 // The line is foreign input: somebody may have written it. Throws InputError where something is
 // missing, of another kind or no finite number. `whole`: the credit as well, not only the facts.

@@ -4,12 +4,12 @@
 #include <chrono>
 #include <set>
 
+#include "base/json_reader.h"
+#include "base/message.h"
 #include "batch/arrays.h"
 #include "batch/facts.h"
 #include "batch/request.h"
 #include "batch/run_file.h"
-#include "base/json_reader.h"
-#include "base/message.h"
 #include "report/json.h"
 #include "report/line_log.h"
 #include "unpack/error.h"
@@ -86,7 +86,8 @@ struct BatchFolder::Impl {
           line.error != error)
         refuse(fmt::format("holds a line that does not belong there (index {})", line.index));
       if (line.index < next)
-        refuse(fmt::format("holds its lines in another order ({} follows {})", line.index, next - 1));
+        refuse(
+            fmt::format("holds its lines in another order ({} follows {})", line.index, next - 1));
       next = line.index + 1;
       known[line.index] = true;
       ++before;
@@ -152,8 +153,7 @@ std::vector<PromptRecord> BatchFolder::next(std::size_t prompts) {
   std::size_t bytes = 0;
   PromptRecord record;
   while (out.size() < prompts && bytes < kBytes && impl_->reader.next(record)) {
-    if (record.index >= impl_->known.size())
-      throw changed(impl_->reader);
+    if (record.index >= impl_->known.size()) throw changed(impl_->reader);
     if (!impl_->options.shard.owns(record.index) || impl_->known[record.index]) continue;
     bytes += record.fields.size();
     out.push_back(std::move(record));
@@ -165,8 +165,7 @@ void BatchFolder::append(const std::vector<BatchLine>& lines) { impl_->append(li
 
 BatchResult BatchFolder::finish() {
   Impl& i = *impl_;
-  if (done() != i.total)
-    throw changed(i.reader);  // it has become shorter
+  if (done() != i.total) throw changed(i.reader);  // it has become shorter
   i.sync();
   Json json = {{"run", i.run}};
   json.update(i.summary.json(i.maker.writers));
@@ -178,18 +177,17 @@ BatchResult BatchFolder::finish() {
              json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   BatchResult result{i.options.out, i.summary.results(), i.summary.errors(), i.before, {}};
   if (!i.ignored.empty())
-    result.warnings.push_back(one_line(fmt::format("nobody reads the field{} {}",
-                                                   i.ignored.size() == 1 ? "" : "s",
-                                                   fmt::join(i.ignored, ", "))));
+    result.warnings.push_back(
+        one_line(fmt::format("nobody reads the field{} {}", i.ignored.size() == 1 ? "" : "s",
+                             fmt::join(i.ignored, ", "))));
   return result;
 }
 
 namespace {
 
 [[noreturn]] void refuse(const PromptReader& reader, std::size_t line, const std::string& reason) {
-  throw InputError(
-      fmt::format("{}, line {}: {}; mend it, or go on without it (not strict)",
-                  reader.name() == "-" ? "stdin" : reader.name(), line, reason));
+  throw InputError(fmt::format("{}, line {}: {}; mend it, or go on without it (not strict)",
+                               reader.name() == "-" ? "stdin" : reader.name(), line, reason));
 }
 
 void check_all(const Model& model, PromptReader& prompts, const BatchOptions& options,

@@ -51,9 +51,10 @@ class LineStream {
     const bool first = first_;
     values_ = read_line(std::string(body) + "}", file_.string());
     if (!first && values_.index <= before)
-      throw InputError(fmt::format("{}: the lines are not in the order of their prompts ({} follows "
-                                   "{}): the file was changed",
-                                   file_.string(), values_.index, before));
+      throw InputError(
+          fmt::format("{}: the lines are not in the order of their prompts ({} follows "
+                      "{}): the file was changed",
+                      file_.string(), values_.index, before));
     first_ = false;
     has_ = true;
   }

@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 
 #include "base/checksum.h"
-#include "batch/request.h"
 #include "batch/prompt_source.h"
+#include "batch/request.h"
 #include "unpack/error.h"
 
 namespace unpack {

@@ -70,8 +70,7 @@ Asked read_asked(const std::string& text, const Model* model) {
   }
   Asked asked;
   const std::vector<std::string> unknown = apply_fields(fields, asked, model);
-  if (!unknown.empty())
-    throw InputError(fmt::format("'{}' is no field of a prompt", unknown[0]));
+  if (!unknown.empty()) throw InputError(fmt::format("'{}' is no field of a prompt", unknown[0]));
   return asked;
 }
 

@@ -68,9 +68,10 @@ void refuse_foreign(const std::filesystem::path& folder, std::span<const char* c
     if (std::filesystem::is_regular_file(folder / name, error) &&
         std::filesystem::file_size(folder / name, error) == 0 && !error)
       continue;
-    throw InputError(fmt::format("{} holds {}, which no run of this program has put there: choose "
-                                 "another folder",
-                                 folder.string(), name));
+    throw InputError(
+        fmt::format("{} holds {}, which no run of this program has put there: choose "
+                    "another folder",
+                    folder.string(), name));
   }
 }
 
@@ -78,11 +79,11 @@ Json read_run_file(const std::filesystem::path& folder) {
   if (!is_there(folder / kName)) return {};
   const std::string name = (folder / kName).string();
   try {
-    Json run = read_ordered_json(read_plain_file(folder / kName, kSmallJson.bytes), name, kSmallJson);
+    Json run =
+        read_ordered_json(read_plain_file(folder / kName, kSmallJson.bytes), name, kSmallJson);
     if (run.is_object()) return run;
   } catch (const InputError& error) {
-    throw InputError(
-        fmt::format("{}; choose another folder, or delete this one", error.what()));
+    throw InputError(fmt::format("{}; choose another folder, or delete this one", error.what()));
   }
   throw InputError(
       fmt::format("{}: is no JSON object; choose another folder, or delete this one", name));
@@ -172,9 +173,10 @@ const Json& run_member(const Json& run, std::string_view member, Json::value_t k
     at = &*found;
   }
   if (at->type() != kind)
-    throw InputError(fmt::format("{}: {} is of another kind; it is not one of this version, or was "
-                                 "changed",
-                                 kName, member));
+    throw InputError(
+        fmt::format("{}: {} is of another kind; it is not one of this version, or was "
+                    "changed",
+                    kName, member));
   return *at;
 }
 

@@ -24,8 +24,8 @@ struct ShardSet {
   nlohmann::ordered_json run;  // as a whole run would say it
   std::vector<std::filesystem::path> folders;
 };
-// A member by its path, "prompts.records". Whoever reads the file did not write it: InputError where
-// the member is missing or of another kind.
+// A member by its path, "prompts.records". Whoever reads the file did not write it: InputError
+// where the member is missing or of another kind.
 const nlohmann::ordered_json& run_member(const nlohmann::ordered_json& run, std::string_view member,
                                          nlohmann::ordered_json::value_t kind);
 

@@ -433,8 +433,8 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
                        : Model::load(options.shape, options.load);
   for (const int tokens : options.tokens) {
     if (tokens > model.config().n_ctx)
-      throw InputError(fmt::format("tokens {} is past the model's context of {}", tokens,
-                                   model.config().n_ctx));
+      throw InputError(
+          fmt::format("tokens {} is past the model's context of {}", tokens, model.config().n_ctx));
   }
   return Bench(options, context, std::move(model)).run();
 }

@@ -3,10 +3,10 @@
 
 #include <nlohmann/json.hpp>
 
-#include "model/checkpoint.h"
-#include "model/gguf.h"
 #include "base/json_reader.h"
 #include "base/message.h"
+#include "model/checkpoint.h"
+#include "model/gguf.h"
 #include "unpack/chat.h"
 #include "unpack/error.h"
 

@@ -94,9 +94,10 @@ std::vector<Path> search(const PathGraph<T>& graph, std::size_t k, double tau,
     queue.pop();
     if (++steps % 4096 == 0) context.check();
     if (tau > 0 && steps > kMostWalks)
-      throw InputError(fmt::format("tau {:g} is too small here: the search passed {} steps; take a "
-                                   "larger tau, or fewer top_paths",
-                                   tau, kMostWalks));
+      throw InputError(
+          fmt::format("tau {:g} is too small here: the search passed {} steps; take a "
+                      "larger tau, or fewer top_paths",
+                      tau, kMostWalks));
     push(best.prefix, best.index + 1);
     const Child child = children(best.prefix)[best.index];
     Prefix next;

@@ -62,9 +62,10 @@ class EntryWalk {
   void enter(const GraphNode& node, Branch branch, double credit) {
     if (++walks_ % 4096 == 0) context_.report("walks", static_cast<double>(walks_), 0);
     if (walks_ > kMostWalks || found_.size() > kMostFound)
-      throw InputError(fmt::format("tau {:g} is too small here: more than {} walks, or {} paths, lie "
-                                   "above it; take a larger tau",
-                                   tau_, kMostWalks, kMostFound));
+      throw InputError(
+          fmt::format("tau {:g} is too small here: more than {} walks, or {} paths, lie "
+                      "above it; take a larger tau",
+                      tau_, kMostWalks, kMostFound));
     key_.insert(key_.end(), {node.writer, node.position, static_cast<int>(branch)});
     if (graph_.terminal(node.writer)) {
       found_[key_] += credit;

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
-#include "engine/state.h"
 #include "base/json_reader.h"
 #include "base/message.h"
+#include "engine/state.h"
 #include "unpack/chat.h"
 #include "unpack/error.h"
 #include "unpack/model.h"

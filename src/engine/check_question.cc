@@ -53,8 +53,7 @@ void check_paths(const PathQuery& query, const Options& options, const Model& mo
                                  [](const LayerConfig& layer) { return layer.gated(); });
   if ((branch == Branch::G || branch == Branch::U) && !gated)
     missing("its MLPs have no gate; take K, Q or V");
-  if (branch == Branch::R && !config.mixture())
-    missing("it is no mixture; take another branch");
+  if (branch == Branch::R && !config.mixture()) missing("it is no mixture; take another branch");
 }
 
 }  // namespace
@@ -69,8 +68,8 @@ void check_question(const Question& question, const Model& model, int length) {
     const Node root =
         named("root", [&] { return parse_node(model.writers(), *question.root, length); });
     if (model.writers()[root.writer].terminal())
-      throw InputError(fmt::format("root: '{}' is no head and no MLP, such as A0.H0@-1",
-                                   *question.root));
+      throw InputError(
+          fmt::format("root: '{}' is no head and no MLP, such as A0.H0@-1", *question.root));
   }
   check_paths(question.paths, question.options, model, length);
 }

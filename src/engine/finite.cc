@@ -37,7 +37,8 @@ void check_finite(const TraceResult& r) {
   if (r.target.logit_difference) check(*r.target.logit_difference, "the target's logit difference");
   // From the last layer down: where credit first goes wrong, not where it is carried to.
   for (std::size_t w = std::min(r.node_credit.size(), r.writers.size()); w-- > 0;) {
-    for (const double x : r.node_credit[w]) check(x, [&] { return fmt::format("the credit of {}", r.writers[w]); });
+    for (const double x : r.node_credit[w])
+      check(x, [&] { return fmt::format("the credit of {}", r.writers[w]); });
   }
   for (std::size_t w = 0; w < r.importance.size(); ++w)
     check(r.importance[w], [&] { return fmt::format("the direct credit of {}", r.writers.at(w)); });
@@ -46,7 +47,8 @@ void check_finite(const TraceResult& r) {
   for (const double x : r.token_percent) check(x, "the share of a token");
   for (const auto& [branch, rows] : r.incoming) {
     for (const auto& row : rows) {
-      for (const double x : row) check(x, [&] { return fmt::format("the credit into branch {}", to_string(branch)); });
+      for (const double x : row)
+        check(x, [&] { return fmt::format("the credit into branch {}", to_string(branch)); });
     }
   }
   for (const double x : r.entries) check(x, "an entry of the root");
@@ -69,8 +71,11 @@ void check_finite(const TraceResult& r) {
 void check_finite(const InteractionResult& r) {
   for (const auto* list : {&r.attention, &r.mlp}) {
     for (const Interaction& x : *list)
-      check(x.score, [&] { return fmt::format("the score of {} at {}", r.writers.at(static_cast<std::size_t>(x.writer)),
-                                 r.writers.at(static_cast<std::size_t>(x.reader))); });
+      check(x.score, [&] {
+        return fmt::format("the score of {} at {}",
+                           r.writers.at(static_cast<std::size_t>(x.writer)),
+                           r.writers.at(static_cast<std::size_t>(x.reader)));
+      });
   }
 }
 

@@ -83,14 +83,13 @@ Model Model::load(const std::string& name, const LoadOptions& options) {
   std::filesystem::path shown = name;
   if (!shown.has_filename()) shown = shown.parent_path();
   std::error_code ignored;
-  weights->config.name =
-      std::filesystem::exists(name, ignored) ? shown.filename().string() : name;
+  weights->config.name = std::filesystem::exists(name, ignored) ? shown.filename().string() : name;
   auto state = std::make_shared<ModelState>(weights, options);
   state->tokenizer = find_tokenizer(folder);
   if (!state->tokenizer) {
-    state->tokenizer_problem = fmt::format(
-        "{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as ids",
-        folder.string());
+    state->tokenizer_problem =
+        fmt::format("{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as ids",
+                    folder.string());
   }
   state->chat = read_chat_source(folder);
   state->stored_as = stored_type(folder);
@@ -305,12 +304,10 @@ void SamplingOptions::check() const {
     throw UsageError(fmt::format("max_tokens takes a number of 0 or more, not {}", max_tokens));
   // Smaller ones would divide logits out of the range of a double.
   constexpr double kColdest = 1e-6, kHottest = 1e6;
-  if (temperature != 0 &&
-      !(temperature >= kColdest && temperature <= kHottest))
+  if (temperature != 0 && !(temperature >= kColdest && temperature <= kHottest))
     throw UsageError(fmt::format("temperature takes 0, or a number between {:g} and {:g}, not {:g}",
                                  kColdest, kHottest, temperature));
-  if (top_k < 0)
-    throw UsageError(fmt::format("top_k takes a number of 0 or more, not {}", top_k));
+  if (top_k < 0) throw UsageError(fmt::format("top_k takes a number of 0 or more, not {}", top_k));
 }
 
 std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const SamplingOptions& options,
@@ -373,8 +370,7 @@ TargetInfo resolve_target(const Model& model, const Target& target, int length,
   info.ids = target.ids;
   if (info.ids.empty()) info.ids.push_back(top_predictions(model, logits, 1)[0].id);
   if (target.versus) {
-    if (target.raw)
-      throw UsageError("give versus or raw_logit, not both");
+    if (target.raw) throw UsageError("give versus or raw_logit, not both");
     if (target.versus->empty()) throw UsageError("the contrast set is empty");
     check(*target.versus, "contrast");
     info.versus_ids = target.versus;

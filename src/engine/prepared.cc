@@ -89,7 +89,8 @@ std::size_t Prepared::bytes() const {
   const std::int64_t s = d.length();
   std::int64_t edges = 0;  // values of one set
   for (int l = 0; l < c.n_layers; ++l) {
-    edges += 2 * tri(s) * c.n_heads + s * d.writers().visible_to_attention(l) * (c.n_heads + c.n_kv_heads) +
+    edges += 2 * tri(s) * c.n_heads +
+             s * d.writers().visible_to_attention(l) * (c.n_heads + c.n_kv_heads) +
              s * (c.gated() ? 2 : 1) * d.writers().visible_to_mlp(l);
   }
   // Masses and bounds below every node, in double.

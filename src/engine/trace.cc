@@ -236,13 +236,14 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
                                ? named_paths(graph, tau, question.paths.top, context)
                                : entry_paths(graph, tau, question.paths.top, context);
     if (found.more && question.paths.top >= kMostPaths)
-      throw InputError(fmt::format(
-          "more than {} paths are above tau {:g}: take a larger tau, or top_paths for the strongest",
-          kMostPaths, tau));
+      throw InputError(
+          fmt::format("more than {} paths are above tau {:g}: take a larger tau, or top_paths for "
+                      "the strongest",
+                      kMostPaths, tau));
     if (found.more)
-      result.warnings.push_back(fmt::format(
-          "more than {} paths are above the threshold; the {} strongest are listed",
-          found.paths.size(), found.paths.size()));
+      result.warnings.push_back(
+          fmt::format("more than {} paths are above the threshold; the {} strongest are listed",
+                      found.paths.size(), found.paths.size()));
     result.paths = std::move(found.paths);
   } else {
     result.paths = best_paths(graph, question.paths.top, context);

@@ -3,9 +3,9 @@
 #include <cstdlib>
 #include <sstream>
 
+#include "base/files.h"
 #include "base/installation.h"
 #include "experiments/text_data.h"
-#include "base/files.h"
 #include "unpack/error.h"
 
 namespace unpack {

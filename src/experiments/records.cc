@@ -17,9 +17,10 @@ Json read_record(std::string_view object, const std::filesystem::path& file) {
 std::string key_of(const Json& record, const std::filesystem::path& file) {
   const auto found = record.find("key");
   if (found == record.end() || !found->is_string())
-    throw InputError(fmt::format("{}: a record has no key: it is not one of this version, or was "
-                                 "changed",
-                                 file.string()));
+    throw InputError(
+        fmt::format("{}: a record has no key: it is not one of this version, or was "
+                    "changed",
+                    file.string()));
   return found->get<std::string>();
 }
 

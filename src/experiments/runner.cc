@@ -147,9 +147,10 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
       summaries[name] = experiment.run(session);
     } catch (const Json::exception&) {
       // Records that a run finds are taken as they are; what it makes itself has all members.
-      throw InputError(fmt::format("{}: a record lacks something or holds another kind of value: it "
-                                   "is not one of this version, or was changed",
-                                   (options.out / "results.jsonl").string()));
+      throw InputError(
+          fmt::format("{}: a record lacks something or holds another kind of value: it "
+                      "is not one of this version, or was changed",
+                      (options.out / "results.jsonl").string()));
     }
   };
   if (experiment.makes_models) {
@@ -267,8 +268,7 @@ ExperimentResult run_experiment(const ExperimentOptions& options, const RunConte
 
 MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path& out,
                              const LoadOptions& load, const RunContext& context) {
-  ExperimentOptions options =
-      options_from(run_member(shards.run, "source", Json::value_t::object));
+  ExperimentOptions options = options_from(run_member(shards.run, "source", Json::value_t::object));
   run_member(shards.run, "fingerprints", Json::value_t::array);
   run_member(shards.run, "files", Json::value_t::object);
   options.load = load;
@@ -317,8 +317,7 @@ MergeResult merge_shards(const std::vector<std::filesystem::path>& folders,
   if (folders.empty()) throw UsageError("name the folders of the shards");
   if (out.empty()) throw UsageError("out takes the name of a folder");
   const ShardSet shards = gather_shards(folders);
-  const std::string kind =
-      run_member(shards.run, "kind", Json::value_t::string).get<std::string>();
+  const std::string kind = run_member(shards.run, "kind", Json::value_t::string).get<std::string>();
   if (kind == "batch") return merge_batch(shards, out, context);
   if (kind == "experiment") return merge_experiment(shards, out, load, context);
   throw InputError(

@@ -5,8 +5,8 @@
 #include <algorithm>
 #include <cstring>
 
-#include "model/fingerprint.h"
 #include "base/message.h"
+#include "model/fingerprint.h"
 #include "model/mxfp4.h"
 #include "unpack/error.h"
 

@@ -162,7 +162,8 @@ Checkpoint Checkpoint::open(const fs::path& folder, bool mapped) {
   const auto storage = std::make_shared<FileStorage>();
   checkpoint.storage_ = storage;
   const auto add = [&](const fs::path& path, auto&& wanted) {
-    const MappedFile& file = *storage->files.emplace_back(std::make_unique<MappedFile>(path, mapped));
+    const MappedFile& file =
+        *storage->files.emplace_back(std::make_unique<MappedFile>(path, mapped));
     const bool torch = path.extension() == ".bin";
     for (FileTensor& tensor : torch ? parse_torch(file.bytes(), path.string())
                                     : parse_safetensors(file.bytes(), path.string())) {

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "model/gguf_model.h"
 #include "base/json_reader.h"
 #include "base/message.h"
+#include "model/gguf_model.h"
 #include "unpack/error.h"
 
 namespace unpack {

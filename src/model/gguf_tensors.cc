@@ -3,10 +3,10 @@
 
 #include <map>
 
-#include "model/assemble.h"
-#include "model/gguf_model.h"
 #include "base/json_reader.h"
 #include "base/message.h"
+#include "model/assemble.h"
+#include "model/gguf_model.h"
 #include "unpack/error.h"
 
 namespace unpack {

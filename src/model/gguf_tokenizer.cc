@@ -5,9 +5,9 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "model/gguf_model.h"
 #include "base/json_reader.h"
 #include "base/message.h"
+#include "model/gguf_model.h"
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
 

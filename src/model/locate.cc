@@ -7,11 +7,11 @@
 #include <map>
 #include <set>
 
-#include "base/installation.h"
-#include "model/checkpoint.h"
 #include "base/files.h"
+#include "base/installation.h"
 #include "base/json_reader.h"
 #include "base/message.h"
+#include "model/checkpoint.h"
 #include "model/gguf_model.h"
 #include "model/load.h"
 #include "unpack/error.h"
@@ -195,7 +195,8 @@ std::vector<FoundModel> cached_models() {
       for (const std::string& revision : revisions) {
         const fs::path snapshot = snapshot_of(repository, revision);
         const std::string full = revision == "main" ? name : fmt::format("{}@{}", name, revision);
-        if (!snapshot.empty() && (may_have_config(snapshot) || has_gguf(snapshot)) && seen.insert(full).second)
+        if (!snapshot.empty() && (may_have_config(snapshot) || has_gguf(snapshot)) &&
+            seen.insert(full).second)
           found.push_back({full, snapshot, "cache", "", ""});
       }
     }

@@ -71,15 +71,15 @@ void check_places(std::vector<Place> places, std::int64_t data_size, const std::
           places[i - 1].end, places[i].begin, places[i].end));
     }
     if (places[i].begin > end)
-      throw InputError(fmt::format(
-          "{}: {} bytes in front of tensor {} belong to no tensor; the file is damaged", origin,
-          places[i].begin - end, shown(*places[i].name)));
+      throw InputError(
+          fmt::format("{}: {} bytes in front of tensor {} belong to no tensor; the file is damaged",
+                      origin, places[i].begin - end, shown(*places[i].name)));
     end = places[i].end;
   }
   if (end != data_size)
-    throw InputError(fmt::format(
-        "{}: {} bytes behind the last tensor belong to no tensor; the file is damaged", origin,
-        data_size - end));
+    throw InputError(
+        fmt::format("{}: {} bytes behind the last tensor belong to no tensor; the file is damaged",
+                    origin, data_size - end));
 }
 
 void check_metadata(const nlohmann::json& metadata, const std::string& origin) {
@@ -87,8 +87,8 @@ void check_metadata(const nlohmann::json& metadata, const std::string& origin) {
       metadata.is_object() && std::all_of(metadata.begin(), metadata.end(),
                                           [](const nlohmann::json& x) { return x.is_string(); });
   if (!texts)
-    throw InputError(fmt::format("{}: the header's __metadata__ holds something else than texts",
-                                 origin));
+    throw InputError(
+        fmt::format("{}: the header's __metadata__ holds something else than texts", origin));
 }
 
 FileTensor parse_tensor(const std::string& name, const nlohmann::json& entry,

@@ -27,9 +27,9 @@ struct FileTensor {
 std::vector<FileTensor> parse_safetensors(std::span<const std::byte> file,
                                           const std::string& origin);
 
-// A file mapped read-only, or read into memory of our own. Big scans go through read(), which leaves
-// no page of the mapping resident. A mapped file that is cut short faults when it is read (SIGBUS);
-// what it held when it was opened is all that is ever read.
+// A file mapped read-only, or read into memory of our own. Big scans go through read(), which
+// leaves no page of the mapping resident. A mapped file that is cut short faults when it is read
+// (SIGBUS); what it held when it was opened is all that is ever read.
 class MappedFile {
  public:
   explicit MappedFile(const std::filesystem::path& path, bool mapped = true);

@@ -29,8 +29,8 @@ std::vector<TokenId> token_set(const Reading& r) {
   const FieldList members = list ? *list : FieldList{r.field};
   if (members.empty()) wrong_value(r.name, "at least one token", r.field);
   if (members.size() > kLargestGroup)
-    throw UsageError(fmt::format("{} takes {} tokens at most, not {}", r.name, kLargestGroup,
-                                 members.size()));
+    throw UsageError(
+        fmt::format("{} takes {} tokens at most, not {}", r.name, kLargestGroup, members.size()));
   std::vector<TokenId> out;
   for (const Field& member : members) {
     const auto* text = std::get_if<std::string>(&member.value);
@@ -124,9 +124,7 @@ const std::vector<std::pair<std::string, Read>>& table() {
          r.question().paths.sign = choice<int>(r, {{"positive", 1}, {"negative", -1}});
        }},
       {"preset",
-       [](const Reading& r) {
-         r.question().options = preset_options(read_text(r.name, r.field));
-       }},
+       [](const Reading& r) { r.question().options = preset_options(read_text(r.name, r.field)); }},
       {"direction",
        [](const Reading& r) {
          r.question().options.direction =
@@ -139,8 +137,7 @@ const std::vector<std::pair<std::string, Read>>& table() {
          r.question().options.keys =
              choice<Keys>(r, {{"source", Keys::source}, {"spread", Keys::spread}});
        }},
-      {"beta",
-       [](const Reading& r) { r.question().options.beta = read_number(r.name, r.field); }},
+      {"beta", [](const Reading& r) { r.question().options.beta = read_number(r.name, r.field); }},
       {"weights", [](const Reading& r) { numbers(r, r.question().options.weights); }},
       {"mlp_weights", [](const Reading& r) { numbers(r, r.question().options.mlp_weights); }},
       {"expert_weights", [](const Reading& r) { numbers(r, r.question().options.expert_weights); }},

@@ -73,10 +73,11 @@ std::uintmax_t read_sealed(const std::filesystem::path& file,
     }
     // What a broken write leaves is the end of the file. Good lines behind it are somebody's work.
     if (damaged > 0)
-      throw InputError(fmt::format(
-          "{}: line {} is damaged, and good lines follow it; put it back, or keep the lines in front "
-          "of it (head -n {}) and the others are made again",
-          file.string(), damaged, damaged - 1));
+      throw InputError(
+          fmt::format("{}: line {} is damaged, and good lines follow it; put it back, or keep the "
+                      "lines in front "
+                      "of it (head -n {}) and the others are made again",
+                      file.string(), damaged, damaged - 1));
     good += line.size() + 1;
     line.resize(body.size());
     line += '}';

@@ -1,5 +1,5 @@
-// A file that takes its name when it is whole: until then it is called NAME.part, and where the work
-// breaks off it is gone.
+// A file that takes its name when it is whole: until then it is called NAME.part, and where the
+// work breaks off it is gone.
 #pragma once
 
 #include <cstddef>

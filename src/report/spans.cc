@@ -1,4 +1,3 @@
-#include "report/json.h"
 #include "unpack/spans.h"
 
 #include <fmt/format.h>
@@ -8,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/segments.h"
+#include "report/json.h"
 #include "unpack/error.h"
 #include "unpack/model.h"
 

@@ -1,14 +1,9 @@
 // Lets the n-th call of a kind fail, in a program that is started with this library preloaded:
 //   LD_PRELOAD=libfaults.so UNPACK_FAULT=write:3 unpack ...
-// Kinds: memory (malloc, calloc, realloc, aligned_alloc, posix_memalign), write (write, fwrite's own
-// writes), sync (fsync, fdatasync), rename, map (mmap of a file), thread (pthread_create). Without a
-// number the calls are counted and their number is written to the file that UNPACK_FAULT_COUNT names.
-#include <cerrno>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
-
+// Kinds: memory (malloc, calloc, realloc, aligned_alloc, posix_memalign), write (write, fwrite's
+// own writes), sync (fsync, fdatasync), rename, map (mmap of a file), thread (pthread_create).
+// Without a number the calls are counted and their number is written to the file that
+// UNPACK_FAULT_COUNT names.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -18,6 +13,11 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 namespace {
 
@@ -81,9 +81,7 @@ void* __libc_calloc(std::size_t, std::size_t);
 void* __libc_realloc(void*, std::size_t);
 void* __libc_memalign(std::size_t, std::size_t);
 
-void* malloc(std::size_t size) {
-  return fails(kMemory, ENOMEM) ? nullptr : __libc_malloc(size);
-}
+void* malloc(std::size_t size) { return fails(kMemory, ENOMEM) ? nullptr : __libc_malloc(size); }
 void* calloc(std::size_t n, std::size_t size) {
   return fails(kMemory, ENOMEM) ? nullptr : __libc_calloc(n, size);
 }

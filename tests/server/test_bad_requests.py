@@ -4,7 +4,6 @@ import json
 import random
 import re
 import socket
-import time
 
 import pytest
 from serving import MARY
@@ -207,13 +206,13 @@ def test_mangled_bodies_are_answered_in_order_or_refused(server):
 def test_a_body_of_many_objects_costs_no_time(server):
     """Each end of an object used to look through all that came before: 38 s of one thread for a megabyte."""
     body = b'{"ids":[' + b"{}," * 340_000 + b"{}]}"
-    begin = time.monotonic()
+    begin = server.processor_time()
     assert "ids" in server.refused("predict", body)
-    assert time.monotonic() - begin < 10
-    keys = ("{" + ",".join(f'"k{i}":1' for i in range(70_000)) + "}").encode()
-    begin = time.monotonic()
+    assert server.processor_time() - begin < 10
+    keys = ("{\"prompt\":\"x\"," + ",".join(f'"k{i}":1' for i in range(70_000)) + "}").encode()
+    begin = server.processor_time()
     assert "unknown field" in server.refused("predict", keys)
-    assert time.monotonic() - begin < 10
+    assert server.processor_time() - begin < 10
 
 
 def test_messages_echo_nothing_raw(server):

@@ -83,7 +83,8 @@ TEST(JsonReader, TakesLinearTime) {
 
 TEST(Fields, WholeNumbersKeepTheirSign) {
   const Fields fields = read_fields(
-      R"({"a": 18446744073709551614, "b": -3, "c": 18446744073709551615, "d": 3000000000})", "line");
+      R"({"a": 18446744073709551614, "b": -3, "c": 18446744073709551615, "d": 3000000000})",
+      "line");
   EXPECT_THROW(read_integer("a", *find_field(fields, "a")), UsageError);
   EXPECT_EQ(read_integer("b", *find_field(fields, "b")), -3);
   EXPECT_THROW(read_integer("c", *find_field(fields, "c")), UsageError);
@@ -112,9 +113,9 @@ TEST(Fields, TextsOfTablesAndOptionsHoldNumbersAndLists) {
 }
 
 TEST(Messages, AreOneLineOfUtf8OfBoundedLength) {
-  const std::string message =
-      InputError("a\nb\x1b[31mc\xff\xc3\xa9\xe2\x80\xae\xc2\x9b" + std::string(100'000, 'x') + " end")
-          .what();
+  const std::string message = InputError("a\nb\x1b[31mc\xff\xc3\xa9\xe2\x80\xae\xc2\x9b" +
+                                         std::string(100'000, 'x') + " end")
+                                  .what();
   EXPECT_LT(message.size(), 500u);
   EXPECT_TRUE(message.starts_with("a\\x0ab\\x1b[31mc\\xff\xc3\xa9\\xe2\\x80\\xae\\xc2\\x9bxx"));
   EXPECT_TRUE(message.ends_with(" end"));

@@ -118,12 +118,11 @@ PathQuery draw_filters(const Drawn& d) {
   PathQuery query;
   const Writers& writers = d.model->writers();
   if (*rc::gen::arbitrary<bool>())
-    query.branch =
-        d.model->config().mixture()
-            ? *rc::gen::element(Branch::K, Branch::Q, Branch::V, Branch::R, Branch::G, Branch::U)
-        : d.model->config().gated()
-            ? *rc::gen::element(Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U)
-            : *rc::gen::element(Branch::K, Branch::Q, Branch::V);
+    query.branch = d.model->config().mixture() ? *rc::gen::element(Branch::K, Branch::Q, Branch::V,
+                                                                   Branch::R, Branch::G, Branch::U)
+                   : d.model->config().gated()
+                       ? *rc::gen::element(Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U)
+                       : *rc::gen::element(Branch::K, Branch::Q, Branch::V);
   if (*rc::gen::arbitrary<bool>())
     query.through = writers.name(testing::draw_int(0, writers.count()));
   if (*rc::gen::arbitrary<bool>())

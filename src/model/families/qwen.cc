@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "model/families/llama_like.h"
 #include "base/message.h"
+#include "model/families/llama_like.h"
 #include "model/families/mixture.h"
 
 namespace unpack {
