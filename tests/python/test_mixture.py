@@ -46,5 +46,5 @@ def test_weights_and_the_branch_of_the_router(mixture):
     with pytest.raises(ValueError, match="expert_weights"):
         prepared.trace(expert_weights=(1, 1))
     scores = prepared.scores(1, "R")
-    assert scores.shape[1:] == (len(IDS), mixture.config["experts_per_token"])
-    assert np.isfinite(scores).all()
+    assert scores.shape[1] == len(IDS)
+    assert (np.count_nonzero(scores[0], axis=-1) == mixture.config["experts_per_token"]).all()
