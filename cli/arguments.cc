@@ -1,11 +1,14 @@
 #include "arguments.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 
 #include "unpack/error.h"
 #include "unpack/writers.h"
@@ -28,7 +31,9 @@ void ModelArguments::add(Command& command) {
 
 void ModelArguments::add_device(Command& command) {
   load.device.clear();  // auto, unless it is asked for by name, when it says why it took the CPU
-  load.notice = [](const std::string& line) { std::fputs((line + "\n").c_str(), stderr); };
+  load.notice = [](const std::string& line) {
+    std::fputs((Error(line).what() + std::string("\n")).c_str(), stderr);
+  };
   command.word("--device",
                "Where to compute (default auto); reference: plain loops in double precision",
                load.device, {"auto", "cpu", "cuda", "reference"});
@@ -40,10 +45,18 @@ void ModelArguments::add_device(Command& command) {
                load.tf32);
   command.option(
       "--threads", "N", "Threads to use (default: all cores)", [this](const std::string& text) {
-        parse_value("--threads", text, load.threads);
-        if (load.threads < 1 || load.threads > 4096)
-          throw UsageError(fmt::format("--threads takes 1 to 4096, not {}", load.threads));
+        constexpr int kMost = 4096;
+        load.threads = parse_integer("--threads", text, 1, kMost);
       });
+  command.flag("--no-mmap",
+               "Read weight files into memory: a file that is changed meanwhile then does no harm",
+               no_mmap);
+}
+
+LoadOptions ModelArguments::options() const {
+  LoadOptions given = load;
+  given.mapped = !no_mmap;
+  return given;
 }
 
 void PromptArguments::add(Command& command, const std::string& help) {
@@ -52,9 +65,41 @@ void PromptArguments::add(Command& command, const std::string& help) {
   command.option("--ids", "N,N,...", "Token ids in place of a prompt, used as they are", ids)
       .excludes(text);
   command.flag("--no-bos", "Leave out the special tokens that go in front of a prompt", no_bos);
+  command.flag("--chat",
+               "The prompt is the user's turn, or a JSON list of messages, and goes through the "
+               "model's chat template",
+               chat);
+  command.option("--system", "TEXT", "With --chat: a system message in front", system);
+  command
+      .option("--messages", "FILE", "A conversation in JSON in place of a prompt (implies --chat)",
+              messages)
+      .excludes(text);
+  command.option("--chat-template", "FILE",
+                 "A Jinja template in place of the model's own (implies --chat)", chat_template);
 }
 
+namespace {
+
+std::string read_file(const std::string& name) {
+  std::ifstream in(name, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (!in || std::filesystem::is_directory(name))
+    throw InputError(fmt::format("{}: cannot read the file", name));
+  return text;
+}
+
+}  // namespace
+
 void PromptArguments::resolve(bool required) {
+  chat = chat || messages || chat_template;
+  if (system && !chat) throw UsageError("--system goes with --chat");
+  if (chat && ids) throw UsageError("--chat takes a prompt or messages, not --ids");
+  if (chat && no_bos)
+    throw UsageError("--no-bos does not go with --chat: the template writes the special tokens");
+  if (messages) {
+    prompt = read_file(*messages);
+    return;
+  }
   if (ids) return;
   if (prompt == "-") {
     prompt = read_stdin();
@@ -65,134 +110,136 @@ void PromptArguments::resolve(bool required) {
   }
 }
 
-std::vector<TokenId> PromptArguments::encode(const Model& model) const {
+std::vector<TokenId> PromptArguments::encode(const Model& model) {
+  if (chat) {
+    Conversation conversation = make_conversation(prompt.value_or(""), system);
+    if (chat_template) {
+      conversation.chat_template = read_file(*chat_template);
+      conversation.template_origin = *chat_template;
+    }
+    made = chat_prompt(model, conversation);
+    return made->ids;
+  }
   if (!ids) return model.encode_prompt(prompt.value_or(""), no_bos);
   for (const TokenId id : *ids) {
-    if (id < 0 || id >= model.config().vocab_size) {
-      throw InputError(
-          fmt::format("token id {} is outside the vocabulary of {}: give ids from 0 to {}", id,
-                      model.config().name, model.config().vocab_size - 1));
-    }
+    if (id < 0 || id >= model.config().vocab_size)
+      throw InputError(fmt::format("ids: token id {} is outside the vocabulary (0 to {})", id,
+                                   model.config().vocab_size - 1));
   }
   return *ids;
 }
 
-void TargetArguments::add(Command& command) {
-  const Option text = command.option(
-      "--target", "TEXT", "The token to explain (default: the model's own top prediction)", target);
-  command.option("--target-id", "N,N,...", "The same by id; several ids are a group", target_ids)
+Option QuestionArguments::field(Command& command, const std::string& name, const std::string& type,
+                                const std::string& help) {
+  const std::string field = field_name(name);
+  return command.option(name, type, help, [this, field](const std::string& text) {
+    if (field == "target" || field == "versus") {
+      texts_.emplace_back(field, text_field(text));
+    } else {
+      apply_fields({{field, text_field(text)}}, asked_);
+    }
+  });
+}
+
+void QuestionArguments::add_target(Command& command) {
+  const Option text = field(command, "--target", "TEXT",
+                            "The token to explain (default: the model's own top prediction)");
+  field(command, "--target-id", "N,N,...", "The same by id; several ids are a group")
       .excludes(text);
-  const Option against = command.option(
-      "--versus", "TEXT", "Contrast token (default: the mean of the vocabulary)", versus);
+  const Option against = field(command, "--versus", "TEXT",
+                               "Contrast token (default: the mean of the vocabulary)");
   const Option against_ids =
-      command
-          .option("--versus-id", "N,N,...", "The same by id; several ids are a group", versus_ids)
+      field(command, "--versus-id", "N,N,...", "The same by id; several ids are a group")
           .excludes(against);
-  command.flag("--raw-logit", "No contrast: explain the raw logit", raw)
+  command
+      .flag("--raw-logit", "No contrast: explain the raw logit", asked_.question.target.raw)
       .excludes(against)
       .excludes(against_ids);
-  command.option("--position", "P",
-                 "Position of the prediction (default: the last; negative counts from the end)",
-                 position);
+  field(command, "--position", "P",
+        "Position of the prediction (default: the last; negative counts from the end)");
 }
 
-Target TargetArguments::resolve(const Model& model, int length) const {
-  const int at = resolve_position(position, length);
-  Target result = tokens(model);
-  result.position = at;
-  return result;
-}
-
-Target TargetArguments::tokens(const Model& model) const {
-  Target result;
-  result.position = position;
-  result.raw = raw;
-  if (target) result.ids = {model.single_token(*target)};
-  if (target_ids) result.ids = *target_ids;
-  if (versus) result.versus = std::vector<TokenId>{model.single_token(*versus)};
-  if (versus_ids) result.versus = *versus_ids;
-  return result;
+void add_preset(Command& command, Options& options) {
+  options = default_options();
+  command.option("--preset", "NAME",
+                 fmt::format("Settings that go together: {} (default {}); options beside it "
+                             "override it",
+                             fmt::join(preset_names(), ", "), kDefaultPreset),
+                 [&options](const std::string& name) { options = preset_options(name); });
 }
 
 void add_method(Command& command, Options& options) {
-  command.option("--beta", "B",
-                 fmt::format("Floor of every denominator (default {})", options.beta),
-                 options.beta);
-  command.option("--weights", "wK,wQ,wV",
-                 "How a head's credit is divided between its branches (default a third each)",
-                 options.weights);
-  command.option("--mlp-weights", "wG,wU",
-                 "The same for gate and up of a gated MLP (default a half each)",
-                 options.mlp_weights);
-  command.option("--expert-weights", "wR,wG,wU",
-                 "The same for router, gate and up of a mixture (default a third each)",
-                 options.expert_weights);
-  command.choice("--dispatch",
-                 fmt::format("Direction that shares out indirect credit (default {})",
-                             to_string(options.dispatch)),
-                 options.dispatch, {{"aligned", Dispatch::aligned}, {"gate", Dispatch::gate}});
-  command.choice("--mlp",
-                 fmt::format("How an MLP passes credit on (default {})", to_string(options.mlp)),
-                 options.mlp,
-                 {{"per-neuron", MlpRule::per_neuron},
-                  {"linearized", MlpRule::linearized},
-                  {"l2", MlpRule::l2}});
-  command.choice(
-      "--scores",
+  const auto add = [&](const std::string& name, const std::string& type, const std::string& help) {
+    command.option(name, type, help, [&options, field = field_name(name)](const std::string& text) {
+      Asked asked;
+      asked.question.options = options;
+      apply_fields({{field, text_field(text)}}, asked);
+      options = asked.question.options;
+    });
+  };
+  add("--beta", "B", fmt::format("Floor of every denominator (default {})", options.beta));
+  add("--weights", "wK,wQ,wV",
+      "How a head's credit is divided between its branches (default a third each)");
+  add("--mlp-weights", "wG,wU", "The same for gate and up of a gated MLP (default a half each)");
+  add("--expert-weights", "wR,wG,wU",
+      "The same for router, gate and up of a mixture (default a third each)");
+  add("--direction", "output|read",
+      fmt::format("Share out indirect credit along what was written, or along how it was read "
+                  "(default {})",
+                  to_string(options.direction)));
+  add("--dispatch", "aligned|gate",
+      fmt::format("Direction that shares out indirect credit (default {})",
+                  to_string(options.dispatch)));
+  add("--mlp", "per-neuron|linearized|l2",
+      fmt::format("How an MLP passes credit on (default {})", to_string(options.mlp)));
+  add("--scores", "raw|centered",
       fmt::format("Key and query scores as they are or less their mean over sources (default {})",
-                  to_string(options.scores)),
-      options.scores, {{"raw", Scores::raw}, {"centered", Scores::centered}});
+                  to_string(options.scores)));
+  add("--floor", "F",
+      fmt::format("With --direction read: least denominator of key and query shares, in logits "
+                  "(default {:g})",
+                  options.floor));
+  add("--keys", "source|spread",
+      fmt::format("With --direction read: key credit stays at its source, or is spread over those "
+                  "it competes with (default {})",
+                  to_string(options.keys)));
 }
 
 void QuestionArguments::add(Command& command) {
-  target.add(command);
-  command.option("--root", "NODE",
-                 "Explain a head or an MLP at a position instead: A8.H6@13, MLP3@-1",
-                 question.root);
-  command.choice("--reroot",
-                 "Direction at that root: what it wrote, or the target (default output)",
-                 question.options.reroot, {{"output", Reroot::output}, {"target", Reroot::target}});
-  PathQuery& paths = question.paths;
-  command.option("--top-paths", "K",
-                 fmt::format("List the K strongest paths (default {})", paths.top), top_paths);
-  command.option(
-      "--tau", "T",
-      "List every path above this threshold (with --top-paths: the K strongest of these)",
-      [&paths](const std::string& text) {
-        parse_value("--tau", text, paths.tau);
-        if (*paths.tau <= 0)
-          throw UsageError(fmt::format("--tau takes a number above 0, not {}", text));
-      });
-  command.choice("--tau-rule", "What the threshold is applied to (default named)", paths.rule,
-                 {{"named", TauRule::named}, {"entry", TauRule::entry}});
-  command.choice("--branch", "Only paths whose last hop takes this branch", paths.branch,
-                 {{"K", Branch::K},
-                  {"Q", Branch::Q},
-                  {"V", Branch::V},
-                  {"G", Branch::G},
-                  {"U", Branch::U},
-                  {"R", Branch::R}});
-  command.option("--through", "COMPONENT", "Only paths that pass through this component",
-                 paths.through);
-  command.option("--from", "POSITION", "Only paths from this source position", paths.from);
-  command.option("--min-layer", "L",
-                 "Only paths whose heads and MLPs all lie in this layer or above", paths.min_layer);
-  command.choice("--sign", "Only paths of this sign", paths.sign,
-                 {{"positive", 1}, {"negative", -1}});
-  add_method(command, question.options);
-  command.word("--method", "How credit is passed on (default unpack)", method,
-               {"unpack", "ifr", "attnlrp", "cplrp"});
+  add_preset(command, asked_.question.options);
+  add_target(command);
+  field(command, "--root", "NODE",
+        "Explain a head or an MLP at a position instead: A8.H6@13, MLP3@-1");
+  field(command, "--reroot", "output|target",
+        "Direction at that root: what it wrote, or the target (default output)");
+  field(command, "--top-paths", "K",
+        fmt::format("List the K strongest paths (default {}, at most {})", PathQuery().top,
+                    kMostPaths));
+  field(command, "--tau", "T",
+        "List every path above this threshold (with --top-paths: the K strongest of these)");
+  field(command, "--tau-rule", "named|entry", "What the threshold is applied to (default named)");
+  field(command, "--branch", "K|Q|V|G|U|R", "Only paths whose last hop takes this branch");
+  field(command, "--through", "COMPONENT", "Only paths that pass through this component");
+  field(command, "--from", "POSITION", "Only paths from this source position");
+  field(command, "--min-layer", "L",
+        "Only paths whose heads and MLPs all lie in this layer or above");
+  field(command, "--sign", "positive|negative", "Only paths of this sign");
+  add_method(command, asked_.question.options);
+  field(command, "--method", "unpack|ifr|attnlrp|cplrp",
+        "How credit is passed on (default unpack)");
 }
 
-Question& QuestionArguments::check() {
-  constexpr std::size_t kAllPaths = 10'000'000;  // as many as the library lists
-  question.options.check();
-  if (method != "unpack" && question.root)
-    throw UsageError("--root goes with --method unpack alone: the baselines explain the target");
-  // With a threshold alone every path above it is listed.
-  if (question.paths.tau && !top_paths) question.paths.top = kAllPaths;
-  if (top_paths) question.paths.top = *top_paths;
-  return question;
+void QuestionArguments::check() const {
+  if (asked_.method != Method::unpack && asked_.question.root)
+    throw UsageError("root goes with the method unpack alone: the baselines explain the target");
+}
+
+void QuestionArguments::read_tokens(const Model& model) { apply_fields(texts_, asked_, &model); }
+
+Asked& QuestionArguments::resolve(const Model& model, int length) {
+  read_tokens(model);
+  check_asked(asked_, model, length);
+  return asked_;
 }
 
 void add_shard(Command& command, Shard& shard) {
@@ -203,6 +250,7 @@ void add_shard(Command& command, Shard& shard) {
 bool stdin_is_terminal() { return isatty(STDIN_FILENO); }
 
 std::string read_stdin() {
+  constexpr std::size_t kLargest = std::size_t{256} << 20;
   std::string text;
   char buffer[1 << 16];
   for (;;) {
@@ -211,6 +259,9 @@ std::string read_stdin() {
     if (n < 0) throw InputError(fmt::format("cannot read stdin: {}", std::strerror(errno)));
     if (n == 0) break;
     text.append(buffer, static_cast<std::size_t>(n));
+    if (text.size() > kLargest)
+      throw InputError(fmt::format("stdin has more than {} MiB: no prompt is that long",
+                                   kLargest >> 20));
   }
   // The line end that echo and editors put there is not part of the prompt.
   if (text.ends_with('\n')) text.pop_back();

@@ -6,25 +6,28 @@
 #include <vector>
 
 #include "command.h"
+#include "unpack/chat.h"
 #include "unpack/model.h"
-#include "unpack/options.h"
+#include "unpack/question.h"
 #include "unpack/shard.h"
 
 namespace unpack::cli {
 
-// --model --device --tf32 --threads
+// --model --no-mmap --device --tf32 --threads
 struct ModelArguments {
   std::string model = "pocket-gpt2";
   LoadOptions load;
+  bool no_mmap = false;
 
   void add_name(Command& command);
   void add_device(Command& command);  // --device --tf32 --threads alone
   void add(Command& command);
-  Model open() const { return Model::load(model, load); }
+  LoadOptions options() const;  // as they were given
+  Model open() const { return Model::load(model, options()); }
 };
 
-// PROMPT | --ids, --no-bos. A prompt of "-", or none where something is piped in, is read from
-// stdin.
+// PROMPT | --ids, --no-bos, --chat and what belongs to it. A prompt of "-", or none where something
+// is piped in, is read from stdin.
 struct PromptArguments {
   std::optional<std::string> prompt;
   std::optional<std::vector<TokenId>> ids;
@@ -35,35 +38,37 @@ struct PromptArguments {
   // To be called before the model is loaded: reads stdin where it has to, UsageError when there is
   // no prompt.
   void resolve(bool required = true);
-  std::vector<TokenId> encode(const Model& model) const;
+  std::vector<TokenId> encode(const Model& model);
+
+  bool chat = false;
+  std::optional<std::string> system, messages, chat_template;
+  std::optional<ChatPrompt> made;  // by encode, from a conversation
+  std::vector<TokenId> stops() const { return made ? made->stops : std::vector<TokenId>{}; }
 };
 
-// --target --target-id --versus --versus-id --raw-logit --position
-struct TargetArguments {
-  std::optional<std::string> target, versus;
-  std::optional<std::vector<TokenId>> target_ids, versus_ids;
-  bool raw = false;
-  int position = -1;
+// Options that are fields of a question, read by its codec.
+class QuestionArguments {
+ public:
+  void add_target(Command& command);  // --target --target-id --versus --versus-id --raw-logit --position
+  void add(Command& command);         // all that a trace can be asked
+  void check() const;                 // what can be known before there is a model
 
-  void add(Command& command);
-  Target tokens(const Model& model) const;  // the position as it was given
-  // `length`: of the prompt, so that a position outside it is known before any work.
-  Target resolve(const Model& model, int length) const;
+  Asked& asked() { return asked_; }
+  const Asked& asked() const { return asked_; }
+  bool has_texts() const { return !texts_.empty(); }
+  void read_tokens(const Model& model);         // target and contrast that were given as texts
+  Asked& resolve(const Model& model, int length);  // and all that depends on the prompt
+
+ private:
+  Option field(Command& command, const std::string& name, const std::string& type,
+               const std::string& help);
+  Asked asked_;
+  Fields texts_;  // of tokens, which wait for the model
 };
 
-// All that a trace can be asked: target, --root --reroot, the paths to list, the method and its
-// options.
-struct QuestionArguments {
-  TargetArguments target;
-  Question question;
-  std::optional<std::size_t> top_paths;
-  std::string method = "unpack";
-
-  void add(Command& command);
-  Question& check();  // once the command line was read; the target waits for the model
-};
-
-// --beta --weights --mlp-weights --dispatch --mlp --scores
+// --preset, which comes before every other option of the method: those beside it override it.
+void add_preset(Command& command, Options& options);
+// --beta --weights --mlp-weights --dispatch --mlp --scores --direction --floor --keys
 void add_method(Command& command, Options& options);
 
 // --shard I/N

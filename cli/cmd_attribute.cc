@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "arguments.h"
@@ -11,6 +12,8 @@
 
 namespace unpack::cli {
 namespace {
+
+constexpr int kAnyInt = std::numeric_limits<int>::max();
 
 struct AttributeArguments {
   PromptArguments prompt;
@@ -26,7 +29,7 @@ struct AttributeArguments {
 // token would change.
 std::vector<TokenId> encode_continuation(const Model& model, const AttributeArguments& args,
                                          const std::vector<TokenId>& prompt) {
-  if (args.prompt.prompt) {
+  if (args.prompt.prompt && !args.prompt.made) {
     const std::vector<TokenId> whole =
         model.encode_prompt(*args.prompt.prompt + *args.continuation, args.prompt.no_bos);
     if (whole.size() > prompt.size() && std::equal(prompt.begin(), prompt.end(), whole.begin())) {
@@ -37,7 +40,6 @@ std::vector<TokenId> encode_continuation(const Model& model, const AttributeArgu
 }
 
 void run_attribute(AttributeArguments& args, Context& context) {
-  args.options.check();
   args.outputs.check();
   args.prompt.resolve();
   const Model model = args.model.open();
@@ -49,12 +51,13 @@ void run_attribute(AttributeArguments& args, Context& context) {
   } else {
     SamplingOptions sampling;
     sampling.max_tokens = args.generate;
-    continuation = model.generate(prompt, sampling, {}, run);
+    continuation = generate_until(model, prompt, sampling, args.prompt.stops(), {}, run);
   }
   if (continuation.empty())
-    throw InputError(
-        "the continuation has no tokens: give --continuation a text, or --generate a number of 1 "
-        "or more");
+    throw InputError(args.continuation
+                         ? "the continuation has no tokens: give it a text"
+                         : "the model ends the text at once, or its context is full: give a "
+                           "continuation, or another prompt");
   const AttributeResult result = attribute(model, prompt, continuation, args.options, run);
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });
@@ -80,12 +83,10 @@ void add_attribute(App& app, Context& context) {
               fmt::format("Explain N tokens of the model's own, greedily chosen (default {})",
                           args->generate),
               [args](const std::string& value) {
-                parse_value("--generate", value, args->generate);
-                if (args->generate < 1)
-                  throw UsageError(
-                      fmt::format("--generate takes a number of 1 or more, not {}", value));
+                args->generate = parse_integer("--generate", value, 1, kAnyInt);
               })
       .excludes(text);
+  add_preset(command, args->options);
   add_method(command, args->options);
   args->outputs.add_json(command);
   args->outputs.add(command, "--html", "Write a self-contained page");

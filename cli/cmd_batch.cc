@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 
 #include <chrono>
-#include <cstdio>
 #include <memory>
 
 #include "arguments.h"
@@ -25,15 +24,16 @@ void run(BatchArguments& args, Context& context) {
     throw UsageError(
         "no prompts: name a file (JSONL, CSV, TSV or one prompt a line), or - for stdin");
   if (!args.out || args.out->empty())
-    throw UsageError("--out takes the name of a folder for the results");
+    throw UsageError("out takes the name of a folder for the results: --out FOLDER");
   BatchOptions& o = args.options;
   o.out = *args.out;
-  o.question.question = args.question.check();
-  o.question.top_paths = args.question.top_paths;
-  o.question.method = parse_method(args.question.method);
+  args.question.check();
   PromptReader prompts(*args.prompts, parse_prompt_format(args.format));
   const Model model = for_batch(args.model.open(), prompts.count());
-  o.question.question.target = args.question.target.tokens(model);
+  args.question.read_tokens(model);
+  const bool no_bos = o.question.no_bos;
+  o.question = args.question.asked();
+  o.question.no_bos = no_bos;
   if (o.question.question.paths.through) model.writers().parse(*o.question.question.paths.through);
   const auto begin = std::chrono::steady_clock::now();
   BatchResult result;
@@ -48,12 +48,10 @@ void run(BatchArguments& args, Context& context) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::size_t fresh = result.results + result.errors - result.done_before;
   clear_progress();
-  for (const std::string& warning : result.warnings)
-    std::fprintf(stderr, "unpack: %s\n", warning.c_str());
-  if (result.errors > 0) {
-    std::fprintf(stderr, "unpack: %zu bad line%s: see %s\n", result.errors,
-                 result.errors == 1 ? "" : "s", (o.out / "errors.jsonl").c_str());
-  }
+  for (const std::string& warning : result.warnings) warn(warning);
+  if (result.errors > 0)
+    warn(fmt::format("{} bad line{}: see {}", result.errors, result.errors == 1 ? "" : "s",
+                     (o.out / "errors.jsonl").string()));
   print(fmt::format(
       "{} of {} prompts in {:.1f} s ({:.1f} a second), {} done before; {} results in {}\n", fresh,
       result.results + result.errors, seconds, static_cast<double>(fresh) / std::max(seconds, 1e-9),

@@ -18,7 +18,7 @@ struct BenchArguments {
 
 void run(BenchArguments& args, Context& context) {
   args.outputs.check();
-  args.options.load = args.model.load;
+  args.options.load = args.model.options();
   const RunContext run = context.run();
   if (!args.outputs.any()) args.options.print = [](const std::string& text) { print(text); };
   const BenchResult result = run_bench(args.options, run);
@@ -33,15 +33,12 @@ void add_bench(App& app, Context& context) {
   Command command = app.add("bench", "What this machine reaches, against its own measured peak",
                             "unpack bench --shape gpt2-small --tokens 16,64 --threads 2");
   command.option("--shape", "NAME",
-                 "A well-known shape or a config.json as text, both with random weights; or a "
-                 "model's name or folder (default gpt2-small)",
+                 fmt::format("A well-known shape ({}) or a config.json as text, both with random "
+                             "weights; or a model's name or folder (default gpt2-small)",
+                             fmt::join(known_shapes(), ", ")),
                  args->options.shape);
   command.option("--tokens", "N,N,...", "Prompt lengths to measure (default 16)",
-                 [args](const std::string& text) {
-                   std::vector<TokenId> lengths;
-                   parse_value("--tokens", text, lengths);
-                   args->options.tokens.assign(lengths.begin(), lengths.end());
-                 });
+                 args->options.tokens);
   command.option("--repeat", "N", "Runs of which the median is reported (default 3)",
                  args->options.repeat);
   command.option("--prompts", "N", "Prompts of the batch comparison, 0 for none (default 20)",

@@ -1,7 +1,6 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include <cstdio>
 #include <memory>
 
 #include "arguments.h"
@@ -15,7 +14,7 @@ namespace {
 struct ExperimentArguments {
   ModelArguments model;
   ExperimentOptions options;
-  std::optional<std::string> name, out, corpus, prompts;
+  std::optional<std::string> name, out, corpus, prompts, save, noise;
   std::string readout = "probability";
 };
 
@@ -34,9 +33,10 @@ std::vector<std::string> split_names(const std::string& text) {
 // What the report says it was made with: everything that changes a number.
 std::string command_text(const ExperimentArguments& args) {
   const ExperimentOptions& o = args.options;
-  std::string text =
-      fmt::format("unpack experiment {} --model {} --n {} --seed {}", o.name, args.model.model,
-                  o.n.value_or(experiment_default_n(o.name)), o.seed);
+  std::string text = fmt::format(
+      "unpack experiment {}{} --n {} --seed {}", o.name,
+      o.name == "compiled" ? std::string() : fmt::format(" --model {}", args.model.model),
+      o.n.value_or(experiment_default_n(o.name)), o.seed);
   if (args.corpus) text += fmt::format(" --corpus {}", o.corpus->filename().string());
   if (args.prompts) text += fmt::format(" --prompts {}", o.prompts->filename().string());
   if (o.roles)
@@ -46,6 +46,13 @@ std::string command_text(const ExperimentArguments& args) {
   if (o.readout == FaithfulnessReadout::logit) text += " --readout logit";
   if (o.raw_logit) text += " --raw-logit";
   if (o.all) text += " --all";
+  if (o.compiled.program) text += fmt::format(" --program {}", *o.compiled.program);
+  if (o.compiled.format) text += fmt::format(" --format {}", *o.compiled.format);
+  const CompiledOptions usual;
+  if (o.compiled.noise != usual.noise)
+    text += fmt::format(" --noise {}", fmt::join(o.compiled.noise, ","));
+  if (o.compiled.sharpness != usual.sharpness)
+    text += fmt::format(" --sharpness {:g}", o.compiled.sharpness);
   const Options plain;
   if (o.options.beta != plain.beta) text += fmt::format(" --beta {:g}", o.options.beta);
   if (o.options.dispatch != plain.dispatch)
@@ -53,6 +60,9 @@ std::string command_text(const ExperimentArguments& args) {
   if (o.options.mlp != plain.mlp) text += fmt::format(" --mlp {}", to_string(o.options.mlp));
   if (o.options.scores != plain.scores)
     text += fmt::format(" --scores {}", to_string(o.options.scores));
+  if (o.options.direction != plain.direction)
+    text += fmt::format(" --direction {} --floor {:g} --keys {}", to_string(o.options.direction),
+                        o.options.floor, to_string(o.options.keys));
   return text;
 }
 
@@ -63,10 +73,19 @@ void run(ExperimentArguments& args, Context& context) {
   o.name = *args.name;
   experiment_default_n(o.name);  // an unknown name is known before any work
   o.models = split_names(args.model.model);
-  o.load = args.model.load;
+  o.load = args.model.options();
   o.out = args.out.value_or(o.name);
   if (args.corpus) o.corpus = *args.corpus;
   if (args.prompts) o.prompts = *args.prompts;
+  if (args.save) o.compiled.save = *args.save;
+  if (args.noise) {
+    o.compiled.noise.clear();
+    for (const std::string& part : split_names(*args.noise)) {
+      double value = 0;
+      parse_value("--noise", part, value);
+      o.compiled.noise.push_back(value);
+    }
+  }
   o.readout =
       args.readout == "logit" ? FaithfulnessReadout::logit : FaithfulnessReadout::probability;
   o.command = command_text(args);
@@ -80,7 +99,7 @@ void run(ExperimentArguments& args, Context& context) {
   }
   for (const std::string& warning : result.warnings) {
     clear_progress();
-    std::fprintf(stderr, "unpack: %s\n", warning.c_str());
+    warn(warning);
   }
   print(result.report);
 }
@@ -124,8 +143,26 @@ void add_experiment(App& app, Context& context) {
   command.flag("--raw-logit", "faithfulness, beta: explain the raw logit, without a contrast",
                args->options.raw_logit);
   command.flag("--all", "knockout: every writer, not five a layer", args->options.all);
+  command.option(
+      "--program", "NAME",
+      fmt::format("compiled: one program instead of all: {}", fmt::join(compiled_programs(), ", ")),
+      args->options.compiled.program);
+  command.option("--format", "gpt2|llama", "compiled: one format instead of both",
+                 args->options.compiled.format);
+  command.option("--noise", "X,X,...",
+                 "compiled: noise on the weights, in parts of their size (default 0,0.02)",
+                 args->noise);
+  command.option("--sharpness", "X", "compiled: attention logits of a match (default 12)",
+                 args->options.compiled.sharpness);
+  command.option(
+      "--save", "FOLDER",
+      "compiled: write the models there in Hugging Face format, each with its circuit, and "
+      "stop",
+      args->save);
   command.flag("--stop-at-bad-line", "Stop at a line that cannot be read, rather than skip it",
                args->options.stop_at_bad_line);
+  add_preset(command, args->options.options);
+  args->options.options = Options();  // the paper's, unless told otherwise
   add_method(command, args->options.options);
   command.run([args, &context] { run(*args, context); });
 }

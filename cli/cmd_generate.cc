@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <limits>
 #include <memory>
 
 #include "arguments.h"
@@ -9,6 +10,8 @@
 
 namespace unpack::cli {
 namespace {
+
+constexpr int kAnyInt = std::numeric_limits<int>::max();
 
 struct GenerateArguments {
   PromptArguments prompt;
@@ -45,12 +48,15 @@ void stream_text(const Model& model, const GenerateArguments& args,
     }
     return true;
   };
-  if (args.prompt.prompt) {
+  model.check(prompt);  // what is refused is not printed
+  if (args.prompt.made) {
+    // Of a conversation only the model's turn is shown.
+  } else if (args.prompt.prompt) {
     print(*args.prompt.prompt);
   } else {
     print(model.tokenizer().decode(prompt));
   }
-  model.generate(prompt, args.sampling, emit, run);
+  generate_until(model, prompt, args.sampling, args.prompt.stops(), emit, run);
   print("\n");
 }
 
@@ -79,24 +85,19 @@ void add_generate(App& app, Context& context) {
   command.option(
       "--max-tokens", "N", fmt::format("How many tokens at most (default {})", sampling.max_tokens),
       [&sampling](const std::string& text) {
-        parse_value("--max-tokens", text, sampling.max_tokens);
-        if (sampling.max_tokens < 1)
-          throw UsageError(fmt::format("--max-tokens takes a number of 1 or more, not {}", text));
+        sampling.max_tokens = parse_integer("--max-tokens", text, 1, kAnyInt);
       });
   command.option(
       "--temperature", "T",
       "0 takes the likeliest token each time (default), 1 samples as the model says",
       [&sampling](const std::string& text) {
         parse_value("--temperature", text, sampling.temperature);
-        if (sampling.temperature < 0)
-          throw UsageError(fmt::format("--temperature takes a number of 0 or more, not {}", text));
+        sampling.check();
       });
   command.option(
       "--top-k", "K", "Sample from the K likeliest tokens only",
       [&sampling](const std::string& text) {
-        parse_value("--top-k", text, sampling.top_k);
-        if (sampling.top_k < 1)
-          throw UsageError(fmt::format("--top-k takes a number of 1 or more, not {}", text));
+        sampling.top_k = parse_integer("--top-k", text, 1, kAnyInt);
       });
   command.option("--seed", "S",
                  fmt::format("The same seed samples the same text (default {})", sampling.seed),

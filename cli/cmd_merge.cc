@@ -16,7 +16,7 @@ struct MergeArguments {
 
 void run(const MergeArguments& args, Context& context) {
   if (args.folders.empty()) throw UsageError("name the folders of the shards");
-  print(merge_shards({args.folders.begin(), args.folders.end()}, args.out, args.model.load,
+  print(merge_shards({args.folders.begin(), args.folders.end()}, args.out, args.model.options(),
                      context.run())
             .text);
 }

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include <limits>
 #include <memory>
 
 #include "arguments.h"
@@ -41,12 +42,12 @@ void add_predict(App& app, Context& context) {
   command.option(
       "--top", "N", fmt::format("How many predictions to list (default {})", args->options.top),
       [args](const std::string& text) {
-        parse_value("--top", text, args->options.top);
-        if (args->options.top < 1)
-          throw UsageError(fmt::format("--top takes a number of 1 or more, not {}", text));
+        args->options.top = parse_integer("--top", text, 1, std::numeric_limits<int>::max());
       });
   command.flag("--lens", "What the final norm and head make of every layer's stream",
                args->options.lens);
+  command.flag("--experts", "Of a mixture: which experts every token used, with their weights",
+               args->options.experts);
   args->outputs.add_json(command);
   add_color(command, args->color);
   command.run([args, &context] { run_predict(*args, context); });

@@ -1,4 +1,7 @@
 #include <fmt/format.h>
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 #include <chrono>
 #include <cstdio>
@@ -13,6 +16,9 @@
 
 namespace unpack::cli {
 namespace {
+
+constexpr int kLongestTime = 24 * 3600;   // seconds
+constexpr int kLargestCache = 1 << 20;    // MB
 
 struct ServeArguments {
   ModelArguments model;
@@ -35,10 +41,15 @@ std::vector<std::string> served_models(const ServeArguments& args) {
 
 void run_serve(ServeArguments& args, Context& context) {
   args.options.models = served_models(args);
-  args.options.load = args.model.load;
+  args.options.load = args.model.options();
   args.options.time_limit = std::chrono::seconds(args.time_limit);
-  args.options.cache_bytes = static_cast<std::size_t>(std::max(args.cache_mb, 0)) << 20;
+  args.options.cache_bytes = static_cast<std::size_t>(args.cache_mb) << 20;
+#ifdef __GLIBC__
+  // A server lives long: what a question took goes back sooner than in a command that ends anyway.
+  mallopt(M_TRIM_THRESHOLD, 64 << 20);
+#endif
   WebServer server(args.options);
+  context.listening = true;
   const std::stop_callback stop(context.stop, [&] { server.stop(); });
   const std::string line = fmt::format("The page is at {}  (Ctrl-C ends it)\n", server.url());
   std::fwrite(line.data(), 1, line.size(), stderr);
@@ -70,10 +81,18 @@ void add_serve(App& app, Context& context) {
       fmt::format("Requests that may wait for a model (default {})", options.max_waiting),
       options.max_waiting);
   command.option("--time-limit", "SECONDS",
-                 fmt::format("Of a request (default {})", args->time_limit), args->time_limit);
+                 fmt::format("Of a request (default {})", args->time_limit),
+                 [args](const std::string& text) {
+                   args->time_limit = parse_integer("--time-limit", text, 1, kLongestTime);
+                 });
+  command.option("--token", "TEXT",
+                 "Ask every request for this token (Authorization: Bearer TEXT, or ?token=TEXT)",
+                 options.token);
   command.option("--cache", "MB",
                  fmt::format("Memory for prepared prompts (default {})", args->cache_mb),
-                 args->cache_mb);
+                 [args](const std::string& text) {
+                   args->cache_mb = parse_integer("--cache", text, 0, kLargestCache);
+                 });
   command.run([args, &context] { run_serve(*args, context); });
 }
 

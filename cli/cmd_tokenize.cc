@@ -1,16 +1,18 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cerrno>
 #include <cstring>
 #include <fstream>
 #include <iostream>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "arguments.h"
 #include "commands.h"
 #include "unpack/error.h"
+#include "unpack/fields.h"
 #include "unpack/models.h"
+#include "unpack/report.h"
 #include "unpack/tokenizer.h"
 
 namespace unpack::cli {
@@ -33,7 +35,7 @@ class TextEncoder {
  public:
   explicit TextEncoder(const TokenizeArguments& args)
       : folder_(tokenizer_folder(args.model.model)),
-        tokenizer_(Tokenizer::load(folder_)),
+        tokenizer_(open(folder_)),
         special_(args.special) {
     if (args.bos) prefix_ = prompt_prefix(folder_, tokenizer_);
   }
@@ -46,6 +48,11 @@ class TextEncoder {
   std::string token_text(TokenId id) const { return tokenizer_.token_text(id); }
 
  private:
+  static Tokenizer open(const std::filesystem::path& folder) {
+    if (const std::optional<Tokenizer> found = find_tokenizer(folder)) return *found;
+    return Tokenizer::load(folder);  // says what is missing
+  }
+
   std::filesystem::path folder_;
   Tokenizer tokenizer_;
   bool special_;
@@ -61,31 +68,25 @@ void encode_lines(const TextEncoder& encoder, const std::string& file) {
   std::istream& in = file == "-" ? std::cin : opened;
   std::string line, out;
   for (int number = 1; std::getline(in, line); ++number) {
-    const nlohmann::json text = nlohmann::json::parse(line, nullptr, false);
-    if (!text.is_string())
-      throw InputError(
-          fmt::format("line {} of {} is not a JSON string", number, file == "-" ? "stdin" : file));
-    out += nlohmann::json(encoder.encode(text.get_ref<const std::string&>())).dump() + "\n";
+    const std::string origin =
+        fmt::format("line {} of {}", number, file == "-" ? "stdin" : file);
+    out += fmt::format("[{}]\n", fmt::join(encoder.encode(read_json_text(line, origin)), ","));
     if (out.size() > 1 << 16) print(std::exchange(out, {}));
   }
   print(out);
 }
 
-std::string tokens_json(const TextEncoder& encoder, const std::vector<TokenId>& ids) {
-  nlohmann::ordered_json tokens = nlohmann::ordered_json::array();
+std::vector<Token> tokens_of(const TextEncoder& encoder, const std::vector<TokenId>& ids) {
+  std::vector<Token> tokens;
   for (std::size_t i = 0; i < ids.size(); ++i)
-    tokens.push_back({{"position", i}, {"id", ids[i]}, {"text", encoder.token_text(ids[i])}});
-  return nlohmann::ordered_json{{"tokens", tokens}}.dump(1, ' ', false,
-                                                         nlohmann::json::error_handler_t::replace) +
-         "\n";
+    tokens.push_back({static_cast<int>(i), ids[i], encoder.token_text(ids[i])});
+  return tokens;
 }
 
 std::string tokens_table(const TextEncoder& encoder, const std::vector<TokenId>& ids) {
   std::string text;
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    const std::string quoted = nlohmann::json(encoder.token_text(ids[i]))
-                                   .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    text += fmt::format("{:>5} {:>7}  {}\n", i, ids[i], quoted);
+    text += fmt::format("{:>5} {:>7}  {}\n", i, ids[i], quoted(encoder.token_text(ids[i])));
   }
   return text;
 }
@@ -98,7 +99,7 @@ void run_tokenize(TokenizeArguments& args) {
     throw UsageError("no text: give it in quotes, through a pipe, or as --jsonl FILE");
   const TextEncoder encoder(args);
   const std::vector<TokenId> ids = encoder.encode(*args.text);
-  args.outputs.write("--json", [&] { return tokens_json(encoder, ids); });
+  args.outputs.write("--json", [&] { return to_json(tokens_of(encoder, ids)); });
   if (!args.outputs.any()) print(tokens_table(encoder, ids));
 }
 

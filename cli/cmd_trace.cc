@@ -1,12 +1,15 @@
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
 #include <memory>
-#include <nlohmann/json.hpp>
 
 #include "arguments.h"
 #include "commands.h"
+#include "unpack/answer.h"
 #include "unpack/baselines.h"
 #include "unpack/error.h"
+#include "unpack/explain.h"
 #include "unpack/groups.h"
 #include "unpack/prepared.h"
 #include "unpack/report.h"
@@ -14,64 +17,150 @@
 namespace unpack::cli {
 namespace {
 
-constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
-
 struct TraceArguments {
   PromptArguments prompt;
   ModelArguments model;
   QuestionArguments question;
-  bool words = false;
+  bool words = false, edges = false;
+  std::optional<std::string> answer, versus_answer, group_by;
+  std::vector<std::string> groups;
   Outputs outputs;
   Color color = Color::automatic;
 };
 
-// Words beside tokens: the same credit, subword tokens added up.
-std::string words_text(const TraceResult& result) {
+constexpr int kSentences = 5;
+
+// Words beside tokens: the same credit, subword tokens added up; and the trace in sentences.
+std::string words_text(const TraceResult& result, const std::vector<Sentence>& sentences) {
   std::string text = "\nWords\n";
   for (const WordCredit& word : merge_words(result.tokens, result.token_credit)) {
-    text += fmt::format("  {:>+10.4f} {:>+7.1f}%  {}\n", word.credit, word.percent,
-                        nlohmann::json(word.text).dump(-1, ' ', false, kReplace));
+    text +=
+        fmt::format("  {:>+10.4f} {:>+7.1f}%  {}\n", word.credit, word.percent, quoted(word.text));
+  }
+  if (!sentences.empty()) text += "\nIn words\n";
+  for (const Sentence& sentence : sentences) text += "  " + sentence.text + "\n";
+  return text;
+}
+
+// Largest first.
+std::vector<EdgeCredit> sorted(std::vector<EdgeCredit> edges) {
+  std::stable_sort(edges.begin(), edges.end(), [](const EdgeCredit& a, const EdgeCredit& b) {
+    return std::fabs(a.credit) > std::fabs(b.credit);
+  });
+  return edges;
+}
+
+std::string edges_text(const Writers& writers, const std::vector<EdgeCredit>& edges) {
+  constexpr std::size_t kShown = 20;
+  std::string text = "\nEdges\n";
+  for (std::size_t i = 0; i < std::min(kShown, edges.size()); ++i) {
+    const EdgeCredit& e = edges[i];
+    const std::string branch = to_string(e.branch);
+    text += fmt::format("  {:>+10.4f}  {} -{}-> {}\n", e.credit, writers.name(e.writer),
+                        e.branch == Branch::mlp || branch.empty() ? "" : "[" + branch + "]",
+                        e.reader < 0 ? "target" : writers.name(e.reader));
   }
   return text;
 }
 
-std::string json_with_words(const TraceResult& result) {
-  nlohmann::ordered_json json = nlohmann::ordered_json::parse(to_json(result));
-  json["words"] =
-      nlohmann::ordered_json::parse(to_json(merge_words(result.tokens, result.token_credit)));
-  return json.dump(-1, ' ', false, kReplace);
+std::vector<Span> spans_of(const TraceArguments& args, const Model& model,
+                           const std::vector<TokenId>& ids) {
+  std::vector<Span> spans;
+  for (const std::string& group : args.groups)
+    spans.push_back(parse_span(group, static_cast<int>(ids.size())));
+  if (!args.group_by) return spans;
+  const SpanKind kind = parse_span_kind(*args.group_by);
+  if (kind == SpanKind::turn) {
+    if (!args.prompt.made) throw UsageError("--group-by turn goes with --chat");
+    return args.prompt.made->turns;
+  }
+  return cut_spans(model, ids, kind);
+}
+
+// Targets of several tokens.
+void run_answer(TraceArguments& args, const Model& model, const std::vector<TokenId>& ids,
+                const RunContext& run) {
+  const std::vector<Span> spans = spans_of(args, model, ids);
+  std::optional<std::string> text;
+  if (!args.prompt.ids && !args.prompt.made) text = args.prompt.prompt;
+  const auto encode = [&](const std::string& answer) {
+    return encode_after(model, ids, text, answer, args.prompt.no_bos);
+  };
+  std::optional<std::vector<TokenId>> versus;
+  if (args.versus_answer) versus = encode(*args.versus_answer);
+  AnswerResult result = explain_answer(model, ids, encode(*args.answer), versus,
+                                       args.question.asked().question.options, run);
+  run.check();
+  if (!spans.empty()) result.groups = span_credits(spans, result.tokens, result.token_credit);
+  args.outputs.write("--json", [&] { return to_json(result); });
+  if (!args.outputs.any()) print(to_terminal(result, terminal_style(args.color)));
+}
+
+void check_answer(const TraceArguments& args) {
+  if (args.versus_answer && !args.answer) throw UsageError("--versus-answer goes with --answer");
+  if (args.group_by && !args.groups.empty())
+    throw UsageError("--group and --group-by do not go together");
+  if (args.group_by) parse_span_kind(*args.group_by);
+  if (!args.answer) return;
+  const Asked& asked = args.question.asked();
+  const Target& target = asked.question.target;
+  if (args.question.has_texts() || !target.ids.empty() || target.versus || target.raw ||
+      asked.question.root || asked.method != Method::unpack || args.words || args.edges)
+    throw UsageError(
+        "--answer explains a span of tokens: --target, --versus, --raw-logit, --root, --method and "
+        "--words do not go with it");
+  for (const char* name : {"--html", "--svg", "--tikz", "--graph"}) {
+    if (const auto* file = args.outputs.find(name); file && *file)
+      throw UsageError(fmt::format("{} does not go with --answer; --json does", name));
+  }
 }
 
 void run_trace(TraceArguments& args, Context& context) {
   args.outputs.check();
-  Question& question = args.question.check();
-  const Method method = parse_method(args.question.method);
+  args.question.check();
   std::optional<GraphFormat> graph;
   if (const auto* file = args.outputs.find("--graph"); *file) graph = graph_format(**file);
+  check_answer(args);
   args.prompt.resolve();
 
   const Model model = args.model.open();
   const std::vector<TokenId> ids = args.prompt.encode(model);
-  const int length = static_cast<int>(ids.size());
+  if (args.answer) return run_answer(args, model, ids, context.run());
+  const std::vector<Span> spans = spans_of(args, model, ids);
   // What names a place in the prompt or the model is looked up before any work.
-  question.target = args.question.target.resolve(model, length);
-  if (question.root) parse_node(model.writers(), *question.root, length);
-  if (question.paths.through) model.writers().parse(*question.paths.through);
+  const Asked& asked = args.question.resolve(model, static_cast<int>(ids.size()));
+  if (args.edges && (asked.method != Method::unpack || asked.question.root))
+    throw UsageError("edges go with the method unpack and a target, not with a root");
 
   const RunContext run = context.run();
   const Prepared prepared = model.prepare(ids, run);
-  const TraceResult result = method == Method::unpack
-                                 ? prepared.trace(question, run)
-                                 : baseline(prepared, question.target, method, run);
+  const TraceResult result = asked.method == Method::unpack
+                                 ? prepared.trace(asked.question, run)
+                                 : baseline(prepared, asked.question.target, asked.method, run);
+  std::vector<EdgeCredit> edges;
+  if (args.edges) edges = sorted(prepared.edge_credit(asked.question, run));
+  std::vector<Sentence> sentences;
+  if (args.words && asked.method == Method::unpack)
+    sentences = explain(prepared, asked.question, result, kSentences, run);
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });
   args.outputs.write("--svg", [&] { return to_svg(result); });
   args.outputs.write("--tikz", [&] { return to_tikz(result); });
   args.outputs.write("--graph", [&] { return to_graph(result, *graph); });
-  args.outputs.write("--json",
-                     [&] { return args.words ? json_with_words(result) : to_json(result); });
+  std::vector<SpanCredit> groups;
+  if (!spans.empty()) groups = span_credits(spans, result.tokens, result.token_credit);
+  args.outputs.write("--json", [&] {
+    return to_json(
+        result, {.words = args.words,
+                 .edges = args.edges ? &edges : nullptr,
+                 .groups = groups.empty() ? nullptr : &groups,
+                 .sentences = args.words && asked.method == Method::unpack ? &sentences : nullptr});
+  });
   if (!args.outputs.any())
-    print(to_terminal(result, terminal_style(args.color)) + (args.words ? words_text(result) : ""));
+    print(to_terminal(result, terminal_style(args.color)) +
+          (args.words ? words_text(result, sentences) : "") +
+          (args.edges ? edges_text(model.writers(), edges) : "") +
+          (groups.empty() ? "" : to_text(groups)));
 }
 
 }  // namespace
@@ -90,7 +179,26 @@ void add_trace(App& app, Context& context) {
   args->outputs.add(command, "--tikz", "Write the same picture for LaTeX");
   args->outputs.add_file(command, "--graph",
                          "Write the listed paths as a graph: .graphml, .dot or .json");
-  command.flag("--words", "Add up the credit of subword tokens by word, too", args->words);
+  command.option(
+      "--answer", "TEXT",
+      "Explain a continuation of several tokens: the sum over its tokens, each by its own "
+      "row",
+      args->answer);
+  command.option("--versus-answer", "TEXT", "With --answer: another answer to set it against",
+                 args->versus_answer);
+  command.repeated("--group", "NAME=from:to",
+                   "Add up the credit of positions from..to under a name (may be repeated)",
+                   args->groups);
+  command.option("--group-by", "sentence|line|paragraph|turn",
+                 "Add up the credit of every sentence, line, paragraph, or turn of a conversation",
+                 args->group_by);
+  command.flag("--words",
+               "In words, too: the credit of subword tokens by word, and what the strongest "
+               "components do in sentences",
+               args->words);
+  command.flag("--edges",
+               "What each reader passes to each writer by each branch, summed over positions, too",
+               args->edges);
   add_color(command, args->color);
   command.run([args, &context] { run_trace(*args, context); });
 }

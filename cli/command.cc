@@ -7,35 +7,14 @@
 #include <algorithm>
 #include <cctype>
 #include <charconv>
-#include <cmath>
 
 #include "unpack/error.h"
+#include "unpack/fields.h"
 
 namespace unpack::cli {
 namespace {
 
-template <class T>
-bool parse_whole(std::string_view text, T& value) {
-  if (text.starts_with('+')) text.remove_prefix(1);
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  return !text.empty() && error == std::errc{} && end == text.data() + text.size();
-}
-
-std::vector<std::string_view> split(std::string_view text) {
-  std::vector<std::string_view> parts;
-  for (std::size_t start = 0;;) {
-    const std::size_t comma = text.find(',', start);
-    std::string_view part =
-        text.substr(start, comma == std::string_view::npos ? comma : comma - start);
-    while (part.starts_with(' ')) part.remove_prefix(1);
-    while (part.ends_with(' ')) part.remove_suffix(1);
-    parts.push_back(part);
-    if (comma == std::string_view::npos) return parts;
-    start = comma + 1;
-  }
-}
-
-std::string one_line(std::string text) {
+std::string joined_lines(std::string text) {
   while (!text.empty() && text.back() == '\n') text.pop_back();
   for (std::size_t at = text.find('\n'); at != std::string::npos; at = text.find('\n', at))
     text.replace(at, 1, "; ");
@@ -61,44 +40,36 @@ CLI::callback_t call(Command::Setter set) {
 
 }  // namespace
 
+std::string field_name(const std::string& option) {
+  std::string name = option.substr(std::min(option.find_first_not_of('-'), option.size()));
+  std::replace(name.begin(), name.end(), '-', '_');
+  return name;
+}
+
 void parse_value(const std::string&, const std::string& text, std::string& value) { value = text; }
 
 void parse_value(const std::string& option, const std::string& text, int& value) {
-  if (!parse_whole(text, value))
-    throw UsageError(fmt::format("{} takes a whole number, not '{}'", option, text));
+  value = read_integer(field_name(option), text_field(text));
+}
+
+int parse_integer(const std::string& option, const std::string& text, int lowest, int highest) {
+  return read_integer(field_name(option), text_field(text), lowest, highest);
 }
 
 void parse_value(const std::string& option, const std::string& text, std::size_t& value) {
-  if (!parse_whole(text, value))
-    throw UsageError(fmt::format("{} takes a whole number of 0 or more, not '{}'", option, text));
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc() || end != text.data() + text.size())
+    wrong_value(field_name(option), "a whole number of 0 or more", text_field(text));
 }
 
 void parse_value(const std::string& option, const std::string& text, double& value) {
-  if (!parse_whole(text, value) || !std::isfinite(value))
-    throw UsageError(fmt::format("{} takes a number, not '{}'", option, text));
+  value = read_number(field_name(option), text_field(text));
 }
 
-void parse_value(const std::string& option, const std::string& text, std::vector<TokenId>& value) {
-  value.clear();
-  for (const std::string_view part : split(text)) {
-    TokenId id = 0;
-    if (!parse_whole(part, id))
-      throw UsageError(
-          fmt::format("{} takes token ids such as 3,17,5: '{}' is not one", option, part));
-    value.push_back(id);
-  }
-}
-
-void parse_numbers(const std::string& option, const std::string& text, double* values,
-                   std::size_t count) {
-  const std::vector<std::string_view> parts = split(text);
-  if (parts.size() != count)
-    throw UsageError(
-        fmt::format("{} takes {} numbers with commas between them, not '{}'", option, count, text));
-  for (std::size_t i = 0; i < count; ++i) {
-    if (!parse_whole(parts[i], values[i]))
-      throw UsageError(fmt::format("{} takes numbers: '{}' is not one", option, parts[i]));
-  }
+void parse_value(const std::string& option, const std::string& text, std::vector<int>& value) {
+  constexpr std::size_t kMost = 1'000'000;
+  value = read_integers(field_name(option), text_field(text), kMost);
+  if (value.empty()) wrong_value(field_name(option), "at least one number", text_field(text));
 }
 
 Option Option::excludes(const Option& other) const {
@@ -158,10 +129,7 @@ std::string Command::join(const std::vector<std::string>& words) {
 
 std::size_t Command::word_index(const std::string& name, const std::string& text,
                                 const std::vector<std::string>& words) {
-  for (std::size_t i = 0; i < words.size(); ++i) {
-    if (words[i] == text) return i;
-  }
-  throw UsageError(fmt::format("{} takes {}, not '{}'", name, fmt::join(words, ", "), text));
+  return read_choice(field_name(name), text_field(text), words);
 }
 
 App::App(std::function<std::string()> version)
@@ -242,8 +210,12 @@ App::Parsed App::parse(int argc, const char* const* argv) {
         chosen.empty() ? "unpack --help" : "unpack " + chosen.front()->get_name() + " --help";
     if (chosen.empty() && argc < 2)
       throw UsageError(fmt::format("which command? {} lists them", where));
+    // The parser says of an unknown command only that one is missing.
+    if (chosen.empty() && argc >= 2 && argv[1][0] != '-')
+      throw UsageError(fmt::format("there is no command {}; {} lists them",
+                                   shown(text_field(argv[1])), where));
     const bool extra = dynamic_cast<const CLI::ExtrasError*>(&error) != nullptr;
-    throw UsageError(fmt::format("{} (see {}{})", one_line(error.what()), where,
+    throw UsageError(fmt::format("{} (see {}{})", joined_lines(error.what()), where,
                                  extra ? "; a prompt of several words goes in quotes" : ""));
   }
   return {"", chosen_};

@@ -1,7 +1,6 @@
 // A thin face over the option parser, so that a command needs to include nothing heavier than this.
 #pragma once
 
-#include <array>
 #include <cstddef>
 #include <functional>
 #include <memory>
@@ -19,24 +18,25 @@ class Option;
 
 namespace unpack::cli {
 
-// How the text of an option becomes a value; UsageError names the option and what it takes.
+// The field that an option stands for: --max-tokens is max_tokens. Messages name the field, here as in
+// every other front end.
+std::string field_name(const std::string& option);
+
+// How the text of an option becomes a value; UsageError names the field and what it takes.
 void parse_value(const std::string& option, const std::string& text, std::string& value);
 void parse_value(const std::string& option, const std::string& text, int& value);
 void parse_value(const std::string& option, const std::string& text, std::size_t& value);
 void parse_value(const std::string& option, const std::string& text, double& value);
-void parse_value(const std::string& option, const std::string& text, std::vector<TokenId>& value);
-void parse_numbers(const std::string& option, const std::string& text, double* values,
-                   std::size_t count);
-template <std::size_t N>
-void parse_value(const std::string& option, const std::string& text, std::array<double, N>& value) {
-  parse_numbers(option, text, value.data(), N);
-}
+// Whole numbers with commas between them: token ids, positions, lengths.
+void parse_value(const std::string& option, const std::string& text, std::vector<int>& value);
 template <class T>
 void parse_value(const std::string& option, const std::string& text, std::optional<T>& value) {
   T inner{};
   parse_value(option, text, inner);
   value = std::move(inner);
 }
+// A whole number from `lowest` to `highest`.
+int parse_integer(const std::string& option, const std::string& text, int lowest, int highest);
 
 template <class T>
 struct Unwrap {

@@ -8,6 +8,7 @@ constexpr AddCommand* kCommands[] = {
     add_trace,         //
     add_predict,       //
     add_attribute,     //
+    add_sources,       //
     add_interactions,  //
     add_intervene,     //
     add_batch,         //

@@ -92,6 +92,7 @@ bool unicode_locale() {
 RunContext Context::run() const {
   RunContext context;
   context.stop = stop;
+  listening = true;
   if (isatty(STDERR_FILENO))
     context.progress = [line = std::make_shared<ProgressLine>(true)](const Progress& progress) {
       line->show(progress);
@@ -118,6 +119,11 @@ void print(std::string_view text) {
 
 void clear_progress() {
   if (isatty(STDERR_FILENO)) std::fputs(kClearLine, stderr);
+}
+
+void warn(std::string_view what) {
+  const std::string line = std::string("unpack: ") + Error(std::string(what)).what() + "\n";
+  std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
 TerminalStyle terminal_style(Color color) {
@@ -167,6 +173,7 @@ void Outputs::check() const {
     if (output->file && output->file->empty())
       throw UsageError(fmt::format("{} takes the name of a file, or - for stdout", output->name));
     to_stdout += output->file == "-";
+    if (output->file && *output->file != "-") check_writable(*output->file);
   }
   if (to_stdout > 1)
     throw UsageError("only one output can go to stdout: name a file for the others");

@@ -1,6 +1,7 @@
 // What every command shares: the ways out (stdout, files, exit status) and the way to be stopped.
 #pragma once
 
+#include <atomic>
 #include <optional>
 #include <stop_token>
 #include <string>
@@ -17,6 +18,8 @@ enum class Color { automatic, always, never };
 
 struct Context {
   std::stop_token stop;
+  // Somebody looks at `stop`: until then a signal ends the process at once.
+  mutable std::atomic<bool> listening = false;
   int status = 0;  // what a command that ran to its end gives as exit status
 
   // Stops on the token and shows progress on stderr where that is a terminal.
@@ -34,6 +37,7 @@ class Interrupted : public Error {
 // Writes to stdout now; InputError when that fails (full disk, closed pipe).
 void print(std::string_view text);
 void clear_progress();
+void warn(std::string_view what);  // one line on stderr, whatever is in it
 
 // The terminal at stdout: width, colours unless NO_COLOR is set, block characters unless the locale
 // rules them out.
@@ -51,7 +55,9 @@ class Outputs {
 
   const std::optional<std::string>* find(const std::string& name) const;
   bool any() const;
-  void check() const;  // at most one may go to stdout
+  // At most one may go to stdout, and every file can be written: found out before any work, not
+  // behind it.
+  void check() const;
   // Calls `make` and writes its text where the option was given.
   template <class Make>
   void write(const std::string& name, Make make) const {

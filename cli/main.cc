@@ -4,12 +4,18 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <csignal>
+#include <cstddef>
 #include <cstdio>
 #include <new>
+#include <stdexcept>
 #include <stop_token>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <thread>
+#include <tuple>
 
 #include "commands.h"
 #include "unpack/error.h"
@@ -27,43 +33,79 @@ enum Status { kDone = 0, kBadInput = 1, kBadCommandLine = 2, kOurFault = 3, kSig
 
 int fail(int status, const std::string& what) {
   cli::clear_progress();
-  const std::string line = fmt::format("unpack: {}\n", what);
-  std::fwrite(line.data(), 1, line.size(), stderr);
+  cli::warn(what);
   return status;
 }
 
 // The first SIGINT or SIGTERM asks the work to stop at a point where nothing is half done; the
-// second ends the process. A thread of its own waits for them: a signal handler could not use the
-// stop source safely.
+// second ends the process. So does the first one where nobody listens: while arguments, stdin or a
+// model are read, and where the work has not answered for a while (what is written is whole at any
+// moment). A thread of its own waits for them: a signal handler could not use the stop source safely.
 class SignalWatch {
  public:
   SignalWatch() {
     std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is reported by the write that meets it
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGTERM);
-    pthread_sigmask(SIG_BLOCK, &set, nullptr);  // inherited by every thread that starts later
-    std::thread([this, set] {
-      for (;;) {
-        int signal = 0;
-        if (sigwait(&set, &signal) != 0) return;
-        if (signal_.exchange(signal) != 0) _exit(kSignalled + signal);
-        source_.request_stop();
-      }
-    }).detach();
+    std::signal(SIGXFSZ, SIG_IGN);  // and so is a limit on the size of files
+    struct sigaction fault = {};
+    fault.sa_handler = lost_page;
+    sigaction(SIGBUS, &fault, nullptr);
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGINT);
+    sigaddset(&set_, SIGTERM);
+  }
+
+  // Throws InputError where no thread can be started.
+  void start(const std::atomic<bool>& listening) {
+    listening_ = &listening;
+    pthread_sigmask(SIG_BLOCK, &set_, nullptr);  // inherited by every thread that starts later
+    try {
+      std::thread([this] { watch(); }).detach();
+    } catch (const std::system_error& error) {
+      pthread_sigmask(SIG_UNBLOCK, &set_, nullptr);
+      throw InputError(fmt::format("cannot start a thread ({}): raise the limit on processes or "
+                                   "memory (ulimit -u, ulimit -v)",
+                                   error.code().message()));
+    }
   }
   std::stop_token token() const { return source_.get_token(); }
   int signal() const { return signal_; }
 
  private:
+  void watch() {
+    constexpr timespec kGrace = {10, 0};
+    for (;;) {
+      // Once asked to stop, wait no longer than the grace.
+      const int signal =
+          signal_ == 0 ? sigwaitinfo(&set_, nullptr) : sigtimedwait(&set_, nullptr, &kGrace);
+      if (signal < 0 && errno == EINTR) continue;
+      if (signal < 0 && signal_ == 0) return;
+      if (signal_ != 0 || !*listening_) {
+        const int last = signal < 0 ? signal_.load() : signal;
+        cli::warn("interrupted, nothing was written");
+        _exit(kSignalled + last);
+      }
+      signal_ = signal;
+      source_.request_stop();
+    }
+  }
+
+  // Weight files are mapped: one that is cut short while we read it has no page to give.
+  static void lost_page(int) {
+    constexpr std::string_view kLine =
+        "unpack: a model file became shorter while it was read: put it back, or use --no-mmap\n";
+    std::ignore = ::write(STDERR_FILENO, kLine.data(), kLine.size());
+    _exit(kBadInput);
+  }
+
+  sigset_t set_;
   std::stop_source source_;
   std::atomic<int> signal_ = 0;
+  const std::atomic<bool>* listening_ = nullptr;
 };
 
-int run(int argc, char** argv, SignalWatch& signals) {
+int run(int argc, char** argv, SignalWatch& signals, cli::Context& context) {
   try {
-    cli::Context context;
+    signals.start(context.listening);
     context.stop = signals.token();
     cli::App app(cli::version_text);
     cli::add_commands(app, context);
@@ -84,9 +126,15 @@ int run(int argc, char** argv, SignalWatch& signals) {
   } catch (const UsageError& error) {
     return fail(kBadCommandLine, error.what());
   } catch (const std::bad_alloc&) {
-    return fail(kOurFault, "out of memory: try a shorter prompt or a smaller model");
+    return fail(kBadInput, "out of memory: try a shorter prompt or a smaller model");
+  } catch (const std::length_error&) {
+    return fail(kBadInput, "out of memory: try a shorter prompt or a smaller model");
+  } catch (const std::system_error& error) {
+    return fail(kBadInput, error.what());  // the system said no
   } catch (const std::exception& error) {
     return fail(kOurFault, fmt::format("internal error, please report it: {}", error.what()));
+  } catch (...) {
+    return fail(kOurFault, "internal error, please report it");
   }
 }
 
@@ -99,9 +147,18 @@ int main(int argc, char** argv) {
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 512 << 20);
 #endif
-  // Leaked on purpose: its thread outlives main.
-  auto* signals = new SignalWatch;
-  const int status = run(argc, argv, *signals);
-  std::fflush(stderr);
-  return status;
+  // Never destroyed: the thread that watches for signals outlives main.
+  alignas(SignalWatch) static std::byte watch[sizeof(SignalWatch)];
+  alignas(cli::Context) static std::byte shared[sizeof(cli::Context)];
+  try {
+    auto* signals = new (watch) SignalWatch;
+    auto* context = new (shared) cli::Context;
+    const int status = run(argc, argv, *signals, *context);
+    std::fflush(stderr);
+    return status;
+  } catch (...) {  // not even the stop source could be made
+    constexpr std::string_view kLine = "unpack: out of memory\n";
+    std::ignore = ::write(STDERR_FILENO, kLine.data(), kLine.size());
+    return kBadInput;
+  }
 }

@@ -5,7 +5,7 @@ set -eu
 # libdnnl-dev: for the library itself, whose package is called after its release.
 build="g++ cmake ninja-build pkg-config libdnnl-dev nlohmann-json3-dev libcli11-dev libfmt-dev libcpp-httplib-dev libpcre2-dev libutf8proc-dev"
 python="pybind11-dev python3-dev python3-numpy"
-test="zsh fish groff-base libgtest-dev librapidcheck-dev python3 python3-numpy python3-pytest python3-scipy python3-networkx graphviz mypy python3-pandas python3-distributed python3-selenium chromium chromium-driver"
+test="zsh fish groff-base libgtest-dev librapidcheck-dev python3 python3-numpy python3-pytest python3-jinja2 python3-scipy python3-networkx graphviz mypy python3-pandas python3-distributed python3-selenium chromium chromium-driver"
 ci="clang-format clang-tidy"
 wheel="patchelf python3-build python3-venv"
 deb="debhelper dh-python dpkg-dev lintian"

@@ -1,7 +1,10 @@
 #include "api.h"
 
+#include <fmt/format.h>
+
 #include <memory>
 
+#include "inspect_api.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 #include "unpack/report.h"
@@ -15,29 +18,30 @@ std::string dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
-// The part of a trace that a change of path filters changes.
-std::string paths_only(const std::string& trace) {
-  json whole = json::parse(trace);
-  json part = json::object();
-  for (const char* field : {"version", "target", "root", "paths", "coverage", "warnings"}) {
-    if (whole.contains(field)) part[field] = std::move(whole[field]);
+// A token may hold part of a character: its bytes as hex, nothing for one that is text.
+std::string bytes_of_no_text(const std::string& token) {
+  try {
+    (void)json(token).dump();
+    return {};
+  } catch (const json::type_error&) {
+    std::string hex;
+    for (const char c : token)
+      hex += fmt::format("{}{:02X}", hex.empty() ? "" : " ", static_cast<unsigned char>(c));
+    return hex;
   }
-  return dump(part);
 }
 
-// The attention of the root's head, to stand beside the credit of its sources.
-std::string with_pattern(std::string trace, const Prepared& prepared, const Node& root) {
+// The attention of the root's head, to stand beside the credit of its sources; nothing for an MLP.
+std::vector<double> pattern_of(const Prepared& prepared, const Node& root) {
   const Writer& writer = prepared.model().writers()[root.writer];
-  if (writer.kind != WriterKind::head) return trace;
+  if (writer.kind != WriterKind::head) return {};
   const CachedArray pattern = prepared.cache("pattern", writer.layer);  // [H, S, S]
   const auto length = static_cast<std::size_t>(prepared.length()),
              head = static_cast<std::size_t>(writer.head),
              query = static_cast<std::size_t>(root.position);
   const auto row =
       pattern.values.begin() + static_cast<std::ptrdiff_t>((head * length + query) * length);
-  const std::size_t end = trace.rfind('}');
-  trace.insert(end, ",\"pattern\":" + dump(std::vector<double>(row, row + root.position + 1)));
-  return trace;
+  return {row, row + root.position + 1};
 }
 
 std::string render(const TraceResult& result, Format format) {
@@ -71,31 +75,50 @@ const char* mime(Format format) {
 }  // namespace
 
 const std::vector<std::string>& Api::names() {
-  static const std::vector<std::string> kNames = {"tokenize", "predict",      "trace",    "paths",
-                                                  "reroot",   "interactions", "intervene"};
+  static const std::vector<std::string> kNames = [] {
+    std::vector<std::string> names = {"tokenize", "predict",      "trace",    "paths",
+                                      "reroot",   "interactions", "intervene"};
+    names.insert(names.end(), InspectApi::names().begin(), InspectApi::names().end());
+    return names;
+  }();
   return kNames;
 }
 
+Api::Api(PreparedCache& cache, Limits limits)
+    : cache_(cache),
+      limits_(limits),
+      inspect_(std::make_unique<const InspectApi>(
+          [this](const std::string& model_name, const Model& model, const std::vector<TokenId>& ids,
+                 const RunContext& context) { return prepare(model_name, model, ids, context); },
+          limits)) {}
+
+Api::~Api() = default;
+
 Answer Api::ask(const std::string& name, const std::string& model_name, const Model& model,
-                const json& body) const {
+                const Fields& body) const {
   if (name == "tokenize") return tokenize(model, body);
   if (name == "predict") return predict(model, body);
   if (name == "interactions") return interactions(model_name, model, body);
   if (name == "intervene") return intervention(model, body);
+  if (std::optional<Answer> answer = inspect_->ask(name, model_name, model, body))
+    return std::move(*answer);
   return trace(name, model_name, model, body);
 }
 
-Answer Api::tokenize(const Model& model, const json& body) const {
+Answer Api::tokenize(const Model& model, const Fields& body) const {
   json tokens = json::array();
-  for (const Token& token : model.tokens(read_tokenize(body, model, limits_)))
+  for (const Token& token : model.tokens(read_tokenize(body, model, limits_))) {
     tokens.push_back({{"position", token.position}, {"id", token.id}, {"text", token.text}});
+    if (const std::string bytes = bytes_of_no_text(token.text); !bytes.empty())
+      tokens.back()["bytes"] = bytes;
+  }
   return {[text = dump({{"tokens", std::move(tokens)}})](const Model&, const RunContext&) {
             return text;
           },
           "application/json", true};
 }
 
-Answer Api::predict(const Model& model, const json& body) const {
+Answer Api::predict(const Model& model, const Fields& body) const {
   PredictRequest request = read_predict(body, model, limits_);
   return {[request = std::move(request)](const Model& m, const RunContext& context) {
     return to_json(m.predict(request.ids, request.options, context));
@@ -104,36 +127,33 @@ Answer Api::predict(const Model& model, const json& body) const {
 
 Prepared Api::prepare(const std::string& model_name, const Model& model,
                       const std::vector<TokenId>& ids, const RunContext& context) const {
-  const std::size_t bytes = prepared_bytes(model.config(), ids.size(), context.memory_budget);
-  return cache_.get(model_name, ids, bytes, [&] { return model.prepare(ids, context); });
+  return cache_.get(model_name, ids, [&] { return model.prepare(ids, context); });
 }
 
 Answer Api::trace(const std::string& name, const std::string& model_name, const Model& model,
-                  const json& body) const {
+                  const Fields& body) const {
   auto request = std::make_shared<const TraceRequest>(read_trace(body, model, limits_));
   const Question& question = request->question;
   if (name == "reroot" && !question.root)
-    throw InputError("give the node to reroot at as \"root\", for example \"A3.H1@5\"");
+    throw InputError("give the node to reroot at as root, for example A3.H1@5");
   if (name != "trace" && request->format != Format::json)
     throw InputError("\"format\" can be chosen with /api/trace only");
   // What is not there is said now, before anything waits.
-  const int length = static_cast<int>(request->ids.size());
-  resolve_position(question.target.position, length);
-  if (question.paths.from) resolve_position(*question.paths.from, length);
   std::optional<Node> root;
-  if (question.root) root = parse_node(model.writers(), *question.root, length);
+  if (question.root)
+    root = parse_node(model.writers(), *question.root, static_cast<int>(request->ids.size()));
   return {[this, name, model_name, request, root](const Model& m, const RunContext& context) {
             const Prepared prepared = prepare(model_name, m, request->ids, context);
             const TraceResult result = prepared.trace(request->question, context);
-            if (name == "paths") return paths_only(to_json(result));
-            if (name == "reroot") return with_pattern(to_json(result), prepared, *root);
+            if (name == "paths") return to_json(result, {.paths_only = true});
+            if (name == "reroot") return to_json(result, {.pattern = pattern_of(prepared, *root)});
             return render(result, request->format);
           },
           mime(request->format)};
 }
 
 Answer Api::interactions(const std::string& model_name, const Model& model,
-                         const json& body) const {
+                         const Fields& body) const {
   InteractionsRequest request = read_interactions(body, model, limits_);
   if (request.query) resolve_position(*request.query, static_cast<int>(request.ids.size()));
   return {
@@ -143,9 +163,8 @@ Answer Api::interactions(const std::string& model_name, const Model& model,
       }};
 }
 
-Answer Api::intervention(const Model& model, const json& body) const {
+Answer Api::intervention(const Model& model, const Fields& body) const {
   InterveneRequest request = read_intervene(body, model, limits_);
-  resolve_position(request.target.position, static_cast<int>(request.ids.size()));
   return {[request = std::move(request)](const Model& m, const RunContext& context) {
     return to_json(intervene(m, request.ids, request.intervention, request.target, context));
   }};
@@ -162,6 +181,7 @@ json describe(const Model& model) {
           {"d_model", info.d_model},
           {"dtype", info.dtype},
           {"gated", config.gated()},
+          {"mixture", config.mixture()},
           {"parallel", config.block == Block::parallel},
           {"positions", config.has_pos_writer()},
           {"context", config.n_ctx},
@@ -170,15 +190,19 @@ json describe(const Model& model) {
 }
 
 json default_options() {
-  const Options options;
-  return {{"beta", options.beta},
+  const Options options = unpack::default_options();
+  return {{"preset", kDefaultPreset},
+          {"beta", options.beta},
           {"weights", options.weights},
           {"mlp_weights", options.mlp_weights},
           {"expert_weights", options.expert_weights},
           {"dispatch", to_string(options.dispatch)},
           {"mlp", to_string(options.mlp)},
           {"scores", to_string(options.scores)},
-          {"reroot", to_string(options.reroot)}};
+          {"reroot", to_string(options.reroot)},
+          {"direction", to_string(options.direction)},
+          {"floor", options.floor},
+          {"keys", to_string(options.keys)}};
 }
 
 }  // namespace unpack::server

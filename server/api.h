@@ -1,6 +1,7 @@
 // The endpoints: from a request to the work it asks for.
 #pragma once
 
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -17,28 +18,34 @@ struct Answer {
   bool quick = false;  // cheap enough to be done without waiting for the model's queue
 };
 
+class InspectApi;
+
 class Api {
  public:
-  Api(PreparedCache& cache, Limits limits) : cache_(cache), limits_(limits) {}
+  Api(PreparedCache& cache, Limits limits);
+  ~Api();
+  Api(const Api&) = delete;
+  Api& operator=(const Api&) = delete;
 
   static const std::vector<std::string>& names();  // "trace" stands for POST /api/trace
   // Reads and checks the request (InputError, UsageError); nothing is computed yet.
   Answer ask(const std::string& name, const std::string& model_name, const Model& model,
-             const nlohmann::json& body) const;
+             const Fields& body) const;
 
  private:
-  Answer tokenize(const Model& model, const nlohmann::json& body) const;
-  Answer predict(const Model& model, const nlohmann::json& body) const;
+  Answer tokenize(const Model& model, const Fields& body) const;
+  Answer predict(const Model& model, const Fields& body) const;
   Answer trace(const std::string& name, const std::string& model_name, const Model& model,
-               const nlohmann::json& body) const;
+               const Fields& body) const;
   Answer interactions(const std::string& model_name, const Model& model,
-                      const nlohmann::json& body) const;
-  Answer intervention(const Model& model, const nlohmann::json& body) const;
+                      const Fields& body) const;
+  Answer intervention(const Model& model, const Fields& body) const;
   Prepared prepare(const std::string& model_name, const Model& model,
                    const std::vector<TokenId>& ids, const RunContext& context) const;
 
   PreparedCache& cache_;
   Limits limits_;
+  std::unique_ptr<const InspectApi> inspect_;
 };
 
 nlohmann::json describe(const Model& model);

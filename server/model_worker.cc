@@ -1,6 +1,9 @@
 #include "model_worker.h"
 
+#include <system_error>
 #include <utility>
+
+#include "unpack/error.h"
 
 namespace unpack::server {
 
@@ -20,6 +23,10 @@ void Job::run(const Model& model) {
     RunContext context;
     context.stop = stop_.get_token();
     context.memory_budget = memory_budget_;
+    context.progress = [this](const Progress& now) {
+      const std::lock_guard lock(mutex_);
+      progress_ = {0, true, std::string(now.what), now.done, now.total};
+    };
     context.check();
     std::string answer = work_(model, context);
     const std::lock_guard lock(mutex_);
@@ -29,6 +36,11 @@ void Job::run(const Model& model) {
     error_ = std::current_exception();
   }
   finish();
+}
+
+Place Job::progress() const {
+  const std::lock_guard lock(mutex_);
+  return progress_;
 }
 
 void Job::fail(std::exception_ptr error) {
@@ -52,8 +64,14 @@ ModelWorker::ModelWorker(std::string name, LoadOptions load, std::size_t max_wai
     : name_(std::move(name)),
       load_(std::move(load)),
       max_waiting_(max_waiting),
-      memory_budget_(memory_budget),
-      thread_([this](const std::stop_token& stop) { loop(stop); }) {}
+      memory_budget_(memory_budget) {
+  try {
+    thread_ = std::jthread([this](const std::stop_token& stop) { loop(stop); });
+  } catch (const std::system_error& error) {
+    throw InputError("cannot start a thread (" + error.code().message() +
+                     "): raise the limit on processes or memory (ulimit -u, ulimit -v)");
+  }
+}
 
 ModelWorker::~ModelWorker() {
   thread_.request_stop();
@@ -65,8 +83,24 @@ std::shared_ptr<const Model> ModelWorker::loaded() const {
   return model_;
 }
 
-std::shared_ptr<Job> ModelWorker::submit(Work work) {
-  auto job = std::make_shared<Job>(std::move(work), memory_budget_);
+std::optional<Place> ModelWorker::place(const std::string& ticket) const {
+  const std::lock_guard lock(mutex_);
+  if (ticket.empty()) return std::nullopt;
+  if (running_ && running_->ticket_ == ticket) {
+    Place place = running_->progress();
+    place.running = true;
+    return place;
+  }
+  std::size_t before = running_ ? 1 : 0;
+  for (const std::shared_ptr<Job>& job : waiting_) {
+    if (job->ticket_ == ticket) return Place{before, false, {}, 0, 0};
+    if (!job->stop_.stop_requested()) ++before;
+  }
+  return std::nullopt;
+}
+
+std::shared_ptr<Job> ModelWorker::submit(Work work, std::string ticket) {
+  auto job = std::make_shared<Job>(std::move(work), memory_budget_, std::move(ticket));
   {
     const std::lock_guard lock(mutex_);
     // Those given up while they waited hold a place no longer.
@@ -77,6 +111,11 @@ std::shared_ptr<Job> ModelWorker::submit(Work work) {
   }
   changed_.notify_one();
   return job;
+}
+
+std::size_t ModelWorker::waiting() const {
+  const std::lock_guard lock(mutex_);
+  return waiting_.size() + (running_ ? 1 : 0);
 }
 
 void ModelWorker::cancel_all() {

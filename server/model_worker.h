@@ -21,11 +21,19 @@ namespace unpack::server {
 
 using Work = std::function<std::string(const Model& model, const RunContext& context)>;
 
+// How far a question has come.
+struct Place {
+  std::size_t before = 0;  // questions that come first; 0: it is being answered
+  bool running = false;
+  std::string what;  // the stage, "layers", and how far it is: 0 of 0 where that is not known
+  double done = 0, total = 0;
+};
+
 // A question on its way: whoever asked waits for it, or gives it up.
 class Job {
  public:
-  Job(Work work, std::size_t memory_budget)
-      : work_(std::move(work)), memory_budget_(memory_budget) {}
+  Job(Work work, std::size_t memory_budget, std::string ticket = {})
+      : work_(std::move(work)), memory_budget_(memory_budget), ticket_(std::move(ticket)) {}
 
   bool wait_for(std::chrono::milliseconds time);
   std::string
@@ -37,13 +45,16 @@ class Job {
   void run(const Model& model);
   void fail(std::exception_ptr error);
   void finish();
+  Place progress() const;
 
   Work work_;
   std::size_t memory_budget_;
+  const std::string ticket_;  // a name that whoever asked gave it; may be empty
   std::stop_source stop_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::condition_variable changed_;
   bool done_ = false;
+  Place progress_;
   std::string answer_;
   std::exception_ptr error_;
 };
@@ -59,8 +70,11 @@ class ModelWorker {
   const std::string& name() const { return name_; }
   std::shared_ptr<const Model> loaded() const;  // nothing before the first use
   // Nothing when too many wait already.
-  std::shared_ptr<Job> submit(Work work);
+  std::shared_ptr<Job> submit(Work work, std::string ticket = {});
+  // Where the question with this ticket stands; nothing where none waits or runs.
+  std::optional<Place> place(const std::string& ticket) const;
   void cancel_all();
+  std::size_t waiting() const;  // with the one that is being answered
 
  private:
   void loop(const std::stop_token& stop);

@@ -3,14 +3,13 @@
 #pragma once
 
 #include <cstddef>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <vector>
 
 #include "request_fields.h"
 #include "unpack/intervene.h"
 #include "unpack/model.h"
-#include "unpack/options.h"
+#include "unpack/question.h"
 
 namespace unpack::server {
 
@@ -44,13 +43,19 @@ struct InterveneRequest {
   Target target;
 };
 
-std::vector<TokenId> read_tokenize(const nlohmann::json& body, const Model& model,
-                                   const Limits& limits);
-PredictRequest read_predict(const nlohmann::json& body, const Model& model, const Limits& limits);
-TraceRequest read_trace(const nlohmann::json& body, const Model& model, const Limits& limits);
-InteractionsRequest read_interactions(const nlohmann::json& body, const Model& model,
-                                      const Limits& limits);
-InterveneRequest read_intervene(const nlohmann::json& body, const Model& model,
-                                const Limits& limits);
+// Parts that several requests share.
+std::vector<TokenId> read_prompt(RequestFields& fields, const Model& model, const Limits& limits);
+// What is left of a request as a question about `ids`, of which only the `allowed` fields may be
+// there; with the server's own limit on paths.
+Question read_question(RequestFields& fields, const Model& model, const Limits& limits,
+                       const std::vector<TokenId>& ids, const std::vector<std::string>& allowed);
+std::vector<std::string> target_fields();
+std::vector<std::string> option_fields();  // those of Options
+
+std::vector<TokenId> read_tokenize(const Fields& body, const Model& model, const Limits& limits);
+PredictRequest read_predict(const Fields& body, const Model& model, const Limits& limits);
+TraceRequest read_trace(const Fields& body, const Model& model, const Limits& limits);
+InteractionsRequest read_interactions(const Fields& body, const Model& model, const Limits& limits);
+InterveneRequest read_intervene(const Fields& body, const Model& model, const Limits& limits);
 
 }  // namespace unpack::server

@@ -4,18 +4,22 @@
 
 #include <algorithm>
 #include <atomic>
-#include <map>
+#include <cctype>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <system_error>
 #include <thread>
 
 #include "api.h"
 #include "connection.h"
 #include "guard.h"
 #include "http_error.h"
+#include "metrics.h"
 #include "model_worker.h"
 #include "page.h"
 #include "prepared_cache.h"
 #include "request_fields.h"
+#include "task_threads.h"
 #include "unpack/error.h"
 #include "unpack/serve.h"
 
@@ -29,14 +33,19 @@ namespace {
 constexpr auto kTick = std::chrono::milliseconds(
     20);  // how often a waiting request looks whether its client is still there
 constexpr int kBacklog = 512;
+constexpr auto kToAnswer = std::chrono::milliseconds(60'000);  // for a client to take its answer
 constexpr const char* kJson = "application/json";
+constexpr std::size_t kLongestTicket = 64;
 
 std::string error_body(const std::string& message) {
-  return json{{"error", message}}.dump(-1, ' ', false, json::error_handler_t::replace);
+  return json{{"error", Error(message).what()}}.dump(-1, ' ', false,
+                                                     json::error_handler_t::replace);
 }
 
 void answer_error(httplib::Response& response, int status, const std::string& message) {
+  constexpr int kTooMany = 429;
   response.status = status;
+  if (status == kTooMany) response.set_header("Retry-After", "1");
   response.set_content(error_body(message), kJson);
 }
 
@@ -52,6 +61,12 @@ void answer_with(httplib::Response& response, std::string content, const std::st
       });
 }
 
+// A name for the question, to ask how far it is; one that is too long counts as none.
+std::string ticket_of(const httplib::Request& request) {
+  std::string ticket = request.get_header_value("X-Unpack-Ticket");
+  return ticket.size() <= kLongestTicket ? ticket : std::string();
+}
+
 void answer_exception(httplib::Response& response, const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
@@ -65,6 +80,8 @@ void answer_exception(httplib::Response& response, const std::exception_ptr& err
     answer_error(response, 503, "the request was cancelled");
   } catch (const std::bad_alloc&) {
     answer_error(response, 503, "not enough memory for this request; try a shorter prompt");
+  } catch (const std::system_error& e) {
+    answer_error(response, 503, e.what());  // the system said no
   } catch (const std::exception& e) {
     answer_error(response, 500, fmt::format("a fault of ours: {}", e.what()));
   } catch (...) {
@@ -83,6 +100,17 @@ void ServeOptions::check() const {
       time_limit.count() < 1) {
     throw UsageError("every limit of the server must be at least 1");
   }
+  constexpr std::size_t kMostConnections = 1024;
+  if (max_connections > kMostConnections)
+    throw UsageError(
+        fmt::format("max_connections takes {} at most, not {}", kMostConnections, max_connections));
+  constexpr std::size_t kShortestToken = 8;
+  const bool plain = std::all_of(token.begin(), token.end(), [](unsigned char c) {
+    return std::isalnum(c) || c == '-' || c == '_' || c == '.' || c == '~';
+  });
+  if (!token.empty() && (token.size() < kShortestToken || !plain))
+    throw UsageError(
+        fmt::format("token takes {} or more letters, digits and -_.~", kShortestToken));
 }
 
 struct WebServer::Impl {
@@ -99,6 +127,7 @@ struct WebServer::Impl {
     add_routes();
     bind();
     load_first();
+    watch.emplace(bound, options.request_deadline, kToAnswer);
   }
 
   static std::vector<std::string> hosts(const ServeOptions& options) {
@@ -138,7 +167,7 @@ struct WebServer::Impl {
     http.set_read_timeout(5);
     http.set_write_timeout(10);
     http.set_payload_max_length(options.max_body);
-    http.new_task_queue = [this] { return new httplib::ThreadPool(options.max_connections); };
+    http.new_task_queue = [this] { return new server::TaskThreads(options.max_connections); };
     bound = options.port == 0                               ? http.bind_to_any_port(options.host)
             : http.bind_to_port(options.host, options.port) ? options.port
                                                             : -1;
@@ -159,6 +188,9 @@ struct WebServer::Impl {
                         const httplib::ContentReader& reader) const;
   void check_client(const httplib::Request& request) const;
   std::string models_body() const;
+  std::string metrics_body() const;
+  bool token_fits(const httplib::Request& request) const;
+  std::string queue_body(const std::string& ticket) const;
   std::string wait(server::ModelWorker& worker, const httplib::Request& request,
                    const server::Work& work);
 
@@ -166,12 +198,14 @@ struct WebServer::Impl {
   const server::Guard guard;
   server::PreparedCache cache;
   const server::Api api;
+  server::Metrics metrics;
   std::vector<std::unique_ptr<server::ModelWorker>> workers;
   httplib::Server http;
   int listening = -1;
   int bound = -1;
   std::atomic<bool> stopping = false;
   std::atomic<bool> entered = false;
+  std::optional<server::ConnectionWatch> watch;
 };
 
 void WebServer::Impl::check_client(const httplib::Request& request) const {
@@ -183,6 +217,23 @@ void WebServer::Impl::check_client(const httplib::Request& request) const {
   }
   if (!guard.origin_allowed(request.get_header_value("Origin"), host))
     throw HttpError(403, "requests from other sites' pages are not answered");
+  if (!token_fits(request))
+    throw HttpError(401, "this server asks for a token: send Authorization: Bearer TOKEN");
+}
+
+bool WebServer::Impl::token_fits(const httplib::Request& request) const {
+  if (options.token.empty()) return true;
+  constexpr std::string_view kBearer = "Bearer ";
+  std::string given = request.get_header_value("Authorization");
+  // A browser cannot send a header with the address of the page.
+  given =
+      given.starts_with(kBearer) ? given.substr(kBearer.size()) : request.get_param_value("token");
+  // As long for a good beginning as for a bad one.
+  unsigned difference = given.size() == options.token.size() ? 0 : 1;
+  for (std::size_t i = 0; i < options.token.size(); ++i)
+    difference |= static_cast<unsigned char>(options.token[i]) ^
+                  (i < given.size() ? static_cast<unsigned char>(given[i]) : 0xFFu);
+  return difference == 0;
 }
 
 std::string WebServer::Impl::read_body(const httplib::Request& request, httplib::Response& response,
@@ -200,14 +251,14 @@ std::string WebServer::Impl::read_body(const httplib::Request& request, httplib:
   if (!fits || response.status == 413)
     throw HttpError(
         413, fmt::format("the request is larger than the limit of {} bytes", options.max_body));
-  if (!read) throw HttpError(400, "the request's body could not be read");
+  if (!read) throw HttpError(400, "the request's body could not be read, or came too slowly");
   return body;
 }
 
 std::string WebServer::Impl::wait(server::ModelWorker& worker, const httplib::Request& request,
                                   const server::Work& work) {
   const auto deadline = std::chrono::steady_clock::now() + options.time_limit;
-  const std::shared_ptr<server::Job> job = worker.submit(work);
+  const std::shared_ptr<server::Job> job = worker.submit(work, ticket_of(request));
   if (!job)
     throw HttpError(429, "too many requests are waiting for this model; try again in a moment");
   std::optional<server::ClientConnection> client;
@@ -245,19 +296,52 @@ std::string WebServer::Impl::models_body() const {
       .dump(-1, ' ', false, json::error_handler_t::replace);
 }
 
+std::string WebServer::Impl::metrics_body() const {
+  double waiting = 0, loaded = 0;
+  for (const auto& worker : workers) {
+    waiting += static_cast<double>(worker->waiting());
+    loaded += worker->loaded() ? 1 : 0;
+  }
+  return metrics.text({{"unpack_waiting", waiting},
+                       {"unpack_models_loaded", loaded},
+                       {"unpack_cache_bytes", static_cast<double>(cache.bytes())},
+                       {"unpack_cache_limit_bytes", static_cast<double>(options.cache_bytes)},
+                       {"unpack_cache_prompts", static_cast<double>(cache.count())},
+                       {"unpack_cache_hits", static_cast<double>(cache.hits())},
+                       {"unpack_cache_misses", static_cast<double>(cache.misses())}});
+}
+
+std::string WebServer::Impl::queue_body(const std::string& ticket) const {
+  if (ticket.empty() || ticket.size() > kLongestTicket)
+    throw HttpError(400, "ask with ?ticket=..., the X-Unpack-Ticket of the question");
+  for (const auto& worker : workers) {
+    const std::optional<server::Place> place = worker->place(ticket);
+    if (!place) continue;
+    return json{{"state", place->running ? "running" : "waiting"},
+                {"before", place->before},
+                {"what", place->what},
+                {"done", place->done},
+                {"total", place->total}}
+        .dump();
+  }
+  return R"({"state":"unknown","before":0,"what":"","done":0,"total":0})";
+}
+
 void WebServer::Impl::read_and_answer(const std::string& name, const httplib::Request& request,
                                       httplib::Response& response,
                                       const httplib::ContentReader& reader) {
   try {
     check_client(request);
-    const json body = server::parse_object(read_body(request, response, reader));
+    const std::string text = read_body(request, response, reader);
+    const server::ConnectionWatch::Served served(*watch, request.remote_addr, request.remote_port);
+    const Fields body = read_fields(text, "the request");
     server::RequestFields fields(body);
     const std::string wanted = fields.text("model").value_or(workers.front()->name());
     server::ModelWorker* worker = find(wanted);
     if (!worker)
       throw HttpError(
           404, fmt::format("model {} is not served here; GET /api/models lists those that are",
-                           json(wanted).dump()));
+                           shown(text_field(wanted))));
     if (!worker->loaded())
       wait(*worker, request, [](const Model&, const RunContext&) { return std::string(); });
     const std::shared_ptr<const Model> model = worker->loaded();
@@ -265,6 +349,7 @@ void WebServer::Impl::read_and_answer(const std::string& name, const httplib::Re
         api.ask(name, worker->name(), *model, body);  // reads the request; the work comes now
     std::string content =
         answer.quick ? answer.work(*model, {}) : wait(*worker, request, answer.work);
+    cache.settle();
     answer_with(response, std::move(content), answer.type);
   } catch (...) {
     answer_exception(response, std::current_exception());
@@ -292,9 +377,27 @@ void WebServer::Impl::add_routes() {
   http.Get("/", guarded([](httplib::Response& response) {
              answer_with(response, std::string(server::page_html()), "text/html; charset=utf-8");
            }));
+  http.Get("/api/queue", [this](const httplib::Request& request, httplib::Response& response) {
+    try {
+      check_client(request);
+      answer_with(response, queue_body(request.get_param_value("ticket")), kJson);
+    } catch (...) {
+      answer_exception(response, std::current_exception());
+    }
+  });
   http.Get("/api/models", guarded([this](httplib::Response& response) {
              answer_with(response, models_body(), kJson);
            }));
+  http.Get("/metrics", guarded([this](httplib::Response& response) {
+             answer_with(response, metrics_body(), "text/plain; version=0.0.4; charset=utf-8");
+           }));
+  // For those who watch over it: no token, no secrets.
+  http.Get("/health", [](const httplib::Request&, httplib::Response& response) {
+    answer_with(response, "{\"status\":\"ok\"}", kJson);
+  });
+  http.set_logger([this](const httplib::Request&, const httplib::Response& response) {
+    metrics.count(response.status);
+  });
   for (const std::string& name : server::Api::names()) {
     const auto handler = [this, name](const httplib::Request& request, httplib::Response& response,
                                       const httplib::ContentReader& reader) {
@@ -309,12 +412,14 @@ void WebServer::Impl::add_routes() {
     if (response.body.empty()) {
       const std::string name = request.path.rfind("/api/", 0) == 0 ? request.path.substr(5) : "";
       const auto& names = server::Api::names();
-      const bool known = request.path == "/" || name == "models" ||
+      const bool known = request.path == "/" || request.path == "/health" ||
+                         request.path == "/metrics" || name == "models" || name == "queue" ||
                          std::find(names.begin(), names.end(), name) != names.end();
       if (response.status == 404 && known) {
-        answer_error(
-            response, 405,
-            name.empty() || name == "models" ? "use GET here" : "use POST with a JSON body here");
+        answer_error(response, 405,
+                     name.empty() || name == "models" || name == "queue"
+                         ? "use GET here"
+                         : "use POST with a JSON body here");
       } else {
         answer_error(response, response.status,
                      response.status == 404 ? "there is nothing here; see / and /api/models"
@@ -345,10 +450,14 @@ std::string WebServer::url() const {
 }
 
 void WebServer::run() {
-  impl_->entered = true;
+  // Also when it throws: stop() waits for one or the other.
+  struct Entered {
+    std::atomic<bool>& flag;
+    explicit Entered(std::atomic<bool>& f) : flag(f) { flag = true; }
+    ~Entered() { flag = false; }
+  } const entered(impl_->entered);
   if (!impl_->stopping && !impl_->http.listen_after_bind() && !impl_->stopping)
     throw InternalError("the server stopped listening");
-  impl_->entered = false;
 }
 
 void WebServer::stop() {

@@ -13,6 +13,7 @@
 #include "unpack/baselines.h"
 #include "unpack/model.h"
 #include "unpack/options.h"
+#include "unpack/question.h"
 #include "unpack/run_context.h"
 #include "unpack/shard.h"
 
@@ -51,17 +52,9 @@ class PromptReader {
   std::unique_ptr<Impl> impl_;
 };
 
-// What is asked of every prompt that does not say otherwise.
-struct BatchQuestion {
-  Question question;
-  std::optional<std::size_t> top_paths;  // nothing: 20, or with a threshold all above it
-  Method method = Method::unpack;
-  bool no_bos = false;
-};
-std::string to_fields(
-    const BatchQuestion& question);  // the JSON object of a prompt's line that would say the same
-BatchQuestion from_fields(const std::string& fields,
-                          const Model* model = nullptr);  // without a model tokens are given as ids
+// What is asked of every prompt that does not say otherwise, from a JSON object of fields (InputError,
+// UsageError). Without a model tokens are given as ids.
+Asked read_asked(const std::string& fields, const Model* model = nullptr);
 
 // The answer to one record: a line for results.jsonl or errors.jsonl, sealed with a checksum.
 struct BatchLine {
@@ -76,7 +69,7 @@ struct BatchLine {
 // Prompts of like length follow each other on the same packed weights and weight products. Each has
 // a forward pass of its own: one over several prompts rounds otherwise, and what a prompt's line
 // says must not depend on its company. Order is kept.
-std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults,
+std::vector<BatchLine> trace_prompts(const Model& model, const Asked& defaults,
                                      const std::vector<PromptRecord>& records,
                                      const RunContext& context = {});
 
@@ -96,7 +89,7 @@ Model for_batch(const Model& model, std::size_t prompts);  // with products wher
 
 struct BatchOptions {
   std::filesystem::path out;
-  BatchQuestion question;
+  Asked question;
   Shard shard;
   bool strict = false;  // a bad line ends the run
   bool arrays = false;  // token and node credit as .npy

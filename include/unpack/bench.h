@@ -69,6 +69,7 @@ struct BenchResult {
   std::vector<Length> lengths;
 };
 
+std::vector<std::string> known_shapes();  // names that BenchOptions::shape may have
 BenchResult run_bench(const BenchOptions& options, const RunContext& context = {});
 std::string to_terminal(const BenchResult& result);
 std::string to_json(const BenchResult& result);

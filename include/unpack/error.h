@@ -6,9 +6,11 @@
 
 namespace unpack {
 
+// The message is one line of UTF-8, whatever is quoted in it: control characters and foreign bytes
+// are escaped, and what is very long is shortened.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message);
 };
 
 // The user's input is bad: a file, a prompt, a node or position that is not there. Exit status 1.
@@ -21,6 +23,12 @@ class InputError : public Error {
 class UsageError : public Error {
  public:
   using Error::Error;
+};
+
+// The same for a value of another kind than the one that is asked for: a text for a number.
+class KindError : public UsageError {
+ public:
+  using UsageError::UsageError;
 };
 
 // A fault of ours. Exit status 3.

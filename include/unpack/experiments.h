@@ -18,6 +18,16 @@ namespace unpack {
 
 enum class FaithfulnessReadout { probability, logit };
 
+// compiled: models with known circuits, made for the experiment.
+struct CompiledOptions {
+  std::optional<std::string> program;  // one of compiled_programs(); nothing: all
+  std::optional<std::string> format;   // "gpt2" or "llama"; nothing: both
+  std::vector<double> noise = {0.0, 0.02};
+  double sharpness = 12;
+  std::optional<std::filesystem::path> save;  // write the models there as Hugging Face folders
+};
+std::vector<std::string> compiled_programs();
+
 struct ExperimentOptions {
   std::string name;  // one of experiment_names()
   std::vector<std::string> models = {"pocket-gpt2"};
@@ -37,6 +47,7 @@ struct ExperimentOptions {
   bool raw_logit = false;  // faithfulness: explain the raw logit
   bool all = false;        // knockout: every writer
   bool stop_at_bad_line = false;
+  CompiledOptions compiled;
   std::string command;  // written into the report
   Shard shard;  // a part of the records alone, without summary and report: merge_shards makes these
   std::function<Model(const std::string& name, const LoadOptions& load)> open = Model::load;

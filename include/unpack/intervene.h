@@ -1,5 +1,5 @@
-// What the model would do otherwise: a writer hidden from its readers, an edge taken from another
-// prompt, an embedding set to zero.
+// What the model would do otherwise: what a component writes replaced or scaled, a writer hidden
+// from its readers, an edge taken from another prompt, an embedding set to zero.
 #pragma once
 
 #include <optional>
@@ -31,19 +31,31 @@ Edge parse_edge(const Writers& writers, const ModelConfig& config, std::string_v
                 int length);
 std::string to_string(const Writers& writers, const Edge& edge);
 
+// What a component's output is replaced by: nothing, its own mean over the positions of the prompt,
+// or what it writes there in another prompt.
+enum class Ablation { zero, mean, resample };
+const char* to_string(Ablation ablation);  // "zero", "mean", "resample"
+
 // What is changed. Everything named here happens in one and the same pass.
 struct Intervention {
+  // Components ("A3.H1": at every position) and nodes ("A3.H1@5": at one) that write r + scale
+  // (c - r) in place of c, with r the replacement: 0 ablates, 1 changes nothing, 2 doubles.
+  std::vector<std::string> ablate;
+  Ablation ablation = Ablation::zero;
+  double scale = 0;
   std::optional<std::string> cut;        // a component, "A3.H1", "MLP0", "emb", "pos"
   Channel channel = Channel::attention;  // which sublayers no longer see it
   std::vector<std::string> edges;        // texts of edges to be patched
-  std::vector<TokenId> patch_from;  // the prompt of the same length that patched edges come from
-  std::vector<int> zero;            // positions whose token embedding is set to zero
+  // The prompt of the same length that patched edges and resampled outputs come from.
+  std::vector<TokenId> patch_from;
+  std::vector<int> zero;  // positions whose token embedding is set to zero
 };
 
 struct InterventionReading {
-  double nll = 0;          // summed negative log-likelihood of tokens 1 .. S-1
-  double target = 0;       // logit difference against the contrast (raw: the logit)
-  double probability = 0;  // of the target set
+  double nll = 0;                       // summed negative log-likelihood of tokens 1 .. S-1
+  double target = 0;                    // logit difference against the contrast (raw: the logit)
+  double probability = 0;               // of the target set
+  std::vector<Prediction> predictions;  // ten, at the target position
 };
 
 struct InterventionResult {

@@ -24,21 +24,28 @@ struct LoadOptions {
   std::string device = "auto";
   int threads = 0;    // 0: as many as the machine has
   bool tf32 = false;  // CUDA: matrix products in TF32, ten times faster and three digits short
-  std::function<void(const std::string&)> notice;  // told in one line why "auto" took the CPU
+  // Told in one line why something is not as it was asked for: "auto" took the CPU, weight products
+  // were left out.
+  std::function<void(const std::string&)> notice;
   bool weight_products = false;  // keep W_O C W_in of every head and MLP in memory: a one-time cost
                                  // that makes every prompt cheaper
   std::size_t product_limit = std::size_t{2}
                               << 30;  // bytes they may take; a model that needs more is refused
+  bool mapped = true;  // false: weight files are read into memory, so that nobody can pull one away
 };
 
 // What the weight products of a model take in single precision.
 std::size_t weight_product_bytes(const ModelConfig& config);
+// Why a model can have none (they are then left out), in words; empty where it can.
+std::string weight_product_obstacle(const ModelConfig& config);
 
 struct SamplingOptions {
   int max_tokens = 50;
   double temperature = 0;  // 0: greedy
   int top_k = 0;           // 0: all
   std::uint64_t seed = 0;
+
+  void check() const;  // throws UsageError; a temperature is 0, or 1e-6 to 1e6
 };
 
 struct PredictOptions {
@@ -46,6 +53,7 @@ struct PredictOptions {
   bool lens = false;
   int position = -1;
   bool log_probabilities = true;  // of every token; costs the head at every position
+  bool experts = false;           // which experts of a mixture every token used
 };
 
 // A tensor the caller holds, for from_tensors: shape, dtype and bytes in row-major order.
@@ -85,6 +93,8 @@ class Model {
       std::string_view text) const;          // throws InputError that shows how the text splits
   std::string token_text(TokenId id) const;  // falls back to "#id" without a tokenizer
   std::vector<Token> tokens(std::span<const TokenId> ids) const;
+  // Throws InputError where a prompt is empty, too long or holds an id outside the vocabulary.
+  void check(std::span<const TokenId> ids) const;
 
   PredictResult predict(std::span<const TokenId> ids, const PredictOptions& options = {},
                         const RunContext& context = {}) const;

@@ -1,7 +1,9 @@
 // Where models live: what is bundled, cached and supported.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -17,11 +19,20 @@ std::filesystem::path locate_model(const std::string& name);
 struct FoundModel {
   std::string name;
   std::filesystem::path folder;
-  std::string origin;   // "bundled", "cache", "folder"
-  std::string family;   // model_type as the config names it, or ""
-  std::string problem;  // why it cannot be used, or ""
+  std::string origin;             // "bundled", "cache", "folder"
+  std::string family;             // model_type as the config names it, or ""
+  std::string problem;            // why it cannot be used, or ""
+  std::string quantisation = {};  // "float16", "Q4_K", ...
+  std::uint64_t bytes = 0;        // of the weights as they are stored
+  std::uint64_t parameters = 0;
+  int context = 0;
+  std::uint64_t memory = 0;  // that the weights take while the program works with them
 };
 std::vector<FoundModel> list_models(const std::vector<std::filesystem::path>& extra);
+std::uint64_t free_memory();  // of this machine, in bytes; 0: unknown
+
+// Of a folder or a GGUF file; nothing where it has no tokenizer.
+std::optional<Tokenizer> find_tokenizer(const std::filesystem::path& model);
 
 // Where the local Hugging Face cache may be: $HF_HUB_CACHE, $HF_HOME, the home folder.
 std::vector<std::filesystem::path> model_cache_folders();

@@ -15,6 +15,12 @@ enum class Dispatch { aligned, gate };
 enum class MlpRule { per_neuron, linearized, l2 };
 enum class Scores { raw, centered };
 enum class Reroot { output, target };
+// Along which direction a node shares out credit that a reader gave it: what its sublayer wrote, or
+// the direction in which the reader read it.
+enum class Direction { output, read };
+// Where centred key credit goes: to the source it was earned for, or to every source by its part in
+// the competition.
+enum class Keys { source, spread };
 enum class Branch {
   none,
   K,
@@ -31,11 +37,14 @@ const char* to_string(Dispatch x);
 const char* to_string(MlpRule x);
 const char* to_string(Scores x);
 const char* to_string(Reroot x);
+const char* to_string(Direction x);
+const char* to_string(Keys x);
 const char* to_string(Branch x);  // "K", "Q", "V", "MLP", "G", "U", "R", ""
 const char* to_string(TauRule x);
 
+// The paper's settings; presets (below) are the others worth a name.
 struct Options {
-  double beta = 0.8;                                                  // floor of SafeDenom, >= 0
+  double beta = 0.8;                                                  // floor of SafeDenom, 0 to 1e6
   std::array<double, 3> weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};  // K, Q, V
   std::array<double, 2> mlp_weights = {0.5, 0.5};                     // G, U (gated MLPs)
   std::array<double, 3> expert_weights = {1.0 / 3.0, 1.0 / 3.0, 1.0 / 3.0};  // R, G, U (mixtures)
@@ -43,9 +52,22 @@ struct Options {
   MlpRule mlp = MlpRule::per_neuron;
   Scores scores = Scores::raw;
   Reroot reroot = Reroot::output;
+  Direction direction = Direction::output;
+  double floor = 0;          // direction read: least denominator of K and Q shares, in logits
+  Keys keys = Keys::source;  // direction read with centered scores
 
-  void check() const;  // throws UsageError for values out of range
+  void check() const;  // throws UsageError for values out of range: weights are 0 to 1e6, not all 0
+  // Takes back what does not go together: rules that know no direction (gate, l2) take `output`,
+  // which knows neither floor nor keys. Says so where a rule gave way, or nothing.
+  std::string settle();
 };
+
+// "paper", "released" (the authors' program), "best" (docs/method.md). Throws UsageError.
+Options preset_options(const std::string& name);
+std::vector<std::string> preset_names();
+// What the command line, Python, batch runs and the server start from.
+inline constexpr const char* kDefaultPreset = "best";
+inline Options default_options() { return preset_options(kDefaultPreset); }
 
 // What is asked about. Positions may be negative everywhere: they count from the end.
 struct Target {
@@ -54,6 +76,10 @@ struct Target {
   bool raw = false;                            // leave the contrast out
   int position = -1;
 };
+
+// What one question may list, and how many steps a walk along a threshold may take.
+inline constexpr std::size_t kMostPaths = 200'000;
+inline constexpr std::size_t kMostWalks = 5'000'000;
 
 struct PathQuery {
   std::size_t top = 20;

@@ -1,6 +1,7 @@
 // One prompt, prepared: answers any number of targets and roots.
 #pragma once
 
+#include <cstddef>
 #include <memory>
 #include <span>
 #include <vector>
@@ -23,11 +24,15 @@ class Prepared {
  public:
   // Token credit, node credit, roots, composition and paths. Thread-safe.
   TraceResult trace(const Question& question, const RunContext& context = {}) const;
+  // The same credit edge by edge: what each reader sends to each writer on each branch, summed over
+  // the positions of both; the target is a reader too. Edges without credit are left out.
+  std::vector<EdgeCredit> edge_credit(const Question& question,
+                                      const RunContext& context = {}) const;
   // query: one position, or nothing for the mean over queries; all: every query.
   InteractionResult interactions(std::optional<int> query, bool all,
                                  const RunContext& context = {}) const;
   // Raw scores of every visible writer for the readers of a layer: K, Q [C_l, H, S, S], V [C_l, H,
-  // S], mlp/G/U [C_l, S, N].
+  // S], mlp/G/U [C_l, S, N]. Mixtures: N of every expert, R [C_l, S, experts]; 0 for those unused.
   CachedArray scores(int layer, Branch branch) const;
   std::vector<ClosureCheck> validate(const RunContext& context = {}) const;
   // The forward trace under TransformerLens-like names: resid_pre, resid_mid, resid_post, q, k, v,
@@ -37,6 +42,8 @@ class Prepared {
   const Model& model() const;
   const std::vector<TokenId>& ids() const;
   int length() const { return static_cast<int>(ids().size()); }
+  // What it holds in memory now, with what earlier questions left for the next one.
+  std::size_t bytes() const;
 
   explicit Prepared(std::shared_ptr<const PreparedState> state) : state_(std::move(state)) {}
   const std::shared_ptr<const PreparedState>& state() const { return state_; }

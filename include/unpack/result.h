@@ -83,6 +83,20 @@ struct ExpertEntry {
   double credit = 0;
 };
 
+// An expert that a token used.
+struct ExpertUse {
+  int expert = 0;
+  double weight = 0;  // what its output is multiplied by
+};
+using ExpertUses = std::vector<std::vector<std::vector<ExpertUse>>>;  // [L][S], heaviest first
+// Credit that a reader passes to a writer, over all their positions.
+struct EdgeCredit {
+  int writer = 0;
+  int reader = -1;  // -1: the target
+  Branch branch = Branch::none;
+  double credit = 0;
+};
+
 struct TraceResult {
   ProgramInfo program;
   ModelInfo model;
@@ -107,6 +121,8 @@ struct TraceResult {
   std::vector<ExpertEntry> expert_entries;  // a mixture: the experts in use, heaviest first
   std::map<Branch, std::vector<CompositionEntry>>
       composition;  // largest mass first; Branch::none stands for "all"
+
+  ExpertUses experts;  // of a mixture, else empty; dense layers have empty lists
 
   std::vector<Path> paths;
   Coverage coverage;
@@ -152,6 +168,7 @@ struct PredictResult {
   std::vector<std::optional<double>> log_probability;  // [S], nothing for the first
   std::vector<Prediction> predictions;
   std::vector<std::vector<Prediction>> lens;  // per layer's stream (embedding first), when asked
+  ExpertUses experts;                         // when asked
 };
 
 struct AttributeRow {

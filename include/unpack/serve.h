@@ -26,7 +26,11 @@ struct ServeOptions {
   std::size_t max_waiting = 16;      // requests that wait for a model; one more is answered 429
   std::size_t max_connections = 64;  // answered at the same time
   std::chrono::milliseconds time_limit{60'000};    // of a request, the wait included
-  std::size_t cache_bytes = std::size_t{1} << 30;  // prepared prompts that are kept
+  std::size_t cache_bytes = std::size_t{1} << 30;  // prepared prompts that are kept, with what
+                                                   // questions left for the next one
+  std::chrono::milliseconds request_deadline{10'000};  // to send a whole request
+  std::string token;  // not empty: every request but /health carries it, as a bearer token, or as
+                      // the page's own ?token=
 
   void check() const;  // throws UsageError
 };

@@ -49,7 +49,7 @@ py::list trace_records(const Model& model, const std::string& options,
   records.reserve(tuples.size());
   for (const auto& [index, line, fields, problem] : tuples)
     records.push_back({index, line, fields, problem});
-  const BatchQuestion question = from_fields(options, &model);
+  const Asked question = read_asked(options, &model);
   const std::vector<BatchLine> lines = interruptible(progress, [&](const RunContext& context) {
     return trace_prompts(model, question, records, context);
   });
@@ -67,7 +67,7 @@ BatchOptions batch_options(const std::filesystem::path& out, const std::string& 
                            const std::string& shard, bool strict, bool arrays, const Model* model) {
   BatchOptions o;
   o.out = out;
-  o.question = from_fields(options, model);
+  o.question = read_asked(options, model);
   if (!shard.empty()) o.shard = parse_shard(shard);
   o.strict = strict;
   o.arrays = arrays;
@@ -146,7 +146,7 @@ void bind_batch(py::module_& module) {
   module.def("batch_maker", &maker_tuple, model);
   module.def(
       "batch_options",
-      [](const Model& m, const std::string& given) { return to_fields(from_fields(given, &m)); },
+      [](const Model& m, const std::string& given) { return to_fields(read_asked(given, &m)); },
       model, options);
   module.def("products_pay", &products_pay, model, prompts);
   module.def("for_batch", &for_batch, model, prompts, py::call_guard<py::gil_scoped_release>());

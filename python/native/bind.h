@@ -5,7 +5,7 @@
 
 namespace unpack::python {
 
-void bind_options(pybind11::module_& module);
+void bind_question(pybind11::module_& module);
 void bind_results(pybind11::module_& module);
 void bind_model(pybind11::module_& module);
 void bind_prepared(pybind11::module_& module);

@@ -10,6 +10,7 @@
 #include <exception>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <stop_token>
 #include <string>
 #include <thread>
@@ -79,6 +80,53 @@ class Desk {
   bool news_ = false, finished_ = false;
 };
 
+// The calls that run now. When the interpreter ends, they are stopped and waited for: a thread that
+// comes back to an interpreter that is gone would end the process.
+class Running {
+ public:
+  explicit Running(std::stop_source& stop) : stop_(&stop) {
+    const std::lock_guard lock(mutex());
+    if (closing()) throw Cancelled();
+    all().insert(stop_);
+  }
+  ~Running() {
+    const std::lock_guard lock(mutex());
+    all().erase(stop_);
+    changed().notify_all();
+  }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+  static void close_down() {
+    constexpr auto kLongest = std::chrono::seconds(30);
+    std::unique_lock lock(mutex());
+    closing() = true;
+    for (std::stop_source* stop : all()) stop->request_stop();
+    changed().wait_for(lock, kLongest, [] { return all().empty(); });
+  }
+
+ private:
+  static std::mutex& mutex() {
+    static std::mutex it;
+    return it;
+  }
+  static std::condition_variable& changed() {
+    static std::condition_variable it;
+    return it;
+  }
+  static std::set<std::stop_source*>& all() {
+    static std::set<std::stop_source*> it;
+    return it;
+  }
+  static bool& closing() {
+    static bool it = false;
+    return it;
+  }
+  std::stop_source* stop_;
+};
+
+inline void close_down() { Running::close_down(); }
+
 // work(const RunContext&) -> value; on_progress(what, done, total) or None.
 template <class Work>
 auto interruptible(const py::object& on_progress, const Work& work) {
@@ -86,6 +134,7 @@ auto interruptible(const py::object& on_progress, const Work& work) {
   std::optional<Result> result;
   std::exception_ptr failure;
   std::stop_source stop;
+  const Running running(stop);
   Desk desk;
   RunContext context;
   context.stop = stop.get_token();

@@ -9,6 +9,7 @@
 #include "bind.h"
 #include "call.h"
 #include "unpack/experiments.h"
+#include "unpack/question.h"
 
 namespace py = pybind11;
 
@@ -32,7 +33,7 @@ py::tuple experiment(const std::string& name, std::vector<std::string> models,
                      const std::filesystem::path& out, std::optional<int> n, std::uint64_t seed,
                      OptionalPath corpus, OptionalPath prompts, std::optional<std::string> roles,
                      std::optional<std::string> claims, const std::string& readout, bool raw_logit,
-                     bool all, bool stop_at_bad_line, const Options& options,
+                     bool all, bool stop_at_bad_line, const Asked& question,
                      const std::string& device, int threads, const std::string& shard,
                      const py::object& progress) {
   ExperimentOptions asked;
@@ -54,7 +55,7 @@ py::tuple experiment(const std::string& name, std::vector<std::string> models,
   asked.raw_logit = raw_logit;
   asked.all = all;
   asked.stop_at_bad_line = stop_at_bad_line;
-  asked.options = options;
+  asked.options = question.question.options;
   if (!shard.empty()) {
     asked.shard = parse_shard(shard);
     asked.open = kept_model;

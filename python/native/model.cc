@@ -4,11 +4,14 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <algorithm>
+
 #include "bind.h"
 #include "call.h"
 #include "unpack/intervene.h"
 #include "unpack/models.h"
 #include "unpack/prepared.h"
+#include "unpack/question.h"
 
 namespace py = pybind11;
 
@@ -18,16 +21,19 @@ namespace {
 using Ids = std::vector<TokenId>;
 using Release = py::call_guard<py::gil_scoped_release>;
 
-LoadOptions load_options(const std::string& device, int threads, bool weight_products) {
+LoadOptions load_options(const std::string& device, int threads, bool weight_products,
+                         bool mapped = true) {
   LoadOptions options;
   options.device = device;
   options.threads = threads;
   options.weight_products = weight_products;
+  options.mapped = mapped;
   return options;
 }
 
-Model load(const std::string& name, const std::string& device, int threads, bool weight_products) {
-  return Model::load(name, load_options(device, threads, weight_products));
+Model load(const std::string& name, const std::string& device, int threads, bool weight_products,
+           bool mapped) {
+  return Model::load(name, load_options(device, threads, weight_products, mapped));
 }
 
 DType parse_dtype(const std::string& name) {
@@ -98,8 +104,13 @@ py::dict config(const Model& model) {
     if (layer.window > 0) window = layer.window;
   }
   out["sliding_window"] = or_none(window);
-  out["experts"] = first.n_experts;
-  out["experts_per_token"] = first.experts_per_token;
+  int experts = 0, chosen = 0;  // of a mixture some layers may be dense
+  for (const LayerConfig& layer : c.layers) {
+    experts = std::max(experts, layer.n_experts);
+    chosen = std::max(chosen, layer.experts_per_token);
+  }
+  out["experts"] = experts;
+  out["experts_per_token"] = chosen;
   out["bos_token"] = or_none(c.bos_token);
   out["dtype"] = to_string(c.dtype);
   return out;
@@ -125,11 +136,12 @@ py::str decode(const Model& model, const Ids& ids) {
       PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
 }
 
-PredictResult predict(const Model& model, const Ids& ids, int top, bool lens, int position,
-                      const py::object& progress) {
+PredictResult predict(const Model& model, const Ids& ids, int top, bool lens, bool experts,
+                      int position, const py::object& progress) {
   PredictOptions options;
   options.top = top;
   options.lens = lens;
+  options.experts = experts;
   options.position = position;
   return interruptible(
       progress, [&](const RunContext& context) { return model.predict(ids, options, context); });
@@ -164,16 +176,17 @@ std::vector<Prepared> prepare(const Model& model, const std::vector<Ids>& prompt
 }
 
 AttributeResult attribute_tokens(const Model& model, const Ids& prompt, const Ids& continuation,
-                                 const Options& options, const py::object& progress) {
+                                 const Asked& asked, const py::object& progress) {
   return interruptible(progress, [&](const RunContext& context) {
-    return attribute(model, prompt, continuation, options, context);
+    return attribute(model, prompt, continuation, asked.question.options, context);
   });
 }
 
 InterventionResult intervene_on(const Model& model, const Ids& ids, std::optional<std::string> cut,
                                 const std::string& channel, std::vector<std::string> edges,
-                                Ids patch_from, std::vector<int> zero, const Target& target,
-                                const py::object& progress) {
+                                Ids patch_from, std::vector<int> zero,
+                                std::vector<std::string> components, const std::string& ablate,
+                                double scale, const Asked& asked, const py::object& progress) {
   Intervention intervention;
   intervention.cut = std::move(cut);
   if (channel != "attention" && channel != "mlp")
@@ -182,8 +195,18 @@ InterventionResult intervene_on(const Model& model, const Ids& ids, std::optiona
   intervention.edges = std::move(edges);
   intervention.patch_from = std::move(patch_from);
   intervention.zero = std::move(zero);
+  intervention.ablate = std::move(components);
+  intervention.scale = scale;
+  bool known = false;
+  for (const Ablation each : {Ablation::zero, Ablation::mean, Ablation::resample}) {
+    if (ablate != to_string(each)) continue;
+    intervention.ablation = each;
+    known = true;
+  }
+  if (!known)
+    throw UsageError("ablate must be one of 'zero', 'mean', 'resample', not '" + ablate + "'");
   return interruptible(progress, [&](const RunContext& context) {
-    return intervene(model, ids, intervention, target, context);
+    return intervene(model, ids, intervention, asked.question.target, context);
   });
 }
 
@@ -195,7 +218,7 @@ void bind_model(py::module_& module) {
   py::class_<Prepared>(module, "Prepared");  // its methods: prepared.cc
   py::class_<Model>(module, "Model")
       .def_static("load", &load, py::arg("name"), py::arg("device"), py::arg("threads"),
-                  py::arg("weight_products"), Release())
+                  py::arg("weight_products"), py::arg("mapped"), Release())
       .def_static("random", &random_model, py::arg("shape"), py::arg("seed"), py::arg("device"),
                   py::arg("threads"), py::arg("dtype"), Release())
       .def_static("from_tensors", &from_tensors, py::arg("config"), py::arg("tensors"),
@@ -237,14 +260,16 @@ void bind_model(py::module_& module) {
             return to_string(m.writers(), parse_node(m.writers(), text, length));
           },
           py::arg("text"), py::arg("length"))
-      .def("predict", &predict, ids, py::arg("top"), py::arg("lens"), py::arg("position"), progress)
+      .def("predict", &predict, ids, py::arg("top"), py::arg("lens"), py::arg("experts"),
+           py::arg("position"), progress)
       .def("generate", &generate, ids, py::arg("max_tokens"), py::arg("temperature"),
            py::arg("top_k"), py::arg("seed"), py::arg("on_token"))
       .def("prepare", &prepare, py::arg("prompts"), py::arg("memory_budget"), progress)
       .def("attribute", &attribute_tokens, py::arg("prompt"), py::arg("continuation"),
-           py::arg("options"), progress)
+           py::arg("asked"), progress)
       .def("intervene", &intervene_on, ids, py::arg("cut"), py::arg("channel"), py::arg("edges"),
-           py::arg("patch_from"), py::arg("zero"), py::arg("target"), progress);
+           py::arg("patch_from"), py::arg("zero"), py::arg("components"), py::arg("ablate"),
+           py::arg("scale"), py::arg("asked"), progress);
 }
 
 }  // namespace unpack::python

@@ -5,8 +5,10 @@
 #include <pybind11/stl/filesystem.h>
 
 #include <string>
+#include <system_error>
 
 #include "bind.h"
+#include "call.h"
 #include "unpack/about.h"
 #include "unpack/error.h"
 #include "unpack/models.h"
@@ -16,32 +18,19 @@ namespace py = pybind11;
 namespace unpack::python {
 namespace {
 
-// The engine names options as the command line does; here they are arguments: --top-paths is
-// top_paths.
-std::string in_python_words(const std::string& text) {
-  std::string out;
-  for (std::size_t i = 0; i < text.size();) {
-    const bool option = text.compare(i, 2, "--") == 0 && i + 2 < text.size() &&
-                        text[i + 2] >= 'a' && text[i + 2] <= 'z' && (i == 0 || text[i - 1] != '-');
-    if (!option) {
-      out += text[i++];
-      continue;
-    }
-    for (i += 2; i < text.size() && (text[i] == '-' || (text[i] >= 'a' && text[i] <= 'z')); ++i)
-      out += text[i] == '-' ? '_' : text[i];
-  }
-  return out;
-}
-
 void translate(std::exception_ptr thrown) {
   try {
     if (thrown) std::rethrow_exception(thrown);
   } catch (const InputError& error) {
-    PyErr_SetString(PyExc_ValueError, in_python_words(error.what()).c_str());
+    PyErr_SetString(PyExc_ValueError, error.what());
+  } catch (const KindError& error) {
+    PyErr_SetString(PyExc_TypeError, error.what());
   } catch (const UsageError& error) {
-    PyErr_SetString(PyExc_ValueError, in_python_words(error.what()).c_str());
+    PyErr_SetString(PyExc_ValueError, error.what());
   } catch (const Error& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
+  } catch (const std::system_error& error) {
+    PyErr_SetString(PyExc_OSError, error.what());
   }
 }
 
@@ -50,7 +39,7 @@ std::string locate(const std::string& name) {
     const py::gil_scoped_release release;
     return locate_model(name).string();
   } catch (const InputError& error) {
-    throw py::value_error(in_python_words(error.what()));
+    throw py::value_error(error.what());
   }
 }
 
@@ -89,10 +78,11 @@ PYBIND11_MODULE(_native, module) {
     const py::gil_scoped_release release;
     return unpack::diagnosis_json(unpack::diagnose());
   });
+  module.def("close_down", &close_down, py::call_guard<py::gil_scoped_release>());
   module.def("locate", &locate, py::arg("name"));
   module.def("models", &models, py::arg("extra"));
   module.def("families", &unpack::supported_families);
-  bind_options(module);
+  bind_question(module);
   bind_results(module);
   bind_model(module);
   bind_prepared(module);

@@ -6,22 +6,36 @@
 #include "arrays.h"
 #include "bind.h"
 #include "call.h"
-#include "unpack/baselines.h"
+#include "unpack/question.h"
 
 namespace py = pybind11;
 
 namespace unpack::python {
 namespace {
 
-TraceResult trace(const Prepared& prepared, const Target& target,
-                  const std::optional<std::string>& root, const Options& options,
-                  const PathQuery& paths, const std::string& method, const py::object& progress) {
-  const Method by = parse_method(method);
-  const Question question{target, root, options, paths};
+TraceResult trace(const Prepared& prepared, const Asked& asked, const py::object& progress) {
   return interruptible(progress, [&](const RunContext& context) {
-    return by == Method::unpack ? prepared.trace(question, context)
-                                : baseline(prepared, target, by, context);
+    return asked.method == Method::unpack
+               ? prepared.trace(asked.question, context)
+               : baseline(prepared, asked.question.target, asked.method, context);
   });
+}
+
+// writer, reader, branch, credit; branch nothing for plain MLPs and the target.
+std::vector<std::tuple<std::string, std::string, std::optional<std::string>, double>> edge_credit(
+    const Prepared& prepared, const Asked& asked, const py::object& progress) {
+  const std::vector<EdgeCredit> edges = interruptible(progress, [&](const RunContext& context) {
+    return prepared.edge_credit(asked.question, context);
+  });
+  const Writers& writers = prepared.model().writers();
+  std::vector<std::tuple<std::string, std::string, std::optional<std::string>, double>> out;
+  for (const EdgeCredit& e : edges) {
+    std::optional<std::string> branch;
+    if (e.branch != Branch::none && e.branch != Branch::mlp) branch = to_string(e.branch);
+    out.emplace_back(writers.name(e.writer), e.reader < 0 ? "target" : writers.name(e.reader),
+                     branch, e.credit);
+  }
+  return out;
 }
 
 InteractionResult interactions(const Prepared& prepared, std::optional<int> query, bool all,
@@ -38,7 +52,8 @@ py::array scores(const Prepared& prepared, int layer, const std::string& branch)
       return take(interruptible(py::none(),
                                 [&](const RunContext&) { return prepared.scores(layer, known); }));
   }
-  throw UsageError("branch must be one of 'K', 'Q', 'V', 'MLP', 'G', 'U', not '" + branch + "'");
+  throw UsageError("branch must be one of 'K', 'Q', 'V', 'MLP', 'G', 'U', 'R', not '" + branch +
+                   "'");
 }
 
 py::array cache(const Prepared& prepared, const std::string& name, int layer) {
@@ -62,8 +77,9 @@ void bind_prepared(py::module_& module) {
   const auto progress = py::arg("progress");
   py::reinterpret_borrow<py::class_<Prepared>>(module.attr("Prepared"))
       .def_property_readonly("ids", [](const Prepared& p) { return p.ids(); })
-      .def("trace", &trace, py::arg("target"), py::arg("root"), py::arg("options"),
-           py::arg("paths"), py::arg("method"), progress)
+      .def("trace", &trace, py::arg("asked"), progress)
+      .def_property_readonly("bytes", &Prepared::bytes)
+      .def("edge_credit", &edge_credit, py::arg("asked"), progress)
       .def("interactions", &interactions, py::arg("query"), py::arg("all"), progress)
       .def("scores", &scores, py::arg("layer"), py::arg("branch"))
       .def("cache", &cache, py::arg("name"), py::arg("layer"))

@@ -50,12 +50,25 @@ py::dict incoming(const TraceResult& result) {
   return out;
 }
 
+// [N]; of a mixture [experts, N], 0 for the experts that are not in use.
 py::array neuron_shares(const TraceResult& result) {
   CachedArray shares;
-  shares.shape = {static_cast<std::int64_t>(result.neuron_entries.size())};
-  shares.values.resize(result.neuron_entries.size());
-  for (const NeuronEntry& entry : result.neuron_entries)
-    shares.values.at(static_cast<std::size_t>(entry.neuron)) = entry.credit;
+  const bool mixture = !result.expert_entries.empty();
+  std::int64_t neurons = static_cast<std::int64_t>(result.neuron_entries.size());
+  std::int64_t experts = 1;
+  if (mixture) {
+    const LayerConfig& layer =
+        result.layout.layer(result.writer_table()[result.root->writer].layer);
+    neurons = layer.n_neurons;
+    experts = layer.n_experts;
+    shares.shape.push_back(experts);
+  }
+  shares.shape.push_back(neurons);
+  shares.values.assign(static_cast<std::size_t>(experts * neurons), 0.0);
+  for (const NeuronEntry& entry : result.neuron_entries) {
+    const std::int64_t row = mixture ? entry.expert * neurons : 0;
+    shares.values.at(static_cast<std::size_t>(row + entry.neuron)) = entry.credit;
+  }
   return take(std::move(shares));
 }
 

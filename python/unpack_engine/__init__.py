@@ -14,6 +14,7 @@ model that is not there FileNotFoundError, and a fault of the engine RuntimeErro
 """
 from __future__ import annotations
 
+import atexit
 import json
 from typing import Any, Dict, List, Sequence
 
@@ -23,6 +24,8 @@ from .experiments import Experiment, experiment, experiments
 from .loading import from_state_dict, load, random
 from .model import Cache, Generation, Model, Prepared
 from .results import Attribution, ClosureCheck, Coverage, Interactions, Intervention, Path, Prediction, Predictions, Token, Trace
+
+atexit.register(_native.close_down)  # daemon threads that still trace are stopped first
 
 __version__: str = _native.version()
 

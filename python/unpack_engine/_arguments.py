@@ -3,8 +3,10 @@ from __future__ import annotations
 
 import importlib
 import operator
+import reprlib
 import sys
-from typing import Any, Callable, List, Optional, Sequence, TypeVar, Union
+from collections.abc import Sequence as SequenceABC
+from typing import Any, Callable, List, Mapping, Optional, Sequence, TypeVar, Union
 
 import numpy as np
 
@@ -16,20 +18,27 @@ OnProgress = Callable[[str, float, float], None]
 Progress = Union[None, bool, OnProgress]
 
 T = TypeVar("T")
+_repr = reprlib.Repr()
+_repr.maxstring = _repr.maxother = _repr.maxlong = 60
+
+
+def shown(value: Any) -> str:
+    """A value inside a message: short, and one line."""
+    return _repr.repr(value).replace("\n", " ")
 _INT32 = 2**31
 
 
 def integer(name: str, value: Any, low: Optional[int] = None, high: int = _INT32 - 1) -> int:
     if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} must be a whole number, not {value!r}")
+        raise TypeError(f"{name} must be a whole number, not {shown(value)}")
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be a whole number, not {value!r}") from None
+        raise TypeError(f"{name} must be a whole number, not {shown(value)}") from None
     if low is not None and number < low:
-        raise ValueError(f"{name} must be {low} or more, not {number}")
+        raise ValueError(f"{name} must be {low} or more, not {shown(number)}")
     if not -_INT32 <= number <= high:
-        raise ValueError(f"{name} is out of range: {number}")
+        raise ValueError(f"{name} is out of range: {shown(number)}")
     return number
 
 
@@ -39,26 +48,22 @@ def optional_integer(name: str, value: Any, low: Optional[int] = None) -> Option
 
 def real(name: str, value: Any) -> float:
     if isinstance(value, (bool, str, bytes)) or value is None:
-        raise TypeError(f"{name} must be a number, not {value!r}")
+        raise TypeError(f"{name} takes a number, not {shown(value)}")
     try:
         return float(value)
+    except OverflowError:
+        raise ValueError(f"{name} is out of range") from None
     except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, not {value!r}") from None
-
-
-def reals(name: str, value: Any, count: int) -> List[float]:
-    try:
-        values = list(value)
-    except TypeError:
-        raise TypeError(f"{name} must be {count} numbers, not {value!r}") from None
-    if isinstance(value, (str, bytes)) or len(values) != count:
-        raise ValueError(f"{name} must be {count} numbers, not {value!r}")
-    return [real(name, x) for x in values]
+        raise TypeError(f"{name} takes a number, not {shown(value)}") from None
 
 
 def text(name: str, value: Any) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} holds a lone surrogate at {error.start}, which is no character") from None
     return value
 
 
@@ -68,11 +73,13 @@ def optional_text(name: str, value: Any) -> Optional[str]:
 
 def flag(name: str, value: Any) -> bool:
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} must be True or False, not {value!r}")
+        raise TypeError(f"{name} must be True or False, not {shown(value)}")
     return bool(value)
 
 
 def _listed(name: str, value: Any) -> List[Any]:
+    if isinstance(value, (bytes, bytearray, memoryview)):
+        raise TypeError(f"{name} must be a text or token ids, not {type(value).__name__}: decode it first")
     if hasattr(value, "tolist"):  # numpy, torch
         value = value.tolist()
     try:
@@ -89,7 +96,7 @@ def prompt_ids(model: _native.Model, name: str, value: Any, bos: Any = True) -> 
     """A text gets the special tokens in front that the model expects; ids are used as they are."""
     flag("bos", bos)
     if isinstance(value, str):
-        return named(name, model.encode_prompt, value, bos)
+        return named(name, model.encode_prompt, text(name, value), bos)
     ids = token_ids(name, value)
     if not ids:
         raise ValueError(f"{name} has no tokens")
@@ -98,31 +105,6 @@ def prompt_ids(model: _native.Model, name: str, value: Any, bos: Any = True) -> 
         if token >= size:
             raise ValueError(f"{name}[{i}] is {token}, outside the vocabulary (0 to {size - 1})")
     return ids
-
-
-def token_set(model: _native.Model, name: str, value: Any) -> List[int]:
-    """One token or several, as texts of one token each or as ids."""
-    if isinstance(value, str):
-        return [named(name, model.single_token, value)]
-    members = _listed(name, value) if not _is_number(value) else [value]
-    if not members:
-        raise ValueError(f"{name} names no token")
-    size = model.config["vocab_size"]
-    ids = []
-    for member in members:
-        token = named(name, model.single_token, member) if isinstance(member, str) else integer(name, member, 0)
-        if token >= size:
-            raise ValueError(f"{name} {token} is outside the vocabulary (0 to {size - 1})")
-        ids.append(token)
-    return ids
-
-
-def _is_number(value: Any) -> bool:
-    try:
-        operator.index(value)
-        return True
-    except TypeError:
-        return False
 
 
 def position(name: str, value: Any, length: int) -> int:
@@ -148,30 +130,17 @@ def named(name: str, call: Callable[..., T], *args: Any) -> T:
         raise ValueError(message if message.startswith(name) else f"{name}: {message}") from None
 
 
-def options(
-    beta: Any, weights: Any, mlp_weights: Any, dispatch: Any, mlp: Any, scores: Any, reroot: Any = "output"
-) -> _native.Options:
-    return _native.Options(
-        real("beta", beta),
-        reals("weights", weights, 3),
-        reals("mlp_weights", mlp_weights, 2),
-        text("dispatch", dispatch),
-        text("mlp", mlp),
-        text("scores", scores),
-        text("reroot", reroot),
-    )
+def asked(model: Optional[_native.Model], length: Optional[int], fields: Mapping[str, Any], optional: Mapping[str, Any] = {}) -> _native.Asked:
+    """A question, read by the engine's own codec. `optional` fields are left out where they are None."""
+    given = {name: _plain(value) for name, value in {**fields, **{n: v for n, v in optional.items() if v is not None}}.items()}
+    return _native.Asked(given, model, length)
 
 
-def target(model: _native.Model, length: int, target_: Any, versus: Any, raw_logit: Any, position_: Any) -> _native.Target:
-    flag("raw_logit", raw_logit)
-    if raw_logit and versus is not None:
-        raise ValueError("raw_logit leaves the contrast out; it cannot go with versus")
-    return _native.Target(
-        [] if target_ is None else token_set(model, "target", target_),
-        None if versus is None else token_set(model, "versus", versus),
-        raw_logit,
-        position("position", position_, length),
-    )
+def _plain(value: Any) -> Any:
+    """Sequences of other kinds as lists; what is no sequence stays what it is."""
+    if isinstance(value, (str, bytes, bytearray, list, tuple, range)) or hasattr(value, "tolist") or not isinstance(value, SequenceABC):
+        return value
+    return list(value)
 
 
 class _Bar:
@@ -208,7 +177,7 @@ class reporting:
 
     def __init__(self, progress: Progress) -> None:
         if progress is not None and not isinstance(progress, bool) and not callable(progress):
-            raise TypeError(f"progress must be True, False, None or a function of (what, done, total), not {progress!r}")
+            raise TypeError(f"progress must be True, False, None or a function of (what, done, total), not {shown(progress)}")
         self._bar = _Bar() if progress is True else None
         self._call: Optional[OnProgress] = self._bar if progress is True else progress if callable(progress) else None
 

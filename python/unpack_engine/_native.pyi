@@ -1,5 +1,5 @@
 """What the compiled part offers. Use the package around it: arguments are taken here without much checking."""
-from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Sequence, Tuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,33 +38,22 @@ def experiment(
     raw_logit: bool,
     all: bool,
     stop_at_bad_line: bool,
-    options: Options,
+    options: Asked,
     device: str,
     threads: int,
     shard: str,
     progress: _Progress,
 ) -> Tuple[str, List[str]]: ...
 
-class Options:
-    def __init__(
-        self, beta: float, weights: Sequence[float], mlp_weights: Sequence[float], dispatch: str, mlp: str, scores: str, reroot: str
-    ) -> None: ...
+class Asked:
+    def __init__(self, fields: Mapping[str, object], model: Optional[Model] = ..., length: Optional[int] = ...) -> None: ...
+    @property
+    def method(self) -> str: ...
 
-class PathQuery:
-    def __init__(
-        self,
-        top: int,
-        tau: Optional[float],
-        rule: str,
-        branch: Optional[str],
-        through: Optional[str],
-        from_: Optional[int],
-        min_layer: Optional[int],
-        sign: Optional[str],
-    ) -> None: ...
+question_fields: List[str]
+most_paths: int
 
-class Target:
-    def __init__(self, ids: Sequence[int], versus: Optional[Sequence[int]], raw: bool, position: int) -> None: ...
+def close_down() -> None: ...
 
 class TraceResult:
     def json(self) -> str: ...
@@ -112,9 +101,10 @@ class InterventionResult:
 class Prepared:
     @property
     def ids(self) -> List[int]: ...
-    def trace(
-        self, target: Target, root: Optional[str], options: Options, paths: PathQuery, method: str, progress: _Progress
-    ) -> TraceResult: ...
+    @property
+    def bytes(self) -> int: ...
+    def trace(self, asked: Asked, progress: _Progress) -> TraceResult: ...
+    def edge_credit(self, asked: Asked, progress: _Progress) -> List[Tuple[str, str, Optional[str], float]]: ...
     def interactions(self, query: Optional[int], all: bool, progress: _Progress) -> InteractionResult: ...
     def scores(self, layer: int, branch: str) -> _Array: ...
     def cache(self, name: str, layer: int) -> _Array: ...
@@ -122,7 +112,7 @@ class Prepared:
 
 class Model:
     @staticmethod
-    def load(name: str, device: str, threads: int, weight_products: bool) -> Model: ...
+    def load(name: str, device: str, threads: int, weight_products: bool, mapped: bool) -> Model: ...
     @staticmethod
     def random(shape: str, seed: int, device: str, threads: int, dtype: str) -> Model: ...
     @staticmethod
@@ -149,7 +139,9 @@ class Model:
     def tokens(self, ids: Sequence[int]) -> List[Tuple[int, int, str]]: ...
     def check_component(self, text: str) -> str: ...
     def check_node(self, text: str, length: int) -> str: ...
-    def predict(self, ids: Sequence[int], top: int, lens: bool, position: int, progress: _Progress) -> PredictResult: ...
+    def predict(
+        self, ids: Sequence[int], top: int, lens: bool, experts: bool, position: int, progress: _Progress
+    ) -> PredictResult: ...
     def generate(
         self,
         ids: Sequence[int],
@@ -160,7 +152,7 @@ class Model:
         on_token: Optional[Callable[[int], Optional[bool]]],
     ) -> List[int]: ...
     def prepare(self, prompts: Sequence[Sequence[int]], memory_budget: int, progress: _Progress) -> List[Prepared]: ...
-    def attribute(self, prompt: Sequence[int], continuation: Sequence[int], options: Options, progress: _Progress) -> AttributeResult: ...
+    def attribute(self, prompt: Sequence[int], continuation: Sequence[int], asked: Asked, progress: _Progress) -> AttributeResult: ...
     def intervene(
         self,
         ids: Sequence[int],
@@ -169,7 +161,10 @@ class Model:
         edges: Sequence[str],
         patch_from: Sequence[int],
         zero: Sequence[int],
-        target: Target,
+        components: Sequence[str],
+        ablate: str,
+        scale: float,
+        asked: Asked,
         progress: _Progress,
     ) -> InterventionResult: ...
 

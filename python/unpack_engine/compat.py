@@ -185,6 +185,7 @@ def trace_from_prep(prep: Prep, cfg: TraceConfig, root: Optional[str] = None) ->
             weights=cfg.weights(),
             dispatch="aligned" if cfg.aligned else "gate",
             mlp="linearized" if cfg.mlp_rule == "weighted" else "l2",
+            preset="paper",
             scores="centered",
         )
     )

@@ -10,7 +10,6 @@ from . import _arguments as check
 from . import _native
 from ._arguments import Progress
 from .loading import _device, _threads, bundled
-from .model import _HALVES, _THIRDS
 
 File = Union[str, "os.PathLike[str]"]
 
@@ -70,12 +69,17 @@ def experiment(
     raw_logit: bool = False,
     all: bool = False,
     stop_at_bad_line: bool = False,
-    beta: float = 0.8,
-    weights: Sequence[float] = _THIRDS,
-    mlp_weights: Sequence[float] = _HALVES,
-    dispatch: str = "aligned",
-    mlp: str = "per-neuron",
-    scores: str = "raw",
+    preset: Optional[str] = "paper",
+    beta: Optional[float] = None,
+    weights: Optional[Sequence[float]] = None,
+    mlp_weights: Optional[Sequence[float]] = None,
+    expert_weights: Optional[Sequence[float]] = None,
+    dispatch: Optional[str] = None,
+    mlp: Optional[str] = None,
+    scores: Optional[str] = None,
+    direction: Optional[str] = None,
+    floor: Optional[float] = None,
+    keys: Optional[str] = None,
     device: str = "auto",
     threads: Optional[int] = None,
     shard: str = "",
@@ -111,7 +115,24 @@ def experiment(
             check.flag("raw_logit", raw_logit),
             check.flag("all", all),
             check.flag("stop_at_bad_line", stop_at_bad_line),
-            check.options(beta, weights, mlp_weights, dispatch, mlp, scores),
+            check.asked(
+                None,
+                None,
+                {},
+                {
+                    "preset": preset,
+                    "beta": beta,
+                    "weights": weights,
+                    "mlp_weights": mlp_weights,
+                    "expert_weights": expert_weights,
+                    "dispatch": dispatch,
+                    "mlp": mlp,
+                    "scores": scores,
+                    "direction": direction,
+                    "floor": floor,
+                    "keys": keys,
+                },
+            ),
             _device(device),
             _threads(threads),
             check.text("shard", shard),

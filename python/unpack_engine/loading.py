@@ -26,12 +26,14 @@ def _device(device: Any) -> str:
 
 
 def load(
-    name: Union[str, "os.PathLike[str]"] = "pocket-gpt2", *, device: str = "auto", threads: Union[int, None] = None, weight_products: bool = False
+    name: Union[str, "os.PathLike[str]"] = "pocket-gpt2", *, device: str = "auto", threads: Union[int, None] = None, weight_products: bool = False,
+    mmap: bool = True,
 ) -> Model:
     """A model by its folder, its name in the local Hugging Face cache, or the name of a bundled one. Nothing is downloaded.
 
     device: 'auto', 'cpu', 'cuda', or 'reference' (double precision, slow). threads: default all cores. weight_products: keep products of
-    weights in memory, a one-time cost that makes every prompt cheaper.
+    weights in memory, a one-time cost that makes every prompt cheaper. mmap: weight files are mapped; a file that is cut short while it is
+    mapped ends the process, and with mmap=False it is read into memory instead.
 
     >>> load("pocket-gpt2", threads=1)  # doctest: +ELLIPSIS
     Model('pocket-gpt2', gpt2, layers=...)
@@ -47,7 +49,7 @@ def load(
         _native.locate(wanted)
     except ValueError as error:
         raise FileNotFoundError(f"name: {error}") from None
-    return Model(_native.Model.load(wanted, device, count, check.flag("weight_products", weight_products)))
+    return Model(_native.Model.load(wanted, device, count, check.flag("weight_products", weight_products), check.flag("mmap", mmap)))
 
 
 def random(
@@ -59,12 +61,12 @@ def random(
 
 
 def from_state_dict(
-    config: Union[str, Mapping[str, Any], Any], tensors: Mapping[str, Any], *, device: str = "auto", threads: Union[int, None] = None
+    config: Union[str, Mapping[str, Any], Any], tensors: Mapping[str, Any], *, device: str = "auto", threads: Union[int, None] = None, copy: bool = True
 ) -> Model:
     """A model from memory: its Hugging Face config (a dictionary, JSON, or an object with to_dict) and its state dict of numpy arrays or torch tensors.
 
-    For a live Hugging Face model `hf`: `from_state_dict(hf.config, hf.state_dict())`. Arrays that are contiguous, on the CPU and in float32,
-    float16 or bfloat16 are not copied in Python. Prompts are then given as ids: `m.prepare(tokenizer(text).input_ids)`.
+    For a live Hugging Face model `hf`: `from_state_dict(hf.config, hf.state_dict())`. The values are copied, so that what is done to
+    the arrays later changes nothing here; with copy=False those that are contiguous and on the CPU are shared and must not be changed. Prompts are then given as ids: `m.prepare(tokenizer(text).input_ids)`.
     """
     if not isinstance(tensors, Mapping):
         raise TypeError(f"tensors must be a dictionary of arrays, not {type(tensors).__name__}")
@@ -75,7 +77,7 @@ def from_state_dict(
             raise TypeError(f"tensors: the key {name!r} is not a str")
         if name.endswith(_BUFFERS) and not _is_float(tensor):
             continue
-        owner, dtype, address = _pin(name, tensor)
+        owner, dtype, address = _pin(name, tensor, check.flag("copy", copy))
         owners.append(owner)
         refs.append((name, dtype, [int(n) for n in owner.shape], address))
     return Model(_native.Model.from_tensors(_config(config), refs, owners, _device(device), _threads(threads)))
@@ -95,13 +97,15 @@ def _is_float(tensor: Any) -> bool:
     return str(getattr(tensor, "dtype", "")).replace("torch.", "") in _DTYPES
 
 
-def _pin(name: str, tensor: Any) -> Tuple[Any, str, int]:
+def _pin(name: str, tensor: Any, copy: bool) -> Tuple[Any, str, int]:
     """Something that owns the values in row-major order on the CPU, their dtype and where they lie."""
     if hasattr(tensor, "data_ptr"):  # torch
         held = tensor.detach().cpu().contiguous()
+        if copy and held.data_ptr() == tensor.data_ptr():
+            held = held.clone()
         address = int(held.data_ptr())
     else:
-        held = np.ascontiguousarray(tensor)
+        held = np.array(tensor, order="C") if copy else np.ascontiguousarray(tensor)
         if held.dtype.byteorder == ">":
             held = held.astype(held.dtype.newbyteorder("="))
         address = int(held.ctypes.data)

@@ -15,9 +15,6 @@ Array = NDArray[np.float64]
 Weights3 = Sequence[float]
 Weights2 = Sequence[float]
 
-_THIRDS = (1 / 3, 1 / 3, 1 / 3)
-_HALVES = (0.5, 0.5)
-_ALL_PATHS = 10_000_000  # with a threshold alone every path above it is listed, as on the command line
 _MEMORY = 1 << 30
 
 
@@ -59,7 +56,7 @@ class Model:
 
     @property
     def family(self) -> str:
-        """gpt2, gpt_neox, llama, mistral, qwen2 or qwen3."""
+        """model_type of its config.json: gpt2, llama, gemma2, mixtral, ..."""
         return str(self.config["family"])
 
     @property
@@ -110,9 +107,17 @@ class Model:
         return [Token(*token) for token in self._native.tokens(ids)]
 
     def predict(
-        self, prompt: Prompt, *, top: int = 10, lens: bool = False, position: int = -1, bos: bool = True, progress: Progress = None
+        self,
+        prompt: Prompt,
+        *,
+        top: int = 10,
+        lens: bool = False,
+        experts: bool = False,
+        position: int = -1,
+        bos: bool = True,
+        progress: Progress = None,
     ) -> Predictions:
-        """The likeliest next tokens, and the log-probability of every token of the prompt.
+        """The likeliest next tokens, and the log-probability of every token of the prompt; with experts=True (mixtures) the experts it used.
 
         >>> import unpack_engine as up
         >>> r = up.load("pocket-gpt2").predict("Mary and John went to the store. John gave a drink to", top=3)
@@ -122,7 +127,7 @@ class Model:
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         top, at = check.integer("top", top, 1), check.position("position", position, len(ids))
         with check.reporting(progress) as report:
-            return Predictions(self._native.predict(ids, top, check.flag("lens", lens), at, report))
+            return Predictions(self._native.predict(ids, top, check.flag("lens", lens), check.flag("experts", experts), at, report))
 
     def generate(
         self,
@@ -143,10 +148,8 @@ class Model:
         """
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         heat = check.real("temperature", temperature)
-        if not heat >= 0:
-            raise ValueError(f"temperature must be 0 or more, not {temperature!r}")
         if on_token is not None and not callable(on_token):
-            raise TypeError(f"on_token must be a function of a token id, not {on_token!r}")
+            raise TypeError(f"on_token must be a function of a token id, not {check.shown(on_token)}")
         new = self._native.generate(
             ids, check.integer("max_tokens", max_tokens, 0), heat, check.integer("top_k", top_k, 0), check.integer("seed", seed, 0, 2**64 - 1), on_token
         )
@@ -182,12 +185,17 @@ class Model:
         *,
         generate: int = 10,
         bos: bool = True,
-        beta: float = 0.8,
-        weights: Weights3 = _THIRDS,
-        mlp_weights: Weights2 = _HALVES,
-        dispatch: str = "aligned",
-        mlp: str = "per-neuron",
-        scores: str = "raw",
+        preset: Optional[str] = None,
+        beta: Optional[float] = None,
+        weights: Optional[Weights3] = None,
+        mlp_weights: Optional[Weights2] = None,
+        expert_weights: Optional[Weights3] = None,
+        dispatch: Optional[str] = None,
+        mlp: Optional[str] = None,
+        scores: Optional[str] = None,
+        direction: Optional[str] = None,
+        floor: Optional[float] = None,
+        keys: Optional[str] = None,
         progress: Progress = None,
     ) -> Attribution:
         """Token credit of every token of a continuation; without one, of `generate` tokens of the model's own.
@@ -197,16 +205,33 @@ class Model:
         >>> [row["text"] for row in r.rows]
         [' a', ' drink', ' to', ' Mary']
         """
-        options = check.options(beta, weights, mlp_weights, dispatch, mlp, scores)
+        options = check.asked(
+            None,
+            None,
+            {},
+            {
+                "preset": preset,
+                "beta": beta,
+                "weights": weights,
+                "mlp_weights": mlp_weights,
+                "expert_weights": expert_weights,
+                "dispatch": dispatch,
+                "mlp": mlp,
+                "scores": scores,
+                "direction": direction,
+                "floor": floor,
+                "keys": keys,
+            },
+        )
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         if continuation is None:
             new = self._native.generate(ids, check.integer("generate", generate, 1), 0.0, 0, 0, None)
         elif isinstance(continuation, str):
-            new = self._continuation(prompt, continuation, ids, bos)
+            new = self._continuation(prompt, check.text("continuation", continuation), ids, bos)
         else:
             new = check.prompt_ids(self._native, "continuation", continuation)
         if not new:
-            raise ValueError("continuation has no tokens")
+            raise ValueError("continuation has no tokens" if continuation is not None else "generate: the model ends the text at once, or its context is full")
         with check.reporting(progress) as report:
             return Attribution(self._native.attribute(ids, new, options, report))
 
@@ -227,6 +252,9 @@ class Model:
         edges: Union[str, Sequence[str]] = (),
         patch_from: Optional[Prompt] = None,
         zero: Sequence[int] = (),
+        components: Union[str, Sequence[str]] = (),
+        ablate: str = "zero",
+        scale: float = 0.0,
         target: Optional[TokenSet] = None,
         versus: Optional[TokenSet] = None,
         raw_logit: bool = False,
@@ -236,11 +264,17 @@ class Model:
     ) -> Intervention:
         """What the model would do otherwise.
 
-        cut: a component that the attention (or mlp) sublayers no longer see. edges: texts such as 'A5.H1@9 -[K]-> A7.H2@13', whose writer is
+        components: what they write is ablated, at every position ('A5.H3') or at one ('MLP2@7'): by nothing ('zero'), by their mean over the prompt's
+        positions ('mean') or by what they write in `patch_from` ('resample'); `scale` keeps that much of the original (2: doubled).
+        cut: a component that the attention (or mlp) sublayers no longer see; what it writes to the output stays. edges: texts such as 'A5.H1@9 -[K]-> A7.H2@13', whose writer is
         taken from the prompt `patch_from` of the same length. zero: positions whose token embedding is set to zero.
 
         >>> import unpack_engine as up
         >>> r = up.load("pocket-gpt2").intervene("Mary and John went to the store. John gave a drink to", cut="emb", channel="attention",
+        ...                                      target=" Mary", versus=" John")
+        >>> r.cut["target"] < r.clean["target"]
+        True
+        >>> r = up.load("pocket-gpt2").intervene("Mary and John went to the store. John gave a drink to", components="A5.H3", ablate="mean",
         ...                                      target=" Mary", versus=" John")
         >>> r.cut["target"] < r.clean["target"]
         True
@@ -251,11 +285,29 @@ class Model:
             raise ValueError(f"patch_from has {len(other)} tokens, the prompt {len(ids)}: they must have the same number")
         if cut is not None:
             check.named("cut", self._native.check_component, check.text("cut", cut))
-        goal = check.target(self._native, len(ids), target, versus, raw_logit, position)
+        ablated = check.texts("components", components)
+        for i, name in enumerate(ablated):
+            if "@" in name:
+                check.named(f"components[{i}]", lambda text: self._native.check_node(text, len(ids)), name)
+            else:
+                check.named(f"components[{i}]", self._native.check_component, name)
+        goal = check.asked(self._native, len(ids), {"raw_logit": raw_logit, "position": position}, {"target": target, "versus": versus})
         places = [check.position(f"zero[{i}]", p, len(ids)) for i, p in enumerate(zero)]
         with check.reporting(progress) as report:
             return Intervention(
-                self._native.intervene(ids, cut, check.text("channel", channel), check.texts("edges", edges), other, places, goal, report)
+                self._native.intervene(
+                    ids,
+                    cut,
+                    check.text("channel", channel),
+                    check.texts("edges", edges),
+                    other,
+                    places,
+                    ablated,
+                    check.text("ablate", ablate),
+                    check.real("scale", scale),
+                    goal,
+                    report,
+                )
             )
 
 
@@ -295,7 +347,7 @@ class Prepared:
         raw_logit: bool = False,
         position: int = -1,
         root: Optional[str] = None,
-        reroot: str = "output",
+        reroot: Optional[str] = None,
         top_paths: Optional[int] = None,
         tau: Optional[float] = None,
         tau_rule: str = "named",
@@ -304,12 +356,17 @@ class Prepared:
         from_: Optional[int] = None,
         min_layer: Optional[int] = None,
         sign: Optional[str] = None,
-        beta: float = 0.8,
-        weights: Weights3 = _THIRDS,
-        mlp_weights: Weights2 = _HALVES,
-        dispatch: str = "aligned",
-        mlp: str = "per-neuron",
-        scores: str = "raw",
+        preset: Optional[str] = None,
+        beta: Optional[float] = None,
+        weights: Optional[Weights3] = None,
+        mlp_weights: Optional[Weights2] = None,
+        expert_weights: Optional[Weights3] = None,
+        dispatch: Optional[str] = None,
+        mlp: Optional[str] = None,
+        scores: Optional[str] = None,
+        direction: Optional[str] = None,
+        floor: Optional[float] = None,
+        keys: Optional[str] = None,
         method: str = "unpack",
         progress: Progress = None,
     ) -> Trace:
@@ -327,30 +384,94 @@ class Prepared:
         >>> p.trace(root="A1.H0@-1", top_paths=2).root
         'A1.H0@13'
         """
-        native, length = self._model._native, len(self)
-        question = check.target(native, length, target, versus, raw_logit, position)
-        options = check.options(beta, weights, mlp_weights, dispatch, mlp, scores, reroot)
-        if root is not None:
-            check.named("root", native.check_node, check.text("root", root), length)
-        if through is not None:
-            check.named("through", native.check_component, check.text("through", through))
-        if tau is not None and not check.real("tau", tau) > 0:
-            raise ValueError(f"tau must be above 0, not {tau!r}")
-        if top_paths is None:
-            top_paths = 20 if tau is None else _ALL_PATHS
-        query = _native.PathQuery(
-            check.integer("top_paths", top_paths, 0, _ALL_PATHS),
-            tau,
-            check.text("tau_rule", tau_rule),
-            check.optional_text("branch", branch),
-            through,
-            check.optional_integer("from_", from_),
-            check.optional_integer("min_layer", min_layer, 0),
-            check.optional_text("sign", sign),
+        asked = check.asked(
+            self._model._native,
+            len(self),
+            {
+                "raw_logit": raw_logit,
+                "position": position,
+                "tau_rule": tau_rule,
+                "method": method,
+            },
+            {
+                "preset": preset,
+                "reroot": reroot,
+                "beta": beta,
+                "weights": weights,
+                "mlp_weights": mlp_weights,
+                "expert_weights": expert_weights,
+                "dispatch": dispatch,
+                "mlp": mlp,
+                "scores": scores,
+                "direction": direction,
+                "floor": floor,
+                "keys": keys,
+                "target": target,
+                "versus": versus,
+                "root": root,
+                "top_paths": top_paths,
+                "tau": tau,
+                "branch": branch,
+                "through": through,
+                "from": from_,
+                "min_layer": min_layer,
+                "sign": sign,
+            },
         )
-        check.text("method", method)
         with check.reporting(progress) as report:
-            return Trace(self._native.trace(question, root, options, query, method, report))
+            return Trace(self._native.trace(asked, report))
+
+    def edge_credit(
+        self,
+        *,
+        target: Optional[TokenSet] = None,
+        versus: Optional[TokenSet] = None,
+        raw_logit: bool = False,
+        position: int = -1,
+        preset: Optional[str] = None,
+        beta: Optional[float] = None,
+        weights: Optional[Weights3] = None,
+        mlp_weights: Optional[Weights2] = None,
+        expert_weights: Optional[Weights3] = None,
+        dispatch: Optional[str] = None,
+        mlp: Optional[str] = None,
+        scores: Optional[str] = None,
+        direction: Optional[str] = None,
+        floor: Optional[float] = None,
+        keys: Optional[str] = None,
+        progress: Progress = None,
+    ) -> List[Dict[str, Any]]:
+        """What each reader passes to each writer by each branch, summed over the positions of both, the largest first.
+
+        >>> import unpack_engine as up
+        >>> p = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
+        >>> sorted(p.edge_credit(target=" Mary", preset="best")[0])
+        ['branch', 'credit', 'reader', 'writer']
+        """
+        asked = check.asked(
+            self._model._native,
+            len(self),
+            {"raw_logit": raw_logit, "position": position},
+            {
+                "target": target,
+                "versus": versus,
+                "preset": preset,
+                "beta": beta,
+                "weights": weights,
+                "mlp_weights": mlp_weights,
+                "expert_weights": expert_weights,
+                "dispatch": dispatch,
+                "mlp": mlp,
+                "scores": scores,
+                "direction": direction,
+                "floor": floor,
+                "keys": keys,
+            },
+        )
+        with check.reporting(progress) as report:
+            rows = self._native.edge_credit(asked, report)
+        edges = [{"writer": w, "reader": r, "branch": b, "credit": c} for w, r, b, c in rows]
+        return sorted(edges, key=lambda edge: -abs(edge["credit"]))
 
     def interactions(self, query: Optional[int] = None, *, all: bool = False, progress: Progress = None) -> Interactions:
         """How strongly every writer is read: at one query position, at all, or (default) the mean over all."""

@@ -162,7 +162,7 @@ class Trace(_Pictured):
 
     @property
     def options(self) -> Dict[str, Any]:
-        """beta, weights, mlp_weights, dispatch, mlp, scores, reroot."""
+        """beta, weights, mlp_weights, expert_weights, dispatch, mlp, scores, reroot."""
         return dict(self._data.get("options", {}))
 
     @property
@@ -216,10 +216,15 @@ class Trace(_Pictured):
 
     @property
     def entries(self) -> Optional[Array]:
-        """With a root: its shares over source positions (a head) or over all its neurons (an MLP)."""
+        """With a root: its shares over source positions (a head) or over all its neurons (an MLP; of a mixture [experts, N], 0 where not used)."""
         if self.root == "target":
             return None
         return self._native.neuron_shares if self.root.startswith("MLP") else self._native.entries
+
+    @property
+    def experts(self) -> Optional[List[List[Dict[str, Any]]]]:
+        """Of a mixture: per layer the experts used at the position that is explained, dictionaries expert and weight; empty for dense layers."""
+        return list(self._data["experts"]) if "experts" in self._data else None
 
     @property
     def composition(self) -> Optional[Dict[str, List[Dict[str, Any]]]]:
@@ -304,6 +309,11 @@ class Predictions(Result):
         """With `lens=True`: the predictions read off the stream before each layer and after the last."""
         return [_predictions(rows) for rows in self._data["lens"]] if "lens" in self._data else None
 
+    @property
+    def experts(self) -> Optional[List[List[List[Dict[str, Any]]]]]:
+        """With `experts=True`, of a mixture: per layer (empty where it is dense) and position the experts used, dictionaries expert and weight."""
+        return list(self._data["experts"]) if "experts" in self._data else None
+
     def to_pandas(self) -> Any:
         """A pandas frame of the predictions."""
         return _frame([p._asdict() for p in self.predictions])
@@ -379,12 +389,17 @@ class Intervention(Result):
     @property
     def clean(self) -> Dict[str, float]:
         """nll (summed over tokens 1..S-1), target (logit difference) and probability without the intervention."""
-        return dict(self._data["clean"])
+        return {name: self._data["clean"][name] for name in ("nll", "target", "probability")}
 
     @property
     def cut(self) -> Dict[str, float]:
         """The same with it."""
-        return dict(self._data["cut"])
+        return {name: self._data["cut"][name] for name in ("nll", "target", "probability")}
+
+    @property
+    def predictions(self) -> Dict[str, List[Dict[str, Any]]]:
+        """The ten most likely next tokens before ('clean') and after ('cut'): id, text, probability."""
+        return {name: list(self._data[name]["predictions"]) for name in ("clean", "cut")}
 
     def to_text(self, color: bool = False, width: Optional[int] = None, unicode: bool = True) -> str:
         """One line: before and after."""

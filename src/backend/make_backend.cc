@@ -10,9 +10,9 @@ namespace unpack {
 std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weights,
                                       const BackendOptions& options) {
   if (options.threads < 0)
-    throw UsageError("--threads must be 0 or more, not " + std::to_string(options.threads));
+    throw UsageError("threads takes a number of 0 or more, not " + std::to_string(options.threads));
   if (options.weight_products && options.device == "cuda")
-    throw UsageError("--weight-products is for the CPU; leave it out with --device cuda");
+    throw UsageError("weight_products are for the CPU; leave them out with device cuda");
   const bool automatic = options.device.empty() || options.device == "auto";
   if (automatic || options.device == "cuda") {
     // Without being asked only one who has both the plugin and a driver is told: something is wrong
@@ -22,7 +22,7 @@ std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weight
     try {
       std::shared_ptr<Backend> backend = cuda::make_cuda_backend(weights, options);
       if (options.weight_products && options.notice)
-        options.notice("--weight-products is left out: only the CPU is faster with them");
+        options.notice("weight_products are left out: only the CPU is faster with them");
       return backend;
     } catch (const InputError& e) {
       if (!automatic) throw InputError(fmt::format("{}; use --device cpu", e.what()));

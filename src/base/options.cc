@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
-
 #include "unpack/error.h"
 
 namespace unpack {
@@ -25,6 +23,10 @@ const char* to_string(MlpRule x) {
 const char* to_string(Scores x) { return x == Scores::raw ? "raw" : "centered"; }
 
 const char* to_string(Reroot x) { return x == Reroot::output ? "output" : "target"; }
+
+const char* to_string(Direction x) { return x == Direction::output ? "output" : "read"; }
+
+const char* to_string(Keys x) { return x == Keys::source ? "source" : "spread"; }
 
 const char* to_string(Branch x) {
   switch (x) {
@@ -51,20 +53,69 @@ const char* to_string(Branch x) {
 const char* to_string(TauRule x) { return x == TauRule::named ? "named" : "entry"; }
 
 void Options::check() const {
-  if (!std::isfinite(beta) || beta < 0)
-    throw UsageError(
-        fmt::format("beta is {}: it must be a finite number, 0 or larger (default 0.8)", beta));
-  const auto check_weights = [](const auto& values, const char* what, const char* names) {
+  // Past these the products along a path leave the range of a double.
+  constexpr double kMost = 1e6;
+  if (!(beta >= 0 && beta <= kMost))
+    throw UsageError(fmt::format("beta takes a number between 0 and {:g}, not {:g}", kMost, beta));
+  const auto check_weights = [&](const auto& values, const char* field, const char* names) {
+    double sum = 0;
     for (const double w : values) {
-      if (!std::isfinite(w) || w < 0)
-        throw UsageError(
-            fmt::format("{} hold {}: give numbers of 0 or more for {} (0 switches a branch off)",
-                        what, w, names));
+      if (!(w >= 0 && w <= kMost))
+        throw UsageError(fmt::format(
+            "{} takes numbers between 0 and {:g} for {} (0 switches a branch off), not {:g}", field,
+            kMost, names, w));
+      sum += w;
     }
+    if (sum == 0)
+      throw UsageError(fmt::format("{} takes at least one number above 0 for {}: with all of them 0 "
+                                   "no credit would pass",
+                                   field, names));
   };
   check_weights(weights, "weights", "K,Q,V");
-  check_weights(mlp_weights, "mlp-weights", "G,U");
-  check_weights(expert_weights, "expert-weights", "R,G,U");
+  check_weights(mlp_weights, "mlp_weights", "G,U");
+  check_weights(expert_weights, "expert_weights", "R,G,U");
+  if (!(floor >= 0 && floor <= kMost))
+    throw UsageError(
+        fmt::format("floor takes a number between 0 and {:g}, not {:g}", kMost, floor));
+}
+
+std::string Options::settle() {
+  std::string notice;
+  if (direction == Direction::read && (dispatch == Dispatch::gate || mlp == MlpRule::l2)) {
+    direction = Direction::output;
+    notice = fmt::format("{} has no direction to pass on: direction output was taken",
+                         dispatch == Dispatch::gate ? "dispatch gate" : "mlp l2");
+  } else if (direction == Direction::read && keys == Keys::spread && scores == Scores::raw) {
+    keys = Keys::source;
+    notice = "raw scores have nothing to spread: key credit stays at its source";
+  }
+  if (direction == Direction::output) {
+    floor = 0;
+    keys = Keys::source;
+  }
+  return notice;
+}
+
+std::vector<std::string> preset_names() { return {"paper", "released", "best"}; }
+
+Options preset_options(const std::string& name) {
+  Options options;
+  if (name == "paper") return options;
+  if (name == "released") {
+    options.scores = Scores::centered;
+    options.mlp = MlpRule::linearized;
+    options.reroot = Reroot::target;
+    return options;
+  }
+  if (name == "best") {
+    options.scores = Scores::centered;
+    options.beta = 0.2;
+    options.direction = Direction::read;
+    options.floor = 1;
+    options.keys = Keys::spread;
+    return options;
+  }
+  throw UsageError(fmt::format("'{}' is no preset: use paper, released or best", name));
 }
 
 }  // namespace unpack

@@ -17,7 +17,7 @@ Shard parse_shard(const std::string& text) {
   if (!slash || second.ec != std::errc() || second.ptr != end || shard.count < 1 ||
       shard.index < 1 || shard.index > shard.count) {
     throw UsageError(
-        fmt::format("--shard takes I/N with I from 1 to N, such as 2/4, not '{}'", text));
+        fmt::format("shard takes I/N with I from 1 to N, such as 2/4, not '{}'", text));
   }
   return shard;
 }

@@ -1,11 +1,15 @@
 #include "base/thread_pool.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <exception>
+#include <system_error>
 
 #include "base/system.h"
+#include "unpack/error.h"
 
 namespace unpack {
 
@@ -35,6 +39,16 @@ bool spin_until(const Ready& ready) {
 
 int available_threads() { return allowed_processors(); }
 
+std::thread start_thread(std::function<void()> work) {
+  try {
+    return std::thread(std::move(work));
+  } catch (const std::system_error& error) {
+    throw InputError(fmt::format("cannot start a thread ({}): take fewer threads, or raise the limit "
+                                 "on processes or memory (ulimit -u, ulimit -v)",
+                                 error.code().message()));
+  }
+}
+
 struct ThreadPool::Loop {
   const std::function<void(std::int64_t)>* task = nullptr;
   std::int64_t count = 0;
@@ -46,10 +60,18 @@ struct ThreadPool::Loop {
 };
 
 ThreadPool::ThreadPool(int threads) : threads_(threads > 0 ? threads : available_threads()) {
-  for (int i = 1; i < threads_; ++i) workers_.emplace_back([this] { work(); });
+  workers_.reserve(static_cast<std::size_t>(threads_));
+  try {
+    for (int i = 1; i < threads_; ++i) workers_.push_back(start_thread([this] { work(); }));
+  } catch (...) {
+    end_workers();  // a thread that is destroyed while it runs ends the process
+    throw;
+  }
 }
 
-ThreadPool::~ThreadPool() {
+ThreadPool::~ThreadPool() { end_workers(); }
+
+void ThreadPool::end_workers() {
   {
     std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -112,7 +134,7 @@ void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::
     inside_task = outer;
     return;
   }
-  auto loop = std::make_shared<Loop>();
+  const auto loop = std::make_shared<Loop>();
   loop->task = &task;
   loop->count = count;
   {

@@ -31,6 +31,7 @@ class ThreadPool {
  private:
   struct Loop;
   void work();
+  void end_workers();
   static void run(Loop& loop);
 
   int threads_;
@@ -42,6 +43,9 @@ class ThreadPool {
       0};  // loops so far: what an idle thread watches for a moment before it sleeps
   std::vector<std::thread> workers_;
 };
+
+// Throws InputError where the system does not give us one: the library never aborts for that.
+std::thread start_thread(std::function<void()> work);
 
 // How many CPUs this process may use.
 int available_threads();

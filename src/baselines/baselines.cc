@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <random>
 
+#include "engine/finite.h"
 #include "engine/state.h"
 
 namespace unpack {
@@ -62,6 +63,7 @@ TraceResult baseline(const Prepared& prepared, const Target& target, Method meth
                     "positive part mislead here",
                     result.conservation_reached));
   }
+  check_finite(result);
   return result;
 }
 

@@ -1,7 +1,7 @@
 // Information flow routes: proximity of every part to the whole, layer by layer.
 #include <cmath>
 
-#include "baselines/host_math.h"
+#include "decompose/host_math.h"
 #include "engine/state.h"
 #include "unpack/baselines.h"
 

@@ -6,7 +6,7 @@
 #include <map>
 
 #include "backend/host/kernels.h"
-#include "baselines/host_math.h"
+#include "decompose/host_math.h"
 #include "engine/state.h"
 #include "unpack/baselines.h"
 

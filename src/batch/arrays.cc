@@ -4,12 +4,11 @@
 
 #include <bit>
 #include <cmath>
-#include <cstdio>
-#include <memory>
-#include <nlohmann/json.hpp>
 #include <vector>
 
+#include "batch/facts.h"
 #include "report/line_log.h"
+#include "report/part_file.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -22,9 +21,8 @@ static_assert(std::endian::native == std::endian::little,
 // An array of known shape, written in row order; it takes its name when it is whole.
 class NpyFile {
  public:
-  NpyFile(std::filesystem::path file, const char* type, const std::string& shape)
-      : path_(std::move(file)), part_(path_.string() + ".part") {
-    file_.reset(std::fopen(part_.c_str(), "wb"));
+  NpyFile(const std::filesystem::path& file, const char* type, const std::string& shape)
+      : file_(file) {
     // Format 1.0: magic, version, length of the header, header padded so that the values are
     // aligned to 64 bytes.
     std::string header =
@@ -42,30 +40,17 @@ class NpyFile {
                                 0,
                                 static_cast<char>(header.size() & 0xFF),
                                 static_cast<char>(header.size() >> 8)};
-    write(prefix.data(), prefix.size());
-    write(header.data(), header.size());
+    file_.add(prefix);
+    file_.add(header);
   }
   template <typename T>
   void add(const std::vector<T>& values) {
-    write(values.data(), values.size() * sizeof(T));
+    file_.add({reinterpret_cast<const char*>(values.data()), values.size() * sizeof(T)});
   }
-  void close() {
-    if (!file_ || std::fclose(file_.release()) != 0) fail();
-    std::filesystem::rename(part_, path_);
-  }
+  void close() { file_.close(); }
 
  private:
-  struct Close {
-    void operator()(std::FILE* f) const { std::fclose(f); }
-  };
-  [[noreturn]] void fail() const {
-    throw InputError(fmt::format("cannot write {}: is the disk full?", path_.string()));
-  }
-  void write(const void* data, std::size_t bytes) {
-    if (!file_ || std::fwrite(data, 1, bytes, file_.get()) != bytes) fail();
-  }
-  std::filesystem::path path_, part_;
-  std::unique_ptr<std::FILE, Close> file_;
+  PartFile file_;
 };
 
 }  // namespace
@@ -77,24 +62,23 @@ void write_arrays(const std::filesystem::path& folder, std::size_t lines, std::s
   std::vector<std::int64_t> offsets = {0}, index;
   read_sealed(folder / "results.jsonl", [&](std::string_view object) {
     context.report("arrays", static_cast<double>(index.size()), static_cast<double>(lines));
-    const auto line = nlohmann::ordered_json::parse(object);
-    const auto value = [](const nlohmann::ordered_json& x) {
-      return x.is_number() ? x.get<double>() : std::nan("");
-    };
-    std::vector<double> credit;
-    for (const auto& x : line.at("token_credit")) credit.push_back(value(x));
-    std::vector<double> nodes(credit.size() * writers, std::nan(""));
-    if (line.contains("node_credit")) {
-      std::size_t w = 0;
-      for (const auto& row : line.at("node_credit")) {
-        for (std::size_t s = 0; s < credit.size(); ++s) nodes[s * writers + w] = value(row.at(s));
-        ++w;
+    const LineValues line = read_line(object, (folder / "results.jsonl").string(), true);
+    const std::vector<double>& credit = line.token_credit;
+    std::vector<double> nodes(credit.size() * writers, std::nan(""));  // of a baseline
+    if (!line.writers.empty()) {
+      if (line.writers.size() != writers || line.node_credit.size() != nodes.size())
+        throw InputError(fmt::format("{}: the line of prompt {} has {} components, not {}",
+                                     (folder / "results.jsonl").string(), line.index + 1,
+                                     line.writers.size(), writers));
+      for (std::size_t w = 0; w < writers; ++w) {
+        for (std::size_t s = 0; s < credit.size(); ++s)
+          nodes[s * writers + w] = line.node_credit[w * credit.size() + s];
       }
     }
     token_credit.add(credit);
     node_credit.add(nodes);
     offsets.push_back(offsets.back() + static_cast<std::int64_t>(credit.size()));
-    index.push_back(line.at("index").get<std::int64_t>());
+    index.push_back(static_cast<std::int64_t>(line.index));
   });
   NpyFile offset_file(folder / "offsets.npy", "<i8", fmt::format("({},)", offsets.size()));
   offset_file.add(offsets);

@@ -1,9 +1,14 @@
 #include "batch/facts.h"
 
-#include <algorithm>
-#include <charconv>
-#include <cmath>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <optional>
+#include <set>
+
+#include "base/json_reader.h"
+#include "base/message.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -16,93 +21,161 @@ using Json = nlohmann::ordered_json;
 // positions.
 constexpr std::size_t kTokens = 0, kProbability = 1, kFirst = 2, kReached = 3, kCredit = 4;
 
-double finite(double x) { return std::isfinite(x) ? x : 0.0; }  // null in JSON
-
 double sum(const std::vector<double>& row) {
   double total = 0;
-  for (const double x : row) total += finite(x);
+  for (const double x : row) total += x;
   return total;
 }
 
-// Walks over a line that trace_prompts made. A member's name in its quotes cannot stand inside a
-// text: there every quote has a backslash in front.
-class Scanner {
+// Picks the numbers out of a line as it goes by; no tree is built, for a merge or a resumed run reads
+// all lines.
+class LineEvents final : public JsonEvents {
  public:
-  explicit Scanner(std::string_view line) : line_(line) {}
+  LineEvents(const std::string& origin, bool whole) : origin_(origin), whole_(whole) {}
 
-  bool find(std::string_view what) {
-    const std::size_t at = line_.find(what, at_);
-    if (at == std::string_view::npos) return false;
-    at_ = at + what.size();
+  LineValues take() {
+    if (!index_) fail("has no index");
+    if (out_.error) return std::move(out_);
+    const auto tokens = static_cast<std::size_t>(tokens_);
+    if (tokens == 0) fail("has no tokens");
+    if (!probability_) fail("has no target.probability");
+    if (credit_size_ != tokens) fail("has no token_credit for every token");
+    out_.facts = {static_cast<double>(tokens), *probability_};
+    if (!sums_.empty()) {
+      if (!first_ || !reached_) fail("has no conservation");
+      out_.facts.insert(out_.facts.end(), {*first_, *reached_});
+      out_.facts.insert(out_.facts.end(), sums_.begin(), sums_.end());
+    }
+    return std::move(out_);
+  }
+
+  bool null() override { return scalar(); }
+  bool boolean(bool) override { return scalar(); }
+  bool number_integer(std::int64_t x) override {
+    if (at("index")) fail("has an index below 0");
+    return number(static_cast<double>(x));
+  }
+  bool number_unsigned(std::uint64_t x) override {
+    if (at("index")) {
+      out_.index = static_cast<std::size_t>(x);
+      index_ = true;
+    }
+    return number(static_cast<double>(x));
+  }
+  bool number_float(double x, const std::string&) override { return number(x); }
+  bool string(std::string&) override {
+    if (at("reason")) out_.error = true;
+    return scalar();
+  }
+  bool binary(nlohmann::json::binary_t&) override { return false; }
+  bool key(std::string& name) override {
+    path_.back() = std::move(name);
+    if (path_.size() == 1 && !seen_.insert(path_[0]).second)
+      fail(fmt::format("gives {} twice", shown(path_[0])));
     return true;
   }
-  void expect(std::string_view what) {
-    if (!find(what)) throw InputError("a line of results.jsonl is not one of this version");
+  bool start_object(std::size_t) override {
+    if (path_.empty() && begun_) return false;
+    begun_ = true;
+    if (inside("tokens", 2)) ++tokens_;
+    if (inside("node_credit", 2)) fail("holds something else than numbers in node_credit");
+    path_.emplace_back();
+    return true;
   }
-  double number() {
-    double value = 0;
-    const char* begin = line_.data() + at_;
-    const auto end = std::from_chars(begin, line_.data() + line_.size(), value);
-    at_ += end.ec == std::errc() ? static_cast<std::size_t>(end.ptr - begin) : 4;  // null
-    return finite(value);
+  bool start_array(std::size_t) override {
+    if (!begun_) fail("is no object");
+    if (inside("node_credit", 2)) {
+      sums_.push_back(0);
+      row_ = 0;
+      if (whole_) out_.writers.push_back(path_[1]);
+    } else if (inside("node_credit", 3)) {
+      fail("holds something else than numbers in node_credit");
+    }
+    path_.emplace_back();
+    return true;
   }
-  std::size_t at() const { return at_; }
-  char next() { return at_ < line_.size() ? line_[at_++] : '}'; }
+  bool end_object() override { return path_.pop_back(), true; }
+  bool end_array() override {
+    path_.pop_back();
+    if (inside("node_credit", 2) && row_ != static_cast<std::size_t>(tokens_))
+      fail("has no node_credit for every token");
+    return true;
+  }
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
+  }
 
  private:
-  std::string_view line_;
-  std::size_t at_ = 0;
+  [[noreturn]] void fail(const std::string& what) const {
+    throw InputError(fmt::format("{}: a line {}: it is not one of this version, or was changed",
+                                 origin_, what));
+  }
+  // The member that is being read: a.b.c, elements of a list without a name.
+  bool inside(const char* member, std::size_t depth) const {
+    return path_.size() == depth && path_[0] == member;
+  }
+  bool at(const char* member) const { return inside(member, 1); }
+  bool at(const char* member, const char* inner) const {
+    return inside(member, 2) && path_[1] == inner;
+  }
+  bool scalar() {
+    if (!begun_) fail("is no object");
+    if (at("index") && !index_) fail("has an index that is no number");
+    if (at("target", "probability") || at("conservation", "first") ||
+        at("conservation", "reached") || inside("token_credit", 2) || inside("node_credit", 2) ||
+        inside("node_credit", 3) || at("node_credit") || at("token_credit"))
+      fail(fmt::format("holds something else than numbers in {}", path_[0]));
+    return true;
+  }
+  bool number(double x) {
+    if (!begun_) fail("is no object");
+    if (at("target", "probability")) {
+      probability_ = x;
+    } else if (at("conservation", "first")) {
+      first_ = x;
+    } else if (at("conservation", "reached")) {
+      reached_ = x;
+    } else if (inside("token_credit", 2)) {
+      ++credit_size_;
+      if (whole_) out_.token_credit.push_back(x);
+    } else if (inside("node_credit", 3)) {
+      sums_.back() += x;
+      ++row_;
+      if (whole_) out_.node_credit.push_back(x);
+    } else if (at("node_credit") || inside("node_credit", 2) || at("token_credit")) {
+      scalar();
+    }
+    return true;
+  }
+
+  const std::string& origin_;
+  const bool whole_;
+  LineValues out_;
+  std::vector<std::string> path_;  // of the value that comes next
+  std::set<std::string> seen_;
+  std::vector<double> sums_;  // of node_credit, by writer
+  std::optional<double> probability_, first_, reached_;
+  std::size_t row_ = 0, credit_size_ = 0;
+  int tokens_ = 0;
+  bool begun_ = false, index_ = false;
 };
 
 }  // namespace
 
 std::vector<double> facts_of(const TraceResult& result) {
   std::vector<double> facts = {static_cast<double>(result.tokens.size()),
-                               finite(result.target.probability)};
+                               result.target.probability};
   if (result.method != "unpack") return facts;
-  facts.push_back(finite(result.conservation_first));
-  facts.push_back(finite(result.conservation_reached));
+  facts.push_back(result.conservation_first);
+  facts.push_back(result.conservation_reached);
   for (const auto& row : result.node_credit) facts.push_back(sum(row));
   return facts;
 }
 
-std::vector<double> facts_of(std::string_view line) {
-  Scanner scan(line);
-  Scanner tokens(line);
-  scan.expect("\"target\":{\"position\":");
-  double count = 0;
-  while (tokens.find("{\"position\":") && tokens.at() < scan.at()) ++count;
-  scan.expect("\"probability\":");
-  std::vector<double> facts = {count, scan.number()};
-  if (!scan.find("\"node_credit\":{")) return facts;
-  std::vector<double> credit;
-  // "emb":[1,2],"pos":[3,4]}
-  do {
-    scan.expect(":[");
-    double total = 0;
-    do {
-      total += scan.number();
-    } while (scan.next() == ',');
-    credit.push_back(total);
-  } while (scan.next() == ',');
-  scan.expect("\"conservation\":{\"first\":");
-  facts.push_back(scan.number());
-  scan.expect("\"reached\":");
-  facts.push_back(scan.number());
-  facts.insert(facts.end(), credit.begin(), credit.end());
-  return facts;
-}
-
-std::size_t index_of(std::string_view line) {
-  constexpr std::string_view kBegin = "{\"index\":";
-  std::size_t index = 0;
-  if (!line.starts_with(kBegin) ||
-      std::from_chars(line.data() + kBegin.size(), line.data() + line.size(), index).ec !=
-          std::errc()) {
-    throw InputError(
-        "a line of the results does not begin with its index: it is not one of this version");
-  }
-  return index;
+LineValues read_line(std::string_view line, const std::string& origin, bool whole) {
+  LineEvents events(origin, whole);
+  scan_json(line, origin, events);
+  return events.take();
 }
 
 void Summary::add(const std::vector<double>& facts) {
@@ -113,6 +186,8 @@ void Summary::add(const std::vector<double>& facts) {
   probability_ += facts.at(kProbability);
   ++results_;
   if (facts.size() <= kCredit) return;
+  if (traces_ > 0 && facts.size() != credit_.size() + kCredit)
+    throw InputError("the lines of one run have different components: they were changed");
   ++traces_;
   first_ += facts[kFirst];
   reached_ += facts[kReached];

@@ -1,8 +1,9 @@
-// What of every line goes into summary.json: the same numbers, whether taken from a result or read
-// back from its line.
+// What of every line goes into summary.json and the arrays: the same numbers, whether taken from a
+// result or read back from its line.
 #pragma once
 
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -12,10 +13,19 @@
 namespace unpack {
 
 std::vector<double> facts_of(const TraceResult& result);
-// Of a line of results.jsonl, by its text alone: reading it as JSON would take twenty times as
-// long, and a merge or a resumed run reads them all.
-std::vector<double> facts_of(std::string_view line);
-std::size_t index_of(std::string_view line);
+
+// A line of results.jsonl or errors.jsonl, read back.
+struct LineValues {
+  std::size_t index = 0;
+  bool error = false;                     // it has a reason and no result
+  std::vector<double> facts;              // as above
+  std::vector<double> token_credit;       // [S]
+  std::vector<std::string> writers;       // [C], none of a baseline
+  std::vector<double> node_credit;        // [C, S]
+};
+// The line is foreign input: somebody may have written it. Throws InputError where something is
+// missing, of another kind or no finite number. `whole`: the credit as well, not only the facts.
+LineValues read_line(std::string_view line, const std::string& origin, bool whole = false);
 
 // Sums over the lines, taken in the order of the prompts so that a merge gives the same bits.
 class Summary {
@@ -25,6 +35,8 @@ class Summary {
   std::size_t results() const { return results_; }
   std::size_t errors() const { return errors_; }
   bool empty() const { return traces_ == 0; }  // of traces, which have components
+  std::size_t tokens() const { return static_cast<std::size_t>(tokens_); }
+  std::size_t writers() const { return credit_.size(); }
   nlohmann::ordered_json json(const std::vector<std::string>& writers) const;
 
  private:

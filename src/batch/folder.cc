@@ -6,8 +6,10 @@
 
 #include "batch/arrays.h"
 #include "batch/facts.h"
-#include "batch/fields.h"
+#include "batch/request.h"
 #include "batch/run_file.h"
+#include "base/json_reader.h"
+#include "base/message.h"
 #include "report/json.h"
 #include "report/line_log.h"
 #include "unpack/error.h"
@@ -21,6 +23,12 @@ namespace {
 
 constexpr auto kSyncEvery = std::chrono::seconds(5);
 
+InputError changed(const PromptReader& reader) {
+  return InputError(
+      fmt::format("{} changed while it was read: put it back, or start again in another folder",
+                  reader.name() == "-" ? "stdin" : reader.name()));
+}
+
 Json run_json(const BatchOptions& o, const BatchMaker& maker, const PromptReader& reader) {
   return {{"version", 1},
           {"kind", "batch"},
@@ -28,10 +36,10 @@ Json run_json(const BatchOptions& o, const BatchMaker& maker, const PromptReader
            {{"version", maker.version},
             {"device", maker.device},
             {"weight_products", maker.weight_products}}},
-          {"model", Json::parse(report::model_members(maker.model))},
+          {"model", report::model_json(maker.model)},
           {"prompts",
            {{"file", reader.name()}, {"records", reader.count()}, {"checksum", reader.checksum()}}},
-          {"options", Json::parse(to_fields(o.question))},
+          {"options", read_ordered_json(to_fields(o.question), "the question")},
           {"writers", maker.writers.size()},
           {"arrays", o.arrays},
           {"shard", o.shard.whole() ? Json(nullptr) : Json(to_string(o.shard))}};
@@ -57,29 +65,41 @@ struct BatchFolder::Impl {
         reader(std::move(prompts)),
         run(run_json(o, m, reader)),
         known(reader.count(), false) {
-    if (o.out.empty()) throw UsageError("--out takes the name of a folder");
+    if (o.out.empty()) throw UsageError("out takes the name of a folder");
     settle_run_file(o.out, run);
     for (std::size_t i = 0; i < known.size(); ++i) total += o.shard.owns(i);
-    const auto take = [&](std::string_view line) {
-      const std::size_t index = index_of(line);
-      if (index >= known.size() || !o.shard.owns(index) || known[index]) {
-        throw InputError(
-            fmt::format("{} holds a line that does not belong there (index {}): delete the folder",
-                        o.out.string(), index));
-      }
-      known[index] = true;
-      ++before;
-      return index;
-    };
-    results = std::make_unique<LineLog>(o.out / "results.jsonl", [&](std::string_view object) {
-      last_result = take(object) + 1;
-      summary.add(facts_of(object));
-    });
-    errors = std::make_unique<LineLog>(o.out / "errors.jsonl", [&](std::string_view object) {
-      take(object);
-      summary.add_error();
-    });
+    results = open("results.jsonl", false);
+    errors = open("errors.jsonl", true);
     for (const std::string& column : reader.ignored_columns()) ignored.insert(column);
+  }
+
+  // What an earlier call left is read back; it is foreign input by now.
+  std::unique_ptr<LineLog> open(const char* name, bool error) {
+    const std::string file = (options.out / name).string();
+    const auto refuse = [&](const std::string& why) {
+      throw InputError(fmt::format("{} {}: delete the folder", file, why));
+    };
+    std::size_t next = 0;  // the least index that may follow
+    return std::make_unique<LineLog>(options.out / name, [&, error](std::string_view object) {
+      const LineValues line = read_line(object, file);
+      if (line.index >= known.size() || !options.shard.owns(line.index) || known[line.index] ||
+          line.error != error)
+        refuse(fmt::format("holds a line that does not belong there (index {})", line.index));
+      if (line.index < next)
+        refuse(fmt::format("holds its lines in another order ({} follows {})", line.index, next - 1));
+      next = line.index + 1;
+      known[line.index] = true;
+      ++before;
+      if (error) {
+        summary.add_error();
+        return;
+      }
+      last_result = next;
+      constexpr std::size_t kAboutOne = 2;  // a baseline has no components
+      if (line.facts.size() > kAboutOne && line.facts.size() != maker.writers.size() + 4)
+        refuse(fmt::format("holds a line of another model (index {})", line.index));
+      summary.add(line.facts);
+    });
   }
 
   void append(const std::vector<BatchLine>& lines) {
@@ -91,7 +111,7 @@ struct BatchFolder::Impl {
         summary.add_error();
         if (options.strict) {
           throw InputError(
-              fmt::format("prompt {} of {}: {}; mend it, or leave out --strict to go on without it",
+              fmt::format("prompt {} of {}: {}; mend it, or go on without it (not strict)",
                           line.index + 1, reader.name(), line.reason));
         }
       } else {
@@ -133,7 +153,7 @@ std::vector<PromptRecord> BatchFolder::next(std::size_t prompts) {
   PromptRecord record;
   while (out.size() < prompts && bytes < kBytes && impl_->reader.next(record)) {
     if (record.index >= impl_->known.size())
-      throw InputError(fmt::format("{} changed while it was read", impl_->reader.name()));
+      throw changed(impl_->reader);
     if (!impl_->options.shard.owns(record.index) || impl_->known[record.index]) continue;
     bytes += record.fields.size();
     out.push_back(std::move(record));
@@ -146,7 +166,7 @@ void BatchFolder::append(const std::vector<BatchLine>& lines) { impl_->append(li
 BatchResult BatchFolder::finish() {
   Impl& i = *impl_;
   if (done() != i.total)
-    throw InternalError(fmt::format("{} of {} prompts have no answer", i.total - done(), i.total));
+    throw changed(i.reader);  // it has become shorter
   i.sync();
   Json json = {{"run", i.run}};
   json.update(i.summary.json(i.maker.writers));
@@ -158,9 +178,9 @@ BatchResult BatchFolder::finish() {
              json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   BatchResult result{i.options.out, i.summary.results(), i.summary.errors(), i.before, {}};
   if (!i.ignored.empty())
-    result.warnings.push_back(fmt::format("nobody reads the field{} {}",
-                                          i.ignored.size() == 1 ? "" : "s",
-                                          fmt::join(i.ignored, ", ")));
+    result.warnings.push_back(one_line(fmt::format("nobody reads the field{} {}",
+                                                   i.ignored.size() == 1 ? "" : "s",
+                                                   fmt::join(i.ignored, ", "))));
   return result;
 }
 
@@ -168,7 +188,7 @@ namespace {
 
 [[noreturn]] void refuse(const PromptReader& reader, std::size_t line, const std::string& reason) {
   throw InputError(
-      fmt::format("{}, line {}: {}; mend it, or leave out --strict to go on without it",
+      fmt::format("{}, line {}: {}; mend it, or go on without it (not strict)",
                   reader.name() == "-" ? "stdin" : reader.name(), line, reason));
 }
 

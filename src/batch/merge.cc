@@ -3,11 +3,12 @@
 #include <fmt/format.h>
 
 #include <fstream>
-#include <optional>
 
+#include "base/files.h"
 #include "batch/arrays.h"
 #include "batch/facts.h"
 #include "report/line_log.h"
+#include "report/part_file.h"
 #include "unpack/error.h"
 #include "unpack/report.h"
 #include "unpack/shard.h"
@@ -18,29 +19,49 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// The good lines of one file, one at a time.
+// The good lines of one file, one at a time, in the order of their prompts.
 class LineStream {
  public:
-  explicit LineStream(const std::filesystem::path& file) : in_(file, std::ios::binary) {
+  explicit LineStream(const std::filesystem::path& file) : file_(file) {
+    if (!is_there(file)) return;
+    (void)InputFile(file);  // no folder, no pipe
+    in_.open(file, std::ios::binary);
+    if (!in_) throw InputError(fmt::format("cannot read {}", file.string()));
     advance();
   }
   // The line of this prompt, where it is the next one.
-  bool take(std::size_t index, std::string& line) {
-    if (!index_ || *index_ != index) return false;
+  bool take(std::size_t index, std::string& line, LineValues& values) {
+    if (!has_ || values_.index != index) return false;
     line = std::move(line_);
+    values = std::move(values_);
     advance();
     return true;
   }
+  // Behind the last prompt nothing may be left.
+  bool ended() const { return !has_; }
+  const std::filesystem::path& file() const { return file_; }
 
  private:
   void advance() {
-    index_.reset();
-    if (!std::getline(in_, line_) || in_.eof()) return;
-    if (!unseal(line_).empty()) index_ = index_of(line_);
+    has_ = false;
+    if (!in_.is_open() || !std::getline(in_, line_) || in_.eof()) return;
+    const std::string_view body = unseal(line_);
+    if (body.empty()) return;  // the merge says that the prompt is missing
+    const std::size_t before = values_.index;
+    const bool first = first_;
+    values_ = read_line(std::string(body) + "}", file_.string());
+    if (!first && values_.index <= before)
+      throw InputError(fmt::format("{}: the lines are not in the order of their prompts ({} follows "
+                                   "{}): the file was changed",
+                                   file_.string(), values_.index, before));
+    first_ = false;
+    has_ = true;
   }
+  std::filesystem::path file_;
   std::ifstream in_;
   std::string line_;
-  std::optional<std::size_t> index_;
+  LineValues values_;
+  bool has_ = false, first_ = true;
 };
 
 struct ShardStreams {
@@ -49,49 +70,49 @@ struct ShardStreams {
   LineStream results, errors;
 };
 
-// A file that takes its name when it is whole.
-class Part {
- public:
-  explicit Part(std::filesystem::path file)
-      : path_(std::move(file)), part_(path_.string() + ".part"), out_(part_, std::ios::binary) {}
-  void add(const std::string& line) { out_ << line << '\n'; }
-  void close() {
-    out_.close();
-    if (!out_) throw InputError(fmt::format("cannot write {}: is the disk full?", path_.string()));
-    std::filesystem::rename(part_, path_);
-  }
-
- private:
-  std::filesystem::path path_, part_;
-  std::ofstream out_;
-};
-
 }  // namespace
 
 MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out,
                         const RunContext& context) {
+  using Kind = Json::value_t;
+  const Json& run = shards.run;
+  const auto records =
+      run_member(run, "prompts.records", Kind::number_unsigned).get<std::uint64_t>();
+  const auto writer_count = run_member(run, "writers", Kind::number_unsigned).get<std::uint64_t>();
+  const bool arrays = run_member(run, "arrays", Kind::boolean).get<bool>();
+  constexpr std::uint64_t kMostWriters = 10'000'000;
+  if (writer_count > kMostWriters)
+    throw InputError(fmt::format("run.json: {} writers are more than any model has", writer_count));
   std::vector<ShardStreams> streams;
   for (const auto& folder : shards.folders) streams.emplace_back(folder);
-  const auto records = shards.run.at("prompts").at("records").get<std::size_t>();
-  settle_run_file(out, shards.run);
-  Part results(out / "results.jsonl"), errors(out / "errors.jsonl");
+  settle_run_file(out, run);
+  PartFile results(out / "results.jsonl"), errors(out / "errors.jsonl");
   Summary summary;
   std::vector<std::string> writers;
   std::string line;
+  LineValues values;
   for (std::size_t i = 0; i < records; ++i) {
     context.report("lines", static_cast<double>(i), static_cast<double>(records));
     const std::size_t owner = i % streams.size();
-    if (streams[owner].results.take(i, line)) {
-      const std::vector<double> facts = facts_of(line);
-      summary.add(facts);
-      if (writers.empty() && !summary.empty()) {
-        const Json object = Json::parse(line);
-        for (const auto& [name, row] : object.at("node_credit").items()) writers.push_back(name);
-      }
-      results.add(line);
-    } else if (streams[owner].errors.take(i, line)) {
+    const auto check = [&](bool error, const LineStream& stream) {
+      if (values.error != error)
+        throw InputError(fmt::format("{}: the line of prompt {} belongs into the other file",
+                                     stream.file().string(), i + 1));
+    };
+    if (streams[owner].results.take(i, line, values)) {
+      check(false, streams[owner].results);
+      summary.add(values.facts);
+      if (!summary.empty() && summary.writers() != writer_count)
+        throw InputError(fmt::format("{}: the lines have {} components and run.json says {}",
+                                     streams[owner].results.file().string(), summary.writers(),
+                                     writer_count));
+      if (writers.empty() && !summary.empty())
+        writers = read_line(std::string(unseal(line)) + "}", "results.jsonl", true).writers;
+      results.add(line + "\n");
+    } else if (streams[owner].errors.take(i, line, values)) {
+      check(true, streams[owner].errors);
       summary.add_error();
-      errors.add(line);
+      errors.add(line + "\n");
     } else {
       const Shard shard{static_cast<int>(owner) + 1, static_cast<int>(streams.size())};
       throw InputError(
@@ -100,13 +121,18 @@ MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out
                       to_string(shard), shards.folders[owner].string(), i + 1, records));
     }
   }
+  for (const ShardStreams& stream : streams) {
+    for (const LineStream* file : {&stream.results, &stream.errors}) {
+      if (!file->ended())
+        throw InputError(
+            fmt::format("{} holds lines of prompts that are not there", file->file().string()));
+    }
+  }
   results.close();
   errors.close();
-  Json json = {{"run", shards.run}};
+  Json json = {{"run", run}};
   json.update(summary.json(writers));
-  if (shards.run.at("arrays").get<bool>())
-    write_arrays(out, summary.results(), json["tokens"]["total"].get<std::size_t>(),
-                 shards.run.at("writers"), context);
+  if (arrays) write_arrays(out, summary.results(), summary.tokens(), writer_count, context);
   write_file(out / "summary.json", json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   return {out,
           fmt::format("{} results and {} errors of {} shards in {}\n", summary.results(),

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/checksum.h"
-#include "batch/fields.h"
+#include "batch/request.h"
 #include "batch/prompt_source.h"
 #include "unpack/error.h"
 
@@ -22,7 +22,7 @@ PromptFormat parse_prompt_format(const std::string& name) {
   for (const auto& [known, format] : kFormats) {
     if (name == known) return format;
   }
-  throw UsageError(fmt::format("--format takes auto, text, jsonl, csv or tsv, not '{}'", name));
+  throw UsageError(fmt::format("format takes auto, text, jsonl, csv or tsv, not '{}'", name));
 }
 
 struct PromptReader::Impl {

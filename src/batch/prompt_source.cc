@@ -62,6 +62,11 @@ PromptSource::PromptSource(std::string file) : file_(std::move(file)) {
     std::error_code ignored;
     if (std::filesystem::is_directory(file_, ignored))
       throw InputError(fmt::format("{} is a folder: name a file of prompts", file_));
+    if (std::filesystem::is_fifo(file_, ignored) || std::filesystem::is_character_file(file_, ignored))
+      throw InputError(fmt::format(
+          "{} is a pipe or a device, and prompts are read more than once: name a file, or give - and "
+          "pipe them in",
+          file_));
     errno = 0;
     std::ifstream in(file_, std::ios::binary);
     if (!in)

@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
-
+#include "base/files.h"
+#include "base/json_reader.h"
+#include "base/message.h"
 #include "unpack/error.h"
 #include "unpack/report.h"
 #include "unpack/shard.h"
@@ -16,12 +17,19 @@ namespace {
 
 constexpr const char* kName = "run.json";
 
+// What a batch writes into its folder.
+constexpr const char* kWritten[] = {"results.jsonl",    "errors.jsonl",    "summary.json",
+                                    "token_credit.npy", "node_credit.npy", "offsets.npy",
+                                    "index.npy"};
+constexpr int kMostShards = 100'000;
+
 // `options.beta is 0.8 there and 0.5 here`; empty: they are the same.
 std::string first_difference(const Json& there, const Json& here, const char* at_there,
                              const char* at_here, const std::string& path = "") {
   if (there == here) return {};
   const auto shown = [](const Json* value) {
-    return value ? value->dump(-1, ' ', false, Json::error_handler_t::replace)
+    constexpr std::size_t kLongest = 80;
+    return value ? one_line(value->dump(-1, ' ', false, Json::error_handler_t::replace), kLongest)
                  : std::string("not given");
   };
   if (!there.is_object() || !here.is_object())
@@ -52,14 +60,32 @@ Json comparable(Json run) {
 
 }  // namespace
 
+void refuse_foreign(const std::filesystem::path& folder, std::span<const char* const> names) {
+  for (const char* name : names) {
+    if (!is_there(folder / name)) continue;
+    // An empty file is what a kill between two steps of an earlier call leaves.
+    std::error_code error;
+    if (std::filesystem::is_regular_file(folder / name, error) &&
+        std::filesystem::file_size(folder / name, error) == 0 && !error)
+      continue;
+    throw InputError(fmt::format("{} holds {}, which no run of this program has put there: choose "
+                                 "another folder",
+                                 folder.string(), name));
+  }
+}
+
 Json read_run_file(const std::filesystem::path& folder) {
-  std::ifstream in(folder / kName, std::ios::binary);
-  if (!in) return {};
-  Json run = Json::parse(in, nullptr, false);
-  if (!run.is_object())
-    throw InputError(fmt::format("{} is damaged: choose another --out, or delete the folder",
-                                 (folder / kName).string()));
-  return run;
+  if (!is_there(folder / kName)) return {};
+  const std::string name = (folder / kName).string();
+  try {
+    Json run = read_ordered_json(read_plain_file(folder / kName, kSmallJson.bytes), name, kSmallJson);
+    if (run.is_object()) return run;
+  } catch (const InputError& error) {
+    throw InputError(
+        fmt::format("{}; choose another folder, or delete this one", error.what()));
+  }
+  throw InputError(
+      fmt::format("{}: is no JSON object; choose another folder, or delete this one", name));
 }
 
 void settle_run_file(const std::filesystem::path& folder, const Json& run) {
@@ -70,19 +96,14 @@ void settle_run_file(const std::filesystem::path& folder, const Json& run) {
         fmt::format("cannot make the folder {}: {}", folder.string(), error.message()));
   const Json there = read_run_file(folder);
   if (there.is_null()) {
-    // An empty file is what a kill between two steps of an earlier call leaves.
-    if (std::filesystem::exists(folder / "results.jsonl", error) &&
-        std::filesystem::file_size(folder / "results.jsonl", error) > 0) {
-      throw InputError(
-          fmt::format("{} holds results of something else: choose another --out", folder.string()));
-    }
+    refuse_foreign(folder, kWritten);
     write_file(folder / kName, run.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
     return;
   }
   const std::string difference = first_difference(there, run, "there", "here");
   if (!difference.empty())
     throw InputError(
-        fmt::format("{} belongs to another run ({}): choose another --out, or delete the folder",
+        fmt::format("{} belongs to another run ({}): choose another folder, or delete the folder",
                     folder.string(), difference));
 }
 
@@ -97,7 +118,15 @@ ShardSet gather_shards(const std::vector<std::filesystem::path>& folders) {
     if (!run.contains("shard") || !run["shard"].is_string())
       throw InputError(fmt::format("{} holds a whole run, not a shard: there is nothing to merge",
                                    folder.string()));
-    const Shard shard = parse_shard(run["shard"].get<std::string>());
+    Shard shard;
+    try {
+      shard = parse_shard(run["shard"].get<std::string>());
+    } catch (const UsageError& error) {
+      throw InputError(fmt::format("{}: {}", (folder / kName).string(), error.what()));
+    }
+    if (shard.count > kMostShards)
+      throw InputError(fmt::format("{}: {} shards are more than {}", (folder / kName).string(),
+                                   shard.count, kMostShards));
     run["shard"] = nullptr;
     if (count == 0) {
       count = shard.count;
@@ -119,12 +148,34 @@ ShardSet gather_shards(const std::vector<std::filesystem::path>& folders) {
     place = folder;
   }
   std::string missing;
+  int named = 0;
   for (int i = 0; i < count; ++i) {
-    if (set.folders[static_cast<std::size_t>(i)].empty())
-      missing += fmt::format("{}{}/{}", missing.empty() ? "" : ", ", i + 1, count);
+    constexpr int kNamed = 10;
+    if (!set.folders[static_cast<std::size_t>(i)].empty() || named > kNamed) continue;
+    missing += (missing.empty() ? "" : ", ") +
+               (++named > kNamed ? std::string("...") : fmt::format("{}/{}", i + 1, count));
   }
   if (!missing.empty()) throw InputError(fmt::format("shards are missing: {}", missing));
   return set;
+}
+
+const Json& run_member(const Json& run, std::string_view member, Json::value_t kind) {
+  const Json* at = &run;
+  std::string_view rest = member;
+  while (!rest.empty()) {
+    const std::string name(rest.substr(0, rest.find('.')));
+    rest.remove_prefix(std::min(rest.size(), name.size() + 1));
+    const auto found = at->is_object() ? at->find(name) : at->end();
+    if (!at->is_object() || found == at->end())
+      throw InputError(fmt::format("{}: has no {}; it is not one of this version, or was changed",
+                                   kName, member));
+    at = &*found;
+  }
+  if (at->type() != kind)
+    throw InputError(fmt::format("{}: {} is of another kind; it is not one of this version, or was "
+                                 "changed",
+                                 kName, member));
+  return *at;
 }
 
 }  // namespace unpack

@@ -3,10 +3,15 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unpack {
+
+// InputError where one of these files is in the folder with something in it: it is not ours.
+void refuse_foreign(const std::filesystem::path& folder, std::span<const char* const> names);
 
 // {} where there is none; InputError where it cannot be read.
 nlohmann::ordered_json read_run_file(const std::filesystem::path& folder);
@@ -19,6 +24,11 @@ struct ShardSet {
   nlohmann::ordered_json run;  // as a whole run would say it
   std::vector<std::filesystem::path> folders;
 };
+// A member by its path, "prompts.records". Whoever reads the file did not write it: InputError where
+// the member is missing or of another kind.
+const nlohmann::ordered_json& run_member(const nlohmann::ordered_json& run, std::string_view member,
+                                         nlohmann::ordered_json::value_t kind);
+
 ShardSet gather_shards(const std::vector<std::filesystem::path>& folders);
 
 }  // namespace unpack

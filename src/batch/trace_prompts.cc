@@ -1,9 +1,7 @@
-#include <fmt/format.h>
-
 #include <algorithm>
 
 #include "batch/facts.h"
-#include "batch/fields.h"
+#include "batch/request.h"
 #include "engine/state.h"
 #include "report/json.h"
 #include "report/line_log.h"
@@ -16,16 +14,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-std::string head(const PromptRecord& record, const Json& id) {
-  return fmt::format("{{\"index\":{},\"line\":{},\"id\":{}", record.index, record.line,
-                     id.dump(-1, ' ', false, Json::error_handler_t::replace));
-}
-
-// The id of a line that is otherwise of no use.
-Json id_of(const std::string& fields) {
-  const Json object = Json::parse(fields, nullptr, false);
-  return object.is_object() && object.contains("id") && object["id"].is_primitive() ? object["id"]
-                                                                                    : Json(nullptr);
+Json head(const PromptRecord& record, const Json& id) {
+  return {{"index", record.index}, {"line", record.line}, {"id", id}};
 }
 
 struct Job {
@@ -47,13 +37,13 @@ class Tracing {
     line.index = records_[at].index;
     line.error = true;
     line.reason = reason;
-    line.text =
-        seal(fmt::format("{},\"reason\":{}}}", head(records_[at], id),
-                         Json(reason).dump(-1, ' ', false, Json::error_handler_t::replace)));
+    Json object = head(records_[at], id);
+    object["reason"] = reason;
+    line.text = seal(report::compact(object));
     ++done_;
   }
 
-  std::vector<Job> read(const BatchQuestion& defaults) {
+  std::vector<Job> read(const Asked& defaults) {
     std::vector<Job> jobs;
     for (std::size_t at = 0; at < records_.size(); ++at) {
       context_.check();
@@ -74,7 +64,7 @@ class Tracing {
   }
 
   void trace(const Job& job) {
-    const BatchQuestion& asked = job.request.asked;
+    const Asked& asked = job.request.asked;
     try {
       const Prepared prepared = model_.prepare(job.request.ids, inner_);
       const TraceResult result =
@@ -83,8 +73,9 @@ class Tracing {
               : baseline(prepared, asked.question.target, asked.method, inner_);
       BatchLine& line = lines_[job.at];
       line.index = records_[job.at].index;
-      line.text = seal(fmt::format("{},{}}}", head(records_[job.at], job.request.id),
-                                   report::json_members(result)));
+      Json object = head(records_[job.at], job.request.id);
+      object.update(report::trace_json(result));
+      line.text = seal(report::compact(object));
       line.facts = facts_of(result);
       ++done_;
     } catch (const InputError& error) {
@@ -108,7 +99,7 @@ class Tracing {
 
 }  // namespace
 
-std::vector<BatchLine> trace_prompts(const Model& model, const BatchQuestion& defaults,
+std::vector<BatchLine> trace_prompts(const Model& model, const Asked& defaults,
                                      const std::vector<PromptRecord>& records,
                                      const RunContext& context) {
   Tracing tracing(model, records, context);
@@ -134,6 +125,7 @@ BatchMaker batch_maker(const Model& model) {
 bool products_pay(const Model& model, std::size_t prompts) {
   constexpr std::size_t kWorthwhile = 16;
   return model.program().device == "cpu" && prompts >= kWorthwhile &&
+         weight_product_obstacle(model.config()).empty() &&
          weight_product_bytes(model.config()) <= model.state()->options.product_limit;
 }
 

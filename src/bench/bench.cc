@@ -7,7 +7,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <random>
 
@@ -149,6 +148,8 @@ class Bench {
         static_cast<double>(model_.state()->weights->parameter_count()) * 4 / (1 << 20);
     const std::vector<TokenId> one = {0};
     (void)forward(backend, {one}, {});  // packs the weights
+    result_.peak_memory_mib = peak_memory_mib();
+    forget_peak_memory();  // what a length starts from
     result_.base_memory_mib = memory_mib("VmRSS");
     emit(header_text(result_));
     for (const int tokens : options_.tokens) {
@@ -327,8 +328,9 @@ class Bench {
         memory_cost(c, model_.writers(), tokens, context_.memory_budget, backend.threads()) /
             (1 << 20);
     if (options_.keep_layers > 0) streamed(ids, question, one_shot);
-    if (!once && weight_product_bytes(c) <= options_.load.product_limit &&
-        !options_.load.weight_products && backend.name() == "cpu")
+    if (!once && weight_product_obstacle(c).empty() &&
+        weight_product_bytes(c) <= options_.load.product_limit && !options_.load.weight_products &&
+        backend.name() == "cpu")
       products(tokens, question, one_shot);
   }
 
@@ -411,18 +413,18 @@ class Bench {
 
 BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
   for (const int tokens : options.tokens) {
-    if (tokens < 1) throw UsageError(fmt::format("--tokens must be at least 1, not {}", tokens));
+    if (tokens < 1) throw UsageError(fmt::format("tokens must be at least 1, not {}", tokens));
   }
-  if (options.repeat < 1) throw UsageError("--repeat must be at least 1");
+  if (options.repeat < 1) throw UsageError("repeat must be at least 1");
   if (options.prompts < 0)
-    throw UsageError(fmt::format("--prompts must be 0 or more, not {}", options.prompts));
+    throw UsageError(fmt::format("prompts must be 0 or more, not {}", options.prompts));
   DType dtype = DType::f32;
   if (options.dtype == "bf16") {
     dtype = DType::bf16;
   } else if (options.dtype == "f16") {
     dtype = DType::f16;
   } else if (options.dtype != "f32") {
-    throw UsageError("--dtype must be f32, f16 or bf16");
+    throw UsageError("dtype must be f32, f16 or bf16");
   }
   const std::vector<std::string> known = known_shapes();
   const bool random = options.shape.starts_with('{') ||
@@ -431,7 +433,7 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
                        : Model::load(options.shape, options.load);
   for (const int tokens : options.tokens) {
     if (tokens > model.config().n_ctx)
-      throw InputError(fmt::format("--tokens {} is past the model's context of {}", tokens,
+      throw InputError(fmt::format("tokens {} is past the model's context of {}", tokens,
                                    model.config().n_ctx));
   }
   return Bench(options, context, std::move(model)).run();
@@ -445,50 +447,6 @@ std::string to_terminal(const BenchResult& r) {
     text += after_rows_text(r, length);
   }
   return text + tail_text(r);
-}
-
-std::string to_json(const BenchResult& r) {
-  nlohmann::ordered_json j;
-  j["program"] = {{"version", r.program.version},
-                  {"device", r.program.device},
-                  {"threads", r.program.threads},
-                  {"kernels", r.kernels}};
-  j["model"] = {{"name", r.model.name},   {"family", r.model.family},   {"layers", r.model.layers},
-                {"heads", r.model.heads}, {"d_model", r.model.d_model}, {"dtype", r.model.dtype}};
-  j["gemm_gflops"] = r.gemm_gflops;
-  j["read_gbytes"] = r.read_gbytes;
-  j["weights_mib"] = r.weights_mib;
-  j["base_memory_mib"] = r.base_memory_mib;
-  j["peak_memory_mib"] = r.peak_memory_mib;
-  if (r.device_held_mib > 0) j["device_held_mib"] = r.device_held_mib;
-  j["lengths"] = nlohmann::ordered_json::array();
-  for (const auto& length : r.lengths) {
-    nlohmann::ordered_json rows = nlohmann::ordered_json::array();
-    for (const BenchRow& row : length.rows) {
-      const std::size_t start = row.name.find_first_not_of(' ');
-      rows.push_back({{"name", row.name.substr(start)},
-                      {"seconds", row.seconds},
-                      {"gflop", row.gflop},
-                      {"gbyte", row.gbyte},
-                      {"bound", row.bound},
-                      {"note", row.note}});
-    }
-    nlohmann::ordered_json entry = {{"tokens", length.tokens},
-                                    {"peak_memory_mib", length.peak_memory_mib},
-                                    {"memory_bound_mib", length.memory_bound_mib},
-                                    {"rows", rows}};
-    if (length.device_peak_mib > 0) entry["device_peak_mib"] = length.device_peak_mib;
-    if (length.streamed) {
-      const BenchStreamed& s = *length.streamed;
-      entry["streamed"] = {{"layers_kept", s.layers_kept},
-                           {"seconds", s.seconds},
-                           {"resident_seconds", s.resident_seconds},
-                           {"uploaded_gbytes", s.uploaded_gbytes},
-                           {"upload_seconds", s.upload_seconds}};
-    }
-    j["lengths"].push_back(std::move(entry));
-  }
-  return j.dump(2) + "\n";
 }
 
 }  // namespace unpack

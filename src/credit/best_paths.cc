@@ -1,11 +1,14 @@
 #include "credit/best_paths.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <queue>
 #include <tuple>
 
 #include "credit/child_list.h"
+#include "unpack/error.h"
 
 namespace unpack {
 
@@ -60,8 +63,12 @@ void sort_paths(std::vector<Path>& paths) {
   });
 }
 
+namespace {
+
+// The k strongest of those whose every prefix is at least tau.
 template <typename T>
-std::vector<Path> best_paths(const PathGraph<T>& graph, std::size_t k, const RunContext& context) {
+std::vector<Path> search(const PathGraph<T>& graph, std::size_t k, double tau,
+                         const RunContext& context) {
   ChildLists<T> lists(graph);
   std::vector<Prefix> prefixes;
   std::priority_queue<Candidate> queue;
@@ -79,10 +86,17 @@ std::vector<Path> best_paths(const PathGraph<T>& graph, std::size_t k, const Run
     queue.push({product * list[index].reach, order++, prefix, index});
   };
   std::vector<Path> paths;
+  std::size_t steps = 0;
   push(-1, 0);
   while (!queue.empty() && paths.size() < k) {
     const Candidate best = queue.top();
+    if (best.reach < tau) break;
     queue.pop();
+    if (++steps % 4096 == 0) context.check();
+    if (tau > 0 && steps > kMostWalks)
+      throw InputError(fmt::format("tau {:g} is too small here: the search passed {} steps; take a "
+                                   "larger tau, or fewer top_paths",
+                                   tau, kMostWalks));
     push(best.prefix, best.index + 1);
     const Child child = children(best.prefix)[best.index];
     Prefix next;
@@ -100,6 +114,7 @@ std::vector<Path> best_paths(const PathGraph<T>& graph, std::size_t k, const Run
       next.product = parent.product * child.edge.factor;
       next.state = graph.below(parent.state, child.edge.writer, child.edge.factor);
     }
+    if (std::fabs(next.product) < tau) continue;
     prefixes.push_back(next);
     const auto index = static_cast<std::int64_t>(prefixes.size()) - 1;
     if (graph.terminal(next.node.writer)) {
@@ -114,101 +129,22 @@ std::vector<Path> best_paths(const PathGraph<T>& graph, std::size_t k, const Run
   return paths;
 }
 
-namespace {
-
-// Keeps the strongest `top` of a stream of paths.
-class Strongest {
- public:
-  explicit Strongest(std::size_t top) : top_(top) {}
-  void add(Path path) {
-    if (top_ == 0) return;
-    paths_.push_back(std::move(path));
-    if (paths_.size() >= 2 * top_ + 1024) shrink();
-  }
-  std::vector<Path> take() {
-    shrink();
-    return std::move(paths_);
-  }
-
- private:
-  void shrink() {
-    sort_paths(paths_);
-    if (paths_.size() > top_) paths_.resize(top_);
-  }
-  std::size_t top_;
-  std::vector<Path> paths_;
-};
+}  // namespace
 
 template <typename T>
-class NamedWalk {
- public:
-  NamedWalk(const PathGraph<T>& graph, double tau, std::size_t top, const RunContext& context)
-      : graph_(graph), lists_(graph), tau_(tau), strongest_(top), context_(context) {}
-
-  ThresholdPaths run() {
-    ChildList& tops = lists_.tops();
-    for (std::size_t i = 0; i < tops.size(); ++i) {
-      if (tops[i].reach < tau_) break;
-      const TopNode& top = graph_.tops()[tops[i].order];
-      if (std::fabs(top.first) < tau_) continue;
-      enter(top.node, Branch::none, top.first, graph_.top_state(top), true);
-    }
-    out_.paths = strongest_.take();
-    return std::move(out_);
-  }
-
- private:
-  void enter(const GraphNode& node, Branch branch, double product, const SuffixState& state,
-             bool is_top) {
-    nodes_.push_back({node.writer, node.position});
-    branches_.push_back(branch);
-    if (graph_.terminal(node.writer)) {
-      emit(product);
-    } else {
-      ChildList& list = lists_.of(node, state, is_top);
-      for (std::size_t i = 0; i < list.size(); ++i) {
-        const Child child = list[i];
-        if (std::fabs(product) * child.reach < tau_)
-          break;  // no path through this or a later child ends at tau or above
-        const double next = product * child.edge.factor;
-        if (std::fabs(next) < tau_) continue;
-        enter({child.edge.writer, child.edge.position, false}, child.edge.branch, next,
-              graph_.below(state, child.edge.writer, child.edge.factor), false);
-      }
-    }
-    nodes_.pop_back();
-    branches_.pop_back();
-  }
-
-  void emit(double credit) {
-    Path path;
-    path.credit = credit;
-    path.nodes.assign(nodes_.rbegin(), nodes_.rend());
-    // branches_[i] is the hop that led to nodes_[i], that is, the own hop of the node before it.
-    path.branches.push_back(Branch::none);
-    for (std::size_t i = branches_.size() - 1; i > 0; --i) path.branches.push_back(branches_[i]);
-    out_.count++;
-    out_.absolute += std::fabs(credit);
-    strongest_.add(std::move(path));
-    if (out_.count % 4096 == 0) context_.report("paths", static_cast<double>(out_.count), 0);
-  }
-
-  const PathGraph<T>& graph_;
-  ChildLists<T> lists_;
-  double tau_;
-  Strongest strongest_;
-  const RunContext& context_;
-  std::vector<Node> nodes_;
-  std::vector<Branch> branches_;
-  ThresholdPaths out_;
-};
-
-}  // namespace
+std::vector<Path> best_paths(const PathGraph<T>& graph, std::size_t k, const RunContext& context) {
+  return search(graph, k, 0, context);
+}
 
 template <typename T>
 ThresholdPaths named_paths(const PathGraph<T>& graph, double tau, std::size_t top,
                            const RunContext& context) {
-  return NamedWalk<T>(graph, tau, top, context).run();
+  ThresholdPaths out;
+  if (top == 0) return out;
+  out.paths = search(graph, top + 1, tau, context);  // one more tells whether there are others
+  out.more = out.paths.size() > top;
+  if (out.more) out.paths.pop_back();
+  return out;
 }
 
 template std::vector<Path> best_paths<float>(const PathGraph<float>&, std::size_t,

@@ -17,11 +17,13 @@ std::vector<Path> best_paths(const PathGraph<T>& graph, std::size_t k, const Run
 
 struct ThresholdPaths {
   std::vector<Path> paths;  // the strongest `top` of them, largest first
-  std::size_t count = 0;    // all
-  double absolute = 0;      // over all
+  bool more = false;        // there are others
 };
 
-// Rule `named`: first credit, every prefix product and the path's own credit are at least tau.
+// Both throw InputError past kMostWalks steps.
+
+// Rule `named`: first credit, every prefix product and the path's own credit are at least tau. No
+// more is looked at than the strongest take.
 template <typename T>
 ThresholdPaths named_paths(const PathGraph<T>& graph, double tau, std::size_t top,
                            const RunContext& context);

@@ -1,4 +1,6 @@
 // The threshold rule of the paper's pseudocode: a walk per source and per neuron.
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -11,6 +13,8 @@
 namespace unpack {
 
 namespace {
+
+constexpr std::size_t kMostFound = 5 * kMostPaths;  // before the filters
 
 // Everything a walk needs at a node, per unit of credit: entries with their sub-shares.
 struct SubShare {
@@ -43,12 +47,11 @@ class EntryWalk {
       Path path = unpack_key(key);
       path.credit = credit;
       if (!matches(path)) continue;
-      out.count++;
-      out.absolute += std::fabs(credit);
       out.paths.push_back(std::move(path));
     }
     sort_paths(out.paths);
-    if (out.paths.size() > top) out.paths.resize(top);
+    out.more = out.paths.size() > top;
+    if (out.more) out.paths.resize(top);
     return out;
   }
 
@@ -57,10 +60,14 @@ class EntryWalk {
       std::vector<int>;  // writer, position, branch of the hop that led there, from the root side
 
   void enter(const GraphNode& node, Branch branch, double credit) {
+    if (++walks_ % 4096 == 0) context_.report("walks", static_cast<double>(walks_), 0);
+    if (walks_ > kMostWalks || found_.size() > kMostFound)
+      throw InputError(fmt::format("tau {:g} is too small here: more than {} walks, or {} paths, lie "
+                                   "above it; take a larger tau",
+                                   tau_, kMostWalks, kMostFound));
     key_.insert(key_.end(), {node.writer, node.position, static_cast<int>(branch)});
     if (graph_.terminal(node.writer)) {
       found_[key_] += credit;
-      if (++walks_ % 4096 == 0) context_.report("walks", static_cast<double>(walks_), 0);
     } else {
       for (const EntryShares& entry : shares(node, std::fabs(credit))) {
         if (std::fabs(credit * entry.entry) < tau_) break;
@@ -251,7 +258,7 @@ template <typename T>
 ThresholdPaths entry_paths(const PathGraph<T>& graph, double tau, std::size_t top,
                            const RunContext& context) {
   if (graph.edges().options().mlp != MlpRule::per_neuron)
-    throw UsageError("--tau-rule entry walks neuron by neuron: it needs --mlp per-neuron");
+    throw UsageError("tau_rule entry walks neuron by neuron: it needs mlp per-neuron");
   return EntryWalk<T>(graph, tau, context).run(top);
 }
 

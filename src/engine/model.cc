@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "engine/finite.h"
 #include "engine/state.h"
 #include "forward/forward.h"
 #include "model/load.h"
@@ -17,12 +18,21 @@ namespace unpack {
 
 namespace {
 
+// Products of a model that can have none are left out, with a word.
+LoadOptions possible_options(const ModelConfig& config, LoadOptions options) {
+  const std::string obstacle = weight_product_obstacle(config);
+  if (!options.weight_products || options.device == "cuda" || obstacle.empty()) return options;
+  options.weight_products = false;
+  if (options.notice) options.notice("--weight-products is left out: " + obstacle);
+  return options;
+}
+
 BackendOptions backend_options(const ModelConfig& config, const LoadOptions& options) {
   const std::size_t bytes = weight_product_bytes(config);
   if (options.weight_products && bytes > options.product_limit) {
     throw InputError(
         fmt::format("the weight products of this model take {} MiB, more than the {} MiB allowed; "
-                    "leave out --weight-products",
+                    "leave out weight_products",
                     bytes >> 20, options.product_limit >> 20));
   }
   return {options.device, options.threads, options.tf32, options.notice, options.weight_products};
@@ -39,35 +49,51 @@ std::size_t weight_product_bytes(const ModelConfig& config) {
          sizeof(float);
 }
 
+// A head writes z W_O: a product of weights alone stands for it only where nothing else comes
+// between, and an MLP's readers must be the same at every position.
+std::string weight_product_obstacle(const ModelConfig& config) {
+  for (const LayerConfig& layer : config.layers) {
+    if (layer.post_norm()) return "this family norms what a sublayer puts out";
+    if (layer.mixture()) return "every position reads through experts of its own";
+  }
+  return {};
+}
+
 ModelState::ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options)
     : weights(std::move(w)),
-      backend(make_backend(weights, backend_options(weights->config, load_options))),
       name(weights->config.name),
       writers(weights->config),
-      options(load_options) {}
+      options(possible_options(weights->config, load_options)) {
+  backend = make_backend(weights, backend_options(weights->config, options));
+}
 
 Model Model::with(const LoadOptions& options) const {
   auto state = std::make_shared<ModelState>(state_->weights, options);
   state->tokenizer = state_->tokenizer;
   state->tokenizer_problem = state_->tokenizer_problem;
   state->name = state_->name;
+  state->chat = state_->chat;
+  state->stored_as = state_->stored_as;
   return Model(std::move(state));
 }
 
 Model Model::load(const std::string& name, const LoadOptions& options) {
   const std::filesystem::path folder = locate_model(name);
-  auto weights = std::make_shared<ModelWeights>(load_folder(folder));
+  auto weights = std::make_shared<ModelWeights>(load_folder(folder, options.mapped));
   std::filesystem::path shown = name;
   if (!shown.has_filename()) shown = shown.parent_path();
-  weights->config.name = std::filesystem::is_directory(name) ? shown.filename().string() : name;
+  std::error_code ignored;
+  weights->config.name =
+      std::filesystem::exists(name, ignored) ? shown.filename().string() : name;
   auto state = std::make_shared<ModelState>(weights, options);
-  if (Tokenizer::exists(folder)) {
-    state->tokenizer = Tokenizer::load(folder);
-  } else {
+  state->tokenizer = find_tokenizer(folder);
+  if (!state->tokenizer) {
     state->tokenizer_problem = fmt::format(
-        "{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as --ids",
+        "{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as ids",
         folder.string());
   }
+  state->chat = read_chat_source(folder);
+  state->stored_as = stored_type(folder);
   return Model(std::move(state));
 }
 
@@ -109,8 +135,14 @@ bool Model::has_tokenizer() const { return state_->tokenizer.has_value(); }
 
 ModelInfo Model::info() const {
   const ModelConfig& c = config();
-  return {state_->name, c.family,  to_string(c.dtype), state_->weights->fingerprint,
-          c.n_layers,   c.n_heads, c.d_model,          c.gated()};
+  return {state_->name,
+          c.family,
+          state_->stored_as.empty() ? to_string(c.dtype) : state_->stored_as,
+          state_->weights->fingerprint,
+          c.n_layers,
+          c.n_heads,
+          c.d_model,
+          c.gated()};
 }
 
 ProgramInfo Model::program() const {
@@ -156,6 +188,8 @@ std::vector<Token> Model::tokens(std::span<const TokenId> ids) const {
   return out;
 }
 
+void Model::check(std::span<const TokenId> ids) const { check_prompt(config(), ids); }
+
 double log_sum_exp(std::span<const double> logits) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
@@ -166,6 +200,20 @@ double log_sum_exp(std::span<const double> logits) {
 void cap_logits(const ModelConfig& config, std::span<double> logits) {
   if (config.logit_cap == 0) return;
   for (double& x : logits) x = config.logit_cap * std::tanh(x / config.logit_cap);
+}
+
+ExpertUses expert_uses(std::span<const std::shared_ptr<const Routing>> routings, int length) {
+  ExpertUses uses;
+  for (const auto& routing : routings) {
+    auto& layer = uses.emplace_back(routing == nullptr ? 0 : static_cast<std::size_t>(length));
+    for (std::size_t s = 0; s < layer.size(); ++s) {
+      for (int i = 0; i < routing->chosen; ++i) {
+        const std::size_t slot = routing->slot(static_cast<std::int64_t>(s), i);
+        layer[s].push_back({routing->expert[slot], routing->weight[slot]});
+      }
+    }
+  }
+  return uses;
 }
 
 std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& uncapped,
@@ -194,7 +242,7 @@ std::vector<Prediction> top_predictions(const Model& model, const std::vector<do
 PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions& options,
                              const RunContext& context) const {
   if (options.top < 1)
-    throw UsageError(fmt::format("--top must be at least 1, not {}", options.top));
+    throw UsageError(fmt::format("top takes a number of 1 or more, not {}", options.top));
   Backend& backend = *state_->backend;
   const ModelConfig& c = config();
   check_prompt(c, ids);
@@ -202,6 +250,18 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
   const int position = resolve_position(options.position, length);
   ForwardOptions forward_options;
   forward_options.keep = options.lens;
+  std::vector<std::shared_ptr<const Routing>> routings(c.layers.size());
+  ForwardHooks hooks;
+  if (options.experts) {
+    if (!c.mixture())
+      throw InputError(fmt::format("{} has no experts: it is no mixture", state_->name));
+    hooks.router = [&](int layer, const Array&, Array& values) {
+      std::vector<double> row(static_cast<std::size_t>(values.size()));
+      backend.download(values, 0, row);
+      routings[static_cast<std::size_t>(layer)] = choose_experts(c.layer(layer), std::move(row));
+    };
+    forward_options.hooks = &hooks;
+  }
   const ForwardTrace trace = forward(backend, {{ids.begin(), ids.end()}}, forward_options, context);
   PredictResult result;
   result.model = info();
@@ -211,6 +271,7 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
   const auto at = [&](const Array& x, int row) {
     const std::vector<std::int64_t> rows = {row};
     backend.logits(x, rows, logits);
+    check_logits(logits);
     return top_predictions(*this, logits, options.top);
   };
   if (options.log_probabilities) {
@@ -220,6 +281,7 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
       std::vector<std::int64_t> rows;
       for (int r = begin; r < std::min(begin + kRows, length - 1); ++r) rows.push_back(r);
       backend.logits(trace.x_final, rows, logits);
+      check_logits(logits);
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const std::span<double> row(logits.data() + i * static_cast<std::size_t>(c.vocab_size),
                                     static_cast<std::size_t>(c.vocab_size));
@@ -234,17 +296,27 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
     for (const LayerTrace& layer : trace.layers) result.lens.push_back(at(layer.x_pre, position));
     result.lens.push_back(result.predictions);
   }
+  if (options.experts) result.experts = expert_uses(routings, length);
   return result;
+}
+
+void SamplingOptions::check() const {
+  if (max_tokens < 0)
+    throw UsageError(fmt::format("max_tokens takes a number of 0 or more, not {}", max_tokens));
+  // Smaller ones would divide logits out of the range of a double.
+  constexpr double kColdest = 1e-6, kHottest = 1e6;
+  if (temperature != 0 &&
+      !(temperature >= kColdest && temperature <= kHottest))
+    throw UsageError(fmt::format("temperature takes 0, or a number between {:g} and {:g}, not {:g}",
+                                 kColdest, kHottest, temperature));
+  if (top_k < 0)
+    throw UsageError(fmt::format("top_k takes a number of 0 or more, not {}", top_k));
 }
 
 std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const SamplingOptions& options,
                                      const std::function<bool(TokenId)>& emit,
                                      const RunContext& context) const {
-  if (options.max_tokens < 0)
-    throw UsageError(fmt::format("--max-tokens must be 0 or more, not {}", options.max_tokens));
-  if (!(options.temperature >= 0)) throw UsageError("--temperature must be 0 or more");
-  if (options.top_k < 0)
-    throw UsageError(fmt::format("--top-k must be 0 or more, not {}", options.top_k));
+  options.check();
   check_prompt(config(), ids);
   const int room = config().n_ctx - static_cast<int>(ids.size());
   KeyValueCache cache(*state_->backend, static_cast<int>(ids.size()) +
@@ -255,6 +327,7 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
   while (static_cast<int>(out.size()) < std::min(options.max_tokens, room)) {
     context.check();
     const std::vector<double> logits = cache.step(next);
+    check_logits(logits);
     TokenId chosen = 0;
     if (options.temperature == 0) {
       chosen =
@@ -301,7 +374,7 @@ TargetInfo resolve_target(const Model& model, const Target& target, int length,
   if (info.ids.empty()) info.ids.push_back(top_predictions(model, logits, 1)[0].id);
   if (target.versus) {
     if (target.raw)
-      throw UsageError("--raw-logit leaves the contrast out; it cannot go with --versus");
+      throw UsageError("give versus or raw_logit, not both");
     if (target.versus->empty()) throw UsageError("the contrast set is empty");
     check(*target.versus, "contrast");
     info.versus_ids = target.versus;

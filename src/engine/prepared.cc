@@ -8,6 +8,7 @@
 
 #include "backend/mlp_readers.h"
 #include "backend/rotary.h"
+#include "engine/finite.h"
 #include "engine/state.h"
 #include "forward/forward.h"
 
@@ -80,6 +81,25 @@ std::shared_ptr<const std::vector<double>> PreparedState::logits_at(int position
   return row;
 }
 
+std::size_t Prepared::bytes() const {
+  const Decomposition& d = *state_->decomposition;
+  const ModelConfig& c = d.config();
+  const auto scalar = static_cast<std::size_t>(d.backend().is_double() ? 8 : 4);
+  const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
+  const std::int64_t s = d.length();
+  std::int64_t edges = 0;  // values of one set
+  for (int l = 0; l < c.n_layers; ++l) {
+    edges += 2 * tri(s) * c.n_heads + s * d.writers().visible_to_attention(l) * (c.n_heads + c.n_kv_heads) +
+             s * (c.gated() ? 2 : 1) * d.writers().visible_to_mlp(l);
+  }
+  // Masses and bounds below every node, in double.
+  const std::int64_t suffix = 4 * s * d.writers().count();
+  std::lock_guard lock(state_->mutex);
+  const std::size_t sets = state_->float_edges.size() + state_->double_edges.size();
+  return d.bytes() + sets * (size(edges) * scalar + size(suffix) * sizeof(double)) +
+         state_->logits.size() * size(c.vocab_size) * sizeof(double);
+}
+
 const Model& Prepared::model() const { return state_->model; }
 const std::vector<TokenId>& Prepared::ids() const { return state_->decomposition->trace().ids; }
 
@@ -128,6 +148,7 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all,
     d.backend().download(l2, 0, values);
     read(values.data(), cm, writers.mlp(l), result.mlp);
   }
+  check_finite(result);
   return result;
 }
 
@@ -195,8 +216,17 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
   const MlpView view = d.mlp_view(layer);
   const std::int64_t cm = view.visible;
   const std::int64_t n = reader_entries(shape, *side);
-  out.shape = {cm, length, n};
-  out.values.assign(static_cast<std::size_t>(cm * length * n), 0.0);
+  // Of a mixture every expert has its place, with 0 where a position does not use it.
+  const std::int64_t each = shape.mixture() ? n / shape.experts_per_token : n;
+  const std::int64_t all = shape.mixture() ? each * shape.n_experts : n;
+  const auto place = [&](std::int64_t q, std::int64_t i) {
+    return shape.mixture()
+               ? view.routing->expert[view.routing->slot(q, static_cast<int>(i / each))] * each +
+                     i % each
+               : i;
+  };
+  out.shape = {cm, length, all};
+  out.values.assign(static_cast<std::size_t>(cm * length * all), 0.0);
   Array rows = d.backend().zeros(cm * n);
   std::vector<double> values(static_cast<std::size_t>(cm * n));
   for (int q = 0; q < length; ++q) {
@@ -204,7 +234,7 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     d.backend().download(rows, 0, values);
     for (std::int64_t j = 0; j < cm; ++j) {
       for (std::int64_t i = 0; i < n; ++i)
-        put((j * length + q) * n + i, values[static_cast<std::size_t>(j * n + i)]);
+        put((j * length + q) * all + place(q, i), values[static_cast<std::size_t>(j * n + i)]);
     }
   }
   return out;

@@ -11,6 +11,7 @@
 #include "credit/edges.h"
 #include "credit/suffix.h"
 #include "decompose/decomposition.h"
+#include "unpack/chat.h"
 #include "unpack/model.h"
 #include "unpack/prepared.h"
 
@@ -24,6 +25,8 @@ struct ModelState {
   std::string name;
   Writers writers;
   LoadOptions options;
+  ChatSource chat;
+  std::string stored_as = {};  // the type of quantised weights; empty: the config's dtype
 
   ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options);
 };
@@ -58,6 +61,8 @@ std::vector<Prediction> top_predictions(const Model& model, const std::vector<do
 double log_sum_exp(std::span<const double> logits);
 // What the model itself calls logits: those of Backend::logits through a final soft cap.
 void cap_logits(const ModelConfig& config, std::span<double> logits);
+// Which experts every position used, layer by layer; `routings` holds nothing for dense layers.
+ExpertUses expert_uses(std::span<const std::shared_ptr<const Routing>> routings, int length);
 // Fills ids (default: the top prediction), texts, logit, difference, probability. Throws InputError
 // for ids outside the vocabulary.
 TargetInfo resolve_target(const Model& model, const Target& target, int length,

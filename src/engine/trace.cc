@@ -8,7 +8,10 @@
 #include "credit/best_paths.h"
 #include "credit/flow.h"
 #include "credit/path_graph.h"
+#include "engine/check_question.h"
+#include "engine/finite.h"
 #include "engine/masses.h"
+#include "engine/read_trace.h"
 #include "engine/state.h"
 #include "unpack/prepared.h"
 
@@ -20,7 +23,6 @@ constexpr std::size_t kKeptEdges = 3;
 // Past this many pairs of positions, over all heads and layers, one set of edges takes so much
 // memory that it has to go before the next is made.
 constexpr std::int64_t kManyPairs = std::int64_t{1} << 26;
-constexpr std::size_t kMaxPaths = 10'000'000;
 
 // What changes edges; the direction of a root does not.
 bool same_edges(const Options& a, const Options& b) {
@@ -80,31 +82,20 @@ std::shared_ptr<const Suffix> suffix_for(const PreparedState& state, const Edges
   return suffix;
 }
 
-void check_query(const PathQuery& query, const ModelConfig& config) {
-  if (query.top > kMaxPaths)
-    throw UsageError(fmt::format("--top-paths can be {} at most, not {}", kMaxPaths, query.top));
-  if (query.tau && !(*query.tau > 0 && std::isfinite(*query.tau)))
-    throw UsageError("--tau must be a number above 0");
-  if (query.sign && *query.sign != 1 && *query.sign != -1)
-    throw UsageError("--sign must be positive or negative");
-  if (query.min_layer && (*query.min_layer < 0 || *query.min_layer > config.n_layers)) {
-    throw InputError(fmt::format("--min-layer {} does not exist: the model has layers 0 to {}",
-                                 *query.min_layer, config.n_layers - 1));
-  }
-}
-
 PathFilter resolve_filter(const PathQuery& query, const Writers& writers, int length) {
   PathFilter filter;
   filter.branch = query.branch;
   filter.sign = query.sign;
   if (query.through) filter.suffix.through = writers.parse(*query.through);
-  // A source past the prompt is a filter that nothing matches, not an error.
-  if (query.from)
-    filter.suffix.from =
-        *query.from >= length ? *query.from : resolve_position(*query.from, length);
+  if (query.from) filter.suffix.from = resolve_position(*query.from, length);
   filter.suffix.min_layer = query.min_layer;
   filter.suffix.by_sign = query.sign.has_value();
   return filter;
+}
+
+void check_filter(const PathFilter& filter) {
+  if (filter.branch && (*filter.branch == Branch::none || *filter.branch == Branch::mlp))
+    throw UsageError("--branch must be K, Q, V, G, U or R");
 }
 
 // Spec 8.4: upstream components by what they send into the root.
@@ -209,8 +200,6 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
       std::accumulate(result.importance.begin(), result.importance.end(), 0.0);
 
   const PathFilter filter = resolve_filter(question.paths, writers, d.length());
-  if (filter.branch && (*filter.branch == Branch::none || *filter.branch == Branch::mlp))
-    throw UsageError("--branch must be K, Q, V, G, U or R");
   const auto plain = suffix_for(state, *edges, {}, context);
   const auto suffix = suffix_for(state, *edges, filter.suffix, context);
   if (result.root) {
@@ -235,39 +224,25 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
     } else {
       const std::vector<double> shares =
           direct ? direct->neuron_share : edges->neuron_shares(writer.layer, result.root->position);
-      const Routing* routing = d.mlp_view(writer.layer).routing;
-      const auto neurons = static_cast<std::size_t>(d.config().layer(writer.layer).n_neurons);
-      for (std::size_t n = 0; n < shares.size(); ++n) {
-        NeuronEntry entry{static_cast<int>(n % neurons), shares[n], -1};
-        if (routing != nullptr) {
-          const std::size_t slot =
-              routing->slot(result.root->position, static_cast<int>(n / neurons));
-          entry.expert = routing->expert[slot];
-          if (n % neurons == 0)
-            result.expert_entries.push_back({entry.expert, routing->weight[slot], 0.0});
-          result.expert_entries.back().credit += shares[n];
-        }
-        result.neuron_entries.push_back(entry);
-      }
-      std::stable_sort(result.neuron_entries.begin(), result.neuron_entries.end(),
-                       [](const NeuronEntry& a, const NeuronEntry& b) {
-                         return std::fabs(a.credit) > std::fabs(b.credit);
-                       });
+      add_neuron_entries(d, *result.root, shares, result);
     }
     add_composition(result, *plain, writers);
   }
 
   const PathGraph<T> graph(*edges, start, *suffix, filter);
   if (question.paths.tau) {
-    ThresholdPaths found =
-        question.paths.rule == TauRule::named
-            ? named_paths(graph, *question.paths.tau, question.paths.top, context)
-            : entry_paths(graph, *question.paths.tau, question.paths.top, context);
-    if (found.count > found.paths.size()) {
-      result.warnings.push_back(
-          fmt::format("{} paths are above the threshold; the {} strongest are listed", found.count,
-                      found.paths.size()));
-    }
+    const double tau = *question.paths.tau;
+    ThresholdPaths found = question.paths.rule == TauRule::named
+                               ? named_paths(graph, tau, question.paths.top, context)
+                               : entry_paths(graph, tau, question.paths.top, context);
+    if (found.more && question.paths.top >= kMostPaths)
+      throw InputError(fmt::format(
+          "more than {} paths are above tau {:g}: take a larger tau, or top_paths for the strongest",
+          kMostPaths, tau));
+    if (found.more)
+      result.warnings.push_back(fmt::format(
+          "more than {} paths are above the threshold; the {} strongest are listed",
+          found.paths.size(), found.paths.size()));
     result.paths = std::move(found.paths);
   } else {
     result.paths = best_paths(graph, question.paths.top, context);
@@ -280,41 +255,110 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
 
 }  // namespace
 
-std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Options& options,
+void add_neuron_entries(const Decomposition& d, const Node& root, const std::vector<double>& shares,
+                        TraceResult& result) {
+  const int layer = d.writers()[root.writer].layer;
+  const Routing* routing = d.mlp_view(layer).routing;
+  const auto neurons = static_cast<std::size_t>(d.config().layer(layer).n_neurons);
+  for (std::size_t n = 0; n < shares.size(); ++n) {
+    NeuronEntry entry{static_cast<int>(n % neurons), shares[n], -1};
+    if (routing != nullptr) {
+      const std::size_t slot = routing->slot(root.position, static_cast<int>(n / neurons));
+      entry.expert = routing->expert[slot];
+      if (n % neurons == 0)
+        result.expert_entries.push_back({entry.expert, routing->weight[slot], 0.0});
+      result.expert_entries.back().credit += shares[n];
+    }
+    result.neuron_entries.push_back(entry);
+  }
+  std::stable_sort(result.neuron_entries.begin(), result.neuron_entries.end(),
+                   [](const NeuronEntry& a, const NeuronEntry& b) {
+                     return std::fabs(a.credit) > std::fabs(b.credit);
+                   });
+}
+
+std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Options& asked,
                                           const RunContext& context) {
+  // Without a target nothing is read yet: masses go by what sublayers write.
+  Options options = asked;
+  options.direction = Direction::output;
+  options.floor = 0;
+  options.keys = Keys::source;
   if (state.backend().is_double())
     return suffix_for(state, *edges_for<double>(state, options, context), {}, context);
   return suffix_for(state, *edges_for<float>(state, options, context), {}, context);
 }
 
-TraceResult Prepared::trace(const Question& question, const RunContext& context) const {
+template <typename T>
+void output_edges(const PreparedState& state, const Question& question, const TargetInfo& target,
+                  const RunContext& context, EdgeSums& sums) {
+  const Decomposition& d = *state.decomposition;
+  const auto edges = edges_for<T>(state, question.options, context);
+  Array direction = d.backend().zeros(d.config().d_model);
+  d.backend().target_direction(d.trace().x_final, target.position, target.ids,
+                               target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
+                               direction);
+  const Start start = start_at_target(*edges, target.position, direction);
+  const Flow flow = sweep(*edges, start, context);
+  for (int w = 0; w < d.writers().count(); ++w)
+    sums[{-1, Branch::none, w}] += start.first[static_cast<std::size_t>(w)];
+  const auto plain = suffix_for(state, *edges, {}, context);
+  const PathGraph<T> graph(*edges, start, *plain, {});
+  const auto count = static_cast<std::size_t>(d.writers().count());
+  for (int w = d.writers().terminals(); w < d.writers().count(); ++w) {
+    const auto add = [&](int q, bool direct, double credit) {
+      if (credit == 0) return;
+      graph.for_each_edge({w, q, direct}, [&](const GraphEdge& edge) {
+        sums[{w, edge.branch, edge.writer}] += credit * edge.factor;
+      });
+    };
+    for (int q = 0; q < d.length(); ++q)
+      add(q, false,
+          flow.indirect[static_cast<std::size_t>(q) * count + static_cast<std::size_t>(w)]);
+    add(start.position, true, flow.direct[static_cast<std::size_t>(w)]);
+  }
+}
+
+template void output_edges<float>(const PreparedState&, const Question&, const TargetInfo&,
+                                  const RunContext&, EdgeSums&);
+template void output_edges<double>(const PreparedState&, const Question&, const TargetInfo&,
+                                   const RunContext&, EdgeSums&);
+
+TraceResult Prepared::trace(const Question& asked, const RunContext& context) const {
   const Decomposition& d = *state_->decomposition;
-  question.options.check();
-  check_query(question.paths, d.config());
+  check_question(asked, model(), d.length());
+  Question question = asked;
+  const std::string notice = question.options.settle();
   TraceResult result;
   result.program = model().program();
   result.model = model().info();
   result.tokens = model().tokens(ids());
   result.options = question.options;
   result.query = question.paths;
+  if (!notice.empty()) result.warnings.push_back(notice);
   result.layout = d.config();
   for (int w = 0; w < d.writers().count(); ++w) result.writers.push_back(d.writers().name(w));
-  if (question.root) {
-    result.root = parse_node(d.writers(), *question.root, d.length());
-    if (d.writers()[result.root->writer].terminal())
-      throw InputError(fmt::format("'{}' cannot be a root: use a head or an MLP, such as A0.H0@-1",
-                                   *question.root));
-  }
+  if (question.root) result.root = parse_node(d.writers(), *question.root, d.length());
   const int position = resolve_position(question.target.position, d.length());
   const auto logits = state_->logits_at(position);
   result.target = resolve_target(model(), question.target, d.length(), *logits);
   result.predictions = top_predictions(model(), *logits, 10);
-  if (d.backend().is_double()) {
+  if (question.options.direction == Direction::read) {
+    const PathFilter filter = resolve_filter(question.paths, d.writers(), d.length());
+    check_filter(filter);
+    answer_along_reading(*state_, question, filter, context, result);
+  } else if (d.backend().is_double()) {
     answer<double>(*state_, question, result.target, context, result);
   } else {
     answer<float>(*state_, question, result.target, context, result);
   }
+  if (d.config().mixture()) {
+    std::vector<std::shared_ptr<const Routing>> routings;
+    for (const LayerTrace& layer : d.trace().layers) routings.push_back(layer.routing);
+    result.experts = expert_uses(routings, d.length());
+  }
   add_percentages(result);
+  check_finite(result);
   if (result.ill_conditioned > 0.01) {
     result.warnings.push_back(fmt::format(
         "{:.1f}% of the credit passed denominators whose sign rounding may have decided",

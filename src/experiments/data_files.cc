@@ -1,10 +1,11 @@
 #include <fmt/format.h>
 
 #include <cstdlib>
-#include <fstream>
+#include <sstream>
 
 #include "base/installation.h"
 #include "experiments/text_data.h"
+#include "base/files.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -40,10 +41,8 @@ bool valid_utf8(const std::string& text) {
 }  // namespace
 
 TextFile read_text(const std::filesystem::path& file, bool stop) {
-  std::ifstream in(file, std::ios::binary);
-  if (!in)
-    throw InputError(
-        fmt::format("cannot read {}: check the name and that it may be read", file.string()));
+  constexpr std::size_t kLargest = std::size_t{1} << 30;
+  std::istringstream in(read_plain_file(file, kLargest));
   TextFile out;
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
@@ -52,7 +51,7 @@ TextFile read_text(const std::filesystem::path& file, bool stop) {
     if (!valid_utf8(line)) {
       const std::string problem = fmt::format("{}, line {}: not UTF-8", file.string(), number);
       if (stop)
-        throw InputError(problem + "; mend the line, or leave out --stop-at-bad-line to skip it");
+        throw InputError(problem + "; mend the line, or let it be skipped (not stop_at_bad_line)");
       out.problems.push_back(problem + ", skipped");
       continue;
     }
@@ -68,7 +67,7 @@ std::filesystem::path data_file(const std::string& name) {
   for (const auto& folder : resource_folders("data")) folders.push_back(folder);
   std::string looked;
   for (const auto& folder : folders) {
-    if (std::filesystem::exists(folder / name)) return folder / name;
+    if (is_there(folder / name)) return folder / name;
     looked += (looked.empty() ? "" : ", ") + folder.string();
   }
   throw InputError(

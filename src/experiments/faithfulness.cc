@@ -51,6 +51,13 @@ struct Setting {
   const char* name;
   void (*change)(Options& options);
 };
+// What knows no direction goes with the paper's.
+void along_output(Options& o) {
+  o.direction = Direction::output;
+  o.floor = 0;
+  o.keys = Keys::source;
+}
+
 constexpr Setting kSettings[] = {
     {"unpack, centered", [](Options& o) { o.scores = Scores::centered; }},
     {"unpack, linearized", [](Options& o) { o.mlp = MlpRule::linearized; }},
@@ -59,8 +66,17 @@ constexpr Setting kSettings[] = {
        o.mlp = MlpRule::linearized;
        o.scores = Scores::centered;
      }},
-    {"unpack, l2", [](Options& o) { o.mlp = MlpRule::l2; }},
-    {"unpack, gate dispatch", [](Options& o) { o.dispatch = Dispatch::gate; }},
+    {"unpack, l2",
+     [](Options& o) {
+       along_output(o);
+       o.mlp = MlpRule::l2;
+     }},
+    {"unpack, gate dispatch",
+     [](Options& o) {
+       along_output(o);
+       o.dispatch = Dispatch::gate;
+     }},
+    {"unpack, best", [](Options& o) { o = preset_options("best"); }},
 };
 
 // What is ranked in one prompt.

@@ -2,19 +2,38 @@
 
 #include <fmt/format.h>
 
+#include "base/json_reader.h"
+#include "base/message.h"
 #include "unpack/error.h"
 
 namespace unpack {
+namespace {
+
+// A record is foreign input when it is read again.
+Json read_record(std::string_view object, const std::filesystem::path& file) {
+  return read_ordered_json(object, file.string());
+}
+
+std::string key_of(const Json& record, const std::filesystem::path& file) {
+  const auto found = record.find("key");
+  if (found == record.end() || !found->is_string())
+    throw InputError(fmt::format("{}: a record has no key: it is not one of this version, or was "
+                                 "changed",
+                                 file.string()));
+  return found->get<std::string>();
+}
+
+}  // namespace
 
 RecordMap read_records(const std::filesystem::path& file, Json& settings) {
   RecordMap records;
   settings = nullptr;
   read_sealed(file, [&](std::string_view object) {
-    Json record = Json::parse(object);
+    Json record = read_record(object, file);
     if (settings.is_null()) {
       settings = std::move(record);
     } else {
-      const std::string key = record.value("key", "");
+      const std::string key = key_of(record, file);
       records[key] = std::move(record);
     }
   });
@@ -25,18 +44,18 @@ Records::Records(const std::filesystem::path& file, const Json& settings, const 
     : shard_(shard) {
   bool begun = false;
   log_ = std::make_unique<LineLog>(file, [&](std::string_view object) {
-    Json record = Json::parse(object);
+    Json record = read_record(object, file);
     if (!begun) {
       if (record != settings) {
         throw InputError(
-            fmt::format("{} belongs to a run with other settings ({}): choose another --out, or "
+            fmt::format("{} belongs to a run with other settings ({}): choose another folder, or "
                         "delete the folder",
-                        file.string(), record.dump()));
+                        file.string(), one_line(record.dump(), 200)));
       }
       begun = true;
       return;
     }
-    const std::string key = record.value("key", "");
+    const std::string key = key_of(record, file);
     known_[key] = std::move(record);
   });
   if (!begun) write(settings);

@@ -2,13 +2,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
 #include <initializer_list>
 #include <set>
-#include <sstream>
 #include <string_view>
 
 #include "base/checksum.h"
+#include "base/files.h"
 #include "batch/merge.h"
 #include "batch/run_file.h"
 #include "experiments/session.h"
@@ -30,6 +29,7 @@ constexpr Experiment kExperiments[] = {
     {"suppression", 100, run_suppression, report_suppression},
     {"ioi", 100, run_ioi, report_ioi},
     {"greater-than", 100, run_greater_than, report_greater_than},
+    {"compiled", 4, run_compiled, report_compiled, true},
 };
 
 const Experiment& find_experiment(const std::string& name) {
@@ -49,34 +49,50 @@ void check_options(const ExperimentOptions& o) {
     throw UsageError(fmt::format("{} has no meaning for {}: it is for {}", option, o.name,
                                  fmt::join(names, ", ")));
   };
-  only(o.corpus.has_value(), "--corpus", {"faithfulness", "beta", "sink", "knockout"});
-  only(o.prompts.has_value(), "--prompts", {"sink"});
-  only(o.roles.has_value(), "--roles", {"ioi"});
-  only(o.claims.has_value(), "--claims", {"greater-than"});
-  only(o.readout != FaithfulnessReadout::probability, "--readout", {"faithfulness", "beta"});
-  only(o.raw_logit, "--raw-logit", {"faithfulness", "beta"});
-  only(o.all, "--all", {"knockout"});
+  only(o.corpus.has_value(), "corpus", {"faithfulness", "beta", "sink", "knockout"});
+  only(o.prompts.has_value(), "prompts", {"sink"});
+  only(o.roles.has_value(), "roles", {"ioi"});
+  only(o.claims.has_value(), "claims", {"greater-than"});
+  only(o.readout != FaithfulnessReadout::probability, "readout", {"faithfulness", "beta"});
+  only(o.raw_logit, "raw_logit", {"faithfulness", "beta"});
+  only(o.all, "all", {"knockout"});
+  const CompiledOptions plain;
+  only(o.compiled.program.has_value(), "program", {"compiled"});
+  only(o.compiled.format.has_value(), "format", {"compiled"});
+  only(o.compiled.noise != plain.noise, "noise", {"compiled"});
+  only(o.compiled.sharpness != plain.sharpness, "sharpness", {"compiled"});
+  only(o.compiled.save.has_value(), "save", {"compiled"});
 }
 
 // What must be the same for a run to be continued.
 Json settings_of(const ExperimentOptions& o, int n) {
-  return {{"experiment", o.name},
-          {"n", n},
-          {"seed", o.seed},
-          {"corpus", o.corpus ? o.corpus->filename().string() : ""},
-          {"prompts", o.prompts ? o.prompts->filename().string() : ""},
-          {"roles", o.roles ? std::filesystem::path(*o.roles).filename().string() : ""},
-          {"claims", o.claims ? std::filesystem::path(*o.claims).filename().string() : ""},
-          {"beta", o.options.beta},
-          {"weights", o.options.weights},
-          {"mlp_weights", o.options.mlp_weights},
-          {"expert_weights", o.options.expert_weights},
-          {"dispatch", to_string(o.options.dispatch)},
-          {"mlp", to_string(o.options.mlp)},
-          {"scores", to_string(o.options.scores)},
-          {"readout", o.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
-          {"raw_logit", o.raw_logit},
-          {"all", o.all}};
+  Json settings = {{"experiment", o.name},
+                   {"n", n},
+                   {"seed", o.seed},
+                   {"corpus", o.corpus ? o.corpus->filename().string() : ""},
+                   {"prompts", o.prompts ? o.prompts->filename().string() : ""},
+                   {"roles", o.roles ? std::filesystem::path(*o.roles).filename().string() : ""},
+                   {"claims", o.claims ? std::filesystem::path(*o.claims).filename().string() : ""},
+                   {"beta", o.options.beta},
+                   {"weights", o.options.weights},
+                   {"mlp_weights", o.options.mlp_weights},
+                   {"expert_weights", o.options.expert_weights},
+                   {"dispatch", to_string(o.options.dispatch)},
+                   {"mlp", to_string(o.options.mlp)},
+                   {"scores", to_string(o.options.scores)},
+                   {"direction", to_string(o.options.direction)},
+                   {"floor", o.options.floor},
+                   {"keys", to_string(o.options.keys)},
+                   {"readout", o.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
+                   {"raw_logit", o.raw_logit},
+                   {"all", o.all}};
+  if (find_experiment(o.name).makes_models) {
+    settings["program"] = o.compiled.program.value_or("");
+    settings["format"] = o.compiled.format.value_or("");
+    settings["noise"] = o.compiled.noise;
+    settings["sharpness"] = o.compiled.sharpness;
+  }
+  return settings;
 }
 
 }  // namespace
@@ -114,11 +130,8 @@ namespace {
 
 std::string checksum_of(const std::optional<std::filesystem::path>& file) {
   if (!file) return "";
-  std::ifstream in(*file, std::ios::binary);
-  std::stringstream text;
-  text << in.rdbuf();
   Hash64 hash;
-  hash.add(text.str());
+  hash.add(read_plain_file(*file, std::size_t{1} << 30));
   return hash.text();
 }
 
@@ -128,10 +141,25 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
   ExperimentResult result;
   result.folder = options.out;
   Json summaries = Json::object();
-  for (const std::string& name : options.models) {
-    const Model model = options.open(name, options.load);
-    ModelSession session{model, model.info().name, options, n, records, result.warnings, context};
-    summaries[session.name] = experiment.run(session);
+  const auto run = [&](const Model& model, const std::string& name) {
+    ModelSession session{model, name, options, n, records, result.warnings, context};
+    try {
+      summaries[name] = experiment.run(session);
+    } catch (const Json::exception&) {
+      // Records that a run finds are taken as they are; what it makes itself has all members.
+      throw InputError(fmt::format("{}: a record lacks something or holds another kind of value: it "
+                                   "is not one of this version, or was changed",
+                                   (options.out / "results.jsonl").string()));
+    }
+  };
+  if (experiment.makes_models) {
+    for (const std::string& format : compiled_formats(options.compiled))
+      run(open_compiled(options, format), format);
+  } else {
+    for (const std::string& name : options.models) {
+      const Model model = options.open(name, options.load);
+      run(model, model.info().name);
+    }
   }
   std::sort(result.warnings.begin(), result.warnings.end());
   result.warnings.erase(std::unique(result.warnings.begin(), result.warnings.end()),
@@ -160,8 +188,10 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
 // its files.
 Json run_json(const ExperimentOptions& o, int n) {
   Json fingerprints = Json::array();
-  for (const std::string& name : o.models)
-    fingerprints.push_back(load_folder(locate_model(name)).fingerprint);
+  for (const std::string& name : o.models) {
+    if (!find_experiment(o.name).makes_models)
+      fingerprints.push_back(load_folder(locate_model(name)).fingerprint);
+  }
   return {{"version", 1},
           {"kind", "experiment"},
           {"program", version()},
@@ -184,6 +214,23 @@ void make_folder(const std::filesystem::path& folder) {
         fmt::format("cannot make the folder {}: {}", folder.string(), error.message()));
 }
 
+// Where there are no records of ours yet, the other files that a run writes are not ours either.
+void refuse_foreign_files(const std::filesystem::path& folder) {
+  std::error_code error;
+  if (std::filesystem::exists(folder / "results.jsonl", error) &&
+      std::filesystem::file_size(folder / "results.jsonl", error) > 0)
+    return;  // the records say whose they are
+  constexpr const char* kWritten[] = {"summary.json", "report.md"};
+  refuse_foreign(folder, kWritten);
+  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
+       at.increment(error)) {
+    if (at->path().extension() != ".svg") continue;
+    const std::string name = at->path().filename().string();
+    const char* names[] = {name.c_str()};
+    refuse_foreign(folder, names);
+  }
+}
+
 }  // namespace
 
 ExperimentResult run_experiment(const ExperimentOptions& options, const RunContext& context) {
@@ -191,27 +238,39 @@ ExperimentResult run_experiment(const ExperimentOptions& options, const RunConte
   options.options.check();
   check_options(options);
   const int n = options.n.value_or(experiment.default_n);
-  if (n < 1) throw UsageError(fmt::format("--n takes a number of 1 or more, not {}", n));
+  if (n < 1) throw UsageError(fmt::format("n takes a number of 1 or more, not {}", n));
   if (options.models.empty()) throw UsageError("name a model");
   if (std::set<std::string>(options.models.begin(), options.models.end()).size() !=
       options.models.size())
     throw UsageError("a model is named twice");
-  if (options.out.empty()) throw UsageError("--out takes the name of a folder");
-  for (const std::string& name : options.models)
-    (void)load_folder(locate_model(name));  // all of them, before the first one works for minutes
+  if (options.compiled.save) {
+    ExperimentResult saved;
+    saved.folder = *options.compiled.save;
+    saved.report = save_compiled(options, n);
+    return saved;
+  }
+  if (options.out.empty()) throw UsageError("out takes the name of a folder");
+  for (const std::string& name : options.models) {
+    // All of them, before the first one works for minutes.
+    if (!experiment.makes_models) (void)load_folder(locate_model(name));
+  }
   make_folder(options.out);
   Json settings = settings_of(options, n);
   if (!options.shard.whole()) {
     settle_run_file(options.out, run_json(options, n));
     settings["shard"] = to_string(options.shard);
   }
+  refuse_foreign_files(options.out);
   Records records(options.out / "results.jsonl", settings, options.shard);
   return conduct(options, experiment, n, records, context);
 }
 
 MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path& out,
                              const LoadOptions& load, const RunContext& context) {
-  ExperimentOptions options = options_from(shards.run.at("source"));
+  ExperimentOptions options =
+      options_from(run_member(shards.run, "source", Json::value_t::object));
+  run_member(shards.run, "fingerprints", Json::value_t::array);
+  run_member(shards.run, "files", Json::value_t::object);
   options.load = load;
   options.out = out;
   const Experiment& experiment = find_experiment(options.name);
@@ -242,9 +301,10 @@ MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path
     Json there;
     read_records(out / "results.jsonl", there);
     if (there != settings_of(options, n))
-      throw InputError(fmt::format("{} holds another run: choose another --out", out.string()));
+      throw InputError(fmt::format("{} holds another run: choose another folder", out.string()));
   }
   make_folder(out);
+  refuse_foreign_files(out);
   Records records(out / "results.jsonl", settings_of(options, n), std::move(all),
                   static_cast<int>(shards.folders.size()));
   ExperimentResult result = conduct(options, experiment, n, records, context);
@@ -255,9 +315,10 @@ MergeResult merge_shards(const std::vector<std::filesystem::path>& folders,
                          const std::filesystem::path& out, const LoadOptions& load,
                          const RunContext& context) {
   if (folders.empty()) throw UsageError("name the folders of the shards");
-  if (out.empty()) throw UsageError("--out takes the name of a folder");
+  if (out.empty()) throw UsageError("out takes the name of a folder");
   const ShardSet shards = gather_shards(folders);
-  const std::string kind = shards.run.value("kind", "");
+  const std::string kind =
+      run_member(shards.run, "kind", Json::value_t::string).get<std::string>();
   if (kind == "batch") return merge_batch(shards, out, context);
   if (kind == "experiment") return merge_experiment(shards, out, load, context);
   throw InputError(

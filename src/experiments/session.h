@@ -40,6 +40,7 @@ struct Experiment {
   Json (*run)(ModelSession& session);  // records, then the summary of one model
   // Tables and plots of all models' summaries, keyed by model.
   std::string (*report)(const Json& summaries, std::vector<ReportFile>& files);
+  bool makes_models = false;  // those of --model play no part in it
 };
 
 Json run_faithfulness(ModelSession& session);
@@ -56,6 +57,14 @@ Json run_ioi(ModelSession& session);
 std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files);
 Json run_greater_than(ModelSession& session);
 std::string report_greater_than(const Json& summaries, std::vector<ReportFile>& files);
+
+Json run_compiled(ModelSession& session);
+std::string report_compiled(const Json& summaries, std::vector<ReportFile>& files);
+// The formats it compiles to, in place of names of models, and a model to hold for one of them.
+std::vector<std::string> compiled_formats(const CompiledOptions& options);
+Model open_compiled(const ExperimentOptions& options, const std::string& format);
+// --save: the models in place of the experiment; says what was written.
+std::string save_compiled(const ExperimentOptions& options, int n);
 
 // | a | b | rows of a Markdown table; the first one is the head.
 std::string markdown_table(const std::vector<std::vector<std::string>>& rows);

@@ -55,6 +55,11 @@ Json measure(const Prepared& prepared, const Target& target, Options options,
     question.target = target;
     question.options = options;
     question.options.dispatch = dispatch;
+    if (dispatch == Dispatch::gate) {  // it knows no direction
+      question.options.direction = Direction::output;
+      question.options.floor = 0;
+      question.options.keys = Keys::source;
+    }
     question.paths.top = 0;
     const std::vector<double> credit = prepared.trace(question, context).token_credit;
     double positive = 0;

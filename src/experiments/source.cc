@@ -1,5 +1,7 @@
 #include "experiments/source.h"
 
+#include <fmt/format.h>
+
 #include <initializer_list>
 
 #include "unpack/error.h"
@@ -59,14 +61,21 @@ Json source_json(const ExperimentOptions& o) {
           {"dispatch", to_string(o.options.dispatch)},
           {"mlp", to_string(o.options.mlp)},
           {"scores", to_string(o.options.scores)},
+          {"direction", to_string(o.options.direction)},
+          {"floor", o.options.floor},
+          {"keys", to_string(o.options.keys)},
           {"logit", o.readout == FaithfulnessReadout::logit},
           {"raw_logit", o.raw_logit},
           {"all", o.all},
           {"stop_at_bad_line", o.stop_at_bad_line},
+          {"program", o.compiled.program ? Json(*o.compiled.program) : Json(nullptr)},
+          {"format", o.compiled.format ? Json(*o.compiled.format) : Json(nullptr)},
+          {"noise", o.compiled.noise},
+          {"sharpness", o.compiled.sharpness},
           {"command", o.command}};
 }
 
-ExperimentOptions options_from(const Json& source) {
+ExperimentOptions options_from(const Json& source) try {
   ExperimentOptions o;
   o.name = source.at("name");
   o.models = source.at("models").get<std::vector<std::string>>();
@@ -83,13 +92,25 @@ ExperimentOptions options_from(const Json& source) {
   o.options.dispatch = word(source.at("dispatch"), {Dispatch::aligned, Dispatch::gate});
   o.options.mlp = word(source.at("mlp"), {MlpRule::per_neuron, MlpRule::linearized, MlpRule::l2});
   o.options.scores = word(source.at("scores"), {Scores::raw, Scores::centered});
+  o.options.direction = word(source.at("direction"), {Direction::output, Direction::read});
+  o.options.floor = source.at("floor");
+  o.options.keys = word(source.at("keys"), {Keys::source, Keys::spread});
   o.readout = source.at("logit").get<bool>() ? FaithfulnessReadout::logit
                                              : FaithfulnessReadout::probability;
   o.raw_logit = source.at("raw_logit");
   o.all = source.at("all");
   o.stop_at_bad_line = source.at("stop_at_bad_line");
+  if (!source.at("program").is_null()) o.compiled.program = source["program"].get<std::string>();
+  if (!source.at("format").is_null()) o.compiled.format = source["format"].get<std::string>();
+  o.compiled.noise = source.at("noise").get<std::vector<double>>();
+  o.compiled.sharpness = source.at("sharpness");
   o.command = source.at("command");
+  o.options.check();
   return o;
+} catch (const Json::exception&) {
+  throw InputError("run.json: its source is not one of this version, or was changed");
+} catch (const UsageError& error) {
+  throw InputError(fmt::format("run.json: {}", error.what()));
 }
 
 }  // namespace unpack

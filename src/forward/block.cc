@@ -132,6 +132,7 @@ class Pass {
     backend_.mlp_out(layer_, keep_.act, rows_, routing, keep_.mlp_out);
     if (shape_.mlp_post_norm) make(keep_.mlp_out_dev, rows_);
     finish_sublayer(backend_, layer_, Sublayer::mlp, rows_, keep_.mlp_out, keep_.mlp_out_dev);
+    if (hooks_ && hooks_->mlp_written) hooks_->mlp_written(layer_, keep_.mlp_out);
   }
 
   void route(const Array& input) {

@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "backend/rotary.h"
+#include "forward/check_finite.h"
 
 namespace unpack {
 
@@ -37,6 +39,7 @@ Embedded embed_rows(Backend& backend, std::span<const TokenId> ids, std::span<co
   if (c.has_pos_writer()) {
     out.pos = backend.zeros(size);
     backend.embed_positions(positions, out.pos);
+    if (hooks && hooks->positions) hooks->positions(out.pos);
     backend.add(out.pos, out.x, size);
   }
   return out;
@@ -74,6 +77,15 @@ ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& 
               options.keep ? trace.layers[static_cast<std::size_t>(l)] : scratch);
   }
   trace.x_final = x;
+  if (!stream_is_finite(backend, trace)) {
+    // What was not kept is made once more, to name the layer.
+    if (!options.keep && !options.hooks && !options.start) {
+      ForwardOptions kept = options;
+      kept.keep = true;
+      return forward(backend, prompts, kept, context);
+    }
+    check_finite(backend, trace);
+  }
   return trace;
 }
 
@@ -140,6 +152,14 @@ std::vector<double> KeyValueCache::step(std::span<const TokenId> ids) {
   const auto rows = static_cast<int>(ids.size());
   if (length_ + rows > capacity_)
     throw InternalError("[KeyValueCache] more tokens than its capacity");
+  if (length_ > 0 && !same_rotary(c, length_, length_ + rows)) {
+    // The text has become a long one, in which all keys are turned otherwise.
+    std::vector<TokenId> all = std::exchange(seen_, {});
+    all.insert(all.end(), ids.begin(), ids.end());
+    length_ = 0;
+    return step(all);
+  }
+  seen_.insert(seen_.end(), ids.begin(), ids.end());
   Batch batch;
   batch.segments = {{0, rows, length_}};
   batch.key_begin = {0};

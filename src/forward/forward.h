@@ -41,6 +41,7 @@ struct ForwardTrace {
 // shape), which that reader sees in place of x; the residual stream itself stays as it is.
 struct ForwardHooks {
   std::function<void(Array& emb)> embeddings;  // may change W_E rows in place
+  std::function<void(Array& pos)> positions;   // the same for learned positions
   std::function<bool(int layer, Sublayer sublayer, const Array& x, Array& changed)> norm_input;
   std::function<void(int layer, Array& q, Array& k, Array& v)>
       heads;  // after biases, norms and rotary
@@ -58,6 +59,7 @@ struct ForwardHooks {
       neurons;
   // After attention only these rows go on; nothing: all.
   std::function<std::optional<std::vector<std::int64_t>>(int layer)> survivors;
+  std::function<void(int layer, Array& mlp_out)> mlp_written;  // before it is added to the stream
 };
 
 // Rows of one or several prompts that go through the layers together.
@@ -116,6 +118,7 @@ class KeyValueCache {
   Backend& backend_;
   int capacity_;
   int length_ = 0;
+  std::vector<TokenId> seen_;
   std::vector<Array> k_, v_;  // [capacity, G, E] per layer
 };
 

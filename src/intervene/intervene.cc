@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "backend/rotary.h"
+#include "engine/finite.h"
 #include "engine/state.h"
 #include "intervene/variants.h"
 
@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::int64_t kBatchRows = 2048;
 constexpr std::size_t kLogitRows = 64;
+constexpr int kPredictions = 10;
 
 // Summed negative log-likelihood of tokens 1 .. S-1 of every segment.
 std::vector<double> losses(Backend& backend, const Array& x, const std::vector<Segment>& segments,
@@ -69,10 +70,52 @@ InterventionReading read(const Model& model, Backend& backend, const Array& x,
       resolve_target(model, same, length, logits_of(backend, x, target.position));
   const std::vector<Segment> segments = {{0, length, 0}};
   return {losses(backend, x, segments, {{ids.begin(), ids.end()}})[0],
-          now.logit_difference.value_or(now.logit), now.probability};
+          now.logit_difference.value_or(now.logit), now.probability,
+          top_predictions(model, logits_of(backend, x, target.position), kPredictions)};
+}
+
+// "A3.H1" is the component at every position, "A3.H1@5" the node.
+OutputChange output_change(const Writers& writers, const std::string& text, int length,
+                           const Intervention& intervention) {
+  if (text.find('@') == std::string::npos)
+    return {writers.parse(text), std::nullopt, intervention.ablation, intervention.scale};
+  const Node node = parse_node(writers, text, length);
+  return {node.writer, node.position, intervention.ablation, intervention.scale};
+}
+
+void check_intervention(const Intervention& intervention) {
+  if (!intervention.cut && intervention.edges.empty() && intervention.zero.empty() &&
+      intervention.ablate.empty()) {
+    throw UsageError(
+        "nothing to change: name a component to ablate or to cut, an edge to patch or a position "
+        "to zero");
+  }
+  if (!std::isfinite(intervention.scale))
+    throw UsageError(fmt::format("the scale must be a finite number, not {}", intervention.scale));
+  const bool resamples =
+      !intervention.ablate.empty() && intervention.ablation == Ablation::resample;
+  const bool needs_other = resamples || !intervention.edges.empty();
+  if (needs_other && intervention.patch_from.empty())
+    throw UsageError(resamples ? "resampling needs a prompt to patch from"
+                               : "a patched edge needs a prompt to patch from");
+  if (!needs_other && !intervention.patch_from.empty())
+    throw UsageError(
+        "a prompt to patch from needs an edge to patch, or a component to ablate by resampling");
 }
 
 }  // namespace
+
+const char* to_string(Ablation ablation) {
+  switch (ablation) {
+    case Ablation::zero:
+      return "zero";
+    case Ablation::mean:
+      return "mean";
+    case Ablation::resample:
+      return "resample";
+  }
+  return "";
+}
 
 InterventionResult intervene(const Model& model, std::span<const TokenId> ids,
                              const Intervention& intervention, const Target& target,
@@ -81,22 +124,17 @@ InterventionResult intervene(const Model& model, std::span<const TokenId> ids,
   const Writers& writers = model.writers();
   Backend& backend = *model.state()->backend;
   check_prompt(model.config(), ids);
-  if (!intervention.cut && intervention.edges.empty() && intervention.zero.empty()) {
-    throw UsageError(
-        "nothing to change: name a component to cut, an edge to patch or a position to zero");
-  }
-  if (intervention.edges.empty() != intervention.patch_from.empty()) {
-    throw UsageError(intervention.edges.empty() ? "a prompt to patch from needs an edge to patch"
-                                                : "a patched edge needs a prompt to patch from");
-  }
+  check_intervention(intervention);
   Variant variant;
   if (intervention.cut) variant.cut = Cut{writers.parse(*intervention.cut), intervention.channel};
   for (const std::string& edge : intervention.edges)
     variant.edges.push_back(parse_edge(writers, model.config(), edge, length));
   for (const int position : intervention.zero)
     variant.zero.push_back(resolve_position(position, length));
+  for (const std::string& text : intervention.ablate)
+    variant.outputs.push_back(output_change(writers, text, length, intervention));
   std::optional<CleanRun> other;
-  if (!variant.edges.empty()) {
+  if (!intervention.patch_from.empty()) {
     if (intervention.patch_from.size() != ids.size()) {
       throw InputError(fmt::format(
           "the prompt to patch from has {} tokens, this one has {}: they must be of one length",
@@ -117,33 +155,9 @@ InterventionResult intervene(const Model& model, std::span<const TokenId> ids,
   const VariantStreams changed =
       run_variants(clean, other ? &*other : nullptr, {variant}, position, context);
   result.cut = read(model, backend, changed.x, ids, result.target);
+  for (const InterventionReading* reading : {&result.clean, &result.cut})
+    check_logits(std::vector<double>{reading->nll, reading->target, reading->probability});
   return result;
-}
-
-std::string to_json(const InterventionResult& result) {
-  const auto reading = [](const InterventionReading& r) {
-    return nlohmann::ordered_json{
-        {"nll", r.nll}, {"target", r.target}, {"probability", r.probability}};
-  };
-  nlohmann::ordered_json change = nlohmann::ordered_json::object();
-  if (result.intervention.cut) {
-    change["cut"] = *result.intervention.cut;
-    change["channel"] = to_string(result.intervention.channel);
-  }
-  if (!result.intervention.edges.empty()) {
-    change["edges"] = result.intervention.edges;
-    change["patch_from"] = result.intervention.patch_from;
-  }
-  if (!result.intervention.zero.empty()) change["zero"] = result.intervention.zero;
-  nlohmann::ordered_json target = {{"position", result.target.position},
-                                   {"ids", result.target.ids},
-                                   {"text", result.target.text}};
-  return nlohmann::ordered_json{{"model", result.model.name},
-                                {"target", target},
-                                {"intervention", change},
-                                {"clean", reading(result.clean)},
-                                {"cut", reading(result.cut)}}
-      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 std::vector<std::vector<double>> knockout_losses(const Model& model,
@@ -216,7 +230,7 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
   std::vector<int> first;
   for (const auto& edges : patches)
     first.push_back(
-        first_changed_layer(model.writers(), model.config(), {0, {}, {}, edges, false}));
+        first_changed_layer(model.writers(), model.config(), {0, {}, {}, edges, false, {}}));
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return first[a] < first[b]; });
   const auto per_batch = static_cast<std::size_t>(std::max<std::int64_t>(1, kBatchRows / length));
@@ -228,7 +242,7 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
       ++end;
     std::vector<Variant> variants;
     for (std::size_t i = begin; i < end; ++i)
-      variants.push_back({0, {}, {}, patches[order[i]], heads_frozen});
+      variants.push_back({0, {}, {}, patches[order[i]], heads_frozen, {}});
     const VariantStreams changed = run_variants(clean, &from, variants, position, context);
     for (std::size_t i = begin; i < end; ++i) {
       const TargetInfo now = resolve_target(

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "intervene/outputs.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -54,6 +55,8 @@ int first_changed_layer(const Writers& writers, const ModelConfig& config, const
   for (const Edge& edge : variant.edges) {
     if (edge.reader) first = std::min(first, writers[edge.reader->writer].layer);
   }
+  for (const OutputChange& change : variant.outputs)
+    first = std::min(first, std::max(0, writers[change.writer].layer));
   return first;
 }
 
@@ -73,13 +76,16 @@ class Runner {
         other_(other),
         variants_(variants),
         backend_(clean.backend()),
-        c_(backend_.config()) {
+        c_(backend_.config()),
+        outputs_(clean, other) {
     for (const Variant& v : variants) {
       segments_.push_back({rows_, clean.trace().segments[v.prompt].length, 0});
       rows_ += segments_.back().length;
       any_edges_ |= !v.edges.empty();
       any_zero_ |= !v.zero.empty();
       any_cut_ |= v.cut.has_value();
+      for (const OutputChange& change : v.outputs)
+        outputs_.add(change, v.prompt, segments_.back().begin);
     }
     if (any_edges_ && !other) throw InternalError("[run_variants] patched edges need a second run");
   }
@@ -101,7 +107,7 @@ class Runner {
       options.hooks = &hooks;
       options.first_layer = first;
       // Zeroed embeddings begin at the beginning; everything else where its first reader is.
-      options.start = any_zero_ ? nullptr : &start;
+      options.start = any_zero_ || outputs_.change_embeddings() ? nullptr : &start;
       x = forward(backend_, prompts, options, context).x_final;
     }
     for (std::size_t i = 0; i < variants_.size(); ++i) {
@@ -143,8 +149,9 @@ class Runner {
 
   ForwardHooks make_hooks() {
     ForwardHooks hooks;
-    if (any_zero_) {
+    if (any_zero_ || outputs_.change_embeddings()) {
       hooks.embeddings = [this](Array& emb) {
+        outputs_.apply(WriterKind::emb, -1, emb);
         const std::vector<double> nothing(static_cast<std::size_t>(c_.d_model), 0.0);
         for (std::size_t i = 0; i < variants_.size(); ++i) {
           for (const int s : variants_[i].zero)
@@ -167,9 +174,20 @@ class Runner {
         return true;
       };
     }
-    if (any_edges_) {
+    if (outputs_.any()) {
+      hooks.positions = [this](Array& pos) { outputs_.apply(WriterKind::pos, -1, pos); };
+      hooks.mlp_written = [this](int layer, Array& out) {
+        outputs_.apply(WriterKind::mlp, layer, out);
+      };
+    }
+    if (any_edges_ || outputs_.any()) {
       hooks.mixed = [this](int layer, const Array& x, const Array& q, const Array& k,
-                           const Array& v, Array& z) { patch_heads(layer, x, q, k, v, z); };
+                           const Array& v, Array& z) {
+        patch_heads(layer, x, q, k, v, z);
+        outputs_.apply(WriterKind::head, layer, z);
+      };
+    }
+    if (any_edges_) {
       hooks.router = [this](int layer, const Array& x, Array& logits) {
         patch_mlp(layer, x, nullptr, MlpSide::router, logits);
       };
@@ -321,6 +339,7 @@ class Runner {
   const std::vector<Variant>& variants_;
   Backend& backend_;
   const ModelConfig& c_;
+  OutputChanges outputs_;
   std::vector<Segment> segments_;
   std::int64_t rows_ = 0;
   bool any_edges_ = false, any_zero_ = false, any_cut_ = false;

@@ -35,6 +35,14 @@ class CleanRun {
   mutable std::map<int, Array> vectors_;
 };
 
+// What one writer writes, replaced or scaled.
+struct OutputChange {
+  int writer = 0;
+  std::optional<int> position;  // nothing: every position
+  Ablation ablation = Ablation::zero;
+  double scale = 0;
+};
+
 struct Variant {
   std::size_t prompt = 0;  // index in the clean run
   std::vector<int> zero;   // positions
@@ -42,6 +50,7 @@ struct Variant {
   std::vector<Edge> edges;  // patched from the same prompt index of `other`
   bool heads_frozen =
       false;  // with edges: heads that none of them names write what they wrote in the clean run
+  std::vector<OutputChange> outputs = {};
 };
 
 // The first layer that a variant can change; n_layers: only the final stream, or nothing at all.

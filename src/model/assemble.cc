@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "model/fingerprint.h"
-#include "model/json_text.h"
+#include "base/message.h"
 #include "model/mxfp4.h"
 #include "unpack/error.h"
 
@@ -115,7 +115,50 @@ class Assembler {
     }
   }
 
+  // A tensor that is not stored plainly: views count its elements as if it were.
+  void take_encoded(const TensorRow& row, const Checkpoint::Entry& entry, int layer) {
+    check_shape(entry, row.shape);
+    if (row.parts.front().expert < 0) check_finite_encoded(entry);
+    fingerprint_.add(entry, row.name, layer);
+    const std::vector<std::int64_t>& shape = row.shape;
+    const std::int64_t b = shape.back(), a = shape.size() > 1 ? shape[shape.size() - 2] : 1;
+    // Where element x of the plain order stands.
+    const auto place = [&](std::int64_t x) {
+      return entry.transposed ? x / (a * b) * (a * b) + x % b * a + x / b % a : x;
+    };
+    for (const TensorPart& part : row.parts) {
+      WeightView view = part.view;
+      view.encoded = entry.encoded.get();
+      view.start = place(part.start);
+      if (entry.transposed) {
+        view.in_stride = part.view.in > 1 ? place(part.view.in_stride) : 0;
+        view.out_stride = place(part.view.out_stride);
+        view.block_stride = place(part.view.block_stride);
+      }
+      slot(layer, part) = view;
+    }
+    model_.encoded.push_back(entry.encoded);
+  }
+
+  static void check_finite_encoded(const Checkpoint::Entry& entry) {
+    constexpr std::int64_t kRun = 1 << 16;
+    std::vector<float> values(kRun);
+    std::int64_t n = 1;
+    for (const std::int64_t size : entry.tensor.stored.shape) n *= size;
+    for (std::int64_t at = 0; at < n; at += kRun) {
+      const std::int64_t count = std::min(kRun, n - at);
+      entry.encoded->decode(at, count, values.data());
+      const std::int64_t bad =
+          find_non_finite(reinterpret_cast<const std::byte*>(values.data()), DType::f32, count);
+      if (bad >= 0)
+        fail(entry, fmt::format("holds values that are no finite number (element {}); the file is "
+                                "damaged",
+                                at + bad));
+    }
+  }
+
   void take(const TensorRow& row, const Checkpoint::Entry& entry, int layer) {
+    if (entry.encoded) return take_encoded(row, entry, layer);
     const StoredTensor& stored = entry.tensor.stored;
     check(entry, row.shape);
     // Experts are looked at when they are first used.
@@ -133,6 +176,12 @@ class Assembler {
   void take_mxfp4(const TensorRow& row, const std::string& name, int layer) {
     // Unfolded the tensor is [experts, rows, columns]: the transpose of the plain one's matrices.
     const std::int64_t experts = row.shape[0], columns = row.shape[1], rows = row.shape[2];
+    if (columns % kMxfp4Block != 0 && find(name + "_blocks") != nullptr) {
+      throw InputError(
+          fmt::format("{}: tensor {} has rows of {} numbers, which blocks of {} do not "
+                      "divide evenly",
+                      checkpoint_.origin(), shown(name), columns, kMxfp4Block));
+    }
     const std::int64_t groups = columns / kMxfp4Block;
     const Checkpoint::Entry& blocks =
         require_stored(name + "_blocks", {experts, rows, groups, kMxfp4Block / 2});

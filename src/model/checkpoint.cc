@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <set>
 
-#include "model/json_text.h"
+#include "base/files.h"
+#include "base/json_reader.h"
+#include "base/message.h"
+#include "model/torch_file.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -15,7 +17,9 @@ namespace {
 
 constexpr const char* kSingle = "model.safetensors";
 constexpr const char* kIndex = "model.safetensors.index.json";
-constexpr std::uintmax_t kMaxText = 200'000'000;
+constexpr const char* kTorch = "pytorch_model.bin";
+constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
+constexpr std::size_t kMaxText = 200'000'000;
 
 struct FileStorage {
   std::vector<std::unique_ptr<MappedFile>> files;
@@ -24,8 +28,8 @@ struct FileStorage {
 std::vector<fs::path> files_ending_in(const fs::path& folder, std::string_view ending) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().filename().string().ends_with(ending)) found.push_back(entry.path());
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (at->path().filename().string().ends_with(ending)) found.push_back(at->path());
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -40,7 +44,9 @@ bool is_file(const fs::path& path) {
 // download was broken off.
 bool is_broken_link(const fs::path& path) {
   std::error_code error;
-  return fs::is_symlink(fs::symlink_status(path, error)) && !fs::exists(path, error);
+  if (!fs::is_symlink(fs::symlink_status(path, error))) return false;
+  const bool there = fs::exists(path, error);
+  return !there && (!error || error == std::errc::no_such_file_or_directory);
 }
 
 [[noreturn]] void fail_broken(const fs::path& path) {
@@ -50,16 +56,17 @@ bool is_broken_link(const fs::path& path) {
 
 // What other formats the folder holds, with the way out; empty where it holds none that we know.
 std::string other_format(const fs::path& folder) {
-  if (!files_ending_in(folder, ".gguf").empty()) {
+  if (const std::vector<fs::path> files = files_ending_in(folder, ".gguf"); !files.empty()) {
     return fmt::format(
-        "{}: holds a GGUF file, which is not read; use the model's original Hugging Face folder "
-        "(config.json and *.safetensors)",
-        folder.string());
+        "{}: holds a config.json but no *.safetensors; to use the GGUF file beside it give the "
+        "file "
+        "itself, {}",
+        folder.string(), files.front().string());
   }
   for (const char* ending : {".bin", ".bin.index.json", ".pt", ".pth"}) {
     for (const fs::path& file : files_ending_in(folder, ending)) {
       const std::string name = file.filename().string();
-      if (!name.starts_with("pytorch_model") && !name.starts_with("consolidated")) continue;
+      if (!name.starts_with("pytorch_model-") && !name.starts_with("consolidated")) continue;
       return fmt::format(
           "{}: holds only {}, which is not read; convert it in Python with "
           "transformers.AutoModelForCausalLM.from_pretrained(\"{}\").save_pretrained(\"NEW_"
@@ -85,7 +92,7 @@ std::string other_format(const fs::path& folder) {
 }
 
 std::map<std::string, std::string> read_index(const fs::path& path) {
-  const nlohmann::json index = parse_json(read_text_file(path), path.string());
+  const nlohmann::json index = read_json(read_text_file(path), path.string());
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     throw InputError(fmt::format("{}: expected a JSON object with a weight_map", path.string()));
   }
@@ -109,16 +116,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
 
 std::string read_text_file(const fs::path& path) {
   if (is_broken_link(path)) fail_broken(path);
-  std::error_code error;
-  if (fs::is_directory(path, error))
-    throw InputError(fmt::format("{}: is a folder, expected a file", path.string()));
-  std::ifstream in(path, std::ios::binary);
-  if (!in) throw InputError(fmt::format("{}: cannot open the file", path.string()));
-  if (const auto size = fs::file_size(path, error); !error && size > kMaxText)
-    throw InputError(fmt::format("{}: {} bytes are too many", path.string(), size));
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (in.bad()) throw InputError(fmt::format("{}: cannot read the file", path.string()));
-  return text;
+  return read_plain_file(path, kMaxText);
 }
 
 std::string explain_no_config(const fs::path& folder) {
@@ -133,7 +131,8 @@ std::string explain_no_config(const fs::path& folder) {
 fs::path find_weights(const fs::path& folder) {
   for (const char* name : {kSingle, kIndex}) {
     if (is_broken_link(folder / name)) fail_broken(folder / name);
-    if (is_file(folder / name)) return folder / name;
+    // A pipe or a folder of this name is refused when it is opened.
+    if (is_there(folder / name)) return folder / name;
   }
   std::vector<fs::path> others = files_ending_in(folder, ".safetensors");
   std::erase_if(others,
@@ -144,6 +143,10 @@ fs::path find_weights(const fs::path& folder) {
         "{}: {} *.safetensors files but no {} that says which tensor is where; download it too",
         folder.string(), others.size(), kIndex));
   }
+  for (const char* name : {kTorch, kTorchIndex}) {
+    if (is_broken_link(folder / name)) fail_broken(folder / name);
+    if (is_file(folder / name)) return folder / name;
+  }
   const std::string other = other_format(folder);
   throw InputError(!other.empty()
                        ? other
@@ -151,22 +154,24 @@ fs::path find_weights(const fs::path& folder) {
                                      folder.string(), kSingle, kIndex));
 }
 
-Checkpoint Checkpoint::open(const fs::path& folder) {
+Checkpoint Checkpoint::open(const fs::path& folder, bool mapped) {
   const fs::path weights = find_weights(folder);
   Checkpoint checkpoint;
   checkpoint.origin_ = weights.string();
-  checkpoint.mapped_ = true;
+  checkpoint.mapped_ = mapped;
   const auto storage = std::make_shared<FileStorage>();
   checkpoint.storage_ = storage;
   const auto add = [&](const fs::path& path, auto&& wanted) {
-    const MappedFile& file = *storage->files.emplace_back(std::make_unique<MappedFile>(path));
-    for (FileTensor& tensor : parse_safetensors(file.bytes(), path.string())) {
+    const MappedFile& file = *storage->files.emplace_back(std::make_unique<MappedFile>(path, mapped));
+    const bool torch = path.extension() == ".bin";
+    for (FileTensor& tensor : torch ? parse_torch(file.bytes(), path.string())
+                                    : parse_safetensors(file.bytes(), path.string())) {
       if (!wanted(tensor.stored.name)) continue;
       const std::string name = tensor.stored.name;
       checkpoint.entries_[name] = {std::move(tensor), &file, path.string()};
     }
   };
-  if (weights.filename() != kIndex) {
+  if (weights.filename() != kIndex && weights.filename() != kTorchIndex) {
     add(weights, [](const std::string&) { return true; });
     return checkpoint;
   }
@@ -176,7 +181,7 @@ Checkpoint Checkpoint::open(const fs::path& folder) {
   for (const auto& [tensor, shard] : shard_of) shards.insert(shard);
   for (const std::string& shard : shards) {
     if (is_broken_link(folder / shard)) fail_broken(folder / shard);
-    if (!is_file(folder / shard))
+    if (!is_there(folder / shard))
       throw InputError(fmt::format("{}: shard {} is missing from the folder; download it too",
                                    weights.string(), shown(shard)));
     add(folder / shard, [&](const std::string& name) {
@@ -188,7 +193,7 @@ Checkpoint Checkpoint::open(const fs::path& folder) {
     if (!checkpoint.find(tensor)) {
       throw InputError(
           fmt::format("{}: tensor {} is missing, although {} says that it is in this file",
-                      (folder / shard).string(), shown(tensor), kIndex));
+                      (folder / shard).string(), shown(tensor), weights.filename().string()));
     }
   }
   return checkpoint;
@@ -217,6 +222,14 @@ Checkpoint Checkpoint::from_memory(const std::map<std::string, StoredTensor>& te
     entry.origin = checkpoint.origin_;
     checkpoint.entries_[name] = std::move(entry);
   }
+  return checkpoint;
+}
+
+Checkpoint Checkpoint::empty(std::string origin, std::shared_ptr<const void> storage) {
+  Checkpoint checkpoint;
+  checkpoint.origin_ = std::move(origin);
+  checkpoint.storage_ = std::move(storage);
+  checkpoint.mapped_ = true;
   return checkpoint;
 }
 

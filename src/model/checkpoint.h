@@ -18,15 +18,27 @@ class Checkpoint {
     FileTensor tensor;
     const MappedFile* file = nullptr;  // nullptr: in memory
     std::string origin;                // what messages call the place
+    // Where it is, elements are read through it, in the order of `shape`; the bytes of `tensor` are
+    // only what it is made from.
+    std::shared_ptr<const Encoded> encoded = nullptr;
+    bool transposed = false;  // the last two axes are exchanged in `encoded`
   };
 
   // One file, or shards with an index. Throws InputError that says what is missing, or how to
   // convert other formats.
-  static Checkpoint open(const std::filesystem::path& folder);
+  // `mapped` false: the files are read into memory.
+  static Checkpoint open(const std::filesystem::path& folder, bool mapped = true);
   static Checkpoint from_memory(const std::map<std::string, StoredTensor>& tensors,
                                 std::shared_ptr<const void> owner);
 
+  static Checkpoint empty(std::string origin, std::shared_ptr<const void> storage);
+  void put(const std::string& name, Entry entry) { entries_[name] = std::move(entry); }
+
   const Entry* find(std::string_view name) const;
+  template <class Visit>
+  void each(Visit visit) const {
+    for (const auto& item : entries_) visit(item.second);
+  }
   const std::string& origin() const { return origin_; }
   std::shared_ptr<const void> storage() const { return storage_; }
   bool mapped() const { return mapped_; }

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "model/json_text.h"
+#include "base/message.h"
 #include "unpack/error.h"
 
 namespace unpack {

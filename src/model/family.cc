@@ -2,7 +2,8 @@
 
 #include <fmt/format.h>
 
-#include "model/json_text.h"
+#include "base/json_reader.h"
+#include "base/message.h"
 #include "model/load.h"
 #include "unpack/error.h"
 
@@ -107,7 +108,7 @@ int derived_d_head(const ConfigReader& reader, int d_model, int n_heads) {
 }
 
 ParsedConfig parse_family_config(std::string_view config_json, const std::string& origin) {
-  const nlohmann::json root = parse_json(config_json, origin);
+  const nlohmann::json root = read_json(config_json, origin);
   if (!root.is_object()) throw InputError(fmt::format("{}: expected a JSON object", origin));
   const ConfigReader reader(root, origin);
   std::string known;
@@ -134,7 +135,9 @@ ParsedConfig parse_family_config(std::string_view config_json, const std::string
     check_shape(reader, parsed.config.model);
     return parsed;
   }
-  reader.fail(fmt::format("model family {} is not supported (supported: {})", shown(type), known));
+  const std::string_view missing = missing_part(type);
+  reader.fail(fmt::format("model family {} is not supported{}{} (supported: {})", shown(type),
+                          missing.empty() ? "" : ": it has ", missing, known));
 }
 
 ModelConfig parse_config(std::string_view config_json, const std::string& origin) {

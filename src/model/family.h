@@ -77,6 +77,8 @@ struct Family {
 };
 
 std::span<const Family* const> families();
+// What a well-known model type has that no family here has; empty for the others.
+std::string_view missing_part(std::string_view model_type);
 // Throws InputError for an unknown family, a quantised checkpoint, and text that is no JSON object.
 struct ParsedConfig {
   const Family* family;

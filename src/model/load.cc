@@ -4,8 +4,10 @@
 
 #include <algorithm>
 
+#include "base/files.h"
+#include "base/json_reader.h"
 #include "model/assemble.h"
-#include "model/json_text.h"
+#include "model/gguf_model.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -18,7 +20,7 @@ void add_end_tokens(const fs::path& folder, ModelConfig& config) {
   const fs::path file = folder / "generation_config.json";
   std::error_code error;
   if (!fs::is_regular_file(file, error)) return;
-  const nlohmann::json root = parse_json(read_text_file(file), file.string());
+  const nlohmann::json root = read_json(read_text_file(file), file.string());
   if (!root.is_object()) throw InputError(fmt::format("{}: expected a JSON object", file.string()));
   for (const TokenId id : read_end(ConfigReader(root, file.string()), config.vocab_size, -1)) {
     if (std::find(config.end_tokens.begin(), config.end_tokens.end(), id) ==
@@ -29,19 +31,26 @@ void add_end_tokens(const fs::path& folder, ModelConfig& config) {
 
 }  // namespace
 
-ModelWeights load_folder(const fs::path& folder) {
+ModelWeights load_folder(const fs::path& folder, bool mapped) {
   std::error_code error;
+  if (const fs::path file = find_gguf(folder); !file.empty()) return load_gguf(open_gguf(file));
   if (!fs::is_directory(folder, error))
     throw InputError(fmt::format("{}: no such folder", folder.string()));
   const fs::path config = folder / "config.json";
-  if (!fs::exists(fs::symlink_status(config, error))) throw InputError(explain_no_config(folder));
+  if (!is_there(config)) throw InputError(explain_no_config(folder));
   const ParsedConfig parsed = parse_family_config(read_text_file(config), config.string());
-  ModelWeights model = assemble(parsed, Checkpoint::open(folder));
+  ModelWeights model = assemble(parsed, Checkpoint::open(folder, mapped));
   add_end_tokens(folder, model.config);
   const fs::path absolute = fs::absolute(folder, error).lexically_normal();
   model.config.name =
       (absolute.has_filename() ? absolute : absolute.parent_path()).filename().string();
   return model;
+}
+
+std::string stored_type(const fs::path& folder) {
+  if (const fs::path file = find_gguf(folder); !file.empty())
+    return gguf_quantisation(open_gguf(file)->content);
+  return {};
 }
 
 ModelWeights from_memory(std::string_view config_json,

@@ -17,7 +17,9 @@ namespace unpack {
 // Sources
 // -----------------------------------------------------------------------------------------------------------------------
 
-ModelWeights load_folder(const std::filesystem::path& folder);
+ModelWeights load_folder(const std::filesystem::path& folder, bool mapped = true);
+// "Q4_K", ...: what quantised weights are stored as; empty where they are plain.
+std::string stored_type(const std::filesystem::path& folder);
 
 // Weights held by the caller (Python, tests): the config as JSON text, tensors under their Hugging
 // Face names. `owner` keeps them alive.

@@ -3,11 +3,16 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <fstream>
+#include <map>
 #include <set>
 
 #include "base/installation.h"
 #include "model/checkpoint.h"
-#include "model/json_text.h"
+#include "base/files.h"
+#include "base/json_reader.h"
+#include "base/message.h"
+#include "model/gguf_model.h"
 #include "model/load.h"
 #include "unpack/error.h"
 #include "unpack/models.h"
@@ -21,16 +26,31 @@ bool is_folder(const fs::path& path) {
   return fs::is_directory(path, error);
 }
 
-bool has_config(const fs::path& folder) {
+// Throws where the folder may not be looked into: that is not the same as having none.
+bool has_config(const fs::path& folder) { return is_there(folder / "config.json"); }
+
+// The same where one bad folder among many is passed over.
+bool may_have_config(const fs::path& folder) {
   std::error_code error;
   return fs::exists(fs::symlink_status(folder / "config.json", error));
 }
 
+bool has_gguf(const fs::path& folder) {
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    if (entry.path().extension() == ".gguf") return true;
+  }
+  return false;
+}
+
+// Config and weights, or a GGUF file.
+bool is_model(const fs::path& folder) { return has_config(folder) || has_gguf(folder); }
+
 std::vector<fs::path> subfolders(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (is_folder(entry.path())) found.push_back(entry.path());
+  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
+    if (is_folder(at->path())) found.push_back(at->path());
   }
   std::sort(found.begin(), found.end());
   return found;
@@ -79,10 +99,11 @@ bool is_plain_path(std::string_view path) {
 std::vector<std::string> refs_of(const fs::path& repository) {
   std::vector<std::string> refs;
   std::error_code error;
-  for (const fs::directory_entry& entry :
-       fs::recursive_directory_iterator(repository / "refs", error)) {
-    if (entry.is_regular_file(error))
-      refs.push_back(entry.path().lexically_relative(repository / "refs").string());
+  for (fs::recursive_directory_iterator at(repository / "refs", error), end; !error && at != end;
+       at.increment(error)) {
+    std::error_code unknown;
+    if (at->is_regular_file(unknown))
+      refs.push_back(at->path().lexically_relative(repository / "refs").string());
   }
   std::sort(refs.begin(), refs.end());
   return refs;
@@ -141,7 +162,8 @@ fs::path find_in_cache(const std::string& name) {
                       repository.string(), shown(revision), there.empty() ? "none" : joined(there),
                       repository_name, revision));
     }
-    if (!has_config(snapshot)) throw InputError(explain_no_config(snapshot));
+    if (!is_model(snapshot)) throw InputError(explain_no_config(snapshot));
+    if (fs::path file = find_gguf(snapshot); !file.empty()) return file;
     return snapshot;
   }
   return {};
@@ -152,7 +174,7 @@ std::vector<FoundModel> bundled_models() {
   std::set<std::string> seen;
   for (const fs::path& folder : bundle_folders()) {
     for (const fs::path& model : subfolders(folder)) {
-      if (has_config(model) && seen.insert(model.filename().string()).second)
+      if (may_have_config(model) && seen.insert(model.filename().string()).second)
         found.push_back({model.filename().string(), model, "bundled", "", ""});
     }
   }
@@ -173,7 +195,7 @@ std::vector<FoundModel> cached_models() {
       for (const std::string& revision : revisions) {
         const fs::path snapshot = snapshot_of(repository, revision);
         const std::string full = revision == "main" ? name : fmt::format("{}@{}", name, revision);
-        if (!snapshot.empty() && has_config(snapshot) && seen.insert(full).second)
+        if (!snapshot.empty() && (may_have_config(snapshot) || has_gguf(snapshot)) && seen.insert(full).second)
           found.push_back({full, snapshot, "cache", "", ""});
       }
     }
@@ -181,18 +203,109 @@ std::vector<FoundModel> cached_models() {
   return found;
 }
 
+// Insertions, deletions and replacements between two names, whatever their case.
+std::size_t distance(std::string_view a, std::string_view b) {
+  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t before = row[0];
+    row[0] = i;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t same = before + (lower(a[i - 1]) == lower(b[j - 1]) ? 0 : 1);
+      before = row[j];
+      row[j] = std::min({same, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row[b.size()];
+}
+
+// The names that are nearest to one that is not there.
+std::string suggestion(const std::string& name) {
+  if (name.size() > 200) return {};
+  std::vector<std::pair<std::size_t, std::string>> near;
+  std::vector<FoundModel> known = bundled_models();
+  for (FoundModel& model : cached_models()) known.push_back(std::move(model));
+  for (const FoundModel& model : known) {
+    const std::string last = model.name.substr(model.name.rfind('/') + 1);
+    const std::size_t d = std::min(distance(name, model.name), distance(name, last));
+    if (d <= std::max<std::size_t>(2, name.size() / 3)) near.emplace_back(d, model.name);
+  }
+  std::stable_sort(near.begin(), near.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  std::vector<std::string> names;
+  for (std::size_t i = 0; i < std::min<std::size_t>(near.size(), 3); ++i)
+    names.push_back(near[i].second);
+  return names.empty() ? "" : fmt::format("; did you mean {}?", joined(names));
+}
+
+void examine_gguf(FoundModel& model, const fs::path& file) {
+  const auto gguf = open_gguf(file);
+  const auto arch = gguf->content.metadata.find("general.architecture");
+  if (arch != gguf->content.metadata.end() && arch->is_string())
+    model.family = arch->get<std::string>();
+  model.quantisation = gguf_quantisation(gguf->content);
+  for (const auto& part : gguf->files) model.bytes += part->bytes().size();
+  for (const GgufTensor& tensor : gguf->content.tensors) {
+    if (tensor.info) model.parameters += static_cast<std::uint64_t>(tensor.elements());
+  }
+  model.context = parse_config(gguf_config(*gguf), file.string()).n_ctx;
+  gguf_checkpoint(gguf);
+}
+
+void examine_folder(FoundModel& model) {
+  const Checkpoint checkpoint = Checkpoint::open(model.folder);
+  std::map<std::string, std::uint64_t> bytes;
+  checkpoint.each([&](const Checkpoint::Entry& entry) {
+    const StoredTensor& stored = entry.tensor.stored;
+    std::uint64_t n = 1;
+    for (const std::int64_t size : stored.shape) n *= static_cast<std::uint64_t>(size);
+    model.parameters += n;
+    model.bytes += stored.bytes;
+    bytes[entry.tensor.readable ? to_string(stored.dtype) : entry.tensor.dtype_name] +=
+        stored.bytes;
+  });
+  std::uint64_t most = 0;
+  for (const auto& [type, n] : bytes) {
+    if (n > most) model.quantisation = type, most = n;
+  }
+}
+
 void examine(FoundModel& model) {
   try {
+    if (const fs::path file = find_gguf(model.folder); !file.empty()) {
+      examine_gguf(model, file);
+      // Matrices are widened one at a time, and packed in single precision for the CPU.
+      model.memory = 4 * model.parameters;
+      return;
+    }
     const std::string text = read_text_file(model.folder / "config.json");
     const std::string origin = (model.folder / "config.json").string();
-    const nlohmann::json config = parse_json(text, origin);
+    const nlohmann::json config = read_json(text, origin);
     if (config.is_object() && config.contains("model_type") && config["model_type"].is_string())
       model.family = config["model_type"].get<std::string>();
-    parse_config(text, origin);
+    model.context = parse_config(text, origin).n_ctx;
     find_weights(model.folder);
+    examine_folder(model);
+    model.memory = 4 * model.parameters;
   } catch (const InputError& e) {
     model.problem = e.what();
   }
+}
+
+// Every GGUF file of a folder; of one that is split the first part.
+void add_gguf_files(const fs::path& folder, std::vector<FoundModel>& models) {
+  std::vector<fs::path> files;
+  std::error_code error;
+  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
+    const std::string name = entry.path().filename().string();
+    const std::size_t of = name.rfind("-of-");
+    const bool later = of != std::string::npos && of >= 6 && name.substr(of - 5, 5) != "00001" &&
+                       name.size() == of + 14;
+    if (entry.path().extension() == ".gguf" && !later) files.push_back(entry.path());
+  }
+  std::sort(files.begin(), files.end());
+  for (const fs::path& file : files) models.push_back({file.string(), file, "file", "", ""});
 }
 
 }  // namespace
@@ -207,17 +320,34 @@ std::vector<fs::path> model_cache_folders() {
   return folders;
 }
 
+std::uint64_t free_memory() {
+  std::ifstream in("/proc/meminfo");
+  std::string name;
+  std::uint64_t kib = 0;
+  for (std::string rest; in >> name >> kib; std::getline(in, rest)) {
+    if (name == "MemAvailable:") return kib * 1024;
+  }
+  return 0;
+}
+
 fs::path locate_model(const std::string& name) {
   if (name.empty())
     throw InputError(
         "the model name is empty; give a folder, a name of the Hugging Face cache, or a bundled "
         "name such as pocket-gpt2");
   if (name.find('\0') != std::string::npos) throw InputError("the model name holds a NUL byte");
+  constexpr std::size_t kLongestName = 4096;
+  if (name.size() > kLongestName)
+    throw InputError(fmt::format("the model name has {} bytes: no path is that long", name.size()));
+  // A name that is no path at all is looked for further on.
   if (is_folder(name) && has_config(name)) return name;
+  if (name.find('/') != std::string::npos && !is_folder(name)) (void)is_there(name);
+  if (fs::path file = find_gguf(name); !file.empty()) return file;
   std::error_code error;
   if (fs::is_regular_file(name, error))
     throw InputError(fmt::format(
-        "{}: is a file; give the folder that holds config.json and *.safetensors", name));
+        "{}: is a file; give the folder that holds config.json and *.safetensors, or a *.gguf file",
+        name));
 
   if (fs::path cached = find_in_cache(name); !cached.empty()) return cached;
   const std::vector<fs::path> bundles = bundle_folders();
@@ -238,15 +368,20 @@ fs::path locate_model(const std::string& name) {
   };
   throw InputError(
       fmt::format("model {} not found; looked for a folder of this name, in the Hugging Face cache "
-                  "({}), and among the bundled models in {} (there: {})",
+                  "({}), and among the bundled models in {} (there: {}){}",
                   shown(name), list(model_cache_folders()), list(bundles),
-                  bundled.empty() ? "none" : joined(bundled)));
+                  bundled.empty() ? "none" : joined(bundled), suggestion(name)));
 }
 
 std::vector<FoundModel> list_models(const std::vector<fs::path>& extra) {
   std::vector<FoundModel> models = bundled_models();
   for (FoundModel& model : cached_models()) models.push_back(std::move(model));
   for (const fs::path& path : extra) {
+    std::error_code error;
+    if (path.extension() == ".gguf" && fs::is_regular_file(path, error)) {
+      models.push_back({path.string(), path, "file", "", ""});
+      continue;
+    }
     if (!is_folder(path)) throw InputError(fmt::format("{}: no such folder", path.string()));
     if (has_config(path)) {
       models.push_back({path.string(), path, "folder", "", ""});
@@ -254,8 +389,10 @@ std::vector<FoundModel> list_models(const std::vector<fs::path>& extra) {
     }
     const std::size_t before = models.size();
     for (const fs::path& inner : subfolders(path)) {
-      if (has_config(inner)) models.push_back({inner.string(), inner, "folder", "", ""});
+      if (may_have_config(inner)) models.push_back({inner.string(), inner, "folder", "", ""});
+      add_gguf_files(inner, models);
     }
+    add_gguf_files(path, models);
     if (models.size() == before) throw InputError(explain_no_config(path));
   }
   for (FoundModel& model : models) examine(model);

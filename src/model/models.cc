@@ -1,7 +1,9 @@
 #include "unpack/models.h"
 
+#include "base/files.h"
 #include "model/checkpoint.h"
 #include "model/family.h"
+#include "model/gguf_model.h"
 #include "model/load.h"
 
 namespace unpack {
@@ -26,9 +28,21 @@ std::vector<TokenId> prompt_prefix(const ModelConfig& config, const Tokenizer& t
 
 std::vector<TokenId> prompt_prefix(const std::filesystem::path& folder,
                                    const Tokenizer& tokenizer) {
+  if (const std::filesystem::path gguf = find_gguf(folder); !gguf.empty())
+    return prompt_prefix(parse_config(gguf_config(*open_gguf(gguf)), gguf.string()), tokenizer);
   const std::filesystem::path file = folder / "config.json";
-  if (!std::filesystem::exists(file)) return tokenizer.prefix();
+  if (!is_there(file)) return tokenizer.prefix();
   return prompt_prefix(parse_config(read_text_file(file), file.string()), tokenizer);
+}
+
+std::optional<Tokenizer> find_tokenizer(const std::filesystem::path& model) {
+  if (const std::filesystem::path file = find_gguf(model); !file.empty()) {
+    const std::string json = gguf_tokenizer(*open_gguf(file));
+    if (!json.empty()) return Tokenizer::from_json(json, file.string());
+    return std::nullopt;
+  }
+  if (!Tokenizer::exists(model)) return std::nullopt;
+  return Tokenizer::load(model);
 }
 
 }  // namespace unpack

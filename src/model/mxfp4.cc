@@ -1,14 +1,11 @@
 #include "model/mxfp4.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstring>
 
 namespace unpack {
 
 namespace {
-
-constexpr float kValues[16] = {0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
-                               -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
 
 class Mxfp4 final : public Encoded {
  public:
@@ -18,11 +15,20 @@ class Mxfp4 final : public Encoded {
     for (std::int64_t i = first; i < first + n;) {
       const std::int64_t block = i / kMxfp4Block;
       const std::int64_t end = std::min(first + n, (block + 1) * kMxfp4Block);
-      const float scale = std::ldexp(1.0F, static_cast<int>(scales_[block]) - 127);
+      const float scale = mxfp4_scale(static_cast<std::uint32_t>(scales_[block]));
       for (; i < end; ++i) {
-        const auto byte = static_cast<unsigned>(blocks_[i / 2]);
-        *out++ = kValues[i % 2 == 0 ? byte & 15U : byte >> 4] * scale;
+        const auto byte = static_cast<std::uint32_t>(blocks_[i / 2]);
+        *out++ = mxfp4_value(i % 2 == 0 ? byte & 15U : byte >> 4) * scale;
       }
+    }
+  }
+
+  bool mxfp4() const override { return true; }
+  void copy_blocks(std::int64_t first, std::int64_t n, std::byte* out) const override {
+    for (std::int64_t block = first / kMxfp4Block; n > 0; ++block, --n) {
+      std::memcpy(out, blocks_ + block * kMxfp4Block / 2, kMxfp4Block / 2);
+      out[kMxfp4Block / 2] = scales_[block];
+      out += kMxfp4Bytes;
     }
   }
 

@@ -4,11 +4,10 @@
 #include <cstddef>
 #include <memory>
 
+#include "base/formulas.h"
 #include "model/weights.h"
 
 namespace unpack {
-
-inline constexpr std::int64_t kMxfp4Block = 32;
 
 // Elements in the order of the blocks; a block's scale stands for 2^(scale - 127).
 std::shared_ptr<const Encoded> make_mxfp4(const std::byte* blocks, const std::byte* scales);

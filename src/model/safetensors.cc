@@ -1,9 +1,7 @@
 #include "model/safetensors.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,7 +10,8 @@
 #include <cstring>
 #include <optional>
 
-#include "model/json_text.h"
+#include "base/json_reader.h"
+#include "base/message.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -57,18 +56,39 @@ struct Place {
   const std::string* name;
 };
 
-void check_overlap(std::vector<Place> places, const std::string& origin) {
+// In the order of their bytes the tensors follow each other without overlap or hole, and the last
+// ends where the file does.
+void check_places(std::vector<Place> places, std::int64_t data_size, const std::string& origin) {
   std::erase_if(places, [](const Place& p) { return p.begin == p.end; });
   std::sort(places.begin(), places.end(),
             [](const Place& a, const Place& b) { return a.begin < b.begin; });
-  for (std::size_t i = 1; i < places.size(); ++i) {
-    if (places[i].begin < places[i - 1].end) {
+  std::int64_t end = 0;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    if (places[i].begin < end) {
       throw InputError(fmt::format(
           "{}: tensors {} and {} overlap (bytes {}..{} and {}..{}); the file is damaged", origin,
           shown(*places[i - 1].name), shown(*places[i].name), places[i - 1].begin,
           places[i - 1].end, places[i].begin, places[i].end));
     }
+    if (places[i].begin > end)
+      throw InputError(fmt::format(
+          "{}: {} bytes in front of tensor {} belong to no tensor; the file is damaged", origin,
+          places[i].begin - end, shown(*places[i].name)));
+    end = places[i].end;
   }
+  if (end != data_size)
+    throw InputError(fmt::format(
+        "{}: {} bytes behind the last tensor belong to no tensor; the file is damaged", origin,
+        data_size - end));
+}
+
+void check_metadata(const nlohmann::json& metadata, const std::string& origin) {
+  const bool texts =
+      metadata.is_object() && std::all_of(metadata.begin(), metadata.end(),
+                                          [](const nlohmann::json& x) { return x.is_string(); });
+  if (!texts)
+    throw InputError(fmt::format("{}: the header's __metadata__ holds something else than texts",
+                                 origin));
 }
 
 FileTensor parse_tensor(const std::string& name, const nlohmann::json& entry,
@@ -102,7 +122,7 @@ FileTensor parse_tensor(const std::string& name, const nlohmann::json& entry,
     fail(
         fmt::format("its data_offsets {} leave the file, which holds {} bytes of data; the file is "
                     "damaged or cut short",
-                    offsets.dump(), data.size()));
+                    shown(offsets.dump()), data.size()));
   }
   tensor.stored.data = data.data() + *begin;
   tensor.stored.bytes = static_cast<std::size_t>(*end - *begin);
@@ -140,7 +160,12 @@ std::vector<FileTensor> parse_safetensors(std::span<const std::byte> file,
   }
   const std::string_view text(reinterpret_cast<const char*>(rest.data()),
                               static_cast<std::size_t>(header_size));
-  const nlohmann::json header = parse_json(text, origin + " (header)");
+  const nlohmann::json header = read_json(text, origin + " (header)");
+  const std::size_t last = text.find_last_not_of(' ');
+  if (text[0] != '{' || text[last] != '}')
+    throw InputError(fmt::format(
+        "{}: the header is no JSON object that begins at its first byte and is padded by spaces",
+        origin));
   if (!header.is_object())
     throw InputError(fmt::format("{}: the header is no JSON object", origin));
 
@@ -148,55 +173,45 @@ std::vector<FileTensor> parse_safetensors(std::span<const std::byte> file,
   std::vector<FileTensor> tensors;
   std::vector<Place> places;
   for (const auto& [name, entry] : header.items()) {
-    if (name == "__metadata__") continue;
+    if (name == "__metadata__") {
+      check_metadata(entry, origin);
+      continue;
+    }
     tensors.push_back(parse_tensor(name, entry, data, origin));
   }
   for (const FileTensor& t : tensors) {
     const std::int64_t begin = t.stored.data - data.data();
     places.push_back({begin, begin + static_cast<std::int64_t>(t.stored.bytes), &t.stored.name});
   }
-  check_overlap(std::move(places), origin);
+  check_places(std::move(places), static_cast<std::int64_t>(data.size()), origin);
   return tensors;
 }
 
-MappedFile::MappedFile(const std::filesystem::path& path) : path_(path) {
-  const auto fail = [&](const char* what) {
-    const int error = errno;
-    if (fd_ >= 0) ::close(fd_);
-    throw InputError(
-        fmt::format("{}: cannot {} the file ({})", path.string(), what, std::strerror(error)));
-  };
-  fd_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
-  if (fd_ < 0) fail("open");
-  struct stat info = {};
-  if (::fstat(fd_, &info) != 0) fail("examine");
-  if (!S_ISREG(info.st_mode)) {
-    ::close(fd_);
-    throw InputError(fmt::format("{}: expected a plain file", path.string()));
-  }
-  size_ = static_cast<std::size_t>(info.st_size);
+MappedFile::MappedFile(const std::filesystem::path& path, bool mapped)
+    : path_(path), file_(path), mapped_(mapped), size_(file_.size()) {
   if (size_ == 0) return;
-  void* mapped = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, fd_, 0);
-  if (mapped == MAP_FAILED) fail("map");
-  data_ = static_cast<const std::byte*>(mapped);
+  if (!mapped_) {
+    own_ = std::make_unique_for_overwrite<std::byte[]>(size_);
+    file_.read(0, own_.get(), size_);
+    data_ = own_.get();
+    return;
+  }
+  void* at = ::mmap(nullptr, size_, PROT_READ, MAP_PRIVATE, file_.descriptor(), 0);
+  if (at == MAP_FAILED)
+    throw InputError(
+        fmt::format("{}: cannot map the file ({})", path.string(), std::strerror(errno)));
+  data_ = static_cast<const std::byte*>(at);
 }
 
 MappedFile::~MappedFile() {
-  if (data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
-  if (fd_ >= 0) ::close(fd_);
+  if (mapped_ && data_ != nullptr) ::munmap(const_cast<std::byte*>(data_), size_);
 }
 
 void MappedFile::read(const std::byte* from, std::size_t n, std::byte* to) const {
-  off_t at = from - data_;
-  while (n > 0) {
-    const ssize_t got = ::pread(fd_, to, n, at);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0)
-      throw InputError(fmt::format("{}: cannot read the file ({})", path_.string(),
-                                   got < 0 ? std::strerror(errno) : "it became shorter"));
-    n -= static_cast<std::size_t>(got);
-    to += got;
-    at += got;
+  if (mapped_) {
+    file_.read(static_cast<std::size_t>(from - data_), to, n);
+  } else {
+    std::memcpy(to, from, n);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/files.h"
 #include "model/weights.h"
 
 namespace unpack {
@@ -20,16 +21,18 @@ struct FileTensor {
 };
 
 // Throws InputError for a header that is too long, no JSON or ill-formed, for a key that occurs
-// twice, for offsets that overlap, leave the file or do not fit shape and type. Bytes that no
-// tensor owns and offsets without alignment are accepted.
+// twice, for offsets that overlap, leave the file or do not fit shape and type, and for bytes that
+// belong to no tensor, between them or behind the last: the rules of the format's own library. The
+// header begins with `{` and is padded by spaces only. Offsets without alignment are accepted.
 std::vector<FileTensor> parse_safetensors(std::span<const std::byte> file,
                                           const std::string& origin);
 
-// A file mapped read-only. Big scans go through read(), which leaves no page of the mapping
-// resident.
+// A file mapped read-only, or read into memory of our own. Big scans go through read(), which leaves
+// no page of the mapping resident. A mapped file that is cut short faults when it is read (SIGBUS);
+// what it held when it was opened is all that is ever read.
 class MappedFile {
  public:
-  explicit MappedFile(const std::filesystem::path& path);
+  explicit MappedFile(const std::filesystem::path& path, bool mapped = true);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
   MappedFile& operator=(const MappedFile&) = delete;
@@ -41,7 +44,9 @@ class MappedFile {
 
  private:
   std::filesystem::path path_;
-  int fd_ = -1;
+  InputFile file_;
+  bool mapped_;
+  std::unique_ptr<std::byte[]> own_;
   const std::byte* data_ = nullptr;
   std::size_t size_ = 0;
 };

@@ -29,6 +29,10 @@ class Encoded {
  public:
   virtual ~Encoded() = default;
   virtual void decode(std::int64_t first, std::int64_t n, float* out) const = 0;
+  // Whether it is MXFP4, which devices keep as it is; then copy_blocks gives n whole blocks as they
+  // are stored, each with its scale behind it, and `first` is where one begins.
+  virtual bool mxfp4() const { return false; }
+  virtual void copy_blocks(std::int64_t first, std::int64_t n, std::byte* out) const {}
 };
 
 // A matrix [in, out] inside a stored tensor: element (i, o) is data[i * in_stride + (o / block) *

@@ -262,17 +262,21 @@ class Builder {
   }
 
   // A head reads K, Q and V through three places of its lower edge, a gated MLP G and U through
-  // two.
-  static double zone_of(Branch branch) {
+  // two, a mixture R between them.
+  double zone_of(std::size_t box, Branch branch) const {
+    const auto side = [&] {
+      const auto layer = static_cast<std::size_t>(writers_[g_.boxes[box].node.writer].layer);
+      return layer < r_.layout.layers.size() && r_.layout.layers[layer].mixture() ? 15.0 : 10.0;
+    };
     switch (branch) {
       case Branch::K:
         return -15;
       case Branch::V:
         return 15;
       case Branch::G:
-        return -10;
+        return -side();
       case Branch::U:
-        return 10;
+        return side();
       default:
         return 0;
     }
@@ -284,7 +288,7 @@ class Builder {
     for (Step& step : steps_) {
       if (step.thin) {
         step.out_x = g_.boxes[step.from].x;
-        step.in_x = g_.boxes[step.to].x + zone_of(step.branch);
+        step.in_x = g_.boxes[step.to].x + zone_of(step.to, step.branch);
       }
       if (!step.thin) leaving[step.from].push_back(&step);
       arriving[{step.to, step.branch}].push_back(&step);
@@ -307,9 +311,10 @@ class Builder {
         if (!step->thin) ports.push_back(&step->in_x);
         mark.paths.push_back(step->rank);
       }
-      spread(ports, box.x + zone_of(key.second), mark.text.empty() ? box.w - 12 : 11, kLaneStep);
+      spread(ports, box.x + zone_of(key.first, key.second), mark.text.empty() ? box.w - 12 : 11,
+             kLaneStep);
       if (mark.text.empty()) continue;
-      mark.at.x = box.x + zone_of(key.second);
+      mark.at.x = box.x + zone_of(key.first, key.second);
       marked_.push_back(key.first);
       g_.marks.push_back(std::move(mark));
     }

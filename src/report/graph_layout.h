@@ -29,7 +29,7 @@ struct GraphLine {
 };
 
 struct HopMark {
-  std::string text;  // K, Q, V, G, U under the node that reads
+  std::string text;  // K, Q, V, G, U, R under the node that reads
   Point at;
   std::vector<std::size_t> paths;
 };

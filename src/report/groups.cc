@@ -107,17 +107,6 @@ std::string to_json(const std::vector<PathGroup>& groups) {
   return list.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
 
-std::string to_json(const std::vector<WordCredit>& words) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
-  for (const WordCredit& w : words)
-    list.push_back({{"first", w.first},
-                    {"last", w.last},
-                    {"text", w.text},
-                    {"credit", w.credit},
-                    {"percent", w.percent}});
-  return list.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
-}
-
 std::string to_text(const std::vector<PathGroup>& groups, std::size_t top) {
   std::string out = "mean credit   share  prompts  path\n";
   for (std::size_t i = 0; i < std::min(top, groups.size()); ++i) {

@@ -1,15 +1,33 @@
 #include "report/json.h"
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "report/labels.h"
+#include "unpack/groups.h"
 #include "unpack/report.h"
 
 namespace unpack {
-namespace {
 
 using Json = nlohmann::ordered_json;
+
+std::string report::compact(const Json& json) {
+  return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
+Json report::model_json(const ModelInfo& m) {
+  return {{"name", m.name},
+          {"family", m.family},
+          {"layers", m.layers},
+          {"heads", m.heads},
+          {"d_model", m.d_model},
+          {"dtype", m.dtype},
+          {"fingerprint", m.fingerprint}};
+}
+
+namespace {
+
+using report::compact;
+using report::model_json;
 
 // One top-level key a line: compact, and still easy to read and to compare. Non-finite numbers
 // become null.
@@ -17,7 +35,7 @@ std::string dump(const Json& object) {
   std::string text = "{";
   for (const auto& [key, value] : object.items()) {
     text += text.size() == 1 ? "\n" : ",\n";
-    text += Json(key).dump() + ": " + value.dump(-1, ' ', false, Json::error_handler_t::replace);
+    text += compact(key) + ": " + compact(value);
   }
   return text + "\n}\n";
 }
@@ -27,16 +45,6 @@ Json tokens_json(const std::vector<Token>& tokens) {
   for (const Token& t : tokens)
     list.push_back({{"position", t.position}, {"id", t.id}, {"text", t.text}});
   return list;
-}
-
-Json model_json(const ModelInfo& m) {
-  return {{"name", m.name},
-          {"family", m.family},
-          {"layers", m.layers},
-          {"heads", m.heads},
-          {"d_model", m.d_model},
-          {"dtype", m.dtype},
-          {"fingerprint", m.fingerprint}};
 }
 
 Json program_json(const ProgramInfo& p) {
@@ -67,7 +75,10 @@ Json options_json(const Options& o) {
           {"dispatch", to_string(o.dispatch)},
           {"mlp", to_string(o.mlp)},
           {"scores", to_string(o.scores)},
-          {"reroot", to_string(o.reroot)}};
+          {"reroot", to_string(o.reroot)},
+          {"direction", to_string(o.direction)},
+          {"floor", o.floor},
+          {"keys", to_string(o.keys)}};
 }
 
 Json predictions_json(const std::vector<Prediction>& predictions, bool with_logit) {
@@ -90,6 +101,13 @@ Json by_writer(const std::vector<std::string>& names, const std::vector<std::vec
     if (!leave_zeros_out || !empty) object[names.at(w)] = rows[w];
   }
   return object;
+}
+
+Json experts_json(const std::vector<ExpertUse>& used) {
+  Json list = Json::array();
+  for (const ExpertUse& use : used)
+    list.push_back({{"expert", use.expert}, {"weight", use.weight}});
+  return list;
 }
 
 // The strongest neurons; those of experts that are not in use have no credit and come last.
@@ -175,6 +193,24 @@ Json interactions_json(const InteractionResult& r, const std::vector<Interaction
   return list;
 }
 
+Json coverage_json(const Coverage& c) {
+  return {{"paths", c.paths},
+          {"absolute", c.absolute},
+          {"absolute_matching", c.absolute_matching},
+          {"absolute_total", c.absolute_total}};
+}
+
+Json words_json(const std::vector<WordCredit>& words) {
+  Json list = Json::array();
+  for (const WordCredit& w : words)
+    list.push_back({{"first", w.first},
+                    {"last", w.last},
+                    {"text", w.text},
+                    {"credit", w.credit},
+                    {"percent", w.percent}});
+  return list;
+}
+
 void add_trace(const TraceResult& r, Json& object) {
   object["tokens"] = tokens_json(r.tokens);
   object["target"] = target_json(r.target);
@@ -204,40 +240,75 @@ void add_trace(const TraceResult& r, Json& object) {
     object["entries"] = entries_json(r, writers);
     object["composition"] = composition_json(r);
   }
+  if (!r.experts.empty()) {
+    const auto at = static_cast<std::size_t>(report::explained_position(r));
+    Json& layers = object["experts"] = Json::array();
+    for (const auto& layer : r.experts)
+      layers.push_back(layer.empty() ? Json::array() : experts_json(layer.at(at)));
+  }
   object["paths"] = paths_json(r, writers);
-  object["coverage"] = {{"paths", r.coverage.paths},
-                        {"absolute", r.coverage.absolute},
-                        {"absolute_matching", r.coverage.absolute_matching},
-                        {"absolute_total", r.coverage.absolute_total}};
+  object["coverage"] = coverage_json(r.coverage);
   object["conservation"] = {{"first", r.conservation_first},
                             {"reached", r.conservation_reached},
                             {"ill_conditioned", r.ill_conditioned}};
   object["warnings"] = r.warnings;
 }
 
+Json edges_json(const Writers& writers, const std::vector<EdgeCredit>& edges) {
+  Json out = Json::array();
+  for (const EdgeCredit& e : edges) {
+    Json branch;
+    if (e.branch != Branch::none && e.branch != Branch::mlp) branch = to_string(e.branch);
+    out.push_back({{"writer", writers.name(e.writer)},
+                   {"reader", e.reader < 0 ? "target" : writers.name(e.reader)},
+                   {"branch", branch},
+                   {"credit", e.credit}});
+  }
+  return out;
+}
+
 }  // namespace
 
-std::string to_json(const TraceResult& r) {
-  Json object = {
-      {"version", 1}, {"program", program_json(r.program)}, {"model", model_json(r.model)}};
+Json report::trace_json(const TraceResult& result) {
+  Json object = Json::object();
+  add_trace(result, object);
+  return object;
+}
+
+std::string to_json(const TraceResult& r, const TraceJson& parts) {
+  Json object = {{"version", 1}};
+  if (parts.paths_only) {
+    const Writers writers = r.writer_table();
+    object["target"] = target_json(r.target);
+    object["root"] = r.root ? to_string(writers, *r.root) : "target";
+    object["paths"] = paths_json(r, writers);
+    object["coverage"] = coverage_json(r.coverage);
+    object["warnings"] = r.warnings;
+    return dump(object);
+  }
+  object["program"] = program_json(r.program);
+  object["model"] = model_json(r.model);
   add_trace(r, object);
+  if (!parts.pattern.empty()) object["pattern"] = parts.pattern;
+  if (parts.words) object["words"] = words_json(merge_words(r.tokens, r.token_credit));
+  if (parts.sentences != nullptr)
+    object["sentences"] = report::sentences_json(*parts.sentences, r.writer_table());
+  if (parts.groups != nullptr) object["groups"] = report::groups_json(*parts.groups);
+  if (parts.edges != nullptr) object["edges"] = edges_json(r.writer_table(), *parts.edges);
   return dump(object);
 }
 
-namespace report {
+std::string quoted(const std::string& text) { return compact(text); }
 
-std::string json_members(const TraceResult& result) {
-  Json object = Json::object();
-  add_trace(result, object);
-  const std::string text = object.dump(-1, ' ', false, Json::error_handler_t::replace);
-  return text.substr(1, text.size() - 2);
+std::string to_json(const TraceResult& r) { return to_json(r, TraceJson{}); }
+
+std::string to_json(const std::vector<Token>& tokens) {
+  return dump({{"tokens", tokens_json(tokens)}});
 }
 
-std::string model_members(const ModelInfo& model) {
-  return model_json(model).dump(-1, ' ', false, Json::error_handler_t::replace);
+std::string to_json(const std::vector<WordCredit>& words) {
+  return words_json(words).dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
-
-}  // namespace report
 
 std::string to_json(const PredictResult& r) {
   Json tokens = tokens_json(r.tokens);
@@ -251,6 +322,14 @@ std::string to_json(const PredictResult& r) {
     Json lens = Json::array();
     for (const auto& layer : r.lens) lens.push_back(predictions_json(layer, true));
     object["lens"] = std::move(lens);
+  }
+  if (!r.experts.empty()) {
+    Json& layers = object["experts"] = Json::array();
+    for (const auto& layer : r.experts) {
+      Json positions = Json::array();
+      for (const auto& used : layer) positions.push_back(experts_json(used));
+      layers.push_back(std::move(positions));
+    }
   }
   return dump(object);
 }

@@ -76,6 +76,21 @@ std::vector<ComponentCredit> ranked_components(const TraceResult& result) {
   return list;
 }
 
+std::string experts_text(const ExpertUses& experts, int layer, int position, std::size_t most) {
+  const auto l = static_cast<std::size_t>(layer), s = static_cast<std::size_t>(position);
+  if (l >= experts.size() || s >= experts[l].size()) return {};
+  const std::vector<ExpertUse>& used = experts[l][s];
+  std::string text;
+  for (std::size_t i = 0; i < std::min(most, used.size()); ++i)
+    text += fmt::format("{}{} {:.0f}%", i ? ", " : "", used[i].expert, 100 * used[i].weight);
+  if (used.size() > most) text += fmt::format(", {} more", used.size() - most);
+  return text;
+}
+
+int explained_position(const TraceResult& r) {
+  return r.root ? r.root->position : r.target.position;
+}
+
 std::string headline(const TraceResult& result, bool unicode) {
   const TextStyle style{unicode};
   const TargetInfo& target = result.target;

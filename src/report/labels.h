@@ -8,7 +8,7 @@
 
 namespace unpack::report {
 
-// The label on the arrow into a node: K, Q, V, G, U; empty where a hop has just one branch.
+// The label on the arrow into a node: K, Q, V, G, U, R; empty where a hop has just one branch.
 const char* hop_label(Branch branch);
 // One piece per node with the arrow in front of it (and "-> target"); joined they are path_text.
 std::vector<std::string> path_pieces(const Writers& writers, const TraceResult& result,
@@ -32,6 +32,12 @@ struct ComponentCredit {
 };
 // Heads and MLPs that hold credit, the largest |total| first.
 std::vector<ComponentCredit> ranked_components(const TraceResult& result);
+
+// The experts of a layer at a position, "5 61%, 2 39%" with what each is weighted by; empty where
+// the layer has none. Past `most` of them the rest are counted.
+std::string experts_text(const ExpertUses& experts, int layer, int position, std::size_t most);
+// The position whose prediction or output is explained.
+int explained_position(const TraceResult& result);
 
 std::string headline(const TraceResult& result, bool unicode);  // what was asked
 std::string coverage_text(

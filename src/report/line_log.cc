@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "base/checksum.h"
+#include "base/files.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -24,6 +25,10 @@ constexpr std::size_t kDigits = 8;
                          ? "; free some space and run it again, it goes on from here"
                          : "";
   throw InputError(fmt::format("cannot write {}: {}{}", file.string(), std::strerror(error), mend));
+}
+
+[[noreturn]] void fail_to_read(const std::filesystem::path& file, int error) {
+  throw InputError(fmt::format("cannot read {}: {}", file.string(), std::strerror(error)));
 }
 
 }  // namespace
@@ -46,32 +51,46 @@ std::string_view unseal(std::string_view line) {
 std::uintmax_t read_sealed(const std::filesystem::path& file,
                            const std::function<void(std::string_view object)>& each) {
   std::uintmax_t good = 0;
+  std::size_t number = 0, damaged = 0;  // lines, from 1
+  if (!is_there(file)) return 0;
+  (void)InputFile(file);  // a folder or a pipe of this name is refused
   std::ifstream in(file, std::ios::binary);
+  if (!in) fail_to_read(file, errno);
   std::string line;
   while (std::getline(in, line)) {
     if (in.eof()) break;  // no line end: the write was cut short
+    ++number;
     const std::string_view body = unseal(line);
     if (body.empty()) {
       // A first line that is whole and yet not ours is somebody's file; it must not be cut off.
       if (good == 0)
         throw InputError(
             fmt::format("{} was not written by this program, or its first line is damaged: choose "
-                        "another --out",
+                        "another folder",
                         file.string()));
-      break;
+      if (damaged == 0) damaged = number;
+      continue;
     }
+    // What a broken write leaves is the end of the file. Good lines behind it are somebody's work.
+    if (damaged > 0)
+      throw InputError(fmt::format(
+          "{}: line {} is damaged, and good lines follow it; put it back, or keep the lines in front "
+          "of it (head -n {}) and the others are made again",
+          file.string(), damaged, damaged - 1));
     good += line.size() + 1;
     line.resize(body.size());
     line += '}';
     each(line);
   }
+  if (in.bad()) fail_to_read(file, errno);
   return good;
 }
 
 LineLog::LineLog(const std::filesystem::path& file,
                  const std::function<void(std::string_view object)>& each)
     : path_(file) {
-  file_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+  if (is_there(file)) (void)InputFile(file);  // no folder, no pipe
+  file_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
   if (file_ < 0) fail(file, errno);
   try {
     // A file system without locks is no reason to refuse the work.

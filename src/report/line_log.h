@@ -14,8 +14,9 @@ std::string seal(std::string_view object);
 // The object without its checksum, or nothing (empty) where the checksum is absent or wrong.
 std::string_view unseal(std::string_view line);
 
-// Calls `each` with every good line, unsealed, up to the first bad or half-written one; returns how
-// many bytes these take. A file that is not there has none.
+// Calls `each` with every good line, unsealed; returns how many bytes these take. A file that is not
+// there has none. What a broken write left at its end is passed over; InputError for a bad line that
+// good ones follow, and for a file that is not ours.
 std::uintmax_t read_sealed(const std::filesystem::path& file,
                            const std::function<void(std::string_view object)>& each);
 

@@ -53,6 +53,14 @@ std::string left_out_text(const GraphLayout& graph) {
   return text.empty() ? text : text + ".";
 }
 
+static std::string box_experts(const TraceResult& r, const GraphBox& box) {
+  if (box.target || r.experts.empty()) return {};
+  const Writers writers = r.writer_table();
+  const Writer& writer = writers[box.node.writer];
+  if (writer.kind != WriterKind::mlp) return {};
+  return experts_text(r.experts, writer.layer, box.node.position, 8);
+}
+
 void draw_graph(SvgCanvas& canvas, const TraceResult& r, const GraphLayout& g, double x, double y) {
   canvas.open_group(fmt::format(" transform=\"translate({:.1f} {:.1f})\"", x, y));
   for (const LayerBand& band : g.bands) {
@@ -92,9 +100,12 @@ void draw_graph(SvgCanvas& canvas, const TraceResult& r, const GraphLayout& g, d
     const double share = g.largest_credit > 0 ? box.credit / g.largest_credit : 0;
     const double left = box.x - box.w / 2, top = box.y - box.h / 2;
     canvas.open_group(" class=\"node\"" + path_data(box.paths));
-    if (!box.target)
-      canvas.raw(tooltip(fmt::format("{}@{}: credit {}", box.label, box.node.position,
-                                     signed_number(box.credit))));
+    if (!box.target) {
+      const std::string experts = box_experts(r, box);
+      canvas.raw(tooltip(fmt::format("{}@{}: credit {}{}", box.label, box.node.position,
+                                     signed_number(box.credit),
+                                     experts.empty() ? "" : "; experts " + experts)));
+    }
     canvas.rect(left, top, box.w, box.h, "box", {}, 5);
     canvas.signed_rect(left, top, box.w, box.h, share, {}, 5);
     if (box.target || box.root) canvas.rect(left, top, box.w, box.h, "mark", {}, 5);

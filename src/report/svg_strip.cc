@@ -70,6 +70,9 @@ Extent draw_credit_map(SvgCanvas& canvas, const TraceResult& r, double x, double
   for (int w = writers.terminals(); w < writers.count(); ++w)
     largest = std::max(largest, std::abs(total_of(w)));
   const double left = x + 26;
+  // Beside the MLPs of a mixture: the experts at the position that is explained.
+  const double experts_at = left + heads * cell + mlp_gap + mlp_width + 8;
+  double experts_width = 0;
   const bool numbers = cell >= 30;
   const int every = std::max(1, static_cast<int>(std::ceil(20.0 / cell)));
   const int every_layer = std::max(1, static_cast<int>(std::ceil(11.0 / height)));
@@ -83,7 +86,10 @@ Extent draw_credit_map(SvgCanvas& canvas, const TraceResult& r, double x, double
                    w = h == heads ? mlp_width : cell;
       const double total = total_of(writer), share = largest > 0 ? total / largest : 0;
       canvas.open_group(fmt::format(" class=\"cell\" data-w=\"{}\"", writer));
-      canvas.raw(tooltip(fmt::format("{}: credit {}", writers.name(writer), signed_number(total))));
+      const std::string all =
+          h == heads ? experts_text(r.experts, l, explained_position(r), 8) : std::string();
+      canvas.raw(tooltip(fmt::format("{}: credit {}{}", writers.name(writer), signed_number(total),
+                                     all.empty() ? "" : "; experts " + all)));
       canvas.rect(at + 0.5, top + 0.5, w - 1, height - 1, "box", {}, 2);
       canvas.signed_rect(at + 0.5, top + 0.5, w - 1, height - 1, share, {}, 2);
       if (numbers && std::abs(share) >= 0.08)
@@ -91,13 +97,23 @@ Extent draw_credit_map(SvgCanvas& canvas, const TraceResult& r, double x, double
                     fmt::format("m tiny {}", ink_on(share)));
       canvas.close_group();
     }
+    if (l % every_layer != 0) continue;
+    const std::string used = experts_text(r.experts, l, explained_position(r), 3);
+    if (used.empty()) continue;
+    canvas.text(experts_at, top + height / 2 + 3, used, "small soft");
+    experts_width = std::max(experts_width, 8 + text_width(used, 9));
   }
   const double bottom = y + height * layers;
+  if (experts_width > 0) {
+    const std::string name = fmt::format("experts at position {}", explained_position(r));
+    canvas.text(experts_at, bottom + 11, name, "small soft");
+    experts_width = std::max(experts_width, 8 + text_width(name, 9));
+  }
   for (int h = 0; h < heads; h += every)
     canvas.text(left + (h + 0.5) * cell, bottom + 11, (heads <= 16 ? "H" : "") + std::to_string(h),
                 "m small soft");
   canvas.text(left + heads * cell + mlp_gap + mlp_width / 2, bottom + 11, "MLP", "m small soft");
-  return {left - x + heads * cell + mlp_gap + mlp_width, height * layers + 16};
+  return {left - x + heads * cell + mlp_gap + mlp_width + experts_width, height * layers + 16};
 }
 
 Extent draw_predictions(SvgCanvas& canvas, const TraceResult& r, double x, double y, double width) {

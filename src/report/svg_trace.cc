@@ -36,7 +36,8 @@ std::string to_svg(const TraceResult& r) {
     canvas.text(kMargin, y, "Layers and heads, credit over all positions", "h");
     const Extent map = draw_credit_map(canvas, r, kMargin, y + 12);
     Extent side;
-    const double beside = kMargin + map.width + 40;
+    constexpr double kHeading = 310;  // of the map's own heading, where that is wider
+    const double beside = kMargin + std::max(map.width, kHeading) + 40;
     if (!r.predictions.empty() && width + kMargin - beside > 220) {
       canvas.text(beside, y, "Next token", "h");
       side = draw_predictions(canvas, r, beside, y + 10, std::min(width + kMargin - beside, 420.0));

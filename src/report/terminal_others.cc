@@ -57,6 +57,26 @@ void print_lens(Terminal& t, const PredictResult& r) {
   }
 }
 
+void print_experts(Terminal& t, const PredictResult& r) {
+  if (r.experts.empty()) return;
+  t.heading("Experts of every token, layer by layer, with what the router weights them by");
+  const int digits = static_cast<int>(std::to_string(r.tokens.size()).size());
+  for (std::size_t s = 0; s < r.tokens.size(); ++s) {
+    std::vector<std::string> parts;
+    for (std::size_t l = 0; l < r.experts.size(); ++l) {
+      if (r.experts[l].empty()) continue;
+      std::string before = fmt::format("{}L{}: ", parts.empty() ? "" : "   ", l);
+      for (const ExpertUse& use : r.experts[l][s]) {
+        parts.push_back(fmt::format("{}{} {:.0f}%", before, use.expert, 100 * use.weight));
+        before = ", ";
+      }
+    }
+    const std::string label = clip(token_label(r.tokens[s].text, t.text_style()), 14, t.unicode());
+    t.pieces(parts, digits + 20,
+             fmt::format("  {:>{}}  {}  ", r.tokens[s].position, digits, pad_right(label, 14)));
+  }
+}
+
 void print_interactions(Terminal& t, const InteractionResult& r,
                         const std::vector<Interaction>& list, std::string_view heading) {
   if (list.empty()) return;
@@ -148,6 +168,7 @@ std::string to_terminal(const PredictResult& r, const TerminalStyle& style) {
   print_predictions(t, r.predictions, {});
   if (!r.log_probability.empty()) print_log_probabilities(t, r);
   print_lens(t, r);
+  print_experts(t, r);
   return t.take();
 }
 

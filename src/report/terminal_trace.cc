@@ -142,6 +142,15 @@ void print_root(Terminal& t, const TraceResult& r, const Writers& writers) {
     }
   }
   print_signed_rows(t, rows);
+  if (!r.expert_entries.empty()) {
+    t.heading(fmt::format("Experts of {}, with what the router weights them by", name));
+    std::vector<SignedRow> experts;
+    for (const ExpertEntry& e : r.expert_entries) {
+      experts.push_back({fmt::format("expert {}", e.expert), "weight " + probability_text(e.weight),
+                         e.credit, signed_percent(100 * e.credit)});
+    }
+    print_signed_rows(t, experts);
+  }
 
   t.heading(fmt::format("Components that compose with {}, by mass", name));
   for (const auto& [branch, entries] : r.composition) {

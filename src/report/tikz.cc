@@ -124,6 +124,12 @@ double draw_legend_rows(std::string& out, const TraceResult& r, const GraphLayou
     y += 15;
   };
   if (const std::string rest = left_out_text(g); !rest.empty()) note(rest);
+  for (const LayerBand& band : g.bands) {
+    const std::string used = experts_text(r.experts, band.layer, explained_position(r), 8);
+    if (!used.empty())
+      note(fmt::format("Experts of layer {} at position {}: {}.", band.layer, explained_position(r),
+                       used));
+  }
   note("Coverage: " + coverage_text(r) + ".");
   note("Conservation: " + conservation_text(r) + ".");
   for (const std::string& warning : r.warnings) note("Warning: " + warning);

@@ -40,7 +40,30 @@ bool is_special(const std::filesystem::path& file) {
          !std::filesystem::is_directory(status);
 }
 
+// A link stays a link: what it points to is replaced.
+std::filesystem::path target_of(const std::filesystem::path& file) {
+  std::error_code error;
+  if (!std::filesystem::is_symlink(file, error)) return file;
+  std::filesystem::path target = std::filesystem::weakly_canonical(file, error);
+  if (error) fail(file, error.value());
+  return target;
+}
+
 }  // namespace
+
+void check_writable(const std::filesystem::path& file) {
+  if (is_special(file)) return;
+  const std::filesystem::path target = target_of(file);
+  std::error_code error;
+  if (std::filesystem::is_directory(target, error)) fail(file, EISDIR);
+  const std::filesystem::path folder =
+      target.has_parent_path() ? target.parent_path() : std::filesystem::path(".");
+  if (::access(folder.c_str(), W_OK | X_OK) != 0) fail(file, errno);
+  struct stat there {};
+  if (::stat(folder.c_str(), &there) == 0 && !S_ISDIR(there.st_mode)) fail(file, ENOTDIR);
+  // A name that is too long shows up here.
+  if (::lstat(target.c_str(), &there) != 0 && errno != ENOENT) fail(file, errno);
+}
 
 void write_file(const std::filesystem::path& file, const std::string& content) {
   if (is_special(file)) {
@@ -52,11 +75,7 @@ void write_file(const std::filesystem::path& file, const std::string& content) {
     if (!written) fail(file, error);
     return;
   }
-  // A link stays a link: what it points to is replaced.
-  std::error_code ignored;
-  const std::filesystem::path target = std::filesystem::is_symlink(file, ignored)
-                                           ? std::filesystem::weakly_canonical(file, ignored)
-                                           : file;
+  const std::filesystem::path target = target_of(file);
   static std::atomic<unsigned> counter{0};
   const std::string temporary =
       fmt::format("{}.part-{}-{}", target.string(), ::getpid(), counter++);

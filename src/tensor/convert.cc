@@ -9,6 +9,8 @@
 #include <immintrin.h>
 #endif
 
+#include "base/formulas.h"
+
 namespace unpack {
 namespace {
 
@@ -19,20 +21,10 @@ T load_raw(const std::byte* data, std::int64_t index) {
   return value;
 }
 
-// Scaling by 2^112 moves the exponent bias from half to single precision, subnormals included;
-// infinities and NaN need theirs set by hand.
-inline float half_bits_to_float(std::uint32_t h) {
-  const std::uint32_t sign = (h & 0x8000u) << 16;
-  const float scaled =
-      std::bit_cast<float>((h & 0x7FFFu) << 13) * std::bit_cast<float>(0x77800000u);
-  const std::uint32_t special = (h & 0x7C00u) == 0x7C00u ? 0x7F800000u : 0u;
-  return std::bit_cast<float>(std::bit_cast<std::uint32_t>(scaled) | sign | special);
-}
-
 template <typename Out>
 void convert_half_portable(const std::byte* data, std::int64_t n, Out* out) {
   for (std::int64_t i = 0; i < n; ++i)
-    out[i] = static_cast<Out>(half_bits_to_float(load_raw<std::uint16_t>(data, i)));
+    out[i] = static_cast<Out>(f16_value(load_raw<std::uint16_t>(data, i)));
 }
 
 #if defined(__x86_64__)
@@ -42,7 +34,7 @@ __attribute__((target("avx,f16c"))) void convert_half_f16c(const std::byte* data
   for (; i + 8 <= n; i += 8)
     _mm256_storeu_ps(
         out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data + 2 * i))));
-  for (; i < n; ++i) out[i] = half_bits_to_float(load_raw<std::uint16_t>(data, i));
+  for (; i < n; ++i) out[i] = f16_value(load_raw<std::uint16_t>(data, i));
 }
 
 // Every CPU with AVX2 has F16C, and this question (unlike "f16c") is understood by all compilers in
@@ -131,8 +123,8 @@ std::size_t dtype_size(DType dtype) {
   return 0;
 }
 
-float f16_to_f32(std::uint16_t h) { return half_bits_to_float(h); }
-float bf16_to_f32(std::uint16_t h) { return std::bit_cast<float>(std::uint32_t{h} << 16); }
+float f16_to_f32(std::uint16_t h) { return f16_value(h); }
+float bf16_to_f32(std::uint16_t h) { return bf16_value(h); }
 
 std::uint16_t f32_to_bf16(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/json_reader.h"
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
 
@@ -11,7 +12,8 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::size_t kMaxDepth = 64;
+// Vocabulary and merges are not kept as JSON values.
+constexpr JsonLimits kLimits = {std::size_t{256} << 20, 100'000'000};
 
 std::pair<std::string, std::string> split_merge(const std::string& merge,
                                                 const std::string& where) {
@@ -24,7 +26,7 @@ std::pair<std::string, std::string> split_merge(const std::string& merge,
   return {merge.substr(0, space), merge.substr(space + 1)};
 }
 
-class Reader : public json::json_sax_t {
+class Reader : public JsonEvents {
  public:
   Reader(const std::string& origin, bool root_is_vocab)
       : origin_(origin), root_is_vocab_(root_is_vocab) {}
@@ -112,9 +114,8 @@ class Reader : public json::json_sax_t {
     return true;
   }
 
-  bool parse_error(std::size_t byte, const std::string&,
-                   const nlohmann::detail::exception&) override {
-    fail("not valid JSON at byte " + std::to_string(byte) + "; the file is damaged or cut short");
+  bool parse_error(std::size_t, const std::string&, const nlohmann::detail::exception&) override {
+    return false;
   }
 
  private:
@@ -149,8 +150,6 @@ class Reader : public json::json_sax_t {
   }
 
   bool open(json container) {
-    if (stack_.size() == kMaxDepth)
-      fail("JSON nested more than " + std::to_string(kMaxDepth) + " deep");
     stack_.push_back(std::move(container));
     keys_.emplace_back();
     return true;
@@ -180,14 +179,14 @@ class Reader : public json::json_sax_t {
 
 ParsedTokenizer parse_tokenizer_json(std::string_view text, const std::string& origin) {
   Reader reader(origin, false);
-  json::sax_parse(text.begin(), text.end(), &reader);
+  scan_json(text, origin, reader, kLimits);
   return reader.take();
 }
 
 std::vector<std::pair<std::string, std::int64_t>> parse_vocab_json(std::string_view text,
                                                                    const std::string& origin) {
   Reader reader(origin, true);
-  json::sax_parse(text.begin(), text.end(), &reader);
+  scan_json(text, origin, reader, kLimits);
   return reader.take().vocab;
 }
 

@@ -1,10 +1,10 @@
 #include "unpack/tokenizer.h"
 
 #include <deque>
-#include <fstream>
 #include <limits>
 #include <unordered_map>
 
+#include "base/files.h"
 #include "tokenizer/impl.h"
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
@@ -16,22 +16,10 @@ namespace fs = std::filesystem;
 using tok::Piece;
 using tok::Section;
 
-constexpr std::uintmax_t kMaxFile = std::uintmax_t{256} << 20;
+constexpr std::size_t kMaxFile = std::size_t{256} << 20;  // no tokenizer file is larger
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";
 
-std::string read_file(const fs::path& path) {
-  std::error_code error;
-  const std::uintmax_t size = fs::file_size(path, error);
-  if (error) throw InputError(path.string() + ": cannot be read: " + error.message());
-  if (size > kMaxFile)
-    throw InputError(path.string() + ": larger than " + std::to_string(kMaxFile >> 20) +
-                     " MiB, which no tokenizer file is");
-  std::ifstream file(path, std::ios::binary);
-  std::string text(static_cast<std::size_t>(size), '\0');
-  if (!file || !file.read(text.data(), static_cast<std::streamsize>(size)))
-    throw InputError(path.string() + ": cannot be read");
-  return text;
-}
+std::string read_file(const fs::path& path) { return read_plain_file(path, kMaxFile); }
 
 // Before every "▁" that does not itself follow one. Bpe says when this changes nothing but the time
 // it takes.
@@ -81,10 +69,10 @@ class PieceEncoder {
 
 Tokenizer Tokenizer::load(const fs::path& folder) {
   const fs::path json = folder / "tokenizer.json";
-  if (fs::exists(json)) return Tokenizer(tok::load_tokenizer_json(read_file(json), json.string()));
+  if (is_there(json)) return Tokenizer(tok::load_tokenizer_json(read_file(json), json.string()));
   const fs::path vocab = folder / "vocab.json";
   const fs::path merges = folder / "merges.txt";
-  if (fs::exists(vocab) && fs::exists(merges)) {
+  if (is_there(vocab) && is_there(merges)) {
     return Tokenizer(tok::load_vocab_and_merges(read_file(vocab), vocab.string(), read_file(merges),
                                                 merges.string()));
   }
@@ -98,8 +86,8 @@ Tokenizer Tokenizer::from_json(std::string_view tokenizer_json, const std::strin
 }
 
 bool Tokenizer::exists(const fs::path& folder) {
-  return fs::exists(folder / "tokenizer.json") ||
-         (fs::exists(folder / "vocab.json") && fs::exists(folder / "merges.txt"));
+  return is_there(folder / "tokenizer.json") ||
+         (is_there(folder / "vocab.json") && is_there(folder / "merges.txt"));
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool recognise_special) const {

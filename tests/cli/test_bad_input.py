@@ -35,10 +35,11 @@ def test_a_wrong_shape_is_named_with_what_was_expected(unpack, tmp_path):
 
 
 def test_a_missing_tensor_is_named(unpack, tmp_path):
-    def drop(header):
-        del header[next(n for n in header if n.endswith("ln_f.weight"))]
+    def rename(header):
+        name = next(n for n in header if n.endswith("ln_f.weight"))
+        header["other"] = header.pop(name)
 
-    assert "ln_f.weight" in unpack.fails(1, "predict", "--model", checkpoints.edit_header(checkpoints.copy(tmp_path), drop), *IDS)
+    assert "ln_f.weight" in unpack.fails(1, "predict", "--model", checkpoints.edit_header(checkpoints.copy(tmp_path), rename), *IDS)
 
 
 def test_overlapping_tensors_are_refused(unpack, tmp_path):
@@ -64,15 +65,15 @@ def test_a_bad_config_is_named(unpack, tmp_path, text):
 
 
 def test_an_unknown_family_lists_the_known_ones(unpack, tmp_path):
-    line = unpack.fails(1, "predict", "--model", checkpoints.edit_config(checkpoints.copy(tmp_path), model_type="gemma3"), *IDS)
-    assert "gemma3" in line and "gpt_neox" in line
+    line = unpack.fails(1, "predict", "--model", checkpoints.edit_config(checkpoints.copy(tmp_path), model_type="bloom"), *IDS)
+    assert "bloom" in line and "gpt_neox" in line
 
 
-def test_other_weight_formats_say_how_to_convert(unpack, tmp_path):
+def test_a_bin_file_that_is_none_says_so(unpack, tmp_path):
     folder = checkpoints.copy(tmp_path)
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
     line = unpack.fails(1, "predict", "--model", folder, *IDS)
-    assert "pytorch_model.bin" in line and "convert" in line
+    assert "pytorch_model.bin" in line and "zip" in line
 
 
 def test_a_model_that_is_not_there_says_where_it_looked(unpack):
@@ -91,7 +92,7 @@ def test_a_bad_tokenizer_file_is_named(unpack, tmp_path, text):
 
 
 def test_a_prompt_for_a_model_without_a_tokenizer_points_to_ids(unpack):
-    assert "--ids" in unpack.fails(1, "predict", "--model", GOLDEN / "tiny-gpt2", "Mary")
+    assert "as ids" in unpack.fails(1, "predict", "--model", GOLDEN / "tiny-gpt2", "Mary")
 
 
 def test_a_prompt_that_is_not_utf8_is_refused(unpack):

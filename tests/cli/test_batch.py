@@ -90,7 +90,7 @@ def test_prompts_come_through_a_pipe(unpack, tmp_path):
 def test_bad_lines_are_named_and_the_others_answered(unpack, whole):
     errors = lines(whole / "out", "errors.jsonl")
     assert [(e["line"], e["id"]) for e in errors] == [(8, None), (12, None)]
-    assert "outside the vocabulary" in errors[0]["reason"] and "not JSON" in errors[1]["reason"]
+    assert "outside the vocabulary" in errors[0]["reason"] and "not valid JSON" in errors[1]["reason"]
     assert [x["index"] for x in lines(whole / "out")] == [i for i in range(27) if i not in (7, 11)]
     summary = json.loads((whole / "out" / "summary.json").read_text())
     assert (summary["results"], summary["errors"]) == (25, 2) and summary["components"]["emb"]["absolute"] > 0
@@ -164,7 +164,7 @@ def test_files_that_are_not_there(unpack, tmp_path):
 
 @pytest.mark.parametrize("shard", ["0/3", "4/3", "1", "a/b", "1/0", "1/3x", "-1/3"])
 def test_a_shard_that_cannot_be(unpack, whole, shard):
-    assert "--shard" in unpack.fails(2, "batch", whole / "prompts.jsonl", "--out", whole / "never", f"--shard={shard}")
+    assert "shard takes" in unpack.fails(2, "batch", whole / "prompts.jsonl", "--out", whole / "never", f"--shard={shard}")
 
 
 def test_threads_and_company_change_no_byte(unpack, whole, tmp_path):
@@ -201,6 +201,7 @@ def test_shards_merge_into_what_one_run_writes(unpack, whole, tmp_path):
     assert "2/4" in unpack.fails(1, "merge", *parts, "--out", tmp_path / "x")
     results.write_bytes(good.replace(b'"credit":0', b'"credit":1', 1))
     assert "2/4" in unpack.fails(1, "merge", *parts, "--out", tmp_path / "y")
+    results.write_bytes(good[: good.index(b"\n") + 1])
     unpack.ok("batch", whole / "prompts.jsonl", "--out", tmp_path / "part2", "--shard", "2/4", "--arrays", *FEW)
     assert results.read_bytes() == good
 

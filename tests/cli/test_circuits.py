@@ -31,7 +31,7 @@ def test_ioi_ranks_are_those_of_the_composition_that_trace_gives(unpack, ioi):
     for record in (r for r in records_of(ioi / "out") if "roots" in r):
         names = [word for word in record["text"].replace(".", " ").replace(",", " ").split() if word[0].isupper() and record["text"].count(word) == 1]
         io = next(n for n in names if n not in ("When", "Then", "After", "While"))
-        got = unpack.json("trace", record["text"], "--root", "A7.H3@-1", "--target", " " + io)
+        got = unpack.json("trace", record["text"], "--preset", "paper", "--root", "A7.H3@-1", "--target", " " + io)
         for branch in ("all", "K", "Q", "V"):
             heads = [e for e in got["composition"][branch] if e["component"].startswith("A") and not e["component"].startswith("A0.")]
             best = next(i for i, e in enumerate(heads) if e["component"] in ("A5.H4", "A6.H4"))
@@ -107,7 +107,7 @@ def test_greater_than_sweeps_the_year_and_measures_the_task(years):
 
 def test_greater_than_ranks_are_those_of_the_composition_that_trace_gives(unpack, years):
     records = records_of(years / "out")
-    got = unpack.json("trace", records[2]["text"], "--root", "MLP7@-1")
+    got = unpack.json("trace", records[2]["text"], "--root", "MLP7@-1", "--preset", "paper")
     names = ["emb", "pos"] + [name for layer in range(8) for name in [f"A{layer}.H{h}" for h in range(8)] + [f"MLP{layer}"]]
     order = [names[w] for w in records[2]["rankings"]["MLP7|all|END"]["order"]]
     want = [e["component"] for e in got["composition"]["all"]]

@@ -77,7 +77,7 @@ def test_a_folder_with_a_tokenizer_alone_will_do(unpack, tmp_path):
 
 
 def test_trace_has_every_field(unpack):
-    result = unpack.json("trace", MARY, "--target", " Mary", "--versus", " John")
+    result = unpack.json("trace", MARY, "--target", " Mary", "--versus", " John", "--preset", "paper")
     assert result["version"] == 1
     assert set(result["program"]) == {"version", "device", "threads"}
     assert set(result["model"]) == {"name", "family", "layers", "heads", "d_model", "dtype", "fingerprint"}

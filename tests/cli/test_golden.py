@@ -23,7 +23,7 @@ def inputs(case):
 
 def trace(unpack, case, run, *more):
     want, options = EXPECTED[case]["runs"][run], EXPECTED[case]["runs"][run]["options"]
-    args = ["trace", *inputs(case), "--target-id", commas(EXPECTED[case]["target_ids"])]
+    args = ["trace", *inputs(case), "--preset", "paper", "--target-id", commas(EXPECTED[case]["target_ids"])]
     versus = want["versus_ids"] if "versus_ids" in want else EXPECTED[case]["versus_ids"]
     if want.get("raw"):
         args.append("--raw-logit")
@@ -36,6 +36,8 @@ def trace(unpack, case, run, *more):
     for name in ("beta", "dispatch", "mlp", "scores"):
         args += [f"--{name}", options[name]]
     args += ["--weights", commas(options["weights"]), "--mlp-weights", commas(options["mlp_weights"])]
+    if "expert_weights" in options:
+        args += ["--expert-weights", commas(options["expert_weights"])]
     return unpack.json(*args, *more)
 
 
@@ -110,10 +112,16 @@ def test_credit(unpack, case, run):
         return
     assert got["importance"] == {name: float(name == want["root"].split("@")[0]) for name in EXPECTED[case]["writers"]}
     if isinstance(got["entries"], dict):
-        entries = np.array(want["entries"])
+        mixture = isinstance(want["entries"], dict)
+        entries = np.array(want["entries"]["neurons"] if mixture else want["entries"])
+        each = len(entries) // len(want["entries"]["experts"]) if mixture else 0  # neurons of an expert
         largest = sorted(np.abs(entries), reverse=True)[:20]
         close([abs(x["credit"]) for x in got["entries"]["neurons"]], largest, limit)
-        close([x["credit"] for x in got["entries"]["neurons"]], [entries[x["neuron"]] for x in got["entries"]["neurons"]], limit)
+        close([x["credit"] for x in got["entries"]["neurons"]], [entries[x.get("expert", 0) * each + x["neuron"]] for x in got["entries"]["neurons"]], limit)
+        for expert in want["entries"]["experts"] if mixture else []:
+            mine = next((x for x in got["entries"]["experts"] if x["expert"] == expert["expert"]), {"weight": 0, "credit": 0})
+            close(mine["weight"], expert["weight"], 1e-5)
+            assert abs(mine["credit"] - expert["credit"]) <= limit * max(abs(x["credit"]) for x in want["entries"]["experts"])
     else:
         close(got["entries"][:len(want["entries"])], want["entries"], limit)
         assert not np.any(got["entries"][len(want["entries"]):])

@@ -307,7 +307,7 @@ def test_compat_names(up, pocket, capsys):
     sub = compat.trace_from_prep(prep, cfg, root="attn_3_head_1")
     assert sub.trace.root == "A3.H1@13" and sub.trace.options["reroot"] == "target"
     want = pocket.trace(
-        MARY, target=" Mary", versus=" John", weights=(0.3, 0.3, 0.4), mlp="linearized", scores="centered", top_paths=30
+        MARY, target=" Mary", versus=" John", weights=(0.3, 0.3, 0.4), mlp="linearized", scores="centered", top_paths=30, preset="paper"
     )
     np.testing.assert_allclose(result.token_attribution, want.token_percent)
     with pytest.raises(ValueError, match="config"):

@@ -1,5 +1,10 @@
 """A wrong argument is named, in one line, and the right kind of exception is raised."""
+import json
+import os
 import re
+import struct
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -29,13 +34,18 @@ TRACE = [
     ({"tau_rule": "x"}, ValueError, "tau_rule"),
     ({"branch": "W"}, ValueError, "branch"),
     ({"through": "B1"}, ValueError, "through"),
-    ({"from_": "start"}, TypeError, "from_"),
+    ({"from_": "start"}, TypeError, "from"),
     ({"min_layer": -2}, ValueError, "min_layer"),
     ({"sign": 1}, TypeError, "sign"),
     ({"sign": "up"}, ValueError, "sign"),
     ({"beta": -0.5}, ValueError, "beta"),
     ({"beta": float("nan")}, ValueError, "beta"),
-    ({"beta": None}, TypeError, "beta"),
+    ({"beta": "much"}, TypeError, "beta"),
+    ({"preset": "x"}, ValueError, "preset"),
+    ({"preset": 5}, TypeError, "preset"),
+    ({"floor": -1}, ValueError, "floor"),
+    ({"direction": "x"}, ValueError, "direction"),
+    ({"keys": "x"}, ValueError, "keys"),
     ({"weights": (1, 2)}, ValueError, "weights"),
     ({"weights": 1}, TypeError, "weights"),
     ({"mlp_weights": "ab"}, (TypeError, ValueError), "mlp_weights"),
@@ -45,6 +55,14 @@ TRACE = [
     ({"method": "x"}, ValueError, "method"),
     ({"progress": 5}, TypeError, "progress"),
     ({"colour": "red"}, TypeError, "colour"),
+    ({"top_paths": 10**400}, ValueError, "top_paths"),
+    ({"position": 10**400}, ValueError, "position"),
+    ({"beta": 1e300}, ValueError, "beta"),
+    ({"weights": (0, 0, 0)}, ValueError, "weights"),
+    ({"target": "\ud800"}, ValueError, "target"),
+    ({"target": b"Mary"}, TypeError, "target"),
+    ({"branch": "G"}, ValueError, "branch"),
+    ({"from_": 99}, ValueError, "from"),
 ]
 
 
@@ -61,6 +79,11 @@ def test_trace(mary, wrong, kind, named):
     [
         (lambda m: m.predict("", bos=False), ValueError, "prompt"),
         (lambda m: m.predict(None), TypeError, "prompt"),
+        (lambda m: m.prepare(b"Mary"), TypeError, "prompt"),
+        (lambda m: m.prepare(bytearray(b"Mary")), TypeError, "prompt"),
+        (lambda m: m.prepare("\ud800"), ValueError, "prompt"),
+        (lambda m: m.prepare([10**400]), ValueError, "prompt[0]"),
+        (lambda m: m.tokenize("\ud800"), ValueError, "text"),
         (lambda m: m.predict([1, -2]), ValueError, "prompt[1]"),
         (lambda m: m.predict([1, 10**7]), ValueError, "prompt[1]"),
         (lambda m: m.predict([1.5]), TypeError, "prompt[0]"),
@@ -89,7 +112,7 @@ def test_trace(mary, wrong, kind, named):
 def test_models(pocket, call, kind, named):
     with pytest.raises(kind, match=re.escape(named)) as caught:
         call(pocket)
-    assert "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value) and len(str(caught.value)) < 500
 
 
 def test_prepared(mary):
@@ -139,3 +162,39 @@ def test_a_state_dict_with_a_bad_tensor(up):
 def test_a_model_without_a_tokenizer_says_so(golden):
     with pytest.raises(ValueError, match="tokenizer"):
         golden("tiny-gpt2")[0].prepare("Mary")
+
+
+def test_arrays_that_are_changed_later_change_nothing(up):
+    config = json.loads((GOLDEN / "tiny-gpt2" / "config.json").read_text())
+    tensors = {name: np.array(value) for name, value in golden_tensors().items()}
+    model = up.from_state_dict(config, tensors)
+    before = model.predict([1, 2, 3]).predictions[0]
+    for value in tensors.values():
+        value[...] = 0
+    assert model.predict([1, 2, 3]).predictions[0] == before
+
+
+def golden_tensors():
+    data = (GOLDEN / "tiny-gpt2" / "model.safetensors").read_bytes()
+    (size,) = struct.unpack("<Q", data[:8])
+    header = json.loads(data[8 : 8 + size])
+    kinds = {"F32": np.float32, "F16": np.float16}
+    return {n: np.frombuffer(data[8 + size :], kinds[e["dtype"]], count=int(np.prod(e["shape"])), offset=e["data_offsets"][0]).reshape(e["shape"])
+            for n, e in header.items() if n != "__metadata__"}
+
+
+def test_leaving_while_daemon_threads_trace_is_no_crash(up):
+    """The interpreter ends while threads are inside the engine."""
+    code = (
+        "import threading, time, unpack_engine as up\n"
+        "m = up.load('pocket-gpt2')\n"
+        "def work():\n"
+        "    while True:\n"
+        "        m.trace('Mary and John went to the store. John gave a drink to', top_paths=5)\n"
+        "for _ in range(3):\n"
+        "    threading.Thread(target=work, daemon=True).start()\n"
+        "time.sleep(0.5)\n"
+    )
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
+        assert done.returncode == 0 and "terminate" not in done.stderr, done.stderr[-500:]

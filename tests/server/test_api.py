@@ -33,7 +33,7 @@ def test_models_lists_what_is_served_with_the_default_first(server):
     assert names == ["pocket-gpt2", "pocket-neox", "pocket-llama"] or set(names) == {"pocket-gpt2", "pocket-neox", "pocket-llama"}
     assert [model["default"] for model in answer["models"]] == [True, False, False]
     assert answer["models"][0]["info"]["layers"] == 8
-    assert answer["options"]["beta"] == 0.8 and answer["limits"]["max_tokens"] == 512
+    assert answer["options"]["preset"] == "best" and answer["options"]["beta"] == 0.2 and answer["limits"]["max_tokens"] == 512
 
 
 def test_tokenize_puts_the_special_token_in_front(server):
@@ -134,8 +134,8 @@ def test_intervene_zeroes_tokens_and_patches_edges(server):
 
 
 @pytest.mark.parametrize("change, message", [
-    ({}, ""), ({"cut": "A99.H0"}, ""), ({"cut": 3}, "must be a text"), ({"cut": "A5.H3", "channel": "both"}, "one of attention, mlp"), ({"zero": [99]}, ""), ({"zero": [1.5]}, "an integer"),
-    ({"zero": 1}, "list"), ({"edges": ["nonsense"], "patch_prompt": MARY}, ""), ({"edges": ["A5.H3@13 -> target"]}, ""), ({"edges": [1], "patch_prompt": MARY}, "texts only"),
+    ({}, ""), ({"cut": "A99.H0"}, ""), ({"cut": 3}, "cut takes a text"), ({"cut": "A5.H3", "channel": "both"}, "one of attention, mlp"), ({"zero": [99]}, ""), ({"zero": [1.5]}, "zero takes a whole number"),
+    ({"zero": 1}, "zero takes"), ({"edges": ["nonsense"], "patch_prompt": MARY}, ""), ({"edges": ["A5.H3@13 -> target"]}, ""), ({"edges": [1], "patch_prompt": MARY}, "edges takes a text"),
     ({"edges": ["A5.H3@13 -> target"], "patch_prompt": "short"}, ""),
 ])
 def test_an_intervention_that_makes_no_sense_is_refused(server, change, message):
@@ -149,3 +149,26 @@ def test_answers_go_out_as_they_are(server):
         status, headers, answer = server.raw(method, path, body, offer)
         assert status == 200 and "content-encoding" not in headers
         assert int(headers["content-length"]) == len(answer) > 0
+
+
+def test_those_who_watch_over_it_are_answered(server):
+    status, headers, body = server.raw("GET", "/health")
+    assert status == 200 and json.loads(body) == {"status": "ok"}
+    server.ok("trace", prompt="Hello there", top_paths=1)
+    status, headers, body = server.raw("GET", "/metrics")
+    assert status == 200 and headers["content-type"].startswith("text/plain")
+    values = dict(line.rsplit(" ", 1) for line in body.decode().splitlines() if not line.startswith("#"))
+    assert float(values['unpack_answers_total{status="2xx"}']) >= 1 and 0 < float(values["unpack_cache_bytes"]) <= float(values["unpack_cache_limit_bytes"])
+
+
+def test_a_token_is_asked_for_where_one_is_set(start):
+    running = start("--token", "a-secret-of-8")
+    body = json.dumps({"prompt": "Hello"})
+    kind = {"Content-Type": "application/json"}
+    assert running.raw("GET", "/health")[0] == 200
+    for path in ("/", "/api/models", "/metrics", "/?token=a-secret-of-9", "/?token="):
+        assert running.raw("GET", path)[0] == 401, path
+    assert running.raw("POST", "/api/predict", body, kind)[0] == 401
+    assert running.raw("POST", "/api/predict", body, {**kind, "Authorization": "Bearer a-secret-of-"})[0] == 401
+    assert running.raw("POST", "/api/predict", body, {**kind, "Authorization": "Bearer a-secret-of-8"})[0] == 200
+    assert running.raw("GET", "/?token=a-secret-of-8")[0] == 200

@@ -37,6 +37,10 @@ TEST_P(Baselines, GiveTheStoredScoresOfEveryGoldenCase) {
         target.versus = want["versus_ids"].get<std::vector<TokenId>>();
       for (const Method method : {Method::ifr, Method::attnlrp, Method::cplrp}) {
         const nlohmann::json& values = want["baselines"][kind][to_string(method)];
+        if (values.is_null()) {  // not defined for this family
+          EXPECT_THROW(baseline(prepared, target, method), InputError) << entry.path();
+          continue;
+        }
         const TraceResult result = baseline(prepared, target, method);
         const auto compare = [&](const std::vector<double>& got, const nlohmann::json& stored,
                                  const char* part) {
@@ -55,7 +59,7 @@ TEST_P(Baselines, GiveTheStoredScoresOfEveryGoldenCase) {
       }
     }
   }
-  EXPECT_GE(cases, 10);
+  EXPECT_GE(cases, device().starts_with("cuda") ? 10 : 19);
 }
 
 // A random Llama has no bias anywhere, so that nothing of the seeded logit is lost on the way down.
@@ -78,6 +82,7 @@ TEST_P(Baselines, CpLrpConservesTheSeededLogitWithoutBiases) {
 TEST_P(Baselines, CpLrpConservesTheSeededLogitInEveryFamilyWithItsBiasesZero) {
   EXPECT_TRUE(rc::check(device(), [this] {
     const testing::Shape shape = testing::draw_shape(3, 3, 6);
+    RC_PRE(shape.family != "gpt_oss");  // not defined there
     testing::Tensors tensors = testing::random_tensors_of(shape.config(), 7);
     for (auto& [name, values] : tensors.values) {
       if (name.ends_with("bias")) std::fill(values.begin(), values.end(), 0.0F);

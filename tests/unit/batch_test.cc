@@ -132,7 +132,7 @@ TEST_F(Batch, AReaderBeginsAgain) {
 }
 
 TEST_F(Batch, TheQuestionOfARunSurvivesItsTextForm) {
-  BatchQuestion asked;
+  Asked asked;
   asked.question.target.ids = {3, 4};
   asked.question.target.versus = std::vector<TokenId>{5};
   asked.question.target.position = -2;
@@ -144,11 +144,11 @@ TEST_F(Batch, TheQuestionOfARunSurvivesItsTextForm) {
   asked.question.paths.sign = -1;
   asked.top_paths = 7;
   asked.no_bos = true;
-  EXPECT_EQ(to_fields(from_fields(to_fields(asked))), to_fields(asked));
-  EXPECT_EQ(from_fields(to_fields(asked)).question.paths.sign, -1);
-  EXPECT_THROW(from_fields("{\"bta\": 1}"), InputError);
-  EXPECT_THROW(from_fields("{\"prompt\": \"a\"}"), InputError);
-  EXPECT_THROW(from_fields("{\"target\": \" Mary\"}"), InputError);  // no model to split it
+  EXPECT_EQ(to_fields(read_asked(to_fields(asked))), to_fields(asked));
+  EXPECT_EQ(read_asked(to_fields(asked)).question.paths.sign, -1);
+  EXPECT_THROW(read_asked("{\"bta\": 1}"), InputError);
+  EXPECT_THROW(read_asked("{\"prompt\": \"a\"}"), InputError);
+  EXPECT_THROW(read_asked("{\"target\": \" Mary\"}"), UsageError);  // no model to split it
 }
 
 class BatchOnEveryDevice : public testing::OnEveryDevice {};
@@ -170,7 +170,7 @@ TEST_P(BatchOnEveryDevice, ALineDoesNotDependOnItsCompanyNorOnThreads) {
          i == 4 ? "{"
                 : "{\"ids\": [" + std::string(i % 3 > 0 ? "7, 8, " : "") + std::to_string(i) + "]}",
          ""});
-  const BatchQuestion asked;
+  const Asked asked;
   const std::vector<BatchLine> together = trace_prompts(model, asked, all);
   const std::vector<BatchLine> elsewhere = trace_prompts(other, asked, {all.rbegin(), all.rend()});
   ASSERT_EQ(together.size(), all.size());
@@ -192,15 +192,15 @@ TEST_F(Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
       {2, 3, R"({"ids": [3, 4], "method": "ifr"})", ""}};
   for (const BatchLine& line : trace_prompts(model, {}, asked)) {
     ASSERT_FALSE(line.error) << line.reason;
-    EXPECT_EQ(facts_of(line.text), line.facts);
-    EXPECT_EQ(index_of(line.text), line.index);
+    const LineValues back = read_line(line.text, "results.jsonl", true);
+    EXPECT_EQ(back.facts, line.facts);
+    EXPECT_EQ(back.index, line.index);
     const Json json = Json::parse(line.text);
     EXPECT_EQ(line.facts.at(0), static_cast<double>(json["tokens"].size()));
     EXPECT_EQ(line.facts.at(1), json["target"]["probability"].get<double>());
     EXPECT_EQ(line.facts.size() > 2, json.contains("node_credit"));
   }
-  EXPECT_THROW(facts_of("{}"), InputError);
-  EXPECT_THROW(index_of("{}"), InputError);
+  EXPECT_THROW(read_line("{}", "results.jsonl", true), InputError);
 }
 
 TEST_F(Batch, AFolderTakesLinesOnlyInOrder) {

@@ -21,6 +21,12 @@ const json kSmallLlama = {{"model_type", "llama"},    {"hidden_size", 64},
                           {"num_attention_heads", 4}, {"num_hidden_layers", 2},
                           {"intermediate_size", 128}, {"vocab_size", 100}};
 
+std::vector<int> windows(const ModelConfig& c) {
+  std::vector<int> out;
+  for (const LayerConfig& layer : c.layers) out.push_back(layer.window);
+  return out;
+}
+
 json with(json config, const json& changes) {
   config.update(changes);
   return config;
@@ -34,14 +40,14 @@ TEST(ConfigDefaults, OfGpt2AreThoseOfTheTransformersLibrary) {
   EXPECT_EQ(c.n_kv_heads, 12);
   EXPECT_EQ(c.d_model, 768);
   EXPECT_EQ(c.d_head, 64);
-  EXPECT_EQ(c.d_mlp, 3072);
+  EXPECT_EQ(c.layer(0).n_neurons, 3072);
   EXPECT_EQ(c.vocab_size, 50257);
   EXPECT_EQ(c.n_ctx, 1024);
   EXPECT_EQ(c.norm, Norm::layer);
   EXPECT_EQ(c.block, Block::sequential);
-  EXPECT_EQ(c.mlp, MlpKind::plain);
+  EXPECT_EQ(c.layer(0).mlp, MlpKind::plain);
   EXPECT_EQ(c.positions, Positions::learned);
-  EXPECT_EQ(c.activation, Activation::gelu_tanh);
+  EXPECT_EQ(c.layer(0).activation, Activation::gelu_tanh);
   EXPECT_EQ(c.norm_eps, 1e-5);
   EXPECT_TRUE(c.tied_head);
   EXPECT_EQ(c.bos_token, 50256);
@@ -53,14 +59,14 @@ TEST(ConfigDefaults, OfGptNeoxAreThoseOfTheTransformersLibrary) {
   EXPECT_EQ(c.n_layers, 44);
   EXPECT_EQ(c.n_heads, 64);
   EXPECT_EQ(c.d_model, 6144);
-  EXPECT_EQ(c.d_mlp, 24576);
+  EXPECT_EQ(c.layer(0).n_neurons, 24576);
   EXPECT_EQ(c.vocab_size, 50432);
   EXPECT_EQ(c.n_ctx, 2048);
   EXPECT_EQ(c.block, Block::parallel);
-  EXPECT_EQ(c.activation, Activation::gelu_erf);
+  EXPECT_EQ(c.layer(0).activation, Activation::gelu_erf);
   EXPECT_EQ(c.positions, Positions::rotary);
-  EXPECT_EQ(c.rope.dims, 24);
-  EXPECT_EQ(c.rope.base, 10000.0);
+  EXPECT_EQ(c.layer(0).rope.dims, 24);
+  EXPECT_EQ(c.layer(0).rope.base, 10000.0);
   EXPECT_FALSE(c.tied_head);
   EXPECT_EQ(c.bos_token, 0);
   EXPECT_TRUE(c.prepend_bos);
@@ -68,45 +74,50 @@ TEST(ConfigDefaults, OfGptNeoxAreThoseOfTheTransformersLibrary) {
 
 TEST(ConfigDefaults, OfLlamaMistralAndQwenAreThoseOfTheTransformersLibrary) {
   const ModelConfig llama = parse({{"model_type", "llama"}});
-  EXPECT_EQ(llama.d_mlp, 11008);
+  EXPECT_EQ(llama.layer(0).n_neurons, 11008);
   EXPECT_EQ(llama.n_kv_heads, 32);
   EXPECT_EQ(llama.n_ctx, 2048);
   EXPECT_EQ(llama.bos_token, 1);
   EXPECT_EQ(llama.norm, Norm::rms);
   EXPECT_EQ(llama.norm_eps, 1e-6);
   EXPECT_TRUE(llama.gated());
-  EXPECT_FALSE(llama.sliding_window);
-  EXPECT_FALSE(llama.prepend_bos);
-  EXPECT_EQ(llama.rope.dims, 128);
+  EXPECT_EQ(windows(llama), std::vector<int>(32, 0));
+  EXPECT_TRUE(llama.prepend_bos) << "where the tokenizer file says nothing of it";
+  EXPECT_EQ(llama.layer(0).rope.dims, 128);
 
   const ModelConfig mistral = parse({{"model_type", "mistral"}});
-  EXPECT_EQ(mistral.d_mlp, 14336);
+  EXPECT_EQ(mistral.layer(0).n_neurons, 14336);
   EXPECT_EQ(mistral.n_kv_heads, 8);
   EXPECT_EQ(mistral.n_ctx, 131072);
-  EXPECT_EQ(mistral.sliding_window, 4096);
+  EXPECT_TRUE(mistral.prepend_bos);
+  EXPECT_EQ(windows(mistral), std::vector<int>(32, 4096));
 
   const ModelConfig qwen2 = parse({{"model_type", "qwen2"}});
   EXPECT_EQ(qwen2.vocab_size, 151936);
-  EXPECT_EQ(qwen2.d_mlp, 22016);
+  EXPECT_EQ(qwen2.layer(0).n_neurons, 22016);
   EXPECT_EQ(qwen2.n_kv_heads, 32);
   EXPECT_EQ(qwen2.n_ctx, 32768);
   EXPECT_FALSE(qwen2.bos_token);
-  EXPECT_FALSE(qwen2.qk_norm);
-  EXPECT_FALSE(qwen2.sliding_window);
+  EXPECT_FALSE(qwen2.prepend_bos);
+  EXPECT_EQ(qwen2.layer(0).qk_norm, QkNorm::none);
+  EXPECT_EQ(windows(qwen2), std::vector<int>(32, 0));
 
   const ModelConfig qwen3 = parse({{"model_type", "qwen3"},
                                    {"hidden_size", 1024},
                                    {"num_attention_heads", 16},
                                    {"num_key_value_heads", 8}});
   EXPECT_EQ(qwen3.d_head, 128);
-  EXPECT_TRUE(qwen3.qk_norm);
+  EXPECT_EQ(qwen3.layer(0).qk_norm, QkNorm::head);
   EXPECT_FALSE(qwen3.prepend_bos);
 }
 
 TEST(ConfigNull, MeansWhatItMeansInTheTransformersLibrary) {
-  EXPECT_EQ(parse({{"model_type", "gpt2"}, {"n_inner", nullptr}, {"n_embd", 96}}).d_mlp, 384);
+  EXPECT_EQ(
+      parse({{"model_type", "gpt2"}, {"n_inner", nullptr}, {"n_embd", 96}}).layer(0).n_neurons,
+      384);
   EXPECT_EQ(parse({{"model_type", "mistral"}, {"num_key_value_heads", nullptr}}).n_kv_heads, 32);
-  EXPECT_FALSE(parse({{"model_type", "mistral"}, {"sliding_window", nullptr}}).sliding_window);
+  EXPECT_EQ(windows(parse({{"model_type", "mistral"}, {"sliding_window", nullptr}})),
+            std::vector<int>(32, 0));
   EXPECT_EQ(parse({{"model_type", "qwen3"},
                    {"head_dim", nullptr},
                    {"hidden_size", 1024},
@@ -114,7 +125,7 @@ TEST(ConfigNull, MeansWhatItMeansInTheTransformersLibrary) {
                 .d_head,
             32);
   EXPECT_FALSE(parse({{"model_type", "gpt2"}, {"bos_token_id", nullptr}}).bos_token);
-  EXPECT_EQ(parse({{"model_type", "llama"}, {"rope_scaling", nullptr}}).rope.scaling,
+  EXPECT_EQ(parse({{"model_type", "llama"}, {"rope_scaling", nullptr}}).layer(0).rope.scaling,
             RopeScaling::none);
 }
 
@@ -139,7 +150,7 @@ TEST(Config, Gpt2TakesTheCommonNamesOfItsSizes) {
 
 TEST(Config, KnowsTheActivations) {
   const auto activation = [](const char* name) {
-    return parse({{"model_type", "gpt_neox"}, {"hidden_act", name}}).activation;
+    return parse({{"model_type", "gpt_neox"}, {"hidden_act", name}}).layer(0).activation;
   };
   EXPECT_EQ(activation("gelu"), Activation::gelu_erf);
   EXPECT_EQ(activation("gelu_new"), Activation::gelu_tanh);
@@ -160,9 +171,9 @@ TEST(ConfigRope, OldAndNewKeysOfGptNeoxSayTheSame) {
            {{"rope_parameters",
              {{"rope_type", "default"}, {"rope_theta", 5000.0}, {"partial_rotary_factor", 0.5}}}}));
   for (const ModelConfig& c : {old_keys, new_keys}) {
-    EXPECT_EQ(c.rope.dims, 32);
-    EXPECT_EQ(c.rope.base, 5000.0);
-    EXPECT_EQ(c.rope.scaling, RopeScaling::none);
+    EXPECT_EQ(c.layer(0).rope.dims, 32);
+    EXPECT_EQ(c.layer(0).rope.base, 5000.0);
+    EXPECT_EQ(c.layer(0).rope.scaling, RopeScaling::none);
   }
 }
 
@@ -177,13 +188,13 @@ TEST(ConfigRope, OldAndNewKeysOfLlamaSayTheSame) {
   const ModelConfig new_keys =
       parse(with(kSmallLlama, {{"rope_parameters", with(scaling, {{"rope_theta", 500000.0}})}}));
   for (const ModelConfig& c : {old_keys, new_keys}) {
-    EXPECT_EQ(c.rope.base, 500000.0);
-    EXPECT_EQ(c.rope.dims, 16);
-    EXPECT_EQ(c.rope.scaling, RopeScaling::llama3);
-    EXPECT_EQ(c.rope.factor, 8.0);
-    EXPECT_EQ(c.rope.low_freq_factor, 1.5);
-    EXPECT_EQ(c.rope.high_freq_factor, 4.5);
-    EXPECT_EQ(c.rope.original_context, 128);
+    EXPECT_EQ(c.layer(0).rope.base, 500000.0);
+    EXPECT_EQ(c.layer(0).rope.dims, 16);
+    EXPECT_EQ(c.layer(0).rope.scaling, RopeScaling::llama3);
+    EXPECT_EQ(c.layer(0).rope.factor, 8.0);
+    EXPECT_EQ(c.layer(0).rope.low_freq_factor, 1.5);
+    EXPECT_EQ(c.layer(0).rope.high_freq_factor, 4.5);
+    EXPECT_EQ(c.layer(0).rope.original_context, 128);
   }
 }
 
@@ -191,16 +202,16 @@ TEST(ConfigRope, LinearScalingIsNamedByTypeOrRopeType) {
   for (const char* key : {"type", "rope_type"}) {
     const ModelConfig c =
         parse(with(kSmallLlama, {{"rope_scaling", {{key, "linear"}, {"factor", 2.5}}}}));
-    EXPECT_EQ(c.rope.scaling, RopeScaling::linear);
-    EXPECT_EQ(c.rope.factor, 2.5);
+    EXPECT_EQ(c.layer(0).rope.scaling, RopeScaling::linear);
+    EXPECT_EQ(c.layer(0).rope.factor, 2.5);
   }
 }
 
 TEST(ConfigRope, OtherTypesAndHalfSpecifiedOnesAreRefused) {
-  for (const char* type : {"yarn", "dynamic", "longrope", "su", "mrope"}) {
+  for (const char* type : {"dynamic", "su", "mrope", "proportional"}) {
     expect_mentions(
         parse_error(with(kSmallLlama, {{"rope_scaling", {{"rope_type", type}, {"factor", 2}}}})),
-        {type, "linear", "llama3"});
+        {type, "linear", "llama3", "yarn", "longrope"});
   }
   expect_mentions(parse_error(with(kSmallLlama, {{"rope_scaling", {{"type", "linear"}}}})),
                   {"rope_scaling.factor", "missing"});
@@ -213,8 +224,8 @@ TEST(ConfigRope, OtherTypesAndHalfSpecifiedOnesAreRefused) {
   expect_mentions(parse_error(with(kSmallLlama, {{"rope_scaling", "linear"}})),
                   {"rope_scaling", "object"});
   expect_mentions(parse_error(with(kSmallLlama, {{"rope_theta", 0}})), {"rope_theta"});
-  expect_mentions(parse_error(with(kSmallLlama, {{"partial_rotary_factor", 0.5}})),
-                  {"partial_rotary_factor"});
+  EXPECT_EQ(parse(with(kSmallLlama, {{"partial_rotary_factor", 0.5}})).layer(0).rope.dims, 8);
+  expect_mentions(parse_error(with(kSmallLlama, {{"partial_rotary_factor", 1.5}})), {"1.5"});
   expect_mentions(parse_error({{"model_type", "gpt_neox"}, {"rotary_pct", 1.5}}), {"1.5"});
   expect_mentions(parse_error({{"model_type", "gpt_neox"}, {"rotary_pct", 0.01}}), {"rotated"});
   expect_mentions(parse_error(with(kSmallLlama, {{"head_dim", 7}})), {"7", "even"});
@@ -223,28 +234,30 @@ TEST(ConfigRope, OtherTypesAndHalfSpecifiedOnesAreRefused) {
 TEST(ConfigSlidingWindow, OfQwenIsInForceOnlyWhenSwitchedOnAndReached) {
   for (const char* family : {"qwen2", "qwen3"}) {
     const json base = {{"model_type", family}, {"sliding_window", 64}, {"num_hidden_layers", 4}};
-    EXPECT_FALSE(parse(base).sliding_window);
-    EXPECT_FALSE(parse(with(base, {{"use_sliding_window", true}})).sliding_window)
-        << "28 layers come first by default";
-    EXPECT_EQ(
-        parse(with(base, {{"use_sliding_window", true}, {"max_window_layers", 3}})).sliding_window,
-        64);
-    EXPECT_FALSE(
-        parse(with(base, {{"use_sliding_window", true}, {"max_window_layers", 4}})).sliding_window);
+    const auto of = [&](const json& changes) { return windows(parse(with(base, changes))); };
+    const std::vector<int> none(4, 0);
+    EXPECT_EQ(of(json::object()), none);
+    EXPECT_EQ(of({{"use_sliding_window", true}}), none) << "28 layers come first by default";
+    EXPECT_EQ(of({{"use_sliding_window", true}, {"max_window_layers", 3}}),
+              (std::vector<int>{0, 0, 0, 64}));
+    EXPECT_EQ(of({{"use_sliding_window", true}, {"max_window_layers", 4}}), none);
     const json mixed = {"full_attention", "sliding_attention", "full_attention", "full_attention"};
-    EXPECT_EQ(
-        parse(with(base, {{"use_sliding_window", true}, {"layer_types", mixed}})).sliding_window,
-        64);
-    EXPECT_FALSE(
-        parse(with(base, {{"use_sliding_window", false}, {"layer_types", mixed}})).sliding_window);
-    EXPECT_FALSE(parse(with(base, {{"use_sliding_window", true},
-                                   {"layer_types", json::array({"full_attention"})}}))
-                     .sliding_window);
-    expect_mentions(parse_error(with(base, {{"layer_types", json::array({"linear_attention"})}})),
-                    {"linear_attention"});
+    EXPECT_EQ(of({{"use_sliding_window", true}, {"layer_types", mixed}}),
+              (std::vector<int>{0, 64, 0, 0}));
+    EXPECT_EQ(of({{"use_sliding_window", false}, {"layer_types", mixed}}), none);
+    EXPECT_EQ(of({{"use_sliding_window", true},
+                  {"layer_types", json(std::vector<std::string>(4, "full_attention"))}}),
+              none);
+    expect_mentions(parse_error(with(base, {{"layer_types", json::array({"full_attention"})}})),
+                    {"layer_types", "1", "4"});
+    expect_mentions(
+        parse_error(
+            with(base, {{"layer_types", json(std::vector<std::string>(4, "linear_attention"))}})),
+        {"linear_attention"});
     expect_mentions(parse_error(with(base, {{"layer_types", 3}})), {"layer_types"});
   }
-  EXPECT_EQ(parse({{"model_type", "mistral"}, {"sliding_window", 128}}).sliding_window, 128);
+  EXPECT_EQ(windows(parse({{"model_type", "mistral"}, {"sliding_window", 128}})),
+            std::vector<int>(32, 128));
 }
 
 TEST(ConfigUnsupported, SettingsOfGpt2ThatChangeTheMathsAreNamed) {
@@ -258,9 +271,11 @@ TEST(ConfigUnsupported, SettingsOfGpt2ThatChangeTheMathsAreNamed) {
 }
 
 TEST(ConfigUnsupported, FamiliesAreAnsweredWithTheListOfThoseThatAre) {
-  for (const char* family : {"gemma2", "phi3", "mixtral", "bert", "qwen2_moe", "mamba"}) {
+  for (const char* family : {"bert", "qwen2_moe", "deepseek_v3", "mamba", "gemma4"}) {
     expect_mentions(parse_error({{"model_type", family}}),
-                    {family, "gpt2, gpt_neox, llama, mistral, qwen2, qwen3"});
+                    {family,
+                     "gpt2, gpt_neox, llama, mistral, qwen2, qwen3, gemma, gemma2, gemma3_text, "
+                     "gemma3, olmo2, phi3, smollm3, granite, mixtral, qwen3_moe, olmoe, gpt_oss"});
   }
   expect_mentions(parse_error(json::object()), {"model_type", "gpt2, gpt_neox"});
 }
@@ -331,7 +346,7 @@ TEST(KnownShapes, AreConfigsOfThePublishedSizes) {
   EXPECT_EQ(llama.n_heads, 32);
   EXPECT_EQ(llama.n_kv_heads, 8);
   EXPECT_EQ(llama.d_head, 64);
-  EXPECT_EQ(llama.d_mlp, 8192);
+  EXPECT_EQ(llama.layer(0).n_neurons, 8192);
   EXPECT_EQ(llama.vocab_size, 128256);
   EXPECT_TRUE(llama.tied_head);
   EXPECT_EQ(llama.dtype, DType::bf16);

@@ -84,7 +84,17 @@ std::pair<double, std::string> largest_difference(const TraceResult& got, const 
     take(naive::difference(got.entries, want.stage1), "entries");
   } else {
     Vec neurons(want.stage1.size(), NAN);
-    for (const NeuronEntry& n : got.neuron_entries) neurons[n.neuron] = n.credit;
+    const LayerConfig& layer = got.layout.layer(got.writer_table()[got.root->writer].layer);
+    if (layer.mixture()) std::fill(neurons.begin(), neurons.end(), 0.0);
+    for (const NeuronEntry& n : got.neuron_entries) {
+      if ((n.expert >= 0) != layer.mixture()) return {INFINITY, "neurons of no expert"};
+      neurons[std::max(n.expert, 0) * layer.n_neurons + n.neuron] = n.credit;
+    }
+    Vec experts(layer.n_experts, 0.0), by_neuron(layer.n_experts, 0.0);
+    for (const ExpertEntry& e : got.expert_entries) experts[e.expert] = e.credit;
+    for (std::size_t n = 0; n < want.stage1.size() && layer.mixture(); ++n)
+      by_neuron[n / layer.n_neurons] += want.stage1[n];
+    take(naive::difference(experts, by_neuron), "expert entries");
     take(naive::difference(neurons, want.stage1), "neuron entries");
   }
   for (const auto& [branch, credit] : got.incoming) {

@@ -8,6 +8,7 @@
 
 #include "model/load.h"
 #include "model/save.h"
+#include "unit/random_model.h"
 #include "unit/weights_files.h"
 
 namespace unpack {
@@ -78,25 +79,48 @@ void expect_shape(const WeightView& w, std::int64_t in, std::int64_t out) {
 
 void expect_shapes(const ModelWeights& m) {
   const ModelConfig& c = m.config;
-  const std::int64_t D = c.d_model, HE = c.n_heads * c.d_head, GE = c.n_kv_heads * c.d_head,
-                     N = c.d_mlp;
-  expect_shape(m.embed, c.vocab_size, D);
-  expect_shape(m.unembed, c.vocab_size, D);
-  expect_shape(m.final_norm.w, 1, D);
-  EXPECT_EQ(static_cast<bool>(m.pos), c.has_pos_writer());
+  const std::int64_t D = c.d_model, HE = c.n_heads * c.d_head, GE = c.n_kv_heads * c.d_head;
+  expect_shape(m[Role::embed], c.vocab_size, D);
+  expect_shape(m[Role::unembed], c.vocab_size, D);
+  expect_shape(m[Role::final_norm_w], 1, D);
+  EXPECT_EQ(static_cast<bool>(m[Role::pos]), c.has_pos_writer());
   ASSERT_EQ(m.layers.size(), static_cast<std::size_t>(c.n_layers));
-  for (const LayerWeights& l : m.layers) {
-    expect_shape(l.attn_norm.w, 1, D);
-    expect_shape(l.mlp_norm.w, 1, D);
-    EXPECT_EQ(static_cast<bool>(l.attn_norm.b), c.norm == Norm::layer);
-    expect_shape(l.w_q, D, HE);
-    expect_shape(l.w_k, D, GE);
-    expect_shape(l.w_v, D, GE);
-    expect_shape(l.w_o, HE, D);
-    expect_shape(l.w_in, D, N);
-    expect_shape(l.w_out, N, D);
-    EXPECT_EQ(static_cast<bool>(l.w_up), c.gated());
-    EXPECT_EQ(static_cast<bool>(l.q_norm), c.qk_norm);
+  for (int index = 0; index < c.n_layers; ++index) {
+    const LayerWeights& l = m.layers[static_cast<std::size_t>(index)];
+    const LayerConfig& shape = c.layer(index);
+    const std::int64_t N = shape.n_neurons;
+    const auto expect_vector = [&](Role role, bool there, std::int64_t n) {
+      EXPECT_EQ(static_cast<bool>(l[role]), there) << static_cast<int>(role);
+      if (there) expect_shape(l[role], 1, n);
+    };
+    expect_vector(Role::attn_norm_w, shape.attn_norm != Norm::none, D);
+    expect_vector(Role::mlp_norm_w, shape.mlp_norm != Norm::none, D);
+    expect_vector(Role::attn_norm_b, shape.attn_norm == Norm::layer, D);
+    expect_vector(Role::mlp_norm_b, shape.mlp_norm == Norm::layer, D);
+    expect_vector(Role::attn_post_w, shape.attn_post_norm, D);
+    expect_vector(Role::mlp_post_w, shape.mlp_post_norm, D);
+    const bool whole = shape.qk_norm == QkNorm::projection;
+    expect_vector(Role::q_norm, shape.qk_norm != QkNorm::none, whole ? HE : c.d_head);
+    expect_vector(Role::k_norm, shape.qk_norm != QkNorm::none, whole ? GE : c.d_head);
+    expect_vector(Role::sinks, shape.sinks, c.n_heads);
+    expect_shape(l[Role::w_q], D, HE);
+    expect_shape(l[Role::w_k], D, GE);
+    expect_shape(l[Role::w_v], D, GE);
+    expect_shape(l[Role::w_o], HE, D);
+    EXPECT_EQ(static_cast<bool>(l[Role::w_r]), shape.mixture());
+    if (shape.mixture()) expect_shape(l[Role::w_r], D, shape.n_experts);
+    EXPECT_EQ(l.experts.size(), static_cast<std::size_t>(shape.n_experts));
+    std::vector<const RoleViews*> mlps = {&l};
+    if (shape.mixture()) {
+      EXPECT_FALSE(l[Role::w_in]);
+      mlps.clear();
+      for (const RoleViews& expert : l.experts) mlps.push_back(&expert);
+    }
+    for (const RoleViews* mlp : mlps) {
+      expect_shape((*mlp)[Role::w_in], D, N);
+      expect_shape((*mlp)[Role::w_out], N, D);
+      EXPECT_EQ(static_cast<bool>((*mlp)[Role::w_up]), shape.gated());
+    }
   }
 }
 
@@ -110,19 +134,21 @@ TEST(GoldenModels, OfGpt2HaveConv1dWeightsWithQKAndVSideBySide) {
     const std::int64_t D = m.config.d_model;
     for (const auto& [i, o] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {3, 5}, {7, 2}}) {
       const std::string layer = prefix + "h.1.";
-      EXPECT_EQ(m.layers[1].w_q.at(i, o), file.at(layer + "attn.c_attn.weight", i * 3 * D + o));
-      EXPECT_EQ(m.layers[1].w_k.at(i, o), file.at(layer + "attn.c_attn.weight", i * 3 * D + D + o));
-      EXPECT_EQ(m.layers[1].w_v.at(i, o),
+      EXPECT_EQ(m.layers[1][Role::w_q].at(i, o),
+                file.at(layer + "attn.c_attn.weight", i * 3 * D + o));
+      EXPECT_EQ(m.layers[1][Role::w_k].at(i, o),
+                file.at(layer + "attn.c_attn.weight", i * 3 * D + D + o));
+      EXPECT_EQ(m.layers[1][Role::w_v].at(i, o),
                 file.at(layer + "attn.c_attn.weight", i * 3 * D + 2 * D + o));
-      EXPECT_EQ(m.layers[1].b_k.at(0, o), file.at(layer + "attn.c_attn.bias", D + o));
-      EXPECT_EQ(m.layers[1].w_o.at(i, o), file.at(layer + "attn.c_proj.weight", i * D + o));
-      EXPECT_EQ(m.layers[1].w_in.at(i, o),
-                file.at(layer + "mlp.c_fc.weight", i * m.config.d_mlp + o));
-      EXPECT_EQ(m.layers[1].w_out.at(i, o), file.at(layer + "mlp.c_proj.weight", i * D + o));
-      EXPECT_EQ(m.layers[1].b_out.at(0, o), file.at(layer + "mlp.c_proj.bias", o));
-      EXPECT_EQ(m.embed.at(i, o), file.at(prefix + "wte.weight", i * D + o));
-      EXPECT_EQ(m.pos.at(i, o), file.at(prefix + "wpe.weight", i * D + o));
-      EXPECT_EQ(m.unembed.at(i, o),
+      EXPECT_EQ(m.layers[1][Role::b_k].at(0, o), file.at(layer + "attn.c_attn.bias", D + o));
+      EXPECT_EQ(m.layers[1][Role::w_o].at(i, o), file.at(layer + "attn.c_proj.weight", i * D + o));
+      EXPECT_EQ(m.layers[1][Role::w_in].at(i, o),
+                file.at(layer + "mlp.c_fc.weight", i * m.config.layer(1).n_neurons + o));
+      EXPECT_EQ(m.layers[1][Role::w_out].at(i, o), file.at(layer + "mlp.c_proj.weight", i * D + o));
+      EXPECT_EQ(m.layers[1][Role::b_out].at(0, o), file.at(layer + "mlp.c_proj.bias", o));
+      EXPECT_EQ(m[Role::embed].at(i, o), file.at(prefix + "wte.weight", i * D + o));
+      EXPECT_EQ(m[Role::pos].at(i, o), file.at(prefix + "wpe.weight", i * D + o));
+      EXPECT_EQ(m[Role::unembed].at(i, o),
                 file.at(prefix.empty() ? "wte.weight" : "lm_head.weight", i * D + o));
     }
   }
@@ -144,25 +170,28 @@ TEST(GoldenModels, OfGptNeoxInterleaveQKAndVPerHead) {
          {std::pair<std::int64_t, std::int64_t>{0, 0}, {3, E - 1}, {5, E}, {7, E + 2}}) {
       const std::int64_t row = o / E * 3 * E + o % E;
       const std::string layer = "gpt_neox.layers.1.";
-      EXPECT_EQ(m.layers[1].w_q.at(i, o),
+      EXPECT_EQ(m.layers[1][Role::w_q].at(i, o),
                 file.at(layer + "attention.query_key_value.weight", row * D + i));
-      EXPECT_EQ(m.layers[1].w_k.at(i, o),
+      EXPECT_EQ(m.layers[1][Role::w_k].at(i, o),
                 file.at(layer + "attention.query_key_value.weight", (row + E) * D + i));
-      EXPECT_EQ(m.layers[1].w_v.at(i, o),
+      EXPECT_EQ(m.layers[1][Role::w_v].at(i, o),
                 file.at(layer + "attention.query_key_value.weight", (row + 2 * E) * D + i));
-      EXPECT_EQ(m.layers[1].b_q.at(0, o), file.at(layer + "attention.query_key_value.bias", row));
-      EXPECT_EQ(m.layers[1].b_v.at(0, o),
+      EXPECT_EQ(m.layers[1][Role::b_q].at(0, o),
+                file.at(layer + "attention.query_key_value.bias", row));
+      EXPECT_EQ(m.layers[1][Role::b_v].at(0, o),
                 file.at(layer + "attention.query_key_value.bias", row + 2 * E));
-      EXPECT_EQ(m.layers[1].w_o.at(i, o), file.at(layer + "attention.dense.weight", o * D + i));
-      EXPECT_EQ(m.layers[1].w_in.at(i, o), file.at(layer + "mlp.dense_h_to_4h.weight", o * D + i));
-      EXPECT_EQ(m.layers[1].w_out.at(i, o),
-                file.at(layer + "mlp.dense_4h_to_h.weight", o * m.config.d_mlp + i));
-      EXPECT_EQ(m.layers[1].mlp_norm.b.at(0, o),
+      EXPECT_EQ(m.layers[1][Role::w_o].at(i, o),
+                file.at(layer + "attention.dense.weight", o * D + i));
+      EXPECT_EQ(m.layers[1][Role::w_in].at(i, o),
+                file.at(layer + "mlp.dense_h_to_4h.weight", o * D + i));
+      EXPECT_EQ(m.layers[1][Role::w_out].at(i, o),
+                file.at(layer + "mlp.dense_4h_to_h.weight", o * m.config.layer(1).n_neurons + i));
+      EXPECT_EQ(m.layers[1][Role::mlp_norm_b].at(0, o),
                 file.at(layer + "post_attention_layernorm.bias", o));
-      EXPECT_EQ(m.unembed.at(i, o), file.at("embed_out.weight", i * D + o));
+      EXPECT_EQ(m[Role::unembed].at(i, o), file.at("embed_out.weight", i * D + o));
     }
   }
-  EXPECT_EQ(load_folder(golden("tiny-neox")).config.rope.dims, 4);
+  EXPECT_EQ(load_folder(golden("tiny-neox")).config.layer(0).rope.dims, 4);
   EXPECT_EQ(load_folder(golden("small-neox")).config.dtype, DType::bf16);
 }
 
@@ -175,25 +204,29 @@ TEST(GoldenModels, OfLlamaAndQwenHaveGatesGroupsAndTheirOwnExtras) {
     const std::int64_t D = m.config.d_model, HE = m.config.n_heads * m.config.d_head;
     const std::string layer = "model.layers.1.";
     for (const auto& [i, o] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {3, 5}, {7, 2}}) {
-      EXPECT_EQ(m.layers[1].w_q.at(i, o), file.at(layer + "self_attn.q_proj.weight", o * D + i));
-      EXPECT_EQ(m.layers[1].w_k.at(i, o), file.at(layer + "self_attn.k_proj.weight", o * D + i));
-      EXPECT_EQ(m.layers[1].w_o.at(i, o), file.at(layer + "self_attn.o_proj.weight", o * HE + i));
-      EXPECT_EQ(m.layers[1].w_in.at(i, o), file.at(layer + "mlp.gate_proj.weight", o * D + i));
-      EXPECT_EQ(m.layers[1].w_up.at(i, o), file.at(layer + "mlp.up_proj.weight", o * D + i));
-      EXPECT_EQ(m.layers[1].w_out.at(i, o),
-                file.at(layer + "mlp.down_proj.weight", o * m.config.d_mlp + i));
+      EXPECT_EQ(m.layers[1][Role::w_q].at(i, o),
+                file.at(layer + "self_attn.q_proj.weight", o * D + i));
+      EXPECT_EQ(m.layers[1][Role::w_k].at(i, o),
+                file.at(layer + "self_attn.k_proj.weight", o * D + i));
+      EXPECT_EQ(m.layers[1][Role::w_o].at(i, o),
+                file.at(layer + "self_attn.o_proj.weight", o * HE + i));
+      EXPECT_EQ(m.layers[1][Role::w_in].at(i, o),
+                file.at(layer + "mlp.gate_proj.weight", o * D + i));
+      EXPECT_EQ(m.layers[1][Role::w_up].at(i, o), file.at(layer + "mlp.up_proj.weight", o * D + i));
+      EXPECT_EQ(m.layers[1][Role::w_out].at(i, o),
+                file.at(layer + "mlp.down_proj.weight", o * m.config.layer(1).n_neurons + i));
       EXPECT_EQ(
-          m.unembed.at(i, o),
+          m[Role::unembed].at(i, o),
           file.at(m.config.tied_head ? "model.embed_tokens.weight" : "lm_head.weight", i * D + o));
     }
-    EXPECT_EQ(static_cast<bool>(m.layers[0].b_q), std::string(name) == "tiny-qwen2");
-    EXPECT_FALSE(m.layers[0].b_o);
-    if (m.config.qk_norm) {
-      EXPECT_EQ(m.layers[1].k_norm.at(0, 3), file.at(layer + "self_attn.k_norm.weight", 3));
+    EXPECT_EQ(static_cast<bool>(m.layers[0][Role::b_q]), std::string(name) == "tiny-qwen2");
+    EXPECT_FALSE(m.layers[0][Role::b_o]);
+    if (m.config.layer(1).qk_norm != QkNorm::none) {
+      EXPECT_EQ(m.layers[1][Role::k_norm].at(0, 3), file.at(layer + "self_attn.k_norm.weight", 3));
     }
   }
   EXPECT_TRUE(load_folder(golden("tiny-qwen3")).config.tied_head);
-  EXPECT_EQ(load_folder(golden("tiny-qwen2")).config.rope.scaling, RopeScaling::linear);
+  EXPECT_EQ(load_folder(golden("tiny-qwen2")).config.layer(0).rope.scaling, RopeScaling::linear);
 }
 
 TEST(BundledModels, LoadWithTheSizesOfTheirCards) {
@@ -308,7 +341,7 @@ TEST_F(OneThingChanged, AHeadInTheFileIsUsedUnlessItRepeatsTheEmbedding) {
   own("lm_head.weight")[0] ^= std::byte{1};
   const ModelWeights m = load();
   EXPECT_FALSE(m.config.tied_head);
-  EXPECT_NE(m.unembed.data, m.embed.data);
+  EXPECT_NE(m[Role::unembed].data, m[Role::embed].data);
 }
 
 TEST_F(OneThingChanged, AMissingHeadIsNamed) {
@@ -322,19 +355,19 @@ TEST_F(OneThingChanged, AMissingHeadIsNamed) {
 
 TEST_F(OneThingChanged, BiasesOfLlamaFollowTheConfig) {
   start(kLlama);
-  EXPECT_FALSE(load().layers[0].b_q);
+  EXPECT_FALSE(load().layers[0][Role::b_q]);
   json config = kLlama;
   config["attention_bias"] = config["mlp_bias"] = true;
   start(config);
   const ModelWeights m = load();
   const LayerWeights& l = m.layers[1];
-  expect_shape(l.b_q, 1, 16);
-  expect_shape(l.b_k, 1, 8);
-  expect_shape(l.b_v, 1, 8);
-  expect_shape(l.b_o, 1, 16);
-  expect_shape(l.b_in, 1, 24);
-  expect_shape(l.b_up, 1, 24);
-  expect_shape(l.b_out, 1, 16);
+  expect_shape(l[Role::b_q], 1, 16);
+  expect_shape(l[Role::b_k], 1, 8);
+  expect_shape(l[Role::b_v], 1, 8);
+  expect_shape(l[Role::b_o], 1, 16);
+  expect_shape(l[Role::b_in], 1, 24);
+  expect_shape(l[Role::b_up], 1, 24);
+  expect_shape(l[Role::b_out], 1, 16);
 }
 
 TEST_F(OneThingChanged, BiasesOfGptNeoxAttentionFollowTheConfig) {
@@ -342,9 +375,9 @@ TEST_F(OneThingChanged, BiasesOfGptNeoxAttentionFollowTheConfig) {
   config["attention_bias"] = false;
   start(config);
   const ModelWeights m = load();
-  EXPECT_FALSE(m.layers[0].b_q);
-  EXPECT_FALSE(m.layers[0].b_o);
-  EXPECT_TRUE(m.layers[0].b_in);
+  EXPECT_FALSE(m.layers[0][Role::b_q]);
+  EXPECT_FALSE(m.layers[0][Role::b_o]);
+  EXPECT_TRUE(m.layers[0][Role::b_in]);
 }
 
 TEST_F(OneThingChanged, MistralLoadsAndKeepsItsWindow) {
@@ -353,9 +386,9 @@ TEST_F(OneThingChanged, MistralLoadsAndKeepsItsWindow) {
   config["head_dim"] = 6;
   start(config);
   const ModelWeights m = load();
-  EXPECT_EQ(m.config.sliding_window, 4096);
-  expect_shape(m.layers[0].w_q, 16, 24);
-  expect_shape(m.layers[0].w_k, 16, 12);
+  EXPECT_EQ(m.config.layer(1).window, 4096);
+  expect_shape(m.layers[0][Role::w_q], 16, 24);
+  expect_shape(m.layers[0][Role::w_k], 16, 12);
 }
 
 TEST_F(OneThingChanged, AMissingTensorIsNamedWithItsFileAndShape) {
@@ -406,7 +439,7 @@ TEST_F(OneThingChanged, Float64IsRead) {
   start(kLlama, DType::f64);
   const ModelWeights m = load_saved();
   EXPECT_EQ(m.config.dtype, DType::f64);
-  EXPECT_EQ(m.layers[0].w_q.at(1, 2), load().layers[0].w_q.at(1, 2));
+  EXPECT_EQ(m.layers[0][Role::w_q].at(1, 2), load().layers[0][Role::w_q].at(1, 2));
 }
 
 TEST(LoadFolder, SaysWhatIsMissing) {
@@ -421,7 +454,25 @@ TEST(LoadFolder, SaysWhatIsMissing) {
   fs::remove(folder.path() / "model.gguf");
   folder.write("pytorch_model.bin", "x");
   expect_mentions(input_error([&] { load_folder(folder.path()); }),
-                  {"pytorch_model.bin", "safe_serialization=True"});
+                  {"pytorch_model.bin", "zip", "safetensors"});
+}
+
+TEST(LoadFolder, TakesMoreEndTokensFromTheGenerationConfig) {
+  const TempFolder folder;
+  json config = kLlama;
+  config["eos_token_id"] = 2;
+  const TensorSet set = random_tensors(config.dump(), 1);
+  save_folder(config.dump(), set.tensors, folder.path());
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(load_folder(folder.path()).config.end_tokens, Ids{2});
+  folder.write("generation_config.json", R"({"eos_token_id": [2, 9, 4000], "top_k": 5})");
+  EXPECT_EQ(load_folder(folder.path()).config.end_tokens, (Ids{2, 9}));
+  folder.write("generation_config.json", R"({"eos_token_id": 7})");
+  EXPECT_EQ(load_folder(folder.path()).config.end_tokens, (Ids{2, 7}));
+  for (const char* bad : {"{", "[]", R"({"eos_token_id": "end"})"}) {
+    folder.write("generation_config.json", bad);
+    expect_mentions(input_error([&] { load_folder(folder.path()); }), {"generation_config.json"});
+  }
 }
 
 TEST(LoadFolder, ATruncatedFileIsRefused) {
@@ -453,6 +504,22 @@ TEST(Tables, FillEveryFieldThatTheConfigPromises) {
     }
     for (const char* key : {"vocab_size"}) config[key] = 16;
     expect_shapes(random_weights(config.dump(), 1, DType::bf16));
+  }
+}
+
+TEST(Tables, OfEveryFamilyFillWhatItsLayersPromise) {
+  for (const std::string& family : testing::kFamilies) {
+    for (const bool biases : {false, true}) {
+      SCOPED_TRACE(family);
+      testing::Shape shape;
+      shape.family = family;
+      shape.layers = 3;
+      shape.biases = biases;
+      shape.dense = 1;
+      const ModelWeights m = random_weights(shape.config(), 1);
+      expect_shapes(m);
+      EXPECT_EQ(m.config.family, family);
+    }
   }
 }
 

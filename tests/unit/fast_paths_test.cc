@@ -8,6 +8,7 @@
 #include <random>
 
 #include "backend/host/kernels.h"
+#include "backend/mlp_readers.h"
 #include "unit/devices.h"
 #include "unit/random_model.h"
 
@@ -171,7 +172,7 @@ TEST(WeightProducts, ChangeNothingButTheRounding) {
       const Decomposition& a = *plain.state()->decomposition;
       const Decomposition& b = *fast.state()->decomposition;
       for (int l = 0; l < shape.layers; ++l) {
-        for (const MlpSide side : a.mlp_sides()) {
+        for (const auto& [side, branch] : mlp_readers(a.config().layer(l))) {
           RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).sum),
                           downloaded(a.backend(), a.mlp(l, side).sum)) < limit);
           RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).abs),
@@ -181,6 +182,24 @@ TEST(WeightProducts, ChangeNothingButTheRounding) {
         }
       }
     }));
+  }
+}
+
+TEST(WeightProducts, AreLeftOutInOneLineWhereAModelHasNone) {
+  for (const std::string& family : testing::kFamilies) {
+    testing::Shape shape;
+    shape.family = family;
+    std::vector<std::string> lines;
+    LoadOptions options;
+    options.device = "cpu";
+    options.weight_products = true;
+    options.notice = [&](const std::string& line) { lines.push_back(line); };
+    const Model model = testing::random_tensors_of(shape.config(), 1).model(options);
+    const LayerConfig& layer = model.config().layer(0);
+    ASSERT_EQ(lines.size(), layer.post_norm() || layer.mixture() ? 1U : 0U) << family;
+    if (!lines.empty()) {
+      EXPECT_NE(lines[0].find("--weight-products is left out"), std::string::npos) << lines[0];
+    }
   }
 }
 
@@ -253,11 +272,12 @@ TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
               }
               for (int j = 0; j < view.visible; ++j) {
                 double mean = 0, square = 0;
-                for (int s = 0; s <= q; ++s)
-                  mean += r[static_cast<std::size_t>(s * view.visible + j)] / (q + 1);
-                for (int s = 0; s <= q; ++s)
-                  square += std::pow(r[static_cast<std::size_t>(s * view.visible + j)] - mean, 2) /
-                            (q + 1);
+                const int first = d.config().layer(l).first_source(q), n = q + 1 - first;
+                for (int s = first; s <= q; ++s)
+                  mean += r[static_cast<std::size_t>(s * view.visible + j)] / n;
+                for (int s = first; s <= q; ++s)
+                  square +=
+                      std::pow(r[static_cast<std::size_t>(s * view.visible + j)] - mean, 2) / n;
                 want_deviation.push_back(std::sqrt(square));
               }
             }

@@ -19,9 +19,11 @@ namespace {
 using naive::Difference;
 using nlohmann::json;
 
-const char* const kCases[] = {"one-token",  "small-gpt2", "small-llama", "small-neox",
-                              "tiny-gpt2",  "tiny-llama", "tiny-neox",   "tiny-neox-sequential",
-                              "tiny-qwen2", "tiny-qwen3"};
+const char* const kCases[] = {
+    "one-token",    "small-gpt2", "small-llama",          "small-neox",   "tiny-gemma2",
+    "tiny-gemma3",  "tiny-gpt2",  "tiny-gptoss",          "tiny-granite", "tiny-llama",
+    "tiny-mixtral", "tiny-neox",  "tiny-neox-sequential", "tiny-olmo2",   "tiny-phi3",
+    "tiny-qwen2",   "tiny-qwen3", "tiny-qwen3moe",        "tiny-smollm3"};
 
 std::string folder_of(const std::string& name) {
   return std::string(UNPACK_TEST_DATA) + "/golden/" + name;
@@ -46,6 +48,8 @@ Options options_of(const json& run) {
   o.beta = j.at("beta");
   o.weights = j.at("weights").get<std::array<double, 3>>();
   o.mlp_weights = j.at("mlp_weights").get<std::array<double, 2>>();
+  if (j.contains("expert_weights"))
+    o.expert_weights = j.at("expert_weights").get<std::array<double, 3>>();
   o.dispatch = j.at("dispatch") == "gate" ? Dispatch::gate : Dispatch::aligned;
   const std::string mlp = j.at("mlp");
   o.mlp = mlp == "l2"           ? MlpRule::l2
@@ -58,7 +62,8 @@ Options options_of(const json& run) {
 }
 
 Branch branch_of(const std::string& name) {
-  for (const Branch b : {Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U, Branch::mlp}) {
+  for (const Branch b :
+       {Branch::K, Branch::Q, Branch::V, Branch::R, Branch::G, Branch::U, Branch::mlp}) {
     if (name == to_string(b)) return b;
   }
   return Branch::none;  // "all"
@@ -153,6 +158,30 @@ class Golden : public ::testing::TestWithParam<std::tuple<const char*, const cha
     }
     for (const auto& [writer, values] : want.items()) model_.writers().parse(writer);
     return d.relative();
+  }
+
+  // The experts in use, each once; those that are not are stored with weight 0.
+  void expect_experts(const std::vector<ExpertEntry>& got, const json& want,
+                      const std::string& run) const {
+    std::vector<double> weight(want.size(), 0.0), credit(want.size(), 0.0), want_weight,
+        want_credit;
+    std::size_t used = 0;
+    for (const json& e : want) {
+      want_weight.push_back(e.at("weight"));
+      want_credit.push_back(e.at("credit"));
+      used += want_weight.back() > 0 ? 1 : 0;
+    }
+    for (const ExpertEntry& e : got) {
+      EXPECT_EQ(weight.at(static_cast<std::size_t>(e.expert)), 0) << run;
+      weight[static_cast<std::size_t>(e.expert)] = e.weight;
+      credit[static_cast<std::size_t>(e.expert)] = e.credit;
+    }
+    EXPECT_EQ(got.size(), used) << run;
+    EXPECT_TRUE(std::is_sorted(got.begin(), got.end(), [](const auto& a, const auto& b) {
+      return a.weight > b.weight;
+    })) << run;
+    EXPECT_LE(naive::difference(weight, want_weight), limit(run)) << run;
+    EXPECT_LE(naive::difference(credit, want_credit), limit(run)) << run;
   }
 
   void expect_paths(const std::vector<Path>& got, const json& want, double tolerance,
@@ -259,7 +288,8 @@ TEST_P(Golden, Scores) {
     EXPECT_EQ(static_cast<int>(layer.at("writers_mlp").size()), model_.writers().visible_to_mlp(l));
     for (const auto& [key, branch] :
          {std::pair{"K", Branch::K}, std::pair{"Q", Branch::Q}, std::pair{"V", Branch::V},
-          std::pair{"M", Branch::mlp}, std::pair{"G", Branch::G}, std::pair{"U", Branch::U}}) {
+          std::pair{"M", Branch::mlp}, std::pair{"R", Branch::R}, std::pair{"G", Branch::G},
+          std::pair{"U", Branch::U}}) {
       if (!layer.contains(key)) {
         EXPECT_THROW(prepared_.scores(l, branch), UsageError);
         continue;
@@ -310,14 +340,22 @@ TEST_P(Golden, RootsWithEntriesIncomingAndComposition) {
         limit(run))
         << run;
     EXPECT_LE(by_writer(got.node_credit, want.at("node_credit")), limit(run)) << run;
-    const auto entries = want.at("entries").get<std::vector<double>>();
+    const bool mixture = want.at("entries").is_object();
+    const auto entries = (mixture ? want.at("entries").at("neurons") : want.at("entries"))
+                             .get<std::vector<double>>();
     std::vector<double> got_entries = got.entries;
     if (got_entries.empty()) {
-      got_entries.assign(entries.size(), NAN);
-      for (const NeuronEntry& n : got.neuron_entries)
-        got_entries.at(static_cast<std::size_t>(n.neuron)) = n.credit;
+      got_entries.assign(entries.size(), mixture ? 0.0 : NAN);
+      const int neurons = model_.config().layer(model_.writers()[got.root->writer].layer).n_neurons;
+      for (const NeuronEntry& n : got.neuron_entries) {
+        EXPECT_EQ(n.expert >= 0, mixture) << run;
+        got_entries.at(static_cast<std::size_t>(std::max(n.expert, 0) * neurons + n.neuron)) =
+            n.credit;
+      }
     }
     EXPECT_LE(naive::difference(got_entries, entries), limit(run)) << run;
+    if (mixture) expect_experts(got.expert_entries, want.at("entries").at("experts"), run);
+    EXPECT_EQ(got.expert_entries.empty(), !mixture) << run;
     for (const auto& [branch, by_name] : want.at("incoming").items()) {
       ASSERT_TRUE(got.incoming.contains(branch_of(branch))) << run << ' ' << branch;
       EXPECT_LE(by_writer(got.incoming.at(branch_of(branch)), by_name), limit(run))

@@ -118,7 +118,12 @@ PathQuery draw_filters(const Drawn& d) {
   PathQuery query;
   const Writers& writers = d.model->writers();
   if (*rc::gen::arbitrary<bool>())
-    query.branch = *rc::gen::element(Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U);
+    query.branch =
+        d.model->config().mixture()
+            ? *rc::gen::element(Branch::K, Branch::Q, Branch::V, Branch::R, Branch::G, Branch::U)
+        : d.model->config().gated()
+            ? *rc::gen::element(Branch::K, Branch::Q, Branch::V, Branch::G, Branch::U)
+            : *rc::gen::element(Branch::K, Branch::Q, Branch::V);
   if (*rc::gen::arbitrary<bool>())
     query.through = writers.name(testing::draw_int(0, writers.count()));
   if (*rc::gen::arbitrary<bool>())
@@ -305,7 +310,17 @@ TEST_P(Paths, RefuseWhatCannotBeMeant) {
   EXPECT_THROW(trace(query), UsageError);
   query = {};
   query.from = 7;
-  EXPECT_TRUE(trace(query).paths.empty());
+  EXPECT_THROW(trace(query), InputError);
+  query = {};
+  query.branch = Branch::mlp;
+  EXPECT_THROW(trace(query), UsageError);
+  query.branch = Branch::G;
+  if (!model.config().gated()) {
+    EXPECT_THROW(trace(query), InputError);
+  }
+  query = {};
+  query.top = kMostPaths + 1;
+  EXPECT_THROW(trace(query), UsageError);
 }
 
 }  // namespace

@@ -80,7 +80,9 @@ inline TraceResult make_trace(const TraceShape& shape = {}) {
   r.layout.n_layers = shape.layers;
   r.layout.n_heads = shape.heads;
   r.layout.n_kv_heads = shape.heads;
-  r.layout.mlp = shape.gated ? MlpKind::gated : MlpKind::plain;
+  LayerConfig layer;
+  layer.mlp = shape.gated ? MlpKind::gated : MlpKind::plain;
+  r.layout.layers.assign(static_cast<std::size_t>(shape.layers), layer);
   r.layout.positions = shape.gated ? Positions::rotary : Positions::learned;
   r.tokens = make_tokens(shape.texts);
   const int length = r.length();

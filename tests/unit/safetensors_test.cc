@@ -35,15 +35,32 @@ TEST(Safetensors, ReadsNamesTypesShapesAndBytes) {
   EXPECT_EQ(load_element(tensors[1].stored.data, DType::bf16, 0), 1.0);
 }
 
-TEST(Safetensors, ToleratesUnalignedOffsetsHolesAndTrailingBytes) {
-  // The header is of odd length, the tensor begins at an odd offset, bytes before and after belong
-  // to nobody.
-  std::string header = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[3,7]}})";
+TEST(Safetensors, ToleratesUnalignedOffsets) {
+  // The header is of odd length, the second tensor begins at an odd offset.
+  std::string header =
+      R"({"u":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"a":{"dtype":"F32","shape":[1],"data_offsets":[3,7]}})";
   if (header.size() % 2 == 0) header += ' ';
-  const std::string file = safetensors_bytes(header, std::string("xyz\0\0\x80\x3f-and-more", 16));
-  const auto tensors = parse(file);
-  ASSERT_EQ(tensors.size(), 1u);
+  const auto tensors = parse(safetensors_bytes(header, std::string("xyz\0\0\x80\x3f", 7)));
+  ASSERT_EQ(tensors.size(), 2u);
   EXPECT_EQ(load_element(tensors[0].stored.data, DType::f32, 0), 1.0);
+}
+
+TEST(Safetensors, RefusesBytesThatBelongToNoTensor) {
+  const std::string a = R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}})";
+  expect_mentions(parse_error(a, "12345"), {"1 bytes behind the last tensor"});
+  expect_mentions(
+      parse_error(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})", "123456"),
+      {"2 bytes in front of tensor 'a'"});
+  expect_mentions(
+      parse_error(
+          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[5,9]}})",
+          "123456789"),
+      {"1 bytes in front of tensor 'b'"});
+  expect_mentions(parse_error(a + "\t", "1234"), {"padded by spaces"});
+  expect_mentions(parse_error(" " + a, "1234"), {"first byte"});
+  expect_mentions(parse_error(a + std::string(1, '\0'), "1234"), {"not valid JSON"});
+  expect_mentions(parse_error(R"({"__metadata__":{"a":1}})", ""), {"__metadata__"});
+  EXPECT_EQ(parse(safetensors_bytes(a + "   ", "1234")).size(), 1u);
 }
 
 TEST(Safetensors, KeepsTensorsOfTypesThatTheMathsDoesNotTake) {
@@ -231,8 +248,7 @@ TEST(FolderWithoutSafetensors, SaysHowToConvertOtherFormats) {
   gguf.write("model-q4.gguf", "x");
   tensorflow.write("tf_model.h5", "x");
   adapter.write("adapter_model.safetensors", "x");
-  expect_mentions(input_error([&] { find_weights(torch.path()); }),
-                  {"pytorch_model.bin", "save_pretrained", "safe_serialization"});
+  EXPECT_EQ(find_weights(torch.path()), torch.path() / "pytorch_model.bin");
   expect_mentions(input_error([&] { find_weights(gguf.path()); }), {"GGUF", "safetensors"});
   expect_mentions(input_error([&] { find_weights(tensorflow.path()); }),
                   {"tf_model.h5", "save_pretrained"});

@@ -20,17 +20,14 @@ using naive::Vec;
 
 double length_of(const Vec& x) { return std::sqrt(naive::dot(x, x)); }
 
-// Key scores of one writer for a head and query, [s <= q].
+// Key scores of one writer for a head and query, over the sources in sight.
 Vec key_scores(const naive::Forward& f, int l, int h, int q, int writer) {
   const naive::Layer& t = f.layers[l];
   const int g = f.group(h);
   Vec out;
-  for (int s = 0; s <= q; ++s) {
-    Vec key = naive::part(naive::times(f.read(f.vectors[writer][s], t.dev1[s], t.norm1_w), t.w_k),
-                          g * f.c.d_head, f.c.d_head);
-    for (int e = 0; e < f.c.d_head && !t.k_norm.empty(); ++e) key[e] *= t.k_norm[e] / t.k_dev[g][s];
-    out.push_back(naive::dot(t.q[h][q], f.rotated(key, s)) /
-                  std::sqrt(static_cast<double>(f.c.d_head)));
+  for (int s = f.first(l, q); s <= q; ++s) {
+    out.push_back(f.c.layer(l).attention_scale *
+                  naive::dot(t.q[h][q], f.key(l, g, f.vectors[writer][s], s)));
   }
   return out;
 }
@@ -46,8 +43,9 @@ std::map<std::string, Vec> slow_strengths(const naive::Forward& f) {
         for (int q = 0; q < f.S; ++q) {
           const Vec scores = key_scores(f, l, h, q, w);
           double mean = 0, variance = 0;
-          for (const double x : scores) mean += x / (q + 1);
-          for (const double x : scores) variance += (x - mean) * (x - mean) / (q + 1);
+          const auto n = static_cast<double>(scores.size());
+          for (const double x : scores) mean += x / n;
+          for (const double x : scores) variance += (x - mean) * (x - mean) / n;
           out["attention"][w] += std::sqrt(variance);
           out["attention_signed"][w] += std::fabs(mean);
         }
@@ -55,17 +53,23 @@ std::map<std::string, Vec> slow_strengths(const naive::Forward& f) {
       for (int g = 0; g < f.c.n_kv_heads && w < f.writers.visible_to_attention(l); ++g) {
         for (int s = 0; s < f.S; ++s) {
           const Vec value =
-              naive::part(naive::times(f.read(f.vectors[w][s], t.dev1[s], t.norm1_w), t.w_v),
+              naive::part(naive::times(f.read_attention(l, f.vectors[w][s], s), t.w_v),
                           g * f.c.d_head, f.c.d_head);
           out["attention_values"][w] += std::fabs(naive::dot(value, t.v[g][s]));
         }
       }
       if (w >= f.writers.visible_to_mlp(l)) continue;
-      Vec mean(f.c.d_mlp, 0.0);
+      // Of the experts that a position uses.
+      const int N = f.c.layer(l).n_neurons;
+      Vec mean(t.experts.size() * N, 0.0);
       for (int q = 0; q < f.S; ++q) {
-        const Vec scores = naive::times(f.read(f.vectors[w][q], t.dev2[q], t.norm2_w), t.w_in);
+        Vec scores(mean.size(), 0.0);
+        for (const int e : t.chosen[q]) {
+          const Vec own = naive::times(f.read_mlp(l, f.vectors[w][q], q), t.experts[e].w_in);
+          std::copy(own.begin(), own.end(), scores.begin() + e * N);
+        }
         out["mlp"][w] += length_of(scores);
-        for (int n = 0; n < f.c.d_mlp; ++n) mean[n] += scores[n] / f.S;
+        for (std::size_t n = 0; n < mean.size(); ++n) mean[n] += scores[n] / f.S;
       }
       out["mlp_signed"][w] += f.S * length_of(mean);
     }
@@ -75,12 +79,15 @@ std::map<std::string, Vec> slow_strengths(const naive::Forward& f) {
 
 TEST(Strengths, AreThoseOfTheDefinitionInEveryFamily) {
   const std::vector<TokenId> ids = {3, 1, 4, 1, 5, 9};
-  for (const char* family : {"gpt2", "gpt_neox", "gpt_neox sequential", "llama", "qwen3"}) {
+  std::vector<std::string> families = testing::kFamilies;
+  families.emplace_back("gpt_neox sequential");
+  for (const std::string& family : families) {
     testing::Shape shape;
     shape.layers = 3;
-    shape.family = std::string(family).substr(0, std::string(family).find(' '));
-    shape.parallel = family == std::string("gpt_neox");
+    shape.family = family.substr(0, family.find(' '));
+    shape.parallel = family == "gpt_neox";
     shape.rope = 1;
+    shape.window = 3;
     const testing::Tensors tensors = testing::random_tensors_of(shape.config(), 5);
     std::vector<std::string> devices = testing::float_devices();
     devices.emplace_back("reference");

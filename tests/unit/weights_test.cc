@@ -155,9 +155,9 @@ TEST(RandomWeights, AreTheSameForASeedAndDifferForAnother) {
                      c = random_weights(kTiny, 8);
   EXPECT_EQ(a.fingerprint, b.fingerprint);
   EXPECT_NE(a.fingerprint, c.fingerprint);
-  EXPECT_EQ(a.layers[1].w_q.at(3, 4), b.layers[1].w_q.at(3, 4));
-  EXPECT_NE(a.layers[1].w_q.at(3, 4), c.layers[1].w_q.at(3, 4));
-  EXPECT_NE(a.layers[0].w_q.at(3, 4), a.layers[1].w_q.at(3, 4));
+  EXPECT_EQ(a.layers[1][Role::w_q].at(3, 4), b.layers[1][Role::w_q].at(3, 4));
+  EXPECT_NE(a.layers[1][Role::w_q].at(3, 4), c.layers[1][Role::w_q].at(3, 4));
+  EXPECT_NE(a.layers[0][Role::w_q].at(3, 4), a.layers[1][Role::w_q].at(3, 4));
   EXPECT_EQ(a.parameter_count(), 11u * 8 + 6 * 8 + 2 * 8 +
                                      2 * (4 * 8 + 8 * 24 + 24 + 64 + 8 + 8 * 32 + 32 + 32 * 8 + 8));
 }
@@ -166,7 +166,7 @@ TEST(RandomWeights, AreNormalAndSmall) {
   const ModelWeights model = random_weights(
       R"({"model_type":"gpt2","n_layer":2,"n_head":4,"n_embd":256,"vocab_size":1000})", 1);
   std::vector<double> values(1000 * 256);
-  read_rows(model.embed, 0, 1000, values.data());
+  read_rows(model[Role::embed], 0, 1000, values.data());
   double sum = 0, squares = 0, fourth = 0;
   for (const double x : values) {
     sum += x / 0.02;
@@ -177,8 +177,8 @@ TEST(RandomWeights, AreNormalAndSmall) {
   EXPECT_NEAR(sum / n, 0.0, 0.01);
   EXPECT_NEAR(squares / n, 1.0, 0.01);
   EXPECT_NEAR(fourth / n, 3.0, 0.05);
-  EXPECT_NEAR(model.final_norm.w.at(0, 5), 1.0, 0.3);
-  EXPECT_NE(model.final_norm.w.at(0, 5), 1.0);
+  EXPECT_NEAR(model[Role::final_norm_w].at(0, 5), 1.0, 0.3);
+  EXPECT_NE(model[Role::final_norm_w].at(0, 5), 1.0);
 }
 
 TEST(RandomWeights, ThatNoMachineCouldHoldAreRefused) {
@@ -205,8 +205,8 @@ TEST(Fingerprint, DoesNotDependOnHowAFolderIsSharded) {
   EXPECT_EQ(a.config.dtype, DType::bf16);
   EXPECT_NE(a.release, nullptr);
   EXPECT_EQ(c.release, nullptr) << "memory is the caller's";
-  a.release(a.storage.get(), a.layers[1].w_out.data, 32 * 8 * 2);
-  EXPECT_EQ(a.layers[1].w_out.at(5, 6), b.layers[1].w_out.at(5, 6));
+  a.release(a.storage.get(), a.layers[1][Role::w_out].data, 32 * 8 * 2);
+  EXPECT_EQ(a.layers[1][Role::w_out].at(5, 6), b.layers[1][Role::w_out].at(5, 6));
 }
 
 TEST(Fingerprint, ChangesWithTypeShapeAndValues) {

@@ -42,7 +42,10 @@ class Page:
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False})
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}]})
         self.driver.get(f"{self.url}/{state}")
-        self.wait(lambda: self.all("#graph .node") or self.all("canvas") or self.all("#other"))
+        if "prompt=" in state:
+            self.settled()
+        else:
+            self.one(".start .example")
         return self
 
     def wait(self, condition, seconds=20, message=""):
@@ -63,10 +66,13 @@ class Page:
     def js(self, script, *args):
         return self.driver.execute_script(script, *args)
 
-    def click(self, selector):
+    def click(self, selector, kind="click", shift=False):
         self.one(selector)
         # Nodes of the graph are SVG and may lie under a scroll edge: the event is what counts.
-        self.js("const e = document.querySelector(arguments[0]); e.dispatchEvent(new MouseEvent('click', {bubbles: true}))", selector)
+        self.js("const e = document.querySelector(arguments[0]); e.dispatchEvent(new MouseEvent(arguments[1], {bubbles: true, shiftKey: arguments[2]}))", selector, kind, shift)
+
+    def node(self, name, kind="click", shift=False):
+        self.click(f'#graph [data-node="{name}"]', kind, shift)
 
     def choose(self, selector, value):
         self.one(selector)
@@ -77,8 +83,16 @@ class Page:
         field.clear()
         field.send_keys(text)
 
+    def slide(self, selector, value):
+        self.one(selector)
+        self.js("const e = document.querySelector(arguments[0]); e.value = arguments[1]; e.dispatchEvent(new Event('input', {bubbles: true})); e.dispatchEvent(new Event('change', {bubbles: true}))", selector, value)
+
     def settled(self):
-        self.wait(lambda: not self.all(".answer.busy") and self.text("#trace") == "Trace")
+        """The question in the address is answered."""
+        self.wait(lambda: self.js("return document.querySelector('.answer')?.getAttribute('aria-busy') === 'false' && !document.querySelector('.answer.of-before')"))
+
+    def hash(self):
+        return self.js("return decodeURIComponent(location.hash.replaceAll('+', ' '))")
 
     def root(self):
         return self.text(".crumbs [aria-current]")
@@ -93,7 +107,8 @@ class Page:
 
     def problems(self):
         """Console errors, refused content and anything that was asked of another host."""
-        severe = [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+        # A connection that the browser kept open and the server closed is asked for again by the page itself.
+        severe = [entry["message"] for entry in self.driver.get_log("browser") if entry["level"] in ("SEVERE", "WARNING") and "ERR_SOCKET_NOT_CONNECTED" not in entry["message"]]
         foreign = []
         for entry in self.driver.get_log("performance"):
             if "Network.requestWillBeSent\"" not in entry["message"]:
@@ -138,6 +153,7 @@ def page(driver, server):
 @pytest.fixture
 def downloaded(downloads):
     def get(suffix, seconds=15):
+        """(name, content) of the file that came."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             found = [file for file in downloads.iterdir() if file.suffix == suffix]
@@ -145,7 +161,7 @@ def downloaded(downloads):
                 time.sleep(0.1)
                 content = found[0].read_bytes()
                 found[0].unlink()
-                return content
+                return found[0].name, content
             time.sleep(0.05)
         raise AssertionError(f"no {suffix} file came")
 

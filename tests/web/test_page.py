@@ -1,286 +1,428 @@
 """The page, driven as a person would."""
 import json
 import os
+import re
 import time
-from urllib.parse import quote
 
 import pytest
+from asking import ANNA, MARY, state, why
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
-MARY = "Mary and John went to the store. John gave a drink to"
+NO_MODEL_SPEAKS_THIS = "日本語 <script>alert(1)</script> \u202e & \"quotes\" 🙂"
 
 
-def state(**parts):
-    return "#" + "&".join(f"{key}={quote(str(value))}" for key, value in parts.items())
+def visible(page, selector):
+    return page.js("const e = document.querySelector(arguments[0]); return !!e && e.getClientRects().length > 0", selector)
 
 
-def node(page, kind="head"):
-    """The name of a node in the graph that can be clicked."""
-    return page.js("return document.querySelector(arguments[0])?.dataset.node", f"#graph .node.{kind}.open")
+# The start ---------------------------------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_a_first_visit_shows_an_example_already_traced(page):
+def test_a_first_visit_says_what_to_do(page):
     page.open()
-    assert page.one("#prompt").get_attribute("value") == MARY
-    assert len(page.all(".bars .bar")) == 10
-    assert len(page.all(".strip .token")) == len(page.all(".chips .chip")) > 8
-    assert page.all("#graph .edge") and page.all(".paths li")
-    page.shot("light")
+    assert len(page.all(".example")) == 5 and len(page.all(".steps li")) == 3
+    page.wait(lambda: "layers" in page.text("#model-line"))
+    page.shot("start")
 
 
-def test_typing_shows_tokens_and_predictions_before_anything_is_traced(page):
+@pytest.mark.parametrize("index", range(5))
+def test_every_example_is_one_that_the_model_solves(page, index):
     page.open()
-    before = page.texts(".bars .bar .text")
-    page.type("#prompt", "Once upon a time there was a little")
-    page.wait(lambda: "".join(page.texts(".chips .chip")[1:]) == "Once upon a time there was a little")
-    page.wait(lambda: page.texts(".bars .bar .text") != before)
-    assert "Mary" in page.text(".strip")
-    page.one("#prompt").send_keys(Keys.CONTROL, Keys.ENTER)
-    page.wait(lambda: "little" in page.text(".strip"))
-
-
-def test_picking_target_and_contrast_among_the_bars(page):
-    page.open()
+    page.js("document.querySelectorAll('.example')[arguments[0]].click()", index)
     page.settled()
-    second, third = page.all(".bars .bar")[1:3]
-    texts = [bar.get_attribute("textContent") for bar in (second, third)]
-    second.click()
-    page.wait(lambda: page.texts(".bar.target") and page.texts(".bar.target")[0].split("target")[0] == texts[0].split("%")[0].rstrip("0123456789."))
-    third.click()
-    page.wait(lambda: page.all(".bar.contrast"))
-    page.wait(lambda: "against" in page.text(".summary"))
-    assert "logit difference" in page.text(".summary")
-    assert "target=" in page.js("return location.hash") and "versus=" in page.js("return location.hash")
-    page.all(".bar.contrast")[0].click()
-    page.wait(lambda: "against" not in page.text(".summary"))
+    assert page.text(".bar .text") == page.one("#target").get_attribute("value"), "the target is the likeliest token"
+    assert page.all("#graph .edge")
 
 
-def test_a_target_that_is_not_listed_can_be_typed(page):
-    page.open()
-    field = page.all(".choices input")[0]
-    field.send_keys(" store", Keys.ENTER)
-    page.wait(lambda: " store" in page.text(".summary"))
+def test_every_term_has_an_explanation(page):
+    page.open(why())
+    assert len(page.all(".mark")) >= 8
+    page.js("document.querySelector('.title .mark').click()")
+    page.wait(lambda: len(page.text(".explanation")) > 40)
+    ActionChains(page.driver).send_keys(Keys.ESCAPE).perform()
+    page.wait(lambda: not page.all(".explanation"))
 
 
-def test_a_target_of_several_tokens_is_explained(page):
-    page.open()
-    page.all(".choices input")[0].send_keys(" not one token at all", Keys.ENTER)
-    page.wait(lambda: page.all(".problem"))
-    assert page.text(".problem")
-    page.driver.get_log("browser")  # the refused request itself is logged by the browser
+# Prompt and question -----------------------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_rerooting_and_the_way_back(page):
-    page.open()
+def test_the_prompt_is_coloured_tokens_with_their_spaces_and_bytes(page):
+    page.open(state(prompt="Zoë went 🙂 to"))
+    chips = page.texts(".chips .chip")
+    assert "·went" in "".join(chips) and any(re.match(r"(0x[0-9A-F]{2} ?)+", chip) for chip in chips), chips
+    assert page.js("return [...document.querySelectorAll('.chips .chip')].filter((e) => e.style.background).length") > 3
+
+
+def test_clicking_a_token_predicts_there(page):
+    page.open(why())
+    page.js("[...document.querySelectorAll('.chips .chip')].find((e) => e.textContent === '·gave').click()")
+    page.wait(lambda: "at=10" in page.hash())
     page.settled()
-    first = node(page)
-    page.click(f'#graph [data-node="{first}"]')
-    page.wait(lambda: page.root() == first)
-    page.wait(lambda: page.all(".sources tbody tr") and page.text(".branches").startswith("K"))
-    page.shot("root-light")
-    second = node(page) or node(page, "mlp")
-    page.click(f'#graph [data-node="{second}"]')
-    page.wait(lambda: page.root() == second)
-    assert len(page.all(".crumbs li")) == 3
+    assert "▸?" in page.text('.chip[aria-pressed="true"]') and "gave" in page.text('.chip[aria-pressed="true"]')
+    assert all(int(name.split("@")[1]) <= 10 for name in page.js("return [...document.querySelectorAll('#graph [data-node]')].map((e) => e.dataset.node)"))
+
+
+def test_a_double_click_changes_one_token(page):
+    page.open(why())
+    page.js("[...document.querySelectorAll('.chips .chip')].find((e) => e.textContent === 'Mary').dispatchEvent(new MouseEvent('dblclick', {bubbles: true}))")
+    field = page.one(".chip-input")
+    field.clear()
+    field.send_keys("Anna", Keys.ENTER)
+    page.wait(lambda: f"prompt={ANNA}" in page.hash())
+    page.settled()
+    assert page.one("#target").get_attribute("value") == "·Anna"
+
+
+def test_typing_shows_tokens_before_anything_is_asked(page):
+    page.open()
+    page.one("#prompt").send_keys("Once upon a time")
+    page.wait(lambda: "Once·upon·a·time" in "".join(page.texts(".chips .chip")))
+    assert not page.all(".answer")
+
+
+def test_any_token_can_be_the_target(page):
+    page.open(why())
+    field = page.one("#target")
+    field.click()
+    field.send_keys("store", Keys.ARROW_DOWN, Keys.ARROW_UP)
+    page.wait(lambda: page.texts(".suggestions .word")[:1] == ["·store"])
+    field.send_keys(Keys.ENTER)
+    page.wait(lambda: page.text("#graph .node.target").startswith("·store vs ·John"))
+    field = page.one("#versus")
+    field.click()
+    page.wait(lambda: "raw logit" in page.text(".suggestions"))
+    field.send_keys("zzzzzz")
+    page.wait(lambda: "no token begins" in page.text(".suggestions"))
+    field.send_keys(Keys.ESCAPE)
+
+
+# The graph ---------------------------------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_graph_has_ports_filled_nodes_and_tokens_as_its_axis(page):
+    page.open(why())
+    assert page.js("return [...document.querySelectorAll('[data-node=\"A5.H3@13\"] .port')].map((e) => [e.textContent, e.classList.contains('used')])") == [["K", True], ["Q", True], ["V", True]]
+    fills = page.js("return [...document.querySelectorAll('#graph .node[data-node] .body')].map((e) => getComputedStyle(e).fill)")
+    assert len(set(fills)) > 4
+    assert len(page.all("#graph .axis .token")) == 14 and not page.all(".strip")
+
+
+def test_a_click_selects_a_double_click_reroots_and_shift_pins(page):
+    page.open(why())
+    page.node("A5.H3@13")
+    page.wait(lambda: page.all('section[aria-label="Inspector: A5.H3@13"]'))
+    assert page.all("#graph .node.selected") and not page.all(".crumbs")
+    page.node("MLP0@1", shift=True)
+    page.wait(lambda: page.all('#graph [data-node="MLP0@1"].pinned'))
+    assert "(1)" in page.text("#tab-circuit") and "pins=" in page.hash()
+    page.node("A5.H3@13", "dblclick")
+    page.wait(lambda: page.root() == "A5.H3@13")
+    page.settled()
+    page.node("A1.H1@1", "dblclick")
+    page.wait(lambda: page.root() == "A1.H1@1" and len(page.all(".crumbs li")) == 3)
     page.driver.back()
-    page.wait(lambda: page.root() == first)
-    page.js("document.querySelectorAll('.crumbs button')[0].click()")
-    page.wait(lambda: page.root().startswith("target"))
-    page.wait(lambda: page.all(".map button"))
+    page.wait(lambda: page.root() == "A5.H3@13")
+    page.js("document.querySelector('.crumbs button').click()")
+    page.wait(lambda: not page.all(".crumbs"))
 
 
-def test_an_mlp_as_root_shows_its_neurons(page):
-    page.open(state(prompt=MARY, root="MLP3@5"))
-    page.wait(lambda: "neuron" in page.text(".ranked"))
+def place(page):
+    return [float(x) for x in re.findall(r"-?[\d.]+", page.js("return document.querySelector('#graph .content').getAttribute('transform')"))]
 
 
-def test_a_gated_model_shows_gate_and_up(page):
-    page.open(state(model="pocket-llama", prompt=MARY, root="MLP3@5"))
-    page.wait(lambda: page.texts(".branches h4") == ["G", "U"])
-    assert "U" in page.texts("#filter-branch option")
+def test_the_graph_zooms_pans_and_fills_the_screen_with_its_labels_in_view(page):
+    page.open(why(routes=100))
+    x, y, scale = place(page)
+    page.js("document.querySelector('[aria-label=\"Zoom in\"]').click()")
+    page.wait(lambda: place(page)[2] > scale * 1.2)
+    before = place(page)
+    graph = page.one("#graph")
+    ActionChains(page.driver).move_to_element_with_offset(graph, -graph.size["width"] // 2 + 20, -60).click_and_hold().move_by_offset(-150, -40).release().perform()
+    page.wait(lambda: abs(place(page)[0] - before[0] + 150) < 5)
+    assert all(float(x) == 6 for x in page.js("return [...document.querySelectorAll('.layer-labels text')].map((e) => e.getAttribute('x'))"))
+    assert page.all(".layer-labels text") and page.all(".axis .token")
+    page.click("#fullscreen")
+    page.wait(lambda: page.all(".graph-frame.full"))
+    assert page.js("return document.querySelector('.graph-frame').getBoundingClientRect().width") >= 1200
+    page.shot("full")
+    page.click("#fullscreen")
+    page.wait(lambda: not page.all(".graph-frame.full"))
+    page.js("document.querySelector('[aria-label=\"Fit\"]').click()")
+    page.wait(lambda: place(page)[2] < before[2])
 
 
-def test_the_model_chooser_asks_another_model(page):
-    page.open()
-    page.choose("#model", "pocket-neox")
-    page.wait(lambda: "model=pocket-neox" in page.js("return location.hash"))
-    page.wait(lambda: "pos" not in page.texts("#filter-through option"), seconds=40)
-    page.settled()
-    assert page.all("#graph .node")
+def test_hovering_links_routes_graph_and_tokens(page):
+    page.open(why())
+    ActionChains(page.driver).move_to_element(page.one(".paths .amount")).perform()
+    page.wait(lambda: page.all(".edge.lit") and page.all(".edge.dim"))
+    ActionChains(page.driver).move_to_element(page.all(".chips .chip")[1]).perform()
+    page.wait(lambda: page.all(".paths li:not(.dim)") and all(name.endswith("@1") for name in page.texts(".paths li:not(.dim) .hop:nth-child(2) .name")))
 
 
-def test_filters_change_the_paths_and_the_remainder_is_always_said(page):
-    page.open()
-    page.settled()
-    assert "unexplained remainder" in page.text("#remainder")
-    page.choose("#filter-sign", "negative")
-    page.wait(lambda: page.all(".paths li") and not page.all(".paths li.positive"))
-    assert "filtered out" in page.text("#remainder")
-    page.choose("#filter-sign", "")
-    page.choose("#filter-branch", "V")
-    page.wait(lambda: "branch=V" in page.js("return location.hash"))
-    page.wait(lambda: page.texts(".paths li") and all(row.replace("target", "").rstrip("→").rsplit("A", 1)[0].rstrip().endswith("V") for row in page.texts(".paths li")))
-    page.click(".filters .link")
-    page.wait(lambda: page.all(".paths li.positive") and "filtered out" not in page.text("#remainder"))
+def test_filters_thresholds_signs_and_the_first_token(page):
+    page.open(why())
+    page.choose("#filter-branch", "K")
+    page.wait(lambda: "branch=K" in page.hash() and page.all(".paths li") and all(row.rsplit("A", 1)[0].endswith("K") for row in page.texts(".paths .route")))
+    page.click("#clear-filters")
+    page.choose("#threshold", "5")
+    page.wait(lambda: 0 < len(page.all(".paths li")) < 6)
+    page.choose("#threshold", "0")
+    page.wait(lambda: any("endoftext" in row for row in page.texts(".paths .route")))
+    page.click("#skip-first")
+    page.wait(lambda: not any("endoftext" in row for row in page.texts(".paths .route")))
+    assert "left out" in page.text("#graph .axis .token")
+    page.js("document.querySelectorAll('#graph .axis .token')[1].dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    page.wait(lambda: "from=1" in page.hash() and page.all(".paths li") and all("@1" in row.split("→")[0] for row in page.texts(".paths .route")))
 
 
-def test_the_strip_filters_by_source_token(page):
-    page.open()
-    page.settled()
-    page.all(".strip .token")[1].click()
-    page.wait(lambda: page.all(".paths li") and all(row.split("@")[1].startswith("1") for row in page.texts(".paths .hop:first-child .name")))
-    assert "from=1" in page.js("return location.hash")
-
-
-def test_the_slider_shows_more_paths_for_more_mass(page):
-    page.open(state(prompt=MARY, mass=5))
-    page.settled()
-    shown = lambda: int(page.text("#remainder").split()[0])  # noqa: E731
-    few = page.wait(shown)
-    page.js("const e = document.querySelector('#mass'); e.value = 30; e.dispatchEvent(new Event('input', {bubbles: true}))")
-    page.wait(lambda: shown() > few, seconds=40)
-    assert "mass=30" in page.js("return location.hash")
-
-
-def test_hovering_links_path_graph_and_strip(page):
-    page.open()
-    page.settled()
-    ActionChains(page.driver).move_to_element(page.one(".paths li")).perform()
-    page.wait(lambda: page.all(".edge.lit"))
-    assert page.all(".edge.dim") and page.all(".token.dim")
-    start = page.texts(".paths li:first-child .name")[0].split("@")[1]
-    assert len(page.all(".token:not(.dim)")) == 1
-    assert page.js("return [...document.querySelectorAll('.strip .token')].findIndex((e) => !e.classList.contains('dim'))") == int(start)
-    ActionChains(page.driver).move_to_element(page.all(".strip .token")[int(start)]).perform()
-    page.wait(lambda: page.all(".paths li:not(.dim)"))
-    assert all(name.endswith(f"@{start}") for name in page.texts(".paths li:not(.dim) .hop:first-child .name"))
+def test_unused_tokens_fold_in_long_prompts(page):
+    page.open(state(prompt="It was a long day and the men were tired of walking on the road. " + MARY))
+    folds = page.all("#graph .fold")
+    assert folds and len(page.all("#graph .axis .token")) < 25
+    page.js("document.querySelector('#graph .fold').dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    page.wait(lambda: not page.all("#graph .fold"))
 
 
 def test_everything_can_be_done_with_the_keyboard(page):
-    page.open()
-    page.settled()
+    page.open(why())
     page.js("document.querySelector('#graph [tabindex=\"0\"]').focus()")
-    keys = ActionChains(page.driver)
     before = page.js("return document.activeElement.dataset.node")
     for key in (Keys.ARROW_DOWN, Keys.ARROW_UP, Keys.ARROW_LEFT, Keys.ARROW_RIGHT):
         ActionChains(page.driver).send_keys(key).perform()
         if page.js("return document.activeElement.dataset.node") != before:
             break
-    assert page.js("return document.activeElement.dataset.node") != before
-    page.js("document.querySelector('#graph .node.open').focus()")
-    chosen = page.js("return document.activeElement.dataset.node")
-    keys.send_keys(Keys.ENTER).perform()
-    page.wait(lambda: page.root() == chosen)
-    page.js("document.querySelector('.tabs button').focus()")
-    ActionChains(page.driver).send_keys(Keys.ESCAPE).perform()
-    page.wait(lambda: page.root().startswith("target"))
-    # Every control has a name and can be reached.
+    here = page.js("return document.activeElement.dataset.node")
+    assert here != before
+    ActionChains(page.driver).send_keys(Keys.SPACE).perform()
+    page.wait(lambda: page.all(f'section[aria-label="Inspector: {here}"]'))
+    ActionChains(page.driver).send_keys("p").perform()
+    page.wait(lambda: page.all(f'#graph [data-node="{here}"].pinned'))
+    # Every control has a name.
     nameless = page.js("""return [...document.querySelectorAll('button, select, input, textarea, summary')].filter((e) =>
         !(e.textContent.trim() || e.getAttribute('aria-label') || e.labels?.length || e.title)).map((e) => e.outerHTML)""")
     assert nameless == []
 
 
-def test_the_heatmap_zooms_by_layer(page):
-    page.open(state(prompt=MARY, tab="interactions"))
-    canvas = page.one("canvas")
-    page.shot("interactions-light")
-    tall = canvas.size["height"]
-    canvas.send_keys(Keys.ARROW_UP, Keys.ARROW_UP)
-    page.wait(lambda: "reads" in page.text("[aria-label=Interactions] .small"))
-    canvas.send_keys(Keys.ENTER)
-    page.wait(lambda: page.one("canvas").size["height"] != tall)
-    page.one("canvas").send_keys(Keys.ESCAPE)
-    page.wait(lambda: page.one("canvas").size["height"] == tall)
+# The inspector -----------------------------------------------------------------------------------------------------------------------------------------------------
 
 
-def test_two_prompts_stand_side_by_side(page):
-    page.open(state(prompt=MARY, tab="compare"))
-    page.type("#other", "Mary and Anna went to the store. Anna gave a drink to")
-    page.click("#compare")
-    page.wait(lambda: page.all(".difference tbody tr"))
-    assert len(page.all(".side .strip")) == 2 and page.all(".difference .changed")
-    page.shot("compare-light")
-    assert "other=" in page.js("return location.hash")
+def test_the_inspector_says_what_a_head_reads_writes_looks_at_and_feeds(page):
+    page.open(why(node="A5.H3@13"))
+    page.wait(lambda: "looks 83% at Mary and copies it (V)" in page.text(".inspector .sentence"))
+    page.wait(lambda: [text[0] for text in page.texts(".branches h4")] == ["K", "Q", "V"])
+    assert page.texts(".sources tbody th")[0].startswith("Mary")
+    page.click("#part-writes")
+    page.wait(lambda: page.texts(".inspector .ranked .word")[:1] == ["·Mary"])
+    page.click("#part-attention")
+    page.wait(lambda: len(page.all(".inspector canvas")) == 9)
+    page.shot("attention")
+    page.click("#part-feeds")
+    page.wait(lambda: "the target, directly" in page.text(".inspector .ranked"))
+    page.click("#part-reads")
+    page.js("document.querySelector('.branches .link').click()")
+    page.wait(lambda: page.all('section[aria-label="Inspector: A1.H1@1"]'))
+    page.click("#reroot")
+    page.wait(lambda: page.root() == "A1.H1@1")
 
 
-def test_knocking_a_component_out_sets_credit_beside_the_measured_change(page):
-    page.open(state(prompt=MARY, root="A5.H3@13"))
-    page.wait(lambda: page.all("#knockout"))
-    page.click("#knockout")
-    page.wait(lambda: len(page.all(".knockout tbody tr")) == 3)
-    rows = page.texts(".knockout tbody tr")
-    assert "credit" in rows[0] and "no attention head reads it" in rows[1] and "no MLP reads it" in rows[2]
-    assert "need not agree" in page.text(".knockout")
-    page.shot("knockout-light")
+def test_the_inspector_shows_an_mlps_neurons_and_a_gated_ones_branches(page):
+    page.open(why(node="MLP6@13"))
+    page.click("#part-writes")
+    page.wait(lambda: len(page.all(".neurons tbody tr")) == 5)
+    page.open(why(model="pocket-llama", node="MLP3@5"))
+    page.wait(lambda: [text[0] for text in page.texts(".branches h4")] == ["G", "U"], seconds=40)
+    assert "U" in page.texts("#filter-branch option")
+
+
+def test_the_experts_of_a_mixture_are_shown_where_there_are_any(page):
+    """No mixture is bundled: an answer that has them is put in the way."""
+    page.open()
+    page.js("""const ask = window.fetch; window.fetch = async (path, init) => {
+        const response = await ask(path, init);
+        if (path !== '/api/reroot') return response;
+        const answer = await response.json();
+        answer.entries = {neurons: answer.entries.neurons ?? [], experts: [{expert: 3, weight: 0.7, credit: 0.5}, {expert: 1, weight: 0.3, credit: -0.1}]};
+        return new Response(JSON.stringify(answer)); };
+        location.hash = arguments[0]""", why(node="MLP6@13"))
+    page.click("#part-experts")
+    page.wait(lambda: page.texts(".sources tbody th") == ["3", "1"] and "70.0%" in page.text(".sources"))
+
+
+def test_the_trace_is_told_in_words(page):
+    page.open(why())
+    page.wait(lambda: "A5.H3 at ·to (13) looks 83% at Mary and copies it (V)" in page.text(".sentences"))
+    assert "because A1.H1 at Mary feeds its keys (K)" in page.text(".sentences")
+    page.js("document.querySelector('.sentences .link').click()")
+    page.wait(lambda: page.all('section[aria-label="Inspector: A5.H3@13"]'))
 
 
 def test_an_edge_is_patched_from_the_second_prompt(page):
-    page.open(state(prompt=MARY, other=MARY.replace("Mary", "Anna")))
-    page.settled()
-    page.js("const e = [...document.querySelectorAll('#graph .edge')].at(-1); e.dispatchEvent(new MouseEvent('click', {bubbles: true}))")
-    page.wait(lambda: page.text("#knockout") == "Patch the edge")
-    page.click("#knockout")
-    page.wait(lambda: len(page.all(".knockout tbody tr")) == 2)
+    page.open(why(other=ANNA))
+    page.js("[...document.querySelectorAll('#graph .edge')].at(-1).dispatchEvent(new MouseEvent('click', {bubbles: true}))")
+    page.click("#run-test")
+    page.wait(lambda: len(page.all(".measured tbody tr")) == 2)
+
+
+# The other tabs ----------------------------------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_lens_shows_where_the_answer_comes_up(page):
+    page.open(why(tab="layers"))
+    page.wait(lambda: len(page.all(".lens tbody tr")) == 9)
+    assert page.js("return [...document.querySelectorAll('.lens tbody tr')].map((row) => row.lastElementChild.classList.contains('is-target'))")[0]
+    page.js("document.querySelector('.lens tbody tr td:nth-of-type(5)').click()")
+    page.wait(lambda: "at=4" in page.hash() and page.all("#graph .edge"))
+
+
+def test_heads_are_sorted_by_credit(page):
+    page.open(why(tab="heads"))
+    page.wait(lambda: len(page.all(".patterns [data-head]")) == 12)
+    credits = [abs(float(text.split()[1].replace("−", "-"))) for text in page.texts(".patterns [data-head] span")]
+    assert credits == sorted(credits, reverse=True) and page.texts(".patterns b")[0] == "A5.H3"
+    page.click('[data-head="A5.H3"]')
+    page.wait(lambda: page.all('section[aria-label="Inspector: A5.H3@13"]'))
+    page.click("#tab-heads")
+    page.js("document.querySelector('.more-of').open = true")
+    page.wait(lambda: page.all(".heat canvas"))
+
+
+def test_any_token_of_an_answer_can_be_asked_about(page):
+    page.open(why(tab="answer"))
+    page.wait(lambda: page.texts(".output .chip")[:2] == ["·Mary", "."])
+    page.js("document.querySelectorAll('.output .chip')[3].click()")
+    page.wait(lambda: len(page.all(".strip .token")) == 17 and len(page.all(".strip .generated")) == 3)
+    page.one("#continuation").send_keys(" John.", Keys.ENTER)
+    page.wait(lambda: page.texts(".output .chip") == ["·John", "."])
+    page.click("#answer-why")
+    page.wait(lambda: page.text("#graph .node.target").startswith("·John"))
+
+
+def test_two_prompts_are_compared_by_token_component_and_route(page):
+    page.open(why(tab="compare"))
+    assert "Change a word" in page.text("section[aria-label=Compare]")
+    page.type("#other", ANNA)
+    page.click("#compare")
+    page.wait(lambda: page.all(".components tbody tr") and page.all(".routes-differ tbody tr"))
+    assert page.texts(".tokens .changed .word") == ["Mary", "Anna"]
+    assert page.text(".components th").startswith("A5.H3")
+    assert "other=" in page.hash()
+
+
+def test_pins_become_a_named_circuit_that_is_measured_saved_and_opened_again(page, downloaded, tmp_path):
+    page.open(why(pins="Movers:A5.H3@13,A5.H4@13,MLP0@1", tab="circuit"))
+    assert re.search(r"routes through these alone carry \d+% of the net credit", page.text("#circuit-share"))
+    page.choose('[aria-label="Group of MLP0@1"]', "1")
+    page.wait(lambda: len(page.all(".group")) == 2)
+    page.js("const e = document.querySelectorAll('.group-name')[1]; e.value = 'Early'; e.dispatchEvent(new Event('change', {bubbles: true}))")
+    page.wait(lambda: "Early:MLP0@1" in page.js("return decodeURIComponent(decodeURIComponent(location.hash))"))
+    page.click("#circuit-measure")
+    page.wait(lambda: len(page.all(".effect")) == 3)
+    page.shot("circuit")
+    page.click("#circuit-save")
+    name, content = downloaded(".json")
+    saved = json.loads(content)
+    assert [group["name"] for group in saved["groups"]] == ["Movers", "Early"] and saved["measured"]["all"]["after"] < saved["measured"]["all"]["before"]
+    page.open(why(tab="circuit"))
+    assert "Shift-click" in page.text("section[aria-label=Circuit]")
+    file = tmp_path / name
+    file.write_bytes(content)
+    page.one("#circuit-file").send_keys(str(file))
+    page.wait(lambda: len(page.all(".group")) == 2)
+    file.write_text("no circuit")
+    page.one("#circuit-file").send_keys(str(file))
+    page.wait(lambda: "is no circuit" in page.text(".problem"))
+
+
+# Options, links, files -----------------------------------------------------------------------------------------------------------------------------------------------
 
 
 def test_options_differ_from_the_defaults_only_when_changed(page):
-    page.open()
-    page.settled()
-    before = page.texts(".strip .credit")
-    page.click("#options summary")
-    page.choose("#options select", "gate")
-    page.wait(lambda: "o.dispatch=gate" in page.js("return location.hash"))
-    page.wait(lambda: page.texts(".strip .credit") != before)
-    page.click("#options .link")
-    page.wait(lambda: "o.dispatch" not in page.js("return location.hash"))
-    page.wait(lambda: page.texts(".strip .credit") == before)
+    page.open(why())
+    before = page.texts("#graph .axis .tiny")
+    arrived = page.text("#options .small")
+    assert "of the credit now arrives" in arrived
+    page.slide("#beta", 0.3)
+    page.wait(lambda: "o.beta=0.3" in page.hash() and page.texts("#graph .axis .tiny") != before and page.text("#options .small") != arrived)
+    page.choose('[data-option="dispatch"]', "gate")
+    page.wait(lambda: "o.dispatch=gate" in page.hash())
+    page.click("#defaults")
+    page.wait(lambda: "o." not in page.hash() and page.texts("#graph .axis .tiny") == before)
+    assert not page.all("#preset"), "no presets, no menu"
 
 
 def test_a_link_shows_the_same_again(page):
-    page.open()
+    page.open(why(node="A5.H3@13", routes=20))
+    page.node("A5.H3@13", "dblclick")
+    page.wait(lambda: page.root() == "A5.H3@13")
     page.settled()
-    page.click(f'#graph [data-node="{node(page)}"]')
-    page.wait(lambda: page.all(".sources"))
-    page.choose("#filter-branch", "K")
-    page.wait(lambda: "branch=K" in page.js("return location.hash"))
-    page.settled()
-    seen = (page.root(), page.texts(".strip .credit"), page.wait(lambda: page.texts(".paths li")))
+    page.click("#copy-link")
+    page.wait(lambda: page.text("#copy-link") == "Copied" or page.all('[aria-label="Link"]'))
+    seen = (page.root(), page.texts("#graph .axis .tiny"), page.wait(lambda: page.texts(".paths .route")))
     page.open(page.js("return location.hash"))
-    page.wait(lambda: (page.root(), page.texts(".strip .credit"), page.texts(".paths li")) == seen)
+    page.wait(lambda: (page.root(), page.texts("#graph .axis .tiny"), page.texts(".paths .route")) == seen)
 
 
-@pytest.mark.parametrize("index, suffix, start", [(0, ".json", b"{"), (1, ".svg", b"<svg"), (2, ".png", b"\x89PNG"), (3, ".html", b"<!")])
-def test_export(page, downloaded, index, suffix, start):
-    page.open()
-    page.settled()
-    page.click("#export summary")
-    page.js("document.querySelectorAll('#export button')[arguments[0]].click()", index)
-    content = downloaded(suffix)
-    assert content.lstrip().lower().startswith(start.lower()) and len(content) > 2000
-    if suffix == ".json":
-        assert json.loads(content)["root"] == "target"
-    if suffix in (".svg", ".html"):
-        assert b"var(--" not in content or suffix == ".html"
-        assert b"http://" not in content.replace(b"http://www.w3.org", b"") and b"https://" not in content
-    if suffix == ".png":
-        # Not an empty picture: it packs badly.
-        assert len(content) > 15_000
+def save(page, downloaded, suffix):
+    page.click(f'#export [data-format="{suffix}"]')
+    return downloaded(f".{suffix}")
+
+
+def test_the_figure_is_saved_in_every_format_under_the_questions_name(page, downloaded):
+    page.open(why(), dark=True)
+    for suffix, start in [("svg", b"<svg"), ("pdf", b"%PDF-1.4"), ("png", b"\x89PNG"), ("tex", b"\\documentclass"), ("csv", b"\xef\xbb\xbfroute"), ("json", b"{"), ("html", b"<!doctype")]:
+        name, content = save(page, downloaded, suffix)
+        assert name == f"why-mary-rather-than-john.{suffix}" and content.startswith(start) and len(content) > 800, name
+        if os.environ.get("UNPACK_SHOTS"):
+            open(os.path.join(os.environ["UNPACK_SHOTS"], name), "wb").write(content)
+        if suffix in ("svg", "html"):
+            text = content.decode()
+            assert 'fill="#ffffff"/>' in text and "Why ·Mary rather than ·John?" in text and "pocket-gpt2" in text and "raises the target" in text and "of the net credit" in text
+            assert "var(--" not in text and not re.search(r"https?://(?!www\.w3\.org)", text)
+        if suffix == "json":
+            assert len(json.loads(content)["paths"]) == 12
+        if suffix == "png":
+            assert len(content) > 20_000
+
+
+@pytest.mark.parametrize("tab", ["layers", "heads", "answer", "compare", "circuit"])
+def test_every_tab_can_be_saved(page, downloaded, tab):
+    page.open(why(tab=tab, other=ANNA, pins="Movers:A5.H3@13"))
+    page.wait(lambda: page.all(".lens, .patterns, .output, .components, .group"))
+    for suffix in ("svg", "csv", "json", "pdf"):
+        name, content = save(page, downloaded, suffix)
+        assert name == f"why-mary-rather-than-john-{tab}.{suffix}" and len(content) > 100
+        if suffix == "pdf":
+            assert content.startswith(b"%PDF") and content.rstrip().endswith(b"%%EOF")
+        if suffix == "svg" and os.environ.get("UNPACK_SHOTS"):
+            open(os.path.join(os.environ["UNPACK_SHOTS"], name), "wb").write(content)
+
+
+def test_printing_shows_the_figure_on_white(page):
+    page.open(why(), dark=True)
+    page.js("dispatchEvent(new Event('beforeprint'))")
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert visible(page, "#printed svg") and not visible(page, "header") and not visible(page, "#graph")
+    assert page.js("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    page.shot("print")
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+
+
+# Looks and speed -----------------------------------------------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("width", [360, 768, 1440])
-@pytest.mark.parametrize("tab", ["paths", "interactions", "compare"])
-def test_it_fits_every_width_in_light_and_dark(page, width, dark, tab):
-    page.open(state(prompt=MARY, tab=tab, other=MARY.replace("Mary", "Anna"), root="A5.H1@8") if tab != "paths" else state(prompt=MARY), width=width, dark=dark)
-    page.settled()
-    if tab == "compare":
-        page.one(".difference")
-    assert page.js("return document.documentElement.scrollWidth") <= width
-    page.shot(f"{tab}-{width}-{'dark' if dark else 'light'}")
-    if dark:
-        ground = page.js("return getComputedStyle(document.body).backgroundColor")
-        assert all(int(part) < 60 for part in ground.strip("rgb()").split(","))
+@pytest.mark.parametrize("width", [360, 720, 1440])
+def test_it_fits_every_width_in_light_and_dark(page, width, dark):
+    """720 is a window of 1440 at 200% zoom."""
+    page.open(why(node="A5.H3@13", other=ANNA, pins="Movers:A5.H3@13"), width=width, dark=dark)
+    for tab in ("why", "layers", "heads", "answer", "compare", "circuit"):
+        page.click(f"#tab-{tab}")
+        page.wait(lambda: page.all({"why": ".branches", "layers": ".lens", "heads": ".patterns", "answer": ".output", "compare": ".components", "circuit": ".group"}[tab]))
+        assert page.js("return document.documentElement.scrollWidth") <= width, tab
+        page.shot(f"{tab}-{width}-{'dark' if dark else 'light'}")
+    ground = page.js("return getComputedStyle(document.body).backgroundColor")
+    assert all((int(part) < 60) == dark for part in ground.strip("rgb()").split(","))
 
 
 def test_the_theme_can_be_chosen(page):
@@ -291,16 +433,13 @@ def test_the_theme_can_be_chosen(page):
     page.wait(lambda: page.js("return getComputedStyle(document.body).backgroundColor") == "rgb(244, 246, 248)")
 
 
-def test_an_empty_prompt_and_strange_text_do_no_harm(page):
-    page.open(state(prompt="日本語 <script>alert(1)</script> \u202e & \"quotes\" 🙂"))
-    page.settled()
-    assert page.all(".strip .token")
-    page.js("const e = document.querySelector('#prompt'); e.value = ''; e.dispatchEvent(new Event('input', {bubbles: true}))")
-    page.wait(lambda: not page.all(".chips .chip"))
+def test_strange_text_does_no_harm(page):
+    page.open(state(prompt=NO_MODEL_SPEAKS_THIS))
+    assert page.all("#graph .axis .token") and "\\u202e" in page.text(".chips")
 
 
 def timed(page, act, done):
-    """Milliseconds, measured inside the page from the click to the frame that shows it. Its policy forbids eval: the code goes in as text."""
+    """Milliseconds, measured inside the page from the act to the frame that shows it. Its policy forbids eval: the code goes in as text."""
     return page.driver.execute_async_script(f"""
       const finish = arguments[arguments.length - 1], begin = performance.now();
       {act};
@@ -313,31 +452,26 @@ def slack():
     return 5.0 * max(1.0, os.getloadavg()[0] / os.cpu_count())
 
 
-def test_the_first_trace_shows_within_a_second(page):
-    page.driver.set_script_timeout(20)
+@pytest.mark.parametrize("tokens, limit", [(14, 120), (300, 300)])
+def test_rerooting_and_first_paint_are_quick(page, tokens, limit):
+    page.driver.set_script_timeout(60)
+    prompt = ("It was a long day and the men went on and on. " * 40 + MARY) if tokens == 300 else MARY
+    if tokens == 300:
+        words = prompt.split()
+        prompt = " ".join(words[-265:])
+    page.open(state(prompt=prompt))
+    assert tokens != 300 or 280 < len(page.all(".chips [title^=position]")) < 360
+    # First paint after the answer: the answer is known, the view is drawn anew.
+    page.click("#tab-layers")
+    page.wait(lambda: page.all(".lens, .progress"))
+    paint = timed(page, "document.querySelector('#tab-why').click()", "document.querySelectorAll('#graph .edge').length > 5")
     times = []
-    for index in range(3):
-        page.open()
+    names = page.js("return [...document.querySelectorAll('#graph .node.head.open')].map((e) => e.dataset.node)")[:4]
+    for name in names:
+        act = f"""document.querySelector('#graph [data-node="{name}"]').dispatchEvent(new MouseEvent('dblclick', {{bubbles: true}}))"""
+        times.append(timed(page, act, f"""document.querySelector('.crumbs [aria-current]')?.textContent === '{name}' && document.querySelector('.answer').getAttribute('aria-busy') === 'false' && !document.querySelector('.of-before')"""))
+        page.js("document.querySelector('.crumbs button').click()")
+        page.wait(lambda: not page.all(".crumbs"))
         page.settled()
-        page.type("#prompt", f"When Anna and Paul went to the shop number {index}{int(time.time()) % 1000}, Paul gave a book to")
-        page.wait(lambda: "book" in page.text(".chips"))
-        time.sleep(0.6)
-        times.append(timed(page, "document.querySelector('#trace').click()", "document.querySelector('.strip').textContent.includes('book')"))
-    print(f"first trace: {min(times):.0f} ms")
-    assert min(times) < 1000 * slack(), times
-
-
-def test_rerooting_shows_within_150_ms(page):
-    page.driver.set_script_timeout(20)
-    page.open()
-    page.settled()
-    times = []
-    for _ in range(4):
-        name = node(page)
-        act = f"""document.querySelector('#graph [data-node="{name}"]').dispatchEvent(new MouseEvent('click', {{bubbles: true}}))"""
-        times.append(timed(page, act, f"""document.querySelector('section[aria-label="Root {name}"]')"""))
-        page.js("document.querySelectorAll('.crumbs button')[0].click()")
-        page.wait(lambda: page.root().startswith("target"))
-        page.settled()
-    print(f"reroot: {min(times):.0f} ms")
-    assert min(times) < 150 * slack(), times
+    print(f"{tokens} tokens: first paint {paint:.0f} ms, reroot {min(times):.0f} ms")
+    assert paint < 1000 * slack() and min(times) < limit * slack(), (paint, times)

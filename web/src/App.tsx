@@ -1,77 +1,173 @@
-import { useEffect, useState } from 'preact/hooks';
-import { Answer, hasGated } from './Answer';
-import { api } from './api';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { AnswerTab } from './AnswerTab';
+import { request } from './api';
+import { useAsk } from './ask';
+import { Circuit } from './Circuit';
+import { Compare } from './Compare';
 import { ExportMenu } from './ExportMenu';
-import { useLatest, useTheme, type Theme } from './hooks';
+import type { Exports } from './exports';
+import { toSvg } from './figure';
+import { plural } from './format';
+import { Heads } from './Heads';
+import { useTheme, type Theme } from './hooks';
+import { htmlPage } from './html_page';
+import { Layers } from './Layers';
 import { Menu } from './Menu';
 import { OptionsPanel } from './OptionsPanel';
-import { FIRST_PATHS } from './paths';
-import { Predictions } from './Predictions';
-import { PromptCard } from './PromptCard';
-import { NO_FILTERS, fromHash, promptBody, rootOf, toHash, traceBody, type View } from './state';
+import { PromptTokens } from './PromptTokens';
+import { questionText, titleOf } from './question';
+import { LISTED } from './routes';
+import { Sentence } from './Sentence';
+import { Start, type Example } from './Start';
+import { OF_A_PROMPT, fromHash, pinsOf, promptBody, rootOf, toHash, traceBody, type Choice, type Tab, type View } from './state';
+import { Status } from './Status';
+import type { ModelInfo, ModelsAnswer, Token, Trace } from './types';
+import { Why } from './Why';
 
-// The view lives in the address: every change is written there, and going back in the browser goes back here.
+const TABS: { tab: Tab; label: string }[] = [
+  { tab: 'why', label: 'Why' },
+  { tab: 'layers', label: 'Layers' },
+  { tab: 'heads', label: 'Heads' },
+  { tab: 'answer', label: 'Answer' },
+  { tab: 'compare', label: 'Compare' },
+  { tab: 'circuit', label: 'Circuit' },
+];
+
+// The view lives in the address: every question is an entry of the history, smaller changes replace the current one.
 function useView(): [View, (change: Partial<View>, step?: boolean) => void] {
   const [view, setView] = useState<View>(() => fromHash(location.hash));
+  const latest = useRef(view);
   useEffect(() => {
-    const follow = () => setView(fromHash(location.hash));
+    const follow = () => {
+      latest.current = fromHash(location.hash);
+      setView(latest.current);
+    };
     addEventListener('popstate', follow);
     return () => removeEventListener('popstate', follow);
   }, []);
-  const change = (part: Partial<View>, step = false) =>
-    setView((old) => {
-      const next = { ...old, ...part };
-      const hash = toHash(next);
-      if (hash !== location.hash) history[step ? 'pushState' : 'replaceState'](null, '', hash);
-      return next;
-    });
+  const change = (part: Partial<View>, step = false) => {
+    const next = { ...latest.current, ...part };
+    const hash = toHash(next);
+    if (hash !== (location.hash || '#')) history[step ? 'pushState' : 'replaceState'](null, '', hash);
+    latest.current = next;
+    setView(next);
+  };
   return [view, change];
+}
+
+export const isGated = (info: ModelInfo | null, trace: Trace | null): boolean => info?.gated ?? (trace !== null && ['llama', 'mistral', 'qwen2', 'qwen3'].includes(trace.model.family));
+
+function modelLine(info: ModelInfo | null): string {
+  if (!info) return 'loaded when it is first asked';
+  return `${info.family}, ${plural(info.layers, 'layer')} of ${plural(info.heads, 'head')}${info.gated ? ', gated MLPs' : ''}${info.parallel ? ', parallel blocks' : ''}; up to ${info.context} tokens; on ${info.device}`;
 }
 
 export function App() {
   const [view, change] = useView();
-  const [draft, setDraft] = useState(view.prompt);
-  useEffect(() => setDraft(view.prompt), [view.prompt]);
-  const [theme, setTheme] = useTheme();
-  const [raw, setRaw] = useState(false);
-  const models = useLatest('models', (signal) => api.models(signal));
-  const model = view.model ?? models.data?.models.find((entry) => entry.default)?.name ?? null;
+  const [draft, setDraft] = useState<string | null>(view.prompt ? null : '');
+  const [theme, setTheme, dark] = useTheme();
+  const [copied, setCopied] = useState<string | null>(null);
+  const [tokenHover, setTokenHover] = useState<number | null>(null);
+  const exports = useRef<Exports | null>(null);
+  useEffect(() => setDraft(view.prompt ? null : ''), [view.prompt]);
 
-  const typed = { ...promptBody({ ...view, prompt: draft }) };
-  const tokens = useLatest(model && draft ? JSON.stringify(typed) : null, (signal) => api.tokenize(typed, signal), 60);
-  const asked = { ...typed, ...(view.position === null || draft !== view.prompt ? {} : { position: view.position }) };
-  const predicted = useLatest(model && draft ? JSON.stringify(asked) : null, (signal) => api.predict(asked, signal), draft === view.prompt ? 0 : 250);
-
-  const body = traceBody(view);
+  const models = useAsk<ModelsAnswer>('models', null);
+  // What a model can do is known once it is loaded.
+  const traceRequest = { ...traceBody(view), top_paths: LISTED };
   const root = rootOf(view);
-  const traceRequest = { ...body, top_paths: FIRST_PATHS };
-  const traced = useLatest(model && view.prompt ? JSON.stringify(traceRequest) : null, (signal) => (root ? api.reroot : api.trace)(traceRequest, signal));
+  const ready = models.data !== null;
+  const traced = useAsk<Trace>(ready && view.prompt ? (root ? 'reroot' : 'trace') : null, traceRequest);
+  const [infos, setInfos] = useState<ModelsAnswer | null>(null);
+  const loaded = traced.data?.model.name;
+  useEffect(() => {
+    if (!loaded) return;
+    const stop = new AbortController();
+    request('/api/models', null, stop.signal).then((text) => setInfos(JSON.parse(text) as ModelsAnswer)).catch(() => undefined);
+    return () => stop.abort();
+  }, [loaded]);
+  const served = infos ?? models.data;
+  const model = view.model ?? served?.models.find((entry) => entry.default)?.name ?? null;
+  const info = served?.models.find((entry) => entry.name === model)?.info ?? null;
 
-  // Another prompt has other positions: what was chosen by position is dropped.
-  const trace = (part: Partial<View> = {}) => change({ prompt: draft, ...(draft === view.prompt ? {} : { position: null, trail: [], filters: NO_FILTERS, mass: null }), ...part });
+  const typed = promptBody({ ...view, prompt: draft ?? view.prompt });
+  const tokens = useAsk<{ tokens: Token[] }>(ready && (draft ?? view.prompt) ? 'tokenize' : null, typed, draft === null ? 0 : 80);
 
+  const editing = draft !== null && draft !== view.prompt;
+  const stale = traced.stale || traced.status === 'failed' || traced.status === 'cancelled' || editing;
+  const bytes = useMemo(() => new Map((tokens.data?.tokens ?? []).filter((token) => token.bytes).map((token) => [token.position, token.bytes])), [tokens.data]);
+  // Tokens of the trace with the bytes that only the tokenizer's answer has.
+  const trace = useMemo(() => {
+    if (!traced.data || bytes.size === 0) return traced.data;
+    return { ...traced.data, tokens: traced.data.tokens.map((token) => ({ ...token, bytes: bytes.get(token.position) })) };
+  }, [traced.data, bytes]);
+  useEffect(() => {
+    document.title = titleOf(trace && !stale ? trace : null, view);
+  }, [trace, stale, view.prompt]);
+
+  const ask = (prompt: string) => {
+    setDraft(null);
+    change(prompt === view.prompt ? {} : { prompt, ...OF_A_PROMPT }, true);
+    if (traced.status === 'failed' || traced.status === 'cancelled') traced.retry();
+  };
+  const example = (chosen: Example) => {
+    setDraft(null);
+    change({ ...OF_A_PROMPT, prompt: chosen.prompt, target: chosen.target, versus: chosen.versus, tab: 'why' }, true);
+  };
+  // Another model has other ids: the target and the contrast go along by their spelling.
+  const chooseModel = (name: string) => {
+    const spelled = (choice: Choice | null, text: string | null | undefined): Choice | null => (choice && 'id' in choice ? (text ? { text } : null) : choice);
+    change({
+      model: name, trail: [], selected: null, circuit: { name: '', groups: [] }, filters: { branch: null, through: null, from: null, minLayer: null, sign: view.filters.sign },
+      target: spelled(view.target, trace?.target.text), versus: view.versus === 'raw' ? 'raw' : spelled(view.versus, trace?.target.versus_text),
+    }, true);
+  };
+  const copyLink = async () => {
+    try {
+      await navigator.clipboard.writeText(location.href);
+      setCopied('copied');
+    } catch {
+      setCopied(location.href); // where the clipboard is closed, to be copied by hand
+    }
+    setTimeout(() => setCopied(null), 4000);
+  };
+  const last = (tokens.data?.tokens.length ?? trace?.tokens.length ?? 1) - 1;
+  const position = view.position === null ? last : view.position < 0 ? last + 1 + view.position : view.position;
+
+  // The printed figure is the exported one.
+  useEffect(() => {
+    const prepare = () => {
+      const box = document.getElementById('printed');
+      if (box && exports.current) box.innerHTML = toSvg(exports.current.figure());
+    };
+    addEventListener('beforeprint', prepare);
+    return () => removeEventListener('beforeprint', prepare);
+  }, []);
+  if (view.tab !== 'why' || !trace) exports.current = null;
+  const { top_paths: _, ...body } = traceRequest as Record<string, unknown>;
+  const common = { trace: trace as Trace, stale, view, body, exports, onChange: change };
   return (
     <>
       <header>
-        <h1>unpack</h1>
+        <h1><button type="button" class="home" title="start again" onClick={() => { setDraft(''); change({ ...fromHash(''), model: view.model }, true); }}>unpack</button></h1>
         <label class="field inline">
           <span class="wide-only">Model</span>
-          <select
-            id="model"
-            aria-label="Model"
-            value={model ?? ''}
-            onChange={(event) => change({ model: event.currentTarget.value, target: null, versus: null, position: null, trail: [], filters: NO_FILTERS, mass: null })}
-          >
-            {models.data?.models.map((entry) => <option key={entry.name} value={entry.name}>{entry.name}</option>)}
+          <select id="model" aria-label="Model" value={model ?? ''} onChange={(event) => chooseModel(event.currentTarget.value)}>
+            {served?.models.map((entry) => <option key={entry.name} value={entry.name}>{entry.name}</option>)}
           </select>
         </label>
+        <span id="model-line" class="muted small wide-only">{ready ? modelLine(info) : ''}</span>
         <span class="grow" />
-        {models.data && (
-          <Menu id="options" label={Object.keys(view.options).length ? 'Options •' : 'Options'}>
-            <OptionsPanel view={view} defaults={models.data.options} gated={traced.data ? hasGated(models.data, traced.data) : false} onChange={change} />
+        {served && (
+          <Menu id="options" label={Object.keys(view.options).length || view.noBos ? 'Options •' : 'Options'}>
+            <OptionsPanel view={view} defaults={served.options} gated={isGated(info, trace)} presets={info?.presets ?? []} conservation={trace && !stale ? trace.conservation : null} onChange={change} />
           </Menu>
         )}
-        {traced.data && <ExportMenu trace={traced.data} body={body} />}
+        {trace && (
+          <>
+            <ExportMenu exports={exports} question={`${questionText(trace.target, trace.root === 'target' ? null : trace.root)}`} html={view.tab === 'why' && !stale ? () => htmlPage(trace, exports.current, view) : null} />
+            <button type="button" id="copy-link" onClick={copyLink}>{copied === 'copied' ? 'Copied' : 'Copy link'}</button>
+          </>
+        )}
         <label class="field inline">
           <select aria-label="Theme" value={theme} onChange={(event) => setTheme(event.currentTarget.value as Theme)}>
             <option value="auto">auto</option>
@@ -81,43 +177,53 @@ export function App() {
         </label>
       </header>
       <main>
-        {models.error && <p class="problem" role="alert">{models.error}</p>}
-        <div class="ask">
-          <PromptCard
+        {copied && copied !== 'copied' && <p class="card"><input type="text" aria-label="Link" readOnly value={copied} onFocus={(event) => event.currentTarget.select()} /></p>}
+        {!models.data && <Status ask={models} what="Looking for the server" />}
+        {view.prompt && models.data && models.status === 'failed' && <Status ask={models} what="Looking for the server" />}
+        <div class={`card ask ${view.prompt ? '' : 'empty'}`}>
+          <PromptTokens
+            prompt={view.prompt}
             draft={draft}
-            tokens={draft ? (tokens.data?.tokens ?? []) : []}
-            busy={traced.busy}
-            stale={draft !== view.prompt}
-            position={draft === view.prompt ? view.position : null}
-            error={tokens.error ?? predicted.error}
+            tokens={tokens}
+            credit={trace && !stale && root === null ? { values: trace.token_credit, percents: trace.token_percent } : null}
+            position={position}
+            from={view.filters.from}
+            skipFirst={view.skipFirst}
             onDraft={setDraft}
-            onTrace={() => trace()}
-            onPosition={(position) => trace({ position, trail: [] })}
+            onPrompt={ask}
+            onPosition={(at) => change({ position: at === last ? null : at, target: null, versus: null, trail: [], selected: null, filters: { ...view.filters, from: null } }, true)}
+            onHover={setTokenHover}
           />
-          <Predictions
-            predictions={predicted.data?.predictions ?? []}
-            target={view.target}
-            versus={view.versus}
-            resolved={traced.data?.target ?? null}
-            onTarget={(target) => trace({ target })}
-            onVersus={(versus) => trace({ versus })}
-          />
+          {tokens.status === 'failed' && traced.status !== 'failed' && <Status ask={tokens} what="Splitting into tokens" />}
+          {view.prompt && !editing && <Sentence trace={trace} stale={traced.stale || traced.status === 'failed'} view={view} onChange={change} />}
         </div>
-        {traced.error && <p class="problem" role="alert">{traced.error}</p>}
-        {traced.data && models.data && (
-          <Answer
-            trace={traced.data}
-            busy={traced.busy}
-            models={models.data}
-            view={view}
-            body={body}
-            raw={raw}
-            theme={theme}
-            onRaw={setRaw}
-            onChange={change}
-          />
+        {!view.prompt && <Start onExample={example} />}
+        {view.prompt && (
+          <>
+            {editing && trace && <p class="note" role="status">The prompt is being changed: what is greyed out answers the one before.</p>}
+            <Status ask={traced} what="Tracing" />
+            {trace && (
+              <div class={`answer ${stale ? 'of-before' : ''}`} aria-busy={traced.status === 'busy'}>
+                <nav class="tabs" role="tablist" aria-label="Views">
+                  {TABS.map(({ tab, label }) => (
+                    <button key={tab} type="button" role="tab" id={`tab-${tab}`} aria-selected={view.tab === tab} onClick={() => change({ tab }, true)}>
+                      {label}
+                      {tab === 'circuit' && pinsOf(view).length > 0 ? ` (${pinsOf(view).length})` : ''}
+                    </button>
+                  ))}
+                </nav>
+                {view.tab === 'why' && <Why {...common} gated={isGated(info, trace)} dark={dark} tokenHover={tokenHover} />}
+                {view.tab === 'layers' && <Layers {...common} />}
+                {view.tab === 'heads' && <Heads {...common} dark={dark} />}
+                {view.tab === 'answer' && <AnswerTab view={view} exports={exports} onChange={change} />}
+                {view.tab === 'compare' && <Compare {...common} />}
+                {view.tab === 'circuit' && <Circuit {...common} />}
+              </div>
+            )}
+          </>
         )}
       </main>
+      <div id="printed" class="print-only" aria-hidden="true" />
     </>
   );
 }

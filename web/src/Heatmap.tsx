@@ -1,12 +1,13 @@
 import { interpolateRgbBasis } from 'd3-interpolate';
 import { scaleSequentialSqrt } from 'd3-scale';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
-import { api } from './api';
+import { useAsk } from './ask';
 import { number, tokenText } from './format';
 import { layerStarts, makeGrid, type Zoom } from './heat';
-import { useLatest, useWidth } from './hooks';
+import { useSize } from './hooks';
 import { parseComponent } from './nodes';
-import type { Token } from './types';
+import { Status } from './Status';
+import type { InteractionsAnswer, Token } from './types';
 
 interface Props {
   body: Record<string, unknown>;
@@ -26,10 +27,10 @@ export function Heatmap({ body, tokens, dark }: Props) {
   const [query, setQuery] = useState<number | null>(null);
   const [zoom, setZoom] = useState<Zoom>({ reader: null, writer: null });
   const [at, setAt] = useState<{ row: number; column: number } | null>(null);
-  const [frame, width] = useWidth<HTMLDivElement>();
+  const [frame, { width }] = useSize<HTMLDivElement>();
   const canvas = useRef<HTMLCanvasElement>(null);
   const request = { ...body, ...(query === null ? {} : { query }) };
-  const loaded = useLatest(JSON.stringify(request), (signal) => api.interactions(request, signal));
+  const loaded = useAsk<InteractionsAnswer>('interactions', request);
   const grid = useMemo(() => makeGrid(loaded.data?.[kind] ?? [], zoom), [loaded.data, kind, zoom]);
   const rows = grid.readers.length, columns = grid.writers.length;
   const cell = Math.max(1, Math.min(26, columns ? (Math.max(240, width) - LEFT) / columns : 1));
@@ -91,8 +92,8 @@ export function Heatmap({ body, tokens, dark }: Props) {
 
   return (
     <section class="card" aria-label="Interactions">
-      <h2 class="title">Interactions <span class="muted">how strongly each reader (rows) reads each writer (columns)</span></h2>
-      <div class="filters">
+      <h2 class="title">Who reads whom <span class="muted">how strongly each reader (rows) reads each writer (columns)</span></h2>
+      <div class="filter-fields">
         <div class="segmented" role="group" aria-label="Readers">
           <button type="button" aria-pressed={kind === 'attention'} onClick={() => setKind('attention')}>attention heads</button>
           <button type="button" aria-pressed={kind === 'mlp'} onClick={() => setKind('mlp')}>MLPs</button>
@@ -119,7 +120,7 @@ export function Heatmap({ body, tokens, dark }: Props) {
           </select>
         </label>
       </div>
-      {loaded.error && <p class="problem" role="alert">{loaded.error}</p>}
+      <Status ask={loaded} what="Reading interactions" />
       <div class="heat" ref={frame}>
         {columns > 0 ? (
           <canvas
@@ -137,7 +138,7 @@ export function Heatmap({ body, tokens, dark }: Props) {
             onKeyDown={move}
           />
         ) : (
-          <p class="muted">{loaded.busy ? 'Reading…' : 'Nothing is read there: a reader sees only the layers below it.'}</p>
+          <p class="muted">{loaded.status === 'busy' ? 'Reading…' : 'Nothing is read there: a reader sees only the layers below it.'}</p>
         )}
       </div>
       <p class="small" aria-live="polite">

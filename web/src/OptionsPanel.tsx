@@ -1,3 +1,5 @@
+import { percent } from './format';
+import { Term } from './Help';
 import type { View } from './state';
 import type { MethodOptions } from './types';
 
@@ -5,7 +7,9 @@ interface Props {
   view: View;
   defaults: MethodOptions;
   gated: boolean;
-  onChange: (change: Partial<View>) => void;
+  presets: string[];
+  conservation: { first: number; reached: number } | null;
+  onChange: (change: Partial<View>, step?: boolean) => void;
 }
 
 const CHOICES: { key: 'dispatch' | 'mlp' | 'scores' | 'reroot'; label: string; help: string; values: string[] }[] = [
@@ -16,55 +20,63 @@ const CHOICES: { key: 'dispatch' | 'mlp' | 'scores' | 'reroot'; label: string; h
 ];
 
 // Only what differs from the paper's defaults is kept, sent and written into the address.
-export function OptionsPanel({ view, defaults, gated, onChange }: Props) {
-  const value = <K extends keyof MethodOptions>(key: K): MethodOptions[K] => view.options[key] ?? defaults[key];
+export function OptionsPanel({ view, defaults, gated, presets, conservation, onChange }: Props) {
+  const value = <K extends keyof MethodOptions>(key: K): NonNullable<MethodOptions[K]> => (view.options[key] ?? defaults[key]) as NonNullable<MethodOptions[K]>;
   const set = <K extends keyof MethodOptions>(key: K, next: MethodOptions[K]) => {
     const options = { ...view.options, [key]: next };
     if (JSON.stringify(next) === JSON.stringify(defaults[key])) delete options[key];
     onChange({ options });
   };
-  const weights = (key: 'weights' | 'mlp_weights', names: string[]) => (
+  const weights = (key: 'weights' | 'mlp_weights' | 'expert_weights', title: string, names: string[]) => (
     <fieldset class="field">
-      <legend>{key === 'weights' ? 'Branch weights' : 'Gated MLP weights'}</legend>
+      <legend>{title}</legend>
       <div class="row">
         {names.map((name, index) => (
           <label key={name} class="field inline">
             <span>{name}</span>
-            <NumberField
-              value={value(key)[index]}
-              min={0}
-              onChange={(next) => set(key, value(key).map((old, i) => (i === index ? next : old)))}
-            />
+            <NumberField value={value(key)[index]} min={0} onChange={(next) => set(key, value(key).map((old, i) => (i === index ? next : old)))} />
           </label>
         ))}
       </div>
     </fieldset>
   );
+  const beta = value('beta');
   return (
     <div class="options">
-      <label class="field">
-        <span>β, floor of the denominators</span>
-        <NumberField value={value('beta')} min={0} onChange={(next) => set('beta', next)} />
+      {presets.length > 0 && (
+        <label class="field">
+          <span>Preset</span>
+          <select id="preset" value={view.options.preset ?? ''} onChange={(event) => onChange({ options: event.currentTarget.value ? { preset: event.currentTarget.value } : {} }, true)}>
+            <option value="">none</option>
+            {presets.map((name) => <option key={name} value={name}>{name}</option>)}
+          </select>
+        </label>
+      )}
+      <label class="field" for="beta">
+        <span>Complete – stable (β {beta}) <Term of="beta" /></span>
+        <span class="trade">
+          <span>complete</span>
+          <input id="beta" type="range" min={0} max={1} step={0.05} value={beta} onChange={(event) => set('beta', Number(event.currentTarget.value))} />
+          <span>stable</span>
+        </span>
+        <span class="small">{conservation && conservation.first !== 0 ? `${percent((100 * conservation.reached) / conservation.first)} of the credit now arrives at the tokens` : ''}</span>
       </label>
       {CHOICES.map(({ key, label, help, values }) => (
         <label key={key} class="field" title={help}>
           <span>{label}</span>
-          <select value={value(key)} onChange={(event) => set(key, event.currentTarget.value)}>
+          <select data-option={key} value={value(key)} onChange={(event) => set(key, event.currentTarget.value)}>
             {values.map((name) => <option key={name} value={name}>{name === defaults[key] ? `${name} (default)` : name}</option>)}
           </select>
         </label>
       ))}
-      {weights('weights', ['K', 'Q', 'V'])}
-      {gated && weights('mlp_weights', ['G', 'U'])}
+      {weights('weights', 'Branch weights', ['K', 'Q', 'V'])}
+      {gated && weights('mlp_weights', 'Gated MLP weights', ['G', 'U'])}
+      {defaults.expert_weights && weights('expert_weights', 'Mixture weights', ['R', 'G', 'U'])}
       <label class="check">
-        <input type="checkbox" checked={view.noBos} onChange={(event) => onChange({ noBos: event.currentTarget.checked, position: null, trail: [] })} />
+        <input type="checkbox" checked={view.noBos} onChange={(event) => onChange({ noBos: event.currentTarget.checked, position: null, trail: [], selected: null }, true)} />
         leave the special tokens in front out
       </label>
-      <label class="check">
-        <input type="checkbox" checked={view.versus === 'raw'} onChange={(event) => onChange({ versus: event.currentTarget.checked ? 'raw' : null })} />
-        raw logit: no contrast at all
-      </label>
-      <button type="button" class="link" onClick={() => onChange({ options: {}, noBos: false, versus: view.versus === 'raw' ? null : view.versus })}>Back to the paper's defaults</button>
+      <button type="button" id="defaults" class="link" onClick={() => onChange({ options: {}, noBos: false })}>Back to the paper’s defaults</button>
     </div>
   );
 }

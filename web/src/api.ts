@@ -1,52 +1,62 @@
-import type { InteractionsAnswer, Intervention, ModelsAnswer, PathsAnswer, PredictAnswer, Token, Trace } from './types';
+// One request: a ticket to ask how far it is, and errors that say whether trying again makes sense.
 
 export type Body = Record<string, unknown>;
 
-async function answer<T>(response: Response): Promise<T> {
-  const text = await response.text();
-  if (response.ok) return JSON.parse(text) as T;
+export class Problem extends Error {
+  // 0: no answer at all
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+  get temporary(): boolean {
+    return this.status === 0 || this.status === 429 || this.status === 503 || this.status === 504;
+  }
+}
+
+export const GONE = 'the server does not answer; is unpack serve still running?';
+
+export async function request(path: string, body: Body | null, signal: AbortSignal, ticket?: string): Promise<string> {
+  const send = () =>
+    fetch(path, {
+      method: body ? 'POST' : 'GET',
+      headers: { ...(body ? { 'Content-Type': 'application/json' } : {}), ...(ticket ? { 'X-Unpack-Ticket': ticket } : {}) },
+      body: body ? JSON.stringify(body) : undefined,
+      signal,
+    });
+  let response: Response;
+  try {
+    response = await send().catch(async (error) => {
+      if (signal.aborted) throw error;
+      // A connection that the browser kept open may have been closed at the other end: a new one tells.
+      await new Promise((done) => setTimeout(done, 100));
+      return send();
+    });
+  } catch (error) {
+    if (signal.aborted) throw error;
+    throw new Problem(0, GONE);
+  }
+  let text = '';
+  try {
+    text = await response.text();
+  } catch (error) {
+    if (signal.aborted) throw error;
+    throw new Problem(0, 'the server broke off in the middle of its answer');
+  }
+  if (response.ok) return text;
   let message = `the server answered ${response.status}`;
   try {
     message = (JSON.parse(text) as { error: string }).error;
   } catch {
     // not one of our own answers: the status has to do
   }
-  throw new Error(message);
+  throw new Problem(response.status, message);
 }
 
-const BUSY = 429;
-const TRIES = 5;
+export const newTicket = (): string => [...crypto.getRandomValues(new Uint8Array(12))].map((byte) => byte.toString(16).padStart(2, '0')).join('');
 
-// A request that is aborted closes its connection, and the server then stops the work. One that comes while the server is busy is sent again.
-async function post(path: string, body: Body, signal?: AbortSignal): Promise<Response> {
-  const init = { method: 'POST', headers: { 'Content-Type': 'application/json' }, body: JSON.stringify(body), signal };
-  try {
-    for (let attempt = 1; ; ++attempt) {
-      const response = await fetch(path, init);
-      if (response.status !== BUSY || attempt === TRIES || signal?.aborted) return response;
-      await new Promise((done) => setTimeout(done, 200 * attempt));
-    }
-  } catch (error) {
-    if (signal?.aborted) throw error;
-    throw new Error('the server does not answer; is unpack serve still running?');
-  }
+// For a single press of a button.
+export async function once<T>(name: string, body: Body, signal: AbortSignal = new AbortController().signal): Promise<T> {
+  return JSON.parse(await request(`/api/${name}`, body, signal)) as T;
 }
-
-async function ask<T>(name: string, body: Body, signal?: AbortSignal): Promise<T> {
-  return answer<T>(await post(`/api/${name}`, body, signal));
-}
-
-export const api = {
-  models: async (signal?: AbortSignal): Promise<ModelsAnswer> => answer<ModelsAnswer>(await fetch('/api/models', { signal })),
-  tokenize: (body: Body, signal?: AbortSignal) => ask<{ tokens: Token[] }>('tokenize', body, signal),
-  predict: (body: Body, signal?: AbortSignal) => ask<PredictAnswer>('predict', body, signal),
-  trace: (body: Body, signal?: AbortSignal) => ask<Trace>('trace', body, signal),
-  reroot: (body: Body, signal?: AbortSignal) => ask<Trace>('reroot', body, signal),
-  paths: (body: Body, signal?: AbortSignal) => ask<PathsAnswer>('paths', body, signal),
-  interactions: (body: Body, signal?: AbortSignal) => ask<InteractionsAnswer>('interactions', body, signal),
-  intervene: (body: Body, signal?: AbortSignal) => ask<Intervention>('intervene', body, signal),
-  html: async (body: Body): Promise<string> => {
-    const response = await post('/api/trace', { ...body, format: 'html' });
-    return response.ok ? response.text() : answer<string>(response);
-  },
-};

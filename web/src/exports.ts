@@ -1,4 +1,12 @@
-// What is on the screen as files. Nothing leaves the machine: every file is made here or by the same local server.
+// What a tab shows, as files. Nothing leaves the machine.
+import type { Figure } from './figure';
+
+export interface Exports {
+  name: string; // of the tab, for the file's name
+  figure: () => Figure;
+  rows: () => (string | number)[][]; // the first row: names
+  data: () => unknown;
+}
 
 export function save(name: string, content: Blob): void {
   const url = URL.createObjectURL(content);
@@ -11,45 +19,20 @@ export function save(name: string, content: Blob): void {
   setTimeout(() => URL.revokeObjectURL(url), 10_000);
 }
 
-const KEPT = ['fill', 'stroke', 'stroke-width', 'stroke-dasharray', 'opacity', 'fill-opacity', 'stroke-opacity', 'font-size', 'font-family', 'font-weight', 'text-anchor', 'paint-order', 'stroke-linecap', 'stroke-linejoin'];
+// A text that a spreadsheet would take for a formula gets a quote in front.
+const cell = (value: string | number): string => {
+  if (typeof value === 'number') return String(value);
+  const text = /^[=+\-@\t\r]/.test(value) ? `'${value}` : value;
+  return /[",\n\r]/.test(text) ? `"${text.replace(/"/g, '""')}"` : text;
+};
 
-// A copy that carries its looks in attributes, since the page's style does not travel with it.
-export function standaloneSvg(svg: SVGSVGElement): string {
-  const copy = svg.cloneNode(true) as SVGSVGElement;
-  const from = [svg, ...svg.querySelectorAll<SVGElement>('*')], to = [copy, ...copy.querySelectorAll<SVGElement>('*')];
-  from.forEach((element, index) => {
-    const style = getComputedStyle(element);
-    const target = to[index];
-    for (const property of KEPT) {
-      const value = style.getPropertyValue(property);
-      if (value) target.setAttribute(property, value);
-    }
-    for (const name of ['class', 'tabindex', 'role', 'data-node', 'data-edge']) target.removeAttribute(name);
-  });
-  const ground = document.createElementNS('http://www.w3.org/2000/svg', 'rect');
-  ground.setAttribute('width', '100%');
-  ground.setAttribute('height', '100%');
-  ground.setAttribute('fill', getComputedStyle(document.body).backgroundColor);
-  copy.prepend(ground);
-  copy.setAttribute('xmlns', 'http://www.w3.org/2000/svg');
-  return new XMLSerializer().serializeToString(copy);
-}
+export const toCsv = (rows: (string | number)[][]): string => `\ufeff${rows.map((row) => row.map(cell).join(',')).join('\r\n')}\r\n`;
 
-export async function png(svg: SVGSVGElement): Promise<Blob> {
-  const image = new Image();
-  const url = URL.createObjectURL(new Blob([standaloneSvg(svg)], { type: 'image/svg+xml' }));
-  try {
-    await new Promise<void>((done, fail) => {
-      image.onload = () => done();
-      image.onerror = () => fail(new Error('the picture could not be drawn'));
-      image.src = url;
-    });
-    const canvas = document.createElement('canvas');
-    canvas.width = 2 * svg.width.baseVal.value;
-    canvas.height = 2 * svg.height.baseVal.value;
-    canvas.getContext('2d')?.drawImage(image, 0, 0, canvas.width, canvas.height);
-    return await new Promise<Blob>((done, fail) => canvas.toBlob((blob) => (blob ? done(blob) : fail(new Error('the picture could not be drawn'))), 'image/png'));
-  } finally {
-    URL.revokeObjectURL(url);
-  }
-}
+// "Why ·Mary rather than ·John?" -> why-mary-rather-than-john
+export const slug = (text: string): string =>
+  text
+    .normalize('NFKD')
+    .toLowerCase()
+    .replace(/[^\p{L}\p{N}]+/gu, '-')
+    .replace(/^-+|-+$/g, '')
+    .slice(0, 80) || 'unpack';

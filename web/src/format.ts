@@ -17,12 +17,25 @@ export function percent(x: number): string {
   return `${x < 0 ? MINUS : ''}${size.toFixed(size >= 99.95 ? 0 : size >= 0.095 ? 1 : 2)}%`;
 }
 
+export const share = (part: number, whole: number): string => `${Math.round((100 * part) / whole)}%`.replace('-', MINUS);
+
 export const probability = (p: number): string => percent(100 * p);
 
-// Spaces at the ends and control characters would be invisible.
-export function tokenText(text: string): string {
+// A space is a dot, a line's end an arrow; bytes that are no text by themselves are shown as hex.
+export function tokenText(text: string, bytes?: string): string {
+  if (bytes) return bytes.split(' ').map((byte) => `0x${byte}`).join(' ');
   if (text === '') return '∅';
-  return text.replace(/\n/g, '⏎').replace(/\t/g, '⇥').replace(/\r/g, '␍').replace(/[\u0000-\u001f\u007f]/g, '␀');
+  return text
+    .replace(/ /g, '·')
+    .replace(/\n/g, '⏎')
+    .replace(/\t/g, '⇥')
+    .replace(/[\u0000-\u001f\u007f-\u009f\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]/g, (character) => `\\u${character.charCodeAt(0).toString(16).padStart(4, '0')}`);
 }
 
+export const clipped = (text: string, most: number): string => {
+  const letters = [...text];
+  return letters.length > most ? `${letters.slice(0, most - 1).join('')}…` : text;
+};
+
 export const quoted = (text: string): string => `“${tokenText(text)}”`;
+export const plural = (count: number, word: string): string => `${count} ${word}${count === 1 ? '' : 's'}`;

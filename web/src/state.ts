@@ -12,33 +12,72 @@ export interface Filters {
   sign: 'positive' | 'negative' | null;
 }
 
-export type Tab = 'paths' | 'interactions' | 'compare';
+export const TABS = ['why', 'layers', 'heads', 'answer', 'compare', 'circuit'] as const;
+export type Tab = (typeof TABS)[number];
+
+export interface Group {
+  name: string;
+  nodes: string[];
+}
 
 export interface View {
   model: string | null; // null: the server's default
-  prompt: string;
+  prompt: string; // empty: nothing asked yet
   noBos: boolean;
   position: number | null; // null: the last
   target: Choice | null; // null: the model's own top prediction
   versus: Contrast;
   trail: string[]; // roots, the current one last; empty: the target
   filters: Filters;
-  mass: number | null; // percent of the mass to show; null: the strongest few
+  routes: number;
+  threshold: number; // routes under this percent of the net credit are hidden
+  skipFirst: boolean; // leave the first token out of colours and routes
   options: Partial<MethodOptions>; // only what differs from the defaults
   tab: Tab;
+  selected: string | null; // a node
+  circuit: { name: string; groups: Group[] }; // pins, in named groups
   other: string; // the second prompt
+  continuation: string; // of the Answer tab; empty: the model's own
+  answerLength: number;
+  answerRow: number | null;
 }
 
+export const DEFAULT_ROUTES = 12;
 export const NO_FILTERS: Filters = { branch: null, through: null, from: null, minLayer: null, sign: null };
-export const EXAMPLE = 'Mary and John went to the store. John gave a drink to';
 
 export function initialView(): View {
   return {
-    model: null, prompt: EXAMPLE, noBos: false, position: null, target: null, versus: null, trail: [], filters: NO_FILTERS, mass: null, options: {}, tab: 'paths', other: '',
+    model: null, prompt: '', noBos: false, position: null, target: null, versus: null, trail: [], filters: NO_FILTERS, routes: DEFAULT_ROUTES, threshold: 0,
+    skipFirst: false, options: {}, tab: 'why', selected: null, circuit: { name: '', groups: [] }, other: '', continuation: '', answerLength: 12, answerRow: null,
   };
 }
 
+// Another prompt has other tokens and positions: what was chosen of the old one is dropped.
+export const OF_A_PROMPT: Partial<View> = {
+  position: null, target: null, versus: null, trail: [], filters: NO_FILTERS, selected: null, circuit: { name: '', groups: [] }, answerRow: null,
+};
+
 export const filtered = (filters: Filters): boolean => Object.values(filters).some((value) => value !== null);
+
+const NODE = /^(emb|pos|A\d+\.H\d+|MLP\d+)@\d+$/;
+const ROOT = /^(A\d+\.H\d+|MLP\d+)@\d+$/;
+
+export const circuitText = (groups: Group[]): string => groups.map((group) => `${encodeURIComponent(group.name)}:${group.nodes.join(',')}`).join(';');
+
+export function parseCircuit(text: string): Group[] {
+  return text.split(';').flatMap((part) => {
+    const at = part.indexOf(':');
+    if (at < 0) return [];
+    let name = part.slice(0, at);
+    try {
+      name = decodeURIComponent(name);
+    } catch {
+      // as it is, then
+    }
+    const nodes = part.slice(at + 1).split(',').filter((node) => NODE.test(node));
+    return nodes.length ? [{ name: name.slice(0, 80), nodes: [...new Set(nodes)] }] : [];
+  });
+}
 
 export function toHash(view: View): string {
   const out = new URLSearchParams();
@@ -51,7 +90,7 @@ export function toHash(view: View): string {
     else if (value) put(`${key}text`, value.text);
   };
   put('model', view.model);
-  out.set('prompt', view.prompt);
+  put('prompt', view.prompt);
   if (view.noBos) put('nobos', 1);
   put('at', view.position);
   choice('target', view.target);
@@ -62,14 +101,21 @@ export function toHash(view: View): string {
   put('from', view.filters.from);
   put('layer', view.filters.minLayer);
   put('sign', view.filters.sign);
-  put('mass', view.mass);
+  if (view.routes !== DEFAULT_ROUTES) put('routes', view.routes);
+  if (view.threshold > 0) put('threshold', view.threshold);
+  if (view.skipFirst) put('skipfirst', 1);
   for (const [key, value] of Object.entries(view.options)) put(`o.${key}`, Array.isArray(value) ? value.join(',') : value);
-  if (view.tab !== 'paths') put('tab', view.tab);
+  if (view.tab !== 'why') put('tab', view.tab);
+  put('node', view.selected);
+  put('circuit', view.circuit.name);
+  put('pins', circuitText(view.circuit.groups));
   put('other', view.other);
-  return `#${out.toString()}`;
+  put('continuation', view.continuation);
+  if (view.answerLength !== 12) put('length', view.answerLength);
+  put('row', view.answerRow);
+  const text = out.toString();
+  return text ? `#${text}` : '#';
 }
-
-const TABS: Tab[] = ['paths', 'interactions', 'compare'];
 
 export function fromHash(hash: string): View {
   const view = initialView();
@@ -83,21 +129,29 @@ export function fromHash(hash: string): View {
     return spelled === null ? null : { text: spelled };
   };
   view.model = text('model');
-  view.prompt = text('prompt') ?? view.prompt;
+  view.prompt = text('prompt') ?? '';
   view.noBos = text('nobos') === '1';
   view.position = integer('at');
   view.target = choice('target');
   view.versus = text('versusraw') === '1' ? 'raw' : choice('versus');
-  view.trail = (text('root') ?? '').split(',').filter((node) => /^(A\d+\.H\d+|MLP\d+)@\d+$/.test(node));
+  view.trail = (text('root') ?? '').split(',').filter((node) => ROOT.test(node));
   const sign = text('sign');
   view.filters = {
     branch: text('branch'), through: text('through'), from: integer('from'), minLayer: integer('layer'), sign: sign === 'positive' || sign === 'negative' ? sign : null,
   };
-  const mass = Number(text('mass'));
-  view.mass = mass > 0 && mass <= 100 ? mass : null;
+  view.routes = Math.min(500, Math.max(5, integer('routes') ?? DEFAULT_ROUTES));
+  const threshold = Number(text('threshold'));
+  view.threshold = threshold > 0 && threshold <= 100 ? threshold : 0;
+  view.skipFirst = text('skipfirst') === '1';
   view.options = readOptions(read);
-  view.tab = TABS.find((tab) => tab === text('tab')) ?? 'paths';
+  view.tab = TABS.find((tab) => tab === text('tab')) ?? 'why';
+  const selected = text('node');
+  view.selected = selected && NODE.test(selected) ? selected : null;
+  view.circuit = { name: (text('circuit') ?? '').slice(0, 80), groups: parseCircuit(text('pins') ?? '') };
   view.other = text('other') ?? '';
+  view.continuation = text('continuation') ?? '';
+  view.answerLength = Math.min(100, Math.max(1, integer('length') ?? 12));
+  view.answerRow = integer('row');
   return view;
 }
 
@@ -111,7 +165,8 @@ function readOptions(read: URLSearchParams): Partial<MethodOptions> {
     if (key === 'o.beta' && Number.isFinite(Number(value))) options.beta = Number(value);
     if (key === 'o.weights') options.weights = numbers(value, 3);
     if (key === 'o.mlp_weights') options.mlp_weights = numbers(value, 2);
-    if (key === 'o.dispatch' || key === 'o.mlp' || key === 'o.scores' || key === 'o.reroot') options[key.slice(2) as 'mlp'] = value;
+    if (key === 'o.expert_weights') options.expert_weights = numbers(value, 3);
+    if (['o.dispatch', 'o.mlp', 'o.scores', 'o.reroot', 'o.preset'].includes(key)) options[key.slice(2) as 'mlp'] = value;
   }
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
 }
@@ -140,6 +195,16 @@ export function filterBody(filters: Filters): Record<string, unknown> {
 }
 
 export const rootOf = (view: View): string | null => view.trail[view.trail.length - 1] ?? null;
+export const pinsOf = (view: View): string[] => view.circuit.groups.flatMap((group) => group.nodes);
+
+// Pins a node, in the last group, or takes it out.
+export function togglePin(view: View, node: string): Partial<View> {
+  const { name, groups } = view.circuit;
+  const without = groups.map((group) => ({ ...group, nodes: group.nodes.filter((other) => other !== node) })).filter((group) => group.nodes.length);
+  if (pinsOf(view).includes(node)) return { circuit: { name, groups: without } };
+  const last = groups.at(-1);
+  return { circuit: { name, groups: last ? [...groups.slice(0, -1), { ...last, nodes: [...last.nodes, node] }] : [{ name: 'Group 1', nodes: [node] }] } };
+}
 
 export function traceBody(view: View): Record<string, unknown> {
   const root = rootOf(view);

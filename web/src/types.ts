@@ -4,6 +4,7 @@ export interface Token {
   position: number;
   id: number;
   text: string;
+  bytes?: string; // of a token that is no text by itself, as hex
 }
 
 export interface Prediction {
@@ -25,16 +26,19 @@ export interface ModelInfo {
   context: number;
   device: string;
   version: string;
+  presets?: string[];
 }
 
 export interface MethodOptions {
   beta: number;
   weights: number[];
   mlp_weights: number[];
+  expert_weights?: number[];
   dispatch: string;
   mlp: string;
   scores: string;
   reroot: string;
+  preset?: string;
 }
 
 export interface ModelsAnswer {
@@ -87,6 +91,11 @@ export interface CompositionEntry {
   credit: number;
 }
 
+export interface Entries {
+  neurons: { neuron: number; expert?: number; credit: number }[];
+  experts?: { expert: number; weight: number; credit: number }[];
+}
+
 export interface Trace extends PathsAnswer {
   model: { name: string; family: string; layers: number; heads: number; d_model: number };
   tokens: Token[];
@@ -99,10 +108,61 @@ export interface Trace extends PathsAnswer {
   token_percent: number[];
   node_credit: Record<string, number[]>;
   incoming?: Record<string, Record<string, number[]>>;
-  entries?: number[] | { neurons: { neuron: number; credit: number }[] };
+  entries?: number[] | Entries;
   composition?: Record<string, CompositionEntry[]>;
   conservation: { first: number; reached: number };
   pattern?: number[]; // of /api/reroot, where the root is a head
+}
+
+export interface Reading {
+  nll: number;
+  target: number;
+  probability: number;
+  predictions: Prediction[];
+}
+
+export interface Intervention {
+  clean: Reading;
+  cut: Reading;
+}
+
+export interface TokenEffect {
+  id: number;
+  text: string;
+  logit: number;
+}
+
+export interface WritesAnswer {
+  node: string;
+  promoted: TokenEffect[];
+  lowered: TokenEffect[];
+  neurons: { neuron: number; value: number; promoted: TokenEffect[] }[];
+}
+
+export interface AttentionAnswer {
+  heads: { head: string; pattern: number[][] }[]; // row q has q + 1 numbers
+}
+
+export interface LensAnswer {
+  target: { id: number; text: string };
+  layers: (Prediction & { target: number })[][]; // [layers + 1][positions]
+}
+
+export interface WordsAnswer {
+  sentences: { node: string; credit: number; text: string }[];
+}
+
+export interface AttributeAnswer {
+  tokens: Token[];
+  rows: { position: number; target_id: number; text: string; probability: number; token_credit: number[] }[];
+}
+
+export interface QueueAnswer {
+  state: 'waiting' | 'running' | 'unknown';
+  before: number;
+  what: string;
+  done: number;
+  total: number;
 }
 
 export interface Interaction {
@@ -115,9 +175,4 @@ export interface Interaction {
 export interface InteractionsAnswer {
   attention: Interaction[];
   mlp: Interaction[];
-}
-
-export interface Intervention {
-  clean: { nll: number; target: number };
-  cut: { nll: number; target: number };
 }

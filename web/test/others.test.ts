@@ -44,7 +44,7 @@ describe('numbers', () => {
 });
 
 describe('tokens', () => {
-  it('show what would be invisible', () => expect([tokenText('\n'), tokenText(''), tokenText(' a'), tokenText('\u0007')]).toEqual(['⏎', '∅', ' a', '␀']));
+  it('show what would be invisible', () => expect([tokenText('\n'), tokenText(''), tokenText(' a'), tokenText('\u0007')]).toEqual(['⏎', '∅', '·a', '\\u0007']));
 });
 
 describe('the heatmap', () => {

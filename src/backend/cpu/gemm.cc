@@ -1,6 +1,7 @@
 #include "backend/cpu/gemm.h"
 
 #include <algorithm>
+#include <new>
 
 #include "backend/cpu/onednn.h"
 #include "backend/cpu/own_gemm.h"
@@ -47,6 +48,8 @@ void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, co
   const OneThread one(*library);
   const int status = library->sgemm('N', b_transposed ? 'T' : 'N', m, n, k, 1.0F, a, lda, b, ldb,
                                     accumulate ? 1.0F : 0.0F, c, ldc);
+  constexpr int kOutOfMemory = 1;
+  if (status == kOutOfMemory) throw std::bad_alloc();
   if (status != 0) throw InternalError("[sgemm] oneDNN status " + std::to_string(status));
 }
 

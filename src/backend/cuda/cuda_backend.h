@@ -16,6 +16,9 @@
 
 namespace unpack::cuda {
 
+// Scores exist a tile at a time; a tile and what it is made from stay below this.
+inline constexpr std::int64_t kTileBytes = std::int64_t{768} << 20;
+
 class CudaBackend final : public Backend,
                           public DeviceCredit,
                           public DeviceMemory,
@@ -132,6 +135,39 @@ class CudaBackend final : public Backend,
   Rotary rotary(int layer, std::int64_t positions, int context);
   float head_scale(int layer) const;
 
+  // Rows sorted by the experts they use, a row for every slot of theirs, and which row each became.
+  struct Spread {
+    struct Part {
+      int expert = 0;
+      Index begin = 0, count = 0;
+    };
+    std::vector<Part> parts;
+    std::shared_ptr<const int> memory;
+    const int* rows = nullptr;    // [total] index into the caller's list
+    const int* slots = nullptr;   // [total] that index times k, and the slot
+    const int* where = nullptr;   // [rows, k] the sorted row of a slot
+    const int* expert = nullptr;  // [rows, k]
+    Index total = 0, k = 0;
+  };
+  // `rows`: rows of the routing.
+  Spread spread(const Routing& routing, std::span<const std::int64_t> rows);
+  Spread spread(const Routing& routing, std::int64_t rows);  // all of them
+  // Every expert's product with its rows.
+  void multiply_experts(int layer, const Spread& spread, Role role, const float* a, float* c);
+  void multiply_experts_turned(int layer, const Spread& spread, Role role, const float* a,
+                               float* c);
+  void experts_in(int layer, MlpSide side, const float* normalized, std::int64_t rows,
+                  const Routing& routing, float* out);
+  void experts_out(int layer, const float* act, std::int64_t rows, const Routing& routing,
+                   float* out);
+  void add_expert_biases(int layer, Array& x, std::int64_t rows, const Routing& routing);
+  MlpSums expert_sums(const MlpView& view, MlpSide side);
+  MlpSums router_sums(const MlpView& view, Scores scores);
+  // As many positions at a time as fit into a tile, all tiles of about one size.
+  static std::int64_t positions_at_once(std::int64_t positions, std::int64_t floats_each);
+  static Role matrix_of(MlpSide side);
+  static Role bias_of(MlpSide side);
+
   // C[m, out] = A[m, in] W and C[m, in] = A[m, out] W^T.
   void multiply(const DeviceMatrix& w, const float* a, std::int64_t m, float* c);
   void multiply_turned(const DeviceMatrix& w, const float* a, std::int64_t m, float* c);
@@ -145,22 +181,25 @@ class CudaBackend final : public Backend,
   void score_tiles(Side side, const AttentionView& view, const TileUse& use);
   // From the side's keys or queries back to what the projection gave, through rotary and the
   // per-head norm, for heads of its own. The caller says where from, and at which positions.
-  PullBack pull_back(Side side, const AttentionView& view, const DeviceLayer& layer);
+  PullBack pull_back(Side side, const AttentionView& view, const DeviceRoles& layer);
   Array pulled_back(PullBack pull, std::int64_t size);
-  void folded_tile(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w,
+  void folded_tile(Side side, const AttentionView& view, const DeviceRoles& layer, const Operand& w,
                    Tile& tile);
-  void projected_tile(Side side, const AttentionView& view, const DeviceLayer& layer,
+  void projected_tile(Side side, const AttentionView& view, const DeviceRoles& layer,
                       const Operand& w, const Array& projected, Tile& tile);
-  Array project(Side side, const AttentionView& view, const DeviceLayer& layer, const Operand& w,
+  void hide_and_center(const AttentionView& view, Scores scores, int query, Array& out);
+  Array project(Side side, const AttentionView& view, const DeviceRoles& layer, const Operand& w,
                 std::int64_t first, std::int64_t positions);
-  void value_sums(const AttentionView& view, const DeviceLayer& layer, AttentionSums& sums);
+  void value_sums(const AttentionView& view, const DeviceRoles& layer, AttentionSums& sums);
 
   // [S, Cl]: sum over heads and queries of coef[H, tri] times raw key scores.
   Array fold_keys(const AttentionView& view, const Array& coef);
-  Array centered_rows(const Array& rows, std::int64_t count);
+  // Directions as a sublayer's own outputs see them: centred, and through the norm behind.
+  Array directions_for(const Array& post, const Array* out_dev, const Rows& rows,
+                       const Array& directions);
   void fold_to_writers(const AttentionView& view, const Rows& rows, const Array& coef, Array& out);
-  void fold_neurons(const MlpView& view, MlpSide side, const Rows& rows, const Array& coef,
-                    double weight, Array& out);
+  void fold_neurons(const MlpView& view, MlpSide side, Scores scores, const Rows& rows,
+                    const Array& coef, double weight, Array& out);
   std::vector<double> vocabulary_mean();
 
   std::shared_ptr<Device> device_;

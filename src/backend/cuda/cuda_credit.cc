@@ -6,6 +6,14 @@
 
 namespace unpack::cuda {
 
+namespace {
+
+std::vector<std::int64_t> positions_of(const std::vector<int>& queries) {
+  return {queries.begin(), queries.end()};
+}
+
+}  // namespace
+
 CudaBackend::Rows CudaBackend::rows_of(std::span<const int> queries) {
   // The same few are asked for over and over: all queries of the prompt, or its last.
   constexpr std::size_t kKept = 4;
@@ -35,11 +43,17 @@ CudaBackend::Rows CudaBackend::rows_of(std::span<const int> queries) {
   return rows;
 }
 
-Array CudaBackend::centered_rows(const Array& rows, std::int64_t count) {
+Array CudaBackend::directions_for(const Array& post, const Array* out_dev, const Rows& rows,
+                                  const Array& directions) {
   const std::int64_t d = config_.d_model;
-  if (config_.norm == Norm::rms) return rows;
-  Array out = device_->floats(count * d);
-  device_->launch(CenterRows{ptr(rows), d, 0, ptr(out), d, 0, 1, d, 1}, count);
+  const bool centers = config_.norm == Norm::layer;
+  if (!centers && post.empty()) return directions;
+  Array out = device_->floats(rows.count * d);
+  device_->launch(CenterRows{ptr(directions), d, 0, ptr(out), d, 0, 1, d, centers ? 1 : 0},
+                  rows.count);
+  if (!post.empty())
+    device_->launch(ThroughNorm{ptr(out), d, 0, 1, d, ptr(post), ptr(*out_dev), rows.queries.get()},
+                    rows.count * d);
   return out;
 }
 
@@ -49,9 +63,10 @@ void CudaBackend::head_numerators(const AttentionView& view, std::span<const int
   const auto layer = on_device_.layer(view.layer);
   const std::int64_t heads = config_.n_heads, e = config_.d_head;
   const Rows rows = rows_of(queries);
-  const Array centered = centered_rows(directions, rows.count);
+  const Array centered =
+      directions_for(layer->vector(Role::attn_post_w), view.out_dev, rows, directions);
   Array pulled = device_->floats(rows.count * heads * e);
-  multiply_turned(layer->o, ptr(centered), rows.count, ptr(pulled));
+  multiply_turned(layer->matrix(Role::w_o), ptr(centered), rows.count, ptr(pulled));
   device_->launch(HeadNumerators{ptr(*view.pattern), ptr(*view.v), ptr(pulled), rows.queries.get(),
                                  rows.begin.get(), ptr(out), tri(view.length), rows.count, heads,
                                  config_.group_size(), config_.n_kv_heads, e},
@@ -62,10 +77,21 @@ void CudaBackend::mlp_numerators(const MlpView& view, std::span<const int> queri
                                  const Array& directions, Array& out) {
   const auto layer = on_device_.layer(view.layer);
   const Rows rows = rows_of(queries);
-  const Array centered = centered_rows(directions, rows.count);
-  multiply_turned(layer->out, ptr(centered), rows.count, ptr(out));
-  const std::int64_t n = config_.layer(view.layer).entries();
-  device_->launch(TimesRows{ptr(out), ptr(*view.act), rows.queries.get(), n}, rows.count * n);
+  const Array centered =
+      directions_for(layer->vector(Role::mlp_post_w), view.out_dev, rows, directions);
+  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
+                     width = config_.layer(view.layer).entries();
+  if (view.routing == nullptr) {
+    multiply_turned(layer->matrix(Role::w_out), ptr(centered), rows.count, ptr(out));
+  } else {
+    const Spread s = spread(*view.routing, positions_of(rows.host));
+    Array from = device_->floats(s.total * d), to = device_->floats(s.total * n);
+    device_->launch(TakeRows{ptr(centered), s.rows, ptr(from), d, d}, s.total * d);
+    multiply_experts_turned(view.layer, s, Role::w_out, ptr(from), ptr(to));
+    device_->launch(TakeRows{ptr(to), s.where, ptr(out), n, n}, s.total * n);
+  }
+  device_->launch(TimesRows{ptr(out), ptr(*view.act), rows.queries.get(), width},
+                  rows.count * width);
 }
 
 // coef[H, sum of (q_i + 1)] -> [H, rows, Cl] on the device.
@@ -88,8 +114,8 @@ void CudaBackend::fold_to_writers(const AttentionView& view, const Rows& rows, c
   }
   Array vectors = device_->floats(rows.count * heads * d),
         scores = device_->floats(rows.count * heads * cl);
-  heads_to_model(on_device_.operand(layer->q), config_.n_heads, ptr(folded), rows.count,
-                 ptr(vectors));
+  heads_to_model(on_device_.operand(layer->matrix(Role::w_q)), config_.n_heads, ptr(folded),
+                 rows.count, ptr(vectors));
   const auto score = [&](Index first, Index query, Index count) {
     device_->gemm({1, 0, heads, cl, d, ptr(vectors) + first * heads * d, d, heads * d,
                    ptr(*view.writers) + query * stride, d, stride, ptr(scores) + first * heads * cl,
@@ -131,7 +157,7 @@ Array CudaBackend::fold_keys(const AttentionView& view, const Array& coefficient
     folded = pulled_back(pull, folded.size());
   }
   Array vectors = device_->floats(length * d), dots = device_->floats(length * cl);
-  multiply_turned(layer->k, ptr(folded), length, ptr(vectors));
+  multiply_turned(layer->matrix(Role::w_k), ptr(folded), length, ptr(vectors));
   device_->launch(WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), d, nullptr, 0,
                              ptr(*view.dev), head_scale(view.layer), ptr(dots)},
                   length * cl);
@@ -145,13 +171,30 @@ void CudaBackend::key_fold(const AttentionView& view, std::span<const double> co
   download(dots, 0, out);
 }
 
-void CudaBackend::fold_neurons(const MlpView& view, MlpSide side, const Rows& rows,
+void CudaBackend::fold_neurons(const MlpView& view, MlpSide side, Scores scores, const Rows& rows,
                                const Array& coef, double weight, Array& out) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t d = config_.d_model, cl = view.visible;
+  const std::int64_t d = config_.d_model, cl = view.visible,
+                     n = config_.layer(view.layer).n_neurons;
   Array vectors = device_->floats(rows.count * d);
-  multiply_turned(side == MlpSide::gate ? layer->in : layer->up, ptr(coef), rows.count,
-                  ptr(vectors));
+  if (view.routing == nullptr) {
+    multiply_turned(layer->matrix(matrix_of(side)), ptr(coef), rows.count, ptr(vectors));
+  } else {
+    const Spread s = spread(*view.routing, positions_of(rows.host));
+    if (side == MlpSide::router) {
+      const DeviceMatrix& router = layer->matrix(Role::w_r);
+      Array all = device_->floats(rows.count * router.out);
+      device_->launch(SpreadExperts{ptr(coef), s.expert, ptr(all), router.out, s.k,
+                                    scores == Scores::centered ? 1 : 0},
+                      rows.count);
+      multiply_turned(router, ptr(all), rows.count, ptr(vectors));
+    } else {
+      Array from = device_->floats(s.total * n), to = device_->floats(s.total * d);
+      device_->launch(TakeRows{ptr(coef), s.slots, ptr(from), n, n}, s.total * n);
+      multiply_experts_turned(view.layer, s, matrix_of(side), ptr(from), ptr(to));
+      device_->launch(SumSlots{ptr(to), s.where, nullptr, ptr(vectors), d, s.k, 0}, rows.count * d);
+    }
+  }
   device_->launch(
       WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), d, rows.queries.get(), 0,
                  ptr(*view.dev), static_cast<float>(weight), ptr(out)},
@@ -163,7 +206,7 @@ void CudaBackend::mlp_fold(const MlpView& view, MlpSide side, Scores scores,
                            std::vector<double>& out) {
   out.resize(queries.size() * static_cast<std::size_t>(view.visible));
   Array folded = device_->floats(static_cast<std::int64_t>(out.size()));
-  fold_neurons(view, side, rows_of(queries), device_->upload_floats(coef), 1.0, folded);
+  fold_neurons(view, side, scores, rows_of(queries), device_->upload_floats(coef), 1.0, folded);
   download(folded, 0, out);
 }
 
@@ -194,6 +237,7 @@ void CudaBackend::head_edges(const AttentionView& view, const AttentionSums& sum
   shares.rows = rows.count;
   shares.length = length;
   shares.group = config_.group_size();
+  shares.window = config_.layer(view.layer).window;
   shares.beta = options.beta;
   shares.weight_k = options.weights[0];
   shares.weight_q = options.weights[1];
@@ -213,14 +257,21 @@ void CudaBackend::neuron_edges(const MlpView& view, MlpSide side, const MlpSums*
                                const Array& pre, std::span<const int> queries,
                                const Array& numerators, double weight, const Options& options,
                                NeuronEdges& out) {
-  const std::int64_t n = config_.layer(view.layer).entries(), cm = view.visible;
+  const LayerConfig& shape = config_.layer(view.layer);
+  const std::int64_t entries = shape.entries(), n = reader_entries(shape, side), cm = view.visible;
   const Rows rows = rows_of(queries);
   const bool l2 = options.mlp == MlpRule::l2, linearized = options.mlp == MlpRule::linearized;
   Array coef;
   if (!numerators.empty()) {
     coef = device_->floats(rows.count * n);
+    Array own = numerators;
+    if (side == MlpSide::router) {
+      own = device_->floats(rows.count * n);
+      device_->launch(SlotSums{ptr(numerators), ptr(own), shape.n_neurons}, rows.count * n);
+    }
     NeuronShares shares{};
     shares.numerators = ptr(numerators);
+    shares.own = ptr(own);
     shares.queries = rows.queries.get();
     shares.sum = sums && !l2 && !linearized ? ptr(sums->sum) : nullptr;
     shares.abs = sums && !l2 && !linearized ? ptr(sums->abs) : nullptr;
@@ -228,16 +279,17 @@ void CudaBackend::neuron_edges(const MlpView& view, MlpSide side, const MlpSums*
     shares.coef = ptr(coef);
     shares.shares = out.shares.empty() ? nullptr : ptr(out.shares);
     shares.doubt = out.doubt.empty() ? nullptr : ptr(out.doubt);
+    shares.entries = entries;
     shares.neurons = n;
     shares.beta = options.beta;
     shares.weight = weight;
     device_->launch(shares, rows.count);
   }
   if (l2) {
-    device_->launch(TakeRows{ptr(sums->l2), rows.queries.get(), ptr(out.edge), cm},
+    device_->launch(TakeRows{ptr(sums->l2), rows.queries.get(), ptr(out.edge), cm, cm},
                     rows.count * cm);
   } else {
-    fold_neurons(view, side, rows, coef, linearized ? 1.0 : weight, out.edge);
+    fold_neurons(view, side, options.scores, rows, coef, linearized ? 1.0 : weight, out.edge);
   }
   if (l2 || linearized)
     device_->launch(ShareRows{ptr(out.edge), cm, options.beta, weight}, rows.count);

@@ -32,15 +32,12 @@ CudaBackend::CudaBackend(std::shared_ptr<Device> device,
       pool_(threads),
       name_(std::move(name)) {
   config_ = weights_->config;
-  for (const LayerConfig& layer : config_.layers) {
-    if (layer.post_norm() || layer.window > 0 || layer.attention_cap > 0 || layer.sinks ||
-        layer.mixture() || layer.qk_norm == QkNorm::projection || layer.attn_norm == Norm::none)
-      throw InputError(fmt::format("{} does not run on the GPU", config_.family));
-  }
   const UnpackDeviceInfo info = device_->info();
   details_ =
       fmt::format("{}, {:.0f} GiB{}", info.name, static_cast<double>(info.memory_total) / (1 << 30),
-                  on_device_.streams() ? ", layers uploaded as they are needed" : "");
+                  on_device_.streams() ? ", layers uploaded as they are needed"
+                  : config_.mixture()  ? ", experts uploaded as they are used"
+                                       : "");
   const std::vector<float> w = vector_of((*weights_)[Role::final_norm_w]),
                            b = vector_of((*weights_)[Role::final_norm_b]);
   final_w_.assign(w.begin(), w.end());
@@ -155,20 +152,38 @@ void CudaBackend::add_rows(const Array& x, std::int64_t x_row, Array& y, std::in
 void CudaBackend::add_bias(int index, Sublayer sublayer, Array& x, std::int64_t rows,
                            const Array& out_dev, const Routing* routing) {
   const auto w = on_device_.layer(index);
-  const Array& bias = sublayer == Sublayer::attention ? w->b_o : w->b_out;
-  if (!bias.empty())
-    device_->launch(AddBias{ptr(bias), ptr(x), config_.d_model}, rows * config_.d_model);
+  const std::int64_t d = config_.d_model;
+  const bool attention = sublayer == Sublayer::attention;
+  if (!attention && routing != nullptr) return add_expert_biases(index, x, rows, *routing);
+  const Array& bias = w->vector(attention ? Role::b_o : Role::b_out);
+  const Array& post = w->vector(attention ? Role::attn_post_w : Role::mlp_post_w);
+  if (bias.empty()) return;
+  device_->launch(AddBias{ptr(bias), ptr(x), d, maybe(post), maybe(out_dev)}, rows * d);
 }
 
 void CudaBackend::normalize(Norm kind, const Array& x, std::int64_t rows, Array& out, Array& dev) {
-  device_->launch(Normalize{ptr(x), ptr(out), ptr(dev), config_.d_model,
-                            kind == Norm::layer ? 1 : 0, config_.norm_eps},
+  device_->launch(Normalize{ptr(x), ptr(out), ptr(dev), config_.d_model, kind, config_.norm_eps},
                   rows);
 }
 
-void CudaBackend::norm_behind(int, Sublayer, Array&, std::int64_t, Array&) {}
-void CudaBackend::through_norm_behind(int, Sublayer, const Array&, std::int64_t, Array&) {}
-void CudaBackend::router(int, const Array&, std::int64_t, Array&) {}
+void CudaBackend::norm_behind(int index, Sublayer sublayer, Array& y, std::int64_t rows,
+                              Array& dev) {
+  const auto w = on_device_.layer(index);
+  const Array& bias = w->vector(sublayer == Sublayer::attention ? Role::b_o : Role::b_out);
+  device_->launch(Deviation{ptr(y), maybe(bias), 0, ptr(dev), 1, config_.d_model, config_.norm_eps},
+                  rows);
+  through_norm_behind(index, sublayer, dev, rows, y);
+}
+
+void CudaBackend::through_norm_behind(int index, Sublayer sublayer, const Array& dev,
+                                      std::int64_t rows, Array& y) {
+  const auto w = on_device_.layer(index);
+  const std::int64_t d = config_.d_model;
+  const Array& post =
+      w->vector(sublayer == Sublayer::attention ? Role::attn_post_w : Role::mlp_post_w);
+  if (post.empty()) return;
+  device_->launch(ThroughNorm{ptr(y), d, 0, 1, d, ptr(post), ptr(dev), nullptr}, rows * d);
+}
 
 Rotary CudaBackend::rotary(int index, std::int64_t positions, int context) {
   const Rope& rope = config_.layer(index).rope;
@@ -205,24 +220,33 @@ void CudaBackend::qkv(int index, const Array& normalized, std::span<const int> p
                       int context, Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) {
   const auto w = on_device_.layer(index);
   const auto rows = static_cast<std::int64_t>(positions.size());
-  multiply(w->q, ptr(normalized), rows, ptr(q));
-  multiply(w->k, ptr(normalized), rows, ptr(k));
-  multiply(w->v, ptr(normalized), rows, ptr(v));
+  multiply(w->matrix(Role::w_q), ptr(normalized), rows, ptr(q));
+  multiply(w->matrix(Role::w_k), ptr(normalized), rows, ptr(k));
+  multiply(w->matrix(Role::w_v), ptr(normalized), rows, ptr(v));
   const int max_position =
       positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end());
   const Rotary turn = rotary(index, max_position + 1, context);
   const auto at = device_->upload(positions);
-  const auto finish = [&](Array& x, const Array& bias, const Array& norm, Array& dev, int heads) {
+  const bool whole = config_.layer(index).qk_norm == QkNorm::projection;
+  const std::int64_t e = config_.d_head;
+  const auto finish = [&](Array& x, Role bias_role, Role norm_role, Array& dev, int heads) {
+    const Array& bias = w->vector(bias_role);
+    const Array& norm = w->vector(norm_role);
     if (bias.empty() && norm.empty() && turn.cos == nullptr) return;
-    device_->launch(
-        FinishHead{ptr(x), bias.empty() ? nullptr : ptr(bias), norm.empty() ? nullptr : ptr(norm),
-                   norm.empty() ? nullptr : ptr(dev), at.get(), turn, heads, config_.d_head,
-                   config_.norm_eps},
-        rows * heads);
+    const bool known = whole && !norm.empty();
+    if (known)
+      device_->launch(
+          Deviation{ptr(x), maybe(bias), 1, ptr(dev), heads, heads * e, config_.norm_eps}, rows);
+    device_->launch(FinishHead{ptr(x), known ? nullptr : maybe(bias), maybe(norm),
+                               norm.empty() ? nullptr : ptr(dev), known ? 1 : 0, at.get(), turn,
+                               heads, e, config_.norm_eps},
+                    rows * heads);
   };
-  finish(q, w->b_q, w->q_norm, q_dev, config_.n_heads);
-  finish(k, w->b_k, w->k_norm, k_dev, config_.n_kv_heads);
-  if (!w->b_v.empty()) device_->launch(AddBias{ptr(w->b_v), ptr(v), w->b_v.size()}, v.size());
+  finish(q, Role::b_q, Role::q_norm, q_dev, config_.n_heads);
+  finish(k, Role::b_k, Role::k_norm, k_dev, config_.n_kv_heads);
+  const Array& bias = w->vector(Role::b_v);
+  if (!bias.empty())
+    device_->launch(AddBias{ptr(bias), ptr(v), bias.size(), nullptr, nullptr}, rows * bias.size());
 }
 
 void CudaBackend::attention(int index, const Array& q, const Array& k, const Array& v,
@@ -231,6 +255,8 @@ void CudaBackend::attention(int index, const Array& q, const Array& k, const Arr
   const std::int64_t heads = config_.n_heads, e = config_.d_head, groups = config_.n_kv_heads,
                      group = config_.group_size();
   const std::int64_t q_row = heads * e, kv_row = groups * e;
+  const LayerConfig& shape = config_.layer(index);
+  const auto w = on_device_.layer(index);
   std::int64_t pattern_begin = 0;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     const Segment& segment = segments[i];
@@ -252,7 +278,8 @@ void CudaBackend::attention(int index, const Array& q, const Array& k, const Arr
       device_->launch(
           CausalSoftmax{ptr(logits), n, keys, segment.past + begin, reach, head_scale(index),
                         pattern.empty() ? nullptr : ptr(pattern) + pattern_begin,
-                        tri(segment.length), begin},
+                        tri(segment.length), begin, shape.window,
+                        static_cast<float>(shape.attention_cap), maybe(w->vector(Role::sinks))},
           heads * n);
       for (std::int64_t r = 0; r < group; ++r) {
         device_->gemm({0, 0, n, e, reach, ptr(logits) + r * n * keys, keys, group * n * keys, vh,
@@ -264,29 +291,42 @@ void CudaBackend::attention(int index, const Array& q, const Array& k, const Arr
 }
 
 void CudaBackend::attention_out(int index, const Array& z, std::int64_t rows, Array& out) {
-  multiply(on_device_.layer(index)->o, ptr(z), rows, ptr(out));
+  multiply(on_device_.layer(index)->matrix(Role::w_o), ptr(z), rows, ptr(out));
+}
+
+void CudaBackend::router(int index, const Array& normalized, std::int64_t rows, Array& out) {
+  const auto w = on_device_.layer(index);
+  multiply(w->matrix(Role::w_r), ptr(normalized), rows, ptr(out));
+  const Array& bias = w->vector(Role::b_r);
+  if (!bias.empty())
+    device_->launch(AddBias{ptr(bias), ptr(out), bias.size(), nullptr, nullptr},
+                    rows * bias.size());
 }
 
 void CudaBackend::mlp_in(int index, MlpSide side, const Array& normalized, std::int64_t rows,
                          const Routing* routing, Array& out) {
   const std::int64_t n = config_.layer(index).n_neurons;
+  if (routing != nullptr) return experts_in(index, side, ptr(normalized), rows, *routing, ptr(out));
   const auto w = on_device_.layer(index);
-  multiply(side == MlpSide::gate ? w->in : w->up, ptr(normalized), rows, ptr(out));
-  const Array& bias = side == MlpSide::gate ? w->b_in : w->b_up;
-  if (!bias.empty()) device_->launch(AddBias{ptr(bias), ptr(out), n}, rows * n);
+  multiply(w->matrix(matrix_of(side)), ptr(normalized), rows, ptr(out));
+  const Array& bias = w->vector(bias_of(side));
+  if (!bias.empty()) device_->launch(AddBias{ptr(bias), ptr(out), n, nullptr, nullptr}, rows * n);
 }
 
 void CudaBackend::activate(int index, const Array& pre, const Array& up, const Routing* routing,
                            std::int64_t rows, Array& act) {
   const LayerConfig& shape = config_.layer(index);
-  device_->launch(Activate{ptr(pre), up.empty() ? nullptr : ptr(up), ptr(act),
-                           static_cast<int>(shape.activation)},
-                  rows * shape.entries());
+  Array weight;
+  if (routing != nullptr) weight = device_->upload_floats(routing->weight);
+  device_->launch(
+      Activate{ptr(pre), maybe(up), ptr(act), shape.activation, maybe(weight), shape.n_neurons},
+      rows * shape.entries());
 }
 
 void CudaBackend::mlp_out(int index, const Array& act, std::int64_t rows, const Routing* routing,
                           Array& out) {
-  multiply(on_device_.layer(index)->out, ptr(act), rows, ptr(out));
+  if (routing != nullptr) return experts_out(index, ptr(act), rows, *routing, ptr(out));
+  multiply(on_device_.layer(index)->matrix(Role::w_out), ptr(act), rows, ptr(out));
 }
 
 void CudaBackend::logits(const Array& x, std::span<const std::int64_t> rows,

@@ -9,8 +9,6 @@ namespace unpack::cuda {
 
 namespace {
 
-// Scores exist a tile at a time; a tile and what it is made from stay below this.
-constexpr std::int64_t kTileBytes = std::int64_t{768} << 20;
 // More queries at once compute more pairs s > q for nothing, fewer keep the device waiting.
 constexpr std::int64_t kFoldedQueries = 16, kProjectedQueries = 64;
 
@@ -32,21 +30,26 @@ void CudaBackend::put_head_writers(int index, const Array& z, const Array& out_d
                                    int first) {
   const auto w = on_device_.layer(index);
   const std::int64_t d = config_.d_model, e = config_.d_head, heads = config_.n_heads;
-  const Operand o = on_device_.operand(w->o);
+  const Operand o = on_device_.operand(w->matrix(Role::w_o));
   float* to = ptr(writers) + first * d;
   device_->gemm({o.turned ? 1 : 0, 0, length, d, e, ptr(z) + row * heads * e, heads * e, e, o.data,
                  o.ld(), o.row(e) - o.data, to, n_writers * d, d, heads});
   if (config_.norm == Norm::layer)
     device_->launch(CenterRows{to, n_writers * d, d, to, n_writers * d, d, heads, d, 1},
                     length * heads);
+  const Array& post = w->vector(Role::attn_post_w);
+  if (!post.empty())
+    device_->launch(
+        ThroughNorm{to, n_writers * d, d, heads, d, ptr(post), ptr(out_dev) + row, nullptr},
+        length * heads * d);
 }
 
 // Keys and queries
 // ----------------------------------------------------------------------------------------------------------------
 
-PullBack CudaBackend::pull_back(Side side, const AttentionView& view, const DeviceLayer& layer) {
+PullBack CudaBackend::pull_back(Side side, const AttentionView& view, const DeviceRoles& layer) {
   const bool key = side == Side::key;
-  const Array& norm = key ? layer.k_norm : layer.q_norm;
+  const Array& norm = layer.vector(key ? Role::k_norm : Role::q_norm);
   PullBack pull{};
   pull.from_group = 1;
   pull.nb = 1;
@@ -69,7 +72,7 @@ Array CudaBackend::pulled_back(PullBack pull, std::int64_t size) {
   return out;
 }
 
-void CudaBackend::folded_tile(Side side, const AttentionView& view, const DeviceLayer& layer,
+void CudaBackend::folded_tile(Side side, const AttentionView& view, const DeviceRoles& layer,
                               const Operand& w, Tile& tile) {
   const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
                      group = config_.group_size(), e = config_.d_head, d = config_.d_model;
@@ -105,7 +108,7 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
 
 // projected[positions, Cl, heads, E]: every writer's own key (query), as the attention would see
 // it.
-Array CudaBackend::project(Side side, const AttentionView& view, const DeviceLayer& layer,
+Array CudaBackend::project(Side side, const AttentionView& view, const DeviceRoles& layer,
                            const Operand& w, std::int64_t first, std::int64_t positions) {
   const std::int64_t d = config_.d_model, cl = view.visible,
                      stride = static_cast<std::int64_t>(view.n_writers) * d;
@@ -113,19 +116,18 @@ Array CudaBackend::project(Side side, const AttentionView& view, const DeviceLay
   Array out = device_->floats(positions * cl * w.out);
   device_->gemm({w.turned ? 1 : 0, 0, cl, w.out, d, ptr(*view.writers) + first * stride, d, stride,
                  w.data, w.ld(), 0, ptr(out), w.out, cl * w.out, positions});
-  const Array& norm = side == Side::key ? layer.k_norm : layer.q_norm;
+  const Array& norm = layer.vector(side == Side::key ? Role::k_norm : Role::q_norm);
   const Rotary turn = rotary(view.layer, view.length, view.length);
   if (turn.cos != nullptr || !norm.empty()) {
     const Array* dev = side == Side::key ? view.k_dev : view.q_dev;
     device_->launch(FinishProjected{ptr(out), cl, heads, config_.d_head, first,
-                                    norm.empty() ? nullptr : ptr(*dev), heads, 0,
-                                    norm.empty() ? nullptr : ptr(norm), turn},
+                                    norm.empty() ? nullptr : ptr(*dev), maybe(norm), turn},
                     positions * cl * heads);
   }
   return out;
 }
 
-void CudaBackend::projected_tile(Side side, const AttentionView& view, const DeviceLayer& layer,
+void CudaBackend::projected_tile(Side side, const AttentionView& view, const DeviceRoles& layer,
                                  const Operand& w, const Array& projected, Tile& tile) {
   const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
                      group = config_.group_size(), e = config_.d_head, cl = view.visible;
@@ -151,7 +153,7 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
                      length = view.length;
   const bool key = side == Side::key;
   const bool fold = fold_is_cheaper(config_, view.length);
-  const Operand w = on_device_.operand(key ? layer->k : layer->q);
+  const Operand w = on_device_.operand(layer->matrix(key ? Role::w_k : Role::w_q));
   Array projected;
   if (!fold && key) projected = project(side, view, *layer, w, 0, length);
   const std::int64_t per_pair = heads * (pitch + (fold ? config_.d_model + config_.d_head : 0)) * 4;
@@ -174,6 +176,7 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
     tile.dev = ptr(*view.dev);
     tile.dev_of_source = key ? 1 : 0;
     tile.scale = head_scale(view.layer);
+    tile.window = config_.layer(view.layer).window;
     if (fold) {
       folded_tile(side, view, *layer, w, tile);
     } else {
@@ -185,7 +188,7 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
 
 // sV_j(s) = < norm(c_j)(s), W_V v(s) >: the value folded back into the stream, a vector per
 // key/value head.
-void CudaBackend::value_sums(const AttentionView& view, const DeviceLayer& layer,
+void CudaBackend::value_sums(const AttentionView& view, const DeviceRoles& layer,
                              AttentionSums& sums) {
   const std::int64_t groups = config_.n_kv_heads, d = config_.d_model, cl = view.visible,
                      length = view.length;
@@ -194,8 +197,8 @@ void CudaBackend::value_sums(const AttentionView& view, const DeviceLayer& layer
   sums.v_abs = device_->floats(groups * length);
   Array vectors = device_->floats(length * groups * d),
         scores = device_->floats(length * groups * cl);
-  heads_to_model(on_device_.operand(layer.v), config_.n_kv_heads, ptr(*view.v), length,
-                 ptr(vectors));
+  heads_to_model(on_device_.operand(layer.matrix(Role::w_v)), config_.n_kv_heads, ptr(*view.v),
+                 length, ptr(vectors));
   device_->gemm({1, 0, groups, cl, d, ptr(vectors), d, groups * d, ptr(*view.writers), d,
                  static_cast<std::int64_t>(view.n_writers) * d, ptr(scores), cl, groups * cl,
                  length});
@@ -254,6 +257,14 @@ void CudaBackend::visit_key_scores(const AttentionView& view, Scores scores,
   });
 }
 
+// Sources outside the window have no scores; centred ones are less the mean over the others.
+void CudaBackend::hide_and_center(const AttentionView& view, Scores scores, int query, Array& out) {
+  const std::int64_t from = config_.layer(view.layer).first_source(query), cl = view.visible;
+  const bool centered = scores == Scores::centered;
+  if (from > 0 || centered)
+    device_->launch(CenterColumns{ptr(out), from, query + 1, cl, centered ? 1 : 0}, cl);
+}
+
 void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head, int query,
                              Array& out) {
   const auto layer = on_device_.layer(view.layer);
@@ -270,7 +281,7 @@ void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head,
   Array pulled;
   if (!shared) pulled = pulled_back(pull, copies * e);
   const float* from = shared ? pull.from : ptr(pulled);
-  const Operand w = on_device_.operand(layer->k);
+  const Operand w = on_device_.operand(layer->matrix(Role::w_k));
   Array vectors = device_->floats(copies * d);
   device_->gemm({w.turned ? 0 : 1, 0, copies, d, e, from, e, 0, w.column(g * e), w.ld(), 0,
                  ptr(vectors), d, 0, 1});
@@ -278,7 +289,7 @@ void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head,
       WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), shared ? 0 : d, nullptr,
                  0, ptr(*view.dev), head_scale(view.layer), ptr(out)},
       sources * cl);
-  if (scores == Scores::centered) device_->launch(CenterColumns{ptr(out), sources, cl}, cl);
+  hide_and_center(view, scores, query, out);
 }
 
 void CudaBackend::query_scores(const AttentionView& view, Scores scores, int head, int query,
@@ -296,7 +307,7 @@ void CudaBackend::query_scores(const AttentionView& view, Scores scores, int hea
   pull.dev_first = head;
   const Array pulled = pulled_back(pull, sources * e);
   Array vectors = device_->floats(sources * d);
-  const Operand w = on_device_.operand(layer->q);
+  const Operand w = on_device_.operand(layer->matrix(Role::w_q));
   device_->gemm({w.turned ? 0 : 1, 0, sources, d, e, ptr(pulled), e, 0, w.column(head * e), w.ld(),
                  0, ptr(vectors), d, 0, 1});
   device_->gemm({1, 0, sources, cl, d, ptr(vectors), d, 0,
@@ -304,50 +315,7 @@ void CudaBackend::query_scores(const AttentionView& view, Scores scores, int hea
                  ptr(out), cl, 0, 1});
   device_->launch(ScaleByRow{ptr(out), ptr(*view.dev), query, 0, cl, head_scale(view.layer)},
                   sources * cl);
-  if (scores == Scores::centered) device_->launch(CenterColumns{ptr(out), sources, cl}, cl);
-}
-
-// MLPs
-// ----------------------------------------------------------------------------------------------------------------------------
-
-MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) {
-  const auto layer = on_device_.layer(view.layer);
-  const Operand w = on_device_.operand(side == MlpSide::gate ? layer->in : layer->up);
-  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
-                     cl = view.visible, length = view.length,
-                     stride = static_cast<std::int64_t>(view.n_writers) * d;
-  MlpSums sums;
-  sums.sum = device_->floats(length * n);
-  sums.abs = device_->floats(length * n);
-  sums.l2 = device_->floats(length * cl);
-  // As few tiles as fit, all of about one size.
-  const std::int64_t fit = std::clamp<std::int64_t>(kTileBytes / (cl * (n + d) * 4), 1, length);
-  const std::int64_t tiles = (length + fit - 1) / fit, at_once = (length + tiles - 1) / tiles;
-  Array tile = device_->floats(at_once * cl * n), packed = device_->floats(at_once * cl * d);
-  for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
-    const std::int64_t nq = std::min(at_once, length - q0);
-    // One product over the writers of all positions wastes no part of the device's own tiles, which
-    // one per position does.
-    device_->launch(
-        CenterRows{ptr(*view.writers) + q0 * stride, stride, d, ptr(packed), cl * d, d, cl, d, 0},
-        nq * cl);
-    device_->gemm({w.turned ? 1 : 0, 0, nq * cl, n, d, ptr(packed), d, 0, w.data, w.ld(), 0,
-                   ptr(tile), n, 0, 1});
-    device_->launch(NeuronSums{ptr(tile), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), q0, cl, n},
-                    nq * n);
-    device_->launch(NeuronNorms{ptr(tile), ptr(*view.dev), ptr(sums.l2), q0, cl, n}, nq * cl);
-  }
-  return sums;
-}
-
-void CudaBackend::mlp_scores(const MlpView& view, MlpSide side, Scores scores, int query,
-                             Array& out) {
-  const auto layer = on_device_.layer(view.layer);
-  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons;
-  multiply(side == MlpSide::gate ? layer->in : layer->up,
-           ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, view.visible,
-           ptr(out));
-  device_->launch(ScaleByRow{ptr(out), ptr(*view.dev), query, 0, n, 1.0F}, view.visible * n);
+  hide_and_center(view, scores, query, out);
 }
 
 }  // namespace unpack::cuda

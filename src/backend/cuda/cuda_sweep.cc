@@ -23,10 +23,8 @@ class Packed {
 
 struct Offsets {
   std::size_t entry = 0, key_coef = 0, query_edge = 0;
-  std::array<std::size_t, 2> mlp_edge{};
+  std::array<std::size_t, kMostReaders> mlp_edge{};
 };
-
-const float* maybe(const Array& a) { return a.empty() ? nullptr : ptr(a); }
 
 }  // namespace
 
@@ -39,7 +37,7 @@ void CudaBackend::sweep(std::span<const Layer> layers, Scores scores, int positi
   std::vector<Offsets> offsets;
   for (const Direct& d : direct) {
     Offsets o{packed.add(d.entry), packed.add(d.key_coef), packed.add(d.query_edge), {}};
-    for (std::size_t i = 0; i < 2; ++i) o.mlp_edge[i] = packed.add(d.mlp_edge[i]);
+    for (std::size_t i = 0; i < kMostReaders; ++i) o.mlp_edge[i] = packed.add(d.mlp_edge[i]);
     offsets.push_back(o);
   }
   packed.upload(*device_);
@@ -59,16 +57,17 @@ void CudaBackend::sweep(std::span<const Layer> layers, Scores scores, int positi
       part.entry = packed.at(offsets[i].entry);
       part.key_coef = packed.at(offsets[i].key_coef);
       part.query_edge = packed.at(offsets[i].query_edge);
-      for (std::size_t side = 0; side < 2; ++side)
+      for (std::size_t side = 0; side < kMostReaders; ++side)
         part.mlp_edge[side] = packed.at(offsets[i].mlp_edge[side]);
     }
-    device_->launch(PassNeurons{state,
-                                {maybe(layer.neurons[0]), maybe(layer.neurons[1])},
-                                part,
-                                writers,
-                                layer.mlp.visible,
-                                layer.mlp_writer},
-                    length);
+    device_->launch(
+        PassNeurons{state,
+                    {maybe(layer.neurons[0]), maybe(layer.neurons[1]), maybe(layer.neurons[2])},
+                    part,
+                    writers,
+                    layer.mlp.visible,
+                    layer.mlp_writer},
+        length);
     Array coef = device_->floats(heads * pairs);
     device_->launch(KeyCredit{state, ptr(layer.heads.key_coef), ptr(coef), part, writers,
                               layer.first_head, length, pairs},
@@ -107,7 +106,8 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
   const auto key_mass = doubles(heads * length), key_bound = doubles(heads * length),
              query_mass = doubles(heads * length), query_bound = doubles(heads * length);
   const auto value_mass = doubles(groups * length), value_bound = doubles(groups * length);
-  const auto side_mass = doubles(2 * length), side_bound = doubles(2 * length);
+  const auto side_mass = doubles(kMostReaders * length),
+             side_bound = doubles(kMostReaders * length);
   for (const Layer& layer : layers) {
     const AttentionView& view = layer.attention;
     const std::int64_t cl = view.visible, cm = layer.mlp.visible;
@@ -120,6 +120,7 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
     keys.pairs = pairs;
     keys.heads = heads;
     keys.visible = cl;
+    keys.window = config_.layer(view.layer).window;
     if (!layer.sums->k_scores.empty()) {
       keys.table = ptr(layer.sums->k_scores);
       keys.scaled = 1;
@@ -147,7 +148,7 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
     NeuronReach neurons{};
     neurons.reach = reach;
     neurons.writer = layer.mlp_writer;
-    for (std::size_t side = 0; side < 2; ++side) {
+    for (std::size_t side = 0; side < kMostReaders; ++side) {
       if (layer.neurons[side].empty()) continue;
       double* m = side_mass.get() + static_cast<std::int64_t>(side) * length;
       double* b = side_bound.get() + static_cast<std::int64_t>(side) * length;

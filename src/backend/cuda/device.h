@@ -68,5 +68,6 @@ class Device : public std::enable_shared_from_this<Device> {
 };
 
 inline float* ptr(const Array& a) { return static_cast<float*>(a.raw()); }
+inline float* maybe(const Array& a) { return a.empty() ? nullptr : ptr(a); }
 
 }  // namespace unpack::cuda

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define UNPACK_DEVICE_TABLE_VERSION 2
+#define UNPACK_DEVICE_TABLE_VERSION 3
 #define UNPACK_DEVICE_TABLE_SYMBOL "unpack_device_table"
 
 #ifdef __cplusplus

@@ -1,21 +1,63 @@
 #include "backend/cuda/device_weights.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <utility>
+
+#include "unpack/error.h"
 
 namespace unpack::cuda {
 
 namespace {
 
-int stored_as(DType dtype) {
-  return dtype == DType::f16 ? kF16 : dtype == DType::bf16 ? kBf16 : kF32;
+// A matrix with its bias and the norm in front of it; Role::count: none.
+struct Reader {
+  Role matrix, bias, norm_w, norm_b;
+};
+constexpr Reader kReaders[] = {
+    {Role::w_q, Role::b_q, Role::attn_norm_w, Role::attn_norm_b},
+    {Role::w_k, Role::b_k, Role::attn_norm_w, Role::attn_norm_b},
+    {Role::w_v, Role::b_v, Role::attn_norm_w, Role::attn_norm_b},
+    {Role::w_o, Role::b_o, Role::count, Role::count},
+    {Role::w_r, Role::b_r, Role::mlp_norm_w, Role::mlp_norm_b},
+    {Role::w_in, Role::b_in, Role::mlp_norm_w, Role::mlp_norm_b},
+    {Role::w_up, Role::b_up, Role::mlp_norm_w, Role::mlp_norm_b},
+    {Role::w_out, Role::b_out, Role::count, Role::count},
+};
+constexpr Role kVectors[] = {Role::b_q,         Role::b_k,        Role::b_v,    Role::b_o,
+                             Role::b_r,         Role::b_in,       Role::b_up,   Role::b_out,
+                             Role::attn_post_w, Role::mlp_post_w, Role::q_norm, Role::k_norm,
+                             Role::sinks};
+constexpr Role kNorms[] = {Role::attn_norm_w, Role::attn_norm_b, Role::mlp_norm_w,
+                           Role::mlp_norm_b};
+
+// Whole blocks of four bits that run along the inputs.
+bool keeps_blocks(const WeightView& w) {
+  const bool even = w.block >= w.out || w.block_stride % kMxfp4Block == 0;
+  return w.encoded != nullptr && w.encoded->mxfp4() && w.shift == 0 && w.in_stride == 1 &&
+         w.in % kMxfp4Block == 0 && w.start % kMxfp4Block == 0 && w.out_stride % kMxfp4Block == 0 &&
+         even;
+}
+
+int stored_as(const WeightView& w) {
+  if (keeps_blocks(w)) return kMxfp4;
+  if (w.encoded != nullptr || w.shift != 0) return kF32;
+  return w.dtype == DType::f16 ? kF16 : w.dtype == DType::bf16 ? kBf16 : kF32;
+}
+
+// Whether the device has it as it is stored, but for its scale.
+bool as_stored(const WeightView& w) {
+  return keeps_blocks(w) || (w.encoded == nullptr && w.shift == 0 && w.dtype != DType::f64);
 }
 
 std::size_t matrix_bytes(const WeightView& w) {
-  return w ? static_cast<std::size_t>(w.in * w.out) *
-                 (w.dtype == DType::f64 ? sizeof(float) : dtype_size(w.dtype))
-           : 0;
+  if (!w) return 0;
+  const auto elements = static_cast<std::size_t>(w.in * w.out);
+  if (keeps_blocks(w)) return elements / kMxfp4Block * kMxfp4Bytes;
+  return elements * (as_stored(w) ? dtype_size(w.dtype) : sizeof(float));
 }
 
 // The view's elements without gaps, [in, out] or turned [out, in], whichever runs along the stored
@@ -23,20 +65,36 @@ std::size_t matrix_bytes(const WeightView& w) {
 // they do not lie like that already.
 const std::byte* contiguous(const WeightView& w, bool& turned, std::vector<std::byte>& gathered) {
   turned = w.in_stride == 1 && w.out_stride != 1;
+  gathered.clear();
+  if (!as_stored(w)) {
+    turned = false;
+    gathered.resize(matrix_bytes(w));
+    read_rows(w, 0, w.in, reinterpret_cast<float*>(gathered.data()));
+    return gathered.data();
+  }
+  if (keeps_blocks(w)) {
+    turned = true;
+    gathered.resize(matrix_bytes(w));
+    const std::int64_t blocks = w.in / kMxfp4Block;
+    for (std::int64_t o = 0; o < w.out; ++o)
+      w.encoded->copy_blocks(w.start + w.offset(0, o), blocks,
+                             gathered.data() + o * blocks * kMxfp4Bytes);
+    return gathered.data();
+  }
   const std::size_t element = dtype_size(w.dtype);
   const auto whole_blocks = w.block >= w.out || w.block_stride == w.block * w.out_stride;
-  if (w.dtype != DType::f64 && whole_blocks) {
+  if (whole_blocks) {
     if (turned && w.out_stride == w.in) return w.data;
     if (!turned && w.out_stride == 1 && (w.in_stride == w.out || w.in == 1)) return w.data;
   }
   gathered.resize(matrix_bytes(w));
-  if (w.dtype != DType::f64 && turned) {
+  if (turned) {
     for (std::int64_t o = 0; o < w.out; ++o) {
       std::memcpy(gathered.data() + static_cast<std::size_t>(o * w.in) * element,
                   w.data + static_cast<std::size_t>(w.offset(0, o)) * element,
                   static_cast<std::size_t>(w.in) * element);
     }
-  } else if (w.dtype != DType::f64 && w.out_stride == 1) {
+  } else if (w.out_stride == 1) {
     const std::int64_t run = std::max<std::int64_t>(1, std::min(w.block, w.out));
     for (std::int64_t i = 0; i < w.in; ++i) {
       for (std::int64_t o = 0; o < w.out; o += run) {
@@ -45,9 +103,6 @@ const std::byte* contiguous(const WeightView& w, bool& turned, std::vector<std::
                     static_cast<std::size_t>(std::min(run, w.out - o)) * element);
       }
     }
-  } else if (w.dtype == DType::f64) {
-    turned = false;
-    read_rows(w, 0, w.in, reinterpret_cast<float*>(gathered.data()));
   } else {
     turned = false;
     for (std::int64_t i = 0; i < w.in; ++i) {
@@ -60,62 +115,85 @@ const std::byte* contiguous(const WeightView& w, bool& turned, std::vector<std::
   return gathered.data();
 }
 
-DeviceMatrix put_matrix(Device& device, const WeightView& w) {
+// Of what contiguous() gives.
+bool all_finite(const WeightView& w, const std::byte* data) {
+  const std::int64_t elements = w.in * w.out;
+  if (!as_stored(w)) return find_non_finite(data, DType::f32, elements) < 0;
+  if (!keeps_blocks(w)) return find_non_finite(data, w.dtype, elements) < 0;
+  constexpr auto kLargest = std::byte{252};  // six times such a scale is still a number
+  for (std::int64_t i = 0; i < elements / kMxfp4Block; ++i) {
+    if (data[(i + 1) * kMxfp4Bytes - 1] <= kLargest) continue;
+    for (std::int64_t x = i * kMxfp4Block; x < (i + 1) * kMxfp4Block; ++x) {
+      if (!std::isfinite(stored_value(data, kMxfp4, x))) return false;
+    }
+  }
+  return true;
+}
+
+// `finite`: becomes false where some number is not; null: nobody asks.
+DeviceMatrix put_matrix(Device& device, const WeightView& w, bool* finite) {
   DeviceMatrix m;
   if (!w) return m;
-  m.type = stored_as(w.dtype);
+  m.type = stored_as(w);
   m.in = w.in;
   m.out = w.out;
+  m.factor = as_stored(w) ? static_cast<float>(w.scale) : 1.0F;
   std::vector<std::byte> gathered;
   const std::byte* from = contiguous(w, m.turned, gathered);
+  if (finite != nullptr && !all_finite(w, from)) *finite = false;
   m.data = device.bytes_beside(matrix_bytes(w));
   device.to_device_beside(m.data.get(), from, matrix_bytes(w));
   return m;
 }
 
-Array put_vector(Device& device, const WeightView& w) {
+// `size`: how many numbers, where fewer are stored and stand for all heads.
+Array put_vector(Device& device, const WeightView& w, std::int64_t size, bool* finite) {
   if (!w) return {};
-  std::vector<float> values(static_cast<std::size_t>(w.out));
+  std::vector<float> values(static_cast<std::size_t>(std::max(size, w.out)));
   read_rows(w, 0, 1, values.data());
+  const bool good =
+      std::all_of(values.begin(), values.begin() + w.out, [](float x) { return std::isfinite(x); });
+  if (finite != nullptr && !good) *finite = false;
+  for (auto i = static_cast<std::size_t>(w.out); i < values.size(); ++i)
+    values[i] = values[i - static_cast<std::size_t>(w.out)];
   const std::size_t bytes = values.size() * sizeof(float);
   auto memory = device.bytes_beside(bytes);
   device.to_device_beside(memory.get(), values.data(), bytes);
-  return Array(memory, w.out);
+  return Array(memory, static_cast<std::int64_t>(values.size()));
 }
 
-std::size_t layer_bytes(const LayerWeights& w) {
+std::size_t bytes_of(const RoleViews& w) {
   std::size_t bytes = 0;
-  for (const Role role :
-       {Role::w_q, Role::w_k, Role::w_v, Role::w_o, Role::w_in, Role::w_up, Role::w_out})
-    bytes += matrix_bytes(w[role]);
+  for (const Reader& reader : kReaders) bytes += matrix_bytes(w[reader.matrix]);
   return bytes;
 }
 
 }  // namespace
 
-struct DeviceWeights::Raw {
-  DeviceMatrix q, k, v, o, in, up, out;
-  Array b_q, b_k, b_v, b_o, b_in, b_up, b_out, q_norm, k_norm;
-  Array attn_w, attn_b, mlp_w, mlp_b;
-};
-
 DeviceWeights::DeviceWeights(std::shared_ptr<Device> device,
                              std::shared_ptr<const ModelWeights> weights)
     : device_(std::move(device)), weights_(std::move(weights)), count_(weights_->layers.size()) {
   std::size_t all = 0, largest = 1;
+  bool mixture = false;
   for (const LayerWeights& w : weights_->layers) {
-    all += layer_bytes(w);
-    largest = std::max(largest, layer_bytes(w));
+    all += bytes_of(w);
+    largest = std::max(largest, bytes_of(w));
+    mixture = mixture || !w.experts.empty();
   }
   // A third of the memory is left to the prompt and to tiles.
-  const auto room =
-      static_cast<std::size_t>(static_cast<double>(device_->info().memory_free) * 0.65);
+  auto room = static_cast<std::size_t>(static_cast<double>(device_->info().memory_free) * 0.65);
   const std::size_t fixed = matrix_bytes((*weights_)[Role::unembed]);
+  room = room > fixed ? room - fixed : 0;
   keep_ = count_;
-  // The layer in use, the one before it, whose work may still be queued, and the next.
-  if (all + fixed > room)
-    keep_ =
-        std::min(count_, std::max<std::size_t>(2, room > fixed ? (room - fixed) / largest / 2 : 2));
+  // The layer in use, the one before it, whose work may still be queued, and the next. Experts take
+  // half of what there is where the layers alone are too many already.
+  if (all > room) {
+    if (mixture) room /= 2;
+    keep_ = std::min(count_, std::max<std::size_t>(2, room / largest / 2));
+    expert_room_ = room;
+  } else {
+    expert_room_ = room - all;
+  }
   layers_.resize(count_);
 }
 
@@ -135,6 +213,16 @@ void DeviceWeights::keep_layers(std::size_t count) {
   keep_ = std::min(count_, std::max<std::size_t>(2, count));
   layers_.assign(count_, nullptr);
   recent_.clear();
+  // As many experts as belong to so many layers.
+  std::size_t largest = 0;
+  for (const LayerWeights& w : weights_->layers) {
+    std::size_t bytes = 0;
+    for (const RoleViews& expert : w.experts) bytes += bytes_of(expert);
+    largest = std::max(largest, bytes);
+  }
+  expert_room_ = largest * keep_;
+  experts_.clear();
+  expert_bytes_ = 0;
   last_ = -1;
 }
 
@@ -146,39 +234,60 @@ std::uint64_t DeviceWeights::upload_once() {
   return uploaded_ - before;
 }
 
-std::shared_ptr<DeviceWeights::Raw> DeviceWeights::upload(int index) {
-  const LayerWeights& w = weights_->layers[static_cast<std::size_t>(index)];
-  auto raw = std::make_shared<Raw>();
-  Device& d = *device_;
-  raw->attn_w = put_vector(d, w[Role::attn_norm_w]);
-  raw->attn_b = put_vector(d, w[Role::attn_norm_b]);
-  raw->mlp_w = put_vector(d, w[Role::mlp_norm_w]);
-  raw->mlp_b = put_vector(d, w[Role::mlp_norm_b]);
-  raw->q = put_matrix(d, w[Role::w_q]);
-  raw->k = put_matrix(d, w[Role::w_k]);
-  raw->v = put_matrix(d, w[Role::w_v]);
-  raw->o = put_matrix(d, w[Role::w_o]);
-  raw->in = put_matrix(d, w[Role::w_in]);
-  raw->up = put_matrix(d, w[Role::w_up]);
-  raw->out = put_matrix(d, w[Role::w_out]);
-  raw->b_q = put_vector(d, w[Role::b_q]);
-  raw->b_k = put_vector(d, w[Role::b_k]);
-  raw->b_v = put_vector(d, w[Role::b_v]);
-  raw->b_o = put_vector(d, w[Role::b_o]);
-  raw->b_in = put_vector(d, w[Role::b_in]);
-  raw->b_up = put_vector(d, w[Role::b_up]);
-  raw->b_out = put_vector(d, w[Role::b_out]);
-  raw->q_norm = put_vector(d, w[Role::q_norm]);
-  raw->k_norm = put_vector(d, w[Role::k_norm]);
-  uploaded_ += layer_bytes(w);
+std::shared_ptr<DeviceRoles> DeviceWeights::upload(const RoleViews& views, const RoleViews& norms,
+                                                   bool* finite) {
+  auto raw = std::make_shared<DeviceRoles>();
+  const ModelConfig& c = weights_->config;
+  for (const Role role : kNorms) raw->vector(role) = put_vector(*device_, norms[role], 0, nullptr);
+  for (const Role role : kVectors) {
+    const std::int64_t heads = role == Role::q_norm   ? c.n_heads
+                               : role == Role::k_norm ? c.n_kv_heads
+                                                      : 0;
+    raw->vector(role) = put_vector(*device_, views[role], heads * c.d_head, finite);
+  }
+  for (const Reader& reader : kReaders)
+    raw->matrix(reader.matrix) = put_matrix(*device_, views[reader.matrix], finite);
+  uploaded_ += bytes_of(views);
   return raw;
+}
+
+std::shared_ptr<DeviceRoles> DeviceWeights::upload(int index) {
+  const LayerWeights& w = weights_->layers[static_cast<std::size_t>(index)];
+  return upload(w, w, nullptr);
+}
+
+DeviceWeights::Pointer DeviceWeights::expert(int layer, int index) {
+  std::lock_guard lock(mutex_);
+  for (auto it = experts_.begin(); it != experts_.end(); ++it) {
+    if (it->layer != layer || it->index != index) continue;
+    experts_.splice(experts_.begin(), experts_, it);
+    return experts_.front().roles;
+  }
+  const LayerWeights& w = weights_->layers[static_cast<std::size_t>(layer)];
+  const RoleViews& views = w.experts[static_cast<std::size_t>(index)];
+  // Loading looks at no expert, so that the unused ones are never read.
+  bool finite = true;
+  const std::shared_ptr<DeviceRoles> raw = upload(views, w, &finite);
+  device_->join();
+  if (!finite)
+    throw InputError(fmt::format(
+        "expert {} of layer {} holds values that are no finite numbers; the file is damaged or "
+        "its training diverged, use another checkpoint",
+        index, layer));
+  experts_.push_front({layer, index, finish(raw), bytes_of(views)});
+  expert_bytes_ += experts_.front().bytes;
+  while (expert_bytes_ > expert_room_ && experts_.size() > 1) {
+    expert_bytes_ -= experts_.back().bytes;
+    experts_.pop_back();
+  }
+  return experts_.front().roles;
 }
 
 Operand DeviceWeights::operand(const DeviceMatrix& m) {
   Operand out{m.data, static_cast<const float*>(m.data.get()), m.turned, m.in, m.out};
-  if (m.type == kF32 && m.scale.empty()) return out;
+  if (m.type == kF32 && m.factor == 1 && m.scale.empty()) return out;
   Array wide = device_->floats(m.in * m.out);
-  device_->launch(Widen{m.data.get(), m.type, m.scale.empty() ? nullptr : ptr(m.scale),
+  device_->launch(Widen{m.data.get(), m.type, m.factor, m.scale.empty() ? nullptr : ptr(m.scale),
                         m.turned ? 1 : 0, m.turned ? m.in : m.out, ptr(wide)},
                   m.in * m.out);
   out.keep = std::make_shared<Array>(wide);
@@ -187,47 +296,35 @@ Operand DeviceWeights::operand(const DeviceMatrix& m) {
 }
 
 // Folds the norm in front into matrix and bias: x_hat (w W) + (b + beta W).
-DeviceWeights::LayerPointer DeviceWeights::finish(Raw& raw) {
-  auto layer = std::make_shared<DeviceLayer>();
-  const auto fold = [&](DeviceMatrix& m, const Array& w, const Array& beta, Array& bias,
-                        DeviceMatrix& to, Array& bias_to) {
-    if (!m.data) return;
-    if (!beta.empty()) {
+DeviceWeights::Pointer DeviceWeights::finish(std::shared_ptr<DeviceRoles> raw) {
+  for (const Reader& reader : kReaders) {
+    DeviceMatrix& m = raw->matrix(reader.matrix);
+    if (!m.data) continue;
+    const bool reads_norm = reader.norm_w != Role::count;
+    if (reads_norm && !raw->vector(reader.norm_b).empty()) {
+      Array& bias = raw->vector(reader.bias);
       if (bias.empty()) bias = device_->zeros(m.out);
       const Operand x = operand(m);
-      device_->gemm({x.turned ? 1 : 0, 1, 1, m.out, m.in, ptr(beta), m.in, 0, x.data, x.ld(), 0,
-                     ptr(bias), m.out, 0, 1});
+      device_->gemm({x.turned ? 1 : 0, 1, 1, m.out, m.in, ptr(raw->vector(reader.norm_b)), m.in, 0,
+                     x.data, x.ld(), 0, ptr(bias), m.out, 0, 1});
     }
-    if (!w.empty()) {
-      if (m.type == kF32) {
-        device_->launch(Widen{m.data.get(), m.type, ptr(w), m.turned ? 1 : 0,
-                              m.turned ? m.in : m.out, static_cast<float*>(m.data.get())},
-                        m.in * m.out);
-      } else {
-        m.scale = w;
-      }
-    }
-    to = std::move(m);
-    bias_to = std::move(bias);
-  };
-  const Array none;
-  fold(raw.q, raw.attn_w, raw.attn_b, raw.b_q, layer->q, layer->b_q);
-  fold(raw.k, raw.attn_w, raw.attn_b, raw.b_k, layer->k, layer->b_k);
-  fold(raw.v, raw.attn_w, raw.attn_b, raw.b_v, layer->v, layer->b_v);
-  fold(raw.o, none, none, raw.b_o, layer->o, layer->b_o);
-  fold(raw.in, raw.mlp_w, raw.mlp_b, raw.b_in, layer->in, layer->b_in);
-  fold(raw.up, raw.mlp_w, raw.mlp_b, raw.b_up, layer->up, layer->b_up);
-  fold(raw.out, none, none, raw.b_out, layer->out, layer->b_out);
-  layer->q_norm = raw.q_norm;
-  layer->k_norm = raw.k_norm;
-  return layer;
+    if (reads_norm) m.scale = raw->vector(reader.norm_w);
+    if (m.type != kF32 || (m.factor == 1 && m.scale.empty())) continue;
+    device_->launch(
+        Widen{m.data.get(), m.type, m.factor, m.scale.empty() ? nullptr : ptr(m.scale),
+              m.turned ? 1 : 0, m.turned ? m.in : m.out, static_cast<float*>(m.data.get())},
+        m.in * m.out);
+    m.factor = 1;
+    m.scale = {};
+  }
+  return raw;
 }
 
-DeviceWeights::LayerPointer DeviceWeights::layer(int index) {
+DeviceWeights::Pointer DeviceWeights::layer(int index) {
   const auto i = static_cast<std::size_t>(index);
   std::lock_guard lock(mutex_);
   if (!layers_[i]) {
-    std::shared_ptr<Raw> raw;
+    std::shared_ptr<DeviceRoles> raw;
     if (coming_ == index) {
       coming_ = -1;
       raw = upload_.get();
@@ -236,7 +333,7 @@ DeviceWeights::LayerPointer DeviceWeights::layer(int index) {
       raw = upload(index);
     }
     device_->join();
-    layers_[i] = finish(*raw);
+    layers_[i] = finish(raw);
   }
   if (!streams()) return layers_[i];
   recent_.remove(index);
@@ -262,7 +359,9 @@ DeviceWeights::LayerPointer DeviceWeights::layer(int index) {
 const DeviceMatrix& DeviceWeights::unembed() {
   std::lock_guard lock(mutex_);
   if (!unembed_.data) {
-    unembed_ = put_matrix(*device_, (*weights_)[Role::unembed]);
+    unembed_ = put_matrix(*device_, (*weights_)[Role::unembed], nullptr);
+    if (unembed_.factor != 1 || unembed_.type == kMxfp4)
+      throw InternalError("[cuda] the table of output embeddings must be stored as it is read");
     device_->join();
   }
   return unembed_;

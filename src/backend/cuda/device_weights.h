@@ -1,8 +1,10 @@
 // A model's weights on the device, as they are stored: single precision with the norm's weight
-// folded in, halves as they are, widened where a product needs them. Models that do not fit keep a
-// few layers there, and the next one goes up while this one works.
+// folded in, halves and blocks of four bits as they are, widened where a product needs them. Models
+// that do not fit keep a few layers there, and the next one goes up while this one works. Experts
+// go up when a prompt first uses them.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
 #include <future>
@@ -22,7 +24,8 @@ struct DeviceMatrix {
   int type = kF32;
   bool turned = false;
   std::int64_t in = 0, out = 0;
-  Array scale;  // [in] of the norm in front, where it is not folded in
+  float factor = 1;  // of all, and
+  Array scale;       // [in] of the norm in front, where they are not folded in
 };
 
 // The same ready for a product.
@@ -38,10 +41,18 @@ struct Operand {
   const float* row(std::int64_t i) const { return data + (turned ? i : i * out); }
 };
 
-struct DeviceLayer {
-  DeviceMatrix q, k, v, o, in, up, out;
-  Array b_q, b_k, b_v, b_o, b_in, b_up, b_out;  // norm biases folded in; empty: none
-  Array q_norm, k_norm;
+// The weights of a layer or of one expert by role; empty where it has none. Biases have those of
+// the norm in front folded in; q_norm is [H, E] and k_norm [G, E].
+class DeviceRoles {
+ public:
+  DeviceMatrix& matrix(Role role) { return matrices_[static_cast<std::size_t>(role)]; }
+  const DeviceMatrix& matrix(Role role) const { return matrices_[static_cast<std::size_t>(role)]; }
+  Array& vector(Role role) { return vectors_[static_cast<std::size_t>(role)]; }
+  const Array& vector(Role role) const { return vectors_[static_cast<std::size_t>(role)]; }
+
+ private:
+  std::array<DeviceMatrix, kRoles> matrices_;
+  std::array<Array, kRoles> vectors_;
 };
 
 class DeviceWeights {
@@ -51,7 +62,8 @@ class DeviceWeights {
   DeviceWeights(const DeviceWeights&) = delete;
   DeviceWeights& operator=(const DeviceWeights&) = delete;
 
-  std::shared_ptr<const DeviceLayer> layer(int index);
+  std::shared_ptr<const DeviceRoles> layer(int index);
+  std::shared_ptr<const DeviceRoles> expert(int layer, int index);
   const DeviceMatrix& unembed();  // [V, D], kept
   bool streams() const { return keep_ < count_; }
   // As DeviceMemory has them.
@@ -62,10 +74,17 @@ class DeviceWeights {
   Operand operand(const DeviceMatrix& m);
 
  private:
-  using LayerPointer = std::shared_ptr<const DeviceLayer>;
-  struct Raw;  // a layer's bytes on the device, before anything is folded
-  std::shared_ptr<Raw> upload(int index);
-  LayerPointer finish(Raw& raw);
+  using Pointer = std::shared_ptr<const DeviceRoles>;
+  struct Expert {
+    int layer, index;
+    Pointer roles;
+    std::size_t bytes;
+  };
+  // What is stored, on the device, before anything is folded; `norms` has those in front. `finite`
+  // becomes false where some number is not; null: nobody asks.
+  std::shared_ptr<DeviceRoles> upload(const RoleViews& views, const RoleViews& norms, bool* finite);
+  std::shared_ptr<DeviceRoles> upload(int index);
+  Pointer finish(std::shared_ptr<DeviceRoles> raw);
   void drop_upload();
 
   std::shared_ptr<Device> device_;
@@ -73,12 +92,14 @@ class DeviceWeights {
   std::size_t count_ = 0;
   std::size_t keep_ = 0;
   std::mutex mutex_;
-  std::vector<LayerPointer> layers_;
+  std::vector<Pointer> layers_;
   std::list<int> recent_;
   int coming_ = -1;  // the layer that goes up now
-  std::future<std::shared_ptr<Raw>> upload_;
+  std::future<std::shared_ptr<DeviceRoles>> upload_;
   int last_ = -1;
   std::atomic<std::uint64_t> uploaded_ = 0;
+  std::list<Expert> experts_;  // latest first
+  std::size_t expert_bytes_ = 0, expert_room_ = 0;
   DeviceMatrix unembed_;
 };
 

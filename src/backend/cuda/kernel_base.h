@@ -10,13 +10,8 @@
 
 #include <cmath>
 #include <cstdint>
-#include <cstring>
 
-#if defined(__CUDACC__)
-#define UNPACK_BODY __host__ __device__ __forceinline__
-#else
-#define UNPACK_BODY inline
-#endif
+#include "base/formulas.h"
 
 namespace unpack::cuda {
 
@@ -24,37 +19,20 @@ using Index = std::int64_t;
 
 UNPACK_BODY Index pairs_before(Index q) { return q * (q + 1) / 2; }
 
-// How weights are stored on the device.
-enum StoredAs : int { kF32 = 0, kF16 = 1, kBf16 = 2 };
-
-UNPACK_BODY float from_bits(std::uint32_t bits) {
-  float x;
-  memcpy(&x, &bits, 4);
-  return x;
-}
-
-UNPACK_BODY float half_value(std::uint16_t h) {
-  const std::uint32_t sign = static_cast<std::uint32_t>(h & 0x8000U) << 16;
-  const std::uint32_t rest = static_cast<std::uint32_t>(h & 0x7FFFU) << 13;
-  if ((h & 0x7C00U) == 0x7C00U) return from_bits(sign | 0x7F800000U | rest);
-  // 2^112 moves the exponent to where single precision has it, subnormal numbers included.
-  const float size = from_bits(rest) * 5.192296858534828e33F;
-  return sign ? -size : size;
-}
+// How weights are stored on the device. MXFP4: blocks with their scale behind them.
+enum StoredAs : int { kF32 = 0, kF16 = 1, kBf16 = 2, kMxfp4 = 3 };
 
 UNPACK_BODY float stored_value(const void* data, int type, Index i) {
   if (type == kF32) return static_cast<const float*>(data)[i];
+  if (type == kMxfp4) {
+    const std::uint8_t* block =
+        static_cast<const std::uint8_t*>(data) + i / kMxfp4Block * kMxfp4Bytes;
+    const std::uint32_t pair = block[i % kMxfp4Block / 2];
+    return mxfp4_value(i % 2 == 0 ? pair & 15U : pair >> 4) * mxfp4_scale(block[kMxfp4Bytes - 1]);
+  }
   const std::uint16_t h = static_cast<const std::uint16_t*>(data)[i];
-  return type == kF16 ? half_value(h) : from_bits(static_cast<std::uint32_t>(h) << 16);
+  return type == kF16 ? f16_value(h) : bf16_value(h);
 }
-
-// 1 / SafeDenom, 0 where that is 0; and whether rounding may have decided its sign. As
-// credit/safe_denom.h has them.
-UNPACK_BODY double inverse_denominator(double sum, double abs, double beta) {
-  const double size = fmax(fabs(sum), beta * abs);
-  return size == 0 ? 0.0 : 1.0 / (sum < 0 ? -size : size);
-}
-UNPACK_BODY bool is_doubtful(double sum, double abs) { return fabs(sum) < 1e-5 * abs; }
 
 // Row groups of the emulated device: one thread that does it all.
 struct HostGroup {

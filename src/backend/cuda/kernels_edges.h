@@ -20,7 +20,7 @@ struct HeadShares {
   float* key_coef;
   float* query_coef;
   float* doubt;  // [H, rows] or null
-  Index pairs, rows, length, group;
+  Index pairs, rows, length, group, window;
   double beta, weight_k, weight_q, weight_v;
   int gate;      // entries are taken as they are
   int centered;  // query coefficients act on centred scores
@@ -43,7 +43,7 @@ struct HeadShares {
             b += fabs(static_cast<double>(t[s]));
           },
           total, size);
-      scale = inverse_denominator(total, size, beta);
+      scale = inverse_denom(total, size, beta);
     }
     const Index values = h / group * length;
     double doubtful = 0, of_queries = 0;
@@ -56,23 +56,25 @@ struct HeadShares {
                        ka = static_cast<double>(k_abs[sums_at + s]);
           const double qs = static_cast<double>(q_sum[sums_at + s]),
                        qa = static_cast<double>(q_abs[sums_at + s]);
-          const double from_query = weight_q * share * inverse_denominator(qs, qa, beta);
+          const double from_query = weight_q * share * inverse_denom(qs, qa, beta);
           entry[at + s] = static_cast<float>(share);
-          key_coef[at + s] =
-              static_cast<float>(weight_k * share * inverse_denominator(ks, ka, beta));
+          key_coef[at + s] = static_cast<float>(weight_k * share * inverse_denom(ks, ka, beta));
           query_coef[at + s] = static_cast<float>(from_query);
-          if (is_doubtful(ks, ka)) a += weight_k * size;
-          if (is_doubtful(qs, qa)) a += weight_q * size;
-          if (is_doubtful(static_cast<double>(v_sum[values + s]),
-                          static_cast<double>(v_abs[values + s])))
+          if (ill_conditioned(ks, ka)) a += weight_k * size;
+          if (ill_conditioned(qs, qa)) a += weight_q * size;
+          if (ill_conditioned(static_cast<double>(v_sum[values + s]),
+                              static_cast<double>(v_abs[values + s])))
             a += weight_v * size;
           b += from_query;
         },
         doubtful, of_queries);
     if (centered) {
-      const double mean = of_queries / static_cast<double>(n);
-      g.each(n, [&](Index s) {
-        query_coef[at + s] = static_cast<float>(static_cast<double>(query_coef[at + s]) - mean);
+      // Over the sources that are seen; the others keep their 0.
+      const Index from = first_in_window(q, window);
+      const double mean = of_queries / static_cast<double>(n - from);
+      g.each(n - from, [&](Index s) {
+        float& coef = query_coef[at + from + s];
+        coef = static_cast<float>(static_cast<double>(coef) - mean);
       });
     }
     if (doubt != nullptr)
@@ -91,42 +93,58 @@ struct ValueEdges {  // out[G, S, Cl] = weight v_scores / SafeDenom
     const Index at = i / visible;
     out[i] = static_cast<float>(
         static_cast<double>(scores[i]) * weight *
-        inverse_denominator(static_cast<double>(sum[at]), static_cast<double>(abs[at]), beta));
+        inverse_denom(static_cast<double>(sum[at]), static_cast<double>(abs[at]), beta));
   }
 };
 
-// Neurons of an MLP at a query: shares of the numerators, and the coefficients that fold their
-// scores; one row per query.
+struct SlotSums {  // out[r] = sum of x[r, n], one row per slot of an expert
+  const float* x;
+  float* out;
+  Index neurons;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index row) const {
+    const double total =
+        g.sum(neurons, [&](Index n) { return static_cast<double>(x[row * neurons + n]); });
+    g.each(1, [&](Index) { out[row] = static_cast<float>(total); });
+  }
+};
+
+// Entries of an MLP at a query: shares of the numerators, and the coefficients that fold the scores
+// of what is read for them: each neuron, or (by a router) each chosen expert. One row per query.
 struct NeuronShares {
-  const float* numerators;  // [rows, N]
+  const float* numerators;  // [rows, entries]
+  const float* own;         // [rows, N] of what is read: the numerators, or their sums by expert
   const int* queries;
   const float* sum;  // [S, N]; null: the linearized rule, which divides by `pre`
   const float* abs;
   const float* pre;
   float* coef;    // [rows, N]
-  float* shares;  // [rows, N] or null
+  float* shares;  // [rows, entries] or null
   float* doubt;   // [rows] or null; added to
-  Index neurons;
+  Index entries, neurons;
   double beta, weight;
   template <typename Group>
   UNPACK_BODY void operator()(Group& g, Index i) const {
     const Index row = static_cast<Index>(queries[i]) * neurons;
-    const float* t = numerators + i * neurons;
+    const float* all = numerators + i * entries;
+    const float* t = own + i * neurons;
     double total = 0, size = 0;
-    sum_and_size(g, t, neurons, total, size);
-    const double scale = inverse_denominator(total, size, beta);
+    sum_and_size(g, all, entries, total, size);
+    const double scale = inverse_denom(total, size, beta);
+    if (shares != nullptr)
+      g.each(entries, [&](Index n) {
+        shares[i * entries + n] = static_cast<float>(static_cast<double>(all[n]) * scale);
+      });
     const double doubtful = g.sum(neurons, [&](Index n) {
       const double share = static_cast<double>(t[n]) * scale;
-      if (shares != nullptr) shares[i * neurons + n] = static_cast<float>(share);
       if (sum == nullptr) {
-        const double x = static_cast<double>(pre[row + n]);
-        coef[i * neurons + n] =
-            static_cast<float>(static_cast<double>(t[n]) / (fabs(x) < 1e-10 ? 1e-10 : x));
+        coef[i * neurons + n] = static_cast<float>(
+            static_cast<double>(t[n]) / away_from_zero(static_cast<double>(pre[row + n])));
         return 0.0;
       }
       const double s = static_cast<double>(sum[row + n]), a = static_cast<double>(abs[row + n]);
-      coef[i * neurons + n] = static_cast<float>(share * inverse_denominator(s, a, beta));
-      return is_doubtful(s, a) ? weight * fabs(share) : 0.0;
+      coef[i * neurons + n] = static_cast<float>(share * inverse_denom(s, a, beta));
+      return ill_conditioned(s, a) ? weight * fabs(share) : 0.0;
     });
     if (doubt != nullptr) g.each(1, [&](Index) { doubt[i] += static_cast<float>(doubtful); });
   }
@@ -141,18 +159,19 @@ struct ShareRows {  // x[rows, cols] -> shares of each row, times weight
     float* v = x + row * cols;
     double total = 0, size = 0;
     sum_and_size(g, v, cols, total, size);
-    const double scale = weight * inverse_denominator(total, size, beta);
+    const double scale = weight * inverse_denom(total, size, beta);
     g.each(cols, [&](Index j) { v[j] = static_cast<float>(static_cast<double>(v[j]) * scale); });
   }
 };
 
-struct TakeRows {  // to[i, :] = from[queries[i], :]
+struct TakeRows {  // to[i, :] = from[rows[i], :]
   const float* from;
-  const int* queries;
+  const int* rows;
   float* to;
   Index cols;
+  Index stride;  // from one row to the next
   UNPACK_BODY void operator()(Index i) const {
-    to[i] = from[static_cast<Index>(queries[i / cols]) * cols + i % cols];
+    to[i] = from[static_cast<Index>(rows[i / cols]) * stride + i % cols];
   }
 };
 

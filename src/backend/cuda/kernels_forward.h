@@ -2,6 +2,7 @@
 #pragma once
 
 #include "backend/cuda/kernel_base.h"
+#include "unpack/config.h"
 
 namespace unpack::cuda {
 
@@ -12,31 +13,36 @@ struct AddScaled {  // y += scale x
   UNPACK_BODY void operator()(Index i) const { y[i] += scale * x[i]; }
 };
 
-struct AddBias {  // x[rows, cols] += bias[cols]
+struct AddBias {  // x[rows, cols] += bias[cols], through the norm behind where there is one
   const float* bias;
   float* x;
   Index cols;
-  UNPACK_BODY void operator()(Index i) const { x[i] += bias[i % cols]; }
+  const float* post;  // [cols]; null: none
+  const float* dev;   // [rows]
+  UNPACK_BODY void operator()(Index i) const {
+    const float factor = post != nullptr ? post[i % cols] / dev[i / cols] : 1.0F;
+    x[i] += bias[i % cols] * factor;
+  }
 };
 
-struct Activate {  // act = phi(pre) (* up)
+struct Activate {  // act = phi(pre) (* up) (* the weight of its expert)
   const float* pre;
   const float* up;  // null: plain
   float* act;
-  int kind;  // of Activation, in its order: gelu_erf, gelu_tanh, relu, silu
-  UNPACK_BODY void operator()(Index i) const {
+  Activation kind;
+  const float* weight;  // [rows, k]; null: none
+  Index neurons;        // of an expert
+  UNPACK_BODY float value(Index i) const {
     const float x = pre[i];
-    float y = 0;
-    if (kind == 0) {
-      y = 0.5F * x * (1.0F + erff(x * 0.70710678118654752440F));
-    } else if (kind == 1) {
-      y = 0.5F * x * (1.0F + tanhf(0.79788456080286535588F * (x + 0.044715F * x * x * x)));
-    } else if (kind == 2) {
-      y = x > 0 ? x : 0.0F;
-    } else {
-      y = x / (1.0F + expf(-x));
-    }
-    act[i] = up != nullptr ? y * up[i] : y;
+    if (kind == Activation::clamped_swiglu) return clamped_swiglu(x, up[i]);
+    const float y = kind == Activation::gelu_erf    ? gelu_erf(x)
+                    : kind == Activation::gelu_tanh ? gelu_tanh(x)
+                    : kind == Activation::relu      ? relu(x)
+                                                    : silu(x);
+    return up != nullptr ? y * up[i] : y;
+  }
+  UNPACK_BODY void operator()(Index i) const {
+    act[i] = value(i) * (weight != nullptr ? weight[i / neurons] : 1.0F);
   }
 };
 
@@ -45,12 +51,13 @@ struct Activate {  // act = phi(pre) (* up)
 struct Widen {
   const void* from;
   int type;
+  float factor;        // of all
   const float* scale;  // null: none
   int scale_columns;
   Index cols;
   float* to;
   UNPACK_BODY void operator()(Index i) const {
-    const float x = stored_value(from, type, i);
+    const float x = stored_value(from, type, i) * factor;
     to[i] = scale != nullptr ? x * scale[scale_columns ? i % cols : i / cols] : x;
   }
 };
@@ -65,18 +72,23 @@ struct ScaleShift {  // x[rows, cols] = x * w (+ b)
   }
 };
 
-struct Normalize {  // out = (x - mean) / dev
+struct Normalize {  // out = (x - mean) / dev; without a norm x itself and 1
   const float* x;
   float* out;
   float* dev;
   Index cols;
-  int centers;
+  Norm kind;
   double eps;
   template <typename Group>
   UNPACK_BODY void operator()(Group& group, Index row) const {
     const float* in = x + row * cols;
+    if (kind == Norm::none) {
+      group.each(cols, [&](Index i) { out[row * cols + i] = in[i]; });
+      group.each(1, [&](Index) { dev[row] = 1.0F; });
+      return;
+    }
     double mean = 0;
-    if (centers)
+    if (kind == Norm::layer)
       mean = group.sum(cols, [&](Index i) { return static_cast<double>(in[i]); }) /
              static_cast<double>(cols);
     const double square = group.sum(cols, [&](Index i) {
@@ -112,12 +124,69 @@ struct CenterRows {
   }
 };
 
-// Bias, per-head norm and rotary of one head vector of x[rows, heads, E].
+// dev[row] of x + bias, the root of the mean square, `copies` times; with `adds` the bias stays in
+// x.
+struct Deviation {
+  float* x;
+  const float* bias;  // [cols] or null
+  int adds;
+  float* dev;  // [rows, copies]
+  Index copies, cols;
+  double eps;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& group, Index row) const {
+    float* v = x + row * cols;
+    const double square = group.sum(cols, [&](Index i) {
+      const float y = bias != nullptr ? v[i] + bias[i] : v[i];
+      if (adds) v[i] = y;
+      return static_cast<double>(y) * static_cast<double>(y);
+    });
+    const auto deviation = static_cast<float>(sqrt(square / static_cast<double>(cols) + eps));
+    group.each(copies, [&](Index i) { dev[row * copies + i] = deviation; });
+  }
+};
+
+// The norm behind a sublayer with its deviation held fixed: x[outer, inner, cols] *= w /
+// dev(outer).
+struct ThroughNorm {
+  float* x;
+  Index outer_stride, inner_stride, inner, cols;
+  const float* w;
+  const float* dev;
+  const int* rows;  // of dev; null: the outer index itself
+  UNPACK_BODY void operator()(Index i) const {
+    const Index outer = i / cols / inner;
+    float* v = x + outer * outer_stride + i / cols % inner * inner_stride;
+    v[i % cols] *= w[i % cols] * (1.0F / dev[rows != nullptr ? rows[outer] : outer]);
+  }
+};
+
+// out[r, :] = (out +) sum over a row's k slots of weight[r, i] from[index[r, i], :].
+struct SumSlots {
+  const float* from;
+  const int* index;     // [rows, k]
+  const float* weight;  // null: 1
+  float* out;
+  Index cols, k;
+  int adds;
+  UNPACK_BODY void operator()(Index at) const {
+    const Index row = at / cols;
+    float total = 0;
+    for (Index i = row * k; i < (row + 1) * k; ++i) {
+      const float x = from[static_cast<Index>(index[i]) * cols + at % cols];
+      total += weight != nullptr ? weight[i] * x : x;
+    }
+    out[at] = adds ? out[at] + total : total;
+  }
+};
+
+// Bias, norm and rotary of one head vector of x[rows, heads, E].
 struct FinishHead {
   float* x;
   const float* bias;  // [heads, E] or null
-  const float* norm;  // [E] or null
+  const float* norm;  // [heads, E] or null
   float* dev;         // [rows, heads] where norm is
+  int dev_known;      // it is of the whole projection, and there already
   const int* positions;
   Rotary rotary;
   Index heads, e;
@@ -128,20 +197,25 @@ struct FinishHead {
     const Index head = row % heads;
     if (bias != nullptr) group.each(e, [&](Index i) { v[i] += bias[head * e + i]; });
     if (norm != nullptr) {
-      const double square = group.sum(
-          e, [&](Index i) { return static_cast<double>(v[i]) * static_cast<double>(v[i]); });
-      const double deviation = sqrt(square / static_cast<double>(e) + eps);
+      double deviation = 0;
+      if (dev_known) {
+        deviation = static_cast<double>(dev[row]);
+      } else {
+        const double square = group.sum(
+            e, [&](Index i) { return static_cast<double>(v[i]) * static_cast<double>(v[i]); });
+        deviation = sqrt(square / static_cast<double>(e) + eps);
+        group.each(1, [&](Index) { dev[row] = static_cast<float>(deviation); });
+      }
       group.each(e, [&](Index i) {
-        v[i] = static_cast<float>(static_cast<double>(v[i]) / deviation) * norm[i];
+        v[i] = static_cast<float>(static_cast<double>(v[i]) / deviation) * norm[head * e + i];
       });
-      group.each(1, [&](Index) { dev[row] = static_cast<float>(deviation); });
     }
     rotary.turn(group, v, positions[row / heads]);
   }
 };
 
-// logits[heads, queries, keys] -> causal softmax in place, and into pattern[H, tri] where it is
-// kept.
+// logits[heads, queries, keys] -> causal softmax in place, of the sources inside the window, and
+// into pattern[H, tri] where it is kept.
 struct CausalSoftmax {
   float* logits;
   Index queries, keys;  // keys: row length in memory
@@ -150,22 +224,32 @@ struct CausalSoftmax {
   float* pattern;       // null: not kept
   Index pattern_pairs;  // tri of the prompt's length
   Index pattern_first;  // position of query 0 in the prompt
+  Index window;         // 0: none
+  float cap;            // 0: none
+  const float* sinks;   // [heads] one more logit, whose weight is dropped; null: none
   template <typename Group>
   UNPACK_BODY void operator()(Group& group, Index row) const {
     const Index head = row / queries;
     const Index query = row % queries;
     float* v = logits + row * keys;
     const Index seen = first + query + 1;
-    const float most =
-        static_cast<float>(group.largest(seen, [&](Index i) { return static_cast<double>(v[i]); }));
-    const double total =
-        group.sum(seen, [&](Index i) { return static_cast<double>(expf((v[i] - most) * scale)); });
+    const Index from = first_in_window(seen - 1, window);
+    if (cap > 0)
+      group.each(seen - from, [&](Index i) { v[from + i] = soft_cap(v[from + i] * scale, cap); });
+    const float factor = cap > 0 ? 1.0F : scale;
+    float most = static_cast<float>(
+        group.largest(seen - from, [&](Index i) { return static_cast<double>(v[from + i]); }));
+    if (sinks != nullptr) most = fmaxf(most, sinks[head] / factor);
+    double total = group.sum(seen - from, [&](Index i) {
+      return static_cast<double>(expf((v[from + i] - most) * factor));
+    });
+    if (sinks != nullptr) total += static_cast<double>(expf(sinks[head] - most * factor));
     const float inverse = static_cast<float>(1.0 / total);
     float* kept = pattern != nullptr
                       ? pattern + head * pattern_pairs + pairs_before(pattern_first + query)
                       : nullptr;
     group.each(reach, [&](Index i) {
-      const float x = i < seen ? expf((v[i] - most) * scale) * inverse : 0.0F;
+      const float x = i >= from && i < seen ? expf((v[i] - most) * factor) * inverse : 0.0F;
       v[i] = x;
       if (kept != nullptr && i < seen) kept[i] = x;
     });

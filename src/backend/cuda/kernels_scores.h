@@ -2,7 +2,8 @@
 //
 // A tile holds scores of some queries [q0, q0 + nq) and all sources s < ns that any of them sees:
 // element (q, s, h, j) lies at (q - q0) * q_stride + s * s_stride + h * pitch + j. Scores in it
-// lack their factor 1 / (sqrt(E) dev(s)) for keys, dev(q) for queries.
+// lack their factor g / dev(s) for keys, g / dev(q) for queries, and are there for sources outside
+// of a window too: every kernel leaves those out.
 #pragma once
 
 #include "backend/cuda/kernel_base.h"
@@ -18,6 +19,7 @@ struct Tile {
   const float* dev;
   int dev_of_source;  // keys: dev(s); queries: dev(q)
   float scale;
+  Index window;  // 0: none
 
   UNPACK_BODY float factor(Index q, Index s) const { return scale / dev[dev_of_source ? s : q]; }
   UNPACK_BODY float* row(Index q, Index s, Index h) const {
@@ -34,9 +36,9 @@ struct PullBack {
   Index nb, heads, e;
   Index position0, position_a, position_b;
   const int* positions;  // of a, in place of the above; null: not given
-  const float* dev;      // [position, heads / dev_group]; null: no per-head norm
+  const float* dev;      // [position, heads / dev_group]; null: no norm of keys or queries
   Index dev_heads, dev_group, dev_first;
-  const float* norm;
+  const float* norm;  // [heads / dev_group, E]
   Rotary rotary;
   // Whether the values differ from those it is given, and with the position.
   bool changes() const { return rotary.cos != nullptr || norm != nullptr; }
@@ -50,7 +52,8 @@ struct PullBack {
     float y =
         rotary.element(from + a * from_a + b * from_b + h / from_group * e, x, position, true);
     if (norm != nullptr)
-      y *= norm[x] * (1.0F / dev[position * dev_heads + dev_first + h / dev_group]);
+      y *= norm[(dev_first + h / dev_group) * e + x] *
+           (1.0F / dev[position * dev_heads + dev_first + h / dev_group]);
     out[i] = y;
   }
 };
@@ -60,9 +63,8 @@ struct FinishProjected {
   float* x;
   Index visible, heads, e;
   Index position0;
-  const float* dev;  // of the per-head norm: [position, dev_heads]
-  Index dev_heads, dev_first;
-  const float* norm;
+  const float* dev;   // of the norm: [position, heads]
+  const float* norm;  // [heads, E]
   Rotary rotary;
   template <typename Group>
   UNPACK_BODY void operator()(Group& group, Index row) const {
@@ -70,15 +72,15 @@ struct FinishProjected {
     const Index position = position0 + row / heads / visible;
     float* v = x + row * e;
     if (norm != nullptr) {
-      const float inverse = 1.0F / dev[position * dev_heads + dev_first + h];
-      group.each(e, [&](Index i) { v[i] *= norm[i] * inverse; });
+      const float inverse = 1.0F / dev[position * heads + h];
+      group.each(e, [&](Index i) { v[i] *= norm[h * e + i] * inverse; });
     }
     rotary.turn(group, v, position);
   }
 };
 
-// Mean and deviation over s <= q of every column (q, h, j); with `centers` the column is scaled and
-// centred in the tile.
+// Mean and deviation over the seen sources of every column (q, h, j); with `centers` the column is
+// scaled and centred in the tile.
 struct TileMoments {
   Tile tile;
   float* mean;  // [H, S, Cl]; null: not kept
@@ -90,12 +92,13 @@ struct TileMoments {
     const Index h = i / tile.visible % tile.heads;
     const Index q = tile.q0 + i / tile.visible / tile.heads;
     float* column = tile.row(q, 0, h) + j;
+    const Index from = first_in_window(q, tile.window);
     double total = 0;
-    for (Index s = 0; s <= q; ++s)
+    for (Index s = from; s <= q; ++s)
       total += static_cast<double>(column[s * tile.s_stride] * tile.factor(q, s));
-    const double middle = total / static_cast<double>(q + 1);
+    const double middle = total / static_cast<double>(q + 1 - from);
     double square = 0;
-    for (Index s = 0; s <= q; ++s) {
+    for (Index s = from; s <= q; ++s) {
       const double x = static_cast<double>(column[s * tile.s_stride] * tile.factor(q, s)) - middle;
       square += x * x;
       if (centers) column[s * tile.s_stride] = static_cast<float>(x);
@@ -103,7 +106,7 @@ struct TileMoments {
     if (mean != nullptr) {
       mean[(h * length + q) * tile.visible + j] = static_cast<float>(middle);
       std[(h * length + q) * tile.visible + j] =
-          static_cast<float>(sqrt(square / static_cast<double>(q + 1)));
+          static_cast<float>(sqrt(square / static_cast<double>(q + 1 - from)));
     }
   }
 };
@@ -124,7 +127,9 @@ struct TileSums {
     const Index q = tile.q0 + index / tile.heads % tile.nq;
     const Index s = index / tile.heads / tile.nq;
     if (s > q) return;
-    const float factor = scaled ? 1.0F : tile.factor(q, s);
+    const float factor = s < first_in_window(q, tile.window) ? 0.0F
+                         : scaled                            ? 1.0F
+                                                             : tile.factor(q, s);
     const float* row = tile.row(q, s, h);
     const Index at = h * pairs + pairs_before(q) - first + s;
     if (sum != nullptr) {
@@ -179,16 +184,28 @@ struct ValueSums {
   }
 };
 
-// tile[nq, Cl, N] of neuron scores -> sum, abs [S, N] over the writers. Eight writers are added in
-// single precision, then in double.
+// Where the rows of a tile of neuron scores belong: positions from q0 on, or, of an expert, listed
+// ones, and the slot of each.
+struct NeuronRows {
+  Index q0;
+  const int* positions;  // null: q0, q0 + 1, ...
+  const int* slots;
+  UNPACK_BODY Index position(Index i) const { return positions != nullptr ? positions[i] : q0 + i; }
+  UNPACK_BODY Index slot(Index i) const { return slots != nullptr ? slots[i] : q0 + i; }
+};
+
+// tile[nq, Cl, N] of neuron scores -> sum, abs [S or slots, N] over the writers. Eight writers are
+// added in single precision, then in double.
 struct NeuronSums {
   const float* tile;
   const float* dev;
   float* sum;
   float* abs;
-  Index q0, visible, neurons;
+  NeuronRows rows;
+  Index visible, neurons;
   UNPACK_BODY void operator()(Index i) const {
-    const Index q = q0 + i / neurons;
+    const Index q = rows.position(i / neurons);
+    const Index to = rows.slot(i / neurons);
     const Index n = i % neurons;
     const float* column = tile + i / neurons * visible * neurons + n;
     double total = 0, size = 0;
@@ -209,23 +226,25 @@ struct NeuronSums {
       size += static_cast<double>(fabsf(v));
     }
     const double inverse = 1.0 / static_cast<double>(dev[q]);
-    sum[q * neurons + n] = static_cast<float>(total * inverse);
-    abs[q * neurons + n] = static_cast<float>(size * inverse);
+    sum[to * neurons + n] = static_cast<float>(total * inverse);
+    abs[to * neurons + n] = static_cast<float>(size * inverse);
   }
 };
 
-struct NeuronNorms {  // l2[S, Cl]
+struct NeuronNorms {  // l2[S or slots, Cl]
   const float* tile;
   const float* dev;
   float* l2;
-  Index q0, visible, neurons;
+  NeuronRows rows;
+  Index visible, neurons;
   template <typename Group>
   UNPACK_BODY void operator()(Group& group, Index row) const {
-    const Index q = q0 + row / visible;
+    const Index q = rows.position(row / visible);
+    const Index to = rows.slot(row / visible);
     const float* v = tile + row * neurons;
     const double square = group.sum(neurons, [&](Index n) { return v[n] * v[n]; });
     group.each(1, [&](Index) {
-      l2[q * visible + row % visible] =
+      l2[to * visible + row % visible] =
           static_cast<float>(sqrt(square) / static_cast<double>(dev[q]));
     });
   }
@@ -239,14 +258,19 @@ struct ScaleByRow {  // x[rows, cols] *= scale / dev[first + row * step]
   UNPACK_BODY void operator()(Index i) const { x[i] *= scale / dev[first + i / cols * step]; }
 };
 
-struct CenterColumns {  // rows[n, cols] less the mean of every column
+// rows[n, cols] with 0 before row `from`, and with `centers` the others less the mean of theirs in
+// every column.
+struct CenterColumns {
   float* rows;
-  Index n, cols;
+  Index from, n, cols;
+  int centers;
   UNPACK_BODY void operator()(Index j) const {
+    for (Index s = 0; s < from; ++s) rows[s * cols + j] = 0;
+    if (!centers) return;
     double total = 0;
-    for (Index s = 0; s < n; ++s) total += static_cast<double>(rows[s * cols + j]);
-    const double mean = total / static_cast<double>(n);
-    for (Index s = 0; s < n; ++s)
+    for (Index s = from; s < n; ++s) total += static_cast<double>(rows[s * cols + j]);
+    const double mean = total / static_cast<double>(n - from);
+    for (Index s = from; s < n; ++s)
       rows[s * cols + j] = static_cast<float>(static_cast<double>(rows[s * cols + j]) - mean);
   }
 };

@@ -15,12 +15,12 @@ struct DirectPart {
   const float* entry;  // [H, position + 1]
   const float* key_coef;
   const float* query_edge;  // [H, Cl]
-  const float* mlp_edge[2];
+  const float* mlp_edge[3];
 };
 
 struct PassNeurons {  // one row per position
   double* credit;
-  const float* edge[2];  // [S, Cm]; the second may be null
+  const float* edge[3];  // [S, Cm] per reader; null: none
   DirectPart direct;
   Index writers, visible, writer;
   template <typename Group>
@@ -30,7 +30,7 @@ struct PassNeurons {  // one row per position
     const double extra = also ? direct.credit[writer] : 0.0;
     g.each(visible, [&](Index j) {
       double x = 0;
-      for (int side = 0; side < 2; ++side) {
+      for (int side = 0; side < 3; ++side) {
         if (edge[side] == nullptr) continue;
         x += own * static_cast<double>(edge[side][q * visible + j]);
         if (also && direct.mlp_edge[side] != nullptr)
@@ -187,7 +187,7 @@ struct KeyReach {
   Reach reach;
   double* out_mass;  // [H, S]
   double* out_bound;
-  Index length, pairs, heads, visible;
+  Index length, pairs, heads, visible, window;
   template <typename Group>
   UNPACK_BODY void operator()(Group& g, Index index) const {
     const Index q = tile.q0 + index / heads;
@@ -196,7 +196,7 @@ struct KeyReach {
     double total = 0, most = 0;
     g.sum_and_most(
         [&](Index first, Index step, double& a, double& b) {
-          for (Index s = 0; s <= q; ++s) {
+          for (Index s = first_in_window(q, window); s <= q; ++s) {
             const float* row = table != nullptr ? table + (at + s) * visible : tile.row(q, s, h);
             const double coef = fabs(static_cast<double>(key_coef[at + s])) *
                                 (scaled ? 1.0 : static_cast<double>(tile.factor(q, s)));
@@ -251,14 +251,14 @@ struct HeadReach {  // all branches of (h, q), one row each
   }
 };
 
-struct NeuronReach {  // mass and bound of an MLP at every position, both sides
+struct NeuronReach {  // mass and bound of an MLP at every position, all readers
   Reach reach;
-  const double* mass[2];  // [S]; the second may be null
-  const double* bound[2];
+  const double* mass[3];  // [S]; null: no such reader
+  const double* bound[3];
   Index writer;
   UNPACK_BODY void operator()(Index q) const {
     double total = 0, most = 0;
-    for (int side = 0; side < 2; ++side) {
+    for (int side = 0; side < 3; ++side) {
       if (mass[side] == nullptr) continue;
       total += mass[side][q];
       most = fmax(most, bound[side][q]);

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/expert_rows.h"
 #include "backend/host/panels.h"
 #include "base/thread_pool.h"
 #include "unpack/writers.h"
@@ -20,13 +21,6 @@ namespace unpack {
 
 inline constexpr std::int64_t kRowBlock = 128;
 inline constexpr std::int64_t kVocabularyBlock = 512;
-
-// Rows of a batch and the slots of theirs that one expert fills.
-struct ExpertRows {
-  int expert = 0;
-  std::vector<std::int64_t> rows;  // index into the caller's list
-  std::vector<int> slots;
-};
 
 template <typename T>
 class HostBase : public Backend {
@@ -64,9 +58,6 @@ class HostBase : public Backend {
   std::shared_ptr<const LayerPanels<T>> layer(int index);
   // An expert's, made when a prompt first uses it; the ones used last stay within the same budget.
   std::shared_ptr<const MlpPanels<T>> expert(int layer, int index);
-  // The experts that some rows use, each with those rows. `rows`: rows of the routing.
-  static std::vector<ExpertRows> by_expert(const Routing& routing,
-                                           std::span<const std::int64_t> rows);
 
   // C[m, out] = A W (+ bias), all threads; several weights that read the same rows in one go.
   struct Product {
@@ -116,7 +107,7 @@ class HostForward : public HostBase<T> {
  protected:
   using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
       HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
-      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::by_expert, HostBase<T>::multiply,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::multiply,
       HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
       HostBase<T>::rotate, HostBase<T>::center_row;
 
@@ -163,7 +154,7 @@ class HostHeads : public HostForward<T> {
  protected:
   using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
       HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
-      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::by_expert, HostBase<T>::multiply,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::multiply,
       HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
       HostBase<T>::rotate, HostBase<T>::center_row;
 
@@ -223,7 +214,7 @@ class HostProducts : public HostHeads<T> {
  protected:
   using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
       HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
-      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::by_expert, HostBase<T>::multiply,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::multiply,
       HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
       HostBase<T>::rotate, HostBase<T>::center_row;
 
@@ -250,7 +241,7 @@ class HostNeurons : public HostProducts<T> {
  protected:
   using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
       HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
-      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::by_expert, HostBase<T>::multiply,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::multiply,
       HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
       HostBase<T>::rotate, HostBase<T>::center_row;
 
@@ -278,7 +269,7 @@ class HostBackend : public HostNeurons<T> {
  protected:
   using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
       HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
-      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::by_expert, HostBase<T>::multiply,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::multiply,
       HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
       HostBase<T>::rotate, HostBase<T>::center_row;
 

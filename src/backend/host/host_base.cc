@@ -132,24 +132,6 @@ std::shared_ptr<const MlpPanels<T>> HostBase<T>::expert(int layer, int index) {
   return made;
 }
 
-template <typename T>
-std::vector<ExpertRows> HostBase<T>::by_expert(const Routing& routing,
-                                               std::span<const std::int64_t> rows) {
-  std::map<int, ExpertRows> sorted;
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    for (int slot = 0; slot < routing.chosen; ++slot) {
-      const int expert = routing.expert[routing.slot(rows[i], slot)];
-      ExpertRows& used = sorted[expert];
-      used.expert = expert;
-      used.rows.push_back(static_cast<std::int64_t>(i));
-      used.slots.push_back(slot);
-    }
-  }
-  std::vector<ExpertRows> out;
-  for (auto& [expert, used] : sorted) out.push_back(std::move(used));
-  return out;
-}
-
 // Memory
 // --------------------------------------------------------------------------------------------------------------------------
 

@@ -13,15 +13,11 @@
 #include "backend/host/kernels.h"
 #include "backend/question_tables.h"
 #include "backend/rotary.h"
+#include "base/formulas.h"
 
 namespace unpack {
 
 namespace {
-
-template <typename T>
-T capped(T x, T cap) {
-  return cap * std::tanh(x / cap);
-}
 
 // One more logit takes its part of the softmax and is dropped.
 template <typename T>
@@ -224,7 +220,7 @@ void HostForward<T>::attention(int index, const Array& q, const Array& k, const 
         const std::int64_t from = shape.first_source(static_cast<int>(seen) - 1);
         if (shape.attention_cap > 0) {
           for (std::int64_t s = from; s < seen; ++s)
-            row[s] = capped(row[s] * scale, static_cast<T>(shape.attention_cap));
+            row[s] = soft_cap(row[s] * scale, static_cast<T>(shape.attention_cap));
         }
         std::fill(row, row + from, T(0));
         const T factor = shape.attention_cap > 0 ? T(1) : scale;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/formulas.h"
 #include "unpack/error.h"
 
 // Chosen by what the processor can do; the name of a processor, such as haswell, would mean that
@@ -156,28 +157,24 @@ void activate_run(Activation activation, const T* in, T* out, std::int64_t n) {
         best().gelu_erf(in, out, n);
         return;
       }
-      for (std::int64_t i = 0; i < n; ++i)
-        out[i] = T(0.5) * in[i] * (T(1) + std::erf(in[i] * T(0.70710678118654752440)));
+      std::transform(in, in + n, out, gelu_erf<T>);
       return;
     case Activation::gelu_tanh:
       if constexpr (sizeof(T) == 4) {
         best().gelu_tanh(in, out, n);
         return;
       }
-      for (std::int64_t i = 0; i < n; ++i) {
-        const T x = in[i];
-        out[i] = T(0.5) * x * (T(1) + std::tanh(T(kSqrt2OverPi) * (x + T(0.044715) * x * x * x)));
-      }
+      std::transform(in, in + n, out, gelu_tanh<T>);
       return;
     case Activation::relu:
-      for (std::int64_t i = 0; i < n; ++i) out[i] = std::max(in[i], T(0));
+      std::transform(in, in + n, out, relu<T>);
       return;
     case Activation::silu:
       if constexpr (sizeof(T) == 4) {
         best().silu(in, out, n);
         return;
       }
-      for (std::int64_t i = 0; i < n; ++i) out[i] = in[i] / (T(1) + std::exp(-in[i]));
+      std::transform(in, in + n, out, silu<T>);
       return;
     case Activation::clamped_swiglu:
       throw InternalError("[activate_run] clamped_swiglu takes gate and up together");
@@ -188,12 +185,6 @@ double activate_one(Activation activation, double x) {
   double y = 0;
   activate_run(activation, &x, &y, 1);
   return y;
-}
-
-double clamped_swiglu(double gate, double up) {
-  constexpr double kLimit = 7.0, kSlope = 1.702;
-  const double c = std::min(gate, kLimit);
-  return c / (1.0 + std::exp(-kSlope * c)) * (std::clamp(up, -kLimit, kLimit) + 1.0);
 }
 
 template void softmax_row<float>(float*, std::int64_t, float);

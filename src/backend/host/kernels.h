@@ -20,8 +20,6 @@ void softmax_row(T* row, std::int64_t n, T scale);  // row = softmax(scale * row
 template <typename T>
 void activate_run(Activation activation, const T* in, T* out, std::int64_t n);
 double activate_one(Activation activation, double x);
-// c sigmoid(1.702 c) (clamp(up, -7, 7) + 1) with c = min(gate, 7): gate and up of gpt-oss.
-double clamped_swiglu(double gate, double up);
 
 // tile[rows, n] of scores, a row a writer: sum[c] += tile[r, c], abs[c] += |tile[r, c]|, square[r]
 // += sum_c tile[r, c]^2. In double.

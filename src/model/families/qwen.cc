@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "model/families/llama_like.h"
+#include "base/message.h"
 #include "model/families/mixture.h"
 
 namespace unpack {

@@ -125,8 +125,9 @@ class Recursion {
   }
 
   // The smallest |sum| against its absolute sum that any denominator met: near 0 rounding decides
-  // signs, and without a floor it blows up shares.
-  double conditioning() const { return conditioning_; }
+  // signs, and without a floor it blows up shares. Likewise where it decides which experts are
+  // used.
+  double conditioning() const { return std::min(conditioning_, f_.routing_margin); }
 
  private:
   Vec shares(Vec r) {
@@ -141,46 +142,57 @@ class Recursion {
   Vec source_shares(int l, int h, int q, bool direct) {
     const Layer& t = f_.layers[l];
     if (!direct && o_.dispatch == Dispatch::gate) return t.alpha[h][q];
+    const int first = f_.first(l, q);
     Vec r;
-    for (int s = 0; s <= q; ++s)
-      r.push_back(t.alpha[h][q][s] * dot(f_.center(t.u[h][s]), direct ? direction_ : t.o_attn[q]));
-    return shares(r);
+    for (int s = first; s <= q; ++s) {
+      r.push_back(t.alpha[h][q][s] * dot(f_.center(product(t.u[h][s], t.behind1[q])),
+                                         direct ? direction_ : t.o_attn[q]));
+    }
+    Vec out(first, 0.0);
+    for (const double share : shares(r)) out.push_back(share);
+    return out;
   }
 
+  // Over [expert * N + n]; 0 for experts that are not in use.
   Vec neuron_terms(int l, int q, bool direct) const {
     const Layer& t = f_.layers[l];
     if (!direct && o_.dispatch == Dispatch::gate) return t.act[q];
-    Vec r;
-    for (int n = 0; n < c_.d_mlp; ++n)
-      r.push_back(t.act[q][n] * dot(f_.center(t.w_out[n]), direct ? direction_ : t.o_mlp[q]));
+    const int N = c_.layer(l).n_neurons;
+    Vec r(t.act[q].size(), 0.0);
+    for (const int e : t.chosen[q]) {
+      for (int n = 0; n < N; ++n) {
+        r[e * N + n] =
+            t.act[q][e * N + n] * dot(f_.center(product(t.experts[e].w_out[n], t.behind2[q])),
+                                      direct ? direction_ : t.o_mlp[q]);
+      }
+    }
     return r;
   }
 
   Vec neuron_shares(int l, int q, bool direct) { return shares(neuron_terms(l, q, direct)); }
 
-  // [writer][s <= q] key or query scores of one head and query, centred over s where asked.
+  static void subtract_mean(Vec& row, std::size_t from = 0) {
+    double mean = 0;
+    for (std::size_t i = from; i < row.size(); ++i)
+      mean += row[i] / static_cast<double>(row.size() - from);
+    for (std::size_t i = from; i < row.size(); ++i) row[i] -= mean;
+  }
+
+  // [writer][s <= q] key or query scores of one head and query, centred over the sources in sight
+  // where asked; nothing is known of the others.
   Mat scores(int l, int h, int q, bool keys) const {
     const Layer& t = f_.layers[l];
-    const int g = f_.group(h);
+    const int g = f_.group(h), first = f_.first(l, q);
     Mat out;
     for (int j = 0; j < f_.writers.visible_to_attention(l); ++j) {
-      Vec row;
-      for (int s = 0; s <= q; ++s) {
-        const int at = keys ? s : q;
-        Vec x = part(times(f_.read(f_.vectors[j][at], t.dev1[at], t.norm1_w), keys ? t.w_k : t.w_q),
-                     (keys ? g : h) * c_.d_head, c_.d_head);
-        const Vec& norm = keys ? t.k_norm : t.q_norm;
-        for (int e = 0; e < c_.d_head && !norm.empty(); ++e)
-          x[e] *= norm[e] / (keys ? t.k_dev[g][s] : t.q_dev[h][q]);
-        x = f_.rotated(x, at);
-        row.push_back(dot(x, keys ? t.q[h][q] : t.k[g][s]) /
-                      std::sqrt(static_cast<double>(c_.d_head)));
+      Vec row(first, NAN);
+      const Vec query = keys ? Vec() : f_.query(l, h, f_.vectors[j][q], q);
+      for (int s = first; s <= q; ++s) {
+        row.push_back(
+            c_.layer(l).attention_scale *
+            (keys ? dot(f_.key(l, g, f_.vectors[j][s], s), t.q[h][q]) : dot(query, t.k[g][s])));
       }
-      if (o_.scores == Scores::centered) {
-        double mean = 0;
-        for (const double x : row) mean += x / static_cast<double>(row.size());
-        for (double& x : row) x -= mean;
-      }
+      if (o_.scores == Scores::centered) subtract_mean(row, static_cast<std::size_t>(first));
       out.push_back(row);
     }
     return out;
@@ -193,14 +205,14 @@ class Recursion {
     const Vec share = source_shares(l, h, q, direct);
     const Mat sk = scores(l, h, q, true), sq = scores(l, h, q, false);
     std::vector<Entry> out;
-    for (int s = 0; s <= q; ++s) {
+    for (int s = f_.first(l, q); s <= q; ++s) {
       Vec k, query, v;
       for (int j = 0; j < visible; ++j) {
         k.push_back(sk[j][s]);
         query.push_back(sq[j][s]);
-        v.push_back(dot(part(times(f_.read(f_.vectors[j][s], t.dev1[s], t.norm1_w), t.w_v),
-                             g * c_.d_head, c_.d_head),
-                        t.v[g][s]));
+        v.push_back(dot(
+            part(times(f_.read_attention(l, f_.vectors[j][s], s), t.w_v), g * c_.d_head, c_.d_head),
+            t.v[g][s]));
       }
       Entry entry{share[s], {}};
       const auto add = [&](Branch branch, double weight, int position, const Vec& r) {
@@ -217,30 +229,64 @@ class Recursion {
     return out;
   }
 
+  // One way in which an MLP reads the stream.
+  struct Side {
+    Branch branch = Branch::mlp;
+    double weight = 0;
+    Mat scores;        // [writer][unit], units: [expert * N + n], of the router [expert]
+    Mat w;             // [D][unit]
+    Vec pre;           // [unit] what the units read
+    Vec used;          // [unit] 1 where the unit's expert is in use
+    int per_unit = 1;  // neurons a unit stands for
+  };
+
+  std::vector<Side> sides(int l, int q) const {
+    const LayerConfig& shape = c_.layer(l);
+    const Layer& t = f_.layers[l];
+    const int N = shape.n_neurons, experts = static_cast<int>(t.experts.size());
+    std::vector<Side> out;
+    const auto add = [&](Branch branch, double weight, Mat w, Vec pre, int per_unit) {
+      if (weight == 0) return;
+      Side side{branch, weight, {}, std::move(w), std::move(pre), {}, per_unit};
+      if (branch == Branch::R && o_.scores == Scores::centered) {
+        for (Vec& row : side.w) subtract_mean(row);
+        subtract_mean(side.pre);
+      }
+      side.used.assign(side.pre.size(), 0.0);
+      for (const int e : t.chosen[q]) {
+        for (int n = 0; n < N / per_unit; ++n) side.used[e * N / per_unit + n] = 1;
+      }
+      for (int j = 0; j < f_.writers.visible_to_mlp(l); ++j)
+        side.scores.push_back(
+            product(times(f_.read_mlp(l, f_.vectors[j][q], q), side.w), side.used));
+      out.push_back(std::move(side));
+    };
+    const auto all_experts = [&](Mat Expert::*matrix) {
+      Mat w(c_.d_model, Vec(experts * N));
+      for (int e = 0; e < experts; ++e) {
+        for (int d = 0; d < c_.d_model; ++d) {
+          for (int n = 0; n < N; ++n) w[d][e * N + n] = (t.experts[e].*matrix)[d][n];
+        }
+      }
+      return w;
+    };
+    if (shape.mixture()) {
+      add(Branch::R, o_.expert_weights[0], t.w_r, t.router[q], N);
+      add(Branch::G, o_.expert_weights[1], all_experts(&Expert::w_in), t.pre[q], 1);
+      add(Branch::U, o_.expert_weights[2], all_experts(&Expert::w_up), t.up[q], 1);
+    } else if (shape.gated()) {
+      add(Branch::G, o_.mlp_weights[0], t.experts[0].w_in, t.pre[q], 1);
+      add(Branch::U, o_.mlp_weights[1], t.experts[0].w_up, t.up[q], 1);
+    } else {
+      add(Branch::mlp, 1.0, t.experts[0].w_in, t.pre[q], 1);
+    }
+    return out;
+  }
+
   std::vector<Entry> mlp_entries(int l, int q, bool direct) {
     const Layer& t = f_.layers[l];
-    const int visible = f_.writers.visible_to_mlp(l);
-    const int N = c_.d_mlp;
-    struct Side {
-      Branch branch;
-      double weight;
-      Mat scores;  // [writer][n]
-      const Mat* w;
-      Vec pre;
-    };
-    std::vector<Side> sides;
-    const auto side = [&](Branch branch, double weight, const Mat& w, const Vec& pre) {
-      Side made{branch, weight, {}, &w, pre};
-      for (int j = 0; j < visible; ++j)
-        made.scores.push_back(times(f_.read(f_.vectors[j][q], t.dev2[q], t.norm2_w), w));
-      if (weight != 0) sides.push_back(made);
-    };
-    if (c_.gated()) {
-      side(Branch::G, o_.mlp_weights[0], t.w_in, t.pre[q]);
-      side(Branch::U, o_.mlp_weights[1], t.w_up, t.up[q]);
-    } else {
-      side(Branch::mlp, 1.0, t.w_in, t.pre[q]);
-    }
+    const int visible = f_.writers.visible_to_mlp(l), N = c_.layer(l).n_neurons;
+    const std::vector<Side> sides = this->sides(l, q);
     std::vector<Entry> out;
     const auto add = [&](Entry& entry, const Side& from, const Vec& r) {
       const Vec part_of = shares(r);
@@ -249,30 +295,32 @@ class Recursion {
     };
     if (o_.mlp == MlpRule::per_neuron) {
       const Vec share = neuron_shares(l, q, direct);
-      for (int n = 0; n < N; ++n) {
-        Entry entry{share[n], {}};
-        for (const Side& from : sides) {
-          Vec r;
-          for (int j = 0; j < visible; ++j) r.push_back(from.scores[j][n]);
-          add(entry, from, r);
+      for (const int e : t.chosen[q]) {
+        for (int n = e * N; n < (e + 1) * N; ++n) {
+          Entry entry{share[n], {}};
+          for (const Side& from : sides) {
+            Vec r;
+            for (int j = 0; j < visible; ++j) r.push_back(from.scores[j][n / from.per_unit]);
+            add(entry, from, r);
+          }
+          out.push_back(entry);
         }
-        out.push_back(entry);
       }
       return out;
     }
     Entry whole{1.0, {}};
     const Vec term = neuron_terms(l, q, direct);
     for (const Side& from : sides) {
-      Vec r;
-      Vec e(c_.d_model, 0.0);
-      for (int n = 0; n < N; ++n) {
+      Vec unit_term(from.pre.size(), 0.0), r, direction(c_.d_model, 0.0);
+      for (std::size_t n = 0; n < term.size(); ++n) unit_term[n / from.per_unit] += term[n];
+      for (std::size_t n = 0; n < unit_term.size(); ++n) {
+        if (from.used[n] == 0) continue;
         const double pre = std::fabs(from.pre[n]) < 1e-10 ? 1e-10 : from.pre[n];
-        for (int d = 0; d < c_.d_model; ++d) e[d] += (*from.w)[d][n] * term[n] / pre;
+        for (int d = 0; d < c_.d_model; ++d) direction[d] += from.w[d][n] * unit_term[n] / pre;
       }
       for (int j = 0; j < visible; ++j) {
-        r.push_back(o_.mlp == MlpRule::l2
-                        ? std::sqrt(dot(from.scores[j], from.scores[j]))
-                        : dot(f_.read(f_.vectors[j][q], t.dev2[q], t.norm2_w), e));
+        r.push_back(o_.mlp == MlpRule::l2 ? std::sqrt(dot(from.scores[j], from.scores[j]))
+                                          : dot(f_.read_mlp(l, f_.vectors[j][q], q), direction));
       }
       add(whole, from, r);
     }

@@ -1,0 +1,28 @@
+// Any bytes as run.json: refused with one line, or an object whose members can be asked for.
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+#include "base/json_reader.h"
+#include "batch/run_file.h"
+#include "one_line.h"
+#include "unpack/error.h"
+#include "unpack/shard.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using Kind = nlohmann::ordered_json::value_t;
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  try {
+    const auto run = unpack::read_ordered_json(text, "run.json", unpack::kSmallJson);
+    (void)unpack::parse_shard(
+        unpack::run_member(run, "shard", Kind::string).get<std::string>());
+    (void)unpack::run_member(run, "prompts.records", Kind::number_unsigned);
+    (void)unpack::run_member(run, "writers", Kind::number_unsigned);
+    (void)unpack::run_member(run, "arrays", Kind::boolean);
+  } catch (const unpack::InputError& error) {
+    expect_one_line(error.what());
+  } catch (const unpack::UsageError& error) {
+    expect_one_line(error.what());
+  }
+  return 0;
+}

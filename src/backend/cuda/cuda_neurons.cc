@@ -1,0 +1,256 @@
+// The scores of neurons and routers and the sums behind their denominators, on a device; and what
+// mixtures of experts do with their rows.
+#include <algorithm>
+#include <numeric>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/expert_rows.h"
+
+namespace unpack::cuda {
+
+Role CudaBackend::matrix_of(MlpSide side) {
+  return side == MlpSide::router ? Role::w_r : side == MlpSide::up ? Role::w_up : Role::w_in;
+}
+
+Role CudaBackend::bias_of(MlpSide side) {
+  return side == MlpSide::router ? Role::b_r : side == MlpSide::up ? Role::b_up : Role::b_in;
+}
+
+// Experts
+// -------------------------------------------------------------------------------------------------
+
+CudaBackend::Spread CudaBackend::spread(const Routing& routing,
+                                        std::span<const std::int64_t> rows) {
+  Spread out;
+  out.k = routing.chosen;
+  out.total = static_cast<Index>(rows.size()) * out.k;
+  const auto total = static_cast<std::size_t>(out.total);
+  std::vector<int> lists(4 * total);  // rows, slots, where, expert
+  std::size_t at = 0;
+  for (const ExpertRows& used : by_expert(routing, rows)) {
+    out.parts.push_back(
+        {used.expert, static_cast<Index>(at), static_cast<Index>(used.rows.size())});
+    for (std::size_t i = 0; i < used.rows.size(); ++i, ++at) {
+      const auto slot = static_cast<std::size_t>(used.rows[i] * out.k + used.slots[i]);
+      lists[at] = static_cast<int>(used.rows[i]);
+      lists[total + at] = static_cast<int>(slot);
+      lists[2 * total + slot] = static_cast<int>(at);
+      lists[3 * total + slot] = used.expert;
+    }
+  }
+  out.memory = device_->upload(std::span<const int>(lists));
+  out.rows = out.memory.get();
+  out.slots = out.rows + total;
+  out.where = out.slots + total;
+  out.expert = out.where + total;
+  return out;
+}
+
+CudaBackend::Spread CudaBackend::spread(const Routing& routing, std::int64_t rows) {
+  std::vector<std::int64_t> all(static_cast<std::size_t>(rows));
+  std::iota(all.begin(), all.end(), std::int64_t{0});
+  return spread(routing, all);
+}
+
+void CudaBackend::multiply_experts(int layer, const Spread& spread, Role role, const float* a,
+                                   float* c) {
+  for (const Spread::Part& part : spread.parts) {
+    const auto w = on_device_.expert(layer, part.expert);
+    const DeviceMatrix& m = w->matrix(role);
+    multiply(m, a + part.begin * m.in, part.count, c + part.begin * m.out);
+  }
+}
+
+void CudaBackend::multiply_experts_turned(int layer, const Spread& spread, Role role,
+                                          const float* a, float* c) {
+  for (const Spread::Part& part : spread.parts) {
+    const auto w = on_device_.expert(layer, part.expert);
+    const DeviceMatrix& m = w->matrix(role);
+    multiply_turned(m, a + part.begin * m.out, part.count, c + part.begin * m.in);
+  }
+}
+
+void CudaBackend::experts_in(int layer, MlpSide side, const float* normalized, std::int64_t rows,
+                             const Routing& routing, float* out) {
+  const std::int64_t d = config_.d_model, n = config_.layer(layer).n_neurons;
+  const Spread s = spread(routing, rows);
+  Array from = device_->floats(s.total * d), to = device_->floats(s.total * n);
+  device_->launch(TakeRows{normalized, s.rows, ptr(from), d, d}, s.total * d);
+  multiply_experts(layer, s, matrix_of(side), ptr(from), ptr(to));
+  for (const Spread::Part& part : s.parts) {
+    const auto w = on_device_.expert(layer, part.expert);
+    const Array& bias = w->vector(bias_of(side));
+    if (!bias.empty())
+      device_->launch(AddBias{ptr(bias), ptr(to) + part.begin * n, n, nullptr, nullptr},
+                      part.count * n);
+  }
+  device_->launch(TakeRows{ptr(to), s.where, out, n, n}, s.total * n);
+}
+
+void CudaBackend::experts_out(int layer, const float* act, std::int64_t rows,
+                              const Routing& routing, float* out) {
+  const std::int64_t d = config_.d_model, n = config_.layer(layer).n_neurons;
+  const Spread s = spread(routing, rows);
+  Array from = device_->floats(s.total * n), to = device_->floats(s.total * d);
+  device_->launch(TakeRows{act, s.slots, ptr(from), n, n}, s.total * n);
+  multiply_experts(layer, s, Role::w_out, ptr(from), ptr(to));
+  device_->launch(SumSlots{ptr(to), s.where, nullptr, out, d, s.k, 0}, rows * d);
+}
+
+void CudaBackend::add_expert_biases(int layer, Array& x, std::int64_t rows,
+                                    const Routing& routing) {
+  const LayerWeights& views = weights_->layers[static_cast<std::size_t>(layer)];
+  if (!views.experts[0][Role::b_out]) return;
+  const std::int64_t d = config_.d_model;
+  const Spread s = spread(routing, rows);
+  // A row of biases for every expert in use.
+  std::vector<int> row_of(static_cast<std::size_t>(routing.experts), 0), index;
+  Array biases = device_->floats(static_cast<std::int64_t>(s.parts.size()) * d);
+  for (std::size_t i = 0; i < s.parts.size(); ++i) {
+    const int expert = s.parts[i].expert;
+    row_of[static_cast<std::size_t>(expert)] = static_cast<int>(i);
+    copy(on_device_.expert(layer, expert)->vector(Role::b_out), 0, biases,
+         static_cast<std::int64_t>(i) * d, d);
+  }
+  for (const int expert : routing.expert) index.push_back(row_of[static_cast<std::size_t>(expert)]);
+  const auto at = device_->upload(std::span<const int>(index));
+  const Array weight = device_->upload_floats(routing.weight);
+  device_->launch(SumSlots{ptr(biases), at.get(), ptr(weight), ptr(x), d, s.k, 1}, rows * d);
+}
+
+// Scores and sums
+// -------------------------------------------------------------------------------------------------
+
+std::int64_t CudaBackend::positions_at_once(std::int64_t positions, std::int64_t floats_each) {
+  const std::int64_t fit = std::clamp<std::int64_t>(kTileBytes / (floats_each * 4), 1, positions);
+  const std::int64_t tiles = (positions + fit - 1) / fit;
+  return (positions + tiles - 1) / tiles;
+}
+
+MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) {
+  if (side == MlpSide::router) return router_sums(view, scores);
+  if (view.routing != nullptr) return expert_sums(view, side);
+  const auto layer = on_device_.layer(view.layer);
+  const Operand w = on_device_.operand(layer->matrix(matrix_of(side)));
+  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
+                     cl = view.visible, length = view.length,
+                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+  MlpSums sums;
+  sums.sum = device_->floats(length * n);
+  sums.abs = device_->floats(length * n);
+  sums.l2 = device_->floats(length * cl);
+  const std::int64_t at_once = positions_at_once(length, cl * (n + d));
+  Array tile = device_->floats(at_once * cl * n), packed = device_->floats(at_once * cl * d);
+  for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
+    const std::int64_t nq = std::min(at_once, length - q0);
+    const NeuronRows rows{q0, nullptr, nullptr};
+    // One product over the writers of all positions wastes no part of the device's own tiles, which
+    // one per position does.
+    device_->launch(
+        CenterRows{ptr(*view.writers) + q0 * stride, stride, d, ptr(packed), cl * d, d, cl, d, 0},
+        nq * cl);
+    device_->gemm({w.turned ? 1 : 0, 0, nq * cl, n, d, ptr(packed), d, 0, w.data, w.ld(), 0,
+                   ptr(tile), n, 0, 1});
+    device_->launch(
+        NeuronSums{ptr(tile), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), rows, cl, n}, nq * n);
+    device_->launch(NeuronNorms{ptr(tile), ptr(*view.dev), ptr(sums.l2), rows, cl, n}, nq * cl);
+  }
+  return sums;
+}
+
+// Every expert reads the positions that use it.
+MlpSums CudaBackend::expert_sums(const MlpView& view, MlpSide side) {
+  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
+                     cl = view.visible, length = view.length,
+                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+  const Spread s = spread(*view.routing, length);
+  MlpSums sums;
+  sums.sum = device_->floats(s.total * n);
+  sums.abs = device_->floats(s.total * n);
+  sums.l2 = device_->floats(length * cl);
+  Array norms = device_->floats(s.total * cl);
+  const std::int64_t at_once = positions_at_once(length, cl * (n + d));
+  Array tile = device_->floats(at_once * cl * n), packed = device_->floats(at_once * cl * d);
+  for (const Spread::Part& part : s.parts) {
+    const auto expert = on_device_.expert(view.layer, part.expert);
+    const Operand w = on_device_.operand(expert->matrix(matrix_of(side)));
+    for (Index begin = part.begin; begin < part.begin + part.count; begin += at_once) {
+      const Index m = std::min(at_once, part.begin + part.count - begin);
+      const NeuronRows rows{0, s.rows + begin, s.slots + begin};
+      device_->launch(TakeRows{ptr(*view.writers), s.rows + begin, ptr(packed), cl * d, stride},
+                      m * cl * d);
+      device_->gemm({w.turned ? 1 : 0, 0, m * cl, n, d, ptr(packed), d, 0, w.data, w.ld(), 0,
+                     ptr(tile), n, 0, 1});
+      device_->launch(
+          NeuronSums{ptr(tile), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), rows, cl, n}, m * n);
+      device_->launch(NeuronNorms{ptr(tile), ptr(*view.dev), ptr(norms), rows, cl, n}, m * cl);
+    }
+  }
+  device_->launch(SlotNorms{ptr(norms), ptr(sums.l2), cl, s.k}, length * cl);
+  return sums;
+}
+
+// sR_j(q, e) = norm(c_j)(q) . W_r[:, e] of the chosen experts, less the mean over all of them.
+MlpSums CudaBackend::router_sums(const MlpView& view, Scores scores) {
+  const auto layer = on_device_.layer(view.layer);
+  const Operand w = on_device_.operand(layer->matrix(Role::w_r));
+  const std::int64_t d = config_.d_model, experts = w.out, cl = view.visible, length = view.length,
+                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+  const Spread s = spread(*view.routing, length);
+  MlpSums sums;
+  sums.sum = device_->floats(s.total);
+  sums.abs = device_->floats(s.total);
+  sums.l2 = device_->floats(length * cl);
+  const std::int64_t at_once = positions_at_once(length, cl * (experts + s.k));
+  Array tile = device_->floats(at_once * cl * experts),
+        picked = device_->floats(at_once * cl * s.k);
+  for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
+    const std::int64_t nq = std::min(at_once, length - q0);
+    const NeuronRows rows{q0, nullptr, nullptr};
+    device_->gemm({w.turned ? 1 : 0, 0, cl, experts, d, ptr(*view.writers) + q0 * stride, d, stride,
+                   w.data, w.ld(), 0, ptr(tile), experts, cl * experts, nq});
+    device_->launch(PickExperts{ptr(tile), s.expert + q0 * s.k, ptr(picked), cl, experts, s.k,
+                                scores == Scores::centered ? 1 : 0},
+                    nq * cl);
+    device_->launch(
+        NeuronSums{ptr(picked), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), rows, cl, s.k},
+        nq * s.k);
+    device_->launch(NeuronNorms{ptr(picked), ptr(*view.dev), ptr(sums.l2), rows, cl, s.k}, nq * cl);
+  }
+  return sums;
+}
+
+void CudaBackend::mlp_scores(const MlpView& view, MlpSide side, Scores scores, int query,
+                             Array& out) {
+  const auto layer = on_device_.layer(view.layer);
+  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
+                     cl = view.visible;
+  const float* writers = ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d;
+  std::int64_t width = n;
+  if (view.routing == nullptr) {
+    multiply(layer->matrix(matrix_of(side)), writers, cl, ptr(out));
+  } else if (side == MlpSide::router) {
+    const std::int64_t position = query;
+    const Spread s = spread(*view.routing, std::span(&position, 1));
+    const DeviceMatrix& router = layer->matrix(Role::w_r);
+    width = s.k;
+    Array all = device_->floats(cl * router.out);
+    multiply(router, writers, cl, ptr(all));
+    device_->launch(PickExperts{ptr(all), s.expert, ptr(out), cl, router.out, s.k,
+                                scores == Scores::centered ? 1 : 0},
+                    cl);
+  } else {
+    const int slots = view.routing->chosen;
+    width = slots * n;
+    for (int slot = 0; slot < slots; ++slot) {
+      const auto expert =
+          on_device_.expert(view.layer, view.routing->expert[view.routing->slot(query, slot)]);
+      const Operand w = on_device_.operand(expert->matrix(matrix_of(side)));
+      device_->gemm({w.turned ? 1 : 0, 0, cl, n, d, writers, d, 0, w.data, w.ld(), 0,
+                     ptr(out) + slot * n, width, 0, 1});
+    }
+  }
+  device_->launch(ScaleByRow{ptr(out), ptr(*view.dev), query, 0, width, 1.0F}, cl * width);
+}
+
+}  // namespace unpack::cuda

@@ -1,0 +1,66 @@
+// Kernels of mixtures of experts: their routers, and what is spread over the slots of a row.
+#pragma once
+
+#include "backend/cuda/kernel_base.h"
+
+namespace unpack::cuda {
+
+// The router's scores of the chosen experts: out[r, j, i] = scores[r, j, expert[r, i]], with
+// `centers` less the mean over all experts. One row per (r, j).
+struct PickExperts {
+  const float* scores;  // [rows, Cl, experts]
+  const int* expert;    // [rows, k]
+  float* out;           // [rows, Cl, k]
+  Index visible, experts, k;
+  int centers;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index row) const {
+    const float* v = scores + row * experts;
+    double mean = 0;
+    if (centers)
+      mean = g.sum(experts, [&](Index e) { return static_cast<double>(v[e]); }) /
+             static_cast<double>(experts);
+    g.each(k, [&](Index i) {
+      const int e = expert[row / visible * k + i];
+      out[row * k + i] = static_cast<float>(static_cast<double>(v[e]) - mean);
+    });
+  }
+};
+
+// What acts on the scores of the chosen experts, as it acts on those of all: with `centers`
+// sum_i coef_i (s(e_i) - mean s) = sum_e (coef_e - (sum coef) / E) s(e). One row per row.
+struct SpreadExperts {
+  const float* coef;  // [rows, k]
+  const int* expert;  // [rows, k]
+  float* out;         // [rows, experts]
+  Index experts, k;
+  int centers;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index row) const {
+    double total = 0;
+    for (Index i = 0; centers && i < k; ++i) total += static_cast<double>(coef[row * k + i]);
+    g.each(experts, [&](Index e) {
+      double x = -total / static_cast<double>(experts);
+      for (Index i = 0; i < k; ++i) {
+        if (expert[row * k + i] == e) x += static_cast<double>(coef[row * k + i]);
+      }
+      out[row * experts + e] = static_cast<float>(x);
+    });
+  }
+};
+
+struct SlotNorms {  // l2[S, Cl] = root of the squares of norms[S, k, Cl]
+  const float* norms;
+  float* l2;
+  Index visible, k;
+  UNPACK_BODY void operator()(Index at) const {
+    double square = 0;
+    for (Index i = at / visible * k; i < (at / visible + 1) * k; ++i) {
+      const auto x = static_cast<double>(norms[i * visible + at % visible]);
+      square += x * x;
+    }
+    l2[at] = static_cast<float>(sqrt(square));
+  }
+};
+
+}  // namespace unpack::cuda

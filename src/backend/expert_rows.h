@@ -1,0 +1,38 @@
+// Rows of a batch sorted by the experts they use.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "backend/backend.h"
+
+namespace unpack {
+
+// Rows of a batch and the slots of theirs that one expert fills.
+struct ExpertRows {
+  int expert = 0;
+  std::vector<std::int64_t> rows;  // index into the caller's list
+  std::vector<int> slots;
+};
+
+// The experts that some rows use, each with those rows. `rows`: rows of the routing.
+inline std::vector<ExpertRows> by_expert(const Routing& routing,
+                                         std::span<const std::int64_t> rows) {
+  std::map<int, ExpertRows> sorted;
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    for (int slot = 0; slot < routing.chosen; ++slot) {
+      const int expert = routing.expert[routing.slot(rows[i], slot)];
+      ExpertRows& used = sorted[expert];
+      used.expert = expert;
+      used.rows.push_back(static_cast<std::int64_t>(i));
+      used.slots.push_back(slot);
+    }
+  }
+  std::vector<ExpertRows> out;
+  for (auto& [expert, used] : sorted) out.push_back(std::move(used));
+  return out;
+}
+
+}  // namespace unpack

@@ -1,0 +1,88 @@
+#include "base/files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "unpack/error.h"
+
+namespace unpack {
+
+InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
+  // A FIFO without a writer would block a plain open.
+  descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
+  const int error = errno;
+  if (descriptor_ < 0)
+    throw InputError(
+        fmt::format("{}: cannot open the file ({})", path.string(), std::strerror(error)));
+  struct stat info = {};
+  const bool plain = ::fstat(descriptor_, &info) == 0 && S_ISREG(info.st_mode);
+  if (!plain) {
+    ::close(descriptor_);
+    throw InputError(
+        fmt::format("{}: is {}, expected a plain file", path.string(),
+                    S_ISDIR(info.st_mode) ? "a folder" : "a device, a pipe or a socket"));
+  }
+  size_ = static_cast<std::size_t>(info.st_size);
+  seconds_ = info.st_mtim.tv_sec;
+  nanoseconds_ = info.st_mtim.tv_nsec;
+}
+
+InputFile::~InputFile() { ::close(descriptor_); }
+
+void InputFile::read(std::size_t at, void* to, std::size_t bytes) const {
+  auto* out = static_cast<std::byte*>(to);
+  while (bytes > 0) {
+    const ssize_t got = ::pread(descriptor_, out, bytes, static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0)
+      throw InputError(fmt::format("{}: cannot read the file ({})", path_.string(),
+                                   got < 0 ? std::strerror(errno) : "it became shorter"));
+    at += static_cast<std::size_t>(got);
+    out += got;
+    bytes -= static_cast<std::size_t>(got);
+  }
+}
+
+bool InputFile::unchanged() const {
+  struct stat now = {};
+  return ::fstat(descriptor_, &now) == 0 && static_cast<std::size_t>(now.st_size) == size_ &&
+         now.st_mtim.tv_sec == seconds_ && now.st_mtim.tv_nsec == nanoseconds_;
+}
+
+std::string read_plain_file(const std::filesystem::path& path, std::size_t most) {
+  const InputFile file(path);
+  if (file.size() > most)
+    throw InputError(fmt::format("{}: {} bytes are too many", path.string(), file.size()));
+  std::string text(file.size(), '\0');
+  if (file.size() > 0) {
+    file.read(0, text.data(), text.size());
+    return text;
+  }
+  // Files of /proc say that they are empty.
+  for (char block[4096];;) {
+    const ssize_t got = ::pread(file.descriptor(), block, sizeof block, static_cast<off_t>(text.size()));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0)
+      throw InputError(
+          fmt::format("{}: cannot read the file ({})", path.string(), std::strerror(errno)));
+    if (got == 0) return text;
+    text.append(block, static_cast<std::size_t>(got));
+    if (text.size() > most)
+      throw InputError(fmt::format("{}: more than {} bytes are too many", path.string(), most));
+  }
+}
+
+bool is_there(const std::filesystem::path& path) {
+  struct stat info = {};
+  if (::lstat(path.c_str(), &info) == 0) return true;
+  const int error = errno;
+  if (error == ENOENT || error == ENOTDIR) return false;
+  throw InputError(fmt::format("cannot look for {}: {}", path.string(), std::strerror(error)));
+}
+
+}  // namespace unpack

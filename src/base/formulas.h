@@ -1,0 +1,121 @@
+// Small formulas that more than one device needs, each with its one home. nvcc compiles them as
+// well as any C++ compiler.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+
+#if defined(__CUDACC__)
+#define UNPACK_BODY __host__ __device__ __forceinline__
+#else
+#define UNPACK_BODY inline
+#endif
+
+namespace unpack {
+
+// Stored numbers
+// ------------------------------------------------------------------------------------------------
+
+UNPACK_BODY float float_of_bits(std::uint32_t bits) {
+  float x;
+  memcpy(&x, &bits, 4);
+  return x;
+}
+
+UNPACK_BODY std::uint32_t bits_of_float(float x) {
+  std::uint32_t bits;
+  memcpy(&bits, &x, 4);
+  return bits;
+}
+
+// Scaling by 2^112 moves the exponent bias from half to single precision, subnormals included;
+// infinities and NaN need theirs set by hand.
+UNPACK_BODY float f16_value(std::uint32_t h) {
+  const std::uint32_t sign = (h & 0x8000U) << 16;
+  const float scaled = float_of_bits((h & 0x7FFFU) << 13) * float_of_bits(0x77800000U);
+  const std::uint32_t special = (h & 0x7C00U) == 0x7C00U ? 0x7F800000U : 0U;
+  return float_of_bits(bits_of_float(scaled) | sign | special);
+}
+
+UNPACK_BODY float bf16_value(std::uint32_t h) { return float_of_bits(h << 16); }
+
+// Elements of an MXFP4 block, and its bytes with the scale behind them.
+inline constexpr std::int64_t kMxfp4Block = 32;
+inline constexpr std::int64_t kMxfp4Bytes = kMxfp4Block / 2 + 1;
+
+// MXFP4: four bits, {0, .5, 1, 1.5, 2, 3, 4, 6} with sign, times their block's 2^(scale - 127).
+UNPACK_BODY float mxfp4_value(std::uint32_t code) {
+  const std::uint32_t m = code & 7U;
+  const std::uint32_t doubled = m < 4 ? m : m < 6 ? 2 * m - 4 : 4 * m - 16;
+  const float size = 0.5F * static_cast<float>(doubled);
+  return (code & 8U) != 0 ? -size : size;
+}
+UNPACK_BODY float mxfp4_scale(std::uint32_t scale) {
+  return float_of_bits(scale == 0 ? 0x00400000U : scale << 23);
+}
+
+// Denominators (spec section 4)
+// ------------------------------------------------------------------------------------------------
+
+// sign(sum) * max(|sum|, beta * abs), sign(0) = +1.
+UNPACK_BODY double safe_denom(double sum, double abs, double beta) {
+  const double size = fmax(fabs(sum), beta * abs);
+  return sum < 0 ? -size : size;
+}
+
+// 1 / SafeDenom, 0 where the denominator is 0: all shares are 0 then.
+UNPACK_BODY double inverse_denom(double sum, double abs, double beta) {
+  const double d = safe_denom(sum, abs, beta);
+  return d == 0 ? 0.0 : 1.0 / d;
+}
+
+// Signed sums this small against their absolute sum decide the sign of a denominator by rounding.
+UNPACK_BODY bool ill_conditioned(double sum, double abs) { return fabs(sum) < 1e-5 * abs; }
+
+// A read that something is divided by: never closer to 0 than this.
+UNPACK_BODY double away_from_zero(double x) { return fabs(x) < 1e-10 ? 1e-10 : x; }
+
+// Activations, and what bounds logits
+// ------------------------------------------------------------------------------------------------
+
+template <typename T>
+UNPACK_BODY T gelu_erf(T x) {
+  return T(0.5) * x * (T(1) + T(std::erf(x * T(0.70710678118654752440))));
+}
+
+template <typename T>
+UNPACK_BODY T gelu_tanh(T x) {
+  return T(0.5) * x *
+         (T(1) + T(std::tanh(T(0.79788456080286535588) * (x + T(0.044715) * x * x * x))));
+}
+
+template <typename T>
+UNPACK_BODY T relu(T x) {
+  return x > T(0) ? x : T(0);
+}
+
+template <typename T>
+UNPACK_BODY T silu(T x) {
+  return x / (T(1) + T(std::exp(-x)));
+}
+
+// c sigmoid(1.702 c) (clamp(up, -7, 7) + 1) with c = min(gate, 7): gate and up of gpt-oss.
+template <typename T>
+UNPACK_BODY T clamped_swiglu(T gate, T up) {
+  const T c = gate < T(7) ? gate : T(7);
+  const T u = up < T(-7) ? T(-7) : up > T(7) ? T(7) : up;
+  return c / (T(1) + T(std::exp(T(-1.702) * c))) * (u + T(1));
+}
+
+template <typename T>
+UNPACK_BODY T soft_cap(T x, T cap) {
+  return cap * T(std::tanh(x / cap));
+}
+
+// LayerConfig::first_source for kernels: the first source that a query sees; window 0: none.
+UNPACK_BODY std::int64_t first_in_window(std::int64_t query, std::int64_t window) {
+  return window > 0 && query >= window ? query - window + 1 : 0;
+}
+
+}  // namespace unpack

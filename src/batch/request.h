@@ -1,0 +1,26 @@
+// A prompt's line: its own fields (id, prompt, ids) and what it changes about the question.
+#pragma once
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "unpack/batch.h"
+
+namespace unpack {
+
+struct BatchRequest {
+  Asked asked;
+  std::vector<TokenId> ids;
+  nlohmann::ordered_json id;  // as the line names itself
+  std::vector<std::string> unknown;
+};
+
+bool known_field(const std::string& name);
+// Nothing of the model's work is done yet, but all that can be wrong with the line is found. Throws
+// InputError or UsageError.
+BatchRequest read_request(const Model& model, const Asked& defaults, const std::string& fields);
+// The id of a line, whatever else is wrong with it; null where it has none.
+nlohmann::ordered_json id_of(const std::string& fields);
+
+}  // namespace unpack

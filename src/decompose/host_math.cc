@@ -1,0 +1,89 @@
+#include "decompose/host_math.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace unpack {
+
+std::vector<double> fetch(Backend& backend, const Array& array) {
+  std::vector<double> out(static_cast<std::size_t>(array.size()));
+  if (!out.empty()) backend.download(array, 0, out);
+  return out;
+}
+
+std::vector<double> fetch(const WeightView& w) {
+  if (!w) return {};
+  std::vector<double> out(static_cast<std::size_t>(w.in * w.out));
+  read_rows(w, 0, w.in, out.data());
+  return out;
+}
+
+double dot(std::span<const double> x, std::span<const double> y) {
+  // Eight running sums: the compiler may not reorder one.
+  constexpr std::size_t kLanes = 8;
+  double sums[kLanes] = {};
+  const std::size_t n = x.size();
+  std::size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (std::size_t j = 0; j < kLanes; ++j) sums[j] += x[i + j] * y[i + j];
+  }
+  double sum = 0;
+  for (; i < n; ++i) sum += x[i] * y[i];
+  for (const double s : sums) sum += s;
+  return sum;
+}
+
+void linear_back(Backend& backend, const WeightView& w, std::span<const double> g_y,
+                 std::span<double> g_x, std::int64_t rows) {
+  const auto out = static_cast<std::size_t>(w.out);
+  std::vector<std::int64_t> used;
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const auto row = g_y.subspan(static_cast<std::size_t>(r) * out, out);
+    if (std::any_of(row.begin(), row.end(), [](double x) { return x != 0; })) used.push_back(r);
+  }
+  if (used.empty()) return;
+  constexpr std::int64_t kBlock = 32;
+  backend.parallel_for((w.in + kBlock - 1) / kBlock, [&](std::int64_t block) {
+    const std::int64_t begin = block * kBlock;
+    const std::int64_t n = std::min(kBlock, w.in - begin);
+    std::vector<double> weights(static_cast<std::size_t>(n) * out);
+    read_rows(w, begin, n, weights.data());
+    for (const std::int64_t r : used) {
+      const auto g = g_y.subspan(static_cast<std::size_t>(r) * out, out);
+      for (std::int64_t i = 0; i < n; ++i) {
+        g_x[static_cast<std::size_t>(r * w.in + begin + i)] +=
+            dot(g, std::span(weights).subspan(static_cast<std::size_t>(i) * out, out));
+      }
+    }
+  });
+}
+
+void linear(const WeightView& w, std::span<const double> x, std::span<double> y,
+            std::int64_t rows) {
+  const auto out = static_cast<std::size_t>(w.out);
+  std::fill(y.begin(), y.end(), 0.0);
+  std::vector<double> weights(out);
+  for (std::int64_t i = 0; i < w.in; ++i) {
+    read_rows(w, i, 1, weights.data());
+    for (std::int64_t r = 0; r < rows; ++r) {
+      const double scale = x[static_cast<std::size_t>(r * w.in + i)];
+      double* to = y.data() + static_cast<std::size_t>(r) * out;
+      for (std::size_t o = 0; o < out; ++o) to[o] += scale * weights[o];
+    }
+  }
+}
+
+void rotate_back(const Rope& rope, std::span<const double> frequencies, int position,
+                 std::span<double> head) {
+  const auto half = static_cast<std::size_t>(rope.dims / 2);
+  for (std::size_t i = 0; i < half; ++i) {
+    const double c = rope.amplitude * std::cos(position * frequencies[i]);
+    const double s = rope.amplitude * std::sin(position * frequencies[i]);
+    const double a = head[i];
+    const double b = head[i + half];
+    head[i] = a * c + b * s;
+    head[i + half] = b * c - a * s;
+  }
+}
+
+}  // namespace unpack

@@ -1,0 +1,78 @@
+#include "engine/check_question.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+namespace unpack {
+namespace {
+
+// What is wrong with a value is said under the name of its field.
+template <class Check>
+auto named(const char* field, const Check& check) {
+  try {
+    return check();
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{}: {}", field, error.what()));
+  }
+}
+
+void check_ids(const std::vector<TokenId>& ids, const char* field, int vocabulary) {
+  for (const TokenId id : ids) {
+    if (id < 0 || id >= vocabulary)
+      throw InputError(fmt::format("{}: token id {} is outside the vocabulary (0 to {})", field, id,
+                                   vocabulary - 1));
+  }
+}
+
+void check_paths(const PathQuery& query, const Options& options, const Model& model, int length) {
+  const ModelConfig& config = model.config();
+  if (query.top > kMostPaths)
+    throw UsageError(fmt::format("top_paths takes {} at most, not {}", kMostPaths, query.top));
+  if (query.tau && !(*query.tau > 0 && std::isfinite(*query.tau)))
+    throw UsageError(fmt::format("tau takes a number above 0, not {:g}", *query.tau));
+  if (query.tau && query.rule == TauRule::entry && options.mlp != MlpRule::per_neuron)
+    throw UsageError("tau_rule entry walks neuron by neuron: it needs mlp per-neuron");
+  if (query.sign && *query.sign != 1 && *query.sign != -1)
+    throw UsageError("sign takes positive or negative");
+  if (query.min_layer && (*query.min_layer < 0 || *query.min_layer > config.n_layers))
+    throw InputError(fmt::format("min_layer {} does not exist: the model has layers 0 to {}",
+                                 *query.min_layer, config.n_layers - 1));
+  if (query.from) named("from", [&] { return resolve_position(*query.from, length); });
+  if (query.through) named("through", [&] { return model.writers().parse(*query.through); });
+  if (!query.branch) return;
+  const Branch branch = *query.branch;
+  if (branch == Branch::none || branch == Branch::mlp)
+    throw UsageError("branch takes K, Q, V, G, U or R");
+  const auto missing = [&](const char* why) {
+    throw InputError(
+        fmt::format("branch {} does not exist in this model: {}", to_string(branch), why));
+  };
+  const bool gated = std::any_of(config.layers.begin(), config.layers.end(),
+                                 [](const LayerConfig& layer) { return layer.gated(); });
+  if ((branch == Branch::G || branch == Branch::U) && !gated)
+    missing("its MLPs have no gate; take K, Q or V");
+  if (branch == Branch::R && !config.mixture())
+    missing("it is no mixture; take another branch");
+}
+
+}  // namespace
+
+void check_question(const Question& question, const Model& model, int length) {
+  question.options.check();
+  resolve_position(question.target.position, length);
+  check_ids(question.target.ids, "target", model.config().vocab_size);
+  if (question.target.versus)
+    check_ids(*question.target.versus, "versus", model.config().vocab_size);
+  if (question.root) {
+    const Node root =
+        named("root", [&] { return parse_node(model.writers(), *question.root, length); });
+    if (model.writers()[root.writer].terminal())
+      throw InputError(fmt::format("root: '{}' is no head and no MLP, such as A0.H0@-1",
+                                   *question.root));
+  }
+  check_paths(question.paths, question.options, model, length);
+}
+
+}  // namespace unpack

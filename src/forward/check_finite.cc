@@ -1,0 +1,60 @@
+#include "forward/check_finite.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+
+#include "unpack/error.h"
+
+namespace unpack {
+namespace {
+
+// The first row with a value that is not finite; -1: none.
+std::int64_t bad_row(Backend& backend, const Array& array, std::int64_t rows) {
+  if (array.empty() || rows == 0) return -1;
+  std::vector<double> values(static_cast<std::size_t>(array.size()));
+  backend.download(array, 0, values);
+  const std::size_t width = values.size() / static_cast<std::size_t>(rows);
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) return static_cast<std::int64_t>(i / width);
+  }
+  return -1;
+}
+
+[[noreturn]] void fail(const std::string& where, std::int64_t row) {
+  throw InputError(fmt::format(
+      "{} at position {} is not a finite number: the weights drive the arithmetic out of its range "
+      "(device reference computes in double precision)",
+      where, row));
+}
+
+}  // namespace
+
+bool stream_is_finite(Backend& backend, const ForwardTrace& trace) {
+  return bad_row(backend, trace.x_final, trace.rows()) < 0;
+}
+
+void check_finite(Backend& backend, const ForwardTrace& trace) {
+  if (stream_is_finite(backend, trace)) return;
+  const auto check = [&](const Array& array, const std::string& where) {
+    if (const std::int64_t row = bad_row(backend, array, trace.rows()); row >= 0) fail(where, row);
+  };
+  check(trace.emb, "the token embedding");
+  check(trace.pos, "the position embedding");
+  for (std::size_t l = 0; l < trace.layers.size(); ++l) {
+    const LayerTrace& layer = trace.layers[l];
+    const auto named = [&](const char* what) { return fmt::format("{} of layer {}", what, l); };
+    check(layer.x_pre, named("the residual stream in front"));
+    check(layer.q, named("the query"));
+    check(layer.k, named("the key"));
+    check(layer.v, named("the value"));
+    check(layer.z, named("the mixed value"));
+    check(layer.attn_out, named("the attention output"));
+    check(layer.pre, named("the MLP's pre-activation"));
+    check(layer.act, named("the MLP's activation"));
+    check(layer.mlp_out, named("the MLP output"));
+  }
+  check(trace.x_final, "the residual stream behind the last layer");
+}
+
+}  // namespace unpack

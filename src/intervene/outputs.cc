@@ -1,0 +1,86 @@
+#include "intervene/outputs.h"
+
+#include "unpack/error.h"
+
+namespace unpack {
+
+namespace {
+
+// Where a writer's numbers stand in an array of rows. A head's are its part of z: W_O is linear, so
+// that what holds of z holds of what the head writes.
+struct Place {
+  std::int64_t width = 0, offset = 0, size = 0;
+};
+
+Place place_of(const Writer& writer, const ModelConfig& c) {
+  if (writer.kind != WriterKind::head) return {c.d_model, 0, c.d_model};
+  return {static_cast<std::int64_t>(c.n_heads) * c.d_head,
+          static_cast<std::int64_t>(writer.head) * c.d_head, c.d_head};
+}
+
+const Array& written(const CleanRun& run, const Writer& writer) {
+  if (writer.kind == WriterKind::emb) return run.trace().emb;
+  if (writer.kind == WriterKind::pos) return run.trace().pos;
+  const LayerTrace& layer = run.trace().layers[static_cast<std::size_t>(writer.layer)];
+  return writer.kind == WriterKind::head ? layer.z : layer.mlp_out;
+}
+
+}  // namespace
+
+void OutputChanges::add(const OutputChange& change, std::size_t prompt, std::int64_t row) {
+  if (change.ablation == Ablation::resample && !other_)
+    throw InternalError("[OutputChanges] resampling needs a second run");
+  changes_.push_back({change, prompt, row});
+}
+
+bool OutputChanges::change_embeddings() const {
+  for (const Placed& placed : changes_) {
+    if (clean_.writers()[placed.change.writer].terminal()) return true;
+  }
+  return false;
+}
+
+std::vector<std::vector<double>> OutputChanges::replacement(const Placed& placed) const {
+  const Writer& writer = clean_.writers()[placed.change.writer];
+  const Place place = place_of(writer, clean_.backend().config());
+  const Segment& segment = clean_.trace().segments[placed.prompt];
+  const auto length = static_cast<std::size_t>(segment.length);
+  std::vector<std::vector<double>> rows(
+      length, std::vector<double>(static_cast<std::size_t>(place.size), 0.0));
+  if (placed.change.ablation == Ablation::zero) return rows;
+  const CleanRun& run = placed.change.ablation == Ablation::resample ? *other_ : clean_;
+  const Array& from = written(run, writer);
+  const std::int64_t begin = run.trace().segments[placed.prompt].begin;
+  for (std::size_t s = 0; s < length; ++s)
+    clean_.backend().download(
+        from, (begin + static_cast<std::int64_t>(s)) * place.width + place.offset, rows[s]);
+  if (placed.change.ablation == Ablation::resample) return rows;
+  std::vector<double> mean(static_cast<std::size_t>(place.size), 0.0);
+  for (const auto& row : rows) {
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += row[i] / static_cast<double>(length);
+  }
+  rows.assign(length, mean);
+  return rows;
+}
+
+void OutputChanges::apply(WriterKind kind, int layer, Array& values) const {
+  Backend& backend = clean_.backend();
+  for (const Placed& placed : changes_) {
+    const Writer& writer = clean_.writers()[placed.change.writer];
+    if (writer.kind != kind || writer.layer != layer) continue;
+    const Place place = place_of(writer, backend.config());
+    const std::vector<std::vector<double>> instead = replacement(placed);
+    std::vector<double> now(static_cast<std::size_t>(place.size));
+    for (std::size_t s = 0; s < instead.size(); ++s) {
+      if (placed.change.position && *placed.change.position != static_cast<int>(s)) continue;
+      const std::int64_t at =
+          (placed.row + static_cast<std::int64_t>(s)) * place.width + place.offset;
+      backend.download(values, at, now);
+      for (std::size_t i = 0; i < now.size(); ++i)
+        now[i] = instead[s][i] + placed.change.scale * (now[i] - instead[s][i]);
+      backend.upload(values, at, now);
+    }
+  }
+}
+
+}  // namespace unpack

@@ -1,0 +1,182 @@
+#include "report/json.h"
+#include "unpack/spans.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "base/segments.h"
+#include "unpack/error.h"
+#include "unpack/model.h"
+
+namespace unpack {
+namespace {
+
+bool is_special(const std::string& text) {
+  return text.size() > 2 && text.front() == '<' && text.back() == '>';
+}
+
+int parse_number(std::string_view text, const std::string& whole) {
+  int value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (text.empty() || error != std::errc{} || end != text.data() + text.size())
+    throw UsageError(fmt::format(
+        "--group takes NAME=from:to with two positions, such as question=4:9, not \"{}\"", whole));
+  return value;
+}
+
+}  // namespace
+
+SpanKind parse_span_kind(const std::string& name) {
+  if (name == "sentence") return SpanKind::sentence;
+  if (name == "line") return SpanKind::line;
+  if (name == "paragraph") return SpanKind::paragraph;
+  if (name == "turn") return SpanKind::turn;
+  throw UsageError(fmt::format("group_by is sentence, line, paragraph or turn, not \"{}\"", name));
+}
+
+std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, SpanKind kind,
+                            int from, std::optional<int> to) {
+  if (kind == SpanKind::turn)
+    throw UsageError("turns are those of a conversation: group_by turn goes with --chat");
+  const int end = to.value_or(static_cast<int>(ids.size()));
+  std::string text;
+  struct Place {
+    std::size_t begin, at;  // bytes; `at`: the first that is no blank
+    bool special;
+  };
+  std::vector<Place> places;
+  for (int s = from; s < end; ++s) {
+    const TokenId id = ids[static_cast<std::size_t>(s)];
+    const std::string bytes =
+        model.has_tokenizer() ? model.tokenizer().token_bytes(id) : model.token_text(id);
+    const bool special = is_special(bytes);
+    const std::size_t word = bytes.find_first_not_of(" \t\r\n");
+    // A special token ends the sentence before it and is no part of any.
+    places.push_back({text.size(), text.size() + (word == std::string::npos ? 0 : word), special});
+    text += special ? "\n\n" : bytes;
+  }
+  const SegmentKind cut = kind == SpanKind::sentence ? SegmentKind::sentence
+                          : kind == SpanKind::line   ? SegmentKind::line
+                                                     : SegmentKind::paragraph;
+  const std::vector<Segment> segments = cut_text(text, cut);
+  std::vector<Span> spans;
+  std::size_t current = segments.size();
+  int count = 0;
+  for (std::size_t i = 0; i < places.size(); ++i) {
+    const int position = from + static_cast<int>(i);
+    if (places[i].special) {
+      spans.push_back(
+          {model.token_text(ids[static_cast<std::size_t>(position)]), position, position});
+      current = segments.size();
+      continue;
+    }
+    std::size_t segment = 0;
+    while (segment + 1 < segments.size() && segments[segment].end <= places[i].at) ++segment;
+    if (segment != current || spans.empty()) {
+      spans.push_back({fmt::format("{} {}",
+                                   cut == SegmentKind::sentence ? "sentence"
+                                   : cut == SegmentKind::line   ? "line"
+                                                                : "paragraph",
+                                   ++count),
+                       position, position});
+      current = segment;
+    }
+    spans.back().to = position;
+  }
+  return spans;
+}
+
+Span parse_span(const std::string& text, int length) {
+  const std::size_t equals = text.find('=');
+  if (equals == std::string::npos || equals == 0)
+    throw UsageError(fmt::format(
+        "--group takes NAME=from:to with two positions, such as question=4:9, not \"{}\"", text));
+  const std::string_view places = std::string_view(text).substr(equals + 1);
+  const std::size_t colon = places.find(':');
+  Span span{text.substr(0, equals), parse_number(places.substr(0, colon), text), 0};
+  span.to =
+      colon == std::string_view::npos ? span.from : parse_number(places.substr(colon + 1), text);
+  span.from = resolve_position(span.from, length);
+  span.to = resolve_position(span.to, length);
+  if (span.to < span.from)
+    throw InputError(fmt::format("the group {} ends at {}, before it begins at {}", span.name,
+                                 span.to, span.from));
+  return span;
+}
+
+std::vector<SpanCredit> span_credits(const std::vector<Span>& spans,
+                                     const std::vector<Token>& tokens,
+                                     const std::vector<double>& credit) {
+  std::vector<SpanCredit> out;
+  std::vector<bool> covered(credit.size(), false);
+  for (const Span& span : spans) {
+    SpanCredit group;
+    group.span = span;
+    for (int s = span.from; s <= span.to && s < static_cast<int>(credit.size()); ++s) {
+      const auto i = static_cast<std::size_t>(s);
+      group.credit += credit[i];
+      covered[i] = true;
+      if (i < tokens.size()) group.text += tokens[i].text;
+    }
+    out.push_back(std::move(group));
+  }
+  SpanCredit rest;
+  bool any = false;
+  for (std::size_t i = 0; i < credit.size(); ++i) {
+    if (covered[i]) continue;
+    any = true;
+    rest.credit += credit[i];
+  }
+  if (any) {
+    rest.span = {"(rest)", -1, -1};
+    out.push_back(std::move(rest));
+  }
+  double positive = 0;
+  for (const SpanCredit& group : out) positive += std::max(group.credit, 0.0);
+  for (SpanCredit& group : out) group.percent = positive > 0 ? 100 * group.credit / positive : 0;
+  return out;
+}
+
+nlohmann::ordered_json report::groups_json(const std::vector<SpanCredit>& groups) {
+  auto list = nlohmann::ordered_json::array();
+  for (const SpanCredit& group : groups) {
+    nlohmann::ordered_json entry = {{"name", group.span.name}};
+    if (group.span.from >= 0) {
+      entry["from"] = group.span.from;
+      entry["to"] = group.span.to;
+      entry["text"] = group.text;
+    }
+    entry["credit"] = group.credit;
+    entry["percent"] = group.percent;
+    list.push_back(std::move(entry));
+  }
+  return list;
+}
+
+std::string to_json(const std::vector<SpanCredit>& groups) {
+  return report::compact(report::groups_json(groups));
+}
+
+std::string to_text(const std::vector<SpanCredit>& groups) {
+  std::size_t width = 4;
+  for (const SpanCredit& group : groups) width = std::max(width, group.span.name.size());
+  std::string text = "\nGroups\n";
+  for (const SpanCredit& group : groups) {
+    std::string shown =
+        nlohmann::json(group.text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+    constexpr std::size_t kShown = 60;
+    if (shown.size() > kShown) {
+      std::size_t cut = kShown;
+      while (cut > 0 && (static_cast<unsigned char>(shown[cut]) & 0xC0U) == 0x80U) --cut;
+      shown = shown.substr(0, cut) + "...\"";
+    }
+    text += fmt::format("  {:>+10.4f} {:>+7.1f}%  {:<{}}  {}\n", group.credit, group.percent,
+                        group.span.name, width, group.span.from >= 0 ? shown : "");
+  }
+  return text;
+}
+
+}  // namespace unpack

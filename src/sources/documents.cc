@@ -1,0 +1,100 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "tokenizer/utf8.h"
+#include "unpack/error.h"
+#include "unpack/sources.h"
+
+namespace unpack {
+namespace fs = std::filesystem;
+namespace {
+
+constexpr std::uintmax_t kMost = 64U << 20;
+constexpr std::size_t kMostFiles = 10'000;
+
+std::string read_text(const fs::path& file) {
+  std::error_code error;
+  if (const auto size = fs::file_size(file, error); error || size > kMost)
+    throw InputError(fmt::format("{}: {}", file.string(),
+                                 error ? "cannot open the file" : "is larger than 64 MiB"));
+  std::ifstream in(file, std::ios::binary);
+  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
+  if (!in) throw InputError(fmt::format("{}: cannot read the file", file.string()));
+  if (const std::size_t bad = tok::first_invalid_utf8(text); bad != std::string::npos)
+    throw InputError(fmt::format("{}: byte {} is not valid UTF-8", file.string(), bad));
+  return text;
+}
+
+void add(std::vector<SourceDocument>& documents, std::string name, const std::string& text,
+         const fs::path& file) {
+  const std::size_t begin = text.find_first_not_of(" \t\r\n");
+  if (begin == std::string::npos)
+    throw InputError(fmt::format("{}: document {} holds no text", file.string(), name));
+  const std::size_t end = text.find_last_not_of(" \t\r\n");
+  documents.push_back({std::move(name), text.substr(begin, end + 1 - begin)});
+}
+
+void add_json(std::vector<SourceDocument>& documents, const nlohmann::json& json,
+              const fs::path& file) {
+  const std::string fallback = fmt::format("document {}", documents.size() + 1);
+  if (json.is_string()) return add(documents, fallback, json.get<std::string>(), file);
+  if (!json.is_object() || !json.contains("text") || !json["text"].is_string())
+    throw InputError(fmt::format("{}: {} is neither a text nor an object with \"text\"",
+                                 file.string(), fallback));
+  const bool named = json.contains("name") && json["name"].is_string();
+  add(documents, named ? json["name"].get<std::string>() : fallback,
+      json["text"].get<std::string>(), file);
+}
+
+}  // namespace
+
+std::vector<SourceDocument> read_documents(const fs::path& path) {
+  std::vector<SourceDocument> documents;
+  std::error_code error;
+  if (fs::is_directory(path, error)) {
+    std::vector<fs::path> files;
+    for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
+      const std::string name = entry.path().filename().string();
+      if (entry.is_regular_file(error) && !name.starts_with('.')) files.push_back(entry.path());
+      if (files.size() > kMostFiles)
+        throw InputError(fmt::format("{}: holds more than {} files", path.string(), kMostFiles));
+    }
+    std::sort(files.begin(), files.end());
+    for (const fs::path& file : files)
+      add(documents, file.filename().string(), read_text(file), file);
+    if (documents.empty())
+      throw InputError(fmt::format("{}: no files in this folder", path.string()));
+    return documents;
+  }
+  if (!fs::exists(path, error))
+    throw InputError(fmt::format("{}: no such file or folder", path.string()));
+  const std::string text = read_text(path);
+  const std::string ending = path.extension().string();
+  if (ending == ".json") {
+    const auto json = nlohmann::json::parse(text, nullptr, false);
+    if (!json.is_array() || json.empty())
+      throw InputError(fmt::format("{}: is no JSON list of documents", path.string()));
+    for (const auto& entry : json) add_json(documents, entry, path);
+  } else if (ending == ".jsonl") {
+    std::size_t begin = 0;
+    for (std::size_t line = 1; begin < text.size(); ++line) {
+      const std::size_t end = std::min(text.find('\n', begin), text.size());
+      const std::string one = text.substr(begin, end - begin);
+      begin = end + 1;
+      if (one.find_first_not_of(" \t\r") == std::string::npos) continue;
+      const auto json = nlohmann::json::parse(one, nullptr, false);
+      if (json.is_discarded())
+        throw InputError(fmt::format("{}: line {} is no JSON", path.string(), line));
+      add_json(documents, json, path);
+    }
+    if (documents.empty()) throw InputError(fmt::format("{}: holds no documents", path.string()));
+  } else {
+    add(documents, path.filename().string(), text, path);
+  }
+  return documents;
+}
+
+}  // namespace unpack

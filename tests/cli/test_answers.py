@@ -1,0 +1,125 @@
+"""Answers of several tokens, groups of positions, and the sources of an answer."""
+import json
+
+import pytest
+
+from conftest import MARY
+
+
+def close(a, b):
+    assert len(a) == len(b)
+    assert all(abs(x - y) <= 1e-6 * max(1, abs(y)) for x, y in zip(a, b)), (a, b)
+
+
+def test_an_answer_is_the_sum_of_its_tokens_rows(unpack):
+    answer = unpack.json("trace", MARY, "--answer", " Mary. She")
+    rows = unpack.json("attribute", MARY, "--continuation", " Mary. She")["rows"]
+    n = answer["prompt_length"]
+    assert len(answer["answer"]["rows"]) == len(rows) > 1
+    for a, b in zip(answer["answer"]["rows"], rows):
+        close(a["token_credit"], b["token_credit"])
+        assert abs(a["probability"] - b["probability"]) < 1e-6
+    close(answer["token_credit"], [sum(r["token_credit"][s] for r in rows) for s in range(n)])
+    close([answer["answer_credit"]], [sum(sum(r["token_credit"][n:]) for r in rows)])
+    predicted = unpack.json("predict", MARY + " Mary. She")["tokens"][n:]
+    close([answer["answer"]["log_probability"]], [sum(t["log_probability"] for t in predicted)])
+
+
+def test_one_token_against_another_is_a_plain_trace(unpack):
+    a = unpack.json("trace", MARY, "--answer", " Mary", "--versus-answer", " John")
+    b = unpack.json("trace", MARY, "--target", " Mary", "--versus", " John")
+    close(a["token_credit"], b["token_credit"])
+    close([a["answer"]["rows"][0]["logit_difference"]], [b["target"]["logit_difference"]])
+
+
+def test_answers_of_other_lengths_are_set_against_each_other_from_where_they_part(unpack):
+    a = unpack.json("trace", MARY, "--answer", " Mary and John", "--versus-answer", " Mary.")
+    assert a["answer"]["rows"][0]["versus_id"] is not None
+    assert a["answer"]["rows"][0]["position"] == a["prompt_length"]
+    assert a["versus_answer"]["rows"] == []
+
+
+def test_groups_add_up(unpack):
+    result = unpack.json("trace", MARY, "--group", "names=1:3", "--group", "end=-2:-1")
+    credit = result["token_credit"]
+    by_name = {g["name"]: g for g in result["groups"]}
+    close([by_name["names"]["credit"]], [sum(credit[1:4])])
+    close([by_name["end"]["credit"]], [sum(credit[-2:])])
+    close([sum(g["credit"] for g in result["groups"])], [sum(credit)])
+
+
+def test_sentences_lines_and_paragraphs(unpack):
+    text = "Mary went home. John stayed.\nThe store was closed\n\nTom gave a drink to"
+    names = lambda kind: [g["text"].strip() for g in unpack.json("trace", text, "--group-by", kind)["groups"] if not g["text"].startswith("<")]
+    assert names("sentence") == ["Mary went home.", "John stayed.", "The store was closed", "Tom gave a drink to"]
+    assert names("line") == ["Mary went home. John stayed.", "The store was closed", "Tom gave a drink to"]
+    assert names("paragraph") == ["Mary went home. John stayed.\nThe store was closed", "Tom gave a drink to"]
+
+
+@pytest.mark.parametrize("args, status, word", [
+    (["--versus-answer", " x"], 2, "--answer"), (["--answer", ""], 1, "no tokens"), (["--answer", " a", "--versus-answer", " a"], 1, "same"),
+    (["--answer", " a", "--target", " b"], 2, "--target"), (["--answer", " a", "--svg", "x.svg"], 2, "--svg"), (["--group", "a=1:99"], 1, "99"),
+    (["--group", "a=3:1"], 1, "before"), (["--group", "a"], 2, "NAME"), (["--group", "a=x:2"], 2, "NAME"), (["--group-by", "word"], 2, "sentence"),
+    (["--group-by", "turn"], 2, "--chat"), (["--group-by", "line", "--group", "a=1"], 2, "together"),
+])
+def test_what_does_not_fit_is_refused(unpack, args, status, word):
+    assert word in unpack.fails(status, "trace", MARY, *args)
+
+
+@pytest.fixture
+def notes(tmp_path):
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    (folder / "a.txt").write_text("Tom went to the park. He saw a dog.\n")
+    (folder / "b.txt").write_text("Mary and John went to the store. John gave a drink to Mary.\n")
+    return folder
+
+
+def test_sources_give_every_document_and_sentence_its_credit(unpack, notes):
+    result = unpack.json("sources", "Who got the drink?", "--documents", notes, "--answer", "Mary got it. John gave it.")
+    assert [d["name"] for d in result["documents"]] == ["a.txt", "b.txt"]
+    assert [[s["text"].strip() for s in d["sentences"]] for d in result["documents"]] == [
+        ["Tom went to the park.", "He saw a dog."], ["Mary and John went to the store.", "John gave a drink to Mary."]]
+    assert [s["text"].strip() for s in result["sentences"]] == ["Mary got it.", "John gave it."]
+    answer = unpack.json("trace", result["prompt"], "--answer", " Mary got it. John gave it.")
+    for sentence in result["sentences"]:
+        rows = [r for r in answer["answer"]["rows"] if sentence["from"] <= r["position"] + 1 <= sentence["to"]]
+        for document, credits in zip(result["documents"], sentence["documents"]):
+            inside = lambda span: sum(sum(r["token_credit"][span["from"]:span["to"] + 1]) for r in rows)
+            close([credits["credit"]], [inside(document)])
+            close([c["credit"] for c in credits["sentences"]], [inside(s) for s in document["sentences"]])
+            close([credits["credit"]], [sum(c["credit"] for c in credits["sentences"])])
+
+
+def test_sources_as_table_and_page_and_from_json(unpack, notes, tmp_path):
+    out = unpack.ok("sources", "Who?", "--documents", notes, "--generate", "3")
+    assert "b.txt" in out and "strongest tokens" in out
+    documents = tmp_path / "d.jsonl"
+    documents.write_text(json.dumps({"name": "one </script>", "text": "Mary <b>left</b>."}) + "\n" + json.dumps("John stayed.") + "\n")
+    unpack.ok("sources", "Who left?", "--documents", documents, "--answer", "Mary", "--html", tmp_path / "s.html")
+    page = (tmp_path / "s.html").read_text()
+    assert page.count("</script>") == 2 and "&lt;b&gt;" in page and "http" not in page
+    template = tmp_path / "t.txt"
+    template.write_text("Q: {question}\n{documents}\nA:")
+    result = unpack.json("sources", "Who left?", "--documents", documents, "--answer", "Mary", "--template", template)
+    assert result["prompt"].startswith("Q: Who left?\n") and result["prompt"].endswith("A:")
+
+
+def test_bad_documents_are_refused(unpack, tmp_path, notes):
+    bad = tmp_path / "bad.txt"
+    bad.write_bytes(b"a\xff")
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    blank = tmp_path / "blank.txt"
+    blank.write_text(" \n")
+    lines = tmp_path / "x.jsonl"
+    lines.write_text("{")
+    table = tmp_path / "x.json"
+    table.write_text('[{"name": "a"}]')
+    template = tmp_path / "t.txt"
+    template.write_text("{question}")
+    for documents, word in ((bad, "UTF-8"), (empty, "no files"), (blank, "no text"), (lines, "line 1"), (table, "text"), (tmp_path / "none", "no such")):
+        assert word in unpack.fails(1, "sources", "Who?", "--documents", documents, "--answer", "x")
+    assert "{documents}" in unpack.fails(1, "sources", "Who?", "--documents", notes, "--answer", "x", "--template", template)
+    assert "--documents" in unpack.fails(2, "sources", "Who?")
+    assert "question" in unpack.fails(1, "sources", " ", "--documents", notes, "--answer", "x")

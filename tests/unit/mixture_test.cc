@@ -1,0 +1,498 @@
+// Mixtures of experts and packed weights: files in every form give the same model, experts that no
+// position uses are not read, and what must hold between a mixture and other models.
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "unit/devices.h"
+#include "unit/naive/compare.h"
+#include "unit/random_model.h"
+#include "unit/weights_files.h"
+
+namespace unpack {
+namespace {
+
+using nlohmann::json;
+using test::expect_mentions;
+using test::input_error;
+using test::TempFolder;
+using testing::Tensors;
+
+const std::vector<TokenId> kIds = {3, 1, 4, 1, 5};
+
+LoadOptions on(const std::string& device) {
+  LoadOptions options;
+  options.device = device;
+  options.threads = 2;
+  return options;
+}
+
+TraceResult trace_of(const Model& model, Options options = {}, const std::string& root = {}) {
+  Question question;
+  question.target.ids = {1};
+  question.options = options;
+  if (!root.empty()) question.root = root;
+  return model.prepare(kIds).trace(question);
+}
+
+// A safetensors file written by hand: any type, no code of the loader.
+class File {
+ public:
+  void add(const std::string& name, const std::string& type, const std::vector<std::int64_t>& shape,
+           const void* data, std::size_t bytes) {
+    header_[name] = {
+        {"dtype", type}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + bytes}}};
+    data_.append(static_cast<const char*>(data), bytes);
+  }
+  void add(const Tensors& from, const std::string& name, const std::string& as = {}) {
+    const std::vector<float>& values = from.values.at(name);
+    add(as.empty() ? name : as, "F32", from.shapes.at(name), values.data(),
+        values.size() * sizeof(float));
+  }
+  void write(const TempFolder& folder, const std::string& config) const {
+    folder.write("config.json", config);
+    folder.write("model.safetensors", test::safetensors_bytes(header_.dump(), data_));
+  }
+
+ private:
+  json header_ = json::object();
+  std::string data_;
+};
+
+Tensors tensors_of(const testing::Shape& shape, std::uint64_t seed) {
+  return testing::random_tensors_of(shape.config(), seed);
+}
+
+class MixtureOnHost : public ::testing::TestWithParam<const char*> {
+ protected:
+  double limit(double in_double, double in_float) const {
+    return std::string(GetParam()) == "reference" ? in_double : in_float;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, MixtureOnHost, ::testing::Values("reference", "cpu"),
+                         [](const auto& about) { return std::string(about.param); });
+
+// gpt-oss -----------------------------------------------------------------------------------------
+
+testing::Shape gpt_oss(int experts, int chosen) {
+  testing::Shape shape;
+  shape.family = "gpt_oss";
+  shape.experts = experts;
+  shape.chosen = chosen;
+  return shape;
+}
+
+// The experts of `from` in `order`, in a model of so many.
+Tensors picked(const Tensors& from, const testing::Shape& shape, const std::vector<int>& order) {
+  Tensors to = from;
+  to.config = shape.config();
+  for (auto& [name, values] : to.values) {
+    if (name.find(".mlp.") == std::string::npos) continue;
+    const std::size_t each = values.size() / static_cast<std::size_t>(from.shapes.at(name)[0]);
+    std::vector<float> kept;
+    for (const int e : order) {
+      const auto begin = from.values.at(name).begin() + static_cast<std::ptrdiff_t>(each) * e;
+      kept.insert(kept.end(), begin, begin + static_cast<std::ptrdiff_t>(each));
+    }
+    values = kept;
+    to.shapes.at(name)[0] = static_cast<std::int64_t>(order.size());
+  }
+  return to;
+}
+
+TEST_P(MixtureOnHost, OfManyExpertsIsTheOneOfThoseInUse) {
+  const testing::Shape many = gpt_oss(64, 2), two = gpt_oss(2, 2);
+  Tensors tensors = tensors_of(many, 4);
+  // Experts 5 and 40 are always chosen, and hardly agree on the order.
+  for (const char* layer : {"model.layers.0", "model.layers.1"}) {
+    for (const int e : {5, 40}) tensors.values.at(std::string(layer) + ".mlp.router.bias")[e] += 90;
+  }
+  const Tensors same = picked(tensors, two, {5, 40});
+  // The others hold nothing that may be read.
+  for (auto& [name, values] : tensors.values) {
+    if (name.find(".mlp.experts.") == std::string::npos) continue;
+    const std::size_t each = values.size() / 64;
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (i / each != 5 && i / each != 40) values[i] = NAN;
+    }
+  }
+  const Model a = tensors.model(GetParam(), 2), b = same.model(GetParam(), 2);
+  for (const MlpRule rule : {MlpRule::per_neuron, MlpRule::linearized, MlpRule::l2}) {
+    Options options;
+    options.mlp = rule;
+    const TraceResult x = trace_of(a, options, "MLP1@-1"), y = trace_of(b, options, "MLP1@-1");
+    EXPECT_LT(naive::difference(x.node_credit, y.node_credit), limit(1e-12, 1e-5));
+    ASSERT_EQ(x.expert_entries.size(), 2U);
+    for (std::size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(x.expert_entries[i].expert, y.expert_entries[i].expert == 0 ? 5 : 40);
+      EXPECT_NEAR(x.expert_entries[i].weight, y.expert_entries[i].weight, 1e-5);
+    }
+  }
+  // Used, such an expert is an error that names it.
+  tensors.values.at("model.layers.1.mlp.router.bias")[7] += 300;
+  expect_mentions(input_error([&] { trace_of(tensors.model(GetParam(), 2)); }),
+                  {"expert 7", "layer 1"});
+}
+
+TEST(MixtureFiles, AreReadOnlyWhereExpertsAreUsed) {
+  testing::Shape shape = gpt_oss(64, 2);
+  shape.d_model = 32;
+  shape.neurons = 64;
+  Tensors tensors = tensors_of(shape, 4);
+  for (const char* layer : {"model.layers.0", "model.layers.1"}) {
+    for (const int e : {5, 40}) tensors.values.at(std::string(layer) + ".mlp.router.bias")[e] += 90;
+  }
+  File file;
+  for (const auto& [name, values] : tensors.values) file.add(tensors, name);
+  const TempFolder folder;
+  file.write(folder, tensors.config);
+  const auto size = std::filesystem::file_size(folder.path() / "model.safetensors");
+  // What goes through read(2); the rest is mapped and comes in page by page.
+  const auto bytes_read = [] {
+    std::ifstream io("/proc/self/io");
+    std::string key;
+    std::uint64_t value = 0;
+    io >> key >> value;
+    return value;
+  };
+  if (bytes_read() == 0) GTEST_SKIP() << "no /proc/self/io here";
+  const std::uint64_t before = bytes_read();
+  const Model model = Model::load(folder.path().string(), on("cpu"));
+  EXPECT_LT(bytes_read() - before, size / 8) << "of " << size;
+  EXPECT_EQ(trace_of(model).node_credit, trace_of(tensors.model("cpu", 2)).node_credit);
+}
+
+// Blocks of 32 four-bit numbers, written down and read here by the definition alone.
+struct Packed {
+  std::vector<std::uint8_t> blocks, scales;
+  std::vector<float> values;  // in the order of the blocks
+
+  explicit Packed(std::size_t n, std::uint32_t seed) {
+    std::mt19937 random(seed);
+    const float grid[8] = {0, 0.5F, 1, 1.5F, 2, 3, 4, 6};
+    for (std::size_t i = 0; i < n; i += 2) {
+      if (i % 32 == 0) scales.push_back(static_cast<std::uint8_t>(122 + random() % 5));
+      const unsigned byte = random() % 256;
+      blocks.push_back(static_cast<std::uint8_t>(byte));
+      for (const unsigned half : {byte % 16, byte / 16}) {
+        values.push_back((half >= 8 ? -1.0F : 1.0F) * grid[half % 8] *
+                         std::pow(2.0F, static_cast<float>(scales.back()) - 127));
+      }
+    }
+  }
+};
+
+// The same gpt-oss as plain tensors and as MXFP4.
+struct TwoForms {
+  testing::Shape shape = gpt_oss(3, 2);
+  Tensors plain;
+  File packed;
+
+  TwoForms() {
+    shape.d_model = 64;
+    shape.neurons = 32;
+    plain = tensors_of(shape, 4);
+    for (auto& [name, values] : plain.values) {
+      const bool in = name.ends_with("gate_up_proj"), out = name.ends_with("down_proj");
+      if (!in && !out) {
+        packed.add(plain, name);
+        continue;
+      }
+      const std::int64_t experts = plain.shapes.at(name)[0], columns = plain.shapes.at(name)[1],
+                         rows = plain.shapes.at(name)[2];
+      const Packed p(values.size(), in ? 1 : 2);
+      for (std::int64_t e = 0; e < experts; ++e) {
+        for (std::int64_t r = 0; r < rows; ++r) {
+          for (std::int64_t i = 0; i < columns; ++i) {
+            values[static_cast<std::size_t>((e * columns + i) * rows + r)] =
+                p.values[static_cast<std::size_t>((e * rows + r) * columns + i)];
+          }
+        }
+      }
+      packed.add(name + "_blocks", "U8", {experts, rows, columns / 32, 16}, p.blocks.data(),
+                 p.blocks.size());
+      packed.add(name + "_scales", "U8", {experts, rows, columns / 32}, p.scales.data(),
+                 p.scales.size());
+    }
+  }
+  std::string config() const {
+    json c = json::parse(shape.config());
+    c["quantization_config"] = {{"quant_method", "mxfp4"}};
+    return c.dump();
+  }
+};
+
+TEST_P(MixtureOnHost, FromMxfp4IsThatOfPlainTensors) {
+  const TwoForms forms;
+  const TempFolder folder;
+  forms.packed.write(folder, forms.config());
+  const Model packed = Model::load(folder.path().string(), on(GetParam())),
+              plain = forms.plain.model(GetParam(), 2);
+  const ModelWeights &a = testing::weights_of(packed), &b = testing::weights_of(plain);
+  for (std::size_t e = 0; e < 3; ++e) {
+    for (const Role role : {Role::w_in, Role::w_up, Role::w_out}) {
+      const WeightView &x = a.layers[1].experts[e][role], &y = b.layers[1].experts[e][role];
+      ASSERT_EQ(x.in, y.in);
+      ASSERT_EQ(x.out, y.out);
+      std::vector<double> got(static_cast<std::size_t>(x.in * x.out)), want(got);
+      read_rows(x, 0, x.in, got.data());
+      read_rows(y, 0, y.in, want.data());
+      EXPECT_EQ(got, want);
+      EXPECT_EQ(x.at(5, 7), y.at(5, 7));
+    }
+  }
+  EXPECT_EQ(trace_of(packed).node_credit, trace_of(plain).node_credit);
+}
+
+TEST(MixtureFiles, OfMxfp4ThatAreWrongAreNamed) {
+  const TwoForms forms;
+  const std::string name = "model.layers.1.mlp.experts.down_proj";
+  const Packed p(3 * 64 * 32, 5);
+  const auto error = [&](const std::string& type, const std::vector<std::int64_t>& shape) {
+    File file = forms.packed;
+    file.add(name + "_blocks", type, shape, p.blocks.data(), p.blocks.size());
+    const TempFolder folder;
+    file.write(folder, forms.config());
+    return input_error([&] { load_folder(folder.path()); });
+  };
+  expect_mentions(error("U8", {3, 64, 16, 1}), {name + "_blocks", "[3, 64, 1, 16]"});
+  expect_mentions(error("I8", {3, 64, 1, 16}), {name + "_blocks", "U8"});
+
+  // Without its scales, or in rows that no block divides.
+  File bare;
+  for (const auto& [tensor, values] : forms.plain.values) {
+    if (tensor != name) bare.add(forms.plain, tensor);
+  }
+  bare.add(name + "_blocks", "U8", {3, 64, 1, 16}, p.blocks.data(), p.blocks.size());
+  const TempFolder folder;
+  bare.write(folder, forms.config());
+  expect_mentions(input_error([&] { load_folder(folder.path()); }), {name + "_scales", "missing"});
+
+  testing::Shape odd = forms.shape;
+  odd.neurons = 40;  // 32 and a rest
+  const Tensors plain = tensors_of(odd, 4);
+  File file;
+  for (const auto& [tensor, values] : plain.values) {
+    if (tensor != name) file.add(plain, tensor);
+  }
+  file.add(name + "_blocks", "U8", {3, 64, 1, 16}, p.blocks.data(), p.blocks.size());
+  file.add(name + "_scales", "U8", {3, 64, 1}, p.scales.data(), p.scales.size());
+  file.write(folder, odd.config());
+  expect_mentions(input_error([&] { load_folder(folder.path()); }), {name, "32"});
+}
+
+// Mixtures beside other models
+// ----------------------------------------------------------------------
+
+TEST_P(MixtureOnHost, OfOneExpertIsADenseModel) {
+  testing::Shape shape;
+  shape.family = "mixtral";
+  shape.experts = shape.chosen = 1;
+  const Tensors mixture = tensors_of(shape, 9);
+  testing::Shape dense_shape = shape;
+  dense_shape.family = "mistral";
+  Tensors dense;
+  json config = json::parse(dense_shape.config());
+  config["rope_theta"] = 1e6;
+  config["rms_norm_eps"] = 1e-5;
+  dense.config = config.dump();
+  const auto replaced = [](std::string name, const std::string& from, const std::string& to) {
+    const std::size_t at = name.find(from);
+    return at == std::string::npos ? name : name.replace(at, from.size(), to);
+  };
+  for (const auto& [name, values] : mixture.values) {
+    if (name.find("block_sparse_moe.gate.") != std::string::npos) continue;
+    std::string as = replaced(name, "block_sparse_moe.experts.0.w1", "mlp.gate_proj");
+    as = replaced(as, "block_sparse_moe.experts.0.w3", "mlp.up_proj");
+    as = replaced(as, "block_sparse_moe.experts.0.w2", "mlp.down_proj");
+    dense.values[as] = values;
+    dense.shapes[as] = mixture.shapes.at(name);
+  }
+  const Model a = mixture.model(GetParam(), 2), b = dense.model(GetParam(), 2);
+  for (const MlpRule rule : {MlpRule::per_neuron, MlpRule::linearized, MlpRule::l2}) {
+    Options options;
+    options.mlp = rule;
+    options.expert_weights = {0, 0.3, 0.7};
+    options.mlp_weights = {0.3, 0.7};
+    EXPECT_LT(naive::difference(trace_of(a, options).node_credit, trace_of(b, options).node_credit),
+              limit(1e-12, 1e-5));
+  }
+  // The router has no choice: with centred scores it says nothing.
+  Options router;
+  router.expert_weights = {1, 0, 0};
+  router.scores = Scores::centered;
+  const TraceResult nothing = trace_of(a, router, "MLP1@-1");
+  for (const auto& writer : nothing.incoming.at(Branch::R)) {
+    for (const double x : writer) EXPECT_NEAR(x, 0, limit(1e-9, 2));
+  }
+  EXPECT_FALSE(trace_of(b, router, "MLP1@-1").incoming.contains(Branch::R));
+}
+
+TEST_P(MixtureOnHost, DoesNotDependOnTheOrderOfExperts) {
+  const testing::Shape shape = gpt_oss(4, 2);
+  const Tensors tensors = tensors_of(shape, 6);
+  const std::vector<int> order = {2, 0, 3, 1};
+  const Model a = tensors.model(GetParam(), 2),
+              b = picked(tensors, shape, order).model(GetParam(), 2);
+  for (const Scores scores : {Scores::raw, Scores::centered}) {
+    Options options;
+    options.scores = scores;
+    const TraceResult x = trace_of(a, options, "MLP1@-1"), y = trace_of(b, options, "MLP1@-1");
+    EXPECT_LT(naive::difference(y.node_credit, x.node_credit), limit(1e-12, 1e-4));
+    ASSERT_EQ(x.expert_entries.size(), y.expert_entries.size());
+    for (std::size_t i = 0; i < x.expert_entries.size(); ++i)
+      EXPECT_EQ(order[y.expert_entries[i].expert], x.expert_entries[i].expert);
+  }
+}
+
+// Other families
+// --------------------------------------------------------------------------------------
+
+TEST_P(MixtureOnHost, FusedMatricesOfPhi3AreThoseOfALlama) {
+  testing::Shape shape;
+  shape.family = "phi3";
+  shape.heads = 4;
+  shape.kv_heads = 2;
+  shape.rope = 1;
+  const Tensors fused = tensors_of(shape, 3);
+  json config = json::parse(shape.config());
+  config["model_type"] = "llama";
+  config["rms_norm_eps"] = 1e-5;
+  Tensors split;
+  split.config = config.dump();
+  const auto cut = [&](const std::string& from, const std::string& to, std::int64_t row,
+                       std::int64_t rows) {
+    const std::int64_t width = fused.shapes.at(from)[1];
+    const auto begin = fused.values.at(from).begin() + row * width;
+    split.values[to].assign(begin, begin + rows * width);
+    split.shapes[to] = {rows, width};
+  };
+  for (const auto& [name, values] : fused.values) {
+    const std::string stem = name.substr(0, name.rfind('.', name.size() - 8) + 1);
+    if (name.ends_with("qkv_proj.weight")) {
+      cut(name, stem + "q_proj.weight", 0, 16);
+      cut(name, stem + "k_proj.weight", 16, 8);
+      cut(name, stem + "v_proj.weight", 24, 8);
+    } else if (name.ends_with("gate_up_proj.weight")) {
+      cut(name, stem + "gate_proj.weight", 0, shape.neurons);
+      cut(name, stem + "up_proj.weight", shape.neurons, shape.neurons);
+    } else {
+      split.values[name] = values;
+      split.shapes[name] = fused.shapes.at(name);
+    }
+  }
+  EXPECT_EQ(trace_of(fused.model(GetParam(), 2)).node_credit,
+            trace_of(split.model(GetParam(), 2)).node_credit);
+}
+
+TEST_P(MixtureOnHost, AWindowAsLongAsThePromptIsNone) {
+  for (const char* family : {"mistral", "gemma2", "gpt_oss", "smollm3"}) {
+    testing::Shape shape;
+    shape.family = family;
+    Tensors tensors = tensors_of(shape, 3);
+    const TraceResult none = trace_of(tensors.model(GetParam(), 2));
+    shape.window = static_cast<int>(kIds.size());
+    tensors.config = shape.config();
+    EXPECT_LT(
+        naive::difference(trace_of(tensors.model(GetParam(), 2)).node_credit, none.node_credit),
+        limit(1e-12, 1e-5))
+        << family;
+    shape.window = 1;
+    tensors.config = shape.config();
+    EXPECT_GT(
+        naive::difference(trace_of(tensors.model(GetParam(), 2)).node_credit, none.node_credit),
+        1e-3)
+        << family << ": a window of 1 changes something";
+  }
+}
+
+TEST(Gemma3Files, MayHaveBothPrefixesAndAVisionPart) {
+  testing::Shape shape;
+  shape.family = "gemma3";
+  for (const bool tied : {true, false}) {
+    shape.tied = tied;
+    const Tensors tensors = tensors_of(shape, 3);
+    const TraceResult want = trace_of(tensors.model("reference"));
+    for (const std::string& prefix : {std::string("language_model."), std::string("model.")}) {
+      File file;
+      for (const auto& [name, values] : tensors.values) {
+        std::string as = name;
+        if (prefix == "language_model.") {
+          as = prefix + name;
+        } else if (name.starts_with("model.")) {
+          as = "model.language_model." + name.substr(6);
+        }
+        file.add(tensors, name, as);
+      }
+      const float pixel = NAN;
+      file.add("vision_tower.embeddings.weight", "F32", {1}, &pixel, 4);
+      file.add("multi_modal_projector.scale", "I64", {0}, &pixel, 0);
+      const TempFolder folder;
+      file.write(folder, tensors.config);
+      const Model model = Model::load(folder.path().string(), on("reference"));
+      EXPECT_EQ(trace_of(model).node_credit, want.node_credit) << prefix << tied;
+    }
+  }
+}
+
+TEST(FamilyViews, ApplyScalesAndShiftsWhereTheyBelong) {
+  const auto stored = [](const Tensors& t, const std::string& name, std::size_t i) {
+    return static_cast<double>(t.values.at(name)[i]);
+  };
+  testing::Shape shape;
+  shape.family = "gemma2";
+  shape.tied = true;
+  const Tensors gemma = tensors_of(shape, 1);
+  const Model model = gemma.model("reference");
+  const ModelWeights& m = testing::weights_of(model);
+  const double root = std::sqrt(static_cast<double>(shape.d_model));
+  const std::string layer = "model.layers.1.";
+  EXPECT_DOUBLE_EQ(m[Role::embed].at(2, 3),
+                   root * stored(gemma, "model.embed_tokens.weight", 2 * 8 + 3));
+  EXPECT_EQ(m[Role::unembed].at(2, 3), stored(gemma, "model.embed_tokens.weight", 2 * 8 + 3));
+  EXPECT_EQ(m[Role::final_norm_w].at(0, 4), 1 + stored(gemma, "model.norm.weight", 4));
+  for (const auto& [role, name] : {std::pair{Role::attn_norm_w, "input_layernorm"},
+                                   std::pair{Role::attn_post_w, "post_attention_layernorm"},
+                                   std::pair{Role::mlp_norm_w, "pre_feedforward_layernorm"},
+                                   std::pair{Role::mlp_post_w, "post_feedforward_layernorm"}})
+    EXPECT_EQ(m.layers[1][role].at(0, 4), 1 + stored(gemma, layer + name + ".weight", 4)) << name;
+
+  shape.family = "granite";
+  shape.biases = true;
+  const Tensors granite = tensors_of(shape, 1);
+  const Model scaled = granite.model("reference");
+  const ModelWeights& g = testing::weights_of(scaled);
+  EXPECT_DOUBLE_EQ(g[Role::embed].at(2, 3),
+                   3 * stored(granite, "model.embed_tokens.weight", 2 * 8 + 3));
+  EXPECT_DOUBLE_EQ(g.layers[1][Role::w_o].at(2, 3),
+                   0.4 * stored(granite, layer + "self_attn.o_proj.weight", 3 * 8 + 2));
+  EXPECT_DOUBLE_EQ(g.layers[1][Role::b_o].at(0, 3),
+                   0.4 * stored(granite, layer + "self_attn.o_proj.bias", 3));
+  EXPECT_DOUBLE_EQ(g.layers[1][Role::w_out].at(2, 3),
+                   0.4 * stored(granite, layer + "mlp.down_proj.weight", 3 * 6 + 2));
+  EXPECT_EQ(g.layers[1][Role::w_q].at(2, 3),
+            stored(granite, layer + "self_attn.q_proj.weight", 3 * 8 + 2));
+
+  const testing::Shape oss = gpt_oss(3, 2);
+  const Tensors t = tensors_of(oss, 1);
+  const Model mixture = t.model("reference");
+  const RoleViews& expert = testing::weights_of(mixture).layers[1].experts[2];
+  const int D = oss.d_model, N = oss.neurons;
+  const std::string in = layer + "mlp.experts.gate_up_proj";
+  for (const int n : {0, 3}) {
+    const std::size_t at = static_cast<std::size_t>(((2 * D + 5) * 2 * N) + 2 * n);
+    EXPECT_EQ(expert[Role::w_in].at(5, n), stored(t, in, at));
+    EXPECT_EQ(expert[Role::w_up].at(5, n), stored(t, in, at + 1));
+    EXPECT_EQ(expert[Role::b_up].at(0, n),
+              stored(t, in + "_bias", static_cast<std::size_t>(2 * 2 * N + 2 * n + 1)));
+    EXPECT_EQ(expert[Role::w_out].at(n, 5), stored(t, layer + "mlp.experts.down_proj",
+                                                   static_cast<std::size_t>((2 * N + n) * D + 5)));
+  }
+}
+
+}  // namespace
+}  // namespace unpack

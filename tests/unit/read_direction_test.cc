@@ -1,0 +1,245 @@
+// Direction `read` (docs/method.md, section 5) against plain loops (naive/read_direction.h), on
+// random tiny models of every family and on every device.
+#include "unit/naive/read_direction.h"
+
+#include <gtest/gtest.h>
+
+#include "unit/devices.h"
+#include "unit/naive/compare.h"
+#include "unit/random_model.h"
+#include "unpack/error.h"
+
+namespace unpack {
+namespace {
+
+using naive::Difference;
+using naive::Mat;
+using naive::Vec;
+
+const std::vector<TokenId> kIds = {3, 7, 1, 7, 5};
+
+Question question_of(const std::string& preset) {
+  Question question;
+  question.options = preset_options(preset);
+  question.target.ids = {2};
+  question.target.versus = std::vector<TokenId>{4};
+  question.target.position = 4;
+  question.paths.top = 0;
+  return question;
+}
+
+std::vector<testing::Shape> shapes() {
+  std::vector<testing::Shape> out;
+  for (const char* family : {"gpt2", "gpt_neox", "llama", "qwen2", "qwen3"}) {
+    testing::Shape shape;
+    shape.family = family;
+    out.push_back(shape);
+  }
+  testing::Shape sequential = out[1];
+  sequential.parallel = false;
+  out.push_back(sequential);
+  testing::Shape deep;
+  deep.layers = 3;
+  deep.biases = true;
+  out.push_back(deep);
+  return out;
+}
+
+std::vector<std::pair<std::string, Options>> settings() {
+  std::vector<std::pair<std::string, Options>> out = {{"best", preset_options("best")}};
+  Options raw;
+  raw.direction = Direction::read;
+  out.emplace_back("raw", raw);
+  Options source = preset_options("best");
+  source.keys = Keys::source;
+  source.weights = {0.5, 0.2, 0.3};
+  out.emplace_back("source", source);
+  Options linearized = preset_options("best");
+  linearized.mlp = MlpRule::linearized;
+  linearized.beta = 0.2;
+  linearized.mlp_weights = {0.7, 0.3};
+  out.emplace_back("linearized", linearized);
+  return out;
+}
+
+class ReadDirection : public testing::OnEveryDevice {};
+UNPACK_ON_EVERY_DEVICE(ReadDirection);
+
+TEST_P(ReadDirection, CreditOfEveryNodeAndEdgeIsThatOfPlainLoops) {
+  for (const testing::Shape& shape : shapes()) {
+    const Model model = testing::random_tensors_of(shape.config(), 5).model(load());
+    const naive::Forward forward(testing::weights_of(model), kIds);
+    const Prepared prepared = model.prepare(kIds);
+    for (const auto& [name, options] : settings()) {
+      Question question = question_of("best");
+      question.options = options;
+      const Target& t = question.target;
+      naive::ReadRecursion want(forward, options);
+      want.from_target(t.position, naive::direction_to(forward, t.position, t.ids, *t.versus));
+      const TraceResult got = prepared.trace(question);
+      EXPECT_LT(naive::difference(got.node_credit, want.credit), limit(1e-9, 2e-3))
+          << shape.family << " " << name;
+      std::map<std::tuple<int, Branch, int>, double> sums;
+      for (const naive::ReadEdge& e : want.edges)
+        sums[{e.reader.writer, e.branch, e.writer.writer}] += e.credit;
+      Difference edges;
+      for (const EdgeCredit& e : prepared.edge_credit(question))
+        edges.see(e.credit, sums[{e.reader, e.branch, e.writer}]);
+      EXPECT_LT(edges.relative(), limit(1e-9, 2e-3)) << shape.family << " " << name;
+    }
+  }
+}
+
+TEST_P(ReadDirection, RootsSendWhatPlainLoopsSend) {
+  for (const testing::Shape& shape : shapes()) {
+    const Model model = testing::random_tensors_of(shape.config(), 6).model(load());
+    const naive::Forward forward(testing::weights_of(model), kIds);
+    const Prepared prepared = model.prepare(kIds);
+    for (const char* name : {"A1.H0@3", "MLP1@4"}) {
+      for (const Reroot reroot : {Reroot::output, Reroot::target}) {
+        Question question = question_of("best");
+        question.root = name;
+        question.options.reroot = reroot;
+        const Node root = parse_node(forward.writers, name, forward.S);
+        const Target& t = question.target;
+        const naive::Layer& layer = forward.layers[1];
+        const Vec direction =
+            reroot == Reroot::target
+                ? naive::direction_to(forward, t.position, t.ids, *t.versus)
+                : (root.writer == forward.writers.mlp(1) ? layer.o_mlp
+                                                         : layer.o_attn)[root.position];
+        naive::ReadRecursion want(forward, question.options);
+        want.from_root(root, direction);
+        const TraceResult got = prepared.trace(question);
+        EXPECT_LT(naive::difference(got.node_credit, want.credit), limit(1e-9, 2e-3))
+            << shape.family << " " << name;
+        std::map<Branch, Mat> incoming;
+        for (const naive::ReadEdge& e : want.edges) {
+          if (!(e.reader == root)) continue;
+          Mat& to = incoming[e.branch];
+          to.resize(forward.writers.count(), Vec(forward.S, 0.0));
+          to[e.writer.writer][e.writer.position] += e.credit;
+        }
+        for (const auto& [branch, rows] : got.incoming)
+          EXPECT_LT(naive::difference(rows, incoming[branch]), limit(1e-9, 2e-3))
+              << shape.family << " " << name << " " << to_string(branch);
+      }
+    }
+  }
+}
+
+std::vector<int> key_of(const Path& path) {
+  std::vector<int> key;
+  for (std::size_t i = 0; i < path.nodes.size(); ++i) {
+    if (i > 0) key.push_back(static_cast<int>(path.branches[i]));
+    key.insert(key.end(), {path.nodes[i].writer, path.nodes[i].position});
+  }
+  return key;
+}
+
+class ReadPathsTest : public ::testing::Test {
+ protected:
+  ReadPathsTest()
+      : model_(testing::random_tensors_of(testing::Shape().config(), 9).model("reference")),
+        forward_(testing::weights_of(model_), ids_) {
+    Question question = question_of("best");
+    question.target.position = 2;
+    naive::ReadRecursion plain(forward_, question.options);
+    const Target& t = question.target;
+    plain.from_target(t.position, naive::direction_to(forward_, t.position, t.ids, *t.versus));
+    all_ = naive::read_paths(plain.edges, forward_.writers);
+  }
+  TraceResult ask(std::size_t top, const PathQuery& filters = {}) const {
+    Question question = question_of("best");
+    question.target.position = 2;
+    question.paths = filters;
+    question.paths.top = top;
+    return model_.prepare(ids_).trace(question);
+  }
+
+  std::vector<TokenId> ids_ = {3, 7, 1};
+  Model model_;
+  naive::Forward forward_;
+  std::map<std::vector<int>, double> all_;
+};
+
+TEST_F(ReadPathsTest, AllPathsAddUpToTheCreditOfTheirTokens) {
+  const TraceResult result = ask(1'000'000);
+  ASSERT_EQ(result.paths.size(), all_.size());
+  Vec sums(result.token_credit.size(), 0.0);
+  double absolute = 0;
+  for (const Path& path : result.paths) {
+    sums[path.nodes.front().position] += path.credit;
+    absolute += std::fabs(path.credit);
+    EXPECT_NEAR(path.credit, all_.at(key_of(path)), 1e-9);
+  }
+  EXPECT_LT(naive::difference(sums, result.token_credit), 1e-9);
+  EXPECT_NEAR(result.coverage.absolute_total, absolute, 1e-9 * absolute);
+}
+
+TEST_F(ReadPathsTest, TheStrongestAreThoseOfTheWholeList) {
+  Vec sizes;
+  for (const auto& [key, credit] : all_) sizes.push_back(std::fabs(credit));
+  std::sort(sizes.rbegin(), sizes.rend());
+  const TraceResult result = ask(25);
+  ASSERT_EQ(result.paths.size(), 25U);
+  for (std::size_t i = 0; i < result.paths.size(); ++i)
+    EXPECT_NEAR(std::fabs(result.paths[i].credit), sizes[i], 1e-9);
+}
+
+TEST_F(ReadPathsTest, FiltersKeepWhatMatchesAndNothingElse) {
+  PathQuery query;
+  query.branch = Branch::K;
+  query.sign = -1;
+  query.through = "A0.H1";
+  Vec sizes;
+  for (const Path& path : ask(1'000'000).paths) {
+    const bool through = std::any_of(path.nodes.begin(), path.nodes.end(), [&](const Node& node) {
+      return node.writer == forward_.writers.parse("A0.H1");
+    });
+    if (through && path.branches.back() == Branch::K && path.credit < 0)
+      sizes.push_back(std::fabs(path.credit));
+  }
+  ASSERT_GT(sizes.size(), 3U);
+  const TraceResult few = ask(3, query), many = ask(1'000'000, query);
+  ASSERT_EQ(few.paths.size(), 3U);
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_NEAR(std::fabs(few.paths[i].credit), sizes[i], 1e-9);
+  EXPECT_EQ(many.paths.size(), sizes.size());
+  double sum = 0;
+  for (const double x : sizes) sum += x;
+  EXPECT_NEAR(many.coverage.absolute_matching, sum, 1e-9 * sum);
+}
+
+TEST(Presets, NameTheSettingsTheyStandFor) {
+  EXPECT_EQ(preset_options("paper").direction, Direction::output);
+  EXPECT_EQ(preset_options("released").mlp, MlpRule::linearized);
+  EXPECT_EQ(preset_options("best").floor, 1.0);
+  EXPECT_THROW(preset_options("better"), UsageError);
+}
+
+TEST(Presets, RulesWithoutADirectionTakeTheOutputAndSaySo) {
+  const Model model = testing::random_tensors_of(testing::Shape().config(), 9).model("reference");
+  const Prepared prepared = model.prepare(kIds);
+  Question question = question_of("best");
+  question.options.dispatch = Dispatch::gate;
+  const TraceResult got = prepared.trace(question);
+  EXPECT_EQ(got.options.direction, Direction::output);
+  ASSERT_FALSE(got.warnings.empty());
+  EXPECT_NE(got.warnings[0].find("gate"), std::string::npos);
+}
+
+TEST(Presets, WhatDoesNotGoTogetherIsSettled) {
+  Options options = preset_options("best");
+  options.scores = Scores::raw;
+  EXPECT_FALSE(options.settle().empty());
+  EXPECT_EQ(options.keys, Keys::source);
+  options = preset_options("best");
+  options.direction = Direction::output;
+  EXPECT_TRUE(options.settle().empty());
+  EXPECT_EQ(options.floor, 0.0);
+  options.floor = -1;
+  EXPECT_THROW(options.check(), UsageError);
+}
+
+}  // namespace
+}  // namespace unpack

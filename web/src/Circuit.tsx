@@ -1,0 +1,195 @@
+import { useEffect, useRef, useState } from 'preact/hooks';
+import { once, type Body } from './api';
+import { save, slug, type Exports } from './exports';
+import { INK, MUTED, inkOn, signedFill, type Item } from './figure';
+import { clipped, number, plural, probability, share, signed, tokenText } from './format';
+import { Term } from './Help';
+import { parseNode } from './nodes';
+import { sumOf } from './routes';
+import { circuitText, parseCircuit, pinsOf, type Group, type View } from './state';
+import { interventionBody } from './TestIt';
+import { tint } from './tint';
+import type { Intervention, Path, Trace } from './types';
+
+interface Props {
+  trace: Trace;
+  stale: boolean;
+  view: View;
+  body: Body;
+  exports: { current: Exports | null };
+  onChange: (change: Partial<View>, step?: boolean) => void;
+}
+
+type How = 'zero' | 'mean' | 'resample';
+
+// What routes through the nodes carry, of the listed ones. `only`: routes whose every component is among them.
+export function carriedBy(nodes: string[], paths: Path[], only: boolean): number {
+  const inside = new Set(nodes);
+  const component = (node: string) => !node.startsWith('emb') && !node.startsWith('pos');
+  return sumOf(
+    paths
+      .filter((path) => {
+        const components = path.nodes.filter(component);
+        return only ? components.length > 0 && components.every((node) => inside.has(node)) : path.nodes.some((node) => inside.has(node));
+      })
+      .map((path) => path.credit),
+  );
+}
+
+// Pins as named boxes, with what they carry and what happens without them.
+export function Circuit({ trace, stale, view, body, exports, onChange }: Props) {
+  const { name, groups } = view.circuit;
+  const [how, setHow] = useState<How>('zero');
+  const [measured, setMeasured] = useState<Record<string, Intervention>>({});
+  const [state, setState] = useState<'idle' | 'busy' | string>('idle');
+  const file = useRef<HTMLInputElement>(null);
+  const total = sumOf(trace.token_credit);
+  const rooted = trace.root !== 'target';
+  const pins = pinsOf(view);
+  useEffect(() => {
+    setMeasured({});
+    setState('idle');
+  }, [circuitText(groups), how, JSON.stringify(body)]);
+  const set = (next: Group[]) => onChange({ circuit: { name, groups: next.filter((group) => group.nodes.length) } });
+  const move = (node: string, to: number) => {
+    const next = groups.map((group) => ({ ...group, nodes: group.nodes.filter((other) => other !== node) }));
+    if (to === groups.length) next.push({ name: `Group ${groups.length + 1}`, nodes: [node] });
+    else next[to].nodes.push(node);
+    set(next);
+  };
+  const measure = async () => {
+    setState('busy');
+    try {
+      const question = interventionBody(body, trace.target);
+      const change = (nodes: string[]) => once<Intervention>('intervene', { ...question, components: nodes, ablate: how, ...(how === 'resample' ? { patch_prompt: view.other } : {}) });
+      const out: Record<string, Intervention> = { all: await change(pins) };
+      for (const [index, group] of groups.entries()) out[index] = groups.length > 1 ? await change(group.nodes) : out.all;
+      setMeasured(out);
+      setState('idle');
+    } catch (error) {
+      setState((error as Error).message);
+    }
+  };
+  const load = async (chosen: File | undefined) => {
+    if (!chosen) return;
+    try {
+      const read = JSON.parse(await chosen.text()) as { name?: unknown; groups?: unknown };
+      if (!Array.isArray(read.groups)) throw new Error('it has no groups');
+      // Through the address's own reader: whatever is not a node is dropped.
+      const next = parseCircuit(circuitText((read.groups as Group[]).filter((group) => Array.isArray(group?.nodes)).map((group) => ({ name: String(group.name ?? ''), nodes: group.nodes.map(String) }))));
+      if (!next.length) throw new Error('it names no nodes');
+      onChange({ circuit: { name: String(read.name ?? '').slice(0, 80), groups: next } }, true);
+      setState('idle');
+    } catch (error) {
+      setState(`${chosen.name} is no circuit: ${(error as Error).message}`);
+    }
+  };
+  const circuitData = () => ({
+    kind: 'unpack circuit', name, model: trace.model.name, prompt: view.prompt, target: trace.target.text, versus: trace.target.versus_text, groups,
+    net_share: total ? carriedBy(pins, trace.paths, true) / total : null,
+    measured: Object.fromEntries(Object.entries(measured).map(([key, answer]) => [key === 'all' ? 'all' : groups[Number(key)]?.name, { ablate: how, before: answer.clean.target, after: answer.cut.target }])),
+  });
+  exports.current = pins.length
+    ? {
+        name: 'circuit',
+        figure: () => circuitFigure(trace, view, measured, how),
+        rows: () => [['group', 'node', 'token', 'credit'], ...groups.flatMap((group) => group.nodes.map((node) => [group.name, node, trace.tokens[parseNode(node).position]?.text ?? '', creditOf(trace, node)]))],
+        data: circuitData,
+      }
+    : null;
+  const effect = (answer: Intervention | undefined) =>
+    answer && <p class="effect">without {answer === measured.all && groups.length > 1 ? 'all of it' : 'it'}: logit difference {number(answer.clean.target)} → {number(answer.cut.target)} (<b>{signed(answer.cut.target - answer.clean.target)}</b>), probability {probability(answer.clean.probability)} → {probability(answer.cut.probability)}</p>;
+  return (
+    <section class={`card ${stale ? 'stale' : ''}`} aria-label="Circuit">
+      <div class="row spread">
+        <h2 class="title">Circuit <span class="muted">pins as named boxes</span> <Term of="pin" /></h2>
+        <span class="row">
+          <button type="button" id="circuit-load" onClick={() => file.current?.click()}>Open…</button>
+          <input ref={file} id="circuit-file" type="file" accept=".json,application/json" hidden aria-label="Circuit file" onChange={(event) => { void load(event.currentTarget.files?.[0]); event.currentTarget.value = ''; }} />
+          <button type="button" id="circuit-save" disabled={!pins.length} onClick={() => save(`${slug(name || 'circuit')}.json`, new Blob([JSON.stringify(circuitData(), null, 1)], { type: 'application/json' }))}>Save</button>
+        </span>
+      </div>
+      {pins.length === 0 ? (
+        <p class="muted">Nothing is pinned yet. In the <button type="button" class="link" onClick={() => onChange({ tab: 'why' }, true)}>Why</button> graph, Shift-click nodes (or press P on one): they are collected here, can be named and grouped, and taken out together to measure what they do.</p>
+      ) : (
+        <>
+          <div class="row">
+            <label class="field inline"><span>Name</span><input id="circuit-name" type="text" maxLength={80} value={name} placeholder="name of the circuit" onChange={(event) => onChange({ circuit: { name: event.currentTarget.value, groups } })} /></label>
+            <label class="field inline">
+              <span>Measure by</span>
+              <select id="circuit-ablate" value={how} onChange={(event) => setHow(event.currentTarget.value as How)}>
+                <option value="zero">zero</option>
+                <option value="mean">mean</option>
+                <option value="resample" disabled={!view.other}>second prompt{view.other ? '' : ' (none given under Compare)'}</option>
+              </select>
+            </label>
+            <Term of="ablation" />
+            <button type="button" id="circuit-measure" class="primary" disabled={state === 'busy'} onClick={measure}>{state === 'busy' ? 'Measuring…' : 'Take it out and measure'}</button>
+          </div>
+          {state !== 'idle' && state !== 'busy' && <p class="problem" role="alert">{state}</p>}
+          <p id="circuit-share">
+            {plural(pins.length, 'node')}
+            {!rooted && total > 0 && <>: routes through these alone carry <b>{share(carriedBy(pins, trace.paths, true), total)}</b> of the net credit, routes that touch one of them {share(carriedBy(pins, trace.paths, false), total)} <Term of="net" /> <span class="muted">(of the {trace.paths.length} strongest routes)</span></>}
+          </p>
+          {effect(measured.all)}
+          <div class="groups">
+            {groups.map((group, index) => (
+              <div key={index} class="group">
+                <input type="text" class="group-name" aria-label={`Name of group ${index + 1}`} maxLength={80} value={group.name} onChange={(event) => { const text = event.currentTarget.value; set(groups.map((other, i) => (i === index ? { ...other, name: text } : other))); }} />
+                <ul>
+                  {group.nodes.map((node) => (
+                    <li key={node} style={{ background: tint(creditOf(trace, node) / Math.max(1e-30, ...pins.map((pin) => Math.abs(creditOf(trace, pin))))) }}>
+                      <button type="button" class="link name" onClick={() => onChange({ selected: node, tab: 'why' }, true)}>{node}</button>
+                      <span class="word muted">{tokenText(trace.tokens[parseNode(node).position]?.text ?? '')}</span>
+                      <span class="value">{signed(creditOf(trace, node))}</span>
+                      <select aria-label={`Group of ${node}`} value={String(index)} onChange={(event) => (event.currentTarget.value === 'out' ? set(groups.map((other) => ({ ...other, nodes: other.nodes.filter((each) => each !== node) }))) : move(node, Number(event.currentTarget.value)))}>
+                        {groups.map((other, i) => <option key={i} value={i}>{other.name || `Group ${i + 1}`}</option>)}
+                        <option value={groups.length}>new group</option>
+                        <option value="out">unpin</option>
+                      </select>
+                    </li>
+                  ))}
+                </ul>
+                {!rooted && total > 0 && <p class="small muted">routes through it: {share(carriedBy(group.nodes, trace.paths, false), total)} of the net credit</p>}
+                {groups.length > 1 && effect(measured[index])}
+              </div>
+            ))}
+          </div>
+        </>
+      )}
+      {pins.length === 0 && state !== 'idle' && <p class="problem" role="alert">{state}</p>}
+    </section>
+  );
+}
+
+const creditOf = (trace: Trace, node: string): number => {
+  const { name, position } = parseNode(node);
+  return trace.node_credit[name]?.[position] ?? 0;
+};
+
+function circuitFigure(trace: Trace, view: View, measured: Record<string, Intervention>, how: How) {
+  const items: Item[] = [];
+  const edge = 24, box = 200;
+  const { groups } = view.circuit;
+  items.push({ kind: 'text', x: edge, y: 34, text: view.circuit.name || 'Circuit', size: 18, bold: true });
+  items.push({ kind: 'text', x: edge, y: 54, text: `${trace.model.name}; ${tokenText(trace.target.text)}${trace.target.versus_text ? ` against ${tokenText(trace.target.versus_text)}` : ''}; ${clipped(view.prompt, 90)}`, size: 12, fill: MUTED });
+  const largest = Math.max(1e-30, ...pinsOf(view).map((node) => Math.abs(creditOf(trace, node))));
+  const tallest = Math.max(...groups.map((group) => group.nodes.length));
+  groups.forEach((group, i) => {
+    const x = edge + i * (box + 20), y = 76;
+    items.push({ kind: 'rect', x, y, w: box, h: 58 + 26 * tallest, r: 8, stroke: INK, width: 1.2 });
+    items.push({ kind: 'text', x: x + 12, y: y + 22, text: clipped(group.name, 26), size: 13, bold: true });
+    group.nodes.forEach((node, n) => {
+      const amount = creditOf(trace, node) / largest;
+      items.push({ kind: 'rect', x: x + 10, y: y + 32 + 26 * n, w: box - 20, h: 22, r: 4, fill: signedFill(amount) });
+      items.push({ kind: 'text', x: x + 16, y: y + 47 + 26 * n, text: `${node} ${clipped(tokenText(trace.tokens[parseNode(node).position]?.text ?? ''), 10)}`, size: 11, fill: inkOn(amount) });
+      items.push({ kind: 'text', x: x + box - 16, y: y + 47 + 26 * n, text: signed(creditOf(trace, node)), size: 11, anchor: 'end', fill: inkOn(amount) });
+    });
+    const answer = measured[i];
+    if (answer) items.push({ kind: 'text', x: x + 12, y: y + 48 + 26 * tallest, text: `without it (${how}): ${signed(answer.cut.target - answer.clean.target)}`, size: 11, fill: MUTED });
+  });
+  const all = measured.all;
+  const y = 76 + 58 + 26 * tallest + 28;
+  items.push({ kind: 'text', x: edge, y, text: all ? `All of it taken out (${how}): logit difference ${number(all.clean.target)} to ${number(all.cut.target)}` : 'credit of each node; blue raises the target, orange lowers it', size: 12, fill: MUTED });
+  return { title: view.circuit.name || 'Circuit', width: Math.max(560, 2 * edge + groups.length * (box + 20)), height: y + 24, items };
+}

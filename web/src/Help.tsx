@@ -1,0 +1,53 @@
+import { useEffect, useRef, useState } from 'preact/hooks';
+
+// What the words mean, where they are used.
+export const TERMS = {
+  credit: ['Credit', 'How much of the logit difference (why this token rather than the other) came through a token, a component or a route. Blue raises the target, orange lowers it.'],
+  net: ['Net credit', 'All token credit added up with its signs: what reached the tokens. A route’s share of it can be compared with the whole prediction.'],
+  mass: ['Gross mass', 'The sizes of all routes added up without their signs. Routes that raise and lower cancel in the net credit but not here, so a few routes hold a smaller share of the mass.'],
+  route: ['Route', 'One way from a token up to the prediction: which components passed the information on, and whether each read it as a key (K), a query (Q) or a value (V).'],
+  kqv: ['K, Q, V', 'A head reads in three ways: its query (Q) asks, keys (K) decide where it looks, values (V) are what it copies. Gated MLPs read through gate (G) and up (U), mixtures also through the router (R).'],
+  contrast: ['Contrast', 'The token that the target is compared with. Without one it is compared with the mean of the vocabulary.'],
+  reroot: ['Reroot', 'Ask the same question about a component: credit 1 is put on it and followed down to what it read.'],
+  ablation: ['Ablate', 'Replace what a component writes, for real, and run the rest of the model again: by nothing (zero), by its mean over the positions, or by what it writes in the second prompt.'],
+  hide: ['Hide from readers', 'Later heads (or MLPs) no longer see the component, but what it writes straight to the output stays. A component that matters directly can show next to no change here.'],
+  scale: ['Scale', 'How much of the original stays: 0 ablates, 1 changes nothing, 2 doubles, −1 turns it round.'],
+  beta: ['Complete – stable', 'Where scores cancel, shares can grow without bound. Further right they are kept small (stable), and more credit is lost on the way; further left all credit arrives (complete), and noise grows. 0.8 is the paper’s.'],
+  first: ['The first token', 'Heads that have nothing to do rest on the first token, so it collects credit that says little. Leaving it out hides it from colours and routes; nothing is computed anew.'],
+  lens: ['Logit lens', 'The final norm and unembedding on the stream before every layer: what the model would say if it stopped there.'],
+  pin: ['Pins', 'Shift-click (or the key P) collects nodes into a circuit that can be named, measured and saved.'],
+  fold: ['Folded tokens', 'Tokens that no shown route touches are folded; click the fold to see them.'],
+  prediction: ['Probability', 'Of this token as the next one, by the model itself.'],
+} as const;
+
+export function Term({ of }: { of: keyof typeof TERMS }) {
+  const [open, setOpen] = useState(false);
+  const box = useRef<HTMLSpanElement>(null);
+  const [title, text] = TERMS[of];
+  useEffect(() => {
+    if (!open) return;
+    const close = (event: Event) => {
+      if (event instanceof KeyboardEvent ? event.key === 'Escape' : !(event.target instanceof Node && box.current?.contains(event.target))) setOpen(false);
+    };
+    document.addEventListener('pointerdown', close);
+    document.addEventListener('keydown', close);
+    return () => {
+      document.removeEventListener('pointerdown', close);
+      document.removeEventListener('keydown', close);
+    };
+  }, [open]);
+  // The explanation stays inside the window, however near its edge the mark stands.
+  const [shift, setShift] = useState(0);
+  const place = (element: HTMLSpanElement | null) => {
+    if (!element || !box.current) return;
+    const left = box.current.getBoundingClientRect().left, width = element.offsetWidth;
+    const wanted = Math.max(8 - left, Math.min(-8, document.documentElement.clientWidth - 8 - width - left));
+    if (Math.abs(wanted - shift) > 1) setShift(wanted);
+  };
+  return (
+    <span class="term" ref={box}>
+      <button type="button" class="mark" aria-label={`What is this? ${title}`} aria-expanded={open} onClick={() => setOpen(!open)}>?</button>
+      {open && <span class="explanation" role="note" ref={place} style={{ left: `${shift}px` }}><b>{title}.</b> {text}</span>}
+    </span>
+  );
+}

@@ -1,0 +1,132 @@
+// Questions on their way, apart from the views that wait for them: what was answered is kept, what failed can be tried again, what takes long says how far it is and
+// can be cancelled.
+import { useEffect, useReducer, useRef } from 'preact/hooks';
+import { Problem, newTicket, request, type Body } from './api';
+import type { QueueAnswer } from './types';
+
+const KEPT = 40;
+const POLL = 300; // ms between looks at the queue
+const PATIENCE = 350; // ms before a waiting question is worth a word
+const AGAIN = 2000; // ms before a temporary failure is tried again
+
+export type Status = 'idle' | 'busy' | 'done' | 'failed' | 'cancelled';
+
+export interface Ask<T> {
+  status: Status;
+  data: T | null; // the latest answer there was
+  stale: boolean; // it answers an earlier question
+  problem: Problem | null;
+  place: QueueAnswer | null;
+  key: string | null; // of the answer
+  retry: () => void;
+  cancel: () => void;
+}
+
+const answers = new Map<string, unknown>();
+
+function keep(key: string, value: unknown): void {
+  answers.delete(key);
+  answers.set(key, value);
+  if (answers.size > KEPT) answers.delete(answers.keys().next().value as string);
+}
+
+interface Inner<T> {
+  status: Status;
+  data: T | null;
+  key: string | null; // of the answer
+  problem: Problem | null;
+  place: QueueAnswer | null;
+}
+
+// `name` null: nothing is asked. The latest question only; another one takes the old one back. `delay`: for text that is still being typed.
+export function useAsk<T>(name: string | null, body: Body | null, delay = 0): Ask<T> {
+  const key = name === null ? null : `${name} ${JSON.stringify(body)}`;
+  const [, draw] = useReducer<number, null>((n) => n + 1, 0);
+  const state = useRef<Inner<T>>({ status: 'idle', data: null, key: null, problem: null, place: null });
+  const controller = useRef<AbortController | null>(null);
+  const run = useRef<(automatic: boolean) => void>(() => undefined);
+
+  const set = (change: Partial<Inner<T>>) => {
+    state.current = { ...state.current, ...change };
+    draw(null);
+  };
+
+  // An answer that is known shows at once, without a frame of the old one.
+  if (key !== null && state.current.key !== key && answers.has(key)) state.current = { status: 'done', data: answers.get(key) as T, key, problem: null, place: null };
+
+  useEffect(() => {
+    if (key === null || name === null) {
+      set({ status: 'idle', data: null, key: null, problem: null, place: null });
+      return;
+    }
+    if (answers.has(key)) {
+      keep(key, answers.get(key));
+      set({ status: 'done', data: answers.get(key) as T, key, problem: null, place: null });
+      return;
+    }
+    const timers: number[] = [];
+    const later = (time: number, act: () => void) => timers.push(window.setTimeout(act, time));
+    const start = (automatic: boolean) => {
+      const mine = new AbortController();
+      controller.current?.abort();
+      controller.current = mine;
+      const ticket = newTicket();
+      // A try of our own after a failure keeps saying what is wrong until it worked.
+      set(automatic ? { place: null } : { status: 'busy', problem: null, place: null });
+      const look = async () => {
+        if (mine.signal.aborted) return;
+        try {
+          const place = JSON.parse(await request(`/api/queue?ticket=${ticket}`, null, mine.signal)) as QueueAnswer;
+          if (!mine.signal.aborted && controller.current === mine && state.current.status === 'busy') set({ place });
+        } catch {
+          // the question itself will say what is wrong
+        }
+        if (!mine.signal.aborted && controller.current === mine && state.current.status === 'busy') later(POLL, look);
+      };
+      later(PATIENCE, look);
+      request(`/api/${name}`, body, mine.signal, ticket).then(
+        (text) => {
+          if (mine.signal.aborted) return;
+          const data = JSON.parse(text) as T;
+          keep(key, data);
+          controller.current = null;
+          set({ status: 'done', data, key, problem: null, place: null });
+        },
+        (error: Problem) => {
+          if (mine.signal.aborted) return;
+          controller.current = null;
+          set({ status: 'failed', problem: error, place: null });
+          if (error.temporary && error.status !== 504) later(AGAIN, () => controller.current === null && state.current.status === 'failed' && start(true));
+        },
+      );
+    };
+    run.current = start;
+    if (delay > 0) {
+      set({ status: 'busy', problem: null, place: null });
+      later(delay, () => start(false));
+    } else {
+      start(false);
+    }
+    return () => {
+      timers.forEach(clearTimeout);
+      controller.current?.abort();
+      controller.current = null;
+    };
+  }, [key]);
+
+  const inner = state.current;
+  return {
+    status: key === null ? 'idle' : inner.key === key ? 'done' : inner.status === 'done' ? 'busy' : inner.status,
+    data: key === null ? null : inner.data,
+    stale: inner.data !== null && inner.key !== key,
+    problem: inner.problem,
+    place: inner.place,
+    key: inner.key,
+    retry: () => run.current(false),
+    cancel: () => {
+      controller.current?.abort();
+      controller.current = null;
+      set({ status: 'cancelled', place: null });
+    },
+  };
+}
