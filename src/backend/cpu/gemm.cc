@@ -36,13 +36,13 @@ void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, co
            std::int64_t ldc) {
   static const OneDnn* const library = ready_onednn();
   if (m == 0 || n == 0) return;
+  if (k == 0) {  // an empty sum, which oneDNN refuses
+    for (std::int64_t r = 0; r < m && !accumulate; ++r) std::fill_n(c + r * ldc, n, 0.0F);
+    return;
+  }
   if (library == nullptr) {
     static OwnGemm* const own = own_gemms().front().second;
-    if (k > 0) {
-      own(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
-    } else if (!accumulate) {
-      for (std::int64_t r = 0; r < m; ++r) std::fill(c + r * ldc, c + r * ldc + n, 0.0F);
-    }
+    own(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
     return;
   }
   const OneThread one(*library);
