@@ -19,12 +19,20 @@
 #include "model/load.h"
 #include "unpack/prepared.h"
 
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
+
 namespace unpack {
 
 namespace {
 
-// Lets the kernel count the peak anew; where it will not, the peak so far stays.
+// Gives back what the allocator holds and lets the kernel count the peak anew; where it will not,
+// the peak so far stays.
 void forget_peak_memory() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
   std::ofstream file("/proc/self/clear_refs");
   file << '5';
 }

@@ -86,10 +86,14 @@ Model Model::from_tensors(const std::string& config_json,
                           std::shared_ptr<const void> owner, const LoadOptions& options) {
   std::map<std::string, StoredTensor> stored;
   for (const auto& [name, t] : tensors) {
-    std::int64_t count = 1;
-    for (const std::int64_t n : t.shape) count *= n;
+    std::size_t count = 1;
+    for (const std::int64_t n : t.shape) {
+      if (n < 0 || __builtin_mul_overflow(count, static_cast<std::size_t>(n), &count) ||
+          count > SIZE_MAX / 16)
+        throw InputError(fmt::format("tensor {} has a shape that no memory holds", name));
+    }
     stored[name] = {name, t.dtype, t.shape, static_cast<const std::byte*>(t.data),
-                    static_cast<std::size_t>(count) * dtype_size(t.dtype)};
+                    count * dtype_size(t.dtype)};
   }
   auto weights = std::make_shared<ModelWeights>(from_memory(config_json, stored, std::move(owner)));
   if (weights->config.name.empty()) weights->config.name = "memory";

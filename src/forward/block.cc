@@ -122,6 +122,7 @@ class Pass {
     make(keep_.mlp_out, rows_ * c_.d_model);
     const Array& input = hooked(Sublayer::mlp, x);
     backend_.normalize(shape_.mlp_norm, input, rows_, normalized_, keep_.dev_mlp);
+    keep_.routing.reset();  // `keep` may come from another layer
     if (shape_.mixture()) route(input);
     const Routing* routing = keep_.routing.get();
     backend_.mlp_in(layer_, MlpSide::gate, normalized_, rows_, routing, keep_.pre);
