@@ -1,6 +1,11 @@
 // Ablated outputs against models whose weights were changed to the same effect, and against the
 // other interventions.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "unit/devices.h"
 #include "unit/random_model.h"
