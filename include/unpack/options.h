@@ -78,7 +78,7 @@ struct Target {
 };
 
 // What one question may list, and how many steps a walk along a threshold may take.
-inline constexpr std::size_t kMostPaths = 200'000;
+inline constexpr std::size_t kMostPaths = 1'000'000;
 inline constexpr std::size_t kMostWalks = 2'000'000;
 
 struct PathQuery {
