@@ -106,7 +106,7 @@ def test_trace_has_every_field(unpack):
 
 def test_trace_finds_the_names(unpack):
     for model in POCKET:
-        result = unpack.json("trace", MARY, "--target", " Mary", "--versus", " John", "--model", model)
+        result = unpack.json("trace", MARY, "--target", " Mary", "--versus", " John", "--model", model, "--preset", "paper")
         credit = {(t["text"].strip(), t["position"]): c for t, c in zip(result["tokens"], result["token_credit"])}
         mary = next(c for (text, _), c in credit.items() if text == "Mary")
         johns = [c for (text, _), c in sorted(credit.items(), key=lambda x: x[0][1]) if text == "John"]
