@@ -9,7 +9,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Union
 from . import _arguments as check
 from . import _native
 from ._arguments import Progress
-from .loading import _device, _threads, bundled
+from .loading import _device, _threads
 
 File = Union[str, "os.PathLike[str]"]
 
