@@ -86,7 +86,26 @@ bool ClientConnection::closed() {
   if (got < 0) return errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR;
   if (got > 0 || std::exchange(asked_, true)) return false;
   constexpr std::string_view kInterim = "HTTP/1.1 100 Continue\r\n\r\n";
-  return send(socket_, kInterim.data(), kInterim.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0;
+  return ::send(socket_, kInterim.data(), kInterim.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0;
+}
+
+bool ClientConnection::half_closed() const {
+  if (socket_ < 0) return false;
+  pollfd watched{socket_, POLLIN, 0};
+  if (poll(&watched, 1, 0) <= 0 || (watched.revents & (POLLERR | POLLHUP | POLLNVAL))) return false;
+  char byte = 0;
+  return recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0;
+}
+
+void ClientConnection::send(std::string_view bytes) const {
+  constexpr int kWait = 10'000;  // milliseconds without progress
+  while (!bytes.empty()) {
+    pollfd watched{socket_, POLLOUT, 0};
+    if (poll(&watched, 1, kWait) <= 0) return;
+    const ssize_t n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n < 0 && errno != EAGAIN && errno != EINTR) return;
+    if (n > 0) bytes.remove_prefix(static_cast<std::size_t>(n));
+  }
 }
 
 ConnectionWatch::ConnectionWatch(int local_port, std::chrono::milliseconds to_ask,

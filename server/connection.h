@@ -8,6 +8,7 @@
 #include <mutex>
 #include <stop_token>
 #include <string>
+#include <string_view>
 #include <thread>
 
 namespace unpack::server {
@@ -20,6 +21,10 @@ class ClientConnection {
   // has closed its own direction alone waits for its answer; to tell it from one that has gone, an
   // interim response is sent, which only the latter's system refuses.
   bool closed();
+  // The client has closed its own direction and still listens: the HTTP library takes it for gone
+  // and sends nothing, so that the answer is sent here.
+  bool half_closed() const;
+  void send(std::string_view bytes) const;
 
  private:
   int socket_ = -1;

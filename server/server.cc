@@ -350,6 +350,13 @@ void WebServer::Impl::read_and_answer(const std::string& name, const httplib::Re
     std::string content =
         answer.quick ? answer.work(*model, {}) : wait(*worker, request, answer.work);
     cache.settle();
+    const server::ClientConnection client(request.remote_addr, request.remote_port,
+                                          request.local_port);
+    if (client.half_closed())
+      client.send(
+          fmt::format("HTTP/1.1 200 OK\r\nContent-Type: {}\r\nContent-Length: {}\r\n"
+                      "Content-Security-Policy: {}\r\nConnection: close\r\n\r\n{}",
+                      answer.type, content.size(), server::page_policy(), content));
     answer_with(response, std::move(content), answer.type);
   } catch (...) {
     answer_exception(response, std::current_exception());

@@ -38,7 +38,14 @@ __attribute__((constructor)) void begin() {
       failing[kind] = std::atol(wanted + size + 1);
   }
   persistent = std::getenv("UNPACK_FAULT_PERSISTENT") != nullptr;
+}
+
+using Main = int (*)(int, char**, char**);
+Main program_main = nullptr;
+
+int counted_main(int argc, char** argv, char** environment) {
   ready = true;
+  return program_main(argc, argv, environment);
 }
 
 __attribute__((destructor)) void end() {
@@ -75,6 +82,14 @@ Function next(const char* name) {
 }  // namespace
 
 extern "C" {
+
+int __libc_start_main(Main main, int argc, char** argv, void (*init)(), void (*fini)(),
+                      void (*loader_fini)(), void* stack_end) {
+  program_main = main;
+  using Start = int (*)(Main, int, char**, void (*)(), void (*)(), void (*)(), void*);
+  return next<Start>("__libc_start_main")(counted_main, argc, argv, init, fini, loader_fini,
+                                          stack_end);
+}
 
 void* __libc_malloc(std::size_t);
 void* __libc_calloc(std::size_t, std::size_t);

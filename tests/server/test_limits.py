@@ -91,7 +91,7 @@ def test_kept_prompts_stay_within_their_bound(start):
         assert metric(running, "unpack_cache_bytes") <= 64 << 20
         if index == 8:
             settled = running.memory()
-    assert metric(running, "unpack_cache_prompts") >= 2
+    assert metric(running, "unpack_cache_prompts") >= 1
     assert running.memory() < settled + (64 << 20)
 
 

@@ -89,7 +89,7 @@ TEST(Fields, WholeNumbersKeepTheirSign) {
   EXPECT_EQ(read_integer("b", *find_field(fields, "b")), -3);
   EXPECT_THROW(read_integer("c", *find_field(fields, "c")), UsageError);
   EXPECT_THROW(read_integer("d", *find_field(fields, "d")), UsageError);
-  EXPECT_THROW(read_ids("c", *find_field(fields, "c"), 100, 10), InputError);
+  EXPECT_THROW(read_ids("c", *find_field(fields, "c"), 100, 10), UsageError);
 }
 
 TEST(Fields, SayWhatTheyTakeUnderTheirName) {
