@@ -84,7 +84,7 @@ def quantised_pair(tmp_path, kind):
 def test_a_block_type_is_read_as_the_slow_reference_reads_it(unpack, tmp_path, kind):
     file, folder = quantised_pair(tmp_path, kind)
     for a, b in zip(traced(unpack, file), traced(unpack, folder), strict=True):
-        same(a, b, 1e-9)
+        same(a, b, 1e-7)  # the last bits of single precision
     shown = unpack.json("trace", "--ids", "1,2", "--model", file)["model"]["dtype"]
     assert shown in (kind, "F32")
 
