@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/mlp_readers.h"
+
 namespace unpack {
 namespace {
 
@@ -39,24 +41,31 @@ void check_paths(const PathQuery& query, const Options& options, const Model& mo
   if (query.min_layer && (*query.min_layer < 0 || *query.min_layer > config.n_layers))
     throw InputError(fmt::format("min_layer {} does not exist: the model has layers 0 to {}",
                                  *query.min_layer, config.n_layers - 1));
-  if (query.from) named("from", [&] { return resolve_position(*query.from, length); });
+  // A source past the prompt is a filter that nothing matches; before its beginning there is none.
+  if (query.from && *query.from < length)
+    named("from", [&] { return resolve_position(*query.from, length); });
   if (query.through) named("through", [&] { return model.writers().parse(*query.through); });
-  if (!query.branch) return;
-  const Branch branch = *query.branch;
-  if (branch == Branch::none || branch == Branch::mlp)
+  if (query.branch && (*query.branch == Branch::none || *query.branch == Branch::mlp))
     throw UsageError("branch takes K, Q, V, G, U or R");
-  const auto missing = [&](const char* why) {
-    throw InputError(
-        fmt::format("branch {} does not exist in this model: {}", to_string(branch), why));
-  };
-  const bool gated = std::any_of(config.layers.begin(), config.layers.end(),
-                                 [](const LayerConfig& layer) { return layer.gated(); });
-  if ((branch == Branch::G || branch == Branch::U) && !gated)
-    missing("its MLPs have no gate; take K, Q or V");
-  if (branch == Branch::R && !config.mixture()) missing("it is no mixture; take another branch");
 }
 
 }  // namespace
+
+std::vector<std::string> empty_filters(const PathQuery& query, const ModelConfig& config,
+                                       int length) {
+  std::vector<std::string> out;
+  if (query.from && *query.from >= length)
+    out.push_back(fmt::format("no path begins at position {}: the prompt has {} tokens",
+                              *query.from, length));
+  const bool heads =
+      query.branch == Branch::K || query.branch == Branch::Q || query.branch == Branch::V;
+  const auto has = [&](const LayerConfig& layer) { return has_branch(layer, *query.branch); };
+  if (query.branch && !heads && std::none_of(config.layers.begin(), config.layers.end(), has))
+    out.push_back(fmt::format("no path takes branch {}: the MLPs of this model have {}",
+                              to_string(*query.branch),
+                              config.gated() ? "G and U" : "no branches"));
+  return out;
+}
 
 void check_question(const Question& question, const Model& model, int length) {
   question.options.check();

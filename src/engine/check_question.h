@@ -6,8 +6,11 @@
 
 namespace unpack {
 
-// Throws InputError for a position, node, component, branch, layer or token id that is not there,
+// Throws InputError for a position, node, component, layer or token id that is not there,
 // UsageError for a value out of its range.
 void check_question(const Question& question, const Model& model, int length);
+// A line for every filter that no path of this model and prompt can match.
+std::vector<std::string> empty_filters(const PathQuery& query, const ModelConfig& config,
+                                       int length);
 
 }  // namespace unpack

@@ -103,9 +103,6 @@ void answer_along_reading(const PreparedState& state, const Question& question,
                           TraceResult& result) {
   const Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
-  if (question.paths.tau && question.paths.rule == TauRule::entry)
-    throw UsageError(
-        "--tau-rule entry walks entry by entry: it needs --direction output (or --preset paper)");
   const bool with_edges = result.root || question.paths.top > 0;
   const ReadSweep sweep(state, question.options, start_of(state, question, result), with_edges,
                         context);

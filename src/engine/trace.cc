@@ -329,7 +329,13 @@ TraceResult Prepared::trace(const Question& asked, const RunContext& context) co
   const Decomposition& d = *state_->decomposition;
   check_question(asked, model(), d.length());
   Question question = asked;
-  const std::string notice = question.options.settle();
+  std::string notice = question.options.settle();
+  if (question.paths.tau && question.paths.rule == TauRule::entry &&
+      question.options.direction == Direction::read) {
+    question.options.direction = Direction::output;
+    (void)question.options.settle();
+    notice = "tau_rule entry walks along what was written: direction output was taken";
+  }
   TraceResult result;
   result.program = model().program();
   result.model = model().info();
@@ -337,6 +343,8 @@ TraceResult Prepared::trace(const Question& asked, const RunContext& context) co
   result.options = question.options;
   result.query = question.paths;
   if (!notice.empty()) result.warnings.push_back(notice);
+  for (std::string& line : empty_filters(question.paths, d.config(), d.length()))
+    result.warnings.push_back(std::move(line));
   result.layout = d.config();
   for (int w = 0; w < d.writers().count(); ++w) result.writers.push_back(d.writers().name(w));
   if (question.root) result.root = parse_node(d.writers(), *question.root, d.length());

@@ -59,7 +59,6 @@ def test_edges_are_the_credit_of_the_nodes_they_lead_to(unpack):
 @pytest.mark.parametrize("args, words", [
     (["--preset", "worst"], "no preset"),
     (["--floor", "-1"], "floor"),
-    (["--preset", "best", "--tau", "0.1", "--tau-rule", "entry"], "--direction output"),
 ])
 def test_what_does_not_go_together_is_said_so(unpack, args, words):
     result = unpack("trace", "The cat", "--model", "pocket-gpt2", *args)

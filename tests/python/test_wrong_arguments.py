@@ -61,8 +61,6 @@ TRACE = [
     ({"weights": (0, 0, 0)}, ValueError, "weights"),
     ({"target": "\ud800"}, ValueError, "target"),
     ({"target": b"Mary"}, TypeError, "target"),
-    ({"branch": "G"}, ValueError, "branch"),
-    ({"from_": 99}, ValueError, "from"),
 ]
 
 

@@ -223,5 +223,4 @@ def test_messages_echo_nothing_raw(server):
 
 def test_a_field_has_the_message_of_every_front_end(server):
     assert server.refused("trace", {"prompt": "x", "tau": -1}) == "tau takes a number above 0, not -1"
-    assert server.refused("trace", {"prompt": "x", "branch": "G"}).startswith("branch G does not exist")
-    assert server.refused("trace", {"prompt": "x", "from": 50}).startswith("from: ")
+    assert server.refused("trace", {"prompt": "x", "from": -50}).startswith("from: ")

@@ -218,7 +218,7 @@ TEST_F(Batch, AFolderTakesLinesOnlyInOrder) {
   EXPECT_TRUE(folder.next(2).empty());
   folder.append({line(1)});
   EXPECT_THROW(folder.append({line(0)}), InputError);
-  EXPECT_THROW(folder.finish(), InternalError);  // not all are there
+  EXPECT_THROW(folder.finish(), InputError);  // not all are there
 }
 
 TEST(ShardsOfARun, EveryPromptBelongsToExactlyOne) {

@@ -21,7 +21,8 @@ inline LoadOptions on(const std::string& device) {
   return options;
 }
 
-inline TraceResult trace_of(const Model& model, Options options = {}, const std::string& root = {}) {
+inline TraceResult trace_of(const Model& model, Options options = {},
+                            const std::string& root = {}) {
   Question question;
   question.target.ids = {1};
   question.options = options;
@@ -34,9 +35,11 @@ class File {
  public:
   void add(const std::string& name, const std::string& type, const std::vector<std::int64_t>& shape,
            const void* data, std::size_t bytes) {
-    header_[name] = {
-        {"dtype", type}, {"shape", shape}, {"data_offsets", {data_.size(), data_.size() + bytes}}};
-    data_.append(static_cast<const char*>(data), bytes);
+    // A tensor of as many bytes takes the place of another of its name: files have no holes.
+    const std::size_t at =
+        header_.contains(name) ? header_[name]["data_offsets"][0].get<std::size_t>() : data_.size();
+    header_[name] = {{"dtype", type}, {"shape", shape}, {"data_offsets", {at, at + bytes}}};
+    data_.replace(at, bytes, static_cast<const char*>(data), bytes);
   }
   void add(const Tensors& from, const std::string& name, const std::string& as = {}) {
     const std::vector<float>& values = from.values.at(name);
