@@ -87,7 +87,10 @@ PathFilter resolve_filter(const PathQuery& query, const Writers& writers, int le
   filter.branch = query.branch;
   filter.sign = query.sign;
   if (query.through) filter.suffix.through = writers.parse(*query.through);
-  if (query.from) filter.suffix.from = resolve_position(*query.from, length);
+  // A source past the prompt is a filter that nothing matches.
+  if (query.from)
+    filter.suffix.from =
+        *query.from >= length ? *query.from : resolve_position(*query.from, length);
   filter.suffix.min_layer = query.min_layer;
   filter.suffix.by_sign = query.sign.has_value();
   return filter;

@@ -308,14 +308,18 @@ TEST_P(Paths, RefuseWhatCannotBeMeant) {
   query.sign = 2;
   EXPECT_THROW(trace(query), UsageError);
   query = {};
-  query.from = 7;
+  query.from = -9;
   EXPECT_THROW(trace(query), InputError);
+  query.from = 7;
+  EXPECT_TRUE(trace(query).paths.empty());
+  EXPECT_NE(trace(query).warnings.at(0).find("position 7"), std::string::npos);
   query = {};
   query.branch = Branch::mlp;
   EXPECT_THROW(trace(query), UsageError);
   query.branch = Branch::G;
   if (!model.config().gated()) {
-    EXPECT_THROW(trace(query), InputError);
+    EXPECT_TRUE(trace(query).paths.empty());
+    EXPECT_NE(trace(query).warnings.at(0).find("branch G"), std::string::npos);
   }
   query = {};
   query.top = kMostPaths + 1;

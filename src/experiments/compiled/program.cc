@@ -164,10 +164,10 @@ bool Program::from_decoy(const EdgeName& edge) const {
 std::vector<EdgeName> Program::edges() const {
   std::vector<std::string> writers = {"emb"};
   if (!position.empty()) writers.emplace_back("pos");
-  std::vector<EdgeName> out;
+  std::vector<EdgeName> all;
   const auto add = [&](const std::string& reader, std::initializer_list<Branch> branches) {
     for (const Branch branch : branches) {
-      for (const std::string& writer : writers) out.push_back({writer, reader, branch});
+      for (const std::string& writer : writers) all.push_back({writer, reader, branch});
     }
   };
   for (std::size_t l = 0; l < layers.size(); ++l) {
@@ -185,7 +185,7 @@ std::vector<EdgeName> Program::edges() const {
     writers.push_back(mlp);
   }
   add("target", {Branch::none});
-  return out;
+  return all;
 }
 
 }  // namespace unpack::compiled
