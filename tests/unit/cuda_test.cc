@@ -174,11 +174,12 @@ TEST(Cuda, UploadsTheNextLayerBesideTheWorkOnThisOne) {
   const Array x = device->zeros(4);
   const auto expect_uploads = [&](int layer, int how_many) {
     (void)on_device.layer(layer);
-    EXPECT_TRUE(Watched::wait_for(5000,
-                                  [&] {
-                                    device->launch(cuda::AddBias{cuda::ptr(x), cuda::ptr(x), 4}, 4);
-                                    return Watched::beside + Watched::alone == how_many;
-                                  }))
+    EXPECT_TRUE(Watched::wait_for(
+        5000,
+        [&] {
+          device->launch(cuda::AddBias{cuda::ptr(x), cuda::ptr(x), 4, nullptr, nullptr}, 4);
+          return Watched::beside + Watched::alone == how_many;
+        }))
         << "at layer " << layer << ": " << Watched::beside << " and " << Watched::alone;
   };
   expect_uploads(0, 2);  // itself and the next
