@@ -470,8 +470,8 @@ class Prepared:
         )
         with check.reporting(progress) as report:
             rows = self._native.edge_credit(asked, report)
-        edges = [{"writer": w, "reader": r, "branch": b, "credit": c} for w, r, b, c in rows]
-        return sorted(edges, key=lambda edge: -abs(edge["credit"]))
+        rows.sort(key=lambda row: -abs(row[3]))
+        return [{"writer": w, "reader": r, "branch": b, "credit": c} for w, r, b, c in rows]
 
     def interactions(self, query: Optional[int] = None, *, all: bool = False, progress: Progress = None) -> Interactions:
         """How strongly every writer is read: at one query position, at all, or (default) the mean over all."""

@@ -28,7 +28,7 @@ def test_scaling_steers(unpack):
 @pytest.mark.parametrize("options, status, message", [
     (("--ablate", "zero"), 2, "--component"),
     (("--component", "A5.H3", "--ablate", "half"), 2, "zero, mean, resample"),
-    (("--component", "A5.H3", "--scale", "much"), 2, "--scale"),
+    (("--component", "A5.H3", "--scale", "much"), 2, "scale"),
     (("--component", "A5.H3", "--scale", "inf"), 2, "scale"),
     (("--component", "A55.H3"), 1, "A55.H3"),
     (("--component", "A5.H3@99"), 1, "99"),

@@ -54,7 +54,7 @@ def test_bash_knows_every_command_and_every_option(environment):
     assert in_bash(environment, "unpack", "interv") == ["intervene"]
     for command in commands():
         assert options(command) <= set(in_bash(environment, "unpack", command, "--")), command
-    assert in_bash(environment, "unpack", "trace", "--versus-") == ["--versus-id"]
+    assert in_bash(environment, "unpack", "trace", "--versus-") == ["--versus-id", "--versus-answer"]
 
 
 def test_bash_knows_what_may_follow_an_option(environment, tmp_path):

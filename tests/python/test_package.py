@@ -54,7 +54,8 @@ def test_the_stub_names_what_the_compiled_module_has():
     stub = ast.parse((PACKAGE / "unpack_engine" / "_native.pyi").read_text())
     classes = {node.name: {x.name for x in node.body if not x.name.startswith("_")} for node in stub.body if isinstance(node, ast.ClassDef)}
     functions = {node.name for node in stub.body if isinstance(node, ast.FunctionDef)}
-    assert functions | set(classes) == public(_native)
+    values = {node.target.id for node in stub.body if isinstance(node, ast.AnnAssign) and not node.target.id.startswith("_")}
+    assert functions | values | set(classes) == public(_native)
     for name, members in classes.items():
         assert members == public(getattr(_native, name)), name
 
@@ -143,6 +144,9 @@ class LikeTorch:
         self.values, self.dtype, self.shape = np.ascontiguousarray(values), f"torch.{dtype}", values.shape
 
     detach = cpu = contiguous = lambda self: self
+
+    def clone(self):
+        return LikeTorch(self.values.copy(), self.dtype.removeprefix("torch."))
 
     def data_ptr(self):
         return self.values.ctypes.data

@@ -33,7 +33,7 @@ def test_models_lists_what_is_served_with_the_default_first(server):
     assert names == ["pocket-gpt2", "pocket-neox", "pocket-llama"] or set(names) == {"pocket-gpt2", "pocket-neox", "pocket-llama"}
     assert [model["default"] for model in answer["models"]] == [True, False, False]
     assert answer["models"][0]["info"]["layers"] == 8
-    assert answer["options"]["preset"] == "best" and answer["options"]["beta"] == 0.2 and answer["limits"]["max_tokens"] == 512
+    assert answer["options"]["preset"] == "paper" and answer["options"]["beta"] == 0.8 and answer["limits"]["max_tokens"] == 512
 
 
 def test_tokenize_puts_the_special_token_in_front(server):

@@ -47,7 +47,7 @@ CASES = {
     "granite": ("granite", dict(embedding_multiplier=3.0, residual_multiplier=0.4, attention_multiplier=0.2,
                                 logits_scaling=2.5)),
     "mixtral": ("mixtral", dict(num_local_experts=5, num_experts_per_tok=2, sliding_window=6)),
-    "qwen3_moe": ("qwen3_moe", dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=10, head_dim=8,
+    "qwen3_moe": ("qwen3_moe", dict(num_experts=6, num_experts_per_tok=3, moe_intermediate_size=12, head_dim=8,
                                     norm_topk_prob=True, mlp_only_layers=[1])),
     "olmoe": ("olmoe", dict(num_experts=6, num_experts_per_tok=2)),
     "gpt_oss": ("gpt_oss", dict(num_local_experts=4, num_experts_per_tok=2, head_dim=8, sliding_window=4)),
