@@ -109,7 +109,9 @@ Answer Api::tokenize(const Model& model, const Fields& body) const {
   json tokens = json::array();
   for (const Token& token : model.tokens(read_tokenize(body, model, limits_))) {
     tokens.push_back({{"position", token.position}, {"id", token.id}, {"text", token.text}});
-    if (const std::string bytes = bytes_of_no_text(token.text); !bytes.empty())
+    const std::string stored =
+        model.has_tokenizer() ? model.tokenizer().token_bytes(token.id) : token.text;
+    if (const std::string bytes = bytes_of_no_text(stored); !bytes.empty())
       tokens.back()["bytes"] = bytes;
   }
   return {[text = dump({{"tokens", std::move(tokens)}})](const Model&, const RunContext&) {

@@ -70,7 +70,7 @@ BAD_FIELDS = [
     ({"prompt": "x", "branch": "Z"}, "one of K, Q, V"),
     ({"prompt": "x", "through": "A77.H1"}, ""),
     ({"prompt": "x", "through": "../../etc/passwd"}, ""),
-    ({"prompt": "x", "from": 50}, ""),
+    ({"prompt": "x", "from": -50}, ""),
     ({"prompt": "x", "min_layer": -1}, "min_layer takes a whole number of 0 or more"),
     ({"prompt": "x", "sign": "+"}, "positive, negative"),
     ({"prompt": "x", "format": "exe"}, "one of json"),

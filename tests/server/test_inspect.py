@@ -86,7 +86,7 @@ REFUSED = [
     ("attention", {"heads": ["MLP1"]}, "only heads"),
     ("attention", {"heads": ["A77.H0"]}, "A77.H0"),
     ("lens", {"target": "two words"}, ""),
-    ("suggest", {"text": 5}, "must be a text"),
+    ("suggest", {"text": 5}, "takes a text"),
     ("suggest", {"position": 99}, "99"),
     ("words", {"sentences": 0}, "between"),
     ("words", {"root": "emb@0"}, ""),
@@ -96,10 +96,10 @@ REFUSED = [
     ("attribute", {"continuation": ""}, "no tokens"),
     ("intervene", {"ablate": "zero"}, "components"),
     ("intervene", {"components": ["A1.H0"], "ablate": "half"}, "one of zero, mean, resample"),
-    ("intervene", {"components": ["A1.H0"], "scale": "much"}, "must be a number"),
+    ("intervene", {"components": ["A1.H0"], "scale": "much"}, "takes a number"),
     ("intervene", {"components": ["A1.H0"], "ablate": "resample"}, "prompt to patch from"),
     ("intervene", {"components": ["A1.H0"], "patch_prompt": "x"}, ""),
-    ("intervene", {"components": "A1.H0"}, "must be a list"),
+    ("intervene", {"components": "A1.H0"}, "takes a list"),
     ("intervene", {"components": ["Z1"]}, "Z1"),
 ]
 
