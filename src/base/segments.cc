@@ -44,8 +44,8 @@ std::size_t sentence_end(std::string_view text, std::size_t i) {
 
 }  // namespace
 
-std::vector<Segment> cut_text(std::string_view text, SegmentKind kind) {
-  std::vector<Segment> segments;
+std::vector<TextSegment> cut_text(std::string_view text, SegmentKind kind) {
+  std::vector<TextSegment> segments;
   std::size_t begin = 0;
   const auto close = [&](std::size_t end) {
     // Blank space alone is no segment: it goes with what stands before it.

@@ -11,9 +11,9 @@ enum class SegmentKind { sentence, line, paragraph };
 
 // Bytes [begin, end); the pieces touch and cover the whole text. Blanks between two belong to the
 // first.
-struct Segment {
+struct TextSegment {
   std::size_t begin = 0, end = 0;
 };
-std::vector<Segment> cut_text(std::string_view text, SegmentKind kind);
+std::vector<TextSegment> cut_text(std::string_view text, SegmentKind kind);
 
 }  // namespace unpack

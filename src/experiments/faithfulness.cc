@@ -124,7 +124,7 @@ double read_target(const std::vector<double>& logits, TokenId id, FaithfulnessRe
 }
 
 // Both curves of every ranking; states that several of them pass through are computed once.
-Json flip(const ModelSession& session, const Sentence& sentence, TokenId target,
+Json flip(const ModelSession& session, const CorpusSentence& sentence, TokenId target,
           const std::vector<Ranking>& rankings) {
   std::vector<std::vector<int>> sets;
   std::map<std::vector<int>, std::size_t> known;
@@ -173,13 +173,13 @@ Json flip(const ModelSession& session, const Sentence& sentence, TokenId target,
 
 // `reference` is the ranking that every other one is compared with, sentence by sentence.
 Json run_flipping(ModelSession& session, Rank rank, const std::string& reference) {
-  const std::vector<Sentence> candidates = shuffled_sentences(session, kShortest, kLongest);
+  const std::vector<CorpusSentence> candidates = shuffled_sentences(session, kShortest, kLongest);
   std::map<std::string, std::vector<double>> areas;
   std::map<std::string, std::vector<std::vector<double>>> morf, lerf;
   std::vector<std::string> order;
   int used = 0;
   int looked_at = 0;
-  for (const Sentence& sentence : candidates) {
+  for (const CorpusSentence& sentence : candidates) {
     if (used == session.n) break;
     session.context.report("sentences", used, session.n);
     ++looked_at;

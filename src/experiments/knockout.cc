@@ -77,7 +77,7 @@ Json correlations(const std::vector<Json>& points, const char* score,
 }  // namespace
 
 Json run_knockout(ModelSession& session) {
-  std::vector<Sentence> sentences = shuffled_sentences(session, 2, 200);
+  std::vector<CorpusSentence> sentences = shuffled_sentences(session, 2, 200);
   if (sentences.size() < 2) throw InputError("knockout needs a corpus of at least two sentences");
   // Held-out sentences come first, so that they do not depend on n; a short corpus gives a fifth of
   // itself.
@@ -94,7 +94,7 @@ Json run_knockout(ModelSession& session) {
   std::map<std::string, std::vector<double>> total, half[2];
   for (std::size_t i = 0; i < scored; ++i) {
     session.context.report("sentences", static_cast<double>(i), static_cast<double>(scored));
-    const Sentence& s = sentences[held + i];
+    const CorpusSentence& s = sentences[held + i];
     const std::string key = session.key(fmt::format("score|line {}", s.line));
     // Which writers are cut depends on all of these, so that every shard makes them itself.
     const Json* record = session.records.find(key);

@@ -6,13 +6,13 @@
 
 namespace unpack {
 
-struct Sentence {
+struct CorpusSentence {
   int line = 0;
   std::vector<TokenId> ids;  // with the special tokens in front
   int prefix = 0;            // how many of these there are
 };
 
 // Every line of the corpus that has between `shortest` and `longest` tokens, shuffled.
-std::vector<Sentence> shuffled_sentences(ModelSession& session, int shortest, int longest);
+std::vector<CorpusSentence> shuffled_sentences(ModelSession& session, int shortest, int longest);
 
 }  // namespace unpack

@@ -22,7 +22,7 @@ std::vector<SinkPrompt> prompts_of(ModelSession& session, const std::string& sou
   std::vector<SinkPrompt> out;
   const auto n = static_cast<std::size_t>(session.n);
   if (source == "corpus") {
-    for (Sentence& s : shuffled_sentences(session, 8, 45)) {
+    for (CorpusSentence& s : shuffled_sentences(session, 8, 45)) {
       if (out.size() < n) out.push_back({fmt::format("line {}", s.line), std::move(s.ids), {}});
     }
   } else if (source == "facts") {

@@ -61,7 +61,7 @@ std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, Sp
   const SegmentKind cut = kind == SpanKind::sentence ? SegmentKind::sentence
                           : kind == SpanKind::line   ? SegmentKind::line
                                                      : SegmentKind::paragraph;
-  const std::vector<Segment> segments = cut_text(text, cut);
+  const std::vector<TextSegment> segments = cut_text(text, cut);
   std::vector<Span> spans;
   std::size_t current = segments.size();
   int count = 0;

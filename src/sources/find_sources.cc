@@ -78,7 +78,7 @@ std::vector<SourcePlace> place_documents(const SourcesOptions& options, const La
                       "changes its text",
                       document.name));
     SourcePlace place{document.name, layout.span(document.name, at, at + document.text.size()), {}};
-    for (const Segment& segment : cut_text(document.text, SegmentKind::sentence)) {
+    for (const TextSegment& segment : cut_text(document.text, SegmentKind::sentence)) {
       place.sentences.push_back(
           {layout.span(fmt::format("{}.{}", places.size() + 1, place.sentences.size() + 1),
                        at + segment.begin, at + segment.end),
@@ -151,7 +151,7 @@ SourcesResult find_sources(const Model& model, const SourcesOptions& options,
 
   const Layout layout(model, answer);
   result.answer = layout.text;
-  for (const Segment& segment : cut_text(layout.text, SegmentKind::sentence)) {
+  for (const TextSegment& segment : cut_text(layout.text, SegmentKind::sentence)) {
     AnswerSentence sentence;
     sentence.text = layout.text.substr(segment.begin, segment.end - segment.begin);
     Span span = layout.span("", segment.begin, segment.end);

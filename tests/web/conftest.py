@@ -137,7 +137,7 @@ def driver(downloads):
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--disable-background-networking", "--disable-component-update", "--no-first-run"):
         options.add_argument(argument)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    options.add_experimental_option("prefs", {"download.default_directory": str(downloads), "download.prompt_for_download": False})
+    options.add_experimental_option("prefs", {"download.default_directory": str(downloads), "download.prompt_for_download": False, "profile.default_content_setting_values.automatic_downloads": 1})
     browser = webdriver.Chrome(service=Driver("/usr/bin/chromedriver"), options=options)
     yield browser
     browser.quit()
