@@ -114,7 +114,7 @@ class Page:
             if "Network.requestWillBeSent\"" not in entry["message"]:
                 continue
             address = entry["message"].split('"url":"', 1)[1].split('"', 1)[0]
-            if not address.startswith((self.url, "data:", "blob:", "about:")):
+            if address and not address.startswith((self.url, "data:", "blob:", "about:")):
                 foreign.append(address)
         return severe + foreign
 

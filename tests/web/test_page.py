@@ -67,7 +67,7 @@ def test_a_double_click_changes_one_token(page):
     page.open(why())
     page.js("[...document.querySelectorAll('.chips .chip')].find((e) => e.textContent === 'Mary').dispatchEvent(new MouseEvent('dblclick', {bubbles: true}))")
     field = page.one(".chip-input")
-    field.clear()
+    field.send_keys(Keys.CONTROL + "a")
     field.send_keys("Anna", Keys.ENTER)
     page.wait(lambda: f"prompt={ANNA}" in page.hash())
     page.settled()
@@ -138,7 +138,7 @@ def test_the_graph_zooms_pans_and_fills_the_screen_with_its_labels_in_view(page)
     page.wait(lambda: place(page)[2] > scale * 1.2)
     before = place(page)
     graph = page.one("#graph")
-    ActionChains(page.driver).move_to_element_with_offset(graph, -graph.size["width"] // 2 + 20, -60).click_and_hold().move_by_offset(-150, -40).release().perform()
+    ActionChains(page.driver).move_to_element_with_offset(graph, -graph.size["width"] // 2 + 220, -60).click_and_hold().move_by_offset(-150, -40).release().perform()
     page.wait(lambda: abs(place(page)[0] - before[0] + 150) < 5)
     assert all(float(x) == 6 for x in page.js("return [...document.querySelectorAll('.layer-labels text')].map((e) => e.getAttribute('x'))"))
     assert page.all(".layer-labels text") and page.all(".axis .token")
@@ -435,7 +435,7 @@ def test_the_theme_can_be_chosen(page):
 
 def test_strange_text_does_no_harm(page):
     page.open(state(prompt=NO_MODEL_SPEAKS_THIS))
-    assert page.all("#graph .axis .token") and "\\u202e" in page.text(".chips")
+    assert page.all("#graph .axis .token") and "0xE20x800xAE" in page.text(".chips").replace(" ", "")
 
 
 def timed(page, act, done):
