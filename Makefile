@@ -39,7 +39,7 @@ test: setup-test
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) -LE cli
 ifeq ($(CI),true)
 	$(MAKE) --no-print-directory format order tidy
-	$(MAKE) --no-print-directory test-asan test-odr
+	$(MAKE) --no-print-directory test-odr
 endif
 	scripts/test_page.sh
 	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli
