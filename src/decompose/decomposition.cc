@@ -78,7 +78,7 @@ Array Decomposition::pre(int layer, MlpSide side, Scores scores) const {
 const AttentionSums& Decomposition::attention(int layer, Scores scores,
                                               const RunContext& context) const {
   auto& lazy = attention_[scores == Scores::raw ? 0 : 1];
-  std::call_once(lazy.once, [&] {
+  lazy.once([&] {
     std::vector<AttentionSums> made;
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
@@ -96,7 +96,7 @@ const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
   auto& lazy = mlp_[!router                      ? static_cast<std::size_t>(side)
                     : scores == Scores::centered ? 3U
                                                  : 2U];
-  std::call_once(lazy.once, [&] {
+  lazy.once([&] {
     std::vector<MlpSums> made(trace_.layers.size());
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
@@ -114,7 +114,7 @@ Array Decomposition::numerators(Lazy<Array>& lazy, int layer,
                                 const std::function<Array(int)>& make) const {
   // Long prompts have no room for them; they are cheap to make again.
   if (!keep_key_scores_) return make(layer);
-  std::call_once(lazy.once, [&] {
+  lazy.once([&] {
     std::vector<Array> made;
     made.reserve(trace_.layers.size());
     for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "base/once.h"
 #include "forward/forward.h"
 #include "unpack/run_context.h"
 #include "unpack/writers.h"
@@ -63,7 +64,7 @@ class Decomposition {
  private:
   template <typename Value>
   struct Lazy {
-    std::once_flag once;
+    Once once;
     std::vector<Value> layers;
   };
 

@@ -10,7 +10,10 @@ namespace {
 
 class CpuBackend final : public HostBackend<float> {
  public:
-  using HostBackend::HostBackend;
+  CpuBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options)
+      : HostBackend(std::move(weights), options) {
+    prepare_gemm();
+  }
   std::string name() const override { return "cpu"; }
   std::string details() const override {
     return std::string(kernel_name()) + " kernels, " + gemm_details();

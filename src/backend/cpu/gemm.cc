@@ -53,6 +53,8 @@ void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, co
   if (status != 0) throw InternalError("[sgemm] oneDNN status " + std::to_string(status));
 }
 
+void prepare_gemm() { ready_onednn(); }
+
 std::string gemm_library() {
   if (const OneDnn* library = find_onednn()) return "oneDNN " + library->version;
   return "own products (" + own_gemms().front().first + ")";

@@ -1,6 +1,7 @@
 #include "backend/cpu/onednn.h"
 
 #include <cstdlib>
+#include <new>
 #include <vector>
 
 #include "base/system.h"
@@ -104,6 +105,32 @@ bool cap_instruction_set() {
   return true;
 }
 
+// The library writes its kernels at the first product, and where memory runs out meanwhile it ends
+// the process. So they are made now, small products of every kind we ask for, after a look whether
+// there is room: oneDNN 2.6 took 5.8 MiB of address space for them.
+bool make_kernels() {
+  constexpr std::size_t kRoom = std::size_t{32} << 20;
+  ::operator delete(::operator new(kRoom));
+  const OneDnn& library = loaded().functions;
+  const int threads = library.max_threads();
+  library.set_threads(1);
+  constexpr std::int64_t kSide = 64;
+  const std::vector<float> a(kSide * kSide, 0.0F);
+  std::vector<float> c(kSide * kSide, 0.0F);
+  bool made = true;
+  for (const std::int64_t rows : {std::int64_t{1}, kSide}) {
+    for (const char order : {'N', 'T'}) {
+      for (const float beta : {0.0F, 1.0F}) {
+        made = made && library.sgemm('N', order, rows, kSide, kSide, 1.0F, a.data(), kSide,
+                                     a.data(), kSide, beta, c.data(), kSide) == 0;
+      }
+    }
+  }
+  library.set_threads(threads);
+  if (!made) throw std::bad_alloc();
+  return made;
+}
+
 }  // namespace
 
 const OneDnn* find_onednn() { return loaded().usable ? &loaded().functions : nullptr; }
@@ -113,8 +140,8 @@ std::string onednn_absence() { return loaded().usable ? "" : loaded().why; }
 const OneDnn* ready_onednn() {
   const OneDnn* library = find_onednn();
   if (library == nullptr) return nullptr;
-  static const bool capped = cap_instruction_set();
-  return capped ? library : nullptr;
+  static const bool ready = cap_instruction_set() && make_kernels();
+  return ready ? library : nullptr;
 }
 
 std::string onednn_instructions() {

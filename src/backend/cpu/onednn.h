@@ -25,7 +25,7 @@ const OneDnn* find_onednn();
 std::string onednn_absence();  // why find_onednn() gives null
 
 // The same, ready to be called: its instruction set is capped where the processor announces one
-// that it does not give.
+// that it does not give, and its kernels are made. Throws where there is no memory for them.
 const OneDnn* ready_onednn();
 std::string onednn_instructions();  // "avx2"; fixes the choice
 

@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "backend/expert_rows.h"
 #include "backend/host/panels.h"
+#include "base/once.h"
 #include "base/thread_pool.h"
 #include "unpack/writers.h"
 
@@ -145,7 +146,7 @@ class HostForward : public HostBase<T> {
 
  private:
   void read_final();
-  std::once_flag final_once_;
+  Once final_once_;
   std::vector<T> final_w_, final_b_;
 };
 
@@ -230,7 +231,7 @@ class HostProducts : public HostHeads<T> {
 
  private:
   struct HeadProduct {
-    std::once_flag once;
+    Once once;
     std::shared_ptr<const std::vector<T>> data;
   };
   std::vector<HeadProduct> products_;  // two sides a layer, or empty

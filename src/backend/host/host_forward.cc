@@ -343,7 +343,7 @@ void HostForward<T>::mlp_out(int index, const Array& act, std::int64_t rows, con
 
 template <typename T>
 void HostForward<T>::read_final() {
-  std::call_once(final_once_, [&] {
+  final_once_([&] {
     final_w_ = read_vector<T>((*weights_)[Role::final_norm_w]);
     final_b_ = read_vector<T>((*weights_)[Role::final_norm_b]);
   });

@@ -21,7 +21,7 @@ std::shared_ptr<const std::vector<T>> HostProducts<T>::head_products(int index, 
   if (products_.empty()) return nullptr;
   HeadProduct& product =
       products_[static_cast<std::size_t>(index) * 2 + (side == MlpSide::gate ? 0 : 1)];
-  std::call_once(product.once, [&] {
+  product.once([&] {
     // [panel][visible head, E][columns]
     const auto target = layer(index);
     const Panels<T>& in = side == MlpSide::gate ? target->mlp.in : target->mlp.up;
