@@ -16,6 +16,8 @@ from conftest import GOLDEN, MARY, PROGRAM, ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
 import attack
+from hostile.batches import sealed
+from hostile.rules import judge_message
 
 TINY = ["--model", str(GOLDEN / "tiny-gpt2")]
 IDS = ["--ids", "1,2,3"]
@@ -133,7 +135,7 @@ def with_line(shards, at, change):
     record = json.loads(lines[at])
     del record["crc32"]
     change(record)
-    lines[at] = attack.sealed(json.dumps(record, separators=(",", ":")).encode())
+    lines[at] = sealed(json.dumps(record, separators=(",", ":")).encode())
     return [{**shards[0], "results.jsonl": b"\n".join(lines) + b"\n"}, shards[1]]
 
 
@@ -382,12 +384,12 @@ def test_a_prompt_file_that_shrinks_is_said_so(unpack, tmp_path):
 ])
 def test_messages_echo_nothing_raw(unpack, args):
     r = subprocess.run([PROGRAM, *args], capture_output=True, stdin=subprocess.DEVNULL)
-    assert r.returncode in (1, 2) and not attack.judge_message(r.stderr), r.stderr[:600]
+    assert r.returncode in (1, 2) and not judge_message(r.stderr), r.stderr[:600]
 
 
 def test_invalid_utf8_is_escaped(unpack):
     r = subprocess.run([os.fsencode(PROGRAM), b"trace", b"a", b"--root", b"\xff\xfe"], capture_output=True, stdin=subprocess.DEVNULL)
-    assert r.returncode == 1 and rb"\xff" in r.stderr and not attack.judge_message(r.stderr), r.stderr
+    assert r.returncode == 1 and rb"\xff" in r.stderr and not judge_message(r.stderr), r.stderr
 
 
 def test_an_unknown_command_is_repeated(unpack):
