@@ -126,7 +126,7 @@ class Recursion {
 
   // The smallest |sum| against its absolute sum that any denominator met: near 0 rounding decides
   // signs, and without a floor it blows up shares. Likewise where it decides which experts are
-  // used.
+  // used, and where sources score alike, so that nothing but rounding is left of centred scores.
   double conditioning() const { return std::min(conditioning_, f_.routing_margin); }
 
  private:
@@ -180,7 +180,7 @@ class Recursion {
 
   // [writer][s <= q] key or query scores of one head and query, centred over the sources in sight
   // where asked; nothing is known of the others.
-  Mat scores(int l, int h, int q, bool keys) const {
+  Mat scores(int l, int h, int q, bool keys) {
     const Layer& t = f_.layers[l];
     const int g = f_.group(h), first = f_.first(l, q);
     Mat out;
@@ -192,8 +192,23 @@ class Recursion {
             c_.layer(l).attention_scale *
             (keys ? dot(f_.key(l, g, f_.vectors[j][s], s), t.q[h][q]) : dot(query, t.k[g][s])));
       }
-      if (o_.scores == Scores::centered) subtract_mean(row, static_cast<std::size_t>(first));
       out.push_back(row);
+    }
+    if (o_.scores != Scores::centered) return out;
+    const Vec before = sizes(out);
+    for (Vec& row : out) subtract_mean(row, static_cast<std::size_t>(first));
+    const Vec after = sizes(out);
+    for (int s = first; s <= q && first < q; ++s) {
+      if (before[s] > 0) conditioning_ = std::min(conditioning_, after[s] / before[s]);
+    }
+    return out;
+  }
+
+  // [s] the absolute sum of a column.
+  static Vec sizes(const Mat& rows) {
+    Vec out(rows.empty() ? 0 : rows[0].size(), 0.0);
+    for (const Vec& row : rows) {
+      for (std::size_t s = 0; s < row.size(); ++s) out[s] += std::fabs(row[s]);
     }
     return out;
   }
