@@ -163,13 +163,16 @@ std::shared_ptr<Backend> counting_gpu(const std::shared_ptr<const ModelWeights>&
 std::vector<std::int64_t> operations_of(const Tensors& tensors, Options options) {
   std::vector<std::int64_t> out;
   for (const bool gpu : {false, true}) {
-    const Model plain = tensors.model("reference", 1);
-    ModelState state = *plain.state();
+    const Model model = tensors.model("reference", 1);
     BackendOptions one_thread;
     one_thread.threads = 1;
-    state.backend = gpu ? counting_gpu(state.weights)
-                        : std::make_shared<CountingHost>(state.weights, one_thread);
-    const Model model(std::make_shared<const ModelState>(std::move(state)));
+    auto& state =
+        const_cast<ModelState&>(*model.state());  // its device is changed for one that counts
+    if (gpu) {
+      state.backend = counting_gpu(state.weights);
+    } else {
+      state.backend = std::make_shared<CountingHost>(state.weights, one_thread);
+    }
     Question question;
     question.target.ids = {1};
     question.options = options;
@@ -182,20 +185,25 @@ std::vector<std::int64_t> operations_of(const Tensors& tensors, Options options)
 }
 
 TEST(MixtureCosts, AreThoseOfTheExpertsInUse) {
-  testing::Shape many = gpt_oss(64, 2), two = gpt_oss(2, 2), more = gpt_oss(4, 4);
-  for (testing::Shape* shape : {&many, &two, &more}) shape->neurons = 64;
-  const Tensors tensors = two_of_64(many);
-  const Tensors same = picked(tensors, two, {5, 40}),
-                double_ = picked(tensors, more, {5, 6, 7, 40});
   for (const MlpRule rule : {MlpRule::per_neuron, MlpRule::linearized, MlpRule::l2}) {
     Options options;
     options.mlp = rule;
-    const auto of_64 = operations_of(tensors, options), of_2 = operations_of(same, options),
-               of_4 = operations_of(double_, options);
-    for (const std::size_t device : {0, 1}) {
-      std::printf("COST %d %zu: %ld %ld %ld\n", int(rule), device, of_64[device], of_2[device],
-                  of_4[device]);
+    std::vector<std::int64_t> router[2];  // what 62 experts that are not used cost
+    for (const int neurons : {16, 64}) {
+      testing::Shape many = gpt_oss(64, 2), two = gpt_oss(2, 2), four = gpt_oss(4, 4);
+      many.neurons = two.neurons = four.neurons = neurons;
+      const Tensors tensors = two_of_64(many);
+      const auto all = operations_of(tensors, options),
+                 same = operations_of(picked(tensors, two, {5, 40}), options),
+                 twice = operations_of(picked(tensors, four, {5, 6, 7, 40}), options);
+      for (const std::size_t device : {0, 1}) {
+        router[device].push_back(all[device] - same[device]);
+        EXPECT_GT(twice[device], same[device] * 3 / 2) << "of device " << device;
+        EXPECT_LT(all[device], twice[device]) << "of device " << device;
+      }
     }
+    for (const auto& costs : router)
+      EXPECT_EQ(costs[0], costs[1]) << "the router knows nothing of neurons";
   }
 }
 

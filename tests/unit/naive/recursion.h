@@ -126,7 +126,8 @@ class Recursion {
 
   // The smallest |sum| against its absolute sum that any denominator met: near 0 rounding decides
   // signs, and without a floor it blows up shares. Likewise where it decides which experts are
-  // used, and where sources score alike, so that nothing but rounding is left of centred scores.
+  // used, and where keys and queries cancel, or sources score alike, so that nothing but rounding
+  // is left of (centred) scores.
   double conditioning() const { return std::min(conditioning_, f_.routing_margin); }
 
  private:
@@ -184,31 +185,26 @@ class Recursion {
     const Layer& t = f_.layers[l];
     const int g = f_.group(h), first = f_.first(l, q);
     Mat out;
+    Vec terms(static_cast<std::size_t>(q) + 1, 0.0);  // [s] what the scores are sums of
     for (int j = 0; j < f_.writers.visible_to_attention(l); ++j) {
       Vec row(first, NAN);
       const Vec query = keys ? Vec() : f_.query(l, h, f_.vectors[j][q], q);
       for (int s = first; s <= q; ++s) {
-        row.push_back(
-            c_.layer(l).attention_scale *
-            (keys ? dot(f_.key(l, g, f_.vectors[j][s], s), t.q[h][q]) : dot(query, t.k[g][s])));
+        const Vec each = keys ? product(f_.key(l, g, f_.vectors[j][s], s), t.q[h][q])
+                              : product(query, t.k[g][s]);
+        double sum = 0;
+        for (const double x : each) sum += x, terms[s] += std::fabs(x);
+        row.push_back(c_.layer(l).attention_scale * sum);
       }
+      if (o_.scores == Scores::centered) subtract_mean(row, static_cast<std::size_t>(first));
       out.push_back(row);
     }
-    if (o_.scores != Scores::centered) return out;
-    const Vec before = sizes(out);
-    for (Vec& row : out) subtract_mean(row, static_cast<std::size_t>(first));
-    const Vec after = sizes(out);
-    for (int s = first; s <= q && first < q; ++s) {
-      if (before[s] > 0) conditioning_ = std::min(conditioning_, after[s] / before[s]);
-    }
-    return out;
-  }
-
-  // [s] the absolute sum of a column.
-  static Vec sizes(const Mat& rows) {
-    Vec out(rows.empty() ? 0 : rows[0].size(), 0.0);
-    for (const Vec& row : rows) {
-      for (std::size_t s = 0; s < row.size(); ++s) out[s] += std::fabs(row[s]);
+    for (int s = first; s <= q; ++s) {
+      double left = 0;
+      for (const Vec& row : out) left += std::fabs(row[s]) / c_.layer(l).attention_scale;
+      // A single source has nothing to differ from: exactly 0 where centred.
+      const bool alone = o_.scores == Scores::centered && first == q;
+      if (terms[s] > 0 && !alone) conditioning_ = std::min(conditioning_, left / terms[s]);
     }
     return out;
   }
