@@ -218,6 +218,24 @@ def test_a_thread_that_cannot_be_started_is_one_line(unpack):
         assert r.returncode == 1 and r.stderr.count("\n") == 1 and "thread" in r.stderr, r
 
 
+def test_a_server_that_cannot_start_its_threads_gives_no_address(unpack):
+    for processes in range(1, 10):
+        def few():
+            os.setuid(65534) if os.getuid() == 0 else None
+            resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+
+        server = subprocess.Popen([PROGRAM, "serve", "--port", "0"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=few)
+        first = server.stderr.readline()
+        if "http://" in first:
+            time.sleep(0.3)
+            assert server.poll() is None, first + server.stderr.read()
+            server.terminate()
+        rest = server.communicate(timeout=30)[1]
+        assert "http://" in first or (server.returncode == 1 and "thread" in first and not rest), first + rest
+        if "http://" in first:
+            break
+
+
 def test_little_memory_is_one_line(unpack, tmp_path):
     (tmp_path / "p.jsonl").write_text('{"ids": [1, 2, 3]}\n' * 6)
     traced = [(megabytes << 20, ["trace", MARY]) for megabytes in (40, *range(80, 180, 5), 240)]
