@@ -167,7 +167,11 @@ struct WebServer::Impl {
     http.set_read_timeout(5);
     http.set_write_timeout(10);
     http.set_payload_max_length(options.max_body);
-    http.new_task_queue = [this] { return new server::TaskThreads(options.max_connections); };
+    // Started now: whoever reads the address can be answered.
+    tasks = std::make_unique<server::TaskThreads>(options.max_connections);
+    http.new_task_queue = [this] {
+      return tasks ? tasks.release() : new server::TaskThreads(options.max_connections);
+    };
     bound = options.port == 0                               ? http.bind_to_any_port(options.host)
             : http.bind_to_port(options.host, options.port) ? options.port
                                                             : -1;
@@ -206,6 +210,7 @@ struct WebServer::Impl {
   std::atomic<bool> stopping = false;
   std::atomic<bool> entered = false;
   std::optional<server::ConnectionWatch> watch;
+  std::unique_ptr<server::TaskThreads> tasks;  // until the HTTP library takes them
 };
 
 void WebServer::Impl::check_client(const httplib::Request& request) const {
