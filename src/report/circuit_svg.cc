@@ -78,9 +78,10 @@ class CircuitPicture {
                        r_.final_point.edges, r_.all_edges);
   }
   std::string subtitle() const {
-    std::string text = fmt::format(
-        "faithfulness {:.2f}, necessity {:.2f}; numbers: what faithfulness loses without the edge",
-        r_.final_point.faithfulness, r_.final_point.necessity);
+    std::string text = "numbers: what faithfulness loses without the edge";
+    if (std::isfinite(r_.final_point.faithfulness))  // of what was put together nothing is known
+      text = fmt::format("faithfulness {:.2f}, necessity {:.2f}; {}", r_.final_point.faithfulness,
+                         r_.final_point.necessity, text);
     if (kept_ > edges_.size())
       text += fmt::format("; the strongest {} edges are drawn", edges_.size());
     return text;
