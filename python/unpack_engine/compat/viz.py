@@ -102,7 +102,7 @@ class CircuitGraph:
     def _labels(self, data: Dict[str, Any]) -> Dict[str, str]:
         out = {}
         for node in data["nodes"]:
-            name = node["component"].replace("attn_", "").replace("_head_", ".").replace("mlp_", "MLP ")
+            name = node["component"].replace("attn_", "").replace("_head_", ".").replace("mlp_", "MLP ").replace("pos_embedding", "position").replace("embedding", "token")
             out[node["id"]] = self.target_token or "target" if node["id"] == "target" else name
         return out
 
