@@ -16,8 +16,8 @@ namespace {
 
 using namespace report;
 
-constexpr double kBoxHeight = 30, kRowGap = 66, kColumnGap = 34, kMargin = 24, kPort = 22,
-                 kBulge = 60;
+constexpr double kComponentHeight = 30, kRowGap = 66, kColumnGap = 34, kCircuitMargin = 24,
+                 kPort = 22, kBulge = 60;
 constexpr std::size_t kDrawn = 80, kLabelled = 40;
 
 struct CircuitBox {
@@ -28,7 +28,7 @@ struct CircuitBox {
 };
 
 // From below: tokens, then a row of heads and a row of the MLP a layer, then the target.
-int row_of(const Writers& writers, int writer, int layers) {
+int component_row(const Writers& writers, int writer, int layers) {
   if (writer < 0) return 2 * layers + 1;
   const Writer& w = writers[writer];
   if (w.terminal()) return 0;
@@ -46,7 +46,7 @@ class CircuitPicture {
     for (const RankedEdge* e : edges_) {
       largest_ = std::max(largest_, e->absolute);
       for (const int w : {e->edge.writer, e->edge.reader})
-        rows_[row_of(writers_, w, layers())].try_emplace(w);
+        rows_[component_row(writers_, w, layers())].try_emplace(w);
       CircuitBox& reader = box(e->edge.reader);
       const auto there = std::find(reader.ports.begin(), reader.ports.end(), e->edge.branch);
       if (has_branch_name(e->edge.branch) && there == reader.ports.end())
@@ -57,8 +57,8 @@ class CircuitPicture {
   std::string draw() {
     place();
     SvgCanvas canvas;
-    canvas.text(kMargin, 26, title(), "b");
-    canvas.text(kMargin, 44, subtitle(), "small soft");
+    canvas.text(kCircuitMargin, 26, title(), "b");
+    canvas.text(kCircuitMargin, 44, subtitle(), "small soft");
     // Weak lines first, so that the strongest lie on top.
     for (auto e = edges_.rbegin(); e != edges_.rend(); ++e) draw_edge(canvas, **e);
     for (const auto& [row, boxes] : rows_) {
@@ -71,7 +71,9 @@ class CircuitPicture {
 
  private:
   int layers() const { return r_.layout.n_layers; }
-  CircuitBox& box(int writer) { return rows_.at(row_of(writers_, writer, layers())).at(writer); }
+  CircuitBox& box(int writer) {
+    return rows_.at(component_row(writers_, writer, layers())).at(writer);
+  }
 
   std::string title() const {
     return fmt::format("{} on {}: {} of {} edges", r_.task.name, r_.model.name,
@@ -112,16 +114,16 @@ class CircuitPicture {
         }
       }
     }
-    double x = kMargin;
+    double x = kCircuitMargin;
     std::map<int, double> centres;
     for (const auto& [column, width] : columns) {
       centres[column] = x + width / 2;
       x += width + kColumnGap;
     }
-    width_ = std::max({widest + 2 * kMargin, x - kColumnGap + kBulge + kMargin,
-                       text_width(subtitle(), 11) + 2 * kMargin});
-    const double shift = (width_ - kBulge - (x - kColumnGap + kMargin)) / 2;
-    height_ = 80 + static_cast<double>(rows_.size()) * (kBoxHeight + kRowGap) - kRowGap + 24;
+    width_ = std::max({widest + 2 * kCircuitMargin, x - kColumnGap + kBulge + kCircuitMargin,
+                       text_width(subtitle(), 11) + 2 * kCircuitMargin});
+    const double shift = (width_ - kBulge - (x - kColumnGap + kCircuitMargin)) / 2;
+    height_ = 80 + static_cast<double>(rows_.size()) * (kComponentHeight + kRowGap) - kRowGap + 24;
     double y = height_ - 24;
     for (auto& [row, boxes] : rows_) {
       double total = -kColumnGap;
@@ -133,7 +135,7 @@ class CircuitPicture {
         b.y = y;
         middle += b.w + kColumnGap;
       }
-      y -= kBoxHeight + kRowGap;
+      y -= kComponentHeight + kRowGap;
     }
     for (const RankedEdge* e : edges_) {
       ++written_[e->edge.writer];
@@ -157,7 +159,7 @@ class CircuitPicture {
   // Where the line is at t of its way, 0 at the writer.
   Point on_line(const CircuitEdge& edge, double t) {
     const CircuitBox& from = box(edge.writer);
-    const Point a{from.x, from.y - kBoxHeight}, d = port(edge);
+    const Point a{from.x, from.y - kComponentHeight}, d = port(edge);
     const double bend = std::max(24.0, 0.4 * (a.y - d.y));
     // Past the boxes in between, where a line would run through them.
     const double side = std::fabs(a.x - d.x) < 30 && a.y - d.y > 2 * kRowGap ? kBulge : 0;
@@ -182,9 +184,9 @@ class CircuitPicture {
   }
 
   void draw_box(SvgCanvas& canvas, const CircuitBox& b) {
-    canvas.rect(b.x - b.w / 2, b.y - kBoxHeight, b.w, kBoxHeight, b.writer < 0 ? "box mark" : "box",
-                {}, 5);
-    canvas.text(b.x, b.y - kBoxHeight / 2 + (b.ports.empty() ? 4 : 0), b.name, "m ink b",
+    canvas.rect(b.x - b.w / 2, b.y - kComponentHeight, b.w, kComponentHeight,
+                b.writer < 0 ? "box mark" : "box", {}, 5);
+    canvas.text(b.x, b.y - kComponentHeight / 2 + (b.ports.empty() ? 4 : 0), b.name, "m ink b",
                 " style=\"font-size:12px\"");
     const auto n = static_cast<double>(b.ports.size());
     for (std::size_t i = 0; i < b.ports.size(); ++i) {

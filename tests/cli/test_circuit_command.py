@@ -1,8 +1,12 @@
 """unpack circuit: what its files hold, and what bad tasks are told."""
 import json
+import signal
+import subprocess
+import time
 import xml.etree.ElementTree as ET
 
 import pytest
+from conftest import PROGRAM
 
 PROMPT = "Mary and John went to the store. John gave a drink to"
 OTHER = "Anna and Mark went to the store. Paul gave a drink to"
@@ -150,3 +154,28 @@ def test_bad_tasks_get_one_line(unpack, tmp_path, row, options, said):
 def test_a_task_that_is_nothing_is_said_so(unpack, tmp_path):
     assert "neither a file nor a task" in unpack.fails(1, "circuit", "iou", "--out", tmp_path / "out")
     assert "--out FOLDER" in unpack.fails(2, "circuit", "ioi")
+
+
+@pytest.mark.parametrize("options", [("--nodes",), ("--ablate", "mean"), ("--ablate", "zero"), ("--contrast",)])
+def test_other_ways_to_keep_and_to_ablate_end_at_the_whole_model(unpack, tmp_path, options):
+    rows = [{"prompt": PROMPT, "target": " Mary", "versus": " John", "counterfactual": OTHER}]
+    task = write_task(tmp_path / "task.jsonl", *rows)
+    unpack.ok("circuit", task, "--out", tmp_path / "out", "--sizes", "5%,50%,100%", "--minimality", "2", *options)
+    circuit = json.loads((tmp_path / "out" / "circuit.json").read_text())
+    assert circuit["sizes"][-1]["faithfulness"] == pytest.approx(1, abs=1e-4)
+    assert circuit["sizes"][-1]["necessity"] == pytest.approx(1, abs=1e-4)
+    kept = [e for e in circuit["edges"] if e["in_circuit"]]
+    if "--nodes" in options:
+        assert circuit["sizes"][1]["asked"] == 36 and circuit["all_nodes"] == 72
+        nodes = {e["writer"] for e in kept} - {"emb", "pos"}
+        into = {(e["writer"], e["reader"]) for e in kept}
+        assert all((writer, "target") in into for writer in nodes)  # whole components: all edges between them that have credit
+
+
+def test_an_interrupted_search_leaves_nothing(unpack, tmp_path):
+    command = [PROGRAM, "circuit", "ioi", "--method", "patching", "--n", "4", "--out", str(tmp_path / "out")]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130 and "nothing was written" in said and not (tmp_path / "out").exists()
