@@ -41,7 +41,8 @@ WriterRun record_writers(const Model& model, const std::vector<std::vector<Token
                          const std::function<void(Array& emb)>& embeddings, ForwardTrace* trace,
                          const RunContext& context);
 
-// Mean logit of the targets less that of the contrast at the last position of every prompt.
+// Mean logit of the targets less that of the contrast at the last position of every prompt, before
+// a final soft cap: what credit and interventions measure, too.
 std::vector<double> differences(const Model& model, const std::vector<TaskPrompt>& prompts,
                                 const PromptChunk& chunk, const Array& x);
 

@@ -96,7 +96,6 @@ std::vector<double> differences(const Model& model, const std::vector<TaskPrompt
     backend.logits(x, rows, logits);
     for (std::size_t i = begin; i < end; ++i) {
       const std::span<double> row(logits.data() + (i - begin) * vocabulary, vocabulary);
-      cap_logits(model.config(), row);
       const auto mean = [&](const std::vector<TokenId>& ids) {
         double sum = 0;
         for (const TokenId id : ids) sum += row[static_cast<std::size_t>(id)];

@@ -6,9 +6,11 @@
 
 #include "circuit/gradients.h"
 #include "circuit/rank.h"
+#include "engine/state.h"
 #include "experiments/compiled/methods.h"
 #include "experiments/compiled/plain_model.h"
 #include "unpack/error.h"
+#include "unpack/intervene.h"
 #include "unpack/prepared.h"
 
 namespace unpack {
@@ -73,6 +75,43 @@ TEST_P(CompiledCircuit, KeepsEverythingOrNothingExactly) {
     EXPECT_NEAR(all[p], runner.clean()[p], 1e-8);
     EXPECT_NEAR(none[p],
                 plain_.run(prompt.counterfactual, prompt.target, prompt.contrast).difference, 1e-8);
+  }
+}
+
+TEST_P(CompiledCircuit, WithNothingKeptTheTargetSeesTheMeansOrNothing) {
+  // Over all prompts and positions, writer by writer; the stream is their sum.
+  std::vector<double> mean(static_cast<std::size_t>(compiled_.d_model), 0.0);
+  double rows = 0;
+  std::vector<cc::Run> runs;
+  for (const cc::Prompt& prompt : program_.prompts) {
+    runs.push_back(plain_.run(prompt.ids, prompt.target, prompt.contrast));
+    rows += static_cast<double>(prompt.ids.size());
+    for (const cc::Rows& writer : runs.back().writers) {
+      for (const auto& row : writer) {
+        for (std::size_t i = 0; i < row.size(); ++i) mean[i] += row[i];
+      }
+    }
+  }
+  for (double& x : mean) x /= rows;
+  CircuitRunner means(model_, table_, task_.prompts, EdgeAblation::mean, {}),
+      nothing(model_, table_, task_.prompts, EdgeAblation::zero, {});
+  const std::vector<double> with_means = means.measure(table_.none(), {}),
+                            with_nothing = nothing.measure(table_.none(), {});
+  const cc::Port port{compiled_.n_layers(), -1, Branch::none};
+  for (std::size_t p = 0; p < runs.size(); ++p) {
+    const cc::Prompt& prompt = program_.prompts[p];
+    cc::Rows change(prompt.ids.size(), mean);
+    for (const cc::Rows& writer : runs[p].writers) {
+      for (std::size_t s = 0; s < change.size(); ++s) {
+        for (std::size_t i = 0; i < mean.size(); ++i) change[s][i] -= writer[s][i];
+      }
+    }
+    cc::RunOptions options;
+    options.port = &port;
+    options.change = &change;
+    EXPECT_NEAR(with_means[p],
+                plain_.run(prompt.ids, prompt.target, prompt.contrast, options).difference, 1e-7);
+    EXPECT_NEAR(with_nothing[p], 0, 1e-9);
   }
 }
 
@@ -162,29 +201,6 @@ class PocketCircuit : public ::testing::TestWithParam<std::string> {
   Task task_;
 };
 
-TEST_P(PocketCircuit, ThePartsFromTheEmbeddingsAddUpToTheWholeDifference) {
-  CircuitRunner runner(model_, table_, task_.prompts, EdgeAblation::counterfactual, {});
-  const std::vector<double> none = runner.measure(table_.none(), {}),
-                            all = runner.measure(table_.all(), {});
-  double want = 0;
-  for (std::size_t p = 0; p < none.size(); ++p) {
-    EXPECT_NEAR(all[p], runner.clean()[p], 1e-4);
-    want += (runner.clean()[p] - none[p]) / static_cast<double>(none.size());
-  }
-  // Integrated over the way between two embeddings, gradients give the difference of the ends. The
-  // error of a sum over steps halves with their length, so that twice the finer sum less the
-  // coarser one has next to none.
-  const auto sum = [&](int steps) {
-    const EdgeScores scores = rank_gradients(model_, table_, task_, steps, {});
-    double out = 0;
-    for (std::size_t e = 0; e < table_.size(); ++e) {
-      if (table_.edge(e).writer == 0) out += scores.credit[e];
-    }
-    return out;
-  };
-  EXPECT_NEAR(2 * sum(24) - sum(12), want, 0.02 * std::fabs(want));
-}
-
 TEST_P(PocketCircuit, AnEdgeRemovedBehindABaseIsAnEdgeRemovedFromTheStart) {
   CircuitRunner runner(model_, table_, task_.prompts, EdgeAblation::counterfactual, {});
   EdgeMask kept = table_.all();
@@ -202,9 +218,133 @@ TEST_P(PocketCircuit, AnEdgeRemovedBehindABaseIsAnEdgeRemovedFromTheStart) {
   }
 }
 
+TEST_P(PocketCircuit, PromptsOfOneBatchDoNotSeeEachOther) {
+  TaskOptions options;
+  options.n = 3;
+  const Task three = read_task(model_, "ioi", options);
+  EdgeMask kept = table_.all();
+  for (std::size_t e = 0; e < kept.size(); e += 2) kept[e] = 0;
+  CircuitRunner together(model_, table_, three.prompts, EdgeAblation::counterfactual, {});
+  const std::vector<double> values = together.measure(kept, {});
+  const EdgeScores scores = rank_gradients(model_, table_, three, 1, {});
+  std::vector<double> mean(table_.size(), 0.0);
+  double largest = 0;
+  for (std::size_t p = 0; p < three.prompts.size(); ++p) {
+    const Task one{"one", {three.prompts[p]}};
+    CircuitRunner alone(model_, table_, one.prompts, EdgeAblation::counterfactual, {});
+    EXPECT_NEAR(values[p], alone.measure(kept, {})[0], 1e-4);
+    const EdgeScores own = rank_gradients(model_, table_, one, 1, {});
+    for (std::size_t e = 0; e < mean.size(); ++e) {
+      mean[e] += own.credit[e] / 3;
+      largest = std::max(largest, std::fabs(own.credit[e]));
+    }
+  }
+  for (std::size_t e = 0; e < mean.size(); ++e)
+    ASSERT_NEAR(scores.credit[e], mean[e], 1e-4 * largest) << e;
+}
+
 INSTANTIATE_TEST_SUITE_P(Models, PocketCircuit,
                          ::testing::Values("pocket-gpt2", "pocket-llama", "pocket-neox"),
                          [](const auto& name) { return std::string(name.param.substr(7)); });
+
+// Grouped heads, gates, mixtures, norms of queries and keys, norms behind, windows, caps.
+class FamilyCircuit : public ::testing::TestWithParam<std::string> {
+ protected:
+  FamilyCircuit()
+      : model_(Model::load(std::string(UNPACK_TEST_DATA) + "/golden/" + GetParam(), precisely())),
+        table_(model_) {
+    TaskPrompt prompt;
+    for (int i = 0; i < 6; ++i) {
+      prompt.ids.push_back((7 * i + 3) % model_.config().vocab_size);
+      prompt.counterfactual.push_back((5 * i + 11) % model_.config().vocab_size);
+    }
+    prompt.target = {4};
+    prompt.versus = std::vector<TokenId>{9};
+    prompts_ = {prompt};
+  }
+
+  // The same edge at every pair of positions, for the code that patches single ones.
+  std::vector<Edge> at_all_positions(const CircuitEdge& edge) const {
+    std::vector<Edge> out;
+    const int length = static_cast<int>(prompts_[0].ids.size());
+    if (edge.reader < 0) return {{{edge.writer, length - 1}, Branch::none, std::nullopt}};
+    for (int q = 0; q < length; ++q) {
+      const bool across = edge.branch == Branch::K || edge.branch == Branch::V;
+      for (int s = across ? 0 : q; s <= q; ++s)
+        out.push_back({{edge.writer, s}, edge.branch, Node{edge.reader, q}});
+    }
+    return out;
+  }
+
+  Model model_;
+  EdgeTable table_;
+  std::vector<TaskPrompt> prompts_;
+};
+
+TEST_P(FamilyCircuit, PatchesAnEdgeAsInterventionsDo) {
+  CircuitRunner runner(model_, table_, prompts_, EdgeAblation::counterfactual, {});
+  const TaskPrompt& prompt = prompts_[0];
+  EXPECT_NEAR(runner.measure(table_.all(), {})[0], runner.clean()[0], 1e-9);
+  const std::vector<TaskPrompt> swapped = {
+      {prompt.counterfactual, prompt.ids, prompt.target, prompt.versus}};
+  CircuitRunner other(model_, table_, swapped, EdgeAblation::counterfactual, {});
+  EXPECT_NEAR(runner.measure(table_.none(), {})[0], other.clean()[0], 1e-9);
+  std::vector<std::size_t> edges;
+  std::vector<std::vector<Edge>> patches;
+  for (std::size_t e = 0; e < table_.size(); e += 3) {
+    edges.push_back(e);
+    patches.push_back(at_all_positions(table_.edge(e)));
+  }
+  const auto values = runner.measure_without(table_.all(), edges, {});
+  const std::vector<double> want =
+      patched_targets(model_, prompt.ids, prompt.counterfactual, patches,
+                      {prompt.target, prompt.versus, false, -1});
+  for (std::size_t i = 0; i < edges.size(); ++i)
+    EXPECT_NEAR(values[i][0], want[i], 1e-9) << to_string(model_.writers(), table_.edge(edges[i]));
+}
+
+TEST_P(FamilyCircuit, GradientsAreWhatSmallPartsOfAChangeDo) {
+  try {
+    check_gradients(model_.config());
+  } catch (const InputError&) {
+    EXPECT_THROW(rank_gradients(model_, table_, {"one", prompts_}, 1, {}), InputError);
+    return;
+  }
+  // Along the way from the counterfactual's embeddings to the prompt's, whose own are at 1.
+  const PromptChunk chunk = cut_chunks(model_.config(), prompts_, 100)[0];
+  Backend& backend = *model_.state()->backend;
+  const Array own = record_writers(model_, {prompts_[0].ids}, {}).written[0],
+              other = record_writers(model_, {prompts_[0].counterfactual}, {}).written[0];
+  const auto answer = [&](double part) {
+    const WriterRun run = record_writers(model_, {prompts_[0].ids},
+                                         [&](Array& emb) {
+                                           backend.copy(other, 0, emb, 0, emb.size());
+                                           backend.add(other, emb, emb.size(), -part);
+                                           backend.add(own, emb, emb.size(), part);
+                                         },
+                                         nullptr, {});
+    return differences(model_, prompts_, chunk, run.streams.back())[0];
+  };
+  constexpr double kStep = 1e-5;
+  const double want = (answer(1 + kStep) - answer(1 - kStep)) / (2 * kStep);
+  const EdgeScores scores = rank_gradients(model_, table_, {"one", prompts_}, 1, {});
+  double sum = 0;
+  for (std::size_t e = 0; e < table_.size(); ++e) {
+    if (table_.edge(e).writer == 0) sum += scores.credit[e];
+  }
+  EXPECT_NEAR(sum, want, 1e-5 * std::max(1.0, std::fabs(want)));
+}
+
+INSTANTIATE_TEST_SUITE_P(Golden, FamilyCircuit,
+                         ::testing::Values("tiny-gpt2", "tiny-llama", "tiny-neox", "tiny-gemma2",
+                                           "tiny-gemma3", "tiny-qwen3", "tiny-olmo2",
+                                           "tiny-mixtral", "tiny-gptoss", "tiny-phi3"),
+                         [](const auto& name) {
+                           std::string text = name.param;
+                           for (char& c : text)
+                             c = std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+                           return text;
+                         });
 
 TEST(CircuitGraph, OnlyWhatLiesBetweenATokenAndTheTargetIsConnected) {
   const Model model = Model::load("pocket-gpt2", quickly());
@@ -223,6 +363,19 @@ TEST(CircuitGraph, OnlyWhatLiesBetweenATokenAndTheTargetIsConnected) {
   const EdgeMask connected = table.connected(kept);
   EXPECT_EQ(count_kept(connected), 3U);
   for (const std::size_t e : way) EXPECT_NE(connected[e], 0) << to_string(writers, table.edge(e));
+}
+
+TEST(CircuitGraph, ChunksKeepTheOrderOfPromptsAndTheirRows) {
+  const Model model = Model::load("pocket-gpt2", quickly());
+  std::vector<TaskPrompt> prompts;
+  for (const std::size_t length : {5U, 9U, 3U, 30U, 2U})
+    prompts.push_back({std::vector<TokenId>(length, 1), {}, {2}, std::nullopt});
+  const std::vector<PromptChunk> chunks = cut_chunks(model.config(), prompts, 15);
+  ASSERT_EQ(chunks.size(), 4U);  // 5 + 9, 3, 30 (longer than asked), 2
+  EXPECT_EQ(chunks[0].members, (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(chunks[0].segments[1].begin, 5);
+  EXPECT_EQ(chunks[2].rows, 30);
+  EXPECT_EQ(chunks[3].members, std::vector<std::size_t>{4});
 }
 
 TEST(CircuitGraph, SizesAreReadOrRefusedInOneLine) {

@@ -28,7 +28,7 @@ from ..model import Model, Prepared
 from ..results import Trace
 
 __all__ = [
-    "PRESETS", "Circuit", "Path", "Prep", "TraceConfig", "TraceResult", "Tracer", "discover", "discover_one", "trace_from_prep", "validate",
+    "PRESETS", "Circuit", "Path", "Prep", "TraceConfig", "TraceResult", "Tracer", "discover", "discover_one", "trace_from_prep", "validate", "viz",
 ]
 
 
@@ -316,4 +316,5 @@ class Tracer:
         return trace_from_prep(prep, cfg, root)
 
 
-from .discovery import Circuit, discover, discover_one, validate  # noqa: E402  (they need what stands above)
+from . import viz  # noqa: E402  (they need what stands above)
+from .discovery import Circuit, discover, discover_one, validate  # noqa: E402
