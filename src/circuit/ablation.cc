@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <map>
-#include <numeric>
 
 #include "backend/mlp_readers.h"
 #include "engine/state.h"
@@ -34,16 +33,13 @@ class AblatedPass {
   }
 
   // The final stream as the target sees it. `base`: what all passes share before layer `first`.
-  Array run(const WriterRun* base, int first, WriterRun* keep, const RunContext& context) {
+  Array run(const PassStart* base, int first, PassStart* keep, const RunContext& context) {
     if (base != nullptr) {
-      for (int w = 0; w < writers_.first_of_layer(first); ++w)
-        wrote(w, base->written[static_cast<std::size_t>(w)]);
+      const auto before = static_cast<std::size_t>(writers_.first_of_layer(first));
+      for (std::size_t w = 0; w < before; ++w) change_[w] = base->changes[w];
     }
     keep_ = keep;
-    if (keep_ != nullptr) {
-      keep_->written.assign(replaced_.size(), {});
-      keep_->streams.assign(static_cast<std::size_t>(c_.n_layers) + 1, {});
-    }
+    if (keep_ != nullptr) keep_->streams.assign(static_cast<std::size_t>(c_.n_layers) + 1, {});
     const ForwardHooks hooks = make_hooks(base == nullptr);
     ForwardOptions options;
     options.keep = false;
@@ -51,7 +47,10 @@ class AblatedPass {
     options.first_layer = first;
     if (base != nullptr) options.start = &base->streams[static_cast<std::size_t>(first)];
     const Array x = forward(backend_, chunk_.prompts, options, context).x_final;
-    if (keep_ != nullptr) keep_->streams.back() = copied(x);
+    if (keep_ != nullptr) {
+      keep_->streams.back() = copied(x);
+      keep_->changes = change_;
+    }
     read_inputs(table_.target_port(), 1, x);
     return inputs_[0];
   }
@@ -71,7 +70,6 @@ class AblatedPass {
     const auto w = static_cast<std::size_t>(writer);
     change_[w] = copied(replaced_[w]);
     backend_.add(rows, change_[w], size(), -1.0);
-    if (keep_ != nullptr) keep_->written[w] = copied(rows);
   }
 
   // The inputs of `count` ports from `first` on, of which those that keep the same writers share
@@ -211,7 +209,7 @@ class AblatedPass {
   const std::vector<Array>& replaced_;
   const EdgeMask& kept_;
   std::vector<Array> change_;  // [C] what is replaced less what was written
-  WriterRun* keep_ = nullptr;
+  PassStart* keep_ = nullptr;
   std::vector<int> positions_;
   std::vector<std::int64_t> key_begin_;
   int context_ = 0;
@@ -269,7 +267,7 @@ void CircuitRunner::make_replacements(const std::vector<TaskPrompt>& prompts, Ed
 }
 
 std::vector<double> CircuitRunner::run(const Part& part, const EdgeMask& kept,
-                                       const WriterRun* base, int first, WriterRun* keep,
+                                       const PassStart* base, int first, PassStart* keep,
                                        const RunContext& context) {
   AblatedPass pass(model_, table_, part.chunk, part.replaced, kept);
   const Array x = pass.run(base, first, keep, context);
@@ -294,7 +292,7 @@ std::vector<std::vector<double>> CircuitRunner::measure_without(
   std::vector<std::vector<double>> out(edges.size());
   std::size_t done = 0;
   for (const Part& part : parts_) {
-    WriterRun base;
+    PassStart base;
     run(part, kept, nullptr, 0, &base, context);
     EdgeMask fewer = kept;
     for (std::size_t i = 0; i < edges.size(); ++i) {

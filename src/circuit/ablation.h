@@ -46,6 +46,12 @@ WriterRun record_writers(const Model& model, const std::vector<std::vector<Token
 std::vector<double> differences(const Model& model, const std::vector<TaskPrompt>& prompts,
                                 const PromptChunk& chunk, const Array& x);
 
+// A pass as others may go on from it at any layer.
+struct PassStart {
+  std::vector<Array> changes;  // [C] of [T, D]: what is replaced less what was written
+  std::vector<Array> streams;  // [L + 1] of [T, D]
+};
+
 class CircuitRunner {
  public:
   CircuitRunner(const Model& model, const EdgeTable& table, const std::vector<TaskPrompt>& prompts,
@@ -71,8 +77,8 @@ class CircuitRunner {
   };
   void make_replacements(const std::vector<TaskPrompt>& prompts, EdgeAblation ablation,
                          const RunContext& context);
-  std::vector<double> run(const Part& part, const EdgeMask& kept, const WriterRun* base, int first,
-                          WriterRun* keep, const RunContext& context);
+  std::vector<double> run(const Part& part, const EdgeMask& kept, const PassStart* base, int first,
+                          PassStart* keep, const RunContext& context);
 
   const Model& model_;
   const EdgeTable& table_;
