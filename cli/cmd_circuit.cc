@@ -60,7 +60,12 @@ std::vector<CircuitResult> find_all(const CircuitArguments& args, const Model& m
     other.method = method;
     other.contrast = false;
     other.minimality = 0;
-    out.push_back(find_circuit(model, task, other, run));
+    try {
+      out.push_back(find_circuit(model, task, other, run));
+    } catch (const InputError& error) {  // mixtures have no gradients here, tasks no counterfactual
+      out[0].warnings.push_back(
+          fmt::format("{} was left out: {}", to_string(method), error.what()));
+    }
   }
   return out;
 }

@@ -119,7 +119,11 @@ class TaskFile {
                                                              : format_ == PromptFormat::tsv ? '\t'
                                                                                             : '\0');
     RawRecord record;
-    if (format_ != PromptFormat::jsonl && cutter_->next(record)) header_ = record.cells;
+    if (format_ == PromptFormat::jsonl || !cutter_->next(record)) return;
+    for (const std::string& cell : record.cells) {
+      const std::size_t begin = cell.find_first_not_of(" \t"), end = cell.find_last_not_of(" \t");
+      header_.push_back(begin == std::string::npos ? "" : cell.substr(begin, end - begin + 1));
+    }
   }
 
   bool next(RawRecord& record) { return cutter_->next(record); }

@@ -6,7 +6,7 @@ import time
 import xml.etree.ElementTree as ET
 
 import pytest
-from conftest import PROGRAM
+from conftest import PROGRAM, ROOT
 
 PROMPT = "Mary and John went to the store. John gave a drink to"
 OTHER = "Anna and Mark went to the store. Paul gave a drink to"
@@ -105,7 +105,7 @@ def test_pictures_and_graphs_hold_every_kept_edge(found):
 
 
 def test_csv_is_read_like_json_lines(unpack, tmp_path):
-    (tmp_path / "task.csv").write_text(f'prompt,target,versus,counterfactual\n"{PROMPT}"," Mary"," John","{OTHER}"\n')
+    (tmp_path / "task.csv").write_text(f'prompt, target,versus ,counterfactual\n"{PROMPT}"," Mary"," John","{OTHER}"\n')
     options = ("--sizes", "5%,100%", "--minimality", "0", "--method", "random")
     unpack.ok("circuit", tmp_path / "task.csv", "--out", tmp_path / "a", *options)
     write_task(tmp_path / "task.jsonl", {"prompt": PROMPT, "target": " Mary", "versus": " John", "counterfactual": OTHER})
@@ -179,3 +179,13 @@ def test_an_interrupted_search_leaves_nothing(unpack, tmp_path):
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130 and "nothing was written" in said and not (tmp_path / "out").exists()
+
+
+def test_methods_that_a_model_does_not_have_are_left_out_of_a_comparison(unpack, tmp_path):
+    task = write_task(tmp_path / "task.jsonl", {"ids": [1, 2, 3, 4], "target_id": 5, "versus_id": 6, "counterfactual_ids": [4, 3, 2, 1]},
+                      {"ids": [1, 2, 3, 4], "target_id": 6, "versus_id": 5, "counterfactual_ids": [4, 3, 2, 1]})
+    model = ROOT / "tests" / "golden" / "tiny-mixtral"
+    said = unpack("circuit", task, "--model", model, "--compare", "--sizes", "50%,100%", "--out", tmp_path / "out")
+    assert said.returncode == 0 and "eap was left out: eap and eap-ig know no gradient of mixtral" in said.stderr
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "| patching" in report and "| eap" not in report
