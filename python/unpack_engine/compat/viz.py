@@ -92,8 +92,8 @@ class CircuitGraph:
         for position in sorted(widest):
             columns[position] = x + _COLUMN * widest[position] / 2
             x += _COLUMN * widest[position]
-        height = _ROW * len(rows) + 2 * _MARGIN
-        places = {}
+        height = float(_ROW * len(rows) + 2 * _MARGIN)
+        places: Dict[str, Tuple[float, float]] = {}
         for (row, position), ids in inside.items():
             for i, one in enumerate(ids):
                 places[one] = (columns[position] + _COLUMN * (i - (len(ids) - 1) / 2), height - _MARGIN - _ROW * rows[row])
