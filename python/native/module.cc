@@ -88,4 +88,5 @@ PYBIND11_MODULE(_native, module) {
   bind_prepared(module);
   bind_experiment(module);
   bind_batch(module);
+  bind_circuit(module);
 }

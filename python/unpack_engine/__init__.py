@@ -20,6 +20,7 @@ from typing import Any, Dict, List, Sequence
 
 from . import _native
 from .batches import Batch, batch, merge
+from .circuits import Circuit, Edge, Proof, circuit
 from .experiments import Experiment, experiment, experiments
 from .loading import from_state_dict, load, random
 from .model import Cache, Generation, Model, Prepared
@@ -33,8 +34,10 @@ __all__ = [
     "Attribution",
     "Batch",
     "Cache",
+    "Circuit",
     "ClosureCheck",
     "Coverage",
+    "Edge",
     "Experiment",
     "Generation",
     "Interactions",
@@ -44,10 +47,12 @@ __all__ = [
     "Prediction",
     "Predictions",
     "Prepared",
+    "Proof",
     "Token",
     "Trace",
     "about",
     "batch",
+    "circuit",
     "doctor",
     "experiment",
     "experiments",

@@ -23,6 +23,32 @@ def batch(
     model: Model, prompts: str, format: str, out: str, options: str, shard: str, strict: bool, arrays: bool, progress: _Progress
 ) -> Tuple[str, int, int, int, List[str]]: ...
 def merge(folders: Sequence[str], out: str, device: str, threads: int, progress: _Progress) -> Tuple[str, str, List[str]]: ...
+_EdgeRow = Tuple[str, str, str, float, float, Optional[float]]
+
+def circuit(
+    model: Model,
+    task: str,
+    n: Optional[int],
+    seed: int,
+    method: str,
+    preset: str,
+    options: Asked,
+    contrast: bool,
+    steps: int,
+    ablate: str,
+    nodes: bool,
+    sizes: str,
+    size: str,
+    faithful: float,
+    minimality: int,
+    progress: _Progress,
+) -> Tuple[str, str, str]: ...
+def prove_circuits(
+    model: Model, task: str, n: Optional[int], seed: int, circuits: Sequence[Sequence[_EdgeRow]], ablate: str, progress: _Progress
+) -> List[Tuple[int, float, float, float]]: ...
+def draw_circuit(
+    model: Model, title: str, edges: Sequence[_EdgeRow], faithfulness: float, necessity: float, all_edges: int, format: str
+) -> str: ...
 def experiment_names() -> List[str]: ...
 def experiment(
     name: str,
