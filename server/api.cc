@@ -191,9 +191,9 @@ json describe(const Model& model) {
           {"version", program.version}};
 }
 
-json default_options() {
-  const Options options = unpack::default_options();
-  return {{"preset", kDefaultPreset},
+json method_options(const std::string& preset) {
+  const Options options = preset_options(preset);
+  return {{"preset", preset},
           {"beta", options.beta},
           {"weights", options.weights},
           {"mlp_weights", options.mlp_weights},

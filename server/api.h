@@ -48,6 +48,6 @@ class Api {
 };
 
 nlohmann::json describe(const Model& model);
-nlohmann::json default_options();
+nlohmann::json method_options(const std::string& preset);
 
 }  // namespace unpack::server

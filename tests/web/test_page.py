@@ -1,4 +1,6 @@
 """The page, driven as a person would."""
+import csv
+import io
 import json
 import os
 import re
@@ -348,7 +350,28 @@ def test_options_differ_from_the_defaults_only_when_changed(page):
     page.wait(lambda: "o.dispatch=gate" in page.hash())
     page.click("#defaults")
     page.wait(lambda: "o." not in page.hash() and page.texts("#graph .axis .tiny") == before)
-    assert not page.all("#preset"), "no presets, no menu"
+
+
+def test_a_preset_sets_what_goes_together_and_can_be_changed_in_one_place(page, server):
+    page.open(why())
+    before = page.texts("#graph .axis .tiny")
+    assert page.texts("#preset option") == ["paper (default)", "released", "best"]
+    assert not page.all('[data-option="keys"]'), "nothing that direction output does not know"
+    page.choose("#preset", "best")
+    page.wait(lambda: "o.preset=best" in page.hash() and page.texts("#graph .axis .tiny") != before)
+    page.settled()
+    chosen = page.js("return ['direction', 'keys', 'scores'].map((key) => document.querySelector(`[data-option=${key}]`).value)")
+    assert chosen == ["read", "spread", "centered"] and page.one("#beta").get_attribute("value") == "0.2"
+    want = server.ok("trace", prompt=MARY, target=" Mary", versus=" John", preset="best", top_paths=0)["token_credit"]
+    shown = [float(text.replace("−", "-")) for text in page.texts("#graph .axis .tiny")]
+    assert shown == [float(f"{value:.2g}") for value in want]
+    # One option beside it: only that is said.
+    page.choose('[data-option="scores"]', "raw")
+    page.wait(lambda: "o.scores=raw" in page.hash() and "o.preset=best" in page.hash() and "o.direction" not in page.hash())
+    page.open(page.js("return location.hash"))
+    assert page.one("#preset").get_attribute("value") == "best"
+    page.choose("#preset", "paper")
+    page.wait(lambda: "o." not in page.hash() and page.texts("#graph .axis .tiny") == before)
 
 
 def test_a_link_shows_the_same_again(page):
@@ -385,13 +408,36 @@ def test_the_figure_is_saved_in_every_format_under_the_questions_name(page, down
             assert len(content) > 20_000
 
 
+def looks(page, server):
+    """Weights that are worth a row, of the heads that are shown."""
+    heads = page.js("return [...document.querySelectorAll('.patterns [data-head]')].map((e) => e.dataset.head)")
+    patterns = [head["pattern"] for head in server.ok("attention", prompt=MARY, heads=heads)["heads"]]
+    return sum(weight >= 0.001 for pattern in patterns for row in pattern for weight in row)
+
+
+# Rows of every tab's table.
+ROWS = {
+    "layers": lambda page, server: 9 * 14,  # the stream before every layer and the output, at every position
+    "heads": looks,
+    "answer": lambda page, server: len(page.all(".output .chip")),
+    "compare": lambda page, server: 14 + len(page.all(".components tbody tr")) + len(page.all(".routes-differ tbody tr")),
+    "circuit": lambda page, server: len(page.all(".group li")),
+}
+
+
 @pytest.mark.parametrize("tab", ["layers", "heads", "answer", "compare", "circuit"])
-def test_every_tab_can_be_saved(page, downloaded, tab):
+def test_every_tab_can_be_saved(page, server, downloaded, tab):
     page.open(why(tab=tab, other=ANNA, pins="Movers:A5.H3@13"))
     page.wait(lambda: page.all(".lens, .patterns, .output, .components, .group"))
     for suffix in ("svg", "csv", "json", "pdf"):
         name, content = save(page, downloaded, suffix)
-        assert name == f"why-mary-rather-than-john-{tab}.{suffix}" and len(content) > 60
+        assert name == f"why-mary-rather-than-john-{tab}.{suffix}"
+        if suffix == "csv":
+            table = list(csv.reader(io.StringIO(content.decode("utf-8-sig"))))
+            assert {len(row) for row in table} == {len(table[0])}, "every row has every column"
+            assert len(table) == 1 + ROWS[tab](page, server)
+        if suffix == "json":
+            assert json.loads(content)
         if suffix == "pdf":
             assert content.startswith(b"%PDF") and content.rstrip().endswith(b"%%EOF")
         if suffix == "svg" and os.environ.get("UNPACK_SHOTS"):

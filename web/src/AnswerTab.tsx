@@ -4,6 +4,7 @@ import type { Exports } from './exports';
 import { clipped, number, probability, signed, tokenText } from './format';
 import { gridFigure } from './grid_figure';
 import { specialTokens } from './PromptTokens';
+import { Sources } from './Sources';
 import { promptBody, type View } from './state';
 import { Status } from './Status';
 import { tint } from './tint';
@@ -15,8 +16,26 @@ interface Props {
   onChange: (change: Partial<View>, step?: boolean) => void;
 }
 
+// An answer by its tokens, or by the documents that it was given.
+export function AnswerTab({ documents, ...props }: Props & { documents: boolean }) {
+  const { view, onChange } = props;
+  const byDocument = documents && view.sources !== null;
+  return (
+    <section class="card" aria-label="Answer">
+      <h2 class="title">Answer <span class="muted">{byDocument ? 'from documents: click a sentence of it' : 'let the model go on, then click any token of its answer'}</span></h2>
+      {documents && (
+        <div class="segmented" role="group" aria-label="Explained by">
+          <button type="button" id="by-tokens" aria-pressed={!byDocument} onClick={() => onChange({ sources: null, answerRow: null }, true)}>tokens</button>
+          <button type="button" id="by-documents" aria-pressed={byDocument} onClick={() => !byDocument && onChange({ sources: { question: '', documents: '', answer: '' }, answerRow: null }, true)}>documents</button>
+        </div>
+      )}
+      {byDocument ? <Sources {...props} /> : <AnswerTokens {...props} />}
+    </section>
+  );
+}
+
 // The model goes on; any token of its answer can be asked where it came from.
-export function AnswerTab({ view, exports, onChange }: Props) {
+function AnswerTokens({ view, exports, onChange }: Props) {
   const [given, setGiven] = useState(view.continuation);
   const ask = useAsk<AttributeAnswer>(view.prompt ? 'attribute' : null, { ...promptBody(view), ...view.options, ...(view.continuation ? { continuation: view.continuation } : { generate: view.answerLength }) });
   const answer = ask.data;
@@ -43,12 +62,11 @@ export function AnswerTab({ view, exports, onChange }: Props) {
         }),
         legend: 'token credit, a row for every token of the answer; blue raises it, orange lowers it; colours are relative within a row',
       }),
-    rows: () => [['token', 'position', 'probability', ...answer.tokens.map((token) => token.text)], ...answer.rows.map((each) => [each.text, each.position + 1, each.probability, ...each.token_credit])],
+    rows: () => [['token', 'position', 'probability', ...answer.tokens.map((token) => token.text)], ...answer.rows.map((each) => [each.text, each.position + 1, each.probability, ...answer.tokens.map((_, position) => each.token_credit[position] ?? '')])],
     data: () => answer,
   };
   return (
-    <section class="card" aria-label="Answer">
-      <h2 class="title">Answer <span class="muted">let the model go on, then click any token of its answer</span></h2>
+    <>
       <div class="row">
         <label class="field inline">
           <span>Generate</span>
@@ -89,6 +107,6 @@ export function AnswerTab({ view, exports, onChange }: Props) {
           </div>
         </div>
       )}
-    </section>
+    </>
   );
 }

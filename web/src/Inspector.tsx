@@ -146,7 +146,7 @@ function Sources({ trace }: { trace: Trace }) {
           <tr key={position}>
             <th scope="row">{tokenText(trace.tokens[position]?.text ?? '')}<span class="muted"> {position}</span></th>
             <td><Meter size={pattern[position] ?? 0} kind="plain" text={percent(100 * (pattern[position] ?? 0))} /></td>
-            <td><Meter size={Math.abs(entries[position]) / largest} kind={sign(entries[position])} text={number(entries[position])} /></td>
+            <td><Meter size={Math.abs(entries[position]) / largest} kind={sign(entries[position])} text={number(entries[position], 2)} /></td>
           </tr>
         ))}
       </tbody>

@@ -41,7 +41,7 @@ export interface Figure {
   items: Item[];
 }
 
-export const INK = '#17202b', MUTED = '#566273', LINE = '#d8dee6', BAND = '#eef2f6', POSITIVE = '#0a6ebd', NEGATIVE = '#d0500a', WHITE = '#ffffff';
+export const INK = '#1b1f24', MUTED = '#5d6672', LINE = '#d9dee4', BAND = '#f5f7f9', POSITIVE = '#0b5fa5', NEGATIVE = '#d55e00', WHITE = '#ffffff';
 
 const channels = (hex: string): number[] => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
