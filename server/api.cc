@@ -207,4 +207,10 @@ json method_options(const std::string& preset) {
           {"keys", to_string(options.keys)}};
 }
 
+json preset_list() {
+  json list = json::array();
+  for (const std::string& name : preset_names()) list.push_back(method_options(name));
+  return list;
+}
+
 }  // namespace unpack::server

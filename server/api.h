@@ -49,5 +49,6 @@ class Api {
 
 nlohmann::json describe(const Model& model);
 nlohmann::json method_options(const std::string& preset);
+nlohmann::json preset_list();  // the options of each
 
 }  // namespace unpack::server

@@ -285,11 +285,9 @@ std::string WebServer::Impl::models_body() const {
     if (const auto model = worker->loaded()) entry["info"] = server::describe(*model);
     list.push_back(std::move(entry));
   }
-  json presets = json::array();
-  for (const std::string& name : preset_names()) presets.push_back(server::method_options(name));
   return json{{"models", list},
               {"options", server::method_options(kDefaultPreset)},
-              {"presets", presets},
+              {"presets", server::preset_list()},
               {"endpoints", server::Api::names()},
               {"limits",
                {{"max_tokens", options.max_tokens},

@@ -101,10 +101,8 @@ std::string figure_facts(const TraceResult& r, const GraphLayout& graph) {
 }
 
 double figure_fill(double share) {
-  return std::isfinite(share) ? 0.78 * std::sqrt(std::min(1.0, std::abs(share))) : 0;
+  return std::isfinite(share) ? 0.72 * std::sqrt(std::min(1.0, std::abs(share))) : 0;
 }
-
-bool figure_white(double share) { return std::isfinite(share) && std::abs(share) > 0.42; }
 
 FigureFrame figure_frame(const TraceResult& r, const GraphLayout& g) {
   constexpr double kLegend = 640;

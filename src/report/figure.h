@@ -17,9 +17,8 @@ std::string figure_title(const TraceResult& result);     // and the prompt
 // Model, probability, logits, and what the drawn routes carry.
 std::string figure_facts(const TraceResult& result, const GraphLayout& graph);
 
-// How strongly a box is filled, and whether its text is then white.
+// How strongly a box is filled: never so that dark letters on it were hard to read.
 double figure_fill(double share);
-bool figure_white(double share);
 
 // Everything in places of its own, whatever draws it.
 struct FigureFrame {

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "report/labels.h"
+#include "report/graph_slots.h"
 #include "report/text.h"
 
 namespace unpack::report {
@@ -15,29 +15,6 @@ namespace {
 
 constexpr double kPortStep = 15, kLaneStep = 6, kTrackStep = 6, kSideMargin = 12, kTokenRoom = 46,
                  kTopRoom = 10, kCellGap = 10;
-
-struct Interval {
-  double from = 0, to = 0;
-  int slot = 0;
-};
-
-// Gives overlapping intervals different slots; returns how many slots that takes.
-int assign_slots(std::vector<Interval*> intervals, double margin) {
-  std::stable_sort(intervals.begin(), intervals.end(),
-                   [](const Interval* a, const Interval* b) { return a->from < b->from; });
-  std::vector<double> ends;
-  for (Interval* interval : intervals) {
-    const auto free = std::find_if(ends.begin(), ends.end(),
-                                   [&](double end) { return end + margin < interval->from; });
-    interval->slot = static_cast<int>(free - ends.begin());
-    if (free == ends.end()) {
-      ends.push_back(interval->to);
-    } else {
-      *free = interval->to;
-    }
-  }
-  return static_cast<int>(ends.size());
-}
 
 // An edge between two boxes: all drawn paths that take it by this branch.
 struct Step {
@@ -336,14 +313,6 @@ class Builder {
     }
   }
 
-  static void spread(const std::vector<double*>& places, double centre, double room) {
-    const double gap =
-        places.size() > 1 ? std::min(kLaneStep, room / static_cast<double>(places.size() - 1)) : 0;
-    for (std::size_t i = 0; i < places.size(); ++i)
-      *places[i] =
-          centre + gap * (static_cast<double>(i) - static_cast<double>(places.size() - 1) / 2);
-  }
-
   void place_ports() {
     std::map<std::size_t, std::vector<Step*>> leaving;
     std::map<std::pair<std::size_t, Branch>, std::vector<Step*>> arriving;
@@ -357,7 +326,7 @@ class Builder {
                        [&](const Step* a, const Step* b) { return heading(a) < heading(b); });
       std::vector<double*> places;
       for (Step* step : steps) places.push_back(&step->out_x);
-      spread(places, g_.boxes[box].x, g_.boxes[box].w - 16);
+      spread_out(places, kLaneStep, g_.boxes[box].x, g_.boxes[box].w - 16);
     }
     for (auto& [key, steps] : arriving) {
       std::stable_sort(steps.begin(), steps.end(),
@@ -366,7 +335,8 @@ class Builder {
       for (Step* step : steps) places.push_back(&step->in_x);
       const GraphBox& box = g_.boxes[key.first];
       const GraphPort* port = port_of(box, key.second);
-      spread(places, box.x + (port ? port->x : 0), port ? kPortSize - 4 : box.w - 16);
+      spread_out(places, kLaneStep, box.x + (port ? port->x : 0),
+                 port ? kPortSize - 4 : box.w - 16);
     }
   }
 

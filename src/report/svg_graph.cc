@@ -102,8 +102,7 @@ void draw_box(SvgCanvas& canvas, const TraceResult& r, const GraphLayout& g, con
   }
   canvas.rect(left, top, box.w, box.h, dark ? "node-mark" : share < 0 ? "box cN" : "box cP", {}, 5);
   if (!dark) filled(canvas, left, top, box.w, box.h, share, 5);
-  canvas.text(x, y + 4, box.label,
-              fmt::format("f m{}{}", dark ? " b" : "", dark || figure_white(share) ? " on" : ""));
+  canvas.text(x, y + 4, box.label, fmt::format("f m{}{}", dark ? " b" : "", dark ? " on" : ""));
   canvas.close_group();
 }
 
@@ -131,7 +130,7 @@ Extent draw_figure(SvgCanvas& canvas, const TraceResult& r, const GraphLayout& g
     }
     canvas.open_group(fmt::format(" class=\"tok\" data-s=\"{}\"", g.columns[i].position));
     filled(canvas, x - token.w / 2, y - 14, token.w, 19, token.share, 4);
-    canvas.text(x, y, token.label, figure_white(token.share) ? "f m on" : "f m", size_style(12.5));
+    canvas.text(x, y, token.label, "f m", size_style(12.5));
     canvas.text(x, y + 17, token.number, "f m soft", size_style(9));
     canvas.close_group();
   }

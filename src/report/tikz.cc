@@ -24,8 +24,6 @@ std::string fill_of(double share) {
                        : fmt::format("{}!{}", share < 0 ? "negative" : "positive", strength);
 }
 
-const char* ink_of(double share) { return figure_white(share) ? "white" : "ink"; }
-
 const char* sign_of(double credit) { return credit < 0 ? "negative" : "positive"; }
 
 std::string at(double x, double y) { return fmt::format("({:.1f},{:.1f})", x, -y); }
@@ -82,7 +80,7 @@ void draw_box(std::string& out, const GraphLayout& g, const GraphBox& box, doubl
       x - box.w / 2, y - box.h / 2, box.w, box.h, 5,
       dark ? "fill=ink,draw=ink" : fmt::format("fill={},draw={}", fill_of(share), sign_of(share)));
   const std::string label = tex_escape(box.label);
-  out += words(x, y + 4, 11, fmt::format("word,text={}", dark ? "white" : ink_of(share)),
+  out += words(x, y + 4, 11, fmt::format("word,text={}", dark ? "white" : "ink"),
                dark ? "\\textbf{" + label + "}" : label);
 }
 
@@ -115,9 +113,9 @@ void draw_picture(std::string& out, const TraceResult& r, const GraphLayout& g) 
                       at(x - token.w / 2, y - 14), at(x + token.w / 2, y + 5));
       out += words(x, y + 17, 9, "word,text=soft", tex_escape(token.number));
     }
-    out += words(x, y, token.w > 0 ? 12.5 : 10,
-                 fmt::format("word,text={}", token.w > 0 ? ink_of(token.share) : "soft"),
-                 tex_escape(token.label));
+    out +=
+        words(x, y, token.w > 0 ? 12.5 : 10,
+              fmt::format("word,text={}", token.w > 0 ? "ink" : "soft"), tex_escape(token.label));
   }
   for (const FigureKey& key : figure_keys(r)) {
     out += draw({{key.x, f.legend_y - 4}, {key.x + 26, f.legend_y - 4}},
@@ -173,8 +171,7 @@ void draw_tokens_only(std::string& out, const TraceResult& r) {
       y += 48;
     }
     out += fmt::format("\\node[token,fill={},text={},minimum width={:.1f}pt] at {} {{{}}};\n",
-                       fill_of(share), ink_of(share), (w - 6) * kUnit, at(x + w / 2, y),
-                       tex_escape(label));
+                       fill_of(share), "ink", (w - 6) * kUnit, at(x + w / 2, y), tex_escape(label));
     out += fmt::format("\\node[soft] at {} {{{}}};\n", at(x + w / 2, y + 18),
                        tex_escape(signed_number(credit)));
     x += w;

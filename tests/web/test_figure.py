@@ -6,13 +6,9 @@ import xml.etree.ElementTree as ElementTree
 import pytest
 from asking import MARY, state, why
 from serving import PROGRAM
+from test_exports import save
 
 LONG = "It was a long day and the men went on and on. " * 3 + MARY
-
-
-def save(page, downloaded, suffix):
-    page.click(f'#export [data-format="{suffix}"]')
-    return downloaded(f".{suffix}")[1]
 
 
 def drawn(svg):
@@ -49,7 +45,7 @@ def same(mine, theirs):
 def test_the_page_and_the_program_draw_the_same_figure(page, downloaded, prompt, routes):
     page.open(state(prompt=prompt, targettext=" Mary", versustext=" John", routes=routes))
     page.wait(lambda: len(page.all("#graph .edge")) > 5)
-    mine = drawn(save(page, downloaded, "svg"))
+    mine = drawn(save(page, downloaded, "svg")[1])
     command = [PROGRAM, "trace", prompt, "--target", " Mary", "--versus", " John", "--top-paths", str(routes), "--svg", "-"]
     theirs = drawn(subprocess.run(command, capture_output=True, check=True).stdout)
     words = [text for text, _ in mine[0]]
@@ -60,7 +56,7 @@ def test_the_page_and_the_program_draw_the_same_figure(page, downloaded, prompt,
 def test_the_figure_of_a_root_is_the_same_too(page, downloaded):
     page.open(why(root="A5.H3@13"))
     page.wait(lambda: page.root() == "A5.H3@13" and len(page.all("#graph .edge")) > 5)
-    mine = drawn(save(page, downloaded, "svg"))
+    mine = drawn(save(page, downloaded, "svg")[1])
     command = [PROGRAM, "trace", MARY, "--target", " Mary", "--versus", " John", "--root", "A5.H3@13", "--top-paths", "12", "--svg", "-"]
     theirs = drawn(subprocess.run(command, capture_output=True, check=True).stdout)
     assert any(text.startswith("What does A5.H3@13 read?") for text, _ in mine[0]) and same(mine, theirs)

@@ -249,6 +249,18 @@ def test_a_long_prompt_is_prepared_with_a_progress_bar_and_can_be_cancelled(page
     page.wait(lambda: page.all(".problem.quiet") and page.js("return window.aborted"))
 
 
+def test_the_progress_bar_of_a_real_long_prompt_grows(page):
+    page.open()
+    page.js("location.hash = arguments[0]", state(prompt="It was a long day and the men went on. " * 40 + str(time.time())))
+    width = "return parseFloat(document.querySelector('.progress .track > span')?.style.width || '0')"
+    first = page.wait(lambda: page.js(width), seconds=40)
+    assert re.search(r"preparing the prompt, layer \d of 8", page.text(".progress"))
+    page.wait(lambda: page.js(width) > first + 10 or page.all("#graph .edge"), seconds=40)
+    if page.all(".progress .cancel"):
+        page.click(".progress .cancel")
+        page.wait(lambda: "cancelled" in page.text(".problem"))
+
+
 def test_the_focus_follows_a_reroot_and_svg_has_its_own_tabindex(page):
     page.open(why())
     assert page.all('#graph [tabindex="0"]')

@@ -11,6 +11,7 @@ import { tint } from './tint';
 import type { AttributeAnswer } from './types';
 
 interface Props {
+  model: string;
   view: View;
   exports: { current: Exports | null };
   onChange: (change: Partial<View>, step?: boolean) => void;
@@ -35,7 +36,7 @@ export function AnswerTab({ documents, ...props }: Props & { documents: boolean 
 }
 
 // The model goes on; any token of its answer can be asked where it came from.
-function AnswerTokens({ view, exports, onChange }: Props) {
+function AnswerTokens({ model, view, exports, onChange }: Props) {
   const [given, setGiven] = useState(view.continuation);
   const ask = useAsk<AttributeAnswer>(view.prompt ? 'attribute' : null, { ...promptBody(view), ...view.options, ...(view.continuation ? { continuation: view.continuation } : { generate: view.answerLength }) });
   const answer = ask.data;
@@ -49,16 +50,17 @@ function AnswerTokens({ view, exports, onChange }: Props) {
     const text = answer.tokens.slice(front, row.position + 1).map((token) => token.text).join('');
     onChange({ prompt: text, position: null, target: { id: row.target_id }, versus: null, trail: [], selected: null, circuit: { name: '', groups: [] }, tab: 'why' }, true);
   };
+  const sources = answer?.tokens.slice(0, Math.min(60, answer.rows.at(-1)?.token_credit.length ?? 0)) ?? [];
   exports.current = answer && {
     name: 'answer',
     figure: () =>
       gridFigure({
         title: 'Where every token of the answer came from',
-        subtitle: clipped(view.prompt.replace(/\s+/g, ' '), 120),
-        columns: answer.tokens.slice(0, 60).map((token) => tokenText(token.text)),
+        subtitle: `${model}; ${clipped(view.prompt.replace(/\s+/g, ' '), 120)}`,
+        columns: sources.map((token) => tokenText(token.text)),
         rows: answer.rows.slice(0, 60).map((each) => {
           const most = Math.max(1e-30, ...each.token_credit.map(Math.abs));
-          return { label: `${tokenText(each.text)}  ${probability(each.probability)}`, cells: answer.tokens.slice(0, 60).map((_, position) => ({ text: position < each.token_credit.length ? number(each.token_credit[position], 2) : '', share: (each.token_credit[position] ?? 0) / most })) };
+          return { label: `${tokenText(each.text)}  ${probability(each.probability)}`, cells: sources.map((_, position) => ({ text: position < each.token_credit.length ? number(each.token_credit[position], 2) : '', share: (each.token_credit[position] ?? 0) / most })) };
         }),
         legend: 'token credit, a row for every token of the answer; blue raises it, orange lowers it; colours are relative within a row',
       }),

@@ -217,7 +217,7 @@ export function App() {
                 {view.tab === 'why' && <Why {...common} gated={isGated(info, trace)} dark={dark} tokenHover={tokenHover} />}
                 {view.tab === 'layers' && <Layers {...common} />}
                 {view.tab === 'heads' && <Heads {...common} dark={dark} />}
-                {view.tab === 'answer' && <AnswerTab documents={served?.endpoints.includes('sources') ?? false} view={view} exports={exports} onChange={change} />}
+                {view.tab === 'answer' && <AnswerTab model={trace.model.name} documents={served?.endpoints.includes('sources') ?? false} view={view} exports={exports} onChange={change} />}
                 {view.tab === 'compare' && <Compare {...common} />}
                 {view.tab === 'circuit' && <Circuit {...common} />}
               </div>

@@ -308,7 +308,7 @@ function GraphBox({ box, trace, credit, share, isRoot, dim, selected, pinned, fo
   const label = `${box.name} at ${tokenText(trace.tokens[node.position]?.text ?? '')}, credit ${number(credit)}${pinned ? ', pinned' : ''}`;
   return (
     <g
-      class={`node ${node.kind} ${isRoot ? 'root' : ''} ${dim ? 'dim' : ''} ${selected ? 'selected' : ''} ${pinned ? 'pinned' : ''} ${open ? 'open' : ''} ${Math.abs(share) > 0.42 ? 'strong' : ''}`}
+      class={`node ${node.kind} ${isRoot ? 'root' : ''} ${dim ? 'dim' : ''} ${selected ? 'selected' : ''} ${pinned ? 'pinned' : ''} ${open ? 'open' : ''}`}
       transform={`translate(${box.x} ${box.y})`}
       data-node={box.name}
       tabindex={focusable ? 0 : -1}
