@@ -161,7 +161,7 @@ export function App() {
         <span class="grow" />
         {served && (
           <Menu id="options" label={Object.keys(view.options).length || view.noBos ? 'Options •' : 'Options'}>
-            <OptionsPanel view={view} defaults={served.options} gated={isGated(info, trace)} presets={served.presets ?? []} conservation={trace && !stale ? trace.conservation : null} onChange={change} />
+            <OptionsPanel view={view} defaults={served.options} gated={isGated(info, trace)} mixture={info?.mixture ?? false} presets={served.presets ?? []} conservation={trace && !stale ? trace.conservation : null} onChange={change} />
           </Menu>
         )}
         {trace && (

@@ -7,6 +7,7 @@ interface Props {
   view: View;
   defaults: MethodOptions;
   gated: boolean;
+  mixture: boolean;
   presets: MethodOptions[];
   conservation: { first: number; reached: number } | null;
   onChange: (change: Partial<View>, step?: boolean) => void;
@@ -28,7 +29,7 @@ const CHOICES: { key: 'dispatch' | 'mlp' | 'scores' | 'reroot' | 'direction' | '
 ];
 
 // Only what differs from the preset, and the preset where it is not the paper's, is kept, sent and written into the address.
-export function OptionsPanel({ view, defaults: paper, gated, presets, conservation, onChange }: Props) {
+export function OptionsPanel({ view, defaults: paper, gated, mixture, presets, conservation, onChange }: Props) {
   const preset = view.options.preset ?? paper.preset;
   const defaults = presets.find((each) => each.preset === preset) ?? paper;
   const value = <K extends keyof MethodOptions>(key: K): NonNullable<MethodOptions[K]> => (view.options[key] ?? defaults[key]) as NonNullable<MethodOptions[K]>;
@@ -87,7 +88,7 @@ export function OptionsPanel({ view, defaults: paper, gated, presets, conservati
       )}
       {weights('weights', 'Branch weights', ['K', 'Q', 'V'])}
       {gated && weights('mlp_weights', 'Gated MLP weights', ['G', 'U'])}
-      {defaults.expert_weights && weights('expert_weights', 'Mixture weights', ['R', 'G', 'U'])}
+      {mixture && weights('expert_weights', 'Mixture weights', ['R', 'G', 'U'])}
       <label class="check">
         <input type="checkbox" checked={view.noBos} onChange={(event) => onChange({ noBos: event.currentTarget.checked, position: null, trail: [], selected: null }, true)} />
         leave the special tokens in front out

@@ -49,7 +49,10 @@ export function Sources({ view, exports, onChange }: Props) {
     rows: () => [['document', 'sentence', ...found.sentences.map((each) => each.text.trim())], ...lines.map((line, i) => [line.document, line.text, ...found.sentences.map((each) => credits(each)[i])])],
     data: () => found,
   };
-  const field = (key: keyof typeof draft) => (event: { currentTarget: HTMLInputElement | HTMLTextAreaElement }) => setDraft({ ...draft, [key]: event.currentTarget.value });
+  const field = (key: keyof typeof draft) => (event: { currentTarget: HTMLInputElement | HTMLTextAreaElement }) => {
+    const { value } = event.currentTarget;
+    setDraft((old) => ({ ...old, [key]: value }));
+  };
   const ready = draft.question.trim() !== '' && documentsOf(draft.documents).length > 0;
   return (
     <>

@@ -21,6 +21,7 @@ export interface ModelInfo {
   d_model: number;
   dtype: string;
   gated: boolean;
+  mixture: boolean;
   parallel: boolean;
   positions: boolean;
   context: number;
@@ -32,7 +33,7 @@ export interface MethodOptions {
   beta: number;
   weights: number[];
   mlp_weights: number[];
-  expert_weights?: number[];
+  expert_weights: number[];
   dispatch: string;
   mlp: string;
   scores: string;
