@@ -72,7 +72,7 @@ struct GraphLayout {
 };
 
 struct GraphLimits {
-  std::size_t drawn = 500;      // paths; further ones are left out
+  std::size_t drawn = 250;      // paths; further ones are left out
   std::size_t strong = 80;      // edges with lanes of their own; weaker ones share
   std::size_t all_tokens = 16;  // prompts up to this length show every token
   std::size_t fold = 3;         // unused tokens in a row that fold, in longer ones

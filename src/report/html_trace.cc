@@ -79,7 +79,7 @@ std::string path_markup(const Writers& writers, const TraceResult& r, const Path
   std::string out;
   for (const std::string& piece : legend_pieces(writers, r, path)) {
     const bool arrow = piece.starts_with(' ');
-    out += fmt::format("{}<span class=\"n\">{}</span>", arrow ? " " : "",
+    out += fmt::format("{}<b>{}</b>", arrow ? " " : "",
                        xml_escape(arrow ? piece.substr(1) : piece));
   }
   return out;
@@ -95,17 +95,15 @@ std::string path_list(const TraceResult& r, const GraphLayout& graph) {
     for (const Node& node : path.nodes)
       through += (through.empty() ? "" : " ") + std::to_string(node.writer);
     std::string swatch;
-    if (rank < graph.drawn.size()) {
-      SvgCanvas line;
-      line.route({{2, 5}, {24, 5}}, stroke_class(path.credit), graph.drawn[rank].width);
-      swatch = line.element(26, 10, "", "");
-    }
+    if (rank < graph.drawn.size())
+      swatch = fmt::format("<i style=\"height:{:.1f}px\"></i>", graph.drawn[rank].width);
     out += fmt::format(
-        "<li tabindex=\"0\" data-s=\"{}\" data-w=\"{}\"><span>{}</span><span class=\"v "
+        "<li tabindex=\"0\" data-s=\"{}\" data-w=\"{}\"><span class=\"k {}\">{}</span><span "
+        "class=\"v "
         "{}\">{}</span><span>{}</span></li>\n",
-        path.nodes.empty() ? -1 : path.nodes.front().position, through, swatch,
-        path.credit < 0 ? "neg" : "pos", xml_escape(path_value(r, path)),
-        path_markup(writers, r, path));
+        path.nodes.empty() ? -1 : path.nodes.front().position, through,
+        path.credit < 0 ? "neg" : "pos", swatch, path.credit < 0 ? "neg" : "pos",
+        xml_escape(path_value(r, path)), path_markup(writers, r, path));
   }
   out += "</ol>\n";
   if (order.size() < r.paths.size())

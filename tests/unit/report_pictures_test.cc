@@ -197,7 +197,7 @@ TEST(Figure, WritesNumbersAsThePageDoes) {
 TEST(GraphPicture, OfAThousandPathsSaysWhatIsLeftOut) {
   const TraceResult r = make_trace({.paths = 1000});
   for (const std::string& picture : {to_svg(r), to_html(r), to_tikz(r)}) {
-    EXPECT_NE(picture.find("500 more paths are not drawn."), std::string::npos);
+    EXPECT_NE(picture.find("750 more paths are not drawn."), std::string::npos);
     EXPECT_LT(picture.size(), 600000u);
   }
 }
