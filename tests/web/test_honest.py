@@ -216,8 +216,7 @@ def test_back_goes_through_the_questions(page):
     page.driver.back()
     page.wait(lambda: page.one("#target").get_attribute("value") == "·Mary")
     page.wait(lambda: page.js("return document.title").startswith("Why ·Mary rather than ·John?"))
-    for _ in range(3):
-        page.driver.back()
+    page.js("history.go(-3)")
     page.wait(lambda: page.all(".start .example"))
 
 

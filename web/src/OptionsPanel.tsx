@@ -60,7 +60,7 @@ export function OptionsPanel({ view, defaults: paper, gated, mixture, presets, c
           <select id="preset" value={preset} onChange={(event) => onChange({ options: event.currentTarget.value === paper.preset ? {} : { preset: event.currentTarget.value } }, true)}>
             {presets.map((each) => <option key={each.preset} value={each.preset}>{each.preset === paper.preset ? `${each.preset} (default)` : each.preset}</option>)}
           </select>
-          <span class="small">{PRESETS[preset ?? ''] ?? ''}</span>
+          <span class="hint">{PRESETS[preset ?? ''] ?? ''}</span>
         </label>
       )}
       <label class="field" for="beta">
