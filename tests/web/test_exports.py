@@ -68,11 +68,21 @@ def test_every_tab_can_be_saved(page, server, downloaded, tab):
             open(os.path.join(os.environ["UNPACK_SHOTS"], name), "wb").write(content)
 
 
-def test_printing_shows_the_figure_on_white(page):
-    page.open(why(), dark=True)
+@pytest.mark.parametrize("chosen", [False, True])
+def test_printing_shows_the_figure_first_and_all_of_it_on_white(page, chosen):
+    """From a dark page, too: whether the system asks for dark, or the person."""
+    page.open(why(), dark=not chosen)
+    if chosen:
+        page.choose("[aria-label=Theme]", "dark")
+        page.wait(lambda: page.js("return getComputedStyle(document.body).backgroundColor") == "rgb(16, 21, 27)")
+    page.one(".sentences")
     page.js("dispatchEvent(new Event('beforeprint'))")
-    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print", "features": [{"name": "prefers-color-scheme", "value": "light" if chosen else "dark"}]})
     assert visible(page, "#printed svg") and not visible(page, "header") and not visible(page, "#graph")
-    assert page.js("return getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+    assert page.js("return ['body', '.ask', '.words'].map((s) => getComputedStyle(document.querySelector(s)).backgroundColor)") == ["rgb(255, 255, 255)"] * 3
+    assert page.js("return getComputedStyle(document.querySelector('.sentences')).color") == "rgb(23, 32, 43)"
+    assert page.js("return document.querySelector('#printed').getBoundingClientRect().bottom <= document.querySelector('.ask').getBoundingClientRect().top + 1")
     page.shot("print")
     page.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": ""})
+    if chosen:
+        page.choose("[aria-label=Theme]", "auto")
