@@ -291,7 +291,8 @@ std::string WebServer::Impl::models_body() const {
     list.push_back(std::move(entry));
   }
   return json{{"models", list},
-              {"options", server::default_options()},
+              {"options", server::method_options(kDefaultPreset)},
+              {"presets", server::preset_list()},
               {"endpoints", server::Api::names()},
               {"limits",
                {{"max_tokens", options.max_tokens},
@@ -386,9 +387,23 @@ void WebServer::Impl::add_routes() {
       }
     };
   };
-  http.Get("/", guarded([](httplib::Response& response) {
-             answer_with(response, std::string(server::page_html()), "text/html; charset=utf-8");
-           }));
+  http.Get("/", [this](const httplib::Request& request, httplib::Response& response) {
+    const auto page = [&](int status) {
+      answer_with(response, std::string(server::page_html()), "text/html; charset=utf-8");
+      response.status = status;
+    };
+    try {
+      check_client(request);
+      page(200);
+    } catch (const HttpError& e) {
+      // The page holds no secret, and it is what asks a person for the token.
+      const bool person = request.get_header_value("Accept").find("text/html") != std::string::npos;
+      if (e.status == 401 && person) return page(401);
+      answer_exception(response, std::current_exception());
+    } catch (...) {
+      answer_exception(response, std::current_exception());
+    }
+  });
   http.Get("/api/queue", [this](const httplib::Request& request, httplib::Response& response) {
     try {
       check_client(request);
@@ -421,7 +436,7 @@ void WebServer::Impl::add_routes() {
                                 std::exception_ptr error) { answer_exception(response, error); });
   http.set_error_handler(httplib::Server::HandlerWithResponse([](const httplib::Request& request,
                                                                  httplib::Response& response) {
-    if (response.body.empty()) {
+    if (response.body.empty() && !response.content_provider_) {
       const std::string name = request.path.rfind("/api/", 0) == 0 ? request.path.substr(5) : "";
       const auto& names = server::Api::names();
       const bool known = request.path == "/" || request.path == "/health" ||
