@@ -1,11 +1,11 @@
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 #include <memory>
 
 #include "arguments.h"
 #include "commands.h"
+#include "unpack/chat.h"
 #include "unpack/error.h"
 #include "unpack/prepared.h"
 #include "unpack/report.h"
@@ -25,20 +25,6 @@ struct AttributeArguments {
   Color color = Color::automatic;
 };
 
-// The continuation as it splits when it follows the prompt; on its own where the prompt's last
-// token would change.
-std::vector<TokenId> encode_continuation(const Model& model, const AttributeArguments& args,
-                                         const std::vector<TokenId>& prompt) {
-  if (args.prompt.prompt && !args.prompt.made) {
-    const std::vector<TokenId> whole =
-        model.encode_prompt(*args.prompt.prompt + *args.continuation, args.prompt.no_bos);
-    if (whole.size() > prompt.size() && std::equal(prompt.begin(), prompt.end(), whole.begin())) {
-      return {whole.begin() + static_cast<std::ptrdiff_t>(prompt.size()), whole.end()};
-    }
-  }
-  return model.tokenizer().encode(*args.continuation);
-}
-
 void run_attribute(AttributeArguments& args, Context& context) {
   args.outputs.check();
   args.prompt.resolve();
@@ -47,11 +33,11 @@ void run_attribute(AttributeArguments& args, Context& context) {
   const std::vector<TokenId> prompt = args.prompt.encode(model);
   std::vector<TokenId> continuation;
   if (args.continuation) {
-    continuation = encode_continuation(model, args, prompt);
+    continuation = encode_after(model, args.prompt.made, *args.continuation);
   } else {
     SamplingOptions sampling;
     sampling.max_tokens = args.generate;
-    continuation = generate_until(model, prompt, sampling, args.prompt.stops(), {}, run);
+    continuation = generate_until(model, prompt, sampling, args.prompt.made.stops, {}, run);
   }
   if (continuation.empty())
     throw InputError(args.continuation
