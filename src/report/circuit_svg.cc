@@ -200,7 +200,7 @@ class CircuitPicture {
   // apart.
   void draw_drop(SvgCanvas& canvas, const RankedEdge& e) {
     if (!e.drop) return;
-    const bool near_writer = written_[e.edge.writer] <= read_[e.edge.reader];
+    const bool near_writer = written_[e.edge.writer] < read_[e.edge.reader];
     constexpr double kPlaces[] = {0.16, 0.26, 0.36, 0.21, 0.31};
     const int turn = near_writer ? out_turns_[e.edge.writer]++ : in_turns_[e.edge.reader]++;
     const double t = kPlaces[turn % 5];
