@@ -79,8 +79,8 @@ std::string path_markup(const Writers& writers, const TraceResult& r, const Path
   std::string out;
   for (const std::string& piece : legend_pieces(writers, r, path)) {
     const bool arrow = piece.starts_with(' ');
-    out += fmt::format("{}<b>{}</b>", arrow ? " " : "",
-                       xml_escape(arrow ? piece.substr(1) : piece));
+    out +=
+        fmt::format("{}<b>{}</b>", arrow ? " " : "", xml_escape(arrow ? piece.substr(1) : piece));
   }
   return out;
 }

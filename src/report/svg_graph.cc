@@ -62,8 +62,8 @@ namespace {
 
 std::string size_style(double size) { return fmt::format(" style=\"font-size:{:g}px\"", size); }
 
-void filled(SvgCanvas& canvas, double x, double y, double w, double h, double share,
-            double radius) {
+void filled_rect(SvgCanvas& canvas, double x, double y, double w, double h, double share,
+                 double radius) {
   const double strength = figure_fill(share);
   if (strength > 0)
     canvas.rect(x, y, w, h, share < 0 ? "N" : "P",
@@ -101,7 +101,7 @@ void draw_box(SvgCanvas& canvas, const TraceResult& r, const GraphLayout& g, con
                 port.used ? "f m b on" : "f m soft", size_style(8));
   }
   canvas.rect(left, top, box.w, box.h, dark ? "node-mark" : share < 0 ? "box cN" : "box cP", {}, 5);
-  if (!dark) filled(canvas, left, top, box.w, box.h, share, 5);
+  if (!dark) filled_rect(canvas, left, top, box.w, box.h, share, 5);
   canvas.text(x, y + 4, box.label, fmt::format("f m{}{}", dark ? " b" : "", dark ? " on" : ""));
   canvas.close_group();
 }
@@ -129,7 +129,7 @@ Extent draw_figure(SvgCanvas& canvas, const TraceResult& r, const GraphLayout& g
       continue;
     }
     canvas.open_group(fmt::format(" class=\"tok\" data-s=\"{}\"", g.columns[i].position));
-    filled(canvas, x - token.w / 2, y - 14, token.w, 19, token.share, 4);
+    filled_rect(canvas, x - token.w / 2, y - 14, token.w, 19, token.share, 4);
     canvas.text(x, y, token.label, "f m", size_style(12.5));
     canvas.text(x, y + 17, token.number, "f m soft", size_style(9));
     canvas.close_group();

@@ -230,8 +230,16 @@ std::string tex_escape(std::string_view text) {
     } else if (c == U'-' || c == U',' || c == U'?' || c == U'!') {
       // Braces keep TeX from joining "--", ",,", "?`" into one glyph.
       out += fmt::format("{{{}}}", static_cast<char>(c));
-    } else if (c == U'↵' || c == U'\n') {
+    } else if (c == U'↵' || c == U'⏎' || c == U'\n') {
       out += "\\ensuremath{\\hookleftarrow}";
+    } else if (c == U'·') {
+      out += "\\ensuremath{\\cdot}";
+    } else if (c == U'−') {
+      out += "\\ensuremath{-}";
+    } else if (c == U'≈') {
+      out += "\\ensuremath{\\approx}";
+    } else if (c == U'∅') {
+      out += "\\ensuremath{\\emptyset}";
     } else if (c == U'␣') {
       out += "\\textvisiblespace{}";
     } else if (c == U'…') {

@@ -53,14 +53,14 @@ std::string tex_path(const std::string& text) {
   return out;
 }
 
-std::string words(double x, double y, double size, const std::string& style,
-                  const std::string& text) {
+std::string tikz_words(double x, double y, double size, const std::string& style,
+                       const std::string& text) {
   return fmt::format(
       "\\node[{},font=\\sffamily\\fontsize{{{:.1f}}}{{{:.1f}}}\\selectfont] at {} {{{}}};\n", style,
       size * kUnit, size * kUnit, at(x, y), text);
 }
 
-void draw_box(std::string& out, const GraphLayout& g, const GraphBox& box, double dx, double dy) {
+void tikz_box(std::string& out, const GraphLayout& g, const GraphBox& box, double dx, double dy) {
   const double x = dx + box.x, y = dy + box.y;
   const double share = g.largest_credit > 0 ? box.credit / g.largest_credit : 0;
   const bool dark = box.target || box.root;
@@ -72,29 +72,29 @@ void draw_box(std::string& out, const GraphLayout& g, const GraphBox& box, doubl
   for (const GraphPort& port : box.ports) {
     rectangle(x + port.x - kPortSize / 2 - 1, y + box.h / 2 - 1, kPortSize + 2, kPortSize, 2,
               port.used ? "fill=ink,draw=ink" : "fill=white,draw=black!20");
-    out += words(x + port.x, y + box.h / 2 + kPortSize - 3, 8,
-                 port.used ? "word,text=white" : "word,text=soft",
-                 port.used ? fmt::format("\\textbf{{{}}}", port.branch) : port.branch);
+    out += tikz_words(x + port.x, y + box.h / 2 + kPortSize - 3, 8,
+                      port.used ? "word,text=white" : "word,text=soft",
+                      port.used ? fmt::format("\\textbf{{{}}}", port.branch) : port.branch);
   }
   rectangle(
       x - box.w / 2, y - box.h / 2, box.w, box.h, 5,
       dark ? "fill=ink,draw=ink" : fmt::format("fill={},draw={}", fill_of(share), sign_of(share)));
   const std::string label = tex_escape(box.label);
-  out += words(x, y + 4, 11, fmt::format("word,text={}", dark ? "white" : "ink"),
-               dark ? "\\textbf{" + label + "}" : label);
+  out += tikz_words(x, y + 4, 11, fmt::format("word,text={}", dark ? "white" : "ink"),
+                    dark ? "\\textbf{" + label + "}" : label);
 }
 
 void draw_picture(std::string& out, const TraceResult& r, const GraphLayout& g) {
   const FigureFrame f = figure_frame(r, g);
-  out += words(kFigureEdge, 34, 18, "left word,text=ink",
-               "\\textbf{" + tex_escape(figure_title(r)) + "}");
-  out += words(kFigureEdge, 54, 12, "left word,text=soft", tex_escape(figure_facts(r, g)));
+  out += tikz_words(kFigureEdge, 34, 18, "left word,text=ink",
+                    "\\textbf{" + tex_escape(figure_title(r)) + "}");
+  out += tikz_words(kFigureEdge, 54, 12, "left word,text=soft", tex_escape(figure_facts(r, g)));
   for (const LayerBand& band : g.bands) {
     const double top = f.graph_y + band.top, bottom = f.graph_y + band.bottom;
     out += fmt::format("\\fill[band,rounded corners=3pt] {} rectangle {};\n", at(f.bands_x, top),
                        at(f.bands_x + f.bands_w, bottom));
-    out += words(f.bands_x + 8, (top + bottom) / 2 + 4, 11, "left word,text=soft",
-                 fmt::format("L{}", band.layer));
+    out += tikz_words(f.bands_x + 8, (top + bottom) / 2 + 4, 11, "left word,text=soft",
+                      fmt::format("L{}", band.layer));
   }
   for (auto line = g.lines.rbegin(); line != g.lines.rend(); ++line) {
     std::vector<Point> points = line->points;
@@ -103,7 +103,7 @@ void draw_picture(std::string& out, const TraceResult& r, const GraphLayout& g) 
                                     line->crosses ? "across," : "", sign_of(line->credit),
                                     line->thin ? "0.3" : "0.75", line->width * kUnit));
   }
-  for (const GraphBox& box : g.boxes) draw_box(out, g, box, f.graph_x, f.graph_y);
+  for (const GraphBox& box : g.boxes) tikz_box(out, g, box, f.graph_x, f.graph_y);
   const double y = f.graph_y + g.tokens_y;
   for (const FigureToken& token : figure_tokens(r, g)) {
     const double x = f.graph_x + token.x;
@@ -111,19 +111,19 @@ void draw_picture(std::string& out, const TraceResult& r, const GraphLayout& g) 
       out +=
           fmt::format("\\fill[{},rounded corners=2.4pt] {} rectangle {};\n", fill_of(token.share),
                       at(x - token.w / 2, y - 14), at(x + token.w / 2, y + 5));
-      out += words(x, y + 17, 9, "word,text=soft", tex_escape(token.number));
+      out += tikz_words(x, y + 17, 9, "word,text=soft", tex_escape(token.number));
     }
-    out +=
-        words(x, y, token.w > 0 ? 12.5 : 10,
-              fmt::format("word,text={}", token.w > 0 ? "ink" : "soft"), tex_escape(token.label));
+    out += tikz_words(x, y, token.w > 0 ? 12.5 : 10,
+                      fmt::format("word,text={}", token.w > 0 ? "ink" : "soft"),
+                      tex_escape(token.label));
   }
   for (const FigureKey& key : figure_keys(r)) {
     out += draw({{key.x, f.legend_y - 4}, {key.x + 26, f.legend_y - 4}},
                 fmt::format("{},line width={:.2f}pt",
-                            key.sign == 0 ? "across,soft" : sign_of(key.sign), 3 * kUnit));
-    out += words(key.x + 32, f.legend_y, 11, "left word,text=soft", tex_escape(key.text));
+                            key.sign == 0 ? "across,draw=soft" : sign_of(key.sign), 3 * kUnit));
+    out += tikz_words(key.x + 32, f.legend_y, 11, "left word,text=soft", tex_escape(key.text));
   }
-  out += words(kFigureNoteX, f.legend_y, 11, "left word,text=soft", tex_escape(kFigureNote));
+  out += tikz_words(kFigureNoteX, f.legend_y, 11, "left word,text=soft", tex_escape(kFigureNote));
 }
 
 double draw_legend_rows(std::string& out, const TraceResult& r, const GraphLayout& g, double y) {

@@ -241,6 +241,9 @@ TEST(TexEscape, LeavesNothingThatTexWouldObey) {
   EXPECT_EQ(report::tex_escape("\\^~"), "\\textbackslash{}\\textasciicircum{}\\textasciitilde{}");
   EXPECT_EQ(report::tex_escape("中"), "{\\tiny U+4E2D}");
   EXPECT_EQ(report::tex_escape("é"), "é");
+  EXPECT_EQ(report::tex_escape("·a −1 ≈ ⏎"),
+            "\\ensuremath{\\cdot}a \\ensuremath{-}1 \\ensuremath{\\approx} "
+            "\\ensuremath{\\hookleftarrow}");
 }
 
 TEST(GraphFile, FormatFollowsTheSuffix) {

@@ -24,12 +24,22 @@ def test_the_figure_is_saved_in_every_format_under_the_questions_name(page, down
             open(os.path.join(os.environ["UNPACK_SHOTS"], name), "wb").write(content)
         if suffix in ("svg", "html"):
             text = content.decode()
+            assert suffix == "html" or outside(page, text) == []
             assert 'fill="#ffffff"/>' in text and "Why ·Mary rather than ·John?" in text and "pocket-gpt2" in text and "raises the target" in text and "of the net credit" in text
             assert "var(--" not in text and not re.search(r"https?://(?!www\.w3\.org)", text)
         if suffix == "json":
             assert len(json.loads(content)["paths"]) == 12
         if suffix == "png":
             assert len(content) > 20_000
+
+
+def outside(page, svg):
+    """Texts of a picture that leave it."""
+    return page.js("""const read = new DOMParser().parseFromString(arguments[0], 'image/svg+xml').documentElement;
+        const svg = document.body.appendChild(document.importNode(read, true)), width = svg.width.baseVal.value, height = svg.height.baseVal.value;
+        const out = [...svg.querySelectorAll('text')].filter((e) => { const b = e.getBBox(); return b.x < 0 || b.y < 0 || b.x + b.width > width || b.y + b.height > height; });
+        svg.remove();
+        return out.map((e) => e.textContent)""", svg)
 
 
 def looks(page, server):
@@ -64,8 +74,11 @@ def test_every_tab_can_be_saved(page, server, downloaded, tab):
             assert json.loads(content)
         if suffix == "pdf":
             assert content.startswith(b"%PDF") and content.rstrip().endswith(b"%%EOF")
-        if suffix == "svg" and os.environ.get("UNPACK_SHOTS"):
-            open(os.path.join(os.environ["UNPACK_SHOTS"], name), "wb").write(content)
+        if suffix == "svg":
+            assert outside(page, content.decode()) == [], "letters past the edge"
+            assert "pocket-gpt2" in content.decode()
+            if os.environ.get("UNPACK_SHOTS"):
+                open(os.path.join(os.environ["UNPACK_SHOTS"], name), "wb").write(content)
 
 
 @pytest.mark.parametrize("chosen", [False, True])

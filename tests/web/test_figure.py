@@ -62,6 +62,14 @@ def test_the_figure_of_a_root_is_the_same_too(page, downloaded):
     assert any(text.startswith("What does A5.H3@13 read?") for text, _ in mine[0]) and same(mine, theirs)
 
 
+@pytest.mark.parametrize("width", [1280, 900, 360])
+def test_the_numbers_of_tokens_do_not_run_into_each_other(page, width):
+    page.open(why(), width=width)
+    met = page.js("""const boxes = [...document.querySelectorAll('#graph .axis .tiny')].filter((e) => e.getClientRects().length).map((e) => e.getBoundingClientRect()).sort((a, b) => a.left - b.left);
+        return [boxes.length, boxes.filter((box, i) => i > 0 && box.left < boxes[i - 1].right - 0.5).length]""")
+    assert met[0] >= 4 and met[1] == 0
+
+
 @pytest.mark.parametrize("width", [1280, 720, 360])
 def test_the_tokens_hide_nothing_of_the_graph(page, width):
     page.open(why(), width=width)

@@ -30,6 +30,7 @@ interface Props {
 const LABELS = 46; // room for the layers' names, which stay in view
 const AXIS = 46; // and for the tokens, which keep their size
 const LEAST = 0.3, MOST = 4;
+const TINY = 10; // size of the tokens' numbers; one that would meet its neighbour shows when it is pointed at
 
 interface Place {
   k: number;
@@ -216,6 +217,7 @@ export function GraphView(props: Props) {
             const hidden = skipFirst && column.position === 0;
             const text = tokenText(trace.tokens[column.position].text, trace.tokens[column.position].bytes);
             const width = Math.max(20, Math.min(place.k * (column.w - 6), textWidth(text, 13.5) + 10));
+            const credited = hidden ? 'left out' : signed(value, 2);
             return (
               <g
                 key={column.position}
@@ -227,7 +229,7 @@ export function GraphView(props: Props) {
               >
                 <rect x={-width / 2} y={-14} width={width} height={19} rx={4} style={{ fill: hidden ? 'transparent' : tint(value / largestToken) }} />
                 <text>{clipped(text, Math.max(2, Math.floor(width / 7.2)))}</text>
-                <text class="tiny" y={18}>{hidden ? 'left out' : signed(value, 2)}</text>
+                <text class={`tiny ${textWidth(credited, TINY) > place.k * column.w - 2 ? 'crowded' : ''}`} y={18}>{credited}</text>
                 <title>{`${text}, position ${column.position}: credit ${signed(value)} (${percent(trace.token_percent[column.position] ?? 0)} of the positive); click: only routes from here`}</title>
               </g>
             );
