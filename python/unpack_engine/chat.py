@@ -2,8 +2,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence as SequenceABC
-from typing import Any, List, NamedTuple, Optional, overload
+from typing import Any, List, NamedTuple, Optional, Sequence, overload
 
 from . import _arguments as check
 from . import _native
@@ -17,7 +16,7 @@ class Turn(NamedTuple):
     last: int
 
 
-class Chat(SequenceABC):  # type: ignore[type-arg]
+class Chat(Sequence[int]):
     """A conversation through a model's chat template, made by `Model.chat`; a prompt like any other, as the ids it is made of."""
 
     def __init__(self, native: _native.MadePrompt) -> None:
