@@ -8,6 +8,7 @@
 #include "commands.h"
 #include "cost.h"
 #include "unpack/baselines.h"
+#include "unpack/circuit.h"
 #include "unpack/error.h"
 #include "unpack/explain.h"
 #include "unpack/groups.h"
@@ -100,7 +101,7 @@ void check_answer(TraceArguments& args) {
     throw UsageError(
         "--answer explains a span of tokens: --target, --versus, --raw-logit, --root, --method and "
         "--words do not go with it");
-  for (const char* name : {"--html", "--svg", "--tikz", "--graph"}) {
+  for (const char* name : {"--html", "--svg", "--tikz", "--graph", "--neuronpedia"}) {
     if (const auto* file = args.outputs.find(name); file && *file)
       throw UsageError(fmt::format("{} does not go with --answer; --json does", name));
   }
@@ -139,6 +140,7 @@ void run_trace(TraceArguments& args, Context& context) {
   args.outputs.write("--svg", [&] { return to_svg(result); });
   args.outputs.write("--tikz", [&] { return to_tikz(result); });
   args.outputs.write("--graph", [&] { return to_graph(result, *graph); });
+  args.outputs.write("--neuronpedia", [&] { return to_neuronpedia(result); });
   std::vector<SpanCredit> groups;
   if (!spans.empty()) groups = span_credits(spans, result.tokens, result.token_credit);
   args.outputs.write("--json", [&] {
@@ -171,6 +173,7 @@ void add_trace(App& app, Context& context) {
   args->outputs.add(command, "--tikz", "Write the same picture for LaTeX");
   args->outputs.add_file(command, "--graph",
                          "Write the listed paths as a graph: .graphml, .dot or .json");
+  args->outputs.add(command, "--neuronpedia", "Write them as an attribution graph for Neuronpedia");
   command.option(
       "--answer", "TEXT",
       "Explain a continuation of several tokens: the sum over its tokens, each by its own "

@@ -222,9 +222,9 @@ json describe(const Model& model) {
           {"version", program.version}};
 }
 
-json default_options() {
-  const Options options = unpack::default_options();
-  return {{"preset", kDefaultPreset},
+json method_options(const std::string& preset) {
+  const Options options = preset_options(preset);
+  return {{"preset", preset},
           {"beta", options.beta},
           {"weights", options.weights},
           {"mlp_weights", options.mlp_weights},
@@ -236,6 +236,12 @@ json default_options() {
           {"direction", to_string(options.direction)},
           {"floor", options.floor},
           {"keys", to_string(options.keys)}};
+}
+
+json preset_list() {
+  json list = json::array();
+  for (const std::string& name : preset_names()) list.push_back(method_options(name));
+  return list;
 }
 
 }  // namespace unpack::server

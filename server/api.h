@@ -49,6 +49,7 @@ class Api {
 };
 
 nlohmann::json describe(const Model& model);
-nlohmann::json default_options();
+nlohmann::json method_options(const std::string& preset);
+nlohmann::json preset_list();  // the options of each
 
 }  // namespace unpack::server

@@ -12,5 +12,6 @@ void bind_prepared(pybind11::module_& module);
 void bind_ask(pybind11::module_& module);
 void bind_experiment(pybind11::module_& module);
 void bind_batch(pybind11::module_& module);
+void bind_circuit(pybind11::module_& module);
 
 }  // namespace unpack::python

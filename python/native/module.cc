@@ -89,4 +89,5 @@ PYBIND11_MODULE(_native, module) {
   bind_ask(module);
   bind_experiment(module);
   bind_batch(module);
+  bind_circuit(module);
 }

@@ -20,6 +20,7 @@ from typing import Any, Dict, List, Sequence
 
 from . import _native
 from .batches import Batch, batch, merge
+from .circuits import Circuit, Edge, Proof, circuit
 from .experiments import Experiment, experiment, experiments
 from .loading import from_state_dict, load, random
 from .chat import Chat
@@ -36,8 +37,10 @@ __all__ = [
     "Batch",
     "Cache",
     "Chat",
+    "Circuit",
     "ClosureCheck",
     "Coverage",
+    "Edge",
     "Experiment",
     "Generation",
     "Interactions",
@@ -47,11 +50,13 @@ __all__ = [
     "Prediction",
     "Predictions",
     "Prepared",
+    "Proof",
     "Sources",
     "Token",
     "Trace",
     "about",
     "batch",
+    "circuit",
     "doctor",
     "experiment",
     "experiments",

@@ -575,6 +575,38 @@ class Prepared:
         rows.sort(key=lambda row: -abs(row[3]))
         return [{"writer": w, "reader": r, "branch": b, "credit": c} for w, r, b, c in rows]
 
+    def sentences(
+        self,
+        count: int = 5,
+        *,
+        target: Optional[TokenSet] = None,
+        versus: Optional[TokenSet] = None,
+        raw_logit: bool = False,
+        position: int = -1,
+        root: Optional[str] = None,
+        preset: Optional[str] = None,
+        beta: Optional[float] = None,
+        scores: Optional[str] = None,
+        progress: Progress = None,
+    ) -> List[Dict[str, Any]]:
+        """What the components with the most credit do, in words, the strongest first (a root before all): node, credit, text.
+
+        >>> import unpack_engine as up
+        >>> p = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
+        >>> p.sentences(1, target=" Mary", versus=" John")[0]["text"].startswith("A5.H3 at ·to (13) looks 83% at Mary")
+        True
+        """
+        most = check.integer("count", count, 1, 1000)
+        asked = check.asked(
+            self._model._native,
+            len(self),
+            {"raw_logit": raw_logit, "position": position, "top_paths": 0},
+            {"target": target, "versus": versus, "root": root, "preset": preset, "beta": beta, "scores": scores},
+        )
+        with check.reporting(progress) as report:
+            sentences: List[Dict[str, Any]] = json.loads(self._native.sentences(asked, most, report))
+        return sentences
+
     def interactions(self, query: Optional[int] = None, *, all: bool = False, progress: Progress = None) -> Interactions:
         """How strongly every writer is read: at one query position, at all, or (default) the mean over all."""
         check.flag("all", all)

@@ -10,6 +10,7 @@
 #include "backend/rotary.h"
 #include "engine/finite.h"
 #include "engine/state.h"
+#include "forward/check_finite.h"
 #include "forward/forward.h"
 
 namespace unpack {
@@ -48,7 +49,7 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
       rows += static_cast<std::int64_t>(prompts[next].size());
       batch.push_back(prompts[next++]);
     }
-    const ForwardTrace trace = forward(*state_->backend, batch, {}, context);
+    const ForwardTrace trace = forward_unchecked(*state_->backend, batch, {}, context);
     for (std::size_t i = 0; i < batch.size(); ++i) {
       auto decomposition = std::make_shared<Decomposition>(
           state_->backend, state_->writers,
@@ -57,6 +58,8 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
       prepare_default(*decomposition, context);
       out.emplace_back(std::make_shared<const PreparedState>(*this, std::move(decomposition)));
     }
+    // Only now, with all work of the batch on its way: a device need not wait in between.
+    check_finite(*state_->backend, trace);
   }
   return out;
 }

@@ -216,8 +216,7 @@ def test_back_goes_through_the_questions(page):
     page.driver.back()
     page.wait(lambda: page.one("#target").get_attribute("value") == "·Mary")
     page.wait(lambda: page.js("return document.title").startswith("Why ·Mary rather than ·John?"))
-    for _ in range(3):
-        page.driver.back()
+    page.js("history.go(-3)")
     page.wait(lambda: page.all(".start .example"))
 
 
@@ -247,6 +246,18 @@ def test_a_long_prompt_is_prepared_with_a_progress_bar_and_can_be_cancelled(page
     assert page.js("return parseFloat(document.querySelector('.progress .track > span').style.width)") == 37.5
     page.click(".progress .cancel")
     page.wait(lambda: page.all(".problem.quiet") and page.js("return window.aborted"))
+
+
+def test_the_progress_bar_of_a_real_long_prompt_grows(page):
+    page.open()
+    page.js("location.hash = arguments[0]", state(prompt="It was a long day and the men went on. " * 40 + str(time.time())))
+    width = "return parseFloat(document.querySelector('.progress .track > span')?.style.width || '0')"
+    first = page.wait(lambda: page.js(width), seconds=40)
+    assert re.search(r"preparing the prompt, layer \d of 8", page.text(".progress"))
+    page.wait(lambda: page.js(width) > first + 10 or page.all("#graph .edge"), seconds=40)
+    if page.all(".progress .cancel"):
+        page.click(".progress .cancel")
+        page.wait(lambda: "cancelled" in page.text(".problem"))
 
 
 def test_the_focus_follows_a_reroot_and_svg_has_its_own_tabindex(page):

@@ -28,6 +28,7 @@ interface Props {
 }
 
 const LABELS = 46; // room for the layers' names, which stay in view
+const AXIS = 46; // and for the tokens, which keep their size
 const LEAST = 0.3, MOST = 4;
 
 interface Place {
@@ -47,7 +48,7 @@ export function GraphView(props: Props) {
 
   useEffect(() => setMoved(null), [layout, full]);
   const k0 = Math.min(1.15, Math.max(0.62, (size.width - LABELS - 4) / layout.width));
-  const natural = layout.height * k0;
+  const natural = layout.floorY * k0 + AXIS;
   const height = full ? size.height : Math.round(Math.max(220, Math.min(natural, Math.max(420, 0.74 * window.innerHeight))));
   const place: Place = moved ?? {
     k: k0,
@@ -60,8 +61,8 @@ export function GraphView(props: Props) {
     setMoved({ k, x: cx - ((cx - place.x) * k) / place.k, y: cy - ((cy - place.y) * k) / place.k });
   };
   const fit = () => {
-    const k = Math.max(0.1, Math.min(1.15, (size.width - LABELS - 4) / layout.width, height / layout.height));
-    setMoved({ k, x: LABELS + (size.width - LABELS - layout.width * k) / 2, y: (height - layout.height * k) / 2 });
+    const k = Math.max(0.1, Math.min(1.15, (size.width - LABELS - 4) / layout.width, (height - AXIS) / layout.floorY));
+    setMoved({ k, x: LABELS + (size.width - LABELS - layout.width * k) / 2, y: (height - AXIS - layout.floorY * k) / 2 });
   };
   const latest = useRef({ zoom, place, full });
   latest.current = { zoom, place, full };
@@ -159,7 +160,7 @@ export function GraphView(props: Props) {
     [layout, lit, selected, pins.join(), picked, focusable, trace, place.k === k0],
   );
 
-  const axisY = Math.min(place.y + place.k * layout.tokensY, height - 26);
+  const axisY = Math.min(place.y + place.k * layout.floorY + 20, height - 26);
   const largestToken = Math.max(1e-30, ...trace.token_credit.map((x, i) => (skipFirst && i === 0 ? 0 : Math.abs(x))));
   return (
     <div class={`graph-frame ${full ? 'full' : ''}`} ref={frame} style={full ? {} : { height: `${height}px` }} onKeyDown={(event) => full && event.key === 'Escape' && toggleFull()}>
@@ -198,7 +199,7 @@ export function GraphView(props: Props) {
           })}
         </g>
         <g class="axis" aria-label="Tokens">
-          <rect class="ground" x={0} y={axisY - 20} width={size.width} height={Math.max(0, height - axisY + 20)} />
+          <rect class="ground" x={0} y={axisY - 17} width={size.width} height={Math.max(0, height - axisY + 17)} />
           {layout.columns.map((column) => {
             const x = place.x + place.k * column.x;
             if (x < -80 || x > size.width + 80) return null;
@@ -307,7 +308,7 @@ function GraphBox({ box, trace, credit, share, isRoot, dim, selected, pinned, fo
   const label = `${box.name} at ${tokenText(trace.tokens[node.position]?.text ?? '')}, credit ${number(credit)}${pinned ? ', pinned' : ''}`;
   return (
     <g
-      class={`node ${node.kind} ${isRoot ? 'root' : ''} ${dim ? 'dim' : ''} ${selected ? 'selected' : ''} ${pinned ? 'pinned' : ''} ${open ? 'open' : ''} ${Math.abs(share) > 0.42 ? 'strong' : ''}`}
+      class={`node ${node.kind} ${isRoot ? 'root' : ''} ${dim ? 'dim' : ''} ${selected ? 'selected' : ''} ${pinned ? 'pinned' : ''} ${open ? 'open' : ''}`}
       transform={`translate(${box.x} ${box.y})`}
       data-node={box.name}
       tabindex={focusable ? 0 : -1}
