@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <limits>
 #include <memory>
 
 #include "arguments.h"
 #include "commands.h"
+#include "cost.h"
 #include "unpack/chat.h"
 #include "unpack/error.h"
 #include "unpack/prepared.h"
@@ -21,6 +23,7 @@ struct AttributeArguments {
   std::optional<std::string> continuation;
   int generate = 10;
   Options options;
+  CostArguments cost;
   Outputs outputs;
   Color color = Color::automatic;
 };
@@ -32,9 +35,12 @@ void run_attribute(AttributeArguments& args, Context& context) {
   const RunContext run = context.run();
   const std::vector<TokenId> prompt = args.prompt.encode(model);
   std::vector<TokenId> continuation;
-  if (args.continuation) {
-    continuation = encode_after(model, args.prompt.made, *args.continuation);
-  } else {
+  if (args.continuation) continuation = encode_after(model, args.prompt.made, *args.continuation);
+  const int length = static_cast<int>(prompt.size());
+  const int rows = args.continuation ? static_cast<int>(continuation.size())
+                                     : std::min(args.generate, model.config().n_ctx - length);
+  if (rows > 0 && args.cost.say(model, prompt, length + rows, rows, run)) return;
+  if (!args.continuation) {
     SamplingOptions sampling;
     sampling.max_tokens = args.generate;
     continuation = generate_until(model, prompt, sampling, args.prompt.made.stops, {}, run);
@@ -77,6 +83,7 @@ void add_attribute(App& app, Context& context) {
   args->outputs.add_json(command);
   args->outputs.add(command, "--html", "Write a self-contained page");
   args->outputs.add(command, "--svg", "Write the matrix as a picture");
+  args->cost.add(command);
   add_color(command, args->color);
   command.run([args, &context] { run_attribute(*args, context); });
 }

@@ -6,6 +6,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "cost.h"
 #include "unpack/baselines.h"
 #include "unpack/circuit.h"
 #include "unpack/error.h"
@@ -24,6 +25,7 @@ struct TraceArguments {
   bool words = false, edges = false;
   std::optional<std::string> answer, versus_answer, group_by;
   std::vector<std::string> groups;
+  CostArguments cost;
   Outputs outputs;
   Color color = Color::automatic;
 };
@@ -67,6 +69,11 @@ std::string edges_text(const Writers& writers, const std::vector<EdgeCredit>& ed
 void run_answer(TraceArguments& args, const Model& model, const RunContext& run) {
   const Asked& asked = args.question.asked();
   const AnswerTokens tokens = answer_tokens(asked, model, args.prompt.made);
+  const std::size_t other = tokens.versus ? tokens.versus->size() : 0;
+  const std::vector<TokenId>& ids = args.prompt.made.ids;
+  if (args.cost.say(model, ids, static_cast<int>(ids.size() + tokens.answer.size() - 1),
+                    static_cast<int>(tokens.answer.size() + other), run))
+    return;
   const AnswerResult result =
       explain_answer(model, args.prompt.made, tokens, asked.question.options, run);
   run.check();
@@ -118,6 +125,7 @@ void run_trace(TraceArguments& args, Context& context) {
     throw UsageError("edges go with the method unpack and a target, not with a root");
 
   const RunContext run = context.run();
+  if (args.cost.say(model, ids, static_cast<int>(ids.size()), 1, run)) return;
   const Prepared prepared = model.prepare(ids, run);
   const TraceResult result = asked.method == Method::unpack
                                  ? prepared.trace(asked.question, run)
@@ -186,6 +194,7 @@ void add_trace(App& app, Context& context) {
   command.flag("--edges",
                "What each reader passes to each writer by each branch, summed over positions, too",
                args->edges);
+  args->cost.add(command);
   add_color(command, args->color);
   command.run([args, &context] { run_trace(*args, context); });
 }

@@ -23,17 +23,20 @@ from .batches import Batch, batch, merge
 from .circuits import Circuit, Edge, Proof, circuit
 from .experiments import Experiment, experiment, experiments
 from .loading import from_state_dict, load, random
+from .chat import Chat
 from .model import Cache, Generation, Model, Prepared
-from .results import Attribution, ClosureCheck, Coverage, Interactions, Intervention, Path, Prediction, Predictions, Token, Trace
+from .results import Answer, Attribution, ClosureCheck, Coverage, Interactions, Intervention, Path, Prediction, Predictions, Sources, Token, Trace
 
 atexit.register(_native.close_down)  # daemon threads that still trace are stopped first
 
 __version__: str = _native.version()
 
 __all__ = [
+    "Answer",
     "Attribution",
     "Batch",
     "Cache",
+    "Chat",
     "Circuit",
     "ClosureCheck",
     "Coverage",
@@ -48,6 +51,7 @@ __all__ = [
     "Predictions",
     "Prepared",
     "Proof",
+    "Sources",
     "Token",
     "Trace",
     "about",

@@ -6,6 +6,7 @@
 
 #include "base/segments.h"
 #include "unpack/chat.h"
+#include "unpack/cost.h"
 #include "unpack/error.h"
 #include "unpack/sources.h"
 
@@ -119,6 +120,12 @@ void check_sources(const SourcesOptions& options) {
   }
   if (options.document_template.find("{text}") == std::string::npos)
     throw InputError("the template of a document lacks {text}");
+}
+
+std::vector<TokenId> sources_tokens(const Model& model, const SourcesOptions& options) {
+  const std::string prompt = sources_prompt(options);
+  if (!options.chat) return model.encode_prompt(prompt);
+  return chat_prompt(model, make_conversation(prompt, std::nullopt)).ids;
 }
 
 SourcesResult find_sources(const Model& model, const SourcesOptions& options,
