@@ -17,6 +17,7 @@ struct BenchOptions {
   int repeat = 3;    // the median is reported
   int prompts = 20;  // of the batch comparison; 0: none
   std::size_t top_paths = 20;
+  std::string preset = "paper";  // whose trace is timed; plans count that of "paper"
   std::string dtype = "f32";  // of the random weights
   int keep_layers = 0;        // also time the trace with so many layers' weights on the device, the
                               // others uploaded as needed; 0: not
