@@ -14,6 +14,7 @@
 #include "backend/queued_work.h"
 #include "engine/plan.h"
 #include "engine/state.h"
+#include "engine/sums.h"
 #include "forward/forward.h"
 #include "model/load.h"
 #include "unpack/prepared.h"
@@ -204,6 +205,12 @@ class Bench {
     return times[times.size() / 2];
   }
 
+  Prepared prepare(const std::vector<TokenId>& ids, const Options& options) {
+    Prepared made = model_.prepare(ids, context_);
+    make_sums(*made.state(), options, context_);
+    return made;
+  }
+
   void row(std::string name, double seconds, const Cost& cost, std::string note) {
     BenchRow r;
     r.name = std::move(name);
@@ -226,6 +233,7 @@ class Bench {
     forget_peak_memory();
     const int repeat = std::max(1, options_.repeat);
     Question question;
+    question.options = preset_options(options_.preset);
     question.paths.top = options_.top_paths;
     if (options_.memory_only) {
       (void)memory_->memory_use(true);
@@ -259,7 +267,7 @@ class Bench {
     std::optional<Prepared> kept;
     const double one_shot = median(once ? 1 : repeat, [&] {
       const auto begin = std::chrono::steady_clock::now();
-      Prepared made = model_.prepare(ids, context_);
+      Prepared made = prepare(ids, question.options);
       prepare_times.push_back(
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
       (void)made.trace(question, context_);
@@ -271,7 +279,7 @@ class Bench {
     // A device still works on the prompt when prepare returns, and waiting there would make the
     // trace above look slower than it is.
     if (finish_queued())
-      prepare_seconds = median(repeat, [&] { (void)model_.prepare(ids, context_); });
+      prepare_seconds = median(repeat, [&] { (void)prepare(ids, question.options); });
     row("one-shot trace", one_shot, all,
         fmt::format("prepare, token credit and the {} strongest paths", options_.top_paths));
     row("  prepare", prepare_seconds, prepare_plan, "");

@@ -4,6 +4,8 @@
 
 #include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
+#include "backend/read_ops.h"
+#include "unpack/error.h"
 
 namespace unpack {
 
@@ -25,6 +27,29 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
     backend_->put_writer(layer.mlp_out, 0, length_, vectors_, count, writers_.mlp(l));
   }
   keep_key_scores_ = table_fits(c, writers_, length_, memory_budget, backend_->is_double() ? 8 : 4);
+}
+
+Decomposition::Decomposition(std::shared_ptr<Backend> host,
+                             std::shared_ptr<const Decomposition> device)
+    : backend_(std::move(host)),
+      device_(std::move(device)),
+      writers_(device_->writers_),
+      trace_(device_->trace_),
+      length_(device_->length_),
+      vectors_(copied(device_->vectors_)),
+      keep_key_scores_(false) {
+  for (Array* a : {&trace_.emb, &trace_.pos, &trace_.x_final}) *a = copied(*a);
+  for (LayerTrace& t : trace_.layers) {
+    for (Array* a : {&t.x_pre, &t.x_mid, &t.attn_out, &t.mlp_out}) *a = {};  // not read any more
+    for (Array* a : {&t.dev_attn, &t.dev_mlp, &t.q, &t.k, &t.v, &t.q_dev, &t.k_dev, &t.pattern,
+                     &t.z, &t.pre, &t.up, &t.act, &t.attn_out_dev, &t.mlp_out_dev})
+      *a = copied(*a);
+  }
+}
+
+Array Decomposition::copied(const Array& from) const {
+  if (from.empty()) return {};
+  return {std::const_pointer_cast<void>(device_->backend().host(from)), from.size()};
 }
 
 AttentionView Decomposition::attention_view(int layer) const {
@@ -82,11 +107,38 @@ const AttentionSums& Decomposition::attention(int layer, Scores scores,
     std::vector<AttentionSums> made;
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
+      if (device_) {
+        const AttentionSums& from = device_->attention(l, scores, context);
+        AttentionSums sums;
+        sums.k_sum = copied(from.k_sum);
+        sums.k_abs = copied(from.k_abs);
+        sums.q_sum = copied(from.q_sum);
+        sums.q_abs = copied(from.q_abs);
+        sums.k_mean = copied(from.k_mean);
+        made.push_back(std::move(sums));
+        continue;
+      }
       made.push_back(backend_->attention_sums(attention_view(l), scores, keep_key_scores_));
     }
     lazy.layers = std::move(made);
+    lazy.made = true;
   });
   return lazy.layers[static_cast<std::size_t>(layer)];
+}
+
+const Array& Decomposition::key_medians(int layer, const RunContext& context) const {
+  key_medians_.once([&] {
+    auto* reads = dynamic_cast<ReadOps*>(backend_.get());
+    if (reads == nullptr) throw InternalError("this device has no medians of key scores");
+    std::vector<Array> made;
+    for (int l = 0; l < config().n_layers; ++l) {
+      context.report("layers", l, config().n_layers);
+      made.push_back(
+          reads->key_medians(attention_view(l), attention(l, Scores::centered, context)));
+    }
+    key_medians_.layers = std::move(made);
+  });
+  return key_medians_.layers[static_cast<std::size_t>(layer)];
 }
 
 const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
@@ -101,8 +153,15 @@ const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
       for (const MlpReader& reader : mlp_readers(config().layer(l))) {
-        if (reader.side == side)
-          made[static_cast<std::size_t>(l)] = backend_->mlp_sums(mlp_view(l), side, scores);
+        if (reader.side != side) continue;
+        MlpSums& to = made[static_cast<std::size_t>(l)];
+        if (device_) {
+          const MlpSums& from = device_->mlp(l, side, scores, context);
+          to.sum = copied(from.sum);
+          to.abs = copied(from.abs);
+        } else {
+          to = backend_->mlp_sums(mlp_view(l), side, scores);
+        }
       }
     }
     lazy.layers = std::move(made);

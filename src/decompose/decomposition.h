@@ -3,6 +3,7 @@
 #pragma once
 
 #include <array>
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -20,6 +21,9 @@ class Decomposition {
  public:
   Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace,
                 std::size_t memory_budget);
+  // The same prompt in the memory of a host backend: what another device made of it is copied, its
+  // sums when they are first asked for. Key scores are not kept.
+  Decomposition(std::shared_ptr<Backend> host, std::shared_ptr<const Decomposition> device);
 
   Backend& backend() const { return *backend_; }
   const ModelConfig& config() const { return backend_->config(); }
@@ -36,6 +40,13 @@ class Decomposition {
 
   // Computed when first asked for, all layers at once. Thread-safe.
   const AttentionSums& attention(int layer, Scores scores, const RunContext& context = {}) const;
+  // Those of either kind of scores, with means and deviations of raw key scores, which both have.
+  const AttentionSums& moments(int layer, const RunContext& context = {}) const {
+    const bool centered = attention_[1].made && !attention_[0].made;
+    return attention(layer, centered ? Scores::centered : Scores::raw, context);
+  }
+  // Lower medians over sources of centred key scores, [H, S, Cl], where the backend has ReadOps.
+  const Array& key_medians(int layer, const RunContext& context = {}) const;
   const MlpSums& mlp(int layer, MlpSide side, Scores scores = Scores::raw,
                      const RunContext& context = {}) const;
   // Stage 1 numerators in the direction of what the sublayer wrote itself: heads [H, tri], MLP [S,
@@ -66,6 +77,7 @@ class Decomposition {
   struct Lazy {
     Once once;
     std::vector<Value> layers;
+    std::atomic<bool> made = false;
   };
 
   // What the last target gave, layer by layer.
@@ -78,7 +90,10 @@ class Decomposition {
 
   Array numerators(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const;
 
+  Array copied(const Array& from) const;
+
   std::shared_ptr<Backend> backend_;
+  std::shared_ptr<const Decomposition> device_;  // whose copy this is, or nothing
   Writers writers_;
   ForwardTrace trace_;
   int length_;
@@ -86,7 +101,7 @@ class Decomposition {
   bool keep_key_scores_;
   mutable std::array<Lazy<AttentionSums>, 2> attention_;
   mutable std::array<Lazy<MlpSums>, 4> mlp_;  // gate, up, router raw and centred
-  mutable Lazy<Array> head_numerators_, mlp_numerators_;
+  mutable Lazy<Array> head_numerators_, mlp_numerators_, key_medians_;
   mutable DirectCache direct_;
 };
 

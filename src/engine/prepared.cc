@@ -9,7 +9,9 @@
 #include "backend/mlp_readers.h"
 #include "backend/rotary.h"
 #include "engine/finite.h"
+#include "engine/host_copy.h"
 #include "engine/state.h"
+#include "engine/sums.h"
 #include "forward/check_finite.h"
 #include "forward/forward.h"
 
@@ -20,15 +22,14 @@ namespace {
 constexpr std::int64_t kBatchRows = 1024;
 constexpr std::size_t kKeptLogits = 8;
 
-void prepare_default(const Decomposition& d, const RunContext& context) {
-  d.attention(0, Scores::raw, context);
+// What every question needs, whatever its options. The sums of heads are those of raw or of centred
+// scores and are made when a question first asks for them.
+void prepare_for_all(const Decomposition& d, const RunContext& context) {
   for (int l = 0; l < d.config().n_layers; ++l) {
-    for (const MlpReader& reader : mlp_readers(d.config().layer(l)))
-      d.mlp(l, reader.side, Scores::raw, context);
+    for (const MlpReader& reader : mlp_readers(d.config().layer(l))) {
+      if (reader.side != MlpSide::router) d.mlp(l, reader.side, Scores::raw, context);
+    }
   }
-  if (!d.keeps_key_scores()) return;  // then these are made where they are used
-  d.head_numerators(0);
-  d.mlp_numerators(0);
 }
 
 }  // namespace
@@ -55,7 +56,7 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
           state_->backend, state_->writers,
           batch.size() == 1 ? trace : slice_prompt(*state_->backend, trace, i),
           context.memory_budget);
-      prepare_default(*decomposition, context);
+      prepare_for_all(*decomposition, context);
       out.emplace_back(std::make_shared<const PreparedState>(*this, std::move(decomposition)));
     }
     // Only now, with all work of the batch on its way: a device need not wait in between.
@@ -66,6 +67,18 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
 
 Prepared Model::prepare(std::span<const TokenId> ids, const RunContext& context) const {
   return prepare(std::vector<std::vector<TokenId>>{{ids.begin(), ids.end()}}, context).front();
+}
+
+void make_sums(const PreparedState& state, Options options, const RunContext& context) {
+  const Decomposition& d = *state.decomposition;
+  (void)options.settle();
+  d.attention(0, options.scores, context);
+  if (options.direction == Direction::read) {
+    if (options.keys == Keys::spread) on_host(state)->key_medians(0, context);
+  } else if (d.keeps_key_scores()) {  // otherwise these are made where they are used
+    d.head_numerators(0);
+    d.mlp_numerators(0);
+  }
 }
 
 std::shared_ptr<const std::vector<double>> PreparedState::logits_at(int position) const {
@@ -139,7 +152,7 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all,
   for (int l = 0; l < d.config().n_layers; ++l) {
     const int cl = writers.visible_to_attention(l);
     const int cm = writers.visible_to_mlp(l);
-    const Array& deviation = d.attention(l, Scores::raw, context).k_std;
+    const Array& deviation = d.moments(l, context).k_std;
     std::vector<double> values(static_cast<std::size_t>(deviation.size()));
     d.backend().download(deviation, 0, values);
     for (int h = 0; h < d.config().n_heads; ++h) {
