@@ -67,6 +67,13 @@ def test_a_number_that_no_double_holds_is_a_bad_line_and_not_the_end(unpack, tmp
     assert batch(unpack, tmp_path, f'{{"ids": [1], "{field}": {value}}}\n{{"ids": [2]}}\n').returncode == 0  # it resumes
 
 
+def test_a_batch_that_fails_wholly_says_so_in_one_line(unpack, tmp_path):
+    (tmp_path / "p.csv").write_text("ids,note\nx,1\ny,2\n")
+    result = unpack("batch", tmp_path / "p.csv", *TINY, "--out", tmp_path / "o")
+    assert result.returncode == 1 and result.stderr.count("\n") == 1, result
+    assert "2 bad lines" in result.stderr and "note" in result.stderr, result.stderr
+
+
 def test_a_value_of_great_depth_is_a_bad_line(unpack, tmp_path):
     deep = "[" * 100_000 + "]" * 100_000
     result = batch(unpack, tmp_path, f'{{"ids": [1], "tau": {deep}}}\n{{"id": {deep}}}\n{{"ids": [2]}}\n')
