@@ -11,6 +11,7 @@
 #include <fstream>
 
 #include "unpack/error.h"
+#include "unpack/given_file.h"
 #include "unpack/writers.h"
 
 namespace unpack::cli {
@@ -78,18 +79,6 @@ void PromptArguments::add(Command& command, const std::string& help) {
                  "A Jinja template in place of the model's own (implies --chat)", chat_template);
 }
 
-namespace {
-
-std::string read_file(const std::string& name) {
-  std::ifstream in(name, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in || std::filesystem::is_directory(name))
-    throw InputError(fmt::format("{}: cannot read the file", name));
-  return text;
-}
-
-}  // namespace
-
 GivenPrompt PromptArguments::given() const {
   GivenPrompt out;
   if (messages) {
@@ -109,7 +98,7 @@ void PromptArguments::resolve(bool required) {
   chat = chat || messages || chat_template;
   given().check("--");
   if (messages) {
-    prompt = read_file(*messages);
+    prompt = read_given_file(*messages);
     return;
   }
   if (ids) return;
@@ -125,7 +114,7 @@ void PromptArguments::resolve(bool required) {
 const std::vector<TokenId>& PromptArguments::encode(const Model& model) {
   GivenPrompt source = given();
   if (chat_template) {
-    source.chat.chat_template = read_file(*chat_template);
+    source.chat.chat_template = read_given_file(*chat_template);
     source.chat.template_origin = *chat_template;
   }
   if (ids) {
