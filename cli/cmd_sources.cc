@@ -8,8 +8,8 @@
 #include "cost.h"
 #include "unpack/cost.h"
 #include "unpack/error.h"
-#include "unpack/sources.h"
 #include "unpack/given_file.h"
+#include "unpack/sources.h"
 
 namespace unpack::cli {
 namespace {
