@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "decompose/host_math.h"
-#include "engine/host_copy.h"
 #include "engine/read_paths.h"
 #include "engine/read_sweep.h"
 
@@ -138,17 +137,19 @@ void read_edges(const ReadSweep& sweep, EdgeSums& sums) {
     const AttentionView view = d.attention_view(l);
     const auto cl = static_cast<std::size_t>(view.visible);
     std::vector<std::vector<double>> parts(length);  // per source [3, H, Cl], added up in order
-    sweep.ops().visit_edges(
-        view, layer.heads, layer.offsets,
-        [&](int source, int head, Branch branch, int queries, const void* rows) {
-          std::vector<double>& part = parts[static_cast<std::size_t>(source)];
-          part.resize(3 * heads * cl, 0.0);
-          const std::size_t which = branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
-          double* to = part.data() + (which * heads + static_cast<std::size_t>(head)) * cl;
-          const T* credit = static_cast<const T*>(rows);
-          for (std::size_t i = 0; i < static_cast<std::size_t>(queries) * cl; ++i)
-            to[i % cl] += static_cast<double>(credit[i]);
-        });
+    parts.emplace_back();
+    if (!sweep.ops().edge_totals(view, layer.heads, layer.offsets, parts.back()))
+      sweep.ops().visit_edges(
+          view, layer.heads, layer.offsets,
+          [&](int source, int head, Branch branch, int queries, const void* rows) {
+            std::vector<double>& part = parts[static_cast<std::size_t>(source)];
+            part.resize(3 * heads * cl, 0.0);
+            const std::size_t which = branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
+            double* to = part.data() + (which * heads + static_cast<std::size_t>(head)) * cl;
+            const T* credit = static_cast<const T*>(rows);
+            for (std::size_t i = 0; i < static_cast<std::size_t>(queries) * cl; ++i)
+              to[i % cl] += static_cast<double>(credit[i]);
+          });
     for (const std::vector<double>& part : parts) {
       for (std::size_t i = 0; i < part.size(); ++i)
         sums[{writers.head(l, static_cast<int>(i / cl % heads)), branches[i / cl / heads],
@@ -171,8 +172,7 @@ void read_edges(const ReadSweep& sweep, EdgeSums& sums) {
 void answer_along_reading(const PreparedState& state, const Question& question,
                           const PathFilter& filter, const RunContext& context,
                           TraceResult& result) {
-  const std::shared_ptr<const Decomposition> host = on_host(state);
-  const Decomposition& d = *host;
+  const Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
   const bool with_edges = result.root || question.paths.top > 0;
   const ReadSweep sweep(d, question.options, start_of(state, question, result), with_edges,
@@ -223,11 +223,10 @@ std::vector<EdgeCredit> Prepared::edge_credit(const Question& asked,
     ReadStart start;
     start.position = target.position;
     start.direction = direction_to(*state_, target);
-    const std::shared_ptr<const Decomposition> host = on_host(*state_);
-    const ReadSweep sweep(*host, question.options, start, true, context);
+    const ReadSweep sweep(d, question.options, start, true, context);
     for (int w = 0; w < d.writers().count(); ++w)
       sums[{-1, Branch::none, w}] += sweep.first()[static_cast<std::size_t>(w)];
-    if (host->backend().is_double()) {
+    if (d.backend().is_double()) {
       read_edges<double>(sweep, sums);
     } else {
       read_edges<float>(sweep, sums);
