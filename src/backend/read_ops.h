@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "unpack/error.h"
 #include "unpack/options.h"
 
 namespace unpack {
@@ -73,12 +74,21 @@ class ReadOps {
   // Calls visit(source, head, branch, queries, credit[queries, Cl]) with what a head at source,
   // source + 1, .. passes to every writer at the source by K and V, and by Q what the head at the
   // source itself passes to the writers there (one query); from several threads, all calls of a
-  // source from one.
+  // source from one. Not for devices that take the sums below themselves.
   using EdgeVisitor =
       std::function<void(int source, int head, Branch branch, int queries, const void* credit)>;
-  virtual void visit_edges(const AttentionView& view, const HeadReads& reads,
-                           const KeyOffsets& offsets, const EdgeVisitor& visit) = 0;
-  // The same for one writer at a source, in several layers: k, v [H, last + 1 - source], q [H].
+  virtual void visit_edges(const AttentionView&, const HeadReads&, const KeyOffsets&,
+                           const EdgeVisitor&) {
+    throw InternalError("the edges of this device stay there");
+  }
+  // What the head at a query passes to every writer at every source, by K, Q and V: [S, Cl].
+  struct EdgesFrom {
+    std::vector<double> k, q, v;
+  };
+  virtual EdgesFrom edges_from(const AttentionView& view, const HeadReads& reads,
+                               const KeyOffsets& offsets, int head, int query) = 0;
+  // What heads pass to one writer at a source, in several layers: k, v [H, last + 1 - source], q
+  // [H].
   struct LayerReads {
     AttentionView view;
     const HeadReads* reads = nullptr;

@@ -47,7 +47,6 @@ ReadStart start_of(const PreparedState& state, const Question& question,
 // What the root sends to every writer at every position by a branch, [C][S].
 using Sent = std::map<Branch, std::vector<std::vector<double>>>;
 
-template <typename T>
 Sent sent_by_root(const ReadSweep& sweep, const Node& root) {
   const Decomposition& d = sweep.decomposition();
   const Writer& writer = d.writers()[root.writer];
@@ -70,20 +69,17 @@ Sent sent_by_root(const ReadSweep& sweep, const Node& root) {
     }
     return out;
   }
-  for (const Branch branch : {Branch::K, Branch::Q, Branch::V})
-    out[branch].assign(count, std::vector<double>(length, 0.0));
   const AttentionView view = d.attention_view(writer.layer);
-  sweep.ops().visit_edges(
-      view, layer.heads, layer.offsets,
-      [&](int source, int head, Branch branch, int queries, const void* rows) {
-        const int row = branch == Branch::Q ? 0 : root.position - source;
-        if (head != writer.head || row < 0 || row >= queries) return;
-        if (branch == Branch::Q && source != root.position) return;
-        const T* credit = static_cast<const T*>(rows) + std::ptrdiff_t{row} * view.visible;
-        auto& to = out.at(branch);
-        for (std::size_t j = 0; j < static_cast<std::size_t>(view.visible); ++j)
-          to[j][static_cast<std::size_t>(source)] = static_cast<double>(credit[j]);
-      });
+  const auto visible = static_cast<std::size_t>(view.visible);
+  const ReadOps::EdgesFrom sent =
+      sweep.ops().edges_from(view, layer.heads, layer.offsets, writer.head, root.position);
+  const std::array<std::pair<Branch, const std::vector<double>*>, 3> parts = {
+      {{Branch::K, &sent.k}, {Branch::Q, &sent.q}, {Branch::V, &sent.v}}};
+  for (const auto& [branch, credit] : parts) {
+    auto& to = out[branch];
+    to.assign(count, std::vector<double>(length, 0.0));
+    for (std::size_t i = 0; i < credit->size(); ++i) to[i % visible][i / visible] = (*credit)[i];
+  }
   return out;
 }
 
@@ -93,8 +89,7 @@ void add_root(const ReadSweep& sweep, const ReadPaths& paths, TraceResult& resul
   const Node root = *result.root;
   const auto count = static_cast<std::size_t>(d.writers().count());
   const auto length = static_cast<std::size_t>(result.length());
-  result.incoming = d.backend().is_double() ? sent_by_root<double>(sweep, root)
-                                            : sent_by_root<float>(sweep, root);
+  result.incoming = sent_by_root(sweep, root);
   if (d.writers()[root.writer].kind == WriterKind::head) {
     result.entries = sweep.root_entries();
   } else {

@@ -137,8 +137,8 @@ class CudaBackend final : public Backend,
                    std::vector<double>& out) override;
   void position_dots(const Array& writers, int n_writers, int first, int end,
                      std::span<const double> vectors, std::vector<double>& out) override;
-  void visit_edges(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
-                   const EdgeVisitor& visit) override;
+  EdgesFrom edges_from(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                       int head, int query) override;
   std::vector<EdgesInto> edges_into(std::span<const LayerReads> layers, int writer,
                                     int source) override;
   bool pass_ways(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,

@@ -19,6 +19,10 @@ std::vector<T> fetched(Device& device, const void* from, std::size_t count) {
   return out;
 }
 
+std::int64_t branch_index(Branch branch) {
+  return branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
+}
+
 // Doubles on the device, all 0.
 class Doubles {
  public:
@@ -306,33 +310,23 @@ void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
   }
 }
 
-void CudaBackend::visit_edges(const AttentionView& view, const HeadReads& reads,
-                              const KeyOffsets& offsets, const EdgeVisitor& visit) {
-  const std::int64_t heads = config_.n_heads, cl = view.visible;
+ReadOps::EdgesFrom CudaBackend::edges_from(const AttentionView& view, const HeadReads& reads,
+                                           const KeyOffsets& offsets, int head, int query) {
+  const std::int64_t size = std::int64_t{view.length} * view.visible;
+  Array out = device_->zeros(3 * size);
   edge_rows(view, reads, offsets, [&](Branch branch, const EdgeRows& rows) {
-    const std::int64_t queries = rows.own ? 1 : rows.nq;
-    EdgeRows part = rows;
-    // Of a table all sources are there at once: a few at a time, as of tiles.
-    const std::int64_t at_once =
-        std::clamp<std::int64_t>(kTileBytes / (4 * heads * cl * queries), 1, rows.ns);
-    for (std::int64_t done = 0; done < rows.ns; done += at_once) {
-      part.s0 = rows.s0 + done;
-      part.ns = std::min(at_once, rows.ns - done);
-      if (rows.own) part.tile = rows.tile + done * heads * rows.pitch;
-      if (!rows.own && rows.table == nullptr)
-        part.tile = rows.tile + done * rows.nq * heads * rows.pitch;
-      Array out = device_->floats(part.ns * heads * queries * cl);
-      device_->launch(EdgesOut{part, ptr(out)}, out.size());
-      const std::vector<float> credit = device_->download(out);
-      pool_.parallel_for(part.ns, [&](std::int64_t i) {
-        const std::int64_t s = part.s0 + i;
-        for (std::int64_t h = 0; h < heads; ++h)
-          visit(static_cast<int>(s), static_cast<int>(h), branch,
-                rows.own ? 1 : static_cast<int>(rows.q0 + rows.nq - s),
-                credit.data() + (i * heads + h) * queries * cl);
-      });
-    }
+    device_->launch(cuda::EdgesFrom{rows, head, query, ptr(out) + branch_index(branch) * size},
+                    rows.ns * rows.visible);
   });
+  const std::vector<float> all = device_->download(out);
+  EdgesFrom from;
+  const auto part = [&](int branch) {
+    return std::vector<double>(all.begin() + branch * size, all.begin() + (branch + 1) * size);
+  };
+  from.k = part(0);
+  from.q = part(1);
+  from.v = part(2);
+  return from;
 }
 
 std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerReads> layers,
@@ -409,34 +403,52 @@ std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerRea
 
 bool CudaBackend::pass_ways(const AttentionView& view, const HeadReads& reads,
                             const KeyOffsets& offsets, const WaysAbove& above, WaysBelow& below) {
-  const std::int64_t cl = view.visible, length = view.length,
-                     branch_size = above.slots * config_.n_heads * length;
-  const auto bound = device_->upload(std::span<const double>(above.bound)),
-             mass = device_->upload(std::span<const double>(above.mass));
-  const Doubles sum(*device_, length * cl), to_bound(*device_, above.slots * length * cl),
-      to_mass(*device_, above.slots * length * cl),
-      end_bound(*device_, 2 * length * above.terminals),
-      end_mass(*device_, 2 * length * above.terminals);
+  const std::int64_t cl = view.visible, length = view.length, heads = config_.n_heads,
+                     branch_size = above.slots * heads * length, kinds = 1 + 2 * above.slots,
+                     ends = above.terminals;
+  std::vector<double> given = above.bound;
+  given.insert(given.end(), above.mass.begin(), above.mass.end());
+  const auto bound = device_->upload(std::span<const double>(given));
+  const double* mass = bound.get() + above.bound.size();
+  const Doubles all(*device_, kinds * length * cl + 4 * length * ends);
+  double* ended = all.get() + kinds * length * cl;
   edge_rows(view, reads, offsets, [&](Branch branch, const EdgeRows& rows) {
-    const std::int64_t which = branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
-    device_->launch(PassWays{rows,
-                             bound.get() + which * branch_size,
-                             mass.get() + which * branch_size,
-                             above.slots,
-                             sum.get(),
-                             to_bound.get(),
-                             to_mass.get(),
-                             end_bound.get(),
-                             end_mass.get(),
-                             above.terminals,
-                             {above.end_slot[0], above.end_slot[1]}},
-                    rows.ns * cl);
+    // As many sources at a time as there is room for the heads' parts.
+    const std::int64_t each = heads * (kinds * cl + 4 * ends) * 2;
+    const std::int64_t at_once = positions_at_once(rows.ns, each);
+    const Doubles parts(*device_, at_once * each / 2);
+    for (std::int64_t done = 0; done < rows.ns; done += at_once) {
+      const EdgeRows part = rows.sources(done, std::min(at_once, rows.ns - done));
+      double* end_parts = parts.get() + kinds * part.ns * heads * cl;
+      device_->launch(HeadWays{part,
+                               bound.get() + branch_index(branch) * branch_size,
+                               mass + branch_index(branch) * branch_size,
+                               above.slots,
+                               ends,
+                               {above.end_slot[0], above.end_slot[1]},
+                               parts.get(),
+                               end_parts},
+                      part.ns * heads * cl);
+      device_->launch(AddWays{parts.get(), all.get(), part.s0, part.ns, heads, cl, length, 1},
+                      kinds * part.ns * cl);
+      device_->launch(AddWays{end_parts, ended, part.s0, part.ns, heads, ends, length, 0},
+                      4 * part.ns * ends);
+    }
   });
-  sum.to(below.sum);
-  to_bound.to(below.bound);
-  to_mass.to(below.mass);
-  end_bound.to(below.end_bound);
-  end_mass.to(below.end_mass);
+  std::vector<double> out;
+  all.to(out);
+  const auto take = [&](std::int64_t from, std::int64_t count, std::vector<double>& to) {
+    to.insert(to.end(), out.begin() + from, out.begin() + from + count);
+  };
+  take(0, length * cl, below.sum);
+  for (std::int64_t slot = 0; slot < above.slots; ++slot) {
+    take((1 + 2 * slot) * length * cl, length * cl, below.bound);
+    take((2 + 2 * slot) * length * cl, length * cl, below.mass);
+  }
+  for (std::int64_t sign = 0; sign < 2; ++sign) {
+    take(kinds * length * cl + 2 * sign * length * ends, length * ends, below.end_bound);
+    take(kinds * length * cl + (2 * sign + 1) * length * ends, length * ends, below.end_mass);
+  }
   return true;
 }
 
@@ -458,8 +470,14 @@ bool CudaBackend::edge_totals(const AttentionView& view, const HeadReads& reads,
   const std::int64_t size = std::int64_t{config_.n_heads} * view.visible;
   const Doubles sums(*device_, 3 * size);
   edge_rows(view, reads, offsets, [&](Branch branch, const EdgeRows& rows) {
-    const std::int64_t which = branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
-    device_->launch(EdgeTotals{rows, sums.get() + which * size}, size);
+    const std::int64_t at_once = positions_at_once(rows.ns, size * 2);
+    const Doubles parts(*device_, at_once * size);
+    for (std::int64_t done = 0; done < rows.ns; done += at_once) {
+      const EdgeRows part = rows.sources(done, std::min(at_once, rows.ns - done));
+      device_->launch(EdgeTotals{part, parts.get()}, part.ns * size);
+      device_->launch(AddRows{parts.get(), sums.get() + branch_index(branch) * size, part.ns, size},
+                      size);
+    }
   });
   sums.to(out);
   return true;

@@ -103,24 +103,32 @@ UNPACK_BODY std::uint32_t ordered_bits(float x) {
   return bits ^ ((bits >> 31) != 0 ? 0xFFFFFFFFU : 0x80000000U);
 }
 
-// The element of that rank, the smallest's being 0: bit by bit from the top, until one is left.
+// The element of that rank, the smallest's being 0: three bits at a time from the top, until one is
+// left.
 UNPACK_BODY float of_rank(const float* x, Index stride, Index n, Index rank) {
+  constexpr int kDigits = 8;
   std::uint32_t prefix = 0, mask = 0;
   Index left = n;
-  for (std::uint32_t bit = 0x80000000U; bit != 0 && left > 1; bit >>= 1) {
-    Index below = 0;
+  for (int shift = 30; shift > -3 && left > 1; shift -= 3) {
+    const int at = shift < 0 ? 0 : shift;  // the last digit overlaps the one before
+    Index count[kDigits] = {};
     for (Index i = 0; i < n; ++i) {
       const std::uint32_t u = ordered_bits(x[i * stride]);
-      below += (u & mask) == prefix && (u & bit) == 0 ? 1 : 0;
+      const std::uint32_t digit = (u & mask) == prefix ? (u >> at) & 7U : 8U;
+      for (std::uint32_t d = 0; d < kDigits; ++d) count[d] += digit == d ? 1 : 0;
     }
-    if (rank < below) {
-      left = below;
-    } else {
-      rank -= below;
-      left -= below;
-      prefix |= bit;
+    std::uint32_t found = kDigits;
+    for (std::uint32_t d = 0; d < kDigits; ++d) {
+      if (found < kDigits) continue;
+      if (rank < count[d]) {
+        found = d;
+        left = count[d];
+      } else {
+        rank -= count[d];
+      }
     }
-    mask |= bit;
+    prefix |= found << at;
+    mask |= 7U << at;
   }
   for (Index i = 0; i < n; ++i) {
     if ((ordered_bits(x[i * stride]) & mask) == prefix) return x[i * stride];
@@ -164,6 +172,15 @@ struct EdgeRows {
   const float* dev;     // of the sources
   float scale;          // of products
 
+  // Some of the sources, from the first on.
+  EdgeRows sources(Index first, Index count) const {
+    EdgeRows part = *this;
+    part.s0 += first;
+    part.ns = count;
+    if (tile != nullptr) part.tile += first * (own ? 1 : nq) * heads * pitch;
+    return part;
+  }
+
   UNPACK_BODY Index first_query(Index s) const { return own || s > q0 ? s : q0; }
   UNPACK_BODY Index end_query(Index s) const { return own ? s + 1 : q0 + nq; }
   UNPACK_BODY float credit(Index h, Index q, Index s, Index j) const {
@@ -179,58 +196,77 @@ struct EdgeRows {
   }
 };
 
-// Ways down to the writers (ReadOps::pass_ways), added to, for every (source, writer).
-struct PassWays {
+// Ways down to the writers (ReadOps::pass_ways) from one head each, for every (source, h, writer):
+// [ns, H, Cl] of the sum of |credit|, then bound and mass of every slot; those of paths that end
+// here [ns, H, terminals]: bound and mass of either sign.
+struct HeadWays {
   EdgeRows rows;
   const double* bound;  // [slots, H, S] of the readers, by this branch
   const double* mass;
   int slots;
-  double* sum;       // [S, Cl]
-  double* to_bound;  // [slots, S, Cl]
-  double* to_mass;
-  double* end_bound;  // [2, S, terminals]
-  double* end_mass;
   Index terminals;
   int end_slot[2];
+  double* parts;
+  double* ends;
   UNPACK_BODY void operator()(Index i) const {
     const Index j = i % rows.visible;
-    const Index s = rows.s0 + i / rows.visible;
+    const Index h = i / rows.visible % rows.heads;
+    const Index s = rows.s0 + i / rows.visible / rows.heads;
     const Index slot_size = rows.heads * rows.length;
-    const bool ends = j < terminals;
-    const Index at_end = ends ? end_slot[j] * slot_size : 0;
+    const bool is_end = j < terminals;
+    const Index at_end = is_end ? end_slot[j] * slot_size : 0;
     double total = 0;
     double most[2] = {0, 0}, all[2] = {0, 0}, end_most[2] = {0, 0}, end_all[2] = {0, 0};
-    for (Index h = 0; h < rows.heads; ++h) {
-      for (Index q = rows.first_query(s); q < rows.end_query(s); ++q) {
-        const double c = static_cast<double>(rows.credit(h, q, s, j));
-        const double size = fabs(c);
-        const Index reader = h * rows.length + q;
-        total += size;
-        for (int k = 0; k < slots; ++k) {
-          most[k] = fmax(most[k], size * bound[k * slot_size + reader]);
-          all[k] += size * mass[k * slot_size + reader];
-        }
-        if (ends) {
-          const double reach = size * bound[at_end + reader], part = size * mass[at_end + reader];
-          end_most[0] = fmax(end_most[0], c < 0 ? 0.0 : reach);
-          end_most[1] = fmax(end_most[1], c < 0 ? reach : 0.0);
-          end_all[0] += c < 0 ? 0.0 : part;
-          end_all[1] += c < 0 ? part : 0.0;
-        }
+    for (Index q = rows.first_query(s); q < rows.end_query(s); ++q) {
+      const double c = static_cast<double>(rows.credit(h, q, s, j));
+      const double size = fabs(c);
+      const Index reader = h * rows.length + q;
+      total += size;
+      most[0] = fmax(most[0], size * bound[reader]);
+      all[0] += size * mass[reader];
+      if (slots > 1) {
+        most[1] = fmax(most[1], size * bound[slot_size + reader]);
+        all[1] += size * mass[slot_size + reader];
+      }
+      if (is_end) {
+        const double reach = size * bound[at_end + reader], part = size * mass[at_end + reader];
+        end_most[0] = fmax(end_most[0], c < 0 ? 0.0 : reach);
+        end_most[1] = fmax(end_most[1], c < 0 ? reach : 0.0);
+        end_all[0] += c < 0 ? 0.0 : part;
+        end_all[1] += c < 0 ? part : 0.0;
       }
     }
-    const Index to = s * rows.visible + j;
-    sum[to] += total;
-    for (int k = 0; k < slots; ++k) {
-      const Index slot = k * rows.length * rows.visible + to;
-      to_bound[slot] = fmax(to_bound[slot], most[k]);
-      to_mass[slot] += all[k];
+    const Index n = rows.ns * rows.heads * rows.visible;
+    parts[i] = total;
+    parts[n + i] = most[0];
+    parts[2 * n + i] = all[0];
+    if (slots > 1) {
+      parts[3 * n + i] = most[1];
+      parts[4 * n + i] = all[1];
     }
-    for (int sign = 0; ends && sign < 2; ++sign) {
-      const Index end = (sign * rows.length + s) * terminals + j;
-      end_bound[end] = fmax(end_bound[end], end_most[sign]);
-      end_mass[end] += end_all[sign];
+    if (is_end) {
+      const Index end = (i / rows.visible) * terminals + j, m = rows.ns * rows.heads * terminals;
+      ends[end] = end_most[0];
+      ends[m + end] = end_all[0];
+      ends[2 * m + end] = end_most[1];
+      ends[3 * m + end] = end_all[1];
     }
+  }
+};
+
+// The heads' together, added to what is there: to[kinds][S, n] from parts[kinds][ns, H, n], kinds
+// by turns sums and largest.
+struct AddWays {
+  const double* parts;
+  double* to;
+  Index s0, ns, heads, n, length;
+  int first_is_sum;
+  UNPACK_BODY void operator()(Index i) const {
+    const Index kind = i / (ns * n), at = i % (ns * n), s = at / n, j = at % n;
+    const double* from = parts + (kind * ns + s) * heads * n + j;
+    double& out = to[(kind * length + s0 + s) * n + j];
+    const bool adds = kind % 2 == (first_is_sum ? 0 : 1);
+    for (Index h = 0; h < heads; ++h) out = adds ? out + from[h * n] : fmax(out, from[h * n]);
   }
 };
 
@@ -254,32 +290,40 @@ struct EdgeMasses {  // out[H, S] += sum of |credit| below[S, C], one row per (q
   }
 };
 
-struct EdgeTotals {  // out[H, Cl] += credit over positions, for every (h, j)
+struct EdgeTotals {  // parts[ns, H, Cl]: credit over the queries, for every (source, h, j)
   EdgeRows rows;
-  double* out;
+  double* parts;
   UNPACK_BODY void operator()(Index i) const {
     const Index j = i % rows.visible;
-    const Index h = i / rows.visible;
+    const Index h = i / rows.visible % rows.heads;
+    const Index s = rows.s0 + i / rows.visible / rows.heads;
     double total = 0;
-    for (Index s = rows.s0; s < rows.s0 + rows.ns; ++s) {
-      for (Index q = rows.first_query(s); q < rows.end_query(s); ++q)
-        total += static_cast<double>(rows.credit(h, q, s, j));
-    }
-    out[i] += total;
+    for (Index q = rows.first_query(s); q < rows.end_query(s); ++q)
+      total += static_cast<double>(rows.credit(h, q, s, j));
+    parts[i] = total;
   }
 };
 
-struct EdgesOut {  // out[ns, H, queries, Cl], queries from the source on
+struct AddRows {  // to[n] += sum over rows of parts[rows, n]
+  const double* parts;
+  double* to;
+  Index rows, n;
+  UNPACK_BODY void operator()(Index i) const {
+    double total = 0;
+    for (Index r = 0; r < rows; ++r) total += parts[r * n + i];
+    to[i] += total;
+  }
+};
+
+struct EdgesFrom {  // out[S, Cl]: what a head at a query passes on, for every (source of rows, j)
   EdgeRows rows;
+  Index head, query;
   float* out;
   UNPACK_BODY void operator()(Index i) const {
     const Index j = i % rows.visible;
-    const Index queries = rows.own ? 1 : rows.nq;
-    const Index at = i / rows.visible % queries;
-    const Index h = i / rows.visible / queries % rows.heads;
-    const Index s = rows.s0 + i / rows.visible / queries / rows.heads;
-    const Index q = s + at;
-    out[i] = q < rows.end_query(s) && q >= rows.first_query(s) ? rows.credit(h, q, s, j) : 0.0F;
+    const Index s = rows.s0 + i / rows.visible;
+    if (query < rows.first_query(s) || query >= rows.end_query(s)) return;
+    out[s * rows.visible + j] = rows.credit(head, query, s, j);
   }
 };
 

@@ -329,6 +329,8 @@ class HostReads : public HostBackend<T>, public ReadOps {
                      std::span<const double> vectors, std::vector<double>& out) override;
   void visit_edges(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
                    const EdgeVisitor& visit) override;
+  EdgesFrom edges_from(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                       int head, int query) override;
   std::vector<EdgesInto> edges_into(std::span<const LayerReads> layers, int writer,
                                     int source) override;
 

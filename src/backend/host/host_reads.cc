@@ -410,6 +410,25 @@ void HostReads<T>::visit_edges(const AttentionView& view, const HeadReads& reads
 }
 
 template <typename T>
+ReadOps::EdgesFrom HostReads<T>::edges_from(const AttentionView& view, const HeadReads& reads,
+                                            const KeyOffsets& offsets, int head, int query) {
+  EdgesFrom out;
+  out.k.assign(static_cast<std::size_t>(view.length * view.visible), 0.0);
+  out.q = out.v = out.k;
+  visit_edges(view, reads, offsets,
+              [&](int source, int of, Branch branch, int queries, const void* rows) {
+                const int row = branch == Branch::Q ? 0 : query - source;
+                if (of != head || row < 0 || row >= queries) return;
+                if (branch == Branch::Q && source != query) return;
+                const T* credit = static_cast<const T*>(rows) + std::ptrdiff_t{row} * view.visible;
+                auto& to = branch == Branch::K ? out.k : branch == Branch::Q ? out.q : out.v;
+                std::copy(credit, credit + view.visible,
+                          to.begin() + std::ptrdiff_t{source} * view.visible);
+              });
+  return out;
+}
+
+template <typename T>
 std::vector<ReadOps::EdgesInto> HostReads<T>::edges_into(std::span<const LayerReads> layers,
                                                          int writer, int source) {
   std::vector<EdgesInto> out(layers.size());
