@@ -29,29 +29,6 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
   keep_key_scores_ = table_fits(c, writers_, length_, memory_budget, backend_->is_double() ? 8 : 4);
 }
 
-Decomposition::Decomposition(std::shared_ptr<Backend> host,
-                             std::shared_ptr<const Decomposition> device)
-    : backend_(std::move(host)),
-      device_(std::move(device)),
-      writers_(device_->writers_),
-      trace_(device_->trace_),
-      length_(device_->length_),
-      vectors_(copied(device_->vectors_)),
-      keep_key_scores_(false) {
-  for (Array* a : {&trace_.emb, &trace_.pos, &trace_.x_final}) *a = copied(*a);
-  for (LayerTrace& t : trace_.layers) {
-    for (Array* a : {&t.x_pre, &t.x_mid, &t.attn_out, &t.mlp_out}) *a = {};  // not read any more
-    for (Array* a : {&t.dev_attn, &t.dev_mlp, &t.q, &t.k, &t.v, &t.q_dev, &t.k_dev, &t.pattern,
-                     &t.z, &t.pre, &t.up, &t.act, &t.attn_out_dev, &t.mlp_out_dev})
-      *a = copied(*a);
-  }
-}
-
-Array Decomposition::copied(const Array& from) const {
-  if (from.empty()) return {};
-  return {std::const_pointer_cast<void>(device_->backend().host(from)), from.size()};
-}
-
 AttentionView Decomposition::attention_view(int layer) const {
   const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
   return {layer,
@@ -107,17 +84,6 @@ const AttentionSums& Decomposition::attention(int layer, Scores scores,
     std::vector<AttentionSums> made;
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
-      if (device_) {
-        const AttentionSums& from = device_->attention(l, scores, context);
-        AttentionSums sums;
-        sums.k_sum = copied(from.k_sum);
-        sums.k_abs = copied(from.k_abs);
-        sums.q_sum = copied(from.q_sum);
-        sums.q_abs = copied(from.q_abs);
-        sums.k_mean = copied(from.k_mean);
-        made.push_back(std::move(sums));
-        continue;
-      }
       made.push_back(backend_->attention_sums(attention_view(l), scores, keep_key_scores_));
     }
     lazy.layers = std::move(made);
@@ -155,13 +121,7 @@ const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
       for (const MlpReader& reader : mlp_readers(config().layer(l))) {
         if (reader.side != side) continue;
         MlpSums& to = made[static_cast<std::size_t>(l)];
-        if (device_) {
-          const MlpSums& from = device_->mlp(l, side, scores, context);
-          to.sum = copied(from.sum);
-          to.abs = copied(from.abs);
-        } else {
-          to = backend_->mlp_sums(mlp_view(l), side, scores);
-        }
+        to = backend_->mlp_sums(mlp_view(l), side, scores);
       }
     }
     lazy.layers = std::move(made);

@@ -21,9 +21,6 @@ class Decomposition {
  public:
   Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace,
                 std::size_t memory_budget);
-  // The same prompt in the memory of a host backend: what another device made of it is copied, its
-  // sums when they are first asked for. Key scores are not kept.
-  Decomposition(std::shared_ptr<Backend> host, std::shared_ptr<const Decomposition> device);
 
   Backend& backend() const { return *backend_; }
   const ModelConfig& config() const { return backend_->config(); }
@@ -90,10 +87,7 @@ class Decomposition {
 
   Array numerators(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const;
 
-  Array copied(const Array& from) const;
-
   std::shared_ptr<Backend> backend_;
-  std::shared_ptr<const Decomposition> device_;  // whose copy this is, or nothing
   Writers writers_;
   ForwardTrace trace_;
   int length_;

@@ -9,7 +9,6 @@
 #include "backend/mlp_readers.h"
 #include "backend/rotary.h"
 #include "engine/finite.h"
-#include "engine/host_copy.h"
 #include "engine/state.h"
 #include "engine/sums.h"
 #include "forward/check_finite.h"
@@ -74,7 +73,7 @@ void make_sums(const PreparedState& state, Options options, const RunContext& co
   (void)options.settle();
   d.attention(0, options.scores, context);
   if (options.direction == Direction::read) {
-    if (options.keys == Keys::spread) on_host(state)->key_medians(0, context);
+    if (options.keys == Keys::spread) d.key_medians(0, context);
   } else if (d.keeps_key_scores()) {  // otherwise these are made where they are used
     d.head_numerators(0);
     d.mlp_numerators(0);

@@ -12,6 +12,7 @@
 #include "backend/device_credit.h"
 #include "backend/device_memory.h"
 #include "backend/queued_work.h"
+#include "backend/read_ops.h"
 #include "base/thread_pool.h"
 
 namespace unpack::cuda {
@@ -22,7 +23,8 @@ inline constexpr std::int64_t kTileBytes = std::int64_t{768} << 20;
 class CudaBackend final : public Backend,
                           public DeviceCredit,
                           public DeviceMemory,
-                          public QueuedWork {
+                          public QueuedWork,
+                          public ReadOps {
  public:
   CudaBackend(std::shared_ptr<Device> device, std::shared_ptr<const ModelWeights> weights,
               int threads, std::string name);
@@ -120,6 +122,32 @@ class CudaBackend final : public Backend,
   void suffix(std::span<const Layer> layers, Scores scores, int terminals,
               std::vector<double>& mass, std::vector<double>& bound) override;
 
+  void head_directions(const AttentionView& view, std::span<const int> queries,
+                       std::span<const double> directions, std::vector<double>& out) override;
+  HeadReads head_reads(const AttentionView& view, const AttentionSums& sums, const Options& options,
+                       std::span<const double> directions) override;
+  void keep_for_edges(const AttentionView& view, HeadReads& reads) override;
+  Array slot_sums(const Array& entries, std::int64_t neurons) override;
+  NeuronCredit neuron_credit(const Array& own, std::int64_t rows, const Array* pre,
+                             const MlpSums* sums, double beta, double weight) override;
+  void neuron_reads(const MlpView& view, MlpSide side, Scores scores, const Array& coef,
+                    std::vector<double>& out) override;
+  Array key_medians(const AttentionView& view, const AttentionSums& sums) override;
+  void offset_fold(const AttentionView& view, const HeadReads& reads, const Array& offsets,
+                   std::vector<double>& out) override;
+  void position_dots(const Array& writers, int n_writers, int first, int end,
+                     std::span<const double> vectors, std::vector<double>& out) override;
+  EdgesFrom edges_from(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                       int head, int query) override;
+  std::vector<EdgesInto> edges_into(std::span<const LayerReads> layers, int writer,
+                                    int source) override;
+  bool pass_ways(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                 const WaysAbove& above, WaysBelow& below) override;
+  bool edge_masses(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                   std::span<const double> below, std::vector<double>& out) override;
+  bool edge_totals(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                   std::vector<double>& out) override;
+
  private:
   // Positions of some rows and where each row's sources start, on the device.
   struct Rows {
@@ -190,7 +218,17 @@ class CudaBackend final : public Backend,
   void hide_and_center(const AttentionView& view, Scores scores, int query, Array& out);
   Array project(Side side, const AttentionView& view, const DeviceRoles& layer, const Operand& w,
                 std::int64_t first, std::int64_t positions);
+  // What project leaves to do behind its product, in place: x[positions, visible, heads, E].
+  void finish_projected(Side side, const AttentionView& view, const DeviceRoles& layer,
+                        std::int64_t visible, std::int64_t heads, std::int64_t first,
+                        std::int64_t positions, Array& x);
   void value_sums(const AttentionView& view, const DeviceRoles& layer, AttentionSums& sums);
+  Array writer_values(const AttentionView& view, const Operand& w, std::int64_t first,
+                      std::int64_t positions);
+  // Calls use with rows that together hold every edge of a layer's heads.
+  using EdgeUse = std::function<void(Branch branch, const EdgeRows& rows)>;
+  void edge_rows(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                 const EdgeUse& use);
 
   // [S, Cl]: sum over heads and queries of coef[H, tri] times raw key scores.
   Array fold_keys(const AttentionView& view, const Array& coef);
@@ -198,6 +236,9 @@ class CudaBackend final : public Backend,
   Array directions_for(const Array& post, const Array* out_dev, const Rows& rows,
                        const Array& directions);
   void fold_to_writers(const AttentionView& view, const Rows& rows, const Array& coef, Array& out);
+  // coef[rows, entries] times the weights by which a side's neurons read, [rows, D].
+  Array neurons_to_model(const MlpView& view, MlpSide side, Scores scores, const Rows& rows,
+                         const Array& coef);
   void fold_neurons(const MlpView& view, MlpSide side, Scores scores, const Rows& rows,
                     const Array& coef, double weight, Array& out);
   std::vector<double> vocabulary_mean();

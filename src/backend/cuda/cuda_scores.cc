@@ -116,15 +116,20 @@ Array CudaBackend::project(Side side, const AttentionView& view, const DeviceRol
   Array out = device_->floats(positions * cl * w.out);
   device_->gemm({w.turned ? 1 : 0, 0, cl, w.out, d, ptr(*view.writers) + first * stride, d, stride,
                  w.data, w.ld(), 0, ptr(out), w.out, cl * w.out, positions});
+  finish_projected(side, view, layer, cl, heads, first, positions, out);
+  return out;
+}
+
+void CudaBackend::finish_projected(Side side, const AttentionView& view, const DeviceRoles& layer,
+                                   std::int64_t visible, std::int64_t heads, std::int64_t first,
+                                   std::int64_t positions, Array& x) {
   const Array& norm = layer.vector(side == Side::key ? Role::k_norm : Role::q_norm);
   const Rotary turn = rotary(view.layer, view.length, view.length);
-  if (turn.cos != nullptr || !norm.empty()) {
-    const Array* dev = side == Side::key ? view.k_dev : view.q_dev;
-    device_->launch(FinishProjected{ptr(out), cl, heads, config_.d_head, first,
-                                    norm.empty() ? nullptr : ptr(*dev), maybe(norm), turn},
-                    positions * cl * heads);
-  }
-  return out;
+  if (turn.cos == nullptr && norm.empty()) return;
+  const Array* dev = side == Side::key ? view.k_dev : view.q_dev;
+  device_->launch(FinishProjected{ptr(x), visible, heads, config_.d_head, first,
+                                  norm.empty() ? nullptr : ptr(*dev), maybe(norm), turn},
+                  positions * visible * heads);
 }
 
 void CudaBackend::projected_tile(Side side, const AttentionView& view, const DeviceRoles& layer,
