@@ -30,6 +30,7 @@ export function PromptTokens({ prompt, draft, tokens, talking, credit, position,
   const list = tokens.status === 'failed' || tokens.stale ? (draft === null ? (tokens.data?.tokens ?? []) : []) : (tokens.data?.tokens ?? []);
   const front = specialTokens(list, draft ?? prompt);
   const turns = talking && !tokens.stale ? (tokens.data?.turns ?? []) : [];
+  const between = (at: number) => turns.length > 0 && !turns.some((turn) => turn.from <= at && at <= turn.to); // what the template writes around the turns
   const wholeText = !talking && list.slice(front).map((token) => token.text).join('') === (draft ?? prompt) && list.every((token) => !token.bytes);
   useEffect(() => {
     if (draft !== null) area.current?.focus();
@@ -83,7 +84,7 @@ export function PromptTokens({ prompt, draft, tokens, talking, credit, position,
             <button
               key={token.position}
               type="button"
-              class={`chip ${token.position > position ? 'after' : ''} ${from === token.position ? 'from' : ''}`}
+              class={`chip ${between(token.position) ? 'between' : ''} ${token.position > position ? 'after' : ''} ${from === token.position ? 'from' : ''}`}
               aria-pressed={token.position === position}
               style={credit && !hidden ? { background: tint(value / largest) } : {}}
               title={`position ${token.position}, id ${token.id}${credit ? `, credit ${number(value)} (${percent(credit.percents[token.position] ?? 0)} of the positive)` : ''}\nclick: predict what comes after it; double-click or F2: change it`}
@@ -101,6 +102,7 @@ export function PromptTokens({ prompt, draft, tokens, talking, credit, position,
           const values = credit?.values.slice(turn.from, turn.to + 1);
           return (
             <Fragment key={token.position}>
+              <span class="turn-break" />
               <span class="turn small" data-turn={turn.name}>{turn.name}{values && <b title="credit of the whole turn">{signed(sumOf(values))}</b>}{turn === turns[0] && <Term of="turn" />}</span>
               {chip}
             </Fragment>
