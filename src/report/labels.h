@@ -43,8 +43,7 @@ std::string headline(const TraceResult& result, bool unicode);  // what was aske
 // Of a net credit near nothing, against what made it up, or where a part is far from lying between
 // nothing and the whole, shares would mislead.
 bool shares_mislead(double net, double total, double gross_total);
-std::string coverage_text(
-    const TraceResult& result);  // what the listed paths hold, the net first
+std::string coverage_text(const TraceResult& result);  // what the listed paths hold, the net first
 std::string conservation_text(const TraceResult& result);
 std::string model_text(const ModelInfo& model, bool unicode);
 
