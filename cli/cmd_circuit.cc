@@ -203,7 +203,8 @@ void add_circuit(App& app, Context& context) {
                  });
   command.word("--method", "How edges are ranked (default ours)", args->method,
                {"ours", "ifr", "eap", "eap-ig", "patching", "random"});
-  command.flag("--contrast", "ours: credit on the prompt less that on its counterfactual",
+  command.flag("--contrast",
+               "ours: credit of what differs between the prompt and its counterfactual",
                args->options.contrast);
   command.option("--steps", "K", "eap-ig: steps from the counterfactual (default 5)",
                  args->options.steps);

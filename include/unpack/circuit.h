@@ -79,7 +79,7 @@ struct CircuitOptions {
   Options options = preset_options(kCircuitPreset);  // of ours
   int steps = 5;                                     // of eap-ig
   EdgeAblation ablation = EdgeAblation::counterfactual;
-  bool contrast = false;   // ours: credit on the prompt less credit on its counterfactual
+  bool contrast = false;   // ours: credit of what differs from the counterfactual
   bool nodes = false;      // whole components are kept or ablated
   bool positions = false;  // an edge at one position is an edge of its own
   int patched = 0;         // prompts that patching is measured on; 0: all

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cmath>
+#include <optional>
 #include <random>
 
 #include "engine/read_trace.h"
@@ -31,6 +32,7 @@ std::vector<double> credit_of_edges(const Model& model, const EdgeTable& table,
   question.target.ids = prompt.target;
   question.target.versus = prompt.versus;
   question.options = options.options;
+  question.options.settle();
   question.paths.top = 0;
   std::vector<double> credit(table.size(), 0.0);
   const auto add = [&](const EdgeSums& sums, double part) {
@@ -40,33 +42,20 @@ std::vector<double> credit_of_edges(const Model& model, const EdgeTable& table,
     }
   };
   const Prepared own = model.prepare(prompt.ids, context);
+  std::optional<Prepared> other;
   EdgeQuestion how;
   how.positions = table.placed();
-  const EdgeSums sums = edge_sums(*own.state(), question, how, context);
-  double first = 0;
-  for (const auto& [key, value] : sums)
-    if (std::get<0>(key) < 0) first += std::fabs(value);
-  if (!options.contrast) {
-    add(sums, 1);
-  } else {
-    const Prepared other = model.prepare(prompt.counterfactual, context);
-    const char* mode = getenv("CONTRAST");
-    const int m = mode ? atoi(mode) : 0;
-    if (m == 0) {
-      add(sums, 1);
-      add(edge_sums(*other.state(), question, how, context), -1);
-    } else {
-      EdgeQuestion there = how;
-      how.other = other.state().get();
-      there.other = own.state().get();
-      if (m == 1) add(edge_sums(*own.state(), question, how, context), 1);
-      if (m == 2) {
-        add(edge_sums(*own.state(), question, how, context), 0.5);
-        add(edge_sums(*other.state(), question, there, context), -0.5);
-      }
-      if (m == 3) add(edge_sums(*other.state(), question, there, context), -1);
-    }
+  // Along outputs shares are all there is, which no difference has: credit less credit.
+  const bool differences = question.options.direction == Direction::read;
+  if (options.contrast) {
+    other = model.prepare(prompt.counterfactual, context);
+    if (differences) how.other = other->state().get();
   }
+  const EdgeAnswer here = edge_sums(*own.state(), question, how, context);
+  const double first = here.first;
+  add(here.sums, 1);
+  if (options.contrast && !differences)
+    add(edge_sums(*other->state(), question, how, context).sums, -1);
   for (double& x : credit) x /= first > 0 ? first : 1.0;
   return credit;
 }

@@ -221,8 +221,8 @@ void answer_along_reading(const PreparedState& state, const Question& question,
   result.coverage.absolute_total = paths.absolute_total();
 }
 
-EdgeSums edge_sums(const PreparedState& state, const Question& asked, const EdgeQuestion& how,
-                   const RunContext& context) {
+EdgeAnswer edge_sums(const PreparedState& state, const Question& asked, const EdgeQuestion& how,
+                     const RunContext& context) {
   const Decomposition& d = *state.decomposition;
   Question question = asked;
   question.options.check();
@@ -231,7 +231,8 @@ EdgeSums edge_sums(const PreparedState& state, const Question& asked, const Edge
   const int position = resolve_position(question.target.position, d.length());
   const TargetInfo target =
       resolve_target(state.model, question.target, d.length(), *state.logits_at(position));
-  EdgeSums sums;
+  EdgeAnswer out;
+  EdgeSums& sums = out.sums;
   if (question.options.direction == Direction::output) {
     if (how.other != nullptr) throw UsageError("differences of prompts take the direction read");
     if (d.backend().is_double()) {
@@ -239,13 +240,16 @@ EdgeSums edge_sums(const PreparedState& state, const Question& asked, const Edge
     } else {
       output_edges<float>(state, question, target, how.positions, context, sums);
     }
-    return sums;
+    for (const auto& [key, credit] : sums)
+      if (std::get<0>(key) < 0) out.first += std::fabs(credit);
+    return out;
   }
   ReadStart start;
   start.position = target.position;
   start.direction = direction_to(state, target);
   const std::shared_ptr<const Decomposition> host = on_host(state);
   const ReadSweep sweep(*host, question.options, start, true, context);
+  for (const double credit : sweep.first()) out.first += std::fabs(credit);
   Array change;
   if (how.other != nullptr) {
     Backend& backend = host->backend();
@@ -261,13 +265,13 @@ EdgeSums edge_sums(const PreparedState& state, const Question& asked, const Edge
   } else {
     read_edges<float>(sweep, vectors, how.positions, sums);
   }
-  return sums;
+  return out;
 }
 
 std::vector<EdgeCredit> Prepared::edge_credit(const Question& question,
                                               const RunContext& context) const {
   std::vector<EdgeCredit> out;
-  for (const auto& [key, credit] : edge_sums(*state_, question, {}, context)) {
+  for (const auto& [key, credit] : edge_sums(*state_, question, {}, context).sums) {
     const auto& [reader, branch, writer, position] = key;
     if (credit != 0) out.push_back({writer, reader, branch, credit});
   }

@@ -27,8 +27,12 @@ struct EdgeQuestion {
   // write there, and read it as they read here. Options::direction must be `read`.
   const PreparedState* other = nullptr;
 };
-EdgeSums edge_sums(const PreparedState& state, const Question& question, const EdgeQuestion& how,
-                   const RunContext& context);
+struct EdgeAnswer {
+  EdgeSums sums;
+  double first = 0;  // sizes of the direct credit on this prompt
+};
+EdgeAnswer edge_sums(const PreparedState& state, const Question& question, const EdgeQuestion& how,
+                     const RunContext& context);
 
 // Options::direction is `output`.
 template <typename T>

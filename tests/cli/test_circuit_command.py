@@ -204,7 +204,7 @@ def test_edges_at_positions_add_up_to_edges_and_are_proven(unpack, found, tmp_pa
         {"prompt": PROMPT, "target": " Mary", "versus": " John", "counterfactual": OTHER},
         {"prompt": "Then " + PROMPT, "target": " Mary", "versus": " John", "counterfactual": "Then " + OTHER},
     )
-    said = unpack("circuit", task, "--preset", "paper", "--positions", "--sizes", "1%,100%", "--size", "200", "--minimality", "3", "--out", tmp_path / "out", "--mib", tmp_path / "mib.json")
+    said = unpack("circuit", task, "--preset", "paper", "--positions", "--sizes", "1%,100%", "--size", "100", "--minimality", "3", "--out", tmp_path / "out", "--mib", tmp_path / "mib.json")
     assert said.returncode == 0 and "1 of 2 prompts were left out: they have another length" in said.stderr
     placed = json.loads((tmp_path / "out" / "circuit.json").read_text())
     assert placed["positions"] is True and placed["prompts"] == 1 and placed["other_length"] == 1
