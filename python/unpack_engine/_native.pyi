@@ -37,6 +37,8 @@ def circuit(
     steps: int,
     ablate: str,
     nodes: bool,
+    positions: bool,
+    patched: int,
     sizes: str,
     size: str,
     faithful: float,
