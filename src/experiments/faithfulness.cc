@@ -194,9 +194,9 @@ Json run_flipping(ModelSession& session, RankTokens rank,
   if (session.records.partial()) return {};
   if (kinds.begin()->at("prompts") == 0)
     throw InputError(fmt::format(
-        "no sentence of the corpus fits: 8 to 45 tokens{}, a top prediction with a probability of "
-        "0.1 or more",
-        whole ? ", a word as" : " before a word, a content word as"));
+        "no sentence of the corpus fits: {} as its top prediction, with a probability of 0.1 or "
+        "more",
+        whole ? "8 to 45 tokens, and a word" : "a word after 8 to 24 tokens, and a content word"));
   return {
       {"readout", session.options.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
       {"raw_logit", session.options.raw_logit},

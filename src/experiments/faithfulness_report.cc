@@ -166,7 +166,7 @@ std::string report_flipping(const Json& summaries, std::vector<ReportFile>& file
   out += whole ? "Prompts: whole sentences of 8 to 45 tokens, in an order drawn by the seed, whose "
                  "top prediction is a word (letters alone) with a probability of 0.1 or more.\n"
                : "Prompts: sentences in an order drawn by the seed, each cut once. Places where a "
-                 "cut may lie: 8 to 45 tokens stand before it, the sentence goes on with a new "
+                 "cut may lie: 8 to 24 tokens stand before it, the sentence goes on with a new "
                  "word, and\nwhat stands before is a word or a comma, so that no sentence ends "
                  "there. They are tried in an order drawn by seed and line; the first one is taken "
                  "where the model's top\nprediction, the target, has a probability of 0.1 or more, "

@@ -9,8 +9,9 @@ namespace unpack {
 
 namespace {
 
-constexpr int kShortest = 8, kLongest = 45;  // tokens of a prompt
-constexpr int kLongestSentence = 200;        // tokens of what it is cut from
+constexpr int kShortest = 8;                    // tokens of a prompt
+constexpr int kLongest = 45, kLongestCut = 24;  // whole, cut
+constexpr int kLongestSentence = 200;           // tokens of what it is cut from
 constexpr double kConfident = 0.1;
 
 bool letter(char c) { return std::isalpha(static_cast<unsigned char>(c)) != 0; }
@@ -58,7 +59,7 @@ std::vector<std::size_t> FlipPrompts::places(const CorpusSentence& sentence) con
   if (kind_ == TargetKind::whole) return {sentence.ids.size()};
   std::vector<std::size_t> out;
   const auto first = static_cast<std::size_t>(sentence.prefix + kShortest),
-             last = static_cast<std::size_t>(sentence.prefix + kLongest);
+             last = static_cast<std::size_t>(sentence.prefix + kLongestCut);
   for (std::size_t k = first; k < sentence.ids.size() && k <= last; ++k) {
     const std::string next = session_.model.token_text(sentence.ids[k]),
                       before = session_.model.token_text(sentence.ids[k - 1]);
