@@ -166,7 +166,7 @@ def test_a_bad_line_of_a_table_is_named(unpack, tmp_path, name, option, table, l
 
 
 @pytest.mark.parametrize("name, args", [("ioi", ["--n", "2"]), ("greater-than", ["--n", "2"]), ("faithfulness", ["--n", "2"]), ("beta", ["--n", "1"]),
-                                        ("sink", ["--n", "2"]), ("suppression", ["--n", "2"]), ("edges", ["--n", "1"])])
+                                        ("sink", ["--n", "2"]), ("suppression", ["--n", "2"])])
 def test_an_interrupted_run_ends_in_the_same_bytes(unpack, tmp_path, name, args):
     whole, resumed = tmp_path / "whole", tmp_path / "resumed"
     report = unpack.ok("experiment", name, *args, "--out", whole)
@@ -178,6 +178,23 @@ def test_an_interrupted_run_ends_in_the_same_bytes(unpack, tmp_path, name, args)
     assert unpack.ok("experiment", name, *args, "--out", resumed) == report
     for file in whole.iterdir():
         assert (resumed / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_edges_rank_what_patching_shows_and_chance_does_not(unpack, tmp_path):
+    report = unpack.ok("experiment", "edges", "--model", "pocket-neox", "--n", "1", "--out", tmp_path / "out")
+    summary = summary_of(tmp_path / "out", "pocket-neox")
+    assert summary["tasks"] == {"ioi": 1, "greater-than": 1, "induction": 1} and summary["edges_in_all"] > 3000
+    records = records_of(tmp_path / "out")
+    assert len(records) == 3
+    for pools in (summary["all"], summary["within"]):
+        assert set(pools["edge credit, best"]) == {"K", "Q", "V", "MLP", "target", "all"}
+        assert set(k for k, v in pools["interaction score"].items() if v) == {"K", "MLP", "all"}
+    mean, low, high = summary["all"]["gradient x change (EAP)"]["all"]
+    values = [r["edges"]["gradient x change (EAP)"]["all"][0] for r in records]
+    assert mean == pytest.approx(sum(values) / 3) and min(values) <= low <= mean <= high <= max(values)
+    assert mean > 0.3 and abs(summary["all"]["random"]["all"][0]) < 0.05
+    assert summary["writers"]["integrated gradients (EAP-IG)"][0] > summary["writers"]["random"][0]
+    assert "### Within readers" in report and (tmp_path / "out" / "edges-pocket-neox.svg").exists()
 
 
 def with_tokenizer(tmp_path, family, files, vocabulary):
