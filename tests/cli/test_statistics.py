@@ -41,13 +41,13 @@ def test_rank_correlations_are_those_of_scipy(unpack, tmp_path):
 
 @pytest.fixture(scope="module")
 def flipped(unpack, tmp_path_factory):
-    return run(unpack, tmp_path_factory.mktemp("flipped") / "out", "faithfulness", "--n", "6", "--seed", "3")
+    return run(unpack, tmp_path_factory.mktemp("flipped") / "out", "faithfulness", "--n", "8", "--seed", "3")
 
 
 def test_areas_and_intervals_are_those_of_scipy(flipped):
     summary, records = flipped
     used = [r for r in records if r["used"] and "|content|" in r["key"]]
-    assert len(used) == 6 and summary["kinds"]["content"]["prompts"] == 6
+    assert len(used) == 8 and summary["kinds"]["content"]["prompts"] == 8
     base = {name: numpy.array([r["methods"][name]["area"] for r in used]) for name in ("unpack", "unpack, best")}
     for name, method in summary["kinds"]["content"]["methods"].items():
         areas = numpy.array([r["methods"][name]["area"] for r in used])
@@ -95,9 +95,9 @@ def test_prompts_are_cut_before_words_of_the_kind_they_are_listed_under(flipped)
         assert word[0] == " " and word[1:].isalpha() and record["probability"] >= 0.1 and 8 <= record["tokens"] - 1 <= 24
         assert (word[1:].lower() in function_words) == (kind == "function")
         assert record["tokens"] < len(lines[int(line.split()[1]) - 1])  # a part of the sentence
-    assert seen == {"content": 6, "function": 2}
+    assert seen == {"content": 8, "function": 2}
     assert {kind: part["prompts"] for kind, part in summary["kinds"].items()} == seen
-    assert sum(count for _, count in summary["kinds"]["content"]["targets"]) == 6
+    assert sum(count for _, count in summary["kinds"]["content"]["targets"]) == 8
 
 
 def test_an_interval_of_a_knockout_correlation_holds_it_and_narrows_with_more_text(unpack, tmp_path):
