@@ -131,7 +131,13 @@ std::string joined(const Json& summaries, const std::string& kind, std::vector<R
 std::string curve_plots(const Json& part, const std::string& model, std::vector<ReportFile>& files,
                         const std::string& stem) {
   std::vector<Series> series;
+  // As many as there are colours; the table has them all.
+  const auto drawn = [](const std::string& name) {
+    return (!name.starts_with("unpack, ") || name == kBestSettings) &&
+           name != "length of the embedding" && name != "best, 0";
+  };
   for (const auto& [name, m] : part.at("methods").items()) {
+    if (!drawn(name)) continue;
     const std::vector<double> lerf = numbers(m.at("lerf")), morf = numbers(m.at("morf"));
     std::vector<double> share;
     for (std::size_t i = 0; i < lerf.size(); ++i)
