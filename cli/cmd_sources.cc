@@ -92,6 +92,7 @@ void add_sources(App& app, Context& context) {
   command.flag("--chat", "The prompt is the user's turn and goes through the model's chat template",
                args->options.chat);
   args->model.add(command);
+  add_preset(command, args->options.options);
   add_method(command, args->options.options);
   args->outputs.add_json(command);
   args->outputs.add(command, "--html", "Write a page: click a sentence, its sources light up");

@@ -64,6 +64,8 @@ def experiment(
     claims: Optional[str],
     readout: str,
     raw_logit: bool,
+    whole_sentences: bool,
+    narrow_paths: bool,
     all: bool,
     stop_at_bad_line: bool,
     options: Asked,
