@@ -14,6 +14,8 @@ class DeviceMemory {
   };
   virtual ~DeviceMemory() = default;
   virtual Use memory_use(bool start_again = false) = 0;
+  // What is left for prompts once all weights that stay on the device are there.
+  virtual std::uint64_t room_for_prompts() = 0;
   // The weights of so many layers stay on the device, at least two; the others go up as they are
   // needed. All are forgotten first.
   virtual void keep_layers(int count) = 0;

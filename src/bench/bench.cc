@@ -11,6 +11,7 @@
 #include <random>
 
 #include "backend/device_memory.h"
+#include "backend/device_plan.h"
 #include "backend/queued_work.h"
 #include "engine/plan.h"
 #include "engine/state.h"
@@ -62,6 +63,14 @@ std::string header_text(const BenchResult& r) {
 
 std::string length_text(const BenchResult::Length& length) {
   return fmt::format("\n{} tokens\n", length.tokens);
+}
+
+std::string plan_text(const BenchResult::Length& length) {
+  std::string text;
+  for (const BenchPlan& part : length.plan)
+    text += fmt::format("  plan: {:<14} {:>12.2f} GFLOP {:>10.3f} GB  {}\n", part.what, part.gflop,
+                        part.gbyte, part.way);
+  return text;
 }
 
 std::string row_text(const BenchRow& row, bool first) {
@@ -156,6 +165,12 @@ class Bench {
       result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
       result_.lengths.emplace_back().tokens = tokens;
       emit(length_text(result_.lengths.back()));
+      if (auto* device = dynamic_cast<DevicePlan*>(&backend)) {
+        for (const DevicePlan::Part& part : device->plan(model_.writers(), tokens))
+          result_.lengths.back().plan.push_back(
+              {part.what, part.way, part.flop / 1e9, part.byte / 1e9});
+        emit(plan_text(result_.lengths.back()));
+      }
       length(tokens);
       emit(after_rows_text(result_, result_.lengths.back()));
     }
@@ -442,7 +457,7 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
 std::string to_terminal(const BenchResult& r) {
   std::string text = header_text(r);
   for (const auto& length : r.lengths) {
-    text += length_text(length);
+    text += length_text(length) + plan_text(length);
     for (std::size_t i = 0; i < length.rows.size(); ++i) text += row_text(length.rows[i], i == 0);
     text += after_rows_text(r, length);
   }

@@ -3,7 +3,6 @@
 #pragma once
 
 #include <array>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -18,8 +17,10 @@ namespace unpack {
 
 class Decomposition {
  public:
+  // Writers and what questions with default options need, in one walk over the layers: a device
+  // that does not hold them all takes each up once.
   Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace,
-                std::size_t memory_budget);
+                const RunContext& context);
 
   Backend& backend() const { return *backend_; }
   const ModelConfig& config() const { return backend_->config(); }
@@ -76,7 +77,9 @@ class Decomposition {
     std::vector<std::shared_ptr<const DirectNumerators>> layers;
   };
 
-  Array numerators(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const;
+  std::vector<const Array*> head_states() const;
+  Array make_head_numerators(int layer) const;
+  Array make_mlp_numerators(int layer) const;
 
   std::shared_ptr<Backend> backend_;
   Writers writers_;
@@ -85,8 +88,8 @@ class Decomposition {
   Array vectors_;
   bool keep_key_scores_;
   mutable std::array<Lazy<AttentionSums>, 2> attention_;
-  mutable std::array<Lazy<MlpSums>, 4> mlp_;  // gate, up, router raw and centred
-  mutable Lazy<Array> head_numerators_, mlp_numerators_;
+  mutable std::array<Lazy<MlpSums>, 4> mlp_;             // gate, up, router raw and centred
+  std::vector<Array> head_numerators_, mlp_numerators_;  // with the key scores, or empty
   mutable DirectCache direct_;
 };
 

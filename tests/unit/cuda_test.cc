@@ -136,13 +136,14 @@ struct Watched {
     }
     return reached();
   }
-  static int upload(void* device, void* to, const void* from, std::size_t bytes) {
+  static int upload(void* device, void* to, UnpackFill fill, const void* context,
+                    std::size_t bytes) {
     const int piece = pieces++;
     if (pieces_of_a_layer > 0 && piece % pieces_of_a_layer == 0) {
       const int before = launches;
       ++(wait_for(700, [&] { return launches > before; }) ? beside : alone);
     }
-    return cuda::emulated_table()->to_device_beside(device, to, from, bytes);
+    return cuda::emulated_table()->to_device_beside(device, to, fill, context, bytes);
   }
   static int launch(void* device, int id, const void* parameters, std::size_t bytes,
                     std::int64_t count) {

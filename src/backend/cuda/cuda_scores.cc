@@ -109,26 +109,85 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
 // projected[positions, Cl, heads, E]: every writer's own key (query), as the attention would see
 // it.
 Array CudaBackend::project(Side side, const AttentionView& view, const DeviceRoles& layer,
-                           const Operand& w, std::int64_t first, std::int64_t positions) {
+                           std::int64_t first, std::int64_t positions) {
   const std::int64_t d = config_.d_model, cl = view.visible,
                      stride = static_cast<std::int64_t>(view.n_writers) * d;
-  const std::int64_t heads = w.out / config_.d_head;
-  Array out = device_->floats(positions * cl * w.out);
-  device_->gemm({w.turned ? 1 : 0, 0, cl, w.out, d, ptr(*view.writers) + first * stride, d, stride,
-                 w.data, w.ld(), 0, ptr(out), w.out, cl * w.out, positions});
-  const Array& norm = layer.vector(side == Side::key ? Role::k_norm : Role::q_norm);
-  const Rotary turn = rotary(view.layer, view.length, view.length);
-  if (turn.cos != nullptr || !norm.empty()) {
-    const Array* dev = side == Side::key ? view.k_dev : view.q_dev;
-    device_->launch(FinishProjected{ptr(out), cl, heads, config_.d_head, first,
-                                    norm.empty() ? nullptr : ptr(*dev), maybe(norm), turn},
-                    positions * cl * heads);
+  const DeviceMatrix& matrix = layer.matrix(side == Side::key ? Role::w_k : Role::w_q);
+  const std::int64_t width = matrix.out;
+  Array out = device_->floats(positions * cl * width);
+  if (side == Side::key && low_rank(matrix, view.length)) {
+    low_rank_project(view, matrix, out);
+  } else if (projects_in_parts(side, view)) {
+    const SplitProducts::Weights w = split_.weights(matrix);
+    const std::int64_t at_once = positions_at_once(positions, cl * 2 * d);
+    for (std::int64_t p = 0; p < positions; p += at_once)
+      split_.multiply({ptr(*view.writers) + (first + p) * stride, stride, nullptr, cl * d,
+                       std::min(at_once, positions - p)},
+                      w, ptr(out) + p * cl * width);
+  } else {
+    const Operand w = on_device_.operand(matrix);
+    device_->gemm({w.turned ? 1 : 0, 0, cl, width, d, ptr(*view.writers) + first * stride, d,
+                   stride, w.data, w.ld(), 0, ptr(out), width, cl * width, positions});
   }
+  finish_projected(side, view, layer, first, cl, positions, out);
   return out;
 }
 
+// Norm and rotary of what the matrix gave, x[positions, count, heads, E].
+void CudaBackend::finish_projected(Side side, const AttentionView& view, const DeviceRoles& layer,
+                                   std::int64_t first, std::int64_t count, std::int64_t positions,
+                                   Array& x) {
+  const bool key = side == Side::key;
+  const std::int64_t heads = key ? config_.n_kv_heads : config_.n_heads;
+  const Array& norm = layer.vector(key ? Role::k_norm : Role::q_norm);
+  const Rotary turn = rotary(view.layer, view.length, view.length);
+  if (turn.cos == nullptr && norm.empty()) return;
+  device_->launch(FinishProjected{ptr(x), count, heads, config_.d_head, first,
+                                  norm.empty() ? nullptr : ptr(key ? *view.k_dev : *view.q_dev),
+                                  maybe(norm), turn},
+                  positions * count * heads);
+}
+
+std::shared_ptr<const DeviceRoles> CudaBackend::reader(Side side, int layer) {
+  return side == Side::key ? on_device_.keys(layer) : on_device_.layer(layer);
+}
+
+bool CudaBackend::projects_in_parts(Side side, const AttentionView& view) {
+  const auto layer = reader(side, view.layer);
+  return split_.pays(layer->matrix(side == Side::key ? Role::w_k : Role::w_q),
+                     static_cast<std::int64_t>(view.length) * view.visible);
+}
+
+// Sums over the writers of every pair from what all of them together project to.
+void CudaBackend::pair_read(Side side, const AttentionView& view, Scores scores, Array& sum) {
+  const auto layer = on_device_.layer(view.layer);
+  const bool key = side == Side::key;
+  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
+                     own = key ? groups : heads, length = view.length;
+  const Array all = summed_writers(*view.writers, view.n_writers, view.visible, view.length);
+  Array read = device_->floats(length * own * e);
+  multiply(layer->matrix(key ? Role::w_k : Role::w_q), ptr(all), length, ptr(read));
+  finish_projected(side, view, *layer, 0, 1, length, read);
+  ReadSums sums{};
+  sums.a = key ? ptr(*view.q) : ptr(read);
+  sums.b = key ? ptr(read) : ptr(*view.k);
+  sums.dev = ptr(*view.dev);
+  sums.dev_of_source = key ? 1 : 0;
+  sums.scale = head_scale(view.layer);
+  sums.sum = ptr(sum);
+  sums.length = length;
+  sums.heads = heads;
+  sums.group = config_.group_size();
+  sums.groups = groups;
+  sums.e = e;
+  sums.pairs = tri(view.length);
+  sums.window = config_.layer(view.layer).window;
+  sums.centers = scores == Scores::centered ? 1 : 0;
+  device_->launch(sums, heads * length);
+}
+
 void CudaBackend::projected_tile(Side side, const AttentionView& view, const DeviceRoles& layer,
-                                 const Operand& w, const Array& projected, Tile& tile) {
+                                 const Array& projected, Tile& tile) {
   const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
                      group = config_.group_size(), e = config_.d_head, cl = view.visible;
   if (side == Side::key) {
@@ -139,7 +198,7 @@ void CudaBackend::projected_tile(Side side, const AttentionView& view, const Dev
     }
     return;
   }
-  const Array own = project(side, view, layer, w, tile.q0, tile.nq);
+  const Array own = project(side, view, layer, tile.q0, tile.nq);
   for (std::int64_t h = 0; h < heads; ++h) {
     device_->gemm({1, 0, tile.ns, cl, e, ptr(*view.k) + h / group * e, groups * e, 0,
                    ptr(own) + h * e, heads * e, cl * heads * e, tile.data + h * tile.pitch,
@@ -147,17 +206,28 @@ void CudaBackend::projected_tile(Side side, const AttentionView& view, const Dev
   }
 }
 
+bool CudaBackend::folds(Side side, const AttentionView& view) {
+  const double gain =
+      projects_in_parts(side, view)
+          ? split_.gain(
+                on_device_.layer(view.layer)->matrix(side == Side::key ? Role::w_k : Role::w_q))
+          : 1.0;
+  return fold_is_cheaper(config_, view.length, gain);
+}
+
 void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUse& use) {
-  const auto layer = on_device_.layer(view.layer);
+  const auto layer = reader(side, view.layer);
   const std::int64_t heads = config_.n_heads, cl = view.visible, pitch = (cl + 3) / 4 * 4,
                      length = view.length;
   const bool key = side == Side::key;
-  const bool fold = fold_is_cheaper(config_, view.length);
-  const Operand w = on_device_.operand(layer->matrix(key ? Role::w_k : Role::w_q));
+  const bool fold = folds(side, view);
+  const DeviceMatrix& matrix = layer->matrix(key ? Role::w_k : Role::w_q);
+  Operand w;
+  if (fold) w = on_device_.operand(matrix);
   Array projected;
-  if (!fold && key) projected = project(side, view, *layer, w, 0, length);
+  if (!fold && key) projected = project(side, view, *layer, 0, length);
   const std::int64_t per_pair = heads * (pitch + (fold ? config_.d_model + config_.d_head : 0)) * 4;
-  const std::int64_t per_query = length * per_pair + (!fold && !key ? cl * w.out * 4 : 0);
+  const std::int64_t per_query = length * per_pair + (!fold && !key ? cl * matrix.out * 4 : 0);
   std::int64_t at_once = std::clamp<std::int64_t>(kTileBytes / per_query, 1,
                                                   fold ? kFoldedQueries : kProjectedQueries);
   at_once = std::min(at_once, length);
@@ -180,7 +250,7 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
     if (fold) {
       folded_tile(side, view, *layer, w, tile);
     } else {
-      projected_tile(side, view, *layer, w, projected, tile);
+      projected_tile(side, view, *layer, projected, tile);
     }
     use(tile);
   }
@@ -218,21 +288,27 @@ AttentionSums CudaBackend::attention_sums(const AttentionView& view, Scores scor
   sums.k_std = device_->floats(heads * length * cl);
   sums.k_mean = device_->floats(heads * length * cl);
   if (keep_key_scores) sums.k_scores = device_->floats(heads * pairs * cl);
+  const auto in_parts = [&](Side side) {
+    return !folds(side, view) && projects_in_parts(side, view);
+  };
+  const bool keys = in_parts(Side::key), queries = in_parts(Side::query);
   score_tiles(Side::key, view, [&](const Tile& tile) {
     device_->launch(TileMoments{tile, ptr(sums.k_mean), ptr(sums.k_std), length, centered ? 1 : 0},
                     tile.nq * heads * cl);
     device_->launch(
-        TileSums{tile, ptr(sums.k_sum), ptr(sums.k_abs),
+        TileSums{tile, keys ? nullptr : ptr(sums.k_sum), ptr(sums.k_abs),
                  keep_key_scores ? ptr(sums.k_scores) : nullptr, pairs, 0, centered ? 1 : 0},
         tile.ns * tile.nq * heads);
   });
   score_tiles(Side::query, view, [&](const Tile& tile) {
     if (centered)
       device_->launch(TileMoments{tile, nullptr, nullptr, length, 1}, tile.nq * heads * cl);
-    device_->launch(
-        TileSums{tile, ptr(sums.q_sum), ptr(sums.q_abs), nullptr, pairs, 0, centered ? 1 : 0},
-        tile.ns * tile.nq * heads);
+    device_->launch(TileSums{tile, queries ? nullptr : ptr(sums.q_sum), ptr(sums.q_abs), nullptr,
+                             pairs, 0, centered ? 1 : 0},
+                    tile.ns * tile.nq * heads);
   });
+  if (keys) pair_read(Side::key, view, scores, sums.k_sum);
+  if (queries) pair_read(Side::query, view, scores, sums.q_sum);
   value_sums(view, *on_device_.layer(view.layer), sums);
   return sums;
 }
@@ -267,7 +343,7 @@ void CudaBackend::hide_and_center(const AttentionView& view, Scores scores, int 
 
 void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head, int query,
                              Array& out) {
-  const auto layer = on_device_.layer(view.layer);
+  const auto layer = on_device_.keys(view.layer);
   const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible,
                      sources = query + 1;
   const std::int64_t g = head / config_.group_size();

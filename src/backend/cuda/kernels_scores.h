@@ -115,8 +115,8 @@ struct TileMoments {
 // where it is kept.
 struct TileSums {
   Tile tile;
-  float* sum;  // [H, tri]; null: rows alone are wanted
-  float* abs;
+  float* sum;  // [H, tri]; null: not wanted
+  float* abs;  // null: rows alone are wanted
   float* table;
   Index pairs;
   Index first;  // pairs before the first that the outputs hold
@@ -132,7 +132,7 @@ struct TileSums {
                                                              : tile.factor(q, s);
     const float* row = tile.row(q, s, h);
     const Index at = h * pairs + pairs_before(q) - first + s;
-    if (sum != nullptr) {
+    if (abs != nullptr) {
       double total = 0, size = 0;
       group.sums(
           tile.visible,
@@ -143,7 +143,7 @@ struct TileSums {
           },
           total, size);
       group.each(1, [&](Index) {
-        sum[at] = static_cast<float>(total);
+        if (sum != nullptr) sum[at] = static_cast<float>(total);
         abs[at] = static_cast<float>(size);
       });
     }
@@ -194,8 +194,8 @@ struct NeuronRows {
   UNPACK_BODY Index slot(Index i) const { return slots != nullptr ? slots[i] : q0 + i; }
 };
 
-// tile[nq, Cl, N] of neuron scores -> sum, abs [S or slots, N] over the writers. Eight writers are
-// added in single precision, then in double.
+// tile[nq, Cl, N] of neuron scores -> sum (null: not wanted), abs [S or slots, N] over the writers.
+// Eight writers are added in single precision, then in double.
 struct NeuronSums {
   const float* tile;
   const float* dev;
@@ -203,6 +203,7 @@ struct NeuronSums {
   float* abs;
   NeuronRows rows;
   Index visible, neurons;
+  int adds;  // abs has those of other writers
   UNPACK_BODY void operator()(Index i) const {
     const Index q = rows.position(i / neurons);
     const Index to = rows.slot(i / neurons);
@@ -226,17 +227,20 @@ struct NeuronSums {
       size += static_cast<double>(fabsf(v));
     }
     const double inverse = 1.0 / static_cast<double>(dev[q]);
-    sum[to * neurons + n] = static_cast<float>(total * inverse);
-    abs[to * neurons + n] = static_cast<float>(size * inverse);
+    if (sum != nullptr) sum[to * neurons + n] = static_cast<float>(total * inverse);
+    float& all = abs[to * neurons + n];
+    all = static_cast<float>(adds ? static_cast<double>(all) + size * inverse : size * inverse);
   }
 };
 
-struct NeuronNorms {  // l2[S or slots, Cl]
+struct NeuronNorms {  // l2[S or slots, width] of the writers from `first` on
   const float* tile;
   const float* dev;
   float* l2;
   NeuronRows rows;
   Index visible, neurons;
+  Index width, first;
+  const int* columns;  // in place of first, first + 1, ...; null: none
   template <typename Group>
   UNPACK_BODY void operator()(Group& group, Index row) const {
     const Index q = rows.position(row / visible);
@@ -244,7 +248,8 @@ struct NeuronNorms {  // l2[S or slots, Cl]
     const float* v = tile + row * neurons;
     const double square = group.sum(neurons, [&](Index n) { return v[n] * v[n]; });
     group.each(1, [&](Index) {
-      l2[to * visible + row % visible] =
+      const Index j = row % visible;
+      l2[to * width + (columns != nullptr ? static_cast<Index>(columns[j]) : first + j)] =
           static_cast<float>(sqrt(square) / static_cast<double>(dev[q]));
     });
   }

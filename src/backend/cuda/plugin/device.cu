@@ -1,6 +1,8 @@
 // An open GPU: its memory, its two streams and what goes over them.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <iterator>
 #include <thread>
 #include <vector>
 
@@ -14,7 +16,7 @@ thread_local std::string last_error;
 thread_local bool last_was_memory = false;
 
 constexpr std::size_t kPinnedBytes = std::size_t{32} << 20;
-constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
+constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 
 }  // namespace
@@ -125,8 +127,17 @@ int info(void* device, UnpackDeviceInfo* out) {
   (void)cublasGetVersion(s.blas, &version);
   std::snprintf(out->name, sizeof out->name, "%.100s, cuBLAS %d.%d", props.name, version / 10000,
                 version / 100 % 100);
-  out->memory_free = free;
+  std::uint64_t held = 0, used = 0;
+  if (check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrReservedMemCurrent, &held),
+            "the memory pool") ||
+      check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrUsedMemCurrent, &used),
+            "the memory pool"))
+    return 1;
+  out->memory_free = free + (held > used ? held - used : 0);
   out->memory_total = total;
+  // bf16 came with compute capability 8.0. A launch costs some microseconds, in which single
+  // precision does about this much.
+  out->tensor_work = props.major >= 8 ? std::int64_t{1} << 28 : INT64_MAX;
   return 0;
 }
 
@@ -174,44 +185,47 @@ int to_device(void* device, void* to, const void* from, std::size_t bytes) {
 namespace {
 
 // One thread does not fill the way to the device.
-void copy_in_parts(char* to, const char* from, std::size_t bytes) {
-  constexpr std::size_t kParts = 4, kWorthIt = std::size_t{4} << 20;
-  if (bytes < kWorthIt) {
-    std::memcpy(to, from, bytes);
-    return;
-  }
-  const std::size_t part = bytes / kParts;
+void fill_in_parts(UnpackFill fill, const void* context, char* to, std::size_t offset,
+                   std::size_t bytes) {
+  constexpr std::size_t kMostParts = 8, kWorthIt = std::size_t{1} << 20;
+  const std::size_t cores = std::thread::hardware_concurrency();
+  const std::size_t parts =
+      std::max<std::size_t>(1, std::min({kMostParts, cores / 2, bytes / kWorthIt}));
+  const std::size_t part = bytes / parts;
   std::vector<std::thread> helpers;
-  for (std::size_t i = 1; i < kParts; ++i) {
+  for (std::size_t i = 1; i < parts; ++i) {
     helpers.emplace_back([=] {
-      std::memcpy(to + i * part, from + i * part, i + 1 == kParts ? bytes - i * part : part);
+      fill(context, to + i * part, offset + i * part, i + 1 == parts ? bytes - i * part : part);
     });
   }
-  std::memcpy(to, from, part);
+  fill(context, to, offset, parts == 1 ? bytes : part);
   for (std::thread& helper : helpers) helper.join();
 }
 
 }  // namespace
 
-// Returns when all of it is there: `to` may be given back on the other stream, which does not wait
-// for this one.
-int to_device_beside(void* device, void* to, const void* from, std::size_t bytes) {
+int to_device_beside(void* device, void* to, UnpackFill fill, const void* context,
+                     std::size_t bytes) {
   State& s = of(device);
   if (check(cudaSetDevice(s.id), "device 0")) return 1;
   std::lock_guard lock(s.staging_mutex);
-  int turn = 0;
-  for (std::size_t at = 0; at < bytes; at += kStagingBytes, turn ^= 1) {
-    Staging& part = s.staging[turn];
+  for (std::size_t at = 0; at < bytes; at += kStagingBytes) {
+    Staging& part = s.staging[s.next_staging];
+    s.next_staging = (s.next_staging + 1) % std::size(s.staging);
     const std::size_t n = bytes - at < kStagingBytes ? bytes - at : kStagingBytes;
     if (check(cudaEventSynchronize(part.left), "copying to the device")) return 1;
-    copy_in_parts(static_cast<char*>(part.memory), static_cast<const char*>(from) + at, n);
+    fill_in_parts(fill, context, static_cast<char*>(part.memory), at, n);
     if (check(cudaMemcpyAsync(static_cast<char*>(to) + at, part.memory, n, cudaMemcpyHostToDevice,
                               s.beside),
               "copying to the device"))
       return 1;
     if (check(cudaEventRecord(part.left, s.beside), "an event")) return 1;
   }
-  return check(cudaStreamSynchronize(s.beside), "copying to the device");
+  return 0;
+}
+
+int wait_beside(void* device) {
+  return check(cudaStreamSynchronize(of(device).beside), "copying to the device");
 }
 
 int join(void* device) {

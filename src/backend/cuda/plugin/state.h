@@ -34,7 +34,8 @@ struct State {
   void* workspace = nullptr;
   void* pinned = nullptr;  // downloads pass through it
   std::mutex pinned_mutex;
-  Staging staging[2];  // one is filled while the other is on its way
+  Staging staging[4];  // some are filled while others are on their way
+  std::size_t next_staging = 0;
   std::mutex staging_mutex;
 };
 
@@ -57,7 +58,9 @@ int allocate_beside(void* device, std::size_t bytes, void** out);
 void release(void* device, void* memory);
 int zero(void* device, void* memory, std::size_t bytes);
 int to_device(void* device, void* to, const void* from, std::size_t bytes);
-int to_device_beside(void* device, void* to, const void* from, std::size_t bytes);
+int to_device_beside(void* device, void* to, UnpackFill fill, const void* context,
+                     std::size_t bytes);
+int wait_beside(void* device);
 int join(void* device);
 int to_host(void* device, void* to, const void* from, std::size_t bytes);
 int copy(void* device, void* to, const void* from, std::size_t bytes);
