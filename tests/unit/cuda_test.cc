@@ -310,6 +310,27 @@ TEST_P(CudaAtTrueSize, AgreesWithTheCpu) {
   EXPECT_EQ(trace_on(model, tokens).node_credit, got.node_credit) << "another run gives other bits";
 }
 
+class PartsAtTrueSize : public ::testing::TestWithParam<std::tuple<DType, int>> {};
+
+TEST_P(PartsAtTrueSize, AgreeWithSinglePrecision) {
+  if (!testing::has_gpu()) GTEST_SKIP() << "no CUDA device here";
+  const auto [dtype, tokens] = GetParam();
+  LoadOptions load = on("cuda");
+  const Model parts = Model::random("qwen3-0.6b", 7, load, dtype);
+  load.exact_fp32 = true;
+  const Model single = Model::random("qwen3-0.6b", 7, load, dtype);
+  const TraceResult got = trace_on(parts, tokens), want = trace_on(single, tokens);
+  const double apart = naive::difference(got.node_credit, want.node_credit);
+  std::printf("%s, %d tokens: in parts %.2e of the largest credit apart\n",
+              std::string(to_string(dtype)).c_str(), tokens, apart);
+  EXPECT_LT(apart, 2e-5);
+  EXPECT_EQ(trace_on(parts, tokens).node_credit, got.node_credit) << "another run, other bits";
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, PartsAtTrueSize,
+                         ::testing::Combine(::testing::Values(DType::bf16, DType::f16),
+                                            ::testing::Values(16, 300, 1024)));
+
 INSTANTIATE_TEST_SUITE_P(Shapes, CudaAtTrueSize,
                          ::testing::Combine(::testing::Values("gpt2-small", "pythia-160m",
                                                               "qwen3-0.6b"),
