@@ -39,7 +39,7 @@ test: setup-test
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) -LE cli
 ifeq ($(CI),true)
 	$(MAKE) --no-print-directory format order tidy
-	$(MAKE) --no-print-directory test-odr
+	$(MAKE) --no-print-directory test-odr test-asan
 endif
 	scripts/test_page.sh
 	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli
@@ -58,7 +58,7 @@ bench:
 test-asan: setup-test
 	cmake --preset asan
 	cmake --build build/asan -j $(JOBS) --target unit_tests
-	ctest --test-dir build/asan --output-on-failure -j $(JOBS) -L unit
+	scripts/test_asan.sh build/asan/tests/unit_tests $(JOBS)
 
 # A debug build without optimisation, linked with the types of all files compared: one that is defined twice is an error.
 test-odr: setup-test

@@ -93,12 +93,24 @@ std::string read_file(const std::string& name) {
 
 }  // namespace
 
+GivenPrompt PromptArguments::given() const {
+  GivenPrompt out;
+  if (messages) {
+    out.messages = prompt;
+  } else if (ids) {
+    out.ids = ids;
+  } else {
+    out.text = prompt.value_or("");
+  }
+  out.no_bos = no_bos;
+  out.chat.on = chat;
+  out.chat.system = system;
+  return out;
+}
+
 void PromptArguments::resolve(bool required) {
   chat = chat || messages || chat_template;
-  if (system && !chat) throw UsageError("--system goes with --chat");
-  if (chat && ids) throw UsageError("--chat takes a prompt or messages, not --ids");
-  if (chat && no_bos)
-    throw UsageError("--no-bos does not go with --chat: the template writes the special tokens");
+  given().check("--");
   if (messages) {
     prompt = read_file(*messages);
     return;
@@ -113,23 +125,21 @@ void PromptArguments::resolve(bool required) {
   }
 }
 
-std::vector<TokenId> PromptArguments::encode(const Model& model) {
-  if (chat) {
-    Conversation conversation = make_conversation(prompt.value_or(""), system);
-    if (chat_template) {
-      conversation.chat_template = read_file(*chat_template);
-      conversation.template_origin = *chat_template;
+const std::vector<TokenId>& PromptArguments::encode(const Model& model) {
+  GivenPrompt source = given();
+  if (chat_template) {
+    source.chat.chat_template = read_file(*chat_template);
+    source.chat.template_origin = *chat_template;
+  }
+  if (ids) {
+    for (const TokenId id : *ids) {
+      if (id < 0 || id >= model.config().vocab_size)
+        throw InputError(fmt::format("ids: token id {} is outside the vocabulary (0 to {})", id,
+                                     model.config().vocab_size - 1));
     }
-    made = chat_prompt(model, conversation);
-    return made->ids;
   }
-  if (!ids) return model.encode_prompt(prompt.value_or(""), no_bos);
-  for (const TokenId id : *ids) {
-    if (id < 0 || id >= model.config().vocab_size)
-      throw InputError(fmt::format("ids: token id {} is outside the vocabulary (0 to {})", id,
-                                   model.config().vocab_size - 1));
-  }
-  return *ids;
+  made = make_prompt(model, source);
+  return made.ids;
 }
 
 Option QuestionArguments::field(Command& command, const std::string& name, const std::string& type,

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "command.h"
-#include "unpack/chat.h"
+#include "unpack/ask.h"
 #include "unpack/model.h"
 #include "unpack/question.h"
 #include "unpack/shard.h"
@@ -38,12 +38,14 @@ struct PromptArguments {
   // To be called before the model is loaded: reads stdin where it has to, UsageError when there is
   // no prompt.
   void resolve(bool required = true);
-  std::vector<TokenId> encode(const Model& model);
+  const std::vector<TokenId>& encode(const Model& model);
 
   bool chat = false;
-  std::optional<std::string> system, messages, chat_template;
-  std::optional<ChatPrompt> made;  // by encode, from a conversation
-  std::vector<TokenId> stops() const { return made ? made->stops : std::vector<TokenId>{}; }
+  std::optional<std::string> system, messages, chat_template;  // the latter two: files
+  MadePrompt made;                                             // by encode
+
+ private:
+  GivenPrompt given() const;
 };
 
 // Options that are fields of a question, read by its codec.

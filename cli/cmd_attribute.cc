@@ -6,6 +6,8 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "cost.h"
+#include "unpack/chat.h"
 #include "unpack/error.h"
 #include "unpack/prepared.h"
 #include "unpack/report.h"
@@ -21,23 +23,10 @@ struct AttributeArguments {
   std::optional<std::string> continuation;
   int generate = 10;
   Options options;
+  CostArguments cost;
   Outputs outputs;
   Color color = Color::automatic;
 };
-
-// The continuation as it splits when it follows the prompt; on its own where the prompt's last
-// token would change.
-std::vector<TokenId> encode_continuation(const Model& model, const AttributeArguments& args,
-                                         const std::vector<TokenId>& prompt) {
-  if (args.prompt.prompt && !args.prompt.made) {
-    const std::vector<TokenId> whole =
-        model.encode_prompt(*args.prompt.prompt + *args.continuation, args.prompt.no_bos);
-    if (whole.size() > prompt.size() && std::equal(prompt.begin(), prompt.end(), whole.begin())) {
-      return {whole.begin() + static_cast<std::ptrdiff_t>(prompt.size()), whole.end()};
-    }
-  }
-  return model.tokenizer().encode(*args.continuation);
-}
 
 void run_attribute(AttributeArguments& args, Context& context) {
   args.outputs.check();
@@ -46,12 +35,15 @@ void run_attribute(AttributeArguments& args, Context& context) {
   const RunContext run = context.run();
   const std::vector<TokenId> prompt = args.prompt.encode(model);
   std::vector<TokenId> continuation;
-  if (args.continuation) {
-    continuation = encode_continuation(model, args, prompt);
-  } else {
+  if (args.continuation) continuation = encode_after(model, args.prompt.made, *args.continuation);
+  const int length = static_cast<int>(prompt.size());
+  const int rows = args.continuation ? static_cast<int>(continuation.size())
+                                     : std::min(args.generate, model.config().n_ctx - length);
+  if (rows > 0 && args.cost.say(model, prompt, length + rows, rows, run)) return;
+  if (!args.continuation) {
     SamplingOptions sampling;
     sampling.max_tokens = args.generate;
-    continuation = generate_until(model, prompt, sampling, args.prompt.stops(), {}, run);
+    continuation = generate_until(model, prompt, sampling, args.prompt.made.stops, {}, run);
   }
   if (continuation.empty())
     throw InputError(args.continuation
@@ -91,6 +83,7 @@ void add_attribute(App& app, Context& context) {
   args->outputs.add_json(command);
   args->outputs.add(command, "--html", "Write a self-contained page");
   args->outputs.add(command, "--svg", "Write the matrix as a picture");
+  args->cost.add(command);
   add_color(command, args->color);
   command.run([args, &context] { run_attribute(*args, context); });
 }

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <chrono>
 #include <memory>
@@ -48,10 +49,16 @@ void run(BatchArguments& args, Context& context) {
       std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const std::size_t fresh = result.results + result.errors - result.done_before;
   clear_progress();
-  for (const std::string& warning : result.warnings) warn(warning);
+  std::vector<std::string> remarks;
   if (result.errors > 0)
-    warn(fmt::format("{} bad line{}: see {}", result.errors, result.errors == 1 ? "" : "s",
-                     (o.out / "errors.jsonl").string()));
+    remarks.push_back(fmt::format("{} bad line{}: see {}", result.errors,
+                                  result.errors == 1 ? "" : "s",
+                                  (o.out / "errors.jsonl").string()));
+  remarks.insert(remarks.end(), result.warnings.begin(), result.warnings.end());
+  // A failure is one line.
+  if (result.results == 0 && !remarks.empty())
+    remarks = {fmt::format("{}", fmt::join(remarks, "; "))};
+  for (const std::string& remark : remarks) warn(remark);
   print(fmt::format(
       "{} of {} prompts in {:.1f} s ({:.1f} a second), {} done before; {} results in {}\n", fresh,
       result.results + result.errors, seconds, static_cast<double>(fresh) / std::max(seconds, 1e-9),

@@ -45,6 +45,8 @@ void add_bench(App& app, Context& context) {
                  args->options.prompts);
   command.option("--top-paths", "N", "Paths of the one-shot trace (default 20)",
                  args->options.top_paths);
+  command.word("--preset", "Settings of the trace (default paper, whose plan the table counts)",
+               args->options.preset, preset_names());
   command.word("--dtype", "How the random weights are stored (default f32)", args->options.dtype,
                {"f32", "f16", "bf16"});
   command.option("--keep-layers", "N",

@@ -6,6 +6,7 @@
 
 #include "arguments.h"
 #include "commands.h"
+#include "unpack/chat.h"
 #include "unpack/error.h"
 
 namespace unpack::cli {
@@ -49,14 +50,14 @@ void stream_text(const Model& model, const GenerateArguments& args,
     return true;
   };
   model.check(prompt);  // what is refused is not printed
-  if (args.prompt.made) {
+  if (args.prompt.chat) {
     // Of a conversation only the model's turn is shown.
   } else if (args.prompt.prompt) {
     print(*args.prompt.prompt);
   } else {
     print(model.tokenizer().decode(prompt));
   }
-  generate_until(model, prompt, args.sampling, args.prompt.stops(), emit, run);
+  generate_until(model, prompt, args.sampling, args.prompt.made.stops, emit, run);
   print("\n");
 }
 

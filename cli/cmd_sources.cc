@@ -1,11 +1,14 @@
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <memory>
 
 #include "arguments.h"
 #include "commands.h"
+#include "cost.h"
+#include "unpack/cost.h"
 #include "unpack/error.h"
 #include "unpack/sources.h"
 
@@ -16,6 +19,7 @@ struct SourcesArguments {
   std::optional<std::string> question, documents, prompt_template, document_template;
   ModelArguments model;
   SourcesOptions options;
+  CostArguments cost;
   Outputs outputs;
   Color color = Color::automatic;
 };
@@ -41,6 +45,13 @@ void run_sources(SourcesArguments& args, Context& context) {
     args.options.document_template = read_template(*args.document_template) + "\n";
   const Model model = args.model.open();
   const RunContext run = context.run();
+  const std::vector<TokenId> prompt = sources_tokens(model, args.options);
+  const int rows =
+      args.options.answer
+          ? static_cast<int>(model.tokenizer().encode(*args.options.answer).size())
+          : std::min(args.options.generate,
+                     std::max(1, model.config().n_ctx - static_cast<int>(prompt.size())));
+  if (args.cost.say(model, prompt, static_cast<int>(prompt.size()) + rows, rows, run)) return;
   const SourcesResult result = find_sources(model, args.options, run);
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });
@@ -88,6 +99,7 @@ void add_sources(App& app, Context& context) {
   add_method(command, args->options.options);
   args->outputs.add_json(command);
   args->outputs.add(command, "--html", "Write a page: click a sentence, its sources light up");
+  args->cost.add(command);
   add_color(command, args->color);
   command.run([args, &context] { run_sources(*args, context); });
 }

@@ -6,8 +6,9 @@
 
 #include "arguments.h"
 #include "commands.h"
-#include "unpack/answer.h"
+#include "cost.h"
 #include "unpack/baselines.h"
+#include "unpack/circuit.h"
 #include "unpack/error.h"
 #include "unpack/explain.h"
 #include "unpack/groups.h"
@@ -24,6 +25,7 @@ struct TraceArguments {
   bool words = false, edges = false;
   std::optional<std::string> answer, versus_answer, group_by;
   std::vector<std::string> groups;
+  CostArguments cost;
   Outputs outputs;
   Color color = Color::automatic;
 };
@@ -63,53 +65,43 @@ std::string edges_text(const Writers& writers, const std::vector<EdgeCredit>& ed
   return text;
 }
 
-std::vector<Span> spans_of(const TraceArguments& args, const Model& model,
-                           const std::vector<TokenId>& ids) {
-  std::vector<Span> spans;
-  for (const std::string& group : args.groups)
-    spans.push_back(parse_span(group, static_cast<int>(ids.size())));
-  if (!args.group_by) return spans;
-  const SpanKind kind = parse_span_kind(*args.group_by);
-  if (kind == SpanKind::turn) {
-    if (!args.prompt.made) throw UsageError("--group-by turn goes with --chat");
-    return args.prompt.made->turns;
-  }
-  return cut_spans(model, ids, kind);
-}
-
 // Targets of several tokens.
-void run_answer(TraceArguments& args, const Model& model, const std::vector<TokenId>& ids,
-                const RunContext& run) {
-  const std::vector<Span> spans = spans_of(args, model, ids);
-  std::optional<std::string> text;
-  if (!args.prompt.ids && !args.prompt.made) text = args.prompt.prompt;
-  const auto encode = [&](const std::string& answer) {
-    return encode_after(model, ids, text, answer, args.prompt.no_bos);
-  };
-  std::optional<std::vector<TokenId>> versus;
-  if (args.versus_answer) versus = encode(*args.versus_answer);
-  AnswerResult result = explain_answer(model, ids, encode(*args.answer), versus,
-                                       args.question.asked().question.options, run);
+void run_answer(TraceArguments& args, const Model& model, const RunContext& run) {
+  const Asked& asked = args.question.asked();
+  const AnswerTokens tokens = answer_tokens(asked, model, args.prompt.made);
+  const std::size_t other = tokens.versus ? tokens.versus->size() : 0;
+  const std::vector<TokenId>& ids = args.prompt.made.ids;
+  if (args.cost.say(model, ids, static_cast<int>(ids.size() + tokens.answer.size() - 1),
+                    static_cast<int>(tokens.answer.size() + other), run))
+    return;
+  const AnswerResult result =
+      explain_answer(model, args.prompt.made, tokens, asked.question.options, run);
   run.check();
-  if (!spans.empty()) result.groups = span_credits(spans, result.tokens, result.token_credit);
   args.outputs.write("--json", [&] { return to_json(result); });
   if (!args.outputs.any()) print(to_terminal(result, terminal_style(args.color)));
 }
 
-void check_answer(const TraceArguments& args) {
+// Before there is a model: what of --answer and --group goes together, as its options are named.
+void check_answer(TraceArguments& args) {
   if (args.versus_answer && !args.answer) throw UsageError("--versus-answer goes with --answer");
   if (args.group_by && !args.groups.empty())
     throw UsageError("--group and --group-by do not go together");
-  if (args.group_by) parse_span_kind(*args.group_by);
+  Asked& asked = args.question.asked();
+  if (args.group_by) asked.group_by = parse_span_kind(*args.group_by);
+  if (asked.group_by == SpanKind::turn && !args.prompt.chat)
+    throw UsageError("--group-by turn goes with --chat");
+  for (const std::string& group : args.groups) check_span(group);
+  asked.groups = args.groups;
   if (!args.answer) return;
-  const Asked& asked = args.question.asked();
+  asked.answer = *args.answer;
+  if (args.versus_answer) asked.versus_answer = *args.versus_answer;
   const Target& target = asked.question.target;
   if (args.question.has_texts() || !target.ids.empty() || target.versus || target.raw ||
       asked.question.root || asked.method != Method::unpack || args.words || args.edges)
     throw UsageError(
         "--answer explains a span of tokens: --target, --versus, --raw-logit, --root, --method and "
         "--words do not go with it");
-  for (const char* name : {"--html", "--svg", "--tikz", "--graph"}) {
+  for (const char* name : {"--html", "--svg", "--tikz", "--graph", "--neuronpedia"}) {
     if (const auto* file = args.outputs.find(name); file && *file)
       throw UsageError(fmt::format("{} does not go with --answer; --json does", name));
   }
@@ -120,19 +112,20 @@ void run_trace(TraceArguments& args, Context& context) {
   args.question.check();
   std::optional<GraphFormat> graph;
   if (const auto* file = args.outputs.find("--graph"); *file) graph = graph_format(**file);
-  check_answer(args);
   args.prompt.resolve();
+  check_answer(args);
 
   const Model model = args.model.open();
   const std::vector<TokenId> ids = args.prompt.encode(model);
-  if (args.answer) return run_answer(args, model, ids, context.run());
-  const std::vector<Span> spans = spans_of(args, model, ids);
   // What names a place in the prompt or the model is looked up before any work.
   const Asked& asked = args.question.resolve(model, static_cast<int>(ids.size()));
+  if (args.answer) return run_answer(args, model, context.run());
+  const std::vector<Span> spans = spans_of(asked, model, args.prompt.made);
   if (args.edges && (asked.method != Method::unpack || asked.question.root))
     throw UsageError("edges go with the method unpack and a target, not with a root");
 
   const RunContext run = context.run();
+  if (args.cost.say(model, ids, static_cast<int>(ids.size()), 1, run)) return;
   const Prepared prepared = model.prepare(ids, run);
   const TraceResult result = asked.method == Method::unpack
                                  ? prepared.trace(asked.question, run)
@@ -147,6 +140,7 @@ void run_trace(TraceArguments& args, Context& context) {
   args.outputs.write("--svg", [&] { return to_svg(result); });
   args.outputs.write("--tikz", [&] { return to_tikz(result); });
   args.outputs.write("--graph", [&] { return to_graph(result, *graph); });
+  args.outputs.write("--neuronpedia", [&] { return to_neuronpedia(result); });
   std::vector<SpanCredit> groups;
   if (!spans.empty()) groups = span_credits(spans, result.tokens, result.token_credit);
   args.outputs.write("--json", [&] {
@@ -179,6 +173,7 @@ void add_trace(App& app, Context& context) {
   args->outputs.add(command, "--tikz", "Write the same picture for LaTeX");
   args->outputs.add_file(command, "--graph",
                          "Write the listed paths as a graph: .graphml, .dot or .json");
+  args->outputs.add(command, "--neuronpedia", "Write them as an attribution graph for Neuronpedia");
   command.option(
       "--answer", "TEXT",
       "Explain a continuation of several tokens: the sum over its tokens, each by its own "
@@ -199,6 +194,7 @@ void add_trace(App& app, Context& context) {
   command.flag("--edges",
                "What each reader passes to each writer by each branch, summed over positions, too",
                args->edges);
+  args->cost.add(command);
   add_color(command, args->color);
   command.run([args, &context] { run_trace(*args, context); });
 }

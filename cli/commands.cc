@@ -13,6 +13,7 @@ constexpr AddCommand* kCommands[] = {
     add_intervene,     //
     add_batch,         //
     add_experiment,    //
+    add_circuit,       //
     add_merge,         //
     add_generate,      //
     add_tokenize,      //

@@ -1,3 +1,4 @@
+cmake_policy(VERSION 3.22)
 # Writes what COMMAND prints to OUT.
 list(REMOVE_ITEM COMMAND "")
 execute_process(COMMAND ${COMMAND} OUTPUT_FILE ${OUT} RESULT_VARIABLE status)

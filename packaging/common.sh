@@ -33,7 +33,7 @@ bare() {
       MIRROR=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)
       [ -n "$MIRROR" ] || MIRROR=$(sed -n 's/^deb \(\[[^]]*\] \)\{0,1\}\(http[^ ]*\).*/\2/p' /etc/apt/sources.list 2>/dev/null | head -n 1)
     fi
-    mmdebstrap --quiet --variant=minbase "$suite" "$kept.new" $MIRROR
+    mmdebstrap --quiet --variant=minbase --format=tar "$suite" "$kept.new" $MIRROR
     mv "$kept.new" "$kept"
   fi
   rm -rf "$folder"

@@ -5,6 +5,7 @@
 #include <memory>
 
 #include "inspect_api.h"
+#include "unpack/chat.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 #include "unpack/report.h"
@@ -76,8 +77,8 @@ const char* mime(Format format) {
 
 const std::vector<std::string>& Api::names() {
   static const std::vector<std::string> kNames = [] {
-    std::vector<std::string> names = {"tokenize", "predict",      "trace",    "paths",
-                                      "reroot",   "interactions", "intervene"};
+    std::vector<std::string> names = {"tokenize", "predict",      "trace",     "paths",
+                                      "reroot",   "interactions", "intervene", "sources"};
     names.insert(names.end(), InspectApi::names().begin(), InspectApi::names().end());
     return names;
   }();
@@ -100,6 +101,7 @@ Answer Api::ask(const std::string& name, const std::string& model_name, const Mo
   if (name == "predict") return predict(model, body);
   if (name == "interactions") return interactions(model_name, model, body);
   if (name == "intervene") return intervention(model, body);
+  if (name == "sources") return sources(model, body);
   if (std::optional<Answer> answer = inspect_->ask(name, model_name, model, body))
     return std::move(*answer);
   return trace(name, model_name, model, body);
@@ -107,16 +109,22 @@ Answer Api::ask(const std::string& name, const std::string& model_name, const Mo
 
 Answer Api::tokenize(const Model& model, const Fields& body) const {
   json tokens = json::array();
-  for (const Token& token : model.tokens(read_tokenize(body, model, limits_))) {
+  const MadePrompt prompt = read_tokenize(body, model, limits_);
+  for (const Token& token : model.tokens(prompt.ids)) {
     tokens.push_back({{"position", token.position}, {"id", token.id}, {"text", token.text}});
     const std::string stored =
         model.has_tokenizer() ? model.tokenizer().token_bytes(token.id) : token.text;
     if (const std::string bytes = bytes_of_no_text(stored); !bytes.empty())
       tokens.back()["bytes"] = bytes;
   }
-  return {[text = dump({{"tokens", std::move(tokens)}})](const Model&, const RunContext&) {
-            return text;
-          },
+  json answer = {{"tokens", std::move(tokens)}};
+  if (prompt.chat) {
+    answer["text"] = prompt.text;
+    answer["turns"] = json::array();
+    for (const Span& turn : prompt.turns)
+      answer["turns"].push_back({{"name", turn.name}, {"from", turn.from}, {"to", turn.to}});
+  }
+  return {[text = dump(answer)](const Model&, const RunContext&) { return text; },
           "application/json", true};
 }
 
@@ -140,13 +148,26 @@ Answer Api::trace(const std::string& name, const std::string& model_name, const 
     throw InputError("give the node to reroot at as root, for example A3.H1@5");
   if (name != "trace" && request->format != Format::json)
     throw InputError("\"format\" can be chosen with /api/trace only");
+  if (request->answer) {
+    if (name != "trace") throw InputError("\"answer\" goes with /api/trace only");
+    return {[request](const Model& m, const RunContext& context) {
+      return to_json(
+          explain_answer(m, request->prompt, *request->answer, request->question.options, context));
+    }};
+  }
   // What is not there is said now, before anything waits.
   std::optional<Node> root;
   if (question.root)
-    root = parse_node(model.writers(), *question.root, static_cast<int>(request->ids.size()));
+    root =
+        parse_node(model.writers(), *question.root, static_cast<int>(request->prompt.ids.size()));
   return {[this, name, model_name, request, root](const Model& m, const RunContext& context) {
-            const Prepared prepared = prepare(model_name, m, request->ids, context);
+            const Prepared prepared = prepare(model_name, m, request->prompt.ids, context);
             const TraceResult result = prepared.trace(request->question, context);
+            if (request->format == Format::json && name == "trace" && !request->spans.empty()) {
+              const std::vector<SpanCredit> groups =
+                  span_credits(request->spans, result.tokens, result.token_credit);
+              return to_json(result, {.groups = &groups});
+            }
             if (name == "paths") return to_json(result, {.paths_only = true});
             if (name == "reroot") return to_json(result, {.pattern = pattern_of(prepared, *root)});
             return render(result, request->format);
@@ -172,6 +193,15 @@ Answer Api::intervention(const Model& model, const Fields& body) const {
   }};
 }
 
+Answer Api::sources(const Model& model, const Fields& body) const {
+  auto request = std::make_shared<const SourcesRequest>(read_sources(body, model, limits_));
+  return {[request](const Model& m, const RunContext& context) {
+            const SourcesResult result = find_sources(m, request->options, context);
+            return request->format == Format::html ? to_html(result) : to_json(result);
+          },
+          mime(request->format)};
+}
+
 json describe(const Model& model) {
   const ModelInfo info = model.info();
   const ProgramInfo program = model.program();
@@ -187,13 +217,14 @@ json describe(const Model& model) {
           {"parallel", config.block == Block::parallel},
           {"positions", config.has_pos_writer()},
           {"context", config.n_ctx},
+          {"chat", has_chat_template(model)},
           {"device", program.device},
           {"version", program.version}};
 }
 
-json default_options() {
-  const Options options = unpack::default_options();
-  return {{"preset", kDefaultPreset},
+json method_options(const std::string& preset) {
+  const Options options = preset_options(preset);
+  return {{"preset", preset},
           {"beta", options.beta},
           {"weights", options.weights},
           {"mlp_weights", options.mlp_weights},
@@ -205,6 +236,12 @@ json default_options() {
           {"direction", to_string(options.direction)},
           {"floor", options.floor},
           {"keys", to_string(options.keys)}};
+}
+
+json preset_list() {
+  json list = json::array();
+  for (const std::string& name : preset_names()) list.push_back(method_options(name));
+  return list;
 }
 
 }  // namespace unpack::server

@@ -39,6 +39,7 @@ class Api {
                const Fields& body) const;
   Answer interactions(const std::string& model_name, const Model& model, const Fields& body) const;
   Answer intervention(const Model& model, const Fields& body) const;
+  Answer sources(const Model& model, const Fields& body) const;
   Prepared prepare(const std::string& model_name, const Model& model,
                    const std::vector<TokenId>& ids, const RunContext& context) const;
 
@@ -48,6 +49,7 @@ class Api {
 };
 
 nlohmann::json describe(const Model& model);
-nlohmann::json default_options();
+nlohmann::json method_options(const std::string& preset);
+nlohmann::json preset_list();  // the options of each
 
 }  // namespace unpack::server

@@ -7,6 +7,7 @@
 #include <limits>
 #include <memory>
 
+#include "unpack/chat.h"
 #include "unpack/error.h"
 #include "unpack/explain.h"
 #include "unpack/inspect.h"
@@ -40,19 +41,6 @@ json prediction(const Prediction& p) {
 }
 
 double short_weight(double x) { return std::round(x * 1e4) / 1e4; }
-
-// The continuation as it splits when it follows the prompt; on its own where the prompt's last
-// token would change.
-std::vector<TokenId> continue_prompt(const Model& model, const std::optional<std::string>& prompt,
-                                     bool no_bos, const std::vector<TokenId>& ids,
-                                     const std::string& text) {
-  if (prompt) {
-    const std::vector<TokenId> whole = model.encode_prompt(*prompt + text, no_bos);
-    if (whole.size() > ids.size() && std::equal(ids.begin(), ids.end(), whole.begin()))
-      return {whole.begin() + static_cast<std::ptrdiff_t>(ids.size()), whole.end()};
-  }
-  return model.tokenizer().encode(text);
-}
 
 }  // namespace
 
@@ -208,13 +196,12 @@ Answer InspectApi::attribute(const Model& model, const Fields& body) const {
   fields.at_most_one_of({"continuation", "generate"});
   const std::optional<std::string> continuation = fields.text("continuation");
   const int generate = fields.integer("generate", 1, limits_.max_tokens).value_or(10);
-  const std::optional<std::string> prompt = fields.text("prompt");
-  const bool no_bos = fields.flag("no_bos").value_or(false);
-  const std::vector<TokenId> ids = read_prompt(fields, model, limits_);
+  const MadePrompt prompt = make_request_prompt(fields, model, limits_);
+  const std::vector<TokenId>& ids = prompt.ids;
   const Options options = read_question(fields, model, limits_, ids, option_fields()).options;
   std::vector<TokenId> given;
   if (continuation) {
-    given = continue_prompt(model, prompt, no_bos, ids, *continuation);
+    given = encode_after(model, prompt, *continuation);
     if (given.empty()) throw InputError("the continuation has no tokens");
     if (ids.size() + given.size() > static_cast<std::size_t>(limits_.max_tokens))
       throw InputError(
@@ -223,12 +210,13 @@ Answer InspectApi::attribute(const Model& model, const Fields& body) const {
   }
   const int room = limits_.max_tokens - static_cast<int>(ids.size());
   if (room < 1) throw InputError("the prompt leaves no room for a continuation");
-  return {[ids, given, generate, room, options](const Model& m, const RunContext& context) {
+  return {[ids, stops = prompt.stops, given, generate, room, options](const Model& m,
+                                                                      const RunContext& context) {
     std::vector<TokenId> next = given;
     if (next.empty()) {
       SamplingOptions sampling;
       sampling.max_tokens = std::min(generate, room);
-      next = m.generate(ids, sampling, {}, context);
+      next = generate_until(m, ids, sampling, stops, {}, context);
       if (next.empty()) throw InputError("the model ends the text here: nothing to explain");
     }
     return to_json(unpack::attribute(m, ids, next, options, context));

@@ -13,48 +13,59 @@ constexpr std::size_t kBytesPerToken =
     64;  // more text than this per allowed token is not even split
 constexpr int kMostPredictions = 100;
 constexpr std::size_t kMostChanges = 1000;  // edges or positions of one intervention
+constexpr int kMostStrongest = 1000;        // tokens listed for a sentence of an answer
 constexpr double kMostInteractions = 4e6;
 
-// A prompt as text or as ids, under the names of two fields; nothing where neither is given.
-std::optional<std::vector<TokenId>> read_tokens(RequestFields& fields,
-                                                const std::string& text_field,
-                                                const std::string& ids_field, bool without_bos,
-                                                const Model& model, const Limits& limits) {
+// A prompt of which the text and the ids have these names; nothing where neither is given.
+std::optional<MadePrompt> read_given(RequestFields& fields, const std::string& text_field,
+                                     const std::string& ids_field, GivenPrompt given,
+                                     const Model& model, const Limits& limits) {
   fields.at_most_one_of({text_field, ids_field});
   const auto longest = static_cast<std::size_t>(limits.max_tokens);
-  std::optional<std::vector<TokenId>> ids =
-      fields.ids(ids_field, model.config().vocab_size, longest);
-  if (const std::optional<std::string> prompt = fields.text(text_field)) {
-    if (prompt->size() > longest * kBytesPerToken) {
-      throw InputError(fmt::format("the prompt has {} bytes, more than the limit of {}",
-                                   prompt->size(), longest * kBytesPerToken));
-    }
-    ids = model.encode_prompt(*prompt, without_bos);
-  }
-  if (!ids) return std::nullopt;
-  if (ids->empty()) throw InputError("the prompt is empty; give at least one token");
-  const std::size_t most = std::min(longest, static_cast<std::size_t>(model.config().n_ctx));
-  if (ids->size() > most)
-    throw InputError(
-        fmt::format("the prompt has {} tokens, more than the limit of {}", ids->size(), most));
-  return ids;
+  given.ids = fields.ids(ids_field, model.config().vocab_size, longest);
+  given.text = fields.text(text_field);
+  given.longest = longest * kBytesPerToken;
+  if (!given.ids && !given.text && !given.messages) return std::nullopt;
+  MadePrompt made = make_prompt(model, given);
+  if (made.ids.empty()) throw InputError("the prompt is empty; give at least one token");
+  check_length(made.ids.size(), 0, model, limits);
+  return made;
 }
 
 bool read_no_bos(RequestFields& fields) { return fields.flag("no_bos").value_or(false); }
 
 }  // namespace
 
-std::vector<TokenId> read_prompt(RequestFields& fields, const Model& model, const Limits& limits) {
+void check_length(std::size_t prompt, std::size_t answer, const Model& model,
+                  const Limits& limits) {
+  const auto most = static_cast<std::size_t>(std::min(limits.max_tokens, model.config().n_ctx));
+  if (prompt > most || answer > most || prompt + answer > most)
+    throw InputError(fmt::format("{} {} tokens, more than the limit of {}",
+                                 answer > 0 ? "prompt and answer have" : "the prompt has",
+                                 prompt + answer, most));
+}
+
+MadePrompt make_request_prompt(RequestFields& fields, const Model& model, const Limits& limits) {
   fields.text("model");  // chosen before
-  std::optional<std::vector<TokenId>> ids =
-      read_tokens(fields, "prompt", "ids", read_no_bos(fields), model, limits);
-  if (!ids) throw InputError("give a prompt or its token ids");
-  return std::move(*ids);
+  GivenPrompt given;
+  given.no_bos = read_no_bos(fields);
+  given.chat.on = fields.flag("chat").value_or(false);
+  given.chat.system = fields.text("system");
+  given.chat.chat_template = fields.text("chat_template");
+  given.messages = fields.json("messages");
+  std::optional<MadePrompt> made =
+      read_given(fields, "prompt", "ids", std::move(given), model, limits);
+  if (!made) throw InputError("give a prompt or its token ids");
+  return std::move(*made);
+}
+
+std::vector<TokenId> read_prompt(RequestFields& fields, const Model& model, const Limits& limits) {
+  return make_request_prompt(fields, model, limits).ids;
 }
 
 // The part of a request that is a question, with the server's own limit on paths.
-Question read_question(RequestFields& fields, const Model& model, const Limits& limits,
-                       const std::vector<TokenId>& ids, const std::vector<std::string>& allowed) {
+Asked read_asked(RequestFields& fields, const Model& model, const Limits& limits,
+                 std::size_t length, const std::vector<std::string>& allowed) {
   const Fields rest = fields.others();
   Fields own;
   std::vector<std::string> unread;
@@ -71,16 +82,24 @@ Question read_question(RequestFields& fields, const Model& model, const Limits& 
     asked.top_paths = asked.question.paths.tau
                           ? limits.max_paths
                           : std::min(asked.question.paths.top, limits.max_paths);
-  check_asked(asked, model, static_cast<int>(ids.size()));
-  return asked.question;
+  check_asked(asked, model, static_cast<int>(length));
+  return asked;
+}
+
+Question read_question(RequestFields& fields, const Model& model, const Limits& limits,
+                       const std::vector<TokenId>& ids, const std::vector<std::string>& allowed) {
+  return read_asked(fields, model, limits, ids.size(), allowed).question;
 }
 
 namespace {
 
-// All fields of a question but the method: the page shows unpack alone.
+// All fields of a question but the method (the page shows unpack alone) and what belongs to the
+// prompt.
 std::vector<std::string> trace_fields() {
   std::vector<std::string> names = question_fields();
-  std::erase_if(names, [](const std::string& x) { return x == "method" || x == "no_bos"; });
+  std::erase_if(names, [](const std::string& x) {
+    return x == "method" || x == "no_bos" || x == "chat" || x == "system" || x == "chat_template";
+  });
   names.insert(names.end(), {"target_ids", "versus_ids"});
   return names;
 }
@@ -97,11 +116,11 @@ std::vector<std::string> option_fields() {
           "mlp",    "scores", "reroot",  "direction",   "floor",          "keys"};
 }
 
-std::vector<TokenId> read_tokenize(const Fields& body, const Model& model, const Limits& limits) {
+MadePrompt read_tokenize(const Fields& body, const Model& model, const Limits& limits) {
   RequestFields fields(body);
-  std::vector<TokenId> ids = read_prompt(fields, model, limits);
+  MadePrompt prompt = make_request_prompt(fields, model, limits);
   fields.expect_no_others();
-  return ids;
+  return prompt;
 }
 
 PredictRequest read_predict(const Fields& body, const Model& model, const Limits& limits) {
@@ -124,8 +143,46 @@ TraceRequest read_trace(const Fields& body, const Model& model, const Limits& li
   constexpr Format kFormats[] = {Format::json, Format::html, Format::svg, Format::tikz};
   if (const auto i = fields.choice("format", {"json", "html", "svg", "tikz"}))
     request.format = kFormats[*i];
-  request.ids = read_prompt(fields, model, limits);
-  request.question = read_question(fields, model, limits, request.ids, trace_fields());
+  request.prompt = make_request_prompt(fields, model, limits);
+  const std::size_t length = request.prompt.ids.size();
+  const Asked asked = read_asked(fields, model, limits, length, trace_fields());
+  request.question = asked.question;
+  if (asked.answer) {
+    if (request.format != Format::json) throw UsageError("an answer comes as JSON alone");
+    request.answer = answer_tokens(asked, model, request.prompt);
+    check_length(length, request.answer->answer.size(), model, limits);
+    if (request.answer->versus) check_length(length, request.answer->versus->size(), model, limits);
+  } else {
+    request.spans = spans_of(asked, model, request.prompt);
+  }
+  return request;
+}
+
+SourcesRequest read_sources(const Fields& body, const Model& model, const Limits& limits) {
+  RequestFields fields(body);
+  SourcesRequest request;
+  SourcesOptions& options = request.options;
+  fields.text("model");
+  if (const auto i = fields.choice("format", {"json", "html"}))
+    request.format = *i == 1 ? Format::html : Format::json;
+  const std::optional<std::string> question = fields.text("question");
+  if (!question) throw InputError("give the question as \"question\"");
+  const std::optional<std::string> documents = fields.json("documents");
+  if (!documents)
+    throw InputError("give the documents as \"documents\": texts, or objects with name and text");
+  fields.at_most_one_of({"answer", "generate"});
+  options.question = *question;
+  options.documents = parse_documents(*documents, "documents");
+  options.answer = fields.text("answer");
+  options.generate = fields.integer("generate", 1, limits.max_tokens).value_or(options.generate);
+  options.prompt_template = fields.text("template").value_or(options.prompt_template);
+  options.document_template = fields.text("document_template").value_or(options.document_template);
+  options.chat = fields.flag("chat").value_or(false);
+  options.strongest = static_cast<std::size_t>(
+      fields.integer("strongest", 0, kMostStrongest).value_or(static_cast<int>(options.strongest)));
+  options.most_tokens = std::min(limits.max_tokens, model.config().n_ctx);
+  options.options = read_asked(fields, model, limits, 1, option_fields()).question.options;
+  check_sources(options);
   return request;
 }
 
@@ -165,9 +222,12 @@ InterveneRequest read_intervene(const Fields& body, const Model& model, const Li
   }
   change.scale = fields.number("scale").value_or(change.scale);
   change.zero = fields.integers("zero", kMostChanges).value_or(std::vector<int>{});
+  GivenPrompt patch;
+  patch.no_bos = read_no_bos(fields);
   change.patch_from =
-      read_tokens(fields, "patch_prompt", "patch_ids", read_no_bos(fields), model, limits)
-          .value_or(std::vector<TokenId>{});
+      read_given(fields, "patch_prompt", "patch_ids", std::move(patch), model, limits)
+          .value_or(MadePrompt{})
+          .ids;
   request.ids = read_prompt(fields, model, limits);
   request.target = read_question(fields, model, limits, request.ids, target_fields()).target;
   return request;

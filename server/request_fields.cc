@@ -51,6 +51,11 @@ std::optional<std::vector<std::string>> RequestFields::texts(const std::string& 
   return value ? std::optional(read_texts(field, *value, longest)) : std::nullopt;
 }
 
+std::optional<std::string> RequestFields::json(const std::string& field) {
+  const Field* value = find(field);
+  return value ? std::optional(read_json(field, *value)) : std::nullopt;
+}
+
 std::optional<std::vector<int>> RequestFields::integers(const std::string& field,
                                                         std::size_t longest) {
   const Field* value = find(field);

@@ -25,6 +25,7 @@ class RequestFields {
   std::optional<std::vector<TokenId>> ids(const std::string& field, int vocabulary,
                                           std::size_t longest);
   std::optional<std::vector<std::string>> texts(const std::string& field, std::size_t longest);
+  std::optional<std::string> json(const std::string& field);  // a list or an object, as its text
   std::optional<std::vector<int>> integers(const std::string& field, std::size_t longest);
   // The index of the field's text in `choices`.
   std::optional<std::size_t> choice(const std::string& field,

@@ -167,7 +167,11 @@ struct WebServer::Impl {
     http.set_read_timeout(5);
     http.set_write_timeout(10);
     http.set_payload_max_length(options.max_body);
-    http.new_task_queue = [this] { return new server::TaskThreads(options.max_connections); };
+    // Started now: whoever reads the address can be answered.
+    tasks = std::make_unique<server::TaskThreads>(options.max_connections);
+    http.new_task_queue = [this] {
+      return tasks ? tasks.release() : new server::TaskThreads(options.max_connections);
+    };
     bound = options.port == 0                               ? http.bind_to_any_port(options.host)
             : http.bind_to_port(options.host, options.port) ? options.port
                                                             : -1;
@@ -206,6 +210,7 @@ struct WebServer::Impl {
   std::atomic<bool> stopping = false;
   std::atomic<bool> entered = false;
   std::optional<server::ConnectionWatch> watch;
+  std::unique_ptr<server::TaskThreads> tasks;  // until the HTTP library takes them
 };
 
 void WebServer::Impl::check_client(const httplib::Request& request) const {
@@ -286,7 +291,8 @@ std::string WebServer::Impl::models_body() const {
     list.push_back(std::move(entry));
   }
   return json{{"models", list},
-              {"options", server::default_options()},
+              {"options", server::method_options(kDefaultPreset)},
+              {"presets", server::preset_list()},
               {"endpoints", server::Api::names()},
               {"limits",
                {{"max_tokens", options.max_tokens},
@@ -381,9 +387,23 @@ void WebServer::Impl::add_routes() {
       }
     };
   };
-  http.Get("/", guarded([](httplib::Response& response) {
-             answer_with(response, std::string(server::page_html()), "text/html; charset=utf-8");
-           }));
+  http.Get("/", [this](const httplib::Request& request, httplib::Response& response) {
+    const auto page = [&](int status) {
+      answer_with(response, std::string(server::page_html()), "text/html; charset=utf-8");
+      response.status = status;
+    };
+    try {
+      check_client(request);
+      page(200);
+    } catch (const HttpError& e) {
+      // The page holds no secret, and it is what asks a person for the token.
+      const bool person = request.get_header_value("Accept").find("text/html") != std::string::npos;
+      if (e.status == 401 && person) return page(401);
+      answer_exception(response, std::current_exception());
+    } catch (...) {
+      answer_exception(response, std::current_exception());
+    }
+  });
   http.Get("/api/queue", [this](const httplib::Request& request, httplib::Response& response) {
     try {
       check_client(request);
@@ -416,7 +436,7 @@ void WebServer::Impl::add_routes() {
                                 std::exception_ptr error) { answer_exception(response, error); });
   http.set_error_handler(httplib::Server::HandlerWithResponse([](const httplib::Request& request,
                                                                  httplib::Response& response) {
-    if (response.body.empty()) {
+    if (response.body.empty() && !response.content_provider_) {
       const std::string name = request.path.rfind("/api/", 0) == 0 ? request.path.substr(5) : "";
       const auto& names = server::Api::names();
       const bool known = request.path == "/" || request.path == "/health" ||

@@ -17,10 +17,11 @@ struct BenchOptions {
   int repeat = 3;    // the median is reported
   int prompts = 20;  // of the batch comparison; 0: none
   std::size_t top_paths = 20;
-  std::string dtype = "f32";  // of the random weights
-  int keep_layers = 0;        // also time the trace with so many layers' weights on the device, the
-                              // others uploaded as needed; 0: not
-  bool memory_only = false;   // what a trace takes of the device's memory, and no times
+  std::string preset = "paper";  // whose trace is timed; plans count that of "paper"
+  std::string dtype = "f32";     // of the random weights
+  int keep_layers = 0;       // also time the trace with so many layers' weights on the device, the
+                             // others uploaded as needed; 0: not
+  bool memory_only = false;  // what a trace takes of the device's memory, and no times
   LoadOptions load;
   std::function<void(const std::string&)>
       print;  // gets the text of the table as it comes about, so that a long run shows what it has
@@ -73,6 +74,7 @@ struct BenchResult {
     std::vector<BenchRow> rows;
     double device_peak_mib =
         0;  // the most that the one-shot trace had in use there, weights included
+    double device_counted_mib = 0;  // what was counted for it beforehand, without the weights
     std::optional<BenchStreamed> streamed;
   };
   std::vector<Length> lengths;

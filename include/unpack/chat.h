@@ -47,10 +47,14 @@ struct Conversation {
   std::string variables = "{}";  // JSON object: further names for the template, such as tools
   std::optional<std::string> chat_template;  // in place of the model's own
   std::string template_origin = "the chat template";
+  std::size_t longest = 0;  // bytes of what the template makes, at most; 0: no limit
 };
 // A JSON list of messages, or an object with `messages` and further names, is taken as it is; any
-// other text becomes the user's turn. `system` goes in front of either.
-Conversation make_conversation(std::string_view text, const std::optional<std::string>& system);
+// other text becomes the user's turn, unless only messages will do. `system` goes in front.
+Conversation make_conversation(std::string_view text, const std::optional<std::string>& system,
+                               bool only_messages = false);
+
+bool has_chat_template(const Model& model);
 
 struct ChatPrompt {
   std::string text;

@@ -24,6 +24,7 @@ using FieldList = std::vector<Field>;
 struct Field {
   struct Other {
     std::string kind;
+    std::string json;  // of an object that came as JSON
   };
   std::variant<std::monostate, bool, std::int64_t, double, std::string, FieldList, Other> value;
   bool plain_text = false;  // a cell or an argument: numbers and lists are texts in it
@@ -60,6 +61,9 @@ std::size_t read_choice(const std::string& name, const Field& field,
 // At least one id, all inside the vocabulary (InputError). vocabulary 0: not known yet.
 std::vector<TokenId> read_ids(const std::string& name, const Field& field, int vocabulary,
                               std::size_t longest);
+
+// A list or an object as JSON; a text is taken for JSON that was written out.
+std::string read_json(const std::string& name, const Field& field);
 
 // How a value looks in a message: JSON, shortened.
 std::string shown(const Field& field);

@@ -18,6 +18,9 @@ struct SourceDocument {
 // Throws InputError for what is not UTF-8 or holds no text.
 std::vector<SourceDocument> read_documents(const std::filesystem::path& path);
 
+// The list as the text of a JSON array; messages begin with `origin`.
+std::vector<SourceDocument> parse_documents(std::string_view json, const std::string& origin);
+
 struct SourcesOptions {
   std::string question;
   std::vector<SourceDocument> documents;
@@ -30,7 +33,9 @@ struct SourcesOptions {
   bool chat = false;  // the prompt is the user's turn of a conversation
   Options options;
   std::size_t strongest = 5;  // tokens listed for a sentence
+  int most_tokens = 0;        // of prompt and answer together; 0: the model's context
 };
+void check_sources(const SourcesOptions& options);  // what can be known without a model
 
 struct SourceSentence {
   Span span;

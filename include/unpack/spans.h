@@ -23,6 +23,7 @@ struct Span {
 
 enum class SpanKind { sentence, line, paragraph, turn };
 SpanKind parse_span_kind(const std::string& name);  // throws UsageError
+const char* to_string(SpanKind kind);
 
 // The prompt's positions [from, to) cut into spans; every position belongs to one. Special tokens
 // (BOS) and what stands between turns belong to spans that are named after their text.
@@ -31,6 +32,7 @@ std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, Sp
 // "NAME=from:to", "NAME=at"; positions count from the end where negative, `to` is included. Throws
 // UsageError for what is no span, InputError for one outside a prompt of `length` tokens.
 Span parse_span(const std::string& text, int length);
+void check_span(const std::string& text);  // what can be known before there is a prompt
 
 // The credit of every span, in their order; what no span covers is the last one, "(rest)".
 struct SpanCredit {

@@ -9,7 +9,9 @@ void bind_question(pybind11::module_& module);
 void bind_results(pybind11::module_& module);
 void bind_model(pybind11::module_& module);
 void bind_prepared(pybind11::module_& module);
+void bind_ask(pybind11::module_& module);
 void bind_experiment(pybind11::module_& module);
 void bind_batch(pybind11::module_& module);
+void bind_circuit(pybind11::module_& module);
 
 }  // namespace unpack::python

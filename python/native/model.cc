@@ -8,6 +8,7 @@
 
 #include "bind.h"
 #include "call.h"
+#include "unpack/chat.h"
 #include "unpack/intervene.h"
 #include "unpack/models.h"
 #include "unpack/prepared.h"
@@ -148,7 +149,7 @@ PredictResult predict(const Model& model, const Ids& ids, int top, bool lens, bo
 }
 
 Ids generate(const Model& model, const Ids& ids, int max_tokens, double temperature, int top_k,
-             std::uint64_t seed, const py::object& on_token) {
+             std::uint64_t seed, const py::object& on_token, const Ids& stops) {
   SamplingOptions options;
   options.max_tokens = max_tokens;
   options.temperature = temperature;
@@ -163,7 +164,7 @@ Ids generate(const Model& model, const Ids& ids, int max_tokens, double temperat
     };
   }
   return interruptible(py::none(), [&](const RunContext& context) {
-    return model.generate(ids, options, emit, context);
+    return generate_until(model, ids, options, stops, emit, context);
   });
 }
 
@@ -263,7 +264,7 @@ void bind_model(py::module_& module) {
       .def("predict", &predict, ids, py::arg("top"), py::arg("lens"), py::arg("experts"),
            py::arg("position"), progress)
       .def("generate", &generate, ids, py::arg("max_tokens"), py::arg("temperature"),
-           py::arg("top_k"), py::arg("seed"), py::arg("on_token"))
+           py::arg("top_k"), py::arg("seed"), py::arg("on_token"), py::arg("stops") = Ids{})
       .def("prepare", &prepare, py::arg("prompts"), py::arg("memory_budget"), progress)
       .def("attribute", &attribute_tokens, py::arg("prompt"), py::arg("continuation"),
            py::arg("asked"), progress)

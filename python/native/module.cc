@@ -86,6 +86,8 @@ PYBIND11_MODULE(_native, module) {
   bind_results(module);
   bind_model(module);
   bind_prepared(module);
+  bind_ask(module);
   bind_experiment(module);
   bind_batch(module);
+  bind_circuit(module);
 }

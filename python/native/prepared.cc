@@ -6,6 +6,7 @@
 #include "arrays.h"
 #include "bind.h"
 #include "call.h"
+#include "unpack/explain.h"
 #include "unpack/question.h"
 
 namespace py = pybind11;
@@ -36,6 +37,15 @@ std::vector<std::tuple<std::string, std::string, std::optional<std::string>, dou
                      branch, e.credit);
   }
   return out;
+}
+
+std::string sentences(const Prepared& prepared, const Asked& asked, int count,
+                      const py::object& progress) {
+  const std::vector<Sentence> found = interruptible(progress, [&](const RunContext& context) {
+    const TraceResult result = prepared.trace(asked.question, context);
+    return explain(prepared, asked.question, result, count, context);
+  });
+  return to_json(found, prepared.model().writers());
 }
 
 InteractionResult interactions(const Prepared& prepared, std::optional<int> query, bool all,
@@ -80,6 +90,7 @@ void bind_prepared(py::module_& module) {
       .def("trace", &trace, py::arg("asked"), progress)
       .def_property_readonly("bytes", &Prepared::bytes)
       .def("edge_credit", &edge_credit, py::arg("asked"), progress)
+      .def("sentences", &sentences, py::arg("asked"), py::arg("count"), progress)
       .def("interactions", &interactions, py::arg("query"), py::arg("all"), progress)
       .def("scores", &scores, py::arg("layer"), py::arg("branch"))
       .def("cache", &cache, py::arg("name"), py::arg("layer"))

@@ -29,7 +29,7 @@ double whole_as_double(PyObject* number) {
 Field to_field(const std::string& name, const py::handle& value, int depth = 0) {
   Field field;
   if (value.is_none()) {
-    field.value = Field::Other{"None"};
+    field.value = Field::Other{"None", {}};
   } else if (PyBool_Check(value.ptr())) {
     field.value = value.ptr() == Py_True;
   } else if (PyUnicode_Check(value.ptr())) {
@@ -60,7 +60,7 @@ Field to_field(const std::string& name, const py::handle& value, int depth = 0) 
     for (const py::handle& member : value) list.push_back(to_field(name, member, depth + 1));
     field.value = std::move(list);
   } else {
-    field.value = Field::Other{std::string(py::str(py::type::of(value).attr("__name__")))};
+    field.value = Field::Other{std::string(py::str(py::type::of(value).attr("__name__"))), {}};
   }
   return field;
 }

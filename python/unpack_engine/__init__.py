@@ -20,21 +20,27 @@ from typing import Any, Dict, List, Sequence
 
 from . import _native
 from .batches import Batch, batch, merge
+from .circuits import Circuit, Edge, Proof, circuit
 from .experiments import Experiment, experiment, experiments
 from .loading import from_state_dict, load, random
+from .chat import Chat
 from .model import Cache, Generation, Model, Prepared
-from .results import Attribution, ClosureCheck, Coverage, Interactions, Intervention, Path, Prediction, Predictions, Token, Trace
+from .results import Answer, Attribution, ClosureCheck, Coverage, Interactions, Intervention, Path, Prediction, Predictions, Sources, Token, Trace
 
 atexit.register(_native.close_down)  # daemon threads that still trace are stopped first
 
 __version__: str = _native.version()
 
 __all__ = [
+    "Answer",
     "Attribution",
     "Batch",
     "Cache",
+    "Chat",
+    "Circuit",
     "ClosureCheck",
     "Coverage",
+    "Edge",
     "Experiment",
     "Generation",
     "Interactions",
@@ -44,10 +50,13 @@ __all__ = [
     "Prediction",
     "Predictions",
     "Prepared",
+    "Proof",
+    "Sources",
     "Token",
     "Trace",
     "about",
     "batch",
+    "circuit",
     "doctor",
     "experiment",
     "experiments",

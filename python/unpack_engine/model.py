@@ -1,6 +1,7 @@
 """A loaded model and a prepared prompt."""
 from __future__ import annotations
 
+import json
 from typing import Any, Callable, Dict, Iterator, List, Mapping, NamedTuple, Optional, Sequence, Tuple, Union
 
 import numpy as np
@@ -8,8 +9,10 @@ from numpy.typing import NDArray
 
 from . import _arguments as check
 from . import _native
+from . import chat as conversations
 from ._arguments import Progress, Prompt, TokenSet
-from .results import Attribution, ClosureCheck, Interactions, Intervention, Predictions, Token, Trace
+from .chat import Chat
+from .results import Answer, Attribution, ClosureCheck, Interactions, Intervention, Predictions, Sources, Token, Trace
 
 Array = NDArray[np.float64]
 Weights3 = Sequence[float]
@@ -151,7 +154,13 @@ class Model:
         if on_token is not None and not callable(on_token):
             raise TypeError(f"on_token must be a function of a token id, not {check.shown(on_token)}")
         new = self._native.generate(
-            ids, check.integer("max_tokens", max_tokens, 0), heat, check.integer("top_k", top_k, 0), check.integer("seed", seed, 0, 2**64 - 1), on_token
+            ids,
+            check.integer("max_tokens", max_tokens, 0),
+            heat,
+            check.integer("top_k", top_k, 0),
+            check.integer("seed", seed, 0, 2**64 - 1),
+            on_token,
+            conversations.stops(prompt),
         )
         if not self.has_tokenizer:
             return Generation(new, None)
@@ -161,7 +170,8 @@ class Model:
         """The forward pass and the denominators; any number of targets and roots are then cheap."""
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         with check.reporting(progress) as report:
-            return Prepared(self, self._native.prepare([ids], check.integer("memory_budget", memory_budget, 0, 2**63 - 1), report)[0])
+            made = self._native.prepare([ids], check.integer("memory_budget", memory_budget, 0, 2**63 - 1), report)[0]
+        return Prepared(self, made, prompt._native if isinstance(prompt, Chat) else None)
 
     def prepare_many(
         self, prompts: Sequence[Prompt], *, bos: bool = True, memory_budget: int = _MEMORY, progress: Progress = None
@@ -225,7 +235,7 @@ class Model:
         )
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         if continuation is None:
-            new = self._native.generate(ids, check.integer("generate", generate, 1), 0.0, 0, 0, None)
+            new = self._native.generate(ids, check.integer("generate", generate, 1), 0.0, 0, 0, None, conversations.stops(prompt))
         elif isinstance(continuation, str):
             new = self._continuation(prompt, check.text("continuation", continuation), ids, bos)
         else:
@@ -242,6 +252,89 @@ class Model:
             if len(whole) > len(ids) and whole[: len(ids)] == ids:
                 return whole[len(ids) :]
         return self._native.encode(continuation, False)
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `chat` needs no template of its own."""
+        return _native.has_chat_template(self._native)
+
+    def chat(
+        self, conversation: Union[str, Sequence[Mapping[str, Any]], Mapping[str, Any]], *, system: Optional[str] = None, chat_template: Optional[str] = None
+    ) -> Chat:
+        """A conversation as a prompt: a text (the user's turn), a list of messages, or a dictionary with `messages` and further names for the template.
+
+        >>> import unpack_engine as up
+        >>> template = "{% for m in messages %}{{ m.role }}: {{ m.content }}\\n{% endfor %}assistant:"
+        >>> talk = up.load("pocket-gpt2").chat("Hello", system="Be kind.", chat_template=template)
+        >>> talk.text, [turn.name for turn in talk.turns]
+        ('system: Be kind.\\nuser: Hello\\nassistant:', ['system 1', 'user 2'])
+        """
+        return conversations.make(self._native, conversation, system, chat_template)
+
+    def answer(
+        self,
+        prompt: Prompt,
+        answer: Union[str, Sequence[int]],
+        versus_answer: Union[None, str, Sequence[int]] = None,
+        *,
+        group: Any = None,
+        group_by: Optional[str] = None,
+        bos: bool = True,
+        progress: Progress = None,
+        **options: Any,
+    ) -> Answer:
+        """A continuation of several tokens explained as a whole, against another one if given. `options` are those of `trace` that set the method.
+
+        group: texts "NAME=from:to", or a dictionary of positions by name. group_by: 'sentence', 'line', 'paragraph', or 'turn' of a `chat`.
+
+        >>> import unpack_engine as up
+        >>> r = up.load("pocket-gpt2").answer("Mary and John went to the store. John gave a drink to", " Mary. She", group={"names": (1, 3)})
+        >>> len(r.rows), [g["name"] for g in r.groups]
+        (3, ['names', '(rest)'])
+        """
+        made = conversations.made(self._native, prompt, bos)
+        fields = {"answer": answer, "versus_answer": versus_answer, **conversations.group_fields(group, group_by), **conversations.method_options("answer", options)}
+        asked = check.asked(self._native, len(made.ids), {}, fields)
+        with check.reporting(progress) as report:
+            return Answer(_native.answer(self._native, made, asked, report))
+
+    def sources(
+        self,
+        question: str,
+        documents: Union[Sequence[Union[str, Mapping[str, str]]], Mapping[str, str]],
+        *,
+        answer: Optional[str] = None,
+        generate: int = 30,
+        template: Optional[str] = None,
+        document_template: Optional[str] = None,
+        chat: bool = False,
+        progress: Progress = None,
+        **options: Any,
+    ) -> Sources:
+        """Which document, and which sentence of it, every sentence of an answer came from; without an answer, of the model's own.
+
+        >>> import unpack_engine as up
+        >>> r = up.load("pocket-gpt2").sources("Who got it?", {"a": "Tom saw a dog.", "b": "John gave a drink to Mary."}, answer="Mary")
+        >>> [d["name"] for d in r.documents], len(r.sentences[0]["documents"])
+        (['a', 'b'], 2)
+        """
+        if answer is not None:
+            check.text("answer", answer)
+        with check.reporting(progress) as report:
+            return Sources(
+                _native.sources(
+                    self._native,
+                    check.text("question", question),
+                    conversations.documents(documents),
+                    answer,
+                    check.integer("generate", generate, 1),
+                    check.optional_text("template", template),
+                    check.optional_text("document_template", document_template),
+                    check.flag("chat", chat),
+                    check.asked(None, None, {}, conversations.method_options("sources", options)),
+                    report,
+                )
+            )
 
     def intervene(
         self,
@@ -314,9 +407,10 @@ class Model:
 class Prepared:
     """One prompt after its forward pass; `trace`, `interactions`, `scores` and `cache` are cheap and may be called from several threads."""
 
-    def __init__(self, model: Model, native: _native.Prepared) -> None:
+    def __init__(self, model: Model, native: _native.Prepared, chat: Optional[_native.MadePrompt] = None) -> None:
         self._model = model
         self._native = native
+        self._chat = chat
 
     def __repr__(self) -> str:
         return f"Prepared({self._model.name!r}, tokens={len(self)})"
@@ -368,6 +462,8 @@ class Prepared:
         floor: Optional[float] = None,
         keys: Optional[str] = None,
         method: str = "unpack",
+        group: Any = None,
+        group_by: Optional[str] = None,
         progress: Progress = None,
     ) -> Trace:
         """Which tokens, components and paths a prediction comes from.
@@ -375,7 +471,8 @@ class Prepared:
         target, versus: a text of one token, an id, or a list of these (a group). Default: the model's own top prediction, against the
         mean of the vocabulary; raw_logit leaves the contrast out. root: a head or MLP to explain instead, 'A5.H3@-1'.
         top_paths: how many paths (default 20; with tau: every path above the threshold). branch, through, from_, min_layer, sign filter
-        the paths. method: 'unpack', or a baseline: 'ifr', 'attnlrp', 'cplrp'.
+        the paths. method: 'unpack', or a baseline: 'ifr', 'attnlrp', 'cplrp'. group ("NAME=from:to", or positions by name) and group_by
+        ('sentence', 'line', 'paragraph', 'turn') add credit up in `groups`.
 
         >>> import unpack_engine as up
         >>> p = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
@@ -416,10 +513,15 @@ class Prepared:
                 "from": from_,
                 "min_layer": min_layer,
                 "sign": sign,
+                **conversations.group_fields(group, group_by),
             },
         )
         with check.reporting(progress) as report:
-            return Trace(self._native.trace(asked, report))
+            result = Trace(self._native.trace(asked, report))
+        if group is not None or group_by is not None:
+            made = self._chat or conversations.made(self._model._native, self.ids, True)
+            result.groups = json.loads(_native.groups(self._model._native, made, asked, result._native))
+        return result
 
     def edge_credit(
         self,
@@ -472,6 +574,38 @@ class Prepared:
             rows = self._native.edge_credit(asked, report)
         rows.sort(key=lambda row: -abs(row[3]))
         return [{"writer": w, "reader": r, "branch": b, "credit": c} for w, r, b, c in rows]
+
+    def sentences(
+        self,
+        count: int = 5,
+        *,
+        target: Optional[TokenSet] = None,
+        versus: Optional[TokenSet] = None,
+        raw_logit: bool = False,
+        position: int = -1,
+        root: Optional[str] = None,
+        preset: Optional[str] = None,
+        beta: Optional[float] = None,
+        scores: Optional[str] = None,
+        progress: Progress = None,
+    ) -> List[Dict[str, Any]]:
+        """What the components with the most credit do, in words, the strongest first (a root before all): node, credit, text.
+
+        >>> import unpack_engine as up
+        >>> p = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
+        >>> p.sentences(1, target=" Mary", versus=" John")[0]["text"].startswith("A5.H3 at ·to (13) looks 83% at Mary")
+        True
+        """
+        most = check.integer("count", count, 1, 1000)
+        asked = check.asked(
+            self._model._native,
+            len(self),
+            {"raw_logit": raw_logit, "position": position, "top_paths": 0},
+            {"target": target, "versus": versus, "root": root, "preset": preset, "beta": beta, "scores": scores},
+        )
+        with check.reporting(progress) as report:
+            sentences: List[Dict[str, Any]] = json.loads(self._native.sentences(asked, most, report))
+        return sentences
 
     def interactions(self, query: Optional[int] = None, *, all: bool = False, progress: Progress = None) -> Interactions:
         """How strongly every writer is read: at one query position, at all, or (default) the mean over all."""

@@ -140,6 +140,7 @@ class Trace(_Pictured):
     def __init__(self, native: engine.TraceResult) -> None:
         super().__init__(native)
         self._nodes: Optional[Array] = None
+        self.groups: List[Dict[str, Any]] = []  # credit of the groups that were asked for: name, from, to, text, credit, percent
 
     def __repr__(self) -> str:
         versus = f", versus={self.target['versus_text']!r}" if self.target["versus_text"] is not None else ""
@@ -376,6 +377,79 @@ class Attribution(_Pictured):
     def to_pandas(self) -> Any:
         """A pandas frame, a row per explained token and a column per position."""
         return _frame(self.matrix, index=[row["text"] for row in self.rows], columns=[t.text for t in self.tokens])
+
+
+class Answer(Result):
+    """A whole answer explained: the sum over its tokens, each by its own row. Made by `Model.answer`."""
+
+    _native: engine.AnswerResult
+
+    def __repr__(self) -> str:
+        return f"Answer(rows={len(self.rows)}, log_probability={self.log_probability:.4f})"
+
+    @property
+    def log_probability(self) -> float:
+        """Of the answer: the sum over its tokens."""
+        return float(self._data["answer"]["log_probability"])
+
+    @property
+    def rows(self) -> List[Dict[str, Any]]:
+        """A row per token of the answer: position, target_id, text, versus_id, log_probability, logit_difference, token_credit."""
+        return list(self._data["answer"]["rows"])
+
+    @property
+    def versus(self) -> Optional[Dict[str, Any]]:
+        """The other answer, where there is one: tokens, log_probability, rows."""
+        other: Optional[Dict[str, Any]] = self._data["versus_answer"]
+        return other
+
+    @property
+    def token_credit(self) -> Array:
+        """[prompt_length], the rows added up, those of the other answer taken off."""
+        return np.asarray(self._data["token_credit"])
+
+    @property
+    def answer_credit(self) -> float:
+        """What ends at the answer's own earlier tokens."""
+        return float(self._data["answer_credit"])
+
+    @property
+    def groups(self) -> List[Dict[str, Any]]:
+        """Credit of the groups that were asked for: name, from, to, text, credit, percent."""
+        return list(self._data.get("groups", []))
+
+
+class Sources(Result):
+    """The credit of every document and sentence for every sentence of an answer. Made by `Model.sources`."""
+
+    _native: engine.SourcesResult
+
+    def __repr__(self) -> str:
+        return f"Sources(documents={len(self.documents)}, sentences={len(self.sentences)}, answer={self.answer!r})"
+
+    @property
+    def prompt(self) -> str:
+        """What the model was given."""
+        return str(self._data["prompt"])
+
+    @property
+    def answer(self) -> str:
+        """The answer, given or the model's own."""
+        return str(self._data["answer"])
+
+    @property
+    def documents(self) -> List[Dict[str, Any]]:
+        """name, from, to (positions), sentences: text, from, to."""
+        return list(self._data["documents"])
+
+    @property
+    def sentences(self) -> List[Dict[str, Any]]:
+        """Of the answer: text, from, to, log_probability, documents (credit, percent, sentences), other_credit, answer_credit, strongest."""
+        return list(self._data["sentences"])
+
+    def to_html(self) -> str:
+        """A self-contained page, the same as the command line's `--html`."""
+        return self._native.html()
 
 
 class Intervention(Result):

@@ -19,6 +19,8 @@ class DeviceMemory {
   // The weights of so many layers stay on the device, at least two; the others go up as they are
   // needed. All are forgotten first.
   virtual void keep_layers(int count) = 0;
+  // Whether some layers go up as they are needed.
+  virtual bool streams() const = 0;
   // Weights of layers that went up so far.
   virtual std::uint64_t uploaded_bytes() = 0;
   // Every layer goes up once, one after the other, and is forgotten; how much that was.

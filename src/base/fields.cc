@@ -36,7 +36,7 @@ Field from_json(const Json& json) {
     for (const Json& member : json) list.push_back(from_json(member));
     field.value = std::move(list);
   } else if (json.is_object()) {
-    field.value = Field::Other{"an object"};
+    field.value = Field::Other{"an object", json.dump()};
   }
   return field;
 }
@@ -228,6 +228,32 @@ std::vector<std::string> read_texts(const std::string& name, const Field& field,
   std::vector<std::string> out;
   for (const Field& member : *list) out.push_back(read_text(name, member));
   return out;
+}
+
+std::string read_json(const std::string& name, const Field& field) {
+  struct Write {
+    const std::string& name;
+    const Field& field;
+    Json operator()(const FieldList& list) const {
+      Json out = Json::array();
+      for (const Field& member : list) out.push_back(std::visit(Write{name, member}, member.value));
+      return out;
+    }
+    Json operator()(const Field::Other& x) const {
+      if (x.json.empty()) wrong_kind(name, "a list or an object", field);
+      return Json::parse(x.json);
+    }
+    Json operator()(std::monostate) const { return nullptr; }
+    Json operator()(bool x) const { return x; }
+    Json operator()(std::int64_t x) const { return x; }
+    Json operator()(double x) const { return x; }
+    Json operator()(const std::string& x) const { return x; }
+  };
+  if (const auto* text = std::get_if<std::string>(&field.value)) return *text;
+  if (!std::holds_alternative<FieldList>(field.value) &&
+      !std::holds_alternative<Field::Other>(field.value))
+    wrong_kind(name, "a list or an object", field);
+  return std::visit(Write{name, field}, field.value).dump();
 }
 
 std::size_t read_choice(const std::string& name, const Field& field,

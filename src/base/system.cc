@@ -8,6 +8,7 @@
 #include <windows.h>
 #else
 #include <dlfcn.h>
+#include <sys/mman.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 #endif
@@ -121,6 +122,16 @@ std::string processor_name() {
   return sysctl_text("machdep.cpu.brand_string");
 #else
   return {};
+#endif
+}
+
+bool room_for(std::size_t bytes) {
+#if defined(_WIN32)
+  void* place = VirtualAlloc(nullptr, bytes, MEM_COMMIT, PAGE_READWRITE);
+  return place != nullptr && VirtualFree(place, 0, MEM_RELEASE) != 0;
+#else
+  void* place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  return place != MAP_FAILED && munmap(place, bytes) == 0;
 #endif
 }
 

@@ -2,6 +2,7 @@
 // opened. The one file of the engine that asks Linux, macOS or Windows by name.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -21,6 +22,9 @@ struct SystemMemory {
   std::uint64_t available = 0;  // what can be taken without swapping
 };
 SystemMemory system_memory();
+// Whether so many bytes could be mapped just now. An allocation does not tell: the heap may keep
+// them when they are given back.
+bool room_for(std::size_t bytes);
 
 std::string processor_name();  // "AMD EPYC 7763"; empty where the system does not say
 std::string system_name();     // "Debian GNU/Linux 12 (bookworm), Linux 6.1.0, x86_64, glibc 2.36"

@@ -36,8 +36,9 @@ class LineEvents final : public JsonEvents {
   LineValues take() {
     if (!index_) fail("has no index");
     if (out_.error) return std::move(out_);
-    const auto tokens = static_cast<std::size_t>(tokens_);
-    if (tokens == 0) fail("has no tokens");
+    // The credit of an answer belongs to the tokens of its prompt.
+    const auto tokens = prompt_length_.value_or(static_cast<std::size_t>(tokens_));
+    if (tokens == 0 || tokens > static_cast<std::size_t>(tokens_)) fail("has no tokens");
     if (!probability_) fail("has no target.probability");
     if (credit_size_ != tokens) fail("has no token_credit for every token");
     out_.facts = {static_cast<double>(tokens), *probability_};
@@ -59,6 +60,8 @@ class LineEvents final : public JsonEvents {
     if (at("index")) {
       out_.index = static_cast<std::size_t>(x);
       index_ = true;
+    } else if (at("prompt_length")) {
+      prompt_length_ = static_cast<std::size_t>(x);
     }
     return number(static_cast<double>(x));
   }
@@ -121,9 +124,10 @@ class LineEvents final : public JsonEvents {
   bool scalar() {
     if (!begun_) fail("is no object");
     if (at("index") && !index_) fail("has an index that is no number");
-    if (at("target", "probability") || at("conservation", "first") ||
-        at("conservation", "reached") || inside("token_credit", 2) || inside("node_credit", 2) ||
-        inside("node_credit", 3) || at("node_credit") || at("token_credit"))
+    if (at("target", "probability") || at("answer", "log_probability") || at("prompt_length") ||
+        at("conservation", "first") || at("conservation", "reached") || inside("token_credit", 2) ||
+        inside("node_credit", 2) || inside("node_credit", 3) || at("node_credit") ||
+        at("token_credit"))
       fail(fmt::format("holds something else than numbers in {}", path_[0]));
     return true;
   }
@@ -131,6 +135,8 @@ class LineEvents final : public JsonEvents {
     if (!begun_) fail("is no object");
     if (at("target", "probability")) {
       probability_ = x;
+    } else if (at("answer", "log_probability")) {
+      probability_ = std::exp(x);
     } else if (at("conservation", "first")) {
       first_ = x;
     } else if (at("conservation", "reached")) {
@@ -155,6 +161,7 @@ class LineEvents final : public JsonEvents {
   std::set<std::string> seen_;
   std::vector<double> sums_;  // of node_credit, by writer
   std::optional<double> probability_, first_, reached_;
+  std::optional<std::size_t> prompt_length_;
   std::size_t row_ = 0, credit_size_ = 0;
   int tokens_ = 0;
   bool begun_ = false, index_ = false;
@@ -170,6 +177,10 @@ std::vector<double> facts_of(const TraceResult& result) {
   facts.push_back(result.conservation_reached);
   for (const auto& row : result.node_credit) facts.push_back(sum(row));
   return facts;
+}
+
+std::vector<double> facts_of(const AnswerResult& result) {
+  return {static_cast<double>(result.prompt_length), std::exp(result.log_probability)};
 }
 
 LineValues read_line(std::string_view line, const std::string& origin, bool whole) {

@@ -7,12 +7,15 @@
 #include <string_view>
 #include <vector>
 
+#include "unpack/answer.h"
 #include "unpack/batch.h"
 #include "unpack/result.h"
 
 namespace unpack {
 
 std::vector<double> facts_of(const TraceResult& result);
+// Of an answer: the prompt's tokens, and the probability of the whole.
+std::vector<double> facts_of(const AnswerResult& result);
 
 // A line of results.jsonl or errors.jsonl, read back.
 struct LineValues {

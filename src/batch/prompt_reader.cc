@@ -82,7 +82,7 @@ struct PromptReader::Impl {
     };
     if (!record.problem.empty() ||
         !text_problem(fmt::format("{}", fmt::join(header, ","))).empty() ||
-        has("prompt") + has("ids") == 0) {
+        has("prompt") + has("ids") + has("messages") == 0) {
       throw InputError(
           fmt::format("{}: the first line must name the columns, prompt or ids among them "
                       "(--format text: one prompt a line)",

@@ -11,7 +11,7 @@ namespace unpack {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr const char* kOwn[] = {"id", "prompt", "ids"};
+constexpr const char* kOwn[] = {"id", "prompt", "ids", "messages"};
 constexpr std::size_t kLongestId = 1000;  // bytes
 constexpr std::size_t kMostNamed = 20;    // unknown fields that are reported
 
@@ -48,6 +48,21 @@ Json read_id(const Field& field) {
   wrong_value("id", "a text or a number", field);
 }
 
+MadePrompt read_line_prompt(const Model& model, const Fields& fields, const Asked& asked) {
+  GivenPrompt given;
+  given.no_bos = asked.no_bos;
+  given.chat = asked.chat;
+  if (const Field* prompt = find_field(fields, "prompt")) given.text = read_text("prompt", *prompt);
+  if (const Field* messages = find_field(fields, "messages"))
+    given.messages = read_json("messages", *messages);
+  if (const Field* ids = find_field(fields, "ids"))
+    given.ids = read_ids("ids", *ids, model.config().vocab_size,
+                         static_cast<std::size_t>(std::numeric_limits<int>::max()));
+  if (!given.text && !given.ids && !given.messages)
+    throw InputError("neither prompt nor ids is given");
+  return make_prompt(model, given);
+}
+
 }  // namespace
 
 bool known_field(const std::string& name) { return own_field(name) || is_question_field(name); }
@@ -81,14 +96,15 @@ BatchRequest read_request(const Model& model, const Asked& defaults, const std::
   if (const Field* id = find_field(fields, "id")) request.id = read_id(*id);
   request.unknown = apply_fields(without_own(fields), request.asked, &model);
   if (request.unknown.size() > kMostNamed) request.unknown.resize(kMostNamed);
-  const Field *prompt = find_field(fields, "prompt"), *ids = find_field(fields, "ids");
-  if (prompt && ids) throw InputError("give prompt or ids, not both");
-  if (!prompt && !ids) throw InputError("neither prompt nor ids is given");
-  request.ids = ids ? read_ids("ids", *ids, model.config().vocab_size,
-                               static_cast<std::size_t>(std::numeric_limits<int>::max()))
-                    : model.encode_prompt(read_text("prompt", *prompt), request.asked.no_bos);
-  check_prompt(model.config(), request.ids);
-  check_asked(request.asked, model, static_cast<int>(request.ids.size()));
+  request.prompt = read_line_prompt(model, fields, request.asked);
+  const std::vector<TokenId>& ids = request.prompt.ids;
+  check_prompt(model.config(), ids);
+  check_asked(request.asked, model, static_cast<int>(ids.size()));
+  if (request.asked.answer) {
+    request.answer = answer_tokens(request.asked, model, request.prompt);
+  } else {
+    request.spans = spans_of(request.asked, model, request.prompt);
+  }
   return request;
 }
 

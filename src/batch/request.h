@@ -5,13 +5,16 @@
 #include <string>
 #include <vector>
 
+#include "unpack/ask.h"
 #include "unpack/batch.h"
 
 namespace unpack {
 
 struct BatchRequest {
   Asked asked;
-  std::vector<TokenId> ids;
+  std::vector<Span> spans;             // groups of a trace
+  std::optional<AnswerTokens> answer;  // in place of a trace
+  MadePrompt prompt;
   nlohmann::ordered_json id;  // as the line names itself
   std::vector<std::string> unknown;
 };

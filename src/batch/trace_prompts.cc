@@ -64,19 +64,12 @@ class Tracing {
   }
 
   void trace(const Job& job) {
-    const Asked& asked = job.request.asked;
     try {
-      const Prepared prepared = model_.prepare(job.request.ids, inner_);
-      const TraceResult result =
-          asked.method == Method::unpack
-              ? prepared.trace(asked.question, inner_)
-              : baseline(prepared, asked.question.target, asked.method, inner_);
       BatchLine& line = lines_[job.at];
-      line.index = records_[job.at].index;
       Json object = head(records_[job.at], job.request.id);
-      object.update(report::trace_json(result));
+      object.update(job.request.answer ? answer(job, line) : plain_trace(job, line));
+      line.index = records_[job.at].index;
       line.text = seal(report::compact(object));
-      line.facts = facts_of(result);
       ++done_;
     } catch (const InputError& error) {
       fail(job.at, error.what(), job.request.id);
@@ -84,6 +77,28 @@ class Tracing {
       fail(job.at, error.what(), job.request.id);
     }
     context_.report("prompts", static_cast<double>(done_), static_cast<double>(records_.size()));
+  }
+
+  Json answer(const Job& job, BatchLine& line) const {
+    const AnswerResult result = explain_answer(model_, job.request.prompt, *job.request.answer,
+                                               job.request.asked.question.options, inner_);
+    line.facts = facts_of(result);
+    return Json::parse(to_json(result));
+  }
+
+  Json plain_trace(const Job& job, BatchLine& line) const {
+    const Asked& asked = job.request.asked;
+    const Prepared prepared = model_.prepare(job.request.prompt.ids, inner_);
+    const TraceResult result =
+        asked.method == Method::unpack
+            ? prepared.trace(asked.question, inner_)
+            : baseline(prepared, asked.question.target, asked.method, inner_);
+    line.facts = facts_of(result);
+    Json object = report::trace_json(result);
+    if (!job.request.spans.empty())
+      object["groups"] =
+          report::groups_json(span_credits(job.request.spans, result.tokens, result.token_credit));
+    return object;
   }
 
   std::vector<BatchLine> take() { return std::move(lines_); }
@@ -105,7 +120,7 @@ std::vector<BatchLine> trace_prompts(const Model& model, const Asked& defaults,
   Tracing tracing(model, records, context);
   std::vector<Job> jobs = tracing.read(defaults);
   std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
-    return a.request.ids.size() < b.request.ids.size();
+    return a.request.prompt.ids.size() < b.request.prompt.ids.size();
   });
   for (const Job& job : jobs) tracing.trace(job);
   return tracing.take();

@@ -15,6 +15,7 @@
 #include "backend/queued_work.h"
 #include "engine/plan.h"
 #include "engine/state.h"
+#include "engine/sums.h"
 #include "forward/forward.h"
 #include "model/load.h"
 #include "unpack/prepared.h"
@@ -94,8 +95,10 @@ std::string after_rows_text(const BenchResult& r, const BenchResult::Length& len
                           row.seconds / length.rows.front().seconds);
   }
   if (length.device_peak_mib > 0)
-    text += fmt::format("  a trace takes {:.0f} MiB of the device, weights included\n",
-                        length.device_peak_mib);
+    text += fmt::format(
+        "  a trace takes {:.0f} MiB of the device, weights included; {:.0f} MiB were counted for "
+        "the prompt alone\n",
+        length.device_peak_mib, length.device_counted_mib);
   if (length.streamed) {
     const BenchStreamed& s = *length.streamed;
     text += fmt::format(
@@ -219,6 +222,12 @@ class Bench {
     return times[times.size() / 2];
   }
 
+  Prepared prepare(const std::vector<TokenId>& ids, const Options& options) {
+    Prepared made = model_.prepare(ids, context_);
+    make_sums(*made.state(), options, context_);
+    return made;
+  }
+
   void row(std::string name, double seconds, const Cost& cost, std::string note) {
     BenchRow r;
     r.name = std::move(name);
@@ -241,6 +250,7 @@ class Bench {
     forget_peak_memory();
     const int repeat = std::max(1, options_.repeat);
     Question question;
+    question.options = preset_options(options_.preset);
     question.paths.top = options_.top_paths;
     if (options_.memory_only) {
       (void)memory_->memory_use(true);
@@ -266,27 +276,39 @@ class Bench {
     Cost all = prepare_plan;
     all += question_cost(c, model_.writers(), tokens);
     if (memory_ != nullptr) (void)memory_->memory_use(true);
-    // A long prompt takes minutes on a CPU: one run of everything, on what the first left behind.
-    const bool once = tokens > 256 && memory_ == nullptr;
-    if (!once)
-      (void)model_.prepare(ids).trace(question);  // warms packed weights and the vocabulary mean
+    // A long prompt takes minutes on a CPU: one run of everything, on what the first left behind. A
+    // device does the same where its first trace took long.
+    constexpr double kLong = 5;
+    bool once = tokens > 256 && memory_ == nullptr;
     std::vector<double> prepare_times;
     std::optional<Prepared> kept;
-    const double one_shot = median(once ? 1 : repeat, [&] {
+    const auto one_run = [&](bool waits, bool keeps) {
       const auto begin = std::chrono::steady_clock::now();
-      Prepared made = model_.prepare(ids, context_);
+      Prepared made = prepare(ids, question.options);
+      if (waits) finish_queued();
       prepare_times.push_back(
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
       (void)made.trace(question, context_);
-      if (once) kept = std::move(made);
-    });
+      if (keeps) kept = std::move(made);
+    };
+    double one_shot = 0;
+    if (!once) {
+      // Warms packed weights and the vocabulary mean.
+      one_shot = median(1, [&] { one_run(true, true); });
+      once = memory_ != nullptr && one_shot > kLong;
+      if (!once) {
+        kept.reset();
+        prepare_times.clear();
+      }
+    }
+    if (!kept) one_shot = median(once ? 1 : repeat, [&] { one_run(false, once); });
     take_peak();
     std::sort(prepare_times.begin(), prepare_times.end());
     double prepare_seconds = prepare_times[prepare_times.size() / 2];
     // A device still works on the prompt when prepare returns, and waiting there would make the
     // trace above look slower than it is.
-    if (finish_queued())
-      prepare_seconds = median(repeat, [&] { (void)model_.prepare(ids, context_); });
+    if (!once && finish_queued())
+      prepare_seconds = median(repeat, [&] { (void)prepare(ids, question.options); });
     row("one-shot trace", one_shot, all,
         fmt::format("prepare, token credit and the {} strongest paths", options_.top_paths));
     row("  prepare", prepare_seconds, prepare_plan, "");
@@ -350,9 +372,12 @@ class Bench {
   }
 
   void take_peak() {
-    if (memory_ != nullptr)
-      result_.lengths.back().device_peak_mib =
-          static_cast<double>(memory_->memory_use().peak) / (1 << 20);
+    if (memory_ == nullptr) return;
+    BenchResult::Length& now = result_.lengths.back();
+    now.device_peak_mib = static_cast<double>(memory_->memory_use().peak) / (1 << 20);
+    now.device_counted_mib =
+        device_memory_cost(model_.config(), model_.writers(), now.tokens, context_.memory_budget) /
+        (1 << 20);
   }
 
   // The same trace where only some layers fit.

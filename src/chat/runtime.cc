@@ -545,8 +545,9 @@ Value Runtime::macro(const Node& node, const ScopePtr& scope, bool is_caller) {
       }
     }
     for (const auto& [name, value] : args.named) {
-      const bool known = std::any_of(node.parameters.begin(), node.parameters.end(),
-                                     [&](const Parameter& p) { return p.name == name; });
+      const bool known =
+          std::any_of(node.parameters.begin(), node.parameters.end(),
+                      [&wanted = name](const Parameter& p) { return p.name == wanted; });
       if (known && inner->names.contains(name))
         throw InputError(fmt::format("the macro '{}' got '{}' twice", node.text, name));
       if (known || name == "caller") {

@@ -1,4 +1,6 @@
 // Where a folder keeps its chat template.
+#include "chat/source.h"
+
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -6,8 +8,6 @@
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "model/checkpoint.h"
-#include "model/gguf.h"
-#include "unpack/chat.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -26,10 +26,12 @@ std::string template_text(const nlohmann::json& value) {
   return {};
 }
 
-ChatSource gguf_chat(const fs::path& file) {
+}  // namespace
+
+ChatSource gguf_chat_source(const GgufFiles& gguf) {
   ChatSource chat;
-  const nlohmann::json metadata = open_gguf(file)->content.metadata;
-  chat.origin = file.string() + ": tokenizer.chat_template";
+  const nlohmann::json& metadata = gguf.content.metadata;
+  chat.origin = gguf.path.string() + ": tokenizer.chat_template";
   if (const auto it = metadata.find("tokenizer.chat_template"); it != metadata.end())
     chat.source = template_text(*it);
   nlohmann::json tokens = nlohmann::json::object();
@@ -48,12 +50,11 @@ ChatSource gguf_chat(const fs::path& file) {
   return chat;
 }
 
-}  // namespace
-
 ChatSource read_chat_source(const fs::path& folder) {
   ChatSource chat;
   nlohmann::json tokens = nlohmann::json::object();
-  if (const fs::path file = find_gguf(folder); !file.empty()) return gguf_chat(file);
+  if (const fs::path file = find_gguf(folder); !file.empty())
+    return gguf_chat_source(*open_gguf(file));
   std::error_code error;
   const fs::path config = folder / "tokenizer_config.json";
   if (fs::is_regular_file(config, error)) {

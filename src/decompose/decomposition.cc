@@ -2,8 +2,11 @@
 
 #include <numeric>
 
+#include "backend/device_memory.h"
 #include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
+#include "backend/read_ops.h"
+#include "unpack/error.h"
 
 namespace unpack {
 
@@ -20,10 +23,12 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
   if (c.has_pos_writer()) backend_->put_writer(trace_.pos, 0, length_, vectors_, count, 1);
   keep_key_scores_ =
       table_fits(c, writers_, length_, context.memory_budget, backend_->is_double() ? 8 : 4);
-  std::vector<AttentionSums> heads;
+  const auto* device = dynamic_cast<const DeviceMemory*>(backend_.get());
+  const bool all = device != nullptr && device->streams();
   std::array<std::vector<MlpSums>, 3> neurons;  // by side
-  std::vector<Array> head_numerators, mlp_numerators;
   for (auto& side : neurons) side.resize(trace_.layers.size());
+  std::vector<AttentionSums> heads;
+  std::vector<Array> head_numerators, mlp_numerators;
   for (int l = 0; l < c.n_layers; ++l) {
     context.report("layers", l, c.n_layers);
     const auto at = static_cast<std::size_t>(l);
@@ -32,22 +37,30 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
     backend_->put_head_writers(l, layer.z, layer.attn_out_dev, 0, length_, vectors_, count,
                                writers_.head(l, 0));
     backend_->put_writer(layer.mlp_out, 0, length_, vectors_, count, writers_.mlp(l));
-    heads.push_back(backend_->attention_sums(attention_view(l), Scores::raw, keep_key_scores_));
-    for (const MlpReader& reader : mlp_readers(c.layer(l)))
+    if (all)
+      heads.push_back(backend_->attention_sums(attention_view(l), Scores::raw, keep_key_scores_));
+    for (const MlpReader& reader : mlp_readers(c.layer(l))) {
+      if (reader.side == MlpSide::router && !all) continue;
       neurons[static_cast<std::size_t>(reader.side)][at] =
           backend_->mlp_sums(mlp_view(l), reader.side, Scores::raw);
-    if (!keep_key_scores_) continue;  // then these are made where they are used
+    }
+    if (!all || !keep_key_scores_) continue;  // then these are made where they are used
     head_numerators.push_back(make_head_numerators(l));
     mlp_numerators.push_back(make_mlp_numerators(l));
   }
   const auto keep = [](auto& lazy, auto& made) {
     lazy.once([&] { lazy.layers = std::move(made); });
+    lazy.made = true;
   };
+  for (const MlpSide side : {MlpSide::gate, MlpSide::up})
+    keep(mlp_[static_cast<std::size_t>(side)], neurons[static_cast<std::size_t>(side)]);
+  if (!all) return;
   keep(attention_[0], heads);
-  for (std::size_t side = 0; side < neurons.size(); ++side) keep(mlp_[side], neurons[side]);
+  keep(mlp_[static_cast<std::size_t>(MlpSide::router)],
+       neurons[static_cast<std::size_t>(MlpSide::router)]);
   if (!keep_key_scores_) return;
-  head_numerators_ = std::move(head_numerators);
-  mlp_numerators_ = std::move(mlp_numerators);
+  keep(head_numerators_, head_numerators);
+  keep(mlp_numerators_, mlp_numerators);
 }
 
 std::vector<const Array*> Decomposition::head_states() const {
@@ -55,6 +68,29 @@ std::vector<const Array*> Decomposition::head_states() const {
   z.reserve(trace_.layers.size());
   for (const LayerTrace& source : trace_.layers) z.push_back(&source.z);
   return z;
+}
+
+Decomposition::Decomposition(std::shared_ptr<Backend> host,
+                             std::shared_ptr<const Decomposition> device)
+    : backend_(std::move(host)),
+      device_(std::move(device)),
+      writers_(device_->writers_),
+      trace_(device_->trace_),
+      length_(device_->length_),
+      vectors_(copied(device_->vectors_)),
+      keep_key_scores_(false) {
+  for (Array* a : {&trace_.emb, &trace_.pos, &trace_.x_final}) *a = copied(*a);
+  for (LayerTrace& t : trace_.layers) {
+    for (Array* a : {&t.x_pre, &t.x_mid, &t.attn_out, &t.mlp_out}) *a = {};  // not read any more
+    for (Array* a : {&t.dev_attn, &t.dev_mlp, &t.q, &t.k, &t.v, &t.q_dev, &t.k_dev, &t.pattern,
+                     &t.z, &t.pre, &t.up, &t.act, &t.attn_out_dev, &t.mlp_out_dev})
+      *a = copied(*a);
+  }
+}
+
+Array Decomposition::copied(const Array& from) const {
+  if (from.empty()) return {};
+  return {std::const_pointer_cast<void>(device_->backend().host(from)), from.size()};
 }
 
 AttentionView Decomposition::attention_view(int layer) const {
@@ -110,11 +146,38 @@ const AttentionSums& Decomposition::attention(int layer, Scores scores,
     std::vector<AttentionSums> made;
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
+      if (device_) {
+        const AttentionSums& from = device_->attention(l, scores, context);
+        AttentionSums sums;
+        sums.k_sum = copied(from.k_sum);
+        sums.k_abs = copied(from.k_abs);
+        sums.q_sum = copied(from.q_sum);
+        sums.q_abs = copied(from.q_abs);
+        sums.k_mean = copied(from.k_mean);
+        made.push_back(std::move(sums));
+        continue;
+      }
       made.push_back(backend_->attention_sums(attention_view(l), scores, keep_key_scores_));
     }
     lazy.layers = std::move(made);
+    lazy.made = true;
   });
   return lazy.layers[static_cast<std::size_t>(layer)];
+}
+
+const Array& Decomposition::key_medians(int layer, const RunContext& context) const {
+  key_medians_.once([&] {
+    auto* reads = dynamic_cast<ReadOps*>(backend_.get());
+    if (reads == nullptr) throw InternalError("this device has no medians of key scores");
+    std::vector<Array> made;
+    for (int l = 0; l < config().n_layers; ++l) {
+      context.report("layers", l, config().n_layers);
+      made.push_back(
+          reads->key_medians(attention_view(l), attention(l, Scores::centered, context)));
+    }
+    key_medians_.layers = std::move(made);
+  });
+  return key_medians_.layers[static_cast<std::size_t>(layer)];
 }
 
 const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
@@ -129,8 +192,15 @@ const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
       for (const MlpReader& reader : mlp_readers(config().layer(l))) {
-        if (reader.side == side)
-          made[static_cast<std::size_t>(l)] = backend_->mlp_sums(mlp_view(l), side, scores);
+        if (reader.side != side) continue;
+        MlpSums& to = made[static_cast<std::size_t>(l)];
+        if (device_) {
+          const MlpSums& from = device_->mlp(l, side, scores, context);
+          to.sum = copied(from.sum);
+          to.abs = copied(from.abs);
+        } else {
+          to = backend_->mlp_sums(mlp_view(l), side, scores);
+        }
       }
     }
     lazy.layers = std::move(made);
@@ -138,15 +208,25 @@ const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
   return lazy.layers[static_cast<std::size_t>(layer)];
 }
 
-// Long prompts have no room for numerators; they are cheap to make again.
+Array Decomposition::numerators(Lazy<Array>& lazy, int layer,
+                                const std::function<Array(int)>& make) const {
+  // Long prompts have no room for them; they are cheap to make again.
+  if (!keep_key_scores_) return make(layer);
+  lazy.once([&] {
+    std::vector<Array> made;
+    made.reserve(trace_.layers.size());
+    for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
+    lazy.layers = std::move(made);
+  });
+  return lazy.layers[static_cast<std::size_t>(layer)];
+}
+
 Array Decomposition::head_numerators(int layer) const {
-  return keep_key_scores_ ? head_numerators_[static_cast<std::size_t>(layer)]
-                          : make_head_numerators(layer);
+  return numerators(head_numerators_, layer, [&](int l) { return make_head_numerators(l); });
 }
 
 Array Decomposition::mlp_numerators(int layer) const {
-  return keep_key_scores_ ? mlp_numerators_[static_cast<std::size_t>(layer)]
-                          : make_mlp_numerators(layer);
+  return numerators(mlp_numerators_, layer, [&](int l) { return make_mlp_numerators(l); });
 }
 
 Array Decomposition::make_head_numerators(int layer) const {

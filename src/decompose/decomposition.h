@@ -3,6 +3,8 @@
 #pragma once
 
 #include <array>
+#include <atomic>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -17,10 +19,15 @@ namespace unpack {
 
 class Decomposition {
  public:
-  // Writers and what questions with default options need, in one walk over the layers: a device
-  // that does not hold them all takes each up once.
+  // Writers and the sums that every question needs, in one walk over the layers. Of a device that
+  // does not hold them all, also what questions with default options need, so that the walk takes
+  // each layer up once; elsewhere the sums of heads, those of raw or of centred scores, are made
+  // when a question first asks for them.
   Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace,
                 const RunContext& context);
+  // The same prompt in the memory of a host backend: what another device made of it is copied, its
+  // sums when they are first asked for. Key scores are not kept.
+  Decomposition(std::shared_ptr<Backend> host, std::shared_ptr<const Decomposition> device);
 
   Backend& backend() const { return *backend_; }
   const ModelConfig& config() const { return backend_->config(); }
@@ -37,6 +44,13 @@ class Decomposition {
 
   // Computed when first asked for, all layers at once. Thread-safe.
   const AttentionSums& attention(int layer, Scores scores, const RunContext& context = {}) const;
+  // Those of either kind of scores, with means and deviations of raw key scores, which both have.
+  const AttentionSums& moments(int layer, const RunContext& context = {}) const {
+    const bool centered = attention_[1].made && !attention_[0].made;
+    return attention(layer, centered ? Scores::centered : Scores::raw, context);
+  }
+  // Lower medians over sources of centred key scores, [H, S, Cl], where the backend has ReadOps.
+  const Array& key_medians(int layer, const RunContext& context = {}) const;
   const MlpSums& mlp(int layer, MlpSide side, Scores scores = Scores::raw,
                      const RunContext& context = {}) const;
   // Stage 1 numerators in the direction of what the sublayer wrote itself: heads [H, tri], MLP [S,
@@ -67,6 +81,7 @@ class Decomposition {
   struct Lazy {
     Once once;
     std::vector<Value> layers;
+    std::atomic<bool> made = false;
   };
 
   // What the last target gave, layer by layer.
@@ -77,19 +92,23 @@ class Decomposition {
     std::vector<std::shared_ptr<const DirectNumerators>> layers;
   };
 
+  Array numerators(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const;
   std::vector<const Array*> head_states() const;
   Array make_head_numerators(int layer) const;
   Array make_mlp_numerators(int layer) const;
 
+  Array copied(const Array& from) const;
+
   std::shared_ptr<Backend> backend_;
+  std::shared_ptr<const Decomposition> device_;  // whose copy this is, or nothing
   Writers writers_;
   ForwardTrace trace_;
   int length_;
   Array vectors_;
   bool keep_key_scores_;
   mutable std::array<Lazy<AttentionSums>, 2> attention_;
-  mutable std::array<Lazy<MlpSums>, 4> mlp_;             // gate, up, router raw and centred
-  std::vector<Array> head_numerators_, mlp_numerators_;  // with the key scores, or empty
+  mutable std::array<Lazy<MlpSums>, 4> mlp_;  // gate, up, router raw and centred
+  mutable Lazy<Array> head_numerators_, mlp_numerators_, key_medians_;
   mutable DirectCache direct_;
 };
 

@@ -94,7 +94,8 @@ std::vector<TokenId> stop_tokens(const Model& model, const Json& special) {
 
 }  // namespace
 
-Conversation make_conversation(std::string_view text, const std::optional<std::string>& system) {
+Conversation make_conversation(std::string_view text, const std::optional<std::string>& system,
+                               bool only_messages) {
   Conversation conversation;
   Json messages;
   const std::size_t start = text.find_first_not_of(" \t\r\n");
@@ -111,6 +112,10 @@ Conversation make_conversation(std::string_view text, const std::optional<std::s
     }
   }
   if (messages.is_null()) {
+    if (only_messages)
+      throw InputError(
+          "messages is no JSON list of messages: [{\"role\": \"user\", \"content\": \"...\"}, "
+          "...]");
     if (text.empty()) throw InputError("the conversation is empty");
     // A bad byte is reported by the tokenizer of a plain prompt; JSON would not take it.
     try {
@@ -122,7 +127,7 @@ Conversation make_conversation(std::string_view text, const std::optional<std::s
   }
   if (system) {
     if (messages[0]["role"] == "system")
-      throw InputError("the conversation has a system message already; leave --system out");
+      throw InputError("the conversation has a system message already; leave system out");
     messages.insert(messages.begin(), Json{{"role", "system"}, {"content", *system}});
   }
   try {
@@ -133,12 +138,14 @@ Conversation make_conversation(std::string_view text, const std::optional<std::s
   return conversation;
 }
 
+bool has_chat_template(const Model& model) { return !model.state()->chat.source.empty(); }
+
 ChatPrompt chat_prompt(const Model& model, const Conversation& conversation) {
   const ChatSource& own = model.state()->chat;
   if (!conversation.chat_template && own.source.empty())
     throw InputError(fmt::format(
-        "{} has no chat template (tokenizer_config.json, chat_template.jinja); give one with "
-        "--chat-template FILE, or a prompt without --chat",
+        "{} has no chat template (tokenizer_config.json, chat_template.jinja); give one as "
+        "chat_template, or a prompt without chat",
         model.config().name));
   const ChatTemplate chat_template =
       conversation.chat_template
@@ -168,6 +175,9 @@ ChatPrompt chat_prompt(const Model& model, const Conversation& conversation) {
     prompt.text.resize(at + content.size());
   }
   if (prompt.text.empty()) throw InputError("the template made an empty prompt");
+  if (conversation.longest > 0 && prompt.text.size() > conversation.longest)
+    throw InputError(fmt::format("the prompt has {} bytes, more than the limit of {}",
+                                 prompt.text.size(), conversation.longest));
   prompt.ids = model.tokenizer().encode(prompt.text, true);
   prompt.turns = find_turns(model, prompt.ids, messages);
   prompt.stops = stop_tokens(model, special);

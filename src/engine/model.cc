@@ -8,9 +8,11 @@
 #include <numeric>
 #include <random>
 
+#include "chat/source.h"
 #include "engine/finite.h"
 #include "engine/state.h"
 #include "forward/forward.h"
+#include "model/gguf_model.h"
 #include "model/load.h"
 #include "unpack/about.h"
 
@@ -80,20 +82,28 @@ Model Model::with(const LoadOptions& options) const {
 
 Model Model::load(const std::string& name, const LoadOptions& options) {
   const std::filesystem::path folder = locate_model(name);
-  auto weights = std::make_shared<ModelWeights>(load_folder(folder, options.mapped));
+  // A GGUF file holds everything, and is read once.
+  const std::filesystem::path gguf_file = find_gguf(folder);
+  const auto gguf = gguf_file.empty() ? nullptr : open_gguf(gguf_file);
+  auto weights =
+      std::make_shared<ModelWeights>(gguf ? load_gguf(gguf) : load_folder(folder, options.mapped));
   std::filesystem::path shown = name;
   if (!shown.has_filename()) shown = shown.parent_path();
   std::error_code ignored;
   weights->config.name = std::filesystem::exists(name, ignored) ? shown.filename().string() : name;
   auto state = std::make_shared<ModelState>(weights, options);
-  state->tokenizer = find_tokenizer(folder);
+  if (!gguf) {
+    state->tokenizer = find_tokenizer(folder);
+  } else if (const std::string json = gguf_tokenizer(*gguf); !json.empty()) {
+    state->tokenizer = Tokenizer::from_json(json, gguf_file.string());
+  }
   if (!state->tokenizer) {
     state->tokenizer_problem =
         fmt::format("{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as ids",
                     folder.string());
   }
-  state->chat = read_chat_source(folder);
-  state->stored_as = stored_type(folder);
+  state->chat = gguf ? gguf_chat_source(*gguf) : read_chat_source(folder);
+  state->stored_as = gguf ? gguf_quantisation(gguf->content) : stored_type(folder);
   return Model(std::move(state));
 }
 

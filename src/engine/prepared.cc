@@ -10,8 +10,11 @@
 #include "backend/mlp_readers.h"
 #include "backend/rotary.h"
 #include "engine/finite.h"
+#include "engine/host_copy.h"
 #include "engine/plan.h"
 #include "engine/state.h"
+#include "engine/sums.h"
+#include "forward/check_finite.h"
 #include "forward/forward.h"
 
 namespace unpack {
@@ -61,19 +64,33 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
       rows += static_cast<std::int64_t>(prompts[next].size());
       batch.push_back(prompts[next++]);
     }
-    const ForwardTrace trace = forward(*state_->backend, batch, {}, context);
+    const ForwardTrace trace = forward_unchecked(*state_->backend, batch, {}, context);
     for (std::size_t i = 0; i < batch.size(); ++i) {
       auto decomposition = std::make_shared<Decomposition>(
           state_->backend, state_->writers,
           batch.size() == 1 ? trace : slice_prompt(*state_->backend, trace, i), context);
       out.emplace_back(std::make_shared<const PreparedState>(*this, std::move(decomposition)));
     }
+    // Only now, with all work of the batch on its way: a device need not wait in between.
+    check_finite(*state_->backend, trace);
   }
   return out;
 }
 
 Prepared Model::prepare(std::span<const TokenId> ids, const RunContext& context) const {
   return prepare(std::vector<std::vector<TokenId>>{{ids.begin(), ids.end()}}, context).front();
+}
+
+void make_sums(const PreparedState& state, Options options, const RunContext& context) {
+  const Decomposition& d = *state.decomposition;
+  (void)options.settle();
+  d.attention(0, options.scores, context);
+  if (options.direction == Direction::read) {
+    if (options.keys == Keys::spread) on_host(state)->key_medians(0, context);
+  } else if (d.keeps_key_scores()) {  // otherwise these are made where they are used
+    d.head_numerators(0);
+    d.mlp_numerators(0);
+  }
 }
 
 std::shared_ptr<const std::vector<double>> PreparedState::logits_at(int position) const {
@@ -147,7 +164,7 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all,
   for (int l = 0; l < d.config().n_layers; ++l) {
     const int cl = writers.visible_to_attention(l);
     const int cm = writers.visible_to_mlp(l);
-    const Array& deviation = d.attention(l, Scores::raw, context).k_std;
+    const Array& deviation = d.moments(l, context).k_std;
     std::vector<double> values(static_cast<std::size_t>(deviation.size()));
     d.backend().download(deviation, 0, values);
     for (int h = 0; h < d.config().n_heads; ++h) {

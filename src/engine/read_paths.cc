@@ -2,167 +2,318 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
 #include <memory>
 #include <queue>
+#include <tuple>
 
 #include "credit/child_list.h"
+#include "decompose/host_math.h"
 
 namespace unpack {
 
 ReadPaths::ReadPaths(const ReadSweep& sweep, const PathFilter& filter, const RunContext& context)
     : sweep_(sweep),
+      d_(sweep.decomposition()),
       filter_(filter),
       context_(context),
-      writers_(static_cast<std::size_t>(sweep.decomposition().writers().count())),
-      length_(static_cast<std::size_t>(sweep.decomposition().length())) {
-  const Decomposition& d = sweep.decomposition();
-  const Writers& writers = d.writers();
+      writers_(static_cast<std::size_t>(d_.writers().count())),
+      length_(static_cast<std::size_t>(d_.length())) {
   incoming_.assign(length_ * writers_, 0.0);
+  for (NodeWays& w : ways_) w.bound = w.mass = incoming_;
+  const auto terminals = static_cast<std::size_t>(d_.writers().terminals());
+  for (NodeWays& w : ends_) w.bound = w.mass = std::vector<double>(length_ * terminals, 0.0);
   const ReadStart& start = sweep.start();
-  if (start.root) {
-    incoming_[at(*start.root)] = 1.0;
+  for (int w = 0; w < d_.writers().count(); ++w)
+    incoming_[at({w, start.position})] = std::fabs(first_of({w, start.position}));
+  if (d_.backend().is_double()) {
+    pass_down<double>();
   } else {
-    for (int w = 0; w < writers.count(); ++w)
-      incoming_[at({w, start.position})] += std::fabs(sweep.first()[static_cast<std::size_t>(w)]);
+    pass_down<float>();
   }
-  SentRows rows;
-  for (int w = writers.count() - 1; w >= writers.terminals(); --w) {
-    context.check();
-    for (int q = 0; q < d.length(); ++q) {
-      if (incoming_[at({w, q})] == 0) continue;
-      for_each_edge({w, q}, rows,
-                    [&](const Edge& edge) { incoming_[at(edge.child)] += std::fabs(edge.credit); });
+  count_ends();
+}
+
+double ReadPaths::first_of(const Node& node) const {
+  const ReadStart& start = sweep_.start();
+  if (start.root) return node == *start.root ? 1.0 : 0.0;
+  return node.position == start.position ? sweep_.first()[static_cast<std::size_t>(node.writer)]
+                                         : 0.0;
+}
+
+double ReadPaths::share_of_first(const Node& node) const {
+  const double first = std::fabs(first_of(node));
+  return first == 0 ? 0.0 : first / incoming_[at(node)];
+}
+
+// Of all ways that reach the reader and go on by a branch of it.
+ReadPaths::Ways ReadPaths::ways(Slot slot, const Node& reader, Branch branch) const {
+  const Writer& writer = d_.writers()[reader.writer];
+  if (filter_.suffix.min_layer && writer.layer < *filter_.suffix.min_layer) return {};
+  const Slot above = below(slot, reader.writer);
+  const std::size_t i = at(reader);
+  Ways out{ways_[above].bound[i], ways_[above].mass[i]};
+  if (above == kAny && branch_fits(branch)) {
+    const double own = share_of_first(reader);
+    out.bound = std::max(out.bound, own);
+    out.mass += own;
+  }
+  return out;
+}
+
+std::vector<std::array<ReadPaths::Ways, 2>> ReadPaths::ways_of(int writer, Branch branch) const {
+  std::vector<std::array<Ways, 2>> out(length_);
+  for (int q = 0; q < d_.length(); ++q)
+    out[static_cast<std::size_t>(q)] = {ways(kAny, {writer, q}, branch),
+                                        ways(kNeed, {writer, q}, branch)};
+  return out;
+}
+
+// Edges from readers that such ways lead to, to the writers at a position: credit[readers,
+// visible].
+template <typename T>
+void ReadPaths::absorb(int position, std::size_t visible,
+                       std::span<const std::array<Ways, 2>> readers, const T* credit) {
+  const std::size_t slots = filter_.suffix.through ? 2 : 1;
+  const bool masses = filtered();
+  const auto terminals = std::min(visible, static_cast<std::size_t>(d_.writers().terminals()));
+  thread_local std::vector<T> sum, bound[2], mass[2];
+  sum.assign(visible, T(0));
+  for (std::size_t k = 0; k < slots; ++k) {
+    bound[k].assign(visible, T(0));
+    mass[k].assign(visible, T(0));
+  }
+  const std::size_t row = static_cast<std::size_t>(position) * writers_;
+  for (std::size_t i = 0; i < readers.size(); ++i) {
+    const T* c = credit + i * visible;
+    const std::array<Ways, 2>& w = readers[i];
+    T* total = sum.data();
+    for (std::size_t k = 0; k < slots; ++k) {
+      const T most = static_cast<T>(w[k].bound);
+      T* to = bound[k].data();
+      if (k == 0) {
+        for (std::size_t j = 0; j < visible; ++j) {
+          const T size = std::fabs(c[j]), reach = size * most;
+          total[j] += size;
+          to[j] = to[j] < reach ? reach : to[j];
+        }
+      } else {
+        for (std::size_t j = 0; j < visible; ++j) to[j] = std::max(to[j], std::fabs(c[j]) * most);
+      }
+      const T all = static_cast<T>(w[k].mass);
+      T* weight = mass[k].data();
+      for (std::size_t j = 0; masses && j < visible; ++j) weight[j] += std::fabs(c[j]) * all;
+    }
+    for (std::size_t j = 0; j < terminals; ++j) {
+      NodeWays& end = ends_[c[j] < 0 ? 1 : 0];
+      const Ways& own = w[slot_at_end(static_cast<int>(j))];
+      const std::size_t to =
+          static_cast<std::size_t>(position) * static_cast<std::size_t>(d_.writers().terminals()) +
+          j;
+      const double size = std::fabs(static_cast<double>(c[j]));
+      end.bound[to] = std::max(end.bound[to], size * own.bound);
+      end.mass[to] += size * own.mass;
     }
   }
-  mass_all_.assign(length_ * writers_, 0.0);
-  bound_.fill(mass_all_);
-  mass_.fill(mass_all_);
-  for (int w = 0; w < writers.count(); ++w) {
-    context.check();
-    for (int q = 0; q < d.length(); ++q) {
-      const Node node{w, q};
-      if (!terminal(w)) {
-        if (incoming_[at(node)] != 0) measure(node, rows);
-        continue;
-      }
-      mass_all_[at(node)] = 1.0;
-      if (filter_.suffix.from && *filter_.suffix.from != q) continue;
-      for (const bool must_pass : {false, true}) {
-        if (!satisfied(must_pass, w)) continue;
-        for (const bool negative : {false, true})
-          bound_[slot(must_pass, negative)][at(node)] = mass_[slot(must_pass, negative)][at(node)] =
-              1.0;
-      }
-    }
-  }
-  // The totals: what starts at the top nodes.
-  const auto add = [&](const Node& node, double first) {
-    const bool end = terminal(node.writer);
-    const double share = end ? std::fabs(first) : std::fabs(first) / incoming_[at(node)];
-    total_ += share * mass_all_[at(node)];
-    for (const bool negative : {false, true}) {
-      if (filter_.sign && negative != (*filter_.sign < 0)) continue;
-      if (end && negative != (first < 0)) continue;
-      if (end && filter_.branch) continue;
-      if (!filter_.branch || end) {
-        matching_ += share * mass_[slot(filter_.suffix.through.has_value(), negative)][at(node)];
-        continue;
-      }
-      for (const Step& step : steps(node, filter_.suffix.through.has_value(), true, SIZE_MAX)) {
-        const bool below = filter_.suffix.through && *filter_.suffix.through != node.writer;
-        if (terminal(step.child.writer) && negative != (step.factor < 0)) continue;
-        matching_ += share * std::fabs(step.factor) * mass_[slot(below, negative)][at(step.child)];
-      }
-    }
-  };
-  if (start.root) {
-    add(*start.root, 1.0);
-  } else {
-    for (int w = 0; w < writers.count(); ++w) {
-      const double first = sweep.first()[static_cast<std::size_t>(w)];
-      if (first != 0) add({w, start.position}, first);
+  for (std::size_t j = 0; j < visible; ++j) {
+    incoming_[row + j] += static_cast<double>(sum[j]);
+    for (std::size_t k = 0; k < slots; ++k) {
+      ways_[k].bound[row + j] = std::max(ways_[k].bound[row + j], static_cast<double>(bound[k][j]));
+      ways_[k].mass[row + j] += static_cast<double>(mass[k][j]);
     }
   }
 }
 
-void ReadPaths::for_each_edge(const Node& node, SentRows& rows,
-                              const std::function<void(const Edge&)>& visit) const {
-  const Decomposition& d = sweep_.decomposition();
-  const Writer& writer = d.writers()[node.writer];
-  sweep_.sent(node.writer, node.position, rows);
-  const auto emit = [&](int j, int s, Branch branch, double credit) {
-    if (credit != 0) visit({{j, s}, branch, credit});
-  };
-  if (writer.kind == WriterKind::mlp) {
-    const std::vector<MlpReader> readers = mlp_readers(d.config().layer(writer.layer));
+// All readers of a writer have been heard: credit becomes shares.
+void ReadPaths::finish(int writer) {
+  for (int s = 0; s < d_.length(); ++s) {
+    const std::size_t i = at({writer, s});
+    if (incoming_[i] == 0) continue;
+    for (NodeWays& w : ways_) {
+      w.bound[i] /= incoming_[i];
+      w.mass[i] /= incoming_[i];
+    }
+  }
+}
+
+template <typename T>
+void ReadPaths::pass_down() {
+  const Writers& writers = d_.writers();
+  for (int l = d_.config().n_layers - 1; l >= 0; --l) {
+    context_.report("paths", d_.config().n_layers - 1 - l, d_.config().n_layers);
+    const ReadSweep::Layer& layer = sweep_.layer(l);
+    const std::vector<MlpReader> readers = mlp_readers(d_.config().layer(l));
+    const int visible = writers.visible_to_mlp(l);
+    finish(writers.mlp(l));
+    std::vector<double> credit;
     for (std::size_t side = 0; side < readers.size(); ++side) {
-      const Branch branch = readers[side].branch;
-      for (std::size_t j = 0; j < rows.mlp[side].size(); ++j)
-        emit(static_cast<int>(j), node.position, branch, rows.mlp[side][j]);
+      sweep_.ops().position_dots(d_.writer_vectors(), writers.count(), 0, visible, layer.mlp[side],
+                                 credit);
+      const auto known = ways_of(writers.mlp(l), readers[side].branch);
+      d_.backend().parallel_for(d_.length(), [&](std::int64_t s) {
+        absorb(static_cast<int>(s), static_cast<std::size_t>(visible),
+               std::span(known).subspan(static_cast<std::size_t>(s), 1),
+               credit.data() + s * visible);
+      });
     }
-    return;
-  }
-  const auto cl = rows.q.size();
-  for (int s = 0; s <= node.position; ++s) {
-    for (std::size_t j = 0; j < cl; ++j) {
-      const std::size_t i = static_cast<std::size_t>(s) * cl + j;
-      emit(static_cast<int>(j), s, Branch::K, rows.k[i]);
-      emit(static_cast<int>(j), s, Branch::V, rows.v[i]);
+    for (int h = 0; h < d_.config().n_heads; ++h) finish(writers.head(l, h));
+    std::map<std::pair<int, Branch>, std::vector<std::array<Ways, 2>>> known;
+    for (int h = 0; h < d_.config().n_heads; ++h) {
+      for (const Branch branch : {Branch::K, Branch::Q, Branch::V})
+        known[{h, branch}] = ways_of(writers.head(l, h), branch);
     }
+    const AttentionView view = d_.attention_view(l);
+    sweep_.ops().visit_edges(
+        view, layer.heads, layer.offsets,
+        [&](int source, int head, Branch branch, int queries, const void* rows) {
+          absorb(source, static_cast<std::size_t>(view.visible),
+                 std::span(known.at({head, branch}))
+                     .subspan(static_cast<std::size_t>(source), static_cast<std::size_t>(queries)),
+                 static_cast<const T*>(rows));
+        });
   }
-  for (std::size_t j = 0; j < cl; ++j)
-    emit(static_cast<int>(j), node.position, Branch::Q, rows.q[j]);
 }
 
-double ReadPaths::factor(const Edge& edge) const {
-  return terminal(edge.child.writer) ? edge.credit
-                                     : std::fabs(edge.credit) / incoming_[at(edge.child)];
-}
-
-void ReadPaths::measure(const Node& node, SentRows& rows) {
-  const Writer& writer = sweep_.decomposition().writers()[node.writer];
-  const bool allowed = !filter_.suffix.min_layer || writer.layer >= *filter_.suffix.min_layer;
-  const bool passes = filter_.suffix.through && *filter_.suffix.through == node.writer;
-  for_each_edge(node, rows, [&](const Edge& edge) {
-    const double f = factor(edge), size = std::fabs(f);
-    const std::size_t child = at(edge.child);
-    mass_all_[at(node)] += size * mass_all_[child];
-    if (!allowed) return;
-    for (const bool must_pass : {false, true}) {
+void ReadPaths::count_ends() {
+  const auto terminals = static_cast<std::size_t>(d_.writers().terminals());
+  for (std::size_t s = 0; s < length_; ++s) {
+    for (std::size_t w = 0; w < terminals; ++w) {
+      const Node node{static_cast<int>(w), static_cast<int>(s)};
+      total_ += incoming_[at(node)];
+      const double first = first_of(node);
+      if (first != 0 && !filter_.branch && slot_at_end(node.writer) == kAny) {
+        NodeWays& end = ends_[first < 0 ? 1 : 0];
+        double& bound = end.bound[s * terminals + w];
+        bound = std::max(bound, std::fabs(first));
+        end.mass[s * terminals + w] += std::fabs(first);
+      }
+      if (filter_.suffix.from && *filter_.suffix.from != node.position) continue;
       for (const bool negative : {false, true}) {
-        if (terminal(edge.child.writer) && negative != (f < 0)) continue;
-        const std::size_t own = slot(must_pass, negative),
-                          below = slot(must_pass && !passes, negative);
-        mass_[own][at(node)] += size * mass_[below][child];
-        bound_[own][at(node)] = std::max(bound_[own][at(node)], size * bound_[below][child]);
+        if (filter_.sign && negative != (*filter_.sign < 0)) continue;
+        matching_ += ends_[negative ? 1 : 0].mass[s * terminals + w];
       }
     }
-  });
+  }
+  if (!filtered()) matching_ = total_;
 }
 
-// The ways down from a node, those that can reach furthest first.
-std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, bool must_pass, bool top,
-                                              std::size_t count) const {
-  std::vector<Step> out;
-  SentRows rows;
-  const bool below =
-      must_pass && !(filter_.suffix.through && *filter_.suffix.through == node.writer);
-  for_each_edge(node, rows, [&](const Edge& edge) {
-    if (top && filter_.branch && edge.branch != *filter_.branch) return;
-    const double f = factor(edge);
-    double reach = 0;
-    for (const bool negative : {false, true}) {
-      if (filter_.sign && negative != (*filter_.sign < 0)) continue;
-      if (terminal(edge.child.writer) && negative != (f < 0)) continue;
-      reach = std::max(reach, std::fabs(f) * bound_[slot(below, negative)][at(edge.child)]);
+template <typename T>
+std::vector<double> ReadPaths::pass_up() const {
+  const Writers& writers = d_.writers();
+  std::vector<double> out(length_ * writers_, 0.0);
+  for (std::size_t s = 0; s < length_; ++s) {
+    for (int w = 0; w < writers.terminals(); ++w) out[at({w, static_cast<int>(s)})] = 1.0;
+  }
+  // Masses below, over what reaches the node: what an edge's credit is multiplied with.
+  const auto close = [&](int writer) {
+    for (int q = 0; q < d_.length(); ++q) {
+      const std::size_t i = at({writer, q});
+      out[i] = incoming_[i] == 0 ? 0.0 : out[i] / incoming_[i];
     }
-    if (reach > 0) out.push_back({edge.child, edge.branch, f, reach});
+  };
+  const auto heads = static_cast<std::size_t>(d_.config().n_heads);
+  for (int l = 0; l < d_.config().n_layers; ++l) {
+    context_.check();
+    const ReadSweep::Layer& layer = sweep_.layer(l);
+    const AttentionView view = d_.attention_view(l);
+    const auto cl = static_cast<std::size_t>(view.visible);
+    std::vector<std::vector<double>> parts(length_);  // per source [H, queries from it on]
+    sweep_.ops().visit_edges(
+        view, layer.heads, layer.offsets,
+        [&](int source, int head, Branch, int queries, const void* rows) {
+          const auto s = static_cast<std::size_t>(source), reach = length_ - s;
+          parts[s].resize(heads * reach, 0.0);
+          const double* own = out.data() + s * writers_;
+          for (int i = 0; i < queries; ++i) {
+            const T* credit = static_cast<const T*>(rows) + static_cast<std::size_t>(i) * cl;
+            double sum = 0;
+            for (std::size_t j = 0; j < cl; ++j)
+              sum += std::fabs(static_cast<double>(credit[j])) * own[j];
+            parts[s][static_cast<std::size_t>(head) * reach + static_cast<std::size_t>(i)] += sum;
+          }
+        });
+    for (std::size_t s = 0; s < length_; ++s) {
+      for (std::size_t i = 0; i < parts[s].size(); ++i)
+        out[at({writers.head(l, static_cast<int>(i / (length_ - s))),
+                static_cast<int>(s + i % (length_ - s))})] += parts[s][i];
+    }
+    for (std::size_t h = 0; h < heads; ++h) close(writers.head(l, static_cast<int>(h)));
+    const auto visible = static_cast<std::size_t>(writers.visible_to_mlp(l));
+    std::vector<double> credit;
+    for (std::size_t side = 0; side < mlp_readers(d_.config().layer(l)).size(); ++side) {
+      sweep_.ops().position_dots(d_.writer_vectors(), writers.count(), 0, static_cast<int>(visible),
+                                 layer.mlp[side], credit);
+      for (std::size_t s = 0; s < length_; ++s) {
+        double& sum = out[at({writers.mlp(l), static_cast<int>(s)})];
+        for (std::size_t j = 0; j < visible; ++j)
+          sum += std::fabs(credit[s * visible + j]) * out[s * writers_ + j];
+      }
+    }
+    close(writers.mlp(l));
+  }
+  return out;
+}
+
+std::vector<double> ReadPaths::masses_below() const {
+  return d_.backend().is_double() ? pass_up<double>() : pass_up<float>();
+}
+
+// The ways up from a node, those that can reach furthest first.
+std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool fits,
+                                              std::size_t count) const {
+  const Writers& writers = d_.writers();
+  const bool end = terminal(node.writer);
+  const Slot above = below(slot, node.writer);
+  std::vector<Step> out;
+  const auto fits_sign = [&](double credit) {
+    return !end || !filter_.sign || (credit < 0) == (*filter_.sign < 0);
+  };
+  const double first = first_of(node);
+  if (first != 0 && above == kAny && fits && fits_sign(first)) {
+    const double factor = end ? first : share_of_first(node);
+    out.push_back({node, Branch::none, factor, std::fabs(factor), true});
+  }
+  std::vector<double> vector(static_cast<std::size_t>(d_.config().d_model));
+  d_.backend().download(d_.writer_vectors(), static_cast<std::int64_t>(at(node) * vector.size()),
+                        vector);
+  std::vector<std::vector<Step>> by_layer(static_cast<std::size_t>(d_.config().n_layers));
+  d_.backend().parallel_for(d_.config().n_layers, [&](std::int64_t task) {
+    const auto l = static_cast<int>(task);
+    const ReadSweep::Layer& layer = sweep_.layer(l);
+    const auto put = [&](const Node& reader, Branch branch, double credit) {
+      if (credit == 0 || !fits_sign(credit)) return;
+      const double factor = end ? credit : std::fabs(credit) / incoming_[at(node)];
+      const double reach = std::fabs(factor) * ways(above, reader, branch).bound;
+      if (reach > 0)
+        by_layer[static_cast<std::size_t>(l)].push_back({reader, branch, factor, reach, false});
+    };
+    if (node.writer < writers.visible_to_attention(l)) {
+      const ReadOps::EdgesInto in = sweep_.ops().edges_into(
+          d_.attention_view(l), layer.heads, layer.offsets, node.writer, node.position);
+      const auto n = static_cast<std::size_t>(in.queries);
+      for (std::size_t h = 0; n > 0 && h < static_cast<std::size_t>(d_.config().n_heads); ++h) {
+        const int reader = writers.head(l, static_cast<int>(h));
+        for (std::size_t i = 0; i < n; ++i) {
+          put({reader, node.position + static_cast<int>(i)}, Branch::K, in.k[h * n + i]);
+          put({reader, node.position + static_cast<int>(i)}, Branch::V, in.v[h * n + i]);
+        }
+        put({reader, node.position}, Branch::Q, in.q[h]);
+      }
+    }
+    if (node.writer >= writers.visible_to_mlp(l)) return;
+    const std::vector<MlpReader> readers = mlp_readers(d_.config().layer(l));
+    for (std::size_t side = 0; side < readers.size(); ++side) {
+      const auto read =
+          std::span(layer.mlp[side])
+              .subspan(static_cast<std::size_t>(node.position) * vector.size(), vector.size());
+      put({writers.mlp(l), node.position}, readers[side].branch, dot(vector, read));
+    }
   });
+  for (const auto& some : by_layer) out.insert(out.end(), some.begin(), some.end());
   const auto before = [](const Step& a, const Step& b) {
-    if (a.reach != b.reach) return a.reach > b.reach;
-    if (a.child.writer != b.child.writer) return a.child.writer < b.child.writer;
-    if (a.child.position != b.child.position) return a.child.position < b.child.position;
-    return a.branch < b.branch;
+    return a.reach != b.reach ? a.reach > b.reach
+                              : std::tie(a.reader.writer, a.reader.position, a.branch) <
+                                    std::tie(b.reader.writer, b.reader.position, b.branch);
   };
   // A list of k paths never needs more than the k best ways out of a node.
   if (count < out.size()) {
@@ -174,103 +325,104 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, bool must_pass, 
   return out;
 }
 
-std::vector<Path> ReadPaths::best(std::size_t count, double least) const {
-  // A way from the root side: hops_[parent] and one step more.
+// Best first, from the tokens up.
+struct ReadPaths::Search {
+  // A way from a token up to a node; hops[lower] is the node that it reads.
   struct Hop {
     Node node;
-    Branch branch = Branch::none;  // by which the one above read it
-    std::int64_t parent = -1;
+    Branch branch = Branch::none;  // by which it reads the one below
+    std::int64_t lower = -1;
     double product = 1;
-    bool must_pass = false;
+    Slot slot = kAny;
+    bool fits = true;
   };
   struct Candidate {
     double reach = 0;
     std::uint64_t order = 0;
-    std::int64_t parent = -1;  // hop whose steps these are; -1: the tops
+    std::int64_t hop = -1;  // whose steps these are; -1: the tokens
     std::size_t index = 0;
     bool operator<(const Candidate& other) const {
       return reach != other.reach ? reach < other.reach : order > other.order;
     }
   };
-  const ReadStart& start = sweep_.start();
-  const int writers = sweep_.decomposition().writers().count();
-  std::vector<Step> tops;
-  const auto add_top = [&](const Node& node, double first) {
-    const bool end = terminal(node.writer);
-    if (end && filter_.branch) return;
-    Step step{node, Branch::none, end ? first : std::fabs(first) / incoming_[at(node)], 0};
-    for (const bool negative : {false, true}) {
-      if (filter_.sign && negative != (*filter_.sign < 0)) continue;
-      if (end && negative != (first < 0)) continue;
-      step.reach = std::max(
-          step.reach, std::fabs(step.factor) *
-                          bound_[slot(filter_.suffix.through.has_value(), negative)][at(node)]);
-    }
-    if (step.reach > 0) tops.push_back(step);
-  };
-  if (start.root) {
-    add_top(*start.root, 1.0);
-  } else {
-    for (int w = 0; w < writers; ++w) {
-      const double first = sweep_.first()[static_cast<std::size_t>(w)];
-      if (first != 0) add_top({w, start.position}, first);
-    }
-  }
-  std::sort(tops.begin(), tops.end(), [](const Step& a, const Step& b) {
-    return a.reach != b.reach ? a.reach > b.reach : a.child.writer < b.child.writer;
-  });
-  std::map<std::pair<std::size_t, int>, std::shared_ptr<const std::vector<Step>>> lists;
-  std::vector<Hop> hops;
-  const auto list_of = [&](std::int64_t hop) -> const std::vector<Step>& {
-    if (hop < 0) return tops;
+
+  const ReadPaths& paths;
+  std::size_t count;
+  std::vector<Step> tokens = {};
+  std::vector<Hop> hops = {};
+  std::priority_queue<Candidate> queue = {};
+  std::uint64_t order = 0;
+  std::map<std::tuple<std::size_t, Slot, bool>, std::shared_ptr<const std::vector<Step>>> lists =
+      {};
+
+  const std::vector<Step>& list_of(std::int64_t hop) {
+    if (hop < 0) return tokens;
     const Hop& h = hops[static_cast<std::size_t>(hop)];
-    const bool top = h.parent < 0;
-    auto& known = lists[{at(h.node), (h.must_pass ? 1 : 0) + (top ? 2 : 0)}];
+    auto& known = lists[{paths.at(h.node), h.slot, h.fits}];
     if (!known)
       known = std::make_shared<const std::vector<Step>>(
-          steps(h.node, h.must_pass, top, std::max<std::size_t>(count, 1)));
+          paths.steps(h.node, h.slot, h.fits, std::max<std::size_t>(count, 1)));
     return *known;
-  };
-  std::priority_queue<Candidate> queue;
-  std::uint64_t order = 0;
-  const auto push = [&](std::int64_t parent, std::size_t index) {
-    const auto& list = list_of(parent);
+  }
+  void push(std::int64_t hop, std::size_t index) {
+    const std::vector<Step>& list = list_of(hop);
     if (index >= list.size()) return;
-    const double product = parent < 0 ? 1.0 : hops[static_cast<std::size_t>(parent)].product;
-    queue.push({std::fabs(product) * list[index].reach, order++, parent, index});
-  };
+    const double product = hop < 0 ? 1.0 : std::fabs(hops[static_cast<std::size_t>(hop)].product);
+    queue.push({product * list[index].reach, order++, hop, index});
+  }
+  Path path_of(std::int64_t top, double credit) const {
+    Path path;
+    path.credit = credit;
+    for (std::int64_t h = top; h >= 0; h = hops[static_cast<std::size_t>(h)].lower) {
+      path.nodes.push_back(hops[static_cast<std::size_t>(h)].node);
+      path.branches.push_back(hops[static_cast<std::size_t>(h)].branch);
+    }
+    std::reverse(path.nodes.begin(), path.nodes.end());
+    std::reverse(path.branches.begin(), path.branches.end());
+    return path;
+  }
+};
+
+std::vector<Path> ReadPaths::best(std::size_t count, double least) const {
+  Search search{*this, count};
+  const auto terminals = static_cast<std::size_t>(d_.writers().terminals());
+  for (std::size_t s = 0; s < length_; ++s) {
+    if (filter_.suffix.from && *filter_.suffix.from != static_cast<int>(s)) continue;
+    for (std::size_t w = 0; w < terminals; ++w) {
+      double reach = 0;
+      for (const bool negative : {false, true}) {
+        if (filter_.sign && negative != (*filter_.sign < 0)) continue;
+        reach = std::max(reach, ends_[negative ? 1 : 0].bound[s * terminals + w]);
+      }
+      if (reach > 0)
+        search.tokens.push_back(
+            {{static_cast<int>(w), static_cast<int>(s)}, Branch::none, 1.0, reach, false});
+    }
+  }
+  std::stable_sort(search.tokens.begin(), search.tokens.end(),
+                   [](const Step& a, const Step& b) { return a.reach > b.reach; });
   std::vector<Path> found;
-  push(-1, 0);
-  while (!queue.empty() && found.size() < count) {
-    if (order % 1024 == 0) context_.check();
-    const Candidate next = queue.top();
-    queue.pop();
+  search.push(-1, 0);
+  while (!search.queue.empty() && found.size() < count) {
+    if (search.order % 1024 == 0) context_.check();
+    const Search::Candidate next = search.queue.top();
+    search.queue.pop();
     if (next.reach < least) break;
-    const Step step = list_of(next.parent)[next.index];
-    push(next.parent, next.index + 1);
-    const bool above = next.parent < 0
-                           ? filter_.suffix.through.has_value()
-                           : hops[static_cast<std::size_t>(next.parent)].must_pass &&
-                                 !(filter_.suffix.through &&
-                                   *filter_.suffix.through ==
-                                       hops[static_cast<std::size_t>(next.parent)].node.writer);
-    const double product =
-        (next.parent < 0 ? 1.0 : hops[static_cast<std::size_t>(next.parent)].product) * step.factor;
-    hops.push_back({step.child, step.branch, next.parent, product, above});
-    const auto own = static_cast<std::int64_t>(hops.size()) - 1;
-    if (!terminal(step.child.writer)) {
-      push(own, 0);
+    const Step step = search.list_of(next.hop)[next.index];
+    search.push(next.hop, next.index + 1);
+    const Search::Hop* from =
+        next.hop < 0 ? nullptr : &search.hops[static_cast<std::size_t>(next.hop)];
+    const double product = (from ? from->product : 1.0) * step.factor;
+    if (step.end) {
+      found.push_back(search.path_of(next.hop, product));
       continue;
     }
-    Path path;
-    path.credit = product;
-    Branch branch = Branch::none;
-    for (std::int64_t h = own; h >= 0; h = hops[static_cast<std::size_t>(h)].parent) {
-      path.nodes.push_back(hops[static_cast<std::size_t>(h)].node);
-      path.branches.push_back(branch);
-      branch = hops[static_cast<std::size_t>(h)].branch;
-    }
-    found.push_back(std::move(path));
+    Search::Hop hop{step.reader, step.branch, next.hop, product, kAny, branch_fits(step.branch)};
+    hop.slot =
+        from ? below(from->slot, from->node.writer) : (filter_.suffix.through ? kNeed : kAny);
+    if (!from) hop.fits = !filter_.branch;
+    search.hops.push_back(hop);
+    search.push(static_cast<std::int64_t>(search.hops.size()) - 1, 0);
   }
   sort_paths(found);
   return found;

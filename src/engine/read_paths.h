@@ -1,12 +1,12 @@
 // Paths of direction `read`. What a node passes on depends on who reads it, so that no edge has a
 // factor of its own; each edge has its credit. A path's credit is that of its edge into the
 // embedding, times the share that each node above got of its (absolute) credit by the path's way:
-// all paths that end in a token add up to its credit, and the strongest are found exactly.
+// all paths that end in a token add up to its credit, and the strongest are found exactly. Shares
+// are known once all readers of a node are, so that one pass from the top tells how much the ways
+// down to every node weigh, and the search goes from the tokens up.
 #pragma once
 
-#include <cmath>
-#include <functional>
-#include <map>
+#include <array>
 #include <vector>
 
 #include "credit/path_graph.h"
@@ -22,57 +22,68 @@ class ReadPaths {
   std::vector<Path> best(std::size_t count, double least) const;  // |credit| >= least
   double absolute_total() const { return total_; }
   double absolute_matching() const { return matching_; }
-  // Absolute credit of all paths that take an edge of this credit into a node.
-  double mass_of_edge(const Node& child, double credit) const {
-    return credit == 0 ? 0.0
-                       : std::fabs(factor({child, Branch::none, credit})) * mass_all_[at(child)];
-  }
-  void for_each_edge(
-      const Node& node,
-      const std::function<void(const Node& child, Branch branch, double credit)>& visit) const {
-    SentRows rows;
-    for_each_edge(node, rows,
-                  [&](const Edge& edge) { visit(edge.child, edge.branch, edge.credit); });
-  }
+  // [S, C]: absolute credit of all paths that go on below a node, per absolute credit of an edge
+  // into it. Another pass over all edges.
+  std::vector<double> masses_below() const;
 
  private:
-  struct Edge {
-    Node child;
-    Branch branch = Branch::none;
-    double credit = 0;
+  // Ways from the start down to a node: the largest product of shares, and the sum of all.
+  struct Ways {
+    double bound = 0, mass = 0;
   };
+  // Whether the way above must still pass `through`.
+  enum Slot : std::size_t { kAny = 0, kNeed = 1 };
+  struct NodeWays {
+    std::vector<double> bound, mass;  // [S, C], through readers
+  };
+  // A reader that the search may go up to, or the end of a path.
   struct Step {
-    Node child;
+    Node reader;
     Branch branch = Branch::none;
-    double factor = 0;  // signed only into a terminal
+    double factor = 0;  // signed only out of a terminal
     double reach = 0;
+    bool end = false;
   };
-  // Whether the way below must still pass `through`, and which sign its end must have (0: any).
-  static constexpr std::size_t kSlots = 4;
-  std::size_t slot(bool must_pass, bool negative) const {
-    return (must_pass ? 2U : 0U) + (negative ? 1U : 0U);
-  }
+  struct Search;
+
   std::size_t at(const Node& node) const {
     return static_cast<std::size_t>(node.position) * writers_ +
            static_cast<std::size_t>(node.writer);
   }
-  bool terminal(int writer) const { return writer < sweep_.decomposition().writers().terminals(); }
-  void for_each_edge(const Node& node, SentRows& rows,
-                     const std::function<void(const Edge&)>& visit) const;
-  double factor(const Edge& edge) const;
-  void measure(const Node& node, SentRows& rows);
-  bool satisfied(bool must_pass, int writer) const {
-    return !must_pass || (filter_.suffix.through && *filter_.suffix.through == writer);
+  bool terminal(int writer) const { return writer < d_.writers().terminals(); }
+  bool passes(int writer) const {
+    return filter_.suffix.through && *filter_.suffix.through == writer;
   }
-  std::vector<Step> steps(const Node& node, bool must_pass, bool top, std::size_t count) const;
+  bool filtered() const { return filter_.suffix.any() || filter_.branch || filter_.sign; }
+  double first_of(const Node& node) const;
+  double share_of_first(const Node& node) const;
+  Slot below(Slot slot, int writer) const { return slot == kNeed && passes(writer) ? kAny : slot; }
+  Slot slot_at_end(int writer) const {
+    return filter_.suffix.through && !passes(writer) ? kNeed : kAny;
+  }
+  bool branch_fits(Branch branch) const { return !filter_.branch || *filter_.branch == branch; }
+  Ways ways(Slot slot, const Node& reader, Branch branch) const;
+  // The same at every position, in both slots: [S].
+  std::vector<std::array<Ways, 2>> ways_of(int writer, Branch branch) const;
+  template <typename T>
+  void absorb(int position, std::size_t visible, std::span<const std::array<Ways, 2>> readers,
+              const T* credit);
+  void finish(int writer);
+  template <typename T>
+  void pass_down();
+  template <typename T>
+  std::vector<double> pass_up() const;
+  void count_ends();
+  std::vector<Step> steps(const Node& node, Slot slot, bool branch_fits, std::size_t count) const;
 
   const ReadSweep& sweep_;
+  const Decomposition& d_;
   PathFilter filter_;
   const RunContext& context_;
   std::size_t writers_, length_;
   std::vector<double> incoming_;  // [S, C] absolute credit that reaches a node
-  std::vector<double> mass_all_;
-  std::array<std::vector<double>, kSlots> bound_, mass_;
+  std::array<NodeWays, 2> ways_;
+  std::array<NodeWays, 2> ends_;  // [S, terminals] of paths, by sign
   double total_ = 0, matching_ = 0;
 };
 

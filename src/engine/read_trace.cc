@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
+#include <map>
 #include <numeric>
 
 #include "decompose/host_math.h"
+#include "engine/host_copy.h"
 #include "engine/read_paths.h"
 #include "engine/read_sweep.h"
 
@@ -42,36 +45,63 @@ ReadStart start_of(const PreparedState& state, const Question& question,
   return start;
 }
 
-// What the root sends by each branch, and the ranking of those it sends to.
-void add_root(const ReadSweep& sweep, const ReadPaths& paths, const Writers& writers,
-              TraceResult& result) {
-  const Node root = *result.root;
-  const Writer& writer = writers[root.writer];
-  const auto count = static_cast<std::size_t>(writers.count());
-  const auto length = static_cast<std::size_t>(result.length());
-  SentRows rows;
-  sweep.sent(root.writer, root.position, rows);
-  const auto put = [&](Branch branch, const std::vector<double>& row, std::size_t visible,
-                       std::size_t first, std::size_t positions) {
-    auto& by_writer = result.incoming[branch];
-    by_writer.assign(count, std::vector<double>(length, 0.0));
-    for (std::size_t s = 0; s < positions; ++s) {
-      for (std::size_t j = 0; j < visible; ++j) by_writer[j][first + s] = row[s * visible + j];
+// What the root sends to every writer at every position by a branch, [C][S].
+using Sent = std::map<Branch, std::vector<std::vector<double>>>;
+
+template <typename T>
+Sent sent_by_root(const ReadSweep& sweep, const Node& root) {
+  const Decomposition& d = sweep.decomposition();
+  const Writer& writer = d.writers()[root.writer];
+  const auto count = static_cast<std::size_t>(d.writers().count()),
+             length = static_cast<std::size_t>(d.length());
+  const ReadSweep::Layer& layer = sweep.layer(writer.layer);
+  Sent out;
+  if (writer.kind == WriterKind::mlp) {
+    const std::vector<MlpReader> readers = mlp_readers(d.config().layer(writer.layer));
+    const int visible = d.writers().visible_to_mlp(writer.layer);
+    const auto s = static_cast<std::size_t>(root.position);
+    for (std::size_t side = 0; side < readers.size(); ++side) {
+      auto& to = out[readers[side].branch];
+      to.assign(count, std::vector<double>(length, 0.0));
+      std::vector<double> products;
+      sweep.ops().position_dots(d.writer_vectors(), d.writers().count(), 0, visible,
+                                layer.mlp[side], products);
+      for (std::size_t j = 0; j < static_cast<std::size_t>(visible); ++j)
+        to[j][s] = products[s * static_cast<std::size_t>(visible) + j];
     }
-  };
-  const auto q = static_cast<std::size_t>(root.position);
-  if (writer.kind == WriterKind::head) {
-    put(Branch::K, rows.k, rows.q.size(), 0, q + 1);
-    put(Branch::Q, rows.q, rows.q.size(), q, 1);
-    put(Branch::V, rows.v, rows.q.size(), 0, q + 1);
+    return out;
+  }
+  for (const Branch branch : {Branch::K, Branch::Q, Branch::V})
+    out[branch].assign(count, std::vector<double>(length, 0.0));
+  const AttentionView view = d.attention_view(writer.layer);
+  sweep.ops().visit_edges(
+      view, layer.heads, layer.offsets,
+      [&](int source, int head, Branch branch, int queries, const void* rows) {
+        const int row = branch == Branch::Q ? 0 : root.position - source;
+        if (head != writer.head || row < 0 || row >= queries) return;
+        if (branch == Branch::Q && source != root.position) return;
+        const T* credit = static_cast<const T*>(rows) + std::ptrdiff_t{row} * view.visible;
+        auto& to = out.at(branch);
+        for (std::size_t j = 0; j < static_cast<std::size_t>(view.visible); ++j)
+          to[j][static_cast<std::size_t>(source)] = static_cast<double>(credit[j]);
+      });
+  return out;
+}
+
+// What the root sends by each branch, and the ranking of those it sends to.
+void add_root(const ReadSweep& sweep, const ReadPaths& paths, TraceResult& result) {
+  const Decomposition& d = sweep.decomposition();
+  const Node root = *result.root;
+  const auto count = static_cast<std::size_t>(d.writers().count());
+  const auto length = static_cast<std::size_t>(result.length());
+  result.incoming = d.backend().is_double() ? sent_by_root<double>(sweep, root)
+                                            : sent_by_root<float>(sweep, root);
+  if (d.writers()[root.writer].kind == WriterKind::head) {
     result.entries = sweep.root_entries();
   } else {
-    const std::vector<MlpReader> readers =
-        mlp_readers(sweep.decomposition().config().layer(writer.layer));
-    for (std::size_t i = 0; i < readers.size(); ++i)
-      put(readers[i].branch, rows.mlp[i], rows.mlp[i].size(), q, 1);
-    add_neuron_entries(sweep.decomposition(), root, sweep.root_entries(), result);
+    add_neuron_entries(d, root, sweep.root_entries(), result);
   }
+  const std::vector<double> below = paths.masses_below();
   std::vector<CompositionEntry> all(count);
   const auto ranked = [](std::vector<CompositionEntry> entries) {
     std::erase_if(entries, [](const CompositionEntry& e) { return e.mass == 0 && e.credit == 0; });
@@ -85,8 +115,7 @@ void add_root(const ReadSweep& sweep, const ReadPaths& paths, const Writers& wri
       entries[w].writer = all[w].writer = static_cast<int>(w);
       for (std::size_t s = 0; s < length; ++s) {
         entries[w].credit += std::fabs(credit[w][s]);
-        entries[w].mass +=
-            paths.mass_of_edge({static_cast<int>(w), static_cast<int>(s)}, credit[w][s]);
+        entries[w].mass += std::fabs(credit[w][s]) * below[s * count + w];
       }
       all[w].credit += entries[w].credit;
       all[w].mass += entries[w].mass;
@@ -96,15 +125,57 @@ void add_root(const ReadSweep& sweep, const ReadPaths& paths, const Writers& wri
   result.composition[Branch::none] = ranked(std::move(all));
 }
 
+// Edges of every layer, summed over positions.
+template <typename T>
+void read_edges(const ReadSweep& sweep, EdgeSums& sums) {
+  const Decomposition& d = sweep.decomposition();
+  const Writers& writers = d.writers();
+  const auto length = static_cast<std::size_t>(d.length()),
+             heads = static_cast<std::size_t>(d.config().n_heads);
+  const std::array<Branch, 3> branches = {Branch::K, Branch::Q, Branch::V};
+  for (int l = 0; l < d.config().n_layers; ++l) {
+    const ReadSweep::Layer& layer = sweep.layer(l);
+    const AttentionView view = d.attention_view(l);
+    const auto cl = static_cast<std::size_t>(view.visible);
+    std::vector<std::vector<double>> parts(length);  // per source [3, H, Cl], added up in order
+    sweep.ops().visit_edges(
+        view, layer.heads, layer.offsets,
+        [&](int source, int head, Branch branch, int queries, const void* rows) {
+          std::vector<double>& part = parts[static_cast<std::size_t>(source)];
+          part.resize(3 * heads * cl, 0.0);
+          const std::size_t which = branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
+          double* to = part.data() + (which * heads + static_cast<std::size_t>(head)) * cl;
+          const T* credit = static_cast<const T*>(rows);
+          for (std::size_t i = 0; i < static_cast<std::size_t>(queries) * cl; ++i)
+            to[i % cl] += static_cast<double>(credit[i]);
+        });
+    for (const std::vector<double>& part : parts) {
+      for (std::size_t i = 0; i < part.size(); ++i)
+        sums[{writers.head(l, static_cast<int>(i / cl % heads)), branches[i / cl / heads],
+              static_cast<int>(i % cl)}] += part[i];
+    }
+    const std::vector<MlpReader> readers = mlp_readers(d.config().layer(l));
+    const auto visible = static_cast<std::size_t>(writers.visible_to_mlp(l));
+    for (std::size_t side = 0; side < readers.size(); ++side) {
+      std::vector<double> credit;
+      sweep.ops().position_dots(d.writer_vectors(), writers.count(), 0, static_cast<int>(visible),
+                                layer.mlp[side], credit);
+      for (std::size_t i = 0; i < credit.size(); ++i)
+        sums[{writers.mlp(l), readers[side].branch, static_cast<int>(i % visible)}] += credit[i];
+    }
+  }
+}
+
 }  // namespace
 
 void answer_along_reading(const PreparedState& state, const Question& question,
                           const PathFilter& filter, const RunContext& context,
                           TraceResult& result) {
-  const Decomposition& d = *state.decomposition;
+  const std::shared_ptr<const Decomposition> host = on_host(state);
+  const Decomposition& d = *host;
   const Writers& writers = d.writers();
   const bool with_edges = result.root || question.paths.top > 0;
-  const ReadSweep sweep(state, question.options, start_of(state, question, result), with_edges,
+  const ReadSweep sweep(d, question.options, start_of(state, question, result), with_edges,
                         context);
   const auto count = static_cast<std::size_t>(writers.count());
   const auto length = static_cast<std::size_t>(d.length());
@@ -123,7 +194,7 @@ void answer_along_reading(const PreparedState& state, const Question& question,
       std::accumulate(result.importance.begin(), result.importance.end(), 0.0);
   if (!with_edges) return;
   const ReadPaths paths(sweep, filter, context);
-  if (result.root) add_root(sweep, paths, writers, result);
+  if (result.root) add_root(sweep, paths, result);
   result.paths = paths.best(question.paths.top, question.paths.tau.value_or(0.0));
   result.coverage.paths = result.paths.size();
   for (const Path& path : result.paths) result.coverage.absolute += std::fabs(path.credit);
@@ -152,16 +223,14 @@ std::vector<EdgeCredit> Prepared::edge_credit(const Question& asked,
     ReadStart start;
     start.position = target.position;
     start.direction = direction_to(*state_, target);
-    const ReadSweep sweep(*state_, question.options, start, true, context);
+    const std::shared_ptr<const Decomposition> host = on_host(*state_);
+    const ReadSweep sweep(*host, question.options, start, true, context);
     for (int w = 0; w < d.writers().count(); ++w)
       sums[{-1, Branch::none, w}] += sweep.first()[static_cast<std::size_t>(w)];
-    const ReadPaths paths(sweep, {}, context);
-    for (int w = d.writers().terminals(); w < d.writers().count(); ++w) {
-      for (int q = 0; q < d.length(); ++q) {
-        paths.for_each_edge({w, q}, [&](const Node& child, Branch branch, double credit) {
-          sums[{w, branch, child.writer}] += credit;
-        });
-      }
+    if (host->backend().is_double()) {
+      read_edges<double>(sweep, sums);
+    } else {
+      read_edges<float>(sweep, sums);
     }
   }
   std::vector<EdgeCredit> out;

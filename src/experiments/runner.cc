@@ -10,6 +10,7 @@
 #include "base/files.h"
 #include "batch/merge.h"
 #include "batch/run_file.h"
+#include "experiments/document_credit.h"
 #include "experiments/session.h"
 #include "experiments/source.h"
 #include "model/load.h"
@@ -29,6 +30,7 @@ constexpr Experiment kExperiments[] = {
     {"suppression", 100, run_suppression, report_suppression},
     {"ioi", 100, run_ioi, report_ioi},
     {"greater-than", 100, run_greater_than, report_greater_than},
+    {"sources", 100, run_sources, report_sources},
     {"compiled", 4, run_compiled, report_compiled, true},
 };
 

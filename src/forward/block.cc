@@ -96,6 +96,7 @@ class Pass {
     if (shape_.attn_post_norm) make(keep_.attn_out_dev, rows_);
     finish_sublayer(backend_, layer_, Sublayer::attention, rows_, keep_.attn_out,
                     keep_.attn_out_dev);
+    if (hooks_ && hooks_->heads_written) hooks_->heads_written(layer_, keep_.z, keep_.attn_out_dev);
   }
 
   // Only these rows are read from here on.

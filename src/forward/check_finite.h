@@ -1,4 +1,4 @@
-// Whether the forward pass stayed inside the range of its arithmetic.
+// Whether the forward pass stayed inside the range of its arithmetic, and when that is asked.
 #pragma once
 
 #include "forward/forward.h"
@@ -10,5 +10,10 @@ namespace unpack {
 // wrong before reaches it.
 void check_finite(Backend& backend, const ForwardTrace& trace);
 bool stream_is_finite(Backend& backend, const ForwardTrace& trace);
+
+// forward() without that check, for a caller that makes it later, once more work is on its way: the
+// check waits for the device.
+ForwardTrace forward_unchecked(Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
+                               const ForwardOptions& options, const RunContext& context);
 
 }  // namespace unpack

@@ -45,8 +45,8 @@ Embedded embed_rows(Backend& backend, std::span<const TokenId> ids, std::span<co
   return out;
 }
 
-ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
-                     const ForwardOptions& options, const RunContext& context) {
+ForwardTrace forward_unchecked(Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
+                               const ForwardOptions& options, const RunContext& context) {
   const ModelConfig& c = backend.config();
   ForwardTrace trace;
   Batch batch;
@@ -77,6 +77,12 @@ ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& 
               options.keep ? trace.layers[static_cast<std::size_t>(l)] : scratch);
   }
   trace.x_final = x;
+  return trace;
+}
+
+ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
+                     const ForwardOptions& options, const RunContext& context) {
+  ForwardTrace trace = forward_unchecked(backend, prompts, options, context);
   if (!stream_is_finite(backend, trace)) {
     // What was not kept is made once more, to name the layer.
     if (!options.keep && !options.hooks && !options.start) {

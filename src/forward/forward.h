@@ -57,6 +57,9 @@ struct ForwardHooks {
   std::function<void(int layer, const Array& x, Array& logits)> router;
   std::function<void(int layer, const Array& x, const Routing* routing, Array& pre, Array& up)>
       neurons;
+  // What every head mixed and the deviation of the norm behind, once both are settled: what a head
+  // writes is its part of z through W_O and that norm.
+  std::function<void(int layer, const Array& z, const Array& dev)> heads_written;
   // After attention only these rows go on; nothing: all.
   std::function<std::optional<std::vector<std::int64_t>>(int layer)> survivors;
   std::function<void(int layer, Array& mlp_out)> mlp_written;  // before it is added to the stream

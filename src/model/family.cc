@@ -5,6 +5,7 @@
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "model/load.h"
+#include "model/quantised.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -120,15 +121,7 @@ ParsedConfig parse_family_config(std::string_view config_json, const std::string
   for (const Family* family : families()) {
     if (family->model_type != type) continue;
     ParsedConfig parsed{family, {}};
-    if (const auto quantised = reader.object("quantization_config")) {
-      const std::string method = quantised->text("quant_method", "unknown method");
-      if (method != "mxfp4" || type != "gpt_oss") {
-        reader.fail(fmt::format(
-            "the checkpoint is quantised ({}), which is not supported; use the original float16, "
-            "bfloat16 or float32 checkpoint",
-            shown(method)));
-      }
-    }
+    read_quantisation(reader, type);  // refuses what cannot be read
     parsed.config = family->read(reader);
     parsed.config.model.family = type;
     parsed.config.model.dtype = read_dtype(reader);

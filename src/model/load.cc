@@ -8,6 +8,7 @@
 #include "base/json_reader.h"
 #include "model/assemble.h"
 #include "model/gguf_model.h"
+#include "model/quantised.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -38,8 +39,11 @@ ModelWeights load_folder(const fs::path& folder, bool mapped) {
     throw InputError(fmt::format("{}: no such folder", folder.string()));
   const fs::path config = folder / "config.json";
   if (!is_there(config)) throw InputError(explain_no_config(folder));
-  const ParsedConfig parsed = parse_family_config(read_text_file(config), config.string());
-  ModelWeights model = assemble(parsed, Checkpoint::open(folder, mapped));
+  const std::string text = read_text_file(config);
+  const ParsedConfig parsed = parse_family_config(text, config.string());
+  Checkpoint checkpoint = Checkpoint::open(folder, mapped);
+  unfold_quantised(checkpoint, read_quantisation(text, config.string()));
+  ModelWeights model = assemble(parsed, checkpoint);
   add_end_tokens(folder, model.config);
   const fs::path absolute = fs::absolute(folder, error).lexically_normal();
   model.config.name =
@@ -50,13 +54,19 @@ ModelWeights load_folder(const fs::path& folder, bool mapped) {
 std::string stored_type(const fs::path& folder) {
   if (const fs::path file = find_gguf(folder); !file.empty())
     return gguf_quantisation(open_gguf(file)->content);
-  return {};
+  const fs::path config = folder / "config.json";
+  return is_there(config) ? read_quantisation(read_text_file(config), config.string()).name() : "";
 }
 
 ModelWeights from_memory(std::string_view config_json,
                          const std::map<std::string, StoredTensor>& tensors,
                          std::shared_ptr<const void> owner) {
   const ParsedConfig parsed = parse_family_config(config_json, "config in memory");
+  if (const auto quantised = read_quantisation(config_json, "config in memory");
+      quantised.method != QuantMethod::none)
+    throw InputError(fmt::format(
+        "config in memory: the weights are quantised ({}); such are read from files alone",
+        quantised.name()));
   ModelWeights model = assemble(parsed, Checkpoint::from_memory(tensors, std::move(owner)));
   model.config.name = model.config.family;
   return model;

@@ -14,6 +14,7 @@
 #include "model/checkpoint.h"
 #include "model/gguf_model.h"
 #include "model/load.h"
+#include "model/quantised.h"
 #include "unpack/error.h"
 #include "unpack/models.h"
 
@@ -221,6 +222,21 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
+// GGUF files and model folders beside a path that is not there.
+std::vector<std::string> neighbours(const fs::path& path) {
+  constexpr std::size_t kMost = 1000;
+  std::vector<std::string> out;
+  std::error_code error;
+  if (!path.has_parent_path()) return out;
+  for (fs::directory_iterator at(path.parent_path(), error), end; !error && at != end;
+       at.increment(error)) {
+    if (at->path().extension() == ".gguf" || may_have_config(at->path()))
+      out.push_back(at->path().string());
+    if (out.size() == kMost) break;
+  }
+  return out;
+}
+
 // The names that are nearest to one that is not there.
 std::string suggestion(const std::string& name) {
   if (name.size() > 200) return {};
@@ -231,6 +247,11 @@ std::string suggestion(const std::string& name) {
     const std::string last = model.name.substr(model.name.rfind('/') + 1);
     const std::size_t d = std::min(distance(name, model.name), distance(name, last));
     if (d <= std::max<std::size_t>(2, name.size() / 3)) near.emplace_back(d, model.name);
+  }
+  const std::string own = fs::path(name).filename().string();
+  for (const std::string& other : neighbours(name)) {
+    const std::size_t d = distance(own, fs::path(other).filename().string());
+    if (d <= std::max<std::size_t>(2, own.size() / 3)) near.emplace_back(d, other);
   }
   std::stable_sort(near.begin(), near.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
@@ -254,15 +275,17 @@ void examine_gguf(FoundModel& model, const fs::path& file) {
   gguf_checkpoint(gguf);
 }
 
-void examine_folder(FoundModel& model) {
-  const Checkpoint checkpoint = Checkpoint::open(model.folder);
+void examine_folder(FoundModel& model, const Quantisation& quantisation) {
+  Checkpoint checkpoint = Checkpoint::open(model.folder);
+  checkpoint.each([&](const Checkpoint::Entry& e) { model.bytes += e.tensor.stored.bytes; });
+  unfold_quantised(checkpoint, quantisation);
   std::map<std::string, std::uint64_t> bytes;
   checkpoint.each([&](const Checkpoint::Entry& entry) {
     const StoredTensor& stored = entry.tensor.stored;
     std::uint64_t n = 1;
     for (const std::int64_t size : stored.shape) n *= static_cast<std::uint64_t>(size);
-    model.parameters += n;
-    model.bytes += stored.bytes;
+    // Of a quantised one the weights, and not the words they are packed in.
+    if (entry.encoded || entry.tensor.readable) model.parameters += n;
     bytes[entry.tensor.readable ? to_string(stored.dtype) : entry.tensor.dtype_name] +=
         stored.bytes;
   });
@@ -270,6 +293,7 @@ void examine_folder(FoundModel& model) {
   for (const auto& [type, n] : bytes) {
     if (n > most) model.quantisation = type, most = n;
   }
+  if (quantisation.method != QuantMethod::none) model.quantisation = quantisation.name();
 }
 
 void examine(FoundModel& model) {
@@ -287,7 +311,7 @@ void examine(FoundModel& model) {
       model.family = config["model_type"].get<std::string>();
     model.context = parse_config(text, origin).n_ctx;
     find_weights(model.folder);
-    examine_folder(model);
+    examine_folder(model, read_quantisation(text, origin));
     model.memory = 4 * model.parameters;
   } catch (const InputError& e) {
     model.problem = e.what();

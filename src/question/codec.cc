@@ -11,7 +11,9 @@ namespace unpack {
 namespace {
 
 using Json = nlohmann::ordered_json;
-constexpr std::size_t kLargestGroup = 1000;  // ids of a target or a contrast
+constexpr std::size_t kLargestGroup = 1000;      // ids of a target or a contrast
+constexpr std::size_t kMostGroups = 10'000;      // named spans of a prompt
+constexpr std::size_t kLongestAnswer = 100'000;  // tokens
 
 struct Reading {
   const std::string& name;
@@ -53,6 +55,30 @@ std::vector<TokenId> token_set(const Reading& r) {
 
 std::vector<TokenId> id_set(const Reading& r) {
   return read_ids(r.name, r.field, r.vocabulary(), kLargestGroup);
+}
+
+AnswerGiven answer_given(const Reading& r) {
+  if (const auto* text = std::get_if<std::string>(&r.field.value)) return *text;
+  if (!std::holds_alternative<FieldList>(r.field.value)) read_text(r.name, r.field);
+  return read_ids(r.name, r.field, r.vocabulary(), kLongestAnswer);
+}
+
+// A list of NAME=from:to, or one; in a table they are parted by semicolons.
+std::vector<std::string> group_list(const Reading& r) {
+  const auto* text = std::get_if<std::string>(&r.field.value);
+  std::vector<std::string> out;
+  if (!text) {
+    out = read_texts(r.name, r.field, kMostGroups);
+  } else {
+    for (std::size_t begin = 0; begin <= text->size();) {
+      const std::size_t end =
+          r.field.plain_text ? std::min(text->find(';', begin), text->size()) : text->size();
+      out.push_back(text->substr(begin, end - begin));
+      begin = end + 1;
+    }
+  }
+  for (const std::string& group : out) check_span(group);
+  return out;
 }
 
 template <class T>
@@ -165,6 +191,20 @@ const std::vector<std::pair<std::string, Read>>& table() {
                                              {"cplrp", Method::cplrp}});
        }},
       {"no_bos", [](const Reading& r) { r.asked.no_bos = read_flag(r.name, r.field); }},
+      {"chat", [](const Reading& r) { r.asked.chat.on = read_flag(r.name, r.field); }},
+      {"system", [](const Reading& r) { r.asked.chat.system = read_text(r.name, r.field); }},
+      {"chat_template",
+       [](const Reading& r) { r.asked.chat.chat_template = read_text(r.name, r.field); }},
+      {"answer", [](const Reading& r) { r.asked.answer = answer_given(r); }},
+      {"versus_answer", [](const Reading& r) { r.asked.versus_answer = answer_given(r); }},
+      {"group", [](const Reading& r) { r.asked.groups = group_list(r); }},
+      {"group_by",
+       [](const Reading& r) {
+         r.asked.group_by = choice<SpanKind>(r, {{"sentence", SpanKind::sentence},
+                                                 {"line", SpanKind::line},
+                                                 {"paragraph", SpanKind::paragraph},
+                                                 {"turn", SpanKind::turn}});
+       }},
       // Other spellings of the above, not listed.
       {"target_ids", [](const Reading& r) { r.question().target.ids = id_set(r); }},
       {"versus_ids", [](const Reading& r) { r.question().target.versus = id_set(r); }},
@@ -204,12 +244,21 @@ std::vector<std::string> question_fields() {
 
 std::vector<std::string> apply_fields(const Fields& fields, Asked& asked, const Model* model) {
   Target& target = asked.question.target;
-  at_most_one_of(fields, {"target", "target_id", "target_ids"});
-  at_most_one_of(fields, {"versus", "versus_id", "versus_ids"});
-  if (names_any(fields, {"target", "target_id", "target_ids"})) target.ids.clear();
-  if (names_any(fields, {"versus", "versus_id", "versus_ids", "raw_logit"})) {
+  at_most_one_of(fields, {"target", "target_id", "target_ids", "answer"});
+  at_most_one_of(fields, {"versus", "versus_id", "versus_ids", "versus_answer"});
+  at_most_one_of(fields, {"group", "group_by"});
+  if (names_any(fields, {"target", "target_id", "target_ids", "answer"})) {
+    target.ids.clear();
+    asked.answer.reset();
+  }
+  if (names_any(fields, {"versus", "versus_id", "versus_ids", "versus_answer", "raw_logit"})) {
     target.versus.reset();
     target.raw = false;
+    asked.versus_answer.reset();
+  }
+  if (names_any(fields, {"group", "group_by"})) {
+    asked.groups.clear();
+    asked.group_by.reset();
   }
   std::vector<std::string> unknown;
   // A preset comes first, so that what stands beside it overrides it in any order.
@@ -258,11 +307,40 @@ std::string to_fields(const Asked& asked) {
   if (q.paths.from) out["from"] = *q.paths.from;
   if (q.paths.min_layer) out["min_layer"] = *q.paths.min_layer;
   if (q.paths.sign) out["sign"] = *q.paths.sign > 0 ? "positive" : "negative";
+  if (asked.chat.on) out["chat"] = true;
+  if (asked.chat.system) out["system"] = *asked.chat.system;
+  if (asked.chat.chat_template) out["chat_template"] = *asked.chat.chat_template;
+  const auto given = [](const AnswerGiven& answer) {
+    return std::visit([](const auto& value) { return Json(value); }, answer);
+  };
+  if (asked.answer) out["answer"] = given(*asked.answer);
+  if (asked.versus_answer) out["versus_answer"] = given(*asked.versus_answer);
+  if (!asked.groups.empty()) out["group"] = asked.groups;
+  if (asked.group_by) out["group_by"] = to_string(*asked.group_by);
   return out.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+namespace {
+
+void check_answer(const Asked& asked) {
+  const Question& q = asked.question;
+  if (asked.versus_answer && !asked.answer) throw UsageError("versus_answer goes with answer");
+  if (!asked.answer) return;
+  const PathQuery& paths = q.paths;
+  if (!q.target.ids.empty() || q.target.versus || q.target.raw || q.target.position != -1 ||
+      q.root || asked.method != Method::unpack || paths.tau || paths.branch || paths.through ||
+      paths.from || paths.min_layer || paths.sign)
+    throw UsageError(
+        "answer explains a span of tokens: target, versus, raw_logit, position, root, method and "
+        "what filters paths do not go with it");
+}
+
+}  // namespace
+
 void check_asked(Asked& asked, const Model& model, int length) {
   Question& q = asked.question;
+  check_answer(asked);
+  for (const std::string& group : asked.groups) parse_span(group, length);
   if (q.root && asked.method != Method::unpack)
     throw UsageError("root goes with the method unpack alone: the baselines explain the target");
   // With a threshold alone every path above it is listed.

@@ -28,8 +28,8 @@ svg{display:block;height:auto}
 .paths li{display:grid;grid-template-columns:26px 58px 1fr;gap:6px;align-items:baseline;padding:5px 10px;font:12px/1.5 'DejaVu Sans Mono',Menlo,Consolas,monospace;cursor:pointer;outline:0}
 .paths li+li{border-top:1px solid var(--faint)}
 .paths li:hover,.paths li:focus-visible,.paths li.hot{background:var(--band);box-shadow:inset 3px 0 var(--mark)}
-.paths li svg{align-self:center}
-.n{white-space:nowrap}
+.k{align-self:center}.k i{display:block;width:22px;margin:0 2px;border-radius:3px;background:currentColor}
+.paths b{font-weight:inherit;white-space:nowrap}
 .v{text-align:right;font-weight:700}.pos{color:var(--positive)}.neg{color:var(--negative)}
 .tok,.cell,.node,.edge{cursor:pointer}
 .edge{transition:opacity .12s}

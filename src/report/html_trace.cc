@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
+#include "report/figure.h"
 #include "report/html_page.h"
 #include "report/labels.h"
 #include "report/svg_parts.h"
@@ -78,8 +79,8 @@ std::string path_markup(const Writers& writers, const TraceResult& r, const Path
   std::string out;
   for (const std::string& piece : legend_pieces(writers, r, path)) {
     const bool arrow = piece.starts_with(' ');
-    out += fmt::format("{}<span class=\"n\">{}</span>", arrow ? " " : "",
-                       xml_escape(arrow ? piece.substr(1) : piece));
+    out +=
+        fmt::format("{}<b>{}</b>", arrow ? " " : "", xml_escape(arrow ? piece.substr(1) : piece));
   }
   return out;
 }
@@ -94,18 +95,15 @@ std::string path_list(const TraceResult& r, const GraphLayout& graph) {
     for (const Node& node : path.nodes)
       through += (through.empty() ? "" : " ") + std::to_string(node.writer);
     std::string swatch;
-    if (rank < graph.drawn.size()) {
-      SvgCanvas line;
-      line.route({{2, 5}, {24, 5}}, stroke_class(r, graph.drawn[rank]),
-                 std::max(1.6, graph.drawn[rank].width));
-      swatch = line.element(26, 10, "", "");
-    }
+    if (rank < graph.drawn.size())
+      swatch = fmt::format("<i style=\"height:{:.1f}px\"></i>", graph.drawn[rank].width);
     out += fmt::format(
-        "<li tabindex=\"0\" data-s=\"{}\" data-w=\"{}\"><span>{}</span><span class=\"v "
+        "<li tabindex=\"0\" data-s=\"{}\" data-w=\"{}\"><span class=\"k {}\">{}</span><span "
+        "class=\"v "
         "{}\">{}</span><span>{}</span></li>\n",
-        path.nodes.empty() ? -1 : path.nodes.front().position, through, swatch,
-        path.credit < 0 ? "neg" : "pos", xml_escape(path_value(r, path)),
-        path_markup(writers, r, path));
+        path.nodes.empty() ? -1 : path.nodes.front().position, through,
+        path.credit < 0 ? "neg" : "pos", swatch, path.credit < 0 ? "neg" : "pos",
+        xml_escape(path_value(r, path)), path_markup(writers, r, path));
   }
   out += "</ol>\n";
   if (order.size() < r.paths.size())
@@ -118,8 +116,7 @@ std::string path_list(const TraceResult& r, const GraphLayout& graph) {
 
 std::string to_html(const TraceResult& r) {
   const bool whole = r.method == "unpack";
-  const std::string name = r.root ? "Credit of " + to_string(r.writer_table(), *r.root)
-                                  : "Credit of " + quoted_token(r.target.text, {true});
+  const std::string name = figure_question(r);
   std::string body =
       fmt::format("<h1>{}</h1>\n<p class=\"sub\">{}; {}{}</p>\n", xml_escape(name),
                   xml_escape(model_text(r.model, true)), xml_escape(headline(r, true)),
@@ -150,17 +147,13 @@ std::string to_html(const TraceResult& r) {
   const GraphLayout graph = layout_graph(r);
   if (!graph.drawn.empty()) {
     SvgCanvas drawing;
-    draw_graph(drawing, r, graph, 0, 0);
-    const std::string rest = left_out_text(graph);
+    const Extent size = draw_figure(drawing, r, graph);
     body += fmt::format(
-        "<section><h2>Strongest paths</h2>\n<p class=\"note\">One line each: solid within a "
-        "position, dashed across; cool colours add to the target, warm ones "
-        "take away. "
-        "Point at a line, a box, a token or an entry to follow it; click to keep it.{}</p>\n<div "
-        "class=\"split\"><div "
-        "class=\"scroll\">{}</div><div>{}</div></div></section>\n",
-        rest.empty() ? "" : " " + rest,
-        drawing.element(graph.width, graph.height, "the strongest paths", "graph"),
+        "<section><h2>Strongest paths</h2>\n<p class=\"note\">Paths that share an edge share its "
+        "line. Point at a line, a box, a token or an entry to follow it; click to keep it.{}</p>\n"
+        "<div class=\"split\"><div class=\"scroll\">{}</div><div>{}</div></div></section>\n",
+        graph.left_out ? fmt::format(" {} more paths are not drawn.", graph.left_out) : "",
+        drawing.element(size.width, size.height, "the strongest paths", "graph"),
         path_list(r, graph));
   }
   body += fmt::format("<p class=\"note\">Coverage: {}.<br>Conservation: {}.</p>\n",

@@ -23,7 +23,7 @@ int parse_number(std::string_view text, const std::string& whole) {
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (text.empty() || error != std::errc{} || end != text.data() + text.size())
     throw UsageError(fmt::format(
-        "--group takes NAME=from:to with two positions, such as question=4:9, not \"{}\"", whole));
+        "group takes NAME=from:to with two positions, such as question=4:9, not \"{}\"", whole));
   return value;
 }
 
@@ -37,10 +37,24 @@ SpanKind parse_span_kind(const std::string& name) {
   throw UsageError(fmt::format("group_by is sentence, line, paragraph or turn, not \"{}\"", name));
 }
 
+const char* to_string(SpanKind kind) {
+  switch (kind) {
+    case SpanKind::sentence:
+      return "sentence";
+    case SpanKind::line:
+      return "line";
+    case SpanKind::paragraph:
+      return "paragraph";
+    case SpanKind::turn:
+      break;
+  }
+  return "turn";
+}
+
 std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, SpanKind kind,
                             int from, std::optional<int> to) {
   if (kind == SpanKind::turn)
-    throw UsageError("turns are those of a conversation: group_by turn goes with --chat");
+    throw UsageError("turns are those of a conversation: group_by turn goes with chat");
   const int end = to.value_or(static_cast<int>(ids.size()));
   std::string text;
   struct Place {
@@ -89,16 +103,28 @@ std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, Sp
   return spans;
 }
 
-Span parse_span(const std::string& text, int length) {
+namespace {
+
+// Positions as they are given.
+Span read_span(const std::string& text) {
   const std::size_t equals = text.find('=');
   if (equals == std::string::npos || equals == 0)
     throw UsageError(fmt::format(
-        "--group takes NAME=from:to with two positions, such as question=4:9, not \"{}\"", text));
+        "group takes NAME=from:to with two positions, such as question=4:9, not \"{}\"", text));
   const std::string_view places = std::string_view(text).substr(equals + 1);
   const std::size_t colon = places.find(':');
   Span span{text.substr(0, equals), parse_number(places.substr(0, colon), text), 0};
   span.to =
       colon == std::string_view::npos ? span.from : parse_number(places.substr(colon + 1), text);
+  return span;
+}
+
+}  // namespace
+
+void check_span(const std::string& text) { read_span(text); }
+
+Span parse_span(const std::string& text, int length) {
+  Span span = read_span(text);
   span.from = resolve_position(span.from, length);
   span.to = resolve_position(span.to, length);
   if (span.to < span.from)

@@ -11,16 +11,7 @@
 namespace unpack::report {
 namespace {
 
-// Cool for positive, warm for negative credit: told apart by every kind of colour vision.
-constexpr std::array<const char*, kShades> kCoolLight = {
-    "#0b5fa5", "#2f9bd6", "#4b3fa7", "#0f8496", "#6f9be0", "#1f3c7a", "#4fb9c6", "#7d6fd0"};
-constexpr std::array<const char*, kShades> kWarmLight = {
-    "#d55e00", "#a4262c", "#e8963e", "#8a3a0b", "#e2644a", "#b97a12", "#c43d5b", "#f0a868"};
-constexpr std::array<const char*, kShades> kCoolDark = {"#4ea3e6", "#7cc8f2", "#9a90ee", "#36b5c4",
-                                                        "#a3c2f5", "#6f8fdc", "#86dbe3", "#b7adf5"};
-constexpr std::array<const char*, kShades> kWarmDark = {"#ff8a3d", "#f0676b", "#ffc07a", "#d9773d",
-                                                        "#ff9c85", "#e0ac3f", "#f0819b", "#ffd0a1"};
-
+// Blue for positive, orange for negative credit: told apart by every kind of colour vision.
 struct Variable {
   const char *name, *light, *dark;
 };
@@ -45,18 +36,13 @@ std::string light_value(const std::string& name) {
   for (const Variable& v : kVariables) {
     if (name == v.name) return v.light;
   }
-  const auto shade = static_cast<std::size_t>(name.back() - '0');
-  return name.front() == 'c' ? kCoolLight.at(shade) : kWarmLight.at(shade);
+  return "none";
 }
 
 std::string define(std::string_view selector, bool dark) {
   std::string out = fmt::format("{}{{", selector);
   for (const Variable& v : kVariables)
     out += fmt::format("--{}:{};", v.name, dark ? v.dark : v.light);
-  for (std::size_t i = 0; i < kShades; ++i) {
-    out += fmt::format("--c{}:{};--w{}:{};", i, (dark ? kCoolDark : kCoolLight)[i], i,
-                       (dark ? kWarmDark : kWarmLight)[i]);
-  }
   return out + "}\n";
 }
 
@@ -108,10 +94,11 @@ std::string css_rules() {
       "width:1px}"
       ".r{fill:none;stroke-linecap:round;stroke-linejoin:round}.dash{stroke-dasharray:5 "
       "4;stroke-linecap:butt}.thin{opacity:.4}"
-      ".cP{stroke:var(--positive)}.cN{stroke:var(--negative)}";
-  for (int i = 0; i < kShades; ++i)
-    out += fmt::format(".c{0}{{stroke:var(--c{0})}}.w{0}{{stroke:var(--w{0})}}", i);
-  return out + "\n";
+      ".cP{stroke:var(--positive)}.cN{stroke:var(--negative)}.cS{stroke:var(--soft)}"
+      ".edge{stroke-opacity:.75}.edge.thin{stroke-opacity:.3;opacity:1}.node-mark{fill:var(--mark)}"
+      ".port{fill:var(--box);stroke:var(--faint)}.port.used{fill:var(--mark);stroke:var(--mark)}"
+      "text.f{font-family:Helvetica,Arial,'Liberation Sans','DejaVu Sans',sans-serif}\n";
+  return out;
 }
 
 void SvgCanvas::rect(double x, double y, double w, double h, std::string_view css,
@@ -144,7 +131,7 @@ void SvgCanvas::text(double x, double y, std::string_view content, std::string_v
 void SvgCanvas::route(const std::vector<Point>& points, std::string_view css, double width,
                       std::string_view more) {
   if (points.size() < 2) return;
-  constexpr double kRadius = 8;
+  constexpr double kRadius = 5;
   std::string d = fmt::format("M{} {}", number(points[0].x), number(points[0].y));
   for (std::size_t i = 1; i + 1 < points.size(); ++i) {
     const Point a = points[i - 1], b = points[i], c = points[i + 1];

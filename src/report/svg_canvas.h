@@ -10,7 +10,6 @@ namespace unpack::report {
 
 // What the two palettes hold: several shades per sign, so that neighbouring paths differ and the
 // sign stays plain.
-inline constexpr int kShades = 8;
 
 struct Point {
   double x = 0, y = 0;

@@ -20,19 +20,17 @@ Extent draw_credit_map(SvgCanvas& canvas, const TraceResult& result, double x, d
 Extent draw_predictions(SvgCanvas& canvas, const TraceResult& result, double x, double y,
                         double width);
 
-void draw_graph(SvgCanvas& canvas, const TraceResult& result, const GraphLayout& graph, double x,
-                double y);
-// The path texts in their colours, and what was left out.
-Extent draw_legend(SvgCanvas& canvas, const TraceResult& result, const GraphLayout& graph, double x,
+// The strongest paths as texts, and what was left out.
+inline constexpr std::size_t kListedRoutes = 20;
+Extent draw_routes(SvgCanvas& canvas, const TraceResult& result, const GraphLayout& graph, double x,
                    double y);
-std::string left_out_text(const GraphLayout& graph);  // empty where everything is drawn
+std::string left_out_text(const GraphLayout& graph);  // empty where everything is drawn and listed
 
 // The path's text with its source token in quotes, whole or a piece per node.
 std::vector<std::string> legend_pieces(const Writers& writers, const TraceResult& result,
                                        const Path& path);
 std::string legend_text(const Writers& writers, const TraceResult& result, const Path& path);
-// "c3" or "w1": the class of a path's lines.
-std::string stroke_class(const TraceResult& result, const DrawnPath& path);
+std::string stroke_class(double credit);  // by its sign
 // A list of ranks, for a page that highlights: ` data-p="0 4 7"`.
 std::string path_data(const std::vector<std::size_t>& ranks);
 // A path's credit in percent, or the raw number where percentages mislead.

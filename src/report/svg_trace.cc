@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "report/figure.h"
 #include "report/labels.h"
 #include "report/svg_parts.h"
 #include "report/text.h"
@@ -15,19 +16,28 @@ std::string to_svg(const TraceResult& r) {
   constexpr double kMargin = 24, kWidth = 1000;
   const bool whole = r.method == "unpack";
   const GraphLayout graph = whole ? layout_graph(r) : GraphLayout{};
-  SvgCanvas legend;
-  const Extent legend_size = draw_legend(legend, r, graph, kMargin, 0);
-  double width = std::max({kWidth, graph.width, legend_size.width});
-  SvgCanvas canvas;
-  double y = 34;
-  const std::string name = r.root ? "Credit of " + to_string(r.writer_table(), *r.root)
-                                  : "Credit of " + quoted_token(r.target.text, {true});
-  canvas.text(kMargin, y, name, "t");
-  canvas.text(kMargin, y + 20,
-              fmt::format("{}; {}{}", model_text(r.model, true), headline(r, true),
-                          whole ? "" : "; method " + r.method),
-              "s");
-  y += 50;
+  SvgCanvas canvas, routes;
+  const Extent routes_size = draw_routes(routes, r, graph, kMargin, 0);
+  double width = std::max(kWidth, routes_size.width), y = 34;
+  if (whole) {
+    const Extent figure = draw_figure(canvas, r, graph);
+    width = std::max(width, figure.width - 2 * kMargin);
+    y = figure.height + 24;
+  } else {
+    canvas.text(kMargin, y, figure_title(r), "t");
+    canvas.text(
+        kMargin, y + 20,
+        fmt::format("{}; {}; method {}", model_text(r.model, true), headline(r, true), r.method),
+        "s");
+    y += 50;
+  }
+  if (!graph.drawn.empty()) {
+    canvas.text(kMargin, y, "Strongest paths", "h");
+    canvas.open_group(fmt::format(" transform=\"translate(0 {:.1f})\"", y + 8));
+    canvas.raw(routes.body());
+    canvas.close_group();
+    y += routes_size.height + 36;
+  }
   const bool raw = !whole || percent_misleads(r.token_credit);
   canvas.text(kMargin, y, raw ? "Tokens" : "Tokens, percent of all positive credit", "h");
   y = draw_token_strip(canvas, r, kMargin, y + 12, width) + 12;
@@ -42,20 +52,7 @@ std::string to_svg(const TraceResult& r) {
       canvas.text(beside, y, "Next token", "h");
       side = draw_predictions(canvas, r, beside, y + 10, std::min(width + kMargin - beside, 420.0));
     }
-    y += std::max(map.height, side.height) + 48;
-    if (!graph.drawn.empty()) {
-      canvas.text(kMargin, y, "Strongest paths", "h");
-      canvas.text(kMargin + 126, y,
-                  "one line each; solid within a position, dashed across; cool colours add credit, "
-                  "warm ones take it away",
-                  "s");
-      draw_graph(canvas, r, graph, kMargin, y + 10);
-      y += graph.height + 24;
-      canvas.open_group(fmt::format(" transform=\"translate(0 {:.1f})\"", y));
-      canvas.raw(legend.body());
-      canvas.close_group();
-      y += legend_size.height + 12;
-    }
+    y += std::max(map.height, side.height) + 40;
     canvas.text(kMargin, y + 6, fmt::format("Coverage: {}.", coverage_text(r)), "s");
     canvas.text(kMargin, y + 24, fmt::format("Conservation: {}.", conservation_text(r)), "s");
     y += 36;
@@ -64,7 +61,7 @@ std::string to_svg(const TraceResult& r) {
     canvas.text(kMargin, y + 6, "Warning: " + visible(warning, {true}), "s");
     y += 18;
   }
-  return canvas.document(width + 2 * kMargin, y + 14, name);
+  return canvas.document(width + 2 * kMargin, y + 14, figure_title(r));
 }
 
 }  // namespace unpack

@@ -97,6 +97,48 @@ std::string exact_token(std::string_view text, const TextStyle& style) {
   return '"' + visible(text, style) + '"';
 }
 
+std::string figure_token(std::string_view text) {
+  if (text.empty()) return "∅";
+  if (valid_utf8(text) != text) {
+    std::string hex;
+    for (const char c : text)
+      hex += fmt::format("{}0x{:02X}", hex.empty() ? "" : " ", static_cast<unsigned char>(c));
+    return hex;
+  }
+  std::string out;
+  for (const char c : text) {
+    if (c == ' ') {
+      out += "·";
+    } else if (c == '\n') {
+      out += "⏎";
+    } else {
+      out += c;
+    }
+  }
+  return visible(out, {true});
+}
+
+double figure_width(std::string_view text, double size) {
+  double width = 0;
+  for_each_character(text, [&](char32_t c) {
+    const auto one_of = [&](std::u32string_view letters) {
+      return letters.find(c) != std::u32string_view::npos;
+    };
+    if ((c >= 0x1100 && c <= 0xffdc) || (c >= 0x1f000 && c <= 0x3ffff)) {
+      width += 1;
+    } else if (one_of(U"ijltfr.,·:;'|!()[]")) {
+      width += 0.36;
+    } else if (one_of(U"mwMW@%")) {
+      width += 0.9;
+    } else if ((c >= U'A' && c <= U'Z') || (c >= U'0' && c <= U'9')) {
+      width += 0.68;
+    } else {
+      width += 0.58;
+    }
+  });
+  return width * size;
+}
+
 int display_width(std::string_view text) {
   int width = 0;
   for_each_character(text, [&](char32_t c) { width += character_width(c); });
@@ -188,8 +230,16 @@ std::string tex_escape(std::string_view text) {
     } else if (c == U'-' || c == U',' || c == U'?' || c == U'!') {
       // Braces keep TeX from joining "--", ",,", "?`" into one glyph.
       out += fmt::format("{{{}}}", static_cast<char>(c));
-    } else if (c == U'↵' || c == U'\n') {
+    } else if (c == U'↵' || c == U'⏎' || c == U'\n') {
       out += "\\ensuremath{\\hookleftarrow}";
+    } else if (c == U'·') {
+      out += "\\ensuremath{\\cdot}";
+    } else if (c == U'−') {
+      out += "\\ensuremath{-}";
+    } else if (c == U'≈') {
+      out += "\\ensuremath{\\approx}";
+    } else if (c == U'∅') {
+      out += "\\ensuremath{\\emptyset}";
     } else if (c == U'␣') {
       out += "\\textvisiblespace{}";
     } else if (c == U'…') {

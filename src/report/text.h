@@ -19,6 +19,9 @@ std::string quoted_token(std::string_view text,
                          const TextStyle& style);  // "John", the leading blank dropped
 std::string exact_token(std::string_view text,
                         const TextStyle& style);  // " John", as it must be typed
+// As figures spell it: a space is a dot, a line's end an arrow, bytes that are no text are hex.
+std::string figure_token(std::string_view text);
+double figure_width(std::string_view text, double size);  // in the figure's face, about
 
 int display_width(std::string_view text);  // terminal cells
 std::string clip(std::string_view text, int width,

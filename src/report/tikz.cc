@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "report/figure.h"
 #include "report/labels.h"
 #include "report/svg_parts.h"
 #include "report/text.h"
@@ -17,25 +18,13 @@ using namespace report;
 // two. y is turned around.
 constexpr double kUnit = 0.6;
 
-// Cool and warm shades for print, as in the other pictures.
-constexpr const char* kCool[kShades] = {"0B5FA5", "2F9BD6", "4B3FA7", "0F8496",
-                                        "6F9BE0", "1F3C7A", "4FB9C6", "7D6FD0"};
-constexpr const char* kWarm[kShades] = {"D55E00", "A4262C", "E8963E", "8A3A0B",
-                                        "E2644A", "B97A12", "C43D5B", "F0A868"};
-
-std::string colour_name(const TraceResult& r, const DrawnPath& path) {
-  const bool negative = r.paths[path.index].credit < 0;
-  if (path.thin) return negative ? "negative!40" : "positive!40";
-  return fmt::format("{}{}", negative ? "warm" : "cool", static_cast<char>('a' + path.shade));
-}
-
 std::string fill_of(double share) {
-  const int strength = static_cast<int>(std::lround(100 * fill_opacity(share)));
+  const int strength = static_cast<int>(std::lround(100 * figure_fill(share)));
   return strength == 0 ? "white"
                        : fmt::format("{}!{}", share < 0 ? "negative" : "positive", strength);
 }
 
-const char* ink_of(double share) { return fill_opacity(share) > 0.6 ? "white" : "black"; }
+const char* sign_of(double credit) { return credit < 0 ? "negative" : "positive"; }
 
 std::string at(double x, double y) { return fmt::format("({:.1f},{:.1f})", x, -y); }
 
@@ -64,53 +53,85 @@ std::string tex_path(const std::string& text) {
   return out;
 }
 
+std::string tikz_words(double x, double y, double size, const std::string& style,
+                       const std::string& text) {
+  return fmt::format(
+      "\\node[{},font=\\sffamily\\fontsize{{{:.1f}}}{{{:.1f}}}\\selectfont] at {} {{{}}};\n", style,
+      size * kUnit, size * kUnit, at(x, y), text);
+}
+
+void tikz_box(std::string& out, const GraphLayout& g, const GraphBox& box, double dx, double dy) {
+  const double x = dx + box.x, y = dy + box.y;
+  const double share = g.largest_credit > 0 ? box.credit / g.largest_credit : 0;
+  const bool dark = box.target || box.root;
+  const auto rectangle = [&](double left, double top, double w, double h, double radius,
+                             const std::string& style) {
+    out += fmt::format("\\path[{},rounded corners={:.1f}pt] {} rectangle {};\n", style,
+                       radius * kUnit, at(left, top), at(left + w, top + h));
+  };
+  for (const GraphPort& port : box.ports) {
+    rectangle(x + port.x - kPortSize / 2 - 1, y + box.h / 2 - 1, kPortSize + 2, kPortSize, 2,
+              port.used ? "fill=ink,draw=ink" : "fill=white,draw=black!20");
+    out += tikz_words(x + port.x, y + box.h / 2 + kPortSize - 3, 8,
+                      port.used ? "word,text=white" : "word,text=soft",
+                      port.used ? fmt::format("\\textbf{{{}}}", port.branch) : port.branch);
+  }
+  rectangle(
+      x - box.w / 2, y - box.h / 2, box.w, box.h, 5,
+      dark ? "fill=ink,draw=ink" : fmt::format("fill={},draw={}", fill_of(share), sign_of(share)));
+  const std::string label = tex_escape(box.label);
+  out += tikz_words(x, y + 4, 11, fmt::format("word,text={}", dark ? "white" : "ink"),
+                    dark ? "\\textbf{" + label + "}" : label);
+}
+
 void draw_picture(std::string& out, const TraceResult& r, const GraphLayout& g) {
+  const FigureFrame f = figure_frame(r, g);
+  out += tikz_words(kFigureEdge, 34, 18, "left word,text=ink",
+                    "\\textbf{" + tex_escape(figure_title(r)) + "}");
+  out += tikz_words(kFigureEdge, 54, 12, "left word,text=soft", tex_escape(figure_facts(r, g)));
   for (const LayerBand& band : g.bands) {
-    out += fmt::format("\\fill[band,rounded corners=2pt] {} rectangle {};\n", at(0, band.top),
-                       at(g.width, band.bottom));
-    out += fmt::format("\\node[soft,anchor=west] at {} {{layer {}}};\n",
-                       at(4, (band.top + band.bottom) / 2), band.layer);
+    const double top = f.graph_y + band.top, bottom = f.graph_y + band.bottom;
+    out += fmt::format("\\fill[band,rounded corners=3pt] {} rectangle {};\n", at(f.bands_x, top),
+                       at(f.bands_x + f.bands_w, bottom));
+    out += tikz_words(f.bands_x + 8, (top + bottom) / 2 + 4, 11, "left word,text=soft",
+                      fmt::format("L{}", band.layer));
   }
-  const double largest = largest_magnitude(r.token_credit);
-  for (const GraphColumn& column : g.columns) {
-    if (column.position < 0) {
-      out += fmt::format("\\node[soft] at {} {{\\ldots}};\n", at(column.x, g.tokens_y - 4));
-      continue;
+  for (auto line = g.lines.rbegin(); line != g.lines.rend(); ++line) {
+    std::vector<Point> points = line->points;
+    for (Point& p : points) p = {p.x + f.graph_x, p.y + f.graph_y};
+    out += draw(points, fmt::format("{}{},opacity={},line width={:.2f}pt",
+                                    line->crosses ? "across," : "", sign_of(line->credit),
+                                    line->thin ? "0.3" : "0.75", line->width * kUnit));
+  }
+  for (const GraphBox& box : g.boxes) tikz_box(out, g, box, f.graph_x, f.graph_y);
+  const double y = f.graph_y + g.tokens_y;
+  for (const FigureToken& token : figure_tokens(r, g)) {
+    const double x = f.graph_x + token.x;
+    if (token.w > 0) {
+      out +=
+          fmt::format("\\fill[{},rounded corners=2.4pt] {} rectangle {};\n", fill_of(token.share),
+                      at(x - token.w / 2, y - 14), at(x + token.w / 2, y + 5));
+      out += tikz_words(x, y + 17, 9, "word,text=soft", tex_escape(token.number));
     }
-    const auto s = static_cast<std::size_t>(column.position);
-    const double share = largest > 0 && s < r.token_credit.size() ? r.token_credit[s] / largest : 0;
-    out += fmt::format("\\node[token,fill={},text={}] at {} {{{}}};\n", fill_of(share),
-                       ink_of(share), at(column.x, g.tokens_y - 4), tex_escape(column.label));
-    out += fmt::format("\\node[soft] at {} {{{}}};\n", at(column.x, g.tokens_y + 15), s);
+    out += tikz_words(x, y, token.w > 0 ? 12.5 : 10,
+                      fmt::format("word,text={}", token.w > 0 ? "ink" : "soft"),
+                      tex_escape(token.label));
   }
-  std::vector<const GraphLine*> order;
-  for (const GraphLine& line : g.lines) order.push_back(&line);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const GraphLine* a, const GraphLine* b) { return a->rank > b->rank; });
-  for (const GraphLine* line : order) {
-    const DrawnPath& path = g.drawn[line->rank];
-    const std::string look =
-        fmt::format("{},line width={:.2f}pt", colour_name(r, path), path.width * kUnit);
-    out += draw(line->solid, look);
-    out += draw(line->dashed, "across," + look);
+  for (const FigureKey& key : figure_keys(r)) {
+    out += draw({{key.x, f.legend_y - 4}, {key.x + 26, f.legend_y - 4}},
+                fmt::format("{},line width={:.2f}pt",
+                            key.sign == 0 ? "across,draw=soft" : sign_of(key.sign), 3 * kUnit));
+    out += tikz_words(key.x + 32, f.legend_y, 11, "left word,text=soft", tex_escape(key.text));
   }
-  for (const HopMark& mark : g.marks)
-    out += fmt::format("\\node[hop] at {} {{{}}};\n", at(mark.at.x, mark.at.y - 1.5), mark.text);
-  for (const GraphBox& box : g.boxes) {
-    const double share = g.largest_credit > 0 ? box.credit / g.largest_credit : 0;
-    out += fmt::format("\\node[box,{}minimum width={:.1f}pt,fill={},text={}] at {} {{{}}};\n",
-                       box.target || box.root ? "marked," : "", box.w * kUnit, fill_of(share),
-                       ink_of(share), at(box.x, box.y), tex_escape(box.label));
-  }
+  out += tikz_words(kFigureNoteX, f.legend_y, 11, "left word,text=soft", tex_escape(kFigureNote));
 }
 
 double draw_legend_rows(std::string& out, const TraceResult& r, const GraphLayout& g, double y) {
   const Writers writers = r.writer_table();
-  for (const DrawnPath& drawn : g.drawn) {
-    if (drawn.thin) break;
-    const Path& path = r.paths[drawn.index];
-    out += draw({{0, y}, {26, y}}, fmt::format("{},line width={:.2f}pt", colour_name(r, drawn),
-                                               std::max(1.6, drawn.width) * kUnit));
+  for (std::size_t rank = 0; rank < std::min(g.drawn.size(), kListedRoutes); ++rank) {
+    const Path& path = r.paths[g.drawn[rank].index];
+    out += draw({{0, y}, {26, y}}, fmt::format("{},line width={:.2f}pt", sign_of(path.credit),
+                                               g.drawn[rank].width * kUnit));
     out += fmt::format("\\node[legend,anchor=base east,text={}] at {} {{\\textbf{{{}}}}};\n",
                        path.credit < 0 ? "negative" : "positive", at(88, y + 3.5),
                        tex_escape(path_value(r, path)));
@@ -150,8 +171,7 @@ void draw_tokens_only(std::string& out, const TraceResult& r) {
       y += 48;
     }
     out += fmt::format("\\node[token,fill={},text={},minimum width={:.1f}pt] at {} {{{}}};\n",
-                       fill_of(share), ink_of(share), (w - 6) * kUnit, at(x + w / 2, y),
-                       tex_escape(label));
+                       fill_of(share), "ink", (w - 6) * kUnit, at(x + w / 2, y), tex_escape(label));
     out += fmt::format("\\node[soft] at {} {{{}}};\n", at(x + w / 2, y + 18),
                        tex_escape(signed_number(credit)));
     x += w;
@@ -168,41 +188,24 @@ std::string to_tikz(const TraceResult& r) {
       "\\IfFileExists{lmodern.sty}{\\usepackage[T1]{fontenc}\\usepackage{lmodern}}{}\n\\usepackage{"
       "tikz}\n\\pagestyle{empty}\n"
       "\\definecolor{positive}{HTML}{0B5FA5}\n\\definecolor{negative}{HTML}{D55E00}\n\\definecolor{"
-      "band}{HTML}{F3F5F8}\n\\definecolor{soft}{HTML}{5D6672}\n";
-  for (int i = 0; i < kShades; ++i) {
-    out += fmt::format(
-        "\\definecolor{{cool{0}}}{{HTML}}{{{1}}}\n\\definecolor{{warm{0}}}{{HTML}}{{{2}}}\n",
-        static_cast<char>('a' + i), kCool[i], kWarm[i]);
-  }
+      "band}{HTML}{F5F7F9}\n\\definecolor{soft}{HTML}{5D6672}\n\\definecolor{ink}{HTML}{1B1F24}\n";
   out += fmt::format(
       "\\newsavebox\\thepicture\n\\begin{{document}}\n\\sbox\\thepicture{{%\n\\begin{{tikzpicture}}"
       "[x={0}pt,y={0}pt,font=\\ttfamily\\fontsize{{6.4}}{{7}}"
       "\\selectfont,\n"
       "  across/.style={{dash pattern=on 2.6pt off 1.8pt}},\n"
-      "  box/.style={{text height=4.4pt,text depth=0.6pt,draw=black!25,rounded "
-      "corners=2.4pt,minimum height={1:.1f}pt,inner sep=0pt,line "
-      "width=0.4pt}},marked/.style={{draw=black,line "
-      "width=0.9pt}},\n"
       "  token/.style={{rounded corners=1.5pt,inner sep=1.6pt,minimum height={1:.1f}pt,text "
       "height=4.6pt,text depth=1.4pt}},soft/.style={{text=soft,inner "
       "sep=0pt,font=\\ttfamily\\fontsize{{5}}{{6}}\\selectfont}},\n"
-      "  hop/.style={{fill=white,inner "
-      "sep=0.2pt,font=\\sffamily\\bfseries\\fontsize{{5.2}}{{6}}\\selectfont}},legend/"
-      ".style={{inner sep=0pt}},\n"
+      "  word/.style={{anchor=base,inner sep=0pt}},left word/.style={{anchor=base west,inner "
+      "sep=0pt}},legend/.style={{inner sep=0pt}},\n"
       "  note/.style={{inner "
       "sep=0pt,text=soft,font=\\sffamily\\fontsize{{6.4}}{{7}}\\selectfont}}]\n",
       kUnit, 20 * kUnit);
   if (r.method == "unpack") {
     const GraphLayout graph = layout_graph(r);
-    out += fmt::format(
-        "\\node[anchor=base west,inner sep=0pt,font=\\sffamily\\bfseries\\small] at {} {{{}}};\n",
-        at(0, -34),
-        tex_escape(r.root ? "Credit of " + to_string(r.writer_table(), *r.root)
-                          : "Credit of " + quoted_token(r.target.text, {true})));
-    out += fmt::format("\\node[note,anchor=base west] at {} {{{}}};\n", at(0, -16),
-                       tex_escape(model_text(r.model, false) + "; " + headline(r, true)));
-    if (!graph.drawn.empty()) draw_picture(out, r, graph);
-    draw_legend_rows(out, r, graph, graph.drawn.empty() ? 0 : graph.height + 14);
+    draw_picture(out, r, graph);
+    draw_legend_rows(out, r, graph, figure_frame(r, graph).height + 14);
   } else {
     draw_tokens_only(out, r);
   }

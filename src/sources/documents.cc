@@ -29,27 +29,38 @@ std::string read_text(const fs::path& file) {
 }
 
 void add(std::vector<SourceDocument>& documents, std::string name, const std::string& text,
-         const fs::path& file) {
+         const std::string& file) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == std::string::npos)
-    throw InputError(fmt::format("{}: document {} holds no text", file.string(), name));
+    throw InputError(fmt::format("{}: document {} holds no text", file, name));
   const std::size_t end = text.find_last_not_of(" \t\r\n");
   documents.push_back({std::move(name), text.substr(begin, end + 1 - begin)});
 }
 
 void add_json(std::vector<SourceDocument>& documents, const nlohmann::json& json,
-              const fs::path& file) {
+              const std::string& file) {
   const std::string fallback = fmt::format("document {}", documents.size() + 1);
   if (json.is_string()) return add(documents, fallback, json.get<std::string>(), file);
   if (!json.is_object() || !json.contains("text") || !json["text"].is_string())
-    throw InputError(fmt::format("{}: {} is neither a text nor an object with \"text\"",
-                                 file.string(), fallback));
+    throw InputError(
+        fmt::format("{}: {} is neither a text nor an object with \"text\"", file, fallback));
   const bool named = json.contains("name") && json["name"].is_string();
   add(documents, named ? json["name"].get<std::string>() : fallback,
       json["text"].get<std::string>(), file);
 }
 
 }  // namespace
+
+std::vector<SourceDocument> parse_documents(std::string_view json, const std::string& origin) {
+  const auto list = nlohmann::json::parse(json, nullptr, false);
+  if (!list.is_array() || list.empty())
+    throw InputError(fmt::format("{}: is no JSON list of documents", origin));
+  if (list.size() > kMostFiles)
+    throw InputError(fmt::format("{}: holds more than {} documents", origin, kMostFiles));
+  std::vector<SourceDocument> documents;
+  for (const auto& entry : list) add_json(documents, entry, origin);
+  return documents;
+}
 
 std::vector<SourceDocument> read_documents(const fs::path& path) {
   std::vector<SourceDocument> documents;
@@ -64,7 +75,7 @@ std::vector<SourceDocument> read_documents(const fs::path& path) {
     }
     std::sort(files.begin(), files.end());
     for (const fs::path& file : files)
-      add(documents, file.filename().string(), read_text(file), file);
+      add(documents, file.filename().string(), read_text(file), file.string());
     if (documents.empty())
       throw InputError(fmt::format("{}: no files in this folder", path.string()));
     return documents;
@@ -74,10 +85,7 @@ std::vector<SourceDocument> read_documents(const fs::path& path) {
   const std::string text = read_text(path);
   const std::string ending = path.extension().string();
   if (ending == ".json") {
-    const auto json = nlohmann::json::parse(text, nullptr, false);
-    if (!json.is_array() || json.empty())
-      throw InputError(fmt::format("{}: is no JSON list of documents", path.string()));
-    for (const auto& entry : json) add_json(documents, entry, path);
+    documents = parse_documents(text, path.string());
   } else if (ending == ".jsonl") {
     std::size_t begin = 0;
     for (std::size_t line = 1; begin < text.size(); ++line) {
@@ -88,11 +96,11 @@ std::vector<SourceDocument> read_documents(const fs::path& path) {
       const auto json = nlohmann::json::parse(one, nullptr, false);
       if (json.is_discarded())
         throw InputError(fmt::format("{}: line {} is no JSON", path.string(), line));
-      add_json(documents, json, path);
+      add_json(documents, json, path.string());
     }
     if (documents.empty()) throw InputError(fmt::format("{}: holds no documents", path.string()));
   } else {
-    add(documents, path.filename().string(), text, path);
+    add(documents, path.filename().string(), text, path.string());
   }
   return documents;
 }

@@ -6,6 +6,7 @@
 
 #include "base/segments.h"
 #include "unpack/chat.h"
+#include "unpack/cost.h"
 #include "unpack/error.h"
 #include "unpack/sources.h"
 
@@ -29,19 +30,23 @@ std::string filled(const std::string& pattern,
   return out;
 }
 
-std::string make_prompt(const SourcesOptions& options) {
-  for (const char* name : {"{documents}", "{question}"}) {
-    if (options.prompt_template.find(name) == std::string::npos)
-      throw InputError(fmt::format("the template of the prompt lacks {}", name));
-  }
-  if (options.document_template.find("{text}") == std::string::npos)
-    throw InputError("the template of a document lacks {text}");
+constexpr std::size_t kMostBytesPerToken = 64;  // more text than this is not even split
+
+std::string sources_prompt(const SourcesOptions& options) {
+  check_sources(options);
   std::string documents;
   for (const SourceDocument& document : options.documents)
     documents +=
         filled(options.document_template, {{"{name}", document.name}, {"{text}", document.text}});
   return filled(options.prompt_template,
                 {{"{documents}", documents}, {"{question}", options.question}});
+}
+
+void check_room(std::size_t prompt, std::size_t answer, const SourcesOptions& options) {
+  if (options.most_tokens > 0 && prompt + answer > static_cast<std::size_t>(options.most_tokens))
+    throw InputError(fmt::format("{} {} tokens, more than the limit of {}",
+                                 answer > 0 ? "prompt and answer have" : "the prompt has",
+                                 prompt + answer, options.most_tokens));
 }
 
 // Bytes of the tokens one after the other, and where each begins.
@@ -105,21 +110,42 @@ double sum_over(const std::vector<double>& credit, const Span& span) {
 
 }  // namespace
 
-SourcesResult find_sources(const Model& model, const SourcesOptions& options,
-                           const RunContext& context) {
+void check_sources(const SourcesOptions& options) {
   if (options.documents.empty()) throw InputError("there are no documents");
   if (options.question.find_first_not_of(" \t\r\n") == std::string::npos)
     throw InputError("the question is empty");
+  for (const char* name : {"{documents}", "{question}"}) {
+    if (options.prompt_template.find(name) == std::string::npos)
+      throw InputError(fmt::format("the template of the prompt lacks {}", name));
+  }
+  if (options.document_template.find("{text}") == std::string::npos)
+    throw InputError("the template of a document lacks {text}");
+}
+
+std::vector<TokenId> sources_tokens(const Model& model, const SourcesOptions& options) {
+  const std::string prompt = sources_prompt(options);
+  if (!options.chat) return model.encode_prompt(prompt);
+  return chat_prompt(model, make_conversation(prompt, std::nullopt)).ids;
+}
+
+SourcesResult find_sources(const Model& model, const SourcesOptions& options,
+                           const RunContext& context) {
   SourcesResult result;
   result.program = model.program();
   result.model = model.info();
   result.options = options.options;
   result.question = options.question;
-  result.prompt = make_prompt(options);
+  result.prompt = sources_prompt(options);
+  const std::size_t longest = static_cast<std::size_t>(options.most_tokens) * kMostBytesPerToken;
+  if (options.most_tokens > 0 && result.prompt.size() > longest)
+    throw InputError(fmt::format("the prompt has {} bytes, more than the limit of {}",
+                                 result.prompt.size(), longest));
   std::vector<TokenId> prompt, stops;
   std::optional<std::string> prompt_text = result.prompt;
   if (options.chat) {
-    const ChatPrompt chat = chat_prompt(model, make_conversation(result.prompt, std::nullopt));
+    Conversation conversation = make_conversation(result.prompt, std::nullopt);
+    if (options.most_tokens > 0) conversation.longest = longest;
+    const ChatPrompt chat = chat_prompt(model, conversation);
     prompt = chat.ids;
     stops = chat.stops;
     prompt_text.reset();
@@ -127,6 +153,7 @@ SourcesResult find_sources(const Model& model, const SourcesOptions& options,
     prompt = model.encode_prompt(result.prompt);
   }
   result.prompt_length = static_cast<int>(prompt.size());
+  check_room(prompt.size(), 1, options);
   result.documents = place_documents(options, Layout(model, prompt));
 
   std::vector<TokenId> answer;
@@ -140,11 +167,14 @@ SourcesResult find_sources(const Model& model, const SourcesOptions& options,
   } else {
     SamplingOptions sampling;
     sampling.max_tokens = options.generate;
+    if (options.most_tokens > 0)
+      sampling.max_tokens =
+          std::min(sampling.max_tokens, options.most_tokens - result.prompt_length);
     result.generated = true;
     answer = generate_until(model, prompt, sampling, stops, {}, context);
   }
-  if (answer.empty())
-    throw InputError("the answer has no tokens: give one with --answer, or more room for it");
+  if (answer.empty()) throw InputError("the answer has no tokens: give one, or more room for it");
+  check_room(prompt.size(), answer.size(), options);
   const AnswerResult explained =
       explain_answer(model, prompt, answer, std::nullopt, options.options, context);
   result.tokens = explained.tokens;

@@ -123,3 +123,49 @@ def test_bad_documents_are_refused(unpack, tmp_path, notes):
     assert "{documents}" in unpack.fails(1, "sources", "Who?", "--documents", notes, "--answer", "x", "--template", template)
     assert "--documents" in unpack.fails(2, "sources", "Who?")
     assert "question" in unpack.fails(1, "sources", " ", "--documents", notes, "--answer", "x")
+
+
+def test_lines_of_a_batch_take_answers_groups_and_conversations(unpack, tmp_path):
+    prompts = tmp_path / "p.jsonl"
+    talk = [{"role": "user", "content": "Mary gave John a drink."}]
+    lines = [{"prompt": MARY, "answer": " Mary. She", "versus_answer": " John", "group": "names=1:3;end=-1"},
+             {"prompt": MARY, "group_by": "sentence"},
+             {"messages": talk, "chat_template": "{{ messages[0].content }} Then", "group_by": "turn"},
+             {"prompt": MARY, "answer": " Mary", "target": " Mary"},
+             {"prompt": MARY, "answer": " Mary", "root": "A1.H0@2"},
+             {"prompt": MARY, "group": ["a=1:99"]},
+             {"prompt": MARY, "group_by": "turn"},
+             {"messages": "no JSON", "chat_template": "x"}]
+    prompts.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    first, again = tmp_path / "first", tmp_path / "again"
+    unpack("batch", prompts, "--out", first, "--arrays")
+    results = [json.loads(line) for line in (first / "results.jsonl").read_text().splitlines()]
+    errors = [json.loads(line)["reason"] for line in (first / "errors.jsonl").read_text().splitlines()]
+    assert len(results) == 3 and len(errors) == 5
+    for word, reason in zip(("not both", "answer", "99", "chat", "messages"), errors, strict=True):
+        assert word in reason
+    alone = unpack.json("trace", MARY, "--answer", " Mary. She", "--versus-answer", " John", "--group", "names=1:3", "--group", "end=-1")
+    close(results[0]["token_credit"], alone["token_credit"])
+    close([g["credit"] for g in results[0]["groups"]], [g["credit"] for g in alone["groups"]])
+    assert [g["text"].strip() for g in results[1]["groups"]][1:] == ["Mary and John went to the store.", "John gave a drink to"]
+    assert [g["name"] for g in results[2]["groups"]] == ["user 1", "(rest)"]
+    # What an interrupted run left is read back, and ends as the whole run did.
+    again.mkdir()
+    kept = (first / "results.jsonl").read_text().splitlines(keepends=True)
+    (again / "run.json").write_bytes((first / "run.json").read_bytes())
+    (again / "results.jsonl").write_text("".join(kept[:1]))
+    unpack("batch", prompts, "--out", again, "--arrays")
+    assert (again / "results.jsonl").read_bytes() == (first / "results.jsonl").read_bytes()
+    assert (again / "token_credit.npy").read_bytes() == (first / "token_credit.npy").read_bytes()
+    assert (again / "summary.json").read_bytes() == (first / "summary.json").read_bytes()
+
+
+def test_the_cost_is_said_and_nothing_is_computed(unpack, notes):
+    short, long = (unpack.ok("trace", text, "--cost") for text in (MARY, " ".join([MARY] * 12)))
+    flop = lambda text: float(text.split(": ")[1].split(" GFLOP")[0])
+    assert "14 tokens, 1 target:" in short and "memory" in short and " s\n" in short and flop(long) > 8 * flop(short)
+    answer = unpack.ok("trace", MARY, "--answer", " Mary. She", "--cost")
+    assert "3 targets" in answer and flop(short) < flop(answer) < 3 * flop(short)
+    assert "7 targets" in unpack.ok("attribute", MARY, "--generate", "7", "--cost")
+    assert "target" in unpack.ok("sources", "Who?", "--documents", notes, "--answer", "Mary", "--cost")
+    assert "outside the vocabulary" in unpack.fails(1, "trace", "--ids", "999999", "--cost")

@@ -315,7 +315,7 @@ CORPUS = ["The old man looked at the sea", "She went to the market and bought so
 
 
 @pytest.mark.parametrize("name, more", [("sink", []), ("suppression", []), ("knockout", ["--all"]), ("faithfulness", []), ("beta", []), ("ioi", []),
-                                        ("greater-than", [])])
+                                        ("greater-than", []), ("sources", [])])
 def test_shards_of_every_experiment_merge_into_what_one_run_writes(unpack, tmp_path, name, more):
     args = ["experiment", name, "--n", "2", *more]
     if name == "knockout":

@@ -1,4 +1,4 @@
-"""The newer families: every command once on a model with norms behind its sublayers and on a mixture, and configs that cannot be."""
+"""The newer families: every command once on each, and configs that cannot be."""
 import json
 import re
 
@@ -22,7 +22,7 @@ def prompt(folder):
     return expected, ["--model", str(folder), "--ids", ",".join(map(str, expected["ids"]))]
 
 
-@pytest.fixture(scope="module", params=["tiny-gemma2", "tiny-mixtral"])
+@pytest.fixture(scope="module", params=["tiny-gemma2", "tiny-gemma3", "tiny-olmo2", "tiny-phi3", "tiny-granite", "tiny-smollm3", "tiny-mixtral", "tiny-qwen3moe", "tiny-gptoss"])
 def model(request):
     return prompt(case(request.param))
 
@@ -65,6 +65,9 @@ def test_variants_of_a_trace(unpack, model, options):
 @pytest.mark.parametrize("method", ["ifr", "attnlrp", "cplrp"])
 def test_baselines(unpack, model, method):
     expected, args = model
+    if "gptoss" in args[1] and method != "ifr":
+        assert "not defined for gpt_oss" in unpack.fails(1, "trace", *args, "--method", method)
+        return
     assert len(unpack.json("trace", *args, "--method", method)["token_credit"]) == len(expected["ids"])
 
 
@@ -96,8 +99,12 @@ def test_weight_products_that_would_not_hold_are_left_out_with_a_line(unpack, mo
     _, args = model
     result = unpack("trace", *args, "--weight-products", "--device", "cpu", "--json", "-")
     assert result.returncode == 0
+    credit, plain = json.loads(result.stdout)["token_credit"], unpack.json("trace", *args, "--device", "cpu")["token_credit"]
+    if any(name in args[1] for name in ("phi3", "granite", "smollm3")):  # there they hold
+        assert not result.stderr and credit == pytest.approx(plain, abs=1e-4)
+        return
     assert result.stderr.count("\n") == 1 and "--weight-products is left out" in result.stderr
-    assert json.loads(result.stdout)["token_credit"] == unpack.json("trace", *args, "--device", "cpu")["token_credit"]
+    assert credit == plain
 
 
 def test_predict_names_the_experts_of_every_token(unpack, mixture):

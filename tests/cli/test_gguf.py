@@ -50,7 +50,7 @@ def quantised_pair(tmp_path, kind):
     rng = np.random.default_rng(5)
     width, heads, vocab = 256, 4, 32
     config = {"model_type": "llama", "hidden_size": width, "num_attention_heads": heads, "num_key_value_heads": 2, "num_hidden_layers": 1,
-              "intermediate_size": 256, "max_position_embeddings": 64, "vocab_size": vocab, "rms_norm_eps": 1e-5, "rope_theta": 10000.0,
+              "intermediate_size": 256, "max_position_embeddings": 64, "vocab_size": vocab, "rms_norm_eps": 2.0**-17, "rope_theta": 10000.0,
               "tie_word_embeddings": False, "head_dim": 16, "hidden_act": "silu"}
     shapes = {"token_embd.weight": (vocab, width), "output.weight": (vocab, width), "output_norm.weight": (width,), "blk.0.attn_norm.weight": (width,),
               "blk.0.ffn_norm.weight": (width,), "blk.0.attn_q.weight": (64, width), "blk.0.attn_k.weight": (32, width), "blk.0.attn_v.weight": (32, width),
@@ -84,7 +84,7 @@ def quantised_pair(tmp_path, kind):
 def test_a_block_type_is_read_as_the_slow_reference_reads_it(unpack, tmp_path, kind):
     file, folder = quantised_pair(tmp_path, kind)
     for a, b in zip(traced(unpack, file), traced(unpack, folder), strict=True):
-        same(a, b, 1e-7)  # the last bits of single precision
+        same(a, b, 1e-12)
     shown = unpack.json("trace", "--ids", "1,2", "--model", file)["model"]["dtype"]
     assert shown in (kind, "F32")
 
@@ -198,3 +198,11 @@ def test_files_that_lie_are_refused(unpack, tmp_path, change, words):
 
 def test_a_name_that_is_nearly_right_gets_a_suggestion(unpack):
     assert "did you mean pocket-gpt2" in unpack.fails(1, "predict", "x", "--model", "pocket-gtp2")
+
+
+def test_a_name_that_is_nearly_right_gets_suggestions(unpack, tmp_path):
+    file = gguf.plain_file_with(tmp_path / "tiny-model.gguf", GOLDEN / "tiny-llama", {})
+    assert f"did you mean {file}?" in unpack.fails(1, "predict", "--ids", "1", "--model", tmp_path / "tiny-modle.gguf")
+    assert "did you mean pocket-gpt2" in unpack.fails(1, "predict", "x", "--model", "pocket-gtp2")
+    listed = next(line for line in unpack.ok("models", tmp_path).splitlines() if "tiny-model.gguf" in line)
+    assert " F32 " in listed and "MiB" in listed and "512 ctx" in listed and "fits" in listed

@@ -16,6 +16,8 @@ from conftest import GOLDEN, MARY, PROGRAM, ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
 import attack
+from hostile.batches import sealed
+from hostile.rules import judge_message
 
 TINY = ["--model", str(GOLDEN / "tiny-gpt2")]
 IDS = ["--ids", "1,2,3"]
@@ -63,6 +65,13 @@ def test_a_number_that_no_double_holds_is_a_bad_line_and_not_the_end(unpack, tmp
         return
     assert result.returncode == 0 and len(reasons(tmp_path)) == 1, result.stderr
     assert batch(unpack, tmp_path, f'{{"ids": [1], "{field}": {value}}}\n{{"ids": [2]}}\n').returncode == 0  # it resumes
+
+
+def test_a_batch_that_fails_wholly_says_so_in_one_line(unpack, tmp_path):
+    (tmp_path / "p.csv").write_text("ids,note\nx,1\ny,2\n")
+    result = unpack("batch", tmp_path / "p.csv", *TINY, "--out", tmp_path / "o")
+    assert result.returncode == 1 and result.stderr.count("\n") == 1, result
+    assert "2 bad lines" in result.stderr and "note" in result.stderr, result.stderr
 
 
 def test_a_value_of_great_depth_is_a_bad_line(unpack, tmp_path):
@@ -133,7 +142,7 @@ def with_line(shards, at, change):
     record = json.loads(lines[at])
     del record["crc32"]
     change(record)
-    lines[at] = attack.sealed(json.dumps(record, separators=(",", ":")).encode())
+    lines[at] = sealed(json.dumps(record, separators=(",", ":")).encode())
     return [{**shards[0], "results.jsonl": b"\n".join(lines) + b"\n"}, shards[1]]
 
 
@@ -216,13 +225,34 @@ def test_a_thread_that_cannot_be_started_is_one_line(unpack):
         assert r.returncode == 1 and r.stderr.count("\n") == 1 and "thread" in r.stderr, r
 
 
-def test_little_memory_is_one_line(unpack):
-    for megabytes in (40, *range(80, 180, 5), 240):
-        limit = megabytes << 20
-        r = subprocess.run([PROGRAM, "trace", MARY], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60,
+def test_a_server_that_cannot_start_its_threads_gives_no_address(unpack):
+    for processes in range(1, 10):
+        def few():
+            os.setuid(65534) if os.getuid() == 0 else None
+            resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+
+        server = subprocess.Popen([PROGRAM, "serve", "--port", "0"], stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, preexec_fn=few)
+        first = server.stderr.readline()
+        if "http://" in first:
+            time.sleep(0.3)
+            assert server.poll() is None, first + server.stderr.read()
+            server.terminate()
+        rest = server.communicate(timeout=30)[1]
+        assert "http://" in first or (server.returncode == 1 and "thread" in first and not rest), first + rest
+        if "http://" in first:
+            break
+
+
+def test_little_memory_is_one_line(unpack, tmp_path):
+    (tmp_path / "p.jsonl").write_text('{"ids": [1, 2, 3]}\n' * 6)
+    traced = [(megabytes << 20, ["trace", MARY]) for megabytes in (40, *range(80, 180, 5), 240)]
+    # Small steps where the libraries just fit: the heap may grow there where nothing can be mapped.
+    batches = [(kilobytes << 10, ["batch", tmp_path / "p.jsonl", *TINY, "--out", tmp_path / str(kilobytes)]) for kilobytes in range(100_000, 120_000, 500)]
+    for limit, command in traced + batches:
+        r = subprocess.run([PROGRAM, *command], capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=60,
                            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)))
         loader = r.returncode == 127 and "shared libraries" in r.stderr  # not even the program could be loaded
-        assert loader or r.returncode in (0, 1), (megabytes, r.returncode, r.stderr[-300:])
+        assert loader or r.returncode in (0, 1), (limit >> 10, r.returncode, r.stderr[-300:])
         assert loader or r.returncode == 0 or r.stderr.count("\n") == 1, r.stderr
 
 
@@ -382,12 +412,12 @@ def test_a_prompt_file_that_shrinks_is_said_so(unpack, tmp_path):
 ])
 def test_messages_echo_nothing_raw(unpack, args):
     r = subprocess.run([PROGRAM, *args], capture_output=True, stdin=subprocess.DEVNULL)
-    assert r.returncode in (1, 2) and not attack.judge_message(r.stderr), r.stderr[:600]
+    assert r.returncode in (1, 2) and not judge_message(r.stderr), r.stderr[:600]
 
 
 def test_invalid_utf8_is_escaped(unpack):
     r = subprocess.run([os.fsencode(PROGRAM), b"trace", b"a", b"--root", b"\xff\xfe"], capture_output=True, stdin=subprocess.DEVNULL)
-    assert r.returncode == 1 and rb"\xff" in r.stderr and not attack.judge_message(r.stderr), r.stderr
+    assert r.returncode == 1 and rb"\xff" in r.stderr and not judge_message(r.stderr), r.stderr
 
 
 def test_an_unknown_command_is_repeated(unpack):

@@ -67,6 +67,13 @@ def test_an_intervention(pocket, command_line):
         same({name: got[run][name] for name in ("nll", "target")}, {name: want[run][name] for name in ("nll", "target")})
 
 
+def test_sentences(mary, command_line):
+    for options, arguments in [(OPTIONS, {}), ([*OPTIONS, "--root", "MLP0@1", "--preset", "released"], {"root": "MLP0@1", "preset": "released"})]:
+        want = command_line("trace", MARY, *options, "--words")["sentences"]
+        assert len(want) > 2
+        same(mary.sentences(len(want), target=" Mary", versus=" John", **arguments), want)
+
+
 @pytest.mark.parametrize("option,method", [("--svg", "to_svg"), ("--html", "to_html"), ("--tikz", "to_tikz")])
 def test_pictures(mary, option, method):
     result = mary.trace(target=" Mary", versus=" John")

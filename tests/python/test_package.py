@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from conftest import EXPECTED, GOLDEN, MARY, PACKAGE, ROOT
 
-MODULES = ["unpack_engine", "unpack_engine.experiments", "unpack_engine.model", "unpack_engine.results", "unpack_engine.loading", "unpack_engine.compat", "unpack_engine.batches"]
+MODULES = ["unpack_engine", "unpack_engine.experiments", "unpack_engine.model", "unpack_engine.results", "unpack_engine.loading", "unpack_engine.compat", "unpack_engine.batches", "unpack_engine.circuits"]
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -293,31 +293,6 @@ def test_ten_thousand_traces_leak_no_memory(up):
     gc.collect()
     grown = resident() - before
     assert grown < 8 << 20, f"{grown / 2**20:.1f} MiB more after 10,000 traces"
-
-
-def test_compat_names(up, pocket, capsys):
-    from unpack_engine import compat
-
-    tracer = compat.Tracer(pocket)
-    result = tracer.trace(MARY, target=" Mary", distractor=" John", config="kqv_aligned", top_paths_k=30)
-    result.print()
-    result.print_tokens()
-    result.print_paths(top_k=2)
-    printed = capsys.readouterr().out
-    assert " Mary" in printed and "embedding" in printed
-    assert result.token_attribution.shape == (14,) and len(result.paths) == 30
-    assert result.paths[0].chain.split(" → ")[-1].startswith(("embedding", "position_embedding"))
-    prep, cfg = tracer.prepare(MARY, target=" Mary", distractor=" John", config="kqv_weighted")
-    sub = compat.trace_from_prep(prep, cfg, root="attn_3_head_1")
-    assert sub.trace.root == "A3.H1@13" and sub.trace.options["reroot"] == "target"
-    want = pocket.trace(
-        MARY, target=" Mary", versus=" John", weights=(0.3, 0.3, 0.4), mlp="linearized", scores="centered", top_paths=30, preset="paper"
-    )
-    np.testing.assert_allclose(result.token_attribution, want.token_percent)
-    with pytest.raises(ValueError, match="config"):
-        tracer.trace(MARY, config="best")
-    with pytest.raises(TypeError, match="gamma"):
-        tracer.trace(MARY, gamma=1)
 
 
 def test_values_survive_pickling(mary):

@@ -10,6 +10,14 @@ import numpy as np
 import pytest
 from conftest import GOLDEN, MARY
 
+SENTENCES = [
+    ({"count": 0}, ValueError, "count"),
+    ({"count": "two"}, TypeError, "count"),
+    ({"target": "Mary Mary"}, ValueError, "target"),
+    ({"root": "emb@1"}, ValueError, "emb@1"),
+    ({"preset": "worst"}, ValueError, "preset"),
+]
+
 TRACE = [
     ({"target": "Mary Mary"}, ValueError, "target"),
     ({"target": 10**6}, ValueError, "target"),
@@ -62,6 +70,13 @@ TRACE = [
     ({"target": "\ud800"}, ValueError, "target"),
     ({"target": b"Mary"}, TypeError, "target"),
 ]
+
+
+@pytest.mark.parametrize("wrong,kind,named", SENTENCES)
+def test_sentences(mary, wrong, kind, named):
+    with pytest.raises(kind, match=re.escape(named)) as caught:
+        mary.sentences(**wrong)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("wrong,kind,named", TRACE)

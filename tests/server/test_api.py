@@ -33,6 +33,8 @@ def test_models_lists_what_is_served_with_the_default_first(server):
     assert names == ["pocket-gpt2", "pocket-neox", "pocket-llama"] or set(names) == {"pocket-gpt2", "pocket-neox", "pocket-llama"}
     assert [model["default"] for model in answer["models"]] == [True, False, False]
     assert answer["models"][0]["info"]["layers"] == 8
+    presets = {options["preset"]: options for options in answer["presets"]}
+    assert list(presets) == ["paper", "released", "best"] and presets["paper"] == answer["options"] and presets["best"]["direction"] == "read"
     assert answer["options"]["preset"] == "paper" and answer["options"]["beta"] == 0.8 and answer["limits"]["max_tokens"] == 512
 
 
@@ -172,3 +174,7 @@ def test_a_token_is_asked_for_where_one_is_set(start):
     assert running.raw("POST", "/api/predict", body, {**kind, "Authorization": "Bearer a-secret-of-"})[0] == 401
     assert running.raw("POST", "/api/predict", body, {**kind, "Authorization": "Bearer a-secret-of-8"})[0] == 200
     assert running.raw("GET", "/?token=a-secret-of-8")[0] == 200
+    # A browser gets the page with the refusal: it asks for the token, and holds nothing secret.
+    status, headers, page = running.raw("GET", "/", headers={"Accept": "text/html,*/*"})
+    assert status == 401 and headers["content-type"].startswith("text/html") and page == running.raw("GET", "/?token=a-secret-of-8")[2]
+    assert running.raw("GET", "/api/models", headers={"Accept": "text/html"})[0] == 401

@@ -32,7 +32,9 @@ std::vector<int> windows(const ModelConfig& c) {
   return out;
 }
 
-json four_layers(const char* family) { return {{"model_type", family}, {"num_hidden_layers", 4}}; }
+json four_layers(const std::string& family) {
+  return {{"model_type", family}, {"num_hidden_layers", 4}};
+}
 
 TEST(ConfigOfGemma, HasAHeadSizeAndTheTanhFormOfGelu) {
   const ModelConfig c = parse({{"model_type", "gemma"}});
@@ -309,8 +311,8 @@ TEST(ConfigContradictions, AreNamed) {
       expect_mentions(parse_error(with(four_layers(family), {{shared, 1}})),
                       {shared, "shared experts"});
   }
-  for (const char* family :
-       {"gemma2", "gemma3_text", "gpt_oss", "qwen2", "qwen3", "smollm3", "mistral"}) {
+  for (const std::string& family : testing::kFamilies) {
+    if (family == "gpt2" || family == "gpt_neox" || family == "gemma3") continue;
     expect_mentions(parse_error(with(four_layers(family), {{"layer_types", {"full_attention"}}})),
                     {"layer_types", "1", "4"});
   }
@@ -329,6 +331,26 @@ TEST(ConfigContradictions, AreNamed) {
                   {"query_pre_attn_scalar"});
   expect_mentions(parse_error(with(four_layers("olmoe"), {{"clip_qkv", 8.0}})), {"clip_qkv"});
   EXPECT_NO_THROW(parse(with(four_layers("olmoe"), {{"clip_qkv", nullptr}})));
+}
+
+TEST(ConfigContradictions, ListsOfLayersNameLayersThatAreThere) {
+  for (const json& layers :
+       {json::array({4}), json::array({1, 2, -1}), json::array({1'000'000'000'000})}) {
+    expect_mentions(parse_error(with(four_layers("qwen3_moe"), {{"mlp_only_layers", layers}})),
+                    {"mlp_only_layers", layers.back().dump(), "0 to 3"});
+  }
+  EXPECT_NO_THROW(parse(with(four_layers("qwen3_moe"), {{"mlp_only_layers", {0, 3, 3}}})));
+  expect_mentions(parse_error(with(four_layers("smollm3"), {{"no_rope_layers", {1, 1, 7, 0}}})),
+                  {"no_rope_layers", "7"});
+  expect_mentions(parse_error(with(four_layers("qwen2"), {{"max_window_layers", -3}})),
+                  {"max_window_layers", "-3"});
+  // More than there are is what public files hold, where no layer slides.
+  EXPECT_NO_THROW(parse(with(four_layers("qwen2"), {{"max_window_layers", 28}})));
+  const json by_type = {{"full_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}},
+                        {"sliding_attention", {{"rope_type", "default"}, {"rope_theta", 1e4}}}};
+  expect_mentions(parse_error(with(four_layers("llama"), {{"rope_parameters", by_type}})),
+                  {"rope_parameters", "layer type"});
+  EXPECT_NO_THROW(parse(with(four_layers("gemma3_text"), {{"rope_parameters", by_type}})));
 }
 
 TEST(ConfigUnsupported, SettingsOfAnyFamilyAreNamed) {

@@ -281,9 +281,21 @@ TEST(ConfigUnsupported, FamiliesAreAnsweredWithTheListOfThoseThatAre) {
 }
 
 TEST(ConfigUnsupported, QuantisedCheckpointsAreNamed) {
-  const json quantised =
-      with(kSmallLlama, {{"quantization_config", {{"quant_method", "gptq"}, {"bits", 4}}}});
-  expect_mentions(parse_error(quantised), {"quantised", "gptq", "bfloat16"});
+  const auto error = [](const json& quantisation) {
+    return parse_error(with(kSmallLlama, {{"quantization_config", quantisation}}));
+  };
+  expect_mentions(error({{"quant_method", "aqlm"}}), {"quantised", "aqlm", "bfloat16"});
+  expect_mentions(error({{"quant_method", "gptq"}, {"bits", 3}}), {"quantised", "gptq", "3 bits"});
+  expect_mentions(error({{"quant_method", "awq"}, {"bits", 4}, {"version", "gemv"}}),
+                  {"awq", "gemv"});
+  expect_mentions(error({{"quant_method", "bitsandbytes"}, {"load_in_8bit", true}}),
+                  {"bitsandbytes", "8 bits"});
+  expect_mentions(error({{"quant_method", "compressed-tensors"}, {"format", "pack-quantized"}}),
+                  {"compressed-tensors", "pack-quantized"});
+  expect_mentions(error({{"quant_method", "fp8"}, {"fmt", "e5m2"}}), {"fp8", "e5m2"});
+  expect_mentions(error({{"quant_method", "mxfp4"}}), {"mxfp4"});
+  const json gptq = {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 0}};
+  expect_mentions(error(gptq), {"group_size"});
 }
 
 TEST(ConfigBad, TextThatIsNoJsonObject) {

@@ -240,7 +240,9 @@ TEST(Cuda, IsMeasuredWithLayersThatGoUpAsTheyAreNeeded) {
     EXPECT_GT(streamed.uploaded_gbytes, 0) << device;
     EXPECT_GT(streamed.upload_seconds, 0) << device;
     EXPECT_GT(result.lengths[0].device_peak_mib, 0) << device;
+    EXPECT_GT(result.lengths[0].device_counted_mib, 0) << device;
     EXPECT_NE(to_json(result).find("\"device_peak_mib\""), std::string::npos);
+    EXPECT_NE(to_json(result).find("\"device_counted_mib\""), std::string::npos);
   }
   options.keep_layers = 0;
   options.memory_only = true;

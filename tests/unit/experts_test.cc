@@ -209,14 +209,12 @@ TEST(MixtureReports, DrawTheRouterBetweenGateAndUp) {
   const TraceResult r = traced({}, 1);
   const report::GraphLayout g = report::layout_graph(r);
   bool any = false;
-  for (const report::HopMark& gate : g.marks) {
-    if (gate.text != "G") continue;
-    for (const report::HopMark& router : g.marks) {
-      if (router.text != "R" || router.at.y != gate.at.y || std::abs(router.at.x - gate.at.x) > 20)
-        continue;
-      EXPECT_NEAR(router.at.x - gate.at.x, 15, 1e-9);
-      any = true;
-    }
+  for (const report::GraphBox& box : g.boxes) {
+    if (box.ports.size() != 3 || std::string(box.ports[0].branch) != "G") continue;
+    EXPECT_STREQ(box.ports[1].branch, "R");
+    EXPECT_STREQ(box.ports[2].branch, "U");
+    EXPECT_NEAR(box.ports[1].x - box.ports[0].x, 15, 1e-9);
+    any = true;
   }
   EXPECT_TRUE(any);
   EXPECT_NE(to_graph(r, GraphFormat::dot).find("branch=\"R\""), std::string::npos);

@@ -3,7 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <vector>
 
 namespace unpack {
@@ -35,6 +37,34 @@ TEST_P(Activations, EveryLengthGivesTheSameValues) {
     activate_run(GetParam(), in.data(), part.data(), static_cast<std::int64_t>(n));
     for (std::size_t i = 0; i < n; ++i)
       EXPECT_NEAR(part[i], whole[i], 2e-7 * std::fabs(whole[i]) + 1e-9) << n;
+  }
+}
+
+// Few values, so that many are equal; lengths around the sixteen columns that are done at once.
+TEST(Medians, AreTheMiddleOfEverySortedColumnOnEveryProcessor) {
+  for (const auto& [name, kernels] : float_kernels()) {
+    for (const std::int64_t n : {1, 2, 3, 8, 101}) {
+      for (const std::int64_t c : {1, 15, 16, 37}) {
+        std::vector<float> rows(static_cast<std::size_t>(n * c));
+        std::uint32_t state = 7;
+        for (float& x : rows) {
+          state = state * 1664525U + 1013904223U;
+          const auto draw = static_cast<float>(state >> 20U);
+          x = (state & 4096U) != 0 ? std::ldexp(draw - 2048.0F, static_cast<int>(state % 60U) - 40)
+                                   : static_cast<float>(state % 3U);
+        }
+        std::vector<float> got(static_cast<std::size_t>(c));
+        kernels->column_medians(rows.data(), n, c, got.data());
+        for (std::int64_t j = 0; j < c; ++j) {
+          std::vector<float> column;
+          for (std::int64_t r = 0; r < n; ++r)
+            column.push_back(rows[static_cast<std::size_t>(r * c + j)]);
+          std::sort(column.begin(), column.end());
+          ASSERT_EQ(got[static_cast<std::size_t>(j)], column[static_cast<std::size_t>((n - 1) / 2)])
+              << name << " " << n << " rows, column " << j << " of " << c;
+        }
+      }
+    }
   }
 }
 

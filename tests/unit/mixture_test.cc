@@ -2,11 +2,16 @@
 // position uses are not read, and what must hold between a mixture and other models.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <random>
 
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/emulated.h"
+#include "backend/host/host_backend.h"
+#include "engine/state.h"
 #include "unit/devices.h"
 #include "unit/family_files.h"
 #include "unit/naive/compare.h"
@@ -46,13 +51,18 @@ Tensors picked(const Tensors& from, const testing::Shape& shape, const std::vect
   return to;
 }
 
-TEST_P(Mixture, OfManyExpertsIsTheOneOfThoseInUse) {
-  const testing::Shape many = gpt_oss(64, 2), two = gpt_oss(2, 2);
-  Tensors tensors = tensors_of(many, 4);
-  // Experts 5 and 40 are always chosen, and hardly agree on the order.
+// 64 experts, of which layer by layer 5 and 40 are always chosen and hardly agree on the order.
+Tensors two_of_64(testing::Shape shape) {
+  Tensors tensors = tensors_of(shape, 4);
   for (const char* layer : {"model.layers.0", "model.layers.1"}) {
     for (const int e : {5, 40}) tensors.values.at(std::string(layer) + ".mlp.router.bias")[e] += 90;
   }
+  return tensors;
+}
+
+TEST_P(Mixture, OfManyExpertsIsTheOneOfThoseInUse) {
+  const testing::Shape many = gpt_oss(64, 2), two = gpt_oss(2, 2);
+  Tensors tensors = two_of_64(many);
   const Tensors same = picked(tensors, two, {5, 40});
   // The others hold nothing that may be read.
   for (auto& [name, values] : tensors.values) {
@@ -84,10 +94,7 @@ TEST(MixtureFiles, AreReadOnlyWhereExpertsAreUsed) {
   testing::Shape shape = gpt_oss(64, 2);
   shape.d_model = 32;
   shape.neurons = 64;
-  Tensors tensors = tensors_of(shape, 4);
-  for (const char* layer : {"model.layers.0", "model.layers.1"}) {
-    for (const int e : {5, 40}) tensors.values.at(std::string(layer) + ".mlp.router.bias")[e] += 90;
-  }
+  const Tensors tensors = two_of_64(shape);
   File file;
   for (const auto& [name, values] : tensors.values) file.add(tensors, name);
   const TempFolder folder;
@@ -106,6 +113,98 @@ TEST(MixtureFiles, AreReadOnlyWhereExpertsAreUsed) {
   const Model model = Model::load(folder.path().string(), on("cpu"));
   EXPECT_LT(bytes_read() - before, size / 8) << "of " << size;
   EXPECT_EQ(trace_of(model).node_credit, trace_of(tensors.model("cpu", 2)).node_credit);
+}
+
+// Operations of matrix products and, on the emulated GPU, units of kernels.
+std::atomic<std::int64_t> operations = 0;
+
+// The backend of the host with plain products that are counted.
+class CountingHost final : public HostBackend<double> {
+ public:
+  using HostBackend::HostBackend;
+  std::string name() const override { return "counting"; }
+  std::string details() const override { return "counts its products"; }
+
+ protected:
+  void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const double* a,
+            std::int64_t lda, const double* b, std::int64_t ldb, bool accumulate, double* c,
+            std::int64_t ldc) override {
+    operations += m * n * k;
+    for (std::int64_t i = 0; i < m; ++i) {
+      for (std::int64_t j = 0; j < n; ++j) {
+        double sum = accumulate ? c[i * ldc + j] : 0.0;
+        for (std::int64_t p = 0; p < k; ++p)
+          sum += a[i * lda + p] * (b_transposed ? b[j * ldb + p] : b[p * ldb + j]);
+        c[i * ldc + j] = sum;
+      }
+    }
+  }
+};
+
+std::shared_ptr<Backend> counting_gpu(const std::shared_ptr<const ModelWeights>& weights) {
+  static const UnpackDeviceTable table = [] {
+    UnpackDeviceTable t = *cuda::emulated_table();
+    t.gemm = [](void* device, const UnpackGemm* call) {
+      operations += call->m * call->n * call->k * call->batch;
+      return cuda::emulated_table()->gemm(device, call);
+    };
+    t.launch = [](void* device, int id, const void* parameters, std::size_t bytes,
+                  std::int64_t count) {
+      operations += count;
+      return cuda::emulated_table()->launch(device, id, parameters, bytes, count);
+    };
+    return t;
+  }();
+  return std::make_shared<cuda::CudaBackend>(cuda::Device::open(&table, nullptr, false), weights, 1,
+                                             "cuda");
+}
+
+// What a trace with paths computes, on both kinds of device.
+std::vector<std::int64_t> operations_of(const Tensors& tensors, Options options) {
+  std::vector<std::int64_t> out;
+  for (const bool gpu : {false, true}) {
+    const Model model = tensors.model("reference", 1);
+    BackendOptions one_thread;
+    one_thread.threads = 1;
+    auto& state =
+        const_cast<ModelState&>(*model.state());  // its device is changed for one that counts
+    if (gpu) {
+      state.backend = counting_gpu(state.weights);
+    } else {
+      state.backend = std::make_shared<CountingHost>(state.weights, one_thread);
+    }
+    Question question;
+    question.target.ids = {1};
+    question.options = options;
+    question.paths.top = 5;
+    operations = 0;
+    (void)model.prepare(testing::kIds).trace(question);
+    out.push_back(operations);
+  }
+  return out;
+}
+
+TEST(MixtureCosts, AreThoseOfTheExpertsInUse) {
+  for (const MlpRule rule : {MlpRule::per_neuron, MlpRule::linearized, MlpRule::l2}) {
+    Options options;
+    options.mlp = rule;
+    std::vector<std::int64_t> router[2];  // what 62 experts that are not used cost
+    for (const int neurons : {16, 64}) {
+      testing::Shape many = gpt_oss(64, 2), two = gpt_oss(2, 2), four = gpt_oss(4, 4);
+      many.neurons = two.neurons = four.neurons = neurons;
+      const Tensors tensors = two_of_64(many);
+      const auto all = operations_of(tensors, options),
+                 same = operations_of(picked(tensors, two, {5, 40}), options),
+                 twice = operations_of(picked(tensors, four, {5, 6, 7, 40}), options);
+      for (const std::size_t device : {0, 1}) {
+        router[device].push_back(all[device] - same[device]);
+        EXPECT_GT(twice[device], same[device] * 3 / 2) << "of device " << device;
+        EXPECT_LT(all[device], twice[device]) << "of device " << device;
+      }
+    }
+    for (const auto& costs : router)
+      EXPECT_EQ(costs[0], costs[1]) << "the router knows nothing of neurons";
+  }
 }
 
 // Blocks of 32 four-bit numbers, written down and read here by the definition alone.

@@ -130,6 +130,51 @@ TEST_P(ReadDirection, RootsSendWhatPlainLoopsSend) {
   }
 }
 
+// Longer than the blocks of positions that products are taken over, and than a window.
+TEST_P(ReadDirection, LongPromptsAreThoseOfPlainLoops) {
+  std::vector<TokenId> ids;
+  for (int i = 0; i < 70; ++i) ids.push_back((i * i + 3 * i) % 11);
+  for (const char* family : {"gpt2", "gemma2"}) {
+    testing::Shape shape;
+    shape.family = family;
+    shape.context = 80;
+    shape.window = 9;
+    const Model model = testing::random_tensors_of(shape.config(), 8).model(load());
+    const naive::Forward forward(testing::weights_of(model), ids);
+    Question question = question_of("best");
+    question.target.position = 66;
+    const Target& t = question.target;
+    naive::ReadRecursion want(forward, question.options);
+    want.from_target(t.position, naive::direction_to(forward, t.position, t.ids, *t.versus));
+    const TraceResult got = model.prepare(ids).trace(question);
+    EXPECT_LT(naive::difference(got.node_credit, want.credit), limit(1e-9, 2e-3)) << family;
+  }
+}
+
+TEST(ReadThreads, DoNotChangeABit) {
+  std::vector<TokenId> ids;
+  for (int i = 0; i < 70; ++i) ids.push_back((i * i + 5 * i) % 11);
+  testing::Shape shape;
+  shape.context = 80;
+  std::vector<TraceResult> results;
+  for (const int threads : {1, 3}) {
+    LoadOptions options;
+    options.device = "cpu";
+    options.threads = threads;
+    Question question = question_of("best");
+    question.target.position = 69;
+    question.paths.top = 30;
+    results.push_back(
+        testing::random_tensors_of(shape.config(), 4).model(options).prepare(ids).trace(question));
+  }
+  EXPECT_EQ(results[0].node_credit, results[1].node_credit);
+  ASSERT_EQ(results[0].paths.size(), 30U);
+  for (std::size_t i = 0; i < 30; ++i) {
+    EXPECT_EQ(results[0].paths[i].credit, results[1].paths[i].credit);
+    EXPECT_EQ(results[0].paths[i].nodes, results[1].paths[i].nodes);
+  }
+}
+
 std::vector<int> key_of(const Path& path) {
   std::vector<int> key;
   for (std::size_t i = 0; i < path.nodes.size(); ++i) {
@@ -210,6 +255,23 @@ TEST_F(ReadPathsTest, FiltersKeepWhatMatchesAndNothingElse) {
   double sum = 0;
   for (const double x : sizes) sum += x;
   EXPECT_NEAR(many.coverage.absolute_matching, sum, 1e-9 * sum);
+}
+
+TEST_F(ReadPathsTest, CompositionOfARootIsWhatItsPathsBringFromEachWriter) {
+  for (const char* root : {"A1.H0@2", "MLP1@2"}) {
+    Question question = question_of("best");
+    question.target.position = 2;
+    question.root = root;
+    question.paths.top = 1'000'000;
+    const TraceResult got = model_.prepare(ids_).trace(question);
+    std::map<int, double> masses;
+    for (const Path& path : got.paths)
+      masses[path.nodes[path.nodes.size() - 2].writer] += std::fabs(path.credit);
+    const auto& all = got.composition.at(Branch::none);
+    ASSERT_EQ(all.size(), masses.size()) << root;
+    for (const CompositionEntry& entry : all)
+      EXPECT_NEAR(entry.mass, masses.at(entry.writer), 1e-9) << root;
+  }
 }
 
 TEST(Presets, NameTheSettingsTheyStandFor) {

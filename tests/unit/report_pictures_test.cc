@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "report/figure.h"
 #include "report/graph_layout.h"
 #include "report/text.h"
 #include "unit/report_fixture.h"
@@ -101,19 +102,16 @@ TEST(GraphPicture, NoLineRunsThroughABoxAndNoBoxesOverlap) {
       }
     }
     for (const auto& line : g.lines) {
-      if (g.drawn[line.rank].thin) continue;
-      for (const auto* part : {&line.solid, &line.dashed}) {
-        for (std::size_t i = 1; i < part->size(); ++i) {
-          const Point p = (*part)[i - 1], q = (*part)[i];
-          RC_ASSERT(std::abs(p.x - q.x) < 0.51 || std::abs(p.y - q.y) < 0.51);
-          for (const GraphBox& box : g.boxes) {
-            const double margin = 0.6;
-            const bool inside = std::max(p.x, q.x) > box.x - box.w / 2 + margin &&
-                                std::min(p.x, q.x) < box.x + box.w / 2 - margin &&
-                                std::max(p.y, q.y) > box.y - box.h / 2 + margin &&
-                                std::min(p.y, q.y) < box.y + box.h / 2 - margin;
-            RC_ASSERT(!inside);
-          }
+      for (std::size_t i = 1; i < line.points.size(); ++i) {
+        const Point p = line.points[i - 1], q = line.points[i];
+        RC_ASSERT(std::abs(p.x - q.x) < 0.51 || std::abs(p.y - q.y) < 0.51);
+        for (const GraphBox& box : g.boxes) {
+          const double margin = 0.6;
+          const bool inside = std::max(p.x, q.x) > box.x - box.w / 2 + margin &&
+                              std::min(p.x, q.x) < box.x + box.w / 2 - margin &&
+                              std::max(p.y, q.y) > box.y - box.h / 2 + margin &&
+                              std::min(p.y, q.y) < box.y + box.h / 2 - margin;
+          RC_ASSERT(!inside);
         }
       }
     }
@@ -132,19 +130,74 @@ TEST(GraphPicture, TellsSignByColourAndPositionByDashes) {
   across.credit = -0.5;
   r.paths = {within, across};
   const std::string svg = to_svg(r);
-  EXPECT_EQ(count(svg, "class=\"r c0 edge\""), 2u);
-  EXPECT_EQ(count(svg, "class=\"r w0 edge dash\""), 1u) << "emb@3 to the head";
-  EXPECT_EQ(count(svg, "class=\"r w0 edge\""), 2u)
-      << "the climb at position 3 and the head to the target";
+  EXPECT_EQ(count(svg, "class=\"r cP edge\""), 2u);
+  EXPECT_EQ(count(svg, "class=\"r cN edge dash\""), 1u) << "emb@3 to the head";
+  EXPECT_EQ(count(svg, "class=\"r cN edge\""), 1u) << "the head to the target";
   EXPECT_NE(svg.find(">K</text>"), std::string::npos);
   EXPECT_NE(svg.find("emb@3 &quot;John&quot; -[K]-&gt; A4.H1@13 -&gt; target"), std::string::npos);
+}
+
+TEST(GraphPicture, AddsUpThePathsThatShareAnEdge) {
+  TraceResult r = make_trace();
+  const Writers writers = r.writer_table();
+  Path a, b;
+  a.nodes = {{0, 3}, {writers.head(4, 1), 13}};
+  a.branches = {Branch::none, Branch::K};
+  a.credit = 0.5;
+  b = a;
+  b.nodes.push_back({writers.mlp(5), 13});
+  b.branches.push_back(Branch::mlp);
+  b.credit = -0.125;
+  r.paths = {b, a};
+  const GraphLayout g = report::layout_graph(r);
+  ASSERT_EQ(g.lines.size(), 4u);
+  EXPECT_EQ(g.lines[0].credit, 0.375) << "emb@3 to the head, by both";
+  EXPECT_EQ(g.lines[0].paths, (std::vector<std::size_t>{0, 1}));
+  EXPECT_EQ(g.lines[0].width, 5);
+  EXPECT_NEAR(g.lines[1].width, 5 * std::sqrt(0.5 / 0.625), 1e-12) << "the head to the target";
+  ASSERT_EQ(g.boxes[1].label, "emb");
+  ASSERT_EQ(g.boxes[2].label, "A4.H1");
+  ASSERT_EQ(g.boxes[2].ports.size(), 3u);
+  EXPECT_TRUE(g.boxes[2].ports[0].used);
+  EXPECT_FALSE(g.boxes[2].ports[1].used || g.boxes[2].ports[2].used);
+}
+
+TEST(GraphPicture, OfALongPromptFoldsTheTokensThatNoRouteTouches) {
+  TraceResult r = make_trace({.texts = std::vector<std::string>(40, " word")});
+  const Writers writers = r.writer_table();
+  Path path;
+  path.nodes = {{0, 10}, {writers.head(4, 1), r.target.position}};
+  path.branches = {Branch::none, Branch::V};
+  path.credit = 1;
+  r.paths = {path};
+  const GraphLayout g = report::layout_graph(r);
+  int shown = 0;
+  for (const report::GraphColumn& column : g.columns) shown += column.count;
+  EXPECT_EQ(shown, 40);
+  EXPECT_EQ(g.columns[0].count, 10);
+  EXPECT_EQ(g.columns[1].position, 10);
+  EXPECT_LE(g.columns.size(), 5u);
+}
+
+TEST(Figure, WritesNumbersAsThePageDoes) {
+  using report::figure_number;
+  EXPECT_EQ(figure_number(0.0049, 2), "0.0049");
+  EXPECT_EQ(figure_number(-0.45, 2), "−0.45");
+  EXPECT_EQ(figure_number(0.996, 2), "1");
+  EXPECT_EQ(figure_number(8.82, 3), "8.82");
+  EXPECT_EQ(figure_number(1234, 2), "1234");
+  EXPECT_EQ(figure_number(0.00001234, 3), "1.23e-5");
+  EXPECT_EQ(figure_number(1234567, 3), "1.23e+6");
+  EXPECT_EQ(figure_number(0, 2), "0");
+  EXPECT_EQ(report::figure_signed(2.5, 2), "+2.5");
+  EXPECT_EQ(report::figure_token(" a\n"), "·a⏎");
+  EXPECT_EQ(report::figure_token("\xE2\x80"), "0xE2 0x80");
 }
 
 TEST(GraphPicture, OfAThousandPathsSaysWhatIsLeftOut) {
   const TraceResult r = make_trace({.paths = 1000});
   for (const std::string& picture : {to_svg(r), to_html(r), to_tikz(r)}) {
-    EXPECT_NE(picture.find("The thin lines are the next 20 paths; 960 more paths are not drawn."),
-              std::string::npos);
+    EXPECT_NE(picture.find("750 more paths are not drawn."), std::string::npos);
     EXPECT_LT(picture.size(), 600000u);
   }
 }
@@ -188,6 +241,9 @@ TEST(TexEscape, LeavesNothingThatTexWouldObey) {
   EXPECT_EQ(report::tex_escape("\\^~"), "\\textbackslash{}\\textasciicircum{}\\textasciitilde{}");
   EXPECT_EQ(report::tex_escape("中"), "{\\tiny U+4E2D}");
   EXPECT_EQ(report::tex_escape("é"), "é");
+  EXPECT_EQ(report::tex_escape("·a −1 ≈ ⏎"),
+            "\\ensuremath{\\cdot}a \\ensuremath{-}1 \\ensuremath{\\approx} "
+            "\\ensuremath{\\hookleftarrow}");
 }
 
 TEST(GraphFile, FormatFollowsTheSuffix) {

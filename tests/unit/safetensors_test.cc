@@ -40,7 +40,8 @@ TEST(Safetensors, ToleratesUnalignedOffsets) {
   std::string header =
       R"({"u":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"a":{"dtype":"F32","shape":[1],"data_offsets":[3,7]}})";
   if (header.size() % 2 == 0) header += ' ';
-  const auto tensors = parse(safetensors_bytes(header, std::string("xyz\0\0\x80\x3f", 7)));
+  const std::string file = safetensors_bytes(header, std::string("xyz\0\0\x80\x3f", 7));
+  const auto tensors = parse(file);
   ASSERT_EQ(tensors.size(), 2u);
   EXPECT_EQ(load_element(tensors[0].stored.data, DType::f32, 0), 1.0);
 }

@@ -4,19 +4,39 @@ import type { Exports } from './exports';
 import { clipped, number, probability, signed, tokenText } from './format';
 import { gridFigure } from './grid_figure';
 import { specialTokens } from './PromptTokens';
+import { Sources } from './Sources';
 import { promptBody, type View } from './state';
 import { Status } from './Status';
 import { tint } from './tint';
 import type { AttributeAnswer } from './types';
 
 interface Props {
+  model: string;
   view: View;
   exports: { current: Exports | null };
   onChange: (change: Partial<View>, step?: boolean) => void;
 }
 
+// An answer by its tokens, or by the documents that it was given.
+export function AnswerTab({ documents, ...props }: Props & { documents: boolean }) {
+  const { view, onChange } = props;
+  const byDocument = documents && view.sources !== null;
+  return (
+    <section class="card" aria-label="Answer">
+      <h2 class="title">Answer <span class="muted">{byDocument ? 'from documents: click a sentence of it' : 'let the model go on, then click any token of its answer'}</span></h2>
+      {documents && (
+        <div class="segmented" role="group" aria-label="Explained by">
+          <button type="button" id="by-tokens" aria-pressed={!byDocument} onClick={() => onChange({ sources: null, answerRow: null }, true)}>tokens</button>
+          <button type="button" id="by-documents" aria-pressed={byDocument} onClick={() => !byDocument && onChange({ sources: { question: '', documents: '', answer: '' }, answerRow: null }, true)}>documents</button>
+        </div>
+      )}
+      {byDocument ? <Sources {...props} /> : <AnswerTokens {...props} />}
+    </section>
+  );
+}
+
 // The model goes on; any token of its answer can be asked where it came from.
-export function AnswerTab({ view, exports, onChange }: Props) {
+function AnswerTokens({ model, view, exports, onChange }: Props) {
   const [given, setGiven] = useState(view.continuation);
   const ask = useAsk<AttributeAnswer>(view.prompt ? 'attribute' : null, { ...promptBody(view), ...view.options, ...(view.continuation ? { continuation: view.continuation } : { generate: view.answerLength }) });
   const answer = ask.data;
@@ -30,25 +50,25 @@ export function AnswerTab({ view, exports, onChange }: Props) {
     const text = answer.tokens.slice(front, row.position + 1).map((token) => token.text).join('');
     onChange({ prompt: text, position: null, target: { id: row.target_id }, versus: null, trail: [], selected: null, circuit: { name: '', groups: [] }, tab: 'why' }, true);
   };
+  const sources = answer?.tokens.slice(0, Math.min(60, answer.rows.at(-1)?.token_credit.length ?? 0)) ?? [];
   exports.current = answer && {
     name: 'answer',
     figure: () =>
       gridFigure({
         title: 'Where every token of the answer came from',
-        subtitle: clipped(view.prompt.replace(/\s+/g, ' '), 120),
-        columns: answer.tokens.slice(0, 60).map((token) => tokenText(token.text)),
+        subtitle: `${model}; ${clipped(view.prompt.replace(/\s+/g, ' '), 120)}`,
+        columns: sources.map((token) => tokenText(token.text)),
         rows: answer.rows.slice(0, 60).map((each) => {
           const most = Math.max(1e-30, ...each.token_credit.map(Math.abs));
-          return { label: `${tokenText(each.text)}  ${probability(each.probability)}`, cells: answer.tokens.slice(0, 60).map((_, position) => ({ text: position < each.token_credit.length ? number(each.token_credit[position], 2) : '', share: (each.token_credit[position] ?? 0) / most })) };
+          return { label: `${tokenText(each.text)}  ${probability(each.probability)}`, cells: sources.map((_, position) => ({ text: position < each.token_credit.length ? number(each.token_credit[position], 2) : '', share: (each.token_credit[position] ?? 0) / most })) };
         }),
         legend: 'token credit, a row for every token of the answer; blue raises it, orange lowers it; colours are relative within a row',
       }),
-    rows: () => [['token', 'position', 'probability', ...answer.tokens.map((token) => token.text)], ...answer.rows.map((each) => [each.text, each.position + 1, each.probability, ...each.token_credit])],
+    rows: () => [['token', 'position', 'probability', ...answer.tokens.map((token) => token.text)], ...answer.rows.map((each) => [each.text, each.position + 1, each.probability, ...answer.tokens.map((_, position) => each.token_credit[position] ?? '')])],
     data: () => answer,
   };
   return (
-    <section class="card" aria-label="Answer">
-      <h2 class="title">Answer <span class="muted">let the model go on, then click any token of its answer</span></h2>
+    <>
       <div class="row">
         <label class="field inline">
           <span>Generate</span>
@@ -89,6 +109,6 @@ export function AnswerTab({ view, exports, onChange }: Props) {
           </div>
         </div>
       )}
-    </section>
+    </>
   );
 }

@@ -1,6 +1,6 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { AnswerTab } from './AnswerTab';
-import { request } from './api';
+import { hasToken, request } from './api';
 import { useAsk } from './ask';
 import { Circuit } from './Circuit';
 import { Compare } from './Compare';
@@ -21,6 +21,7 @@ import { Sentence } from './Sentence';
 import { Start, type Example } from './Start';
 import { OF_A_PROMPT, fromHash, pinsOf, promptBody, rootOf, toHash, traceBody, type Choice, type Tab, type View } from './state';
 import { Status } from './Status';
+import { TokenPrompt } from './TokenPrompt';
 import type { ModelInfo, ModelsAnswer, Token, Trace } from './types';
 import { Why } from './Why';
 
@@ -85,6 +86,7 @@ export function App() {
     request('/api/models', null, stop.signal).then((text) => setInfos(JSON.parse(text) as ModelsAnswer)).catch(() => undefined);
     return () => stop.abort();
   }, [loaded]);
+  const locked = models.status === 'failed' && models.problem?.status === 401;
   const served = infos ?? models.data;
   const model = view.model ?? served?.models.find((entry) => entry.default)?.name ?? null;
   const info = served?.models.find((entry) => entry.name === model)?.info ?? null;
@@ -159,7 +161,7 @@ export function App() {
         <span class="grow" />
         {served && (
           <Menu id="options" label={Object.keys(view.options).length || view.noBos ? 'Options •' : 'Options'}>
-            <OptionsPanel view={view} defaults={served.options} gated={isGated(info, trace)} presets={info?.presets ?? []} conservation={trace && !stale ? trace.conservation : null} onChange={change} />
+            <OptionsPanel view={view} defaults={served.options} gated={isGated(info, trace)} mixture={info?.mixture ?? false} presets={served.presets ?? []} conservation={trace && !stale ? trace.conservation : null} onChange={change} />
           </Menu>
         )}
         {trace && (
@@ -178,9 +180,9 @@ export function App() {
       </header>
       <main>
         {copied && copied !== 'copied' && <p class="card"><input type="text" aria-label="Link" readOnly value={copied} onFocus={(event) => event.currentTarget.select()} /></p>}
-        {!models.data && <Status ask={models} what="Looking for the server" />}
+        {locked ? <TokenPrompt tried={hasToken()} onToken={models.retry} /> : !models.data && <Status ask={models} what="Looking for the server" />}
         {view.prompt && models.data && models.status === 'failed' && <Status ask={models} what="Looking for the server" />}
-        <div class={`card ask ${view.prompt ? '' : 'empty'}`}>
+        {!locked && <div class={`card ask ${view.prompt ? '' : 'empty'}`}>
           <PromptTokens
             prompt={view.prompt}
             draft={draft}
@@ -196,8 +198,8 @@ export function App() {
           />
           {tokens.status === 'failed' && traced.status !== 'failed' && <Status ask={tokens} what="Splitting into tokens" />}
           {view.prompt && !editing && <Sentence trace={trace} stale={traced.stale || traced.status === 'failed'} view={view} onChange={change} />}
-        </div>
-        {!view.prompt && <Start onExample={example} />}
+        </div>}
+        {!locked && !view.prompt && <Start onExample={example} />}
         {view.prompt && (
           <>
             {editing && trace && <p class="note" role="status">The prompt is being changed: what is greyed out answers the one before.</p>}
@@ -215,7 +217,7 @@ export function App() {
                 {view.tab === 'why' && <Why {...common} gated={isGated(info, trace)} dark={dark} tokenHover={tokenHover} />}
                 {view.tab === 'layers' && <Layers {...common} />}
                 {view.tab === 'heads' && <Heads {...common} dark={dark} />}
-                {view.tab === 'answer' && <AnswerTab view={view} exports={exports} onChange={change} />}
+                {view.tab === 'answer' && <AnswerTab model={trace.model.name} documents={served?.endpoints.includes('sources') ?? false} view={view} exports={exports} onChange={change} />}
                 {view.tab === 'compare' && <Compare {...common} />}
                 {view.tab === 'circuit' && <Circuit {...common} />}
               </div>

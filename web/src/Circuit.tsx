@@ -1,7 +1,7 @@
 import { useEffect, useRef, useState } from 'preact/hooks';
 import { once, type Body } from './api';
 import { save, slug, type Exports } from './exports';
-import { INK, MUTED, inkOn, signedFill, type Item } from './figure';
+import { INK, MUTED, signedFill, type Item } from './figure';
 import { clipped, number, plural, probability, share, signed, tokenText } from './format';
 import { Term } from './Help';
 import { parseNode } from './nodes';
@@ -182,8 +182,8 @@ function circuitFigure(trace: Trace, view: View, measured: Record<string, Interv
     group.nodes.forEach((node, n) => {
       const amount = creditOf(trace, node) / largest;
       items.push({ kind: 'rect', x: x + 10, y: y + 32 + 26 * n, w: box - 20, h: 22, r: 4, fill: signedFill(amount) });
-      items.push({ kind: 'text', x: x + 16, y: y + 47 + 26 * n, text: `${node} ${clipped(tokenText(trace.tokens[parseNode(node).position]?.text ?? ''), 10)}`, size: 11, fill: inkOn(amount) });
-      items.push({ kind: 'text', x: x + box - 16, y: y + 47 + 26 * n, text: signed(creditOf(trace, node)), size: 11, anchor: 'end', fill: inkOn(amount) });
+      items.push({ kind: 'text', x: x + 16, y: y + 47 + 26 * n, text: `${node} ${clipped(tokenText(trace.tokens[parseNode(node).position]?.text ?? ''), 10)}`, size: 11 });
+      items.push({ kind: 'text', x: x + box - 16, y: y + 47 + 26 * n, text: signed(creditOf(trace, node)), size: 11, anchor: 'end' });
     });
     const answer = measured[i];
     if (answer) items.push({ kind: 'text', x: x + 12, y: y + 48 + 26 * tallest, text: `without it (${how}): ${signed(answer.cut.target - answer.clean.target)}`, size: 11, fill: MUTED });

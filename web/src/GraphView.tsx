@@ -28,7 +28,9 @@ interface Props {
 }
 
 const LABELS = 46; // room for the layers' names, which stay in view
+const AXIS = 46; // and for the tokens, which keep their size
 const LEAST = 0.3, MOST = 4;
+const TINY = 10; // size of the tokens' numbers; one that would meet its neighbour shows when it is pointed at
 
 interface Place {
   k: number;
@@ -47,7 +49,7 @@ export function GraphView(props: Props) {
 
   useEffect(() => setMoved(null), [layout, full]);
   const k0 = Math.min(1.15, Math.max(0.62, (size.width - LABELS - 4) / layout.width));
-  const natural = layout.height * k0;
+  const natural = layout.floorY * k0 + AXIS;
   const height = full ? size.height : Math.round(Math.max(220, Math.min(natural, Math.max(420, 0.74 * window.innerHeight))));
   const place: Place = moved ?? {
     k: k0,
@@ -60,8 +62,8 @@ export function GraphView(props: Props) {
     setMoved({ k, x: cx - ((cx - place.x) * k) / place.k, y: cy - ((cy - place.y) * k) / place.k });
   };
   const fit = () => {
-    const k = Math.max(0.1, Math.min(1.15, (size.width - LABELS - 4) / layout.width, height / layout.height));
-    setMoved({ k, x: LABELS + (size.width - LABELS - layout.width * k) / 2, y: (height - layout.height * k) / 2 });
+    const k = Math.max(0.1, Math.min(1.15, (size.width - LABELS - 4) / layout.width, (height - AXIS) / layout.floorY));
+    setMoved({ k, x: LABELS + (size.width - LABELS - layout.width * k) / 2, y: (height - AXIS - layout.floorY * k) / 2 });
   };
   const latest = useRef({ zoom, place, full });
   latest.current = { zoom, place, full };
@@ -159,7 +161,7 @@ export function GraphView(props: Props) {
     [layout, lit, selected, pins.join(), picked, focusable, trace, place.k === k0],
   );
 
-  const axisY = Math.min(place.y + place.k * layout.tokensY, height - 26);
+  const axisY = Math.min(place.y + place.k * layout.floorY + 20, height - 26);
   const largestToken = Math.max(1e-30, ...trace.token_credit.map((x, i) => (skipFirst && i === 0 ? 0 : Math.abs(x))));
   return (
     <div class={`graph-frame ${full ? 'full' : ''}`} ref={frame} style={full ? {} : { height: `${height}px` }} onKeyDown={(event) => full && event.key === 'Escape' && toggleFull()}>
@@ -198,7 +200,7 @@ export function GraphView(props: Props) {
           })}
         </g>
         <g class="axis" aria-label="Tokens">
-          <rect class="ground" x={0} y={axisY - 20} width={size.width} height={Math.max(0, height - axisY + 20)} />
+          <rect class="ground" x={0} y={axisY - 17} width={size.width} height={Math.max(0, height - axisY + 17)} />
           {layout.columns.map((column) => {
             const x = place.x + place.k * column.x;
             if (x < -80 || x > size.width + 80) return null;
@@ -215,6 +217,7 @@ export function GraphView(props: Props) {
             const hidden = skipFirst && column.position === 0;
             const text = tokenText(trace.tokens[column.position].text, trace.tokens[column.position].bytes);
             const width = Math.max(20, Math.min(place.k * (column.w - 6), textWidth(text, 13.5) + 10));
+            const credited = hidden ? 'left out' : signed(value, 2);
             return (
               <g
                 key={column.position}
@@ -226,7 +229,7 @@ export function GraphView(props: Props) {
               >
                 <rect x={-width / 2} y={-14} width={width} height={19} rx={4} style={{ fill: hidden ? 'transparent' : tint(value / largestToken) }} />
                 <text>{clipped(text, Math.max(2, Math.floor(width / 7.2)))}</text>
-                <text class="tiny" y={18}>{hidden ? 'left out' : signed(value, 2)}</text>
+                <text class={`tiny ${textWidth(credited, TINY) > place.k * column.w - 2 ? 'crowded' : ''}`} y={18}>{credited}</text>
                 <title>{`${text}, position ${column.position}: credit ${signed(value)} (${percent(trace.token_percent[column.position] ?? 0)} of the positive); click: only routes from here`}</title>
               </g>
             );
@@ -307,7 +310,7 @@ function GraphBox({ box, trace, credit, share, isRoot, dim, selected, pinned, fo
   const label = `${box.name} at ${tokenText(trace.tokens[node.position]?.text ?? '')}, credit ${number(credit)}${pinned ? ', pinned' : ''}`;
   return (
     <g
-      class={`node ${node.kind} ${isRoot ? 'root' : ''} ${dim ? 'dim' : ''} ${selected ? 'selected' : ''} ${pinned ? 'pinned' : ''} ${open ? 'open' : ''} ${Math.abs(share) > 0.42 ? 'strong' : ''}`}
+      class={`node ${node.kind} ${isRoot ? 'root' : ''} ${dim ? 'dim' : ''} ${selected ? 'selected' : ''} ${pinned ? 'pinned' : ''} ${open ? 'open' : ''}`}
       transform={`translate(${box.x} ${box.y})`}
       data-node={box.name}
       tabindex={focusable ? 0 : -1}

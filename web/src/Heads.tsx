@@ -40,13 +40,14 @@ export function Heads({ trace, view, stale, dark, exports, onChange }: Props) {
   exports.current = answer && {
     name: 'heads',
     figure: () => {
-      const side = 170, gap = 26, across = 4, edge = 24;
+      const named = trace.tokens.length <= 20; // rows high enough for their tokens
+      const side = 170, gap = named ? 84 : 26, across = 4, edge = 24 + (named ? 58 : 0);
       const items: Item[] = [
-        { kind: 'text', x: edge, y: 34, text: `Attention of the heads with most credit for ${tokenText(trace.target.text)}`, size: 18, bold: true },
-        { kind: 'text', x: edge, y: 54, text: `${trace.model.name}; ${clipped(view.prompt.replace(/\s+/g, ' '), 110)}; rows look at columns, first token top left`, size: 12, fill: MUTED },
+        { kind: 'text', x: 24, y: 34, text: `Attention of the heads with most credit for ${tokenText(trace.target.text)}`, size: 18, bold: true },
+        { kind: 'text', x: 24, y: 54, text: `${trace.model.name}; ${clipped(view.prompt.replace(/\s+/g, ' '), 110)}; rows look at columns, first token top left; darker: more`, size: 12, fill: MUTED },
       ];
       answer.heads.slice(0, FIRST).forEach((head, i) => {
-        const x = edge + (i % across) * (side + gap), y = 84 + Math.floor(i / across) * (side + gap + 10);
+        const x = edge + (i % across) * (side + gap), y = 84 + Math.floor(i / across) * (side + 36);
         items.push({ kind: 'text', x, y: y - 5, text: `${head.head}  ${signed(credit.get(head.head)?.credit ?? 0)}`, size: 12, bold: true });
         const n = head.pattern.length, bins = Math.min(n, 48), cell = side / bins;
         for (let q = 0; q < bins; ++q) {
@@ -58,10 +59,11 @@ export function Heads({ trace, view, stale, dark, exports, onChange }: Props) {
             if (weight > 0.01) items.push({ kind: 'rect', x: x + s * cell, y: y + q * cell, w: cell, h: cell, fill: mix(POSITIVE, WHITE, Math.sqrt(weight)) });
           }
         }
+        if (named) trace.tokens.forEach((token, q) => items.push({ kind: 'text', x: x - 5, y: y + (q + 0.5) * cell + 3, text: clipped(tokenText(token.text, token.bytes), 12), size: 8, anchor: 'end', fill: MUTED }));
         items.push({ kind: 'rect', x, y, w: side, h: side, stroke: '#9aa5b1' });
       });
       const shownRows = Math.ceil(Math.min(FIRST, answer.heads.length) / across);
-      return { title: 'Attention', width: Math.max(edge * 2 + across * (side + gap), 760), height: 84 + shownRows * (side + gap + 10), items };
+      return { title: 'Attention', width: Math.max(edge + across * (side + gap), 760), height: 84 + shownRows * (side + 36), items };
     },
     rows: () => [['head', 'credit', 'query', 'source', 'weight'], ...answer.heads.flatMap((head) => head.pattern.flatMap((row, q) => row.flatMap((weight, s) => (weight >= 0.001 ? [[head.head, credit.get(head.head)?.credit ?? 0, q, s, weight]] : []))))],
     data: () => answer.heads.map((head) => ({ ...head, credit: credit.get(head.head)?.credit ?? 0 })),

@@ -15,6 +15,7 @@ interface Props {
   edge: Edge | null; // picked instead
   pins: string[];
   trace: Trace; // what the graph shows
+  root: string | null; // what it will show, once answered
   body: Body; // of that trace
   promptBody: Body;
   other: string;
@@ -29,12 +30,14 @@ type Part = 'reads' | 'writes' | 'attention' | 'feeds' | 'experts' | 'test';
 const LABELS: Record<Part, string> = { reads: 'Reads', writes: 'Writes', attention: 'Attention', feeds: 'Feeds', experts: 'Experts', test: 'Test it' };
 
 export function Inspector(props: Props) {
-  const { node, edge, pins, trace, body, promptBody, other, dark, onSelect, onReroot, onPin, onOther } = props;
+  const { node, edge, pins, trace, root, body, promptBody, other, dark, onSelect, onReroot, onPin, onOther } = props;
   const [part, setPart] = useState<Part>('reads');
   const parsed = parseNode(node);
   const component = canReroot(parsed);
   const { top_paths: _, ...question } = body;
-  const rooted = useAsk<Trace>(component ? 'reroot' : null, { ...question, root: node, top_paths: 0 });
+  // The graph's own question, where it is about this node, is not asked twice: the second would wait behind the first.
+  const asked = useAsk<Trace>(component && root !== node ? 'reroot' : null, { ...question, root: node, top_paths: 0 });
+  const rooted = root !== node ? asked : { ...asked, data: trace.root === node ? trace : null, stale: false };
   const entries = rooted.data && !rooted.stale ? rooted.data.entries : undefined;
   const experts = entries && !Array.isArray(entries) ? (entries as Entries).experts : undefined;
   const parts: Part[] = !component ? ['feeds', 'writes', 'test'] : ['reads', 'writes', ...(parsed.kind === 'head' ? (['attention'] as Part[]) : []), 'feeds', ...(experts ? (['experts'] as Part[]) : []), 'test'];
@@ -146,7 +149,7 @@ function Sources({ trace }: { trace: Trace }) {
           <tr key={position}>
             <th scope="row">{tokenText(trace.tokens[position]?.text ?? '')}<span class="muted"> {position}</span></th>
             <td><Meter size={pattern[position] ?? 0} kind="plain" text={percent(100 * (pattern[position] ?? 0))} /></td>
-            <td><Meter size={Math.abs(entries[position]) / largest} kind={sign(entries[position])} text={number(entries[position])} /></td>
+            <td><Meter size={Math.abs(entries[position]) / largest} kind={sign(entries[position])} text={number(entries[position], 2)} /></td>
           </tr>
         ))}
       </tbody>

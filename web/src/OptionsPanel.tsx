@@ -7,20 +7,31 @@ interface Props {
   view: View;
   defaults: MethodOptions;
   gated: boolean;
-  presets: string[];
+  mixture: boolean;
+  presets: MethodOptions[];
   conservation: { first: number; reached: number } | null;
   onChange: (change: Partial<View>, step?: boolean) => void;
 }
 
-const CHOICES: { key: 'dispatch' | 'mlp' | 'scores' | 'reroot'; label: string; help: string; values: string[] }[] = [
+const PRESETS: Record<string, string> = {
+  paper: 'the paper’s settings',
+  released: 'what the authors’ program does',
+  best: 'passes the most tests with known answers; slow past 100 tokens',
+};
+
+const CHOICES: { key: 'dispatch' | 'mlp' | 'scores' | 'reroot' | 'direction' | 'keys'; label: string; help: string; values: string[] }[] = [
   { key: 'dispatch', label: 'Dispatch', help: 'how indirect credit chooses among the entries of a component', values: ['aligned', 'gate'] },
   { key: 'mlp', label: 'MLP rule', help: 'a denominator per neuron, one per position, or by the norm of the scores', values: ['per-neuron', 'linearized', 'l2'] },
   { key: 'scores', label: 'Scores', help: 'as they are, or with their mean over the sources taken off', values: ['raw', 'centered'] },
   { key: 'reroot', label: 'Reroot direction', help: 'what the root itself writes, or the target', values: ['output', 'target'] },
+  { key: 'direction', label: 'Direction', help: 'credit follows what a component writes, or what its readers read of it', values: ['output', 'read'] },
+  { key: 'keys', label: 'Key credit', help: 'direction read with centered scores: it stays at the source, or is spread over all', values: ['source', 'spread'] },
 ];
 
-// Only what differs from the paper's defaults is kept, sent and written into the address.
-export function OptionsPanel({ view, defaults, gated, presets, conservation, onChange }: Props) {
+// Only what differs from the preset, and the preset where it is not the paper's, is kept, sent and written into the address.
+export function OptionsPanel({ view, defaults: paper, gated, mixture, presets, conservation, onChange }: Props) {
+  const preset = view.options.preset ?? paper.preset;
+  const defaults = presets.find((each) => each.preset === preset) ?? paper;
   const value = <K extends keyof MethodOptions>(key: K): NonNullable<MethodOptions[K]> => (view.options[key] ?? defaults[key]) as NonNullable<MethodOptions[K]>;
   const set = <K extends keyof MethodOptions>(key: K, next: MethodOptions[K]) => {
     const options = { ...view.options, [key]: next };
@@ -46,10 +57,10 @@ export function OptionsPanel({ view, defaults, gated, presets, conservation, onC
       {presets.length > 0 && (
         <label class="field">
           <span>Preset</span>
-          <select id="preset" value={view.options.preset ?? ''} onChange={(event) => onChange({ options: event.currentTarget.value ? { preset: event.currentTarget.value } : {} }, true)}>
-            <option value="">none</option>
-            {presets.map((name) => <option key={name} value={name}>{name}</option>)}
+          <select id="preset" value={preset} onChange={(event) => onChange({ options: event.currentTarget.value === paper.preset ? {} : { preset: event.currentTarget.value } }, true)}>
+            {presets.map((each) => <option key={each.preset} value={each.preset}>{each.preset === paper.preset ? `${each.preset} (default)` : each.preset}</option>)}
           </select>
+          <span class="hint">{PRESETS[preset ?? ''] ?? ''}</span>
         </label>
       )}
       <label class="field" for="beta">
@@ -61,17 +72,23 @@ export function OptionsPanel({ view, defaults, gated, presets, conservation, onC
         </span>
         <span class="small">{conservation && conservation.first !== 0 ? `${percent((100 * conservation.reached) / conservation.first)} of the credit now arrives at the tokens` : ''}</span>
       </label>
-      {CHOICES.map(({ key, label, help, values }) => (
+      {CHOICES.filter(({ key }) => key !== 'keys' || value('direction') === 'read').map(({ key, label, help, values }) => (
         <label key={key} class="field" title={help}>
           <span>{label}</span>
           <select data-option={key} value={value(key)} onChange={(event) => set(key, event.currentTarget.value)}>
-            {values.map((name) => <option key={name} value={name}>{name === defaults[key] ? `${name} (default)` : name}</option>)}
+            {values.map((name) => <option key={name} value={name}>{name === defaults[key] ? `${name} (${preset === paper.preset ? 'default' : preset})` : name}</option>)}
           </select>
         </label>
       ))}
+      {value('direction') === 'read' && (
+        <label class="field inline" title="direction read: least denominator of K and Q shares, in logits">
+          <span>Floor</span>
+          <NumberField value={value('floor')} min={0} onChange={(next) => set('floor', next)} />
+        </label>
+      )}
       {weights('weights', 'Branch weights', ['K', 'Q', 'V'])}
       {gated && weights('mlp_weights', 'Gated MLP weights', ['G', 'U'])}
-      {defaults.expert_weights && weights('expert_weights', 'Mixture weights', ['R', 'G', 'U'])}
+      {mixture && weights('expert_weights', 'Mixture weights', ['R', 'G', 'U'])}
       <label class="check">
         <input type="checkbox" checked={view.noBos} onChange={(event) => onChange({ noBos: event.currentTarget.checked, position: null, trail: [], selected: null }, true)} />
         leave the special tokens in front out

@@ -140,6 +140,7 @@ export function Why({ trace, stale, view, body, gated, dark, exports, tokenHover
             edge={edges.find((edge) => edge.key === picked) ?? null}
             pins={pins}
             trace={trace}
+            root={rootOf(view)}
             body={plain}
             promptBody={promptBody(view)}
             other={view.other}

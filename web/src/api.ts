@@ -15,13 +15,45 @@ export class Problem extends Error {
   }
 }
 
+// A server that asks for a token (unpack serve --token) gets it with every request. It comes from the address once, as #token=T or ?token=T, and is taken out of it, so
+// that no link gives it away; the browser's tab keeps it.
+const KEPT_AS = 'unpack-token';
+let token: string | null = null;
+
+export function keepToken(given: string): void {
+  token = given.trim();
+  try {
+    sessionStorage.setItem(KEPT_AS, token);
+  } catch {
+    // kept as long as the page, then
+  }
+}
+
+export const hasToken = (): boolean => token !== null;
+
+export function takeToken(): void {
+  const hash = new URLSearchParams(location.hash.replace(/^#/, '')), search = new URLSearchParams(location.search);
+  const given = hash.get('token') ?? search.get('token');
+  if (given === null) {
+    try {
+      token = sessionStorage.getItem(KEPT_AS);
+    } catch {
+      // storage may be switched off
+    }
+    return;
+  }
+  keepToken(given);
+  hash.delete('token');
+  history.replaceState(null, '', `${location.pathname}#${hash}`);
+}
+
 export const GONE = 'the server does not answer; is unpack serve still running?';
 
 export async function request(path: string, body: Body | null, signal: AbortSignal, ticket?: string): Promise<string> {
   const send = () =>
     fetch(path, {
       method: body ? 'POST' : 'GET',
-      headers: { ...(body ? { 'Content-Type': 'application/json' } : {}), ...(ticket ? { 'X-Unpack-Ticket': ticket } : {}) },
+      headers: { ...(body ? { 'Content-Type': 'application/json' } : {}), ...(ticket ? { 'X-Unpack-Ticket': ticket } : {}), ...(token ? { Authorization: `Bearer ${token}` } : {}) },
       body: body ? JSON.stringify(body) : undefined,
       signal,
     });

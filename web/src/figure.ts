@@ -41,7 +41,7 @@ export interface Figure {
   items: Item[];
 }
 
-export const INK = '#17202b', MUTED = '#566273', LINE = '#d8dee6', BAND = '#eef2f6', POSITIVE = '#0a6ebd', NEGATIVE = '#d0500a', WHITE = '#ffffff';
+export const INK = '#1b1f24', MUTED = '#5d6672', LINE = '#d9dee4', BAND = '#f5f7f9', POSITIVE = '#0b5fa5', NEGATIVE = '#d55e00', WHITE = '#ffffff';
 
 const channels = (hex: string): number[] => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
@@ -51,8 +51,8 @@ export function mix(a: string, b: string, amount: number): string {
   return `#${x.map((value, i) => Math.round(value * amount + y[i] * (1 - amount)).toString(16).padStart(2, '0')).join('')}`;
 }
 
-export const signedFill = (share: number): string => mix(share < 0 ? NEGATIVE : POSITIVE, WHITE, 0.78 * Math.sqrt(Math.min(1, Math.abs(share))));
-export const inkOn = (share: number): string => (Math.abs(share) > 0.42 ? WHITE : INK);
+// Never so strong that dark letters on it were hard to read.
+export const signedFill = (share: number): string => mix(share < 0 ? NEGATIVE : POSITIVE, WHITE, 0.72 * Math.sqrt(Math.min(1, Math.abs(share))));
 
 const escapeXml = (text: string): string =>
   text
@@ -146,5 +146,5 @@ export function toTikz(figure: Figure): string {
     return `\\node[anchor=${anchor}, inner sep=0, text=${colour(item.fill ?? INK)}, font=\\sffamily\\fontsize{${item.size}}{${item.size}}\\selectfont${item.bold ? '\\bfseries' : ''}] at ${at(item.x, item.y)} {${tex(item.text)}};`;
   });
   const names = [...colours].map(([hex, name]) => `\\definecolor{${name}}{HTML}{${hex.slice(1).toUpperCase()}}`);
-  return `\\documentclass[tikz, border=4pt]{standalone}\n\\usepackage[T1]{fontenc}\n${names.join('\n')}\n\\begin{document}\n\\begin{tikzpicture}[x=1pt, y=1pt]\n${body.join('\n')}\n\\end{tikzpicture}\n\\end{document}\n`;
+  return `\\documentclass[tikz, border=4pt]{standalone}\n\\usepackage{fix-cm}\n\\usepackage[T1]{fontenc}\n${names.join('\n')}\n\\begin{document}\n\\begin{tikzpicture}[x=1pt, y=1pt]\n${body.join('\n')}\n\\end{tikzpicture}\n\\end{document}\n`;
 }

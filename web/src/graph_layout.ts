@@ -45,7 +45,8 @@ export interface Column extends Point {
 export interface Layout {
   width: number;
   height: number;
-  tokensY: number;
+  tokensY: number; // baseline of the tokens' texts
+  floorY: number; // where the graph ends and the tokens begin
   boxes: Map<string, Box>;
   lines: Line[]; // the strongest first
   columns: Column[];
@@ -134,8 +135,9 @@ class Builder {
     this.findLanes();
     const width = this.placeColumns();
     this.placePorts();
-    const { height, tokensY } = this.placeRows();
-    return { width, height, tokensY, boxes: this.boxes, lines: this.drawLines(), columns: this.columns.map((column) => ({ ...column, y: tokensY })), bands: this.bands() };
+    const { height, floorY } = this.placeRows();
+    const tokensY = floorY + 20;
+    return { width, height, tokensY, floorY, boxes: this.boxes, lines: this.drawLines(), columns: this.columns.map((column) => ({ ...column, y: tokensY })), bands: this.bands() };
   }
 
   private rowId(box: Box): number {
@@ -163,7 +165,7 @@ class Builder {
     }
     for (const box of this.boxes.values()) {
       const seen = used.get(box.name) ?? new Set<string>();
-      const letters = box.node?.kind === 'head' ? ['K', 'Q', 'V'] : ['R', 'G', 'U'].filter((letter) => seen.has(letter));
+      const letters = box.node?.kind === 'head' ? ['K', 'Q', 'V'] : ['G', 'R', 'U'].filter((letter) => seen.has(letter));
       box.ports = letters.map((branch, i) => ({ branch, x: PORT_STEP * (i - (letters.length - 1) / 2), used: seen.has(branch) }));
     }
   }
@@ -299,7 +301,7 @@ class Builder {
   }
 
   // Horizontal stretches run in the gaps between rows, each on a track of its own; weak ones share one.
-  private placeRows(): { height: number; tokensY: number } {
+  private placeRows(): { height: number; floorY: number } {
     const gaps: Span[][] = this.rows.slice(1).map(() => []);
     const shared = new Map<number, Span>();
     const stretch = (step: Step, a: number, b: number, gap: number): Span | null => {
@@ -330,7 +332,7 @@ class Builder {
       y -= BOX + (above[row] ?? 0);
     });
     for (const box of this.boxes.values()) box.y = this.rowY[this.rowOfBox.get(box.name) ?? 0];
-    return { height, tokensY: TOP + total + 20 };
+    return { height, floorY: TOP + total };
   }
 
   private drawLines(): Line[] {

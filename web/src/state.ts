@@ -40,6 +40,7 @@ export interface View {
   continuation: string; // of the Answer tab; empty: the model's own
   answerLength: number;
   answerRow: number | null;
+  sources: { question: string; documents: string; answer: string } | null; // null: the Answer tab explains tokens
 }
 
 export const DEFAULT_ROUTES = 12;
@@ -48,7 +49,7 @@ export const NO_FILTERS: Filters = { branch: null, through: null, from: null, mi
 export function initialView(): View {
   return {
     model: null, prompt: '', noBos: false, position: null, target: null, versus: null, trail: [], filters: NO_FILTERS, routes: DEFAULT_ROUTES, threshold: 0,
-    skipFirst: false, options: {}, tab: 'why', selected: null, circuit: { name: '', groups: [] }, other: '', continuation: '', answerLength: 12, answerRow: null,
+    skipFirst: false, options: {}, tab: 'why', selected: null, circuit: { name: '', groups: [] }, other: '', continuation: '', answerLength: 12, answerRow: null, sources: null,
   };
 }
 
@@ -113,6 +114,11 @@ export function toHash(view: View): string {
   put('continuation', view.continuation);
   if (view.answerLength !== 12) put('length', view.answerLength);
   put('row', view.answerRow);
+  if (view.sources) {
+    out.set('question', view.sources.question);
+    put('documents', view.sources.documents);
+    put('answer', view.sources.answer);
+  }
   const text = out.toString();
   return text ? `#${text}` : '#';
 }
@@ -152,6 +158,8 @@ export function fromHash(hash: string): View {
   view.continuation = text('continuation') ?? '';
   view.answerLength = Math.min(100, Math.max(1, integer('length') ?? 12));
   view.answerRow = integer('row');
+  const question = text('question');
+  if (question !== null) view.sources = { question, documents: text('documents') ?? '', answer: text('answer') ?? '' };
   return view;
 }
 
@@ -166,7 +174,8 @@ function readOptions(read: URLSearchParams): Partial<MethodOptions> {
     if (key === 'o.weights') options.weights = numbers(value, 3);
     if (key === 'o.mlp_weights') options.mlp_weights = numbers(value, 2);
     if (key === 'o.expert_weights') options.expert_weights = numbers(value, 3);
-    if (['o.dispatch', 'o.mlp', 'o.scores', 'o.reroot', 'o.preset'].includes(key)) options[key.slice(2) as 'mlp'] = value;
+    if (key === 'o.floor' && Number.isFinite(Number(value))) options.floor = Number(value);
+    if (['o.dispatch', 'o.mlp', 'o.scores', 'o.reroot', 'o.direction', 'o.keys', 'o.preset'].includes(key)) options[key.slice(2) as 'mlp'] = value;
   }
   return Object.fromEntries(Object.entries(options).filter(([, value]) => value !== undefined));
 }

@@ -21,29 +21,33 @@ export interface ModelInfo {
   d_model: number;
   dtype: string;
   gated: boolean;
+  mixture: boolean;
   parallel: boolean;
   positions: boolean;
   context: number;
   device: string;
   version: string;
-  presets?: string[];
 }
 
 export interface MethodOptions {
   beta: number;
   weights: number[];
   mlp_weights: number[];
-  expert_weights?: number[];
+  expert_weights: number[];
   dispatch: string;
   mlp: string;
   scores: string;
   reroot: string;
   preset?: string;
+  direction: string;
+  floor: number;
+  keys: string;
 }
 
 export interface ModelsAnswer {
   models: { name: string; default: boolean; info: ModelInfo | null }[];
   options: MethodOptions;
+  presets: MethodOptions[];
   endpoints: string[];
   limits: { max_tokens: number; max_paths: number; max_body: number; time_limit_ms: number };
 }
@@ -155,6 +159,19 @@ export interface WordsAnswer {
 export interface AttributeAnswer {
   tokens: Token[];
   rows: { position: number; target_id: number; text: string; probability: number; token_credit: number[] }[];
+}
+
+export interface SourcesAnswer {
+  model: { name: string };
+  question: string;
+  answer: string;
+  documents: { name: string; sentences: { text: string }[] }[];
+  sentences: {
+    text: string;
+    documents: { credit: number; percent: number; sentences: { credit: number; percent: number }[] }[];
+    other_credit: number;
+    answer_credit: number;
+  }[];
 }
 
 export interface QueueAnswer {

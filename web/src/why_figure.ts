@@ -1,5 +1,5 @@
 // The Why tab's graph as a figure: the same layout that the screen shows, with title, target, contrast, model and legend, on white.
-import { BAND, INK, LINE, MUTED, NEGATIVE, POSITIVE, WHITE, inkOn, signedFill, type Figure, type Item } from './figure';
+import { BAND, INK, LINE, MUTED, NEGATIVE, POSITIVE, WHITE, signedFill, type Figure, type Item } from './figure';
 import { clipped, signed, tokenText } from './format';
 import { BOX, PORT, textWidth, type Layout } from './graph_layout';
 import type { Trace } from './types';
@@ -33,7 +33,7 @@ export function whyFigure(trace: Trace, layout: Layout, title: string, subtitle:
     const share = (credits.get(box.name) ?? 0) / largest;
     const dark = !box.node || box.name === root;
     items.push({ kind: 'rect', x: x - box.w / 2, y: y - BOX / 2, w: box.w, h: BOX, r: 5, fill: dark ? INK : signedFill(share), stroke: dark || pins.includes(box.name) ? INK : share < 0 ? NEGATIVE : POSITIVE, width: pins.includes(box.name) ? 2.5 : 1 });
-    items.push({ kind: 'text', x, y: y + 4, text: box.label, size: 11, anchor: 'middle', bold: dark, fill: dark ? WHITE : inkOn(share) });
+    items.push({ kind: 'text', x, y: y + 4, text: box.label, size: 11, anchor: 'middle', bold: dark, fill: dark ? WHITE : INK });
   }
   const largestToken = Math.max(1e-30, ...trace.token_credit.map((x, i) => (skipFirst && i === 0 ? 0 : Math.abs(x))));
   for (const column of layout.columns) {
@@ -47,7 +47,7 @@ export function whyFigure(trace: Trace, layout: Layout, title: string, subtitle:
     const token = trace.tokens[column.position];
     const w = Math.min(column.w - 6, textWidth(tokenText(token.text, token.bytes), 13) + 10);
     items.push({ kind: 'rect', x: x - w / 2, y: y - 14, w, h: 19, r: 4, fill: signedFill(share) });
-    items.push({ kind: 'text', x, y, text: clipped(tokenText(token.text, token.bytes), Math.max(2, Math.floor(column.w / 6.6))), size: 12.5, anchor: 'middle', fill: inkOn(share) });
+    items.push({ kind: 'text', x, y, text: clipped(tokenText(token.text, token.bytes), Math.max(2, Math.floor(column.w / 6.6))), size: 12.5, anchor: 'middle' });
     items.push({ kind: 'text', x, y: y + 17, text: hidden ? 'left out' : signed(trace.token_credit[column.position] ?? 0, 2), size: 9, anchor: 'middle', fill: MUTED });
   }
   const y = y0 + layout.height + 12;

@@ -1,3 +1,4 @@
+import { documentsOf } from '../src/Sources';
 import { describe, expect, it } from 'vitest';
 import { align } from '../src/align';
 import { number, percent, signed, tokenText } from '../src/format';
@@ -65,4 +66,9 @@ describe('the heatmap', () => {
     expect([grid.readers, grid.writers]).toEqual([['A1.H0'], ['A0.H0', 'A0.H1', 'MLP0']]);
   });
   it('knows where layers start', () => expect(layerStarts(['emb', 'pos', 'A0.H0', 'MLP0', 'A1.H0'])).toEqual([{ index: 0, layer: -1 }, { index: 2, layer: 0 }, { index: 4, layer: 1 }]));
+});
+
+describe('documents', () => {
+  it('are parted by empty lines and named by their first', () =>
+    expect(documentsOf('# a\nOne.\nTwo.\n\n\n Three. \n\n#\n')).toEqual([{ name: 'a', text: 'One.\nTwo.' }, { name: 'document 2', text: 'Three.' }, { name: 'document 3', text: '#' }]));
 });

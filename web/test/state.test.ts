@@ -4,7 +4,7 @@ import { filterBody, fromHash, initialView, pinsOf, toHash, togglePin, traceBody
 const full: View = {
   model: 'pocket-llama', prompt: 'a & b = c #1 + “ü”\n', noBos: true, position: 3, target: { id: 17 }, versus: { text: ' the' }, trail: ['A5.H3@12', 'MLP0@4'],
   filters: { branch: 'G', through: 'A1.H2', from: 0, minLayer: 2, sign: 'negative' }, routes: 60, threshold: 0.5, skipFirst: true, options: { beta: 0, weights: [1, 0, 0.5], mlp: 'l2' }, tab: 'compare', selected: 'A1.H1@2',
-  circuit: { name: 'movers & co', groups: [{ name: 'a:b;c', nodes: ['A1.H1@2', 'emb@0'] }, { name: '', nodes: ['MLP0@3'] }] }, other: 'x y', continuation: ' z', answerLength: 5, answerRow: 2,
+  circuit: { name: 'movers & co', groups: [{ name: 'a:b;c', nodes: ['A1.H1@2', 'emb@0'] }, { name: '', nodes: ['MLP0@3'] }] }, other: 'x y', continuation: ' z', answerLength: 5, answerRow: 2, sources: { question: 'Who?', documents: 'One.\n\nTwo.', answer: '' },
 };
 
 describe('the address', () => {

@@ -8,10 +8,10 @@ namespace unpack {
 
 namespace {
 
-class CpuBackend final : public HostBackend<float> {
+class CpuBackend final : public HostReads<float> {
  public:
   CpuBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options)
-      : HostBackend(std::move(weights), options) {
+      : HostReads(std::move(weights), options) {
     prepare_gemm();
   }
   std::string name() const override { return "cpu"; }

@@ -110,7 +110,7 @@ bool cap_instruction_set() {
 // there is room: oneDNN 2.6 took 5.8 MiB of address space for them.
 bool make_kernels() {
   constexpr std::size_t kRoom = std::size_t{32} << 20;
-  ::operator delete(::operator new(kRoom));
+  if (!room_for(kRoom)) throw std::bad_alloc();
   const OneDnn& library = loaded().functions;
   const int threads = library.max_threads();
   library.set_threads(1);

@@ -42,6 +42,7 @@ class CudaBackend final : public Backend,
   DeviceMemory::Use memory_use(bool start_again) override;
   std::uint64_t room_for_prompts() override;
   void keep_layers(int count) override { on_device_.keep_layers(static_cast<std::size_t>(count)); }
+  bool streams() const override { return on_device_.streams(); }
   std::uint64_t uploaded_bytes() override { return on_device_.uploaded_bytes(); }
   std::uint64_t upload_once() override { return on_device_.upload_once(); }
   std::vector<DevicePlan::Part> plan(const Writers& writers, int tokens) override;

@@ -195,6 +195,92 @@ float dot_float(std::int64_t n, const float* x, const float* y) {
   return sum;
 }
 
-constexpr FloatKernels kKernels = {reduce_float,   row_sums_float,  reduce_rows_float,
-                                   gelu_erf_float, gelu_tanh_float, silu_float,
-                                   softmax_float,  axpy_float,      dot_float};
+void add_columns_float(const float* rows, std::int64_t n, std::int64_t c, double* sum) {
+  for (std::int64_t r = 0; r < n; ++r) {
+    for (std::int64_t j = 0; j < c; ++j) sum[j] += static_cast<double>(rows[r * c + j]);
+  }
+}
+
+void subtract_columns_float(float* rows, std::int64_t n, std::int64_t c, const double* shift) {
+  for (std::int64_t r = 0; r < n; ++r) {
+    for (std::int64_t j = 0; j < c; ++j)
+      rows[r * c + j] = static_cast<float>(static_cast<double>(rows[r * c + j]) - shift[j]);
+  }
+}
+
+std::int64_t count_upto_float(const float* x, std::int64_t n, float limit) {
+  constexpr int kLanes = 16;
+  std::int32_t lanes[kLanes] = {};
+  std::int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int j = 0; j < kLanes; ++j) lanes[j] += x[i + j] <= limit ? 1 : 0;
+  }
+  std::int64_t count = 0;
+  for (; i < n; ++i) count += x[i] <= limit ? 1 : 0;
+  for (const std::int32_t lane : lanes) count += lane;
+  return count;
+}
+
+// The value that `wanted` others come before. It lies in (low, high], of which more and more is cut
+// off by guesses a little below and above it; the few values that are left are sorted out.
+float ordered_float(const float* x, std::int64_t n, std::int64_t wanted, float* left) {
+  constexpr std::int64_t kFew = 24;
+  constexpr int kGuesses = 8;
+  float sum = 0, size = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    sum += x[i];
+    size += std::fabs(x[i]);
+  }
+  const float step = size / static_cast<float>(n);
+  float low = -std::numeric_limits<float>::infinity(), high = -low;
+  std::int64_t under = 0, upto = n;  // values <= low, <= high
+  float guess = sum / static_cast<float>(n);
+  for (int i = 0; i < kGuesses && upto - under > kFew; ++i) {
+    if (!(guess > low && guess < high)) break;
+    const std::int64_t count = count_upto_float(x, n, guess);
+    if (count > wanted) {
+      high = guess;
+      upto = count;
+    } else {
+      low = guess;
+      under = count;
+    }
+    if (under == 0 && low < -std::numeric_limits<float>::max()) {
+      guess = high - step;
+    } else if (high > std::numeric_limits<float>::max()) {
+      guess = low + step;
+    } else {
+      const float rank = static_cast<float>(wanted - under) + (i % 2 == 0 ? 5.5F : -4.5F);
+      const float part = rank / static_cast<float>(upto - under);
+      guess = low + (high - low) * (part < 0.05F ? 0.05F : part > 0.95F ? 0.95F : part);
+    }
+  }
+  std::int64_t kept = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    left[kept] = x[i];
+    kept += x[i] > low && x[i] <= high ? 1 : 0;
+  }
+  if (kept <= wanted - under) return x[0];  // not a number among them
+  std::nth_element(left, left + (wanted - under), left + kept);
+  return left[wanted - under];
+}
+
+void column_medians_float(const float* rows, std::int64_t n, std::int64_t c, float* out) {
+  constexpr std::int64_t kColumns = 16;
+  std::vector<float> columns(static_cast<std::size_t>((kColumns + 1) * n + 1));
+  for (std::int64_t first = 0; first < c; first += kColumns) {
+    const std::int64_t count = std::min(kColumns, c - first);
+    for (std::int64_t r = 0; r < n; ++r) {
+      for (std::int64_t j = 0; j < count; ++j)
+        columns[static_cast<std::size_t>(j * n + r)] = rows[r * c + first + j];
+    }
+    for (std::int64_t j = 0; j < count; ++j)
+      out[first + j] =
+          ordered_float(columns.data() + j * n, n, (n - 1) / 2, columns.data() + kColumns * n);
+  }
+}
+
+constexpr FloatKernels kKernels = {
+    reduce_float,    row_sums_float,    reduce_rows_float,      gelu_erf_float,
+    gelu_tanh_float, silu_float,        softmax_float,          axpy_float,
+    dot_float,       add_columns_float, subtract_columns_float, column_medians_float};

@@ -14,6 +14,7 @@
 #include "backend/backend.h"
 #include "backend/expert_rows.h"
 #include "backend/host/panels.h"
+#include "backend/read_ops.h"
 #include "base/once.h"
 #include "base/thread_pool.h"
 #include "unpack/writers.h"
@@ -291,12 +292,62 @@ class HostBackend : public HostNeurons<T> {
   void writer_dots(const Array& writers, int n_writers, int position, const Array& direction,
                    std::vector<double>& out) override;
 
- private:
+ protected:
+  // coef[rows, entries] times the weights by which a side's neurons read, [rows, D].
+  std::vector<T> fold_neurons(const MlpView& view, MlpSide side, Scores scores,
+                              std::span<const int> queries, std::span<const double> coef);
   // Directions as the sublayer's own outputs see them: centred, and through the norm behind.
   std::vector<T> directions_for(const std::vector<T>& post, const Array* out_dev,
                                 std::span<const int> queries, const Array& directions) const;
+
+ private:
   std::vector<double> vocabulary_mean();
   std::vector<double> vocabulary_mean_;
+};
+
+template <typename T>
+class HostReads : public HostBackend<T>, public ReadOps {
+ protected:
+  using HostBase<T>::config_, HostBase<T>::pool_, HostBase<T>::ptr, HostBase<T>::uninitialized,
+      HostBase<T>::gemm, HostBase<T>::layer, HostBase<T>::multiply_transposed, HostBase<T>::rotary;
+
+ public:
+  using HostBackend<T>::HostBackend;
+  void head_directions(const AttentionView& view, std::span<const int> queries,
+                       std::span<const double> directions, std::vector<double>& out) override;
+  HeadReads head_reads(const AttentionView& view, const AttentionSums& sums, const Options& options,
+                       std::span<const double> directions) override;
+  void neuron_reads(const MlpView& view, MlpSide side, Scores scores, std::span<const double> coef,
+                    std::vector<double>& out) override;
+  Array key_medians(const AttentionView& view, const AttentionSums& sums) override;
+  void offset_fold(const AttentionView& view, const HeadReads& reads, const Array& offsets,
+                   std::vector<double>& out) override;
+  void position_dots(const Array& writers, int n_writers, int first, int end,
+                     std::span<const double> vectors, std::vector<double>& out) override;
+  void visit_edges(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                   const EdgeVisitor& visit) override;
+  EdgesInto edges_into(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                       int writer, int source) override;
+
+ private:
+  using typename HostBase<T>::RotaryTable;
+  // Which writers at which position, as keys or values.
+  struct Sources {
+    std::int64_t position;
+    int first, count;
+  };
+  void project_writers(const AttentionView& view, const Panels<T>& w, const Sources& of, T* out);
+  void project_keys(const AttentionView& view, const LayerPanels<T>& w, const RotaryTable* rope,
+                    const Sources& of, T* out);
+  std::vector<T> to_model(const Panels<T>& w, bool grouped, const T* rows, std::int64_t begin,
+                          std::int64_t n);
+  void key_rows(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                std::int64_t head, std::int64_t queries, const Sources& of, const T* projected,
+                T* tile);
+  void value_rows(const AttentionView& view, const HeadReads& reads, std::int64_t head,
+                  std::int64_t queries, const Sources& of, const T* projected, T* tile);
+  void products_with(const T* from, std::int64_t head, std::int64_t queries, const Sources& of,
+                     const T* projected, T* tile);
 };
 
 // A row of scores, over the norm's deviation.
@@ -318,5 +369,7 @@ extern template class HostNeurons<float>;
 extern template class HostNeurons<double>;
 extern template class HostBackend<float>;
 extern template class HostBackend<double>;
+extern template class HostReads<float>;
+extern template class HostReads<double>;
 
 }  // namespace unpack

@@ -187,14 +187,12 @@ void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double>
 }
 
 template <typename T>
-void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, Scores scores,
-                              std::span<const int> queries, std::span<const double> coef,
-                              std::vector<double>& out) {
+std::vector<T> HostBackend<T>::fold_neurons(const MlpView& view, MlpSide side, Scores scores,
+                                            std::span<const int> queries,
+                                            std::span<const double> coef) {
   const auto w = layer(view.layer);
   const std::int64_t d = config_.d_model;
-  const std::int64_t cl = view.visible;
   const auto rows = static_cast<std::int64_t>(queries.size());
-  out.assign(static_cast<std::size_t>(rows * cl), 0.0);
   std::vector<T> scaled(coef.begin(), coef.end());
   std::vector<T> vectors(static_cast<std::size_t>(rows * d), T(0));
   if (side == MlpSide::router) {
@@ -232,16 +230,30 @@ void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, Scores scores,
              vectors.data() + used.rows[static_cast<std::size_t>(i)] * d);
     }
   } else {
-    const Panels<T>& in = this->panels(w->mlp, side);
-    if (rows == 1 && queries[0] == view.length - 1 && view.last && !view.last->empty()) {
-      pool_.parallel_for(cl, [&](std::int64_t j) {
-        out[static_cast<std::size_t>(j)] =
-            static_cast<double>(dot(in.out, ptr(*view.last) + j * in.out, scaled.data()));
-      });
-      return;
-    }
-    multiply_transposed(in, scaled.data(), rows, vectors.data());
+    multiply_transposed(this->panels(w->mlp, side), scaled.data(), rows, vectors.data());
   }
+  return vectors;
+}
+
+template <typename T>
+void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, Scores scores,
+                              std::span<const int> queries, std::span<const double> coef,
+                              std::vector<double>& out) {
+  const std::int64_t d = config_.d_model;
+  const std::int64_t cl = view.visible;
+  const auto rows = static_cast<std::int64_t>(queries.size());
+  out.assign(static_cast<std::size_t>(rows * cl), 0.0);
+  if (view.routing == nullptr && rows == 1 && queries[0] == view.length - 1 && view.last &&
+      !view.last->empty()) {
+    const std::vector<T> scaled(coef.begin(), coef.end());
+    const auto n = static_cast<std::int64_t>(scaled.size());
+    pool_.parallel_for(cl, [&](std::int64_t j) {
+      out[static_cast<std::size_t>(j)] =
+          static_cast<double>(dot(n, ptr(*view.last) + j * n, scaled.data()));
+    });
+    return;
+  }
+  const std::vector<T> vectors = fold_neurons(view, side, scores, queries, coef);
   pool_.parallel_for(rows, [&](std::int64_t i) {
     const int q = queries[static_cast<std::size_t>(i)];
     const double factor = 1.0 / static_cast<double>(ptr(*view.dev)[q]);

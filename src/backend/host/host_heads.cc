@@ -15,21 +15,16 @@ namespace {
 
 // Folded scores of a layer are held at once; past this many bytes the projected way is taken.
 constexpr std::int64_t kFoldBytes = std::int64_t{96} << 20;
+// Of one thread's scores, so that they stay in its cache.
+constexpr std::int64_t kTileBytes = std::int64_t{2} << 20;
 
 // Subtracts from every column of rows[n, c] its mean over the rows.
 template <typename T>
 void center_columns(T* rows, std::int64_t n, std::int64_t c) {
   std::vector<double> mean(static_cast<std::size_t>(c), 0.0);
-  for (std::int64_t s = 0; s < n; ++s) {
-    for (std::int64_t j = 0; j < c; ++j)
-      mean[static_cast<std::size_t>(j)] += static_cast<double>(rows[s * c + j]);
-  }
+  add_columns(rows, n, c, mean.data());
   for (auto& m : mean) m /= static_cast<double>(n);
-  for (std::int64_t s = 0; s < n; ++s) {
-    for (std::int64_t j = 0; j < c; ++j)
-      rows[s * c + j] =
-          static_cast<T>(static_cast<double>(rows[s * c + j]) - mean[static_cast<std::size_t>(j)]);
-  }
+  subtract_columns(rows, n, c, mean.data());
 }
 
 // Mean and population standard deviation from sums over n values and over their squares.
@@ -252,7 +247,11 @@ void HostHeads<T>::projected_keys(const AttentionView& view, const LayerPanels<T
   const auto rope = rotary(view.layer, length, view.length);
   const LayerConfig& shape = config_.layer(view.layer);
   const double scale = shape.attention_scale;
-  const std::int64_t queries = sums ? 64 : 8;
+  // Whole rows of several queries are held at once where they are handed out.
+  const std::int64_t queries =
+      sums ? 64
+           : std::clamp<std::int64_t>(
+                 kTileBytes / (length * cl * static_cast<std::int64_t>(sizeof(T))), 8, 64);
   for (std::int64_t p = 0; p < w.k.count(); ++p) {
     const std::int64_t in_panel = w.k.columns(p) / e;
     const std::int64_t first = w.k.begin(p) / e;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "base/formulas.h"
 #include "unpack/error.h"
@@ -130,6 +131,42 @@ double dot<double>(std::int64_t n, const double* x, const double* y) {
   double sum = 0;
   for (std::int64_t i = 0; i < n; ++i) sum += x[i] * y[i];
   return sum;
+}
+
+template <>
+void add_columns<float>(const float* rows, std::int64_t n, std::int64_t c, double* sum) {
+  best().add_columns(rows, n, c, sum);
+}
+
+template <>
+void add_columns<double>(const double* rows, std::int64_t n, std::int64_t c, double* sum) {
+  for (std::int64_t i = 0; i < n * c; ++i) sum[i % c] += rows[i];
+}
+
+template <>
+void subtract_columns<float>(float* rows, std::int64_t n, std::int64_t c, const double* shift) {
+  best().subtract_columns(rows, n, c, shift);
+}
+
+template <>
+void subtract_columns<double>(double* rows, std::int64_t n, std::int64_t c, const double* shift) {
+  for (std::int64_t i = 0; i < n * c; ++i) rows[i] -= shift[i % c];
+}
+
+template <>
+void column_medians<float>(const float* rows, std::int64_t n, std::int64_t c, float* out) {
+  best().column_medians(rows, n, c, out);
+}
+
+template <>
+void column_medians<double>(const double* rows, std::int64_t n, std::int64_t c, double* out) {
+  std::vector<double> column(static_cast<std::size_t>(n));
+  const auto middle = column.begin() + (n - 1) / 2;
+  for (std::int64_t j = 0; j < c; ++j) {
+    for (std::int64_t r = 0; r < n; ++r) column[static_cast<std::size_t>(r)] = rows[r * c + j];
+    std::nth_element(column.begin(), middle, column.end());
+    out[j] = *middle;
+  }
 }
 
 template <typename T>

@@ -37,6 +37,16 @@ template <typename T>
 void reduce_rows(const T* rows, std::int64_t n, std::int64_t c, T* sums, T* abs, double* column,
                  double* square);
 
+// rows[n, c] in double: sum[j] += rows[r, j], and rows[r, j] -= shift[j].
+template <typename T>
+void add_columns(const T* rows, std::int64_t n, std::int64_t c, double* sum);
+template <typename T>
+void subtract_columns(T* rows, std::int64_t n, std::int64_t c, const double* shift);
+
+// out[c]: the lower median over the rows of every column of rows[n, c].
+template <typename T>
+void column_medians(const T* rows, std::int64_t n, std::int64_t c, T* out);
+
 // The single-precision loops for one instruction set; what each does is said above.
 struct FloatKernels {
   void (*reduce)(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum,
@@ -50,6 +60,9 @@ struct FloatKernels {
   void (*softmax)(float* row, std::int64_t n, float scale);
   void (*axpy)(std::int64_t n, float scale, const float* x, float* y);
   float (*dot)(std::int64_t n, const float* x, const float* y);
+  void (*add_columns)(const float* rows, std::int64_t n, std::int64_t c, double* sum);
+  void (*subtract_columns)(float* rows, std::int64_t n, std::int64_t c, const double* shift);
+  void (*column_medians)(const float* rows, std::int64_t n, std::int64_t c, float* out);
 };
 // Those that this processor can run, the fastest first: "avx512", "avx2", "portable".
 std::vector<std::pair<std::string, const FloatKernels*>> float_kernels();

@@ -80,6 +80,7 @@ FamilyConfig read_gemma3_text(const ConfigReader& reader) {
   defaults.vocab_size = 262208;
   defaults.max_position_embeddings = 131072;
   defaults.rope_theta = 1e6;
+  defaults.rope_by_type = true;
   FamilyConfig family = read_gemma_like(reader, defaults);
   add_post_norms(reader, family);
   family.model.logit_cap = read_cap(reader, "final_logit_softcapping", 0.0);

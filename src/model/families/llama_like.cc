@@ -35,8 +35,11 @@ FamilyConfig read_llama_like(const ConfigReader& reader, const LlamaDefaults& de
   layer.n_neurons = reader.size("intermediate_size", defaults.intermediate_size);
   layer.activation = read_activation(reader, defaults.activation_key, defaults.activation);
   layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(c.d_head));
-  if (!reader.object("rope_parameters") ||
-      !reader.object("rope_parameters")->has("full_attention")) {
+  const auto rope = reader.object("rope_parameters");
+  const bool by_type = rope && (rope->has("full_attention") || rope->has("sliding_attention"));
+  if (by_type && !defaults.rope_by_type)
+    reader.fail("rope_parameters by layer type are not supported in this family");
+  if (!by_type) {
     layer.rope = read_rope(reader, {.d_head = c.d_head,
                                     .context = c.n_ctx,
                                     .base = defaults.rope_theta,
@@ -44,6 +47,7 @@ FamilyConfig read_llama_like(const ConfigReader& reader, const LlamaDefaults& de
                                     .original = defaults.rope_original});
   }
   c.layers.assign(static_cast<std::size_t>(c.n_layers), layer);
+  read_sliding(reader, c.n_layers, [](int) { return false; });  // checks layer_types
   return family;
 }
 

@@ -27,6 +27,7 @@ struct LlamaDefaults {
   std::string_view activation = "silu";
   bool rope_old_names = false;  // see RopeKeys
   int rope_original = 0;
+  bool rope_by_type = false;  // the caller reads rope_parameters of every type of layer
 };
 
 FamilyConfig read_llama_like(const ConfigReader& reader, const LlamaDefaults& defaults);

@@ -23,12 +23,10 @@ LlamaDefaults defaults(std::optional<int> head_dim) {
 // layer_types names.
 void read_window(const ConfigReader& reader, FamilyConfig& family) {
   const std::int64_t first = reader.integer("max_window_layers").value_or(28);
-  const auto later = [&](int layer) { return layer >= first; };
-  if (reader.flag("use_sliding_window", false)) {
-    set_windows(reader, family, 4096, later);
-  } else {
-    read_sliding(reader, family.model.n_layers, later);  // checks it
-  }
+  if (first < 0)
+    reader.fail(fmt::format("max_window_layers is {}, expected a number from 0", first));
+  if (reader.flag("use_sliding_window", false))
+    set_windows(reader, family, 4096, [&](int layer) { return layer >= first; });
 }
 
 FamilyConfig read_qwen2(const ConfigReader& reader) {
@@ -61,6 +59,12 @@ FamilyConfig read_qwen3_moe(const ConfigReader& reader) {
                                                     .neurons = 768});
   const int step = reader.size("decoder_sparse_step", 1);
   const std::vector<std::int64_t> dense = reader.integers("mlp_only_layers");
+  for (const std::int64_t l : dense) {
+    if (l < 0 || l >= family.model.n_layers) {
+      reader.fail(fmt::format("mlp_only_layers names layer {}, but the model has layers 0 to {}", l,
+                              family.model.n_layers - 1));
+    }
+  }
   for (int l = 0; l < family.model.n_layers; ++l) {
     LayerConfig& layer = family.model.layers[static_cast<std::size_t>(l)];
     layer.qk_norm = QkNorm::head;
@@ -111,13 +115,13 @@ FamilyConfig read_smollm3(const ConfigReader& reader) {
   for (int l = 0; rotated.size() < static_cast<std::size_t>(layers); ++l)
     rotated.push_back((l + 1) % interval == 0 ? 0 : 1);
   for (std::size_t l = 0; l < rotated.size(); ++l) {
+    if (rotated[l] != 0 && rotated[l] != 1)
+      reader.fail(fmt::format("no_rope_layers holds {}, expected 0 or 1 a layer", rotated[l]));
     if (rotated[l] == 0) family.model.layers[l].rope = Rope{};
   }
-  const auto unrotated = [&](int l) { return rotated[static_cast<std::size_t>(l)] == 0; };
   if (reader.flag("use_sliding_window", false)) {
-    set_windows(reader, family, 4096, unrotated);
-  } else {
-    read_sliding(reader, layers, unrotated);
+    set_windows(reader, family, 4096,
+                [&](int l) { return rotated[static_cast<std::size_t>(l)] == 0; });
   }
   return family;
 }

@@ -126,7 +126,8 @@ class Recursion {
 
   // The smallest |sum| against its absolute sum that any denominator met: near 0 rounding decides
   // signs, and without a floor it blows up shares. Likewise where it decides which experts are
-  // used.
+  // used, and where keys and queries cancel, or sources score alike, so that nothing but rounding
+  // is left of (centred) scores.
   double conditioning() const { return std::min(conditioning_, f_.routing_margin); }
 
  private:
@@ -180,20 +181,30 @@ class Recursion {
 
   // [writer][s <= q] key or query scores of one head and query, centred over the sources in sight
   // where asked; nothing is known of the others.
-  Mat scores(int l, int h, int q, bool keys) const {
+  Mat scores(int l, int h, int q, bool keys) {
     const Layer& t = f_.layers[l];
     const int g = f_.group(h), first = f_.first(l, q);
     Mat out;
+    Vec terms(static_cast<std::size_t>(q) + 1, 0.0);  // [s] what the scores are sums of
     for (int j = 0; j < f_.writers.visible_to_attention(l); ++j) {
       Vec row(first, NAN);
       const Vec query = keys ? Vec() : f_.query(l, h, f_.vectors[j][q], q);
       for (int s = first; s <= q; ++s) {
-        row.push_back(
-            c_.layer(l).attention_scale *
-            (keys ? dot(f_.key(l, g, f_.vectors[j][s], s), t.q[h][q]) : dot(query, t.k[g][s])));
+        const Vec each = keys ? product(f_.key(l, g, f_.vectors[j][s], s), t.q[h][q])
+                              : product(query, t.k[g][s]);
+        double sum = 0;
+        for (const double x : each) sum += x, terms[s] += std::fabs(x);
+        row.push_back(c_.layer(l).attention_scale * sum);
       }
       if (o_.scores == Scores::centered) subtract_mean(row, static_cast<std::size_t>(first));
       out.push_back(row);
+    }
+    for (int s = first; s <= q; ++s) {
+      double left = 0;
+      for (const Vec& row : out) left += std::fabs(row[s]) / c_.layer(l).attention_scale;
+      // A single source has nothing to differ from: exactly 0 where centred.
+      const bool alone = o_.scores == Scores::centered && first == q;
+      if (terms[s] > 0 && !alone) conditioning_ = std::min(conditioning_, left / terms[s]);
     }
     return out;
   }

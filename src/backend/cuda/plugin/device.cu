@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <exception>
 #include <iterator>
 #include <thread>
-#include <vector>
 
 #include "backend/cuda/plugin/state.h"
 
@@ -192,14 +192,24 @@ void fill_in_parts(UnpackFill fill, const void* context, char* to, std::size_t o
   const std::size_t parts =
       std::max<std::size_t>(1, std::min({kMostParts, cores / 2, bytes / kWorthIt}));
   const std::size_t part = bytes / parts;
-  std::vector<std::thread> helpers;
+  const auto fill_part = [=](std::size_t i) {
+    fill(context, to + i * part, offset + i * part, i + 1 == parts ? bytes - i * part : part);
+  };
+  std::thread helpers[kMostParts];
+  std::size_t alone = 0;  // the parts that no helper could be started for
   for (std::size_t i = 1; i < parts; ++i) {
-    helpers.emplace_back([=] {
-      fill(context, to + i * part, offset + i * part, i + 1 == parts ? bytes - i * part : part);
-    });
+    try {
+      helpers[i] = std::thread(fill_part, i);
+    } catch (const std::exception&) {  // too many threads, or no memory for one
+      alone = i;
+      break;
+    }
   }
-  fill(context, to, offset, parts == 1 ? bytes : part);
-  for (std::thread& helper : helpers) helper.join();
+  fill_part(0);
+  for (std::size_t i = alone; i > 0 && i < parts; ++i) fill_part(i);
+  for (std::thread& helper : helpers) {
+    if (helper.joinable()) helper.join();
+  }
 }
 
 }  // namespace

@@ -1,0 +1,197 @@
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <filesystem>
+#include <memory>
+
+#include "arguments.h"
+#include "commands.h"
+#include "unpack/circuit.h"
+#include "unpack/error.h"
+#include "unpack/report.h"
+
+namespace unpack::cli {
+namespace {
+
+struct CircuitArguments {
+  ModelArguments model;
+  CircuitOptions options;
+  TaskOptions task;
+  std::optional<std::string> task_name, out, sizes, size;
+  std::optional<int> n;
+  std::string method = "ours";
+  bool compare = false;
+  Outputs outputs;
+};
+
+// What the report says it was made with: everything that changes a number.
+std::string command_text(const CircuitArguments& args, const Task& task) {
+  const CircuitOptions& o = args.options;
+  std::string text = fmt::format("unpack circuit {} --model {}", task.name, args.model.model);
+  if (args.n) text += fmt::format(" --n {}", *args.n);
+  if (args.task.seed != 0) text += fmt::format(" --seed {}", args.task.seed);
+  if (args.compare) text += " --compare";
+  if (o.method != CircuitMethod::ours) text += fmt::format(" --method {}", args.method);
+  if (o.preset != kCircuitPreset) text += fmt::format(" --preset {}", o.preset);
+  if (o.contrast) text += " --contrast";
+  if (o.steps != CircuitOptions().steps) text += fmt::format(" --steps {}", o.steps);
+  if (o.ablation != EdgeAblation::counterfactual)
+    text += fmt::format(" --ablate {}", to_string(o.ablation));
+  if (o.nodes) text += " --nodes";
+  if (args.sizes) text += fmt::format(" --sizes {}", *args.sizes);
+  if (args.size) text += fmt::format(" --size {}", *args.size);
+  return text;
+}
+
+// One circuit a method; the one that was asked for comes first.
+std::vector<CircuitResult> find_all(const CircuitArguments& args, const Model& model,
+                                    const Task& task, const RunContext& run) {
+  std::vector<CircuitResult> out = {find_circuit(model, task, args.options, run)};
+  if (!args.compare) return out;
+  constexpr int kPatchedEdges = 10'000;  // exact patching is for small models
+  for (const CircuitMethod method : circuit_methods()) {
+    if (method == args.options.method) continue;
+    if (method == CircuitMethod::patching && out[0].all_edges > kPatchedEdges) {
+      out[0].warnings.push_back(
+          fmt::format("patching was left out: {} edges are too many", out[0].all_edges));
+      continue;
+    }
+    CircuitOptions other = args.options;
+    other.method = method;
+    other.contrast = false;
+    other.minimality = 0;
+    try {
+      out.push_back(find_circuit(model, task, other, run));
+    } catch (const InputError& error) {  // mixtures have no gradients here, tasks no counterfactual
+      out[0].warnings.push_back(
+          fmt::format("{} was left out: {}", to_string(method), error.what()));
+    }
+  }
+  return out;
+}
+
+void write_folder(const CircuitArguments& args, const Model& model, const Task& task,
+                  const std::vector<CircuitResult>& results) {
+  const std::filesystem::path out = *args.out;
+  std::error_code error;
+  std::filesystem::create_directories(out, error);
+  if (error)
+    throw InputError(fmt::format("cannot make the folder {}: {}", out.string(), error.message()));
+  const std::string command = command_text(args, task);
+  const std::string one = to_markdown(results[0], command);
+  write_file(out / "circuit.json", to_json(results[0]));
+  write_file(out / "circuit.svg", to_svg(results[0]));
+  write_file(out / "circuit.dot", to_dot(results[0]));
+  write_file(out / "circuit.graphml", to_graphml(results[0]));
+  write_file(out / "curves.svg", circuit_curves(results));
+  write_file(out / "report.md", results.size() > 1 ? to_markdown(results, command) : one);
+  args.outputs.write("--mib", [&] { return to_mib(results[0]); });
+  args.outputs.write("--neuronpedia", [&] { return to_neuronpedia(results[0], model); });
+}
+
+std::string summary_text(const std::vector<CircuitResult>& results, const std::string& out) {
+  const CircuitResult& r = results[0];
+  std::string text = fmt::format(
+      "{} on {}: {} of {} edges keep {:.0f}% of the difference; without them {:.0f}% is lost\n",
+      r.task.name, r.model.name, r.final_point.edges, r.all_edges, 100 * r.final_point.faithfulness,
+      100 * r.final_point.necessity);
+  for (const CircuitResult& result : results)
+    text += fmt::format("{:<10} CPR {:.3f}  CMD {:.3f}  {:g} passes\n",
+                        to_string(result.options.method), result.measure.cpr, result.measure.cmd,
+                        result.cost.ranking);
+  return text + fmt::format("results are in {}\n", out);
+}
+
+void run(CircuitArguments& args, Context& context) {
+  if (!args.task_name)
+    throw UsageError("no task: name a file (JSONL or CSV), or ioi, greater-than, induction");
+  if (!args.out || args.out->empty())
+    throw UsageError("out takes the name of a folder for the results: --out FOLDER");
+  args.outputs.check();
+  CircuitOptions& o = args.options;
+  o.method = parse_circuit_method(args.method);
+  if (args.sizes) o.sizes = parse_sizes(*args.sizes);
+  if (args.size) {
+    const std::vector<CircuitSize> one = parse_sizes(*args.size);
+    if (one.size() != 1) throw UsageError("--size takes one size; --sizes takes several");
+    o.size = one[0];
+  }
+  args.task.n_given = args.n.has_value();
+  if (args.n) args.task.n = *args.n;
+  o.seed = args.task.seed;
+  std::error_code ignored;
+  if (std::filesystem::exists(*args.out, ignored) &&
+      !std::filesystem::is_directory(*args.out, ignored))
+    throw InputError(fmt::format("{} is no folder", *args.out));
+  const Model model = args.model.open();
+  const Task task = read_task(model, *args.task_name, args.task);
+  std::vector<CircuitResult> results;
+  try {
+    results = find_all(args, model, task, context.run_logged());
+  } catch (const Cancelled&) {
+    throw Interrupted("interrupted: nothing was written");
+  }
+  clear_progress();
+  write_folder(args, model, task, results);
+  for (const std::string& warning : results[0].warnings) warn(warning);
+  if (results[0].wrong > 0)
+    warn(fmt::format("{} of {} prompts were left out: the model prefers another answer",
+                     results[0].wrong, task.prompts.size()));
+  print(summary_text(results, *args.out));
+}
+
+}  // namespace
+
+void add_circuit(App& app, Context& context) {
+  const auto args = std::make_shared<CircuitArguments>();
+  Command command = app.add(
+      "circuit", "Find the edges that carry a behaviour, and prove them by ablating all others",
+      "unpack circuit ioi --model pocket-gpt2 --out ioi-circuit");
+  command.positional("TASK",
+                     "A file (JSONL or CSV: prompt or ids, target, versus, counterfactual), or one "
+                     "of ioi, greater-than, induction",
+                     [args](const std::string& text) { args->task_name = text; });
+  args->model.add(command);
+  command.option("--out", "FOLDER", "Where circuit.json, report.md and the pictures go", args->out);
+  command.option("--n", "N", "Prompts of a generator (default 30), or at most so many of a file",
+                 args->n);
+  command.option("--seed", "S", "Seed of generators and of the method random (default 0)",
+                 [args](const std::string& text) {
+                   std::size_t seed = 0;
+                   parse_value("--seed", text, seed);
+                   args->task.seed = seed;
+                 });
+  command.word("--method", "How edges are ranked (default ours)", args->method,
+               {"ours", "ifr", "eap", "eap-ig", "patching", "random"});
+  command.flag("--contrast", "ours: credit on the prompt less that on its counterfactual",
+               args->options.contrast);
+  command.option("--steps", "K", "eap-ig: steps from the counterfactual (default 5)",
+                 args->options.steps);
+  command.choice("--ablate", "What ablated edges carry (default counterfactual)",
+                 args->options.ablation,
+                 {{"counterfactual", EdgeAblation::counterfactual},
+                  {"mean", EdgeAblation::mean},
+                  {"zero", EdgeAblation::zero}});
+  command.flag("--nodes", "Keep or ablate whole components", args->options.nodes);
+  command.option("--sizes", "SIZE,SIZE,...", "Sizes to measure, as 0.5% or as numbers of edges",
+                 args->sizes);
+  command.option("--size", "SIZE", "Size of the circuit that is kept", args->size);
+  command.option("--faithful", "X", "Keep the smallest size with this faithfulness (default 0.9)",
+                 args->options.faithful);
+  command.option("--minimality", "N", "Edges of the circuit to remove one by one (default 100)",
+                 args->options.minimality);
+  command.flag("--compare", "All methods in one report", args->compare);
+  args->outputs.add(command, "--mib", "Write the graph in the format of MIB and EAP-IG");
+  args->outputs.add(command, "--neuronpedia", "Write an attribution graph for Neuronpedia");
+  command.option("--preset", "NAME",
+                 fmt::format("ours: {} (default {}); options beside it override it",
+                             fmt::join(preset_names(), ", "), kCircuitPreset),
+                 [args](const std::string& name) {
+                   args->options.options = preset_options(name);
+                   args->options.preset = name;
+                 });
+  add_method(command, args->options.options);
+  command.run([args, &context] { run(*args, context); });
+}
+
+}  // namespace unpack::cli

@@ -1,0 +1,11 @@
+// The chat template of a GGUF file that is open already.
+#pragma once
+
+#include "model/gguf.h"
+#include "unpack/chat.h"
+
+namespace unpack {
+
+ChatSource gguf_chat_source(const GgufFiles& gguf);
+
+}  // namespace unpack

@@ -1,0 +1,312 @@
+#include "circuit/ablation.h"
+
+#include <algorithm>
+#include <map>
+
+#include "backend/mlp_readers.h"
+#include "engine/state.h"
+#include "unpack/error.h"
+
+namespace unpack {
+
+namespace {
+
+// One pass over one chunk. Readers that keep the same writers see the same input, which is made
+// once.
+class AblatedPass {
+ public:
+  AblatedPass(const Model& model, const EdgeTable& table, const PromptChunk& chunk,
+              const std::vector<Array>& replaced, const EdgeMask& kept)
+      : backend_(*model.state()->backend),
+        c_(model.config()),
+        table_(table),
+        writers_(table.writers()),
+        chunk_(chunk),
+        replaced_(replaced),
+        kept_(kept),
+        change_(replaced.size()) {
+    for (const Segment& segment : chunk.segments) {
+      for (int s = 0; s < segment.length; ++s) positions_.push_back(s);
+      context_ = std::max(context_, segment.length);
+      key_begin_.push_back(segment.begin);
+    }
+  }
+
+  // The final stream as the target sees it. `base`: what all passes share before layer `first`.
+  Array run(const PassStart* base, int first, PassStart* keep, const RunContext& context) {
+    if (base != nullptr) {
+      const auto before = static_cast<std::size_t>(writers_.first_of_layer(first));
+      for (std::size_t w = 0; w < before; ++w) change_[w] = base->changes[w];
+    }
+    keep_ = keep;
+    if (keep_ != nullptr) keep_->streams.assign(static_cast<std::size_t>(c_.n_layers) + 1, {});
+    const ForwardHooks hooks = make_hooks(base == nullptr);
+    ForwardOptions options;
+    options.keep = false;
+    options.hooks = &hooks;
+    options.first_layer = first;
+    if (base != nullptr) options.start = &base->streams[static_cast<std::size_t>(first)];
+    const Array x = forward(backend_, chunk_.prompts, options, context).x_final;
+    if (keep_ != nullptr) {
+      keep_->streams.back() = copied(x);
+      keep_->changes = change_;
+    }
+    read_inputs(table_.target_port(), 1, x);
+    return inputs_[0];
+  }
+
+  double inputs() const { return made_; }
+
+ private:
+  std::int64_t size() const { return chunk_.rows * c_.d_model; }
+
+  Array copied(const Array& from) {
+    Array to = backend_.zeros(from.size());
+    backend_.copy(from, 0, to, 0, from.size());
+    return to;
+  }
+
+  void wrote(int writer, const Array& rows) {
+    const auto w = static_cast<std::size_t>(writer);
+    change_[w] = copied(replaced_[w]);
+    backend_.add(rows, change_[w], size(), -1.0);
+  }
+
+  // The inputs of `count` ports from `first` on, of which those that keep the same writers share
+  // one.
+  void read_inputs(std::size_t first, std::size_t count, const Array& x) {
+    inputs_.clear();
+    input_of_.assign(count, 0);
+    const auto visible = static_cast<std::size_t>(table_.ports()[first].visible);
+    std::map<EdgeMask, std::size_t> known;
+    Array ablated;
+    for (std::size_t p = 0; p < count; ++p) {
+      const auto begin =
+          kept_.begin() + static_cast<std::ptrdiff_t>(table_.ports()[first + p].first);
+      const EdgeMask key(begin, begin + static_cast<std::ptrdiff_t>(visible));
+      const auto [found, fresh] = known.try_emplace(key, inputs_.size());
+      input_of_[p] = found->second;
+      if (fresh) inputs_.push_back(make_input(key, x, ablated));
+    }
+    made_ += static_cast<double>(inputs_.size());
+  }
+
+  Array make_input(const EdgeMask& key, const Array& x, Array& ablated) {
+    const std::size_t kept = count_kept(key);
+    if (kept == key.size()) return copied(x);
+    // From whichever end is nearer: the stream as it is, or the stream with nothing kept.
+    const bool from_clean = 2 * kept > key.size();
+    if (!from_clean && ablated.empty()) {
+      ablated = copied(x);
+      for (std::size_t w = 0; w < key.size(); ++w) backend_.add(change_[w], ablated, size());
+    }
+    Array out = copied(from_clean ? x : ablated);
+    for (std::size_t w = 0; w < key.size(); ++w) {
+      if ((key[w] != 0) == from_clean) continue;
+      backend_.add(change_[w], out, size(), from_clean ? 1.0 : -1.0);
+    }
+    return out;
+  }
+
+  ForwardHooks make_hooks(bool from_the_beginning) {
+    ForwardHooks hooks;
+    if (from_the_beginning) {
+      hooks.embeddings = [this](Array& emb) { wrote(0, emb); };
+      hooks.positions = [this](Array& pos) { wrote(1, pos); };
+    }
+    hooks.norm_input = [this](int layer, Sublayer sublayer, const Array& x, Array& changed) {
+      const bool attention = sublayer == Sublayer::attention;
+      if (attention && keep_ != nullptr)
+        keep_->streams[static_cast<std::size_t>(layer)] = copied(x);
+      if (attention) {
+        read_inputs(table_.attention_ports(layer), 3 * static_cast<std::size_t>(c_.n_heads), x);
+      } else {
+        read_inputs(table_.mlp_ports(layer), mlp_readers(c_.layer(layer)).size(), x);
+      }
+      backend_.copy(inputs_[0], 0, changed, 0, size());
+      return true;
+    };
+    hooks.mixed = [this](int layer, const Array&, const Array&, const Array&, const Array&,
+                         Array& z) {
+      if (inputs_.size() > 1) mix_heads(layer, z);
+    };
+    hooks.heads_written = [this](int layer, const Array& z, const Array& dev) {
+      for (int h = 0; h < c_.n_heads; ++h)
+        wrote(writers_.head(layer, h), head_vector(backend_, layer, z, dev, h, chunk_.rows));
+    };
+    hooks.neurons = [this](int layer, const Array&, const Routing* routing, Array& pre, Array& up) {
+      read_neurons(layer, routing, pre, up);
+    };
+    hooks.mlp_written = [this](int layer, Array& out) { wrote(writers_.mlp(layer), out); };
+    return hooks;
+  }
+
+  // z of heads whose keys, queries and values come from inputs of their own.
+  void mix_heads(int layer, Array& z) {
+    const auto count = static_cast<std::int64_t>(inputs_.size());
+    const std::int64_t rows = chunk_.rows, all = count * rows, d = c_.d_model, e = c_.d_head,
+                       heads = c_.n_heads, groups = c_.n_kv_heads;
+    Array stacked = backend_.zeros(all * d), normalized = backend_.zeros(all * d),
+          dev = backend_.zeros(all);
+    std::vector<int> positions;
+    for (std::int64_t i = 0; i < count; ++i) {
+      backend_.copy(inputs_[static_cast<std::size_t>(i)], 0, stacked, i * rows * d, rows * d);
+      positions.insert(positions.end(), positions_.begin(), positions_.end());
+    }
+    backend_.normalize(c_.layer(layer).attn_norm, stacked, all, normalized, dev);
+    Array q = backend_.zeros(all * heads * e), k = backend_.zeros(all * groups * e),
+          v = backend_.zeros(all * groups * e), q_dev, k_dev;
+    if (c_.layer(layer).qk_norm != QkNorm::none) {
+      q_dev = backend_.zeros(all * heads);
+      k_dev = backend_.zeros(all * groups);
+    }
+    backend_.qkv(layer, normalized, positions, context_, q, k, v, q_dev, k_dev);
+    // Heads of a group have one key head in the weights and may yet see different inputs: one
+    // attention a member.
+    const int members = c_.group_size();
+    Array own_q = backend_.zeros(rows * heads * e), own_k = backend_.zeros(rows * groups * e),
+          own_v = backend_.zeros(rows * groups * e), own_z = backend_.zeros(rows * heads * e), none;
+    const auto input = [&](std::int64_t head, std::size_t branch) {
+      return static_cast<std::int64_t>(input_of_[static_cast<std::size_t>(head) * 3 + branch]);
+    };
+    const auto take = [&](const Array& from, std::int64_t at, std::int64_t heads_there,
+                          std::int64_t head, Array& to) {
+      for (std::int64_t r = 0; r < rows; ++r)
+        backend_.copy(from, ((at * rows + r) * heads_there + head) * e, to,
+                      (r * heads_there + head) * e, e);
+    };
+    for (std::int64_t h = 0; h < heads; ++h) take(q, input(h, 1), heads, h, own_q);
+    for (int member = 0; member < members; ++member) {
+      for (std::int64_t g = 0; g < groups; ++g) {
+        take(k, input(g * members + member, 0), groups, g, own_k);
+        take(v, input(g * members + member, 2), groups, g, own_v);
+      }
+      Array& to = members == 1 ? z : own_z;
+      backend_.attention(layer, own_q, own_k, own_v, chunk_.segments, key_begin_, none, to);
+      if (members == 1) return;
+      for (std::int64_t g = 0; g < groups; ++g) take(own_z, 0, heads, g * members + member, z);
+    }
+  }
+
+  // The first reader's input is what the block itself has read; the others are read here.
+  void read_neurons(int layer, const Routing* routing, Array& pre, Array& up) {
+    const std::vector<MlpReader> readers = mlp_readers(c_.layer(layer));
+    for (std::size_t i = 1; i < readers.size(); ++i) {
+      if (input_of_[i] == 0) continue;
+      Array normalized = backend_.zeros(size()), dev = backend_.zeros(chunk_.rows);
+      backend_.normalize(c_.layer(layer).mlp_norm, inputs_[input_of_[i]], chunk_.rows, normalized,
+                         dev);
+      backend_.mlp_in(layer, readers[i].side, normalized, chunk_.rows, routing,
+                      readers[i].side == MlpSide::up ? up : pre);
+    }
+  }
+
+  Backend& backend_;
+  const ModelConfig& c_;
+  const EdgeTable& table_;
+  const Writers& writers_;
+  const PromptChunk& chunk_;
+  const std::vector<Array>& replaced_;
+  const EdgeMask& kept_;
+  std::vector<Array> change_;  // [C] what is replaced less what was written
+  PassStart* keep_ = nullptr;
+  std::vector<int> positions_;
+  std::vector<std::int64_t> key_begin_;
+  int context_ = 0;
+  std::vector<Array> inputs_;          // different ones of the sublayer at work
+  std::vector<std::size_t> input_of_;  // which of them a port sees
+  double made_ = 0;
+};
+
+}  // namespace
+
+CircuitRunner::CircuitRunner(const Model& model, const EdgeTable& table,
+                             const std::vector<TaskPrompt>& prompts, EdgeAblation ablation,
+                             const RunContext& context)
+    : model_(model), table_(table), prompts_(prompts) {
+  for (PromptChunk& chunk : cut_chunks(model.config(), prompts, chunk_rows(model)))
+    parts_.push_back({std::move(chunk), {}});
+  make_replacements(prompts, ablation, context);
+}
+
+void CircuitRunner::make_replacements(const std::vector<TaskPrompt>& prompts, EdgeAblation ablation,
+                                      const RunContext& context) {
+  Backend& backend = *model_.state()->backend;
+  const auto count = static_cast<std::size_t>(model_.writers().count());
+  const auto d = static_cast<std::size_t>(model_.config().d_model);
+  std::vector<std::vector<double>> mean(count, std::vector<double>(d, 0.0));
+  double rows = 0;
+  for (Part& part : parts_) {
+    const WriterRun own = record_writers(model_, part.chunk.prompts, context);
+    for (const double value : differences(model_, prompts, part.chunk, own.streams.back()))
+      clean_.push_back(value);
+    if (ablation == EdgeAblation::counterfactual) {
+      std::vector<std::vector<TokenId>> others;
+      for (const std::size_t i : part.chunk.members) others.push_back(prompts[i].counterfactual);
+      part.replaced = record_writers(model_, others, context).written;
+    } else if (ablation == EdgeAblation::zero) {
+      part.replaced.assign(count, backend.zeros(part.chunk.rows * static_cast<std::int64_t>(d)));
+    } else {
+      std::vector<double> values(static_cast<std::size_t>(part.chunk.rows) * d);
+      for (std::size_t w = 0; w < count; ++w) {
+        backend.download(own.written[w], 0, values);
+        for (std::size_t i = 0; i < values.size(); ++i) mean[w][i % d] += values[i];
+      }
+      rows += static_cast<double>(part.chunk.rows);
+    }
+  }
+  if (ablation != EdgeAblation::mean) return;
+  for (Part& part : parts_) {
+    for (std::size_t w = 0; w < count; ++w) {
+      std::vector<double> values(static_cast<std::size_t>(part.chunk.rows) * d);
+      for (std::size_t i = 0; i < values.size(); ++i) values[i] = mean[w][i % d] / rows;
+      part.replaced.push_back(backend.zeros(static_cast<std::int64_t>(values.size())));
+      backend.upload(part.replaced.back(), 0, values);
+    }
+  }
+}
+
+std::vector<double> CircuitRunner::run(const Part& part, const EdgeMask& kept,
+                                       const PassStart* base, int first, PassStart* keep,
+                                       const RunContext& context) {
+  AblatedPass pass(model_, table_, part.chunk, part.replaced, kept);
+  const Array x = pass.run(base, first, keep, context);
+  const auto prompts = static_cast<double>(part.chunk.members.size());
+  passes_ += prompts;
+  inputs_ += prompts * pass.inputs();
+  plain_inputs_ += prompts * (2.0 * (model_.config().n_layers - first) + 1);
+  return differences(model_, prompts_, part.chunk, x);
+}
+
+std::vector<double> CircuitRunner::measure(const EdgeMask& kept, const RunContext& context) {
+  std::vector<double> out;
+  for (const Part& part : parts_) {
+    const std::vector<double> values = run(part, kept, nullptr, 0, nullptr, context);
+    out.insert(out.end(), values.begin(), values.end());
+  }
+  return out;
+}
+
+std::vector<std::vector<double>> CircuitRunner::measure_without(
+    const EdgeMask& kept, const std::vector<std::size_t>& edges, const RunContext& context) {
+  std::vector<std::vector<double>> out(edges.size());
+  std::size_t done = 0;
+  for (const Part& part : parts_) {
+    PassStart base;
+    run(part, kept, nullptr, 0, &base, context);
+    EdgeMask fewer = kept;
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      context.report("edges", static_cast<double>(done++),
+                     static_cast<double>(edges.size() * parts_.size()));
+      const int reader = table_.port_of(edges[i]).reader;
+      const int first = reader < 0 ? model_.config().n_layers : table_.writers()[reader].layer;
+      fewer[edges[i]] = 0;
+      const std::vector<double> values = run(part, fewer, &base, first, nullptr, context);
+      fewer[edges[i]] = kept[edges[i]];
+      out[i].insert(out[i].end(), values.begin(), values.end());
+    }
+  }
+  return out;
+}
+
+}  // namespace unpack

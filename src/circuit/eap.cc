@@ -1,0 +1,104 @@
+// Edge attribution patching: what the difference of the logits falls by when an edge carries the
+// counterfactual's value, to first order; with several steps the gradient is a mean over the way
+// from the counterfactual's embeddings to the prompt's.
+#include <cmath>
+
+#include "circuit/gradients.h"
+#include "circuit/rank.h"
+#include "decompose/host_math.h"
+#include "engine/state.h"
+
+namespace unpack {
+
+namespace {
+
+// scores[prompt][edge] += part * < counterfactual - own, gradient >, with its sign turned.
+class Contraction {
+ public:
+  Contraction(Backend& backend, const EdgeTable& table, const PromptChunk& chunk,
+              const WriterRun& own, const WriterRun& other)
+      : backend_(backend),
+        table_(table),
+        chunk_(chunk),
+        d_(static_cast<std::size_t>(backend.config().d_model)),
+        scores_(chunk.members.size(), std::vector<double>(table.size(), 0.0)) {
+    for (std::size_t w = 0; w < own.written.size(); ++w) {
+      change_.push_back(fetch(backend, own.written[w]));
+      const std::vector<double> there = fetch(backend, other.written[w]);
+      for (std::size_t i = 0; i < there.size(); ++i) change_.back()[i] -= there[i];
+    }
+  }
+
+  void add(std::size_t port_index, std::span<const double> gradient, double part) {
+    const ReaderPort& port = table_.ports()[port_index];
+    backend_.parallel_for(port.visible, [&](std::int64_t writer) {
+      const auto w = static_cast<std::size_t>(writer);
+      for (std::size_t p = 0; p < scores_.size(); ++p) {
+        const auto begin = static_cast<std::size_t>(chunk_.segments[p].begin) * d_,
+                   size = static_cast<std::size_t>(chunk_.segments[p].length) * d_;
+        scores_[p][port.first + w] +=
+            part * dot(std::span<const double>(change_[w]).subspan(begin, size),
+                       gradient.subspan(begin, size));
+      }
+    });
+  }
+
+  const std::vector<std::vector<double>>& scores() const { return scores_; }
+
+ private:
+  Backend& backend_;
+  const EdgeTable& table_;
+  const PromptChunk& chunk_;
+  std::size_t d_;
+  std::vector<std::vector<double>> change_, scores_;
+};
+
+}  // namespace
+
+EdgeScores rank_gradients(const Model& model, const EdgeTable& table, const Task& task, int steps,
+                          const RunContext& context) {
+  check_gradients(model.config());
+  Backend& backend = *model.state()->backend;
+  EdgeScores scores;
+  const auto prompts = static_cast<double>(task.prompts.size());
+  const std::vector<PromptChunk> chunks =
+      cut_chunks(model.config(), task.prompts, chunk_rows(model) / 2);
+  for (std::size_t c = 0; c < chunks.size(); ++c) {
+    const PromptChunk& chunk = chunks[c];
+    std::vector<std::vector<TokenId>> others;
+    for (const std::size_t i : chunk.members) others.push_back(task.prompts[i].counterfactual);
+    ForwardTrace trace;
+    const WriterRun own = record_writers(model, chunk.prompts, {}, &trace, context);
+    const WriterRun other = record_writers(model, others, context);
+    Contraction sums(backend, table, chunk, own, other);
+    for (int step = steps; step >= 1; --step) {
+      context.report("steps", static_cast<double>(c) * steps + steps - step,
+                     static_cast<double>(chunks.size()) * steps);
+      const double part = static_cast<double>(step) / steps;
+      if (step < steps) {
+        const auto between = [&](Array& emb) {
+          backend.copy(other.written[0], 0, emb, 0, emb.size());
+          backend.add(other.written[0], emb, emb.size(), -part);
+          backend.add(own.written[0], emb, emb.size(), part);
+        };
+        ForwardHooks hooks;
+        hooks.embeddings = between;
+        ForwardOptions options;
+        options.hooks = &hooks;
+        trace = forward(backend, chunk.prompts, options, context);
+      }
+      visit_gradients(model, table, task.prompts, chunk, trace,
+                      [&](std::size_t port, std::span<const double> gradient) {
+                        context.check();
+                        sums.add(port, gradient, 1.0 / steps);
+                      });
+    }
+    for (const std::vector<double>& of_prompt : sums.scores())
+      add_scores(scores, of_prompt, prompts);
+    // The prompt, its counterfactual, the other steps, and a way back of two passes a step.
+    scores.passes += static_cast<double>(chunk.members.size()) * (2 + (steps - 1) + 2 * steps);
+  }
+  return scores;
+}
+
+}  // namespace unpack

@@ -1,0 +1,312 @@
+#include "circuit/gradients.h"
+
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "backend/host/kernels.h"
+#include "decompose/host_math.h"
+#include "engine/state.h"
+#include "unpack/error.h"
+
+namespace unpack {
+
+namespace {
+
+using Values = std::vector<double>;
+
+double slope_of(Activation activation, double x) {
+  switch (activation) {
+    case Activation::relu:
+      return x > 0 ? 1.0 : 0.0;
+    case Activation::silu: {
+      const double s = 1 / (1 + std::exp(-x));
+      return s * (1 + x * (1 - s));
+    }
+    case Activation::gelu_erf:
+      return 0.5 * (1 + std::erf(x / std::numbers::sqrt2)) +
+             x * std::exp(-x * x / 2) * std::numbers::inv_sqrtpi / std::numbers::sqrt2;
+    case Activation::gelu_tanh: {
+      constexpr double kCube = 0.044715;
+      const double scale = std::sqrt(2 * std::numbers::inv_pi);
+      const double t = std::tanh(scale * (x + kCube * x * x * x));
+      return 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * scale * (1 + 3 * kCube * x * x);
+    }
+    case Activation::clamped_swiglu:
+      break;
+  }
+  throw InternalError("[slope_of] an activation without a slope");
+}
+
+class WayBack {
+ public:
+  WayBack(const Model& model, const EdgeTable& table, const std::vector<TaskPrompt>& prompts,
+          const PromptChunk& chunk, const ForwardTrace& trace, const PortVisitor& visit)
+      : c_(model.config()),
+        backend_(*model.state()->backend),
+        weights_(*model.state()->weights),
+        table_(table),
+        prompts_(prompts),
+        chunk_(chunk),
+        trace_(trace),
+        visit_(visit),
+        rows_(static_cast<std::size_t>(chunk.rows)),
+        d_(static_cast<std::size_t>(c_.d_model)) {}
+
+  void run() {
+    Values g(rows_ * d_, 0.0);
+    seed(g);
+    visit_(table_.target_port(), g);
+    for (int l = c_.n_layers - 1; l >= 0; --l) {
+      Values middle = g;
+      mlp(l, g, middle);
+      if (c_.block == Block::parallel) {
+        attention(l, g, middle);
+        g = std::move(middle);
+      } else {
+        g = middle;
+        attention(l, middle, g);
+      }
+    }
+  }
+
+ private:
+  void center(double* row) const {
+    if (c_.norm != Norm::layer) return;
+    double mean = 0;
+    for (std::size_t i = 0; i < d_; ++i) mean += row[i];
+    for (std::size_t i = 0; i < d_; ++i) row[i] -= mean / static_cast<double>(d_);
+  }
+
+  // From the gradient by the normed row to that by the row x itself, in place.
+  void through_norm(Norm kind, const double* x, double dev, double* g) const {
+    if (kind == Norm::none) return;
+    Values n(x, x + d_);
+    center(n.data());
+    double along = 0;
+    for (std::size_t i = 0; i < d_; ++i) {
+      n[i] /= dev;
+      along += n[i] * g[i];
+    }
+    for (std::size_t i = 0; i < d_; ++i)
+      g[i] = (g[i] - n[i] * along / static_cast<double>(d_)) / dev;
+    center(g);
+  }
+
+  void seed(Values& g) {
+    const Values x = fetch(backend_, trace_.x_final);
+    for (std::size_t p = 0; p < chunk_.members.size(); ++p) {
+      const TaskPrompt& prompt = prompts_[chunk_.members[p]];
+      const std::int64_t row = chunk_.segments[p].begin + chunk_.segments[p].length - 1;
+      Array direction = backend_.zeros(c_.d_model);
+      backend_.target_direction(trace_.x_final, row, prompt.target,
+                                prompt.versus ? &*prompt.versus : nullptr, false, direction);
+      double* to = g.data() + static_cast<std::size_t>(row) * d_;
+      backend_.download(direction, 0, {to, d_});
+      if (c_.norm == Norm::none) continue;
+      // The direction holds the deviation as a constant factor; here it may move.
+      Values centred(x.begin() + row * c_.d_model, x.begin() + (row + 1) * c_.d_model);
+      center(centred.data());
+      const double dev = std::sqrt(dot(centred, centred) / static_cast<double>(d_) + c_.norm_eps);
+      for (std::size_t i = 0; i < d_; ++i) to[i] *= dev;
+      through_norm(c_.norm, centred.data(), dev, to);
+    }
+  }
+
+  // Through the weight of a norm, and the norm, whose input was x.
+  void to_input(Norm kind, const WeightView& w, const Values& x, const Values& dev,
+                Values& g) const {
+    const Values weight = kind == Norm::none ? Values() : fetch(w);
+    for (std::size_t r = 0; r < rows_; ++r) {
+      double* row = g.data() + r * d_;
+      for (std::size_t i = 0; i < weight.size(); ++i) row[i] *= weight[i];
+      through_norm(kind, x.data() + r * d_, kind == Norm::none ? 1.0 : dev[r], row);
+    }
+  }
+
+  // Through the norm behind a sublayer, which gave `out`.
+  Values behind(const WeightView& post, const Array& out, const Array& dev, Values g) const {
+    if (!post) return g;
+    const Values weight = fetch(post), y = fetch(backend_, out), deviation = fetch(backend_, dev);
+    for (std::size_t r = 0; r < rows_; ++r) {
+      double along = 0;
+      for (std::size_t i = 0; i < d_; ++i) along += y[r * d_ + i] * g[r * d_ + i];
+      for (std::size_t i = 0; i < d_; ++i) {
+        const double n = weight[i] == 0 ? 0.0 : y[r * d_ + i] / weight[i];
+        double& x = g[r * d_ + i];
+        x = (weight[i] * x - n * along / static_cast<double>(d_)) / deviation[r];
+      }
+    }
+    return g;
+  }
+
+  void send(std::size_t port, const Values& g, Values& out) {
+    visit_(port, g);
+    for (std::size_t i = 0; i < out.size(); ++i) out[i] += g[i];
+  }
+
+  void mlp(int l, const Values& g, Values& out) {
+    const LayerTrace& layer = trace_.layers[static_cast<std::size_t>(l)];
+    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(l)];
+    const LayerConfig& shape = c_.layer(l);
+    const auto rows = static_cast<std::int64_t>(rows_);
+    const Values pre = fetch(backend_, layer.pre), up = fetch(backend_, layer.up),
+                 x = fetch(backend_, layer.x_mid), dev = fetch(backend_, layer.dev_mlp);
+    Values g_act(pre.size(), 0.0);
+    linear_back(backend_, weights[Role::w_out],
+                behind(weights[Role::mlp_post_w], layer.mlp_out, layer.mlp_out_dev, g), g_act,
+                rows);
+    const auto send_side = [&](Role role, const Values& g_side, std::size_t port) {
+      Values g_in(rows_ * d_, 0.0);
+      linear_back(backend_, weights[role], g_side, g_in, rows);
+      to_input(shape.mlp_norm, weights[Role::mlp_norm_w], x, dev, g_in);
+      send(port, g_in, out);
+    };
+    if (shape.gated()) {
+      Values g_up(pre.size());
+      for (std::size_t i = 0; i < pre.size(); ++i)
+        g_up[i] = g_act[i] * activate_one(shape.activation, pre[i]);
+      send_side(Role::w_up, g_up, table_.mlp_ports(l) + 1);
+      for (std::size_t i = 0; i < pre.size(); ++i) g_act[i] *= up[i];
+    }
+    for (std::size_t i = 0; i < pre.size(); ++i) g_act[i] *= slope_of(shape.activation, pre[i]);
+    send_side(Role::w_in, g_act, table_.mlp_ports(l));
+  }
+
+  void attention(int l, const Values& g, Values& out) {
+    const LayerTrace& layer = trace_.layers[static_cast<std::size_t>(l)];
+    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(l)];
+    const LayerConfig& shape = c_.layer(l);
+    const auto heads = static_cast<std::size_t>(c_.n_heads),
+               e = static_cast<std::size_t>(c_.d_head);
+    Values g_z(rows_ * heads * e, 0.0);
+    linear_back(backend_, weights[Role::w_o],
+                behind(weights[Role::attn_post_w], layer.attn_out, layer.attn_out_dev, g), g_z,
+                static_cast<std::int64_t>(rows_));
+    const Values pattern = fetch(backend_, layer.pattern), q = fetch(backend_, layer.q),
+                 k = fetch(backend_, layer.k), v = fetch(backend_, layer.v),
+                 x = fetch(backend_, layer.x_pre), dev = fetch(backend_, layer.dev_attn);
+    const Values w_q = fetch(weights[Role::w_q]), w_k = fetch(weights[Role::w_k]),
+                 w_v = fetch(weights[Role::w_v]);
+    for (std::size_t h = 0; h < heads; ++h) {
+      const std::size_t group = h / static_cast<std::size_t>(c_.group_size());
+      const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
+      Values g_q(rows_ * e, 0.0), g_k(rows_ * e, 0.0), g_v(rows_ * e, 0.0);
+      head(shape, h, group, pattern, q, k, v, g_z, g_q, g_k, g_v);
+      unturn(shape, weights[Role::q_norm], layer.q_dev, q, heads, h, g_q);
+      unturn(shape, weights[Role::k_norm], layer.k_dev, k, groups, group, g_k);
+      const auto send_branch = [&](const Values& g_head, const Values& w, std::size_t columns,
+                                   std::size_t column, std::size_t branch) {
+        Values g_in(rows_ * d_, 0.0);
+        backend_.parallel_for(static_cast<std::int64_t>(rows_), [&](std::int64_t row) {
+          const auto r = static_cast<std::size_t>(row);
+          for (std::size_t i = 0; i < d_; ++i)
+            g_in[r * d_ + i] =
+                dot(std::span(g_head).subspan(r * e, e), {w.data() + i * columns + column, e});
+        });
+        to_input(shape.attn_norm, weights[Role::attn_norm_w], x, dev, g_in);
+        send(table_.attention_ports(l) + 3 * h + branch, g_in, out);
+      };
+      send_branch(g_k, w_k, groups * e, group * e, 0);
+      send_branch(g_q, w_q, heads * e, h * e, 1);
+      send_branch(g_v, w_v, groups * e, group * e, 2);
+    }
+  }
+
+  void head(const LayerConfig& shape, std::size_t h, std::size_t group, const Values& pattern,
+            const Values& q, const Values& k, const Values& v, const Values& g_z, Values& g_q,
+            Values& g_k, Values& g_v) const {
+    const auto heads = static_cast<std::size_t>(c_.n_heads),
+               e = static_cast<std::size_t>(c_.d_head),
+               groups = static_cast<std::size_t>(c_.n_kv_heads);
+    std::size_t before = 0;  // pattern entries of earlier prompts
+    for (const Segment& segment : chunk_.segments) {
+      const auto length = static_cast<std::size_t>(segment.length),
+                 begin = static_cast<std::size_t>(segment.begin);
+      const std::size_t pairs = length * (length + 1) / 2;
+      for (std::size_t i = 0; i < length; ++i) {
+        const double* z = g_z.data() + ((begin + i) * heads + h) * e;
+        const double* query = q.data() + ((begin + i) * heads + h) * e;
+        const double* alpha = pattern.data() + before + h * pairs + i * (i + 1) / 2;
+        Values g_alpha(i + 1);
+        double mean = 0;
+        for (std::size_t j = 0; j <= i; ++j) {
+          const std::size_t there = ((begin + j) * groups + group) * e;
+          g_alpha[j] = dot({z, e}, {v.data() + there, e});
+          mean += alpha[j] * g_alpha[j];
+          for (std::size_t x = 0; x < e; ++x) g_v[(begin + j) * e + x] += alpha[j] * z[x];
+        }
+        for (std::size_t j = 0; j <= i; ++j) {
+          const double* key = k.data() + ((begin + j) * groups + group) * e;
+          double slope = shape.attention_scale * alpha[j] * (g_alpha[j] - mean);
+          if (shape.attention_cap > 0) {
+            const double t =
+                std::tanh(shape.attention_scale * dot({query, e}, {key, e}) / shape.attention_cap);
+            slope *= 1 - t * t;
+          }
+          for (std::size_t x = 0; x < e; ++x) {
+            g_q[(begin + i) * e + x] += slope * key[x];
+            g_k[(begin + j) * e + x] += slope * query[x];
+          }
+        }
+      }
+      before += heads * pairs;
+    }
+  }
+
+  // Back through rotary and the norm of queries or keys; `used` is what came out of both.
+  void unturn(const LayerConfig& shape, const WeightView& norm, const Array& dev,
+              const Values& used, std::size_t heads, std::size_t h, Values& g) const {
+    const auto e = static_cast<std::size_t>(c_.d_head);
+    const Values weight = fetch(norm), deviation = norm ? fetch(backend_, dev) : Values();
+    for (const Segment& segment : chunk_.segments) {
+      const Values frequencies = rotary_frequencies(shape.rope, segment.length);
+      for (int s = 0; s < segment.length; ++s) {
+        const auto r = static_cast<std::size_t>(segment.begin + s);
+        const std::span<double> row(g.data() + r * e, e);
+        if (shape.rope.dims > 0) rotate_back(shape.rope, frequencies, s, row);
+        if (!norm) continue;
+        Values n(used.begin() + static_cast<std::ptrdiff_t>((r * heads + h) * e),
+                 used.begin() + static_cast<std::ptrdiff_t>((r * heads + h + 1) * e));
+        if (shape.rope.dims > 0) rotate_back(shape.rope, frequencies, s, n);
+        double along = 0;
+        for (std::size_t i = 0; i < e; ++i) along += n[i] * row[i];
+        for (std::size_t i = 0; i < e; ++i) {
+          const double w = weight[(h * e + i) % weight.size()];
+          row[i] = (w * row[i] - (w == 0 ? 0.0 : n[i] / w) * along / static_cast<double>(e)) /
+                   deviation[r * heads + h];
+        }
+      }
+    }
+  }
+
+  const ModelConfig& c_;
+  Backend& backend_;
+  const ModelWeights& weights_;
+  const EdgeTable& table_;
+  const std::vector<TaskPrompt>& prompts_;
+  const PromptChunk& chunk_;
+  const ForwardTrace& trace_;
+  const PortVisitor& visit_;
+  std::size_t rows_, d_;
+};
+
+}  // namespace
+
+void check_gradients(const ModelConfig& config) {
+  for (const LayerConfig& layer : config.layers) {
+    if (layer.mixture() || layer.activation == Activation::clamped_swiglu ||
+        layer.qk_norm == QkNorm::projection)
+      throw InputError(fmt::format(
+          "eap and eap-ig know no gradient of {}: use ours, ifr or patching", config.family));
+  }
+}
+
+void visit_gradients(const Model& model, const EdgeTable& table,
+                     const std::vector<TaskPrompt>& prompts, const PromptChunk& chunk,
+                     const ForwardTrace& trace, const PortVisitor& visit) {
+  WayBack(model, table, prompts, chunk, trace, visit).run();
+}
+
+}  // namespace unpack

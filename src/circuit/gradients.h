@@ -1,0 +1,24 @@
+// True gradients of the difference of the logits by what every reader sees, in double precision on
+// the host.
+#pragma once
+
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "circuit/ablation.h"
+
+namespace unpack {
+
+// Called once a port with the gradient [T, D] by its input.
+using PortVisitor = std::function<void(std::size_t port, std::span<const double> gradient)>;
+
+// Throws InputError for models whose gradients are not written down here: mixtures, clamped gates,
+// a norm over the queries of all heads at once.
+void check_gradients(const ModelConfig& config);
+// Of the sum over the chunk's prompts: rows of one prompt depend on that prompt alone.
+void visit_gradients(const Model& model, const EdgeTable& table,
+                     const std::vector<TaskPrompt>& prompts, const PromptChunk& chunk,
+                     const ForwardTrace& trace, const PortVisitor& visit);
+
+}  // namespace unpack

@@ -1,0 +1,117 @@
+// Plain passes that keep what every writer wrote, and the answers that are read from them.
+#include <algorithm>
+
+#include "backend/rotary.h"
+#include "circuit/ablation.h"
+#include "engine/state.h"
+#include "unpack/error.h"
+
+namespace unpack {
+
+void PromptChunk::add(std::size_t index, const std::vector<TokenId>& ids) {
+  members.push_back(index);
+  prompts.push_back(ids);
+  segments.push_back({rows, static_cast<int>(ids.size()), 0});
+  rows += static_cast<std::int64_t>(ids.size());
+}
+
+std::vector<PromptChunk> cut_chunks(const ModelConfig& config,
+                                    const std::vector<TaskPrompt>& prompts, std::int64_t rows) {
+  std::vector<PromptChunk> out;
+  for (std::size_t i = 0; i < prompts.size(); ++i) {
+    const auto length = static_cast<std::int64_t>(prompts[i].ids.size());
+    if (out.empty() || out.back().rows + length > rows ||
+        !same_rotary(config, out.back().segments[0].length, static_cast<int>(length)))
+      out.emplace_back();
+    out.back().add(i, prompts[i].ids);
+  }
+  return out;
+}
+
+std::int64_t chunk_rows(const Model& model) {
+  constexpr std::int64_t kValues = std::int64_t{32} << 20, kMost = 1024;
+  const std::int64_t row = std::int64_t{model.writers().count()} * model.config().d_model;
+  return std::clamp(kValues / row, std::int64_t{1}, kMost);
+}
+
+Array head_vector(Backend& backend, int layer, const Array& z, const Array& dev, int head,
+                  std::int64_t rows) {
+  const ModelConfig& c = backend.config();
+  const std::int64_t width = std::int64_t{c.n_heads} * c.d_head;
+  Array alone = backend.zeros(rows * width);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t at = r * width + std::int64_t{head} * c.d_head;
+    backend.copy(z, at, alone, at, c.d_head);
+  }
+  Array out = backend.zeros(rows * c.d_model);
+  backend.attention_out(layer, alone, rows, out);
+  backend.through_norm_behind(layer, Sublayer::attention, dev, rows, out);
+  return out;
+}
+
+WriterRun record_writers(const Model& model, const std::vector<std::vector<TokenId>>& prompts,
+                         const std::function<void(Array& emb)>& embeddings, ForwardTrace* trace,
+                         const RunContext& context) {
+  Backend& backend = *model.state()->backend;
+  const Writers& writers = model.writers();
+  const ModelConfig& c = model.config();
+  WriterRun out;
+  out.written.resize(static_cast<std::size_t>(writers.count()));
+  ForwardHooks hooks;
+  hooks.embeddings = embeddings;
+  ForwardOptions options;
+  options.hooks = &hooks;
+  ForwardTrace kept = forward(backend, prompts, options, context);
+  out.written[0] = kept.emb;
+  if (c.has_pos_writer()) out.written[1] = kept.pos;
+  for (int l = 0; l < c.n_layers; ++l) {
+    const LayerTrace& layer = kept.layers[static_cast<std::size_t>(l)];
+    for (int h = 0; h < c.n_heads; ++h)
+      out.written[static_cast<std::size_t>(writers.head(l, h))] =
+          head_vector(backend, l, layer.z, layer.attn_out_dev, h, kept.rows());
+    out.written[static_cast<std::size_t>(writers.mlp(l))] = layer.mlp_out;
+    out.streams.push_back(layer.x_pre);
+  }
+  out.streams.push_back(kept.x_final);
+  if (trace != nullptr) *trace = std::move(kept);
+  return out;
+}
+
+WriterRun record_writers(const Model& model, const std::vector<std::vector<TokenId>>& prompts,
+                         const RunContext& context) {
+  return record_writers(model, prompts, {}, nullptr, context);
+}
+
+std::vector<double> differences(const Model& model, const std::vector<TaskPrompt>& prompts,
+                                const PromptChunk& chunk, const Array& x) {
+  Backend& backend = *model.state()->backend;
+  const auto vocabulary = static_cast<std::size_t>(model.config().vocab_size);
+  constexpr std::size_t kRows = 64;
+  std::vector<double> out, logits;
+  for (std::size_t begin = 0; begin < chunk.members.size(); begin += kRows) {
+    std::vector<std::int64_t> rows;
+    const std::size_t end = std::min(begin + kRows, chunk.members.size());
+    for (std::size_t i = begin; i < end; ++i)
+      rows.push_back(chunk.segments[i].begin + chunk.segments[i].length - 1);
+    backend.logits(x, rows, logits);
+    for (std::size_t i = begin; i < end; ++i) {
+      const std::span<double> row(logits.data() + (i - begin) * vocabulary, vocabulary);
+      const auto mean = [&](const std::vector<TokenId>& ids) {
+        double sum = 0;
+        for (const TokenId id : ids) sum += row[static_cast<std::size_t>(id)];
+        return sum / static_cast<double>(ids.size());
+      };
+      const TaskPrompt& prompt = prompts[chunk.members[i]];
+      double against = 0;
+      if (prompt.versus) {
+        against = mean(*prompt.versus);
+      } else {
+        for (const double logit : row) against += logit / static_cast<double>(vocabulary);
+      }
+      out.push_back(mean(prompt.target) - against);
+    }
+  }
+  return out;
+}
+
+}  // namespace unpack

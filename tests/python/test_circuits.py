@@ -1,0 +1,73 @@
+"""up.circuit and Circuit."""
+import json
+
+import pytest
+from conftest import MARY
+
+OTHER = "Anna and Mark went to the store. Paul gave a drink to"
+TASK = [{"prompt": MARY, "target": " Mary", "versus": " John", "counterfactual": OTHER}]
+
+
+@pytest.fixture(scope="module")
+def found(up, pocket):
+    return up.circuit(TASK, model=pocket, sizes=["1%", "20%", "100%"], size=60)
+
+
+def test_edges_are_those_of_edge_credit_over_the_direct_credit(pocket, found):
+    edges = pocket.prepare(MARY).edge_credit(target=" Mary", versus=" John", preset="best")
+    first = sum(abs(e["credit"]) for e in edges if e["reader"] == "target")
+    want = {(e["writer"], e["reader"], e["branch"]): e["credit"] / first for e in edges if e["credit"] != 0}
+    got = {(e["writer"], e["reader"], e["branch"]): e["credit"] for e in found.ranked}
+    assert set(got) == set(want)
+    assert max(abs(got[key] - want[key]) for key in got) < 1e-5
+
+
+def test_a_found_circuit_measures_again_as_it_was_measured(found):
+    proof = found.evaluate(TASK)
+    assert proof.faithfulness == pytest.approx(found.faithfulness, abs=1e-4) and proof.edges == len(found)
+    assert found.cmd == found.data["cmd"] and found.data["circuit"]["edges"] == len(found)
+
+
+def test_the_whole_graph_is_faithful_and_half_a_circuit_is_less(up, found):
+    whole = up.Circuit(found.ranked, model=found.model)
+    assert whole.evaluate(TASK).faithfulness == pytest.approx(1, abs=0.05)
+    half = up.Circuit(list(found)[: len(found) // 2], model=found.model)
+    assert half.evaluate(TASK).edges <= len(half) < len(found)
+
+
+def test_circuits_are_sets(up, found):
+    first, rest = up.Circuit(list(found)[:5]), up.Circuit(list(found)[3:9])
+    assert len(first | rest) == 9 and len(first & rest) == 2 and len(first - rest) == 3 and len(first ^ rest) == 7
+    assert list(found)[4] in first & rest and (first | rest) == (rest | first) and first != rest
+    assert {"target"} <= set(found.nodes)
+
+
+def test_a_circuit_is_saved_read_and_drawn(up, pocket, found, tmp_path):
+    found.save(tmp_path / "circuit.json")
+    again = up.Circuit.load(tmp_path / "circuit.json", model=pocket)
+    assert again == found and again.faithfulness == found.faithfulness
+    (found - up.Circuit(list(found)[:2])).save(tmp_path / "part.json")
+    assert len(up.Circuit.load(tmp_path / "part.json")) == len(found) - 2
+    svg = again.draw(tmp_path / "circuit.svg")
+    assert svg == (tmp_path / "circuit.svg").read_text() and svg.count('class="edge"') == len(found)
+    assert again.draw(format="dot").count(" -> ") == len(found)
+    (tmp_path / "none.json").write_text(json.dumps({"edges": [{}]}))
+    with pytest.raises(ValueError, match="no circuit"):
+        up.Circuit.load(tmp_path / "none.json")
+    with pytest.raises(ValueError, match="name a model"):
+        up.Circuit.load(tmp_path / "circuit.json").draw()
+
+
+def test_wrong_arguments_are_named(up, pocket):
+    with pytest.raises(ValueError, match="method"):
+        up.circuit(TASK, model=pocket, method="best")
+    with pytest.raises(ValueError, match="ablate"):
+        up.circuit(TASK, model=pocket, ablate="median")
+    with pytest.raises(TypeError, match="task"):
+        up.circuit([1], model=pocket)
+    with pytest.raises(ValueError, match="size"):
+        up.circuit(TASK, model=pocket, sizes="0%")
+    with pytest.raises(ValueError, match="one length"):
+        up.circuit([{**TASK[0], "counterfactual": "Anna"}], model=pocket)
+    with pytest.raises(ValueError, match="A9.H9"):
+        up.Circuit([("emb", "A9.H9", "K")], model=pocket).evaluate(TASK)

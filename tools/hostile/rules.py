@@ -1,0 +1,93 @@
+"""What is allowed: exit 0, 1 or 2, one line on failure, finite numbers, limits of time and memory."""
+import json
+import os
+import re
+import resource
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = os.environ.get("UNPACK", str(ROOT / "build" / "release" / "unpack"))
+GOLDEN = ROOT / "tests" / "golden"
+TIME_LIMIT = float(os.environ.get("UNPACK_ATTACK_SECONDS", "20"))  # of one case; a slow machine may raise it
+MEMORY_LIMIT = 4 << 30  # address space
+LONGEST_LINE = 500
+
+
+class Outcome:
+    def __init__(self, problem="", detail=""):
+        self.problem, self.detail = problem, detail
+
+    def __bool__(self):
+        return bool(self.problem)
+
+
+def finite(value):
+    if isinstance(value, float):
+        return value == value and abs(value) != float("inf")
+    if isinstance(value, dict):
+        return all(finite(x) for x in value.values())
+    return not isinstance(value, list) or all(finite(x) for x in value)
+
+
+def no_constant(name):
+    raise ValueError(f"{name} in JSON")
+
+
+def judge_json(text):
+    """A result: JSON without NaN or Infinity."""
+    try:
+        value = json.loads(text, parse_constant=no_constant)
+    except ValueError as error:
+        return Outcome("a result that is no JSON", str(error))
+    return Outcome() if finite(value) else Outcome("a number that is not finite", text[:200])
+
+
+def judge_message(data):
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        return Outcome("a message that is no UTF-8", repr(data[:200]))
+    lines = [line for line in text.split("\n") if line]
+    if len(lines) != 1:
+        return Outcome(f"{len(lines)} lines of message", text[:400])
+    if len(lines[0]) >= LONGEST_LINE:
+        return Outcome("a message of 500 characters or more", lines[0][:200])
+    if re.search(r"[\x00-\x1f\x7f-\x9f]", lines[0]):
+        return Outcome("a control character in a message", repr(lines[0][:200]))
+    if "internal error" in lines[0]:
+        return Outcome("an internal error", lines[0])
+    return Outcome()
+
+
+def limited():
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_LIMIT, MEMORY_LIMIT))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def run_program(args, stdin=b"", results=None):
+    """One call of the program. `results`: files of JSON that it may leave."""
+    try:
+        done = subprocess.run([os.fsencode(PROGRAM), *[a if isinstance(a, bytes) else os.fsencode(str(a)) for a in args]], input=stdin, capture_output=True,
+                              timeout=TIME_LIMIT, preexec_fn=limited)
+    except subprocess.TimeoutExpired:
+        return Outcome("over the time limit", f"{TIME_LIMIT} s")
+    except (ValueError, OSError) as error:  # a NUL or too long an argument: the system refuses it, not the program
+        return Outcome() if not isinstance(error, FileNotFoundError) else Outcome("the program is not there", str(error))
+    if done.returncode not in (0, 1, 2):
+        return Outcome(f"exit {done.returncode}", done.stderr.decode(errors="replace")[:400])
+    if done.returncode != 0:
+        found = judge_message(done.stderr)
+        if found:
+            return found
+    for file in results or []:
+        if file == "-" and done.returncode == 0:
+            found = judge_json(done.stdout.decode(errors="replace"))
+            if found:
+                return found
+        elif file != "-" and Path(file).exists():
+            for line in Path(file).read_text(errors="replace").splitlines():
+                found = judge_json(line)
+                if found:
+                    return found
+    return Outcome()
