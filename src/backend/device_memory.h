@@ -21,6 +21,8 @@ class DeviceMemory {
   virtual void keep_layers(int count) = 0;
   // Whether some layers go up as they are needed.
   virtual bool streams() const = 0;
+  // Whether products are made in parts where that is faster, which takes more memory.
+  virtual bool in_parts() const = 0;
   // Weights of layers that went up so far.
   virtual std::uint64_t uploaded_bytes() = 0;
   // Every layer goes up once, one after the other, and is forgotten; how much that was.

@@ -375,9 +375,9 @@ class Bench {
     if (memory_ == nullptr) return;
     BenchResult::Length& now = result_.lengths.back();
     now.device_peak_mib = static_cast<double>(memory_->memory_use().peak) / (1 << 20);
-    now.device_counted_mib =
-        device_memory_cost(model_.config(), model_.writers(), now.tokens, context_.memory_budget) /
-        (1 << 20);
+    now.device_counted_mib = device_memory_cost(model_.config(), model_.writers(), now.tokens,
+                                                context_.memory_budget, memory_->in_parts()) /
+                             (1 << 20);
   }
 
   // The same trace where only some layers fit.

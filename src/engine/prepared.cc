@@ -31,11 +31,13 @@ void check_room(const ModelState& state, int tokens, const RunContext& context) 
   auto* memory = dynamic_cast<DeviceMemory*>(state.backend.get());
   if (memory == nullptr) return;
   const ModelConfig& c = state.backend->config();
-  const double need = device_memory_cost(c, state.writers, tokens, context.memory_budget);
+  const double need =
+      device_memory_cost(c, state.writers, tokens, context.memory_budget, memory->in_parts());
   if (need <= kAlwaysFits) return;
   const auto room = static_cast<double>(memory->room_for_prompts());
   if (need <= room) return;
-  const int fits = longest_prompt(c, state.writers, room, context.memory_budget);
+  const int fits =
+      longest_prompt(c, state.writers, room, context.memory_budget, memory->in_parts());
   throw InputError(fmt::format(
       "a prompt of {} tokens takes {:.1f} GiB of the device, which has {:.1f} GiB for it; {}",
       tokens, need / kGiB, room / kGiB,

@@ -97,10 +97,11 @@ TEST_P(StoredWeights, KeepTheirDigits) {
   ASSERT_TRUE(split.pays(w, 1));
   EXPECT_FALSE(cuda::SplitProducts(device, false).pays(w, 1 << 20));
   const auto weights = split.weights(w);
-  for (const bool listed : {false, true}) {
+  for (const auto& [listed, whole] :
+       {std::pair{false, false}, std::pair{true, false}, std::pair{true, true}}) {
     const std::int64_t count = listed ? 4 : kRuns;
     Array out = device->floats(count * 2 * kOut);
-    split.multiply({cuda::ptr(from), kStride, listed ? picked.get() : nullptr, kRun, count},
+    split.multiply({cuda::ptr(from), kStride, listed ? picked.get() : nullptr, kRun, count, whole},
                    weights, cuda::ptr(out));
     const std::vector<float> got = device->download(out);
     double worst = 0;
@@ -123,13 +124,66 @@ TEST_P(StoredWeights, KeepTheirDigits) {
         worst = std::max(worst, apart / size);
       }
     }
-    EXPECT_LT(worst, type == cuda::kBf16 ? std::ldexp(1.0, -17) : std::ldexp(1.0, -20)) << listed;
+    EXPECT_LT(worst, std::ldexp(1.0, whole                 ? -22
+                                     : type == cuda::kBf16 ? -17
+                                                           : -20))
+        << listed << ' ' << whole;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, StoredWeights,
                          ::testing::Combine(::testing::Values(cuda::kF32, cuda::kF16, cuda::kBf16),
                                             ::testing::Bool()));
+
+TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
+  constexpr std::int64_t kHeads = 3, kWidth = 20, kOut = 17, kRows = 5, kGap = 2;
+  const auto device = cuda::Device::open(cuda::emulated_table(), nullptr, false);
+  cuda::SplitProducts split(device, true);
+  const std::vector<float> rows = normal_numbers(kRows * kHeads * kWidth, 5),
+                           weights = normal_numbers(kHeads * kWidth * kOut, 6);
+  const auto put = [&](const std::vector<float>& values) {
+    Array out = device->floats(static_cast<std::int64_t>(values.size()));
+    device->to_device(out.raw(), values.data(), values.size() * 4);
+    return out;
+  };
+  const Array a = put(rows);
+  Array c = device->zeros(kRows * (kHeads + kGap) * kOut);
+  split.multiply_heads(cuda::ptr(a), kRows, split.head_weights(put(weights), kHeads, kWidth, kOut),
+                       cuda::ptr(c), (kHeads + kGap) * kOut);
+  const std::vector<float> got = device->download(c);
+  const auto at = [](const std::vector<float>& v, std::int64_t i) {
+    return static_cast<double>(v[static_cast<std::size_t>(i)]);
+  };
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t h = 0; h < kHeads + kGap; ++h) {
+      for (std::int64_t o = 0; o < kOut; ++o) {
+        double want = 0, size = 0;
+        for (std::int64_t x = 0; x < kWidth && h < kHeads; ++x) {
+          const double y =
+              at(rows, (r * kHeads + h) * kWidth + x) * at(weights, (h * kWidth + x) * kOut + o);
+          want += y;
+          size += std::fabs(y);
+        }
+        EXPECT_NEAR(at(got, (r * (kHeads + kGap) + h) * kOut + o), want, std::ldexp(size, -20));
+      }
+    }
+  }
+  // Some heads of rows that have more.
+  const Array some = split.stack({cuda::ptr(a), kWidth, kHeads, 1, 2, kRows * 2},
+                                 cuda::SplitProducts::Stacked::rows);
+  const std::vector<float> parts = device->download(some);
+  ASSERT_EQ(some.size(), kRows * 2 * 3 * kWidth);
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t h = 0; h < 2; ++h) {
+      for (std::int64_t x = 0; x < kWidth; ++x) {
+        const std::int64_t first = (r * 2 + h) * 3 * kWidth + x;
+        const double whole = at(rows, (r * kHeads + 1 + h) * kWidth + x);
+        EXPECT_NEAR(at(parts, first) + at(parts, first + kWidth), whole, std::ldexp(1.0, -20));
+        EXPECT_EQ(at(parts, first + kWidth), at(parts, first + 2 * kWidth));
+      }
+    }
+  }
+}
 
 // Three tokens: every writer's product; nineteen: heads through products of weights, where no norm
 // stands behind them.
@@ -201,6 +255,8 @@ TEST(SplitProducts, AreInThePlanOfALength) {
             "heads through products of weights, three TF32 products");
   EXPECT_EQ(way("f32", false, 19, "keys"),
             "projected, heads through products of weights, three TF32 products");
+  EXPECT_EQ(way("f32", false, 19, "queries"),
+            "projected, heads through products of weights, three TF32 products");
   EXPECT_EQ(way("f32", true, 2, "keys"), "folded, single precision");
 }
 
@@ -254,13 +310,13 @@ TEST(DeviceRoom, IsAskedForBeforeAnythingIsComputed) {
     const std::string said = e.what();
     const double room = static_cast<double>(std::int64_t{8} << 30);
     const std::size_t budget = RunContext().memory_budget;
-    const int fits = longest_prompt(model.config(), model.writers(), room, budget);
+    const int fits = longest_prompt(model.config(), model.writers(), room, budget, true);
     EXPECT_NE(said.find("a prompt of 20000 tokens takes"), std::string::npos) << said;
     EXPECT_NE(said.find("of the device, which has 8.0 GiB for it"), std::string::npos) << said;
     EXPECT_NE(said.find(fmt::format("{} tokens would fit", fits)), std::string::npos) << said;
     EXPECT_EQ(said.find('\n'), std::string::npos) << said;
-    EXPECT_LE(device_memory_cost(model.config(), model.writers(), fits, budget), room);
-    EXPECT_GT(device_memory_cost(model.config(), model.writers(), fits + 1, budget), room);
+    EXPECT_LE(device_memory_cost(model.config(), model.writers(), fits, budget, true), room);
+    EXPECT_GT(device_memory_cost(model.config(), model.writers(), fits + 1, budget, true), room);
   }
 }
 

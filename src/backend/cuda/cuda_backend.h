@@ -18,9 +18,6 @@
 
 namespace unpack::cuda {
 
-// Scores exist a tile at a time; a tile and what it is made from stay below this.
-inline constexpr std::int64_t kTileBytes = std::int64_t{768} << 20;
-
 class CudaBackend final : public Backend,
                           public DeviceCredit,
                           public DeviceMemory,
@@ -43,6 +40,7 @@ class CudaBackend final : public Backend,
   std::uint64_t room_for_prompts() override;
   void keep_layers(int count) override { on_device_.keep_layers(static_cast<std::size_t>(count)); }
   bool streams() const override { return on_device_.streams(); }
+  bool in_parts() const override { return split_.allowed(); }
   std::uint64_t uploaded_bytes() override { return on_device_.uploaded_bytes(); }
   std::uint64_t upload_once() override { return on_device_.upload_once(); }
   std::vector<DevicePlan::Part> plan(const Writers& writers, int tokens) override;
@@ -173,7 +171,7 @@ class CudaBackend final : public Backend,
   MlpSums expert_sums(const MlpView& view, MlpSide side);
   MlpSums router_sums(const MlpView& view, Scores scores);
   // As many positions at a time as fit into a tile, all tiles of about one size.
-  static std::int64_t positions_at_once(std::int64_t positions, std::int64_t floats_each);
+  std::int64_t positions_at_once(std::int64_t positions, std::int64_t floats_each) const;
   static Role matrix_of(MlpSide side);
   static Role bias_of(MlpSide side);
 
@@ -191,9 +189,20 @@ class CudaBackend final : public Backend,
   // Head writers are z W_O: their products with a matrix through W_O C W of every source layer,
   // made and used at once. Whether that takes fewer operations at a length.
   bool low_rank(const DeviceMatrix& w, std::int64_t length);
-  SplitProducts::Weights head_product(int source, const SplitProducts::Weights& w);
+  Array head_product(int source, const SplitProducts::Weights& w);  // [H E, w.out]
+  SplitProducts::HeadWeights by_head(const Array& product, std::int64_t columns);
   MlpSums low_rank_neurons(const MlpView& view, MlpSide side, const DeviceMatrix& matrix);
-  void low_rank_project(const AttentionView& view, const DeviceMatrix& matrix, Array& out);
+  // How writers are projected to keys or queries.
+  struct Projection {
+    bool low_rank = false, split = false;
+    std::int64_t width = 0;
+    Operand matrix;
+    SplitProducts::Weights parts;
+    std::vector<Array> heads;  // products by source layer, where they are kept
+  };
+  Projection projection(Side side, const AttentionView& view, const DeviceRoles& layer);
+  void low_rank_project(const AttentionView& view, const Projection& way, std::int64_t first,
+                        std::int64_t positions, Array& out);
   int layers_seen(int visible) const;  // whose heads are among the first writers
 
   // C[m, out] = A[m, in] W and C[m, in] = A[m, out] W^T.
@@ -212,11 +221,23 @@ class CudaBackend final : public Backend,
   Array pulled_back(PullBack pull, std::int64_t size);
   void folded_tile(Side side, const AttentionView& view, const DeviceRoles& layer, const Operand& w,
                    Tile& tile);
-  void projected_tile(Side side, const AttentionView& view, const DeviceRoles& layer,
-                      const Array& projected, Tile& tile);
+  // Projected keys (queries) of some heads, and the queries (keys) of all that meet them.
+  struct TileFactors {
+    UnpackFactors factors = UNPACK_FACTORS_SINGLE;
+    std::int64_t depth = 0;
+    Array keep;
+    const float* projected = nullptr;  // of the first position
+    std::int64_t width = 0;            // of all its heads
+    std::int64_t first = 0;            // which is the first of them
+    const float* others = nullptr;     // [S, heads of theirs, depth]
+  };
+  TileFactors tile_factors(Side side, const AttentionView& view, const Projection& way,
+                           const float* projected, std::int64_t positions, std::int64_t head0,
+                           std::int64_t heads, const Array& others);
+  void projected_tile(Side side, const AttentionView& view, const TileFactors& from, Tile& tile);
   void hide_and_center(const AttentionView& view, Scores scores, int query, Array& out);
-  Array project(Side side, const AttentionView& view, const DeviceRoles& layer, std::int64_t first,
-                std::int64_t positions);
+  Array project(Side side, const AttentionView& view, const DeviceRoles& layer,
+                const Projection& way, std::int64_t first, std::int64_t positions);
   void value_sums(const AttentionView& view, const DeviceRoles& layer, AttentionSums& sums);
 
   // [S, Cl]: sum over heads and queries of coef[H, tri] times raw key scores.
@@ -236,6 +257,7 @@ class CudaBackend final : public Backend,
   ThreadPool pool_;
   std::string name_;
   std::string details_;
+  std::int64_t tile_bytes_ = 0;  // scores exist a tile at a time, which stays below this
   std::mutex mutex_;
   struct RotaryTable {
     Rope rope;

@@ -36,6 +36,7 @@ CudaBackend::CudaBackend(std::shared_ptr<Device> device,
       name_(std::move(name)) {
   config_ = weights_->config;
   const UnpackDeviceInfo info = device_->info();
+  tile_bytes_ = info.tile_bytes;
   details_ =
       fmt::format("{}, {:.0f} GiB{}", info.name, static_cast<double>(info.memory_total) / (1 << 30),
                   on_device_.streams() ? ", layers uploaded as they are needed"

@@ -35,7 +35,7 @@ bool CudaBackend::low_rank(const DeviceMatrix& w, std::int64_t length) {
   return split_.pays(w, rows) && low_rank_is_cheaper(config_, length, split_.gain(w));
 }
 
-SplitProducts::Weights CudaBackend::head_product(int source, const SplitProducts::Weights& w) {
+Array CudaBackend::head_product(int source, const SplitProducts::Weights& w) {
   const auto layer = on_device_.layer(source);
   const DeviceMatrix& o = layer->matrix(Role::w_o);
   Array rows = device_->floats(o.in * o.out);
@@ -44,13 +44,15 @@ SplitProducts::Weights CudaBackend::head_product(int source, const SplitProducts
       o.in * o.out);
   if (config_.norm == Norm::layer)
     device_->launch(CenterRows{ptr(rows), o.out, 0, ptr(rows), o.out, 0, 1, o.out, 1}, o.in);
-  DeviceMatrix made;
-  made.in = o.in;
-  made.out = w.out;
-  made.data = device_->bytes(static_cast<std::size_t>(made.in * made.out) * sizeof(float));
-  split_.multiply({ptr(rows), o.out, nullptr, o.out, o.in}, w,
-                  static_cast<float*>(made.data.get()));
-  return split_.weights(made);
+  Array made = device_->floats(o.in * w.out);
+  // Times a norm's weight of eight bits, those of eight bits have sixteen; centred ones have more.
+  split_.multiply({ptr(rows), o.out, nullptr, o.out, o.in, config_.norm == Norm::layer}, w,
+                  ptr(made));
+  return made;
+}
+
+SplitProducts::HeadWeights CudaBackend::by_head(const Array& product, std::int64_t columns) {
+  return split_.head_weights(product, config_.n_heads, config_.d_head, columns);
 }
 
 MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
@@ -86,35 +88,38 @@ MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
   each_tile(p, 0, columns.get(), [&](std::int64_t q0, std::int64_t nq) {
     for (std::int64_t i = 0; i < p; ++i)
       split_.multiply({ptr(*view.writers) + q0 * stride + plain[static_cast<std::size_t>(i)] * d,
-                       stride, nullptr, d, nq},
+                       stride, nullptr, d, nq, true},
                       weights, ptr(tile) + i * n, p * n);
   });
   for (int source = 0; source < layers_seen(view.visible); ++source) {
-    const SplitProducts::Weights made = head_product(source, weights);
+    const SplitProducts::HeadWeights made = by_head(head_product(source, weights), n);
     const float* z = ptr(*view.z[static_cast<std::size_t>(source)]);
     const std::int64_t first = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
     each_tile(heads, first, nullptr, [&](std::int64_t q0, std::int64_t nq) {
-      split_.multiply_heads(z + q0 * width, nq, heads, made, ptr(tile), heads * n);
+      split_.multiply_heads(z + q0 * width, nq, made, ptr(tile), heads * n);
     });
   }
   neuron_read(view, side, nullptr, sums.sum);
   return sums;
 }
 
-// out[S, Cl, matrix.out]
-void CudaBackend::low_rank_project(const AttentionView& view, const DeviceMatrix& matrix,
-                                   Array& out) {
-  const std::int64_t d = config_.d_model, n = matrix.out, cl = view.visible, length = view.length,
-                     heads = config_.n_heads,
+// out[positions, Cl, width]
+void CudaBackend::low_rank_project(const AttentionView& view, const Projection& way,
+                                   std::int64_t first, std::int64_t positions, Array& out) {
+  const std::int64_t d = config_.d_model, n = way.width, cl = view.visible, heads = config_.n_heads,
+                     each = heads * config_.d_head,
                      stride = static_cast<std::int64_t>(view.n_writers) * d;
-  const SplitProducts::Weights weights = split_.weights(matrix);
   for (const int j : plain_writers(config_, view.visible))
-    split_.multiply({ptr(*view.writers) + j * d, stride, nullptr, d, length}, weights,
-                    ptr(out) + j * n, cl * n);
+    split_.multiply(
+        {ptr(*view.writers) + first * stride + j * d, stride, nullptr, d, positions, true},
+        way.parts, ptr(out) + j * n, cl * n);
   for (int source = 0; source < layers_seen(view.visible); ++source) {
-    const std::int64_t first = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
-    split_.multiply_heads(ptr(*view.z[static_cast<std::size_t>(source)]), length, heads,
-                          head_product(source, weights), ptr(out) + first * n, cl * n);
+    const auto at = static_cast<std::size_t>(source);
+    const std::int64_t to = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
+    split_.multiply_heads(
+        ptr(*view.z[at]) + first * each, positions,
+        by_head(way.heads.empty() ? head_product(source, way.parts) : way.heads[at], n),
+        ptr(out) + to * n, cl * n);
   }
 }
 

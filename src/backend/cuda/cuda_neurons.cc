@@ -158,8 +158,9 @@ class CudaBackend::WriterProduct {
   Array packed_;
 };
 
-std::int64_t CudaBackend::positions_at_once(std::int64_t positions, std::int64_t floats_each) {
-  const std::int64_t fit = std::clamp<std::int64_t>(kTileBytes / (floats_each * 4), 1, positions);
+std::int64_t CudaBackend::positions_at_once(std::int64_t positions,
+                                            std::int64_t floats_each) const {
+  const std::int64_t fit = std::clamp<std::int64_t>(tile_bytes_ / (floats_each * 4), 1, positions);
   const std::int64_t tiles = (positions + fit - 1) / fit;
   return (positions + tiles - 1) / tiles;
 }

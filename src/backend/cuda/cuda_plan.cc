@@ -49,7 +49,7 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
       part.flop += 2 * pairs * h * d * (cl + e);
       part.way = "folded, single precision";
     } else {
-      const bool low = products(part, m, visible, which == Side::key, s);
+      const bool low = products(part, m, visible, split, s);
       part.flop += 2 * pairs * h * e * cl;
       part.byte += kFloat * 2 * s * cl * own * e;
       part.way = low     ? "projected, heads through products of weights, " + parts(m)

@@ -11,7 +11,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define UNPACK_DEVICE_TABLE_VERSION 4
+#define UNPACK_DEVICE_TABLE_VERSION 5
 #define UNPACK_DEVICE_TABLE_SYMBOL "unpack_device_table"
 
 #ifdef __cplusplus
@@ -45,6 +45,7 @@ typedef struct {
   uint64_t memory_free; /* what this program holds and does not use is free */
   uint64_t memory_total;
   int64_t tensor_work; /* multiplications from which on tensor cores are worth a launch of theirs */
+  int64_t tile_bytes;  /* of scores that exist at a time */
 } UnpackDeviceInfo;
 
 typedef struct {

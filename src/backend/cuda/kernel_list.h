@@ -21,7 +21,7 @@
   X(PassNeurons, 128) X(KeyCredit, 32) X(ValueCredit, 0) X(CenteredKeys, 0) X(PassHeads, 128) \
   X(Deviation, 256) X(ThroughNorm, 0) X(SumSlots, 0) X(SlotSums, 128) X(PickExperts, 32) X(SpreadExperts, 32) X(SlotNorms, 0) \
   X(StartReach, 0) X(RowReach, 32) X(KeyReach, 128) X(HeadReach, 32) X(NeuronReach, 0) \
-  X(SplitRows, 0) X(SplitStored, 0) X(StoredRows, 0) X(SumWriters, 0) X(ReadSums, 32)
+  X(SplitRows, 0) X(SplitStored, 0) X(StoredRows, 0) X(SumWriters, 0) X(ReadSums, 32) X(StackParts, 0)
 // clang-format on
 
 namespace unpack::cuda {

@@ -5,16 +5,23 @@
 
 namespace unpack::cuda {
 
-// high[i] and low[i] of two bytes each, or of four with their last bits at zero.
+// high[i], low[i] and rest[i] of two bytes each; or the first two of four bytes with their last
+// bits at zero.
 struct Halves {
   void* high;
-  void* low;  // null: not wanted
+  void* low;   // null: not wanted
+  void* rest;  // null: not wanted; of two bytes alone
   int bf16;
   UNPACK_BODY void put(Index i, float x) const {
     if (bf16) {
       const std::uint16_t first = bf16_bits(x);
       static_cast<std::uint16_t*>(high)[i] = first;
-      if (low != nullptr) static_cast<std::uint16_t*>(low)[i] = bf16_bits(x - bf16_value(first));
+      if (low == nullptr) return;
+      const float behind = x - bf16_value(first);
+      const std::uint16_t second = bf16_bits(behind);
+      static_cast<std::uint16_t*>(low)[i] = second;
+      if (rest != nullptr)
+        static_cast<std::uint16_t*>(rest)[i] = bf16_bits(behind - bf16_value(second));
       return;
     }
     const float first = tf32_rounded(x);
@@ -37,6 +44,26 @@ struct SplitRows {
     const Index x = i % run;
     const float y = from[(rows != nullptr ? static_cast<Index>(rows[r]) : r) * stride + x] * factor;
     to.put(i, scale != nullptr ? y * scale[x % cols] : y);
+  }
+};
+
+// Parts one behind the other, so that one product of three times the depth adds up three of them:
+// of every E numbers of a row, or rows of `inner`, a low part (at low_at) and the high one twice.
+// Of the `own` heads of a row those from `first` on are taken.
+struct StackParts {
+  const float* from;
+  float* to;
+  Index e, inner;
+  Index own, first, taken;
+  Index low_at;
+  UNPACK_BODY void operator()(Index i) const {
+    const Index column = i % inner;
+    const Index k = i / inner % (3 * e);
+    const Index g = i / inner / (3 * e);
+    const Index head = g / taken * own + first + g % taken;
+    const float x = from[(head * e + k % e) * inner + column];
+    const float high = tf32_rounded(x);
+    to[i] = k / e == low_at ? tf32_rounded(x - high) : high;
   }
 };
 

@@ -16,6 +16,7 @@ class SplitProducts {
   // `allowed`: false where everything is to be single precision, or TF32 already.
   SplitProducts(std::shared_ptr<Device> device, bool allowed);
 
+  bool allowed() const;
   // Whether so many rows times these weights are faster in parts, and how many times.
   bool pays(const DeviceMatrix& w, std::int64_t rows) const;
   double gain(const DeviceMatrix& w) const;
@@ -34,23 +35,39 @@ class SplitProducts {
   Weights weights(const DeviceMatrix& w);
 
   // Runs of `run` numbers, rows of w.in each, `stride` apart; `rows` names them where they are not
-  // the first ones.
+  // the first ones. `whole`: all 24 bits of them, in three factors where two have 16.
   struct Runs {
     const float* from;
     std::int64_t stride;
     const int* rows;
     std::int64_t run, count;
+    bool whole = false;
   };
   // c[all rows, out] = rows W, rows of c `ldc` apart; 0: without gaps.
   void multiply(const Runs& runs, const Weights& w, float* c, std::int64_t ldc = 0);
-  // c[.., h, :] = rows[.., h, :] W[h] for weights [heads E, out] of single precision; a row of c is
-  // all heads'.
-  void multiply_heads(const float* rows, std::int64_t count, std::int64_t heads, const Weights& w,
-                      float* c, std::int64_t ldc);
+  // Three products of TF32 as one of three times the depth: what it adds up is written once.
+  enum class Stacked { rows, others };
+  // [.., taken, 3 E] of from[.., own, E], those of the heads from `first` on; `count` of them in
+  // all.
+  struct Heads {
+    const float* from;
+    std::int64_t e, own, first, taken, count;
+  };
+  Array stack(const Heads& heads, Stacked as);
+
+  // Weights [heads E, out] of single precision, head by head.
+  struct HeadWeights {
+    Array stacked;  // [heads, 3 E, out]
+    std::int64_t heads = 0, e = 0, out = 0;
+  };
+  HeadWeights head_weights(const Array& w, std::int64_t heads, std::int64_t e, std::int64_t out);
+  // c[.., h, :] = rows[.., h, :] W[h]; a row of c is all heads'.
+  void multiply_heads(const float* rows, std::int64_t count, const HeadWeights& w, float* c,
+                      std::int64_t ldc);
 
  private:
   struct Parts {
-    std::shared_ptr<void> high, low;
+    std::shared_ptr<void> high, low, rest;
   };
   Parts parts(const Runs& runs, const Weights& w);
   void add_up(const Parts& rows, const Weights& w, UnpackGemm call);

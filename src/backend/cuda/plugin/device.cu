@@ -4,6 +4,7 @@
 #include <cstring>
 #include <exception>
 #include <iterator>
+#include <new>
 #include <thread>
 
 #include "backend/cuda/plugin/state.h"
@@ -18,6 +19,7 @@ thread_local bool last_was_memory = false;
 constexpr std::size_t kPinnedBytes = std::size_t{32} << 20;
 constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+constexpr std::int64_t kTileBytes = std::int64_t{768} << 20;
 
 }  // namespace
 
@@ -48,6 +50,7 @@ void close_device(void* device) {
   State& s = of(device);
   delete s.profile;
   (void)cudaSetDevice(s.id);
+  for (void* memory : s.small.drop()) (void)cudaFreeAsync(memory, s.stream);
   if (s.stream != nullptr) (void)cudaStreamSynchronize(s.stream);
   if (s.beside != nullptr) (void)cudaStreamSynchronize(s.beside);
   if (s.blas != nullptr) (void)cublasDestroy(s.blas);
@@ -137,6 +140,7 @@ int info(void* device, UnpackDeviceInfo* out) {
   out->memory_total = total;
   // bf16 came with compute capability 8.0. A launch costs some microseconds, in which single
   // precision does about this much.
+  out->tile_bytes = kTileBytes;
   out->tensor_work = props.major >= 8 ? std::int64_t{1} << 28 : INT64_MAX;
   return 0;
 }
@@ -165,13 +169,80 @@ int allocate_on(State& s, cudaStream_t stream, std::size_t bytes, void** out) {
 
 }  // namespace
 
+std::size_t SmallPieces::rounded(std::size_t bytes) {
+  constexpr std::size_t kSmall = std::size_t{1} << 20, kLeast = 256;
+  if (bytes > kSmall) return 0;
+  // Steps of a quarter of the power of two below, so that little is wasted on few sizes.
+  std::size_t step = kLeast;
+  while (step * 8 <= bytes) step *= 2;
+  return std::max((bytes + step - 1) / step * step, kLeast);
+}
+
+void* SmallPieces::take(std::size_t size) {
+  std::lock_guard lock(mutex_);
+  const auto found = free_.find(size);
+  if (found == free_.end() || found->second.empty()) return nullptr;
+  void* memory = found->second.back();
+  found->second.pop_back();
+  return memory;
+}
+
+// Without memory to remember it, a piece goes back to the device in the end.
+void SmallPieces::add(void* memory, std::size_t size) {
+  std::lock_guard lock(mutex_);
+  try {
+    sizes_.emplace(memory, size);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+bool SmallPieces::give_back(void* memory) {
+  std::lock_guard lock(mutex_);
+  const auto found = sizes_.find(memory);
+  if (found == sizes_.end()) return false;
+  try {
+    free_[found->second].push_back(memory);
+    return true;
+  } catch (const std::bad_alloc&) {
+    sizes_.erase(found);
+    return false;
+  }
+}
+
+std::vector<void*> SmallPieces::drop() {
+  std::lock_guard lock(mutex_);
+  std::vector<void*> out;
+  for (auto& [size, pieces] : free_) {
+    for (void* memory : pieces) sizes_.erase(memory);
+    out.insert(out.end(), pieces.begin(), pieces.end());
+  }
+  free_.clear();
+  return out;
+}
+
 int allocate(void* device, std::size_t bytes, void** out) {
-  return allocate_on(of(device), of(device).stream, bytes, out);
+  State& s = of(device);
+  const std::size_t small = SmallPieces::rounded(bytes);
+  if (small > 0) {
+    *out = s.small.take(small);
+    if (*out != nullptr) return 0;
+  }
+  const std::size_t size = small > 0 ? small : bytes;
+  if (allocate_on(s, s.stream, size, out) != 0) {
+    if (!last_was_memory) return 1;
+    for (void* memory : s.small.drop()) (void)cudaFreeAsync(memory, s.stream);
+    if (allocate_on(s, s.stream, size, out) != 0) return 1;
+  }
+  if (small > 0) s.small.add(*out, small);
+  return 0;
 }
 int allocate_beside(void* device, std::size_t bytes, void** out) {
   return allocate_on(of(device), of(device).beside, bytes, out);
 }
-void release(void* device, void* memory) { (void)cudaFreeAsync(memory, of(device).stream); }
+void release(void* device, void* memory) {
+  State& s = of(device);
+  if (!s.small.give_back(memory)) (void)cudaFreeAsync(memory, s.stream);
+}
 
 int zero(void* device, void* memory, std::size_t bytes) {
   return check(cudaMemsetAsync(memory, 0, bytes, of(device).stream), "clearing memory");
