@@ -279,7 +279,7 @@ void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
   } else {
     keys.offset = maybe(offsets.raw);
   }
-  const std::int64_t at_once = std::clamp<std::int64_t>(kTileBytes / (4 * heads * pitch * end), 1,
+  const std::int64_t at_once = std::clamp<std::int64_t>(tile_bytes_ / (4 * heads * pitch * end), 1,
                                                         std::min(end, kSourcesAtOnce));
   Array tile = device_->floats(at_once * end * heads * pitch);
   const auto products = [&](Branch branch, EdgeRows& part, const Array& from,
