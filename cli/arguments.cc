@@ -42,6 +42,9 @@ void ModelArguments::add_device(Command& command) {
       load.weight_products);
   command.flag("--tf32", "Matrix products of a CUDA device in TF32: faster, about three digits",
                load.tf32);
+  command.flag("--exact-fp32",
+               "Every matrix product of a CUDA device in plain single precision: slower",
+               load.exact_fp32);
   command.option("--threads", "N", "Threads to use (default: all cores)",
                  [this](const std::string& text) {
                    constexpr int kMost = 4096;

@@ -13,14 +13,14 @@
 
 namespace unpack::cli {
 
-// --model --no-mmap --device --tf32 --threads
+// --model --no-mmap --device --tf32 --exact-fp32 --threads
 struct ModelArguments {
   std::string model = "pocket-gpt2";
   LoadOptions load;
   bool no_mmap = false;
 
   void add_name(Command& command);
-  void add_device(Command& command);  // --device --tf32 --threads alone
+  void add_device(Command& command);  // without the model
   void add(Command& command);
   LoadOptions options() const;  // as they were given
   Model open() const { return Model::load(model, options()); }

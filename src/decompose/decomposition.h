@@ -19,8 +19,12 @@ namespace unpack {
 
 class Decomposition {
  public:
+  // Writers and the sums that every question needs, in one walk over the layers. Of a device that
+  // does not hold them all, also what questions with default options need, so that the walk takes
+  // each layer up once; elsewhere the sums of heads, those of raw or of centred scores, are made
+  // when a question first asks for them.
   Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace,
-                std::size_t memory_budget);
+                const RunContext& context);
 
   Backend& backend() const { return *backend_; }
   const ModelConfig& config() const { return backend_->config(); }
@@ -86,6 +90,9 @@ class Decomposition {
   };
 
   Array numerators(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const;
+  std::vector<const Array*> head_states() const;
+  Array make_head_numerators(int layer) const;
+  Array make_mlp_numerators(int layer) const;
 
   std::shared_ptr<Backend> backend_;
   Writers writers_;

@@ -142,7 +142,7 @@ void CudaBackend::query_fold(const AttentionView& view, std::span<const int> que
 }
 
 Array CudaBackend::fold_keys(const AttentionView& view, const Array& coefficients) {
-  const auto layer = on_device_.layer(view.layer);
+  const auto layer = on_device_.keys(view.layer);
   const std::int64_t groups = config_.n_kv_heads, e = config_.d_head, d = config_.d_model,
                      cl = view.visible, length = view.length;
   Array folded = device_->floats(length * groups * e);

@@ -180,9 +180,10 @@ Array CudaBackend::key_medians(const AttentionView& view, const AttentionSums& s
     return out;
   }
   score_tiles(Side::key, view, [&](const Tile& tile) {
-    device_->launch(TileMoments{tile, nullptr, nullptr, length, 1}, tile.nq * heads * cl);
+    const std::int64_t columns = tile.nq * tile.heads * cl;
+    device_->launch(TileMoments{tile, nullptr, nullptr, length, 1}, columns);
     medians.tile = tile;
-    device_->launch(medians, tile.nq * heads * cl);
+    device_->launch(medians, columns);
   });
   return out;
 }
@@ -279,7 +280,7 @@ void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
   } else {
     keys.offset = maybe(offsets.raw);
   }
-  const std::int64_t at_once = std::clamp<std::int64_t>(kTileBytes / (4 * heads * pitch * end), 1,
+  const std::int64_t at_once = std::clamp<std::int64_t>(tile_bytes_ / (4 * heads * pitch * end), 1,
                                                         std::min(end, kSourcesAtOnce));
   Array tile = device_->floats(at_once * end * heads * pitch);
   const auto products = [&](Branch branch, EdgeRows& part, const Array& from,
@@ -292,6 +293,11 @@ void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
     }
     use(branch, part);
   };
+  Projection way;
+  if (keys.table == nullptr) {
+    way = projection(Side::key, view, *layer);
+    way.low_rank = false;  // whose products of weights would be made again for every block
+  }
   for (std::int64_t s0 = 0; s0 < end; s0 += at_once) {
     for (EdgeRows* part : {&keys, &values}) {
       part->s0 = part->q0 = s0;
@@ -299,8 +305,7 @@ void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
       part->nq = end - s0;
     }
     if (keys.table == nullptr) {
-      const Operand w = on_device_.operand(layer->matrix(Role::w_k));
-      const Array projected = project(Side::key, view, *layer, w, s0, keys.ns);
+      const Array projected = project(Side::key, view, *layer, way, s0, keys.ns);
       products(Branch::K, keys, *view.q, ptr(projected));
     }
     Array made;
@@ -360,7 +365,7 @@ std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerRea
       key = device_->floats(w.out);
       device_->gemm({w.turned ? 1 : 0, 0, 1, w.out, d, ptr(vector), d, 0, w.data, w.ld(), 0,
                      ptr(key), w.out, 0, 1});
-      finish_projected(Side::key, view, *layer, 1, groups, source, 1, key);
+      finish_projected(Side::key, view, *layer, source, 1, 1, key);
     }
     if (reads->values.empty())
       value = writer_values(one, on_device_.operand(layer->matrix(Role::w_v)), 0, 1);

@@ -151,7 +151,7 @@ struct ColumnMedians {
                               ? table + (h * pairs + pairs_before(q) + from) * tile.visible + j
                               : tile.row(q, from, h) + j;
     const Index n = q + 1 - from;
-    out[(h * length + q) * tile.visible + j] =
+    out[((tile.head0 + h) * length + q) * tile.visible + j] =
         of_rank(column, table != nullptr ? tile.visible : tile.s_stride, n, (n - 1) / 2);
   }
 };
