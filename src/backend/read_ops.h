@@ -125,8 +125,8 @@ class ReadOps {
                            std::span<const double>, std::vector<double>&) {
     return false;
   }
-  // out[3, H, Cl]: credit over all positions.
-  virtual bool edge_totals(const AttentionView&, const HeadReads&, const KeyOffsets&,
+  // out[3, H, Cl]: credit over all positions; with positions [S, 3, H, Cl], over the readers'.
+  virtual bool edge_totals(const AttentionView&, const HeadReads&, const KeyOffsets&, bool,
                            std::vector<double>&) {
     return false;
   }

@@ -296,7 +296,7 @@ std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Opti
 
 template <typename T>
 void output_edges(const PreparedState& state, const Question& question, const TargetInfo& target,
-                  const RunContext& context, EdgeSums& sums) {
+                  bool positions, const RunContext& context, EdgeSums& sums) {
   const Decomposition& d = *state.decomposition;
   Array direction = d.backend().zeros(d.config().d_model);
   d.backend().target_direction(d.trace().x_final, target.position, target.ids,
@@ -307,7 +307,8 @@ void output_edges(const PreparedState& state, const Question& question, const Ta
   const Start start = start_at_target(*edges, target.position, direction);
   const Flow flow = sweep(*edges, start, context);
   for (int w = 0; w < d.writers().count(); ++w)
-    sums[{-1, Branch::none, w}] += start.first[static_cast<std::size_t>(w)];
+    sums[{-1, Branch::none, w, positions ? target.position : 0}] +=
+        start.first[static_cast<std::size_t>(w)];
   const auto plain = suffix_for(state, *edges, {}, context);
   const PathGraph<T> graph(*edges, start, *plain, {});
   const auto count = static_cast<std::size_t>(d.writers().count());
@@ -315,7 +316,7 @@ void output_edges(const PreparedState& state, const Question& question, const Ta
     const auto add = [&](int q, bool direct, double credit) {
       if (credit == 0) return;
       graph.for_each_edge({w, q, direct}, [&](const GraphEdge& edge) {
-        sums[{w, edge.branch, edge.writer}] += credit * edge.factor;
+        sums[{w, edge.branch, edge.writer, positions ? edge.position : 0}] += credit * edge.factor;
       });
     };
     for (int q = 0; q < d.length(); ++q)
@@ -325,9 +326,9 @@ void output_edges(const PreparedState& state, const Question& question, const Ta
   }
 }
 
-template void output_edges<float>(const PreparedState&, const Question&, const TargetInfo&,
+template void output_edges<float>(const PreparedState&, const Question&, const TargetInfo&, bool,
                                   const RunContext&, EdgeSums&);
-template void output_edges<double>(const PreparedState&, const Question&, const TargetInfo&,
+template void output_edges<double>(const PreparedState&, const Question&, const TargetInfo&, bool,
                                    const RunContext&, EdgeSums&);
 
 TraceResult Prepared::trace(const Question& asked, const RunContext& context) const {

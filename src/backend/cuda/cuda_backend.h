@@ -150,7 +150,7 @@ class CudaBackend final : public Backend,
   bool edge_masses(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
                    std::span<const double> below, std::vector<double>& out) override;
   bool edge_totals(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
-                   std::vector<double>& out) override;
+                   bool positions, std::vector<double>& out) override;
 
  private:
   enum class Side { key, query };

@@ -232,6 +232,7 @@ void CudaBackend::keep_for_edges(const AttentionView& view, HeadReads& reads) {
                      cl = view.visible, length = view.length,
                      stride = static_cast<std::int64_t>(view.n_writers) * d;
   const Operand w = on_device_.operand(layer->matrix(Role::w_q));
+  reads.values = {};
   reads.query_edges = device_->floats(length * heads * cl);
   const std::int64_t at_once = positions_at_once(length, heads * d);
   Array vectors = device_->floats(at_once * heads * d);
@@ -471,17 +472,21 @@ bool CudaBackend::edge_masses(const AttentionView& view, const HeadReads& reads,
 }
 
 bool CudaBackend::edge_totals(const AttentionView& view, const HeadReads& reads,
-                              const KeyOffsets& offsets, std::vector<double>& out) {
+                              const KeyOffsets& offsets, bool positions, std::vector<double>& out) {
   const std::int64_t size = std::int64_t{config_.n_heads} * view.visible;
-  const Doubles sums(*device_, 3 * size);
+  const Doubles sums(*device_, (positions ? view.length : 1) * 3 * size);
   edge_rows(view, reads, offsets, [&](Branch branch, const EdgeRows& rows) {
+    double* to = sums.get() + branch_index(branch) * size;
+    if (positions) {
+      device_->launch(EdgeTotals{rows, to + rows.s0 * 3 * size, 3 * size}, rows.ns * size);
+      return;
+    }
     const std::int64_t at_once = positions_at_once(rows.ns, size * 2);
     const Doubles parts(*device_, at_once * size);
     for (std::int64_t done = 0; done < rows.ns; done += at_once) {
       const EdgeRows part = rows.sources(done, std::min(at_once, rows.ns - done));
-      device_->launch(EdgeTotals{part, parts.get()}, part.ns * size);
-      device_->launch(AddRows{parts.get(), sums.get() + branch_index(branch) * size, part.ns, size},
-                      size);
+      device_->launch(EdgeTotals{part, parts.get(), size}, part.ns * size);
+      device_->launch(AddRows{parts.get(), to, part.ns, size}, size);
     }
   });
   sums.to(out);

@@ -293,6 +293,7 @@ struct EdgeMasses {  // out[H, S] += sum of |credit| below[S, C], one row per (q
 struct EdgeTotals {  // parts[ns, H, Cl]: credit over the queries, for every (source, h, j)
   EdgeRows rows;
   double* parts;
+  Index stride;  // from source to source
   UNPACK_BODY void operator()(Index i) const {
     const Index j = i % rows.visible;
     const Index h = i / rows.visible % rows.heads;
@@ -300,7 +301,7 @@ struct EdgeTotals {  // parts[ns, H, Cl]: credit over the queries, for every (so
     double total = 0;
     for (Index q = rows.first_query(s); q < rows.end_query(s); ++q)
       total += static_cast<double>(rows.credit(h, q, s, j));
-    parts[i] = total;
+    parts[(s - rows.s0) * stride + h * rows.visible + j] = total;
   }
 };
 
