@@ -36,7 +36,7 @@ std::string area_table(const Json& part, const Json& references, const std::stri
                     fmt::format("{:.0f}%", m.at("faithful_percent").get<double>())});
     for (const Json& reference : references) {
       const Json& less = m.at("less").at(reference.get<std::string>());
-      rows.back().push_back(name == reference
+      rows.back().push_back(name == reference.get<std::string>()
                                 ? ""
                                 : fmt::format("{:+.4f} ({})", less.at("difference").get<double>(),
                                               ends_text(less.at("bootstrap"))));
