@@ -15,8 +15,8 @@ double measured_gflops(const Model& model, std::span<const TokenId> prompt,
 // speed the time is left out.
 std::string cost_text(const QuestionCost& cost, int tokens, int rows);
 
-// Throws InputError where a question about so many tokens needs more memory than is free: it would
-// end in the middle, and take other programs with it.
+// On the CPU: throws InputError where a question about so many tokens needs more memory than is
+// free. It would end in the middle, and take other programs with it.
 void check_memory(const Model& model, int tokens, int rows = 1);
 
 // The whole of a question about a prompt: one target, or an answer of so many tokens against

@@ -317,7 +317,8 @@ class Model:
         made = conversations.made(self._native, prompt, bos)
         asked = check.asked(self._native, len(made.ids), {}, {"answer": answer, "versus_answer": versus_answer})
         with check.reporting(progress) as report:
-            return json.loads(_native.cost(self._native, made, asked, report))
+            said: Dict[str, Any] = json.loads(_native.cost(self._native, made, asked, report))
+        return said
 
     def sources(
         self,

@@ -52,6 +52,7 @@ std::string time_text(double seconds) {
 }  // namespace
 
 void check_memory(const Model& model, int tokens, int rows) {
+  if (model.program().device != "cpu") return;  // what is counted is the CPU's
   const double free = static_cast<double>(free_memory()) / (1 << 20);
   // What every question takes, however short, is not held against a prompt.
   const double always = question_cost_of(model, 1, 1, 0).memory_mib;

@@ -1,9 +1,11 @@
 """Answers of several tokens, groups of positions, and the sources of an answer."""
 import json
+import re
+import shutil
 
 import pytest
 
-from conftest import MARY
+from conftest import MARY, MODELS
 
 
 def close(a, b):
@@ -193,3 +195,14 @@ def test_the_cost_is_said_and_nothing_is_computed(unpack, notes):
     assert "7 targets" in unpack.ok("attribute", MARY, "--generate", "7", "--cost")
     assert "target" in unpack.ok("sources", "Who?", "--documents", notes, "--answer", "Mary", "--cost")
     assert "outside the vocabulary" in unpack.fails(1, "trace", "--ids", "999999", "--cost")
+
+
+def test_a_prompt_that_memory_cannot_hold_is_refused_before_it_is_begun(unpack, tmp_path):
+    folder = tmp_path / "long"
+    shutil.copytree(MODELS / "pocket-llama", folder)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 200_000}))
+    text = "and so on " * 20_000
+    line = unpack.fails(1, "trace", "-", "--model", folder, "--device", "cpu", stdin=text)
+    assert re.search(r"\d+ tokens take about [\d.]+ GiB of memory .* up to some \d+ tokens would fit", line)
+    assert "hours" in unpack.ok("trace", "-", "--model", folder, "--device", "cpu", "--cost", stdin=text)

@@ -1,7 +1,6 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
-#include <algorithm>
 #include <sstream>
 
 #include "report/text.h"
@@ -52,8 +51,10 @@ TEST(TerminalTrace, SaysTheNetShareFirstAndThenTheShareOfTheMass) {
   r.token_credit[9] = 1.25;
   const auto told = [&](double credit) {
     r.paths[0].credit = credit;
-    std::string text = to_terminal(r, {});
-    std::replace(text.begin(), text.end(), '\n', ' ');
+    // Without line breaks, and what they leave of spaces.
+    std::istringstream words(to_terminal(r, {}));
+    std::string text;
+    for (std::string word; words >> word;) text += word + " ";
     return text;
   };
   EXPECT_NE(told(0.5).find("1 path carries 40.0% of the net token credit of +1.25; without signs "

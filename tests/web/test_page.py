@@ -154,6 +154,7 @@ def test_the_graph_zooms_pans_and_fills_the_screen_with_its_labels_in_view(page)
 
 def test_hovering_links_routes_graph_and_tokens(page):
     page.open(why())
+    page.one(".sentences")  # nothing moves any more
     ActionChains(page.driver).move_to_element(page.one(".paths .amount")).perform()
     page.wait(lambda: page.all(".edge.lit") and page.all(".edge.dim"))
     ActionChains(page.driver).move_to_element(page.all(".chips .chip")[1]).perform()

@@ -180,6 +180,7 @@ function Words({ body, stale, onSelect }: { body: Body; stale: boolean; onSelect
   return (
     <>
       <Status ask={ask} what="Putting it into words" />
+      {!ask.data && <div class="to-come" aria-hidden="true" />}
       {ask.data && (
         <ol class={`sentences ${ask.stale ? 'stale' : ''}`}>
           {ask.data.sentences.map((sentence) => (
