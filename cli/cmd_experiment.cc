@@ -45,6 +45,8 @@ std::string command_text(const ExperimentArguments& args) {
     text += fmt::format(" --claims {}", std::filesystem::path(*o.claims).filename().string());
   if (o.readout == FaithfulnessReadout::logit) text += " --readout logit";
   if (o.raw_logit) text += " --raw-logit";
+  if (o.whole_sentences) text += " --whole-sentences";
+  if (o.narrow_paths) text += " --narrow-paths";
   if (o.all) text += " --all";
   if (o.compiled.program) text += fmt::format(" --program {}", *o.compiled.program);
   if (o.compiled.format) text += fmt::format(" --format {}", *o.compiled.format);
@@ -142,6 +144,14 @@ void add_experiment(App& app, Context& context) {
                args->readout, {"probability", "logit"});
   command.flag("--raw-logit", "faithfulness, beta: explain the raw logit, without a contrast",
                args->options.raw_logit);
+  command.flag("--whole-sentences",
+               "faithfulness, beta: whole sentences as prompts, in place of sentences cut before a "
+               "content word",
+               args->options.whole_sentences);
+  command.flag("--narrow-paths",
+               "ioi, greater-than: path patching into queries, keys and values leaves out the MLPs "
+               "between",
+               args->options.narrow_paths);
   command.flag("--all", "knockout: every writer, not five a layer", args->options.all);
   command.option(
       "--program", "NAME",

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,15 @@ BaselineScores lrp_scores(const Prepared& prepared, const TargetInfo& target,
 // `method` is set.
 TraceResult baseline(const Prepared& prepared, const Target& target, Method method,
                      const RunContext& context = {});
+
+// Gradients of the logit difference (no raw target) by the embeddings, times the embeddings: at the
+// prompt as it is (steps 1), or the mean over that many points on the way to it from embeddings of
+// zero from position `first` on (integrated gradients, midpoint rule). Throws InputError for models
+// without known gradients.
+std::vector<double> gradient_scores(const Model& model, std::span<const TokenId> ids,
+                                    const Target& target, int first, int steps,
+                                    const RunContext& context = {});
+bool gradients_known(const ModelConfig& config);
 
 // A seeded random score per token.
 std::vector<double> random_scores(int length, std::uint64_t seed);

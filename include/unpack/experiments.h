@@ -45,7 +45,11 @@ struct ExperimentOptions {
   Options options;
   FaithfulnessReadout readout = FaithfulnessReadout::probability;
   bool raw_logit = false;  // faithfulness: explain the raw logit
-  bool all = false;        // knockout: every writer
+  // faithfulness, beta: whole sentences as prompts, in place of sentences cut before a content word
+  bool whole_sentences = false;
+  // ioi, greater-than: path patching into queries, keys and values leaves out the MLPs between
+  bool narrow_paths = false;
+  bool all = false;  // knockout: every writer
   bool stop_at_bad_line = false;
   CompiledOptions compiled;
   std::string command;  // written into the report

@@ -95,13 +95,18 @@ std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<con
                                                const std::vector<std::vector<int>>& sets,
                                                int position, const RunContext& context = {});
 
+// What a patched edge takes along. direct: the edge alone, and everything behind its reader
+// follows. heads_frozen: every head that no edge names writes what it wrote before, so that a
+// change travels through MLPs alone. through_mlps (edges into heads alone): the reader sees its
+// sender directly and through the MLPs that lie between, with all other heads as they were; what
+// lies behind the reader follows.
+enum class PatchRoute { direct, heads_frozen, through_mlps };
+
 // The target's logit difference after patching each list of edges from `other`, a value per list.
-// With `heads_frozen` every head that no edge names writes what it wrote before, so that a change
-// travels through MLPs alone.
 std::vector<double> patched_targets(const Model& model, std::span<const TokenId> ids,
                                     std::span<const TokenId> other,
                                     const std::vector<std::vector<Edge>>& patches,
                                     const Target& target, const RunContext& context = {},
-                                    bool heads_frozen = false);
+                                    PatchRoute route = PatchRoute::direct);
 
 }  // namespace unpack

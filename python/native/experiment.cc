@@ -33,9 +33,9 @@ py::tuple experiment(const std::string& name, std::vector<std::string> models,
                      const std::filesystem::path& out, std::optional<int> n, std::uint64_t seed,
                      OptionalPath corpus, OptionalPath prompts, std::optional<std::string> roles,
                      std::optional<std::string> claims, const std::string& readout, bool raw_logit,
-                     bool all, bool stop_at_bad_line, const Asked& question,
-                     const std::string& device, int threads, const std::string& shard,
-                     const py::object& progress) {
+                     bool whole_sentences, bool narrow_paths, bool all, bool stop_at_bad_line,
+                     const Asked& question, const std::string& device, int threads,
+                     const std::string& shard, const py::object& progress) {
   ExperimentOptions asked;
   asked.name = name;
   asked.models = std::move(models);
@@ -53,6 +53,8 @@ py::tuple experiment(const std::string& name, std::vector<std::string> models,
   asked.readout =
       readout == "logit" ? FaithfulnessReadout::logit : FaithfulnessReadout::probability;
   asked.raw_logit = raw_logit;
+  asked.whole_sentences = whole_sentences;
+  asked.narrow_paths = narrow_paths;
   asked.all = all;
   asked.stop_at_bad_line = stop_at_bad_line;
   asked.options = question.question.options;
@@ -71,7 +73,8 @@ void bind_experiment(py::module_& module) {
   module.def("experiment_names", &experiment_names);
   module.def("experiment", &experiment, py::arg("name"), py::arg("models"), py::arg("out"),
              py::arg("n"), py::arg("seed"), py::arg("corpus"), py::arg("prompts"), py::arg("roles"),
-             py::arg("claims"), py::arg("readout"), py::arg("raw_logit"), py::arg("all"),
+             py::arg("claims"), py::arg("readout"), py::arg("raw_logit"),
+             py::arg("whole_sentences"), py::arg("narrow_paths"), py::arg("all"),
              py::arg("stop_at_bad_line"), py::arg("options"), py::arg("device"), py::arg("threads"),
              py::arg("shard"), py::arg("progress"));
 }

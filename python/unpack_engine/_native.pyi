@@ -64,6 +64,8 @@ def experiment(
     claims: Optional[str],
     readout: str,
     raw_logit: bool,
+    whole_sentences: bool,
+    narrow_paths: bool,
     all: bool,
     stop_at_bad_line: bool,
     options: Asked,
@@ -158,6 +160,7 @@ class SourcesResult:
 
 def has_chat_template(model: Model) -> bool: ...
 def answer(model: Model, prompt: MadePrompt, asked: Asked, progress: _Progress) -> AnswerResult: ...
+def cost(model: Model, prompt: MadePrompt, asked: Asked, progress: _Progress) -> str: ...
 def groups(model: Model, prompt: MadePrompt, asked: Asked, trace: TraceResult) -> str: ...
 def sources(
     model: Model,

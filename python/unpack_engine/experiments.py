@@ -67,6 +67,8 @@ def experiment(
     claims: Optional[File] = None,
     readout: str = "probability",
     raw_logit: bool = False,
+    whole_sentences: bool = False,
+    narrow_paths: bool = False,
     all: bool = False,
     stop_at_bad_line: bool = False,
     preset: Optional[str] = "paper",
@@ -90,6 +92,8 @@ def experiment(
     out: a folder for records, summary, report and plots; a second call with the same settings resumes there. Without it nothing is kept.
     shard: 'I/N' makes the records of the I-th of N parts alone; `merge` joins the folders of all of them.
     n: how many prompts (default: as many as in the paper). corpus, prompts: files with a text a line in place of the ones that come with the program.
+    whole_sentences (faithfulness, beta): whole sentences as prompts, in place of sentences cut before a content word.
+    narrow_paths (ioi, greater-than): path patching into queries, keys and values leaves out the MLPs between.
     roles (ioi), claims (greater-than): a table, "gpt2" for the published one, "find" for path patching (default: published for GPT-2 small, found otherwise).
 
     >>> experiment("sinks")  # doctest: +ELLIPSIS
@@ -113,6 +117,8 @@ def experiment(
             None if claims is None else os.fspath(claims),
             check.text("readout", readout),
             check.flag("raw_logit", raw_logit),
+            check.flag("whole_sentences", whole_sentences),
+            check.flag("narrow_paths", narrow_paths),
             check.flag("all", all),
             check.flag("stop_at_bad_line", stop_at_bad_line),
             check.asked(

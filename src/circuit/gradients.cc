@@ -2,12 +2,14 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <numbers>
 
 #include "backend/host/kernels.h"
 #include "decompose/host_math.h"
 #include "engine/state.h"
+#include "unpack/baselines.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -54,7 +56,7 @@ class WayBack {
         rows_(static_cast<std::size_t>(chunk.rows)),
         d_(static_cast<std::size_t>(c_.d_model)) {}
 
-  void run() {
+  Values run() {
     Values g(rows_ * d_, 0.0);
     seed(g);
     visit_(table_.target_port(), g);
@@ -69,6 +71,7 @@ class WayBack {
         attention(l, middle, g);
       }
     }
+    return g;
   }
 
  private:
@@ -294,19 +297,24 @@ class WayBack {
 
 }  // namespace
 
-void check_gradients(const ModelConfig& config) {
-  for (const LayerConfig& layer : config.layers) {
-    if (layer.mixture() || layer.activation == Activation::clamped_swiglu ||
-        layer.qk_norm == QkNorm::projection)
-      throw InputError(fmt::format(
-          "eap and eap-ig know no gradient of {}: use ours, ifr or patching", config.family));
-  }
+bool gradients_known(const ModelConfig& config) {
+  return std::none_of(config.layers.begin(), config.layers.end(), [](const LayerConfig& layer) {
+    return layer.mixture() || layer.activation == Activation::clamped_swiglu ||
+           layer.qk_norm == QkNorm::projection;
+  });
 }
 
-void visit_gradients(const Model& model, const EdgeTable& table,
-                     const std::vector<TaskPrompt>& prompts, const PromptChunk& chunk,
-                     const ForwardTrace& trace, const PortVisitor& visit) {
-  WayBack(model, table, prompts, chunk, trace, visit).run();
+void check_gradients(const ModelConfig& config) {
+  if (!gradients_known(config))
+    throw InputError(fmt::format("eap and eap-ig know no gradient of {}: use ours, ifr or patching",
+                                 config.family));
+}
+
+std::vector<double> visit_gradients(const Model& model, const EdgeTable& table,
+                                    const std::vector<TaskPrompt>& prompts,
+                                    const PromptChunk& chunk, const ForwardTrace& trace,
+                                    const PortVisitor& visit) {
+  return WayBack(model, table, prompts, chunk, trace, visit).run();
 }
 
 }  // namespace unpack

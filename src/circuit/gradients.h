@@ -16,9 +16,11 @@ using PortVisitor = std::function<void(std::size_t port, std::span<const double>
 // Throws InputError for models whose gradients are not written down here: mixtures, clamped gates,
 // a norm over the queries of all heads at once.
 void check_gradients(const ModelConfig& config);
-// Of the sum over the chunk's prompts: rows of one prompt depend on that prompt alone.
-void visit_gradients(const Model& model, const EdgeTable& table,
-                     const std::vector<TaskPrompt>& prompts, const PromptChunk& chunk,
-                     const ForwardTrace& trace, const PortVisitor& visit);
+// Of the sum over the chunk's prompts: rows of one prompt depend on that prompt alone. Returns the
+// gradient [T, D] by the stream before the first layer.
+std::vector<double> visit_gradients(const Model& model, const EdgeTable& table,
+                                    const std::vector<TaskPrompt>& prompts,
+                                    const PromptChunk& chunk, const ForwardTrace& trace,
+                                    const PortVisitor& visit);
 
 }  // namespace unpack

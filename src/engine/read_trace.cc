@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "decompose/host_math.h"
-#include "engine/host_copy.h"
 #include "engine/read_paths.h"
 #include "engine/read_sweep.h"
 
@@ -48,7 +47,6 @@ ReadStart start_of(const PreparedState& state, const Question& question,
 // What the root sends to every writer at every position by a branch, [C][S].
 using Sent = std::map<Branch, std::vector<std::vector<double>>>;
 
-template <typename T>
 Sent sent_by_root(const ReadSweep& sweep, const Node& root) {
   const Decomposition& d = sweep.decomposition();
   const Writer& writer = d.writers()[root.writer];
@@ -71,20 +69,17 @@ Sent sent_by_root(const ReadSweep& sweep, const Node& root) {
     }
     return out;
   }
-  for (const Branch branch : {Branch::K, Branch::Q, Branch::V})
-    out[branch].assign(count, std::vector<double>(length, 0.0));
   const AttentionView view = d.attention_view(writer.layer);
-  sweep.ops().visit_edges(
-      view, layer.heads, layer.offsets,
-      [&](int source, int head, Branch branch, int queries, const void* rows) {
-        const int row = branch == Branch::Q ? 0 : root.position - source;
-        if (head != writer.head || row < 0 || row >= queries) return;
-        if (branch == Branch::Q && source != root.position) return;
-        const T* credit = static_cast<const T*>(rows) + std::ptrdiff_t{row} * view.visible;
-        auto& to = out.at(branch);
-        for (std::size_t j = 0; j < static_cast<std::size_t>(view.visible); ++j)
-          to[j][static_cast<std::size_t>(source)] = static_cast<double>(credit[j]);
-      });
+  const auto visible = static_cast<std::size_t>(view.visible);
+  const ReadOps::EdgesFrom sent =
+      sweep.ops().edges_from(view, layer.heads, layer.offsets, writer.head, root.position);
+  const std::array<std::pair<Branch, const std::vector<double>*>, 3> parts = {
+      {{Branch::K, &sent.k}, {Branch::Q, &sent.q}, {Branch::V, &sent.v}}};
+  for (const auto& [branch, credit] : parts) {
+    auto& to = out[branch];
+    to.assign(count, std::vector<double>(length, 0.0));
+    for (std::size_t i = 0; i < credit->size(); ++i) to[i % visible][i / visible] = (*credit)[i];
+  }
   return out;
 }
 
@@ -94,8 +89,7 @@ void add_root(const ReadSweep& sweep, const ReadPaths& paths, TraceResult& resul
   const Node root = *result.root;
   const auto count = static_cast<std::size_t>(d.writers().count());
   const auto length = static_cast<std::size_t>(result.length());
-  result.incoming = d.backend().is_double() ? sent_by_root<double>(sweep, root)
-                                            : sent_by_root<float>(sweep, root);
+  result.incoming = sent_by_root(sweep, root);
   if (d.writers()[root.writer].kind == WriterKind::head) {
     result.entries = sweep.root_entries();
   } else {
@@ -142,17 +136,31 @@ void read_edges(const ReadSweep& sweep, const Array* other, bool positions, Edge
     view.writers = &vectors;
     const auto cl = static_cast<std::size_t>(view.visible);
     std::vector<std::vector<double>> parts(length);  // per source [3, H, Cl], added up in order
-    sweep.ops().visit_edges(
-        view, layer.heads, other != nullptr ? ReadOps::KeyOffsets() : layer.offsets,
-        [&](int source, int head, Branch branch, int queries, const void* rows) {
-          std::vector<double>& part = parts[static_cast<std::size_t>(source)];
-          part.resize(3 * heads * cl, 0.0);
-          const std::size_t which = branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
-          double* to = part.data() + (which * heads + static_cast<std::size_t>(head)) * cl;
-          const T* credit = static_cast<const T*>(rows);
-          for (std::size_t i = 0; i < static_cast<std::size_t>(queries) * cl; ++i)
-            to[i % cl] += static_cast<double>(credit[i]);
-        });
+    ReadOps::HeadReads reads = layer.heads;
+    ReadOps::KeyOffsets offsets = layer.offsets;
+    if (other != nullptr) {  // what was kept is that of the writers themselves
+      offsets = {};
+      sweep.ops().keep_for_edges(view, reads);
+    }
+    std::vector<double> totals;
+    if (sweep.ops().edge_totals(view, reads, offsets, positions, totals)) {
+      const std::size_t size = 3 * heads * cl;
+      for (std::size_t s = 0; s < totals.size() / size; ++s)
+        parts[s].assign(totals.begin() + static_cast<std::ptrdiff_t>(s * size),
+                        totals.begin() + static_cast<std::ptrdiff_t>((s + 1) * size));
+    } else {
+      sweep.ops().visit_edges(
+          view, reads, offsets,
+          [&](int source, int head, Branch branch, int queries, const void* rows) {
+            std::vector<double>& part = parts[static_cast<std::size_t>(source)];
+            part.resize(3 * heads * cl, 0.0);
+            const std::size_t which = branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
+            double* to = part.data() + (which * heads + static_cast<std::size_t>(head)) * cl;
+            const T* credit = static_cast<const T*>(rows);
+            for (std::size_t i = 0; i < static_cast<std::size_t>(queries) * cl; ++i)
+              to[i % cl] += static_cast<double>(credit[i]);
+          });
+    }
     for (std::size_t s = 0; s < length; ++s) {
       for (std::size_t i = 0; i < parts[s].size(); ++i)
         sums[{writers.head(l, static_cast<int>(i / cl % heads)), branches[i / cl / heads],
@@ -190,8 +198,7 @@ void read_edges(const ReadSweep& sweep, const Array* other, bool positions, Edge
 void answer_along_reading(const PreparedState& state, const Question& question,
                           const PathFilter& filter, const RunContext& context,
                           TraceResult& result) {
-  const std::shared_ptr<const Decomposition> host = on_host(state);
-  const Decomposition& d = *host;
+  const Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
   const bool with_edges = result.root || question.paths.top > 0;
   const ReadSweep sweep(d, question.options, start_of(state, question, result), with_edges,
@@ -247,20 +254,18 @@ EdgeAnswer edge_sums(const PreparedState& state, const Question& asked, const Ed
   ReadStart start;
   start.position = target.position;
   start.direction = direction_to(state, target);
-  const std::shared_ptr<const Decomposition> host = on_host(state);
-  const ReadSweep sweep(*host, question.options, start, true, context);
+  const ReadSweep sweep(d, question.options, start, true, context);
   for (const double credit : sweep.first()) out.first += std::fabs(credit);
   Array change;
   if (how.other != nullptr) {
-    Backend& backend = host->backend();
-    const Array& own = host->writer_vectors();
-    const std::shared_ptr<const Decomposition> there = on_host(*how.other);
+    Backend& backend = d.backend();
+    const Array& own = d.writer_vectors();
     change = backend.zeros(own.size());
     backend.copy(own, 0, change, 0, own.size());
-    backend.add(there->writer_vectors(), change, own.size(), -1.0);
+    backend.add(how.other->decomposition->writer_vectors(), change, own.size(), -1.0);
   }
   const Array* vectors = change.empty() ? nullptr : &change;
-  if (host->backend().is_double()) {
+  if (d.backend().is_double()) {
     read_edges<double>(sweep, vectors, how.positions, sums);
   } else {
     read_edges<float>(sweep, vectors, how.positions, sums);

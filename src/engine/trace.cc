@@ -42,7 +42,8 @@ std::vector<EdgeSet<T>>& edge_sets(const PreparedState& state) {
 
 template <typename T>
 std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Options& options,
-                                          const RunContext& context) {
+                                          const RunContext& context,
+                                          const EdgesTarget* target = nullptr) {
   {
     std::lock_guard lock(state.mutex);
     for (const auto& set : edge_sets<T>(state)) {
@@ -54,7 +55,7 @@ std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Opti
     std::lock_guard lock(state.mutex);
     edge_sets<T>(state).clear();
   }
-  auto edges = std::make_shared<const Edges<T>>(state.decomposition, options, context);
+  auto edges = std::make_shared<const Edges<T>>(state.decomposition, options, context, target);
   std::lock_guard lock(state.mutex);
   auto& sets = edge_sets<T>(state);
   if (sets.size() >= kKeptEdges) sets.erase(sets.begin());
@@ -179,8 +180,6 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
             const RunContext& context, TraceResult& result) {
   const Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
-  const auto edges = edges_for<T>(state, question.options, context);
-
   Array direction = d.backend().zeros(d.config().d_model);
   const bool needs_direction = !result.root || question.options.reroot == Reroot::target;
   if (needs_direction) {
@@ -188,6 +187,8 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
                                  target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                                  direction);
   }
+  const EdgesTarget first{target.position, direction};
+  const auto edges = edges_for<T>(state, question.options, context, result.root ? nullptr : &first);
   const Start start =
       result.root ? start_at_root(*edges, *result.root, needs_direction ? &direction : nullptr)
                   : start_at_target(*edges, target.position, direction);
@@ -297,11 +298,12 @@ template <typename T>
 void output_edges(const PreparedState& state, const Question& question, const TargetInfo& target,
                   bool positions, const RunContext& context, EdgeSums& sums) {
   const Decomposition& d = *state.decomposition;
-  const auto edges = edges_for<T>(state, question.options, context);
   Array direction = d.backend().zeros(d.config().d_model);
   d.backend().target_direction(d.trace().x_final, target.position, target.ids,
                                target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                                direction);
+  const EdgesTarget first{target.position, direction};
+  const auto edges = edges_for<T>(state, question.options, context, &first);
   const Start start = start_at_target(*edges, target.position, direction);
   const Flow flow = sweep(*edges, start, context);
   for (int w = 0; w < d.writers().count(); ++w)

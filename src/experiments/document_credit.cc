@@ -24,7 +24,8 @@ constexpr std::size_t kDocuments = 4;
 constexpr std::size_t kRemoved = 3;     // documents taken away, one after the other
 constexpr std::size_t kAblations = 32;  // random sets of documents
 constexpr int kDraws = 200;             // until the model answers rightly
-constexpr const char* kWays[] = {"unpack", "ifr", "attention", "leave-one-out", "random"};
+constexpr const char* kWays[] = {"unpack",    "unpack, best",  "ifr",
+                                 "attention", "leave-one-out", "random"};
 
 struct DocumentCase {
   std::vector<std::string> documents;
@@ -126,6 +127,8 @@ std::map<std::string, std::vector<double>> scores_of(const ModelSession& session
   for (std::size_t d = 0; d < given.documents.size(); ++d)
     options.documents.push_back({fmt::format("{}", d + 1), given.documents[d]});
   const SourcesResult found = find_sources(session.model, options, session.context);
+  options.options = preset_options("best");
+  const SourcesResult best = find_sources(session.model, options, session.context);
 
   std::vector<TokenId> ids;
   for (int i = 0; i < found.prompt_length; ++i)
@@ -140,9 +143,13 @@ std::map<std::string, std::vector<double>> scores_of(const ModelSession& session
   std::map<std::string, std::vector<double>> out;
   for (std::size_t d = 0; d < given.documents.size(); ++d) {
     const Span& span = found.documents[d].span;
-    double credit = 0;
-    for (const AnswerSentence& sentence : found.sentences) credit += sentence.document_credit[d];
-    out["unpack"].push_back(credit);
+    for (const auto& [way, result] :
+         {std::pair{"unpack", &found}, std::pair{"unpack, best", &best}}) {
+      double credit = 0;
+      for (const AnswerSentence& sentence : result->sentences)
+        credit += sentence.document_credit[d];
+      out[way].push_back(credit);
+    }
     out["ifr"].push_back(over_span(ifr, span));
     out["attention"].push_back(over_span(attention, span));
     out["leave-one-out"].push_back(odds(kAll) - odds(kAll & ~(1U << d)));

@@ -79,23 +79,27 @@ Json measure(const ModelSession& session, const YearPrompt& p, const std::vector
   Question question;
   question.target.ids = p.above;
   question.target.versus = p.up_to;
-  question.options = session.options.options;
   question.paths.top = 0;
-  Json rankings = Json::object();
-  std::map<int, TraceResult> traced;
-  for (const View& view : views) {
-    if (!traced.contains(view.receiver)) {
-      question.root = fmt::format("{}@-1", writers.name(view.receiver));
-      traced.emplace(view.receiver, prepared.trace(question, session.context));
+  const auto rank_all = [&](const Options& options) {
+    question.options = options;
+    Json rankings = Json::object();
+    std::map<int, TraceResult> traced;
+    for (const View& view : views) {
+      if (!traced.contains(view.receiver)) {
+        question.root = fmt::format("{}@-1", writers.name(view.receiver));
+        traced.emplace(view.receiver, prepared.trace(question, session.context));
+      }
+      const auto masses = path_masses(*prepared.state(), question.options, session.context);
+      rankings[view.key(writers)] = rank(traced.at(view.receiver), *masses, view, p.yy);
     }
-    const auto masses = path_masses(*prepared.state(), question.options, session.context);
-    rankings[view.key(writers)] = rank(traced.at(view.receiver), *masses, view, p.yy);
-  }
+    return rankings;
+  };
   return {{"text", p.text},
           {"year", p.year},
           {"logit_difference", reading.logit_difference},
           {"probability_difference", reading.probability_difference},
-          {"rankings", std::move(rankings)}};
+          {"rankings", rank_all(session.options.options)},
+          {"rankings_best", rank_all(preset_options("best"))}};
 }
 
 bool later(const Writer& w) { return w.layer >= 1; }
@@ -123,11 +127,24 @@ Json middle(const std::vector<double>& ranks) {
   return ranks.empty() ? Json(nullptr) : Json(median(ranks));
 }
 
+// 95% bootstrap interval of a median.
+Json middle_interval(const std::vector<double>& ranks, std::uint64_t seed) {
+  if (ranks.empty()) return nullptr;
+  const Interval interval = bootstrap_statistic(ranks.size(), seed, 1000, [&](const auto& draw) {
+    std::vector<double> drawn;
+    for (const std::size_t i : draw) drawn.push_back(ranks[i]);
+    return median(drawn);
+  });
+  return {interval.low, interval.high};
+}
+
+// Ranks of writers that send less than the threshold count nowhere.
 Json claim_summary(const Claim& claim, const Writers& writers,
-                   const std::map<std::string, std::vector<Places>>& seen) {
+                   const std::map<std::string, std::vector<Places>>& seen, std::uint64_t seed) {
   std::vector<double> best_all, best_late, pool_all, pool_late;
   Json detail = Json::array();
   int receivers = 0;
+  double tested = 0;
   for (const int r : claim.receivers) {
     std::vector<int> sources;
     for (const int s : claim.sources) {
@@ -143,15 +160,16 @@ Json claim_summary(const Claim& claim, const Writers& writers,
       found_late.push_back(p.found_late);
       double first = 0, first_late = 0;
       for (const int s : sources) {
-        if (const auto at = p.all.find(s); at != p.all.end()) {
+        if (const auto at = p.all.find(s); at != p.all.end() && at->second <= p.found_all) {
           one_all[s].push_back(at->second);
           if (first == 0 || at->second < first) first = at->second;
         }
-        if (const auto at = p.late.find(s); at != p.late.end()) {
+        if (const auto at = p.late.find(s); at != p.late.end() && at->second <= p.found_late) {
           one_late[s].push_back(at->second);
           if (first_late == 0 || at->second < first_late) first_late = at->second;
         }
       }
+      tested += 1;
       if (first > 0) best_all.push_back(first);
       if (first_late > 0) best_late.push_back(first_late);
     }
@@ -161,7 +179,9 @@ Json claim_summary(const Claim& claim, const Writers& writers,
       detail.push_back({{"receiver", writers.name(r)},
                         {"source", writers.name(s)},
                         {"all", middle(one_all[s])},
-                        {"late", middle(one_late[s])}});
+                        {"late", middle(one_late[s])},
+                        {"found_percent", 100.0 * static_cast<double>(one_all[s].size()) /
+                                              static_cast<double>(prompts.size())}});
     }
   }
   const auto range = [](const std::vector<double>& v) {
@@ -171,6 +191,9 @@ Json claim_summary(const Claim& claim, const Writers& writers,
           {"receivers", receivers},
           {"rank_all", middle(best_all)},
           {"rank_late", middle(best_late)},
+          {"interval_all", middle_interval(best_all, seed)},
+          {"interval_late", middle_interval(best_late, seed)},
+          {"found_percent", 100.0 * static_cast<double>(best_all.size()) / tested},
           {"pool_all", range(pool_all)},
           {"pool_late", range(pool_late)},
           {"detail", detail}};
@@ -230,7 +253,7 @@ Json run_greater_than(ModelSession& session) {
   Json search;
   const std::vector<Claim> claims = claims_of(session, prompts, search);
   const std::vector<View> views = views_of(claims);
-  std::map<std::string, std::vector<Places>> seen;
+  std::map<std::string, std::vector<Places>> seen, seen_best;
   std::vector<double> logit, probability;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     session.context.report("prompts", static_cast<double>(i), static_cast<double>(prompts.size()));
@@ -242,6 +265,8 @@ Json run_greater_than(ModelSession& session) {
     probability.push_back(record->at("probability_difference"));
     for (const auto& [view, ranking] : record->at("rankings").items())
       seen[view].push_back(places(ranking, writers));
+    for (const auto& [view, ranking] : record->at("rankings_best").items())
+      seen_best[view].push_back(places(ranking, writers));
   }
   if (session.records.partial()) return {};
   const Interval interval = normal_interval(probability);
@@ -251,10 +276,19 @@ Json run_greater_than(ModelSession& session) {
                   {"interval", {interval.low, interval.high}},
                   {"logit_difference", mean(logit)},
                   {"search", search},
-                  {"claims", Json::array()}};
-  for (const Claim& claim : claims)
-    summary["claims"].push_back(claim_summary(claim, writers, seen));
-  if (!claims.empty()) summary["circuit"] = circuit_summary(claims, writers, seen);
+                  {"seed", session.options.seed},
+                  {"narrow_paths", session.options.narrow_paths},
+                  {"claims", Json::array()},
+                  {"claims_best", Json::array()}};
+  for (const Claim& claim : claims) {
+    summary["claims"].push_back(claim_summary(claim, writers, seen, session.options.seed));
+    summary["claims_best"].push_back(
+        claim_summary(claim, writers, seen_best, session.options.seed));
+  }
+  if (!claims.empty()) {
+    summary["circuit"] = circuit_summary(claims, writers, seen);
+    summary["circuit_best"] = circuit_summary(claims, writers, seen_best);
+  }
   return summary;
 }
 
@@ -269,55 +303,98 @@ std::string range(const Json& x) {
   return low == high ? fmt::format("{:g}", low) : fmt::format("{:g} to {:g}", low, high);
 }
 
+std::string rank_cell(const Json& rank, const Json& interval) {
+  if (rank.is_null()) return "-";
+  return fmt::format("{:g} ({:g} to {:g})", rank.get<double>(), interval[0].get<double>(),
+                     interval[1].get<double>());
+}
+
+// What path patching found, stage by stage, and which heads read the year's digits.
+std::string search_text(const Json& s) {
+  std::map<std::string, std::string> lists;
+  std::vector<std::string> order;
+  std::vector<std::vector<std::string>> receivers = {
+      {"head", "END to YY", "some MLP's values at YY count"}};
+  for (const Json& e : s.at("search")) {
+    if (e.contains("receiver")) {
+      receivers.push_back({e.at("receiver"),
+                           fmt::format("{:.1f}%", 100 * e.at("attention").get<double>()),
+                           e.at("counts").get<bool>() ? "yes" : "no"});
+      continue;
+    }
+    const std::string stage = e.at("stage");
+    if (!lists.contains(stage)) order.push_back(stage);
+    const Json& interval = e.at("interval");
+    lists[stage] +=
+        fmt::format("{}{} {:.0f}% ({:.0f} to {:.0f})", lists[stage].empty() ? "" : ", ",
+                    e.at("writer").get<std::string>(), 100 * e.at("effect").get<double>(),
+                    100 * interval[0].get<double>(), 100 * interval[1].get<double>());
+  }
+  std::string out =
+      "\nFound by path patching: what the logit difference loses, in percent of what the "
+      "exchanged year changes in all, when one component's part in the named input\ncomes from "
+      "the prompt with the other year (2% or more, with a 95% bootstrap interval over prompts "
+      "that does not hold 0). Values: " +
+      std::string(s.at("narrow_paths").get<bool>() ? "directly alone (`--narrow-paths`)"
+                                                   : "directly and through MLPs at YY") +
+      ".\n\n";
+  std::vector<std::vector<std::string>> rows = {{"into", "components"}};
+  for (const std::string& stage : order) rows.push_back({stage, lists[stage]});
+  out += order.empty() ? std::string("Nothing.\n") : markdown_table(rows);
+  if (receivers.size() > 1)
+    out += "\nHeads found above, each tested as a reader of values at YY:\n\n" +
+           markdown_table(receivers);
+  return out;
+}
+
 std::string model_report(const std::string& model, const Json& s) {
   std::string out = fmt::format(
-      "\n## {}\n\n{} prompts from {} years; probability above the year less that up to it: {:+.3f} "
-      "({:+.3f} to {:+.3f}); logit difference {:+.2f}.\n",
+      "\n## {}\n\n{} prompts from {} years, seed {}; probability above the year less that up to "
+      "it: {:+.3f} ({:+.3f} to {:+.3f}); logit difference {:+.2f}.\n",
       model, s.at("prompts").get<int>(), s.at("years").get<int>(),
-      s.at("probability_difference").get<double>(), s.at("interval")[0].get<double>(),
-      s.at("interval")[1].get<double>(), s.at("logit_difference").get<double>());
-  if (!s.at("search").is_null()) {
-    std::map<std::string, std::string> lists;
-    std::vector<std::string> order;
-    for (const Json& e : s.at("search")) {
-      const std::string stage = e.at("stage");
-      if (!lists.contains(stage)) order.push_back(stage);
-      lists[stage] +=
-          fmt::format("{}{} {:.0f}%", lists[stage].empty() ? "" : ", ",
-                      e.at("writer").get<std::string>(), 100 * e.at("effect").get<double>());
-    }
-    out +=
-        "\nFound by path patching: what the logit difference loses, in percent of what the "
-        "exchanged year changes in all, when one component's part in the "
-        "named input\ncomes from the prompt with the other year (2% or more).\n\n";
-    std::vector<std::vector<std::string>> rows = {{"into", "components"}};
-    for (const std::string& stage : order) rows.push_back({stage, lists[stage]});
-    out += order.empty() ? std::string("Nothing.\n") : markdown_table(rows);
-  }
+      s.at("seed").get<std::uint64_t>(), s.at("probability_difference").get<double>(),
+      s.at("interval")[0].get<double>(), s.at("interval")[1].get<double>(),
+      s.at("logit_difference").get<double>());
+  if (!s.at("search").is_null()) out += search_text(s);
   if (s.at("claims").empty()) return out + "\nNo claim to test.\n";
-  std::vector<std::vector<std::string>> rows = {
-      {"claim", "receivers", "rank, all", "rank, layer >= 1", "pool, all", "pool, layer >= 1"}};
+  std::vector<std::vector<std::string>> rows = {{"claim", "receivers", "settings", "rank, all",
+                                                 "found", "rank, layer >= 1", "pool, all",
+                                                 "pool, layer >= 1"}};
   std::vector<std::vector<std::string>> detail = {
-      {"receiver", "source", "rank, all", "rank, layer >= 1"}};
-  for (const Json& c : s.at("claims")) {
-    rows.push_back({c.at("claim"), std::to_string(c.at("receivers").get<int>()),
-                    number(c.at("rank_all")), number(c.at("rank_late")), range(c.at("pool_all")),
-                    range(c.at("pool_late"))});
-    for (const Json& d : c.at("detail"))
-      detail.push_back(
-          {d.at("receiver"), d.at("source"), number(d.at("all")), number(d.at("late"))});
+      {"receiver", "source", "rank, all", "found", "rank, layer >= 1", "best: rank, all", "found"}};
+  for (std::size_t i = 0; i < s.at("claims").size(); ++i) {
+    for (const char* settings : {"claims", "claims_best"}) {
+      const Json& c = s.at(settings)[i];
+      rows.push_back({c.at("claim"), std::to_string(c.at("receivers").get<int>()),
+                      std::string(settings) == "claims" ? "the run's" : "best",
+                      rank_cell(c.at("rank_all"), c.at("interval_all")),
+                      fmt::format("{:.0f}%", c.at("found_percent").get<double>()),
+                      rank_cell(c.at("rank_late"), c.at("interval_late")), range(c.at("pool_all")),
+                      range(c.at("pool_late"))});
+    }
+    const Json& own = s.at("claims")[i].at("detail");
+    const Json& best = s.at("claims_best")[i].at("detail");
+    for (std::size_t k = 0; k < own.size(); ++k) {
+      detail.push_back({own[k].at("receiver"), own[k].at("source"), number(own[k].at("all")),
+                        fmt::format("{:.0f}%", own[k].at("found_percent").get<double>()),
+                        number(own[k].at("late")), number(best[k].at("all")),
+                        fmt::format("{:.0f}%", best[k].at("found_percent").get<double>())});
+    }
   }
-  const Json& circuit = s.at("circuit");
-  const auto counted = [&](const char* pool, const char* what) {
-    return fmt::format("{} (n = {})", number(circuit.at(pool).at(what)),
-                       circuit.at(pool).at(fmt::format("{}_n", what)).get<int>());
+  const auto counted = [&](const char* settings, const char* pool, const char* what) {
+    const Json& circuit = s.at(settings).at(pool);
+    return fmt::format("{} (n = {})", number(circuit.at(what)),
+                       circuit.at(fmt::format("{}_n", what)).get<int>());
   };
-  out += "\n### Claims\n\n" + markdown_table(rows) + "\n### Single sources\n\n" +
+  std::vector<std::vector<std::string>> named = {{"pool", "settings", "named", "the rest"}};
+  for (const auto& [pool, words] : {std::pair{"all", "all"}, std::pair{"late", "layer >= 1"}}) {
+    for (const char* settings : {"circuit", "circuit_best"})
+      named.push_back({words, std::string(settings) == "circuit" ? "the run's" : "best",
+                       counted(settings, pool, "circuit"), counted(settings, pool, "rest")});
+  }
+  return out + "\n### Claims\n\n" + markdown_table(rows) + "\n### Single sources\n\n" +
          markdown_table(detail) + "\n### Named components against the rest\n\n" +
-         markdown_table({{"pool", "named", "the rest"},
-                         {"all", counted("all", "circuit"), counted("all", "rest")},
-                         {"layer >= 1", counted("late", "circuit"), counted("late", "rest")}});
-  return out;
+         markdown_table(named);
 }
 
 }  // namespace
@@ -329,9 +406,10 @@ std::string report_greater_than(const Json& summaries, std::vector<ReportFile>& 
       "of the\nprompt, writers are ranked by the total of the routes whose last hop takes them, in "
       "the branch and at the position of the claim. Rank: median "
       "over "
-      "prompts of the\nbest-placed source of a claim; pool: how many writers send 0.001 or more of "
-      "the receiver's credit (median over prompts, range over "
-      "receivers).\n";
+      "prompts of the\nbest-placed source of a claim where it is found, with the 95% bootstrap "
+      "interval of the median; found: it sends 0.001 or more of the receiver's credit (ranks of "
+      "what sends less\ncount nowhere); pool: how many writers send as much (median over prompts, "
+      "range over receivers).\n";
   std::vector<std::string> groups;
   std::vector<BarSeries> series = {{"named by a claim", {}, {}}, {"the rest", {}, {}}};
   for (const auto& [model, s] : summaries.items()) {

@@ -12,16 +12,24 @@
 #include "experiments/statistics.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
+#include "unpack/prepared.h"
 
 namespace unpack {
 
 namespace {
 
-constexpr std::size_t kSearchPrompts = 20;
+constexpr std::size_t kSearchPrompts = 100;
 constexpr std::size_t kMostReceivers = 4, kMostHeads = 6, kMostValues = 3;
 constexpr double kLeastEffect = 0.02;  // of what the exchanged year changes in all
 
 using Values = std::vector<double>;  // one per writer
+
+// Loss as a share of what the exchanged year changes in all, with its 95% interval over prompts.
+struct YearEffects {
+  Values share;
+  std::vector<Interval> interval;
+  bool counts(std::size_t w) const { return share[w] >= kLeastEffect && interval[w].low > 0; }
+};
 
 int end_of(const YearPrompt& p) { return static_cast<int>(p.ids.size()) - 1; }
 
@@ -38,39 +46,62 @@ class Search {
   using EdgesOf = std::function<std::vector<Edge>(const YearPrompt& prompt, int writer)>;
   // What the logit difference loses when a writer's part in the given edges comes from the other
   // year, as a share of what that year changes in all.
-  Values effects(const std::string& stage, const EdgesOf& edges_of) {
-    Values sum(static_cast<std::size_t>(writers_.count()), 0.0);
-    double whole = 0;
+  YearEffects effects(const std::string& stage, const EdgesOf& edges_of,
+                      PatchRoute route = PatchRoute::direct) {
+    const auto count = static_cast<std::size_t>(writers_.count());
+    std::vector<Values> lost(count);
+    Values whole;
     for (std::size_t i = 0; i < chosen_.size(); ++i) {
       session_.context.report("path patching, " + stage, static_cast<double>(i),
                               static_cast<double>(chosen_.size()));
       const std::string key =
           session_.key(fmt::format("search|{}|prompt {}", stage, chosen_[i].first));
       const Json* record = session_.records.find(key);
-      if (!record) record = &session_.records.add(key, measure(*chosen_[i].second, edges_of));
-      whole += record->at("clean").get<double>() - record->at("corrupted").get<double>();
-      const Values got = numbers(record->at("effects"));
-      for (std::size_t w = 0; w < sum.size(); ++w) sum[w] -= got[w];
+      if (!record)
+        record = &session_.records.add(key, measure(*chosen_[i].second, edges_of, route));
+      whole.push_back(record->at("clean").get<double>() - record->at("corrupted").get<double>());
+      for (std::size_t w = 0; w < count; ++w)
+        lost[w].push_back(-record->at("effects").at(w).get<double>());
     }
-    if (std::fabs(whole) < 1e-9) {
+    if (std::fabs(mean(whole)) < 1e-9) {
       throw InputError(
           fmt::format("the year makes no difference to what {} predicts: there is nothing to find "
                       "by path patching",
                       session_.model.info().name));
     }
-    for (double& x : sum) x /= whole;
-    return sum;
+    YearEffects out;
+    for (const Values& of_writer : lost) {
+      out.share.push_back(mean(of_writer) / mean(whole));
+      out.interval.push_back(ratio_interval(of_writer, whole, session_.options.seed));
+    }
+    return out;
+  }
+
+  std::size_t prompts() const { return chosen_.size(); }
+
+  // What each head at the end of the prompt gives to the year's last digits, mean over the prompts.
+  Values attention_to_year() {
+    Values out(static_cast<std::size_t>(writers_.count()), 0.0);
+    for (const auto& [index, prompt] : chosen_) {
+      const std::string key = session_.key(fmt::format("search|attention|prompt {}", index));
+      const Json* record = session_.records.find(key);
+      if (!record) record = &session_.records.add(key, {{"to_yy", attention(*prompt)}});
+      const Values one = numbers(record->at("to_yy"));
+      for (std::size_t w = 0; w < out.size(); ++w)
+        out[w] += one[w] / static_cast<double>(chosen_.size());
+    }
+    return out;
   }
 
   // The strongest writers of a kind.
-  std::vector<int> pick(const Values& effects, WriterKind kind, std::size_t most) const {
+  std::vector<int> pick(const YearEffects& effects, WriterKind kind, std::size_t most) const {
     std::vector<int> out;
     for (int w = 0; w < writers_.count(); ++w) {
-      if (writers_[w].kind == kind && effects[static_cast<std::size_t>(w)] >= kLeastEffect)
-        out.push_back(w);
+      if (writers_[w].kind == kind && effects.counts(static_cast<std::size_t>(w))) out.push_back(w);
     }
     std::stable_sort(out.begin(), out.end(), [&](int a, int b) {
-      return effects[static_cast<std::size_t>(a)] > effects[static_cast<std::size_t>(b)];
+      return effects.share[static_cast<std::size_t>(a)] >
+             effects.share[static_cast<std::size_t>(b)];
     });
     out.resize(std::min(out.size(), most));
     std::sort(out.begin(), out.end());
@@ -78,7 +109,22 @@ class Search {
   }
 
  private:
-  Json measure(const YearPrompt& p, const EdgesOf& edges_of) {
+  Values attention(const YearPrompt& p) const {
+    const Prepared prepared = session_.model.prepare(p.ids, session_.context);
+    const ModelConfig& c = session_.model.config();
+    const std::size_t length = p.ids.size();
+    Values out(static_cast<std::size_t>(writers_.count()), 0.0);
+    for (int l = 0; l < c.n_layers; ++l) {
+      const CachedArray pattern = prepared.cache("pattern", l);
+      for (int h = 0; h < c.n_heads; ++h)
+        out[static_cast<std::size_t>(writers_.head(l, h))] =
+            pattern.values[(static_cast<std::size_t>(h) * length + length - 1) * length +
+                           static_cast<std::size_t>(p.yy)];
+    }
+    return out;
+  }
+
+  Json measure(const YearPrompt& p, const EdgesOf& edges_of, PatchRoute route) {
     Target target;
     target.ids = p.above;
     target.versus = p.up_to;
@@ -91,8 +137,8 @@ class Search {
       patched.push_back(w);
       patches.push_back(std::move(edges));
     }
-    const std::vector<double> got =
-        patched_targets(session_.model, p.ids, p.corrupted, patches, target, session_.context);
+    const std::vector<double> got = patched_targets(session_.model, p.ids, p.corrupted, patches,
+                                                    target, session_.context, route);
     Values effects(static_cast<std::size_t>(writers_.count()), 0.0);
     for (std::size_t k = 0; k < patched.size(); ++k)
       effects[static_cast<std::size_t>(patched[k])] = got[k + 1] - got[0];
@@ -190,14 +236,18 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
   const Writers& writers = session.model.writers();
   Search search(session, prompts);
   report = Json::array();
-  const auto note = [&](const std::string& stage, const Values& effects) {
+  const auto note = [&](const std::string& stage, const YearEffects& effects) {
     for (int w = 0; w < writers.count(); ++w) {
-      const double effect = effects[static_cast<std::size_t>(w)];
-      if (std::fabs(effect) >= kLeastEffect)
-        report.push_back({{"stage", stage}, {"writer", writers.name(w)}, {"effect", effect}});
+      const auto i = static_cast<std::size_t>(w);
+      const Interval& interval = effects.interval[i];
+      if (std::fabs(effects.share[i]) >= kLeastEffect && (interval.low > 0 || interval.high < 0))
+        report.push_back({{"stage", stage},
+                          {"writer", writers.name(w)},
+                          {"effect", effects.share[i]},
+                          {"interval", {interval.low, interval.high}}});
     }
   };
-  const Values direct = search.effects("the logits", [&](const YearPrompt& p, int w) {
+  const YearEffects direct = search.effects("the logits", [&](const YearPrompt& p, int w) {
     return std::vector<Edge>{{{w, end_of(p)}, Branch::none, std::nullopt}};
   });
   note("the logits", direct);
@@ -206,7 +256,7 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
   std::vector<Claim> out;
   Claim chain{"", {}, {}, Branch::none, "END"};
   for (const int r : receivers) {
-    const Values into = search.effects(writers.name(r), [&](const YearPrompt& p, int w) {
+    const YearEffects into = search.effects(writers.name(r), [&](const YearPrompt& p, int w) {
       std::vector<Edge> edges;
       if (!reads(writers, r, w)) return edges;
       for (const MlpReader& reader : mlp_readers(session.model.config().layer(writers[r].layer)))
@@ -231,27 +281,34 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
                              names(writers, chain.sources));
     out.push_back(chain);
   }
-  if (!heads.empty()) {
-    const Values values = search.effects("values at YY", [&](const YearPrompt& p, int w) {
-      std::vector<Edge> edges;
-      for (const int h : heads) {
-        if (writers[w].kind == WriterKind::mlp && reads(writers, h, w))
-          edges.push_back({{w, p.yy}, Branch::V, Node{h, end_of(p)}});
-      }
-      return edges;
-    });
-    note("values at YY", values);
-    const std::vector<int> sources = search.pick(values, WriterKind::mlp, kMostValues);
-    std::vector<int> readers;
-    for (const int h : heads) {
-      if (std::any_of(sources.begin(), sources.end(), [&](int s) { return reads(writers, h, s); }))
-        readers.push_back(h);
-    }
-    if (!readers.empty())
-      out.push_back({fmt::format("{} heads read values at YY from {}", readers.size(),
-                                 names(writers, sources)),
-                     readers, sources, Branch::V, "YY"});
+  // Heads are tested one by one: one that hardly looks at the year reads nothing there.
+  std::vector<int> readers, sources;
+  const Values seen = heads.empty() ? Values() : search.attention_to_year();
+  for (const int h : heads) {
+    const std::string stage = fmt::format("values of {} at YY", writers.name(h));
+    const YearEffects values = search.effects(
+        stage,
+        [&](const YearPrompt& p, int w) {
+          std::vector<Edge> edges;
+          if (writers[w].kind == WriterKind::mlp && reads(writers, h, w))
+            edges.push_back({{w, p.yy}, Branch::V, Node{h, end_of(p)}});
+          return edges;
+        },
+        session.options.narrow_paths ? PatchRoute::direct : PatchRoute::through_mlps);
+    note(stage, values);
+    const std::vector<int> from = search.pick(values, WriterKind::mlp, kMostValues);
+    report.push_back({{"stage", stage},
+                      {"receiver", writers.name(h)},
+                      {"attention", seen[static_cast<std::size_t>(h)]},
+                      {"counts", !from.empty()}});
+    if (from.empty()) continue;
+    readers.push_back(h);
+    merge(sources, from);
   }
+  if (!readers.empty())
+    out.push_back({fmt::format("{} read values at YY from {}", names(writers, readers),
+                               names(writers, sources)),
+                   readers, sources, Branch::V, "YY"});
   return out;
 }
 

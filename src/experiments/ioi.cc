@@ -22,7 +22,9 @@ constexpr std::size_t kMostPaths = 10'000;
 constexpr const char* kPublishedRoles = "ioi_roles_gpt2.txt";
 constexpr std::pair<const char*, Branch> kBranches[] = {
     {"all", Branch::none}, {"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}};
-constexpr const char* kNotions[] = {"mass", "paths"};
+constexpr const char* kNotions[] = {"mass", "best", "paths"};
+// Names whose token credit has a sign that the task tells, and that sign.
+constexpr std::pair<const char*, int> kSigns[] = {{"IO", 1}, {"S1", -1}, {"S2", 1}};
 
 bool ranked(const Writer& w) { return w.kind == WriterKind::head && w.layer >= 1; }
 
@@ -71,15 +73,31 @@ Json reroot(const ModelSession& session, const Prepared& prepared, const Target&
     question.paths.rule = TauRule::entry;
   }
   const TraceResult result = prepared.trace(question, session.context);
+  question.options = preset_options("best");
+  question.paths = {};
+  question.paths.top = 0;
+  const TraceResult best = prepared.trace(question, session.context);
   Json out = Json::object();
   for (const auto& [name, branch] : kBranches) {
-    std::vector<std::pair<int, double>> mass;
-    for (const CompositionEntry& e : result.composition.at(branch)) {
-      if (ranked(writers[e.writer])) mass.emplace_back(e.writer, e.mass);
-    }
-    out[name]["mass"] = places(mass, roles);
+    const auto by_mass = [&, of = branch](const TraceResult& trace) {
+      std::vector<std::pair<int, double>> mass;
+      for (const CompositionEntry& e : trace.composition.at(of)) {
+        if (ranked(writers[e.writer])) mass.emplace_back(e.writer, e.mass);
+      }
+      return places(mass, roles);
+    };
+    out[name]["mass"] = by_mass(result);
+    out[name]["best"] = by_mass(best);
     out[name]["paths"] = walk ? places(by_paths(result, writers, branch), roles) : Json(nullptr);
   }
+  return out;
+}
+
+// Token credit at the three names.
+Json name_credit(const TraceResult& result, const IoiPrompt& p) {
+  Json out = Json::object();
+  for (const auto& [name, sign] : kSigns)
+    out[name] = result.token_credit[static_cast<std::size_t>(position_named(p, name))];
   return out;
 }
 
@@ -91,6 +109,8 @@ Json measure(const ModelSession& session, const IoiPrompt& p, const std::vector<
   plain.options = session.options.options;
   plain.paths.top = 0;
   const TraceResult base = prepared.trace(plain, session.context);
+  Question best = plain;
+  best.options = preset_options("best");
   Json roots = Json::object();
   for (const HeadRole& role : roles) {
     if (role.root == "-") continue;
@@ -103,6 +123,8 @@ Json measure(const ModelSession& session, const IoiPrompt& p, const std::vector<
           {"kind", p.kind},
           {"logit_difference", *base.target.logit_difference},
           {"top", base.predictions.at(0).id == plain.target.ids[0]},
+          {"credit", name_credit(base, p)},
+          {"credit_best", name_credit(prepared.trace(best, session.context), p)},
           {"roots", std::move(roots)}};
 }
 
@@ -143,10 +165,14 @@ Json run_ioi(ModelSession& session) {
   const Writers& writers = session.model.writers();
   const std::vector<IoiPrompt> prompts =
       ioi_prompts(session.model, session.n, session.options.seed, false);
-  Json summary = {{"prompts", session.n}, {"search", nullptr}};
+  Json summary = {{"prompts", session.n},
+                  {"search_prompts", search_prompts(prompts.size())},
+                  {"narrow_paths", session.options.narrow_paths},
+                  {"search", nullptr}};
   const std::vector<HeadRole> roles = roles_of(session, prompts, summary["search"]);
   std::map<std::string, std::vector<const Json*>> rerootings;
   std::vector<double> difference, right;
+  std::map<std::string, std::map<std::string, std::vector<double>>> credit;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     session.context.report("prompts", static_cast<double>(i), static_cast<double>(prompts.size()));
     const IoiPrompt& p = prompts[i];
@@ -155,6 +181,10 @@ Json run_ioi(ModelSession& session) {
     if (!record) continue;
     difference.push_back(record->at("logit_difference"));
     right.push_back(record->at("top").get<bool>() ? 100.0 : 0.0);
+    for (const char* setting : {"credit", "credit_best"}) {
+      for (const auto& [name, value] : record->at(setting).items())
+        credit[setting][name].push_back(value);
+    }
     for (const auto& [role, heads] : record->at("roots").items()) {
       for (const auto& head : heads) rerootings[role].push_back(&head);
     }
@@ -162,6 +192,17 @@ Json run_ioi(ModelSession& session) {
   if (session.records.partial()) return {};
   summary["logit_difference"] = mean(difference);
   summary["top_percent"] = mean(right);
+  summary["seed"] = session.options.seed;
+  for (const auto& [setting, names] : credit) {
+    for (const auto& [name, sign] : kSigns) {
+      std::vector<double> as_told;
+      for (const double x : names.at(name)) as_told.push_back(x * sign > 0 ? 100.0 : 0.0);
+      const Interval interval = bootstrap_interval(as_told, session.options.seed);
+      summary["signs"][setting][name] = {{"percent", mean(as_told)},
+                                         {"interval", {interval.low, interval.high}},
+                                         {"mean", mean(names.at(name))}};
+    }
+  }
   for (const HeadRole& role : roles) {
     Json heads = Json::array();
     for (const int w : role.heads) heads.push_back(writers.name(w));
@@ -209,9 +250,14 @@ std::string search_table(const Json& search) {
        "to induction keys", "END to IO / S1 / S2", "S2 to S1", "S2 to S1+1", "S1+1 to S1"}};
   for (const Json& h : search) {
     const auto share = [&](const char* name) { return percent(h.at(name).get<double>()); };
+    const auto effect = [&](const char* name) {
+      const Json& e = h.at(name);
+      return fmt::format("{:.1f}% ({:.1f} to {:.1f})", 100 * e[0].get<double>(),
+                         100 * e[1].get<double>(), 100 * e[2].get<double>());
+    };
     rows.push_back({h.at("head"), h.at("role").is_null() ? "" : h.at("role").get<std::string>(),
-                    share("logits"), share("name-mover queries"), share("S-inhibition values"),
-                    share("induction keys"),
+                    effect("logits"), effect("name-mover queries"), effect("S-inhibition values"),
+                    effect("induction keys"),
                     fmt::format("{} / {} / {}", share("to IO"), share("to S1"), share("to S2")),
                     share("duplicate"), share("induction"), share("previous")});
   }
@@ -240,6 +286,23 @@ std::string rank_plot(const std::string& model, const Json& s) {
   if (series.empty()) return "";
   return bar_plot(fmt::format("{}: roles found upstream of a root, by branch", model),
                   "found, percent of rerootings", groups, series);
+}
+
+std::string sign_table(const Json& summaries) {
+  std::vector<std::vector<std::string>> rows = {{"model", "settings", "prompts", "IO above 0",
+                                                 "first subject below 0",
+                                                 "second subject above 0"}};
+  for (const auto& [model, s] : summaries.items()) {
+    for (const auto& [setting, names] : s.at("signs").items()) {
+      rows.push_back({model, setting == "credit" ? "the run's" : "best",
+                      std::to_string(s.at("prompts").get<int>())});
+      for (const auto& value : names)
+        rows.back().push_back(fmt::format(
+            "{:.0f}% ({:.0f} to {:.0f})", value.at("percent").get<double>(),
+            value.at("interval")[0].get<double>(), value.at("interval")[1].get<double>()));
+    }
+  }
+  return markdown_table(rows);
 }
 
 std::string matrix(const Json& s, const char* notion) {
@@ -276,24 +339,35 @@ std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files) {
       "root's credit;\n"
       "- paths: the paper's enumeration (entry by entry, threshold 0.001, the strongest 10,000 "
       "kept); found means that a kept path takes the head as its last "
-      "hop,\n  and the rank is that of their summed size.\n";
+      "hop,\n  and the rank is that of their summed size.\n\n"
+      "Mass is given with the run's settings and with `--preset best`.\n\n"
+      "## Signs of token credit\n\nTarget: the indirect object against the subject. Share of "
+      "prompts in which the credit of a name has the sign given, with its 95% bootstrap interval "
+      "over prompts.\n\n" +
+      sign_table(summaries);
   for (const auto& [model, s] : summaries.items()) {
     const std::string plot = s.contains("tables") ? rank_plot(model, s) : "";
     if (!plot.empty()) files.push_back({fmt::format("ioi-{}.svg", slug(model)), plot});
     out += fmt::format(
-        "\n## {}\n\n{} prompts; the indirect object is the first prediction in {:.0f}%, mean logit "
-        "difference to the subject {:.2f}.\n\n{}",
-        model, s.at("prompts").get<int>(), s.at("top_percent").get<double>(),
-        s.at("logit_difference").get<double>(), role_table(s));
+        "\n## {}\n\n{} prompts, seed {}; the indirect object is the first prediction in {:.0f}%, "
+        "mean logit difference to the subject {:.2f}.\n\n{}",
+        model, s.at("prompts").get<int>(), s.at("seed").get<std::uint64_t>(),
+        s.at("top_percent").get<double>(), s.at("logit_difference").get<double>(), role_table(s));
     if (!s.at("search").is_null()) {
       out +=
-          "\nHow the roles were found: loss of the logit difference (in percent of it) when what "
-          "the head sends along the edges named comes from the same "
-          "sentence\nwith three other names, and what the head attends to. To the logits: directly "
-          "and through MLPs, all other heads frozen. Heads with an "
-          "effect of 2% or more\non a step. An S-suppressor reads the second mention and lowers "
-          "that name without a name mover; S-inhibition values are those "
-          "of both kinds.\n\n" +
+          fmt::format(
+              "\nHow the roles were found: loss of the logit difference (in percent of it, with "
+              "its 95% bootstrap interval over {} prompts) when what the head sends along the "
+              "edges named\ncomes from the same sentence with three other names, and what the "
+              "head attends to. To the logits: directly and through MLPs, all other heads frozen. "
+              "To queries, values and\nkeys: {}, all other heads frozen up to the reader. A head "
+              "has a role only where its effect is 2% or more and the interval lies above 0; heads "
+              "without a role are listed where an\neffect of 2% or more has an interval without "
+              "0. An S-suppressor reads the second mention and lowers that name without a name "
+              "mover; S-inhibition values are those of\nboth kinds.\n\n",
+              s.at("search_prompts").get<std::size_t>(),
+              s.at("narrow_paths").get<bool>() ? "directly alone (`--narrow-paths`)"
+                                               : "directly and through MLPs") +
           search_table(s.at("search"));
     }
     if (!s.contains("tables")) {
@@ -304,8 +378,9 @@ std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files) {
                ? "\nNo head with a role lies below another one in layer 1 or later, so that "
                  "nothing can be ranked.\n"
                : fmt::format("\n![How often each role is found](ioi-{}.svg)\n", slug(model));
-    out += "\n### Found by mass\n\n" + matrix(s, "mass") + "\n### Found by paths\n\n" +
-           matrix(s, "paths");
+    out += "\n### Found by mass\n\n" + matrix(s, "mass") +
+           "\n### Found by mass, `--preset best`\n\n" + matrix(s, "best") +
+           "\n### Found by paths\n\n" + matrix(s, "paths");
   }
   out += "\n## GPT-2 small (paper), found by paths\n\n" +
          markdown_table(

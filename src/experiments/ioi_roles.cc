@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "backend/mlp_readers.h"
+#include "experiments/statistics.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 #include "unpack/prepared.h"
@@ -17,7 +18,7 @@ namespace unpack {
 
 namespace {
 
-constexpr std::size_t kSearchPrompts = 25;
+constexpr std::size_t kSearchPrompts = 100;
 constexpr std::size_t kMostHeads = 4;
 constexpr double kLeastEffect = 0.02;  // of the clean logit difference
 constexpr double kLeastScore = 0.2;    // of a head's attention
@@ -25,6 +26,12 @@ constexpr double kLeastScore = 0.2;    // of a head's attention
 const char* const kRoots[] = {"END", "S2", "S1", "S1+1", "IO", "-"};
 
 using Values = std::vector<double>;  // one per writer
+
+// Loss of the logit difference as a share of it, with its 95% interval over prompts.
+struct Effects {
+  Values share;
+  std::vector<Interval> interval;
+};
 
 // Mean of an array of the search's records over its prompts.
 struct Means {
@@ -73,7 +80,7 @@ class Search {
  public:
   Search(ModelSession& session, const std::vector<IoiPrompt>& prompts)
       : session_(session), writers_(session.model.writers()) {
-    const std::size_t n = std::min(kSearchPrompts, prompts.size());
+    const std::size_t n = search_prompts(prompts.size());
     for (std::size_t i = 0; i < n; ++i) {
       prompts_.push_back(prompts[i]);
       corrupted_.push_back(
@@ -84,9 +91,11 @@ class Search {
   // What the logit difference loses when a head's part in the given edges comes from the corrupted
   // prompt; as a share of it, per writer.
   using EdgesOf = std::function<std::vector<Edge>(const IoiPrompt& prompt, int head)>;
-  Values effects(const std::string& stage, const EdgesOf& edges_of) {
+  Effects effects(const std::string& stage, const EdgesOf& edges_of) {
     Means means;
-    double clean = 0;
+    const auto count = static_cast<std::size_t>(writers_.count());
+    std::vector<Values> lost(count);
+    Values clean;
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
       session_.context.report("path patching, " + stage, static_cast<double>(i),
                               static_cast<double>(prompts_.size()));
@@ -94,28 +103,35 @@ class Search {
       const Json* record = session_.records.find(key);
       if (!record) record = &session_.records.add(key, measure(i, stage, edges_of));
       means.add(*record);
-      clean += record->at("clean").get<double>();
+      clean.push_back(record->at("clean"));
+      for (std::size_t w = 0; w < count; ++w)
+        lost[w].push_back(-record->at("effects").at(w).get<double>());
     }
     if (means.values.contains("to IO")) patterns_ = means;
-    Values out(static_cast<std::size_t>(writers_.count()));
-    for (int w = 0; w < writers_.count(); ++w)
-      out[static_cast<std::size_t>(w)] = -means.get("effects", w) * means.n / clean;
+    Effects out;
+    for (const Values& of_writer : lost) {
+      out.share.push_back(mean(of_writer) / mean(clean));
+      out.interval.push_back(ratio_interval(of_writer, clean, session_.options.seed));
+    }
     return out;
   }
 
   double score(const char* name, int writer) const { return patterns_.get(name, writer); }
 
-  // The strongest heads that pass a test and have no role yet.
-  std::vector<int> pick(const Values& effects, const std::function<bool(int)>& fits) {
+  // The strongest heads that pass a test and have no role yet. An effect whose interval holds 0 is
+  // none.
+  std::vector<int> pick(const Effects& effects, const std::function<bool(int)>& fits) {
     std::vector<int> heads;
     for (int w = 0; w < writers_.count(); ++w) {
       const bool free = std::find(taken_.begin(), taken_.end(), w) == taken_.end();
-      if (writers_[w].kind == WriterKind::head && free &&
-          effects[static_cast<std::size_t>(w)] >= kLeastEffect && fits(w))
+      const auto i = static_cast<std::size_t>(w);
+      if (writers_[w].kind == WriterKind::head && free && effects.share[i] >= kLeastEffect &&
+          effects.interval[i].low > 0 && fits(w))
         heads.push_back(w);
     }
     std::stable_sort(heads.begin(), heads.end(), [&](int a, int b) {
-      return effects[static_cast<std::size_t>(a)] > effects[static_cast<std::size_t>(b)];
+      return effects.share[static_cast<std::size_t>(a)] >
+             effects.share[static_cast<std::size_t>(b)];
     });
     if (heads.size() > kMostHeads)
       heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(kMostHeads), heads.end());
@@ -138,8 +154,11 @@ class Search {
       heads.push_back(w);
       patches.push_back(std::move(edges));
     }
+    const PatchRoute route = stage == "logits"               ? PatchRoute::heads_frozen
+                             : session_.options.narrow_paths ? PatchRoute::direct
+                                                             : PatchRoute::through_mlps;
     const std::vector<double> got = patched_targets(session_.model, p.ids, corrupted_[i], patches,
-                                                    target, session_.context, stage == "logits");
+                                                    target, session_.context, route);
     Values effects(static_cast<std::size_t>(writers_.count()), 0.0);
     for (std::size_t k = 0; k < heads.size(); ++k)
       effects[static_cast<std::size_t>(heads[k])] = got[k + 1] - got[0];
@@ -214,6 +233,8 @@ int position_named(const IoiPrompt& p, const std::string& name) {
   throw InternalError(fmt::format("[position_named] '{}' is no position", name));
 }
 
+std::size_t search_prompts(std::size_t prompts) { return std::min(kSearchPrompts, prompts); }
+
 std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
                                  Json& search_report) {
   const Writers& writers = session.model.writers();
@@ -234,7 +255,7 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
 
   // MLPs are part of the way to the logits, as in the published circuit; all other heads stay as
   // they are.
-  const Values direct = search.effects("logits", [&](const IoiPrompt& p, int head) {
+  const Effects direct = search.effects("logits", [&](const IoiPrompt& p, int head) {
     const int end = end_of(p);
     std::vector<Edge> out = {{{head, end}, Branch::none, std::nullopt}};
     for (int l = 0; l < session.model.config().n_layers; ++l) {
@@ -248,7 +269,7 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
                           return search.score("to IO", w) > search.score("to S2", w);
                         })};
 
-  const Values queries = search.effects("name-mover queries", [&](const IoiPrompt& p, int head) {
+  const Effects queries = search.effects("name-mover queries", [&](const IoiPrompt& p, int head) {
     return into(movers.heads, head, Branch::Q, end_of(p), end_of(p), end_of(p));
   });
   const HeadRole inhibition{"S-inhibition", "END", search.pick(queries, [](int) { return true; })};
@@ -261,7 +282,7 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
 
   std::vector<int> read_s2 = inhibition.heads;
   read_s2.insert(read_s2.end(), suppressors.heads.begin(), suppressors.heads.end());
-  const Values values = search.effects("S-inhibition values", [&](const IoiPrompt& p, int head) {
+  const Effects values = search.effects("S-inhibition values", [&](const IoiPrompt& p, int head) {
     return into(read_s2, head, Branch::V, end_of(p), first_name(p), end_of(p));
   });
   const HeadRole induction{"induction", "S2", search.pick(values, [&](int w) {
@@ -272,7 +293,7 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
                              return search.score("duplicate", w) >= kLeastScore;
                            })};
 
-  const Values keys = search.effects("induction keys", [&](const IoiPrompt& p, int head) {
+  const Effects keys = search.effects("induction keys", [&](const IoiPrompt& p, int head) {
     return into(induction.heads, head, Branch::K, p.s2, first_name(p), p.s2);
   });
   const HeadRole previous{"previous token", "-", search.pick(keys, [&](int w) {
@@ -280,18 +301,21 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
                           })};
 
   search_report = Json::array();
-  const std::pair<const char*, const Values*> stages[] = {{"logits", &direct},
-                                                          {"name-mover queries", &queries},
-                                                          {"S-inhibition values", &values},
-                                                          {"induction keys", &keys}};
+  const std::pair<const char*, const Effects*> stages[] = {{"logits", &direct},
+                                                           {"name-mover queries", &queries},
+                                                           {"S-inhibition values", &values},
+                                                           {"induction keys", &keys}};
   std::vector<HeadRole> roles = {movers, inhibition, suppressors, induction, duplicate, previous};
   for (int w = 0; w < writers.count(); ++w) {
     if (writers[w].kind != WriterKind::head) continue;
     Json row = {{"head", writers.name(w)}, {"role", nullptr}};
     double largest = 0;
     for (const auto& [stage, effects] : stages) {
-      row[stage] = (*effects)[static_cast<std::size_t>(w)];
-      largest = std::max(largest, std::fabs((*effects)[static_cast<std::size_t>(w)]));
+      const auto i = static_cast<std::size_t>(w);
+      const Interval& interval = effects->interval[i];
+      row[stage] = {effects->share[i], interval.low, interval.high};
+      if (interval.low > 0 || interval.high < 0)
+        largest = std::max(largest, std::fabs(effects->share[i]));
     }
     for (const HeadRole& role : roles) {
       if (std::find(role.heads.begin(), role.heads.end(), w) != role.heads.end())

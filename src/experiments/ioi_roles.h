@@ -23,7 +23,8 @@ struct HeadRole {
 std::vector<HeadRole> read_roles(const Writers& writers, const std::filesystem::path& file);
 
 // Path patching on the first prompts, with names exchanged, and what heads attend to. `search` gets
-// effects and scores of the heads found.
+// effects and scores of the heads found. How many of them it takes:
+std::size_t search_prompts(std::size_t prompts);
 std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
                                  Json& search);
 

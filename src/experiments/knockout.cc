@@ -3,9 +3,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <iterator>
 #include <map>
+#include <numeric>
 
+#include "experiments/knockout_points.h"
 #include "experiments/plots.h"
 #include "experiments/sentences.h"
 #include "experiments/statistics.h"
@@ -47,33 +48,6 @@ std::vector<int> chosen(const Writers& writers, int layers, const std::vector<do
   return out;
 }
 
-Json correlations(const std::vector<Json>& points, const char* score,
-                  const char* change = "change") {
-  std::map<int, std::pair<std::vector<double>, std::vector<double>>> by_layer;
-  std::vector<double> x, y;
-  for (const Json& p : points) {
-    auto& [a, b] = by_layer[p.at("layer").get<int>()];
-    a.push_back(p.at(score));
-    b.push_back(p.at(change));
-    x.push_back(a.back());
-    y.push_back(b.back());
-  }
-  std::vector<double> within;
-  Json layers = Json::object();
-  for (const auto& [layer, values] : by_layer) {
-    // Two writers always agree or disagree wholly.
-    const double rho = values.first.size() > 2 ? spearman(values.first, values.second) : NAN;
-    if (!std::isnan(rho)) {
-      within.push_back(rho);
-      layers[std::to_string(layer)] = rho;
-    }
-  }
-  const double cross = spearman(x, y);
-  return {{"within", within.empty() ? Json(nullptr) : Json(mean(within))},
-          {"cross", std::isnan(cross) ? Json(nullptr) : Json(cross)},
-          {"layers", layers}};
-}
-
 }  // namespace
 
 Json run_knockout(ModelSession& session) {
@@ -83,15 +57,15 @@ Json run_knockout(ModelSession& session) {
   // itself.
   const std::size_t held =
       std::min<std::size_t>(kHeldOut, std::max<std::size_t>(1, sentences.size() / 5));
+  KnockoutData data;
   std::vector<std::vector<TokenId>> held_out;
-  double tokens = 0;
   for (std::size_t i = 0; i < held; ++i) {
     held_out.push_back(sentences[i].ids);
-    tokens += static_cast<double>(sentences[i].ids.size()) - 1;
+    data.tokens.push_back(static_cast<double>(sentences[i].ids.size()) - 1);
   }
   const std::size_t scored = std::min(static_cast<std::size_t>(session.n), sentences.size() - held);
   const Writers& writers = session.model.writers();
-  std::map<std::string, std::vector<double>> total, half[2];
+  std::map<std::string, std::vector<double>> total;
   for (std::size_t i = 0; i < scored; ++i) {
     session.context.report("sentences", static_cast<double>(i), static_cast<double>(scored));
     const CorpusSentence& s = sentences[held + i];
@@ -101,13 +75,13 @@ Json run_knockout(ModelSession& session) {
     if (!record)
       record = &session.records.add(
           key, strengths(session.model.prepare(s.ids, session.context), session.context));
+    data.scored.emplace_back();
     for (const char* name : kStrengths) {
-      const std::vector<double> values = numbers(record->at(name));
-      for (std::vector<double>* sum : {&total[name], &half[i % 2][name]}) {
-        sum->resize(values.size(), 0.0);
-        for (std::size_t w = 0; w < values.size(); ++w)
-          (*sum)[w] += values[w] / static_cast<double>(scored);
-      }
+      std::vector<double> values = numbers(record->at(name)), &sum = total[name];
+      sum.resize(values.size(), 0.0);
+      for (std::size_t w = 0; w < values.size(); ++w)
+        sum[w] += values[w] / static_cast<double>(scored);
+      data.scored.back()[name] = std::move(values);
     }
   }
   // What is not known yet is cut in one go, sentence by sentence.
@@ -132,88 +106,50 @@ Json run_knockout(ModelSession& session) {
         missing.begin() + static_cast<std::ptrdiff_t>(begin),
         missing.begin() + static_cast<std::ptrdiff_t>(std::min(begin + kAtOnce, missing.size())));
     const auto losses = knockout_losses(session.model, held_out, some, session.context);
-    // Over every `step`th sentence from `first` on.
-    const auto perplexity = [&](const std::vector<double>& row, std::size_t first,
-                                std::size_t step) {
-      double loss = 0, count = 0;
-      for (std::size_t i = first; i < row.size(); i += step) {
-        loss += row[i];
-        count += static_cast<double>(held_out[i].size()) - 1;
-      }
-      return count > 0 ? std::exp(loss / count) : 0.0;
-    };
-    for (std::size_t i = 0; i < some.size(); ++i) {
-      const auto change = [&](std::size_t first) {
-        return perplexity(losses[i + 1], first, 2) - perplexity(losses[0], first, 2);
-      };
-      session.records.add(key_of(some[i]), {{"clean_ppl", perplexity(losses[0], 0, 1)},
-                                            {"cut_ppl", perplexity(losses[i + 1], 0, 1)},
-                                            {"halves", {change(0), change(1)}}});
-    }
+    for (std::size_t i = 0; i < some.size(); ++i)
+      session.records.add(key_of(some[i]), {{"clean", losses[0]}, {"cut", losses[i + 1]}});
   }
   if (session.records.partial()) return {};
-  Json summary = {{"scored", scored}, {"held_out", held}, {"tokens", tokens}};
+  data.cuts = wanted;
+  for (const Cut& cut : wanted) {
+    const Json& record = *session.records.find(key_of(cut));
+    data.clean = numbers(record.at("clean"));
+    data.losses.push_back(numbers(record.at("cut")));
+    if (data.clean.size() != held || data.losses.back().size() != held)
+      throw InputError(fmt::format("the record {} is of another corpus", key_of(cut)));
+  }
+  const double tokens = std::accumulate(data.tokens.begin(), data.tokens.end(), 0.0);
+  Json summary = {
+      {"scored", scored},
+      {"held_out", held},
+      {"tokens", tokens},
+      {"seed", session.options.seed},
+      {"clean_ppl", std::exp(std::accumulate(data.clean.begin(), data.clean.end(), 0.0) / tokens)}};
+  std::vector<std::size_t> all_scored(scored), all_held(held);
+  std::iota(all_scored.begin(), all_scored.end(), std::size_t{0});
+  std::iota(all_held.begin(), all_held.end(), std::size_t{0});
   for (const Channel channel : {Channel::attention, Channel::mlp}) {
-    std::vector<Json> points;
+    session.context.report("bootstrap", channel == Channel::mlp, 2);
+    Json points = Json::array();
     int zero = 0, negative = 0;
-    for (const Cut& cut : wanted) {
-      if (cut.channel != channel) continue;
-      const Json& record = *session.records.find(key_of(cut));
-      const double change =
-          record.at("cut_ppl").get<double>() - record.at("clean_ppl").get<double>();
-      const auto w = static_cast<std::size_t>(cut.writer);
-      Json point = {{"writer", writers.name(cut.writer)},
-                    {"layer", writers[cut.writer].layer},
-                    {"score", total[to_string(channel)][w]},
-                    {"change", change}};
-      point["change_size"] = std::fabs(change);
-      point["size"] = total["size"][w];
-      point["score_signed"] = total[std::string(to_string(channel)) + "_signed"][w];
-      if (channel == Channel::attention) point["score_values"] = total["attention_values"][w];
-      for (const std::size_t h : {0U, 1U}) {
-        const std::vector<double>& scores = half[h][to_string(channel)];
-        point[h == 0 ? "score_a" : "score_b"] = scores.empty() ? 0.0 : scores[w];
-        point[h == 0 ? "change_a" : "change_b"] = record.at("halves")[h];
-      }
-      zero += total[to_string(channel)][w] == 0;
-      negative += change < 0;
-      points.push_back(std::move(point));
-      summary["clean_ppl"] = record.at("clean_ppl");
+    for (const KnockoutPoint& p : data.points(writers, channel, all_scored, all_held)) {
+      points.push_back({{"writer", writers.name(p.writer)},
+                        {"layer", p.layer},
+                        {"score", p.score},
+                        {"change", p.change},
+                        {"size", p.size},
+                        {"score_signed", p.score_signed}});
+      if (channel == Channel::attention) points.back()["score_values"] = p.score_values;
+      zero += p.score == 0;
+      negative += p.change < 0;
     }
+    const std::vector<int> few = chosen(writers, layers, total[to_string(channel)], channel, false);
     Json& out = summary[to_string(channel)];
     out = {{"cuts", points.size()},
+           {"cuts_five", few.size()},
            {"score_zero", zero},
-           {"change_negative", negative},
-           {"spearman", correlations(points, "score")}};
-    if (session.options.all) {
-      const std::vector<int> few =
-          chosen(writers, layers, total[to_string(channel)], channel, false);
-      std::vector<Json> five;
-      for (const Json& p : points) {
-        if (std::find(few.begin(), few.end(), writers.parse(p.at("writer").get<std::string>())) !=
-            few.end())
-          five.push_back(p);
-      }
-      out["cuts_five"] = five.size();
-      out["spearman_five"] = correlations(five, "score");
-      out["spearman_five_signed"] = correlations(five, "score_signed");
-    }
-    out["spearman_size"] = correlations(points, "size");
-    // What a low correlation comes from: the sign of the change, or the one strong MLP of a layer.
-    out["spearman_change_size"] = correlations(points, "score", "change_size");
-    std::vector<Json> raising, heads;
-    std::copy_if(points.begin(), points.end(), std::back_inserter(raising),
-                 [](const Json& p) { return p.at("change").get<double>() > 0; });
-    std::copy_if(points.begin(), points.end(), std::back_inserter(heads), [&](const Json& p) {
-      return writers[writers.parse(p.at("writer").get<std::string>())].kind == WriterKind::head;
-    });
-    out["spearman_raising"] = correlations(raising, "score");
-    out["spearman_heads"] = correlations(heads, "score");
-    out["halves_score"] = correlations(points, "score_a", "score_b");
-    out["halves_change"] = correlations(points, "change_a", "change_b");
-    out["spearman_signed"] = correlations(points, "score_signed");
-    if (channel == Channel::attention)
-      out["spearman_values"] = correlations(points, "score_values");
+           {"change_negative", negative}};
+    out.update(knockout_correlations(data, writers, channel, few, session.options.seed));
     out["points"] = points;
   }
   return summary;
@@ -268,11 +204,24 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
       "together. Size of the mean signed score: a head's scores are "
       "averaged\n"
       "over the sources of a query, an MLP's over the queries of a sentence, before the size is "
-      "taken.\n\n";
+      "taken. Intervals: 95%, bootstrap over scored and held-out sentences\n"
+      "(400 draws of each, as many as there are). The length of what is written is that of the "
+      "vector as a norm sees it: centred where the model has LayerNorm, as it is where it has "
+      "RMSNorm.\nHeads that share keys and values (grouped heads) count one by one, as readers and "
+      "as writers: each has its own queries, and so its own scores. Interaction scores know no "
+      "target, so that\nno preset changes them: what stands here is `--preset paper` and "
+      "`--preset best` alike ([edges](edges.md) has credit against patching by preset).\n\n";
   std::vector<std::vector<std::string>> rows = {
       {"model", "channel", "cuts", "within-layer", "cross-layer", "score 0", "change < 0"}};
   const auto number = [](const Json& x) {
     return x.is_null() ? std::string("n/a") : fmt::format("{:.2f}", x.get<double>());
+  };
+  // "within" or "cross" of a correlation, with its interval.
+  const auto both = [&](const Json& rho, const std::string& which) {
+    const Json& ends = rho.at(which + "_interval");
+    return ends.is_null() ? number(rho.at(which))
+                          : fmt::format("{} ({} to {})", number(rho.at(which)), number(ends[0]),
+                                        number(ends[1]));
   };
   std::vector<std::vector<std::string>> controls = {
       {"model", "channel", "what", "within-layer", "cross-layer"}};
@@ -281,31 +230,30 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
     const std::string& model = item.key();
     const Json& s = item.value();
     details += fmt::format(
-        "\n## {}\n\n{} sentences scored, {} held out ({:.0f} tokens), clean perplexity {:.2f}.\n",
+        "\n## {}\n\n{} sentences scored, {} held out ({:.0f} tokens), seed {}, clean perplexity "
+        "{:.2f}.\n",
         model, s.at("scored").get<int>(), s.at("held_out").get<int>(), s.at("tokens").get<double>(),
-        s.at("clean_ppl").get<double>());
+        s.at("seed").get<std::uint64_t>(), s.at("clean_ppl").get<double>());
     for (const char* channel : {"attention", "mlp"}) {
       const Json& c = s.at(channel);
       const auto row = [&](const std::string& name, const Json& rho) {
-        rows.push_back({model, name, std::to_string(c.at("cuts").get<int>()),
-                        number(rho.at("within")), number(rho.at("cross")),
-                        std::to_string(c.at("score_zero").get<int>()),
+        rows.push_back({model, name, std::to_string(c.at("cuts").get<int>()), both(rho, "within"),
+                        both(rho, "cross"), std::to_string(c.at("score_zero").get<int>()),
                         std::to_string(c.at("change_negative").get<int>())});
       };
       row(channel, c.at("spearman"));
       row(fmt::format("{}, size of the mean signed score", channel), c.at("spearman_signed"));
       const auto five = [&](const std::string& name, const Json& rho) {
         rows.push_back({model, name, std::to_string(c.at("cuts_five").get<int>()),
-                        number(rho.at("within")), number(rho.at("cross")), "", ""});
+                        both(rho, "within"), both(rho, "cross"), "", ""});
       };
-      if (c.contains("spearman_five")) {
+      if (c.at("cuts_five") != c.at("cuts")) {
         five(fmt::format("{}, five a layer", channel), c.at("spearman_five"));
         five(fmt::format("{}, five a layer, size of the mean signed score", channel),
              c.at("spearman_five_signed"));
       }
       const auto control = [&](const std::string& what, const Json& rho) {
-        controls.push_back(
-            {model, channel, what, number(rho.at("within")), number(rho.at("cross"))});
+        controls.push_back({model, channel, what, both(rho, "within"), both(rho, "cross")});
       };
       control("score on one half of the sentences against the other", c.at("halves_score"));
       control("change on one half of the held-out sentences against the other",

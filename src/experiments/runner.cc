@@ -31,6 +31,7 @@ constexpr Experiment kExperiments[] = {
     {"ioi", 100, run_ioi, report_ioi},
     {"greater-than", 100, run_greater_than, report_greater_than},
     {"sources", 100, run_sources, report_sources},
+    {"edges", 16, run_edges, report_edges},
     {"compiled", 4, run_compiled, report_compiled, true},
 };
 
@@ -57,6 +58,8 @@ void check_options(const ExperimentOptions& o) {
   only(o.claims.has_value(), "claims", {"greater-than"});
   only(o.readout != FaithfulnessReadout::probability, "readout", {"faithfulness", "beta"});
   only(o.raw_logit, "raw_logit", {"faithfulness", "beta"});
+  only(o.whole_sentences, "whole_sentences", {"faithfulness", "beta"});
+  only(o.narrow_paths, "narrow_paths", {"ioi", "greater-than"});
   only(o.all, "all", {"knockout"});
   const CompiledOptions plain;
   only(o.compiled.program.has_value(), "program", {"compiled"});
@@ -87,6 +90,8 @@ Json settings_of(const ExperimentOptions& o, int n) {
                    {"keys", to_string(o.options.keys)},
                    {"readout", o.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
                    {"raw_logit", o.raw_logit},
+                   {"whole_sentences", o.whole_sentences},
+                   {"narrow_paths", o.narrow_paths},
                    {"all", o.all}};
   if (find_experiment(o.name).makes_models) {
     settings["program"] = o.compiled.program.value_or("");

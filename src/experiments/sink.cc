@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 
 #include "experiments/plots.h"
 #include "experiments/sentences.h"
@@ -47,15 +48,18 @@ std::vector<SinkPrompt> prompts_of(ModelSession& session, const std::string& sou
   return out;
 }
 
-Json measure(const Prepared& prepared, const Target& target, Options options,
+constexpr const char* kRules[] = {"gate", "aligned", "best"};
+
+Json measure(const Prepared& prepared, const Target& target, const Options& options,
              const RunContext& context) {
   Json out = Json::object();
-  for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
+  for (const std::string rules : kRules) {
     Question question;
     question.target = target;
-    question.options = options;
-    question.options.dispatch = dispatch;
-    if (dispatch == Dispatch::gate) {  // it knows no direction
+    question.options = rules == "best" ? preset_options("best") : options;
+    if (rules == "aligned") question.options.dispatch = Dispatch::aligned;
+    if (rules == "gate") {  // it knows no direction
+      question.options.dispatch = Dispatch::gate;
       question.options.direction = Direction::output;
       question.options.floor = 0;
       question.options.keys = Keys::source;
@@ -65,8 +69,8 @@ Json measure(const Prepared& prepared, const Target& target, Options options,
     double positive = 0;
     for (const double x : credit) positive += std::max(x, 0.0);
     const bool first = std::max_element(credit.begin(), credit.end()) == credit.begin();
-    out[to_string(dispatch)] = {
-        {"share", positive > 0 ? 100 * std::max(credit[0], 0.0) / positive : 0.0}, {"top", first}};
+    out[rules] = {{"share", positive > 0 ? 100 * std::max(credit[0], 0.0) / positive : 0.0},
+                  {"top", first}};
   }
   return out;
 }
@@ -78,7 +82,7 @@ constexpr const char* kSources[] = {"corpus", "facts", "ioi"};
 Json run_sink(ModelSession& session) {
   Json summary = Json::object();
   for (const char* source : kSources) {
-    std::vector<double> share[2], top[2];
+    std::map<std::string, std::vector<double>> share, top;
     const std::vector<SinkPrompt> prompts = prompts_of(session, source);
     for (std::size_t i = 0; i < prompts.size(); ++i) {
       session.context.report(source, static_cast<double>(i), static_cast<double>(prompts.size()));
@@ -88,20 +92,19 @@ Json run_sink(ModelSession& session) {
                        session.options.options, session.context);
       });
       if (!record) continue;
-      for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
-        const Json& values = record->at(to_string(dispatch));
-        share[static_cast<int>(dispatch)].push_back(values.at("share"));
-        top[static_cast<int>(dispatch)].push_back(values.at("top").get<bool>() ? 100.0 : 0.0);
+      for (const char* rules : kRules) {
+        const Json& values = record->at(rules);
+        share[rules].push_back(values.at("share"));
+        top[rules].push_back(values.at("top").get<bool>() ? 100.0 : 0.0);
       }
     }
     if (session.records.partial()) continue;
-    for (const Dispatch dispatch : {Dispatch::gate, Dispatch::aligned}) {
-      const auto d = static_cast<int>(dispatch);
-      const Interval interval = normal_interval(share[d]);
-      summary[source][to_string(dispatch)] = {{"prompts", share[d].size()},
-                                              {"share", mean(share[d])},
-                                              {"interval", {interval.low, interval.high}},
-                                              {"top_percent", mean(top[d])}};
+    for (const char* rules : kRules) {
+      const Interval interval = bootstrap_interval(share[rules], session.options.seed);
+      summary[source][rules] = {{"prompts", share[rules].size()},
+                                {"share", mean(share[rules])},
+                                {"interval", {interval.low, interval.high}},
+                                {"top_percent", mean(top[rules])}};
     }
   }
   return summary;
@@ -111,19 +114,23 @@ std::string report_sink(const Json& summaries, std::vector<ReportFile>& files) {
   std::string out =
       "Share: mean percentage of the positive token credit that lies on position 0. Top-1: share "
       "of prompts where position 0 has the most credit.\n"
-      "The target is the model's own prediction (ioi: the indirect object against the subject).\n";
+      "The target is the model's own prediction (ioi: the indirect object against the subject). "
+      "In brackets: number of prompts, and the 95% bootstrap interval of the share over them (seed "
+      "of the run).\n";
   const std::vector<std::pair<std::string, std::vector<std::string>>> paper = {
       {"gate", {"9.2% / 4%", "22.3% / 18%", "28.9% / 32%"}},
       {"aligned", {"6.5% / 0%", "13.0% / 0%", "18.8% / 0%"}}};
   std::vector<std::vector<std::string>> rows = {
-      {"model", "dispatch", "corpus: share / top-1", "facts", "ioi"}};
+      {"model", "settings", "corpus: share / top-1", "facts", "ioi"}};
   for (const auto& [model, s] : summaries.items()) {
-    for (const auto& entry : paper) {
-      std::vector<std::string> row = {model, entry.first};
+    for (const char* rules : kRules) {
+      std::vector<std::string> row = {model, rules};
       for (const char* source : kSources) {
-        const Json& v = s.at(source).at(entry.first);
-        row.push_back(fmt::format("{:.1f}% / {:.0f}%", v.at("share").get<double>(),
-                                  v.at("top_percent").get<double>()));
+        const Json& v = s.at(source).at(rules);
+        row.push_back(fmt::format("{:.1f}% / {:.0f}% ({}; {:.1f} to {:.1f})",
+                                  v.at("share").get<double>(), v.at("top_percent").get<double>(),
+                                  v.at("prompts").get<int>(), v.at("interval")[0].get<double>(),
+                                  v.at("interval")[1].get<double>()));
       }
       rows.push_back(row);
     }
@@ -131,7 +138,8 @@ std::string report_sink(const Json& summaries, std::vector<ReportFile>& files) {
   for (const auto& [dispatch, cells] : paper)
     rows.push_back({"GPT-2 small (paper)", dispatch, cells[0], cells[1], cells[2]});
   std::vector<std::string> groups;
-  std::vector<BarSeries> series = {{"gate", {}, {}}, {"aligned", {}, {}}};
+  std::vector<BarSeries> series;
+  for (const char* rules : kRules) series.push_back({rules, {}, {}});
   for (const auto& [model, s] : summaries.items()) {
     for (const char* source : kSources) {
       groups.push_back(fmt::format("{}, {}", model, source));

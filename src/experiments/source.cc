@@ -66,6 +66,8 @@ Json source_json(const ExperimentOptions& o) {
           {"keys", to_string(o.options.keys)},
           {"logit", o.readout == FaithfulnessReadout::logit},
           {"raw_logit", o.raw_logit},
+          {"whole_sentences", o.whole_sentences},
+          {"narrow_paths", o.narrow_paths},
           {"all", o.all},
           {"stop_at_bad_line", o.stop_at_bad_line},
           {"program", o.compiled.program ? Json(*o.compiled.program) : Json(nullptr)},
@@ -98,6 +100,8 @@ ExperimentOptions options_from(const Json& source) try {
   o.readout = source.at("logit").get<bool>() ? FaithfulnessReadout::logit
                                              : FaithfulnessReadout::probability;
   o.raw_logit = source.at("raw_logit");
+  o.whole_sentences = source.at("whole_sentences");
+  o.narrow_paths = source.at("narrow_paths");
   o.all = source.at("all");
   o.stop_at_bad_line = source.at("stop_at_bad_line");
   if (!source.at("program").is_null()) o.compiled.program = source["program"].get<std::string>();

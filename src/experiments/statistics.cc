@@ -70,24 +70,52 @@ Interval normal_interval(std::span<const double> values) {
   return {m - half, m + half};
 }
 
-Interval bootstrap_interval(std::span<const double> values, std::uint64_t seed, int samples) {
-  if (values.empty() || samples < 1) return {};
-  std::mt19937_64 generator(seed);
-  std::vector<double> means;
-  for (int i = 0; i < samples; ++i) {
-    double sum = 0;
-    // Modulo keeps the draw the same with every standard library; its bias is nothing beside 2^64.
-    for (std::size_t j = 0; j < values.size(); ++j) sum += values[generator() % values.size()];
-    means.push_back(sum / static_cast<double>(values.size()));
-  }
-  std::sort(means.begin(), means.end());
+Interval percentile_interval(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
   const auto at = [&](double share) {
-    const double place = share * static_cast<double>(means.size() - 1);
+    const double place = share * static_cast<double>(values.size() - 1);
     const auto below = static_cast<std::size_t>(place);
-    const std::size_t above = std::min(below + 1, means.size() - 1);
-    return means[below] + (place - static_cast<double>(below)) * (means[above] - means[below]);
+    const std::size_t above = std::min(below + 1, values.size() - 1);
+    return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
   };
   return {at(0.025), at(0.975)};
+}
+
+Interval bootstrap_statistic(std::size_t n, std::uint64_t seed, int samples,
+                             const DrawStatistic& statistic) {
+  if (n == 0 || samples < 1) return {};
+  std::mt19937_64 generator(seed);
+  std::vector<double> values;
+  std::vector<std::size_t> draw(n);
+  for (int i = 0; i < samples; ++i) {
+    // Modulo keeps the draw the same with every standard library; its bias is nothing beside 2^64.
+    for (std::size_t& member : draw) member = generator() % n;
+    const double value = statistic(draw);
+    if (!std::isnan(value)) values.push_back(value);
+  }
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  if (2 * values.size() <= static_cast<std::size_t>(samples)) return {kNan, kNan};
+  return percentile_interval(std::move(values));
+}
+
+Interval bootstrap_interval(std::span<const double> values, std::uint64_t seed, int samples) {
+  return bootstrap_statistic(values.size(), seed, samples, [&](const auto& draw) {
+    double sum = 0;
+    for (const std::size_t i : draw) sum += values[i];
+    return sum / static_cast<double>(values.size());
+  });
+}
+
+Interval ratio_interval(std::span<const double> above, std::span<const double> below,
+                        std::uint64_t seed, int samples) {
+  return bootstrap_statistic(above.size(), seed, samples, [&](const auto& draw) {
+    double a = 0, b = 0;
+    for (const std::size_t i : draw) {
+      a += above[i];
+      b += below[i];
+    }
+    return b == 0 ? std::numeric_limits<double>::quiet_NaN() : a / b;
+  });
 }
 
 double area_between(std::span<const double> lerf, std::span<const double> morf) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,16 @@ struct Interval {
 // 95% interval of the mean: normal, and percentiles of resampled means.
 Interval normal_interval(std::span<const double> values);
 Interval bootstrap_interval(std::span<const double> values, std::uint64_t seed, int samples = 2000);
+// Where 95% of the values lie.
+Interval percentile_interval(std::vector<double> values);
+// The same of any statistic of a sample of `n`: it is given the members of every draw. NaN where it
+// is NaN in more than half of the draws; other such draws are left out.
+using DrawStatistic = std::function<double(const std::vector<std::size_t>& draw)>;
+Interval bootstrap_statistic(std::size_t n, std::uint64_t seed, int samples,
+                             const DrawStatistic& statistic);
+// Of sum(above) / sum(below), members drawn together.
+Interval ratio_interval(std::span<const double> above, std::span<const double> below,
+                        std::uint64_t seed, int samples = 2000);
 
 // Mean over steps 1 .. N of lerf - morf; both begin with step 0, the unchanged prompt.
 double area_between(std::span<const double> lerf, std::span<const double> morf);

@@ -2,8 +2,8 @@
 // occurs once.
 #include <fmt/format.h>
 
-#include <array>
-#include <cmath>
+#include <algorithm>
+#include <functional>
 
 #include "experiments/plots.h"
 #include "experiments/session.h"
@@ -15,16 +15,18 @@ namespace unpack {
 
 namespace {
 
-constexpr Method kMethods[] = {Method::ifr, Method::attnlrp, Method::cplrp, Method::unpack};
+constexpr const char* kBest = "unpack, best";
+constexpr const char* kMethods[] = {"ifr", "attnlrp", "cplrp", "unpack", kBest};
 constexpr const char* kQuantities[] = {"C->C", "S2->S", "C->B", "S1->S"};
 
-std::vector<double> percent(const Prepared& prepared, const Target& target, Method method,
-                            const ModelSession& session) {
-  if (method != Method::unpack)
-    return baseline(prepared, target, method, session.context).token_percent;
+std::vector<double> percent(const Prepared& prepared, const Target& target,
+                            const std::string& method, const ModelSession& session) {
+  const bool best = method == kBest;
+  if (!best && method != "unpack")
+    return baseline(prepared, target, parse_method(method), session.context).token_percent;
   Question question;
   question.target = target;
-  question.options = session.options.options;
+  question.options = best ? preset_options("best") : session.options.options;
   question.paths.top = 0;
   return prepared.trace(question, session.context).token_percent;
 }
@@ -44,7 +46,7 @@ Json measure(const ModelSession& session, const IoiPrompt& repeated, const IoiPr
   Json out = Json::object();
   for (const bool contrast : {false, true}) {
     Json& table = out[contrast ? "names" : "vocabulary"];
-    for (const Method method : kMethods) {
+    for (const char* method : kMethods) {
       // In a prompt of three names B is the one that stands where the repeated name stood first.
       const std::vector<double> copy =
           percent(once, against(session.model, three.third, three.s, contrast), method, session);
@@ -52,10 +54,10 @@ Json measure(const ModelSession& session, const IoiPrompt& repeated, const IoiPr
           percent(once, against(session.model, three.s, three.third, contrast), method, session);
       const std::vector<double> subject = percent(
           twice, against(session.model, repeated.s, repeated.io, contrast), method, session);
-      table[to_string(method)] = {{"C->C", copy[static_cast<std::size_t>(three.s2)]},
-                                  {"S2->S", subject[static_cast<std::size_t>(repeated.s2)]},
-                                  {"C->B", other[static_cast<std::size_t>(three.s2)]},
-                                  {"S1->S", subject[static_cast<std::size_t>(repeated.s1)]}};
+      table[method] = {{"C->C", copy[static_cast<std::size_t>(three.s2)]},
+                       {"S2->S", subject[static_cast<std::size_t>(repeated.s2)]},
+                       {"C->B", other[static_cast<std::size_t>(three.s2)]},
+                       {"S1->S", subject[static_cast<std::size_t>(repeated.s1)]}};
     }
   }
   return out;
@@ -77,15 +79,15 @@ Json run_suppression(ModelSession& session) {
         session.record(at, key, [&] { return measure(session, repeated[at], three[at]); });
     if (!record) continue;
     for (const char* contrast : {"vocabulary", "names"}) {
-      for (const Method method : kMethods) {
+      for (const char* method : kMethods) {
         for (const char* quantity : kQuantities)
-          values[contrast][to_string(method)][quantity].push_back(
-              record->at(contrast).at(to_string(method)).at(quantity));
+          values[contrast][method][quantity].push_back(
+              record->at(contrast).at(method).at(quantity));
       }
     }
   }
   if (session.records.partial()) return {};
-  Json summary = {{"prompts", session.n}};
+  Json summary = {{"prompts", session.n}, {"seed", session.options.seed}};
   for (const auto& [contrast, methods] : values.items()) {
     for (const auto& [method, quantities] : methods.items()) {
       Json& row = summary[contrast][method];
@@ -93,11 +95,24 @@ Json run_suppression(ModelSession& session) {
         row[quantity] = mean(numbers(quantities.at(quantity)));
         row[fmt::format("median {}", quantity)] = median(numbers(quantities.at(quantity)));
       }
+      // E says how much of the copying is gone: where nothing is copied, it says nothing.
       const double range = row["C->C"].get<double>() - row["C->B"].get<double>();
-      row["E"] = std::fabs(range) < 1e-6
+      row["E"] = range < 1e-6
                      ? Json(nullptr)
                      : Json(1 - (row["S2->S"].get<double>() - row["C->B"].get<double>()) / range);
-      row["gap"] = row["S1->S"].get<double>() - row["S2->S"].get<double>();
+      const std::vector<double> first = numbers(quantities.at("S1->S")),
+                                second = numbers(quantities.at("S2->S"));
+      std::vector<double> gap(first.size());
+      std::transform(first.begin(), first.end(), second.begin(), gap.begin(), std::minus<>());
+      row["gap"] = mean(gap);
+      row["median gap"] = median(gap);
+      const Interval interval =
+          bootstrap_statistic(gap.size(), session.options.seed, 2000, [&](const auto& draw) {
+            std::vector<double> drawn;
+            for (const std::size_t i : draw) drawn.push_back(gap[i]);
+            return median(drawn);
+          });
+      row["median gap interval"] = {interval.low, interval.high};
     }
   }
   return summary;
@@ -110,7 +125,13 @@ std::string report_suppression(const Json& summaries, std::vector<ReportFile>& f
       "at the\n"
       "same slot, target the second name; S2->S, S1->S: at the second and the first mention of the "
       "repeated name, target that name.\n"
-      "E = 1 - (S2->S - C->B) / (C->C - C->B), n/a where the denominator is under 1e-6.\n";
+      "E = 1 - (S2->S - C->B) / (C->C - C->B), n/a where its premise fails: where the name that "
+      "occurs once is not copied (C->C not above C->B by 1e-6 or more).\nS1 is the first mention, "
+      "S2 the second; the gap is S1->S less S2->S, its interval the 95% bootstrap interval of the "
+      "median over prompts.\n";
+  for (const auto& [model, s] : summaries.items())
+    out += fmt::format("\n{}: {} pairs of prompts, seed {}.\n", model, s.at("prompts").get<int>(),
+                       s.at("seed").get<std::uint64_t>());
   const std::vector<std::vector<std::string>> paper = {
       {"GPT-2 small (paper)", "ifr", "+7.2", "+4.8", "+7.2", "+11.2", "n/a", "+6.4"},
       {"GPT-2 small (paper)", "attnlrp", "+54.5", "+2.1", "-4.3", "+43.7", "+0.89", "+41.6"},
@@ -124,19 +145,18 @@ std::string report_suppression(const Json& summaries, std::vector<ReportFile>& f
       {"Pythia-6.9B (paper)", "unpack", "+14.7", "-29.3", "+4.1", "+33.9", "", "+63.2"}};
   for (const char* contrast : {"vocabulary", "names"}) {
     const bool names = std::string(contrast) == "names";
-    out += names ? "\n## Contrast: the other name\n\n"
+    out += names ? "\n## Contrast: the other name (S2->S, S1->S: S less IO)\n\n"
                  : "\n## Contrast: the mean of the vocabulary\n\n";
     std::vector<std::vector<std::string>> rows = {
         {"model", "method", "C->C", "S2->S", "C->B", "S1->S", "E", "S1-S2 gap"}};
     for (const auto& [model, s] : summaries.items()) {
-      for (const Method method : kMethods) {
-        const Json& v = s.at(contrast).at(to_string(method));
+      for (const char* method : kMethods) {
+        const Json& v = s.at(contrast).at(method);
         const auto number = [&](const char* name) {
           return fmt::format("{:+.1f}", v.at(name).get<double>());
         };
         rows.push_back(
-            {model, to_string(method), number("C->C"), number("S2->S"), number("C->B"),
-             number("S1->S"),
+            {model, method, number("C->C"), number("S2->S"), number("C->B"), number("S1->S"),
              v.at("E").is_null() ? "n/a" : fmt::format("{:+.2f}", v.at("E").get<double>()),
              number("gap")});
       }
@@ -145,27 +165,30 @@ std::string report_suppression(const Json& summaries, std::vector<ReportFile>& f
                 names ? paper.end() : scales.end());
     out += markdown_table(rows);
     std::vector<std::vector<std::string>> middle = {
-        {"model", "method", "C->C", "S2->S", "C->B", "S1->S"}};
+        {"model", "method", "C->C", "S2->S", "C->B", "S1->S", "gap (95% interval)"}};
     for (const auto& [model, s] : summaries.items()) {
-      for (const Method method : kMethods) {
-        middle.push_back({model, to_string(method)});
+      for (const char* method : kMethods) {
+        const Json& v = s.at(contrast).at(method);
+        middle.push_back({model, method});
         for (const char* quantity : kQuantities) {
-          middle.back().push_back(fmt::format("{:+.1f}", s.at(contrast)
-                                                             .at(to_string(method))
-                                                             .at(fmt::format("median {}", quantity))
-                                                             .get<double>()));
+          middle.back().push_back(
+              fmt::format("{:+.1f}", v.at(fmt::format("median {}", quantity)).get<double>()));
         }
+        const Json& ends = v.at("median gap interval");
+        middle.back().push_back(fmt::format("{:+.1f} ({:+.1f} to {:+.1f})",
+                                            v.at("median gap").get<double>(), ends[0].get<double>(),
+                                            ends[1].get<double>()));
       }
     }
     std::vector<std::string> groups;
     std::vector<BarSeries> series;
     for (const char* quantity : kQuantities) series.push_back({quantity, {}, {}});
     for (const auto& [model, s] : summaries.items()) {
-      for (const Method method : kMethods) {
-        groups.push_back(summaries.size() > 1 ? fmt::format("{}, {}", model, to_string(method))
-                                              : std::string(to_string(method)));
+      for (const char* method : kMethods) {
+        groups.push_back(summaries.size() > 1 ? fmt::format("{}, {}", model, method)
+                                              : std::string(method));
         for (BarSeries& bars : series)
-          bars.values.push_back(s.at(contrast).at(to_string(method)).at("median " + bars.name));
+          bars.values.push_back(s.at(contrast).at(method).at("median " + bars.name));
       }
     }
     const std::string file = fmt::format("suppression-{}.svg", contrast);

@@ -211,7 +211,7 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
                                     std::span<const TokenId> other,
                                     const std::vector<std::vector<Edge>>& patches,
                                     const Target& target, const RunContext& context,
-                                    bool heads_frozen) {
+                                    PatchRoute route) {
   if (other.size() != ids.size())
     throw InputError(fmt::format(
         "the prompt to patch from has {} tokens, this one has {}: they must be of one length",
@@ -242,8 +242,10 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
       ++end;
     std::vector<Variant> variants;
     for (std::size_t i = begin; i < end; ++i)
-      variants.push_back({0, {}, {}, patches[order[i]], heads_frozen, {}});
-    const VariantStreams changed = run_variants(clean, &from, variants, position, context);
+      variants.push_back({0, {}, {}, patches[order[i]], route == PatchRoute::heads_frozen, {}});
+    const VariantStreams changed = route == PatchRoute::through_mlps
+                                       ? run_paths(clean, from, variants, position, context)
+                                       : run_variants(clean, &from, variants, position, context);
     for (std::size_t i = begin; i < end; ++i) {
       const TargetInfo now = resolve_target(
           model, same, length,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "backend/mlp_readers.h"
 #include "intervene/outputs.h"
 #include "unpack/error.h"
 
@@ -71,10 +72,15 @@ struct ChangedRow {
 
 class Runner {
  public:
-  Runner(const CleanRun& clean, const CleanRun* other, const std::vector<Variant>& variants)
+  // `record` takes what attention reads; `given` is what readers' rows come from in place of this
+  // run's own stream.
+  Runner(const CleanRun& clean, const CleanRun* other, const std::vector<Variant>& variants,
+         ReadStreams* record = nullptr, const ReadStreams* given = nullptr)
       : clean_(clean),
         other_(other),
         variants_(variants),
+        record_(record),
+        given_(given),
         backend_(clean.backend()),
         c_(backend_.config()),
         outputs_(clean, other) {
@@ -127,6 +133,11 @@ class Runner {
                     source.length * width);
     }
     return out;
+  }
+
+  Array read_at(int layer) {
+    const auto known = given_->find(layer);
+    return known != given_->end() ? known->second : gather(clean_.stream(layer), c_.d_model);
   }
 
   // to[row] += (value on the other prompt) - (value on this one)
@@ -183,7 +194,11 @@ class Runner {
     if (any_edges_ || outputs_.any()) {
       hooks.mixed = [this](int layer, const Array& x, const Array& q, const Array& k,
                            const Array& v, Array& z) {
-        patch_heads(layer, x, q, k, v, z);
+        if (record_ != nullptr) {
+          Array& kept = (*record_)[layer] = backend_.zeros(rows_ * c_.d_model);
+          backend_.copy(x, 0, kept, 0, rows_ * c_.d_model);
+        }
+        patch_heads(layer, given_ != nullptr ? read_at(layer) : x, q, k, v, z);
         outputs_.apply(WriterKind::head, layer, z);
       };
     }
@@ -337,6 +352,8 @@ class Runner {
   const CleanRun& clean_;
   const CleanRun* other_;
   const std::vector<Variant>& variants_;
+  ReadStreams* record_;
+  const ReadStreams* given_;
   Backend& backend_;
   const ModelConfig& c_;
   OutputChanges outputs_;
@@ -351,6 +368,45 @@ VariantStreams run_variants(const CleanRun& clean, const CleanRun* other,
                             const std::vector<Variant>& variants, int target_position,
                             const RunContext& context) {
   return Runner(clean, other, variants).run(target_position, context);
+}
+
+namespace {
+
+// The edges of a variant's senders into the MLPs below its last reader.
+std::vector<Edge> feeders(const Writers& writers, const ModelConfig& config,
+                          const std::vector<Edge>& edges) {
+  std::map<std::pair<int, int>, int> last;  // sender and position -> layer of its last reader
+  for (const Edge& edge : edges) {
+    if (!edge.reader || writers[edge.reader->writer].kind != WriterKind::head)
+      throw InternalError("[run_paths] an edge that leads into no head");
+    int& layer = last[{edge.writer.writer, edge.writer.position}];
+    layer = std::max(layer, writers[edge.reader->writer].layer);
+  }
+  std::vector<Edge> out;
+  for (const auto& [sender, below] : last) {
+    for (int l = 0; l < below; ++l) {
+      if (sender.first >= writers.visible_to_mlp(l)) continue;
+      for (const MlpReader& reader : mlp_readers(config.layer(l)))
+        out.push_back(
+            {{sender.first, sender.second}, reader.branch, Node{writers.mlp(l), sender.second}});
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+VariantStreams run_paths(const CleanRun& clean, const CleanRun& other,
+                         const std::vector<Variant>& variants, int target_position,
+                         const RunContext& context) {
+  std::vector<Variant> fed = variants;
+  for (Variant& v : fed) {
+    v.edges = feeders(clean.writers(), clean.backend().config(), v.edges);
+    v.heads_frozen = true;
+  }
+  ReadStreams read;
+  Runner(clean, &other, fed, &read).run(target_position, context);
+  return Runner(clean, &other, variants, nullptr, &read).run(target_position, context);
 }
 
 }  // namespace unpack

@@ -53,6 +53,10 @@ struct Variant {
   std::vector<OutputChange> outputs = {};
 };
 
+// What the attention of each layer read in a run of variants, layer -> [T, D]; layers that the run
+// did not reach are as in the clean run.
+using ReadStreams = std::map<int, Array>;
+
 // The first layer that a variant can change; n_layers: only the final stream, or nothing at all.
 int first_changed_layer(const Writers& writers, const ModelConfig& config, const Variant& variant);
 
@@ -65,5 +69,11 @@ struct VariantStreams {
 VariantStreams run_variants(const CleanRun& clean, const CleanRun* other,
                             const std::vector<Variant>& variants, int target_position,
                             const RunContext& context);
+// Of variants with edges into heads alone. First the senders of the edges are patched into all MLPs
+// below the readers, with every head frozen; then each edge is patched as above, with the reader's
+// row taken from that run. So what the reader sees of a sender comes directly and through MLPs.
+VariantStreams run_paths(const CleanRun& clean, const CleanRun& other,
+                         const std::vector<Variant>& variants, int target_position,
+                         const RunContext& context);
 
 }  // namespace unpack

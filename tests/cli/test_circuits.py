@@ -64,10 +64,39 @@ def test_ioi_finds_heads_that_the_answer_depends_on(unpack, tmp_path):
     assert {"name mover", "S-inhibition", "induction", "duplicate token", "previous token"} <= set(heads)
     taken = [h for list_ in heads.values() for h in list_]
     assert len(taken) == len(set(taken)) and taken
-    strongest = max(summary["search"], key=lambda row: row["logits"])
-    assert strongest["role"] is not None and strongest["logits"] > 0.1
+    strongest = max(summary["search"], key=lambda row: row["logits"][0])
+    assert strongest["role"] is not None and strongest["logits"][0] > 0.1
+    for row in summary["search"]:  # an effect whose interval holds 0 makes no role
+        effects = [row[stage] for stage in ("logits", "name-mover queries", "S-inhibition values", "induction keys")]
+        assert all(low <= share <= high for share, low, high in effects)
+        assert row["role"] is None or any(share >= 0.02 and low > 0 for share, low, _ in effects)
     first = next(r for r in records_of(tmp_path / "out") if r["key"].endswith("search|logits|prompt 0"))
     assert len(first["effects"]) == len(first["previous"]) == 74 and first["clean"] > 1
+
+
+def test_paths_go_through_mlps_unless_they_are_narrow(unpack, tmp_path):
+    unpack.ok("experiment", "ioi", "--n", "2", "--out", tmp_path / "wide")
+    unpack.ok("experiment", "ioi", "--n", "2", "--narrow-paths", "--out", tmp_path / "narrow")
+    wide, narrow = ({r["key"]: r["effects"] for r in records_of(tmp_path / name) if "effects" in r} for name in ("wide", "narrow"))
+    for key, effects in wide.items():
+        assert (effects == narrow[key]) == ("|logits|" in key), key
+    assert "--narrow-paths" in (tmp_path / "narrow" / "report.md").read_text()
+
+
+def test_ioi_counts_the_signs_of_token_credit(unpack, ioi):
+    summary = summary_of(ioi / "out")
+    records = [r for r in records_of(ioi / "out") if "roots" in r]
+    for setting in ("credit", "credit_best"):
+        for name, sign in (("IO", 1), ("S1", -1), ("S2", 1)):
+            want = 100 * sum(r[setting][name] * sign > 0 for r in records) / len(records)
+            assert summary["signs"][setting][name]["percent"] == want
+    text, io = records[0]["text"], records[0]["credit"]["IO"]
+    names = [word.strip(",.") for word in text.split() if word[0].isupper()]
+    subject = next(n for n in names if names.count(n) == 2)
+    other = next(n for n in names if names.count(n) == 1 and n not in ("When", "Then", "After", "While"))
+    got = unpack.json("trace", text, "--preset", "paper", "--target", " " + other, "--versus", " " + subject)
+    position = next(t["position"] for t in got["tokens"] if t["text"].strip() == other)
+    assert io == pytest.approx(got["token_credit"][position], rel=1e-4)
 
 
 def test_a_path_patch_of_the_search_is_an_edge_patched_by_hand(unpack, tmp_path):
@@ -149,6 +178,23 @@ def test_an_interrupted_run_ends_in_the_same_bytes(unpack, tmp_path, name, args)
     assert unpack.ok("experiment", name, *args, "--out", resumed) == report
     for file in whole.iterdir():
         assert (resumed / file.name).read_bytes() == file.read_bytes(), file.name
+
+
+def test_edges_rank_what_patching_shows_and_chance_does_not(unpack, tmp_path):
+    report = unpack.ok("experiment", "edges", "--model", "pocket-neox", "--n", "1", "--out", tmp_path / "out")
+    summary = summary_of(tmp_path / "out", "pocket-neox")
+    assert summary["tasks"] == {"ioi": 1, "greater-than": 1, "induction": 1} and summary["edges_in_all"] > 3000
+    records = records_of(tmp_path / "out")
+    assert len(records) == 3
+    for pools in (summary["all"], summary["within"]):
+        assert set(pools["edge credit, best"]) == {"K", "Q", "V", "MLP", "target", "all"}
+        assert set(k for k, v in pools["interaction score"].items() if v) == {"K", "MLP", "all"}
+    mean, low, high = summary["all"]["gradient x change (EAP)"]["all"]
+    values = [r["edges"]["gradient x change (EAP)"]["all"][0] for r in records]
+    assert mean == pytest.approx(sum(values) / 3) and min(values) <= low <= mean <= high <= max(values)
+    assert mean > 0.3 and abs(summary["all"]["random"]["all"][0]) < 0.05
+    assert summary["writers"]["integrated gradients (EAP-IG)"][0] > summary["writers"]["random"][0]
+    assert "### Within readers" in report and (tmp_path / "out" / "edges-pocket-neox.svg").exists()
 
 
 def with_tokenizer(tmp_path, family, files, vocabulary):

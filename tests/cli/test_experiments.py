@@ -73,7 +73,8 @@ def test_an_unknown_experiment_lists_those_there_are(unpack):
 
 
 @pytest.mark.parametrize("name, args", [("ioi", ["--corpus", "text.txt"]), ("knockout", ["--prompts", "p.txt"]), ("sink", ["--all"]), ("beta", ["--roles", "find"]),
-                                        ("ioi", ["--claims", "find"]), ("suppression", ["--readout", "logit"]), ("sink", ["--raw-logit"])])
+                                        ("ioi", ["--claims", "find"]), ("suppression", ["--readout", "logit"]), ("sink", ["--raw-logit"]),
+                                        ("knockout", ["--whole-sentences"]), ("edges", ["--narrow-paths"])])
 def test_an_option_of_another_experiment_is_told(unpack, tmp_path, name, args):
     message = unpack.fails(2, "experiment", name, *args, "--out", tmp_path / "out")
     assert args[0][2:].replace("-", "_") in message and name in message and not (tmp_path / "out").exists()

@@ -10,17 +10,118 @@
 #include <nlohmann/json.hpp>
 #include <numeric>
 
+#include "experiments/token_rankings.h"
 #include "unit/devices.h"
 #include "unit/naive/baselines.h"
 #include "unit/naive/compare.h"
 #include "unit/random_model.h"
 #include "unpack/error.h"
+#include "unpack/intervene.h"
 
 namespace unpack {
 namespace {
 
 class Baselines : public testing::OnEveryDevice {};
 UNPACK_ON_EVERY_DEVICE(Baselines);
+
+// The target's logit less the mean of all of them, at the last position, with some embeddings
+// zeroed.
+double centred_logit(const Model& model, const std::vector<TokenId>& ids, TokenId target,
+                     const std::vector<int>& zeroed) {
+  const std::vector<double> logits = zeroed_logits(model, ids, {zeroed}, -1)[0];
+  return logits[static_cast<std::size_t>(target)] -
+         std::accumulate(logits.begin(), logits.end(), 0.0) / static_cast<double>(logits.size());
+}
+
+// An RMSNorm has next to nothing to divide by where the way begins, at embeddings of zero: all of
+// the change lies there, between two steps. LayerNorms of these shapes have a larger epsilon.
+TEST_P(Baselines, IntegratedGradientsAddUpToWhatTheEmbeddingsChange) {
+  for (const char* family : {"gpt2", "gpt_neox"}) {
+    testing::Shape shape;
+    shape.family = family;
+    const Model model = testing::random_tensors_of(shape.config(), 5).model(device());
+    const std::vector<TokenId> ids = {1, 2, 3, 4, 5};
+    Target target;
+    target.ids = {2};
+    const std::vector<double> scores = gradient_scores(model, ids, target, 1, 2000);
+    EXPECT_EQ(scores.size(), ids.size());
+    const double change =
+        centred_logit(model, ids, 2, {}) - centred_logit(model, ids, 2, {1, 2, 3, 4});
+    // The first token stays as it is on the way, so that its part is none of the change.
+    EXPECT_NEAR(std::accumulate(scores.begin() + 1, scores.end(), 0.0), change,
+                0.01 * (1 + std::fabs(change)))
+        << family;
+  }
+}
+
+TEST_P(Baselines, GradientTimesInputIsTheSlopeAlongAnEmbedding) {
+  for (const auto& [family, table] :
+       {std::pair{"gpt2", "wte.weight"}, std::pair{"llama", "model.embed_tokens.weight"}}) {
+    testing::Shape shape;
+    shape.family = family;
+    const std::vector<TokenId> ids = {1, 2, 3, 4, 5};
+    Target target;
+    target.ids = {2};
+    const auto scaled = [&, name = std::string(table)](TokenId id, float factor) {
+      testing::Tensors tensors = testing::random_tensors_of(shape.config(), 5);
+      const auto known = std::find_if(tensors.values.begin(), tensors.values.end(),
+                                      [&](const auto& t) { return t.first.ends_with(name); });
+      const auto width = static_cast<std::size_t>(tensors.shapes.at(known->first)[1]);
+      for (std::size_t i = 0; i < width; ++i)
+        known->second[static_cast<std::size_t>(id) * width + i] *= factor;
+      return centred_logit(tensors.model("reference"), ids, 2, {});
+    };
+    const std::vector<double> scores = gradient_scores(
+        testing::random_tensors_of(shape.config(), 5).model(device()), ids, target, 0, 1);
+    double largest = 0;
+    for (const double x : scores) largest = std::max(largest, std::fabs(x));
+    EXPECT_GT(largest, 1e-3);
+    for (std::size_t s = 0; s < ids.size(); ++s) {
+      constexpr float kStep = 1.0F / 512;
+      const double slope = (scaled(ids[s], 1 + kStep) - scaled(ids[s], 1 - kStep)) /
+                           (2 * static_cast<double>(kStep));
+      EXPECT_NEAR(scores[s], slope, 0.01 * largest) << family << " " << s;
+    }
+  }
+}
+
+TEST_P(Baselines, GradientsOfMixturesAreNotKnown) {
+  testing::Shape shape;
+  shape.family = "mixtral";
+  const Model model = testing::random_tensors_of(shape.config(), 5).model(device());
+  Target target;
+  target.ids = {2};
+  EXPECT_FALSE(gradients_known(model.config()));
+  EXPECT_THROW(gradient_scores(model, std::vector<TokenId>{1, 2}, target, 0, 1), InputError);
+}
+
+// Against the product of the layers' matrices, all of it.
+TEST_P(Baselines, RolloutIsTheProductOfTheLayers) {
+  testing::Shape shape;
+  shape.layers = 3;
+  const Model model = testing::random_tensors_of(shape.config(), 5).model(device());
+  const Prepared prepared = model.prepare(std::vector<TokenId>{1, 2, 3, 4});
+  constexpr std::size_t kLength = 4;
+  std::vector<double> product(kLength * kLength, 0.0);
+  for (std::size_t i = 0; i < kLength; ++i) product[i * kLength + i] = 1;
+  for (int l = 0; l < shape.layers; ++l) {
+    const CachedArray pattern = prepared.cache("pattern", l);
+    std::vector<double> next(kLength * kLength, 0.0);
+    for (std::size_t q = 0; q < kLength; ++q) {
+      for (std::size_t s = 0; s < kLength; ++s) {
+        double mixed = q == s ? 0.5 : 0.0;
+        for (std::size_t h = 0; h < 2; ++h)
+          mixed += 0.25 * pattern.values[(h * kLength + q) * kLength + s];
+        for (std::size_t t = 0; t < kLength; ++t)
+          next[q * kLength + t] += mixed * product[s * kLength + t];
+      }
+    }
+    product = next;
+  }
+  const std::vector<double> got = attention_rollout(prepared);
+  for (std::size_t t = 0; t < kLength; ++t)
+    EXPECT_NEAR(got[t], product[(kLength - 1) * kLength + t], limit(1e-12, 1e-6));
+}
 
 TEST_P(Baselines, GiveTheStoredScoresOfEveryGoldenCase) {
   const std::filesystem::path golden = std::filesystem::path(UNPACK_TEST_DATA) / "golden";

@@ -302,8 +302,10 @@ TEST_P(Interventions, FrozenHeadsWriteWhatTheyWrote) {
       Target target;
       target.ids = {1};
       const double moving = patched_targets(model, ids, other, {edges}, target)[0];
-      const double frozen = patched_targets(model, ids, other, {edges}, target, {}, true)[0];
-      const double clean = patched_targets(model, ids, other, {{}}, target, {}, true)[0];
+      const double frozen =
+          patched_targets(model, ids, other, {edges}, target, {}, PatchRoute::heads_frozen)[0];
+      const double clean =
+          patched_targets(model, ids, other, {{}}, target, {}, PatchRoute::heads_frozen)[0];
       EXPECT_GT(std::fabs(frozen - clean), limit(1e-6, 1e-3)) << family;
       if (silent) {
         EXPECT_NEAR(frozen, moving, limit(1e-9, 1e-4)) << family;
@@ -312,6 +314,60 @@ TEST_P(Interventions, FrozenHeadsWriteWhatTheyWrote) {
       }
     }
   }
+}
+
+// All that the first layer's MLP reads at a position comes from the other prompt, so that it writes
+// what it writes there: a path through it carries as much as an edge from it.
+TEST_P(Interventions, APathThroughAnMlpCarriesWhatTheMlpWouldWrite) {
+  for (const char* family : {"gpt2", "gpt_neox", "llama", "mixtral"}) {
+    testing::Shape shape;
+    shape.family = family;
+    shape.layers = 3;
+    const std::vector<TokenId> ids = {1, 2, 3, 4}, other = {5, 6, 7, 8};
+    const Model model = testing::random_tensors_of(shape.config(), 11).model(device());
+    const Writers& writers = model.writers();
+    Target target;
+    target.ids = {1};
+    const Node head{writers.head(1, 1), 3};
+    for (const auto& [branch, position] :
+         {std::pair{Branch::Q, 3}, std::pair{Branch::K, 1}, std::pair{Branch::V, 2}}) {
+      std::vector<Edge> below, all;
+      for (int w = 0; w < writers.visible_to_attention(1); ++w) {
+        all.push_back({{w, position}, branch, head});
+        if (w < writers.visible_to_mlp(0)) below.push_back(all.back());
+      }
+      // A parallel block's MLP does not see its heads: these stand beside it.
+      for (int h = 0; h < shape.heads; ++h) {
+        if (writers.head(0, h) >= writers.visible_to_mlp(0))
+          below.push_back({{writers.head(0, h), position}, branch, head});
+      }
+      const double through =
+          patched_targets(model, ids, other, {below}, target, {}, PatchRoute::through_mlps)[0];
+      const std::vector<double> direct =
+          patched_targets(model, ids, other, {all, below, {}}, target);
+      EXPECT_NEAR(through, direct[0], limit(1e-9, 1e-5)) << family << to_string(branch);
+      EXPECT_GT(std::fabs(through - direct[1]), limit(1e-7, 2e-5)) << family << to_string(branch);
+      EXPECT_GT(std::fabs(through - direct[2]), limit(1e-7, 2e-5)) << family << to_string(branch);
+    }
+  }
+}
+
+TEST_P(Interventions, APathWithNoMlpBetweenIsAnEdge) {
+  testing::Shape shape;
+  shape.layers = 3;
+  const std::vector<TokenId> ids = {1, 2, 3, 4}, other = {5, 6, 7, 8};
+  const Model model = testing::random_tensors_of(shape.config(), 11).model(device());
+  const Writers& writers = model.writers();
+  Target target;
+  target.ids = {1};
+  const std::vector<std::vector<Edge>> patches = {
+      {{{writers.mlp(0), 3}, Branch::Q, Node{writers.head(1, 0), 3}}},
+      {{{writers.mlp(1), 2}, Branch::V, Node{writers.head(2, 1), 3}}}};
+  const std::vector<double> through = patched_targets(model, ids, other, patches, target, {},
+                                                      PatchRoute::through_mlps),
+                            direct = patched_targets(model, ids, other, patches, target);
+  for (std::size_t i = 0; i < patches.size(); ++i)
+    EXPECT_NEAR(through[i], direct[i], limit(1e-9, 1e-4)) << i;
 }
 
 // Copies that begin alike share rows; here each is computed by itself.

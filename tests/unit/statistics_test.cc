@@ -54,6 +54,36 @@ TEST(Statistics, NormalIntervalAgreesWithTheReference) {
   EXPECT_NEAR(got.high, 5.073248773153025, 1e-13);
 }
 
+TEST(Statistics, ABootstrapOfTheMeanIsTheIntervalOfTheMean) {
+  const Interval want = bootstrap_interval(kX, 3, 500),
+                 got = bootstrap_statistic(kX.size(), 3, 500, [](const auto&draw) {
+                   double sum = 0;
+                   for (const std::size_t i : draw) sum += kX[i];
+                   return sum / static_cast<double>(draw.size());
+                 });
+  EXPECT_DOUBLE_EQ(got.low, want.low);
+  EXPECT_DOUBLE_EQ(got.high, want.high);
+}
+
+TEST(Statistics, AStatisticThatIsMostlyNotANumberHasNoInterval) {
+  int turn = 0;
+  EXPECT_TRUE(std::isnan(bootstrap_statistic(3, 1, 100, [&](const auto&) {
+                           return turn++ % 3 == 0 ? 1.0 : NAN;
+                         }).low));
+}
+
+// The ratio of a fixed part of a sample is that part, whatever is drawn.
+TEST(Statistics, ARatioIsDrawnWithBothItsMembers) {
+  std::vector<double> part;
+  part.reserve(kX.size());
+  for (const double x : kX) part.push_back(0.25 * x);
+  const Interval fixed = ratio_interval(part, kX, 5), moving = ratio_interval(kY, kX, 5);
+  EXPECT_NEAR(fixed.low, 0.25, 1e-14);
+  EXPECT_NEAR(fixed.high, 0.25, 1e-14);
+  EXPECT_LT(moving.low, mean(kY) / mean(kX));
+  EXPECT_GT(moving.high, mean(kY) / mean(kX));
+}
+
 TEST(Statistics, BootstrapIntervalIsNearTheNormalOneAndRepeatsItself) {
   const Interval got = bootstrap_interval(kX, 1), again = bootstrap_interval(kX, 1),
                  normal = normal_interval(kX);
