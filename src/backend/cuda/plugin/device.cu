@@ -50,7 +50,7 @@ void close_device(void* device) {
   State& s = of(device);
   delete s.profile;
   (void)cudaSetDevice(s.id);
-  for (void* memory : s.small.drop()) (void)cudaFreeAsync(memory, s.stream);
+  for (void* memory : s.pieces.drop()) (void)cudaFreeAsync(memory, s.stream);
   if (s.stream != nullptr) (void)cudaStreamSynchronize(s.stream);
   if (s.beside != nullptr) (void)cudaStreamSynchronize(s.beside);
   if (s.blas != nullptr) (void)cublasDestroy(s.blas);
@@ -136,7 +136,7 @@ int info(void* device, UnpackDeviceInfo* out) {
       check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrUsedMemCurrent, &used),
             "the memory pool"))
     return 1;
-  out->memory_free = free + (held > used ? held - used : 0);
+  out->memory_free = free + (held > used ? held - used : 0) + s.pieces.idle();
   out->memory_total = total;
   // bf16 came with compute capability 8.0. A launch costs some microseconds, in which single
   // precision does about this much.
@@ -147,17 +147,13 @@ int info(void* device, UnpackDeviceInfo* out) {
 
 int memory_use(void* device, int start_again, UnpackDeviceMemory* out) {
   State& s = of(device);
-  std::uint64_t peak = 0, held = 0, nothing = 0;
-  if (check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrUsedMemHigh, &peak), "the memory pool"))
-    return 1;
+  std::uint64_t held = 0;
   if (check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrReservedMemHigh, &held),
             "the memory pool"))
     return 1;
-  out->peak = peak + kWorkspaceBytes;
+  out->peak = s.pieces.peak(start_again != 0) + kWorkspaceBytes;
   out->held = held + kWorkspaceBytes;
-  return start_again ? check(cudaMemPoolSetAttribute(s.pool, cudaMemPoolAttrUsedMemHigh, &nothing),
-                             "the memory pool")
-                     : 0;
+  return 0;
 }
 
 namespace {
@@ -169,7 +165,7 @@ int allocate_on(State& s, cudaStream_t stream, std::size_t bytes, void** out) {
 
 }  // namespace
 
-std::size_t SmallPieces::rounded(std::size_t bytes) {
+std::size_t Pieces::rounded(std::size_t bytes) {
   constexpr std::size_t kSmall = std::size_t{1} << 20, kLeast = 256;
   if (bytes > kSmall) return 0;
   // Steps of a quarter of the power of two below, so that little is wasted on few sizes.
@@ -178,70 +174,98 @@ std::size_t SmallPieces::rounded(std::size_t bytes) {
   return std::max((bytes + step - 1) / step * step, kLeast);
 }
 
-void* SmallPieces::take(std::size_t size) {
+void Pieces::count(std::size_t size) {
+  used_ += size;
+  peak_ = std::max(peak_, used_);
+}
+
+void* Pieces::take(std::size_t size) {
   std::lock_guard lock(mutex_);
   const auto found = free_.find(size);
   if (found == free_.end() || found->second.empty()) return nullptr;
   void* memory = found->second.back();
   found->second.pop_back();
+  idle_ -= size;
+  count(size);
   return memory;
 }
 
-// Without memory to remember it, a piece goes back to the device in the end.
-void SmallPieces::add(void* memory, std::size_t size) {
+void Pieces::add(void* memory, std::size_t size, bool small) {
   std::lock_guard lock(mutex_);
   try {
-    sizes_.emplace(memory, size);
+    all_.insert_or_assign(memory, Piece{size, small});
+    count(size);
   } catch (const std::bad_alloc&) {
   }
 }
 
-bool SmallPieces::give_back(void* memory) {
+bool Pieces::give_back(void* memory) {
   std::lock_guard lock(mutex_);
-  const auto found = sizes_.find(memory);
-  if (found == sizes_.end()) return false;
-  try {
-    free_[found->second].push_back(memory);
-    return true;
-  } catch (const std::bad_alloc&) {
-    sizes_.erase(found);
-    return false;
+  const auto found = all_.find(memory);
+  if (found == all_.end()) return false;
+  const Piece piece = found->second;
+  used_ -= piece.size;
+  if (piece.small) {
+    try {
+      free_[piece.size].push_back(memory);
+      idle_ += piece.size;
+      return true;
+    } catch (const std::bad_alloc&) {
+    }
   }
+  all_.erase(found);
+  return false;
 }
 
-std::vector<void*> SmallPieces::drop() {
+std::vector<void*> Pieces::drop() {
   std::lock_guard lock(mutex_);
   std::vector<void*> out;
   for (auto& [size, pieces] : free_) {
-    for (void* memory : pieces) sizes_.erase(memory);
+    for (void* memory : pieces) all_.erase(memory);
     out.insert(out.end(), pieces.begin(), pieces.end());
   }
   free_.clear();
+  idle_ = 0;
   return out;
+}
+
+std::uint64_t Pieces::peak(bool start_again) {
+  std::lock_guard lock(mutex_);
+  const std::uint64_t out = peak_;
+  if (start_again) peak_ = used_;
+  return out;
+}
+
+std::uint64_t Pieces::idle() {
+  std::lock_guard lock(mutex_);
+  return idle_;
 }
 
 int allocate(void* device, std::size_t bytes, void** out) {
   State& s = of(device);
-  const std::size_t small = SmallPieces::rounded(bytes);
+  const std::size_t small = Pieces::rounded(bytes);
   if (small > 0) {
-    *out = s.small.take(small);
+    *out = s.pieces.take(small);
     if (*out != nullptr) return 0;
   }
   const std::size_t size = small > 0 ? small : bytes;
   if (allocate_on(s, s.stream, size, out) != 0) {
     if (!last_was_memory) return 1;
-    for (void* memory : s.small.drop()) (void)cudaFreeAsync(memory, s.stream);
+    for (void* memory : s.pieces.drop()) (void)cudaFreeAsync(memory, s.stream);
     if (allocate_on(s, s.stream, size, out) != 0) return 1;
   }
-  if (small > 0) s.small.add(*out, small);
+  s.pieces.add(*out, size, small > 0);
   return 0;
 }
 int allocate_beside(void* device, std::size_t bytes, void** out) {
-  return allocate_on(of(device), of(device).beside, bytes, out);
+  State& s = of(device);
+  if (allocate_on(s, s.beside, bytes, out) != 0) return 1;
+  s.pieces.add(*out, bytes, false);
+  return 0;
 }
 void release(void* device, void* memory) {
   State& s = of(device);
-  if (!s.small.give_back(memory)) (void)cudaFreeAsync(memory, s.stream);
+  if (!s.pieces.give_back(memory)) (void)cudaFreeAsync(memory, s.stream);
 }
 
 int zero(void* device, void* memory, std::size_t bytes) {
@@ -255,7 +279,7 @@ int to_device(void* device, void* to, const void* from, std::size_t bytes) {
 
 namespace {
 
-// One thread does not fill the way to the device.
+// One thread does not fill the way to the device, nor new memory from it.
 void fill_in_parts(UnpackFill fill, const void* context, char* to, std::size_t offset,
                    std::size_t bytes) {
   constexpr std::size_t kMostParts = 8, kWorthIt = std::size_t{1} << 20;
@@ -281,6 +305,10 @@ void fill_in_parts(UnpackFill fill, const void* context, char* to, std::size_t o
   for (std::thread& helper : helpers) {
     if (helper.joinable()) helper.join();
   }
+}
+
+void copy_part(const void* all, void* part, std::size_t offset, std::size_t n) {
+  std::memcpy(part, static_cast<const char*>(all) + offset, n);
 }
 
 }  // namespace
@@ -325,7 +353,7 @@ int to_host(void* device, void* to, const void* from, std::size_t bytes) {
               "copying to the host"))
       return 1;
     if (check(cudaStreamSynchronize(s.stream), "the work before a copy")) return 1;
-    std::memcpy(static_cast<char*>(to) + at, s.pinned, n);
+    fill_in_parts(copy_part, s.pinned, static_cast<char*>(to) + at, 0, n);
   }
   return 0;
 }

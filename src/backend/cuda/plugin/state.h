@@ -24,26 +24,35 @@ struct Staging {
   cudaEvent_t left = nullptr;  // once what was put there last is on the device
 };
 
-// Small pieces of memory, which a trace of a short prompt takes and gives back thousands of times:
-// those given back are kept by size. All work with them is queued on one stream, where the next
-// user's comes behind the last one's.
-class SmallPieces {
+// Memory in use. Small pieces, which a trace of a short prompt takes and gives back a thousand
+// times, are kept by size when they are given back: all work with them is queued on one stream,
+// where the next user's comes behind the last one's.
+class Pieces {
  public:
-  // What is asked for in place of so many bytes; 0: these are not small.
+  // What is asked for in place of so many bytes of the main stream's; 0: these are not small.
   static std::size_t rounded(std::size_t bytes);
-  // One of that size that was given back, or null.
+  // A small one of that size that was given back, or null.
   void* take(std::size_t size);
-  // The memory was taken from the device and is one of these from now on.
-  void add(void* memory, std::size_t size);
-  // False: not one of these.
+  // The memory was taken from the device. Without memory to remember it, it is not counted.
+  void add(void* memory, std::size_t size, bool small);
+  // False: it is the device's again.
   bool give_back(void* memory);
-  // Those that nobody uses, for the device; they are forgotten here.
+  // The small ones that nobody uses, for the device; they are forgotten here.
   std::vector<void*> drop();
+  // The most that was in use since the count was started again.
+  std::uint64_t peak(bool start_again);
+  std::uint64_t idle();  // bytes of those that nobody uses
 
  private:
+  struct Piece {
+    std::size_t size;
+    bool small;
+  };
+  void count(std::size_t size);
   std::mutex mutex_;
-  std::unordered_map<void*, std::size_t> sizes_;
+  std::unordered_map<void*, Piece> all_;
   std::unordered_map<std::size_t, std::vector<void*>> free_;
+  std::uint64_t used_ = 0, peak_ = 0, idle_ = 0;
 };
 
 struct State {
@@ -53,7 +62,7 @@ struct State {
   cudaStream_t beside = nullptr;  // where weights go up
   cudaEvent_t arrived = nullptr;
   cudaMemPool_t pool = nullptr;
-  SmallPieces small;
+  Pieces pieces;
   cublasHandle_t blas = nullptr;
   std::mutex blas_mutex;  // a handle serves one thread at a time
   void* workspace = nullptr;
