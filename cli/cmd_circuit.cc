@@ -59,7 +59,7 @@ RunContext named(const RunContext& run, CircuitMethod method) {
 // How many prompts exact patching is measured on: one pass an edge and a prompt, which is for small
 // models. 0: even one prompt is too much.
 int patched_prompts(const CircuitResult& found) {
-  constexpr double kPasses = 30'000;
+  constexpr double kPasses = 15'000;
   const double affordable = kPasses / found.all_edges;
   return static_cast<int>(std::min(affordable, static_cast<double>(found.task.prompts.size())));
 }
@@ -217,7 +217,7 @@ void add_circuit(App& app, Context& context) {
   command.flag("--positions", "An edge at one position is an edge of its own",
                args->options.positions);
   command.option("--patched", "N",
-                 "Prompts that patching is measured on (default all; with --compare what 30,000 "
+                 "Prompts that patching is measured on (default all; with --compare what 15,000 "
                  "passes allow)",
                  args->options.patched);
   command.option("--sizes", "SIZE,SIZE,...", "Sizes to measure, as 0.5% or as numbers of edges",
