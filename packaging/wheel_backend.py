@@ -135,7 +135,9 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
     name = f"{base_name(table)}-{tag()}.whl"
     with tempfile.TemporaryDirectory() as scratch:
         assemble(build, pathlib.Path(scratch) / "unpack_engine")
-        write_wheel(pathlib.Path(wheel_directory) / name, pathlib.Path(scratch), info)
+        part = pathlib.Path(wheel_directory) / f"{name}.part"  # it has its name when it is whole
+        write_wheel(part, pathlib.Path(scratch), info)
+        part.replace(pathlib.Path(wheel_directory) / name)
     return name
 
 

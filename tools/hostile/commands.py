@@ -13,6 +13,8 @@ class CommandLine:
 
     # `serve` stays, `bench` measures for minutes: these have tests of their own.
     LEFT_OUT = {"serve", "bench"}
+    # Exact patching of every edge is work for minutes, by whatever name it is asked for.
+    LONG = {"--compare", "patching"}
     # What keeps a command short enough for the time limit, and where it writes.
     ALWAYS = {"experiment": ["--n", "1", "--out", "out"], "circuit": ["--n", "1", "--minimality", "1", "--sizes", "5", "--out", "out"], "batch": ["--out", "out"], "merge": ["--out", "out"]}
     FIRST = {"experiment": ["sink", "faithfulness", "nonsense", "beta"], "circuit": ["ioi", "induction", "nonsense", "in/p.jsonl", "in/p.csv"], "batch": ["in/p.jsonl", "in/p.csv", "in", "-"],
@@ -31,8 +33,8 @@ class CommandLine:
             names = re.findall(r"^  ([a-z]+) {2,}", said("--help").split("\nCommands")[-1], re.M)
             self.commands = {"nonsense\n\x1b[0m": []}
             for name in set(names) - self.LEFT_OUT:
-                self.commands[name] = [(option, value.split("|") if "|" in value else [])
-                                       for option, value in re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)(?: (\S+))?", said(name, "--help"), re.M) if option != "--help"]
+                self.commands[name] = [(option, [word for word in value.split("|") if word not in self.LONG] if "|" in value else [])
+                                       for option, value in re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)(?: (\S+))?", said(name, "--help"), re.M) if option not in self.LONG | {"--help"}]
         return self.commands
 
     def draw(self, rng):

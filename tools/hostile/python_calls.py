@@ -8,7 +8,7 @@ import subprocess
 from pathlib import Path
 
 from hostile.material import FIELDS, NUMBERS, STRINGS, TALKS, WORDS
-from hostile.rules import PROGRAM, ROOT, TIME_LIMIT, Outcome, limited
+from hostile.rules import PATIENCE, PROGRAM, ROOT, TIME_LIMIT, Outcome, limited
 
 MODULE = Path(os.environ.get("UNPACK_PYTHON", Path(PROGRAM).parent / "python"))
 PYTHON = os.environ.get("PYTHON", "/usr/bin/python3")
@@ -117,13 +117,13 @@ class PythonCalls:
         try:
             self.process.stdin.write(base64.b64encode(pickle.dumps((case["holder"], case["name"], case["args"], case["named"]))).decode() + "\n")
             self.process.stdin.flush()
-            ready, _, _ = select.select([self.process.stdout], [], [], TIME_LIMIT)
+            ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE * TIME_LIMIT)
             line = self.process.stdout.readline() if ready else None
         except OSError:
             line = ""
         if line is None:
             self.close()
-            return Outcome("over the time limit", f"{TIME_LIMIT} s")
+            return Outcome("over the time limit", f"{PATIENCE * TIME_LIMIT} s")
         if not line:
             status = self.process.wait()
             return Outcome(f"the interpreter ended with {status}", self.process.stderr.read()[-400:])
