@@ -1,5 +1,5 @@
 # A thin front: CMake does the work. `make demo` and `make test` set everything up on Debian 12 or later.
-.PHONY: all build python demo bench test test-asan test-packages test-odr format order tidy install clean setup setup-test wheel deb tarball container arm64 release
+.PHONY: all build python demo bench test test-asan test-tsan test-packages test-odr format order tidy install clean setup setup-test wheel deb tarball container arm64 release
 
 JOBS ?= $(shell nproc)
 PREFIX ?= /usr/local
@@ -19,13 +19,13 @@ setup-test:
 	@scripts/setup.sh $(if $(CI),ci,test)
 
 build: setup
-	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(if $(UNPACK_CUDA),-DUNPACK_CUDA=$(UNPACK_CUDA))
+	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF -DUNPACK_PACKAGED=OFF -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(if $(UNPACK_CUDA),-DUNPACK_CUDA=$(UNPACK_CUDA))
 	@cmake --build build/release -j $(JOBS)
 
 # The Python package, complete in build/release/python: put that folder on PYTHONPATH.
 python:
 	@scripts/setup.sh python
-	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) -DCMAKE_INSTALL_PREFIX=$(PREFIX)
+	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF -DUNPACK_PACKAGED=OFF -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) -DCMAKE_INSTALL_PREFIX=$(PREFIX)
 	@cmake --build build/release -j $(JOBS) --target unpack_python
 	@PYTHONPATH=build/release/python $(PYTHON) -c "import unpack_engine as up; print('unpack_engine', up.__version__, 'is in build/release/python')"
 
@@ -34,7 +34,7 @@ demo: build
 	@echo; build/release/unpack trace "$(PROMPT)" --target " Mary" --versus " John"
 
 test: setup-test
-	cmake --preset release -DUNPACK_TESTS=ON -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) $(WERROR) -DUNPACK_CUDA=$(or $(UNPACK_CUDA),AUTO)
+	cmake --preset release -DUNPACK_TESTS=ON -DUNPACK_PACKAGED=OFF -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) $(WERROR) -DUNPACK_CUDA=$(or $(UNPACK_CUDA),AUTO)
 	cmake --build build/release -j $(JOBS)
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) -LE cli
 ifeq ($(CI),true)
@@ -45,6 +45,9 @@ endif
 	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli
 	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/server tests/web
 	UNPACK=$(CURDIR)/build/release/unpack UNPACK_PYTHON=$(CURDIR)/build/release/python $(PYTHON) -m pytest -q tests/python
+ifeq ($(CI),true)
+	UNPACK_PACKAGE_BUILD=build/release $(MAKE) --no-print-directory test-packages
+endif
 
 # What this machine reaches: the table of `unpack bench`, then the suite in bench/, whose figures go to build/release/bench.json.
 bench:
@@ -60,6 +63,10 @@ test-asan: setup-test
 	cmake --build build/asan -j $(JOBS) --target unit_tests
 	scripts/test_asan.sh build/asan/tests/unit_tests $(JOBS)
 
+# By hand: the unit tests and the server under load with ThreadSanitizer.
+test-tsan: setup-test
+	JOBS=$(JOBS) scripts/test_tsan.sh
+
 # A debug build without optimisation, linked with the types of all files compared: one that is defined twice is an error.
 test-odr: setup-test
 	cmake --preset odr --log-level=WARNING
@@ -67,6 +74,7 @@ test-odr: setup-test
 	build/odr/unpack predict "$(PROMPT)"
 
 # The ways to install that take no root and little time: the wheel in a virtual environment, the Debian packages and what lintian says.
+# CI makes the wheel of what build/release holds by then.
 test-packages:
 	packaging/wheel.sh
 	packaging/test_wheel.sh

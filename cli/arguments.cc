@@ -7,10 +7,9 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
-#include <filesystem>
-#include <fstream>
 
 #include "unpack/error.h"
+#include "unpack/given_file.h"
 #include "unpack/writers.h"
 
 namespace unpack::cli {
@@ -43,6 +42,9 @@ void ModelArguments::add_device(Command& command) {
       load.weight_products);
   command.flag("--tf32", "Matrix products of a CUDA device in TF32: faster, about three digits",
                load.tf32);
+  command.flag("--exact-fp32",
+               "Every matrix product of a CUDA device in plain single precision: slower",
+               load.exact_fp32);
   command.option("--threads", "N", "Threads to use (default: all cores)",
                  [this](const std::string& text) {
                    constexpr int kMost = 4096;
@@ -59,36 +61,41 @@ LoadOptions ModelArguments::options() const {
   return given;
 }
 
+void ChatArguments::add(Command& command) {
+  command.flag("--chat",
+               "The prompt is the user's turn, or a JSON list of messages, and goes through the "
+               "model's chat template",
+               chat);
+  command.option("--system", "TEXT", "With --chat: a system message in front", system);
+  command.option("--chat-template", "FILE",
+                 "A Jinja template in place of the model's own (implies --chat)", chat_template);
+}
+
 void PromptArguments::add(Command& command, const std::string& help) {
   const Option text =
       command.positional("PROMPT", help, [this](const std::string& value) { prompt = value; });
   command.option("--ids", "N,N,...", "Token ids in place of a prompt, used as they are", ids)
       .excludes(text);
   command.flag("--no-bos", "Leave out the special tokens that go in front of a prompt", no_bos);
-  command.flag("--chat",
-               "The prompt is the user's turn, or a JSON list of messages, and goes through the "
-               "model's chat template",
-               chat);
-  command.option("--system", "TEXT", "With --chat: a system message in front", system);
   command
       .option("--messages", "FILE", "A conversation in JSON in place of a prompt (implies --chat)",
               messages)
       .excludes(text);
-  command.option("--chat-template", "FILE",
-                 "A Jinja template in place of the model's own (implies --chat)", chat_template);
+  ChatArguments::add(command);
 }
 
-namespace {
-
-std::string read_file(const std::string& name) {
-  std::ifstream in(name, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in || std::filesystem::is_directory(name))
-    throw InputError(fmt::format("{}: cannot read the file", name));
-  return text;
+ChatSettings ChatArguments::settings() const {
+  ChatSettings out;
+  out.on = chat;
+  out.system = system;
+  return out;
 }
 
-}  // namespace
+void ChatArguments::read_template(ChatSettings& settings) const {
+  if (!chat_template) return;
+  settings.chat_template = read_given_file(*chat_template);
+  settings.template_origin = *chat_template;
+}
 
 GivenPrompt PromptArguments::given() const {
   GivenPrompt out;
@@ -100,8 +107,7 @@ GivenPrompt PromptArguments::given() const {
     out.text = prompt.value_or("");
   }
   out.no_bos = no_bos;
-  out.chat.on = chat;
-  out.chat.system = system;
+  out.chat = settings();
   return out;
 }
 
@@ -109,7 +115,7 @@ void PromptArguments::resolve(bool required) {
   chat = chat || messages || chat_template;
   given().check("--");
   if (messages) {
-    prompt = read_file(*messages);
+    prompt = read_given_file(*messages);
     return;
   }
   if (ids) return;
@@ -124,10 +130,7 @@ void PromptArguments::resolve(bool required) {
 
 const std::vector<TokenId>& PromptArguments::encode(const Model& model) {
   GivenPrompt source = given();
-  if (chat_template) {
-    source.chat.chat_template = read_file(*chat_template);
-    source.chat.template_origin = *chat_template;
-  }
+  read_template(source.chat);
   if (ids) {
     for (const TokenId id : *ids) {
       if (id < 0 || id >= model.config().vocab_size)

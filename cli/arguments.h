@@ -13,22 +13,32 @@
 
 namespace unpack::cli {
 
-// --model --no-mmap --device --tf32 --threads
+// --model --no-mmap --device --tf32 --exact-fp32 --threads
 struct ModelArguments {
   std::string model = "pocket-gpt2";
   LoadOptions load;
   bool no_mmap = false;
 
   void add_name(Command& command);
-  void add_device(Command& command);  // --device --tf32 --threads alone
+  void add_device(Command& command);  // without the model
   void add(Command& command);
   LoadOptions options() const;  // as they were given
   Model open() const { return Model::load(model, options()); }
 };
 
-// PROMPT | --ids, --no-bos, --chat and what belongs to it. A prompt of "-", or none where something
-// is piped in, is read from stdin.
-struct PromptArguments {
+// --chat and what belongs to it.
+struct ChatArguments {
+  bool chat = false;
+  std::optional<std::string> system, chat_template;  // the latter a file
+
+  void add(Command& command);
+  ChatSettings settings() const;
+  void read_template(ChatSettings& settings) const;
+};
+
+// PROMPT | --ids, --no-bos, --messages, and the options of a conversation. A prompt of "-", or none
+// where something is piped in, is read from stdin.
+struct PromptArguments : ChatArguments {
   std::optional<std::string> prompt;
   std::optional<std::vector<TokenId>> ids;
   bool no_bos = false;
@@ -40,9 +50,8 @@ struct PromptArguments {
   void resolve(bool required = true);
   const std::vector<TokenId>& encode(const Model& model);
 
-  bool chat = false;
-  std::optional<std::string> system, messages, chat_template;  // the latter two: files
-  MadePrompt made;                                             // by encode
+  std::optional<std::string> messages;  // a file
+  MadePrompt made;                      // by encode
 
  private:
   GivenPrompt given() const;

@@ -38,30 +38,56 @@ std::string command_text(const CircuitArguments& args, const Task& task) {
   if (o.ablation != EdgeAblation::counterfactual)
     text += fmt::format(" --ablate {}", to_string(o.ablation));
   if (o.nodes) text += " --nodes";
+  if (o.positions) text += " --positions";
+  if (o.patched > 0) text += fmt::format(" --patched {}", o.patched);
   if (args.sizes) text += fmt::format(" --sizes {}", *args.sizes);
   if (args.size) text += fmt::format(" --size {}", *args.size);
   return text;
 }
 
+// Progress under the method's name.
+RunContext named(const RunContext& run, CircuitMethod method) {
+  RunContext out = run;
+  if (run.progress)
+    out.progress = [&run, method](const Progress& at) {
+      const std::string what = fmt::format("{}: {}", to_string(method), at.what);
+      run.progress({what, at.done, at.total});
+    };
+  return out;
+}
+
+// How many prompts exact patching is measured on: one pass an edge and a prompt, which is for small
+// models. 0: even one prompt is too much.
+int patched_prompts(const CircuitResult& found) {
+  constexpr double kPasses = 30'000;
+  const double affordable = kPasses / found.all_edges;
+  return static_cast<int>(std::min(affordable, static_cast<double>(found.task.prompts.size())));
+}
+
 // One circuit a method; the one that was asked for comes first.
 std::vector<CircuitResult> find_all(const CircuitArguments& args, const Model& model,
-                                    const Task& task, const RunContext& run) {
-  std::vector<CircuitResult> out = {find_circuit(model, task, args.options, run)};
+                                    const Task& task, const RunContext& run,
+                                    CircuitMemory& memory) {
+  std::vector<CircuitResult> out = {
+      find_circuit(model, task, args.options, named(run, args.options.method), &memory)};
   if (!args.compare) return out;
-  constexpr int kPatchedEdges = 10'000;  // exact patching is for small models
   for (const CircuitMethod method : circuit_methods()) {
     if (method == args.options.method) continue;
-    if (method == CircuitMethod::patching && out[0].all_edges > kPatchedEdges) {
-      out[0].warnings.push_back(
-          fmt::format("patching was left out: {} edges are too many", out[0].all_edges));
-      continue;
-    }
     CircuitOptions other = args.options;
     other.method = method;
     other.contrast = false;
     other.minimality = 0;
+    if (method == CircuitMethod::patching && other.patched == 0) {
+      other.patched = patched_prompts(out[0]);
+      if (other.patched == 0) {
+        out[0].warnings.push_back(
+            fmt::format("patching was left out: {} edges are too many; --patched N asks for it",
+                        out[0].all_edges));
+        continue;
+      }
+    }
     try {
-      out.push_back(find_circuit(model, task, other, run));
+      out.push_back(find_circuit(model, task, other, named(run, method), &memory));
     } catch (const InputError& error) {  // mixtures have no gradients here, tasks no counterfactual
       out[0].warnings.push_back(
           fmt::format("{} was left out: {}", to_string(method), error.what()));
@@ -125,15 +151,29 @@ void run(CircuitArguments& args, Context& context) {
     throw InputError(fmt::format("{} is no folder", *args.out));
   const Model model = args.model.open();
   const Task task = read_task(model, *args.task_name, args.task);
+  CircuitMemory memory(std::filesystem::path(*args.out) / "search.jsonl",
+                       circuit_search(model, task, args.options));
   std::vector<CircuitResult> results;
   try {
-    results = find_all(args, model, task, context.run_logged());
+    results = find_all(args, model, task, context.run_logged(), memory);
   } catch (const Cancelled&) {
-    throw Interrupted("interrupted: nothing was written");
+    throw Interrupted(
+        memory.size() > 0
+            ? fmt::format("interrupted: what was computed is in {}, and the same command goes on "
+                          "from there",
+                          *args.out)
+            : "interrupted: nothing was written");
+  } catch (const Error&) {
+    memory.forget();
+    throw;
   }
   clear_progress();
   write_folder(args, model, task, results);
+  memory.forget();
   for (const std::string& warning : results[0].warnings) warn(warning);
+  if (results[0].other_length > 0)
+    warn(fmt::format("{} of {} prompts were left out: they have another length than most",
+                     results[0].other_length, task.prompts.size()));
   if (results[0].wrong > 0)
     warn(fmt::format("{} of {} prompts were left out: the model prefers another answer",
                      results[0].wrong, task.prompts.size()));
@@ -163,7 +203,8 @@ void add_circuit(App& app, Context& context) {
                  });
   command.word("--method", "How edges are ranked (default ours)", args->method,
                {"ours", "ifr", "eap", "eap-ig", "patching", "random"});
-  command.flag("--contrast", "ours: credit on the prompt less that on its counterfactual",
+  command.flag("--contrast",
+               "ours: credit of what differs between the prompt and its counterfactual",
                args->options.contrast);
   command.option("--steps", "K", "eap-ig: steps from the counterfactual (default 5)",
                  args->options.steps);
@@ -173,6 +214,12 @@ void add_circuit(App& app, Context& context) {
                   {"mean", EdgeAblation::mean},
                   {"zero", EdgeAblation::zero}});
   command.flag("--nodes", "Keep or ablate whole components", args->options.nodes);
+  command.flag("--positions", "An edge at one position is an edge of its own",
+               args->options.positions);
+  command.option("--patched", "N",
+                 "Prompts that patching is measured on (default all; with --compare what 30,000 "
+                 "passes allow)",
+                 args->options.patched);
   command.option("--sizes", "SIZE,SIZE,...", "Sizes to measure, as 0.5% or as numbers of edges",
                  args->sizes);
   command.option("--size", "SIZE", "Size of the circuit that is kept", args->size);

@@ -17,7 +17,7 @@ std::string size_text(std::uint64_t bytes) {
   return fmt::format("{:.1f} GiB", mib / 1024);
 }
 
-// Whether the weights in single precision fit what is free now.
+// Whether the weights, as the program works with them, fit what is free now.
 std::string fits(const FoundModel& model, std::uint64_t available) {
   if (available == 0) return fmt::format("needs {}", size_text(model.memory));
   return model.memory <= available

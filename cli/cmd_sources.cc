@@ -1,8 +1,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <memory>
 
 #include "arguments.h"
@@ -10,6 +8,7 @@
 #include "cost.h"
 #include "unpack/cost.h"
 #include "unpack/error.h"
+#include "unpack/given_file.h"
 #include "unpack/sources.h"
 
 namespace unpack::cli {
@@ -25,10 +24,7 @@ struct SourcesArguments {
 };
 
 std::string read_template(const std::string& file) {
-  std::ifstream in(file, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in || std::filesystem::is_directory(file))
-    throw InputError(fmt::format("{}: cannot read the file", file));
+  std::string text = read_given_file(file);
   if (text.ends_with('\n')) text.pop_back();
   return text;
 }

@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <memory>
@@ -59,16 +60,33 @@ class TextEncoder {
   std::vector<TokenId> prefix_;
 };
 
+// As std::getline, but a line has an end: a device may have none.
+bool next_line(std::istream& in, std::string& line, const std::string& origin) {
+  constexpr std::size_t kLongestLine = std::size_t{4} << 20;
+  constexpr int kEnd = std::char_traits<char>::eof();
+  line.clear();
+  for (int c = 0; (c = in.rdbuf()->sbumpc()) != kEnd;) {
+    if (c == '\n') return true;
+    if (line.size() == kLongestLine)
+      throw InputError(fmt::format("{} has more than {} bytes", origin, kLongestLine));
+    line.push_back(static_cast<char>(c));
+  }
+  return !line.empty();
+}
+
 void encode_lines(const TextEncoder& encoder, const std::string& file) {
   std::ifstream opened;
   if (file != "-") {
+    if (std::filesystem::is_directory(file))
+      throw InputError(fmt::format("cannot read {}: it is a folder", file));
     opened.open(file);
     if (!opened) throw InputError(fmt::format("cannot read {}: {}", file, std::strerror(errno)));
   }
   std::istream& in = file == "-" ? std::cin : opened;
   std::string line, out;
-  for (int number = 1; std::getline(in, line); ++number) {
+  for (int number = 1;; ++number) {
     const std::string origin = fmt::format("line {} of {}", number, file == "-" ? "stdin" : file);
+    if (!next_line(in, line, origin)) break;
     out += fmt::format("[{}]\n", fmt::join(encoder.encode(read_json_text(line, origin)), ","));
     if (out.size() > 1 << 16) print(std::exchange(out, {}));
   }

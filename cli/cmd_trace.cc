@@ -4,6 +4,7 @@
 #include <cmath>
 #include <memory>
 
+#include "answer.h"
 #include "arguments.h"
 #include "commands.h"
 #include "cost.h"
@@ -23,8 +24,7 @@ struct TraceArguments {
   ModelArguments model;
   QuestionArguments question;
   bool words = false, edges = false;
-  std::optional<std::string> answer, versus_answer, group_by;
-  std::vector<std::string> groups;
+  AnswerArguments answer;
   CostArguments cost;
   Outputs outputs;
   Color color = Color::automatic;
@@ -81,26 +81,12 @@ void run_answer(TraceArguments& args, const Model& model, const RunContext& run)
   if (!args.outputs.any()) print(to_terminal(result, terminal_style(args.color)));
 }
 
-// Before there is a model: what of --answer and --group goes together, as its options are named.
-void check_answer(TraceArguments& args) {
-  if (args.versus_answer && !args.answer) throw UsageError("--versus-answer goes with --answer");
-  if (args.group_by && !args.groups.empty())
-    throw UsageError("--group and --group-by do not go together");
-  Asked& asked = args.question.asked();
-  if (args.group_by) asked.group_by = parse_span_kind(*args.group_by);
-  if (asked.group_by == SpanKind::turn && !args.prompt.chat)
-    throw UsageError("--group-by turn goes with --chat");
-  for (const std::string& group : args.groups) check_span(group);
-  asked.groups = args.groups;
-  if (!args.answer) return;
-  asked.answer = *args.answer;
-  if (args.versus_answer) asked.versus_answer = *args.versus_answer;
-  const Target& target = asked.question.target;
-  if (args.question.has_texts() || !target.ids.empty() || target.versus || target.raw ||
-      asked.question.root || asked.method != Method::unpack || args.words || args.edges)
-    throw UsageError(
-        "--answer explains a span of tokens: --target, --versus, --raw-logit, --root, --method and "
-        "--words do not go with it");
+// What of a trace does not go with --answer.
+void check_answer(const TraceArguments& args) {
+  if (!args.answer.answer) return;
+  if (args.words || args.edges)
+    throw UsageError(fmt::format("{} does not go with --answer: it explains a span of tokens",
+                                 args.words ? "--words" : "--edges"));
   for (const char* name : {"--html", "--svg", "--tikz", "--graph", "--neuronpedia"}) {
     if (const auto* file = args.outputs.find(name); file && *file)
       throw UsageError(fmt::format("{} does not go with --answer; --json does", name));
@@ -113,13 +99,14 @@ void run_trace(TraceArguments& args, Context& context) {
   std::optional<GraphFormat> graph;
   if (const auto* file = args.outputs.find("--graph"); *file) graph = graph_format(**file);
   args.prompt.resolve();
+  args.answer.apply(args.question, args.prompt.chat);
   check_answer(args);
 
   const Model model = args.model.open();
   const std::vector<TokenId> ids = args.prompt.encode(model);
   // What names a place in the prompt or the model is looked up before any work.
   const Asked& asked = args.question.resolve(model, static_cast<int>(ids.size()));
-  if (args.answer) return run_answer(args, model, context.run());
+  if (args.answer.answer) return run_answer(args, model, context.run());
   const std::vector<Span> spans = spans_of(asked, model, args.prompt.made);
   if (args.edges && (asked.method != Method::unpack || asked.question.root))
     throw UsageError("edges go with the method unpack and a target, not with a root");
@@ -174,19 +161,7 @@ void add_trace(App& app, Context& context) {
   args->outputs.add_file(command, "--graph",
                          "Write the listed paths as a graph: .graphml, .dot or .json");
   args->outputs.add(command, "--neuronpedia", "Write them as an attribution graph for Neuronpedia");
-  command.option(
-      "--answer", "TEXT",
-      "Explain a continuation of several tokens: the sum over its tokens, each by its own "
-      "row",
-      args->answer);
-  command.option("--versus-answer", "TEXT", "With --answer: another answer to set it against",
-                 args->versus_answer);
-  command.repeated("--group", "NAME=from:to",
-                   "Add up the credit of positions from..to under a name (may be repeated)",
-                   args->groups);
-  command.option("--group-by", "sentence|line|paragraph|turn",
-                 "Add up the credit of every sentence, line, paragraph, or turn of a conversation",
-                 args->group_by);
+  args->answer.add(command);
   command.flag("--words",
                "In words, too: the credit of subword tokens by word, and what the strongest "
                "components do in sentences",

@@ -15,7 +15,10 @@ bool CostArguments::say(const Model& model, std::span<const TokenId> ids, int to
   constexpr double kLong = 10;         // seconds
   model.check(ids);
   QuestionCost cost = question_cost_of(model, tokens, rows, 0);
-  if (!only && cost.gflop < kSurelyQuick) return false;
+  if (!only) {
+    check_memory(model, tokens, rows);
+    if (cost.gflop < kSurelyQuick) return false;
+  }
   cost = question_cost_of(model, tokens, rows, measured_gflops(model, ids, run));
   if (only) {
     print(cost_text(cost, tokens, rows) + "\n");

@@ -12,10 +12,14 @@ mkdir -p "$dist"
 say() { echo "packaging: $*"; }
 fail() { echo "packaging: $*" >&2; exit 1; }
 
-# The files that git tracks, and new ones that it does not ignore, as folder $1.
+# The files that git tracks, and new ones that it does not ignore, as folder $1; where there is no git (sources of a release), all but what was built.
 export_sources() {
   rm -rf "$1"
   mkdir -p "$1"
+  if ! git rev-parse --git-dir >/dev/null 2>&1; then
+    tar -c --exclude=./build --exclude=./dist --exclude=./web/node_modules --exclude=__pycache__ -f - . | tar -x -C "$1" -f -
+    return
+  fi
   git ls-files -z --cached --others --exclude-standard | while IFS= read -r -d '' file; do [ ! -e "$file" ] || printf '%s\0' "$file"; done |
     tar -c --null -T - -f - | tar -x -C "$1" -f -
 }

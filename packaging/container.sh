@@ -3,7 +3,9 @@
 # OCI archive that podman and docker load; buildah puts it together where it can run.
 . "$(dirname "$0")/common.sh"
 scripts/setup.sh container
-deb=$(ls "$dist"/unpack-engine_"$version"_*.deb 2>/dev/null) || fail "make deb first"
+debs=$dist${SUITE:+/$SUITE}
+ls "$debs"/unpack-engine_"$version"_*.deb >/dev/null 2>&1 || packaging/deb.sh
+deb=$(ls "$debs"/unpack-engine_"$version"_*.deb)
 work=$root/build/container
 rm -rf "$work"
 mkdir -p "$work"

@@ -1,12 +1,17 @@
 #!/bin/bash
 # The Debian packages unpack-engine, libunpack-dev and python3-unpack-engine, into dist/, and what lintian says of them.
+# SUITE=trixie builds them in a bare system of that release (as root), into dist/trixie.
 . "$(dirname "$0")/common.sh"
-scripts/setup.sh deb
+[ -n "${SUITE:-}" ] || scripts/setup.sh deb
 work=$root/build/deb
 source=$work/unpack-engine-$version
 rm -f "$work"/*.deb "$work"/*.changes "$work"/*.buildinfo
 export_sources "$source"
 cp -r packaging/debian "$source/debian"
+# Whoever distributes the packages answers for them: Debian's own variables name them. The address in the tree is nobody's.
+if [ -n "${DEBEMAIL:-}" ]; then
+  sed -i "s/^Maintainer: .*/Maintainer: ${DEBFULLNAME:-$DEBEMAIL} <$DEBEMAIL>/" "$source/debian/control"
+fi
 # The version and its date come from the one place each has.
 date=$(git log -1 --format=%aD 2>/dev/null || true)
 [ -n "$date" ] || date=$(date -R -r CHANGELOG.md)
@@ -15,12 +20,28 @@ unpack-engine ($version) unstable; urgency=medium
 
   * Release $version: see CHANGELOG.md.
 
- -- $(sed -n 's/^Maintainer: //p' packaging/debian/control)  $date
+ -- $(sed -n 's/^Maintainer: //p' "$source/debian/control")  $date
 END
-(cd "$source" && DEB_BUILD_OPTIONS="parallel=$jobs nocheck noautodbgsym" dpkg-buildpackage -b -us -uc >"$work/build.log" 2>&1) ||
-  { tail -n 30 "$work/build.log" >&2; fail "dpkg-buildpackage failed; all it said is in build/deb/build.log"; }
-if command -v lintian >/dev/null 2>&1; then
-  lintian --allow-root --fail-on error "$work"/*.changes
+export DEB_BUILD_OPTIONS="parallel=$jobs nocheck noautodbgsym"
+if [ -n "${SUITE:-}" ]; then
+  there=$root/build/deb-$SUITE
+  bare "$SUITE" "$there"
+  cp -r "$source" "$there/source"
+  within "$there" sh -eu -c "
+    apt-get update -qq
+    cd /source
+    apt-get build-dep -qq -y --no-install-recommends ./
+    DEB_BUILD_OPTIONS='$DEB_BUILD_OPTIONS' dpkg-buildpackage -b -us -uc" >"$work/build.log" 2>&1 ||
+    { tail -n 30 "$work/build.log" >&2; fail "the packages for $SUITE failed; all it said is in build/deb/build.log"; }
+  dist=$dist/$SUITE
+  mkdir -p "$dist"
+  mv "$there"/*.deb "$work/"
+else
+  (cd "$source" && dpkg-buildpackage -b -us -uc >"$work/build.log" 2>&1) ||
+    { tail -n 30 "$work/build.log" >&2; fail "dpkg-buildpackage failed; all it said is in build/deb/build.log"; }
+  if command -v lintian >/dev/null 2>&1; then
+    lintian --allow-root --fail-on error "$work"/*.changes
+  fi
 fi
 rm -f "$dist"/*.deb
 cp "$work"/*.deb "$dist/"

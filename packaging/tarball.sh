@@ -4,7 +4,7 @@
 . "$(dirname "$0")/common.sh"
 scripts/setup.sh wheel
 build=$root/${UNPACK_PACKAGE_BUILD:-build/package}
-cmake -G Ninja -S . -B "$build" --log-level=WARNING -DCMAKE_BUILD_TYPE=Release -DUNPACK_TESTS=OFF -DUNPACK_PACKAGED=ON -DUNPACK_UNITY=ON
+cmake -G Ninja -S . -B "$build" --log-level=WARNING -DCMAKE_BUILD_TYPE=Release -DUNPACK_TESTS=OFF -DUNPACK_PACKAGED=ON
 cmake --build "$build" -j "$jobs" --target unpack_cli unpack_pages
 name=unpack-$version-linux-$(uname -m)
 folder=$root/build/tarball/$name

@@ -1,7 +1,8 @@
 #!/bin/bash
 # The Debian packages in a bare system (as root): installed, used (demo, doctor, man page, completion, find_package, import) and removed again.
-# SUITE chooses the release, bookworm unless told.
+# SUITE chooses the release, bookworm unless told; packages that were built for it alone (dist/SUITE) come first.
 . "$(dirname "$0")/common.sh"
+[ ! -d "$dist/${SUITE:-none}" ] || dist=$dist/$SUITE
 ls "$dist"/unpack-engine_"$version"_*.deb >/dev/null 2>&1 || fail "make deb first"
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT

@@ -76,7 +76,7 @@ def metadata(table):
 
 def compile_all(build):
     jobs = os.environ.get("CMAKE_BUILD_PARALLEL_LEVEL", str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()))
-    options = ["-DCMAKE_BUILD_TYPE=Release", "-DUNPACK_PYTHON=ON", "-DUNPACK_TESTS=OFF", "-DUNPACK_PACKAGED=ON", "-DUNPACK_UNITY=ON", f"-DPython_EXECUTABLE={sys.executable}"]
+    options = ["-DCMAKE_BUILD_TYPE=Release", "-DUNPACK_PYTHON=ON", "-DUNPACK_TESTS=OFF", "-DUNPACK_PACKAGED=ON", f"-DPython_EXECUTABLE={sys.executable}"]
     generator = ["-G", "Ninja"] if shutil.which("ninja") else []
     subprocess.run(["cmake", *generator, "-S", str(ROOT), "-B", str(build), "--log-level=WARNING", *options], check=True)
     subprocess.run(["cmake", "--build", str(build), "-j", jobs, "--target", "unpack_python", "unpack_cli"], check=True)

@@ -6,6 +6,7 @@
 
 #include "inspect_api.h"
 #include "unpack/chat.h"
+#include "unpack/cost.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 #include "unpack/report.h"
@@ -77,8 +78,8 @@ const char* mime(Format format) {
 
 const std::vector<std::string>& Api::names() {
   static const std::vector<std::string> kNames = [] {
-    std::vector<std::string> names = {"tokenize", "predict",      "trace",     "paths",
-                                      "reroot",   "interactions", "intervene", "sources"};
+    std::vector<std::string> names = {"tokenize",     "predict",   "trace",   "paths", "reroot",
+                                      "interactions", "intervene", "sources", "cost"};
     names.insert(names.end(), InspectApi::names().begin(), InspectApi::names().end());
     return names;
   }();
@@ -102,6 +103,7 @@ Answer Api::ask(const std::string& name, const std::string& model_name, const Mo
   if (name == "interactions") return interactions(model_name, model, body);
   if (name == "intervene") return intervention(model, body);
   if (name == "sources") return sources(model, body);
+  if (name == "cost") return cost(model, body);
   if (std::optional<Answer> answer = inspect_->ask(name, model_name, model, body))
     return std::move(*answer);
   return trace(name, model_name, model, body);
@@ -137,7 +139,10 @@ Answer Api::predict(const Model& model, const Fields& body) const {
 
 Prepared Api::prepare(const std::string& model_name, const Model& model,
                       const std::vector<TokenId>& ids, const RunContext& context) const {
-  return cache_.get(model_name, ids, [&] { return model.prepare(ids, context); });
+  return cache_.get(model_name, ids, [&] {
+    check_memory(model, static_cast<int>(ids.size()));
+    return model.prepare(ids, context);
+  });
 }
 
 Answer Api::trace(const std::string& name, const std::string& model_name, const Model& model,
@@ -200,6 +205,17 @@ Answer Api::sources(const Model& model, const Fields& body) const {
             return request->format == Format::html ? to_html(result) : to_json(result);
           },
           mime(request->format)};
+}
+
+// Of the question that /api/trace would be asked with the same fields.
+Answer Api::cost(const Model& model, const Fields& body) const {
+  auto request = std::make_shared<const TraceRequest>(read_trace(body, model, limits_));
+  const auto& answer = request->answer;
+  const std::size_t own = answer ? answer->answer.size() : 0;
+  const std::size_t other = answer && answer->versus ? answer->versus->size() : 0;
+  return {[request, own, other](const Model& m, const RunContext& context) {
+    return to_json(asked_cost(m, request->prompt.ids, own, other, context));
+  }};
 }
 
 json describe(const Model& model) {

@@ -40,6 +40,7 @@ class Api {
   Answer interactions(const std::string& model_name, const Model& model, const Fields& body) const;
   Answer intervention(const Model& model, const Fields& body) const;
   Answer sources(const Model& model, const Fields& body) const;
+  Answer cost(const Model& model, const Fields& body) const;
   Prepared prepare(const std::string& model_name, const Model& model,
                    const std::vector<TokenId>& ids, const RunContext& context) const;
 

@@ -224,6 +224,8 @@ InterveneRequest read_intervene(const Fields& body, const Model& model, const Li
   change.zero = fields.integers("zero", kMostChanges).value_or(std::vector<int>{});
   GivenPrompt patch;
   patch.no_bos = read_no_bos(fields);
+  patch.messages = fields.json("patch_messages");
+  if (patch.messages) patch.chat.chat_template = fields.text("chat_template");
   change.patch_from =
       read_given(fields, "patch_prompt", "patch_ids", std::move(patch), model, limits)
           .value_or(MadePrompt{})

@@ -36,6 +36,14 @@ struct BenchRow {
   std::string note;
 };
 
+// How a device makes one kind of scores at a length, and what that takes by count.
+struct BenchPlan {
+  std::string what;  // "neurons"
+  std::string way;   // "heads through products of weights, in two bf16 parts"
+  double gflop = 0;
+  double gbyte = 0;  // read and written, scores included
+};
+
 // A trace of a model that does not fit its device: uploads run beside the work where it takes less
 // than both one after the other.
 struct BenchStreamed {
@@ -62,9 +70,11 @@ struct BenchResult {
     double peak_memory_mib = 0;  // while this length was traced, without weight products
     double memory_bound_mib =
         0;  // base memory, what the plan of this length holds at once, and a fixed allowance
+    std::vector<BenchPlan> plan;  // of a device that plans by length
     std::vector<BenchRow> rows;
     double device_peak_mib =
         0;  // the most that the one-shot trace had in use there, weights included
+    double device_counted_mib = 0;  // what was counted for it beforehand, without the weights
     std::optional<BenchStreamed> streamed;
   };
   std::vector<Length> lengths;

@@ -3,6 +3,9 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -44,6 +47,7 @@ struct CircuitEdge {
   int writer = 0;
   int reader = -1;
   Branch branch = Branch::none;
+  int position = -1;  // where the writer wrote, and the reader takes it up; -1: everywhere
   auto operator<=>(const CircuitEdge&) const = default;
 };
 
@@ -75,8 +79,10 @@ struct CircuitOptions {
   Options options = preset_options(kCircuitPreset);  // of ours
   int steps = 5;                                     // of eap-ig
   EdgeAblation ablation = EdgeAblation::counterfactual;
-  bool contrast = false;  // ours: credit on the prompt less credit on its counterfactual
-  bool nodes = false;     // whole components are kept or ablated
+  bool contrast = false;   // ours: credit of what differs from the counterfactual
+  bool nodes = false;      // whole components are kept or ablated
+  bool positions = false;  // an edge at one position is an edge of its own
+  int patched = 0;         // prompts that patching is measured on; 0: all
   std::vector<CircuitSize> sizes = default_sizes();
   std::optional<CircuitSize> size;  // of the final circuit; nothing: the smallest that is faithful
   double faithful = 0.9;            // what that asks
@@ -119,8 +125,9 @@ struct CircuitResult {
   ModelInfo model;
   ProgramInfo program;
   ModelConfig layout;
-  Task task;              // of the prompts that took part
-  std::size_t wrong = 0;  // prompts left out because the model prefers another answer
+  Task task;                     // of the prompts that took part
+  std::size_t wrong = 0;         // prompts left out because the model prefers another answer
+  std::size_t other_length = 0;  // and, with positions, because they have another length than most
   CircuitOptions options;
   int all_edges = 0, all_nodes = 0;
   double clean = 0, ablated = 0;  // mean difference of the whole model, and with every edge ablated
@@ -133,9 +140,35 @@ struct CircuitResult {
   Writers writer_table() const { return Writers(layout); }
 };
 
+// A file that holds what a search has computed so far, made with the first of it: an interrupted
+// search goes on from there. One that belongs to another search is begun anew.
+class LineLog;
+class CircuitMemory {
+ public:
+  // search: all that its numbers depend on.
+  CircuitMemory(std::filesystem::path file, const std::string& search);
+  ~CircuitMemory();
+  CircuitMemory(const CircuitMemory&) = delete;
+  CircuitMemory& operator=(const CircuitMemory&) = delete;
+
+  const std::vector<double>* find(const std::string& name) const;
+  void keep(const std::string& name, const std::vector<double>& values);
+  std::size_t size() const { return known_.size(); }
+  void forget();  // removes the file, and its folder where that is left empty
+
+ private:
+  std::filesystem::path file_;
+  std::string search_;
+  std::map<std::string, std::vector<double>> known_;
+  std::unique_ptr<LineLog> log_;
+};
+
+// What a memory is told apart by: model, prompts, and every option that changes a number.
+std::string circuit_search(const Model& model, const Task& task, const CircuitOptions& options);
+
 // Throws InputError where no prompt is left, UsageError for values out of range.
 CircuitResult find_circuit(const Model& model, const Task& task, const CircuitOptions& options,
-                           const RunContext& context = {});
+                           const RunContext& context = {}, CircuitMemory* memory = nullptr);
 
 // Measures given circuits: the connected part of each list of edges.
 struct CircuitProof {
@@ -147,8 +180,10 @@ CircuitProof prove_circuits(const Model& model, const Task& task,
                             const std::vector<std::vector<CircuitEdge>>& circuits,
                             EdgeAblation ablation, const RunContext& context = {});
 
-// "A0.H0 -[K]-> A1.H0", "MLP0 -> target"; "target" is the only reader without a number.
+// "A0.H0 -[K]-> A1.H0", "MLP0 -> target", with positions "A0.H0@3 -[K]-> A1.H0"; "target" is the
+// only reader without a number.
 std::string to_string(const Writers& writers, const CircuitEdge& edge);
+std::string writer_name(const Writers& writers, const CircuitEdge& edge);  // "A0.H0", "A0.H0@3"
 CircuitEdge parse_circuit_edge(const Model& model, const std::string& writer,
                                const std::string& reader, const std::string& branch);
 bool has_branch_name(Branch branch);  // false for plain MLPs and the target: null in JSON
@@ -156,6 +191,7 @@ bool has_branch_name(Branch branch);  // false for plain MLPs and the target: nu
 // Files
 // ----------------------------------------------------------------------------------------------
 std::string to_json(const CircuitResult& result);
+CircuitResult without_positions(CircuitResult result);  // edges at all positions as one
 std::string to_mib(const CircuitResult& result);
 // An attribution graph for Neuronpedia's viewer: of the listed paths, node by node; of a circuit,
 // whose components have no positions, on the tokens of its first prompt.

@@ -24,6 +24,9 @@ struct LoadOptions {
   std::string device = "auto";
   int threads = 0;    // 0: as many as the machine has
   bool tf32 = false;  // CUDA: matrix products in TF32, ten times faster and three digits short
+  // CUDA: no product as a sum of tensor-core products, which is the way where it is faster and
+  // keeps five digits of the sums behind denominators.
+  bool exact_fp32 = false;
   // Told in one line why something is not as it was asked for: "auto" took the CPU, weight products
   // were left out.
   std::function<void(const std::string&)> notice;

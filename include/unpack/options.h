@@ -66,7 +66,7 @@ struct Options {
 Options preset_options(const std::string& name);
 std::vector<std::string> preset_names();
 // What the command line, Python, batch runs and the server start from.
-inline constexpr const char* kDefaultPreset = "paper";
+inline constexpr const char* kDefaultPreset = "best";
 inline Options default_options() { return preset_options(kDefaultPreset); }
 
 // What is asked about. Positions may be negative everywhere: they count from the end.

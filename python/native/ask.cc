@@ -7,6 +7,7 @@
 #include "bind.h"
 #include "call.h"
 #include "unpack/chat.h"
+#include "unpack/cost.h"
 #include "unpack/prepared.h"
 #include "unpack/sources.h"
 
@@ -42,6 +43,16 @@ AnswerResult answer(const Model& model, const MadePrompt& prompt, const Asked& a
   const AnswerTokens tokens = answer_tokens(asked, model, prompt);
   return interruptible(progress, [&](const RunContext& context) {
     return explain_answer(model, prompt, tokens, asked.question.options, context);
+  });
+}
+
+std::string cost(const Model& model, const MadePrompt& prompt, const Asked& asked,
+                 const py::object& progress) {
+  AnswerTokens tokens;
+  if (asked.answer) tokens = answer_tokens(asked, model, prompt);
+  return interruptible(progress, [&](const RunContext& context) {
+    return to_json(asked_cost(model, prompt.ids, tokens.answer.size(),
+                              tokens.versus ? tokens.versus->size() : 0, context));
   });
 }
 
@@ -99,6 +110,7 @@ void bind_ask(py::module_& module) {
       .def("terminal", &terminal_text<SourcesResult>, color, width, unicode);
   module.def("has_chat_template", &has_chat_template, model);
   module.def("answer", &answer, model, prompt, asked, progress);
+  module.def("cost", &cost, model, prompt, asked, progress);
   module.def("groups", &groups, model, prompt, asked, py::arg("trace"));
   module.def("sources", &sources, model, py::arg("question"), py::arg("documents"),
              py::arg("answer"), py::arg("generate"), py::arg("template"),

@@ -36,8 +36,9 @@ TaskOptions task_options(std::optional<int> n, std::uint64_t seed) {
 py::tuple circuit(const Model& model, const std::string& task, std::optional<int> n,
                   std::uint64_t seed, const std::string& method, const std::string& preset,
                   const Asked& question, bool contrast, int steps, const std::string& ablate,
-                  bool nodes, const std::string& sizes, const std::string& size, double faithful,
-                  int minimality, const py::object& progress) {
+                  bool nodes, bool positions, int patched, const std::string& sizes,
+                  const std::string& size, double faithful, int minimality,
+                  const py::object& progress) {
   CircuitOptions options;
   options.method = parse_circuit_method(method);
   options.preset = preset;
@@ -46,6 +47,8 @@ py::tuple circuit(const Model& model, const std::string& task, std::optional<int
   options.steps = steps;
   options.ablation = parse_ablation(ablate);
   options.nodes = nodes;
+  options.positions = positions;
+  options.patched = patched;
   if (!sizes.empty()) options.sizes = parse_sizes(sizes);
   if (!size.empty()) options.size = parse_sizes(size).at(0);
   options.faithful = faithful;
@@ -105,8 +108,9 @@ std::string draw(const Model& model, const std::string& title, const std::vector
 void bind_circuit(py::module_& module) {
   module.def("circuit", &circuit, py::arg("model"), py::arg("task"), py::arg("n"), py::arg("seed"),
              py::arg("method"), py::arg("preset"), py::arg("options"), py::arg("contrast"),
-             py::arg("steps"), py::arg("ablate"), py::arg("nodes"), py::arg("sizes"),
-             py::arg("size"), py::arg("faithful"), py::arg("minimality"), py::arg("progress"));
+             py::arg("steps"), py::arg("ablate"), py::arg("nodes"), py::arg("positions"),
+             py::arg("patched"), py::arg("sizes"), py::arg("size"), py::arg("faithful"),
+             py::arg("minimality"), py::arg("progress"));
   module.def("prove_circuits", &prove, py::arg("model"), py::arg("task"), py::arg("n"),
              py::arg("seed"), py::arg("circuits"), py::arg("ablate"), py::arg("progress"));
   module.def("draw_circuit", &draw, py::arg("model"), py::arg("title"), py::arg("edges"),

@@ -9,6 +9,7 @@
 #include "bind.h"
 #include "call.h"
 #include "unpack/chat.h"
+#include "unpack/cost.h"
 #include "unpack/intervene.h"
 #include "unpack/models.h"
 #include "unpack/prepared.h"
@@ -172,6 +173,7 @@ std::vector<Prepared> prepare(const Model& model, const std::vector<Ids>& prompt
                               std::size_t memory_budget, const py::object& progress) {
   return interruptible(progress, [&](RunContext context) {
     context.memory_budget = memory_budget;
+    for (const Ids& prompt : prompts) check_memory(model, static_cast<int>(prompt.size()));
     return model.prepare(prompts, context);
   });
 }

@@ -37,6 +37,8 @@ def circuit(
     steps: int,
     ablate: str,
     nodes: bool,
+    positions: bool,
+    patched: int,
     sizes: str,
     size: str,
     faithful: float,
@@ -158,6 +160,7 @@ class SourcesResult:
 
 def has_chat_template(model: Model) -> bool: ...
 def answer(model: Model, prompt: MadePrompt, asked: Asked, progress: _Progress) -> AnswerResult: ...
+def cost(model: Model, prompt: MadePrompt, asked: Asked, progress: _Progress) -> str: ...
 def groups(model: Model, prompt: MadePrompt, asked: Asked, trace: TraceResult) -> str: ...
 def sources(
     model: Model,

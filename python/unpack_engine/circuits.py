@@ -20,7 +20,7 @@ __all__ = ["Circuit", "Edge", "Proof", "circuit"]
 
 
 class Edge(NamedTuple):
-    """A writer as one reader sees it; branch is None for plain MLPs and the target."""
+    """A writer as one reader sees it ('A0.H0', at one position 'A0.H0@3'); branch is None for plain MLPs and the target."""
 
     writer: str
     reader: str
@@ -242,6 +242,8 @@ def circuit(
     steps: int = 5,
     ablate: str = "counterfactual",
     nodes: bool = False,
+    positions: bool = False,
+    patched: int = 0,
     sizes: Union[None, str, Sequence[str]] = None,
     size: Union[None, str, int] = None,
     faithful: float = 0.9,
@@ -253,7 +255,8 @@ def circuit(
 
     task: 'ioi', 'greater-than', 'induction', a file (JSONL, CSV), or a list of dicts with prompt or ids, target or target_id, versus or versus_id
     and counterfactual or counterfactual_ids. method: ours, ifr, eap, eap-ig, patching, random. sizes: '0.5%' or numbers of edges. Settings of ours
-    (beta, weights, ...) are those of `Prepared.trace`.
+    (beta, weights, ...) are those of `Prepared.trace`. positions: an edge at one position is an edge of its own, its writer named 'A0.H0@3'.
+    patched: prompts that patching is measured on (0: all).
 
     >>> found = circuit("ioi", n=2, minimality=0)
     >>> found.faithfulness > 0.9
@@ -274,6 +277,8 @@ def circuit(
             check.integer("steps", steps, 1),
             check.text("ablate", ablate),
             check.flag("nodes", nodes),
+            check.flag("positions", positions),
+            check.integer("patched", patched, 0),
             wanted or "",
             "" if size is None else str(size),
             float(faithful),

@@ -298,6 +298,27 @@ class Model:
         with check.reporting(progress) as report:
             return Answer(_native.answer(self._native, made, asked, report))
 
+    def cost(
+        self,
+        prompt: Prompt,
+        answer: Union[None, str, Sequence[int]] = None,
+        versus_answer: Union[None, str, Sequence[int]] = None,
+        *,
+        bos: bool = True,
+        progress: Progress = None,
+    ) -> Dict[str, Any]:
+        """What a question about a prompt will take, before it is asked: 'tokens', 'targets', 'gflop', 'memory_mib' beside the weights, 'seconds' at the speed of a short part of it here, and all of it as a 'text'.
+
+        >>> import unpack_engine as up
+        >>> cost = up.load("pocket-gpt2").cost("Mary and John went to the store. John gave a drink to", " Mary. She")
+        >>> cost["tokens"], cost["targets"], cost["seconds"] > 0
+        (16, 3, True)
+        """
+        made = conversations.made(self._native, prompt, bos)
+        asked = check.asked(self._native, len(made.ids), {}, {"answer": answer, "versus_answer": versus_answer})
+        with check.reporting(progress) as report:
+            return json.loads(_native.cost(self._native, made, asked, report))
+
     def sources(
         self,
         question: str,

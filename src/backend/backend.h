@@ -83,6 +83,7 @@ struct AttentionView {
   const Array* pattern = nullptr;   // [H, tri]
   const Array* out_dev = nullptr;   // [S] deviation of the norm behind, else empty
   const Array* q_scores = nullptr;  // of the sums, where they are there already
+  std::vector<const Array*> z;      // [S, H, E] of every layer
 };
 
 struct MlpView {
@@ -95,7 +96,7 @@ struct MlpView {
   const Array* act = nullptr;  // [S, entries] the neurons' values a_n, times their expert's weight
   const Array* out_dev = nullptr;    // [S] deviation of the norm behind, else empty
   const Routing* routing = nullptr;  // of a mixture
-  std::vector<const Array*> z;       // [S, H, E] of every layer, for weight products
+  std::vector<const Array*> z;       // [S, H, E] of every layer
   const Array* last = nullptr;       // of the sums, where they are there already
 };
 
@@ -271,6 +272,7 @@ struct BackendOptions {
   std::string device = "auto";
   int threads = 0;
   bool tf32 = false;
+  bool exact_fp32 = false;
   std::function<void(const std::string&)> notice;
   bool weight_products = false;
 };

@@ -8,13 +8,14 @@
 namespace unpack {
 
 // Multiplications per writer, key and query side together: a vector in D per pair, against a
-// projection per head and a short dot product per pair.
-inline bool fold_is_cheaper(const ModelConfig& c, int length) {
+// projection per head and a short dot product per pair. `gain`: how many times faster projections
+// run than the rest.
+inline bool fold_is_cheaper(const ModelConfig& c, int length, double gain = 1.0) {
   const double s = length;
   const double pairs = s * (s + 1) / 2 * c.n_heads;
   const double fold = 2 * pairs * c.d_model;
   const double project =
-      s * c.d_model * (c.n_heads + c.n_kv_heads) * c.d_head + 2 * pairs * c.d_head;
+      s * c.d_model * (c.n_heads + c.n_kv_heads) * c.d_head / gain + 2 * pairs * c.d_head;
   return fold <= project;
 }
 

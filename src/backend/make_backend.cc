@@ -13,6 +13,8 @@ std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weight
     throw UsageError("threads takes a number of 0 or more, not " + std::to_string(options.threads));
   if (options.weight_products && options.device == "cuda")
     throw UsageError("weight_products are for the CPU; leave them out with device cuda");
+  if (options.tf32 && options.exact_fp32)
+    throw UsageError("tf32 and exact_fp32 contradict each other; leave one out");
   const bool automatic = options.device.empty() || options.device == "auto";
   if (automatic || options.device == "cuda") {
     // Without being asked only one who has both the plugin and a driver is told: something is wrong

@@ -1,13 +1,15 @@
-// A second face of backends that work in host memory: what direction `read` (docs/method.md,
-// section 5) needs of a layer. The code above finds it by dynamic_cast; for a device without it a
-// host backend does this work on a copy.
+// A second face of backends: what direction `read` (docs/method.md, section 5) needs of a layer.
+// The code above finds it by dynamic_cast. Where the memory of a device is far from the host, some
+// of it (the last part below) is done there without the edges ever coming up.
 #pragma once
 
+#include <array>
 #include <functional>
 #include <span>
 #include <vector>
 
 #include "backend/backend.h"
+#include "unpack/error.h"
 #include "unpack/options.h"
 
 namespace unpack {
@@ -28,13 +30,28 @@ class ReadOps {
     Array value;                        // [S, H, E] the directions, times their branch's weight
     std::vector<double> linear, keyed;  // [S, D] reads by V and Q, and by K
     int last = -1;                      // no head passes anything on after this position
+    Array query_edges;                  // [S, H, Cl] and
+    Array values;                       // [S, Cl, G, E] of every writer: see keep_for_edges
   };
   virtual HeadReads head_reads(const AttentionView& view, const AttentionSums& sums,
                                const Options& options, std::span<const double> directions) = 0;
 
+  // What later questions about edges would compute over and over, where a device keeps it.
+  virtual void keep_for_edges(const AttentionView&, HeadReads&) {}
+
+  // [rows, k] sums over the neurons of every slot of a mixture.
+  virtual Array slot_sums(const Array& entries, std::int64_t neurons) = 0;
+  // coef[rows, n] = weight own / SafeDenom of the sums, or own / pre where pre is given.
+  struct NeuronCredit {
+    Array coef;
+    std::vector<double> credit;    // [rows] sums of own
+    double passed = 0, doubt = 0;  // of |own|; the second what met ill-conditioned denominators
+  };
+  virtual NeuronCredit neuron_credit(const Array& own, std::int64_t rows, const Array* pre,
+                                     const MlpSums* sums, double beta, double weight) = 0;
   // out[S, D]: coef[S, entries] times the weights by which a side's neurons read.
-  virtual void neuron_reads(const MlpView& view, MlpSide side, Scores scores,
-                            std::span<const double> coef, std::vector<double>& out) = 0;
+  virtual void neuron_reads(const MlpView& view, MlpSide side, Scores scores, const Array& coef,
+                            std::vector<double>& out) = 0;
 
   // [H, S, Cl] the lower median over the sources of a query of centred key scores, whose sums are
   // given.
@@ -57,18 +74,62 @@ class ReadOps {
   // Calls visit(source, head, branch, queries, credit[queries, Cl]) with what a head at source,
   // source + 1, .. passes to every writer at the source by K and V, and by Q what the head at the
   // source itself passes to the writers there (one query); from several threads, all calls of a
-  // source from one.
+  // source from one. Not for devices that take the sums below themselves.
   using EdgeVisitor =
       std::function<void(int source, int head, Branch branch, int queries, const void* credit)>;
-  virtual void visit_edges(const AttentionView& view, const HeadReads& reads,
-                           const KeyOffsets& offsets, const EdgeVisitor& visit) = 0;
-  // The same for one writer at a source, on the calling thread: k, v [H, last + 1 - source], q [H].
+  virtual void visit_edges(const AttentionView&, const HeadReads&, const KeyOffsets&,
+                           const EdgeVisitor&) {
+    throw InternalError("the edges of this device stay there");
+  }
+  // What the head at a query passes to every writer at every source, by K, Q and V: [S, Cl].
+  struct EdgesFrom {
+    std::vector<double> k, q, v;
+  };
+  virtual EdgesFrom edges_from(const AttentionView& view, const HeadReads& reads,
+                               const KeyOffsets& offsets, int head, int query) = 0;
+  // What heads pass to one writer at a source, in several layers: k, v [H, last + 1 - source], q
+  // [H].
+  struct LayerReads {
+    AttentionView view;
+    const HeadReads* reads = nullptr;
+    const KeyOffsets* offsets = nullptr;
+  };
   struct EdgesInto {
     std::vector<double> k, q, v;
     int queries = 0;
   };
-  virtual EdgesInto edges_into(const AttentionView& view, const HeadReads& reads,
-                               const KeyOffsets& offsets, int writer, int source) = 0;
+  virtual std::vector<EdgesInto> edges_into(std::span<const LayerReads> layers, int writer,
+                                            int source) = 0;
+
+  // Sums over all edges of a layer's heads, where a device can take them by itself; false: it
+  // cannot, and visit_edges is the way. Branches in the order K, Q, V.
+  //
+  // Ways from above that reach the heads, [3, slots, H, S]: the largest, and the sum of all.
+  struct WaysAbove {
+    int slots = 1;
+    std::vector<double> bound, mass;
+    int terminals = 0;
+    std::array<int, 2> end_slot{};  // which of them count at emb and pos
+  };
+  // The same over the edges into every writer: sum [S, Cl] of |credit|; bound, mass [slots, S, Cl];
+  // those of paths that end, by sign [2, S, terminals].
+  struct WaysBelow {
+    std::vector<double> sum, bound, mass, end_bound, end_mass;
+  };
+  virtual bool pass_ways(const AttentionView&, const HeadReads&, const KeyOffsets&,
+                         const WaysAbove&, WaysBelow&) {
+    return false;
+  }
+  // out[H, S] += sum over edges of |credit| below[S, C].
+  virtual bool edge_masses(const AttentionView&, const HeadReads&, const KeyOffsets&,
+                           std::span<const double>, std::vector<double>&) {
+    return false;
+  }
+  // out[3, H, Cl]: credit over all positions; with positions [S, 3, H, Cl], over the readers'.
+  virtual bool edge_totals(const AttentionView&, const HeadReads&, const KeyOffsets&, bool,
+                           std::vector<double>&) {
+    return false;
+  }
 };
 
 }  // namespace unpack

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "unpack/error.h"
+#include "unpack/given_file.h"
 
 namespace unpack {
 
@@ -76,6 +77,11 @@ std::string read_plain_file(const std::filesystem::path& path, std::size_t most)
     if (text.size() > most)
       throw InputError(fmt::format("{}: more than {} bytes are too many", path.string(), most));
   }
+}
+
+std::string read_given_file(const std::string& name) {
+  constexpr std::size_t kLargest = std::size_t{16} << 20;
+  return read_plain_file(name, kLargest);
 }
 
 bool is_there(const std::filesystem::path& path) {

@@ -70,6 +70,12 @@ UNPACK_BODY double inverse_denom(double sum, double abs, double beta) {
   return d == 0 ? 0.0 : 1.0 / d;
 }
 
+// The same with a least denominator, in the unit of the sum.
+UNPACK_BODY double floored_inverse(double sum, double abs, double beta, double floor) {
+  const double size = fmax(fmax(fabs(sum), beta * abs), floor);
+  return size == 0 ? 0.0 : (sum < 0 ? -1.0 : 1.0) / size;
+}
+
 // Signed sums this small against their absolute sum decide the sign of a denominator by rounding.
 UNPACK_BODY bool ill_conditioned(double sum, double abs) { return fabs(sum) < 1e-5 * abs; }
 

@@ -11,6 +11,7 @@
 #include <random>
 
 #include "backend/device_memory.h"
+#include "backend/device_plan.h"
 #include "backend/queued_work.h"
 #include "engine/plan.h"
 #include "engine/state.h"
@@ -65,6 +66,14 @@ std::string length_text(const BenchResult::Length& length) {
   return fmt::format("\n{} tokens\n", length.tokens);
 }
 
+std::string plan_text(const BenchResult::Length& length) {
+  std::string text;
+  for (const BenchPlan& part : length.plan)
+    text += fmt::format("  plan: {:<14} {:>12.2f} GFLOP {:>10.3f} GB  {}\n", part.what, part.gflop,
+                        part.gbyte, part.way);
+  return text;
+}
+
 std::string row_text(const BenchRow& row, bool first) {
   std::string text;
   if (first)
@@ -86,8 +95,10 @@ std::string after_rows_text(const BenchResult& r, const BenchResult::Length& len
                           row.seconds / length.rows.front().seconds);
   }
   if (length.device_peak_mib > 0)
-    text += fmt::format("  a trace takes {:.0f} MiB of the device, weights included\n",
-                        length.device_peak_mib);
+    text += fmt::format(
+        "  a trace takes {:.0f} MiB of the device, weights included; {:.0f} MiB were counted for "
+        "the prompt alone\n",
+        length.device_peak_mib, length.device_counted_mib);
   if (length.streamed) {
     const BenchStreamed& s = *length.streamed;
     text += fmt::format(
@@ -157,6 +168,12 @@ class Bench {
       result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
       result_.lengths.emplace_back().tokens = tokens;
       emit(length_text(result_.lengths.back()));
+      if (auto* device = dynamic_cast<DevicePlan*>(&backend)) {
+        for (const DevicePlan::Part& part : device->plan(model_.writers(), tokens))
+          result_.lengths.back().plan.push_back(
+              {part.what, part.way, part.flop / 1e9, part.byte / 1e9});
+        emit(plan_text(result_.lengths.back()));
+      }
       length(tokens);
       emit(after_rows_text(result_, result_.lengths.back()));
     }
@@ -259,26 +276,38 @@ class Bench {
     Cost all = prepare_plan;
     all += question_cost(c, model_.writers(), tokens);
     if (memory_ != nullptr) (void)memory_->memory_use(true);
-    // A long prompt takes minutes on a CPU: one run of everything, on what the first left behind.
-    const bool once = tokens > 256 && memory_ == nullptr;
-    if (!once)
-      (void)model_.prepare(ids).trace(question);  // warms packed weights and the vocabulary mean
+    // A long prompt takes minutes on a CPU: one run of everything, on what the first left behind. A
+    // device does the same where its first trace took long.
+    constexpr double kLong = 5;
+    bool once = tokens > 256 && memory_ == nullptr;
     std::vector<double> prepare_times;
     std::optional<Prepared> kept;
-    const double one_shot = median(once ? 1 : repeat, [&] {
+    const auto one_run = [&](bool waits, bool keeps) {
       const auto begin = std::chrono::steady_clock::now();
       Prepared made = prepare(ids, question.options);
+      if (waits) finish_queued();
       prepare_times.push_back(
           std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
       (void)made.trace(question, context_);
-      if (once) kept = std::move(made);
-    });
+      if (keeps) kept = std::move(made);
+    };
+    double one_shot = 0;
+    if (!once) {
+      // Warms packed weights and the vocabulary mean.
+      one_shot = median(1, [&] { one_run(true, true); });
+      once = memory_ != nullptr && one_shot > kLong;
+      if (!once) {
+        kept.reset();
+        prepare_times.clear();
+      }
+    }
+    if (!kept) one_shot = median(once ? 1 : repeat, [&] { one_run(false, once); });
     take_peak();
     std::sort(prepare_times.begin(), prepare_times.end());
     double prepare_seconds = prepare_times[prepare_times.size() / 2];
     // A device still works on the prompt when prepare returns, and waiting there would make the
     // trace above look slower than it is.
-    if (finish_queued())
+    if (!once && finish_queued())
       prepare_seconds = median(repeat, [&] { (void)prepare(ids, question.options); });
     row("one-shot trace", one_shot, all,
         fmt::format("prepare, token credit and the {} strongest paths", options_.top_paths));
@@ -343,9 +372,12 @@ class Bench {
   }
 
   void take_peak() {
-    if (memory_ != nullptr)
-      result_.lengths.back().device_peak_mib =
-          static_cast<double>(memory_->memory_use().peak) / (1 << 20);
+    if (memory_ == nullptr) return;
+    BenchResult::Length& now = result_.lengths.back();
+    now.device_peak_mib = static_cast<double>(memory_->memory_use().peak) / (1 << 20);
+    now.device_counted_mib = device_memory_cost(model_.config(), model_.writers(), now.tokens,
+                                                context_.memory_budget, memory_->in_parts()) /
+                             (1 << 20);
   }
 
   // The same trace where only some layers fit.
@@ -450,7 +482,7 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
 std::string to_terminal(const BenchResult& r) {
   std::string text = header_text(r);
   for (const auto& length : r.lengths) {
-    text += length_text(length);
+    text += length_text(length) + plan_text(length);
     for (std::size_t i = 0; i < length.rows.size(); ++i) text += row_text(length.rows[i], i == 0);
     text += after_rows_text(r, length);
   }

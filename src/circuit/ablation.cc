@@ -1,9 +1,12 @@
 #include "circuit/ablation.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <map>
 
 #include "backend/mlp_readers.h"
+#include "circuit/memory.h"
 #include "engine/state.h"
 #include "unpack/error.h"
 
@@ -39,6 +42,7 @@ class AblatedPass {
       for (std::size_t w = 0; w < before; ++w) change_[w] = base->changes[w];
     }
     keep_ = keep;
+    find_changes(first);
     if (keep_ != nullptr) keep_->streams.assign(static_cast<std::size_t>(c_.n_layers) + 1, {});
     const ForwardHooks hooks = make_hooks(base == nullptr);
     ForwardOptions options;
@@ -66,7 +70,22 @@ class AblatedPass {
     return to;
   }
 
+  // Writers that some reader from `first` on does not keep. Of the others nobody asks how they
+  // changed: a pass with few edges removed costs little more than a plain one.
+  void find_changes(int first) {
+    asked_.assign(change_.size(), static_cast<char>(keep_ != nullptr));
+    for (std::size_t p = table_.attention_ports(first); p < table_.ports().size(); ++p) {
+      const ReaderPort& port = table_.ports()[p];
+      for (std::size_t s = 0; s < table_.positions(); ++s)
+        for (std::size_t w = 0; w < static_cast<std::size_t>(port.visible); ++w)
+          if (kept_[s * table_.stride() + port.first + w] == 0) asked_[w] = 1;
+    }
+  }
+
+  bool asked(int writer) const { return asked_[static_cast<std::size_t>(writer)] != 0; }
+
   void wrote(int writer, const Array& rows) {
+    if (!asked(writer)) return;
     const auto w = static_cast<std::size_t>(writer);
     change_[w] = copied(replaced_[w]);
     backend_.add(rows, change_[w], size(), -1.0);
@@ -81,29 +100,53 @@ class AblatedPass {
     std::map<EdgeMask, std::size_t> known;
     Array ablated;
     for (std::size_t p = 0; p < count; ++p) {
-      const auto begin =
-          kept_.begin() + static_cast<std::ptrdiff_t>(table_.ports()[first + p].first);
-      const EdgeMask key(begin, begin + static_cast<std::ptrdiff_t>(visible));
+      EdgeMask key;  // [positions, visible]
+      for (std::size_t s = 0; s < table_.positions(); ++s) {
+        const auto begin =
+            kept_.begin() +
+            static_cast<std::ptrdiff_t>(s * table_.stride() + table_.ports()[first + p].first);
+        key.insert(key.end(), begin, begin + static_cast<std::ptrdiff_t>(visible));
+      }
       const auto [found, fresh] = known.try_emplace(key, inputs_.size());
       input_of_[p] = found->second;
-      if (fresh) inputs_.push_back(make_input(key, x, ablated));
+      if (fresh) inputs_.push_back(make_input(key, visible, x, ablated));
     }
     made_ += static_cast<double>(inputs_.size());
   }
 
-  Array make_input(const EdgeMask& key, const Array& x, Array& ablated) {
+  Array make_input(const EdgeMask& key, std::size_t visible, const Array& x, Array& ablated) {
     const std::size_t kept = count_kept(key);
     if (kept == key.size()) return copied(x);
     // From whichever end is nearer: the stream as it is, or the stream with nothing kept.
     const bool from_clean = 2 * kept > key.size();
     if (!from_clean && ablated.empty()) {
       ablated = copied(x);
-      for (std::size_t w = 0; w < key.size(); ++w) backend_.add(change_[w], ablated, size());
+      for (std::size_t w = 0; w < visible; ++w)
+        if (asked_[w] != 0) backend_.add(change_[w], ablated, size());
     }
     Array out = copied(from_clean ? x : ablated);
-    for (std::size_t w = 0; w < key.size(); ++w) {
-      if ((key[w] != 0) == from_clean) continue;
-      backend_.add(change_[w], out, size(), from_clean ? 1.0 : -1.0);
+    for (std::size_t w = 0; w < visible; ++w) {
+      if (asked_[w] == 0) continue;
+      std::vector<char> turned;  // [positions]
+      for (std::size_t at = w; at < key.size(); at += visible)
+        turned.push_back(static_cast<char>((key[at] != 0) != from_clean));
+      const std::size_t count = count_kept(turned);
+      if (count == 0) continue;
+      backend_.add(count == turned.size() ? change_[w] : rows_of(change_[w], turned), out, size(),
+                   from_clean ? 1.0 : -1.0);
+    }
+    return out;
+  }
+
+  // The rows of the positions that are asked for, and nothing elsewhere.
+  Array rows_of(const Array& from, const std::vector<char>& positions) {
+    Array out = backend_.zeros(from.size());
+    for (const Segment& segment : chunk_.segments) {
+      for (std::int64_t s = 0; s < segment.length; ++s) {
+        if (positions[static_cast<std::size_t>(s)] == 0) continue;
+        const std::int64_t at = (segment.begin + s) * c_.d_model;
+        backend_.copy(from, at, out, at, c_.d_model);
+      }
     }
     return out;
   }
@@ -132,7 +175,8 @@ class AblatedPass {
     };
     hooks.heads_written = [this](int layer, const Array& z, const Array& dev) {
       for (int h = 0; h < c_.n_heads; ++h)
-        wrote(writers_.head(layer, h), head_vector(backend_, layer, z, dev, h, chunk_.rows));
+        if (asked(writers_.head(layer, h)))
+          wrote(writers_.head(layer, h), head_vector(backend_, layer, z, dev, h, chunk_.rows));
     };
     hooks.neurons = [this](int layer, const Array&, const Routing* routing, Array& pre, Array& up) {
       read_neurons(layer, routing, pre, up);
@@ -209,6 +253,7 @@ class AblatedPass {
   const std::vector<Array>& replaced_;
   const EdgeMask& kept_;
   std::vector<Array> change_;  // [C] what is replaced less what was written
+  std::vector<char> asked_;    // [C] whether any reader wants to know that
   PassStart* keep_ = nullptr;
   std::vector<int> positions_;
   std::vector<std::int64_t> key_begin_;
@@ -222,8 +267,8 @@ class AblatedPass {
 
 CircuitRunner::CircuitRunner(const Model& model, const EdgeTable& table,
                              const std::vector<TaskPrompt>& prompts, EdgeAblation ablation,
-                             const RunContext& context)
-    : model_(model), table_(table), prompts_(prompts) {
+                             const RunContext& context, CircuitMemory* memory)
+    : model_(model), table_(table), prompts_(prompts), memory_(memory) {
   for (PromptChunk& chunk : cut_chunks(model.config(), prompts, chunk_rows(model)))
     parts_.push_back({std::move(chunk), {}});
   make_replacements(prompts, ablation, context);
@@ -270,20 +315,32 @@ std::vector<double> CircuitRunner::run(const Part& part, const EdgeMask& kept,
                                        const PassStart* base, int first, PassStart* keep,
                                        const RunContext& context) {
   AblatedPass pass(model_, table_, part.chunk, part.replaced, kept);
-  const Array x = pass.run(base, first, keep, context);
-  const auto prompts = static_cast<double>(part.chunk.members.size());
+  std::vector<double> values =
+      differences(model_, prompts_, part.chunk, pass.run(base, first, keep, context));
+  values.push_back(pass.inputs());
+  return values;
+}
+
+// Counts what a pass from layer `first` on has cost; its differences go to `out`.
+void CircuitRunner::take(std::vector<double> values, int first, std::vector<double>& out) {
+  const double inputs = values.back(), prompts = static_cast<double>(values.size() - 1);
   passes_ += prompts;
-  inputs_ += prompts * pass.inputs();
+  inputs_ += prompts * inputs;
   plain_inputs_ += prompts * (2.0 * (model_.config().n_layers - first) + 1);
-  return differences(model_, prompts_, part.chunk, x);
+  out.insert(out.end(), values.begin(), values.end() - 1);
+}
+
+std::string CircuitRunner::name_of(const char* what, const Part& part, const EdgeMask& kept) const {
+  return fmt::format("{} {} {} {}", what, prompts_.size(), part.chunk.members[0],
+                     short_name(kept.data(), kept.size()));
 }
 
 std::vector<double> CircuitRunner::measure(const EdgeMask& kept, const RunContext& context) {
   std::vector<double> out;
-  for (const Part& part : parts_) {
-    const std::vector<double> values = run(part, kept, nullptr, 0, nullptr, context);
-    out.insert(out.end(), values.begin(), values.end());
-  }
+  for (const Part& part : parts_)
+    take(recalled(memory_, name_of("pass", part, kept),
+                  [&] { return run(part, kept, nullptr, 0, nullptr, context); }),
+         0, out);
   return out;
 }
 
@@ -293,17 +350,25 @@ std::vector<std::vector<double>> CircuitRunner::measure_without(
   std::size_t done = 0;
   for (const Part& part : parts_) {
     PassStart base;
-    run(part, kept, nullptr, 0, &base, context);
+    const auto run_base = [&] { return run(part, kept, nullptr, 0, &base, context); };
+    std::vector<double> whole;
+    take(recalled(memory_, name_of("base", part, kept), run_base), 0, whole);
     EdgeMask fewer = kept;
+    const std::string name = name_of("without", part, kept);
     for (std::size_t i = 0; i < edges.size(); ++i) {
       context.report("edges", static_cast<double>(done++),
                      static_cast<double>(edges.size() * parts_.size()));
       const int reader = table_.port_of(edges[i]).reader;
       const int first = reader < 0 ? model_.config().n_layers : table_.writers()[reader].layer;
-      fewer[edges[i]] = 0;
-      const std::vector<double> values = run(part, fewer, &base, first, nullptr, context);
-      fewer[edges[i]] = kept[edges[i]];
-      out[i].insert(out[i].end(), values.begin(), values.end());
+      take(recalled(memory_, fmt::format("{} {}", name, edges[i]),
+                    [&] {
+                      if (base.streams.empty()) run_base();
+                      fewer[edges[i]] = 0;
+                      std::vector<double> values = run(part, fewer, &base, first, nullptr, context);
+                      fewer[edges[i]] = kept[edges[i]];
+                      return values;
+                    }),
+           first, out[i]);
     }
   }
   return out;

@@ -55,7 +55,7 @@ struct PassStart {
 class CircuitRunner {
  public:
   CircuitRunner(const Model& model, const EdgeTable& table, const std::vector<TaskPrompt>& prompts,
-                EdgeAblation ablation, const RunContext& context);
+                EdgeAblation ablation, const RunContext& context, CircuitMemory* memory = nullptr);
 
   // The difference of the logits of every prompt.
   const std::vector<double>& clean() const { return clean_; }
@@ -77,6 +77,9 @@ class CircuitRunner {
   };
   void make_replacements(const std::vector<TaskPrompt>& prompts, EdgeAblation ablation,
                          const RunContext& context);
+  void take(std::vector<double> values, int first, std::vector<double>& out);
+  std::string name_of(const char* what, const Part& part, const EdgeMask& kept) const;
+  // Every prompt's difference, and the inputs that readers were given.
   std::vector<double> run(const Part& part, const EdgeMask& kept, const PassStart* base, int first,
                           PassStart* keep, const RunContext& context);
 
@@ -85,6 +88,7 @@ class CircuitRunner {
   std::vector<TaskPrompt> prompts_;
   std::vector<Part> parts_;
   std::vector<double> clean_;
+  CircuitMemory* memory_ = nullptr;
   double passes_ = 0, inputs_ = 0, plain_inputs_ = 0;
 };
 

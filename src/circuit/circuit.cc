@@ -39,6 +39,11 @@ void check_circuit_options(const CircuitOptions& o) {
     throw UsageError(
         fmt::format("faithful takes a number above 0 and up to 1, not {}", o.faithful));
   if (o.sizes.empty()) throw UsageError("sizes names no size");
+  if (o.patched < 0)
+    throw UsageError(fmt::format("patched takes a number of 0 or more, not {}", o.patched));
+  if (o.nodes && o.positions)
+    throw UsageError(
+        "nodes and positions do not go together: a component is kept at all positions");
   if (o.contrast && o.method != CircuitMethod::ours)
     throw UsageError("contrast goes with the method ours");
 }
@@ -74,6 +79,20 @@ Task right_prompts(const Model& model, const Task& task, std::size_t& wrong,
   return out;
 }
 
+// Positions of several prompts are the same where the prompts have one length: the commonest one is
+// kept, the others are counted.
+int keep_one_length(Task& task, std::size_t& left_out) {
+  std::map<std::size_t, int> lengths;
+  for (const TaskPrompt& prompt : task.prompts) ++lengths[prompt.ids.size()];
+  const auto commonest =
+      std::max_element(lengths.begin(), lengths.end(),
+                       [](const auto& a, const auto& b) { return a.second < b.second; });
+  left_out = std::erase_if(task.prompts, [&](const TaskPrompt& prompt) {
+    return prompt.ids.size() != commonest->first;
+  });
+  return static_cast<int>(commonest->first);
+}
+
 void check_prompts(const Model& model, const Task& task, bool counterfactuals) {
   if (task.prompts.empty()) throw InputError("the task has no prompts");
   for (std::size_t i = 0; i < task.prompts.size(); ++i) {
@@ -95,18 +114,22 @@ void check_prompts(const Model& model, const Task& task, bool counterfactuals) {
 }
 
 EdgeScores score_edges(const Model& model, const EdgeTable& table, const Task& task,
-                       const CircuitOptions& o, const RunContext& context) {
+                       const CircuitOptions& o, const RunContext& context, CircuitMemory* memory) {
   switch (o.method) {
     case CircuitMethod::ours:
-      return rank_ours(model, table, task, o, context);
+      return rank_ours(model, table, task, o, context, memory);
     case CircuitMethod::ifr:
-      return rank_ifr(model, table, task, context);
+      return rank_ifr(model, table, task, context, memory);
     case CircuitMethod::eap:
-      return rank_gradients(model, table, task, 1, context);
+      return rank_gradients(model, table, task, 1, context, memory);
     case CircuitMethod::eap_ig:
-      return rank_gradients(model, table, task, o.steps, context);
-    case CircuitMethod::patching:
-      return rank_patching(model, table, task, o.ablation, context);
+      return rank_gradients(model, table, task, o.steps, context, memory);
+    case CircuitMethod::patching: {
+      Task some = task;
+      if (o.patched > 0 && static_cast<std::size_t>(o.patched) < some.prompts.size())
+        some.prompts.resize(static_cast<std::size_t>(o.patched));
+      return rank_patching(model, table, some, o.ablation, context, memory);
+    }
     case CircuitMethod::random:
       return rank_random(table, o.seed);
   }
@@ -170,8 +193,10 @@ class Units {
 class Prover {
  public:
   Prover(const Model& model, const EdgeTable& table, const Task& task, EdgeAblation ablation,
-         const RunContext& context)
-      : table_(table), runner_(model, table, task.prompts, ablation, context), context_(context) {
+         const RunContext& context, CircuitMemory* memory = nullptr)
+      : table_(table),
+        runner_(model, table, task.prompts, ablation, context, memory),
+        context_(context) {
     clean_ = mean_of(runner_.clean());
     ablated_ = mean_of(runner_.measure(table.none(), context));
     if (std::fabs(clean_ - ablated_) < 1e-9 * std::max(std::fabs(clean_), 1.0))
@@ -296,22 +321,23 @@ std::vector<CircuitSize> default_sizes() {
 }
 
 CircuitResult find_circuit(const Model& model, const Task& task, const CircuitOptions& options,
-                           const RunContext& context) {
+                           const RunContext& context, CircuitMemory* memory) {
   check_circuit_options(options);
   check_prompts(model, task, compares(options));
-  const EdgeTable table(model);
   CircuitResult result;
   result.model = model.info();
   result.program = model.program();
   result.layout = model.config();
   result.options = options;
-  result.all_edges = static_cast<int>(table.size());
   result.all_nodes = model.writers().count() - model.writers().terminals();
   result.task = right_prompts(model, task, result.wrong, context);
+  const EdgeTable table(model,
+                        options.positions ? keep_one_length(result.task, result.other_length) : 0);
+  result.all_edges = static_cast<int>(table.size());
 
-  const EdgeScores scores = score_edges(model, table, result.task, options, context);
+  const EdgeScores scores = score_edges(model, table, result.task, options, context, memory);
   result.cost.ranking = scores.passes;
-  Prover prover(model, table, result.task, options.ablation, context);
+  Prover prover(model, table, result.task, options.ablation, context, memory);
   result.clean = prover.clean();
   result.ablated = prover.ablated();
   // Gradients and patches measure in logits: one scale for all of them.
@@ -383,7 +409,22 @@ CircuitProof prove_circuits(const Model& model, const Task& task,
                             const std::vector<std::vector<CircuitEdge>>& circuits,
                             EdgeAblation ablation, const RunContext& context) {
   check_prompts(model, task, ablation == EdgeAblation::counterfactual);
-  const EdgeTable table(model);
+  bool placed = false;
+  for (const std::vector<CircuitEdge>& circuit : circuits)
+    for (const CircuitEdge& edge : circuit) placed |= edge.position >= 0;
+  const auto length = task.prompts[0].ids.size();
+  for (const std::vector<CircuitEdge>& circuit : circuits) {
+    for (const CircuitEdge& edge : circuit) {
+      if (placed && (edge.position < 0 || static_cast<std::size_t>(edge.position) >= length))
+        throw InputError(fmt::format("{}: every edge needs a position below {}, or none has one",
+                                     to_string(model.writers(), edge), length));
+    }
+  }
+  for (const TaskPrompt& prompt : task.prompts) {
+    if (placed && prompt.ids.size() != length)
+      throw InputError("edges with positions are measured on prompts of one length");
+  }
+  const EdgeTable table(model, placed ? static_cast<int>(length) : 0);
   Prover prover(model, table, task, ablation, context);
   CircuitProof proof{prover.clean(), prover.ablated(), {}, 0};
   for (const std::vector<CircuitEdge>& circuit : circuits) {

@@ -1,6 +1,8 @@
 // Edge attribution patching: what the difference of the logits falls by when an edge carries the
 // counterfactual's value, to first order; with several steps the gradient is a mean over the way
 // from the counterfactual's embeddings to the prompt's.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "circuit/gradients.h"
@@ -34,11 +36,12 @@ class Contraction {
     backend_.parallel_for(port.visible, [&](std::int64_t writer) {
       const auto w = static_cast<std::size_t>(writer);
       for (std::size_t p = 0; p < scores_.size(); ++p) {
-        const auto begin = static_cast<std::size_t>(chunk_.segments[p].begin) * d_,
-                   size = static_cast<std::size_t>(chunk_.segments[p].length) * d_;
-        scores_[p][port.first + w] +=
-            part * dot(std::span<const double>(change_[w]).subspan(begin, size),
-                       gradient.subspan(begin, size));
+        for (std::size_t s = 0; s < static_cast<std::size_t>(chunk_.segments[p].length); ++s) {
+          const std::size_t row = (static_cast<std::size_t>(chunk_.segments[p].begin) + s) * d_;
+          scores_[p][table_.place(s) + port.first + w] +=
+              part *
+              dot(std::span<const double>(change_[w]).subspan(row, d_), gradient.subspan(row, d_));
+        }
       }
     });
   }
@@ -53,50 +56,64 @@ class Contraction {
   std::vector<std::vector<double>> change_, scores_;
 };
 
+// scores[prompt][edge], one prompt behind the other.
+std::vector<double> gradients_of_chunk(const Model& model, const EdgeTable& table, const Task& task,
+                                       const PromptChunk& chunk, int steps,
+                                       const RunContext& context) {
+  Backend& backend = *model.state()->backend;
+  std::vector<std::vector<TokenId>> others;
+  for (const std::size_t i : chunk.members) others.push_back(task.prompts[i].counterfactual);
+  ForwardTrace trace;
+  const WriterRun own = record_writers(model, chunk.prompts, {}, &trace, context);
+  const WriterRun other = record_writers(model, others, context);
+  Contraction sums(backend, table, chunk, own, other);
+  for (int step = steps; step >= 1; --step) {
+    context.report("steps", steps - step, steps);
+    const double part = static_cast<double>(step) / steps;
+    if (step < steps) {
+      const auto between = [&](Array& emb) {
+        backend.copy(other.written[0], 0, emb, 0, emb.size());
+        backend.add(other.written[0], emb, emb.size(), -part);
+        backend.add(own.written[0], emb, emb.size(), part);
+      };
+      ForwardHooks hooks;
+      hooks.embeddings = between;
+      ForwardOptions options;
+      options.hooks = &hooks;
+      trace = forward(backend, chunk.prompts, options, context);
+    }
+    visit_gradients(model, table, task.prompts, chunk, trace,
+                    [&](std::size_t port, std::span<const double> gradient) {
+                      context.check();
+                      sums.add(port, gradient, 1.0 / steps);
+                    });
+  }
+  std::vector<double> out;
+  for (const std::vector<double>& of_prompt : sums.scores())
+    out.insert(out.end(), of_prompt.begin(), of_prompt.end());
+  return out;
+}
+
 }  // namespace
 
 EdgeScores rank_gradients(const Model& model, const EdgeTable& table, const Task& task, int steps,
-                          const RunContext& context) {
+                          const RunContext& context, CircuitMemory* memory) {
   check_gradients(model.config());
-  Backend& backend = *model.state()->backend;
   EdgeScores scores;
   const auto prompts = static_cast<double>(task.prompts.size());
   const std::vector<PromptChunk> chunks =
       cut_chunks(model.config(), task.prompts, chunk_rows(model) / 2);
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    const PromptChunk& chunk = chunks[c];
-    std::vector<std::vector<TokenId>> others;
-    for (const std::size_t i : chunk.members) others.push_back(task.prompts[i].counterfactual);
-    ForwardTrace trace;
-    const WriterRun own = record_writers(model, chunk.prompts, {}, &trace, context);
-    const WriterRun other = record_writers(model, others, context);
-    Contraction sums(backend, table, chunk, own, other);
-    for (int step = steps; step >= 1; --step) {
-      context.report("steps", static_cast<double>(c) * steps + steps - step,
-                     static_cast<double>(chunks.size()) * steps);
-      const double part = static_cast<double>(step) / steps;
-      if (step < steps) {
-        const auto between = [&](Array& emb) {
-          backend.copy(other.written[0], 0, emb, 0, emb.size());
-          backend.add(other.written[0], emb, emb.size(), -part);
-          backend.add(own.written[0], emb, emb.size(), part);
-        };
-        ForwardHooks hooks;
-        hooks.embeddings = between;
-        ForwardOptions options;
-        options.hooks = &hooks;
-        trace = forward(backend, chunk.prompts, options, context);
-      }
-      visit_gradients(model, table, task.prompts, chunk, trace,
-                      [&](std::size_t port, std::span<const double> gradient) {
-                        context.check();
-                        sums.add(port, gradient, 1.0 / steps);
-                      });
+    context.report("prompts", static_cast<double>(chunks[c].members[0]), prompts);
+    const std::vector<double> all = recalled(memory, fmt::format("gradients {} {}", steps, c), [&] {
+      return gradients_of_chunk(model, table, task, chunks[c], steps, context);
+    });
+    for (std::size_t p = 0; p < chunks[c].members.size(); ++p) {
+      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(p * table.size());
+      add_scores(scores, {begin, begin + static_cast<std::ptrdiff_t>(table.size())}, prompts);
     }
-    for (const std::vector<double>& of_prompt : sums.scores())
-      add_scores(scores, of_prompt, prompts);
     // The prompt, its counterfactual, the other steps, and a way back of two passes a step.
-    scores.passes += static_cast<double>(chunk.members.size()) * (2 + (steps - 1) + 2 * steps);
+    scores.passes += static_cast<double>(chunks[c].members.size()) * (2 + (steps - 1) + 2 * steps);
   }
   return scores;
 }

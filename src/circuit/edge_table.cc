@@ -7,7 +7,8 @@
 
 namespace unpack {
 
-EdgeTable::EdgeTable(const Model& model) : writers_(model.writers()) {
+EdgeTable::EdgeTable(const Model& model, int positions)
+    : writers_(model.writers()), positions_(static_cast<std::size_t>(positions)) {
   const ModelConfig& c = model.config();
   const auto add = [&](int reader, Branch branch, int visible) {
     ports_.push_back({reader, branch, visible, size_});
@@ -23,46 +24,69 @@ EdgeTable::EdgeTable(const Model& model) : writers_(model.writers()) {
     for (const MlpReader& reader : mlp_readers(c.layer(l)))
       add(writers_.mlp(l), reader.branch, writers_.visible_to_mlp(l));
   }
+  first_.push_back(ports_.size());
   add(-1, Branch::none, writers_.count());
 }
 
 std::size_t EdgeTable::index(const CircuitEdge& edge) const {
+  const bool there =
+      placed() ? edge.position >= 0 && static_cast<std::size_t>(edge.position) < positions_
+               : edge.position < 0;
   for (const ReaderPort& port : ports_) {
-    if (port.reader == edge.reader && port.branch == edge.branch && edge.writer < port.visible)
-      return port.first + static_cast<std::size_t>(edge.writer);
+    if (there && port.reader == edge.reader && port.branch == edge.branch &&
+        edge.writer < port.visible)
+      return place(static_cast<std::size_t>(std::max(edge.position, 0))) + port.first +
+             static_cast<std::size_t>(edge.writer);
   }
   throw InternalError("[EdgeTable] no such edge");
 }
 
 const ReaderPort& EdgeTable::port_of(std::size_t edge) const {
   const auto behind =
-      std::upper_bound(ports_.begin(), ports_.end(), edge,
+      std::upper_bound(ports_.begin(), ports_.end(), edge % size_,
                        [](std::size_t at, const ReaderPort& port) { return at < port.first; });
   return *(behind - 1);
 }
 
 CircuitEdge EdgeTable::edge(std::size_t index) const {
   const ReaderPort& port = port_of(index);
-  return {static_cast<int>(index - port.first), port.reader, port.branch};
+  return {static_cast<int>(index % size_ - port.first), port.reader, port.branch,
+          placed() ? static_cast<int>(index / size_) : -1};
 }
 
 EdgeMask EdgeTable::connected(EdgeMask kept) const {
-  const auto count = static_cast<std::size_t>(writers_.count());
-  std::vector<char> fed(count, 0), used(count, 0);
-  std::fill(fed.begin(), fed.begin() + writers_.terminals(), 1);
+  const std::size_t count = static_cast<std::size_t>(writers_.count()), n = positions();
+  // [writer][position]; keys and values at a position serve every later query.
+  std::vector<char> fed(count * n, 0), used(count * n, 0);
+  std::fill(fed.begin(), fed.begin() + static_cast<std::ptrdiff_t>(n) * writers_.terminals(), 1);
+  const auto later = [](const ReaderPort& port) {
+    return port.branch == Branch::K || port.branch == Branch::V;
+  };
   for (const ReaderPort& port : ports_) {
-    for (std::size_t w = 0; w < static_cast<std::size_t>(port.visible); ++w) {
-      char& keep = kept[port.first + w];
-      keep = static_cast<char>(keep != 0 && fed[w] != 0);
-      if (keep != 0 && port.reader >= 0) fed[static_cast<std::size_t>(port.reader)] = 1;
+    for (std::size_t s = 0; s < n; ++s) {
+      for (std::size_t w = 0; w < static_cast<std::size_t>(port.visible); ++w) {
+        char& keep = kept[s * size_ + port.first + w];
+        keep = static_cast<char>(keep != 0 && fed[w * n + s] != 0);
+        if (keep == 0 || port.reader < 0) continue;
+        const auto row = fed.begin() + static_cast<std::ptrdiff_t>(n) * port.reader;
+        std::fill(row + static_cast<std::ptrdiff_t>(s),
+                  row + static_cast<std::ptrdiff_t>(later(port) ? n : s + 1), 1);
+      }
     }
   }
   for (auto port = ports_.rbegin(); port != ports_.rend(); ++port) {
-    const bool read = port->reader < 0 || used[static_cast<std::size_t>(port->reader)] != 0;
-    for (std::size_t w = 0; w < static_cast<std::size_t>(port->visible); ++w) {
-      char& keep = kept[port->first + w];
-      keep = static_cast<char>(keep != 0 && read);
-      if (keep != 0) used[w] = 1;
+    for (std::size_t s = 0; s < n; ++s) {
+      bool read = port->reader < 0 && s + 1 == n;
+      if (port->reader >= 0) {
+        const auto row = used.begin() + static_cast<std::ptrdiff_t>(n) * port->reader;
+        const auto end = row + static_cast<std::ptrdiff_t>(later(*port) ? n : s + 1);
+        read = std::find(row + static_cast<std::ptrdiff_t>(s), end, 1) != end;
+      }
+      for (std::size_t w = 0; w < static_cast<std::size_t>(port->visible); ++w) {
+        char& keep = kept[s * size_ + port->first + w];
+        keep = static_cast<char>(keep != 0 && read);
+        if (keep != 0) used[w * n + s] = 1;
+      }
     }
   }
   return kept;

@@ -1,6 +1,8 @@
 // Information flow routes carried to writers: every reader shares out what it holds by how near
 // each writer is to the stream it sees. The method knows no keys and queries, and one input of an
 // MLP.
+#include <fmt/format.h>
+
 #include <cmath>
 
 #include "backend/mlp_readers.h"
@@ -74,7 +76,7 @@ class EdgeRoutes {
       part.push_back(nearness(whole, written_[w].data() + s * d_, 1));
     to_shares(part);
     for (std::size_t w = 0; w < visible; ++w) {
-      credit_[port.first + w] += amount * part[w];
+      credit_[table_.place(s) + port.first + w] += amount * part[w];
       held_[w][s] += amount * part[w];
     }
   }
@@ -128,12 +130,16 @@ class EdgeRoutes {
 }  // namespace
 
 EdgeScores rank_ifr(const Model& model, const EdgeTable& table, const Task& task,
-                    const RunContext& context) {
+                    const RunContext& context, CircuitMemory* memory) {
   EdgeScores scores;
   const auto prompts = static_cast<double>(task.prompts.size());
   for (std::size_t i = 0; i < task.prompts.size(); ++i) {
     context.report("prompts", static_cast<double>(i), prompts);
-    add_scores(scores, EdgeRoutes(model, table, task.prompts[i].ids, context).edges(), prompts);
+    add_scores(
+        scores,
+        recalled(memory, fmt::format("ifr {}", i),
+                 [&] { return EdgeRoutes(model, table, task.prompts[i].ids, context).edges(); }),
+        prompts);
     scores.passes += 1;
   }
   return scores;

@@ -1,8 +1,13 @@
 #include "circuit/rank.h"
 
+#include <fmt/format.h>
+
 #include <cmath>
+#include <optional>
 #include <random>
 
+#include "engine/read_trace.h"
+#include "engine/state.h"
 #include "unpack/error.h"
 #include "unpack/prepared.h"
 
@@ -17,40 +22,68 @@ void add_scores(EdgeScores& scores, const std::vector<double>& of_prompt, double
   }
 }
 
+namespace {
+
+// What every edge is worth on one prompt, over the sizes of the direct credit.
+std::vector<double> credit_of_edges(const Model& model, const EdgeTable& table,
+                                    const TaskPrompt& prompt, const CircuitOptions& options,
+                                    const RunContext& context) {
+  Question question;
+  question.target.ids = prompt.target;
+  question.target.versus = prompt.versus;
+  question.options = options.options;
+  question.options.settle();
+  question.paths.top = 0;
+  std::vector<double> credit(table.size(), 0.0);
+  const auto add = [&](const EdgeSums& sums, double part) {
+    for (const auto& [key, value] : sums) {
+      const auto& [reader, branch, writer, position] = key;
+      credit[table.index({writer, reader, branch, table.placed() ? position : -1})] += part * value;
+    }
+  };
+  const Prepared own = model.prepare(prompt.ids, context);
+  std::optional<Prepared> other;
+  EdgeQuestion how;
+  how.positions = table.placed();
+  // Along outputs shares are all there is, which no difference has: credit less credit.
+  const bool differences = question.options.direction == Direction::read;
+  if (options.contrast) {
+    other = model.prepare(prompt.counterfactual, context);
+    if (differences) how.other = other->state().get();
+  }
+  const EdgeAnswer here = edge_sums(*own.state(), question, how, context);
+  const double first = here.first;
+  add(here.sums, 1);
+  if (options.contrast && !differences)
+    add(edge_sums(*other->state(), question, how, context).sums, -1);
+  for (double& x : credit) x /= first > 0 ? first : 1.0;
+  return credit;
+}
+
+}  // namespace
+
 EdgeScores rank_ours(const Model& model, const EdgeTable& table, const Task& task,
-                     const CircuitOptions& options, const RunContext& context) {
+                     const CircuitOptions& options, const RunContext& context,
+                     CircuitMemory* memory) {
   EdgeScores scores;
   const auto prompts = static_cast<double>(task.prompts.size());
   RunContext quiet = context;
   quiet.progress = {};
   for (std::size_t i = 0; i < task.prompts.size(); ++i) {
     context.report("prompts", static_cast<double>(i), prompts);
-    const TaskPrompt& prompt = task.prompts[i];
-    Question question;
-    question.target.ids = prompt.target;
-    question.target.versus = prompt.versus;
-    question.options = options.options;
-    question.paths.top = 0;
-    std::vector<double> credit(table.size(), 0.0);
-    double first = 0;
-    const auto ask = [&](const std::vector<TokenId>& ids, double sign) {
-      scores.passes += 1;
-      for (const EdgeCredit& edge : model.prepare(ids, quiet).edge_credit(question, quiet)) {
-        credit[table.index({edge.writer, edge.reader, edge.branch})] += sign * edge.credit;
-        if (sign > 0 && edge.reader < 0) first += std::fabs(edge.credit);
-      }
-    };
-    ask(prompt.ids, 1);
-    if (options.contrast) ask(prompt.counterfactual, -1);
-    for (double& x : credit) x /= first > 0 ? first : 1.0;
-    add_scores(scores, credit, prompts);
+    add_scores(
+        scores,
+        recalled(memory, fmt::format("ours {}", i),
+                 [&] { return credit_of_edges(model, table, task.prompts[i], options, quiet); }),
+        prompts);
+    scores.passes += options.contrast ? 2 : 1;
   }
   return scores;
 }
 
 EdgeScores rank_patching(const Model& model, const EdgeTable& table, const Task& task,
-                         EdgeAblation ablation, const RunContext& context) {
-  CircuitRunner runner(model, table, task.prompts, ablation, context);
+                         EdgeAblation ablation, const RunContext& context, CircuitMemory* memory) {
+  CircuitRunner runner(model, table, task.prompts, ablation, context, memory);
   std::vector<std::size_t> edges(table.size());
   for (std::size_t i = 0; i < edges.size(); ++i) edges[i] = i;
   const std::vector<std::vector<double>> values =

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "circuit/ablation.h"
+#include "circuit/memory.h"
 
 namespace unpack {
 
@@ -11,14 +12,16 @@ struct EdgeScores {
 };
 
 EdgeScores rank_ours(const Model& model, const EdgeTable& table, const Task& task,
-                     const CircuitOptions& options, const RunContext& context);
+                     const CircuitOptions& options, const RunContext& context,
+                     CircuitMemory* memory = nullptr);
 EdgeScores rank_ifr(const Model& model, const EdgeTable& table, const Task& task,
-                    const RunContext& context);
+                    const RunContext& context, CircuitMemory* memory = nullptr);
 // steps 1: the gradient at the prompt; more: its mean on the way from the counterfactual.
 EdgeScores rank_gradients(const Model& model, const EdgeTable& table, const Task& task, int steps,
-                          const RunContext& context);
+                          const RunContext& context, CircuitMemory* memory = nullptr);
 EdgeScores rank_patching(const Model& model, const EdgeTable& table, const Task& task,
-                         EdgeAblation ablation, const RunContext& context);
+                         EdgeAblation ablation, const RunContext& context,
+                         CircuitMemory* memory = nullptr);
 EdgeScores rank_random(const EdgeTable& table, std::uint64_t seed);
 
 // Adds one prompt's scores.

@@ -16,6 +16,8 @@ std::string method_label(const CircuitOptions& o) {
   std::string text = to_string(o.method);
   if (o.method == CircuitMethod::ours && !o.preset.empty()) text += ", " + o.preset;
   if (o.contrast) text += ", contrast";
+  if (o.method == CircuitMethod::patching && o.patched > 0)
+    text += fmt::format(", {} prompts", o.patched);
   if (o.method == CircuitMethod::eap_ig) text += fmt::format(", {} steps", o.steps);
   return text;
 }
@@ -30,7 +32,7 @@ std::string heading(const CircuitResult& r, const std::string& command) {
       : r.options.ablation == EdgeAblation::mean ? "their mean over all prompts and positions"
                                                  : "nothing";
   out += fmt::format(
-      "{} prompts took part{}. The difference of the logits is {:.3f} on the whole model and "
+      "{} prompts took part{}{}. The difference of the logits is {:.3f} on the whole model and "
       "{:.3f} "
       "with all {} edges ablated. Edges outside a circuit carry {}. Faithfulness: how much of the "
       "way from the one to the other a circuit keeps. Necessity: how much is lost when the circuit "
@@ -39,6 +41,9 @@ std::string heading(const CircuitResult& r, const std::string& command) {
       r.task.prompts.size(),
       r.wrong > 0
           ? fmt::format("; {} were left out, on which the model prefers another answer", r.wrong)
+          : "",
+      r.other_length > 0
+          ? fmt::format("; {} were left out that have another length than most", r.other_length)
           : "",
       r.clean, r.ablated, r.all_edges, ablated);
   return out;

@@ -1,6 +1,7 @@
 #include "credit/device_edges.h"
 
 #include <numeric>
+#include <optional>
 
 #include "backend/device_credit.h"
 
@@ -67,11 +68,87 @@ void queue_neurons(DeviceCredit& device, const Decomposition& d, const Options& 
   }
 }
 
+// Direct edges of some layers towards a target, a layer at a time.
+class DirectQueue {
+ public:
+  DirectQueue(DeviceCredit& device, const Decomposition& d, const Options& options,
+              std::span<const int> layers, const EdgesTarget& target)
+      : device_(device),
+        d_(d),
+        options_(options),
+        layers_(layers.begin(), layers.end()),
+        target_(target),
+        bundle_(d.backend()),
+        arrays_(layers.size()) {
+    const ModelConfig& c = d.config();
+    const std::int64_t heads = c.n_heads, sources = target.query + 1;
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      LayerArrays& a = arrays_[i];
+      const std::int64_t cl = d.writers().visible_to_attention(layers_[i]),
+                         cm = d.writers().visible_to_mlp(layers_[i]);
+      bundle_.add(a.heads.entry, heads * sources);
+      bundle_.add(a.heads.key_coef, heads * sources);
+      bundle_.add(a.heads.query_edge, heads * cl);
+      const LayerConfig& shape = c.layer(layers_[i]);
+      for (std::size_t r = 0; r < mlp_readers(shape).size(); ++r)
+        bundle_.add(a.neurons[r].edge, cm);
+      bundle_.add(a.neurons[shape.mixture() ? 1 : 0].shares, shape.entries());
+    }
+    bundle_.make();
+  }
+
+  void queue(std::size_t i) {
+    Backend& backend = d_.backend();
+    const ModelConfig& c = d_.config();
+    const int layer = layers_[i];
+    const std::vector<int> queries = {target_.query};
+    const AttentionView view = d_.attention_view(layer);
+    Array numerators = backend.zeros(std::int64_t{c.n_heads} * (target_.query + 1)),
+          neurons = backend.zeros(c.layer(layer).entries());
+    backend.head_numerators(view, queries, target_.direction, numerators);
+    // Towards a target entries are shares whatever the dispatch inside the model is.
+    Options aligned = options_;
+    aligned.dispatch = Dispatch::aligned;
+    device_.head_edges(view, d_.attention(layer, options_.scores), queries, numerators, aligned,
+                       arrays_[i].heads);
+    backend.mlp_numerators(d_.mlp_view(layer), queries, target_.direction, neurons);
+    queue_neurons(device_, d_, options_, layer, queries, neurons, arrays_[i]);
+  }
+
+  void fetch(std::vector<DirectEdges>& out) {
+    bundle_.fetch();
+    for (std::size_t i = 0; i < layers_.size(); ++i) {
+      DirectEdges to;
+      to.layer = layers_[i];
+      to.query = target_.query;
+      bundle_.read(arrays_[i].heads.entry, to.entry);
+      bundle_.read(arrays_[i].heads.key_coef, to.key_coef);
+      bundle_.read(arrays_[i].heads.query_edge, to.query_edge);
+      const LayerConfig& shape = d_.config().layer(layers_[i]);
+      for (std::size_t r = 0; r < mlp_readers(shape).size(); ++r)
+        bundle_.read(arrays_[i].neurons[r].edge, to.mlp_edge[r]);
+      bundle_.read(arrays_[i].neurons[shape.mixture() ? 1 : 0].shares, to.neuron_share);
+      out.push_back(std::move(to));
+    }
+  }
+
+ private:
+  DeviceCredit& device_;
+  const Decomposition& d_;
+  const Options& options_;
+  std::vector<int> layers_;
+  const EdgesTarget& target_;
+  Bundle bundle_;
+  std::vector<LayerArrays> arrays_;
+};
+
 }  // namespace
 
 DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
-                              const RunContext& context, std::vector<LayerEdges<float>>& out,
-                              std::vector<DeviceCredit::Layer>& layers) {
+                              const RunContext& context, const EdgesTarget* target,
+                              std::vector<LayerEdges<float>>& out,
+                              std::vector<DeviceCredit::Layer>& layers,
+                              std::vector<DirectEdges>& direct) {
   auto* device = dynamic_cast<DeviceCredit*>(&d.backend());
   if (device == nullptr) return nullptr;
   const ModelConfig& c = d.config();
@@ -100,6 +177,12 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
     bundle.add(a.neurons[0].doubt, length);
   }
   bundle.make();
+  std::optional<DirectQueue> towards;
+  if (target != nullptr) {
+    std::vector<int> all(static_cast<std::size_t>(c.n_layers));
+    std::iota(all.begin(), all.end(), 0);
+    towards.emplace(*device, d, options, all, *target);
+  }
   for (int l = 0; l < c.n_layers; ++l) {
     context.check();
     LayerArrays& a = arrays[static_cast<std::size_t>(l)];
@@ -120,7 +203,9 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
                       {a.neurons[0].edge, a.neurons[1].edge, a.neurons[2].edge},
                       d.writers().head(l, 0),
                       d.writers().mlp(l)});
+    if (towards) towards->queue(static_cast<std::size_t>(l));
   }
+  if (towards) towards->fetch(direct);
   bundle.fetch();
   for (int l = 0; l < c.n_layers; ++l) {
     const LayerArrays& a = arrays[static_cast<std::size_t>(l)];
@@ -141,51 +226,10 @@ bool direct_on_device(const Decomposition& d, const Options& options, std::span<
                       int query, const Array& direction, std::vector<DirectEdges>& out) {
   auto* device = dynamic_cast<DeviceCredit*>(&d.backend());
   if (device == nullptr) return false;
-  Backend& backend = d.backend();
-  const ModelConfig& c = d.config();
-  const std::int64_t heads = c.n_heads, sources = query + 1;
-  const std::vector<int> queries = {query};
-  Bundle bundle(backend);
-  std::vector<LayerArrays> arrays(layers.size());
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    LayerArrays& a = arrays[i];
-    const std::int64_t cl = d.writers().visible_to_attention(layers[i]),
-                       cm = d.writers().visible_to_mlp(layers[i]);
-    bundle.add(a.heads.entry, heads * sources);
-    bundle.add(a.heads.key_coef, heads * sources);
-    bundle.add(a.heads.query_edge, heads * cl);
-    const LayerConfig& shape = c.layer(layers[i]);
-    for (std::size_t r = 0; r < mlp_readers(shape).size(); ++r) bundle.add(a.neurons[r].edge, cm);
-    bundle.add(a.neurons[shape.mixture() ? 1 : 0].shares, shape.entries());
-  }
-  bundle.make();
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const AttentionView view = d.attention_view(layers[i]);
-    Array numerators = backend.zeros(heads * sources),
-          neurons = backend.zeros(c.layer(layers[i]).entries());
-    backend.head_numerators(view, queries, direction, numerators);
-    // Towards a target entries are shares whatever the dispatch inside the model is.
-    Options aligned = options;
-    aligned.dispatch = Dispatch::aligned;
-    device->head_edges(view, d.attention(layers[i], options.scores), queries, numerators, aligned,
-                       arrays[i].heads);
-    backend.mlp_numerators(d.mlp_view(layers[i]), queries, direction, neurons);
-    queue_neurons(*device, d, options, layers[i], queries, neurons, arrays[i]);
-  }
-  bundle.fetch();
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    DirectEdges to;
-    to.layer = layers[i];
-    to.query = query;
-    bundle.read(arrays[i].heads.entry, to.entry);
-    bundle.read(arrays[i].heads.key_coef, to.key_coef);
-    bundle.read(arrays[i].heads.query_edge, to.query_edge);
-    const LayerConfig& shape = c.layer(layers[i]);
-    for (std::size_t r = 0; r < mlp_readers(shape).size(); ++r)
-      bundle.read(arrays[i].neurons[r].edge, to.mlp_edge[r]);
-    bundle.read(arrays[i].neurons[shape.mixture() ? 1 : 0].shares, to.neuron_share);
-    out.push_back(std::move(to));
-  }
+  const EdgesTarget target{query, direction};
+  DirectQueue direct(*device, d, options, layers, target);
+  for (std::size_t i = 0; i < layers.size(); ++i) direct.queue(i);
+  direct.fetch(out);
   return true;
 }
 

@@ -34,12 +34,14 @@ void center_coefficients(double* coef, std::size_t n) {
 
 template <typename T>
 Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Options& options,
-                const RunContext& context)
+                const RunContext& context, const EdgesTarget* target)
     : decomposition_(std::move(decomposition)), options_(options) {
   const int layers = decomposition_->config().n_layers;
   layers_.resize(static_cast<std::size_t>(layers));
   if constexpr (std::is_same_v<T, float>)
-    device_ = edges_on_device(*decomposition_, options_, context, layers_, device_layers_);
+    device_ = edges_on_device(*decomposition_, options_, context, target, layers_, device_layers_,
+                              towards_target_);
+  if (target != nullptr) target_ = *target;
   if (device_ == nullptr) {
     // All threads are wanted for these, so that they come before the layers are dealt out.
     decomposition_->attention(0, options_.scores, context);
@@ -331,6 +333,9 @@ std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
 template <typename T>
 std::vector<DirectEdges> Edges<T>::direct(std::span<const int> layers, int query,
                                           const Array& direction) const {
+  if (layers.size() == towards_target_.size() && query == target_.query &&
+      direction.raw() == target_.direction.raw())
+    return towards_target_;
   std::vector<DirectEdges> out;
   if (direct_on_device(*decomposition_, options_, layers, query, direction, out)) return out;
   out.resize(layers.size());

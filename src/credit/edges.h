@@ -43,6 +43,12 @@ struct DirectEdges {
   std::vector<double> neuron_share;                        // [entries]
 };
 
+// A target whose direct edges are wanted for all layers.
+struct EdgesTarget {
+  int query = 0;
+  Array direction;  // [D]
+};
+
 // Entries and key coefficients of one node, [q + 1].
 template <typename T>
 struct HeadRow {
@@ -52,8 +58,10 @@ struct HeadRow {
 template <typename T>
 class Edges {
  public:
+  // `target`: the first that direct() will be asked for, all layers. A device makes those edges on
+  // the way, so that it walks over the layers once.
   Edges(std::shared_ptr<const Decomposition> decomposition, const Options& options,
-        const RunContext& context);
+        const RunContext& context, const EdgesTarget* target = nullptr);
 
   const Decomposition& decomposition() const { return *decomposition_; }
   const Options& options() const { return options_; }
@@ -94,6 +102,8 @@ class Edges {
   std::vector<std::shared_ptr<const void>>
       tables_;  // key scores of every layer in host memory, unless they stay on the device
   DeviceCredit* device_ = nullptr;
+  EdgesTarget target_;
+  std::vector<DirectEdges> towards_target_;
   std::vector<DeviceCredit::Layer> device_layers_;
 };
 

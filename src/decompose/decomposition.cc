@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "backend/device_memory.h"
 #include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
 #include "backend/read_ops.h"
@@ -10,7 +11,7 @@
 namespace unpack {
 
 Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& writers,
-                             ForwardTrace trace, std::size_t memory_budget)
+                             ForwardTrace trace, const RunContext& context)
     : backend_(std::move(backend)),
       writers_(writers),
       trace_(std::move(trace)),
@@ -20,36 +21,53 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
   vectors_ = backend_->zeros(static_cast<std::int64_t>(length_) * count * c.d_model);
   backend_->put_writer(trace_.emb, 0, length_, vectors_, count, 0);
   if (c.has_pos_writer()) backend_->put_writer(trace_.pos, 0, length_, vectors_, count, 1);
+  keep_key_scores_ =
+      table_fits(c, writers_, length_, context.memory_budget, backend_->is_double() ? 8 : 4);
+  const auto* device = dynamic_cast<const DeviceMemory*>(backend_.get());
+  const bool all = device != nullptr && device->streams();
+  std::array<std::vector<MlpSums>, 3> neurons;  // by side
+  for (auto& side : neurons) side.resize(trace_.layers.size());
+  std::vector<AttentionSums> heads;
+  std::vector<Array> head_numerators, mlp_numerators;
   for (int l = 0; l < c.n_layers; ++l) {
-    const LayerTrace& layer = trace_.layers[static_cast<std::size_t>(l)];
+    context.report("layers", l, c.n_layers);
+    const auto at = static_cast<std::size_t>(l);
+    const LayerTrace& layer = trace_.layers[at];
+    // Readers of a layer see nothing of those above it.
     backend_->put_head_writers(l, layer.z, layer.attn_out_dev, 0, length_, vectors_, count,
                                writers_.head(l, 0));
     backend_->put_writer(layer.mlp_out, 0, length_, vectors_, count, writers_.mlp(l));
+    if (all)
+      heads.push_back(backend_->attention_sums(attention_view(l), Scores::raw, keep_key_scores_));
+    for (const MlpReader& reader : mlp_readers(c.layer(l))) {
+      if (reader.side == MlpSide::router && !all) continue;
+      neurons[static_cast<std::size_t>(reader.side)][at] =
+          backend_->mlp_sums(mlp_view(l), reader.side, Scores::raw);
+    }
+    if (!all || !keep_key_scores_) continue;  // then these are made where they are used
+    head_numerators.push_back(make_head_numerators(l));
+    mlp_numerators.push_back(make_mlp_numerators(l));
   }
-  keep_key_scores_ = table_fits(c, writers_, length_, memory_budget, backend_->is_double() ? 8 : 4);
+  const auto keep = [](auto& lazy, auto& made) {
+    lazy.once([&] { lazy.layers = std::move(made); });
+    lazy.made = true;
+  };
+  for (const MlpSide side : {MlpSide::gate, MlpSide::up})
+    keep(mlp_[static_cast<std::size_t>(side)], neurons[static_cast<std::size_t>(side)]);
+  if (!all) return;
+  keep(attention_[0], heads);
+  keep(mlp_[static_cast<std::size_t>(MlpSide::router)],
+       neurons[static_cast<std::size_t>(MlpSide::router)]);
+  if (!keep_key_scores_) return;
+  keep(head_numerators_, head_numerators);
+  keep(mlp_numerators_, mlp_numerators);
 }
 
-Decomposition::Decomposition(std::shared_ptr<Backend> host,
-                             std::shared_ptr<const Decomposition> device)
-    : backend_(std::move(host)),
-      device_(std::move(device)),
-      writers_(device_->writers_),
-      trace_(device_->trace_),
-      length_(device_->length_),
-      vectors_(copied(device_->vectors_)),
-      keep_key_scores_(false) {
-  for (Array* a : {&trace_.emb, &trace_.pos, &trace_.x_final}) *a = copied(*a);
-  for (LayerTrace& t : trace_.layers) {
-    for (Array* a : {&t.x_pre, &t.x_mid, &t.attn_out, &t.mlp_out}) *a = {};  // not read any more
-    for (Array* a : {&t.dev_attn, &t.dev_mlp, &t.q, &t.k, &t.v, &t.q_dev, &t.k_dev, &t.pattern,
-                     &t.z, &t.pre, &t.up, &t.act, &t.attn_out_dev, &t.mlp_out_dev})
-      *a = copied(*a);
-  }
-}
-
-Array Decomposition::copied(const Array& from) const {
-  if (from.empty()) return {};
-  return {std::const_pointer_cast<void>(device_->backend().host(from)), from.size()};
+std::vector<const Array*> Decomposition::head_states() const {
+  std::vector<const Array*> z;
+  z.reserve(trace_.layers.size());
+  for (const LayerTrace& source : trace_.layers) z.push_back(&source.z);
+  return z;
 }
 
 AttentionView Decomposition::attention_view(int layer) const {
@@ -67,18 +85,16 @@ AttentionView Decomposition::attention_view(int layer) const {
           &t.k_dev,
           &t.pattern,
           &t.attn_out_dev,
-          nullptr};
+          nullptr,
+          head_states()};
 }
 
 MlpView Decomposition::mlp_view(int layer) const {
   const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
-  MlpView view = {layer,     length_,          writers_.visible_to_mlp(layer),
-                  &vectors_, writers_.count(), &t.dev_mlp,
-                  &t.act,    &t.mlp_out_dev,   t.routing.get(),
-                  {},        nullptr};
-  view.z.reserve(trace_.layers.size());
-  for (const LayerTrace& source : trace_.layers) view.z.push_back(&source.z);
-  return view;
+  return {layer,         length_,          writers_.visible_to_mlp(layer),
+          &vectors_,     writers_.count(), &t.dev_mlp,
+          &t.act,        &t.mlp_out_dev,   t.routing.get(),
+          head_states(), nullptr};
 }
 
 Array Decomposition::pre(int layer, MlpSide side, Scores scores) const {
@@ -107,17 +123,6 @@ const AttentionSums& Decomposition::attention(int layer, Scores scores,
     std::vector<AttentionSums> made;
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
-      if (device_) {
-        const AttentionSums& from = device_->attention(l, scores, context);
-        AttentionSums sums;
-        sums.k_sum = copied(from.k_sum);
-        sums.k_abs = copied(from.k_abs);
-        sums.q_sum = copied(from.q_sum);
-        sums.q_abs = copied(from.q_abs);
-        sums.k_mean = copied(from.k_mean);
-        made.push_back(std::move(sums));
-        continue;
-      }
       made.push_back(backend_->attention_sums(attention_view(l), scores, keep_key_scores_));
     }
     lazy.layers = std::move(made);
@@ -155,13 +160,7 @@ const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
       for (const MlpReader& reader : mlp_readers(config().layer(l))) {
         if (reader.side != side) continue;
         MlpSums& to = made[static_cast<std::size_t>(l)];
-        if (device_) {
-          const MlpSums& from = device_->mlp(l, side, scores, context);
-          to.sum = copied(from.sum);
-          to.abs = copied(from.abs);
-        } else {
-          to = backend_->mlp_sums(mlp_view(l), side, scores);
-        }
+        to = backend_->mlp_sums(mlp_view(l), side, scores);
       }
     }
     lazy.layers = std::move(made);
@@ -183,25 +182,29 @@ Array Decomposition::numerators(Lazy<Array>& lazy, int layer,
 }
 
 Array Decomposition::head_numerators(int layer) const {
-  return numerators(head_numerators_, layer, [&](int l) {
-    std::vector<int> queries(static_cast<std::size_t>(length_));
-    std::iota(queries.begin(), queries.end(), 0);
-    Array out = backend_->zeros(config().n_heads * tri(length_));
-    backend_->head_numerators(attention_view(l), queries,
-                              trace_.layers[static_cast<std::size_t>(l)].attn_out, out);
-    return out;
-  });
+  return numerators(head_numerators_, layer, [&](int l) { return make_head_numerators(l); });
 }
 
 Array Decomposition::mlp_numerators(int layer) const {
-  return numerators(mlp_numerators_, layer, [&](int l) {
-    std::vector<int> queries(static_cast<std::size_t>(length_));
-    std::iota(queries.begin(), queries.end(), 0);
-    Array out = backend_->zeros(std::int64_t{length_} * config().layer(l).entries());
-    backend_->mlp_numerators(mlp_view(l), queries,
-                             trace_.layers[static_cast<std::size_t>(l)].mlp_out, out);
-    return out;
-  });
+  return numerators(mlp_numerators_, layer, [&](int l) { return make_mlp_numerators(l); });
+}
+
+Array Decomposition::make_head_numerators(int layer) const {
+  std::vector<int> queries(static_cast<std::size_t>(length_));
+  std::iota(queries.begin(), queries.end(), 0);
+  Array out = backend_->zeros(config().n_heads * tri(length_));
+  backend_->head_numerators(attention_view(layer), queries,
+                            trace_.layers[static_cast<std::size_t>(layer)].attn_out, out);
+  return out;
+}
+
+Array Decomposition::make_mlp_numerators(int layer) const {
+  std::vector<int> queries(static_cast<std::size_t>(length_));
+  std::iota(queries.begin(), queries.end(), 0);
+  Array out = backend_->zeros(std::int64_t{length_} * config().layer(layer).entries());
+  backend_->mlp_numerators(mlp_view(layer), queries,
+                           trace_.layers[static_cast<std::size_t>(layer)].mlp_out, out);
+  return out;
 }
 
 Decomposition::DirectNumerators Decomposition::direct_numerators(int layer, int query,

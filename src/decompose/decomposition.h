@@ -19,11 +19,12 @@ namespace unpack {
 
 class Decomposition {
  public:
+  // Writers and the sums that every question needs, in one walk over the layers. Of a device that
+  // does not hold them all, also what questions with default options need, so that the walk takes
+  // each layer up once; elsewhere the sums of heads, those of raw or of centred scores, are made
+  // when a question first asks for them.
   Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace,
-                std::size_t memory_budget);
-  // The same prompt in the memory of a host backend: what another device made of it is copied, its
-  // sums when they are first asked for. Key scores are not kept.
-  Decomposition(std::shared_ptr<Backend> host, std::shared_ptr<const Decomposition> device);
+                const RunContext& context);
 
   Backend& backend() const { return *backend_; }
   const ModelConfig& config() const { return backend_->config(); }
@@ -89,11 +90,11 @@ class Decomposition {
   };
 
   Array numerators(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const;
-
-  Array copied(const Array& from) const;
+  std::vector<const Array*> head_states() const;
+  Array make_head_numerators(int layer) const;
+  Array make_mlp_numerators(int layer) const;
 
   std::shared_ptr<Backend> backend_;
-  std::shared_ptr<const Decomposition> device_;  // whose copy this is, or nothing
   Writers writers_;
   ForwardTrace trace_;
   int length_;

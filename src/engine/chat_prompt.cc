@@ -50,7 +50,7 @@ std::string trimmed(const std::string& text) {
 }
 
 Json parse_messages(const Conversation& conversation) {
-  Json messages = Json::parse(conversation.messages, nullptr, false);
+  Json messages = read_ordered_json(conversation.messages, "messages", kSmallJson);
   if (!is_messages(messages))
     throw InputError(
         "the conversation is no JSON list of messages: [{\"role\": \"user\", \"content\": "
@@ -100,7 +100,12 @@ Conversation make_conversation(std::string_view text, const std::optional<std::s
   Json messages;
   const std::size_t start = text.find_first_not_of(" \t\r\n");
   if (start != std::string_view::npos && (text[start] == '[' || text[start] == '{')) {
-    Json json = Json::parse(text, nullptr, false);
+    Json json;
+    try {
+      json = read_ordered_json(text, "messages", kSmallJson);
+    } catch (const InputError&) {
+      // A text that only begins like JSON; where messages are wanted that is said below.
+    }
     if (is_messages(json)) {
       messages = std::move(json);
     } else if (json.is_object() && json.contains("messages")) {
@@ -152,12 +157,13 @@ ChatPrompt chat_prompt(const Model& model, const Conversation& conversation) {
           ? ChatTemplate::parse(*conversation.chat_template, conversation.template_origin)
           : ChatTemplate::parse(own.source, own.origin);
   const Json messages = parse_messages(conversation);
-  const Json special =
-      own.special_tokens.empty() ? Json::object() : Json::parse(own.special_tokens);
+  const Json special = own.special_tokens.empty()
+                           ? Json::object()
+                           : read_ordered_json(own.special_tokens, own.origin);
   Json variables = special;
   variables["tools"] = nullptr;
   variables["documents"] = nullptr;
-  const Json further = Json::parse(conversation.variables, nullptr, false);
+  const Json further = read_ordered_json(conversation.variables, "the variables", kSmallJson);
   if (!further.is_object())
     throw InputError("the variables of the conversation are no JSON object");
   for (const auto& [name, value] : further.items()) variables[name] = value;

@@ -6,6 +6,8 @@
 #include <chrono>
 
 #include "engine/plan.h"
+#include "unpack/error.h"
+#include "unpack/models.h"
 
 namespace unpack {
 
@@ -23,14 +25,56 @@ double measured_gflops(const Model& model, std::span<const TokenId> prompt,
   return flop / 1e9 / std::max(taken.count(), 1e-6);
 }
 
+AskedCost asked_cost(const Model& model, std::span<const TokenId> prompt, std::size_t answer,
+                     std::size_t other, const RunContext& context) {
+  model.check(prompt);
+  AskedCost out;
+  // The last token of an answer predicts nothing that was asked for.
+  out.tokens = static_cast<int>(prompt.size() + answer - (answer > 0 ? 1 : 0));
+  out.targets = answer > 0 ? static_cast<int>(answer + other) : 1;
+  out.cost =
+      question_cost_of(model, out.tokens, out.targets, measured_gflops(model, prompt, context));
+  return out;
+}
+
+namespace {
+
+std::string memory_text(double mib) {
+  return mib >= 1024 ? fmt::format("{:.1f} GiB", mib / 1024) : fmt::format("{:.1f} MiB", mib);
+}
+
+std::string time_text(double seconds) {
+  if (seconds < 100) return fmt::format("{:.2g} s", seconds);
+  if (seconds < 5400) return fmt::format("{:.0f} minutes", seconds / 60);
+  return fmt::format("{:.1f} hours", seconds / 3600);
+}
+
+}  // namespace
+
+void check_memory(const Model& model, int tokens, int rows) {
+  const double free = static_cast<double>(free_memory()) / (1 << 20);
+  // What every question takes, however short, is not held against a prompt.
+  const double always = question_cost_of(model, 1, 1, 0).memory_mib;
+  const double needed = question_cost_of(model, tokens, rows, 0).memory_mib;
+  if (free <= 0 || needed - always <= free) return;
+  // The most tokens that would do, to the ten.
+  int fits = 0;
+  for (int step = 1 << 20; step >= 10; step /= 2) {
+    if (fits + step < tokens &&
+        question_cost_of(model, fits + step, 1, 0).memory_mib <= free + always)
+      fits += step;
+  }
+  throw InputError(fmt::format(
+      "{} tokens take about {} of memory beside the weights, and {} are free: up to some {} tokens "
+      "would fit",
+      tokens, memory_text(needed), memory_text(free), fits / 10 * 10));
+}
+
 std::string cost_text(const QuestionCost& cost, int tokens, int rows) {
-  const bool large = cost.memory_mib >= 1024;
-  std::string text = fmt::format(
-      "{} tokens, {} target{}: {:.3g} GFLOP, {:.1f} {} of memory beside "
-      "the weights",
-      tokens, rows, rows == 1 ? "" : "s", cost.gflop,
-      large ? cost.memory_mib / 1024 : cost.memory_mib, large ? "GiB" : "MiB");
-  if (cost.seconds > 0) text += fmt::format(", about {:.2g} s", cost.seconds);
+  std::string text =
+      fmt::format("{} tokens, {} target{}: {:.3g} GFLOP, {} of memory beside the weights", tokens,
+                  rows, rows == 1 ? "" : "s", cost.gflop, memory_text(cost.memory_mib));
+  if (cost.seconds > 0) text += ", about " + time_text(cost.seconds);
   return text;
 }
 

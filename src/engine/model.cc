@@ -37,7 +37,8 @@ BackendOptions backend_options(const ModelConfig& config, const LoadOptions& opt
                     "leave out weight_products",
                     bytes >> 20, options.product_limit >> 20));
   }
-  return {options.device, options.threads, options.tf32, options.notice, options.weight_products};
+  return {options.device,     options.threads, options.tf32,
+          options.exact_fp32, options.notice,  options.weight_products};
 }
 
 }  // namespace

@@ -2,6 +2,9 @@
 
 #include <algorithm>
 
+#include "backend/cuda/low_rank_rule.h"
+#include "backend/cuda/tile_rule.h"
+#include "backend/fold_rule.h"
 #include "backend/question_tables.h"
 #include "decompose/decomposition.h"
 
@@ -173,6 +176,58 @@ double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
   constexpr double kThread = 24 << 20;
   constexpr double kFixed = 224 << 20;
   return bytes + kThread * threads + kFixed + 16.0 * c.vocab_size;
+}
+
+double device_memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
+                          std::size_t memory_budget, bool parts) {
+  const double s = tokens, count = writers.count(), layers = c.n_layers, d = c.d_model;
+  const double h = c.n_heads, g = c.n_kv_heads, q = h * c.d_head, kv = g * c.d_head;
+  double neurons = 0, widest = 0;
+  for (int l = 0; l < c.n_layers; ++l) {
+    const double n = c.layer(l).entries();
+    neurons += n * (c.layer(l).gated() ? 7 : 4);
+    widest = std::max(widest, static_cast<double>(c.layer(l).n_neurons));
+  }
+  const bool table =
+      Decomposition::table_fits(c, writers, tokens, memory_budget, static_cast<int>(kBytes));
+  constexpr double kTile = 768 << 20, kWorkspace = 32 << 20;
+  double bytes = kBytes * s * count * d;                                // writers
+  bytes += kBytes * s * (layers * (4 * d + 2 * q + 2 * kv) + neurons);  // forward pass
+  bytes += 14 * s * s * h * layers;                                     // pairs
+  bytes += 2 * s * layers * count * (3 * h + 2 * g);                    // moments, values
+  if (table) bytes += s * s * h * count * layers;                       // key scores
+  // One after the other: keys of all positions, projected and in parts; queries of some, with
+  // products of weights; neurons, with one such product and what it is made from.
+  constexpr double kFastest = 7;  // products of bf16 against single precision
+  const bool low_rank = parts && cuda::low_rank_is_cheaper(c, tokens, cuda::kThreeTf32);
+  double keys = 0, queries = 0, products = 0;
+  if (!fold_is_cheaper(c, tokens, parts ? kFastest : 1)) {
+    const auto stacked = [&](bool of_keys) {
+      return static_cast<double>(
+          cuda::tile_of_projected(c, of_keys, tokens, writers.count(), 0, std::int64_t{768} << 20)
+              .stacked);
+    };
+    keys = kBytes * s * count * kv + (parts ? stacked(true) : 0);
+    if (parts) queries = stacked(false);
+    if (low_rank)
+      queries += std::min(cuda::kProjectedTiles * kTile, kBytes * s * count * q) +
+                 kBytes * layers * q * q + 3 * kBytes * q * q;
+  }
+  if (low_rank) products = 5 * kBytes * q * widest + kBytes * q * d;
+  bytes += std::max({keys, queries, products});
+  bytes += std::min(kTile, kBytes * s * count * (widest + 2 * d));  // a tile
+  return bytes + kWorkspace + 2 * kBytes * d * widest;              // parts of a matrix
+}
+
+int longest_prompt(const ModelConfig& c, const Writers& writers, double bytes,
+                   std::size_t memory_budget, bool parts) {
+  int fits = 0, not_any_more = c.n_ctx + 1;
+  while (fits + 1 < not_any_more) {
+    const int middle = fits + (not_any_more - fits) / 2;
+    (device_memory_cost(c, writers, middle, memory_budget, parts) <= bytes ? fits : not_any_more) =
+        middle;
+  }
+  return fits;
 }
 
 }  // namespace unpack

@@ -33,4 +33,12 @@ Cost beta_cost(const ModelConfig& config, const Writers& writers, int tokens);
 double memory_cost(const ModelConfig& config, const Writers& writers, int tokens,
                    std::size_t memory_budget, int threads);
 
+// Bytes of a device with memory of its own that a trace of one prompt takes there, the weights not
+// counted (docs/gpu.md). `parts`: products are made in parts where that is faster.
+double device_memory_cost(const ModelConfig& config, const Writers& writers, int tokens,
+                          std::size_t memory_budget, bool parts);
+// The longest prompt that takes no more; 0: none.
+int longest_prompt(const ModelConfig& config, const Writers& writers, double bytes,
+                   std::size_t memory_budget, bool parts);
+
 }  // namespace unpack

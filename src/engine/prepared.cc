@@ -6,10 +6,11 @@
 #include <cmath>
 #include <numeric>
 
+#include "backend/device_memory.h"
 #include "backend/mlp_readers.h"
 #include "backend/rotary.h"
 #include "engine/finite.h"
-#include "engine/host_copy.h"
+#include "engine/plan.h"
 #include "engine/state.h"
 #include "engine/sums.h"
 #include "forward/check_finite.h"
@@ -22,14 +23,25 @@ namespace {
 constexpr std::int64_t kBatchRows = 1024;
 constexpr std::size_t kKeptLogits = 8;
 
-// What every question needs, whatever its options. The sums of heads are those of raw or of centred
-// scores and are made when a question first asks for them.
-void prepare_for_all(const Decomposition& d, const RunContext& context) {
-  for (int l = 0; l < d.config().n_layers; ++l) {
-    for (const MlpReader& reader : mlp_readers(d.config().layer(l))) {
-      if (reader.side != MlpSide::router) d.mlp(l, reader.side, Scores::raw, context);
-    }
-  }
+// A prompt that a device has no room for is refused before anything is computed. Asking the device
+// takes time that a short one does not have.
+void check_room(const ModelState& state, int tokens, const RunContext& context) {
+  constexpr double kAlwaysFits = std::int64_t{1} << 30, kGiB = std::int64_t{1} << 30;
+  auto* memory = dynamic_cast<DeviceMemory*>(state.backend.get());
+  if (memory == nullptr) return;
+  const ModelConfig& c = state.backend->config();
+  const double need =
+      device_memory_cost(c, state.writers, tokens, context.memory_budget, memory->in_parts());
+  if (need <= kAlwaysFits) return;
+  const auto room = static_cast<double>(memory->room_for_prompts());
+  if (need <= room) return;
+  const int fits =
+      longest_prompt(c, state.writers, room, context.memory_budget, memory->in_parts());
+  throw InputError(fmt::format(
+      "a prompt of {} tokens takes {:.1f} GiB of the device, which has {:.1f} GiB for it; {}",
+      tokens, need / kGiB, room / kGiB,
+      fits > 0 ? fmt::format("{} tokens would fit, or use --device cpu", fits)
+               : "use a smaller model or --device cpu"));
 }
 
 }  // namespace
@@ -38,7 +50,10 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
                                      const RunContext& context) const {
   std::vector<Prepared> out;
   std::size_t next = 0;
-  for (const auto& prompt : prompts) check_prompt(config(), prompt);
+  for (const auto& prompt : prompts) {
+    check_prompt(config(), prompt);
+    check_room(*state_, static_cast<int>(prompt.size()), context);
+  }
   while (next < prompts.size()) {
     std::vector<std::vector<TokenId>> batch;
     std::int64_t rows = 0;
@@ -54,9 +69,7 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
     for (std::size_t i = 0; i < batch.size(); ++i) {
       auto decomposition = std::make_shared<Decomposition>(
           state_->backend, state_->writers,
-          batch.size() == 1 ? trace : slice_prompt(*state_->backend, trace, i),
-          context.memory_budget);
-      prepare_for_all(*decomposition, context);
+          batch.size() == 1 ? trace : slice_prompt(*state_->backend, trace, i), context);
       out.emplace_back(std::make_shared<const PreparedState>(*this, std::move(decomposition)));
     }
     // Only now, with all work of the batch on its way: a device need not wait in between.
@@ -74,7 +87,7 @@ void make_sums(const PreparedState& state, Options options, const RunContext& co
   (void)options.settle();
   d.attention(0, options.scores, context);
   if (options.direction == Direction::read) {
-    if (options.keys == Keys::spread) on_host(state)->key_medians(0, context);
+    if (options.keys == Keys::spread) d.key_medians(0, context);
   } else if (d.keeps_key_scores()) {  // otherwise these are made where they are used
     d.head_numerators(0);
     d.mlp_numerators(0);

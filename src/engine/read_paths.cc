@@ -136,6 +136,49 @@ void ReadPaths::finish(int writer) {
   }
 }
 
+// What absorb does for all heads of a layer, by the device itself.
+bool ReadPaths::pass_on_device(int l) {
+  const Writers& writers = d_.writers();
+  const ReadSweep::Layer& layer = sweep_.layer(l);
+  const AttentionView view = d_.attention_view(l);
+  const auto visible = static_cast<std::size_t>(view.visible);
+  ReadOps::WaysAbove above;
+  above.slots = filter_.suffix.through ? 2 : 1;
+  above.terminals = writers.terminals();
+  for (int w = 0; w < above.terminals; ++w)
+    above.end_slot[static_cast<std::size_t>(w)] = static_cast<int>(slot_at_end(w));
+  for (const Branch branch : {Branch::K, Branch::Q, Branch::V}) {
+    for (const Slot slot : {kAny, kNeed}) {
+      if (static_cast<int>(slot) >= above.slots) continue;
+      for (int h = 0; h < d_.config().n_heads; ++h) {
+        for (int q = 0; q < d_.length(); ++q) {
+          const Ways w = ways(slot, {writers.head(l, h), q}, branch);
+          above.bound.push_back(w.bound);
+          above.mass.push_back(w.mass);
+        }
+      }
+    }
+  }
+  ReadOps::WaysBelow below;
+  if (!sweep_.ops().pass_ways(view, layer.heads, layer.offsets, above, below)) return false;
+  for (std::size_t i = 0; i < below.sum.size(); ++i) {
+    const std::size_t to = i / visible * writers_ + i % visible;
+    incoming_[to] += below.sum[i];
+    for (std::size_t k = 0; k < static_cast<std::size_t>(above.slots); ++k) {
+      const std::size_t from = k * below.sum.size() + i;
+      ways_[k].bound[to] = std::max(ways_[k].bound[to], below.bound[from]);
+      ways_[k].mass[to] += below.mass[from];
+    }
+  }
+  for (std::size_t i = 0; i < below.end_bound.size(); ++i) {
+    const std::size_t size = below.end_bound.size() / 2;
+    NodeWays& end = ends_[i / size];
+    end.bound[i % size] = std::max(end.bound[i % size], below.end_bound[i]);
+    end.mass[i % size] += below.end_mass[i];
+  }
+  return true;
+}
+
 template <typename T>
 void ReadPaths::pass_down() {
   const Writers& writers = d_.writers();
@@ -157,6 +200,7 @@ void ReadPaths::pass_down() {
       });
     }
     for (int h = 0; h < d_.config().n_heads; ++h) finish(writers.head(l, h));
+    if (pass_on_device(l)) continue;
     std::map<std::pair<int, Branch>, std::vector<std::array<Ways, 2>>> known;
     for (int h = 0; h < d_.config().n_heads; ++h) {
       for (const Branch branch : {Branch::K, Branch::Q, Branch::V})
@@ -218,20 +262,27 @@ std::vector<double> ReadPaths::pass_up() const {
     const AttentionView view = d_.attention_view(l);
     const auto cl = static_cast<std::size_t>(view.visible);
     std::vector<std::vector<double>> parts(length_);  // per source [H, queries from it on]
-    sweep_.ops().visit_edges(
-        view, layer.heads, layer.offsets,
-        [&](int source, int head, Branch, int queries, const void* rows) {
-          const auto s = static_cast<std::size_t>(source), reach = length_ - s;
-          parts[s].resize(heads * reach, 0.0);
-          const double* own = out.data() + s * writers_;
-          for (int i = 0; i < queries; ++i) {
-            const T* credit = static_cast<const T*>(rows) + static_cast<std::size_t>(i) * cl;
-            double sum = 0;
-            for (std::size_t j = 0; j < cl; ++j)
-              sum += std::fabs(static_cast<double>(credit[j])) * own[j];
-            parts[s][static_cast<std::size_t>(head) * reach + static_cast<std::size_t>(i)] += sum;
-          }
-        });
+    std::vector<double> sums;                         // or from the device [H, S]
+    if (sweep_.ops().edge_masses(view, layer.heads, layer.offsets, out, sums)) {
+      for (std::size_t i = 0; i < sums.size(); ++i)
+        out[at({writers.head(l, static_cast<int>(i / length_)), static_cast<int>(i % length_)})] +=
+            sums[i];
+    } else {
+      sweep_.ops().visit_edges(
+          view, layer.heads, layer.offsets,
+          [&](int source, int head, Branch, int queries, const void* rows) {
+            const auto s = static_cast<std::size_t>(source), reach = length_ - s;
+            parts[s].resize(heads * reach, 0.0);
+            const double* own = out.data() + s * writers_;
+            for (int i = 0; i < queries; ++i) {
+              const T* credit = static_cast<const T*>(rows) + static_cast<std::size_t>(i) * cl;
+              double sum = 0;
+              for (std::size_t j = 0; j < cl; ++j)
+                sum += std::fabs(static_cast<double>(credit[j])) * own[j];
+              parts[s][static_cast<std::size_t>(head) * reach + static_cast<std::size_t>(i)] += sum;
+            }
+          });
+    }
     for (std::size_t s = 0; s < length_; ++s) {
       for (std::size_t i = 0; i < parts[s].size(); ++i)
         out[at({writers.head(l, static_cast<int>(i / (length_ - s))),
@@ -277,6 +328,19 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
   d_.backend().download(d_.writer_vectors(), static_cast<std::int64_t>(at(node) * vector.size()),
                         vector);
   std::vector<std::vector<Step>> by_layer(static_cast<std::size_t>(d_.config().n_layers));
+  std::vector<ReadOps::LayerReads> readers_of_heads;
+  int first_layer = 0;  // whose heads can see the writer
+  for (int l = d_.config().n_layers - 1; l >= 0; --l) {
+    if (node.writer >= writers.visible_to_attention(l)) {
+      first_layer = l + 1;
+      break;
+    }
+  }
+  for (int l = first_layer; l < d_.config().n_layers; ++l)
+    readers_of_heads.push_back(
+        {d_.attention_view(l), &sweep_.layer(l).heads, &sweep_.layer(l).offsets});
+  const std::vector<ReadOps::EdgesInto> into_heads =
+      sweep_.ops().edges_into(readers_of_heads, node.writer, node.position);
   d_.backend().parallel_for(d_.config().n_layers, [&](std::int64_t task) {
     const auto l = static_cast<int>(task);
     const ReadSweep::Layer& layer = sweep_.layer(l);
@@ -287,9 +351,8 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
       if (reach > 0)
         by_layer[static_cast<std::size_t>(l)].push_back({reader, branch, factor, reach, false});
     };
-    if (node.writer < writers.visible_to_attention(l)) {
-      const ReadOps::EdgesInto in = sweep_.ops().edges_into(
-          d_.attention_view(l), layer.heads, layer.offsets, node.writer, node.position);
+    if (l >= first_layer) {
+      const ReadOps::EdgesInto& in = into_heads[static_cast<std::size_t>(l - first_layer)];
       const auto n = static_cast<std::size_t>(in.queries);
       for (std::size_t h = 0; n > 0 && h < static_cast<std::size_t>(d_.config().n_heads); ++h) {
         const int reader = writers.head(l, static_cast<int>(h));

@@ -69,6 +69,7 @@ class ReadPaths {
   void absorb(int position, std::size_t visible, std::span<const std::array<Ways, 2>> readers,
               const T* credit);
   void finish(int writer);
+  bool pass_on_device(int l);
   template <typename T>
   void pass_down();
   template <typename T>

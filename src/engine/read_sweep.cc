@@ -115,7 +115,7 @@ double ReadSweep::start_scale(int writer, const Values& products) {
 }
 
 // Credit of every neuron at every position, [S, entries].
-ReadSweep::Values ReadSweep::neuron_entries(int l, const Values& linear, const Values& keyed) {
+Array ReadSweep::neuron_entries(int l, const Values& linear, const Values& keyed) {
   Backend& backend = d_.backend();
   const int writer = d_.writers().mlp(l);
   const auto n = static_cast<std::size_t>(c_.layer(l).entries());
@@ -127,11 +127,13 @@ ReadSweep::Values ReadSweep::neuron_entries(int l, const Values& linear, const V
     backend.upload(given, 0, rows);
     Array out = backend.zeros(static_cast<std::int64_t>(queries.size() * n));
     backend.mlp_numerators(d_.mlp_view(l), queries, given, out);
-    return fetch(backend, out);
+    return out;
   };
   if (starts_at(writer)) {
     const double by =
-        start_.root ? start_scale(writer, products({start_.position}, start_.direction)) : 1.0;
+        start_.root
+            ? start_scale(writer, fetch(backend, products({start_.position}, start_.direction)))
+            : 1.0;
     double* row = direction.data() + static_cast<std::size_t>(start_.position) * width_;
     for (std::size_t i = 0; i < width_; ++i) row[i] += by * start_.direction[i];
   }
@@ -141,56 +143,43 @@ ReadSweep::Values ReadSweep::neuron_entries(int l, const Values& linear, const V
                      direction.begin() + static_cast<std::ptrdiff_t>(used * width_),
                      [](double x) { return x == 0; }))
     --used;
-  if (used == 0) return Values(length_ * n, 0.0);
-  Values coef = products(all_queries(used), std::span(direction).first(used * width_));
-  coef.resize(length_ * n, 0.0);
-  return coef;
+  Array entries = backend.zeros(static_cast<std::int64_t>(length_ * n));
+  if (used == 0) return entries;
+  const Array some = products(all_queries(used), std::span(direction).first(used * width_));
+  backend.copy(some, 0, entries, 0, some.size());
+  return entries;
 }
 
 void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& out) {
-  Backend& backend = d_.backend();
   const LayerConfig& shape = c_.layer(l);
-  const Values entries = neuron_entries(l, linear, keyed);
+  const Array entries = neuron_entries(l, linear, keyed);
   const std::vector<MlpReader> readers = mlp_readers(shape);
   const int visible = d_.writers().visible_to_mlp(l);
   const bool linearized = o_.mlp == MlpRule::linearized;
   for (std::size_t index = 0; index < readers.size(); ++index) {
     const MlpSide side = readers[index].side;
     const double weight = reader_weight(o_, shape, index);
-    const auto n = static_cast<std::size_t>(reader_entries(shape, side));
-    Values coef = entries;
-    if (side == MlpSide::router) {  // an expert's credit is that of its neurons
-      const auto neurons = static_cast<std::size_t>(shape.n_neurons);
-      coef.assign(length_ * n, 0.0);
-      for (std::size_t i = 0; i < entries.size(); ++i) coef[i / neurons] += entries[i];
-    }
-    Values c(coef.size());
-    if (linearized) {
-      const Values pre = fetch(backend, d_.pre(l, side, o_.scores));
-      for (std::size_t i = 0; i < c.size(); ++i) c[i] = coef[i] / away_from_zero(pre[i]);
-    } else {
-      const MlpSums& sums = d_.mlp(l, side, o_.scores, context_);
-      const Values sum = fetch(backend, sums.sum), abs = fetch(backend, sums.abs);
-      for (std::size_t i = 0; i < c.size(); ++i) {
-        c[i] = weight * coef[i] * inverse_denom(sum[i], abs[i], o_.beta);
-        passed_ += std::fabs(coef[i]);
-        if (ill_conditioned(sum[i], abs[i])) doubt_ += std::fabs(coef[i]);
-      }
-    }
+    // An expert's credit is that of its neurons.
+    const Array own = side == MlpSide::router ? ops_.slot_sums(entries, shape.n_neurons) : entries;
+    const Array pre = linearized ? d_.pre(l, side, o_.scores) : Array();
+    const MlpSums* sums = linearized ? nullptr : &d_.mlp(l, side, o_.scores, context_);
+    const ReadOps::NeuronCredit passed =
+        ops_.neuron_credit(own, d_.length(), linearized ? &pre : nullptr, sums, o_.beta, weight);
+    passed_ += passed.passed;
+    doubt_ += passed.doubt;
     Values read;
-    ops_.neuron_reads(d_.mlp_view(l), side, o_.scores, c, read);
+    ops_.neuron_reads(d_.mlp_view(l), side, o_.scores, passed.coef, read);
     if (linearized) {  // one denominator a position
       Values scores;
       ops_.position_dots(d_.writer_vectors(), d_.writers().count(), 0, visible, read, scores);
       for (std::size_t q = 0; q < length_; ++q) {
-        double credit = 0, sum = 0, abs = 0;
-        for (std::size_t i = 0; i < n; ++i) credit += coef[q * n + i];
+        double sum = 0, abs = 0;
         for (std::size_t j = 0; j < static_cast<std::size_t>(visible); ++j) {
           const double r = scores[q * static_cast<std::size_t>(visible) + j];
           sum += r;
           abs += std::fabs(r);
         }
-        const double by = weight * credit * inverse_denom(sum, abs, o_.beta);
+        const double by = weight * passed.credit[q] * inverse_denom(sum, abs, o_.beta);
         for (std::size_t i = 0; i < width_; ++i) read[q * width_ + i] *= by;
       }
     }
@@ -263,6 +252,7 @@ void ReadSweep::attention(int l, const Values& linear, Values& keyed, Values& ou
     keyed_[i / cl * writers_ + i % cl] += products[i] - (taken.empty() ? 0.0 : taken[i]);
   if (!with_edges_) return;
   layer.heads.linear = layer.heads.keyed = {};
+  ops_.keep_for_edges(view, layer.heads);
   Layer& kept = layers_[static_cast<std::size_t>(l)];
   kept.heads = std::move(layer.heads);
   kept.offsets = std::move(layer.offsets);

@@ -57,7 +57,7 @@ class ReadSweep {
   void take(const Values& from, int first, int end);
   Values key_parts(const Values& keyed, int first, int end) const;
   double start_scale(int writer, const Values& products);
-  Values neuron_entries(int l, const Values& linear, const Values& keyed);
+  Array neuron_entries(int l, const Values& linear, const Values& keyed);
   void mlp(int l, const Values& linear, const Values& keyed, Values& out);
   Values head_directions(int l, const Values& linear, const Values& keyed);
   void attention(int l, const Values& linear, Values& keyed, Values& out);

@@ -9,7 +9,6 @@
 #include <numeric>
 
 #include "decompose/host_math.h"
-#include "engine/host_copy.h"
 #include "engine/read_paths.h"
 #include "engine/read_sweep.h"
 
@@ -48,7 +47,6 @@ ReadStart start_of(const PreparedState& state, const Question& question,
 // What the root sends to every writer at every position by a branch, [C][S].
 using Sent = std::map<Branch, std::vector<std::vector<double>>>;
 
-template <typename T>
 Sent sent_by_root(const ReadSweep& sweep, const Node& root) {
   const Decomposition& d = sweep.decomposition();
   const Writer& writer = d.writers()[root.writer];
@@ -71,20 +69,17 @@ Sent sent_by_root(const ReadSweep& sweep, const Node& root) {
     }
     return out;
   }
-  for (const Branch branch : {Branch::K, Branch::Q, Branch::V})
-    out[branch].assign(count, std::vector<double>(length, 0.0));
   const AttentionView view = d.attention_view(writer.layer);
-  sweep.ops().visit_edges(
-      view, layer.heads, layer.offsets,
-      [&](int source, int head, Branch branch, int queries, const void* rows) {
-        const int row = branch == Branch::Q ? 0 : root.position - source;
-        if (head != writer.head || row < 0 || row >= queries) return;
-        if (branch == Branch::Q && source != root.position) return;
-        const T* credit = static_cast<const T*>(rows) + std::ptrdiff_t{row} * view.visible;
-        auto& to = out.at(branch);
-        for (std::size_t j = 0; j < static_cast<std::size_t>(view.visible); ++j)
-          to[j][static_cast<std::size_t>(source)] = static_cast<double>(credit[j]);
-      });
+  const auto visible = static_cast<std::size_t>(view.visible);
+  const ReadOps::EdgesFrom sent =
+      sweep.ops().edges_from(view, layer.heads, layer.offsets, writer.head, root.position);
+  const std::array<std::pair<Branch, const std::vector<double>*>, 3> parts = {
+      {{Branch::K, &sent.k}, {Branch::Q, &sent.q}, {Branch::V, &sent.v}}};
+  for (const auto& [branch, credit] : parts) {
+    auto& to = out[branch];
+    to.assign(count, std::vector<double>(length, 0.0));
+    for (std::size_t i = 0; i < credit->size(); ++i) to[i % visible][i / visible] = (*credit)[i];
+  }
   return out;
 }
 
@@ -94,8 +89,7 @@ void add_root(const ReadSweep& sweep, const ReadPaths& paths, TraceResult& resul
   const Node root = *result.root;
   const auto count = static_cast<std::size_t>(d.writers().count());
   const auto length = static_cast<std::size_t>(result.length());
-  result.incoming = d.backend().is_double() ? sent_by_root<double>(sweep, root)
-                                            : sent_by_root<float>(sweep, root);
+  result.incoming = sent_by_root(sweep, root);
   if (d.writers()[root.writer].kind == WriterKind::head) {
     result.entries = sweep.root_entries();
   } else {
@@ -125,45 +119,78 @@ void add_root(const ReadSweep& sweep, const ReadPaths& paths, TraceResult& resul
   result.composition[Branch::none] = ranked(std::move(all));
 }
 
-// Edges of every layer, summed over positions.
+// Edges of every layer, and of the target. `other`: [S, C, D] what is read, where it is not what
+// was written.
 template <typename T>
-void read_edges(const ReadSweep& sweep, EdgeSums& sums) {
+void read_edges(const ReadSweep& sweep, const Array* other, bool positions, EdgeSums& sums) {
   const Decomposition& d = sweep.decomposition();
   const Writers& writers = d.writers();
+  const Array& vectors = other != nullptr ? *other : d.writer_vectors();
   const auto length = static_cast<std::size_t>(d.length()),
              heads = static_cast<std::size_t>(d.config().n_heads);
+  const auto place = [&](std::size_t s) { return positions ? static_cast<int>(s) : 0; };
   const std::array<Branch, 3> branches = {Branch::K, Branch::Q, Branch::V};
   for (int l = 0; l < d.config().n_layers; ++l) {
     const ReadSweep::Layer& layer = sweep.layer(l);
-    const AttentionView view = d.attention_view(l);
+    AttentionView view = d.attention_view(l);
+    view.writers = &vectors;
     const auto cl = static_cast<std::size_t>(view.visible);
     std::vector<std::vector<double>> parts(length);  // per source [3, H, Cl], added up in order
-    sweep.ops().visit_edges(
-        view, layer.heads, layer.offsets,
-        [&](int source, int head, Branch branch, int queries, const void* rows) {
-          std::vector<double>& part = parts[static_cast<std::size_t>(source)];
-          part.resize(3 * heads * cl, 0.0);
-          const std::size_t which = branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
-          double* to = part.data() + (which * heads + static_cast<std::size_t>(head)) * cl;
-          const T* credit = static_cast<const T*>(rows);
-          for (std::size_t i = 0; i < static_cast<std::size_t>(queries) * cl; ++i)
-            to[i % cl] += static_cast<double>(credit[i]);
-        });
-    for (const std::vector<double>& part : parts) {
-      for (std::size_t i = 0; i < part.size(); ++i)
+    ReadOps::HeadReads reads = layer.heads;
+    ReadOps::KeyOffsets offsets = layer.offsets;
+    if (other != nullptr) {  // what was kept is that of the writers themselves
+      offsets = {};
+      sweep.ops().keep_for_edges(view, reads);
+    }
+    std::vector<double> totals;
+    if (sweep.ops().edge_totals(view, reads, offsets, positions, totals)) {
+      const std::size_t size = 3 * heads * cl;
+      for (std::size_t s = 0; s < totals.size() / size; ++s)
+        parts[s].assign(totals.begin() + static_cast<std::ptrdiff_t>(s * size),
+                        totals.begin() + static_cast<std::ptrdiff_t>((s + 1) * size));
+    } else {
+      sweep.ops().visit_edges(
+          view, reads, offsets,
+          [&](int source, int head, Branch branch, int queries, const void* rows) {
+            std::vector<double>& part = parts[static_cast<std::size_t>(source)];
+            part.resize(3 * heads * cl, 0.0);
+            const std::size_t which = branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
+            double* to = part.data() + (which * heads + static_cast<std::size_t>(head)) * cl;
+            const T* credit = static_cast<const T*>(rows);
+            for (std::size_t i = 0; i < static_cast<std::size_t>(queries) * cl; ++i)
+              to[i % cl] += static_cast<double>(credit[i]);
+          });
+    }
+    for (std::size_t s = 0; s < length; ++s) {
+      for (std::size_t i = 0; i < parts[s].size(); ++i)
         sums[{writers.head(l, static_cast<int>(i / cl % heads)), branches[i / cl / heads],
-              static_cast<int>(i % cl)}] += part[i];
+              static_cast<int>(i % cl), place(s)}] += parts[s][i];
     }
     const std::vector<MlpReader> readers = mlp_readers(d.config().layer(l));
     const auto visible = static_cast<std::size_t>(writers.visible_to_mlp(l));
     for (std::size_t side = 0; side < readers.size(); ++side) {
       std::vector<double> credit;
-      sweep.ops().position_dots(d.writer_vectors(), writers.count(), 0, static_cast<int>(visible),
+      sweep.ops().position_dots(vectors, writers.count(), 0, static_cast<int>(visible),
                                 layer.mlp[side], credit);
       for (std::size_t i = 0; i < credit.size(); ++i)
-        sums[{writers.mlp(l), readers[side].branch, static_cast<int>(i % visible)}] += credit[i];
+        sums[{writers.mlp(l), readers[side].branch, static_cast<int>(i % visible),
+              place(i / visible)}] += credit[i];
     }
   }
+  const auto count = static_cast<std::size_t>(writers.count()),
+             at = static_cast<std::size_t>(sweep.start().position);
+  std::vector<double> first = sweep.first();
+  if (other != nullptr) {
+    std::vector<double> directions(length * sweep.start().direction.size(), 0.0), products;
+    std::copy(
+        sweep.start().direction.begin(), sweep.start().direction.end(),
+        directions.begin() + static_cast<std::ptrdiff_t>(at * sweep.start().direction.size()));
+    sweep.ops().position_dots(vectors, writers.count(), 0, writers.count(), directions, products);
+    first.assign(products.begin() + static_cast<std::ptrdiff_t>(at * count),
+                 products.begin() + static_cast<std::ptrdiff_t>((at + 1) * count));
+  }
+  for (std::size_t w = 0; w < count; ++w)
+    sums[{-1, Branch::none, static_cast<int>(w), place(at)}] += first[w];
 }
 
 }  // namespace
@@ -171,8 +198,7 @@ void read_edges(const ReadSweep& sweep, EdgeSums& sums) {
 void answer_along_reading(const PreparedState& state, const Question& question,
                           const PathFilter& filter, const RunContext& context,
                           TraceResult& result) {
-  const std::shared_ptr<const Decomposition> host = on_host(state);
-  const Decomposition& d = *host;
+  const Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
   const bool with_edges = result.root || question.paths.top > 0;
   const ReadSweep sweep(d, question.options, start_of(state, question, result), with_edges,
@@ -202,40 +228,56 @@ void answer_along_reading(const PreparedState& state, const Question& question,
   result.coverage.absolute_total = paths.absolute_total();
 }
 
-std::vector<EdgeCredit> Prepared::edge_credit(const Question& asked,
-                                              const RunContext& context) const {
-  const Decomposition& d = *state_->decomposition;
+EdgeAnswer edge_sums(const PreparedState& state, const Question& asked, const EdgeQuestion& how,
+                     const RunContext& context) {
+  const Decomposition& d = *state.decomposition;
   Question question = asked;
   question.options.check();
   question.options.settle();
   if (question.root) throw UsageError("edges are those of a target: leave --root out");
   const int position = resolve_position(question.target.position, d.length());
   const TargetInfo target =
-      resolve_target(model(), question.target, d.length(), *state_->logits_at(position));
-  EdgeSums sums;
+      resolve_target(state.model, question.target, d.length(), *state.logits_at(position));
+  EdgeAnswer out;
+  EdgeSums& sums = out.sums;
   if (question.options.direction == Direction::output) {
+    if (how.other != nullptr) throw UsageError("differences of prompts take the direction read");
     if (d.backend().is_double()) {
-      output_edges<double>(*state_, question, target, context, sums);
+      output_edges<double>(state, question, target, how.positions, context, sums);
     } else {
-      output_edges<float>(*state_, question, target, context, sums);
+      output_edges<float>(state, question, target, how.positions, context, sums);
     }
-  } else {
-    ReadStart start;
-    start.position = target.position;
-    start.direction = direction_to(*state_, target);
-    const std::shared_ptr<const Decomposition> host = on_host(*state_);
-    const ReadSweep sweep(*host, question.options, start, true, context);
-    for (int w = 0; w < d.writers().count(); ++w)
-      sums[{-1, Branch::none, w}] += sweep.first()[static_cast<std::size_t>(w)];
-    if (host->backend().is_double()) {
-      read_edges<double>(sweep, sums);
-    } else {
-      read_edges<float>(sweep, sums);
-    }
+    for (const auto& [key, credit] : sums)
+      if (std::get<0>(key) < 0) out.first += std::fabs(credit);
+    return out;
   }
+  ReadStart start;
+  start.position = target.position;
+  start.direction = direction_to(state, target);
+  const ReadSweep sweep(d, question.options, start, true, context);
+  for (const double credit : sweep.first()) out.first += std::fabs(credit);
+  Array change;
+  if (how.other != nullptr) {
+    Backend& backend = d.backend();
+    const Array& own = d.writer_vectors();
+    change = backend.zeros(own.size());
+    backend.copy(own, 0, change, 0, own.size());
+    backend.add(how.other->decomposition->writer_vectors(), change, own.size(), -1.0);
+  }
+  const Array* vectors = change.empty() ? nullptr : &change;
+  if (d.backend().is_double()) {
+    read_edges<double>(sweep, vectors, how.positions, sums);
+  } else {
+    read_edges<float>(sweep, vectors, how.positions, sums);
+  }
+  return out;
+}
+
+std::vector<EdgeCredit> Prepared::edge_credit(const Question& question,
+                                              const RunContext& context) const {
   std::vector<EdgeCredit> out;
-  for (const auto& [key, credit] : sums) {
-    const auto& [reader, branch, writer] = key;
+  for (const auto& [key, credit] : edge_sums(*state_, question, {}, context).sums) {
+    const auto& [reader, branch, writer, position] = key;
     if (credit != 0) out.push_back({writer, reader, branch, credit});
   }
   return out;

@@ -18,10 +18,25 @@ void answer_along_reading(const PreparedState& state, const Question& question,
 void add_neuron_entries(const Decomposition& d, const Node& root, const std::vector<double>& shares,
                         TraceResult& result);
 
-using EdgeSums = std::map<std::tuple<int, Branch, int>, double>;  // reader, branch, writer
+// Reader, branch, writer, and where the writer wrote (0 where positions are summed up).
+using EdgeSums = std::map<std::tuple<int, Branch, int, int>, double>;
+
+struct EdgeQuestion {
+  bool positions = false;
+  // Another prompt of as many tokens: readers are given what writers write here less what they
+  // write there, and read it as they read here. Options::direction must be `read`.
+  const PreparedState* other = nullptr;
+};
+struct EdgeAnswer {
+  EdgeSums sums;
+  double first = 0;  // sizes of the direct credit on this prompt
+};
+EdgeAnswer edge_sums(const PreparedState& state, const Question& question, const EdgeQuestion& how,
+                     const RunContext& context);
+
 // Options::direction is `output`.
 template <typename T>
 void output_edges(const PreparedState& state, const Question& question, const TargetInfo& target,
-                  const RunContext& context, EdgeSums& sums);
+                  bool positions, const RunContext& context, EdgeSums& sums);
 
 }  // namespace unpack

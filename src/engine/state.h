@@ -27,9 +27,6 @@ struct ModelState {
   LoadOptions options;
   ChatSource chat;
   std::string stored_as = {};  // the type of quantised weights; empty: the config's dtype
-  // Beside a device whose memory is far, made when first needed (engine/host_copy.h).
-  mutable std::mutex host_mutex;
-  mutable std::shared_ptr<Backend> host_backend;
 
   ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options);
 };
@@ -51,9 +48,6 @@ struct PreparedState {
   mutable std::vector<EdgeSet<float>> float_edges;
   mutable std::vector<EdgeSet<double>> double_edges;
   mutable std::vector<std::pair<int, std::shared_ptr<const std::vector<double>>>> logits;
-  // Where the device's memory is far, made when first needed (engine/host_copy.h).
-  mutable std::mutex host_mutex;
-  mutable std::shared_ptr<const Decomposition> on_host;
 
   PreparedState(Model m, std::shared_ptr<Decomposition> d)
       : model(std::move(m)), decomposition(std::move(d)) {}

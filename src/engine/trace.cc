@@ -42,7 +42,8 @@ std::vector<EdgeSet<T>>& edge_sets(const PreparedState& state) {
 
 template <typename T>
 std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Options& options,
-                                          const RunContext& context) {
+                                          const RunContext& context,
+                                          const EdgesTarget* target = nullptr) {
   {
     std::lock_guard lock(state.mutex);
     for (const auto& set : edge_sets<T>(state)) {
@@ -54,7 +55,7 @@ std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Opti
     std::lock_guard lock(state.mutex);
     edge_sets<T>(state).clear();
   }
-  auto edges = std::make_shared<const Edges<T>>(state.decomposition, options, context);
+  auto edges = std::make_shared<const Edges<T>>(state.decomposition, options, context, target);
   std::lock_guard lock(state.mutex);
   auto& sets = edge_sets<T>(state);
   if (sets.size() >= kKeptEdges) sets.erase(sets.begin());
@@ -179,8 +180,6 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
             const RunContext& context, TraceResult& result) {
   const Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
-  const auto edges = edges_for<T>(state, question.options, context);
-
   Array direction = d.backend().zeros(d.config().d_model);
   const bool needs_direction = !result.root || question.options.reroot == Reroot::target;
   if (needs_direction) {
@@ -188,6 +187,8 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
                                  target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                                  direction);
   }
+  const EdgesTarget first{target.position, direction};
+  const auto edges = edges_for<T>(state, question.options, context, result.root ? nullptr : &first);
   const Start start =
       result.root ? start_at_root(*edges, *result.root, needs_direction ? &direction : nullptr)
                   : start_at_target(*edges, target.position, direction);
@@ -295,17 +296,19 @@ std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Opti
 
 template <typename T>
 void output_edges(const PreparedState& state, const Question& question, const TargetInfo& target,
-                  const RunContext& context, EdgeSums& sums) {
+                  bool positions, const RunContext& context, EdgeSums& sums) {
   const Decomposition& d = *state.decomposition;
-  const auto edges = edges_for<T>(state, question.options, context);
   Array direction = d.backend().zeros(d.config().d_model);
   d.backend().target_direction(d.trace().x_final, target.position, target.ids,
                                target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                                direction);
+  const EdgesTarget first{target.position, direction};
+  const auto edges = edges_for<T>(state, question.options, context, &first);
   const Start start = start_at_target(*edges, target.position, direction);
   const Flow flow = sweep(*edges, start, context);
   for (int w = 0; w < d.writers().count(); ++w)
-    sums[{-1, Branch::none, w}] += start.first[static_cast<std::size_t>(w)];
+    sums[{-1, Branch::none, w, positions ? target.position : 0}] +=
+        start.first[static_cast<std::size_t>(w)];
   const auto plain = suffix_for(state, *edges, {}, context);
   const PathGraph<T> graph(*edges, start, *plain, {});
   const auto count = static_cast<std::size_t>(d.writers().count());
@@ -313,7 +316,7 @@ void output_edges(const PreparedState& state, const Question& question, const Ta
     const auto add = [&](int q, bool direct, double credit) {
       if (credit == 0) return;
       graph.for_each_edge({w, q, direct}, [&](const GraphEdge& edge) {
-        sums[{w, edge.branch, edge.writer}] += credit * edge.factor;
+        sums[{w, edge.branch, edge.writer, positions ? edge.position : 0}] += credit * edge.factor;
       });
     };
     for (int q = 0; q < d.length(); ++q)
@@ -323,9 +326,9 @@ void output_edges(const PreparedState& state, const Question& question, const Ta
   }
 }
 
-template void output_edges<float>(const PreparedState&, const Question&, const TargetInfo&,
+template void output_edges<float>(const PreparedState&, const Question&, const TargetInfo&, bool,
                                   const RunContext&, EdgeSums&);
-template void output_edges<double>(const PreparedState&, const Question&, const TargetInfo&,
+template void output_edges<double>(const PreparedState&, const Question&, const TargetInfo&, bool,
                                    const RunContext&, EdgeSums&);
 
 TraceResult Prepared::trace(const Question& asked, const RunContext& context) const {

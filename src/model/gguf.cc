@@ -200,8 +200,9 @@ std::int64_t GgufTensor::elements() const {
 
 Gguf parse_gguf(std::span<const std::byte> file, const std::string& origin) {
   Reader in(file, origin);
-  if (file.size() < 24 || std::memcmp(file.data(), "GGUF", 4) != 0)
+  if (file.size() < 4 || std::memcmp(file.data(), "GGUF", 4) != 0)
     in.fail("is no GGUF file (it does not begin with GGUF)");
+  if (file.size() < 24) in.fail("is cut off in its header");
   in.number<std::uint32_t>();
   const auto version = in.number<std::uint32_t>();
   if (version != 2 && version != 3)

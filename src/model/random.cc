@@ -47,11 +47,11 @@ std::uint64_t mix(std::uint64_t x) {
 void fill_normal(std::uint64_t seed, float mean, float scale, std::int64_t n, DType dtype,
                  std::byte* out) {
   static const std::vector<float> bounds = normal_quantiles();
-  constexpr std::int64_t kChunk = 4096;
-  float chunk[kChunk];
+  constexpr std::int64_t kBlock = 4096;
+  float chunk[kBlock];
   std::uint64_t state = mix(seed);
-  for (std::int64_t at = 0; at < n; at += kChunk) {
-    for (std::int64_t i = 0; i < kChunk; i += 4) {
+  for (std::int64_t at = 0; at < n; at += kBlock) {
+    for (std::int64_t i = 0; i < kBlock; i += 4) {
       const std::uint64_t bits = mix(state += 0x9E3779B97F4A7C15ull);
       for (int j = 0; j < 4; ++j) {
         const std::uint64_t draw = (bits >> (16 * j)) & 0xFFFF;
@@ -62,7 +62,7 @@ void fill_normal(std::uint64_t seed, float mean, float scale, std::int64_t n, DT
                                (1.0f / 16));
       }
     }
-    store_run(chunk, std::min(kChunk, n - at), dtype,
+    store_run(chunk, std::min(kBlock, n - at), dtype,
               out + at * static_cast<std::int64_t>(dtype_size(dtype)));
   }
 }

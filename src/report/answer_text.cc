@@ -7,6 +7,7 @@
 
 #include "report/json.h"
 #include "unpack/answer.h"
+#include "unpack/cost.h"
 
 namespace unpack {
 namespace {
@@ -40,6 +41,14 @@ std::string shown(const std::string& text) {
 }
 
 }  // namespace
+
+std::string to_json(const AskedCost& asked) {
+  return Json{
+      {"tokens", asked.tokens},        {"targets", asked.targets},
+      {"gflop", asked.cost.gflop},     {"memory_mib", asked.cost.memory_mib},
+      {"seconds", asked.cost.seconds}, {"text", cost_text(asked.cost, asked.tokens, asked.targets)}}
+      .dump();
+}
 
 std::string to_json(const AnswerResult& result) {
   Json json = {{"version", 1},

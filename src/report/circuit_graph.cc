@@ -42,7 +42,8 @@ std::string branch_of(const RankedEdge& e) {
 
 }  // namespace
 
-std::string to_dot(const CircuitResult& r) {
+std::string to_dot(const CircuitResult& result) {
+  const CircuitResult r = without_positions(result);
   const Writers writers = r.writer_table();
   const CircuitNodes nodes = nodes_of(r);
   std::string out =
@@ -63,7 +64,8 @@ std::string to_dot(const CircuitResult& r) {
   return out + "}\n";
 }
 
-std::string to_graphml(const CircuitResult& r) {
+std::string to_graphml(const CircuitResult& result) {
+  const CircuitResult r = without_positions(result);
   const Writers writers = r.writer_table();
   std::string out =
       "<?xml version=\"1.0\" encoding=\"UTF-8\"?>\n<graphml "

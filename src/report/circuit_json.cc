@@ -45,7 +45,7 @@ std::string to_json(const CircuitResult& r) {
   Json points = Json::array(), edges = Json::array();
   for (const CircuitPoint& point : r.measure.points) points.push_back(point_json(point));
   for (const RankedEdge& e : r.edges) {
-    Json row = {{"writer", writers.name(e.edge.writer)},
+    Json row = {{"writer", writer_name(writers, e.edge)},
                 {"reader", reader_name(writers, e.edge.reader)},
                 {"branch", branch_json(e.edge.branch)},
                 {"credit", e.credit},
@@ -62,12 +62,14 @@ std::string to_json(const CircuitResult& r) {
       {"task", r.task.name},
       {"prompts", r.task.prompts.size()},
       {"wrong", r.wrong},
+      {"other_length", r.other_length},
       {"method", to_string(r.options.method)},
       {"preset", r.options.method == CircuitMethod::ours ? Json(r.options.preset) : Json(nullptr)},
       {"contrast", r.options.contrast},
       {"steps", r.options.method == CircuitMethod::eap_ig ? Json(r.options.steps) : Json(nullptr)},
       {"ablation", to_string(r.options.ablation)},
       {"nodes", r.options.nodes},
+      {"positions", r.options.positions},
       {"all_edges", r.all_edges},
       {"all_nodes", r.all_nodes},
       {"clean", r.clean},

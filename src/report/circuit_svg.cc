@@ -219,6 +219,9 @@ class CircuitPicture {
 
 }  // namespace
 
-std::string to_svg(const CircuitResult& result) { return CircuitPicture(result).draw(); }
+std::string to_svg(const CircuitResult& result) {
+  const CircuitResult shown = without_positions(result);
+  return CircuitPicture(shown).draw();
+}
 
 }  // namespace unpack

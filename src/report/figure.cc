@@ -86,10 +86,8 @@ std::string figure_facts(const TraceResult& r, const GraphLayout& graph) {
   const double total = sum_of(r.token_credit);
   const std::size_t count = graph.drawn.size();
   const std::string routes = fmt::format("{} route{}", count, count == 1 ? "" : "s");
-  // Of a net credit near nothing, against what made it up, shares would mislead.
-  const bool misleads = total <= 0 || std::abs(total) < 0.01 * r.coverage.absolute_total;
   const std::string carried =
-      misleads
+      shares_mislead(net, total, r.coverage.absolute_total)
           ? fmt::format("{}, together {}", routes, figure_signed(net, 3))
           : fmt::format("{} carr{} {}{:.0f}% of the net credit", routes, count == 1 ? "ies" : "y",
                         net < 0 ? "−" : "", std::floor(std::abs(100 * net / total) + 0.5));

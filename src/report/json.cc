@@ -24,10 +24,25 @@ Json report::model_json(const ModelInfo& m) {
           {"fingerprint", m.fingerprint}};
 }
 
+nlohmann::ordered_json report::options_json(const Options& o) {
+  return {{"beta", o.beta},
+          {"weights", o.weights},
+          {"mlp_weights", o.mlp_weights},
+          {"expert_weights", o.expert_weights},
+          {"dispatch", to_string(o.dispatch)},
+          {"mlp", to_string(o.mlp)},
+          {"scores", to_string(o.scores)},
+          {"reroot", to_string(o.reroot)},
+          {"direction", to_string(o.direction)},
+          {"floor", o.floor},
+          {"keys", to_string(o.keys)}};
+}
+
 namespace {
 
 using report::compact;
 using report::model_json;
+using report::options_json;
 
 // One top-level key a line: compact, and still easy to read and to compare. Non-finite numbers
 // become null.
@@ -65,20 +80,6 @@ Json target_json(const TargetInfo& t) {
           {"logit", t.logit},
           {"logit_difference", or_null(t.logit_difference)},
           {"probability", t.probability}};
-}
-
-Json options_json(const Options& o) {
-  return {{"beta", o.beta},
-          {"weights", o.weights},
-          {"mlp_weights", o.mlp_weights},
-          {"expert_weights", o.expert_weights},
-          {"dispatch", to_string(o.dispatch)},
-          {"mlp", to_string(o.mlp)},
-          {"scores", to_string(o.scores)},
-          {"reroot", to_string(o.reroot)},
-          {"direction", to_string(o.direction)},
-          {"floor", o.floor},
-          {"keys", to_string(o.keys)}};
 }
 
 Json predictions_json(const std::vector<Prediction>& predictions, bool with_logit) {

@@ -14,6 +14,7 @@ namespace unpack::report {
 // run (version, program, model) is left out.
 nlohmann::ordered_json trace_json(const TraceResult& result);
 nlohmann::ordered_json model_json(const ModelInfo& model);
+nlohmann::ordered_json options_json(const Options& options);
 nlohmann::ordered_json sentences_json(const std::vector<Sentence>& sentences,
                                       const Writers& writers);
 nlohmann::ordered_json groups_json(const std::vector<SpanCredit>& groups);

@@ -59,7 +59,11 @@ Json length_json(const BenchResult::Length& length) {
                 {"peak_memory_mib", length.peak_memory_mib},
                 {"memory_bound_mib", length.memory_bound_mib},
                 {"rows", rows}};
+  for (const BenchPlan& part : length.plan)
+    entry["plan"].push_back(
+        {{"what", part.what}, {"way", part.way}, {"gflop", part.gflop}, {"gbyte", part.gbyte}});
   if (length.device_peak_mib > 0) entry["device_peak_mib"] = length.device_peak_mib;
+  if (length.device_counted_mib > 0) entry["device_counted_mib"] = length.device_counted_mib;
   if (length.streamed) {
     const BenchStreamed& s = *length.streamed;
     entry["streamed"] = {{"layers_kept", s.layers_kept},

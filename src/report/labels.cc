@@ -112,16 +112,28 @@ std::string headline(const TraceResult& result, bool unicode) {
   return text;
 }
 
+bool shares_mislead(double net, double total, double gross_total) {
+  return total <= 0 || total < 0.01 * gross_total || net < -total || net > 2 * total;
+}
+
 std::string coverage_text(const TraceResult& result) {
   const Coverage& c = result.coverage;
-  const double of_all = ratio_percent(c.absolute, c.absolute_total);
-  std::string text = fmt::format("{} path{} hold{} {:.1f}% of the absolute path mass of {}",
-                                 c.paths, c.paths == 1 ? "" : "s", c.paths == 1 ? "s" : "", of_all,
-                                 short_number(c.absolute_total));
+  double net = 0, total = 0;
+  for (const Path& path : result.paths) net += path.credit;
+  for (const double credit : result.token_credit) total += credit;
+  const std::string paths = fmt::format("{} path{}", c.paths, c.paths == 1 ? "" : "s");
+  std::string text =
+      shares_mislead(net, total, c.absolute_total)
+          ? fmt::format("{} add{} up to {} of a net token credit of {}", paths,
+                        c.paths == 1 ? "s" : "", signed_number(net), signed_number(total))
+          : fmt::format("{} carr{} {:.1f}% of the net token credit of {}", paths,
+                        c.paths == 1 ? "ies" : "y", 100 * net / total, signed_number(total));
+  text += fmt::format("; without signs {:.1f}% of the mass of all paths ({}, their sizes added up)",
+                      ratio_percent(c.absolute, c.absolute_total), short_number(c.absolute_total));
   if (result.query.filtered())
     text += fmt::format(" and {:.1f}% of what matches the filters",
                         ratio_percent(c.absolute, c.absolute_matching));
-  return text + fmt::format("; {:.1f}% is left unexplained", std::clamp(100 - of_all, 0.0, 100.0));
+  return text;
 }
 
 std::string conservation_text(const TraceResult& result) {

@@ -40,8 +40,10 @@ std::string experts_text(const ExpertUses& experts, int layer, int position, std
 int explained_position(const TraceResult& result);
 
 std::string headline(const TraceResult& result, bool unicode);  // what was asked
-std::string coverage_text(
-    const TraceResult& result);  // what the listed paths hold, and what they leave unexplained
+// Of a net credit near nothing, against what made it up, or where a part is far from lying between
+// nothing and the whole, shares would mislead.
+bool shares_mislead(double net, double total, double gross_total);
+std::string coverage_text(const TraceResult& result);  // what the listed paths hold, the net first
 std::string conservation_text(const TraceResult& result);
 std::string model_text(const ModelInfo& model, bool unicode);
 

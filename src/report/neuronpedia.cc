@@ -137,7 +137,8 @@ std::string to_neuronpedia(const TraceResult& r) {
   return graph.text(slug_of(name), r.model, r.tokens);
 }
 
-std::string to_neuronpedia(const CircuitResult& r, const Model& model) {
+std::string to_neuronpedia(const CircuitResult& result, const Model& model) {
+  const CircuitResult r = without_positions(result);
   const Writers writers = r.writer_table();
   AttributionGraph graph(writers, r.layout.n_layers);
   const TaskPrompt& prompt = r.task.prompts.at(0);

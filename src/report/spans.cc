@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "base/segments.h"
@@ -18,38 +17,7 @@ bool is_special(const std::string& text) {
   return text.size() > 2 && text.front() == '<' && text.back() == '>';
 }
 
-int parse_number(std::string_view text, const std::string& whole) {
-  int value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (text.empty() || error != std::errc{} || end != text.data() + text.size())
-    throw UsageError(fmt::format(
-        "group takes NAME=from:to with two positions, such as question=4:9, not \"{}\"", whole));
-  return value;
-}
-
 }  // namespace
-
-SpanKind parse_span_kind(const std::string& name) {
-  if (name == "sentence") return SpanKind::sentence;
-  if (name == "line") return SpanKind::line;
-  if (name == "paragraph") return SpanKind::paragraph;
-  if (name == "turn") return SpanKind::turn;
-  throw UsageError(fmt::format("group_by is sentence, line, paragraph or turn, not \"{}\"", name));
-}
-
-const char* to_string(SpanKind kind) {
-  switch (kind) {
-    case SpanKind::sentence:
-      return "sentence";
-    case SpanKind::line:
-      return "line";
-    case SpanKind::paragraph:
-      return "paragraph";
-    case SpanKind::turn:
-      break;
-  }
-  return "turn";
-}
 
 std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, SpanKind kind,
                             int from, std::optional<int> to) {
@@ -101,36 +69,6 @@ std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, Sp
     spans.back().to = position;
   }
   return spans;
-}
-
-namespace {
-
-// Positions as they are given.
-Span read_span(const std::string& text) {
-  const std::size_t equals = text.find('=');
-  if (equals == std::string::npos || equals == 0)
-    throw UsageError(fmt::format(
-        "group takes NAME=from:to with two positions, such as question=4:9, not \"{}\"", text));
-  const std::string_view places = std::string_view(text).substr(equals + 1);
-  const std::size_t colon = places.find(':');
-  Span span{text.substr(0, equals), parse_number(places.substr(0, colon), text), 0};
-  span.to =
-      colon == std::string_view::npos ? span.from : parse_number(places.substr(colon + 1), text);
-  return span;
-}
-
-}  // namespace
-
-void check_span(const std::string& text) { read_span(text); }
-
-Span parse_span(const std::string& text, int length) {
-  Span span = read_span(text);
-  span.from = resolve_position(span.from, length);
-  span.to = resolve_position(span.to, length);
-  if (span.to < span.from)
-    throw InputError(fmt::format("the group {} ends at {}, before it begins at {}", span.name,
-                                 span.to, span.from));
-  return span;
 }
 
 std::vector<SpanCredit> span_credits(const std::vector<Span>& spans,

@@ -1,9 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/files.h"
+#include "base/json_reader.h"
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
 #include "unpack/sources.h"
@@ -12,17 +13,11 @@ namespace unpack {
 namespace fs = std::filesystem;
 namespace {
 
-constexpr std::uintmax_t kMost = 64U << 20;
+constexpr std::size_t kMost = 64U << 20;
 constexpr std::size_t kMostFiles = 10'000;
 
 std::string read_text(const fs::path& file) {
-  std::error_code error;
-  if (const auto size = fs::file_size(file, error); error || size > kMost)
-    throw InputError(fmt::format("{}: {}", file.string(),
-                                 error ? "cannot open the file" : "is larger than 64 MiB"));
-  std::ifstream in(file, std::ios::binary);
-  std::string text((std::istreambuf_iterator<char>(in)), std::istreambuf_iterator<char>());
-  if (!in) throw InputError(fmt::format("{}: cannot read the file", file.string()));
+  std::string text = read_plain_file(file, kMost);
   if (const std::size_t bad = tok::first_invalid_utf8(text); bad != std::string::npos)
     throw InputError(fmt::format("{}: byte {} is not valid UTF-8", file.string(), bad));
   return text;
@@ -52,7 +47,7 @@ void add_json(std::vector<SourceDocument>& documents, const nlohmann::json& json
 }  // namespace
 
 std::vector<SourceDocument> parse_documents(std::string_view json, const std::string& origin) {
-  const auto list = nlohmann::json::parse(json, nullptr, false);
+  const auto list = read_json(json, origin);
   if (!list.is_array() || list.empty())
     throw InputError(fmt::format("{}: is no JSON list of documents", origin));
   if (list.size() > kMostFiles)
@@ -93,9 +88,7 @@ std::vector<SourceDocument> read_documents(const fs::path& path) {
       const std::string one = text.substr(begin, end - begin);
       begin = end + 1;
       if (one.find_first_not_of(" \t\r") == std::string::npos) continue;
-      const auto json = nlohmann::json::parse(one, nullptr, false);
-      if (json.is_discarded())
-        throw InputError(fmt::format("{}: line {} is no JSON", path.string(), line));
+      const auto json = read_json(one, fmt::format("{}: line {}", path.string(), line), kSmallJson);
       add_json(documents, json, path.string());
     }
     if (documents.empty()) throw InputError(fmt::format("{}: holds no documents", path.string()));

@@ -7,6 +7,8 @@
 
 #if defined(__x86_64__)
 #include <immintrin.h>
+#elif defined(__aarch64__) && defined(__GNUC__)
+#include <arm_neon.h>
 #endif
 
 #include "base/formulas.h"
@@ -43,13 +45,27 @@ bool has_f16c() {
   static const bool yes = __builtin_cpu_supports("avx2");
   return yes;
 }
+#elif defined(__aarch64__) && defined(__GNUC__)
+void convert_half_neon(const std::byte* data, std::int64_t n, float* out) {
+  std::int64_t i = 0;
+  for (; i + 4 <= n; i += 4) {
+    uint16x4_t bits;
+    std::memcpy(&bits, data + 2 * i, sizeof bits);
+    vst1q_f32(out + i, vcvt_f32_f16(vreinterpret_f16_u16(bits)));
+  }
+  for (; i < n; ++i) out[i] = f16_value(load_raw<std::uint16_t>(data, i));
+}
 #endif
 
 void convert_half(const std::byte* data, std::int64_t n, float* out) {
+#if defined(__aarch64__) && defined(__GNUC__)
+  convert_half_neon(data, n, out);
+#else
 #if defined(__x86_64__)
   if (has_f16c()) return convert_half_f16c(data, n, out);
 #endif
   convert_half_portable(data, n, out);
+#endif
 }
 
 void convert_half(const std::byte* data, std::int64_t n, double* out) {

@@ -160,6 +160,30 @@ def test_lines_of_a_batch_take_answers_groups_and_conversations(unpack, tmp_path
     assert (again / "summary.json").read_bytes() == (first / "summary.json").read_bytes()
 
 
+def test_a_batch_takes_answers_and_conversations_from_the_command_line(unpack, tmp_path):
+    prompts = tmp_path / "p.jsonl"
+    prompts.write_text(json.dumps({"prompt": MARY}) + "\n" + json.dumps({"prompt": MARY, "answer": " John"}) + "\n")
+    unpack.ok("batch", prompts, "--out", tmp_path / "answers", "--answer", " Mary. She", "--group", "names=1:3")
+    results = [json.loads(line) for line in (tmp_path / "answers" / "results.jsonl").read_text().splitlines()]
+    for result, text in zip(results, (" Mary. She", " John"), strict=True):
+        alone = unpack.json("trace", MARY, "--answer", text, "--group", "names=1:3")
+        close(result["token_credit"], alone["token_credit"])
+        assert [g["name"] for g in result["groups"]] == ["names", "(rest)"]
+    template = tmp_path / "t.jinja"
+    template.write_text("{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}assistant:")
+    (tmp_path / "p.txt").write_text("Who got it?\n")
+    unpack.ok("batch", tmp_path / "p.txt", "--out", tmp_path / "talks", "--chat-template", template, "--system", "Be kind.", "--group-by", "turn")
+    (talk,) = [json.loads(line) for line in (tmp_path / "talks" / "results.jsonl").read_text().splitlines()]
+    alone = unpack.json("trace", "Who got it?", "--chat-template", template, "--system", "Be kind.", "--group-by", "turn")
+    close(talk["token_credit"], alone["token_credit"])
+    assert [g["name"] for g in talk["groups"]] == ["system 1", "user 2", "(rest)"]
+    for options, word in ((["--system", "x"], "--chat"), (["--group-by", "turn"], "--chat"), (["--versus-answer", "x"], "--answer"), (["--answer", "x", "--target", " Mary"], "--target"),
+                          (["--chat", "--no-bos"], "--no-bos"), (["--group", "a=1:2", "--group-by", "line"], "together")):
+        assert word in unpack.fails(2, "batch", prompts, "--out", tmp_path / "bad", *options)
+    assert unpack("batch", prompts, "--out", tmp_path / "none", "--chat").returncode == 1
+    assert "chat template" in (tmp_path / "none" / "errors.jsonl").read_text()
+
+
 def test_the_cost_is_said_and_nothing_is_computed(unpack, notes):
     short, long = (unpack.ok("trace", text, "--cost") for text in (MARY, " ".join([MARY] * 12)))
     flop = lambda text: float(text.split(": ")[1].split(" GFLOP")[0])

@@ -172,13 +172,57 @@ def test_other_ways_to_keep_and_to_ablate_end_at_the_whole_model(unpack, tmp_pat
         assert all((writer, "target") in into for writer in nodes)  # whole components: all edges between them that have credit
 
 
-def test_an_interrupted_search_leaves_nothing(unpack, tmp_path):
-    command = [PROGRAM, "circuit", "ioi", "--method", "patching", "--n", "4", "--out", str(tmp_path / "out")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    time.sleep(1.5)
+def test_an_interrupted_search_goes_on_where_it_stopped(unpack, tmp_path):
+    options = ["ioi", "--model", "pocket-neox", "--preset", "paper", "--n", "2", "--sizes", "1%,100%", "--minimality", "60"]
+    unpack.ok("circuit", *options, "--out", tmp_path / "whole")
+    process = subprocess.Popen([PROGRAM, "circuit", *options, "--out", str(tmp_path / "out")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    kept = tmp_path / "out" / "search.jsonl"
+    deadline = time.monotonic() + 60
+    while not (kept.exists() and kept.read_text().count("\n") > 8):  # in the middle of the proof
+        assert process.poll() is None and time.monotonic() < deadline
+        time.sleep(0.002)
     process.send_signal(signal.SIGINT)
     _, said = process.communicate(timeout=30)
-    assert process.returncode == 130 and "nothing was written" in said and not (tmp_path / "out").exists()
+    assert process.returncode == 130 and "the same command goes on" in said and not (tmp_path / "out" / "circuit.json").exists()
+    lines = kept.read_text().splitlines()
+    kept.write_text("\n".join(lines) + "\n" + lines[-1][:40])  # and was killed while it wrote
+    unpack.ok("circuit", *options, "--out", tmp_path / "out")
+    assert not kept.exists()
+    whole, again = (json.loads((tmp_path / name / "circuit.json").read_text()) for name in ("whole", "out"))
+    assert again == whole
+
+
+def test_a_search_that_fails_leaves_nothing(unpack, tmp_path):
+    task = write_task(tmp_path / "task.jsonl", {"prompt": PROMPT, "target": " Mary", "versus": " John", "counterfactual": PROMPT})
+    assert "changes nothing" in unpack.fails(1, "circuit", task, "--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_edges_at_positions_add_up_to_edges_and_are_proven(unpack, found, tmp_path):
+    task = write_task(
+        tmp_path / "task.jsonl",
+        {"prompt": PROMPT, "target": " Mary", "versus": " John", "counterfactual": OTHER},
+        {"prompt": "Then " + PROMPT, "target": " Mary", "versus": " John", "counterfactual": "Then " + OTHER},
+    )
+    said = unpack("circuit", task, "--preset", "paper", "--positions", "--sizes", "1%,100%", "--size", "100", "--minimality", "3", "--out", tmp_path / "out", "--mib", tmp_path / "mib.json")
+    assert said.returncode == 0 and "1 of 2 prompts were left out: they have another length" in said.stderr
+    placed = json.loads((tmp_path / "out" / "circuit.json").read_text())
+    assert placed["positions"] is True and placed["prompts"] == 1 and placed["other_length"] == 1
+    sums = {}
+    for edge in placed["edges"]:
+        writer, position = edge["writer"].split("@")
+        assert 0 <= int(position) < placed["all_edges"] // 6838
+        key = (writer, edge["reader"], edge["branch"])
+        sums[key] = sums.get(key, 0.0) + edge["credit"]
+    plain = json.loads((found[0] / "out" / "circuit.json").read_text())
+    want = {(e["writer"], e["reader"], e["branch"]): e["credit"] for e in plain["edges"]}
+    assert all(sums.get(key, 0.0) == pytest.approx(credit, rel=1e-4, abs=1e-7) for key, credit in want.items())
+    assert placed["sizes"][-1]["faithfulness"] == pytest.approx(1, abs=1e-4)
+    assert all(e["writer"].endswith("@13") for e in placed["edges"] if e["reader"] == "target")
+    drawn = ET.parse(tmp_path / "out" / "circuit.svg").getroot()
+    kept = {(e["writer"].split("@")[0], e["reader"], e["branch"]) for e in placed["edges"] if e["in_circuit"]}
+    assert len([g for g in drawn.iter() if g.get("class") == "edge"]) == len(kept)
+    assert "do not go together" in unpack.fails(2, "circuit", task, "--positions", "--nodes", "--out", tmp_path / "none")
 
 
 def test_methods_that_a_model_does_not_have_are_left_out_of_a_comparison(unpack, tmp_path):

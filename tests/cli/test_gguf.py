@@ -151,6 +151,19 @@ def test_a_folder_with_one_gguf_file_is_a_model_and_models_lists_it(unpack, tmp_
     assert "F16" in line and "llama" in line and "512 ctx" in line and "fits" in line
 
 
+def test_a_gguf_file_is_served_as_a_folder_is(unpack, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "server"))
+    from serving import Server
+
+    file = gguf.plain_file(tmp_path / "tiny.gguf", GOLDEN / "tiny-llama", "F16")
+    want = unpack.json("trace", "--ids", "1,2,3", "--target-id", "7", "--model", file)["token_credit"]
+    running = Server("--model", file)
+    try:
+        same(running.ok("trace", ids=[1, 2, 3], target_ids=[7])["token_credit"], want, 1e-6)
+    finally:
+        running.close()
+
+
 def damaged(data):
     yield "empty", b""
     yield "no magic", b"GGML" + data[4:]

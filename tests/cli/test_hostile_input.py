@@ -80,6 +80,43 @@ def test_a_value_of_great_depth_is_a_bad_line(unpack, tmp_path):
     assert result.returncode == 0 and all("nested" in reason for reason in reasons(tmp_path))
 
 
+TEMPLATE = "{{ messages[0].content }}"
+DEEP_TALK = '[{"role": "user", "content": ' + "[" * 100_000 + "1" + "]" * 100_000 + "}]"
+
+
+def test_a_conversation_of_great_depth_is_refused(unpack, tmp_path):
+    (tmp_path / "t.jinja").write_text(TEMPLATE)
+    (tmp_path / "talk.json").write_text(DEEP_TALK)
+    assert "messages is no JSON list" in unpack.fails(1, "predict", "--messages", tmp_path / "talk.json", "--chat-template", tmp_path / "t.jinja")
+    # As the text of a prompt it is a text.
+    assert unpack("predict", DEEP_TALK[:100_000], "--chat-template", tmp_path / "t.jinja").returncode in (0, 1)
+    line = {"prompt": DEEP_TALK, "chat_template": TEMPLATE}
+    (tmp_path / "p.jsonl").write_text(json.dumps(line) + "\n" + json.dumps({**line, "prompt": "Hi", "chat": True}) + "\n")
+    assert unpack("batch", tmp_path / "p.jsonl", "--out", tmp_path / "out", "--top-paths", "1").returncode == 0
+    (tmp_path / "documents.json").write_text('[{"text": "A drink.", "more": ' + "[" * 100_000 + "]" * 100_000 + "}]")
+    assert "nested" in unpack.fails(1, "sources", "Who?", "--documents", tmp_path / "documents.json")
+
+
+@pytest.mark.parametrize("kind", ["fifo", "device", "folder"])
+@pytest.mark.parametrize("option", ["--messages", "--chat-template", "--documents", "--template"])
+def test_a_file_that_goes_with_a_prompt_is_a_plain_file(unpack, tmp_path, kind, option):
+    strange = tmp_path / "strange"
+    if kind == "fifo":
+        os.mkfifo(strange)
+    elif kind == "device":
+        os.symlink("/dev/zero", strange)
+    else:
+        strange.mkdir()
+    (tmp_path / "d.txt").write_text("A drink.")
+    command = {"--messages": ["predict"], "--chat-template": ["predict", "Hi"], "--documents": ["sources", "Who?"], "--template": ["sources", "Who?", "--documents", tmp_path / "d.txt"]}[option]
+    assert "strange" in unpack.fails(1, *command, option, strange)
+
+
+def test_a_line_without_end_is_an_error(unpack):
+    assert "bytes" in unpack.fails(1, "tokenize", "--jsonl", "/dev/zero")
+    assert "folder" in unpack.fails(1, "tokenize", "--jsonl", ROOT)
+
+
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.json"])
 @pytest.mark.parametrize("behind", [b"\0", b"\0more", b" {}", b"x"])
 def test_bytes_behind_the_value_are_an_error_in_every_file(unpack, tmp_path, name, behind):
@@ -482,6 +519,20 @@ def test_safetensors_rules_are_those_of_the_formats_own_library(unpack, tmp_path
 
 
 # Everything else ------------------------------------------------------------------------------------------------------------------------
+
+
+def test_the_attacker_knows_every_command_option_and_endpoint(unpack):
+    """What is added to the program must not stay untried."""
+    commands = attack.SURFACES["command line"]().known()
+    listed = set(re.findall(r"^  ([a-z]+) {2,}", unpack.ok("--help").split("\nCommands:")[1], re.M))
+    assert listed == set(commands) - {next(iter(commands))} | {"serve", "bench"}
+    assert "--group-by" in dict(commands["trace"]) and "turn" in dict(commands["trace"])["--group-by"]
+    documented = set(re.findall(r"/api/([a-z]+)", (ROOT / "docs" / "api.md").read_text())) - {"models", "queue"}
+    assert documented <= set(attack.SURFACES["requests"].ENDPOINTS)
+    from hostile.material import FIELDS
+
+    batch_fields = re.findall(r'^      \{"([a-z_]+)",', (ROOT / "src" / "question" / "codec.cc").read_text(), re.M)
+    assert len(batch_fields) > 30 and set(batch_fields) <= set(FIELDS)
 
 
 def test_the_attacker_finds_nothing(unpack):

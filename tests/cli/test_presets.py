@@ -21,8 +21,8 @@ def test_a_preset_is_the_options_it_stands_for(unpack):
     assert (paper["beta"], paper["direction"], paper["scores"], paper["mlp"]) == (0.8, "output", "raw", "per-neuron")
 
 
-def test_the_default_is_the_papers(unpack):
-    assert trace(unpack)["options"] == trace(unpack, "--preset", "paper")["options"]
+def test_the_default_is_best(unpack):
+    assert trace(unpack)["options"] == trace(unpack, "--preset", "best")["options"]
 
 
 def test_rules_without_a_direction_say_that_they_took_the_output(unpack):

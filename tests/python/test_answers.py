@@ -19,6 +19,15 @@ def test_an_answer_is_what_the_command_line_says(pocket, command_line):
     assert np.allclose(pocket.answer(MARY, ids, " John").token_credit, r.token_credit)
 
 
+def test_the_cost_is_said_before_anything_is_computed(pocket):
+    short, long = (pocket.cost(text) for text in (MARY, " ".join([MARY] * 8)))
+    assert (short["tokens"], short["targets"]) == (14, 1) and 5 * short["gflop"] < long["gflop"] and short["seconds"] > 0
+    assert (pocket.cost(MARY, " Mary. She", " John")["tokens"], pocket.cost(MARY, " Mary. She", " John")["targets"]) == (16, 4)
+    assert short["text"].startswith("14 tokens, 1 target: ")
+    with pytest.raises(ValueError, match="answer"):
+        pocket.cost(MARY, "")
+
+
 def test_a_conversation_is_a_prompt(pocket):
     talk = pocket.chat([{"role": "user", "content": "Mary gave John a drink."}], system="Be kind.", chat_template=TEMPLATE)
     assert talk.text == "system: Be kind.\nuser: Mary gave John a drink.\nassistant:" and pocket.decode(talk) == talk.text

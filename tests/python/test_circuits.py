@@ -58,6 +58,15 @@ def test_a_circuit_is_saved_read_and_drawn(up, pocket, found, tmp_path):
         up.Circuit.load(tmp_path / "circuit.json").draw()
 
 
+def test_edges_with_positions_measure_again_as_they_were_measured(up, pocket):
+    placed = up.circuit(TASK, model=pocket, positions=True, sizes=["1%", "100%"], size=300, minimality=0)
+    assert all("@" in edge.writer for edge in placed) and placed.data["positions"] is True
+    proof = placed.evaluate(TASK)
+    assert proof.edges == len(placed) and proof.faithfulness == pytest.approx(placed.faithfulness, abs=1e-4)
+    with pytest.raises(ValueError, match="position"):
+        up.Circuit([("emb@99", "A0.H0", "K")], model=pocket).evaluate(TASK)
+
+
 def test_wrong_arguments_are_named(up, pocket):
     with pytest.raises(ValueError, match="method"):
         up.circuit(TASK, model=pocket, method="best")

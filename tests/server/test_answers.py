@@ -1,9 +1,10 @@
 """Conversations, answers of several tokens, groups and sources over the API: as on the command line, and refused as there."""
 import json
 import shutil
+import subprocess
 
 import pytest
-from serving import MARY, ROOT
+from serving import MARY, PROGRAM, ROOT
 from test_api import close, command_line
 
 TEMPLATE = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
@@ -39,6 +40,17 @@ def test_an_answer_with_groups_is_what_the_command_line_says(server):
     assert [g["name"] for g in got["groups"]] == ["names", "end", "(rest)"]
     ids = [row["target_id"] for row in server.ok("trace", prompt=MARY, answer=" Mary. She")["answer"]["rows"]]
     assert close(server.ok("trace", prompt=MARY, answer=ids)["token_credit"], server.ok("trace", prompt=MARY, answer=" Mary. She")["token_credit"])
+
+
+def test_the_cost_is_said_before_anything_is_computed(server):
+    short, long = (server.ok("cost", prompt=text) for text in (MARY, " ".join([MARY] * 8)))
+    assert (short["tokens"], short["targets"]) == (14, 1) and 5 * short["gflop"] < long["gflop"] and short["seconds"] > 0
+    answer = server.ok("cost", prompt=MARY, answer=" Mary. She", versus_answer=" John", beta=0.2)
+    assert (answer["tokens"], answer["targets"]) == (16, 4) and answer["gflop"] > short["gflop"]
+    said = subprocess.run([PROGRAM, "trace", MARY, "--answer", " Mary. She", "--versus-answer", " John", "--cost"], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=True).stdout
+    assert answer["text"].split(", about")[0] == said.split(", about")[0]
+    for body, word in (({}, "prompt"), ({"prompt": MARY, "beta": -1}, "beta"), ({"prompt": MARY, "answer": ""}, "answer"), ({"prompt": MARY, "rows": 3}, "unknown field"), ({"prompt": "word " * 2000}, "limit")):
+        assert word in server.refused("cost", body)
 
 
 def test_groups_of_a_trace(server):

@@ -34,8 +34,8 @@ def test_models_lists_what_is_served_with_the_default_first(server):
     assert [model["default"] for model in answer["models"]] == [True, False, False]
     assert answer["models"][0]["info"]["layers"] == 8
     presets = {options["preset"]: options for options in answer["presets"]}
-    assert list(presets) == ["paper", "released", "best"] and presets["paper"] == answer["options"] and presets["best"]["direction"] == "read"
-    assert answer["options"]["preset"] == "paper" and answer["options"]["beta"] == 0.8 and answer["limits"]["max_tokens"] == 512
+    assert list(presets) == ["paper", "released", "best"] and presets["best"] == answer["options"] and presets["best"]["direction"] == "read"
+    assert answer["options"]["preset"] == "best" and presets["paper"]["beta"] == 0.8 and answer["limits"]["max_tokens"] == 512
 
 
 def test_tokenize_puts_the_special_token_in_front(server):

@@ -102,6 +102,13 @@ def test_a_body_over_the_limit_is_refused(server):
     assert status == 413 and b"error" in answer
 
 
+def test_a_conversation_of_great_depth_as_a_prompt_does_not_end_the_server(server):
+    deep = '[{"role": "user", "content": ' + "[" * 16_000 + "1" + "]" * 16_000 + "}]"
+    status, answer = server.post("predict", {"prompt": deep, "chat_template": "{{ messages[0].content }}"})
+    assert status == 400 and "\n" not in answer["error"], answer
+    assert server.ok("predict", prompt="still there")
+
+
 def test_a_small_body_that_unpacks_to_a_large_one_is_refused(server):
     bomb = gzip.compress(b'{"prompt": "' + b"x" * (64 << 20) + b'"}')
     before = server.memory()

@@ -1,11 +1,15 @@
 """Many at once, those who leave, and the end."""
 import json
 import socket
+import sys
 import threading
 import time
 
 import pytest
-from serving import MARY, Server
+from serving import MARY, ROOT, Server
+
+sys.path.insert(0, str(ROOT / "tools"))
+import soak
 
 LONG = " ".join(f"The number {n} comes after the number {n - 1}." for n in range(1, 40))
 
@@ -93,6 +97,12 @@ def test_kept_prompts_stay_within_their_bound(start):
             settled = running.memory()
     assert metric(running, "unpack_cache_prompts") >= 1
     assert running.memory() < settled + (64 << 20)
+
+
+def test_memory_stays_within_its_bound_under_load():
+    """tools/soak.py for a few seconds: eight clients, three models, wrong and cut-off requests among them."""
+    seen = soak.soak(8, cache=32)
+    assert seen["answers"][200] > 5 and seen["kept"] > 0
 
 
 def test_a_long_prompt_is_kept(start):

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "unit/devices.h"
+#include "unit/filter.h"
 #include "unit/naive/compare.h"
 #include "unit/naive/recursion.h"
 #include "unit/random_model.h"
@@ -26,6 +27,11 @@ struct Expected {
   std::map<Branch, std::map<int, std::pair<double, double>>>
       composition;  // branch -> writer -> mass, credit
   double conditioning = 0;
+  double left = 1;  // the largest token credit over what met at tokens, by its size
+
+  // A relative rounding error of eps in every product becomes one of eps / conditioning in a share,
+  // and one of eps / (conditioning * left) in token credit.
+  double token_conditioning() const { return conditioning * left; }
 };
 
 Expected expected_of(const naive::Forward& f, const Question& question) {
@@ -33,16 +39,22 @@ Expected expected_of(const naive::Forward& f, const Question& question) {
   const Vec direction = naive::Recursion::target_direction(f, t.position, t.ids, t.versus, t.raw);
   naive::Recursion recursion(f, question.options, direction);
   Expected out;
+  Mat sizes;
   if (!question.root) {
     out.importance = recursion.importance(t.position);
     out.node_credit = recursion.sweep(t.position, out.importance);
+    sizes = recursion.sweep(t.position, out.importance, {}, true);
   } else {
     const Node root = parse_node(f.writers, *question.root, f.S);
     const bool direct = question.options.reroot == Reroot::target;
     out.importance.assign(f.writers.count(), 0.0);
     out.importance[root.writer] = 1;
-    out.node_credit = direct ? recursion.sweep(root.position, out.importance)
-                             : recursion.sweep(root.position, Vec(f.writers.count(), 0.0), root);
+    const auto sweep = [&](bool by_size) {
+      return direct ? recursion.sweep(root.position, out.importance, {}, by_size)
+                    : recursion.sweep(root.position, Vec(f.writers.count(), 0.0), root, by_size);
+    };
+    out.node_credit = sweep(false);
+    sizes = sweep(true);
     out.stage1 = recursion.stage1(root, direct);
     for (const naive::Edge& e : recursion.edges(root, direct)) {
       auto& by_writer = out.incoming[e.branch];
@@ -60,6 +72,14 @@ Expected expected_of(const naive::Forward& f, const Question& question) {
     for (int s = 0; s < f.S; ++s) out.token_credit[s] += out.node_credit[w][s];
   }
   out.conditioning = recursion.conditioning();
+  double met = 0, largest = 0;
+  for (int s = 0; s < f.S; ++s) {
+    double here = 0;
+    for (int w = 0; w < f.writers.terminals(); ++w) here += sizes[w][s];
+    met = std::max(met, here);
+    largest = std::max(largest, std::fabs(out.token_credit[s]));
+  }
+  if (met > 0) out.left = largest / met;
   return out;
 }
 
@@ -213,12 +233,13 @@ class CreditOnEveryDevice : public testing::OnEveryDevice {};
 UNPACK_ON_EVERY_DEVICE(CreditOnEveryDevice);
 
 TEST_P(CreditOnEveryDevice, IsNotCalledDoubtfulWhereNoSumCancels) {
-  EXPECT_TRUE(rc::check(device(), [this] {
+  testing::Filter filter(1e-3, 0.85);
+  EXPECT_TRUE(rc::check(device(), [&] {
     const Case c = draw_case(2, 2, 5, 4);
     const Model model = c.tensors.model(device());
     const Question question = draw_question(c, model.writers(), {0.8});
-    RC_PRE(expected_of(naive::Forward(testing::weights_of(model), c.ids), question).conditioning >
-           1e-3);
+    RC_PRE(filter.keeps(
+        expected_of(naive::Forward(testing::weights_of(model), c.ids), question).conditioning));
     RC_ASSERT(model.prepare(c.ids).trace(question).ill_conditioned == 0.0);
   }));
 }
@@ -243,6 +264,7 @@ TEST_P(CreditOnEveryDevice, IsCalledDoubtfulWhereSumsCancel) {
 
 TEST_P(CreditOnEveryDevice, IsTheSameWithAndWithoutAKeyTable) {
   const double tolerance = limit(1e-9, 1e-3);
+  testing::Filter filter(limit(1e-6, 1e-3), 0.85), of_tokens(limit(1e-6, 1e-3), 0.7);
   EXPECT_TRUE(rc::check(device(), [&] {
     const Case c = draw_case(3, 3, 5, 6);
     const Model model = c.tensors.model(device(), 2);
@@ -258,10 +280,12 @@ TEST_P(CreditOnEveryDevice, IsTheSameWithAndWithoutAKeyTable) {
     RC_LOG(testing::to_text(c.shape, c.ids, question.options) + " root " +
            question.root.value_or("-"));
     const naive::Forward f(testing::weights_of(model), c.ids);
-    RC_PRE(expected_of(f, question).conditioning > limit(1e-6, 1e-3));
+    const Expected want = expected_of(f, question);
+    RC_PRE(filter.keeps(want.conditioning));
     const TraceResult a = table.trace(question), b = streamed.trace(question, small);
     RC_ASSERT(naive::difference(b.node_credit, a.node_credit) < tolerance);
-    RC_ASSERT(naive::difference(b.token_credit, a.token_credit) < tolerance);
+    if (of_tokens.keeps(want.token_conditioning()))
+      RC_ASSERT(naive::difference(b.token_credit, a.token_credit) < tolerance);
     for (const auto& [branch, credit] : a.incoming)
       RC_ASSERT(naive::difference(b.incoming.at(branch), credit) < tolerance);
     RC_ASSERT(std::fabs(a.coverage.absolute_total - b.coverage.absolute_total) <=
@@ -297,7 +321,8 @@ TEST_P(CreditOnEveryDevice, IsTheSameBitForBitOnOneAndTwoThreads) {
 }
 
 TEST_P(CreditOnEveryDevice, IsTheSameInABatchAndAlone) {
-  EXPECT_TRUE(rc::check(device(), [this] {
+  testing::Filter filter(limit(1e-6, 1e-3), 0.85);
+  EXPECT_TRUE(rc::check(device(), [&] {
     const Case c = draw_case(2, 3, 7, 6);
     std::vector<std::vector<TokenId>> prompts = {c.ids};
     for (int i = 0; i < 3; ++i) prompts.push_back(testing::draw_prompt(6, c.shape.vocabulary));
@@ -314,7 +339,7 @@ TEST_P(CreditOnEveryDevice, IsTheSameInABatchAndAlone) {
       const naive::Forward f(testing::weights_of(model), prompts[i]);
       Question resolved = question;
       resolved.target.position = alone.length() - 1;
-      if (expected_of(f, resolved).conditioning < limit(1e-6, 1e-3)) continue;
+      if (!filter.keeps(expected_of(f, resolved).conditioning)) continue;
       RC_ASSERT(naive::difference(batch[i].cache("logits", 0).values,
                                   alone.cache("logits", 0).values) < limit(1e-12, 1e-5));
       const TraceResult a = batch[i].trace(question), b = alone.trace(question);
@@ -329,7 +354,8 @@ TEST_P(CreditOnEveryDevice, IsTheSameInABatchAndAlone) {
 // ----------------------------------------------------------------------------------------------------------------------
 
 TEST_P(CreditOnEveryDevice, ScalesWithTheHeadAndLeavesRootsAlone) {
-  EXPECT_TRUE(rc::check(device(), [this] {
+  testing::Filter filter(limit(1e-6, 1e-3), 0.85);
+  EXPECT_TRUE(rc::check(device(), [&] {
     Case c = draw_case(2, 2, 5, 5);
     c.shape.tied = false;
     c.tensors = testing::random_tensors_of(c.shape.config(), testing::draw_int(0, 1'000'000));
@@ -339,8 +365,8 @@ TEST_P(CreditOnEveryDevice, ScalesWithTheHeadAndLeavesRootsAlone) {
     const Model model = c.tensors.model(device()), scaled = larger.model(device());
     Question question = draw_question(c, model.writers(), {0.8});
     question.root = {};
-    RC_PRE(expected_of(naive::Forward(testing::weights_of(model), c.ids), question).conditioning >
-           limit(1e-6, 1e-3));
+    RC_PRE(filter.keeps(
+        expected_of(naive::Forward(testing::weights_of(model), c.ids), question).conditioning));
     const TraceResult a = model.prepare(c.ids).trace(question),
                       b = scaled.prepare(c.ids).trace(question);
     Difference d, percent;
@@ -375,7 +401,8 @@ void reorder(testing::Tensors& t, const std::string& name, int axis, int width,
 }
 
 TEST_P(CreditOnEveryDevice, DoesNotDependOnTheOrderOfHeadsAndNeurons) {
-  EXPECT_TRUE(rc::check(device(), [this] {
+  testing::Filter filter(limit(1e-6, 1e-3), 0.85), of_tokens(limit(1e-6, 1e-3), 0.7);
+  EXPECT_TRUE(rc::check(device(), [&] {
     testing::Shape shape;
     shape.family = "llama";
     shape.layers = 2;
@@ -395,11 +422,12 @@ TEST_P(CreditOnEveryDevice, DoesNotDependOnTheOrderOfHeadsAndNeurons) {
     const Model model = c.tensors.model(device()), other = moved.model(device());
     Question question = draw_question(c, model.writers(), {0.2, 0.8});
     question.root = {};
-    RC_PRE(expected_of(naive::Forward(testing::weights_of(model), c.ids), question).conditioning >
-           limit(1e-6, 1e-3));
+    const Expected want = expected_of(naive::Forward(testing::weights_of(model), c.ids), question);
+    RC_PRE(filter.keeps(want.conditioning));
     const TraceResult a = model.prepare(c.ids).trace(question),
                       b = other.prepare(c.ids).trace(question);
-    RC_ASSERT(naive::difference(b.token_credit, a.token_credit) < limit(1e-9, 1e-3));
+    if (of_tokens.keeps(want.token_conditioning()))
+      RC_ASSERT(naive::difference(b.token_credit, a.token_credit) < limit(1e-9, 1e-3));
     Mat renamed = b.node_credit;
     for (int h = 0; h < 3; ++h)
       renamed[model.writers().head(0, heads[h])] = b.node_credit[model.writers().head(0, h)];

@@ -136,13 +136,14 @@ struct Watched {
     }
     return reached();
   }
-  static int upload(void* device, void* to, const void* from, std::size_t bytes) {
+  static int upload(void* device, void* to, UnpackFill fill, const void* context,
+                    std::size_t bytes) {
     const int piece = pieces++;
     if (pieces_of_a_layer > 0 && piece % pieces_of_a_layer == 0) {
       const int before = launches;
       ++(wait_for(700, [&] { return launches > before; }) ? beside : alone);
     }
-    return cuda::emulated_table()->to_device_beside(device, to, from, bytes);
+    return cuda::emulated_table()->to_device_beside(device, to, fill, context, bytes);
   }
   static int launch(void* device, int id, const void* parameters, std::size_t bytes,
                     std::int64_t count) {
@@ -239,7 +240,9 @@ TEST(Cuda, IsMeasuredWithLayersThatGoUpAsTheyAreNeeded) {
     EXPECT_GT(streamed.uploaded_gbytes, 0) << device;
     EXPECT_GT(streamed.upload_seconds, 0) << device;
     EXPECT_GT(result.lengths[0].device_peak_mib, 0) << device;
+    EXPECT_GT(result.lengths[0].device_counted_mib, 0) << device;
     EXPECT_NE(to_json(result).find("\"device_peak_mib\""), std::string::npos);
+    EXPECT_NE(to_json(result).find("\"device_counted_mib\""), std::string::npos);
   }
   options.keep_layers = 0;
   options.memory_only = true;
@@ -308,6 +311,27 @@ TEST_P(CudaAtTrueSize, AgreesWithTheCpu) {
               naive::difference(got.node_credit, want.node_credit));
   EXPECT_EQ(trace_on(model, tokens).node_credit, got.node_credit) << "another run gives other bits";
 }
+
+class PartsAtTrueSize : public ::testing::TestWithParam<std::tuple<DType, int>> {};
+
+TEST_P(PartsAtTrueSize, AgreeWithSinglePrecision) {
+  if (!testing::has_gpu()) GTEST_SKIP() << "no CUDA device here";
+  const auto [dtype, tokens] = GetParam();
+  LoadOptions load = on("cuda");
+  const Model parts = Model::random("qwen3-0.6b", 7, load, dtype);
+  load.exact_fp32 = true;
+  const Model single = Model::random("qwen3-0.6b", 7, load, dtype);
+  const TraceResult got = trace_on(parts, tokens), want = trace_on(single, tokens);
+  const double apart = naive::difference(got.node_credit, want.node_credit);
+  std::printf("%s, %d tokens: in parts %.2e of the largest credit apart\n",
+              std::string(to_string(dtype)).c_str(), tokens, apart);
+  EXPECT_LT(apart, 2e-5);
+  EXPECT_EQ(trace_on(parts, tokens).node_credit, got.node_credit) << "another run, other bits";
+}
+
+INSTANTIATE_TEST_SUITE_P(Shapes, PartsAtTrueSize,
+                         ::testing::Combine(::testing::Values(DType::bf16, DType::f16),
+                                            ::testing::Values(16, 300, 1024)));
 
 INSTANTIATE_TEST_SUITE_P(Shapes, CudaAtTrueSize,
                          ::testing::Combine(::testing::Values("gpt2-small", "pythia-160m",

@@ -6,8 +6,12 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <cmath>
+#include <cstdint>
+
 #include "backend/rotary.h"
 #include "unit/devices.h"
+#include "unit/filter.h"
 #include "unit/naive/compare.h"
 #include "unit/naive/forward.h"
 #include "unit/random_model.h"
@@ -55,13 +59,45 @@ TEST(ForwardPass, IsThatOfPlainLoopsForEveryFamily) {
   }
 }
 
+// How far the logits of a prompt move, in double precision and row by row, when every weight moves
+// by the last bit of a float: what float arithmetic cannot know of them. Norms of small vectors
+// make it large.
+double moved_by_the_last_bit(const testing::Tensors& tensors, const std::vector<TokenId>& prompt) {
+  testing::Tensors near = tensors;
+  std::uint32_t random = 1;
+  for (auto& [name, values] : near.values) {
+    for (float& x : values) {
+      random = random * 1664525U + 1013904223U;
+      x = std::nextafter(x, (random >> 30 & 1U) != 0 ? 1e30F : -1e30F);
+    }
+  }
+  const std::vector<double>
+      a = tensors.model("reference").prepare(prompt).cache("logits", 0).values,
+      b = near.model("reference").prepare(prompt).cache("logits", 0).values;
+  const std::size_t width = a.size() / prompt.size();
+  double most = 0;
+  for (std::size_t begin = 0; begin < a.size(); begin += width) {
+    naive::Difference row;
+    for (std::size_t i = begin; i < begin + width; ++i) row.see(b[i], a[i]);
+    most = std::max(most, row.relative());
+  }
+  return most;
+}
+
+// Above 1: the last bit moves logits by less than a fifth of the limit.
+double room_for_rounding(const std::string& device, double limit, const testing::Tensors& tensors,
+                         const std::vector<TokenId>& prompt) {
+  return device == "reference" ? 2 : limit / 5 / moved_by_the_last_bit(tensors, prompt);
+}
+
 TEST(ForwardPass, OfABatchIsThatOfItsPrompts) {
   for (const auto& [device, limit] : with_limits(1e-12, 1e-5)) {
-    EXPECT_TRUE(rc::check(device, [device = device, limit = limit] {
+    testing::Filter filter(1, 0.85);
+    EXPECT_TRUE(rc::check(device, [&filter, device = device, limit = limit] {
       const testing::Shape shape = testing::draw_shape(2, 3, 6);
-      const Model model =
-          testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000))
-              .model(device, 2);
+      const testing::Tensors tensors =
+          testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000));
+      const Model model = tensors.model(device, 2);
       std::vector<std::vector<TokenId>> prompts;
       for (int i = 0; i < 4; ++i) {
         prompts.push_back(testing::draw_prompt(7, shape.vocabulary));
@@ -76,6 +112,10 @@ TEST(ForwardPass, OfABatchIsThatOfItsPrompts) {
       const ForwardTrace batch = forward(backend, prompts, options);
       std::int64_t row = 0;
       for (const auto& prompt : prompts) {
+        if (!filter.keeps(room_for_rounding(device, limit, tensors, prompt))) {
+          row += static_cast<std::int64_t>(prompt.size());
+          continue;
+        }
         const ForwardTrace alone = forward(backend, {prompt}, options);
         for (std::size_t s = 0; s < prompt.size(); ++s, ++row) {
           std::vector<double> a, b;
@@ -90,11 +130,14 @@ TEST(ForwardPass, OfABatchIsThatOfItsPrompts) {
 
 TEST(ForwardPass, StepByStepIsThatOfTheWholePrompt) {
   for (const auto& [device, limit] : with_limits(1e-12, 1e-5)) {
-    EXPECT_TRUE(rc::check(device, [device = device, limit = limit] {
+    testing::Filter filter(1, 0.85);
+    EXPECT_TRUE(rc::check(device, [&filter, device = device, limit = limit] {
       const testing::Shape shape = testing::draw_shape(2, 3, 6);
-      const Model model =
-          testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000)).model(device);
+      const testing::Tensors tensors =
+          testing::random_tensors_of(shape.config(), testing::draw_int(0, 1'000'000));
+      const Model model = tensors.model(device);
       const auto ids = testing::draw_prompt(8, shape.vocabulary);
+      RC_PRE(filter.keeps(room_for_rounding(device, limit, tensors, ids)));
       const int first = testing::draw_int(1, static_cast<int>(ids.size()) + 1);
       KeyValueCache cache(*model.state()->backend, static_cast<int>(ids.size()));
       std::vector<double> logits = cache.step(std::span(ids).first(first));

@@ -1,3 +1,4 @@
+#include <fmt/format.h>
 #include <stdlib.h>
 
 #include <algorithm>
@@ -135,6 +136,46 @@ TEST_F(Locate, AnUnknownNameIsAnsweredWithWhereItLooked) {
   expect_mentions(input_error([] { locate_model("../escape"); }), {"not found"});
   input_error([] { locate_model(""); });
   input_error([] { locate_model(std::string("a\0b", 3)); });
+}
+
+// A folder whose weights are so many layers of half precision, and an embedding; the file is
+// sparse.
+void write_layers(const TempFolder& folder, const fs::path& name, int layers, std::uint64_t each,
+                  std::uint64_t embedding) {
+  std::string header = "{";
+  std::uint64_t end = 0;
+  const auto tensor = [&](const std::string& called, std::uint64_t n) {
+    header += fmt::format(R"("{}":{{"dtype":"F16","shape":[{}],"data_offsets":[{},{}]}},)", called,
+                          n, end, end + 2 * n);
+    end += 2 * n;
+  };
+  tensor("wte.weight", embedding);
+  for (int l = 0; l < layers; ++l) tensor(fmt::format("h.{}.mlp.c_fc.weight", l), each);
+  header.back() = '}';
+  const std::string bytes = test::safetensors_bytes(header, "");
+  folder.write(name / "config.json",
+               R"({"model_type":"gpt2","n_layer":2,"n_head":2,"n_embd":8,"n_positions":16,)"
+               R"("vocab_size":10,"layer_norm_epsilon":1e-5})");
+  folder.write(name / "model.safetensors", bytes);
+  fs::resize_file(folder.path() / name / "model.safetensors", bytes.size() + end);
+}
+
+TEST_F(Locate, CountsTheStoredWeightsAndWhatIsPackedOfThem) {
+  constexpr std::uint64_t kSmall = 1000, kLarge = std::uint64_t{1} << 29, kEmbedding = 400;
+  write_layers(folder_, "more/small", 3, kSmall, kEmbedding);
+  write_layers(folder_, "more/large", 4, kLarge, kEmbedding);
+  const auto memory = [&](const char* name) {
+    for (const FoundModel& model : list_models({at("more")})) {
+      if (model.folder.filename() != name) continue;
+      EXPECT_EQ(model.problem, "");
+      return model.memory;
+    }
+    return std::uint64_t{0};
+  };
+  // All layers stay packed in single precision, beside the stored form.
+  EXPECT_EQ(memory("small"), 2 * (3 * kSmall + kEmbedding) + 4 * 3 * kSmall);
+  // Eight GiB would be too many: two layers are packed at a time.
+  EXPECT_EQ(memory("large"), 2 * (4 * kLarge + kEmbedding) + 4 * 2 * kLarge);
 }
 
 TEST_F(Locate, ListsWhatIsThereAndWhatIsWrongWithIt) {

@@ -144,9 +144,9 @@ class CountingHost final : public HostBackend<double> {
 std::shared_ptr<Backend> counting_gpu(const std::shared_ptr<const ModelWeights>& weights) {
   static const UnpackDeviceTable table = [] {
     UnpackDeviceTable t = *cuda::emulated_table();
-    t.gemm = [](void* device, const UnpackGemm* call) {
+    t.gemm = [](void* device, UnpackFactors factors, const UnpackGemm* call) {
       operations += call->m * call->n * call->k * call->batch;
-      return cuda::emulated_table()->gemm(device, call);
+      return cuda::emulated_table()->gemm(device, factors, call);
     };
     t.launch = [](void* device, int id, const void* parameters, std::size_t bytes,
                   std::int64_t count) {
@@ -155,8 +155,10 @@ std::shared_ptr<Backend> counting_gpu(const std::shared_ptr<const ModelWeights>&
     };
     return t;
   }();
-  return std::make_shared<cuda::CudaBackend>(cuda::Device::open(&table, nullptr, false), weights, 1,
-                                             "cuda");
+  BackendOptions one_thread;
+  one_thread.threads = 1;
+  return std::make_shared<cuda::CudaBackend>(cuda::Device::open(&table, nullptr, false), weights,
+                                             one_thread, "cuda");
 }
 
 // What a trace with paths computes, on both kinds of device.

@@ -41,5 +41,25 @@ TEST(Plan, MemoryOfALongPromptStaysWithinFourGibibytes) {
   EXPECT_LT(memory_cost(c, writers, 1024, budget, 2), 4 * memory_cost(c, writers, 512, 0, 2));
 }
 
+// Peaks of docs/gpu.md, measured on an H200 with the weights there and without parts, in MiB.
+TEST(Plan, MemoryOfADeviceIsCountedAboveWhatWasMeasured) {
+  const auto expect_above = [](const char* shape, double weights, int tokens, double measured) {
+    const ModelConfig c = config_of(shape);
+    const double mib =
+        device_memory_cost(c, Writers(c), tokens, RunContext{}.memory_budget, false) / (1 << 20) +
+        weights;
+    EXPECT_GT(mib, measured) << shape << ' ' << tokens;
+    EXPECT_LT(mib, 1.15 * measured) << shape << ' ' << tokens;
+  };
+  expect_above("gpt2-small", 471, 16, 537);
+  expect_above("gpt2-small", 471, 1024, 4967);
+  expect_above("pythia-1.4b", 5001, 16, 5235);
+  expect_above("pythia-1.4b", 5001, 1024, 23538);
+  expect_above("pythia-6.9b", 12682, 16, 14120);
+  expect_above("pythia-6.9b", 12682, 256, 24487);
+  expect_above("llama-3.1-8b", 14314, 16, 15509);
+  expect_above("llama-3.1-8b", 14314, 256, 27127);
+}
+
 }  // namespace
 }  // namespace unpack

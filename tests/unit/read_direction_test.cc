@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/state.h"
 #include "unit/devices.h"
 #include "unit/naive/compare.h"
 #include "unit/random_model.h"
@@ -182,6 +183,69 @@ std::vector<int> key_of(const Path& path) {
     key.insert(key.end(), {path.nodes[i].writer, path.nodes[i].position});
   }
   return key;
+}
+
+// With the key scores kept, and computed again where they are needed.
+TEST_P(ReadDirection, PathsAreThoseOfPlainLoopsWithAndWithoutAKeyTable) {
+  const std::vector<TokenId> ids = {3, 7, 1};
+  for (const char* family : {"gpt2", "gpt_neox", "qwen3", "gemma2", "mixtral"}) {
+    testing::Shape shape;
+    shape.family = family;
+    shape.window = 2;
+    const Model model = testing::random_tensors_of(shape.config(), 9).model(load());
+    const naive::Forward forward(testing::weights_of(model), ids);
+    Question question = question_of("best");
+    question.target.position = 2;
+    const Target& t = question.target;
+    naive::ReadRecursion plain(forward, question.options);
+    plain.from_target(t.position, naive::direction_to(forward, t.position, t.ids, *t.versus));
+    const std::map<std::vector<int>, double> all = naive::read_paths(plain.edges, forward.writers);
+    const int through = forward.writers.parse("A0.H1");
+    Vec sizes, matching;
+    double total = 0, fits = 0;
+    for (const auto& [key, credit] : all) {
+      sizes.push_back(std::fabs(credit));
+      total += std::fabs(credit);
+      bool passes = false;
+      for (std::size_t i = 0; i < key.size(); i += 3) passes = passes || key[i] == through;
+      if (!passes || credit > 0 || key.size() < 5 ||
+          key[key.size() - 3] != static_cast<int>(Branch::K))
+        continue;
+      matching.push_back(std::fabs(credit));
+      fits += std::fabs(credit);
+    }
+    std::sort(sizes.rbegin(), sizes.rend());
+    std::sort(matching.rbegin(), matching.rend());
+    ASSERT_FALSE(matching.empty()) << family;
+    matching.resize(std::min<std::size_t>(matching.size(), 3));
+    const double near = limit(1e-9, 2e-3) * sizes[0];
+    for (const std::size_t budget : {RunContext().memory_budget, std::size_t{0}}) {
+      RunContext context;
+      context.memory_budget = budget;
+      const Prepared prepared = model.prepare(ids, context);
+      EXPECT_EQ(prepared.state()->decomposition->keeps_key_scores(), budget > 0);
+      question.paths = {};
+      question.paths.top = 25;
+      const TraceResult got = prepared.trace(question, context);
+      ASSERT_EQ(got.paths.size(), 25U) << family;
+      for (std::size_t i = 0; i < 25; ++i) {
+        EXPECT_NEAR(std::fabs(got.paths[i].credit), sizes[i], near) << family << " " << i;
+        EXPECT_NEAR(got.paths[i].credit, all.at(key_of(got.paths[i])), near) << family << " " << i;
+      }
+      EXPECT_NEAR(got.coverage.absolute_total, total, limit(1e-9, 2e-3) * total) << family;
+      question.paths.top = 3;
+      question.paths.branch = Branch::K;
+      question.paths.sign = -1;
+      question.paths.through = "A0.H1";
+      const TraceResult some = prepared.trace(question, context);
+      // Rounding may leave a little where plain loops have nothing.
+      ASSERT_GE(some.paths.size(), matching.size()) << family;
+      for (std::size_t i = 0; i < some.paths.size(); ++i)
+        EXPECT_NEAR(std::fabs(some.paths[i].credit), i < matching.size() ? matching[i] : 0.0, near)
+            << family << " " << i;
+      EXPECT_NEAR(some.coverage.absolute_matching, fits, limit(1e-9, 2e-3) * total) << family;
+    }
+  }
 }
 
 class ReadPathsTest : public ::testing::Test {

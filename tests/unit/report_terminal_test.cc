@@ -1,6 +1,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "report/text.h"
@@ -43,10 +44,26 @@ TEST(TerminalTrace, ListsPathsWithTheirTokenAndPercent) {
   const std::string text = to_terminal(one_path_trace(), {});
   EXPECT_EQ(line_with(text, "A8.H6@13"),
             "  +14.5%  emb@9 \"John\" -> MLP0@9 -[V]-> A8.H6@13 -> target");
-  EXPECT_NE(
-      text.find("1 path holds 25.0% of the absolute path mass of 2; 75.0% is left unexplained"),
-      std::string::npos)
-      << text;
+}
+
+TEST(TerminalTrace, SaysTheNetShareFirstAndThenTheShareOfTheMass) {
+  TraceResult r = one_path_trace();
+  r.token_credit.assign(14, 0.0);
+  r.token_credit[9] = 1.25;
+  const auto told = [&](double credit) {
+    r.paths[0].credit = credit;
+    std::string text = to_terminal(r, {});
+    std::replace(text.begin(), text.end(), '\n', ' ');
+    return text;
+  };
+  EXPECT_NE(told(0.5).find("1 path carries 40.0% of the net token credit of +1.25; without signs "
+                           "25.0% of the mass of all paths (2,"),
+            std::string::npos)
+      << told(0.5);
+  // A share of what nearly cancels would say nothing.
+  EXPECT_NE(told(-1.5).find("1 path adds up to -1.5 of a net token credit of +1.25"),
+            std::string::npos)
+      << told(-1.5);
 }
 
 TEST(TerminalTrace, SaysWhatShareOfTheFilteredPathsIsListed) {

@@ -1,48 +1,70 @@
 """Command lines, and strange things in the place of files."""
 import os
+import re
 import shutil
+import subprocess
 from pathlib import Path
 
-from hostile.rules import GOLDEN, Outcome, run_program
+from hostile.rules import GOLDEN, PROGRAM, Outcome, run_program
 
 
 class CommandLine:
     """Options and their values."""
 
-    COMMANDS = {
-        "trace": ["--target", "--target-id", "--versus", "--versus-id", "--position", "--root", "--reroot", "--top-paths", "--tau", "--tau-rule", "--branch", "--through",
-                  "--from", "--min-layer", "--sign", "--beta", "--weights", "--mlp-weights", "--dispatch", "--mlp", "--scores", "--method", "--threads", "--model"],
-        "predict": ["--top", "--threads", "--model"],
-        "generate": ["--max-tokens", "--temperature", "--top-k", "--seed"],
-        "interactions": ["--query"],
-        "intervene": ["--cut", "--channel", "--edge", "--patch-from", "--patch-ids", "--zero", "--position"],
-        "attribute": ["--continuation", "--generate", "--beta", "--weights"],
-        "tokenize": ["--model", "--jsonl"],
-        "merge": ["--out"],
-        "models": [],
-        "nonsense\n\x1b[0m": [],
-    }
+    # `serve` stays, `bench` measures for minutes: these have tests of their own.
+    LEFT_OUT = {"serve", "bench"}
+    # What keeps a command short enough for the time limit, and where it writes.
+    ALWAYS = {"experiment": ["--n", "1", "--out", "out"], "circuit": ["--n", "1", "--minimality", "1", "--sizes", "5", "--out", "out"], "batch": ["--out", "out"], "merge": ["--out", "out"]}
+    FIRST = {"experiment": ["sink", "faithfulness", "nonsense", "beta"], "circuit": ["ioi", "induction", "nonsense", "in/p.jsonl", "in/p.csv"], "batch": ["in/p.jsonl", "in/p.csv", "in", "-"],
+             "merge": ["in", "out", "."], "completion": ["bash", "zsh", "fish", "sh"], "sources": ["Who gave the drink?"]}
     VALUES = ["0", "1", "-1", "3", "x", "", "1e400", "nan", "inf", "1e-12", "1e300,0,0", "0,0,0", "1,2,3", "1,,2", "99999999999", "A0.H0@0", "MLP0", "emb", "K", "G", "output",
-              "entry", "named", "per-neuron", "l2", "ifr", "\n", "\x1b[31mred", "\u202eabc", "x" * 20000, "/dev/zero", "/dev/null", ".", "..", "-", " Mary", "0.01", "2147483648"]
+              "entry", "named", "per-neuron", "l2", "ifr", "\n", "\x1b[31mred", "\u202eabc", "x" * 20000, "/dev/zero", "/dev/null", ".", "..", "-", " Mary", "0.01", "2147483648",
+              "in/p.jsonl", "in/p.csv", "in/talk.json", "in/t.jinja", "in", "new.json", "1/2", "3/2", "a=0:1", "=:", "A0.H0->MLP1", "5%", "0.5%,7", "user"]
+
+    def __init__(self):
+        self.commands = None
+
+    def known(self):
+        """{command: [(option, values that its help names)]}, as the program says them: what is added to it is attacked without an edit here."""
+        if self.commands is None:
+            said = lambda *args: subprocess.run([PROGRAM, *args], capture_output=True, text=True, check=True).stdout
+            names = re.findall(r"^  ([a-z]+) {2,}", said("--help").split("\nCommands")[-1], re.M)
+            self.commands = {"nonsense\n\x1b[0m": []}
+            for name in set(names) - self.LEFT_OUT:
+                self.commands[name] = [(option, value.split("|") if "|" in value else [])
+                                       for option, value in re.findall(r"^  (?:-\w,)?(--[a-z0-9-]+)(?: (\S+))?", said(name, "--help"), re.M) if option != "--help"]
+        return self.commands
 
     def draw(self, rng):
-        command = rng.choice(list(self.COMMANDS))
+        command = rng.choice(sorted(self.known()))
         args = [command]
-        if rng.random() < 0.9 and command not in ("merge", "models"):
-            args += rng.choice([["Mary and John"], ["--ids", "3,17,5"], [rng.choice(self.VALUES)]])
+        if rng.random() < 0.9 and command not in ("models", "doctor", "manual"):
+            args += rng.choice([["Mary and John"], ["--ids", "3,17,5"], [rng.choice(self.VALUES)]]) if command not in self.FIRST or rng.random() < 0.1 else [rng.choice(self.FIRST[command])]
         for _ in range(rng.randrange(4)):
-            if self.COMMANDS[command] and rng.random() < 0.95:
-                args += [rng.choice(self.COMMANDS[command]), rng.choice(self.VALUES)]
+            if self.commands[command] and rng.random() < 0.95:
+                option, words = rng.choice(self.commands[command])
+                args.append(option)
+                if option in self.ALWAYS.get(command, []) and option != "--out":
+                    args.append(rng.choice(["0", "-1", "x", "", "1e400", "nan", "1"]))  # not more work than the time limit allows
+                elif rng.random() < 0.9:
+                    args.append(rng.choice(words if words and rng.random() < 0.6 else self.VALUES))
             else:
                 args.append(rng.choice(self.VALUES))
         return args
 
     def run(self, case, place):
-        wanted = ["--json", "-"] if case[0] in ("trace", "predict", "interactions", "intervene", "attribute") else []
-        if case[0] == "merge":
-            wanted = ["--out", str(place / "merged")]
-        args = [a.encode("utf-8", "surrogatepass") for a in case + wanted]
-        return run_program(args, results=["-"] if wanted and case[0] != "merge" else None)
+        # Two folders deep, so that ".." is still ours to write to.
+        inside = place / "a" / "b"
+        (inside / "in").mkdir(parents=True)
+        for name, text in {"p.jsonl": '{"prompt": "Mary and John", "target": " a", "versus": " b", "counterfactual": "John and Mary"}\n', "p.csv": "prompt,target\nMary and, a\n",
+                           "talk.json": '[{"role": "user", "content": "Hi"}]', "t.jinja": "{{ messages[0].content }}"}.items():
+            (inside / "in" / name).write_text(text)
+        always = self.ALWAYS.get(case[0], [])
+        wanted = [word for pair in zip(always[::2], always[1::2]) if pair[0] not in case for word in pair]  # two of the same are refused
+        if case[0] in ("trace", "predict", "interactions", "intervene", "attribute", "sources", "doctor") and not {"--json", "--html", "--svg", "--tikz", "--neuronpedia", "--cost", "--help"} & set(case):
+            wanted = ["--json", "-"]
+        args = [a.encode("utf-8", "surrogatepass") for a in [*case, *wanted]]
+        return run_program(args, results=["-"] if wanted == ["--json", "-"] else None, place=inside)
 
     def smaller(self, case):
         for i in range(1, len(case)):

@@ -7,7 +7,12 @@ STRINGS = ["", " ", "x" * 5000, "\n", "\x1b[31m", "\u202e", "\u0000", "..", "/",
            "\ud800", "a\tb", "-", "--", "--json", "null"]
 FIELDS = ["prompt", "ids", "id", "target", "target_id", "versus", "versus_id", "raw_logit", "position", "root", "reroot", "top_paths", "tau", "tau_rule", "branch",
           "through", "from", "min_layer", "sign", "beta", "weights", "mlp_weights", "dispatch", "mlp", "scores", "method", "no_bos", "format", "model", "unknown",
-          "top", "lens", "query", "all", "cut", "channel", "edges", "zero", "patch_prompt", "patch_ids"]
+          "top", "lens", "query", "all", "cut", "channel", "edges", "zero", "patch_prompt", "patch_ids", "preset", "direction", "floor", "keys", "expert_weights",
+          "chat", "system", "chat_template", "messages", "answer", "versus_answer", "group", "group_by", "target_ids", "versus_ids", "generate", "continuation",
+          "documents", "question", "template", "document_template", "strongest", "sentences", "node", "neurons", "components", "ablate", "scale", "heads", "text", "experts"]
+DOCUMENTS = [["A drink."], [{"name": "a", "text": "Mary gave it."}], [{"name": "\x1b", "text": ""}], [{"text": 1}], [""], [], {"a": "b"}, ["x" * 3000], ["{question}"], [{"name": "a"}]]
+TEMPLATES = ["{{ messages[0].content }}", "{% for m in messages %}{{ m.role }}{% endfor %}", "{{ range(1000000000) }}", "{documents}{question}", "{question}", "{documents", "{nothing}",
+             "{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}", "{{ 1/0 }}"]
 WORDS = ["output", "target", "named", "entry", "K", "Q", "V", "G", "U", "positive", "negative", "aligned", "gate", "per-neuron", "linearized", "l2", "raw", "centered",
          "unpack", "ifr", "attnlrp", "cplrp", "json", "html", "svg", "tikz", "attention", "mlp", "A0.H0", "MLP0", "emb", "A1.H1@-1", " a"]
 
@@ -31,6 +36,12 @@ class Raw:
 
     def __repr__(self):
         return f"Raw({self.text[:60]!r})"
+
+
+DEEP = Raw("[" * 100_000 + "]" * 100_000)
+TALKS = [[{"role": "user", "content": "Hi"}], [{"role": "system", "content": "x"}, {"role": "user", "content": [{"type": "text", "text": "Hi"}]}], [{}], [[]], ["Hi"],
+         [{"role": "user"}], [{"role": 1, "content": None}], [{"role": "user", "content": "a" * 5000}] * 3,
+         [{"role": "user", "content": DEEP}], {"messages": [{"role": "user", "content": "Hi"}], "further": DEEP}, [{"role": "user", "content": Raw("[" * 62 + "]" * 62)}]]
 
 
 def value(rng, depth=0):
@@ -60,7 +71,19 @@ def fields(rng):
     if rng.random() < 0.9:
         out.update(rng.choice([{"prompt": "Mary and John"}, {"ids": [3, 17, 5]}, {"prompt": value(rng)}, {"ids": value(rng)}]))
     for _ in range(rng.randrange(4)):
-        out[rng.choice(FIELDS)] = value(rng)
+        name = rng.choice(FIELDS)
+        out[name] = value(rng)
+        if rng.random() < 0.7:  # sound, or nearly so
+            sound = {"messages": TALKS, "documents": DOCUMENTS, "chat_template": TEMPLATES, "template": TEMPLATES, "document_template": TEMPLATES, "chat": [True],
+                     "preset": ["paper", "released", "best"], "direction": ["output", "read"], "keys": ["source", "spread"], "group_by": ["sentence", "line", "turn"],
+                     "group": ["a=0:1", "a=1:0", "=0:1", "a=-5:99"], "node": ["A0.H0@0", "MLP1@-1", "A9.H9@9"], "components": [["A0.H0"], ["MLP0", "MLP0"]],
+                     "heads": [["A0.H0"], []], "ablate": ["zero", "mean", "resample"], "neurons": [[0], [-1], [99999]], "answer": [" a drink"], "generate": [1, 3]}
+            out[name] = rng.choice(sound.get(name, [out[name]]))
+    if rng.random() < 0.05:  # a conversation as the text of a prompt
+        out.update({"prompt": text_of(rng.choice(TALKS)), "chat": True, "chat_template": "{{ messages[0].content }}"})
+    if rng.random() < 0.1:
+        out.update({"question": "Who?", "documents": rng.choice(DOCUMENTS)})
+        out.pop("prompt", None)
     return out
 
 

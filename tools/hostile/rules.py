@@ -65,11 +65,11 @@ def limited():
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def run_program(args, stdin=b"", results=None):
-    """One call of the program. `results`: files of JSON that it may leave."""
+def run_program(args, stdin=b"", results=None, place=None):
+    """One call of the program, in the folder `place`. `results`: files of JSON that it may leave."""
     try:
         done = subprocess.run([os.fsencode(PROGRAM), *[a if isinstance(a, bytes) else os.fsencode(str(a)) for a in args]], input=stdin, capture_output=True,
-                              timeout=TIME_LIMIT, preexec_fn=limited)
+                              timeout=TIME_LIMIT, preexec_fn=limited, cwd=place)
     except subprocess.TimeoutExpired:
         return Outcome("over the time limit", f"{TIME_LIMIT} s")
     except (ValueError, OSError) as error:  # a NUL or too long an argument: the system refuses it, not the program

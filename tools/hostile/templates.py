@@ -1,7 +1,7 @@
 """Chat templates: statements and expressions put together at random, and the conversations that go into them."""
 import json
 
-from hostile.material import mangle, smaller_bytes, text_of, value
+from hostile.material import TALKS, mangle, smaller_bytes, text_of, value
 from hostile.rules import run_program
 
 
@@ -65,8 +65,8 @@ class ChatTemplates:
                           "{{ 1" + " + 1" * 100_000 + " }}", "{{ a" + ".b" * 50_000 + " }}", "{% set a = 'x' * 1000 %}" + "{% set a = a ~ a %}" * 60 + "{{ a }}"])
         data = "".join(self.block(rng) for _ in range(rng.randint(1, 4))) if rng.random() < 0.93 else odd
         data = data.encode("utf-8", "surrogatepass")
-        talk = [{"role": "user", "content": "Hi"}] if rng.random() < 0.85 else value(rng)
-        return {"template": mangle(rng, data) if rng.random() < 0.15 else data, "talk": text_of(talk)[:100_000]}
+        talk = [{"role": "user", "content": "Hi"}] if rng.random() < 0.8 else rng.choice(TALKS) if rng.random() < 0.6 else value(rng)
+        return {"template": mangle(rng, data) if rng.random() < 0.15 else data, "talk": text_of(talk)[:400_000]}
 
     def run(self, case, place):
         (place / "t.jinja").write_bytes(case["template"])

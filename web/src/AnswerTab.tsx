@@ -46,9 +46,10 @@ function AnswerTokens({ model, view, exports, onChange }: Props) {
   const largest = Math.max(1e-30, ...(row?.token_credit ?? []).map((x, i) => (view.skipFirst && i === 0 ? 0 : Math.abs(x))));
   const why = () => {
     if (!answer || !row) return;
-    const front = specialTokens(answer.tokens, view.prompt);
+    // What a template made, special tokens and all, is plain text from here on.
+    const front = view.talk ? 0 : specialTokens(answer.tokens, view.prompt);
     const text = answer.tokens.slice(front, row.position + 1).map((token) => token.text).join('');
-    onChange({ prompt: text, position: null, target: { id: row.target_id }, versus: null, trail: [], selected: null, circuit: { name: '', groups: [] }, tab: 'why' }, true);
+    onChange({ prompt: text, talk: null, noBos: view.noBos || view.talk !== null, position: null, target: { id: row.target_id }, versus: null, trail: [], selected: null, circuit: { name: '', groups: [] }, tab: 'why' }, true);
   };
   const sources = answer?.tokens.slice(0, Math.min(60, answer.rows.at(-1)?.token_credit.length ?? 0)) ?? [];
   exports.current = answer && {

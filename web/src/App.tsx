@@ -4,6 +4,7 @@ import { hasToken, request } from './api';
 import { useAsk } from './ask';
 import { Circuit } from './Circuit';
 import { Compare } from './Compare';
+import { Conversation, newTalk } from './Conversation';
 import { ExportMenu } from './ExportMenu';
 import type { Exports } from './exports';
 import { toSvg } from './figure';
@@ -19,10 +20,10 @@ import { questionText, titleOf } from './question';
 import { LISTED } from './routes';
 import { Sentence } from './Sentence';
 import { Start, type Example } from './Start';
-import { OF_A_PROMPT, fromHash, pinsOf, promptBody, rootOf, toHash, traceBody, type Choice, type Tab, type View } from './state';
+import { OF_A_PROMPT, fromHash, lastUser, pinsOf, promptBody, rootOf, toHash, traceBody, type Choice, type Tab, type Talk, type View } from './state';
 import { Status } from './Status';
 import { TokenPrompt } from './TokenPrompt';
-import type { ModelInfo, ModelsAnswer, Token, Trace } from './types';
+import type { ModelInfo, ModelsAnswer, TokenizeAnswer, Trace } from './types';
 import { Why } from './Why';
 
 const TABS: { tab: Tab; label: string }[] = [
@@ -66,11 +67,15 @@ function modelLine(info: ModelInfo | null): string {
 export function App() {
   const [view, change] = useView();
   const [draft, setDraft] = useState<string | null>(view.prompt ? null : '');
+  const [talk, setTalk] = useState<Talk | null>(null); // a conversation that is being written
   const [theme, setTheme, dark] = useTheme();
   const [copied, setCopied] = useState<string | null>(null);
   const [tokenHover, setTokenHover] = useState<number | null>(null);
   const exports = useRef<Exports | null>(null);
-  useEffect(() => setDraft(view.prompt ? null : ''), [view.prompt]);
+  useEffect(() => {
+    setDraft(view.prompt ? null : '');
+    setTalk(null);
+  }, [view.prompt, JSON.stringify(view.talk)]);
 
   const models = useAsk<ModelsAnswer>('models', null);
   // What a model can do is known once it is loaded.
@@ -80,21 +85,27 @@ export function App() {
   const traced = useAsk<Trace>(ready && view.prompt ? (root ? 'reroot' : 'trace') : null, traceRequest);
   const [infos, setInfos] = useState<ModelsAnswer | null>(null);
   const loaded = traced.data?.model.name;
+  const [talked, setTalked] = useState(0); // a conversation wants to know whether the model has a template
   useEffect(() => {
-    if (!loaded) return;
+    if (!loaded && !talked) return;
     const stop = new AbortController();
     request('/api/models', null, stop.signal).then((text) => setInfos(JSON.parse(text) as ModelsAnswer)).catch(() => undefined);
     return () => stop.abort();
-  }, [loaded]);
+  }, [loaded, talked]);
   const locked = models.status === 'failed' && models.problem?.status === 401;
   const served = infos ?? models.data;
   const model = view.model ?? served?.models.find((entry) => entry.default)?.name ?? null;
   const info = served?.models.find((entry) => entry.name === model)?.info ?? null;
 
-  const typed = promptBody({ ...view, prompt: draft ?? view.prompt });
-  const tokens = useAsk<{ tokens: Token[] }>(ready && (draft ?? view.prompt) ? 'tokenize' : null, typed, draft === null ? 0 : 80);
+  const written: View = talk ? { ...view, talk, prompt: lastUser(talk) } : draft === null ? view : { ...view, talk: null, prompt: draft };
+  const tokens = useAsk<TokenizeAnswer>(ready && written.prompt ? 'tokenize' : null, promptBody(written), talk || draft !== null ? 80 : 0);
 
-  const editing = draft !== null && draft !== view.prompt;
+  const split = tokens.status === 'done' || tokens.status === 'failed';
+  useEffect(() => {
+    if (talk && split && !info) setTalked(talked + 1);
+  }, [talk !== null, split, model]);
+
+  const editing = talk ? JSON.stringify(talk) !== JSON.stringify(view.talk) : draft !== null && (draft !== view.prompt || view.talk !== null);
   const stale = traced.stale || traced.status === 'failed' || traced.status === 'cancelled' || editing;
   const bytes = useMemo(() => new Map((tokens.data?.tokens ?? []).filter((token) => token.bytes).map((token) => [token.position, token.bytes])), [tokens.data]);
   // Tokens of the trace with the bytes that only the tokenizer's answer has.
@@ -106,14 +117,17 @@ export function App() {
     document.title = titleOf(trace && !stale ? trace : null, view);
   }, [trace, stale, view.prompt]);
 
-  const ask = (prompt: string) => {
+  const edit = () => (view.talk ? setTalk(view.talk) : setDraft(view.prompt));
+  const ask = (prompt: string, conversation: Talk | null = null) => {
     setDraft(null);
-    change(prompt === view.prompt ? {} : { prompt, ...OF_A_PROMPT }, true);
+    setTalk(null);
+    change(prompt === view.prompt && JSON.stringify(conversation) === JSON.stringify(view.talk) ? {} : { prompt, talk: conversation, ...OF_A_PROMPT }, true);
     if (traced.status === 'failed' || traced.status === 'cancelled') traced.retry();
   };
   const example = (chosen: Example) => {
     setDraft(null);
-    change({ ...OF_A_PROMPT, prompt: chosen.prompt, target: chosen.target, versus: chosen.versus, tab: 'why' }, true);
+    setTalk(null);
+    change({ ...OF_A_PROMPT, talk: null, prompt: chosen.prompt, target: chosen.target, versus: chosen.versus, tab: 'why' }, true);
   };
   // Another model has other ids: the target and the contrast go along by their spelling.
   const chooseModel = (name: string) => {
@@ -150,7 +164,7 @@ export function App() {
   return (
     <>
       <header>
-        <h1><button type="button" class="home" title="start again" onClick={() => { setDraft(''); change({ ...fromHash(''), model: view.model }, true); }}>unpack</button></h1>
+        <h1><button type="button" class="home" title="start again" onClick={() => { setDraft(''); setTalk(null); change({ ...fromHash(''), model: view.model }, true); }}>unpack</button></h1>
         <label class="field inline">
           <span class="wide-only">Model</span>
           <select id="model" aria-label="Model" value={model ?? ''} onChange={(event) => chooseModel(event.currentTarget.value)}>
@@ -183,16 +197,31 @@ export function App() {
         {locked ? <TokenPrompt tried={hasToken()} onToken={models.retry} /> : !models.data && <Status ask={models} what="Looking for the server" />}
         {view.prompt && models.data && models.status === 'failed' && <Status ask={models} what="Looking for the server" />}
         {!locked && <div class={`card ask ${view.prompt ? '' : 'empty'}`}>
+          {talk && (
+            <Conversation
+              talk={talk}
+              model={model}
+              ownTemplate={info?.chat ?? null}
+              asked={view.prompt !== ''}
+              onDraft={setTalk}
+              onAsk={(asked) => ask(lastUser(asked), asked)}
+              onText={() => { setDraft(lastUser(talk)); setTalk(null); }}
+              onLeave={() => setTalk(null)}
+            />
+          )}
           <PromptTokens
             prompt={view.prompt}
-            draft={draft}
+            draft={talk ? null : draft}
             tokens={tokens}
+            talking={written.talk !== null}
             credit={trace && !stale && root === null ? { values: trace.token_credit, percents: trace.token_percent } : null}
             position={position}
             from={view.filters.from}
             skipFirst={view.skipFirst}
             onDraft={setDraft}
-            onPrompt={ask}
+            onEdit={edit}
+            onTalk={() => { setTalk(newTalk(draft ?? view.prompt, info?.chat ?? true)); if (view.prompt) setDraft(null); }}
+            onPrompt={(text) => ask(text)}
             onPosition={(at) => change({ position: at === last ? null : at, target: null, versus: null, trail: [], selected: null, filters: { ...view.filters, from: null } }, true)}
             onHover={setTokenHover}
           />

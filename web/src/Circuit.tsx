@@ -6,7 +6,7 @@ import { clipped, number, plural, probability, share, signed, tokenText } from '
 import { Term } from './Help';
 import { parseNode } from './nodes';
 import { sumOf } from './routes';
-import { circuitText, parseCircuit, pinsOf, type Group, type View } from './state';
+import { circuitText, parseCircuit, patchBody, pinsOf, type Group, type View } from './state';
 import { interventionBody } from './TestIt';
 import { tint } from './tint';
 import type { Intervention, Path, Trace } from './types';
@@ -61,7 +61,7 @@ export function Circuit({ trace, stale, view, body, exports, onChange }: Props) 
     setState('busy');
     try {
       const question = interventionBody(body, trace.target);
-      const change = (nodes: string[]) => once<Intervention>('intervene', { ...question, components: nodes, ablate: how, ...(how === 'resample' ? { patch_prompt: view.other } : {}) });
+      const change = (nodes: string[]) => once<Intervention>('intervene', { ...question, components: nodes, ablate: how, ...(how === 'resample' ? patchBody(body, view.other) : {}) });
       const out: Record<string, Intervention> = { all: await change(pins) };
       for (const [index, group] of groups.entries()) out[index] = groups.length > 1 ? await change(group.nodes) : out.all;
       setMeasured(out);

@@ -6,7 +6,7 @@ import { SignedMeter } from './charts';
 import type { Exports } from './exports';
 import { clipped, number, percent, signed, tokenText } from './format';
 import { gridFigure } from './grid_figure';
-import type { View } from './state';
+import { secondPrompt, type View } from './state';
 import { Status } from './Status';
 import type { Path, Token, Trace } from './types';
 
@@ -32,7 +32,7 @@ export function Compare({ trace, stale, body, view, exports, onChange }: Props) 
   const { other } = view;
   // A root is a node of the first prompt alone: both are compared from the target.
   const first = useAsk<Trace>(other && !stale ? 'trace' : null, { ...rest, ...goal, ...('position' in body ? { position: body.position } : {}) });
-  const second = useAsk<Trace>(other && !stale ? 'trace' : null, { ...rest, ...goal, prompt: other });
+  const second = useAsk<Trace>(other && !stale ? 'trace' : null, { ...rest, ...goal, ...secondPrompt(body, other) });
   const ready = first.data && second.data && !first.stale && !second.stale;
   const rows = useMemo(() => (first.data && second.data ? differences(first.data, second.data) : null), [first.data, second.data]);
   exports.current = ready && rows && first.data && second.data ? compareExports(first.data, second.data, rows, view) : null;
@@ -44,7 +44,7 @@ export function Compare({ trace, stale, body, view, exports, onChange }: Props) 
         <textarea
           id="other"
           rows={2}
-          aria-label="Second prompt"
+          aria-label={view.talk ? "The user’s last turn in the second conversation" : "Second prompt"}
           value={draft}
           spellcheck={false}
           onInput={(event) => setDraft(event.currentTarget.value)}

@@ -81,7 +81,7 @@ export function Controls({ view, shown, coverage, branches, components, tokens, 
       {asked && <button type="button" id="clear-filters" class="link" onClick={() => onChange({ filters: NO_FILTERS, threshold: 0 })}>Clear filters</button>}
       <p class="carried" id="carried" aria-live="polite">
         {sharesMislead(shown, coverage) ? (
-          <><b>{plural(shown.routes.length, 'route')}</b> add up to <b>{signed(shown.net)}</b> of a net credit <Term of="net" /> of {signed(shown.total)}, which is too near nothing for shares to say much</>
+          <><b>{plural(shown.routes.length, 'route')}</b> add up to <b>{signed(shown.net)}</b> of a net credit <Term of="net" /> of {signed(shown.total)} <span class="muted">(a share of so little would say nothing)</span></>
         ) : (
           <><b>{plural(shown.routes.length, 'route')}</b> carr{shown.routes.length === 1 ? 'ies' : 'y'} <b>{share(shown.net, shown.total)} of the net credit</b> <Term of="net" /> <span class="muted">({number(shown.net)} of {number(shown.total)})</span></>
         )}

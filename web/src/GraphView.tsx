@@ -319,7 +319,7 @@ function GraphBox({ box, trace, credit, share, isRoot, dim, selected, pinned, fo
       aria-label={label}
       onMouseEnter={() => onHover({ node: box.name })}
       onMouseLeave={() => onHover(null)}
-      onFocus={() => onHover({ node: box.name })}
+      onFocus={(event) => event.currentTarget.matches(':focus-visible') && onHover({ node: box.name })}
       onBlur={() => onHover(null)}
       onClick={(event) => (event.shiftKey ? onPin(box.name) : onSelect(box.name))}
       onDblClick={() => open && onReroot(box.name)}

@@ -17,6 +17,8 @@ export const TERMS = {
   lens: ['Logit lens', 'The final norm and unembedding on the stream before every layer: what the model would say if it stopped there.'],
   pin: ['Pins', 'Shift-click (or the key P) collects nodes into a circuit that can be named, measured and saved.'],
   fold: ['Folded tokens', 'Tokens that no shown route touches are folded; click the fold to see them.'],
+  chat: ['Conversation', 'The turns are written out by the model’s chat template, with its special tokens, up to where the model’s own turn begins. A last turn of the assistant is one that the model goes on with.'],
+  turn: ['Turns', 'The credit of all tokens of a turn, added up. What the template writes around the turns belongs to none.'],
   prediction: ['Probability', 'Of this token as the next one, by the model itself.'],
 } as const;
 

@@ -98,20 +98,29 @@ interface Row {
   value: number;
 }
 
-function strongest(credits: Record<string, number[]>): Row[] {
+// The strongest alone: a prompt of 300 tokens has twenty thousand nodes.
+export function strongest(credits: Record<string, number[]>, count: number): Row[] {
   const rows: Row[] = [];
-  for (const [component, values] of Object.entries(credits)) values.forEach((value, position) => value !== 0 && rows.push({ name: `${component}@${position}`, value }));
-  return rows.sort((a, b) => Math.abs(b.value) - Math.abs(a.value));
+  for (const [component, values] of Object.entries(credits)) {
+    for (let position = 0; position < values.length; ++position) {
+      const value = values[position];
+      if (value === 0 || (rows.length === count && Math.abs(value) <= Math.abs(rows[count - 1].value))) continue;
+      if (rows.length === count) rows.pop();
+      const before = rows.findIndex((row) => Math.abs(row.value) < Math.abs(value));
+      rows.splice(before < 0 ? rows.length : before, 0, { name: `${component}@${position}`, value });
+    }
+  }
+  return rows;
 }
 
 const BRANCHES: Record<string, string> = { K: 'keys: why it looks there', Q: 'query: what it asks for', V: 'values: what it takes', G: 'gate', U: 'up', R: 'router: why this expert', MLP: 'input' };
 
 function Reads({ trace, graph, body, onSelect }: { trace: Trace; graph: Trace; body: Body; onSelect: (node: string) => void }) {
   const branches = Object.keys(trace.incoming ?? {});
-  const rows = useMemo(() => Object.fromEntries(branches.map((branch) => [branch, strongest(trace.incoming?.[branch] ?? {}).slice(0, MOST)])), [trace]);
+  const rows = useMemo(() => Object.fromEntries(branches.map((branch) => [branch, strongest(trace.incoming?.[branch] ?? {}, MOST)])), [trace]);
   const largest = Math.max(1e-30, ...Object.values(rows).flatMap((list) => list.map((row) => Math.abs(row.value))));
   const { position: _, ...rest } = body;
-  const words = useAsk<WordsAnswer>('words', { ...rest, ...('position' in body ? { position: body.position } : {}), root: trace.root, sentences: 1 });
+  const words = useAsk<WordsAnswer>('words', { ...rest, ...('position' in body ? { position: body.position } : {}), root: trace.root, sentences: 1 }, 60);
   return (
     <>
       {words.data && !words.stale && words.data.sentences[0] && <p class="sentence">{words.data.sentences[0].text}</p>}

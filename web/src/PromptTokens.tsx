@@ -1,29 +1,37 @@
+import { Fragment } from 'preact';
 import { useEffect, useRef, useState } from 'preact/hooks';
 import type { Ask } from './ask';
-import { number, percent, plural, tokenText } from './format';
+import { number, percent, plural, signed, tokenText } from './format';
+import { Term } from './Help';
+import { sumOf } from './routes';
 import { tint } from './tint';
-import type { Token } from './types';
+import type { Token, TokenizeAnswer } from './types';
 
 interface Props {
   prompt: string;
   draft: string | null; // null: not being edited
-  tokens: Ask<{ tokens: Token[] }>; // of the draft while there is one
+  tokens: Ask<TokenizeAnswer>; // of the draft while there is one
+  talking: boolean; // the tokens are those of a conversation, which is written elsewhere
   credit: { values: number[]; percents: number[] } | null; // null: none, or of another question
   position: number; // after which the model predicts
   from: number | null; // a token that the routes are filtered by
   skipFirst: boolean;
   onDraft: (text: string | null) => void;
+  onEdit: () => void;
+  onTalk: () => void;
   onPrompt: (text: string) => void;
   onPosition: (position: number) => void;
   onHover: (position: number | null) => void;
 }
 
-export function PromptTokens({ prompt, draft, tokens, credit, position, from, skipFirst, onDraft, onPrompt, onPosition, onHover }: Props) {
+export function PromptTokens({ prompt, draft, tokens, talking, credit, position, from, skipFirst, onDraft, onEdit, onTalk, onPrompt, onPosition, onHover }: Props) {
   const [edited, setEdited] = useState<number | null>(null); // a single token
   const area = useRef<HTMLTextAreaElement>(null);
   const list = tokens.status === 'failed' || tokens.stale ? (draft === null ? (tokens.data?.tokens ?? []) : []) : (tokens.data?.tokens ?? []);
   const front = specialTokens(list, draft ?? prompt);
-  const wholeText = list.slice(front).map((token) => token.text).join('') === (draft ?? prompt) && list.every((token) => !token.bytes);
+  const turns = talking && !tokens.stale ? (tokens.data?.turns ?? []) : [];
+  const between = (at: number) => turns.length > 0 && !turns.some((turn) => turn.from <= at && at <= turn.to); // what the template writes around the turns
+  const wholeText = !talking && list.slice(front).map((token) => token.text).join('') === (draft ?? prompt) && list.every((token) => !token.bytes);
   useEffect(() => {
     if (draft !== null) area.current?.focus();
   }, [draft !== null]);
@@ -60,6 +68,7 @@ export function PromptTokens({ prompt, draft, tokens, credit, position, from, sk
           <div class="row">
             <button id="trace" type="button" class="primary" disabled={!draft} onClick={() => onPrompt(draft)}>Ask</button>
             {prompt && <button type="button" onClick={() => onDraft(null)}>Keep the old one</button>}
+            <button id="as-talk" type="button" class="link" onClick={onTalk}>as a conversation</button>
             <span class="muted small wide-only">Enter asks, Shift + Enter starts a new line{prompt ? ', Esc goes back' : ''}</span>
           </div>
         </div>
@@ -70,26 +79,36 @@ export function PromptTokens({ prompt, draft, tokens, credit, position, from, sk
           const hidden = skipFirst && token.position === 0;
           if (edited === token.position) return <TokenInput key={token.position} text={token.text} onDone={(text) => replace(token.position, text)} onLeave={() => setEdited(null)} />;
           const text = tokenText(token.text, token.bytes);
-          return (
+          const turn = turns.find((each) => each.from === token.position);
+          const chip = (
             <button
               key={token.position}
               type="button"
-              class={`chip ${token.position > position ? 'after' : ''} ${from === token.position ? 'from' : ''}`}
+              class={`chip ${between(token.position) ? 'between' : ''} ${token.position > position ? 'after' : ''} ${from === token.position ? 'from' : ''}`}
               aria-pressed={token.position === position}
               style={credit && !hidden ? { background: tint(value / largest) } : {}}
               title={`position ${token.position}, id ${token.id}${credit ? `, credit ${number(value)} (${percent(credit.percents[token.position] ?? 0)} of the positive)` : ''}\nclick: predict what comes after it; double-click or F2: change it`}
               onMouseEnter={() => onHover(token.position)}
               onMouseLeave={() => onHover(null)}
               onClick={() => draft === null && onPosition(token.position)}
-              onDblClick={() => draft === null && token.position >= front && (wholeText ? setEdited(token.position) : onDraft(prompt))}
-              onKeyDown={(event) => event.key === 'F2' && draft === null && token.position >= front && (wholeText ? setEdited(token.position) : onDraft(prompt))}
+              onDblClick={() => draft === null && token.position >= front && (wholeText ? setEdited(token.position) : onEdit())}
+              onKeyDown={(event) => event.key === 'F2' && draft === null && token.position >= front && (wholeText ? setEdited(token.position) : onEdit())}
             >
               {text}
               {token.position === position && <span class="caret" aria-label="the model predicts here">▸?</span>}
             </button>
           );
+          if (!turn) return chip;
+          const values = credit?.values.slice(turn.from, turn.to + 1);
+          return (
+            <Fragment key={token.position}>
+              <span class="turn-break" />
+              <span class="turn small" data-turn={turn.name}>{turn.name}{values && <b title="credit of the whole turn">{signed(sumOf(values))}</b>}{turn === turns[0] && <Term of="turn" />}</span>
+              {chip}
+            </Fragment>
+          );
         })}
-        {draft === null && prompt && <button id="edit" type="button" class="chip plain" onClick={() => onDraft(prompt)}>✎ edit</button>}
+        {draft === null && prompt && <button id="edit" type="button" class="chip plain" onClick={onEdit}>✎ edit</button>}
         {list.length > 0 && <span class="muted small count">{plural(list.length, 'token')}</span>}
       </div>
     </section>

@@ -3,6 +3,7 @@ import { once, type Body } from './api';
 import { SignedMeter } from './charts';
 import { number, probability, quoted, signed, tokenText } from './format';
 import { Term } from './Help';
+import { patchBody } from './state';
 import { parseNode } from './nodes';
 import { edgeText, type Edge } from './routes';
 import type { Intervention, Target } from './types';
@@ -55,7 +56,7 @@ export function TestIt({ suspect, body, target, credit, other, onOther }: Props)
 
   const trials = (): { name: string; change: Body }[] => {
     if ('token' in suspect) return [{ name: 'its embedding is set to zero', change: { zero: [suspect.token] } }];
-    if ('edge' in suspect) return [{ name: 'the edge carries what it does in the second prompt', change: { edges: [edgeText(suspect.edge)], patch_prompt: other } }];
+    if ('edge' in suspect) return [{ name: 'the edge carries what it does in the second prompt', change: { edges: [edgeText(suspect.edge)], ...patchBody(body, other) } }];
     const components = everywhere ? [...new Set(nodes.map((node) => parseNode(node).name))] : nodes;
     if (how === 'hide')
       return components.length === 1
@@ -65,7 +66,7 @@ export function TestIt({ suspect, body, target, credit, other, onOther }: Props)
     return [
       {
         name: scale === 0 ? `it writes ${how === 'zero' ? 'nothing' : how === 'mean' ? 'its mean' : 'what it does in the second prompt'}` : `${number(scale)} times its distance from ${label} is written`,
-        change: { components, ablate: how, ...(scale !== 0 ? { scale } : {}), ...(how === 'resample' ? { patch_prompt: other } : {}) },
+        change: { components, ablate: how, ...(scale !== 0 ? { scale } : {}), ...(how === 'resample' ? patchBody(body, other) : {}) },
       },
     ];
   };

@@ -1,6 +1,6 @@
-import { useEffect, useMemo, useState } from 'preact/hooks';
+import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { Body } from './api';
-import { useAsk } from './ask';
+import { askAhead, useAsk } from './ask';
 import { Controls } from './Controls';
 import type { Exports } from './exports';
 import { clipped, number, percent, plural, probability, share, signed, tokenText } from './format';
@@ -13,7 +13,7 @@ import { Overview } from './Overview';
 import { questionText } from './question';
 import { LISTED, choose, collectEdges, sharesMislead, sumOf, touched, type Hover } from './routes';
 import { RouteList } from './RouteList';
-import { NO_FILTERS, filterBody, filtered, pinsOf, promptBody, rootOf, togglePin, type View } from './state';
+import { NO_FILTERS, filterBody, filtered, pinsOf, promptBody, rootOf, togglePin, traceBody, type View } from './state';
 import { Status } from './Status';
 import type { PathsAnswer, Trace, WordsAnswer } from './types';
 import { whyFigure } from './why_figure';
@@ -29,6 +29,8 @@ interface Props {
   tokenHover: number | null;
   onChange: (change: Partial<View>, step?: boolean) => void;
 }
+
+const SOON = 200; // ms in which a reroot that is answered needs no frame in between
 
 export function Why({ trace, stale, view, body, gated, dark, exports, tokenHover, onChange }: Props) {
   const [hover, setHover] = useState<Hover>(null);
@@ -65,16 +67,20 @@ export function Why({ trace, stale, view, body, gated, dark, exports, tokenHover
   useEffect(() => setUnfold(false), [trace.tokens.length]);
 
   // The focus follows a reroot to the root, and back.
-  const [rerooted, setRerooted] = useState(false);
+  const rerooted = useRef(false);
   useEffect(() => {
-    if (!rerooted || stale) return;
+    if (!rerooted.current || stale) return;
+    rerooted.current = false;
     const wanted = root ?? view.selected;
     const node = wanted ? document.querySelector<SVGElement>(`#graph [data-node="${CSS.escape(wanted)}"]`) : null;
     (node ?? document.querySelector<SVGElement>('#graph [tabindex="0"]'))?.focus({ preventScroll: true });
-    setRerooted(false);
-  }, [trace, stale, rerooted]);
-  const go = (trail: string[], selected: string | null) => {
-    setRerooted(true);
+  }, [trace, stale]);
+  const now = useRef(view);
+  now.current = view;
+  const go = async (trail: string[], selected: string | null) => {
+    if (trail.length) await askAhead('reroot', { ...traceBody({ ...view, trail }), top_paths: LISTED }, SOON);
+    if (now.current !== view) return; // something else was asked meanwhile
+    rerooted.current = true;
     onChange({ trail, selected, filters: NO_FILTERS }, true);
   };
   const reroot = (node: string) => node !== root && go([...view.trail, node], node);
@@ -167,8 +173,10 @@ export function Why({ trace, stale, view, body, gated, dark, exports, tokenHover
   );
 }
 
+const AFTERWARDS = 60; // ms: the graph is drawn first
+
 function Words({ body, stale, onSelect }: { body: Body; stale: boolean; onSelect: (node: string) => void }) {
-  const ask = useAsk<WordsAnswer>(stale ? null : 'words', { ...body, sentences: 4 });
+  const ask = useAsk<WordsAnswer>(stale ? null : 'words', { ...body, sentences: 4 }, AFTERWARDS);
   return (
     <>
       <Status ask={ask} what="Putting it into words" />

@@ -1,6 +1,6 @@
 // Questions on their way, apart from the views that wait for them: what was answered is kept, what failed can be tried again, what takes long says how far it is and
 // can be cancelled.
-import { useEffect, useReducer, useRef } from 'preact/hooks';
+import { useLayoutEffect, useReducer, useRef } from 'preact/hooks';
 import { Problem, newTicket, request, type Body } from './api';
 import type { QueueAnswer } from './types';
 
@@ -24,6 +24,34 @@ export interface Ask<T> {
 
 const answers = new Map<string, unknown>();
 
+// A question that was sent before the view that shows its answer: useAsk takes it over.
+interface Flight {
+  stop: AbortController;
+  ticket: string;
+  answer: Promise<string>;
+}
+const flying = new Map<string, Flight>();
+
+const keyOf = (name: string, body: Body | null): string => `${name} ${JSON.stringify(body)}`;
+
+function send(name: string, body: Body | null): Flight {
+  const stop = new AbortController();
+  const ticket = newTicket();
+  return { stop, ticket, answer: request(`/api/${name}`, body, stop.signal, ticket) };
+}
+
+// Asks ahead of the view and waits for the answer, though not for long: a quick answer is drawn once, without a frame that only says that the old one is old.
+export async function askAhead(name: string, body: Body | null, patience: number): Promise<void> {
+  const key = keyOf(name, body);
+  if (answers.has(key)) return;
+  const flight = send(name, body);
+  flying.set(key, flight);
+  const arrival = flight.answer.then((text) => keep(key, JSON.parse(text))).catch(() => undefined); // useAsk says what is wrong
+  await Promise.race([arrival, new Promise((done) => setTimeout(done, patience))]);
+  // Whoever shows it takes it over in this very turn; a question that nobody asks any more is taken back.
+  setTimeout(() => flying.get(key) === flight && (flying.delete(key), flight.stop.abort()), 50);
+}
+
 function keep(key: string, value: unknown): void {
   answers.delete(key);
   answers.set(key, value);
@@ -40,7 +68,7 @@ interface Inner<T> {
 
 // `name` null: nothing is asked. The latest question only; another one takes the old one back. `delay`: for text that is still being typed.
 export function useAsk<T>(name: string | null, body: Body | null, delay = 0): Ask<T> {
-  const key = name === null ? null : `${name} ${JSON.stringify(body)}`;
+  const key = name === null ? null : keyOf(name, body);
   const [, draw] = useReducer<number, null>((n) => n + 1, 0);
   const state = useRef<Inner<T>>({ status: 'idle', data: null, key: null, problem: null, place: null });
   const controller = useRef<AbortController | null>(null);
@@ -54,23 +82,26 @@ export function useAsk<T>(name: string | null, body: Body | null, delay = 0): As
   // An answer that is known shows at once, without a frame of the old one.
   if (key !== null && state.current.key !== key && answers.has(key)) state.current = { status: 'done', data: answers.get(key) as T, key, problem: null, place: null };
 
-  useEffect(() => {
+  // Sent with the frame that asks, not after it.
+  useLayoutEffect(() => {
     if (key === null || name === null) {
-      set({ status: 'idle', data: null, key: null, problem: null, place: null });
+      if (state.current.status !== 'idle') set({ status: 'idle', data: null, key: null, problem: null, place: null });
       return;
     }
     if (answers.has(key)) {
       keep(key, answers.get(key));
-      set({ status: 'done', data: answers.get(key) as T, key, problem: null, place: null });
+      flying.delete(key);
+      if (state.current.key !== key || state.current.status !== 'done') set({ status: 'done', data: answers.get(key) as T, key, problem: null, place: null });
       return;
     }
     const timers: number[] = [];
     const later = (time: number, act: () => void) => timers.push(window.setTimeout(act, time));
     const start = (automatic: boolean) => {
-      const mine = new AbortController();
       controller.current?.abort();
+      const flight = flying.get(key) ?? send(name, body);
+      flying.delete(key);
+      const { stop: mine, ticket } = flight;
       controller.current = mine;
-      const ticket = newTicket();
       // A try of our own after a failure keeps saying what is wrong until it worked.
       set(automatic ? { place: null } : { status: 'busy', problem: null, place: null });
       const look = async () => {
@@ -84,7 +115,7 @@ export function useAsk<T>(name: string | null, body: Body | null, delay = 0): As
         if (!mine.signal.aborted && controller.current === mine && state.current.status === 'busy') later(POLL, look);
       };
       later(PATIENCE, look);
-      request(`/api/${name}`, body, mine.signal, ticket).then(
+      flight.answer.then(
         (text) => {
           if (mine.signal.aborted) return;
           const data = JSON.parse(text) as T;

@@ -128,6 +128,12 @@ const tex = (text: string): string =>
     })
     .join('');
 
+const UNIT = 0.6; // pt of a pixel: a picture fits a column or two
+
+// TeX rounds a corner even where its sides are shorter than the radius, and draws a kink.
+const radius = (points: { x: number; y: number }[]): number =>
+  Math.min(2.4, ...(points.length > 2 ? points.slice(1).map((point, i) => 0.45 * UNIT * Math.hypot(point.x - points[i].x, point.y - points[i].y)) : []));
+
 export function toTikz(figure: Figure): string {
   const colours = new Map<string, string>();
   const colour = (hex: string) => {
@@ -137,14 +143,34 @@ export function toTikz(figure: Figure): string {
   const at = (x: number, y: number) => `(${short(x)},${short(-y)})`;
   const body = figure.items.map((item) => {
     if (item.kind === 'rect') {
-      const style = [item.fill ? `fill=${colour(item.fill)}` : '', item.stroke ? `draw=${colour(item.stroke)}, line width=${short(item.width ?? 1)}pt` : '', item.r ? `rounded corners=${item.r}pt` : ''].filter(Boolean);
+      const style = [item.fill ? `fill=${colour(item.fill)}` : '', item.stroke ? `draw=${colour(item.stroke)}, line width=${short(UNIT * (item.width ?? 1))}pt` : '', item.r ? `rounded corners=${short(UNIT * item.r)}pt` : ''].filter(Boolean);
       return `\\path[${style.join(', ')}] ${at(item.x, item.y)} rectangle ${at(item.x + item.w, item.y + item.h)};`;
     }
     if (item.kind === 'line')
-      return `\\draw[${colour(item.stroke)}, line width=${short(item.width)}pt, rounded corners=4pt, line cap=round${item.dashed ? ', dashed' : ''}${item.opacity ? `, opacity=${item.opacity}` : ''}] ${item.points.map((p) => at(p.x, p.y)).join(' -- ')};`;
+      return `\\draw[${colour(item.stroke)}, line width=${short(UNIT * item.width)}pt, rounded corners=${short(radius(item.points))}pt, line cap=round${item.dashed ? ', dash pattern=on 2.6pt off 1.8pt' : ''}${item.opacity ? `, opacity=${item.opacity}` : ''}] ${item.points.map((p) => at(p.x, p.y)).join(' -- ')};`;
     const anchor = { start: 'base west', middle: 'base', end: 'base east' }[item.anchor ?? 'start'];
-    return `\\node[anchor=${anchor}, inner sep=0, text=${colour(item.fill ?? INK)}, font=\\sffamily\\fontsize{${item.size}}{${item.size}}\\selectfont${item.bold ? '\\bfseries' : ''}] at ${at(item.x, item.y)} {${tex(item.text)}};`;
+    return `\\node[anchor=${anchor}, inner sep=0, text=${colour(item.fill ?? INK)}, font=\\sffamily\\fontsize{${short(UNIT * item.size)}}{${short(UNIT * item.size)}}\\selectfont${item.bold ? '\\bfseries' : ''}] at ${at(item.x, item.y)} {${tex(item.text)}};`;
   });
   const names = [...colours].map(([hex, name]) => `\\definecolor{${name}}{HTML}{${hex.slice(1).toUpperCase()}}`);
-  return `\\documentclass[tikz, border=4pt]{standalone}\n\\usepackage{fix-cm}\n\\usepackage[T1]{fontenc}\n${names.join('\n')}\n\\begin{document}\n\\begin{tikzpicture}[x=1pt, y=1pt]\n${body.join('\n')}\n\\end{tikzpicture}\n\\end{document}\n`;
+  // No class or font beyond the plainest LaTeX with TikZ; the page is as large as the picture.
+  return String.raw`% Compile with pdflatex; TikZ is all it needs. The tikzpicture may be copied into a paper together with the colours.
+\RequirePackage{fix-cm}
+\documentclass{article}
+\IfFileExists{lmodern.sty}{\usepackage[T1]{fontenc}\usepackage{lmodern}}{}
+\usepackage{tikz}
+\pagestyle{empty}
+${names.join('\n')}
+\newsavebox\thepicture
+\begin{document}
+\sbox\thepicture{%
+\begin{tikzpicture}[x=${UNIT}pt,y=${UNIT}pt]
+${body.join('\n')}
+\end{tikzpicture}}
+\pdfpagewidth=\dimexpr\wd\thepicture+24pt\relax
+\pdfpageheight=\dimexpr\ht\thepicture+\dp\thepicture+24pt\relax
+\hoffset=\dimexpr12pt-1in\relax
+\voffset=\dimexpr12pt-1in\relax
+\shipout\box\thepicture
+\end{document}
+`;
 }

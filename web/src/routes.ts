@@ -42,8 +42,8 @@ export function choose(paths: Path[], total: number, { count, threshold, skipFir
   };
 }
 
-// Of a net credit near nothing, against what made it up, shares would mislead.
-export const sharesMislead = (shown: Shown, coverage: Coverage): boolean => shown.total <= 0 || Math.abs(shown.total) < 0.01 * coverage.absolute_total;
+// Of a net credit near nothing, against what made it up, or where a part is far from lying between nothing and the whole, shares would mislead.
+export const sharesMislead = (shown: Shown, coverage: Coverage): boolean => shown.total <= 0 || shown.total < 0.01 * coverage.absolute_total || shown.net < -shown.total || shown.net > 2 * shown.total;
 
 export const grossShare = (gross: number, coverage: Coverage): number => (coverage.absolute_total > 0 ? Math.min(1, gross / coverage.absolute_total) : 0);
 

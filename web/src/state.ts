@@ -20,9 +20,20 @@ export interface Group {
   nodes: string[];
 }
 
+// A conversation in place of a prompt: through the model's chat template, or another.
+export interface Talk {
+  system: string; // empty: none
+  turns: { role: 'user' | 'assistant'; content: string }[];
+  template: string; // empty: the model's own
+}
+
+export const lastUser = (talk: Talk): string => talk.turns.filter((turn) => turn.role === 'user').at(-1)?.content ?? '';
+export const messagesOf = (talk: Talk): { role: string; content: string }[] => [...(talk.system ? [{ role: 'system', content: talk.system }] : []), ...talk.turns];
+
 export interface View {
   model: string | null; // null: the server's default
-  prompt: string; // empty: nothing asked yet
+  prompt: string; // empty: nothing asked yet; of a conversation the user's last turn
+  talk: Talk | null; // null: the prompt is plain text
   noBos: boolean;
   position: number | null; // null: the last
   target: Choice | null; // null: the model's own top prediction
@@ -48,7 +59,7 @@ export const NO_FILTERS: Filters = { branch: null, through: null, from: null, mi
 
 export function initialView(): View {
   return {
-    model: null, prompt: '', noBos: false, position: null, target: null, versus: null, trail: [], filters: NO_FILTERS, routes: DEFAULT_ROUTES, threshold: 0,
+    model: null, prompt: '', talk: null, noBos: false, position: null, target: null, versus: null, trail: [], filters: NO_FILTERS, routes: DEFAULT_ROUTES, threshold: 0,
     skipFirst: false, options: {}, tab: 'why', selected: null, circuit: { name: '', groups: [] }, other: '', continuation: '', answerLength: 12, answerRow: null, sources: null,
   };
 }
@@ -91,7 +102,13 @@ export function toHash(view: View): string {
     else if (value) put(`${key}text`, value.text);
   };
   put('model', view.model);
-  put('prompt', view.prompt);
+  if (view.talk) {
+    put('talk', JSON.stringify(view.talk.turns.map((turn) => [turn.role, turn.content])));
+    put('system', view.talk.system);
+    put('chattemplate', view.talk.template);
+  } else {
+    put('prompt', view.prompt);
+  }
   if (view.noBos) put('nobos', 1);
   put('at', view.position);
   choice('target', view.target);
@@ -135,7 +152,8 @@ export function fromHash(hash: string): View {
     return spelled === null ? null : { text: spelled };
   };
   view.model = text('model');
-  view.prompt = text('prompt') ?? '';
+  view.talk = readTalk(read);
+  view.prompt = view.talk ? lastUser(view.talk) : (text('prompt') ?? '');
   view.noBos = text('nobos') === '1';
   view.position = integer('at');
   view.target = choice('target');
@@ -163,6 +181,19 @@ export function fromHash(hash: string): View {
   return view;
 }
 
+function readTalk(read: URLSearchParams): Talk | null {
+  try {
+    const turns = (JSON.parse(read.get('talk') ?? '[]') as unknown[]).flatMap((turn) => {
+      const [role, content] = turn as [unknown, unknown];
+      return (role === 'user' || role === 'assistant') && typeof content === 'string' ? [{ role: role as 'user' | 'assistant', content }] : [];
+    });
+    const talk: Talk = { system: read.get('system') ?? '', turns, template: read.get('chattemplate') ?? '' };
+    return lastUser(talk) ? talk : null;
+  } catch {
+    return null; // no list of turns
+  }
+}
+
 function readOptions(read: URLSearchParams): Partial<MethodOptions> {
   const options: Partial<MethodOptions> = {};
   const numbers = (text: string, count: number) => {
@@ -182,7 +213,22 @@ function readOptions(read: URLSearchParams): Partial<MethodOptions> {
 
 // The parts of a request, under the API's own names.
 export function promptBody(view: View): Record<string, unknown> {
-  return { ...(view.model ? { model: view.model } : {}), prompt: view.prompt, ...(view.noBos ? { no_bos: true } : {}) };
+  const model = view.model ? { model: view.model } : {};
+  // The template writes all special tokens.
+  if (view.talk) return { ...model, messages: messagesOf(view.talk), ...(view.talk.template ? { chat_template: view.talk.template } : {}) };
+  return { ...model, prompt: view.prompt, ...(view.noBos ? { no_bos: true } : {}) };
+}
+
+// The second prompt of a question: in a conversation it stands in place of the user's last turn.
+export function secondPrompt(body: Record<string, unknown>, other: string): { prompt: string } | { messages: unknown[] } {
+  if (!Array.isArray(body.messages)) return { prompt: other };
+  const messages = body.messages as { role: string }[];
+  const last = messages.map((message) => message.role).lastIndexOf('user');
+  return { messages: messages.map((message, index) => (index === last ? { ...message, content: other } : message)) };
+}
+
+export function patchBody(body: Record<string, unknown>, other: string): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(secondPrompt(body, other)).map(([name, value]) => [`patch_${name}`, value]));
 }
 
 export function targetBody(view: View): Record<string, unknown> {

@@ -7,6 +7,12 @@ export interface Token {
   bytes?: string; // of a token that is no text by itself, as hex
 }
 
+export interface TokenizeAnswer {
+  tokens: Token[];
+  text?: string; // of a conversation: what the template made
+  turns?: { name: string; from: number; to: number }[]; // both included
+}
+
 export interface Prediction {
   id: number;
   text: string;
@@ -25,6 +31,7 @@ export interface ModelInfo {
   parallel: boolean;
   positions: boolean;
   context: number;
+  chat: boolean; // has a chat template
   device: string;
   version: string;
 }

@@ -20,7 +20,8 @@ describe('a figure', () => {
     const tikz = toTikz(figure);
     expect(tikz).toContain('50\\% \\& $<$b$>$ \\_x');
     expect(tikz).toContain('\\definecolor{c0}{HTML}{FFFFFF}');
-    expect(tikz).toContain('rounded corners=4pt');
+    expect(tikz).toContain('rounded corners=2.4pt');
+    expect(tikz).not.toContain('standalone');
   });
   it('of a table has a cell for every value', () => {
     const grid = gridFigure({ title: 't', subtitle: 's', columns: ['a', 'b'], rows: [{ label: 'r', cells: [{ text: '1', share: 1 }, { text: '-1', share: -1 }] }], legend: 'l' });

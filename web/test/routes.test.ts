@@ -20,6 +20,8 @@ describe('routes', () => {
     expect(sharesMislead(shown, coverage)).toBe(false);
     expect(sharesMislead(choose(paths, -1, all), coverage)).toBe(true);
     expect(sharesMislead(choose(paths, 0.001, all), coverage)).toBe(true);
+    expect(sharesMislead({ ...shown, net: -6, total: 5 }, coverage)).toBe(true);
+    expect(sharesMislead({ ...shown, net: 11, total: 5 }, coverage)).toBe(true);
   });
   it('under the threshold are hidden, and those of the first token where it is left out', () => {
     expect(choose(paths, 5, { ...all, threshold: 5 }).routes).toHaveLength(3);

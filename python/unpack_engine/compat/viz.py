@@ -142,7 +142,10 @@ class CircuitGraph:
         places, columns, _, height = self._places(data)
         labels = self._labels(data)
         names = {node: f"n{i}" for i, node in enumerate(places)}
-        lines = [r"\documentclass[tikz]{standalone}", r"\begin{document}", r"\begin{tikzpicture}[x=1pt,y=1pt,every node/.style={font=\ttfamily\scriptsize}]"]
+        lines = [
+            r"\documentclass{article}", r"\usepackage{tikz}", r"\pagestyle{empty}", r"\newsavebox\thepicture", r"\begin{document}", r"\sbox\thepicture{%",
+            r"\begin{tikzpicture}[x=1pt,y=1pt,every node/.style={font=\ttfamily\scriptsize}]",
+        ]
         for node, (x, y) in places.items():
             lines.append(rf"\node[draw,rounded corners=2pt] ({names[node]}) at ({x:.1f},{height - y:.1f}) {{{_tex(labels[node])}}};")
         for position, x in columns.items():
@@ -152,7 +155,12 @@ class CircuitGraph:
             color = "orange" if edge["score"] < 0 else "blue"
             mode = rf" node[pos=.85] {{{edge['mode']}}}" if edge["mode"] else ""
             lines.append(rf"\draw[->,{color}] ({names[edge['source']]}) to[out=90,in=270]{mode} ({names[edge['target']]});")
-        return "\n".join(lines + [r"\end{tikzpicture}", r"\end{document}", ""])
+        # The page is as large as the picture; no class beyond the plainest LaTeX is needed for it.
+        end = [
+            r"\end{tikzpicture}}", r"\pdfpagewidth=\dimexpr\wd\thepicture+24pt\relax", r"\pdfpageheight=\dimexpr\ht\thepicture+\dp\thepicture+24pt\relax",
+            r"\hoffset=\dimexpr12pt-1in\relax", r"\voffset=\dimexpr12pt-1in\relax", r"\shipout\box\thepicture", r"\end{document}", "",
+        ]
+        return "\n".join(lines + end)
 
     def save_html(self, file: File) -> None:
         """Writes the page."""

@@ -9,23 +9,25 @@
 #include "backend/backend.h"
 #include "backend/cuda/device.h"
 #include "backend/cuda/device_weights.h"
+#include "backend/cuda/split_products.h"
 #include "backend/device_credit.h"
 #include "backend/device_memory.h"
+#include "backend/device_plan.h"
 #include "backend/queued_work.h"
+#include "backend/read_ops.h"
 #include "base/thread_pool.h"
 
 namespace unpack::cuda {
 
-// Scores exist a tile at a time; a tile and what it is made from stay below this.
-inline constexpr std::int64_t kTileBytes = std::int64_t{768} << 20;
-
 class CudaBackend final : public Backend,
                           public DeviceCredit,
                           public DeviceMemory,
-                          public QueuedWork {
+                          public DevicePlan,
+                          public QueuedWork,
+                          public ReadOps {
  public:
   CudaBackend(std::shared_ptr<Device> device, std::shared_ptr<const ModelWeights> weights,
-              int threads, std::string name);
+              const BackendOptions& options, std::string name);
 
   std::string name() const override { return name_; }
   std::string details() const override { return details_; }
@@ -37,9 +39,13 @@ class CudaBackend final : public Backend,
   Peaks measure_peaks() override;
   void synchronize() override { device_->wait(); }
   DeviceMemory::Use memory_use(bool start_again) override;
+  std::uint64_t room_for_prompts() override;
   void keep_layers(int count) override { on_device_.keep_layers(static_cast<std::size_t>(count)); }
+  bool streams() const override { return on_device_.streams(); }
+  bool in_parts() const override { return split_.allowed(); }
   std::uint64_t uploaded_bytes() override { return on_device_.uploaded_bytes(); }
   std::uint64_t upload_once() override { return on_device_.upload_once(); }
+  std::vector<DevicePlan::Part> plan(const Writers& writers, int tokens) override;
 
   Array zeros(std::int64_t size) override { return device_->zeros(size); }
   Array slice(const Array& from, std::int64_t offset, std::int64_t size) override;
@@ -120,7 +126,35 @@ class CudaBackend final : public Backend,
   void suffix(std::span<const Layer> layers, Scores scores, int terminals,
               std::vector<double>& mass, std::vector<double>& bound) override;
 
+  void head_directions(const AttentionView& view, std::span<const int> queries,
+                       std::span<const double> directions, std::vector<double>& out) override;
+  HeadReads head_reads(const AttentionView& view, const AttentionSums& sums, const Options& options,
+                       std::span<const double> directions) override;
+  void keep_for_edges(const AttentionView& view, HeadReads& reads) override;
+  Array slot_sums(const Array& entries, std::int64_t neurons) override;
+  NeuronCredit neuron_credit(const Array& own, std::int64_t rows, const Array* pre,
+                             const MlpSums* sums, double beta, double weight) override;
+  void neuron_reads(const MlpView& view, MlpSide side, Scores scores, const Array& coef,
+                    std::vector<double>& out) override;
+  Array key_medians(const AttentionView& view, const AttentionSums& sums) override;
+  void offset_fold(const AttentionView& view, const HeadReads& reads, const Array& offsets,
+                   std::vector<double>& out) override;
+  void position_dots(const Array& writers, int n_writers, int first, int end,
+                     std::span<const double> vectors, std::vector<double>& out) override;
+  EdgesFrom edges_from(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                       int head, int query) override;
+  std::vector<EdgesInto> edges_into(std::span<const LayerReads> layers, int writer,
+                                    int source) override;
+  bool pass_ways(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                 const WaysAbove& above, WaysBelow& below) override;
+  bool edge_masses(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                   std::span<const double> below, std::vector<double>& out) override;
+  bool edge_totals(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                   bool positions, std::vector<double>& out) override;
+
  private:
+  enum class Side { key, query };
+
   // Positions of some rows and where each row's sources start, on the device.
   struct Rows {
     std::shared_ptr<const int> queries;
@@ -161,12 +195,43 @@ class CudaBackend final : public Backend,
   void experts_out(int layer, const float* act, std::int64_t rows, const Routing& routing,
                    float* out);
   void add_expert_biases(int layer, Array& x, std::int64_t rows, const Routing& routing);
+  class WriterProduct;
   MlpSums expert_sums(const MlpView& view, MlpSide side);
   MlpSums router_sums(const MlpView& view, Scores scores);
   // As many positions at a time as fit into a tile, all tiles of about one size.
-  static std::int64_t positions_at_once(std::int64_t positions, std::int64_t floats_each);
+  std::int64_t positions_at_once(std::int64_t positions, std::int64_t floats_each) const;
   static Role matrix_of(MlpSide side);
   static Role bias_of(MlpSide side);
+
+  // [S, D] the sum of the writers that a reader sees. Where scores are made in parts, their signed
+  // sums come from it, in single precision: they cancel, and sums of sizes do not.
+  Array summed_writers(const Array& writers, int n_writers, int visible, int length);
+  void neuron_read(const MlpView& view, MlpSide side, const Spread* spread, Array& sum);
+  void pair_read(Side side, const AttentionView& view, Scores scores, Array& sum);
+  std::shared_ptr<const DeviceRoles> reader(Side side, int layer);
+  bool projects_in_parts(Side side, const AttentionView& view);
+  bool folds(Side side, const AttentionView& view);
+  void finish_projected(Side side, const AttentionView& view, const DeviceRoles& layer,
+                        std::int64_t first, std::int64_t count, std::int64_t positions, Array& x);
+
+  // Head writers are z W_O: their products with a matrix through W_O C W of every source layer,
+  // made and used at once. Whether that takes fewer operations at a length.
+  bool low_rank(const DeviceMatrix& w, std::int64_t length);
+  Array head_product(int source, const SplitProducts::Weights& w);  // [H E, w.out]
+  SplitProducts::HeadWeights by_head(const Array& product, std::int64_t columns);
+  MlpSums low_rank_neurons(const MlpView& view, MlpSide side, const DeviceMatrix& matrix);
+  // How writers are projected to keys or queries.
+  struct Projection {
+    bool low_rank = false, split = false;
+    std::int64_t width = 0;
+    Operand matrix;
+    SplitProducts::Weights parts;
+    std::vector<Array> heads;  // products by source layer, where they are kept
+  };
+  Projection projection(Side side, const AttentionView& view, const DeviceRoles& layer);
+  void low_rank_project(const AttentionView& view, const Projection& way, std::int64_t first,
+                        std::int64_t positions, Array& out);
+  int layers_seen(int visible) const;  // whose heads are among the first writers
 
   // C[m, out] = A[m, in] W and C[m, in] = A[m, out] W^T.
   void multiply(const DeviceMatrix& w, const float* a, std::int64_t m, float* c);
@@ -174,7 +239,6 @@ class CudaBackend final : public Backend,
   // Per head: c[.., h, :] (D apart) = a[.., h, :] W[:, columns of head h / group]^T for m rows.
   void heads_to_model(const Operand& w, int heads, const float* a, std::int64_t m, float* c);
 
-  enum class Side { key, query };
   // Calls use(tile) for tiles of unscaled scores that together hold every head, query and source of
   // the layer.
   using TileUse = std::function<void(const Tile&)>;
@@ -185,12 +249,30 @@ class CudaBackend final : public Backend,
   Array pulled_back(PullBack pull, std::int64_t size);
   void folded_tile(Side side, const AttentionView& view, const DeviceRoles& layer, const Operand& w,
                    Tile& tile);
-  void projected_tile(Side side, const AttentionView& view, const DeviceRoles& layer,
-                      const Operand& w, const Array& projected, Tile& tile);
+  // Projected keys (queries) of some heads, and the queries (keys) of all that meet them.
+  struct TileFactors {
+    UnpackFactors factors = UNPACK_FACTORS_SINGLE;
+    std::int64_t depth = 0;
+    Array keep;
+    const float* projected = nullptr;  // of the first position
+    std::int64_t width = 0;            // of all its heads
+    std::int64_t first = 0;            // which is the first of them
+    const float* others = nullptr;     // [S, heads of theirs, depth]
+  };
+  TileFactors tile_factors(Side side, const AttentionView& view, const Projection& way,
+                           const float* projected, std::int64_t positions, std::int64_t head0,
+                           std::int64_t heads, const Array& others);
+  void projected_tile(Side side, const AttentionView& view, const TileFactors& from, Tile& tile);
   void hide_and_center(const AttentionView& view, Scores scores, int query, Array& out);
-  Array project(Side side, const AttentionView& view, const DeviceRoles& layer, const Operand& w,
-                std::int64_t first, std::int64_t positions);
+  Array project(Side side, const AttentionView& view, const DeviceRoles& layer,
+                const Projection& way, std::int64_t first, std::int64_t positions);
   void value_sums(const AttentionView& view, const DeviceRoles& layer, AttentionSums& sums);
+  Array writer_values(const AttentionView& view, const Operand& w, std::int64_t first,
+                      std::int64_t positions);
+  // Calls use with rows that together hold every edge of a layer's heads.
+  using EdgeUse = std::function<void(Branch branch, const EdgeRows& rows)>;
+  void edge_rows(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                 const EdgeUse& use);
 
   // [S, Cl]: sum over heads and queries of coef[H, tri] times raw key scores.
   Array fold_keys(const AttentionView& view, const Array& coef);
@@ -198,6 +280,9 @@ class CudaBackend final : public Backend,
   Array directions_for(const Array& post, const Array* out_dev, const Rows& rows,
                        const Array& directions);
   void fold_to_writers(const AttentionView& view, const Rows& rows, const Array& coef, Array& out);
+  // coef[rows, entries] times the weights by which a side's neurons read, [rows, D].
+  Array neurons_to_model(const MlpView& view, MlpSide side, Scores scores, const Rows& rows,
+                         const Array& coef);
   void fold_neurons(const MlpView& view, MlpSide side, Scores scores, const Rows& rows,
                     const Array& coef, double weight, Array& out);
   std::vector<double> vocabulary_mean();
@@ -205,9 +290,11 @@ class CudaBackend final : public Backend,
   std::shared_ptr<Device> device_;
   std::shared_ptr<const ModelWeights> weights_;
   DeviceWeights on_device_;
+  SplitProducts split_;
   ThreadPool pool_;
   std::string name_;
   std::string details_;
+  std::int64_t tile_bytes_ = 0;  // scores exist a tile at a time, which stays below this
   std::mutex mutex_;
   struct RotaryTable {
     Rope rope;

@@ -142,7 +142,7 @@ void CudaBackend::query_fold(const AttentionView& view, std::span<const int> que
 }
 
 Array CudaBackend::fold_keys(const AttentionView& view, const Array& coefficients) {
-  const auto layer = on_device_.layer(view.layer);
+  const auto layer = on_device_.keys(view.layer);
   const std::int64_t groups = config_.n_kv_heads, e = config_.d_head, d = config_.d_model,
                      cl = view.visible, length = view.length;
   Array folded = device_->floats(length * groups * e);
@@ -171,11 +171,10 @@ void CudaBackend::key_fold(const AttentionView& view, std::span<const double> co
   download(dots, 0, out);
 }
 
-void CudaBackend::fold_neurons(const MlpView& view, MlpSide side, Scores scores, const Rows& rows,
-                               const Array& coef, double weight, Array& out) {
+Array CudaBackend::neurons_to_model(const MlpView& view, MlpSide side, Scores scores,
+                                    const Rows& rows, const Array& coef) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t d = config_.d_model, cl = view.visible,
-                     n = config_.layer(view.layer).n_neurons;
+  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons;
   Array vectors = device_->floats(rows.count * d);
   if (view.routing == nullptr) {
     multiply_turned(layer->matrix(matrix_of(side)), ptr(coef), rows.count, ptr(vectors));
@@ -195,6 +194,13 @@ void CudaBackend::fold_neurons(const MlpView& view, MlpSide side, Scores scores,
       device_->launch(SumSlots{ptr(to), s.where, nullptr, ptr(vectors), d, s.k, 0}, rows.count * d);
     }
   }
+  return vectors;
+}
+
+void CudaBackend::fold_neurons(const MlpView& view, MlpSide side, Scores scores, const Rows& rows,
+                               const Array& coef, double weight, Array& out) {
+  const std::int64_t d = config_.d_model, cl = view.visible;
+  const Array vectors = neurons_to_model(view, side, scores, rows, coef);
   device_->launch(
       WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), d, rows.queries.get(), 0,
                  ptr(*view.dev), static_cast<float>(weight), ptr(out)},

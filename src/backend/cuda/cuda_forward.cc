@@ -7,6 +7,7 @@
 #include <cstdlib>
 
 #include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/weight_copy.h"
 #include "backend/rotary.h"
 
 namespace unpack::cuda {
@@ -25,14 +26,17 @@ std::vector<float> vector_of(const WeightView& w) {
 }  // namespace
 
 CudaBackend::CudaBackend(std::shared_ptr<Device> device,
-                         std::shared_ptr<const ModelWeights> weights, int threads, std::string name)
+                         std::shared_ptr<const ModelWeights> weights, const BackendOptions& options,
+                         std::string name)
     : device_(std::move(device)),
       weights_(std::move(weights)),
       on_device_(device_, weights_),
-      pool_(threads),
+      split_(device_, !options.tf32 && !options.exact_fp32),
+      pool_(options.threads),
       name_(std::move(name)) {
   config_ = weights_->config;
   const UnpackDeviceInfo info = device_->info();
+  tile_bytes_ = info.tile_bytes;
   details_ =
       fmt::format("{}, {:.0f} GiB{}", info.name, static_cast<double>(info.memory_total) / (1 << 30),
                   on_device_.streams() ? ", layers uploaded as they are needed"
@@ -52,6 +56,11 @@ CudaBackend::CudaBackend(std::shared_ptr<Device> device,
 DeviceMemory::Use CudaBackend::memory_use(bool start_again) {
   const UnpackDeviceMemory use = device_->memory_use(start_again);
   return {use.peak, use.held};
+}
+
+std::uint64_t CudaBackend::room_for_prompts() {
+  const std::uint64_t free = device_->memory_free(), weights = on_device_.still_to_come();
+  return free > weights ? free - weights : 0;
 }
 
 float CudaBackend::head_scale(int layer) const {
@@ -386,10 +395,39 @@ Backend::Peaks CudaBackend::measure_peaks() {
     Array a = device_->floats(n * n), b = device_->floats(n * n), c = device_->floats(n * n);
     device_->to_device(a.raw(), noise.data(), noise.size() * sizeof(float));
     device_->to_device(b.raw(), noise.data(), noise.size() * sizeof(float));
-    peaks.flops = 2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) /
-                  fastest(5, [&] {
-                    device_->gemm({0, 0, n, n, n, ptr(a), n, 0, ptr(b), n, 0, ptr(c), n, 0, 1});
-                  });
+    // As the scores of neurons are made: with weights that are stored like theirs.
+    const LayerWeights& layer = weights_->layers[0];
+    const RoleViews& mlp = layer.experts.empty() ? static_cast<const RoleViews&>(layer)
+                                                 : static_cast<const RoleViews&>(layer.experts[0]);
+    DeviceMatrix m;
+    m.type = stored_as(mlp[Role::w_in]);
+    if (m.type == kMxfp4) m.type = kBf16;  // which they become
+    m.in = m.out = n;
+    m.data = device_->bytes(noise.size() * sizeof(float));
+    if (m.type == kF32) {
+      device_->copy(m.data.get(), b.raw(), noise.size() * sizeof(float));
+    } else {
+      // Numbers from 1/2 to 1 and from -1 to -1/2.
+      std::vector<std::uint16_t> halves;
+      for (const float x : noise) {
+        const std::uint32_t bits = bits_of_float(x) >> 8;
+        halves.push_back(static_cast<std::uint16_t>(m.type == kF16 ? (bits & 0x83FFU) | 0x3800U
+                                                                   : (bits & 0x807FU) | 0x3F00U));
+      }
+      device_->to_device(m.data.get(), halves.data(), halves.size() * sizeof(std::uint16_t));
+      device_->wait();
+    }
+    const double seconds =
+        split_.pays(m, n)
+            ? fastest(5,
+                      [&, w = split_.weights(m)] {
+                        split_.multiply({ptr(a), n, nullptr, n, n}, w, ptr(c));
+                      })
+            : fastest(5, [&] {
+                device_->gemm({0, 0, n, n, n, ptr(a), n, 0, ptr(b), n, 0, ptr(c), n, 0, 1});
+              });
+    peaks.flops =
+        2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / seconds;
   }
   // Bytes read and bytes written.
   Array from = zeros(floats), to = device_->floats(floats);

@@ -121,8 +121,46 @@ void CudaBackend::add_expert_biases(int layer, Array& x, std::int64_t rows,
 // Scores and sums
 // -------------------------------------------------------------------------------------------------
 
-std::int64_t CudaBackend::positions_at_once(std::int64_t positions, std::int64_t floats_each) {
-  const std::int64_t fit = std::clamp<std::int64_t>(kTileBytes / (floats_each * 4), 1, positions);
+// Products of the writers of some positions with one matrix, in parts or in single precision. One
+// product over the writers of all positions wastes no part of the device's own tiles, which one per
+// position does.
+class CudaBackend::WriterProduct {
+ public:
+  WriterProduct(CudaBackend& backend, const DeviceMatrix& matrix, bool split, std::int64_t rows)
+      : backend_(backend), split_(split) {
+    if (split) {
+      weights_ = backend.split_.weights(matrix);
+    } else {
+      whole_ = backend.on_device_.operand(matrix);
+      packed_ = backend.device_->floats(rows * matrix.in);
+    }
+  }
+  void make(const SplitProducts::Runs& runs, float* out) const {
+    if (split_) return backend_.split_.multiply(runs, weights_, out);
+    Device& device = *backend_.device_;
+    const std::int64_t d = whole_.in, cl = runs.run / d;
+    if (runs.rows != nullptr) {
+      device.launch(TakeRows{runs.from, runs.rows, ptr(packed_), runs.run, runs.stride},
+                    runs.count * runs.run);
+    } else {
+      device.launch(CenterRows{runs.from, runs.stride, d, ptr(packed_), runs.run, d, cl, d, 0},
+                    runs.count * cl);
+    }
+    device.gemm({whole_.turned ? 1 : 0, 0, runs.count * cl, whole_.out, d, ptr(packed_), d, 0,
+                 whole_.data, whole_.ld(), 0, out, whole_.out, 0, 1});
+  }
+
+ private:
+  CudaBackend& backend_;
+  bool split_;
+  SplitProducts::Weights weights_;
+  Operand whole_;
+  Array packed_;
+};
+
+std::int64_t CudaBackend::positions_at_once(std::int64_t positions,
+                                            std::int64_t floats_each) const {
+  const std::int64_t fit = std::clamp<std::int64_t>(tile_bytes_ / (floats_each * 4), 1, positions);
   const std::int64_t tiles = (positions + fit - 1) / fit;
   return (positions + tiles - 1) / tiles;
 }
@@ -131,7 +169,8 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) 
   if (side == MlpSide::router) return router_sums(view, scores);
   if (view.routing != nullptr) return expert_sums(view, side);
   const auto layer = on_device_.layer(view.layer);
-  const Operand w = on_device_.operand(layer->matrix(matrix_of(side)));
+  const DeviceMatrix& matrix = layer->matrix(matrix_of(side));
+  if (low_rank(matrix, view.length)) return low_rank_neurons(view, side, matrix);
   const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
                      cl = view.visible, length = view.length,
                      stride = static_cast<std::int64_t>(view.n_writers) * d;
@@ -139,23 +178,46 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) 
   sums.sum = device_->floats(length * n);
   sums.abs = device_->floats(length * n);
   sums.l2 = device_->floats(length * cl);
-  const std::int64_t at_once = positions_at_once(length, cl * (n + d));
-  Array tile = device_->floats(at_once * cl * n), packed = device_->floats(at_once * cl * d);
+  const std::int64_t at_once = positions_at_once(length, cl * (n + 2 * d));
+  const bool split = split_.pays(matrix, at_once * cl);
+  const WriterProduct product(*this, matrix, split, at_once * cl);
+  Array tile = device_->floats(at_once * cl * n);
   for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
     const std::int64_t nq = std::min(at_once, length - q0);
     const NeuronRows rows{q0, nullptr, nullptr};
-    // One product over the writers of all positions wastes no part of the device's own tiles, which
-    // one per position does.
+    product.make({ptr(*view.writers) + q0 * stride, stride, nullptr, cl * d, nq}, ptr(tile));
+    device_->launch(NeuronSums{ptr(tile), ptr(*view.dev), split ? nullptr : ptr(sums.sum),
+                               ptr(sums.abs), rows, cl, n, 0},
+                    nq * n);
     device_->launch(
-        CenterRows{ptr(*view.writers) + q0 * stride, stride, d, ptr(packed), cl * d, d, cl, d, 0},
-        nq * cl);
-    device_->gemm({w.turned ? 1 : 0, 0, nq * cl, n, d, ptr(packed), d, 0, w.data, w.ld(), 0,
-                   ptr(tile), n, 0, 1});
-    device_->launch(
-        NeuronSums{ptr(tile), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), rows, cl, n}, nq * n);
-    device_->launch(NeuronNorms{ptr(tile), ptr(*view.dev), ptr(sums.l2), rows, cl, n}, nq * cl);
+        NeuronNorms{ptr(tile), ptr(*view.dev), ptr(sums.l2), rows, cl, n, cl, 0, nullptr}, nq * cl);
   }
+  if (split) neuron_read(view, side, nullptr, sums.sum);
   return sums;
+}
+
+Array CudaBackend::summed_writers(const Array& writers, int n_writers, int visible, int length) {
+  const std::int64_t d = config_.d_model;
+  Array out = device_->floats(length * d);
+  device_->launch(SumWriters{ptr(writers), n_writers, visible, d, ptr(out)}, length * d);
+  return out;
+}
+
+// What all writers together give a neuron: [S, N], or of the spread experts [slots, N].
+void CudaBackend::neuron_read(const MlpView& view, MlpSide side, const Spread* spread, Array& sum) {
+  const Array all = summed_writers(*view.writers, view.n_writers, view.visible, view.length);
+  const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons;
+  const Role role = matrix_of(side);
+  if (spread == nullptr) {
+    multiply(on_device_.layer(view.layer)->matrix(role), ptr(all), view.length, ptr(sum));
+  } else {
+    Array from = device_->floats(spread->total * d), to = device_->floats(spread->total * n);
+    device_->launch(TakeRows{ptr(all), spread->rows, ptr(from), d, d}, spread->total * d);
+    multiply_experts(view.layer, *spread, role, ptr(from), ptr(to));
+    device_->launch(TakeRows{ptr(to), spread->where, ptr(sum), n, n}, spread->total * n);
+  }
+  device_->launch(ScaleByRow{ptr(sum), ptr(*view.dev), 0, 1, sum.size() / view.length, 1.0F},
+                  sum.size());
 }
 
 // Every expert reads the positions that use it.
@@ -169,24 +231,29 @@ MlpSums CudaBackend::expert_sums(const MlpView& view, MlpSide side) {
   sums.abs = device_->floats(s.total * n);
   sums.l2 = device_->floats(length * cl);
   Array norms = device_->floats(s.total * cl);
-  const std::int64_t at_once = positions_at_once(length, cl * (n + d));
-  Array tile = device_->floats(at_once * cl * n), packed = device_->floats(at_once * cl * d);
+  const std::int64_t at_once = positions_at_once(length, cl * (n + 2 * d));
+  Array tile = device_->floats(at_once * cl * n);
+  bool any_split = false;
   for (const Spread::Part& part : s.parts) {
     const auto expert = on_device_.expert(view.layer, part.expert);
-    const Operand w = on_device_.operand(expert->matrix(matrix_of(side)));
+    const DeviceMatrix& matrix = expert->matrix(matrix_of(side));
+    const Index most = std::min(at_once, part.count) * cl;
+    const bool split = split_.pays(matrix, most);
+    any_split = any_split || split;
+    const WriterProduct product(*this, matrix, split, most);
     for (Index begin = part.begin; begin < part.begin + part.count; begin += at_once) {
       const Index m = std::min(at_once, part.begin + part.count - begin);
       const NeuronRows rows{0, s.rows + begin, s.slots + begin};
-      device_->launch(TakeRows{ptr(*view.writers), s.rows + begin, ptr(packed), cl * d, stride},
-                      m * cl * d);
-      device_->gemm({w.turned ? 1 : 0, 0, m * cl, n, d, ptr(packed), d, 0, w.data, w.ld(), 0,
-                     ptr(tile), n, 0, 1});
+      product.make({ptr(*view.writers), stride, s.rows + begin, cl * d, m}, ptr(tile));
       device_->launch(
-          NeuronSums{ptr(tile), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), rows, cl, n}, m * n);
-      device_->launch(NeuronNorms{ptr(tile), ptr(*view.dev), ptr(norms), rows, cl, n}, m * cl);
+          NeuronSums{ptr(tile), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), rows, cl, n, 0},
+          m * n);
+      device_->launch(
+          NeuronNorms{ptr(tile), ptr(*view.dev), ptr(norms), rows, cl, n, cl, 0, nullptr}, m * cl);
     }
   }
   device_->launch(SlotNorms{ptr(norms), ptr(sums.l2), cl, s.k}, length * cl);
+  if (any_split) neuron_read(view, side, &s, sums.sum);
   return sums;
 }
 
@@ -213,9 +280,11 @@ MlpSums CudaBackend::router_sums(const MlpView& view, Scores scores) {
                                 scores == Scores::centered ? 1 : 0},
                     nq * cl);
     device_->launch(
-        NeuronSums{ptr(picked), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), rows, cl, s.k},
+        NeuronSums{ptr(picked), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), rows, cl, s.k, 0},
         nq * s.k);
-    device_->launch(NeuronNorms{ptr(picked), ptr(*view.dev), ptr(sums.l2), rows, cl, s.k}, nq * cl);
+    device_->launch(
+        NeuronNorms{ptr(picked), ptr(*view.dev), ptr(sums.l2), rows, cl, s.k, cl, 0, nullptr},
+        nq * cl);
   }
   return sums;
 }

@@ -3,16 +3,8 @@
 #include <cmath>
 
 #include "backend/cuda/cuda_backend.h"
-#include "backend/fold_rule.h"
 
 namespace unpack::cuda {
-
-namespace {
-
-// More queries at once compute more pairs s > q for nothing, fewer keep the device waiting.
-constexpr std::int64_t kFoldedQueries = 16, kProjectedQueries = 64;
-
-}  // namespace
 
 // Writers
 // -------------------------------------------------------------------------------------------------------------------------
@@ -47,143 +39,32 @@ void CudaBackend::put_head_writers(int index, const Array& z, const Array& out_d
 // Keys and queries
 // ----------------------------------------------------------------------------------------------------------------
 
-PullBack CudaBackend::pull_back(Side side, const AttentionView& view, const DeviceRoles& layer) {
-  const bool key = side == Side::key;
-  const Array& norm = layer.vector(key ? Role::k_norm : Role::q_norm);
-  PullBack pull{};
-  pull.from_group = 1;
-  pull.nb = 1;
-  pull.heads = key ? config_.n_kv_heads : config_.n_heads;
-  pull.e = config_.d_head;
-  pull.rotary = rotary(view.layer, view.length, view.length);
-  if (!norm.empty()) {
-    pull.norm = ptr(norm);
-    pull.dev = ptr(key ? *view.k_dev : *view.q_dev);
-    pull.dev_heads = pull.heads;
-    pull.dev_group = 1;
-  }
-  return pull;
-}
-
-Array CudaBackend::pulled_back(PullBack pull, std::int64_t size) {
-  Array out = device_->floats(size);
-  pull.out = ptr(out);
-  device_->launch(pull, size);
-  return out;
-}
-
-void CudaBackend::folded_tile(Side side, const AttentionView& view, const DeviceRoles& layer,
-                              const Operand& w, Tile& tile) {
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
-                     group = config_.group_size(), e = config_.d_head, d = config_.d_model;
-  const std::int64_t cl = view.visible, stride = static_cast<std::int64_t>(view.n_writers) * d;
-  const bool key = side == Side::key;
-  PullBack pull = pull_back(side, view, layer);
-  // Where nothing depends on the position in between, one vector serves every source (keys) or
-  // every query.
-  const bool shared = !pull.changes();
-  const std::int64_t others = key ? tile.ns : tile.nq;  // positions whose writers are scored
-  const std::int64_t own = key ? tile.nq : tile.ns;
-  const std::int64_t copies = shared ? 1 : others;
-  const float* from = key ? ptr(*view.q) + tile.q0 * heads * e : ptr(*view.k);
-  Array pulled;
-  if (!shared || !key) {
-    pull.from = from;
-    pull.from_b = (key ? heads : groups) * e;
-    pull.from_group = key ? 1 : group;
-    pull.nb = own;
-    pull.heads = heads;
-    pull.position0 = key ? 0 : tile.q0;
-    pull.position_a = 1;
-    pull.dev_group = key ? group : 1;
-    pulled = pulled_back(pull, copies * own * heads * e);
-    from = ptr(pulled);
-  }
-  Array vectors = device_->floats(copies * own * heads * d);
-  heads_to_model(w, static_cast<int>(heads), from, copies * own, ptr(vectors));
-  device_->gemm({1, 0, own * heads, cl, d, ptr(vectors), d, shared ? 0 : own * heads * d,
-                 ptr(*view.writers) + (key ? 0 : tile.q0) * stride, d, stride, tile.data,
-                 tile.pitch, own * heads * tile.pitch, others});
-}
-
-// projected[positions, Cl, heads, E]: every writer's own key (query), as the attention would see
-// it.
-Array CudaBackend::project(Side side, const AttentionView& view, const DeviceRoles& layer,
-                           const Operand& w, std::int64_t first, std::int64_t positions) {
-  const std::int64_t d = config_.d_model, cl = view.visible,
-                     stride = static_cast<std::int64_t>(view.n_writers) * d;
-  const std::int64_t heads = w.out / config_.d_head;
-  Array out = device_->floats(positions * cl * w.out);
-  device_->gemm({w.turned ? 1 : 0, 0, cl, w.out, d, ptr(*view.writers) + first * stride, d, stride,
-                 w.data, w.ld(), 0, ptr(out), w.out, cl * w.out, positions});
-  const Array& norm = layer.vector(side == Side::key ? Role::k_norm : Role::q_norm);
-  const Rotary turn = rotary(view.layer, view.length, view.length);
-  if (turn.cos != nullptr || !norm.empty()) {
-    const Array* dev = side == Side::key ? view.k_dev : view.q_dev;
-    device_->launch(FinishProjected{ptr(out), cl, heads, config_.d_head, first,
-                                    norm.empty() ? nullptr : ptr(*dev), maybe(norm), turn},
-                    positions * cl * heads);
-  }
-  return out;
-}
-
-void CudaBackend::projected_tile(Side side, const AttentionView& view, const DeviceRoles& layer,
-                                 const Operand& w, const Array& projected, Tile& tile) {
-  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
-                     group = config_.group_size(), e = config_.d_head, cl = view.visible;
-  if (side == Side::key) {
-    for (std::int64_t h = 0; h < heads; ++h) {
-      device_->gemm({1, 0, tile.nq, cl, e, ptr(*view.q) + (tile.q0 * heads + h) * e, heads * e, 0,
-                     ptr(projected) + h / group * e, groups * e, cl * groups * e,
-                     tile.data + h * tile.pitch, heads * tile.pitch, tile.s_stride, tile.ns});
-    }
-    return;
-  }
-  const Array own = project(side, view, layer, w, tile.q0, tile.nq);
-  for (std::int64_t h = 0; h < heads; ++h) {
-    device_->gemm({1, 0, tile.ns, cl, e, ptr(*view.k) + h / group * e, groups * e, 0,
-                   ptr(own) + h * e, heads * e, cl * heads * e, tile.data + h * tile.pitch,
-                   heads * tile.pitch, tile.q_stride, tile.nq});
-  }
-}
-
-void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUse& use) {
+// Sums over the writers of every pair from what all of them together project to.
+void CudaBackend::pair_read(Side side, const AttentionView& view, Scores scores, Array& sum) {
   const auto layer = on_device_.layer(view.layer);
-  const std::int64_t heads = config_.n_heads, cl = view.visible, pitch = (cl + 3) / 4 * 4,
-                     length = view.length;
   const bool key = side == Side::key;
-  const bool fold = fold_is_cheaper(config_, view.length);
-  const Operand w = on_device_.operand(layer->matrix(key ? Role::w_k : Role::w_q));
-  Array projected;
-  if (!fold && key) projected = project(side, view, *layer, w, 0, length);
-  const std::int64_t per_pair = heads * (pitch + (fold ? config_.d_model + config_.d_head : 0)) * 4;
-  const std::int64_t per_query = length * per_pair + (!fold && !key ? cl * w.out * 4 : 0);
-  std::int64_t at_once = std::clamp<std::int64_t>(kTileBytes / per_query, 1,
-                                                  fold ? kFoldedQueries : kProjectedQueries);
-  at_once = std::min(at_once, length);
-  Array memory = device_->floats(at_once * length * heads * pitch);
-  for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
-    Tile tile{};
-    tile.data = ptr(memory);
-    tile.q0 = q0;
-    tile.nq = std::min(at_once, length - q0);
-    tile.ns = q0 + tile.nq;
-    tile.q_stride = key ? heads * pitch : tile.ns * heads * pitch;
-    tile.s_stride = key ? tile.nq * heads * pitch : heads * pitch;
-    tile.heads = heads;
-    tile.visible = cl;
-    tile.pitch = pitch;
-    tile.dev = ptr(*view.dev);
-    tile.dev_of_source = key ? 1 : 0;
-    tile.scale = head_scale(view.layer);
-    tile.window = config_.layer(view.layer).window;
-    if (fold) {
-      folded_tile(side, view, *layer, w, tile);
-    } else {
-      projected_tile(side, view, *layer, w, projected, tile);
-    }
-    use(tile);
-  }
+  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
+                     own = key ? groups : heads, length = view.length;
+  const Array all = summed_writers(*view.writers, view.n_writers, view.visible, view.length);
+  Array read = device_->floats(length * own * e);
+  multiply(layer->matrix(key ? Role::w_k : Role::w_q), ptr(all), length, ptr(read));
+  finish_projected(side, view, *layer, 0, 1, length, read);
+  ReadSums sums{};
+  sums.a = key ? ptr(*view.q) : ptr(read);
+  sums.b = key ? ptr(read) : ptr(*view.k);
+  sums.dev = ptr(*view.dev);
+  sums.dev_of_source = key ? 1 : 0;
+  sums.scale = head_scale(view.layer);
+  sums.sum = ptr(sum);
+  sums.length = length;
+  sums.heads = heads;
+  sums.group = config_.group_size();
+  sums.groups = groups;
+  sums.e = e;
+  sums.pairs = tri(view.length);
+  sums.window = config_.layer(view.layer).window;
+  sums.centers = scores == Scores::centered ? 1 : 0;
+  device_->launch(sums, heads * length);
 }
 
 // sV_j(s) = < norm(c_j)(s), W_V v(s) >: the value folded back into the stream, a vector per
@@ -218,40 +99,48 @@ AttentionSums CudaBackend::attention_sums(const AttentionView& view, Scores scor
   sums.k_std = device_->floats(heads * length * cl);
   sums.k_mean = device_->floats(heads * length * cl);
   if (keep_key_scores) sums.k_scores = device_->floats(heads * pairs * cl);
+  const auto in_parts = [&](Side side) {
+    return !folds(side, view) && projects_in_parts(side, view);
+  };
+  const bool keys = in_parts(Side::key), queries = in_parts(Side::query);
   score_tiles(Side::key, view, [&](const Tile& tile) {
     device_->launch(TileMoments{tile, ptr(sums.k_mean), ptr(sums.k_std), length, centered ? 1 : 0},
-                    tile.nq * heads * cl);
+                    tile.nq * tile.heads * cl);
     device_->launch(
-        TileSums{tile, ptr(sums.k_sum), ptr(sums.k_abs),
+        TileSums{tile, keys ? nullptr : ptr(sums.k_sum), ptr(sums.k_abs),
                  keep_key_scores ? ptr(sums.k_scores) : nullptr, pairs, 0, centered ? 1 : 0},
-        tile.ns * tile.nq * heads);
+        tile.ns * tile.nq * tile.heads);
   });
   score_tiles(Side::query, view, [&](const Tile& tile) {
     if (centered)
-      device_->launch(TileMoments{tile, nullptr, nullptr, length, 1}, tile.nq * heads * cl);
-    device_->launch(
-        TileSums{tile, ptr(sums.q_sum), ptr(sums.q_abs), nullptr, pairs, 0, centered ? 1 : 0},
-        tile.ns * tile.nq * heads);
+      device_->launch(TileMoments{tile, nullptr, nullptr, length, 1}, tile.nq * tile.heads * cl);
+    device_->launch(TileSums{tile, queries ? nullptr : ptr(sums.q_sum), ptr(sums.q_abs), nullptr,
+                             pairs, 0, centered ? 1 : 0},
+                    tile.ns * tile.nq * tile.heads);
   });
+  if (keys) pair_read(Side::key, view, scores, sums.k_sum);
+  if (queries) pair_read(Side::query, view, scores, sums.q_sum);
   value_sums(view, *on_device_.layer(view.layer), sums);
   return sums;
 }
 
 void CudaBackend::visit_key_scores(const AttentionView& view, Scores scores,
                                    const KeyVisitor& visit) {
-  const std::int64_t heads = config_.n_heads, cl = view.visible;
+  const std::int64_t cl = view.visible;
   const bool centered = scores == Scores::centered;
   score_tiles(Side::key, view, [&](const Tile& tile) {
     const std::int64_t first = tri(tile.q0), pairs = tri(tile.q0 + tile.nq) - first;
-    Array rows = device_->floats(heads * pairs * cl);
+    Array rows = device_->floats(tile.heads * pairs * cl);
     if (centered)
-      device_->launch(TileMoments{tile, nullptr, nullptr, view.length, 1}, tile.nq * heads * cl);
-    device_->launch(TileSums{tile, nullptr, nullptr, ptr(rows), pairs, first, centered ? 1 : 0},
-                    tile.ns * tile.nq * heads);
+      device_->launch(TileMoments{tile, nullptr, nullptr, view.length, 1},
+                      tile.nq * tile.heads * cl);
+    device_->launch(TileSums{tile, nullptr, nullptr, ptr(rows), pairs, first + tile.head0 * pairs,
+                             centered ? 1 : 0},
+                    tile.ns * tile.nq * tile.heads);
     const std::vector<float> values = device_->download(rows);
-    pool_.parallel_for(heads * tile.nq, [&](std::int64_t task) {
+    pool_.parallel_for(tile.heads * tile.nq, [&](std::int64_t task) {
       const std::int64_t h = task / tile.nq, q = tile.q0 + task % tile.nq;
-      visit(static_cast<int>(h), static_cast<int>(q),
+      visit(static_cast<int>(tile.head0 + h), static_cast<int>(q),
             values.data() + (h * pairs + tri(q) - first) * cl);
     });
   });
@@ -267,7 +156,7 @@ void CudaBackend::hide_and_center(const AttentionView& view, Scores scores, int 
 
 void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head, int query,
                              Array& out) {
-  const auto layer = on_device_.layer(view.layer);
+  const auto layer = on_device_.keys(view.layer);
   const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible,
                      sources = query + 1;
   const std::int64_t g = head / config_.group_size();

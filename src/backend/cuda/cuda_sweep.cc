@@ -118,20 +118,22 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
     keys.out_bound = key_bound.get();
     keys.length = length;
     keys.pairs = pairs;
-    keys.heads = heads;
     keys.visible = cl;
     keys.window = config_.layer(view.layer).window;
     if (!layer.sums->k_scores.empty()) {
       keys.table = ptr(layer.sums->k_scores);
       keys.scaled = 1;
+      keys.tile.nq = length;
+      keys.tile.heads = heads;
       device_->launch(keys, heads * length);
     } else {
       score_tiles(Side::key, view, [&](const Tile& tile) {
         if (centered)
-          device_->launch(TileMoments{tile, nullptr, nullptr, length, 1}, tile.nq * heads * cl);
+          device_->launch(TileMoments{tile, nullptr, nullptr, length, 1},
+                          tile.nq * tile.heads * cl);
         keys.tile = tile;
         keys.scaled = centered ? 1 : 0;
-        device_->launch(keys, heads * tile.nq);
+        device_->launch(keys, tile.heads * tile.nq);
       });
     }
     device_->launch(RowReach{ptr(layer.heads.query_edge), reach, query_mass.get(),

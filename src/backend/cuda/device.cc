@@ -66,6 +66,12 @@ UnpackDeviceInfo Device::info() const {
   return out;
 }
 
+std::uint64_t Device::memory_free() const {
+  UnpackDeviceInfo out{};
+  check(table_->info(device_, &out));
+  return out.memory_free;
+}
+
 UnpackDeviceMemory Device::memory_use(bool start_again) const {
   UnpackDeviceMemory out{};
   check(table_->memory_use(device_, start_again ? 1 : 0, &out));
@@ -86,9 +92,16 @@ std::shared_ptr<void> Device::bytes_beside(std::size_t count) {
           [self = shared_from_this()](void* p) { self->table_->release(self->device_, p); }};
 }
 
-void Device::to_device_beside(void* to, const void* from, std::size_t count) {
-  check(table_->to_device_beside(device_, to, from, count));
+void Device::to_device_beside(void* to, UnpackFill fill, const void* context, std::size_t count) {
+  check(table_->to_device_beside(device_, to, fill, context, count));
 }
+void Device::to_device_beside(void* to, const void* from, std::size_t count) {
+  const auto copy = [](const void* all, void* part, std::size_t offset, std::size_t n) {
+    std::memcpy(part, static_cast<const char*>(all) + offset, n);
+  };
+  to_device_beside(to, copy, from, count);
+}
+void Device::wait_beside() { check(table_->wait_beside(device_)); }
 void Device::join() { check(table_->join(device_)); }
 
 Array Device::zeros(std::int64_t count) {
@@ -124,8 +137,8 @@ std::vector<float> Device::download(const Array& from) {
   return out;
 }
 
-void Device::gemm(const UnpackGemm& call) {
-  if (call.m > 0 && call.n > 0 && call.batch > 0) check(table_->gemm(device_, &call));
+void Device::gemm(const UnpackGemm& call, UnpackFactors factors) {
+  if (call.m > 0 && call.n > 0 && call.batch > 0) check(table_->gemm(device_, factors, &call));
 }
 
 void Device::launch_raw(int id, const void* parameters, std::size_t size, std::int64_t count) {

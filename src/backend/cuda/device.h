@@ -23,6 +23,7 @@ class Device : public std::enable_shared_from_this<Device> {
 
   // $UNPACK_CUDA_MEMORY bounds memory_free.
   UnpackDeviceInfo info() const;
+  std::uint64_t memory_free() const;  // whatever the environment says
   UnpackDeviceMemory memory_use(bool start_again = false) const;
 
   Array floats(std::int64_t count) {
@@ -32,6 +33,8 @@ class Device : public std::enable_shared_from_this<Device> {
   std::shared_ptr<void> bytes(std::size_t count);
   std::shared_ptr<void> bytes_beside(std::size_t count);
   void to_device_beside(void* to, const void* from, std::size_t count);
+  void to_device_beside(void* to, UnpackFill fill, const void* context, std::size_t count);
+  void wait_beside();
   void join();
 
   void to_device(void* to, const void* from, std::size_t count);
@@ -49,7 +52,7 @@ class Device : public std::enable_shared_from_this<Device> {
   Array upload_floats(std::span<const double> values);
   std::vector<float> download(const Array& from);
 
-  void gemm(const UnpackGemm& call);
+  void gemm(const UnpackGemm& call, UnpackFactors factors = UNPACK_FACTORS_SINGLE);
   template <typename Kernel>
   void launch(const Kernel& kernel, std::int64_t count) {
     static_assert(std::is_trivially_copyable_v<Kernel>);

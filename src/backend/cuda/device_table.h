@@ -11,22 +11,29 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#define UNPACK_DEVICE_TABLE_VERSION 3
+#define UNPACK_DEVICE_TABLE_VERSION 5
 #define UNPACK_DEVICE_TABLE_SYMBOL "unpack_device_table"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
 
-/* C[m, n] = A[m, k] op(B) (+ C) in single precision, row-major, `batch` times with the strides
- * given. B is [k, n], or [n, k] where b_transposed. */
+/* What the factors of a product are. C is in single precision, and sums are taken in it. */
+typedef enum {
+  UNPACK_FACTORS_SINGLE = 0, /* single precision, or TF32 where the device was opened with it */
+  UNPACK_FACTORS_BF16 = 1,   /* two bytes each */
+  UNPACK_FACTORS_TF32 = 2    /* single precision whose last 13 bits may be dropped */
+} UnpackFactors;
+
+/* C[m, n] = A[m, k] op(B) (+ C), row-major, `batch` times with the strides given, in elements. B is
+ * [k, n], or [n, k] where b_transposed. */
 typedef struct {
   int b_transposed;
   int accumulate;
   int64_t m, n, k;
-  const float* a;
+  const void* a;
   int64_t lda, stride_a;
-  const float* b;
+  const void* b;
   int64_t ldb, stride_b;
   float* c;
   int64_t ldc, stride_c;
@@ -34,15 +41,19 @@ typedef struct {
 } UnpackGemm;
 
 typedef struct {
-  char name[128]; /* "NVIDIA H200, cuBLAS 13.0" */
-  uint64_t memory_free;
+  char name[128];       /* "NVIDIA H200, cuBLAS 13.0" */
+  uint64_t memory_free; /* what this program holds and does not use is free */
   uint64_t memory_total;
+  int64_t tensor_work; /* multiplications from which on tensor cores are worth a launch of theirs */
+  int64_t tile_bytes;  /* of scores that exist at a time */
 } UnpackDeviceInfo;
 
 typedef struct {
   uint64_t peak; /* the most that was in use since the count was started again */
   uint64_t held; /* the most that was taken from the device */
 } UnpackDeviceMemory;
+
+typedef void (*UnpackFill)(const void* context, void* part, size_t offset, size_t n);
 
 typedef struct {
   int version;      /* UNPACK_DEVICE_TABLE_VERSION */
@@ -62,13 +73,18 @@ typedef struct {
   int (*copy)(void* device, void* to, const void* from, size_t bytes);
   int (*wait)(void* device);
 
-  /* Weights: memory taken and filled beside the main stream, from any thread. join makes later work
-   * wait for all of it. */
+  /* Weights: memory taken and filled beside the main stream, from any thread. What goes up is
+   * asked for in parts: fill(context, part, offset, n) writes n bytes from `offset` on to `part`,
+   * for several parts at once and not after the call has returned. wait_beside returns when all of
+   * it is there, before which none of the memory may be given back; join makes later work wait for
+   * it. */
   int (*allocate_beside)(void* device, size_t bytes, void** out);
-  int (*to_device_beside)(void* device, void* to, const void* from, size_t bytes);
+  int (*to_device_beside)(void* device, void* to, UnpackFill fill, const void* context,
+                          size_t bytes);
+  int (*wait_beside)(void* device);
   int (*join)(void* device);
 
-  int (*gemm)(void* device, const UnpackGemm* call);
+  int (*gemm)(void* device, UnpackFactors factors, const UnpackGemm* call);
   /* Kernel `id` of kernel_list.h over `count` units; `parameters` is its plain struct of `bytes`
    * bytes. */
   int (*launch)(void* device, int id, const void* parameters, size_t bytes, int64_t count);

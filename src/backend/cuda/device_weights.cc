@@ -7,6 +7,7 @@
 #include <cstring>
 #include <utility>
 
+#include "backend/cuda/weight_copy.h"
 #include "unpack/error.h"
 
 namespace unpack::cuda {
@@ -33,118 +34,6 @@ constexpr Role kVectors[] = {Role::b_q,         Role::b_k,        Role::b_v,    
                              Role::sinks};
 constexpr Role kNorms[] = {Role::attn_norm_w, Role::attn_norm_b, Role::mlp_norm_w,
                            Role::mlp_norm_b};
-
-// Whole blocks of four bits that run along the inputs.
-bool keeps_blocks(const WeightView& w) {
-  const bool even = w.block >= w.out || w.block_stride % kMxfp4Block == 0;
-  return w.encoded != nullptr && w.encoded->mxfp4() && w.shift == 0 && w.in_stride == 1 &&
-         w.in % kMxfp4Block == 0 && w.start % kMxfp4Block == 0 && w.out_stride % kMxfp4Block == 0 &&
-         even;
-}
-
-int stored_as(const WeightView& w) {
-  if (keeps_blocks(w)) return kMxfp4;
-  if (w.encoded != nullptr || w.shift != 0) return kF32;
-  return w.dtype == DType::f16 ? kF16 : w.dtype == DType::bf16 ? kBf16 : kF32;
-}
-
-// Whether the device has it as it is stored, but for its scale.
-bool as_stored(const WeightView& w) {
-  return keeps_blocks(w) || (w.encoded == nullptr && w.shift == 0 && w.dtype != DType::f64);
-}
-
-std::size_t matrix_bytes(const WeightView& w) {
-  if (!w) return 0;
-  const auto elements = static_cast<std::size_t>(w.in * w.out);
-  if (keeps_blocks(w)) return elements / kMxfp4Block * kMxfp4Bytes;
-  return elements * (as_stored(w) ? dtype_size(w.dtype) : sizeof(float));
-}
-
-// The view's elements without gaps, [in, out] or turned [out, in], whichever runs along the stored
-// order; in single precision where the device has no such type. `gathered` is where they are put if
-// they do not lie like that already.
-const std::byte* contiguous(const WeightView& w, bool& turned, std::vector<std::byte>& gathered) {
-  turned = w.in_stride == 1 && w.out_stride != 1;
-  gathered.clear();
-  if (!as_stored(w)) {
-    turned = false;
-    gathered.resize(matrix_bytes(w));
-    read_rows(w, 0, w.in, reinterpret_cast<float*>(gathered.data()));
-    return gathered.data();
-  }
-  if (keeps_blocks(w)) {
-    turned = true;
-    gathered.resize(matrix_bytes(w));
-    const std::int64_t blocks = w.in / kMxfp4Block;
-    for (std::int64_t o = 0; o < w.out; ++o)
-      w.encoded->copy_blocks(w.start + w.offset(0, o), blocks,
-                             gathered.data() + o * blocks * kMxfp4Bytes);
-    return gathered.data();
-  }
-  const std::size_t element = dtype_size(w.dtype);
-  const auto whole_blocks = w.block >= w.out || w.block_stride == w.block * w.out_stride;
-  if (whole_blocks) {
-    if (turned && w.out_stride == w.in) return w.data;
-    if (!turned && w.out_stride == 1 && (w.in_stride == w.out || w.in == 1)) return w.data;
-  }
-  gathered.resize(matrix_bytes(w));
-  if (turned) {
-    for (std::int64_t o = 0; o < w.out; ++o) {
-      std::memcpy(gathered.data() + static_cast<std::size_t>(o * w.in) * element,
-                  w.data + static_cast<std::size_t>(w.offset(0, o)) * element,
-                  static_cast<std::size_t>(w.in) * element);
-    }
-  } else if (w.out_stride == 1) {
-    const std::int64_t run = std::max<std::int64_t>(1, std::min(w.block, w.out));
-    for (std::int64_t i = 0; i < w.in; ++i) {
-      for (std::int64_t o = 0; o < w.out; o += run) {
-        std::memcpy(gathered.data() + static_cast<std::size_t>(i * w.out + o) * element,
-                    w.data + static_cast<std::size_t>(w.offset(i, o)) * element,
-                    static_cast<std::size_t>(std::min(run, w.out - o)) * element);
-      }
-    }
-  } else {
-    turned = false;
-    for (std::int64_t i = 0; i < w.in; ++i) {
-      for (std::int64_t o = 0; o < w.out; ++o) {
-        std::memcpy(gathered.data() + static_cast<std::size_t>(i * w.out + o) * element,
-                    w.data + static_cast<std::size_t>(w.offset(i, o)) * element, element);
-      }
-    }
-  }
-  return gathered.data();
-}
-
-// Of what contiguous() gives.
-bool all_finite(const WeightView& w, const std::byte* data) {
-  const std::int64_t elements = w.in * w.out;
-  if (!as_stored(w)) return find_non_finite(data, DType::f32, elements) < 0;
-  if (!keeps_blocks(w)) return find_non_finite(data, w.dtype, elements) < 0;
-  constexpr auto kLargest = std::byte{252};  // six times such a scale is still a number
-  for (std::int64_t i = 0; i < elements / kMxfp4Block; ++i) {
-    if (data[(i + 1) * kMxfp4Bytes - 1] <= kLargest) continue;
-    for (std::int64_t x = i * kMxfp4Block; x < (i + 1) * kMxfp4Block; ++x) {
-      if (!std::isfinite(stored_value(data, kMxfp4, x))) return false;
-    }
-  }
-  return true;
-}
-
-// `finite`: becomes false where some number is not; null: nobody asks.
-DeviceMatrix put_matrix(Device& device, const WeightView& w, bool* finite) {
-  DeviceMatrix m;
-  if (!w) return m;
-  m.type = stored_as(w);
-  m.in = w.in;
-  m.out = w.out;
-  m.factor = as_stored(w) ? static_cast<float>(w.scale) : 1.0F;
-  std::vector<std::byte> gathered;
-  const std::byte* from = contiguous(w, m.turned, gathered);
-  if (finite != nullptr && !all_finite(w, from)) *finite = false;
-  m.data = device.bytes_beside(matrix_bytes(w));
-  device.to_device_beside(m.data.get(), from, matrix_bytes(w));
-  return m;
-}
 
 // `size`: how many numbers, where fewer are stored and stand for all heads.
 Array put_vector(Device& device, const WeightView& w, std::int64_t size, bool* finite) {
@@ -195,6 +84,10 @@ DeviceWeights::DeviceWeights(std::shared_ptr<Device> device,
     expert_room_ = room - all;
   }
   layers_.resize(count_);
+  keys_.resize(count_);
+  std::size_t keys = 0;
+  for (const LayerWeights& w : weights_->layers) keys += matrix_bytes(w[Role::w_k]);
+  keep_keys_ = keys <= room / 8;
 }
 
 DeviceWeights::~DeviceWeights() {
@@ -212,6 +105,7 @@ void DeviceWeights::keep_layers(std::size_t count) {
   drop_upload();
   keep_ = std::min(count_, std::max<std::size_t>(2, count));
   layers_.assign(count_, nullptr);
+  keys_.assign(count_, nullptr);
   recent_.clear();
   // As many experts as belong to so many layers.
   std::size_t largest = 0;
@@ -234,9 +128,36 @@ std::uint64_t DeviceWeights::upload_once() {
   return uploaded_ - before;
 }
 
+std::uint64_t DeviceWeights::still_to_come() {
+  std::lock_guard lock(mutex_);
+  std::uint64_t bytes = unembed_.data ? 0 : matrix_bytes((*weights_)[Role::unembed]);
+  std::size_t largest = 0, there = 0;
+  for (std::size_t i = 0; i < count_; ++i) {
+    const std::size_t own = bytes_of(weights_->layers[i]);
+    largest = std::max(largest, own);
+    there += layers_[i] ? 1 : 0;
+    if (!streams() && !layers_[i]) bytes += own;
+  }
+  // Those that stay, and the one on its way.
+  if (streams() && there < keep_ + 1) bytes += (keep_ + 1 - there) * largest;
+  return bytes;
+}
+
 std::shared_ptr<DeviceRoles> DeviceWeights::upload(const RoleViews& views, const RoleViews& norms,
                                                    bool* finite) {
   auto raw = std::make_shared<DeviceRoles>();
+  // Whatever happens, nothing is on its way any more when the memory may be given back.
+  struct Arrival {
+    Device& device;
+    bool waited = false;
+    ~Arrival() {
+      if (waited) return;
+      try {
+        device.wait_beside();
+      } catch (const Error&) {  // the first failure is the one to tell
+      }
+    }
+  } arrival{*device_};
   const ModelConfig& c = weights_->config;
   for (const Role role : kNorms) raw->vector(role) = put_vector(*device_, norms[role], 0, nullptr);
   for (const Role role : kVectors) {
@@ -247,6 +168,8 @@ std::shared_ptr<DeviceRoles> DeviceWeights::upload(const RoleViews& views, const
   }
   for (const Reader& reader : kReaders)
     raw->matrix(reader.matrix) = put_matrix(*device_, views[reader.matrix], finite);
+  device_->wait_beside();
+  arrival.waited = true;
   uploaded_ += bytes_of(views);
   return raw;
 }
@@ -334,6 +257,12 @@ DeviceWeights::Pointer DeviceWeights::layer(int index) {
     }
     device_->join();
     layers_[i] = finish(raw);
+    if (streams() && keep_keys_ && !keys_[i]) {
+      const auto kept = std::make_shared<DeviceRoles>();
+      kept->matrix(Role::w_k) = layers_[i]->matrix(Role::w_k);
+      kept->vector(Role::k_norm) = layers_[i]->vector(Role::k_norm);
+      keys_[i] = kept;
+    }
   }
   if (!streams()) return layers_[i];
   recent_.remove(index);
@@ -356,10 +285,20 @@ DeviceWeights::Pointer DeviceWeights::layer(int index) {
   return layers_[i];
 }
 
+DeviceWeights::Pointer DeviceWeights::keys(int index) {
+  {
+    std::lock_guard lock(mutex_);
+    if (const Pointer& kept = keys_[static_cast<std::size_t>(index)]) return kept;
+  }
+  return layer(index);
+}
+
 const DeviceMatrix& DeviceWeights::unembed() {
   std::lock_guard lock(mutex_);
   if (!unembed_.data) {
-    unembed_ = put_matrix(*device_, (*weights_)[Role::unembed], nullptr);
+    DeviceMatrix table = put_matrix(*device_, (*weights_)[Role::unembed], nullptr);
+    device_->wait_beside();
+    unembed_ = table;
     if (unembed_.factor != 1 || unembed_.type == kMxfp4)
       throw InternalError("[cuda] the table of output embeddings must be stored as it is read");
     device_->join();

@@ -63,6 +63,10 @@ class DeviceWeights {
   DeviceWeights& operator=(const DeviceWeights&) = delete;
 
   std::shared_ptr<const DeviceRoles> layer(int index);
+  // Of a layer what folds keys back: w_k and k_norm. They stay on the device where layers do not,
+  // as far as they take a small part of it, so that a walk that needs nothing else takes nothing
+  // up.
+  std::shared_ptr<const DeviceRoles> keys(int index);
   std::shared_ptr<const DeviceRoles> expert(int layer, int index);
   const DeviceMatrix& unembed();  // [V, D], kept
   bool streams() const { return keep_ < count_; }
@@ -70,6 +74,9 @@ class DeviceWeights {
   void keep_layers(std::size_t count);
   std::uint64_t uploaded_bytes() const { return uploaded_; }
   std::uint64_t upload_once();
+  // Bytes of the layers that will stay on the device and are not there yet, and of the table of
+  // output embeddings.
+  std::uint64_t still_to_come();
   // The matrix in single precision; halves are widened into memory of their own.
   Operand operand(const DeviceMatrix& m);
 
@@ -93,6 +100,8 @@ class DeviceWeights {
   std::size_t keep_ = 0;
   std::mutex mutex_;
   std::vector<Pointer> layers_;
+  std::vector<Pointer> keys_;  // where layers go
+  bool keep_keys_ = false;
   std::list<int> recent_;
   int coming_ = -1;  // the layer that goes up now
   std::future<std::shared_ptr<DeviceRoles>> upload_;

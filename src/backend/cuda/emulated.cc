@@ -1,11 +1,13 @@
 #include "backend/cuda/emulated.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <exception>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "backend/cpu/gemm.h"
 #include "backend/cuda/kernel_list.h"
@@ -36,6 +38,8 @@ int info(void*, UnpackDeviceInfo* out) {
   std::memcpy(out->name, kName, sizeof kName);
   out->memory_free = std::uint64_t{1} << 33;
   out->memory_total = std::uint64_t{1} << 33;
+  out->tensor_work = 0;  // all products that can be split are, so that tests see them
+  out->tile_bytes = std::int64_t{1} << 15;  // and small prompts take several tiles
   return 0;
 }
 
@@ -92,13 +96,47 @@ int move(void*, void* to, const void* from, std::size_t bytes) {
   return 0;
 }
 
+// In parts of an odd size, which no row of a matrix has.
+int fill_parts(void*, void* to, UnpackFill fill, const void* context, std::size_t bytes) {
+  constexpr std::size_t kPart = 1001;
+  for (std::size_t at = 0; at < bytes; at += kPart)
+    fill(context, static_cast<std::byte*>(to) + at, at, std::min(kPart, bytes - at));
+  return 0;
+}
+
 int nothing(void*) { return 0; }
 
-int gemm(void*, const UnpackGemm* g) {
+// A factor [rows, cols] as the device's tensor cores would see it, without gaps.
+std::vector<float> seen_factor(UnpackFactors factors, const void* from, std::int64_t offset,
+                               std::int64_t rows, std::int64_t cols, std::int64_t ld) {
+  std::vector<float> out(static_cast<std::size_t>(rows * cols));
+  for (std::int64_t i = 0; i < rows * cols; ++i) {
+    const std::int64_t at = offset + i / cols * ld + i % cols;
+    out[static_cast<std::size_t>(i)] =
+        factors == UNPACK_FACTORS_BF16
+            ? bf16_value(static_cast<const std::uint16_t*>(from)[at])
+            : float_of_bits(bits_of_float(static_cast<const float*>(from)[at]) & ~kBelowTf32);
+  }
+  return out;
+}
+
+int gemm(void*, UnpackFactors factors, const UnpackGemm* g) {
   try {
+    const bool turned = g->b_transposed != 0;
     for (std::int64_t b = 0; b < g->batch; ++b) {
-      sgemm(g->b_transposed != 0, g->m, g->n, g->k, g->a + b * g->stride_a, g->lda,
-            g->b + b * g->stride_b, g->ldb, g->accumulate != 0, g->c + b * g->stride_c, g->ldc);
+      float* c = g->c + b * g->stride_c;
+      if (factors == UNPACK_FACTORS_SINGLE) {
+        sgemm(turned, g->m, g->n, g->k, static_cast<const float*>(g->a) + b * g->stride_a, g->lda,
+              static_cast<const float*>(g->b) + b * g->stride_b, g->ldb, g->accumulate != 0, c,
+              g->ldc);
+        continue;
+      }
+      const std::int64_t b_cols = turned ? g->k : g->n;
+      const auto left = seen_factor(factors, g->a, b * g->stride_a, g->m, g->k, g->lda);
+      const auto right =
+          seen_factor(factors, g->b, b * g->stride_b, turned ? g->n : g->k, b_cols, g->ldb);
+      sgemm(turned, g->m, g->n, g->k, left.data(), g->k, right.data(), b_cols, g->accumulate != 0,
+            c, g->ldc);
     }
     return 0;
   } catch (const std::exception& e) {
@@ -153,7 +191,8 @@ const UnpackDeviceTable* emulated_table() {
                                           move,
                                           nothing,
                                           allocate,
-                                          move,
+                                          fill_parts,
+                                          nothing,
                                           nothing,
                                           gemm,
                                           launch};

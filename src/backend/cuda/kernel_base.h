@@ -19,6 +19,17 @@ using Index = std::int64_t;
 
 UNPACK_BODY Index pairs_before(Index q) { return q * (q + 1) / 2; }
 
+// The nearest numbers of eight and of eleven bits, ties to even; `x` is finite.
+inline constexpr std::uint32_t kBelowBf16 = 0xFFFFU, kBelowTf32 = 0x1FFFU;
+UNPACK_BODY std::uint16_t bf16_bits(float x) {
+  const std::uint32_t bits = bits_of_float(x);
+  return static_cast<std::uint16_t>((bits + (kBelowBf16 >> 1) + (bits >> 16 & 1U)) >> 16);
+}
+UNPACK_BODY float tf32_rounded(float x) {
+  const std::uint32_t bits = bits_of_float(x);
+  return float_of_bits((bits + (kBelowTf32 >> 1) + (bits >> 13 & 1U)) & ~kBelowTf32);
+}
+
 // How weights are stored on the device. MXFP4: blocks with their scale behind them.
 enum StoredAs : int { kF32 = 0, kF16 = 1, kBf16 = 2, kMxfp4 = 3 };
 

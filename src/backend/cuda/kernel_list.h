@@ -6,7 +6,9 @@
 #include "backend/cuda/kernels_edges.h"
 #include "backend/cuda/kernels_experts.h"
 #include "backend/cuda/kernels_forward.h"
+#include "backend/cuda/kernels_reads.h"
 #include "backend/cuda/kernels_scores.h"
+#include "backend/cuda/kernels_split.h"
 #include "backend/cuda/kernels_sweep.h"
 
 // clang-format off
@@ -19,7 +21,10 @@
   X(HeadShares, 32) X(ValueEdges, 0) X(NeuronShares, 256) X(ShareRows, 128) X(TakeRows, 0) \
   X(PassNeurons, 128) X(KeyCredit, 32) X(ValueCredit, 0) X(CenteredKeys, 0) X(PassHeads, 128) \
   X(Deviation, 256) X(ThroughNorm, 0) X(SumSlots, 0) X(SlotSums, 128) X(PickExperts, 32) X(SpreadExperts, 32) X(SlotNorms, 0) \
-  X(StartReach, 0) X(RowReach, 32) X(KeyReach, 128) X(HeadReach, 32) X(NeuronReach, 0)
+  X(StartReach, 0) X(RowReach, 32) X(KeyReach, 128) X(HeadReach, 32) X(NeuronReach, 0) \
+  X(ReadShares, 32) X(ReadNeurons, 256) X(ScaleAll, 0) X(ColumnMedians, 0) \
+  X(HeadWays, 0) X(AddWays, 0) X(EdgeMasses, 128) X(EdgeTotals, 0) X(AddRows, 0) X(EdgesFrom, 0) X(EdgesIn, 32) \
+  X(SplitRows, 0) X(SplitStored, 0) X(StoredRows, 0) X(SumWriters, 0) X(ReadSums, 32) X(StackParts, 0)
 // clang-format on
 
 namespace unpack::cuda {

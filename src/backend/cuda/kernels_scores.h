@@ -14,7 +14,8 @@ struct Tile {
   float* data;
   Index q0, nq, ns;
   Index q_stride, s_stride;
-  Index heads, visible;
+  Index head0, heads;  // those from head0 on
+  Index visible;
   Index pitch;  // visible and a little more: products write aligned rows faster
   const float* dev;
   int dev_of_source;  // keys: dev(s); queries: dev(q)
@@ -22,6 +23,7 @@ struct Tile {
   Index window;  // 0: none
 
   UNPACK_BODY float factor(Index q, Index s) const { return scale / dev[dev_of_source ? s : q]; }
+  // Of the tile's own head h.
   UNPACK_BODY float* row(Index q, Index s, Index h) const {
     return data + (q - q0) * q_stride + s * s_stride + h * pitch;
   }
@@ -93,20 +95,34 @@ struct TileMoments {
     const Index q = tile.q0 + i / tile.visible / tile.heads;
     float* column = tile.row(q, 0, h) + j;
     const Index from = first_in_window(q, tile.window);
-    double total = 0;
-    for (Index s = from; s <= q; ++s)
-      total += static_cast<double>(column[s * tile.s_stride] * tile.factor(q, s));
-    const double middle = total / static_cast<double>(q + 1 - from);
-    double square = 0;
-    for (Index s = from; s <= q; ++s) {
-      const double x = static_cast<double>(column[s * tile.s_stride] * tile.factor(q, s)) - middle;
-      square += x * x;
-      if (centers) column[s * tile.s_stride] = static_cast<float>(x);
+    const double n = static_cast<double>(q + 1 - from);
+    const auto value = [&](Index s) {
+      return static_cast<double>(column[s * tile.s_stride] * tile.factor(q, s));
+    };
+    double total = 0, square = 0, middle = 0;
+    if (centers) {
+      for (Index s = from; s <= q; ++s) total += value(s);
+      middle = total / n;
+      for (Index s = from; s <= q; ++s) {
+        const double x = value(s) - middle;
+        square += x * x;
+        column[s * tile.s_stride] = static_cast<float>(x);
+      }
+    } else {
+      // Around the first of them nothing cancels that matters, and a tile is read once.
+      const double pivot = value(from);
+      for (Index s = from; s <= q; ++s) {
+        const double x = value(s) - pivot;
+        total += x;
+        square += x * x;
+      }
+      middle = pivot + total / n;
+      square = fmax(square - total * total / n, 0.0);
     }
     if (mean != nullptr) {
-      mean[(h * length + q) * tile.visible + j] = static_cast<float>(middle);
-      std[(h * length + q) * tile.visible + j] =
-          static_cast<float>(sqrt(square / static_cast<double>(q + 1 - from)));
+      const Index to = ((tile.head0 + h) * length + q) * tile.visible + j;
+      mean[to] = static_cast<float>(middle);
+      std[to] = static_cast<float>(sqrt(square / n));
     }
   }
 };
@@ -115,11 +131,11 @@ struct TileMoments {
 // where it is kept.
 struct TileSums {
   Tile tile;
-  float* sum;  // [H, tri]; null: rows alone are wanted
-  float* abs;
+  float* sum;  // [H, tri]; null: not wanted
+  float* abs;  // null: rows alone are wanted
   float* table;
   Index pairs;
-  Index first;  // pairs before the first that the outputs hold
+  Index first;  // pairs before the first that the outputs hold, of all heads
   int scaled;   // the tile holds final scores already
   template <typename Group>
   UNPACK_BODY void operator()(Group& group, Index index) const {
@@ -131,8 +147,8 @@ struct TileSums {
                          : scaled                            ? 1.0F
                                                              : tile.factor(q, s);
     const float* row = tile.row(q, s, h);
-    const Index at = h * pairs + pairs_before(q) - first + s;
-    if (sum != nullptr) {
+    const Index at = (tile.head0 + h) * pairs + pairs_before(q) - first + s;
+    if (abs != nullptr) {
       double total = 0, size = 0;
       group.sums(
           tile.visible,
@@ -143,7 +159,7 @@ struct TileSums {
           },
           total, size);
       group.each(1, [&](Index) {
-        sum[at] = static_cast<float>(total);
+        if (sum != nullptr) sum[at] = static_cast<float>(total);
         abs[at] = static_cast<float>(size);
       });
     }
@@ -194,8 +210,8 @@ struct NeuronRows {
   UNPACK_BODY Index slot(Index i) const { return slots != nullptr ? slots[i] : q0 + i; }
 };
 
-// tile[nq, Cl, N] of neuron scores -> sum, abs [S or slots, N] over the writers. Eight writers are
-// added in single precision, then in double.
+// tile[nq, Cl, N] of neuron scores -> sum (null: not wanted), abs [S or slots, N] over the writers.
+// Eight writers are added in single precision, then in double.
 struct NeuronSums {
   const float* tile;
   const float* dev;
@@ -203,6 +219,7 @@ struct NeuronSums {
   float* abs;
   NeuronRows rows;
   Index visible, neurons;
+  int adds;  // abs has those of other writers
   UNPACK_BODY void operator()(Index i) const {
     const Index q = rows.position(i / neurons);
     const Index to = rows.slot(i / neurons);
@@ -226,17 +243,20 @@ struct NeuronSums {
       size += static_cast<double>(fabsf(v));
     }
     const double inverse = 1.0 / static_cast<double>(dev[q]);
-    sum[to * neurons + n] = static_cast<float>(total * inverse);
-    abs[to * neurons + n] = static_cast<float>(size * inverse);
+    if (sum != nullptr) sum[to * neurons + n] = static_cast<float>(total * inverse);
+    float& all = abs[to * neurons + n];
+    all = static_cast<float>(adds ? static_cast<double>(all) + size * inverse : size * inverse);
   }
 };
 
-struct NeuronNorms {  // l2[S or slots, Cl]
+struct NeuronNorms {  // l2[S or slots, width] of the writers from `first` on
   const float* tile;
   const float* dev;
   float* l2;
   NeuronRows rows;
   Index visible, neurons;
+  Index width, first;
+  const int* columns;  // in place of first, first + 1, ...; null: none
   template <typename Group>
   UNPACK_BODY void operator()(Group& group, Index row) const {
     const Index q = rows.position(row / visible);
@@ -244,7 +264,8 @@ struct NeuronNorms {  // l2[S or slots, Cl]
     const float* v = tile + row * neurons;
     const double square = group.sum(neurons, [&](Index n) { return v[n] * v[n]; });
     group.each(1, [&](Index) {
-      l2[to * visible + row % visible] =
+      const Index j = row % visible;
+      l2[to * width + (columns != nullptr ? static_cast<Index>(columns[j]) : first + j)] =
           static_cast<float>(sqrt(square) / static_cast<double>(dev[q]));
     });
   }

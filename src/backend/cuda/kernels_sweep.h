@@ -180,24 +180,25 @@ struct RowReach {  // out_mass[r], out_bound[r] over the edges rows[r, Cl] to th
 
 // Keys of (h, q): from the table of final scores, or from a tile that lacks its factors.
 struct KeyReach {
-  Tile tile;           // with table: only q0 and nq count
+  Tile tile;           // with table: only q0, nq and the heads count
   const float* table;  // [H, tri, Cl] or null
   int scaled;
   const float* key_coef;  // [H, tri]
   Reach reach;
   double* out_mass;  // [H, S]
   double* out_bound;
-  Index length, pairs, heads, visible, window;
+  Index length, pairs, visible, window;
   template <typename Group>
   UNPACK_BODY void operator()(Group& g, Index index) const {
-    const Index q = tile.q0 + index / heads;
-    const Index h = index % heads;
+    const Index q = tile.q0 + index / tile.heads;
+    const Index h = tile.head0 + index % tile.heads;
     const Index at = h * pairs + pairs_before(q);
     double total = 0, most = 0;
     g.sum_and_most(
         [&](Index first, Index step, double& a, double& b) {
           for (Index s = first_in_window(q, window); s <= q; ++s) {
-            const float* row = table != nullptr ? table + (at + s) * visible : tile.row(q, s, h);
+            const float* row =
+                table != nullptr ? table + (at + s) * visible : tile.row(q, s, h - tile.head0);
             const double coef = fabs(static_cast<double>(key_coef[at + s])) *
                                 (scaled ? 1.0 : static_cast<double>(tile.factor(q, s)));
             const double* mass = reach.mass + s * reach.writers;

@@ -75,14 +75,13 @@ std::string plugin_path() {
 
 std::shared_ptr<Backend> make_cuda_backend(std::shared_ptr<const ModelWeights> weights,
                                            const BackendOptions& options) {
-  return std::make_shared<CudaBackend>(open_gpu(options.tf32), std::move(weights), options.threads,
-                                       "cuda");
+  return std::make_shared<CudaBackend>(open_gpu(options.tf32), std::move(weights), options, "cuda");
 }
 
 std::shared_ptr<Backend> make_emulated_backend(std::shared_ptr<const ModelWeights> weights,
                                                const BackendOptions& options) {
   return std::make_shared<CudaBackend>(Device::open(emulated_table(), nullptr, options.tf32),
-                                       std::move(weights), options.threads, "cuda-emulated");
+                                       std::move(weights), options, "cuda-emulated");
 }
 
 std::string device_name() {

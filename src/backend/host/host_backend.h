@@ -317,7 +317,10 @@ class HostReads : public HostBackend<T>, public ReadOps {
                        std::span<const double> directions, std::vector<double>& out) override;
   HeadReads head_reads(const AttentionView& view, const AttentionSums& sums, const Options& options,
                        std::span<const double> directions) override;
-  void neuron_reads(const MlpView& view, MlpSide side, Scores scores, std::span<const double> coef,
+  Array slot_sums(const Array& entries, std::int64_t neurons) override;
+  NeuronCredit neuron_credit(const Array& own, std::int64_t rows, const Array* pre,
+                             const MlpSums* sums, double beta, double weight) override;
+  void neuron_reads(const MlpView& view, MlpSide side, Scores scores, const Array& coef,
                     std::vector<double>& out) override;
   Array key_medians(const AttentionView& view, const AttentionSums& sums) override;
   void offset_fold(const AttentionView& view, const HeadReads& reads, const Array& offsets,
@@ -326,10 +329,14 @@ class HostReads : public HostBackend<T>, public ReadOps {
                      std::span<const double> vectors, std::vector<double>& out) override;
   void visit_edges(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
                    const EdgeVisitor& visit) override;
-  EdgesInto edges_into(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
-                       int writer, int source) override;
+  EdgesFrom edges_from(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                       int head, int query) override;
+  std::vector<EdgesInto> edges_into(std::span<const LayerReads> layers, int writer,
+                                    int source) override;
 
  private:
+  EdgesInto edges_into(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                       int writer, int source);
   using typename HostBase<T>::RotaryTable;
   // Which writers at which position, as keys or values.
   struct Sources {

@@ -17,9 +17,6 @@ namespace unpack {
 
 namespace {
 
-// fp32 weights up to this size stay in panels for good; larger models convert a layer at a time.
-constexpr std::size_t kKeepBytes = std::size_t{4} << 30;
-
 constexpr Role kMatrices[] = {Role::w_q, Role::w_k,  Role::w_v,  Role::w_o,
                               Role::w_r, Role::w_in, Role::w_up, Role::w_out};
 
@@ -47,11 +44,11 @@ HostBase<T>::HostBase(std::shared_ptr<const ModelWeights> weights, const Backend
       bytes += sizeof(T) * static_cast<std::size_t>(w[role].in * w[role].out);
     per_layer = std::max(per_layer, bytes);
   }
-  const std::size_t budget = std::max<std::size_t>(2, kKeepBytes / per_layer);
+  const std::size_t budget = std::max(kKeepLayers, kKeepBytes / per_layer);
   keep_layers_ = std::min(budget, layers_.size());
   // A model that does not fit is walked in layer order over and over: keeping few layers loses
   // nothing.
-  if (keep_layers_ < layers_.size()) keep_layers_ = 2;
+  if (keep_layers_ < layers_.size()) keep_layers_ = kKeepLayers;
 }
 
 template <typename T>

@@ -6,18 +6,13 @@
 
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
+#include "base/formulas.h"
 
 namespace unpack {
 
 namespace {
 
 constexpr std::int64_t kQueryBlock = 64;
-
-// 1 / SafeDenom with a least denominator, in the unit of the sum.
-double floored_inverse(double sum, double abs, double beta, double floor) {
-  const double size = std::max({std::fabs(sum), beta * abs, floor});
-  return size == 0 ? 0.0 : (sum < 0 ? -1.0 : 1.0) / size;
-}
 
 }  // namespace
 
@@ -150,12 +145,49 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
 }
 
 template <typename T>
-void HostReads<T>::neuron_reads(const MlpView& view, MlpSide side, Scores scores,
-                                std::span<const double> coef, std::vector<double>& out) {
+Array HostReads<T>::slot_sums(const Array& entries, std::int64_t neurons) {
+  Array out = uninitialized(entries.size() / neurons);
+  for (std::int64_t i = 0; i < out.size(); ++i) {
+    double sum = 0;
+    for (std::int64_t n = 0; n < neurons; ++n)
+      sum += static_cast<double>(ptr(entries)[i * neurons + n]);
+    ptr(out)[i] = static_cast<T>(sum);
+  }
+  return out;
+}
+
+template <typename T>
+ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t rows,
+                                                  const Array* pre, const MlpSums* sums,
+                                                  double beta, double weight) {
+  const std::int64_t n = own.size() / rows;
+  NeuronCredit out;
+  out.coef = uninitialized(own.size());
+  out.credit.assign(static_cast<std::size_t>(rows), 0.0);
+  for (std::int64_t i = 0; i < own.size(); ++i) {
+    const auto x = static_cast<double>(ptr(own)[i]);
+    out.credit[static_cast<std::size_t>(i / n)] += x;
+    if (pre != nullptr) {
+      ptr(out.coef)[i] = static_cast<T>(x / away_from_zero(static_cast<double>(ptr(*pre)[i])));
+      continue;
+    }
+    const auto sum = static_cast<double>(ptr(sums->sum)[i]),
+               abs = static_cast<double>(ptr(sums->abs)[i]);
+    ptr(out.coef)[i] = static_cast<T>(weight * x * inverse_denom(sum, abs, beta));
+    out.passed += std::fabs(x);
+    if (ill_conditioned(sum, abs)) out.doubt += std::fabs(x);
+  }
+  return out;
+}
+
+template <typename T>
+void HostReads<T>::neuron_reads(const MlpView& view, MlpSide side, Scores scores, const Array& coef,
+                                std::vector<double>& out) {
   const std::int64_t d = config_.d_model;
   std::vector<int> queries(static_cast<std::size_t>(view.length));
   std::iota(queries.begin(), queries.end(), 0);
-  const std::vector<T> vectors = this->fold_neurons(view, side, scores, queries, coef);
+  const std::vector<double> given(ptr(coef), ptr(coef) + coef.size());
+  const std::vector<T> vectors = this->fold_neurons(view, side, scores, queries, given);
   out.resize(vectors.size());
   for (std::size_t i = 0; i < out.size(); ++i)
     out[i] = static_cast<double>(vectors[i]) /
@@ -375,6 +407,37 @@ void HostReads<T>::visit_edges(const AttentionView& view, const HeadReads& reads
     pool_.parallel_for(
         n, [&](std::int64_t i) { one_source(begin + i, queries.data() + i * heads * d); });
   }
+}
+
+template <typename T>
+ReadOps::EdgesFrom HostReads<T>::edges_from(const AttentionView& view, const HeadReads& reads,
+                                            const KeyOffsets& offsets, int head, int query) {
+  EdgesFrom out;
+  out.k.assign(static_cast<std::size_t>(view.length * view.visible), 0.0);
+  out.q = out.v = out.k;
+  visit_edges(view, reads, offsets,
+              [&](int source, int of, Branch branch, int queries, const void* rows) {
+                const int row = branch == Branch::Q ? 0 : query - source;
+                if (of != head || row < 0 || row >= queries) return;
+                if (branch == Branch::Q && source != query) return;
+                const T* credit = static_cast<const T*>(rows) + std::ptrdiff_t{row} * view.visible;
+                auto& to = branch == Branch::K ? out.k : branch == Branch::Q ? out.q : out.v;
+                std::copy(credit, credit + view.visible,
+                          to.begin() + std::ptrdiff_t{source} * view.visible);
+              });
+  return out;
+}
+
+template <typename T>
+std::vector<ReadOps::EdgesInto> HostReads<T>::edges_into(std::span<const LayerReads> layers,
+                                                         int writer, int source) {
+  std::vector<EdgesInto> out(layers.size());
+  pool_.parallel_for(static_cast<std::int64_t>(layers.size()), [&](std::int64_t i) {
+    const LayerReads& from = layers[static_cast<std::size_t>(i)];
+    out[static_cast<std::size_t>(i)] =
+        edges_into(from.view, *from.reads, *from.offsets, writer, source);
+  });
+  return out;
 }
 
 template <typename T>

@@ -53,7 +53,11 @@ std::vector<std::pair<std::string, const FloatKernels*>> float_kernels() {
   if (__builtin_cpu_supports("x86-64-v4")) out.emplace_back("avx512", &avx512::kKernels);
   if (__builtin_cpu_supports("x86-64-v3")) out.emplace_back("avx2", &avx2::kKernels);
 #endif
+#if defined(__aarch64__)
+  out.emplace_back("neon", &portable::kKernels);  // which every such processor has
+#else
   out.emplace_back("portable", &portable::kKernels);
+#endif
   return out;
 }
 

@@ -64,7 +64,7 @@ struct FloatKernels {
   void (*subtract_columns)(float* rows, std::int64_t n, std::int64_t c, const double* shift);
   void (*column_medians)(const float* rows, std::int64_t n, std::int64_t c, float* out);
 };
-// Those that this processor can run, the fastest first: "avx512", "avx2", "portable".
+// Those that this processor can run, the fastest first: "avx512", "avx2", "portable"; "neon".
 std::vector<std::pair<std::string, const FloatKernels*>> float_kernels();
 std::string kernel_name();  // of the fastest
 

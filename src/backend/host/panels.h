@@ -10,6 +10,11 @@
 
 namespace unpack {
 
+// Packed weights up to this size stay for good; a larger model packs a layer at a time, and keeps
+// so many of them.
+constexpr std::size_t kKeepBytes = std::size_t{4} << 30;
+constexpr std::size_t kKeepLayers = 2;
+
 // A matrix [in, out] cut into panels of `width` columns; panel p is stored row-major [in,
 // columns(p)].
 template <typename T>

@@ -90,19 +90,23 @@ class Recursion {
   }
 
   // Credit of all nodes, [writer][s], direct and indirect together. `first` is direct credit at
-  // `position`; `indirect_root` gets 1 of the other kind.
-  Mat sweep(int position, const Vec& first, const std::optional<Node>& indirect_root = {}) {
+  // `position`; `indirect_root` gets 1 of the other kind. `sizes`: every credit and every factor by
+  // its size, so that nothing cancels.
+  Mat sweep(int position, const Vec& first, const std::optional<Node>& indirect_root = {},
+            bool sizes = false) {
+    const auto part = [&](double x) { return sizes ? std::fabs(x) : x; };
     Mat indirect(f_.writers.count(), Vec(f_.S, 0.0));
     if (indirect_root) indirect[indirect_root->writer][indirect_root->position] = 1;
     const auto pass = [&](const Node& node, double credit, bool direct) {
       if (credit == 0) return;
-      for (const Edge& e : edges(node, direct)) indirect[e.writer][e.position] += credit * e.factor;
+      for (const Edge& e : edges(node, direct))
+        indirect[e.writer][e.position] += credit * part(e.factor);
     };
     for (int w = f_.writers.count() - 1; w >= f_.writers.terminals(); --w) {
       for (int s = 0; s < f_.S; ++s) pass({w, s}, indirect[w][s], false);
-      pass({w, position}, first[w], true);
+      pass({w, position}, part(first[w]), true);
     }
-    for (int w = 0; w < f_.writers.count(); ++w) indirect[w][position] += first[w];
+    for (int w = 0; w < f_.writers.count(); ++w) indirect[w][position] += part(first[w]);
     return indirect;
   }
 
@@ -179,6 +183,28 @@ class Recursion {
     for (std::size_t i = from; i < row.size(); ++i) row[i] -= mean;
   }
 
+  // What one unit of each dimension of the stream adds to a key or query, [d][e].
+  const Mat& units(int l, int head, int s, bool keys) {
+    Mat& out = units_[{l, head, s, keys}];
+    for (int d = 0; out.size() < static_cast<std::size_t>(c_.d_model); ++d) {
+      Vec one(c_.d_model, 0.0);
+      one[d] = 1;
+      out.push_back(keys ? f_.key(l, head, one, s) : f_.query(l, head, one, s));
+    }
+    return out;
+  }
+
+  // sum over d and e of |x_d W_de other_e|: a device may fold the weights into either side first,
+  // so that what it rounds is of the size of these products, however little is left of their sum.
+  static double products(const Mat& units, const Vec& x, const Vec& other) {
+    double sum = 0;
+    for (std::size_t d = 0; d < x.size(); ++d) {
+      for (std::size_t e = 0; e < other.size(); ++e)
+        sum += std::fabs(x[d] * units[d][e] * other[e]);
+    }
+    return sum;
+  }
+
   // [writer][s <= q] key or query scores of one head and query, centred over the sources in sight
   // where asked; nothing is known of the others.
   Mat scores(int l, int h, int q, bool keys) {
@@ -190,10 +216,10 @@ class Recursion {
       Vec row(first, NAN);
       const Vec query = keys ? Vec() : f_.query(l, h, f_.vectors[j][q], q);
       for (int s = first; s <= q; ++s) {
-        const Vec each = keys ? product(f_.key(l, g, f_.vectors[j][s], s), t.q[h][q])
-                              : product(query, t.k[g][s]);
-        double sum = 0;
-        for (const double x : each) sum += x, terms[s] += std::fabs(x);
+        const double sum =
+            keys ? dot(f_.key(l, g, f_.vectors[j][s], s), t.q[h][q]) : dot(query, t.k[g][s]);
+        terms[s] += keys ? products(units(l, g, s, true), f_.vectors[j][s], t.q[h][q])
+                         : products(units(l, h, q, false), f_.vectors[j][q], t.k[g][s]);
         row.push_back(c_.layer(l).attention_scale * sum);
       }
       if (o_.scores == Scores::centered) subtract_mean(row, static_cast<std::size_t>(first));
@@ -344,6 +370,7 @@ class Recursion {
   Vec direction_;
   std::map<std::tuple<int, int, bool>, std::vector<Edge>> edges_;
   std::map<std::pair<int, int>, double> mass_;
+  std::map<std::tuple<int, int, int, bool>, Mat> units_;
   double conditioning_ = std::numeric_limits<double>::infinity();
 };
 

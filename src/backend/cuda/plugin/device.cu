@@ -1,8 +1,11 @@
 // An open GPU: its memory, its two streams and what goes over them.
+#include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <exception>
+#include <iterator>
+#include <new>
 #include <thread>
-#include <vector>
 
 #include "backend/cuda/plugin/state.h"
 
@@ -14,8 +17,9 @@ thread_local std::string last_error;
 thread_local bool last_was_memory = false;
 
 constexpr std::size_t kPinnedBytes = std::size_t{32} << 20;
-constexpr std::size_t kStagingBytes = std::size_t{32} << 20;
+constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
+constexpr std::int64_t kTileBytes = std::int64_t{768} << 20;
 
 }  // namespace
 
@@ -46,6 +50,7 @@ void close_device(void* device) {
   State& s = of(device);
   delete s.profile;
   (void)cudaSetDevice(s.id);
+  for (void* memory : s.pieces.drop()) (void)cudaFreeAsync(memory, s.stream);
   if (s.stream != nullptr) (void)cudaStreamSynchronize(s.stream);
   if (s.beside != nullptr) (void)cudaStreamSynchronize(s.beside);
   if (s.blas != nullptr) (void)cublasDestroy(s.blas);
@@ -125,24 +130,30 @@ int info(void* device, UnpackDeviceInfo* out) {
   (void)cublasGetVersion(s.blas, &version);
   std::snprintf(out->name, sizeof out->name, "%.100s, cuBLAS %d.%d", props.name, version / 10000,
                 version / 100 % 100);
-  out->memory_free = free;
+  std::uint64_t held = 0, used = 0;
+  if (check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrReservedMemCurrent, &held),
+            "the memory pool") ||
+      check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrUsedMemCurrent, &used),
+            "the memory pool"))
+    return 1;
+  out->memory_free = free + (held > used ? held - used : 0) + s.pieces.idle();
   out->memory_total = total;
+  // bf16 came with compute capability 8.0. A launch costs some microseconds, in which single
+  // precision does about this much.
+  out->tile_bytes = kTileBytes;
+  out->tensor_work = props.major >= 8 ? std::int64_t{1} << 28 : INT64_MAX;
   return 0;
 }
 
 int memory_use(void* device, int start_again, UnpackDeviceMemory* out) {
   State& s = of(device);
-  std::uint64_t peak = 0, held = 0, nothing = 0;
-  if (check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrUsedMemHigh, &peak), "the memory pool"))
-    return 1;
+  std::uint64_t held = 0;
   if (check(cudaMemPoolGetAttribute(s.pool, cudaMemPoolAttrReservedMemHigh, &held),
             "the memory pool"))
     return 1;
-  out->peak = peak + kWorkspaceBytes;
+  out->peak = s.pieces.peak(start_again != 0) + kWorkspaceBytes;
   out->held = held + kWorkspaceBytes;
-  return start_again ? check(cudaMemPoolSetAttribute(s.pool, cudaMemPoolAttrUsedMemHigh, &nothing),
-                             "the memory pool")
-                     : 0;
+  return 0;
 }
 
 namespace {
@@ -154,13 +165,108 @@ int allocate_on(State& s, cudaStream_t stream, std::size_t bytes, void** out) {
 
 }  // namespace
 
+std::size_t Pieces::rounded(std::size_t bytes) {
+  constexpr std::size_t kSmall = std::size_t{1} << 20, kLeast = 256;
+  if (bytes > kSmall) return 0;
+  // Steps of a quarter of the power of two below, so that little is wasted on few sizes.
+  std::size_t step = kLeast;
+  while (step * 8 <= bytes) step *= 2;
+  return std::max((bytes + step - 1) / step * step, kLeast);
+}
+
+void Pieces::count(std::size_t size) {
+  used_ += size;
+  peak_ = std::max(peak_, used_);
+}
+
+void* Pieces::take(std::size_t size) {
+  std::lock_guard lock(mutex_);
+  const auto found = free_.find(size);
+  if (found == free_.end() || found->second.empty()) return nullptr;
+  void* memory = found->second.back();
+  found->second.pop_back();
+  idle_ -= size;
+  count(size);
+  return memory;
+}
+
+void Pieces::add(void* memory, std::size_t size, bool small) {
+  std::lock_guard lock(mutex_);
+  try {
+    all_.insert_or_assign(memory, Piece{size, small});
+    count(size);
+  } catch (const std::bad_alloc&) {
+  }
+}
+
+bool Pieces::give_back(void* memory) {
+  std::lock_guard lock(mutex_);
+  const auto found = all_.find(memory);
+  if (found == all_.end()) return false;
+  const Piece piece = found->second;
+  used_ -= piece.size;
+  if (piece.small) {
+    try {
+      free_[piece.size].push_back(memory);
+      idle_ += piece.size;
+      return true;
+    } catch (const std::bad_alloc&) {
+    }
+  }
+  all_.erase(found);
+  return false;
+}
+
+std::vector<void*> Pieces::drop() {
+  std::lock_guard lock(mutex_);
+  std::vector<void*> out;
+  for (auto& [size, pieces] : free_) {
+    for (void* memory : pieces) all_.erase(memory);
+    out.insert(out.end(), pieces.begin(), pieces.end());
+  }
+  free_.clear();
+  idle_ = 0;
+  return out;
+}
+
+std::uint64_t Pieces::peak(bool start_again) {
+  std::lock_guard lock(mutex_);
+  const std::uint64_t out = peak_;
+  if (start_again) peak_ = used_;
+  return out;
+}
+
+std::uint64_t Pieces::idle() {
+  std::lock_guard lock(mutex_);
+  return idle_;
+}
+
 int allocate(void* device, std::size_t bytes, void** out) {
-  return allocate_on(of(device), of(device).stream, bytes, out);
+  State& s = of(device);
+  const std::size_t small = Pieces::rounded(bytes);
+  if (small > 0) {
+    *out = s.pieces.take(small);
+    if (*out != nullptr) return 0;
+  }
+  const std::size_t size = small > 0 ? small : bytes;
+  if (allocate_on(s, s.stream, size, out) != 0) {
+    if (!last_was_memory) return 1;
+    for (void* memory : s.pieces.drop()) (void)cudaFreeAsync(memory, s.stream);
+    if (allocate_on(s, s.stream, size, out) != 0) return 1;
+  }
+  s.pieces.add(*out, size, small > 0);
+  return 0;
 }
 int allocate_beside(void* device, std::size_t bytes, void** out) {
-  return allocate_on(of(device), of(device).beside, bytes, out);
+  State& s = of(device);
+  if (allocate_on(s, s.beside, bytes, out) != 0) return 1;
+  s.pieces.add(*out, bytes, false);
+  return 0;
 }
-void release(void* device, void* memory) { (void)cudaFreeAsync(memory, of(device).stream); }
+void release(void* device, void* memory) {
+  State& s = of(device);
+  if (!s.pieces.give_back(memory)) (void)cudaFreeAsync(memory, s.stream);
+}
 
 int zero(void* device, void* memory, std::size_t bytes) {
   return check(cudaMemsetAsync(memory, 0, bytes, of(device).stream), "clearing memory");
@@ -173,45 +279,62 @@ int to_device(void* device, void* to, const void* from, std::size_t bytes) {
 
 namespace {
 
-// One thread does not fill the way to the device.
-void copy_in_parts(char* to, const char* from, std::size_t bytes) {
-  constexpr std::size_t kParts = 4, kWorthIt = std::size_t{4} << 20;
-  if (bytes < kWorthIt) {
-    std::memcpy(to, from, bytes);
-    return;
+// One thread does not fill the way to the device, nor new memory from it.
+void fill_in_parts(UnpackFill fill, const void* context, char* to, std::size_t offset,
+                   std::size_t bytes) {
+  constexpr std::size_t kMostParts = 8, kWorthIt = std::size_t{1} << 20;
+  const std::size_t cores = std::thread::hardware_concurrency();
+  const std::size_t parts =
+      std::max<std::size_t>(1, std::min({kMostParts, cores / 2, bytes / kWorthIt}));
+  const std::size_t part = bytes / parts;
+  const auto fill_part = [=](std::size_t i) {
+    fill(context, to + i * part, offset + i * part, i + 1 == parts ? bytes - i * part : part);
+  };
+  std::thread helpers[kMostParts];
+  std::size_t alone = 0;  // the parts that no helper could be started for
+  for (std::size_t i = 1; i < parts; ++i) {
+    try {
+      helpers[i] = std::thread(fill_part, i);
+    } catch (const std::exception&) {  // too many threads, or no memory for one
+      alone = i;
+      break;
+    }
   }
-  const std::size_t part = bytes / kParts;
-  std::vector<std::thread> helpers;
-  for (std::size_t i = 1; i < kParts; ++i) {
-    helpers.emplace_back([=] {
-      std::memcpy(to + i * part, from + i * part, i + 1 == kParts ? bytes - i * part : part);
-    });
+  fill_part(0);
+  for (std::size_t i = alone; i > 0 && i < parts; ++i) fill_part(i);
+  for (std::thread& helper : helpers) {
+    if (helper.joinable()) helper.join();
   }
-  std::memcpy(to, from, part);
-  for (std::thread& helper : helpers) helper.join();
+}
+
+void copy_part(const void* all, void* part, std::size_t offset, std::size_t n) {
+  std::memcpy(part, static_cast<const char*>(all) + offset, n);
 }
 
 }  // namespace
 
-// Returns when all of it is there: `to` may be given back on the other stream, which does not wait
-// for this one.
-int to_device_beside(void* device, void* to, const void* from, std::size_t bytes) {
+int to_device_beside(void* device, void* to, UnpackFill fill, const void* context,
+                     std::size_t bytes) {
   State& s = of(device);
   if (check(cudaSetDevice(s.id), "device 0")) return 1;
   std::lock_guard lock(s.staging_mutex);
-  int turn = 0;
-  for (std::size_t at = 0; at < bytes; at += kStagingBytes, turn ^= 1) {
-    Staging& part = s.staging[turn];
+  for (std::size_t at = 0; at < bytes; at += kStagingBytes) {
+    Staging& part = s.staging[s.next_staging];
+    s.next_staging = (s.next_staging + 1) % std::size(s.staging);
     const std::size_t n = bytes - at < kStagingBytes ? bytes - at : kStagingBytes;
     if (check(cudaEventSynchronize(part.left), "copying to the device")) return 1;
-    copy_in_parts(static_cast<char*>(part.memory), static_cast<const char*>(from) + at, n);
+    fill_in_parts(fill, context, static_cast<char*>(part.memory), at, n);
     if (check(cudaMemcpyAsync(static_cast<char*>(to) + at, part.memory, n, cudaMemcpyHostToDevice,
                               s.beside),
               "copying to the device"))
       return 1;
     if (check(cudaEventRecord(part.left, s.beside), "an event")) return 1;
   }
-  return check(cudaStreamSynchronize(s.beside), "copying to the device");
+  return 0;
+}
+
+int wait_beside(void* device) {
+  return check(cudaStreamSynchronize(of(device).beside), "copying to the device");
 }
 
 int join(void* device) {
@@ -230,7 +353,7 @@ int to_host(void* device, void* to, const void* from, std::size_t bytes) {
               "copying to the host"))
       return 1;
     if (check(cudaStreamSynchronize(s.stream), "the work before a copy")) return 1;
-    std::memcpy(static_cast<char*>(to) + at, s.pinned, n);
+    fill_in_parts(copy_part, s.pinned, static_cast<char*>(to) + at, 0, n);
   }
   return 0;
 }

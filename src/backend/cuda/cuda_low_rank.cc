@@ -1,0 +1,126 @@
+// Products of writers with a matrix through the heads' own space: a head's vector is z W_O, so that
+// its product with W is z (W_O C W), and W_O C W serves all positions.
+#include <algorithm>
+#include <numeric>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/low_rank_rule.h"
+
+namespace unpack::cuda {
+
+namespace {
+
+// Writers that are no heads.
+std::vector<int> plain_writers(const ModelConfig& c, int visible) {
+  std::vector<int> out;
+  const int first = c.has_pos_writer() ? 2 : 1;
+  for (int j = 0; j < visible; ++j) {
+    if (j < first || (j - first) % (c.n_heads + 1) == c.n_heads) out.push_back(j);
+  }
+  return out;
+}
+
+}  // namespace
+
+int CudaBackend::layers_seen(int visible) const {
+  const int first = config_.has_pos_writer() ? 2 : 1, each = config_.n_heads + 1;
+  return (visible - first + 1) / each;  // those whose MLP is not among them yet, too
+}
+
+// Of a model whose layers go up as they are needed every layer would go up for every other one. A
+// norm behind the heads has a deviation for every position, which z lacks.
+bool CudaBackend::low_rank(const DeviceMatrix& w, std::int64_t length) {
+  const std::int64_t rows = static_cast<std::int64_t>(config_.n_heads) * config_.d_head;
+  if (on_device_.streams() || weights_->layers[0][Role::attn_post_w]) return false;
+  return split_.pays(w, rows) && low_rank_is_cheaper(config_, length, split_.gain(w));
+}
+
+Array CudaBackend::head_product(int source, const SplitProducts::Weights& w) {
+  const auto layer = on_device_.layer(source);
+  const DeviceMatrix& o = layer->matrix(Role::w_o);
+  Array rows = device_->floats(o.in * o.out);
+  device_->launch(
+      StoredRows{o.data.get(), o.type, o.factor, o.turned ? 1 : 0, o.in, o.out, ptr(rows)},
+      o.in * o.out);
+  if (config_.norm == Norm::layer)
+    device_->launch(CenterRows{ptr(rows), o.out, 0, ptr(rows), o.out, 0, 1, o.out, 1}, o.in);
+  Array made = device_->floats(o.in * w.out);
+  // Times a norm's weight of eight bits, those of eight bits have sixteen; centred ones have more.
+  split_.multiply({ptr(rows), o.out, nullptr, o.out, o.in, config_.norm == Norm::layer}, w,
+                  ptr(made));
+  return made;
+}
+
+SplitProducts::HeadWeights CudaBackend::by_head(const Array& product, std::int64_t columns) {
+  return split_.head_weights(product, config_.n_heads, config_.d_head, columns);
+}
+
+MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
+                                      const DeviceMatrix& matrix) {
+  const std::int64_t d = config_.d_model, n = matrix.out, cl = view.visible, length = view.length,
+                     heads = config_.n_heads, width = heads * config_.d_head,
+                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+  const std::vector<int> plain = plain_writers(config_, view.visible);
+  const auto columns = device_->upload(std::span<const int>(plain));
+  const auto p = static_cast<std::int64_t>(plain.size()), most = std::max(p, heads);
+  MlpSums sums;
+  sums.sum = device_->floats(length * n);
+  sums.abs = device_->floats(length * n);
+  sums.l2 = device_->floats(length * cl);
+  const std::int64_t at_once = positions_at_once(length, most * n + 2 * std::max(d, width));
+  Array tile = device_->floats(at_once * most * n);
+  const SplitProducts::Weights weights = split_.weights(matrix);
+  // What `make` puts into tiles [positions, writers, N].
+  const auto each_tile = [&](std::int64_t writers, std::int64_t first, const int* listed,
+                             const auto& make) {
+    for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
+      const std::int64_t nq = std::min(at_once, length - q0);
+      const NeuronRows rows{q0, nullptr, nullptr};
+      make(q0, nq);
+      device_->launch(NeuronSums{ptr(tile), ptr(*view.dev), nullptr, ptr(sums.abs), rows, writers,
+                                 n, listed != nullptr ? 0 : 1},
+                      nq * n);
+      device_->launch(
+          NeuronNorms{ptr(tile), ptr(*view.dev), ptr(sums.l2), rows, writers, n, cl, first, listed},
+          nq * writers);
+    }
+  };
+  each_tile(p, 0, columns.get(), [&](std::int64_t q0, std::int64_t nq) {
+    for (std::int64_t i = 0; i < p; ++i)
+      split_.multiply({ptr(*view.writers) + q0 * stride + plain[static_cast<std::size_t>(i)] * d,
+                       stride, nullptr, d, nq, true},
+                      weights, ptr(tile) + i * n, p * n);
+  });
+  for (int source = 0; source < layers_seen(view.visible); ++source) {
+    const SplitProducts::HeadWeights made = by_head(head_product(source, weights), n);
+    const float* z = ptr(*view.z[static_cast<std::size_t>(source)]);
+    const std::int64_t first = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
+    each_tile(heads, first, nullptr, [&](std::int64_t q0, std::int64_t nq) {
+      split_.multiply_heads(z + q0 * width, nq, made, ptr(tile), heads * n);
+    });
+  }
+  neuron_read(view, side, nullptr, sums.sum);
+  return sums;
+}
+
+// out[positions, Cl, width]
+void CudaBackend::low_rank_project(const AttentionView& view, const Projection& way,
+                                   std::int64_t first, std::int64_t positions, Array& out) {
+  const std::int64_t d = config_.d_model, n = way.width, cl = view.visible, heads = config_.n_heads,
+                     each = heads * config_.d_head,
+                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+  for (const int j : plain_writers(config_, view.visible))
+    split_.multiply(
+        {ptr(*view.writers) + first * stride + j * d, stride, nullptr, d, positions, true},
+        way.parts, ptr(out) + j * n, cl * n);
+  for (int source = 0; source < layers_seen(view.visible); ++source) {
+    const auto at = static_cast<std::size_t>(source);
+    const std::int64_t to = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
+    split_.multiply_heads(
+        ptr(*view.z[at]) + first * each, positions,
+        by_head(way.heads.empty() ? head_product(source, way.parts) : way.heads[at], n),
+        ptr(out) + to * n, cl * n);
+  }
+}
+
+}  // namespace unpack::cuda

@@ -1,0 +1,276 @@
+// Tiles of the scores of keys and queries, on a device: folded into the stream, or projected.
+#include <algorithm>
+
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/tile_rule.h"
+#include "backend/fold_rule.h"
+
+namespace unpack::cuda {
+
+namespace {
+
+// As kProjectedQueries, which are cheaper.
+constexpr std::int64_t kFoldedQueries = 16;
+
+}  // namespace
+
+PullBack CudaBackend::pull_back(Side side, const AttentionView& view, const DeviceRoles& layer) {
+  const bool key = side == Side::key;
+  const Array& norm = layer.vector(key ? Role::k_norm : Role::q_norm);
+  PullBack pull{};
+  pull.from_group = 1;
+  pull.nb = 1;
+  pull.heads = key ? config_.n_kv_heads : config_.n_heads;
+  pull.e = config_.d_head;
+  pull.rotary = rotary(view.layer, view.length, view.length);
+  if (!norm.empty()) {
+    pull.norm = ptr(norm);
+    pull.dev = ptr(key ? *view.k_dev : *view.q_dev);
+    pull.dev_heads = pull.heads;
+    pull.dev_group = 1;
+  }
+  return pull;
+}
+
+Array CudaBackend::pulled_back(PullBack pull, std::int64_t size) {
+  Array out = device_->floats(size);
+  pull.out = ptr(out);
+  device_->launch(pull, size);
+  return out;
+}
+
+void CudaBackend::folded_tile(Side side, const AttentionView& view, const DeviceRoles& layer,
+                              const Operand& w, Tile& tile) {
+  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
+                     group = config_.group_size(), e = config_.d_head, d = config_.d_model;
+  const std::int64_t cl = view.visible, stride = static_cast<std::int64_t>(view.n_writers) * d;
+  const bool key = side == Side::key;
+  PullBack pull = pull_back(side, view, layer);
+  // Where nothing depends on the position in between, one vector serves every source (keys) or
+  // every query.
+  const bool shared = !pull.changes();
+  const std::int64_t others = key ? tile.ns : tile.nq;  // positions whose writers are scored
+  const std::int64_t own = key ? tile.nq : tile.ns;
+  const std::int64_t copies = shared ? 1 : others;
+  const float* from = key ? ptr(*view.q) + tile.q0 * heads * e : ptr(*view.k);
+  Array pulled;
+  if (!shared || !key) {
+    pull.from = from;
+    pull.from_b = (key ? heads : groups) * e;
+    pull.from_group = key ? 1 : group;
+    pull.nb = own;
+    pull.heads = heads;
+    pull.position0 = key ? 0 : tile.q0;
+    pull.position_a = 1;
+    pull.dev_group = key ? group : 1;
+    pulled = pulled_back(pull, copies * own * heads * e);
+    from = ptr(pulled);
+  }
+  Array vectors = device_->floats(copies * own * heads * d);
+  heads_to_model(w, static_cast<int>(heads), from, copies * own, ptr(vectors));
+  device_->gemm({1, 0, own * heads, cl, d, ptr(vectors), d, shared ? 0 : own * heads * d,
+                 ptr(*view.writers) + (key ? 0 : tile.q0) * stride, d, stride, tile.data,
+                 tile.pitch, own * heads * tile.pitch, others});
+}
+
+CudaBackend::Projection CudaBackend::projection(Side side, const AttentionView& view,
+                                                const DeviceRoles& layer) {
+  const DeviceMatrix& matrix = layer.matrix(side == Side::key ? Role::w_k : Role::w_q);
+  Projection out;
+  out.width = matrix.out;
+  out.split = projects_in_parts(side, view);
+  out.low_rank = out.split && low_rank(matrix, view.length);
+  if (out.split) {
+    out.parts = split_.weights(matrix);
+  } else {
+    out.matrix = on_device_.operand(matrix);
+  }
+  // Keys of all positions are made at once, queries those of some at a time.
+  if (out.low_rank && side == Side::query) {
+    for (int source = 0; source < layers_seen(view.visible); ++source)
+      out.heads.push_back(head_product(source, out.parts));
+  }
+  return out;
+}
+
+// projected[positions, Cl, heads, E]: every writer's own key (query), as the attention would see
+// it.
+Array CudaBackend::project(Side side, const AttentionView& view, const DeviceRoles& layer,
+                           const Projection& way, std::int64_t first, std::int64_t positions) {
+  const std::int64_t d = config_.d_model, cl = view.visible, width = way.width,
+                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+  Array out = device_->floats(positions * cl * width);
+  if (way.low_rank) {
+    low_rank_project(view, way, first, positions, out);
+  } else if (way.split) {
+    const std::int64_t at_once = positions_at_once(positions, cl * 2 * d);
+    for (std::int64_t p = 0; p < positions; p += at_once)
+      split_.multiply({ptr(*view.writers) + (first + p) * stride, stride, nullptr, cl * d,
+                       std::min(at_once, positions - p)},
+                      way.parts, ptr(out) + p * cl * width);
+  } else {
+    const Operand& w = way.matrix;
+    device_->gemm({w.turned ? 1 : 0, 0, cl, width, d, ptr(*view.writers) + first * stride, d,
+                   stride, w.data, w.ld(), 0, ptr(out), width, cl * width, positions});
+  }
+  finish_projected(side, view, layer, first, cl, positions, out);
+  return out;
+}
+
+// Norm and rotary of what the matrix gave, x[positions, count, heads, E].
+void CudaBackend::finish_projected(Side side, const AttentionView& view, const DeviceRoles& layer,
+                                   std::int64_t first, std::int64_t count, std::int64_t positions,
+                                   Array& x) {
+  const bool key = side == Side::key;
+  const std::int64_t heads = key ? config_.n_kv_heads : config_.n_heads;
+  const Array& norm = layer.vector(key ? Role::k_norm : Role::q_norm);
+  const Rotary turn = rotary(view.layer, view.length, view.length);
+  if (turn.cos == nullptr && norm.empty()) return;
+  device_->launch(FinishProjected{ptr(x), count, heads, config_.d_head, first,
+                                  norm.empty() ? nullptr : ptr(key ? *view.k_dev : *view.q_dev),
+                                  maybe(norm), turn},
+                  positions * count * heads);
+}
+
+std::shared_ptr<const DeviceRoles> CudaBackend::reader(Side side, int layer) {
+  return side == Side::key ? on_device_.keys(layer) : on_device_.layer(layer);
+}
+
+bool CudaBackend::projects_in_parts(Side side, const AttentionView& view) {
+  const auto layer = reader(side, view.layer);
+  return split_.pays(layer->matrix(side == Side::key ? Role::w_k : Role::w_q),
+                     static_cast<std::int64_t>(view.length) * view.visible);
+}
+
+// `projected`: every writer's keys (queries) at some positions, [positions, Cl, own heads, E];
+// `others`: the queries (keys) that meet them, stacked where products are made in parts.
+CudaBackend::TileFactors CudaBackend::tile_factors(Side side, const AttentionView& view,
+                                                   const Projection& way, const float* projected,
+                                                   std::int64_t positions, std::int64_t head0,
+                                                   std::int64_t heads, const Array& others) {
+  const bool key = side == Side::key;
+  const std::int64_t group = config_.group_size(), e = config_.d_head,
+                     own = key ? config_.n_kv_heads : config_.n_heads;
+  if (!way.split)
+    return {UNPACK_FACTORS_SINGLE, e, {}, projected, own * e, 0, ptr(key ? *view.q : *view.k)};
+  const std::int64_t first = key ? head0 / group : head0,
+                     taken = key ? (head0 + heads - 1) / group + 1 - first : heads;
+  Array stacked = split_.stack({projected, e, own, first, taken, positions * view.visible * taken},
+                               SplitProducts::Stacked::others);
+  const float* from = ptr(stacked);
+  return {UNPACK_FACTORS_TF32, 3 * e, std::move(stacked), from, taken * 3 * e, first, ptr(others)};
+}
+
+// `from` starts at source 0, or at the tile's first query.
+void CudaBackend::projected_tile(Side side, const AttentionView& view, const TileFactors& from,
+                                 Tile& tile) {
+  const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
+                     group = config_.group_size(), k = from.depth, cl = view.visible;
+  for (std::int64_t i = 0; i < tile.heads; ++i) {
+    const std::int64_t h = tile.head0 + i;
+    float* to = tile.data + i * tile.pitch;
+    if (side == Side::key) {
+      device_->gemm({1, 0, tile.nq, cl, k, from.others + (tile.q0 * heads + h) * k, heads * k, 0,
+                     from.projected + (h / group - from.first) * k, from.width, cl * from.width, to,
+                     tile.q_stride, tile.s_stride, tile.ns},
+                    from.factors);
+    } else {
+      device_->gemm({1, 0, tile.ns, cl, k, from.others + h / group * k, groups * k, 0,
+                     from.projected + (h - from.first) * k, from.width, cl * from.width, to,
+                     tile.s_stride, tile.q_stride, tile.nq},
+                    from.factors);
+    }
+  }
+}
+
+bool CudaBackend::folds(Side side, const AttentionView& view) {
+  const double gain =
+      projects_in_parts(side, view)
+          ? split_.gain(reader(side, view.layer)->matrix(side == Side::key ? Role::w_k : Role::w_q))
+          : 1.0;
+  return fold_is_cheaper(config_, view.length, gain);
+}
+
+void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUse& use) {
+  const auto layer = reader(side, view.layer);
+  const std::int64_t heads = config_.n_heads, cl = view.visible, pitch = (cl + 3) / 4 * 4,
+                     length = view.length, e = config_.d_head;
+  const bool key = side == Side::key;
+  const bool fold = folds(side, view);
+  Operand w;
+  Projection way;
+  Array others;
+  if (fold) {
+    w = on_device_.operand(layer->matrix(key ? Role::w_k : Role::w_q));
+  } else {
+    way = projection(side, view, *layer);
+    const Array& from = key ? *view.q : *view.k;
+    if (way.split)
+      others = split_.stack({ptr(from), e, 1, 0, 1, from.size() / e}, SplitProducts::Stacked::rows);
+  }
+  const std::int64_t folded = length * heads * (pitch + config_.d_model + e) * 4;
+  const ProjectedTile shape =
+      fold ? ProjectedTile{heads,
+                           std::clamp<std::int64_t>(tile_bytes_ / folded, 1,
+                                                    std::min(length, kFoldedQueries)),
+                           0}
+           : tile_of_projected(config_, key, length, cl, key || way.low_rank ? 0 : way.width,
+                               tile_bytes_);
+  const std::int64_t at_once = shape.queries;
+  Array memory = device_->floats(at_once * length * shape.heads * pitch);
+  const auto make = [&](std::int64_t q0, std::int64_t h0, const TileFactors* from) {
+    Tile tile{};
+    tile.data = ptr(memory);
+    tile.q0 = q0;
+    tile.nq = std::min(at_once, length - q0);
+    tile.ns = q0 + tile.nq;
+    tile.head0 = h0;
+    tile.heads = std::min(shape.heads, heads - h0);
+    tile.q_stride = (key ? 1 : tile.ns) * tile.heads * pitch;
+    tile.s_stride = (key ? tile.nq : 1) * tile.heads * pitch;
+    tile.visible = cl;
+    tile.pitch = pitch;
+    tile.dev = ptr(*view.dev);
+    tile.dev_of_source = key ? 1 : 0;
+    tile.scale = head_scale(view.layer);
+    tile.window = config_.layer(view.layer).window;
+    if (from == nullptr) {
+      folded_tile(side, view, *layer, w, tile);
+    } else {
+      projected_tile(side, view, *from, tile);
+    }
+    use(tile);
+  };
+  if (fold) {
+    for (std::int64_t q0 = 0; q0 < length; q0 += at_once) make(q0, 0, nullptr);
+    return;
+  }
+  if (key) {
+    const Array projected = project(side, view, *layer, way, 0, length);
+    for (std::int64_t h0 = 0; h0 < heads; h0 += shape.heads) {
+      const TileFactors from = tile_factors(side, view, way, ptr(projected), length, h0,
+                                            std::min(shape.heads, heads - h0), others);
+      for (std::int64_t q0 = 0; q0 < length; q0 += at_once) make(q0, h0, &from);
+    }
+    return;
+  }
+  // Products of weights serve the queries of several tiles at once.
+  const std::int64_t fit =
+      way.low_rank ? kProjectedTiles * tile_bytes_ / (cl * way.width * 4) : at_once;
+  const std::int64_t together = std::max<std::int64_t>(1, fit / at_once) * at_once;
+  Array projected;
+  for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
+    if (q0 % together == 0) {
+      projected = {};
+      projected = project(side, view, *layer, way, q0, std::min(together, length - q0));
+    }
+    for (std::int64_t h0 = 0; h0 < heads; h0 += shape.heads) {
+      const TileFactors from = tile_factors(
+          side, view, way, ptr(projected) + q0 % together * cl * way.width,
+          std::min(at_once, length - q0), h0, std::min(shape.heads, heads - h0), others);
+      make(q0, h0, &from);
+    }
+  }
+}
+
+}  // namespace unpack::cuda

@@ -1,0 +1,140 @@
+// Kernels that take numbers apart for tensor cores: x = high + low, each exact as a factor there.
+#pragma once
+
+#include "backend/cuda/kernel_base.h"
+
+namespace unpack::cuda {
+
+// high[i], low[i] and rest[i] of two bytes each; or the first two of four bytes with their last
+// bits at zero.
+struct Halves {
+  void* high;
+  void* low;   // null: not wanted
+  void* rest;  // null: not wanted; of two bytes alone
+  int bf16;
+  UNPACK_BODY void put(Index i, float x) const {
+    if (bf16) {
+      const std::uint16_t first = bf16_bits(x);
+      static_cast<std::uint16_t*>(high)[i] = first;
+      if (low == nullptr) return;
+      const float behind = x - bf16_value(first);
+      const std::uint16_t second = bf16_bits(behind);
+      static_cast<std::uint16_t*>(low)[i] = second;
+      if (rest != nullptr)
+        static_cast<std::uint16_t*>(rest)[i] = bf16_bits(behind - bf16_value(second));
+      return;
+    }
+    const float first = tf32_rounded(x);
+    static_cast<float*>(high)[i] = first;
+    if (low != nullptr) static_cast<float*>(low)[i] = tf32_rounded(x - first);
+  }
+};
+
+// Runs of `run` numbers, whole rows of `cols`, times the scale of their column.
+struct SplitRows {
+  const float* from;
+  Index stride;     // from one run to the next
+  const int* rows;  // which runs; null: the first ones
+  Index run, cols;
+  const float* scale;  // [cols]; null: 1
+  float factor;
+  Halves to;
+  UNPACK_BODY void operator()(Index i) const {
+    const Index r = i / run;
+    const Index x = i % run;
+    const float y = from[(rows != nullptr ? static_cast<Index>(rows[r]) : r) * stride + x] * factor;
+    to.put(i, scale != nullptr ? y * scale[x % cols] : y);
+  }
+};
+
+// Parts one behind the other, so that one product of three times the depth adds up three of them:
+// of every E numbers of a row, or rows of `inner`, a low part (at low_at) and the high one twice.
+// Of the `own` heads of a row those from `first` on are taken.
+struct StackParts {
+  const float* from;
+  float* to;
+  Index e, inner;
+  Index own, first, taken;
+  Index low_at;
+  UNPACK_BODY void operator()(Index i) const {
+    const Index column = i % inner;
+    const Index k = i / inner % (3 * e);
+    const Index g = i / inner / (3 * e);
+    const Index head = g / taken * own + first + g % taken;
+    const float x = from[(head * e + k % e) * inner + column];
+    const float high = tf32_rounded(x);
+    to[i] = k / e == low_at ? tf32_rounded(x - high) : high;
+  }
+};
+
+struct SplitStored {  // weights, without their scale
+  const void* data;
+  int type;
+  Halves to;
+  UNPACK_BODY void operator()(Index i) const { to.put(i, stored_value(data, type, i)); }
+};
+
+// out[in, cols]: weights [in, cols], however they are stored, times their factor.
+struct StoredRows {
+  const void* data;
+  int type;
+  float factor;
+  int turned;
+  Index in, cols;
+  float* out;
+  UNPACK_BODY void operator()(Index i) const {
+    out[i] = factor * stored_value(data, type, turned ? i % cols * in + i / cols : i);
+  }
+};
+
+// out[S, cols] = the sum of a position's first `visible` writers.
+struct SumWriters {
+  const float* writers;  // [S, n_writers, cols]
+  Index n_writers, visible, cols;
+  float* out;
+  UNPACK_BODY void operator()(Index i) const {
+    const float* column = writers + i / cols * n_writers * cols + i % cols;
+    double total = 0;
+    for (Index j = 0; j < visible; ++j) total += static_cast<double>(column[j * cols]);
+    out[i] = static_cast<float>(total);
+  }
+};
+
+// sum[H, tri] of a query with all that its sources hold, or the other way round: scale / dev <
+// a[q, h], b[s, h / group] >, 0 outside of the window; with `centers` less the mean over those
+// inside. One row per (h, q).
+struct ReadSums {
+  const float* a;  // [S, H, E]
+  const float* b;  // [S, G, E]
+  const float* dev;
+  int dev_of_source;
+  float scale;
+  float* sum;
+  Index length, heads, group, groups, e, pairs, window;
+  int centers;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index index) const {
+    const Index h = index / length;
+    const Index q = index % length;
+    const float* own = a + (q * heads + h) * e;
+    float* out = sum + h * pairs + pairs_before(q);
+    const Index from = first_in_window(q, window);
+    g.each(q + 1, [&](Index s) {
+      const float* other = b + (s * groups + h / group) * e;
+      double dot = 0;
+      for (Index x = 0; x < e; ++x)
+        dot += static_cast<double>(own[x]) * static_cast<double>(other[x]);
+      out[s] = s < from ? 0.0F
+                        : static_cast<float>(dot * static_cast<double>(scale) /
+                                             static_cast<double>(dev[dev_of_source ? s : q]));
+    });
+    if (!centers) return;
+    const double mean = g.sum(q + 1, [&](Index s) { return static_cast<double>(out[s]); }) /
+                        static_cast<double>(q + 1 - from);
+    g.each(q + 1 - from, [&](Index i) {
+      out[from + i] = static_cast<float>(static_cast<double>(out[from + i]) - mean);
+    });
+  }
+};
+
+}  // namespace unpack::cuda

@@ -1,0 +1,79 @@
+// Products of single precision as sums of tensor-core products. Weights stored as halves or in four
+// bits are exact factors there, once the norm's weight is on the other side; rows are the sum of
+// two factors, single-precision weights too.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "backend/cuda/device.h"
+#include "backend/cuda/device_weights.h"
+
+namespace unpack::cuda {
+
+class SplitProducts {
+ public:
+  // `allowed`: false where everything is to be single precision, or TF32 already.
+  SplitProducts(std::shared_ptr<Device> device, bool allowed);
+
+  bool allowed() const;
+  // Whether so many rows times these weights are faster in parts, and how many times.
+  bool pays(const DeviceMatrix& w, std::int64_t rows) const;
+  double gain(const DeviceMatrix& w) const;
+  const char* words(const DeviceMatrix& w) const;  // "two bf16 products"
+
+  struct Weights {
+    std::shared_ptr<void> keep_high, keep_low;
+    const void* high = nullptr;
+    const void* low = nullptr;  // null: the first part is all
+    bool bf16 = false;
+    bool turned = false;
+    std::int64_t in = 0, out = 0;
+    const float* scale = nullptr;  // [in] for the rows
+    float factor = 1;
+  };
+  Weights weights(const DeviceMatrix& w);
+
+  // Runs of `run` numbers, rows of w.in each, `stride` apart; `rows` names them where they are not
+  // the first ones. `whole`: all 24 bits of them, in three factors where two have 16.
+  struct Runs {
+    const float* from;
+    std::int64_t stride;
+    const int* rows;
+    std::int64_t run, count;
+    bool whole = false;
+  };
+  // c[all rows, out] = rows W, rows of c `ldc` apart; 0: without gaps.
+  void multiply(const Runs& runs, const Weights& w, float* c, std::int64_t ldc = 0);
+  // Three products of TF32 as one of three times the depth: what it adds up is written once.
+  enum class Stacked { rows, others };
+  // [.., taken, 3 E] of from[.., own, E], those of the heads from `first` on; `count` of them in
+  // all.
+  struct Heads {
+    const float* from;
+    std::int64_t e, own, first, taken, count;
+  };
+  Array stack(const Heads& heads, Stacked as);
+
+  // Weights [heads E, out] of single precision, head by head.
+  struct HeadWeights {
+    Array stacked;  // [heads, 3 E, out]
+    std::int64_t heads = 0, e = 0, out = 0;
+  };
+  HeadWeights head_weights(const Array& w, std::int64_t heads, std::int64_t e, std::int64_t out);
+  // c[.., h, :] = rows[.., h, :] W[h]; a row of c is all heads'.
+  void multiply_heads(const float* rows, std::int64_t count, const HeadWeights& w, float* c,
+                      std::int64_t ldc);
+
+ private:
+  struct Parts {
+    std::shared_ptr<void> high, low, rest;
+  };
+  Parts parts(const Runs& runs, const Weights& w);
+  void add_up(const Parts& rows, const Weights& w, UnpackGemm call);
+
+  std::shared_ptr<Device> device_;
+  std::int64_t from_ = 0;  // multiplications
+};
+
+}  // namespace unpack::cuda

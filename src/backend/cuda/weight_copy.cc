@@ -1,0 +1,162 @@
+#include "backend/cuda/weight_copy.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+namespace unpack::cuda {
+
+namespace {
+
+// Whole blocks of four bits that run along the inputs.
+bool keeps_blocks(const WeightView& w) {
+  const bool even = w.block >= w.out || w.block_stride % kMxfp4Block == 0;
+  return w.encoded != nullptr && w.encoded->mxfp4() && w.shift == 0 && w.in_stride == 1 &&
+         w.in % kMxfp4Block == 0 && w.start % kMxfp4Block == 0 && w.out_stride % kMxfp4Block == 0 &&
+         even;
+}
+
+}  // namespace
+
+int stored_as(const WeightView& w) {
+  if (keeps_blocks(w)) return kMxfp4;
+  if (w.encoded != nullptr || w.shift != 0) return kF32;
+  return w.dtype == DType::f16 ? kF16 : w.dtype == DType::bf16 ? kBf16 : kF32;
+}
+
+namespace {
+
+// Whether the device has it as it is stored, but for its scale.
+bool as_stored(const WeightView& w) {
+  return keeps_blocks(w) || (w.encoded == nullptr && w.shift == 0 && w.dtype != DType::f64);
+}
+
+}  // namespace
+
+std::size_t matrix_bytes(const WeightView& w) {
+  if (!w) return 0;
+  const auto elements = static_cast<std::size_t>(w.in * w.out);
+  if (keeps_blocks(w)) return elements / kMxfp4Block * kMxfp4Bytes;
+  return elements * (as_stored(w) ? dtype_size(w.dtype) : sizeof(float));
+}
+
+namespace {
+
+// Equal pieces of host memory that make up a matrix, one after the other. Whoever sends them takes
+// any part of it, from several threads.
+struct Pieces {
+  const WeightView* w = nullptr;
+  bool turned = false;
+  std::size_t element = 0;
+  std::int64_t run = 0;  // elements of a piece
+
+  std::size_t bytes() const { return static_cast<std::size_t>(run) * element; }
+  const std::byte* piece(std::size_t i) const {
+    const auto at = static_cast<std::int64_t>(i);
+    const std::int64_t per_row = w->out / run;
+    const std::int64_t from =
+        turned ? w->offset(0, at) : w->offset(at / per_row, at % per_row * run);
+    return w->data + static_cast<std::size_t>(from) * element;
+  }
+  bool without_gaps() const {
+    if (w->block < w->out && w->block_stride != w->block * w->out_stride) return false;
+    return turned ? w->out_stride == w->in : w->in_stride == w->out || w->in == 1;
+  }
+  static void fill(const void* pieces, void* to, std::size_t offset, std::size_t bytes) {
+    const auto& p = *static_cast<const Pieces*>(pieces);
+    auto* out = static_cast<std::byte*>(to);
+    while (bytes > 0) {
+      const std::size_t within = offset % p.bytes(), n = std::min(bytes, p.bytes() - within);
+      std::memcpy(out, p.piece(offset / p.bytes()) + within, n);
+      out += n;
+      offset += n;
+      bytes -= n;
+    }
+  }
+};
+
+// Nothing where the matrix has to be rewritten number by number.
+std::optional<Pieces> pieces_of(const WeightView& w) {
+  if (!as_stored(w) || keeps_blocks(w)) return std::nullopt;
+  Pieces p{&w, w.in_stride == 1 && w.out_stride != 1, dtype_size(w.dtype), w.in};
+  if (p.turned) return p;
+  if (w.out_stride != 1) return std::nullopt;
+  p.run = std::max<std::int64_t>(1, std::min(w.block, w.out));
+  if (w.out % p.run != 0) return std::nullopt;
+  return p;
+}
+
+// The view's elements without gaps, [in, out] or turned [out, in], whichever runs along the stored
+// order; in single precision where the device has no such type. `gathered` is where they are put if
+// they do not lie like that already.
+const std::byte* contiguous(const WeightView& w, bool& turned, std::vector<std::byte>& gathered) {
+  turned = false;
+  const std::optional<Pieces> pieces = pieces_of(w);
+  if (pieces) {
+    turned = pieces->turned;
+    if (pieces->without_gaps()) return w.data;
+  }
+  gathered.resize(matrix_bytes(w));
+  if (pieces) {
+    Pieces::fill(&*pieces, gathered.data(), 0, gathered.size());
+  } else if (!as_stored(w)) {
+    read_rows(w, 0, w.in, reinterpret_cast<float*>(gathered.data()));
+  } else if (keeps_blocks(w)) {
+    turned = true;
+    const std::int64_t blocks = w.in / kMxfp4Block;
+    for (std::int64_t o = 0; o < w.out; ++o)
+      w.encoded->copy_blocks(w.start + w.offset(0, o), blocks,
+                             gathered.data() + o * blocks * kMxfp4Bytes);
+  } else {
+    const std::size_t element = dtype_size(w.dtype);
+    for (std::int64_t i = 0; i < w.in; ++i) {
+      for (std::int64_t o = 0; o < w.out; ++o) {
+        std::memcpy(gathered.data() + static_cast<std::size_t>(i * w.out + o) * element,
+                    w.data + static_cast<std::size_t>(w.offset(i, o)) * element, element);
+      }
+    }
+  }
+  return gathered.data();
+}
+
+// Of what contiguous() gives.
+bool all_finite(const WeightView& w, const std::byte* data) {
+  const std::int64_t elements = w.in * w.out;
+  if (!as_stored(w)) return find_non_finite(data, DType::f32, elements) < 0;
+  if (!keeps_blocks(w)) return find_non_finite(data, w.dtype, elements) < 0;
+  constexpr auto kLargest = std::byte{252};  // six times such a scale is still a number
+  for (std::int64_t i = 0; i < elements / kMxfp4Block; ++i) {
+    if (data[(i + 1) * kMxfp4Bytes - 1] <= kLargest) continue;
+    for (std::int64_t x = i * kMxfp4Block; x < (i + 1) * kMxfp4Block; ++x) {
+      if (!std::isfinite(stored_value(data, kMxfp4, x))) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+DeviceMatrix put_matrix(Device& device, const WeightView& w, bool* finite) {
+  DeviceMatrix m;
+  if (!w) return m;
+  m.type = stored_as(w);
+  m.in = w.in;
+  m.out = w.out;
+  m.factor = as_stored(w) ? static_cast<float>(w.scale) : 1.0F;
+  m.data = device.bytes_beside(matrix_bytes(w));
+  const std::optional<Pieces> pieces = finite == nullptr ? pieces_of(w) : std::nullopt;
+  if (pieces) {
+    m.turned = pieces->turned;
+    device.to_device_beside(m.data.get(), Pieces::fill, &*pieces, matrix_bytes(w));
+    return m;
+  }
+  std::vector<std::byte> gathered;
+  const std::byte* from = contiguous(w, m.turned, gathered);
+  if (finite != nullptr && !all_finite(w, from)) *finite = false;
+  device.to_device_beside(m.data.get(), from, matrix_bytes(w));
+  return m;
+}
+
+}  // namespace unpack::cuda
