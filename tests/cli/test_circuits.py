@@ -78,8 +78,9 @@ def test_paths_go_through_mlps_unless_they_are_narrow(unpack, tmp_path):
     unpack.ok("experiment", "ioi", "--n", "2", "--out", tmp_path / "wide")
     unpack.ok("experiment", "ioi", "--n", "2", "--narrow-paths", "--out", tmp_path / "narrow")
     wide, narrow = ({r["key"]: r["effects"] for r in records_of(tmp_path / name) if "effects" in r} for name in ("wide", "narrow"))
-    for key, effects in wide.items():
-        assert (effects == narrow[key]) == ("|logits|" in key), key
+    for i in (0, 1):
+        logits, values = (f"pocket-gpt2|search|{stage}|prompt {i}" for stage in ("logits", "S-inhibition values"))
+        assert wide[logits] == narrow[logits] and wide[values] != narrow[values]
     assert "--narrow-paths" in (tmp_path / "narrow" / "report.md").read_text()
 
 
