@@ -210,7 +210,8 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
       "RMSNorm.\nHeads that share keys and values (grouped heads) count one by one, as readers and "
       "as writers: each has its own queries, and so its own scores. Interaction scores know no "
       "target, so that\nno preset changes them: what stands here is `--preset paper` and "
-      "`--preset best` alike ([edges](edges.md) has credit against patching by preset).\n\n";
+      "`--preset best` alike (`unpack experiment edges` holds credit against patching, by "
+      "preset).\n\n";
   std::vector<std::vector<std::string>> rows = {
       {"model", "channel", "cuts", "within-layer", "cross-layer", "score 0", "change < 0"}};
   const auto number = [](const Json& x) {
