@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <nlohmann/json.hpp>
 
+#include "base/json_reader.h"
 #include "report/json.h"
 #include "report/line_log.h"
 #include "unpack/error.h"
@@ -47,8 +48,16 @@ CircuitMemory::CircuitMemory(std::filesystem::path file, const std::string& sear
   if (!std::filesystem::exists(file_, ignored)) return;
   bool ours = false;
   read_sealed(file_, [&](std::string_view line) {
-    const auto object = nlohmann::json::parse(line, nullptr, false);
-    if (object.is_object() && object.value("search", "") == search_) ours = true;
+    nlohmann::json object;
+    try {
+      object = read_json(line, file_.string(), kSmallJson);
+    } catch (const InputError&) {
+      return;  // a line that is not ours: what it held is found again
+    }
+    if (!object.is_object()) return;
+    if (const auto name = object.find("search");
+        name != object.end() && name->is_string() && name->get<std::string>() == search_)
+      ours = true;
     if (!ours || !object.contains("name") || !object["name"].is_string() ||
         !object.contains("values") || !object["values"].is_array())
       return;

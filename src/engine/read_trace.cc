@@ -221,7 +221,15 @@ void answer_along_reading(const PreparedState& state, const Question& question,
   if (!with_edges) return;
   const ReadPaths paths(sweep, filter, context);
   if (result.root) add_root(sweep, paths, result);
-  result.paths = paths.best(question.paths.top, question.paths.tau.value_or(0.0));
+  if (question.paths.tau) {
+    ThresholdPaths found;
+    found.paths = paths.best(question.paths.top + 1, *question.paths.tau);
+    found.more = found.paths.size() > question.paths.top;
+    if (found.more) found.paths.pop_back();
+    take_paths(std::move(found), question.paths, result);
+  } else {
+    result.paths = paths.best(question.paths.top, 0.0);
+  }
   result.coverage.paths = result.paths.size();
   for (const Path& path : result.paths) result.coverage.absolute += std::fabs(path.credit);
   result.coverage.absolute_matching = paths.absolute_matching();

@@ -4,6 +4,7 @@
 #include <map>
 #include <tuple>
 
+#include "credit/best_paths.h"
 #include "credit/path_graph.h"
 #include "engine/state.h"
 #include "unpack/prepared.h"
@@ -13,6 +14,9 @@ namespace unpack {
 // Options::direction is `read`: fills in what trace.cc does otherwise.
 void answer_along_reading(const PreparedState& state, const Question& question,
                           const PathFilter& filter, const RunContext& context, TraceResult& result);
+
+// Paths above a threshold into the result, with what there is to say of those left out.
+void take_paths(ThresholdPaths found, const PathQuery& query, TraceResult& result);
 
 // The Stage 1 shares of an MLP at a root, the largest first.
 void add_neuron_entries(const Decomposition& d, const Node& root, const std::vector<double>& shares,

@@ -239,16 +239,7 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
     ThresholdPaths found = question.paths.rule == TauRule::named
                                ? named_paths(graph, tau, question.paths.top, context)
                                : entry_paths(graph, tau, question.paths.top, context);
-    if (found.more && question.paths.top >= kMostPaths)
-      throw InputError(
-          fmt::format("more than {} paths are above tau {:g}: take a larger tau, or top_paths for "
-                      "the strongest",
-                      kMostPaths, tau));
-    if (found.more)
-      result.warnings.push_back(
-          fmt::format("more than {} paths are above the threshold; the {} strongest are listed",
-                      found.paths.size(), found.paths.size()));
-    result.paths = std::move(found.paths);
+    take_paths(std::move(found), question.paths, result);
   } else {
     result.paths = best_paths(graph, question.paths.top, context);
   }
@@ -259,6 +250,18 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
 }
 
 }  // namespace
+
+void take_paths(ThresholdPaths found, const PathQuery& query, TraceResult& result) {
+  if (found.more && query.top >= kMostPaths)
+    throw InputError(fmt::format(
+        "more than {} paths are above tau {:g}: take a larger tau, or top_paths for the strongest",
+        kMostPaths, *query.tau));
+  if (found.more)
+    result.warnings.push_back(
+        fmt::format("more than {} paths are above the threshold; the {} strongest are listed",
+                    found.paths.size(), found.paths.size()));
+  result.paths = std::move(found.paths);
+}
 
 void add_neuron_entries(const Decomposition& d, const Node& root, const std::vector<double>& shares,
                         TraceResult& result) {

@@ -42,9 +42,10 @@ def test_wrong_ablations_are_refused_in_one_line(unpack, options, status, messag
 
 
 def test_words_tell_what_the_strongest_components_do(unpack):
-    text = unpack.ok("trace", *QUESTION, "--words")
-    said = text.split("In words\n")[1]
-    assert "A5.H3 at ·to (13) looks 83% at Mary and copies it (V)" in said and "because A1.H1 at Mary feeds its keys (K)" in said
-    answer = json.loads(unpack.ok("trace", *QUESTION, "--words", "--json", "-"))
-    assert [sentence["node"] for sentence in answer["sentences"]][0] == "A5.H3@13" and answer["words"]
+    for preset, feeds in (("paper", "A1.H1"), ("best", "MLP0")):
+        text = unpack.ok("trace", *QUESTION, "--words", "--preset", preset)
+        said = text.split("In words\n")[1]
+        assert "A5.H3 at ·to (13) looks 83% at Mary and copies it (V)" in said and f"because {feeds} at Mary feeds its keys (K)" in said
+        answer = json.loads(unpack.ok("trace", *QUESTION, "--words", "--preset", preset, "--json", "-"))
+        assert "A5.H3@13" in [sentence["node"] for sentence in answer["sentences"]][:2] and answer["words"]
     assert "In words" not in unpack.ok("trace", *QUESTION)
