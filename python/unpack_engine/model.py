@@ -615,7 +615,7 @@ class Prepared:
 
         >>> import unpack_engine as up
         >>> p = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
-        >>> p.sentences(1, target=" Mary", versus=" John")[0]["text"].startswith("A5.H3 at ·to (13) looks 83% at Mary")
+        >>> p.sentences(2, target=" Mary", versus=" John")[1]["text"].startswith("A5.H3 at ·to (13) looks 83% at Mary")
         True
         """
         most = check.integer("count", count, 1, 1000)

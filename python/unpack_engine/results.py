@@ -129,8 +129,9 @@ class Trace(_Pictured):
     >>> import unpack_engine as up
     >>> prompt = up.load("pocket-gpt2").prepare("Mary and John went to the store. John gave a drink to")
     >>> r = prompt.trace(target=" Mary", versus=" John", top_paths=3)
-    >>> r.tokens[int(r.token_credit.argmax())].text
-    'Mary'
+    >>> least = int(r.token_credit.argmin())
+    >>> r.tokens[least].text, least
+    (' John', 3)
     >>> len(r.paths), r.paths[0].credit > 0, r.coverage.paths
     (3, True, 3)
     """

@@ -182,8 +182,8 @@ bool ReadPaths::pass_on_device(int l) {
 template <typename T>
 void ReadPaths::pass_down() {
   const Writers& writers = d_.writers();
-  for (int l = d_.config().n_layers - 1; l >= 0; --l) {
-    context_.report("paths", d_.config().n_layers - 1 - l, d_.config().n_layers);
+  for (int l = sweep_.layers() - 1; l >= 0; --l) {
+    context_.report("paths", sweep_.layers() - 1 - l, sweep_.layers());
     const ReadSweep::Layer& layer = sweep_.layer(l);
     const std::vector<MlpReader> readers = mlp_readers(d_.config().layer(l));
     const int visible = writers.visible_to_mlp(l);
@@ -256,7 +256,7 @@ std::vector<double> ReadPaths::pass_up() const {
     }
   };
   const auto heads = static_cast<std::size_t>(d_.config().n_heads);
-  for (int l = 0; l < d_.config().n_layers; ++l) {
+  for (int l = 0; l < sweep_.layers(); ++l) {
     context_.check();
     const ReadSweep::Layer& layer = sweep_.layer(l);
     const AttentionView view = d_.attention_view(l);
@@ -327,21 +327,21 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
   std::vector<double> vector(static_cast<std::size_t>(d_.config().d_model));
   d_.backend().download(d_.writer_vectors(), static_cast<std::int64_t>(at(node) * vector.size()),
                         vector);
-  std::vector<std::vector<Step>> by_layer(static_cast<std::size_t>(d_.config().n_layers));
+  std::vector<std::vector<Step>> by_layer(static_cast<std::size_t>(sweep_.layers()));
   std::vector<ReadOps::LayerReads> readers_of_heads;
   int first_layer = 0;  // whose heads can see the writer
-  for (int l = d_.config().n_layers - 1; l >= 0; --l) {
+  for (int l = sweep_.layers() - 1; l >= 0; --l) {
     if (node.writer >= writers.visible_to_attention(l)) {
       first_layer = l + 1;
       break;
     }
   }
-  for (int l = first_layer; l < d_.config().n_layers; ++l)
+  for (int l = first_layer; l < sweep_.layers(); ++l)
     readers_of_heads.push_back(
         {d_.attention_view(l), &sweep_.layer(l).heads, &sweep_.layer(l).offsets});
   const std::vector<ReadOps::EdgesInto> into_heads =
       sweep_.ops().edges_into(readers_of_heads, node.writer, node.position);
-  d_.backend().parallel_for(d_.config().n_layers, [&](std::int64_t task) {
+  d_.backend().parallel_for(sweep_.layers(), [&](std::int64_t task) {
     const auto l = static_cast<int>(task);
     const ReadSweep::Layer& layer = sweep_.layer(l);
     const auto put = [&](const Node& reader, Branch branch, double credit) {

@@ -38,6 +38,7 @@ ReadSweep::ReadSweep(const Decomposition& d, const Options& options, const ReadS
       o_(options),
       start_(start),
       with_edges_(with_edges),
+      end_(start.root ? d.writers()[start.root->writer].layer + 1 : c_.n_layers),
       context_(context),
       length_(static_cast<std::size_t>(d_.length())),
       width_(static_cast<std::size_t>(c_.d_model)),
@@ -60,7 +61,7 @@ ReadSweep::ReadSweep(const Decomposition& d, const Options& options, const ReadS
   // keys, whose credit is centred over positions.
   const Writers& writers = d_.writers();
   Values linear(length_ * width_, 0.0), keyed = linear;
-  for (int l = c_.n_layers - 1; l >= 0; --l) {
+  for (int l = end_ - 1; l >= 0; --l) {
     context.check();
     Values below = linear;
     take(linear, writers.mlp(l), writers.mlp(l) + 1);

@@ -42,6 +42,8 @@ class ReadSweep {
   double credit(int position, int writer) const { return credit_[at(position, writer)]; }
   const std::vector<double>& first() const { return first_; }  // [C] direct credit
   double doubtful() const { return passed_ > 0 ? doubt_ / passed_ : 0.0; }
+  // Layers that pass anything on: those up to a root's own, which nothing above reads from.
+  int layers() const { return end_; }
   const Layer& layer(int l) const { return layers_[static_cast<std::size_t>(l)]; }
 
   // Shares of credit 1 over the entries of the root: sources of a head, neurons of an MLP.
@@ -68,6 +70,7 @@ class ReadSweep {
   Options o_;
   ReadStart start_;
   bool with_edges_;
+  int end_;
   const RunContext& context_;
   std::size_t length_, width_, writers_;
   Values credit_;  // [S, C]

@@ -47,7 +47,12 @@ void add_json(std::vector<SourceDocument>& documents, const nlohmann::json& json
 }  // namespace
 
 std::vector<SourceDocument> parse_documents(std::string_view json, const std::string& origin) {
-  const auto list = read_json(json, origin);
+  nlohmann::json list;
+  try {
+    list = read_json(json, origin);
+  } catch (const InputError& error) {
+    throw InputError(fmt::format("{}; it takes a JSON list of documents", error.what()));
+  }
   if (!list.is_array() || list.empty())
     throw InputError(fmt::format("{}: is no JSON list of documents", origin));
   if (list.size() > kMostFiles)

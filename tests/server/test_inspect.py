@@ -50,6 +50,8 @@ def test_both_spellings_are_suggested(server):
 
 def test_a_trace_is_told_in_words(server):
     sentences = server.ok("words", **QUESTION, sentences=2)["sentences"]
+    assert len(sentences) == 2 and sentences[1]["node"] == "A5.H3@13"
+    sentences = server.ok("words", **QUESTION, sentences=2, preset="paper")["sentences"]
     assert len(sentences) == 2 and sentences[0]["node"] == "A5.H3@13"
     assert "looks 83% at Mary and copies it (V)" in sentences[0]["text"] and "A1.H1 at Mary feeds its keys (K)" in sentences[0]["text"]
 

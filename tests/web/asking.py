@@ -12,3 +12,8 @@ def state(**parts):
 
 def why(**parts):
     return state(prompt=MARY, targettext=" Mary", versustext=" John", **parts)
+
+
+def papers(**parts):
+    """The same with the paper's settings, for what is known of its routes."""
+    return why(**{"o.preset": "paper"}, **parts)

@@ -5,7 +5,7 @@ import re
 import time
 
 import pytest
-from asking import ANNA, MARY, state, why
+from asking import ANNA, MARY, papers, state, why
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
 
@@ -101,7 +101,7 @@ def test_any_token_can_be_the_target(page):
 
 
 def test_the_graph_has_ports_filled_nodes_and_tokens_as_its_axis(page):
-    page.open(why())
+    page.open(papers())
     assert page.js("return [...document.querySelectorAll('[data-node=\"A5.H3@13\"] .port')].map((e) => [e.textContent, e.classList.contains('used')])") == [["K", True], ["Q", True], ["V", True]]
     fills = page.js("return [...document.querySelectorAll('#graph .node[data-node] .body')].map((e) => getComputedStyle(e).fill)")
     assert len(set(fills)) > 4
@@ -109,7 +109,7 @@ def test_the_graph_has_ports_filled_nodes_and_tokens_as_its_axis(page):
 
 
 def test_a_click_selects_a_double_click_reroots_and_shift_pins(page):
-    page.open(why())
+    page.open(papers())
     page.node("A5.H3@13")
     page.wait(lambda: page.all('section[aria-label="Inspector: A5.H3@13"]'))
     assert page.all("#graph .node.selected") and not page.all(".crumbs")
@@ -162,7 +162,7 @@ def test_hovering_links_routes_graph_and_tokens(page):
 
 
 def test_filters_thresholds_signs_and_the_first_token(page):
-    page.open(why())
+    page.open(papers())
     page.choose("#filter-branch", "K")
     page.wait(lambda: "branch=K" in page.hash() and page.all(".paths li") and all(row.rsplit("A", 1)[0].endswith("K") for row in page.texts(".paths .route")))
     page.click("#clear-filters")
@@ -209,7 +209,7 @@ def test_everything_can_be_done_with_the_keyboard(page):
 
 
 def test_the_inspector_says_what_a_head_reads_writes_looks_at_and_feeds(page):
-    page.open(why(node="A5.H3@13"))
+    page.open(papers(node="A5.H3@13"))
     page.wait(lambda: "looks 83% at Mary and copies it (V)" in page.text(".inspector .sentence"))
     page.wait(lambda: [text[0] for text in page.texts(".branches h4")] == ["K", "Q", "V"])
     assert page.texts(".sources tbody th")[0].startswith("Mary")
@@ -252,6 +252,8 @@ def test_the_experts_of_a_mixture_are_shown_where_there_are_any(page):
 
 def test_the_trace_is_told_in_words(page):
     page.open(why())
+    page.wait(lambda: "A5.H3 at ·to (13) looks 83% at Mary and copies it (V)" in page.text(".sentences"))
+    page.open(papers())
     page.wait(lambda: "A5.H3 at ·to (13) looks 83% at Mary and copies it (V)" in page.text(".sentences"))
     assert "because A1.H1 at Mary feeds its keys (K)" in page.text(".sentences")
     page.js("document.querySelector('.sentences .link').click()")
@@ -300,7 +302,7 @@ def test_any_token_of_an_answer_can_be_asked_about(page):
 
 
 def test_two_prompts_are_compared_by_token_component_and_route(page):
-    page.open(why(tab="compare"))
+    page.open(papers(tab="compare"))
     assert "Change a word" in page.text("section[aria-label=Compare]")
     page.type("#other", ANNA)
     page.click("#compare")
@@ -354,22 +356,22 @@ def test_options_differ_from_the_defaults_only_when_changed(page):
 def test_a_preset_sets_what_goes_together_and_can_be_changed_in_one_place(page, server):
     page.open(why())
     before = page.texts("#graph .axis .tiny")
-    assert page.texts("#preset option") == ["paper (default)", "released", "best"]
-    assert not page.all('[data-option="keys"]'), "nothing that direction output does not know"
-    page.choose("#preset", "best")
-    page.wait(lambda: "o.preset=best" in page.hash() and page.texts("#graph .axis .tiny") != before)
-    page.settled()
+    assert page.texts("#preset option") == ["paper", "released", "best (default)"]
     chosen = page.js("return ['direction', 'keys', 'scores'].map((key) => document.querySelector(`[data-option=${key}]`).value)")
     assert chosen == ["read", "spread", "centered"] and page.one("#beta").get_attribute("value") == "0.2"
     want = server.ok("trace", prompt=MARY, target=" Mary", versus=" John", preset="best", top_paths=0)["token_credit"]
     shown = [float(text.replace("−", "-")) for text in page.texts("#graph .axis .tiny")]
     assert shown == [float(f"{value:.2g}") for value in want]
-    # One option beside it: only that is said.
-    page.choose('[data-option="scores"]', "raw")
-    page.wait(lambda: "o.scores=raw" in page.hash() and "o.preset=best" in page.hash() and "o.direction" not in page.hash())
-    page.open(page.js("return location.hash"))
-    assert page.one("#preset").get_attribute("value") == "best"
     page.choose("#preset", "paper")
+    page.wait(lambda: "o.preset=paper" in page.hash() and page.texts("#graph .axis .tiny") != before)
+    page.settled()
+    assert not page.all('[data-option="keys"]'), "nothing that direction output does not know"
+    # One option beside it: only that is said.
+    page.choose('[data-option="scores"]', "centered")
+    page.wait(lambda: "o.scores=centered" in page.hash() and "o.preset=paper" in page.hash() and "o.direction" not in page.hash())
+    page.open(page.js("return location.hash"))
+    assert page.one("#preset").get_attribute("value") == "paper"
+    page.choose("#preset", "best")
     page.wait(lambda: "o." not in page.hash() and page.texts("#graph .axis .tiny") == before)
 
 
@@ -449,7 +451,7 @@ def test_rerooting_and_first_paint_are_quick(page, tokens, limit):
     paint = page.js("return performance.now() - window.answered")
     assert tokens != 300 or 280 < len(page.all(".chips [title^=position]")) < 360
     times = []
-    names = page.js("return [...document.querySelectorAll('#graph .node.head.open')].map((e) => e.dataset.node)")[:4]
+    names = page.js("return [...document.querySelectorAll('#graph .node.head.open, #graph .node.mlp.open')].map((e) => e.dataset.node)")[:4]
     for name in names:
         act = f"""document.querySelector('#graph [data-node="{name}"]').dispatchEvent(new MouseEvent('dblclick', {{bubbles: true}}))"""
         times.append(timed(page, act, f"""document.querySelector('.crumbs [aria-current]')?.textContent === '{name}' && document.querySelector('.answer').getAttribute('aria-busy') === 'false' && !document.querySelector('.of-before')"""))
