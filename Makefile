@@ -45,9 +45,6 @@ endif
 	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli
 	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/server tests/web
 	UNPACK=$(CURDIR)/build/release/unpack UNPACK_PYTHON=$(CURDIR)/build/release/python $(PYTHON) -m pytest -q tests/python
-ifeq ($(CI),true)
-	UNPACK_PACKAGE_BUILD=build/release $(MAKE) --no-print-directory test-packages
-endif
 
 # What this machine reaches: the table of `unpack bench`, then the suite in bench/, whose figures go to build/release/bench.json.
 bench:
