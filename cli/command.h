@@ -85,6 +85,7 @@ class Command {
   Option choice(const std::string& name, const std::string& help, T& value,
                 std::vector<std::pair<std::string, Unwrapped<T>>> words) {
     std::vector<std::string> names;
+    names.reserve(words.size());
     for (const auto& word : words) names.push_back(word.first);
     return option(name, join(names), help,
                   Setter([name, &value, names, words](const std::string& text) {
