@@ -171,12 +171,12 @@ void QuestionArguments::add_target(Command& command) {
         "Position of the prediction (default: the last; negative counts from the end)");
 }
 
-void add_preset(Command& command, Options& options) {
-  options = default_options();
+void add_preset(Command& command, Options& options, const std::string& preset) {
+  options = preset_options(preset);
   command.option("--preset", "NAME",
                  fmt::format("Settings that go together: {} (default {}); options beside it "
                              "override it",
-                             fmt::join(preset_names(), ", "), kDefaultPreset),
+                             fmt::join(preset_names(), ", "), preset),
                  [&options](const std::string& name) { options = preset_options(name); });
 }
 

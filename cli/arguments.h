@@ -79,7 +79,7 @@ class QuestionArguments {
 };
 
 // --preset, which comes before every other option of the method: those beside it override it.
-void add_preset(Command& command, Options& options);
+void add_preset(Command& command, Options& options, const std::string& preset = kDefaultPreset);
 // --beta --weights --mlp-weights --dispatch --mlp --scores --direction --floor --keys
 void add_method(Command& command, Options& options);
 

@@ -171,8 +171,7 @@ void add_experiment(App& app, Context& context) {
       args->save);
   command.flag("--stop-at-bad-line", "Stop at a line that cannot be read, rather than skip it",
                args->options.stop_at_bad_line);
-  add_preset(command, args->options.options);
-  args->options.options = Options();  // the paper's, unless told otherwise
+  add_preset(command, args->options.options, "paper");
   add_method(command, args->options.options);
   command.run([args, &context] { run(*args, context); });
 }
