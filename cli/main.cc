@@ -8,6 +8,8 @@
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
+#include <exception>
 #include <new>
 #include <stdexcept>
 #include <stop_token>
@@ -140,9 +142,26 @@ int run(int argc, char** argv, SignalWatch& signals, cli::Context& context) {
   }
 }
 
+constexpr std::string_view kNoMemory = "unpack: out of memory\n";
+
+// Memory that runs out where nothing may be thrown, as in a destructor of the JSON library.
+[[noreturn]] void last_words() {
+  if (const std::exception_ptr error = std::current_exception()) {
+    try {
+      std::rethrow_exception(error);
+    } catch (const std::bad_alloc&) {
+      std::ignore = ::write(STDERR_FILENO, kNoMemory.data(), kNoMemory.size());
+      _exit(kBadInput);
+    } catch (...) {  // NOLINT(bugprone-empty-catch)
+    }
+  }
+  std::abort();
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  std::set_terminate(last_words);
 #ifdef __GLIBC__
   // Buffers of one step serve the next. Given back to the kernel each time, clearing them again
   // costs a sixth of a trace.
@@ -159,8 +178,7 @@ int main(int argc, char** argv) {
     std::fflush(stderr);
     return status;
   } catch (...) {  // not even the stop source could be made
-    constexpr std::string_view kLine = "unpack: out of memory\n";
-    std::ignore = ::write(STDERR_FILENO, kLine.data(), kLine.size());
+    std::ignore = ::write(STDERR_FILENO, kNoMemory.data(), kNoMemory.size());
     return kBadInput;
   }
 }

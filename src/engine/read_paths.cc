@@ -77,20 +77,19 @@ void ReadPaths::absorb(int position, std::size_t visible,
   const std::size_t slots = filter_.suffix.through ? 2 : 1;
   const bool masses = filtered();
   const auto terminals = std::min(visible, static_cast<std::size_t>(d_.writers().terminals()));
-  thread_local std::vector<T> sum, bound[2], mass[2];
-  sum.assign(visible, T(0));
-  for (std::size_t k = 0; k < slots; ++k) {
-    bound[k].assign(visible, T(0));
-    mass[k].assign(visible, T(0));
-  }
+  // No memory of a thread's own: where there is none left for its destructor, a process ends.
+  std::vector<T> memory((1 + 2 * slots) * visible, T(0));
+  T* const sum = memory.data();
+  const std::array<T*, 2> bound = {sum + visible, sum + (slots + 1) * visible};
+  const std::array<T*, 2> mass = {sum + 2 * visible, sum + (slots + 2) * visible};
   const std::size_t row = static_cast<std::size_t>(position) * writers_;
   for (std::size_t i = 0; i < readers.size(); ++i) {
     const T* c = credit + i * visible;
     const std::array<Ways, 2>& w = readers[i];
-    T* total = sum.data();
+    T* total = sum;
     for (std::size_t k = 0; k < slots; ++k) {
       const T most = static_cast<T>(w[k].bound);
-      T* to = bound[k].data();
+      T* to = bound[k];
       if (k == 0) {
         for (std::size_t j = 0; j < visible; ++j) {
           const T size = std::fabs(c[j]), reach = size * most;
@@ -101,7 +100,7 @@ void ReadPaths::absorb(int position, std::size_t visible,
         for (std::size_t j = 0; j < visible; ++j) to[j] = std::max(to[j], std::fabs(c[j]) * most);
       }
       const T all = static_cast<T>(w[k].mass);
-      T* weight = mass[k].data();
+      T* weight = mass[k];
       for (std::size_t j = 0; masses && j < visible; ++j) weight[j] += std::fabs(c[j]) * all;
     }
     for (std::size_t j = 0; j < terminals; ++j) {
