@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
@@ -24,9 +25,13 @@ std::shared_ptr<void> aligned_block(std::size_t bytes) {
   constexpr std::size_t kAlign = 64;
   const std::size_t padded = (std::max<std::size_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
   void* p = std::aligned_alloc(kAlign, padded);
-  if (!p)
+  if (!p) {
+    // So little is lacking to the machine, not because of the prompt.
+    constexpr std::size_t kLittle = std::size_t{16} << 20;
+    if (bytes < kLittle) throw std::bad_alloc();
     throw InputError("not enough memory for " + std::to_string(bytes >> 20) +
                      " MiB; use a shorter prompt or a smaller model");
+  }
   return {p, [](void* q) { std::free(q); }};
 }
 
