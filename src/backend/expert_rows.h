@@ -31,6 +31,7 @@ inline std::vector<ExpertRows> by_expert(const Routing& routing,
     }
   }
   std::vector<ExpertRows> out;
+  out.reserve(sorted.size());
   for (auto& [expert, used] : sorted) out.push_back(std::move(used));
   return out;
 }

@@ -318,7 +318,7 @@ typename Backend::Peaks HostBase<T>::measure_peaks() {
     }
     return best;
   };
-  constexpr std::int64_t m = 1024, k = 1024, n = 2048;
+  const std::int64_t m = 1024, k = 1024, n = 2048;
   Panels<T> w;
   w.in = k;
   w.out = n;
