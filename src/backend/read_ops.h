@@ -120,7 +120,7 @@ class ReadOps {
                          const WaysAbove&, WaysBelow&) {
     return false;
   }
-  // out[H, S] += sum over edges of |credit| below[S, C].
+  // out[H, S] = sum over edges of |credit| below[S, C].
   virtual bool edge_masses(const AttentionView&, const HeadReads&, const KeyOffsets&,
                            std::span<const double>, std::vector<double>&) {
     return false;

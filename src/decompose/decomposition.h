@@ -20,9 +20,9 @@ namespace unpack {
 class Decomposition {
  public:
   // Writers and the sums that every question needs, in one walk over the layers. Of a device that
-  // does not hold them all, also what questions with default options need, so that the walk takes
-  // each layer up once; elsewhere the sums of heads, those of raw or of centred scores, are made
-  // when a question first asks for them.
+  // does not hold them all, also what questions with the paper's settings need, so that the walk
+  // takes each layer up once; elsewhere the sums of heads, those of raw or of centred scores, are
+  // made when a question first asks for them.
   Decomposition(std::shared_ptr<Backend> backend, const Writers& writers, ForwardTrace trace,
                 const RunContext& context);
 
