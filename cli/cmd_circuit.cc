@@ -115,19 +115,7 @@ std::vector<CircuitResult> find_all(const CircuitArguments& args, const Model& m
 
 void write_folder(const CircuitArguments& args, const Model& model, const Task& task,
                   const std::vector<CircuitResult>& results) {
-  const std::filesystem::path out = *args.out;
-  std::error_code error;
-  std::filesystem::create_directories(out, error);
-  if (error)
-    throw InputError(fmt::format("cannot make the folder {}: {}", out.string(), error.message()));
-  const std::string command = command_text(args, task);
-  const std::string one = to_markdown(results[0], command);
-  write_file(out / "circuit.json", to_json(results[0]));
-  write_file(out / "circuit.svg", to_svg(results[0]));
-  write_file(out / "circuit.dot", to_dot(results[0]));
-  write_file(out / "circuit.graphml", to_graphml(results[0]));
-  write_file(out / "curves.svg", circuit_curves(results));
-  write_file(out / "report.md", results.size() > 1 ? to_markdown(results, command) : one);
+  write_circuit(*args.out, results, command_text(args, task));
   args.outputs.write("--mib", [&] { return to_mib(results[0]); });
   args.outputs.write("--neuronpedia", [&] { return to_neuronpedia(results[0], model); });
 }

@@ -247,7 +247,7 @@ InterveneRequest read_intervene(const Fields& body, const Model& model, const Li
   constexpr Channel kChannels[] = {Channel::attention, Channel::mlp};
   if (const auto i = fields.choice("channel", {"attention", "mlp"})) change.channel = kChannels[*i];
   change.edges = fields.texts("edges", kMostChanges).value_or(std::vector<std::string>{});
-  change.keep = fields.flag("keep");
+  change.keep = fields.flag("keep").value_or(false);
   read_components(fields, change);
   change.scale = fields.number("scale").value_or(change.scale);
   change.zero = fields.integers("zero", kMostChanges).value_or(std::vector<int>{});
