@@ -77,7 +77,7 @@ def test_what_a_head_writes_is_really_taken_out(server):
 
 
 def test_nodes_are_proven_by_leaving_them_out_and_by_keeping_them_alone(server):
-    nodes = ["A5.H3@13", "MLP0", "emb@1"]
+    nodes = ["A5.H3@13", "MLP0", "emb@2"]
     for way in ({"ablate": "zero"}, {"ablate": "mean"}, {"ablate": "resample", "patch_prompt": MARY.replace("Mary", "Anna")}):
         proof = server.ok("prove", **QUESTION, components=nodes, **way)
         without = server.ok("intervene", **QUESTION, components=nodes, **way)
