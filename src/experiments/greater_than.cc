@@ -45,7 +45,7 @@ std::vector<View> views_of(const std::vector<Claim>& claims) {
 
 // Writers by what they send into the receiver, largest first, and how many of them send a
 // thousandth or more.
-Json rank(const TraceResult& result, const Suffix& masses, const View& view, int yy) {
+Json rank(const TraceResult& result, const std::vector<double>& below, const View& view, int yy) {
   std::vector<std::pair<int, double>> order;
   for (std::size_t w = 0; w < result.writers.size(); ++w) {
     double mass = 0;
@@ -55,7 +55,7 @@ Json rank(const TraceResult& result, const Suffix& masses, const View& view, int
         if ((view.where == "END" && s != result.length() - 1) || (view.where == "YY" && s != yy))
           continue;
         mass += std::fabs(credit[w][static_cast<std::size_t>(s)]) *
-                masses.mass_all(s, static_cast<int>(w));
+                below[static_cast<std::size_t>(s) * result.writers.size() + w];
       }
     }
     if (mass > 0) order.emplace_back(static_cast<int>(w), mass);
@@ -83,14 +83,17 @@ Json measure(const ModelSession& session, const YearPrompt& p, const std::vector
   const auto rank_all = [&](const Options& options) {
     question.options = options;
     Json rankings = Json::object();
-    std::map<int, TraceResult> traced;
+    std::map<int, std::pair<TraceResult, std::vector<double>>> traced;
     for (const View& view : views) {
       if (!traced.contains(view.receiver)) {
         question.root = fmt::format("{}@-1", writers.name(view.receiver));
-        traced.emplace(view.receiver, prepared.trace(question, session.context));
+        TraceResult rooted = prepared.trace(question, session.context);
+        std::vector<double> below =
+            masses_below(*prepared.state(), question, rooted, session.context);
+        traced.emplace(view.receiver, std::pair{std::move(rooted), std::move(below)});
       }
-      const auto masses = path_masses(*prepared.state(), question.options, session.context);
-      rankings[view.key(writers)] = rank(traced.at(view.receiver), *masses, view, p.yy);
+      const auto& [rooted, below] = traced.at(view.receiver);
+      rankings[view.key(writers)] = rank(rooted, below, view, p.yy);
     }
     return rankings;
   };
