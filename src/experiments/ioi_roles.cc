@@ -35,19 +35,30 @@ struct Effects {
 
 // Mean of an array of the search's records over its prompts.
 struct Means {
-  std::map<std::string, Values> values;
+  std::map<std::string, Values> values, squares;
   int n = 0;
   void add(const Json& record) {
     ++n;
     for (const auto& [name, value] : record.items()) {
       if (!value.is_array()) continue;
-      Values& sum = values[name];
+      Values &sum = values[name], &square = squares[name];
       sum.resize(value.size(), 0.0);
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += value[i].get<double>();
+      square.resize(value.size(), 0.0);
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        const double x = value[i];
+        sum[i] += x;
+        square[i] += x * x;
+      }
     }
   }
   double get(const std::string& name, int writer) const {
     return values.at(name)[static_cast<std::size_t>(writer)] / n;
+  }
+  // How far the 95% interval of that mean reaches to either side (normal).
+  double halfwidth(const std::string& name, int writer) const {
+    const double m = get(name, writer);
+    const double spread = squares.at(name)[static_cast<std::size_t>(writer)] / n - m * m;
+    return n < 2 ? 0.0 : 1.96 * std::sqrt(std::max(spread, 0.0) / (n - 1));
   }
 };
 
@@ -117,6 +128,9 @@ class Search {
   }
 
   double score(const char* name, int writer) const { return patterns_.get(name, writer); }
+  double score_halfwidth(const char* name, int writer) const {
+    return patterns_.halfwidth(name, writer);
+  }
 
   // The strongest heads that pass a test and have no role yet. An effect whose interval holds 0 is
   // none.
@@ -236,7 +250,7 @@ int position_named(const IoiPrompt& p, const std::string& name) {
 std::size_t search_prompts(std::size_t prompts) { return std::min(kSearchPrompts, prompts); }
 
 std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
-                                 Json& search_report) {
+                                 Json& search_report, double& attention_halfwidth) {
   const Writers& writers = session.model.writers();
   Search search(session, prompts);
   // Edges of a head into one branch of all heads of a role that read after it.
@@ -322,8 +336,10 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
         row["role"] = role.name;
     }
     if (row["role"].is_null() && largest < kLeastEffect) continue;
-    for (const char* score : {"to IO", "to S1", "to S2", "duplicate", "induction", "previous"})
+    for (const char* score : {"to IO", "to S1", "to S2", "duplicate", "induction", "previous"}) {
       row[score] = search.score(score, w);
+      attention_halfwidth = std::max(attention_halfwidth, search.score_halfwidth(score, w));
+    }
     search_report.push_back(std::move(row));
   }
   return roles;

@@ -26,7 +26,7 @@ std::vector<HeadRole> read_roles(const Writers& writers, const std::filesystem::
 // effects and scores of the heads found. How many of them it takes:
 std::size_t search_prompts(std::size_t prompts);
 std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
-                                 Json& search);
+                                 Json& search, double& attention_halfwidth);
 
 // The token position a root's name stands for.
 int position_named(const IoiPrompt& prompt, const std::string& name);
