@@ -364,6 +364,7 @@ void CircuitRunner::patch_each(const Part& part, const std::vector<std::size_t>&
     context.report("edges", static_cast<double>(done), static_cast<double>(edges.size()));
     done += group.size();
     std::vector<std::size_t> some;
+    some.reserve(group.size());
     for (const std::size_t i : group) some.push_back(edges[i]);
     const std::string key =
         short_name(reinterpret_cast<const char*>(some.data()), some.size() * sizeof(some[0]));

@@ -91,6 +91,7 @@ class FlipSums {
     for (const std::string& name : order_) {
       const std::vector<double>& a = areas_.at(name);
       std::vector<double> positive;
+      positive.reserve(a.size());
       for (const double x : a) positive.push_back(x > 0 ? 100.0 : 0.0);
       const Interval share = bootstrap_interval(positive, seed);
       const Interval normal = normal_interval(a), resampled = bootstrap_interval(a, seed);

@@ -21,7 +21,7 @@ namespace unpack {
 namespace {
 
 constexpr double kFound = 1e-3;
-constexpr int kDraws = 1000, kFewDraws = 100;  // of the bootstrap
+constexpr int kRankDraws = 1000, kNamedDraws = 100;  // of the bootstrap
 constexpr const char* kPublishedClaims = "greater_than_claims_gpt2.txt";
 
 // One ranking: a receiver read through a branch at some positions.
@@ -133,7 +133,7 @@ Json middle(const std::vector<double>& ranks) {
 
 Json middle_interval(const std::vector<double>& ranks, std::uint64_t seed) {
   if (ranks.empty()) return nullptr;
-  const Interval interval = median_interval(ranks, seed, kDraws);
+  const Interval interval = median_interval(ranks, seed, kRankDraws);
   return {interval.low, interval.high};
 }
 
@@ -141,7 +141,7 @@ Json middle_interval(const std::vector<double>& ranks, std::uint64_t seed) {
 Json found_interval(double found, double tested, std::uint64_t seed) {
   std::vector<double> values(static_cast<std::size_t>(tested), 0.0);
   std::fill_n(values.begin(), static_cast<std::size_t>(found), 100.0);
-  const Interval interval = bootstrap_interval(values, seed, kDraws);
+  const Interval interval = bootstrap_interval(values, seed, kRankDraws);
   return {interval.low, interval.high};
 }
 
@@ -255,7 +255,7 @@ Json circuit_summary(const std::vector<Claim>& claims, const Writers& writers,
       const std::string what = named ? "circuit" : "rest";
       const std::vector<double> whole = medians(named, in_order);
       const Interval interval = bootstrap_statistic(
-          in_order.size(), seed, kFewDraws, [&](const std::vector<std::size_t>& draw) {
+          in_order.size(), seed, kNamedDraws, [&](const std::vector<std::size_t>& draw) {
             const std::vector<double> drawn = medians(named, draw);
             return drawn.empty() ? NAN : median(drawn);
           });

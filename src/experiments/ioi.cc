@@ -18,7 +18,7 @@ namespace {
 
 constexpr double kFound = 1e-3;
 constexpr std::size_t kMostPaths = 10'000;
-constexpr int kDraws = 400;  // of the bootstrap of a cell
+constexpr int kCellDraws = 400;  // of the bootstrap of a cell
 constexpr const char* kPublishedRoles = "ioi_roles_gpt2.txt";
 constexpr std::pair<const char*, Branch> kBranches[] = {
     {"all", Branch::none}, {"K", Branch::K}, {"Q", Branch::Q}, {"V", Branch::V}};
@@ -177,7 +177,7 @@ Json cell(const Rerootings& rerootings, const char* branch, const char* notion, 
            (tested * static_cast<double>(draw.size()));
   };
   const auto ends = [&](const DrawStatistic& statistic) {
-    const Interval interval = bootstrap_statistic(ranks.size(), seed, kDraws, statistic);
+    const Interval interval = bootstrap_statistic(ranks.size(), seed, kCellDraws, statistic);
     return std::isnan(interval.low) ? Json(nullptr) : Json({interval.low, interval.high});
   };
   const double rank = middle(in_order);
