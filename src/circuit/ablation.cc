@@ -366,19 +366,20 @@ void CircuitRunner::patch_each(const Part& part, const std::vector<std::size_t>&
     std::vector<std::size_t> some;
     some.reserve(group.size());
     for (const std::size_t i : group) some.push_back(edges[i]);
-    const std::string key =
-        short_name(reinterpret_cast<const char*>(some.data()), some.size() * sizeof(some[0]));
-    const std::vector<double> values = recalled(memory_, fmt::format("{} together {}", name, key),
-                                                [&] { return patcher.run(some, context); });
+    std::vector<double> together;  // made where one of them is not known yet
     for (std::size_t k = 0; k < group.size(); ++k) {
-      const auto begin = values.begin() + static_cast<std::ptrdiff_t>(k * prompts);
-      std::vector<double> of_edge(begin, begin + static_cast<std::ptrdiff_t>(prompts));
-      // What the readers behind it are given, and once more for the reader of many inputs.
       const int first = first_layer(some[k]);
-      const Branch branch = table_.port_of(some[k]).branch;
-      of_edge.push_back(2.0 * (model_.config().n_layers - first) + 1 +
-                        (branch != Branch::none && branch != Branch::mlp ? 1 : 0));
-      take(std::move(of_edge), first, out[group[k]]);
+      const auto one = [&] {
+        if (together.empty()) together = patcher.run(some, context);
+        const auto begin = together.begin() + static_cast<std::ptrdiff_t>(k * prompts);
+        std::vector<double> values(begin, begin + static_cast<std::ptrdiff_t>(prompts));
+        // What readers are given, and once more where others of the sublayer see something else.
+        const Branch branch = table_.port_of(some[k]).branch;
+        values.push_back(2.0 * (model_.config().n_layers - first) + 1 +
+                         (branch != Branch::none && branch != Branch::mlp ? 1 : 0));
+        return values;
+      };
+      take(recalled(memory_, fmt::format("{} {}", name, some[k]), one), first, out[group[k]]);
     }
   }
 }
