@@ -222,8 +222,10 @@ EdgePatcher::EdgePatcher(const Model& model, const EdgeTable& table,
 
 std::vector<std::vector<std::size_t>> EdgePatcher::groups(
     const std::vector<std::size_t>& edges) const {
+  // Few enough that an interrupted search has not much to do again.
+  constexpr std::int64_t kMost = 16;
   const auto most =
-      static_cast<std::size_t>(std::max<std::int64_t>(1, chunk_rows(model_) / count_));
+      static_cast<std::size_t>(std::clamp(chunk_rows(model_) / count_, std::int64_t{1}, kMost));
   std::map<std::pair<int, bool>, std::vector<std::vector<std::size_t>>> by_sublayer;
   for (std::size_t i = 0; i < edges.size(); ++i) {
     const int reader = table_.port_of(edges[i]).reader;

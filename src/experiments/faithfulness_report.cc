@@ -171,9 +171,13 @@ std::string report_flipping(const Json& summaries, std::vector<ReportFile>& file
       "the\n"
       "target's readout, LeRF less MoRF. Above 0: share of prompts with a positive area. BOS is "
       "neither ranked nor flipped. Intervals: 95%, over prompts (bootstrap: 2,000\n"
-      "resamples, same seed as the run). Rankings named `unpack` have the run's settings (the "
-      "preset of "
-      "the command above, with the change named), `unpack, best` those of `--preset best`.\n\n";
+      "resamples, same seed as the run). ";
+  out +=
+      first == "beta"
+          ? "Rows: floors of the denominators with the run's settings (the preset of the command "
+            "above), `best, B` with those of `--preset best`.\n\n"
+          : "Rankings named `unpack` have the run's settings (the preset of the command above, "
+            "with the change named), `unpack, best` those of `--preset best`.\n\n";
   out += whole ? "Prompts: whole sentences of 8 to 45 tokens, in an order drawn by the seed, whose "
                  "top prediction is a word (letters alone) with a probability of 0.1 or more.\n"
                : "Prompts: sentences in an order drawn by the seed, each cut once. Places where a "

@@ -14,14 +14,14 @@ namespace {
 
 std::string pool_range(const Json& x) {
   const double low = x[0], high = x[1];
-  return low == high ? fmt::format("{:g}", low) : fmt::format("{:g} to {:g}", low, high);
+  return low == high ? short_text(low) : fmt::format("{} to {}", short_text(low), short_text(high));
 }
 
 std::string rank_cell(const Json& rank, const Json& interval) {
   if (rank.is_null()) return "-";
-  if (interval[0].is_null()) return fmt::format("{:g}", rank.get<double>());
-  return fmt::format("{:g} ({:g} to {:g})", rank.get<double>(), interval[0].get<double>(),
-                     interval[1].get<double>());
+  if (interval[0].is_null()) return short_text(rank);
+  return fmt::format("{} ({} to {})", short_text(rank), short_text(interval[0]),
+                     short_text(interval[1]));
 }
 
 std::string found_cell(const Json& c) {

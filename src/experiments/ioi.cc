@@ -129,7 +129,7 @@ Json measure(const ModelSession& session, const IoiPrompt& p, const std::vector<
 }
 
 std::vector<HeadRole> roles_of(ModelSession& session, const std::vector<IoiPrompt>& prompts,
-                               Json& search, double& halfwidth) {
+                               RoleSearch& search) {
   const ExperimentOptions& o = session.options;
   // The model that the published table is about needs no search.
   const ModelInfo info = session.model.info();
@@ -140,7 +140,7 @@ std::vector<HeadRole> roles_of(ModelSession& session, const std::vector<IoiPromp
     return read_roles(session.model.writers(), *o.roles == "gpt2"
                                                    ? data_file(kPublishedRoles)
                                                    : std::filesystem::path(*o.roles));
-  return find_roles(session, prompts, search, halfwidth);
+  return find_roles(session, prompts, search);
 }
 
 using Rerootings = std::vector<std::vector<const Json*>>;  // of a role's heads, prompt by prompt
@@ -197,9 +197,12 @@ Json run_ioi(ModelSession& session) {
                   {"search_prompts", search_prompts(prompts.size())},
                   {"narrow_paths", session.options.narrow_paths},
                   {"search", nullptr}};
-  double halfwidth = 0;
-  const std::vector<HeadRole> roles = roles_of(session, prompts, summary["search"], halfwidth);
-  summary["attention_halfwidth"] = halfwidth;
+  RoleSearch search;
+  const std::vector<HeadRole> roles = roles_of(session, prompts, search);
+  summary["search"] = search.report;
+  summary["attention_halfwidth"] = search.attention_halfwidth;
+  summary["candidates"] = Json::array();
+  for (const int w : search.candidates) summary["candidates"].push_back(writers.name(w));
   std::map<std::string, Rerootings> rerootings;
   std::vector<double> difference, right;
   std::map<std::string, std::map<std::string, std::vector<double>>> credit;

@@ -27,6 +27,18 @@ std::string role_table(const Json& s) {
   return markdown_table(rows);
 }
 
+std::string candidates_text(const Json& candidates) {
+  if (candidates.empty()) return "";
+  std::string names;
+  for (const Json& head : candidates)
+    names += (names.empty() ? "" : ", ") + head.get<std::string>();
+  return fmt::format(
+      "\nNo head is a name mover here. \"To name-mover queries\" is to those of {}, which look at "
+      "the indirect object more than at the second mention and have 2% or more on the logits, with "
+      "an interval that holds 0.\n",
+      names);
+}
+
 std::string search_table(const Json& search) {
   std::vector<std::vector<std::string>> rows = {
       {"head", "role", "to the logits", "to name-mover queries", "to S-inhibition values",
@@ -95,16 +107,13 @@ std::string rank_text(const Json& cell) {
     const Json& interval = cell.at(name);
     if (interval.is_null()) return std::string();
     const auto end = [&](std::size_t i) {
-      return decimals == 0 ? fixed_text(interval[i], 0)
-                           : fmt::format("{:g}", interval[i].get<double>());
+      return decimals == 0 ? fixed_text(interval[i], 0) : short_text(interval[i]);
     };
     return fmt::format(" ({} to {})", end(0), end(1));
   };
   return fmt::format(
       "{} / {}{}",
-      cell.at("rank").is_null()
-          ? "-"
-          : fmt::format("{:g}{}", cell.at("rank").get<double>(), ends("rank_interval", 1)),
+      cell.at("rank").is_null() ? "-" : short_text(cell.at("rank")) + ends("rank_interval", 1),
       percent_text(cell.at("found_percent")), ends("found_interval", 0));
 }
 
@@ -163,7 +172,8 @@ std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files) {
               "edges named\ncomes from the same sentence with three other names, and what the "
               "head attends to. To the logits: directly and through MLPs, all other heads frozen. "
               "To queries, values and\nkeys: {}, all other heads frozen up to the reader. A head "
-              "has a role only where its effect is 2% or more and the interval lies above 0; heads "
+              "has a role only where its effect is 2% or more and the interval lies above 0, the "
+              "strongest four of a role; heads "
               "without a role are listed where an\neffect of 2% or more has an interval without "
               "0. Attention: means over the same prompts, no 95% interval of which reaches further "
               "than {} points from its mean. An S-suppressor reads the second mention and lowers "
@@ -173,7 +183,7 @@ std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files) {
               s.at("narrow_paths").get<bool>() ? "directly alone (`--narrow-paths`)"
                                                : "directly and through MLPs",
               fixed_text(100 * s.at("attention_halfwidth").get<double>(), 0)) +
-          search_table(s.at("search"));
+          search_table(s.at("search")) + candidates_text(s.at("candidates"));
     }
     if (!s.contains("tables")) {
       out += "\nNo role has a head to reroot at.\n";

@@ -135,12 +135,20 @@ class Search {
   // The strongest heads that pass a test and have no role yet. An effect whose interval holds 0 is
   // none.
   std::vector<int> pick(const Effects& effects, const std::function<bool(int)>& fits) {
+    const std::vector<int> heads = strongest(effects, [&](int w) {
+      return effects.interval[static_cast<std::size_t>(w)].low > 0 && fits(w);
+    });
+    taken_.insert(taken_.end(), heads.begin(), heads.end());
+    return heads;
+  }
+
+  // The same whatever the interval, which gives nobody a role.
+  std::vector<int> strongest(const Effects& effects, const std::function<bool(int)>& fits) const {
     std::vector<int> heads;
     for (int w = 0; w < writers_.count(); ++w) {
       const bool free = std::find(taken_.begin(), taken_.end(), w) == taken_.end();
-      const auto i = static_cast<std::size_t>(w);
-      if (writers_[w].kind == WriterKind::head && free && effects.share[i] >= kLeastEffect &&
-          effects.interval[i].low > 0 && fits(w))
+      if (writers_[w].kind == WriterKind::head && free &&
+          effects.share[static_cast<std::size_t>(w)] >= kLeastEffect && fits(w))
         heads.push_back(w);
     }
     std::stable_sort(heads.begin(), heads.end(), [&](int a, int b) {
@@ -149,7 +157,6 @@ class Search {
     });
     if (heads.size() > kMostHeads)
       heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(kMostHeads), heads.end());
-    taken_.insert(taken_.end(), heads.begin(), heads.end());
     return heads;
   }
 
@@ -250,7 +257,7 @@ int position_named(const IoiPrompt& p, const std::string& name) {
 std::size_t search_prompts(std::size_t prompts) { return std::min(kSearchPrompts, prompts); }
 
 std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
-                                 Json& search_report, double& attention_halfwidth) {
+                                 RoleSearch& found) {
   const Writers& writers = session.model.writers();
   Search search(session, prompts);
   // Edges of a head into one branch of all heads of a role that read after it.
@@ -279,14 +286,23 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
     }
     return out;
   });
-  const HeadRole movers{"name mover", "END", search.pick(direct, [&](int w) {
-                          return search.score("to IO", w) > search.score("to S2", w);
-                        })};
+  const auto looks_at_io = [&](int w) {
+    return search.score("to IO", w) > search.score("to S2", w);
+  };
+  const HeadRole movers{"name mover", "END", search.pick(direct, looks_at_io)};
 
-  const Effects queries = search.effects("name-mover queries", [&](const IoiPrompt& p, int head) {
-    return into(movers.heads, head, Branch::Q, end_of(p), end_of(p), end_of(p));
-  });
-  const HeadRole inhibition{"S-inhibition", "END", search.pick(queries, [](int) { return true; })};
+  // Where no head is a name mover, what reaches the queries of those that might be is measured all
+  // the same; nobody gets a role by it.
+  found.candidates =
+      movers.heads.empty() ? search.strongest(direct, looks_at_io) : std::vector<int>();
+  const std::vector<int>& asked = movers.heads.empty() ? found.candidates : movers.heads;
+  const Effects queries =
+      search.effects(movers.heads.empty() ? "queries of candidates" : "name-mover queries",
+                     [&](const IoiPrompt& p, int head) {
+                       return into(asked, head, Branch::Q, end_of(p), end_of(p), end_of(p));
+                     });
+  HeadRole inhibition{"S-inhibition", "END", {}};
+  if (!movers.heads.empty()) inhibition.heads = search.pick(queries, [](int) { return true; });
 
   // Some models need no mover: a head that looks at the second mention writes against that name
   // itself.
@@ -314,7 +330,7 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
                             return search.score("previous", w) >= kLeastScore;
                           })};
 
-  search_report = Json::array();
+  found.report = Json::array();
   const std::pair<const char*, const Effects*> stages[] = {{"logits", &direct},
                                                            {"name-mover queries", &queries},
                                                            {"S-inhibition values", &values},
@@ -338,9 +354,10 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
     if (row["role"].is_null() && largest < kLeastEffect) continue;
     for (const char* score : {"to IO", "to S1", "to S2", "duplicate", "induction", "previous"}) {
       row[score] = search.score(score, w);
-      attention_halfwidth = std::max(attention_halfwidth, search.score_halfwidth(score, w));
+      found.attention_halfwidth =
+          std::max(found.attention_halfwidth, search.score_halfwidth(score, w));
     }
-    search_report.push_back(std::move(row));
+    found.report.push_back(std::move(row));
   }
   return roles;
 }

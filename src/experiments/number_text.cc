@@ -30,10 +30,12 @@ std::string signed_text(double x, int decimals) {
   return fmt::format("{:+.{}f}", rounded, decimals);
 }
 
-std::string percent_text(double percent) {
-  const std::string one = fixed_text(percent, 1);
-  return (one.ends_with(".0") ? fixed_text(percent, 0) : one) + "%";
+std::string short_text(double x) {
+  const std::string one = fixed_text(x, 1);
+  return one.ends_with(".0") ? fixed_text(x, 0) : one;
 }
+
+std::string percent_text(double percent) { return short_text(percent) + "%"; }
 
 std::string with_interval(double x, double low, double high, int decimals) {
   return fmt::format("{} ({} to {})", fixed_text(x, decimals), fixed_text(low, decimals),

@@ -9,8 +9,9 @@ namespace unpack {
 // never "-0". From 1,000 on none: single precision and a mean over prompts have no more to tell.
 std::string fixed_text(double x, int decimals);
 std::string signed_text(double x, int decimals);  // the same with a plus where it is due
-// "38%", and "38.5%" where the whole number would not tell it.
-std::string percent_text(double percent);
+// One decimal where there is one: "38", "38.5".
+std::string short_text(double x);
+std::string percent_text(double percent);  // the same: "38%", "38.5%"
 
 // "0.52 (0.41 to 0.60)"
 std::string with_interval(double x, double low, double high, int decimals);
