@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "decompose/host_math.h"
+#include "engine/masses.h"
 #include "engine/read_paths.h"
 #include "engine/read_sweep.h"
 
@@ -234,6 +235,23 @@ void answer_along_reading(const PreparedState& state, const Question& question,
   for (const Path& path : result.paths) result.coverage.absolute += std::fabs(path.credit);
   result.coverage.absolute_matching = paths.absolute_matching();
   result.coverage.absolute_total = paths.absolute_total();
+}
+
+std::vector<double> masses_below(const PreparedState& state, const Question& asked,
+                                 const TraceResult& rooted, const RunContext& context) {
+  const Decomposition& d = *state.decomposition;
+  Question question = asked;
+  question.options.settle();
+  if (question.options.direction == Direction::read) {
+    const ReadSweep sweep(d, question.options, start_of(state, question, rooted), true, context);
+    return ReadPaths(sweep, {}, context).masses_below();
+  }
+  const auto masses = path_masses(state, question.options, context);
+  std::vector<double> out;
+  for (int s = 0; s < d.length(); ++s) {
+    for (int w = 0; w < d.writers().count(); ++w) out.push_back(masses->mass_all(s, w));
+  }
+  return out;
 }
 
 EdgeAnswer edge_sums(const PreparedState& state, const Question& asked, const EdgeQuestion& how,
