@@ -11,7 +11,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import GOLDEN, PROGRAM, ROOT
+from conftest import GOLDEN, PROGRAM
 
 LIBRARY = Path(os.environ.get("UNPACK_FAULTS", Path(PROGRAM).parent / "libfaults.so"))
 TINY = ["--model", str(GOLDEN / "tiny-gpt2"), "--threads", "2"]
