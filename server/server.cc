@@ -15,12 +15,12 @@
 #include "connection.h"
 #include "guard.h"
 #include "http_error.h"
+#include "http_tasks.h"
 #include "metrics.h"
 #include "model_worker.h"
 #include "page.h"
 #include "prepared_cache.h"
 #include "request_fields.h"
-#include "task_threads.h"
 #include "unpack/error.h"
 #include "unpack/serve.h"
 
@@ -126,9 +126,9 @@ struct WebServer::Impl {
     http.set_write_timeout(10);
     http.set_payload_max_length(options.max_body);
     // Started now: whoever reads the address can be answered.
-    tasks = std::make_unique<server::TaskThreads>(options.max_connections);
+    tasks = std::make_unique<server::HttpTasks>(options.max_connections);
     http.new_task_queue = [this] {
-      return tasks ? tasks.release() : new server::TaskThreads(options.max_connections);
+      return tasks ? tasks.release() : new server::HttpTasks(options.max_connections);
     };
     bound = options.port == 0                               ? http.bind_to_any_port(options.host)
             : http.bind_to_port(options.host, options.port) ? options.port
@@ -168,7 +168,7 @@ struct WebServer::Impl {
   std::atomic<bool> stopping = false;
   std::atomic<bool> entered = false;
   std::optional<server::ConnectionWatch> watch;
-  std::unique_ptr<server::TaskThreads> tasks;  // until the HTTP library takes them
+  std::unique_ptr<server::HttpTasks> tasks;  // until the HTTP library takes them
 };
 
 void WebServer::Impl::check_client(const httplib::Request& request) const {

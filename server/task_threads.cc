@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <system_error>
+#include <utility>
 
 #include "unpack/error.h"
 
@@ -44,11 +45,11 @@ TaskThreads::TaskThreads(std::size_t count) : tasks_(kLine) {
   }
 }
 
-TaskThreads::~TaskThreads() { TaskThreads::shutdown(); }
+TaskThreads::~TaskThreads() { shutdown(); }
 
 bool TaskThreads::again() { return failed_before; }
 
-void TaskThreads::wait_in_line(std::function<void()> task) {
+void TaskThreads::add(std::function<void()> task) {
   {
     std::unique_lock lock(mutex_);
     room_.wait(lock, [this] { return waiting_ < tasks_.size(); });

@@ -3,39 +3,31 @@
 // it has, and ends such a connection alone.
 #pragma once
 
-#include <httplib.h>
-
 #include <condition_variable>
 #include <cstddef>
 #include <functional>
 #include <mutex>
 #include <thread>
-#include <utility>
 #include <vector>
 
 namespace unpack::server {
 
-class TaskThreads final : public httplib::TaskQueue {
+class TaskThreads {
  public:
   explicit TaskThreads(std::size_t count);  // InputError where not one can be started
-  ~TaskThreads() override;
+  ~TaskThreads();
+  TaskThreads(const TaskThreads&) = delete;
+  TaskThreads& operator=(const TaskThreads&) = delete;
 
-  // Newer versions of the library ask whether the task was taken.
-  using Taken = decltype(std::declval<httplib::TaskQueue&>().enqueue(std::function<void()>()));
   // Waits where very many are waiting already: the system keeps those that come next.
-  Taken enqueue(std::function<void()> task) override {
-    wait_in_line(std::move(task));
-    return static_cast<Taken>(true);
-  }
-
-  void shutdown() override;
+  void add(std::function<void()> task);
+  void shutdown();  // what waits is done first
 
   // Whether this thread serves its connection for the second time, the first having failed: what is
   // read then is what was left of the request, and is not to be taken for one.
   static bool again();
 
  private:
-  void wait_in_line(std::function<void()> task);
   void work();
 
   std::mutex mutex_;
