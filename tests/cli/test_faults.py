@@ -1,7 +1,7 @@
 """The n-th allocation, write, sync, rename, mapping or start of a thread fails: never a crash, never a half-written file under its final name,
 exit 1 with the reason. UNPACK_FAULT_EVERY=1 tries every n, UNPACK_FAULT_EVERY=50 every fiftieth, by default a dozen of each kind; with
-UNPACK_FAULT_SHARD=3/16 a sixteenth of them, for sixteen of these tests at once. All that fail are listed. Here products are our own: oneDNN ends
-the process where an allocation of its own fails (SECURITY.md)."""
+UNPACK_FAULT_SHARD=3/16 a sixteenth of them, for sixteen of these tests at once. All that fail are listed. Here products are our own, on the CPU:
+oneDNN and CUDA end the process where an allocation of their own fails (SECURITY.md)."""
 import http.client
 import json
 import os
@@ -17,6 +17,7 @@ LIBRARY = Path(os.environ.get("UNPACK_FAULTS", Path(PROGRAM).parent / "libfaults
 TINY = ["--model", str(GOLDEN / "tiny-gpt2"), "--threads", "2"]
 EVERY = int(os.environ.get("UNPACK_FAULT_EVERY", "0"))
 SHARD, SHARDS = map(int, os.environ.get("UNPACK_FAULT_SHARD", "1/1").split("/"))
+OURS = {"UNPACK_ONEDNN": "off", "UNPACK_CUDA_PLUGIN": ""}  # no code of others
 MOST = 12  # of one kind, unless all are asked for
 
 
@@ -27,7 +28,7 @@ def library():
 
 
 def run(command, fault="", count=None, persistent=False, timeout=60):
-    environment = {**os.environ, "LD_PRELOAD": str(LIBRARY), "UNPACK_ONEDNN": "off"}
+    environment = {**os.environ, "LD_PRELOAD": str(LIBRARY), **OURS}
     if fault:
         environment["UNPACK_FAULT"] = fault
     if persistent:
@@ -122,7 +123,7 @@ def served(fault, place, count=False):
     """What is wrong with a server under that fault, or nothing: it ends with one line, or lives and answers the next request."""
     where = place / "where"
     where.unlink(missing_ok=True)
-    environment = {**os.environ, "LD_PRELOAD": str(LIBRARY), "HF_HUB_CACHE": "/nonexistent", "UNPACK_ONEDNN": "off", "UNPACK_FAULT": fault, "UNPACK_FAULT_WHERE": str(where)}
+    environment = {**os.environ, "LD_PRELOAD": str(LIBRARY), "HF_HUB_CACHE": "/nonexistent", **OURS, "UNPACK_FAULT": fault, "UNPACK_FAULT_WHERE": str(where)}
     if count:
         environment["UNPACK_FAULT_COUNT"] = str(place / "count")
     process = subprocess.Popen([PROGRAM, "serve", "--port", "0", *TINY], stderr=subprocess.PIPE, text=True, env=environment)
