@@ -16,6 +16,7 @@
 #include "backend/host/panels.h"
 #include "backend/read_ops.h"
 #include "base/once.h"
+#include "base/scratch.h"
 #include "base/thread_pool.h"
 #include "unpack/writers.h"
 
@@ -263,7 +264,7 @@ class HostNeurons : public HostProducts<T> {
   // [Cl, k]
   void router_scores(const MlpView& view, Scores scores, int query, T* out);
   const T* whole_writers(const MlpView& view, const std::vector<int>& whole, std::int64_t begin,
-                         std::int64_t positions, std::vector<T>& gathered) const;
+                         std::int64_t positions, Scratch& gathered) const;
 };
 
 template <typename T>
