@@ -1,6 +1,7 @@
 #!/bin/bash
 # The Debian packages unpack-engine, libunpack-dev and python3-unpack-engine, into dist/, and what lintian says of them.
-# SUITE=trixie builds them in a bare system of that release (as root), into dist/trixie.
+# SUITE=trixie builds them in a bare system of that release (as root), into dist/trixie. UNPACK_PACKAGE_BUILD=build/release packs what was compiled
+# there, without debhelper's flags: a trial, for CI.
 . "$(dirname "$0")/common.sh"
 [ -n "${SUITE:-}" ] || scripts/setup.sh deb
 work=$root/build/deb
@@ -22,6 +23,7 @@ unpack-engine ($version) unstable; urgency=medium
 
  -- $(sed -n 's/^Maintainer: //p' "$source/debian/control")  $date
 END
+[ -z "${UNPACK_PACKAGE_BUILD:-}" ] || export UNPACK_PACKAGE_BUILD=$root/$UNPACK_PACKAGE_BUILD CMAKE_BUILD_PARALLEL_LEVEL=$jobs
 export DEB_BUILD_OPTIONS="parallel=$jobs nocheck noautodbgsym"
 if [ -n "${SUITE:-}" ]; then
   there=$root/build/deb-$SUITE
