@@ -37,13 +37,13 @@ if [ -n "${SUITE:-}" ]; then
     { tail -n 30 "$work/build.log" >&2; fail "the packages for $SUITE failed; all it said is in build/deb/build.log"; }
   dist=$dist/$SUITE
   mkdir -p "$dist"
-  mv "$there"/*.deb "$work/"
+  mv "$there"/*.deb "$there"/*.changes "$there"/*.buildinfo "$work/"
 else
   (cd "$source" && dpkg-buildpackage -b -us -uc >"$work/build.log" 2>&1) ||
     { tail -n 30 "$work/build.log" >&2; fail "dpkg-buildpackage failed; all it said is in build/deb/build.log"; }
-  if command -v lintian >/dev/null 2>&1; then
-    lintian --allow-root --fail-on error "$work"/*.changes
-  fi
+fi
+if command -v lintian >/dev/null 2>&1; then
+  lintian --allow-root --fail-on error "$work"/*.changes && say "lintian found no error"
 fi
 rm -f "$dist"/*.deb
 cp "$work"/*.deb "$dist/"
