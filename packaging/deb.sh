@@ -43,7 +43,8 @@ else
     { tail -n 30 "$work/build.log" >&2; fail "dpkg-buildpackage failed; all it said is in build/deb/build.log"; }
 fi
 if command -v lintian >/dev/null 2>&1; then
-  lintian --allow-root --fail-on error "$work"/*.changes && say "lintian found no error"
+  lintian --allow-root --fail-on error "$work"/*.changes
+  say "lintian found no error"
 fi
 rm -f "$dist"/*.deb
 cp "$work"/*.deb "$dist/"
