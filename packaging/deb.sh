@@ -4,7 +4,7 @@
 # there, without debhelper's flags: a trial, for CI.
 . "$(dirname "$0")/common.sh"
 [ -n "${SUITE:-}" ] || scripts/setup.sh deb
-work=$root/build/deb
+work=$root/build/deb${UNPACK_PACKAGE_BUILD:+-trial}
 source=$work/unpack-engine-$version
 rm -f "$work"/*.deb "$work"/*.changes "$work"/*.buildinfo
 export_sources "$source"
@@ -34,13 +34,13 @@ if [ -n "${SUITE:-}" ]; then
     cd /source
     apt-get build-dep -qq -y --no-install-recommends ./
     DEB_BUILD_OPTIONS='$DEB_BUILD_OPTIONS' dpkg-buildpackage -b -us -uc" >"$work/build.log" 2>&1 ||
-    { tail -n 30 "$work/build.log" >&2; fail "the packages for $SUITE failed; all it said is in build/deb/build.log"; }
+    { tail -n 30 "$work/build.log" >&2; fail "the packages for $SUITE failed; all it said is in $work/build.log"; }
   dist=$dist/$SUITE
   mkdir -p "$dist"
   mv "$there"/*.deb "$there"/*.changes "$there"/*.buildinfo "$work/"
 else
   (cd "$source" && dpkg-buildpackage -b -us -uc >"$work/build.log" 2>&1) ||
-    { tail -n 30 "$work/build.log" >&2; fail "dpkg-buildpackage failed; all it said is in build/deb/build.log"; }
+    { tail -n 30 "$work/build.log" >&2; fail "dpkg-buildpackage failed; all it said is in $work/build.log"; }
 fi
 if command -v lintian >/dev/null 2>&1; then
   lintian --allow-root --fail-on error "$work"/*.changes
