@@ -140,6 +140,7 @@ void read_edges(const ReadSweep& sweep, const Array* other, bool positions, Edge
     ReadOps::KeyOffsets offsets = layer.offsets;
     if (other != nullptr) {  // what was kept is that of the writers themselves
       offsets = {};
+      reads.values = {};
       sweep.ops().keep_for_edges(view, reads);
     }
     std::vector<double> totals;
@@ -149,17 +150,15 @@ void read_edges(const ReadSweep& sweep, const Array* other, bool positions, Edge
         parts[s].assign(totals.begin() + static_cast<std::ptrdiff_t>(s * size),
                         totals.begin() + static_cast<std::ptrdiff_t>((s + 1) * size));
     } else {
-      sweep.ops().visit_edges(
-          view, reads, offsets,
-          [&](int source, int head, Branch branch, int queries, const void* rows) {
-            std::vector<double>& part = parts[static_cast<std::size_t>(source)];
-            part.resize(3 * heads * cl, 0.0);
-            const std::size_t which = branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
-            double* to = part.data() + (which * heads + static_cast<std::size_t>(head)) * cl;
-            const T* credit = static_cast<const T*>(rows);
-            for (std::size_t i = 0; i < static_cast<std::size_t>(queries) * cl; ++i)
-              to[i % cl] += static_cast<double>(credit[i]);
-          });
+      sweep.ops().visit_edges(view, reads, offsets, [&](const ReadOps::Edges& edges) {
+        std::vector<double>& part = parts[static_cast<std::size_t>(edges.source)];
+        part.resize(3 * heads * cl, 0.0);
+        const std::size_t which = edges.branch == Branch::K ? 0 : edges.branch == Branch::Q ? 1 : 2;
+        double* to = part.data() + (which * heads + static_cast<std::size_t>(edges.head)) * cl;
+        const T* credit = static_cast<const T*>(edges.credit);
+        for (int i = 0; i < edges.queries; ++i, credit += cl)
+          for (std::size_t j = 0; j < cl; ++j) to[j] += static_cast<double>(credit[j]);
+      });
     }
     for (std::size_t s = 0; s < length; ++s) {
       for (std::size_t i = 0; i < parts[s].size(); ++i)
