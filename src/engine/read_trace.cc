@@ -83,18 +83,22 @@ Sent sent_by_root(const ReadSweep& sweep, const Node& root) {
   return out;
 }
 
-// What the root sends by each branch, and the ranking of those it sends to.
-void add_root(const ReadSweep& sweep, const ReadPaths& paths, TraceResult& result) {
+// What the root sends by each branch.
+void add_root(const ReadSweep& sweep, TraceResult& result) {
   const Decomposition& d = sweep.decomposition();
   const Node root = *result.root;
-  const auto count = static_cast<std::size_t>(d.writers().count());
-  const auto length = static_cast<std::size_t>(result.length());
   result.incoming = sent_by_root(sweep, root);
   if (d.writers()[root.writer].kind == WriterKind::head) {
     result.entries = sweep.root_entries();
   } else {
     add_neuron_entries(d, root, sweep.root_entries(), result);
   }
+}
+
+// The ranking of those it sends to.
+void add_composition(const Decomposition& d, const ReadPaths& paths, TraceResult& result) {
+  const auto count = static_cast<std::size_t>(d.writers().count());
+  const auto length = static_cast<std::size_t>(result.length());
   const std::vector<double> below = paths.masses_below();
   std::vector<CompositionEntry> all(count);
   const auto ranked = [](std::vector<CompositionEntry> entries) {
@@ -218,8 +222,11 @@ void answer_along_reading(const PreparedState& state, const Question& question,
   result.conservation_first =
       std::accumulate(result.importance.begin(), result.importance.end(), 0.0);
   if (!with_edges) return;
+  if (result.root) add_root(sweep, result);
+  const bool ranked = result.root && question.composition;
+  if (!ranked && question.paths.top == 0) return;
   const ReadPaths paths(sweep, filter, context);
-  if (result.root) add_root(sweep, paths, result);
+  if (ranked) add_composition(d, paths, result);
   if (question.paths.tau) {
     ThresholdPaths found;
     found.paths = paths.best(question.paths.top + 1, *question.paths.tau);
