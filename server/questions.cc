@@ -144,9 +144,11 @@ TraceRequest read_trace(const Fields& body, const Model& model, const Limits& li
   if (const auto i = fields.choice("format", {"json", "html", "svg", "tikz"}))
     request.format = kFormats[*i];
   request.prompt = make_request_prompt(fields, model, limits);
+  const bool composition = fields.flag("composition").value_or(true);
   const std::size_t length = request.prompt.ids.size();
   const Asked asked = read_asked(fields, model, limits, length, trace_fields());
   request.question = asked.question;
+  request.question.composition = composition;
   if (asked.answer) {
     if (request.format != Format::json) throw UsageError("an answer comes as JSON alone");
     request.answer = answer_tokens(asked, model, request.prompt);

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -12,6 +11,7 @@
 #include "base/installation.h"
 #include "base/json_reader.h"
 #include "base/message.h"
+#include "base/system.h"
 #include "model/checkpoint.h"
 #include "model/gguf_model.h"
 #include "model/load.h"
@@ -395,15 +395,7 @@ std::vector<fs::path> model_cache_folders() {
   return folders;
 }
 
-std::uint64_t free_memory() {
-  std::ifstream in("/proc/meminfo");
-  std::string name;
-  std::uint64_t kib = 0;
-  for (std::string rest; in >> name >> kib; std::getline(in, rest)) {
-    if (name == "MemAvailable:") return kib * 1024;
-  }
-  return 0;
-}
+std::uint64_t free_memory() { return system_memory().available; }
 
 fs::path locate_model(const std::string& name) {
   if (name.empty())
