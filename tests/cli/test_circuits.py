@@ -80,11 +80,9 @@ def test_without_a_name_mover_its_candidates_are_read_and_give_nobody_a_role(unp
     heads = {r["name"]: r["heads"] for r in summary["roles"]}
     stages = {r["key"].split("|")[2] for r in records_of(tmp_path / "out") if "|search|" in r["key"]}
     report = (tmp_path / "out" / "report.md").read_text()
-    if heads["name mover"]:
-        assert "name-mover queries" in stages and not summary["candidates"]
-    else:
-        assert "queries of candidates" in stages and heads["S-inhibition"] == []
-        assert not summary["candidates"] or f"to those of {', '.join(summary['candidates'])}," in report
+    assert heads["name mover"] == heads["S-inhibition"] == [] and heads["S-suppressor"]
+    assert "queries of candidates" in stages and "name-mover queries" not in stages
+    assert summary["candidates"] and f"to those of {', '.join(summary['candidates'])}, which look" in report
     assert "--seed 0 --preset paper\n" in report and "(2,000 resamples)" in report
 
 
