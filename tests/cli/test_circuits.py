@@ -74,6 +74,18 @@ def test_ioi_finds_heads_that_the_answer_depends_on(unpack, tmp_path):
     assert len(first["effects"]) == len(first["previous"]) == 74 and first["clean"] > 1
 
 
+def test_without_a_name_mover_its_candidates_are_read_and_give_nobody_a_role(unpack, tmp_path):
+    unpack.ok("experiment", "ioi", "--n", "5", "--model", "pocket-neox", "--out", tmp_path / "out")
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())["models"]["pocket-neox"]
+    heads = {r["name"]: r["heads"] for r in summary["roles"]}
+    stages = {r["key"].split("|")[2] for r in records_of(tmp_path / "out") if "|search|" in r["key"]}
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert heads["name mover"] == heads["S-inhibition"] == [] and heads["S-suppressor"]
+    assert "queries of candidates" in stages and "name-mover queries" not in stages
+    assert summary["candidates"] and f"to those of {', '.join(summary['candidates'])}, which look" in report
+    assert "--seed 0 --preset paper\n" in report and "(2,000 resamples)" in report
+
+
 def test_paths_go_through_mlps_unless_they_are_narrow(unpack, tmp_path):
     unpack.ok("experiment", "ioi", "--n", "2", "--out", tmp_path / "wide")
     unpack.ok("experiment", "ioi", "--n", "2", "--narrow-paths", "--out", tmp_path / "narrow")
@@ -143,6 +155,8 @@ def test_greater_than_ranks_are_those_of_the_composition_that_trace_gives(unpack
     want = [e["component"] for e in got["composition"]["all"]]
     assert order[:20] == want[:20]
     assert records[2]["rankings"]["MLP7|all|END"]["found"] == sum(e["mass"] >= 1e-3 for e in got["composition"]["all"])
+    best = unpack.json("trace", records[2]["text"], "--root", "MLP7@-1", "--preset", "best")["composition"]["all"]
+    assert [names[w] for w in records[2]["rankings_best"]["MLP7|all|END"]["order"]][:20] == [e["component"] for e in best[:20]]
     claim = summary_of(years / "out")["claims"][0]
     detail = {(d["receiver"], d["source"]): d for d in claim["detail"]}
     ranks = sorted(r["rankings"]["MLP7|all|END"]["order"].index(names.index("MLP6")) + 1 for r in records)
