@@ -68,8 +68,8 @@ void HostProducts<T>::add_head_products(const MlpView& view, const std::vector<T
   const std::int64_t n = in.columns(p);
   const std::int64_t sources = config_.block == Block::parallel ? view.layer : view.layer + 1;
   const T* panel = products.data() + sources * heads * e * in.begin(p);
-  thread_local std::vector<T> tile;
-  tile.resize(static_cast<std::size_t>(kHeads * positions * n));
+  Scratch scratch;
+  T* tile = scratch.of<T>(kHeads * positions * n);
   for (std::int64_t first = 0; first < sources * heads; first += kHeads) {
     const std::int64_t count = std::min(kHeads, sources * heads - first);
     for (std::int64_t i = 0; i < count; ++i) {
@@ -77,12 +77,12 @@ void HostProducts<T>::add_head_products(const MlpView& view, const std::vector<T
       const T* z = ptr(*view.z[static_cast<std::size_t>(head / heads)]) + begin * heads * e +
                    head % heads * e;
       gemm(false, positions, n, e, z, heads * e, panel + head * e * n, n, false,
-           tile.data() + i * positions * n, n);
+           tile + i * positions * n, n);
     }
     for (std::int64_t q = 0; q < positions; ++q) {
       double squares[kHeads] = {};
-      reduce_writers(tile.data() + q * n, count, n, positions * n, sum + 2 * q * n,
-                     sum + (2 * q + 1) * n, squares);
+      reduce_writers(tile + q * n, count, n, positions * n, sum + 2 * q * n, sum + (2 * q + 1) * n,
+                     squares);
       for (std::int64_t i = 0; i < count; ++i) {
         square[q * view.visible + writers_.head(static_cast<int>((first + i) / heads),
                                                 static_cast<int>((first + i) % heads))] =
@@ -92,8 +92,8 @@ void HostProducts<T>::add_head_products(const MlpView& view, const std::vector<T
     for (std::int64_t i = 0; last && i < count; ++i) {
       const int writer = writers_.head(static_cast<int>((first + i) / heads),
                                        static_cast<int>((first + i) % heads));
-      keep_row(tile.data() + (i * positions + positions - 1) * n, n,
-               ptr(*view.dev)[begin + positions - 1], last + writer * in.out);
+      keep_row(tile + (i * positions + positions - 1) * n, n, ptr(*view.dev)[begin + positions - 1],
+               last + writer * in.out);
     }
   }
 }
