@@ -34,8 +34,11 @@ void finish_moments(const double* sum, const double* square, std::int64_t n, std
   for (std::int64_t j = 0; j < c; ++j) {
     const double mean = sum[j] / static_cast<double>(n);
     mean_out[j] = static_cast<T>(mean);
+    // Rounded by itself: within a multiply-add, which 64-bit ARM has, the difference of two equal
+    // squares would be the product's rounding error, and the root of that is no small number.
+    const volatile double mean_square = mean * mean;
     out[j] =
-        static_cast<T>(std::sqrt(std::max(0.0, square[j] / static_cast<double>(n) - mean * mean)));
+        static_cast<T>(std::sqrt(std::max(0.0, square[j] / static_cast<double>(n) - mean_square)));
   }
 }
 
