@@ -272,7 +272,10 @@ class Bench {
     const Cost forward_plan = forward_cost(c, tokens);
     row("forward pass", forward_seconds, forward_plan, "logits at the last position");
 
-    const Cost prepare_plan = prepare_cost(c, model_.writers(), tokens);
+    // What a GPU is held against is every writer times the weights, however it goes about it.
+    const Cost prepare_plan = prepare_cost(
+        c, model_.writers(), tokens,
+        memory_ != nullptr || backend.is_double() ? Products::none : Products::as_needed);
     Cost all = prepare_plan;
     all += question_cost(c, model_.writers(), tokens);
     if (memory_ != nullptr) (void)memory_->memory_use(true);
@@ -411,7 +414,7 @@ class Bench {
       const Model fast = model_.with(load);
       const double first =
           median(1, [&] { (void)fast.prepare(prompt(tokens, 1)).trace(question); });
-      Cost plan = prepare_cost(c, model_.writers(), tokens, true);
+      Cost plan = prepare_cost(c, model_.writers(), tokens, Products::kept);
       plan += question_cost(c, model_.writers(), tokens);
       const double seconds = median(repeat, [&] {
         (void)fast.prepare(prompt(tokens, 1), context_).trace(question, context_);

@@ -8,23 +8,30 @@ namespace unpack {
 
 namespace {
 
+// Models with fewer parameters use our own products: they run as fast there, and to load oneDNN
+// and let it write its kernels takes longer than such a model's forward pass.
+constexpr std::size_t kSmallModel = 32'000'000;
+
 class CpuBackend final : public HostReads<float> {
  public:
   CpuBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options)
-      : HostReads(std::move(weights), options) {
-    prepare_gemm();
+      : HostReads(std::move(weights), options), small_(weights_->parameter_count() < kSmallModel) {
+    if (!small_) prepare_gemm();
   }
   std::string name() const override { return "cpu"; }
   std::string details() const override {
-    return std::string(kernel_name()) + " kernels, " + gemm_details();
+    return std::string(kernel_name()) + " kernels, " + (small_ ? own_gemm_name() : gemm_details());
   }
 
  protected:
   void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
             std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
             std::int64_t ldc) override {
-    sgemm(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
+    (small_ ? own_sgemm : sgemm)(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
   }
+
+ private:
+  const bool small_;
 };
 
 }  // namespace

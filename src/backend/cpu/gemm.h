@@ -11,10 +11,16 @@ void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, co
            std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
            std::int64_t ldc);
 
+// The same by our own loops.
+void own_sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+               std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
+               std::int64_t ldc);
+
 // What the first product would otherwise do on its way; throws where there is no memory for it.
 void prepare_gemm();
 
-std::string gemm_library();  // "oneDNN 2.6.3", "own products (avx2)"; fixes nothing
-std::string gemm_details();  // "oneDNN 2.6.3 (avx2)": with the instruction set it settled on
+std::string gemm_library();   // "oneDNN 2.6.3", "own products (avx2)"; fixes nothing
+std::string own_gemm_name();  // "own products (avx2)"
+std::string gemm_details();   // "oneDNN 2.6.3 (avx2)": with the instruction set it settled on
 
 }  // namespace unpack
