@@ -272,10 +272,7 @@ class Bench {
     const Cost forward_plan = forward_cost(c, tokens);
     row("forward pass", forward_seconds, forward_plan, "logits at the last position");
 
-    // What a GPU is held against is every writer times the weights, however it goes about it.
-    const Cost prepare_plan = prepare_cost(
-        c, model_.writers(), tokens,
-        memory_ != nullptr || backend.is_double() ? Products::none : Products::as_needed);
+    const Cost prepare_plan = prepare_cost(c, model_.writers(), tokens, products_of(backend));
     Cost all = prepare_plan;
     all += question_cost(c, model_.writers(), tokens);
     if (memory_ != nullptr) (void)memory_->memory_use(true);

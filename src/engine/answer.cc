@@ -132,7 +132,7 @@ AnswerResult explain_answer(const Model& model, std::span<const TokenId> prompt,
 
 QuestionCost question_cost_of(const Model& model, int tokens, int rows, double gflops) {
   const ModelConfig& c = model.config();
-  Cost cost = prepare_cost(c, model.writers(), tokens);
+  Cost cost = prepare_cost(c, model.writers(), tokens, products_of(*model.state()->backend));
   cost += question_cost(c, model.writers(), tokens);
   for (int i = 1; i < rows; ++i) cost += target_cost(c, model.writers(), tokens);
   QuestionCost out;

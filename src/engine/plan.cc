@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/backend.h"
 #include "backend/cuda/low_rank_rule.h"
 #include "backend/cuda/tile_rule.h"
 #include "backend/fold_rule.h"
@@ -52,6 +53,11 @@ Shape shape_of(const ModelConfig& c, int layer, int tokens) {
 }
 
 }  // namespace
+
+Products products_of(const Backend& backend) {
+  return backend.name() == "cpu" && backend.layers_side_by_side() ? Products::as_needed
+                                                                  : Products::none;
+}
 
 Cost forward_cost(const ModelConfig& c, int tokens) {
   const double head = static_cast<double>(c.vocab_size) * c.d_model;

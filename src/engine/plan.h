@@ -9,6 +9,12 @@
 
 namespace unpack {
 
+class Backend;
+
+// What a backend does with products of weights that it does not keep. Other devices than the CPU
+// are held against every writer times the weights, however they go about it.
+Products products_of(const Backend& backend);
+
 struct Cost {
   double flop = 0;
   double byte = 0;  // fp32 weights that must be read

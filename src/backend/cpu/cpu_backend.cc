@@ -8,14 +8,11 @@ namespace unpack {
 
 namespace {
 
-// Models with fewer parameters use our own products: they run as fast there, and to load oneDNN
-// and let it write its kernels takes longer than such a model's forward pass.
-constexpr std::size_t kSmallModel = 32'000'000;
-
 class CpuBackend final : public HostReads<float> {
  public:
   CpuBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options)
-      : HostReads(std::move(weights), options), small_(weights_->parameter_count() < kSmallModel) {
+      : HostReads(std::move(weights), options),
+        small_(small_for_gemm(weights_->parameter_count())) {
     if (!small_) prepare_gemm();
   }
   std::string name() const override { return "cpu"; }

@@ -39,6 +39,11 @@ bool empty_product(std::int64_t m, std::int64_t n, std::int64_t k, bool accumula
 
 }  // namespace
 
+bool small_for_gemm(std::size_t parameters) {
+  constexpr std::size_t kSmall = 32'000'000;
+  return parameters < kSmall && !onednn_asked_for();
+}
+
 void own_sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
                std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
                std::int64_t ldc) {

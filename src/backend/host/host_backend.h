@@ -62,8 +62,6 @@ class HostBase : public Backend {
   // Layer weights in panels. All layers stay when they fit the budget; otherwise the last ones used
   // do, and the stored form is converted anew.
   std::shared_ptr<const LayerPanels<T>> layer(int index);
-  // W_O of a layer, by itself where the layer is not there.
-  std::shared_ptr<const Panels<T>> head_out(int index);
   // An expert's, made when a prompt first uses it; the ones used last stay within the same budget.
   std::shared_ptr<const MlpPanels<T>> expert(int layer, int index);
 

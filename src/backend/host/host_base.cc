@@ -96,20 +96,6 @@ std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
 }
 
 template <typename T>
-std::shared_ptr<const Panels<T>> HostBase<T>::head_out(int index) {
-  const auto i = static_cast<std::size_t>(index);
-  if (keep_layers_ == layers_.size()) {
-    const auto whole = layer(index);
-    return {whole, &whole->o};
-  }
-  {
-    std::lock_guard lock(mutex_);
-    if (layers_[i]) return {layers_[i], &layers_[i]->o};
-  }
-  return std::make_shared<const Panels<T>>(make_head_out<T>(weights_->layers[i]));
-}
-
-template <typename T>
 std::shared_ptr<const MlpPanels<T>> HostBase<T>::expert(int layer, int index) {
   const std::pair<int, int> key = {layer, index};
   const auto find = [&]() -> std::shared_ptr<const MlpPanels<T>> {

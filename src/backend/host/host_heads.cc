@@ -179,6 +179,23 @@ void HostHeads<T>::key_scores(const AttentionView& view, Scores scores, int head
   const T* q = ptr(*view.q) + (static_cast<std::int64_t>(query) * config_.n_heads + head) * e;
   std::vector<T> shared(static_cast<std::size_t>(d));
   if (!per_source) head_to_model(w->k, g, q, e, 1, shared.data(), d);
+  // Where it is the same for all sources, and these are many, the vector is brought before W_O of
+  // the layers below once, [source, H, E].
+  const std::int64_t width = static_cast<std::int64_t>(config_.n_heads) * e;
+  std::vector<T> before;
+  if (!per_source && this->plan_of(view.layer, query + 1).keys.low_rank()) {
+    std::vector<T> centered = shared;
+    center_row(centered.data());
+    const int sources = source_layers(writers_, view.visible);
+    before.resize(static_cast<std::size_t>(sources * width));
+    pool_.parallel_for(sources, [&](std::int64_t source) {
+      const auto from = layer(static_cast<int>(source));
+      const Panels<T>& o = from->o;
+      for (std::int64_t p = 0; p < o.count(); ++p)
+        gemm(true, 1, width, o.columns(p), centered.data() + o.begin(p), d, o.panel(p),
+             o.columns(p), p > 0, before.data() + source * width, width);
+    });
+  }
   pool_.parallel_for(query + 1, [&](std::int64_t s) {
     std::vector<T> own;
     const T* vector = shared.data();
@@ -191,8 +208,16 @@ void HostHeads<T>::key_scores(const AttentionView& view, Scores scores, int head
     }
     const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[s]));
     const T* writers = ptr(*view.writers) + s * view.n_writers * d;
-    for (std::int64_t j = 0; j < cl; ++j)
-      ptr(out)[s * cl + j] = factor * dot(d, writers + j * d, vector);
+    for (std::int64_t j = 0; j < cl; ++j) {
+      const Writer& writer = writers_[static_cast<int>(j)];
+      const std::int64_t at = writer.head * e;
+      ptr(out)[s * cl + j] =
+          factor *
+          (before.empty() || writer.kind != WriterKind::head
+               ? dot(d, writers + j * d, vector)
+               : dot(e, ptr(*view.z[static_cast<std::size_t>(writer.layer)]) + s * width + at,
+                     before.data() + writer.layer * width + at));
+    }
   });
   const std::int64_t from = config_.layer(view.layer).first_source(query);
   this->hide(view, query, ptr(out));

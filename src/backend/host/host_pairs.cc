@@ -168,7 +168,7 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const LayerPanels<T
 template <typename T>
 Array HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std::int64_t p,
                               bool low_rank, const PullBack& forth) {
-  constexpr std::int64_t kPositions = 64, kWriters = 16;
+  constexpr std::int64_t kPositions = 192, kWriters = 16;
   const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible;
   const std::int64_t length = view.length, columns = w.columns(p), heads = columns / e;
   const std::int64_t first = w.begin(p) / e, z_row = config_.n_heads * e;

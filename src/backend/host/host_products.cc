@@ -16,7 +16,10 @@ HostProducts<T>::HostProducts(std::shared_ptr<const ModelWeights> weights,
 
 template <typename T>
 LayerPlan HostProducts<T>::plan_of(int index, int length) const {
-  const Products plain = sizeof(T) == sizeof(double) ? Products::none : Products::as_needed;
+  // Where layers are converted over and over, so would W_O be for every product.
+  const Products plain = sizeof(T) == sizeof(double) || !this->layers_side_by_side()
+                             ? Products::none
+                             : Products::as_needed;
   return plan_layer(config_, writers_, index, length, kept_.empty() ? plain : Products::kept,
                     sizeof(T));
 }
@@ -55,7 +58,7 @@ template <typename T>
 void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_t first,
                                     std::int64_t count, bool packed, T* out) {
   constexpr std::int64_t kRows = 256;  // of W_O at once
-  constexpr int kSources = 8;          // layers whose W_O is held
+  constexpr int kSources = 8;          // layers that are held
   const std::int64_t d = config_.d_model, e = config_.d_head, heads = config_.n_heads;
   const std::int64_t size = product_size(w, sources);
   // C goes to the side of W, whose columns it centres.
@@ -76,8 +79,8 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
   const std::int64_t blocks = (heads + together - 1) / together;
   for (int from = 0; from < sources; from += kSources) {
     const int some = std::min(kSources, sources - from);
-    std::vector<std::shared_ptr<const Panels<T>>> outs;
-    for (int i = 0; i < some; ++i) outs.push_back(this->head_out(from + i));
+    std::vector<std::shared_ptr<const LayerPanels<T>>> layers;
+    for (int i = 0; i < some; ++i) layers.push_back(layer(from + i));
     pool_.parallel_for(some * count * blocks, [&](std::int64_t task) {
       const std::int64_t i = task / blocks % count;
       const std::int64_t source = task / blocks / count;
@@ -89,7 +92,7 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
       thread_local std::vector<T> plain;
       if (packed) plain.resize(static_cast<std::size_t>(rows * n));
       T* made = packed ? plain.data() : to;
-      const Panels<T>& o = *outs[static_cast<std::size_t>(source)];
+      const Panels<T>& o = layers[static_cast<std::size_t>(source)]->o;
       for (std::int64_t p = 0; p < o.count(); ++p) {
         gemm(false, rows, n, o.columns(p), o.panel(p) + head * e * o.columns(p), o.columns(p),
              right + o.begin(p) * n, n, p > 0, made, n);

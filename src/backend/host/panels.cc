@@ -100,11 +100,6 @@ std::vector<T> for_heads(const WeightView& w, std::int64_t n) {
 }  // namespace
 
 template <typename T>
-Panels<T> make_head_out(const LayerWeights& w) {
-  return make_panels<T>(w[Role::w_o], kWidth, nullptr);
-}
-
-template <typename T>
 LayerPanels<T> make_layer_panels(const ModelConfig& config, const LayerWeights& w) {
   LayerPanels<T> layer;
   const std::vector<T> norm = read_vector<T>(w[Role::attn_norm_w]);
@@ -115,7 +110,7 @@ LayerPanels<T> make_layer_panels(const ModelConfig& config, const LayerWeights& 
   layer.q = make_panels(w[Role::w_q], head_width, scale);
   layer.k = make_panels(w[Role::w_k], head_width, scale);
   layer.v = make_panels(w[Role::w_v], head_width, scale);
-  layer.o = make_head_out<T>(w);
+  layer.o = make_panels<T>(w[Role::w_o], kWidth, nullptr);
   layer.b_q = folded_bias<T>(w[Role::b_q], bias, w[Role::w_q]);
   layer.b_k = folded_bias<T>(w[Role::b_k], bias, w[Role::w_k]);
   layer.b_v = folded_bias<T>(w[Role::b_v], bias, w[Role::w_v]);
@@ -142,8 +137,6 @@ MlpPanels<T> make_expert_panels(const LayerWeights& w, int expert) {
 
 template MlpPanels<float> make_expert_panels<float>(const LayerWeights&, int);
 template MlpPanels<double> make_expert_panels<double>(const LayerWeights&, int);
-template Panels<float> make_head_out<float>(const LayerWeights&);
-template Panels<double> make_head_out<double>(const LayerWeights&);
 template std::vector<float> read_vector<float>(const WeightView&);
 template std::vector<double> read_vector<double>(const WeightView&);
 template Panels<float> make_panels<float>(const WeightView&, std::int64_t,

@@ -63,8 +63,6 @@ struct LayerPanels {
 template <typename T>
 LayerPanels<T> make_layer_panels(const ModelConfig& config, const LayerWeights& w);
 template <typename T>
-Panels<T> make_head_out(const LayerWeights& w);  // the layer's `o` alone
-template <typename T>
 MlpPanels<T> make_expert_panels(const LayerWeights& w, int expert);
 
 extern template struct Panels<float>;
