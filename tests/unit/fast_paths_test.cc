@@ -353,7 +353,9 @@ TEST(LongPrompts, HaveThePathsOfTheReference) {
     const TraceResult want =
         tensors.model("reference").prepare(ids, context).trace(question, context);
     const TraceResult got = tensors.model("cpu").prepare(ids, context).trace(question, context);
-    EXPECT_NEAR(got.coverage.absolute_total, want.coverage.absolute_total, 1e-3 * want.coverage.absolute_total) << family;
+    EXPECT_NEAR(got.coverage.absolute_total, want.coverage.absolute_total,
+                1e-3 * want.coverage.absolute_total)
+        << family;
     ASSERT_EQ(got.paths.size(), want.paths.size()) << family;
     for (std::size_t i = 0; i < got.paths.size(); ++i)
       EXPECT_NEAR(std::fabs(got.paths[i].credit), std::fabs(want.paths[i].credit),
