@@ -166,13 +166,13 @@ class SuffixBuilder {
                static_cast<int>(static_cast<std::size_t>(i) % length), cl);
     });
     std::vector<Part> nodes(static_cast<std::size_t>(c.n_heads) * length);
-    const auto visit = [&](int h, int q, const auto& keys) {
+    const auto visit = [&](int h, int q, const T* rows) {
       const auto hs = static_cast<std::size_t>(h);
       Part node;
       for (int s = 0; s <= q; ++s) {
         const std::size_t i = hs * pairs + static_cast<std::size_t>(tri(q) + s);
         const auto k = static_cast<double>(e.key_coef[i]);
-        if (k != 0) node.add(keys(s), k);
+        if (k != 0) node.add(read(rows + static_cast<std::size_t>(s) * cl, s, cl), k);
         node.add(values[static_cast<std::size_t>(h / c.group_size()) * length +
                         static_cast<std::size_t>(s)],
                  static_cast<double>(e.entry[i]));
@@ -182,16 +182,31 @@ class SuffixBuilder {
       nodes[hs * length + static_cast<std::size_t>(q)] = node;
     };
     // Of a long prompt the scores are not kept, and only what they lead to is wanted.
-    const bool reached = plain() && !edges_.has_table() && edges_.options().scores == Scores::raw &&
-                         d_.backend().visit_key_reach(
-                             d_.attention_view(l), suffix_.all_, suffix_.slots_[0].bound,
-                             [&](int h, int q, const double* mass, const double* bound) {
-                               visit(h, q, [&](int s) { return plain_part(mass[s], bound[s]); });
-                             });
-    if (!reached)
-      edges_.visit_keys(l, [&](int h, int q, const T* rows) {
-        visit(h, q, [&](int s) { return read(rows + static_cast<std::size_t>(s) * cl, s, cl); });
-      });
+    std::vector<double> below(2 * values.size());  // [G, {mass, bound}, S]
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::size_t at = i / length * 2 * length + i % length;
+      below[at] = values[i].all;
+      below[at + length] = values[i].bound[0];
+    }
+    const bool reached =
+        plain() && !edges_.has_table() && edges_.options().scores == Scores::raw &&
+        d_.backend().visit_key_reach(
+            d_.attention_view(l), suffix_.all_, suffix_.slots_[0].bound,
+            [&](int h, int q, const double* mass, const double* bound) {
+              const auto hs = static_cast<std::size_t>(h);
+              const std::size_t row = hs * pairs + static_cast<std::size_t>(tri(q));
+              const auto sources = static_cast<std::size_t>(q) + 1;
+              const double* value =
+                  below.data() + static_cast<std::size_t>(h / c.group_size()) * 2 * length;
+              const Reach keys = reach_of(e.key_coef.data() + row, mass, bound, sources);
+              const Reach entries = reach_of(e.entry.data() + row, value, value + length, sources);
+              const Part query = read(
+                  e.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, q, cl);
+              nodes[hs * length + static_cast<std::size_t>(q)] =
+                  plain_part(keys.mass + entries.mass + query.all,
+                             std::max({keys.bound, entries.bound, query.bound[0]}));
+            });
+    if (!reached) edges_.visit_keys(l, visit);
     for (int h = 0; h < c.n_heads; ++h) {
       for (int q = 0; q < d_.length(); ++q)
         put(l, d_.writers().head(l, h), q,
