@@ -8,6 +8,8 @@ PYTHON ?= $(firstword $(wildcard /usr/bin/python3) python3)
 PROMPT = Mary and John went to the store. John gave a drink to
 # UNPACK_CUDA=ON adds the plugin for NVIDIA GPUs; the tests compile it wherever there is a compiler for it.
 UNPACK_CUDA ?=
+# What a trial of the packages may have left in build/release is taken back.
+PLAIN = -DUNPACK_PACKAGED=OFF -UUNPACK_PYTHON_SITE -DCMAKE_INSTALL_PREFIX=$(PREFIX)
 WERROR = $(if $(CI),-DUNPACK_WERROR=ON)
 
 all: build
@@ -19,13 +21,13 @@ setup-test:
 	@scripts/setup.sh $(if $(CI),ci,test)
 
 build: setup
-	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF -DUNPACK_PACKAGED=OFF -DCMAKE_INSTALL_PREFIX=$(PREFIX) $(if $(UNPACK_CUDA),-DUNPACK_CUDA=$(UNPACK_CUDA))
+	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF $(PLAIN) $(if $(UNPACK_CUDA),-DUNPACK_CUDA=$(UNPACK_CUDA))
 	@cmake --build build/release -j $(JOBS)
 
 # The Python package, complete in build/release/python: put that folder on PYTHONPATH.
 python:
 	@scripts/setup.sh python
-	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF -DUNPACK_PACKAGED=OFF -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) -DCMAKE_INSTALL_PREFIX=$(PREFIX)
+	@cmake --preset release --log-level=WARNING -DUNPACK_TESTS=OFF $(PLAIN) -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON)
 	@cmake --build build/release -j $(JOBS) --target unpack_python
 	@PYTHONPATH=build/release/python $(PYTHON) -c "import unpack_engine as up; print('unpack_engine', up.__version__, 'is in build/release/python')"
 
@@ -34,7 +36,7 @@ demo: build
 	@echo; build/release/unpack trace "$(PROMPT)" --target " Mary" --versus " John"
 
 test: setup-test
-	cmake --preset release -DUNPACK_TESTS=ON -DUNPACK_PACKAGED=OFF -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) $(WERROR) -DUNPACK_CUDA=$(or $(UNPACK_CUDA),AUTO)
+	cmake --preset release -DUNPACK_TESTS=ON $(PLAIN) -DUNPACK_PYTHON=ON -DPython_EXECUTABLE=$(PYTHON) $(WERROR) -DUNPACK_CUDA=$(or $(UNPACK_CUDA),AUTO)
 	cmake --build build/release -j $(JOBS)
 	ctest --test-dir build/release --output-on-failure -j $(JOBS) -LE cli
 ifeq ($(CI),true)
@@ -45,6 +47,10 @@ endif
 	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/cli
 	UNPACK=$(CURDIR)/build/release/unpack $(PYTHON) -m pytest -q tests/server tests/web
 	UNPACK=$(CURDIR)/build/release/unpack UNPACK_PYTHON=$(CURDIR)/build/release/python $(PYTHON) -m pytest -q tests/python
+ifeq ($(CI),true)
+	@if scripts/setup.sh packages; then UNPACK_PACKAGE_BUILD=build/release DIST=$(CURDIR)/build/trial $(MAKE) --no-print-directory test-packages; \
+	else echo "test: the packages are left out, since what makes them cannot be installed here"; fi
+endif
 
 # What this machine reaches: the table of `unpack bench`, then the suite in bench/, whose figures go to build/release/bench.json.
 bench:
@@ -70,12 +76,12 @@ test-odr: setup-test
 	cmake --build build/odr -j $(JOBS) --target unpack_cli
 	build/odr/unpack predict "$(PROMPT)"
 
-# The ways to install that take no root and little time: the wheel in a virtual environment, the Debian packages and what lintian says.
-# CI makes the wheel of what build/release holds by then.
+# The ways to install that take no root and little time: the Debian packages and what lintian says of them, the wheel in a virtual environment.
+# CI makes them of what build/release holds by then (UNPACK_PACKAGE_BUILD), which compiles next to nothing.
 test-packages:
+	packaging/deb.sh
 	packaging/wheel.sh
 	packaging/test_wheel.sh
-	packaging/deb.sh
 
 # Packages, into dist/: docs/packaging.md.
 wheel deb tarball container release:

@@ -45,12 +45,16 @@ std::string command_text(const CircuitArguments& args, const Task& task) {
   return text;
 }
 
+std::string method_name(const CircuitOptions& options) {
+  return fmt::format("{}{}", to_string(options.method), options.contrast ? ", contrast" : "");
+}
+
 // Progress under the method's name.
-RunContext named(const RunContext& run, CircuitMethod method) {
+RunContext named(const RunContext& run, const CircuitOptions& options) {
   RunContext out = run;
   if (run.progress)
-    out.progress = [&run, method](const Progress& at) {
-      const std::string what = fmt::format("{}: {}", to_string(method), at.what);
+    out.progress = [&run, name = method_name(options)](const Progress& at) {
+      const std::string what = fmt::format("{}: {}", name, at.what);
       run.progress({what, at.done, at.total});
     };
   return out;
@@ -64,20 +68,33 @@ int patched_prompts(const CircuitResult& found) {
   return static_cast<int>(std::min(affordable, static_cast<double>(found.task.prompts.size())));
 }
 
+// What --compare sets beside the asked one: every other method, ours with and without contrast.
+std::vector<CircuitOptions> others(const CircuitOptions& asked, const Task& task) {
+  bool contrasts = true;
+  for (const TaskPrompt& prompt : task.prompts) contrasts &= !prompt.counterfactual.empty();
+  std::vector<CircuitOptions> out;
+  for (const CircuitMethod method : circuit_methods()) {
+    for (const bool contrast : {false, true}) {
+      if (contrast && (method != CircuitMethod::ours || !contrasts)) continue;
+      if (method == asked.method && contrast == asked.contrast) continue;
+      out.push_back(asked);
+      out.back().method = method;
+      out.back().contrast = contrast;
+      out.back().minimality = 0;
+    }
+  }
+  return out;
+}
+
 // One circuit a method; the one that was asked for comes first.
 std::vector<CircuitResult> find_all(const CircuitArguments& args, const Model& model,
                                     const Task& task, const RunContext& run,
                                     CircuitMemory& memory) {
   std::vector<CircuitResult> out = {
-      find_circuit(model, task, args.options, named(run, args.options.method), &memory)};
+      find_circuit(model, task, args.options, named(run, args.options), &memory)};
   if (!args.compare) return out;
-  for (const CircuitMethod method : circuit_methods()) {
-    if (method == args.options.method) continue;
-    CircuitOptions other = args.options;
-    other.method = method;
-    other.contrast = false;
-    other.minimality = 0;
-    if (method == CircuitMethod::patching && other.patched == 0) {
+  for (CircuitOptions& other : others(args.options, task)) {
+    if (other.method == CircuitMethod::patching && other.patched == 0) {
       other.patched = patched_prompts(out[0]);
       if (other.patched == 0) {
         out[0].warnings.push_back(
@@ -87,10 +104,10 @@ std::vector<CircuitResult> find_all(const CircuitArguments& args, const Model& m
       }
     }
     try {
-      out.push_back(find_circuit(model, task, other, named(run, method), &memory));
+      out.push_back(find_circuit(model, task, other, named(run, other), &memory));
     } catch (const InputError& error) {  // mixtures have no gradients here, tasks no counterfactual
       out[0].warnings.push_back(
-          fmt::format("{} was left out: {}", to_string(method), error.what()));
+          fmt::format("{} was left out: {}", method_name(other), error.what()));
     }
   }
   return out;
@@ -98,19 +115,7 @@ std::vector<CircuitResult> find_all(const CircuitArguments& args, const Model& m
 
 void write_folder(const CircuitArguments& args, const Model& model, const Task& task,
                   const std::vector<CircuitResult>& results) {
-  const std::filesystem::path out = *args.out;
-  std::error_code error;
-  std::filesystem::create_directories(out, error);
-  if (error)
-    throw InputError(fmt::format("cannot make the folder {}: {}", out.string(), error.message()));
-  const std::string command = command_text(args, task);
-  const std::string one = to_markdown(results[0], command);
-  write_file(out / "circuit.json", to_json(results[0]));
-  write_file(out / "circuit.svg", to_svg(results[0]));
-  write_file(out / "circuit.dot", to_dot(results[0]));
-  write_file(out / "circuit.graphml", to_graphml(results[0]));
-  write_file(out / "curves.svg", circuit_curves(results));
-  write_file(out / "report.md", results.size() > 1 ? to_markdown(results, command) : one);
+  write_circuit(*args.out, results, command_text(args, task));
   args.outputs.write("--mib", [&] { return to_mib(results[0]); });
   args.outputs.write("--neuronpedia", [&] { return to_neuronpedia(results[0], model); });
 }
@@ -122,9 +127,8 @@ std::string summary_text(const std::vector<CircuitResult>& results, const std::s
       r.task.name, r.model.name, r.final_point.edges, r.all_edges, 100 * r.final_point.faithfulness,
       100 * r.final_point.necessity);
   for (const CircuitResult& result : results)
-    text += fmt::format("{:<10} CPR {:.3f}  CMD {:.3f}  {:g} passes\n",
-                        to_string(result.options.method), result.measure.cpr, result.measure.cmd,
-                        result.cost.ranking);
+    text += fmt::format("{:<14} CPR {:.3f}  CMD {:.3f}  {:g} passes\n", method_name(result.options),
+                        result.measure.cpr, result.measure.cmd, result.cost.ranking);
   return text + fmt::format("results are in {}\n", out);
 }
 

@@ -2,6 +2,7 @@
 #include <fmt/ranges.h>
 
 #include <memory>
+#include <tuple>
 
 #include "arguments.h"
 #include "commands.h"
@@ -30,6 +31,21 @@ std::vector<std::string> split_names(const std::string& text) {
   return out;
 }
 
+// The preset that these settings are, else the one that the options beside it change.
+const char* preset_beside(const Options& options) {
+  const auto same = [&](const Options& o) {
+    return std::tie(o.beta, o.weights, o.mlp_weights, o.expert_weights, o.dispatch, o.mlp, o.scores,
+                    o.reroot, o.direction, o.floor, o.keys) ==
+           std::tie(options.beta, options.weights, options.mlp_weights, options.expert_weights,
+                    options.dispatch, options.mlp, options.scores, options.reroot,
+                    options.direction, options.floor, options.keys);
+  };
+  for (const char* name : {"released", "best"}) {
+    if (same(preset_options(name))) return name;
+  }
+  return "paper";
+}
+
 // What the report says it was made with: everything that changes a number.
 std::string command_text(const ExperimentArguments& args) {
   const ExperimentOptions& o = args.options;
@@ -56,6 +72,8 @@ std::string command_text(const ExperimentArguments& args) {
   if (o.compiled.sharpness != usual.sharpness)
     text += fmt::format(" --sharpness {:g}", o.compiled.sharpness);
   const Options plain;
+  text += fmt::format(" --preset {}", preset_beside(o.options));
+  if (std::string(preset_beside(o.options)) != "paper") return text;
   if (o.options.beta != plain.beta) text += fmt::format(" --beta {:g}", o.options.beta);
   if (o.options.dispatch != plain.dispatch)
     text += fmt::format(" --dispatch {}", to_string(o.options.dispatch));

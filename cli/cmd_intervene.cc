@@ -46,7 +46,7 @@ void read_ablation(InterveneArguments& args) {
     args.change.ablate.push_back(*args.change.cut);
     args.change.cut.reset();
   }
-  if (wanted && args.change.ablate.empty())
+  if (wanted && args.change.ablate.empty() && !args.change.keep)
     throw UsageError("--ablate and --scale need components: --component A5.H3,MLP2@7");
   args.change.ablation = args.ablation.value_or(Ablation::zero);
   args.change.scale = args.scale.value_or(0);
@@ -101,6 +101,10 @@ void add_intervene(App& app, Context& context) {
       "they write in the prompt of --patch-from (default zero)",
       args->ablation,
       {{"zero", Ablation::zero}, {"mean", Ablation::mean}, {"resample", Ablation::resample}});
+  command.flag("--keep",
+               "The other way round: the components of --component stay, and every other head and "
+               "MLP is ablated",
+               args->change.keep);
   command.option(
       "--scale", "X",
       "How much of the original stays: 0 ablates (default), 1 changes nothing, 2 doubles",

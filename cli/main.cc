@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <cerrno>
 #include <csignal>
 #include <cstddef>
 #include <cstdio>
@@ -55,6 +54,7 @@ class SignalWatch {
     sigemptyset(&set_);
     sigaddset(&set_, SIGINT);
     sigaddset(&set_, SIGTERM);
+    sigaddset(&set_, SIGALRM);  // the grace is over
   }
 
   // Throws InputError where no thread can be started.
@@ -75,21 +75,17 @@ class SignalWatch {
   int signal() const { return signal_; }
 
  private:
+  static constexpr unsigned kGraceSeconds = 10;
+
   void watch() {
-    constexpr timespec kGrace = {10, 0};
-    for (;;) {
-      // Once asked to stop, wait no longer than the grace.
-      const int signal =
-          signal_ == 0 ? sigwaitinfo(&set_, nullptr) : sigtimedwait(&set_, nullptr, &kGrace);
-      if (signal < 0 && errno == EINTR) continue;
-      if (signal < 0 && signal_ == 0) return;
+    for (int signal = 0; sigwait(&set_, &signal) == 0;) {
       if (signal_ != 0 || !*listening_) {
-        const int last = signal < 0 ? signal_.load() : signal;
         cli::warn("interrupted, nothing was written");
-        _exit(kSignalled + last);
+        _exit(kSignalled + (signal == SIGALRM ? signal_.load() : signal));
       }
       signal_ = signal;
       source_.request_stop();
+      alarm(kGraceSeconds);
     }
   }
 

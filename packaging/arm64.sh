@@ -1,5 +1,5 @@
 #!/bin/bash
-# Cross-build for 64-bit ARM with Debian's compiler, and run the unit tests in qemu: arm64.sh [GTEST_FILTER] (default: all but the slowest).
+# Cross-build for 64-bit ARM with Debian's compiler, and run the program and the unit tests in qemu: arm64.sh [GTEST_FILTER] (default: all).
 . "$(dirname "$0")/common.sh"
 scripts/setup.sh arm64
 sysroot=$root/build/arm64-root
@@ -15,8 +15,12 @@ cmake -G Ninja -S . -B build/arm64 --log-level=WARNING -DCMAKE_TOOLCHAIN_FILE=pa
   -DCMAKE_BUILD_TYPE=Release -DUNPACK_TESTS=ON -DUNPACK_UNITY=ON -DUNPACK_DISCOVER_TESTS=OFF
 cmake --build build/arm64 -j "$jobs" --target unpack_cli unit_tests
 emulate="qemu-aarch64-static -L $sysroot"
-$emulate build/arm64/unpack --version
+$emulate build/arm64/unpack --version | tee build/arm64/version
+grep -q '^kernels: neon, own products (neon)$' build/arm64/version || fail "these are not the kernels of NEON"
+$emulate build/arm64/unpack doctor
 $emulate build/arm64/unpack predict "Mary and John went to the store. John gave a drink to"
 # The inner loops are vectors of four: multiply-add on v registers.
-aarch64-linux-gnu-objdump -d build/arm64/unpack | grep -cE 'fmla\s+v[0-9]+\.4s' | sed 's/^/packaging: multiply-add instructions of four lanes: /'
-RC_PARAMS=seed=20261115 $emulate build/arm64/tests/unit_tests --gtest_brief=1 --gtest_filter="${1:-*}"
+count=$(aarch64-linux-gnu-objdump -d build/arm64/unpack | grep -cE 'fmla\s+v[0-9]+\.4s') || fail "no multiply-add of four lanes"
+say "multiply-add instructions of four lanes: $count"
+# shellcheck disable=SC2086  # two words
+scripts/test_parts.sh "$jobs" $emulate build/arm64/tests/unit_tests --gtest_filter="${1:-*}"

@@ -1,6 +1,6 @@
 #!/bin/bash
 # A container image (as root), from Debian's packages alone: the root is made by mmdebstrap, the program comes from the .deb. Into dist/ as an
-# OCI archive that podman and docker load; buildah puts it together where it can run.
+# OCI archive that podman and docker load.
 . "$(dirname "$0")/common.sh"
 scripts/setup.sh container
 debs=$dist${SUITE:+/$SUITE}

@@ -1,9 +1,10 @@
 #!/bin/bash
 # The Debian packages unpack-engine, libunpack-dev and python3-unpack-engine, into dist/, and what lintian says of them.
-# SUITE=trixie builds them in a bare system of that release (as root), into dist/trixie.
+# SUITE=trixie builds them in a bare system of that release (as root), into dist/trixie. UNPACK_PACKAGE_BUILD=build/release packs what was compiled
+# there, without debhelper's flags: a trial, for CI.
 . "$(dirname "$0")/common.sh"
 [ -n "${SUITE:-}" ] || scripts/setup.sh deb
-work=$root/build/deb
+work=$root/build/deb${UNPACK_PACKAGE_BUILD:+-trial}
 source=$work/unpack-engine-$version
 rm -f "$work"/*.deb "$work"/*.changes "$work"/*.buildinfo
 export_sources "$source"
@@ -22,6 +23,7 @@ unpack-engine ($version) unstable; urgency=medium
 
  -- $(sed -n 's/^Maintainer: //p' "$source/debian/control")  $date
 END
+[ -z "${UNPACK_PACKAGE_BUILD:-}" ] || export UNPACK_PACKAGE_BUILD=$root/$UNPACK_PACKAGE_BUILD CMAKE_BUILD_PARALLEL_LEVEL=$jobs
 export DEB_BUILD_OPTIONS="parallel=$jobs nocheck noautodbgsym"
 if [ -n "${SUITE:-}" ]; then
   there=$root/build/deb-$SUITE
@@ -32,16 +34,17 @@ if [ -n "${SUITE:-}" ]; then
     cd /source
     apt-get build-dep -qq -y --no-install-recommends ./
     DEB_BUILD_OPTIONS='$DEB_BUILD_OPTIONS' dpkg-buildpackage -b -us -uc" >"$work/build.log" 2>&1 ||
-    { tail -n 30 "$work/build.log" >&2; fail "the packages for $SUITE failed; all it said is in build/deb/build.log"; }
+    { tail -n 30 "$work/build.log" >&2; fail "the packages for $SUITE failed; all it said is in $work/build.log"; }
   dist=$dist/$SUITE
   mkdir -p "$dist"
-  mv "$there"/*.deb "$work/"
+  mv "$there"/*.deb "$there"/*.changes "$there"/*.buildinfo "$work/"
 else
   (cd "$source" && dpkg-buildpackage -b -us -uc >"$work/build.log" 2>&1) ||
-    { tail -n 30 "$work/build.log" >&2; fail "dpkg-buildpackage failed; all it said is in build/deb/build.log"; }
-  if command -v lintian >/dev/null 2>&1; then
-    lintian --allow-root --fail-on error "$work"/*.changes
-  fi
+    { tail -n 30 "$work/build.log" >&2; fail "dpkg-buildpackage failed; all it said is in $work/build.log"; }
+fi
+if command -v lintian >/dev/null 2>&1; then
+  lintian --allow-root --fail-on error "$work"/*.changes
+  say "lintian found no error"
 fi
 rm -f "$dist"/*.deb
 cp "$work"/*.deb "$dist/"

@@ -1,7 +1,7 @@
 #!/bin/bash
 # Everything of a release into dist/, with checksums: wheel, Debian packages, portable folder, image, sources, and this version's part of the change log.
 . "$(dirname "$0")/common.sh"
-grep -q "^## $version" CHANGELOG.md || fail "CHANGELOG.md has no section '## $version'"
+[ "$(grep -m 1 '^## ' CHANGELOG.md)" = "## $version" ] || fail "the first section of CHANGELOG.md is not '## $version', the version in VERSION"
 rm -rf "$dist"
 mkdir -p "$dist"
 packaging/wheel.sh

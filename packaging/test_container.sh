@@ -22,13 +22,29 @@ assert any(m["name"] == "pocket-gpt2" for m in models["models"]), models
 print("container: the page is served,", len(page), "bytes")
 END
 }
-if command -v podman >/dev/null 2>&1 && podman load -q -i "$image" >/dev/null 2>&1 && podman run --rm "unpack:$version" --version; then
-  id=$(podman run -d --rm -p "127.0.0.1:$port:7860" "unpack:$version")
+# by_podman COMMAND...: with its defaults, or where these want more rights than this machine gives, with runc and limits that are allowed.
+for runtime in "" "--runtime runc"; do
+  limits=${runtime:+--ulimit nofile=1024:$(ulimit -Hn) --ulimit nproc=1000:1000}
+  # shellcheck disable=SC2086  # lists of words
+  by_podman() { podman $runtime run --rm $limits "$@"; }
+  works=no
+  command -v podman >/dev/null 2>&1 || break
+  podman load -q -i "$image" >/dev/null
+  if by_podman "unpack:$version" --version >"$work/version" 2>"$work/why"; then works=yes; break; fi
+  say "podman${runtime:+ $runtime}: $(tail -n 1 "$work/why")"
+done
+if [ $works = yes ]; then
+  say "run by podman${runtime:+ $runtime}"
+  cat "$work/version"
+  grep -q '^installed: container image$' "$work/version"
+  by_podman --read-only --network=none "unpack:$version" predict "Mary and John went to the store. John gave a drink to" | grep -q Mary
+  id=$(by_podman -d -p "127.0.0.1:$port:7860" "unpack:$version")
   trap 'podman kill "$id" >/dev/null; rm -rf "$work"' EXIT
   ask
-  [ "$(podman exec "$id" id -u)" != 0 ] || fail "it runs as root"
+  [ "$(podman exec "$id" id -u)" = 990 ] || fail "it does not run as the user without rights"
+  [ -z "$(podman exec "$id" cat /proc/1/status | sed -n 's/^CapEff:[[:space:]0]*//p')" ] || fail "it has rights"
 else
-  say "podman cannot run containers here; the image's root is run by chroot"
+  say "podman runs no container here; the image's root is run by chroot"
   tar -x -C "$work" -f "$image"
   mkdir "$work/root"
   "$PYTHON" - "$work" <<'END'

@@ -3,7 +3,7 @@
 . "$(dirname "$0")/common.sh"
 scripts/setup.sh wheel
 rm -f "$dist"/unpack_engine-*.whl
-if "$PYTHON" -c 'import build' 2>/dev/null; then
+if "$PYTHON" -c 'import build.__main__' 2>/dev/null; then
   CMAKE_BUILD_PARALLEL_LEVEL=$jobs "$PYTHON" -m build --wheel --no-isolation --outdir "$dist" . >/dev/null
 else
   CMAKE_BUILD_PARALLEL_LEVEL=$jobs PYTHONPATH=packaging "$PYTHON" -c "import wheel_backend; wheel_backend.build_wheel('$dist')"

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Folders stand in an order (ARCHITECTURE.md), and a file includes only from its own folder and those before it. The order is read from that page.
-And JSON has one reader (src/base/json_reader.h), with one limit of depth and size: no other file calls that of the JSON library."""
+JSON has one reader (src/base/json_reader.h), with one limit of depth and size: no other file calls that of the JSON library.
+And what only some systems have stands where docs/packaging.md says, so that a port knows its files."""
 import pathlib
 import re
 import sys
@@ -10,6 +11,19 @@ ROOT = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__
 ALLOWED = {("backend", "model/weights.h")}
 # What was written by the program itself a moment ago, or has passed the reader.
 OWN_JSON = {"src/base/json_reader.cc", "src/base/fields.cc", "src/batch/trace_prompts.cc"}
+# What Windows, or any system but Linux, has not: in these files alone.
+SYSTEM = {
+    r'"/proc|<(sched|dlfcn|gnu/.*|linux/.*|mach.*|sys/(resource|sysctl|utsname))\.h>|\b(sched_|madvise\(.*HUGE|getrusage|fdatasync)': {"src/base/system.cc"},
+    r"<sys/mman\.h>": {"src/base/system.cc", "src/model/safetensors.cc"},
+    r"<(fcntl|sys/stat|sys/file)\.h>": {"src/base/files.cc", "src/report/part_file.cc", "src/report/line_log.cc", "src/report/write_file.cc"},
+    r"<(csignal|(signal|pthread)\.h)>": {"cli/main.cc"},
+    r"<(sys/socket|netinet/.*|arpa/.*|poll|dirent)\.h>": {"server/server.cc", "server/connection.cc", "server/guard.cc"},
+    r"<sys/ioctl\.h>": {"cli/context.cc", "server/connection.cc"},
+    r"<malloc\.h>": {"src/base/system.cc", "cli/main.cc", "cli/cmd_serve.cc", "server/prepared_cache.cc"},
+    r"<unistd\.h>": {"src/base/system.cc", "src/base/files.cc", "src/model/safetensors.cc", "src/report/part_file.cc", "src/report/line_log.cc",
+                     "src/report/write_file.cc", "cli/context.cc", "cli/arguments.cc", "cli/main.cc"},
+    r"\b(epoll_|inotify_|eventfd|signalfd|timerfd|sigtimedwait|sigwaitinfo|prctl|accept4|pipe2|memfd_|renameat2|sendfile)\w*\(": set(),
+}
 
 
 def order():
@@ -35,6 +49,8 @@ def main():
         for number, line in enumerate(path.read_text().splitlines(), 1):
             if re.search(r"[jJ]son::(parse|sax_parse|accept)\(", line) and str(path.relative_to(ROOT)) not in OWN_JSON:
                 wrong.append(f"{path.relative_to(ROOT)}:{number}: JSON from outside goes through base/json_reader.h")
+            wrong += [f"{path.relative_to(ROOT)}:{number}: {found.group(0)} is not of every system, and this file is not among its places"
+                      for what, places in SYSTEM.items() if (found := re.search(what, line)) and str(path.relative_to(ROOT)) not in places]
             match = re.match(r'#include "([a-z_]+)/', line)
             if not match or match.group(1) == "unpack":
                 continue

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs the Debian packages that are missing: setup.sh build | python | bench | test | ci | wheel | deb | arm64 | container. As root or through sudo; says what is needed where neither is possible.
+# Installs the Debian packages that are missing: setup.sh build | python | bench | test | ci | packages | wheel | deb | arm64 | container. As root or through sudo; says what is needed where neither is possible.
 set -eu
 
 # libdnnl-dev: for the library itself, whose package is called after its release.
@@ -15,12 +15,13 @@ case "${1:-build}" in
   python) wanted="$build $python" ;;
   bench) wanted="$build libbenchmark-dev" ;;
   test) wanted="$build $python $test" ;;
-  ci) wanted="$build $python $test $ci $wheel $deb" ;;
+  ci) wanted="$build $python $test $ci" ;;
+  packages) wanted="$build $python $wheel $deb" ;;
   wheel) wanted="$build $python $wheel" ;;
   deb) wanted="$build $python $deb" ;;
   arm64) wanted="cmake ninja-build pkg-config g++-aarch64-linux-gnu qemu-user-static mmdebstrap" ;;
   container) wanted="mmdebstrap" ;;
-  *) echo "usage: $0 build|python|bench|test|ci|wheel|deb|arm64|container" >&2; exit 2 ;;
+  *) echo "usage: $0 build|python|bench|test|ci|packages|wheel|deb|arm64|container" >&2; exit 2 ;;
 esac
 
 if ! command -v dpkg-query >/dev/null 2>&1; then

@@ -78,8 +78,8 @@ const char* mime(Format format) {
 
 const std::vector<std::string>& Api::names() {
   static const std::vector<std::string> kNames = [] {
-    std::vector<std::string> names = {"tokenize",     "predict",   "trace",   "paths", "reroot",
-                                      "interactions", "intervene", "sources", "cost"};
+    std::vector<std::string> names = {"tokenize",     "predict",   "trace", "paths",   "reroot",
+                                      "interactions", "intervene", "prove", "sources", "cost"};
     names.insert(names.end(), InspectApi::names().begin(), InspectApi::names().end());
     return names;
   }();
@@ -102,6 +102,7 @@ Answer Api::ask(const std::string& name, const std::string& model_name, const Mo
   if (name == "predict") return predict(model, body);
   if (name == "interactions") return interactions(model_name, model, body);
   if (name == "intervene") return intervention(model, body);
+  if (name == "prove") return proof(model, body);
   if (name == "sources") return sources(model, body);
   if (name == "cost") return cost(model, body);
   if (std::optional<Answer> answer = inspect_->ask(name, model_name, model, body))
@@ -195,6 +196,15 @@ Answer Api::intervention(const Model& model, const Fields& body) const {
   InterveneRequest request = read_intervene(body, model, limits_);
   return {[request = std::move(request)](const Model& m, const RunContext& context) {
     return to_json(intervene(m, request.ids, request.intervention, request.target, context));
+  }};
+}
+
+Answer Api::proof(const Model& model, const Fields& body) const {
+  InterveneRequest request = read_prove(body, model, limits_);
+  return {[request = std::move(request)](const Model& m, const RunContext& context) {
+    const Intervention& asked = request.intervention;
+    return to_json(prove_nodes(m, request.ids, asked.ablate, asked.ablation, asked.patch_from,
+                               request.target, context));
   }};
 }
 

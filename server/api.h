@@ -39,6 +39,7 @@ class Api {
                const Fields& body) const;
   Answer interactions(const std::string& model_name, const Model& model, const Fields& body) const;
   Answer intervention(const Model& model, const Fields& body) const;
+  Answer proof(const Model& model, const Fields& body) const;
   Answer sources(const Model& model, const Fields& body) const;
   Answer cost(const Model& model, const Fields& body) const;
   Prepared prepare(const std::string& model_name, const Model& model,

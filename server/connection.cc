@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <condition_variable>
 #include <cstdlib>
+#include <new>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -119,7 +120,10 @@ ConnectionWatch::ConnectionWatch(int local_port, std::chrono::milliseconds to_as
       const auto pause = std::min(std::chrono::milliseconds(500), to_ask_ / 4);
       while (!stop.stop_requested()) {
         wake.wait_for(lock, stop, pause, [] { return false; });
-        look();
+        try {
+          look();
+        } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it looks again soon
+        }
       }
     });
   } catch (const std::system_error& error) {

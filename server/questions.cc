@@ -144,9 +144,11 @@ TraceRequest read_trace(const Fields& body, const Model& model, const Limits& li
   if (const auto i = fields.choice("format", {"json", "html", "svg", "tikz"}))
     request.format = kFormats[*i];
   request.prompt = make_request_prompt(fields, model, limits);
+  const bool composition = fields.flag("composition").value_or(true);
   const std::size_t length = request.prompt.ids.size();
   const Asked asked = read_asked(fields, model, limits, length, trace_fields());
   request.question = asked.question;
+  request.question.composition = composition;
   if (asked.answer) {
     if (request.format != Format::json) throw UsageError("an answer comes as JSON alone");
     request.answer = answer_tokens(asked, model, request.prompt);
@@ -205,6 +207,40 @@ InteractionsRequest read_interactions(const Fields& body, const Model& model,
   return request;
 }
 
+namespace {
+
+// The prompt that patched edges and resampled outputs come from; nothing where none is given.
+std::vector<TokenId> read_patch(RequestFields& fields, const Model& model, const Limits& limits) {
+  GivenPrompt patch;
+  patch.no_bos = read_no_bos(fields);
+  patch.messages = fields.json("patch_messages");
+  if (patch.messages) patch.chat.chat_template = fields.text("chat_template");
+  return read_given(fields, "patch_prompt", "patch_ids", std::move(patch), model, limits)
+      .value_or(MadePrompt{})
+      .ids;
+}
+
+// Components, and what they or all others are replaced by.
+void read_components(RequestFields& fields, Intervention& change) {
+  change.ablate = fields.texts("components", kMostChanges).value_or(std::vector<std::string>{});
+  constexpr Ablation kAblations[] = {Ablation::zero, Ablation::mean, Ablation::resample};
+  if (const auto i = fields.choice("ablate", {"zero", "mean", "resample"})) {
+    change.ablation = kAblations[*i];
+    if (change.ablate.empty() && !change.keep)
+      throw InputError("\"ablate\" needs \"components\", for example [\"A5.H3\", \"MLP2@7\"]");
+  }
+}
+
+// What every request about a change ends with.
+void read_changed(RequestFields& fields, const Model& model, const Limits& limits,
+                  InterveneRequest& request) {
+  request.intervention.patch_from = read_patch(fields, model, limits);
+  request.ids = read_prompt(fields, model, limits);
+  request.target = read_question(fields, model, limits, request.ids, target_fields()).target;
+}
+
+}  // namespace
+
 InterveneRequest read_intervene(const Fields& body, const Model& model, const Limits& limits) {
   RequestFields fields(body);
   InterveneRequest request;
@@ -213,25 +249,21 @@ InterveneRequest read_intervene(const Fields& body, const Model& model, const Li
   constexpr Channel kChannels[] = {Channel::attention, Channel::mlp};
   if (const auto i = fields.choice("channel", {"attention", "mlp"})) change.channel = kChannels[*i];
   change.edges = fields.texts("edges", kMostChanges).value_or(std::vector<std::string>{});
-  change.ablate = fields.texts("components", kMostChanges).value_or(std::vector<std::string>{});
-  constexpr Ablation kAblations[] = {Ablation::zero, Ablation::mean, Ablation::resample};
-  if (const auto i = fields.choice("ablate", {"zero", "mean", "resample"})) {
-    change.ablation = kAblations[*i];
-    if (change.ablate.empty())
-      throw InputError("\"ablate\" needs \"components\", for example [\"A5.H3\", \"MLP2@7\"]");
-  }
+  change.keep = fields.flag("keep").value_or(false);
+  read_components(fields, change);
   change.scale = fields.number("scale").value_or(change.scale);
   change.zero = fields.integers("zero", kMostChanges).value_or(std::vector<int>{});
-  GivenPrompt patch;
-  patch.no_bos = read_no_bos(fields);
-  patch.messages = fields.json("patch_messages");
-  if (patch.messages) patch.chat.chat_template = fields.text("chat_template");
-  change.patch_from =
-      read_given(fields, "patch_prompt", "patch_ids", std::move(patch), model, limits)
-          .value_or(MadePrompt{})
-          .ids;
-  request.ids = read_prompt(fields, model, limits);
-  request.target = read_question(fields, model, limits, request.ids, target_fields()).target;
+  read_changed(fields, model, limits, request);
+  return request;
+}
+
+InterveneRequest read_prove(const Fields& body, const Model& model, const Limits& limits) {
+  RequestFields fields(body);
+  InterveneRequest request;
+  read_components(fields, request.intervention);
+  if (request.intervention.ablate.empty())
+    throw InputError("nothing to prove: give \"components\", for example [\"A5.H3\", \"MLP2@7\"]");
+  read_changed(fields, model, limits, request);
   return request;
 }
 

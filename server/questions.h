@@ -71,5 +71,6 @@ TraceRequest read_trace(const Fields& body, const Model& model, const Limits& li
 InteractionsRequest read_interactions(const Fields& body, const Model& model, const Limits& limits);
 SourcesRequest read_sources(const Fields& body, const Model& model, const Limits& limits);
 InterveneRequest read_intervene(const Fields& body, const Model& model, const Limits& limits);
+InterveneRequest read_prove(const Fields& body, const Model& model, const Limits& limits);
 
 }  // namespace unpack::server

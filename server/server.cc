@@ -10,23 +10,28 @@
 #include <system_error>
 #include <thread>
 
+#include "answers.h"
 #include "api.h"
 #include "connection.h"
 #include "guard.h"
 #include "http_error.h"
+#include "http_tasks.h"
 #include "metrics.h"
 #include "model_worker.h"
 #include "page.h"
 #include "prepared_cache.h"
 #include "request_fields.h"
-#include "task_threads.h"
 #include "unpack/error.h"
 #include "unpack/serve.h"
 
 namespace unpack {
 
 using nlohmann::json;
+using server::answer_error;
+using server::answer_exception;
+using server::answer_with;
 using server::HttpError;
+using server::kJson;
 
 namespace {
 
@@ -34,59 +39,12 @@ constexpr auto kTick = std::chrono::milliseconds(
     20);  // how often a waiting request looks whether its client is still there
 constexpr int kBacklog = 512;
 constexpr auto kToAnswer = std::chrono::milliseconds(60'000);  // for a client to take its answer
-constexpr const char* kJson = "application/json";
 constexpr std::size_t kLongestTicket = 64;
-
-std::string error_body(const std::string& message) {
-  return json{{"error", Error(message).what()}}.dump(-1, ' ', false,
-                                                     json::error_handler_t::replace);
-}
-
-void answer_error(httplib::Response& response, int status, const std::string& message) {
-  constexpr int kTooMany = 429;
-  response.status = status;
-  if (status == kTooMany) response.set_header("Retry-After", "1");
-  response.set_content(error_body(message), kJson);
-}
-
-// A body from a provider of known length goes out as it is. Given whole, httplib would pack it with
-// Brotli's slowest setting: a second for an answer that took twenty milliseconds to find, and
-// nothing is gained on a loopback connection.
-void answer_with(httplib::Response& response, std::string content, const std::string& type) {
-  response.status = 200;
-  const auto body = std::make_shared<const std::string>(std::move(content));
-  response.set_content_provider(
-      body->size(), type, [body](std::size_t offset, std::size_t length, httplib::DataSink& sink) {
-        return sink.write(body->data() + offset, length);
-      });
-}
 
 // A name for the question, to ask how far it is; one that is too long counts as none.
 std::string ticket_of(const httplib::Request& request) {
   std::string ticket = request.get_header_value("X-Unpack-Ticket");
   return ticket.size() <= kLongestTicket ? ticket : std::string();
-}
-
-void answer_exception(httplib::Response& response, const std::exception_ptr& error) {
-  try {
-    std::rethrow_exception(error);
-  } catch (const HttpError& e) {
-    answer_error(response, e.status, e.what());
-  } catch (const InputError& e) {
-    answer_error(response, 400, e.what());
-  } catch (const UsageError& e) {
-    answer_error(response, 400, e.what());
-  } catch (const Cancelled&) {
-    answer_error(response, 503, "the request was cancelled");
-  } catch (const std::bad_alloc&) {
-    answer_error(response, 503, "not enough memory for this request; try a shorter prompt");
-  } catch (const std::system_error& e) {
-    answer_error(response, 503, e.what());  // the system said no
-  } catch (const std::exception& e) {
-    answer_error(response, 500, fmt::format("a fault of ours: {}", e.what()));
-  } catch (...) {
-    answer_error(response, 500, "a fault of ours");
-  }
 }
 
 }  // namespace
@@ -168,9 +126,9 @@ struct WebServer::Impl {
     http.set_write_timeout(10);
     http.set_payload_max_length(options.max_body);
     // Started now: whoever reads the address can be answered.
-    tasks = std::make_unique<server::TaskThreads>(options.max_connections);
+    tasks = std::make_unique<server::HttpTasks>(options.max_connections);
     http.new_task_queue = [this] {
-      return tasks ? tasks.release() : new server::TaskThreads(options.max_connections);
+      return tasks ? tasks.release() : new server::HttpTasks(options.max_connections);
     };
     bound = options.port == 0                               ? http.bind_to_any_port(options.host)
             : http.bind_to_port(options.host, options.port) ? options.port
@@ -210,7 +168,7 @@ struct WebServer::Impl {
   std::atomic<bool> stopping = false;
   std::atomic<bool> entered = false;
   std::optional<server::ConnectionWatch> watch;
-  std::unique_ptr<server::TaskThreads> tasks;  // until the HTTP library takes them
+  std::unique_ptr<server::HttpTasks> tasks;  // until the HTTP library takes them
 };
 
 void WebServer::Impl::check_client(const httplib::Request& request) const {
@@ -432,6 +390,11 @@ void WebServer::Impl::add_routes() {
     };
     http.Post("/api/" + name, httplib::Server::HandlerWithContentReader(handler));
   }
+  http.set_pre_routing_handler([](const httplib::Request&, httplib::Response& response) {
+    if (!server::TaskThreads::again()) return httplib::Server::HandlerResponse::Unhandled;
+    answer_exception(response, std::make_exception_ptr(std::bad_alloc()));
+    return httplib::Server::HandlerResponse::Handled;
+  });
   http.set_exception_handler([](const httplib::Request&, httplib::Response& response,
                                 std::exception_ptr error) { answer_exception(response, error); });
   http.set_error_handler(httplib::Server::HandlerWithResponse([](const httplib::Request& request,

@@ -1,75 +1,40 @@
 // The threads that answer connections. The HTTP library's own pool ends the process where a thread
-// cannot be started; this one answers with those it has.
+// cannot be started, or where memory runs out inside the library; this one answers with the threads
+// it has, and ends such a connection alone.
 #pragma once
 
-#include <httplib.h>
-
 #include <condition_variable>
-#include <deque>
+#include <cstddef>
 #include <functional>
 #include <mutex>
-#include <system_error>
 #include <thread>
-#include <utility>
 #include <vector>
-
-#include "unpack/error.h"
 
 namespace unpack::server {
 
-class TaskThreads final : public httplib::TaskQueue {
+class TaskThreads {
  public:
-  explicit TaskThreads(std::size_t count) {
-    threads_.reserve(count);
-    try {
-      while (threads_.size() < count) threads_.emplace_back([this] { work(); });
-    } catch (const std::system_error& error) {
-      if (!threads_.empty()) return;
-      throw InputError("cannot start a thread (" + error.code().message() +
-                       "): raise the limit on processes or memory (ulimit -u, ulimit -v)");
-    }
-  }
-  ~TaskThreads() override { TaskThreads::shutdown(); }
+  explicit TaskThreads(std::size_t count);  // InputError where not one can be started
+  ~TaskThreads();
+  TaskThreads(const TaskThreads&) = delete;
+  TaskThreads& operator=(const TaskThreads&) = delete;
 
-  // Newer versions of the library ask whether the task was taken.
-  using Taken = decltype(std::declval<httplib::TaskQueue&>().enqueue(std::function<void()>()));
-  Taken enqueue(std::function<void()> task) override {
-    {
-      const std::lock_guard lock(mutex_);
-      tasks_.push_back(std::move(task));
-    }
-    wake_.notify_one();
-    return static_cast<Taken>(true);
-  }
+  // Waits where very many are waiting already: the system keeps those that come next.
+  void add(std::function<void()> task);
+  void shutdown();  // what waits is done first
 
-  void shutdown() override {
-    {
-      const std::lock_guard lock(mutex_);
-      ending_ = true;
-    }
-    wake_.notify_all();
-    for (std::thread& thread : threads_) thread.join();
-    threads_.clear();
-  }
+  // Whether this thread serves its connection for the second time, the first having failed: what is
+  // read then is what was left of the request, and is not to be taken for one.
+  static bool again();
 
  private:
-  void work() {
-    for (;;) {
-      std::function<void()> task;
-      {
-        std::unique_lock lock(mutex_);
-        wake_.wait(lock, [this] { return ending_ || !tasks_.empty(); });
-        if (tasks_.empty()) return;
-        task = std::move(tasks_.front());
-        tasks_.pop_front();
-      }
-      task();
-    }
-  }
+  void work();
 
   std::mutex mutex_;
-  std::condition_variable wake_;
-  std::deque<std::function<void()>> tasks_;
+  std::condition_variable wake_, room_;
+  // A ring that is made once: what it takes to accept a connection must not fail.
+  std::vector<std::function<void()>> tasks_;
+  std::size_t first_ = 0, waiting_ = 0;
   bool ending_ = false;
   std::vector<std::thread> threads_;
 };

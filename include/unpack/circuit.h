@@ -203,5 +203,9 @@ std::string to_svg(const CircuitResult& result);
 std::string circuit_curves(const std::vector<CircuitResult>& results);  // SVG
 std::string to_dot(const CircuitResult& result);
 std::string to_graphml(const CircuitResult& result);
+// circuit.json, report.md and the pictures; the first result is the circuit, further ones are
+// compared with it. Makes the folder.
+void write_circuit(const std::filesystem::path& folder, const std::vector<CircuitResult>& results,
+                   const std::string& command);
 
 }  // namespace unpack

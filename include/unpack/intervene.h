@@ -41,6 +41,9 @@ struct Intervention {
   // Components ("A3.H1": at every position) and nodes ("A3.H1@5": at one) that write r + scale
   // (c - r) in place of c, with r the replacement: 0 ablates, 1 changes nothing, 2 doubles.
   std::vector<std::string> ablate;
+  // The other way round: those alone stay as they are (there may be none), and every other head and
+  // MLP is ablated. Embeddings stay.
+  bool keep = false;
   Ablation ablation = Ablation::zero;
   double scale = 0;
   std::optional<std::string> cut;        // a component, "A3.H1", "MLP0", "emb", "pos"
@@ -74,6 +77,25 @@ InterventionResult intervene(const Model& model, std::span<const TokenId> ids,
 
 // {"clean": {"nll", "target", "probability"}, "cut": {...}, ...}
 std::string to_json(const InterventionResult& result);
+
+// Are components and nodes what a prediction rests on? The model as it is, without them, with them
+// alone (every other head and MLP ablated), and with no head or MLP at all.
+struct NodesProof {
+  ModelInfo model;
+  TargetInfo target;
+  std::vector<std::string> components;
+  Ablation ablation = Ablation::zero;
+  InterventionReading clean, without, only, none;
+  // By the target: (only - none) / (clean - none), and 1 - (without - none) / (clean - none).
+  // Nothing where ablating everything changes nothing.
+  std::optional<double> faithfulness, necessity;
+};
+// patch_from: for Ablation::resample.
+NodesProof prove_nodes(const Model& model, std::span<const TokenId> ids,
+                       const std::vector<std::string>& components, Ablation ablation,
+                       const std::vector<TokenId>& patch_from, const Target& target = {},
+                       const RunContext& context = {});
+std::string to_json(const NodesProof& proof);
 
 // Many at once, for measurements over text
 // ------------------------------------------------------------------------------------------

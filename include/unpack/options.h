@@ -99,6 +99,7 @@ struct Question {
   std::optional<std::string> root;  // "A8.H6@13", "MLP3@-1"; nothing: the target
   Options options;
   PathQuery paths;
+  bool composition = true;  // of a root: rank those it composes with by the mass below them
 };
 
 }  // namespace unpack

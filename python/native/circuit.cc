@@ -3,6 +3,8 @@
 #include <pybind11/pybind11.h>
 #include <pybind11/stl.h>
 
+#include <filesystem>
+
 #include "bind.h"
 #include "call.h"
 #include "unpack/error.h"
@@ -33,11 +35,32 @@ TaskOptions task_options(std::optional<int> n, std::uint64_t seed) {
   return out;
 }
 
+// A search that goes on where one in the same folder stopped, and leaves its results there.
+CircuitResult kept_search(const Model& model, const Task& task, const CircuitOptions& options,
+                          const std::filesystem::path& out, const RunContext& context) {
+  std::error_code ignored;
+  if (std::filesystem::exists(out, ignored) && !std::filesystem::is_directory(out, ignored))
+    throw InputError(out.string() + " is no folder");
+  CircuitMemory memory(out / "search.jsonl", circuit_search(model, task, options));
+  std::optional<CircuitResult> found;
+  try {
+    found = find_circuit(model, task, options, context, &memory);
+  } catch (const Cancelled&) {
+    throw;  // what was computed waits for the next call
+  } catch (const Error&) {
+    memory.forget();
+    throw;
+  }
+  write_circuit(out, {*found}, "");
+  memory.forget();
+  return std::move(*found);
+}
+
 py::tuple circuit(const Model& model, const std::string& task, std::optional<int> n,
                   std::uint64_t seed, const std::string& method, const std::string& preset,
                   const Asked& question, bool contrast, int steps, const std::string& ablate,
                   bool nodes, bool positions, int patched, const std::string& sizes,
-                  const std::string& size, double faithful, int minimality,
+                  const std::string& size, double faithful, int minimality, const std::string& out,
                   const py::object& progress) {
   CircuitOptions options;
   options.method = parse_circuit_method(method);
@@ -55,7 +78,9 @@ py::tuple circuit(const Model& model, const std::string& task, std::optional<int
   options.minimality = minimality;
   options.seed = seed;
   const CircuitResult found = interruptible(progress, [&](const RunContext& context) {
-    return find_circuit(model, read_task(model, task, task_options(n, seed)), options, context);
+    const Task prompts = read_task(model, task, task_options(n, seed));
+    return out.empty() ? find_circuit(model, prompts, options, context)
+                       : kept_search(model, prompts, options, out, context);
   });
   return py::make_tuple(to_json(found), to_markdown(found, ""), to_mib(found));
 }
@@ -110,7 +135,7 @@ void bind_circuit(py::module_& module) {
              py::arg("method"), py::arg("preset"), py::arg("options"), py::arg("contrast"),
              py::arg("steps"), py::arg("ablate"), py::arg("nodes"), py::arg("positions"),
              py::arg("patched"), py::arg("sizes"), py::arg("size"), py::arg("faithful"),
-             py::arg("minimality"), py::arg("progress"));
+             py::arg("minimality"), py::arg("out"), py::arg("progress"));
   module.def("prove_circuits", &prove, py::arg("model"), py::arg("task"), py::arg("n"),
              py::arg("seed"), py::arg("circuits"), py::arg("ablate"), py::arg("progress"));
   module.def("draw_circuit", &draw, py::arg("model"), py::arg("title"), py::arg("edges"),

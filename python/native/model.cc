@@ -185,12 +185,31 @@ AttributeResult attribute_tokens(const Model& model, const Ids& prompt, const Id
   });
 }
 
+Ablation ablation_named(const std::string& name) {
+  for (const Ablation each : {Ablation::zero, Ablation::mean, Ablation::resample}) {
+    if (name == to_string(each)) return each;
+  }
+  throw UsageError("ablate must be one of 'zero', 'mean', 'resample', not '" + name + "'");
+}
+
+std::string prove_on(const Model& model, const Ids& ids, const std::vector<std::string>& components,
+                     const std::string& ablate, const Ids& patch_from, const Asked& asked,
+                     const py::object& progress) {
+  const Ablation ablation = ablation_named(ablate);
+  return interruptible(progress, [&](const RunContext& context) {
+    return to_json(
+        prove_nodes(model, ids, components, ablation, patch_from, asked.question.target, context));
+  });
+}
+
 InterventionResult intervene_on(const Model& model, const Ids& ids, std::optional<std::string> cut,
                                 const std::string& channel, std::vector<std::string> edges,
                                 Ids patch_from, std::vector<int> zero,
-                                std::vector<std::string> components, const std::string& ablate,
-                                double scale, const Asked& asked, const py::object& progress) {
+                                std::vector<std::string> components, bool keep,
+                                const std::string& ablate, double scale, const Asked& asked,
+                                const py::object& progress) {
   Intervention intervention;
+  intervention.keep = keep;
   intervention.cut = std::move(cut);
   if (channel != "attention" && channel != "mlp")
     throw UsageError("channel must be one of 'attention', 'mlp', not '" + channel + "'");
@@ -200,14 +219,7 @@ InterventionResult intervene_on(const Model& model, const Ids& ids, std::optiona
   intervention.zero = std::move(zero);
   intervention.ablate = std::move(components);
   intervention.scale = scale;
-  bool known = false;
-  for (const Ablation each : {Ablation::zero, Ablation::mean, Ablation::resample}) {
-    if (ablate != to_string(each)) continue;
-    intervention.ablation = each;
-    known = true;
-  }
-  if (!known)
-    throw UsageError("ablate must be one of 'zero', 'mean', 'resample', not '" + ablate + "'");
+  intervention.ablation = ablation_named(ablate);
   return interruptible(progress, [&](const RunContext& context) {
     return intervene(model, ids, intervention, asked.question.target, context);
   });
@@ -271,8 +283,10 @@ void bind_model(py::module_& module) {
       .def("attribute", &attribute_tokens, py::arg("prompt"), py::arg("continuation"),
            py::arg("asked"), progress)
       .def("intervene", &intervene_on, ids, py::arg("cut"), py::arg("channel"), py::arg("edges"),
-           py::arg("patch_from"), py::arg("zero"), py::arg("components"), py::arg("ablate"),
-           py::arg("scale"), py::arg("asked"), progress);
+           py::arg("patch_from"), py::arg("zero"), py::arg("components"), py::arg("keep"),
+           py::arg("ablate"), py::arg("scale"), py::arg("asked"), progress)
+      .def("prove", &prove_on, ids, py::arg("components"), py::arg("ablate"), py::arg("patch_from"),
+           py::arg("asked"), progress);
 }
 
 }  // namespace unpack::python

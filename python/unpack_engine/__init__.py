@@ -24,7 +24,8 @@ from .circuits import Circuit, Edge, Proof, circuit
 from .experiments import Experiment, experiment, experiments
 from .loading import from_state_dict, load, random
 from .chat import Chat
-from .model import Cache, Generation, Model, Prepared
+from .model import Generation, Model
+from .prepared import Cache, Prepared
 from .results import Answer, Attribution, ClosureCheck, Coverage, Interactions, Intervention, Path, Prediction, Predictions, Sources, Token, Trace
 
 atexit.register(_native.close_down)  # daemon threads that still trace are stopped first

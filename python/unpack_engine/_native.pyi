@@ -43,6 +43,7 @@ def circuit(
     size: str,
     faithful: float,
     minimality: int,
+    out: str,
     progress: _Progress,
 ) -> Tuple[str, str, str]: ...
 def prove_circuits(
@@ -241,11 +242,15 @@ class Model:
         patch_from: Sequence[int],
         zero: Sequence[int],
         components: Sequence[str],
+        keep: bool,
         ablate: str,
         scale: float,
         asked: Asked,
         progress: _Progress,
     ) -> InterventionResult: ...
+    def prove(
+        self, ids: Sequence[int], components: Sequence[str], ablate: str, patch_from: Sequence[int], asked: Asked, progress: _Progress
+    ) -> str: ...
 
 class BatchFolder:
     def __init__(

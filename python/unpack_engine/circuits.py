@@ -248,6 +248,7 @@ def circuit(
     size: Union[None, str, int] = None,
     faithful: float = 0.9,
     minimality: int = 100,
+    out: Optional[File] = None,
     progress: Progress = None,
     **settings: Any,
 ) -> Circuit:
@@ -256,7 +257,8 @@ def circuit(
     task: 'ioi', 'greater-than', 'induction', a file (JSONL, CSV), or a list of dicts with prompt or ids, target or target_id, versus or versus_id
     and counterfactual or counterfactual_ids. method: ours, ifr, eap, eap-ig, patching, random. sizes: '0.5%' or numbers of edges. Settings of ours
     (beta, weights, ...) are those of `Prepared.trace`. positions: an edge at one position is an edge of its own, its writer named 'A0.H0@3'.
-    patched: prompts that patching is measured on (0: all).
+    patched: prompts that patching is measured on (0: all). out: a folder for what the command line writes there (circuit.json, report.md, pictures);
+    a search that was interrupted goes on from it when it is asked for again.
 
     >>> found = circuit("ioi", n=2, minimality=0)
     >>> found.faithfulness > 0.9
@@ -283,6 +285,7 @@ def circuit(
             "" if size is None else str(size),
             float(faithful),
             check.integer("minimality", minimality, 0),
+            "" if out is None else check.text("out", os.fspath(out)),
             report,
         )
     data = json.loads(text)

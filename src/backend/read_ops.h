@@ -30,13 +30,22 @@ class ReadOps {
     Array value;                        // [S, H, E] the directions, times their branch's weight
     std::vector<double> linear, keyed;  // [S, D] reads by V and Q, and by K
     int last = -1;                      // no head passes anything on after this position
-    Array query_edges;                  // [S, H, Cl] and
-    Array values;                       // [S, Cl, G, E] of every writer: see keep_for_edges
+    // [H] positions between which a head passes anything on; a device may leave it empty.
+    struct Positions {
+      int first = 0, end = 0;
+    };
+    std::vector<Positions> active;
+    Array query_edges;  // [S, H, Cl] and
+    Array values;       // [S, Cl, G, E] of every writer: see writer_values and keep_for_edges
   };
   virtual HeadReads head_reads(const AttentionView& view, const AttentionSums& sums,
                                const Options& options, std::span<const double> directions) = 0;
 
-  // What later questions about edges would compute over and over, where a device keeps it.
+  // [S, Cl, G, E] what the heads' values see of every writer, which all questions about edges
+  // share; empty where a device keeps it by itself.
+  virtual Array writer_values(const AttentionView&) { return {}; }
+  // What the passes over the edges of one question would compute over and over, where a device
+  // keeps it.
   virtual void keep_for_edges(const AttentionView&, HeadReads&) {}
 
   // [rows, k] sums over the neurons of every slot of a mixture.
@@ -71,12 +80,17 @@ class ReadOps {
   virtual void position_dots(const Array& writers, int n_writers, int first, int end,
                              std::span<const double> vectors, std::vector<double>& out) = 0;
 
-  // Calls visit(source, head, branch, queries, credit[queries, Cl]) with what a head at source,
-  // source + 1, .. passes to every writer at the source by K and V, and by Q what the head at the
-  // source itself passes to the writers there (one query); from several threads, all calls of a
+  // Calls visit(edges) with what a head at some queries, from the source on, passes to every writer
+  // at the source by K and V, and by Q what the head at the source itself passes to the writers
+  // there; queries that pass nothing on may be left out. From several threads, all calls of a
   // source from one. Not for devices that take the sums below themselves.
-  using EdgeVisitor =
-      std::function<void(int source, int head, Branch branch, int queries, const void* credit)>;
+  struct Edges {
+    int source, head;
+    Branch branch;
+    int first, queries;  // first, first + 1, ..
+    const void* credit;  // [queries, Cl]
+  };
+  using EdgeVisitor = std::function<void(const Edges&)>;
   virtual void visit_edges(const AttentionView&, const HeadReads&, const KeyOffsets&,
                            const EdgeVisitor&) {
     throw InternalError("the edges of this device stay there");

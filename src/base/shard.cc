@@ -8,6 +8,12 @@
 
 namespace unpack {
 
+namespace {
+
+constexpr int kMostShards = 100'000;
+
+}  // namespace
+
 Shard parse_shard(const std::string& text) {
   Shard shard;
   const char* end = text.data() + text.size();
@@ -19,6 +25,9 @@ Shard parse_shard(const std::string& text) {
     throw UsageError(
         fmt::format("shard takes I/N with I from 1 to N, such as 2/4, not '{}'", text));
   }
+  if (shard.count > kMostShards)
+    throw UsageError(
+        fmt::format("shard takes {} shards at most, not {}", kMostShards, shard.count));
   return shard;
 }
 

@@ -5,16 +5,21 @@
 #include <thread>
 
 #if defined(_WIN32)
+#include <io.h>
 #include <windows.h>
 #else
 #include <dlfcn.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 #endif
 #if defined(__linux__)
-#include <gnu/libc-version.h>
 #include <sched.h>
+#endif
+#if defined(__GLIBC__)
+#include <gnu/libc-version.h>
+#include <malloc.h>
 #endif
 #if defined(__APPLE__)
 #include <mach-o/dyld.h>
@@ -37,6 +42,12 @@ namespace {
     return begin == std::string::npos ? "" : line.substr(begin, end + 1 - begin);
   }
   return {};
+}
+
+// A field of a file of /proc that counts KiB, in bytes; 0 where it is not there.
+[[maybe_unused]] std::uint64_t counted_kib(const char* file, const std::string& key) {
+  const std::string text = line_value(file, key, ':');
+  return text.empty() ? 0 : std::stoull(text) * 1024;
 }
 
 #if defined(__APPLE__)
@@ -95,12 +106,8 @@ int allowed_processors() {
 SystemMemory system_memory() {
   SystemMemory out;
 #if defined(__linux__)
-  const auto bytes = [](const std::string& key) -> std::uint64_t {
-    const std::string text = line_value("/proc/meminfo", key, ':');
-    return text.empty() ? 0 : std::stoull(text) * 1024;
-  };
-  out.total = bytes("MemTotal");
-  out.available = bytes("MemAvailable");
+  out.total = counted_kib("/proc/meminfo", "MemTotal");
+  out.available = counted_kib("/proc/meminfo", "MemAvailable");
 #elif defined(__APPLE__)
   std::size_t size = sizeof(out.total);
   if (sysctlbyname("hw.memsize", &out.total, &size, nullptr, 0) != 0) out.total = 0;
@@ -125,13 +132,72 @@ std::string processor_name() {
 #endif
 }
 
-bool room_for(std::size_t bytes) {
+void* map_memory(std::size_t bytes) {
 #if defined(_WIN32)
-  void* place = VirtualAlloc(nullptr, bytes, MEM_COMMIT, PAGE_READWRITE);
-  return place != nullptr && VirtualFree(place, 0, MEM_RELEASE) != 0;
+  return VirtualAlloc(nullptr, bytes, MEM_RESERVE | MEM_COMMIT, PAGE_READWRITE);
 #else
   void* place = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  return place != MAP_FAILED && munmap(place, bytes) == 0;
+  if (place == MAP_FAILED) return nullptr;
+#if defined(__linux__)
+  madvise(place, bytes, MADV_HUGEPAGE);
+#endif
+  return place;
+#endif
+}
+
+void unmap_memory(void* place, std::size_t bytes) {
+  if (place == nullptr) return;
+#if defined(_WIN32)
+  VirtualFree(place, 0, MEM_RELEASE);
+#else
+  munmap(place, bytes);
+#endif
+}
+
+bool room_for(std::size_t bytes) {
+  void* place = map_memory(bytes);
+  unmap_memory(place, bytes);
+  return place != nullptr;
+}
+
+ProcessMemory process_memory() {
+  ProcessMemory out;
+#if defined(__linux__)
+  out.now = counted_kib("/proc/self/status", "VmRSS");
+  out.peak = counted_kib("/proc/self/status", "VmHWM");
+#endif
+#if !defined(_WIN32)
+  if (out.peak == 0) {
+    rusage usage{};
+    getrusage(RUSAGE_SELF, &usage);
+#if defined(__APPLE__)
+    constexpr std::uint64_t kUnit = 1;
+#else
+    constexpr std::uint64_t kUnit = 1024;
+#endif
+    out.peak = static_cast<std::uint64_t>(usage.ru_maxrss) * kUnit;
+  }
+#endif
+  if (out.now == 0) out.now = out.peak;
+  return out;
+}
+
+void forget_peak_memory() {
+#if defined(__GLIBC__)
+  malloc_trim(0);
+#endif
+#if defined(__linux__)
+  std::ofstream("/proc/self/clear_refs") << '5';
+#endif
+}
+
+int sync_data(int descriptor) {
+#if defined(_WIN32)
+  return _commit(descriptor);
+#elif defined(__linux__)
+  return fdatasync(descriptor);
+#else
+  return fsync(descriptor);
 #endif
 }
 

@@ -22,9 +22,26 @@ struct SystemMemory {
   std::uint64_t available = 0;  // what can be taken without swapping
 };
 SystemMemory system_memory();
+// Zeroed memory apart from the heap, in large pages where the system has them; null where there is
+// no room for so much.
+void* map_memory(std::size_t bytes);
+void unmap_memory(void* place, std::size_t bytes);
 // Whether so many bytes could be mapped just now. An allocation does not tell: the heap may keep
 // them when they are given back.
 bool room_for(std::size_t bytes);
+
+struct ProcessMemory {  // bytes that this process holds in memory; the peak where only that is
+                        // known
+  std::uint64_t now = 0;
+  std::uint64_t peak = 0;
+};
+ProcessMemory process_memory();
+// Gives back what the allocator holds and lets the system count the peak anew; where it will not,
+// the peak so far stays.
+void forget_peak_memory();
+
+// What was written to an open file is on the disk: 0, or -1 with errno.
+int sync_data(int descriptor);
 
 std::string processor_name();  // "AMD EPYC 7763"; empty where the system does not say
 std::string system_name();     // "Debian GNU/Linux 12 (bookworm), Linux 6.1.0, x86_64, glibc 2.36"

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <exception>
 #include <system_error>
+#include <utility>
 
 #include "base/system.h"
 #include "unpack/error.h"
@@ -70,7 +71,36 @@ ThreadPool::ThreadPool(int threads) : threads_(threads > 0 ? threads : available
   }
 }
 
-ThreadPool::~ThreadPool() { end_workers(); }
+ThreadPool::~ThreadPool() {
+  end_workers();
+  while (spare_ != nullptr) delete std::exchange(spare_, spare_->next);
+}
+
+// Whoever calls parallel_for works on the loop as well, with scratch memory of the pool.
+class ThreadPool::Caller {
+ public:
+  explicit Caller(ThreadPool& pool) : pool_(pool), blocks_(take(pool)), use_(*blocks_) {}
+  ~Caller() {
+    std::lock_guard lock(pool_.mutex_);
+    blocks_->next = pool_.spare_;
+    pool_.spare_ = blocks_;
+  }
+  Caller(const Caller&) = delete;
+  Caller& operator=(const Caller&) = delete;
+
+ private:
+  static ScratchBlocks* take(ThreadPool& pool) {
+    {
+      std::lock_guard lock(pool.mutex_);
+      if (pool.spare_ != nullptr) return std::exchange(pool.spare_, pool.spare_->next);
+    }
+    return new ScratchBlocks;
+  }
+
+  ThreadPool& pool_;
+  ScratchBlocks* blocks_;
+  UseScratch use_;
+};
 
 void ThreadPool::end_workers() {
   {
@@ -102,6 +132,8 @@ void ThreadPool::run(Loop& loop) {
 }
 
 void ThreadPool::work() {
+  ScratchBlocks blocks;
+  const UseScratch use(blocks);
   std::uint64_t seen = 0;
   for (;;) {
     std::shared_ptr<Loop> loop;
@@ -123,16 +155,20 @@ void ThreadPool::work() {
 
 void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) {
   if (count <= 0) return;
-  if (threads_ == 1 || count == 1 || inside_task) {
-    const bool outer = inside_task;
+  if (inside_task) {
+    for (std::int64_t i = 0; i < count; ++i) task(i);
+    return;
+  }
+  const Caller caller(*this);
+  if (threads_ == 1 || count == 1) {
     inside_task = true;
     try {
       for (std::int64_t i = 0; i < count; ++i) task(i);
     } catch (...) {
-      inside_task = outer;
+      inside_task = false;
       throw;
     }
-    inside_task = outer;
+    inside_task = false;
     return;
   }
   const auto loop = std::make_shared<Loop>();

@@ -12,6 +12,8 @@
 #include <thread>
 #include <vector>
 
+#include "base/scratch.h"
+
 namespace unpack {
 
 class ThreadPool {
@@ -30,6 +32,7 @@ class ThreadPool {
 
  private:
   struct Loop;
+  class Caller;
   void work();
   void end_workers();
   static void run(Loop& loop);
@@ -41,6 +44,7 @@ class ThreadPool {
   bool stopping_ = false;
   std::atomic<std::uint64_t> posted_{
       0};  // loops so far: what an idle thread watches for a moment before it sleeps
+  ScratchBlocks* spare_ = nullptr;  // of callers: as many as ever called at once
   std::vector<std::thread> workers_;
 };
 

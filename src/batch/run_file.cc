@@ -21,7 +21,6 @@ constexpr const char* kName = "run.json";
 constexpr const char* kWritten[] = {"results.jsonl",    "errors.jsonl",    "summary.json",
                                     "token_credit.npy", "node_credit.npy", "offsets.npy",
                                     "index.npy"};
-constexpr int kMostShards = 100'000;
 
 // `options.beta is 0.8 there and 0.5 here`; empty: they are the same.
 std::string first_difference(const Json& there, const Json& here, const char* at_there,
@@ -125,9 +124,6 @@ ShardSet gather_shards(const std::vector<std::filesystem::path>& folders) {
     } catch (const UsageError& error) {
       throw InputError(fmt::format("{}: {}", (folder / kName).string(), error.what()));
     }
-    if (shard.count > kMostShards)
-      throw InputError(fmt::format("{}: {} shards are more than {}", (folder / kName).string(),
-                                   shard.count, kMostShards));
     run["shard"] = nullptr;
     if (count == 0) {
       count = shard.count;

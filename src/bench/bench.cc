@@ -1,18 +1,17 @@
 #include "unpack/bench.h"
 
 #include <fmt/format.h>
-#include <sys/resource.h>
 
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <fstream>
 #include <optional>
 #include <random>
 
 #include "backend/device_memory.h"
 #include "backend/device_plan.h"
 #include "backend/queued_work.h"
+#include "base/system.h"
 #include "engine/plan.h"
 #include "engine/state.h"
 #include "engine/sums.h"
@@ -20,36 +19,12 @@
 #include "model/load.h"
 #include "unpack/prepared.h"
 
-#if defined(__GLIBC__)
-#include <malloc.h>
-#endif
-
 namespace unpack {
 
 namespace {
 
-// Gives back what the allocator holds and lets the kernel count the peak anew; where it will not,
-// the peak so far stays.
-void forget_peak_memory() {
-#if defined(__GLIBC__)
-  malloc_trim(0);
-#endif
-  std::ofstream file("/proc/self/clear_refs");
-  file << '5';
-}
-
-// A field of /proc/self/status in MiB.
-double memory_mib(const std::string& field) {
-  std::ifstream file("/proc/self/status");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with(field + ":"))
-      return std::strtod(line.c_str() + field.size() + 1, nullptr) / 1024;
-  }
-  rusage usage{};
-  getrusage(RUSAGE_SELF, &usage);
-  return static_cast<double>(usage.ru_maxrss) / 1024;
-}
-double peak_memory_mib() { return memory_mib("VmHWM"); }
+double mib(std::uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
+double peak_memory_mib() { return mib(process_memory().peak); }
 
 std::string header_text(const BenchResult& r) {
   std::string text =
@@ -162,7 +137,7 @@ class Bench {
     (void)forward(backend, {one}, {});  // packs the weights
     result_.peak_memory_mib = peak_memory_mib();
     forget_peak_memory();  // what a length starts from
-    result_.base_memory_mib = memory_mib("VmRSS");
+    result_.base_memory_mib = mib(process_memory().now);
     emit(header_text(result_));
     for (const int tokens : options_.tokens) {
       result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());

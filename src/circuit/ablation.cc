@@ -7,6 +7,7 @@
 
 #include "backend/mlp_readers.h"
 #include "circuit/memory.h"
+#include "circuit/patch_edges.h"
 #include "engine/state.h"
 #include "unpack/error.h"
 
@@ -268,7 +269,7 @@ class AblatedPass {
 CircuitRunner::CircuitRunner(const Model& model, const EdgeTable& table,
                              const std::vector<TaskPrompt>& prompts, EdgeAblation ablation,
                              const RunContext& context, CircuitMemory* memory)
-    : model_(model), table_(table), prompts_(prompts), memory_(memory) {
+    : model_(model), table_(table), prompts_(prompts), ablation_(ablation), memory_(memory) {
   for (PromptChunk& chunk : cut_chunks(model.config(), prompts, chunk_rows(model)))
     parts_.push_back({std::move(chunk), {}});
   make_replacements(prompts, ablation, context);
@@ -344,22 +345,65 @@ std::vector<double> CircuitRunner::measure(const EdgeMask& kept, const RunContex
   return out;
 }
 
+int CircuitRunner::first_layer(std::size_t edge) const {
+  const int reader = table_.port_of(edge).reader;
+  return reader < 0 ? model_.config().n_layers : table_.writers()[reader].layer;
+}
+
+void CircuitRunner::patch_each(const Part& part, const std::vector<std::size_t>& edges,
+                               const std::string& name, const RunContext& context,
+                               std::vector<std::vector<double>>& out) {
+  const EdgePatcher patcher(model_, table_, prompts_, part.chunk, part.replaced,
+                            ablation_ == EdgeAblation::counterfactual, context);
+  const std::size_t prompts = part.chunk.members.size();
+  std::vector<double> plain(prompts + 1, 0.0), ignored;
+  plain.back() = 2.0 * model_.config().n_layers + 1;
+  take(plain, 0, ignored);
+  std::size_t done = 0;
+  for (const std::vector<std::size_t>& group : patcher.groups(edges)) {
+    context.report("edges", static_cast<double>(done), static_cast<double>(edges.size()));
+    done += group.size();
+    std::vector<std::size_t> some;
+    some.reserve(group.size());
+    for (const std::size_t i : group) some.push_back(edges[i]);
+    std::vector<double> together;  // made where one of them is not known yet
+    for (std::size_t k = 0; k < group.size(); ++k) {
+      const int first = first_layer(some[k]);
+      const auto one = [&] {
+        if (together.empty()) together = patcher.run(some, context);
+        const auto begin = together.begin() + static_cast<std::ptrdiff_t>(k * prompts);
+        std::vector<double> values(begin, begin + static_cast<std::ptrdiff_t>(prompts));
+        // What readers are given, and once more where others of the sublayer see something else.
+        const Branch branch = table_.port_of(some[k]).branch;
+        values.push_back(2.0 * (model_.config().n_layers - first) + 1 +
+                         (branch != Branch::none && branch != Branch::mlp ? 1 : 0));
+        return values;
+      };
+      take(recalled(memory_, fmt::format("{} {}", name, some[k]), one), first, out[group[k]]);
+    }
+  }
+}
+
 std::vector<std::vector<double>> CircuitRunner::measure_without(
     const EdgeMask& kept, const std::vector<std::size_t>& edges, const RunContext& context) {
   std::vector<std::vector<double>> out(edges.size());
+  const bool alone = count_kept(kept) == kept.size() && EdgePatcher::fits(model_, table_);
   std::size_t done = 0;
   for (const Part& part : parts_) {
+    const std::string name = name_of("without", part, kept);
+    if (alone) {
+      patch_each(part, edges, name, context, out);
+      continue;
+    }
     PassStart base;
     const auto run_base = [&] { return run(part, kept, nullptr, 0, &base, context); };
     std::vector<double> whole;
     take(recalled(memory_, name_of("base", part, kept), run_base), 0, whole);
     EdgeMask fewer = kept;
-    const std::string name = name_of("without", part, kept);
     for (std::size_t i = 0; i < edges.size(); ++i) {
       context.report("edges", static_cast<double>(done++),
                      static_cast<double>(edges.size() * parts_.size()));
-      const int reader = table_.port_of(edges[i]).reader;
-      const int first = reader < 0 ? model_.config().n_layers : table_.writers()[reader].layer;
+      const int first = first_layer(edges[i]);
       take(recalled(memory_, fmt::format("{} {}", name, edges[i]),
                     [&] {
                       if (base.streams.empty()) run_base();

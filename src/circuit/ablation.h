@@ -78,6 +78,10 @@ class CircuitRunner {
   void make_replacements(const std::vector<TaskPrompt>& prompts, EdgeAblation ablation,
                          const RunContext& context);
   void take(std::vector<double> values, int first, std::vector<double>& out);
+  int first_layer(std::size_t edge) const;  // that its reader's pass is computed again from
+  // measure_without where everything else is kept: many edges at once.
+  void patch_each(const Part& part, const std::vector<std::size_t>& edges, const std::string& name,
+                  const RunContext& context, std::vector<std::vector<double>>& out);
   std::string name_of(const char* what, const Part& part, const EdgeMask& kept) const;
   // Every prompt's difference, and the inputs that readers were given.
   std::vector<double> run(const Part& part, const EdgeMask& kept, const PassStart* base, int first,
@@ -88,6 +92,7 @@ class CircuitRunner {
   std::vector<TaskPrompt> prompts_;
   std::vector<Part> parts_;
   std::vector<double> clean_;
+  EdgeAblation ablation_;
   CircuitMemory* memory_ = nullptr;
   double passes_ = 0, inputs_ = 0, plain_inputs_ = 0;
 };

@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "circuit/edge_measures.h"
+#include "experiments/number_text.h"
 #include "experiments/plots.h"
 #include "experiments/statistics.h"
 #include "unpack/error.h"
@@ -176,8 +177,7 @@ namespace {
 
 std::string rho_cell(const Json& value) {
   if (value.is_null()) return "n/a";
-  return fmt::format("{:.2f} ({:.2f} to {:.2f})", value[0].get<double>(), value[1].get<double>(),
-                     value[2].get<double>());
+  return with_interval(value[0], value[1], value[2], 2);
 }
 
 std::vector<std::string> pools_of(const Json& table) {

@@ -73,7 +73,7 @@ EdgeScores rank_ours(const Model& model, const EdgeTable& table, const Task& tas
     context.report("prompts", static_cast<double>(i), prompts);
     add_scores(
         scores,
-        recalled(memory, fmt::format("ours {}", i),
+        recalled(memory, fmt::format("ours{} {}", options.contrast ? ", contrast" : "", i),
                  [&] { return credit_of_edges(model, table, task.prompts[i], options, quiet); }),
         prompts);
     scores.passes += options.contrast ? 2 : 1;

@@ -1,4 +1,6 @@
 // report.md and the curves beside it.
+#include "unpack/report.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +9,7 @@
 #include "experiments/plots.h"
 #include "experiments/session.h"
 #include "unpack/circuit.h"
+#include "unpack/error.h"
 
 namespace unpack {
 
@@ -138,6 +141,22 @@ std::string to_markdown(const std::vector<CircuitResult>& results, const std::st
     for (const std::string& warning : r.warnings) out += fmt::format("\n- {}\n", warning);
   }
   return out;
+}
+
+void write_circuit(const std::filesystem::path& folder, const std::vector<CircuitResult>& results,
+                   const std::string& command) {
+  std::error_code error;
+  std::filesystem::create_directories(folder, error);
+  if (error)
+    throw InputError(
+        fmt::format("cannot make the folder {}: {}", folder.string(), error.message()));
+  write_file(folder / "circuit.json", to_json(results[0]));
+  write_file(folder / "circuit.svg", to_svg(results[0]));
+  write_file(folder / "circuit.dot", to_dot(results[0]));
+  write_file(folder / "circuit.graphml", to_graphml(results[0]));
+  write_file(folder / "curves.svg", circuit_curves(results));
+  write_file(folder / "report.md",
+             results.size() > 1 ? to_markdown(results, command) : to_markdown(results[0], command));
 }
 
 }  // namespace unpack

@@ -146,6 +146,15 @@ const Array& Decomposition::key_medians(int layer, const RunContext& context) co
   return key_medians_.layers[static_cast<std::size_t>(layer)];
 }
 
+Array Decomposition::writer_values(int layer, const RunContext& context) const {
+  auto* reads = dynamic_cast<ReadOps*>(backend_.get());
+  if (!keep_key_scores_ || reads == nullptr) return {};
+  return kept(values_, layer, [&](int l) {
+    context.report("layers", l, config().n_layers);
+    return reads->writer_values(attention_view(l));
+  });
+}
+
 const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
                                   const RunContext& context) const {
   // How scores are centred concerns routers alone.
@@ -168,8 +177,8 @@ const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
   return lazy.layers[static_cast<std::size_t>(layer)];
 }
 
-Array Decomposition::numerators(Lazy<Array>& lazy, int layer,
-                                const std::function<Array(int)>& make) const {
+Array Decomposition::kept(Lazy<Array>& lazy, int layer,
+                          const std::function<Array(int)>& make) const {
   // Long prompts have no room for them; they are cheap to make again.
   if (!keep_key_scores_) return make(layer);
   lazy.once([&] {
@@ -182,11 +191,11 @@ Array Decomposition::numerators(Lazy<Array>& lazy, int layer,
 }
 
 Array Decomposition::head_numerators(int layer) const {
-  return numerators(head_numerators_, layer, [&](int l) { return make_head_numerators(l); });
+  return kept(head_numerators_, layer, [&](int l) { return make_head_numerators(l); });
 }
 
 Array Decomposition::mlp_numerators(int layer) const {
-  return numerators(mlp_numerators_, layer, [&](int l) { return make_mlp_numerators(l); });
+  return kept(mlp_numerators_, layer, [&](int l) { return make_mlp_numerators(l); });
 }
 
 Array Decomposition::make_head_numerators(int layer) const {
@@ -256,7 +265,8 @@ std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, i
     scalars += 5 * pairs;                        // pattern and the sums of keys and queries
     scalars +=
         s * cl * (2.0 * c.n_heads + c.n_kv_heads) + s * cm * sides;  // moments, value scores, norms
-    if (keep_key_scores) scalars += pairs * (cl + 1) + s * neurons;  // key scores and numerators
+    if (keep_key_scores)  // key scores, numerators, values of writers
+      scalars += pairs * (cl + 1) + s * neurons + s * cl * kv / 2;
     if (keep_key_scores && keeps_query_scores(c, writers, length, scalar)) scalars += pairs * cl;
     if (keeps_last_scores(c, writers, scalar)) scalars += cm * neurons * sides;
   }

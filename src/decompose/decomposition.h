@@ -48,6 +48,8 @@ class Decomposition {
   }
   // Lower medians over sources of centred key scores, [H, S, Cl], where the backend has ReadOps.
   const Array& key_medians(int layer, const RunContext& context = {}) const;
+  // What the heads' values see of every writer, [S, Cl, G, E]; empty where it is not kept.
+  Array writer_values(int layer, const RunContext& context = {}) const;
   const MlpSums& mlp(int layer, MlpSide side, Scores scores = Scores::raw,
                      const RunContext& context = {}) const;
   // Stage 1 numerators in the direction of what the sublayer wrote itself: heads [H, tri], MLP [S,
@@ -89,7 +91,7 @@ class Decomposition {
     std::vector<std::shared_ptr<const DirectNumerators>> layers;
   };
 
-  Array numerators(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const;
+  Array kept(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const;
   std::vector<const Array*> head_states() const;
   Array make_head_numerators(int layer) const;
   Array make_mlp_numerators(int layer) const;
@@ -102,7 +104,7 @@ class Decomposition {
   bool keep_key_scores_;
   mutable std::array<Lazy<AttentionSums>, 2> attention_;
   mutable std::array<Lazy<MlpSums>, 4> mlp_;  // gate, up, router raw and centred
-  mutable Lazy<Array> head_numerators_, mlp_numerators_, key_medians_;
+  mutable Lazy<Array> head_numerators_, mlp_numerators_, key_medians_, values_;
   mutable DirectCache direct_;
 };
 

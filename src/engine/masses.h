@@ -3,9 +3,11 @@
 #pragma once
 
 #include <memory>
+#include <vector>
 
 #include "credit/suffix.h"
 #include "unpack/options.h"
+#include "unpack/prepared.h"
 #include "unpack/run_context.h"
 
 namespace unpack {
@@ -13,5 +15,9 @@ namespace unpack {
 struct PreparedState;
 std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Options& options,
                                           const RunContext& context);
+// The same as the composition of a trace from a root sees it, whatever its direction: [S, C].
+// `rooted` is the answer to `question`.
+std::vector<double> masses_below(const PreparedState& state, const Question& question,
+                                 const TraceResult& rooted, const RunContext& context);
 
 }  // namespace unpack

@@ -145,6 +145,39 @@ Cost beta_cost(const ModelConfig& c, const Writers& writers, int tokens) {
   return question_parts(c, writers, tokens, false, true);
 }
 
+Cost read_once_cost(const ModelConfig& c, const Writers& writers, int tokens,
+                    std::size_t memory_budget) {
+  // A median of every writer's key scores over the sources of a query; the scores are made again
+  // where they were not kept.
+  constexpr double kMedian = 30;  // operations that a number takes on its way through
+  const bool kept =
+      Decomposition::table_fits(c, writers, tokens, memory_budget, static_cast<int>(kBytes));
+  Cost cost;
+  for (int l = 0; l < c.n_layers; ++l) {
+    const Shape x = shape_of(c, l, tokens);
+    const double cl = writers.visible_to_attention(l);
+    cost.flop += kMedian * x.pairs * x.h * cl;
+    if (!kept) cost.flop += 2 * x.s * cl * x.kv_weights() + 2 * x.pairs * x.h * x.e * cl;
+  }
+  return cost;
+}
+
+Cost read_target_cost(const ModelConfig& c, const Writers& writers, int tokens) {
+  Cost cost;
+  for (int l = 0; l < c.n_layers; ++l) {
+    const Shape x = shape_of(c, l, tokens);
+    const double cl = writers.visible_to_attention(l);
+    // Directions through every matrix once (those of heads from two sides), four products over
+    // pairs, and products with the writers.
+    const double weights =
+        x.in_weights() + x.out_weights() + 3 * x.q_weights() + 2 * x.kv_weights();
+    cost +=
+        {2 * x.s * weights + 8 * x.pairs * x.h * x.e + 2 * x.pairs * x.h * cl + 4 * x.s * x.d * cl,
+         kBytes * weights};
+  }
+  return cost;
+}
+
 double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
                    std::size_t memory_budget, int threads) {
   const bool table =

@@ -34,6 +34,11 @@ Cost question_cost(const ModelConfig& config, const Writers& writers,
 // On a prepared prompt: a target at the last position, and another beta for the same target.
 Cost target_cost(const ModelConfig& config, const Writers& writers, int tokens);
 Cost beta_cost(const ModelConfig& config, const Writers& writers, int tokens);
+// The same along readings (Direction::read): what the first target of a prompt takes beside its
+// own pass, and the pass that every target takes.
+Cost read_once_cost(const ModelConfig& config, const Writers& writers, int tokens,
+                    std::size_t memory_budget);
+Cost read_target_cost(const ModelConfig& config, const Writers& writers, int tokens);
 
 // Bytes of host memory that a one-shot trace of one prompt holds at once on the CPU, the model's
 // weights not counted: the prompt taken apart, one set of edges, and what the threads work in.

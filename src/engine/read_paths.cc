@@ -12,6 +12,24 @@
 
 namespace unpack {
 
+namespace {
+
+// sum_j |credit[j]| weight[j], in parts that a compiler can take side by side.
+template <typename T>
+double absolute_sum(const T* credit, const double* weight, std::size_t count) {
+  std::array<double, 8> part{};
+  std::size_t j = 0;
+  for (; j + part.size() <= count; j += part.size())
+    for (std::size_t i = 0; i < part.size(); ++i)
+      part[i] += static_cast<double>(std::fabs(credit[j + i])) * weight[j + i];
+  double sum = 0;
+  for (; j < count; ++j) sum += static_cast<double>(std::fabs(credit[j])) * weight[j];
+  for (const double x : part) sum += x;
+  return sum;
+}
+
+}  // namespace
+
 ReadPaths::ReadPaths(const ReadSweep& sweep, const PathFilter& filter, const RunContext& context)
     : sweep_(sweep),
       d_(sweep.decomposition()),
@@ -206,14 +224,13 @@ void ReadPaths::pass_down() {
         known[{h, branch}] = ways_of(writers.head(l, h), branch);
     }
     const AttentionView view = d_.attention_view(l);
-    sweep_.ops().visit_edges(
-        view, layer.heads, layer.offsets,
-        [&](int source, int head, Branch branch, int queries, const void* rows) {
-          absorb(source, static_cast<std::size_t>(view.visible),
-                 std::span(known.at({head, branch}))
-                     .subspan(static_cast<std::size_t>(source), static_cast<std::size_t>(queries)),
-                 static_cast<const T*>(rows));
-        });
+    sweep_.ops().visit_edges(view, layer.heads, layer.offsets, [&](const ReadOps::Edges& edges) {
+      absorb(edges.source, static_cast<std::size_t>(view.visible),
+             std::span(known.at({edges.head, edges.branch}))
+                 .subspan(static_cast<std::size_t>(edges.first),
+                          static_cast<std::size_t>(edges.queries)),
+             static_cast<const T*>(edges.credit));
+    });
   }
 }
 
@@ -267,20 +284,15 @@ std::vector<double> ReadPaths::pass_up() const {
         out[at({writers.head(l, static_cast<int>(i / length_)), static_cast<int>(i % length_)})] +=
             sums[i];
     } else {
-      sweep_.ops().visit_edges(
-          view, layer.heads, layer.offsets,
-          [&](int source, int head, Branch, int queries, const void* rows) {
-            const auto s = static_cast<std::size_t>(source), reach = length_ - s;
-            parts[s].resize(heads * reach, 0.0);
-            const double* own = out.data() + s * writers_;
-            for (int i = 0; i < queries; ++i) {
-              const T* credit = static_cast<const T*>(rows) + static_cast<std::size_t>(i) * cl;
-              double sum = 0;
-              for (std::size_t j = 0; j < cl; ++j)
-                sum += std::fabs(static_cast<double>(credit[j])) * own[j];
-              parts[s][static_cast<std::size_t>(head) * reach + static_cast<std::size_t>(i)] += sum;
-            }
-          });
+      sweep_.ops().visit_edges(view, layer.heads, layer.offsets, [&](const ReadOps::Edges& edges) {
+        const auto s = static_cast<std::size_t>(edges.source), reach = length_ - s;
+        parts[s].resize(heads * reach, 0.0);
+        double* sums_of = parts[s].data() + static_cast<std::size_t>(edges.head) * reach +
+                          static_cast<std::size_t>(edges.first) - s;
+        const double* own = out.data() + s * writers_;
+        for (std::size_t i = 0; i < static_cast<std::size_t>(edges.queries); ++i)
+          sums_of[i] += absolute_sum(static_cast<const T*>(edges.credit) + i * cl, own, cl);
+      });
     }
     for (std::size_t s = 0; s < length_; ++s) {
       for (std::size_t i = 0; i < parts[s].size(); ++i)

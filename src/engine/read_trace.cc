@@ -9,6 +9,7 @@
 #include <numeric>
 
 #include "decompose/host_math.h"
+#include "engine/masses.h"
 #include "engine/read_paths.h"
 #include "engine/read_sweep.h"
 
@@ -83,18 +84,22 @@ Sent sent_by_root(const ReadSweep& sweep, const Node& root) {
   return out;
 }
 
-// What the root sends by each branch, and the ranking of those it sends to.
-void add_root(const ReadSweep& sweep, const ReadPaths& paths, TraceResult& result) {
+// What the root sends by each branch.
+void add_root(const ReadSweep& sweep, TraceResult& result) {
   const Decomposition& d = sweep.decomposition();
   const Node root = *result.root;
-  const auto count = static_cast<std::size_t>(d.writers().count());
-  const auto length = static_cast<std::size_t>(result.length());
   result.incoming = sent_by_root(sweep, root);
   if (d.writers()[root.writer].kind == WriterKind::head) {
     result.entries = sweep.root_entries();
   } else {
     add_neuron_entries(d, root, sweep.root_entries(), result);
   }
+}
+
+// The ranking of those it sends to.
+void add_composition(const Decomposition& d, const ReadPaths& paths, TraceResult& result) {
+  const auto count = static_cast<std::size_t>(d.writers().count());
+  const auto length = static_cast<std::size_t>(result.length());
   const std::vector<double> below = paths.masses_below();
   std::vector<CompositionEntry> all(count);
   const auto ranked = [](std::vector<CompositionEntry> entries) {
@@ -140,6 +145,7 @@ void read_edges(const ReadSweep& sweep, const Array* other, bool positions, Edge
     ReadOps::KeyOffsets offsets = layer.offsets;
     if (other != nullptr) {  // what was kept is that of the writers themselves
       offsets = {};
+      reads.values = {};
       sweep.ops().keep_for_edges(view, reads);
     }
     std::vector<double> totals;
@@ -149,17 +155,15 @@ void read_edges(const ReadSweep& sweep, const Array* other, bool positions, Edge
         parts[s].assign(totals.begin() + static_cast<std::ptrdiff_t>(s * size),
                         totals.begin() + static_cast<std::ptrdiff_t>((s + 1) * size));
     } else {
-      sweep.ops().visit_edges(
-          view, reads, offsets,
-          [&](int source, int head, Branch branch, int queries, const void* rows) {
-            std::vector<double>& part = parts[static_cast<std::size_t>(source)];
-            part.resize(3 * heads * cl, 0.0);
-            const std::size_t which = branch == Branch::K ? 0 : branch == Branch::Q ? 1 : 2;
-            double* to = part.data() + (which * heads + static_cast<std::size_t>(head)) * cl;
-            const T* credit = static_cast<const T*>(rows);
-            for (std::size_t i = 0; i < static_cast<std::size_t>(queries) * cl; ++i)
-              to[i % cl] += static_cast<double>(credit[i]);
-          });
+      sweep.ops().visit_edges(view, reads, offsets, [&](const ReadOps::Edges& edges) {
+        std::vector<double>& part = parts[static_cast<std::size_t>(edges.source)];
+        part.resize(3 * heads * cl, 0.0);
+        const std::size_t which = edges.branch == Branch::K ? 0 : edges.branch == Branch::Q ? 1 : 2;
+        double* to = part.data() + (which * heads + static_cast<std::size_t>(edges.head)) * cl;
+        const T* credit = static_cast<const T*>(edges.credit);
+        for (int i = 0; i < edges.queries; ++i, credit += cl)
+          for (std::size_t j = 0; j < cl; ++j) to[j] += static_cast<double>(credit[j]);
+      });
     }
     for (std::size_t s = 0; s < length; ++s) {
       for (std::size_t i = 0; i < parts[s].size(); ++i)
@@ -219,8 +223,11 @@ void answer_along_reading(const PreparedState& state, const Question& question,
   result.conservation_first =
       std::accumulate(result.importance.begin(), result.importance.end(), 0.0);
   if (!with_edges) return;
+  if (result.root) add_root(sweep, result);
+  const bool ranked = result.root && question.composition;
+  if (!ranked && question.paths.top == 0) return;
   const ReadPaths paths(sweep, filter, context);
-  if (result.root) add_root(sweep, paths, result);
+  if (ranked) add_composition(d, paths, result);
   if (question.paths.tau) {
     ThresholdPaths found;
     found.paths = paths.best(question.paths.top + 1, *question.paths.tau);
@@ -234,6 +241,23 @@ void answer_along_reading(const PreparedState& state, const Question& question,
   for (const Path& path : result.paths) result.coverage.absolute += std::fabs(path.credit);
   result.coverage.absolute_matching = paths.absolute_matching();
   result.coverage.absolute_total = paths.absolute_total();
+}
+
+std::vector<double> masses_below(const PreparedState& state, const Question& asked,
+                                 const TraceResult& rooted, const RunContext& context) {
+  const Decomposition& d = *state.decomposition;
+  Question question = asked;
+  question.options.settle();
+  if (question.options.direction == Direction::read) {
+    const ReadSweep sweep(d, question.options, start_of(state, question, rooted), true, context);
+    return ReadPaths(sweep, {}, context).masses_below();
+  }
+  const auto masses = path_masses(state, question.options, context);
+  std::vector<double> out;
+  for (int s = 0; s < d.length(); ++s) {
+    for (int w = 0; w < d.writers().count(); ++w) out.push_back(masses->mass_all(s, w));
+  }
+  return out;
 }
 
 EdgeAnswer edge_sums(const PreparedState& state, const Question& asked, const EdgeQuestion& how,

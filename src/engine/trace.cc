@@ -230,7 +230,7 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
           direct ? direct->neuron_share : edges->neuron_shares(writer.layer, result.root->position);
       add_neuron_entries(d, *result.root, shares, result);
     }
-    add_composition(result, *plain, writers);
+    if (question.composition) add_composition(result, *plain, writers);
   }
 
   const PathGraph<T> graph(*edges, start, *suffix, filter);

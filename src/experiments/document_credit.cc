@@ -262,7 +262,7 @@ Json run_sources(ModelSession& session) {
   if (cases < session.n)
     session.warnings.push_back(
         fmt::format("{}: {} of {} questions were answered", session.name, cases, session.n));
-  Json summary = {{"questions", cases}, {"drawn", draws}};
+  Json summary = {{"questions", cases}, {"drawn", draws}, {"seed", session.options.seed}};
   for (const char* way : kWays) {
     for (const auto& [what, list] : values[way])
       summary[way][what] = interval_json(list, session.options.seed);
@@ -282,19 +282,21 @@ std::string report_sources(const Json& summaries, std::vector<ReportFile>& files
       "log-probability falls when the k documents with the largest scores are left out of the "
       "prompt. LDS: Spearman correlation of\nthe summed scores of the documents that are left "
       "with the answer's log-probability over {} random sets of documents. Leave-one-out costs a "
-      "forward pass a document.\nMeans with bootstrap intervals "
-      "(95%).\n",
+      "forward pass a document.\nMeans with 95% bootstrap intervals over questions (2,000 "
+      "resamples, "
+      "seed of the run). `unpack`: the run's settings; `unpack, best`: `--preset best`.\n",
       kDraws, kAblations);
   std::vector<std::vector<std::string>> rows = {
       {"model", "method", "found", "drop 1", "drop 2", "drop 3", "LDS"}};
-  std::vector<std::vector<std::string>> drawn = {{"model", "questions", "drawn"}};
+  std::vector<std::vector<std::string>> drawn = {{"model", "questions", "drawn", "seed"}};
   std::vector<std::string> groups;
   std::vector<BarSeries> series;
   for (const char* way : kWays) series.push_back({way, {}, {}});
   for (const auto& [model, s] : summaries.items()) {
     groups.push_back(model);
     drawn.push_back({model, fmt::format("{}", s.at("questions").get<int>()),
-                     fmt::format("{:.0f}", s.at("drawn").get<double>())});
+                     fmt::format("{:.0f}", s.at("drawn").get<double>()),
+                     std::to_string(s.at("seed").get<std::uint64_t>())});
     for (std::size_t w = 0; w < series.size(); ++w) {
       const Json& v = s.at(kWays[w]);
       rows.push_back({model, kWays[w], interval_text(v.at("found"), 2),

@@ -90,13 +90,16 @@ class FlipSums {
     Json methods = Json::object();
     for (const std::string& name : order_) {
       const std::vector<double>& a = areas_.at(name);
-      const auto above =
-          static_cast<double>(std::count_if(a.begin(), a.end(), [](double x) { return x > 0; }));
+      std::vector<double> positive;
+      positive.reserve(a.size());
+      for (const double x : a) positive.push_back(x > 0 ? 100.0 : 0.0);
+      const Interval share = bootstrap_interval(positive, seed);
       const Interval normal = normal_interval(a), resampled = bootstrap_interval(a, seed);
       methods[name] = {{"area", mean(a)},
                        {"interval", {normal.low, normal.high}},
                        {"bootstrap", {resampled.low, resampled.high}},
-                       {"faithful_percent", 100 * above / static_cast<double>(a.size())},
+                       {"faithful_percent", mean(positive)},
+                       {"faithful_interval", {share.low, share.high}},
                        {"morf", mean_curve(morf_.at(name))},
                        {"lerf", mean_curve(lerf_.at(name))}};
       for (const std::string& reference : references) {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "experiments/number_text.h"
 #include "experiments/plots.h"
 #include "experiments/token_rankings.h"
 
@@ -14,7 +15,7 @@ namespace {
 using Published = std::map<std::string, std::string>;
 
 std::string ends_text(const Json& interval) {
-  return fmt::format("{:+.4f} to {:+.4f}", interval[0].get<double>(), interval[1].get<double>());
+  return fmt::format("{} to {}", signed_text(interval[0], 4), signed_text(interval[1], 4));
 }
 
 std::string words_for(const std::string& kind) {
@@ -31,14 +32,16 @@ std::string area_table(const Json& part, const Json& references, const std::stri
     rows[0].push_back(fmt::format("less {} (bootstrap)", reference.get<std::string>()));
   if (!paper.empty()) rows[0].emplace_back("paper, GPT-2 (area / above 0)");
   for (const auto& [name, m] : part.at("methods").items()) {
-    rows.push_back({name, fmt::format("{:+.4f}", m.at("area").get<double>()),
-                    ends_text(m.at("interval")), ends_text(m.at("bootstrap")),
-                    fmt::format("{:.0f}%", m.at("faithful_percent").get<double>())});
+    rows.push_back({name, signed_text(m.at("area"), 4), ends_text(m.at("interval")),
+                    ends_text(m.at("bootstrap")),
+                    fmt::format("{} ({} to {})", percent_text(m.at("faithful_percent")),
+                                fixed_text(m.at("faithful_interval")[0], 0),
+                                fixed_text(m.at("faithful_interval")[1], 0))});
     for (const Json& reference : references) {
       const Json& less = m.at("less").at(reference.get<std::string>());
       rows.back().push_back(name == reference.get<std::string>()
                                 ? ""
-                                : fmt::format("{:+.4f} ({})", less.at("difference").get<double>(),
+                                : fmt::format("{} ({})", signed_text(less.at("difference"), 4),
                                               ends_text(less.at("bootstrap"))));
     }
     const auto known = paper.find(name);
@@ -83,8 +86,8 @@ std::string tried_text(const Json& part) {
   for (const Json& count : part.at("tried")) all += count.get<int>();
   std::string out;
   for (const auto& [what, count] : part.at("tried").items())
-    out += fmt::format("{}{} {:.0f}%", out.empty() ? "" : ", ", what,
-                       100.0 * count.get<int>() / std::max(1, all));
+    out += fmt::format("{}{} {}%", out.empty() ? "" : ", ", what,
+                       fixed_text(100.0 * count.get<int>() / std::max(1, all), 0));
   return fmt::format("top predictions at the {} places tried: {}", all, out);
 }
 
@@ -107,8 +110,8 @@ std::string joined(const Json& summaries, const std::string& kind, std::vector<R
     BarSeries bars{model, {}, {}};
     for (std::size_t i = 0; i < groups.size(); ++i) {
       const Json& m = part.at("methods").at(groups[i]);
-      rows[i].push_back(fmt::format("{:+.4f} / {:.0f}%", m.at("area").get<double>(),
-                                    m.at("faithful_percent").get<double>()));
+      rows[i].push_back(fmt::format("{} / {}", signed_text(m.at("area"), 4),
+                                    percent_text(m.at("faithful_percent"))));
       bars.values.push_back(m.at("area"));
       bars.interval.emplace_back(m.at("bootstrap")[0], m.at("bootstrap")[1]);
     }
@@ -168,7 +171,13 @@ std::string report_flipping(const Json& summaries, std::vector<ReportFile>& file
       "the\n"
       "target's readout, LeRF less MoRF. Above 0: share of prompts with a positive area. BOS is "
       "neither ranked nor flipped. Intervals: 95%, over prompts (bootstrap: 2,000\n"
-      "resamples, same seed as the run).\n\n";
+      "resamples, same seed as the run). ";
+  out +=
+      first == "beta"
+          ? "Rows: floors of the denominators with the run's settings (the preset of the command "
+            "above), `best, B` with those of `--preset best`.\n\n"
+          : "Rankings named `unpack` have the run's settings (the preset of the command above, "
+            "with the change named), `unpack, best` those of `--preset best`.\n\n";
   out += whole ? "Prompts: whole sentences of 8 to 45 tokens, in an order drawn by the seed, whose "
                  "top prediction is a word (letters alone) with a probability of 0.1 or more.\n"
                : "Prompts: sentences in an order drawn by the seed, each cut once. Places where a "

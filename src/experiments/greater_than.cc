@@ -6,12 +6,12 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
 #include <set>
 
 #include "engine/masses.h"
 #include "engine/state.h"
 #include "experiments/greater_than_claims.h"
-#include "experiments/plots.h"
 #include "experiments/statistics.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
@@ -21,6 +21,7 @@ namespace unpack {
 namespace {
 
 constexpr double kFound = 1e-3;
+constexpr int kRankDraws = 1000, kNamedDraws = 100;  // of the bootstrap
 constexpr const char* kPublishedClaims = "greater_than_claims_gpt2.txt";
 
 // One ranking: a receiver read through a branch at some positions.
@@ -45,7 +46,7 @@ std::vector<View> views_of(const std::vector<Claim>& claims) {
 
 // Writers by what they send into the receiver, largest first, and how many of them send a
 // thousandth or more.
-Json rank(const TraceResult& result, const Suffix& masses, const View& view, int yy) {
+Json rank(const TraceResult& result, const std::vector<double>& below, const View& view, int yy) {
   std::vector<std::pair<int, double>> order;
   for (std::size_t w = 0; w < result.writers.size(); ++w) {
     double mass = 0;
@@ -55,7 +56,7 @@ Json rank(const TraceResult& result, const Suffix& masses, const View& view, int
         if ((view.where == "END" && s != result.length() - 1) || (view.where == "YY" && s != yy))
           continue;
         mass += std::fabs(credit[w][static_cast<std::size_t>(s)]) *
-                masses.mass_all(s, static_cast<int>(w));
+                below[static_cast<std::size_t>(s) * result.writers.size() + w];
       }
     }
     if (mass > 0) order.emplace_back(static_cast<int>(w), mass);
@@ -83,14 +84,17 @@ Json measure(const ModelSession& session, const YearPrompt& p, const std::vector
   const auto rank_all = [&](const Options& options) {
     question.options = options;
     Json rankings = Json::object();
-    std::map<int, TraceResult> traced;
+    std::map<int, std::pair<TraceResult, std::vector<double>>> traced;
     for (const View& view : views) {
       if (!traced.contains(view.receiver)) {
         question.root = fmt::format("{}@-1", writers.name(view.receiver));
-        traced.emplace(view.receiver, prepared.trace(question, session.context));
+        TraceResult rooted = prepared.trace(question, session.context);
+        std::vector<double> below =
+            masses_below(*prepared.state(), question, rooted, session.context);
+        traced.emplace(view.receiver, std::pair{std::move(rooted), std::move(below)});
       }
-      const auto masses = path_masses(*prepared.state(), question.options, session.context);
-      rankings[view.key(writers)] = rank(traced.at(view.receiver), *masses, view, p.yy);
+      const auto& [rooted, below] = traced.at(view.receiver);
+      rankings[view.key(writers)] = rank(rooted, below, view, p.yy);
     }
     return rankings;
   };
@@ -127,14 +131,17 @@ Json middle(const std::vector<double>& ranks) {
   return ranks.empty() ? Json(nullptr) : Json(median(ranks));
 }
 
-// 95% bootstrap interval of a median.
 Json middle_interval(const std::vector<double>& ranks, std::uint64_t seed) {
   if (ranks.empty()) return nullptr;
-  const Interval interval = bootstrap_statistic(ranks.size(), seed, 1000, [&](const auto& draw) {
-    std::vector<double> drawn;
-    for (const std::size_t i : draw) drawn.push_back(ranks[i]);
-    return median(drawn);
-  });
+  const Interval interval = median_interval(ranks, seed, kRankDraws);
+  return {interval.low, interval.high};
+}
+
+// Of the share of prompts in which something is found.
+Json found_interval(double found, double tested, std::uint64_t seed) {
+  std::vector<double> values(static_cast<std::size_t>(tested), 0.0);
+  std::fill_n(values.begin(), static_cast<std::size_t>(found), 100.0);
+  const Interval interval = bootstrap_interval(values, seed, kRankDraws);
   return {interval.low, interval.high};
 }
 
@@ -176,12 +183,17 @@ Json claim_summary(const Claim& claim, const Writers& writers,
     pool_all.push_back(median(found_all));
     pool_late.push_back(median(found_late));
     for (const int s : sources) {
-      detail.push_back({{"receiver", writers.name(r)},
-                        {"source", writers.name(s)},
-                        {"all", middle(one_all[s])},
-                        {"late", middle(one_late[s])},
-                        {"found_percent", 100.0 * static_cast<double>(one_all[s].size()) /
-                                              static_cast<double>(prompts.size())}});
+      detail.push_back(
+          {{"receiver", writers.name(r)},
+           {"source", writers.name(s)},
+           {"all", middle(one_all[s])},
+           {"interval_all", middle_interval(one_all[s], seed)},
+           {"late", middle(one_late[s])},
+           {"interval_late", middle_interval(one_late[s], seed)},
+           {"found_interval", found_interval(static_cast<double>(one_all[s].size()),
+                                             static_cast<double>(prompts.size()), seed)},
+           {"found_percent",
+            100.0 * static_cast<double>(one_all[s].size()) / static_cast<double>(prompts.size())}});
     }
   }
   const auto range = [](const std::vector<double>& v) {
@@ -194,6 +206,7 @@ Json claim_summary(const Claim& claim, const Writers& writers,
           {"interval_all", middle_interval(best_all, seed)},
           {"interval_late", middle_interval(best_late, seed)},
           {"found_percent", 100.0 * static_cast<double>(best_all.size()) / tested},
+          {"found_interval", found_interval(static_cast<double>(best_all.size()), tested, seed)},
           {"pool_all", range(pool_all)},
           {"pool_late", range(pool_late)},
           {"detail", detail}};
@@ -201,7 +214,7 @@ Json claim_summary(const Claim& claim, const Writers& writers,
 
 // Median ranks of every component in every ranking, those that a claim names against the others.
 Json circuit_summary(const std::vector<Claim>& claims, const Writers& writers,
-                     const std::map<std::string, std::vector<Places>>& seen) {
+                     const std::map<std::string, std::vector<Places>>& seen, std::uint64_t seed) {
   std::set<int> circuit;
   for (const Claim& claim : claims) {
     circuit.insert(claim.receivers.begin(), claim.receivers.end());
@@ -209,23 +222,48 @@ Json circuit_summary(const std::vector<Claim>& claims, const Writers& writers,
   }
   Json out = Json::object();
   for (const char* pool : {"all", "late"}) {
-    std::vector<double> inside, outside;
+    const bool late = std::string(pool) == "late";
+    // Ranks of one component in one ranking, prompt by prompt; 0: below the threshold.
+    std::vector<std::pair<bool, std::vector<double>>> ranks;
+    std::vector<std::size_t> in_order(seen.begin()->second.size());
+    std::iota(in_order.begin(), in_order.end(), std::size_t{0});
     for (const auto& [key, prompts] : seen) {
       for (int w = 0; w < writers.count(); ++w) {
-        std::vector<double> ranks;
+        std::vector<double> of_prompts;
         for (const Places& p : prompts) {
-          const auto& from = std::string(pool) == "all" ? p.all : p.late;
-          const int found = std::string(pool) == "all" ? p.found_all : p.found_late;
-          if (const auto at = from.find(w); at != from.end() && at->second <= found)
-            ranks.push_back(at->second);
+          const auto& from = late ? p.late : p.all;
+          const auto at = from.find(w);
+          const bool found = at != from.end() && at->second <= (late ? p.found_late : p.found_all);
+          of_prompts.push_back(found ? at->second : 0.0);
         }
-        if (!ranks.empty()) (circuit.contains(w) ? inside : outside).push_back(median(ranks));
+        ranks.emplace_back(circuit.contains(w), std::move(of_prompts));
       }
     }
-    out[pool] = {{"circuit", middle(inside)},
-                 {"circuit_n", inside.size()},
-                 {"rest", middle(outside)},
-                 {"rest_n", outside.size()}};
+    const auto medians = [&](bool named, const std::vector<std::size_t>& draw) {
+      std::vector<double> of_components;
+      for (const auto& [inside, of_prompts] : ranks) {
+        if (inside != named) continue;
+        std::vector<double> drawn;
+        for (const std::size_t i : draw) {
+          if (of_prompts[i] > 0) drawn.push_back(of_prompts[i]);
+        }
+        if (!drawn.empty()) of_components.push_back(median(drawn));
+      }
+      return of_components;
+    };
+    for (const bool named : {true, false}) {
+      const std::string what = named ? "circuit" : "rest";
+      const std::vector<double> whole = medians(named, in_order);
+      const Interval interval = bootstrap_statistic(
+          in_order.size(), seed, kNamedDraws, [&](const std::vector<std::size_t>& draw) {
+            const std::vector<double> drawn = medians(named, draw);
+            return drawn.empty() ? NAN : median(drawn);
+          });
+      out[pool][what] = middle(whole);
+      out[pool][what + "_n"] = whole.size();
+      out[pool][what + "_interval"] =
+          std::isnan(interval.low) ? Json({nullptr, nullptr}) : Json({interval.low, interval.high});
+    }
   }
   return out;
 }
@@ -269,12 +307,14 @@ Json run_greater_than(ModelSession& session) {
       seen_best[view].push_back(places(ranking, writers));
   }
   if (session.records.partial()) return {};
-  const Interval interval = normal_interval(probability);
+  const Interval interval = normal_interval(probability), logit_interval = normal_interval(logit);
   Json summary = {{"prompts", session.n},
                   {"years", usable_years(session.model).size()},
                   {"probability_difference", mean(probability)},
                   {"interval", {interval.low, interval.high}},
                   {"logit_difference", mean(logit)},
+                  {"logit_interval", {logit_interval.low, logit_interval.high}},
+                  {"search_prompts", search_years(prompts.size())},
                   {"search", search},
                   {"seed", session.options.seed},
                   {"narrow_paths", session.options.narrow_paths},
@@ -286,162 +326,10 @@ Json run_greater_than(ModelSession& session) {
         claim_summary(claim, writers, seen_best, session.options.seed));
   }
   if (!claims.empty()) {
-    summary["circuit"] = circuit_summary(claims, writers, seen);
-    summary["circuit_best"] = circuit_summary(claims, writers, seen_best);
+    summary["circuit"] = circuit_summary(claims, writers, seen, session.options.seed);
+    summary["circuit_best"] = circuit_summary(claims, writers, seen_best, session.options.seed);
   }
   return summary;
-}
-
-namespace {
-
-std::string number(const Json& x) {
-  return x.is_null() ? "-" : fmt::format("{:g}", x.get<double>());
-}
-
-std::string range(const Json& x) {
-  const double low = x[0], high = x[1];
-  return low == high ? fmt::format("{:g}", low) : fmt::format("{:g} to {:g}", low, high);
-}
-
-std::string rank_cell(const Json& rank, const Json& interval) {
-  if (rank.is_null()) return "-";
-  return fmt::format("{:g} ({:g} to {:g})", rank.get<double>(), interval[0].get<double>(),
-                     interval[1].get<double>());
-}
-
-// What path patching found, stage by stage, and which heads read the year's digits.
-std::string search_text(const Json& s) {
-  std::map<std::string, std::string> lists;
-  std::vector<std::string> order;
-  std::vector<std::vector<std::string>> receivers = {
-      {"head", "END to YY", "some MLP's values at YY count"}};
-  for (const Json& e : s.at("search")) {
-    if (e.contains("receiver")) {
-      receivers.push_back({e.at("receiver"),
-                           fmt::format("{:.1f}%", 100 * e.at("attention").get<double>()),
-                           e.at("counts").get<bool>() ? "yes" : "no"});
-      continue;
-    }
-    const std::string stage = e.at("stage");
-    if (!lists.contains(stage)) order.push_back(stage);
-    const Json& interval = e.at("interval");
-    lists[stage] +=
-        fmt::format("{}{} {:.0f}% ({:.0f} to {:.0f})", lists[stage].empty() ? "" : ", ",
-                    e.at("writer").get<std::string>(), 100 * e.at("effect").get<double>(),
-                    100 * interval[0].get<double>(), 100 * interval[1].get<double>());
-  }
-  std::string out =
-      "\nFound by path patching: what the logit difference loses, in percent of what the "
-      "exchanged year changes in all, when one component's part in the named input\ncomes from "
-      "the prompt with the other year (2% or more, with a 95% bootstrap interval over prompts "
-      "that does not hold 0). Values: " +
-      std::string(s.at("narrow_paths").get<bool>() ? "directly alone (`--narrow-paths`)"
-                                                   : "directly and through MLPs at YY") +
-      ".\n\n";
-  std::vector<std::vector<std::string>> rows = {{"into", "components"}};
-  for (const std::string& stage : order) rows.push_back({stage, lists[stage]});
-  out += order.empty() ? std::string("Nothing.\n") : markdown_table(rows);
-  if (receivers.size() > 1)
-    out += "\nHeads found above, each tested as a reader of values at YY:\n\n" +
-           markdown_table(receivers);
-  return out;
-}
-
-std::string model_report(const std::string& model, const Json& s) {
-  std::string out = fmt::format(
-      "\n## {}\n\n{} prompts from {} years, seed {}; probability above the year less that up to "
-      "it: {:+.3f} ({:+.3f} to {:+.3f}); logit difference {:+.2f}.\n",
-      model, s.at("prompts").get<int>(), s.at("years").get<int>(),
-      s.at("seed").get<std::uint64_t>(), s.at("probability_difference").get<double>(),
-      s.at("interval")[0].get<double>(), s.at("interval")[1].get<double>(),
-      s.at("logit_difference").get<double>());
-  if (!s.at("search").is_null()) out += search_text(s);
-  if (s.at("claims").empty()) return out + "\nNo claim to test.\n";
-  std::vector<std::vector<std::string>> rows = {{"claim", "receivers", "settings", "rank, all",
-                                                 "found", "rank, layer >= 1", "pool, all",
-                                                 "pool, layer >= 1"}};
-  std::vector<std::vector<std::string>> detail = {
-      {"receiver", "source", "rank, all", "found", "rank, layer >= 1", "best: rank, all", "found"}};
-  for (std::size_t i = 0; i < s.at("claims").size(); ++i) {
-    for (const char* settings : {"claims", "claims_best"}) {
-      const Json& c = s.at(settings)[i];
-      rows.push_back({c.at("claim"), std::to_string(c.at("receivers").get<int>()),
-                      std::string(settings) == "claims" ? "the run's" : "best",
-                      rank_cell(c.at("rank_all"), c.at("interval_all")),
-                      fmt::format("{:.0f}%", c.at("found_percent").get<double>()),
-                      rank_cell(c.at("rank_late"), c.at("interval_late")), range(c.at("pool_all")),
-                      range(c.at("pool_late"))});
-    }
-    const Json& own = s.at("claims")[i].at("detail");
-    const Json& best = s.at("claims_best")[i].at("detail");
-    for (std::size_t k = 0; k < own.size(); ++k) {
-      detail.push_back({own[k].at("receiver"), own[k].at("source"), number(own[k].at("all")),
-                        fmt::format("{:.0f}%", own[k].at("found_percent").get<double>()),
-                        number(own[k].at("late")), number(best[k].at("all")),
-                        fmt::format("{:.0f}%", best[k].at("found_percent").get<double>())});
-    }
-  }
-  const auto counted = [&](const char* settings, const char* pool, const char* what) {
-    const Json& circuit = s.at(settings).at(pool);
-    return fmt::format("{} (n = {})", number(circuit.at(what)),
-                       circuit.at(fmt::format("{}_n", what)).get<int>());
-  };
-  std::vector<std::vector<std::string>> named = {{"pool", "settings", "named", "the rest"}};
-  for (const auto& [pool, words] : {std::pair{"all", "all"}, std::pair{"late", "layer >= 1"}}) {
-    for (const char* settings : {"circuit", "circuit_best"})
-      named.push_back({words, std::string(settings) == "circuit" ? "the run's" : "best",
-                       counted(settings, pool, "circuit"), counted(settings, pool, "rest")});
-  }
-  return out + "\n### Claims\n\n" + markdown_table(rows) + "\n### Single sources\n\n" +
-         markdown_table(detail) + "\n### Named components against the rest\n\n" +
-         markdown_table(named);
-}
-
-}  // namespace
-
-std::string report_greater_than(const Json& summaries, std::vector<ReportFile>& files) {
-  std::string out =
-      "\"The {noun} lasted from the year XXYY to the year XX\", target the two-digit tokens above "
-      "YY against those up to YY. Rerooted at a receiver at the end "
-      "of the\nprompt, writers are ranked by the total of the routes whose last hop takes them, in "
-      "the branch and at the position of the claim. Rank: median "
-      "over "
-      "prompts of the\nbest-placed source of a claim where it is found, with the 95% bootstrap "
-      "interval of the median; found: it sends 0.001 or more of the receiver's credit (ranks of "
-      "what sends less\ncount nowhere); pool: how many writers send as much (median over prompts, "
-      "range over receivers).\n";
-  std::vector<std::string> groups;
-  std::vector<BarSeries> series = {{"named by a claim", {}, {}}, {"the rest", {}, {}}};
-  for (const auto& [model, s] : summaries.items()) {
-    if (!s.contains("circuit")) continue;
-    for (const char* pool : {"all", "late"}) {
-      groups.push_back(
-          fmt::format("{}, {}", model, std::string(pool) == "all" ? "all" : "layer >= 1"));
-      for (const std::size_t i : {0U, 1U}) {
-        const Json& rank = s.at("circuit").at(pool).at(i == 0 ? "circuit" : "rest");
-        series[i].values.push_back(rank.is_null() ? NAN : rank.get<double>());
-      }
-    }
-  }
-  if (!groups.empty()) {
-    files.push_back({"greater-than.svg",
-                     bar_plot("Named components against the rest", "median rank", groups, series)});
-    out += "\n![Median ranks of named components and of the rest](greater-than.svg)\n";
-  }
-  for (const auto& [model, s] : summaries.items()) out += model_report(model, s);
-  out +=
-      "\n## GPT-2 small (paper)\n\n" +
-      markdown_table(
-          {{"claim", "receivers", "rank, all", "rank, layer >= 1", "pool, all", "pool, layer >= 1"},
-           {"MLP 9 relies on a9.h1", "1", "9.5", "3.5", "69", "55"},
-           {"MLP 8 relies on six heads of layers 5 to 8", "1", "10", "2", "74", "60"},
-           {"MLPs 8 to 11 rely on the MLPs before them", "3", "4", "2", "60 to 69", "47 to 55"},
-           {"seven heads read values from MLPs 1 to 3", "7", "9", "2", "31 to 39", "17 to 23"}}) +
-      "\n" +
-      markdown_table({{"pool", "named", "the rest"},
-                      {"all", "10 (n = 246)", "22 (n = 661)"},
-                      {"layer >= 1", "8 (n = 121)", "14 (n = 498)"}});
-  return out;
 }
 
 }  // namespace unpack

@@ -38,7 +38,7 @@ class Search {
   Search(ModelSession& session, const std::vector<YearPrompt>& prompts)
       : session_(session), writers_(session.model.writers()) {
     // The prompts go through the years in order: take some of all.
-    const std::size_t n = std::min(kSearchPrompts, prompts.size());
+    const std::size_t n = search_years(prompts.size());
     for (std::size_t i = 0; i < n; ++i)
       chosen_.push_back({i * prompts.size() / n, &prompts[i * prompts.size() / n]});
   }
@@ -79,16 +79,15 @@ class Search {
 
   std::size_t prompts() const { return chosen_.size(); }
 
-  // What each head at the end of the prompt gives to the year's last digits, mean over the prompts.
-  Values attention_to_year() {
-    Values out(static_cast<std::size_t>(writers_.count()), 0.0);
+  // What each head at the end of the prompt gives to the year's last digits: [C][prompts].
+  std::vector<Values> attention_to_year() {
+    std::vector<Values> out(static_cast<std::size_t>(writers_.count()));
     for (const auto& [index, prompt] : chosen_) {
       const std::string key = session_.key(fmt::format("search|attention|prompt {}", index));
       const Json* record = session_.records.find(key);
       if (!record) record = &session_.records.add(key, {{"to_yy", attention(*prompt)}});
       const Values one = numbers(record->at("to_yy"));
-      for (std::size_t w = 0; w < out.size(); ++w)
-        out[w] += one[w] / static_cast<double>(chosen_.size());
+      for (std::size_t w = 0; w < out.size(); ++w) out[w].push_back(one[w]);
     }
     return out;
   }
@@ -167,6 +166,8 @@ void merge(std::vector<int>& to, const std::vector<int>& from) {
 }
 
 }  // namespace
+
+std::size_t search_years(std::size_t prompts) { return std::min(kSearchPrompts, prompts); }
 
 bool reads(const Writers& writers, int receiver, int source) {
   const Writer& r = writers[receiver];
@@ -283,7 +284,8 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
   }
   // Heads are tested one by one: one that hardly looks at the year reads nothing there.
   std::vector<int> readers, sources;
-  const Values seen = heads.empty() ? Values() : search.attention_to_year();
+  const std::vector<Values> seen =
+      heads.empty() ? std::vector<Values>() : search.attention_to_year();
   for (const int h : heads) {
     const std::string stage = fmt::format("values of {} at YY", writers.name(h));
     const YearEffects values = search.effects(
@@ -297,9 +299,12 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
         session.options.narrow_paths ? PatchRoute::direct : PatchRoute::through_mlps);
     note(stage, values);
     const std::vector<int> from = search.pick(values, WriterKind::mlp, kMostValues);
+    const Values& looks = seen[static_cast<std::size_t>(h)];
+    const Interval interval = bootstrap_interval(looks, session.options.seed);
     report.push_back({{"stage", stage},
                       {"receiver", writers.name(h)},
-                      {"attention", seen[static_cast<std::size_t>(h)]},
+                      {"attention", mean(looks)},
+                      {"interval", {interval.low, interval.high}},
                       {"counts", !from.empty()}});
     if (from.empty()) continue;
     readers.push_back(h);

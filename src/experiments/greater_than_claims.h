@@ -27,6 +27,7 @@ std::vector<Claim> read_claims(const Writers& writers, const std::filesystem::pa
 std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearPrompt>& prompts,
                                Json& search);
 
+std::size_t search_years(std::size_t prompts);  // how many of so many the search uses
 bool reads(const Writers& writers, int receiver, int source);
 // mean of the logits above YY less mean of those up to it, and the probability above less that up
 // to it

@@ -35,19 +35,30 @@ struct Effects {
 
 // Mean of an array of the search's records over its prompts.
 struct Means {
-  std::map<std::string, Values> values;
+  std::map<std::string, Values> values, squares;
   int n = 0;
   void add(const Json& record) {
     ++n;
     for (const auto& [name, value] : record.items()) {
       if (!value.is_array()) continue;
-      Values& sum = values[name];
+      Values &sum = values[name], &square = squares[name];
       sum.resize(value.size(), 0.0);
-      for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += value[i].get<double>();
+      square.resize(value.size(), 0.0);
+      for (std::size_t i = 0; i < sum.size(); ++i) {
+        const double x = value[i];
+        sum[i] += x;
+        square[i] += x * x;
+      }
     }
   }
   double get(const std::string& name, int writer) const {
     return values.at(name)[static_cast<std::size_t>(writer)] / n;
+  }
+  // How far the 95% interval of that mean reaches to either side (normal).
+  double halfwidth(const std::string& name, int writer) const {
+    const double m = get(name, writer);
+    const double spread = squares.at(name)[static_cast<std::size_t>(writer)] / n - m * m;
+    return n < 2 ? 0.0 : 1.96 * std::sqrt(std::max(spread, 0.0) / (n - 1));
   }
 };
 
@@ -117,16 +128,27 @@ class Search {
   }
 
   double score(const char* name, int writer) const { return patterns_.get(name, writer); }
+  double score_halfwidth(const char* name, int writer) const {
+    return patterns_.halfwidth(name, writer);
+  }
 
   // The strongest heads that pass a test and have no role yet. An effect whose interval holds 0 is
   // none.
   std::vector<int> pick(const Effects& effects, const std::function<bool(int)>& fits) {
+    const std::vector<int> heads = strongest(effects, [&](int w) {
+      return effects.interval[static_cast<std::size_t>(w)].low > 0 && fits(w);
+    });
+    taken_.insert(taken_.end(), heads.begin(), heads.end());
+    return heads;
+  }
+
+  // The same whatever the interval, which gives nobody a role.
+  std::vector<int> strongest(const Effects& effects, const std::function<bool(int)>& fits) const {
     std::vector<int> heads;
     for (int w = 0; w < writers_.count(); ++w) {
       const bool free = std::find(taken_.begin(), taken_.end(), w) == taken_.end();
-      const auto i = static_cast<std::size_t>(w);
-      if (writers_[w].kind == WriterKind::head && free && effects.share[i] >= kLeastEffect &&
-          effects.interval[i].low > 0 && fits(w))
+      if (writers_[w].kind == WriterKind::head && free &&
+          effects.share[static_cast<std::size_t>(w)] >= kLeastEffect && fits(w))
         heads.push_back(w);
     }
     std::stable_sort(heads.begin(), heads.end(), [&](int a, int b) {
@@ -135,7 +157,6 @@ class Search {
     });
     if (heads.size() > kMostHeads)
       heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(kMostHeads), heads.end());
-    taken_.insert(taken_.end(), heads.begin(), heads.end());
     return heads;
   }
 
@@ -236,7 +257,7 @@ int position_named(const IoiPrompt& p, const std::string& name) {
 std::size_t search_prompts(std::size_t prompts) { return std::min(kSearchPrompts, prompts); }
 
 std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
-                                 Json& search_report) {
+                                 RoleSearch& found) {
   const Writers& writers = session.model.writers();
   Search search(session, prompts);
   // Edges of a head into one branch of all heads of a role that read after it.
@@ -265,14 +286,23 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
     }
     return out;
   });
-  const HeadRole movers{"name mover", "END", search.pick(direct, [&](int w) {
-                          return search.score("to IO", w) > search.score("to S2", w);
-                        })};
+  const auto looks_at_io = [&](int w) {
+    return search.score("to IO", w) > search.score("to S2", w);
+  };
+  const HeadRole movers{"name mover", "END", search.pick(direct, looks_at_io)};
 
-  const Effects queries = search.effects("name-mover queries", [&](const IoiPrompt& p, int head) {
-    return into(movers.heads, head, Branch::Q, end_of(p), end_of(p), end_of(p));
-  });
-  const HeadRole inhibition{"S-inhibition", "END", search.pick(queries, [](int) { return true; })};
+  // Where no head is a name mover, what reaches the queries of those that might be is measured all
+  // the same; nobody gets a role by it.
+  found.candidates =
+      movers.heads.empty() ? search.strongest(direct, looks_at_io) : std::vector<int>();
+  const std::vector<int>& asked = movers.heads.empty() ? found.candidates : movers.heads;
+  const Effects queries =
+      search.effects(movers.heads.empty() ? "queries of candidates" : "name-mover queries",
+                     [&](const IoiPrompt& p, int head) {
+                       return into(asked, head, Branch::Q, end_of(p), end_of(p), end_of(p));
+                     });
+  HeadRole inhibition{"S-inhibition", "END", {}};
+  if (!movers.heads.empty()) inhibition.heads = search.pick(queries, [](int) { return true; });
 
   // Some models need no mover: a head that looks at the second mention writes against that name
   // itself.
@@ -300,7 +330,7 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
                             return search.score("previous", w) >= kLeastScore;
                           })};
 
-  search_report = Json::array();
+  found.report = Json::array();
   const std::pair<const char*, const Effects*> stages[] = {{"logits", &direct},
                                                            {"name-mover queries", &queries},
                                                            {"S-inhibition values", &values},
@@ -322,9 +352,12 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
         row["role"] = role.name;
     }
     if (row["role"].is_null() && largest < kLeastEffect) continue;
-    for (const char* score : {"to IO", "to S1", "to S2", "duplicate", "induction", "previous"})
+    for (const char* score : {"to IO", "to S1", "to S2", "duplicate", "induction", "previous"}) {
       row[score] = search.score(score, w);
-    search_report.push_back(std::move(row));
+      found.attention_halfwidth =
+          std::max(found.attention_halfwidth, search.score_halfwidth(score, w));
+    }
+    found.report.push_back(std::move(row));
   }
   return roles;
 }

@@ -22,11 +22,18 @@ struct HeadRole {
 // model.
 std::vector<HeadRole> read_roles(const Writers& writers, const std::filesystem::path& file);
 
+// What path patching saw on the way to the roles.
+struct RoleSearch {
+  Json report;                     // a row a head
+  double attention_halfwidth = 0;  // the widest of the intervals of the attention in it
+  std::vector<int> candidates;     // for name movers, where no head is one
+};
+
 // Path patching on the first prompts, with names exchanged, and what heads attend to. `search` gets
 // effects and scores of the heads found. How many of them it takes:
 std::size_t search_prompts(std::size_t prompts);
 std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
-                                 Json& search);
+                                 RoleSearch& found);
 
 // The token position a root's name stands for.
 int position_named(const IoiPrompt& prompt, const std::string& name);

@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "experiments/knockout_points.h"
+#include "experiments/number_text.h"
 #include "experiments/plots.h"
 #include "experiments/sentences.h"
 #include "experiments/statistics.h"
@@ -205,7 +206,8 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
       "averaged\n"
       "over the sources of a query, an MLP's over the queries of a sentence, before the size is "
       "taken. Intervals: 95%, bootstrap over scored and held-out sentences\n"
-      "(400 draws of each, as many as there are). The length of what is written is that of the "
+      "(400 draws of each, as many as there are; seed of the run). The length of what is written "
+      "is that of the "
       "vector as a norm sees it: centred where the model has LayerNorm, as it is where it has "
       "RMSNorm.\nHeads that share keys and values (grouped heads) count one by one, as readers and "
       "as writers: each has its own queries, and so its own scores. Interaction scores know no "
@@ -215,7 +217,7 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
   std::vector<std::vector<std::string>> rows = {
       {"model", "channel", "cuts", "within-layer", "cross-layer", "score 0", "change < 0"}};
   const auto number = [](const Json& x) {
-    return x.is_null() ? std::string("n/a") : fmt::format("{:.2f}", x.get<double>());
+    return x.is_null() ? std::string("n/a") : fixed_text(x, 2);
   };
   // "within" or "cross" of a correlation, with its interval.
   const auto both = [&](const Json& rho, const std::string& which) {
@@ -274,7 +276,9 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
       std::vector<std::vector<std::string>> by_layer = {
           {"source layer", "within-layer correlation"}};
       for (const auto& [layer, rho] : c.at("spearman").at("layers").items())
-        by_layer.push_back({layer, number(rho)});
+        by_layer.push_back({layer, rho[1].is_null()
+                                       ? number(rho[0])
+                                       : with_interval(rho[0], rho[1][0], rho[1][1], 2)});
       details += fmt::format("\n### cut-{}\n\n![Score against change]({})\n\n{}", channel, file,
                              markdown_table(by_layer));
       details += "\nFurthest from the line:\n\n" + off_the_line(c.at("points"));

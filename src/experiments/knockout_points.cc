@@ -154,8 +154,10 @@ Json knockout_correlations(const KnockoutData& data, const Writers& writers, Cha
     if (channel == Channel::mlp && std::string(relation.name) == "spearman_values") continue;
     const Correlation base = correlate(all, relation);
     std::vector<double> within, cross;
+    std::map<int, std::vector<double>> of_layer;
     for (const Points& p : drawn) {
       const Correlation one = correlate(p, relation);
+      for (const auto& [layer, rho] : one.layers) of_layer[layer].push_back(rho);
       if (!std::isnan(one.within)) within.push_back(one.within);
       if (!std::isnan(one.cross)) cross.push_back(one.cross);
     }
@@ -165,7 +167,8 @@ Json knockout_correlations(const KnockoutData& data, const Writers& writers, Cha
       return Json({ends.low, ends.high});
     };
     Json layers = Json::object();
-    for (const auto& [layer, rho] : base.layers) layers[std::to_string(layer)] = rho;
+    for (const auto& [layer, rho] : base.layers)
+      layers[std::to_string(layer)] = {rho, interval(of_layer[layer])};
     out[relation.name] = {{"within", rho_or_null(base.within)},
                           {"within_interval", interval(within)},
                           {"cross", rho_or_null(base.cross)},

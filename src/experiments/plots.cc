@@ -153,6 +153,35 @@ std::string line_plot(const std::string& title, const std::string& x_label,
   return out + "</svg>\n";
 }
 
+namespace {
+
+// How far the names below the axis are turned, and the room they take.
+struct Lean {
+  int degrees = 0;
+  double below = 70;
+};
+
+// Neighbours must not meet, and no name may begin left of the picture.
+Lean lean_of(const std::vector<std::string>& groups, double step) {
+  constexpr double kLetter = 6.2, kDegree = 3.14159265358979 / 180;
+  Lean lean;
+  double widest = 0;
+  for (const std::string& name : groups)
+    widest = std::max(widest, kLetter * static_cast<double>(name.size()));
+  if (widest <= step) return lean;
+  for (lean.degrees = 40; lean.degrees < 85; lean.degrees += 5) {
+    bool fits = true;
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      fits &= kLetter * static_cast<double>(groups[g].size()) * std::cos(lean.degrees * kDegree) <
+              kLeft + step * (static_cast<double>(g) + 0.5) - 4;
+    if (fits) break;
+  }
+  lean.below = std::max(lean.below, widest * std::sin(lean.degrees * kDegree) + 24 - kBottom);
+  return lean;
+}
+
+}  // namespace
+
 std::string bar_plot(const std::string& title, const std::string& y_label,
                      const std::vector<std::string>& groups, const std::vector<BarSeries>& series) {
   std::vector<double> ys = {0.0};
@@ -164,10 +193,10 @@ std::string bar_plot(const std::string& title, const std::string& y_label,
   Axis no_ticks;
   no_ticks.low = 0;
   no_ticks.high = -1;
-  constexpr double kBelow = 70;  // room for names that lean
-  std::string out = frame(title, "", y_label, no_ticks, y, kBelow);
   const double step =
       (kWidth - kLeft - kRight) / static_cast<double>(std::max<std::size_t>(1, groups.size()));
+  const Lean lean = lean_of(groups, step);
+  std::string out = frame(title, "", y_label, no_ticks, y, lean.below);
   const double bar = 0.8 * step / static_cast<double>(std::max<std::size_t>(1, series.size()));
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t i = 0; i < series.size(); ++i) {
@@ -187,14 +216,14 @@ std::string bar_plot(const std::string& title, const std::string& y_label,
           left + 0.46 * bar, place_y(y, series[i].interval[g].first),
           place_y(y, series[i].interval[g].second));
     }
-    // Long names lean, so that neighbours do not meet.
     const double middle = kLeft + step * (static_cast<double>(g) + 0.5),
                  base = kHeight - kBottom + 14;
-    const bool lean = static_cast<double>(groups[g].size()) * 6.5 > step;
     out += fmt::format(
         "<text x=\"{0:.1f}\" y=\"{1:.1f}\" font-size=\"11\" text-anchor=\"{2}\"{3}>{4}</text>\n",
-        middle, base, lean ? "end" : "middle",
-        lean ? fmt::format(" transform=\"rotate(-40 {:.1f} {:.1f})\"", middle, base) : "",
+        middle, base, lean.degrees > 0 ? "end" : "middle",
+        lean.degrees > 0
+            ? fmt::format(" transform=\"rotate(-{} {:.1f} {:.1f})\"", lean.degrees, middle, base)
+            : "",
         escape(groups[g]));
   }
   out +=

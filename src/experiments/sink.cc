@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <map>
 
+#include "experiments/number_text.h"
 #include "experiments/plots.h"
 #include "experiments/sentences.h"
 #include "experiments/statistics.h"
@@ -100,11 +101,13 @@ Json run_sink(ModelSession& session) {
     }
     if (session.records.partial()) continue;
     for (const char* rules : kRules) {
-      const Interval interval = bootstrap_interval(share[rules], session.options.seed);
+      const Interval interval = bootstrap_interval(share[rules], session.options.seed),
+                     first = bootstrap_interval(top[rules], session.options.seed);
       summary[source][rules] = {{"prompts", share[rules].size()},
                                 {"share", mean(share[rules])},
                                 {"interval", {interval.low, interval.high}},
-                                {"top_percent", mean(top[rules])}};
+                                {"top_percent", mean(top[rules])},
+                                {"top_interval", {first.low, first.high}}};
     }
   }
   return summary;
@@ -115,8 +118,10 @@ std::string report_sink(const Json& summaries, std::vector<ReportFile>& files) {
       "Share: mean percentage of the positive token credit that lies on position 0. Top-1: share "
       "of prompts where position 0 has the most credit.\n"
       "The target is the model's own prediction (ioi: the indirect object against the subject). "
-      "In brackets: number of prompts, and the 95% bootstrap interval of the share over them (seed "
-      "of the run).\n";
+      "In brackets: 95% bootstrap intervals over prompts (2,000 resamples, seed of the run), and "
+      "the "
+      "number of prompts.\n`gate` and `aligned`: the run's settings with that dispatch; `best`: "
+      "`--preset best`.\n";
   const std::vector<std::pair<std::string, std::vector<std::string>>> paper = {
       {"gate", {"9.2% / 4%", "22.3% / 18%", "28.9% / 32%"}},
       {"aligned", {"6.5% / 0%", "13.0% / 0%", "18.8% / 0%"}}};
@@ -127,10 +132,11 @@ std::string report_sink(const Json& summaries, std::vector<ReportFile>& files) {
       std::vector<std::string> row = {model, rules};
       for (const char* source : kSources) {
         const Json& v = s.at(source).at(rules);
-        row.push_back(fmt::format("{:.1f}% / {:.0f}% ({}; {:.1f} to {:.1f})",
-                                  v.at("share").get<double>(), v.at("top_percent").get<double>(),
-                                  v.at("prompts").get<int>(), v.at("interval")[0].get<double>(),
-                                  v.at("interval")[1].get<double>()));
+        row.push_back(fmt::format(
+            "{}% / {}% (n = {})",
+            with_interval(v.at("share"), v.at("interval")[0], v.at("interval")[1], 1),
+            with_interval(v.at("top_percent"), v.at("top_interval")[0], v.at("top_interval")[1], 0),
+            v.at("prompts").get<int>()));
       }
       rows.push_back(row);
     }

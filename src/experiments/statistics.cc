@@ -106,6 +106,15 @@ Interval bootstrap_interval(std::span<const double> values, std::uint64_t seed, 
   });
 }
 
+Interval median_interval(std::span<const double> values, std::uint64_t seed, int samples) {
+  return bootstrap_statistic(values.size(), seed, samples, [&](const auto& draw) {
+    std::vector<double> drawn;
+    drawn.reserve(draw.size());
+    for (const std::size_t i : draw) drawn.push_back(values[i]);
+    return median(drawn);
+  });
+}
+
 Interval ratio_interval(std::span<const double> above, std::span<const double> below,
                         std::uint64_t seed, int samples) {
   return bootstrap_statistic(above.size(), seed, samples, [&](const auto& draw) {

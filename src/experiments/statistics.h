@@ -30,6 +30,8 @@ Interval percentile_interval(std::vector<double> values);
 using DrawStatistic = std::function<double(const std::vector<std::size_t>& draw)>;
 Interval bootstrap_statistic(std::size_t n, std::uint64_t seed, int samples,
                              const DrawStatistic& statistic);
+// Of the median.
+Interval median_interval(std::span<const double> values, std::uint64_t seed, int samples = 2000);
 // Of sum(above) / sum(below), members drawn together.
 Interval ratio_interval(std::span<const double> above, std::span<const double> below,
                         std::uint64_t seed, int samples = 2000);

@@ -3,8 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
+#include <map>
 
+#include "experiments/number_text.h"
 #include "experiments/plots.h"
 #include "experiments/session.h"
 #include "experiments/statistics.h"
@@ -63,6 +66,27 @@ Json measure(const ModelSession& session, const IoiPrompt& repeated, const IoiPr
   return out;
 }
 
+Json ends_json(const Interval& interval) {
+  if (std::isnan(interval.low)) return {nullptr, nullptr};
+  return {interval.low, interval.high};
+}
+
+// E of all prompts, or of a draw of them: how much of the copying is gone. Where nothing is copied,
+// it says nothing: null.
+Json suppressed(const std::map<std::string, std::vector<double>>& of,
+                const std::vector<std::size_t>& draw) {
+  const auto mean_of = [&](const char* quantity) {
+    const std::vector<double>& list = of.at(quantity);
+    if (draw.empty()) return mean(list);
+    double sum = 0;
+    for (const std::size_t i : draw) sum += list[i] / static_cast<double>(draw.size());
+    return sum;
+  };
+  const double range = mean_of("C->C") - mean_of("C->B");
+  if (range < 1e-6) return nullptr;
+  return 1 - (mean_of("S2->S") - mean_of("C->B")) / range;
+}
+
 }  // namespace
 
 Json run_suppression(ModelSession& session) {
@@ -91,28 +115,26 @@ Json run_suppression(ModelSession& session) {
   for (const auto& [contrast, methods] : values.items()) {
     for (const auto& [method, quantities] : methods.items()) {
       Json& row = summary[contrast][method];
-      for (const char* quantity : kQuantities) {
-        row[quantity] = mean(numbers(quantities.at(quantity)));
-        row[fmt::format("median {}", quantity)] = median(numbers(quantities.at(quantity)));
+      std::map<std::string, std::vector<double>> of;
+      for (const char* quantity : kQuantities) of[quantity] = numbers(quantities.at(quantity));
+      std::vector<double>& gap = of["gap"];
+      gap.resize(of["S1->S"].size());
+      std::transform(of["S1->S"].begin(), of["S1->S"].end(), of["S2->S"].begin(), gap.begin(),
+                     std::minus<>());
+      for (const auto& [name, list] : of) {
+        row[name] = mean(list);
+        row[name + " interval"] = ends_json(bootstrap_interval(list, session.options.seed));
+        row["median " + name] = median(list);
+        row["median " + name + " interval"] =
+            ends_json(median_interval(list, session.options.seed));
       }
-      // E says how much of the copying is gone: where nothing is copied, it says nothing.
-      const double range = row["C->C"].get<double>() - row["C->B"].get<double>();
-      row["E"] = range < 1e-6
-                     ? Json(nullptr)
-                     : Json(1 - (row["S2->S"].get<double>() - row["C->B"].get<double>()) / range);
-      const std::vector<double> first = numbers(quantities.at("S1->S")),
-                                second = numbers(quantities.at("S2->S"));
-      std::vector<double> gap(first.size());
-      std::transform(first.begin(), first.end(), second.begin(), gap.begin(), std::minus<>());
-      row["gap"] = mean(gap);
-      row["median gap"] = median(gap);
-      const Interval interval =
-          bootstrap_statistic(gap.size(), session.options.seed, 2000, [&](const auto& draw) {
-            std::vector<double> drawn;
-            for (const std::size_t i : draw) drawn.push_back(gap[i]);
-            return median(drawn);
-          });
-      row["median gap interval"] = {interval.low, interval.high};
+      row["E"] = suppressed(of, {});
+      if (!row["E"].is_null())
+        row["E interval"] = ends_json(bootstrap_statistic(
+            gap.size(), session.options.seed, 2000, [&](const std::vector<std::size_t>& draw) {
+              const Json e = suppressed(of, draw);
+              return e.is_null() ? NAN : e.get<double>();
+            }));
     }
   }
   return summary;
@@ -126,9 +148,11 @@ std::string report_suppression(const Json& summaries, std::vector<ReportFile>& f
       "same slot, target the second name; S2->S, S1->S: at the second and the first mention of the "
       "repeated name, target that name.\n"
       "E = 1 - (S2->S - C->B) / (C->C - C->B), n/a where its premise fails: where the name that "
-      "occurs once is not copied (C->C not above C->B by 1e-6 or more).\nS1 is the first mention, "
-      "S2 the second; the gap is S1->S less S2->S, its interval the 95% bootstrap interval of the "
-      "median over prompts.\n";
+      "occurs once is not copied (the mean of C->C not above that of C->B by 1e-6 or more).\nS1 is "
+      "the first mention, S2 the second; the gap is S1->S less S2->S. In brackets: 95% bootstrap "
+      "intervals of means, medians and E over prompts (2,000 resamples, seed of the run; for E "
+      "of\nthe resamples in which its premise holds, `no interval` where that is fewer than "
+      "half).\n";
   for (const auto& [model, s] : summaries.items())
     out += fmt::format("\n{}: {} pairs of prompts, seed {}.\n", model, s.at("prompts").get<int>(),
                        s.at("seed").get<std::uint64_t>());
@@ -152,32 +176,30 @@ std::string report_suppression(const Json& summaries, std::vector<ReportFile>& f
     for (const auto& [model, s] : summaries.items()) {
       for (const char* method : kMethods) {
         const Json& v = s.at(contrast).at(method);
-        const auto number = [&](const char* name) {
-          return fmt::format("{:+.1f}", v.at(name).get<double>());
+        const auto number = [&](const std::string& name, int decimals = 1) {
+          if (v.at(name).is_null()) return std::string("n/a");
+          const Json& ends = v.at(name + " interval");
+          if (ends[0].is_null()) return signed_text(v.at(name), decimals) + " (no interval)";
+          return signed_with_interval(v.at(name), ends[0], ends[1], decimals);
         };
-        rows.push_back(
-            {model, method, number("C->C"), number("S2->S"), number("C->B"), number("S1->S"),
-             v.at("E").is_null() ? "n/a" : fmt::format("{:+.2f}", v.at("E").get<double>()),
-             number("gap")});
+        rows.push_back({model, method, number("C->C"), number("S2->S"), number("C->B"),
+                        number("S1->S"), number("E", 2), number("gap")});
       }
     }
     rows.insert(rows.end(), names ? paper.begin() : scales.begin(),
                 names ? paper.end() : scales.end());
     out += markdown_table(rows);
     std::vector<std::vector<std::string>> middle = {
-        {"model", "method", "C->C", "S2->S", "C->B", "S1->S", "gap (95% interval)"}};
+        {"model", "method", "C->C", "S2->S", "C->B", "S1->S", "gap"}};
     for (const auto& [model, s] : summaries.items()) {
       for (const char* method : kMethods) {
         const Json& v = s.at(contrast).at(method);
         middle.push_back({model, method});
-        for (const char* quantity : kQuantities) {
-          middle.back().push_back(
-              fmt::format("{:+.1f}", v.at(fmt::format("median {}", quantity)).get<double>()));
+        for (const char* quantity : {"C->C", "S2->S", "C->B", "S1->S", "gap"}) {
+          const std::string name = fmt::format("median {}", quantity);
+          const Json& ends = v.at(name + " interval");
+          middle.back().push_back(signed_with_interval(v.at(name), ends[0], ends[1], 1));
         }
-        const Json& ends = v.at("median gap interval");
-        middle.back().push_back(fmt::format("{:+.1f} ({:+.1f} to {:+.1f})",
-                                            v.at("median gap").get<double>(), ends[0].get<double>(),
-                                            ends[1].get<double>()));
       }
     }
     std::vector<std::string> groups;

@@ -83,17 +83,38 @@ OutputChange output_change(const Writers& writers, const std::string& text, int 
   return {node.writer, node.position, intervention.ablation, intervention.scale};
 }
 
+// Every head and MLP but those of the list, each at the positions at which the list does not have
+// it.
+std::vector<OutputChange> all_but(const Writers& writers, int length,
+                                  const Intervention& intervention) {
+  std::vector<OutputChange> changes;
+  for (int w = writers.terminals(); w < writers.count(); ++w)
+    changes.push_back({w, std::nullopt, intervention.ablation, intervention.scale});
+  std::vector<char> whole(static_cast<std::size_t>(writers.count()), 0);
+  for (const std::string& text : intervention.ablate) {
+    const OutputChange kept = output_change(writers, text, length, intervention);
+    if (!kept.position) whole[static_cast<std::size_t>(kept.writer)] = 1;
+    if (kept.position && !writers[kept.writer].terminal())
+      changes[static_cast<std::size_t>(kept.writer - writers.terminals())].except.push_back(
+          *kept.position);
+  }
+  std::erase_if(changes, [&](const OutputChange& change) {
+    return whole[static_cast<std::size_t>(change.writer)] != 0;
+  });
+  return changes;
+}
+
 void check_intervention(const Intervention& intervention) {
   if (!intervention.cut && intervention.edges.empty() && intervention.zero.empty() &&
-      intervention.ablate.empty()) {
+      intervention.ablate.empty() && !intervention.keep) {
     throw UsageError(
         "nothing to change: name a component to ablate or to cut, an edge to patch or a position "
         "to zero");
   }
   if (!std::isfinite(intervention.scale))
     throw UsageError(fmt::format("the scale must be a finite number, not {}", intervention.scale));
-  const bool resamples =
-      !intervention.ablate.empty() && intervention.ablation == Ablation::resample;
+  const bool resamples = (!intervention.ablate.empty() || intervention.keep) &&
+                         intervention.ablation == Ablation::resample;
   const bool needs_other = resamples || !intervention.edges.empty();
   if (needs_other && intervention.patch_from.empty())
     throw UsageError(resamples ? "resampling needs a prompt to patch from"
@@ -101,6 +122,71 @@ void check_intervention(const Intervention& intervention) {
   if (!needs_other && !intervention.patch_from.empty())
     throw UsageError(
         "a prompt to patch from needs an edge to patch, or a component to ablate by resampling");
+}
+
+// A prompt as it is, and what becomes of it.
+class Changed {
+ public:
+  Changed(const Model& model, std::span<const TokenId> ids, const std::vector<TokenId>& patch_from,
+          const Target& target, const RunContext& context)
+      : model_(model),
+        backend_(*model.state()->backend),
+        ids_(ids),
+        clean_(backend_, model.writers(), {{ids.begin(), ids.end()}}, context) {
+    const int length = static_cast<int>(ids.size());
+    if (!patch_from.empty())
+      other_.emplace(backend_, model.writers(), std::vector<std::vector<TokenId>>{patch_from},
+                     context);
+    target_ = resolve_target(
+        model, target, length,
+        logits_of(backend_, clean_.trace().x_final, resolve_position(target.position, length)));
+  }
+
+  const TargetInfo& target() const { return target_; }
+  InterventionReading before() const { return checked(clean_.trace().x_final); }
+  InterventionReading after(const Variant& variant, const RunContext& context) const {
+    return checked(
+        run_variants(clean_, other_ ? &*other_ : nullptr, {variant}, target_.position, context).x);
+  }
+
+ private:
+  InterventionReading checked(const Array& x) const {
+    InterventionReading reading = read(model_, backend_, x, ids_, target_);
+    check_logits(std::vector<double>{reading.nll, reading.target, reading.probability});
+    return reading;
+  }
+
+  const Model& model_;
+  Backend& backend_;
+  std::span<const TokenId> ids_;
+  CleanRun clean_;
+  std::optional<CleanRun> other_;
+  TargetInfo target_;
+};
+
+// As the pass is run; throws for whatever is not there.
+Variant variant_of(const Model& model, std::span<const TokenId> ids,
+                   const Intervention& intervention) {
+  const int length = static_cast<int>(ids.size());
+  const Writers& writers = model.writers();
+  check_intervention(intervention);
+  Variant variant;
+  if (intervention.cut) variant.cut = Cut{writers.parse(*intervention.cut), intervention.channel};
+  for (const std::string& edge : intervention.edges)
+    variant.edges.push_back(parse_edge(writers, model.config(), edge, length));
+  for (const int position : intervention.zero)
+    variant.zero.push_back(resolve_position(position, length));
+  if (intervention.keep) {
+    variant.outputs = all_but(writers, length, intervention);
+  } else {
+    for (const std::string& text : intervention.ablate)
+      variant.outputs.push_back(output_change(writers, text, length, intervention));
+  }
+  if (!intervention.patch_from.empty() && intervention.patch_from.size() != ids.size())
+    throw InputError(fmt::format(
+        "the prompt to patch from has {} tokens, this one has {}: they must be of one length",
+        intervention.patch_from.size(), length));
+  return variant;
 }
 
 }  // namespace
@@ -120,44 +206,45 @@ const char* to_string(Ablation ablation) {
 InterventionResult intervene(const Model& model, std::span<const TokenId> ids,
                              const Intervention& intervention, const Target& target,
                              const RunContext& context) {
-  const int length = static_cast<int>(ids.size());
-  const Writers& writers = model.writers();
-  Backend& backend = *model.state()->backend;
   check_prompt(model.config(), ids);
-  check_intervention(intervention);
-  Variant variant;
-  if (intervention.cut) variant.cut = Cut{writers.parse(*intervention.cut), intervention.channel};
-  for (const std::string& edge : intervention.edges)
-    variant.edges.push_back(parse_edge(writers, model.config(), edge, length));
-  for (const int position : intervention.zero)
-    variant.zero.push_back(resolve_position(position, length));
-  for (const std::string& text : intervention.ablate)
-    variant.outputs.push_back(output_change(writers, text, length, intervention));
-  std::optional<CleanRun> other;
-  if (!intervention.patch_from.empty()) {
-    if (intervention.patch_from.size() != ids.size()) {
-      throw InputError(fmt::format(
-          "the prompt to patch from has {} tokens, this one has {}: they must be of one length",
-          intervention.patch_from.size(), length));
-    }
-    other.emplace(backend, writers, std::vector<std::vector<TokenId>>{intervention.patch_from},
-                  context);
+  const Variant variant = variant_of(model, ids, intervention);
+  const Changed changed(model, ids, intervention.patch_from, target, context);
+  return {model.info(), model.tokens(ids), changed.target(),
+          intervention, changed.before(),  changed.after(variant, context)};
+}
+
+NodesProof prove_nodes(const Model& model, std::span<const TokenId> ids,
+                       const std::vector<std::string>& components, Ablation ablation,
+                       const std::vector<TokenId>& patch_from, const Target& target,
+                       const RunContext& context) {
+  check_prompt(model.config(), ids);
+  if (components.empty()) throw UsageError("nothing to prove: name components, as A5.H3 or MLP2@7");
+  Intervention change;
+  change.ablate = components;
+  change.ablation = ablation;
+  change.patch_from = patch_from;
+  const Variant without = variant_of(model, ids, change);
+  change.keep = true;
+  const Variant only = variant_of(model, ids, change);
+  change.ablate.clear();
+  const Variant none = variant_of(model, ids, change);
+  const Changed changed(model, ids, patch_from, target, context);
+  NodesProof proof{model.info(),
+                   changed.target(),
+                   components,
+                   ablation,
+                   changed.before(),
+                   changed.after(without, context),
+                   changed.after(only, context),
+                   changed.after(none, context),
+                   {},
+                   {}};
+  const double span = proof.clean.target - proof.none.target;
+  if (std::fabs(span) >= 1e-9 * std::max(std::fabs(proof.clean.target), 1.0)) {
+    proof.faithfulness = (proof.only.target - proof.none.target) / span;
+    proof.necessity = 1 - (proof.without.target - proof.none.target) / span;
   }
-  const CleanRun clean(backend, writers, {{ids.begin(), ids.end()}}, context);
-  InterventionResult result;
-  result.model = model.info();
-  result.tokens = model.tokens(ids);
-  result.intervention = intervention;
-  const int position = resolve_position(target.position, length);
-  result.target =
-      resolve_target(model, target, length, logits_of(backend, clean.trace().x_final, position));
-  result.clean = read(model, backend, clean.trace().x_final, ids, result.target);
-  const VariantStreams changed =
-      run_variants(clean, other ? &*other : nullptr, {variant}, position, context);
-  result.cut = read(model, backend, changed.x, ids, result.target);
-  for (const InterventionReading* reading : {&result.clean, &result.cut})
-    check_logits(std::vector<double>{reading->nll, reading->target, reading->probability});
-  return result;
+  return proof;
 }
 
 std::vector<std::vector<double>> knockout_losses(const Model& model,

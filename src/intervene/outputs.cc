@@ -1,5 +1,7 @@
 #include "intervene/outputs.h"
 
+#include <algorithm>
+
 #include "unpack/error.h"
 
 namespace unpack {
@@ -72,7 +74,10 @@ void OutputChanges::apply(WriterKind kind, int layer, Array& values) const {
     const std::vector<std::vector<double>> instead = replacement(placed);
     std::vector<double> now(static_cast<std::size_t>(place.size));
     for (std::size_t s = 0; s < instead.size(); ++s) {
-      if (placed.change.position && *placed.change.position != static_cast<int>(s)) continue;
+      const int position = static_cast<int>(s);
+      if (placed.change.position && *placed.change.position != position) continue;
+      const std::vector<int>& except = placed.change.except;
+      if (std::find(except.begin(), except.end(), position) != except.end()) continue;
       const std::int64_t at =
           (placed.row + static_cast<std::int64_t>(s)) * place.width + place.offset;
       backend.download(values, at, now);

@@ -41,6 +41,7 @@ struct OutputChange {
   std::optional<int> position;  // nothing: every position
   Ablation ablation = Ablation::zero;
   double scale = 0;
+  std::vector<int> except = {};  // positions that stay as they are
 };
 
 struct Variant {

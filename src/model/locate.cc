@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <fstream>
 #include <map>
 #include <set>
 
@@ -12,6 +11,7 @@
 #include "base/installation.h"
 #include "base/json_reader.h"
 #include "base/message.h"
+#include "base/system.h"
 #include "model/checkpoint.h"
 #include "model/gguf_model.h"
 #include "model/load.h"
@@ -206,9 +206,10 @@ std::vector<FoundModel> cached_models() {
   return found;
 }
 
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
+
 // Insertions, deletions and replacements between two names, whatever their case.
 std::size_t distance(std::string_view a, std::string_view b) {
-  const auto lower = [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; };
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
   for (std::size_t i = 1; i <= a.size(); ++i) {
@@ -238,6 +239,14 @@ std::vector<std::string> neighbours(const fs::path& path) {
   return out;
 }
 
+// A name that was not written to its end, or without its owner.
+bool is_part(const std::string& name, const std::string& whole) {
+  constexpr std::size_t kTooShort = 2;
+  const auto same = [](char a, char b) { return lower(a) == lower(b); };
+  return name.size() > kTooShort &&
+         std::search(whole.begin(), whole.end(), name.begin(), name.end(), same) != whole.end();
+}
+
 // The names that are nearest to one that is not there.
 std::string suggestion(const std::string& name) {
   if (name.size() > 200) return {};
@@ -247,7 +256,8 @@ std::string suggestion(const std::string& name) {
   for (const FoundModel& model : known) {
     const std::string last = model.name.substr(model.name.rfind('/') + 1);
     const std::size_t d = std::min(distance(name, model.name), distance(name, last));
-    if (d <= std::max<std::size_t>(2, name.size() / 3)) near.emplace_back(d, model.name);
+    if (d <= std::max<std::size_t>(2, name.size() / 3) || is_part(name, model.name))
+      near.emplace_back(d, model.name);
   }
   const std::string own = fs::path(name).filename().string();
   for (const std::string& other : neighbours(name)) {
@@ -385,15 +395,7 @@ std::vector<fs::path> model_cache_folders() {
   return folders;
 }
 
-std::uint64_t free_memory() {
-  std::ifstream in("/proc/meminfo");
-  std::string name;
-  std::uint64_t kib = 0;
-  for (std::string rest; in >> name >> kib; std::getline(in, rest)) {
-    if (name == "MemAvailable:") return kib * 1024;
-  }
-  return 0;
-}
+std::uint64_t free_memory() { return system_memory().available; }
 
 fs::path locate_model(const std::string& name) {
   if (name.empty())

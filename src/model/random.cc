@@ -1,12 +1,11 @@
 // Random weights of any shape, from the same tables that read checkpoints.
 #include <fmt/format.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
 #include <memory>
 
+#include "base/system.h"
 #include "base/thread_pool.h"
 #include "model/assemble.h"
 #include "model/load.h"
@@ -102,16 +101,13 @@ std::uint64_t name_hash(const std::string& name) {
 class Arena {
  public:
   explicit Arena(std::size_t bytes) : bytes_(bytes) {
-    data_ = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (data_ == MAP_FAILED)
+    data_ = map_memory(bytes);
+    if (data_ == nullptr)
       throw InputError(
           fmt::format("not enough memory for random weights of this shape ({:.1f} GiB)",
                       static_cast<double>(bytes) / (1 << 30)));
-#ifdef MADV_HUGEPAGE  // Linux
-    ::madvise(data_, bytes, MADV_HUGEPAGE);
-#endif
   }
-  ~Arena() { ::munmap(data_, bytes_); }
+  ~Arena() { unmap_memory(data_, bytes_); }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   std::byte* at(std::size_t offset) const { return static_cast<std::byte*>(data_) + offset; }
@@ -135,12 +131,11 @@ struct NamedRow {
 };
 
 std::size_t total_bytes(const std::vector<NamedRow>& rows, DType dtype) {
-  const double there =
-      static_cast<double>(::sysconf(_SC_PHYS_PAGES)) * static_cast<double>(::sysconf(_SC_PAGESIZE));
+  const double there = static_cast<double>(system_memory().total);
   double bytes = 0;
   for (const NamedRow& row : rows)
     bytes += static_cast<double>(aligned(tensor_bytes(row.row, dtype)));
-  if (bytes > there) {
+  if (there > 0 && bytes > there) {
     throw InputError(fmt::format(
         "random weights of this shape take {:.1f} GiB, this machine has {:.1f} GiB of memory",
         bytes / (1 << 30), there / (1 << 30)));

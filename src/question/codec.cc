@@ -77,6 +77,8 @@ std::vector<std::string> group_list(const Reading& r) {
       begin = end + 1;
     }
   }
+  if (out.size() > kMostGroups)
+    wrong_value(r.name, fmt::format("at most {} spans", kMostGroups), r.field);
   for (const std::string& group : out) check_span(group);
   return out;
 }

@@ -239,7 +239,7 @@ void add_trace(const TraceResult& r, Json& object) {
       incoming[to_string(branch)] = by_writer(r.writers, rows, true);
     object["incoming"] = std::move(incoming);
     object["entries"] = entries_json(r, writers);
-    object["composition"] = composition_json(r);
+    if (!r.composition.empty()) object["composition"] = composition_json(r);
   }
   if (!r.experts.empty()) {
     const auto at = static_cast<std::size_t>(report::explained_position(r));

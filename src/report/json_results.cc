@@ -9,36 +9,58 @@ namespace unpack {
 
 using Json = nlohmann::ordered_json;
 
+namespace {
+
+Json reading_json(const InterventionReading& x) {
+  Json predictions = Json::array();
+  for (const Prediction& p : x.predictions)
+    predictions.push_back({{"id", p.id}, {"text", p.text}, {"probability", p.probability}});
+  return {{"nll", x.nll},
+          {"target", x.target},
+          {"probability", x.probability},
+          {"predictions", predictions}};
+}
+
+Json changed_target(const TargetInfo& target) {
+  return {{"position", target.position}, {"ids", target.ids}, {"text", target.text}};
+}
+
+}  // namespace
+
+std::string to_json(const NodesProof& p) {
+  const auto number = [](const std::optional<double>& x) { return x ? Json(*x) : Json(nullptr); };
+  return report::compact({{"model", p.model.name},
+                          {"target", changed_target(p.target)},
+                          {"components", p.components},
+                          {"ablate", to_string(p.ablation)},
+                          {"clean", reading_json(p.clean)},
+                          {"without", reading_json(p.without)},
+                          {"only", reading_json(p.only)},
+                          {"none", reading_json(p.none)},
+                          {"faithfulness", number(p.faithfulness)},
+                          {"necessity", number(p.necessity)}});
+}
+
 std::string to_json(const InterventionResult& r) {
-  const auto reading = [](const InterventionReading& x) {
-    Json predictions = Json::array();
-    for (const Prediction& p : x.predictions)
-      predictions.push_back({{"id", p.id}, {"text", p.text}, {"probability", p.probability}});
-    return Json{{"nll", x.nll},
-                {"target", x.target},
-                {"probability", x.probability},
-                {"predictions", predictions}};
-  };
   Json change = Json::object();
   if (r.intervention.cut) {
     change["cut"] = *r.intervention.cut;
     change["channel"] = to_string(r.intervention.channel);
   }
-  if (!r.intervention.ablate.empty()) {
+  if (!r.intervention.ablate.empty() || r.intervention.keep) {
     change["components"] = r.intervention.ablate;
+    if (r.intervention.keep) change["keep"] = true;
     change["ablate"] = to_string(r.intervention.ablation);
     change["scale"] = r.intervention.scale;
   }
   if (!r.intervention.edges.empty()) change["edges"] = r.intervention.edges;
   if (!r.intervention.patch_from.empty()) change["patch_from"] = r.intervention.patch_from;
   if (!r.intervention.zero.empty()) change["zero"] = r.intervention.zero;
-  const Json target = {
-      {"position", r.target.position}, {"ids", r.target.ids}, {"text", r.target.text}};
   return report::compact({{"model", r.model.name},
-                          {"target", target},
+                          {"target", changed_target(r.target)},
                           {"intervention", change},
-                          {"clean", reading(r.clean)},
-                          {"cut", reading(r.cut)}});
+                          {"clean", reading_json(r.clean)},
+                          {"cut", reading_json(r.cut)}});
 }
 
 namespace {

@@ -11,6 +11,7 @@
 
 #include "base/checksum.h"
 #include "base/files.h"
+#include "base/system.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -119,7 +120,7 @@ void LineLog::append(std::string_view sealed_lines) {
 }
 
 void LineLog::sync() {
-  if (::fdatasync(file_) != 0 && errno != EINVAL && errno != EROFS) fail(path_, errno);
+  if (sync_data(file_) != 0 && errno != EINVAL && errno != EROFS) fail(path_, errno);
 }
 
 }  // namespace unpack

@@ -25,6 +25,15 @@ def test_scaling_steers(unpack):
     assert change(unpack, "--component", "A5.H3,A5.H4", "--scale", "1") == pytest.approx(0, abs=1e-3)
 
 
+def test_what_is_kept_alone_is_what_is_left_when_all_else_is_ablated(unpack):
+    kept = ("A5.H3", "MLP0")
+    rest = [f"A{layer}.H{head}" for layer in range(8) for head in range(8)] + [f"MLP{layer}" for layer in range(8)]
+    by_hand = change(unpack, "--component", ",".join(name for name in rest if name not in kept), "--ablate", "mean")
+    assert change(unpack, "--component", ",".join(kept), "--keep", "--ablate", "mean") == pytest.approx(by_hand, rel=1e-4)
+    assert change(unpack, "--component", ",".join(rest), "--keep") == pytest.approx(0, abs=1e-4)
+    assert abs(by_hand) > 0.1 and change(unpack, "--keep") == pytest.approx(change(unpack, "--component", ",".join(rest)), rel=1e-4)
+
+
 @pytest.mark.parametrize("options, status, message", [
     (("--ablate", "zero"), 2, "--component"),
     (("--component", "A5.H3", "--ablate", "half"), 2, "zero, mean, resample"),

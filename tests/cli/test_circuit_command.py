@@ -122,7 +122,7 @@ def test_compare_puts_every_method_into_one_report(unpack, tmp_path):
     task = write_task(tmp_path / "task.jsonl", *({k: p[k] for k in keys} for p in truth["prompts"]))
     unpack.ok("circuit", task, "--model", model, "--compare", "--sizes", "10%,100%", "--out", tmp_path / "out")
     report = (tmp_path / "out" / "report.md").read_text()
-    assert all(f"| {name}" in report for name in ("ours, best", "ifr", "eap", "eap-ig, 5 steps", "patching", "random"))
+    assert all(f"| {name}" in report for name in ("ours, best |", "ours, best, contrast |", "ifr", "eap", "eap-ig, 5 steps", "patching", "random"))
     true = {(e["writer"], e["reader"], e["branch"]) for e in truth["true_edges"]}
     constant = {(e["writer"], e["reader"], e["branch"]) for e in truth["constant_edges"]}
     ranked = [(e["writer"], e["reader"], e["branch"]) for e in json.loads((tmp_path / "out" / "circuit.json").read_text())["edges"]]

@@ -209,8 +209,10 @@ def test_files_that_lie_are_refused(unpack, tmp_path, change, words):
     assert all(w in line for w in words), line
 
 
-def test_a_name_that_is_nearly_right_gets_a_suggestion(unpack):
-    assert "did you mean pocket-gpt2" in unpack.fails(1, "predict", "x", "--model", "pocket-gtp2")
+def test_a_part_of_a_name_gets_the_names_it_is_part_of(unpack):
+    assert "did you mean pocket-gpt2, pocket-neox, pocket-llama?" in unpack.fails(1, "predict", "x", "--model", "Pocket")
+    assert "did you mean pocket-llama?" in unpack.fails(1, "predict", "x", "--model", "llama")
+    assert "did you mean" not in unpack.fails(1, "predict", "x", "--model", "oc")
 
 
 def test_a_name_that_is_nearly_right_gets_suggestions(unpack, tmp_path):

@@ -156,3 +156,12 @@ def test_folders_include_only_what_stands_before_them(tmp_path):
     (tmp_path / "src" / "base" / "wrong.cc").write_text('#include "credit/flow.h"\n')
     ran = subprocess.run([*check, str(tmp_path)], capture_output=True, text=True)
     assert ran.returncode != 0 and "base comes before credit" in ran.stderr
+
+
+def test_what_only_some_systems_have_stands_in_few_files(tmp_path):
+    for folder in ("src", "cli", "server", "python"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "ARCHITECTURE.md", tmp_path)
+    (tmp_path / "src" / "base" / "wrong.cc").write_text('#include <sys/mman.h>\nconst char* memory = "/proc/meminfo";\nint wrong = epoll_create(1);\n')
+    ran = subprocess.run([sys.executable, str(ROOT / "scripts" / "check_order.py"), str(tmp_path)], capture_output=True, text=True)
+    assert ran.returncode != 0 and [line.split(":")[1] for line in ran.stderr.splitlines()[1:]] == ["1", "2", "3"], ran.stderr

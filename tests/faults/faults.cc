@@ -3,8 +3,10 @@
 // Kinds: memory (malloc, calloc, realloc, aligned_alloc, posix_memalign), write (write, fwrite's
 // own writes), sync (fsync, fdatasync), rename, map (mmap of a file), thread (pthread_create).
 // Without a number the calls are counted and their number is written to the file that
-// UNPACK_FAULT_COUNT names.
+// UNPACK_FAULT_COUNT names; UNPACK_FAULT_WHERE names a file for the calls that led to the one that
+// failed.
 #include <dlfcn.h>
+#include <execinfo.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <sys/mman.h>
@@ -27,6 +29,7 @@ constexpr const char* kNames[kKinds] = {"memory", "write", "sync", "rename", "ma
 std::atomic<long> counts[kKinds];
 long failing[kKinds];  // 0: none
 std::atomic<bool> ready{false};
+const char* where = nullptr;
 bool persistent = false;  // that call and all that follow: a full disk, not a hiccup
 
 // Before main (and while the loader works) nothing fails: no program could say anything.
@@ -37,6 +40,9 @@ __attribute__((constructor)) void begin() {
     if (std::strncmp(wanted, kNames[kind], size) == 0 && wanted[size] == ':')
       failing[kind] = std::atol(wanted + size + 1);
   }
+  where = std::getenv("UNPACK_FAULT_WHERE");
+  void* frame = nullptr;
+  if (where != nullptr) backtrace(&frame, 1);  // loads what it needs before anything can fail
   persistent = std::getenv("UNPACK_FAULT_PERSISTENT") != nullptr;
 }
 
@@ -63,10 +69,20 @@ __attribute__((destructor)) void end() {
   close(out);
 }
 
+void say_where() {
+  constexpr int kFrames = 60;
+  void* frames[kFrames];
+  const int out = open(where, O_WRONLY | O_CREAT | O_TRUNC, 0666);
+  if (out < 0) return;
+  backtrace_symbols_fd(frames, backtrace(frames, kFrames), out);
+  close(out);
+}
+
 bool fails(Kind kind, int error) {
   if (!ready) return false;
   const long n = ++counts[kind];
   if (failing[kind] == 0 || (persistent ? n < failing[kind] : n != failing[kind])) return false;
+  if (where != nullptr) say_where();
   errno = error;
   return true;
 }

@@ -67,6 +67,53 @@ def test_edges_with_positions_measure_again_as_they_were_measured(up, pocket):
         up.Circuit([("emb@99", "A0.H0", "K")], model=pocket).evaluate(TASK)
 
 
+def test_a_search_that_was_interrupted_goes_on_from_its_folder(up, pocket, tmp_path):
+    class Stop(Exception):
+        pass
+
+    seen = []
+
+    def stop_at_the_proof(what, done, total):
+        seen.append(what)
+        if what == "sizes" and done >= 1:
+            raise Stop
+
+    ask = dict(model=pocket, sizes=["1%", "20%", "100%"], size=60, minimality=3)
+    with pytest.raises(Stop):
+        up.circuit(TASK, **ask, out=tmp_path / "kept", progress=stop_at_the_proof)
+    lines = (tmp_path / "kept" / "search.jsonl").read_text().splitlines()
+    assert len(lines) > 2 and "sizes" in seen
+
+    def stop_at_once(what, done, total):
+        raise Stop
+
+    with pytest.raises(Stop):  # its own file is kept, that of another search is begun anew
+        up.circuit(TASK, **ask, out=tmp_path / "kept", progress=stop_at_once)
+    assert (tmp_path / "kept" / "search.jsonl").read_text().splitlines()[: len(lines)] == lines
+    again = up.circuit(TASK, **ask, out=str(tmp_path / "kept"))
+    plain = up.circuit(TASK, **ask)
+    assert again == plain and again.cmd == plain.cmd and again.faithfulness == plain.faithfulness
+    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == ["circuit.dot", "circuit.graphml", "circuit.json", "circuit.svg", "curves.svg", "report.md"]
+    assert up.Circuit.load(tmp_path / "kept" / "circuit.json") == plain
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ValueError, match="no folder"):
+        up.circuit(TASK, **ask, out=tmp_path / "file")
+
+
+def test_nodes_are_proven_as_the_server_and_intervene_do(pocket):
+    ask = dict(target=" Mary", versus=" John")
+    proof = pocket.prove(MARY, ["A5.H3@13", "MLP0"], ablate="mean", **ask)
+    for name, keep in (("without", False), ("only", True)):
+        changed = pocket.intervene(MARY, components=["A5.H3@13", "MLP0"], keep=keep, ablate="mean", **ask)
+        assert proof[name]["target"] == pytest.approx(changed.cut["target"], rel=1e-4, abs=1e-4)
+    assert 0 < proof["necessity"] and proof["only"]["target"] != proof["none"]["target"]
+    for wrong, said in (([], "nothing to prove"), (["A99.H0"], "components"), (["A1.H0@99"], "components")):
+        with pytest.raises(ValueError, match=said):
+            pocket.prove(MARY, wrong, **ask)
+    with pytest.raises(ValueError, match="ablate"):
+        pocket.prove(MARY, ["MLP0"], ablate="half", **ask)
+
+
 def test_wrong_arguments_are_named(up, pocket):
     with pytest.raises(ValueError, match="method"):
         up.circuit(TASK, model=pocket, method="best")

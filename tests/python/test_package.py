@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from conftest import EXPECTED, GOLDEN, MARY, PACKAGE, ROOT
 
-MODULES = ["unpack_engine", "unpack_engine.experiments", "unpack_engine.model", "unpack_engine.results", "unpack_engine.loading", "unpack_engine.compat", "unpack_engine.batches", "unpack_engine.circuits"]
+MODULES = ["unpack_engine", "unpack_engine.experiments", "unpack_engine.model", "unpack_engine.prepared", "unpack_engine.results", "unpack_engine.loading", "unpack_engine.compat", "unpack_engine.batches", "unpack_engine.circuits"]
 
 
 @pytest.mark.parametrize("name", MODULES)

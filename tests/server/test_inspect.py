@@ -76,7 +76,34 @@ def test_what_a_head_writes_is_really_taken_out(server):
     assert resampled["cut"]["target"] == pytest.approx(resampled["clean"]["target"], rel=1e-4)
 
 
+def test_nodes_are_proven_by_leaving_them_out_and_by_keeping_them_alone(server):
+    nodes = ["A5.H3@13", "MLP0", "emb@2"]
+    for way in ({"ablate": "zero"}, {"ablate": "mean"}, {"ablate": "resample", "patch_prompt": MARY.replace("Mary", "Anna")}):
+        proof = server.ok("prove", **QUESTION, components=nodes, **way)
+        without = server.ok("intervene", **QUESTION, components=nodes, **way)
+        only = server.ok("intervene", **QUESTION, components=nodes, keep=True, **way)
+        none = server.ok("intervene", **QUESTION, components=[], keep=True, **way)
+        values = {name: proof[name]["target"] for name in ("clean", "without", "only", "none")}
+        assert values["clean"] == pytest.approx(without["clean"]["target"], rel=1e-5)
+        for name, answer in (("without", without), ("only", only), ("none", none)):
+            assert values[name] == pytest.approx(answer["cut"]["target"], rel=1e-4, abs=1e-4), name
+        way_back = values["clean"] - values["none"]
+        assert proof["faithfulness"] == pytest.approx((values["only"] - values["none"]) / way_back)
+        assert proof["necessity"] == pytest.approx(1 - (values["without"] - values["none"]) / way_back)
+        assert only["intervention"]["keep"] is True and "keep" not in without["intervention"]
+    assert len({round(value, 3) for value in values.values()}) == 4
+    everything = [f"A{layer}.H{head}" for layer in range(8) for head in range(8)] + [f"MLP{layer}" for layer in range(8)]
+    whole = server.ok("prove", **QUESTION, components=everything)
+    assert whole["faithfulness"] == pytest.approx(1, abs=1e-4) and whole["necessity"] == pytest.approx(1, abs=1e-4)
+
+
 REFUSED = [
+    ("prove", {}, "components"),
+    ("prove", {"components": []}, "components"),
+    ("prove", {"components": ["A1.H0"], "ablate": "resample"}, "prompt to patch from"),
+    ("prove", {"components": ["A1.H0"], "scale": 1}, "scale"),
+    ("prove", {"components": ["A1.H0@99"]}, "99"),
+    ("intervene", {"components": ["A1.H0"], "keep": "yes"}, "keep"),
     ("writes", {}, "node"),
     ("writes", {"node": "A99.H0@1"}, "A99.H0"),
     ("writes", {"node": "A1.H0@99"}, "99"),

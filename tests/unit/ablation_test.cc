@@ -169,6 +169,34 @@ TEST_P(Ablations, AScaleOfOneChangesNothingWhateverTheReplacement) {
   }
 }
 
+// Keeping is ablating everything else, node by node, on every device and whatever the replacement.
+TEST_P(Ablations, WhatIsKeptAloneIsWhatIsLeftWhenEveryOtherNodeIsAblated) {
+  const Model model = tensors("gpt2").model(load());
+  const std::vector<std::string> kept = {"A1.H1", "MLP0@2", "A0.H0@0", "emb@1"};
+  std::vector<std::string> rest;
+  for (int w = model.writers().terminals(); w < model.writers().count(); ++w) {
+    const std::string name = model.writers().name(w);
+    for (std::size_t s = 0; s < ids.size(); ++s) {
+      const std::string node = fmt::format("{}@{}", name, s);
+      if (name != "A1.H1" && std::find(kept.begin(), kept.end(), node) == kept.end())
+        rest.push_back(node);
+    }
+  }
+  for (const Ablation by : {Ablation::zero, Ablation::mean, Ablation::resample}) {
+    const double by_hand = change(model, rest, by).cut.target;
+    const NodesProof proof = prove_nodes(
+        model, ids, kept, by, by == Ablation::resample ? other : std::vector<TokenId>{}, target());
+    EXPECT_NEAR(proof.only.target, by_hand, limit(1e-9, 2e-4));
+    EXPECT_NEAR(proof.without.target, change(model, kept, by).cut.target, limit(1e-9, 2e-4));
+    EXPECT_NEAR(proof.clean.target, clean(model), limit(1e-9, 2e-4));
+    ASSERT_TRUE(proof.faithfulness && proof.necessity);
+    const double way = proof.clean.target - proof.none.target;
+    EXPECT_NEAR(*proof.faithfulness * way, proof.only.target - proof.none.target, 1e-9);
+    EXPECT_NEAR((1 - *proof.necessity) * way, proof.without.target - proof.none.target, 1e-9);
+    EXPECT_GT(std::fabs(proof.only.target - proof.none.target), 1e-4);
+  }
+}
+
 TEST(Ablation, RefusesWhatIsNotThere) {
   const Model model = testing::random_tensors_of(Shape().config(), 1).model("reference");
   Intervention change;

@@ -218,6 +218,40 @@ TEST_P(PocketCircuit, AnEdgeRemovedBehindABaseIsAnEdgeRemovedFromTheStart) {
   }
 }
 
+// Side by side, and only the rows that can change: prompts of several lengths and beginnings.
+TEST_P(PocketCircuit, EdgesPatchedSideBySideAreEdgesPatchedOneByOne) {
+  std::vector<TaskPrompt> prompts = task_.prompts;
+  TaskOptions options;
+  options.n = 2;
+  for (const char* name : {"greater-than", "induction"}) {
+    for (TaskPrompt& prompt : read_task(model_, name, options).prompts) prompts.push_back(prompt);
+  }
+  prompts.push_back(task_.prompts[0]);
+  prompts.back().counterfactual = prompts.back().ids;  // nothing is replaced
+  std::vector<std::size_t> edges = {table_.size() - 1};
+  for (std::size_t e = 1; e < table_.size(); e += table_.size() / 17) edges.push_back(e);
+  for (const int l : {0, model_.config().n_layers - 1}) {
+    for (std::size_t p = table_.mlp_ports(l); table_.ports()[p].reader == model_.writers().mlp(l);
+         ++p)
+      edges.push_back(table_.ports()[p].first);
+  }
+  for (const EdgeAblation ablation : {EdgeAblation::counterfactual, EdgeAblation::mean}) {
+    CircuitRunner runner(model_, table_, prompts, ablation, {});
+    const auto together = runner.measure_without(table_.all(), edges, {});
+    for (std::size_t i = 0; i < edges.size(); ++i) {
+      EdgeMask fewer = table_.all();
+      fewer[edges[i]] = 0;
+      const std::vector<double> whole = runner.measure(fewer, {});
+      ASSERT_EQ(together[i].size(), whole.size());
+      for (std::size_t p = 0; p < whole.size(); ++p)
+        EXPECT_NEAR(together[i][p], whole[p], 1e-4) << edges[i] << ' ' << p;
+      if (ablation == EdgeAblation::counterfactual) {
+        EXPECT_NEAR(together[i].back(), runner.clean().back(), 1e-4);
+      }
+    }
+  }
+}
+
 TEST_P(PocketCircuit, PromptsOfOneBatchDoNotSeeEachOther) {
   TaskOptions options;
   options.n = 3;

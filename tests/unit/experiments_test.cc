@@ -145,6 +145,23 @@ TEST_F(Experiments, BadOptionsAreUsageErrors) {
   EXPECT_THROW(run_experiment(options), UsageError);
 }
 
+TEST(Plots, LongNamesOfBarsStayInThePicture) {
+  const std::vector<std::string> names = {"a", "composition mass x reader's credit, paper", "b"};
+  const std::string plain = bar_plot("t", "y", {"a", "b"}, {{"s", {1, 2}, {}}}),
+                    leaning = bar_plot("t", "y", names, {{"s", {1, 2, 3}, {}}});
+  EXPECT_EQ(plain.find("rotate(-40"), std::string::npos);
+  EXPECT_NE(plain.find("height=\"490\""), std::string::npos);
+  EXPECT_NE(leaning.find("rotate(-40"), std::string::npos);  // all of them, "a" as well
+  EXPECT_EQ(leaning.find("text-anchor=\"middle\">a<"), std::string::npos);
+  // At the far left of many bars the same name has less room, so that it is turned further and the
+  // picture grows.
+  std::vector<std::string> many(13, "x");
+  many[0] = names[1];
+  const std::string crowded = bar_plot("t", "y", many, {{"s", std::vector<double>(13, 1.0), {}}});
+  EXPECT_EQ(crowded.find("rotate(-40"), std::string::npos);
+  EXPECT_EQ(crowded.find("height=\"490\""), std::string::npos);
+}
+
 TEST(Plots, PointsWithoutALogarithmAreDrawnAtTheEdge) {
   const std::string svg =
       scatter_plot("t", "x", "y", {{1, 2, 0, "a"}, {10, -1, 1, "b"}, {0, 5, 2, "c < d"}});

@@ -103,6 +103,24 @@ TEST(Plan, MemoryOfALongPromptStaysWithinFourGibibytes) {
   EXPECT_LT(memory_cost(c, writers, 1024, budget, 2), 4 * memory_cost(c, writers, 512, 0, 2));
 }
 
+// Counted by hand for one layer: every matrix once, those of queries three times (pulled through
+// W_O from two sides and put back), four products over pairs.
+TEST(Plan, ATargetsPassAlongReadingsCountsEveryMatrixAndPair) {
+  const ModelConfig c = config_of("gpt2-small");
+  const Writers writers(c);
+  const double tokens = 64, pairs = 64 * 65 / 2.0;
+  double flop = 0;
+  for (int l = 0; l < 12; ++l) {
+    const double visible = 2 + 13.0 * l;
+    flop += 2 * tokens * (2.0 * 768 * 3072 + 5.0 * 768 * 768) + 8 * pairs * 768 +
+            2 * pairs * 12 * visible + 4 * tokens * 768 * visible;
+  }
+  EXPECT_NEAR(read_target_cost(c, writers, 64).flop, flop, 1e-6 * flop);
+  // Scores that were not kept are made again.
+  EXPECT_GT(read_once_cost(c, writers, 64, 0).flop,
+            1.5 * read_once_cost(c, writers, 64, std::size_t{1} << 40).flop);
+}
+
 // Peaks of docs/gpu.md, measured on an H200 with the weights there and without parts, in MiB.
 TEST(Plan, MemoryOfADeviceIsCountedAboveWhatWasMeasured) {
   const auto expect_above = [](const char* shape, double weights, int tokens, double measured) {

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "experiments/number_text.h"
+
 namespace unpack {
 namespace {
 
@@ -108,4 +110,41 @@ TEST(Statistics, ResampledCurvesKeepTheirEnds) {
 }
 
 }  // namespace
+
+TEST(NumberText, HalvesGoAwayFromZeroAndNothingIsMinusZero) {
+  EXPECT_EQ(fixed_text(38.5, 0), "39");
+  EXPECT_EQ(fixed_text(39.5, 0), "40");
+  EXPECT_EQ(fixed_text(-2.5, 0), "-3");
+  EXPECT_EQ(fixed_text(0.285, 2), "0.29");  // 0.284999... as a double
+  EXPECT_EQ(fixed_text(2.675, 2), "2.68");
+  EXPECT_EQ(fixed_text(0.2849, 2), "0.28");
+  EXPECT_EQ(fixed_text(-0.04, 1), "0.0");
+  EXPECT_EQ(signed_text(-0.04, 1), "+0.0");
+  EXPECT_EQ(signed_text(12.25, 1), "+12.3");
+  EXPECT_EQ(signed_with_interval(-1.25, -2, 0.5, 1), "-1.3 (-2.0 to +0.5)");
+  EXPECT_EQ(with_interval(0.515, 0.4, 0.6, 2), "0.52 (0.40 to 0.60)");
+}
+
+TEST(NumberText, LargeNumbersHaveNoDecimalsAndPercentagesThoseTheyNeed) {
+  EXPECT_EQ(signed_text(-7490.55, 1), "-7491");
+  EXPECT_EQ(signed_text(-1112.349, 1), "-1112");
+  EXPECT_EQ(signed_text(999.94, 1), "+999.9");
+  EXPECT_EQ(percent_text(38.5), "38.5%");
+  EXPECT_EQ(percent_text(66.0 + 2.0 / 3.0), "66.7%");
+  EXPECT_EQ(percent_text(100), "100%");
+  EXPECT_EQ(percent_text(12.0000001), "12%");
+}
+
+TEST(Statistics, TheIntervalOfAMedianHoldsItAndRepeatsItself) {
+  std::vector<double> values;
+  for (int i = 0; i < 101; ++i) values.push_back(i * 37 % 101);
+  const Interval interval = median_interval(values, 3), again = median_interval(values, 3);
+  EXPECT_LT(interval.low, 50);
+  EXPECT_GT(interval.high, 50);
+  EXPECT_GT(interval.low, 30);
+  EXPECT_LT(interval.high, 70);
+  EXPECT_EQ(interval.low, again.low);
+  EXPECT_EQ(median_interval(std::vector<double>(9, 4.0), 0).high, 4.0);
+}
+
 }  // namespace unpack

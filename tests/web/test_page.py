@@ -320,12 +320,15 @@ def test_pins_become_a_named_circuit_that_is_measured_saved_and_opened_again(pag
     page.js("const e = document.querySelectorAll('.group-name')[1]; e.value = 'Early'; e.dispatchEvent(new Event('change', {bubbles: true}))")
     page.wait(lambda: "Early:MLP0@1" in page.js("return decodeURIComponent(decodeURIComponent(location.hash))"))
     page.click("#circuit-measure")
-    page.wait(lambda: len(page.all(".effect")) == 3)
+    page.wait(lambda: len(page.all(".effect")) == 4)
+    alone = re.search(r"logit difference ([-−+.0-9]+) of .* faithfulness (-?\d+)%.*necessity (-?\d+)%", page.text("#circuit-alone"))
+    assert alone and int(alone[2]) < 100 and int(alone[3]) > 0, page.text("#circuit-alone")
     page.shot("circuit")
     page.click("#circuit-save")
     name, content = downloaded(".json")
     saved = json.loads(content)
     assert [group["name"] for group in saved["groups"]] == ["Movers", "Early"] and saved["measured"]["all"]["after"] < saved["measured"]["all"]["before"]
+    assert saved["proof"]["only"] != saved["proof"]["clean"] and saved["proof"]["without"] == saved["measured"]["all"]["after"]
     page.open(why(tab="circuit"))
     assert "Shift-click" in page.text("section[aria-label=Circuit]")
     file = tmp_path / name

@@ -20,7 +20,7 @@ import { questionText, titleOf } from './question';
 import { LISTED } from './routes';
 import { Sentence } from './Sentence';
 import { Start, type Example } from './Start';
-import { OF_A_PROMPT, fromHash, lastUser, pinsOf, promptBody, rootOf, toHash, traceBody, type Choice, type Tab, type Talk, type View } from './state';
+import { OF_A_PROMPT, fromHash, lastUser, pinsOf, promptBody, rootOf, toHash, traceBody, type Choice, type Tab, type Talk, type View, rootBody } from './state';
 import { Status } from './Status';
 import { TokenPrompt } from './TokenPrompt';
 import type { ModelInfo, ModelsAnswer, TokenizeAnswer, Trace } from './types';
@@ -82,7 +82,7 @@ export function App() {
   const traceRequest = { ...traceBody(view), top_paths: LISTED };
   const root = rootOf(view);
   const ready = models.data !== null;
-  const traced = useAsk<Trace>(ready && view.prompt ? (root ? 'reroot' : 'trace') : null, traceRequest);
+  const traced = useAsk<Trace>(ready && view.prompt ? (root ? 'reroot' : 'trace') : null, root ? rootBody(traceRequest) : traceRequest);
   const [infos, setInfos] = useState<ModelsAnswer | null>(null);
   const loaded = traced.data?.model.name;
   const [talked, setTalked] = useState(0); // a conversation wants to know whether the model has a template

@@ -9,7 +9,7 @@ import { sumOf } from './routes';
 import { circuitText, parseCircuit, patchBody, pinsOf, type Group, type View } from './state';
 import { interventionBody } from './TestIt';
 import { tint } from './tint';
-import type { Intervention, Path, Trace } from './types';
+import type { Intervention, Path, Proof, Trace } from './types';
 
 interface Props {
   trace: Trace;
@@ -41,6 +41,7 @@ export function Circuit({ trace, stale, view, body, exports, onChange }: Props) 
   const { name, groups } = view.circuit;
   const [how, setHow] = useState<How>('zero');
   const [measured, setMeasured] = useState<Record<string, Intervention>>({});
+  const [proof, setProof] = useState<Proof | null>(null);
   const [state, setState] = useState<'idle' | 'busy' | string>('idle');
   const file = useRef<HTMLInputElement>(null);
   const total = sumOf(trace.token_credit);
@@ -48,6 +49,7 @@ export function Circuit({ trace, stale, view, body, exports, onChange }: Props) 
   const pins = pinsOf(view);
   useEffect(() => {
     setMeasured({});
+    setProof(null);
     setState('idle');
   }, [circuitText(groups), how, JSON.stringify(body)]);
   const set = (next: Group[]) => onChange({ circuit: { name, groups: next.filter((group) => group.nodes.length) } });
@@ -61,10 +63,12 @@ export function Circuit({ trace, stale, view, body, exports, onChange }: Props) 
     setState('busy');
     try {
       const question = interventionBody(body, trace.target);
-      const change = (nodes: string[]) => once<Intervention>('intervene', { ...question, components: nodes, ablate: how, ...(how === 'resample' ? patchBody(body, view.other) : {}) });
-      const out: Record<string, Intervention> = { all: await change(pins) };
-      for (const [index, group] of groups.entries()) out[index] = groups.length > 1 ? await change(group.nodes) : out.all;
+      const change = (nodes: string[]) => ({ ...question, components: nodes, ablate: how, ...(how === 'resample' ? patchBody(body, view.other) : {}) });
+      const proven = await once<Proof>('prove', change(pins));
+      const out: Record<string, Intervention> = { all: { clean: proven.clean, cut: proven.without } };
+      for (const [index, group] of groups.entries()) out[index] = groups.length > 1 ? await once<Intervention>('intervene', change(group.nodes)) : out.all;
       setMeasured(out);
+      setProof(proven);
       setState('idle');
     } catch (error) {
       setState((error as Error).message);
@@ -87,12 +91,13 @@ export function Circuit({ trace, stale, view, body, exports, onChange }: Props) 
   const circuitData = () => ({
     kind: 'unpack circuit', name, model: trace.model.name, prompt: view.prompt, target: trace.target.text, versus: trace.target.versus_text, groups,
     net_share: total ? carriedBy(pins, trace.paths, true) / total : null,
+    proof: proof && { ablate: how, clean: proof.clean.target, without: proof.without.target, only: proof.only.target, none: proof.none.target, faithfulness: proof.faithfulness, necessity: proof.necessity },
     measured: Object.fromEntries(Object.entries(measured).map(([key, answer]) => [key === 'all' ? 'all' : groups[Number(key)]?.name, { ablate: how, before: answer.clean.target, after: answer.cut.target }])),
   });
   exports.current = pins.length
     ? {
         name: 'circuit',
-        figure: () => circuitFigure(trace, view, measured, how),
+        figure: () => circuitFigure(trace, view, measured, proof, how),
         rows: () => [['group', 'node', 'token', 'credit'], ...groups.flatMap((group) => group.nodes.map((node) => [group.name, node, trace.tokens[parseNode(node).position]?.text ?? '', creditOf(trace, node)]))],
         data: circuitData,
       }
@@ -124,7 +129,7 @@ export function Circuit({ trace, stale, view, body, exports, onChange }: Props) 
               </select>
             </label>
             <Term of="ablation" />
-            <button type="button" id="circuit-measure" class="primary" disabled={state === 'busy'} onClick={measure}>{state === 'busy' ? 'Measuring…' : 'Take it out and measure'}</button>
+            <button type="button" id="circuit-measure" class="primary" disabled={state === 'busy'} onClick={measure}>{state === 'busy' ? 'Measuring…' : 'Prove it by ablation'}</button>
           </div>
           {state !== 'idle' && state !== 'busy' && <p class="problem" role="alert">{state}</p>}
           <p id="circuit-share">
@@ -132,6 +137,7 @@ export function Circuit({ trace, stale, view, body, exports, onChange }: Props) 
             {!rooted && total > 0 && <>: routes through these alone carry <b>{share(carriedBy(pins, trace.paths, true), total)}</b> of the net credit, routes that touch one of them {share(carriedBy(pins, trace.paths, false), total)} <Term of="net" /> <span class="muted">(of the {trace.paths.length} strongest routes)</span></>}
           </p>
           {effect(measured.all)}
+          {proof && <p class="effect" id="circuit-alone">with it alone, every other head and MLP {how === 'zero' ? 'silent' : how === 'mean' ? 'at its mean' : 'as in the second prompt'}: logit difference <b>{number(proof.only.target)}</b> of {number(proof.clean.target)} ({number(proof.none.target)} with none at all){proof.faithfulness !== null && <>; faithfulness <b>{percent(proof.faithfulness)}</b> <Term of="faithfulness" />, necessity <b>{percent(proof.necessity ?? 0)}</b></>}</p>}
           <div class="groups">
             {groups.map((group, index) => (
               <div key={index} class="group">
@@ -162,12 +168,14 @@ export function Circuit({ trace, stale, view, body, exports, onChange }: Props) 
   );
 }
 
+const percent = (x: number): string => `${Math.round(100 * x)}%`;
+
 const creditOf = (trace: Trace, node: string): number => {
   const { name, position } = parseNode(node);
   return trace.node_credit[name]?.[position] ?? 0;
 };
 
-function circuitFigure(trace: Trace, view: View, measured: Record<string, Intervention>, how: How) {
+function circuitFigure(trace: Trace, view: View, measured: Record<string, Intervention>, proof: Proof | null, how: How) {
   const items: Item[] = [];
   const edge = 24, box = 200;
   const { groups } = view.circuit;
@@ -191,5 +199,6 @@ function circuitFigure(trace: Trace, view: View, measured: Record<string, Interv
   const all = measured.all;
   const y = 76 + 58 + 26 * tallest + 28;
   items.push({ kind: 'text', x: edge, y, text: all ? `All of it taken out (${how}): logit difference ${number(all.clean.target)} to ${number(all.cut.target)}` : 'credit of each node; blue raises the target, orange lowers it', size: 12, fill: MUTED });
-  return { title: view.circuit.name || 'Circuit', width: Math.max(560, 2 * edge + groups.length * (box + 20)), height: y + 24, items };
+  if (proof) items.push({ kind: 'text', x: edge, y: y + 20, text: `It alone (${how} elsewhere): ${number(proof.only.target)}; none at all: ${number(proof.none.target)}${proof.faithfulness === null ? '' : `; faithfulness ${percent(proof.faithfulness)}`}`, size: 12, fill: MUTED });
+  return { title: view.circuit.name || 'Circuit', width: Math.max(560, 2 * edge + groups.length * (box + 20)), height: y + (proof ? 44 : 24), items };
 }

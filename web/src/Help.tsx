@@ -10,6 +10,7 @@ export const TERMS = {
   contrast: ['Contrast', 'The token that the target is compared with. Without one it is compared with the mean of the vocabulary.'],
   reroot: ['Reroot', 'Ask the same question about a component: credit 1 is put on it and followed down to what it read.'],
   ablation: ['Ablate', 'Replace what a component writes, for real, and run the rest of the model again: by nothing (zero), by its mean over the positions, or by what it writes in the second prompt.'],
+  faithfulness: ['Faithfulness, necessity', 'On the scale from no head or MLP at all (0%) to the whole model (100%): where the answer stands with these components alone (faithfulness), and how far it falls when they alone are taken out (necessity). Embeddings stay in both. Values outside 0 to 100% are possible: what was taken out worked against the answer.'],
   hide: ['Hide from readers', 'Later heads (or MLPs) no longer see the component, but what it writes straight to the output stays. A component that matters directly can show next to no change here.'],
   scale: ['Scale', 'How much of the original stays: 0 ablates, 1 changes nothing, 2 doubles, −1 turns it round.'],
   beta: ['Complete – stable', 'Where scores cancel, shares can grow without bound. Further right they are kept small (stable), and more credit is lost on the way; further left all credit arrives (complete), and noise grows. 0.8 is the paper’s.'],

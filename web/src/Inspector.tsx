@@ -1,4 +1,5 @@
 import { useEffect, useMemo, useState } from 'preact/hooks';
+import { rootBody } from './state';
 import type { Body } from './api';
 import { useAsk } from './ask';
 import { Effects, Meter, Pattern, sign } from './charts';
@@ -36,7 +37,7 @@ export function Inspector(props: Props) {
   const component = canReroot(parsed);
   const { top_paths: _, ...question } = body;
   // The graph's own question, where it is about this node, is not asked twice: the second would wait behind the first.
-  const asked = useAsk<Trace>(component && root !== node ? 'reroot' : null, { ...question, root: node, top_paths: 0 });
+  const asked = useAsk<Trace>(component && root !== node ? 'reroot' : null, rootBody({ ...question, root: node, top_paths: 0 }));
   const rooted = root !== node ? asked : { ...asked, data: trace.root === node ? trace : null, stale: false };
   const entries = rooted.data && !rooted.stale ? rooted.data.entries : undefined;
   const experts = entries && !Array.isArray(entries) ? (entries as Entries).experts : undefined;

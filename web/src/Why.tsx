@@ -13,7 +13,7 @@ import { Overview } from './Overview';
 import { questionText } from './question';
 import { LISTED, choose, collectEdges, sharesMislead, sumOf, touched, type Hover } from './routes';
 import { RouteList } from './RouteList';
-import { NO_FILTERS, filterBody, filtered, pinsOf, promptBody, rootOf, togglePin, traceBody, type View } from './state';
+import { NO_FILTERS, filterBody, filtered, pinsOf, promptBody, rootOf, togglePin, traceBody, type View, rootBody } from './state';
 import { Status } from './Status';
 import type { PathsAnswer, Trace, WordsAnswer } from './types';
 import { whyFigure } from './why_figure';
@@ -78,7 +78,7 @@ export function Why({ trace, stale, view, body, gated, dark, exports, tokenHover
   const now = useRef(view);
   now.current = view;
   const go = async (trail: string[], selected: string | null) => {
-    if (trail.length) await askAhead('reroot', { ...traceBody({ ...view, trail }), top_paths: LISTED }, SOON);
+    if (trail.length) await askAhead('reroot', rootBody({ ...traceBody({ ...view, trail }), top_paths: LISTED }), SOON);
     if (now.current !== view) return; // something else was asked meanwhile
     rerooted.current = true;
     onChange({ trail, selected, filters: NO_FILTERS }, true);

@@ -261,6 +261,9 @@ export function togglePin(view: View, node: string): Partial<View> {
   return { circuit: { name, groups: last ? [...groups.slice(0, -1), { ...last, nodes: [...last.nodes, node] }] : [{ name: 'Group 1', nodes: [node] }] } };
 }
 
+// What the page shows of a root; the ranking that it does not show costs a pass over all edges.
+export const rootBody = (body: Record<string, unknown>): Record<string, unknown> => ({ ...body, composition: false });
+
 export function traceBody(view: View): Record<string, unknown> {
   const root = rootOf(view);
   return { ...promptBody(view), ...targetBody(view), ...view.options, ...(root ? { root } : {}) };

@@ -137,6 +137,16 @@ export interface Intervention {
   cut: Reading;
 }
 
+// Whether components are needed (without) and enough (only); none: no head or MLP at all.
+export interface Proof {
+  clean: Reading;
+  without: Reading;
+  only: Reading;
+  none: Reading;
+  faithfulness: number | null;
+  necessity: number | null;
+}
+
 export interface TokenEffect {
   id: number;
   text: string;

@@ -24,7 +24,8 @@ from numpy.typing import NDArray
 
 from .. import _arguments as check
 from ..loading import from_state_dict, load
-from ..model import Model, Prepared
+from ..model import Model
+from ..prepared import Prepared
 from ..results import Trace
 
 __all__ = [

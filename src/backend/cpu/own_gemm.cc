@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <type_traits>
 
+#include "base/scratch.h"
+
 // As in host/kernels.cc: chosen by what the processor can do.
 #if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
 #define UNPACK_LEVELS 1

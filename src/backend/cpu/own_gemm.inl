@@ -146,14 +146,10 @@ void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, con
     return;
   }
   const bool direct = m <= kRows && !b_transposed;
-  thread_local std::vector<float> panels;
+  Scratch scratch;
   const std::int64_t block_n = std::min(kBlockN / kColumns * kColumns, n);
-  if (!direct) {
-    const std::int64_t padded = (block_n + kColumns - 1) / kColumns * kColumns;
-    panels.resize(static_cast<std::size_t>(std::min(kBlockK, k) * padded));
-  } else {
-    panels.resize(static_cast<std::size_t>(std::min(kBlockK, k) * kColumns));
-  }
+  const std::int64_t padded = (block_n + kColumns - 1) / kColumns * kColumns;
+  auto* panels = scratch.of<float>(std::min(kBlockK, k) * (direct ? kColumns : padded));
   for (std::int64_t j0 = 0; j0 < n; j0 += block_n) {
     const std::int64_t columns = std::min(block_n, n - j0);
     for (std::int64_t p0 = 0; p0 < k; p0 += kBlockK) {
@@ -165,17 +161,17 @@ void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, con
       if (!direct) {
         for (std::int64_t j = 0; j < columns; j += kColumns)
           pack_panel(b_transposed, std::min(kColumns, columns - j), depth, corner(j), ldb,
-                     panels.data() + j * depth);
+                     panels + j * depth);
       }
       for (std::int64_t i0 = 0; i0 < m; i0 += kBlockM) {
         const std::int64_t rows = std::min(kBlockM, m - i0);
         for (std::int64_t j = 0; j < columns; j += kColumns) {
           const std::int64_t width = std::min(kColumns, columns - j);
-          const float* panel = direct ? corner(j) : panels.data() + j * depth;
+          const float* panel = direct ? corner(j) : panels + j * depth;
           std::int64_t stride = direct ? ldb : kColumns;
           if (direct && width < kColumns) {  // the last columns: nothing behind them may be read
-            pack_panel(false, width, depth, panel, ldb, panels.data());
-            panel = panels.data();
+            pack_panel(false, width, depth, panel, ldb, panels);
+            panel = panels;
             stride = kColumns;
           }
           for (std::int64_t i = 0; i < rows; i += kRows)

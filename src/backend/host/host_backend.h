@@ -20,6 +20,7 @@
 #include "backend/read_ops.h"
 #include "backend/score_plan.h"
 #include "base/once.h"
+#include "base/scratch.h"
 #include "base/thread_pool.h"
 #include "unpack/writers.h"
 
@@ -333,7 +334,7 @@ class HostNeurons : public HostHeads<T> {
   // [Cl, k]
   void router_scores(const MlpView& view, Scores scores, int query, T* out);
   const T* whole_writers(const MlpView& view, const std::vector<int>& whole, std::int64_t begin,
-                         std::int64_t positions, std::vector<T>& gathered) const;
+                         std::int64_t positions, Scratch& gathered) const;
 };
 
 template <typename T>
@@ -397,6 +398,20 @@ class HostReads : public HostBackend<T>, public ReadOps {
                    std::vector<double>& out) override;
   void position_dots(const Array& writers, int n_writers, int first, int end,
                      std::span<const double> vectors, std::vector<double>& out) override;
+};
+
+// Its edges, one by one.
+template <typename T>
+class HostEdges : public HostReads<T> {
+ protected:
+  using HostBase<T>::config_, HostBase<T>::pool_, HostBase<T>::ptr, HostBase<T>::uninitialized,
+      HostBase<T>::gemm, HostBase<T>::layer, HostBase<T>::rotary;
+
+ public:
+  using HostReads<T>::HostReads;
+  using typename ReadOps::EdgesFrom, typename ReadOps::EdgesInto, typename ReadOps::EdgeVisitor,
+      typename ReadOps::HeadReads, typename ReadOps::KeyOffsets, typename ReadOps::LayerReads;
+  Array writer_values(const AttentionView& view) override;
   void visit_edges(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
                    const EdgeVisitor& visit) override;
   EdgesFrom edges_from(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
@@ -413,18 +428,32 @@ class HostReads : public HostBackend<T>, public ReadOps {
     std::int64_t position;
     int first, count;
   };
+  // Queries that read them.
+  struct Queries {
+    std::int64_t first, count;
+  };
+  // Those of a head from a source on that pass anything on.
+  static Queries queries_from(const HeadReads& reads, std::int64_t head, std::int64_t source) {
+    const auto& active = reads.active[static_cast<std::size_t>(head)];
+    const std::int64_t first = std::max<std::int64_t>(active.first, source);
+    return {first, std::max<std::int64_t>(0, active.end - first)};
+  }
   void project_writers(const AttentionView& view, const Panels<T>& w, const Sources& of, T* out);
   void project_keys(const AttentionView& view, const LayerPanels<T>& w, const RotaryTable* rope,
                     const Sources& of, T* out);
   std::vector<T> to_model(const Panels<T>& w, bool grouped, const T* rows, std::int64_t begin,
                           std::int64_t n);
   void key_rows(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
-                std::int64_t head, std::int64_t queries, const Sources& of, const T* projected,
+                std::int64_t head, const Queries& queries, const Sources& of, const T* projected,
                 T* tile);
   void value_rows(const AttentionView& view, const HeadReads& reads, std::int64_t head,
-                  std::int64_t queries, const Sources& of, const T* projected, T* tile);
-  void products_with(const T* from, std::int64_t head, std::int64_t queries, const Sources& of,
+                  const Queries& queries, const Sources& of, const T* projected, T* tile);
+  void products_with(const T* from, std::int64_t head, const Queries& queries, const Sources& of,
                      const T* projected, T* tile);
+  const T* kept_values(const HeadReads& reads, int visible, std::int64_t source, int writer) const {
+    const std::int64_t row = config_.n_kv_heads * config_.d_head;
+    return reads.values.empty() ? nullptr : ptr(reads.values) + (source * visible + writer) * row;
+  }
 };
 
 // A row of scores, over the norm's deviation.
@@ -464,5 +493,7 @@ extern template class HostBackend<float>;
 extern template class HostBackend<double>;
 extern template class HostReads<float>;
 extern template class HostReads<double>;
+extern template class HostEdges<float>;
+extern template class HostEdges<double>;
 
 }  // namespace unpack

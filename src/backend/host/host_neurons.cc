@@ -15,19 +15,19 @@ namespace unpack {
 template <typename T>
 const T* HostNeurons<T>::whole_writers(const MlpView& view, const std::vector<int>& whole,
                                        std::int64_t begin, std::int64_t positions,
-                                       std::vector<T>& gathered) const {
+                                       Scratch& gathered) const {
   const std::int64_t d = config_.d_model;
   if (positions == 1 && static_cast<int>(whole.size()) == view.visible)
     return ptr(*view.writers) + begin * view.n_writers * d;
-  gathered.resize(static_cast<std::size_t>(positions) * whole.size() * static_cast<std::size_t>(d));
-  T* to = gathered.data();
+  T* rows = gathered.of<T>(positions * static_cast<std::int64_t>(whole.size()) * d);
+  T* to = rows;
   for (std::int64_t i = 0; i < positions; ++i) {
     for (const int j : whole) {
       std::copy_n(ptr(*view.writers) + ((begin + i) * view.n_writers + j) * d, d, to);
       to += d;
     }
   }
-  return gathered.data();
+  return rows;
 }
 
 // Sums of the neurons of some panels, and squares[panel, position, Cl].
@@ -56,7 +56,7 @@ void HostNeurons<T>::neuron_panels(const MlpView& view, const Panels<T>& in,
   pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
     const std::int64_t begin = task / groups * together;
     const std::int64_t positions = std::min(together, length - begin);
-    thread_local std::vector<T> gathered, tile;
+    Scratch gathered, scratch;
     const T* rows = whole_writers(view, whole, begin, positions, gathered);
     for (std::int64_t at = task % groups * panels_each;
          at < std::min(some.count, (task % groups + 1) * panels_each); ++at) {
@@ -68,11 +68,11 @@ void HostNeurons<T>::neuron_panels(const MlpView& view, const Panels<T>& in,
       std::vector<double> square(whole.size());
       for (std::int64_t from = 0; from < positions; from += at_once) {
         const std::int64_t end = std::min(positions, from + at_once);
-        tile.resize(static_cast<std::size_t>((end - from) * rows_each * n));
+        T* tile = scratch.of<T>((end - from) * rows_each * n);
         gemm(false, (end - from) * rows_each, n, in.in, rows + from * rows_each * in.in, in.in,
-             in.panel(p), n, false, tile.data(), n);
+             in.panel(p), n, false, tile, n);
         for (std::int64_t i = from; i < end; ++i) {
-          const T* scores = tile.data() + (i - from) * rows_each * n;
+          const T* scores = tile + (i - from) * rows_each * n;
           std::fill(square.begin(), square.end(), 0.0);
           reduce_writers(scores, rows_each, n, n, sum.data() + 2 * i * n,
                          sum.data() + (2 * i + 1) * n, square.data());
@@ -167,14 +167,14 @@ MlpSums HostNeurons<T>::expert_sums(const MlpView& view, MlpSide side) {
       const std::int64_t q = used.rows[static_cast<std::size_t>(i)];
       const std::int64_t slot = q * routing.chosen + used.slots[static_cast<std::size_t>(i)];
       const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[q]);
-      thread_local std::vector<T> tile;
+      Scratch scratch;
       for (std::int64_t p = 0; p < in.count(); ++p) {
         const std::int64_t columns = in.columns(p);
-        tile.resize(static_cast<std::size_t>(cl * columns));
+        T* tile = scratch.of<T>(cl * columns);
         gemm(false, cl, columns, d, ptr(*view.writers) + q * view.n_writers * d, d, in.panel(p),
-             columns, false, tile.data(), columns);
+             columns, false, tile, columns);
         std::vector<double> sum(static_cast<std::size_t>(2 * columns), 0.0);
-        reduce_writers(tile.data(), cl, columns, columns, sum.data(), sum.data() + columns,
+        reduce_writers(tile, cl, columns, columns, sum.data(), sum.data() + columns,
                        squares.data() + slot * cl);
         for (std::int64_t c = 0; c < columns; ++c) {
           const std::int64_t at = slot * n + in.begin(p) + c;

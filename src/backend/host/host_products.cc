@@ -3,6 +3,7 @@
 
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
+#include "base/scratch.h"
 
 namespace unpack {
 
@@ -89,9 +90,8 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
       const std::int64_t rows = std::min(together, heads - head) * e;
       const T* right = centered.empty() ? w.panel(first + i) : centered.data() + i * d * w.width;
       T* to = out + i * size + ((from + source) * heads + head) * e * columns;
-      thread_local std::vector<T> plain;
-      if (packed) plain.resize(static_cast<std::size_t>(rows * n));
-      T* made = packed ? plain.data() : to;
+      Scratch plain;
+      T* made = packed ? plain.of<T>(rows * n) : to;
       const Panels<T>& o = layers[static_cast<std::size_t>(source)]->o;
       for (std::int64_t p = 0; p < o.count(); ++p) {
         gemm(false, rows, n, o.columns(p), o.panel(p) + head * e * o.columns(p), o.columns(p),
@@ -130,33 +130,36 @@ void HostProducts<T>::add_head_products(const MlpView& view, const T* products, 
   const std::int64_t e = config_.d_head, n = in.columns(p), padded = padded_columns(n);
   const std::int64_t z_row = config_.n_heads * e;
   const int heads = config_.n_heads * source_layers(writers_, view.visible);
-  thread_local std::vector<T> some, row;
-  some.assign(static_cast<std::size_t>(2 * positions * padded), T(0));
-  T* abs = some.data() + positions * padded;
+  Scratch scores, last_scores;
+  const std::int64_t places = 2 * positions * padded;
+  T* some = scores.of<T>(places);
+  T* abs = some + positions * padded;
+  T* row = last_scores.of<T>(last ? 2 * padded : 0);
+  std::fill_n(some, places, T(0));
   for (int i = 0; i < heads; ++i) {
     const int source = i / config_.n_heads, head = i % config_.n_heads;
     const int writer = writers_.head(source, head);
     const T* z = ptr(*view.z[static_cast<std::size_t>(source)]) + begin * z_row + head * e;
     const T* product = products + i * e * padded;
-    head_sums(HeadProduct<T>{positions, padded, e, z, z_row, product, some.data(), abs, padded,
+    head_sums(HeadProduct<T>{positions, padded, e, z, z_row, product, some, abs, padded,
                              square + writer, view.visible});
     if (last) {
-      row.assign(static_cast<std::size_t>(2 * padded), T(0));
+      std::fill_n(row, 2 * padded, T(0));
       double unused = 0;
-      head_sums(HeadProduct<T>{1, padded, e, z + (positions - 1) * z_row, z_row, product,
-                               row.data(), row.data() + padded, padded, &unused, 1});
-      keep_row(row.data(), n, ptr(*view.dev)[begin + positions - 1], last + writer * in.out);
+      head_sums(HeadProduct<T>{1, padded, e, z + (positions - 1) * z_row, z_row, product, row,
+                               row + padded, padded, &unused, 1});
+      keep_row(row, n, ptr(*view.dev)[begin + positions - 1], last + writer * in.out);
     }
     if (i % kTogether != kTogether - 1 && i != heads - 1) continue;
     for (std::int64_t q = 0; q < positions; ++q) {
       double* to = sum + 2 * q * n;
-      const T* from = some.data() + q * padded;
+      const T* from = some + q * padded;
       for (std::int64_t c = 0; c < n; ++c) {
         to[c] += static_cast<double>(from[c]);
         to[n + c] += static_cast<double>(from[positions * padded + c]);
       }
     }
-    std::fill(some.begin(), some.end(), T(0));
+    std::fill_n(some, places, T(0));
   }
 }
 

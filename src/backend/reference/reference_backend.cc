@@ -7,9 +7,9 @@ namespace unpack {
 namespace {
 
 // Plain loops in double precision: slow, and right.
-class ReferenceBackend final : public HostReads<double> {
+class ReferenceBackend final : public HostEdges<double> {
  public:
-  using HostReads::HostReads;
+  using HostEdges::HostEdges;
   std::string name() const override { return "reference"; }
   std::string details() const override { return "plain loops in double precision"; }
 

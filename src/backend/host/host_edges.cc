@@ -1,0 +1,286 @@
+// Direction `read`: what the heads of a layer pass on, edge by edge.
+#include <algorithm>
+
+#include "backend/host/host_backend.h"
+#include "backend/host/kernels.h"
+
+namespace unpack {
+
+namespace {
+
+constexpr std::int64_t kSourceBlock = 64;
+constexpr std::int64_t kAhead = 6, kLine = 64 / sizeof(float);  // of prefetching
+
+}  // namespace
+
+// norm(c_j)(s) W, [count, W.out]: as the readers' heads see these writers before rotary.
+template <typename T>
+void HostEdges<T>::project_writers(const AttentionView& view, const Panels<T>& w, const Sources& of,
+                                   T* out) {
+  const std::int64_t d = config_.d_model;
+  const T* writers = ptr(*view.writers) + (of.position * view.n_writers + of.first) * d;
+  for (std::int64_t p = 0; p < w.count(); ++p)
+    gemm(false, of.count, w.columns(p), d, writers, d, w.panel(p), w.columns(p), false,
+         out + w.begin(p), w.out);
+  const T inverse = T(1) / ptr(*view.dev)[of.position];
+  for (std::int64_t i = 0; i < of.count * w.out; ++i) out[i] *= inverse;
+}
+
+// Their keys as queries meet them: with the norm of keys, rotary and the attention's scale.
+template <typename T>
+void HostEdges<T>::project_keys(const AttentionView& view, const LayerPanels<T>& w,
+                                const RotaryTable* rope, const Sources& of, T* out) {
+  const std::int64_t groups = config_.n_kv_heads, e = config_.d_head;
+  project_writers(view, w.k, of, out);
+  const auto scale = static_cast<T>(config_.layer(view.layer).attention_scale);
+  for (std::int64_t j = 0; j < of.count; ++j) {
+    for (std::int64_t g = 0; g < groups; ++g) {
+      T* key = out + (j * groups + g) * e;
+      if (w.k_norm.empty()) {
+        for (std::int64_t i = 0; i < e; ++i) key[i] *= scale;
+      } else {
+        const T inverse = scale / ptr(*view.k_dev)[of.position * groups + g];
+        for (std::int64_t i = 0; i < e; ++i)
+          key[i] *= w.k_norm[static_cast<std::size_t>(g * e + i)] * inverse;
+      }
+      if (rope != nullptr) this->rotate(*rope, of.position, key, false);
+    }
+  }
+}
+
+// tile[queries, count] = < from[q, h], projected[j] >
+template <typename T>
+void HostEdges<T>::products_with(const T* from, std::int64_t head, const Queries& queries,
+                                 const Sources& of, const T* projected, T* tile) {
+  const std::int64_t heads = config_.n_heads, e = config_.d_head;
+  gemm(true, queries.count, of.count, e, from + (queries.first * heads + head) * e, heads * e,
+       projected + head / config_.group_size() * e, config_.n_kv_heads * e, false, tile, of.count);
+}
+
+// tile[queries, count] = cK_s(q) (sK_j(q, s) - offset_j(q)); projected are needed only where scores
+// are not kept.
+template <typename T>
+void HostEdges<T>::key_rows(const AttentionView& view, const HeadReads& reads,
+                            const KeyOffsets& offsets, std::int64_t head, const Queries& queries,
+                            const Sources& of, const T* projected, T* tile) {
+  const std::int64_t length = view.length, cl = view.visible, s = of.position;
+  const bool kept = !offsets.scores.empty();
+  if (!kept) products_with(ptr(*view.q), head, queries, of, projected, tile);
+  const Array& taken = kept ? offsets.kept : offsets.raw;
+  for (std::int64_t i = 0; i < queries.count; ++i) {
+    const std::int64_t q = queries.first + i, pair = head * tri(length) + tri(q) + s;
+    const T factor = ptr(reads.key_coef)[pair];
+    T* row = tile + i * of.count;
+    const T* scores = kept ? ptr(offsets.scores) + pair * cl + of.first : row;
+    if (kept) {  // rows of later queries lie far apart: ask for them in time
+      const T* later = scores + (tri(q + kAhead) - tri(q)) * cl;
+      for (std::int64_t j = 0; i + kAhead < queries.count && j < of.count; j += kLine)
+        __builtin_prefetch(later + j);
+    }
+    if (taken.empty()) {
+      for (std::int64_t j = 0; j < of.count; ++j) row[j] = factor * scores[j];
+    } else {
+      const T* offset = ptr(taken) + (head * length + q) * cl + of.first;
+      for (std::int64_t j = 0; j < of.count; ++j) row[j] = factor * (scores[j] - offset[j]);
+    }
+  }
+}
+
+// tile[queries, count] = alpha[h, q, s] < value direction of q, value of j >
+template <typename T>
+void HostEdges<T>::value_rows(const AttentionView& view, const HeadReads& reads, std::int64_t head,
+                              const Queries& queries, const Sources& of, const T* projected,
+                              T* tile) {
+  products_with(ptr(reads.value), head, queries, of, projected, tile);
+  for (std::int64_t i = 0; i < queries.count; ++i) {
+    const T alpha =
+        ptr(*view.pattern)[head * tri(view.length) + tri(queries.first + i) + of.position];
+    for (std::int64_t j = 0; j < of.count; ++j) tile[i * of.count + j] *= alpha;
+  }
+}
+
+// What heads read by rows[S, H, E] of theirs at positions begin .. begin + n - 1, as vectors over
+// the stream, [n, H, D].
+template <typename T>
+std::vector<T> HostEdges<T>::to_model(const Panels<T>& w, bool grouped, const T* rows,
+                                      std::int64_t begin, std::int64_t n) {
+  const std::int64_t heads = config_.n_heads, e = config_.d_head, d = config_.d_model;
+  std::vector<T> out(static_cast<std::size_t>(n * heads * d));
+  if (n == 0) return out;
+  pool_.parallel_for(heads, [&](std::int64_t h) {
+    const auto column = static_cast<int>(grouped ? h / config_.group_size() : h);
+    this->head_to_model(w, column, rows + (begin * heads + h) * e, heads * e, n, out.data() + h * d,
+                        heads * d);
+  });
+  return out;
+}
+
+template <typename T>
+Array HostEdges<T>::writer_values(const AttentionView& view) {
+  const auto w = layer(view.layer);
+  const std::int64_t cl = view.visible;
+  Array out = uninitialized(view.length * cl * w->v.out);
+  pool_.parallel_for(view.length, [&](std::int64_t s) {
+    project_writers(view, w->v, {s, 0, view.visible}, ptr(out) + s * cl * w->v.out);
+  });
+  return out;
+}
+
+template <typename T>
+void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads,
+                               const KeyOffsets& offsets, const EdgeVisitor& visit) {
+  const auto w = layer(view.layer);
+  const std::int64_t heads = config_.n_heads, e = config_.d_head, d = config_.d_model,
+                     used = reads.last + 1;
+  const int cl = view.visible;
+  const auto rope = rotary(view.layer, view.length, view.length);
+  // Few queries see the last sources: a vector over the stream for each costs less than the values
+  // of all writers, where these are not kept.
+  const std::int64_t few = !reads.values.empty() ? 0
+                           : d > e               ? std::min(used, w->v.out * d / (heads * (d - e)))
+                                                 : used;
+  const std::vector<T> directions = to_model(w->v, true, ptr(reads.value), used - few, few);
+  const auto one_source = [&](std::int64_t s, const T* queries) {
+    const Sources all{s, 0, cl};
+    const std::int64_t n = used - s;
+    const T* writers = ptr(*view.writers) + s * view.n_writers * d;
+    const T inverse = T(1) / ptr(*view.dev)[s];
+    std::vector<T> projected(static_cast<std::size_t>(cl) * static_cast<std::size_t>(w->k.out));
+    std::vector<T> tile(static_cast<std::size_t>(n) * static_cast<std::size_t>(cl));
+    const auto show = [&](std::int64_t h, Branch branch, const Queries& of, const T* credit) {
+      visit({static_cast<int>(s), static_cast<int>(h), branch, static_cast<int>(of.first),
+             static_cast<int>(of.count), credit});
+    };
+    if (offsets.scores.empty()) project_keys(view, *w, rope.get(), all, projected.data());
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const Queries of = queries_from(reads, h, s);
+      if (of.count == 0) continue;
+      key_rows(view, reads, offsets, h, of, all, projected.data(), tile.data());
+      show(h, Branch::K, of, tile.data());
+    }
+    const bool fold = n <= few;
+    const T* values = kept_values(reads, cl, s, 0);
+    std::vector<T> products(static_cast<std::size_t>(fold ? n * heads * cl : 0));
+    if (fold) {
+      gemm(true, n * heads, cl, d, directions.data() + (few - n) * heads * d, d, writers, d, false,
+           products.data(), cl);
+    } else if (values == nullptr) {
+      project_writers(view, w->v, all, projected.data());
+      values = projected.data();
+    }
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const Queries of = queries_from(reads, h, s);
+      if (of.count == 0) continue;
+      for (std::int64_t i = 0; fold && i < of.count; ++i) {
+        const std::int64_t q = of.first + i;
+        const T factor = inverse * ptr(*view.pattern)[h * tri(view.length) + tri(q) + s];
+        const T* from = products.data() + ((q - s) * heads + h) * cl;
+        for (std::int64_t c = 0; c < cl; ++c)
+          tile[static_cast<std::size_t>(i * cl + c)] = factor * from[c];
+      }
+      if (!fold) value_rows(view, reads, h, of, all, values, tile.data());
+      show(h, Branch::V, of, tile.data());
+    }
+    products.resize(static_cast<std::size_t>(heads * cl));
+    gemm(true, heads, cl, d, queries, d, writers, d, false, products.data(), cl);
+    for (T& x : products) x *= inverse;
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const Queries of = queries_from(reads, h, s);
+      if (of.first == s && of.count > 0) show(h, Branch::Q, {s, 1}, products.data() + h * cl);
+    }
+  };
+  for (std::int64_t begin = 0; begin < used; begin += kSourceBlock) {
+    const std::int64_t n = std::min(kSourceBlock, used - begin);
+    const std::vector<T> queries = to_model(w->q, false, ptr(reads.query), begin, n);
+    pool_.parallel_for(
+        n, [&](std::int64_t i) { one_source(begin + i, queries.data() + i * heads * d); });
+  }
+}
+
+template <typename T>
+ReadOps::EdgesFrom HostEdges<T>::edges_from(const AttentionView& view, const HeadReads& reads,
+                                            const KeyOffsets& offsets, int head, int query) {
+  const auto w = layer(view.layer);
+  const std::int64_t cl = view.visible, e = config_.d_head;
+  EdgesFrom out;
+  out.k.assign(static_cast<std::size_t>(view.length * cl), 0.0);
+  out.q = out.v = out.k;
+  const auto rope = rotary(view.layer, view.length, view.length);
+  pool_.parallel_for(query + 1, [&](std::int64_t s) {
+    const Sources all{s, 0, view.visible};
+    std::vector<T> projected(static_cast<std::size_t>(cl * std::max(w->k.out, w->q.out)));
+    std::vector<T> tile(static_cast<std::size_t>(cl));
+    const auto put = [&](std::vector<double>& to) {
+      std::copy(tile.begin(), tile.end(), to.begin() + s * cl);
+    };
+    if (offsets.scores.empty()) project_keys(view, *w, rope.get(), all, projected.data());
+    key_rows(view, reads, offsets, head, {query, 1}, all, projected.data(), tile.data());
+    put(out.k);
+    const T* values = kept_values(reads, view.visible, s, 0);
+    if (values == nullptr) {
+      project_writers(view, w->v, all, projected.data());
+      values = projected.data();
+    }
+    value_rows(view, reads, head, {query, 1}, all, values, tile.data());
+    put(out.v);
+    if (s != query) return;
+    project_writers(view, w->q, all, projected.data());
+    for (std::int64_t j = 0; j < cl; ++j)
+      tile[static_cast<std::size_t>(j)] =
+          dot(e, ptr(reads.query) + (s * config_.n_heads + head) * e,
+              projected.data() + j * w->q.out + head * e);
+    put(out.q);
+  });
+  return out;
+}
+
+template <typename T>
+std::vector<ReadOps::EdgesInto> HostEdges<T>::edges_into(std::span<const LayerReads> layers,
+                                                         int writer, int source) {
+  std::vector<EdgesInto> out(layers.size());
+  pool_.parallel_for(static_cast<std::int64_t>(layers.size()), [&](std::int64_t i) {
+    const LayerReads& from = layers[static_cast<std::size_t>(i)];
+    out[static_cast<std::size_t>(i)] =
+        edges_into(from.view, *from.reads, *from.offsets, writer, source);
+  });
+  return out;
+}
+
+template <typename T>
+ReadOps::EdgesInto HostEdges<T>::edges_into(const AttentionView& view, const HeadReads& reads,
+                                            const KeyOffsets& offsets, int writer, int source) {
+  const auto w = layer(view.layer);
+  const std::int64_t heads = config_.n_heads, e = config_.d_head;
+  EdgesInto out;
+  out.queries = std::max(0, reads.last + 1 - source);
+  if (out.queries == 0) return out;
+  const Sources one{source, writer, 1};
+  const auto rope = rotary(view.layer, view.length, view.length);
+  std::vector<T> projected(static_cast<std::size_t>(std::max(w->k.out, w->q.out)));
+  std::vector<T> tile(static_cast<std::size_t>(out.queries));
+  const Queries all{source, out.queries};
+  if (offsets.scores.empty()) project_keys(view, *w, rope.get(), one, projected.data());
+  for (std::int64_t h = 0; h < heads; ++h) {
+    key_rows(view, reads, offsets, h, all, one, projected.data(), tile.data());
+    out.k.insert(out.k.end(), tile.begin(), tile.end());
+  }
+  const T* values = kept_values(reads, view.visible, source, writer);
+  if (values == nullptr) {
+    project_writers(view, w->v, one, projected.data());
+    values = projected.data();
+  }
+  for (std::int64_t h = 0; h < heads; ++h) {
+    value_rows(view, reads, h, all, one, values, tile.data());
+    out.v.insert(out.v.end(), tile.begin(), tile.end());
+  }
+  project_writers(view, w->q, one, projected.data());
+  for (std::int64_t h = 0; h < heads; ++h)
+    out.q.push_back(static_cast<double>(
+        dot(e, ptr(reads.query) + (source * heads + h) * e, projected.data() + h * e)));
+  return out;
+}
+
+template class HostEdges<float>;
+template class HostEdges<double>;
+
+}  // namespace unpack

@@ -1,0 +1,251 @@
+#include "circuit/patch_edges.h"
+
+#include <algorithm>
+#include <map>
+
+#include "engine/state.h"
+
+namespace unpack {
+
+// One copy of the chunk an edge. Up to the edge's reader all copies are the plain pass, so that
+// they begin at its layer; behind it they are plain passes of their own. Rows before the first
+// change take no part but as keys and values, and of the last layer only the last rows are wanted.
+class EdgePatcher::Copies {
+ public:
+  Copies(const EdgePatcher& owner, std::span<const std::size_t> edges)
+      : owner_(owner),
+        backend_(*owner.model_.state()->backend),
+        c_(owner.model_.config()),
+        reader_(owner.table_.port_of(edges[0]).reader) {
+    for (const std::size_t edge : edges) {
+      ports_.push_back(&owner.table_.port_of(edge));
+      writers_.push_back(owner.table_.edge(edge).writer);
+    }
+    for (std::int64_t i = 0; i < copies(); ++i) {
+      for (std::size_t p = 0; p < owner.rows_.size(); ++p) {
+        const Rows& rows = owner.rows_[p];
+        batch_.segments.push_back({batch_.rows(), static_cast<int>(rows.count), rows.past});
+        batch_.key_begin.push_back(i * owner.chunk_.rows + owner.chunk_.segments[p].begin);
+        for (int s = 0; s < rows.count; ++s) batch_.positions.push_back(rows.past + s);
+        ends_.push_back(batch_.rows() - 1);
+        any_past_ |= rows.past > 0;
+      }
+    }
+    batch_.context = owner.context_;
+  }
+
+  std::vector<double> run(const RunContext& context) {
+    Array x;
+    if (reader_ < 0) {
+      x = stacked(owner_.trace_.x_final, c_.d_model, true);
+      add_changes(x, true);
+    } else {
+      const Writer& writer = owner_.table_.writers()[reader_];
+      layer_ = writer.layer;
+      attention_ = writer.kind == WriterKind::head;
+      x = stacked(plain(layer_).x_pre, c_.d_model, false);
+      const ForwardHooks hooks = make_hooks();
+      LayerTrace scratch;
+      for (int l = layer_; l < c_.n_layers; ++l) {
+        context.check();
+        run_block(backend_, l, batch_, &hooks, false, x, scratch);
+      }
+    }
+    PromptChunk last;  // one row a prompt of every copy
+    for (std::size_t i = 0; i < ends_.size(); ++i) {
+      last.members.push_back(owner_.chunk_.members[i % owner_.rows_.size()]);
+      last.segments.push_back({static_cast<std::int64_t>(i), 1, 0});
+    }
+    return differences(owner_.model_, owner_.prompts_, last, x);
+  }
+
+ private:
+  std::int64_t copies() const { return static_cast<std::int64_t>(ports_.size()); }
+  std::int64_t kv_row() const { return std::int64_t{c_.n_kv_heads} * c_.d_head; }
+  std::int64_t q_row() const { return std::int64_t{c_.n_heads} * c_.d_head; }
+  const LayerTrace& plain(int layer) const {
+    return owner_.trace_.layers[static_cast<std::size_t>(layer)];
+  }
+
+  // The rows of a copy from those of the chunk; last: the last one of every prompt alone.
+  void put(const Array& from, std::int64_t width, bool last, std::int64_t copy, Array& to) const {
+    std::int64_t at =
+        copy * (last ? static_cast<std::int64_t>(owner_.rows_.size()) : owner_.count_);
+    for (const Rows& rows : owner_.rows_) {
+      const std::int64_t count = last ? 1 : rows.count;
+      backend_.copy(from, (rows.from + rows.count - count) * width, to, at * width, count * width);
+      at += count;
+    }
+  }
+
+  Array stacked(const Array& from, std::int64_t width, bool last) const {
+    Array out =
+        backend_.zeros((last ? static_cast<std::int64_t>(ends_.size()) : batch_.rows()) * width);
+    for (std::int64_t i = 0; i < copies(); ++i) put(from, width, last, i, out);
+    return out;
+  }
+
+  // What each copy's reader sees in place of x.
+  void add_changes(Array& x, bool last) const {
+    Array change = backend_.zeros(x.size());
+    for (std::int64_t i = 0; i < copies(); ++i)
+      put(owner_.change_[static_cast<std::size_t>(writers_[static_cast<std::size_t>(i)])],
+          c_.d_model, last, i, change);
+    backend_.add(change, x, x.size());
+  }
+
+  Branch branch(std::int64_t copy) const { return ports_[static_cast<std::size_t>(copy)]->branch; }
+
+  // Of the three inputs of a head one is replaced, of the heads one reads it.
+  void keep_plain_inputs(Array& q, Array& k, Array& v) const {
+    for (std::int64_t i = 0; i < copies(); ++i) {
+      if (branch(i) != Branch::K) put(plain(layer_).k, kv_row(), false, i, k);
+      if (branch(i) != Branch::Q) put(plain(layer_).q, q_row(), false, i, q);
+      if (branch(i) != Branch::V) put(plain(layer_).v, kv_row(), false, i, v);
+    }
+  }
+
+  void keep_other_heads(Array& z) const {
+    Array kept = stacked(plain(layer_).z, q_row(), false);
+    for (std::int64_t i = 0; i < copies(); ++i) {
+      const int reader = ports_[static_cast<std::size_t>(i)]->reader;
+      const std::int64_t head = owner_.table_.writers()[reader].head;
+      for (std::int64_t r = i * owner_.count_; r < (i + 1) * owner_.count_; ++r) {
+        const std::int64_t at = r * q_row() + head * c_.d_head;
+        backend_.copy(z, at, kept, at, c_.d_head);
+      }
+    }
+    backend_.copy(kept, 0, z, 0, z.size());
+  }
+
+  // A gated MLP reads twice.
+  void keep_other_side(Array& pre, Array& up) const {
+    const bool last = layer_ == c_.n_layers - 1;
+    const std::int64_t entries = c_.layer(layer_).entries();
+    for (std::int64_t i = 0; i < copies(); ++i) {
+      if (branch(i) == Branch::G) put(plain(layer_).up, entries, last, i, up);
+      if (branch(i) == Branch::U) put(plain(layer_).pre, entries, last, i, pre);
+    }
+  }
+
+  // Keys or values of all rows: what stands before the copies' own is the plain pass's.
+  void join(const Array& before, const Array& own, Array& all) const {
+    if (all.empty()) all = backend_.zeros(copies() * owner_.chunk_.rows * kv_row());
+    for (std::size_t s = 0; s < batch_.segments.size(); ++s) {
+      const Segment& segment = batch_.segments[s];
+      const std::int64_t begin = batch_.key_begin[s], past = segment.past,
+                         from = owner_.chunk_.segments[s % owner_.rows_.size()].begin;
+      backend_.copy(before, from * kv_row(), all, begin * kv_row(), past * kv_row());
+      backend_.copy(own, segment.begin * kv_row(), all, (begin + past) * kv_row(),
+                    segment.length * kv_row());
+    }
+  }
+
+  ForwardHooks make_hooks() {
+    ForwardHooks hooks;
+    hooks.norm_input = [this](int layer, Sublayer sublayer, const Array& x, Array& changed) {
+      if (layer != layer_ || (sublayer == Sublayer::attention) != attention_) return false;
+      backend_.copy(x, 0, changed, 0, x.size());
+      add_changes(changed, !attention_ && layer == c_.n_layers - 1);
+      return true;
+    };
+    hooks.heads = [this](int layer, Array& q, Array& k, Array& v) {
+      if (layer == layer_ && attention_) keep_plain_inputs(q, k, v);
+    };
+    if (any_past_) {
+      hooks.attended = [this](int layer, const Array& k, const Array& v, const Array*& keys,
+                              const Array*& values) {
+        join(plain(layer).k, k, keys_);
+        join(plain(layer).v, v, values_);
+        keys = &keys_;
+        values = &values_;
+      };
+    }
+    hooks.mixed = [this](int layer, const Array&, const Array&, const Array&, const Array&,
+                         Array& z) {
+      if (layer == layer_ && attention_) keep_other_heads(z);
+    };
+    hooks.survivors = [this](int layer) -> std::optional<std::vector<std::int64_t>> {
+      if (layer + 1 < c_.n_layers) return std::nullopt;
+      return ends_;
+    };
+    hooks.neurons = [this](int layer, const Array&, const Routing*, Array& pre, Array& up) {
+      if (layer == layer_ && !attention_) keep_other_side(pre, up);
+    };
+    return hooks;
+  }
+
+  const EdgePatcher& owner_;
+  Backend& backend_;
+  const ModelConfig& c_;
+  int reader_, layer_ = 0;
+  bool attention_ = false, any_past_ = false;
+  std::vector<const ReaderPort*> ports_;  // [copies]
+  std::vector<int> writers_;
+  Batch batch_;
+  std::vector<std::int64_t> ends_;  // the last row of every prompt of every copy
+  Array keys_, values_;
+};
+
+bool EdgePatcher::fits(const Model& model, const EdgeTable& table) {
+  const auto& layers = model.config().layers;
+  return !table.placed() && std::none_of(layers.begin(), layers.end(),
+                                         [](const LayerConfig& l) { return l.mixture(); });
+}
+
+EdgePatcher::EdgePatcher(const Model& model, const EdgeTable& table,
+                         const std::vector<TaskPrompt>& prompts, const PromptChunk& chunk,
+                         const std::vector<Array>& replaced, bool shared_beginning,
+                         const RunContext& context)
+    : model_(model), table_(table), prompts_(prompts), chunk_(chunk) {
+  Backend& backend = *model.state()->backend;
+  const WriterRun own = record_writers(model, chunk.prompts, {}, &trace_, context);
+  for (std::size_t w = 0; w < replaced.size(); ++w) {
+    change_.push_back(backend.zeros(replaced[w].size()));
+    backend.copy(replaced[w], 0, change_[w], 0, replaced[w].size());
+    backend.add(own.written[w], change_[w], replaced[w].size(), -1.0);
+  }
+  for (std::size_t p = 0; p < chunk.members.size(); ++p) {
+    const std::vector<TokenId>& ids = chunk.prompts[p];
+    std::ptrdiff_t same = 0;
+    if (shared_beginning) {
+      const std::vector<TokenId>& other = prompts[chunk.members[p]].counterfactual;
+      same = std::mismatch(ids.begin(), ids.end(), other.begin(), other.end()).first - ids.begin();
+    }
+    const int past = std::min(static_cast<int>(same), static_cast<int>(ids.size()) - 1);
+    rows_.push_back(
+        {chunk.segments[p].begin + past, static_cast<std::int64_t>(ids.size()) - past, past});
+    count_ += rows_.back().count;
+    context_ = std::max(context_, static_cast<int>(ids.size()));
+  }
+}
+
+std::vector<std::vector<std::size_t>> EdgePatcher::groups(
+    const std::vector<std::size_t>& edges) const {
+  // Few enough that an interrupted search has not much to do again.
+  constexpr std::int64_t kMost = 16;
+  const auto most =
+      static_cast<std::size_t>(std::clamp(chunk_rows(model_) / count_, std::int64_t{1}, kMost));
+  std::map<std::pair<int, bool>, std::vector<std::vector<std::size_t>>> by_sublayer;
+  for (std::size_t i = 0; i < edges.size(); ++i) {
+    const int reader = table_.port_of(edges[i]).reader;
+    std::pair<int, bool> key = {model_.config().n_layers, false};
+    if (reader >= 0)
+      key = {table_.writers()[reader].layer, table_.writers()[reader].kind == WriterKind::mlp};
+    auto& lists = by_sublayer[key];
+    if (lists.empty() || lists.back().size() == most) lists.emplace_back();
+    lists.back().push_back(i);
+  }
+  std::vector<std::vector<std::size_t>> out;
+  for (auto& [key, lists] : by_sublayer) {
+    for (auto& list : lists) out.push_back(std::move(list));
+  }
+  return out;
+}
+
+std::vector<double> EdgePatcher::run(std::span<const std::size_t> edges,
+                                     const RunContext& context) const {
+  return Copies(*this, edges).run(context);
+}
+
+}  // namespace unpack
