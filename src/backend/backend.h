@@ -233,6 +233,16 @@ class Backend {
   virtual void visit_key_scores(const AttentionView& view, Scores scores,
                                 const KeyVisitor& visit) = 0;
 
+  // The same without the scores: for every source the sum over the writers of |raw score| times
+  // mass[s, j], and the largest |raw score| times bound[s, j]; both [S, C]. False, and nothing
+  // done, where a backend has no quicker way to these than by the scores.
+  using ReachVisitor =
+      std::function<void(int head, int query, const double* mass, const double* bound)>;
+  virtual bool visit_key_reach(const AttentionView&, std::span<const double>,
+                               std::span<const double>, const ReachVisitor&) {
+    return false;
+  }
+
   // Entries and folding
   // -----------------------------------------------------------------------------------------------------------
   // For each row i with query queries[i] and direction directions[i, D]: alpha[h, q, s] <

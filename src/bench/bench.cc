@@ -247,7 +247,7 @@ class Bench {
     const Cost forward_plan = forward_cost(c, tokens);
     row("forward pass", forward_seconds, forward_plan, "logits at the last position");
 
-    const Cost prepare_plan = prepare_cost(c, model_.writers(), tokens);
+    const Cost prepare_plan = prepare_cost(c, model_.writers(), tokens, products_of(backend));
     Cost all = prepare_plan;
     all += question_cost(c, model_.writers(), tokens);
     if (memory_ != nullptr) (void)memory_->memory_use(true);
@@ -386,7 +386,7 @@ class Bench {
       const Model fast = model_.with(load);
       const double first =
           median(1, [&] { (void)fast.prepare(prompt(tokens, 1)).trace(question); });
-      Cost plan = prepare_cost(c, model_.writers(), tokens, true);
+      Cost plan = prepare_cost(c, model_.writers(), tokens, Products::kept);
       plan += question_cost(c, model_.writers(), tokens);
       const double seconds = median(repeat, [&] {
         (void)fast.prepare(prompt(tokens, 1), context_).trace(question, context_);

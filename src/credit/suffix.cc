@@ -47,7 +47,7 @@ class SuffixBuilder {
   }
 
   Suffix build(const RunContext& context) {
-    if (edges_.device() != nullptr && !filter_.any() && !filter_.by_sign) {
+    if (edges_.device() != nullptr && plain()) {
       edges_.device()->suffix(edges_.device_layers(), edges_.options().scores,
                               d_.writers().terminals(), suffix_.all_, suffix_.slots_[0].bound);
       suffix_.slots_[0].mass = suffix_.all_;
@@ -67,6 +67,15 @@ class SuffixBuilder {
     return (slot < 2 || filter_.through) && (slot % 2 == 0 || filter_.by_sign);
   }
 
+  // Without a filter the mass is that of all paths.
+  bool plain() const { return !filter_.any() && !filter_.by_sign; }
+  static Part plain_part(double mass, double bound) {
+    Part part;
+    part.all = part.mass[0] = part.mass[1] = mass;
+    part.bound[0] = part.bound[1] = bound;
+    return part;
+  }
+
   void terminals() {
     for (int s = 0; s < d_.length(); ++s) {
       for (int w = 0; w < d_.writers().terminals(); ++w) {
@@ -84,13 +93,11 @@ class SuffixBuilder {
   // Edges with factors row[j] to the writers j < n at position s.
   Part read(const T* row, int s, std::size_t n) const {
     const double* all = suffix_.all_.data() + suffix_.at(s, 0);
-    Part part;
-    if (!filter_.any() && !filter_.by_sign) {  // then the mass is that of all paths
+    if (plain()) {
       const Reach reach = reach_of(row, all, suffix_.slots_[0].bound.data() + suffix_.at(s, 0), n);
-      part.all = part.mass[0] = part.mass[1] = reach.mass;
-      part.bound[0] = part.bound[1] = reach.bound;
-      return part;
+      return plain_part(reach.mass, reach.bound);
     }
+    Part part;
     double sum = 0;
     for (std::size_t j = 0; j < n; ++j) sum += std::fabs(static_cast<double>(row[j])) * all[j];
     part.all = sum;
@@ -159,7 +166,7 @@ class SuffixBuilder {
                static_cast<int>(static_cast<std::size_t>(i) % length), cl);
     });
     std::vector<Part> nodes(static_cast<std::size_t>(c.n_heads) * length);
-    edges_.visit_keys(l, [&](int h, int q, const T* rows) {
+    const auto visit = [&](int h, int q, const T* rows) {
       const auto hs = static_cast<std::size_t>(h);
       Part node;
       for (int s = 0; s <= q; ++s) {
@@ -173,7 +180,33 @@ class SuffixBuilder {
       node.add(read(e.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, q, cl),
                1.0);
       nodes[hs * length + static_cast<std::size_t>(q)] = node;
-    });
+    };
+    // Of a long prompt the scores are not kept, and only what they lead to is wanted.
+    std::vector<double> below(2 * values.size());  // [G, {mass, bound}, S]
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      const std::size_t at = i / length * 2 * length + i % length;
+      below[at] = values[i].all;
+      below[at + length] = values[i].bound[0];
+    }
+    const bool reached =
+        plain() && !edges_.has_table() && edges_.options().scores == Scores::raw &&
+        d_.backend().visit_key_reach(
+            d_.attention_view(l), suffix_.all_, suffix_.slots_[0].bound,
+            [&](int h, int q, const double* mass, const double* bound) {
+              const auto hs = static_cast<std::size_t>(h);
+              const std::size_t row = hs * pairs + static_cast<std::size_t>(tri(q));
+              const auto sources = static_cast<std::size_t>(q) + 1;
+              const double* value =
+                  below.data() + static_cast<std::size_t>(h / c.group_size()) * 2 * length;
+              const Reach keys = reach_of(e.key_coef.data() + row, mass, bound, sources);
+              const Reach entries = reach_of(e.entry.data() + row, value, value + length, sources);
+              const Part query = read(
+                  e.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, q, cl);
+              nodes[hs * length + static_cast<std::size_t>(q)] =
+                  plain_part(keys.mass + entries.mass + query.all,
+                             std::max({keys.bound, entries.bound, query.bound[0]}));
+            });
+    if (!reached) edges_.visit_keys(l, visit);
     for (int h = 0; h < c.n_heads; ++h) {
       for (int q = 0; q < d_.length(); ++q)
         put(l, d_.writers().head(l, h), q,

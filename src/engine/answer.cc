@@ -136,7 +136,7 @@ QuestionCost question_cost_of(const Model& model, int tokens, int rows, double g
   // double between them, and medians are no products at all: as many operations take longer than in
   // a prepare, by these measured factors.
   constexpr double kPassOverPrepare = 1.7, kOnceOverPrepare = 2.5;
-  Cost cost = prepare_cost(c, model.writers(), tokens);
+  Cost cost = prepare_cost(c, model.writers(), tokens, products_of(*model.state()->backend));
   cost += question_cost(c, model.writers(), tokens);
   const double once = read_once_cost(c, model.writers(), tokens, RunContext{}.memory_budget).flop;
   const double passes = rows * read_target_cost(c, model.writers(), tokens).flop;

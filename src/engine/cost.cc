@@ -6,6 +6,7 @@
 #include <chrono>
 
 #include "engine/plan.h"
+#include "engine/state.h"
 #include "unpack/error.h"
 #include "unpack/models.h"
 
@@ -20,8 +21,9 @@ double measured_gflops(const Model& model, std::span<const TokenId> prompt,
   const auto begin = std::chrono::steady_clock::now();
   (void)model.prepare(part, quiet);
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - begin;
-  const double flop =
-      prepare_cost(model.config(), model.writers(), static_cast<int>(part.size())).flop;
+  const double flop = prepare_cost(model.config(), model.writers(), static_cast<int>(part.size()),
+                                   products_of(*model.state()->backend))
+                          .flop;
   return flop / 1e9 / std::max(taken.count(), 1e-6);
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "backend/backend.h"
 #include "backend/cuda/low_rank_rule.h"
 #include "backend/cuda/tile_rule.h"
 #include "backend/fold_rule.h"
@@ -53,6 +54,11 @@ Shape shape_of(const ModelConfig& c, int layer, int tokens) {
 
 }  // namespace
 
+Products products_of(const Backend& backend) {
+  return backend.name() == "cpu" && backend.layers_side_by_side() ? Products::as_needed
+                                                                  : Products::none;
+}
+
 Cost forward_cost(const ModelConfig& c, int tokens) {
   const double head = static_cast<double>(c.vocab_size) * c.d_model;
   Cost cost = {2 * head, kBytes * head};
@@ -65,28 +71,20 @@ Cost forward_cost(const ModelConfig& c, int tokens) {
   return cost;
 }
 
-Cost prepare_cost(const ModelConfig& c, const Writers& writers, int tokens, bool products) {
+Cost prepare_cost(const ModelConfig& c, const Writers& writers, int tokens, Products products) {
   Cost cost = forward_cost(c, tokens);
   for (int l = 0; l < c.n_layers; ++l) {
     const Shape x = shape_of(c, l, tokens);
-    const double cl = writers.visible_to_attention(l);
-    const double cm = writers.visible_to_mlp(l);
-    cost.flop += 2 * x.s * x.q_weights();  // head writers
-    // Keys and queries: a vector per pair folded into the stream, or every writer projected;
-    // whichever takes fewer operations.
-    const bool rotary = c.layer(l).rope.dims > 0;
-    const double fold_vectors = 4 * x.h * x.e * x.d * (rotary ? x.pairs : x.s);
-    const double fold = fold_vectors + 4 * x.pairs * x.h * x.d * cl;
-    const double project =
-        2 * x.s * cl * (x.q_weights() + x.kv_weights()) + 4 * x.pairs * x.h * x.e * cl;
-    cost.flop += std::min(fold, project);
-    cost.flop += 2 * x.s * x.kv_weights() + 2 * x.s * x.g * x.d * cl;  // values
-    const double heads = products ? x.h * (c.block == Block::parallel ? l : l + 1) : 0;
-    cost.flop +=
-        2 * x.s * (cm - heads) * x.in_weights() + 2 * x.s * heads * x.e * x.n * x.sides;  // neurons
-    cost.byte += kBytes * heads * x.e * x.n * x.sides;
-    cost.flop += 2 * x.s * (x.q_weights() + x.out_weights());  // Stage 1 numerators
-    cost.byte += kBytes * (3 * x.q_weights() + 2 * x.kv_weights()) + x.in_bytes() + x.out_bytes();
+    const LayerPlan plan = plan_layer(c, writers, l, tokens, products);
+    for (const ReaderPlan& reader :
+         {plan.keys, plan.queries, plan.values, plan.neurons[0], plan.neurons[1]})
+      cost += {reader.flop, reader.byte};
+    cost.flop += 2 * x.s * writers.visible_to_mlp(l) * x.d * x.experts;  // routers
+    cost.flop += 2 * x.s * x.q_weights();                                // head writers
+    cost.flop += 2 * x.s * (x.q_weights() + x.out_weights());            // Stage 1 numerators
+    cost.byte += kBytes * (2 * x.q_weights() + x.d * x.experts) + x.out_bytes();
+    // Every expert that some position uses, not those of one position.
+    cost.byte += kBytes * x.d * x.n * x.sides * (x.read - 1);
   }
   return cost;
 }
@@ -202,7 +200,13 @@ double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
     const double folded = 2 * x.s * x.h * x.d * kBytes;
     const double coefficients = 8 * (pairs * x.h + 3 * x.s * x.n);
     const double squares = 8 * x.s * all * (x.n / 256 + 1);
-    work = std::max({work, keys + squares, folded + coefficients});
+    // Products of weights: those of a panel of heads, or of some panels of neurons, and the weights
+    // they are made from.
+    const double pair = (l + 1.0) * x.h * x.e * kBytes;
+    const double head_products = pair * std::max(256.0, x.e);
+    const double neuron_products =
+        std::min(std::max(kProductBytes, pair * 256), pair * (x.n + 256)) + x.d * x.n * kBytes;
+    work = std::max({work, keys + head_products, squares + neuron_products, folded + coefficients});
   }
   bytes += kBytes * edges + work;
   // Tiles of each thread, the path search, one row of logits, and what the allocator keeps.

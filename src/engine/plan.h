@@ -3,10 +3,17 @@
 
 #include <cstddef>
 
+#include "backend/score_plan.h"
 #include "unpack/config.h"
 #include "unpack/writers.h"
 
 namespace unpack {
+
+class Backend;
+
+// What a backend does with products of weights that it does not keep. Other devices than the CPU
+// are held against every writer times the weights, however they go about it.
+Products products_of(const Backend& backend);
 
 struct Cost {
   double flop = 0;
@@ -19,9 +26,9 @@ struct Cost {
 };
 
 Cost forward_cost(const ModelConfig& config, int tokens);
-// The forward pass included; with weight products where the model has them.
+// The forward pass included; scores as the plan of the length has them (backend/score_plan.h).
 Cost prepare_cost(const ModelConfig& config, const Writers& writers, int tokens,
-                  bool products = false);
+                  Products products = Products::as_needed);
 Cost question_cost(const ModelConfig& config, const Writers& writers,
                    int tokens);  // edges, direct edges of a target, totals
 // On a prepared prompt: a target at the last position, and another beta for the same target.

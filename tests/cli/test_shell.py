@@ -142,7 +142,7 @@ def test_doctor_says_what_is_here_and_what_is_missing():
 
 def test_without_onednn_the_values_are_the_same():
     question = ["trace", "Mary and John went to the store. John gave a drink to", "--target", " Mary", "--versus", " John", "--json", "-"]
-    with_it = json.loads(output(*question))["token_credit"]
+    with_it = json.loads(output(*question, env={**os.environ, "UNPACK_ONEDNN": "on"}))["token_credit"]
     without = json.loads(output(*question, env={**os.environ, "UNPACK_ONEDNN": "off"}))["token_credit"]
     assert without == pytest.approx(with_it, rel=1e-4, abs=1e-6)
 

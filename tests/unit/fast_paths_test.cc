@@ -134,6 +134,118 @@ TEST_P(Kernels, MultiplyRuns) {
   for (std::size_t i = 0; i < x.size(); ++i) EXPECT_NEAR(sum[i], y[i] + 0.5F * x[i], 1e-5);
 }
 
+// What a product in panels would be, in double.
+double product_at(const std::vector<float>& a, const std::vector<float>& b, std::int64_t depth,
+                  std::int64_t n, std::int64_t row, std::int64_t column) {
+  double sum = 0;
+  for (std::int64_t p = 0; column < n && p < depth; ++p)
+    sum += static_cast<double>(a[static_cast<std::size_t>(row * depth + p)]) *
+           static_cast<double>(b[static_cast<std::size_t>(p * n + column)]);
+  return sum;
+}
+
+TEST_P(Kernels, AddProductsOfPairsUpWithoutWritingThem) {
+  for (const std::int64_t rows : {1, 4, 7, 13, 30}) {
+    for (const std::int64_t n : {1, 31, 32, 70}) {
+      const std::int64_t depth = rows + 3, columns = padded_columns(n);
+      const std::vector<float> a = random_floats(static_cast<std::size_t>(rows * depth), 6),
+                               b = random_floats(static_cast<std::size_t>(depth * n), 7),
+                               origin = random_floats(static_cast<std::size_t>(rows * columns), 8);
+      std::vector<float> panels(static_cast<std::size_t>(depth * columns)),
+          first(origin.size(), 0.5F), second(origin.size(), 0.25F),
+          weight(static_cast<std::size_t>(columns));
+      pack_columns(false, depth, n, b.data(), n, panels.data());
+      for (std::size_t c = 0; c < weight.size(); ++c) weight[c] = c % 3 == 0 ? 0.0F : 1.0F;
+      std::vector<double> sum(weight.size(), 2.0), abs(weight.size(), 3.0);
+      PairProduct<float> x{rows,          columns,       depth,      a.data(),      depth,
+                           panels.data(), sum.data(),    abs.data(), weight.data(), origin.data(),
+                           first.data(),  second.data(), columns};
+      kernels->pair_sums(x);
+      for (std::int64_t c = 0; c < columns; ++c) {
+        const auto at = static_cast<std::size_t>(c);
+        double want = 2, size = 3;
+        for (std::int64_t r = 0; r < rows; ++r) {
+          const double score = product_at(a, b, depth, n, r, c);
+          want += score;
+          size += std::fabs(score);
+          const auto place = static_cast<std::size_t>(r * columns + c);
+          const double away = c % 3 == 0 ? 0.0 : score - static_cast<double>(origin[place]);
+          EXPECT_NEAR(first[place], 0.5 + away, 1e-4);
+          EXPECT_NEAR(second[place], 0.25 + away * away, 1e-5 * (1 + away * away) + 1e-3);
+        }
+        EXPECT_NEAR(sum[at], want, 2e-6 * size);
+        EXPECT_NEAR(abs[at], size, 2e-6 * size);
+      }
+      x.origin = nullptr;
+      const std::vector<float> before = first;
+      kernels->pair_sums(x);
+      EXPECT_EQ(first, before);
+    }
+  }
+}
+
+TEST_P(Kernels, AddTheReachOfProductsUpWithoutWritingThem) {
+  for (const std::int64_t rows : {1, 6, 13, 25}) {
+    const std::int64_t n = 70, depth = 11, columns = padded_columns(n);
+    const std::vector<float> a = random_floats(static_cast<std::size_t>(rows * depth), 11),
+                             b = random_floats(static_cast<std::size_t>(depth * n), 12);
+    std::vector<float> mass = random_floats(static_cast<std::size_t>(rows), 13), bound = mass,
+                       panels(static_cast<std::size_t>(depth * columns)),
+                       most(static_cast<std::size_t>(columns), 0.5F);
+    for (float& x : mass) x = std::fabs(x);
+    for (float& x : bound) x = 1.0F / (1.0F + x * x);
+    pack_columns(false, depth, n, b.data(), n, panels.data());
+    std::vector<double> sum(most.size(), 1.0);
+    kernels->reach_sums({rows, columns, depth, a.data(), depth, panels.data(), mass.data(),
+                         bound.data(), sum.data(), most.data()});
+    for (std::int64_t c = 0; c < columns; ++c) {
+      double want = 1, largest = 0.5;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        const double size = std::fabs(product_at(a, b, depth, n, r, c));
+        want += size * static_cast<double>(mass[static_cast<std::size_t>(r)]);
+        largest = std::max(largest, size * static_cast<double>(bound[static_cast<std::size_t>(r)]));
+      }
+      EXPECT_NEAR(sum[static_cast<std::size_t>(c)], want, 1e-5 * want);
+      EXPECT_NEAR(most[static_cast<std::size_t>(c)], largest, 1e-5 * largest);
+    }
+  }
+}
+
+TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
+  for (const std::int64_t rows : {1, 5, 12, 29}) {
+    for (const std::int64_t n : {1, 33, 256}) {
+      const std::int64_t depth = 9, columns = padded_columns(n), ld = columns;
+      const std::vector<float> a = random_floats(static_cast<std::size_t>(rows * depth), 9),
+                               b = random_floats(static_cast<std::size_t>(depth * n), 10);
+      std::vector<float> panels(static_cast<std::size_t>(depth * columns)), transposed(b.size()),
+          again(panels.size()), sum(static_cast<std::size_t>(rows * ld), 1.0F),
+          abs(sum.size(), 2.0F);
+      std::vector<double> square(static_cast<std::size_t>(2 * rows), -1.0);
+      pack_columns(false, depth, n, b.data(), n, panels.data());
+      for (std::int64_t p = 0; p < depth; ++p) {
+        for (std::int64_t c = 0; c < n; ++c)
+          transposed[static_cast<std::size_t>(c * depth + p)] =
+              b[static_cast<std::size_t>(p * n + c)];
+      }
+      pack_columns(true, depth, n, transposed.data(), depth, again.data());
+      EXPECT_EQ(panels, again);
+      kernels->head_sums({rows, columns, depth, a.data(), depth, panels.data(), sum.data(),
+                          abs.data(), ld, square.data(), 2});
+      for (std::int64_t r = 0; r < rows; ++r) {
+        double squares = 0;
+        for (std::int64_t c = 0; c < columns; ++c) {
+          const double score = product_at(a, b, depth, n, r, c);
+          squares += score * score;
+          const auto place = static_cast<std::size_t>(r * ld + c);
+          EXPECT_NEAR(sum[place], 1 + score, 2e-5);
+          EXPECT_NEAR(abs[place], 2 + std::fabs(score), 2e-5);
+        }
+        EXPECT_NEAR(square[static_cast<std::size_t>(2 * r)], squares, 1e-5 * squares + 1e-6);
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(OfThisProcessor, Kernels, ::testing::Values(0, 1, 2));
 
 std::vector<double> downloaded(Backend& backend, const Array& array) {
@@ -183,6 +295,102 @@ TEST(WeightProducts, ChangeNothingButTheRounding) {
       }
     }));
   }
+}
+
+// The reference multiplies every writer as it is; the CPU makes products of weights for a prompt
+// that is long enough, and adds keys and queries up without a table. More than two blocks of
+// queries, and windows that begin within one.
+TEST(WeightProducts, MadeAsNeededGiveTheSumsOfTheReference) {
+  for (const std::string& family : testing::kFamilies) {
+    testing::Shape shape;
+    shape.family = family;
+    shape.layers = 3;
+    shape.context = 160;
+    const testing::Tensors tensors = testing::random_tensors_of(shape.config(), 3);
+    std::vector<TokenId> ids;
+    for (int i = 0; i < 140; ++i) ids.push_back((i * i + 3 * i) % shape.vocabulary);
+    RunContext context;
+    context.memory_budget = 0;
+    const Prepared plain = tensors.model("reference").prepare(ids, context);
+    const Prepared fast = tensors.model("cpu").prepare(ids, context);
+    const Decomposition& a = *plain.state()->decomposition;
+    const Decomposition& b = *fast.state()->decomposition;
+    const auto error = [&](const Array& got, const Array& want) {
+      return worst(downloaded(b.backend(), got), downloaded(a.backend(), want));
+    };
+    for (int l = 0; l < shape.layers; ++l) {
+      for (const auto& [side, branch] : mlp_readers(a.config().layer(l))) {
+        EXPECT_LT(error(b.mlp(l, side).sum, a.mlp(l, side).sum), 5e-5) << family << l;
+        EXPECT_LT(error(b.mlp(l, side).abs, a.mlp(l, side).abs), 5e-5) << family << l;
+        EXPECT_LT(error(b.mlp(l, side).l2, a.mlp(l, side).l2), 5e-5) << family << l;
+      }
+      const AttentionSums& got = b.attention(l, Scores::raw);
+      const AttentionSums& want = a.attention(l, Scores::raw);
+      for (const auto& field :
+           {&AttentionSums::k_sum, &AttentionSums::k_abs, &AttentionSums::q_sum,
+            &AttentionSums::q_abs, &AttentionSums::k_std, &AttentionSums::k_mean,
+            &AttentionSums::v_sum, &AttentionSums::v_abs}) {
+        EXPECT_LT(error(got.*field, want.*field), 1e-4) << family << l;
+      }
+    }
+  }
+}
+
+// Bounds and masses of a long prompt are taken without its key scores.
+TEST(LongPrompts, HaveThePathsOfTheReference) {
+  for (const std::string& family : testing::kFamilies) {
+    testing::Shape shape;
+    shape.family = family;
+    shape.context = 160;
+    const testing::Tensors tensors = testing::random_tensors_of(shape.config(), 5);
+    std::vector<TokenId> ids;
+    for (int i = 0; i < 100; ++i) ids.push_back((i * i + i) % shape.vocabulary);
+    RunContext context;
+    context.memory_budget = 0;
+    Question question;
+    question.options = preset_options("paper");
+    question.paths.top = 10;
+    const TraceResult want =
+        tensors.model("reference").prepare(ids, context).trace(question, context);
+    const TraceResult got = tensors.model("cpu").prepare(ids, context).trace(question, context);
+    EXPECT_NEAR(got.coverage.absolute_total, want.coverage.absolute_total,
+                1e-3 * want.coverage.absolute_total)
+        << family;
+    ASSERT_EQ(got.paths.size(), want.paths.size()) << family;
+    for (std::size_t i = 0; i < got.paths.size(); ++i)
+      EXPECT_NEAR(std::fabs(got.paths[i].credit), std::fabs(want.paths[i].credit),
+                  1e-3 * std::fabs(want.paths[0].credit))
+          << family << ' ' << i;
+  }
+}
+
+TEST(WeightProducts, GiveTheSameBitsOnAnyNumberOfThreads) {
+  testing::Shape shape;
+  shape.context = 160;
+  const testing::Tensors tensors = testing::random_tensors_of(shape.config(), 4);
+  std::vector<TokenId> ids;
+  for (int i = 0; i < 150; ++i) ids.push_back(i * 7 % shape.vocabulary);
+  std::vector<std::vector<double>> seen;
+  for (const int threads : {1, 3}) {
+    LoadOptions options;
+    options.device = "cpu";
+    options.threads = threads;
+    RunContext context;
+    context.memory_budget = 0;
+    const Prepared prepared = tensors.model(options).prepare(ids, context);
+    const Decomposition& d = *prepared.state()->decomposition;
+    std::vector<double> all;
+    for (int l = 0; l < shape.layers; ++l) {
+      const AttentionSums& sums = d.attention(l, Scores::raw);
+      for (const Array* part : {&sums.k_sum, &sums.k_abs, &sums.k_std, &sums.q_sum, &sums.q_abs,
+                                &d.mlp(l, MlpSide::gate).abs, &d.mlp(l, MlpSide::gate).l2}) {
+        const auto some = downloaded(d.backend(), *part);
+        all.insert(all.end(), some.begin(), some.end());
+      }
+    }
+    seen.push_back(all);
+  }
+  EXPECT_EQ(seen[0], seen[1]);
 }
 
 TEST(WeightProducts, AreLeftOutInOneLineWhereAModelHasNone) {

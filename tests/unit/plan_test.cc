@@ -24,10 +24,72 @@ TEST(Plan, WeightProductsSaveOperationsAndCostBytes) {
   for (const char* shape : {"gpt2-small", "pythia-160m", "llama-3.2-1b"}) {
     const ModelConfig c = config_of(shape);
     const Writers writers(c);
-    const Cost plain = prepare_cost(c, writers, 16), products = prepare_cost(c, writers, 16, true);
+    const Cost plain = prepare_cost(c, writers, 16),
+               products = prepare_cost(c, writers, 16, Products::kept);
     EXPECT_LT(products.flop, 0.5 * plain.flop) << shape;
     EXPECT_GT(products.byte, plain.byte) << shape;
   }
+}
+
+Cost trace_cost(const ModelConfig& c, int tokens, Products products) {
+  Cost cost = prepare_cost(c, Writers(c), tokens, products);
+  cost += question_cost(c, Writers(c), tokens);
+  return cost;
+}
+
+// The plan takes the cheapest way there is, so that it never takes more than any one of them.
+TEST(Plan, OfALengthIsTheCheapestOfItsWays) {
+  for (const char* shape :
+       {"gpt2-small", "pythia-160m", "llama-3.2-1b", "gemma-3-4b", "qwen3-30b-a3b"}) {
+    const ModelConfig c = config_of(shape);
+    const Writers writers(c);
+    for (const int tokens : {1, 16, 64, 70, 71, 128, 256, 1024}) {
+      for (int l = 0; l < c.n_layers; ++l) {
+        const LayerPlan direct = plan_layer(c, writers, l, tokens, Products::none);
+        const LayerPlan made = plan_layer(c, writers, l, tokens, Products::as_needed);
+        const LayerPlan kept = plan_layer(c, writers, l, tokens, Products::kept);
+        EXPECT_LE(made.keys.flop + made.queries.flop, direct.keys.flop + direct.queries.flop);
+        EXPECT_LE(made.neurons[0].flop, direct.neurons[0].flop);
+        EXPECT_LE(kept.neurons[0].flop, made.neurons[0].flop);
+        EXPECT_EQ(direct.neurons[0].way, Way::direct);
+        const LayerConfig& layer = c.layer(l);
+        if (layer.attn_post_norm) {
+          EXPECT_FALSE(made.keys.low_rank() || made.neurons[0].low_rank()) << shape;
+        }
+        if (layer.mixture()) {
+          EXPECT_FALSE(kept.neurons[0].low_rank()) << shape;
+        }
+      }
+    }
+  }
+}
+
+// Of GPT-2 small's heads: d_head rows of W_O times W_in cost as much as 64 positions, and every
+// position saves 11 in 12 of its product, so that 70 positions are too few and 71 enough.
+TEST(Plan, MakesProductsWhereEnoughPositionsUseThem) {
+  const ModelConfig c = config_of("gpt2-small");
+  const Writers writers(c);
+  EXPECT_EQ(plan_layer(c, writers, 3, 69, Products::as_needed).neurons[0].way, Way::direct);
+  EXPECT_EQ(plan_layer(c, writers, 3, 71, Products::as_needed).neurons[0].way, Way::made);
+  EXPECT_EQ(plan_layer(c, writers, 3, 16, Products::kept).neurons[0].way, Way::kept);
+  EXPECT_EQ(plan_layer(c, writers, 3, 16, Products::as_needed).keys.way, Way::folded);
+  EXPECT_EQ(plan_layer(c, writers, 3, 256, Products::as_needed).keys.way, Way::made);
+  EXPECT_EQ(plan_layer(c, writers, 0, 256, Products::as_needed).keys.way, Way::direct);
+  // One layer by hand: 3 source layers, 41 writers, of which 5 are no heads.
+  const double keys = 2.0 * 256 * (5 * 768 + 36 * 64) * 768 + 3 * 2.0 * 768 * 768 * 768 +
+                      2.0 * (256 * 257 / 2) * 768 * 41;
+  EXPECT_DOUBLE_EQ(plan_layer(c, writers, 3, 256, Products::as_needed).keys.flop, keys);
+}
+
+TEST(Plan, LongPromptsTakeFarFewerOperationsThanEveryWriterTimesTheWeights) {
+  const ModelConfig c = config_of("gpt2-small");
+  EXPECT_NEAR(trace_cost(c, 256, Products::none).flop / 1e9, 1961, 2);
+  EXPECT_NEAR(trace_cost(c, 1024, Products::none).flop / 1e9, 8957, 9);
+  EXPECT_LT(trace_cost(c, 256, Products::as_needed).flop,
+            0.46 * trace_cost(c, 256, Products::none).flop);
+  EXPECT_LT(trace_cost(c, 1024, Products::as_needed).flop / 1e9, 3500);
+  EXPECT_DOUBLE_EQ(trace_cost(c, 16, Products::as_needed).flop,
+                   trace_cost(c, 16, Products::none).flop);
 }
 
 TEST(Plan, MemoryOfALongPromptStaysWithinFourGibibytes) {

@@ -11,20 +11,24 @@ namespace {
 class CpuBackend final : public HostEdges<float> {
  public:
   CpuBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options)
-      : HostEdges(std::move(weights), options) {
-    prepare_gemm();
+      : HostEdges(std::move(weights), options),
+        small_(small_for_gemm(weights_->parameter_count())) {
+    if (!small_) prepare_gemm();
   }
   std::string name() const override { return "cpu"; }
   std::string details() const override {
-    return std::string(kernel_name()) + " kernels, " + gemm_details();
+    return std::string(kernel_name()) + " kernels, " + (small_ ? own_gemm_name() : gemm_details());
   }
 
  protected:
   void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
             std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
             std::int64_t ldc) override {
-    sgemm(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
+    (small_ ? own_sgemm : sgemm)(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
   }
+
+ private:
+  const bool small_;
 };
 
 }  // namespace

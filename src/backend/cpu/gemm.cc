@@ -29,20 +29,36 @@ class OneThread {
   int before_;
 };
 
+// An empty sum, which oneDNN refuses and our loops would not write.
+bool empty_product(std::int64_t m, std::int64_t n, std::int64_t k, bool accumulate, float* c,
+                   std::int64_t ldc) {
+  if (m == 0 || n == 0) return true;
+  for (std::int64_t r = 0; k == 0 && !accumulate && r < m; ++r) std::fill_n(c + r * ldc, n, 0.0F);
+  return k == 0;
+}
+
 }  // namespace
+
+bool small_for_gemm(std::size_t parameters) {
+  constexpr std::size_t kSmall = 32'000'000;
+  return parameters < kSmall && !onednn_asked_for();
+}
+
+void own_sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+               std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
+               std::int64_t ldc) {
+  static OwnGemm* const own = own_gemms().front().second;
+  if (!empty_product(m, n, k, accumulate, c, ldc))
+    own(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
+}
 
 void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
            std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
            std::int64_t ldc) {
   static const OneDnn* const library = ready_onednn();
-  if (m == 0 || n == 0) return;
-  if (k == 0) {  // an empty sum, which oneDNN refuses
-    for (std::int64_t r = 0; r < m && !accumulate; ++r) std::fill_n(c + r * ldc, n, 0.0F);
-    return;
-  }
+  if (empty_product(m, n, k, accumulate, c, ldc)) return;
   if (library == nullptr) {
-    static OwnGemm* const own = own_gemms().front().second;
-    own(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
+    own_sgemm(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
     return;
   }
   const OneThread one(*library);
@@ -57,8 +73,10 @@ void prepare_gemm() { ready_onednn(); }
 
 std::string gemm_library() {
   if (const OneDnn* library = find_onednn()) return "oneDNN " + library->version;
-  return "own products (" + own_gemms().front().first + ")";
+  return own_gemm_name();
 }
+
+std::string own_gemm_name() { return "own products (" + own_gemms().front().first + ")"; }
 
 std::string gemm_details() {
   const std::string instructions = onednn_instructions();

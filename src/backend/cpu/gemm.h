@@ -1,6 +1,7 @@
 // Single-precision GEMM of one thread: oneDNN's where it is installed, our own elsewhere.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 
@@ -11,10 +12,19 @@ void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, co
            std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
            std::int64_t ldc);
 
+// Whether a model of so many parameters uses our own loops: a small one runs as fast with them, and
+// to open oneDNN and let it write its kernels takes longer than such a model's forward pass.
+bool small_for_gemm(std::size_t parameters);
+// The same product by our own loops.
+void own_sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+               std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
+               std::int64_t ldc);
+
 // What the first product would otherwise do on its way; throws where there is no memory for it.
 void prepare_gemm();
 
-std::string gemm_library();  // "oneDNN 2.6.3", "own products (avx2)"; fixes nothing
-std::string gemm_details();  // "oneDNN 2.6.3 (avx2)": with the instruction set it settled on
+std::string gemm_library();   // "oneDNN 2.6.3", "own products (avx2)"; fixes nothing
+std::string own_gemm_name();  // "own products (avx2)"
+std::string gemm_details();   // "oneDNN 2.6.3 (avx2)": with the instruction set it settled on
 
 }  // namespace unpack

@@ -53,14 +53,18 @@ std::vector<std::string> names() {
 #endif
 }
 
+std::string asked_for() {
+  const char* named = std::getenv("UNPACK_ONEDNN");
+  return named != nullptr ? named : "";
+}
+
 Loaded load() {
   Loaded out;
   std::vector<std::string> candidates = names();
-  if (const char* named = std::getenv("UNPACK_ONEDNN"); named != nullptr && *named != '\0') {
-    if (std::string(named) == "off") {
-      out.why = "UNPACK_ONEDNN=off";
-      return out;
-    }
+  if (const std::string named = asked_for(); named == "off") {
+    out.why = "UNPACK_ONEDNN=off";
+    return out;
+  } else if (!named.empty() && named != "on") {
     candidates = {named};
   }
   for (const std::string& name : candidates) {
@@ -132,6 +136,8 @@ bool make_kernels() {
 }
 
 }  // namespace
+
+bool onednn_asked_for() { return !asked_for().empty() && asked_for() != "off"; }
 
 const OneDnn* find_onednn() { return loaded().usable ? &loaded().functions : nullptr; }
 

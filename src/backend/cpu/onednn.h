@@ -20,8 +20,9 @@ struct OneDnn {
 };
 
 // Opens the library at the first call; null where it is not there or not wanted. Fixes nothing.
-// UNPACK_ONEDNN names a library file, or is "off".
+// UNPACK_ONEDNN names a library file, or is "on" or "off".
 const OneDnn* find_onednn();
+bool onednn_asked_for();       // by that variable: then small models use it, too
 std::string onednn_absence();  // why find_onednn() gives null
 
 // The same, ready to be called: its instruction set is capped where the processor announces one

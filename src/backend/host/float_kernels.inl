@@ -280,7 +280,180 @@ void column_medians_float(const float* rows, std::int64_t n, std::int64_t c, flo
   }
 }
 
+// Products and their sums
+// -----------------------------------------------------------------------------------------------------------------
+
+using Lanes [[gnu::vector_size(kVectorBytes)]] = float;
+using LaneBits [[gnu::vector_size(kVectorBytes)]] = std::int32_t;
+constexpr std::int64_t kLaneCount = kVectorBytes / 4;
+constexpr int kTileVectors = 2;
+constexpr std::int64_t kTileColumns = kTileVectors * kLaneCount;
+
+[[gnu::always_inline]] inline Lanes load_lanes(const float* from) {
+  Lanes x;
+  __builtin_memcpy(&x, from, kVectorBytes);
+  return x;
+}
+
+[[gnu::always_inline]] inline void store_lanes(Lanes x, float* to) {
+  __builtin_memcpy(to, &x, kVectorBytes);
+}
+
+[[gnu::always_inline]] inline Lanes size_of_lanes(Lanes x) {
+  const LaneBits bits = __builtin_bit_cast(LaneBits, x) & 0x7fffffff;
+  return __builtin_bit_cast(Lanes, bits);
+}
+
+// C[R, kTileColumns] = A[R, depth] B[depth, kTileColumns], in registers.
+template <int R>
+[[gnu::always_inline]] inline void product_tile(std::int64_t depth, const float* a,
+                                                std::int64_t lda, const float* b,
+                                                Lanes (&c)[R][kTileVectors]) {
+  for (std::int64_t p = 0; p < depth; ++p) {
+    Lanes row[kTileVectors];
+    for (int v = 0; v < kTileVectors; ++v)
+      row[v] = load_lanes(b + p * kPanelColumns + v * kLaneCount);
+    for (int r = 0; r < R; ++r) {
+      const float x = a[r * lda + p];
+      for (int v = 0; v < kTileVectors; ++v) c[r][v] += x * row[v];
+    }
+  }
+}
+
+// `at`: the first column.
+template <int R>
+void pair_tile(const PairProduct<float>& x, std::int64_t row, std::int64_t at) {
+  Lanes c[R][kTileVectors] = {};
+  product_tile<R>(x.depth, x.a + row * x.lda, x.lda,
+                  x.b + at / kPanelColumns * kPanelColumns * x.depth + at % kPanelColumns, c);
+  Lanes sum[kTileVectors] = {};
+  Lanes abs[kTileVectors] = {};
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < kTileVectors; ++v) {
+      sum[v] += c[r][v];
+      abs[v] += size_of_lanes(c[r][v]);
+    }
+  }
+  for (int v = 0; v < kTileVectors; ++v) {
+    double* to_sum = x.sum + at + v * kLaneCount;
+    double* to_abs = x.abs + at + v * kLaneCount;
+    for (std::int64_t i = 0; i < kLaneCount; ++i) {
+      to_sum[i] += static_cast<double>(sum[v][i]);
+      to_abs[i] += static_cast<double>(abs[v][i]);
+    }
+  }
+  if (x.origin == nullptr) return;
+  for (int v = 0; v < kTileVectors; ++v) {
+    const std::int64_t column = at + v * kLaneCount;
+    const Lanes weight = load_lanes(x.weight + column);
+    for (int r = 0; r < R; ++r) {
+      const std::int64_t place = (row + r) * x.ld + column;
+      const Lanes away = (c[r][v] - load_lanes(x.origin + place)) * weight;
+      store_lanes(load_lanes(x.first + place) + away, x.first + place);
+      store_lanes(load_lanes(x.second + place) + away * away, x.second + place);
+    }
+  }
+}
+
+template <int R>
+void reach_tile(const ReachProduct& x, std::int64_t row, std::int64_t at) {
+  Lanes c[R][kTileVectors] = {};
+  product_tile<R>(x.depth, x.a + row * x.lda, x.lda,
+                  x.b + at / kPanelColumns * kPanelColumns * x.depth + at % kPanelColumns, c);
+  for (int v = 0; v < kTileVectors; ++v) {
+    const std::int64_t column = at + v * kLaneCount;
+    Lanes sum = {};
+    Lanes most = load_lanes(x.most + column);
+    for (int r = 0; r < R; ++r) {
+      const Lanes size = size_of_lanes(c[r][v]);
+      sum += size * x.mass[row + r];
+      const Lanes reach = size * x.bound[row + r];
+      most = reach > most ? reach : most;
+    }
+    store_lanes(most, x.most + column);
+    for (std::int64_t i = 0; i < kLaneCount; ++i) x.sum[column + i] += static_cast<double>(sum[i]);
+  }
+}
+
+template <int R>
+void head_tile(const HeadProduct<float>& x, std::int64_t row, std::int64_t at, float* square) {
+  Lanes c[R][kTileVectors] = {};
+  product_tile<R>(x.depth, x.a + row * x.lda, x.lda,
+                  x.b + at / kPanelColumns * kPanelColumns * x.depth + at % kPanelColumns, c);
+  for (int r = 0; r < R; ++r) {
+    Lanes squares = {};
+    for (int v = 0; v < kTileVectors; ++v) {
+      const std::int64_t place = (row + r) * x.ld + at + v * kLaneCount;
+      store_lanes(load_lanes(x.sum + place) + c[r][v], x.sum + place);
+      store_lanes(load_lanes(x.abs + place) + size_of_lanes(c[r][v]), x.abs + place);
+      squares += c[r][v] * c[r][v];
+    }
+    float* to = square + r * kLaneCount;
+    store_lanes(load_lanes(to) + squares, to);
+  }
+}
+
+template <int R>
+void pair_rows(const PairProduct<float>& x, std::int64_t rows, std::int64_t row, std::int64_t at) {
+  if (rows == R) {
+    pair_tile<R>(x, row, at);
+  } else if constexpr (R > 1) {
+    pair_rows<R - 1>(x, rows, row, at);
+  }
+}
+
+template <int R>
+void reach_rows(const ReachProduct& x, std::int64_t rows, std::int64_t row, std::int64_t at) {
+  if (rows == R) {
+    reach_tile<R>(x, row, at);
+  } else if constexpr (R > 1) {
+    reach_rows<R - 1>(x, rows, row, at);
+  }
+}
+
+template <int R>
+void head_rows(const HeadProduct<float>& x, std::int64_t rows, std::int64_t row, std::int64_t at,
+               float* square) {
+  if (rows == R) {
+    head_tile<R>(x, row, at, square);
+  } else if constexpr (R > 1) {
+    head_rows<R - 1>(x, rows, row, at, square);
+  }
+}
+
+void pair_sums_float(const PairProduct<float>& x) {
+  for (std::int64_t row = 0; row < x.rows; row += kTileRows) {
+    const std::int64_t rows = std::min<std::int64_t>(kTileRows, x.rows - row);
+    for (std::int64_t at = 0; at < x.columns; at += kTileColumns)
+      pair_rows<kTileRows>(x, rows, row, at);
+  }
+}
+
+void reach_sums_float(const ReachProduct& x) {
+  for (std::int64_t row = 0; row < x.rows; row += kTileRows) {
+    const std::int64_t rows = std::min<std::int64_t>(kTileRows, x.rows - row);
+    for (std::int64_t at = 0; at < x.columns; at += kTileColumns)
+      reach_rows<kTileRows>(x, rows, row, at);
+  }
+}
+
+void head_sums_float(const HeadProduct<float>& x) {
+  for (std::int64_t row = 0; row < x.rows; row += kTileRows) {
+    const std::int64_t rows = std::min<std::int64_t>(kTileRows, x.rows - row);
+    float square[kTileRows * kLaneCount] = {};
+    for (std::int64_t at = 0; at < x.columns; at += kTileColumns)
+      head_rows<kTileRows>(x, rows, row, at, square);
+    for (std::int64_t r = 0; r < rows; ++r) {
+      double total = 0;
+      for (std::int64_t i = 0; i < kLaneCount; ++i)
+        total += static_cast<double>(square[r * kLaneCount + i]);
+      x.square[(row + r) * x.square_ld] = total;
+    }
+  }
+}
+
 constexpr FloatKernels kKernels = {
     reduce_float,    row_sums_float,    reduce_rows_float,      gelu_erf_float,
     gelu_tanh_float, silu_float,        softmax_float,          axpy_float,
-    dot_float,       add_columns_float, subtract_columns_float, column_medians_float};
+    dot_float,       add_columns_float, subtract_columns_float, column_medians_float,
+    pair_sums_float, head_sums_float, reach_sums_float};

@@ -1,9 +1,11 @@
 // The backends that work in host memory, templated on the scalar, over a tile GEMM that the
 // device-specific class provides. One class a file, each on top of the one before: weights and
-// memory, the forward pass, the scores of heads, products of weights, the scores of neurons,
-// credit.
+// memory, the forward pass, products of weights, raw scores of keys and queries and their sums, the
+// scores of heads, the scores of neurons, credit.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <list>
 #include <map>
 #include <mutex>
@@ -12,9 +14,11 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/device_plan.h"
 #include "backend/expert_rows.h"
 #include "backend/host/panels.h"
 #include "backend/read_ops.h"
+#include "backend/score_plan.h"
 #include "base/once.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
@@ -152,8 +156,11 @@ class HostForward : public HostBase<T> {
   std::vector<T> final_w_, final_b_;
 };
 
+// Weight products: what heads write is z W_O, so that z (W_O C W) needs d_model / d_head times
+// fewer operations than the writer itself, once the product is there. It depends on the weights
+// alone.
 template <typename T>
-class HostHeads : public HostForward<T> {
+class HostProducts : public HostForward<T>, public DevicePlan {
  protected:
   using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
       HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
@@ -162,19 +169,43 @@ class HostHeads : public HostForward<T> {
       HostBase<T>::rotate, HostBase<T>::center_row;
 
  public:
-  using HostForward<T>::HostForward;
-  void put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers,
-                  int index) override;
-  void put_head_writers(int layer, const Array& z, const Array& out_dev, std::int64_t row,
-                        int length, Array& writers, int n_writers, int first) override;
-  AttentionSums attention_sums(const AttentionView& view, Scores scores,
-                               bool keep_key_scores) override;
-  void key_scores(const AttentionView& view, Scores scores, int head, int query,
-                  Array& out) override;
-  void query_scores(const AttentionView& view, Scores scores, int head, int query,
-                    Array& out) override;
-  void visit_key_scores(const AttentionView& view, Scores scores,
-                        const Backend::KeyVisitor& visit) override;
+  HostProducts(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
+  std::vector<DevicePlan::Part> plan(const Writers& writers, int tokens) override;
+
+ protected:
+  LayerPlan plan_of(int layer, int length) const;
+
+  // Those of all heads of the first layers with panels of w, [panel][source, head][E, columns];
+  // packed: the columns as kernels.h has them.
+  std::int64_t product_size(const Panels<T>& w, int sources) const;  // of one panel
+  void make_products(const Panels<T>& w, int sources, std::int64_t first, std::int64_t count,
+                     bool packed, T* out);
+  // All panels of a layer's neurons, packed, where the model keeps them.
+  std::shared_ptr<const std::vector<T>> kept_products(int index, MlpSide side);
+  void add_head_products(const MlpView& view, const T* products, const Panels<T>& in,
+                         std::int64_t p, std::int64_t begin, std::int64_t positions, double* sum,
+                         double* square, T* last);
+
+ private:
+  struct Kept {
+    Once once;
+    std::shared_ptr<const std::vector<T>> data;
+  };
+  std::vector<Kept> kept_;  // two sides a layer, or empty
+};
+
+// Raw scores of keys and queries.
+template <typename T>
+class HostPairs : public HostProducts<T> {
+ protected:
+  using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
+      HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::multiply,
+      HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
+      HostBase<T>::rotate, HostBase<T>::center_row;
+
+ public:
+  using HostProducts<T>::HostProducts;
 
  protected:
   using typename HostBase<T>::RotaryTable;
@@ -194,53 +225,25 @@ class HostHeads : public HostForward<T> {
   PullBack key_pull(const AttentionView& view, const LayerPanels<T>& w, const RotaryTable* table);
   PullBack query_pull(const AttentionView& view, const LayerPanels<T>& w, const RotaryTable* table);
 
- private:
-  // Raw scores of a layer, row block by row block; folded for short prompts (a vector per pair),
-  // projected for long ones.
   bool folds(const AttentionView& view) const;
   void key_pass(const AttentionView& view, T* table, const Rows& rows);
   void query_pass(const AttentionView& view, const Rows& rows);
-  void folded_keys(const AttentionView& view, const LayerPanels<T>& w, T* table);
-  void folded_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
-  void projected_keys(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows,
-                      AttentionSums* sums, T* table);
-  void projected_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
-  void value_scores(const AttentionView& view, const LayerPanels<T>& w, AttentionSums& sums);
   void hide(const AttentionView& view, int query, T* rows) const;
-};
-
-// Weight products: what heads write is z W_O, so that z (W_O C W_in) needs d_model / d_head times
-// fewer operations than the writer itself, once the product is there. It depends on the weights
-// alone.
-template <typename T>
-class HostProducts : public HostHeads<T> {
- protected:
-  using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
-      HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
-      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::multiply,
-      HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
-      HostBase<T>::rotate, HostBase<T>::center_row;
-
- public:
-  HostProducts(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
-
- protected:
-  // Where the model keeps them; null otherwise.
-  std::shared_ptr<const std::vector<T>> head_products(int index, MlpSide side);
-  void add_head_products(const MlpView& view, const std::vector<T>& products, const Panels<T>& in,
-                         std::int64_t p, std::int64_t begin, std::int64_t positions, double* sum,
-                         double* square, T* last);
+  // Every writer as a key (query) of the heads of one panel, scaled, normed and turned:
+  // [head, S, Cl, E].
+  Array projected(const AttentionView& view, const Panels<T>& w, std::int64_t p, bool low_rank,
+                  const PullBack& forth);
 
  private:
-  struct HeadProduct {
-    Once once;
-    std::shared_ptr<const std::vector<T>> data;
-  };
-  std::vector<HeadProduct> products_;  // two sides a layer, or empty
+  void folded_keys(const AttentionView& view, const LayerPanels<T>& w, T* table);
+  void folded_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
+  void projected_keys(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
+  void projected_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
 };
 
+// Sums over projected keys and queries.
 template <typename T>
-class HostNeurons : public HostProducts<T> {
+class HostPairSums : public HostPairs<T> {
  protected:
   using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
       HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
@@ -249,7 +252,68 @@ class HostNeurons : public HostProducts<T> {
       HostBase<T>::rotate, HostBase<T>::center_row;
 
  public:
-  using HostProducts<T>::HostProducts;
+  using HostPairs<T>::HostPairs;
+  bool visit_key_reach(const AttentionView& view, std::span<const double> mass,
+                       std::span<const double> bound, const Backend::ReachVisitor& visit) override;
+
+ protected:
+  // Sums of raw scores that are projected, and the moments of those of keys; where `table` is
+  // given, the scores themselves.
+  void key_sums(const AttentionView& view, AttentionSums& sums, T* table);
+  void query_sums(const AttentionView& view, AttentionSums& sums);
+
+ private:
+  // Sums of one head's queries [begin, begin + n), of all sources.
+  struct KeyBlock {
+    std::int64_t head, begin, n;
+    const T* keys;  // [S, Cl, E]
+  };
+  void tabled_block(const AttentionView& view, const KeyBlock& block, AttentionSums& sums,
+                    T* table);
+  void summed_block(const AttentionView& view, const KeyBlock& block, AttentionSums& sums);
+  using KeyBlocks = std::function<void(const KeyBlock& block)>;
+  void each_key_block(const AttentionView& view, const KeyBlocks& task);
+};
+
+template <typename T>
+class HostHeads : public HostPairSums<T> {
+ protected:
+  using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
+      HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::multiply,
+      HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
+      HostBase<T>::rotate, HostBase<T>::center_row;
+
+ public:
+  using HostPairSums<T>::HostPairSums;
+  void put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers,
+                  int index) override;
+  void put_head_writers(int layer, const Array& z, const Array& out_dev, std::int64_t row,
+                        int length, Array& writers, int n_writers, int first) override;
+  AttentionSums attention_sums(const AttentionView& view, Scores scores,
+                               bool keep_key_scores) override;
+  void key_scores(const AttentionView& view, Scores scores, int head, int query,
+                  Array& out) override;
+  void query_scores(const AttentionView& view, Scores scores, int head, int query,
+                    Array& out) override;
+  void visit_key_scores(const AttentionView& view, Scores scores,
+                        const Backend::KeyVisitor& visit) override;
+
+ private:
+  void value_scores(const AttentionView& view, const LayerPanels<T>& w, AttentionSums& sums);
+};
+
+template <typename T>
+class HostNeurons : public HostHeads<T> {
+ protected:
+  using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_,
+      HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::multiply,
+      HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,
+      HostBase<T>::rotate, HostBase<T>::center_row;
+
+ public:
+  using HostHeads<T>::HostHeads;
   MlpSums mlp_sums(const MlpView& view, MlpSide side, Scores scores) override;
   void mlp_scores(const MlpView& view, MlpSide side, Scores scores, int query, Array& out) override;
 
@@ -259,6 +323,12 @@ class HostNeurons : public HostProducts<T> {
   }
 
  private:
+  struct NeuronPanels {
+    std::int64_t first, count;
+    const T* products;  // of the heads, or null: every writer is multiplied as it is
+  };
+  void neuron_panels(const MlpView& view, const Panels<T>& in, const NeuronPanels& some,
+                     MlpSums& sums, std::vector<double>& squares);
   MlpSums router_sums(const MlpView& view, Scores scores);
   MlpSums expert_sums(const MlpView& view, MlpSide side);
   // [Cl, k]
@@ -393,14 +463,33 @@ void keep_row(const T* from, std::int64_t n, T deviation, T* to) {
   for (std::int64_t c = 0; c < n; ++c) to[c] = from[c] * inverse;
 }
 
+// Mean and population standard deviation from sums over n values and over their squares.
+template <typename T>
+void finish_moments(const double* sum, const double* square, std::int64_t n, std::int64_t c,
+                    T* mean_out, T* out) {
+  for (std::int64_t j = 0; j < c; ++j) {
+    const double mean = sum[j] / static_cast<double>(n);
+    mean_out[j] = static_cast<T>(mean);
+    // Rounded by itself: within a multiply-add, which 64-bit ARM has, the difference of two equal
+    // squares would be the product's rounding error, and the root of that is no small number.
+    const volatile double mean_square = mean * mean;
+    out[j] =
+        static_cast<T>(std::sqrt(std::max(0.0, square[j] / static_cast<double>(n) - mean_square)));
+  }
+}
+
 extern template class HostBase<float>;
 extern template class HostBase<double>;
 extern template class HostForward<float>;
 extern template class HostForward<double>;
-extern template class HostHeads<float>;
-extern template class HostHeads<double>;
 extern template class HostProducts<float>;
 extern template class HostProducts<double>;
+extern template class HostPairs<float>;
+extern template class HostPairs<double>;
+extern template class HostPairSums<float>;
+extern template class HostPairSums<double>;
+extern template class HostHeads<float>;
+extern template class HostHeads<double>;
 extern template class HostNeurons<float>;
 extern template class HostNeurons<double>;
 extern template class HostBackend<float>;

@@ -160,17 +160,24 @@ void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double>
   const auto pull = this->key_pull(view, *w, rope.get());
   std::vector<T> folded(static_cast<std::size_t>(length) * static_cast<std::size_t>(groups * e),
                         T(0));  // [S, G, E]
-  pool_.parallel_for(static_cast<std::int64_t>(length) * groups, [&](std::int64_t task) {
-    const std::int64_t s = task / groups;
+  // Some sources at once, whose coefficients of a query lie side by side.
+  constexpr std::int64_t kSources = 64;
+  const std::int64_t blocks = (length + kSources - 1) / kSources;
+  pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
     const std::int64_t g = task % groups;
-    T* u = folded.data() + (s * groups + g) * e;
+    const std::int64_t begin = task / groups * kSources;
+    const std::int64_t end = std::min<std::int64_t>(length, begin + kSources);
+    const auto at = [&](std::int64_t s) { return folded.data() + (s * groups + g) * e; };
     for (std::int64_t h = g * config_.group_size(); h < (g + 1) * config_.group_size(); ++h) {
-      for (std::int64_t q = s; q < length; ++q) {
-        const double c = coef[static_cast<std::size_t>(h * tri(length) + tri(q) + s)];
-        if (c != 0) axpy(e, static_cast<T>(c), ptr(*view.q) + (q * heads + h) * e, u);
+      for (std::int64_t q = begin; q < length; ++q) {
+        const double* c = coef.data() + h * tri(length) + tri(q);
+        const T* query = ptr(*view.q) + (q * heads + h) * e;
+        for (std::int64_t s = begin; s < std::min(end, q + 1); ++s) {
+          if (c[s] != 0) axpy(e, static_cast<T>(c[s]), query, at(s));
+        }
       }
     }
-    pull(s, g, u);
+    for (std::int64_t s = begin; s < end; ++s) pull(s, g, at(s));
   });
   std::vector<T> vectors(static_cast<std::size_t>(length) * static_cast<std::size_t>(d));
   multiply_transposed(w->k, folded.data(), length, vectors.data());

@@ -30,21 +30,14 @@ const T* HostNeurons<T>::whole_writers(const MlpView& view, const std::vector<in
   return rows;
 }
 
+// Sums of the neurons of some panels, and squares[panel, position, Cl].
 template <typename T>
-MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores scores) {
-  if (side == MlpSide::router) return router_sums(view, scores);
-  if (view.routing != nullptr) return expert_sums(view, side);
-  // sM_j(q, n) = norm(c_j)(q) . W_in[:, n]: a tile of writers x neurons at a time, reduced at once.
-  const auto w = layer(view.layer);
-  const Panels<T>& in = panels(w->mlp, side);
-  const auto products = this->head_products(view.layer, side);
-  const std::int64_t cl = view.visible;
-  const std::int64_t length = view.length;
-  MlpSums sums;
-  sums.sum = uninitialized(length * in.out);
-  sums.abs = uninitialized(length * in.out);
-  sums.l2 = uninitialized(length * cl);
-  if (keeps_last_scores(config_, writers_, sizeof(T))) sums.last = uninitialized(cl * in.out);
+void HostNeurons<T>::neuron_panels(const MlpView& view, const Panels<T>& in,
+                                   const NeuronPanels& some, MlpSums& sums,
+                                   std::vector<double>& squares) {
+  const std::int64_t cl = view.visible, length = view.length;
+  const bool products = some.products != nullptr;
+  const std::int64_t size = this->product_size(in, source_layers(writers_, view.visible));
   std::vector<int> whole;  // writers that are multiplied as they are: all of them, or those that no
                            // product stands for
   for (int j = 0; j < view.visible; ++j) {
@@ -53,42 +46,47 @@ MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores score
   // Positions are taken together until there are rows enough to make the reading of a panel worth
   // it.
   constexpr std::int64_t kRows = 192;
-  constexpr std::int64_t kPositions = 32;
+  constexpr std::int64_t kPositions = 48;
   const auto rows_each = static_cast<std::int64_t>(whole.size());
-  const std::int64_t together =
-      std::min(length, products ? kPositions : std::max<std::int64_t>(1, kRows / rows_each));
+  const std::int64_t at_once = std::max<std::int64_t>(1, kRows / rows_each);
+  const std::int64_t together = std::min(length, products ? kPositions : at_once);
   const std::int64_t panels_each = products ? 1 : 4;
   const std::int64_t blocks = (length + together - 1) / together;
-  const std::int64_t groups = (in.count() + panels_each - 1) / panels_each;
-  std::vector<double> squares(static_cast<std::size_t>(in.count() * length * cl), 0.0);
+  const std::int64_t groups = (some.count + panels_each - 1) / panels_each;
   pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
     const std::int64_t begin = task / groups * together;
     const std::int64_t positions = std::min(together, length - begin);
     Scratch gathered, scratch;
     const T* rows = whole_writers(view, whole, begin, positions, gathered);
-    for (std::int64_t p = task % groups * panels_each;
-         p < std::min(in.count(), (task % groups + 1) * panels_each); ++p) {
+    for (std::int64_t at = task % groups * panels_each;
+         at < std::min(some.count, (task % groups + 1) * panels_each); ++at) {
+      const std::int64_t p = some.first + at;
       const std::int64_t n = in.columns(p);
-      std::vector<double> sum(static_cast<std::size_t>(2 * positions * n), 0.0);
-      std::vector<double> square(whole.size());
-      T* tile = scratch.of<T>(positions * rows_each * n);
-      gemm(false, positions * rows_each, n, in.in, rows, in.in, in.panel(p), n, false, tile, n);
-      for (std::int64_t i = 0; i < positions; ++i) {
-        std::fill(square.begin(), square.end(), 0.0);
-        reduce_writers(tile + i * rows_each * n, rows_each, n, n, sum.data() + 2 * i * n,
-                       sum.data() + (2 * i + 1) * n, square.data());
-        double* to = squares.data() + (p * length + begin + i) * cl;
-        for (std::size_t j = 0; j < whole.size(); ++j) to[whole[j]] = square[j];
-      }
       T* last =
           sums.last.empty() || begin + positions < length ? nullptr : ptr(sums.last) + in.begin(p);
-      for (std::size_t j = 0; last && j < whole.size(); ++j) {
-        keep_row(tile + ((positions - 1) * rows_each + static_cast<std::int64_t>(j)) * n, n,
-                 ptr(*view.dev)[length - 1], last + whole[j] * in.out);
+      std::vector<double> sum(static_cast<std::size_t>(2 * positions * n), 0.0);
+      std::vector<double> square(whole.size());
+      for (std::int64_t from = 0; from < positions; from += at_once) {
+        const std::int64_t end = std::min(positions, from + at_once);
+        T* tile = scratch.of<T>((end - from) * rows_each * n);
+        gemm(false, (end - from) * rows_each, n, in.in, rows + from * rows_each * in.in, in.in,
+             in.panel(p), n, false, tile, n);
+        for (std::int64_t i = from; i < end; ++i) {
+          const T* scores = tile + (i - from) * rows_each * n;
+          std::fill(square.begin(), square.end(), 0.0);
+          reduce_writers(scores, rows_each, n, n, sum.data() + 2 * i * n,
+                         sum.data() + (2 * i + 1) * n, square.data());
+          double* to = squares.data() + (p * length + begin + i) * cl;
+          for (std::size_t j = 0; j < whole.size(); ++j) to[whole[j]] = square[j];
+          for (std::size_t j = 0; last && i == positions - 1 && j < whole.size(); ++j) {
+            keep_row(scores + static_cast<std::int64_t>(j) * n, n, ptr(*view.dev)[length - 1],
+                     last + whole[j] * in.out);
+          }
+        }
       }
       if (products)
-        this->add_head_products(view, *products, in, p, begin, positions, sum.data(),
-                                squares.data() + (p * length + begin) * cl, last);
+        this->add_head_products(view, some.products + at * size, in, p, begin, positions,
+                                sum.data(), squares.data() + (p * length + begin) * cl, last);
       for (std::int64_t i = 0; i < positions; ++i) {
         const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[begin + i]);
         T* to_sum = ptr(sums.sum) + (begin + i) * in.out + in.begin(p);
@@ -101,6 +99,42 @@ MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores score
       }
     }
   });
+}
+
+template <typename T>
+MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores scores) {
+  if (side == MlpSide::router) return router_sums(view, scores);
+  if (view.routing != nullptr) return expert_sums(view, side);
+  // sM_j(q, n) = norm(c_j)(q) . W_in[:, n]: a tile of writers x neurons at a time, reduced at once.
+  const auto w = layer(view.layer);
+  const Panels<T>& in = panels(w->mlp, side);
+  const auto way = this->plan_of(view.layer, view.length).neurons[side == MlpSide::up ? 1 : 0];
+  const std::int64_t cl = view.visible;
+  const std::int64_t length = view.length;
+  MlpSums sums;
+  sums.sum = uninitialized(length * in.out);
+  sums.abs = uninitialized(length * in.out);
+  sums.l2 = uninitialized(length * cl);
+  if (keeps_last_scores(config_, writers_, sizeof(T))) sums.last = uninitialized(cl * in.out);
+  std::vector<double> squares(static_cast<std::size_t>(in.count() * length * cl), 0.0);
+  if (!way.low_rank()) {
+    neuron_panels(view, in, {0, in.count(), nullptr}, sums, squares);
+  } else if (const auto kept = this->kept_products(view.layer, side)) {
+    neuron_panels(view, in, {0, in.count(), kept->data()}, sums, squares);
+  } else {
+    // Made for some panels, used for all positions, and dropped.
+    const int sources = source_layers(writers_, view.visible);
+    const std::int64_t size = this->product_size(in, sources);
+    const std::int64_t together = std::clamp<std::int64_t>(
+        static_cast<std::int64_t>(kProductBytes) / (size * static_cast<std::int64_t>(sizeof(T))), 1,
+        in.count());
+    const Array made = uninitialized(together * size);
+    for (std::int64_t first = 0; first < in.count(); first += together) {
+      const std::int64_t count = std::min(together, in.count() - first);
+      this->make_products(in, sources, first, count, true, ptr(made));
+      neuron_panels(view, in, {first, count, ptr(made)}, sums, squares);
+    }
+  }
   for (std::int64_t q = 0; q < length; ++q) {
     for (std::int64_t j = 0; j < cl; ++j) {
       double total = 0;

@@ -151,10 +151,10 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
                                             static_cast<double>(ptr(*view.dev)[i / d]);
     }
   };
-  using Part = std::pair<const Panels<T>*, const T*>;
-  to_stream(std::array<Part, 2>{Part{&w->v, values.data()}, Part{&w->q, ptr(reads.query)}},
+  using Folded = std::pair<const Panels<T>*, const T*>;
+  to_stream(std::array<Folded, 2>{Folded{&w->v, values.data()}, Folded{&w->q, ptr(reads.query)}},
             reads.linear);
-  to_stream(std::array<Part, 1>{Part{&w->k, keys.data()}}, reads.keyed);
+  to_stream(std::array<Folded, 1>{Folded{&w->k, keys.data()}}, reads.keyed);
   return reads;
 }
 

@@ -22,21 +22,27 @@ namespace {
 constexpr double kSqrt2OverPi = 0.79788456080286535588;
 
 namespace portable {
+constexpr int kVectorBytes = 16;
+constexpr int kTileRows = 4;
 #include "backend/host/float_kernels.inl"
-}
+}  // namespace portable
 
 #if UNPACK_LEVELS
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v3")
 namespace avx2 {
+constexpr int kVectorBytes = 32;
+constexpr int kTileRows = 6;  // 12 of 16 registers hold sums
 #include "backend/host/float_kernels.inl"
-}
+}  // namespace avx2
 #pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target("arch=x86-64-v4")
 namespace avx512 {
+constexpr int kVectorBytes = 64;
+constexpr int kTileRows = 12;  // 24 of 32
 #include "backend/host/float_kernels.inl"
-}
+}  // namespace avx512
 #pragma GCC pop_options
 #endif
 
@@ -172,6 +178,81 @@ void column_medians<double>(const double* rows, std::int64_t n, std::int64_t c, 
     out[j] = *middle;
   }
 }
+
+template <>
+void pair_sums<float>(const PairProduct<float>& product) {
+  best().pair_sums(product);
+}
+
+template <>
+void head_sums<float>(const HeadProduct<float>& product) {
+  best().head_sums(product);
+}
+
+void reach_sums(const ReachProduct& product) { best().reach_sums(product); }
+
+namespace {
+
+// An element of A times B in panels.
+double element(const double* a, const double* b, std::int64_t depth, std::int64_t column) {
+  const double* panel = b + column / kPanelColumns * kPanelColumns * depth + column % kPanelColumns;
+  double sum = 0;
+  for (std::int64_t p = 0; p < depth; ++p) sum += a[p] * panel[p * kPanelColumns];
+  return sum;
+}
+
+}  // namespace
+
+template <>
+void pair_sums<double>(const PairProduct<double>& x) {
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    for (std::int64_t c = 0; c < x.columns; ++c) {
+      const double score = element(x.a + r * x.lda, x.b, x.depth, c);
+      x.sum[c] += score;
+      x.abs[c] += std::fabs(score);
+      if (x.origin == nullptr) continue;
+      const double away = (score - x.origin[r * x.ld + c]) * x.weight[c];
+      x.first[r * x.ld + c] += away;
+      x.second[r * x.ld + c] += away * away;
+    }
+  }
+}
+
+template <>
+void head_sums<double>(const HeadProduct<double>& x) {
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    double square = 0;
+    for (std::int64_t c = 0; c < x.columns; ++c) {
+      const double score = element(x.a + r * x.lda, x.b, x.depth, c);
+      x.sum[r * x.ld + c] += score;
+      x.abs[r * x.ld + c] += std::fabs(score);
+      square += score * score;
+    }
+    x.square[r * x.square_ld] = square;
+  }
+}
+
+template <typename T>
+void pack_columns(bool transposed, std::int64_t depth, std::int64_t n, const T* b, std::int64_t ld,
+                  T* to) {
+  for (std::int64_t first = 0; first < n; first += kPanelColumns, to += depth * kPanelColumns) {
+    const std::int64_t columns = std::min(kPanelColumns, n - first);
+    if (columns < kPanelColumns) std::fill_n(to, depth * kPanelColumns, T(0));
+    for (std::int64_t p = 0; p < depth; ++p) {
+      if (!transposed) {
+        std::copy_n(b + p * ld + first, columns, to + p * kPanelColumns);
+        continue;
+      }
+      for (std::int64_t c = 0; c < columns; ++c)
+        to[p * kPanelColumns + c] = b[(first + c) * ld + p];
+    }
+  }
+}
+
+template void pack_columns<float>(bool, std::int64_t, std::int64_t, const float*, std::int64_t,
+                                  float*);
+template void pack_columns<double>(bool, std::int64_t, std::int64_t, const double*, std::int64_t,
+                                   double*);
 
 template <typename T>
 void softmax_row(T* row, std::int64_t n, T scale) {

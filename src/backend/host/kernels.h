@@ -47,6 +47,68 @@ void subtract_columns(T* rows, std::int64_t n, std::int64_t c, const double* shi
 template <typename T>
 void column_medians(const T* rows, std::int64_t n, std::int64_t c, T* out);
 
+// The right side of a product in panels of so many columns, [panel][depth][kPanelColumns].
+inline constexpr std::int64_t kPanelColumns = 32;
+inline std::int64_t padded_columns(std::int64_t n) {
+  return (n + kPanelColumns - 1) / kPanelColumns * kPanelColumns;
+}
+// B[depth, n] with rows ld apart (transposed: [n, depth]) as such panels, zeros behind the last
+// column; to[depth * padded_columns(n)].
+template <typename T>
+void pack_columns(bool transposed, std::int64_t depth, std::int64_t n, const T* b, std::int64_t ld,
+                  T* to);
+
+// C = A[rows, depth] B, of which only sums are kept: over the rows, of every column C and |C| are
+// added to sum and abs. Where `origin` is given, so are those of weight (C - origin) and its square
+// for every place, to first and second [rows, ld].
+template <typename T>
+struct PairProduct {
+  std::int64_t rows, columns, depth;  // columns: a multiple of kPanelColumns
+  const T* a;
+  std::int64_t lda;
+  const T* b;
+  double* sum;
+  double* abs;
+  const T* weight = nullptr;  // [columns]
+  const T* origin = nullptr;  // [rows, ld]
+  T* first = nullptr;
+  T* second = nullptr;
+  std::int64_t ld = 0;
+};
+template <typename T>
+void pair_sums(const PairProduct<T>& product);
+
+// C = A[rows, depth] B: over the rows, of every column |C| mass is added to sum, and the largest
+// |C| bound goes to most.
+struct ReachProduct {
+  std::int64_t rows, columns, depth;
+  const float* a;
+  std::int64_t lda;
+  const float* b;
+  const float* mass;   // [rows]
+  const float* bound;  // [rows]
+  double* sum;         // [columns]
+  float* most;         // [columns]
+};
+void reach_sums(const ReachProduct& product);
+
+// C = A[rows, depth] B: C and |C| are added to sum and abs [rows, ld], and square[row * square_ld]
+// becomes the sum of the row's squares.
+template <typename T>
+struct HeadProduct {
+  std::int64_t rows, columns, depth;
+  const T* a;
+  std::int64_t lda;
+  const T* b;
+  T* sum;
+  T* abs;
+  std::int64_t ld;
+  double* square;
+  std::int64_t square_ld;
+};
+template <typename T>
+void head_sums(const HeadProduct<T>& product);
+
 // The single-precision loops for one instruction set; what each does is said above.
 struct FloatKernels {
   void (*reduce)(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum,
@@ -63,6 +125,9 @@ struct FloatKernels {
   void (*add_columns)(const float* rows, std::int64_t n, std::int64_t c, double* sum);
   void (*subtract_columns)(float* rows, std::int64_t n, std::int64_t c, const double* shift);
   void (*column_medians)(const float* rows, std::int64_t n, std::int64_t c, float* out);
+  void (*pair_sums)(const PairProduct<float>& product);
+  void (*head_sums)(const HeadProduct<float>& product);
+  void (*reach_sums)(const ReachProduct& product);
 };
 // Those that this processor can run, the fastest first: "avx512", "avx2", "portable"; "neon".
 std::vector<std::pair<std::string, const FloatKernels*>> float_kernels();

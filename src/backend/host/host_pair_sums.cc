@@ -1,0 +1,238 @@
+// Sums over projected keys and queries, whose scores nobody wants to see one by one.
+#include <algorithm>
+#include <cmath>
+
+#include "backend/host/host_backend.h"
+#include "backend/host/kernels.h"
+
+namespace unpack {
+
+// Projects every writer's key, and deals out the heads and some queries at once, the last first.
+template <typename T>
+void HostPairSums<T>::each_key_block(const AttentionView& view, const KeyBlocks& task) {
+  constexpr std::int64_t kQueries = 64;
+  const auto w = layer(view.layer);
+  const std::int64_t e = config_.d_head, cl = view.visible, length = view.length;
+  const std::int64_t group = config_.group_size(), blocks = (length + kQueries - 1) / kQueries;
+  const auto rope = rotary(view.layer, length, view.length);
+  const bool low_rank = this->plan_of(view.layer, view.length).keys.low_rank();
+  for (std::int64_t p = 0; p < w->k.count(); ++p) {
+    const Array keys =
+        this->projected(view, w->k, p, low_rank, this->key_pull(view, *w, rope.get()));
+    const std::int64_t in_panel = w->k.columns(p) / e, first = w->k.begin(p) / e;
+    pool_.parallel_for(in_panel * group * blocks, [&](std::int64_t i) {
+      const std::int64_t begin = (blocks - 1 - i % blocks) * kQueries;
+      const std::int64_t g = i / blocks / group;
+      task({(first + g) * group + i / blocks % group, begin, std::min(kQueries, length - begin),
+            ptr(keys) + g * length * cl * e});
+    });
+  }
+}
+
+template <typename T>
+void HostPairSums<T>::key_sums(const AttentionView& view, AttentionSums& sums, T* table) {
+  each_key_block(view, [&](const KeyBlock& block) {
+    if constexpr (sizeof(T) == sizeof(float)) {
+      if (table == nullptr) return summed_block(view, block, sums);
+    }
+    tabled_block(view, block, sums, table);
+  });
+}
+
+// A row of writers at a time, which is added up, and copied, while it is in the cache.
+template <typename T>
+void HostPairSums<T>::tabled_block(const AttentionView& view, const KeyBlock& block,
+                                   AttentionSums& sums, T* table) {
+  const std::int64_t e = config_.d_head, heads = config_.n_heads, cl = view.visible;
+  const std::int64_t length = view.length, n = block.n, begin = block.begin;
+  const LayerConfig& shape = config_.layer(view.layer);
+  std::vector<T> tile(static_cast<std::size_t>(n * cl));
+  std::vector<double> moments(static_cast<std::size_t>(2 * n * cl), 0.0);
+  for (std::int64_t s = 0; s < begin + n; ++s) {
+    const std::int64_t skip = std::max<std::int64_t>(0, s - begin);
+    gemm(true, n - skip, cl, e, ptr(*view.q) + ((begin + skip) * heads + block.head) * e, heads * e,
+         block.keys + s * cl * e, e, false, tile.data() + skip * cl, cl);
+    const std::int64_t end =
+        shape.window > 0 ? std::clamp<std::int64_t>(s + shape.window - begin, skip, n) : n;
+    for (std::int64_t i = skip; i < n; ++i) {
+      if (i >= end) std::fill_n(tile.data() + i * cl, cl, T(0));  // outside the window
+      double* column = moments.data() + 2 * i * cl;
+      const std::int64_t pair = block.head * tri(length) + tri(begin + i) + s;
+      reduce_rows(tile.data() + i * cl, 1, cl, ptr(sums.k_sum) + pair, ptr(sums.k_abs) + pair,
+                  column, column + cl);
+      if (table) std::copy_n(tile.data() + i * cl, cl, table + pair * cl);
+    }
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t q = begin + i, at = (block.head * length + q) * cl;
+    finish_moments(moments.data() + 2 * i * cl, moments.data() + (2 * i + 1) * cl,
+                   q + 1 - shape.first_source(static_cast<int>(q)), cl, ptr(sums.k_mean) + at,
+                   ptr(sums.k_std) + at);
+  }
+}
+
+// Scores that nobody wants to see: a tile of writers and queries is added up in registers.
+// Moments are taken around the score of the query's own position, so that a spread that is small
+// against the mean keeps its digits.
+template <typename T>
+void HostPairSums<T>::summed_block(const AttentionView& view, const KeyBlock& block,
+                                   AttentionSums& sums) {
+  constexpr std::int64_t kSources = 32;  // whose moments are added before they go to double
+  const std::int64_t e = config_.d_head, heads = config_.n_heads, cl = view.visible;
+  const std::int64_t length = view.length, n = block.n, begin = block.begin;
+  const std::int64_t padded = padded_columns(n), places = cl * padded;
+  const LayerConfig& shape = config_.layer(view.layer);
+  std::vector<T> queries(static_cast<std::size_t>(e * padded)),
+      work(static_cast<std::size_t>(3 * places), T(0)), own(static_cast<std::size_t>(cl)),
+      weight(static_cast<std::size_t>(padded), T(0));
+  std::vector<double> moments(static_cast<std::size_t>(2 * places), 0.0),
+      pair(static_cast<std::size_t>(2 * padded));
+  const T* from = ptr(*view.q) + (begin * heads + block.head) * e;
+  pack_columns(true, e, n, from, heads * e, queries.data());
+  T* const origin = work.data();
+  T* const first = origin + places;
+  for (std::int64_t i = 0; i < n; ++i) {
+    gemm(true, 1, cl, e, from + i * heads * e, e, block.keys + (begin + i) * cl * e, e, false,
+         own.data(), cl);
+    for (std::int64_t j = 0; j < cl; ++j) origin[j * padded + i] = own[static_cast<std::size_t>(j)];
+  }
+  const std::int64_t reach = begin + n;
+  for (std::int64_t s = 0; s < reach; ++s) {
+    const std::int64_t skip = std::max<std::int64_t>(0, s - begin);  // queries before the source
+    const std::int64_t end =
+        shape.window > 0 ? std::clamp<std::int64_t>(s + shape.window - begin, skip, n) : n;
+    std::fill(weight.begin(), weight.end(), T(0));
+    std::fill(weight.begin() + skip, weight.begin() + end, T(1));
+    std::fill(pair.begin(), pair.end(), 0.0);
+    if (end > skip) {
+      const std::int64_t at = skip / kPanelColumns * kPanelColumns;
+      pair_sums(PairProduct<T>{cl, padded_columns(end) - at, e, block.keys + s * cl * e, e,
+                               queries.data() + at * e, pair.data() + at, pair.data() + padded + at,
+                               weight.data() + at, origin + at, first + at, first + places + at,
+                               padded});
+    }
+    for (std::int64_t i = skip; i < n; ++i) {
+      const std::int64_t to = block.head * tri(length) + tri(begin + i) + s;
+      ptr(sums.k_sum)[to] = i < end ? static_cast<T>(pair[static_cast<std::size_t>(i)]) : T(0);
+      ptr(sums.k_abs)[to] =
+          i < end ? static_cast<T>(pair[static_cast<std::size_t>(padded + i)]) : T(0);
+    }
+    if (s % kSources != kSources - 1 && s != reach - 1) continue;
+    for (std::size_t i = 0; i < moments.size(); ++i) moments[i] += static_cast<double>(first[i]);
+    std::fill_n(first, 2 * places, T(0));
+  }
+  for (std::int64_t i = 0; i < n; ++i) {
+    const std::int64_t q = begin + i, at = (block.head * length + q) * cl;
+    const auto seen = static_cast<double>(q + 1 - shape.first_source(static_cast<int>(q)));
+    for (std::int64_t j = 0; j < cl; ++j) {
+      const auto place = static_cast<std::size_t>(j * padded + i);
+      const double away = moments[place] / seen;
+      const double square = moments[place + static_cast<std::size_t>(places)] / seen;
+      ptr(sums.k_mean)[at + j] = static_cast<T>(static_cast<double>(origin[place]) + away);
+      ptr(sums.k_std)[at + j] = static_cast<T>(std::sqrt(std::max(0.0, square - away * away)));
+    }
+  }
+}
+
+// Masses and bounds of a source go to single precision over the largest of them, so that none is
+// too large for it.
+template <typename T>
+bool HostPairSums<T>::visit_key_reach(const AttentionView& view, std::span<const double> mass,
+                                      std::span<const double> bound,
+                                      const Backend::ReachVisitor& visit) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    if (this->folds(view)) return false;
+    const std::int64_t e = config_.d_head, heads = config_.n_heads, cl = view.visible;
+    const std::int64_t length = view.length;
+    const LayerConfig& shape = config_.layer(view.layer);
+    std::vector<T> scaled(static_cast<std::size_t>(2 * length * cl));  // [S, {mass, bound}, Cl]
+    std::vector<double> largest(static_cast<std::size_t>(2 * length));
+    for (std::int64_t i = 0; i < 2 * length; ++i) {
+      const double* from =
+          (i % 2 == 0 ? mass : bound).data() + i / 2 * static_cast<std::int64_t>(view.n_writers);
+      const double most = *std::max_element(from, from + cl);
+      largest[static_cast<std::size_t>(i)] = most;
+      for (std::int64_t j = 0; j < cl; ++j)
+        scaled[static_cast<std::size_t>(i * cl + j)] =
+            most > 0 ? static_cast<T>(from[j] / most) : T(0);
+    }
+    each_key_block(view, [&](const KeyBlock& block) {
+      const std::int64_t n = block.n, begin = block.begin, padded = padded_columns(n);
+      const std::int64_t reach = begin + n;
+      std::vector<T> queries(static_cast<std::size_t>(e * padded)),
+          most(static_cast<std::size_t>(padded));
+      std::vector<double> sum(static_cast<std::size_t>(padded)),
+          rows(static_cast<std::size_t>(2 * n * reach), 0.0);
+      pack_columns(true, e, n, ptr(*view.q) + (begin * heads + block.head) * e, heads * e,
+                   queries.data());
+      for (std::int64_t s = 0; s < reach; ++s) {
+        const std::int64_t skip = std::max<std::int64_t>(0, s - begin);
+        const std::int64_t end =
+            shape.window > 0 ? std::clamp<std::int64_t>(s + shape.window - begin, skip, n) : n;
+        if (end == skip) continue;
+        const std::int64_t at = skip / kPanelColumns * kPanelColumns;
+        std::fill(sum.begin(), sum.end(), 0.0);
+        std::fill(most.begin(), most.end(), T(0));
+        reach_sums({cl, padded_columns(end) - at, e, block.keys + s * cl * e, e,
+                    queries.data() + at * e, scaled.data() + 2 * s * cl,
+                    scaled.data() + (2 * s + 1) * cl, sum.data() + at, most.data() + at});
+        for (std::int64_t i = skip; i < end; ++i) {
+          const auto column = static_cast<std::size_t>(i);
+          rows[static_cast<std::size_t>(2 * i * reach + s)] =
+              sum[column] * largest[static_cast<std::size_t>(2 * s)];
+          rows[static_cast<std::size_t>((2 * i + 1) * reach + s)] =
+              static_cast<double>(most[column]) * largest[static_cast<std::size_t>(2 * s + 1)];
+        }
+      }
+      for (std::int64_t i = 0; i < n; ++i)
+        visit(static_cast<int>(block.head), static_cast<int>(begin + i),
+              rows.data() + 2 * i * reach, rows.data() + (2 * i + 1) * reach);
+    });
+    return true;
+  }
+  return false;
+}
+
+template <typename T>
+void HostPairSums<T>::query_sums(const AttentionView& view, AttentionSums& sums) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    const auto w = layer(view.layer);
+    const std::int64_t e = config_.d_head, cl = view.visible, length = view.length;
+    const std::int64_t groups = config_.n_kv_heads, reach = padded_columns(length);
+    const auto rope = rotary(view.layer, view.length, view.length);
+    const bool low_rank = this->plan_of(view.layer, view.length).queries.low_rank();
+    const LayerConfig& shape = config_.layer(view.layer);
+    std::vector<T> keys(static_cast<std::size_t>(groups * e * reach));  // [G][panels of sources]
+    pool_.parallel_for(groups, [&](std::int64_t g) {
+      pack_columns(true, e, length, ptr(*view.k) + g * e, groups * e, keys.data() + g * e * reach);
+    });
+    for (std::int64_t p = 0; p < w->q.count(); ++p) {
+      const Array own =
+          this->projected(view, w->q, p, low_rank, this->query_pull(view, *w, rope.get()));
+      const std::int64_t in_panel = w->q.columns(p) / e, first = w->q.begin(p) / e;
+      pool_.parallel_for(length * in_panel, [&](std::int64_t task) {
+        const std::int64_t q = length - 1 - task / in_panel;
+        const std::int64_t i = task % in_panel, h = first + i;
+        const std::int64_t from = shape.first_source(static_cast<int>(q));
+        const std::int64_t at = from / kPanelColumns * kPanelColumns;
+        const std::int64_t columns = padded_columns(q + 1) - at;
+        std::vector<double> pair(static_cast<std::size_t>(2 * columns), 0.0);
+        pair_sums(PairProduct<T>{cl, columns, e, ptr(own) + (i * length + q) * cl * e, e,
+                                 keys.data() + h / config_.group_size() * e * reach + at * e,
+                                 pair.data(), pair.data() + columns});
+        for (std::int64_t s = 0; s <= q; ++s) {
+          const std::int64_t to = h * tri(length) + tri(q) + s;
+          const auto column = static_cast<std::size_t>(s - at);
+          ptr(sums.q_sum)[to] = s < from ? T(0) : static_cast<T>(pair[column]);
+          ptr(sums.q_abs)[to] =
+              s < from ? T(0) : static_cast<T>(pair[column + static_cast<std::size_t>(columns)]);
+        }
+      });
+    }
+  }
+}
+
+template class HostPairSums<float>;
+template class HostPairSums<double>;
+
+}  // namespace unpack

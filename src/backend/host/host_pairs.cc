@@ -1,0 +1,325 @@
+// Raw scores of keys and queries, a row block at a time: folded into the stream or projected,
+// as the plan of the length says.
+#include <algorithm>
+#include <cmath>
+
+#include "backend/host/host_backend.h"
+#include "backend/host/kernels.h"
+
+namespace unpack {
+
+namespace {
+
+// Of one thread's scores, so that they stay in its cache.
+constexpr std::int64_t kTileBytes = std::int64_t{2} << 20;
+
+}  // namespace
+
+// Keys and queries
+// ----------------------------------------------------------------------------------------------------------------
+
+template <typename T>
+void HostPairs<T>::PullBack::operator()(std::int64_t position, std::int64_t head, T* u) const {
+  if (table != nullptr) HostBase<T>::rotate(*table, position, u, true);
+  if (norm.empty()) return;
+  const T inverse = T(1) / dev[position * heads + head];
+  for (std::int64_t i = 0; i < e; ++i)
+    u[i] *= norm[static_cast<std::size_t>(head * e + i)] * inverse;
+}
+
+template <typename T>
+typename HostPairs<T>::PullBack HostPairs<T>::key_pull(const AttentionView& view,
+                                                       const LayerPanels<T>& w,
+                                                       const RotaryTable* table) {
+  return {table, w.k_norm, view.k_dev ? ptr(*view.k_dev) : nullptr, config_.n_kv_heads,
+          config_.d_head};
+}
+
+template <typename T>
+typename HostPairs<T>::PullBack HostPairs<T>::query_pull(const AttentionView& view,
+                                                         const LayerPanels<T>& w,
+                                                         const RotaryTable* table) {
+  return {table, w.q_norm, view.q_dev ? ptr(*view.q_dev) : nullptr, config_.n_heads,
+          config_.d_head};
+}
+
+template <typename T>
+bool HostPairs<T>::folds(const AttentionView& view) const {
+  return this->plan_of(view.layer, view.length).keys.way == Way::folded;
+}
+
+// Sources outside the window have no scores.
+template <typename T>
+void HostPairs<T>::hide(const AttentionView& view, int query, T* rows) const {
+  std::fill_n(rows, config_.layer(view.layer).first_source(query) * std::int64_t{view.visible},
+              T(0));
+}
+
+// table[H, tri, Cl]: sK_j(q, s) = g / dev(s) < c_j(s), W_K n_K R_s^-1 q(q) >, a vector in D for
+// every pair.
+template <typename T>
+void HostPairs<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& w, T* table) {
+  const int heads = config_.n_heads;
+  const std::int64_t e = config_.d_head;
+  const std::int64_t d = config_.d_model;
+  const std::int64_t cl = view.visible;
+  const int length = view.length;
+  const auto rope = rotary(view.layer, length, length);
+  const PullBack pull = key_pull(view, w, rope.get());
+  const bool per_source = pull.changes();
+  const double scale = config_.layer(view.layer).attention_scale;
+  const auto vectors = [&](int s, T* scratch, T* out) {  // out[length - s, H, D]
+    const std::int64_t n = length - s;
+    for (int h = 0; h < heads; ++h) {
+      const int g = h / config_.group_size();
+      for (std::int64_t i = 0; i < n; ++i) {
+        T* u = scratch + i * e;
+        std::copy_n(ptr(*view.q) + ((s + i) * heads + h) * e, e, u);
+        pull(s, g, u);
+      }
+      head_to_model(w.k, g, scratch, e, n, out + h * d, heads * d);
+    }
+  };
+  std::vector<T> shared;  // [S, H, D] where a query looks the same from every source
+  if (!per_source) {
+    shared.resize(static_cast<std::size_t>(heads) * static_cast<std::size_t>(length) *
+                  static_cast<std::size_t>(d));
+    pool_.parallel_for(heads, [&](std::int64_t h) {
+      head_to_model(w.k, static_cast<int>(h) / config_.group_size(), ptr(*view.q) + h * e,
+                    heads * e, length, shared.data() + h * d, heads * d);
+    });
+  }
+  pool_.parallel_for(length, [&](std::int64_t s) {
+    const std::int64_t n = length - s;
+    std::vector<T> own;
+    if (per_source) {
+      own.resize(static_cast<std::size_t>(heads * n * d));
+      std::vector<T> scratch(static_cast<std::size_t>(n * e));
+      vectors(static_cast<int>(s), scratch.data(), own.data());
+    }
+    std::vector<T> scores(static_cast<std::size_t>(heads * n * cl));
+    gemm(true, heads * n, cl, d, per_source ? own.data() : shared.data() + s * heads * d, d,
+         ptr(*view.writers) + s * view.n_writers * d, d, false, scores.data(), cl);
+    const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[s]));
+    for (std::int64_t i = 0; i < n; ++i) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        T* to = table + (h * tri(length) + tri(s + i) + s) * cl;
+        const T* from = scores.data() + (i * heads + h) * cl;
+        for (std::int64_t j = 0; j < cl; ++j) to[j] = from[j] * factor;
+      }
+    }
+  });
+}
+
+template <typename T>
+void HostPairs<T>::folded_queries(const AttentionView& view, const LayerPanels<T>& w,
+                                  const Rows& rows) {
+  // sQ_j(q, s) = g / dev(q) < c_j(q), W_Q n_Q R_q^-1 k(s) >
+  const int heads = config_.n_heads;
+  const std::int64_t e = config_.d_head;
+  const std::int64_t d = config_.d_model;
+  const std::int64_t cl = view.visible;
+  const auto rope = rotary(view.layer, view.length, view.length);
+  const PullBack pull = query_pull(view, w, rope.get());
+  const bool per_query = pull.changes();
+  const double scale = config_.layer(view.layer).attention_scale;
+  const auto fold = [&](int h, std::int64_t query, std::int64_t n,
+                        T* out) {  // out[n, H, D], one head of it
+    const int g = h / config_.group_size();
+    std::vector<T> scratch(static_cast<std::size_t>(n * e));
+    for (std::int64_t s = 0; s < n; ++s) {
+      T* u = scratch.data() + s * e;
+      std::copy_n(ptr(*view.k) + (s * config_.n_kv_heads + g) * e, e, u);
+      if (per_query) pull(query, h, u);
+    }
+    head_to_model(w.q, h, scratch.data(), e, n, out + h * d, heads * d);
+  };
+  std::vector<T> shared;  // [S, H, D] where a key looks the same from every query
+  if (!per_query) {
+    shared.resize(static_cast<std::size_t>(heads) * static_cast<std::size_t>(view.length) *
+                  static_cast<std::size_t>(d));
+    pool_.parallel_for(
+        heads, [&](std::int64_t h) { fold(static_cast<int>(h), 0, view.length, shared.data()); });
+  }
+  pool_.parallel_for(view.length, [&](std::int64_t at) {
+    const std::int64_t q = view.length - 1 - at;  // the longest first
+    const std::int64_t n = q + 1;
+    std::vector<T> own(static_cast<std::size_t>(per_query ? heads * n * d : 0));
+    for (int h = 0; per_query && h < heads; ++h) fold(h, q, n, own.data());
+    std::vector<T> scores(static_cast<std::size_t>(2 * heads * n * cl));
+    T* by_head = scores.data() + heads * n * cl;
+    gemm(true, heads * n, cl, d, per_query ? own.data() : shared.data(), d,
+         ptr(*view.writers) + q * view.n_writers * d, d, false, scores.data(), cl);
+    const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[q]));
+    for (std::int64_t s = 0; s < n; ++s) {
+      for (std::int64_t h = 0; h < heads; ++h) {
+        const T* from = scores.data() + (s * heads + h) * cl;
+        T* to = by_head + (h * n + s) * cl;
+        for (std::int64_t j = 0; j < cl; ++j) to[j] = from[j] * factor;
+      }
+    }
+    for (int h = 0; h < heads; ++h) {
+      hide(view, static_cast<int>(q), by_head + h * n * cl);
+      rows(h, static_cast<int>(q), by_head + h * n * cl);
+    }
+  });
+}
+
+template <typename T>
+Array HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std::int64_t p,
+                              bool low_rank, const PullBack& forth) {
+  constexpr std::int64_t kPositions = 192, kWriters = 16;
+  const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible;
+  const std::int64_t length = view.length, columns = w.columns(p), heads = columns / e;
+  const std::int64_t first = w.begin(p) / e, z_row = config_.n_heads * e;
+  const double scale = config_.layer(view.layer).attention_scale;
+  Array products;
+  if (low_rank) {
+    const int sources = source_layers(writers_, view.visible);
+    products = uninitialized(this->product_size(w, sources));
+    this->make_products(w, sources, p, 1, false, ptr(products));
+  }
+  Array out = uninitialized(heads * length * cl * e);
+  const std::int64_t blocks = (length + kPositions - 1) / kPositions;
+  const std::int64_t groups = (cl + kWriters - 1) / kWriters;
+  pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
+    const std::int64_t begin = task / groups * kPositions;
+    const std::int64_t n = std::min(kPositions, length - begin);
+    std::vector<T> tile(static_cast<std::size_t>(n * columns));
+    for (std::int64_t j = task % groups * kWriters;
+         j < std::min(cl, (task % groups + 1) * kWriters); ++j) {
+      const Writer& writer = writers_[static_cast<int>(j)];
+      if (low_rank && writer.kind == WriterKind::head) {
+        gemm(false, n, columns, e,
+             ptr(*view.z[static_cast<std::size_t>(writer.layer)]) + begin * z_row + writer.head * e,
+             z_row,
+             ptr(products) +
+                 (std::int64_t{writer.layer} * config_.n_heads + writer.head) * e * columns,
+             columns, false, tile.data(), columns);
+      } else {
+        gemm(false, n, columns, d, ptr(*view.writers) + (begin * view.n_writers + j) * d,
+             view.n_writers * d, w.panel(p), columns, false, tile.data(), columns);
+      }
+      for (std::int64_t i = 0; i < n; ++i) {
+        const std::int64_t s = begin + i;
+        const T base = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[s]));
+        for (std::int64_t g = 0; g < heads; ++g) {
+          T* to = ptr(out) + ((g * length + s) * cl + j) * e;
+          const T* from = tile.data() + i * columns + g * e;
+          for (std::int64_t x = 0; x < e; ++x) to[x] = from[x] * base;
+          if (!forth.norm.empty()) {
+            const T inverse = T(1) / forth.dev[s * forth.heads + first + g];
+            for (std::int64_t x = 0; x < e; ++x)
+              to[x] *= forth.norm[static_cast<std::size_t>((first + g) * e + x)] * inverse;
+          }
+          if (forth.table != nullptr) rotate(*forth.table, s, to, false);
+        }
+      }
+    }
+  });
+  return out;
+}
+
+// Every writer's key, then its product with every query: whole rows of several queries at once.
+template <typename T>
+void HostPairs<T>::projected_keys(const AttentionView& view, const LayerPanels<T>& w,
+                                  const Rows& rows) {
+  const std::int64_t e = config_.d_head, heads = config_.n_heads, cl = view.visible;
+  const std::int64_t length = view.length, group = config_.group_size();
+  const auto rope = rotary(view.layer, length, view.length);
+  const bool low_rank = this->plan_of(view.layer, view.length).keys.low_rank();
+  const std::int64_t queries = std::clamp<std::int64_t>(
+      kTileBytes / (length * cl * static_cast<std::int64_t>(sizeof(T))), 8, 64);
+  const std::int64_t blocks = (length + queries - 1) / queries;
+  for (std::int64_t p = 0; p < w.k.count(); ++p) {
+    const Array keys = projected(view, w.k, p, low_rank, key_pull(view, w, rope.get()));
+    const std::int64_t in_panel = w.k.columns(p) / e, first = w.k.begin(p) / e;
+    pool_.parallel_for(in_panel * group * blocks, [&](std::int64_t task) {
+      const std::int64_t begin = (blocks - 1 - task % blocks) * queries;
+      const std::int64_t g = task / blocks / group;
+      const std::int64_t h = (first + g) * group + task / blocks % group;
+      const std::int64_t n = std::min(queries, length - begin);
+      const std::int64_t row = (begin + n) * cl;
+      std::vector<T> tile(static_cast<std::size_t>(n * row));
+      for (std::int64_t s = 0; s < begin + n; ++s) {
+        const std::int64_t skip = std::max<std::int64_t>(0, s - begin);
+        gemm(true, n - skip, cl, e, ptr(*view.q) + ((begin + skip) * heads + h) * e, heads * e,
+             ptr(keys) + (g * length + s) * cl * e, e, false, tile.data() + skip * row + s * cl,
+             row);
+      }
+      for (std::int64_t i = 0; i < n; ++i) {
+        hide(view, static_cast<int>(begin + i), tile.data() + i * row);
+        rows(static_cast<int>(h), static_cast<int>(begin + i), tile.data() + i * row);
+      }
+    });
+  }
+}
+
+template <typename T>
+void HostPairs<T>::projected_queries(const AttentionView& view, const LayerPanels<T>& w,
+                                     const Rows& rows) {
+  const std::int64_t e = config_.d_head, cl = view.visible, length = view.length;
+  const std::int64_t kv_row = static_cast<std::int64_t>(config_.n_kv_heads) * e;
+  const auto rope = rotary(view.layer, view.length, view.length);
+  const bool low_rank = this->plan_of(view.layer, view.length).queries.low_rank();
+  for (std::int64_t p = 0; p < w.q.count(); ++p) {
+    const Array own = projected(view, w.q, p, low_rank, query_pull(view, w, rope.get()));
+    const std::int64_t in_panel = w.q.columns(p) / e, first = w.q.begin(p) / e;
+    pool_.parallel_for(length * in_panel, [&](std::int64_t task) {
+      const std::int64_t q = length - 1 - task / in_panel;
+      const std::int64_t i = task % in_panel, h = first + i;
+      std::vector<T> scores(static_cast<std::size_t>((q + 1) * cl));
+      gemm(true, q + 1, cl, e, ptr(*view.k) + h / config_.group_size() * e, kv_row,
+           ptr(own) + (i * length + q) * cl * e, e, false, scores.data(), cl);
+      hide(view, static_cast<int>(q), scores.data());
+      rows(static_cast<int>(h), static_cast<int>(q), scores.data());
+    });
+  }
+}
+
+template <typename T>
+void HostPairs<T>::key_pass(const AttentionView& view, T* table, const Rows& rows) {
+  const auto w = layer(view.layer);
+  const std::int64_t per_head = tri(view.length) * view.visible;
+  if (!folds(view)) {
+    const Rows kept = [&](int h, int q, T* scores) {
+      if (table) {
+        T* to = table + h * per_head + tri(q) * view.visible;
+        std::copy_n(scores, static_cast<std::int64_t>(q + 1) * view.visible, to);
+        scores = to;
+      }
+      rows(h, q, scores);
+    };
+    projected_keys(view, *w, kept);
+    return;
+  }
+  Array scratch;
+  if (!table) {
+    scratch = uninitialized(config_.n_heads * per_head);
+    table = ptr(scratch);
+  }
+  folded_keys(view, *w, table);
+  pool_.parallel_for(static_cast<std::int64_t>(config_.n_heads) * view.length,
+                     [&](std::int64_t task) {
+                       const auto h = static_cast<int>(task / view.length);
+                       const auto q = static_cast<int>(task % view.length);
+                       T* at = table + h * per_head + tri(q) * view.visible;
+                       hide(view, q, at);
+                       rows(h, q, at);
+                     });
+}
+
+template <typename T>
+void HostPairs<T>::query_pass(const AttentionView& view, const Rows& rows) {
+  const auto w = layer(view.layer);
+  if (folds(view)) {
+    folded_queries(view, *w, rows);
+  } else {
+    projected_queries(view, *w, rows);
+  }
+}
+
+template class HostPairs<float>;
+template class HostPairs<double>;
+
+}  // namespace unpack

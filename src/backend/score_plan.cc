@@ -1,0 +1,113 @@
+#include "backend/score_plan.h"
+
+#include <algorithm>
+
+namespace unpack {
+
+namespace {
+
+constexpr double kPlanBytes = 4;  // a weight
+
+// All writers that a reader sees, times a matrix [D, out] at `rows` positions.
+struct Matrix {
+  double rows, d, heads, e;
+  double visible;  // writers
+  double sources;  // layers whose heads are among them
+  double out;
+  bool may;  // heads may be multiplied through products of weights
+
+  ReaderPlan direct() const {
+    return {Way::direct, 2 * rows * visible * d * out, kPlanBytes * d * out};
+  }
+  ReaderPlan through_products(bool there) const {
+    const double width = heads * e, others = visible - sources * heads;
+    ReaderPlan plan{there ? Way::kept : Way::made, 2 * rows * (others * d + sources * width) * out,
+                    kPlanBytes * (d + sources * width) * out};
+    if (there) return plan;
+    // Each is made from W_O and W, written and read.
+    plan.flop += 2 * sources * width * d * out;
+    plan.byte += kPlanBytes * sources * width * (d + out);
+    return plan;
+  }
+  ReaderPlan cheapest(Products products) const {
+    const ReaderPlan plain = direct();
+    if (!may || sources == 0 || products == Products::none) return plain;
+    const ReaderPlan low = through_products(products == Products::kept);
+    return low.flop < plain.flop ? low : plain;
+  }
+};
+
+ReaderPlan plus(ReaderPlan plan, double flop) {
+  plan.flop += flop;
+  return plan;
+}
+
+}  // namespace
+
+std::string way_name(Way way) {
+  switch (way) {
+    case Way::direct:
+      return "every writer times the weights";
+    case Way::folded:
+      return "folded into the stream";
+    case Way::made:
+      return "heads through products of weights, made as needed";
+    case Way::kept:
+      return "heads through products of weights, kept";
+  }
+  return {};
+}
+
+int source_layers(const Writers& writers, int visible) {
+  int layers = 0;
+  for (int j = 0; j < visible; ++j) {
+    if (writers[j].kind == WriterKind::head) layers = writers[j].layer + 1;
+  }
+  return layers;
+}
+
+LayerPlan plan_layer(const ModelConfig& c, const Writers& writers, int layer, int tokens,
+                     Products products, int scalar) {
+  const LayerConfig& shape = c.layer(layer);
+  const double s = tokens, d = c.d_model, h = c.n_heads, g = c.n_kv_heads, e = c.d_head;
+  const int cl = writers.visible_to_attention(layer), cm = writers.visible_to_mlp(layer);
+  double pairs = 0;
+  for (int q = 0; q < tokens; ++q) pairs += q + 1 - shape.first_source(q);
+  // A norm behind the attention comes between z W_O and what is written.
+  const bool may = std::none_of(c.layers.begin(), c.layers.end(),
+                                [](const LayerConfig& l) { return l.attn_post_norm; });
+  // Kept products are those of neurons.
+  const Products heads = products == Products::none ? Products::none : Products::as_needed;
+  const auto side = [&](double own) {
+    const Matrix matrix{
+        s,       d,  h, e, static_cast<double>(cl), static_cast<double>(source_layers(writers, cl)),
+        own * e, may};
+    return plus(matrix.cheapest(heads), 2 * pairs * h * e * cl);
+  };
+  LayerPlan plan;
+  plan.keys = side(g);
+  plan.queries = side(h);
+  // A vector is the same for all sources (queries) where nothing turns or norms it there.
+  const bool turned = shape.rope.dims > 0 || shape.qk_norm != QkNorm::none;
+  const double vectors = 2 * h * e * d * (turned ? pairs : s);
+  const double folded = vectors + 2 * pairs * h * d * cl;
+  const double held = s * (s + 1) / 2 * h * cl * scalar;
+  if (held <= kFoldBytes && 2 * folded <= plan.keys.flop + plan.queries.flop) {
+    plan.keys = {Way::folded, folded, kPlanBytes * d * g * e};
+    plan.queries = {Way::folded, folded, kPlanBytes * d * h * e};
+  }
+  plan.values = {Way::folded, 2 * s * g * d * (e + cl), kPlanBytes * d * g * e};
+  const Matrix neurons{s,
+                       d,
+                       h,
+                       e,
+                       static_cast<double>(cm),
+                       static_cast<double>(source_layers(writers, cm)),
+                       static_cast<double>(shape.entries()),
+                       may && !shape.mixture()};
+  for (int i = 0; i < (shape.gated() ? 2 : 1); ++i)
+    plan.neurons[static_cast<std::size_t>(i)] = neurons.cheapest(products);
+  return plan;
+}
+
+}  // namespace unpack
