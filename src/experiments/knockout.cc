@@ -275,10 +275,12 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
                                           "change in perplexity", points)});
       std::vector<std::vector<std::string>> by_layer = {
           {"source layer", "within-layer correlation"}};
-      for (const auto& [layer, rho] : c.at("spearman").at("layers").items())
-        by_layer.push_back({layer, rho[1].is_null()
-                                       ? number(rho[0])
-                                       : with_interval(rho[0], rho[1][0], rho[1][1], 2)});
+      for (const auto& [layer, rho] : c.at("spearman").at("layers").items()) {
+        const Json& interval = c.at("spearman").at("layer_intervals").at(layer);
+        by_layer.push_back({layer, interval.is_null()
+                                       ? number(rho)
+                                       : with_interval(rho, interval[0], interval[1], 2)});
+      }
       details += fmt::format("\n### cut-{}\n\n![Score against change]({})\n\n{}", channel, file,
                              markdown_table(by_layer));
       details += "\nFurthest from the line:\n\n" + off_the_line(c.at("points"));

@@ -166,14 +166,17 @@ Json knockout_correlations(const KnockoutData& data, const Writers& writers, Cha
       const Interval ends = percentile_interval(values);
       return Json({ends.low, ends.high});
     };
-    Json layers = Json::object();
-    for (const auto& [layer, rho] : base.layers)
-      layers[std::to_string(layer)] = {rho, interval(of_layer[layer])};
+    Json layers = Json::object(), layer_intervals = Json::object();
+    for (const auto& [layer, rho] : base.layers) {
+      layers[std::to_string(layer)] = rho;
+      layer_intervals[std::to_string(layer)] = interval(of_layer[layer]);
+    }
     out[relation.name] = {{"within", rho_or_null(base.within)},
                           {"within_interval", interval(within)},
                           {"cross", rho_or_null(base.cross)},
                           {"cross_interval", interval(cross)},
-                          {"layers", layers}};
+                          {"layers", layers},
+                          {"layer_intervals", layer_intervals}};
   }
   return out;
 }
