@@ -36,6 +36,10 @@ class Page:
 
     def __init__(self, driver, url):
         self.driver, self.url = driver, url
+        # What the page before this one, which may be another server's, still had under way is not this one's.
+        driver.get("about:blank")
+        for kind in ("browser", "performance"):
+            driver.get_log(kind)
 
     def open(self, state="", width=1280, height=900, dark=False):
         self.driver.get("about:blank")

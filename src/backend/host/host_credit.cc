@@ -202,7 +202,7 @@ std::vector<T> HostBackend<T>::fold_neurons(const MlpView& view, MlpSide side, S
   const auto rows = static_cast<std::int64_t>(queries.size());
   std::vector<T> scaled(coef.begin(), coef.end());
   std::vector<T> vectors(static_cast<std::size_t>(rows * d), T(0));
-  if (side == MlpSide::router) {
+  if (side == MlpSide::router && view.routing != nullptr) {
     // sum_i coef_i (sR(e_i) - mean sR) = sum_e (coef_e - (sum coef) / E) sR(e)
     const Routing& routing = *view.routing;
     const std::int64_t experts = routing.experts;
