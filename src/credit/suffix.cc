@@ -7,15 +7,13 @@
 
 namespace unpack {
 
-namespace {
-
 // Partial result of a node, per slot, with the factor of its entry taken out.
-struct Part {
+struct SuffixPart {
   double all = 0;
   std::array<double, 4> mass{};
   std::array<double, 4> bound{};
 
-  void add(const Part& row, double factor) {
+  void add(const SuffixPart& row, double factor) {
     const double size = std::fabs(factor);
     if (size == 0) return;
     all += size * row.all;
@@ -27,8 +25,6 @@ struct Part {
     }
   }
 };
-
-}  // namespace
 
 template <typename T>
 class SuffixBuilder {
@@ -69,8 +65,8 @@ class SuffixBuilder {
 
   // Without a filter the mass is that of all paths.
   bool plain() const { return !filter_.any() && !filter_.by_sign; }
-  static Part plain_part(double mass, double bound) {
-    Part part;
+  static SuffixPart plain_part(double mass, double bound) {
+    SuffixPart part;
     part.all = part.mass[0] = part.mass[1] = mass;
     part.bound[0] = part.bound[1] = bound;
     return part;
@@ -91,13 +87,13 @@ class SuffixBuilder {
   }
 
   // Edges with factors row[j] to the writers j < n at position s.
-  Part read(const T* row, int s, std::size_t n) const {
+  SuffixPart read(const T* row, int s, std::size_t n) const {
     const double* all = suffix_.all_.data() + suffix_.at(s, 0);
     if (plain()) {
       const Reach reach = reach_of(row, all, suffix_.slots_[0].bound.data() + suffix_.at(s, 0), n);
       return plain_part(reach.mass, reach.bound);
     }
-    Part part;
+    SuffixPart part;
     double sum = 0;
     for (std::size_t j = 0; j < n; ++j) sum += std::fabs(static_cast<double>(row[j])) * all[j];
     part.all = sum;
@@ -136,7 +132,7 @@ class SuffixBuilder {
     return part;
   }
 
-  void put(int layer, int writer, int position, Part part) {
+  void put(int layer, int writer, int position, SuffixPart part) {
     const std::size_t i = suffix_.at(position, writer);
     suffix_.all_[i] = part.all;
     if (filter_.min_layer && layer < *filter_.min_layer) return;
@@ -159,16 +155,16 @@ class SuffixBuilder {
     const auto length = static_cast<std::size_t>(d_.length());
     const auto cl = static_cast<std::size_t>(d_.writers().visible_to_attention(l));
     const auto pairs = static_cast<std::size_t>(tri(d_.length()));
-    std::vector<Part> values(static_cast<std::size_t>(c.n_kv_heads) * length);
+    std::vector<SuffixPart> values(static_cast<std::size_t>(c.n_kv_heads) * length);
     d_.backend().parallel_for(static_cast<std::int64_t>(values.size()), [&](std::int64_t i) {
       values[static_cast<std::size_t>(i)] =
           read(e.value_edge.data() + static_cast<std::size_t>(i) * cl,
                static_cast<int>(static_cast<std::size_t>(i) % length), cl);
     });
-    std::vector<Part> nodes(static_cast<std::size_t>(c.n_heads) * length);
+    std::vector<SuffixPart> nodes(static_cast<std::size_t>(c.n_heads) * length);
     const auto visit = [&](int h, int q, const T* rows) {
       const auto hs = static_cast<std::size_t>(h);
-      Part node;
+      SuffixPart node;
       for (int s = 0; s <= q; ++s) {
         const std::size_t i = hs * pairs + static_cast<std::size_t>(tri(q) + s);
         const auto k = static_cast<double>(e.key_coef[i]);
@@ -200,7 +196,7 @@ class SuffixBuilder {
                   below.data() + static_cast<std::size_t>(h / c.group_size()) * 2 * length;
               const Reach keys = reach_of(e.key_coef.data() + row, mass, bound, sources);
               const Reach entries = reach_of(e.entry.data() + row, value, value + length, sources);
-              const Part query = read(
+              const SuffixPart query = read(
                   e.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, q, cl);
               nodes[hs * length + static_cast<std::size_t>(q)] =
                   plain_part(keys.mass + entries.mass + query.all,
@@ -217,7 +213,7 @@ class SuffixBuilder {
   void mlp(int l) {
     const auto cm = static_cast<std::size_t>(d_.writers().visible_to_mlp(l));
     for (int q = 0; q < d_.length(); ++q) {
-      Part node;
+      SuffixPart node;
       for (const auto& edge : edges_.layer(l).mlp_edge) {
         if (!edge.empty())
           node.add(read(edge.data() + static_cast<std::size_t>(q) * cm, q, cm), 1.0);

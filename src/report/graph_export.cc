@@ -12,6 +12,8 @@
 #include "unpack/report.h"
 
 namespace unpack {
+using Json = nlohmann::ordered_json;
+
 namespace {
 
 using namespace report;
@@ -142,7 +144,6 @@ std::string dot(const ExportGraph& graph) {
 }
 
 std::string json(const ExportGraph& graph) {
-  using Json = nlohmann::ordered_json;
   Json nodes = Json::array(), edges = Json::array();
   for (const ExportNode& n : graph.nodes) {
     nodes.push_back({{"id", n.id},
