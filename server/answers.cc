@@ -13,13 +13,11 @@
 
 namespace unpack::server {
 
-using nlohmann::json;
-
 namespace {
 
 std::string error_body(const std::string& message) {
-  return json{{"error", Error(message).what()}}.dump(-1, ' ', false,
-                                                     json::error_handler_t::replace);
+  return nlohmann::json{{"error", Error(message).what()}}.dump(
+      -1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace
