@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import importlib
 import operator
+import os
 import reprlib
 import sys
 from collections.abc import Sequence as SequenceABC
@@ -65,6 +66,22 @@ def text(name: str, value: Any) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"{name} holds a lone surrogate at {error.start}, which is no character") from None
     return value
+
+
+def path(name: str, value: Any) -> str:
+    try:
+        wanted = os.fspath(value)
+    except TypeError:
+        wanted = None
+    if not isinstance(wanted, str):
+        raise TypeError(f"{name} must be a str or a path, not {type(value).__name__}")
+    if "\0" in wanted:
+        raise ValueError(f"{name} holds a NUL character, which no path does")
+    return text(name, wanted)
+
+
+def optional_path(name: str, value: Any) -> Optional[str]:
+    return None if value is None else path(name, value)
 
 
 def optional_text(name: str, value: Any) -> Optional[str]:
@@ -191,7 +208,5 @@ class reporting:
 
 def texts(name: str, value: Any) -> List[str]:
     if isinstance(value, str):
-        return [value]
+        return [text(name, value)]
     return [text(f"{name}[{i}]", x) for i, x in enumerate(value)]
-
-

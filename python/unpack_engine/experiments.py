@@ -101,20 +101,20 @@ def experiment(
     ValueError: name must be one of ...
     """
     if check.text("name", name) not in experiments():
-        raise ValueError(f"name must be one of {', '.join(map(repr, experiments()))}, not {name!r}")
-    asked = [models] if isinstance(models, str) else check.texts("models", models)
+        raise ValueError(f"name must be one of {', '.join(map(repr, experiments()))}, not {check.shown(name)}")
+    asked = check.texts("models", models)
     with tempfile.TemporaryDirectory() as scratch, check.reporting(progress) as report:
-        folder = scratch if out is None else os.fspath(out)
+        folder = scratch if out is None else check.path("out", out)
         text, warnings = _native.experiment(
             name,
-            list(asked),
+            asked,
             folder,
             check.optional_integer("n", n, 1),
             check.integer("seed", seed, 0, 2**64 - 1),
-            None if corpus is None else os.fspath(corpus),
-            None if prompts is None else os.fspath(prompts),
-            None if roles is None else os.fspath(roles),
-            None if claims is None else os.fspath(claims),
+            check.optional_path("corpus", corpus),
+            check.optional_path("prompts", prompts),
+            check.optional_path("roles", roles),
+            check.optional_path("claims", claims),
             check.text("readout", readout),
             check.flag("raw_logit", raw_logit),
             check.flag("whole_sentences", whole_sentences),

@@ -325,4 +325,4 @@ class Cache(Mapping[Key, Array]):
                 name = _BY_HOOK.get(parts[2])
                 if name in self._by_layer:
                     return str(name), int(parts[1])
-        raise KeyError(f"{key!r}: use {', '.join(self._whole)}, or a pair of a layer's name and its number: {', '.join(self._by_layer)}")
+        raise KeyError(f"{check.shown(key)}: use {', '.join(self._whole)}, or a pair of a layer's name and its number: {', '.join(self._by_layer)}")
