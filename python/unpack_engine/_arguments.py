@@ -19,6 +19,7 @@ OnProgress = Callable[[str, float, float], None]
 Progress = Union[None, bool, OnProgress]
 
 T = TypeVar("T")
+_SETTINGS = ("preset", "beta", "weights", "mlp_weights", "expert_weights", "dispatch", "mlp", "scores", "direction", "floor", "keys")
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = 60
 
@@ -26,7 +27,14 @@ _repr.maxstring = _repr.maxother = _repr.maxlong = 60
 def shown(value: Any) -> str:
     """A value inside a message: short, and one line."""
     return _repr.repr(value).replace("\n", " ")
+
+
 _INT32 = 2**31
+
+
+def settings(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of a function's arguments, its `locals()`, that are settings of the method."""
+    return {name: arguments[name] for name in _SETTINGS}
 
 
 def integer(name: str, value: Any, low: Optional[int] = None, high: int = _INT32 - 1) -> int:

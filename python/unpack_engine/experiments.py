@@ -100,6 +100,7 @@ def experiment(
     Traceback (most recent call last):
     ValueError: name must be one of ...
     """
+    settings = check.asked(None, None, {}, check.settings(locals()))
     if check.text("name", name) not in experiments():
         raise ValueError(f"name must be one of {', '.join(map(repr, experiments()))}, not {check.shown(name)}")
     asked = check.texts("models", models)
@@ -121,24 +122,7 @@ def experiment(
             check.flag("narrow_paths", narrow_paths),
             check.flag("all", all),
             check.flag("stop_at_bad_line", stop_at_bad_line),
-            check.asked(
-                None,
-                None,
-                {},
-                {
-                    "preset": preset,
-                    "beta": beta,
-                    "weights": weights,
-                    "mlp_weights": mlp_weights,
-                    "expert_weights": expert_weights,
-                    "dispatch": dispatch,
-                    "mlp": mlp,
-                    "scores": scores,
-                    "direction": direction,
-                    "floor": floor,
-                    "keys": keys,
-                },
-            ),
+            settings,
             _device(device),
             _threads(threads),
             check.text("shard", shard),
