@@ -14,20 +14,21 @@ std::size_t factor_bytes(bool bf16) { return bf16 ? sizeof(std::uint16_t) : size
 
 }  // namespace
 
-SplitProducts::SplitProducts(std::shared_ptr<Device> device, bool allowed)
-    : device_(std::move(device)),
-      from_(allowed ? device_->info().tensor_work : std::numeric_limits<std::int64_t>::max()) {}
-
-bool SplitProducts::allowed() const { return from_ != std::numeric_limits<std::int64_t>::max(); }
+SplitProducts::SplitProducts(std::shared_ptr<Device> device, Mode mode)
+    : device_(std::move(device)), mode_(mode), from_(device_->info().tensor_work) {}
 
 // Single-precision weights are read, written in two parts and read again by three products: with
 // few rows that takes longer than the one product does.
-bool SplitProducts::pays(const DeviceMatrix& w, std::int64_t rows) const {
+bool SplitProducts::large(const DeviceMatrix& w, std::int64_t rows) const {
   constexpr std::int64_t kFewRows = 512;
-  if (w.in == 0 || !allowed()) return false;
+  if (w.in == 0 || mode_ == Mode::tf32) return false;
   if (!exact_in_bf16(w) && from_ > 0 && rows < kFewRows) return false;
   return static_cast<double>(rows) * static_cast<double>(w.in) * static_cast<double>(w.out) >=
          static_cast<double>(from_);
+}
+
+bool SplitProducts::pays(const DeviceMatrix& w, std::int64_t rows) const {
+  return allowed() && large(w, rows);
 }
 
 // On an H200 with cuBLAS: single precision 52 TFLOP/s, two products of bf16 348, one of TF32 about
@@ -109,16 +110,17 @@ void SplitProducts::multiply(const Runs& runs, const Weights& w, float* c, std::
 
 Array SplitProducts::stack(const Heads& h, Stacked as) {
   Array out = device_->floats(h.count * 3 * h.e);
-  device_->launch(
-      StackParts{h.from, ptr(out), h.e, 1, h.own, h.first, h.taken, as == Stacked::rows ? 0 : 1},
-      out.size());
+  device_->launch(StackParts{h.from, ptr(out), h.e, 1, h.own, h.first, h.taken,
+                             as == Stacked::rows ? 0 : 1, h.count / h.taken, h.groups},
+                  out.size() / 3);
   return out;
 }
 
 SplitProducts::HeadWeights SplitProducts::head_weights(const Array& w, std::int64_t heads,
                                                        std::int64_t e, std::int64_t out) {
   HeadWeights made{device_->floats(3 * heads * e * out), heads, e, out};
-  device_->launch(StackParts{ptr(w), ptr(made.stacked), e, out, 1, 0, 1, 1}, made.stacked.size());
+  device_->launch(StackParts{ptr(w), ptr(made.stacked), e, out, 1, 0, 1, 1, heads, 1},
+                  made.stacked.size() / 3);
   return made;
 }
 

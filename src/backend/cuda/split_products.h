@@ -13,10 +13,14 @@ namespace unpack::cuda {
 
 class SplitProducts {
  public:
-  // `allowed`: false where everything is to be single precision, or TF32 already.
-  SplitProducts(std::shared_ptr<Device> device, bool allowed);
+  enum class Mode { parts, single, tf32 };  // the last two: nothing is made in parts
+  SplitProducts(std::shared_ptr<Device> device, Mode mode);
 
-  bool allowed() const;
+  bool allowed() const { return mode_ == Mode::parts; }
+  // Whether so many rows times these weights would be made in parts where that is allowed. Signed
+  // sums are then read off the sum of the writers, in single precision as well, so that both ways
+  // have the same ones: near 0 the next rounding decides their sign.
+  bool large(const DeviceMatrix& w, std::int64_t rows) const;
   // Whether so many rows times these weights are faster in parts, and how many times.
   bool pays(const DeviceMatrix& w, std::int64_t rows) const;
   double gain(const DeviceMatrix& w) const;
@@ -48,10 +52,11 @@ class SplitProducts {
   // Three products of TF32 as one of three times the depth: what it adds up is written once.
   enum class Stacked { rows, others };
   // [.., taken, 3 E] of from[.., own, E], those of the heads from `first` on; `count` of them in
-  // all.
+  // all. With `groups` [groups, .., taken / groups, 3 E].
   struct Heads {
     const float* from;
     std::int64_t e, own, first, taken, count;
+    std::int64_t groups = 1;
   };
   Array stack(const Heads& heads, Stacked as);
 
@@ -73,6 +78,7 @@ class SplitProducts {
   void add_up(const Parts& rows, const Weights& w, UnpackGemm call);
 
   std::shared_ptr<Device> device_;
+  Mode mode_;
   std::int64_t from_ = 0;  // multiplications
 };
 
