@@ -148,23 +148,27 @@ TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
   };
   const Array a = put(rows);
   Array c = device->zeros(kRows * (kHeads + kGap) * kOut);
-  split.multiply_heads(cuda::ptr(a), kRows, split.head_weights(put(weights), kHeads, kWidth, kOut),
-                       cuda::ptr(c), (kHeads + kGap) * kOut);
-  const std::vector<float> got = device->download(c);
   const auto at = [](const std::vector<float>& v, std::int64_t i) {
     return static_cast<double>(v[static_cast<std::size_t>(i)]);
   };
-  for (std::int64_t r = 0; r < kRows; ++r) {
-    for (std::int64_t h = 0; h < kHeads + kGap; ++h) {
-      for (std::int64_t o = 0; o < kOut; ++o) {
-        double want = 0, size = 0;
-        for (std::int64_t x = 0; x < kWidth && h < kHeads; ++x) {
-          const double y =
-              at(rows, (r * kHeads + h) * kWidth + x) * at(weights, (h * kWidth + x) * kOut + o);
-          want += y;
-          size += std::fabs(y);
+  for (const bool bf16 : {true, false}) {
+    split.multiply_heads(cuda::ptr(a), kRows,
+                         split.head_weights(put(weights), kHeads, kWidth, kOut, bf16), cuda::ptr(c),
+                         (kHeads + kGap) * kOut);
+    const std::vector<float> got = device->download(c);
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (std::int64_t h = 0; h < kHeads + kGap; ++h) {
+        for (std::int64_t o = 0; o < kOut; ++o) {
+          double want = 0, size = 0;
+          for (std::int64_t x = 0; x < kWidth && h < kHeads; ++x) {
+            const double y =
+                at(rows, (r * kHeads + h) * kWidth + x) * at(weights, (h * kWidth + x) * kOut + o);
+            want += y;
+            size += std::fabs(y);
+          }
+          EXPECT_NEAR(at(got, (r * (kHeads + kGap) + h) * kOut + o), want,
+                      std::ldexp(size, bf16 ? -15 : -20));
         }
-        EXPECT_NEAR(at(got, (r * (kHeads + kGap) + h) * kOut + o), want, std::ldexp(size, -20));
       }
     }
   }

@@ -219,7 +219,7 @@ class CudaBackend final : public Backend,
   // made and used at once. Whether that takes fewer operations at a length.
   bool low_rank(const DeviceMatrix& w, std::int64_t length);
   Array head_product(int source, const SplitProducts::Weights& w);  // [H E, w.out]
-  SplitProducts::HeadWeights by_head(const Array& product, std::int64_t columns);
+  SplitProducts::HeadWeights by_head(const Array& product, std::int64_t columns, bool bf16);
   MlpSums low_rank_neurons(const MlpView& view, MlpSide side, const DeviceMatrix& matrix);
   // How writers are projected to keys or queries.
   struct Projection {
