@@ -9,7 +9,7 @@ void CostArguments::add(Command& command) {
 
 bool CostArguments::say(const Model& model, std::span<const TokenId> prompt, const Planned& planned,
                         const RunContext& run) const {
-  constexpr double kSurelyQuick = 20;  // GFLOP: not worth measuring
+  constexpr double kSurelyQuick = 50;  // GFLOP: not worth measuring
   constexpr double kLong = 10;         // seconds
   model.check(prompt);
   if (!only) {

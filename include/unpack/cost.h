@@ -29,7 +29,7 @@ struct QuestionCost {
 // Counted from the model's shape, without a time.
 QuestionCost counted_cost(const Model& model, const Planned& planned);
 // With the time at which shorter and then longer parts of the prompt are answered here. Takes a
-// twentieth of that time, or half a second to two.
+// twentieth of that time, or half a second to two (on a GPU up to twice that).
 QuestionCost measured_cost(const Model& model, std::span<const TokenId> prompt,
                            const Planned& planned, const RunContext& context = {});
 // "1200 tokens, 1 target: 512 GFLOP, 1.2 GiB of memory beside the weights, about 34 s"; without a

@@ -51,7 +51,9 @@ std::string memory_text(double mib) {
 }
 
 std::string time_text(double seconds) {
-  if (seconds < 100) return fmt::format("{:.2g} s", seconds);
+  if (seconds < 9.95) return fmt::format("{:.2g} s", seconds);
+  if (seconds < 100) return fmt::format("{:.0f} s", seconds);
+  if (seconds < 600) return fmt::format("{:.1f} minutes", seconds / 60);
   if (seconds < 5400) return fmt::format("{:.0f} minutes", seconds / 60);
   return fmt::format("{:.1f} hours", seconds / 3600);
 }
@@ -83,18 +85,21 @@ QuestionCost counted_cost(const Model& model, const Planned& planned) {
   out.gflop =
       (planned.prompts * cost.flop + planned.targets * read_target_cost(c, writers, tokens).flop) /
       1e9;
+  const int threads = model.program().threads;
   const auto* device = dynamic_cast<const DeviceMemory*>(model.state()->backend.get());
-  out.memory_mib = (device ? device_memory_cost(c, writers, tokens, budget, device->in_parts())
-                           : memory_cost(c, writers, tokens, budget, model.program().threads)) /
-                   kMiB;
+  const double bytes =
+      device ? device_memory_cost(c, writers, tokens, budget, device->in_parts())
+             : memory_cost(c, writers, tokens, budget, threads) - memory_slack(threads);
+  out.memory_mib = bytes / kMiB;
   return out;
 }
 
 QuestionCost measured_cost(const Model& model, std::span<const TokenId> prompt,
                            const Planned& planned, const RunContext& context) {
   constexpr std::size_t kShortest = 64;  // tokens
-  constexpr double kEnough = 0.5;        // seconds, or this part of the whole
-  constexpr double kPart = 0.05;
+  // Seconds, or this part of the whole; a device of its own works at full speed only later.
+  const bool device = dynamic_cast<const DeviceMemory*>(model.state()->backend.get()) != nullptr;
+  const double enough = device ? 1 : 0.5, share = device ? 0.1 : 0.05;
   model.check(prompt);
   RunContext quiet = context;
   quiet.progress = {};
@@ -106,7 +111,7 @@ QuestionCost measured_cost(const Model& model, std::span<const TokenId> prompt,
     shorter.paths = planned.paths;
     const double seconds = seconds_of(model, part, shorter, quiet);
     cost.seconds = seconds * as_products(model, planned) / as_products(model, shorter);
-    if (part.size() == prompt.size() || seconds > std::min(kEnough, kPart * cost.seconds))
+    if (part.size() == prompt.size() || seconds > std::min(enough, share * cost.seconds))
       return cost;
   }
 }
@@ -119,14 +124,12 @@ void check_memory(const Model& model, const Planned& planned) {
     other.tokens = tokens;
     return counted_cost(model, other).memory_mib;
   };
-  // What every question takes, however short, is not held against a prompt.
-  const double always = needed_for(1);
   const double needed = needed_for(planned.tokens);
-  if (free <= 0 || needed - always <= free) return;
+  if (free <= 0 || needed <= free) return;
   // The most tokens that would do, to the ten.
   int fits = 0;
   for (int step = 1 << 20; step >= 10; step /= 2) {
-    if (fits + step < planned.tokens && needed_for(fits + step) <= free + always) fits += step;
+    if (fits + step < planned.tokens && needed_for(fits + step) <= free) fits += step;
   }
   throw InputError(fmt::format(
       "{} tokens take about {} of memory beside the weights, and {} are free: up to some {} tokens "

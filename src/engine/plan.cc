@@ -221,10 +221,13 @@ double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
     work = std::max({work, keys + head_products, squares + neuron_products, folded + coefficients});
   }
   bytes += kBytes * edges + work;
-  // Tiles of each thread, the path search, one row of logits, and what the allocator keeps.
+  return bytes + memory_slack(threads) + 16.0 * c.vocab_size;  // one row of logits
+}
+
+double memory_slack(int threads) {
   constexpr double kThread = 24 << 20;
   constexpr double kFixed = 224 << 20;
-  return bytes + kThread * threads + kFixed + 16.0 * c.vocab_size;
+  return kThread * threads + kFixed;
 }
 
 double device_memory_cost(const ModelConfig& c, const Writers& writers, int tokens,

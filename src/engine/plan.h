@@ -51,6 +51,9 @@ double pair_scores(const ModelConfig& config, const Writers& writers, int tokens
 // weights not counted: the prompt taken apart, one set of edges, and what the threads work in.
 double memory_cost(const ModelConfig& config, const Writers& writers, int tokens,
                    std::size_t memory_budget, int threads);
+// The part of it that is no more than a bound, whatever the prompt: tiles of each thread, the path
+// search, and what the allocator keeps.
+double memory_slack(int threads);
 
 // Bytes of a device with memory of its own that a trace of one prompt takes there, the weights not
 // counted (docs/gpu.md). `parts`: products are made in parts where that is faster.
