@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "tensor/transpose.h"
+
 namespace unpack {
 namespace {
 
@@ -27,61 +29,58 @@ void load_run(const WeightView& w, std::int64_t i, std::int64_t o, std::int64_t 
 
 // Rows are contiguous inside a block of columns.
 template <typename Scalar>
-void read_contiguous_columns(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t o = 0; o < w.out; o += w.block) {
-      load_run(w, row + i, o, std::min(w.block, w.out - o), out + i * w.out + o);
+void read_contiguous_columns(const WeightView& w, const WeightBlock& part, Scalar* out,
+                             std::int64_t ld) {
+  const std::int64_t end = part.column + part.columns;
+  for (std::int64_t i = 0; i < part.rows; ++i) {
+    for (std::int64_t o = part.column; o < end;) {
+      const std::int64_t n = std::min(w.block - o % w.block, end - o);
+      load_run(w, part.row + i, o, n, out + i * ld + o - part.column);
+      o += n;
     }
   }
 }
 
 // Columns are contiguous (Linear's [out, in]): convert a tile of columns, then turn it in cache.
 template <typename Scalar>
-void read_contiguous_rows(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
+void read_contiguous_rows(const WeightView& w, const WeightBlock& part, Scalar* out,
+                          std::int64_t ld) {
   constexpr std::int64_t kColumns = 16;
   constexpr std::int64_t kRows = 128;
   // The odd pitch keeps the 16 columns of a row in different cache sets.
   constexpr std::int64_t kPitch = kRows + 16 / static_cast<std::int64_t>(sizeof(Scalar) / 4);
   std::array<Scalar, kColumns * kPitch> tile;
-  for (std::int64_t i = 0; i < n; i += kRows) {
-    const std::int64_t rows = std::min(kRows, n - i);
-    for (std::int64_t o = 0; o < w.out; o += kColumns) {
-      const std::int64_t columns = std::min(kColumns, w.out - o);
+  for (std::int64_t i = 0; i < part.rows; i += kRows) {
+    const std::int64_t rows = std::min(kRows, part.rows - i);
+    for (std::int64_t o = 0; o < part.columns; o += kColumns) {
+      const std::int64_t columns = std::min(kColumns, part.columns - o);
       for (std::int64_t c = 0; c < columns; ++c)
-        load_run(w, row + i, o + c, rows, tile.data() + c * kPitch);
-      Scalar* target = out + i * w.out + o;
-      if (columns == kColumns) {
-        for (std::int64_t r = 0; r < rows; ++r) {
-          for (std::int64_t c = 0; c < kColumns; ++c)
-            target[r * w.out + c] = tile[static_cast<std::size_t>(c * kPitch + r)];
-        }
-      } else {
-        for (std::int64_t r = 0; r < rows; ++r) {
-          for (std::int64_t c = 0; c < columns; ++c)
-            target[r * w.out + c] = tile[static_cast<std::size_t>(c * kPitch + r)];
-        }
-      }
+        load_run(w, part.row + i, part.column + o + c, rows, tile.data() + c * kPitch);
+      transpose(tile.data(), columns, rows, kPitch, out + i * ld + o, ld);
     }
   }
 }
 
 template <typename Scalar>
-void read_stored(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
+void read_stored(const WeightView& w, const WeightBlock& part, Scalar* out, std::int64_t ld) {
   if (w.out_stride == 1 && (w.block > 1 || w.out == 1))
-    return read_contiguous_columns(w, row, n, out);
-  if (w.in_stride == 1) return read_contiguous_rows(w, row, n, out);
-  for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t o = 0; o < w.out; ++o) load_run(w, row + i, o, 1, out + i * w.out + o);
+    return read_contiguous_columns(w, part, out, ld);
+  if (w.in_stride == 1) return read_contiguous_rows(w, part, out, ld);
+  for (std::int64_t i = 0; i < part.rows; ++i) {
+    for (std::int64_t o = 0; o < part.columns; ++o)
+      load_run(w, part.row + i, part.column + o, 1, out + i * ld + o);
   }
 }
 
 // The one place that applies a view's scale and shift.
 template <typename Scalar>
-void read_any(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
-  read_stored(w, row, n, out);
+void read_any(const WeightView& w, const WeightBlock& part, Scalar* out, std::int64_t ld) {
+  read_stored(w, part, out, ld);
   if (w.scale == 1.0 && w.shift == 0.0) return;
-  for (std::int64_t i = 0; i < n * w.out; ++i)
-    out[i] = static_cast<Scalar>(w.scale * (static_cast<double>(out[i]) + w.shift));
+  for (std::int64_t i = 0; i < part.rows; ++i) {
+    for (std::int64_t o = i * ld; o < i * ld + part.columns; ++o)
+      out[o] = static_cast<Scalar>(w.scale * (static_cast<double>(out[o]) + w.shift));
+  }
 }
 
 }  // namespace
@@ -93,10 +92,17 @@ double WeightView::at(std::int64_t i, std::int64_t o) const {
 }
 
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out) {
-  read_any(w, row, n, out);
+  read_any(w, {row, n, 0, w.out}, out, w.out);
 }
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out) {
-  read_any(w, row, n, out);
+  read_any(w, {row, n, 0, w.out}, out, w.out);
+}
+
+void read_block(const WeightView& w, const WeightBlock& block, float* out, std::int64_t ld) {
+  read_any(w, block, out, ld);
+}
+void read_block(const WeightView& w, const WeightBlock& block, double* out, std::int64_t ld) {
+  read_any(w, block, out, ld);
 }
 
 std::size_t ModelWeights::parameter_count() const {

@@ -57,6 +57,10 @@ class HostBase : public Backend {
                     std::int64_t lda, const T* b, std::int64_t ldb, bool accumulate, T* c,
                     std::int64_t ldc) = 0;
 
+  // From now on panels are made where they are used, not kept, if the model's take more than so many
+  // bytes (of weights in half precision; more than all that is kept for good, of others).
+  void read_as_stored(std::size_t halves);
+
   static T* ptr(const Array& a) { return static_cast<T*>(a.raw()); }
   Array uninitialized(std::int64_t size);
 
@@ -100,6 +104,7 @@ class HostBase : public Backend {
   std::vector<std::shared_ptr<const LayerPanels<T>>> layers_;
   std::list<int> recent_;  // layers in use, latest first, when not all are kept
   std::size_t keep_layers_ = 0;
+  Pack pack_ = Pack::now;
   struct Expert {
     std::pair<int, int> key;  // layer, expert
     std::shared_ptr<const MlpPanels<T>> panels;
