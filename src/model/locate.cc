@@ -292,8 +292,8 @@ struct LayerCounts {
 };
 
 // The stored weights, and the matrices that the CPU packs in single precision: all of them where
-// they stay, none of a larger model that is read as it is stored, a few layers where that cannot be,
-// and of a mixture the experts that were used last.
+// they stay, none of a larger model that is read as it is stored, a few layers where that cannot
+// be, and of a mixture the experts that were used last.
 std::uint64_t working_memory(const FoundModel& model, const LayerCounts& layers) {
   std::uint64_t all = 0, largest = 0;
   for (const auto& [layer, n] : layers.parameters) {

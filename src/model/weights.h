@@ -66,13 +66,6 @@ struct WeightView {
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out);
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out);
 
-// A part of the view, with rows of `out` ld apart.
-struct WeightBlock {
-  std::int64_t row, rows, column, columns;
-};
-void read_block(const WeightView& w, const WeightBlock& block, float* out, std::int64_t ld);
-void read_block(const WeightView& w, const WeightBlock& block, double* out, std::int64_t ld);
-
 // Views by role.
 struct RoleViews {
   std::array<WeightView, kRoles> views;

@@ -6,11 +6,7 @@ template <typename T>
 Panel<T>::Panel(const WeightView& w, const WeightBlock& part, std::int64_t ld, std::int64_t skip,
                 const std::vector<T>& row_scale) {
   T* to = made_.of<T>(part.rows * ld) + skip;
-  read_block(w, part, to, ld);
-  for (std::int64_t i = 0; !row_scale.empty() && i < part.rows; ++i) {
-    const T scale = row_scale[static_cast<std::size_t>(part.row + i)];
-    for (std::int64_t c = 0; c < part.columns; ++c) to[i * ld + c] *= scale;
-  }
+  read_block(w, part, row_scale.empty() ? nullptr : row_scale.data(), to, ld);
   data_ = to;
 }
 
@@ -70,20 +66,10 @@ Panels<T> make_panels(const WeightView& w, std::int64_t width, const std::vector
     return panels;
   }
   panels.data.resize(static_cast<std::size_t>(w.in * w.out));
-  std::vector<T> rows(static_cast<std::size_t>(kRowsAtOnce * w.out));
-  for (std::int64_t i = 0; i < w.in; i += kRowsAtOnce) {
-    const std::int64_t n = std::min(kRowsAtOnce, w.in - i);
-    read_rows(w, i, n, rows.data());
-    for (std::int64_t p = 0; p < panels.count(); ++p) {
-      const std::int64_t columns = panels.columns(p);
-      T* to = panels.data.data() + w.in * panels.begin(p) + i * columns;
-      for (std::int64_t r = 0; r < n; ++r) {
-        const T scale = row_scale ? (*row_scale)[static_cast<std::size_t>(i + r)] : T(1);
-        const T* from = rows.data() + r * w.out + panels.begin(p);
-        for (std::int64_t c = 0; c < columns; ++c) to[r * columns + c] = from[c] * scale;
-      }
-    }
-  }
+  for (std::int64_t p = 0; p < panels.count(); ++p)
+    read_block(w, {0, w.in, panels.begin(p), panels.columns(p)},
+               row_scale ? row_scale->data() : nullptr, panels.data.data() + w.in * panels.begin(p),
+               panels.columns(p));
   return panels;
 }
 
@@ -164,6 +150,7 @@ template Panels<float> make_panels<float>(const WeightView&, std::int64_t,
 template Panels<double> make_panels<double>(const WeightView&, std::int64_t,
                                             const std::vector<double>*, Pack);
 template LayerPanels<float> make_layer_panels<float>(const ModelConfig&, const LayerWeights&, Pack);
-template LayerPanels<double> make_layer_panels<double>(const ModelConfig&, const LayerWeights&, Pack);
+template LayerPanels<double> make_layer_panels<double>(const ModelConfig&, const LayerWeights&,
+                                                       Pack);
 
 }  // namespace unpack

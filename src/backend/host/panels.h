@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/scratch.h"
-#include "model/weights.h"
+#include "model/weight_block.h"
 
 namespace unpack {
 
@@ -25,8 +25,8 @@ template <typename T>
 class Panel {
  public:
   explicit Panel(const T* data) : data_(data) {}
-  // Columns [part.column, ..) of the view from part.row on, rows `ld` apart, the first `skip` places
-  // behind where a row begins; row i of the view times row_scale[i].
+  // Columns [part.column, ..) of the view from part.row on, rows `ld` apart, the first `skip`
+  // places behind where a row begins; row i of the view times row_scale[i].
   Panel(const WeightView& w, const WeightBlock& part, std::int64_t ld, std::int64_t skip,
         const std::vector<T>& row_scale);
   operator const T*() const { return data_; }
