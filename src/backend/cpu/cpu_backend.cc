@@ -8,10 +8,10 @@ namespace unpack {
 
 namespace {
 
-class CpuBackend final : public HostEdges<float> {
+class CpuBackend final : public HostWays<float> {
  public:
   CpuBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options)
-      : HostEdges(std::move(weights), options),
+      : HostWays(std::move(weights), options),
         small_(small_for_gemm(weights_->parameter_count())) {
     if (!small_) prepare_gemm();
   }
