@@ -283,7 +283,7 @@ class Unfolding {
     constexpr std::size_t kLongest = 1 << 16;
     if (state.tensor.dtype_name != "U8" || text.bytes > kLongest)
       fail(state_name, "is no text in bytes");
-    const nlohmann::json json =
+    const JsonValue json =
         read_json({reinterpret_cast<const char*>(text.data), text.bytes}, shown(state_name));
     if (!json.is_object()) fail(state_name, "is no JSON object");
     const ConfigReader reader(json, shown(state_name));
@@ -454,7 +454,7 @@ Quantisation read_quantisation(const ConfigReader& config, const std::string& fa
 }
 
 Quantisation read_quantisation(std::string_view config_json, const std::string& origin) {
-  const nlohmann::json root = read_json(config_json, origin);
+  const JsonValue root = read_json(config_json, origin);
   if (!root.is_object()) return {};
   const ConfigReader reader(root, origin);
   return read_quantisation(reader, reader.text("model_type", ""));
