@@ -14,7 +14,7 @@
 namespace unpack::server {
 namespace {
 
-using nlohmann::json;
+using json = JsonValue;
 
 std::string dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);

@@ -209,24 +209,7 @@ class Model:
         >>> [row["text"] for row in r.rows]
         [' a', ' drink', ' to', ' Mary']
         """
-        options = check.asked(
-            None,
-            None,
-            {},
-            {
-                "preset": preset,
-                "beta": beta,
-                "weights": weights,
-                "mlp_weights": mlp_weights,
-                "expert_weights": expert_weights,
-                "dispatch": dispatch,
-                "mlp": mlp,
-                "scores": scores,
-                "direction": direction,
-                "floor": floor,
-                "keys": keys,
-            },
-        )
+        options = check.asked(None, None, {}, check.settings(locals()))
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         if continuation is None:
             new = self._native.generate(ids, check.integer("generate", generate, 1), 0.0, 0, 0, None, conversations.stops(prompt))

@@ -2,19 +2,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "engine/state.h"
 #include "unpack/chat.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 #include "unpack/model.h"
 
 namespace unpack {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 bool is_message(const Json& json) {
   return json.is_object() && json.contains("role") && json["role"].is_string();

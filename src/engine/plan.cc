@@ -192,10 +192,10 @@ Cost read_target_cost(const ModelConfig& c, const Writers& writers, int tokens) 
 
 double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
                    std::size_t memory_budget, int threads) {
-  const bool table =
-      Decomposition::table_fits(c, writers, tokens, memory_budget, static_cast<int>(kBytes));
-  double bytes = static_cast<double>(
-      Decomposition::bytes(c, writers, tokens, table, static_cast<int>(kBytes)));
+  constexpr int kScalar = static_cast<int>(kBytes);
+  double bytes = static_cast<double>(Decomposition::bytes(
+      c, writers, tokens, Decomposition::kept_within(c, writers, tokens, memory_budget, kScalar),
+      kScalar));
   // Arrays over pairs have a place for every source, seen or not.
   const double pairs = static_cast<double>(tri(tokens));
   double edges = 0;

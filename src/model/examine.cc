@@ -19,6 +19,7 @@ namespace {
 struct LayerCounts {
   std::map<int, std::uint64_t> parameters;
   bool mixture = false;
+  bool encoded = false;  // any of them
 
   void add(const std::string& name, std::uint64_t n) {
     std::size_t from = 0;
@@ -34,17 +35,20 @@ struct LayerCounts {
 };
 
 // The stored weights, and the matrices that the CPU packs in single precision: all of them where
-// they stay, a few layers of a larger model, and of a mixture the experts that were used last.
+// they stay, none of a larger model that is read as it is stored, a few layers where that cannot
+// be, and of a mixture the experts that were used last.
 std::uint64_t working_memory(const FoundModel& model, const LayerCounts& layers) {
   std::uint64_t all = 0, largest = 0;
   for (const auto& [layer, n] : layers.parameters) {
     all += sizeof(float) * n;
     largest = std::max(largest, sizeof(float) * n);
   }
+  const bool halves = model.bytes < sizeof(float) * model.parameters;
+  if (all > (halves ? kPackHalves : kKeepBytes) && !layers.mixture && !layers.encoded)
+    return model.bytes;
   if (all > kKeepBytes) return model.bytes + (layers.mixture ? kKeepBytes : kKeepLayers * largest);
   // What is stored in single precision is let go once it is packed.
-  const bool plain = model.bytes >= sizeof(float) * model.parameters;
-  return plain ? sizeof(float) * model.parameters : model.bytes + all;
+  return halves ? model.bytes + all : sizeof(float) * model.parameters;
 }
 
 void examine_gguf(FoundModel& model, const fs::path& file) {
@@ -55,6 +59,7 @@ void examine_gguf(FoundModel& model, const fs::path& file) {
   model.quantisation = gguf_quantisation(gguf->content);
   for (const auto& part : gguf->files) model.bytes += part->bytes().size();
   LayerCounts layers;
+  layers.encoded = true;  // some always are: rows come in another order
   for (const GgufTensor& tensor : gguf->content.tensors) {
     if (!tensor.info) continue;
     const auto n = static_cast<std::uint64_t>(tensor.elements());
@@ -80,6 +85,7 @@ void examine_folder(FoundModel& model, const Quantisation& quantisation) {
     if (entry.encoded || entry.tensor.readable) {
       model.parameters += n;
       layers.add(entry.tensor.stored.name, n);
+      layers.encoded = layers.encoded || entry.encoded != nullptr;
     }
     bytes[entry.tensor.readable ? to_string(stored.dtype) : entry.tensor.dtype_name] +=
         stored.bytes;
@@ -102,7 +108,7 @@ void examine(FoundModel& model) {
     }
     const std::string text = read_text_file(model.folder / "config.json");
     const std::string origin = (model.folder / "config.json").string();
-    const nlohmann::json config = read_json(text, origin);
+    const JsonValue config = read_json(text, origin);
     if (config.is_object() && config.contains("model_type") && config["model_type"].is_string())
       model.family = config["model_type"].get<std::string>();
     model.context = parse_config(text, origin).n_ctx;

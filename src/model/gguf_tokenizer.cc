@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "base/json_reader.h"
@@ -10,11 +9,12 @@
 #include "model/gguf_model.h"
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 
 namespace unpack {
 namespace {
 
-using Json = nlohmann::json;
+using Json = JsonValue;
 
 constexpr int kControl = 3, kUserDefined = 4;
 constexpr std::size_t kLongestPiece = 256;  // bytes; longer ones are not looked into for merges

@@ -28,10 +28,9 @@ bool has_config(const fs::path& folder) { return is_there(folder / "config.json"
 
 bool has_gguf(const fs::path& folder) {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".gguf") return true;
-  }
-  return false;
+  const std::vector<fs::path> files = folder_contents(folder, error);
+  return std::any_of(files.begin(), files.end(),
+                     [](const fs::path& file) { return file.extension() == ".gguf"; });
 }
 
 // Config and weights, or a GGUF file.
@@ -40,10 +39,9 @@ bool is_model(const fs::path& folder) { return has_config(folder) || has_gguf(fo
 std::vector<fs::path> subfolders(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    if (is_folder(at->path())) found.push_back(at->path());
+  for (const fs::path& path : folder_contents(folder, error)) {
+    if (is_folder(path)) found.push_back(path);
   }
-  std::sort(found.begin(), found.end());
   return found;
 }
 
@@ -86,18 +84,23 @@ bool is_plain_path(std::string_view path) {
   }
 }
 
+void add_refs(const fs::path& folder, const fs::path& refs, int depth,
+              std::vector<std::string>& found) {
+  constexpr int kDeepest = 8;
+  std::error_code error;
+  for (const fs::path& path : folder_contents(folder, error)) {
+    const fs::file_status status = fs::symlink_status(path, error);
+    if (fs::is_directory(status) && depth < kDeepest) add_refs(path, refs, depth + 1, found);
+    if (fs::is_regular_file(path, error)) found.push_back(path.lexically_relative(refs).string());
+  }
+}
+
 // Names of the refs of a cached model: "main", "step143000", "refs/pr/3".
 std::vector<std::string> refs_of(const fs::path& repository) {
-  std::vector<std::string> refs;
-  std::error_code error;
-  for (fs::recursive_directory_iterator at(repository / "refs", error), end; !error && at != end;
-       at.increment(error)) {
-    std::error_code unknown;
-    if (at->is_regular_file(unknown))
-      refs.push_back(at->path().lexically_relative(repository / "refs").string());
-  }
-  std::sort(refs.begin(), refs.end());
-  return refs;
+  std::vector<std::string> found;
+  add_refs(repository / "refs", repository / "refs", 1, found);
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 // The snapshot that a ref, a commit hash or a beginning of one names; empty where there is none.
@@ -197,17 +200,15 @@ std::vector<FoundModel> cached_models() {
 
 // Every GGUF file of a folder; of one that is split the first part.
 void add_gguf_files(const fs::path& folder, std::vector<FoundModel>& models) {
-  std::vector<fs::path> files;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const fs::path& file : folder_contents(folder, error)) {
+    const std::string name = file.filename().string();
     const std::size_t of = name.rfind("-of-");
     const bool later = of != std::string::npos && of >= 6 && name.substr(of - 5, 5) != "00001" &&
                        name.size() == of + 14;
-    if (entry.path().extension() == ".gguf" && !later) files.push_back(entry.path());
+    if (file.extension() == ".gguf" && !later)
+      models.push_back({file.string(), file, "file", "", ""});
   }
-  std::sort(files.begin(), files.end());
-  for (const fs::path& file : files) models.push_back({file.string(), file, "file", "", ""});
 }
 
 }  // namespace

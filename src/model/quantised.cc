@@ -283,7 +283,7 @@ class Unfolding {
     constexpr std::size_t kLongest = 1 << 16;
     if (state.tensor.dtype_name != "U8" || text.bytes > kLongest)
       fail(state_name, "is no text in bytes");
-    const nlohmann::json json =
+    const JsonValue json =
         read_json({reinterpret_cast<const char*>(text.data), text.bytes}, shown(state_name));
     if (!json.is_object()) fail(state_name, "is no JSON object");
     const ConfigReader reader(json, shown(state_name));

@@ -81,7 +81,7 @@ Quantisation read_quantisation(const ConfigReader& config, const std::string& fa
 }
 
 Quantisation read_quantisation(std::string_view config_json, const std::string& origin) {
-  const nlohmann::json root = read_json(config_json, origin);
+  const JsonValue root = read_json(config_json, origin);
   if (!root.is_object()) return {};
   const ConfigReader reader(root, origin);
   return read_quantisation(reader, reader.text("model_type", ""));

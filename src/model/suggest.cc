@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/files.h"
 #include "base/message.h"
 #include "model/found.h"
 
@@ -33,10 +34,8 @@ std::vector<std::string> neighbours(const fs::path& path) {
   std::vector<std::string> out;
   std::error_code error;
   if (!path.has_parent_path()) return out;
-  for (fs::directory_iterator at(path.parent_path(), error), end; !error && at != end;
-       at.increment(error)) {
-    if (at->path().extension() == ".gguf" || may_have_config(at->path()))
-      out.push_back(at->path().string());
+  for (const fs::path& other : folder_contents(path.parent_path(), error)) {
+    if (other.extension() == ".gguf" || may_have_config(other)) out.push_back(other.string());
     if (out.size() == kMost) break;
   }
   return out;

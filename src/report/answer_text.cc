@@ -3,17 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "report/json.h"
 #include "unpack/answer.h"
 #include "unpack/cost.h"
+#include "unpack/json.h"
 
 namespace unpack {
 namespace {
 
-using Json = nlohmann::ordered_json;
-constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+using Json = OrderedJson;
+constexpr auto kReplace = JsonValue::error_handler_t::replace;
 
 Json tokens_json(const std::vector<Token>& tokens) {
   Json list = Json::array();
@@ -37,7 +37,7 @@ Json rows_json(const std::vector<AnswerRow>& rows) {
 }
 
 std::string shown(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, kReplace);
+  return JsonValue(text).dump(-1, ' ', false, kReplace);
 }
 
 }  // namespace

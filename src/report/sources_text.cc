@@ -3,15 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "unpack/json.h"
 #include "unpack/sources.h"
 
 namespace unpack {
 namespace {
 
-using Json = nlohmann::ordered_json;
-constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+using Json = OrderedJson;
+constexpr auto kReplace = JsonValue::error_handler_t::replace;
 
 double percent(double credit, const AnswerSentence& sentence) {
   double positive = 0;
@@ -151,9 +151,8 @@ std::string to_terminal(const SourcesResult& result, const TerminalStyle& style)
     text += fmt::format("  {:>+9.4f}           the rest of the prompt\n", sentence.other_credit);
     text += "  strongest tokens:";
     for (const SourceToken& token : sentence.strongest)
-      text +=
-          fmt::format(" {}@{} {:+.3f}", nlohmann::json(token.text).dump(-1, ' ', false, kReplace),
-                      token.position, token.credit);
+      text += fmt::format(" {}@{} {:+.3f}", JsonValue(token.text).dump(-1, ' ', false, kReplace),
+                          token.position, token.credit);
     text += "\n\n";
   }
   return text;
