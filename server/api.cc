@@ -217,8 +217,17 @@ Answer Api::sources(const Model& model, const Fields& body) const {
           mime(request->format)};
 }
 
-// Of the question that /api/trace would be asked with the same fields.
+// Of the question that /api/trace, or with documents /api/sources, would be asked with the same
+// fields.
 Answer Api::cost(const Model& model, const Fields& body) const {
+  if (find_field(body, "documents")) {
+    auto asked = std::make_shared<const SourcesRequest>(read_sources(body, model, limits_));
+    return {[asked](const Model& m, const RunContext& context) {
+      const std::vector<TokenId> prompt = sources_tokens(m, asked->options);
+      const Planned planned = planned_sources(m, prompt.size(), asked->options);
+      return to_json(measured_cost(m, prompt, planned, context), planned);
+    }};
+  }
   auto request = std::make_shared<const TraceRequest>(read_trace(body, model, limits_));
   return {[request](const Model& m, const RunContext& context) {
     const Planned planned = planned_question(request->prompt, request->question, request->answer);

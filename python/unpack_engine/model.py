@@ -284,7 +284,7 @@ class Model:
         bos: bool = True,
         progress: Progress = None,
     ) -> Dict[str, Any]:
-        """What a question about a prompt will take, before it is asked: 'tokens', 'targets', 'gflop', 'memory_mib' beside the weights, 'seconds' at the speed of a short part of it here, and all of it as a 'text'.
+        """What a question about a prompt will take, before it is asked: 'tokens', 'targets', 'gflop', 'memory_mib' beside the weights, 'seconds' from what a part of it takes here, and all of it as a 'text'.
 
         >>> import unpack_engine as up
         >>> cost = up.load("pocket-gpt2").cost("Mary and John went to the store. John gave a drink to", " Mary. She")
