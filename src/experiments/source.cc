@@ -32,7 +32,8 @@ std::optional<std::string> table_from(const Json& json) {
 // A folder stays one wherever the merge is called from.
 std::string model_source(const std::string& name) {
   std::error_code error;
-  return std::filesystem::is_directory(name, error) ? std::filesystem::absolute(name).string() : name;
+  return std::filesystem::is_directory(name, error) ? std::filesystem::absolute(name).string()
+                                                    : name;
 }
 
 template <typename T>

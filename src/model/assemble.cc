@@ -3,9 +3,14 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
+#include <optional>
+#include <utility>
 
 #include "base/message.h"
+#include "base/scratch.h"
+#include "base/thread_pool.h"
 #include "model/fingerprint.h"
 #include "model/mxfp4.h"
 #include "unpack/error.h"
@@ -14,6 +19,8 @@ namespace unpack {
 namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 20;
+constexpr std::int64_t kSharedChunks = 8;  // of a tensor that several threads look through
+constexpr int kLookers = 8;
 
 bool same_bytes(const Checkpoint::Entry& a, const Checkpoint::Entry& b) {
   const StoredTensor &x = a.tensor.stored, &y = b.tensor.stored;
@@ -238,18 +245,35 @@ class Assembler {
 
   void check_finite(const Checkpoint::Entry& entry) {
     const StoredTensor& stored = entry.tensor.stored;
+    const auto chunks = static_cast<std::int64_t>((stored.bytes + kChunk - 1) / kChunk);
     const std::size_t size = dtype_size(stored.dtype);
-    for (std::size_t at = 0; at < stored.bytes; at += kChunk) {
+    // Element of the chunk, or -1; and its value.
+    const auto look = [&](std::int64_t chunk, std::byte* buffer) {
+      const std::size_t at = static_cast<std::size_t>(chunk) * kChunk;
       const std::size_t n = std::min(kChunk, stored.bytes - at);
-      const std::byte* data = Checkpoint::fetch(entry, at, n, buffer_.data());
+      const std::byte* data = Checkpoint::fetch(entry, at, n, buffer);
       const std::int64_t bad =
           find_non_finite(data, stored.dtype, static_cast<std::int64_t>(n / size));
+      return std::pair(bad, bad < 0 ? 0.0 : load_element(data, stored.dtype, bad));
+    };
+    if (chunks >= kSharedChunks) {
+      if (!pool_) pool_.emplace(std::min(kLookers, available_threads()));
+      std::atomic<bool> found = false;
+      pool_->parallel_for(chunks, [&](std::int64_t chunk) {
+        Scratch buffer;
+        if (look(chunk, buffer.of<std::byte>(kChunk)).first >= 0) found = true;
+      });
+      if (!found) return;
+    }
+    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
+      const auto [bad, value] = look(chunk, buffer_.data());
       if (bad < 0) continue;
       fail(entry, fmt::format("holds values that are no finite float32 number (element {} is {}); "
                               "the file is damaged "
                               "or its training diverged, use another checkpoint",
-                              at / size + static_cast<std::size_t>(bad),
-                              load_element(data, stored.dtype, bad)));
+                              static_cast<std::size_t>(chunk) * (kChunk / size) +
+                                  static_cast<std::size_t>(bad),
+                              value));
     }
   }
 
@@ -264,6 +288,7 @@ class Assembler {
   const FamilyConfig& config_;
   const Checkpoint& checkpoint_;
   std::vector<std::byte> buffer_;
+  std::optional<ThreadPool> pool_;  // once there is a large tensor
   std::size_t bytes_of_[4] = {};
   Fingerprint fingerprint_;
   ModelWeights model_;

@@ -3,6 +3,9 @@
 #include <algorithm>
 #include <array>
 
+#include "model/weight_block.h"
+#include "tensor/transpose.h"
+
 namespace unpack {
 namespace {
 
@@ -25,63 +28,80 @@ void load_run(const WeightView& w, std::int64_t i, std::int64_t o, std::int64_t 
   }
 }
 
+// How what is stored becomes what is read.
+template <typename Scalar>
+struct Change {
+  double scale, shift;      // of the view
+  const Scalar* row_scale;  // of the reader, or null
+
+  // x[i] of rows from `row` on.
+  void rows(std::int64_t row, std::int64_t n, Scalar* x) const {
+    apply(n, x);
+    for (std::int64_t i = 0; row_scale != nullptr && i < n; ++i) x[i] *= row_scale[row + i];
+  }
+  // Of one row.
+  void row(std::int64_t row, std::int64_t n, Scalar* x) const {
+    apply(n, x);
+    for (std::int64_t i = 0; row_scale != nullptr && i < n; ++i) x[i] *= row_scale[row];
+  }
+
+ private:
+  void apply(std::int64_t n, Scalar* x) const {
+    if (scale == 1.0 && shift == 0.0) return;
+    for (std::int64_t i = 0; i < n; ++i)
+      x[i] = static_cast<Scalar>(scale * (static_cast<double>(x[i]) + shift));
+  }
+};
+
 // Rows are contiguous inside a block of columns.
 template <typename Scalar>
-void read_contiguous_columns(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t o = 0; o < w.out; o += w.block) {
-      load_run(w, row + i, o, std::min(w.block, w.out - o), out + i * w.out + o);
+void read_contiguous_columns(const WeightView& w, const WeightBlock& part,
+                             const Change<Scalar>& change, Scalar* out, std::int64_t ld) {
+  const std::int64_t end = part.column + part.columns;
+  for (std::int64_t i = 0; i < part.rows; ++i) {
+    for (std::int64_t o = part.column; o < end;) {
+      const std::int64_t n = std::min(w.block - o % w.block, end - o);
+      load_run(w, part.row + i, o, n, out + i * ld + o - part.column);
+      o += n;
     }
+    change.row(part.row + i, part.columns, out + i * ld);
   }
 }
 
 // Columns are contiguous (Linear's [out, in]): convert a tile of columns, then turn it in cache.
 template <typename Scalar>
-void read_contiguous_rows(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
+void read_contiguous_rows(const WeightView& w, const WeightBlock& part,
+                          const Change<Scalar>& change, Scalar* out, std::int64_t ld) {
   constexpr std::int64_t kColumns = 16;
-  constexpr std::int64_t kRows = 128;
+  constexpr std::int64_t kRows = 256;
   // The odd pitch keeps the 16 columns of a row in different cache sets.
   constexpr std::int64_t kPitch = kRows + 16 / static_cast<std::int64_t>(sizeof(Scalar) / 4);
   std::array<Scalar, kColumns * kPitch> tile;
-  for (std::int64_t i = 0; i < n; i += kRows) {
-    const std::int64_t rows = std::min(kRows, n - i);
-    for (std::int64_t o = 0; o < w.out; o += kColumns) {
-      const std::int64_t columns = std::min(kColumns, w.out - o);
-      for (std::int64_t c = 0; c < columns; ++c)
-        load_run(w, row + i, o + c, rows, tile.data() + c * kPitch);
-      Scalar* target = out + i * w.out + o;
-      if (columns == kColumns) {
-        for (std::int64_t r = 0; r < rows; ++r) {
-          for (std::int64_t c = 0; c < kColumns; ++c)
-            target[r * w.out + c] = tile[static_cast<std::size_t>(c * kPitch + r)];
-        }
-      } else {
-        for (std::int64_t r = 0; r < rows; ++r) {
-          for (std::int64_t c = 0; c < columns; ++c)
-            target[r * w.out + c] = tile[static_cast<std::size_t>(c * kPitch + r)];
-        }
+  for (std::int64_t i = 0; i < part.rows; i += kRows) {
+    const std::int64_t rows = std::min(kRows, part.rows - i);
+    for (std::int64_t o = 0; o < part.columns; o += kColumns) {
+      const std::int64_t columns = std::min(kColumns, part.columns - o);
+      for (std::int64_t c = 0; c < columns; ++c) {
+        load_run(w, part.row + i, part.column + o + c, rows, tile.data() + c * kPitch);
+        change.rows(part.row + i, rows, tile.data() + c * kPitch);
       }
+      transpose(tile.data(), columns, rows, kPitch, out + i * ld + o, ld);
     }
   }
 }
 
 template <typename Scalar>
-void read_stored(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
+void read_any(const WeightView& w, const WeightBlock& part, const Scalar* row_scale, Scalar* out,
+              std::int64_t ld) {
+  const Change<Scalar> change{w.scale, w.shift, row_scale};
   if (w.out_stride == 1 && (w.block > 1 || w.out == 1))
-    return read_contiguous_columns(w, row, n, out);
-  if (w.in_stride == 1) return read_contiguous_rows(w, row, n, out);
-  for (std::int64_t i = 0; i < n; ++i) {
-    for (std::int64_t o = 0; o < w.out; ++o) load_run(w, row + i, o, 1, out + i * w.out + o);
+    return read_contiguous_columns(w, part, change, out, ld);
+  if (w.in_stride == 1) return read_contiguous_rows(w, part, change, out, ld);
+  for (std::int64_t i = 0; i < part.rows; ++i) {
+    for (std::int64_t o = 0; o < part.columns; ++o)
+      load_run(w, part.row + i, part.column + o, 1, out + i * ld + o);
+    change.row(part.row + i, part.columns, out + i * ld);
   }
-}
-
-// The one place that applies a view's scale and shift.
-template <typename Scalar>
-void read_any(const WeightView& w, std::int64_t row, std::int64_t n, Scalar* out) {
-  read_stored(w, row, n, out);
-  if (w.scale == 1.0 && w.shift == 0.0) return;
-  for (std::int64_t i = 0; i < n * w.out; ++i)
-    out[i] = static_cast<Scalar>(w.scale * (static_cast<double>(out[i]) + w.shift));
 }
 
 }  // namespace
@@ -93,10 +113,19 @@ double WeightView::at(std::int64_t i, std::int64_t o) const {
 }
 
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out) {
-  read_any(w, row, n, out);
+  read_any<float>(w, {row, n, 0, w.out}, nullptr, out, w.out);
 }
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out) {
-  read_any(w, row, n, out);
+  read_any<double>(w, {row, n, 0, w.out}, nullptr, out, w.out);
+}
+
+void read_block(const WeightView& w, const WeightBlock& block, const float* row_scale, float* out,
+                std::int64_t ld) {
+  read_any(w, block, row_scale, out, ld);
+}
+void read_block(const WeightView& w, const WeightBlock& block, const double* row_scale, double* out,
+                std::int64_t ld) {
+  read_any(w, block, row_scale, out, ld);
 }
 
 std::size_t ModelWeights::parameter_count() const {

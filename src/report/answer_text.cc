@@ -42,11 +42,10 @@ std::string shown(const std::string& text) {
 
 }  // namespace
 
-std::string to_json(const AskedCost& asked) {
-  return Json{
-      {"tokens", asked.tokens},        {"targets", asked.targets},
-      {"gflop", asked.cost.gflop},     {"memory_mib", asked.cost.memory_mib},
-      {"seconds", asked.cost.seconds}, {"text", cost_text(asked.cost, asked.tokens, asked.targets)}}
+std::string to_json(const QuestionCost& cost, const Planned& planned) {
+  return Json{{"tokens", planned.tokens}, {"targets", planned.targets},
+              {"gflop", cost.gflop},      {"memory_mib", cost.memory_mib},
+              {"seconds", cost.seconds},  {"text", cost_text(cost, planned)}}
       .dump();
 }
 

@@ -128,6 +128,14 @@ std::vector<TokenId> sources_tokens(const Model& model, const SourcesOptions& op
   return chat_prompt(model, make_conversation(prompt, std::nullopt)).ids;
 }
 
+Planned planned_sources(const Model& model, std::size_t prompt, const SourcesOptions& options) {
+  const std::size_t context = static_cast<std::size_t>(model.config().n_ctx);
+  const std::size_t answer = options.answer ? model.tokenizer().encode(*options.answer).size()
+                                            : std::min(static_cast<std::size_t>(options.generate),
+                                                       context - std::min(context, prompt));
+  return planned_answer(prompt, std::max<std::size_t>(answer, 1), 0, options.options);
+}
+
 SourcesResult find_sources(const Model& model, const SourcesOptions& options,
                            const RunContext& context) {
   SourcesResult result;

@@ -10,9 +10,11 @@ namespace {
 
 class CpuBackend final : public HostWays<float> {
  public:
-  CpuBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options)
+  CpuBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options,
+             std::size_t pack_halves)
       : HostWays(std::move(weights), options),
         small_(small_for_gemm(weights_->parameter_count())) {
+    read_as_stored(pack_halves);
     if (!small_) prepare_gemm();
   }
   std::string name() const override { return "cpu"; }
@@ -34,8 +36,8 @@ class CpuBackend final : public HostWays<float> {
 }  // namespace
 
 std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const ModelWeights> weights,
-                                          const BackendOptions& options) {
-  return std::make_shared<CpuBackend>(std::move(weights), options);
+                                          const BackendOptions& options, std::size_t pack_halves) {
+  return std::make_shared<CpuBackend>(std::move(weights), options, pack_halves);
 }
 
 }  // namespace unpack

@@ -57,6 +57,25 @@ HostBase<T>::HostBase(std::shared_ptr<const ModelWeights> weights, const Backend
 }
 
 template <typename T>
+void HostBase<T>::read_as_stored(std::size_t halves) {
+  std::size_t bytes = 0;
+  bool plain = true, single = false;
+  for (const LayerWeights& w : weights_->layers) {
+    plain = plain && w.experts.empty();
+    for (const Role role : kMatrices) {
+      const WeightView& view = w[role];
+      if (!view) continue;
+      plain = plain && view.encoded == nullptr;
+      single = single || dtype_size(view.dtype) > 2;
+      bytes += sizeof(T) * static_cast<std::size_t>(view.in * view.out);
+    }
+  }
+  if (!plain || bytes <= (single ? kKeepBytes : halves)) return;
+  pack_ = Pack::never;
+  keep_layers_ = layers_.size();
+}
+
+template <typename T>
 std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
   const auto i = static_cast<std::size_t>(index);
   std::unique_lock lock(mutex_);
@@ -69,10 +88,11 @@ std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
   }
   lock.unlock();
   const LayerWeights& w = weights_->layers[i];
-  auto made = std::make_shared<const LayerPanels<T>>(make_layer_panels<T>(config_, w));
+  auto made = std::make_shared<const LayerPanels<T>>(make_layer_panels<T>(config_, w, pack_));
   // Only single precision is let go: half-precision pages are read again when the layer is
   // converted anew, and cost little.
-  if (weights_->release && config_.dtype == DType::f32 && keep_layers_ == layers_.size()) {
+  if (weights_->release && config_.dtype == DType::f32 && pack_ == Pack::now &&
+      keep_layers_ == layers_.size()) {
     for (const Role role : kMatrices) {
       const WeightView& v = w[role];
       if (v.data == nullptr) continue;
@@ -203,8 +223,8 @@ void HostBase<T>::multiply(std::span<const Product> products, const T* a, std::i
     const std::int64_t row = at % blocks * kRowBlock;
     const std::int64_t rows = std::min(kRowBlock, m - row);
     T* to = products[i].c + row * w.out + w.begin(p) + column;
-    gemm(false, rows, columns, w.in, a + row * w.in, w.in, w.panel(p) + column, w.columns(p), false,
-         to, w.out);
+    gemm(false, rows, columns, w.in, a + row * w.in, w.in, w.some_columns(p, column, columns),
+         w.columns(p), false, to, w.out);
     if (products[i].bias->empty()) return;
     const T* b = products[i].bias->data() + w.begin(p) + column;
     for (std::int64_t r = 0; r < rows; ++r) {
@@ -231,8 +251,8 @@ void HostBase<T>::multiply_transposed(const Panels<T>& w, const T* a, std::int64
     const std::int64_t rows = std::min(kRowBlock, m - row);
     const std::int64_t n = std::min(kColumns, w.in - col);
     for (std::int64_t p = 0; p < w.count(); ++p) {
-      gemm(true, rows, n, w.columns(p), a + row * w.out + w.begin(p), w.out,
-           w.panel(p) + col * w.columns(p), w.columns(p), p > 0, c + row * w.in + col, w.in);
+      gemm(true, rows, n, w.columns(p), a + row * w.out + w.begin(p), w.out, w.rows(p, col, n),
+           w.columns(p), p > 0, c + row * w.in + col, w.in);
     }
   });
 }
@@ -242,8 +262,8 @@ void HostBase<T>::head_to_model(const Panels<T>& w, int head, const T* a, std::i
                                 std::int64_t m, T* c, std::int64_t ldc) {
   const std::int64_t column = static_cast<std::int64_t>(head) * config_.d_head;
   const std::int64_t p = column / w.width;
-  gemm(true, m, w.in, config_.d_head, a, lda, w.panel(p) + (column - w.begin(p)), w.columns(p),
-       false, c, ldc);
+  gemm(true, m, w.in, config_.d_head, a, lda,
+       w.some_columns(p, column - w.begin(p), config_.d_head), w.columns(p), false, c, ldc);
 }
 
 template <typename T>

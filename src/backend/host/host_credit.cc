@@ -10,6 +10,17 @@
 
 namespace unpack {
 
+namespace {
+
+constexpr std::int64_t kCreditRows = 64;  // queries, or sources, that share a product
+
+// How many sources any of the queries sees.
+std::int64_t farthest(std::span<const int> queries) {
+  return std::int64_t{*std::max_element(queries.begin(), queries.end())} + 1;
+}
+
+}  // namespace
+
 template <typename T>
 std::vector<T> HostBackend<T>::directions_for(const std::vector<T>& post, const Array* out_dev,
                                               std::span<const int> queries,
@@ -39,17 +50,23 @@ void HostBackend<T>::head_numerators(const AttentionView& view, std::span<const 
   multiply_transposed(w->o, centered.data(), rows, pulled.data());
   std::vector<std::int64_t> begin(queries.size() + 1, 0);
   for (std::size_t i = 0; i < queries.size(); ++i) begin[i + 1] = begin[i] + queries[i] + 1;
-  pool_.parallel_for(heads, [&](std::int64_t h) {
-    const std::int64_t g = h / config_.group_size();
-    for (std::int64_t i = 0; i < rows; ++i) {
+  const std::int64_t kv_row = static_cast<std::int64_t>(config_.n_kv_heads) * e;
+  const std::int64_t blocks = (rows + kCreditRows - 1) / kCreditRows;
+  pool_.parallel_for(heads * blocks, [&](std::int64_t task) {
+    const std::int64_t h = task / blocks, first = task % blocks * kCreditRows;
+    const std::int64_t n = std::min(kCreditRows, rows - first);
+    const std::int64_t reach =
+        farthest(queries.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n)));
+    Scratch scratch;
+    T* products = scratch.of<T>(n * reach);
+    gemm(true, n, reach, e, pulled.data() + (first * heads + h) * e, heads * e,
+         ptr(*view.v) + h / config_.group_size() * e, kv_row, false, products, reach);
+    for (std::int64_t i = first; i < first + n; ++i) {
       const int q = queries[static_cast<std::size_t>(i)];
-      const T* u = pulled.data() + (i * heads + h) * e;
       const T* alpha = ptr(*view.pattern) + h * tri(view.length) + tri(q);
+      const T* from = products + (i - first) * reach;
       T* to = ptr(out) + h * begin.back() + begin[static_cast<std::size_t>(i)];
-      for (int s = 0; s <= q; ++s)
-        to[s] =
-            alpha[s] *
-            dot(e, ptr(*view.v) + (static_cast<std::int64_t>(s) * config_.n_kv_heads + g) * e, u);
+      for (int s = 0; s <= q; ++s) to[s] = alpha[s] * from[s];
     }
   });
 }
@@ -114,19 +131,27 @@ void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> 
     return;
   }
   std::vector<T> vectors(static_cast<std::size_t>(rows * heads * d));  // [rows, H, D]
-  pool_.parallel_for(heads, [&](std::int64_t h) {
-    const std::int64_t g = h / config_.group_size();
-    std::vector<T> folded(static_cast<std::size_t>(rows * e), T(0));
-    for (std::int64_t i = 0; i < rows; ++i) {
-      const int q = queries[static_cast<std::size_t>(i)];
-      const double* c = coef.data() + h * begin.back() + begin[static_cast<std::size_t>(i)];
-      T* u = folded.data() + i * e;
-      for (int s = 0; s <= q; ++s)
-        axpy(e, static_cast<T>(c[s]),
-             ptr(*view.k) + (static_cast<std::int64_t>(s) * config_.n_kv_heads + g) * e, u);
-      pull(q, h, u);
+  const std::int64_t blocks = (rows + kCreditRows - 1) / kCreditRows;
+  pool_.parallel_for(heads * blocks, [&](std::int64_t task) {
+    const std::int64_t h = task / blocks, first = task % blocks * kCreditRows;
+    const std::int64_t n = std::min(kCreditRows, rows - first);
+    const std::int64_t reach =
+        farthest(queries.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n)));
+    Scratch coefficients, sums;
+    T* of = coefficients.of<T>(n * reach);
+    T* folded = sums.of<T>(n * e);
+    for (std::int64_t i = 0; i < n; ++i) {
+      const auto row = static_cast<std::size_t>(first + i);
+      const double* c = coef.data() + h * begin.back() + begin[row];
+      T* to = of + i * reach;
+      for (int s = 0; s <= queries[row]; ++s) to[s] = static_cast<T>(c[s]);
+      std::fill(to + queries[row] + 1, to + reach, T(0));
     }
-    head_to_model(w->q, static_cast<int>(h), folded.data(), e, rows, vectors.data() + h * d,
+    gemm(false, n, e, reach, of, reach, ptr(*view.k) + h / config_.group_size() * e,
+         config_.n_kv_heads * e, false, folded, e);
+    for (std::int64_t i = 0; i < n; ++i)
+      pull(queries[static_cast<std::size_t>(first + i)], h, folded + i * e);
+    head_to_model(w->q, static_cast<int>(h), folded, e, n, vectors.data() + (first * heads + h) * d,
                   heads * d);
   });
   const double scale = config_.layer(view.layer).attention_scale;
@@ -160,24 +185,35 @@ void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double>
   const auto pull = this->key_pull(view, *w, rope.get());
   std::vector<T> folded(static_cast<std::size_t>(length) * static_cast<std::size_t>(groups * e),
                         T(0));  // [S, G, E]
-  // Some sources at once, whose coefficients of a query lie side by side.
-  constexpr std::int64_t kSources = 64;
-  const std::int64_t blocks = (length + kSources - 1) / kSources;
+  const std::int64_t blocks = (length + kCreditRows - 1) / kCreditRows;
   pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
     const std::int64_t g = task % groups;
-    const std::int64_t begin = task / groups * kSources;
-    const std::int64_t end = std::min<std::int64_t>(length, begin + kSources);
+    const std::int64_t begin = task / groups * kCreditRows;
+    const std::int64_t n = std::min(kCreditRows, length - begin), queries = length - begin;
     const auto at = [&](std::int64_t s) { return folded.data() + (s * groups + g) * e; };
+    Scratch scratch;
+    T* turned = scratch.of<T>(n * queries);  // coefficients, a row a source
     for (std::int64_t h = g * config_.group_size(); h < (g + 1) * config_.group_size(); ++h) {
+      // Queries with any coefficient lie between these.
+      std::int64_t first = length, end = begin;
       for (std::int64_t q = begin; q < length; ++q) {
         const double* c = coef.data() + h * tri(length) + tri(q);
-        const T* query = ptr(*view.q) + (q * heads + h) * e;
-        for (std::int64_t s = begin; s < std::min(end, q + 1); ++s) {
-          if (c[s] != 0) axpy(e, static_cast<T>(c[s]), query, at(s));
+        const std::int64_t seen = std::min(begin + n, q + 1);
+        if (std::all_of(c + begin, c + seen, [](double x) { return x == 0; })) continue;
+        if (end == begin) first = q;
+        // Those between that have none, and sources that a query does not see.
+        for (std::int64_t skipped = std::max(end, first); skipped <= q; ++skipped) {
+          for (std::int64_t s = 0; s < n; ++s) turned[s * queries + skipped - begin] = T(0);
         }
+        for (std::int64_t s = begin; s < seen; ++s)
+          turned[(s - begin) * queries + q - begin] = static_cast<T>(c[s]);
+        end = q + 1;
       }
+      if (end == begin) continue;
+      gemm(false, n, e, end - first, turned + first - begin, queries,
+           ptr(*view.q) + (first * heads + h) * e, heads * e, true, at(begin), groups * e);
     }
-    for (std::int64_t s = begin; s < end; ++s) pull(s, g, at(s));
+    for (std::int64_t s = begin; s < begin + n; ++s) pull(s, g, at(s));
   });
   std::vector<T> vectors(static_cast<std::size_t>(length) * static_cast<std::size_t>(d));
   multiply_transposed(w->k, folded.data(), length, vectors.data());

@@ -50,8 +50,7 @@ void HostHeads<T>::put_head_writers(int index, const Array& z, const Array& out_
     T* to = ptr(writers) + (first + h) * d;
     for (std::int64_t p = 0; p < w->o.count(); ++p) {
       gemm(false, length, w->o.columns(p), e, ptr(z) + row * z_row + h * e, z_row,
-           w->o.panel(p) + h * e * w->o.columns(p), w->o.columns(p), false, to + w->o.begin(p),
-           n_writers * d);
+           w->o.rows(p, h * e, e), w->o.columns(p), false, to + w->o.begin(p), n_writers * d);
     }
     for (int s = 0; s < length; ++s) {
       T* vector = to + static_cast<std::int64_t>(s) * n_writers * d;

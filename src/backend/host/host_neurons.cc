@@ -62,6 +62,7 @@ void HostNeurons<T>::neuron_panels(const MlpView& view, const Panels<T>& in,
          at < std::min(some.count, (task % groups + 1) * panels_each); ++at) {
       const std::int64_t p = some.first + at;
       const std::int64_t n = in.columns(p);
+      const Panel<T> panel = in.panel(p);
       T* last =
           sums.last.empty() || begin + positions < length ? nullptr : ptr(sums.last) + in.begin(p);
       std::vector<double> sum(static_cast<std::size_t>(2 * positions * n), 0.0);
@@ -70,7 +71,7 @@ void HostNeurons<T>::neuron_panels(const MlpView& view, const Panels<T>& in,
         const std::int64_t end = std::min(positions, from + at_once);
         T* tile = scratch.of<T>((end - from) * rows_each * n);
         gemm(false, (end - from) * rows_each, n, in.in, rows + from * rows_each * in.in, in.in,
-             in.panel(p), n, false, tile, n);
+             panel, n, false, tile, n);
         for (std::int64_t i = from; i < end; ++i) {
           const T* scores = tile + (i - from) * rows_each * n;
           std::fill(square.begin(), square.end(), 0.0);

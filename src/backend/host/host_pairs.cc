@@ -186,6 +186,7 @@ Array HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std
     const std::int64_t begin = task / groups * kPositions;
     const std::int64_t n = std::min(kPositions, length - begin);
     std::vector<T> tile(static_cast<std::size_t>(n * columns));
+    const Panel<T> panel = w.panel(p);
     for (std::int64_t j = task % groups * kWriters;
          j < std::min(cl, (task % groups + 1) * kWriters); ++j) {
       const Writer& writer = writers_[static_cast<int>(j)];
@@ -198,7 +199,7 @@ Array HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std
              columns, false, tile.data(), columns);
       } else {
         gemm(false, n, columns, d, ptr(*view.writers) + (begin * view.n_writers + j) * d,
-             view.n_writers * d, w.panel(p), columns, false, tile.data(), columns);
+             view.n_writers * d, panel, columns, false, tile.data(), columns);
       }
       for (std::int64_t i = 0; i < n; ++i) {
         const std::int64_t s = begin + i;

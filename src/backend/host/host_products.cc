@@ -64,12 +64,15 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
   const std::int64_t size = product_size(w, sources);
   // C goes to the side of W, whose columns it centres.
   std::vector<T> centered;
-  if (config_.norm != Norm::rms) {
+  const bool center = config_.norm != Norm::rms;
+  if (center || !w.packed()) {
     centered.resize(static_cast<std::size_t>(count * d * w.width));
     pool_.parallel_for(count, [&](std::int64_t i) {
       const std::int64_t n = w.columns(first + i);
       T* to = centered.data() + i * d * w.width;
-      std::copy_n(w.panel(first + i), d * n, to);
+      const Panel<T> panel = w.panel(first + i);
+      std::copy_n(static_cast<const T*>(panel), d * n, to);
+      if (!center) return;
       std::vector<double> mean(static_cast<std::size_t>(n), 0.0);
       add_columns(to, d, n, mean.data());
       for (double& m : mean) m /= static_cast<double>(d);
@@ -88,13 +91,14 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
       const std::int64_t head = task % blocks * together;
       const std::int64_t n = w.columns(first + i), columns = packed ? padded_columns(n) : n;
       const std::int64_t rows = std::min(together, heads - head) * e;
-      const T* right = centered.empty() ? w.panel(first + i) : centered.data() + i * d * w.width;
+      const T* right = centered.empty() ? static_cast<const T*>(w.panel(first + i))
+                                        : centered.data() + i * d * w.width;
       T* to = out + i * size + ((from + source) * heads + head) * e * columns;
       Scratch plain;
       T* made = packed ? plain.of<T>(rows * n) : to;
       const Panels<T>& o = layers[static_cast<std::size_t>(source)]->o;
       for (std::int64_t p = 0; p < o.count(); ++p) {
-        gemm(false, rows, n, o.columns(p), o.panel(p) + head * e * o.columns(p), o.columns(p),
+        gemm(false, rows, n, o.columns(p), o.rows(p, head * e, rows), o.columns(p),
              right + o.begin(p) * n, n, p > 0, made, n);
       }
       for (std::int64_t r = 0; packed && r < rows; r += e)

@@ -2,6 +2,16 @@
 
 namespace unpack {
 
+template <typename T>
+Panel<T>::Panel(const WeightView& w, const WeightBlock& part, std::int64_t ld, std::int64_t skip,
+                const std::vector<T>& row_scale) {
+  T* to = made_.of<T>(part.rows * ld) + skip;
+  read_block(w, part, row_scale.empty() ? nullptr : row_scale.data(), to, ld);
+  data_ = to;
+}
+
+template class Panel<float>;
+template class Panel<double>;
 template struct Panels<float>;
 template struct Panels<double>;
 
@@ -43,27 +53,23 @@ std::vector<T> read_vector(const WeightView& w) {
 }
 
 template <typename T>
-Panels<T> make_panels(const WeightView& w, std::int64_t width, const std::vector<T>* row_scale) {
+Panels<T> make_panels(const WeightView& w, std::int64_t width, const std::vector<T>* row_scale,
+                      Pack pack) {
   Panels<T> panels;
   if (!w) return panels;
   panels.in = w.in;
   panels.out = w.out;
   panels.width = width;
-  panels.data.resize(static_cast<std::size_t>(w.in * w.out));
-  std::vector<T> rows(static_cast<std::size_t>(kRowsAtOnce * w.out));
-  for (std::int64_t i = 0; i < w.in; i += kRowsAtOnce) {
-    const std::int64_t n = std::min(kRowsAtOnce, w.in - i);
-    read_rows(w, i, n, rows.data());
-    for (std::int64_t p = 0; p < panels.count(); ++p) {
-      const std::int64_t columns = panels.columns(p);
-      T* to = panels.data.data() + w.in * panels.begin(p) + i * columns;
-      for (std::int64_t r = 0; r < n; ++r) {
-        const T scale = row_scale ? (*row_scale)[static_cast<std::size_t>(i + r)] : T(1);
-        const T* from = rows.data() + r * w.out + panels.begin(p);
-        for (std::int64_t c = 0; c < columns; ++c) to[r * columns + c] = from[c] * scale;
-      }
-    }
+  if (pack == Pack::never) {
+    panels.stored = w;
+    if (row_scale) panels.row_scale = *row_scale;
+    return panels;
   }
+  panels.data.resize(static_cast<std::size_t>(w.in * w.out));
+  for (std::int64_t p = 0; p < panels.count(); ++p)
+    read_block(w, {0, w.in, panels.begin(p), panels.columns(p)},
+               row_scale ? row_scale->data() : nullptr, panels.data.data() + w.in * panels.begin(p),
+               panels.columns(p));
   return panels;
 }
 
@@ -72,14 +78,14 @@ namespace {
 constexpr std::int64_t kWidth = 256;
 
 template <typename T>
-MlpPanels<T> make_mlp(const RoleViews& w, const LayerWeights& layer) {
+MlpPanels<T> make_mlp(const RoleViews& w, const LayerWeights& layer, Pack pack) {
   const std::vector<T> norm = read_vector<T>(layer[Role::mlp_norm_w]);
   const std::vector<T>* scale = norm.empty() ? nullptr : &norm;
   const WeightView& bias = layer[Role::mlp_norm_b];
   MlpPanels<T> mlp;
-  mlp.in = make_panels(w[Role::w_in], kWidth, scale);
-  mlp.up = make_panels(w[Role::w_up], kWidth, scale);
-  mlp.out = make_panels<T>(w[Role::w_out], kWidth, nullptr);
+  mlp.in = make_panels(w[Role::w_in], kWidth, scale, pack);
+  mlp.up = make_panels(w[Role::w_up], kWidth, scale, pack);
+  mlp.out = make_panels<T>(w[Role::w_out], kWidth, nullptr, pack);
   mlp.b_in = folded_bias<T>(w[Role::b_in], bias, w[Role::w_in]);
   if (w[Role::w_up]) mlp.b_up = folded_bias<T>(w[Role::b_up], bias, w[Role::w_up]);
   mlp.b_out = read_vector<T>(w[Role::b_out]);
@@ -100,17 +106,17 @@ std::vector<T> for_heads(const WeightView& w, std::int64_t n) {
 }  // namespace
 
 template <typename T>
-LayerPanels<T> make_layer_panels(const ModelConfig& config, const LayerWeights& w) {
+LayerPanels<T> make_layer_panels(const ModelConfig& config, const LayerWeights& w, Pack pack) {
   LayerPanels<T> layer;
   const std::vector<T> norm = read_vector<T>(w[Role::attn_norm_w]);
   const std::vector<T>* scale = norm.empty() ? nullptr : &norm;
   const WeightView& bias = w[Role::attn_norm_b];
   // Heads never straddle a panel.
   const std::int64_t e = config.d_head, head_width = e * std::max<std::int64_t>(1, 256 / e);
-  layer.q = make_panels(w[Role::w_q], head_width, scale);
-  layer.k = make_panels(w[Role::w_k], head_width, scale);
-  layer.v = make_panels(w[Role::w_v], head_width, scale);
-  layer.o = make_panels<T>(w[Role::w_o], kWidth, nullptr);
+  layer.q = make_panels(w[Role::w_q], head_width, scale, pack);
+  layer.k = make_panels(w[Role::w_k], head_width, scale, pack);
+  layer.v = make_panels(w[Role::w_v], head_width, scale, pack);
+  layer.o = make_panels<T>(w[Role::w_o], kWidth, nullptr, pack);
   layer.b_q = folded_bias<T>(w[Role::b_q], bias, w[Role::w_q]);
   layer.b_k = folded_bias<T>(w[Role::b_k], bias, w[Role::w_k]);
   layer.b_v = folded_bias<T>(w[Role::b_v], bias, w[Role::w_v]);
@@ -121,10 +127,10 @@ LayerPanels<T> make_layer_panels(const ModelConfig& config, const LayerWeights& 
   layer.mlp_post = read_vector<T>(w[Role::mlp_post_w]);
   layer.sinks = read_vector<T>(w[Role::sinks]);
   if (w.experts.empty()) {
-    layer.mlp = make_mlp<T>(w, w);
+    layer.mlp = make_mlp<T>(w, w, pack);
   } else {
     const std::vector<T> mlp_norm = read_vector<T>(w[Role::mlp_norm_w]);
-    layer.router = make_panels(w[Role::w_r], kWidth, mlp_norm.empty() ? nullptr : &mlp_norm);
+    layer.router = make_panels(w[Role::w_r], kWidth, mlp_norm.empty() ? nullptr : &mlp_norm, pack);
     layer.b_router = folded_bias<T>(w[Role::b_r], w[Role::mlp_norm_b], w[Role::w_r]);
   }
   return layer;
@@ -132,7 +138,7 @@ LayerPanels<T> make_layer_panels(const ModelConfig& config, const LayerWeights& 
 
 template <typename T>
 MlpPanels<T> make_expert_panels(const LayerWeights& w, int expert) {
-  return make_mlp<T>(w.experts[static_cast<std::size_t>(expert)], w);
+  return make_mlp<T>(w.experts[static_cast<std::size_t>(expert)], w, Pack::now);
 }
 
 template MlpPanels<float> make_expert_panels<float>(const LayerWeights&, int);
@@ -140,10 +146,11 @@ template MlpPanels<double> make_expert_panels<double>(const LayerWeights&, int);
 template std::vector<float> read_vector<float>(const WeightView&);
 template std::vector<double> read_vector<double>(const WeightView&);
 template Panels<float> make_panels<float>(const WeightView&, std::int64_t,
-                                          const std::vector<float>*);
+                                          const std::vector<float>*, Pack);
 template Panels<double> make_panels<double>(const WeightView&, std::int64_t,
-                                            const std::vector<double>*);
-template LayerPanels<float> make_layer_panels<float>(const ModelConfig&, const LayerWeights&);
-template LayerPanels<double> make_layer_panels<double>(const ModelConfig&, const LayerWeights&);
+                                            const std::vector<double>*, Pack);
+template LayerPanels<float> make_layer_panels<float>(const ModelConfig&, const LayerWeights&, Pack);
+template LayerPanels<double> make_layer_panels<double>(const ModelConfig&, const LayerWeights&,
+                                                       Pack);
 
 }  // namespace unpack

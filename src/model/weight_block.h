@@ -1,0 +1,18 @@
+// A part of a stored matrix, read.
+#pragma once
+
+#include "model/weights.h"
+
+namespace unpack {
+
+struct WeightBlock {
+  std::int64_t row, rows, column, columns;
+};
+
+// With rows of `out` ld apart; row i of the view times row_scale[i] where that is given.
+void read_block(const WeightView& w, const WeightBlock& block, const float* row_scale, float* out,
+                std::int64_t ld);
+void read_block(const WeightView& w, const WeightBlock& block, const double* row_scale, double* out,
+                std::int64_t ld);
+
+}  // namespace unpack

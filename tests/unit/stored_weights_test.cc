@@ -1,0 +1,148 @@
+// Weights that are read as they are stored, panel by panel, against weights that were packed first:
+// the same bits.
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "backend/cpu/cpu_backend.h"
+#include "model/weight_block.h"
+#include "tensor/transpose.h"
+#include "unit/random_model.h"
+
+namespace unpack {
+namespace {
+
+using testing::Shape;
+using testing::Tensors;
+
+TEST(Transpose, TurnsEveryShapeOfTile) {
+  for (const auto& [rows, columns] :
+       {std::pair<std::int64_t, std::int64_t>{16, 128}, {8, 8}, {16, 20}, {5, 24}, {1, 3}}) {
+    const std::int64_t pitch = columns + 3, ld = rows + 2;
+    std::vector<float> from(static_cast<std::size_t>(rows * pitch));
+    for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
+    std::vector<float> to(static_cast<std::size_t>(columns * ld), -1.0F);
+    transpose(from.data(), rows, columns, pitch, to.data(), ld);
+    for (std::int64_t j = 0; j < columns; ++j) {
+      for (std::int64_t i = 0; i < ld; ++i) {
+        EXPECT_EQ(to[static_cast<std::size_t>(j * ld + i)],
+                  i < rows ? static_cast<float>(i * pitch + j) : -1.0F)
+            << rows << " x " << columns << ": " << j << ", " << i;
+      }
+    }
+  }
+}
+
+TEST(WeightBlocks, AgreeWithSingleElements) {
+  constexpr std::int64_t kIn = 300, kOut = 70;
+  std::vector<float> values(static_cast<std::size_t>(kIn * kOut));
+  for (std::size_t i = 0; i < values.size(); ++i)
+    values[i] = static_cast<float>(static_cast<int>(i * 7919 % 2039) - 1000) / 64;
+  std::vector<std::byte> stored(values.size() * 2);
+  store_run(values.data(), kIn * kOut, DType::bf16, stored.data());
+  std::vector<float> scale(kIn);
+  for (std::size_t i = 0; i < scale.size(); ++i) scale[i] = 0.5F + static_cast<float>(i) / 128;
+  for (const bool linear : {true, false}) {
+    WeightView w;
+    w.data = stored.data();
+    w.dtype = DType::bf16;
+    w.in = kIn;
+    w.out = kOut;
+    w.block = linear ? kOut : kOut / 2;  // the other one in two blocks of columns
+    w.in_stride = linear ? 1 : kOut;
+    w.out_stride = linear ? kIn : 1;
+    w.block_stride = linear ? kIn * kOut : kOut / 2;
+    for (const WeightBlock& part :
+         {WeightBlock{0, kIn, 0, kOut}, {7, 281, 33, 34}, {299, 1, 3, 16}, {16, 256, 1, 69}}) {
+      constexpr std::int64_t kLd = 80;
+      std::vector<float> out(static_cast<std::size_t>(part.rows * kLd), -1.0F);
+      read_block(w, part, scale.data(), out.data(), kLd);
+      for (std::int64_t i = 0; i < part.rows; ++i) {
+        for (std::int64_t o = 0; o < kLd; ++o) {
+          const auto row = static_cast<std::size_t>(part.row + i);
+          const float expected =
+              o < part.columns
+                  ? static_cast<float>(w.at(part.row + i, part.column + o)) * scale[row]
+                  : -1.0F;
+          ASSERT_EQ(out[static_cast<std::size_t>(i * kLd + o)], expected) << i << ", " << o;
+        }
+      }
+    }
+  }
+}
+
+// The same values in half precision.
+Model halved(const Tensors& tensors, DType dtype) {
+  const auto kept = std::make_shared<std::map<std::string, std::vector<std::byte>>>();
+  std::map<std::string, TensorRef> refs;
+  for (const auto& [name, values] : tensors.values) {
+    std::vector<std::byte>& bytes = (*kept)[name];
+    bytes.resize(values.size() * dtype_size(dtype));
+    store_run(values.data(), static_cast<std::int64_t>(values.size()), dtype, bytes.data());
+    refs[name] = {dtype, tensors.shapes.at(name), bytes.data()};
+  }
+  LoadOptions options;
+  options.device = "cpu";
+  options.threads = 2;
+  return Model::from_tensors(tensors.config, refs, kept, options);
+}
+
+void expect_same_bits(const TraceResult& a, const TraceResult& b) {
+  EXPECT_EQ(a.importance, b.importance);
+  EXPECT_EQ(a.token_credit, b.token_credit);
+  EXPECT_EQ(a.node_credit, b.node_credit);
+  EXPECT_EQ(a.incoming, b.incoming);
+  EXPECT_EQ(a.conservation_reached, b.conservation_reached);
+  ASSERT_EQ(a.paths.size(), b.paths.size());
+  for (std::size_t i = 0; i < a.paths.size(); ++i) {
+    EXPECT_EQ(path_text(a, a.paths[i]), path_text(b, b.paths[i]));
+    EXPECT_EQ(a.paths[i].credit, b.paths[i].credit);
+  }
+  ASSERT_EQ(a.predictions.size(), b.predictions.size());
+  for (std::size_t i = 0; i < a.predictions.size(); ++i)
+    EXPECT_EQ(a.predictions[i].probability, b.predictions[i].probability);
+}
+
+class StoredModels : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(StoredModels, GiveTheSameBitsAsPackedOnes) {
+  Shape shape;
+  shape.family = GetParam();
+  shape.heads = 4;
+  shape.kv_heads = 2;
+  shape.d_head = 8;
+  shape.d_model = 32;
+  shape.neurons = 276;  // a panel, and some
+  shape.context = 96;
+  const Tensors tensors = testing::random_tensors_of(shape.config(), 3);
+  // Short prompts are folded, long ones go through products of weights.
+  std::vector<TokenId> ids(90);
+  for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<TokenId>(i * i % 11);
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const Model packed = halved(tensors, dtype), stored = halved(tensors, dtype);
+    BackendOptions options;
+    options.threads = 2;
+    auto& state = const_cast<ModelState&>(*stored.state());  // its device is changed
+    state.backend = make_cpu_backend(state.weights, options, 0);
+    for (const std::size_t length : {std::size_t{6}, ids.size()}) {
+      const std::vector<TokenId> some(ids.begin(), ids.begin() + static_cast<int>(length));
+      const Prepared a = packed.prepare(some), b = stored.prepare(some);
+      for (const std::string preset : {"paper", "best"}) {
+        Question question;
+        question.target.ids = {1};
+        question.options = preset_options(preset);
+        question.paths.top = 5;
+        expect_same_bits(a.trace(question), b.trace(question));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Families, StoredModels,
+                         ::testing::Values("gpt2", "llama", "gpt_neox", "gemma2", "qwen3"));
+
+}  // namespace
+}  // namespace unpack
