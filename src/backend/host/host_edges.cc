@@ -292,26 +292,32 @@ ReadOps::EdgesInto HostEdges<T>::edges_into(const AttentionView& view, const Hea
   const Sources one{source, writer, 1};
   const auto rope = rotary(view.layer, view.length, view.length);
   std::vector<T> projected(static_cast<std::size_t>(w->k.out));
-  std::vector<T> tile(static_cast<std::size_t>(out.queries));
-  const Queries all{source, out.queries};
+  // Most heads of a root's own layer pass nothing on.
+  std::vector<T> tile;
+  const auto each_head = [&](std::vector<double>& to, const auto& rows) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const Queries of = queries_from(reads, h, source);
+      tile.assign(static_cast<std::size_t>(out.queries), T(0));
+      if (of.count > 0) rows(h, of, tile.data() + of.first - source);
+      to.insert(to.end(), tile.begin(), tile.end());
+    }
+  };
   const T* keys = kept_of(reads.keys, view.visible, source, writer);
   if (offsets.scores.empty() && keys == nullptr) {
     project_keys(view, *w, rope.get(), one, projected.data());
     keys = projected.data();
   }
-  for (std::int64_t h = 0; h < heads; ++h) {
-    key_rows(view, reads, offsets, h, all, one, keys, tile.data());
-    out.k.insert(out.k.end(), tile.begin(), tile.end());
-  }
+  each_head(out.k, [&](std::int64_t h, const Queries& of, T* to) {
+    key_rows(view, reads, offsets, h, of, one, keys, to);
+  });
   const T* values = kept_of(reads.values, view.visible, source, writer);
   if (values == nullptr) {
     project_writers(view, w->v, one, projected.data());
     values = projected.data();
   }
-  for (std::int64_t h = 0; h < heads; ++h) {
-    value_rows(view, reads, h, all, one, values, tile.data());
-    out.v.insert(out.v.end(), tile.begin(), tile.end());
-  }
+  each_head(out.v, [&](std::int64_t h, const Queries& of, T* to) {
+    value_rows(view, reads, h, of, one, values, to);
+  });
   for (std::int64_t h = 0; h < heads; ++h)
     out.q.push_back(
         static_cast<double>(ptr(reads.query_edges)[(source * heads + h) * view.visible + writer]));
