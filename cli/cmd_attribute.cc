@@ -36,10 +36,15 @@ void run_attribute(AttributeArguments& args, Context& context) {
   const std::vector<TokenId> prompt = args.prompt.encode(model);
   std::vector<TokenId> continuation;
   if (args.continuation) continuation = encode_after(model, args.prompt.made, *args.continuation);
-  const int length = static_cast<int>(prompt.size());
-  const int rows = args.continuation ? static_cast<int>(continuation.size())
-                                     : std::min(args.generate, model.config().n_ctx - length);
-  if (rows > 0 && args.cost.say(model, prompt, length + rows, rows, run)) return;
+  const int rows =
+      args.continuation
+          ? static_cast<int>(continuation.size())
+          : std::min(args.generate, model.config().n_ctx - static_cast<int>(prompt.size()));
+  if (rows > 0 &&
+      args.cost.say(model, prompt,
+                    planned_answer(prompt.size(), static_cast<std::size_t>(rows), 0, args.options),
+                    run))
+    return;
   if (!args.continuation) {
     SamplingOptions sampling;
     sampling.max_tokens = args.generate;

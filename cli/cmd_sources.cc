@@ -6,7 +6,6 @@
 #include "arguments.h"
 #include "commands.h"
 #include "cost.h"
-#include "unpack/cost.h"
 #include "unpack/error.h"
 #include "unpack/given_file.h"
 #include "unpack/sources.h"
@@ -42,12 +41,8 @@ void run_sources(SourcesArguments& args, Context& context) {
   const Model model = args.model.open();
   const RunContext run = context.run();
   const std::vector<TokenId> prompt = sources_tokens(model, args.options);
-  const int rows =
-      args.options.answer
-          ? static_cast<int>(model.tokenizer().encode(*args.options.answer).size())
-          : std::min(args.options.generate,
-                     std::max(1, model.config().n_ctx - static_cast<int>(prompt.size())));
-  if (args.cost.say(model, prompt, static_cast<int>(prompt.size()) + rows, rows, run)) return;
+  if (args.cost.say(model, prompt, planned_sources(model, prompt.size(), args.options), run))
+    return;
   const SourcesResult result = find_sources(model, args.options, run);
   run.check();
   args.outputs.write("--html", [&] { return to_html(result); });

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <iostream>
 #include <memory>
+#include <system_error>
 
 #include "arguments.h"
 #include "commands.h"
@@ -77,7 +78,7 @@ bool next_line(std::istream& in, std::string& line, const std::string& origin) {
 void encode_lines(const TextEncoder& encoder, const std::string& file) {
   std::ifstream opened;
   if (file != "-") {
-    if (std::filesystem::is_directory(file))
+    if (std::error_code error; std::filesystem::is_directory(file, error))
       throw InputError(fmt::format("cannot read {}: it is a folder", file));
     opened.open(file);
     if (!opened) throw InputError(fmt::format("cannot read {}: {}", file, std::strerror(errno)));

@@ -69,11 +69,8 @@ std::string edges_text(const Writers& writers, const std::vector<EdgeCredit>& ed
 void run_answer(TraceArguments& args, const Model& model, const RunContext& run) {
   const Asked& asked = args.question.asked();
   const AnswerTokens tokens = answer_tokens(asked, model, args.prompt.made);
-  const std::size_t other = tokens.versus ? tokens.versus->size() : 0;
-  const std::vector<TokenId>& ids = args.prompt.made.ids;
-  if (args.cost.say(model, ids, static_cast<int>(ids.size() + tokens.answer.size() - 1),
-                    static_cast<int>(tokens.answer.size() + other), run))
-    return;
+  const Planned planned = planned_question(args.prompt.made, asked.question, tokens);
+  if (args.cost.say(model, args.prompt.made.ids, planned, run)) return;
   const AnswerResult result =
       explain_answer(model, args.prompt.made, tokens, asked.question.options, run);
   run.check();
@@ -112,7 +109,7 @@ void run_trace(TraceArguments& args, Context& context) {
     throw UsageError("edges go with the method unpack and a target, not with a root");
 
   const RunContext run = context.run();
-  if (args.cost.say(model, ids, static_cast<int>(ids.size()), 1, run)) return;
+  if (args.cost.say(model, ids, planned_question(args.prompt.made, asked.question), run)) return;
   const Prepared prepared = model.prepare(ids, run);
   const TraceResult result = asked.method == Method::unpack
                                  ? prepared.trace(asked.question, run)

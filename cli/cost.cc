@@ -1,7 +1,5 @@
 #include "cost.h"
 
-#include "unpack/cost.h"
-
 namespace unpack::cli {
 
 void CostArguments::add(Command& command) {
@@ -9,22 +7,21 @@ void CostArguments::add(Command& command) {
                only);
 }
 
-bool CostArguments::say(const Model& model, std::span<const TokenId> ids, int tokens, int rows,
+bool CostArguments::say(const Model& model, std::span<const TokenId> prompt, const Planned& planned,
                         const RunContext& run) const {
-  constexpr double kSurelyQuick = 20;  // GFLOP: not worth measuring
+  constexpr double kSurelyQuick = 50;  // GFLOP: not worth measuring
   constexpr double kLong = 10;         // seconds
-  model.check(ids);
-  QuestionCost cost = question_cost_of(model, tokens, rows, 0);
+  model.check(prompt);
   if (!only) {
-    check_memory(model, tokens, rows);
-    if (cost.gflop < kSurelyQuick) return false;
+    check_memory(model, planned);
+    if (counted_cost(model, planned).gflop < kSurelyQuick) return false;
   }
-  cost = question_cost_of(model, tokens, rows, measured_gflops(model, ids, run));
+  const QuestionCost cost = measured_cost(model, prompt, planned, run);
   if (only) {
-    print(cost_text(cost, tokens, rows) + "\n");
+    print(cost_text(cost, planned) + "\n");
   } else if (cost.seconds >= kLong) {
     clear_progress();
-    warn(cost_text(cost, tokens, rows));
+    warn(cost_text(cost, planned));
   }
   return only;
 }

@@ -5,7 +5,7 @@
 
 #include "command.h"
 #include "context.h"
-#include "unpack/model.h"
+#include "unpack/cost.h"
 
 namespace unpack::cli {
 
@@ -13,10 +13,9 @@ struct CostArguments {
   bool only = false;
 
   void add(Command& command);
-  // Of a question about `tokens` tokens with so many targets, before it is asked: with --cost what
-  // it will cost, and true: nothing else is to be done. Otherwise a line on stderr where it will
-  // take long.
-  bool say(const Model& model, std::span<const TokenId> ids, int tokens, int rows,
+  // Before the question is asked: with --cost what it will cost, and true: nothing else is to be
+  // done. Otherwise a line on stderr where it will take long.
+  bool say(const Model& model, std::span<const TokenId> prompt, const Planned& planned,
            const RunContext& run) const;
 };
 

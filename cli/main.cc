@@ -140,7 +140,7 @@ int run(int argc, char** argv, SignalWatch& signals, cli::Context& context) {
 
 constexpr std::string_view kNoMemory = "unpack: out of memory\n";
 
-// Memory that runs out where nothing may be thrown, as in a destructor of the JSON library.
+// Memory that runs out where nothing may be thrown, in code of others.
 [[noreturn]] void last_words() {
   if (const std::exception_ptr error = std::current_exception()) {
     try {

@@ -10,7 +10,7 @@
 #include "unpack/shard.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  using Kind = nlohmann::ordered_json::value_t;
+  using Kind = unpack::OrderedJson::value_t;
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
     const auto run = unpack::read_ordered_json(text, "run.json", unpack::kSmallJson);

@@ -33,7 +33,7 @@ grep -q _unpack /usr/share/bash-completion/completions/unpack
 # With it: oneDNN, and the same picture.
 quiet apt-get install -y --no-install-recommends "$(apt-cache search --names-only '^libdnnl[0-9]' | awk '{ print $1 }' | sort | tail -n 1)"
 unpack --version | grep -q 'oneDNN'
-unpack trace "$prompt" --target " Mary" --versus " John" >/onednn
+UNPACK_ONEDNN=on unpack trace "$prompt" --target " Mary" --versus " John" >/onednn  # a small model uses it when told
 cmp /own /onednn
 
 # The library from a stranger's project.

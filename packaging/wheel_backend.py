@@ -97,7 +97,8 @@ def assemble(build, package):
     for path in binaries:
         subprocess.run(["strip", "--strip-unneeded", str(path)], check=True)
     if sys.platform == "linux":
-        bundle_libraries.bundle(package / "lib", binaries, ["libdnnl.so.3|libdnnl.so.2"])
+        onednn = ["libdnnl.so.3", *(f"libdnnl.so.3.{minor}" for minor in range(15, -1, -1)), "libdnnl.so.2"]  # as onednn.cc tries them
+        bundle_libraries.bundle(package / "lib", binaries, ["|".join(onednn)])
 
 
 def write_wheel(file, top, info):

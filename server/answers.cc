@@ -4,20 +4,20 @@
 
 #include <memory>
 #include <new>
-#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
 #include "http_error.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 
 namespace unpack::server {
 
 namespace {
 
 std::string error_body(const std::string& message) {
-  return nlohmann::json{{"error", Error(message).what()}}.dump(
-      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return JsonValue{{"error", Error(message).what()}}.dump(-1, ' ', false,
+                                                          JsonValue::error_handler_t::replace);
 }
 
 }  // namespace

@@ -14,7 +14,7 @@
 namespace unpack::server {
 namespace {
 
-using nlohmann::json;
+using json = JsonValue;
 
 std::string dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -141,7 +141,7 @@ Answer Api::predict(const Model& model, const Fields& body) const {
 Prepared Api::prepare(const std::string& model_name, const Model& model,
                       const std::vector<TokenId>& ids, const RunContext& context) const {
   return cache_.get(model_name, ids, [&] {
-    check_memory(model, static_cast<int>(ids.size()));
+    check_memory(model, planned_trace(ids.size()));
     return model.prepare(ids, context);
   });
 }
@@ -217,14 +217,21 @@ Answer Api::sources(const Model& model, const Fields& body) const {
           mime(request->format)};
 }
 
-// Of the question that /api/trace would be asked with the same fields.
+// Of the question that /api/trace, or with documents /api/sources, would be asked with the same
+// fields.
 Answer Api::cost(const Model& model, const Fields& body) const {
+  if (find_field(body, "documents")) {
+    auto asked = std::make_shared<const SourcesRequest>(read_sources(body, model, limits_));
+    return {[asked](const Model& m, const RunContext& context) {
+      const std::vector<TokenId> prompt = sources_tokens(m, asked->options);
+      const Planned planned = planned_sources(m, prompt.size(), asked->options);
+      return to_json(measured_cost(m, prompt, planned, context), planned);
+    }};
+  }
   auto request = std::make_shared<const TraceRequest>(read_trace(body, model, limits_));
-  const auto& answer = request->answer;
-  const std::size_t own = answer ? answer->answer.size() : 0;
-  const std::size_t other = answer && answer->versus ? answer->versus->size() : 0;
-  return {[request, own, other](const Model& m, const RunContext& context) {
-    return to_json(asked_cost(m, request->prompt.ids, own, other, context));
+  return {[request](const Model& m, const RunContext& context) {
+    const Planned planned = planned_question(request->prompt, request->question, request->answer);
+    return to_json(measured_cost(m, request->prompt.ids, planned, context), planned);
   }};
 }
 

@@ -2,13 +2,13 @@
 #pragma once
 
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "model_worker.h"
 #include "prepared_cache.h"
 #include "questions.h"
+#include "unpack/json.h"
 
 namespace unpack::server {
 
@@ -50,8 +50,8 @@ class Api {
   std::unique_ptr<const InspectApi> inspect_;
 };
 
-nlohmann::json describe(const Model& model);
-nlohmann::json method_options(const std::string& preset);
-nlohmann::json preset_list();  // the options of each
+JsonValue describe(const Model& model);
+JsonValue method_options(const std::string& preset);
+JsonValue preset_list();  // the options of each
 
 }  // namespace unpack::server

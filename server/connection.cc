@@ -114,12 +114,10 @@ ConnectionWatch::ConnectionWatch(int local_port, std::chrono::milliseconds to_as
     : local_port_(local_port), to_ask_(to_ask), to_answer_(to_answer) {
   try {
     thread_ = std::jthread([this](const std::stop_token& stop) {
-      std::mutex own;
-      std::condition_variable_any wake;
-      std::unique_lock lock(own);
+      std::unique_lock lock(pausing_);
       const auto pause = std::min(std::chrono::milliseconds(500), to_ask_ / 4);
       while (!stop.stop_requested()) {
-        wake.wait_for(lock, stop, pause, [] { return false; });
+        wake_.wait_for(lock, stop, pause, [] { return false; });
         try {
           look();
         } catch (const std::bad_alloc&) {  // NOLINT(bugprone-empty-catch): it looks again soon

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <chrono>
+#include <condition_variable>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -65,7 +66,9 @@ class ConnectionWatch {
   const std::chrono::milliseconds to_ask_, to_answer_;
   std::mutex mutex_;
   std::map<std::string, Connection> clients_;  // by address and port
-  std::jthread thread_;                        // last: it uses all of the above
+  std::mutex pausing_;
+  std::condition_variable_any wake_;  // made here: it takes memory, and no thread may throw
+  std::jthread thread_;               // last: it uses all of the above
 };
 
 }  // namespace unpack::server

@@ -16,7 +16,7 @@
 namespace unpack::server {
 namespace {
 
-using nlohmann::json;
+using json = JsonValue;
 
 constexpr int kAnyInt = std::numeric_limits<int>::max();
 constexpr int kMostTokens = 100;               // of a list of promoted tokens or of suggestions

@@ -3,13 +3,13 @@
 #pragma once
 
 #include <functional>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "api.h"
 #include "questions.h"
+#include "unpack/json.h"
 
 namespace unpack::server {
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <system_error>
 #include <thread>
@@ -22,11 +21,12 @@
 #include "prepared_cache.h"
 #include "request_fields.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 #include "unpack/serve.h"
 
 namespace unpack {
 
-using nlohmann::json;
+using json = JsonValue;
 using server::answer_error;
 using server::answer_exception;
 using server::answer_with;

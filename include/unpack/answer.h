@@ -59,12 +59,4 @@ std::vector<TokenId> encode_after(const Model& model, std::span<const TokenId> p
 std::string to_json(const AnswerResult& result);
 std::string to_terminal(const AnswerResult& result, const TerminalStyle& style);
 
-// What answering a question about so many tokens takes, counted from the model's shape.
-struct QuestionCost {
-  double gflop = 0;
-  double seconds = 0;  // at the speed given, 0: unknown
-  double memory_mib = 0;
-};
-QuestionCost question_cost_of(const Model& model, int tokens, int rows, double gflops);
-
 }  // namespace unpack

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "unpack/answer.h"
+#include "unpack/cost.h"
 #include "unpack/question.h"
 #include "unpack/spans.h"
 
@@ -49,6 +50,9 @@ struct AnswerTokens {
   std::vector<Span> spans;
 };
 AnswerTokens answer_tokens(const Asked& asked, const Model& model, const MadePrompt& prompt);
+// What asking it takes (unpack/cost.h).
+Planned planned_question(const MadePrompt& prompt, const Question& question,
+                         const std::optional<AnswerTokens>& answer = std::nullopt);
 AnswerResult explain_answer(const Model& model, const MadePrompt& prompt,
                             const AnswerTokens& tokens, const Options& options,
                             const RunContext& context = {});

@@ -48,11 +48,11 @@ AnswerResult answer(const Model& model, const MadePrompt& prompt, const Asked& a
 
 std::string cost(const Model& model, const MadePrompt& prompt, const Asked& asked,
                  const py::object& progress) {
-  AnswerTokens tokens;
+  std::optional<AnswerTokens> tokens;
   if (asked.answer) tokens = answer_tokens(asked, model, prompt);
+  const Planned planned = planned_question(prompt, asked.question, tokens);
   return interruptible(progress, [&](const RunContext& context) {
-    return to_json(asked_cost(model, prompt.ids, tokens.answer.size(),
-                              tokens.versus ? tokens.versus->size() : 0, context));
+    return to_json(measured_cost(model, prompt.ids, planned, context), planned);
   });
 }
 

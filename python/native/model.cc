@@ -173,7 +173,7 @@ std::vector<Prepared> prepare(const Model& model, const std::vector<Ids>& prompt
                               std::size_t memory_budget, const py::object& progress) {
   return interruptible(progress, [&](RunContext context) {
     context.memory_budget = memory_budget;
-    for (const Ids& prompt : prompts) check_memory(model, static_cast<int>(prompt.size()));
+    for (const Ids& prompt : prompts) check_memory(model, planned_trace(prompt.size()));
     return model.prepare(prompts, context);
   });
 }

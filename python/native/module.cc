@@ -30,7 +30,7 @@ void translate(std::exception_ptr thrown) {
   } catch (const Error& error) {
     PyErr_SetString(PyExc_RuntimeError, error.what());
   } catch (const std::system_error& error) {
-    PyErr_SetString(PyExc_OSError, error.what());
+    PyErr_SetString(PyExc_OSError, Error(error.what()).what());
   }
 }
 

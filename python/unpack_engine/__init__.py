@@ -18,6 +18,7 @@ import atexit
 import json
 from typing import Any, Dict, List, Sequence
 
+from . import _arguments as check
 from . import _native
 from .batches import Batch, batch, merge
 from .circuits import Circuit, Edge, Proof, circuit
@@ -95,7 +96,7 @@ def models(extra: Sequence[str] = ()) -> List[Dict[str, str]]:
     >>> "pocket-gpt2" in [m["name"] for m in models()]
     True
     """
-    return _native.models(list(extra))
+    return _native.models([check.path(f"extra[{i}]", folder) for i, folder in enumerate(extra)])
 
 
 def families() -> List[str]:

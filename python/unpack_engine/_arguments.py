@@ -3,6 +3,7 @@ from __future__ import annotations
 
 import importlib
 import operator
+import os
 import reprlib
 import sys
 from collections.abc import Sequence as SequenceABC
@@ -18,6 +19,7 @@ OnProgress = Callable[[str, float, float], None]
 Progress = Union[None, bool, OnProgress]
 
 T = TypeVar("T")
+_SETTINGS = ("preset", "beta", "weights", "mlp_weights", "expert_weights", "dispatch", "mlp", "scores", "direction", "floor", "keys")
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = 60
 
@@ -25,7 +27,14 @@ _repr.maxstring = _repr.maxother = _repr.maxlong = 60
 def shown(value: Any) -> str:
     """A value inside a message: short, and one line."""
     return _repr.repr(value).replace("\n", " ")
+
+
 _INT32 = 2**31
+
+
+def settings(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Those of a function's arguments, its `locals()`, that are settings of the method."""
+    return {name: arguments[name] for name in _SETTINGS}
 
 
 def integer(name: str, value: Any, low: Optional[int] = None, high: int = _INT32 - 1) -> int:
@@ -65,6 +74,22 @@ def text(name: str, value: Any) -> str:
     except UnicodeEncodeError as error:
         raise ValueError(f"{name} holds a lone surrogate at {error.start}, which is no character") from None
     return value
+
+
+def path(name: str, value: Any) -> str:
+    try:
+        wanted = os.fspath(value)
+    except TypeError:
+        wanted = None
+    if not isinstance(wanted, str):
+        raise TypeError(f"{name} must be a str or a path, not {type(value).__name__}")
+    if "\0" in wanted:
+        raise ValueError(f"{name} holds a NUL character, which no path does")
+    return text(name, wanted)
+
+
+def optional_path(name: str, value: Any) -> Optional[str]:
+    return None if value is None else path(name, value)
 
 
 def optional_text(name: str, value: Any) -> Optional[str]:
@@ -191,7 +216,5 @@ class reporting:
 
 def texts(name: str, value: Any) -> List[str]:
     if isinstance(value, str):
-        return [value]
+        return [text(name, value)]
     return [text(f"{name}[{i}]", x) for i, x in enumerate(value)]
-
-

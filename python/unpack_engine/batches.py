@@ -56,7 +56,7 @@ def _fields(options: Mapping[str, Any]) -> str:
 def _prompt_file(prompts: Prompts, out: str) -> str:
     """A list of prompts is written down beside its results."""
     if isinstance(prompts, (str, os.PathLike)):
-        return os.fspath(prompts)
+        return check.path("prompts", prompts)
     lines = []
     for i, prompt in enumerate(prompts):
         if not isinstance(prompt, (str, Mapping)):
@@ -94,7 +94,7 @@ def batch(
     >>> done.results, [line["target"]["text"] for line in done.read()][1]
     (2, ' John')
     """
-    folder = os.fspath(out)
+    folder = check.path("out", out)
     if not isinstance(model, Model):
         model = load(model, device=device, threads=threads)
     file = _prompt_file(prompts, folder)
@@ -116,5 +116,6 @@ def batch(
 
 def merge(folders: Sequence[File], out: File, *, device: str = "auto", threads: Union[int, None] = None, progress: Progress = None) -> str:
     """Joins the shards of a batch or an experiment into what one run would have written. Returns what a person would want to read."""
+    names = [check.path(f"folders[{i}]", folder) for i, folder in enumerate(folders)]
     with check.reporting(progress) as report:
-        return str(_native.merge([os.fspath(f) for f in folders], os.fspath(out), _device(device), _threads(threads), report)[1])
+        return str(_native.merge(names, check.path("out", out), _device(device), _threads(threads), report)[1])

@@ -43,7 +43,7 @@ class Proof(NamedTuple):
 def _task_name(task: Task) -> Iterator[str]:
     """A generator's name or a file as it is; a list of prompts as a file that lasts as long as the call."""
     if isinstance(task, (str, os.PathLike)):
-        yield os.fspath(task)
+        yield check.path("task", task)
         return
     try:
         lines = [json.dumps(dict(prompt)) for prompt in task]
@@ -67,7 +67,7 @@ class Circuit:
         for edge in edges:
             row = dict(edge) if isinstance(edge, Mapping) else dict(zip(("writer", "reader", "branch"), edge))
             if not all(isinstance(row.get(key), str) for key in ("writer", "reader")):
-                raise TypeError(f"an edge is a writer, a reader and a branch, not {edge!r}")
+                raise TypeError(f"an edge is a writer, a reader and a branch, not {check.shown(edge)}")
             self._rows[Edge(row["writer"], row["reader"], row.get("branch"))] = row
         self.name = name
         self.model = model
@@ -217,12 +217,12 @@ class Circuit:
         point = self.data.get("circuit", {})
         text = _native.draw_circuit(
             self._model(model)._native,
-            self.name,
+            check.text("name", self.name),
             self._edge_rows(),
             float(point.get("faithfulness", float("nan"))),
             float(point.get("necessity", float("nan"))),
             int(self.data.get("all_edges", len(self))),
-            format,
+            check.text("format", format),
         )
         if file is not None:
             with open(file, "w", encoding="utf-8") as out:
@@ -281,11 +281,11 @@ def circuit(
             check.flag("nodes", nodes),
             check.flag("positions", positions),
             check.integer("patched", patched, 0),
-            wanted or "",
-            "" if size is None else str(size),
+            check.text("sizes", wanted or ""),
+            "" if size is None else check.text("size", str(size)),
             float(faithful),
             check.integer("minimality", minimality, 0),
-            "" if out is None else check.text("out", os.fspath(out)),
+            "" if out is None else check.path("out", out),
             report,
         )
     data = json.loads(text)

@@ -165,7 +165,7 @@ def batch(
     threads: of the engine, for each task; Dask runs as many tasks at a time on a worker as that has threads. chunk: prompts a task. model: a name or a folder
     that every worker can see. prompts and out are files of this machine.
     """
-    folder = os.fspath(out)
+    folder = check.path("out", out)
     file = _prompt_file(prompts, folder)
     count = _native.count_prompts(file, check.text("format", format))
     chosen = (check.text("model", model), check.text("device", device), check.integer("threads", threads, 1, 4096), count)
@@ -220,8 +220,8 @@ def experiment(
     names, to the workers and to this process, which puts the parts together.
     """
     if check.text("name", name) not in experiments():
-        raise ValueError(f"name must be one of {', '.join(map(repr, experiments()))}, not {name!r}")
-    folder = os.fspath(out)
+        raise ValueError(f"name must be one of {', '.join(map(repr, experiments()))}, not {check.shown(name)}")
+    folder = check.path("out", out)
     count = check.integer("shards", shards, 1) if shards is not None else 2 * _threads_of(client)
     if count == 1:
         return _experiment_here(name, out=folder, threads=threads, progress=progress, **arguments)

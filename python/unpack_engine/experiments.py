@@ -100,45 +100,29 @@ def experiment(
     Traceback (most recent call last):
     ValueError: name must be one of ...
     """
+    settings = check.asked(None, None, {}, check.settings(locals()))
     if check.text("name", name) not in experiments():
-        raise ValueError(f"name must be one of {', '.join(map(repr, experiments()))}, not {name!r}")
-    asked = [models] if isinstance(models, str) else check.texts("models", models)
+        raise ValueError(f"name must be one of {', '.join(map(repr, experiments()))}, not {check.shown(name)}")
+    asked = check.texts("models", models)
     with tempfile.TemporaryDirectory() as scratch, check.reporting(progress) as report:
-        folder = scratch if out is None else os.fspath(out)
+        folder = scratch if out is None else check.path("out", out)
         text, warnings = _native.experiment(
             name,
-            list(asked),
+            asked,
             folder,
             check.optional_integer("n", n, 1),
             check.integer("seed", seed, 0, 2**64 - 1),
-            None if corpus is None else os.fspath(corpus),
-            None if prompts is None else os.fspath(prompts),
-            None if roles is None else os.fspath(roles),
-            None if claims is None else os.fspath(claims),
+            check.optional_path("corpus", corpus),
+            check.optional_path("prompts", prompts),
+            check.optional_path("roles", roles),
+            check.optional_path("claims", claims),
             check.text("readout", readout),
             check.flag("raw_logit", raw_logit),
             check.flag("whole_sentences", whole_sentences),
             check.flag("narrow_paths", narrow_paths),
             check.flag("all", all),
             check.flag("stop_at_bad_line", stop_at_bad_line),
-            check.asked(
-                None,
-                None,
-                {},
-                {
-                    "preset": preset,
-                    "beta": beta,
-                    "weights": weights,
-                    "mlp_weights": mlp_weights,
-                    "expert_weights": expert_weights,
-                    "dispatch": dispatch,
-                    "mlp": mlp,
-                    "scores": scores,
-                    "direction": direction,
-                    "floor": floor,
-                    "keys": keys,
-                },
-            ),
+            settings,
             _device(device),
             _threads(threads),
             check.text("shard", shard),

@@ -21,7 +21,7 @@ def _threads(threads: Any) -> int:
 
 def _device(device: Any) -> str:
     if check.text("device", device) not in ("auto", "cpu", "cuda", "reference"):
-        raise ValueError(f"device must be one of 'auto', 'cpu', 'cuda', 'reference', not {device!r}")
+        raise ValueError(f"device must be one of 'auto', 'cpu', 'cuda', 'reference', not {check.shown(device)}")
     return str(device)
 
 
@@ -41,9 +41,7 @@ def load(
     Traceback (most recent call last):
     FileNotFoundError: ...no-such-model...
     """
-    wanted = os.fspath(name)
-    if not isinstance(wanted, str):
-        raise TypeError(f"name must be a str or a path, not {type(name).__name__}")
+    wanted = check.path("name", name)
     device, count = _device(device), _threads(threads)
     try:
         _native.locate(wanted)
@@ -56,7 +54,7 @@ def random(
     shape: Union[str, Mapping[str, Any]] = "gpt2-small", seed: int = 0, *, device: str = "auto", threads: Union[int, None] = None, dtype: str = "float32"
 ) -> Model:
     """A model of a well-known shape ('gpt2-small', ...) or of a config dictionary, with random weights: for tests and timing."""
-    wanted = shape if isinstance(shape, str) else _config(shape)
+    wanted = check.text("shape", shape) if isinstance(shape, str) else _config(shape)
     return Model(_native.Model.random(wanted, check.integer("seed", seed, 0, 2**64 - 1), _device(device), _threads(threads), check.text("dtype", dtype)))
 
 
@@ -74,7 +72,8 @@ def from_state_dict(
     owners: List[Any] = []
     for name, tensor in tensors.items():
         if not isinstance(name, str):
-            raise TypeError(f"tensors: the key {name!r} is not a str")
+            raise TypeError(f"tensors: the key {check.shown(name)} is not a str")
+        check.text("tensors: a key", name)
         if name.endswith(_BUFFERS) and not _is_float(tensor):
             continue
         owner, dtype, address = _pin(name, tensor, check.flag("copy", copy))
@@ -85,7 +84,7 @@ def from_state_dict(
 
 def _config(config: Any) -> str:
     if isinstance(config, str):
-        return config
+        return check.text("config", config)
     if hasattr(config, "to_dict"):
         config = config.to_dict()
     if not isinstance(config, Mapping):
@@ -110,5 +109,5 @@ def _pin(name: str, tensor: Any, copy: bool) -> Tuple[Any, str, int]:
             held = held.astype(held.dtype.newbyteorder("="))
         address = int(held.ctypes.data)
     if not _is_float(held):
-        raise TypeError(f"tensors[{name!r}] has dtype {held.dtype}: use one of {', '.join(_DTYPES)}")
+        raise TypeError(f"tensors[{check.shown(name)}] has dtype {held.dtype}: use one of {', '.join(_DTYPES)}")
     return held, str(held.dtype).replace("torch.", ""), address

@@ -209,24 +209,7 @@ class Model:
         >>> [row["text"] for row in r.rows]
         [' a', ' drink', ' to', ' Mary']
         """
-        options = check.asked(
-            None,
-            None,
-            {},
-            {
-                "preset": preset,
-                "beta": beta,
-                "weights": weights,
-                "mlp_weights": mlp_weights,
-                "expert_weights": expert_weights,
-                "dispatch": dispatch,
-                "mlp": mlp,
-                "scores": scores,
-                "direction": direction,
-                "floor": floor,
-                "keys": keys,
-            },
-        )
+        options = check.asked(None, None, {}, check.settings(locals()))
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         if continuation is None:
             new = self._native.generate(ids, check.integer("generate", generate, 1), 0.0, 0, 0, None, conversations.stops(prompt))
@@ -301,7 +284,7 @@ class Model:
         bos: bool = True,
         progress: Progress = None,
     ) -> Dict[str, Any]:
-        """What a question about a prompt will take, before it is asked: 'tokens', 'targets', 'gflop', 'memory_mib' beside the weights, 'seconds' at the speed of a short part of it here, and all of it as a 'text'.
+        """What a question about a prompt will take, before it is asked: 'tokens', 'targets', 'gflop', 'memory_mib' beside the weights, 'seconds' from what a part of it takes here, and all of it as a 'text'.
 
         >>> import unpack_engine as up
         >>> cost = up.load("pocket-gpt2").cost("Mary and John went to the store. John gave a drink to", " Mary. She")

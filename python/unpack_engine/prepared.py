@@ -98,6 +98,7 @@ class Prepared:
         >>> p.trace(root="A1.H0@-1", top_paths=2).root
         'A1.H0@13'
         """
+        settings = check.settings(locals())
         asked = check.asked(
             self._model._native,
             len(self),
@@ -108,18 +109,8 @@ class Prepared:
                 "method": method,
             },
             {
-                "preset": preset,
                 "reroot": reroot,
-                "beta": beta,
-                "weights": weights,
-                "mlp_weights": mlp_weights,
-                "expert_weights": expert_weights,
-                "dispatch": dispatch,
-                "mlp": mlp,
-                "scores": scores,
-                "direction": direction,
-                "floor": floor,
-                "keys": keys,
+                **settings,
                 "target": target,
                 "versus": versus,
                 "root": root,
@@ -167,25 +158,12 @@ class Prepared:
         >>> sorted(p.edge_credit(target=" Mary", preset="best")[0])
         ['branch', 'credit', 'reader', 'writer']
         """
+        settings = check.settings(locals())
         asked = check.asked(
             self._model._native,
             len(self),
             {"raw_logit": raw_logit, "position": position},
-            {
-                "target": target,
-                "versus": versus,
-                "preset": preset,
-                "beta": beta,
-                "weights": weights,
-                "mlp_weights": mlp_weights,
-                "expert_weights": expert_weights,
-                "dispatch": dispatch,
-                "mlp": mlp,
-                "scores": scores,
-                "direction": direction,
-                "floor": floor,
-                "keys": keys,
-            },
+            {"target": target, "versus": versus, **settings},
         )
         with check.reporting(progress) as report:
             rows = self._native.edge_credit(asked, report)
@@ -325,4 +303,4 @@ class Cache(Mapping[Key, Array]):
                 name = _BY_HOOK.get(parts[2])
                 if name in self._by_layer:
                     return str(name), int(parts[1])
-        raise KeyError(f"{key!r}: use {', '.join(self._whole)}, or a pair of a layer's name and its number: {', '.join(self._by_layer)}")
+        raise KeyError(f"{check.shown(key)}: use {', '.join(self._whole)}, or a pair of a layer's name and its number: {', '.join(self._by_layer)}")

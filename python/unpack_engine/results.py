@@ -284,7 +284,7 @@ class Trace(_Pictured):
             return _frame({"writer": list(self.importance), "credit": list(self.importance.values())})
         if what == "words":
             return _frame(self.words())
-        raise ValueError(f"what must be one of 'tokens', 'paths', 'nodes', 'importance', 'words', not {what!r}")
+        raise ValueError(f"what must be one of 'tokens', 'paths', 'nodes', 'importance', 'words', not {check.shown(what)}")
 
 
 class Predictions(Result):

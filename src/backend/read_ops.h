@@ -37,6 +37,7 @@ class ReadOps {
     std::vector<Positions> active;
     Array query_edges;  // [S, H, Cl] and
     Array values;       // [S, Cl, G, E] of every writer: see writer_values and keep_for_edges
+    Array keys;         // the same of what queries meet, see writer_keys
   };
   virtual HeadReads head_reads(const AttentionView& view, const AttentionSums& sums,
                                const Options& options, std::span<const double> directions) = 0;
@@ -44,6 +45,9 @@ class ReadOps {
   // [S, Cl, G, E] what the heads' values see of every writer, which all questions about edges
   // share; empty where a device keeps it by itself.
   virtual Array writer_values(const AttentionView&) { return {}; }
+  // The same of keys as queries meet them, through the norm of keys, rotary and the attention's
+  // scale.
+  virtual Array writer_keys(const AttentionView&) { return {}; }
   // What the passes over the edges of one question would compute over and over, where a device
   // keeps it.
   virtual void keep_for_edges(const AttentionView&, HeadReads&) {}
@@ -124,6 +128,7 @@ class ReadOps {
     std::vector<double> bound, mass;
     int terminals = 0;
     std::array<int, 2> end_slot{};  // which of them count at emb and pos
+    bool filtered = false;          // otherwise nobody asks for masses, or for ends by their sign
   };
   // The same over the edges into every writer: sum [S, Cl] of |credit|; bound, mass [slots, S, Cl];
   // those of paths that end, by sign [2, S, terminals].

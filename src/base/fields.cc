@@ -14,7 +14,7 @@
 namespace unpack {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 Field from_json(const Json& json) {
   Field field;

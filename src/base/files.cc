@@ -1,12 +1,16 @@
 #include "base/files.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <memory>
+#include <string_view>
 
 #include "unpack/error.h"
 #include "unpack/given_file.h"
@@ -82,6 +86,26 @@ std::string read_plain_file(const std::filesystem::path& path, std::size_t most)
 std::string read_given_file(const std::string& name) {
   constexpr std::size_t kLargest = std::size_t{16} << 20;
   return read_plain_file(name, kLargest);
+}
+
+std::vector<std::filesystem::path> folder_contents(const std::filesystem::path& folder,
+                                                   std::error_code& error) {
+  std::vector<std::filesystem::path> found;
+  struct Close {
+    void operator()(DIR* open) const { ::closedir(open); }
+  };
+  const std::unique_ptr<DIR, Close> open(::opendir(folder.c_str()));
+  errno = open == nullptr ? errno : 0;
+  while (open != nullptr) {
+    const dirent* entry = ::readdir(open.get());
+    if (entry == nullptr) break;
+    const std::string_view name = entry->d_name;
+    if (name != "." && name != "..") found.push_back(folder / name);
+    errno = 0;
+  }
+  error = std::error_code(errno, std::generic_category());
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 bool is_there(const std::filesystem::path& path) {

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <filesystem>
 #include <string>
+#include <system_error>
+#include <vector>
 
 namespace unpack {
 
@@ -33,6 +35,12 @@ class InputFile {
 
 // The whole file. Throws InputError where it is larger than `most`.
 std::string read_plain_file(const std::filesystem::path& path, std::size_t most = 200'000'000);
+
+// What is in a folder, in alphabetical order and without "." and ".."; nothing, and why in `error`,
+// where it cannot be read. The standard library's own iterators end the process where memory runs
+// out.
+std::vector<std::filesystem::path> folder_contents(const std::filesystem::path& folder,
+                                                   std::error_code& error);
 
 // Whether something of this name is there. Throws InputError where that cannot be known: a folder
 // without permission, a loop of links, a name that is too long.

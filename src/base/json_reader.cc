@@ -32,7 +32,7 @@ class Guard final : public JsonEvents {
     return one() && inner_.number_float(x, text);
   }
   bool string(std::string& x) override { return one() && inner_.string(x); }
-  bool binary(nlohmann::json::binary_t&) override { return false; }
+  bool binary(JsonValue::binary_t&) override { return false; }
   bool start_object(std::size_t n) override { return deeper() && inner_.start_object(n); }
   bool start_array(std::size_t n) override { return deeper() && inner_.start_array(n); }
   bool end_object() override { return --depth_, inner_.end_object(); }
@@ -75,7 +75,7 @@ class Builder final : public JsonEvents {
   bool number_unsigned(std::uint64_t x) override { return put(x); }
   bool number_float(double x, const std::string&) override { return put(x); }
   bool string(std::string& x) override { return put(std::move(x)); }
-  bool binary(nlohmann::json::binary_t&) override { return false; }
+  bool binary(JsonValue::binary_t&) override { return false; }
   bool start_object(std::size_t) override { return open(Json::object()); }
   bool start_array(std::size_t) override { return open(Json::array()); }
   bool end_object() override { return close(); }
@@ -115,13 +115,13 @@ class Builder final : public JsonEvents {
     Level& level = levels_.back();
     if (level.value.is_array()) {
       level.value.push_back(std::move(value));
-    } else if constexpr (std::is_same_v<Json, nlohmann::json>) {
+    } else if constexpr (std::is_same_v<Json, JsonValue>) {
       level.value.template get_ptr<typename Json::object_t*>()->emplace(std::move(level.key),
                                                                         std::move(value));
     } else {
       // Its own emplace looks through all keys, which would make a large object quadratic.
-      using Pairs = std::vector<typename Json::object_t::value_type>;
-      static_cast<Pairs&>(*level.value.template get_ptr<typename Json::object_t*>())
+      static_cast<typename Json::object_t::Container&>(
+          *level.value.template get_ptr<typename Json::object_t*>())
           .emplace_back(std::move(level.key), std::move(value));
     }
     return true;
@@ -143,19 +143,18 @@ void scan_json(std::string_view text, const std::string& origin, JsonEvents& eve
   if (const std::size_t nul = text.find('\0'); nul != std::string_view::npos)
     fail(origin, fmt::format("not valid JSON (byte {} is 0)", nul));
   Guard guard(origin, limits, events);
-  if (!nlohmann::json::sax_parse(text.begin(), text.end(), &guard)) fail(origin, "not valid JSON");
+  if (!JsonValue::sax_parse(text.begin(), text.end(), &guard)) fail(origin, "not valid JSON");
 }
 
-nlohmann::json read_json(std::string_view text, const std::string& origin,
-                         const JsonLimits& limits) {
-  Builder<nlohmann::json> builder(origin);
+JsonValue read_json(std::string_view text, const std::string& origin, const JsonLimits& limits) {
+  Builder<JsonValue> builder(origin);
   scan_json(text, origin, builder, limits);
   return builder.take();
 }
 
-nlohmann::ordered_json read_ordered_json(std::string_view text, const std::string& origin,
-                                         const JsonLimits& limits) {
-  Builder<nlohmann::ordered_json> builder(origin);
+OrderedJson read_ordered_json(std::string_view text, const std::string& origin,
+                              const JsonLimits& limits) {
+  Builder<OrderedJson> builder(origin);
   scan_json(text, origin, builder, limits);
   return builder.take();
 }

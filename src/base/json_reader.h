@@ -6,9 +6,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+
+#include "unpack/json.h"
 
 namespace unpack {
 
@@ -23,14 +24,14 @@ struct JsonLimits {
 inline constexpr JsonLimits kSmallJson = {16u << 20, 1'000'000};
 
 // All throw InputError that begins with `origin`. A key may not occur twice in an object.
-nlohmann::json read_json(std::string_view text, const std::string& origin,
-                         const JsonLimits& limits = {});
-nlohmann::ordered_json read_ordered_json(std::string_view text, const std::string& origin,
-                                         const JsonLimits& limits = {});
+JsonValue read_json(std::string_view text, const std::string& origin,
+                    const JsonLimits& limits = {});
+OrderedJson read_ordered_json(std::string_view text, const std::string& origin,
+                              const JsonLimits& limits = {});
 
 // What is read goes to `events` and nowhere else: for files of which only a part is wanted.
 // Whatever it throws passes through; a key that occurs twice is its own business.
-using JsonEvents = nlohmann::json::json_sax_t;
+using JsonEvents = JsonValue::json_sax_t;
 void scan_json(std::string_view text, const std::string& origin, JsonEvents& events,
                const JsonLimits& limits = {});
 

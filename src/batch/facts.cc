@@ -15,7 +15,7 @@ namespace unpack {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 // tokens, probability, then for traces: first, reached, and what reached each writer over all
 // positions.
@@ -70,7 +70,7 @@ class LineEvents final : public JsonEvents {
     if (at("reason")) out_.error = true;
     return scalar();
   }
-  bool binary(nlohmann::json::binary_t&) override { return false; }
+  bool binary(JsonValue::binary_t&) override { return false; }
   bool key(std::string& name) override {
     path_.back() = std::move(name);
     if (path_.size() == 1 && !seen_.insert(path_[0]).second)

@@ -2,13 +2,13 @@
 // result or read back from its line.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "unpack/answer.h"
 #include "unpack/batch.h"
+#include "unpack/json.h"
 #include "unpack/result.h"
 
 namespace unpack {
@@ -40,7 +40,7 @@ class Summary {
   bool empty() const { return traces_ == 0; }  // of traces, which have components
   std::size_t tokens() const { return static_cast<std::size_t>(tokens_); }
   std::size_t writers() const { return credit_.size(); }
-  nlohmann::ordered_json json(const std::vector<std::string>& writers) const;
+  OrderedJson json(const std::vector<std::string>& writers) const;
 
  private:
   std::size_t results_ = 0, errors_ = 0, traces_ = 0;

@@ -17,7 +17,7 @@ namespace unpack {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 // The good lines of one file, one at a time, in the order of their prompts.
 class LineStream {

@@ -2,16 +2,16 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/checksum.h"
 #include "batch/prompt_source.h"
 #include "batch/request.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 
 namespace unpack {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 PromptFormat parse_prompt_format(const std::string& name) {
   constexpr std::pair<const char*, PromptFormat> kFormats[] = {{"auto", PromptFormat::automatic},

@@ -10,7 +10,7 @@
 namespace unpack {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 constexpr const char* kOwn[] = {"id", "prompt", "ids", "messages"};
 constexpr std::size_t kLongestId = 1000;  // bytes
 constexpr std::size_t kMostNamed = 20;    // unknown fields that are reported

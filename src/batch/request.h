@@ -1,12 +1,12 @@
 // A prompt's line: its own fields (id, prompt, ids) and what it changes about the question.
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
 #include "unpack/ask.h"
 #include "unpack/batch.h"
+#include "unpack/json.h"
 
 namespace unpack {
 
@@ -15,7 +15,7 @@ struct BatchRequest {
   std::vector<Span> spans;             // groups of a trace
   std::optional<AnswerTokens> answer;  // in place of a trace
   MadePrompt prompt;
-  nlohmann::ordered_json id;  // as the line names itself
+  OrderedJson id;  // as the line names itself
   std::vector<std::string> unknown;
 };
 
@@ -24,6 +24,6 @@ bool known_field(const std::string& name);
 // InputError or UsageError.
 BatchRequest read_request(const Model& model, const Asked& defaults, const std::string& fields);
 // The id of a line, whatever else is wrong with it; null where it has none.
-nlohmann::ordered_json id_of(const std::string& fields);
+OrderedJson id_of(const std::string& fields);
 
 }  // namespace unpack

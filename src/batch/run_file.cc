@@ -11,7 +11,7 @@
 
 namespace unpack {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 namespace {
 

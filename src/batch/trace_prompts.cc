@@ -12,7 +12,7 @@ namespace unpack {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 Json head(const PromptRecord& record, const Json& id) {
   return {{"index", record.index}, {"line", record.line}, {"id", id}};

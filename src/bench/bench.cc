@@ -101,6 +101,15 @@ std::string tail_text(const BenchResult& r) {
   return text;
 }
 
+// Of a device, which chooses by length what it does.
+Cost planned_cost(Cost forward, const BenchResult::Length& length) {
+  for (const auto& part : length.plan) {
+    forward.flop += part.gflop * 1e9;
+    forward.byte += part.gbyte * 1e9;
+  }
+  return forward;
+}
+
 class Bench {
  public:
   Bench(const BenchOptions& options, const RunContext& context, Model model)
@@ -247,7 +256,9 @@ class Bench {
     const Cost forward_plan = forward_cost(c, tokens);
     row("forward pass", forward_seconds, forward_plan, "logits at the last position");
 
-    const Cost prepare_plan = prepare_cost(c, model_.writers(), tokens, products_of(backend));
+    const Cost prepare_plan =
+        memory_ != nullptr ? planned_cost(forward_plan, result_.lengths.back())
+                           : prepare_cost(c, model_.writers(), tokens, products_of(backend));
     Cost all = prepare_plan;
     all += question_cost(c, model_.writers(), tokens);
     if (memory_ != nullptr) (void)memory_->memory_use(true);

@@ -5,7 +5,6 @@
 #include <cstdlib>
 
 #include "chat/parser_base.h"
-#include "tokenizer/utf8.h"
 
 namespace unpack::chat {
 namespace {
@@ -35,46 +34,6 @@ class ExpressionParser::Deeper {
  private:
   ExpressionParser& parser_;
 };
-
-bool ExpressionParser::skip_op(std::string_view op) {
-  if (!is_op(op)) return false;
-  take();
-  return true;
-}
-
-bool ExpressionParser::skip_name(std::string_view name) {
-  if (!is_name(name)) return false;
-  take();
-  return true;
-}
-
-void ExpressionParser::expect_op(std::string_view op) {
-  if (!skip_op(op)) fail(fmt::format("expected '{}', found {}", op, shown(now())));
-}
-
-std::string ExpressionParser::expect_name(std::string_view what) {
-  if (now().kind != TokenKind::name) fail(fmt::format("expected {}, found {}", what, shown(now())));
-  return take().value;
-}
-
-std::string ExpressionParser::shown(const Token& token) {
-  switch (token.kind) {
-    case TokenKind::end:
-      return "the end of the template";
-    case TokenKind::text:
-      return "text";
-    case TokenKind::variable_begin:
-      return "{{";
-    case TokenKind::variable_end:
-      return "}}";
-    case TokenKind::block_begin:
-      return "{%";
-    case TokenKind::block_end:
-      return "%}";
-    default:
-      return tok::in_quotes(token.value);
-  }
-}
 
 ExprPtr ExpressionParser::make(Op op, int line) const {
   auto expr = std::make_unique<Expr>();
@@ -220,42 +179,15 @@ ExprPtr ExpressionParser::unary(bool with_filters) {
 
 ExprPtr ExpressionParser::primary() {
   const Token token = now();
-  if (token.kind == TokenKind::name) {
-    take();
-    ExprPtr expr = make(Op::literal, token.line);
-    const std::string& name = token.value;
-    if (name == "true" || name == "True") {
-      expr->value = true;
-    } else if (name == "false" || name == "False") {
-      expr->value = false;
-    } else if (name == "none" || name == "None") {
-      expr->value = None{};
-    } else {
-      expr->op = Op::name;
-      expr->name = name;
-    }
-    return expr;
-  }
-  if (token.kind == TokenKind::string) {
-    ExprPtr expr = make(Op::literal, token.line);
-    std::string text;
-    while (now().kind == TokenKind::string) text += take().value;
-    expr->value = std::move(text);
-    return expr;
-  }
-  if (token.kind == TokenKind::integer || token.kind == TokenKind::real) {
-    take();
-    ExprPtr expr = make(Op::literal, token.line);
-    if (token.kind == TokenKind::real) {
-      expr->value = std::strtod(token.value.c_str(), nullptr);
-      return expr;
-    }
-    std::int64_t number = 0;
-    const char* end = token.value.data() + token.value.size();
-    if (std::from_chars(token.value.data(), end, number).ec != std::errc{})
-      fail_at(token.line, fmt::format("the number {} is too large", token.value));
-    expr->value = number;
-    return expr;
+  switch (token.kind) {
+    case TokenKind::name:
+      return name_or_constant();
+    case TokenKind::string:
+    case TokenKind::integer:
+    case TokenKind::real:
+      return literal();
+    default:
+      break;
   }
   if (is_op("(")) {
     take();
@@ -265,31 +197,64 @@ ExprPtr ExpressionParser::primary() {
     expect_op(")");
     return expr;
   }
-  if (is_op("[")) {
-    take();
-    ExprPtr expr = make(Op::list, token.line);
-    while (!is_op("]")) {
-      if (!expr->args.empty()) expect_op(",");
-      if (is_op("]")) break;
-      expr->args.push_back(expression());
-    }
-    expect_op("]");
-    return expr;
-  }
-  if (is_op("{")) {
-    take();
-    ExprPtr expr = make(Op::dict, token.line);
-    while (!is_op("}")) {
-      if (!expr->args.empty()) expect_op(",");
-      if (is_op("}")) break;
-      expr->args.push_back(expression());
-      expect_op(":");
-      expr->args.push_back(expression());
-    }
-    expect_op("}");
-    return expr;
-  }
+  if (is_op("[") || is_op("{")) return list_or_dict();
   fail(fmt::format("unexpected {}", shown(token)));
+}
+
+ExprPtr ExpressionParser::name_or_constant() {
+  const Token token = take();
+  ExprPtr expr = make(Op::literal, token.line);
+  const std::string& name = token.value;
+  if (name == "true" || name == "True") {
+    expr->value = true;
+  } else if (name == "false" || name == "False") {
+    expr->value = false;
+  } else if (name == "none" || name == "None") {
+    expr->value = None{};
+  } else {
+    expr->op = Op::name;
+    expr->name = name;
+  }
+  return expr;
+}
+
+ExprPtr ExpressionParser::literal() {
+  const Token token = now();
+  ExprPtr expr = make(Op::literal, token.line);
+  if (token.kind == TokenKind::string) {
+    std::string text;
+    while (now().kind == TokenKind::string) text += take().value;
+    expr->value = std::move(text);
+    return expr;
+  }
+  take();
+  if (token.kind == TokenKind::real) {
+    expr->value = std::strtod(token.value.c_str(), nullptr);
+    return expr;
+  }
+  std::int64_t number = 0;
+  const char* end = token.value.data() + token.value.size();
+  if (std::from_chars(token.value.data(), end, number).ec != std::errc{})
+    fail_at(token.line, fmt::format("the number {} is too large", token.value));
+  expr->value = number;
+  return expr;
+}
+
+ExprPtr ExpressionParser::list_or_dict() {
+  const Token open = take();
+  const bool dict = open.value == "{";
+  const std::string_view close = dict ? "}" : "]";
+  ExprPtr expr = make(dict ? Op::dict : Op::list, open.line);
+  while (!is_op(close)) {
+    if (!expr->args.empty()) expect_op(",");
+    if (is_op(close)) break;
+    expr->args.push_back(expression());
+    if (!dict) continue;
+    expect_op(":");
+    expr->args.push_back(expression());
+  }
+  expect_op(close);
+  return expr;
 }
 
 ExprPtr ExpressionParser::postfix(ExprPtr inner) {
@@ -297,10 +262,7 @@ ExprPtr ExpressionParser::postfix(ExprPtr inner) {
     if (is_op(".") || is_op("[")) {
       inner = subscript(std::move(inner));
     } else if (is_op("(")) {
-      ExprPtr call = make(Op::call, now().line);
-      call->args.push_back(std::move(inner));
-      call_arguments(*call);
-      inner = grown(std::move(call));
+      inner = call(std::move(inner));
     } else {
       return inner;
     }
@@ -341,6 +303,13 @@ ExprPtr ExpressionParser::subscript(ExprPtr inner) {
   return grown(std::move(expr));
 }
 
+ExprPtr ExpressionParser::call(ExprPtr function) {
+  ExprPtr expr = make(Op::call, now().line);
+  expr->args.push_back(std::move(function));
+  call_arguments(*expr);
+  return grown(std::move(expr));
+}
+
 void ExpressionParser::call_arguments(Expr& call) {
   expect_op("(");
   bool first = true;
@@ -368,10 +337,7 @@ ExprPtr ExpressionParser::filters_and_tests(ExprPtr inner) {
     } else if (skip_name("is")) {
       inner = test(std::move(inner));
     } else if (is_op("(")) {
-      ExprPtr call = make(Op::call, now().line);
-      call->args.push_back(std::move(inner));
-      call_arguments(*call);
-      inner = grown(std::move(call));
+      inner = call(std::move(inner));
     } else {
       return inner;
     }

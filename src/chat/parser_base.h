@@ -1,6 +1,7 @@
 // Expressions of a chat template; the parser of statements stands on it.
 #pragma once
 
+#include <algorithm>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,6 +52,10 @@ class ExpressionParser {
   ExprPtr power();
   ExprPtr unary(bool with_filters);
   ExprPtr primary();
+  ExprPtr name_or_constant();
+  ExprPtr literal();
+  ExprPtr list_or_dict();
+  ExprPtr call(ExprPtr function);
   ExprPtr postfix(ExprPtr inner);
   ExprPtr filters_and_tests(ExprPtr inner);
   ExprPtr filter(ExprPtr inner);

@@ -30,6 +30,12 @@ struct Scope {
 };
 using ScopePtr = std::shared_ptr<Scope>;
 
+// Bytes of a text that count as one step.
+inline constexpr std::int64_t kBytesPerStep = 32;
+
+// Throws InputError that says what was not defined.
+void refuse_undefined(const Value& value);
+
 class Runtime {
  public:
   Runtime(const Limits& limits, std::tm now);
@@ -50,7 +56,17 @@ class Runtime {
 
  private:
   enum class Flow { on, leave, next };
-  class Deeper;
+  // One level more of calls and blocks while it lives; throws InputError beyond the limit.
+  class Deeper {
+   public:
+    explicit Deeper(Runtime& runtime);
+    ~Deeper() { --runtime_.depth_; }
+    Deeper(const Deeper&) = delete;
+    Deeper& operator=(const Deeper&) = delete;
+
+   private:
+    Runtime& runtime_;
+  };
 
   Value eval(const Expr& expr, const ScopePtr& scope);
   Value eval_name(const Expr& expr, const Scope& scope) const;

@@ -1,13 +1,13 @@
 #include <fmt/format.h>
 
 #include <ctime>
-#include <nlohmann/json.hpp>
 
 #include "base/json_reader.h"
 #include "chat/lexer.h"
 #include "chat/runtime.h"
 #include "chat/syntax.h"
 #include "unpack/chat.h"
+#include "unpack/json.h"
 
 namespace unpack {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "chat/text.h"
+#include "unpack/json.h"
 
 namespace unpack::chat {
 namespace {
@@ -71,7 +71,7 @@ bool equal_at(const Value& a, const Value& b, int depth) {
 }
 
 std::string json_string(const std::string& text, bool ascii) {
-  return nlohmann::json(text).dump(-1, ' ', ascii, nlohmann::json::error_handler_t::replace);
+  return JsonValue(text).dump(-1, ' ', ascii, JsonValue::error_handler_t::replace);
 }
 
 void write_json(const Value& value, const JsonStyle& style, int depth, std::string& out) {
@@ -256,26 +256,26 @@ bool contains(const Value& container, const Value& item) {
   throw InputError(fmt::format("nothing can be 'in' {}", container.type_name()));
 }
 
-Value from_json(const nlohmann::ordered_json& json) {
+Value from_json(const OrderedJson& json) {
   switch (json.type()) {
-    case nlohmann::ordered_json::value_t::boolean:
+    case OrderedJson::value_t::boolean:
       return json.get<bool>();
-    case nlohmann::ordered_json::value_t::number_integer:
+    case OrderedJson::value_t::number_integer:
       return json.get<std::int64_t>();
-    case nlohmann::ordered_json::value_t::number_unsigned:
+    case OrderedJson::value_t::number_unsigned:
       if (json.get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
         throw InputError(fmt::format("the number {} is too large", json.dump()));
       return json.get<std::int64_t>();
-    case nlohmann::ordered_json::value_t::number_float:
+    case OrderedJson::value_t::number_float:
       return json.get<double>();
-    case nlohmann::ordered_json::value_t::string:
+    case OrderedJson::value_t::string:
       return json.get<std::string>();
-    case nlohmann::ordered_json::value_t::array: {
+    case OrderedJson::value_t::array: {
       ListData list;
-      for (const nlohmann::ordered_json& item : json) list.items.push_back(from_json(item));
+      for (const OrderedJson& item : json) list.items.push_back(from_json(item));
       return list;
     }
-    case nlohmann::ordered_json::value_t::object: {
+    case OrderedJson::value_t::object: {
       MapData map;
       for (const auto& [key, item] : json.items())
         map.items.emplace_back(Value(key), from_json(item));

@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -12,6 +11,7 @@
 #include <vector>
 
 #include "unpack/error.h"
+#include "unpack/json.h"
 
 namespace unpack::chat {
 
@@ -111,7 +111,7 @@ const Value* find_name(const MapData& map, std::string_view key);
 void insert(MapData& map, Value key, Value value);
 bool contains(const Value& container, const Value& item);  // `item in container`
 
-Value from_json(const nlohmann::ordered_json& json);
+Value from_json(const OrderedJson& json);
 // As json.dumps writes it: indent < 0 puts everything on one line.
 struct JsonStyle {
   int indent = -1;

@@ -4,12 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 
 #include "base/json_reader.h"
 #include "report/json.h"
 #include "report/line_log.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 
 namespace unpack {
 
@@ -48,7 +48,7 @@ CircuitMemory::CircuitMemory(std::filesystem::path file, const std::string& sear
   if (!std::filesystem::exists(file_, ignored)) return;
   bool ours = false;
   read_sealed(file_, [&](std::string_view line) {
-    nlohmann::json object;
+    JsonValue object;
     try {
       object = read_json(line, file_.string(), kSmallJson);
     } catch (const InputError&) {
@@ -84,9 +84,9 @@ void CircuitMemory::keep(const std::string& name, const std::vector<double>& val
                                    error.message()));
     const bool begun = std::filesystem::exists(file_, error);
     log_ = std::make_unique<LineLog>(file_, [](std::string_view) {});
-    if (!begun) log_->append(seal(nlohmann::json{{"search", search_}}.dump()) + "\n");
+    if (!begun) log_->append(seal(JsonValue{{"search", search_}}.dump()) + "\n");
   }
-  log_->append(seal(nlohmann::json{{"name", name}, {"values", values}}.dump()) + "\n");
+  log_->append(seal(JsonValue{{"name", name}, {"values", values}}.dump()) + "\n");
   known_[name] = values;
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <filesystem>
 
+#include "base/files.h"
 #include "batch/prompt_source.h"
 #include "experiments/text_data.h"
 #include "unpack/circuit.h"
@@ -166,7 +167,7 @@ Task read_task(const Model& model, const std::string& task, const TaskOptions& o
   if (task == "ioi") return ioi_task(model, options.n, options.seed);
   if (task == "greater-than") return greater_than_task(model, options.n, options.seed);
   if (task == "induction") return induction_task(model, options.n, options.seed);
-  if (task != "-" && !std::filesystem::exists(task))
+  if (task != "-" && !is_there(task))
     throw InputError(
         fmt::format("'{}' is neither a file nor a task: use ioi, greater-than or induction", task));
   TaskFile file(task);

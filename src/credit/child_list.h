@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "credit/path_graph.h"
+#include "unpack/result.h"
 
 namespace unpack {
 

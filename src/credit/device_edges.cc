@@ -207,7 +207,7 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
   }
   if (towards) towards->fetch(direct);
   bundle.fetch();
-  for (int l = 0; l < c.n_layers; ++l) {
+  const auto read_layer = [&](std::int64_t l) {
     const LayerArrays& a = arrays[static_cast<std::size_t>(l)];
     LayerEdges<float>& to = out[static_cast<std::size_t>(l)];
     bundle.read(a.heads.entry, to.entry);
@@ -215,9 +215,16 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
     bundle.read(a.heads.query_edge, to.query_edge);
     bundle.read(a.heads.value_edge, to.value_edge);
     bundle.read(a.heads.doubt, to.head_doubt);
-    for (std::size_t i = 0; i < mlp_readers(c.layer(l)).size(); ++i)
+    for (std::size_t i = 0; i < mlp_readers(c.layer(static_cast<int>(l))).size(); ++i)
       bundle.read(a.neurons[i].edge, to.mlp_edge[i]);
     bundle.read(a.neurons[0].doubt, to.mlp_doubt);
+  };
+  // One thread takes long over new memory; waking others takes longer where there is little of it.
+  constexpr std::int64_t kMuch = std::int64_t{1} << 20;
+  if (bundle.size() > kMuch) {
+    d.backend().parallel_for(c.n_layers, read_layer);
+  } else {
+    for (int l = 0; l < c.n_layers; ++l) read_layer(l);
   }
   return device;
 }

@@ -21,8 +21,7 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
   vectors_ = backend_->zeros(static_cast<std::int64_t>(length_) * count * c.d_model);
   backend_->put_writer(trace_.emb, 0, length_, vectors_, count, 0);
   if (c.has_pos_writer()) backend_->put_writer(trace_.pos, 0, length_, vectors_, count, 1);
-  keep_key_scores_ =
-      table_fits(c, writers_, length_, context.memory_budget, backend_->is_double() ? 8 : 4);
+  keeps_ = kept_within(c, writers_, length_, context.memory_budget, backend_->is_double() ? 8 : 4);
   const auto* device = dynamic_cast<const DeviceMemory*>(backend_.get());
   const bool all = device != nullptr && device->streams();
   std::array<std::vector<MlpSums>, 3> neurons;  // by side
@@ -38,13 +37,13 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
                                writers_.head(l, 0));
     backend_->put_writer(layer.mlp_out, 0, length_, vectors_, count, writers_.mlp(l));
     if (all)
-      heads.push_back(backend_->attention_sums(attention_view(l), Scores::raw, keep_key_scores_));
+      heads.push_back(backend_->attention_sums(attention_view(l), Scores::raw, keeps_.key_scores));
     for (const MlpReader& reader : mlp_readers(c.layer(l))) {
       if (reader.side == MlpSide::router && !all) continue;
       neurons[static_cast<std::size_t>(reader.side)][at] =
           backend_->mlp_sums(mlp_view(l), reader.side, Scores::raw);
     }
-    if (!all || !keep_key_scores_) continue;  // then these are made where they are used
+    if (!all || !keeps_.key_scores) continue;  // then these are made where they are used
     head_numerators.push_back(make_head_numerators(l));
     mlp_numerators.push_back(make_mlp_numerators(l));
   }
@@ -58,7 +57,7 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
   keep(attention_[0], heads);
   keep(mlp_[static_cast<std::size_t>(MlpSide::router)],
        neurons[static_cast<std::size_t>(MlpSide::router)]);
-  if (!keep_key_scores_) return;
+  if (!keeps_.key_scores) return;
   keep(head_numerators_, head_numerators);
   keep(mlp_numerators_, mlp_numerators);
 }
@@ -123,7 +122,7 @@ const AttentionSums& Decomposition::attention(int layer, Scores scores,
     std::vector<AttentionSums> made;
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
-      made.push_back(backend_->attention_sums(attention_view(l), scores, keep_key_scores_));
+      made.push_back(backend_->attention_sums(attention_view(l), scores, keeps_.key_scores));
     }
     lazy.layers = std::move(made);
     lazy.made = true;
@@ -148,10 +147,19 @@ const Array& Decomposition::key_medians(int layer, const RunContext& context) co
 
 Array Decomposition::writer_values(int layer, const RunContext& context) const {
   auto* reads = dynamic_cast<ReadOps*>(backend_.get());
-  if (!keep_key_scores_ || reads == nullptr) return {};
+  if (!keeps_.values || reads == nullptr) return {};
   return kept(values_, layer, [&](int l) {
     context.report("layers", l, config().n_layers);
     return reads->writer_values(attention_view(l));
+  });
+}
+
+Array Decomposition::writer_keys(int layer, const RunContext& context) const {
+  auto* reads = dynamic_cast<ReadOps*>(backend_.get());
+  if (!keeps_.keys || reads == nullptr) return {};
+  return kept(keys_, layer, [&](int l) {
+    context.report("layers", l, config().n_layers);
+    return reads->writer_keys(attention_view(l));
   });
 }
 
@@ -179,8 +187,6 @@ const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
 
 Array Decomposition::kept(Lazy<Array>& lazy, int layer,
                           const std::function<Array(int)>& make) const {
-  // Long prompts have no room for them; they are cheap to make again.
-  if (!keep_key_scores_) return make(layer);
   lazy.once([&] {
     std::vector<Array> made;
     made.reserve(trace_.layers.size());
@@ -190,12 +196,18 @@ Array Decomposition::kept(Lazy<Array>& lazy, int layer,
   return lazy.layers[static_cast<std::size_t>(layer)];
 }
 
+// Long prompts have no room for them; they are cheap to make again.
+Array Decomposition::kept_numerators(Lazy<Array>& lazy, int layer,
+                                     const std::function<Array(int)>& make) const {
+  return keeps_.key_scores ? kept(lazy, layer, make) : make(layer);
+}
+
 Array Decomposition::head_numerators(int layer) const {
-  return kept(head_numerators_, layer, [&](int l) { return make_head_numerators(l); });
+  return kept_numerators(head_numerators_, layer, [&](int l) { return make_head_numerators(l); });
 }
 
 Array Decomposition::mlp_numerators(int layer) const {
-  return kept(mlp_numerators_, layer, [&](int l) { return make_mlp_numerators(l); });
+  return kept_numerators(mlp_numerators_, layer, [&](int l) { return make_mlp_numerators(l); });
 }
 
 Array Decomposition::make_head_numerators(int layer) const {
@@ -250,7 +262,7 @@ Decomposition::DirectNumerators Decomposition::direct_numerators(int layer, int 
 }
 
 std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, int length,
-                                 bool keep_key_scores, int scalar) {
+                                 const Kept& kept, int scalar) {
   const auto s = static_cast<double>(length);
   const double pairs = static_cast<double>(tri(length)) * c.n_heads;
   const double q = static_cast<double>(c.n_heads) * c.d_head;
@@ -265,9 +277,9 @@ std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, i
     scalars += 5 * pairs;                        // pattern and the sums of keys and queries
     scalars +=
         s * cl * (2.0 * c.n_heads + c.n_kv_heads) + s * cm * sides;  // moments, value scores, norms
-    if (keep_key_scores)  // key scores, numerators, values of writers
-      scalars += pairs * (cl + 1) + s * neurons + s * cl * kv / 2;
-    if (keep_key_scores && keeps_query_scores(c, writers, length, scalar)) scalars += pairs * cl;
+    if (kept.key_scores) scalars += pairs * (cl + 1) + s * neurons;  // and numerators
+    scalars += s * cl * kv / 2 * ((kept.values ? 1 : 0) + (kept.keys ? 1 : 0));
+    if (kept.key_scores && keeps_query_scores(c, writers, length, scalar)) scalars += pairs * cl;
     if (keeps_last_scores(c, writers, scalar)) scalars += cm * neurons * sides;
   }
   return static_cast<std::size_t>(scalars * scalar);
@@ -279,6 +291,21 @@ bool Decomposition::table_fits(const ModelConfig& c, const Writers& writers, int
   for (int l = 0; l < c.n_layers; ++l)
     table += static_cast<double>(tri(length)) * c.n_heads * writers.visible_to_attention(l);
   return table * scalar <= static_cast<double>(memory_budget);
+}
+
+Decomposition::Kept Decomposition::kept_within(const ModelConfig& c, const Writers& writers,
+                                               int length, std::size_t memory_budget, int scalar) {
+  const double row = static_cast<double>(c.n_kv_heads) * c.d_head;
+  double rows = 0;
+  for (int l = 0; l < c.n_layers; ++l)
+    rows += static_cast<double>(length) * writers.visible_to_attention(l);
+  Kept out;
+  out.key_scores = table_fits(c, writers, length, memory_budget, scalar);
+  const bool fit = 2 * rows * row * scalar <= static_cast<double>(memory_budget);
+  // Keys pay where they are fewer than the scores that are made of them.
+  out.keys = fit && 2 * row <= static_cast<double>(c.n_heads) * (length + 1);
+  out.values = out.key_scores || out.keys;
+  return out;
 }
 
 }  // namespace unpack

@@ -50,6 +50,8 @@ class Decomposition {
   const Array& key_medians(int layer, const RunContext& context = {}) const;
   // What the heads' values see of every writer, [S, Cl, G, E]; empty where it is not kept.
   Array writer_values(int layer, const RunContext& context = {}) const;
+  // What their queries meet of every writer, the same way.
+  Array writer_keys(int layer, const RunContext& context = {}) const;
   const MlpSums& mlp(int layer, MlpSide side, Scores scores = Scores::raw,
                      const RunContext& context = {}) const;
   // Stage 1 numerators in the direction of what the sublayer wrote itself: heads [H, tri], MLP [S,
@@ -64,14 +66,22 @@ class Decomposition {
   DirectNumerators direct_numerators(int layer, int query, const Array& direction) const;
 
   // Whether the key scores of all layers are kept; otherwise they are computed again where needed.
-  bool keeps_key_scores() const { return keep_key_scores_; }
+  bool keeps_key_scores() const { return keeps_.key_scores; }
+  // What questions leave for the next ones.
+  struct Kept {
+    bool key_scores = false;  // of every pair of positions, and numerators
+    bool values = false;      // of writers; and
+    bool keys = false;        // from these the scores can be made again
+  };
+  static Kept kept_within(const ModelConfig& config, const Writers& writers, int length,
+                          std::size_t memory_budget, int scalar);
   std::size_t bytes() const {
-    return bytes(config(), writers_, length_, keep_key_scores_, backend_->is_double() ? 8 : 4);
+    return bytes(config(), writers_, length_, keeps_, backend_->is_double() ? 8 : 4);
   }
   // What one holds when all of it has been asked for, and whether its key scores stay within a
   // budget.
   static std::size_t bytes(const ModelConfig& config, const Writers& writers, int length,
-                           bool keep_key_scores, int scalar);
+                           const Kept& kept, int scalar);
   static bool table_fits(const ModelConfig& config, const Writers& writers, int length,
                          std::size_t memory_budget, int scalar);
 
@@ -92,6 +102,7 @@ class Decomposition {
   };
 
   Array kept(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const;
+  Array kept_numerators(Lazy<Array>& lazy, int layer, const std::function<Array(int)>& make) const;
   std::vector<const Array*> head_states() const;
   Array make_head_numerators(int layer) const;
   Array make_mlp_numerators(int layer) const;
@@ -101,10 +112,10 @@ class Decomposition {
   ForwardTrace trace_;
   int length_;
   Array vectors_;
-  bool keep_key_scores_;
+  Kept keeps_;
   mutable std::array<Lazy<AttentionSums>, 2> attention_;
   mutable std::array<Lazy<MlpSums>, 4> mlp_;  // gate, up, router raw and centred
-  mutable Lazy<Array> head_numerators_, mlp_numerators_, key_medians_, values_;
+  mutable Lazy<Array> head_numerators_, mlp_numerators_, key_medians_, values_, keys_;
   mutable DirectCache direct_;
 };
 

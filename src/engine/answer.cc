@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 
-#include "engine/plan.h"
 #include "engine/state.h"
 #include "unpack/error.h"
 
@@ -128,26 +127,6 @@ AnswerResult explain_answer(const Model& model, std::span<const TokenId> prompt,
   for (const double credit : result.token_credit)
     result.token_percent.push_back(positive > 0 ? 100 * credit / positive : 0);
   return result;
-}
-
-QuestionCost question_cost_of(const Model& model, int tokens, int rows, double gflops) {
-  const ModelConfig& c = model.config();
-  // By default credit goes along readings. A target's pass is made of small products, with sums in
-  // double between them, and medians are no products at all: as many operations take longer than in
-  // a prepare, by these measured factors.
-  constexpr double kPassOverPrepare = 1.7, kOnceOverPrepare = 2.5;
-  Cost cost = prepare_cost(c, model.writers(), tokens, products_of(*model.state()->backend));
-  cost += question_cost(c, model.writers(), tokens);
-  const double once = read_once_cost(c, model.writers(), tokens, RunContext{}.memory_budget).flop;
-  const double passes = rows * read_target_cost(c, model.writers(), tokens).flop;
-  QuestionCost out;
-  out.gflop = (cost.flop + once + passes) / 1e9;
-  const double as_prepare = cost.flop + kOnceOverPrepare * once + kPassOverPrepare * passes;
-  out.seconds = gflops > 0 ? as_prepare / 1e9 / gflops : 0;
-  out.memory_mib =
-      memory_cost(c, model.writers(), tokens, RunContext{}.memory_budget, model.program().threads) /
-      (1 << 20);
-  return out;
 }
 
 }  // namespace unpack

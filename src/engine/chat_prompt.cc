@@ -2,19 +2,19 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "engine/state.h"
 #include "unpack/chat.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 #include "unpack/model.h"
 
 namespace unpack {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 bool is_message(const Json& json) {
   return json.is_object() && json.contains("role") && json["role"].is_string();
@@ -149,8 +149,8 @@ ChatPrompt chat_prompt(const Model& model, const Conversation& conversation) {
   const ChatSource& own = model.state()->chat;
   if (!conversation.chat_template && own.source.empty())
     throw InputError(fmt::format(
-        "{} has no chat template (tokenizer_config.json, chat_template.jinja); give one as "
-        "chat_template, or a prompt without chat",
+        "{} has no chat template (tokenizer_config.json, chat_template.jinja); give one "
+        "(--chat-template FILE, or its text as chat_template), or a prompt without chat",
         model.config().name));
   const ChatTemplate chat_template =
       conversation.chat_template

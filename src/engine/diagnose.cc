@@ -51,7 +51,7 @@ Finding products() {
         fmt::format("oneDNN is not in use ({}); our own products are slower", onednn_absence());
     out.remedy = std::getenv("UNPACK_ONEDNN") != nullptr
                      ? "unset UNPACK_ONEDNN"
-                     : "apt-get install libdnnl3, or libdnnl2 on Debian 12";
+                     : "apt-get install libdnnl-dev, which brings the release's own";
   }
   if (const double error = product_error(); !(error < kLimit)) {
     out.problem = fmt::format("a product is wrong by {:.1e} of its largest value", error);

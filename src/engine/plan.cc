@@ -145,20 +145,32 @@ Cost beta_cost(const ModelConfig& c, const Writers& writers, int tokens) {
   return question_parts(c, writers, tokens, false, true);
 }
 
-Cost read_once_cost(const ModelConfig& c, const Writers& writers, int tokens,
-                    std::size_t memory_budget) {
-  // A median of every writer's key scores over the sources of a query; the scores are made again
-  // where they were not kept.
-  constexpr double kMedian = 30;  // operations that a number takes on its way through
-  const bool kept =
-      Decomposition::table_fits(c, writers, tokens, memory_budget, static_cast<int>(kBytes));
+double pair_scores(const ModelConfig& c, const Writers& writers, int tokens) {
+  double count = 0;
+  for (int l = 0; l < c.n_layers; ++l)
+    count += shape_of(c, l, tokens).pairs * c.n_heads * writers.visible_to_attention(l);
+  return count;
+}
+
+Cost scores_again_cost(const ModelConfig& c, const Writers& writers, int tokens,
+                       std::size_t memory_budget) {
   Cost cost;
+  if (Decomposition::table_fits(c, writers, tokens, memory_budget, static_cast<int>(kBytes)))
+    return cost;
   for (int l = 0; l < c.n_layers; ++l) {
     const Shape x = shape_of(c, l, tokens);
     const double cl = writers.visible_to_attention(l);
-    cost.flop += kMedian * x.pairs * x.h * cl;
-    if (!kept) cost.flop += 2 * x.s * cl * x.kv_weights() + 2 * x.pairs * x.h * x.e * cl;
+    cost.flop += 2 * x.s * cl * x.kv_weights() + 2 * x.pairs * x.h * x.e * cl;
   }
+  return cost;
+}
+
+Cost read_once_cost(const ModelConfig& c, const Writers& writers, int tokens,
+                    std::size_t memory_budget) {
+  // A median of every writer's key scores over the sources of a query.
+  constexpr double kMedian = 30;  // operations that a number takes on its way through
+  Cost cost = scores_again_cost(c, writers, tokens, memory_budget);
+  cost.flop += kMedian * pair_scores(c, writers, tokens);
   return cost;
 }
 
@@ -180,10 +192,10 @@ Cost read_target_cost(const ModelConfig& c, const Writers& writers, int tokens) 
 
 double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
                    std::size_t memory_budget, int threads) {
-  const bool table =
-      Decomposition::table_fits(c, writers, tokens, memory_budget, static_cast<int>(kBytes));
-  double bytes = static_cast<double>(
-      Decomposition::bytes(c, writers, tokens, table, static_cast<int>(kBytes)));
+  constexpr int kScalar = static_cast<int>(kBytes);
+  double bytes = static_cast<double>(Decomposition::bytes(
+      c, writers, tokens, Decomposition::kept_within(c, writers, tokens, memory_budget, kScalar),
+      kScalar));
   // Arrays over pairs have a place for every source, seen or not.
   const double pairs = static_cast<double>(tri(tokens));
   double edges = 0;
@@ -209,10 +221,13 @@ double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
     work = std::max({work, keys + head_products, squares + neuron_products, folded + coefficients});
   }
   bytes += kBytes * edges + work;
-  // Tiles of each thread, the path search, one row of logits, and what the allocator keeps.
+  return bytes + memory_slack(threads) + 16.0 * c.vocab_size;  // one row of logits
+}
+
+double memory_slack(int threads) {
   constexpr double kThread = 24 << 20;
   constexpr double kFixed = 224 << 20;
-  return bytes + kThread * threads + kFixed + 16.0 * c.vocab_size;
+  return kThread * threads + kFixed;
 }
 
 double device_memory_cost(const ModelConfig& c, const Writers& writers, int tokens,

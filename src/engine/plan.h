@@ -39,11 +39,21 @@ Cost beta_cost(const ModelConfig& config, const Writers& writers, int tokens);
 Cost read_once_cost(const ModelConfig& config, const Writers& writers, int tokens,
                     std::size_t memory_budget);
 Cost read_target_cost(const ModelConfig& config, const Writers& writers, int tokens);
+// Key scores that are made once more because they do not fit into the budget; nothing where they
+// do.
+Cost scores_again_cost(const ModelConfig& config, const Writers& writers, int tokens,
+                       std::size_t memory_budget);
+
+// Scores of a head's pairs of positions, one a writer, over all layers.
+double pair_scores(const ModelConfig& config, const Writers& writers, int tokens);
 
 // Bytes of host memory that a one-shot trace of one prompt holds at once on the CPU, the model's
 // weights not counted: the prompt taken apart, one set of edges, and what the threads work in.
 double memory_cost(const ModelConfig& config, const Writers& writers, int tokens,
                    std::size_t memory_budget, int threads);
+// The part of it that is no more than a bound, whatever the prompt: tiles of each thread, the path
+// search, and what the allocator keeps.
+double memory_slack(int threads);
 
 // Bytes of a device with memory of its own that a trace of one prompt takes there, the weights not
 // counted (docs/gpu.md). `parts`: products are made in parts where that is faster.

@@ -3,12 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
-#include <memory>
-#include <queue>
-#include <tuple>
-
-#include "credit/child_list.h"
-#include "decompose/host_math.h"
 
 namespace unpack {
 
@@ -162,6 +156,7 @@ bool ReadPaths::pass_on_device(int l) {
   ReadOps::WaysAbove above;
   above.slots = filter_.suffix.through ? 2 : 1;
   above.terminals = writers.terminals();
+  above.filtered = filtered();
   for (int w = 0; w < above.terminals; ++w)
     above.end_slot[static_cast<std::size_t>(w)] = static_cast<int>(slot_at_end(w));
   for (const Branch branch : {Branch::K, Branch::Q, Branch::V}) {
@@ -184,14 +179,14 @@ bool ReadPaths::pass_on_device(int l) {
     for (std::size_t k = 0; k < static_cast<std::size_t>(above.slots); ++k) {
       const std::size_t from = k * below.sum.size() + i;
       ways_[k].bound[to] = std::max(ways_[k].bound[to], below.bound[from]);
-      ways_[k].mass[to] += below.mass[from];
+      if (above.filtered) ways_[k].mass[to] += below.mass[from];
     }
   }
   for (std::size_t i = 0; i < below.end_bound.size(); ++i) {
     const std::size_t size = below.end_bound.size() / 2;
     NodeWays& end = ends_[i / size];
     end.bound[i % size] = std::max(end.bound[i % size], below.end_bound[i]);
-    end.mass[i % size] += below.end_mass[i];
+    if (above.filtered) end.mass[i % size] += below.end_mass[i];
   }
   return true;
 }
@@ -318,188 +313,6 @@ std::vector<double> ReadPaths::pass_up() const {
 
 std::vector<double> ReadPaths::masses_below() const {
   return d_.backend().is_double() ? pass_up<double>() : pass_up<float>();
-}
-
-// The ways up from a node, those that can reach furthest first.
-std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool fits,
-                                              std::size_t count) const {
-  const Writers& writers = d_.writers();
-  const bool end = terminal(node.writer);
-  const Slot above = below(slot, node.writer);
-  std::vector<Step> out;
-  const auto fits_sign = [&](double credit) {
-    return !end || !filter_.sign || (credit < 0) == (*filter_.sign < 0);
-  };
-  const double first = first_of(node);
-  if (first != 0 && above == kAny && fits && fits_sign(first)) {
-    const double factor = end ? first : share_of_first(node);
-    out.push_back({node, Branch::none, factor, std::fabs(factor), true});
-  }
-  std::vector<double> vector(static_cast<std::size_t>(d_.config().d_model));
-  d_.backend().download(d_.writer_vectors(), static_cast<std::int64_t>(at(node) * vector.size()),
-                        vector);
-  std::vector<std::vector<Step>> by_layer(static_cast<std::size_t>(sweep_.layers()));
-  std::vector<ReadOps::LayerReads> readers_of_heads;
-  int first_layer = 0;  // whose heads can see the writer
-  for (int l = sweep_.layers() - 1; l >= 0; --l) {
-    if (node.writer >= writers.visible_to_attention(l)) {
-      first_layer = l + 1;
-      break;
-    }
-  }
-  for (int l = first_layer; l < sweep_.layers(); ++l)
-    readers_of_heads.push_back(
-        {d_.attention_view(l), &sweep_.layer(l).heads, &sweep_.layer(l).offsets});
-  const std::vector<ReadOps::EdgesInto> into_heads =
-      sweep_.ops().edges_into(readers_of_heads, node.writer, node.position);
-  d_.backend().parallel_for(sweep_.layers(), [&](std::int64_t task) {
-    const auto l = static_cast<int>(task);
-    const ReadSweep::Layer& layer = sweep_.layer(l);
-    const auto put = [&](const Node& reader, Branch branch, double credit) {
-      if (credit == 0 || !fits_sign(credit)) return;
-      const double factor = end ? credit : std::fabs(credit) / incoming_[at(node)];
-      const double reach = std::fabs(factor) * ways(above, reader, branch).bound;
-      if (reach > 0)
-        by_layer[static_cast<std::size_t>(l)].push_back({reader, branch, factor, reach, false});
-    };
-    if (l >= first_layer) {
-      const ReadOps::EdgesInto& in = into_heads[static_cast<std::size_t>(l - first_layer)];
-      const auto n = static_cast<std::size_t>(in.queries);
-      for (std::size_t h = 0; n > 0 && h < static_cast<std::size_t>(d_.config().n_heads); ++h) {
-        const int reader = writers.head(l, static_cast<int>(h));
-        for (std::size_t i = 0; i < n; ++i) {
-          put({reader, node.position + static_cast<int>(i)}, Branch::K, in.k[h * n + i]);
-          put({reader, node.position + static_cast<int>(i)}, Branch::V, in.v[h * n + i]);
-        }
-        put({reader, node.position}, Branch::Q, in.q[h]);
-      }
-    }
-    if (node.writer >= writers.visible_to_mlp(l)) return;
-    const std::vector<MlpReader> readers = mlp_readers(d_.config().layer(l));
-    for (std::size_t side = 0; side < readers.size(); ++side) {
-      const auto read =
-          std::span(layer.mlp[side])
-              .subspan(static_cast<std::size_t>(node.position) * vector.size(), vector.size());
-      put({writers.mlp(l), node.position}, readers[side].branch, dot(vector, read));
-    }
-  });
-  for (const auto& some : by_layer) out.insert(out.end(), some.begin(), some.end());
-  const auto before = [](const Step& a, const Step& b) {
-    return a.reach != b.reach ? a.reach > b.reach
-                              : std::tie(a.reader.writer, a.reader.position, a.branch) <
-                                    std::tie(b.reader.writer, b.reader.position, b.branch);
-  };
-  // A list of k paths never needs more than the k best ways out of a node.
-  if (count < out.size()) {
-    std::nth_element(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(count), out.end(),
-                     before);
-    out.resize(count);
-  }
-  std::sort(out.begin(), out.end(), before);
-  return out;
-}
-
-// Best first, from the tokens up.
-struct ReadPaths::Search {
-  // A way from a token up to a node; hops[lower] is the node that it reads.
-  struct Hop {
-    Node node;
-    Branch branch = Branch::none;  // by which it reads the one below
-    std::int64_t lower = -1;
-    double product = 1;
-    Slot slot = kAny;
-    bool fits = true;
-  };
-  struct Candidate {
-    double reach = 0;
-    std::uint64_t order = 0;
-    std::int64_t hop = -1;  // whose steps these are; -1: the tokens
-    std::size_t index = 0;
-    bool operator<(const Candidate& other) const {
-      return reach != other.reach ? reach < other.reach : order > other.order;
-    }
-  };
-
-  const ReadPaths& paths;
-  std::size_t count;
-  std::vector<Step> tokens = {};
-  std::vector<Hop> hops = {};
-  std::priority_queue<Candidate> queue = {};
-  std::uint64_t order = 0;
-  std::map<std::tuple<std::size_t, Slot, bool>, std::shared_ptr<const std::vector<Step>>> lists =
-      {};
-
-  const std::vector<Step>& list_of(std::int64_t hop) {
-    if (hop < 0) return tokens;
-    const Hop& h = hops[static_cast<std::size_t>(hop)];
-    auto& known = lists[{paths.at(h.node), h.slot, h.fits}];
-    if (!known)
-      known = std::make_shared<const std::vector<Step>>(
-          paths.steps(h.node, h.slot, h.fits, std::max<std::size_t>(count, 1)));
-    return *known;
-  }
-  void push(std::int64_t hop, std::size_t index) {
-    const std::vector<Step>& list = list_of(hop);
-    if (index >= list.size()) return;
-    const double product = hop < 0 ? 1.0 : std::fabs(hops[static_cast<std::size_t>(hop)].product);
-    queue.push({product * list[index].reach, order++, hop, index});
-  }
-  Path path_of(std::int64_t top, double credit) const {
-    Path path;
-    path.credit = credit;
-    for (std::int64_t h = top; h >= 0; h = hops[static_cast<std::size_t>(h)].lower) {
-      path.nodes.push_back(hops[static_cast<std::size_t>(h)].node);
-      path.branches.push_back(hops[static_cast<std::size_t>(h)].branch);
-    }
-    std::reverse(path.nodes.begin(), path.nodes.end());
-    std::reverse(path.branches.begin(), path.branches.end());
-    return path;
-  }
-};
-
-std::vector<Path> ReadPaths::best(std::size_t count, double least) const {
-  Search search{*this, count};
-  const auto terminals = static_cast<std::size_t>(d_.writers().terminals());
-  for (std::size_t s = 0; s < length_; ++s) {
-    if (filter_.suffix.from && *filter_.suffix.from != static_cast<int>(s)) continue;
-    for (std::size_t w = 0; w < terminals; ++w) {
-      double reach = 0;
-      for (const bool negative : {false, true}) {
-        if (filter_.sign && negative != (*filter_.sign < 0)) continue;
-        reach = std::max(reach, ends_[negative ? 1 : 0].bound[s * terminals + w]);
-      }
-      if (reach > 0)
-        search.tokens.push_back(
-            {{static_cast<int>(w), static_cast<int>(s)}, Branch::none, 1.0, reach, false});
-    }
-  }
-  std::stable_sort(search.tokens.begin(), search.tokens.end(),
-                   [](const Step& a, const Step& b) { return a.reach > b.reach; });
-  std::vector<Path> found;
-  search.push(-1, 0);
-  while (!search.queue.empty() && found.size() < count) {
-    if (search.order % 1024 == 0) context_.check();
-    const Search::Candidate next = search.queue.top();
-    search.queue.pop();
-    if (next.reach < least) break;
-    const Step step = search.list_of(next.hop)[next.index];
-    search.push(next.hop, next.index + 1);
-    const Search::Hop* from =
-        next.hop < 0 ? nullptr : &search.hops[static_cast<std::size_t>(next.hop)];
-    const double product = (from ? from->product : 1.0) * step.factor;
-    if (step.end) {
-      found.push_back(search.path_of(next.hop, product));
-      continue;
-    }
-    Search::Hop hop{step.reader, step.branch, next.hop, product, kAny, branch_fits(step.branch)};
-    hop.slot =
-        from ? below(from->slot, from->node.writer) : (filter_.suffix.through ? kNeed : kAny);
-    if (!from) hop.fits = !filter_.branch;
-    search.hops.push_back(hop);
-    search.push(static_cast<std::int64_t>(search.hops.size()) - 1, 0);
-  }
-  sort_paths(found);
-  return found;
 }
 
 }  // namespace unpack

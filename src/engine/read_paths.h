@@ -19,7 +19,8 @@ class ReadPaths {
  public:
   ReadPaths(const ReadSweep& sweep, const PathFilter& filter, const RunContext& context);
 
-  std::vector<Path> best(std::size_t count, double least) const;  // |credit| >= least
+  // |credit| >= least. What cannot be among the `count` best is left out where prune is set.
+  std::vector<Path> best(std::size_t count, double least, bool prune = true) const;
   double absolute_total() const { return total_; }
   double absolute_matching() const { return matching_; }
   // [S, C]: absolute credit of all paths that go on below a node, per absolute credit of an edge
@@ -75,7 +76,8 @@ class ReadPaths {
   template <typename T>
   std::vector<double> pass_up() const;
   void count_ends();
-  std::vector<Step> steps(const Node& node, Slot slot, bool branch_fits, std::size_t count) const;
+  std::vector<Step> steps(const Node& node, Slot slot, bool branch_fits, std::size_t count,
+                          double least) const;
 
   const ReadSweep& sweep_;
   const Decomposition& d_;

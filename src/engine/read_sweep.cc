@@ -254,6 +254,7 @@ void ReadSweep::attention(int l, const Values& linear, Values& keyed, Values& ou
   if (!with_edges_) return;
   layer.heads.linear = layer.heads.keyed = {};
   layer.heads.values = d_.writer_values(l, context_);
+  layer.heads.keys = d_.writer_keys(l, context_);
   ops_.keep_for_edges(view, layer.heads);
   Layer& kept = layers_[static_cast<std::size_t>(l)];
   kept.heads = std::move(layer.heads);

@@ -145,7 +145,7 @@ void read_edges(const ReadSweep& sweep, const Array* other, bool positions, Edge
     ReadOps::KeyOffsets offsets = layer.offsets;
     if (other != nullptr) {  // what was kept is that of the writers themselves
       offsets = {};
-      reads.values = {};
+      reads.values = reads.keys = {};
       sweep.ops().keep_for_edges(view, reads);
     }
     std::vector<double> totals;

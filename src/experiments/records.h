@@ -5,15 +5,15 @@
 #include <filesystem>
 #include <map>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <string>
 
 #include "report/line_log.h"
+#include "unpack/json.h"
 #include "unpack/shard.h"
 
 namespace unpack {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 using RecordMap = std::map<std::string, Json>;
 
 // The records of a finished file by key; `settings` takes its first line.

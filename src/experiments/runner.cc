@@ -230,10 +230,9 @@ void refuse_foreign_files(const std::filesystem::path& folder) {
     return;  // the records say whose they are
   constexpr const char* kWritten[] = {"summary.json", "report.md"};
   refuse_foreign(folder, kWritten);
-  for (std::filesystem::directory_iterator at(folder, error), end; !error && at != end;
-       at.increment(error)) {
-    if (at->path().extension() != ".svg") continue;
-    const std::string name = at->path().filename().string();
+  for (const std::filesystem::path& path : folder_contents(folder, error)) {
+    if (path.extension() != ".svg") continue;
+    const std::string name = path.filename().string();
     const char* names[] = {name.c_str()};
     refuse_foreign(folder, names);
   }

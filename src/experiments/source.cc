@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <initializer_list>
+#include <system_error>
 
 #include "unpack/error.h"
 
@@ -30,7 +31,9 @@ std::optional<std::string> table_from(const Json& json) {
 
 // A folder stays one wherever the merge is called from.
 std::string model_source(const std::string& name) {
-  return std::filesystem::is_directory(name) ? std::filesystem::absolute(name).string() : name;
+  std::error_code error;
+  return std::filesystem::is_directory(name, error) ? std::filesystem::absolute(name).string()
+                                                    : name;
 }
 
 template <typename T>

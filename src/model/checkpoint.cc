@@ -28,10 +28,9 @@ struct FileStorage {
 std::vector<fs::path> files_ending_in(const fs::path& folder, std::string_view ending) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    if (at->path().filename().string().ends_with(ending)) found.push_back(at->path());
+  for (const fs::path& file : folder_contents(folder, error)) {
+    if (file.filename().string().ends_with(ending)) found.push_back(file);
   }
-  std::sort(found.begin(), found.end());
   return found;
 }
 
@@ -92,7 +91,7 @@ std::string other_format(const fs::path& folder) {
 }
 
 std::map<std::string, std::string> read_index(const fs::path& path) {
-  const nlohmann::json index = read_json(read_text_file(path), path.string());
+  const JsonValue index = read_json(read_text_file(path), path.string());
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     throw InputError(fmt::format("{}: expected a JSON object with a weight_map", path.string()));
   }

@@ -9,30 +9,30 @@
 
 namespace unpack {
 
-ConfigReader::ConfigReader(const nlohmann::json& object, std::string origin, std::string path)
+ConfigReader::ConfigReader(const JsonValue& object, std::string origin, std::string path)
     : object_(&object), origin_(std::move(origin)), path_(std::move(path)) {}
 
 void ConfigReader::fail(const std::string& what) const {
   throw InputError(fmt::format("{}: {}", origin_, what));
 }
 
-const nlohmann::json* ConfigReader::find(std::string_view key) const {
+const JsonValue* ConfigReader::find(std::string_view key) const {
   const auto it = object_->find(key);
   return it == object_->end() ? nullptr : &*it;
 }
 
-const nlohmann::json* ConfigReader::find_value(std::string_view key) const {
-  const nlohmann::json* value = find(key);
+const JsonValue* ConfigReader::find_value(std::string_view key) const {
+  const JsonValue* value = find(key);
   return value == nullptr || value->is_null() ? nullptr : value;
 }
 
 bool ConfigReader::is_null(std::string_view key) const {
-  const nlohmann::json* value = find(key);
+  const JsonValue* value = find(key);
   return value != nullptr && value->is_null();
 }
 
 std::optional<ConfigReader> ConfigReader::object(std::string_view key) const {
-  const nlohmann::json* value = find_value(key);
+  const JsonValue* value = find_value(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_object())
     fail(fmt::format("{} is {}, expected a JSON object", name(key), value->type_name()));
@@ -40,14 +40,14 @@ std::optional<ConfigReader> ConfigReader::object(std::string_view key) const {
 }
 
 std::optional<std::int64_t> ConfigReader::integer(std::string_view key) const {
-  const nlohmann::json* value = find_value(key);
+  const JsonValue* value = find_value(key);
   if (value == nullptr) return std::nullopt;
   const bool whole = value->is_number_integer() ||
                      (value->is_number_float() && std::abs(value->get<double>()) < 1e15 &&
                       std::floor(value->get<double>()) == value->get<double>());
   if (!whole)
     fail(fmt::format("{} is {}, expected a whole number", name(key),
-                     shown(value->dump(-1, ' ', false, nlohmann::json::error_handler_t::replace))));
+                     shown(value->dump(-1, ' ', false, JsonValue::error_handler_t::replace))));
   if (value->is_number_unsigned() &&
       value->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
     return INT64_MAX;
@@ -83,7 +83,7 @@ int ConfigReader::size(std::initializer_list<std::string_view> aliases, int fall
 }
 
 double ConfigReader::positive(std::string_view key, double fallback) const {
-  const nlohmann::json* value = find_value(key);
+  const JsonValue* value = find_value(key);
   if (value == nullptr) return fallback;
   if (!value->is_number())
     fail(fmt::format("{} is {}, expected a number", name(key), value->type_name()));
@@ -99,7 +99,7 @@ std::optional<double> ConfigReader::optional_positive(std::string_view key) cons
 }
 
 double ConfigReader::number(std::string_view key, double fallback) const {
-  const nlohmann::json* value = find_value(key);
+  const JsonValue* value = find_value(key);
   if (value == nullptr) return fallback;
   if (!value->is_number() || !std::isfinite(value->get<double>()))
     fail(fmt::format("{} is {}, expected a number", name(key), value->type_name()));
@@ -108,10 +108,10 @@ double ConfigReader::number(std::string_view key, double fallback) const {
 
 std::vector<double> ConfigReader::positives(std::string_view key) const {
   std::vector<double> out;
-  const nlohmann::json* value = find_value(key);
+  const JsonValue* value = find_value(key);
   if (value == nullptr) return out;
   if (!value->is_array()) fail(fmt::format("{} is no list of numbers", name(key)));
-  for (const nlohmann::json& x : *value) {
+  for (const JsonValue& x : *value) {
     if (!x.is_number() || !(x.get<double>() > 0) || !std::isfinite(x.get<double>()))
       fail(fmt::format("{} holds something that is no number above 0", name(key)));
     out.push_back(x.get<double>());
@@ -121,10 +121,10 @@ std::vector<double> ConfigReader::positives(std::string_view key) const {
 
 std::vector<std::int64_t> ConfigReader::integers(std::string_view key) const {
   std::vector<std::int64_t> out;
-  const nlohmann::json* value = find_value(key);
+  const JsonValue* value = find_value(key);
   if (value == nullptr) return out;
   if (!value->is_array()) fail(fmt::format("{} is no list of whole numbers", name(key)));
-  for (const nlohmann::json& x : *value) {
+  for (const JsonValue& x : *value) {
     if (!x.is_number_integer())
       fail(fmt::format("{} holds something that is no whole number", name(key)));
     out.push_back(x.get<std::int64_t>());
@@ -133,11 +133,11 @@ std::vector<std::int64_t> ConfigReader::integers(std::string_view key) const {
 }
 
 std::optional<std::vector<std::string>> ConfigReader::texts(std::string_view key) const {
-  const nlohmann::json* value = find_value(key);
+  const JsonValue* value = find_value(key);
   if (value == nullptr) return std::nullopt;
   if (!value->is_array()) fail(fmt::format("{} is no list", name(key)));
   std::vector<std::string> out;
-  for (const nlohmann::json& x : *value) {
+  for (const JsonValue& x : *value) {
     if (!x.is_string()) fail(fmt::format("{} holds something that is no string", name(key)));
     out.push_back(x.get<std::string>());
   }
@@ -151,7 +151,7 @@ double ConfigReader::required_positive(std::string_view key) const {
 }
 
 bool ConfigReader::flag(std::string_view key, bool fallback) const {
-  const nlohmann::json* value = find_value(key);
+  const JsonValue* value = find_value(key);
   if (value == nullptr) return fallback;
   if (!value->is_boolean())
     fail(fmt::format("{} is {}, expected true or false", name(key), value->type_name()));
@@ -159,7 +159,7 @@ bool ConfigReader::flag(std::string_view key, bool fallback) const {
 }
 
 std::string ConfigReader::text(std::string_view key, std::string_view fallback) const {
-  const nlohmann::json* value = find_value(key);
+  const JsonValue* value = find_value(key);
   if (value == nullptr) return std::string(fallback);
   if (!value->is_string())
     fail(fmt::format("{} is {}, expected a string", name(key), value->type_name()));
@@ -320,7 +320,7 @@ std::vector<TokenId> read_end(const ConfigReader& reader, int vocab_size, TokenI
   const auto add = [&](std::int64_t id) {
     if (id >= 0 && id < vocab_size) out.push_back(static_cast<TokenId>(id));
   };
-  const nlohmann::json* value = reader.find("eos_token_id");
+  const JsonValue* value = reader.find("eos_token_id");
   if (value != nullptr && value->is_array()) {
     for (const std::int64_t id : reader.integers("eos_token_id")) add(id);
   } else if (value == nullptr) {

@@ -5,13 +5,13 @@
 #include <cstdint>
 #include <functional>
 #include <initializer_list>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "unpack/config.h"
+#include "unpack/json.h"
 
 namespace unpack {
 
@@ -20,11 +20,11 @@ class ConfigReader {
   // Sizes beyond this are taken for damage; it also keeps products of two sizes far from overflow.
   static constexpr std::int64_t kMaxSize = 100'000'000;
 
-  ConfigReader(const nlohmann::json& object, std::string origin, std::string path = {});
+  ConfigReader(const JsonValue& object, std::string origin, std::string path = {});
 
   bool has(std::string_view key) const { return find(key) != nullptr; }  // there, null included
   bool is_null(std::string_view key) const;                              // there and null
-  const nlohmann::json* find(std::string_view key) const;
+  const JsonValue* find(std::string_view key) const;
   std::optional<ConfigReader> object(std::string_view key) const;  // empty where missing or null
 
   // A missing or null key gives the default.
@@ -49,8 +49,8 @@ class ConfigReader {
   std::string name(std::string_view key) const { return path_ + std::string(key); }
 
  private:
-  const nlohmann::json* find_value(std::string_view key) const;  // nullptr where null
-  const nlohmann::json* object_;
+  const JsonValue* find_value(std::string_view key) const;  // nullptr where null
+  const JsonValue* object_;
   std::string origin_;
   std::string path_;  // "rope_scaling." for keys of an inner object
 };

@@ -109,7 +109,7 @@ int derived_d_head(const ConfigReader& reader, int d_model, int n_heads) {
 }
 
 ParsedConfig parse_family_config(std::string_view config_json, const std::string& origin) {
-  const nlohmann::json root = read_json(config_json, origin);
+  const JsonValue root = read_json(config_json, origin);
   if (!root.is_object()) throw InputError(fmt::format("{}: expected a JSON object", origin));
   const ConfigReader reader(root, origin);
   std::string known;

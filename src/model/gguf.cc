@@ -6,6 +6,7 @@
 #include <cstring>
 #include <set>
 
+#include "base/files.h"
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "tokenizer/utf8.h"
@@ -80,7 +81,7 @@ class Reader {
     return {p, static_cast<std::size_t>(n)};
   }
 
-  nlohmann::json value(std::uint32_t type, int depth) {
+  JsonValue value(std::uint32_t type, int depth) {
     switch (type) {
       case kU8:
         return number<std::uint8_t>();
@@ -114,7 +115,7 @@ class Reader {
           fail(fmt::format("a list has the unknown type {}; the file is damaged", inner));
         if (n > left() / least_bytes(inner))
           fail(fmt::format("a list of {} values leaves the file; it is damaged or cut short", n));
-        auto list = nlohmann::json::array();
+        auto list = JsonValue::array();
         for (std::uint64_t i = 0; i < n; ++i) list.push_back(value(inner, depth + 1));
         return list;
       }
@@ -261,7 +262,7 @@ std::shared_ptr<const GgufFiles> open_gguf(const fs::path& path) {
                                         : path;
   all->content = add(first);
   all->file_of.assign(all->content.tensors.size(), all->files[0].get());
-  const nlohmann::json count = all->content.metadata.value("split.count", nlohmann::json(0));
+  const JsonValue count = all->content.metadata.value("split.count", JsonValue(0));
   const auto pieces = count.is_number_integer() ? count.get<std::int64_t>() : 0;
   if (pieces > 1 && part.count != pieces)
     throw InputError(
@@ -288,13 +289,13 @@ fs::path find_gguf(const fs::path& path) {
   if (fs::is_regular_file(path, error)) return path.extension() == ".gguf" ? path : fs::path();
   if (!fs::is_directory(path, error) || fs::exists(path / "config.json", error)) return {};
   fs::path found;
-  for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
-    if (entry.path().extension() != ".gguf") continue;
-    if (split_part(entry.path()).number > 1) continue;
+  for (const fs::path& file : folder_contents(path, error)) {
+    if (file.extension() != ".gguf") continue;
+    if (split_part(file).number > 1) continue;
     if (!found.empty())
       throw InputError(fmt::format("{}: holds several GGUF files; name one of them, such as {}",
-                                   path.string(), entry.path().string()));
-    found = entry.path();
+                                   path.string(), file.string()));
+    found = file;
   }
   return found;
 }

@@ -4,13 +4,13 @@
 #include <cstdint>
 #include <filesystem>
 #include <memory>
-#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/blocks.h"
 #include "model/safetensors.h"
+#include "unpack/json.h"
 
 namespace unpack {
 
@@ -26,7 +26,7 @@ struct GgufTensor {
 };
 
 struct Gguf {
-  nlohmann::json metadata = nlohmann::json::object();  // by key; arrays as lists
+  JsonValue metadata = JsonValue::object();  // by key; arrays as lists
   std::vector<GgufTensor> tensors;
 };
 

@@ -12,7 +12,7 @@
 namespace unpack {
 namespace {
 
-using Json = nlohmann::json;
+using Json = JsonValue;
 
 // What a key of the architecture says.
 class Keys {

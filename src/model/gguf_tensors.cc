@@ -70,7 +70,7 @@ class Mapping {
   std::int64_t key(const char* name) const {
     const auto it = gguf_.content.metadata.find(arch_ + "." + name);
     if (it == gguf_.content.metadata.end()) return 0;
-    const nlohmann::json& value = it->is_array() && !it->empty() ? it->front() : *it;
+    const JsonValue& value = it->is_array() && !it->empty() ? it->front() : *it;
     return value.is_number_integer() ? value.get<std::int64_t>() : 0;
   }
 

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 #include <unordered_map>
 
 #include "base/json_reader.h"
@@ -10,11 +9,12 @@
 #include "model/gguf_model.h"
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 
 namespace unpack {
 namespace {
 
-using Json = nlohmann::json;
+using Json = JsonValue;
 
 constexpr int kControl = 3, kUserDefined = 4;
 constexpr std::size_t kLongestPiece = 256;  // bytes; longer ones are not looked into for merges
@@ -27,6 +27,42 @@ const char* const kQwenSplit =
     R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
 const char* const kGpt4oSplit =
     R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+const char* const kTekkenSplit =
+    R"([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
+
+// How texts are cut before they are merged, by the names of tokenizer.ggml.pre.
+struct PreTokenizer {
+  const char* name;
+  const char* split;  // nullptr: every digit by itself, then GPT-2's pattern
+  bool whole_first =
+      false;  // a piece that is a token is not merged; BOS in front unless it is said
+};
+constexpr PreTokenizer kPreTokenizers[] = {
+    {"default", kGpt2Split},
+    {"gpt-2", kGpt2Split},
+    {"olmo", kGpt2Split},
+    {"phi-2", kGpt2Split},
+    {"mpt", kGpt2Split},
+    {"llama-bpe", kLlama3Split, true},
+    {"llama3", kLlama3Split, true},
+    {"llama-v3", kLlama3Split, true},
+    {"falcon3", kLlama3Split, true},
+    {"pixtral", kLlama3Split, true},
+    {"smaug-bpe", kLlama3Split},
+    {"dbrx", kLlama3Split},
+    {"tekken", kTekkenSplit, true},
+    {"qwen2", kQwenSplit},
+    {"stablelm2", kQwenSplit},
+    {"megrez", kQwenSplit},
+    {"gpt-4o", kGpt4oSplit},
+    {"llama4", kGpt4oSplit},
+    {"refact", nullptr},
+    {"starcoder", nullptr},
+    {"granite", nullptr},
+    {"smollm", nullptr},
+    {"command-r", nullptr},
+};
 
 struct Source {
   const Json& metadata;
@@ -109,39 +145,30 @@ Json given_merges(const Source& source) {
   return out;
 }
 
-Json byte_level(const Source& source) {
+const PreTokenizer& pre_tokenizer(const Source& source) {
   const Json* pre = source.find("pre");
   const std::string name = pre && pre->is_string() ? pre->get<std::string>() : "default";
-  const char* split = nullptr;
-  if (name == "default" || name == "gpt-2" || name == "olmo" || name == "phi-2" || name == "mpt")
-    split = kGpt2Split;
-  if (name == "llama-bpe" || name == "llama3" || name == "smaug-bpe" || name == "falcon3" ||
-      name == "dbrx" || name == "pixtral" || name == "tekken")
-    split = kLlama3Split;
-  if (name == "qwen2" || name == "stablelm2" || name == "megrez") split = kQwenSplit;
-  if (name == "gpt-4o" || name == "llama4") split = kGpt4oSplit;
-  if (name == "refact" || name == "starcoder" || name == "granite" || name == "smollm" ||
-      name == "command-r") {
-    // Every digit by itself, then GPT-2's pattern.
-    return {{"type", "Sequence"},
-            {"pretokenizers",
-             {{{"type", "Digits"}, {"individual_digits", true}},
-              {{"type", "ByteLevel"},
-               {"add_prefix_space", false},
-               {"trim_offsets", true},
-               {"use_regex", true}}}}};
-  }
-  if (!split) source.fail(fmt::format("the pre-tokenizer {} is not supported", shown(name)));
+  const auto* const found =
+      std::find_if(std::begin(kPreTokenizers), std::end(kPreTokenizers),
+                   [&](const PreTokenizer& each) { return each.name == name; });
+  if (found == std::end(kPreTokenizers))
+    source.fail(fmt::format("the pre-tokenizer {} is not supported", shown(name)));
+  return *found;
+}
+
+Json byte_level(const PreTokenizer& pre) {
+  const Json first = pre.split ? Json{{"type", "Split"},
+                                      {"pattern", {{"Regex", pre.split}}},
+                                      {"behavior", "Isolated"},
+                                      {"invert", false}}
+                               : Json{{"type", "Digits"}, {"individual_digits", true}};
   return {{"type", "Sequence"},
           {"pretokenizers",
-           {{{"type", "Split"},
-             {"pattern", {{"Regex", split}}},
-             {"behavior", "Isolated"},
-             {"invert", false}},
+           {first,
             {{"type", "ByteLevel"},
              {"add_prefix_space", false},
              {"trim_offsets", true},
-             {"use_regex", false}}}}};
+             {"use_regex", pre.split == nullptr}}}}};
 }
 
 // ▁ for blanks, bytes where a character is not in the vocabulary.
@@ -204,11 +231,13 @@ std::string gguf_tokenizer(const GgufFiles& gguf) {
                    {"ignore_merges", false},
                    {"vocab", vocab}};
   file["model"]["merges"] = bytes ? given_merges(source) : merges_by_score(source, tokens);
+  bool wants_bos = !bytes;
   if (bytes) {
-    const Json* pre = source.find("pre");
-    file["normalizer"] = pre && *pre == "qwen2" ? Json{{"type", "NFC"}} : Json();
-    file["model"]["ignore_merges"] = pre && *pre == "llama-bpe";
-    file["pre_tokenizer"] = byte_level(source);
+    const PreTokenizer& pre = pre_tokenizer(source);
+    file["normalizer"] = std::string_view(pre.name) == "qwen2" ? Json{{"type", "NFC"}} : Json();
+    file["model"]["ignore_merges"] = pre.whole_first;
+    file["pre_tokenizer"] = byte_level(pre);
+    wants_bos = pre.whole_first;
     file["decoder"] = {{"type", "ByteLevel"},
                        {"add_prefix_space", true},
                        {"trim_offsets", true},
@@ -217,7 +246,7 @@ std::string gguf_tokenizer(const GgufFiles& gguf) {
     set_sentencepiece(source, file);
   }
   const auto bos = source.id("bos_token_id", tokens.size());
-  if (bos && source.flag("add_bos_token", !bytes)) {
+  if (bos && source.flag("add_bos_token", wants_bos)) {
     const std::string& text = tokens[static_cast<std::size_t>(*bos)];
     file["post_processor"] = {
         {"type", "TemplateProcessing"},

@@ -21,7 +21,7 @@ void add_end_tokens(const fs::path& folder, ModelConfig& config) {
   const fs::path file = folder / "generation_config.json";
   std::error_code error;
   if (!fs::is_regular_file(file, error)) return;
-  const nlohmann::json root = read_json(read_text_file(file), file.string());
+  const JsonValue root = read_json(read_text_file(file), file.string());
   if (!root.is_object()) throw InputError(fmt::format("{}: expected a JSON object", file.string()));
   for (const TokenId id : read_end(ConfigReader(root, file.string()), config.vocab_size, -1)) {
     if (std::find(config.end_tokens.begin(), config.end_tokens.end(), id) ==

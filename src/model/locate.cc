@@ -3,19 +3,14 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <set>
 
-#include "backend/host/panels.h"
 #include "base/files.h"
 #include "base/installation.h"
-#include "base/json_reader.h"
 #include "base/message.h"
 #include "base/system.h"
-#include "model/checkpoint.h"
+#include "model/found.h"
 #include "model/gguf_model.h"
-#include "model/load.h"
-#include "model/quantised.h"
 #include "unpack/error.h"
 #include "unpack/models.h"
 
@@ -31,18 +26,11 @@ bool is_folder(const fs::path& path) {
 // Throws where the folder may not be looked into: that is not the same as having none.
 bool has_config(const fs::path& folder) { return is_there(folder / "config.json"); }
 
-// The same where one bad folder among many is passed over.
-bool may_have_config(const fs::path& folder) {
-  std::error_code error;
-  return fs::exists(fs::symlink_status(folder / "config.json", error));
-}
-
 bool has_gguf(const fs::path& folder) {
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    if (entry.path().extension() == ".gguf") return true;
-  }
-  return false;
+  const std::vector<fs::path> files = folder_contents(folder, error);
+  return std::any_of(files.begin(), files.end(),
+                     [](const fs::path& file) { return file.extension() == ".gguf"; });
 }
 
 // Config and weights, or a GGUF file.
@@ -51,10 +39,9 @@ bool is_model(const fs::path& folder) { return has_config(folder) || has_gguf(fo
 std::vector<fs::path> subfolders(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (fs::directory_iterator at(folder, error), end; !error && at != end; at.increment(error)) {
-    if (is_folder(at->path())) found.push_back(at->path());
+  for (const fs::path& path : folder_contents(folder, error)) {
+    if (is_folder(path)) found.push_back(path);
   }
-  std::sort(found.begin(), found.end());
   return found;
 }
 
@@ -97,18 +84,23 @@ bool is_plain_path(std::string_view path) {
   }
 }
 
+void add_refs(const fs::path& folder, const fs::path& refs, int depth,
+              std::vector<std::string>& found) {
+  constexpr int kDeepest = 8;
+  std::error_code error;
+  for (const fs::path& path : folder_contents(folder, error)) {
+    const fs::file_status status = fs::symlink_status(path, error);
+    if (fs::is_directory(status) && depth < kDeepest) add_refs(path, refs, depth + 1, found);
+    if (fs::is_regular_file(path, error)) found.push_back(path.lexically_relative(refs).string());
+  }
+}
+
 // Names of the refs of a cached model: "main", "step143000", "refs/pr/3".
 std::vector<std::string> refs_of(const fs::path& repository) {
-  std::vector<std::string> refs;
-  std::error_code error;
-  for (fs::recursive_directory_iterator at(repository / "refs", error), end; !error && at != end;
-       at.increment(error)) {
-    std::error_code unknown;
-    if (at->is_regular_file(unknown))
-      refs.push_back(at->path().lexically_relative(repository / "refs").string());
-  }
-  std::sort(refs.begin(), refs.end());
-  return refs;
+  std::vector<std::string> found;
+  add_refs(repository / "refs", repository / "refs", 1, found);
+  std::sort(found.begin(), found.end());
+  return found;
 }
 
 // The snapshot that a ref, a commit hash or a beginning of one names; empty where there is none.
@@ -206,190 +198,25 @@ std::vector<FoundModel> cached_models() {
   return found;
 }
 
-char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; }
-
-// Insertions, deletions and replacements between two names, whatever their case.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t before = row[0];
-    row[0] = i;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t same = before + (lower(a[i - 1]) == lower(b[j - 1]) ? 0 : 1);
-      before = row[j];
-      row[j] = std::min({same, row[j] + 1, row[j - 1] + 1});
-    }
-  }
-  return row[b.size()];
-}
-
-// GGUF files and model folders beside a path that is not there.
-std::vector<std::string> neighbours(const fs::path& path) {
-  constexpr std::size_t kMost = 1000;
-  std::vector<std::string> out;
-  std::error_code error;
-  if (!path.has_parent_path()) return out;
-  for (fs::directory_iterator at(path.parent_path(), error), end; !error && at != end;
-       at.increment(error)) {
-    if (at->path().extension() == ".gguf" || may_have_config(at->path()))
-      out.push_back(at->path().string());
-    if (out.size() == kMost) break;
-  }
-  return out;
-}
-
-// A name that was not written to its end, or without its owner.
-bool is_part(const std::string& name, const std::string& whole) {
-  constexpr std::size_t kTooShort = 2;
-  const auto same = [](char a, char b) { return lower(a) == lower(b); };
-  return name.size() > kTooShort &&
-         std::search(whole.begin(), whole.end(), name.begin(), name.end(), same) != whole.end();
-}
-
-// The names that are nearest to one that is not there.
-std::string suggestion(const std::string& name) {
-  if (name.size() > 200) return {};
-  std::vector<std::pair<std::size_t, std::string>> near;
-  std::vector<FoundModel> known = bundled_models();
-  for (FoundModel& model : cached_models()) known.push_back(std::move(model));
-  for (const FoundModel& model : known) {
-    const std::string last = model.name.substr(model.name.rfind('/') + 1);
-    const std::size_t d = std::min(distance(name, model.name), distance(name, last));
-    if (d <= std::max<std::size_t>(2, name.size() / 3) || is_part(name, model.name))
-      near.emplace_back(d, model.name);
-  }
-  const std::string own = fs::path(name).filename().string();
-  for (const std::string& other : neighbours(name)) {
-    const std::size_t d = distance(own, fs::path(other).filename().string());
-    if (d <= std::max<std::size_t>(2, own.size() / 3)) near.emplace_back(d, other);
-  }
-  std::stable_sort(near.begin(), near.end(),
-                   [](const auto& a, const auto& b) { return a.first < b.first; });
-  std::vector<std::string> names;
-  for (std::size_t i = 0; i < std::min<std::size_t>(near.size(), 3); ++i)
-    names.push_back(near[i].second);
-  return names.empty() ? "" : fmt::format("; did you mean {}?", joined(names));
-}
-
-// Weights by layer, from the number in their names ("blk.3.", "model.layers.3.").
-struct LayerCounts {
-  std::map<int, std::uint64_t> parameters;
-  bool mixture = false;
-  bool encoded = false;  // any of them
-
-  void add(const std::string& name, std::uint64_t n) {
-    std::size_t from = 0;
-    for (std::size_t dot; (dot = name.find('.', from)) != std::string::npos; from = dot + 1) {
-      const std::string part = name.substr(from, dot - from);
-      if (part.empty() || part.size() > 6 || part.find_first_not_of("0123456789") != part.npos)
-        continue;
-      parameters[std::stoi(part)] += n;
-      mixture = mixture || name.find("exp") != std::string::npos;
-      return;
-    }
-  }
-};
-
-// The stored weights, and the matrices that the CPU packs in single precision: all of them where
-// they stay, none of a larger model that is read as it is stored, a few layers where that cannot
-// be, and of a mixture the experts that were used last.
-std::uint64_t working_memory(const FoundModel& model, const LayerCounts& layers) {
-  std::uint64_t all = 0, largest = 0;
-  for (const auto& [layer, n] : layers.parameters) {
-    all += sizeof(float) * n;
-    largest = std::max(largest, sizeof(float) * n);
-  }
-  const bool halves = model.bytes < sizeof(float) * model.parameters;
-  if (all > (halves ? kPackHalves : kKeepBytes) && !layers.mixture && !layers.encoded)
-    return model.bytes;
-  if (all > kKeepBytes) return model.bytes + (layers.mixture ? kKeepBytes : kKeepLayers * largest);
-  // What is stored in single precision is let go once it is packed.
-  return halves ? model.bytes + all : sizeof(float) * model.parameters;
-}
-
-void examine_gguf(FoundModel& model, const fs::path& file) {
-  const auto gguf = open_gguf(file);
-  const auto arch = gguf->content.metadata.find("general.architecture");
-  if (arch != gguf->content.metadata.end() && arch->is_string())
-    model.family = arch->get<std::string>();
-  model.quantisation = gguf_quantisation(gguf->content);
-  for (const auto& part : gguf->files) model.bytes += part->bytes().size();
-  LayerCounts layers;
-  layers.encoded = true;  // some always are: rows come in another order
-  for (const GgufTensor& tensor : gguf->content.tensors) {
-    if (!tensor.info) continue;
-    const auto n = static_cast<std::uint64_t>(tensor.elements());
-    model.parameters += n;
-    layers.add(tensor.name, n);
-  }
-  model.memory = working_memory(model, layers);
-  model.context = parse_config(gguf_config(*gguf), file.string()).n_ctx;
-  gguf_checkpoint(gguf);
-}
-
-void examine_folder(FoundModel& model, const Quantisation& quantisation) {
-  Checkpoint checkpoint = Checkpoint::open(model.folder);
-  checkpoint.each([&](const Checkpoint::Entry& e) { model.bytes += e.tensor.stored.bytes; });
-  unfold_quantised(checkpoint, quantisation);
-  std::map<std::string, std::uint64_t> bytes;
-  LayerCounts layers;
-  checkpoint.each([&](const Checkpoint::Entry& entry) {
-    const StoredTensor& stored = entry.tensor.stored;
-    std::uint64_t n = 1;
-    for (const std::int64_t size : stored.shape) n *= static_cast<std::uint64_t>(size);
-    // Of a quantised one the weights, and not the words they are packed in.
-    if (entry.encoded || entry.tensor.readable) {
-      model.parameters += n;
-      layers.add(entry.tensor.stored.name, n);
-      layers.encoded = layers.encoded || entry.encoded != nullptr;
-    }
-    bytes[entry.tensor.readable ? to_string(stored.dtype) : entry.tensor.dtype_name] +=
-        stored.bytes;
-  });
-  std::uint64_t most = 0;
-  for (const auto& [type, n] : bytes) {
-    if (n > most) model.quantisation = type, most = n;
-  }
-  model.memory = working_memory(model, layers);
-  if (quantisation.method != QuantMethod::none) model.quantisation = quantisation.name();
-}
-
-void examine(FoundModel& model) {
-  try {
-    if (const fs::path file = find_gguf(model.folder); !file.empty()) {
-      examine_gguf(model, file);
-      return;
-    }
-    const std::string text = read_text_file(model.folder / "config.json");
-    const std::string origin = (model.folder / "config.json").string();
-    const nlohmann::json config = read_json(text, origin);
-    if (config.is_object() && config.contains("model_type") && config["model_type"].is_string())
-      model.family = config["model_type"].get<std::string>();
-    model.context = parse_config(text, origin).n_ctx;
-    find_weights(model.folder);
-    examine_folder(model, read_quantisation(text, origin));
-  } catch (const InputError& e) {
-    model.problem = e.what();
-  }
-}
-
 // Every GGUF file of a folder; of one that is split the first part.
 void add_gguf_files(const fs::path& folder, std::vector<FoundModel>& models) {
-  std::vector<fs::path> files;
   std::error_code error;
-  for (const fs::directory_entry& entry : fs::directory_iterator(folder, error)) {
-    const std::string name = entry.path().filename().string();
+  for (const fs::path& file : folder_contents(folder, error)) {
+    const std::string name = file.filename().string();
     const std::size_t of = name.rfind("-of-");
     const bool later = of != std::string::npos && of >= 6 && name.substr(of - 5, 5) != "00001" &&
                        name.size() == of + 14;
-    if (entry.path().extension() == ".gguf" && !later) files.push_back(entry.path());
+    if (file.extension() == ".gguf" && !later)
+      models.push_back({file.string(), file, "file", "", ""});
   }
-  std::sort(files.begin(), files.end());
-  for (const fs::path& file : files) models.push_back({file.string(), file, "file", "", ""});
 }
 
 }  // namespace
+
+bool may_have_config(const fs::path& folder) {
+  std::error_code error;
+  return fs::exists(fs::symlink_status(folder / "config.json", error));
+}
 
 std::vector<fs::path> model_cache_folders() {
   std::vector<fs::path> folders;
@@ -431,19 +258,21 @@ fs::path locate_model(const std::string& name) {
   }
   if (is_folder(name)) throw InputError(explain_no_config(name));
 
+  std::vector<FoundModel> known = bundled_models();
   std::vector<std::string> bundled;
-  for (const FoundModel& model : bundled_models()) bundled.push_back(model.name);
+  for (const FoundModel& model : known) bundled.push_back(model.name);
+  for (FoundModel& model : cached_models()) known.push_back(std::move(model));
   const auto list = [](const std::vector<fs::path>& paths) {
     std::vector<std::string> texts;
     texts.reserve(paths.size());
     for (const fs::path& path : paths) texts.push_back(path.string());
     return joined(texts);
   };
-  throw InputError(
-      fmt::format("model {} not found; looked for a folder of this name, in the Hugging Face cache "
-                  "({}), and among the bundled models in {} (there: {}){}",
-                  shown(name), list(model_cache_folders()), list(bundles),
-                  bundled.empty() ? "none" : joined(bundled), suggestion(name)));
+  throw InputError(fmt::format(
+      "model {} not found; looked for a folder{} of this name, in the Hugging Face cache "
+      "({}), and among the bundled models in {} (there: {}){}",
+      shown(name), name.ends_with(".gguf") ? " or file" : "", list(model_cache_folders()),
+      list(bundles), bundled.empty() ? "none" : joined(bundled), nearest_names(name, known)));
 }
 
 std::vector<FoundModel> list_models(const std::vector<fs::path>& extra) {

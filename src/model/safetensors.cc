@@ -43,7 +43,7 @@ const KnownType* known_type(std::string_view name) {
 }
 
 // A whole number >= 0 that fits int64, or nothing.
-std::optional<std::int64_t> count_of(const nlohmann::json& value) {
+std::optional<std::int64_t> count_of(const JsonValue& value) {
   if (!value.is_number_unsigned()) return std::nullopt;
   const auto n = value.get<std::uint64_t>();
   return n > static_cast<std::uint64_t>(INT64_MAX)
@@ -82,16 +82,16 @@ void check_places(std::vector<Place> places, std::int64_t data_size, const std::
                     origin, data_size - end));
 }
 
-void check_metadata(const nlohmann::json& metadata, const std::string& origin) {
+void check_metadata(const JsonValue& metadata, const std::string& origin) {
   const bool texts =
       metadata.is_object() && std::all_of(metadata.begin(), metadata.end(),
-                                          [](const nlohmann::json& x) { return x.is_string(); });
+                                          [](const JsonValue& x) { return x.is_string(); });
   if (!texts)
     throw InputError(
         fmt::format("{}: the header's __metadata__ holds something else than texts", origin));
 }
 
-FileTensor parse_tensor(const std::string& name, const nlohmann::json& entry,
+FileTensor parse_tensor(const std::string& name, const JsonValue& entry,
                         std::span<const std::byte> data, const std::string& origin) {
   const auto fail = [&](const std::string& what) {
     throw InputError(fmt::format("{}: tensor {}: {}", origin, shown(name), what));
@@ -100,8 +100,8 @@ FileTensor parse_tensor(const std::string& name, const nlohmann::json& entry,
   for (const char* key : {"dtype", "shape", "data_offsets"}) {
     if (!entry.contains(key)) fail(fmt::format("its header entry has no {}", key));
   }
-  const nlohmann::json &dtype = entry["dtype"], &shape = entry["shape"],
-                       &offsets = entry["data_offsets"];
+  const JsonValue &dtype = entry["dtype"], &shape = entry["shape"],
+                  &offsets = entry["data_offsets"];
   if (!dtype.is_string()) fail("its dtype is no string");
   if (!shape.is_array()) fail("its shape is no list");
   if (!offsets.is_array() || offsets.size() != 2) fail("its data_offsets are no pair");
@@ -111,7 +111,7 @@ FileTensor parse_tensor(const std::string& name, const nlohmann::json& entry,
   tensor.stored.name = name;
   std::int64_t elements = 1;
   bool overflow = false;
-  for (const nlohmann::json& dim : shape) {
+  for (const JsonValue& dim : shape) {
     const auto size = count_of(dim);
     if (!size) fail("its shape holds something other than a whole number");
     tensor.stored.shape.push_back(*size);
@@ -160,7 +160,7 @@ std::vector<FileTensor> parse_safetensors(std::span<const std::byte> file,
   }
   const std::string_view text(reinterpret_cast<const char*>(rest.data()),
                               static_cast<std::size_t>(header_size));
-  const nlohmann::json header = read_json(text, origin + " (header)");
+  const JsonValue header = read_json(text, origin + " (header)");
   const std::size_t last = text.find_last_not_of(' ');
   if (text[0] != '{' || text[last] != '}')
     throw InputError(fmt::format(

@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 
 #include <fstream>
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "unpack/error.h"
+#include "unpack/json.h"
 
 namespace unpack {
 namespace fs = std::filesystem;
@@ -36,7 +36,7 @@ void write_or_throw(const fs::path& path, const auto& write) {
 using Shard = std::vector<std::pair<std::string, const StoredTensor*>>;
 
 void write_safetensors(const Shard& shard, const fs::path& path) {
-  nlohmann::ordered_json header;
+  OrderedJson header;
   header["__metadata__"] = {{"format", "pt"}};
   std::size_t at = 0;
   for (const auto& [name, tensor] : shard) {
@@ -63,7 +63,7 @@ void save_folder(const std::string& config_json, const std::map<std::string, Sto
                  const fs::path& folder, std::size_t max_shard_bytes) {
   std::error_code error;
   fs::create_directories(folder, error);
-  if (!fs::is_directory(folder))
+  if (!fs::is_directory(folder, error))
     throw InputError(fmt::format("{}: cannot make the folder", folder.string()));
   write_or_throw(folder / "config.json", [&](std::ofstream& out) { out << config_json; });
 
@@ -81,7 +81,7 @@ void save_folder(const std::string& config_json, const std::map<std::string, Sto
   }
   if (shards.size() == 1) return write_safetensors(shards.front(), folder / "model.safetensors");
 
-  nlohmann::ordered_json index;
+  OrderedJson index;
   index["metadata"]["total_size"] = total;
   for (std::size_t i = 0; i < shards.size(); ++i) {
     const std::string file = fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());

@@ -129,7 +129,7 @@ class Unpickler {
   void set_items(const std::vector<ItemPtr>& items) {
     const ItemPtr& target = top();
     if (target->kind != Item::dict || items.size() % 2 != 0) fail("is damaged (no dict to fill)");
-    if (target->entries->size() > kMostTensors) fail("holds too many entries");
+    if (target->entries->size() + items.size() / 2 > kMostTensors) fail("holds too many entries");
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       // A dict inside itself would never end.
       const bool dict = items[i + 1]->kind == Item::dict;

@@ -68,6 +68,16 @@ std::vector<Span> spans_of(const Asked& asked, const Model& model, const MadePro
   return cut_spans(model, prompt.ids, *asked.group_by);
 }
 
+Planned planned_question(const MadePrompt& prompt, const Question& question,
+                         const std::optional<AnswerTokens>& answer) {
+  if (answer)
+    return planned_answer(prompt.ids.size(), answer->answer.size(),
+                          answer->versus ? answer->versus->size() : 0, question.options);
+  Planned planned = planned_trace(prompt.ids.size(), question.options);
+  planned.paths = question.paths.top > 0;
+  return planned;
+}
+
 AnswerTokens answer_tokens(const Asked& asked, const Model& model, const MadePrompt& prompt) {
   const auto tokens = [&](const AnswerGiven& answer) {
     if (const auto* ids = std::get_if<std::vector<TokenId>>(&answer)) return *ids;

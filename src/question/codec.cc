@@ -1,16 +1,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "engine/check_question.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 #include "unpack/question.h"
 
 namespace unpack {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 constexpr std::size_t kLargestGroup = 1000;      // ids of a target or a contrast
 constexpr std::size_t kMostGroups = 10'000;      // named spans of a prompt
 constexpr std::size_t kLongestAnswer = 100'000;  // tokens

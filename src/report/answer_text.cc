@@ -3,17 +3,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
 #include "report/json.h"
 #include "unpack/answer.h"
 #include "unpack/cost.h"
+#include "unpack/json.h"
 
 namespace unpack {
 namespace {
 
-using Json = nlohmann::ordered_json;
-constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+using Json = OrderedJson;
+constexpr auto kReplace = JsonValue::error_handler_t::replace;
 
 Json tokens_json(const std::vector<Token>& tokens) {
   Json list = Json::array();
@@ -37,16 +37,15 @@ Json rows_json(const std::vector<AnswerRow>& rows) {
 }
 
 std::string shown(const std::string& text) {
-  return nlohmann::json(text).dump(-1, ' ', false, kReplace);
+  return JsonValue(text).dump(-1, ' ', false, kReplace);
 }
 
 }  // namespace
 
-std::string to_json(const AskedCost& asked) {
-  return Json{
-      {"tokens", asked.tokens},        {"targets", asked.targets},
-      {"gflop", asked.cost.gflop},     {"memory_mib", asked.cost.memory_mib},
-      {"seconds", asked.cost.seconds}, {"text", cost_text(asked.cost, asked.tokens, asked.targets)}}
+std::string to_json(const QuestionCost& cost, const Planned& planned) {
+  return Json{{"tokens", planned.tokens}, {"targets", planned.targets},
+              {"gflop", cost.gflop},      {"memory_mib", cost.memory_mib},
+              {"seconds", cost.seconds},  {"text", cost_text(cost, planned)}}
       .dump();
 }
 

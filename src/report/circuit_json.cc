@@ -10,7 +10,7 @@ namespace unpack {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 Json branch_json(Branch branch) {
   return has_branch_name(branch) ? Json(to_string(branch)) : Json(nullptr);

@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <optional>
 
 #include "report/json.h"
 #include "report/labels.h"
 #include "report/text.h"
 #include "unpack/inspect.h"
+#include "unpack/json.h"
 
 namespace unpack {
 
@@ -218,9 +218,8 @@ std::vector<Sentence> explain(const Prepared& prepared, const Question& question
   return out;
 }
 
-nlohmann::ordered_json report::sentences_json(const std::vector<Sentence>& sentences,
-                                              const Writers& writers) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+OrderedJson report::sentences_json(const std::vector<Sentence>& sentences, const Writers& writers) {
+  OrderedJson list = OrderedJson::array();
   for (const Sentence& sentence : sentences) {
     list.push_back({{"node", to_string(writers, sentence.node)},
                     {"credit", sentence.credit},

@@ -4,15 +4,15 @@
 #include <cctype>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "report/labels.h"
 #include "report/text.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 #include "unpack/report.h"
 
 namespace unpack {
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 namespace {
 

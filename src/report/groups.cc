@@ -6,10 +6,10 @@
 #include <cctype>
 #include <cmath>
 #include <map>
-#include <nlohmann/json.hpp>
 
 #include "report/labels.h"
 #include "report/text.h"
+#include "unpack/json.h"
 
 namespace unpack {
 namespace {
@@ -96,7 +96,7 @@ std::vector<PathGroup> group_paths(std::span<const TraceResult> results, const R
 }
 
 std::string to_json(const std::vector<PathGroup>& groups) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  OrderedJson list = OrderedJson::array();
   for (const PathGroup& g : groups) {
     list.push_back({{"text", g.text},
                     {"count", g.count},
@@ -104,7 +104,7 @@ std::string to_json(const std::vector<PathGroup>& groups) {
                     {"mean_credit", g.mean_credit},
                     {"share", g.share}});
   }
-  return list.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+  return list.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 std::string to_text(const std::vector<PathGroup>& groups, std::size_t top) {

@@ -1,11 +1,10 @@
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
 #include "report/html_page.h"
 #include "report/labels.h"
 #include "report/svg_matrix.h"
 #include "report/text.h"
+#include "unpack/json.h"
 #include "unpack/report.h"
 
 namespace unpack {
@@ -75,7 +74,7 @@ std::string to_html(const AttributeResult& r) {
     span(r.rows[static_cast<std::size_t>(row_at.back())].text,
          row_at.back());  // the last prediction need not be among the tokens
 
-  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  OrderedJson rows = OrderedJson::array();
   for (const AttributeRow& row : r.rows)
     rows.push_back({{"credit", row.token_credit}, {"probability", row.probability}});
   SvgCanvas matrix;

@@ -8,7 +8,7 @@
 
 namespace unpack {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 std::string report::compact(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -24,7 +24,7 @@ Json report::model_json(const ModelInfo& m) {
           {"fingerprint", m.fingerprint}};
 }
 
-nlohmann::ordered_json report::options_json(const Options& o) {
+OrderedJson report::options_json(const Options& o) {
   return {{"beta", o.beta},
           {"weights", o.weights},
           {"mlp_weights", o.mlp_weights},

@@ -1,11 +1,11 @@
-#include <nlohmann/json.hpp>
 
 #include "unpack/about.h"
+#include "unpack/json.h"
 
 namespace unpack {
 
 std::string diagnosis_json(const std::vector<Finding>& findings) {
-  nlohmann::ordered_json list = nlohmann::ordered_json::array();
+  OrderedJson list = OrderedJson::array();
   for (const Finding& finding : findings) {
     list.push_back({{"subject", finding.subject},
                     {"found", finding.found},
@@ -13,8 +13,8 @@ std::string diagnosis_json(const std::vector<Finding>& findings) {
                     {"remedy", finding.remedy},
                     {"fatal", finding.fatal}});
   }
-  const nlohmann::ordered_json out = {{"version", 1}, {"findings", list}};
-  return out.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+  const OrderedJson out = {{"version", 1}, {"findings", list}};
+  return out.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
 }
 
 }  // namespace unpack

@@ -1,13 +1,13 @@
 // JSON of what is measured beside traces: interventions and the bench.
-#include <nlohmann/json.hpp>
 
 #include "report/json.h"
 #include "unpack/bench.h"
 #include "unpack/intervene.h"
+#include "unpack/json.h"
 
 namespace unpack {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 namespace {
 

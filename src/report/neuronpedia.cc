@@ -13,7 +13,7 @@ namespace unpack {
 
 namespace {
 
-using Json = nlohmann::ordered_json;
+using Json = OrderedJson;
 
 // Nodes as they are named first, and one link a pair.
 class AttributionGraph {

@@ -3,15 +3,15 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
+#include "unpack/json.h"
 #include "unpack/sources.h"
 
 namespace unpack {
 namespace {
 
-using Json = nlohmann::ordered_json;
-constexpr auto kReplace = nlohmann::json::error_handler_t::replace;
+using Json = OrderedJson;
+constexpr auto kReplace = JsonValue::error_handler_t::replace;
 
 double percent(double credit, const AnswerSentence& sentence) {
   double positive = 0;
@@ -57,16 +57,21 @@ constexpr const char* kPage = R"(<!doctype html><html lang="en"><meta charset="u
 <title>Sources of an answer</title><style>
 body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
 h2{font-size:1.05rem;margin:1.4rem 0 .3rem}.answer button{font:inherit;border:0;background:none;text-align:left;cursor:pointer;padding:.1rem .2rem;border-radius:.25rem}
-.answer button[aria-pressed=true]{outline:2px solid #2563eb}.part{border-radius:.2rem}.credit{color:#555;font-size:.9rem}
+.answer button[aria-pressed=true]{outline:2px solid #2563eb}.part{border-radius:.2rem}.credit{color:#555;font-size:.9rem}.answer button{color:inherit}
+:root{color-scheme:light dark}@media (prefers-color-scheme:dark){body{color:#e5e7eb;background:#111827}.credit{color:#9ca3af}}
 </style><h1>Sources of an answer</h1>)";
 constexpr const char* kScript = R"(<script>
 const data=JSON.parse(document.getElementById('data').textContent);
 const buttons=[...document.querySelectorAll('.answer button')];
-function show(i){const s=data.sentences[i];let most=1e-12;
+const signed=(x,n)=>(x>=0?'+':'')+x.toFixed(n);
+function show(i){const s=data.sentences[i];if(!s)return;let most=1e-12;
+document.getElementById('about').textContent='log-probability '+s.log_probability.toFixed(3)+
+' \u00b7 credit of the rest of the prompt '+signed(s.other_credit,3)+', of earlier tokens of the answer '+signed(s.answer_credit,3)+
+' \u00b7 strongest tokens: '+s.strongest.map(t=>JSON.stringify(t.text)+' '+signed(t.credit,3)).join(', ');
 s.documents.forEach(d=>d.sentences.forEach(x=>{most=Math.max(most,Math.abs(x.credit))}));
-s.documents.forEach((d,k)=>{document.getElementById('d'+k).textContent=d.credit.toFixed(3)+' ('+d.percent.toFixed(0)+'%)';
+s.documents.forEach((d,k)=>{document.getElementById('d'+k).textContent=signed(d.credit,3)+' ('+d.percent.toFixed(0)+'%)';
 d.sentences.forEach((x,j)=>{const e=document.getElementById('p'+k+'_'+j),a=Math.abs(x.credit)/most;
-e.style.background=(x.credit>=0?'rgba(37,99,235,':'rgba(220,38,38,')+(0.55*a).toFixed(3)+')';e.title=x.credit.toFixed(4)})});
+e.style.background=(x.credit>=0?'rgba(37,99,235,':'rgba(220,38,38,')+(0.55*a).toFixed(3)+')';e.title=signed(x.credit,4)})});
 buttons.forEach((b,j)=>b.setAttribute('aria-pressed',j===i))}
 buttons.forEach((b,i)=>b.addEventListener('click',()=>show(i)));show(0);
 </script></html>
@@ -149,11 +154,12 @@ std::string to_terminal(const SourcesResult& result, const TerminalStyle& style)
       }
     }
     text += fmt::format("  {:>+9.4f}           the rest of the prompt\n", sentence.other_credit);
+    text +=
+        fmt::format("  {:>+9.4f}           earlier tokens of the answer\n", sentence.answer_credit);
     text += "  strongest tokens:";
     for (const SourceToken& token : sentence.strongest)
-      text +=
-          fmt::format(" {}@{} {:+.3f}", nlohmann::json(token.text).dump(-1, ' ', false, kReplace),
-                      token.position, token.credit);
+      text += fmt::format(" {}@{} {:+.3f}", JsonValue(token.text).dump(-1, ' ', false, kReplace),
+                          token.position, token.credit);
     text += "\n\n";
   }
   return text;
@@ -168,7 +174,7 @@ std::string to_html(const SourcesResult& result) {
   for (const AnswerSentence& sentence : result.sentences)
     page +=
         "<button type=\"button\" aria-pressed=\"false\">" + escaped(sentence.text) + "</button> ";
-  page += "</p>";
+  page += "</p><p class=\"credit\" id=\"about\"></p>";
   for (std::size_t d = 0; d < result.documents.size(); ++d) {
     page += fmt::format("<h2>{} <span class=\"credit\" id=\"d{}\"></span></h2><p>",
                         escaped(result.documents[d].name), d);

@@ -3,11 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/segments.h"
 #include "report/json.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 #include "unpack/model.h"
 
 namespace unpack {
@@ -104,10 +104,10 @@ std::vector<SpanCredit> span_credits(const std::vector<Span>& spans,
   return out;
 }
 
-nlohmann::ordered_json report::groups_json(const std::vector<SpanCredit>& groups) {
-  auto list = nlohmann::ordered_json::array();
+OrderedJson report::groups_json(const std::vector<SpanCredit>& groups) {
+  auto list = OrderedJson::array();
   for (const SpanCredit& group : groups) {
-    nlohmann::ordered_json entry = {{"name", group.span.name}};
+    OrderedJson entry = {{"name", group.span.name}};
     if (group.span.from >= 0) {
       entry["from"] = group.span.from;
       entry["to"] = group.span.to;
@@ -130,7 +130,7 @@ std::string to_text(const std::vector<SpanCredit>& groups) {
   std::string text = "\nGroups\n";
   for (const SpanCredit& group : groups) {
     std::string shown =
-        nlohmann::json(group.text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+        JsonValue(group.text).dump(-1, ' ', false, JsonValue::error_handler_t::replace);
     constexpr std::size_t kShown = 60;
     if (shown.size() > kShown) {
       std::size_t cut = kShown;

@@ -1,12 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "base/files.h"
 #include "base/json_reader.h"
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 #include "unpack/sources.h"
 
 namespace unpack {
@@ -32,7 +32,7 @@ void add(std::vector<SourceDocument>& documents, std::string name, const std::st
   documents.push_back({std::move(name), text.substr(begin, end + 1 - begin)});
 }
 
-void add_json(std::vector<SourceDocument>& documents, const nlohmann::json& json,
+void add_json(std::vector<SourceDocument>& documents, const JsonValue& json,
               const std::string& file) {
   const std::string fallback = fmt::format("document {}", documents.size() + 1);
   if (json.is_string()) return add(documents, fallback, json.get<std::string>(), file);
@@ -47,7 +47,7 @@ void add_json(std::vector<SourceDocument>& documents, const nlohmann::json& json
 }  // namespace
 
 std::vector<SourceDocument> parse_documents(std::string_view json, const std::string& origin) {
-  nlohmann::json list;
+  JsonValue list;
   try {
     list = read_json(json, origin);
   } catch (const InputError& error) {
@@ -67,13 +67,12 @@ std::vector<SourceDocument> read_documents(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) {
     std::vector<fs::path> files;
-    for (const fs::directory_entry& entry : fs::directory_iterator(path, error)) {
-      const std::string name = entry.path().filename().string();
-      if (entry.is_regular_file(error) && !name.starts_with('.')) files.push_back(entry.path());
+    for (const fs::path& file : folder_contents(path, error)) {
+      const std::string name = file.filename().string();
+      if (fs::is_regular_file(file, error) && !name.starts_with('.')) files.push_back(file);
       if (files.size() > kMostFiles)
         throw InputError(fmt::format("{}: holds more than {} files", path.string(), kMostFiles));
     }
-    std::sort(files.begin(), files.end());
     for (const fs::path& file : files)
       add(documents, file.filename().string(), read_text(file), file.string());
     if (documents.empty())

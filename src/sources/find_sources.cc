@@ -42,6 +42,15 @@ std::string sources_prompt(const SourcesOptions& options) {
                 {{"{documents}", documents}, {"{question}", options.question}});
 }
 
+// The most bytes that a prompt may have; throws InputError where there are more.
+std::size_t check_text(const std::string& prompt, const SourcesOptions& options) {
+  const std::size_t longest = static_cast<std::size_t>(options.most_tokens) * kMostBytesPerToken;
+  if (options.most_tokens > 0 && prompt.size() > longest)
+    throw InputError(
+        fmt::format("the prompt has {} bytes, more than the limit of {}", prompt.size(), longest));
+  return longest;
+}
+
 void check_room(std::size_t prompt, std::size_t answer, const SourcesOptions& options) {
   if (options.most_tokens > 0 && prompt + answer > static_cast<std::size_t>(options.most_tokens))
     throw InputError(fmt::format("{} {} tokens, more than the limit of {}",
@@ -124,8 +133,18 @@ void check_sources(const SourcesOptions& options) {
 
 std::vector<TokenId> sources_tokens(const Model& model, const SourcesOptions& options) {
   const std::string prompt = sources_prompt(options);
+  check_text(prompt, options);
   if (!options.chat) return model.encode_prompt(prompt);
   return chat_prompt(model, make_conversation(prompt, std::nullopt)).ids;
+}
+
+Planned planned_sources(const Model& model, std::size_t prompt, const SourcesOptions& options) {
+  check_room(prompt, 1, options);
+  const std::size_t context = static_cast<std::size_t>(model.config().n_ctx);
+  const std::size_t answer = options.answer ? model.tokenizer().encode(*options.answer).size()
+                                            : std::min(static_cast<std::size_t>(options.generate),
+                                                       context - std::min(context, prompt));
+  return planned_answer(prompt, std::max<std::size_t>(answer, 1), 0, options.options);
 }
 
 SourcesResult find_sources(const Model& model, const SourcesOptions& options,
@@ -136,10 +155,7 @@ SourcesResult find_sources(const Model& model, const SourcesOptions& options,
   result.options = options.options;
   result.question = options.question;
   result.prompt = sources_prompt(options);
-  const std::size_t longest = static_cast<std::size_t>(options.most_tokens) * kMostBytesPerToken;
-  if (options.most_tokens > 0 && result.prompt.size() > longest)
-    throw InputError(fmt::format("the prompt has {} bytes, more than the limit of {}",
-                                 result.prompt.size(), longest));
+  const std::size_t longest = check_text(result.prompt, options);
   std::vector<TokenId> prompt, stops;
   std::optional<std::string> prompt_text = result.prompt;
   if (options.chat) {

@@ -7,7 +7,7 @@
 
 namespace unpack::tok {
 
-Fields::Fields(const nlohmann::json& object, std::string origin, std::string path)
+Fields::Fields(const JsonValue& object, std::string origin, std::string path)
     : object_(&object), origin_(std::move(origin)), path_(std::move(path)) {
   if (!object.is_object())
     throw InputError(origin_ + ": " + (path_.empty() ? "the file" : path_) +
@@ -27,7 +27,7 @@ bool Fields::missing(const char* key) const {
   return found == object_->end() || found->is_null();
 }
 
-const nlohmann::json& Fields::value(const char* key) const {
+const JsonValue& Fields::value(const char* key) const {
   const auto found = object_->find(key);
   if (found == object_->end()) fail(key, "is missing");
   return *found;
@@ -40,7 +40,7 @@ bool Fields::boolean(const char* key, bool otherwise) const {
 }
 
 std::int64_t Fields::integer(const char* key) const {
-  const nlohmann::json& number = value(key);
+  const JsonValue& number = value(key);
   if (!number.is_number_integer()) fail(key, "must be a whole number");
   if (number.is_number_unsigned() &&
       number.get<std::uint64_t>() >
@@ -67,7 +67,7 @@ std::optional<std::string> Fields::optional_string(const char* key) const {
 Fields Fields::object(const char* key) const { return Fields(value(key), origin_, name(key)); }
 
 std::vector<Fields> Fields::objects(const char* key) const {
-  const nlohmann::json& list = value(key);
+  const JsonValue& list = value(key);
   if (!list.is_array()) fail(key, "must be a list");
   std::vector<Fields> items;
   items.reserve(list.size());

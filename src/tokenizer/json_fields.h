@@ -2,11 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
+
+#include "unpack/json.h"
 
 namespace unpack::tok {
 
@@ -14,7 +15,7 @@ class Fields {
  public:
   // `path` is how the object is reached from the top of the file, "" for the top itself. Throws
   // InputError if it is no object.
-  Fields(const nlohmann::json& object, std::string origin, std::string path);
+  Fields(const JsonValue& object, std::string origin, std::string path);
 
   bool missing(const char* key) const;  // or null
   bool boolean(const char* key, bool otherwise) const;
@@ -24,14 +25,14 @@ class Fields {
   std::optional<std::string> optional_string(const char* key) const;
   Fields object(const char* key) const;
   std::vector<Fields> objects(const char* key) const;  // a list of objects
-  const nlohmann::json& value(const char* key) const;  // must be there
+  const JsonValue& value(const char* key) const;       // must be there
 
   const std::string& origin() const { return origin_; }
   std::string name(std::string_view key) const;  // the field's full path
   [[noreturn]] void fail(std::string_view key, const std::string& what) const;
 
  private:
-  const nlohmann::json* object_;
+  const JsonValue* object_;
   std::string origin_;
   std::string path_;
 };

@@ -10,7 +10,7 @@
 namespace unpack::tok {
 namespace {
 
-using nlohmann::json;
+using json = JsonValue;
 
 // Vocabulary and merges are not kept as JSON values.
 constexpr JsonLimits kLimits = {std::size_t{256} << 20, 100'000'000};

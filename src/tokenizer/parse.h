@@ -4,19 +4,20 @@
 #pragma once
 
 #include <cstdint>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "unpack/json.h"
 
 namespace unpack::tok {
 
 using Merges = std::vector<std::pair<std::string, std::string>>;
 
 struct ParsedTokenizer {
-  nlohmann::json rest;  // everything but model.vocab and model.merges, which are null in it where
-                        // the file has them as object and list
+  JsonValue rest;  // everything but model.vocab and model.merges, which are null in it where
+                   // the file has them as object and list
   std::vector<std::pair<std::string, std::int64_t>> vocab;
   Merges merges;
 };

@@ -9,9 +9,9 @@ namespace {
 constexpr std::size_t kMaxPrefix = 256;
 
 void append_ids(const Fields& special, const Vocabulary& vocabulary, std::vector<TokenId>& prefix) {
-  const nlohmann::json& ids = special.value("ids");
+  const JsonValue& ids = special.value("ids");
   if (!ids.is_array()) special.fail("ids", "must be a list");
-  for (const nlohmann::json& id : ids) {
+  for (const JsonValue& id : ids) {
     if (!id.is_number_integer() || id < 0 || id > kMaxTokenId ||
         vocabulary.spelling(id.get<TokenId>()) == nullptr) {
       special.fail("ids",

@@ -145,13 +145,16 @@ def write(path, metadata, tensors, version=3):
     return path
 
 
+def stored_tensors(folder):
+    for file in sorted(folder.glob("model*.safetensors")):
+        header, body = checkpoints.read(file)
+        yield from ((name, entry, body) for name, entry in header.items() if name != "__metadata__")
+
+
 def load_folder(folder):
     """config.json, and all tensors in single precision."""
-    header, body = checkpoints.read(folder / "model.safetensors")
     tensors = {}
-    for name, entry in header.items():
-        if name == "__metadata__":
-            continue
+    for name, entry, body in stored_tensors(folder):
         raw = body[entry["data_offsets"][0]:entry["data_offsets"][1]]
         if entry["dtype"] == "BF16":
             array = (np.frombuffer(raw, "<u2").astype(np.uint32) << 16).view(np.float32)

@@ -95,12 +95,12 @@ def test_sources_give_every_document_and_sentence_its_credit(unpack, notes):
 
 def test_sources_as_table_and_page_and_from_json(unpack, notes, tmp_path):
     out = unpack.ok("sources", "Who?", "--documents", notes, "--generate", "3")
-    assert "b.txt" in out and "strongest tokens" in out
+    assert "b.txt" in out and "strongest tokens" in out and "earlier tokens of the answer" in out
     documents = tmp_path / "d.jsonl"
     documents.write_text(json.dumps({"name": "one </script>", "text": "Mary <b>left</b>."}) + "\n" + json.dumps("John stayed.") + "\n")
     unpack.ok("sources", "Who left?", "--documents", documents, "--answer", "Mary", "--html", tmp_path / "s.html")
     page = (tmp_path / "s.html").read_text()
-    assert page.count("</script>") == 2 and "&lt;b&gt;" in page and "http" not in page
+    assert page.count("</script>") == 2 and "&lt;b&gt;" in page and "http" not in page and "prefers-color-scheme:dark" in page
     template = tmp_path / "t.txt"
     template.write_text("Q: {question}\n{documents}\nA:")
     result = unpack.json("sources", "Who left?", "--documents", documents, "--answer", "Mary", "--template", template)
@@ -192,6 +192,10 @@ def test_the_cost_is_said_and_nothing_is_computed(unpack, notes):
     assert "14 tokens, 1 target:" in short and "memory" in short and " s\n" in short and flop(long) > 8 * flop(short)
     answer = unpack.ok("trace", MARY, "--answer", " Mary. She", "--cost")
     assert "3 targets" in answer and flop(short) < flop(answer) < 3 * flop(short)
+    both = unpack.ok("trace", MARY, "--answer", " Mary. She", "--versus-answer", " John. He", "--cost")
+    assert "6 targets" in both and abs(flop(both) / flop(answer) - 2) < 0.05, "another answer is a prompt of its own"
+    mib = lambda text: float(text.split("GFLOP, ")[1].split(" MiB")[0])
+    assert mib(short) < 64, "no more than a short prompt takes"
     assert "7 targets" in unpack.ok("attribute", MARY, "--generate", "7", "--cost")
     assert "target" in unpack.ok("sources", "Who?", "--documents", notes, "--answer", "Mary", "--cost")
     assert "outside the vocabulary" in unpack.fails(1, "trace", "--ids", "999999", "--cost")

@@ -12,7 +12,7 @@ from conftest import GOLDEN, ROOT
 IDS = "3,17,5,9,21"
 SHARED = ROOT.parent / "shared" / "golden"
 # What a GGUF file of the family cannot say is left at the family's own rule in both.
-CASES = {"tiny-gpt2": {}, "tiny-llama": {}, "tiny-neox": {}, "tiny-neox-sequential": {}, "tiny-qwen2": {}, "tiny-qwen3": {}, "tiny-gemma2": {}, "tiny-gemma3": {},
+CASES = {"one-token": {}, "small-gpt2": {}, "small-llama": {}, "small-neox": {}, "tiny-gpt2": {}, "tiny-llama": {}, "tiny-neox": {}, "tiny-neox-sequential": {}, "tiny-qwen2": {}, "tiny-qwen3": {}, "tiny-gemma2": {}, "tiny-gemma3": {},
          "tiny-gptoss": {}, "tiny-granite": {}, "tiny-mixtral": {}, "tiny-olmo2": {}, "tiny-phi3": {}, "tiny-qwen3moe": {}, "tiny-smollm3": {"no_rope_layers": None}}
 
 
@@ -24,7 +24,7 @@ def same(a, b, tolerance=2e-5):
 
 def folder_of(case):
     for place in (GOLDEN / case, SHARED / case):
-        if (place / "model.safetensors").exists():
+        if any(place.glob("model*.safetensors")):
             return place
     pytest.skip(f"{case} is not here")
 
@@ -113,6 +113,22 @@ def test_a_gpt2_tokenizer_splits_as_the_folder_does(unpack, tmp_path):
     for text in ("Mary and John went to the store.", "  two  blanks\nand a line", "naïve café 123"):
         assert [i for i, _ in tokens_of(unpack, file, text)] == [i for i, _ in tokens_of(unpack, ROOT / "models" / "pocket-gpt2", text)]
     assert tokens_of(unpack, file, "Mary", "--bos")[0][0] == bos
+
+
+WORDS = ["H", "e", "y", "1", "2", "3", "Ġ", "A", "AA", "HeyHey"]
+
+
+@pytest.mark.parametrize("pre, pieces", [
+    ("gpt-2", ["H", "e", "y", "H", "e", "y", "Ġ", "1", "2", "3"]),
+    ("llama-bpe", ["HeyHey", "Ġ", "1", "2", "3"]),  # a word that is a token is one, whatever the merges say
+    ("tekken", ["H", "e", "y", "H", "e", "y", "Ġ", "1", "2", "3"]),  # Hey|Hey: cut where a capital begins
+    ("smaug-bpe", ["H", "e", "y", "H", "e", "y", "Ġ", "1", "2", "3"]),
+])
+def test_a_pre_tokenizer_cuts_as_its_name_says(unpack, tmp_path, pre, pieces):
+    tokens = WORDS + ["<s>"]
+    file = with_tokenizer(tmp_path, {"tokenizer.ggml.model": "gpt2", "tokenizer.ggml.pre": pre, "tokenizer.ggml.tokens": tokens, "tokenizer.ggml.merges": ["A A"],
+                                     "tokenizer.ggml.token_type": [1] * len(WORDS) + [3], "tokenizer.ggml.bos_token_id": len(WORDS)})
+    assert [tokens[i] for i, _ in tokens_of(unpack, file, "HeyHey 123")] == pieces
 
 
 def test_a_llama_tokenizer_merges_by_score_and_falls_back_to_bytes(unpack, tmp_path):

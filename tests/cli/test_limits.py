@@ -4,8 +4,10 @@ import re
 import struct
 
 import checkpoints
+import gguf_files
 import pytest
-from conftest import GOLDEN, ROOT
+from conftest import GOLDEN, MARY, ROOT
+from test_torch_files import as_torch, number, state, tensor, text
 
 TINY = ["--model", str(GOLDEN / "tiny-gpt2")]
 TABLE = dict(re.findall(r"^\| ([^|]+?) \| (.+) \|$", (ROOT / "SECURITY.md").read_text(), re.M))
@@ -68,12 +70,43 @@ def test_files_of_a_model(unpack, tmp_path):
     assert "tokenizer.json" in unpack.fails(1, "predict", "word", "--model", other)
 
 
+def test_values_of_a_file(unpack, tmp_path):
+    folder, most = checkpoints.copy(tmp_path), stated("JSON from outside", "MB and ", " values a file")
+    (folder / "config.json").write_text('{"x": [' + "0," * most + "0]}")
+    assert f"{most} values" in unpack.fails(1, "predict", "--ids", "1", "--model", folder)
+
+
+def test_a_file_of_our_own(unpack, tmp_path):
+    most = stated("JSON from outside", "values a file; ", " and 1 million")
+    (tmp_path / "s").mkdir()
+    large(tmp_path / "s" / "run.json", most + 1)
+    line = unpack.fails(1, "merge", tmp_path / "s", "--out", tmp_path / "m")
+    assert "run.json" in line and str(most + 1) in line, line
+
+
 @pytest.mark.parametrize("tensors, keys, what", [(0, 1, "key"), (1, 0, "tensor")])
 def test_gguf(unpack, tmp_path, tensors, keys, what):
     most = {"key": stated("GGUF file", behind=" keys"), "tensor": stated("GGUF file", behind=" tensors")}[what]
     (tmp_path / "m.gguf").write_bytes(b"GGUF" + struct.pack("<IQQ", 3, tensors * (most + 1), keys * (most + 1)) + b"\0" * 64)
     line = unpack.fails(1, "predict", "--ids", "1", "--model", tmp_path / "m.gguf")
     assert what in line and str(most + 1) in line, line
+
+
+def test_dimensions_of_a_gguf_tensor(unpack, tmp_path):
+    most = stated("GGUF file", "at most ", " dimensions")
+    for dimensions, said in ((most, False), (most + 1, True)):
+        gguf_files.write(tmp_path / "m.gguf", {"general.architecture": "llama"}, {"x": ("F32", (1,) * dimensions, b"\0" * 4)})
+        assert (f"{dimensions} dimensions" in unpack.fails(1, "predict", "--ids", "1", "--model", tmp_path / "m.gguf")) == said
+
+
+def test_a_pickle(unpack, tmp_path):
+    levels, tensors = stated("pickle of weights", behind=" levels"), stated("pickle of weights", "levels, ", " tensors")
+    # Tuples inside each other; entries of one dict, written at once.
+    for levels_of, said in ((levels - 1, False), (levels + 1, True)):
+        folder = as_torch(tmp_path / str(levels_of), body=state([("x", b"(" * levels_of + number(1) + b"t" * levels_of)]))
+        assert ("too deeply" in unpack.fails(1, "predict", "--ids", "1", "--model", folder)) == said
+    folder = as_torch(tmp_path / "many", body=state([])[:-2] + (text("a") + number(1)) * (tensors + 1) + b"u.")
+    assert "too many" in unpack.fails(1, "predict", "--ids", "1", "--model", folder)
 
 
 def test_a_chat_template(unpack, tmp_path):
@@ -108,6 +141,21 @@ def test_shards_and_documents(unpack, tmp_path):
     most = stated("documents of a question (`sources`)", "each, ")
     (tmp_path / "d.json").write_text(json.dumps(["a."] * (most + 1)))
     assert "documents" in unpack.fails(1, "sources", "Who?", "--documents", tmp_path / "d.json").replace(",", "")
+    most = stated("documents of a question (`sources`)", behind=" each")
+    large(tmp_path / "d.txt", most + 1)
+    assert str(most + 1) in unpack.fails(1, "sources", "Who?", "--documents", tmp_path / "d.txt")
+
+
+def test_a_search_along_a_threshold(unpack):
+    steps, found = stated("paths", "listed; ", " steps"), stated("paths", "threshold, ", " paths of rule")
+    line = unpack.fails(1, "trace", MARY, "--tau", "1e-12", "--tau-rule", "entry")
+    assert str(steps) in line and str(found) in line, line
+
+
+def test_weights(unpack):
+    for value, status in (("1e6", 0), ("1000001", 2)):
+        assert unpack("trace", "--ids", "1,2", *TINY, "--weights", f"{value},1,1").returncode == status
+        assert unpack("trace", "--ids", "1,2", *TINY, "--mlp-weights", f"{value},1").returncode == status
 
 
 def test_parts_and_answers(unpack, tmp_path):
@@ -126,3 +174,17 @@ def test_the_servers_numbers_are_those_it_has(unpack):
     want = {"max-waiting": stated("server", "turn, ", " requests waiting"), "max-tokens": stated("server", r"beyond\), ", " tokens"),
             "time-limit": stated("request to the server", "send it; ", " s to compute"), "cache": kept >> 20}
     assert {name: defaults[name] for name in want} == want
+
+
+@pytest.mark.parametrize("row, before, behind, file, pattern", [
+    ("tokenizer file", "MiB, ", " values", "src/tokenizer/parse.cc", r"kLimits = \{std::size_t\{256\} << 20, ([\d']+)\}"),
+    ("line of a prompt file", "stdin ", "", "src/batch/prompt_source.cc", r"kLargestStdin = std::size_t\{1\} << (30);"),
+    ("request to the server", "", " s to take", "server/server.cc", r"kToAnswer = std::chrono::milliseconds\(([\d']+)'000\)"),
+    ("server", "", " connections at a time", "include/unpack/serve.h", r"max_connections = (\d+);"),
+    ("server", "and ", " that wait", "server/task_threads.cc", r"kLine = (\d+);"),
+])
+def test_numbers_that_no_quick_test_can_reach_are_those_of_the_source(row, before, behind, file, pattern):
+    found = re.search(pattern, (ROOT / file).read_text())
+    assert found
+    n = int(found.group(1).replace("'", ""))
+    assert stated(row, before, behind) == (1 << n if "<< (" in pattern else n)

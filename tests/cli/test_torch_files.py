@@ -53,7 +53,7 @@ def save(path, body, members, **zip_options):
 def as_torch(tmp_path, kind="F32", body=None, shards=1):
     source = GOLDEN / "tiny-neox"
     folder = tmp_path / "torch"
-    folder.mkdir()
+    folder.mkdir(parents=True)
     shutil.copy(source / "config.json", folder)
     _, tensors = files.load_folder(source)
     names = list(tensors)

@@ -211,3 +211,16 @@ def test_leaving_while_daemon_threads_trace_is_no_crash(up):
     for _ in range(3):
         done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)})
         assert done.returncode == 0 and "terminate" not in done.stderr, done.stderr[-500:]
+
+
+@pytest.mark.parametrize("wrong", ["\ud800", "x" * 100_000, b"x", 5, "/a\0b"], ids=["surrogate", "long", "bytes", "int", "nul"])
+def test_paths_and_names_are_refused_in_one_line(up, pocket, tmp_path, wrong):
+    calls = [
+        lambda: up.load(wrong), lambda: up.random(wrong), lambda: up.merge([wrong], tmp_path), lambda: up.merge([tmp_path], wrong), lambda: up.batch(wrong, tmp_path), lambda: up.batch(tmp_path / "none", wrong),
+        lambda: up.experiment(wrong), lambda: up.experiment("sink", models=wrong), lambda: up.experiment("faithfulness", corpus=wrong, n=1), lambda: up.circuit(wrong),
+        lambda: up.load(device=wrong), lambda: up.from_state_dict(wrong, {}), lambda: pocket.trace("Mary", preset=wrong), lambda: pocket.prepare("Mary").scores(0, wrong),
+    ]
+    for i, call in enumerate(calls):
+        with pytest.raises((TypeError, ValueError, OSError)) as caught:
+            call()
+        assert "\n" not in str(caught.value) and len(str(caught.value)) < 500, (i, str(caught.value)[:600])

@@ -49,6 +49,9 @@ def test_the_cost_is_said_before_anything_is_computed(server):
     assert (answer["tokens"], answer["targets"]) == (16, 4) and answer["gflop"] > short["gflop"]
     said = subprocess.run([PROGRAM, "trace", MARY, "--answer", " Mary. She", "--versus-answer", " John", "--cost"], capture_output=True, text=True, stdin=subprocess.DEVNULL, check=True).stdout
     assert answer["text"].split(", about")[0] == said.split(", about")[0]
+    sources = server.ok("cost", question="Who gave it?", documents=[MARY], answer="Mary")
+    assert sources["tokens"] > short["tokens"] and sources["targets"] >= 1 and sources["seconds"] > 0
+    assert "question" in server.refused("cost", {"documents": [MARY]})
     for body, word in (({}, "prompt"), ({"prompt": MARY, "beta": -1}, "beta"), ({"prompt": MARY, "answer": ""}, "answer"), ({"prompt": MARY, "rows": 3}, "unknown field"), ({"prompt": "word " * 2000}, "limit")):
         assert word in server.refused("cost", body)
 

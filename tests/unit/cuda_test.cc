@@ -95,6 +95,41 @@ TEST(Cuda, KeepsHalvesAsTheyAreStored) {
   }
 }
 
+// Several tiles of queries and heads, with and without a table of key scores; windows that leave
+// out most sources of a tile.
+TEST(Cuda, TakesLongerPromptsTileByTile) {
+  for (const char* family : {"gpt2", "llama", "mistral", "gemma2"}) {
+    testing::Shape shape;
+    shape.family = family;
+    shape.heads = 4;
+    shape.kv_heads = 2;
+    shape.d_model = 16;
+    shape.context = 64;
+    shape.window = 9;
+    for (const std::size_t budget : {std::size_t{0}, RunContext{}.memory_budget}) {
+      for (const Scores scores : {Scores::raw, Scores::centered}) {
+        Question question;
+        question.paths.top = 20;
+        question.target.ids = {1};
+        question.options.scores = scores;
+        RunContext context;
+        context.memory_budget = budget;
+        const auto trace = [&](const std::string& device) {
+          const Model model = Model::random(shape.config(), 6, on(device));
+          return model.prepare(prompt_of(45, model.config().vocab_size), context)
+              .trace(question, context);
+        };
+        const TraceResult want = trace("cpu");
+        for (const std::string& device : cuda_devices()) {
+          expect_agreement(
+              trace(device), want,
+              fmt::format("{} {} {} {}", device, family, budget > 0, scores == Scores::centered));
+        }
+      }
+    }
+  }
+}
+
 TEST(Cuda, UploadsLayersAsTheyAreNeededWhereTheyDoNotFit) {
   testing::Shape shape;
   shape.layers = 5;

@@ -211,6 +211,42 @@ TEST_P(Kernels, AddTheReachOfProductsUpWithoutWritingThem) {
   }
 }
 
+TEST_P(Kernels, AddTheEdgesOfAHeadUpWithoutWritingThem) {
+  for (const std::int64_t rows : {1, 5, 6, 13, 25}) {
+    for (const std::int64_t begin : {0, 9, 37, 69}) {
+      const std::int64_t n = 70, depth = 11, columns = padded_columns(n);
+      const std::vector<float> a = random_floats(static_cast<std::size_t>(rows * depth), 14),
+                               b = random_floats(static_cast<std::size_t>(depth * n), 15),
+                               offset = random_floats(static_cast<std::size_t>(rows * columns), 16);
+      std::vector<float> factor = random_floats(static_cast<std::size_t>(columns), 17),
+                         bound = factor, panels(static_cast<std::size_t>(depth * columns));
+      for (float& x : bound) x = 1.0F / (1.0F + x * x);
+      for (std::int64_t c = 0; c < columns; ++c)
+        if (c < begin || c >= n) factor[static_cast<std::size_t>(c)] = 0;
+      pack_columns(false, depth, n, b.data(), n, panels.data());
+      for (const float* taken : {offset.data(), static_cast<const float*>(nullptr)}) {
+        std::vector<double> sum(static_cast<std::size_t>(rows), 1.0);
+        std::vector<float> most(sum.size(), 0.01F);
+        kernels->edge_sums({rows, begin, n, depth, a.data(), depth, panels.data(), factor.data(),
+                            bound.data(), taken, columns, sum.data(), most.data()});
+        for (std::int64_t r = 0; r < rows; ++r) {
+          double want = 1, largest = static_cast<double>(0.01F);
+          for (std::int64_t c = begin; c < n; ++c) {
+            const auto column = static_cast<std::size_t>(c);
+            const double less = taken ? static_cast<double>(taken[r * columns + c]) : 0.0;
+            const double size = std::fabs((product_at(a, b, depth, n, r, c) - less) *
+                                          static_cast<double>(factor[column]));
+            want += size;
+            largest = std::max(largest, size * static_cast<double>(bound[column]));
+          }
+          EXPECT_NEAR(sum[static_cast<std::size_t>(r)], want, 1e-5 * want);
+          EXPECT_NEAR(most[static_cast<std::size_t>(r)], largest, 1e-5 * largest);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
   for (const std::int64_t rows : {1, 5, 12, 29}) {
     for (const std::int64_t n : {1, 33, 256}) {

@@ -31,9 +31,9 @@ double seconds(const Work& work) {
 
 TEST(JsonReader, ReadsWhatIsThere) {
   const std::string text = R"( {"b": [1, -2, 2.5, "x", null, true, {}], "a": {"c": []}} )";
-  EXPECT_EQ(read_json(text, "file"), nlohmann::json::parse(text));
-  EXPECT_EQ(read_ordered_json(text, "file"), nlohmann::ordered_json::parse(text));
-  EXPECT_EQ(read_ordered_json(text, "file").dump(), nlohmann::ordered_json::parse(text).dump());
+  EXPECT_EQ(read_json(text, "file"), JsonValue::parse(text));
+  EXPECT_EQ(read_ordered_json(text, "file"), OrderedJson::parse(text));
+  EXPECT_EQ(read_ordered_json(text, "file").dump(), OrderedJson::parse(text).dump());
 }
 
 TEST(JsonReader, RefusesBytesBehindTheValueAndBehindANul) {

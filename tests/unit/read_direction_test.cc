@@ -4,6 +4,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "engine/state.h"
 #include "unit/devices.h"
 #include "unit/naive/compare.h"
@@ -244,6 +246,51 @@ TEST_P(ReadDirection, PathsAreThoseOfPlainLoopsWithAndWithoutAKeyTable) {
         EXPECT_NEAR(std::fabs(some.paths[i].credit), i < matching.size() ? matching[i] : 0.0, near)
             << family << " " << i;
       EXPECT_NEAR(some.coverage.absolute_matching, fits, limit(1e-9, 2e-3) * total) << family;
+    }
+  }
+}
+
+// Of prompts that are long enough, the keys and values of writers are kept in place of scores, or
+// with them, or neither.
+TEST_P(ReadDirection, PathsOfLongerPromptsAreThoseOfTheReferenceWhateverIsKept) {
+  std::vector<TokenId> ids;
+  for (int i = 0; i < 45; ++i) ids.push_back((7 * i + i * i / 5) % 11);
+  for (const char* family : {"gpt2", "gpt_neox", "qwen3", "gemma2"}) {
+    testing::Shape shape;
+    shape.family = family;
+    shape.context = 64;
+    shape.window = 9;
+    const auto tensors = testing::random_tensors_of(shape.config(), 9);
+    const Model model = tensors.model(load()), plain = tensors.model("reference");
+    const Prepared reference = plain.prepare(ids);
+    for (const char* root : {"", "A1.H1@40", "MLP1@44"}) {
+      Question question = question_of("best");
+      question.target.position = 44;
+      if (*root != 0) question.root = root;
+      question.paths.top = 60;
+      const TraceResult want = reference.trace(question);
+      ASSERT_EQ(want.paths.size(), 60U) << family;
+      std::set<std::pair<bool, bool>> kept;
+      for (const std::size_t budget :
+           {RunContext().memory_budget, std::size_t{30'000}, std::size_t{0}}) {
+        RunContext context;
+        context.memory_budget = budget;
+        const Prepared prepared = model.prepare(ids, context);
+        const Decomposition& d = *prepared.state()->decomposition;
+        kept.emplace(d.keeps_key_scores(), !d.writer_values(1).empty());
+        const TraceResult got = prepared.trace(question, context);
+        ASSERT_EQ(got.paths.size(), 60U) << family;
+        for (std::size_t i = 0; i < 60; ++i)
+          EXPECT_NEAR(std::fabs(got.paths[i].credit), std::fabs(want.paths[i].credit),
+                      limit(1e-9, 2e-3) * std::fabs(want.paths[0].credit))
+              << family << " " << root << " " << budget << " " << i;
+        EXPECT_NEAR(got.coverage.absolute_total, want.coverage.absolute_total,
+                    limit(1e-9, 2e-3) * want.coverage.absolute_total)
+            << family << " " << root << " " << budget;
+      }
+      if (device() == "cpu") {
+        EXPECT_EQ(kept.size(), 3U) << family;
+      }
     }
   }
 }

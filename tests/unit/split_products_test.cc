@@ -93,9 +93,9 @@ TEST_P(StoredWeights, KeepTheirDigits) {
   device->to_device(from.raw(), rows.data(), rows.size() * 4);
   const std::vector<int> order = {3, 0, 4, 4};
   const auto picked = device->upload(std::span<const int>(order));
-  cuda::SplitProducts split(device, true);
+  cuda::SplitProducts split(device, cuda::SplitProducts::Mode::parts);
   ASSERT_TRUE(split.pays(w, 1));
-  EXPECT_FALSE(cuda::SplitProducts(device, false).pays(w, 1 << 20));
+  EXPECT_FALSE(cuda::SplitProducts(device, cuda::SplitProducts::Mode::single).pays(w, 1 << 20));
   const auto weights = split.weights(w);
   for (const auto& [listed, whole] :
        {std::pair{false, false}, std::pair{true, false}, std::pair{true, true}}) {
@@ -136,9 +136,9 @@ INSTANTIATE_TEST_SUITE_P(Types, StoredWeights,
                                             ::testing::Bool()));
 
 TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
-  constexpr std::int64_t kHeads = 3, kWidth = 20, kOut = 17, kRows = 5, kGap = 2;
+  constexpr std::int64_t kHeads = 4, kWidth = 20, kOut = 17, kRows = 5, kGap = 2;
   const auto device = cuda::Device::open(cuda::emulated_table(), nullptr, false);
-  cuda::SplitProducts split(device, true);
+  cuda::SplitProducts split(device, cuda::SplitProducts::Mode::parts);
   const std::vector<float> rows = normal_numbers(kRows * kHeads * kWidth, 5),
                            weights = normal_numbers(kHeads * kWidth * kOut, 6);
   const auto put = [&](const std::vector<float>& values) {
@@ -148,23 +148,27 @@ TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
   };
   const Array a = put(rows);
   Array c = device->zeros(kRows * (kHeads + kGap) * kOut);
-  split.multiply_heads(cuda::ptr(a), kRows, split.head_weights(put(weights), kHeads, kWidth, kOut),
-                       cuda::ptr(c), (kHeads + kGap) * kOut);
-  const std::vector<float> got = device->download(c);
   const auto at = [](const std::vector<float>& v, std::int64_t i) {
     return static_cast<double>(v[static_cast<std::size_t>(i)]);
   };
-  for (std::int64_t r = 0; r < kRows; ++r) {
-    for (std::int64_t h = 0; h < kHeads + kGap; ++h) {
-      for (std::int64_t o = 0; o < kOut; ++o) {
-        double want = 0, size = 0;
-        for (std::int64_t x = 0; x < kWidth && h < kHeads; ++x) {
-          const double y =
-              at(rows, (r * kHeads + h) * kWidth + x) * at(weights, (h * kWidth + x) * kOut + o);
-          want += y;
-          size += std::fabs(y);
+  for (const bool bf16 : {true, false}) {
+    split.multiply_heads(cuda::ptr(a), kRows,
+                         split.head_weights(put(weights), kHeads, kWidth, kOut, bf16), cuda::ptr(c),
+                         (kHeads + kGap) * kOut);
+    const std::vector<float> got = device->download(c);
+    for (std::int64_t r = 0; r < kRows; ++r) {
+      for (std::int64_t h = 0; h < kHeads + kGap; ++h) {
+        for (std::int64_t o = 0; o < kOut; ++o) {
+          double want = 0, size = 0;
+          for (std::int64_t x = 0; x < kWidth && h < kHeads; ++x) {
+            const double y =
+                at(rows, (r * kHeads + h) * kWidth + x) * at(weights, (h * kWidth + x) * kOut + o);
+            want += y;
+            size += std::fabs(y);
+          }
+          EXPECT_NEAR(at(got, (r * (kHeads + kGap) + h) * kOut + o), want,
+                      std::ldexp(size, bf16 ? -15 : -20));
         }
-        EXPECT_NEAR(at(got, (r * (kHeads + kGap) + h) * kOut + o), want, std::ldexp(size, -20));
       }
     }
   }
@@ -181,6 +185,22 @@ TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
         EXPECT_NEAR(at(parts, first) + at(parts, first + kWidth), whole, std::ldexp(1.0, -20));
         EXPECT_EQ(at(parts, first + kWidth), at(parts, first + 2 * kWidth));
       }
+    }
+  }
+  // Heads of a group side by side.
+  static_assert(kHeads % 2 == 0);
+  const std::vector<float> by_row =
+      device->download(split.stack({cuda::ptr(a), kWidth, kHeads, 0, kHeads, kRows * kHeads},
+                                   cuda::SplitProducts::Stacked::others));
+  const std::vector<float> by_group =
+      device->download(split.stack({cuda::ptr(a), kWidth, kHeads, 0, kHeads, kRows * kHeads, 2},
+                                   cuda::SplitProducts::Stacked::others));
+  for (std::int64_t r = 0; r < kRows; ++r) {
+    for (std::int64_t h = 0; h < kHeads; ++h) {
+      const std::int64_t each = kHeads / 2;
+      for (std::int64_t x = 0; x < 3 * kWidth; ++x)
+        EXPECT_EQ(at(by_group, ((h / each * kRows + r) * each + h % each) * 3 * kWidth + x),
+                  at(by_row, (r * kHeads + h) * 3 * kWidth + x));
     }
   }
 }

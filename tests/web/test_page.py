@@ -217,6 +217,8 @@ def test_the_inspector_says_what_a_head_reads_writes_looks_at_and_feeds(page):
     page.wait(lambda: page.texts(".inspector .ranked .word")[:1] == ["·Mary"])
     page.click("#part-attention")
     page.wait(lambda: len(page.all(".inspector canvas")) == 9)
+    assert page.texts(".labelled .rows span") == page.texts(".labelled .columns span") and page.texts(".labelled .rows span")[1:3] == ["Mary", "·and"]
+    assert page.text(".labelled .asked") == "·to"
     page.shot("attention")
     page.click("#part-feeds")
     page.wait(lambda: "the target, directly" in page.text(".inspector .ranked"))
@@ -418,6 +420,37 @@ def test_the_theme_can_be_chosen(page):
 def test_strange_text_does_no_harm(page):
     page.open(state(prompt=NO_MODEL_SPEAKS_THIS))
     assert page.all("#graph .axis .token") and "0xE20x800xAE" in page.text(".chips").replace(" ", "")
+
+
+def test_what_can_wait_makes_way_for_a_reroot(page):
+    """The sentences of the old question are taken back the moment that another root is asked for, and those of the new one come."""
+    page.open(why())
+    page.one(".sentences")
+    page.js("""const ask = window.fetch; window.seen = [];
+        window.fetch = (path, init) => {
+          if (path !== '/api/words') {
+            if (path === '/api/reroot') window.seen.push(window.words?.aborted);
+            return ask(path, init);
+          }
+          window.words = init.signal;
+          const rooted = JSON.parse(init.body).root !== undefined;
+          return rooted ? ask(path, init) : new Promise((_, refuse) => init.signal.addEventListener('abort', () => refuse(new Error('taken back')))); }""")
+    page.slide("#beta", 0.3)
+    page.wait(lambda: page.js("return window.words && !window.words.aborted"))
+    page.node("A5.H3@13", "dblclick")
+    page.wait(lambda: page.root() == "A5.H3@13")
+    page.settled()
+    assert page.js("return window.seen") == [True]
+    page.wait(lambda: page.texts(".sentences li"))
+
+
+def test_of_many_tokens_the_one_that_is_asked_about_is_in_view(page):
+    page.open(state(prompt="It was a long day and the men went on and on. " * 20 + MARY))
+    seen = "const box = document.querySelector('.chips').getBoundingClientRect(), chip = document.querySelector('.chip[aria-pressed=true]').getBoundingClientRect(); return chip.top >= box.top && chip.bottom <= box.bottom"
+    assert page.js("const box = document.querySelector('.chips'); return box.scrollHeight > box.clientHeight + 20") and page.js(seen)
+    page.click('.chip[title^="position 3,"]')
+    page.wait(lambda: "at=3" in page.hash() and page.js(seen))
+    assert page.js("return scrollY") == 0
 
 
 def timed(page, act, done):

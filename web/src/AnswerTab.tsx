@@ -80,7 +80,7 @@ function AnswerTokens({ model, view, exports, onChange }: Props) {
           <span>tokens</span>
         </label>
         <label class="field inline grow">
-          <span>or explain this text</span>
+          <span class="nowrap">or explain this text</span>
           <input id="continuation" type="text" value={given} placeholder=" a text that follows the prompt" onInput={(event) => setGiven(event.currentTarget.value)} onKeyDown={(event) => event.key === 'Enter' && onChange({ continuation: given, answerRow: null }, true)} />
         </label>
         {view.continuation && <button type="button" class="link" onClick={() => { setGiven(''); onChange({ continuation: '', answerRow: null }, true); }}>the model’s own again</button>}

@@ -2,7 +2,7 @@ import { useEffect, useMemo, useState } from 'preact/hooks';
 import { rootBody } from './state';
 import type { Body } from './api';
 import { useAsk } from './ask';
-import { Effects, Meter, Pattern, sign } from './charts';
+import { Effects, LabelledPattern, Meter, Pattern, sign } from './charts';
 import { number, percent, plural, signed, tokenText } from './format';
 import { Term } from './Help';
 import { canReroot, parseNode } from './nodes';
@@ -37,7 +37,7 @@ export function Inspector(props: Props) {
   const component = canReroot(parsed);
   const { top_paths: _, ...question } = body;
   // The graph's own question, where it is about this node, is not asked twice: the second would wait behind the first.
-  const asked = useAsk<Trace>(component && root !== node ? 'reroot' : null, rootBody({ ...question, root: node, top_paths: 0 }));
+  const asked = useAsk<Trace>(component && root !== node ? 'reroot' : null, rootBody({ ...question, root: node, top_paths: 0 }), 0, true);
   const rooted = root !== node ? asked : { ...asked, data: trace.root === node ? trace : null, stale: false };
   const entries = rooted.data && !rooted.stale ? rooted.data.entries : undefined;
   const experts = entries && !Array.isArray(entries) ? (entries as Entries).experts : undefined;
@@ -121,7 +121,7 @@ function Reads({ trace, graph, body, onSelect }: { trace: Trace; graph: Trace; b
   const rows = useMemo(() => Object.fromEntries(branches.map((branch) => [branch, strongest(trace.incoming?.[branch] ?? {}, MOST)])), [trace]);
   const largest = Math.max(1e-30, ...Object.values(rows).flatMap((list) => list.map((row) => Math.abs(row.value))));
   const { position: _, ...rest } = body;
-  const words = useAsk<WordsAnswer>('words', { ...rest, ...('position' in body ? { position: body.position } : {}), root: trace.root, sentences: 1 }, 60);
+  const words = useAsk<WordsAnswer>('words', { ...rest, ...('position' in body ? { position: body.position } : {}), root: trace.root, sentences: 1 }, 60, true);
   return (
     <>
       {words.data && !words.stale && words.data.sentences[0] && <p class="sentence">{words.data.sentences[0].text}</p>}
@@ -219,7 +219,7 @@ function Attention({ node, trace, promptBody, dark, onSelect }: { node: string; 
       <Status ask={ask} what="Reading attention" />
       {ask.data && mine && (
         <div class={ask.stale ? 'stale' : ''}>
-          <Pattern pattern={mine.pattern} tokens={trace.tokens} side={260} dark={dark} label={`Attention pattern of ${parsed.name}`} onPoint={setPoint} />
+          <LabelledPattern pattern={mine.pattern} tokens={trace.tokens} side={250} row={parsed.position} dark={dark} label={`Attention pattern of ${parsed.name}`} onPoint={setPoint} />
           <p class="small muted" aria-live="polite">{point ?? 'rows look, columns are looked at; point at a cell'}</p>
           {many && (
             <>

@@ -35,6 +35,14 @@ export function PromptTokens({ prompt, draft, tokens, talking, credit, position,
   useEffect(() => {
     if (draft !== null) area.current?.focus();
   }, [draft !== null]);
+  // Of many tokens the one that the question is about is in view; the page itself stays where it is.
+  const box = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const chip = box.current?.querySelector('[aria-pressed="true"]')?.getBoundingClientRect(), seen = box.current?.getBoundingClientRect();
+    if (!box.current || !chip || !seen) return;
+    if (chip.bottom > seen.bottom) box.current.scrollTop += chip.bottom - seen.bottom + 4;
+    else if (chip.top < seen.top) box.current.scrollTop -= seen.top - chip.top + 4;
+  }, [position, list]);
   const replace = (index: number, text: string) => {
     setEdited(null);
     const pieces = list.slice(front).map((token) => token.text);
@@ -73,7 +81,7 @@ export function PromptTokens({ prompt, draft, tokens, talking, credit, position,
           </div>
         </div>
       )}
-      <div class="chips" role="group" aria-label="Tokens: click one to predict after it, double-click (or F2) to change it">
+      <div ref={box} class="chips" role="group" aria-label="Tokens: click one to predict after it, double-click (or F2) to change it">
         {list.map((token) => {
           const value = credit?.values[token.position] ?? 0;
           const hidden = skipFirst && token.position === 0;

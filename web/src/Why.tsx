@@ -176,7 +176,7 @@ export function Why({ trace, stale, view, body, gated, dark, exports, tokenHover
 const AFTERWARDS = 60; // ms: the graph is drawn first
 
 function Words({ body, stale, onSelect }: { body: Body; stale: boolean; onSelect: (node: string) => void }) {
-  const ask = useAsk<WordsAnswer>(stale ? null : 'words', { ...body, sentences: 4 }, AFTERWARDS);
+  const ask = useAsk<WordsAnswer>(stale ? null : 'words', { ...body, sentences: 4 }, AFTERWARDS, true);
   return (
     <>
       <Status ask={ask} what="Putting it into words" />

@@ -32,6 +32,15 @@ interface Flight {
 }
 const flying = new Map<string, Flight>();
 
+// Asks that can wait: they step aside for a question that was just put, and go on after it if anybody still wants them.
+interface Aside {
+  stop: () => void;
+  start: () => void;
+}
+const asides = new Set<Aside>();
+let hurried = 0; // questions that the others make way for
+const AFTER = 100; // ms in which the view that shows the answer has taken over
+
 const keyOf = (name: string, body: Body | null): string => `${name} ${JSON.stringify(body)}`;
 
 function send(name: string, body: Body | null): Flight {
@@ -44,8 +53,11 @@ function send(name: string, body: Body | null): Flight {
 export async function askAhead(name: string, body: Body | null, patience: number): Promise<void> {
   const key = keyOf(name, body);
   if (answers.has(key)) return;
+  hurried += 1;
+  asides.forEach((aside) => aside.stop());
   const flight = send(name, body);
   flying.set(key, flight);
+  void flight.answer.catch(() => undefined).then(() => setTimeout(() => (hurried -= 1) === 0 && asides.forEach((aside) => aside.start()), AFTER));
   const arrival = flight.answer.then((text) => keep(key, JSON.parse(text))).catch(() => undefined); // useAsk says what is wrong
   await Promise.race([arrival, new Promise((done) => setTimeout(done, patience))]);
   // Whoever shows it takes it over in this very turn; a question that nobody asks any more is taken back.
@@ -66,8 +78,8 @@ interface Inner<T> {
   place: QueueAnswer | null;
 }
 
-// `name` null: nothing is asked. The latest question only; another one takes the old one back. `delay`: for text that is still being typed.
-export function useAsk<T>(name: string | null, body: Body | null, delay = 0): Ask<T> {
+// `name` null: nothing is asked. The latest question only; another one takes the old one back. `delay`: for text that is still being typed. `aside`: it can wait.
+export function useAsk<T>(name: string | null, body: Body | null, delay = 0, aside = false): Ask<T> {
   const key = name === null ? null : keyOf(name, body);
   const [, draw] = useReducer<number, null>((n) => n + 1, 0);
   const state = useRef<Inner<T>>({ status: 'idle', data: null, key: null, problem: null, place: null });
@@ -96,7 +108,10 @@ export function useAsk<T>(name: string | null, body: Body | null, delay = 0): As
     }
     const timers: number[] = [];
     const later = (time: number, act: () => void) => timers.push(window.setTimeout(act, time));
+    let waiting = false;
     const start = (automatic: boolean) => {
+      waiting = aside && hurried > 0;
+      if (waiting) return;
       controller.current?.abort();
       const flight = flying.get(key) ?? send(name, body);
       flying.delete(key);
@@ -132,6 +147,16 @@ export function useAsk<T>(name: string | null, body: Body | null, delay = 0): As
       );
     };
     run.current = start;
+    const way: Aside = {
+      stop: () => {
+        if (controller.current === null) return;
+        controller.current.abort();
+        controller.current = null;
+        waiting = true;
+      },
+      start: () => waiting && start(true),
+    };
+    if (aside) asides.add(way);
     if (delay > 0) {
       set({ status: 'busy', problem: null, place: null });
       later(delay, () => start(false));
@@ -139,6 +164,7 @@ export function useAsk<T>(name: string | null, body: Body | null, delay = 0): As
       start(false);
     }
     return () => {
+      asides.delete(way);
       timers.forEach(clearTimeout);
       controller.current?.abort();
       controller.current = null;

@@ -1,5 +1,5 @@
 // Small charts that several panels share.
-import { number, signed, tokenText } from './format';
+import { clipped, number, signed, tokenText } from './format';
 import type { Token, TokenEffect } from './types';
 
 export function Meter({ size, kind, text }: { size: number; kind: string; text: string }) {
@@ -93,6 +93,23 @@ export function Pattern({ pattern, tokens, side, dark, label, onPoint }: Pattern
       }}
       onMouseLeave={() => onPoint?.(null)}
     />
+  );
+}
+
+const LEGIBLE = 8; // px of a row: below that names would run into each other
+
+// The same with its tokens at both sides, where there is room for their names; `row`: the one that is asked about.
+export function LabelledPattern({ row, ...rest }: PatternProps & { row: number }) {
+  const each = rest.side / rest.pattern.length;
+  if (each < LEGIBLE) return <Pattern {...rest} />;
+  const names = rest.tokens.map((token) => clipped(tokenText(token.text, token.bytes), 12));
+  const size = `${Math.min(11, each - 1)}px`;
+  return (
+    <div class="labelled" style={{ fontSize: size }}>
+      <div class="columns" aria-hidden="true">{names.map((name, i) => <span key={i} style={{ width: `${each}px` }}>{name}</span>)}</div>
+      <div class="rows" aria-hidden="true">{names.map((name, i) => <span key={i} class={i === row ? 'asked' : ''} style={{ height: `${each}px`, lineHeight: `${each}px` }}>{name}</span>)}</div>
+      <Pattern {...rest} />
+    </div>
   );
 }
 

@@ -47,9 +47,9 @@ class TraceConfig:
 
     def __post_init__(self) -> None:
         if self.branches not in ("k", "kqv"):
-            raise ValueError(f"branches must be one of 'k', 'kqv', not {self.branches!r}")
+            raise ValueError(f"branches must be one of 'k', 'kqv', not {check.shown(self.branches)}")
         if self.mlp_rule not in ("weighted", "l2"):
-            raise ValueError(f"mlp_rule must be one of 'weighted', 'l2', not {self.mlp_rule!r}")
+            raise ValueError(f"mlp_rule must be one of 'weighted', 'l2', not {check.shown(self.mlp_rule)}")
         if self.aligned and self.mlp_rule == "l2":
             raise ValueError("aligned goes with mlp_rule 'weighted', not with 'l2'")
 
@@ -77,7 +77,7 @@ def _config(config: Union[None, str, TraceConfig], changes: Mapping[str, Any]) -
         config = "kqv_aligned"
     if isinstance(config, str):
         if config not in PRESETS:
-            raise ValueError(f"config must be one of {', '.join(map(repr, PRESETS))}, or a TraceConfig, not {config!r}")
+            raise ValueError(f"config must be one of {', '.join(map(repr, PRESETS))}, or a TraceConfig, not {check.shown(config)}")
         config = PRESETS[config]
     if not isinstance(config, TraceConfig):
         raise TypeError(f"config must be a str or a TraceConfig, not {type(config).__name__}")
@@ -279,7 +279,7 @@ class Tracer:
             return token
         ids = list(self.tokenizer(token)["input_ids"])
         if len(ids) != 1:
-            raise ValueError(f"{name}: {token!r} is {len(ids)} tokens: give one")
+            raise ValueError(f"{name}: {check.shown(token)} is {len(ids)} tokens: give one")
         return int(ids[0])
 
     def __repr__(self) -> str:

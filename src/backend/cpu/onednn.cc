@@ -49,7 +49,11 @@ std::vector<std::string> names() {
 #elif defined(__APPLE__)
   return {"libdnnl.3.dylib", "libdnnl.2.dylib"};
 #else
-  return {"libdnnl.so.3", "libdnnl.so.2"};
+  // Debian 13 names the file after the minor release, too.
+  std::vector<std::string> out = {"libdnnl.so.3"};
+  for (int minor = 15; minor >= 0; --minor) out.push_back("libdnnl.so.3." + std::to_string(minor));
+  out.emplace_back("libdnnl.so.2");
+  return out;
 #endif
 }
 

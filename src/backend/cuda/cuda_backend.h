@@ -210,6 +210,7 @@ class CudaBackend final : public Backend,
   void pair_read(Side side, const AttentionView& view, Scores scores, Array& sum);
   std::shared_ptr<const DeviceRoles> reader(Side side, int layer);
   bool projects_in_parts(Side side, const AttentionView& view);
+  bool reads_sums(Side side, const AttentionView& view);  // in place of adding up scores
   bool folds(Side side, const AttentionView& view);
   void finish_projected(Side side, const AttentionView& view, const DeviceRoles& layer,
                         std::int64_t first, std::int64_t count, std::int64_t positions, Array& x);
@@ -218,7 +219,7 @@ class CudaBackend final : public Backend,
   // made and used at once. Whether that takes fewer operations at a length.
   bool low_rank(const DeviceMatrix& w, std::int64_t length);
   Array head_product(int source, const SplitProducts::Weights& w);  // [H E, w.out]
-  SplitProducts::HeadWeights by_head(const Array& product, std::int64_t columns);
+  SplitProducts::HeadWeights by_head(const Array& product, std::int64_t columns, bool bf16);
   MlpSums low_rank_neurons(const MlpView& view, MlpSide side, const DeviceMatrix& matrix);
   // How writers are projected to keys or queries.
   struct Projection {
@@ -257,7 +258,7 @@ class CudaBackend final : public Backend,
     const float* projected = nullptr;  // of the first position
     std::int64_t width = 0;            // of all its heads
     std::int64_t first = 0;            // which is the first of them
-    const float* others = nullptr;     // [S, heads of theirs, depth]
+    const float* others = nullptr;     // [S, heads of theirs, depth]; queries in parts by group
   };
   TileFactors tile_factors(Side side, const AttentionView& view, const Projection& way,
                            const float* projected, std::int64_t positions, std::int64_t head0,

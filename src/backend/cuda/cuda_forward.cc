@@ -31,7 +31,9 @@ CudaBackend::CudaBackend(std::shared_ptr<Device> device,
     : device_(std::move(device)),
       weights_(std::move(weights)),
       on_device_(device_, weights_),
-      split_(device_, !options.tf32 && !options.exact_fp32),
+      split_(device_, options.tf32         ? SplitProducts::Mode::tf32
+                      : options.exact_fp32 ? SplitProducts::Mode::single
+                                           : SplitProducts::Mode::parts),
       pool_(options.threads),
       name_(std::move(name)) {
   config_ = weights_->config;

@@ -51,8 +51,9 @@ Array CudaBackend::head_product(int source, const SplitProducts::Weights& w) {
   return made;
 }
 
-SplitProducts::HeadWeights CudaBackend::by_head(const Array& product, std::int64_t columns) {
-  return split_.head_weights(product, config_.n_heads, config_.d_head, columns);
+SplitProducts::HeadWeights CudaBackend::by_head(const Array& product, std::int64_t columns,
+                                                bool bf16) {
+  return split_.head_weights(product, config_.n_heads, config_.d_head, columns, bf16);
 }
 
 MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
@@ -92,7 +93,8 @@ MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
                       weights, ptr(tile) + i * n, p * n);
   });
   for (int source = 0; source < layers_seen(view.visible); ++source) {
-    const SplitProducts::HeadWeights made = by_head(head_product(source, weights), n);
+    // Sums of sizes over neurons' writers: as exact as those of other writers.
+    const SplitProducts::HeadWeights made = by_head(head_product(source, weights), n, weights.bf16);
     const float* z = ptr(*view.z[static_cast<std::size_t>(source)]);
     const std::int64_t first = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
     each_tile(heads, first, nullptr, [&](std::int64_t q0, std::int64_t nq) {
@@ -118,7 +120,7 @@ void CudaBackend::low_rank_project(const AttentionView& view, const Projection& 
     const std::int64_t to = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
     split_.multiply_heads(
         ptr(*view.z[at]) + first * each, positions,
-        by_head(way.heads.empty() ? head_product(source, way.parts) : way.heads[at], n),
+        by_head(way.heads.empty() ? head_product(source, way.parts) : way.heads[at], n, false),
         ptr(out) + to * n, cl * n);
   }
 }

@@ -179,20 +179,20 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) 
   sums.abs = device_->floats(length * n);
   sums.l2 = device_->floats(length * cl);
   const std::int64_t at_once = positions_at_once(length, cl * (n + 2 * d));
-  const bool split = split_.pays(matrix, at_once * cl);
+  const bool split = split_.pays(matrix, at_once * cl), reads = split_.large(matrix, at_once * cl);
   const WriterProduct product(*this, matrix, split, at_once * cl);
   Array tile = device_->floats(at_once * cl * n);
   for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
     const std::int64_t nq = std::min(at_once, length - q0);
     const NeuronRows rows{q0, nullptr, nullptr};
     product.make({ptr(*view.writers) + q0 * stride, stride, nullptr, cl * d, nq}, ptr(tile));
-    device_->launch(NeuronSums{ptr(tile), ptr(*view.dev), split ? nullptr : ptr(sums.sum),
+    device_->launch(NeuronSums{ptr(tile), ptr(*view.dev), reads ? nullptr : ptr(sums.sum),
                                ptr(sums.abs), rows, cl, n, 0},
                     nq * n);
     device_->launch(
         NeuronNorms{ptr(tile), ptr(*view.dev), ptr(sums.l2), rows, cl, n, cl, 0, nullptr}, nq * cl);
   }
-  if (split) neuron_read(view, side, nullptr, sums.sum);
+  if (reads) neuron_read(view, side, nullptr, sums.sum);
   return sums;
 }
 
@@ -233,13 +233,13 @@ MlpSums CudaBackend::expert_sums(const MlpView& view, MlpSide side) {
   Array norms = device_->floats(s.total * cl);
   const std::int64_t at_once = positions_at_once(length, cl * (n + 2 * d));
   Array tile = device_->floats(at_once * cl * n);
-  bool any_split = false;
+  bool reads = false;
   for (const Spread::Part& part : s.parts) {
     const auto expert = on_device_.expert(view.layer, part.expert);
     const DeviceMatrix& matrix = expert->matrix(matrix_of(side));
     const Index most = std::min(at_once, part.count) * cl;
     const bool split = split_.pays(matrix, most);
-    any_split = any_split || split;
+    reads = reads || split_.large(matrix, most);
     const WriterProduct product(*this, matrix, split, most);
     for (Index begin = part.begin; begin < part.begin + part.count; begin += at_once) {
       const Index m = std::min(at_once, part.begin + part.count - begin);
@@ -253,7 +253,7 @@ MlpSums CudaBackend::expert_sums(const MlpView& view, MlpSide side) {
     }
   }
   device_->launch(SlotNorms{ptr(norms), ptr(sums.l2), cl, s.k}, length * cl);
-  if (any_split) neuron_read(view, side, &s, sums.sum);
+  if (reads) neuron_read(view, side, &s, sums.sum);
   return sums;
 }
 

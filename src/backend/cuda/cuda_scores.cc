@@ -94,15 +94,17 @@ AttentionSums CudaBackend::attention_sums(const AttentionView& view, Scores scor
                      cl = view.visible;
   const bool centered = scores == Scores::centered;
   AttentionSums sums;
+  // Tiles leave out what no query of theirs sees.
+  const std::int64_t window = config_.layer(view.layer).window;
+  const auto of_pairs = [&](std::int64_t size) {
+    return window > 0 && window < length ? device_->zeros(size) : device_->floats(size);
+  };
   for (Array* a : {&sums.k_sum, &sums.k_abs, &sums.q_sum, &sums.q_abs})
-    *a = device_->floats(heads * pairs);
+    *a = of_pairs(heads * pairs);
   sums.k_std = device_->floats(heads * length * cl);
   sums.k_mean = device_->floats(heads * length * cl);
-  if (keep_key_scores) sums.k_scores = device_->floats(heads * pairs * cl);
-  const auto in_parts = [&](Side side) {
-    return !folds(side, view) && projects_in_parts(side, view);
-  };
-  const bool keys = in_parts(Side::key), queries = in_parts(Side::query);
+  if (keep_key_scores) sums.k_scores = of_pairs(heads * pairs * cl);
+  const bool keys = reads_sums(Side::key, view), queries = reads_sums(Side::query, view);
   score_tiles(Side::key, view, [&](const Tile& tile) {
     device_->launch(TileMoments{tile, ptr(sums.k_mean), ptr(sums.k_std), length, centered ? 1 : 0},
                     tile.nq * tile.heads * cl);
@@ -130,7 +132,7 @@ void CudaBackend::visit_key_scores(const AttentionView& view, Scores scores,
   const bool centered = scores == Scores::centered;
   score_tiles(Side::key, view, [&](const Tile& tile) {
     const std::int64_t first = tri(tile.q0), pairs = tri(tile.q0 + tile.nq) - first;
-    Array rows = device_->floats(tile.heads * pairs * cl);
+    Array rows = device_->zeros(tile.heads * pairs * cl);  // a tile lacks what no query of it sees
     if (centered)
       device_->launch(TileMoments{tile, nullptr, nullptr, view.length, 1},
                       tile.nq * tile.heads * cl);

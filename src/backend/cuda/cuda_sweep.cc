@@ -103,8 +103,10 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
   const auto masses = doubles(size), bounds = doubles(size);
   const Reach reach{masses.get(), bounds.get(), writers};
   device_->launch(StartReach{reach, terminals}, size);
-  const auto key_mass = doubles(heads * length), key_bound = doubles(heads * length),
-             query_mass = doubles(heads * length), query_bound = doubles(heads * length);
+  const std::int64_t parts = (length + KeyReach::kSources - 1) / KeyReach::kSources;
+  const auto key_mass = doubles(heads * length * parts),
+             key_bound = doubles(heads * length * parts), query_mass = doubles(heads * length),
+             query_bound = doubles(heads * length);
   const auto value_mass = doubles(groups * length), value_bound = doubles(groups * length);
   const auto side_mass = doubles(kMostReaders * length),
              side_bound = doubles(kMostReaders * length);
@@ -120,12 +122,13 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
     keys.pairs = pairs;
     keys.visible = cl;
     keys.window = config_.layer(view.layer).window;
+    keys.parts = parts;
     if (!layer.sums->k_scores.empty()) {
       keys.table = ptr(layer.sums->k_scores);
       keys.scaled = 1;
       keys.tile.nq = length;
       keys.tile.heads = heads;
-      device_->launch(keys, heads * length);
+      device_->launch(keys, heads * length * parts);
     } else {
       score_tiles(Side::key, view, [&](const Tile& tile) {
         if (centered)
@@ -133,7 +136,7 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
                           tile.nq * tile.heads * cl);
         keys.tile = tile;
         keys.scaled = centered ? 1 : 0;
-        device_->launch(keys, tile.heads * tile.nq);
+        device_->launch(keys, tile.heads * tile.nq * parts);
       });
     }
     device_->launch(RowReach{ptr(layer.heads.query_edge), reach, query_mass.get(),
@@ -145,7 +148,7 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
     device_->launch(
         HeadReach{reach, key_mass.get(), key_bound.get(), query_mass.get(), query_bound.get(),
                   value_mass.get(), value_bound.get(), ptr(layer.heads.entry), layer.first_head,
-                  length, pairs, config_.group_size()},
+                  length, pairs, config_.group_size(), parts},
         heads * length);
     NeuronReach neurons{};
     neurons.reach = reach;

@@ -52,7 +52,8 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
   const std::int64_t others = key ? tile.ns : tile.nq;  // positions whose writers are scored
   const std::int64_t own = key ? tile.nq : tile.ns;
   const std::int64_t copies = shared ? 1 : others;
-  const float* from = key ? ptr(*view.q) + tile.q0 * heads * e : ptr(*view.k);
+  const float* from =
+      key ? ptr(*view.q) + tile.q0 * heads * e : ptr(*view.k) + tile.s0 * groups * e;
   Array pulled;
   if (!shared || !key) {
     pull.from = from;
@@ -60,7 +61,7 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
     pull.from_group = key ? 1 : group;
     pull.nb = own;
     pull.heads = heads;
-    pull.position0 = key ? 0 : tile.q0;
+    pull.position0 = key ? tile.s0 : tile.q0;
     pull.position_a = 1;
     pull.dev_group = key ? group : 1;
     pulled = pulled_back(pull, copies * own * heads * e);
@@ -69,7 +70,7 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
   Array vectors = device_->floats(copies * own * heads * d);
   heads_to_model(w, static_cast<int>(heads), from, copies * own, ptr(vectors));
   device_->gemm({1, 0, own * heads, cl, d, ptr(vectors), d, shared ? 0 : own * heads * d,
-                 ptr(*view.writers) + (key ? 0 : tile.q0) * stride, d, stride, tile.data,
+                 ptr(*view.writers) + (key ? tile.s0 : tile.q0) * stride, d, stride, tile.data,
                  tile.pitch, own * heads * tile.pitch, others});
 }
 
@@ -142,6 +143,13 @@ bool CudaBackend::projects_in_parts(Side side, const AttentionView& view) {
                      static_cast<std::int64_t>(view.length) * view.visible);
 }
 
+bool CudaBackend::reads_sums(Side side, const AttentionView& view) {
+  const auto layer = reader(side, view.layer);
+  const DeviceMatrix& w = layer->matrix(side == Side::key ? Role::w_k : Role::w_q);
+  return split_.large(w, static_cast<std::int64_t>(view.length) * view.visible) &&
+         !fold_is_cheaper(config_, view.length, split_.gain(w));
+}
+
 // `projected`: every writer's keys (queries) at some positions, [positions, Cl, own heads, E];
 // `others`: the queries (keys) that meet them, stacked where products are made in parts.
 CudaBackend::TileFactors CudaBackend::tile_factors(Side side, const AttentionView& view,
@@ -166,19 +174,37 @@ void CudaBackend::projected_tile(Side side, const AttentionView& view, const Til
                                  Tile& tile) {
   const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
                      group = config_.group_size(), k = from.depth, cl = view.visible;
-  for (std::int64_t i = 0; i < tile.heads; ++i) {
-    const std::int64_t h = tile.head0 + i;
-    float* to = tile.data + i * tile.pitch;
-    if (side == Side::key) {
-      device_->gemm({1, 0, tile.nq, cl, k, from.others + (tile.q0 * heads + h) * k, heads * k, 0,
-                     from.projected + (h / group - from.first) * k, from.width, cl * from.width, to,
-                     tile.q_stride, tile.s_stride, tile.ns},
-                    from.factors);
+  if (side == Side::query) {
+    for (std::int64_t i = 0; i < tile.heads; ++i) {
+      const std::int64_t h = tile.head0 + i;
+      device_->gemm(
+          {1, 0, tile.ns, cl, k, from.others + (tile.s0 * groups + h / group) * k, groups * k, 0,
+           from.projected + (h - from.first) * k, from.width, cl * from.width,
+           tile.data + i * tile.pitch, tile.s_stride, tile.q_stride, tile.nq},
+          from.factors);
+    }
+    return;
+  }
+  // Queries of one head against its keys at every source.
+  const bool grouped = from.factors != UNPACK_FACTORS_SINGLE;
+  const auto meet = [&](std::int64_t h, const float* queries, std::int64_t rows, std::int64_t apart,
+                        std::int64_t to_apart) {
+    device_->gemm({1, 0, rows, cl, k, queries, apart, 0,
+                   from.projected + tile.s0 * cl * from.width + (h / group - from.first) * k,
+                   from.width, cl * from.width, tile.data + (h - tile.head0) * tile.pitch, to_apart,
+                   tile.s_stride, tile.ns},
+                  from.factors);
+  };
+  const auto of_group = [&](std::int64_t h) {
+    return from.others + (h / group * view.length + tile.q0) * group * k;
+  };
+  if (grouped && tile.heads == group)  // all of its heads at once
+    return meet(tile.head0, of_group(tile.head0), tile.nq * group, k, tile.pitch);
+  for (std::int64_t h = tile.head0; h < tile.head0 + tile.heads; ++h) {
+    if (grouped) {
+      meet(h, of_group(h) + h % group * k, tile.nq, group * k, tile.q_stride);
     } else {
-      device_->gemm({1, 0, tile.ns, cl, k, from.others + h / group * k, groups * k, 0,
-                     from.projected + (h - from.first) * k, from.width, cl * from.width, to,
-                     tile.s_stride, tile.q_stride, tile.nq},
-                    from.factors);
+      meet(h, from.others + (tile.q0 * heads + h) * k, tile.nq, heads * k, tile.q_stride);
     }
   }
 }
@@ -205,8 +231,13 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
   } else {
     way = projection(side, view, *layer);
     const Array& from = key ? *view.q : *view.k;
+    // The queries of a group's heads meet the same keys: they are rows of one product.
     if (way.split)
-      others = split_.stack({ptr(from), e, 1, 0, 1, from.size() / e}, SplitProducts::Stacked::rows);
+      others =
+          key ? split_.stack({ptr(from), e, heads, 0, heads, from.size() / e, config_.n_kv_heads},
+                             SplitProducts::Stacked::rows)
+              : split_.stack({ptr(from), e, 1, 0, 1, from.size() / e},
+                             SplitProducts::Stacked::rows);
   }
   const std::int64_t folded = length * heads * (pitch + config_.d_model + e) * 4;
   const ProjectedTile shape =
@@ -223,7 +254,9 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
     tile.data = ptr(memory);
     tile.q0 = q0;
     tile.nq = std::min(at_once, length - q0);
-    tile.ns = q0 + tile.nq;
+    tile.window = config_.layer(view.layer).window;
+    tile.s0 = first_in_window(q0, tile.window);
+    tile.ns = q0 + tile.nq - tile.s0;
     tile.head0 = h0;
     tile.heads = std::min(shape.heads, heads - h0);
     tile.q_stride = (key ? 1 : tile.ns) * tile.heads * pitch;
@@ -233,7 +266,6 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
     tile.dev = ptr(*view.dev);
     tile.dev_of_source = key ? 1 : 0;
     tile.scale = head_scale(view.layer);
-    tile.window = config_.layer(view.layer).window;
     if (from == nullptr) {
       folded_tile(side, view, *layer, w, tile);
     } else {

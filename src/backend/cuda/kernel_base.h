@@ -19,6 +19,19 @@ using Index = std::int64_t;
 
 UNPACK_BODY Index pairs_before(Index q) { return q * (q + 1) / 2; }
 
+// i = quotient * n + rest, of numbers from 0 on. Where both have 32 bits, as nearly all have,
+// a GPU divides several times faster.
+struct Divided {
+  Index quotient, rest;
+};
+UNPACK_BODY Divided divided(Index i, Index n) {
+  if (((i | n) >> 32) == 0) {
+    const auto a = static_cast<std::uint32_t>(i), b = static_cast<std::uint32_t>(n);
+    return {static_cast<Index>(a / b), static_cast<Index>(a % b)};
+  }
+  return {i / n, i % n};
+}
+
 // The nearest numbers of eight and of eleven bits, ties to even; `x` is finite.
 inline constexpr std::uint32_t kBelowBf16 = 0xFFFFU, kBelowTf32 = 0x1FFFU;
 UNPACK_BODY std::uint16_t bf16_bits(float x) {

@@ -58,7 +58,12 @@ struct Widen {
   float* to;
   UNPACK_BODY void operator()(Index i) const {
     const float x = stored_value(from, type, i) * factor;
-    to[i] = scale != nullptr ? x * scale[scale_columns ? i % cols : i / cols] : x;
+    if (scale == nullptr) {
+      to[i] = x;
+      return;
+    }
+    const auto [row, column] = divided(i, cols);
+    to[i] = x * scale[scale_columns ? column : row];
   }
 };
 

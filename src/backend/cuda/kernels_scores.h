@@ -12,7 +12,8 @@ namespace unpack::cuda {
 
 struct Tile {
   float* data;
-  Index q0, nq, ns;
+  Index q0, nq;
+  Index s0, ns;  // the sources that some query of it sees
   Index q_stride, s_stride;
   Index head0, heads;  // those from head0 on
   Index visible;
@@ -25,7 +26,7 @@ struct Tile {
   UNPACK_BODY float factor(Index q, Index s) const { return scale / dev[dev_of_source ? s : q]; }
   // Of the tile's own head h.
   UNPACK_BODY float* row(Index q, Index s, Index h) const {
-    return data + (q - q0) * q_stride + s * s_stride + h * pitch;
+    return data + (q - q0) * q_stride + (s - s0) * s_stride + h * pitch;
   }
 };
 
@@ -93,11 +94,11 @@ struct TileMoments {
     const Index j = i % tile.visible;
     const Index h = i / tile.visible % tile.heads;
     const Index q = tile.q0 + i / tile.visible / tile.heads;
-    float* column = tile.row(q, 0, h) + j;
     const Index from = first_in_window(q, tile.window);
+    float* column = tile.row(q, from, h) + j;
     const double n = static_cast<double>(q + 1 - from);
     const auto value = [&](Index s) {
-      return static_cast<double>(column[s * tile.s_stride] * tile.factor(q, s));
+      return static_cast<double>(column[(s - from) * tile.s_stride] * tile.factor(q, s));
     };
     double total = 0, square = 0, middle = 0;
     if (centers) {
@@ -106,7 +107,7 @@ struct TileMoments {
       for (Index s = from; s <= q; ++s) {
         const double x = value(s) - middle;
         square += x * x;
-        column[s * tile.s_stride] = static_cast<float>(x);
+        column[(s - from) * tile.s_stride] = static_cast<float>(x);
       }
     } else {
       // Around the first of them nothing cancels that matters, and a tile is read once.
@@ -127,8 +128,8 @@ struct TileMoments {
   }
 };
 
-// Sums over the writers of every (s, q, h) with s <= q; the scaled rows go into table[H, tri, Cl]
-// where it is kept.
+// Sums over the writers of every (s, q, h) of a tile with s <= q; the scaled rows go into
+// table[H, tri, Cl] where it is kept.
 struct TileSums {
   Tile tile;
   float* sum;  // [H, tri]; null: not wanted
@@ -141,7 +142,7 @@ struct TileSums {
   UNPACK_BODY void operator()(Group& group, Index index) const {
     const Index h = index % tile.heads;
     const Index q = tile.q0 + index / tile.heads % tile.nq;
-    const Index s = index / tile.heads / tile.nq;
+    const Index s = tile.s0 + index / tile.heads / tile.nq;
     if (s > q) return;
     const float factor = s < first_in_window(q, tile.window) ? 0.0F
                          : scaled                            ? 1.0F

@@ -40,30 +40,48 @@ struct SplitRows {
   float factor;
   Halves to;
   UNPACK_BODY void operator()(Index i) const {
-    const Index r = i / run;
-    const Index x = i % run;
+    const auto [r, x] = divided(i, run);
     const float y = from[(rows != nullptr ? static_cast<Index>(rows[r]) : r) * stride + x] * factor;
-    to.put(i, scale != nullptr ? y * scale[x % cols] : y);
+    to.put(i, scale != nullptr ? y * scale[divided(x, cols).rest] : y);
   }
 };
 
 // Parts one behind the other, so that one product of three times the depth adds up three of them:
-// of every E numbers of a row, or rows of `inner`, a low part (at low_at) and the high one twice.
-// Of the `own` heads of a row those from `first` on are taken.
+// of every E numbers of a head, or rows of `inner`, a low part (at low_at) and the high one twice.
+// to[.., 3, E, inner], of two bytes each or of four; of the `own` heads of a row those from `first`
+// on are taken. With `groups` the heads of a group stand together: to[groups, rows, taken / groups,
+// 3, E, inner].
 struct StackParts {
   const float* from;
-  float* to;
+  void* to;
   Index e, inner;
   Index own, first, taken;
   Index low_at;
+  Index rows, groups;
+  int bf16;
   UNPACK_BODY void operator()(Index i) const {
-    const Index column = i % inner;
-    const Index k = i / inner % (3 * e);
-    const Index g = i / inner / (3 * e);
-    const Index head = g / taken * own + first + g % taken;
-    const float x = from[(head * e + k % e) * inner + column];
-    const float high = tf32_rounded(x);
-    to[i] = k / e == low_at ? tf32_rounded(x - high) : high;
+    const Index size = e * inner;
+    const auto [head, x] = divided(i, size);
+    const auto [row, h] = divided(head, taken);
+    const float value = from[(row * own + first + h) * size + x];
+    Index place = head;
+    if (groups > 1) {
+      const Index each = taken / groups;
+      const auto [g, member] = divided(h, each);
+      place = (g * rows + row) * each + member;
+    }
+    place = place * 3 * size + x;
+    if (bf16) {
+      const std::uint16_t high = bf16_bits(value), low = bf16_bits(value - bf16_value(high));
+      put(static_cast<std::uint16_t*>(to) + place, size, high, low);
+    } else {
+      const float high = tf32_rounded(value);
+      put(static_cast<float*>(to) + place, size, high, tf32_rounded(value - high));
+    }
+  }
+  template <typename T>
+  UNPACK_BODY void put(T* out, Index size, T high, T low) const {
+    for (Index k = 0; k < 3; ++k) out[k * size] = k == low_at ? low : high;
   }
 };
 
@@ -83,7 +101,11 @@ struct StoredRows {
   Index in, cols;
   float* out;
   UNPACK_BODY void operator()(Index i) const {
-    out[i] = factor * stored_value(data, type, turned ? i % cols * in + i / cols : i);
+    out[i] = factor * stored_value(data, type, turned ? turned_place(i) : i);
+  }
+  UNPACK_BODY Index turned_place(Index i) const {
+    const auto [row, column] = divided(i, cols);
+    return column * in + row;
   }
 };
 

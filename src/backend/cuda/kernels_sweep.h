@@ -178,25 +178,32 @@ struct RowReach {  // out_mass[r], out_bound[r] over the edges rows[r, Cl] to th
   }
 };
 
-// Keys of (h, q): from the table of final scores, or from a tile that lacks its factors.
+// Keys of (h, q) and some sources: from the table of final scores, or from a tile that lacks its
+// factors. A row for every part of the sources: one that goes over all of a long prompt's leaves
+// most of the device idle.
 struct KeyReach {
+  static constexpr Index kSources = 16;
   Tile tile;           // with table: only q0, nq and the heads count
   const float* table;  // [H, tri, Cl] or null
   int scaled;
   const float* key_coef;  // [H, tri]
   Reach reach;
-  double* out_mass;  // [H, S]
+  double* out_mass;  // [H, S, parts]
   double* out_bound;
-  Index length, pairs, visible, window;
+  Index length, pairs, visible, window, parts;
   template <typename Group>
   UNPACK_BODY void operator()(Group& g, Index index) const {
-    const Index q = tile.q0 + index / tile.heads;
-    const Index h = tile.head0 + index % tile.heads;
+    const Index part = index % parts;
+    const Index h = tile.head0 + index / parts % tile.heads;
+    const Index q = tile.q0 + index / parts / tile.heads;
     const Index at = h * pairs + pairs_before(q);
+    const Index seen = first_in_window(q, window), own = part * kSources;
+    const Index from = seen > own ? seen : own;
+    const Index end = q + 1 < own + kSources ? q + 1 : own + kSources;
     double total = 0, most = 0;
     g.sum_and_most(
         [&](Index first, Index step, double& a, double& b) {
-          for (Index s = first_in_window(q, window); s <= q; ++s) {
+          for (Index s = from; s < end; ++s) {
             const float* row =
                 table != nullptr ? table + (at + s) * visible : tile.row(q, s, h - tile.head0);
             const double coef = fabs(static_cast<double>(key_coef[at + s])) *
@@ -212,22 +219,22 @@ struct KeyReach {
         },
         total, most);
     g.each(1, [&](Index) {
-      out_mass[h * length + q] = total;
-      out_bound[h * length + q] = most;
+      out_mass[(h * length + q) * parts + part] = total;
+      out_bound[(h * length + q) * parts + part] = most;
     });
   }
 };
 
 struct HeadReach {  // all branches of (h, q), one row each
   Reach reach;
-  const double* key_mass;  // [H, S]
+  const double* key_mass;  // [H, S, parts]
   const double* key_bound;
   const double* query_mass;  // [H, S]
   const double* query_bound;
   const double* value_mass;  // [G, S]
   const double* value_bound;
   const float* entry;  // [H, tri]
-  Index first_head, length, pairs, group;
+  Index first_head, length, pairs, group, parts;
   template <typename Group>
   UNPACK_BODY void operator()(Group& g, Index index) const {
     const Index h = index / length;
@@ -242,12 +249,16 @@ struct HeadReach {  // all branches of (h, q), one row each
             a += x * value_mass[values + s];
             b = fmax(b, x * value_bound[values + s]);
           }
+          for (Index p = first; p < parts; p += step) {
+            a += key_mass[index * parts + p];
+            b = fmax(b, key_bound[index * parts + p]);
+          }
         },
         total, most);
     g.each(1, [&](Index) {
       const Index to = q * reach.writers + first_head + h;
-      reach.mass[to] = total + key_mass[index] + query_mass[index];
-      reach.bound[to] = fmax(most, fmax(key_bound[index], query_bound[index]));
+      reach.mass[to] = total + query_mass[index];
+      reach.bound[to] = fmax(most, query_bound[index]);
     });
   }
 };

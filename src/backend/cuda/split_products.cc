@@ -14,20 +14,21 @@ std::size_t factor_bytes(bool bf16) { return bf16 ? sizeof(std::uint16_t) : size
 
 }  // namespace
 
-SplitProducts::SplitProducts(std::shared_ptr<Device> device, bool allowed)
-    : device_(std::move(device)),
-      from_(allowed ? device_->info().tensor_work : std::numeric_limits<std::int64_t>::max()) {}
-
-bool SplitProducts::allowed() const { return from_ != std::numeric_limits<std::int64_t>::max(); }
+SplitProducts::SplitProducts(std::shared_ptr<Device> device, Mode mode)
+    : device_(std::move(device)), mode_(mode), from_(device_->info().tensor_work) {}
 
 // Single-precision weights are read, written in two parts and read again by three products: with
 // few rows that takes longer than the one product does.
-bool SplitProducts::pays(const DeviceMatrix& w, std::int64_t rows) const {
+bool SplitProducts::large(const DeviceMatrix& w, std::int64_t rows) const {
   constexpr std::int64_t kFewRows = 512;
-  if (w.in == 0 || !allowed()) return false;
+  if (w.in == 0 || mode_ == Mode::tf32) return false;
   if (!exact_in_bf16(w) && from_ > 0 && rows < kFewRows) return false;
   return static_cast<double>(rows) * static_cast<double>(w.in) * static_cast<double>(w.out) >=
          static_cast<double>(from_);
+}
+
+bool SplitProducts::pays(const DeviceMatrix& w, std::int64_t rows) const {
+  return allowed() && large(w, rows);
 }
 
 // On an H200 with cuBLAS: single precision 52 TFLOP/s, two products of bf16 348, one of TF32 about
@@ -107,28 +108,35 @@ void SplitProducts::multiply(const Runs& runs, const Weights& w, float* c, std::
           w.turned ? w.in : w.out, 0, c, ldc > 0 ? ldc : w.out, 0, 1});
 }
 
-Array SplitProducts::stack(const Heads& h, Stacked as) {
-  Array out = device_->floats(h.count * 3 * h.e);
+std::shared_ptr<void> SplitProducts::stacked(const Heads& h, std::int64_t inner, Stacked as,
+                                             bool bf16) {
+  const std::int64_t size = h.count * h.e * inner;
+  std::shared_ptr<void> out =
+      device_->bytes(static_cast<std::size_t>(3 * size) * factor_bytes(bf16));
   device_->launch(
-      StackParts{h.from, ptr(out), h.e, 1, h.own, h.first, h.taken, as == Stacked::rows ? 0 : 1},
-      out.size());
+      StackParts{h.from, out.get(), h.e, inner, h.own, h.first, h.taken,
+                 as == Stacked::rows ? 0 : 1, h.count / h.taken, h.groups, bf16 ? 1 : 0},
+      size);
   return out;
 }
 
+Array SplitProducts::stack(const Heads& h, Stacked as) {
+  return {stacked(h, 1, as, false), h.count * 3 * h.e};
+}
+
 SplitProducts::HeadWeights SplitProducts::head_weights(const Array& w, std::int64_t heads,
-                                                       std::int64_t e, std::int64_t out) {
-  HeadWeights made{device_->floats(3 * heads * e * out), heads, e, out};
-  device_->launch(StackParts{ptr(w), ptr(made.stacked), e, out, 1, 0, 1, 1}, made.stacked.size());
-  return made;
+                                                       std::int64_t e, std::int64_t out,
+                                                       bool bf16) {
+  return {stacked({ptr(w), e, 1, 0, 1, heads}, out, Stacked::others, bf16), heads, e, out, bf16};
 }
 
 void SplitProducts::multiply_heads(const float* rows, std::int64_t count, const HeadWeights& w,
                                    float* c, std::int64_t ldc) {
   const std::int64_t depth = 3 * w.e;
-  const Array stacked = stack({rows, w.e, 1, 0, 1, count * w.heads}, Stacked::rows);
-  device_->gemm({0, 0, count, w.out, depth, ptr(stacked), w.heads * depth, depth, ptr(w.stacked),
-                 w.out, depth * w.out, c, ldc, w.out, w.heads},
-                UNPACK_FACTORS_TF32);
+  const auto a = stacked({rows, w.e, 1, 0, 1, count * w.heads}, 1, Stacked::rows, w.bf16);
+  device_->gemm({0, 0, count, w.out, depth, a.get(), w.heads * depth, depth, w.stacked.get(), w.out,
+                 depth * w.out, c, ldc, w.out, w.heads},
+                w.bf16 ? UNPACK_FACTORS_BF16 : UNPACK_FACTORS_TF32);
 }
 
 }  // namespace unpack::cuda

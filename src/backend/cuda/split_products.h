@@ -13,10 +13,14 @@ namespace unpack::cuda {
 
 class SplitProducts {
  public:
-  // `allowed`: false where everything is to be single precision, or TF32 already.
-  SplitProducts(std::shared_ptr<Device> device, bool allowed);
+  enum class Mode { parts, single, tf32 };  // the last two: nothing is made in parts
+  SplitProducts(std::shared_ptr<Device> device, Mode mode);
 
-  bool allowed() const;
+  bool allowed() const { return mode_ == Mode::parts; }
+  // Whether so many rows times these weights would be made in parts where that is allowed. Signed
+  // sums are then read off the sum of the writers, in single precision as well, so that both ways
+  // have the same ones: near 0 the next rounding decides their sign.
+  bool large(const DeviceMatrix& w, std::int64_t rows) const;
   // Whether so many rows times these weights are faster in parts, and how many times.
   bool pays(const DeviceMatrix& w, std::int64_t rows) const;
   double gain(const DeviceMatrix& w) const;
@@ -45,22 +49,26 @@ class SplitProducts {
   };
   // c[all rows, out] = rows W, rows of c `ldc` apart; 0: without gaps.
   void multiply(const Runs& runs, const Weights& w, float* c, std::int64_t ldc = 0);
-  // Three products of TF32 as one of three times the depth: what it adds up is written once.
+  // Three products as one of three times the depth: what it adds up is written once. Of TF32, or of
+  // bf16, which leaves about as much as two bf16 factors of writers do.
   enum class Stacked { rows, others };
   // [.., taken, 3 E] of from[.., own, E], those of the heads from `first` on; `count` of them in
-  // all.
+  // all. With `groups` [groups, .., taken / groups, 3 E].
   struct Heads {
     const float* from;
     std::int64_t e, own, first, taken, count;
+    std::int64_t groups = 1;
   };
   Array stack(const Heads& heads, Stacked as);
 
   // Weights [heads E, out] of single precision, head by head.
   struct HeadWeights {
-    Array stacked;  // [heads, 3 E, out]
+    std::shared_ptr<void> stacked;  // [heads, 3 E, out]
     std::int64_t heads = 0, e = 0, out = 0;
+    bool bf16 = false;
   };
-  HeadWeights head_weights(const Array& w, std::int64_t heads, std::int64_t e, std::int64_t out);
+  HeadWeights head_weights(const Array& w, std::int64_t heads, std::int64_t e, std::int64_t out,
+                           bool bf16);
   // c[.., h, :] = rows[.., h, :] W[h]; a row of c is all heads'.
   void multiply_heads(const float* rows, std::int64_t count, const HeadWeights& w, float* c,
                       std::int64_t ldc);
@@ -71,8 +79,10 @@ class SplitProducts {
   };
   Parts parts(const Runs& runs, const Weights& w);
   void add_up(const Parts& rows, const Weights& w, UnpackGemm call);
+  std::shared_ptr<void> stacked(const Heads& heads, std::int64_t inner, Stacked as, bool bf16);
 
   std::shared_ptr<Device> device_;
+  Mode mode_;
   std::int64_t from_ = 0;  // multiplications
 };
 

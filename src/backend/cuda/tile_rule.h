@@ -20,8 +20,9 @@ struct ProjectedTile {
 };
 
 // As many heads as leave room for enough queries, for products of few rows are slow, and for what
-// is stacked of theirs: keys of all sources, or the tile's own queries. `width`: numbers of every
-// writer that a tile projects itself.
+// is stacked of theirs: keys of all sources, or the tile's own queries. Of grouped keys one
+// group's, whose queries are rows of one product. `width`: numbers of every writer that a tile
+// projects itself.
 inline ProjectedTile tile_of_projected(const ModelConfig& c, bool keys, std::int64_t length,
                                        std::int64_t visible, std::int64_t width,
                                        std::int64_t tile_bytes) {
@@ -32,7 +33,7 @@ inline ProjectedTile tile_of_projected(const ModelConfig& c, bool keys, std::int
   const std::int64_t some = std::min(tile_bytes / (most * per_head),
                                      kProjectedTiles * tile_bytes / std::max<std::int64_t>(own, 1));
   ProjectedTile out;
-  out.heads = std::clamp(some / group * group, group, heads);
+  out.heads = keys && group > 1 ? group : std::clamp(some / group * group, group, heads);
   out.queries =
       std::clamp<std::int64_t>(tile_bytes / (out.heads * per_head + 4 * visible * width), 1, most);
   out.stacked = visible * factor * (keys ? length * out.heads / group : out.queries * out.heads);

@@ -376,6 +376,25 @@ void reach_tile(const ReachProduct& x, std::int64_t row, std::int64_t at) {
 }
 
 template <int R>
+void edge_tile(const EdgeProduct& x, std::int64_t row, std::int64_t at, Lanes* sum, Lanes* most) {
+  Lanes c[R][kTileVectors] = {};
+  product_tile<R>(x.depth, x.a + row * x.lda, x.lda,
+                  x.b + at / kPanelColumns * kPanelColumns * x.depth + at % kPanelColumns, c);
+  for (int v = 0; v < kTileVectors; ++v) {
+    const std::int64_t column = at + v * kLaneCount;
+    const Lanes factor = load_lanes(x.factor + column), bound = load_lanes(x.bound + column);
+    for (int r = 0; r < R; ++r) {
+      Lanes credit = c[r][v];
+      if (x.offset != nullptr) credit -= load_lanes(x.offset + (row + r) * x.ld + column);
+      const Lanes size = size_of_lanes(credit * factor);
+      sum[r] += size;
+      const Lanes reach = size * bound;
+      most[r] = reach > most[r] ? reach : most[r];
+    }
+  }
+}
+
+template <int R>
 void head_tile(const HeadProduct<float>& x, std::int64_t row, std::int64_t at, float* square) {
   Lanes c[R][kTileVectors] = {};
   product_tile<R>(x.depth, x.a + row * x.lda, x.lda,
@@ -412,6 +431,27 @@ void reach_rows(const ReachProduct& x, std::int64_t rows, std::int64_t row, std:
 }
 
 template <int R>
+void edge_rows(const EdgeProduct& x, std::int64_t rows, std::int64_t row) {
+  if (rows == R) {
+    Lanes sum[R] = {}, most[R] = {};
+    for (std::int64_t at = x.begin / kTileColumns * kTileColumns; at < x.end; at += kTileColumns)
+      edge_tile<R>(x, row, at, sum, most);
+    for (int r = 0; r < R; ++r) {
+      double total = 0;
+      float largest = x.most[row + r];
+      for (std::int64_t i = 0; i < kLaneCount; ++i) {
+        total += static_cast<double>(sum[r][i]);
+        largest = std::max(largest, most[r][i]);
+      }
+      x.sum[row + r] += total;
+      x.most[row + r] = largest;
+    }
+  } else if constexpr (R > 1) {
+    edge_rows<R - 1>(x, rows, row);
+  }
+}
+
+template <int R>
 void head_rows(const HeadProduct<float>& x, std::int64_t rows, std::int64_t row, std::int64_t at,
                float* square) {
   if (rows == R) {
@@ -437,6 +477,11 @@ void reach_sums_float(const ReachProduct& x) {
   }
 }
 
+void edge_sums_float(const EdgeProduct& x) {
+  for (std::int64_t row = 0; row < x.rows; row += kTileRows)
+    edge_rows<kTileRows>(x, std::min<std::int64_t>(kTileRows, x.rows - row), row);
+}
+
 void head_sums_float(const HeadProduct<float>& x) {
   for (std::int64_t row = 0; row < x.rows; row += kTileRows) {
     const std::int64_t rows = std::min<std::int64_t>(kTileRows, x.rows - row);
@@ -456,4 +501,4 @@ constexpr FloatKernels kKernels = {
     reduce_float,    row_sums_float,    reduce_rows_float,      gelu_erf_float,
     gelu_tanh_float, silu_float,        softmax_float,          axpy_float,
     dot_float,       add_columns_float, subtract_columns_float, column_medians_float,
-    pair_sums_float, head_sums_float, reach_sums_float};
+    pair_sums_float, head_sums_float,   reach_sums_float,       edge_sums_float};

@@ -257,6 +257,8 @@ class HostEdges : public HostReads<T> {
   using typename ReadOps::EdgesFrom, typename ReadOps::EdgesInto, typename ReadOps::EdgeVisitor,
       typename ReadOps::HeadReads, typename ReadOps::KeyOffsets, typename ReadOps::LayerReads;
   Array writer_values(const AttentionView& view) override;
+  Array writer_keys(const AttentionView& view) override;
+  void keep_for_edges(const AttentionView& view, HeadReads& reads) override;
   void visit_edges(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
                    const EdgeVisitor& visit) override;
   EdgesFrom edges_from(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
@@ -264,9 +266,7 @@ class HostEdges : public HostReads<T> {
   std::vector<EdgesInto> edges_into(std::span<const LayerReads> layers, int writer,
                                     int source) override;
 
- private:
-  EdgesInto edges_into(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
-                       int writer, int source);
+ protected:
   using typename HostBase<T>::RotaryTable;
   // Which writers at which position, as keys or values.
   struct Sources {
@@ -286,6 +286,10 @@ class HostEdges : public HostReads<T> {
   void project_writers(const AttentionView& view, const Panels<T>& w, const Sources& of, T* out);
   void project_keys(const AttentionView& view, const LayerPanels<T>& w, const RotaryTable* rope,
                     const Sources& of, T* out);
+
+ private:
+  EdgesInto edges_into(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                       int writer, int source);
   std::vector<T> to_model(const Panels<T>& w, bool grouped, const T* rows, std::int64_t begin,
                           std::int64_t n);
   void key_rows(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
@@ -295,10 +299,33 @@ class HostEdges : public HostReads<T> {
                   const Queries& queries, const Sources& of, const T* projected, T* tile);
   void products_with(const T* from, std::int64_t head, const Queries& queries, const Sources& of,
                      const T* projected, T* tile);
-  const T* kept_values(const HeadReads& reads, int visible, std::int64_t source, int writer) const {
+  // Of [S, Cl, G, E] what belongs to a writer at a source, where it is kept.
+  const T* kept_of(const Array& kept, int visible, std::int64_t source, int writer) const {
     const std::int64_t row = config_.n_kv_heads * config_.d_head;
-    return reads.values.empty() ? nullptr : ptr(reads.values) + (source * visible + writer) * row;
+    return kept.empty() ? nullptr : ptr(kept) + (source * visible + writer) * row;
   }
+};
+
+// Sums over them.
+template <typename T>
+class HostWays : public HostEdges<T> {
+ protected:
+  using HostBase<T>::config_, HostBase<T>::pool_, HostBase<T>::ptr, HostBase<T>::layer,
+      HostBase<T>::rotary;
+  using typename HostEdges<T>::Sources;
+  using HostEdges<T>::queries_from;
+
+ public:
+  using HostEdges<T>::HostEdges;
+  using typename ReadOps::HeadReads, typename ReadOps::KeyOffsets, typename ReadOps::WaysAbove,
+      typename ReadOps::WaysBelow;
+  bool pass_ways(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
+                 const WaysAbove& above, WaysBelow& below) override;
+
+ private:
+  struct Shared;
+  Shared shared_by_sources(const AttentionView& view, const HeadReads& reads,
+                           const KeyOffsets& offsets, const WaysAbove& above);
 };
 
 // A row of scores, over the norm's deviation.
@@ -339,5 +366,7 @@ extern template class HostReads<float>;
 extern template class HostReads<double>;
 extern template class HostEdges<float>;
 extern template class HostEdges<double>;
+extern template class HostWays<float>;
+extern template class HostWays<double>;
 
 }  // namespace unpack

@@ -53,6 +53,12 @@ template <typename T>
 void HostEdges<T>::products_with(const T* from, std::int64_t head, const Queries& queries,
                                  const Sources& of, const T* projected, T* tile) {
   const std::int64_t heads = config_.n_heads, e = config_.d_head;
+  if (of.count == 1) {
+    const T* to = projected + head / config_.group_size() * e;
+    for (std::int64_t i = 0; i < queries.count; ++i)
+      tile[i] = dot(e, from + ((queries.first + i) * heads + head) * e, to);
+    return;
+  }
   gemm(true, queries.count, of.count, e, from + (queries.first * heads + head) * e, heads * e,
        projected + head / config_.group_size() * e, config_.n_kv_heads * e, false, tile, of.count);
 }
@@ -127,6 +133,39 @@ Array HostEdges<T>::writer_values(const AttentionView& view) {
 }
 
 template <typename T>
+Array HostEdges<T>::writer_keys(const AttentionView& view) {
+  const auto w = layer(view.layer);
+  const std::int64_t cl = view.visible;
+  const auto rope = rotary(view.layer, view.length, view.length);
+  Array out = uninitialized(view.length * cl * w->k.out);
+  pool_.parallel_for(view.length, [&](std::int64_t s) {
+    project_keys(view, *w, rope.get(), {s, 0, view.visible}, ptr(out) + s * cl * w->k.out);
+  });
+  return out;
+}
+
+// What heads read by their queries: products with the writers at their own position.
+template <typename T>
+void HostEdges<T>::keep_for_edges(const AttentionView& view, HeadReads& reads) {
+  const auto w = layer(view.layer);
+  const std::int64_t heads = config_.n_heads, d = config_.d_model, cl = view.visible,
+                     used = reads.last + 1;
+  reads.query_edges = this->zeros(view.length * heads * cl);
+  for (std::int64_t begin = 0; begin < used; begin += kSourceBlock) {
+    const std::int64_t n = std::min(kSourceBlock, used - begin);
+    const std::vector<T> queries = to_model(w->q, false, ptr(reads.query), begin, n);
+    pool_.parallel_for(n, [&](std::int64_t i) {
+      const std::int64_t s = begin + i;
+      T* to = ptr(reads.query_edges) + s * heads * cl;
+      gemm(true, heads, cl, d, queries.data() + i * heads * d, d,
+           ptr(*view.writers) + s * view.n_writers * d, d, false, to, cl);
+      const T inverse = T(1) / ptr(*view.dev)[s];
+      for (std::int64_t j = 0; j < heads * cl; ++j) to[j] *= inverse;
+    });
+  }
+}
+
+template <typename T>
 void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads,
                                const KeyOffsets& offsets, const EdgeVisitor& visit) {
   const auto w = layer(view.layer);
@@ -140,7 +179,7 @@ void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads
                            : d > e               ? std::min(used, w->v.out * d / (heads * (d - e)))
                                                  : used;
   const std::vector<T> directions = to_model(w->v, true, ptr(reads.value), used - few, few);
-  const auto one_source = [&](std::int64_t s, const T* queries) {
+  pool_.parallel_for(used, [&](std::int64_t s) {
     const Sources all{s, 0, cl};
     const std::int64_t n = used - s;
     const T* writers = ptr(*view.writers) + s * view.n_writers * d;
@@ -151,15 +190,19 @@ void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads
       visit({static_cast<int>(s), static_cast<int>(h), branch, static_cast<int>(of.first),
              static_cast<int>(of.count), credit});
     };
-    if (offsets.scores.empty()) project_keys(view, *w, rope.get(), all, projected.data());
+    const T* keys = kept_of(reads.keys, cl, s, 0);
+    if (offsets.scores.empty() && keys == nullptr) {
+      project_keys(view, *w, rope.get(), all, projected.data());
+      keys = projected.data();
+    }
     for (std::int64_t h = 0; h < heads; ++h) {
       const Queries of = queries_from(reads, h, s);
       if (of.count == 0) continue;
-      key_rows(view, reads, offsets, h, of, all, projected.data(), tile.data());
+      key_rows(view, reads, offsets, h, of, all, keys, tile.data());
       show(h, Branch::K, of, tile.data());
     }
     const bool fold = n <= few;
-    const T* values = kept_values(reads, cl, s, 0);
+    const T* values = kept_of(reads.values, cl, s, 0);
     std::vector<T> products(static_cast<std::size_t>(fold ? n * heads * cl : 0));
     if (fold) {
       gemm(true, n * heads, cl, d, directions.data() + (few - n) * heads * d, d, writers, d, false,
@@ -181,42 +224,38 @@ void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads
       if (!fold) value_rows(view, reads, h, of, all, values, tile.data());
       show(h, Branch::V, of, tile.data());
     }
-    products.resize(static_cast<std::size_t>(heads * cl));
-    gemm(true, heads, cl, d, queries, d, writers, d, false, products.data(), cl);
-    for (T& x : products) x *= inverse;
     for (std::int64_t h = 0; h < heads; ++h) {
       const Queries of = queries_from(reads, h, s);
-      if (of.first == s && of.count > 0) show(h, Branch::Q, {s, 1}, products.data() + h * cl);
+      if (of.first == s && of.count > 0)
+        show(h, Branch::Q, {s, 1}, ptr(reads.query_edges) + (s * heads + h) * cl);
     }
-  };
-  for (std::int64_t begin = 0; begin < used; begin += kSourceBlock) {
-    const std::int64_t n = std::min(kSourceBlock, used - begin);
-    const std::vector<T> queries = to_model(w->q, false, ptr(reads.query), begin, n);
-    pool_.parallel_for(
-        n, [&](std::int64_t i) { one_source(begin + i, queries.data() + i * heads * d); });
-  }
+  });
 }
 
 template <typename T>
 ReadOps::EdgesFrom HostEdges<T>::edges_from(const AttentionView& view, const HeadReads& reads,
                                             const KeyOffsets& offsets, int head, int query) {
   const auto w = layer(view.layer);
-  const std::int64_t cl = view.visible, e = config_.d_head;
+  const std::int64_t cl = view.visible;
   EdgesFrom out;
   out.k.assign(static_cast<std::size_t>(view.length * cl), 0.0);
   out.q = out.v = out.k;
   const auto rope = rotary(view.layer, view.length, view.length);
   pool_.parallel_for(query + 1, [&](std::int64_t s) {
     const Sources all{s, 0, view.visible};
-    std::vector<T> projected(static_cast<std::size_t>(cl * std::max(w->k.out, w->q.out)));
+    std::vector<T> projected(static_cast<std::size_t>(cl * w->k.out));
     std::vector<T> tile(static_cast<std::size_t>(cl));
     const auto put = [&](std::vector<double>& to) {
       std::copy(tile.begin(), tile.end(), to.begin() + s * cl);
     };
-    if (offsets.scores.empty()) project_keys(view, *w, rope.get(), all, projected.data());
-    key_rows(view, reads, offsets, head, {query, 1}, all, projected.data(), tile.data());
+    const T* keys = kept_of(reads.keys, view.visible, s, 0);
+    if (offsets.scores.empty() && keys == nullptr) {
+      project_keys(view, *w, rope.get(), all, projected.data());
+      keys = projected.data();
+    }
+    key_rows(view, reads, offsets, head, {query, 1}, all, keys, tile.data());
     put(out.k);
-    const T* values = kept_values(reads, view.visible, s, 0);
+    const T* values = kept_of(reads.values, view.visible, s, 0);
     if (values == nullptr) {
       project_writers(view, w->v, all, projected.data());
       values = projected.data();
@@ -224,11 +263,7 @@ ReadOps::EdgesFrom HostEdges<T>::edges_from(const AttentionView& view, const Hea
     value_rows(view, reads, head, {query, 1}, all, values, tile.data());
     put(out.v);
     if (s != query) return;
-    project_writers(view, w->q, all, projected.data());
-    for (std::int64_t j = 0; j < cl; ++j)
-      tile[static_cast<std::size_t>(j)] =
-          dot(e, ptr(reads.query) + (s * config_.n_heads + head) * e,
-              projected.data() + j * w->q.out + head * e);
+    std::copy_n(ptr(reads.query_edges) + (s * config_.n_heads + head) * cl, cl, tile.begin());
     put(out.q);
   });
   return out;
@@ -250,33 +285,42 @@ template <typename T>
 ReadOps::EdgesInto HostEdges<T>::edges_into(const AttentionView& view, const HeadReads& reads,
                                             const KeyOffsets& offsets, int writer, int source) {
   const auto w = layer(view.layer);
-  const std::int64_t heads = config_.n_heads, e = config_.d_head;
+  const std::int64_t heads = config_.n_heads;
   EdgesInto out;
   out.queries = std::max(0, reads.last + 1 - source);
   if (out.queries == 0) return out;
   const Sources one{source, writer, 1};
   const auto rope = rotary(view.layer, view.length, view.length);
-  std::vector<T> projected(static_cast<std::size_t>(std::max(w->k.out, w->q.out)));
-  std::vector<T> tile(static_cast<std::size_t>(out.queries));
-  const Queries all{source, out.queries};
-  if (offsets.scores.empty()) project_keys(view, *w, rope.get(), one, projected.data());
-  for (std::int64_t h = 0; h < heads; ++h) {
-    key_rows(view, reads, offsets, h, all, one, projected.data(), tile.data());
-    out.k.insert(out.k.end(), tile.begin(), tile.end());
+  std::vector<T> projected(static_cast<std::size_t>(w->k.out));
+  // Most heads of a root's own layer pass nothing on.
+  std::vector<T> tile;
+  const auto each_head = [&](std::vector<double>& to, const auto& rows) {
+    for (std::int64_t h = 0; h < heads; ++h) {
+      const Queries of = queries_from(reads, h, source);
+      tile.assign(static_cast<std::size_t>(out.queries), T(0));
+      if (of.count > 0) rows(h, of, tile.data() + of.first - source);
+      to.insert(to.end(), tile.begin(), tile.end());
+    }
+  };
+  const T* keys = kept_of(reads.keys, view.visible, source, writer);
+  if (offsets.scores.empty() && keys == nullptr) {
+    project_keys(view, *w, rope.get(), one, projected.data());
+    keys = projected.data();
   }
-  const T* values = kept_values(reads, view.visible, source, writer);
+  each_head(out.k, [&](std::int64_t h, const Queries& of, T* to) {
+    key_rows(view, reads, offsets, h, of, one, keys, to);
+  });
+  const T* values = kept_of(reads.values, view.visible, source, writer);
   if (values == nullptr) {
     project_writers(view, w->v, one, projected.data());
     values = projected.data();
   }
-  for (std::int64_t h = 0; h < heads; ++h) {
-    value_rows(view, reads, h, all, one, values, tile.data());
-    out.v.insert(out.v.end(), tile.begin(), tile.end());
-  }
-  project_writers(view, w->q, one, projected.data());
+  each_head(out.v, [&](std::int64_t h, const Queries& of, T* to) {
+    value_rows(view, reads, h, of, one, values, to);
+  });
   for (std::int64_t h = 0; h < heads; ++h)
-    out.q.push_back(static_cast<double>(
-        dot(e, ptr(reads.query) + (source * heads + h) * e, projected.data() + h * e)));
+    out.q.push_back(
+        static_cast<double>(ptr(reads.query_edges)[(source * heads + h) * view.visible + writer]));
   return out;
 }
 

@@ -191,6 +191,8 @@ void head_sums<float>(const HeadProduct<float>& product) {
 
 void reach_sums(const ReachProduct& product) { best().reach_sums(product); }
 
+void edge_sums(const EdgeProduct& product) { best().edge_sums(product); }
+
 namespace {
 
 // An element of A times B in panels.

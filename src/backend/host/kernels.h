@@ -92,6 +92,23 @@ struct ReachProduct {
 };
 void reach_sums(const ReachProduct& product);
 
+// C = (A[rows, depth] B - offset) factor, over the columns from begin on: of every row |C| is added
+// to sum, and the largest |C| bound goes to most. Columns before begin that share a tile with it
+// are taken along: their factor must be 0, as behind the end.
+struct EdgeProduct {
+  std::int64_t rows, begin, end, depth;
+  const float* a;
+  std::int64_t lda;
+  const float* b;
+  const float* factor;  // [columns]
+  const float* bound;   // [columns]
+  const float* offset;  // [rows, ld], or none
+  std::int64_t ld;
+  double* sum;  // [rows]
+  float* most;  // [rows]
+};
+void edge_sums(const EdgeProduct& product);
+
 // C = A[rows, depth] B: C and |C| are added to sum and abs [rows, ld], and square[row * square_ld]
 // becomes the sum of the row's squares.
 template <typename T>
@@ -128,6 +145,7 @@ struct FloatKernels {
   void (*pair_sums)(const PairProduct<float>& product);
   void (*head_sums)(const HeadProduct<float>& product);
   void (*reach_sums)(const ReachProduct& product);
+  void (*edge_sums)(const EdgeProduct& product);
 };
 // Those that this processor can run, the fastest first: "avx512", "avx2", "portable"; "neon".
 std::vector<std::pair<std::string, const FloatKernels*>> float_kernels();

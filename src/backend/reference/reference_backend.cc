@@ -7,9 +7,9 @@ namespace unpack {
 namespace {
 
 // Plain loops in double precision: slow, and right.
-class ReferenceBackend final : public HostEdges<double> {
+class ReferenceBackend final : public HostWays<double> {
  public:
-  using HostEdges::HostEdges;
+  using HostWays::HostWays;
   std::string name() const override { return "reference"; }
   std::string details() const override { return "plain loops in double precision"; }
 

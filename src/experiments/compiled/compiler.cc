@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <random>
 #include <set>
 
 #include "model/save.h"
 #include "unpack/error.h"
+#include "unpack/json.h"
 
 namespace unpack::compiled {
 
@@ -269,7 +269,7 @@ CompiledModel compile(const Program& program, const Settings& settings) {
 }
 
 std::string CompiledModel::config_json() const {
-  nlohmann::ordered_json c;
+  OrderedJson c;
   if (format == Format::gpt2) {
     c = {{"model_type", "gpt2"},
          {"architectures", {"GPT2LMHeadModel"}},

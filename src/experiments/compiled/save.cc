@@ -2,15 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <nlohmann/json.hpp>
-
+#include "unpack/json.h"
 #include "unpack/report.h"
 
 namespace unpack::compiled {
 
 void save_with_circuit(const Program& program, const CompiledModel& model, const Settings& settings,
                        const std::filesystem::path& folder) {
-  using Json = nlohmann::ordered_json;
+  using Json = OrderedJson;
   Json prompts = Json::array(), components = Json::array(), edges = Json::array(),
        neutral = Json::array();
   for (const Prompt& p : program.prompts)
