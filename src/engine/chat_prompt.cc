@@ -149,8 +149,8 @@ ChatPrompt chat_prompt(const Model& model, const Conversation& conversation) {
   const ChatSource& own = model.state()->chat;
   if (!conversation.chat_template && own.source.empty())
     throw InputError(fmt::format(
-        "{} has no chat template (tokenizer_config.json, chat_template.jinja); give one "
-        "(--chat-template FILE, or its text as chat_template), or a prompt without chat",
+        "{} has no chat template (tokenizer_config.json, chat_template.jinja); give one as "
+        "chat_template, or a prompt without chat",
         model.config().name));
   const ChatTemplate chat_template =
       conversation.chat_template
