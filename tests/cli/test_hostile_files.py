@@ -174,7 +174,7 @@ def test_a_file_size_limit_leaves_nothing_behind(unpack, tmp_path):
     (tmp_path / "p.jsonl").write_text('{"ids": [1, 2]}\n' * 3)
 
     def small():
-        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        signal.signal(signal.SIGXFSZ, signal.SIG_DFL)  # Python ignores it, and its children would, too
         resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
 
     for command in (["trace", *IDS, *TINY, "--json", tmp_path / "out.json"], ["batch", tmp_path / "p.jsonl", *TINY, "--out", tmp_path / "o", "--arrays"]):

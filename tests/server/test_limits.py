@@ -31,10 +31,10 @@ def test_too_many_waiting_requests_are_told_to_come_back(start):
         status, headers, _ = running.raw("POST", "/api/trace", json.dumps({"prompt": f"{LONG[:900]} {i}"}), {"Content-Type": "application/json"})
         statuses.append(status)
         if status == 429:
-            waits.append(headers["retry-after"])
+            waits.append(headers.get("retry-after"))
 
     in_parallel(16, ask)
-    assert all(int(wait) >= 1 for wait in waits)
+    assert len(waits) == statuses.count(429) and all(wait and int(wait) >= 1 for wait in waits), waits
     assert set(statuses) == {200, 429} and statuses.count(200) >= 2
     assert running.ok("predict", prompt="still there")
 
