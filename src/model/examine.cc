@@ -46,7 +46,8 @@ std::uint64_t working_memory(const FoundModel& model, const LayerCounts& layers)
   const bool halves = model.bytes < sizeof(float) * model.parameters;
   if (all > (halves ? kPackHalves : kKeepBytes) && !layers.mixture && !layers.encoded)
     return model.bytes;
-  if (all > kKeepBytes) return model.bytes + (layers.mixture ? kKeepBytes : kKeepLayers * largest);
+  if (all > (layers.encoded && !layers.mixture ? kPackEncoded : kKeepBytes))
+    return model.bytes + (layers.mixture ? kKeepBytes : kKeepLayers * largest);
   // What is stored in single precision is let go once it is packed.
   return halves ? model.bytes + all : sizeof(float) * model.parameters;
 }

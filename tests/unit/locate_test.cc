@@ -141,7 +141,7 @@ TEST_F(Locate, AnUnknownNameIsAnsweredWithWhereItLooked) {
 // A folder whose weights are so many layers of half precision, and an embedding; the file is
 // sparse.
 void write_layers(const TempFolder& folder, const fs::path& name, int layers, std::uint64_t each,
-                  std::uint64_t embedding) {
+                  std::uint64_t embedding, const char* matrix = "mlp.c_fc") {
   std::string header = "{";
   std::uint64_t end = 0;
   const auto tensor = [&](const std::string& called, std::uint64_t n) {
@@ -150,7 +150,7 @@ void write_layers(const TempFolder& folder, const fs::path& name, int layers, st
     end += 2 * n;
   };
   tensor("wte.weight", embedding);
-  for (int l = 0; l < layers; ++l) tensor(fmt::format("h.{}.mlp.c_fc.weight", l), each);
+  for (int l = 0; l < layers; ++l) tensor(fmt::format("h.{}.{}.weight", l, matrix), each);
   header.back() = '}';
   const std::string bytes = test::safetensors_bytes(header, "");
   folder.write(name / "config.json",
@@ -176,6 +176,9 @@ TEST_F(Locate, CountsTheStoredWeightsAndWhatIsPackedOfThem) {
   EXPECT_EQ(memory("small"), 2 * (3 * kSmall + kEmbedding) + 4 * 3 * kSmall);
   // Eight GiB would be too many: they are read as they are stored.
   EXPECT_EQ(memory("large"), 2 * (4 * kLarge + kEmbedding));
+  // Of a mixture, four GiB of experts stay packed.
+  write_layers(folder_, "more/mixture", 4, kLarge, kEmbedding, "mlp.experts.0.up");
+  EXPECT_EQ(memory("mixture"), 2 * (4 * kLarge + kEmbedding) + (std::uint64_t{4} << 30));
 }
 
 TEST_F(Locate, ListsWhatIsThereAndWhatIsWrongWithIt) {

@@ -43,13 +43,17 @@ HostBase<T>::HostBase(std::shared_ptr<const ModelWeights> weights, const Backend
   config_ = weights_->config;
   layers_.resize(weights_->layers.size());
   std::size_t per_layer = 1;
+  bool encoded = false;
   for (const LayerWeights& w : weights_->layers) {
     std::size_t bytes = 0;
-    for (const Role role : kMatrices)
+    for (const Role role : kMatrices) {
       bytes += sizeof(T) * static_cast<std::size_t>(w[role].in * w[role].out);
+      encoded = encoded || w[role].encoded != nullptr;
+    }
     per_layer = std::max(per_layer, bytes);
   }
-  const std::size_t budget = std::max(kKeepLayers, kKeepBytes / per_layer);
+  const std::size_t budget =
+      std::max(kKeepLayers, (encoded ? kPackEncoded : kKeepBytes) / per_layer);
   keep_layers_ = std::min(budget, layers_.size());
   // A model that does not fit is walked in layer order over and over: keeping few layers loses
   // nothing.

@@ -20,6 +20,9 @@ constexpr std::size_t kKeepLayers = 2;
 // made from what is stored wherever one is used.
 constexpr std::size_t kPackHalves = std::size_t{1} << 30;
 
+// Quantised weights of which that is true stay as they are, and a layer at a time is widened.
+constexpr std::size_t kPackEncoded = kPackHalves;
+
 // A panel, or a part of it, where it lies or made for as long as this lives.
 template <typename T>
 class Panel {
