@@ -2,6 +2,7 @@
 import json
 import os
 import re
+import statistics
 import time
 
 import pytest
@@ -487,12 +488,15 @@ def test_rerooting_and_first_paint_are_quick(page, tokens, limit):
     paint = page.js("return performance.now() - window.answered")
     assert tokens != 300 or 280 < len(page.all(".chips [title^=position]")) < 360
     times = []
-    names = page.js("return [...document.querySelectorAll('#graph .node.head.open, #graph .node.mlp.open')].map((e) => e.dataset.node)")[:4]
+    # From all over the graph: the higher a root, the more is below it.
+    names = page.js("return [...document.querySelectorAll('#graph .node.head.open, #graph .node.mlp.open')].map((e) => e.dataset.node)")
+    names = names[:: max(1, len(names) // 6)]
     for name in names:
         act = f"""document.querySelector('#graph [data-node="{name}"]').dispatchEvent(new MouseEvent('dblclick', {{bubbles: true}}))"""
         times.append(timed(page, act, f"""document.querySelector('.crumbs [aria-current]')?.textContent === '{name}' && document.querySelector('.answer').getAttribute('aria-busy') === 'false' && !document.querySelector('.of-before')"""))
         page.js("document.querySelector('.crumbs button').click()")
         page.wait(lambda: not page.all(".crumbs"))
         page.settled()
-    print(f"{tokens} tokens: first paint {paint:.0f} ms, reroot {min(times):.0f} ms")
-    assert paint < 1000 * slack() and min(times) < limit * slack(), (paint, times)
+    middle = statistics.median(times)
+    print(f"{tokens} tokens: first paint {paint:.0f} ms, reroot {middle:.0f} ms; {', '.join(f'{name} {ms:.0f}' for name, ms in zip(names, times))}")
+    assert paint < 1000 * slack() and middle < limit * slack(), (paint, times)
