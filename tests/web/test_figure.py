@@ -65,6 +65,7 @@ def test_the_figure_of_a_root_is_the_same_too(page, downloaded):
 @pytest.mark.parametrize("width", [1280, 900, 360])
 def test_the_numbers_of_tokens_do_not_run_into_each_other(page, width):
     page.open(why(), width=width)
+    page.wait(lambda: page.js("return [...document.querySelectorAll('#graph .axis .tiny')].filter((e) => e.getClientRects().length).length") >= 4)  # drawn
     met = page.js("""const boxes = [...document.querySelectorAll('#graph .axis .tiny')].filter((e) => e.getClientRects().length).map((e) => e.getBoundingClientRect()).sort((a, b) => a.left - b.left);
         return [boxes.length, boxes.filter((box, i) => i > 0 && box.left < boxes[i - 1].right - 0.5).length]""")
     assert met[0] >= 4 and met[1] == 0
