@@ -256,9 +256,9 @@ class Bench {
     const Cost forward_plan = forward_cost(c, tokens);
     row("forward pass", forward_seconds, forward_plan, "logits at the last position");
 
-    const Cost prepare_plan =
-        memory_ != nullptr ? planned_cost(forward_plan, result_.lengths.back())
-                           : prepare_cost(c, model_.writers(), tokens, products_of(backend));
+    const Cost prepare_plan = memory_ != nullptr
+                                  ? planned_cost(forward_plan, result_.lengths.back())
+                                  : prepare_cost(c, model_.writers(), tokens, products_of(backend));
     Cost all = prepare_plan;
     all += question_cost(c, model_.writers(), tokens);
     if (memory_ != nullptr) (void)memory_->memory_use(true);
