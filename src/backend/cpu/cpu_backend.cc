@@ -12,8 +12,7 @@ class CpuBackend final : public HostWays<float> {
  public:
   CpuBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options,
              std::size_t pack_halves)
-      : HostWays(std::move(weights), options),
-        small_(small_for_gemm(weights_->parameter_count())) {
+      : HostWays(std::move(weights), options), small_(small_for_gemm(weights_->parameter_count())) {
     read_as_stored(pack_halves);
     if (!small_) prepare_gemm();
   }
