@@ -8,7 +8,7 @@
 namespace unpack::cuda {
 
 // Three products of TF32 against single precision on an H200; those of z with a product of weights
-// are such.
+// are such, or of bf16 and faster (neurons of bf16 weights).
 inline constexpr double kThreeTf32 = 340.0 / 3 / 52;
 
 // Multiplications per column of the matrix and source layer: every head's vector at every position,
