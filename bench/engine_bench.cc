@@ -46,7 +46,7 @@ Question question(std::size_t paths) {
 }
 
 void forward_pass(benchmark::State& state) {
-  Backend& backend = *model(false).state()->backend;
+  Backend& backend = *state_of(model(false))->backend;
   const std::vector<TokenId> ids = prompt(state.range(0));
   ForwardOptions plain;
   plain.keep = false;

@@ -12,7 +12,7 @@
 namespace unpack::cli {
 namespace {
 
-constexpr int kAnyInt = std::numeric_limits<int>::max();
+constexpr int kMostTokens = std::numeric_limits<int>::max();
 
 struct GenerateArguments {
   PromptArguments prompt;
@@ -86,7 +86,7 @@ void add_generate(App& app, Context& context) {
   command.option("--max-tokens", "N",
                  fmt::format("How many tokens at most (default {})", sampling.max_tokens),
                  [&sampling](const std::string& text) {
-                   sampling.max_tokens = parse_integer("--max-tokens", text, 1, kAnyInt);
+                   sampling.max_tokens = parse_integer("--max-tokens", text, 1, kMostTokens);
                  });
   command.option("--temperature", "T",
                  "0 takes the likeliest token each time (default), 1 samples as the model says",
@@ -96,7 +96,7 @@ void add_generate(App& app, Context& context) {
                  });
   command.option("--top-k", "K", "Sample from the K likeliest tokens only",
                  [&sampling](const std::string& text) {
-                   sampling.top_k = parse_integer("--top-k", text, 1, kAnyInt);
+                   sampling.top_k = parse_integer("--top-k", text, 1, kMostTokens);
                  });
   command.option("--seed", "S",
                  fmt::format("The same seed samples the same text (default {})", sampling.seed),

@@ -18,3 +18,10 @@ function(unpack_unity target)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
   endforeach()
 endfunction()
+
+# unpack_optimise_less(TARGET): a release build of code that no loop of the engine waits for; compiles in two thirds of the time.
+function(unpack_optimise_less target)
+  if(NOT MSVC)
+    target_compile_options(${target} PRIVATE $<$<CONFIG:Release>:-O1>)
+  endif()
+endfunction()

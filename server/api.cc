@@ -16,10 +16,6 @@ namespace {
 
 using json = JsonValue;
 
-std::string dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 // A token may hold part of a character: its bytes as hex, nothing for one that is text.
 std::string bytes_of_no_text(const std::string& token) {
   try {

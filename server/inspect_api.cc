@@ -25,10 +25,6 @@ constexpr std::size_t kMostWeights = 4000000;  // numbers of all patterns of one
 constexpr std::size_t kMostNeurons = 100;
 constexpr int kMostSentences = 20;
 
-std::string dump(const json& value) {
-  return value.dump(-1, ' ', false, json::error_handler_t::replace);
-}
-
 json effects(const std::vector<TokenEffect>& list) {
   json out = json::array();
   for (const TokenEffect& effect : list)
@@ -187,7 +183,7 @@ Answer InspectApi::words(const std::string& model_name, const Model& model,
     const Prepared prepared = prepare_(model_name, m, ids, context);
     const TraceResult result = prepared.trace(question, context);
     const std::vector<Sentence> sentences = explain(prepared, question, result, count, context);
-    return "{\"sentences\":" + to_json(sentences, m.writers()) + "}";
+    return to_json(sentences, m.writers());
   }};
 }
 

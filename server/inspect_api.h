@@ -13,6 +13,11 @@
 
 namespace unpack::server {
 
+// An answer's text, on one line; what is no UTF-8 is replaced.
+inline std::string dump(const JsonValue& value) {
+  return value.dump(-1, ' ', false, JsonValue::error_handler_t::replace);
+}
+
 class InspectApi {
  public:
   // From token ids to the prepared prompt, kept where there is room.

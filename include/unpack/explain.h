@@ -20,7 +20,7 @@ struct Sentence {
 std::vector<Sentence> explain(const Prepared& prepared, const Question& question,
                               const TraceResult& trace, int count, const RunContext& context = {});
 
-// [{"node", "credit", "text"}]
+// {"sentences": [{"node", "credit", "text"}]}
 std::string to_json(const std::vector<Sentence>& sentences, const Writers& writers);
 
 }  // namespace unpack

@@ -68,6 +68,7 @@ struct TensorRef {
 
 class Prepared;
 struct ModelState;
+struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
 
 class Model {
  public:
@@ -113,9 +114,8 @@ class Model {
   std::vector<Prepared> prepare(const std::vector<std::vector<TokenId>>& prompts,
                                 const RunContext& context = {}) const;
 
-  const std::shared_ptr<const ModelState>& state() const { return state_; }
-
  private:
+  friend struct Inside;
   explicit Model(std::shared_ptr<const ModelState> state) : state_(std::move(state)) {}
   std::shared_ptr<const ModelState> state_;
 };

@@ -45,10 +45,9 @@ class Prepared {
   // What it holds in memory now, with what earlier questions left for the next one.
   std::size_t bytes() const;
 
-  explicit Prepared(std::shared_ptr<const PreparedState> state) : state_(std::move(state)) {}
-  const std::shared_ptr<const PreparedState>& state() const { return state_; }
-
  private:
+  friend struct Inside;
+  explicit Prepared(std::shared_ptr<const PreparedState> state) : state_(std::move(state)) {}
   std::shared_ptr<const PreparedState> state_;
 };
 

@@ -43,7 +43,7 @@ TraceResult baseline(const Prepared& prepared, const Target& target, Method meth
   result.layout = model.config();
   result.method = to_string(method);
   const int position = resolve_position(target.position, prepared.length());
-  const auto logits = prepared.state()->logits_at(position);
+  const auto logits = state_of(prepared)->logits_at(position);
   result.target = resolve_target(model, target, prepared.length(), *logits);
   result.predictions = top_predictions(model, *logits, 10);
   result.token_credit =

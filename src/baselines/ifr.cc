@@ -50,8 +50,8 @@ std::vector<double> head_outputs(const LayerWeights& weights, const ModelConfig&
 }  // namespace
 
 BaselineScores ifr_scores(const Prepared& prepared, int position) {
-  const Decomposition& decomposition = *prepared.state()->decomposition;
-  const ModelWeights& weights = *prepared.model().state()->weights;
+  const Decomposition& decomposition = *state_of(prepared)->decomposition;
+  const ModelWeights& weights = *state_of(prepared.model())->weights;
   Backend& backend = decomposition.backend();
   const ForwardTrace& trace = decomposition.trace();
   const ModelConfig& c = weights.config;

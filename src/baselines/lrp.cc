@@ -25,8 +25,8 @@ double activation_ratio(Activation activation, double h) {
 class Relevance {
  public:
   Relevance(const Prepared& prepared, bool constant_attention)
-      : decomposition_(*prepared.state()->decomposition),
-        weights_(*prepared.model().state()->weights),
+      : decomposition_(*state_of(prepared)->decomposition),
+        weights_(*state_of(prepared.model())->weights),
         backend_(decomposition_.backend()),
         c_(weights_.config),
         length_(static_cast<std::size_t>(decomposition_.length())),

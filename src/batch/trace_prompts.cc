@@ -130,7 +130,7 @@ BatchMaker batch_maker(const Model& model) {
   BatchMaker maker{model.info(),
                    model.program().version,
                    model.program().device,
-                   model.state()->options.weight_products,
+                   state_of(model)->options.weight_products,
                    {}};
   for (int w = 0; w < model.writers().count(); ++w)
     maker.writers.push_back(model.writers().name(w));
@@ -141,11 +141,11 @@ bool products_pay(const Model& model, std::size_t prompts) {
   constexpr std::size_t kWorthwhile = 16;
   return model.program().device == "cpu" && prompts >= kWorthwhile &&
          weight_product_obstacle(model.config()).empty() &&
-         weight_product_bytes(model.config()) <= model.state()->options.product_limit;
+         weight_product_bytes(model.config()) <= state_of(model)->options.product_limit;
 }
 
 Model for_batch(const Model& model, std::size_t prompts) {
-  LoadOptions load = model.state()->options;
+  LoadOptions load = state_of(model)->options;
   if (load.weight_products || !products_pay(model, prompts)) return model;
   load.weight_products = true;
   return model.with(load);

@@ -116,7 +116,7 @@ class Bench {
       : options_(options),
         context_(context),
         model_(std::move(model)),
-        memory_(dynamic_cast<DeviceMemory*>(model_.state()->backend.get())) {
+        memory_(dynamic_cast<DeviceMemory*>(state_of(model_)->backend.get())) {
     if (memory_ == nullptr && (options_.keep_layers != 0 || options_.memory_only)) {
       throw UsageError(fmt::format("--{} is about a GPU's memory: use it with --device cuda",
                                    options_.memory_only ? "memory" : "keep-layers"));
@@ -131,7 +131,7 @@ class Bench {
   }
 
   BenchResult run() {
-    Backend& backend = *model_.state()->backend;
+    Backend& backend = *state_of(model_)->backend;
     result_.program = model_.program();
     result_.model = model_.info();
     result_.kernels = backend.details();
@@ -141,7 +141,7 @@ class Bench {
     result_.gemm_gflops = rate_ / 1e9;
     result_.read_gbytes = bandwidth_ / 1e9;
     result_.weights_mib =
-        static_cast<double>(model_.state()->weights->parameter_count()) * 4 / (1 << 20);
+        static_cast<double>(state_of(model_)->weights->parameter_count()) * 4 / (1 << 20);
     const std::vector<TokenId> one = {0};
     (void)forward(backend, {one}, {});  // packs the weights
     result_.peak_memory_mib = peak_memory_mib();
@@ -185,7 +185,7 @@ class Bench {
 
   // Waits for a device that works on by itself; false where there is none.
   bool finish_queued() const {
-    auto* queued = dynamic_cast<QueuedWork*>(model_.state()->backend.get());
+    auto* queued = dynamic_cast<QueuedWork*>(state_of(model_)->backend.get());
     if (queued != nullptr) queued->synchronize();
     return queued != nullptr;
   }
@@ -208,7 +208,7 @@ class Bench {
 
   Prepared prepare(const std::vector<TokenId>& ids, const Options& options) {
     Prepared made = model_.prepare(ids, context_);
-    make_sums(*made.state(), options, context_);
+    make_sums(*state_of(made), options, context_);
     return made;
   }
 
@@ -228,7 +228,7 @@ class Bench {
 
   void length(int tokens) {
     context_.report("bench", 0, 0);
-    Backend& backend = *model_.state()->backend;
+    Backend& backend = *state_of(model_)->backend;
     const ModelConfig& c = model_.config();
     const std::vector<TokenId> ids = prompt(tokens, 1);
     forget_peak_memory();

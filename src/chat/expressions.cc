@@ -9,8 +9,8 @@
 namespace unpack::chat {
 namespace {
 
-constexpr int kDeepest = 150;       // brackets and operators inside each other
-constexpr int kLongestChain = 400;  // a + a + a ..., which the tree nests as well
+constexpr int kDeepestExpression = 150;  // brackets and operators inside each other
+constexpr int kLongestChain = 400;       // a + a + a ..., which the tree nests as well
 
 ExprPtr grown(ExprPtr expr) {
   for (const ExprPtr& arg : expr->args) {
@@ -25,7 +25,7 @@ ExprPtr grown(ExprPtr expr) {
 class ExpressionParser::Deeper {
  public:
   explicit Deeper(ExpressionParser& parser) : parser_(parser) {
-    if (++parser_.depth_ > kDeepest) parser_.fail("expressions are nested too deeply");
+    if (++parser_.depth_ > kDeepestExpression) parser_.fail("expressions are nested too deeply");
   }
   ~Deeper() { --parser_.depth_; }
   Deeper(const Deeper&) = delete;

@@ -14,7 +14,7 @@ namespace {
 using Method = std::function<Value(Runtime&, const Value& self, const Arguments&)>;
 using Methods = std::map<std::string, Method, std::less<>>;
 
-bool given(const Value& x) { return !x.is_undefined() && !x.is_none(); }
+bool said(const Value& x) { return !x.is_undefined() && !x.is_none(); }
 
 const std::string& text_argument(const Value& value, const char* method) {
   if (!value.is_string())
@@ -23,7 +23,7 @@ const std::string& text_argument(const Value& value, const char* method) {
 }
 
 std::int64_t count_or(const Value& value, std::int64_t fallback) {
-  return given(value) ? value.integer() : fallback;
+  return said(value) ? value.integer() : fallback;
 }
 
 Value texts(Runtime& runtime, const std::vector<std::string>& parts) {
@@ -35,7 +35,7 @@ Value texts(Runtime& runtime, const std::vector<std::string>& parts) {
 Method strip_method(Side side) {
   return [side](Runtime& runtime, const Value& self, const Arguments& args) {
     const Value chars = args.get(0, "chars");
-    return runtime.made(std::string(given(chars)
+    return runtime.made(std::string(said(chars)
                                         ? strip(*self.string(), side, text_argument(chars, "strip"))
                                         : strip(*self.string(), side)));
   };
@@ -46,7 +46,7 @@ Method split_method(bool from_right) {
     const Value separator = args.get(0, "sep");
     const std::int64_t most = count_or(args.get(1, "maxsplit"), -1);
     runtime.spend(static_cast<std::int64_t>(self.string()->size()) / 32);
-    if (!given(separator)) {
+    if (!said(separator)) {
       if (from_right && most >= 0)
         throw InputError("rsplit() at white space with a limit is not supported");
       return texts(runtime, split_blanks(*self.string(), most));
@@ -116,9 +116,9 @@ Method pad_method(int left, int right) {
     const std::int64_t extra = left && right ? (room & width & 1) : 0;
     const std::int64_t n = before.integer() + extra;
     std::string out;
-    for (std::int64_t i = 0; i < n; ++i) out += given(fill) ? *fill.string() : " ";
+    for (std::int64_t i = 0; i < n; ++i) out += said(fill) ? *fill.string() : " ";
     out += *self.string();
-    for (std::int64_t i = n; i < room; ++i) out += given(fill) ? *fill.string() : " ";
+    for (std::int64_t i = n; i < room; ++i) out += said(fill) ? *fill.string() : " ";
     return runtime.made(std::move(out));
   };
 }

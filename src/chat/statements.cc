@@ -8,7 +8,7 @@
 namespace unpack::chat {
 namespace {
 
-constexpr int kDeepest = 100;  // blocks inside each other
+constexpr int kDeepestBlock = 100;  // blocks inside each other
 
 class Parser : public ExpressionParser {
  public:
@@ -32,7 +32,7 @@ class Parser : public ExpressionParser {
 
   // Stops at a block tag whose first word is one of `ends`, inside the tag, before the word.
   Body body_until(const std::vector<std::string_view>& ends) {
-    if (++depth_ > kDeepest) fail("blocks are nested too deeply");
+    if (++depth_ > kDeepestBlock) fail("blocks are nested too deeply");
     Body body;
     const int begin = now().line;
     for (;;) {

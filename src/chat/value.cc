@@ -11,7 +11,7 @@
 namespace unpack::chat {
 namespace {
 
-constexpr int kDeepest = 200;  // of what is printed or compared
+constexpr int kDeepestValue = 200;  // of what is printed or compared
 
 std::string real_text(double x) {
   if (std::isnan(x)) return "nan";
@@ -22,7 +22,7 @@ std::string real_text(double x) {
 }
 
 std::string repr_of(const Value& value, int depth) {
-  if (depth > kDeepest) throw InputError("values are nested too deeply");
+  if (depth > kDeepestValue) throw InputError("values are nested too deeply");
   if (const std::string* s = value.string()) return python_quoted(*s);
   if (const ListData* list = value.items()) {
     std::string out = list->tuple ? "(" : "[";
@@ -43,7 +43,7 @@ std::string repr_of(const Value& value, int depth) {
 }
 
 bool equal_at(const Value& a, const Value& b, int depth) {
-  if (depth > kDeepest) throw InputError("values are nested too deeply");
+  if (depth > kDeepestValue) throw InputError("values are nested too deeply");
   if (a.is_number() && b.is_number()) {
     if (!a.is_real() && !b.is_real()) return a.integer() == b.integer();
     return a.real() == b.real();
@@ -75,7 +75,7 @@ std::string json_string(const std::string& text, bool ascii) {
 }
 
 void write_json(const Value& value, const JsonStyle& style, int depth, std::string& out) {
-  if (depth > kDeepest) throw InputError("values are nested too deeply");
+  if (depth > kDeepestValue) throw InputError("values are nested too deeply");
   const auto line = [&](int level) {
     if (style.indent < 0) return;
     out += '\n';

@@ -21,7 +21,7 @@ class AblatedPass {
  public:
   AblatedPass(const Model& model, const EdgeTable& table, const PromptChunk& chunk,
               const std::vector<Array>& replaced, const EdgeMask& kept)
-      : backend_(*model.state()->backend),
+      : backend_(*state_of(model)->backend),
         c_(model.config()),
         table_(table),
         writers_(table.writers()),
@@ -277,7 +277,7 @@ CircuitRunner::CircuitRunner(const Model& model, const EdgeTable& table,
 
 void CircuitRunner::make_replacements(const std::vector<TaskPrompt>& prompts, EdgeAblation ablation,
                                       const RunContext& context) {
-  Backend& backend = *model_.state()->backend;
+  Backend& backend = *state_of(model_)->backend;
   const auto count = static_cast<std::size_t>(model_.writers().count());
   const auto d = static_cast<std::size_t>(model_.config().d_model);
   std::vector<std::vector<double>> mean(count, std::vector<double>(d, 0.0));

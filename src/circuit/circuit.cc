@@ -55,7 +55,7 @@ Task right_prompts(const Model& model, const Task& task, std::size_t& wrong,
   for (const PromptChunk& chunk : cut_chunks(model.config(), task.prompts, 1024)) {
     ForwardOptions plain;
     plain.keep = false;
-    const ForwardTrace trace = forward(*model.state()->backend, chunk.prompts, plain, context);
+    const ForwardTrace trace = forward(*state_of(model)->backend, chunk.prompts, plain, context);
     const std::vector<double> values = differences(model, task.prompts, chunk, trace.x_final);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const TaskPrompt& prompt = task.prompts[chunk.members[i]];

@@ -60,7 +60,7 @@ class Contraction {
 std::vector<double> gradients_of_chunk(const Model& model, const EdgeTable& table, const Task& task,
                                        const PromptChunk& chunk, int steps,
                                        const RunContext& context) {
-  Backend& backend = *model.state()->backend;
+  Backend& backend = *state_of(model)->backend;
   std::vector<std::vector<TokenId>> others;
   for (const std::size_t i : chunk.members) others.push_back(task.prompts[i].counterfactual);
   ForwardTrace trace;

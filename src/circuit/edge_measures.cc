@@ -99,7 +99,7 @@ Values interaction_sizes(const EdgeTable& table, const Prepared& prepared,
 void add_gradients(const ModelSession& session, const EdgeTable& table, const TaskPrompt& prompt,
                    PromptMeasures& out) {
   const Model& model = session.model;
-  Backend& backend = *model.state()->backend;
+  Backend& backend = *state_of(model)->backend;
   PromptChunk chunk;
   chunk.add(0, prompt.ids);
   ForwardTrace trace;

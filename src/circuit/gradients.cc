@@ -46,8 +46,8 @@ class WayBack {
   WayBack(const Model& model, const EdgeTable& table, const std::vector<TaskPrompt>& prompts,
           const PromptChunk& chunk, const ForwardTrace& trace, const PortVisitor& visit)
       : c_(model.config()),
-        backend_(*model.state()->backend),
-        weights_(*model.state()->weights),
+        backend_(*state_of(model)->backend),
+        weights_(*state_of(model)->weights),
         table_(table),
         prompts_(prompts),
         chunk_(chunk),

@@ -39,8 +39,8 @@ class EdgeRoutes {
              const RunContext& context)
       : table_(table),
         c_(model.config()),
-        backend_(*model.state()->backend),
-        weights_(*model.state()->weights),
+        backend_(*state_of(model)->backend),
+        weights_(*state_of(model)->weights),
         length_(ids.size()),
         d_(static_cast<std::size_t>(c_.d_model)) {
     const WriterRun run = record_writers(model, {ids}, {}, &trace_, context);

@@ -14,7 +14,7 @@ class EdgePatcher::Copies {
  public:
   Copies(const EdgePatcher& owner, std::span<const std::size_t> edges)
       : owner_(owner),
-        backend_(*owner.model_.state()->backend),
+        backend_(*state_of(owner.model_)->backend),
         c_(owner.model_.config()),
         reader_(owner.table_.port_of(edges[0]).reader) {
     for (const std::size_t edge : edges) {
@@ -198,7 +198,7 @@ EdgePatcher::EdgePatcher(const Model& model, const EdgeTable& table,
                          const std::vector<Array>& replaced, bool shared_beginning,
                          const RunContext& context)
     : model_(model), table_(table), prompts_(prompts), chunk_(chunk) {
-  Backend& backend = *model.state()->backend;
+  Backend& backend = *state_of(model)->backend;
   const WriterRun own = record_writers(model, chunk.prompts, {}, &trace_, context);
   for (std::size_t w = 0; w < replaced.size(); ++w) {
     change_.push_back(backend.zeros(replaced[w].size()));

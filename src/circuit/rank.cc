@@ -49,13 +49,13 @@ std::vector<double> credit_of_edges(const Model& model, const EdgeTable& table,
   const bool differences = question.options.direction == Direction::read;
   if (options.contrast) {
     other = model.prepare(prompt.counterfactual, context);
-    if (differences) how.other = other->state().get();
+    if (differences) how.other = state_of(*other).get();
   }
-  const EdgeAnswer here = edge_sums(*own.state(), question, how, context);
+  const EdgeAnswer here = edge_sums(*state_of(own), question, how, context);
   const double first = here.first;
   add(here.sums, 1);
   if (options.contrast && !differences)
-    add(edge_sums(*other->state(), question, how, context).sums, -1);
+    add(edge_sums(*state_of(*other), question, how, context).sums, -1);
   for (double& x : credit) x /= first > 0 ? first : 1.0;
   return credit;
 }

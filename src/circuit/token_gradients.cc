@@ -14,7 +14,7 @@ std::vector<double> gradient_scores(const Model& model, std::span<const TokenId>
   model.check(ids);
   if (target.raw) throw UsageError("gradient_scores explains a logit against a contrast");
   if (steps < 1) throw UsageError("gradient_scores takes one step or more");
-  Backend& backend = *model.state()->backend;
+  Backend& backend = *state_of(model)->backend;
   const EdgeTable table(model);
   const std::vector<TaskPrompt> prompts = {
       {{ids.begin(), ids.end()}, {}, target.ids, target.versus}};

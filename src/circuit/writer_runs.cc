@@ -52,7 +52,7 @@ Array head_vector(Backend& backend, int layer, const Array& z, const Array& dev,
 WriterRun record_writers(const Model& model, const std::vector<std::vector<TokenId>>& prompts,
                          const std::function<void(Array& emb)>& embeddings, ForwardTrace* trace,
                          const RunContext& context) {
-  Backend& backend = *model.state()->backend;
+  Backend& backend = *state_of(model)->backend;
   const Writers& writers = model.writers();
   const ModelConfig& c = model.config();
   WriterRun out;
@@ -84,7 +84,7 @@ WriterRun record_writers(const Model& model, const std::vector<std::vector<Token
 
 std::vector<double> differences(const Model& model, const std::vector<TaskPrompt>& prompts,
                                 const PromptChunk& chunk, const Array& x) {
-  Backend& backend = *model.state()->backend;
+  Backend& backend = *state_of(model)->backend;
   const auto vocabulary = static_cast<std::size_t>(model.config().vocab_size);
   constexpr std::size_t kRows = 64;
   std::vector<double> out, logits;

@@ -25,7 +25,7 @@ std::vector<AnswerRow> answer_rows(const Model& model, std::span<const TokenId> 
   for (std::size_t i = 0; i < answer.size(); ++i) {
     context.report("tokens", static_cast<double>(i), static_cast<double>(answer.size()));
     const int position = static_cast<int>(prompt.size() + i) - 1;
-    const auto logits = prepared.state()->logits_at(position);
+    const auto logits = state_of(prepared)->logits_at(position);
     const double own = (*logits)[static_cast<std::size_t>(answer[i])] - log_sum_exp(*logits);
     log_probability += own;
     if (i < first) continue;

@@ -143,10 +143,10 @@ Conversation make_conversation(std::string_view text, const std::optional<std::s
   return conversation;
 }
 
-bool has_chat_template(const Model& model) { return !model.state()->chat.source.empty(); }
+bool has_chat_template(const Model& model) { return !state_of(model)->chat.source.empty(); }
 
 ChatPrompt chat_prompt(const Model& model, const Conversation& conversation) {
-  const ChatSource& own = model.state()->chat;
+  const ChatSource& own = state_of(model)->chat;
   if (!conversation.chat_template && own.source.empty())
     throw InputError(fmt::format(
         "{} has no chat template (tokenizer_config.json, chat_template.jinja); give one as "

@@ -27,7 +27,7 @@ double as_products(const Model& model, const Planned& planned) {
   const double scores = pair_scores(c, writers, tokens);
   const double again = scores_again_cost(c, writers, tokens, RunContext{}.memory_budget).flop;
   const double prepare =
-      prepare_cost(c, writers, tokens, products_of(*model.state()->backend)).flop +
+      prepare_cost(c, writers, tokens, products_of(*state_of(model)->backend)).flop +
       question_cost(c, writers, tokens).flop + kOnce * scores + again;
   const double target = read_target_cost(c, writers, tokens).flop + kTarget * scores;
   const double paths = (kPaths + (again > 0 ? kAgain : 0)) * scores;
@@ -78,7 +78,7 @@ QuestionCost counted_cost(const Model& model, const Planned& planned) {
   const Writers& writers = model.writers();
   const std::size_t budget = RunContext{}.memory_budget;
   const int tokens = planned.tokens;
-  Cost cost = prepare_cost(c, writers, tokens, products_of(*model.state()->backend));
+  Cost cost = prepare_cost(c, writers, tokens, products_of(*state_of(model)->backend));
   cost += question_cost(c, writers, tokens);
   cost += read_once_cost(c, writers, tokens, budget);
   QuestionCost out;
@@ -86,7 +86,7 @@ QuestionCost counted_cost(const Model& model, const Planned& planned) {
       (planned.prompts * cost.flop + planned.targets * read_target_cost(c, writers, tokens).flop) /
       1e9;
   const int threads = model.program().threads;
-  const auto* device = dynamic_cast<const DeviceMemory*>(model.state()->backend.get());
+  const auto* device = dynamic_cast<const DeviceMemory*>(state_of(model)->backend.get());
   const double bytes =
       device ? device_memory_cost(c, writers, tokens, budget, device->in_parts())
              : memory_cost(c, writers, tokens, budget, threads) - memory_slack(threads);
@@ -98,7 +98,7 @@ QuestionCost measured_cost(const Model& model, std::span<const TokenId> prompt,
                            const Planned& planned, const RunContext& context) {
   constexpr std::size_t kShortest = 64;  // tokens
   // Seconds, or this part of the whole; a device of its own works at full speed only later.
-  const bool device = dynamic_cast<const DeviceMemory*>(model.state()->backend.get()) != nullptr;
+  const bool device = dynamic_cast<const DeviceMemory*>(state_of(model)->backend.get()) != nullptr;
   const double enough = device ? 1 : 0.5, share = device ? 0.1 : 0.05;
   model.check(prompt);
   RunContext quiet = context;

@@ -20,8 +20,8 @@ class Unembedding {
  public:
   Unembedding(const Prepared& prepared, int position)
       : model_(prepared.model()),
-        backend_(prepared.state()->backend()),
-        x_(prepared.state()->decomposition->trace().x_final),
+        backend_(state_of(prepared)->backend()),
+        x_(state_of(prepared)->decomposition->trace().x_final),
         row_(position),
         width_(index(backend_.config().d_model)) {
     // The mean over the vocabulary comes with a direction against it.
@@ -97,7 +97,7 @@ void center(std::vector<double>& vector, const ModelConfig& config) {
 std::vector<NeuronWriting> neuron_writing(const Prepared& prepared, const Node& node, int top,
                                           const std::vector<int>& neurons,
                                           const Unembedding& unembedding) {
-  const Decomposition& d = *prepared.state()->decomposition;
+  const Decomposition& d = *state_of(prepared)->decomposition;
   Backend& backend = d.backend();
   const ModelConfig& c = d.config();
   const int layer = d.writers()[node.writer].layer;
@@ -141,7 +141,7 @@ bool begins_like(std::string_view text, std::string_view typed) {
 
 Writing writing(const Prepared& prepared, const Node& node, int top,
                 const std::vector<int>& neurons) {
-  const Decomposition& d = *prepared.state()->decomposition;
+  const Decomposition& d = *state_of(prepared)->decomposition;
   const Writer& writer = d.writers()[node.writer];
   if (!neurons.empty() && writer.kind != WriterKind::mlp)
     throw InputError(fmt::format("{} has no neurons; only MLPs do", d.writers().name(node.writer)));
@@ -162,7 +162,7 @@ Writing writing(const Prepared& prepared, const Node& node, int top,
 
 std::vector<std::vector<LensCell>> lens(const Prepared& prepared, TokenId target,
                                         const RunContext& context) {
-  const Decomposition& d = *prepared.state()->decomposition;
+  const Decomposition& d = *state_of(prepared)->decomposition;
   const ForwardTrace& trace = d.trace();
   if (target < 0 || target >= d.config().vocab_size)
     throw InputError(
@@ -198,7 +198,8 @@ std::vector<std::vector<LensCell>> lens(const Prepared& prepared, TokenId target
 std::vector<Prediction> suggest(const Prepared& prepared, int position, std::string_view text,
                                 int top) {
   const Model& model = prepared.model();
-  const auto uncapped = prepared.state()->logits_at(resolve_position(position, prepared.length()));
+  const auto uncapped =
+      state_of(prepared)->logits_at(resolve_position(position, prepared.length()));
   const std::string_view typed = without_blank(text);
   if (typed.empty()) return top_predictions(model, *uncapped, top);
   std::vector<double> logits = *uncapped;

@@ -70,7 +70,8 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
       auto decomposition = std::make_shared<Decomposition>(
           state_->backend, state_->writers,
           batch.size() == 1 ? trace : slice_prompt(*state_->backend, trace, i), context);
-      out.emplace_back(std::make_shared<const PreparedState>(*this, std::move(decomposition)));
+      out.push_back(
+          Inside::prepared(std::make_shared<const PreparedState>(*this, std::move(decomposition))));
     }
     // Only now, with all work of the batch on its way: a device need not wait in between.
     check_finite(*state_->backend, trace);

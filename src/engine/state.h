@@ -17,6 +17,22 @@
 
 namespace unpack {
 
+struct Inside {
+  static const std::shared_ptr<const ModelState>& of(const Model& model) { return model.state_; }
+  static const std::shared_ptr<const PreparedState>& of(const Prepared& prepared) {
+    return prepared.state_;
+  }
+  static Prepared prepared(std::shared_ptr<const PreparedState> state) {
+    return Prepared(std::move(state));
+  }
+};
+inline const std::shared_ptr<const ModelState>& state_of(const Model& model) {
+  return Inside::of(model);
+}
+inline const std::shared_ptr<const PreparedState>& state_of(const Prepared& prepared) {
+  return Inside::of(prepared);
+}
+
 struct ModelState {
   std::shared_ptr<const ModelWeights> weights;
   std::shared_ptr<Backend> backend;

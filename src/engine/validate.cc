@@ -220,7 +220,7 @@ class Closure {
     double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
     const std::size_t last = bias.size() - dt.size();
     for (std::size_t i = 0; i < dt.size(); ++i) sum += bias[last + i] * dt[i];
-    const ModelWeights& weights = *state_.model.state()->weights;
+    const ModelWeights& weights = *state_of(state_.model)->weights;
     if (weights[Role::final_norm_b]) {
       std::vector<double> b(dt.size()), row(dt.size());
       read_rows(weights[Role::final_norm_b], 0, 1, b.data());

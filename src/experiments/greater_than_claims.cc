@@ -18,9 +18,9 @@ namespace unpack {
 
 namespace {
 
-constexpr std::size_t kSearchPrompts = 100;
-constexpr std::size_t kMostReceivers = 4, kMostHeads = 6, kMostValues = 3;
-constexpr double kLeastEffect = 0.02;  // of what the exchanged year changes in all
+constexpr std::size_t kYearSearchPrompts = 100;
+constexpr std::size_t kMostReceivers = 4, kMostYearHeads = 6, kMostValues = 3;
+constexpr double kLeastYearEffect = 0.02;  // of what the exchanged year changes in all
 
 using Values = std::vector<double>;  // one per writer
 
@@ -28,14 +28,14 @@ using Values = std::vector<double>;  // one per writer
 struct YearEffects {
   Values share;
   std::vector<Interval> interval;
-  bool counts(std::size_t w) const { return share[w] >= kLeastEffect && interval[w].low > 0; }
+  bool counts(std::size_t w) const { return share[w] >= kLeastYearEffect && interval[w].low > 0; }
 };
 
 int end_of(const YearPrompt& p) { return static_cast<int>(p.ids.size()) - 1; }
 
-class Search {
+class YearPatching {
  public:
-  Search(ModelSession& session, const std::vector<YearPrompt>& prompts)
+  YearPatching(ModelSession& session, const std::vector<YearPrompt>& prompts)
       : session_(session), writers_(session.model.writers()) {
     // The prompts go through the years in order: take some of all.
     const std::size_t n = search_years(prompts.size());
@@ -167,7 +167,7 @@ void merge(std::vector<int>& to, const std::vector<int>& from) {
 
 }  // namespace
 
-std::size_t search_years(std::size_t prompts) { return std::min(kSearchPrompts, prompts); }
+std::size_t search_years(std::size_t prompts) { return std::min(kYearSearchPrompts, prompts); }
 
 bool reads(const Writers& writers, int receiver, int source) {
   const Writer& r = writers[receiver];
@@ -235,13 +235,14 @@ std::vector<Claim> read_claims(const Writers& writers, const std::filesystem::pa
 std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearPrompt>& prompts,
                                Json& report) {
   const Writers& writers = session.model.writers();
-  Search search(session, prompts);
+  YearPatching search(session, prompts);
   report = Json::array();
   const auto note = [&](const std::string& stage, const YearEffects& effects) {
     for (int w = 0; w < writers.count(); ++w) {
       const auto i = static_cast<std::size_t>(w);
       const Interval& interval = effects.interval[i];
-      if (std::fabs(effects.share[i]) >= kLeastEffect && (interval.low > 0 || interval.high < 0))
+      if (std::fabs(effects.share[i]) >= kLeastYearEffect &&
+          (interval.low > 0 || interval.high < 0))
         report.push_back({{"stage", stage},
                           {"writer", writers.name(w)},
                           {"effect", effects.share[i]},
@@ -253,7 +254,7 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
   });
   note("the logits", direct);
   const std::vector<int> receivers = search.pick(direct, WriterKind::mlp, kMostReceivers);
-  std::vector<int> heads = search.pick(direct, WriterKind::head, kMostHeads);
+  std::vector<int> heads = search.pick(direct, WriterKind::head, kMostYearHeads);
   std::vector<Claim> out;
   Claim chain{"", {}, {}, Branch::none, "END"};
   for (const int r : receivers) {
@@ -265,8 +266,8 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
       return edges;
     });
     note(writers.name(r), into);
-    const std::vector<int> from_heads = search.pick(into, WriterKind::head, kMostHeads),
-                           from_mlps = search.pick(into, WriterKind::mlp, kMostHeads);
+    const std::vector<int> from_heads = search.pick(into, WriterKind::head, kMostYearHeads),
+                           from_mlps = search.pick(into, WriterKind::mlp, kMostYearHeads);
     if (!from_heads.empty())
       out.push_back({fmt::format("{} relies on {}", writers.name(r), names(writers, from_heads)),
                      {r},

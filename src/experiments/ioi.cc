@@ -16,7 +16,7 @@ namespace unpack {
 
 namespace {
 
-constexpr double kFound = 1e-3;
+constexpr double kFoundPath = 1e-3;
 constexpr std::size_t kMostPaths = 10'000;
 constexpr int kCellDraws = 400;  // of the bootstrap of a cell
 constexpr const char* kPublishedRoles = "ioi_roles_gpt2.txt";
@@ -69,7 +69,7 @@ Json reroot(const ModelSession& session, const Prepared& prepared, const Target&
   const bool walk = question.options.mlp == MlpRule::per_neuron;
   question.paths.top = walk ? kMostPaths : 0;
   if (walk) {
-    question.paths.tau = kFound;
+    question.paths.tau = kFoundPath;
     question.paths.rule = TauRule::entry;
   }
   const TraceResult result = prepared.trace(question, session.context);
@@ -160,7 +160,8 @@ Json cell(const Rerootings& rerootings, const char* branch, const char* notion, 
       if (all.is_null()) return nullptr;
       const Json& place = all.at(role);
       tested += 1 / static_cast<double>(rerootings.size());
-      if (!place.is_null() && place[1].get<double>() >= kFound) ranks.back().push_back(place[0]);
+      if (!place.is_null() && place[1].get<double>() >= kFoundPath)
+        ranks.back().push_back(place[0]);
     }
   }
   const auto of_draw = [&](const std::vector<std::size_t>& draw) {

@@ -18,10 +18,10 @@ namespace unpack {
 
 namespace {
 
-constexpr std::size_t kSearchPrompts = 100;
-constexpr std::size_t kMostHeads = 4;
-constexpr double kLeastEffect = 0.02;  // of the clean logit difference
-constexpr double kLeastScore = 0.2;    // of a head's attention
+constexpr std::size_t kRoleSearchPrompts = 100;
+constexpr std::size_t kMostRoleHeads = 4;
+constexpr double kLeastRoleEffect = 0.02;  // of the clean logit difference
+constexpr double kLeastScore = 0.2;        // of a head's attention
 
 const char* const kRoots[] = {"END", "S2", "S1", "S1+1", "IO", "-"};
 
@@ -87,9 +87,9 @@ Json patterns(const Prepared& prepared, const IoiPrompt& p, const Writers& write
   return out;
 }
 
-class Search {
+class RolePatching {
  public:
-  Search(ModelSession& session, const std::vector<IoiPrompt>& prompts)
+  RolePatching(ModelSession& session, const std::vector<IoiPrompt>& prompts)
       : session_(session), writers_(session.model.writers()) {
     const std::size_t n = search_prompts(prompts.size());
     for (std::size_t i = 0; i < n; ++i) {
@@ -148,15 +148,15 @@ class Search {
     for (int w = 0; w < writers_.count(); ++w) {
       const bool free = std::find(taken_.begin(), taken_.end(), w) == taken_.end();
       if (writers_[w].kind == WriterKind::head && free &&
-          effects.share[static_cast<std::size_t>(w)] >= kLeastEffect && fits(w))
+          effects.share[static_cast<std::size_t>(w)] >= kLeastRoleEffect && fits(w))
         heads.push_back(w);
     }
     std::stable_sort(heads.begin(), heads.end(), [&](int a, int b) {
       return effects.share[static_cast<std::size_t>(a)] >
              effects.share[static_cast<std::size_t>(b)];
     });
-    if (heads.size() > kMostHeads)
-      heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(kMostHeads), heads.end());
+    if (heads.size() > kMostRoleHeads)
+      heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(kMostRoleHeads), heads.end());
     return heads;
   }
 
@@ -254,12 +254,12 @@ int position_named(const IoiPrompt& p, const std::string& name) {
   throw InternalError(fmt::format("[position_named] '{}' is no position", name));
 }
 
-std::size_t search_prompts(std::size_t prompts) { return std::min(kSearchPrompts, prompts); }
+std::size_t search_prompts(std::size_t prompts) { return std::min(kRoleSearchPrompts, prompts); }
 
 std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPrompt>& prompts,
                                  RoleSearch& found) {
   const Writers& writers = session.model.writers();
-  Search search(session, prompts);
+  RolePatching search(session, prompts);
   // Edges of a head into one branch of all heads of a role that read after it.
   const auto into = [&writers](const std::vector<int>& readers, int head, Branch branch,
                                int reader_position, int first, int last) {
@@ -351,7 +351,7 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
       if (std::find(role.heads.begin(), role.heads.end(), w) != role.heads.end())
         row["role"] = role.name;
     }
-    if (row["role"].is_null() && largest < kLeastEffect) continue;
+    if (row["role"].is_null() && largest < kLeastRoleEffect) continue;
     for (const char* score : {"to IO", "to S1", "to S2", "duplicate", "induction", "previous"}) {
       row[score] = search.score(score, w);
       found.attention_halfwidth =

@@ -73,7 +73,7 @@ void add_summed_mlp_scores(const Decomposition& d, const Values& vectors, int la
 }  // namespace
 
 Json strengths(const Prepared& prepared, const RunContext& context) {
-  const Decomposition& d = *prepared.state()->decomposition;
+  const Decomposition& d = *state_of(prepared)->decomposition;
   const auto writers = static_cast<std::size_t>(d.writers().count());
   Values attention(writers, 0.0), mean_signed(writers, 0.0), values(writers, 0.0),
       mlp(writers, 0.0), mlp_signed(writers, 0.0), size(writers, 0.0);

@@ -130,7 +130,7 @@ class Changed {
   Changed(const Model& model, std::span<const TokenId> ids, const std::vector<TokenId>& patch_from,
           const Target& target, const RunContext& context)
       : model_(model),
-        backend_(*model.state()->backend),
+        backend_(*state_of(model)->backend),
         ids_(ids),
         clean_(backend_, model.writers(), {{ids.begin(), ids.end()}}, context) {
     const int length = static_cast<int>(ids.size());
@@ -251,7 +251,7 @@ std::vector<std::vector<double>> knockout_losses(const Model& model,
                                                  const std::vector<std::vector<TokenId>>& prompts,
                                                  const std::vector<Cut>& cuts,
                                                  const RunContext& context) {
-  Backend& backend = *model.state()->backend;
+  Backend& backend = *state_of(model)->backend;
   std::vector<std::vector<double>> out(cuts.size() + 1, std::vector<double>(prompts.size(), 0.0));
   std::size_t next = 0;
   while (next < prompts.size()) {
@@ -303,7 +303,7 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
     throw InputError(fmt::format(
         "the prompt to patch from has {} tokens, this one has {}: they must be of one length",
         other.size(), ids.size()));
-  Backend& backend = *model.state()->backend;
+  Backend& backend = *state_of(model)->backend;
   const int length = static_cast<int>(ids.size());
   const int position = resolve_position(target.position, length);
   const CleanRun clean(backend, model.writers(), {{ids.begin(), ids.end()}}, context);

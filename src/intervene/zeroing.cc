@@ -12,7 +12,7 @@ namespace unpack {
 
 namespace {
 
-constexpr std::int64_t kBatchRows = 2048;
+constexpr std::int64_t kZeroedRows = 2048;
 
 // One copy: rows of its own for the positions from `shared` on; those before are those of the copy
 // in front of it.
@@ -139,12 +139,12 @@ std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<con
     std::int64_t rows = 0;
     while (end < copies.size()) {
       const std::int64_t own = at + 1 - (end == begin ? 0 : copies[end].shared);
-      if (end > begin && rows + own > kBatchRows) break;
+      if (end > begin && rows + own > kZeroedRows) break;
       rows += own;
       ++end;
     }
     const std::vector<double> logits =
-        Copies(*model.state()->backend, read, std::span(copies).subspan(begin, end - begin),
+        Copies(*state_of(model)->backend, read, std::span(copies).subspan(begin, end - begin),
                static_cast<int>(ids.size()))
             .logits(context);
     for (std::size_t i = begin; i < end; ++i) {

@@ -13,14 +13,6 @@ namespace unpack {
 namespace {
 
 using Json = OrderedJson;
-constexpr auto kReplace = JsonValue::error_handler_t::replace;
-
-Json tokens_json(const std::vector<Token>& tokens) {
-  Json list = Json::array();
-  for (const Token& token : tokens)
-    list.push_back({{"position", token.position}, {"id", token.id}, {"text", token.text}});
-  return list;
-}
 
 Json rows_json(const std::vector<AnswerRow>& rows) {
   Json list = Json::array();
@@ -36,9 +28,7 @@ Json rows_json(const std::vector<AnswerRow>& rows) {
   return list;
 }
 
-std::string shown(const std::string& text) {
-  return JsonValue(text).dump(-1, ' ', false, kReplace);
-}
+std::string shown(const std::string& text) { return report::compact(text); }
 
 }  // namespace
 
@@ -63,11 +53,11 @@ std::string to_json(const AnswerResult& result) {
                  {"d_model", result.model.d_model},
                  {"dtype", result.model.dtype},
                  {"fingerprint", result.model.fingerprint}}},
-               {"tokens", tokens_json(result.tokens)},
+               {"tokens", report::tokens_json(result.tokens)},
                {"prompt_length", result.prompt_length}};
   json["answer"] = {{"log_probability", result.log_probability}, {"rows", rows_json(result.rows)}};
   if (result.versus_log_probability) {
-    json["versus_answer"] = {{"tokens", tokens_json(result.versus_tokens)},
+    json["versus_answer"] = {{"tokens", report::tokens_json(result.versus_tokens)},
                              {"log_probability", *result.versus_log_probability},
                              {"rows", rows_json(result.versus_rows)}};
   } else {
@@ -77,7 +67,7 @@ std::string to_json(const AnswerResult& result) {
   json["token_percent"] = result.token_percent;
   json["answer_credit"] = result.answer_credit;
   if (!result.groups.empty()) json["groups"] = report::groups_json(result.groups);
-  return json.dump(-1, ' ', false, kReplace);
+  return report::compact(json);
 }
 
 std::string to_terminal(const AnswerResult& result, const TerminalStyle& style) {

@@ -229,7 +229,7 @@ OrderedJson report::sentences_json(const std::vector<Sentence>& sentences, const
 }
 
 std::string to_json(const std::vector<Sentence>& sentences, const Writers& writers) {
-  return report::compact(report::sentences_json(sentences, writers));
+  return report::compact({{"sentences", report::sentences_json(sentences, writers)}});
 }
 
 }  // namespace unpack

@@ -14,10 +14,6 @@
 namespace unpack {
 namespace {
 
-bool is_special(const std::string& text) {
-  return text.size() > 2 && text.front() == '<' && text.back() == '>';
-}
-
 bool is_punctuation(char c) {
   return std::ispunct(static_cast<unsigned char>(c)) && c != '\'' && c != '-' && c != '_';
 }
@@ -25,7 +21,7 @@ bool is_punctuation(char c) {
 bool starts_word(const std::string& before, const std::string& text) {
   if (before.empty() || text.empty()) return !text.empty();
   const char last = before.back(), first = text.front();
-  return is_special(before) || is_special(text) ||
+  return report::is_special_token(before) || report::is_special_token(text) ||
          std::isspace(static_cast<unsigned char>(first)) || last == '\n' || is_punctuation(last) ||
          is_punctuation(first);
 }

@@ -13,7 +13,7 @@ namespace {
 using namespace report;
 
 // Pointing at a token of the continuation colours the tokens before it by the credit they got.
-constexpr const char* kScript = R"js("use strict";
+constexpr const char* kAttributeScript = R"js("use strict";
 const data = JSON.parse(document.getElementById("rows").textContent);
 const spans = [...document.querySelectorAll(".text span")];
 const value = document.getElementById("value");
@@ -94,7 +94,7 @@ std::string to_html(const AttributeResult& r) {
       "type=\"application/json\" id=\"rows\">{}</script>\n",
       title, xml_escape(model_text(r.model, true)), text,
       matrix.element(size.width, size.height, "token credit", ""), script_json(rows.dump()));
-  return render_page({title, body, kScript});
+  return render_page({title, body, kAttributeScript});
 }
 
 }  // namespace unpack

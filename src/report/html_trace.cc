@@ -19,7 +19,7 @@ constexpr std::size_t kListed = 1000;
 
 // Pointing at a line, a node, a token, a cell or a list entry shows the paths that pass there; a
 // click keeps them shown.
-constexpr const char* kScript = R"js("use strict";
+constexpr const char* kTraceScript = R"js("use strict";
 const root = document.querySelector("main");
 const rows = [...document.querySelectorAll(".paths li")];
 const info = rows.map(li => ({s: li.dataset.s, w: li.dataset.w.split(" ")}));
@@ -158,7 +158,7 @@ std::string to_html(const TraceResult& r) {
   }
   body += fmt::format("<p class=\"note\">Coverage: {}.<br>Conservation: {}.</p>\n",
                       xml_escape(coverage_text(r)), xml_escape(conservation_text(r)));
-  return render_page({name, body, graph.drawn.empty() ? std::string{} : kScript});
+  return render_page({name, body, graph.drawn.empty() ? std::string{} : kTraceScript});
 }
 
 }  // namespace unpack

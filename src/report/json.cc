@@ -14,6 +14,13 @@ std::string report::compact(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+Json report::tokens_json(const std::vector<Token>& tokens) {
+  Json list = Json::array();
+  for (const Token& t : tokens)
+    list.push_back({{"position", t.position}, {"id", t.id}, {"text", t.text}});
+  return list;
+}
+
 Json report::model_json(const ModelInfo& m) {
   return {{"name", m.name},
           {"family", m.family},
@@ -43,6 +50,7 @@ namespace {
 using report::compact;
 using report::model_json;
 using report::options_json;
+using report::tokens_json;
 
 // One top-level key a line: compact, and still easy to read and to compare. Non-finite numbers
 // become null.
@@ -53,13 +61,6 @@ std::string dump(const Json& object) {
     text += compact(key) + ": " + compact(value);
   }
   return text + "\n}\n";
-}
-
-Json tokens_json(const std::vector<Token>& tokens) {
-  Json list = Json::array();
-  for (const Token& t : tokens)
-    list.push_back({{"position", t.position}, {"id", t.id}, {"text", t.text}});
-  return list;
 }
 
 Json program_json(const ProgramInfo& p) {

@@ -13,6 +13,7 @@ namespace unpack::report {
 // The members of to_json(result) that differ from prompt to prompt. What is the same for a whole
 // run (version, program, model) is left out.
 OrderedJson trace_json(const TraceResult& result);
+OrderedJson tokens_json(const std::vector<Token>& tokens);
 OrderedJson model_json(const ModelInfo& model);
 OrderedJson options_json(const Options& options);
 OrderedJson sentences_json(const std::vector<Sentence>& sentences, const Writers& writers);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "report/json.h"
 #include "unpack/json.h"
 #include "unpack/sources.h"
 
@@ -11,7 +12,6 @@ namespace unpack {
 namespace {
 
 using Json = OrderedJson;
-constexpr auto kReplace = JsonValue::error_handler_t::replace;
 
 double percent(double credit, const AnswerSentence& sentence) {
   double positive = 0;
@@ -60,7 +60,7 @@ h2{font-size:1.05rem;margin:1.4rem 0 .3rem}.answer button{font:inherit;border:0;
 .answer button[aria-pressed=true]{outline:2px solid #2563eb}.part{border-radius:.2rem}.credit{color:#555;font-size:.9rem}.answer button{color:inherit}
 :root{color-scheme:light dark}@media (prefers-color-scheme:dark){body{color:#e5e7eb;background:#111827}.credit{color:#9ca3af}}
 </style><h1>Sources of an answer</h1>)";
-constexpr const char* kScript = R"(<script>
+constexpr const char* kSourcesScript = R"(<script>
 const data=JSON.parse(document.getElementById('data').textContent);
 const buttons=[...document.querySelectorAll('.answer button')];
 const signed=(x,n)=>(x>=0?'+':'')+x.toFixed(n);
@@ -134,7 +134,7 @@ std::string to_json(const SourcesResult& result) {
                          {"strongest", std::move(strongest)}});
   }
   json["sentences"] = std::move(sentences);
-  return json.dump(-1, ' ', false, kReplace);
+  return report::compact(json);
 }
 
 std::string to_terminal(const SourcesResult& result, const TerminalStyle& style) {
@@ -158,8 +158,8 @@ std::string to_terminal(const SourcesResult& result, const TerminalStyle& style)
         fmt::format("  {:>+9.4f}           earlier tokens of the answer\n", sentence.answer_credit);
     text += "  strongest tokens:";
     for (const SourceToken& token : sentence.strongest)
-      text += fmt::format(" {}@{} {:+.3f}", JsonValue(token.text).dump(-1, ' ', false, kReplace),
-                          token.position, token.credit);
+      text +=
+          fmt::format(" {}@{} {:+.3f}", report::compact(token.text), token.position, token.credit);
     text += "\n\n";
   }
   return text;
@@ -189,7 +189,7 @@ std::string to_html(const SourcesResult& result) {
   for (std::size_t at = data.find("</"); at != std::string::npos; at = data.find("</", at + 2))
     data.replace(at, 2, "<\\/");
   page += "<script type=\"application/json\" id=\"data\">" + data + "</script>";
-  return page + kScript;
+  return page + kSourcesScript;
 }
 
 }  // namespace unpack

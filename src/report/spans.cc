@@ -6,19 +6,12 @@
 
 #include "base/segments.h"
 #include "report/json.h"
+#include "report/text.h"
 #include "unpack/error.h"
 #include "unpack/json.h"
 #include "unpack/model.h"
 
 namespace unpack {
-namespace {
-
-bool is_special(const std::string& text) {
-  return text.size() > 2 && text.front() == '<' && text.back() == '>';
-}
-
-}  // namespace
-
 std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, SpanKind kind,
                             int from, std::optional<int> to) {
   if (kind == SpanKind::turn)
@@ -34,7 +27,7 @@ std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, Sp
     const TokenId id = ids[static_cast<std::size_t>(s)];
     const std::string bytes =
         model.has_tokenizer() ? model.tokenizer().token_bytes(id) : model.token_text(id);
-    const bool special = is_special(bytes);
+    const bool special = report::is_special_token(bytes);
     const std::size_t word = bytes.find_first_not_of(" \t\r\n");
     // A special token ends the sentence before it and is no part of any.
     places.push_back({text.size(), text.size() + (word == std::string::npos ? 0 : word), special});

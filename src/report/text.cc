@@ -81,6 +81,10 @@ std::string visible(std::string_view text, const TextStyle& style) {
   return out;
 }
 
+bool is_special_token(std::string_view text) {
+  return text.size() > 2 && text.front() == '<' && text.back() == '>';
+}
+
 std::string token_label(std::string_view text, const TextStyle& style) {
   const std::string_view kept = text.starts_with(' ') ? text.substr(1) : text;
   if (kept.find_first_not_of(' ') != std::string_view::npos) return visible(kept, style);

@@ -14,6 +14,9 @@ struct TextStyle {
 std::string visible(std::string_view text, const TextStyle& style);
 // For a token strip: the leading space dropped (words are apart anyway), a token of nothing but
 // blanks shown as such.
+// Whether a token's text says that it stands for no text: <|endoftext|>, </s>.
+bool is_special_token(std::string_view text);
+
 std::string token_label(std::string_view text, const TextStyle& style);
 std::string quoted_token(std::string_view text,
                          const TextStyle& style);  // "John", the leading blank dropped

@@ -346,7 +346,7 @@ TEST_P(FamilyCircuit, GradientsAreWhatSmallPartsOfAChangeDo) {
   }
   // Along the way from the counterfactual's embeddings to the prompt's, whose own are at 1.
   const PromptChunk chunk = cut_chunks(model_.config(), prompts_, 100)[0];
-  Backend& backend = *model_.state()->backend;
+  Backend& backend = *state_of(model_)->backend;
   const Array own = record_writers(model_, {prompts_[0].ids}, {}).written[0],
               other = record_writers(model_, {prompts_[0].counterfactual}, {}).written[0];
   const auto answer = [&](double part) {

@@ -140,7 +140,8 @@ TEST(Cuda, UploadsLayersAsTheyAreNeededWhereTheyDoNotFit) {
         const TraceResult want = trace_on(Model::random(shape.config(), 4, on(device), dtype), 5);
         const Environment little("UNPACK_CUDA_MEMORY", "4000");
         const Model model = Model::random(shape.config(), 4, on(device), dtype);
-        EXPECT_NE(model.state()->backend->details().find("as they are needed"), std::string::npos);
+        EXPECT_NE(state_of(model)->backend->details().find("as they are needed"),
+                  std::string::npos);
         const TraceResult got = trace_on(model, 5);
         EXPECT_EQ(got.node_credit, want.node_credit) << device << ' ' << family;
         EXPECT_EQ(trace_on(model, 5).node_credit, want.node_credit)
@@ -202,7 +203,7 @@ TEST(Cuda, UploadsTheNextLayerBesideTheWorkOnThisOne) {
   shape.layers = 5;
   const Model model = testing::random_tensors_of(shape.config(), 4).model("cpu");
   const std::shared_ptr<cuda::Device> device = Watched::device();
-  cuda::DeviceWeights on_device(device, model.state()->weights);
+  cuda::DeviceWeights on_device(device, state_of(model)->weights);
   (void)on_device.upload_once();
   Watched::pieces_of_a_layer = Watched::pieces / shape.layers;
   Watched::pieces = 0;
@@ -234,7 +235,7 @@ TEST(Cuda, TellsHowMuchOfTheDeviceIsInUse) {
   shape.layers = 5;
   for (const std::string& device : cuda_devices()) {
     const Model model = Model::random(shape.config(), 1, on(device));
-    auto* memory = dynamic_cast<DeviceMemory*>(model.state()->backend.get());
+    auto* memory = dynamic_cast<DeviceMemory*>(state_of(model)->backend.get());
     ASSERT_NE(memory, nullptr) << device;
     (void)trace_on(model, 8);
     (void)memory->memory_use(true);
@@ -326,7 +327,7 @@ TEST(Cuda, CanBeWaitedFor) {
   testing::Shape shape;
   for (const std::string& device : cuda_devices()) {
     const Model model = Model::random(shape.config(), 1, on(device));
-    auto* queued = dynamic_cast<QueuedWork*>(model.state()->backend.get());
+    auto* queued = dynamic_cast<QueuedWork*>(state_of(model)->backend.get());
     ASSERT_NE(queued, nullptr) << device;
     EXPECT_NO_THROW(queued->synchronize());
   }

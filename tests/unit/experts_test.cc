@@ -58,7 +58,7 @@ TEST(Experts, OfEveryTokenAreThoseOfPlainLoops) {
   const PredictResult result = model.predict(kIds, options);
   const Prepared prepared = model.prepare(kIds);
   ASSERT_EQ(result.experts.size(), 3U);
-  const ModelWeights& weights = *model.state()->weights;
+  const ModelWeights& weights = *state_of(model)->weights;
   for (int l = 0; l < 3; ++l) {
     const auto layer = static_cast<std::size_t>(l);
     const CachedArray x = prepared.cache("resid_mid", l);
@@ -144,7 +144,7 @@ TEST(WeightProducts, AreLeftOutWithALineWhereTheyWouldNotHold) {
     const Model asked = plain.with(options);
     ASSERT_EQ(lines.size(), 1U) << family;
     EXPECT_NE(lines[0].find("--weight-products is left out"), std::string::npos) << lines[0];
-    EXPECT_FALSE(asked.state()->options.weight_products);
+    EXPECT_FALSE(state_of(asked)->options.weight_products);
     Question question;
     question.target.ids = {2};
     const TraceResult a = plain.prepare(kIds).trace(question),

@@ -317,8 +317,8 @@ TEST(WeightProducts, ChangeNothingButTheRounding) {
       options.weight_products = true;
       const Prepared fast = tensors.model(options).prepare(ids);
       const double limit = options.device == "cpu" ? 2e-5 : 1e-12;
-      const Decomposition& a = *plain.state()->decomposition;
-      const Decomposition& b = *fast.state()->decomposition;
+      const Decomposition& a = *state_of(plain)->decomposition;
+      const Decomposition& b = *state_of(fast)->decomposition;
       for (int l = 0; l < shape.layers; ++l) {
         for (const auto& [side, branch] : mlp_readers(a.config().layer(l))) {
           RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).sum),
@@ -349,8 +349,8 @@ TEST(WeightProducts, MadeAsNeededGiveTheSumsOfTheReference) {
     context.memory_budget = 0;
     const Prepared plain = tensors.model("reference").prepare(ids, context);
     const Prepared fast = tensors.model("cpu").prepare(ids, context);
-    const Decomposition& a = *plain.state()->decomposition;
-    const Decomposition& b = *fast.state()->decomposition;
+    const Decomposition& a = *state_of(plain)->decomposition;
+    const Decomposition& b = *state_of(fast)->decomposition;
     const auto error = [&](const Array& got, const Array& want) {
       return worst(downloaded(b.backend(), got), downloaded(a.backend(), want));
     };
@@ -414,7 +414,7 @@ TEST(WeightProducts, GiveTheSameBitsOnAnyNumberOfThreads) {
     RunContext context;
     context.memory_budget = 0;
     const Prepared prepared = tensors.model(options).prepare(ids, context);
-    const Decomposition& d = *prepared.state()->decomposition;
+    const Decomposition& d = *state_of(prepared)->decomposition;
     std::vector<double> all;
     for (int l = 0; l < shape.layers; ++l) {
       const AttentionSums& sums = d.attention(l, Scores::raw);
@@ -484,7 +484,7 @@ TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
       RunContext context;
       context.memory_budget = budget;
       const Prepared prepared = model.prepare(ids, context);
-      const Decomposition& d = *prepared.state()->decomposition;
+      const Decomposition& d = *state_of(prepared)->decomposition;
       for (const Scores scores : {Scores::raw, Scores::centered}) {
         for (int l = 0; l < shape.layers; ++l) {
           const AttentionSums& sums = d.attention(l, scores);

@@ -106,7 +106,7 @@ TEST(ForwardPass, OfABatchIsThatOfItsPrompts) {
                          static_cast<int>(prompts.back().size())))
           prompts.pop_back();
       }
-      Backend& backend = *model.state()->backend;
+      Backend& backend = *state_of(model)->backend;
       ForwardOptions options;
       options.keep = *rc::gen::arbitrary<bool>();
       const ForwardTrace batch = forward(backend, prompts, options);
@@ -139,7 +139,7 @@ TEST(ForwardPass, StepByStepIsThatOfTheWholePrompt) {
       const auto ids = testing::draw_prompt(8, shape.vocabulary);
       RC_PRE(filter.keeps(room_for_rounding(device, limit, tensors, ids)));
       const int first = testing::draw_int(1, static_cast<int>(ids.size()) + 1);
-      KeyValueCache cache(*model.state()->backend, static_cast<int>(ids.size()));
+      KeyValueCache cache(*state_of(model)->backend, static_cast<int>(ids.size()));
       std::vector<double> logits = cache.step(std::span(ids).first(first));
       for (std::size_t i = first; i < ids.size(); ++i)
         logits = cache.step(std::span(ids).subspan(i, 1));

@@ -169,7 +169,7 @@ std::vector<std::int64_t> operations_of(const Tensors& tensors, Options options)
     BackendOptions one_thread;
     one_thread.threads = 1;
     auto& state =
-        const_cast<ModelState&>(*model.state());  // its device is changed for one that counts
+        const_cast<ModelState&>(*state_of(model));  // its device is changed for one that counts
     if (gpu) {
       state.backend = counting_gpu(state.weights);
     } else {

@@ -212,7 +212,7 @@ inline Tensors random_tensors_of(const std::string& config, std::uint64_t seed) 
   return out;
 }
 
-inline const ModelWeights& weights_of(const Model& model) { return *model.state()->weights; }
+inline const ModelWeights& weights_of(const Model& model) { return *state_of(model)->weights; }
 
 // From the whole range from the first try on: a tiny model is not too large to begin with.
 inline int draw_int(int low, int end) {

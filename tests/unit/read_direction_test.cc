@@ -225,7 +225,7 @@ TEST_P(ReadDirection, PathsAreThoseOfPlainLoopsWithAndWithoutAKeyTable) {
       RunContext context;
       context.memory_budget = budget;
       const Prepared prepared = model.prepare(ids, context);
-      EXPECT_EQ(prepared.state()->decomposition->keeps_key_scores(), budget > 0);
+      EXPECT_EQ(state_of(prepared)->decomposition->keeps_key_scores(), budget > 0);
       question.paths = {};
       question.paths.top = 25;
       const TraceResult got = prepared.trace(question, context);
@@ -276,7 +276,7 @@ TEST_P(ReadDirection, PathsOfLongerPromptsAreThoseOfTheReferenceWhateverIsKept) 
         RunContext context;
         context.memory_budget = budget;
         const Prepared prepared = model.prepare(ids, context);
-        const Decomposition& d = *prepared.state()->decomposition;
+        const Decomposition& d = *state_of(prepared)->decomposition;
         kept.emplace(d.keeps_key_scores(), !d.writer_values(1).empty());
         const TraceResult got = prepared.trace(question, context);
         ASSERT_EQ(got.paths.size(), 60U) << family;

@@ -297,7 +297,7 @@ TEST(Streaming, TakesEveryLayerUpThreeTimes) {
     LoadOptions load;
     load.device = "cuda-emulated";
     const Model model = Model::random(shape.config(), 4, load);
-    auto* memory = dynamic_cast<DeviceMemory*>(model.state()->backend.get());
+    auto* memory = dynamic_cast<DeviceMemory*>(state_of(model)->backend.get());
     ASSERT_NE(memory, nullptr);
     const auto trace = [&] {
       Question question;

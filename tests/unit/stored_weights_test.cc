@@ -125,7 +125,7 @@ TEST_P(StoredModels, GiveTheSameBitsAsPackedOnes) {
     const Model packed = halved(tensors, dtype), stored = halved(tensors, dtype);
     BackendOptions options;
     options.threads = 2;
-    auto& state = const_cast<ModelState&>(*stored.state());  // its device is changed
+    auto& state = const_cast<ModelState&>(*state_of(stored));  // its device is changed
     state.backend = make_cpu_backend(state.weights, options, 0);
     for (const std::size_t length : {std::size_t{6}, ids.size()}) {
       const std::vector<TokenId> some(ids.begin(), ids.begin() + static_cast<int>(length));

@@ -6,7 +6,7 @@
 namespace unpack {
 namespace {
 
-FamilyConfig read(const ConfigReader& reader) {
+FamilyConfig read_gpt2(const ConfigReader& reader) {
   FamilyConfig family;
   ModelConfig& c = family.model;
   c.n_layers = reader.layers({"n_layer", "num_hidden_layers"}, 12);
@@ -41,7 +41,7 @@ FamilyConfig read(const ConfigReader& reader) {
   return family;
 }
 
-std::vector<TensorRow> tensors(const FamilyConfig& family, int layer) {
+std::vector<TensorRow> gpt2_tensors(const FamilyConfig& family, int layer) {
   const ModelConfig& c = family.model;
   const std::int64_t D = c.d_model, V = c.vocab_size;
   if (layer < 0) {
@@ -68,13 +68,13 @@ std::vector<TensorRow> tensors(const FamilyConfig& family, int layer) {
   };
 }
 
-TensorRow head(const FamilyConfig& family) {
+TensorRow gpt2_head(const FamilyConfig& family) {
   return token_rows("lm_head.weight", Role::unembed, family.model.vocab_size, family.model.d_model);
 }
 
 }  // namespace
 
 extern const Family kGpt2;
-const Family kGpt2 = {"gpt2", "transformer.", read, tensors, head};
+const Family kGpt2 = {"gpt2", "transformer.", read_gpt2, gpt2_tensors, gpt2_head};
 
 }  // namespace unpack

@@ -7,7 +7,7 @@
 namespace unpack {
 namespace {
 
-FamilyConfig read(const ConfigReader& reader) {
+FamilyConfig read_neox(const ConfigReader& reader) {
   FamilyConfig family;
   ModelConfig& c = family.model;
   c.n_layers = reader.layers({"num_hidden_layers"}, 44);
@@ -39,7 +39,7 @@ FamilyConfig read(const ConfigReader& reader) {
   return family;
 }
 
-std::vector<TensorRow> tensors(const FamilyConfig& family, int layer) {
+std::vector<TensorRow> neox_tensors(const FamilyConfig& family, int layer) {
   const ModelConfig& c = family.model;
   const std::int64_t D = c.d_model, V = c.vocab_size;
   if (layer < 0) {
@@ -69,7 +69,7 @@ std::vector<TensorRow> tensors(const FamilyConfig& family, int layer) {
   return rows;
 }
 
-TensorRow head(const FamilyConfig& family) {
+TensorRow neox_head(const FamilyConfig& family) {
   TensorRow row =
       token_rows("embed_out.weight", Role::unembed, family.model.vocab_size, family.model.d_model);
   row.other_name = "lm_head.weight";
@@ -79,6 +79,6 @@ TensorRow head(const FamilyConfig& family) {
 }  // namespace
 
 extern const Family kGptNeox;
-const Family kGptNeox = {"gpt_neox", "gpt_neox.", read, tensors, head};
+const Family kGptNeox = {"gpt_neox", "gpt_neox.", read_neox, neox_tensors, neox_head};
 
 }  // namespace unpack
