@@ -79,7 +79,7 @@ function AnswerTokens({ model, view, exports, onChange }: Props) {
           }} />
           <span>tokens</span>
         </label>
-        <label class="field inline grow">
+        <label class="field inline grow own-line">
           <span class="nowrap">or explain this text</span>
           <input id="continuation" type="text" value={given} placeholder=" a text that follows the prompt" onInput={(event) => setGiven(event.currentTarget.value)} onKeyDown={(event) => event.key === 'Enter' && onChange({ continuation: given, answerRow: null }, true)} />
         </label>
@@ -87,7 +87,7 @@ function AnswerTokens({ model, view, exports, onChange }: Props) {
       </div>
       <Status ask={ask} what="Writing and explaining" />
       {answer && row && (
-        <div class={ask.stale ? 'stale' : ''}>
+        <div class={`part ${ask.stale ? 'stale' : ''}`}>
           <div class="chips output" role="group" aria-label="The answer; click a token">
             {answer.rows.map((each, i) => (
               <button key={each.position} type="button" class="chip" aria-pressed={i === index} title={`${probability(each.probability)}; click: where it came from`} onClick={() => onChange({ answerRow: i })}>{tokenText(each.text)}</button>

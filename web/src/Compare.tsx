@@ -151,19 +151,19 @@ function differences(left: Trace, right: Trace): Differing {
 }
 
 function compareExports(left: Trace, right: Trace, rows: Differing, view: View): Exports {
-  const grid = (list: { name: string; before: number; after: number }[]) => {
+  const grid = (list: Row[]) => {
     const most = Math.max(1e-30, ...list.map((row) => Math.max(Math.abs(row.before), Math.abs(row.after), Math.abs(row.after - row.before))));
-    return list.map((row, i) => ({ apart: i === 0, label: row.name, cells: [row.before, row.after, row.after - row.before].map((x) => ({ text: signed(x), share: x / most })) }));
+    return list.map((row, i) => ({ apart: i === 0, label: row.name, cells: [row.before, row.after, row.after - row.before].map((x, column) => ({ text: row.unlisted === ['before', 'after'][column] ? 'weak' : signed(x), share: x / most })) }));
   };
-  const tokens = rows.tokens.map((row) => ({ name: row.same ? row.left : `${row.left} / ${row.right}`, before: row.before, after: row.after }));
+  const tokens: Row[] = rows.tokens.map((row) => ({ name: row.same ? row.left : `${row.left} / ${row.right}`, before: row.before, after: row.after }));
   return {
     name: 'compare',
     figure: () =>
       gridFigure({
         title: `Two prompts: credit of ${tokenText(left.target.text)}`, subtitle: `${left.model.name}; first: ${clipped(view.prompt, 60)}; second: ${clipped(view.other, 60)}`, columns: ['first', 'second', 'difference'],
-        rows: [...grid(tokens), ...grid(rows.components), ...grid(rows.paths)], legend: 'tokens, then components, then routes that differ most; blue raises the target, orange lowers it; relative within each part',
+        rows: [...grid(tokens), ...grid(rows.components), ...grid(rows.paths)], legend: `tokens, then components, then routes that differ most; blue raises the target, orange lowers it; relative within each part; weak: not among the ${PATHS} strongest routes, counted as nothing`,
       }),
-    rows: () => [['kind', 'name', 'first', 'second', 'difference'], ...tokens.map((row) => ['token', row.name, row.before, row.after, row.after - row.before]), ...rows.components.map((row) => ['component', row.name, row.before, row.after, row.after - row.before]), ...rows.paths.map((row) => ['route', row.name, row.before, row.after, row.after - row.before])],
+    rows: () => [['kind', 'name', 'first', 'second', 'difference'], ...tokens.map((row) => ['token', row.name, row.before, row.after, row.after - row.before]), ...rows.components.map((row) => ['component', row.name, row.before, row.after, row.after - row.before]), ...rows.paths.map((row) => ['route', row.name, row.unlisted === 'before' ? '' : row.before, row.unlisted === 'after' ? '' : row.after, row.after - row.before])],
     data: () => ({ first: left, second: right, differences: rows }),
   };
 }

@@ -7,6 +7,7 @@ import { Term } from './Help';
 import { promptBody, targetBody, type View } from './state';
 import { Status } from './Status';
 import type { LensAnswer, Trace } from './types';
+import { walk } from './walk';
 
 interface Props {
   trace: Trace;
@@ -49,7 +50,7 @@ export function Layers({ trace, view, stale, exports, onChange }: Props) {
       <Status ask={ask} what="Reading every layer" />
       {lens && (
         <div class="scroll">
-          <table class="lens">
+          <table class="lens" onKeyDown={walk(trace.tokens.length)}>
             <thead>
               <tr><th scope="col" />{trace.tokens.map((token) => <th key={token.position} scope="col" title={`position ${token.position}`}>{clipped(tokenText(token.text, token.bytes), 12)}</th>)}</tr>
             </thead>
@@ -60,14 +61,15 @@ export function Layers({ trace, view, stale, exports, onChange }: Props) {
                   {cells.map((cell, position) => {
                     const strength = of === 'top' ? cell.probability : cell.target;
                     return (
-                      <td
-                        key={position}
-                        class={`${cell.id === lens.target.id ? 'is-target' : ''} ${strength > 0.55 ? 'strong' : ''}`}
-                        style={{ background: `color-mix(in srgb, var(--positive) ${Math.round(85 * strength)}%, var(--card))` }}
-                        title={`${names[layer]}, after ${tokenText(trace.tokens[position]?.text ?? '')}: ${tokenText(cell.text)} ${probability(cell.probability)}; ${word} ${probability(cell.target)}; click: ask why here`}
-                        onClick={() => onChange({ position, target: { id: cell.id }, versus: null, trail: [], selected: null, tab: 'why' }, true)}
-                      >
-                        {of === 'top' ? clipped(tokenText(cell.text), 10) : probability(cell.target)}
+                      <td key={position} class={cell.id === lens.target.id ? 'is-target' : ''} onClick={() => onChange({ position, target: { id: cell.id }, versus: null, trail: [], selected: null, tab: 'why' }, true)}>
+                        <button
+                          type="button"
+                          tabIndex={layer === lens.layers.length - 1 && position === trace.target.position ? 0 : -1}
+                          style={{ background: `color-mix(in srgb, var(--positive-fill) ${Math.round(72 * strength)}%, var(--card))` }}
+                          title={`${names[layer]}, after ${tokenText(trace.tokens[position]?.text ?? '')}: ${tokenText(cell.text)} ${probability(cell.probability)}; ${word} ${probability(cell.target)}; click: ask why here`}
+                        >
+                          {of === 'top' ? clipped(tokenText(cell.text), 10) : probability(cell.target)}
+                        </button>
                       </td>
                     );
                   })}
@@ -77,7 +79,7 @@ export function Layers({ trace, view, stale, exports, onChange }: Props) {
           </table>
         </div>
       )}
-      <p class="small muted">Outlined: {word || 'the target'} is the likeliest. Click a cell to ask why that token, there.</p>
+      <p class="small muted">Outlined: {word || 'the target'} is the likeliest. Click a cell to ask why that token, there; arrow keys walk from cell to cell.</p>
     </section>
   );
 }

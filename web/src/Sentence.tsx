@@ -42,7 +42,7 @@ export function Sentence({ trace, stale, view, onChange }: Props) {
           fixed={[{ label: 'any other (mean of the vocabulary)', value: 'none' }, { label: 'nothing (the raw logit)', value: 'raw' }]}
           onChoose={(choice) => ask({ versus: choice === 'none' ? null : choice === 'raw' ? 'raw' : choice })}
         />
-        ? <Term of="contrast" />
+        <span class="together">? <Term of="contrast" /></span>
       </p>
       {trace && !stale && (
         <p class="facts small muted" id="facts">
