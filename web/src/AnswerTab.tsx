@@ -2,6 +2,7 @@ import { useState } from 'preact/hooks';
 import { useAsk } from './ask';
 import type { Exports } from './exports';
 import { clipped, number, probability, signed, tokenText } from './format';
+import { Term } from './Help';
 import { gridFigure } from './grid_figure';
 import { specialTokens } from './PromptTokens';
 import { Sources } from './Sources';
@@ -23,7 +24,7 @@ export function AnswerTab({ documents, ...props }: Props & { documents: boolean 
   const byDocument = documents && view.sources !== null;
   return (
     <section class="card" aria-label="Answer">
-      <h2 class="title">Answer <span class="muted">{byDocument ? 'from documents: click a sentence of it' : 'let the model go on, then click any token of its answer'}</span></h2>
+      <h2 class="title">Answer <span class="muted">{byDocument ? 'from documents: click a sentence of it' : 'let the model go on, then click any token of its answer'}</span> <Term of="answer" /></h2>
       {documents && (
         <div class="segmented" role="group" aria-label="Explained by">
           <button type="button" id="by-tokens" aria-pressed={!byDocument} onClick={() => onChange({ sources: null, answerRow: null }, true)}>tokens</button>

@@ -5,6 +5,7 @@ import { useAsk } from './ask';
 import { SignedMeter } from './charts';
 import type { Exports } from './exports';
 import { clipped, number, percent, signed, tokenText } from './format';
+import { Term } from './Help';
 import { gridFigure } from './grid_figure';
 import { secondPrompt, type View } from './state';
 import { Status } from './Status';
@@ -39,7 +40,7 @@ export function Compare({ trace, stale, body, view, exports, onChange }: Props) 
   const ask = () => onChange({ other: draft }, true);
   return (
     <section class="card" aria-label="Compare">
-      <h2 class="title">Compare <span class="muted">the same question about a second prompt: {tokenText(trace.target.text)}{trace.target.versus_text ? ` against ${tokenText(trace.target.versus_text)}` : ''}</span></h2>
+      <h2 class="title">Compare <span class="muted">the same question about a second prompt: {tokenText(trace.target.text)}{trace.target.versus_text ? ` against ${tokenText(trace.target.versus_text)}` : ''}</span> <Term of="compare" /></h2>
       <div class="compare-row">
         <textarea
           id="other"

@@ -53,8 +53,11 @@ export function Inspector(props: Props) {
         </span>
       </div>
       <p class="small muted">credit {signed(credit)} here, {signed(total)} over all positions; direct {signed(trace.importance[parsed.name] ?? 0)} <Term of="credit" /></p>
-      <div class="segmented" role="tablist" aria-label="About this node">
-        {parts.map((each) => <button key={each} type="button" role="tab" id={`part-${each}`} aria-selected={current === each} onClick={() => setPart(each)}>{LABELS[each]}</button>)}
+      <div class="row">
+        <div class="segmented" role="tablist" aria-label="About this node">
+          {parts.map((each) => <button key={each} type="button" role="tab" id={`part-${each}`} aria-selected={current === each} onClick={() => setPart(each)}>{LABELS[each]}</button>)}
+        </div>
+        <Term key={current} of={current} />
       </div>
       {current !== 'test' && current !== 'writes' && current !== 'feeds' && <Status ask={rooted} what={`Reading ${node}`} />}
       {current === 'reads' && rooted.data && <div class={`part ${rooted.stale ? 'stale' : ''}`}><Reads reads={rooted.data} tokens={trace.tokens} body={question} onSelect={onSelect} /></div>}

@@ -1,4 +1,4 @@
-import { useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { useAsk } from './ask';
 import type { Exports } from './exports';
 import { clipped, probability, tokenText } from './format';
@@ -23,6 +23,12 @@ export function Layers({ trace, view, stale, exports, onChange }: Props) {
   const { versus: _, versus_ids: __, raw_logit: ___, ...target } = targetBody(view);
   const ask = useAsk<LensAnswer>(stale ? null : 'lens', { ...promptBody(view), ...target, ...('target' in target || 'target_ids' in target ? {} : { target_ids: trace.target.ids }) });
   const lens = ask.data;
+  // Where there is not room for all positions, the one that is asked about is in view.
+  const frame = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    const cell = frame.current?.querySelector<HTMLElement>('button[tabindex="0"]')?.parentElement;
+    if (frame.current && cell) frame.current.scrollLeft = cell.offsetLeft + cell.offsetWidth - frame.current.clientWidth + 2;
+  }, [lens === null, trace.target.position]);
   const names = lens ? lens.layers.map((_, layer) => (layer === lens.layers.length - 1 ? 'output' : `L${layer}`)) : [];
   const word = lens ? tokenText(lens.target.text) : '';
   exports.current = lens && {
@@ -49,7 +55,7 @@ export function Layers({ trace, view, stale, exports, onChange }: Props) {
       </div>
       <Status ask={ask} what="Reading every layer" />
       {lens && (
-        <div class="scroll">
+        <div class="scroll" ref={frame}>
           <table class="lens" onKeyDown={walk(trace.tokens.length)}>
             <thead>
               <tr><th scope="col" />{trace.tokens.map((token) => <th key={token.position} scope="col" title={`position ${token.position}`}>{clipped(tokenText(token.text, token.bytes), 12)}</th>)}</tr>

@@ -22,7 +22,7 @@ export function Overview({ trace, edge, body, other, onSelect, onOther }: Props)
     <>
       {edge ? (
         <section class="card" aria-label={`Inspector: ${edgeText(edge)}`}>
-          <h2 class="title">An edge <span class="muted">{signed(edge.credit)} over the shown routes</span></h2>
+          <h2 class="title">An edge <span class="muted">{signed(edge.credit)} over the shown routes</span> <Term of="test" /></h2>
           <TestIt suspect={{ edge }} body={body} target={trace.target} credit={trace.root === 'target' ? edge.credit : null} other={other} onOther={onOther} />
         </section>
       ) : (

@@ -47,7 +47,7 @@ export function Sentence({ trace, stale, view, onChange }: Props) {
       {trace && !stale && (
         <p class="facts small muted" id="facts">
           {tokenText(trace.target.text)} has {probability(trace.target.probability)} <Term of="prediction" />
-          {trace.target.logit_difference !== null ? <>; logit difference {signed(trace.target.logit_difference)}</> : <>; logit {number(trace.target.logit)}</>}
+          {trace.target.logit_difference !== null ? <>; logit difference {signed(trace.target.logit_difference)} <Term of="logit" /></> : <>; logit {number(trace.target.logit)}</>}
         </p>
       )}
     </div>
