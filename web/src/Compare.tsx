@@ -154,7 +154,7 @@ function differences(left: Trace, right: Trace): Differing {
 function compareExports(left: Trace, right: Trace, rows: Differing, view: View): Exports {
   const grid = (list: Row[]) => {
     const most = Math.max(1e-30, ...list.map((row) => Math.max(Math.abs(row.before), Math.abs(row.after), Math.abs(row.after - row.before))));
-    return list.map((row, i) => ({ apart: i === 0, label: row.name, cells: [row.before, row.after, row.after - row.before].map((x, column) => ({ text: row.unlisted === ['before', 'after'][column] ? 'weak' : signed(x), share: x / most })) }));
+    return list.map((row, i) => ({ apart: i === 0, label: row.name, cells: [row.before, row.after, row.after - row.before].map((x, column) => ({ text: row.unlisted && row.unlisted === ['before', 'after'][column] ? 'weak' : signed(x), share: x / most })) }));
   };
   const tokens: Row[] = rows.tokens.map((row) => ({ name: row.same ? row.left : `${row.left} / ${row.right}`, before: row.before, after: row.after }));
   return {
