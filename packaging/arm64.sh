@@ -5,10 +5,9 @@ scripts/setup.sh arm64
 sysroot=$root/build/arm64-root
 if [ ! -e "$sysroot/usr/include/fmt" ]; then
   say "making a folder with the libraries of arm64"
-  mirror=${MIRROR:-$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)}
   rm -rf "$sysroot"
-  # shellcheck disable=SC2086  # an empty one is mmdebstrap's own default
-  mmdebstrap --quiet --variant=extract --arch=arm64 bookworm "$sysroot" $mirror \
+  # shellcheck disable=SC2046  # none is mmdebstrap's own default
+  mmdebstrap --quiet --variant=extract --arch=arm64 bookworm "$sysroot" $(mirror) \
     --include=libc6-dev,libstdc++-12-dev,libfmt-dev,libpcre2-dev,libutf8proc-dev,nlohmann-json3-dev,libcli11-dev,libcpp-httplib-dev,libgtest-dev,librapidcheck-dev
 fi
 cmake -G Ninja -S . -B build/arm64 --log-level=WARNING -DCMAKE_TOOLCHAIN_FILE=packaging/toolchain-arm64.cmake -DUNPACK_SYSROOT="$sysroot" \
