@@ -61,7 +61,8 @@ bare() {
     command -v mmdebstrap >/dev/null 2>&1 || scripts/setup.sh container >&2
     echo "packaging: making a bare $suite" >&2
     if [ "$suite" = noble ]; then
-      mmdebstrap --quiet --variant=minbase --format=tar --keyring="$(ubuntu_keyring)" noble "$kept.new" "${UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}"
+      mmdebstrap --quiet --variant=minbase --format=tar --include=apt --components=main,universe --keyring="$(ubuntu_keyring)" noble "$kept.new" \
+        "${UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}"
     else
       # shellcheck disable=SC2046  # none is mmdebstrap's own default
       mmdebstrap --quiet --variant=minbase --format=tar "$suite" "$kept.new" $(mirror)

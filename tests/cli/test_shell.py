@@ -140,6 +140,26 @@ def test_doctor_says_what_is_here_and_what_is_missing():
     assert "own products" in products["found"] and "right to" in products["found"] and products["remedy"] == "unset UNPACK_ONEDNN"
 
 
+@pytest.mark.parametrize("offered", [True, False])
+def test_setup_asks_for_no_browser_where_the_release_has_none(tmp_path, offered):
+    """Ubuntu has Chromium as a snap alone: a script in its place would let the tests of the page fail."""
+    programs = {
+        "id": "echo 0",
+        "dpkg-query": "exit 1",
+        "apt-cache": f'case "$2" in chromium) echo "  Candidate: {"120.1" if offered else "(none)"}" ;; *) echo "  Candidate: 1.2" ;; esac',
+        "apt-get": 'echo "apt-get $*"',
+        "env": "shift; exec \"$@\"",
+    }
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    ran = subprocess.run(["/bin/sh", ROOT / "scripts" / "setup.sh", "test"], capture_output=True, text=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert ran.returncode == 0, ran.stderr
+    installed = next(line for line in ran.stdout.splitlines() if line.startswith("apt-get") and " install " in line).split()
+    assert {"g++", "python3-selenium"} <= set(installed)
+    assert ("chromium" in installed, "chromium-driver" in installed) == (offered, offered)
+
+
 def test_without_onednn_the_values_are_the_same():
     question = ["trace", "Mary and John went to the store. John gave a drink to", "--target", " Mary", "--versus", " John", "--json", "-"]
     with_it = json.loads(output(*question, env={**os.environ, "UNPACK_ONEDNN": "on"}))["token_credit"]
