@@ -2,10 +2,13 @@
 import json
 import os
 import pathlib
+import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -102,6 +105,48 @@ def test_zsh_knows_every_command_and_every_option(environment):
         given = {re.match(r"\*?(-[\w-]+)", row).group(1) for row in in_zsh(environment, "unpack", command, "--") if re.match(r"\*?-", row)}
         assert options(command) <= given, command
     assert any(row.startswith("--color[") and row.endswith("(auto always never)") for row in in_zsh(environment, "unpack", "trace", ""))
+
+
+def at_a_zsh_prompt(environment, folder, lines):
+    """What becomes of each line, a tab at its end, in an interactive zsh that finds the script where a package puts it."""
+    need("zsh")
+    (folder / "_unpack").write_text(output("completion", "zsh"))
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execvpe("zsh", ["zsh", "-f", "-i"], {**environment, "TERM": "dumb", "PS1": ""})
+
+    def read_until(what, seconds):
+        got, end = b"", time.monotonic() + seconds
+        while what not in got and time.monotonic() < end:
+            if select.select([terminal], [], [], 0.05)[0]:
+                got += os.read(terminal, 65536)
+        return got
+
+    try:
+        os.write(terminal, f"fpath=({folder} $fpath); autoload -U compinit; compinit -u -D; print is''ready\n".encode())
+        assert b"isready" in read_until(b"isready", 30)
+        became = []
+        for line in lines:
+            for seconds in (0.7, 2, 6):  # a busy machine takes longer to complete than it is given at first
+                os.write(terminal, f"{line}\t".encode())
+                read_until(b"no such thing", seconds)
+                os.write(terminal, b"\x01print -r -- is''now \n")  # at the start of the line: it is printed, not run
+                said = re.search(rb"isnow ([^\r\n]*)", read_until(b"isnow ", 10) + read_until(b"\n", 1))
+                assert said, line
+                if said.group(1).decode().strip() != line:
+                    break
+            became.append(said.group(1).decode().strip())
+        return became
+    finally:
+        os.close(terminal)
+        os.waitpid(process, 0)
+
+
+def test_zsh_completes_what_is_typed(environment, tmp_path):
+    typed = ["unpack interv", "unpack trace --versus-ans", "unpack trace --color alw", "unpack trace --model pocket-l"]
+    assert at_a_zsh_prompt(environment, tmp_path, typed) == [
+        "unpack intervene", "unpack trace --versus-answer", "unpack trace --color always", "unpack trace --model pocket-llama",
+    ]  # fmt: skip
 
 
 def test_the_manual_page_names_every_option():
