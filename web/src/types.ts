@@ -118,7 +118,6 @@ export interface Trace extends PathsAnswer {
   token_credit: number[];
   token_percent: number[];
   node_credit: Record<string, number[]>;
-  incoming?: Record<string, Record<string, number[]>>;
   entries?: number[] | Entries;
   composition?: Record<string, CompositionEntry[]>;
   conservation: { first: number; reached: number };
@@ -151,6 +150,14 @@ export interface TokenEffect {
   id: number;
   text: string;
   logit: number;
+}
+
+// Of credit 1 put on a node: the strongest of what each branch of it reads.
+export interface ReadsAnswer {
+  node: string;
+  entries: number[] | Entries;
+  incoming: Record<string, { node: string; credit: number }[]>;
+  pattern?: number[]; // of a head
 }
 
 export interface WritesAnswer {

@@ -211,7 +211,7 @@ class HostBackend : public HostNeurons<T> {
  protected:
   // coef[rows, entries] times the weights by which a side's neurons read, [rows, D].
   std::vector<T> fold_neurons(const MlpView& view, MlpSide side, Scores scores,
-                              std::span<const int> queries, std::span<const double> coef);
+                              std::span<const int> queries, std::vector<T> coef);
   // Directions as the sublayer's own outputs see them: centred, and through the norm behind.
   std::vector<T> directions_for(const std::vector<T>& post, const Array* out_dev,
                                 std::span<const int> queries, const Array& directions) const;
