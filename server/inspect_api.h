@@ -1,5 +1,5 @@
-// Endpoints that look closer: what a node writes, attention patterns, the logit lens, spellings of
-// a token, a trace in words, the tokens of an answer.
+// Endpoints that look closer: what a node reads and writes, attention patterns, the logit lens,
+// spellings of a token, a trace in words, the tokens of an answer.
 #pragma once
 
 #include <functional>
@@ -18,6 +18,9 @@ inline std::string dump(const JsonValue& value) {
   return value.dump(-1, ' ', false, JsonValue::error_handler_t::replace);
 }
 
+// The row of a head's attention at a node; nothing of an MLP.
+std::vector<double> pattern_of(const Prepared& prepared, const Node& node);
+
 class InspectApi {
  public:
   // From token ids to the prepared prompt, kept where there is room.
@@ -32,6 +35,7 @@ class InspectApi {
                             const Model& model, const Fields& body) const;
 
  private:
+  Answer reads(const std::string& model_name, const Model& model, const Fields& body) const;
   Answer writes(const std::string& model_name, const Model& model, const Fields& body) const;
   Answer attention(const std::string& model_name, const Model& model, const Fields& body) const;
   Answer lens(const std::string& model_name, const Model& model, const Fields& body) const;
