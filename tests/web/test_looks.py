@@ -96,3 +96,19 @@ def test_every_tab_explains_its_words(page, terms):
     page.open(why(tab=tab, other=ANNA, pins="Movers:A5.H3@13"))
     page.one(READY[tab])
     assert len(page.all(".mark")) >= least and (tab == "why" or page.all(".title .mark"))
+
+
+@pytest.mark.parametrize("node, model", [("MLP5@13", "pocket-llama"), ("A5.H3@13", "pocket-gpt2")])
+def test_the_inspector_says_of_a_node_what_the_list_of_sentences_says(page, node, model):
+    page.open(why(node=node, model=model))
+    listed = page.wait(lambda: [text for text in page.texts(".sentences li") if text.startswith(node.split("@")[0] + " ")], seconds=40)
+    page.wait(lambda: page.text(".inspector .sentence") == listed[0])
+
+
+def test_every_option_is_explained_and_has_its_label(page):
+    page.open(why())
+    page.click("#options summary")
+    page.js("document.querySelector('#options summary').click()") if not page.js("return document.querySelector('#options').open") else None
+    fields = page.js("return [...document.querySelectorAll('.options select, .options input:not([type=checkbox])')].map((e) => [e.labels[0]?.textContent ?? '', !!e.closest('label, fieldset').querySelector('.mark') || !!e.closest('fieldset')?.querySelector('.mark')])")
+    assert len(fields) > 8 and all(label and marked for label, marked in fields), fields
+    page.shot("options")
