@@ -112,3 +112,22 @@ def test_every_option_is_explained_and_has_its_label(page):
     fields = page.js("return [...document.querySelectorAll('.options select, .options input:not([type=checkbox])')].map((e) => [e.labels[0]?.textContent ?? '', !!e.closest('label, fieldset').querySelector('.mark') || !!e.closest('fieldset')?.querySelector('.mark')])")
     assert len(fields) > 8 and all(label and marked for label, marked in fields), fields
     page.shot("options")
+
+
+def test_a_full_screen_shows_the_whole_graph(page):
+    page.open(why(routes=40))
+    page.one("#fullscreen").click()  # a real one: nothing else may fill the screen
+    page.wait(lambda: page.all(".graph-frame.full"))
+    hidden = "const frame = document.querySelector('.graph-frame').getBoundingClientRect(), axis = document.querySelector('#graph .axis .ground').getBoundingClientRect(); return [...document.querySelectorAll('#graph .node')].map((e) => e.getBoundingClientRect()).filter((b) => b.left < frame.left || b.right > frame.right || b.top < frame.top || b.bottom > axis.bottom).length"
+    page.wait(lambda: page.js(hidden) == 0)
+    page.click("#fullscreen")
+    page.wait(lambda: not page.all(".graph-frame.full"))
+
+
+def test_patterns_name_their_tokens_where_there_is_room(page):
+    page.open(why(tab="heads"))
+    page.one(".patterns")
+    assert page.texts(".patterns [data-head] .rows")[0].startswith("<|endoftext") and page.text('.patterns [data-head="A5.H3"] .asked') == "·to"
+    page.open(state(prompt="It was a long day and the men went on and on. " * 3 + MARY, tab="heads"))
+    page.one(".patterns canvas")
+    assert not page.all(".patterns .rows")

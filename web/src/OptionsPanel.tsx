@@ -16,7 +16,7 @@ interface Props {
 const PRESETS: Record<string, string> = {
   paper: 'the paper’s settings',
   released: 'what the authors’ program does',
-  best: 'passes the most tests with known answers; slow past 100 tokens',
+  best: 'passes the most tests with known answers; slower on long prompts',
 };
 
 const CHOICES: { key: 'dispatch' | 'mlp' | 'scores' | 'reroot' | 'direction' | 'keys'; label: string; help: string; values: string[] }[] = [

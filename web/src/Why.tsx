@@ -135,7 +135,7 @@ export function Why({ trace, stale, view, body, gated, dark, exports, tokenHover
           onToken={(from) => onChange({ filters: { ...view.filters, from: view.filters.from === from ? null : from } })}
         />
         <p class="legend small muted">
-          <span class="key positive" /> {root ? 'positive' : 'raises the target'} <span class="key negative" /> {root ? 'negative' : 'lowers it'} <span class="key dashed" /> from another position · width and fill: credit · read as K, Q, V <Term of="kqv" /> · mouse and keys <Term of="keys" />
+          <span class="key positive" /> {root ? 'positive' : 'raises the target'} <span class="key negative" /> {root ? 'negative' : 'lowers it'} <span class="key dashed" /> from another position · width, fill: credit · <span class="together">read as K, Q, V <Term of="kqv" /></span> · <span class="together">mouse and keys <Term of="keys" /></span>
           {unfold && <> · <button type="button" class="link" onClick={() => setUnfold(false)}>fold unused tokens</button></>}
         </p>
         {[...new Set([...trace.warnings, ...source.warnings])].map((warning) => <p key={warning} class="warning">{warning}</p>)}
