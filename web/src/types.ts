@@ -185,6 +185,15 @@ export interface AttributeAnswer {
   rows: { position: number; target_id: number; text: string; probability: number; token_credit: number[] }[];
 }
 
+export interface CostAnswer {
+  tokens: number;
+  targets: number;
+  gflop: number;
+  memory_mib: number; // beside the weights
+  seconds: number;
+  text: string;
+}
+
 export interface SourcesAnswer {
   model: { name: string };
   question: string;

@@ -284,8 +284,8 @@ class HostEdges : public HostReads<T> {
     return {first, std::max<std::int64_t>(0, active.end - first)};
   }
   void project_writers(const AttentionView& view, const Panels<T>& w, const Sources& of, T* out);
-  void project_keys(const AttentionView& view, const LayerPanels<T>& w, const RotaryTable* rope,
-                    const Sources& of, T* out);
+  void project_keys(const AttentionView& view, const LayerPanels<T>& w, const Panels<T>& k,
+                    const RotaryTable* rope, const Sources& of, T* out);
 
  private:
   EdgesInto edges_into(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
