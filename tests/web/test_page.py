@@ -244,7 +244,7 @@ def test_the_experts_of_a_mixture_are_shown_where_there_are_any(page):
     page.open()
     page.js("""const ask = window.fetch; window.fetch = async (path, init) => {
         const response = await ask(path, init);
-        if (path !== '/api/reroot') return response;
+        if (path !== '/api/reads') return response;
         const answer = await response.json();
         answer.entries = {neurons: answer.entries.neurons ?? [], experts: [{expert: 3, weight: 0.7, credit: 0.5}, {expert: 1, weight: 0.3, credit: -0.1}]};
         return new Response(JSON.stringify(answer)); };
@@ -284,7 +284,7 @@ def test_the_lens_shows_where_the_answer_comes_up(page):
 def test_heads_are_sorted_by_credit(page):
     page.open(why(tab="heads"))
     page.wait(lambda: len(page.all(".patterns [data-head]")) == 12)
-    credits = [abs(float(text.split()[1].replace("−", "-"))) for text in page.texts(".patterns [data-head] span")]
+    credits = [abs(float(text.split()[1].replace("−", "-"))) for text in page.texts(".patterns [data-head] > span")]
     assert credits == sorted(credits, reverse=True) and page.texts(".patterns b")[0] == "A5.H3"
     page.click('[data-head="A5.H3"]')
     page.wait(lambda: page.all('section[aria-label="Inspector: A5.H3@13"]'))

@@ -76,10 +76,11 @@ void HostHeads<T>::value_scores(const AttentionView& view, const LayerPanels<T>&
   sums.v_scores = uninitialized(static_cast<std::int64_t>(groups) * length * cl);
   sums.v_sum = uninitialized(static_cast<std::int64_t>(groups) * length);
   sums.v_abs = uninitialized(static_cast<std::int64_t>(groups) * length);
+  const auto v = widened(w.v);
   pool_.parallel_for(length, [&](std::int64_t s) {
     std::vector<T> vectors(static_cast<std::size_t>(groups * d));
     for (int g = 0; g < groups; ++g)
-      head_to_model(w.v, g, ptr(*view.v) + (s * groups + g) * e, e, 1, vectors.data() + g * d, d);
+      head_to_model(*v, g, ptr(*view.v) + (s * groups + g) * e, e, 1, vectors.data() + g * d, d);
     std::vector<T> scores(static_cast<std::size_t>(groups * cl));
     gemm(true, groups, cl, d, vectors.data(), d, ptr(*view.writers) + s * view.n_writers * d, d,
          false, scores.data(), cl);
@@ -177,7 +178,9 @@ void HostHeads<T>::key_scores(const AttentionView& view, Scores scores, int head
   const double scale = config_.layer(view.layer).attention_scale;
   const T* q = ptr(*view.q) + (static_cast<std::int64_t>(query) * config_.n_heads + head) * e;
   std::vector<T> shared(static_cast<std::size_t>(d));
-  if (!per_source) head_to_model(w->k, g, q, e, 1, shared.data(), d);
+  const Panel<T> columns = head_columns(w->k, g);
+  const std::int64_t ld = w->k.columns(g * e / w->k.width);
+  if (!per_source) gemm(true, 1, d, e, q, e, columns, ld, false, shared.data(), d);
   // Where it is the same for all sources, and these are many, the vector is brought before W_O of
   // the layers below once, [source, H, E].
   const std::int64_t width = static_cast<std::int64_t>(config_.n_heads) * e;
@@ -202,7 +205,7 @@ void HostHeads<T>::key_scores(const AttentionView& view, Scores scores, int head
       own.resize(static_cast<std::size_t>(d));
       std::vector<T> u(q, q + e);
       pull(s, g, u.data());
-      head_to_model(w->k, g, u.data(), e, 1, own.data(), d);
+      gemm(true, 1, d, e, u.data(), e, columns, ld, false, own.data(), d);
       vector = own.data();
     }
     const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[s]));

@@ -193,6 +193,18 @@ void reach_sums(const ReachProduct& product) { best().reach_sums(product); }
 
 void edge_sums(const EdgeProduct& product) { best().edge_sums(product); }
 
+template <>
+void floored_inverses<float>(const float* sum, const float* abs, std::int64_t n, double beta,
+                             double floor, double* out) {
+  best().floored_inverses(sum, abs, n, beta, floor, out);
+}
+
+template <>
+void floored_inverses<double>(const double* sum, const double* abs, std::int64_t n, double beta,
+                              double floor, double* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = floored_inverse(sum[i], abs[i], beta, floor);
+}
+
 namespace {
 
 // An element of A times B in panels.
