@@ -6,6 +6,7 @@
 #include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
 #include "backend/read_ops.h"
+#include "backend/score_plan.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -39,7 +40,7 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
     if (all)
       heads.push_back(backend_->attention_sums(attention_view(l), Scores::raw, keeps_.key_scores));
     for (const MlpReader& reader : mlp_readers(c.layer(l))) {
-      if (reader.side == MlpSide::router && !all) continue;
+      if ((reader.side == MlpSide::router && !all) || neurons_when_asked(l)) continue;
       neurons[static_cast<std::size_t>(reader.side)][at] =
           backend_->mlp_sums(mlp_view(l), reader.side, Scores::raw);
     }
@@ -93,7 +94,7 @@ MlpView Decomposition::mlp_view(int layer) const {
   return {layer,         length_,          writers_.visible_to_mlp(layer),
           &vectors_,     writers_.count(), &t.dev_mlp,
           &t.act,        &t.mlp_out_dev,   t.routing.get(),
-          head_states(), nullptr};
+          head_states(), nullptr,          -1};
 }
 
 Array Decomposition::pre(int layer, MlpSide side, Scores scores) const {
@@ -117,17 +118,24 @@ Array Decomposition::pre(int layer, MlpSide side, Scores scores) const {
 
 const AttentionSums& Decomposition::attention(int layer, Scores scores,
                                               const RunContext& context) const {
+  make_attention(scores, [&](int l) {
+    context.report("layers", l, config().n_layers);
+    return backend_->attention_sums(attention_view(l), scores, keeps_.key_scores);
+  });
+  return attention_[scores == Scores::raw ? 0 : 1].layers[static_cast<std::size_t>(layer)];
+}
+
+bool Decomposition::make_attention(Scores scores,
+                                   const std::function<AttentionSums(int)>& make) const {
   auto& lazy = attention_[scores == Scores::raw ? 0 : 1];
+  bool mine = false;
   lazy.once([&] {
     std::vector<AttentionSums> made;
-    for (int l = 0; l < config().n_layers; ++l) {
-      context.report("layers", l, config().n_layers);
-      made.push_back(backend_->attention_sums(attention_view(l), scores, keeps_.key_scores));
-    }
+    for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
     lazy.layers = std::move(made);
-    lazy.made = true;
+    lazy.made = mine = true;
   });
-  return lazy.layers[static_cast<std::size_t>(layer)];
+  return mine;
 }
 
 const Array& Decomposition::key_medians(int layer, const RunContext& context) const {
@@ -163,8 +171,25 @@ Array Decomposition::writer_keys(int layer, const RunContext& context) const {
   });
 }
 
+// A device with memory of its own makes all sums in one walk over the layers.
+bool Decomposition::neurons_when_asked(int layer) const {
+  return asked_neurons(config(), layer) &&
+         dynamic_cast<const DeviceMemory*>(backend_.get()) == nullptr;
+}
+
+MlpSums Decomposition::mlp_at(int layer, MlpSide side, int query) const {
+  const int scalar = backend_->is_double() ? 8 : 4;
+  return asked_.at(*backend_, mlp_view(layer), side, query,
+                   keeps_last_scores(config(), writers_, scalar));
+}
+
 const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
                                   const RunContext& context) const {
+  if (neurons_when_asked(layer)) {
+    auto& last = last_mlp_[side == MlpSide::up ? 1 : 0];
+    last.once([&] { last.layers = {backend_->mlp_sums(mlp_view(layer), side, scores)}; });
+    return last.layers.front();
+  }
   // How scores are centred concerns routers alone.
   const bool router = side == MlpSide::router;
   auto& lazy = mlp_[!router                      ? static_cast<std::size_t>(side)
@@ -207,7 +232,10 @@ Array Decomposition::head_numerators(int layer) const {
 }
 
 Array Decomposition::mlp_numerators(int layer) const {
-  return kept_numerators(mlp_numerators_, layer, [&](int l) { return make_mlp_numerators(l); });
+  if (neurons_when_asked(layer)) return make_mlp_numerators(layer);
+  return kept_numerators(mlp_numerators_, layer, [&](int l) {
+    return neurons_when_asked(l) ? Array() : make_mlp_numerators(l);
+  });
 }
 
 Array Decomposition::make_head_numerators(int layer) const {

@@ -286,7 +286,8 @@ void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, Scores scores,
   const std::int64_t cl = view.visible;
   const auto rows = static_cast<std::int64_t>(queries.size());
   out.assign(static_cast<std::size_t>(rows * cl), 0.0);
-  if (view.routing == nullptr && rows == 1 && queries[0] == view.length - 1 && view.last &&
+  const int kept_at = view.last_at < 0 ? view.length - 1 : view.last_at;
+  if (view.routing == nullptr && rows == 1 && queries[0] == kept_at && view.last &&
       !view.last->empty()) {
     const std::vector<T> scaled(coef.begin(), coef.end());
     const auto n = static_cast<std::int64_t>(scaled.size());
