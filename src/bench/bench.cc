@@ -264,7 +264,8 @@ class Bench {
     all += questions;
     // Of a long prompt edges are made along with the sums.
     if (memory_ == nullptr && question.options.direction == Direction::output &&
-        !Decomposition::table_fits(c, model_.writers(), tokens, context_.memory_budget, 4)) {
+        (!Decomposition::wants_key_scores(backend, question.options.scores, tokens) ||
+         !Decomposition::table_fits(c, model_.writers(), tokens, context_.memory_budget, 4))) {
       const Cost later = target_cost(c, model_.writers(), tokens);
       prepare_plan += {questions.flop - later.flop, questions.byte - later.byte};
     }
@@ -355,7 +356,8 @@ class Bench {
     now.peak_memory_mib = peak_memory_mib();
     now.memory_bound_mib =
         result_.base_memory_mib +
-        memory_cost(c, model_.writers(), tokens, context_.memory_budget, backend.threads()) /
+        memory_cost(c, model_.writers(), tokens, context_.memory_budget, backend.threads(),
+                    Decomposition::wants_key_scores(backend, question.options.scores, tokens)) /
             (1 << 20);
     if (options_.keep_layers > 0) streamed(ids, question, one_shot);
     if (!once && weight_product_obstacle(c).empty() &&

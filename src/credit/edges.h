@@ -101,7 +101,7 @@ class Edges {
   // Calls visit(head, query, rows) for every node of the layer, from several threads.
   void visit_keys(int layer,
                   const std::function<void(int head, int query, const T* rows)>& visit) const;
-  bool has_table() const { return decomposition_->keeps_key_scores(); }
+  bool has_table() const { return decomposition_->keeps_key_scores(options_.scores); }
 
  private:
   DirectEdges direct(int layer, int query, const Array& direction) const;

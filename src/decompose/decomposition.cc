@@ -2,6 +2,7 @@
 
 #include <numeric>
 
+#include "backend/adds_keys_up.h"
 #include "backend/device_memory.h"
 #include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
@@ -120,9 +121,18 @@ const AttentionSums& Decomposition::attention(int layer, Scores scores,
                                               const RunContext& context) const {
   make_attention(scores, [&](int l) {
     context.report("layers", l, config().n_layers);
-    return backend_->attention_sums(attention_view(l), scores, keeps_.key_scores);
+    return backend_->attention_sums(attention_view(l), scores, keeps_key_scores(scores));
   });
   return attention_[scores == Scores::raw ? 0 : 1].layers[static_cast<std::size_t>(layer)];
+}
+
+bool Decomposition::wants_key_scores(const Backend& backend, Scores scores, int length) {
+  const auto* adds = dynamic_cast<const AddsKeysUp*>(&backend);
+  return scores != Scores::raw || adds == nullptr || !adds->adds_keys_up(length);
+}
+
+bool Decomposition::keeps_key_scores(Scores scores) const {
+  return keeps_.key_scores && wants_key_scores(*backend_, scores, length_);
 }
 
 bool Decomposition::make_attention(Scores scores,
@@ -224,7 +234,7 @@ Array Decomposition::kept(Lazy<Array>& lazy, int layer,
 // Long prompts have no room for them; they are cheap to make again.
 Array Decomposition::kept_numerators(Lazy<Array>& lazy, int layer,
                                      const std::function<Array(int)>& make) const {
-  return keeps_.key_scores ? kept(lazy, layer, make) : make(layer);
+  return keeps_.numerators ? kept(lazy, layer, make) : make(layer);
 }
 
 Array Decomposition::head_numerators(int layer) const {
@@ -305,7 +315,8 @@ std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, i
     scalars += 5 * pairs;                        // pattern and the sums of keys and queries
     scalars +=
         s * cl * (2.0 * c.n_heads + c.n_kv_heads) + s * cm * sides;  // moments, value scores, norms
-    if (kept.key_scores) scalars += pairs * (cl + 1) + s * neurons;  // and numerators
+    if (kept.key_scores) scalars += pairs * cl;
+    if (kept.numerators) scalars += pairs + s * neurons;
     scalars += s * cl * kv / 2 * ((kept.values ? 1 : 0) + (kept.keys ? 1 : 0));
     if (kept.key_scores && keeps_query_scores(c, writers, length, scalar)) scalars += pairs * cl;
     if (keeps_last_scores(c, writers, scalar)) scalars += cm * neurons * sides;
@@ -328,7 +339,7 @@ Decomposition::Kept Decomposition::kept_within(const ModelConfig& c, const Write
   for (int l = 0; l < c.n_layers; ++l)
     rows += static_cast<double>(length) * writers.visible_to_attention(l);
   Kept out;
-  out.key_scores = table_fits(c, writers, length, memory_budget, scalar);
+  out.key_scores = out.numerators = table_fits(c, writers, length, memory_budget, scalar);
   const bool fit = 2 * rows * row * scalar <= static_cast<double>(memory_budget);
   // Keys pay where they are fewer than the scores that are made of them.
   out.keys = fit && 2 * row <= static_cast<double>(c.n_heads) * (length + 1);

@@ -76,11 +76,15 @@ class Decomposition {
 
   // Whether the key scores of all layers are kept; otherwise they are computed again where needed.
   bool keeps_key_scores() const { return keeps_.key_scores; }
+  // The same of one kind: raw ones are left out where the backend is quicker without.
+  bool keeps_key_scores(Scores scores) const;
+  static bool wants_key_scores(const Backend& backend, Scores scores, int length);
   // What questions leave for the next ones.
   struct Kept {
-    bool key_scores = false;  // of every pair of positions, and numerators
-    bool values = false;      // of writers; and
-    bool keys = false;        // from these the scores can be made again
+    bool key_scores = false;  // of every pair of positions
+    bool numerators = false;
+    bool values = false;  // of writers; and
+    bool keys = false;    // from these the scores can be made again
   };
   static Kept kept_within(const ModelConfig& config, const Writers& writers, int length,
                           std::size_t memory_budget, int scalar);

@@ -200,11 +200,11 @@ Cost read_target_cost(const ModelConfig& c, const Writers& writers, int tokens) 
 }
 
 double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
-                   std::size_t memory_budget, int threads) {
+                   std::size_t memory_budget, int threads, bool table) {
   constexpr int kScalar = static_cast<int>(kBytes);
-  double bytes = static_cast<double>(Decomposition::bytes(
-      c, writers, tokens, Decomposition::kept_within(c, writers, tokens, memory_budget, kScalar),
-      kScalar));
+  Decomposition::Kept kept = Decomposition::kept_within(c, writers, tokens, memory_budget, kScalar);
+  kept.key_scores = kept.key_scores && table;
+  double bytes = static_cast<double>(Decomposition::bytes(c, writers, tokens, kept, kScalar));
   // Arrays over pairs have a place for every source, seen or not.
   const double pairs = static_cast<double>(tri(tokens));
   double edges = 0;

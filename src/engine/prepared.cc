@@ -86,7 +86,7 @@ void make_sums(const PreparedState& state, Options options, const RunContext& co
   const Decomposition& d = *state.decomposition;
   (void)options.settle();
   // Of a long prompt the sums are made along with the edges, for what its keys lead to.
-  if (options.direction == Direction::output && !d.keeps_key_scores() &&
+  if (options.direction == Direction::output && !d.keeps_key_scores(options.scores) &&
       options.scores == Scores::raw)
     return make_edges(state, options, context);
   d.attention(0, options.scores, context);

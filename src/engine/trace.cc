@@ -58,7 +58,7 @@ std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Opti
     edge_sets<T>(state).clear();
   }
   std::optional<SuffixAlong<T>> along;  // where the key scores would have to be made again for it
-  if (!state.decomposition->keeps_key_scores()) along.emplace(*state.decomposition);
+  if (!state.decomposition->keeps_key_scores(options.scores)) along.emplace(*state.decomposition);
   auto edges = std::make_shared<const Edges<T>>(state.decomposition, options, context, target,
                                                 whole, along ? &*along : nullptr);
   std::lock_guard lock(state.mutex);

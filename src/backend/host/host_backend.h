@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/adds_keys_up.h"
 #include "backend/backend.h"
 #include "backend/device_plan.h"
 #include "backend/expert_rows.h"
@@ -147,7 +148,7 @@ class HostPairSums : public HostPairs<T> {
 };
 
 template <typename T>
-class HostHeads : public HostPairSums<T> {
+class HostHeads : public HostPairSums<T>, public AddsKeysUp {
  protected:
   UNPACK_HOST_NAMES;
 
@@ -162,6 +163,7 @@ class HostHeads : public HostPairSums<T> {
   bool sums_with_reach(const AttentionView& view, std::span<const double> mass,
                        std::span<const double> bound, AttentionSums& sums,
                        Backend::PairReach& reach) override;
+  bool adds_keys_up(int length) const override;
   void key_scores(const AttentionView& view, Scores scores, int head, int query,
                   Array& out) override;
   void key_scores_of_heads(const AttentionView& view, Scores scores, int query,

@@ -159,6 +159,13 @@ AttentionSums HostHeads<T>::attention_sums(const AttentionView& view, Scores sco
   return sums;
 }
 
+// Layers that are converted over and over would be, for every row of scores that is made again.
+template <typename T>
+bool HostHeads<T>::adds_keys_up(int length) const {
+  return sizeof(T) == sizeof(float) && this->layers_side_by_side() &&
+         this->plan_of(config_.n_layers - 1, length).keys.way != Way::folded;
+}
+
 template <typename T>
 bool HostHeads<T>::sums_with_reach(const AttentionView& view, std::span<const double> mass,
                                    std::span<const double> bound, AttentionSums& sums,
