@@ -150,7 +150,7 @@ std::string zsh_action(const OptionInfo& option) {
     case Kind::file:
       return "_files";
     default:
-      return " ";
+      return "()";  // a text of the user's own; an empty action would hide the options
   }
 }
 

@@ -27,8 +27,11 @@ std::string fits(const FoundModel& model, std::uint64_t available) {
 
 void run_models(const std::vector<std::string>& paths) {
   const std::vector<FoundModel> found = list_models({paths.begin(), paths.end()});
-  std::size_t width = 0;
-  for (const FoundModel& model : found) width = std::max(width, model.name.size());
+  std::size_t width = 0, kind = 9;
+  for (const FoundModel& model : found) {
+    width = std::max(width, model.name.size());
+    if (model.problem.empty()) kind = std::max(kind, model.quantisation.size());
+  }
   const std::uint64_t available = free_memory();
   std::string text;
   for (const FoundModel& model : found) {
@@ -38,8 +41,8 @@ void run_models(const std::vector<std::string>& paths) {
                           model.origin, family, model.problem);
       continue;
     }
-    text += fmt::format("{:<{}}  {:<8} {:<9} {:<9} {:>9} {:>8} ctx  {}  {}\n", model.name, width,
-                        model.origin, family, model.quantisation, size_text(model.bytes),
+    text += fmt::format("{:<{}}  {:<8} {:<9} {:<{}} {:>9} {:>8} ctx  {}  {}\n", model.name, width,
+                        model.origin, family, model.quantisation, kind, size_text(model.bytes),
                         model.context, fits(model, available), model.folder.string());
   }
   print(text + fmt::format("{}Supported families: {}\n",

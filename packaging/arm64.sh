@@ -5,14 +5,13 @@ scripts/setup.sh arm64
 sysroot=$root/build/arm64-root
 if [ ! -e "$sysroot/usr/include/fmt" ]; then
   say "making a folder with the libraries of arm64"
-  mirror=${MIRROR:-$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)}
   rm -rf "$sysroot"
-  # shellcheck disable=SC2086  # an empty one is mmdebstrap's own default
-  mmdebstrap --quiet --variant=extract --arch=arm64 bookworm "$sysroot" $mirror \
+  # shellcheck disable=SC2046  # none is mmdebstrap's own default
+  mmdebstrap --quiet --variant=extract --arch=arm64 bookworm "$sysroot" $(mirror) \
     --include=libc6-dev,libstdc++-12-dev,libfmt-dev,libpcre2-dev,libutf8proc-dev,nlohmann-json3-dev,libcli11-dev,libcpp-httplib-dev,libgtest-dev,librapidcheck-dev
 fi
 cmake -G Ninja -S . -B build/arm64 --log-level=WARNING -DCMAKE_TOOLCHAIN_FILE=packaging/toolchain-arm64.cmake -DUNPACK_SYSROOT="$sysroot" \
-  -DCMAKE_BUILD_TYPE=Release -DUNPACK_TESTS=ON -DUNPACK_UNITY=ON -DUNPACK_DISCOVER_TESTS=OFF
+  -DCMAKE_BUILD_TYPE=Release -DUNPACK_TESTS=ON -DUNPACK_UNITY=ON -DUNPACK_DISCOVER_TESTS=OFF -DUNPACK_UNIT_TEST_OPTIONS=-O0
 cmake --build build/arm64 -j "$jobs" --target unpack_cli unit_tests
 emulate="qemu-aarch64-static -L $sysroot"
 $emulate build/arm64/unpack --version | tee build/arm64/version

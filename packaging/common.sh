@@ -24,7 +24,33 @@ export_sources() {
     tar -c --null -T - -f - | tar -x -C "$1" -f -
 }
 
-# bare SUITE FOLDER: a new system with nothing but essential packages and apt. It is made once and kept as a tar file in build/chroots.
+# Where apt of this machine has its packages from, unless MIRROR names another.
+mirror() {
+  if [ -z "${MIRROR:-}" ]; then
+    MIRROR=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)
+    [ -n "$MIRROR" ] || MIRROR=$(sed -n 's/^deb \(\[[^]]*\] \)\{0,1\}\(http[^ ]*\).*/\2/p' /etc/apt/sources.list 2>/dev/null | head -n 1)
+  fi
+  echo "$MIRROR"
+}
+
+# ubuntu_keyring: a file with the keys of Ubuntu's archive: this machine's, or the one that Debian 13 packs (Debian 12 has none).
+ubuntu_keyring() {
+  keys=/usr/share/keyrings/ubuntu-archive-keyring.gpg
+  if [ ! -e "$keys" ] && [ ! -e "$root/build/chroots/ubuntu.gpg" ]; then
+    (
+      from=$(mktemp -d)
+      trap 'rm -rf "$from"' EXIT
+      bare trixie "$from"
+      within "$from" sh -c 'apt-get update -qq && apt-get install -qq -y ubuntu-archive-keyring' >&2
+      cp "$from$keys" "$root/build/chroots/ubuntu.gpg"
+    )
+  fi
+  [ -e "$keys" ] || keys=$root/build/chroots/ubuntu.gpg
+  echo "$keys"
+}
+
+# bare SUITE FOLDER: a new system with nothing but essential packages and apt: a release of Debian, or noble (Ubuntu 24.04, whose mirror is
+# UBUNTU_MIRROR). It is made once and kept as a tar file in build/chroots.
 bare() {
   suite=$1
   folder=$2
@@ -32,12 +58,15 @@ bare() {
   kept=$root/build/chroots/$suite.tar
   if [ ! -e "$kept" ]; then
     mkdir -p "$root/build/chroots"
-    say "making a bare $suite"
-    if [ -z "${MIRROR:-}" ]; then
-      MIRROR=$(sed -n 's/^URIs: *//p' /etc/apt/sources.list.d/debian.sources 2>/dev/null | head -n 1)
-      [ -n "$MIRROR" ] || MIRROR=$(sed -n 's/^deb \(\[[^]]*\] \)\{0,1\}\(http[^ ]*\).*/\2/p' /etc/apt/sources.list 2>/dev/null | head -n 1)
+    command -v mmdebstrap >/dev/null 2>&1 || scripts/setup.sh container >&2
+    echo "packaging: making a bare $suite" >&2
+    if [ "$suite" = noble ]; then
+      mmdebstrap --quiet --variant=minbase --format=tar --include=apt --components=main,universe --keyring="$(ubuntu_keyring)" noble "$kept.new" \
+        "${UBUNTU_MIRROR:-http://archive.ubuntu.com/ubuntu}"
+    else
+      # shellcheck disable=SC2046  # none is mmdebstrap's own default
+      mmdebstrap --quiet --variant=minbase --format=tar "$suite" "$kept.new" $(mirror)
     fi
-    mmdebstrap --quiet --variant=minbase --format=tar "$suite" "$kept.new" $MIRROR
     mv "$kept.new" "$kept"
   fi
   rm -rf "$folder"

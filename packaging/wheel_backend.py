@@ -143,10 +143,14 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
 
 
 def build_sdist(sdist_directory, config_settings=None):
-    """What git tracks."""
+    """What git tracks; where there is no git (sources of a release), all but what was built."""
     table = project()
     name = f"{base_name(table)}.tar.gz"
-    files = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], check=True, capture_output=True, text=True).stdout.split("\0")
+    if (ROOT / ".git").exists():
+        files = subprocess.run(["git", "-C", str(ROOT), "ls-files", "-z"], check=True, capture_output=True, text=True).stdout.split("\0")
+    else:
+        paths = sorted(path.relative_to(ROOT) for path in ROOT.rglob("*") if path.is_file())
+        files = [path.as_posix() for path in paths if path.parts[0] not in ("build", "dist", "PKG-INFO") and not {"node_modules", "__pycache__"} & set(path.parts)]
     with tempfile.TemporaryDirectory() as scratch, tarfile.open(pathlib.Path(sdist_directory) / name, "w:gz") as out:
         for file in filter(None, files):
             out.add(ROOT / file, f"{base_name(table)}/{file}", recursive=False)

@@ -33,19 +33,6 @@ std::string bytes_of_no_text(const std::string& token) {
   }
 }
 
-// The attention of the root's head, to stand beside the credit of its sources; nothing for an MLP.
-std::vector<double> pattern_of(const Prepared& prepared, const Node& root) {
-  const Writer& writer = prepared.model().writers()[root.writer];
-  if (writer.kind != WriterKind::head) return {};
-  const CachedArray pattern = prepared.cache("pattern", writer.layer);  // [H, S, S]
-  const auto length = static_cast<std::size_t>(prepared.length()),
-             head = static_cast<std::size_t>(writer.head),
-             query = static_cast<std::size_t>(root.position);
-  const auto row =
-      pattern.values.begin() + static_cast<std::ptrdiff_t>((head * length + query) * length);
-  return {row, row + root.position + 1};
-}
-
 std::string render(const TraceResult& result, Format format) {
   switch (format) {
     case Format::html:
@@ -168,7 +155,8 @@ Answer Api::trace(const std::string& name, const std::string& model_name, const 
         parse_node(model.writers(), *question.root, static_cast<int>(request->prompt.ids.size()));
   return {[this, name, model_name, request, root](const Model& m, const RunContext& context) {
             const Prepared prepared = prepare(model_name, m, request->prompt.ids, context);
-            const TraceResult result = prepared.trace(request->question, context);
+            TraceResult result = prepared.trace(request->question, context);
+            if (!request->incoming) result.incoming.clear();
             if (request->format == Format::json && name == "trace" && !request->spans.empty()) {
               const std::vector<SpanCredit> groups =
                   span_credits(request->spans, result.tokens, result.token_credit);

@@ -11,6 +11,7 @@
 #include "unpack/error.h"
 #include "unpack/explain.h"
 #include "unpack/inspect.h"
+#include "unpack/reads.h"
 #include "unpack/report.h"
 
 namespace unpack::server {
@@ -24,6 +25,7 @@ constexpr std::size_t kMostHeads = 1024;       // patterns in one answer
 constexpr std::size_t kMostWeights = 4000000;  // numbers of all patterns of one answer
 constexpr std::size_t kMostNeurons = 100;
 constexpr int kMostSentences = 20;
+constexpr int kMostNodes = 1000;  // that a branch is listed with
 
 std::string dump(const json& value) {
   return value.dump(-1, ' ', false, json::error_handler_t::replace);
@@ -44,14 +46,27 @@ double short_weight(double x) { return std::round(x * 1e4) / 1e4; }
 
 }  // namespace
 
+std::vector<double> pattern_of(const Prepared& prepared, const Node& node) {
+  const Writer& writer = prepared.model().writers()[node.writer];
+  if (writer.kind != WriterKind::head) return {};
+  const CachedArray pattern = prepared.cache("pattern", writer.layer);  // [H, S, S]
+  const auto length = static_cast<std::size_t>(prepared.length()),
+             head = static_cast<std::size_t>(writer.head),
+             query = static_cast<std::size_t>(node.position);
+  const auto row =
+      pattern.values.begin() + static_cast<std::ptrdiff_t>((head * length + query) * length);
+  return {row, row + node.position + 1};
+}
+
 const std::vector<std::string>& InspectApi::names() {
-  static const std::vector<std::string> kNames = {"writes",  "attention", "lens",
-                                                  "suggest", "words",     "attribute"};
+  static const std::vector<std::string> kNames = {"reads",   "writes", "attention", "lens",
+                                                  "suggest", "words",  "attribute"};
   return kNames;
 }
 
 std::optional<Answer> InspectApi::ask(const std::string& name, const std::string& model_name,
                                       const Model& model, const Fields& body) const {
+  if (name == "reads") return reads(model_name, model, body);
   if (name == "writes") return writes(model_name, model, body);
   if (name == "attention") return attention(model_name, model, body);
   if (name == "lens") return lens(model_name, model, body);
@@ -59,6 +74,24 @@ std::optional<Answer> InspectApi::ask(const std::string& name, const std::string
   if (name == "words") return words(model_name, model, body);
   if (name == "attribute") return attribute(model, body);
   return std::nullopt;
+}
+
+Answer InspectApi::reads(const std::string& model_name, const Model& model,
+                         const Fields& body) const {
+  RequestFields fields(body);
+  const int top = fields.integer("top", 1, kMostNodes).value_or(10);
+  const std::vector<TokenId> ids = read_prompt(fields, model, limits_);
+  std::vector<std::string> allowed = target_fields();
+  for (const std::string& name : option_fields()) allowed.push_back(name);
+  allowed.emplace_back("root");
+  Question question = read_question(fields, model, limits_, ids, allowed);
+  if (!question.root) throw InputError("give the head or MLP as \"root\", for example \"A3.H1@5\"");
+  const Node root = parse_node(model.writers(), *question.root, static_cast<int>(ids.size()));
+  return {[this, model_name, ids, question, root, top](const Model& m, const RunContext& context) {
+    const Prepared prepared = prepare_(model_name, m, ids, context);
+    return reads_to_json(node_reads(prepared, question, context), static_cast<std::size_t>(top),
+                         pattern_of(prepared, root));
+  }};
 }
 
 Answer InspectApi::writes(const std::string& model_name, const Model& model,

@@ -1,5 +1,5 @@
-// Endpoints that look closer: what a node writes, attention patterns, the logit lens, spellings of
-// a token, a trace in words, the tokens of an answer.
+// Endpoints that look closer: what a node reads and writes, attention patterns, the logit lens,
+// spellings of a token, a trace in words, the tokens of an answer.
 #pragma once
 
 #include <functional>
@@ -12,6 +12,9 @@
 #include "unpack/json.h"
 
 namespace unpack::server {
+
+// The row of a head's attention at a node; nothing of an MLP.
+std::vector<double> pattern_of(const Prepared& prepared, const Node& node);
 
 class InspectApi {
  public:
@@ -27,6 +30,7 @@ class InspectApi {
                             const Model& model, const Fields& body) const;
 
  private:
+  Answer reads(const std::string& model_name, const Model& model, const Fields& body) const;
   Answer writes(const std::string& model_name, const Model& model, const Fields& body) const;
   Answer attention(const std::string& model_name, const Model& model, const Fields& body) const;
   Answer lens(const std::string& model_name, const Model& model, const Fields& body) const;

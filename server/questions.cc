@@ -145,6 +145,7 @@ TraceRequest read_trace(const Fields& body, const Model& model, const Limits& li
     request.format = kFormats[*i];
   request.prompt = make_request_prompt(fields, model, limits);
   const bool composition = fields.flag("composition").value_or(true);
+  request.incoming = fields.flag("incoming").value_or(true);
   const std::size_t length = request.prompt.ids.size();
   const Asked asked = read_asked(fields, model, limits, length, trace_fields());
   request.question = asked.question;

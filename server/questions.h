@@ -27,6 +27,7 @@ struct TraceRequest {
   std::vector<Span> spans;             // groups of a trace
   std::optional<AnswerTokens> answer;  // in place of a trace
   Format format = Format::json;
+  bool incoming = true;  // of a root: every node that it reads
 };
 
 struct SourcesRequest {

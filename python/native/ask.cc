@@ -61,11 +61,12 @@ std::string groups(const Model& model, const MadePrompt& prompt, const Asked& as
   return to_json(span_credits(spans_of(asked, model, prompt), trace.tokens, trace.token_credit));
 }
 
-SourcesResult sources(const Model& model, const std::string& question, const std::string& documents,
-                      const std::optional<std::string>& given, int generate,
-                      const std::optional<std::string>& prompt_template,
-                      const std::optional<std::string>& document_template, bool chat,
-                      const Asked& asked, const py::object& progress) {
+// A question about documents, as Python gives it.
+SourcesOptions about_documents(const std::string& question, const std::string& documents,
+                               const std::optional<std::string>& given, int generate,
+                               const std::optional<std::string>& prompt_template,
+                               const std::optional<std::string>& document_template, bool chat,
+                               const Asked& asked) {
   SourcesOptions options;
   options.question = question;
   options.documents = parse_documents(documents, "documents");
@@ -75,8 +76,22 @@ SourcesResult sources(const Model& model, const std::string& question, const std
   if (document_template) options.document_template = *document_template;
   options.chat = chat;
   options.options = asked.question.options;
+  return options;
+}
+
+SourcesResult sources(const Model& model, const SourcesOptions& options,
+                      const py::object& progress) {
   return interruptible(
       progress, [&](const RunContext& context) { return find_sources(model, options, context); });
+}
+
+std::string sources_cost(const Model& model, const SourcesOptions& options,
+                         const py::object& progress) {
+  return interruptible(progress, [&](const RunContext& context) {
+    const std::vector<TokenId> prompt = sources_tokens(model, options);
+    const Planned planned = planned_sources(model, prompt.size(), options);
+    return to_json(measured_cost(model, prompt, planned, context), planned);
+  });
 }
 
 template <class Result>
@@ -112,9 +127,12 @@ void bind_ask(py::module_& module) {
   module.def("answer", &answer, model, prompt, asked, progress);
   module.def("cost", &cost, model, prompt, asked, progress);
   module.def("groups", &groups, model, prompt, asked, py::arg("trace"));
-  module.def("sources", &sources, model, py::arg("question"), py::arg("documents"),
-             py::arg("answer"), py::arg("generate"), py::arg("template"),
-             py::arg("document_template"), py::arg("chat"), asked, progress);
+  py::class_<SourcesOptions>(module, "AboutDocuments")
+      .def(py::init(&about_documents), py::arg("question"), py::arg("documents"), py::arg("answer"),
+           py::arg("generate"), py::arg("template"), py::arg("document_template"), py::arg("chat"),
+           asked);
+  module.def("sources", &sources, model, asked, progress);
+  module.def("sources_cost", &sources_cost, model, asked, progress);
 }
 
 }  // namespace unpack::python

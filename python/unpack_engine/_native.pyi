@@ -163,18 +163,21 @@ def has_chat_template(model: Model) -> bool: ...
 def answer(model: Model, prompt: MadePrompt, asked: Asked, progress: _Progress) -> AnswerResult: ...
 def cost(model: Model, prompt: MadePrompt, asked: Asked, progress: _Progress) -> str: ...
 def groups(model: Model, prompt: MadePrompt, asked: Asked, trace: TraceResult) -> str: ...
-def sources(
-    model: Model,
-    question: str,
-    documents: str,
-    answer: Optional[str],
-    generate: int,
-    template: Optional[str],
-    document_template: Optional[str],
-    chat: bool,
-    asked: Asked,
-    progress: _Progress,
-) -> SourcesResult: ...
+class AboutDocuments:
+    def __init__(
+        self,
+        question: str,
+        documents: str,
+        answer: Optional[str],
+        generate: int,
+        template: Optional[str],
+        document_template: Optional[str],
+        chat: bool,
+        asked: Asked,
+    ) -> None: ...
+
+def sources(model: Model, asked: AboutDocuments, progress: _Progress) -> SourcesResult: ...
+def sources_cost(model: Model, asked: AboutDocuments, progress: _Progress) -> str: ...
 
 class Prepared:
     @property

@@ -104,6 +104,22 @@ def documents(value: Any) -> str:
         raise TypeError(f"documents must be texts, or objects with name and text, not {check.shown(value)}") from None
 
 
+def about_documents(
+    function: str, question: Any, given: Any, answer: Any, generate: Any, template: Any, document_template: Any, chat: Any, options: Any
+) -> _native.AboutDocuments:
+    """A question about documents, checked."""
+    return _native.AboutDocuments(
+        check.text("question", question),
+        documents(given),
+        check.optional_text("answer", answer),
+        check.integer("generate", generate, 1),
+        check.optional_text("template", template),
+        check.optional_text("document_template", document_template),
+        check.flag("chat", chat),
+        check.asked(None, None, {}, method_options(function, options)),
+    )
+
+
 def group_fields(group: Any, group_by: Optional[str]) -> Any:
     """As the codec takes them: {"names": (1, 3)} is "names=1:3"."""
     if group is not None and group_by is not None:

@@ -317,23 +317,34 @@ class Model:
         >>> [d["name"] for d in r.documents], len(r.sentences[0]["documents"])
         (['a', 'b'], 2)
         """
-        if answer is not None:
-            check.text("answer", answer)
+        asked = conversations.about_documents("sources", question, documents, answer, generate, template, document_template, chat, options)
         with check.reporting(progress) as report:
-            return Sources(
-                _native.sources(
-                    self._native,
-                    check.text("question", question),
-                    conversations.documents(documents),
-                    answer,
-                    check.integer("generate", generate, 1),
-                    check.optional_text("template", template),
-                    check.optional_text("document_template", document_template),
-                    check.flag("chat", chat),
-                    check.asked(None, None, {}, conversations.method_options("sources", options)),
-                    report,
-                )
-            )
+            return Sources(_native.sources(self._native, asked, report))
+
+    def sources_cost(
+        self,
+        question: str,
+        documents: Union[Sequence[Union[str, Mapping[str, str]]], Mapping[str, str]],
+        *,
+        answer: Optional[str] = None,
+        generate: int = 30,
+        template: Optional[str] = None,
+        document_template: Optional[str] = None,
+        chat: bool = False,
+        progress: Progress = None,
+        **options: Any,
+    ) -> Dict[str, Any]:
+        """What `sources` with the same arguments will take, as `cost` says it; the writing of an answer of the model's own is not counted.
+
+        >>> import unpack_engine as up
+        >>> cost = up.load("pocket-gpt2").sources_cost("Who got it?", {"a": "Tom saw a dog.", "b": "John gave a drink to Mary."}, answer="Mary")
+        >>> cost["targets"], cost["seconds"] > 0
+        (1, True)
+        """
+        asked = conversations.about_documents("sources_cost", question, documents, answer, generate, template, document_template, chat, options)
+        with check.reporting(progress) as report:
+            said: Dict[str, Any] = json.loads(_native.sources_cost(self._native, asked, report))
+        return said
 
     def intervene(
         self,

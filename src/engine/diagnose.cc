@@ -49,9 +49,11 @@ Finding products() {
   } else {
     out.problem =
         fmt::format("oneDNN is not in use ({}); our own products are slower", onednn_absence());
-    out.remedy = std::getenv("UNPACK_ONEDNN") != nullptr
-                     ? "unset UNPACK_ONEDNN"
-                     : "apt-get install libdnnl-dev, which brings the release's own";
+    std::error_code error;
+    out.remedy = std::getenv("UNPACK_ONEDNN") != nullptr ? "unset UNPACK_ONEDNN"
+                 : fs::exists("/usr/bin/apt-get", error)
+                     ? "apt-get install libdnnl-dev, which brings the release's own"
+                     : "install oneDNN (libdnnl.so.3 or .2) with this system's package manager";
   }
   if (const double error = product_error(); !(error < kLimit)) {
     out.problem = fmt::format("a product is wrong by {:.1e} of its largest value", error);

@@ -31,13 +31,13 @@ void add_to(const std::vector<double>& from, std::vector<double>& to) {
 }  // namespace
 
 ReadSweep::ReadSweep(const Decomposition& d, const Options& options, const ReadStart& start,
-                     bool with_edges, const RunContext& context)
+                     Keep keep, const RunContext& context)
     : d_(d),
       ops_(ops_of(d)),
       c_(d.config()),
       o_(options),
       start_(start),
-      with_edges_(with_edges),
+      keep_(keep),
       end_(start.root ? d.writers()[start.root->writer].layer + 1 : c_.n_layers),
       context_(context),
       length_(static_cast<std::size_t>(d_.length())),
@@ -57,12 +57,20 @@ ReadSweep::ReadSweep(const Decomposition& d, const Options& options, const ReadS
     std::copy(first_.begin(), first_.end(),
               credit_.begin() + static_cast<std::ptrdiff_t>(at(start_.position, 0)));
   }
+  if (keep == Keep::root && start_.root) {
+    sweep_root();
+  } else {
+    sweep_all();
+  }
+}
+
+void ReadSweep::sweep_all() {
   // Folded reads of the layers above, per position: those that act on a writer alone, and those of
   // keys, whose credit is centred over positions.
   const Writers& writers = d_.writers();
   Values linear(length_ * width_, 0.0), keyed = linear;
   for (int l = end_ - 1; l >= 0; --l) {
-    context.check();
+    context_.check();
     Values below = linear;
     take(linear, writers.mlp(l), writers.mlp(l) + 1);
     mlp(l, linear, keyed, below);
@@ -73,6 +81,17 @@ ReadSweep::ReadSweep(const Decomposition& d, const Options& options, const ReadS
   }
   take(linear, 0, writers.terminals());
   add_to(keyed_, credit_);
+}
+
+void ReadSweep::sweep_root() {
+  const Writer& root = d_.writers()[start_.root->writer];
+  const Values none(length_ * width_, 0.0);
+  Values keyed = none, below = none;
+  if (root.kind == WriterKind::mlp) {
+    mlp(root.layer, none, none, below);
+  } else {
+    attention(root.layer, none, keyed, below);
+  }
 }
 
 void ReadSweep::take(const Values& from, int first, int end) {
@@ -115,6 +134,17 @@ double ReadSweep::start_scale(int writer, const Values& products) {
   return by;
 }
 
+// Where rows[S, D] have anything.
+std::vector<int> ReadSweep::positions_of(const Values& rows) const {
+  std::vector<int> out;
+  for (std::size_t s = 0; s < length_; ++s) {
+    const auto row = std::span(rows).subspan(s * width_, width_);
+    if (std::any_of(row.begin(), row.end(), [](double x) { return x != 0; }))
+      out.push_back(static_cast<int>(s));
+  }
+  return out;
+}
+
 // Credit of every neuron at every position, [S, entries].
 Array ReadSweep::neuron_entries(int l, const Values& linear, const Values& keyed) {
   Backend& backend = d_.backend();
@@ -138,16 +168,23 @@ Array ReadSweep::neuron_entries(int l, const Values& linear, const Values& keyed
     double* row = direction.data() + static_cast<std::size_t>(start_.position) * width_;
     for (std::size_t i = 0; i < width_; ++i) row[i] += by * start_.direction[i];
   }
-  std::size_t used = length_;
-  while (used > 0 &&
-         std::all_of(direction.begin() + static_cast<std::ptrdiff_t>((used - 1) * width_),
-                     direction.begin() + static_cast<std::ptrdiff_t>(used * width_),
-                     [](double x) { return x == 0; }))
-    --used;
   Array entries = backend.zeros(static_cast<std::int64_t>(length_ * n));
-  if (used == 0) return entries;
-  const Array some = products(all_queries(used), std::span(direction).first(used * width_));
-  backend.copy(some, 0, entries, 0, some.size());
+  const std::vector<int> used = positions_of(direction);
+  if (used.empty()) return entries;
+  Values rows;
+  for (const int s : used) {
+    const auto row = direction.begin() + static_cast<std::ptrdiff_t>(s) * c_.d_model;
+    rows.insert(rows.end(), row, row + c_.d_model);
+  }
+  const Array some = products(used, rows);
+  for (std::size_t i = 0; i < used.size();) {  // runs of positions at once
+    std::size_t end = i + 1;
+    while (end < used.size() && used[end] == used[end - 1] + 1) ++end;
+    backend.copy(some, static_cast<std::int64_t>(i * n), entries,
+                 static_cast<std::int64_t>(static_cast<std::size_t>(used[i]) * n),
+                 static_cast<std::int64_t>((end - i) * n));
+    i = end;
+  }
   return entries;
 }
 
@@ -204,7 +241,7 @@ void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& ou
       }
     }
     add_to(read, out);
-    if (with_edges_) layers_[static_cast<std::size_t>(l)].mlp[index] = std::move(read);
+    if (keep_ != Keep::nothing) layers_[static_cast<std::size_t>(l)].mlp[index] = std::move(read);
   }
 }
 
@@ -270,7 +307,7 @@ void ReadSweep::attention(int l, const Values& linear, Values& keyed, Values& ou
   const auto cl = static_cast<std::size_t>(view.visible);
   for (std::size_t i = 0; i < products.size(); ++i)
     keyed_[i / cl * writers_ + i % cl] += products[i] - (taken.empty() ? 0.0 : taken[i]);
-  if (!with_edges_) return;
+  if (keep_ == Keep::nothing) return;
   layer.heads.linear = layer.heads.keyed = {};
   layer.heads.values = d_.writer_values(l, context_);
   layer.heads.keys = d_.writer_keys(l, context_);

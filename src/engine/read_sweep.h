@@ -32,8 +32,11 @@ class ReadSweep {
     std::array<std::vector<double>, kMostReaders> mlp;  // [S, D] per reader
   };
 
-  // The backend of d has ReadOps. Layers are kept only where edges will be asked for.
-  ReadSweep(const Decomposition& d, const Options& options, const ReadStart& start, bool with_edges,
+  // Which layers are kept for edges: none; all; or that of the root, and nothing below it is done.
+  enum class Keep { nothing, all, root };
+
+  // The backend of d has ReadOps.
+  ReadSweep(const Decomposition& d, const Options& options, const ReadStart& start, Keep keep,
             const RunContext& context);
 
   const Decomposition& decomposition() const { return d_; }
@@ -56,9 +59,12 @@ class ReadSweep {
     return static_cast<std::size_t>(position) * writers_ + static_cast<std::size_t>(writer);
   }
   bool starts_at(int writer) const { return !start_.root || start_.root->writer == writer; }
+  void sweep_all();
+  void sweep_root();
   void take(const Values& from, int first, int end);
   Values key_parts(const Values& keyed, int first, int end) const;
   double start_scale(int writer, const Values& products);
+  std::vector<int> positions_of(const Values& rows) const;
   Array neuron_entries(int l, const Values& linear, const Values& keyed);
   ReadOps::NeuronCredit credit_at_start(int l, MlpSide side, const Array& own, double weight);
   void mlp(int l, const Values& linear, const Values& keyed, Values& out);
@@ -70,7 +76,7 @@ class ReadSweep {
   const ModelConfig& c_;
   Options o_;
   ReadStart start_;
-  bool with_edges_;
+  Keep keep_;
   int end_;
   const RunContext& context_;
   std::size_t length_, width_, writers_;

@@ -9,9 +9,11 @@
 #include <numeric>
 
 #include "decompose/host_math.h"
+#include "engine/check_question.h"
 #include "engine/masses.h"
 #include "engine/read_paths.h"
 #include "engine/read_sweep.h"
+#include "unpack/reads.h"
 
 namespace unpack {
 
@@ -205,8 +207,8 @@ void answer_along_reading(const PreparedState& state, const Question& question,
   const Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
   const bool with_edges = result.root || question.paths.top > 0;
-  const ReadSweep sweep(d, question.options, start_of(state, question, result), with_edges,
-                        context);
+  const ReadSweep sweep(d, question.options, start_of(state, question, result),
+                        with_edges ? ReadSweep::Keep::all : ReadSweep::Keep::nothing, context);
   const auto count = static_cast<std::size_t>(writers.count());
   const auto length = static_cast<std::size_t>(d.length());
   result.ill_conditioned = sweep.doubtful();
@@ -243,13 +245,37 @@ void answer_along_reading(const PreparedState& state, const Question& question,
   result.coverage.absolute_total = paths.absolute_total();
 }
 
+TraceResult node_reads(const Prepared& prepared, const Question& asked, const RunContext& context) {
+  const PreparedState& state = *prepared.state();
+  const Decomposition& d = *state.decomposition;
+  Question question = asked;
+  question.composition = false;
+  question.paths.top = 0;
+  check_question(question, prepared.model(), d.length());
+  (void)question.options.settle();
+  if (!question.root) throw UsageError("give the head or MLP whose reads are asked for");
+  if (question.options.direction != Direction::read) return prepared.trace(question, context);
+  TraceResult result;
+  result.layout = d.config();
+  for (int w = 0; w < d.writers().count(); ++w) result.writers.push_back(d.writers().name(w));
+  result.root = parse_node(d.writers(), *question.root, d.length());
+  const int position = resolve_position(question.target.position, d.length());
+  result.target =
+      resolve_target(state.model, question.target, d.length(), *state.logits_at(position));
+  const ReadSweep sweep(d, question.options, start_of(state, question, result),
+                        ReadSweep::Keep::root, context);
+  add_root(sweep, result);
+  return result;
+}
+
 std::vector<double> masses_below(const PreparedState& state, const Question& asked,
                                  const TraceResult& rooted, const RunContext& context) {
   const Decomposition& d = *state.decomposition;
   Question question = asked;
   question.options.settle();
   if (question.options.direction == Direction::read) {
-    const ReadSweep sweep(d, question.options, start_of(state, question, rooted), true, context);
+    const ReadSweep sweep(d, question.options, start_of(state, question, rooted),
+                          ReadSweep::Keep::all, context);
     return ReadPaths(sweep, {}, context).masses_below();
   }
   const auto masses = path_masses(state, question.options, context);
@@ -286,7 +312,7 @@ EdgeAnswer edge_sums(const PreparedState& state, const Question& asked, const Ed
   ReadStart start;
   start.position = target.position;
   start.direction = direction_to(state, target);
-  const ReadSweep sweep(d, question.options, start, true, context);
+  const ReadSweep sweep(d, question.options, start, ReadSweep::Keep::all, context);
   for (const double credit : sweep.first()) out.first += std::fabs(credit);
   Array change;
   if (how.other != nullptr) {

@@ -11,6 +11,7 @@
 #include "base/message.h"
 #include "base/scratch.h"
 #include "base/thread_pool.h"
+#include "model/blocks.h"
 #include "model/fingerprint.h"
 #include "model/mxfp4.h"
 #include "unpack/error.h"
@@ -136,6 +137,7 @@ class Assembler {
     for (const TensorPart& part : row.parts) {
       WeightView view = part.view;
       view.encoded = entry.encoded.get();
+      if (is_plain(*view.encoded)) view.dtype = entry.tensor.stored.dtype;
       view.start = place(part.start);
       if (entry.transposed) {
         view.in_stride = part.view.in > 1 ? place(part.view.in_stride) : 0;

@@ -46,9 +46,23 @@ void decode_small(const Byte* p, bool has_min, bool five, float* out) {
     p += 4;
   }
   const int middle = has_min ? 0 : five ? 16 : 8;
-  for (int j = 0; j < 16; ++j) {
-    const int low = (p[j] & 0xF) | (five ? static_cast<int>((high >> j) & 1U) << 4 : 0);
-    const int top = (p[j] >> 4) | (five ? static_cast<int>((high >> (j + 16)) & 1U) << 4 : 0);
+  if (!five) {
+    for (int j = 0; j < 16; ++j) {
+      out[j] = static_cast<float>((p[j] & 0xF) - middle) * d + m;
+      out[j + 16] = static_cast<float>((p[j] >> 4) - middle) * d + m;
+    }
+    return;
+  }
+  // A bit is looked for where it stands: lanes of a vector are not shifted by different counts.
+  static constexpr std::array<int, 16> kBit = [] {
+    std::array<int, 16> bits{};
+    for (std::size_t j = 0; j < bits.size(); ++j) bits[j] = 1 << j;
+    return bits;
+  }();
+  const int first = static_cast<int>(high & 0xFFFFU), second = static_cast<int>(high >> 16);
+  for (std::size_t j = 0; j < 16; ++j) {
+    const int low = (p[j] & 0xF) + ((first & kBit[j]) != 0 ? 16 : 0);
+    const int top = (p[j] >> 4) + ((second & kBit[j]) != 0 ? 16 : 0);
     out[j] = static_cast<float>(low - middle) * d + m;
     out[j + 16] = static_cast<float>(top - middle) * d + m;
   }
@@ -96,14 +110,14 @@ void decode_q6_k(const Byte* p, float* out) {
   const Byte *low = p, *high = p + 128, *scales = p + 192;
   const float d = half_at(p + 208);
   for (int half = 0; half < 2; ++half, low += 64, high += 32, scales += 8, out += 128) {
-    for (int l = 0; l < 32; ++l) {
-      const int values[4] = {(low[l] & 0xF) | ((high[l] & 3) << 4),
-                             (low[l + 32] & 0xF) | (((high[l] >> 2) & 3) << 4),
-                             (low[l] >> 4) | (((high[l] >> 4) & 3) << 4),
-                             (low[l + 32] >> 4) | (((high[l] >> 6) & 3) << 4)};
-      for (int k = 0; k < 4; ++k) {
-        const auto scale = static_cast<float>(static_cast<std::int8_t>(scales[l / 16 + 2 * k]));
-        out[l + 32 * k] = d * scale * static_cast<float>(values[k] - 32);
+    for (int j = 0; j < 8; ++j) {  // sixteen at a time, which have a scale
+      const int quarter = j / 2, begin = j % 2 * 16;
+      const float step = d * static_cast<float>(static_cast<std::int8_t>(scales[j]));
+      const Byte* nibbles = low + quarter % 2 * 32 + begin;
+      const int shift = quarter / 2 * 4;
+      for (int l = 0; l < 16; ++l) {
+        const int value = (nibbles[l] >> shift & 0xF) | (high[begin + l] >> 2 * quarter & 3) << 4;
+        out[j * 16 + l] = step * static_cast<float>(value - 32);
       }
     }
   }
@@ -150,7 +164,7 @@ void decode_mxfp4(const Byte* p, float* out) {
   }
 }
 
-class Blocks final : public Encoded {
+class Blocks final : public Reordered {
  public:
   Blocks(const BlockInfo& info, const std::byte* data) : info_(info), data_(data) {}
 
@@ -176,12 +190,14 @@ class Blocks final : public Encoded {
     }
   }
 
+  bool plain() const override { return info_.dtype.has_value(); }
+
  private:
   const BlockInfo& info_;
   const std::byte* data_;
 };
 
-class Rows final : public Encoded {
+class Rows final : public Reordered {
  public:
   Rows(std::shared_ptr<const Encoded> inner, std::int64_t columns, RowOf row_of, std::int64_t a,
        std::int64_t b)
@@ -197,6 +213,8 @@ class Rows final : public Encoded {
     }
   }
 
+  bool plain() const override { return is_plain(*inner_); }
+
  private:
   std::shared_ptr<const Encoded> inner_;
   std::int64_t columns_;
@@ -204,7 +222,7 @@ class Rows final : public Encoded {
   std::int64_t a_, b_;
 };
 
-class Part final : public Encoded {
+class Part final : public Reordered {
  public:
   Part(std::shared_ptr<const Encoded> inner, std::int64_t start)
       : inner_(std::move(inner)), start_(start) {}
@@ -212,12 +230,14 @@ class Part final : public Encoded {
     inner_->decode(start_ + first, n, out);
   }
 
+  bool plain() const override { return is_plain(*inner_); }
+
  private:
   std::shared_ptr<const Encoded> inner_;
   std::int64_t start_;
 };
 
-class Turns final : public Encoded {
+class Turns final : public Reordered {
  public:
   Turns(std::shared_ptr<const Encoded> a, std::shared_ptr<const Encoded> b, std::int64_t columns)
       : parts_{std::move(a), std::move(b)}, columns_(columns) {}
@@ -233,12 +253,19 @@ class Turns final : public Encoded {
     }
   }
 
+  bool plain() const override { return is_plain(*parts_[0]) && is_plain(*parts_[1]); }
+
  private:
   std::shared_ptr<const Encoded> parts_[2];
   std::int64_t columns_;
 };
 
 }  // namespace
+
+bool is_plain(const Encoded& encoded) {
+  const auto* reordered = dynamic_cast<const Reordered*>(&encoded);
+  return reordered != nullptr && reordered->plain();
+}
 
 const BlockInfo* find_block(std::uint32_t type) {
   const auto it = std::find_if(std::begin(kBlocks), std::end(kBlocks), [&](const BlockInfo& b) {

@@ -42,6 +42,13 @@ std::string_view block_name(std::uint32_t type);  // also of those that are not 
 // One block; the arithmetic is in single precision, in the order of the published definition.
 void decode_block(BlockType type, const std::byte* block, float* out);
 
+// Encoded, but perhaps only in another order.
+class Reordered : public Encoded {
+ public:
+  virtual bool plain() const = 0;
+};
+bool is_plain(const Encoded& encoded);
+
 // A whole tensor of blocks. `data` outlives it.
 std::shared_ptr<const Encoded> make_blocks(const BlockInfo& info, const std::byte* data);
 

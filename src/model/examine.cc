@@ -4,6 +4,7 @@
 #include "backend/host/panels.h"
 #include "base/files.h"
 #include "base/json_reader.h"
+#include "model/blocks.h"
 #include "model/checkpoint.h"
 #include "model/found.h"
 #include "model/gguf_model.h"
@@ -15,19 +16,19 @@ namespace unpack {
 namespace fs = std::filesystem;
 namespace {
 
-// Weights by layer, from the number in their names ("blk.3.", "model.layers.3.").
+// Weights in layers, which have a number in their names ("blk.3.", "model.layers.3."), but for
+// quantised ones.
 struct LayerCounts {
-  std::map<int, std::uint64_t> parameters;
+  std::uint64_t plain = 0;
   bool mixture = false;
-  bool encoded = false;  // any of them
 
-  void add(const std::string& name, std::uint64_t n) {
+  void add(const std::string& name, std::uint64_t n, bool quantised) {
     std::size_t from = 0;
     for (std::size_t dot; (dot = name.find('.', from)) != std::string::npos; from = dot + 1) {
       const std::string part = name.substr(from, dot - from);
       if (part.empty() || part.size() > 6 || part.find_first_not_of("0123456789") != part.npos)
         continue;
-      parameters[std::stoi(part)] += n;
+      if (!quantised) plain += n;
       mixture = mixture || name.find("exp") != std::string::npos;
       return;
     }
@@ -35,19 +36,13 @@ struct LayerCounts {
 };
 
 // The stored weights, and the matrices that the CPU packs in single precision: all of them where
-// they stay, none of a larger model that is read as it is stored, a few layers where that cannot
-// be, and of a mixture the experts that were used last.
+// they stay, none that are quantised or of a larger model, which are read as they are stored, and
+// of a mixture the experts that were used last.
 std::uint64_t working_memory(const FoundModel& model, const LayerCounts& layers) {
-  std::uint64_t all = 0, largest = 0;
-  for (const auto& [layer, n] : layers.parameters) {
-    all += sizeof(float) * n;
-    largest = std::max(largest, sizeof(float) * n);
-  }
+  const std::uint64_t all = sizeof(float) * layers.plain;
   const bool halves = model.bytes < sizeof(float) * model.parameters;
-  if (all > (halves ? kPackHalves : kKeepBytes) && !layers.mixture && !layers.encoded)
-    return model.bytes;
-  if (all > (layers.encoded && !layers.mixture ? kPackEncoded : kKeepBytes))
-    return model.bytes + (layers.mixture ? kKeepBytes : kKeepLayers * largest);
+  if (layers.mixture && all > kKeepBytes) return model.bytes + kKeepBytes;
+  if (!layers.mixture && all > (halves ? kPackHalves : kKeepBytes)) return model.bytes;
   // What is stored in single precision is let go once it is packed.
   return halves ? model.bytes + all : sizeof(float) * model.parameters;
 }
@@ -60,12 +55,11 @@ void examine_gguf(FoundModel& model, const fs::path& file) {
   model.quantisation = gguf_quantisation(gguf->content);
   for (const auto& part : gguf->files) model.bytes += part->bytes().size();
   LayerCounts layers;
-  layers.encoded = true;  // some always are: rows come in another order
   for (const GgufTensor& tensor : gguf->content.tensors) {
     if (!tensor.info) continue;
     const auto n = static_cast<std::uint64_t>(tensor.elements());
     model.parameters += n;
-    layers.add(tensor.name, n);
+    layers.add(tensor.name, n, !tensor.info->dtype);
   }
   model.memory = working_memory(model, layers);
   model.context = parse_config(gguf_config(*gguf), file.string()).n_ctx;
@@ -85,8 +79,7 @@ void examine_folder(FoundModel& model, const Quantisation& quantisation) {
     // Of a quantised one the weights, and not the words they are packed in.
     if (entry.encoded || entry.tensor.readable) {
       model.parameters += n;
-      layers.add(entry.tensor.stored.name, n);
-      layers.encoded = layers.encoded || entry.encoded != nullptr;
+      layers.add(stored.name, n, entry.encoded && !is_plain(*entry.encoded));
     }
     bytes[entry.tensor.readable ? to_string(stored.dtype) : entry.tensor.dtype_name] +=
         stored.bytes;

@@ -22,6 +22,16 @@ std::uint32_t word_at(const std::byte* data, std::int64_t i) {
   return word;
 }
 
+// Calls run(block, begin, end) for the blocks of `size` elements that [from, end) goes through.
+template <typename Run>
+void each_block(std::int64_t from, std::int64_t end, std::int64_t size, const Run& run) {
+  while (from < end) {
+    const std::int64_t block = from / size, next = std::min(end, (block + 1) * size);
+    run(block, from, next);
+    from = next;
+  }
+}
+
 // A matrix [out, in], read row by row.
 class QuantisedRows : public Encoded {
  public:
@@ -76,8 +86,10 @@ class Fp8 final : public QuantisedRows {
     const std::array<float, 256>& value = e4m3_values();
     const std::byte* data = data_ + row * in_;
     const float* scales = scales_.data() + row / block_out_ * blocks_;
-    for (std::int64_t i = from; i < from + n; ++i)
-      *out++ = value[static_cast<std::size_t>(data[i])] * scales[i / block_in_];
+    each_block(from, from + n, block_in_, [&](std::int64_t b, std::int64_t i, std::int64_t end) {
+      const float scale = scales[b];
+      for (; i < end; ++i) *out++ = value[static_cast<std::size_t>(data[i])] * scale;
+    });
   }
   const std::byte* data_;
   std::int64_t block_out_, block_in_, blocks_;  // blocks of a row
@@ -92,11 +104,13 @@ class FourBitMap final : public Encoded {
       : data_(data), block_(block), scales_(std::move(scales)), map_(map) {}
 
   void decode(std::int64_t first, std::int64_t n, float* out) const override {
-    for (std::int64_t i = first; i < first + n; ++i) {
-      const auto byte = static_cast<unsigned>(data_[i / 2]);
-      *out++ =
-          map_[i % 2 == 0 ? byte >> 4 : byte & 15U] * scales_[static_cast<std::size_t>(i / block_)];
-    }
+    each_block(first, first + n, block_, [&](std::int64_t b, std::int64_t i, std::int64_t end) {
+      const float scale = scales_[static_cast<std::size_t>(b)];
+      for (; i < end; ++i) {
+        const auto byte = static_cast<unsigned>(data_[i / 2]);
+        *out++ = map_[i % 2 == 0 ? byte >> 4 : byte & 15U] * scale;
+      }
+    });
   }
 
  private:
@@ -130,10 +144,11 @@ class Awq final : public QuantisedRows {
  private:
   void read_row(std::int64_t o, std::int64_t from, std::int64_t n, float* out) const override {
     const std::int64_t columns = groups_.out / kPerWord;
-    for (std::int64_t i = from; i < from + n; ++i) {
-      const std::uint32_t word = word_at(words_, i * columns + o / kPerWord);
-      *out++ = groups_.value(i / group_, o, word >> awq_shift(o) & 15U);
-    }
+    const std::byte* words = words_ + o / kPerWord * 4;
+    const unsigned shift = awq_shift(o);
+    each_block(from, from + n, group_, [&](std::int64_t g, std::int64_t i, std::int64_t end) {
+      for (; i < end; ++i) *out++ = groups_.value(g, o, word_at(words, i * columns) >> shift & 15U);
+    });
   }
   const std::byte* words_;
   std::int64_t group_;
@@ -151,11 +166,11 @@ class Gptq final : public QuantisedRows {
 
  private:
   void read_row(std::int64_t o, std::int64_t from, std::int64_t n, float* out) const override {
-    for (std::int64_t i = from; i < from + n; ++i) {
-      const std::uint32_t word = word_at(words_, i / kPerWord * groups_.out + o);
-      const auto shift = static_cast<unsigned>(4 * (i % kPerWord));
-      *out++ = groups_.value(group_of_[static_cast<std::size_t>(i)], o, word >> shift & 15U);
-    }
+    each_block(from, from + n, kPerWord, [&](std::int64_t w, std::int64_t i, std::int64_t end) {
+      std::uint32_t word = word_at(words_, w * groups_.out + o) >> 4 * (i % kPerWord);
+      for (; i < end; ++i, word >>= 4)
+        *out++ = groups_.value(group_of_[static_cast<std::size_t>(i)], o, word & 15U);
+    });
   }
   const std::byte* words_;
   std::vector<std::int32_t> group_of_;

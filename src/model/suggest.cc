@@ -28,14 +28,16 @@ std::size_t distance(std::string_view a, std::string_view b) {
   return row[b.size()];
 }
 
-// GGUF files and model folders beside a path that is not there.
+// GGUF files and model folders beside a path that is not there; a bare name's are those of the
+// working folder.
 std::vector<std::string> neighbours(const fs::path& path) {
   constexpr std::size_t kMost = 1000;
   std::vector<std::string> out;
   std::error_code error;
-  if (!path.has_parent_path()) return out;
-  for (const fs::path& other : folder_contents(path.parent_path(), error)) {
-    if (other.extension() == ".gguf" || may_have_config(other)) out.push_back(other.string());
+  const bool bare = !path.has_parent_path();
+  for (const fs::path& other : folder_contents(bare ? fs::path(".") : path.parent_path(), error)) {
+    if (other.extension() == ".gguf" || may_have_config(other))
+      out.push_back((bare ? other.filename() : other).string());
     if (out.size() == kMost) break;
   }
   return out;
@@ -62,8 +64,10 @@ std::string nearest_names(const std::string& name, const std::vector<FoundModel>
   }
   const std::string own = fs::path(name).filename().string();
   for (const std::string& other : neighbours(name)) {
-    const std::size_t d = distance(own, fs::path(other).filename().string());
-    if (d <= std::max<std::size_t>(2, own.size() / 3)) near.emplace_back(d, other);
+    const std::string file = fs::path(other).filename().string();
+    const std::size_t d = distance(own, file);
+    if (d <= std::max<std::size_t>(2, own.size() / 3) || is_part(own, file))
+      near.emplace_back(d, other);
   }
   std::stable_sort(near.begin(), near.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "model/blocks.h"
 #include "model/weight_block.h"
 #include "tensor/transpose.h"
 
@@ -118,6 +119,8 @@ void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out) {
   read_any<double>(w, {row, n, 0, w.out}, nullptr, out, w.out);
 }
+
+bool is_quantised(const WeightView& w) { return w.encoded != nullptr && !is_plain(*w.encoded); }
 
 void read_block(const WeightView& w, const WeightBlock& block, const float* row_scale, float* out,
                 std::int64_t ld) {

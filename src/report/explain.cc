@@ -11,6 +11,7 @@
 #include "report/text.h"
 #include "unpack/inspect.h"
 #include "unpack/json.h"
+#include "unpack/reads.h"
 
 namespace unpack {
 
@@ -42,8 +43,7 @@ class Explainer {
     Question closer = question_;
     closer.root = to_string(writers_, node);
     closer.paths = PathQuery();
-    closer.paths.top = 0;
-    const TraceResult rooted = prepared_.trace(closer, context_);
+    const TraceResult rooted = node_reads(prepared_, closer, context_);
     if (writers_[node.writer].kind == WriterKind::mlp) return mlp(node, rooted);
     return head(node, rooted, writing(prepared_, node, kEffects));
   }

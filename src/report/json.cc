@@ -1,9 +1,13 @@
 #include "report/json.h"
 
 #include <algorithm>
+#include <cmath>
+#include <tuple>
+#include <utility>
 
 #include "report/labels.h"
 #include "unpack/groups.h"
+#include "unpack/reads.h"
 #include "unpack/report.h"
 
 namespace unpack {
@@ -211,6 +215,36 @@ Json words_json(const std::vector<WordCredit>& words) {
                     {"percent", w.percent}});
   return list;
 }
+
+}  // namespace
+
+std::string reads_to_json(const TraceResult& r, std::size_t most,
+                          const std::vector<double>& pattern) {
+  const Writers writers = r.writer_table();
+  Json object = {{"node", to_string(writers, *r.root)}, {"entries", entries_json(r, writers)}};
+  Json& incoming = object["incoming"] = Json::object();
+  for (const auto& [branch, rows] : r.incoming) {
+    std::vector<std::pair<Node, double>> nodes;
+    for (std::size_t w = 0; w < rows.size(); ++w) {
+      for (std::size_t s = 0; s < rows[w].size(); ++s)
+        if (rows[w][s] != 0)
+          nodes.push_back({{static_cast<int>(w), static_cast<int>(s)}, rows[w][s]});
+    }
+    const std::size_t listed = std::min(most, nodes.size());
+    std::partial_sort(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(listed),
+                      nodes.end(), [](const auto& a, const auto& b) {
+                        return std::tuple(-std::fabs(a.second), a.first.writer, a.first.position) <
+                               std::tuple(-std::fabs(b.second), b.first.writer, b.first.position);
+                      });
+    Json& list = incoming[to_string(branch)] = Json::array();
+    for (std::size_t i = 0; i < listed; ++i)
+      list.push_back({{"node", to_string(writers, nodes[i].first)}, {"credit", nodes[i].second}});
+  }
+  if (!pattern.empty()) object["pattern"] = pattern;
+  return dump(object);
+}
+
+namespace {
 
 void add_trace(const TraceResult& r, Json& object) {
   object["tokens"] = tokens_json(r.tokens);

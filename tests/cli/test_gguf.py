@@ -85,6 +85,10 @@ def test_a_block_type_is_read_as_the_slow_reference_reads_it(unpack, tmp_path, k
     file, folder = quantised_pair(tmp_path, kind)
     for a, b in zip(traced(unpack, file), traced(unpack, folder), strict=True):
         same(a, b, 1e-12)
+    # On the CPU blocks are widened where they are used, plain numbers are packed once: the same bits.
+    blocks, plain = (unpack.json("trace", "--ids", IDS, "--model", model, "--target-id", "7", "--threads", "2") for model in (file, folder))
+    for field in ("token_credit", "node_credit", "paths", "predictions", "conservation"):
+        assert blocks[field] == plain[field], field
     shown = unpack.json("trace", "--ids", "1,2", "--model", file)["model"]["dtype"]
     assert shown in (kind, "F32")
 
@@ -235,5 +239,8 @@ def test_a_name_that_is_nearly_right_gets_suggestions(unpack, tmp_path):
     file = gguf.plain_file_with(tmp_path / "tiny-model.gguf", GOLDEN / "tiny-llama", {})
     assert f"did you mean {file}?" in unpack.fails(1, "predict", "--ids", "1", "--model", tmp_path / "tiny-modle.gguf")
     assert "did you mean pocket-gpt2" in unpack.fails(1, "predict", "x", "--model", "pocket-gtp2")
+    # A bare name, or the beginning of one, in the working folder.
+    for bare in ("tiny-modle.gguf", "tiny-mod"):
+        assert unpack.fails(1, "predict", "--ids", "1", "--model", bare, cwd=tmp_path).endswith("did you mean tiny-model.gguf?")
     listed = next(line for line in unpack.ok("models", tmp_path).splitlines() if "tiny-model.gguf" in line)
     assert " F32 " in listed and "MiB" in listed and "512 ctx" in listed and "fits" in listed

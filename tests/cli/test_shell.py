@@ -2,10 +2,13 @@
 import json
 import os
 import pathlib
+import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -104,6 +107,48 @@ def test_zsh_knows_every_command_and_every_option(environment):
     assert any(row.startswith("--color[") and row.endswith("(auto always never)") for row in in_zsh(environment, "unpack", "trace", ""))
 
 
+def at_a_zsh_prompt(environment, folder, lines):
+    """What becomes of each line, a tab at its end, in an interactive zsh that finds the script where a package puts it."""
+    need("zsh")
+    (folder / "_unpack").write_text(output("completion", "zsh"))
+    process, terminal = pty.fork()
+    if process == 0:
+        os.execvpe("zsh", ["zsh", "-f", "-i"], {**environment, "TERM": "dumb", "PS1": ""})
+
+    def read_until(what, seconds):
+        got, end = b"", time.monotonic() + seconds
+        while what not in got and time.monotonic() < end:
+            if select.select([terminal], [], [], 0.05)[0]:
+                got += os.read(terminal, 65536)
+        return got
+
+    try:
+        os.write(terminal, f"fpath=({folder} $fpath); autoload -U compinit; compinit -u -D; print is''ready\n".encode())
+        assert b"isready" in read_until(b"isready", 30)
+        became = []
+        for line in lines:
+            for seconds in (0.7, 2, 6):  # a busy machine takes longer to complete than it is given at first
+                os.write(terminal, f"{line}\t".encode())
+                read_until(b"no such thing", seconds)
+                os.write(terminal, b"\x01print -r -- is''now \n")  # at the start of the line: it is printed, not run
+                said = re.search(rb"isnow ([^\r\n]*)", read_until(b"isnow ", 10) + read_until(b"\n", 1))
+                assert said, line
+                if said.group(1).decode().strip() != line:
+                    break
+            became.append(said.group(1).decode().strip())
+        return became
+    finally:
+        os.close(terminal)
+        os.waitpid(process, 0)
+
+
+def test_zsh_completes_what_is_typed(environment, tmp_path):
+    typed = ["unpack interv", "unpack trace --versus-ans", "unpack trace --color alw", "unpack trace --model pocket-l"]
+    assert at_a_zsh_prompt(environment, tmp_path, typed) == [
+        "unpack intervene", "unpack trace --versus-answer", "unpack trace --color always", "unpack trace --model pocket-llama",
+    ]  # fmt: skip
+
+
 def test_the_manual_page_names_every_option():
     page = output("manual")
     plain = re.sub(r"\\f[BIR]", "", page).replace("\\-", "-")
@@ -138,6 +183,26 @@ def test_doctor_says_what_is_here_and_what_is_missing():
     own = json.loads(output("doctor", "--json", "-", env={**os.environ, "UNPACK_ONEDNN": "off"}))["findings"]
     products = next(f for f in own if f["subject"] == "products")
     assert "own products" in products["found"] and "right to" in products["found"] and products["remedy"] == "unset UNPACK_ONEDNN"
+
+
+@pytest.mark.parametrize("offered", [True, False])
+def test_setup_asks_for_no_browser_where_the_release_has_none(tmp_path, offered):
+    """Ubuntu has Chromium as a snap alone: a script in its place would let the tests of the page fail."""
+    programs = {
+        "id": "echo 0",
+        "dpkg-query": "exit 1",
+        "apt-cache": f'case "$2" in chromium) echo "  Candidate: {"120.1" if offered else "(none)"}" ;; *) echo "  Candidate: 1.2" ;; esac',
+        "apt-get": 'echo "apt-get $*"',
+        "env": "shift; exec \"$@\"",
+    }
+    for name, body in programs.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    ran = subprocess.run(["/bin/sh", ROOT / "scripts" / "setup.sh", "test"], capture_output=True, text=True, env={"PATH": f"{tmp_path}:/usr/bin:/bin"})
+    assert ran.returncode == 0, ran.stderr
+    installed = next(line for line in ran.stdout.splitlines() if line.startswith("apt-get") and " install " in line).split()
+    assert {"g++", "python3-selenium"} <= set(installed)
+    assert ("chromium" in installed, "chromium-driver" in installed) == (offered, offered)
 
 
 def test_without_onednn_the_values_are_the_same():

@@ -28,6 +28,19 @@ def test_the_cost_is_said_before_anything_is_computed(pocket):
         pocket.cost(MARY, "")
 
 
+def test_the_cost_of_sources_is_said_before_they_are_looked_for(pocket):
+    said = pocket.sources_cost("Who got the drink?", NOTES, answer="Mary got it. John gave it.")
+    found = pocket.sources("Who got the drink?", NOTES, answer="Mary got it. John gave it.")
+    prompt = found.to_dict()["prompt_length"]
+    assert said["targets"] == len(found.tokens) - prompt and said["tokens"] == len(found.tokens) - 1
+    assert said["gflop"] > 0 and said["seconds"] > 0 and said["text"].startswith(f"{said['tokens']} tokens, {said['targets']} targets: ")
+    assert pocket.sources_cost("Who?", {"a": NOTES["a"] * 5}, generate=3)["targets"] == 3
+    with pytest.raises(ValueError, match="documents"):
+        pocket.sources_cost("Who?", [])
+    with pytest.raises(TypeError, match="sources_cost has no argument width"):
+        pocket.sources_cost("Who?", NOTES, width=3)
+
+
 def test_a_conversation_is_a_prompt(pocket):
     talk = pocket.chat([{"role": "user", "content": "Mary gave John a drink."}], system="Be kind.", chat_template=TEMPLATE)
     assert talk.text == "system: Be kind.\nuser: Mary gave John a drink.\nassistant:" and pocket.decode(talk) == talk.text

@@ -9,6 +9,37 @@ from serving import MARY
 QUESTION = {"prompt": MARY, "target": " Mary", "versus": " John"}
 
 
+@pytest.mark.parametrize("settings", [{}, {"preset": "paper"}, {"reroot": "target"}])
+@pytest.mark.parametrize("root", ["A5.H3@13", "A2.H1@4", "MLP3@9"])
+def test_what_a_node_reads_is_what_a_trace_rooted_there_sends_out(server, root, settings):
+    reads = server.ok("reads", **QUESTION, **settings, root=root, top=5)
+    rooted = server.ok("reroot", **QUESTION, **settings, root=root, top_paths=0)
+    assert reads["node"] == root and reads.get("pattern") == rooted.get("pattern")
+    if isinstance(rooted["entries"], list):
+        assert reads["entries"] == pytest.approx(rooted["entries"], rel=1e-4, abs=1e-6)
+    else:
+        assert [entry["neuron"] for entry in reads["entries"]["neurons"][:5]] == [entry["neuron"] for entry in rooted["entries"]["neurons"][:5]]
+    assert reads["incoming"].keys() == rooted["incoming"].keys()
+    for branch, listed in reads["incoming"].items():
+        sent = {f"{name}@{position}": credit for name, row in rooted["incoming"][branch].items() for position, credit in enumerate(row) if credit}
+        strongest = sorted(sent, key=lambda node: -abs(sent[node]))[:5]
+        assert [entry["node"] for entry in listed] == strongest
+        assert [entry["credit"] for entry in listed] == pytest.approx([sent[node] for node in strongest], rel=1e-4)
+
+
+def test_reads_are_those_of_a_head_or_an_mlp(server):
+    for wrong, said in (({}, "root"), ({"root": "emb@3"}, "emb"), ({"root": "A5.H3@99"}, "99"), ({"root": "A5.H3@3", "top": 0}, "top"), ({"root": "A5.H3@3", "top_paths": 3}, "top_paths")):
+        status, answer = server.post("reads", {**QUESTION, **wrong})
+        assert status == 400 and said in answer["error"], answer
+
+
+def test_a_root_can_be_asked_for_without_every_node_that_it_reads(server):
+    whole = server.ok("reroot", **QUESTION, root="A5.H3@13", top_paths=5)
+    short = server.ok("reroot", **QUESTION, root="A5.H3@13", top_paths=5, incoming=False)
+    assert whole["incoming"].keys() == {"K", "Q", "V"} and short["incoming"] == {}
+    assert short["paths"] == whole["paths"] and short["token_credit"] == whole["token_credit"] and short["entries"] == whole["entries"]
+
+
 def test_a_nodes_writing_is_its_direct_credit(server):
     written = server.ok("writes", prompt=MARY, node="A5.H3@-1", top=100)
     assert written["node"] == "A5.H3@13" and written["promoted"][0]["text"] == " Mary"

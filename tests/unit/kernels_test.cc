@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/formulas.h"
+
 namespace unpack {
 namespace {
 
@@ -62,6 +64,37 @@ TEST(Medians, AreTheMiddleOfEverySortedColumnOnEveryProcessor) {
           std::sort(column.begin(), column.end());
           ASSERT_EQ(got[static_cast<std::size_t>(j)], column[static_cast<std::size_t>((n - 1) / 2)])
               << name << " " << n << " rows, column " << j << " of " << c;
+        }
+      }
+    }
+  }
+}
+
+// Sums that cancel, that are 0, that are below the floor; lengths around what is done at once.
+TEST(FlooredInverses, AreThoseOfTheFormulaOnEveryProcessor) {
+  const std::vector<float> sums = {0.0F, -0.0F, 3.0F, -3.0F, 1e-8F, -1e-8F, 0.4F, -0.4F, 1e30F},
+                           sizes = {0.0F, 5.0F, 3.5F, 1e-7F, 100.0F, 1e30F};
+  std::vector<float> sum, abs;
+  for (const float s : sums) {
+    for (const float a : sizes) {
+      sum.push_back(s);
+      abs.push_back(a);
+    }
+  }
+  for (const auto& [name, kernels] : float_kernels()) {
+    for (const double beta : {0.0, 0.2}) {
+      for (const double floor : {0.0, 1.0}) {
+        for (std::size_t n = 1; n <= sum.size(); ++n) {
+          std::vector<double> got(n);
+          kernels->floored_inverses(sum.data(), abs.data(), static_cast<std::int64_t>(n), beta,
+                                    floor, got.data());
+          for (std::size_t i = 0; i < n; ++i) {
+            const auto s = static_cast<double>(sum[i]), a = static_cast<double>(abs[i]);
+            ASSERT_EQ(got[i], floored_inverse(s, a, beta, floor)) << name << " " << s << " " << a;
+            if (floor == 0) {
+              ASSERT_EQ(got[i], inverse_denom(s, a, beta)) << name;
+            }
+          }
         }
       }
     }

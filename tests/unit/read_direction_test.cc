@@ -11,6 +11,7 @@
 #include "unit/naive/compare.h"
 #include "unit/random_model.h"
 #include "unpack/error.h"
+#include "unpack/reads.h"
 
 namespace unpack {
 namespace {
@@ -128,6 +129,15 @@ TEST_P(ReadDirection, RootsSendWhatPlainLoopsSend) {
         for (const auto& [branch, rows] : got.incoming)
           EXPECT_LT(naive::difference(rows, incoming[branch]), limit(1e-9, 2e-3))
               << shape.family << " " << name << " " << to_string(branch);
+        const TraceResult alone = node_reads(prepared, question);
+        ASSERT_EQ(alone.incoming.size(), got.incoming.size());
+        for (const auto& [branch, rows] : alone.incoming)
+          EXPECT_LT(naive::difference(rows, incoming[branch]), limit(1e-9, 2e-3))
+              << "without what is below: " << shape.family << " " << name << " "
+              << to_string(branch);
+        EXPECT_LT(naive::difference(Mat{alone.entries}, Mat{got.entries}), limit(1e-9, 2e-3));
+        EXPECT_EQ(alone.neuron_entries.size(), got.neuron_entries.size());
+        EXPECT_EQ(alone.expert_entries.size(), got.expert_entries.size());
       }
     }
   }

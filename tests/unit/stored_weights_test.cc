@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "backend/cpu/cpu_backend.h"
+#include "model/blocks.h"
 #include "model/weight_block.h"
 #include "tensor/transpose.h"
 #include "unit/random_model.h"
@@ -72,6 +73,65 @@ TEST(WeightBlocks, AgreeWithSingleElements) {
       }
     }
   }
+}
+
+// A matrix [in, out] of Q8_0 blocks along the inputs, all of scale 1/64.
+struct Q8Matrix {
+  static constexpr std::int64_t kIn = 64, kOut = 300;
+  std::vector<std::byte> bytes;
+  std::shared_ptr<const Encoded> encoded;
+  WeightView view;
+
+  Q8Matrix() {
+    for (std::int64_t i = 0; i < kIn * kOut; ++i) {
+      if (i % 32 == 0) {
+        bytes.push_back(std::byte{0x00});
+        bytes.push_back(std::byte{0x24});
+      }
+      bytes.push_back(static_cast<std::byte>(i * 37 % 251));
+    }
+    encoded = make_blocks(*find_block(8), bytes.data());
+    view.encoded = encoded.get();
+    view.in = kIn;
+    view.out = kOut;
+    view.in_stride = 1;
+    view.out_stride = kIn;
+    view.block = kOut;
+    view.block_stride = kIn * kOut;
+  }
+};
+
+TEST(QuantisedWeights, StayAsTheyAreHoweverSmall) {
+  const Q8Matrix matrix;
+  LayerWeights layer;
+  layer[Role::w_q] = layer[Role::w_in] = matrix.view;
+  ModelConfig config;
+  config.d_head = 20;
+  config.n_heads = 15;
+  const auto panels = make_layer_panels<float>(config, layer, Pack::now);
+  EXPECT_EQ(packed_bytes<float>(matrix.view), 0U);
+  for (const Panels<float>* w : {&panels.q, &panels.mlp.in}) {
+    EXPECT_FALSE(w->packed());
+    EXPECT_TRUE(w->data.empty());
+    const Panel<float> last = w->panel(w->count() - 1);
+    for (std::int64_t i = 0; i < w->in; ++i) {
+      for (std::int64_t o = w->begin(w->count() - 1); o < w->out; ++o)
+        ASSERT_EQ(last[i * w->columns(w->count() - 1) + o - w->begin(w->count() - 1)],
+                  static_cast<float>(matrix.view.at(i, o)));
+    }
+  }
+}
+
+TEST(QuantisedWeights, ArePlainNumbersInAnotherOrderOnlyWhereTheyAreNot) {
+  const Q8Matrix matrix;
+  EXPECT_TRUE(is_quantised(matrix.view));
+  const std::vector<float> values(64);
+  const auto plain = make_blocks(*find_block(0), reinterpret_cast<const std::byte*>(values.data()));
+  const auto turned = with_rows(
+      plain, 8, [](std::int64_t row, std::int64_t, std::int64_t) { return 7 - row; }, 0, 0);
+  EXPECT_TRUE(is_plain(*turned));
+  EXPECT_FALSE(is_plain(*by_turns(plain, matrix.encoded, 8)));
+  EXPECT_FALSE(is_plain(*from_element(matrix.encoded, 32)));
 }
 
 // The same values in half precision.

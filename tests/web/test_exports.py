@@ -81,6 +81,29 @@ def test_every_tab_can_be_saved(page, server, downloaded, tab):
                 open(os.path.join(os.environ["UNPACK_SHOTS"], name), "wb").write(content)
 
 
+def test_the_data_of_a_root_has_what_the_graph_does_without(page, downloaded):
+    page.open(why(root="A5.H3@13"))
+    data = json.loads(save(page, downloaded, "json")[1])
+    assert data["root"] == "A5.H3@13" and len(data["paths"]) == 12
+    assert data["incoming"].keys() == {"K", "Q", "V"} and data["incoming"]["K"] and data["composition"]["all"]
+
+
+def test_a_route_that_is_not_listed_is_not_saved_as_nothing(page, downloaded):
+    page.open(why(tab="compare", other=ANNA))
+    weak = page.wait(lambda: sum("weak" in text for text in page.texts(".routes-differ th")))
+    assert save(page, downloaded, "svg")[1].decode().count(">weak<") == weak
+    table = list(csv.reader(io.StringIO(save(page, downloaded, "csv")[1].decode("utf-8-sig"))))
+    assert sum("" in row for row in table if row[0] == "route") == weak
+
+
+def test_a_circuits_figure_says_its_net_share(page, downloaded):
+    page.open(why(tab="circuit", pins="Movers:A5.H3@13,A5.H4@13;Early:MLP0@1"))
+    net = re.search(r"alone carry \d+% of the net credit", page.text("#circuit-share")).group()
+    figure = save(page, downloaded, "svg")[1].decode()
+    assert net in figure and figure.count("routes through it: ") == 2
+    assert outside(page, figure) == []
+
+
 @pytest.mark.parametrize("chosen", [False, True])
 def test_printing_shows_the_figure_first_and_all_of_it_on_white(page, chosen):
     """From a dark page, too: whether the system asks for dark, or the person."""

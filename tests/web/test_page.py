@@ -244,7 +244,7 @@ def test_the_experts_of_a_mixture_are_shown_where_there_are_any(page):
     page.open()
     page.js("""const ask = window.fetch; window.fetch = async (path, init) => {
         const response = await ask(path, init);
-        if (path !== '/api/reroot') return response;
+        if (path !== '/api/reads') return response;
         const answer = await response.json();
         answer.entries = {neurons: answer.entries.neurons ?? [], experts: [{expert: 3, weight: 0.7, credit: 0.5}, {expert: 1, weight: 0.3, credit: -0.1}]};
         return new Response(JSON.stringify(answer)); };

@@ -20,8 +20,14 @@ def test_a_sentence_of_the_answer_lights_up_its_sources(page, server, downloaded
     page.js("""const put = (id, text) => { const e = document.getElementById(id); e.value = text; e.dispatchEvent(new Event('input', {bubbles: true})); };
         put('documents', arguments[0]); put('source-question', arguments[1]); put('source-answer', arguments[2])""", DOCUMENTS, QUESTION, ANSWER)
     page.wait(lambda: not page.js("return document.querySelector('#find-sources').disabled"))
+    # Before it is asked the page says what it will take.
+    page.wait(lambda: "about" in page.text("#sources-cost"))
+    documents = [{"name": "park", "text": "Tom went to the park. He saw a dog."}, {"name": "document 2", "text": "Mary and John went to the store. John gave a drink to Mary."}]
+    assert page.text("#sources-cost").split(":")[0] == server.ok("cost", question=QUESTION, answer=ANSWER, documents=documents)["text"].split(":")[0]
+    assert not page.all(".answer-sentence")
     page.js("document.querySelector('#find-sources').click()")
     page.wait(lambda: page.texts(".answer-sentence") == ["Mary got it.", "Tom saw a dog."])
+    assert not page.all("#sources-cost"), "it was asked"
     want = server.ok("sources", question=QUESTION, answer=ANSWER, documents=[
         {"name": "park", "text": "Tom went to the park. He saw a dog."}, {"name": "document 2", "text": "Mary and John went to the store. John gave a drink to Mary."}])
     for index in (0, 1):

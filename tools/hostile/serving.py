@@ -15,7 +15,7 @@ from hostile.rules import LONGEST_LINE, PROGRAM, TIME_LIMIT, Outcome, judge_json
 class Requests:
     """HTTP requests to a running server."""
 
-    ENDPOINTS = ["tokenize", "predict", "trace", "paths", "reroot", "interactions", "intervene", "prove", "sources", "writes", "attention", "lens", "suggest", "words", "attribute", "cost"]
+    ENDPOINTS = ["tokenize", "predict", "trace", "paths", "reroot", "interactions", "intervene", "prove", "sources", "reads", "writes", "attention", "lens", "suggest", "words", "attribute", "cost"]
 
     def __init__(self):
         self.process = None

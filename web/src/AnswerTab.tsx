@@ -2,6 +2,7 @@ import { useState } from 'preact/hooks';
 import { useAsk } from './ask';
 import type { Exports } from './exports';
 import { clipped, number, probability, signed, tokenText } from './format';
+import { Term } from './Help';
 import { gridFigure } from './grid_figure';
 import { specialTokens } from './PromptTokens';
 import { Sources } from './Sources';
@@ -23,7 +24,7 @@ export function AnswerTab({ documents, ...props }: Props & { documents: boolean 
   const byDocument = documents && view.sources !== null;
   return (
     <section class="card" aria-label="Answer">
-      <h2 class="title">Answer <span class="muted">{byDocument ? 'from documents: click a sentence of it' : 'let the model go on, then click any token of its answer'}</span></h2>
+      <h2 class="title">Answer <span class="muted">{byDocument ? 'from documents: click a sentence of it' : 'let the model go on, then click any token of its answer'}</span> <Term of="answer" /></h2>
       {documents && (
         <div class="segmented" role="group" aria-label="Explained by">
           <button type="button" id="by-tokens" aria-pressed={!byDocument} onClick={() => onChange({ sources: null, answerRow: null }, true)}>tokens</button>
@@ -79,7 +80,7 @@ function AnswerTokens({ model, view, exports, onChange }: Props) {
           }} />
           <span>tokens</span>
         </label>
-        <label class="field inline grow">
+        <label class="field inline grow own-line">
           <span class="nowrap">or explain this text</span>
           <input id="continuation" type="text" value={given} placeholder=" a text that follows the prompt" onInput={(event) => setGiven(event.currentTarget.value)} onKeyDown={(event) => event.key === 'Enter' && onChange({ continuation: given, answerRow: null }, true)} />
         </label>
@@ -87,7 +88,7 @@ function AnswerTokens({ model, view, exports, onChange }: Props) {
       </div>
       <Status ask={ask} what="Writing and explaining" />
       {answer && row && (
-        <div class={ask.stale ? 'stale' : ''}>
+        <div class={`part ${ask.stale ? 'stale' : ''}`}>
           <div class="chips output" role="group" aria-label="The answer; click a token">
             {answer.rows.map((each, i) => (
               <button key={each.position} type="button" class="chip" aria-pressed={i === index} title={`${probability(each.probability)}; click: where it came from`} onClick={() => onChange({ answerRow: i })}>{tokenText(each.text)}</button>

@@ -3,6 +3,7 @@ import { once, type Body } from './api';
 import { save, slug, type Exports } from './exports';
 import { INK, MUTED, signedFill, type Item } from './figure';
 import { clipped, number, plural, probability, share, signed, tokenText } from './format';
+import { textWidth } from './graph_layout';
 import { Term } from './Help';
 import { parseNode } from './nodes';
 import { sumOf } from './routes';
@@ -177,28 +178,37 @@ const creditOf = (trace: Trace, node: string): number => {
 
 function circuitFigure(trace: Trace, view: View, measured: Record<string, Intervention>, proof: Proof | null, how: How) {
   const items: Item[] = [];
-  const edge = 24, box = 200;
+  const edge = 24, box = 220, gap = 20, top = 76, row = 26;
   const { groups } = view.circuit;
+  const pins = pinsOf(view), total = sumOf(trace.token_credit);
+  const shares = trace.root === 'target' && total > 0;
+  const small = (x: number, y: number, text: string, size = 12) => items.push({ kind: 'text', x, y, text, size, fill: MUTED });
   items.push({ kind: 'text', x: edge, y: 34, text: view.circuit.name || 'Circuit', size: 18, bold: true });
-  items.push({ kind: 'text', x: edge, y: 54, text: `${trace.model.name}; ${tokenText(trace.target.text)}${trace.target.versus_text ? ` against ${tokenText(trace.target.versus_text)}` : ''}; ${clipped(view.prompt, 90)}`, size: 12, fill: MUTED });
-  const largest = Math.max(1e-30, ...pinsOf(view).map((node) => Math.abs(creditOf(trace, node))));
-  const tallest = Math.max(...groups.map((group) => group.nodes.length));
+  const subtitle = `${trace.model.name}; ${tokenText(trace.target.text)}${trace.target.versus_text ? ` against ${tokenText(trace.target.versus_text)}` : ''}; ${clipped(view.prompt.replace(/\s+/g, ' '), 90)}`;
+  small(edge, 54, subtitle);
+  const largest = Math.max(1e-30, ...pins.map((node) => Math.abs(creditOf(trace, node))));
+  const foot = top + 40 + row * Math.max(...groups.map((group) => group.nodes.length)); // where the lines below the nodes begin
   groups.forEach((group, i) => {
-    const x = edge + i * (box + 20), y = 76;
-    items.push({ kind: 'rect', x, y, w: box, h: 58 + 26 * tallest, r: 8, stroke: INK, width: 1.2 });
-    items.push({ kind: 'text', x: x + 12, y: y + 22, text: clipped(group.name, 26), size: 13, bold: true });
+    const x = edge + i * (box + gap);
+    const lines = [...(shares ? [`routes through it: ${share(carriedBy(group.nodes, trace.paths, false), total)} of the net credit`] : []), ...(measured[i] ? [`without it (${how}): ${signed(measured[i].cut.target - measured[i].clean.target)}`] : [])];
+    items.push({ kind: 'rect', x, y: top, w: box, h: foot - top + 6 + 16 * ((shares ? 1 : 0) + (measured[0] ? 1 : 0)), r: 8, stroke: INK, width: 1.2 });
+    items.push({ kind: 'text', x: x + 12, y: top + 22, text: clipped(group.name, 28), size: 13, bold: true });
     group.nodes.forEach((node, n) => {
-      const amount = creditOf(trace, node) / largest;
-      items.push({ kind: 'rect', x: x + 10, y: y + 32 + 26 * n, w: box - 20, h: 22, r: 4, fill: signedFill(amount) });
-      items.push({ kind: 'text', x: x + 16, y: y + 47 + 26 * n, text: `${node} ${clipped(tokenText(trace.tokens[parseNode(node).position]?.text ?? ''), 10)}`, size: 11 });
-      items.push({ kind: 'text', x: x + box - 16, y: y + 47 + 26 * n, text: signed(creditOf(trace, node)), size: 11, anchor: 'end' });
+      const y = top + 32 + row * n;
+      items.push({ kind: 'rect', x: x + 10, y, w: box - 20, h: 22, r: 4, fill: signedFill(creditOf(trace, node) / largest) });
+      items.push({ kind: 'text', x: x + 16, y: y + 15, text: `${node} ${clipped(tokenText(trace.tokens[parseNode(node).position]?.text ?? ''), 12)}`, size: 11 });
+      items.push({ kind: 'text', x: x + box - 16, y: y + 15, text: signed(creditOf(trace, node)), size: 11, anchor: 'end' });
     });
-    const answer = measured[i];
-    if (answer) items.push({ kind: 'text', x: x + 12, y: y + 48 + 26 * tallest, text: `without it (${how}): ${signed(answer.cut.target - answer.clean.target)}`, size: 11, fill: MUTED });
+    lines.forEach((line, n) => small(x + 12, foot + 8 + 16 * n, line, 10.5));
   });
-  const all = measured.all;
-  const y = 76 + 58 + 26 * tallest + 28;
-  items.push({ kind: 'text', x: edge, y, text: all ? `All of it taken out (${how}): logit difference ${number(all.clean.target)} to ${number(all.cut.target)}` : 'credit of each node; blue raises the target, orange lowers it', size: 12, fill: MUTED });
-  if (proof) items.push({ kind: 'text', x: edge, y: y + 20, text: `It alone (${how} elsewhere): ${number(proof.only.target)}; none at all: ${number(proof.none.target)}${proof.faithfulness === null ? '' : `; faithfulness ${percent(proof.faithfulness)}`}`, size: 12, fill: MUTED });
-  return { title: view.circuit.name || 'Circuit', width: Math.max(560, 2 * edge + groups.length * (box + 20)), height: y + (proof ? 44 : 24), items };
+  const said = [
+    ...(shares ? [`${plural(pins.length, 'node')}: routes through these alone carry ${share(carriedBy(pins, trace.paths, true), total)} of the net credit`] : []),
+    ...(measured.all ? [`All of it taken out (${how}): logit difference ${number(measured.all.clean.target)} to ${number(measured.all.cut.target)}`] : []),
+    ...(proof ? [`It alone (${how} elsewhere): ${number(proof.only.target)}; none at all: ${number(proof.none.target)}${proof.faithfulness === null ? '' : `; faithfulness ${percent(proof.faithfulness)}`}`] : []),
+    'numbers: credit of each node; blue raises the target, orange lowers it',
+  ];
+  const y = foot + 62;
+  said.forEach((line, n) => small(edge, y + 18 * n, line));
+  const width = Math.max(2 * edge + groups.length * (box + gap) - gap, ...[subtitle, ...said].map((line) => 2 * edge + textWidth(line, 12)));
+  return { title: view.circuit.name || 'Circuit', width: Math.ceil(width), height: y + 18 * said.length + 8, items };
 }

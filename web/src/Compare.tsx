@@ -5,6 +5,7 @@ import { useAsk } from './ask';
 import { SignedMeter } from './charts';
 import type { Exports } from './exports';
 import { clipped, number, percent, signed, tokenText } from './format';
+import { Term } from './Help';
 import { gridFigure } from './grid_figure';
 import { secondPrompt, type View } from './state';
 import { Status } from './Status';
@@ -39,7 +40,7 @@ export function Compare({ trace, stale, body, view, exports, onChange }: Props) 
   const ask = () => onChange({ other: draft }, true);
   return (
     <section class="card" aria-label="Compare">
-      <h2 class="title">Compare <span class="muted">the same question about a second prompt: {tokenText(trace.target.text)}{trace.target.versus_text ? ` against ${tokenText(trace.target.versus_text)}` : ''}</span></h2>
+      <h2 class="title">Compare <span class="muted">the same question about a second prompt: {tokenText(trace.target.text)}{trace.target.versus_text ? ` against ${tokenText(trace.target.versus_text)}` : ''}</span> <Term of="compare" /></h2>
       <div class="compare-row">
         <textarea
           id="other"
@@ -151,19 +152,19 @@ function differences(left: Trace, right: Trace): Differing {
 }
 
 function compareExports(left: Trace, right: Trace, rows: Differing, view: View): Exports {
-  const grid = (list: { name: string; before: number; after: number }[]) => {
+  const grid = (list: Row[]) => {
     const most = Math.max(1e-30, ...list.map((row) => Math.max(Math.abs(row.before), Math.abs(row.after), Math.abs(row.after - row.before))));
-    return list.map((row, i) => ({ apart: i === 0, label: row.name, cells: [row.before, row.after, row.after - row.before].map((x) => ({ text: signed(x), share: x / most })) }));
+    return list.map((row, i) => ({ apart: i === 0, label: row.name, cells: [row.before, row.after, row.after - row.before].map((x, column) => ({ text: row.unlisted && row.unlisted === ['before', 'after'][column] ? 'weak' : signed(x), share: x / most })) }));
   };
-  const tokens = rows.tokens.map((row) => ({ name: row.same ? row.left : `${row.left} / ${row.right}`, before: row.before, after: row.after }));
+  const tokens: Row[] = rows.tokens.map((row) => ({ name: row.same ? row.left : `${row.left} / ${row.right}`, before: row.before, after: row.after }));
   return {
     name: 'compare',
     figure: () =>
       gridFigure({
         title: `Two prompts: credit of ${tokenText(left.target.text)}`, subtitle: `${left.model.name}; first: ${clipped(view.prompt, 60)}; second: ${clipped(view.other, 60)}`, columns: ['first', 'second', 'difference'],
-        rows: [...grid(tokens), ...grid(rows.components), ...grid(rows.paths)], legend: 'tokens, then components, then routes that differ most; blue raises the target, orange lowers it; relative within each part',
+        rows: [...grid(tokens), ...grid(rows.components), ...grid(rows.paths)], legend: `tokens, then components, then routes that differ most; blue raises the target, orange lowers it; relative within each part; weak: not among the ${PATHS} strongest routes, counted as nothing`,
       }),
-    rows: () => [['kind', 'name', 'first', 'second', 'difference'], ...tokens.map((row) => ['token', row.name, row.before, row.after, row.after - row.before]), ...rows.components.map((row) => ['component', row.name, row.before, row.after, row.after - row.before]), ...rows.paths.map((row) => ['route', row.name, row.before, row.after, row.after - row.before])],
+    rows: () => [['kind', 'name', 'first', 'second', 'difference'], ...tokens.map((row) => ['token', row.name, row.before, row.after, row.after - row.before]), ...rows.components.map((row) => ['component', row.name, row.before, row.after, row.after - row.before]), ...rows.paths.map((row) => ['route', row.name, row.unlisted === 'before' ? '' : row.before, row.unlisted === 'after' ? '' : row.after, row.after - row.before])],
     data: () => ({ first: left, second: right, differences: rows }),
   };
 }

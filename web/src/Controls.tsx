@@ -88,7 +88,7 @@ export function Controls({ view, shown, coverage, branches, components, tokens, 
         <span class="muted"> and {percent(100 * grossShare(shown.gross, coverage))} of the gross mass</span> <Term of="mass" />
         <span class="muted">
           {filtered(filters) ? `; all routes that pass the filters hold ${percent(100 * grossShare(coverage.absolute_matching, coverage))} of it` : ''}
-          {shown.routes.length < view.routes ? (shown.limited ? `; no more than these are among the 500 strongest` : '; there are no more') : ''}.
+          {shown.routes.length < view.routes ? (shown.limited ? `; no more than these are among the 500 strongest` : '; there are no more') : ''}
         </span>
       </p>
     </div>

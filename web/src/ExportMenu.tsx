@@ -29,7 +29,7 @@ export function ExportMenu({ exports, question, html }: Props) {
       <button type="button" data-format="png" onClick={attempt('png', 'image/png', (from) => toPng(from.figure()))}>PNG figure</button>
       <button type="button" data-format="tex" onClick={attempt('tex', 'text/plain', (from) => toTikz(from.figure()))}>TikZ (LaTeX)</button>
       <button type="button" data-format="csv" onClick={attempt('csv', 'text/csv', (from) => toCsv(from.rows()))}>CSV table</button>
-      <button type="button" data-format="json" onClick={attempt('json', 'application/json', (from) => JSON.stringify(from.data(), null, 1))}>JSON data</button>
+      <button type="button" data-format="json" onClick={attempt('json', 'application/json', async (from) => new Blob([JSON.stringify(await from.data(), null, 1)], { type: 'application/json' }))}>JSON data</button>
       {html && <button type="button" data-format="html" onClick={attempt('html', 'text/html', () => html())}>HTML page</button>}
       <button type="button" data-format="print" onClick={() => print()}>Print…</button>
       {error && <p class="problem" role="alert">{error}</p>}

@@ -120,6 +120,7 @@ export function GraphView(props: Props) {
     else if (event.key === '+' || event.key === '=') zoom(1.25);
     else if (event.key === '-') zoom(0.8);
     else if (event.key === '0') fit();
+    else if (event.key === 'e' || event.key === 'E') onPick(nextEdge(layout, box.name, picked));
     else {
       const next = neighbour(layout, box.name, event.key);
       if (!next) return;
@@ -171,7 +172,7 @@ export function GraphView(props: Props) {
         width={size.width}
         height={height}
         role="group"
-        aria-label="Routes through the model: tokens across, layers upward. Arrow keys move between nodes, Space selects, Enter reroots, P pins"
+        aria-label="Routes through the model: tokens across, layers upward. Arrow keys move between nodes, Space selects, Enter reroots, P pins, E picks the edges into a node, one after another"
         onPointerDown={(event) => {
           if (event.button !== 0 || (event.target as Element).closest('.node, .edge, .axis')) return;
           drag.current = { x: event.clientX, y: event.clientY, place };
@@ -217,12 +218,13 @@ export function GraphView(props: Props) {
             const hidden = skipFirst && column.position === 0;
             const text = tokenText(trace.tokens[column.position].text, trace.tokens[column.position].bytes);
             const width = Math.max(20, Math.min(place.k * (column.w - 6), textWidth(text, 13.5) + 10));
+            const inside = x > 0 ? Math.max(x, width / 2 + 2) : x; // the first one keeps its beginning
             const credited = hidden ? 'left out' : signed(value, 2);
             return (
               <g
                 key={column.position}
                 class={`token ${column.position === position ? 'here' : ''}`}
-                transform={`translate(${x} ${axisY})`}
+                transform={`translate(${inside} ${axisY})`}
                 onMouseEnter={() => onHover({ token: column.position })}
                 onMouseLeave={() => onHover(null)}
                 onClick={() => onToken(column.position)}
@@ -242,14 +244,20 @@ export function GraphView(props: Props) {
         <button type="button" aria-label="Fit" title="all of it (0)" onClick={fit}>fit</button>
         <button type="button" id="fullscreen" aria-label="Full screen" aria-pressed={full} title="full screen" onClick={toggleFull}>{full ? 'close' : 'full'}</button>
       </div>
-      {hover && 'edge' in hover && <EdgeNote line={layout.lines.find((line) => line.edge.key === hover.edge)} />}
+      <EdgeNote line={layout.lines.find((line) => line.edge.key === (hover && 'edge' in hover ? hover.edge : picked))} />
     </div>
   );
 }
 
+// The edges into a node, strongest first, and then none.
+function nextEdge(layout: Layout, node: string, picked: string | null): string | null {
+  const keys = layout.lines.filter((line) => line.edge.to === node).map((line) => line.edge.key);
+  return keys[keys.indexOf(picked ?? '') + 1] ?? null;
+}
+
 function EdgeNote({ line }: { line: Line | undefined }) {
   if (!line) return null;
-  return <p class="edge-note">{edgeText(line.edge)}: {signed(line.edge.credit)} over {line.edge.routes.length} shown route{line.edge.routes.length === 1 ? '' : 's'}</p>;
+  return <p class="edge-note" role="status">{edgeText(line.edge)}: {signed(line.edge.credit)} over {line.edge.routes.length} shown route{line.edge.routes.length === 1 ? '' : 's'}</p>;
 }
 
 interface EdgeProps {

@@ -5,6 +5,7 @@ import type { Exports } from './exports';
 import { MUTED, POSITIVE, WHITE, mix, type Item } from './figure';
 import { Heatmap } from './Heatmap';
 import { clipped, signed, tokenText } from './format';
+import { Term } from './Help';
 import { promptBody, type View } from './state';
 import { Status } from './Status';
 import type { AttentionAnswer, Trace } from './types';
@@ -71,7 +72,7 @@ export function Heads({ trace, view, stale, dark, exports, onChange }: Props) {
   return (
     <>
     <section class={`card ${stale ? 'stale' : ''}`} aria-label="Heads">
-      <h2 class="title">Heads <span class="muted">where they look, the largest credit first; rows look at columns</span></h2>
+      <h2 class="title">Heads <span class="muted">where they look, the largest credit first; rows look at columns</span> <Term of="attention" /></h2>
       <Status ask={ask} what="Reading attention" />
       <p class="small muted" aria-live="polite">{point ?? 'Point at a cell; click a pattern to look closer at the head.'}</p>
       {answer && (

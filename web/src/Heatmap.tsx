@@ -3,6 +3,7 @@ import { scaleSequentialSqrt } from 'd3-scale';
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { useAsk } from './ask';
 import { number, tokenText } from './format';
+import { Term } from './Help';
 import { layerStarts, makeGrid, type Zoom } from './heat';
 import { useSize } from './hooks';
 import { parseComponent } from './nodes';
@@ -92,7 +93,7 @@ export function Heatmap({ body, tokens, dark }: Props) {
 
   return (
     <section class="card" aria-label="Interactions">
-      <h2 class="title">Who reads whom <span class="muted">how strongly each reader (rows) reads each writer (columns)</span></h2>
+      <h2 class="title">Who reads whom <span class="muted">how strongly each reader (rows) reads each writer (columns)</span> <Term of="interactions" /></h2>
       <div class="filter-fields">
         <div class="segmented" role="group" aria-label="Readers">
           <button type="button" aria-pressed={kind === 'attention'} onClick={() => setKind('attention')}>attention heads</button>

@@ -20,6 +20,17 @@ export const TERMS = {
   fold: ['Folded tokens', 'Tokens that no shown route touches are folded; click the fold to see them.'],
   chat: ['Conversation', 'The turns are written out by the model’s chat template, with its special tokens, up to where the model’s own turn begins. A last turn of the assistant is one that the model goes on with.'],
   turn: ['Turns', 'The credit of all tokens of a turn, added up. What the template writes around the turns belongs to none.'],
+  logit: ['Logit difference', 'How much higher the model scores the target than the contrast before scores become probabilities: what all credit explains.'],
+  keys: ['Mouse and keys', 'Click selects, double click reroots, Shift-click pins; drag moves, Ctrl and the wheel zoom. On a node: arrow keys walk, Space selects, Enter reroots, P pins, E picks the edges into it one after another, + − 0 zoom, Esc goes back.'],
+  reads: ['Reads', 'Credit 1 is put on this node and handed to what it read: for a head by its keys, its query and its values, for an MLP by its input. The strongest of each are listed.'],
+  writes: ['Writes', 'The vector that it adds to the stream, through the unembedding: the tokens whose logits it raises and lowers most. Of an MLP, the neurons with most credit, too.'],
+  attention: ['Attention', 'How a head spreads its attention: every row is a token that looks, every column one that is looked at; a row adds up to 100%.'],
+  feeds: ['Feeds', 'Who reads it further up, and by which branch: credit of the strongest routes through it, added up by the next reader.'],
+  experts: ['Experts', 'Which experts of the mixture the router chose here, with its weights, and the credit of their neurons.'],
+  test: ['Test it', 'The model runs again with this node replaced, or with an edge carrying what it carries in the second prompt: the target before and after, measured, not attributed.'],
+  answer: ['Answer', 'Every token of a continuation is explained by itself: the credit of the prompt’s tokens, and of the answer so far.'],
+  compare: ['Compare', 'The same target and contrast are traced in both prompts. Tokens are lined up; what differs most in credit comes first.'],
+  interactions: ['Interaction scores', 'How much of what a reader sees was written by each writer, as a mean over the positions: a map of the whole model on this prompt, before any question is asked.'],
   prediction: ['Probability', 'Of this token as the next one, by the model itself.'],
 } as const;
 

@@ -1,5 +1,4 @@
 import { useEffect, useMemo, useState } from 'preact/hooks';
-import { rootBody } from './state';
 import type { Body } from './api';
 import { useAsk } from './ask';
 import { Effects, LabelledPattern, Meter, Pattern, sign } from './charts';
@@ -9,14 +8,13 @@ import { canReroot, parseNode } from './nodes';
 import { TARGET, routeEdges, type Edge } from './routes';
 import { Status } from './Status';
 import { TestIt, type Suspect } from './TestIt';
-import type { AttentionAnswer, Entries, PathsAnswer, Trace, WordsAnswer, WritesAnswer } from './types';
+import type { AttentionAnswer, Entries, PathsAnswer, ReadsAnswer, Token, Trace, WordsAnswer, WritesAnswer } from './types';
 
 interface Props {
   node: string;
   edge: Edge | null; // picked instead
   pins: string[];
   trace: Trace; // what the graph shows
-  root: string | null; // what it will show, once answered
   body: Body; // of that trace
   promptBody: Body;
   other: string;
@@ -31,14 +29,12 @@ type Part = 'reads' | 'writes' | 'attention' | 'feeds' | 'experts' | 'test';
 const LABELS: Record<Part, string> = { reads: 'Reads', writes: 'Writes', attention: 'Attention', feeds: 'Feeds', experts: 'Experts', test: 'Test it' };
 
 export function Inspector(props: Props) {
-  const { node, edge, pins, trace, root, body, promptBody, other, dark, onSelect, onReroot, onPin, onOther } = props;
+  const { node, edge, pins, trace, body, promptBody, other, dark, onSelect, onReroot, onPin, onOther } = props;
   const [part, setPart] = useState<Part>('reads');
   const parsed = parseNode(node);
   const component = canReroot(parsed);
   const { top_paths: _, ...question } = body;
-  // The graph's own question, where it is about this node, is not asked twice: the second would wait behind the first.
-  const asked = useAsk<Trace>(component && root !== node ? 'reroot' : null, rootBody({ ...question, root: node, top_paths: 0 }), 0, true);
-  const rooted = root !== node ? asked : { ...asked, data: trace.root === node ? trace : null, stale: false };
+  const rooted = useAsk<ReadsAnswer>(component ? 'reads' : null, { ...question, root: node, top: MOST }, 0, true);
   const entries = rooted.data && !rooted.stale ? rooted.data.entries : undefined;
   const experts = entries && !Array.isArray(entries) ? (entries as Entries).experts : undefined;
   const parts: Part[] = !component ? ['feeds', 'writes', 'test'] : ['reads', 'writes', ...(parsed.kind === 'head' ? (['attention'] as Part[]) : []), 'feeds', ...(experts ? (['experts'] as Part[]) : []), 'test'];
@@ -57,11 +53,14 @@ export function Inspector(props: Props) {
         </span>
       </div>
       <p class="small muted">credit {signed(credit)} here, {signed(total)} over all positions; direct {signed(trace.importance[parsed.name] ?? 0)} <Term of="credit" /></p>
-      <div class="segmented" role="tablist" aria-label="About this node">
-        {parts.map((each) => <button key={each} type="button" role="tab" id={`part-${each}`} aria-selected={current === each} onClick={() => setPart(each)}>{LABELS[each]}</button>)}
+      <div class="row">
+        <div class="segmented" role="tablist" aria-label="About this node">
+          {parts.map((each) => <button key={each} type="button" role="tab" id={`part-${each}`} aria-selected={current === each} onClick={() => setPart(each)}>{LABELS[each]}</button>)}
+        </div>
+        <Term key={current} of={current} />
       </div>
       {current !== 'test' && current !== 'writes' && current !== 'feeds' && <Status ask={rooted} what={`Reading ${node}`} />}
-      {current === 'reads' && rooted.data && <div class={rooted.stale ? 'stale' : ''}><Reads trace={rooted.data} graph={trace} body={question} onSelect={onSelect} /></div>}
+      {current === 'reads' && rooted.data && <div class={`part ${rooted.stale ? 'stale' : ''}`}><Reads reads={rooted.data} tokens={trace.tokens} body={question} onSelect={onSelect} /></div>}
       {current === 'writes' && <Writes node={node} promptBody={promptBody} neurons={entries && !Array.isArray(entries) ? (entries as Entries).neurons : []} />}
       {current === 'attention' && <Attention node={node} trace={trace} promptBody={promptBody} dark={dark} onSelect={onSelect} />}
       {current === 'feeds' && <Feeds node={node} body={question} trace={trace} onSelect={onSelect} />}
@@ -94,61 +93,38 @@ function Tests({ node, edge, pins, trace, body, other, credit, onOther }: Pick<P
 
 const MOST = 6;
 
-interface Row {
-  name: string;
-  value: number;
-}
-
-// The strongest alone: a prompt of 300 tokens has twenty thousand nodes.
-export function strongest(credits: Record<string, number[]>, count: number): Row[] {
-  const rows: Row[] = [];
-  for (const [component, values] of Object.entries(credits)) {
-    for (let position = 0; position < values.length; ++position) {
-      const value = values[position];
-      if (value === 0 || (rows.length === count && Math.abs(value) <= Math.abs(rows[count - 1].value))) continue;
-      if (rows.length === count) rows.pop();
-      const before = rows.findIndex((row) => Math.abs(row.value) < Math.abs(value));
-      rows.splice(before < 0 ? rows.length : before, 0, { name: `${component}@${position}`, value });
-    }
-  }
-  return rows;
-}
-
 const BRANCHES: Record<string, string> = { K: 'keys: why it looks there', Q: 'query: what it asks for', V: 'values: what it takes', G: 'gate', U: 'up', R: 'router: why this expert', MLP: 'input' };
 
-function Reads({ trace, graph, body, onSelect }: { trace: Trace; graph: Trace; body: Body; onSelect: (node: string) => void }) {
-  const branches = Object.keys(trace.incoming ?? {});
-  const rows = useMemo(() => Object.fromEntries(branches.map((branch) => [branch, strongest(trace.incoming?.[branch] ?? {}, MOST)])), [trace]);
-  const largest = Math.max(1e-30, ...Object.values(rows).flatMap((list) => list.map((row) => Math.abs(row.value))));
+function Reads({ reads, tokens, body, onSelect }: { reads: ReadsAnswer; tokens: Token[]; body: Body; onSelect: (node: string) => void }) {
+  const rows = reads.incoming;
+  const largest = Math.max(1e-30, ...Object.values(rows).flatMap((list) => list.map((row) => Math.abs(row.credit))));
   const { position: _, ...rest } = body;
-  const words = useAsk<WordsAnswer>('words', { ...rest, ...('position' in body ? { position: body.position } : {}), root: trace.root, sentences: 1 }, 60, true);
+  const words = useAsk<WordsAnswer>('words', { ...rest, ...('position' in body ? { position: body.position } : {}), root: reads.node, sentences: 1 }, 60, true);
   return (
     <>
       {words.data && !words.stale && words.data.sentences[0] && <p class="sentence">{words.data.sentences[0].text}</p>}
-      {Array.isArray(trace.entries) && <Sources trace={trace} />}
-      <div class="branches">
-        {branches.map((branch) => (
+      {Array.isArray(reads.entries) && <Sources entries={reads.entries} pattern={reads.pattern ?? []} tokens={tokens} />}
+      <div class="branches lines">
+        {Object.keys(rows).map((branch) => (
           <div key={branch}>
             <h4>{branch === 'MLP' ? '' : `${branch} · `}{BRANCHES[branch] ?? ''}</h4>
             <ol class="ranked">
               {rows[branch].map((row) => (
-                <li key={row.name}>
-                  <button type="button" class="link name" title={`select ${row.name}`} onClick={() => onSelect(row.name)}>{row.name} <span class="muted">{tokenText(graph.tokens[parseNode(row.name).position]?.text ?? '')}</span></button>
-                  <Meter size={Math.abs(row.value) / largest} kind={sign(row.value)} text={number(row.value)} />
+                <li key={row.node}>
+                  <button type="button" class="link name" title={`select ${row.node}`} onClick={() => onSelect(row.node)}>{row.node} <span class="muted">{tokenText(tokens[parseNode(row.node).position]?.text ?? '')}</span></button>
+                  <Meter size={Math.abs(row.credit) / largest} kind={sign(row.credit)} text={number(row.credit)} />
                 </li>
               ))}
             </ol>
           </div>
         ))}
       </div>
-      <p class="small muted">Of credit 1 put on {trace.root}: what each part of its input gets.</p>
+      <p class="small muted">Of credit 1 put on {reads.node}: what each part of its input gets.</p>
     </>
   );
 }
 
-function Sources({ trace }: { trace: Trace }) {
-  const entries = trace.entries as number[];
-  const pattern = trace.pattern ?? [];
+function Sources({ entries, pattern, tokens }: { entries: number[]; pattern: number[]; tokens: Token[] }) {
   const largest = Math.max(1e-30, ...entries.map(Math.abs));
   const order = [...entries.keys()].sort((a, b) => Math.max(pattern[b] ?? 0, Math.abs(entries[b]) / largest) - Math.max(pattern[a] ?? 0, Math.abs(entries[a]) / largest)).slice(0, MOST);
   return (
@@ -157,7 +133,7 @@ function Sources({ trace }: { trace: Trace }) {
       <tbody>
         {order.map((position) => (
           <tr key={position}>
-            <th scope="row">{tokenText(trace.tokens[position]?.text ?? '')}<span class="muted"> {position}</span></th>
+            <th scope="row">{tokenText(tokens[position]?.text ?? '')}<span class="muted"> {position}</span></th>
             <td><Meter size={pattern[position] ?? 0} kind="plain" text={percent(100 * (pattern[position] ?? 0))} /></td>
             <td><Meter size={Math.abs(entries[position]) / largest} kind={sign(entries[position])} text={number(entries[position], 2)} /></td>
           </tr>
@@ -176,7 +152,7 @@ function Writes({ node, promptBody, neurons }: { node: string; promptBody: Body;
     <>
       <Status ask={ask} what="Reading what it writes" />
       {ask.data && (
-        <div class={ask.stale ? 'stale' : ''}>
+        <div class={`part ${ask.stale ? 'stale' : ''}`}>
           <div class="branches two">
             <Effects title="promotes" list={ask.data.promoted} />
             <Effects title="lowers" list={ask.data.lowered} />
@@ -218,7 +194,7 @@ function Attention({ node, trace, promptBody, dark, onSelect }: { node: string; 
     <>
       <Status ask={ask} what="Reading attention" />
       {ask.data && mine && (
-        <div class={ask.stale ? 'stale' : ''}>
+        <div class={`part ${ask.stale ? 'stale' : ''}`}>
           <LabelledPattern pattern={mine.pattern} tokens={trace.tokens} side={250} row={parsed.position} dark={dark} label={`Attention pattern of ${parsed.name}`} onPoint={setPoint} />
           <p class="small muted" aria-live="polite">{point ?? 'rows look, columns are looked at; point at a cell'}</p>
           {many && (
@@ -264,9 +240,9 @@ function Feeds({ node, body, trace, onSelect }: { node: string; body: Body; trac
     <>
       <Status ask={ask} what="Looking who reads it" />
       {ask.data && (
-        <div class={ask.stale ? 'stale' : ''}>
+        <div class={`part ${ask.stale ? 'stale' : ''}`}>
           {rows.length === 0 && <p class="muted">None of the 300 strongest routes through {parsed.name} passes here.</p>}
-          <ol class="ranked">
+          <ol class="ranked lines">
             {rows.map((row) => (
               <li key={`${row.to}${row.branch}`}>
                 {row.to === TARGET ? <span class="name">the target, directly</span> : <button type="button" class="link name" onClick={() => onSelect(row.to)}>{row.to}{row.branch ? ` through ${row.branch}` : ''}</button>}

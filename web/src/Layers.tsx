@@ -1,4 +1,4 @@
-import { useState } from 'preact/hooks';
+import { useLayoutEffect, useRef, useState } from 'preact/hooks';
 import { useAsk } from './ask';
 import type { Exports } from './exports';
 import { clipped, probability, tokenText } from './format';
@@ -7,6 +7,7 @@ import { Term } from './Help';
 import { promptBody, targetBody, type View } from './state';
 import { Status } from './Status';
 import type { LensAnswer, Trace } from './types';
+import { walk } from './walk';
 
 interface Props {
   trace: Trace;
@@ -22,6 +23,12 @@ export function Layers({ trace, view, stale, exports, onChange }: Props) {
   const { versus: _, versus_ids: __, raw_logit: ___, ...target } = targetBody(view);
   const ask = useAsk<LensAnswer>(stale ? null : 'lens', { ...promptBody(view), ...target, ...('target' in target || 'target_ids' in target ? {} : { target_ids: trace.target.ids }) });
   const lens = ask.data;
+  // Where there is not room for all positions, the one that is asked about is in view.
+  const frame = useRef<HTMLDivElement>(null);
+  useLayoutEffect(() => {
+    const cell = frame.current?.querySelector<HTMLElement>('button[tabindex="0"]')?.parentElement;
+    if (frame.current && cell) frame.current.scrollLeft = cell.offsetLeft + cell.offsetWidth - frame.current.clientWidth + 2;
+  }, [lens === null, trace.target.position]);
   const names = lens ? lens.layers.map((_, layer) => (layer === lens.layers.length - 1 ? 'output' : `L${layer}`)) : [];
   const word = lens ? tokenText(lens.target.text) : '';
   exports.current = lens && {
@@ -48,8 +55,8 @@ export function Layers({ trace, view, stale, exports, onChange }: Props) {
       </div>
       <Status ask={ask} what="Reading every layer" />
       {lens && (
-        <div class="scroll">
-          <table class="lens">
+        <div class="scroll" ref={frame}>
+          <table class="lens" onKeyDown={walk(trace.tokens.length)}>
             <thead>
               <tr><th scope="col" />{trace.tokens.map((token) => <th key={token.position} scope="col" title={`position ${token.position}`}>{clipped(tokenText(token.text, token.bytes), 12)}</th>)}</tr>
             </thead>
@@ -60,14 +67,15 @@ export function Layers({ trace, view, stale, exports, onChange }: Props) {
                   {cells.map((cell, position) => {
                     const strength = of === 'top' ? cell.probability : cell.target;
                     return (
-                      <td
-                        key={position}
-                        class={`${cell.id === lens.target.id ? 'is-target' : ''} ${strength > 0.55 ? 'strong' : ''}`}
-                        style={{ background: `color-mix(in srgb, var(--positive) ${Math.round(85 * strength)}%, var(--card))` }}
-                        title={`${names[layer]}, after ${tokenText(trace.tokens[position]?.text ?? '')}: ${tokenText(cell.text)} ${probability(cell.probability)}; ${word} ${probability(cell.target)}; click: ask why here`}
-                        onClick={() => onChange({ position, target: { id: cell.id }, versus: null, trail: [], selected: null, tab: 'why' }, true)}
-                      >
-                        {of === 'top' ? clipped(tokenText(cell.text), 10) : probability(cell.target)}
+                      <td key={position} class={cell.id === lens.target.id ? 'is-target' : ''} onClick={() => onChange({ position, target: { id: cell.id }, versus: null, trail: [], selected: null, tab: 'why' }, true)}>
+                        <button
+                          type="button"
+                          tabIndex={layer === lens.layers.length - 1 && position === trace.target.position ? 0 : -1}
+                          style={{ background: `color-mix(in srgb, var(--positive-fill) ${Math.round(72 * strength)}%, var(--card))` }}
+                          title={`${names[layer]}, after ${tokenText(trace.tokens[position]?.text ?? '')}: ${tokenText(cell.text)} ${probability(cell.probability)}; ${word} ${probability(cell.target)}; click: ask why here`}
+                        >
+                          {of === 'top' ? clipped(tokenText(cell.text), 10) : probability(cell.target)}
+                        </button>
                       </td>
                     );
                   })}
@@ -77,7 +85,7 @@ export function Layers({ trace, view, stale, exports, onChange }: Props) {
           </table>
         </div>
       )}
-      <p class="small muted">Outlined: {word || 'the target'} is the likeliest. Click a cell to ask why that token, there.</p>
+      <p class="small muted">Outlined: {word || 'the target'} is the likeliest. Click a cell to ask why that token, there; arrow keys walk from cell to cell.</p>
     </section>
   );
 }

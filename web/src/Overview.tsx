@@ -5,6 +5,7 @@ import { edgeText, type Edge } from './routes';
 import { TestIt } from './TestIt';
 import { tint } from './tint';
 import type { Trace } from './types';
+import { walk } from './walk';
 
 interface Props {
   trace: Trace;
@@ -21,7 +22,7 @@ export function Overview({ trace, edge, body, other, onSelect, onOther }: Props)
     <>
       {edge ? (
         <section class="card" aria-label={`Inspector: ${edgeText(edge)}`}>
-          <h2 class="title">An edge <span class="muted">{signed(edge.credit)} over the shown routes</span></h2>
+          <h2 class="title">An edge <span class="muted">{signed(edge.credit)} over the shown routes</span> <Term of="test" /></h2>
           <TestIt suspect={{ edge }} body={body} target={trace.target} credit={trace.root === 'target' ? edge.credit : null} other={other} onOther={onOther} />
         </section>
       ) : (
@@ -46,16 +47,6 @@ export function Overview({ trace, edge, body, other, onSelect, onOther }: Props)
     </>
   );
 }
-
-// One stop for Tab; the arrow keys walk over the cells.
-const walk = (columns: number) => (event: KeyboardEvent & { currentTarget: HTMLElement }) => {
-  const step = { ArrowLeft: -1, ArrowRight: 1, ArrowUp: -columns, ArrowDown: columns }[event.key];
-  const cells = [...event.currentTarget.querySelectorAll('button')];
-  const next = cells[cells.indexOf(document.activeElement as HTMLButtonElement) + (step ?? 0)];
-  if (!step || !next) return;
-  event.preventDefault();
-  next.focus();
-};
 
 function ComponentMap({ trace, onSelect }: { trace: Trace; onSelect: (node: string) => void }) {
   const { layers, heads } = trace.model;

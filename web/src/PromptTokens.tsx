@@ -40,8 +40,8 @@ export function PromptTokens({ prompt, draft, tokens, talking, credit, position,
   useEffect(() => {
     const chip = box.current?.querySelector('[aria-pressed="true"]')?.getBoundingClientRect(), seen = box.current?.getBoundingClientRect();
     if (!box.current || !chip || !seen) return;
-    if (chip.bottom > seen.bottom) box.current.scrollTop += chip.bottom - seen.bottom + 4;
-    else if (chip.top < seen.top) box.current.scrollTop -= seen.top - chip.top + 4;
+    if (chip.bottom > seen.bottom) box.current.scrollTop += chip.bottom - seen.bottom + 1;
+    else if (chip.top < seen.top) box.current.scrollTop -= seen.top - chip.top + 1;
   }, [position, list]);
   const replace = (index: number, text: string) => {
     setEdited(null);

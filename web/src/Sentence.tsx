@@ -42,12 +42,12 @@ export function Sentence({ trace, stale, view, onChange }: Props) {
           fixed={[{ label: 'any other (mean of the vocabulary)', value: 'none' }, { label: 'nothing (the raw logit)', value: 'raw' }]}
           onChoose={(choice) => ask({ versus: choice === 'none' ? null : choice === 'raw' ? 'raw' : choice })}
         />
-        ? <Term of="contrast" />
+        <span class="together">? <Term of="contrast" /></span>
       </p>
       {trace && !stale && (
         <p class="facts small muted" id="facts">
           {tokenText(trace.target.text)} has {probability(trace.target.probability)} <Term of="prediction" />
-          {trace.target.logit_difference !== null ? <>; logit difference {signed(trace.target.logit_difference)}</> : <>; logit {number(trace.target.logit)}</>}
+          {trace.target.logit_difference !== null ? <>; logit difference {signed(trace.target.logit_difference)} <Term of="logit" /></> : <>; logit {number(trace.target.logit)}</>}
         </p>
       )}
     </div>

@@ -6,7 +6,7 @@ import { gridFigure } from './grid_figure';
 import type { View } from './state';
 import { Status } from './Status';
 import { tint } from './tint';
-import type { SourcesAnswer } from './types';
+import type { CostAnswer, SourcesAnswer } from './types';
 
 interface Props {
   view: View;
@@ -26,12 +26,16 @@ export function documentsOf(text: string): { name: string; text: string }[] {
     });
 }
 
+const TYPING = 800; // ms without a key before a question is worth an estimate
+
+const bodyOf = (view: View, asked: NonNullable<View['sources']>) => ({ ...(view.model ? { model: view.model } : {}), question: asked.question, documents: documentsOf(asked.documents), ...(asked.answer ? { answer: asked.answer } : { generate: 30 }), ...view.options });
+
 // An answer from documents: click one of its sentences, and what it came from lights up.
 export function Sources({ view, exports, onChange }: Props) {
   const asked = view.sources;
   const [draft, setDraft] = useState({ question: asked?.question ?? '', documents: asked?.documents ?? '', answer: asked?.answer ?? '' });
-  const documents = asked ? documentsOf(asked.documents) : [];
-  const ask = useAsk<SourcesAnswer>(asked && documents.length ? 'sources' : null, asked && { ...(view.model ? { model: view.model } : {}), question: asked.question, documents, ...(asked.answer ? { answer: asked.answer } : { generate: 30 }), ...view.options });
+  const body = asked && bodyOf(view, asked);
+  const ask = useAsk<SourcesAnswer>(body?.documents.length ? 'sources' : null, body);
   const found = ask.data;
   const index = found ? Math.min(view.answerRow ?? 0, found.sentences.length - 1) : 0;
   const sentence = found?.sentences[index];
@@ -54,6 +58,9 @@ export function Sources({ view, exports, onChange }: Props) {
     setDraft((old) => ({ ...old, [key]: value }));
   };
   const ready = draft.question.trim() !== '' && documentsOf(draft.documents).length > 0;
+  // What it will take is said before it is asked.
+  const planned = bodyOf(view, draft);
+  const cost = useAsk<CostAnswer>(ready && JSON.stringify(planned) !== JSON.stringify(body) ? 'cost' : null, planned, TYPING, true);
   return (
     <>
       <form
@@ -66,7 +73,7 @@ export function Sources({ view, exports, onChange }: Props) {
         <label class="field"><span>Documents <span class="muted">an empty line between two; a first line “# name” names one</span></span><textarea id="documents" rows={5} value={draft.documents} onInput={field('documents')} /></label>
         <label class="field"><span>Question</span><input id="source-question" type="text" value={draft.question} onInput={field('question')} /></label>
         <label class="field"><span>Answer <span class="muted">empty: the model writes one</span></span><input id="source-answer" type="text" value={draft.answer} onInput={field('answer')} /></label>
-        <div class="row"><button type="submit" id="find-sources" class="primary" disabled={!ready}>Find the sources</button>{!ready && <span class="muted small">Give documents and a question.</span>}</div>
+        <div class="row"><button type="submit" id="find-sources" class="primary" disabled={!ready}>Find the sources</button>{!ready && <span class="muted small">Give documents and a question.</span>}{cost.data && !cost.stale && <span id="sources-cost" class="muted small">{cost.data.text}</span>}{cost.status === 'failed' && cost.problem && <span id="sources-cost" class="muted small">{cost.problem.message}</span>}</div>
       </form>
       <Status ask={ask} what="Reading the documents" />
       {found && sentence && (

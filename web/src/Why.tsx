@@ -1,5 +1,5 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
-import type { Body } from './api';
+import { once, type Body } from './api';
 import { askAhead, useAsk } from './ask';
 import { Controls } from './Controls';
 import type { Exports } from './exports';
@@ -94,7 +94,8 @@ export function Why({ trace, stale, view, body, gated, dark, exports, tokenHover
     name: 'why',
     figure: () => whyFigure(trace, layout, `${question}  ${clipped(view.prompt.replace(/\s+/g, ' '), 90)}`, facts, root, pins, view.skipFirst),
     rows: () => [['route', 'credit', 'percent_of_positive_token_credit', 'source_position', 'source_token'], ...shown.routes.map((path) => [path.text, path.credit, path.percent, parseNode(path.nodes[0]).position, trace.tokens[parseNode(path.nodes[0]).position].text])],
-    data: () => ({ ...trace, paths: shown.routes, coverage: source.coverage }),
+    // What the graph of a root does without is in the file all the same.
+    data: async () => ({ ...trace, ...(root ? await once<object>('reroot', { ...traceBody(view), top_paths: 0 }) : {}), paths: shown.routes, coverage: source.coverage }),
   };
   const selected = view.selected && parseNode(view.selected).position < trace.tokens.length ? view.selected : null;
   const { top_paths: _, ...plain } = body;
@@ -134,7 +135,7 @@ export function Why({ trace, stale, view, body, gated, dark, exports, tokenHover
           onToken={(from) => onChange({ filters: { ...view.filters, from: view.filters.from === from ? null : from } })}
         />
         <p class="legend small muted">
-          <span class="key positive" /> {root ? 'positive' : 'raises the target'} <span class="key negative" /> {root ? 'negative' : 'lowers it'} <span class="key dashed" /> from another position · width and fill: credit · K, Q, V: read as key, query, value <Term of="kqv" />
+          <span class="key positive" /> {root ? 'positive' : 'raises the target'} <span class="key negative" /> {root ? 'negative' : 'lowers it'} <span class="key dashed" /> from another position · width and fill: credit · K, Q, V: read as key, query, value <Term of="kqv" /> · mouse and keys <Term of="keys" />
           {unfold && <> · <button type="button" class="link" onClick={() => setUnfold(false)}>fold unused tokens</button></>}
         </p>
         {[...new Set([...trace.warnings, ...source.warnings])].map((warning) => <p key={warning} class="warning">{warning}</p>)}
@@ -146,7 +147,6 @@ export function Why({ trace, stale, view, body, gated, dark, exports, tokenHover
             edge={edges.find((edge) => edge.key === picked) ?? null}
             pins={pins}
             trace={trace}
-            root={rootOf(view)}
             body={plain}
             promptBody={promptBody(view)}
             other={view.other}

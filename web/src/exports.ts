@@ -5,7 +5,7 @@ export interface Exports {
   name: string; // of the tab, for the file's name
   figure: () => Figure;
   rows: () => (string | number)[][]; // the first row: names
-  data: () => unknown;
+  data: () => unknown; // or a promise of it
 }
 
 export function save(name: string, content: Blob): void {

@@ -1,5 +1,5 @@
 // Tables of coloured cells as figures: the lens, an answer's tokens, differences.
-import { INK, MUTED, POSITIVE, WHITE, mix, signedFill, type Figure, type Item } from './figure';
+import { MUTED, POSITIVE, WHITE, mix, signedFill, type Figure, type Item } from './figure';
 import { clipped } from './format';
 import { textWidth } from './graph_layout';
 
@@ -35,8 +35,8 @@ export function gridFigure({ title, subtitle, columns, rows, legend }: Grid): Fi
     items.push({ kind: 'text', x: left - 8, y: y + 14, text: labels[r], size: 11, anchor: 'end' });
     row.cells.forEach((each, i) => {
       const strength = Math.min(1, Math.abs(each.share));
-      items.push({ kind: 'rect', x: left + cell * i + 0.5, y: y + 0.5, w: cell - 1, h: ROW - 1, fill: each.plain ? mix(POSITIVE, WHITE, 0.85 * strength) : signedFill(each.share) });
-      if (each.text) items.push({ kind: 'text', x: left + cell * (i + 0.5), y: y + 14, text: clipped(each.text, Math.floor(cell / 5.8)), size: 10, anchor: 'middle', fill: each.plain && strength > 0.75 ? WHITE : INK });
+      items.push({ kind: 'rect', x: left + cell * i + 0.5, y: y + 0.5, w: cell - 1, h: ROW - 1, fill: each.plain ? mix(POSITIVE, WHITE, 0.72 * strength) : signedFill(each.share) });
+      if (each.text) items.push({ kind: 'text', x: left + cell * (i + 0.5), y: y + 14, text: clipped(each.text, Math.floor(cell / 5.8)), size: 10, anchor: 'middle' });
     });
     y += ROW;
   });

@@ -261,8 +261,8 @@ export function togglePin(view: View, node: string): Partial<View> {
   return { circuit: { name, groups: last ? [...groups.slice(0, -1), { ...last, nodes: [...last.nodes, node] }] : [{ name: 'Group 1', nodes: [node] }] } };
 }
 
-// What the page shows of a root; the ranking that it does not show costs a pass over all edges.
-export const rootBody = (body: Record<string, unknown>): Record<string, unknown> => ({ ...body, composition: false });
+// What the graph shows of a root: the ranking costs a pass over all edges, a number for every node that it reads half of the answer.
+export const rootBody = (body: Record<string, unknown>): Record<string, unknown> => ({ ...body, composition: false, incoming: false });
 
 export function traceBody(view: View): Record<string, unknown> {
   const root = rootOf(view);

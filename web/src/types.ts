@@ -118,7 +118,6 @@ export interface Trace extends PathsAnswer {
   token_credit: number[];
   token_percent: number[];
   node_credit: Record<string, number[]>;
-  incoming?: Record<string, Record<string, number[]>>;
   entries?: number[] | Entries;
   composition?: Record<string, CompositionEntry[]>;
   conservation: { first: number; reached: number };
@@ -153,6 +152,14 @@ export interface TokenEffect {
   logit: number;
 }
 
+// Of credit 1 put on a node: the strongest of what each branch of it reads.
+export interface ReadsAnswer {
+  node: string;
+  entries: number[] | Entries;
+  incoming: Record<string, { node: string; credit: number }[]>;
+  pattern?: number[]; // of a head
+}
+
 export interface WritesAnswer {
   node: string;
   promoted: TokenEffect[];
@@ -176,6 +183,15 @@ export interface WordsAnswer {
 export interface AttributeAnswer {
   tokens: Token[];
   rows: { position: number; target_id: number; text: string; probability: number; token_credit: number[] }[];
+}
+
+export interface CostAnswer {
+  tokens: number;
+  targets: number;
+  gflop: number;
+  memory_mib: number; // beside the weights
+  seconds: number;
+  text: string;
 }
 
 export interface SourcesAnswer {

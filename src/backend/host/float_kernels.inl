@@ -546,9 +546,34 @@ void turn_rows_float(const float* from, std::int64_t ld, std::int64_t rows, std:
   }
 }
 
-constexpr FloatKernels kKernels = {
-    reduce_float,    row_sums_float,    reduce_rows_float,      gelu_erf_float,
-    gelu_tanh_float, silu_float,        softmax_float,          axpy_float,
-    dot_float,       add_columns_float, subtract_columns_float, column_medians_float,
-    pair_sums_float, head_sums_float,   reach_sums_float,       edge_sums_float,
-    turn_rows_float};
+// No call and no branch in the loop, so that a compiler takes several at once: over infinity is 0.
+void floored_inverses_float(const float* sum, const float* abs, std::int64_t n, double beta,
+                            double floor, double* out) {
+  for (std::int64_t i = 0; i < n; ++i) {
+    const auto x = static_cast<double>(sum[i]);
+    const double own = std::fabs(x), least = beta * static_cast<double>(abs[i]);
+    double size = own > least ? own : least;
+    size = size > floor ? size : floor;
+    const double inverse = 1.0 / (size == 0 ? std::numeric_limits<double>::infinity() : size);
+    out[i] = x < 0 ? -inverse : inverse;
+  }
+}
+
+constexpr FloatKernels kKernels = {reduce_float,
+                                   row_sums_float,
+                                   reduce_rows_float,
+                                   gelu_erf_float,
+                                   gelu_tanh_float,
+                                   silu_float,
+                                   softmax_float,
+                                   axpy_float,
+                                   dot_float,
+                                   add_columns_float,
+                                   subtract_columns_float,
+                                   column_medians_float,
+                                   pair_sums_float,
+                                   head_sums_float,
+                                   reach_sums_float,
+                                   edge_sums_float,
+                                   turn_rows_float,
+                                   floored_inverses_float};

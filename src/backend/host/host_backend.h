@@ -238,7 +238,7 @@ class HostBackend : public HostNeurons<T> {
  protected:
   // coef[rows, entries] times the weights by which a side's neurons read, [rows, D].
   std::vector<T> fold_neurons(const MlpView& view, MlpSide side, Scores scores,
-                              std::span<const int> queries, std::span<const double> coef);
+                              std::span<const int> queries, std::vector<T> coef);
   // Directions as the sublayer's own outputs see them: centred, and through the norm behind.
   std::vector<T> directions_for(const std::vector<T>& post, const Array* out_dev,
                                 std::span<const int> queries, const Array& directions) const;
@@ -311,8 +311,8 @@ class HostEdges : public HostReads<T> {
     return {first, std::max<std::int64_t>(0, active.end - first)};
   }
   void project_writers(const AttentionView& view, const Panels<T>& w, const Sources& of, T* out);
-  void project_keys(const AttentionView& view, const LayerPanels<T>& w, const RotaryTable* rope,
-                    const Sources& of, T* out);
+  void project_keys(const AttentionView& view, const LayerPanels<T>& w, const Panels<T>& k,
+                    const RotaryTable* rope, const Sources& of, T* out);
 
  private:
   EdgesInto edges_into(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,

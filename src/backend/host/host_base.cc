@@ -50,18 +50,12 @@ HostBase<T>::HostBase(std::shared_ptr<const ModelWeights> weights, const Backend
   config_ = weights_->config;
   layers_.resize(weights_->layers.size());
   std::size_t per_layer = 1;
-  bool encoded = false;
   for (const LayerWeights& w : weights_->layers) {
     std::size_t bytes = 0;
-    for (const Role role : kMatrices) {
-      bytes += sizeof(T) * static_cast<std::size_t>(w[role].in * w[role].out);
-      encoded = encoded || w[role].encoded != nullptr;
-    }
+    for (const Role role : kMatrices) bytes += packed_bytes<T>(w[role]);
     per_layer = std::max(per_layer, bytes);
   }
-  const std::size_t budget =
-      std::max(kKeepLayers, (encoded ? kPackEncoded : kKeepBytes) / per_layer);
-  keep_layers_ = std::min(budget, layers_.size());
+  keep_layers_ = std::min(std::max(kKeepLayers, kKeepBytes / per_layer), layers_.size());
   // A model that does not fit is walked in layer order over and over: keeping few layers loses
   // nothing.
   if (keep_layers_ < layers_.size()) keep_layers_ = kKeepLayers;
@@ -70,18 +64,16 @@ HostBase<T>::HostBase(std::shared_ptr<const ModelWeights> weights, const Backend
 template <typename T>
 void HostBase<T>::read_as_stored(std::size_t halves) {
   std::size_t bytes = 0;
-  bool plain = true, single = false;
+  bool dense = true, single = false;
   for (const LayerWeights& w : weights_->layers) {
-    plain = plain && w.experts.empty();
+    dense = dense && w.experts.empty();
     for (const Role role : kMatrices) {
-      const WeightView& view = w[role];
-      if (!view) continue;
-      plain = plain && view.encoded == nullptr;
-      single = single || dtype_size(view.dtype) > 2;
-      bytes += sizeof(T) * static_cast<std::size_t>(view.in * view.out);
+      const std::size_t packed = packed_bytes<T>(w[role]);
+      single = single || (packed > 0 && dtype_size(w[role].dtype) > 2);
+      bytes += packed;
     }
   }
-  if (!plain || bytes <= (single ? kKeepBytes : halves)) return;
+  if (!dense || bytes <= (single ? kKeepBytes : halves)) return;
   pack_ = Pack::never;
   keep_layers_ = layers_.size();
 }
@@ -144,16 +136,19 @@ std::shared_ptr<const MlpPanels<T>> HostBase<T>::expert(int layer, int index) {
   auto made = std::make_shared<const MlpPanels<T>>(
       make_expert_panels<T>(weights_->layers[static_cast<std::size_t>(layer)], index));
   // Loading looks at no expert, so that the unused ones are never read.
-  for (const std::vector<T>* values :
-       {&made->in.data, &made->up.data, &made->out.data, &made->b_in, &made->b_up, &made->b_out}) {
-    for (const T x : *values) {
-      if (!std::isfinite(x))
-        throw InputError(fmt::format(
-            "expert {} of layer {} holds values that are no finite numbers; the file is damaged or "
-            "its training diverged, use another checkpoint",
-            index, layer));
-    }
+  const auto check = [&](const T* values, std::int64_t n) {
+    if (!std::all_of(values, values + n, [](T x) { return std::isfinite(x); }))
+      throw InputError(fmt::format(
+          "expert {} of layer {} holds values that are no finite numbers; the file is damaged or "
+          "its training diverged, use another checkpoint",
+          index, layer));
+  };
+  for (const Panels<T>* w : {&made->in, &made->up, &made->out}) {
+    pool_.parallel_for(w->count(),
+                       [&](std::int64_t p) { check(w->panel(p), w->in * w->columns(p)); });
   }
+  for (const std::vector<T>* bias : {&made->b_in, &made->b_up, &made->b_out})
+    check(bias->data(), static_cast<std::int64_t>(bias->size()));
   std::lock_guard lock(mutex_);
   if (auto known = find()) return known;
   experts_.push_front({key, made});
@@ -163,6 +158,22 @@ std::shared_ptr<const MlpPanels<T>> HostBase<T>::expert(int layer, int index) {
     experts_.pop_back();
   }
   return made;
+}
+
+template <typename T>
+std::shared_ptr<const Panels<T>> HostBase<T>::widened(const Panels<T>& w) {
+  if (w.packed()) return {std::shared_ptr<const void>(), &w};
+  const auto out = std::make_shared<Panels<T>>();
+  out->in = w.in;
+  out->out = w.out;
+  out->width = w.width;
+  out->data.resize(static_cast<std::size_t>(w.in * w.out));
+  pool_.parallel_for(w.count(), [&](std::int64_t p) {
+    read_block(w.stored, {0, w.in, w.begin(p), w.columns(p)},
+               w.row_scale.empty() ? nullptr : w.row_scale.data(),
+               out->data.data() + w.in * w.begin(p), w.columns(p));
+  });
+  return out;
 }
 
 // Memory
@@ -212,35 +223,49 @@ std::shared_ptr<const void> HostBase<T>::host(const Array& from) {
 // -----------------------------------------------------------------------------------------------------------
 
 template <typename T>
+typename HostBase<T>::RowGroups HostBase<T>::row_groups(const Panels<T>& w, std::int64_t m,
+                                                        std::int64_t parts) const {
+  constexpr std::int64_t kMost = 8, kTasks = 4;  // blocks of rows; tasks a thread
+  const std::int64_t blocks = (m + kRowBlock - 1) / kRowBlock;
+  const std::int64_t together =
+      w.packed() ? 1
+                 : std::clamp<std::int64_t>(parts * blocks / (kTasks * pool_.threads()), 1, kMost);
+  return {together * kRowBlock, (blocks + together - 1) / together};
+}
+
+template <typename T>
 void HostBase<T>::multiply(std::span<const Product> products, const T* a, std::int64_t m) {
   // Few rows make few tasks: half a panel each, so that no thread waits long for another's last
   // one. The cut never depends on the number of threads.
   constexpr std::int64_t kFewRows = 64;
   const std::int64_t parts = m <= kFewRows ? 2 : 1;
-  const std::int64_t blocks = (m + kRowBlock - 1) / kRowBlock;
+  const auto groups = [&](const Panels<T>& w) { return row_groups(w, m, w.count() * parts); };
   std::vector<std::int64_t> first(products.size() + 1, 0);
   for (std::size_t i = 0; i < products.size(); ++i)
-    first[i + 1] = first[i] + products[i].w->count() * parts * blocks;
+    first[i + 1] = first[i] + products[i].w->count() * parts * groups(*products[i].w).count;
   pool_.parallel_for(first.back(), [&](std::int64_t task) {
     const auto i = static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), task) -
                                             first.begin()) -
                    1;
     const Panels<T>& w = *products[i].w;
     const std::int64_t at = task - first[i];
-    const std::int64_t p = at / blocks / parts;
+    const auto [rows_each, count] = groups(w);
+    const std::int64_t p = at / count / parts;
     const std::int64_t half = (w.columns(p) + parts - 1) / parts;
-    const std::int64_t column = at / blocks % parts * half;
+    const std::int64_t column = at / count % parts * half;
     const std::int64_t columns = std::min(half, w.columns(p) - column);
     if (columns <= 0) return;
-    const std::int64_t row = at % blocks * kRowBlock;
-    const std::int64_t rows = std::min(kRowBlock, m - row);
-    T* to = products[i].c + row * w.out + w.begin(p) + column;
-    gemm(false, rows, columns, w.in, a + row * w.in, w.in, w.some_columns(p, column, columns),
-         w.columns(p), false, to, w.out);
-    if (products[i].bias->empty()) return;
-    const T* b = products[i].bias->data() + w.begin(p) + column;
-    for (std::int64_t r = 0; r < rows; ++r) {
-      for (std::int64_t j = 0; j < columns; ++j) to[r * w.out + j] += b[j];
+    const Panel<T> panel = w.some_columns(p, column, columns);
+    const std::int64_t begin = at % count * rows_each, end = std::min(m, begin + rows_each);
+    for (std::int64_t row = begin; row < end; row += kRowBlock) {
+      const std::int64_t rows = std::min(kRowBlock, end - row);
+      T* to = products[i].c + row * w.out + w.begin(p) + column;
+      gemm(false, rows, columns, w.in, a + row * w.in, w.in, panel, w.columns(p), false, to, w.out);
+      if (products[i].bias->empty()) continue;
+      const T* b = products[i].bias->data() + w.begin(p) + column;
+      for (std::int64_t r = 0; r < rows; ++r) {
+        for (std::int64_t j = 0; j < columns; ++j) to[r * w.out + j] += b[j];
+      }
     }
   });
 }
@@ -256,15 +281,16 @@ template <typename T>
 void HostBase<T>::multiply_transposed(const Panels<T>& w, const T* a, std::int64_t m, T* c) {
   constexpr std::int64_t kColumns = 128;
   const std::int64_t columns = (w.in + kColumns - 1) / kColumns;
-  const std::int64_t blocks = (m + kRowBlock - 1) / kRowBlock;
-  pool_.parallel_for(columns * blocks, [&](std::int64_t task) {
-    const std::int64_t col = task / blocks * kColumns;
-    const std::int64_t row = task % blocks * kRowBlock;
-    const std::int64_t rows = std::min(kRowBlock, m - row);
+  const auto [rows_each, count] = row_groups(w, m, columns);
+  pool_.parallel_for(columns * count, [&, each = rows_each, groups = count](std::int64_t task) {
+    const std::int64_t col = task / groups * kColumns;
+    const std::int64_t begin = task % groups * each, end = std::min(m, begin + each);
     const std::int64_t n = std::min(kColumns, w.in - col);
     for (std::int64_t p = 0; p < w.count(); ++p) {
-      gemm(true, rows, n, w.columns(p), a + row * w.out + w.begin(p), w.out, w.rows(p, col, n),
-           w.columns(p), p > 0, c + row * w.in + col, w.in);
+      const Panel<T> part = w.rows(p, col, n);
+      for (std::int64_t row = begin; row < end; row += kRowBlock)
+        gemm(true, std::min(kRowBlock, end - row), n, w.columns(p), a + row * w.out + w.begin(p),
+             w.out, part, w.columns(p), p > 0, c + row * w.in + col, w.in);
     }
   });
 }
@@ -272,10 +298,9 @@ void HostBase<T>::multiply_transposed(const Panels<T>& w, const T* a, std::int64
 template <typename T>
 void HostBase<T>::head_to_model(const Panels<T>& w, int head, const T* a, std::int64_t lda,
                                 std::int64_t m, T* c, std::int64_t ldc) {
-  const std::int64_t column = static_cast<std::int64_t>(head) * config_.d_head;
-  const std::int64_t p = column / w.width;
-  gemm(true, m, w.in, config_.d_head, a, lda,
-       w.some_columns(p, column - w.begin(p), config_.d_head), w.columns(p), false, c, ldc);
+  const std::int64_t panel = static_cast<std::int64_t>(head) * config_.d_head / w.width;
+  gemm(true, m, w.in, config_.d_head, a, lda, head_columns(w, head), w.columns(panel), false, c,
+       ldc);
 }
 
 template <typename T>

@@ -60,6 +60,10 @@ class HostBase : public Backend {
   // An expert's, made when a prompt first uses it; the ones used last stay within the same budget.
   std::shared_ptr<const MlpPanels<T>> expert(int layer, int index);
 
+  // A matrix that many small products are made with, whole in panels: itself, or where it is not
+  // packed made now, for as long as it is held.
+  std::shared_ptr<const Panels<T>> widened(const Panels<T>& w);
+
   // C[m, out] = A W (+ bias), all threads; several weights that read the same rows in one go.
   struct Product {
     const Panels<T>* w;
@@ -67,9 +71,20 @@ class HostBase : public Backend {
     T* c;
   };
   void multiply(std::span<const Product> products, const T* a, std::int64_t m);
+  // How m rows are shared out where each of `parts` parts of a matrix meets all of them: a panel
+  // that has to be made first is made for several blocks of rows, as long as no thread goes short.
+  struct RowGroups {
+    std::int64_t rows, count;
+  };
+  RowGroups row_groups(const Panels<T>& w, std::int64_t m, std::int64_t parts) const;
   void multiply(const Panels<T>& w, const T* a, std::int64_t m, const std::vector<T>& bias, T* c);
   // C[m, in] = A W^T, all threads.
   void multiply_transposed(const Panels<T>& w, const T* a, std::int64_t m, T* c);
+  // Columns of one head, rows as far apart as the panel's that they stand in.
+  Panel<T> head_columns(const Panels<T>& w, int head) const {
+    const std::int64_t column = static_cast<std::int64_t>(head) * config_.d_head;
+    return w.some_columns(column / w.width, column % w.width, config_.d_head);
+  }
   // C[m, D] = A[m, E] W[:, head columns]^T for one head's columns, single-threaded.
   void head_to_model(const Panels<T>& w, int head, const T* a, std::int64_t lda, std::int64_t m,
                      T* c, std::int64_t ldc);
@@ -109,9 +124,9 @@ class HostBase : public Backend {
 #define UNPACK_HOST_NAMES                                                                       \
   using HostBase<T>::config_, HostBase<T>::weights_, HostBase<T>::writers_, HostBase<T>::pool_, \
       HostBase<T>::mutex_, HostBase<T>::ptr, HostBase<T>::uninitialized, HostBase<T>::gemm,     \
-      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::multiply,                           \
-      HostBase<T>::multiply_transposed, HostBase<T>::head_to_model, HostBase<T>::rotary,        \
-      HostBase<T>::rotate, HostBase<T>::center_row
+      HostBase<T>::layer, HostBase<T>::expert, HostBase<T>::widened, HostBase<T>::multiply,     \
+      HostBase<T>::multiply_transposed, HostBase<T>::head_columns, HostBase<T>::head_to_model,  \
+      HostBase<T>::rotary, HostBase<T>::rotate, HostBase<T>::center_row
 
 template <typename T>
 class HostForward : public HostBase<T> {

@@ -247,28 +247,25 @@ void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double>
 
 template <typename T>
 std::vector<T> HostBackend<T>::fold_neurons(const MlpView& view, MlpSide side, Scores scores,
-                                            std::span<const int> queries,
-                                            std::span<const double> coef) {
+                                            std::span<const int> queries, std::vector<T> coef) {
   const auto w = layer(view.layer);
   const std::int64_t d = config_.d_model;
   const auto rows = static_cast<std::int64_t>(queries.size());
-  std::vector<T> scaled(coef.begin(), coef.end());
   std::vector<T> vectors(static_cast<std::size_t>(rows * d), T(0));
   if (side == MlpSide::router && view.routing != nullptr) {
     // sum_i coef_i (sR(e_i) - mean sR) = sum_e (coef_e - (sum coef) / E) sR(e)
     const Routing& routing = *view.routing;
     const std::int64_t experts = routing.experts;
-    scaled.assign(static_cast<std::size_t>(rows * experts), T(0));
+    std::vector<T> scaled(static_cast<std::size_t>(rows * experts), T(0));
     for (std::int64_t r = 0; r < rows; ++r) {
-      const double* from = coef.data() + r * routing.chosen;
+      const T* from = coef.data() + r * routing.chosen;
       T* to = scaled.data() + r * experts;
       if (scores == Scores::centered) {
         const double total = std::accumulate(from, from + routing.chosen, 0.0);
         std::fill_n(to, experts, static_cast<T>(-total / static_cast<double>(experts)));
       }
       for (int i = 0; i < routing.chosen; ++i)
-        to[routing.expert[routing.slot(queries[static_cast<std::size_t>(r)], i)]] +=
-            static_cast<T>(from[i]);
+        to[routing.expert[routing.slot(queries[static_cast<std::size_t>(r)], i)]] += from[i];
     }
     multiply_transposed(w->router, scaled.data(), rows, vectors.data());
   } else if (view.routing != nullptr) {
@@ -279,7 +276,7 @@ std::vector<T> HostBackend<T>::fold_neurons(const MlpView& view, MlpSide side, S
       std::vector<T> from(static_cast<std::size_t>(m * n)), to(static_cast<std::size_t>(m * d));
       for (std::int64_t i = 0; i < m; ++i) {
         const auto at = static_cast<std::size_t>(i);
-        std::copy_n(scaled.data() + used.rows[at] * width + used.slots[at] * n, n,
+        std::copy_n(coef.data() + used.rows[at] * width + used.slots[at] * n, n,
                     from.data() + i * n);
       }
       multiply_transposed(this->panels(*expert(view.layer, used.expert), side), from.data(), m,
@@ -289,7 +286,7 @@ std::vector<T> HostBackend<T>::fold_neurons(const MlpView& view, MlpSide side, S
              vectors.data() + used.rows[static_cast<std::size_t>(i)] * d);
     }
   } else {
-    multiply_transposed(this->panels(w->mlp, side), scaled.data(), rows, vectors.data());
+    multiply_transposed(this->panels(w->mlp, side), coef.data(), rows, vectors.data());
   }
   return vectors;
 }
@@ -313,7 +310,8 @@ void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, Scores scores,
     });
     return;
   }
-  const std::vector<T> vectors = fold_neurons(view, side, scores, queries, coef);
+  const std::vector<T> vectors =
+      fold_neurons(view, side, scores, queries, std::vector<T>(coef.begin(), coef.end()));
   pool_.parallel_for(rows, [&](std::int64_t i) {
     const int q = queries[static_cast<std::size_t>(i)];
     const double factor = 1.0 / static_cast<double>(ptr(*view.dev)[q]);

@@ -29,9 +29,10 @@ void HostEdges<T>::project_writers(const AttentionView& view, const Panels<T>& w
 // Their keys as queries meet them: with the norm of keys, rotary and the attention's scale.
 template <typename T>
 void HostEdges<T>::project_keys(const AttentionView& view, const LayerPanels<T>& w,
-                                const RotaryTable* rope, const Sources& of, T* out) {
+                                const Panels<T>& k, const RotaryTable* rope, const Sources& of,
+                                T* out) {
   const std::int64_t groups = config_.n_kv_heads, e = config_.d_head;
-  project_writers(view, w.k, of, out);
+  project_writers(view, k, of, out);
   const auto scale = static_cast<T>(config_.layer(view.layer).attention_scale);
   for (std::int64_t j = 0; j < of.count; ++j) {
     for (std::int64_t g = 0; g < groups; ++g) {
@@ -126,8 +127,9 @@ Array HostEdges<T>::writer_values(const AttentionView& view) {
   const auto w = layer(view.layer);
   const std::int64_t cl = view.visible;
   Array out = uninitialized(view.length * cl * w->v.out);
+  const auto v = this->widened(w->v);
   pool_.parallel_for(view.length, [&](std::int64_t s) {
-    project_writers(view, w->v, {s, 0, view.visible}, ptr(out) + s * cl * w->v.out);
+    project_writers(view, *v, {s, 0, view.visible}, ptr(out) + s * cl * w->v.out);
   });
   return out;
 }
@@ -138,8 +140,9 @@ Array HostEdges<T>::writer_keys(const AttentionView& view) {
   const std::int64_t cl = view.visible;
   const auto rope = rotary(view.layer, view.length, view.length);
   Array out = uninitialized(view.length * cl * w->k.out);
+  const auto k = this->widened(w->k);
   pool_.parallel_for(view.length, [&](std::int64_t s) {
-    project_keys(view, *w, rope.get(), {s, 0, view.visible}, ptr(out) + s * cl * w->k.out);
+    project_keys(view, *w, *k, rope.get(), {s, 0, view.visible}, ptr(out) + s * cl * w->k.out);
   });
   return out;
 }
@@ -178,7 +181,10 @@ void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads
   const std::int64_t few = !reads.values.empty() ? 0
                            : d > e               ? std::min(used, w->v.out * d / (heads * (d - e)))
                                                  : used;
-  const std::vector<T> directions = to_model(w->v, true, ptr(reads.value), used - few, few);
+  const auto k = reads.keys.empty() && offsets.scores.empty() ? this->widened(w->k) : nullptr;
+  const auto v = reads.values.empty() ? this->widened(w->v) : nullptr;
+  const std::vector<T> directions =
+      v == nullptr ? std::vector<T>() : to_model(*v, true, ptr(reads.value), used - few, few);
   pool_.parallel_for(used, [&](std::int64_t s) {
     const Sources all{s, 0, cl};
     const std::int64_t n = used - s;
@@ -192,7 +198,7 @@ void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads
     };
     const T* keys = kept_of(reads.keys, cl, s, 0);
     if (offsets.scores.empty() && keys == nullptr) {
-      project_keys(view, *w, rope.get(), all, projected.data());
+      project_keys(view, *w, *k, rope.get(), all, projected.data());
       keys = projected.data();
     }
     for (std::int64_t h = 0; h < heads; ++h) {
@@ -208,7 +214,7 @@ void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads
       gemm(true, n * heads, cl, d, directions.data() + (few - n) * heads * d, d, writers, d, false,
            products.data(), cl);
     } else if (values == nullptr) {
-      project_writers(view, w->v, all, projected.data());
+      project_writers(view, *v, all, projected.data());
       values = projected.data();
     }
     for (std::int64_t h = 0; h < heads; ++h) {
@@ -241,6 +247,8 @@ ReadOps::EdgesFrom HostEdges<T>::edges_from(const AttentionView& view, const Hea
   out.k.assign(static_cast<std::size_t>(view.length * cl), 0.0);
   out.q = out.v = out.k;
   const auto rope = rotary(view.layer, view.length, view.length);
+  const auto k = reads.keys.empty() && offsets.scores.empty() ? this->widened(w->k) : nullptr;
+  const auto v = reads.values.empty() ? this->widened(w->v) : nullptr;
   pool_.parallel_for(query + 1, [&](std::int64_t s) {
     const Sources all{s, 0, view.visible};
     std::vector<T> projected(static_cast<std::size_t>(cl * w->k.out));
@@ -250,14 +258,14 @@ ReadOps::EdgesFrom HostEdges<T>::edges_from(const AttentionView& view, const Hea
     };
     const T* keys = kept_of(reads.keys, view.visible, s, 0);
     if (offsets.scores.empty() && keys == nullptr) {
-      project_keys(view, *w, rope.get(), all, projected.data());
+      project_keys(view, *w, *k, rope.get(), all, projected.data());
       keys = projected.data();
     }
     key_rows(view, reads, offsets, head, {query, 1}, all, keys, tile.data());
     put(out.k);
     const T* values = kept_of(reads.values, view.visible, s, 0);
     if (values == nullptr) {
-      project_writers(view, w->v, all, projected.data());
+      project_writers(view, *v, all, projected.data());
       values = projected.data();
     }
     value_rows(view, reads, head, {query, 1}, all, values, tile.data());
@@ -304,7 +312,7 @@ ReadOps::EdgesInto HostEdges<T>::edges_into(const AttentionView& view, const Hea
   };
   const T* keys = kept_of(reads.keys, view.visible, source, writer);
   if (offsets.scores.empty() && keys == nullptr) {
-    project_keys(view, *w, rope.get(), one, projected.data());
+    project_keys(view, *w, w->k, rope.get(), one, projected.data());
     keys = projected.data();
   }
   each_head(out.k, [&](std::int64_t h, const Queries& of, T* to) {

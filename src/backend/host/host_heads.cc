@@ -76,10 +76,11 @@ void HostHeads<T>::value_scores(const AttentionView& view, const LayerPanels<T>&
   sums.v_scores = uninitialized(static_cast<std::int64_t>(groups) * length * cl);
   sums.v_sum = uninitialized(static_cast<std::int64_t>(groups) * length);
   sums.v_abs = uninitialized(static_cast<std::int64_t>(groups) * length);
+  const auto v = widened(w.v);
   pool_.parallel_for(length, [&](std::int64_t s) {
     std::vector<T> vectors(static_cast<std::size_t>(groups * d));
     for (int g = 0; g < groups; ++g)
-      head_to_model(w.v, g, ptr(*view.v) + (s * groups + g) * e, e, 1, vectors.data() + g * d, d);
+      head_to_model(*v, g, ptr(*view.v) + (s * groups + g) * e, e, 1, vectors.data() + g * d, d);
     std::vector<T> scores(static_cast<std::size_t>(groups * cl));
     gemm(true, groups, cl, d, vectors.data(), d, ptr(*view.writers) + s * view.n_writers * d, d,
          false, scores.data(), cl);
@@ -225,9 +226,20 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
   const auto group = [&](std::int64_t i) {
     return (heads.first + static_cast<int>(i)) / config_.group_size();
   };
+  // One head needs its own columns alone.
+  const auto k = n > 1 ? widened(w->k) : nullptr;
+  const Panel<T> columns = head_columns(w->k, group(0));
+  const std::int64_t ld = w->k.columns(group(0) * e / w->k.width);
+  const auto into_stream = [&](std::int64_t i, const T* u, T* to) {
+    if (k != nullptr) {
+      head_to_model(*k, group(i), u, e, 1, to, d);
+    } else {
+      gemm(true, 1, d, e, u, e, columns, ld, false, to, d);
+    }
+  };
   std::vector<T> shared(static_cast<std::size_t>(n * d));
   for (std::int64_t i = 0; !per_source && i < n; ++i)
-    head_to_model(w->k, group(i), q + i * e, e, 1, shared.data() + i * d, d);
+    into_stream(i, q + i * e, shared.data() + i * d);
   // Where it is the same for all sources, and these are many, the vector is brought before W_O of
   // the layers below once, [head, source, H, E].
   const std::int64_t width = static_cast<std::int64_t>(config_.n_heads) * e;
@@ -254,7 +266,7 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
       for (std::int64_t i = 0; i < n; ++i) {
         std::vector<T> u(q + i * e, q + (i + 1) * e);
         pull(s, group(i), u.data());
-        head_to_model(w->k, group(i), u.data(), e, 1, own.data() + i * d, d);
+        into_stream(i, u.data(), own.data() + i * d);
       }
       vectors = own.data();
     }

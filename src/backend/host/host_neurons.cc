@@ -49,8 +49,10 @@ void HostNeurons<T>::neuron_panels(const MlpView& view, const Panels<T>& in,
   constexpr std::int64_t kPositions = 48;
   const auto rows_each = static_cast<std::int64_t>(whole.size());
   const std::int64_t at_once = std::max<std::int64_t>(1, kRows / rows_each);
-  const std::int64_t together = std::min(length, products ? kPositions : at_once);
-  const std::int64_t panels_each = products ? 1 : 4;
+  // A panel that has to be made first is made for more of them.
+  const std::int64_t made = in.packed() ? 1 : 4;
+  const std::int64_t together = std::min(length, products ? kPositions : made * at_once);
+  const std::int64_t panels_each = products ? 1 : 4 / made;
   const std::int64_t blocks = (length + together - 1) / together;
   const std::int64_t groups = (some.count + panels_each - 1) / panels_each;
   pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
@@ -163,7 +165,8 @@ MlpSums HostNeurons<T>::expert_sums(const MlpView& view, MlpSide side) {
   std::iota(positions.begin(), positions.end(), std::int64_t{0});
   for (const ExpertRows& used : by_expert(routing, positions)) {
     const auto w = expert(view.layer, used.expert);
-    const Panels<T>& in = panels(*w, side);
+    const auto whole = this->widened(panels(*w, side));
+    const Panels<T>& in = *whole;
     pool_.parallel_for(static_cast<std::int64_t>(used.rows.size()), [&](std::int64_t i) {
       const std::int64_t q = used.rows[static_cast<std::size_t>(i)];
       const std::int64_t slot = q * routing.chosen + used.slots[static_cast<std::size_t>(i)];

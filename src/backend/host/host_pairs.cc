@@ -68,6 +68,7 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& 
   const PullBack pull = key_pull(view, w, rope.get());
   const bool per_source = pull.changes();
   const double scale = config_.layer(view.layer).attention_scale;
+  const auto k = widened(w.k);
   const auto vectors = [&](int s, T* scratch, T* out) {  // out[length - s, H, D]
     const std::int64_t n = length - s;
     for (int h = 0; h < heads; ++h) {
@@ -77,7 +78,7 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& 
         std::copy_n(ptr(*view.q) + ((s + i) * heads + h) * e, e, u);
         pull(s, g, u);
       }
-      head_to_model(w.k, g, scratch, e, n, out + h * d, heads * d);
+      head_to_model(*k, g, scratch, e, n, out + h * d, heads * d);
     }
   };
   std::vector<T> shared;  // [S, H, D] where a query looks the same from every source
@@ -85,8 +86,8 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& 
     shared.resize(static_cast<std::size_t>(heads) * static_cast<std::size_t>(length) *
                   static_cast<std::size_t>(d));
     pool_.parallel_for(heads, [&](std::int64_t h) {
-      head_to_model(w.k, static_cast<int>(h) / config_.group_size(), ptr(*view.q) + h * e,
-                    heads * e, length, shared.data() + h * d, heads * d);
+      head_to_model(*k, static_cast<int>(h) / config_.group_size(), ptr(*view.q) + h * e, heads * e,
+                    length, shared.data() + h * d, heads * d);
     });
   }
   pool_.parallel_for(length, [&](std::int64_t s) {
@@ -123,6 +124,7 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const LayerPanels<T
   const PullBack pull = query_pull(view, w, rope.get());
   const bool per_query = pull.changes();
   const double scale = config_.layer(view.layer).attention_scale;
+  const auto w_q = widened(w.q);
   const auto fold = [&](int h, std::int64_t query, std::int64_t n,
                         T* out) {  // out[n, H, D], one head of it
     const int g = h / config_.group_size();
@@ -132,7 +134,7 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const LayerPanels<T
       std::copy_n(ptr(*view.k) + (s * config_.n_kv_heads + g) * e, e, u);
       if (per_query) pull(query, h, u);
     }
-    head_to_model(w.q, h, scratch.data(), e, n, out + h * d, heads * d);
+    head_to_model(*w_q, h, scratch.data(), e, n, out + h * d, heads * d);
   };
   std::vector<T> shared;  // [S, H, D] where a key looks the same from every query
   if (!per_query) {

@@ -67,6 +67,7 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
   pool_.parallel_for(heads, [&](std::int64_t h) {
     const std::int64_t g = h / config_.group_size();
     std::vector<T> entry, query, key_turned, value_turned;
+    std::vector<double> by_keys(static_cast<std::size_t>(length)), by_queries = by_keys;
     const auto [active, used] = reads.active[static_cast<std::size_t>(h)];
     for (std::int64_t begin = active / kQueryBlock * kQueryBlock; begin < used;
          begin += kQueryBlock) {
@@ -85,20 +86,18 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
         T* key = ptr(reads.key_coef) + pair;
         T* own = query.data() + i * reach;
         double key_mean = 0, query_mean = 0;
+        floored_inverses(ptr(sums.k_sum) + pair, ptr(sums.k_abs) + pair, q + 1, options.beta,
+                         options.floor, by_keys.data());
+        floored_inverses(ptr(sums.q_sum) + pair, ptr(sums.q_abs) + pair, q + 1, options.beta,
+                         options.floor, by_queries.data());
         for (std::int64_t s = first; s <= q; ++s) {
-          const auto at = static_cast<std::size_t>(s * n + i);
+          const auto at = static_cast<std::size_t>(s * n + i), source = static_cast<std::size_t>(s);
           const T alpha = ptr(*view.pattern)[pair + s];
           value_turned[at] = alpha;
           const double credit = static_cast<double>(alpha) *
                                 static_cast<double>(entry[static_cast<std::size_t>(i * reach + s)]);
-          const double k = options.weights[0] * credit *
-                           floored_inverse(static_cast<double>(ptr(sums.k_sum)[pair + s]),
-                                           static_cast<double>(ptr(sums.k_abs)[pair + s]),
-                                           options.beta, options.floor);
-          const double x = options.weights[1] * credit *
-                           floored_inverse(static_cast<double>(ptr(sums.q_sum)[pair + s]),
-                                           static_cast<double>(ptr(sums.q_abs)[pair + s]),
-                                           options.beta, options.floor);
+          const double k = options.weights[0] * credit * by_keys[source];
+          const double x = options.weights[1] * credit * by_queries[source];
           key[s] = static_cast<T>(k);
           own[s] = static_cast<T>(x);
           key_mean += k / sources;
@@ -181,19 +180,37 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
   std::vector<double> passed = out.credit, doubt = out.credit;  // by row, added up in order
   pool_.parallel_for(rows, [&](std::int64_t r) {
     const auto row = static_cast<std::size_t>(r);
-    for (std::int64_t i = r * n; i < (r + 1) * n; ++i) {
-      const auto x = static_cast<double>(ptr(own)[i]);
-      out.credit[row] += x;
-      if (pre != nullptr) {
-        ptr(out.coef)[i] = static_cast<T>(x / away_from_zero(static_cast<double>(ptr(*pre)[i])));
-        continue;
-      }
-      const auto sum = static_cast<double>(ptr(sums->sum)[i]),
-                 abs = static_cast<double>(ptr(sums->abs)[i]);
-      ptr(out.coef)[i] = static_cast<T>(weight * x * inverse_denom(sum, abs, beta));
-      passed[row] += std::fabs(x);
-      if (ill_conditioned(sum, abs)) doubt[row] += std::fabs(x);
+    const T* given = ptr(own) + r * n;
+    T* coef = ptr(out.coef) + r * n;
+    // Below a root, and in its own layer, many positions have none.
+    if (std::all_of(given, given + n, [](T x) { return x == 0; })) {
+      std::fill_n(coef, n, T(0));
+      return;
     }
+    double credit = 0, size = 0, doubtful = 0;
+    if (pre != nullptr) {
+      for (std::int64_t i = 0; i < n; ++i) {
+        const auto x = static_cast<double>(given[i]);
+        credit += x;
+        coef[i] = static_cast<T>(x / away_from_zero(static_cast<double>(ptr(*pre)[r * n + i])));
+      }
+    } else {
+      const T* sum = ptr(sums->sum) + r * n;
+      const T* abs = ptr(sums->abs) + r * n;
+      std::vector<double> inverse(static_cast<std::size_t>(n));
+      floored_inverses(sum, abs, n, beta, 0.0, inverse.data());
+      for (std::int64_t i = 0; i < n; ++i) {
+        const auto x = static_cast<double>(given[i]);
+        credit += x;
+        coef[i] = static_cast<T>(weight * x * inverse[static_cast<std::size_t>(i)]);
+        size += std::fabs(x);
+        if (ill_conditioned(static_cast<double>(sum[i]), static_cast<double>(abs[i])))
+          doubtful += std::fabs(x);
+      }
+    }
+    out.credit[row] = credit;
+    passed[row] = size;
+    doubt[row] = doubtful;
   });
   out.passed = std::accumulate(passed.begin(), passed.end(), 0.0);
   out.doubt = std::accumulate(doubt.begin(), doubt.end(), 0.0);
@@ -203,15 +220,24 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
 template <typename T>
 void HostReads<T>::neuron_reads(const MlpView& view, MlpSide side, Scores scores, const Array& coef,
                                 std::vector<double>& out) {
-  const std::int64_t d = config_.d_model;
-  std::vector<int> queries(static_cast<std::size_t>(view.length));
-  std::iota(queries.begin(), queries.end(), 0);
-  const std::vector<double> given(ptr(coef), ptr(coef) + coef.size());
-  const std::vector<T> vectors = this->fold_neurons(view, side, scores, queries, given);
-  out.resize(vectors.size());
-  for (std::size_t i = 0; i < out.size(); ++i)
-    out[i] = static_cast<double>(vectors[i]) /
-             static_cast<double>(ptr(*view.dev)[static_cast<std::int64_t>(i) / d]);
+  const std::int64_t d = config_.d_model, n = coef.size() / view.length;
+  std::vector<int> queries;  // those with anything
+  std::vector<T> given;
+  for (int q = 0; q < view.length; ++q) {
+    const T* row = ptr(coef) + q * n;
+    if (std::all_of(row, row + n, [](T x) { return x == 0; })) continue;
+    queries.push_back(q);
+    given.insert(given.end(), row, row + n);
+  }
+  out.assign(static_cast<std::size_t>(view.length * d), 0.0);
+  if (queries.empty()) return;
+  const std::vector<T> vectors = this->fold_neurons(view, side, scores, queries, std::move(given));
+  for (std::size_t i = 0; i < queries.size(); ++i) {
+    const auto dev = static_cast<double>(ptr(*view.dev)[queries[i]]);
+    const T* from = vectors.data() + static_cast<std::int64_t>(i) * d;
+    double* to = out.data() + static_cast<std::int64_t>(queries[i]) * d;
+    for (std::int64_t j = 0; j < d; ++j) to[j] = static_cast<double>(from[j]) / dev;
+  }
 }
 
 template <typename T>

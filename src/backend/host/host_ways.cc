@@ -75,6 +75,8 @@ bool HostWays<T>::pass_ways(const AttentionView& view, const HeadReads& reads,
     const std::int64_t columns = shared.columns, panels = e * columns;
     const auto rope = rotary(view.layer, view.length, view.length);
     const bool projects = reads.keys.empty() || reads.values.empty();
+    const auto k = reads.keys.empty() ? this->widened(w->k) : nullptr;
+    const auto v = reads.values.empty() ? this->widened(w->v) : nullptr;
     pool_.parallel_for((used + kSourcesOfTask - 1) / kSourcesOfTask, [&](std::int64_t task) {
       const std::int64_t first = task * kSourcesOfTask, n = std::min(kSourcesOfTask, used - first);
       std::vector<T> factors(static_cast<std::size_t>(2 * n * heads * columns), T(0));
@@ -95,8 +97,8 @@ bool HostWays<T>::pass_ways(const AttentionView& view, const HeadReads& reads,
           values = keys, most(static_cast<std::size_t>(cl));
       for (std::int64_t s = first; s < first + n; ++s) {
         const Sources all{s, 0, view.visible};
-        if (reads.keys.empty()) this->project_keys(view, *w, rope.get(), all, keys.data());
-        if (reads.values.empty()) this->project_writers(view, w->v, all, values.data());
+        if (reads.keys.empty()) this->project_keys(view, *w, *k, rope.get(), all, keys.data());
+        if (reads.values.empty()) this->project_writers(view, *v, all, values.data());
         const T* own_keys = reads.keys.empty() ? keys.data() : ptr(reads.keys) + s * cl * row;
         const T* own_values =
             reads.values.empty() ? values.data() : ptr(reads.values) + s * cl * row;

@@ -47,6 +47,11 @@ void subtract_columns(T* rows, std::int64_t n, std::int64_t c, const double* shi
 template <typename T>
 void column_medians(const T* rows, std::int64_t n, std::int64_t c, T* out);
 
+// out[i] = floored_inverse(sum[i], abs[i], beta, floor), in double.
+template <typename T>
+void floored_inverses(const T* sum, const T* abs, std::int64_t n, double beta, double floor,
+                      double* out);
+
 // The right side of a product in panels of so many columns, [panel][depth][kPanelColumns].
 inline constexpr std::int64_t kPanelColumns = 32;
 inline std::int64_t padded_columns(std::int64_t n) {
@@ -158,6 +163,8 @@ struct FloatKernels {
   void (*edge_sums)(const EdgeProduct& product);
   void (*turn_rows)(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
                     float* const* to);
+  void (*floored_inverses)(const float* sum, const float* abs, std::int64_t n, double beta,
+                           double floor, double* out);
 };
 // Those that this processor can run, the fastest first: "avx512", "avx2", "portable"; "neon".
 std::vector<std::pair<std::string, const FloatKernels*>> float_kernels();

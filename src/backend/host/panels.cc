@@ -60,7 +60,7 @@ Panels<T> make_panels(const WeightView& w, std::int64_t width, const std::vector
   panels.in = w.in;
   panels.out = w.out;
   panels.width = width;
-  if (pack == Pack::never) {
+  if (pack == Pack::never || is_quantised(w)) {
     panels.stored = w;
     if (row_scale) panels.row_scale = *row_scale;
     return panels;

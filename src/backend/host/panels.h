@@ -20,8 +20,12 @@ constexpr std::size_t kKeepLayers = 2;
 // made from what is stored wherever one is used.
 constexpr std::size_t kPackHalves = std::size_t{1} << 30;
 
-// Quantised weights of which that is true stay as they are, and a layer at a time is widened.
-constexpr std::size_t kPackEncoded = kPackHalves;
+// What a matrix takes once it is packed. A quantised one never is: it stays as it is stored, and is
+// widened a panel at a time.
+template <typename T>
+std::size_t packed_bytes(const WeightView& w) {
+  return is_quantised(w) ? 0 : sizeof(T) * static_cast<std::size_t>(w.in * w.out);
+}
 
 // A panel, or a part of it, where it lies or made for as long as this lives.
 template <typename T>
@@ -71,7 +75,8 @@ struct Panels {
   }
 };
 
-// Panels of a view; row i is scaled by row_scale[i] where given.
+// Panels of a view; row i is scaled by row_scale[i] where given. Quantised ones are made where they
+// are used in any case.
 enum class Pack { now, never };
 template <typename T>
 Panels<T> make_panels(const WeightView& w, std::int64_t width, const std::vector<T>* row_scale,
