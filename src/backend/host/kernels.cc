@@ -196,146 +196,146 @@ void edge_sums(const EdgeProduct& product) { best().edge_sums(product); }
 void turn_rows(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
                float* const* to) {
   best().turn_rows(from, ld, rows, columns, to);
+}
 
-  template <>
-  void floored_inverses<float>(const float* sum, const float* abs, std::int64_t n, double beta,
-                               double floor, double* out) {
-    best().floored_inverses(sum, abs, n, beta, floor, out);
-  }
+template <>
+void floored_inverses<float>(const float* sum, const float* abs, std::int64_t n, double beta,
+                             double floor, double* out) {
+  best().floored_inverses(sum, abs, n, beta, floor, out);
+}
 
-  template <>
-  void floored_inverses<double>(const double* sum, const double* abs, std::int64_t n, double beta,
-                                double floor, double* out) {
-    for (std::int64_t i = 0; i < n; ++i) out[i] = floored_inverse(sum[i], abs[i], beta, floor);
-  }
+template <>
+void floored_inverses<double>(const double* sum, const double* abs, std::int64_t n, double beta,
+                              double floor, double* out) {
+  for (std::int64_t i = 0; i < n; ++i) out[i] = floored_inverse(sum[i], abs[i], beta, floor);
+}
 
-  namespace {
+namespace {
 
-  // An element of A times B in panels.
-  double element(const double* a, const double* b, std::int64_t depth, std::int64_t column) {
-    const double* panel =
-        b + column / kPanelColumns * kPanelColumns * depth + column % kPanelColumns;
-    double sum = 0;
-    for (std::int64_t p = 0; p < depth; ++p) sum += a[p] * panel[p * kPanelColumns];
-    return sum;
-  }
+// An element of A times B in panels.
+double element(const double* a, const double* b, std::int64_t depth, std::int64_t column) {
+  const double* panel = b + column / kPanelColumns * kPanelColumns * depth + column % kPanelColumns;
+  double sum = 0;
+  for (std::int64_t p = 0; p < depth; ++p) sum += a[p] * panel[p * kPanelColumns];
+  return sum;
+}
 
-  }  // namespace
+}  // namespace
 
-  template <>
-  void pair_sums<double>(const PairProduct<double>& x) {
-    for (std::int64_t r = 0; r < x.rows; ++r) {
-      for (std::int64_t c = 0; c < x.columns; ++c) {
-        const double score = element(x.a + r * x.lda, x.b, x.depth, c);
-        x.sum[c] += score;
-        x.abs[c] += std::fabs(score);
-        if (x.scores != nullptr) x.scores[r * x.ld + c] = score;
-        if (x.mass != nullptr) {
-          x.reach[c] += std::fabs(score) * x.mass[r];
-          x.most[c] = std::max(x.most[c], std::fabs(score) * x.bound[r]);
-        }
-        if (x.origin == nullptr) continue;
-        const double away = (score - x.origin[r * x.ld + c]) * x.weight[c];
-        x.first[r * x.ld + c] += away;
-        x.second[r * x.ld + c] += away * away;
+template <>
+void pair_sums<double>(const PairProduct<double>& x) {
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    for (std::int64_t c = 0; c < x.columns; ++c) {
+      const double score = element(x.a + r * x.lda, x.b, x.depth, c);
+      x.sum[c] += score;
+      x.abs[c] += std::fabs(score);
+      if (x.scores != nullptr) x.scores[r * x.ld + c] = score;
+      if (x.mass != nullptr) {
+        x.reach[c] += std::fabs(score) * x.mass[r];
+        x.most[c] = std::max(x.most[c], std::fabs(score) * x.bound[r]);
       }
+      if (x.origin == nullptr) continue;
+      const double away = (score - x.origin[r * x.ld + c]) * x.weight[c];
+      x.first[r * x.ld + c] += away;
+      x.second[r * x.ld + c] += away * away;
     }
   }
+}
 
-  template <>
-  void head_sums<double>(const HeadProduct<double>& x) {
-    for (std::int64_t r = 0; r < x.rows; ++r) {
-      double square = 0;
-      for (std::int64_t c = 0; c < x.columns; ++c) {
-        const double score = element(x.a + r * x.lda, x.b, x.depth, c);
-        x.sum[r * x.ld + c] += score;
-        x.abs[r * x.ld + c] += std::fabs(score);
-        square += score * score;
+template <>
+void head_sums<double>(const HeadProduct<double>& x) {
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    double square = 0;
+    for (std::int64_t c = 0; c < x.columns; ++c) {
+      const double score = element(x.a + r * x.lda, x.b, x.depth, c);
+      x.sum[r * x.ld + c] += score;
+      x.abs[r * x.ld + c] += std::fabs(score);
+      square += score * score;
+    }
+    x.square[r * x.square_ld] = square;
+  }
+}
+
+template <typename T>
+void pack_columns(bool transposed, std::int64_t depth, std::int64_t n, const T* b, std::int64_t ld,
+                  T* to) {
+  for (std::int64_t first = 0; first < n; first += kPanelColumns, to += depth * kPanelColumns) {
+    const std::int64_t columns = std::min(kPanelColumns, n - first);
+    if (columns < kPanelColumns) std::fill_n(to, depth * kPanelColumns, T(0));
+    for (std::int64_t p = 0; p < depth; ++p) {
+      if (!transposed) {
+        std::copy_n(b + p * ld + first, columns, to + p * kPanelColumns);
+        continue;
       }
-      x.square[r * x.square_ld] = square;
+      for (std::int64_t c = 0; c < columns; ++c)
+        to[p * kPanelColumns + c] = b[(first + c) * ld + p];
     }
   }
+}
 
-  template <typename T>
-  void pack_columns(bool transposed, std::int64_t depth, std::int64_t n, const T* b,
-                    std::int64_t ld, T* to) {
-    for (std::int64_t first = 0; first < n; first += kPanelColumns, to += depth * kPanelColumns) {
-      const std::int64_t columns = std::min(kPanelColumns, n - first);
-      if (columns < kPanelColumns) std::fill_n(to, depth * kPanelColumns, T(0));
-      for (std::int64_t p = 0; p < depth; ++p) {
-        if (!transposed) {
-          std::copy_n(b + p * ld + first, columns, to + p * kPanelColumns);
-          continue;
-        }
-        for (std::int64_t c = 0; c < columns; ++c)
-          to[p * kPanelColumns + c] = b[(first + c) * ld + p];
-      }
-    }
+template void pack_columns<float>(bool, std::int64_t, std::int64_t, const float*, std::int64_t,
+                                  float*);
+template void pack_columns<double>(bool, std::int64_t, std::int64_t, const double*, std::int64_t,
+                                   double*);
+
+template <typename T>
+void softmax_row(T* row, std::int64_t n, T scale) {
+  if constexpr (sizeof(T) == 4) {
+    best().softmax(row, n, scale);
+    return;
   }
+  T largest = row[0];
+  for (std::int64_t i = 1; i < n; ++i) largest = std::max(largest, row[i]);
+  double sum = 0;
+  for (std::int64_t i = 0; i < n; ++i) {
+    row[i] = std::exp((row[i] - largest) * scale);
+    sum += static_cast<double>(row[i]);
+  }
+  const T inverse = static_cast<T>(1.0 / sum);
+  for (std::int64_t i = 0; i < n; ++i) row[i] *= inverse;
+}
 
-  template void pack_columns<float>(bool, std::int64_t, std::int64_t, const float*, std::int64_t,
-                                    float*);
-  template void pack_columns<double>(bool, std::int64_t, std::int64_t, const double*, std::int64_t,
-                                     double*);
-
-  template <typename T>
-  void softmax_row(T * row, std::int64_t n, T scale) {
-    if constexpr (sizeof(T) == 4) {
-      best().softmax(row, n, scale);
+template <typename T>
+void activate_run(Activation activation, const T* in, T* out, std::int64_t n) {
+  switch (activation) {
+    case Activation::gelu_erf:
+      if constexpr (sizeof(T) == 4) {
+        best().gelu_erf(in, out, n);
+        return;
+      }
+      std::transform(in, in + n, out, gelu_erf<T>);
       return;
-    }
-    T largest = row[0];
-    for (std::int64_t i = 1; i < n; ++i) largest = std::max(largest, row[i]);
-    double sum = 0;
-    for (std::int64_t i = 0; i < n; ++i) {
-      row[i] = std::exp((row[i] - largest) * scale);
-      sum += static_cast<double>(row[i]);
-    }
-    const T inverse = static_cast<T>(1.0 / sum);
-    for (std::int64_t i = 0; i < n; ++i) row[i] *= inverse;
+    case Activation::gelu_tanh:
+      if constexpr (sizeof(T) == 4) {
+        best().gelu_tanh(in, out, n);
+        return;
+      }
+      std::transform(in, in + n, out, gelu_tanh<T>);
+      return;
+    case Activation::relu:
+      std::transform(in, in + n, out, relu<T>);
+      return;
+    case Activation::silu:
+      if constexpr (sizeof(T) == 4) {
+        best().silu(in, out, n);
+        return;
+      }
+      std::transform(in, in + n, out, silu<T>);
+      return;
+    case Activation::clamped_swiglu:
+      throw InternalError("[activate_run] clamped_swiglu takes gate and up together");
   }
+}
 
-  template <typename T>
-  void activate_run(Activation activation, const T* in, T* out, std::int64_t n) {
-    switch (activation) {
-      case Activation::gelu_erf:
-        if constexpr (sizeof(T) == 4) {
-          best().gelu_erf(in, out, n);
-          return;
-        }
-        std::transform(in, in + n, out, gelu_erf<T>);
-        return;
-      case Activation::gelu_tanh:
-        if constexpr (sizeof(T) == 4) {
-          best().gelu_tanh(in, out, n);
-          return;
-        }
-        std::transform(in, in + n, out, gelu_tanh<T>);
-        return;
-      case Activation::relu:
-        std::transform(in, in + n, out, relu<T>);
-        return;
-      case Activation::silu:
-        if constexpr (sizeof(T) == 4) {
-          best().silu(in, out, n);
-          return;
-        }
-        std::transform(in, in + n, out, silu<T>);
-        return;
-      case Activation::clamped_swiglu:
-        throw InternalError("[activate_run] clamped_swiglu takes gate and up together");
-    }
-  }
+double activate_one(Activation activation, double x) {
+  double y = 0;
+  activate_run(activation, &x, &y, 1);
+  return y;
+}
 
-  double activate_one(Activation activation, double x) {
-    double y = 0;
-    activate_run(activation, &x, &y, 1);
-    return y;
-  }
-
-  template void softmax_row<float>(float*, std::int64_t, float);
-  template void softmax_row<double>(double*, std::int64_t, double);
-  template void activate_run<float>(Activation, const float*, float*, std::int64_t);
-  template void activate_run<double>(Activation, const double*, double*, std::int64_t);
+template void softmax_row<float>(float*, std::int64_t, float);
+template void softmax_row<double>(double*, std::int64_t, double);
+template void activate_run<float>(Activation, const float*, float*, std::int64_t);
+template void activate_run<double>(Activation, const double*, double*, std::int64_t);
 
 }  // namespace unpack
