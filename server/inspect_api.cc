@@ -205,19 +205,29 @@ Answer InspectApi::suggest(const std::string& model_name, const Model& model,
 Answer InspectApi::words(const std::string& model_name, const Model& model,
                          const Fields& body) const {
   RequestFields fields(body);
+  fields.at_most_one_of({"node", "sentences"});
   const int count = fields.integer("sentences", 1, kMostSentences).value_or(5);
+  const std::optional<std::string> name = fields.text("node");
   const std::vector<TokenId> ids = read_prompt(fields, model, limits_);
   std::vector<std::string> allowed = target_fields();
   for (const std::string& name : option_fields()) allowed.push_back(name);
   allowed.emplace_back("root");
   Question question = read_question(fields, model, limits_, ids, allowed);
   question.paths.top = 0;
-  return {[this, model_name, ids, question, count](const Model& m, const RunContext& context) {
-    const Prepared prepared = prepare_(model_name, m, ids, context);
-    const TraceResult result = prepared.trace(question, context);
-    const std::vector<Sentence> sentences = explain(prepared, question, result, count, context);
-    return to_json(sentences, m.writers());
-  }};
+  question.composition = false;
+  std::optional<Node> node;
+  if (name) node = parse_node(model.writers(), *name, static_cast<int>(ids.size()));
+  if (node && model.writers()[node->writer].terminal())
+    throw InputError(fmt::format("{} reads nothing: sentences are about heads and MLPs", *name));
+  return {
+      [this, model_name, ids, question, count, node](const Model& m, const RunContext& context) {
+        const Prepared prepared = prepare_(model_name, m, ids, context);
+        const TraceResult result = prepared.trace(question, context);
+        const std::vector<Sentence> sentences =
+            node ? std::vector<Sentence>{explain_node(prepared, question, result, *node, context)}
+                 : explain(prepared, question, result, count, context);
+        return to_json(sentences, m.writers());
+      }};
 }
 
 Answer InspectApi::attribute(const Model& model, const Fields& body) const {

@@ -20,6 +20,10 @@ struct Sentence {
 std::vector<Sentence> explain(const Prepared& prepared, const Question& question,
                               const TraceResult& trace, int count, const RunContext& context = {});
 
+// About one head or MLP of the trace.
+Sentence explain_node(const Prepared& prepared, const Question& question, const TraceResult& trace,
+                      const Node& node, const RunContext& context = {});
+
 // {"sentences": [{"node", "credit", "text"}]}
 std::string to_json(const std::vector<Sentence>& sentences, const Writers& writers);
 

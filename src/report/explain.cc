@@ -175,9 +175,13 @@ class Explainer {
   }
 
   std::string mlp(const Node& node, const TraceResult& rooted) const {
-    std::string out = fmt::format("{} {}{}", place(node),
-                                  speaks(node) ? effect(node) : "prepares what later readers use",
-                                  credit_of(node));
+    // Of a root nothing is known of those who read it.
+    std::string out =
+        trace_.root == node
+            ? place(node) + "."
+            : fmt::format("{} {}{}", place(node),
+                          speaks(node) ? effect(node) : "prepares what later readers use",
+                          credit_of(node));
     std::vector<std::string> read;
     for (const auto& [branch, rows] : rooted.incoming) {
       const std::optional<Feed> feed = strongest(rooted, branch, std::nullopt);
@@ -216,6 +220,15 @@ std::vector<Sentence> explain(const Prepared& prepared, const Question& question
   const Explainer explainer(prepared, question, trace, context);
   for (Sentence& sentence : out) sentence.text = explainer.about(sentence.node);
   return out;
+}
+
+Sentence explain_node(const Prepared& prepared, const Question& question, const TraceResult& trace,
+                      const Node& node, const RunContext& context) {
+  const Explainer explainer(prepared, question, trace, context);
+  return {node,
+          trace.node_credit.at(static_cast<std::size_t>(node.writer))
+              .at(static_cast<std::size_t>(node.position)),
+          explainer.about(node)};
 }
 
 OrderedJson report::sentences_json(const std::vector<Sentence>& sentences, const Writers& writers) {

@@ -87,6 +87,14 @@ def test_a_trace_is_told_in_words(server):
     assert "looks 83% at Mary and copies it (V)" in sentences[0]["text"] and "A1.H1 at Mary feeds its keys (K)" in sentences[0]["text"]
 
 
+def test_one_node_is_told_as_among_the_others(server):
+    listed = server.ok("words", **QUESTION, sentences=6)["sentences"]
+    for sentence in listed:
+        assert server.ok("words", **QUESTION, node=sentence["node"])["sentences"] == [sentence]
+    assert "heads and MLPs" in server.refused("words", {**QUESTION, "node": "emb@3"})
+    assert "sentences" in server.refused("words", {**QUESTION, "node": "MLP3@3", "sentences": 2})
+
+
 def test_an_answer_is_explained_token_by_token(server):
     own = server.ok("attribute", prompt=MARY, generate=2)
     assert [row["text"] for row in own["rows"]] == [" Mary", "."]

@@ -48,6 +48,18 @@ TEST_F(InWords, ARootComesFirstAndHasNoCreditOfItsOwn) {
   ASSERT_EQ(said.size(), 1U);
   EXPECT_EQ(to_string(model.writers(), said[0].node), "MLP3@5");
   EXPECT_EQ(said[0].text.find("credit"), std::string::npos) << said[0].text;
+  EXPECT_EQ(said[0].text.find("later readers"), std::string::npos)
+      << "nothing was asked of them: " << said[0].text;
+}
+
+TEST_F(InWords, ANodeByItselfIsToldAsAmongTheOthers) {
+  const Question asked = question(" Mary", " John");
+  const TraceResult trace = prepared.trace(asked);
+  for (const Sentence& sentence : explain(prepared, asked, trace, 6)) {
+    const Sentence alone = explain_node(prepared, asked, trace, sentence.node);
+    EXPECT_EQ(alone.text, sentence.text);
+    EXPECT_EQ(alone.credit, sentence.credit);
+  }
 }
 
 // The effects on two tokens differ by the writer's direct credit for one against the other.

@@ -96,3 +96,38 @@ def test_every_tab_explains_its_words(page, terms):
     page.open(why(tab=tab, other=ANNA, pins="Movers:A5.H3@13"))
     page.one(READY[tab])
     assert len(page.all(".mark")) >= least and (tab == "why" or page.all(".title .mark"))
+
+
+@pytest.mark.parametrize("node, model", [("MLP5@13", "pocket-llama"), ("A5.H3@13", "pocket-gpt2")])
+def test_the_inspector_says_of_a_node_what_the_list_of_sentences_says(page, node, model):
+    page.open(why(node=node, model=model))
+    listed = page.wait(lambda: [text for text in page.texts(".sentences li") if text.startswith(node.split("@")[0] + " ")], seconds=40)
+    page.wait(lambda: page.text(".inspector .sentence") == listed[0])
+
+
+def test_every_option_is_explained_and_has_its_label(page):
+    page.open(why())
+    page.click("#options summary")
+    page.js("document.querySelector('#options summary').click()") if not page.js("return document.querySelector('#options').open") else None
+    fields = page.js("return [...document.querySelectorAll('.options select, .options input:not([type=checkbox])')].map((e) => [e.labels[0]?.textContent ?? '', !!e.closest('label, fieldset').querySelector('.mark') || !!e.closest('fieldset')?.querySelector('.mark')])")
+    assert len(fields) > 8 and all(label and marked for label, marked in fields), fields
+    page.shot("options")
+
+
+def test_a_full_screen_shows_the_whole_graph(page):
+    page.open(why(routes=40))
+    page.one("#fullscreen").click()  # a real one: nothing else may fill the screen
+    page.wait(lambda: page.all(".graph-frame.full"))
+    hidden = "const frame = document.querySelector('.graph-frame').getBoundingClientRect(), axis = document.querySelector('#graph .axis .ground').getBoundingClientRect(); return [...document.querySelectorAll('#graph .node')].map((e) => e.getBoundingClientRect()).filter((b) => b.left < frame.left || b.right > frame.right || b.top < frame.top || b.bottom > axis.bottom).length"
+    page.wait(lambda: page.js(hidden) == 0)
+    page.click("#fullscreen")
+    page.wait(lambda: not page.all(".graph-frame.full"))
+
+
+def test_patterns_name_their_tokens_where_there_is_room(page):
+    page.open(why(tab="heads"))
+    page.one(".patterns")
+    assert page.texts(".patterns [data-head] .rows")[0].startswith("<|endoftext") and page.text('.patterns [data-head="A5.H3"] .asked') == "·to"
+    page.open(state(prompt="It was a long day and the men went on and on. " * 3 + MARY, tab="heads"))
+    page.one(".patterns canvas")
+    assert not page.all(".patterns .rows")

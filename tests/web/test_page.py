@@ -284,7 +284,7 @@ def test_the_lens_shows_where_the_answer_comes_up(page):
 def test_heads_are_sorted_by_credit(page):
     page.open(why(tab="heads"))
     page.wait(lambda: len(page.all(".patterns [data-head]")) == 12)
-    credits = [abs(float(text.split()[1].replace("−", "-"))) for text in page.texts(".patterns [data-head] span")]
+    credits = [abs(float(text.split()[1].replace("−", "-"))) for text in page.texts(".patterns [data-head] > span")]
     assert credits == sorted(credits, reverse=True) and page.texts(".patterns b")[0] == "A5.H3"
     page.click('[data-head="A5.H3"]')
     page.wait(lambda: page.all('section[aria-label="Inspector: A5.H3@13"]'))

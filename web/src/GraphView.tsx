@@ -48,7 +48,9 @@ export function GraphView(props: Props) {
   const drag = useRef<{ x: number; y: number; place: Place } | null>(null);
 
   useEffect(() => setMoved(null), [layout, full]);
-  const k0 = Math.min(1.15, Math.max(0.62, (size.width - LABELS - 4) / layout.width));
+  const across = (size.width - LABELS - 4) / layout.width;
+  // A full screen shows all of it, as far as names stay readable.
+  const k0 = full ? Math.min(1.6, Math.max(0.62, Math.min(across, (size.height - AXIS) / layout.floorY))) : Math.min(1.15, Math.max(0.62, across));
   const natural = layout.floorY * k0 + AXIS;
   const height = full ? size.height : Math.round(Math.max(220, Math.min(natural, Math.max(420, 0.74 * window.innerHeight))));
   const place: Place = moved ?? {

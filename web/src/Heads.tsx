@@ -1,6 +1,6 @@
 import { useMemo, useState } from 'preact/hooks';
 import { useAsk } from './ask';
-import { Pattern } from './charts';
+import { LEGIBLE, LabelledPattern } from './charts';
 import type { Exports } from './exports';
 import { MUTED, POSITIVE, WHITE, mix, type Item } from './figure';
 import { Heatmap } from './Heatmap';
@@ -19,6 +19,7 @@ interface Props {
   onChange: (change: Partial<View>, step?: boolean) => void;
 }
 
+const SIDE = 180; // px of a pattern
 const FIRST = 12;
 
 // Attention patterns of the heads that matter, the largest credit first.
@@ -76,10 +77,10 @@ export function Heads({ trace, view, stale, dark, exports, onChange }: Props) {
       <Status ask={ask} what="Reading attention" />
       <p class="small muted" aria-live="polite">{point ?? 'Point at a cell; click a pattern to look closer at the head.'}</p>
       {answer && (
-        <div class={`patterns ${ask.stale ? 'stale' : ''}`}>
+        <div class={`patterns ${trace.tokens.length * LEGIBLE <= SIDE ? 'named' : ''} ${ask.stale ? 'stale' : ''}`}>
           {answer.heads.map((head) => (
             <button key={head.head} type="button" data-head={head.head} onClick={() => onChange({ selected: `${head.head}@${credit.get(head.head)?.position ?? trace.target.position}`, tab: 'why' }, true)}>
-              <Pattern pattern={head.pattern} tokens={trace.tokens} side={180} dark={dark} label={`Attention pattern of ${head.head}`} onPoint={(text) => setPoint(text && `${head.head}: ${text}`)} />
+              <LabelledPattern row={credit.get(head.head)?.position ?? trace.target.position} pattern={head.pattern} tokens={trace.tokens} side={SIDE} dark={dark} label={`Attention pattern of ${head.head}`} onPoint={(text) => setPoint(text && `${head.head}: ${text}`)} />
               <span><b>{head.head}</b> {signed(credit.get(head.head)?.credit ?? 0)}</span>
             </button>
           ))}

@@ -35,9 +35,13 @@ export const TERMS = {
 } as const;
 
 export function Term({ of }: { of: keyof typeof TERMS }) {
+  const [title, text] = TERMS[of];
+  return <Explained title={title} text={text} />;
+}
+
+export function Explained({ title, text }: { title: string; text: string }) {
   const [open, setOpen] = useState(false);
   const box = useRef<HTMLSpanElement>(null);
-  const [title, text] = TERMS[of];
   useEffect(() => {
     if (!open) return;
     const close = (event: Event) => {

@@ -2,7 +2,7 @@ import { useEffect, useMemo, useState } from 'preact/hooks';
 import type { Body } from './api';
 import { useAsk } from './ask';
 import { Effects, LabelledPattern, Meter, Pattern, sign } from './charts';
-import { number, percent, plural, signed, tokenText } from './format';
+import { number, percent, plural, signed, tokenText, withMinus } from './format';
 import { Term } from './Help';
 import { canReroot, parseNode } from './nodes';
 import { TARGET, routeEdges, type Edge } from './routes';
@@ -98,11 +98,10 @@ const BRANCHES: Record<string, string> = { K: 'keys: why it looks there', Q: 'qu
 function Reads({ reads, tokens, body, onSelect }: { reads: ReadsAnswer; tokens: Token[]; body: Body; onSelect: (node: string) => void }) {
   const rows = reads.incoming;
   const largest = Math.max(1e-30, ...Object.values(rows).flatMap((list) => list.map((row) => Math.abs(row.credit))));
-  const { position: _, ...rest } = body;
-  const words = useAsk<WordsAnswer>('words', { ...rest, ...('position' in body ? { position: body.position } : {}), root: reads.node, sentences: 1 }, 60, true);
+  const words = useAsk<WordsAnswer>('words', { ...body, node: reads.node }, 60, true);
   return (
     <>
-      {words.data && !words.stale && words.data.sentences[0] && <p class="sentence">{words.data.sentences[0].text}</p>}
+      {words.data && !words.stale && words.data.sentences[0] && <p class="sentence">{withMinus(words.data.sentences[0].text)}</p>}
       {Array.isArray(reads.entries) && <Sources entries={reads.entries} pattern={reads.pattern ?? []} tokens={tokens} />}
       <div class="branches lines">
         {Object.keys(rows).map((branch) => (

@@ -1,5 +1,5 @@
 import { percent } from './format';
-import { Term } from './Help';
+import { Explained, Term } from './Help';
 import type { View } from './state';
 import type { MethodOptions } from './types';
 
@@ -16,7 +16,7 @@ interface Props {
 const PRESETS: Record<string, string> = {
   paper: 'the paper’s settings',
   released: 'what the authors’ program does',
-  best: 'passes the most tests with known answers; slow past 100 tokens',
+  best: 'passes the most tests with known answers; slower on long prompts',
 };
 
 const CHOICES: { key: 'dispatch' | 'mlp' | 'scores' | 'reroot' | 'direction' | 'keys'; label: string; help: string; values: string[] }[] = [
@@ -40,7 +40,7 @@ export function OptionsPanel({ view, defaults: paper, gated, mixture, presets, c
   };
   const weights = (key: 'weights' | 'mlp_weights' | 'expert_weights', title: string, names: string[]) => (
     <fieldset class="field">
-      <legend>{title}</legend>
+      <legend>{title} <Explained title={title} text="How much of a component’s credit goes through each way in which it reads." /></legend>
       <div class="row">
         {names.map((name, index) => (
           <label key={name} class="field inline">
@@ -55,8 +55,8 @@ export function OptionsPanel({ view, defaults: paper, gated, mixture, presets, c
   return (
     <div class="options">
       {presets.length > 0 && (
-        <label class="field">
-          <span>Preset</span>
+        <label class="field" for="preset">
+          <span>Preset <Explained title="Preset" text="Settings of the method that go together: ours, the paper’s, and those of its released code. Whatever is changed below overrides them." /></span>
           <select id="preset" value={preset} onChange={(event) => onChange({ options: event.currentTarget.value === paper.preset ? {} : { preset: event.currentTarget.value } }, true)}>
             {presets.map((each) => <option key={each.preset} value={each.preset}>{each.preset === paper.preset ? `${each.preset} (default)` : each.preset}</option>)}
           </select>
@@ -73,17 +73,17 @@ export function OptionsPanel({ view, defaults: paper, gated, mixture, presets, c
         <span class="small">{conservation && conservation.first !== 0 ? `${percent((100 * conservation.reached) / conservation.first)} of the credit now arrives at the tokens` : ''}</span>
       </label>
       {CHOICES.filter(({ key }) => key !== 'keys' || value('direction') === 'read').map(({ key, label, help, values }) => (
-        <label key={key} class="field" title={help}>
-          <span>{label}</span>
-          <select data-option={key} value={value(key)} onChange={(event) => set(key, event.currentTarget.value)}>
+        <label key={key} class="field" for={`option-${key}`}>
+          <span>{label} <Explained title={label} text={`${help[0].toUpperCase()}${help.slice(1)}.`} /></span>
+          <select id={`option-${key}`} data-option={key} value={value(key)} onChange={(event) => set(key, event.currentTarget.value)}>
             {values.map((name) => <option key={name} value={name}>{name === defaults[key] ? `${name} (${preset === paper.preset ? 'default' : preset})` : name}</option>)}
           </select>
         </label>
       ))}
       {value('direction') === 'read' && (
-        <label class="field inline" title="direction read: least denominator of K and Q shares, in logits">
-          <span>Floor</span>
-          <NumberField value={value('floor')} min={0} onChange={(next) => set('floor', next)} />
+        <label class="field inline" for="option-floor">
+          <span>Floor <Explained title="Floor" text="Least denominator of K and Q shares, in logits: smaller sums pass on less." /></span>
+          <NumberField id="option-floor" value={value('floor')} min={0} onChange={(next) => set('floor', next)} />
         </label>
       )}
       {weights('weights', 'Branch weights', ['K', 'Q', 'V'])}
@@ -93,15 +93,16 @@ export function OptionsPanel({ view, defaults: paper, gated, mixture, presets, c
         <input type="checkbox" checked={view.noBos} onChange={(event) => onChange({ noBos: event.currentTarget.checked, position: null, trail: [], selected: null }, true)} />
         leave the special tokens in front out
       </label>
-      <button type="button" id="defaults" class="link" onClick={() => onChange({ options: {}, noBos: false })}>Back to the paper’s defaults</button>
+      <button type="button" id="defaults" class="link" onClick={() => onChange({ options: {}, noBos: false })}>Back to the defaults</button>
     </div>
   );
 }
 
-function NumberField({ value, min, onChange }: { value: number; min: number; onChange: (value: number) => void }) {
+function NumberField({ id, value, min, onChange }: { id?: string; value: number; min: number; onChange: (value: number) => void }) {
   const shown = Math.round(value * 1e4) / 1e4;
   return (
     <input
+      id={id}
       type="number"
       min={min}
       step="any"

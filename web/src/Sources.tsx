@@ -70,9 +70,9 @@ export function Sources({ view, exports, onChange }: Props) {
           if (ready) onChange({ sources: draft, answerRow: null }, true);
         }}
       >
-        <label class="field"><span>Documents <span class="muted">an empty line between two; a first line “# name” names one</span></span><textarea id="documents" rows={5} value={draft.documents} onInput={field('documents')} /></label>
-        <label class="field"><span>Question</span><input id="source-question" type="text" value={draft.question} onInput={field('question')} /></label>
-        <label class="field"><span>Answer <span class="muted">empty: the model writes one</span></span><input id="source-answer" type="text" value={draft.answer} onInput={field('answer')} /></label>
+        <label class="field"><span><b>Documents</b> <span class="muted">an empty line between two; a first line “# name” names one</span></span><textarea id="documents" rows={5} value={draft.documents} onInput={field('documents')} /></label>
+        <label class="field"><span><b>Question</b></span><input id="source-question" type="text" value={draft.question} onInput={field('question')} /></label>
+        <label class="field"><span><b>Answer</b> <span class="muted">left empty, the model writes one</span></span><input id="source-answer" type="text" value={draft.answer} onInput={field('answer')} /></label>
         <div class="row"><button type="submit" id="find-sources" class="primary" disabled={!ready}>Find the sources</button>{!ready && <span class="muted small">Give documents and a question.</span>}{cost.data && !cost.stale && <span id="sources-cost" class="muted small">{cost.data.text}</span>}{cost.status === 'failed' && cost.problem && <span id="sources-cost" class="muted small">{cost.problem.message}</span>}</div>
       </form>
       <Status ask={ask} what="Reading the documents" />

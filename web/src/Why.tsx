@@ -3,7 +3,7 @@ import { once, type Body } from './api';
 import { askAhead, useAsk } from './ask';
 import { Controls } from './Controls';
 import type { Exports } from './exports';
-import { clipped, number, percent, plural, probability, share, signed, tokenText } from './format';
+import { clipped, number, percent, plural, probability, share, signed, tokenText, withMinus } from './format';
 import { GraphView } from './GraphView';
 import { layOut } from './graph_layout';
 import { Term } from './Help';
@@ -135,7 +135,7 @@ export function Why({ trace, stale, view, body, gated, dark, exports, tokenHover
           onToken={(from) => onChange({ filters: { ...view.filters, from: view.filters.from === from ? null : from } })}
         />
         <p class="legend small muted">
-          <span class="key positive" /> {root ? 'positive' : 'raises the target'} <span class="key negative" /> {root ? 'negative' : 'lowers it'} <span class="key dashed" /> from another position · width and fill: credit · K, Q, V: read as key, query, value <Term of="kqv" /> · mouse and keys <Term of="keys" />
+          <span class="key positive" /> {root ? 'positive' : 'raises the target'} <span class="key negative" /> {root ? 'negative' : 'lowers it'} <span class="key dashed" /> from another position · width, fill: credit · <span class="together">read as K, Q, V <Term of="kqv" /></span> · <span class="together">mouse and keys <Term of="keys" /></span>
           {unfold && <> · <button type="button" class="link" onClick={() => setUnfold(false)}>fold unused tokens</button></>}
         </p>
         {[...new Set([...trace.warnings, ...source.warnings])].map((warning) => <p key={warning} class="warning">{warning}</p>)}
@@ -186,7 +186,7 @@ function Words({ body, stale, onSelect }: { body: Body; stale: boolean; onSelect
           {ask.data.sentences.map((sentence) => (
             <li key={sentence.node} class={sentence.credit < 0 ? 'negative' : 'positive'}>
               <button type="button" class="link name" title={`look closer at ${sentence.node}`} onClick={() => onSelect(sentence.node)}>{sentence.node.split('@')[0]}</button>
-              {sentence.text.slice(sentence.node.split('@')[0].length)}
+              {withMinus(sentence.text.slice(sentence.node.split('@')[0].length))}
             </li>
           ))}
         </ol>

@@ -96,7 +96,7 @@ export function Pattern({ pattern, tokens, side, dark, label, onPoint }: Pattern
   );
 }
 
-const LEGIBLE = 8; // px of a row: below that names would run into each other
+export const LEGIBLE = 8; // px of a row: below that names would run into each other
 
 // The same with its tokens at both sides, where there is room for their names; `row`: the one that is asked about.
 export function LabelledPattern({ row, ...rest }: PatternProps & { row: number }) {

@@ -39,3 +39,6 @@ export const clipped = (text: string, most: number): string => {
 
 export const quoted = (text: string): string => `“${tokenText(text)}”`;
 export const plural = (count: number, word: string): string => `${count} ${word}${count === 1 ? '' : 's'}`;
+
+// The program writes sentences with the hyphen of a keyboard.
+export const withMinus = (text: string): string => text.replace(/credit -(?=\d)/g, 'credit −');
