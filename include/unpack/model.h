@@ -71,6 +71,7 @@ struct ModelState;
 struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
 struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
 struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
+struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
 
 class Model {
  public:
