@@ -93,7 +93,7 @@ struct ModelConfig {
   DType dtype = DType::f32;  // of the stored weights
   std::vector<LayerConfig> layers;  // [L]
 
-  const LayerConfig& layer(int l) const { return layers[static_cast<std::size_t>(l)]; }
+  const LayerConfig& layer(int l) const { return layers[l]; }
   bool has_pos_writer() const { return positions == Positions::learned; }
   int group_size() const { return n_heads / n_kv_heads; }  // query heads per key/value head
   bool gated() const { return !layers.empty() && layers.front().gated(); }

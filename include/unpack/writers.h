@@ -26,7 +26,7 @@ class Writers {
   explicit Writers(const ModelConfig& config);
 
   int count() const { return static_cast<int>(list_.size()); }
-  const Writer& operator[](int index) const { return list_[static_cast<std::size_t>(index)]; }
+  const Writer& operator[](int index) const { return list_[index]; }
   std::string name(int index) const;  // "emb", "pos", "A8.H6", "MLP3"
 
   int first_of_layer(int layer) const { return base_ + layer * (heads_ + 1); }

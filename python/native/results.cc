@@ -64,10 +64,10 @@ py::array neuron_shares(const TraceResult& result) {
     shares.shape.push_back(experts);
   }
   shares.shape.push_back(neurons);
-  shares.values.assign(static_cast<std::size_t>(experts * neurons), 0.0);
+  shares.values.assign(experts * neurons, 0.0);
   for (const NeuronEntry& entry : result.neuron_entries) {
     const std::int64_t row = mixture ? entry.expert * neurons : 0;
-    shares.values.at(static_cast<std::size_t>(row + entry.neuron)) = entry.credit;
+    shares.values.at(row + entry.neuron) = entry.credit;
   }
   return take(std::move(shares));
 }

@@ -72,7 +72,7 @@ std::vector<double> rotary_frequencies(const Rope& rope, int context) {
         frequency = frequency / rope.factor * ramp(i) + frequency * (1 - ramp(i));
         break;
       case RopeScaling::longrope:
-        frequency /= factors[static_cast<std::size_t>(i)];
+        frequency /= factors[i];
         break;
     }
     out.push_back(frequency);

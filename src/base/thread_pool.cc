@@ -62,7 +62,7 @@ struct ThreadPool::Loop {
 };
 
 ThreadPool::ThreadPool(int threads) : threads_(threads > 0 ? threads : available_threads()) {
-  workers_.reserve(static_cast<std::size_t>(threads_));
+  workers_.reserve(threads_);
   try {
     for (int i = 1; i < threads_; ++i) workers_.push_back(start_thread([this] { work(); }));
   } catch (...) {

@@ -75,7 +75,7 @@ Writers::Writers(const ModelConfig& config)
       heads_(config.n_heads),
       layers_(config.n_layers),
       parallel_(config.block == Block::parallel) {
-  list_.reserve(static_cast<std::size_t>(first_of_layer(layers_)));
+  list_.reserve(first_of_layer(layers_));
   list_.push_back({WriterKind::emb, -1, -1});
   if (config.has_pos_writer()) list_.push_back({WriterKind::pos, -1, -1});
   for (int l = 0; l < layers_; ++l) {

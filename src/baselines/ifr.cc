@@ -60,10 +60,10 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
   const auto heads = static_cast<std::size_t>(c.n_heads);
   const bool parallel = c.block == Block::parallel;
   std::vector<double> row(length, 0.0);  // row p of the product so far
-  row[static_cast<std::size_t>(resolve_position(position, decomposition.length()))] = 1.0;
+  row[resolve_position(position, decomposition.length())] = 1.0;
 
   for (int l = c.n_layers - 1; l >= 0; --l) {
-    const LayerTrace& layer = trace.layers[static_cast<std::size_t>(l)];
+    const LayerTrace& layer = trace.layers[l];
     const std::vector<double> x_pre = fetch(backend, layer.x_pre);
     const bool last = l + 1 == c.n_layers;
     const Array& after = last ? trace.x_final : trace.layers[static_cast<std::size_t>(l) + 1].x_pre;
@@ -71,8 +71,8 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
     const std::vector<double> mlp =
         parallel ? fetch(backend, layer.mlp_out) : std::vector<double>();
     const std::vector<double> pattern = fetch(backend, layer.pattern);
-    const std::vector<double> u = head_outputs(weights.layers[static_cast<std::size_t>(l)], c,
-                                               fetch(backend, layer.v), length);
+    const std::vector<double> u =
+        head_outputs(weights.layers[l], c, fetch(backend, layer.v), length);
     const std::vector<double> out_dev = fetch(backend, layer.attn_out_dev);
     std::vector<std::vector<double>> shares(length);
     backend.parallel_for(static_cast<std::int64_t>(length), [&](std::int64_t at) {

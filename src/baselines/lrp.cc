@@ -141,8 +141,8 @@ class Relevance {
   }
 
   void mlp_back(int l, const Values& g, Values& out) {
-    const LayerTrace& layer = decomposition_.trace().layers[static_cast<std::size_t>(l)];
-    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(l)];
+    const LayerTrace& layer = decomposition_.trace().layers[l];
+    const LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
     const Values g_out = behind(weights[Role::mlp_post_w], layer.mlp_out_dev, g);
     const Values pre = fetch(backend_, layer.pre), up = fetch(backend_, layer.up);
@@ -174,8 +174,8 @@ class Relevance {
         take(up, slot, neurons, own_up);
         weight.push_back(routing.weight[slot]);
       }
-      const Values back = neurons_back(shape, weights.experts[static_cast<std::size_t>(expert)],
-                                       own_g, own_pre, own_up, weight);
+      const Values back =
+          neurons_back(shape, weights.experts[expert], own_g, own_pre, own_up, weight);
       for (std::size_t i = 0; i < used.size(); ++i) {
         double* to = g_norm.data() + used[i] / static_cast<std::size_t>(routing.chosen) * d_;
         for (std::size_t k = 0; k < d_; ++k) to[k] += back[i * d_ + k];
@@ -184,8 +184,8 @@ class Relevance {
   }
 
   void attention_back(int l, const Values& g, Values& out) {
-    const LayerTrace& layer = decomposition_.trace().layers[static_cast<std::size_t>(l)];
-    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(l)];
+    const LayerTrace& layer = decomposition_.trace().layers[l];
+    const LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
     const auto rows = static_cast<std::int64_t>(length_);
     const auto heads = static_cast<std::size_t>(c_.n_heads);

@@ -128,7 +128,7 @@ ShardSet gather_shards(const std::vector<std::filesystem::path>& folders) {
     if (count == 0) {
       count = shard.count;
       set.run = run;
-      set.folders.resize(static_cast<std::size_t>(count));
+      set.folders.resize(count);
     }
     const std::string difference =
         shard.count != count ? fmt::format("there are {} shards in the first and {} in the second",
@@ -138,7 +138,7 @@ ShardSet gather_shards(const std::vector<std::filesystem::path>& folders) {
     if (!difference.empty())
       throw InputError(fmt::format("{} and {} do not belong together: {}", folders[0].string(),
                                    folder.string(), difference));
-    auto& place = set.folders[static_cast<std::size_t>(shard.index - 1)];
+    auto& place = set.folders[shard.index - 1];
     if (!place.empty())
       throw InputError(fmt::format("shard {} is there twice: {} and {}", to_string(shard),
                                    place.string(), folder.string()));
@@ -148,7 +148,7 @@ ShardSet gather_shards(const std::vector<std::filesystem::path>& folders) {
   int named = 0;
   for (int i = 0; i < count; ++i) {
     constexpr int kNamed = 10;
-    if (!set.folders[static_cast<std::size_t>(i)].empty() || named > kNamed) continue;
+    if (!set.folders[i].empty() || named > kNamed) continue;
     missing += (missing.empty() ? "" : ", ") +
                (++named > kNamed ? std::string("...") : fmt::format("{}/{}", i + 1, count));
   }

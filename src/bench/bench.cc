@@ -176,7 +176,7 @@ class Bench {
   std::vector<TokenId> prompt(int tokens, std::uint64_t seed) const {
     std::mt19937_64 generator(seed);
     std::vector<TokenId> ids;
-    ids.reserve(static_cast<std::size_t>(tokens));
+    ids.reserve(tokens);
     for (int i = 0; i < tokens; ++i)
       ids.push_back(static_cast<TokenId>(generator() %
                                          static_cast<std::uint64_t>(model_.config().vocab_size)));
@@ -418,7 +418,7 @@ class Bench {
     if (options_.prompts <= 0 || tokens > 64 || batched_) return;
     batched_ = true;
     std::vector<std::vector<TokenId>> prompts;
-    prompts.reserve(static_cast<std::size_t>(options_.prompts));
+    prompts.reserve(options_.prompts);
     for (int i = 0; i < options_.prompts; ++i)
       prompts.push_back(prompt(tokens, 2 + static_cast<std::uint64_t>(i)));
     const Model fast = model_.with(load);

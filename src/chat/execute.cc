@@ -146,8 +146,7 @@ void Runtime::loop_over(const Node& node, const ScopePtr& scope, const Value& ov
     auto loop = std::make_shared<ObjectData>();
     loop->type = "loop";
     const auto at = [&](std::int64_t k) {
-      return k >= 0 && k < n ? items[static_cast<std::size_t>(k)]
-                             : Value(Undefined{"there is no such item of the loop"});
+      return k >= 0 && k < n ? items[k] : Value(Undefined{"there is no such item of the loop"});
     };
     loop->attributes = {
         {"index", i + 1},
@@ -183,7 +182,7 @@ void Runtime::loop_over(const Node& node, const ScopePtr& scope, const Value& ov
       };
     }
     inner->names["loop"] = loop;
-    assign(*node.targets[0], items[static_cast<std::size_t>(i)], *inner);
+    assign(*node.targets[0], items[i], *inner);
     const Flow flow = run(node.bodies[0], inner, out);
     inner->names.clear();  // a macro defined inside holds its scope
     if (flow == Flow::leave) break;

@@ -131,13 +131,13 @@ Value Runtime::item(const Value& value, const Value& key) {
     if (const ListData* list = value.items()) {
       const auto n = static_cast<std::int64_t>(list->items.size());
       if (i < 0) i += n;
-      if (i >= 0 && i < n) return list->items[static_cast<std::size_t>(i)];
+      if (i >= 0 && i < n) return list->items[i];
     } else if (const std::string* text = value.string()) {
       const std::vector<std::string_view> all = characters(*text);
       spend(static_cast<std::int64_t>(all.size()) / kBytesPerStep);
       const auto n = static_cast<std::int64_t>(all.size());
       if (i < 0) i += n;
-      if (i >= 0 && i < n) return std::string(all[static_cast<std::size_t>(i)]);
+      if (i >= 0 && i < n) return std::string(all[i]);
     }
   }
   if (const std::string* name = key.string()) return attribute(value, *name);

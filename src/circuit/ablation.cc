@@ -50,7 +50,7 @@ class AblatedPass {
     options.keep = false;
     options.hooks = &hooks;
     options.first_layer = first;
-    if (base != nullptr) options.start = &base->streams[static_cast<std::size_t>(first)];
+    if (base != nullptr) options.start = &base->streams[first];
     const Array x = forward(backend_, chunk_.prompts, options, context).x_final;
     if (keep_ != nullptr) {
       keep_->streams.back() = copied(x);
@@ -83,7 +83,7 @@ class AblatedPass {
     }
   }
 
-  bool asked(int writer) const { return asked_[static_cast<std::size_t>(writer)] != 0; }
+  bool asked(int writer) const { return asked_[writer] != 0; }
 
   void wrote(int writer, const Array& rows) {
     if (!asked(writer)) return;
@@ -144,7 +144,7 @@ class AblatedPass {
     Array out = backend_.zeros(from.size());
     for (const Segment& segment : chunk_.segments) {
       for (std::int64_t s = 0; s < segment.length; ++s) {
-        if (positions[static_cast<std::size_t>(s)] == 0) continue;
+        if (positions[s] == 0) continue;
         const std::int64_t at = (segment.begin + s) * c_.d_model;
         backend_.copy(from, at, out, at, c_.d_model);
       }
@@ -160,8 +160,7 @@ class AblatedPass {
     }
     hooks.norm_input = [this](int layer, Sublayer sublayer, const Array& x, Array& changed) {
       const bool attention = sublayer == Sublayer::attention;
-      if (attention && keep_ != nullptr)
-        keep_->streams[static_cast<std::size_t>(layer)] = copied(x);
+      if (attention && keep_ != nullptr) keep_->streams[layer] = copied(x);
       if (attention) {
         read_inputs(table_.attention_ports(layer), 3 * static_cast<std::size_t>(c_.n_heads), x);
       } else {
@@ -195,7 +194,7 @@ class AblatedPass {
           dev = backend_.zeros(all);
     std::vector<int> positions;
     for (std::int64_t i = 0; i < count; ++i) {
-      backend_.copy(inputs_[static_cast<std::size_t>(i)], 0, stacked, i * rows * d, rows * d);
+      backend_.copy(inputs_[i], 0, stacked, i * rows * d, rows * d);
       positions.insert(positions.end(), positions_.begin(), positions_.end());
     }
     backend_.normalize(c_.layer(layer).attn_norm, stacked, all, normalized, dev);

@@ -127,7 +127,7 @@ EdgeScores score_edges(const Model& model, const EdgeTable& table, const Task& t
     case CircuitMethod::patching: {
       Task some = task;
       if (o.patched > 0 && static_cast<std::size_t>(o.patched) < some.prompts.size())
-        some.prompts.resize(static_cast<std::size_t>(o.patched));
+        some.prompts.resize(o.patched);
       return rank_patching(model, table, some, o.ablation, context, memory);
     }
     case CircuitMethod::random:
@@ -143,9 +143,9 @@ class Units {
       : table_(table), nodes_(nodes) {
     std::vector<double> of_unit = strength;
     if (nodes) {
-      of_unit.assign(static_cast<std::size_t>(table.writers().count()), 0.0);
+      of_unit.assign(table.writers().count(), 0.0);
       for (std::size_t e = 0; e < strength.size(); ++e)
-        of_unit[static_cast<std::size_t>(table.edge(e).writer)] += strength[e];
+        of_unit[table.edge(e).writer] += strength[e];
     }
     const std::size_t first = nodes ? static_cast<std::size_t>(table.writers().terminals()) : 0;
     order_.resize(of_unit.size() - first);
@@ -168,17 +168,16 @@ class Units {
   EdgeMask strongest(int number) const {
     EdgeMask mask = table_.none();
     if (!nodes_) {
-      for (int i = 0; i < number; ++i) mask[order_[static_cast<std::size_t>(i)]] = 1;
+      for (int i = 0; i < number; ++i) mask[order_[i]] = 1;
       return table_.connected(std::move(mask));
     }
     std::vector<char> kept(static_cast<std::size_t>(table_.writers().count()), 0);
     std::fill(kept.begin(), kept.begin() + table_.writers().terminals(), 1);
-    for (int i = 0; i < number; ++i) kept[order_[static_cast<std::size_t>(i)]] = 1;
+    for (int i = 0; i < number; ++i) kept[order_[i]] = 1;
     for (std::size_t e = 0; e < mask.size(); ++e) {
       const CircuitEdge edge = table_.edge(e);
       mask[e] =
-          static_cast<char>(kept[static_cast<std::size_t>(edge.writer)] != 0 &&
-                            (edge.reader < 0 || kept[static_cast<std::size_t>(edge.reader)] != 0));
+          static_cast<char>(kept[edge.writer] != 0 && (edge.reader < 0 || kept[edge.reader] != 0));
     }
     return table_.connected(std::move(mask));
   }

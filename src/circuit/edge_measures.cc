@@ -52,15 +52,13 @@ void add_ours(const ModelSession& session, const EdgeTable& table, const Prepare
       question.root = fmt::format("{}@-1", writers.name(port.reader));
       rooted.emplace(port.reader, prepared.trace(question, session.context));
     }
-    const double held =
-        target ? 1.0 : std::fabs(base.node_credit[static_cast<std::size_t>(port.reader)][last]);
+    const double held = target ? 1.0 : std::fabs(base.node_credit[port.reader][last]);
     const auto put = [&](int writer, double value) {
       mass[port.first + static_cast<std::size_t>(writer)] = value;
       weighted[port.first + static_cast<std::size_t>(writer)] = value * held;
     };
     if (target) {
-      for (int w = 0; w < port.visible; ++w)
-        put(w, std::fabs(base.importance[static_cast<std::size_t>(w)]));
+      for (int w = 0; w < port.visible; ++w) put(w, std::fabs(base.importance[w]));
     } else {
       for (const CompositionEntry& e : rooted.at(port.reader).composition.at(port.branch))
         put(e.writer, e.mass);
@@ -119,7 +117,7 @@ void add_gradients(const ModelSession& session, const EdgeTable& table, const Ta
   Values lengths(table.size(), 0.0), products(table.size(), 0.0), of_writer(length.size(), 0.0);
   for (const ReaderPort& port : table.ports()) {
     for (int w = 0; w < port.visible; ++w)
-      lengths[port.first + static_cast<std::size_t>(w)] = length[static_cast<std::size_t>(w)];
+      lengths[port.first + static_cast<std::size_t>(w)] = length[w];
   }
   out.edges["length of what is written"] = std::move(lengths);
   out.writers["length of what is written"] = std::move(length);

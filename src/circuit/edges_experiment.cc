@@ -82,7 +82,7 @@ PatchEffects patch(const Model& model, const EdgeTable& table,
     }
     const Values without = runner.measure(kept, context);
     for (std::size_t p = 0; p < prompts.size(); ++p)
-      out.writers[p][static_cast<std::size_t>(w)] = std::fabs(runner.clean()[p] - without[p]);
+      out.writers[p][w] = std::fabs(runner.clean()[p] - without[p]);
   }
   return out;
 }

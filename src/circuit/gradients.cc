@@ -150,8 +150,8 @@ class WayBack {
   }
 
   void mlp(int l, const Values& g, Values& out) {
-    const LayerTrace& layer = trace_.layers[static_cast<std::size_t>(l)];
-    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(l)];
+    const LayerTrace& layer = trace_.layers[l];
+    const LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
     const auto rows = static_cast<std::int64_t>(rows_);
     const Values pre = fetch(backend_, layer.pre), up = fetch(backend_, layer.up),
@@ -178,8 +178,8 @@ class WayBack {
   }
 
   void attention(int l, const Values& g, Values& out) {
-    const LayerTrace& layer = trace_.layers[static_cast<std::size_t>(l)];
-    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(l)];
+    const LayerTrace& layer = trace_.layers[l];
+    const LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
     const auto heads = static_cast<std::size_t>(c_.n_heads),
                e = static_cast<std::size_t>(c_.d_head);

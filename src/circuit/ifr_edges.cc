@@ -56,8 +56,7 @@ class EdgeRoutes {
       // A gated MLP's gate stands for all that it reads.
       std::size_t port = table_.mlp_ports(l);
       if (c_.layer(l).mixture()) ++port;
-      for (std::size_t s = 0; s < length_; ++s)
-        share(port, s, held_[static_cast<std::size_t>(writers.mlp(l))][s]);
+      for (std::size_t s = 0; s < length_; ++s) share(port, s, held_[writers.mlp(l)][s]);
       for (int h = 0; h < c_.n_heads; ++h) share_head(l, h);
     }
     return credit_;
@@ -84,7 +83,7 @@ class EdgeRoutes {
   // First over the sources that the head mixed, then over those who wrote there.
   void share_head(int l, int h) {
     const auto writer = static_cast<std::size_t>(table_.writers().head(l, h));
-    const LayerTrace& layer = trace_.layers[static_cast<std::size_t>(l)];
+    const LayerTrace& layer = trace_.layers[l];
     const Values pattern = fetch(backend_, layer.pattern), v = fetch(backend_, layer.v),
                  dev = fetch(backend_, layer.attn_out_dev);
     const auto group = static_cast<std::size_t>(h / c_.group_size());
@@ -96,7 +95,7 @@ class EdgeRoutes {
         alone[(s * static_cast<std::size_t>(c_.n_heads) + static_cast<std::size_t>(h)) * e + i] =
             v[(s * groups + group) * e + i];
     }
-    const LayerWeights& weights = weights_.layers[static_cast<std::size_t>(l)];
+    const LayerWeights& weights = weights_.layers[l];
     linear(weights[Role::w_o], alone, out, static_cast<std::int64_t>(length_));
     if (const Values post = fetch(weights[Role::attn_post_w]); !post.empty()) {
       for (std::size_t i = 0; i < out.size(); ++i) out[i] *= post[i % d_];

@@ -63,9 +63,7 @@ class EdgePatcher::Copies {
   std::int64_t copies() const { return static_cast<std::int64_t>(ports_.size()); }
   std::int64_t kv_row() const { return std::int64_t{c_.n_kv_heads} * c_.d_head; }
   std::int64_t q_row() const { return std::int64_t{c_.n_heads} * c_.d_head; }
-  const LayerTrace& plain(int layer) const {
-    return owner_.trace_.layers[static_cast<std::size_t>(layer)];
-  }
+  const LayerTrace& plain(int layer) const { return owner_.trace_.layers[layer]; }
 
   // The rows of a copy from those of the chunk; last: the last one of every prompt alone.
   void put(const Array& from, std::int64_t width, bool last, std::int64_t copy, Array& to) const {
@@ -89,12 +87,11 @@ class EdgePatcher::Copies {
   void add_changes(Array& x, bool last) const {
     Array change = backend_.zeros(x.size());
     for (std::int64_t i = 0; i < copies(); ++i)
-      put(owner_.change_[static_cast<std::size_t>(writers_[static_cast<std::size_t>(i)])],
-          c_.d_model, last, i, change);
+      put(owner_.change_[writers_[i]], c_.d_model, last, i, change);
     backend_.add(change, x, x.size());
   }
 
-  Branch branch(std::int64_t copy) const { return ports_[static_cast<std::size_t>(copy)]->branch; }
+  Branch branch(std::int64_t copy) const { return ports_[copy]->branch; }
 
   // Of the three inputs of a head one is replaced, of the heads one reads it.
   void keep_plain_inputs(Array& q, Array& k, Array& v) const {
@@ -108,7 +105,7 @@ class EdgePatcher::Copies {
   void keep_other_heads(Array& z) const {
     Array kept = stacked(plain(layer_).z, q_row(), false);
     for (std::int64_t i = 0; i < copies(); ++i) {
-      const int reader = ports_[static_cast<std::size_t>(i)]->reader;
+      const int reader = ports_[i]->reader;
       const std::int64_t head = owner_.table_.writers()[reader].head;
       for (std::int64_t r = i * owner_.count_; r < (i + 1) * owner_.count_; ++r) {
         const std::int64_t at = r * q_row() + head * c_.d_head;

@@ -56,7 +56,7 @@ WriterRun record_writers(const Model& model, const std::vector<std::vector<Token
   const Writers& writers = model.writers();
   const ModelConfig& c = model.config();
   WriterRun out;
-  out.written.resize(static_cast<std::size_t>(writers.count()));
+  out.written.resize(writers.count());
   ForwardHooks hooks;
   hooks.embeddings = embeddings;
   ForwardOptions options;
@@ -65,11 +65,11 @@ WriterRun record_writers(const Model& model, const std::vector<std::vector<Token
   out.written[0] = kept.emb;
   if (c.has_pos_writer()) out.written[1] = kept.pos;
   for (int l = 0; l < c.n_layers; ++l) {
-    const LayerTrace& layer = kept.layers[static_cast<std::size_t>(l)];
+    const LayerTrace& layer = kept.layers[l];
     for (int h = 0; h < c.n_heads; ++h)
-      out.written[static_cast<std::size_t>(writers.head(l, h))] =
+      out.written[writers.head(l, h)] =
           head_vector(backend, l, layer.z, layer.attn_out_dev, h, kept.rows());
-    out.written[static_cast<std::size_t>(writers.mlp(l))] = layer.mlp_out;
+    out.written[writers.mlp(l)] = layer.mlp_out;
     out.streams.push_back(layer.x_pre);
   }
   out.streams.push_back(kept.x_final);
@@ -98,7 +98,7 @@ std::vector<double> differences(const Model& model, const std::vector<TaskPrompt
       const std::span<double> row(logits.data() + (i - begin) * vocabulary, vocabulary);
       const auto mean = [&](const std::vector<TokenId>& ids) {
         double sum = 0;
-        for (const TokenId id : ids) sum += row[static_cast<std::size_t>(id)];
+        for (const TokenId id : ids) sum += row[id];
         return sum / static_cast<double>(ids.size());
       };
       const TaskPrompt& prompt = prompts[chunk.members[i]];

@@ -36,10 +36,10 @@ struct Candidate {
 
 Path make_path(const std::vector<Prefix>& prefixes, std::int64_t last) {
   Path path;
-  path.credit = prefixes[static_cast<std::size_t>(last)].product;
+  path.credit = prefixes[last].product;
   Branch own = Branch::none;  // the terminal has no hop of its own
-  for (std::int64_t i = last; i >= 0; i = prefixes[static_cast<std::size_t>(i)].parent) {
-    const Prefix& p = prefixes[static_cast<std::size_t>(i)];
+  for (std::int64_t i = last; i >= 0; i = prefixes[i].parent) {
+    const Prefix& p = prefixes[i];
     path.nodes.push_back({p.node.writer, p.node.position});
     path.branches.push_back(own);
     own = p.branch;
@@ -75,14 +75,13 @@ std::vector<Path> search(const PathGraph<T>& graph, std::size_t k, double tau,
   std::uint64_t order = 0;
   const auto children = [&](std::int64_t prefix) -> ChildList& {
     if (prefix < 0) return lists.tops();
-    const Prefix& p = prefixes[static_cast<std::size_t>(prefix)];
+    const Prefix& p = prefixes[prefix];
     return lists.of(p.node, p.state, p.is_top);
   };
   const auto push = [&](std::int64_t prefix, std::size_t index) {
     ChildList& list = children(prefix);
     if (index >= list.size()) return;
-    const double product =
-        prefix < 0 ? 1.0 : std::fabs(prefixes[static_cast<std::size_t>(prefix)].product);
+    const double product = prefix < 0 ? 1.0 : std::fabs(prefixes[prefix].product);
     queue.push({product * list[index].reach, order++, prefix, index});
   };
   std::vector<Path> paths;
@@ -109,7 +108,7 @@ std::vector<Path> search(const PathGraph<T>& graph, std::size_t k, double tau,
       next.state = graph.top_state(top);
       next.is_top = true;
     } else {
-      const Prefix& parent = prefixes[static_cast<std::size_t>(best.prefix)];
+      const Prefix& parent = prefixes[best.prefix];
       next.node = {child.edge.writer, child.edge.position, false};
       next.branch = child.edge.branch;
       next.product = parent.product * child.edge.factor;

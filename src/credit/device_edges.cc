@@ -160,7 +160,7 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
   Bundle bundle(d.backend());
   std::vector<LayerArrays> arrays(static_cast<std::size_t>(c.n_layers));
   for (int l = 0; l < c.n_layers; ++l) {
-    LayerArrays& a = arrays[static_cast<std::size_t>(l)];
+    LayerArrays& a = arrays[l];
     const std::int64_t cl = d.writers().visible_to_attention(l), cm = d.writers().visible_to_mlp(l);
     if (fetch_entries) {
       bundle.add(a.heads.entry, heads * tri(length));
@@ -185,7 +185,7 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
   }
   for (int l = 0; l < c.n_layers; ++l) {
     context.check();
-    LayerArrays& a = arrays[static_cast<std::size_t>(l)];
+    LayerArrays& a = arrays[l];
     a.neurons[1].doubt = a.neurons[2].doubt = a.neurons[0].doubt;
     const AttentionView view = d.attention_view(l);
     const AttentionSums& sums = d.attention(l, options.scores, context);
@@ -193,8 +193,8 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
                        a.heads);
     const Array none;
     const Array& numerators = options.mlp == MlpRule::l2 ? none
-                              : gate ? d.trace().layers[static_cast<std::size_t>(l)].act
-                                     : d.mlp_numerators(l);
+                              : gate                     ? d.trace().layers[l].act
+                                                         : d.mlp_numerators(l);
     queue_neurons(*device, d, options, l, queries, numerators, a);
     layers.push_back({view,
                       d.mlp_view(l),
@@ -208,8 +208,8 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
   if (towards) towards->fetch(direct);
   bundle.fetch();
   const auto read_layer = [&](std::int64_t l) {
-    const LayerArrays& a = arrays[static_cast<std::size_t>(l)];
-    LayerEdges<float>& to = out[static_cast<std::size_t>(l)];
+    const LayerArrays& a = arrays[l];
+    LayerEdges<float>& to = out[l];
     bundle.read(a.heads.entry, to.entry);
     bundle.read(a.heads.key_coef, to.key_coef);
     bundle.read(a.heads.query_edge, to.query_edge);

@@ -38,7 +38,7 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
                 EdgesCompanion<T>* companion)
     : decomposition_(std::move(decomposition)), options_(options) {
   const int layers = decomposition_->config().n_layers;
-  layers_.resize(static_cast<std::size_t>(layers));
+  layers_.resize(layers);
   if constexpr (std::is_same_v<T, float>)
     device_ = edges_on_device(*decomposition_, options_, context, target, layers_, device_layers_,
                               towards_target_);
@@ -56,7 +56,7 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
     }
     const auto build_neurons = [&](int l, LayerEdges<T>& out) {
       if (asked(l)) {
-        out.mlp_doubt.assign(static_cast<std::size_t>(decomposition_->length()), 0.0);
+        out.mlp_doubt.assign(decomposition_->length(), 0.0);
       } else {
         build_mlp(l, out, context);
       }
@@ -64,7 +64,7 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
     const bool together = companion != nullptr && !has_table() && options_.scores == Scores::raw &&
                           decomposition_->make_attention(options_.scores, [&](int l) {
                             context.report("layers", l, layers);
-                            LayerEdges<T>& out = layers_[static_cast<std::size_t>(l)];
+                            LayerEdges<T>& out = layers_[l];
                             AttentionSums sums = companion->sums(l);
                             build_attention(l, sums, out);
                             build_neurons(l, out);
@@ -80,7 +80,7 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
     const auto build = [&](std::int64_t task) {
       context.check();
       const auto l = static_cast<int>(task / 2);
-      LayerEdges<T>& out = layers_[static_cast<std::size_t>(l)];
+      LayerEdges<T>& out = layers_[l];
       if (task % 2 == 0) {
         build_attention(l, decomposition_->attention(l, options_.scores, context), out);
       } else {
@@ -116,11 +116,11 @@ void Edges<T>::each_layer(int tasks, bool small,
 
 template <typename T>
 const LayerEdges<T>& Edges<T>::layer(int l) const {
-  LayerEdges<T>& out = layers_[static_cast<std::size_t>(l)];
+  LayerEdges<T>& out = layers_[l];
   if constexpr (std::is_same_v<T, float>) {
     std::lock_guard lock(mutex_);
     if (device_ != nullptr && out.entry.empty()) {
-      const DeviceCredit::HeadEdges& from = device_layers_[static_cast<std::size_t>(l)].heads;
+      const DeviceCredit::HeadEdges& from = device_layers_[l].heads;
       for (const auto& [array, to] :
            {std::pair{&from.entry, &out.entry}, std::pair{&from.key_coef, &out.key_coef}}) {
         const auto host = decomposition_->backend().host(*array);
@@ -134,7 +134,7 @@ const LayerEdges<T>& Edges<T>::layer(int l) const {
 
 template <typename T>
 HeadRow<T> Edges<T>::head_row(int layer, int head, int query) const {
-  const LayerEdges<T>& e = layers_[static_cast<std::size_t>(layer)];
+  const LayerEdges<T>& e = layers_[layer];
   const std::int64_t at = head * tri(decomposition_->length()) + tri(query);
   std::unique_lock lock(mutex_);
   if (!e.entry.empty()) {
@@ -143,7 +143,7 @@ HeadRow<T> Edges<T>::head_row(int layer, int head, int query) const {
   }
   lock.unlock();
   Backend& backend = decomposition_->backend();
-  const DeviceCredit::HeadEdges& from = device_layers_[static_cast<std::size_t>(layer)].heads;
+  const DeviceCredit::HeadEdges& from = device_layers_[layer].heads;
   const auto fetched = [&](const Array& array) {
     const auto host = backend.host(backend.slice(array, at, query + 1));
     return std::shared_ptr<const T>(host, static_cast<const T*>(host.get()));
@@ -347,9 +347,8 @@ void Edges<T>::build_mlp(int l, LayerEdges<T>& out, const RunContext& context) c
   }
   std::vector<double> numerators;
   if (options_.mlp != MlpRule::l2) {
-    numerators = downloaded(d, options_.dispatch == Dispatch::gate
-                                   ? d.trace().layers[static_cast<std::size_t>(l)].act
-                                   : d.mlp_numerators(l));
+    numerators = downloaded(
+        d, options_.dispatch == Dispatch::gate ? d.trace().layers[l].act : d.mlp_numerators(l));
   }
   const auto edges = mlp_edges(l, all_queries(d.length()), std::move(numerators), &out.mlp_doubt);
   for (std::size_t side = 0; side < edges.size(); ++side)
@@ -361,9 +360,8 @@ std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
   const Decomposition& d = *decomposition_;
   const auto n = static_cast<std::size_t>(d.config().layer(layer).entries());
   std::vector<double> t(n);
-  const Array from = options_.dispatch == Dispatch::gate
-                         ? d.trace().layers[static_cast<std::size_t>(layer)].act
-                         : d.mlp_numerators(layer);
+  const Array from =
+      options_.dispatch == Dispatch::gate ? d.trace().layers[layer].act : d.mlp_numerators(layer);
   d.backend().download(from, static_cast<std::int64_t>(query) * static_cast<std::int64_t>(n), t);
   to_shares(t.data(), n, options_.beta);
   return t;
@@ -378,10 +376,7 @@ std::vector<DirectEdges> Edges<T>::direct(std::span<const int> layers, int query
   std::vector<DirectEdges> out;
   if (direct_on_device(*decomposition_, options_, layers, query, direction, out)) return out;
   out.resize(layers.size());
-  const auto one = [&](std::int64_t i) {
-    out[static_cast<std::size_t>(i)] =
-        direct(layers[static_cast<std::size_t>(i)], query, direction);
-  };
+  const auto one = [&](std::int64_t i) { out[i] = direct(layers[i], query, direction); };
   each_layer(static_cast<int>(layers.size()), true, one);
   return out;
 }
@@ -444,7 +439,7 @@ std::shared_ptr<const T> Edges<T>::key_rows(int layer, int head, int query) cons
           d.backend().slice(d.attention(layer, options_.scores).k_scores, at, (query + 1) * cl));
       return {rows, static_cast<const T*>(rows.get())};
     }
-    const auto& table = tables_[static_cast<std::size_t>(layer)];
+    const auto& table = tables_[layer];
     return {table, static_cast<const T*>(table.get()) + at};
   }
   Array out = d.backend().zeros((query + 1) * cl);
@@ -474,7 +469,7 @@ void Edges<T>::visit_keys(int layer, const std::function<void(int, int, const T*
   }
   const auto table = tables_.empty()
                          ? d.backend().host(d.attention(layer, options_.scores).k_scores)
-                         : tables_[static_cast<std::size_t>(layer)];
+                         : tables_[layer];
   const std::int64_t cl = d.writers().visible_to_attention(layer);
   const std::int64_t length = d.length();
   d.backend().parallel_for(d.config().n_heads * length, [&](std::int64_t task) {

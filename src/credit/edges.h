@@ -84,7 +84,7 @@ class Edges {
   const LayerEdges<T>& layer(int l) const;
   // The same, but entry and key_coef of long prompts may still be on the device and missing here;
   // head_row has those of a node.
-  const LayerEdges<T>& light(int l) const { return layers_[static_cast<std::size_t>(l)]; }
+  const LayerEdges<T>& light(int l) const { return layers_[l]; }
   HeadRow<T> head_row(int layer, int head, int query) const;
   // The edges where the backend's arrays are, if it can pass credit on there; null otherwise.
   DeviceCredit* device() const { return device_; }

@@ -39,7 +39,7 @@ class LayerSweep {
           add_scaled(credit, edge.data() + static_cast<std::size_t>(q) * cm, cm, at(q, 0));
       }
     }
-    const double direct = flow_.direct[static_cast<std::size_t>(writer)];
+    const double direct = flow_.direct[writer];
     if (direct != 0 && direct_) {
       for (const auto& edge : direct_->mlp_edge) {
         if (!edge.empty()) add_scaled(direct, edge.data(), cm, at(direct_->query, 0));
@@ -113,9 +113,8 @@ class LayerSweep {
     }
     if (!direct_) return;
     const std::size_t sources = static_cast<std::size_t>(direct_->query) + 1;
-    pass_on(flow_.direct[static_cast<std::size_t>(writer)], direct_->query,
-            direct_->entry.data() + hs * sources, direct_->key_coef.data() + hs * sources,
-            direct_->query_edge.data() + hs * cl);
+    pass_on(flow_.direct[writer], direct_->query, direct_->entry.data() + hs * sources,
+            direct_->key_coef.data() + hs * sources, direct_->query_edge.data() + hs * cl);
   }
 
   void fold_keys(const std::vector<double>& key_coef, std::size_t cl) {
@@ -173,11 +172,11 @@ Start start_at_root(const Edges<T>& edges, const Node& root, const Array* direct
   const Decomposition& d = edges.decomposition();
   Start start;
   start.position = root.position;
-  start.first.assign(static_cast<std::size_t>(d.writers().count()), 0.0);
+  start.first.assign(d.writers().count(), 0.0);
   start.root = root;
   start.root_is_direct = direction != nullptr;
   if (direction) {
-    start.first[static_cast<std::size_t>(root.writer)] = 1.0;
+    start.first[root.writer] = 1.0;
     const std::vector<int> layer = {d.writers()[root.writer].layer};
     start.direct = edges.direct(layer, root.position, *direction);
   }

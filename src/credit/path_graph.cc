@@ -16,14 +16,14 @@ PathGraph<T>::PathGraph(const Edges<T>& edges, const Start& start, const Suffix&
         {{start.root->writer, start.root->position, start.root_is_direct}, 1.0, 0, 0, 0});
   } else {
     for (int k = 0; k < decomposition().writers().count(); ++k) {
-      const double first = start.first[static_cast<std::size_t>(k)];
+      const double first = start.first[k];
       if (first != 0) tops_.push_back({{k, start.position, true}, first, 0, 0, 0});
     }
   }
   Backend& backend = decomposition().backend();
   if (edges_.has_table() || filtered()) {
     backend.parallel_for(static_cast<std::int64_t>(tops_.size()),
-                         [&](std::int64_t i) { measure(tops_[static_cast<std::size_t>(i)], {}); });
+                         [&](std::int64_t i) { measure(tops_[i], {}); });
     return;
   }
   // The keys of a layer's heads are made together.

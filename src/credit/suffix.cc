@@ -164,9 +164,8 @@ class SuffixBuilder {
     const auto pairs = static_cast<std::size_t>(tri(d_.length()));
     std::vector<SuffixPart> values(static_cast<std::size_t>(c.n_kv_heads) * length);
     d_.backend().parallel_for(static_cast<std::int64_t>(values.size()), [&](std::int64_t i) {
-      values[static_cast<std::size_t>(i)] =
-          read(e.value_edge.data() + static_cast<std::size_t>(i) * cl,
-               static_cast<int>(static_cast<std::size_t>(i) % length), cl);
+      values[i] = read(e.value_edge.data() + static_cast<std::size_t>(i) * cl,
+                       static_cast<int>(static_cast<std::size_t>(i) % length), cl);
     });
     std::vector<SuffixPart> nodes(static_cast<std::size_t>(c.n_heads) * length);
     const auto visit = [&](int h, int q, const T* rows) {

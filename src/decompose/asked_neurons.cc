@@ -26,11 +26,11 @@ void add_up(const T* scores, std::int64_t writers, std::int64_t entries, std::in
     double square = 0;
     for (std::int64_t i = begin; i < end; ++i) {
       const auto x = static_cast<double>(row[i]);
-      to.sum[static_cast<std::size_t>(i)] += x;
-      to.abs[static_cast<std::size_t>(i)] += std::fabs(x);
+      to.sum[i] += x;
+      to.abs[i] += std::fabs(x);
       square += x * x;
     }
-    to.square[static_cast<std::size_t>(block * writers + j)] = square;
+    to.square[block * writers + j] = square;
   }
 }
 

@@ -72,7 +72,7 @@ std::vector<const Array*> Decomposition::head_states() const {
 }
 
 AttentionView Decomposition::attention_view(int layer) const {
-  const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
+  const LayerTrace& t = trace_.layers[layer];
   return {layer,
           length_,
           writers_.visible_to_attention(layer),
@@ -91,7 +91,7 @@ AttentionView Decomposition::attention_view(int layer) const {
 }
 
 MlpView Decomposition::mlp_view(int layer) const {
-  const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
+  const LayerTrace& t = trace_.layers[layer];
   return {layer,         length_,          writers_.visible_to_mlp(layer),
           &vectors_,     writers_.count(), &t.dev_mlp,
           &t.act,        &t.mlp_out_dev,   t.routing.get(),
@@ -99,7 +99,7 @@ MlpView Decomposition::mlp_view(int layer) const {
 }
 
 Array Decomposition::pre(int layer, MlpSide side, Scores scores) const {
-  const LayerTrace& t = trace_.layers[static_cast<std::size_t>(layer)];
+  const LayerTrace& t = trace_.layers[layer];
   if (side != MlpSide::router) return side == MlpSide::gate ? t.pre : t.up;
   // r_e of the chosen experts, less the mean over all.
   std::vector<double> out;
@@ -123,7 +123,7 @@ const AttentionSums& Decomposition::attention(int layer, Scores scores,
     context.report("layers", l, config().n_layers);
     return backend_->attention_sums(attention_view(l), scores, keeps_key_scores(scores));
   });
-  return attention_[scores == Scores::raw ? 0 : 1].layers[static_cast<std::size_t>(layer)];
+  return attention_[scores == Scores::raw ? 0 : 1].layers[layer];
 }
 
 bool Decomposition::wants_key_scores(const Backend& backend, Scores scores, int length) {
@@ -160,7 +160,7 @@ const Array& Decomposition::key_medians(int layer, const RunContext& context) co
     }
     key_medians_.layers = std::move(made);
   });
-  return key_medians_.layers[static_cast<std::size_t>(layer)];
+  return key_medians_.layers[layer];
 }
 
 Array Decomposition::writer_values(int layer, const RunContext& context) const {
@@ -211,13 +211,13 @@ const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
       context.report("layers", l, config().n_layers);
       for (const MlpReader& reader : mlp_readers(config().layer(l))) {
         if (reader.side != side) continue;
-        MlpSums& to = made[static_cast<std::size_t>(l)];
+        MlpSums& to = made[l];
         to = backend_->mlp_sums(mlp_view(l), side, scores);
       }
     }
     lazy.layers = std::move(made);
   });
-  return lazy.layers[static_cast<std::size_t>(layer)];
+  return lazy.layers[layer];
 }
 
 Array Decomposition::kept(Lazy<Array>& lazy, int layer,
@@ -228,7 +228,7 @@ Array Decomposition::kept(Lazy<Array>& lazy, int layer,
     for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
     lazy.layers = std::move(made);
   });
-  return lazy.layers[static_cast<std::size_t>(layer)];
+  return lazy.layers[layer];
 }
 
 // Long prompts have no room for them; they are cheap to make again.
@@ -252,8 +252,7 @@ Array Decomposition::make_head_numerators(int layer) const {
   std::vector<int> queries(static_cast<std::size_t>(length_));
   std::iota(queries.begin(), queries.end(), 0);
   Array out = backend_->zeros(config().n_heads * tri(length_));
-  backend_->head_numerators(attention_view(layer), queries,
-                            trace_.layers[static_cast<std::size_t>(layer)].attn_out, out);
+  backend_->head_numerators(attention_view(layer), queries, trace_.layers[layer].attn_out, out);
   return out;
 }
 
@@ -261,8 +260,7 @@ Array Decomposition::make_mlp_numerators(int layer) const {
   std::vector<int> queries(static_cast<std::size_t>(length_));
   std::iota(queries.begin(), queries.end(), 0);
   Array out = backend_->zeros(std::int64_t{length_} * config().layer(layer).entries());
-  backend_->mlp_numerators(mlp_view(layer), queries,
-                           trace_.layers[static_cast<std::size_t>(layer)].mlp_out, out);
+  backend_->mlp_numerators(mlp_view(layer), queries, trace_.layers[layer].mlp_out, out);
   return out;
 }
 

@@ -51,7 +51,7 @@ void linear_back(Backend& backend, const WeightView& w, std::span<const double> 
     for (const std::int64_t r : used) {
       const auto g = g_y.subspan(static_cast<std::size_t>(r) * out, out);
       for (std::int64_t i = 0; i < n; ++i) {
-        g_x[static_cast<std::size_t>(r * w.in + begin + i)] +=
+        g_x[r * w.in + begin + i] +=
             dot(g, std::span(weights).subspan(static_cast<std::size_t>(i) * out, out));
       }
     }
@@ -66,7 +66,7 @@ void linear(const WeightView& w, std::span<const double> x, std::span<double> y,
   for (std::int64_t i = 0; i < w.in; ++i) {
     read_rows(w, i, 1, weights.data());
     for (std::int64_t r = 0; r < rows; ++r) {
-      const double scale = x[static_cast<std::size_t>(r * w.in + i)];
+      const double scale = x[r * w.in + i];
       double* to = y.data() + static_cast<std::size_t>(r) * out;
       for (std::size_t o = 0; o < out; ++o) to[o] += scale * weights[o];
     }

@@ -26,7 +26,7 @@ std::vector<AnswerRow> answer_rows(const Model& model, std::span<const TokenId> 
     context.report("tokens", static_cast<double>(i), static_cast<double>(answer.size()));
     const int position = static_cast<int>(prompt.size() + i) - 1;
     const auto logits = state_of(prepared)->logits_at(position);
-    const double own = (*logits)[static_cast<std::size_t>(answer[i])] - log_sum_exp(*logits);
+    const double own = (*logits)[answer[i]] - log_sum_exp(*logits);
     log_probability += own;
     if (i < first) continue;
     Question question;

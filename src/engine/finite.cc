@@ -72,9 +72,7 @@ void check_finite(const InteractionResult& r) {
   for (const auto* list : {&r.attention, &r.mlp}) {
     for (const Interaction& x : *list)
       check(x.score, [&] {
-        return fmt::format("the score of {} at {}",
-                           r.writers.at(static_cast<std::size_t>(x.writer)),
-                           r.writers.at(static_cast<std::size_t>(x.reader)));
+        return fmt::format("the score of {} at {}", r.writers.at(x.writer), r.writers.at(x.reader));
       });
   }
 }

@@ -234,8 +234,8 @@ std::vector<Prediction> top_predictions(const Model& model, const std::vector<do
   std::vector<TokenId> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
   const auto before = [&](TokenId a, TokenId b) {
-    const double x = logits[static_cast<std::size_t>(a)];
-    const double y = logits[static_cast<std::size_t>(b)];
+    const double x = logits[a];
+    const double y = logits[b];
     return x != y ? x > y : a < b;
   };
   std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(),
@@ -243,7 +243,7 @@ std::vector<Prediction> top_predictions(const Model& model, const std::vector<do
   const double total = log_sum_exp(logits);
   std::vector<Prediction> out;
   for (std::size_t i = 0; i < n; ++i) {
-    const double logit = logits[static_cast<std::size_t>(order[i])];
+    const double logit = logits[order[i]];
     out.push_back({order[i], model.token_text(order[i]), logit, std::exp(logit - total)});
   }
   return out;
@@ -268,7 +268,7 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
     hooks.router = [&](int layer, const Array&, Array& values) {
       std::vector<double> row(static_cast<std::size_t>(values.size()));
       backend.download(values, 0, row);
-      routings[static_cast<std::size_t>(layer)] = choose_experts(c.layer(layer), std::move(row));
+      routings[layer] = choose_experts(c.layer(layer), std::move(row));
     };
     forward_options.hooks = &hooks;
   }
@@ -297,7 +297,7 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
                                     static_cast<std::size_t>(c.vocab_size));
         cap_logits(c, row);
         const auto next = static_cast<std::size_t>(rows[i]) + 1;
-        result.log_probability[next] = row[static_cast<std::size_t>(ids[next])] - log_sum_exp(row);
+        result.log_probability[next] = row[ids[next]] - log_sum_exp(row);
       }
     }
   }
@@ -393,7 +393,7 @@ TargetInfo resolve_target(const Model& model, const Target& target, int length,
   };
   const auto mean = [&](const std::vector<TokenId>& ids) {
     double sum = 0;
-    for (const TokenId id : ids) sum += logits[static_cast<std::size_t>(id)];
+    for (const TokenId id : ids) sum += logits[id];
     return sum / static_cast<double>(ids.size());
   };
   info.text = words(info.ids);
@@ -408,8 +408,7 @@ TargetInfo resolve_target(const Model& model, const Target& target, int length,
   std::vector<double> own = logits;
   cap_logits(model.config(), own);
   const double total = log_sum_exp(own);
-  for (const TokenId id : info.ids)
-    info.probability += std::exp(own[static_cast<std::size_t>(id)] - total);
+  for (const TokenId id : info.ids) info.probability += std::exp(own[id] - total);
   return info;
 }
 

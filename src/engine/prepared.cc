@@ -179,7 +179,7 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all,
            cl, writers.head(l, h), result.attention);
     }
     const Array& l2 = d.mlp(l, MlpSide::gate, Scores::raw, context).l2;
-    values.resize(static_cast<std::size_t>(l2.size()));
+    values.resize(l2.size());
     d.backend().download(l2, 0, values);
     read(values.data(), cm, writers.mlp(l), result.mlp);
   }
@@ -195,14 +195,12 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
                                  c.n_layers - 1));
   const std::int64_t length = d.length();
   CachedArray out;
-  const auto put = [&](std::int64_t index, double value) {
-    out.values[static_cast<std::size_t>(index)] = value;
-  };
+  const auto put = [&](std::int64_t index, double value) { out.values[index] = value; };
   if (branch == Branch::K || branch == Branch::Q) {
     const AttentionView view = d.attention_view(layer);
     const std::int64_t cl = view.visible;
     out.shape = {cl, c.n_heads, length, length};
-    out.values.assign(static_cast<std::size_t>(cl * c.n_heads * length * length), 0.0);
+    out.values.assign(cl * c.n_heads * length * length, 0.0);
     Array rows = d.backend().zeros(length * cl);
     std::vector<double> values(static_cast<std::size_t>(length * cl));
     for (int h = 0; h < c.n_heads; ++h) {
@@ -215,8 +213,7 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
         d.backend().download(rows, 0, values);
         for (std::int64_t s = 0; s <= q; ++s) {
           for (std::int64_t j = 0; j < cl; ++j)
-            put(((j * c.n_heads + h) * length + q) * length + s,
-                values[static_cast<std::size_t>(s * cl + j)]);
+            put(((j * c.n_heads + h) * length + q) * length + s, values[s * cl + j]);
         }
       }
     }
@@ -228,12 +225,11 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     std::vector<double> values(static_cast<std::size_t>(sums.v_scores.size()));
     d.backend().download(sums.v_scores, 0, values);
     out.shape = {cl, c.n_heads, length};
-    out.values.assign(static_cast<std::size_t>(cl * c.n_heads * length), 0.0);
+    out.values.assign(cl * c.n_heads * length, 0.0);
     for (int h = 0; h < c.n_heads; ++h) {
       for (std::int64_t s = 0; s < length; ++s) {
         for (std::int64_t j = 0; j < cl; ++j)
-          put((j * c.n_heads + h) * length + s,
-              values[static_cast<std::size_t>((h / c.group_size() * length + s) * cl + j)]);
+          put((j * c.n_heads + h) * length + s, values[(h / c.group_size() * length + s) * cl + j]);
       }
     }
     return out;
@@ -261,7 +257,7 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
                : i;
   };
   out.shape = {cm, length, all};
-  out.values.assign(static_cast<std::size_t>(cm * length * all), 0.0);
+  out.values.assign(cm * length * all, 0.0);
   Array rows = d.backend().zeros(cm * n);
   std::vector<double> values(static_cast<std::size_t>(cm * n));
   for (int q = 0; q < length; ++q) {
@@ -269,7 +265,7 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     d.backend().download(rows, 0, values);
     for (std::int64_t j = 0; j < cm; ++j) {
       for (std::int64_t i = 0; i < n; ++i)
-        put((j * length + q) * all + place(q, i), values[static_cast<std::size_t>(j * n + i)]);
+        put((j * length + q) * all + place(q, i), values[j * n + i]);
     }
   }
   return out;
@@ -283,7 +279,7 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
   const auto take = [&](const Array& a, std::vector<std::int64_t> shape) {
     CachedArray out;
     out.shape = std::move(shape);
-    out.values.resize(static_cast<std::size_t>(a.size()));
+    out.values.resize(a.size());
     d.backend().download(a, 0, out.values);
     return out;
   };
@@ -301,7 +297,7 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
   if (layer < 0 || layer >= c.n_layers)
     throw InputError(fmt::format("layer {} does not exist: the model has layers 0 to {}", layer,
                                  c.n_layers - 1));
-  const LayerTrace& l = t.layers[static_cast<std::size_t>(layer)];
+  const LayerTrace& l = t.layers[layer];
   if (name == "resid_pre") return take(l.x_pre, {length, c.d_model});
   if (name == "resid_mid") return take(l.x_mid, {length, c.d_model});
   if (name == "resid_post")
@@ -324,12 +320,11 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
     const CachedArray packed = take(l.pattern, {});
     CachedArray out;
     out.shape = {c.n_heads, length, length};
-    out.values.assign(static_cast<std::size_t>(c.n_heads * length * length), 0.0);
+    out.values.assign(c.n_heads * length * length, 0.0);
     for (std::int64_t h = 0; h < c.n_heads; ++h) {
       for (std::int64_t q = 0; q < length; ++q) {
         for (std::int64_t s = 0; s <= q; ++s) {
-          out.values[static_cast<std::size_t>((h * length + q) * length + s)] =
-              packed.values[static_cast<std::size_t>(h * tri(length) + tri(q) + s)];
+          out.values[(h * length + q) * length + s] = packed.values[h * tri(length) + tri(q) + s];
         }
       }
     }

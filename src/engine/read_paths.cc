@@ -49,8 +49,7 @@ ReadPaths::ReadPaths(const ReadSweep& sweep, const PathFilter& filter, const Run
 double ReadPaths::first_of(const Node& node) const {
   const ReadStart& start = sweep_.start();
   if (start.root) return node == *start.root ? 1.0 : 0.0;
-  return node.position == start.position ? sweep_.first()[static_cast<std::size_t>(node.writer)]
-                                         : 0.0;
+  return node.position == start.position ? sweep_.first()[node.writer] : 0.0;
 }
 
 double ReadPaths::share_of_first(const Node& node) const {
@@ -76,8 +75,7 @@ ReadPaths::Ways ReadPaths::ways(Slot slot, const Node& reader, Branch branch) co
 std::vector<std::array<ReadPaths::Ways, 2>> ReadPaths::ways_of(int writer, Branch branch) const {
   std::vector<std::array<Ways, 2>> out(length_);
   for (int q = 0; q < d_.length(); ++q)
-    out[static_cast<std::size_t>(q)] = {ways(kAny, {writer, q}, branch),
-                                        ways(kNeed, {writer, q}, branch)};
+    out[q] = {ways(kAny, {writer, q}, branch), ways(kNeed, {writer, q}, branch)};
   return out;
 }
 
@@ -157,8 +155,7 @@ bool ReadPaths::pass_on_device(int l) {
   above.slots = filter_.suffix.through ? 2 : 1;
   above.terminals = writers.terminals();
   above.filtered = filtered();
-  for (int w = 0; w < above.terminals; ++w)
-    above.end_slot[static_cast<std::size_t>(w)] = static_cast<int>(slot_at_end(w));
+  for (int w = 0; w < above.terminals; ++w) above.end_slot[w] = static_cast<int>(slot_at_end(w));
   for (const Branch branch : {Branch::K, Branch::Q, Branch::V}) {
     for (const Slot slot : {kAny, kNeed}) {
       if (static_cast<int>(slot) >= above.slots) continue;
@@ -207,8 +204,7 @@ void ReadPaths::pass_down() {
       const auto known = ways_of(writers.mlp(l), readers[side].branch);
       d_.backend().parallel_for(d_.length(), [&](std::int64_t s) {
         absorb(static_cast<int>(s), static_cast<std::size_t>(visible),
-               std::span(known).subspan(static_cast<std::size_t>(s), 1),
-               credit.data() + s * visible);
+               std::span(known).subspan(s, 1), credit.data() + s * visible);
       });
     }
     for (int h = 0; h < d_.config().n_heads; ++h) finish(writers.head(l, h));
@@ -222,8 +218,7 @@ void ReadPaths::pass_down() {
     sweep_.ops().visit_edges(view, layer.heads, layer.offsets, [&](const ReadOps::Edges& edges) {
       absorb(edges.source, static_cast<std::size_t>(view.visible),
              std::span(known.at({edges.head, edges.branch}))
-                 .subspan(static_cast<std::size_t>(edges.first),
-                          static_cast<std::size_t>(edges.queries)),
+                 .subspan(edges.first, static_cast<std::size_t>(edges.queries)),
              static_cast<const T*>(edges.credit));
     });
   }

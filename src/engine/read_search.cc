@@ -53,10 +53,10 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
       if (std::fabs(factor) < least) return;  // no way above adds to it
       const double reach = std::fabs(factor) * ways(above, reader, branch).bound;
       if (reach > 0 && reach >= least)
-        by_layer[static_cast<std::size_t>(l)].push_back({reader, branch, factor, reach, false});
+        by_layer[l].push_back({reader, branch, factor, reach, false});
     };
     if (l >= first_layer) {
-      const ReadOps::EdgesInto& in = into_heads[static_cast<std::size_t>(l - first_layer)];
+      const ReadOps::EdgesInto& in = into_heads[l - first_layer];
       const auto n = static_cast<std::size_t>(in.queries);
       for (std::size_t h = 0; n > 0 && h < static_cast<std::size_t>(d_.config().n_heads); ++h) {
         const int reader = writers.head(l, static_cast<int>(h));
@@ -146,7 +146,7 @@ struct ReadPaths::Search {
 
   const std::vector<Step>& list_of(std::int64_t hop) {
     if (hop < 0) return tokens;
-    const Hop& h = hops[static_cast<std::size_t>(hop)];
+    const Hop& h = hops[hop];
     List& list = lists[{paths.at(h.node), h.slot, h.fits}];
     const double product = std::fabs(h.product),
                  wanted = product > 0 ? (1 - 1e-12) * floor() / product : 0.0;
@@ -158,7 +158,7 @@ struct ReadPaths::Search {
   }
   // The steps out of a way that has just been found; the best of them ends in a path that is known.
   void open(std::int64_t hop) {
-    const double product = std::fabs(hops[static_cast<std::size_t>(hop)].product);
+    const double product = std::fabs(hops[hop].product);
     const std::vector<Step>& list = list_of(hop);
     for (std::size_t i = 1; i < list.size(); ++i) {
       const double size = product * list[i].reach;
@@ -170,15 +170,15 @@ struct ReadPaths::Search {
   void push(std::int64_t hop, std::size_t index) {
     const std::vector<Step>& list = list_of(hop);
     if (index >= list.size()) return;
-    const double product = hop < 0 ? 1.0 : std::fabs(hops[static_cast<std::size_t>(hop)].product);
+    const double product = hop < 0 ? 1.0 : std::fabs(hops[hop].product);
     queue.push({product * list[index].reach, order++, hop, index});
   }
   Path path_of(std::int64_t top, double credit) const {
     Path path;
     path.credit = credit;
-    for (std::int64_t h = top; h >= 0; h = hops[static_cast<std::size_t>(h)].lower) {
-      path.nodes.push_back(hops[static_cast<std::size_t>(h)].node);
-      path.branches.push_back(hops[static_cast<std::size_t>(h)].branch);
+    for (std::int64_t h = top; h >= 0; h = hops[h].lower) {
+      path.nodes.push_back(hops[h].node);
+      path.branches.push_back(hops[h].branch);
     }
     std::reverse(path.nodes.begin(), path.nodes.end());
     std::reverse(path.branches.begin(), path.branches.end());
@@ -215,8 +215,7 @@ std::vector<Path> ReadPaths::best(std::size_t count, double least, bool prune) c
     if (next.reach < least) break;
     const Step step = search.list_of(next.hop)[next.index];
     search.push(next.hop, next.index + 1);
-    const Search::Hop* from =
-        next.hop < 0 ? nullptr : &search.hops[static_cast<std::size_t>(next.hop)];
+    const Search::Hop* from = next.hop < 0 ? nullptr : &search.hops[next.hop];
     const double product = (from ? from->product : 1.0) * step.factor;
     if (step.end) {
       found.push_back(search.path_of(next.hop, product));

@@ -46,7 +46,7 @@ ReadSweep::ReadSweep(const Decomposition& d, const Options& options, const ReadS
   credit_.assign(length_ * writers_, 0.0);
   keyed_ = credit_;
   first_.assign(writers_, 0.0);
-  layers_.resize(static_cast<std::size_t>(c_.n_layers));
+  layers_.resize(c_.n_layers);
   if (start_.root) {
     credit_[at(start_.position, start_.root->writer)] = 1.0;
   } else {
@@ -241,7 +241,7 @@ void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& ou
       }
     }
     add_to(read, out);
-    if (keep_ != Keep::nothing) layers_[static_cast<std::size_t>(l)].mlp[index] = std::move(read);
+    if (keep_ != Keep::nothing) layers_[l].mlp[index] = std::move(read);
   }
 }
 
@@ -312,7 +312,7 @@ void ReadSweep::attention(int l, const Values& linear, Values& keyed, Values& ou
   layer.heads.values = d_.writer_values(l, context_);
   layer.heads.keys = d_.writer_keys(l, context_);
   ops_.keep_for_edges(view, layer.heads);
-  Layer& kept = layers_[static_cast<std::size_t>(l)];
+  Layer& kept = layers_[l];
   kept.heads = std::move(layer.heads);
   kept.offsets = std::move(layer.offsets);
 }

@@ -47,7 +47,7 @@ class ReadSweep {
   double doubtful() const { return passed_ > 0 ? doubt_ / passed_ : 0.0; }
   // Layers that pass anything on: those up to a root's own, which nothing above reads from.
   int layers() const { return end_; }
-  const Layer& layer(int l) const { return layers_[static_cast<std::size_t>(l)]; }
+  const Layer& layer(int l) const { return layers_[l]; }
 
   // Shares of credit 1 over the entries of the root: sources of a head, neurons of an MLP.
   const std::vector<double>& root_entries() const { return entries_; }

@@ -39,8 +39,8 @@ ReadStart start_of(const PreparedState& state, const Question& question,
     return start;
   }
   const Writer& writer = d.writers()[result.root->writer];
-  const LayerTrace& layer = d.trace().layers[static_cast<std::size_t>(writer.layer)];
-  start.direction.resize(static_cast<std::size_t>(d.config().d_model));
+  const LayerTrace& layer = d.trace().layers[writer.layer];
+  start.direction.resize(d.config().d_model);
   d.backend().download(writer.kind == WriterKind::mlp ? layer.mlp_out : layer.attn_out,
                        static_cast<std::int64_t>(start.position) * d.config().d_model,
                        start.direction);
@@ -158,7 +158,7 @@ void read_edges(const ReadSweep& sweep, const Array* other, bool positions, Edge
                         totals.begin() + static_cast<std::ptrdiff_t>((s + 1) * size));
     } else {
       sweep.ops().visit_edges(view, reads, offsets, [&](const ReadOps::Edges& edges) {
-        std::vector<double>& part = parts[static_cast<std::size_t>(edges.source)];
+        std::vector<double>& part = parts[edges.source];
         part.resize(3 * heads * cl, 0.0);
         const std::size_t which = edges.branch == Branch::K ? 0 : edges.branch == Branch::Q ? 1 : 2;
         double* to = part.data() + (which * heads + static_cast<std::size_t>(edges.head)) * cl;
@@ -218,10 +218,10 @@ void answer_along_reading(const PreparedState& state, const Question& question,
     for (std::size_t w = 0; w < count; ++w)
       result.node_credit[w][s] = sweep.credit(static_cast<int>(s), static_cast<int>(w));
     for (int w = 0; w < writers.terminals(); ++w)
-      result.token_credit[s] += result.node_credit[static_cast<std::size_t>(w)][s];
+      result.token_credit[s] += result.node_credit[w][s];
   }
   result.importance = sweep.first();
-  if (result.root) result.importance[static_cast<std::size_t>(result.root->writer)] = 1.0;
+  if (result.root) result.importance[result.root->writer] = 1.0;
   result.conservation_first =
       std::accumulate(result.importance.begin(), result.importance.end(), 0.0);
   if (!with_edges) return;

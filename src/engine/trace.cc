@@ -119,15 +119,14 @@ void add_composition(TraceResult& result, const Suffix& suffix, const Writers& w
   for (const auto& [branch, credit] : result.incoming) {
     std::vector<CompositionEntry> entries(all.size());
     for (int w = 0; w < writers.count(); ++w) {
-      CompositionEntry& entry = entries[static_cast<std::size_t>(w)];
+      CompositionEntry& entry = entries[w];
       entry.writer = w;
       for (int s = 0; s < result.length(); ++s) {
-        const double size =
-            std::fabs(credit[static_cast<std::size_t>(w)][static_cast<std::size_t>(s)]);
+        const double size = std::fabs(credit[w][s]);
         entry.credit += size;
         entry.mass += size * suffix.mass_all(s, w);
       }
-      CompositionEntry& total = all[static_cast<std::size_t>(w)];
+      CompositionEntry& total = all[w];
       total.writer = w;
       total.credit += entry.credit;
       total.mass += entry.mass;
@@ -150,7 +149,7 @@ void add_tokens(TraceResult& result, const Flow& flow, const Start& start, const
   result.token_credit.assign(length, 0.0);
   for (std::size_t s = 0; s < length; ++s) {
     for (int w = 0; w < writers.terminals(); ++w)
-      result.token_credit[s] += result.node_credit[static_cast<std::size_t>(w)][s];
+      result.token_credit[s] += result.node_credit[w][s];
   }
 }
 
@@ -207,7 +206,7 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
   result.importance = start.first;
   if (result.root) {
     result.importance.assign(start.first.size(), 0.0);
-    result.importance[static_cast<std::size_t>(result.root->writer)] = 1.0;
+    result.importance[result.root->writer] = 1.0;
   }
   result.conservation_first =
       std::accumulate(result.importance.begin(), result.importance.end(), 0.0);
@@ -327,8 +326,7 @@ void output_edges(const PreparedState& state, const Question& question, const Ta
   const Start start = start_at_target(*edges, target.position, direction);
   const Flow flow = sweep(*edges, start, context);
   for (int w = 0; w < d.writers().count(); ++w)
-    sums[{-1, Branch::none, w, positions ? target.position : 0}] +=
-        start.first[static_cast<std::size_t>(w)];
+    sums[{-1, Branch::none, w, positions ? target.position : 0}] += start.first[w];
   const auto plain = suffix_for(state, *edges, {}, context);
   const PathGraph<T> graph(*edges, start, *plain, {});
   const auto count = static_cast<std::size_t>(d.writers().count());
@@ -342,7 +340,7 @@ void output_edges(const PreparedState& state, const Question& question, const Ta
     for (int q = 0; q < d.length(); ++q)
       add(q, false,
           flow.indirect[static_cast<std::size_t>(q) * count + static_cast<std::size_t>(w)]);
-    add(start.position, true, flow.direct[static_cast<std::size_t>(w)]);
+    add(start.position, true, flow.direct[w]);
   }
 }
 

@@ -42,7 +42,7 @@ class Closure {
   std::vector<ClosureCheck> run(const RunContext& context) {
     for (int l = 0; l < c_.n_layers; ++l) {
       context.report("layers", l, c_.n_layers);
-      const LayerTrace& t = d_.trace().layers[static_cast<std::size_t>(l)];
+      const LayerTrace& t = d_.trace().layers[l];
       stream(get(t.x_pre), d_.writers().visible_to_attention(l));
       attention(l, t);
       if (c_.block == Block::sequential) add_constants(l, Sublayer::attention, t);
@@ -198,8 +198,7 @@ class Closure {
     std::vector<double> chosen;
     for (int q = 0; q < length_; ++q) {
       for (int i = 0; i < routing.chosen; ++i)
-        chosen.push_back(all[static_cast<std::size_t>(q * routing.experts +
-                                                      routing.expert[routing.slot(q, i)])]);
+        chosen.push_back(all[q * routing.experts + routing.expert[routing.slot(q, i)]]);
     }
     return chosen;
   }
@@ -229,7 +228,7 @@ class Closure {
         for (std::size_t i = 0; i < row.size(); ++i) sum += c_.logit_scale * sign * b[i] * row[i];
       }
     }
-    const auto logit = [&](TokenId id) { return (*logits)[static_cast<std::size_t>(id)]; };
+    const auto logit = [&](TokenId id) { return (*logits)[id]; };
     importance_.see(sum, logit(top[0].id) - logit(top[1].id));
     for (const double x : parts) importance_.largest = std::max(importance_.largest, std::fabs(x));
   }

@@ -92,7 +92,7 @@ class AnswerOdds {
 
 double over_span(const std::vector<double>& credit, const Span& span) {
   double sum = 0;
-  for (int s = span.from; s <= span.to; ++s) sum += credit[static_cast<std::size_t>(s)];
+  for (int s = span.from; s <= span.to; ++s) sum += credit[s];
   return sum;
 }
 
@@ -131,8 +131,7 @@ std::map<std::string, std::vector<double>> scores_of(const ModelSession& session
   const SourcesResult best = find_sources(session.model, options, session.context);
 
   std::vector<TokenId> ids;
-  for (int i = 0; i < found.prompt_length; ++i)
-    ids.push_back(found.tokens[static_cast<std::size_t>(i)].id);
+  for (int i = 0; i < found.prompt_length; ++i) ids.push_back(found.tokens[i].id);
   const Prepared prepared = session.model.prepare(ids, session.context);
   Target target;
   target.ids = {session.model.single_token(given.answer)};

@@ -36,10 +36,8 @@ Json flip(const ModelSession& session, const FlipPrompt& prompt,
   for (const TokenRanking& ranking : rankings) {
     std::vector<int> order(static_cast<std::size_t>(length - prompt.prefix));
     std::iota(order.begin(), order.end(), prompt.prefix);
-    std::stable_sort(order.begin(), order.end(), [&](int a, int b) {
-      return ranking.scores[static_cast<std::size_t>(a)] >
-             ranking.scores[static_cast<std::size_t>(b)];
-    });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](int a, int b) { return ranking.scores[a] > ranking.scores[b]; });
     for (int turn = 0; turn < 2; ++turn) {
       std::vector<std::size_t> curve = {state({})};
       std::vector<int> zeroed;

@@ -55,7 +55,7 @@ Json rank(const TraceResult& result, const std::vector<double>& below, const Vie
       for (int s = 0; s < result.length(); ++s) {
         if ((view.where == "END" && s != result.length() - 1) || (view.where == "YY" && s != yy))
           continue;
-        mass += std::fabs(credit[w][static_cast<std::size_t>(s)]) *
+        mass += std::fabs(credit[w][s]) *
                 below[static_cast<std::size_t>(s) * result.writers.size() + w];
       }
     }

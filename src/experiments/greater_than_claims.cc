@@ -98,10 +98,8 @@ class YearPatching {
     for (int w = 0; w < writers_.count(); ++w) {
       if (writers_[w].kind == kind && effects.counts(static_cast<std::size_t>(w))) out.push_back(w);
     }
-    std::stable_sort(out.begin(), out.end(), [&](int a, int b) {
-      return effects.share[static_cast<std::size_t>(a)] >
-             effects.share[static_cast<std::size_t>(b)];
-    });
+    std::stable_sort(out.begin(), out.end(),
+                     [&](int a, int b) { return effects.share[a] > effects.share[b]; });
     out.resize(std::min(out.size(), most));
     std::sort(out.begin(), out.end());
     return out;
@@ -116,7 +114,7 @@ class YearPatching {
     for (int l = 0; l < c.n_layers; ++l) {
       const CachedArray pattern = prepared.cache("pattern", l);
       for (int h = 0; h < c.n_heads; ++h)
-        out[static_cast<std::size_t>(writers_.head(l, h))] =
+        out[writers_.head(l, h)] =
             pattern.values[(static_cast<std::size_t>(h) * length + length - 1) * length +
                            static_cast<std::size_t>(p.yy)];
     }
@@ -139,8 +137,7 @@ class YearPatching {
     const std::vector<double> got = patched_targets(session_.model, p.ids, p.corrupted, patches,
                                                     target, session_.context, route);
     Values effects(static_cast<std::size_t>(writers_.count()), 0.0);
-    for (std::size_t k = 0; k < patched.size(); ++k)
-      effects[static_cast<std::size_t>(patched[k])] = got[k + 1] - got[0];
+    for (std::size_t k = 0; k < patched.size(); ++k) effects[patched[k]] = got[k + 1] - got[0];
     const YearReading other =
         read_years(zeroed_logits(session_.model, p.corrupted, {{}}, -1, session_.context)[0], p);
     return {{"clean", got[0]}, {"corrupted", other.logit_difference}, {"effects", effects}};
@@ -183,7 +180,7 @@ YearReading read_years(const std::vector<double>& logits, const YearPrompt& prom
   for (const bool above : {true, false}) {
     const std::vector<TokenId>& ids = above ? prompt.above : prompt.up_to;
     for (const TokenId id : ids) {
-      const double logit = logits[static_cast<std::size_t>(id)];
+      const double logit = logits[id];
       out.logit_difference += (above ? logit : -logit) / static_cast<double>(ids.size());
       out.probability_difference += (above ? 1 : -1) * std::exp(logit - largest) / all;
     }
@@ -300,7 +297,7 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
         session.options.narrow_paths ? PatchRoute::direct : PatchRoute::through_mlps);
     note(stage, values);
     const std::vector<int> from = search.pick(values, WriterKind::mlp, kMostValues);
-    const Values& looks = seen[static_cast<std::size_t>(h)];
+    const Values& looks = seen[h];
     const Interval interval = bootstrap_interval(looks, session.options.seed);
     report.push_back({{"stage", stage},
                       {"receiver", writers.name(h)},

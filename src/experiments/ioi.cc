@@ -96,8 +96,7 @@ Json reroot(const ModelSession& session, const Prepared& prepared, const Target&
 // Token credit at the three names.
 Json name_credit(const TraceResult& result, const IoiPrompt& p) {
   Json out = Json::object();
-  for (const auto& [name, sign] : kSigns)
-    out[name] = result.token_credit[static_cast<std::size_t>(position_named(p, name))];
+  for (const auto& [name, sign] : kSigns) out[name] = result.token_credit[position_named(p, name)];
   return out;
 }
 

@@ -51,13 +51,11 @@ struct Means {
       }
     }
   }
-  double get(const std::string& name, int writer) const {
-    return values.at(name)[static_cast<std::size_t>(writer)] / n;
-  }
+  double get(const std::string& name, int writer) const { return values.at(name)[writer] / n; }
   // How far the 95% interval of that mean reaches to either side (normal).
   double halfwidth(const std::string& name, int writer) const {
     const double m = get(name, writer);
-    const double spread = squares.at(name)[static_cast<std::size_t>(writer)] / n - m * m;
+    const double spread = squares.at(name)[writer] / n - m * m;
     return n < 2 ? 0.0 : 1.96 * std::sqrt(std::max(spread, 0.0) / (n - 1));
   }
 };
@@ -78,7 +76,7 @@ Json patterns(const Prepared& prepared, const IoiPrompt& p, const Writers& write
     for (int h = 0; h < c.n_heads; ++h) {
       for (const auto& [name, places] : wanted) {
         const auto q = static_cast<std::size_t>(resolve_position(places.first, prepared.length()));
-        out[name][static_cast<std::size_t>(writers.head(l, h))] =
+        out[name][writers.head(l, h)] =
             pattern.values[(static_cast<std::size_t>(h) * length + q) * length +
                            static_cast<std::size_t>(places.second)];
       }
@@ -135,9 +133,8 @@ class RolePatching {
   // The strongest heads that pass a test and have no role yet. An effect whose interval holds 0 is
   // none.
   std::vector<int> pick(const Effects& effects, const std::function<bool(int)>& fits) {
-    const std::vector<int> heads = strongest(effects, [&](int w) {
-      return effects.interval[static_cast<std::size_t>(w)].low > 0 && fits(w);
-    });
+    const std::vector<int> heads =
+        strongest(effects, [&](int w) { return effects.interval[w].low > 0 && fits(w); });
     taken_.insert(taken_.end(), heads.begin(), heads.end());
     return heads;
   }
@@ -147,14 +144,12 @@ class RolePatching {
     std::vector<int> heads;
     for (int w = 0; w < writers_.count(); ++w) {
       const bool free = std::find(taken_.begin(), taken_.end(), w) == taken_.end();
-      if (writers_[w].kind == WriterKind::head && free &&
-          effects.share[static_cast<std::size_t>(w)] >= kLeastRoleEffect && fits(w))
+      if (writers_[w].kind == WriterKind::head && free && effects.share[w] >= kLeastRoleEffect &&
+          fits(w))
         heads.push_back(w);
     }
-    std::stable_sort(heads.begin(), heads.end(), [&](int a, int b) {
-      return effects.share[static_cast<std::size_t>(a)] >
-             effects.share[static_cast<std::size_t>(b)];
-    });
+    std::stable_sort(heads.begin(), heads.end(),
+                     [&](int a, int b) { return effects.share[a] > effects.share[b]; });
     if (heads.size() > kMostRoleHeads)
       heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(kMostRoleHeads), heads.end());
     return heads;
@@ -181,8 +176,7 @@ class RolePatching {
     const std::vector<double> got = patched_targets(session_.model, p.ids, corrupted_[i], patches,
                                                     target, session_.context, route);
     Values effects(static_cast<std::size_t>(writers_.count()), 0.0);
-    for (std::size_t k = 0; k < heads.size(); ++k)
-      effects[static_cast<std::size_t>(heads[k])] = got[k + 1] - got[0];
+    for (std::size_t k = 0; k < heads.size(); ++k) effects[heads[k]] = got[k + 1] - got[0];
     Json record = {{"clean", got[0]}, {"effects", effects}};
     if (stage == "logits")
       record.update(patterns(session_.model.prepare(p.ids, session_.context), p, writers_));

@@ -36,9 +36,7 @@ std::vector<int> chosen(const Writers& writers, int layers, const std::vector<do
   }
   std::vector<int> out;
   for (auto& [layer, list] : by_layer) {
-    std::stable_sort(list.begin(), list.end(), [&](int a, int b) {
-      return score[static_cast<std::size_t>(a)] < score[static_cast<std::size_t>(b)];
-    });
+    std::stable_sort(list.begin(), list.end(), [&](int a, int b) { return score[a] < score[b]; });
     if (all || list.size() <= kPerLayer) {
       out.insert(out.end(), list.begin(), list.end());
     } else {

@@ -57,10 +57,10 @@ Json measure(const ModelSession& session, const IoiPrompt& repeated, const IoiPr
           percent(once, against(session.model, three.s, three.third, contrast), method, session);
       const std::vector<double> subject = percent(
           twice, against(session.model, repeated.s, repeated.io, contrast), method, session);
-      table[method] = {{"C->C", copy[static_cast<std::size_t>(three.s2)]},
-                       {"S2->S", subject[static_cast<std::size_t>(repeated.s2)]},
-                       {"C->B", other[static_cast<std::size_t>(three.s2)]},
-                       {"S1->S", subject[static_cast<std::size_t>(repeated.s1)]}};
+      table[method] = {{"C->C", copy[three.s2]},
+                       {"S2->S", subject[repeated.s2]},
+                       {"C->B", other[three.s2]},
+                       {"S1->S", subject[repeated.s1]}};
     }
   }
   return out;

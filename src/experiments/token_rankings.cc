@@ -73,8 +73,7 @@ std::vector<double> leave_one_out(const ModelSession& session, const FlipPrompt&
     return read_target(logits[i], prompt.target, session.options.readout);
   };
   std::vector<double> out(prompt.ids.size(), 0.0);
-  for (std::size_t i = 1; i < sets.size(); ++i)
-    out[static_cast<std::size_t>(sets[i][0])] = value(0) - value(i);
+  for (std::size_t i = 1; i < sets.size(); ++i) out[sets[i][0]] = value(0) - value(i);
   return out;
 }
 
@@ -93,7 +92,7 @@ std::vector<double> embedding_lengths(const Prepared& prepared) {
 }  // namespace
 
 double read_target(const std::vector<double>& logits, TokenId id, FaithfulnessReadout readout) {
-  const double logit = logits[static_cast<std::size_t>(id)];
+  const double logit = logits[id];
   if (readout == FaithfulnessReadout::logit) return logit;
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;

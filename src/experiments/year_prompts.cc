@@ -93,7 +93,7 @@ std::vector<YearPrompt> year_prompts(const Model& model, int n, std::uint64_t se
     const std::vector<int>& whole = by_century.at(p.year / 100);
     const int first = p.year / 100 * 100 + 1;
     p.corrupted = p.ids;
-    p.corrupted[static_cast<std::size_t>(p.yy)] =
+    p.corrupted[p.yy] =
         split(model,
               std::find(whole.begin(), whole.end(), first) != whole.end() ? first : whole.front())
             ->second;

@@ -189,12 +189,11 @@ std::shared_ptr<const Routing> choose_experts(const LayerConfig& layer,
     const double most = r[order[0]];
     double all = 0, picked = 0;
     for (std::size_t e = 0; e < experts; ++e) all += std::exp(r[e] - most);
-    for (std::ptrdiff_t i = 0; i < chosen; ++i)
-      picked += std::exp(r[order[static_cast<std::size_t>(i)]] - most);
+    for (std::ptrdiff_t i = 0; i < chosen; ++i) picked += std::exp(r[order[i]] - most);
     // Divided by the sum over the chosen or taken over the chosen alone: the same number.
     const double total = layer.expert_weights == ExpertWeights::all ? all : picked;
     for (std::ptrdiff_t i = 0; i < chosen; ++i) {
-      const int e = order[static_cast<std::size_t>(i)];
+      const int e = order[i];
       out->expert.push_back(e);
       out->weight.push_back(std::exp(r[e] - most) / total);
     }

@@ -74,7 +74,7 @@ ForwardTrace forward_unchecked(Backend& backend, const std::vector<std::vector<T
   for (int l = options.first_layer; l < c.n_layers; ++l) {
     context.check();
     run_block(backend, l, batch, options.hooks, options.keep, x,
-              options.keep ? trace.layers[static_cast<std::size_t>(l)] : scratch);
+              options.keep ? trace.layers[l] : scratch);
   }
   trace.x_final = x;
   return trace;

@@ -44,7 +44,7 @@ std::vector<double> losses(Backend& backend, const Array& x, const std::vector<S
                                   vocabulary);
       cap_logits(backend.config(), row);
       const std::size_t at = begin + static_cast<std::size_t>(i);
-      loss[at] = log_sum_exp(row) - row[static_cast<std::size_t>(rows[at].next)];
+      loss[at] = log_sum_exp(row) - row[rows[at].next];
     });
   }
   for (std::size_t i = 0; i < rows.size(); ++i) out[rows[i].prompt] += loss[i];
@@ -93,14 +93,11 @@ std::vector<OutputChange> all_but(const Writers& writers, int length,
   std::vector<char> whole(static_cast<std::size_t>(writers.count()), 0);
   for (const std::string& text : intervention.ablate) {
     const OutputChange kept = output_change(writers, text, length, intervention);
-    if (!kept.position) whole[static_cast<std::size_t>(kept.writer)] = 1;
+    if (!kept.position) whole[kept.writer] = 1;
     if (kept.position && !writers[kept.writer].terminal())
-      changes[static_cast<std::size_t>(kept.writer - writers.terminals())].except.push_back(
-          *kept.position);
+      changes[kept.writer - writers.terminals()].except.push_back(*kept.position);
   }
-  std::erase_if(changes, [&](const OutputChange& change) {
-    return whole[static_cast<std::size_t>(change.writer)] != 0;
-  });
+  std::erase_if(changes, [&](const OutputChange& change) { return whole[change.writer] != 0; });
   return changes;
 }
 

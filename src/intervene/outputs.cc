@@ -23,7 +23,7 @@ Place place_of(const Writer& writer, const ModelConfig& c) {
 const Array& written(const CleanRun& run, const Writer& writer) {
   if (writer.kind == WriterKind::emb) return run.trace().emb;
   if (writer.kind == WriterKind::pos) return run.trace().pos;
-  const LayerTrace& layer = run.trace().layers[static_cast<std::size_t>(writer.layer)];
+  const LayerTrace& layer = run.trace().layers[writer.layer];
   return writer.kind == WriterKind::head ? layer.z : layer.mlp_out;
 }
 

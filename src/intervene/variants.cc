@@ -17,15 +17,14 @@ CleanRun::CleanRun(Backend& backend, const Writers& writers,
       trace_(forward(backend, prompts, {}, context)) {}
 
 const Array& CleanRun::stream(int layer) const {
-  return layer < backend_.config().n_layers ? trace_.layers[static_cast<std::size_t>(layer)].x_pre
-                                            : trace_.x_final;
+  return layer < backend_.config().n_layers ? trace_.layers[layer].x_pre : trace_.x_final;
 }
 
 const Array& CleanRun::vectors(int writer) const {
   const Writer& w = writers_[writer];
   if (w.kind == WriterKind::emb) return trace_.emb;
   if (w.kind == WriterKind::pos) return trace_.pos;
-  const LayerTrace& layer = trace_.layers[static_cast<std::size_t>(w.layer)];
+  const LayerTrace& layer = trace_.layers[w.layer];
   if (w.kind == WriterKind::mlp) return layer.mlp_out;
   const auto known = vectors_.find(writer);
   if (known != vectors_.end()) return known->second;
@@ -253,8 +252,8 @@ class Runner {
       if (variants_[i].heads_frozen) {
         const Segment& source = clean_.trace().segments[variants_[i].prompt];
         const std::int64_t width = static_cast<std::int64_t>(c_.n_heads) * c_.d_head;
-        backend_.copy(clean_.trace().layers[static_cast<std::size_t>(layer)].z,
-                      source.begin * width, z, segments_[i].begin * width, source.length * width);
+        backend_.copy(clean_.trace().layers[layer].z, source.begin * width, z,
+                      segments_[i].begin * width, source.length * width);
       }
       for (const auto& [reader, edges] : readers(variants_[i], layer, WriterKind::head))
         patch_head(i, layer, reader, edges, x, q, k, v, z);

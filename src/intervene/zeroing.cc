@@ -60,7 +60,7 @@ class Copies {
       return last_;
     };
     std::vector<TokenId> ids;
-    for (const int s : batch_.positions) ids.push_back(ids_[static_cast<std::size_t>(s)]);
+    for (const int s : batch_.positions) ids.push_back(ids_[s]);
     Array x = embed_rows(backend_, ids, batch_.positions, &hooks).x;
     LayerTrace scratch;
     for (int l = 0; l < c_.n_layers; ++l) {
@@ -80,7 +80,7 @@ class Copies {
     for (std::size_t i = 0; i < copies_.size(); ++i) {
       const Segment& own = batch_.segments[i];
       for (int s = own.past; s < length_; ++s) {
-        if (copies_[i].zero[static_cast<std::size_t>(s)])
+        if (copies_[i].zero[s])
           backend_.upload(emb, (own.begin + s - own.past) * c_.d_model, nothing);
       }
     }
@@ -117,8 +117,7 @@ std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<con
   std::vector<Copy> copies;
   for (std::size_t i = 0; i < sets.size(); ++i) {
     Copy copy{std::vector<bool>(ids.size(), false), i, 0};
-    for (const int s : sets[i])
-      copy.zero[static_cast<std::size_t>(resolve_position(s, static_cast<int>(ids.size())))] = true;
+    for (const int s : sets[i]) copy.zero[resolve_position(s, static_cast<int>(ids.size()))] = true;
     copy.zero.resize(read.size());
     copies.push_back(std::move(copy));
   }

@@ -56,7 +56,7 @@ class Assembler {
     // missing.
     for (int l = 0; l < model_.config.n_layers; ++l) {
       LayerWeights& layer = model_.layers.emplace_back();
-      layer.experts.resize(static_cast<std::size_t>(model_.config.layer(l).n_experts));
+      layer.experts.resize(model_.config.layer(l).n_experts);
       for (const TensorRow& row : family_.tensors(config_, l)) take(row, l);
     }
     model_.config.dtype = dominant_dtype();
@@ -221,8 +221,7 @@ class Assembler {
   WeightView& slot(int layer, const TensorPart& part) {
     if (layer < 0) return model_[part.role];
     LayerWeights& weights = model_.layers.back();
-    return part.expert < 0 ? weights[part.role]
-                           : weights.experts[static_cast<std::size_t>(part.expert)][part.role];
+    return part.expert < 0 ? weights[part.role] : weights.experts[part.expert][part.role];
   }
 
   [[noreturn]] static void fail(const Checkpoint::Entry& entry, const std::string& what) {

@@ -304,7 +304,7 @@ std::vector<bool> read_sliding(const ConfigReader& reader, int n_layers,
       sliding.push_back(otherwise(l));
       continue;
     }
-    const std::string& name = (*types)[static_cast<std::size_t>(l)];
+    const std::string& name = (*types)[l];
     if (name != "full_attention" && name != "sliding_attention") {
       reader.fail(fmt::format(
           "layer type {} is not supported (supported: full_attention, sliding_attention)",

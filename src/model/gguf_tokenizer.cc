@@ -247,7 +247,7 @@ std::string gguf_tokenizer(const GgufFiles& gguf) {
   }
   const auto bos = source.id("bos_token_id", tokens.size());
   if (bos && source.flag("add_bos_token", wants_bos)) {
-    const std::string& text = tokens[static_cast<std::size_t>(*bos)];
+    const std::string& text = tokens[*bos];
     file["post_processor"] = {
         {"type", "TemplateProcessing"},
         {"single",

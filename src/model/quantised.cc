@@ -62,7 +62,7 @@ const std::array<float, 256>& e4m3_values() {
                          : exponent == 0
                              ? std::ldexp(static_cast<float>(mantissa), -9)
                              : std::ldexp(static_cast<float>(8 + mantissa), exponent - 10);
-      out[static_cast<std::size_t>(i)] = i < 128 ? size : -size;
+      out[i] = i < 128 ? size : -size;
     }
     return out;
   }();
@@ -105,7 +105,7 @@ class FourBitMap final : public Encoded {
 
   void decode(std::int64_t first, std::int64_t n, float* out) const override {
     each_block(first, first + n, block_, [&](std::int64_t b, std::int64_t i, std::int64_t end) {
-      const float scale = scales_[static_cast<std::size_t>(b)];
+      const float scale = scales_[b];
       for (; i < end; ++i) {
         const auto byte = static_cast<unsigned>(data_[i / 2]);
         *out++ = map_[i % 2 == 0 ? byte >> 4 : byte & 15U] * scale;
@@ -168,8 +168,7 @@ class Gptq final : public QuantisedRows {
   void read_row(std::int64_t o, std::int64_t from, std::int64_t n, float* out) const override {
     each_block(from, from + n, kPerWord, [&](std::int64_t w, std::int64_t i, std::int64_t end) {
       std::uint32_t word = word_at(words_, w * groups_.out + o) >> 4 * (i % kPerWord);
-      for (; i < end; ++i, word >>= 4)
-        *out++ = groups_.value(group_of_[static_cast<std::size_t>(i)], o, word & 15U);
+      for (; i < end; ++i, word >>= 4) *out++ = groups_.value(group_of_[i], o, word & 15U);
     });
   }
   const std::byte* words_;
@@ -335,9 +334,8 @@ class Unfolding {
     const std::vector<float> outer = numbers(name + ".nested_absmax", (blocks + block - 1) / block);
     std::vector<float> out;
     for (std::int64_t i = 0; i < blocks; ++i)
-      out.push_back(table[static_cast<std::size_t>(codes.tensor.stored.data[i])] *
-                        outer[static_cast<std::size_t>(i / block)] +
-                    offset);
+      out.push_back(
+          table[static_cast<std::size_t>(codes.tensor.stored.data[i])] * outer[i / block] + offset);
     return out;
   }
 

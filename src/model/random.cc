@@ -30,8 +30,8 @@ std::vector<float> normal_quantiles() {
       const double density = std::exp(-0.5 * x * x) / std::sqrt(2.0 * M_PI);
       x += (0.5 * std::erfc(x / std::sqrt(2.0)) - tail) / density;
     }
-    bounds[static_cast<std::size_t>(i)] = static_cast<float>(x);
-    bounds[static_cast<std::size_t>(kBuckets - i)] = static_cast<float>(-x);
+    bounds[i] = static_cast<float>(x);
+    bounds[kBuckets - i] = static_cast<float>(-x);
   }
   return bounds;
 }
@@ -181,7 +181,7 @@ TensorSet random_tensors(std::string_view config_json, std::uint64_t seed, DType
   // A tensor's values depend on the seed and its name alone, so that any thread may draw them.
   ThreadPool pool(0);
   pool.parallel_for(static_cast<std::int64_t>(jobs.size()), [&](std::int64_t i) {
-    const Job& job = jobs[static_cast<std::size_t>(i)];
+    const Job& job = jobs[i];
     const auto n = static_cast<std::int64_t>(job.tensor.bytes / dtype_size(dtype));
     fill_normal(seed * 0x2545F4914F6CDD1Dull + name_hash(job.tensor.name), job.distribution.mean,
                 job.distribution.scale, n, dtype, job.to);

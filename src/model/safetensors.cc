@@ -169,7 +169,7 @@ std::vector<FileTensor> parse_safetensors(std::span<const std::byte> file,
   if (!header.is_object())
     throw InputError(fmt::format("{}: the header is no JSON object", origin));
 
-  const std::span<const std::byte> data = rest.subspan(static_cast<std::size_t>(header_size));
+  const std::span<const std::byte> data = rest.subspan(header_size);
   std::vector<FileTensor> tensors;
   std::vector<Place> places;
   for (const auto& [name, entry] : header.items()) {

@@ -51,7 +51,7 @@ class Explainer {
  private:
   // ·Mary, with its position where the prompt has the same token twice.
   std::string token(int position) const {
-    const Token& token = trace_.tokens.at(static_cast<std::size_t>(position));
+    const Token& token = trace_.tokens.at(position);
     const auto same = std::count_if(trace_.tokens.begin(), trace_.tokens.end(),
                                     [&](const Token& other) { return other.id == token.id; });
     return spelled(token.text) + (same > 1 ? fmt::format(" ({})", position) : "");
@@ -72,8 +72,7 @@ class Explainer {
   // What of the whole went through it; credit 1 on a root says nothing.
   std::string credit_of(const Node& node) const {
     if (trace_.root == node) return ".";
-    const double credit = trace_.node_credit.at(static_cast<std::size_t>(node.writer))
-                              .at(static_cast<std::size_t>(node.position));
+    const double credit = trace_.node_credit.at(node.writer).at(node.position);
     return fmt::format("; credit {}.", signed_number(credit));
   }
 
@@ -122,13 +121,13 @@ class Explainer {
   bool speaks(const Node& node) const {
     const auto writer = static_cast<std::size_t>(node.writer);
     if (trace_.root || node.position != trace_.target.position) return false;
-    const double credit = trace_.node_credit.at(writer).at(static_cast<std::size_t>(node.position));
+    const double credit = trace_.node_credit.at(writer).at(node.position);
     return std::abs(trace_.importance.at(writer)) >= kDirect * std::abs(credit);
   }
 
   // What it does to the question itself.
   std::string effect(const Node& node) const {
-    const double direct = trace_.importance.at(static_cast<std::size_t>(node.writer));
+    const double direct = trace_.importance.at(node.writer);
     std::string text =
         (direct < 0 ? "writes against " : "writes in favour of ") + spelled(trace_.target.text);
     if (trace_.target.versus_text) text += " rather than " + spelled(*trace_.target.versus_text);
@@ -142,7 +141,7 @@ class Explainer {
     const auto begin = pattern.values.begin() + (writer.head * length + node.position) * length;
     const auto most = std::max_element(begin, begin + node.position + 1);
     const int source = static_cast<int>(most - begin);
-    const std::string& text = trace_.tokens[static_cast<std::size_t>(source)].text;
+    const std::string& text = trace_.tokens[source].text;
     const long share = std::lround(100 * *most);
     std::string out = place(node);
     if (*most >= kFocused) {
@@ -207,7 +206,7 @@ std::vector<Sentence> explain(const Prepared& prepared, const Question& question
   const Writers& writers = prepared.model().writers();
   std::vector<Sentence> out;
   for (int w = writers.terminals(); w < writers.count(); ++w) {
-    const std::vector<double>& row = trace.node_credit.at(static_cast<std::size_t>(w));
+    const std::vector<double>& row = trace.node_credit.at(w);
     for (std::size_t s = 0; s < row.size(); ++s) {
       if (row[s] != 0) out.push_back({{w, static_cast<int>(s)}, row[s], ""});
     }
@@ -225,10 +224,7 @@ std::vector<Sentence> explain(const Prepared& prepared, const Question& question
 Sentence explain_node(const Prepared& prepared, const Question& question, const TraceResult& trace,
                       const Node& node, const RunContext& context) {
   const Explainer explainer(prepared, question, trace, context);
-  return {node,
-          trace.node_credit.at(static_cast<std::size_t>(node.writer))
-              .at(static_cast<std::size_t>(node.position)),
-          explainer.about(node)};
+  return {node, trace.node_credit.at(node.writer).at(node.position), explainer.about(node)};
 }
 
 OrderedJson report::sentences_json(const std::vector<Sentence>& sentences, const Writers& writers) {

@@ -47,10 +47,9 @@ ExportGraph collect(const TraceResult& r) {
     if (fresh) {
       const Writer& w = writers[node.writer];
       const auto s = static_cast<std::size_t>(node.position);
-      graph.nodes.push_back(
-          {to_string(writers, node), kKinds[static_cast<int>(w.kind)], r.tokens.at(s).text, w.layer,
-           w.head, node.position,
-           finite(r.node_credit.at(static_cast<std::size_t>(node.writer)).at(s))});
+      graph.nodes.push_back({to_string(writers, node), kKinds[static_cast<int>(w.kind)],
+                             r.tokens.at(s).text, w.layer, w.head, node.position,
+                             finite(r.node_credit.at(node.writer).at(s))});
     }
     return found->second;
   };

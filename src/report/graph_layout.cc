@@ -94,8 +94,7 @@ class Builder {
     } else {
       box.root = r_.root == box.node;
       box.label = writers_.name(key.first);
-      box.credit = r_.node_credit.at(static_cast<std::size_t>(key.first))
-                       .at(static_cast<std::size_t>(key.second));
+      box.credit = r_.node_credit.at(key.first).at(key.second);
       if (!std::isfinite(box.credit)) box.credit = 0;
       g_.largest_credit = std::max(g_.largest_credit, std::abs(box.credit));
     }
@@ -203,7 +202,7 @@ class Builder {
         continue;
       }
       column_of_[position] = g_.columns.size();
-      const std::string& text = r_.tokens[static_cast<std::size_t>(position)].text;
+      const std::string& text = r_.tokens[position].text;
       g_.columns.push_back({position, 1, 0, 0, clip(figure_token(text), 16, true)});
       ++position;
     }

@@ -61,7 +61,7 @@ std::string to_html(const AttributeResult& r) {
   for (std::size_t i = 0; i < r.rows.size(); ++i) {
     const int said = r.rows[i].position + 1;
     if (said >= 0 && static_cast<std::size_t>(said) < row_at.size())
-      row_at[static_cast<std::size_t>(said)] = static_cast<int>(i);
+      row_at[said] = static_cast<int>(i);
   }
   std::string text;
   const auto span = [&](const std::string& token, int row) {
@@ -71,7 +71,7 @@ std::string to_html(const AttributeResult& r) {
   };
   for (std::size_t s = 0; s < r.tokens.size(); ++s) span(r.tokens[s].text, row_at[s]);
   if (row_at.back() >= 0)
-    span(r.rows[static_cast<std::size_t>(row_at.back())].text,
+    span(r.rows[row_at.back()].text,
          row_at.back());  // the last prediction need not be among the tokens
 
   OrderedJson rows = OrderedJson::array();

@@ -158,9 +158,8 @@ Json composition_json(const TraceResult& r) {
   for (const auto& [branch, entries] : r.composition) {
     Json list = Json::array();
     for (const CompositionEntry& e : entries) {
-      list.push_back({{"component", r.writers.at(static_cast<std::size_t>(e.writer))},
-                      {"mass", e.mass},
-                      {"credit", e.credit}});
+      list.push_back(
+          {{"component", r.writers.at(e.writer)}, {"mass", e.mass}, {"credit", e.credit}});
     }
     object[branch == Branch::none ? "all" : to_string(branch)] = std::move(list);
   }
@@ -190,9 +189,9 @@ Json interactions_json(const InteractionResult& r, const std::vector<Interaction
   Json list = Json::array();
   for (const Interaction& x : interactions) {
     Json row = Json::object();
-    row["reader"] = r.writers.at(static_cast<std::size_t>(x.reader));
+    row["reader"] = r.writers.at(x.reader);
     if (r.per_query || x.query >= 0) row["query"] = x.query;
-    row["writer"] = r.writers.at(static_cast<std::size_t>(x.writer));
+    row["writer"] = r.writers.at(x.writer);
     row["score"] = x.score;
     list.push_back(std::move(row));
   }

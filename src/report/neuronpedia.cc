@@ -120,7 +120,7 @@ std::string to_neuronpedia(const TraceResult& r) {
   }
   const auto node_at = [&](const Node& node) {
     const auto s = static_cast<std::size_t>(node.position);
-    const double credit = r.node_credit.at(static_cast<std::size_t>(node.writer)).at(s);
+    const double credit = r.node_credit.at(node.writer).at(s);
     return graph.component(node.writer, node.position, r.tokens.at(s).text,
                            total > 0 ? std::fabs(credit) / total : 0);
   };

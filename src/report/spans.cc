@@ -24,7 +24,7 @@ std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, Sp
   };
   std::vector<Place> places;
   for (int s = from; s < end; ++s) {
-    const TokenId id = ids[static_cast<std::size_t>(s)];
+    const TokenId id = ids[s];
     const std::string bytes =
         model.has_tokenizer() ? model.tokenizer().token_bytes(id) : model.token_text(id);
     const bool special = report::is_special_token(bytes);
@@ -43,8 +43,7 @@ std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, Sp
   for (std::size_t i = 0; i < places.size(); ++i) {
     const int position = from + static_cast<int>(i);
     if (places[i].special) {
-      spans.push_back(
-          {model.token_text(ids[static_cast<std::size_t>(position)]), position, position});
+      spans.push_back({model.token_text(ids[position]), position, position});
       current = segments.size();
       continue;
     }

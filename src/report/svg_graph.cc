@@ -28,8 +28,7 @@ std::vector<std::string> legend_pieces(const Writers& writers, const TraceResult
   std::vector<std::string> pieces = path_pieces(writers, r, path);
   const int source = path.nodes.empty() ? -1 : path.nodes.front().position;
   if (source >= 0 && source < r.length())
-    pieces.front() +=
-        ' ' + clip(quoted_token(r.tokens[static_cast<std::size_t>(source)].text, {true}), 18, true);
+    pieces.front() += ' ' + clip(quoted_token(r.tokens[source].text, {true}), 18, true);
   return pieces;
 }
 

@@ -99,11 +99,11 @@ Heatmap collect(const InteractionResult& r, const std::vector<Interaction>& list
   for (const Interaction& x : list) row_of[x.reader] = column_of[x.writer] = 0;
   for (auto& [reader, row] : row_of) {
     row = map.rows.size();
-    map.rows.push_back(r.writers.at(static_cast<std::size_t>(reader)));
+    map.rows.push_back(r.writers.at(reader));
   }
   for (auto& [writer, column] : column_of) {
     column = map.columns.size();
-    map.columns.push_back(r.writers.at(static_cast<std::size_t>(writer)));
+    map.columns.push_back(r.writers.at(writer));
   }
   map.values.assign(map.rows.size(), std::vector<double>(map.columns.size(), 0));
   std::vector<std::vector<int>> counts(map.rows.size(), std::vector<int>(map.columns.size(), 0));

@@ -93,8 +93,7 @@ void print_interactions(Terminal& t, const InteractionResult& r,
   const int cells = std::clamp(t.width() - 46, 6, 36);
   for (const Interaction& x : best) {
     const auto& names = r.writers;
-    std::string who = fmt::format("{} -> {}", names.at(static_cast<std::size_t>(x.writer)),
-                                  names.at(static_cast<std::size_t>(x.reader)));
+    std::string who = fmt::format("{} -> {}", names.at(x.writer), names.at(x.reader));
     if (x.query >= 0) who += fmt::format("@{}", x.query);
     t.line(
         fmt::format("  {}  {:>9}  {}", pad_right(who, 24), short_number(x.score),

@@ -100,8 +100,7 @@ void print_paths(Terminal& t, const TraceResult& r, const Writers& writers) {
     std::vector<std::string> parts = path_pieces(writers, r, path);
     const int source = path.nodes.empty() ? -1 : path.nodes.front().position;
     if (source >= 0 && source < r.length())
-      parts.front() +=
-          ' ' + quoted_token(r.tokens[static_cast<std::size_t>(source)].text, t.text_style());
+      parts.front() += ' ' + quoted_token(r.tokens[source].text, t.text_style());
     t.pieces(parts, widest + 4,
              "  " + t.paint(pad_left(value_of(path), widest), t.ink_of(path.credit)) + "  ");
   }

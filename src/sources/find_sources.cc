@@ -113,7 +113,7 @@ std::vector<SourcePlace> place_documents(const SourcesOptions& options, const La
 double sum_over(const std::vector<double>& credit, const Span& span) {
   double sum = 0;
   for (int s = span.from; s <= span.to && s < static_cast<int>(credit.size()); ++s)
-    sum += credit[static_cast<std::size_t>(s)];
+    sum += credit[s];
   return sum;
 }
 
@@ -208,7 +208,7 @@ SourcesResult find_sources(const Model& model, const SourcesOptions& options,
                      span.from + result.prompt_length, span.to + result.prompt_length};
     std::vector<double> credit(prompt.size(), 0.0);
     for (int i = span.from; i <= span.to; ++i) {
-      const AnswerRow& row = explained.rows[static_cast<std::size_t>(i)];
+      const AnswerRow& row = explained.rows[i];
       sentence.log_probability += row.log_probability;
       for (std::size_t s = 0; s < row.token_credit.size(); ++s)
         (s < prompt.size() ? credit[s] : sentence.answer_credit) += row.token_credit[s];
@@ -223,8 +223,7 @@ SourcesResult find_sources(const Model& model, const SourcesOptions& options,
       for (const SourceSentence& part : place.sentences)
         parts.push_back(sum_over(credit, part.span));
       for (int s = place.span.from; s <= place.span.to; ++s)
-        tokens.push_back({s, result.tokens[static_cast<std::size_t>(s)].text,
-                          credit[static_cast<std::size_t>(s)]});
+        tokens.push_back({s, result.tokens[s].text, credit[s]});
     }
     sentence.other_credit = all - inside;
     std::stable_sort(tokens.begin(), tokens.end(), [](const SourceToken& a, const SourceToken& b) {

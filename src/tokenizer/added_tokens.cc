@@ -136,7 +136,7 @@ std::vector<Section> AddedTokens::split(const Trie& trie, std::string_view text,
       ++at;
       continue;
     }
-    const AddedToken& token = tokens_[static_cast<std::size_t>(found)];
+    const AddedToken& token = tokens_[found];
     std::size_t start = at;
     std::size_t end = at + length;
     at = end;  // also past a token that is not taken: what overlaps it stays text, as in the

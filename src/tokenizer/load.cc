@@ -79,7 +79,7 @@ std::vector<std::string> bytes_by_id(const Vocabulary& vocabulary,
       throw InputError(origin + ": decoder makes the tokens grow without bound");
   }
   for (const AddedToken& token : added)
-    bytes[static_cast<std::size_t>(token.id)] = token.content;  // found in text as they are
+    bytes[token.id] = token.content;  // found in text as they are
   return bytes;
 }
 

@@ -129,8 +129,7 @@ std::vector<TokenId> Tokenizer::encode(std::string_view text, bool recognise_spe
 std::string Tokenizer::decode(std::span<const TokenId> ids) const {
   std::string bytes;
   for (const TokenId id : ids) {
-    if (impl_->vocabulary.spelling(id) != nullptr)
-      bytes += impl_->bytes[static_cast<std::size_t>(id)];
+    if (impl_->vocabulary.spelling(id) != nullptr) bytes += impl_->bytes[id];
   }
   return impl_->decoder.finish(std::move(bytes));
 }
@@ -142,14 +141,13 @@ std::optional<TokenId> Tokenizer::id_of(std::string_view token) const {
 }
 
 std::string Tokenizer::token_bytes(TokenId id) const {
-  return impl_->vocabulary.spelling(id) != nullptr ? impl_->bytes[static_cast<std::size_t>(id)]
-                                                   : std::string();
+  return impl_->vocabulary.spelling(id) != nullptr ? impl_->bytes[id] : std::string();
 }
 
 std::string Tokenizer::token_text(TokenId id) const {
   // Models have padded vocabularies: an id without a token must still be displayable.
   if (impl_->vocabulary.spelling(id) == nullptr) return "[" + std::to_string(id) + "]";
-  return tok::repair_utf8(impl_->bytes[static_cast<std::size_t>(id)]);
+  return tok::repair_utf8(impl_->bytes[id]);
 }
 
 std::size_t Tokenizer::size() const { return impl_->vocabulary.size(); }

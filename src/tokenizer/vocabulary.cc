@@ -46,8 +46,7 @@ void Vocabulary::add(std::string token, std::int64_t id, const std::string& fiel
 
 std::size_t Vocabulary::slot_of(std::string_view token, std::uint32_t hash) const {
   std::size_t at = hash & (slots_.size() - 1);
-  while (slots_[at].id != kFree &&
-         (slots_[at].hash != hash || *by_id_[static_cast<std::size_t>(slots_[at].id)] != token))
+  while (slots_[at].id != kFree && (slots_[at].hash != hash || *by_id_[slots_[at].id] != token))
     at = (at + 1) & (slots_.size() - 1);
   return at;
 }
@@ -56,8 +55,7 @@ void Vocabulary::reserve(std::size_t count) {
   std::vector<Slot> old(std::bit_ceil(std::max<std::size_t>(2 * count, 16)));
   old.swap(slots_);
   for (const Slot& slot : old) {
-    if (slot.id != kFree)
-      slots_[slot_of(*by_id_[static_cast<std::size_t>(slot.id)], slot.hash)] = slot;
+    if (slot.id != kFree) slots_[slot_of(*by_id_[slot.id], slot.hash)] = slot;
   }
 }
 
@@ -68,9 +66,7 @@ std::optional<TokenId> Vocabulary::find(std::string_view token) const {
 }
 
 const std::string* Vocabulary::spelling(TokenId id) const {
-  return id >= 0 && static_cast<std::size_t>(id) < by_id_.size()
-             ? by_id_[static_cast<std::size_t>(id)]
-             : nullptr;
+  return id >= 0 && static_cast<std::size_t>(id) < by_id_.size() ? by_id_[id] : nullptr;
 }
 
 }  // namespace unpack::tok

@@ -39,8 +39,7 @@ class Ablations : public testing::OnEveryDevice {
     for (std::int64_t i = 0; i < shape[0]; ++i) {
       for (std::int64_t j = 0; j < shape[1]; ++j) {
         const std::int64_t input = inputs_first ? i : j;
-        if (head < 0 || input / 4 == head)
-          found->second[static_cast<std::size_t>(i * shape[1] + j)] *= factor;
+        if (head < 0 || input / 4 == head) found->second[i * shape[1] + j] *= factor;
       }
     }
   }

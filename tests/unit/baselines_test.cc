@@ -29,7 +29,7 @@ UNPACK_ON_EVERY_DEVICE(Baselines);
 double centred_logit(const Model& model, const std::vector<TokenId>& ids, TokenId target,
                      const std::vector<int>& zeroed) {
   const std::vector<double> logits = zeroed_logits(model, ids, {zeroed}, -1)[0];
-  return logits[static_cast<std::size_t>(target)] -
+  return logits[target] -
          std::accumulate(logits.begin(), logits.end(), 0.0) / static_cast<double>(logits.size());
 }
 

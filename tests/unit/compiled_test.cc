@@ -53,7 +53,7 @@ TEST_P(EveryProgram, IsTheSameModelInTheEngine) {
   options.top = program_.vocabulary;
   const std::vector<double> logits = plain_.run(prompt.ids, prompt.target, prompt.contrast).logits;
   for (const Prediction& p : model.predict(prompt.ids, options).predictions)
-    EXPECT_NEAR(p.logit, logits[static_cast<std::size_t>(p.id)], 1e-9);
+    EXPECT_NEAR(p.logit, logits[p.id], 1e-9);
 }
 
 TEST_P(EveryProgram, HasTheGradientsThatDifferencesShow) {

@@ -89,18 +89,13 @@ TEST_F(Experiments, RecordsOfOtherSettingsAreNotMixed) {
 TEST_F(Experiments, IoiPromptsNameTheirTokens) {
   const Model model = Model::load("pocket-gpt2");
   for (const IoiPrompt& p : ioi_prompts(model, 20, 1, false)) {
-    EXPECT_EQ(
-        p.ids[static_cast<std::size_t>(p.s1)] == p.ids[static_cast<std::size_t>(p.io_position)],
-        false);
-    EXPECT_NE(model.token_text(p.ids[static_cast<std::size_t>(p.s2)]).find(p.s), std::string::npos)
-        << p.text;
+    EXPECT_EQ(p.ids[p.s1] == p.ids[p.io_position], false);
+    EXPECT_NE(model.token_text(p.ids[p.s2]).find(p.s), std::string::npos) << p.text;
     EXPECT_LT(p.s1, p.s2);
     EXPECT_EQ(p.kind == "ABBA", p.io_position < p.s1);
   }
   for (const IoiPrompt& p : ioi_prompts(model, 20, 1, true)) {
-    EXPECT_NE(model.token_text(p.ids[static_cast<std::size_t>(p.s2)]).find(p.third),
-              std::string::npos)
-        << p.text;
+    EXPECT_NE(model.token_text(p.ids[p.s2]).find(p.third), std::string::npos) << p.text;
     EXPECT_NE(p.third, p.s);
   }
 }

@@ -76,7 +76,7 @@ TEST_F(InWords, WhatANodeWritesIsItsDirectCredit) {
     return 0.0;
   };
   const TraceResult trace = prepared.trace(question(" Mary", " John"));
-  const double direct = trace.importance[static_cast<std::size_t>(model.writers().parse("A5.H3"))];
+  const double direct = trace.importance[model.writers().parse("A5.H3")];
   EXPECT_NEAR(effect(" Mary") - effect(" John"), direct, 1e-3 * std::abs(direct));
   ASSERT_GE(written.promoted.size(), 2U);
   EXPECT_GE(written.promoted[0].logit, written.promoted[1].logit);

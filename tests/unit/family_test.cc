@@ -86,7 +86,7 @@ void expect_shapes(const ModelWeights& m) {
   EXPECT_EQ(static_cast<bool>(m[Role::pos]), c.has_pos_writer());
   ASSERT_EQ(m.layers.size(), static_cast<std::size_t>(c.n_layers));
   for (int index = 0; index < c.n_layers; ++index) {
-    const LayerWeights& l = m.layers[static_cast<std::size_t>(index)];
+    const LayerWeights& l = m.layers[index];
     const LayerConfig& shape = c.layer(index);
     const std::int64_t N = shape.n_neurons;
     const auto expect_vector = [&](Role role, bool there, std::int64_t n) {

@@ -29,7 +29,7 @@ class Kernels : public ::testing::TestWithParam<int> {
   void SetUp() override {
     if (GetParam() >= static_cast<int>(float_kernels().size()))
       GTEST_SKIP() << "this processor has fewer instruction sets";
-    kernels = float_kernels()[static_cast<std::size_t>(GetParam())].second;
+    kernels = float_kernels()[GetParam()].second;
   }
   const FloatKernels* kernels = nullptr;
 };
@@ -45,17 +45,17 @@ TEST_P(Kernels, AddWritersUp) {
       for (std::int64_t c = 0; c < n; ++c) {
         double want = 0.5, size = 0.5;
         for (std::int64_t r = 0; r < rows; ++r) {
-          want += static_cast<double>(tile[static_cast<std::size_t>(r * ld + c)]);
-          size += std::fabs(static_cast<double>(tile[static_cast<std::size_t>(r * ld + c)]));
+          want += static_cast<double>(tile[r * ld + c]);
+          size += std::fabs(static_cast<double>(tile[r * ld + c]));
         }
-        EXPECT_NEAR(sum[static_cast<std::size_t>(c)], want, 1e-6 * size);
-        EXPECT_NEAR(abs[static_cast<std::size_t>(c)], size, 1e-6 * size);
+        EXPECT_NEAR(sum[c], want, 1e-6 * size);
+        EXPECT_NEAR(abs[c], size, 1e-6 * size);
       }
       for (std::int64_t r = 0; r < rows; ++r) {
         double want = 0.25;
         for (std::int64_t c = 0; c < n; ++c)
-          want += std::pow(static_cast<double>(tile[static_cast<std::size_t>(r * ld + c)]), 2);
-        EXPECT_NEAR(square[static_cast<std::size_t>(r)], want, 2e-6 * want);
+          want += std::pow(static_cast<double>(tile[r * ld + c]), 2);
+        EXPECT_NEAR(square[r], want, 2e-6 * want);
       }
     }
   }
@@ -72,11 +72,11 @@ TEST_P(Kernels, AddRowsUp) {
       for (std::int64_t r = 0; r < n; ++r) {
         double sum = 0, size = 0;
         for (std::int64_t j = 0; j < c; ++j) {
-          sum += static_cast<double>(rows[static_cast<std::size_t>(r * c + j)]);
-          size += std::fabs(static_cast<double>(rows[static_cast<std::size_t>(r * c + j)]));
+          sum += static_cast<double>(rows[r * c + j]);
+          size += std::fabs(static_cast<double>(rows[r * c + j]));
         }
-        EXPECT_NEAR(sums[static_cast<std::size_t>(r)], sum, 1e-6 * size);
-        EXPECT_NEAR(abs[static_cast<std::size_t>(r)], size, 1e-6 * size);
+        EXPECT_NEAR(sums[r], sum, 1e-6 * size);
+        EXPECT_NEAR(abs[r], size, 1e-6 * size);
         double one = 0, one_size = 0;
         kernels->row_sums(rows.data() + r * c, c, one, one_size);
         EXPECT_NEAR(one, sum, 1e-12 * size);
@@ -85,12 +85,12 @@ TEST_P(Kernels, AddRowsUp) {
       for (std::int64_t j = 0; j < c; ++j) {
         double sum = 1, squares = 1;
         for (std::int64_t r = 0; r < n; ++r) {
-          const auto x = static_cast<double>(rows[static_cast<std::size_t>(r * c + j)]);
+          const auto x = static_cast<double>(rows[r * c + j]);
           sum += x;
           squares += x * x;
         }
-        EXPECT_NEAR(column[static_cast<std::size_t>(j)], sum, 1e-12 * squares);
-        EXPECT_NEAR(square[static_cast<std::size_t>(j)], squares, 1e-12 * squares);
+        EXPECT_NEAR(column[j], sum, 1e-12 * squares);
+        EXPECT_NEAR(square[j], squares, 1e-12 * squares);
       }
     }
   }
@@ -139,8 +139,7 @@ double product_at(const std::vector<float>& a, const std::vector<float>& b, std:
                   std::int64_t n, std::int64_t row, std::int64_t column) {
   double sum = 0;
   for (std::int64_t p = 0; column < n && p < depth; ++p)
-    sum += static_cast<double>(a[static_cast<std::size_t>(row * depth + p)]) *
-           static_cast<double>(b[static_cast<std::size_t>(p * n + column)]);
+    sum += static_cast<double>(a[row * depth + p]) * static_cast<double>(b[p * n + column]);
   return sum;
 }
 
@@ -185,8 +184,7 @@ TEST_P(Kernels, AddProductsOfPairsUpWithoutWritingThem) {
       kernels->turn_rows(scores.data(), columns, rows, n, to.data());
       for (std::int64_t c = 0; c < n; ++c) {
         for (std::int64_t r = 0; r < rows; ++r) {
-          EXPECT_NEAR(turned[static_cast<std::size_t>(c * rows + r)],
-                      product_at(a, b, depth, n, r, c), 1e-4);
+          EXPECT_NEAR(turned[c * rows + r], product_at(a, b, depth, n, r, c), 1e-4);
         }
       }
       x.scores = nullptr;
@@ -216,11 +214,11 @@ TEST_P(Kernels, AddTheReachOfProductsUpWithoutWritingThem) {
       double want = 1, largest = 0.5;
       for (std::int64_t r = 0; r < rows; ++r) {
         const double size = std::fabs(product_at(a, b, depth, n, r, c));
-        want += size * static_cast<double>(mass[static_cast<std::size_t>(r)]);
-        largest = std::max(largest, size * static_cast<double>(bound[static_cast<std::size_t>(r)]));
+        want += size * static_cast<double>(mass[r]);
+        largest = std::max(largest, size * static_cast<double>(bound[r]));
       }
-      EXPECT_NEAR(sum[static_cast<std::size_t>(c)], want, 1e-5 * want);
-      EXPECT_NEAR(most[static_cast<std::size_t>(c)], largest, 1e-5 * largest);
+      EXPECT_NEAR(sum[c], want, 1e-5 * want);
+      EXPECT_NEAR(most[c], largest, 1e-5 * largest);
     }
   }
 }
@@ -236,7 +234,7 @@ TEST_P(Kernels, AddTheEdgesOfAHeadUpWithoutWritingThem) {
                          bound = factor, panels(static_cast<std::size_t>(depth * columns));
       for (float& x : bound) x = 1.0F / (1.0F + x * x);
       for (std::int64_t c = 0; c < columns; ++c)
-        if (c < begin || c >= n) factor[static_cast<std::size_t>(c)] = 0;
+        if (c < begin || c >= n) factor[c] = 0;
       pack_columns(false, depth, n, b.data(), n, panels.data());
       for (const float* taken : {offset.data(), static_cast<const float*>(nullptr)}) {
         std::vector<double> sum(static_cast<std::size_t>(rows), 1.0);
@@ -253,8 +251,8 @@ TEST_P(Kernels, AddTheEdgesOfAHeadUpWithoutWritingThem) {
             want += size;
             largest = std::max(largest, size * static_cast<double>(bound[column]));
           }
-          EXPECT_NEAR(sum[static_cast<std::size_t>(r)], want, 1e-5 * want);
-          EXPECT_NEAR(most[static_cast<std::size_t>(r)], largest, 1e-5 * largest);
+          EXPECT_NEAR(sum[r], want, 1e-5 * want);
+          EXPECT_NEAR(most[r], largest, 1e-5 * largest);
         }
       }
     }
@@ -273,9 +271,7 @@ TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
       std::vector<double> square(static_cast<std::size_t>(2 * rows), -1.0);
       pack_columns(false, depth, n, b.data(), n, panels.data());
       for (std::int64_t p = 0; p < depth; ++p) {
-        for (std::int64_t c = 0; c < n; ++c)
-          transposed[static_cast<std::size_t>(c * depth + p)] =
-              b[static_cast<std::size_t>(p * n + c)];
+        for (std::int64_t c = 0; c < n; ++c) transposed[c * depth + p] = b[p * n + c];
       }
       pack_columns(true, depth, n, transposed.data(), depth, again.data());
       EXPECT_EQ(panels, again);
@@ -290,7 +286,7 @@ TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
           EXPECT_NEAR(sum[place], 1 + score, 2e-5);
           EXPECT_NEAR(abs[place], 2 + std::fabs(score), 2e-5);
         }
-        EXPECT_NEAR(square[static_cast<std::size_t>(2 * r)], squares, 1e-5 * squares + 1e-6);
+        EXPECT_NEAR(square[2 * r], squares, 1e-5 * squares + 1e-6);
       }
     }
   }
@@ -567,11 +563,9 @@ TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
               for (int j = 0; j < view.visible; ++j) {
                 double mean = 0, square = 0;
                 const int first = d.config().layer(l).first_source(q), n = q + 1 - first;
+                for (int s = first; s <= q; ++s) mean += r[s * view.visible + j] / n;
                 for (int s = first; s <= q; ++s)
-                  mean += r[static_cast<std::size_t>(s * view.visible + j)] / n;
-                for (int s = first; s <= q; ++s)
-                  square +=
-                      std::pow(r[static_cast<std::size_t>(s * view.visible + j)] - mean, 2) / n;
+                  square += std::pow(r[s * view.visible + j] - mean, 2) / n;
                 want_deviation.push_back(std::sqrt(square));
               }
             }

@@ -55,10 +55,8 @@ void check(const Gemm& gemm, const Shape& s, bool transposed, bool accumulate) {
       }
       double want = accumulate ? static_cast<double>(before[at]) : 0.0, size = 1;
       for (std::int64_t p = 0; p < s.k; ++p) {
-        const double product =
-            static_cast<double>(a[static_cast<std::size_t>(i * lda + p)]) *
-            static_cast<double>(
-                b[static_cast<std::size_t>(transposed ? j * ldb + p : p * ldb + j)]);
+        const double product = static_cast<double>(a[i * lda + p]) *
+                               static_cast<double>(b[transposed ? j * ldb + p : p * ldb + j]);
         want += product;
         size += std::fabs(product);
       }

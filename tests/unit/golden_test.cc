@@ -152,9 +152,8 @@ class Golden : public ::testing::TestWithParam<std::tuple<const char*, const cha
     Difference d;
     for (int w = 0; w < model_.writers().count(); ++w) {
       const auto known = want.find(model_.writers().name(w));
-      d.see(got[static_cast<std::size_t>(w)], known != want.end()
-                                                  ? known->get<std::vector<double>>()
-                                                  : std::vector<double>(ids_.size(), 0.0));
+      d.see(got[w], known != want.end() ? known->get<std::vector<double>>()
+                                        : std::vector<double>(ids_.size(), 0.0));
     }
     for (const auto& [writer, values] : want.items()) model_.writers().parse(writer);
     return d.relative();
@@ -172,9 +171,9 @@ class Golden : public ::testing::TestWithParam<std::tuple<const char*, const cha
       used += want_weight.back() > 0 ? 1 : 0;
     }
     for (const ExpertEntry& e : got) {
-      EXPECT_EQ(weight.at(static_cast<std::size_t>(e.expert)), 0) << run;
-      weight[static_cast<std::size_t>(e.expert)] = e.weight;
-      credit[static_cast<std::size_t>(e.expert)] = e.credit;
+      EXPECT_EQ(weight.at(e.expert), 0) << run;
+      weight[e.expert] = e.weight;
+      credit[e.expert] = e.credit;
     }
     EXPECT_EQ(got.size(), used) << run;
     EXPECT_TRUE(std::is_sorted(got.begin(), got.end(), [](const auto& a, const auto& b) {
@@ -229,7 +228,7 @@ TEST_P(Golden, LogitsAndLogProbabilities) {
   const PredictResult got = model_.predict(ids_, options);
   const auto want = case_.at("logits_last").get<std::vector<double>>();
   std::vector<double> logits(want.size(), NAN);
-  for (const Prediction& p : got.predictions) logits[static_cast<std::size_t>(p.id)] = p.logit;
+  for (const Prediction& p : got.predictions) logits[p.id] = p.logit;
   EXPECT_LE(naive::difference(logits, want), limits_.logits);
   Difference d;
   EXPECT_FALSE(got.log_probability[0].has_value());
@@ -310,8 +309,7 @@ TEST_P(Golden, CreditOfTargets) {
     const TraceResult got = prepared_.trace(question_of(want));
     Difference importance;
     for (int w = 0; w < model_.writers().count(); ++w) {
-      importance.see(got.importance[static_cast<std::size_t>(w)],
-                     want.at("importance").value(model_.writers().name(w), 0.0));
+      importance.see(got.importance[w], want.at("importance").value(model_.writers().name(w), 0.0));
     }
     EXPECT_LE(importance.relative(), limit(run)) << run;
     const auto tokens = want.at("token_credit").get<std::vector<double>>();
@@ -441,8 +439,7 @@ TEST_P(Golden, PathsAboveAThreshold) {
       const double absolute = t.at("absolute");
       EXPECT_LE(std::fabs(got.coverage.absolute - absolute), limit(run) * absolute) << where;
       std::vector<double> by_source(ids_.size(), 0.0);
-      for (const Path& p : got.paths)
-        by_source[static_cast<std::size_t>(p.nodes.front().position)] += p.credit;
+      for (const Path& p : got.paths) by_source[p.nodes.front().position] += p.credit;
       EXPECT_LE(naive::difference(by_source, t.at("by_source").get<std::vector<double>>()),
                 limit(run))
           << where;

@@ -193,7 +193,7 @@ TEST_P(Interventions, ZeroedEmbeddingsAreTheSameInABatchAndAlone) {
   const auto probability = [&](const std::vector<double>& row) {
     double sum = 0;
     for (const double x : row) sum += std::exp(x);
-    return std::exp(row[static_cast<std::size_t>(got.target.ids[0])]) / sum;
+    return std::exp(row[got.target.ids[0]]) / sum;
   };
   EXPECT_NEAR(probability(logits[0]), got.clean.probability, limit(1e-9, 1e-5));
   EXPECT_NEAR(probability(logits[2]), got.cut.probability, limit(1e-9, 1e-5));
@@ -396,8 +396,7 @@ TEST_P(Interventions, ManyZeroedCopiesGiveWhatEachGivesAlone) {
         const double want = sets[i].empty()
                                 ? model.prepare(ids).trace({target, {}, {}, {}}).target.logit
                                 : intervene(model, ids, change, target).cut.target;
-        RC_ASSERT(std::fabs(got[i][static_cast<std::size_t>(id)] - want) <=
-                  limit(1e-9, 1e-4) * (1 + std::fabs(want)));
+        RC_ASSERT(std::fabs(got[i][id] - want) <= limit(1e-9, 1e-4) * (1 + std::fabs(want)));
       }
     }
   }));

@@ -59,10 +59,9 @@ TEST(Medians, AreTheMiddleOfEverySortedColumnOnEveryProcessor) {
         kernels->column_medians(rows.data(), n, c, got.data());
         for (std::int64_t j = 0; j < c; ++j) {
           std::vector<float> column;
-          for (std::int64_t r = 0; r < n; ++r)
-            column.push_back(rows[static_cast<std::size_t>(r * c + j)]);
+          for (std::int64_t r = 0; r < n; ++r) column.push_back(rows[r * c + j]);
           std::sort(column.begin(), column.end());
-          ASSERT_EQ(got[static_cast<std::size_t>(j)], column[static_cast<std::size_t>((n - 1) / 2)])
+          ASSERT_EQ(got[j], column[(n - 1) / 2])
               << name << " " << n << " rows, column " << j << " of " << c;
         }
       }

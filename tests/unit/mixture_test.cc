@@ -251,8 +251,7 @@ struct TwoForms {
       for (std::int64_t e = 0; e < experts; ++e) {
         for (std::int64_t r = 0; r < rows; ++r) {
           for (std::int64_t i = 0; i < columns; ++i) {
-            values[static_cast<std::size_t>((e * columns + i) * rows + r)] =
-                p.values[static_cast<std::size_t>((e * rows + r) * columns + i)];
+            values[(e * columns + i) * rows + r] = p.values[(e * rows + r) * columns + i];
           }
         }
       }

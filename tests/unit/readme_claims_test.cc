@@ -142,8 +142,7 @@ TEST_P(PocketModel, HasTheLogitsThatAnotherProgramFound) {
     const PredictResult got = model.predict(ids, options);
     const auto want_logits = want.at("logits_last").get<std::vector<double>>();
     std::vector<double> logits(want_logits.size(), NAN);
-    for (const Prediction& prediction : got.predictions)
-      logits[static_cast<std::size_t>(prediction.id)] = prediction.logit;
+    for (const Prediction& prediction : got.predictions) logits[prediction.id] = prediction.logit;
     EXPECT_LE(naive::difference(logits, want_logits), 1e-4) << text;
     const auto top = want.at("top_ids").get<std::vector<TokenId>>();
     for (std::size_t i = 0; i < top.size(); ++i) EXPECT_EQ(got.predictions[i].id, top[i]) << text;

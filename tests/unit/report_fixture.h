@@ -38,8 +38,7 @@ inline Path random_path(const TraceResult& r, const Writers& writers, std::mt199
   const int last = r.length() - 1;
   Path path;
   const std::vector<int> favourites = {1, 3, 9, last};
-  int position =
-      below(3) ? std::min(favourites[static_cast<std::size_t>(below(4))], last) : below(r.length());
+  int position = below(3) ? std::min(favourites[below(4)], last) : below(r.length());
   path.nodes.push_back({r.layout.has_pos_writer() && below(8) == 0 ? 1 : 0, position});
   path.branches.push_back(Branch::none);
   int layer = 0;
@@ -53,10 +52,8 @@ inline Path random_path(const TraceResult& r, const Writers& writers, std::mt199
     layer += below(std::max(1, (r.layout.n_layers - layer) / 2));
     const bool arrives = hop + 1 == hops;
     const int to = arrives ? last : position + below(last - position + 1);
-    const Branch branch =
-        to != position
-            ? (below(3) ? Branch::V : Branch::K)
-            : std::vector{Branch::K, Branch::Q, Branch::V}[static_cast<std::size_t>(below(3))];
+    const Branch branch = to != position ? (below(3) ? Branch::V : Branch::K)
+                                         : std::vector{Branch::K, Branch::Q, Branch::V}[below(3)];
     path.nodes.push_back({writers.head(layer, below(4) % r.layout.n_heads), to});
     path.branches.push_back(branch);
     position = to;
@@ -82,7 +79,7 @@ inline TraceResult make_trace(const TraceShape& shape = {}) {
   r.layout.n_kv_heads = shape.heads;
   LayerConfig layer;
   layer.mlp = shape.gated ? MlpKind::gated : MlpKind::plain;
-  r.layout.layers.assign(static_cast<std::size_t>(shape.layers), layer);
+  r.layout.layers.assign(shape.layers, layer);
   r.layout.positions = shape.gated ? Positions::rotary : Positions::learned;
   r.tokens = make_tokens(shape.texts);
   const int length = r.length();
@@ -110,18 +107,15 @@ inline TraceResult make_trace(const TraceShape& shape = {}) {
   for (std::size_t i = 0; i < shape.paths; ++i) {
     Path path = random_path(r, writers, random);
     path.credit = (uniform() < 0.3 ? -1 : 1) * 0.8 / std::pow(1.0 + static_cast<double>(i), 0.7);
-    for (const Node& node : path.nodes)
-      r.node_credit[static_cast<std::size_t>(node.writer)]
-                   [static_cast<std::size_t>(node.position)] += path.credit;
-    r.importance[static_cast<std::size_t>(path.nodes.back().writer)] += path.credit;
+    for (const Node& node : path.nodes) r.node_credit[node.writer][node.position] += path.credit;
+    r.importance[path.nodes.back().writer] += path.credit;
     r.paths.push_back(std::move(path));
   }
   for (std::size_t w = 0; w < r.writers.size(); ++w) {
     for (double& x : r.node_credit[w]) x += 0.02 * (uniform() - 0.5);
   }
   r.token_credit.assign(r.tokens.size(), 0);
-  for (const Path& path : r.paths)
-    r.token_credit[static_cast<std::size_t>(path.nodes.front().position)] += path.credit;
+  for (const Path& path : r.paths) r.token_credit[path.nodes.front().position] += path.credit;
   for (double& x : r.token_credit) x += 0.05 * (uniform() - 0.5);
   double positive = 0;
   for (const double x : r.token_credit) positive += std::max(x, 0.0);
@@ -153,7 +147,7 @@ inline TraceResult make_trace(const TraceShape& shape = {}) {
       auto& rows = r.incoming[branch];
       rows.assign(r.writers.size(), std::vector<double>(r.tokens.size(), 0));
       rows[0][std::min<std::size_t>(1, r.tokens.size() - 1)] = 0.25;
-      rows[static_cast<std::size_t>(writers.mlp(0))].back() = -0.125;
+      rows[writers.mlp(0)].back() = -0.125;
       r.composition[branch] = {{writers.mlp(0), 0.5, 0.25}, {0, 0.25, 0.125}};
     }
     r.composition[Branch::none] = {{writers.mlp(0), 1.5, 0.75}, {0, 0.75, 0.375}};

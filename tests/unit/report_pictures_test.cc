@@ -57,7 +57,7 @@ AttributeResult nasty_attribution() {
   AttributeResult r;
   r.tokens = test::make_tokens(kNastyTexts);
   for (int p = 3; p < 14; ++p) {
-    AttributeRow row{p, 7, kNastyTexts[static_cast<std::size_t>((p + 1) % 14)], 0.5, {}, {}};
+    AttributeRow row{p, 7, kNastyTexts[(p + 1) % 14], 0.5, {}, {}};
     for (int s = 0; s <= p; ++s) row.token_credit.push_back(s % 3 ? 0.1 * s : -0.2 * s);
     row.token_percent.assign(row.token_credit.size(), 7.0);
     r.rows.push_back(row);

@@ -83,7 +83,7 @@ TEST(Safetensors, RefusesAHeaderOfAbsurdSize) {
   std::string file = safetensors_bytes("{}", "");
   file[0] = 3;  // one more than there is
   expect_mentions(input_error([&] { parse(file); }), {"header of 3 bytes", "file of 10"});
-  for (int i = 0; i < 8; ++i) file[static_cast<std::size_t>(i)] = '\xff';
+  for (int i = 0; i < 8; ++i) file[i] = '\xff';
   expect_mentions(input_error([&] { parse(file); }), {"18446744073709551615"});
 }
 

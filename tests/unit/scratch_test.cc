@@ -24,7 +24,7 @@ TEST(Scratch, ScopesWithinScopesShareNothing) {
     for (int j = 0; j < 100; ++j) pieces.back()[j] = 100 * i + j;
   }
   for (int i = 0; i < 10; ++i) {
-    for (int j = 0; j < 100; ++j) ASSERT_EQ(pieces[static_cast<std::size_t>(i)][j], 100 * i + j);
+    for (int j = 0; j < 100; ++j) ASSERT_EQ(pieces[i][j], 100 * i + j);
   }
 }
 

@@ -106,21 +106,17 @@ TEST_P(StoredWeights, KeepTheirDigits) {
     const std::vector<float> got = device->download(out);
     double worst = 0;
     for (std::int64_t r = 0; r < count * 2; ++r) {
-      const std::int64_t run = listed ? order[static_cast<std::size_t>(r / 2)] : r / 2;
+      const std::int64_t run = listed ? order[r / 2] : r / 2;
       for (std::int64_t o = 0; o < kOut; ++o) {
         double want = 0, size = 0;
         for (std::int64_t i = 0; i < kIn; ++i) {
-          double x =
-              static_cast<double>(rows[static_cast<std::size_t>(run * kStride + r % 2 * kIn + i)]);
-          if (type != cuda::kF32)
-            x *= 0.5 * static_cast<double>(normal_numbers(kIn, 3)[static_cast<std::size_t>(i)]);
-          const double y =
-              x * stored[static_cast<std::size_t>(turned ? o * kIn + i : i * kOut + o)];
+          double x = static_cast<double>(rows[run * kStride + r % 2 * kIn + i]);
+          if (type != cuda::kF32) x *= 0.5 * static_cast<double>(normal_numbers(kIn, 3)[i]);
+          const double y = x * stored[turned ? o * kIn + i : i * kOut + o];
           want += y;
           size += std::fabs(y);
         }
-        const double apart =
-            std::fabs(static_cast<double>(got[static_cast<std::size_t>(r * kOut + o)]) - want);
+        const double apart = std::fabs(static_cast<double>(got[r * kOut + o]) - want);
         worst = std::max(worst, apart / size);
       }
     }
@@ -149,7 +145,7 @@ TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
   const Array a = put(rows);
   Array c = device->zeros(kRows * (kHeads + kGap) * kOut);
   const auto at = [](const std::vector<float>& v, std::int64_t i) {
-    return static_cast<double>(v[static_cast<std::size_t>(i)]);
+    return static_cast<double>(v[i]);
   };
   for (const bool bf16 : {true, false}) {
     split.multiply_heads(cuda::ptr(a), kRows,

@@ -29,8 +29,7 @@ TEST(Transpose, TurnsEveryShapeOfTile) {
     transpose(from.data(), rows, columns, pitch, to.data(), ld);
     for (std::int64_t j = 0; j < columns; ++j) {
       for (std::int64_t i = 0; i < ld; ++i) {
-        EXPECT_EQ(to[static_cast<std::size_t>(j * ld + i)],
-                  i < rows ? static_cast<float>(i * pitch + j) : -1.0F)
+        EXPECT_EQ(to[j * ld + i], i < rows ? static_cast<float>(i * pitch + j) : -1.0F)
             << rows << " x " << columns << ": " << j << ", " << i;
       }
     }
@@ -68,7 +67,7 @@ TEST(WeightBlocks, AgreeWithSingleElements) {
               o < part.columns
                   ? static_cast<float>(w.at(part.row + i, part.column + o)) * scale[row]
                   : -1.0F;
-          ASSERT_EQ(out[static_cast<std::size_t>(i * kLd + o)], expected) << i << ", " << o;
+          ASSERT_EQ(out[i * kLd + o], expected) << i << ", " << o;
         }
       }
     }

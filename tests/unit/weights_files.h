@@ -42,8 +42,7 @@ class TempFolder {
 inline std::string safetensors_bytes(const std::string& header, const std::string& data) {
   std::string out(8, '\0');
   for (int i = 0; i < 8; ++i)
-    out[static_cast<std::size_t>(i)] =
-        static_cast<char>((std::uint64_t{header.size()} >> (8 * i)) & 0xFF);
+    out[i] = static_cast<char>((std::uint64_t{header.size()} >> (8 * i)) & 0xFF);
   return out + header + data;
 }
 

@@ -65,8 +65,8 @@ TEST(HalfPrecision, RunsAgreeWithSingleElements) {
     for (std::int64_t i = 0; i < 0x10000; ++i) {
       const double expected = load_element(data.data() + 1, dtype, i);
       if (std::isnan(expected)) continue;
-      ASSERT_EQ(floats[static_cast<std::size_t>(i)], expected) << i;
-      ASSERT_EQ(doubles[static_cast<std::size_t>(i)], expected) << i;
+      ASSERT_EQ(floats[i], expected) << i;
+      ASSERT_EQ(doubles[i], expected) << i;
     }
   }
 }
@@ -140,9 +140,8 @@ RC_GTEST_PROP(WeightViews, ReadRowsAgreesWithSingleElements, ()) {
   read_rows(w, row, n, doubles.data());
   for (std::int64_t i = 0; i < n; ++i) {
     for (std::int64_t o = 0; o < w.out; ++o) {
-      RC_ASSERT(doubles[static_cast<std::size_t>(i * w.out + o)] == w.at(row + i, o));
-      RC_ASSERT(floats[static_cast<std::size_t>(i * w.out + o)] ==
-                static_cast<float>(w.at(row + i, o)));
+      RC_ASSERT(doubles[i * w.out + o] == w.at(row + i, o));
+      RC_ASSERT(floats[i * w.out + o] == static_cast<float>(w.at(row + i, o)));
     }
   }
 }

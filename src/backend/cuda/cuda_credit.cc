@@ -124,7 +124,7 @@ void CudaBackend::fold_to_writers(const AttentionView& view, const Rows& rows, c
   if (rows.consecutive) {
     score(0, rows.first, rows.count);
   } else {
-    for (Index i = 0; i < rows.count; ++i) score(i, rows.host[static_cast<std::size_t>(i)], 1);
+    for (Index i = 0; i < rows.count; ++i) score(i, rows.host[i], 1);
   }
   device_->launch(QueryEdges{ptr(scores), ptr(*view.dev), rows.queries.get(), ptr(out), rows.count,
                              heads, cl, head_scale(view.layer)},
@@ -135,7 +135,7 @@ void CudaBackend::query_fold(const AttentionView& view, std::span<const int> que
                              std::span<const double> coef, std::vector<double>& out) {
   const std::int64_t heads = config_.n_heads, cl = view.visible;
   const auto count = static_cast<std::int64_t>(queries.size());
-  out.assign(static_cast<std::size_t>(heads * count * cl), 0.0);
+  out.assign(heads * count * cl, 0.0);
   Array folded = device_->floats(heads * count * cl);
   fold_to_writers(view, rows_of(queries), device_->upload_floats(coef), folded);
   download(folded, 0, out);
@@ -167,7 +167,7 @@ Array CudaBackend::fold_keys(const AttentionView& view, const Array& coefficient
 void CudaBackend::key_fold(const AttentionView& view, std::span<const double> coef,
                            std::vector<double>& out) {
   const Array dots = fold_keys(view, device_->upload_floats(coef));
-  out.resize(static_cast<std::size_t>(dots.size()));
+  out.resize(dots.size());
   download(dots, 0, out);
 }
 
@@ -357,7 +357,7 @@ void CudaBackend::writer_dots(const Array& writers, int n_writers, int position,
   device_->launch(WriterDots{ptr(writers), n_writers, d, n_writers, ptr(direction), 0, nullptr,
                              position, nullptr, 1.0F, ptr(dots)},
                   n_writers);
-  out.resize(static_cast<std::size_t>(n_writers));
+  out.resize(n_writers);
   download(dots, 0, out);
 }
 

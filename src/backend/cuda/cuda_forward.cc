@@ -346,8 +346,7 @@ void CudaBackend::logits(const Array& x, std::span<const std::int64_t> rows,
   const auto n = static_cast<std::int64_t>(rows.size());
   Array picked = device_->floats(n * d), normalized = device_->floats(n * d),
         dev = device_->floats(n);
-  for (std::int64_t i = 0; i < n; ++i)
-    copy(x, rows[static_cast<std::size_t>(i)] * d, picked, i * d, d);
+  for (std::int64_t i = 0; i < n; ++i) copy(x, rows[i] * d, picked, i * d, d);
   normalize(config_.norm, picked, n, normalized, dev);
   device_->launch(ScaleShift{ptr(normalized), ptr(final_w_device_),
                              final_b_device_.empty() ? nullptr : ptr(final_b_device_), d},
@@ -363,7 +362,7 @@ void CudaBackend::logits(const Array& x, std::span<const std::int64_t> rows,
   } else {
     multiply_turned(table, ptr(normalized), n, ptr(made));
   }
-  out.resize(static_cast<std::size_t>(n * vocabulary));
+  out.resize(n * vocabulary);
   download(made, 0, out);
   if (config_.logit_scale != 1.0) {
     for (double& logit : out) logit *= config_.logit_scale;

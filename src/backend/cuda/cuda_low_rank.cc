@@ -88,14 +88,14 @@ MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
   };
   each_tile(p, 0, columns.get(), [&](std::int64_t q0, std::int64_t nq) {
     for (std::int64_t i = 0; i < p; ++i)
-      split_.multiply({ptr(*view.writers) + q0 * stride + plain[static_cast<std::size_t>(i)] * d,
-                       stride, nullptr, d, nq, true},
-                      weights, ptr(tile) + i * n, p * n);
+      split_.multiply(
+          {ptr(*view.writers) + q0 * stride + plain[i] * d, stride, nullptr, d, nq, true}, weights,
+          ptr(tile) + i * n, p * n);
   });
   for (int source = 0; source < layers_seen(view.visible); ++source) {
     // Sums of sizes over neurons' writers: as exact as those of other writers.
     const SplitProducts::HeadWeights made = by_head(head_product(source, weights), n, weights.bf16);
-    const float* z = ptr(*view.z[static_cast<std::size_t>(source)]);
+    const float* z = ptr(*view.z[source]);
     const std::int64_t first = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
     each_tile(heads, first, nullptr, [&](std::int64_t q0, std::int64_t nq) {
       split_.multiply_heads(z + q0 * width, nq, made, ptr(tile), heads * n);

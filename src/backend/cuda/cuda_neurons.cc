@@ -99,7 +99,7 @@ void CudaBackend::experts_out(int layer, const float* act, std::int64_t rows,
 
 void CudaBackend::add_expert_biases(int layer, Array& x, std::int64_t rows,
                                     const Routing& routing) {
-  const LayerWeights& views = weights_->layers[static_cast<std::size_t>(layer)];
+  const LayerWeights& views = weights_->layers[layer];
   if (!views.experts[0][Role::b_out]) return;
   const std::int64_t d = config_.d_model;
   const Spread s = spread(routing, rows);
@@ -108,11 +108,11 @@ void CudaBackend::add_expert_biases(int layer, Array& x, std::int64_t rows,
   Array biases = device_->floats(static_cast<std::int64_t>(s.parts.size()) * d);
   for (std::size_t i = 0; i < s.parts.size(); ++i) {
     const int expert = s.parts[i].expert;
-    row_of[static_cast<std::size_t>(expert)] = static_cast<int>(i);
+    row_of[expert] = static_cast<int>(i);
     copy(on_device_.expert(layer, expert)->vector(Role::b_out), 0, biases,
          static_cast<std::int64_t>(i) * d, d);
   }
-  for (const int expert : routing.expert) index.push_back(row_of[static_cast<std::size_t>(expert)]);
+  for (const int expert : routing.expert) index.push_back(row_of[expert]);
   const auto at = device_->upload(std::span<const int>(index));
   const Array weight = device_->upload_floats(routing.weight);
   device_->launch(SumSlots{ptr(biases), at.get(), ptr(weight), ptr(x), d, s.k, 1}, rows * d);

@@ -59,7 +59,7 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
     part.byte += kFloat * pairs * h * cl * (which == Side::key ? 4 : 2);
   };
   for (int l = 0; l < config_.n_layers; ++l) {
-    const LayerWeights& w = weights_->layers[static_cast<std::size_t>(l)];
+    const LayerWeights& w = weights_->layers[l];
     const int cl = writers.visible_to_attention(l), cm = writers.visible_to_mlp(l);
     heads.flop += 2 * s * h * e * d;
     heads.byte += kFloat * (s * h * d + h * e * d);

@@ -49,7 +49,7 @@ void CudaBackend::head_directions(const AttentionView& view, std::span<const int
                                         device_->upload_floats(directions));
   Array pulled = device_->floats(rows.count * config_.n_heads * config_.d_head);
   multiply_turned(layer->matrix(Role::w_o), ptr(centered), rows.count, ptr(pulled));
-  out.resize(static_cast<std::size_t>(pulled.size()));
+  out.resize(pulled.size());
   download(pulled, 0, out);
 }
 
@@ -114,7 +114,7 @@ ReadOps::HeadReads CudaBackend::head_reads(const AttentionView& view, const Atte
   Array linear = device_->floats(length * d), more = device_->floats(length * d);
   const auto to_host = [&](Array& vectors, float by, std::vector<double>& out) {
     device_->launch(ScaleByRow{ptr(vectors), ptr(*view.dev), 0, 1, d, by}, vectors.size());
-    out.resize(static_cast<std::size_t>(vectors.size()));
+    out.resize(vectors.size());
     download(vectors, 0, out);
   };
   multiply_turned(layer->matrix(Role::w_v), ptr(values), length, ptr(linear));
@@ -160,7 +160,7 @@ void CudaBackend::neuron_reads(const MlpView& view, MlpSide side, Scores scores,
   Array vectors = neurons_to_model(view, side, scores, rows_of(all), coef);
   device_->launch(ScaleByRow{ptr(vectors), ptr(*view.dev), 0, 1, config_.d_model, 1.0F},
                   vectors.size());
-  out.resize(static_cast<std::size_t>(vectors.size()));
+  out.resize(vectors.size());
   download(vectors, 0, out);
 }
 
@@ -194,7 +194,7 @@ void CudaBackend::offset_fold(const AttentionView& view, const HeadReads& reads,
   device_->launch(CenteredKeys{ptr(reads.key_coef), ptr(offsets), ptr(sums), view.length,
                                tri(view.length), config_.n_heads, view.visible},
                   sums.size());
-  out.resize(static_cast<std::size_t>(sums.size()));
+  out.resize(sums.size());
   download(sums, 0, out);
   for (double& x : out) x = -x;
 }
@@ -208,7 +208,7 @@ void CudaBackend::position_dots(const Array& writers, int n_writers, int first, 
   device_->launch(WriterDots{ptr(writers) + first * d, n_writers, d, count, ptr(given), d, nullptr,
                              0, nullptr, 1.0F, ptr(dots)},
                   dots.size());
-  out.resize(static_cast<std::size_t>(dots.size()));
+  out.resize(dots.size());
   download(dots, 0, out);
 }
 

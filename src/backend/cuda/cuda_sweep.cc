@@ -163,8 +163,8 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
     }
     device_->launch(neurons, length);
   }
-  mass.resize(static_cast<std::size_t>(size));
-  bound.resize(static_cast<std::size_t>(size));
+  mass.resize(size);
+  bound.resize(size);
   device_->to_host(mass.data(), masses.get(), mass.size() * sizeof(double));
   device_->to_host(bound.data(), bounds.get(), bound.size() * sizeof(double));
 }

@@ -175,7 +175,7 @@ std::shared_ptr<DeviceRoles> DeviceWeights::upload(const RoleViews& views, const
 }
 
 std::shared_ptr<DeviceRoles> DeviceWeights::upload(int index) {
-  const LayerWeights& w = weights_->layers[static_cast<std::size_t>(index)];
+  const LayerWeights& w = weights_->layers[index];
   return upload(w, w, nullptr);
 }
 
@@ -186,8 +186,8 @@ DeviceWeights::Pointer DeviceWeights::expert(int layer, int index) {
     experts_.splice(experts_.begin(), experts_, it);
     return experts_.front().roles;
   }
-  const LayerWeights& w = weights_->layers[static_cast<std::size_t>(layer)];
-  const RoleViews& views = w.experts[static_cast<std::size_t>(index)];
+  const LayerWeights& w = weights_->layers[layer];
+  const RoleViews& views = w.experts[index];
   // Loading looks at no expert, so that the unused ones are never read.
   bool finite = true;
   const std::shared_ptr<DeviceRoles> raw = upload(views, w, &finite);
@@ -268,7 +268,7 @@ DeviceWeights::Pointer DeviceWeights::layer(int index) {
   recent_.remove(index);
   recent_.push_front(index);
   while (recent_.size() > keep_) {
-    layers_[static_cast<std::size_t>(recent_.back())].reset();
+    layers_[recent_.back()].reset();
     recent_.pop_back();
   }
   // Layers are walked up or down, one after the other: the next one goes up beside this one's work.
@@ -277,7 +277,7 @@ DeviceWeights::Pointer DeviceWeights::layer(int index) {
     const int count = static_cast<int>(count_);
     const int next = (index + step + count) % count;
     last_ = index;
-    if (coming_ < 0 && !layers_[static_cast<std::size_t>(next)]) {
+    if (coming_ < 0 && !layers_[next]) {
       coming_ = next;
       upload_ = std::async(std::launch::async, [this, next] { return upload(next); });
     }
@@ -288,7 +288,7 @@ DeviceWeights::Pointer DeviceWeights::layer(int index) {
 DeviceWeights::Pointer DeviceWeights::keys(int index) {
   {
     std::lock_guard lock(mutex_);
-    if (const Pointer& kept = keys_[static_cast<std::size_t>(index)]) return kept;
+    if (const Pointer& kept = keys_[index]) return kept;
   }
   return layer(index);
 }

@@ -112,10 +112,9 @@ std::vector<float> seen_factor(UnpackFactors factors, const void* from, std::int
   std::vector<float> out(static_cast<std::size_t>(rows * cols));
   for (std::int64_t i = 0; i < rows * cols; ++i) {
     const std::int64_t at = offset + i / cols * ld + i % cols;
-    out[static_cast<std::size_t>(i)] =
-        factors == UNPACK_FACTORS_BF16
-            ? bf16_value(static_cast<const std::uint16_t*>(from)[at])
-            : float_of_bits(bits_of_float(static_cast<const float*>(from)[at]) & ~kBelowTf32);
+    out[i] = factors == UNPACK_FACTORS_BF16
+                 ? bf16_value(static_cast<const std::uint16_t*>(from)[at])
+                 : float_of_bits(bits_of_float(static_cast<const float*>(from)[at]) & ~kBelowTf32);
   }
   return out;
 }

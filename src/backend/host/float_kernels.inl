@@ -272,7 +272,7 @@ void column_medians_float(const float* rows, std::int64_t n, std::int64_t c, flo
     const std::int64_t count = std::min(kColumns, c - first);
     for (std::int64_t r = 0; r < n; ++r) {
       for (std::int64_t j = 0; j < count; ++j)
-        columns[static_cast<std::size_t>(j * n + r)] = rows[r * c + first + j];
+        columns[j * n + r] = rows[r * c + first + j];
     }
     for (std::int64_t j = 0; j < count; ++j)
       out[first + j] =

@@ -306,7 +306,7 @@ class HostEdges : public HostReads<T> {
   };
   // Those of a head from a source on that pass anything on.
   static Queries queries_from(const HeadReads& reads, std::int64_t head, std::int64_t source) {
-    const auto& active = reads.active[static_cast<std::size_t>(head)];
+    const auto& active = reads.active[head];
     const std::int64_t first = std::max<std::int64_t>(active.first, source);
     return {first, std::max<std::int64_t>(0, active.end - first)};
   }

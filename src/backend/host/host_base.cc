@@ -110,7 +110,7 @@ std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
     if (keep_layers_ < layers_.size()) {
       recent_.push_front(index);
       while (recent_.size() > keep_layers_) {
-        layers_[static_cast<std::size_t>(recent_.back())].reset();
+        layers_[recent_.back()].reset();
         recent_.pop_back();
       }
     }
@@ -133,8 +133,8 @@ std::shared_ptr<const MlpPanels<T>> HostBase<T>::expert(int layer, int index) {
     std::lock_guard lock(mutex_);
     if (auto known = find()) return known;
   }
-  auto made = std::make_shared<const MlpPanels<T>>(
-      make_expert_panels<T>(weights_->layers[static_cast<std::size_t>(layer)], index));
+  auto made =
+      std::make_shared<const MlpPanels<T>>(make_expert_panels<T>(weights_->layers[layer], index));
   // Loading looks at no expert, so that the unused ones are never read.
   const auto check = [&](const T* values, std::int64_t n) {
     if (!std::all_of(values, values + n, [](T x) { return std::isfinite(x); }))
@@ -167,7 +167,7 @@ std::shared_ptr<const Panels<T>> HostBase<T>::widened(const Panels<T>& w) {
   out->in = w.in;
   out->out = w.out;
   out->width = w.width;
-  out->data.resize(static_cast<std::size_t>(w.in * w.out));
+  out->data.resize(w.in * w.out);
   pool_.parallel_for(w.count(), [&](std::int64_t p) {
     read_block(w.stored, {0, w.in, w.begin(p), w.columns(p)},
                w.row_scale.empty() ? nullptr : w.row_scale.data(),
@@ -332,11 +332,11 @@ std::shared_ptr<const typename HostBase<T>::RotaryTable> HostBase<T>::rotary(int
   table->rope = rope;
   table->long_prompt = long_prompt;
   table->positions = std::max<std::int64_t>(positions, 64);
-  table->cos.resize(static_cast<std::size_t>(table->positions * half));
+  table->cos.resize(table->positions * half);
   table->sin.resize(table->cos.size());
   const std::vector<double> frequencies = rotary_frequencies(rope, context);
   for (int i = 0; i < half; ++i) {
-    const double frequency = frequencies[static_cast<std::size_t>(i)];
+    const double frequency = frequencies[i];
     for (std::int64_t s = 0; s < table->positions; ++s) {
       const auto at = static_cast<std::size_t>(s * half + i);
       const double angle = static_cast<double>(s) * frequency;
@@ -379,7 +379,7 @@ typename Backend::Peaks HostBase<T>::measure_peaks() {
   Panels<T> w;
   w.in = k;
   w.out = n;
-  w.data.resize(static_cast<std::size_t>(k * n));
+  w.data.resize(k * n);
   std::vector<T> a(static_cast<std::size_t>(m * k)), c(static_cast<std::size_t>(m * n));
   for (std::size_t i = 0; i < w.data.size(); ++i)
     w.data[i] = static_cast<T>(static_cast<double>(i * 7 % 13) / 13 - 0.5);
@@ -395,7 +395,7 @@ typename Backend::Peaks HostBase<T>::measure_peaks() {
       double sum = 0;
       double abs = 0;
       row_sums(memory.data() + b * kBlock, kBlock, sum, abs);
-      sums[static_cast<std::size_t>(b)] = sum;
+      sums[b] = sum;
     });
   });
   peaks.bytes = static_cast<double>(memory.size() * sizeof(T)) / read;

@@ -55,17 +55,16 @@ void HostBackend<T>::head_numerators(const AttentionView& view, std::span<const 
   pool_.parallel_for(heads * blocks, [&](std::int64_t task) {
     const std::int64_t h = task / blocks, first = task % blocks * kCreditRows;
     const std::int64_t n = std::min(kCreditRows, rows - first);
-    const std::int64_t reach =
-        farthest(queries.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n)));
+    const std::int64_t reach = farthest(queries.subspan(first, static_cast<std::size_t>(n)));
     Scratch scratch;
     T* products = scratch.of<T>(n * reach);
     gemm(true, n, reach, e, pulled.data() + (first * heads + h) * e, heads * e,
          ptr(*view.v) + h / config_.group_size() * e, kv_row, false, products, reach);
     for (std::int64_t i = first; i < first + n; ++i) {
-      const int q = queries[static_cast<std::size_t>(i)];
+      const int q = queries[i];
       const T* alpha = ptr(*view.pattern) + h * tri(view.length) + tri(q);
       const T* from = products + (i - first) * reach;
-      T* to = ptr(out) + h * begin.back() + begin[static_cast<std::size_t>(i)];
+      T* to = ptr(out) + h * begin.back() + begin[i];
       for (int s = 0; s <= q; ++s) to[s] = alpha[s] * from[s];
     }
   });
@@ -87,8 +86,7 @@ void HostBackend<T>::mlp_numerators(const MlpView& view, std::span<const int> qu
       const auto m = static_cast<std::int64_t>(used.rows.size());
       std::vector<T> from(static_cast<std::size_t>(m * d)), to(static_cast<std::size_t>(m * n));
       for (std::int64_t i = 0; i < m; ++i)
-        std::copy_n(centered.data() + used.rows[static_cast<std::size_t>(i)] * d, d,
-                    from.data() + i * d);
+        std::copy_n(centered.data() + used.rows[i] * d, d, from.data() + i * d);
       multiply_transposed(expert(view.layer, used.expert)->out, from.data(), m, to.data());
       for (std::int64_t i = 0; i < m; ++i) {
         const auto at = static_cast<std::size_t>(i);
@@ -97,7 +95,7 @@ void HostBackend<T>::mlp_numerators(const MlpView& view, std::span<const int> qu
     }
   }
   for (std::int64_t i = 0; i < rows; ++i) {
-    const T* act = ptr(*view.act) + queries[static_cast<std::size_t>(i)] * width;
+    const T* act = ptr(*view.act) + queries[i] * width;
     for (std::int64_t j = 0; j < width; ++j) ptr(out)[i * width + j] *= act[j];
   }
 }
@@ -115,13 +113,13 @@ void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> 
   const auto pull = this->query_pull(view, *w, rope.get());
   std::vector<std::int64_t> begin(queries.size() + 1, 0);
   for (std::size_t i = 0; i < queries.size(); ++i) begin[i + 1] = begin[i] + queries[i] + 1;
-  out.assign(static_cast<std::size_t>(heads * rows * cl), 0.0);
+  out.assign(heads * rows * cl, 0.0);
   if (view.q_scores && !view.q_scores->empty()) {
     pool_.parallel_for(heads, [&](std::int64_t h) {
       std::vector<T> sum(static_cast<std::size_t>(cl));
       for (std::int64_t i = 0; i < rows; ++i) {
-        const int q = queries[static_cast<std::size_t>(i)];
-        const double* c = coef.data() + h * begin.back() + begin[static_cast<std::size_t>(i)];
+        const int q = queries[i];
+        const double* c = coef.data() + h * begin.back() + begin[i];
         const T* scores = ptr(*view.q_scores) + (h * tri(view.length) + tri(q)) * cl;
         std::fill(sum.begin(), sum.end(), T(0));
         for (int s = 0; s <= q; ++s) axpy(cl, static_cast<T>(c[s]), scores + s * cl, sum.data());
@@ -135,8 +133,7 @@ void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> 
   pool_.parallel_for(heads * blocks, [&](std::int64_t task) {
     const std::int64_t h = task / blocks, first = task % blocks * kCreditRows;
     const std::int64_t n = std::min(kCreditRows, rows - first);
-    const std::int64_t reach =
-        farthest(queries.subspan(static_cast<std::size_t>(first), static_cast<std::size_t>(n)));
+    const std::int64_t reach = farthest(queries.subspan(first, static_cast<std::size_t>(n)));
     Scratch coefficients, sums;
     T* of = coefficients.of<T>(n * reach);
     T* folded = sums.of<T>(n * e);
@@ -149,14 +146,13 @@ void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> 
     }
     gemm(false, n, e, reach, of, reach, ptr(*view.k) + h / config_.group_size() * e,
          config_.n_kv_heads * e, false, folded, e);
-    for (std::int64_t i = 0; i < n; ++i)
-      pull(queries[static_cast<std::size_t>(first + i)], h, folded + i * e);
+    for (std::int64_t i = 0; i < n; ++i) pull(queries[first + i], h, folded + i * e);
     head_to_model(w->q, static_cast<int>(h), folded, e, n, vectors.data() + (first * heads + h) * d,
                   heads * d);
   });
   const double scale = config_.layer(view.layer).attention_scale;
   pool_.parallel_for(rows, [&](std::int64_t i) {
-    const int q = queries[static_cast<std::size_t>(i)];
+    const int q = queries[i];
     std::vector<T> scores(static_cast<std::size_t>(heads * cl));
     gemm(true, heads, cl, d, vectors.data() + i * heads * d, d,
          ptr(*view.writers) + static_cast<std::int64_t>(q) * view.n_writers * d, d, false,
@@ -164,8 +160,7 @@ void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> 
     const double factor = scale / static_cast<double>(ptr(*view.dev)[q]);
     for (std::int64_t h = 0; h < heads; ++h) {
       for (std::int64_t j = 0; j < cl; ++j) {
-        out[static_cast<std::size_t>((h * rows + i) * cl + j)] =
-            factor * static_cast<double>(scores[static_cast<std::size_t>(h * cl + j)]);
+        out[(h * rows + i) * cl + j] = factor * static_cast<double>(scores[h * cl + j]);
       }
     }
   });
@@ -238,7 +233,7 @@ void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double>
   pool_.parallel_for(length, [&](std::int64_t s) {
     const double factor = scale / static_cast<double>(ptr(*view.dev)[s]);
     for (std::int64_t j = 0; j < cl; ++j) {
-      out[static_cast<std::size_t>(s * cl + j)] =
+      out[s * cl + j] =
           factor * static_cast<double>(dot(d, ptr(*view.writers) + (s * view.n_writers + j) * d,
                                            vectors.data() + s * d));
     }
@@ -265,7 +260,7 @@ std::vector<T> HostBackend<T>::fold_neurons(const MlpView& view, MlpSide side, S
         std::fill_n(to, experts, static_cast<T>(-total / static_cast<double>(experts)));
       }
       for (int i = 0; i < routing.chosen; ++i)
-        to[routing.expert[routing.slot(queries[static_cast<std::size_t>(r)], i)]] += from[i];
+        to[routing.expert[routing.slot(queries[r], i)]] += from[i];
     }
     multiply_transposed(w->router, scaled.data(), rows, vectors.data());
   } else if (view.routing != nullptr) {
@@ -282,8 +277,7 @@ std::vector<T> HostBackend<T>::fold_neurons(const MlpView& view, MlpSide side, S
       multiply_transposed(this->panels(*expert(view.layer, used.expert), side), from.data(), m,
                           to.data());
       for (std::int64_t i = 0; i < m; ++i)
-        axpy(d, T(1), to.data() + i * d,
-             vectors.data() + used.rows[static_cast<std::size_t>(i)] * d);
+        axpy(d, T(1), to.data() + i * d, vectors.data() + used.rows[i] * d);
     }
   } else {
     multiply_transposed(this->panels(w->mlp, side), coef.data(), rows, vectors.data());
@@ -298,25 +292,24 @@ void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, Scores scores,
   const std::int64_t d = config_.d_model;
   const std::int64_t cl = view.visible;
   const auto rows = static_cast<std::int64_t>(queries.size());
-  out.assign(static_cast<std::size_t>(rows * cl), 0.0);
+  out.assign(rows * cl, 0.0);
   const int kept_at = view.last_at < 0 ? view.length - 1 : view.last_at;
   if (view.routing == nullptr && rows == 1 && queries[0] == kept_at && view.last &&
       !view.last->empty()) {
     const std::vector<T> scaled(coef.begin(), coef.end());
     const auto n = static_cast<std::int64_t>(scaled.size());
     pool_.parallel_for(cl, [&](std::int64_t j) {
-      out[static_cast<std::size_t>(j)] =
-          static_cast<double>(dot(n, ptr(*view.last) + j * n, scaled.data()));
+      out[j] = static_cast<double>(dot(n, ptr(*view.last) + j * n, scaled.data()));
     });
     return;
   }
   const std::vector<T> vectors =
       fold_neurons(view, side, scores, queries, std::vector<T>(coef.begin(), coef.end()));
   pool_.parallel_for(rows, [&](std::int64_t i) {
-    const int q = queries[static_cast<std::size_t>(i)];
+    const int q = queries[i];
     const double factor = 1.0 / static_cast<double>(ptr(*view.dev)[q]);
     for (std::int64_t j = 0; j < cl; ++j) {
-      out[static_cast<std::size_t>(i * cl + j)] =
+      out[i * cl + j] =
           factor *
           static_cast<double>(
               dot(d, ptr(*view.writers) + (static_cast<std::int64_t>(q) * view.n_writers + j) * d,
@@ -347,14 +340,12 @@ std::vector<double> HostBackend<T>::vocabulary_mean() {
       read_rows((*weights_)[Role::unembed], r, n, rows.data());
       std::fill(group.begin(), group.end(), T(0));
       for (std::int64_t i = 0; i < n; ++i) axpy(d, T(1), rows.data() + i * d, group.data());
-      for (std::int64_t j = 0; j < d; ++j)
-        sum[j] += static_cast<double>(group[static_cast<std::size_t>(j)]);
+      for (std::int64_t j = 0; j < d; ++j) sum[j] += static_cast<double>(group[j]);
     }
   });
   std::vector<double> mean(static_cast<std::size_t>(d), 0.0);
   for (std::int64_t b = 0; b < blocks; ++b) {
-    for (std::int64_t j = 0; j < d; ++j)
-      mean[static_cast<std::size_t>(j)] += partial[static_cast<std::size_t>(b * d + j)];
+    for (std::int64_t j = 0; j < d; ++j) mean[j] += partial[b * d + j];
   }
   for (auto& m : mean) m /= static_cast<double>(vocabulary);
   std::lock_guard lock(mutex_);
@@ -397,9 +388,9 @@ template <typename T>
 void HostBackend<T>::writer_dots(const Array& writers, int n_writers, int position,
                                  const Array& direction, std::vector<double>& out) {
   const std::int64_t d = config_.d_model;
-  out.resize(static_cast<std::size_t>(n_writers));
+  out.resize(n_writers);
   for (int k = 0; k < n_writers; ++k) {
-    out[static_cast<std::size_t>(k)] = static_cast<double>(
+    out[k] = static_cast<double>(
         dot(d, ptr(writers) + (static_cast<std::int64_t>(position) * n_writers + k) * d,
             ptr(direction)));
   }

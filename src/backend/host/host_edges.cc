@@ -41,8 +41,7 @@ void HostEdges<T>::project_keys(const AttentionView& view, const LayerPanels<T>&
         for (std::int64_t i = 0; i < e; ++i) key[i] *= scale;
       } else {
         const T inverse = scale / ptr(*view.k_dev)[of.position * groups + g];
-        for (std::int64_t i = 0; i < e; ++i)
-          key[i] *= w.k_norm[static_cast<std::size_t>(g * e + i)] * inverse;
+        for (std::int64_t i = 0; i < e; ++i) key[i] *= w.k_norm[g * e + i] * inverse;
       }
       if (rope != nullptr) this->rotate(*rope, of.position, key, false);
     }
@@ -224,8 +223,7 @@ void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads
         const std::int64_t q = of.first + i;
         const T factor = inverse * ptr(*view.pattern)[h * tri(view.length) + tri(q) + s];
         const T* from = products.data() + ((q - s) * heads + h) * cl;
-        for (std::int64_t c = 0; c < cl; ++c)
-          tile[static_cast<std::size_t>(i * cl + c)] = factor * from[c];
+        for (std::int64_t c = 0; c < cl; ++c) tile[i * cl + c] = factor * from[c];
       }
       if (!fold) value_rows(view, reads, h, of, all, values, tile.data());
       show(h, Branch::V, of, tile.data());
@@ -244,7 +242,7 @@ ReadOps::EdgesFrom HostEdges<T>::edges_from(const AttentionView& view, const Hea
   const auto w = layer(view.layer);
   const std::int64_t cl = view.visible;
   EdgesFrom out;
-  out.k.assign(static_cast<std::size_t>(view.length * cl), 0.0);
+  out.k.assign(view.length * cl, 0.0);
   out.q = out.v = out.k;
   const auto rope = rotary(view.layer, view.length, view.length);
   const auto k = reads.keys.empty() && offsets.scores.empty() ? this->widened(w->k) : nullptr;
@@ -282,9 +280,8 @@ std::vector<ReadOps::EdgesInto> HostEdges<T>::edges_into(std::span<const LayerRe
                                                          int writer, int source) {
   std::vector<EdgesInto> out(layers.size());
   pool_.parallel_for(static_cast<std::int64_t>(layers.size()), [&](std::int64_t i) {
-    const LayerReads& from = layers[static_cast<std::size_t>(i)];
-    out[static_cast<std::size_t>(i)] =
-        edges_into(from.view, *from.reads, *from.offsets, writer, source);
+    const LayerReads& from = layers[i];
+    out[i] = edges_into(from.view, *from.reads, *from.offsets, writer, source);
   });
   return out;
 }
@@ -305,7 +302,7 @@ ReadOps::EdgesInto HostEdges<T>::edges_into(const AttentionView& view, const Hea
   const auto each_head = [&](std::vector<double>& to, const auto& rows) {
     for (std::int64_t h = 0; h < heads; ++h) {
       const Queries of = queries_from(reads, h, source);
-      tile.assign(static_cast<std::size_t>(out.queries), T(0));
+      tile.assign(out.queries, T(0));
       if (of.count > 0) rows(h, of, tile.data() + of.first - source);
       to.insert(to.end(), tile.begin(), tile.end());
     }

@@ -169,13 +169,12 @@ void HostForward<T>::qkv(int index, const Array& normalized, std::span<const int
             square += static_cast<double>(row[i]) * static_cast<double>(row[i]);
           const double deviation = std::sqrt(square / static_cast<double>(n) + config_.norm_eps);
           for (std::int64_t i = begin; i < begin + n; ++i)
-            row[i] = static_cast<T>(static_cast<double>(row[i]) / deviation) *
-                     norm[static_cast<std::size_t>(i)];
+            row[i] = static_cast<T>(static_cast<double>(row[i]) / deviation) * norm[i];
           std::fill_n(ptr(dev) + r * heads + begin / e, n / e, static_cast<T>(deviation));
         }
       }
       for (std::int64_t h = 0; table && h < heads; ++h)
-        rotate(*table, positions[static_cast<std::size_t>(r)], row + h * e, false);
+        rotate(*table, positions[r], row + h * e, false);
     }
   };
   finish(q, config_.n_heads, w->q_norm, q_dev);
@@ -227,7 +226,7 @@ void HostForward<T>::attention(int index, const Array& q, const Array& k, const 
         if (w->sinks.empty()) {
           softmax_row(row + from, seen - from, factor);
         } else {
-          softmax_with_sink(row + from, seen - from, factor, w->sinks[static_cast<std::size_t>(h)]);
+          softmax_with_sink(row + from, seen - from, factor, w->sinks[h]);
         }
         std::fill(row + seen, row + reach, T(0));
         if (!pattern.empty())
@@ -278,8 +277,7 @@ void HostForward<T>::mlp_in(int index, MlpSide side, const Array& normalized, st
     const auto m = static_cast<std::int64_t>(used.rows.size());
     std::vector<T> from(static_cast<std::size_t>(m * d)), to(static_cast<std::size_t>(m * n));
     for (std::int64_t i = 0; i < m; ++i)
-      std::copy_n(ptr(normalized) + used.rows[static_cast<std::size_t>(i)] * d, d,
-                  from.data() + i * d);
+      std::copy_n(ptr(normalized) + used.rows[i] * d, d, from.data() + i * d);
     multiply(gate ? w->in : w->up, from.data(), m, gate ? w->b_in : w->b_up, to.data());
     for (std::int64_t i = 0; i < m; ++i) {
       const auto at = static_cast<std::size_t>(i);
@@ -310,8 +308,7 @@ void HostForward<T>::activate(int index, const Array& pre, const Array& up, cons
     }
     if (routing != nullptr) {
       for (std::int64_t i = begin; i < begin + n; ++i)
-        ptr(act)[i] *=
-            static_cast<T>(routing->weight[static_cast<std::size_t>(i / shape.n_neurons)]);
+        ptr(act)[i] *= static_cast<T>(routing->weight[i / shape.n_neurons]);
     }
   });
 }
@@ -337,7 +334,7 @@ void HostForward<T>::mlp_out(int index, const Array& act, std::int64_t rows, con
     }
     multiply(w->out, from.data(), m, {}, to.data());
     for (std::int64_t i = 0; i < m; ++i)
-      axpy(d, T(1), to.data() + i * d, ptr(out) + used.rows[static_cast<std::size_t>(i)] * d);
+      axpy(d, T(1), to.data() + i * d, ptr(out) + used.rows[i] * d);
   }
 }
 
@@ -362,20 +359,18 @@ void HostForward<T>::logits(const Array& x, std::span<const std::int64_t> rows,
   const auto n = static_cast<std::int64_t>(rows.size());
   read_final();
   Array picked = uninitialized(n * d);
-  for (std::int64_t i = 0; i < n; ++i)
-    this->copy(x, rows[static_cast<std::size_t>(i)] * d, picked, i * d, d);
+  for (std::int64_t i = 0; i < n; ++i) this->copy(x, rows[i] * d, picked, i * d, d);
   Array normalized = uninitialized(n * d);
   Array dev = uninitialized(n);
   normalize(config_.norm, picked, n, normalized, dev);
   for (std::int64_t i = 0; i < n; ++i) {
     T* row = ptr(normalized) + i * d;
     for (std::int64_t j = 0; j < d; ++j) {
-      row[j] = row[j] * final_w_[static_cast<std::size_t>(j)] +
-               (final_b_.empty() ? T(0) : final_b_[static_cast<std::size_t>(j)]);
+      row[j] = row[j] * final_w_[j] + (final_b_.empty() ? T(0) : final_b_[j]);
     }
   }
   const std::int64_t vocabulary = config_.vocab_size;
-  out.assign(static_cast<std::size_t>(n * vocabulary), 0.0);
+  out.assign(n * vocabulary, 0.0);
   const WeightView& w = (*weights_)[Role::unembed];
   const bool direct = sizeof(T) == 4 && w.plain() && w.dtype == DType::f32 && w.out_stride == 1 &&
                       w.in_stride == d &&
@@ -389,7 +384,7 @@ void HostForward<T>::logits(const Array& x, std::span<const std::int64_t> rows,
         if (direct) {
           table = reinterpret_cast<const T*>(w.data) + first * d;
         } else {
-          converted.resize(static_cast<std::size_t>(count * d));
+          converted.resize(count * d);
           read_rows(w, first, count, converted.data());
           table = converted.data();
         }

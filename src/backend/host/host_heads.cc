@@ -57,8 +57,7 @@ void HostHeads<T>::put_head_writers(int index, const Array& z, const Array& out_
       center_row(vector);
       if (w->attn_post.empty()) continue;
       const T inverse = T(1) / ptr(out_dev)[row + s];
-      for (std::int64_t i = 0; i < d; ++i)
-        vector[i] *= w->attn_post[static_cast<std::size_t>(i)] * inverse;
+      for (std::int64_t i = 0; i < d; ++i) vector[i] *= w->attn_post[i] * inverse;
     }
   });
 }
@@ -87,8 +86,7 @@ void HostHeads<T>::value_scores(const AttentionView& view, const LayerPanels<T>&
     const T inverse = T(1) / ptr(*view.dev)[s];
     for (int g = 0; g < groups; ++g) {
       T* to = ptr(sums.v_scores) + (static_cast<std::int64_t>(g) * length + s) * cl;
-      for (std::int64_t j = 0; j < cl; ++j)
-        to[j] = scores[static_cast<std::size_t>(g * cl + j)] * inverse;
+      for (std::int64_t j = 0; j < cl; ++j) to[j] = scores[g * cl + j] * inverse;
       double sum = 0;
       double abs = 0;
       row_sums(to, cl, sum, abs);
@@ -248,7 +246,7 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
   if (!per_source && this->plan_of(view.layer, query + 1).keys.low_rank()) {
     std::vector<T> centered = shared;
     for (std::int64_t i = 0; i < n; ++i) center_row(centered.data() + i * d);
-    before.resize(static_cast<std::size_t>(n * below * width));
+    before.resize(n * below * width);
     pool_.parallel_for(below * n, [&](std::int64_t task) {
       const std::int64_t source = task / n, i = task % n;
       const auto from = layer(static_cast<int>(source));
@@ -262,7 +260,7 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
     std::vector<T> own;
     const T* vectors = shared.data();
     if (per_source) {
-      own.resize(static_cast<std::size_t>(n * d));
+      own.resize(n * d);
       for (std::int64_t i = 0; i < n; ++i) {
         std::vector<T> u(q + i * e, q + (i + 1) * e);
         pull(s, group(i), u.data());
@@ -276,8 +274,7 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
       const Writer& writer = writers_[static_cast<int>(j)];
       const std::int64_t at = writer.head * e;
       const bool whole = before.empty() || writer.kind != WriterKind::head;
-      const T* z =
-          whole ? nullptr : ptr(*view.z[static_cast<std::size_t>(writer.layer)]) + s * width + at;
+      const T* z = whole ? nullptr : ptr(*view.z[writer.layer]) + s * width + at;
       for (std::int64_t i = 0; i < n; ++i)
         out[(i * sources + s) * cl + j] =
             factor * (whole ? dot(d, writers + j * d, vectors + i * d)

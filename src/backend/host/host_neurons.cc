@@ -141,8 +141,7 @@ MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores score
   for (std::int64_t q = 0; q < length; ++q) {
     for (std::int64_t j = 0; j < cl; ++j) {
       double total = 0;
-      for (std::int64_t p = 0; p < in.count(); ++p)
-        total += squares[static_cast<std::size_t>((p * length + q) * cl + j)];
+      for (std::int64_t p = 0; p < in.count(); ++p) total += squares[(p * length + q) * cl + j];
       ptr(sums.l2)[q * cl + j] =
           static_cast<T>(std::sqrt(total) / static_cast<double>(ptr(*view.dev)[q]));
     }
@@ -168,8 +167,8 @@ MlpSums HostNeurons<T>::expert_sums(const MlpView& view, MlpSide side) {
     const auto whole = this->widened(panels(*w, side));
     const Panels<T>& in = *whole;
     pool_.parallel_for(static_cast<std::int64_t>(used.rows.size()), [&](std::int64_t i) {
-      const std::int64_t q = used.rows[static_cast<std::size_t>(i)];
-      const std::int64_t slot = q * routing.chosen + used.slots[static_cast<std::size_t>(i)];
+      const std::int64_t q = used.rows[i];
+      const std::int64_t slot = q * routing.chosen + used.slots[i];
       const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[q]);
       Scratch scratch;
       for (std::int64_t p = 0; p < in.count(); ++p) {
@@ -182,8 +181,8 @@ MlpSums HostNeurons<T>::expert_sums(const MlpView& view, MlpSide side) {
                        squares.data() + slot * cl);
         for (std::int64_t c = 0; c < columns; ++c) {
           const std::int64_t at = slot * n + in.begin(p) + c;
-          ptr(sums.sum)[at] = static_cast<T>(sum[static_cast<std::size_t>(c)] * inverse);
-          ptr(sums.abs)[at] = static_cast<T>(sum[static_cast<std::size_t>(columns + c)] * inverse);
+          ptr(sums.sum)[at] = static_cast<T>(sum[c] * inverse);
+          ptr(sums.abs)[at] = static_cast<T>(sum[columns + c] * inverse);
         }
       }
     });
@@ -192,7 +191,7 @@ MlpSums HostNeurons<T>::expert_sums(const MlpView& view, MlpSide side) {
     for (std::int64_t j = 0; j < cl; ++j) {
       double total = 0;
       for (std::int64_t slot = q * routing.chosen; slot < (q + 1) * routing.chosen; ++slot)
-        total += squares[static_cast<std::size_t>(slot * cl + j)];
+        total += squares[slot * cl + j];
       ptr(sums.l2)[q * cl + j] =
           static_cast<T>(std::sqrt(total) / static_cast<double>(ptr(*view.dev)[q]));
     }
@@ -240,11 +239,11 @@ MlpSums HostNeurons<T>::router_sums(const MlpView& view, Scores scores) {
         square(static_cast<std::size_t>(cl), 0.0);
     reduce_writers(rows.data(), cl, chosen, chosen, sum.data(), sum.data() + chosen, square.data());
     for (std::int64_t i = 0; i < chosen; ++i) {
-      ptr(sums.sum)[q * chosen + i] = static_cast<T>(sum[static_cast<std::size_t>(i)]);
-      ptr(sums.abs)[q * chosen + i] = static_cast<T>(sum[static_cast<std::size_t>(chosen + i)]);
+      ptr(sums.sum)[q * chosen + i] = static_cast<T>(sum[i]);
+      ptr(sums.abs)[q * chosen + i] = static_cast<T>(sum[chosen + i]);
     }
     for (std::int64_t j = 0; j < cl; ++j)
-      ptr(sums.l2)[q * cl + j] = static_cast<T>(std::sqrt(square[static_cast<std::size_t>(j)]));
+      ptr(sums.l2)[q * cl + j] = static_cast<T>(std::sqrt(square[j]));
   });
   return sums;
 }

@@ -100,7 +100,7 @@ void HostPairSums<T>::summed_block(const AttentionView& view, const KeyBlock& bl
   for (std::int64_t i = 0; i < n; ++i) {
     gemm(true, 1, cl, e, from + i * heads * e, e, block.keys + (begin + i) * cl * e, e, false,
          own.data(), cl);
-    for (std::int64_t j = 0; j < cl; ++j) origin[j * padded + i] = own[static_cast<std::size_t>(j)];
+    for (std::int64_t j = 0; j < cl; ++j) origin[j * padded + i] = own[j];
   }
   const std::int64_t reach = begin + n;
   for (std::int64_t s = 0; s < reach; ++s) {
@@ -123,7 +123,7 @@ void HostPairSums<T>::summed_block(const AttentionView& view, const KeyBlock& bl
     if (table != nullptr) {
       for (std::int64_t i = skip; i < n; ++i) {
         T* to = table + (block.head * tri(length) + tri(begin + i) + s) * cl;
-        rows[static_cast<std::size_t>(i)] = to;
+        rows[i] = to;
         if (i >= end) std::fill_n(to, cl, T(0));  // outside the window
       }
       if constexpr (sizeof(T) == sizeof(float))
@@ -131,9 +131,8 @@ void HostPairSums<T>::summed_block(const AttentionView& view, const KeyBlock& bl
     }
     for (std::int64_t i = skip; i < n; ++i) {
       const std::int64_t to = block.head * tri(length) + tri(begin + i) + s;
-      ptr(sums.k_sum)[to] = i < end ? static_cast<T>(pair[static_cast<std::size_t>(i)]) : T(0);
-      ptr(sums.k_abs)[to] =
-          i < end ? static_cast<T>(pair[static_cast<std::size_t>(padded + i)]) : T(0);
+      ptr(sums.k_sum)[to] = i < end ? static_cast<T>(pair[i]) : T(0);
+      ptr(sums.k_abs)[to] = i < end ? static_cast<T>(pair[padded + i]) : T(0);
       if (extras.reach == nullptr) continue;
       const auto place = static_cast<std::size_t>(to), column = static_cast<std::size_t>(i);
       extras.reach->mass[place] =
@@ -168,10 +167,9 @@ typename HostPairSums<T>::Weighed HostPairSums<T>::weighed(const AttentionView& 
     const double* from =
         (i % 2 == 0 ? mass : bound).data() + i / 2 * static_cast<std::int64_t>(view.n_writers);
     const double most = *std::max_element(from, from + cl);
-    out.unit[static_cast<std::size_t>(i)] = most;
+    out.unit[i] = most;
     for (std::int64_t j = 0; j < cl; ++j)
-      out.scaled[static_cast<std::size_t>(i * cl + j)] =
-          most > 0 ? static_cast<T>(from[j] / most) : T(0);
+      out.scaled[i * cl + j] = most > 0 ? static_cast<T>(from[j] / most) : T(0);
   }
   return out;
 }
@@ -207,11 +205,9 @@ bool HostPairSums<T>::visit_key_reach(const AttentionView& view, std::span<const
                     below.scaled.data() + (2 * s + 1) * cl, sum.data() + at, most.data() + at});
         for (std::int64_t i = skip; i < end; ++i) {
           const auto column = static_cast<std::size_t>(i);
-          rows[static_cast<std::size_t>(2 * i * reach + s)] =
-              static_cast<double>(static_cast<float>(sum[column])) *
-              below.unit[static_cast<std::size_t>(2 * s)];
-          rows[static_cast<std::size_t>((2 * i + 1) * reach + s)] =
-              static_cast<double>(most[column]) * below.unit[static_cast<std::size_t>(2 * s + 1)];
+          rows[2 * i * reach + s] =
+              static_cast<double>(static_cast<float>(sum[column])) * below.unit[2 * s];
+          rows[(2 * i + 1) * reach + s] = static_cast<double>(most[column]) * below.unit[2 * s + 1];
         }
       }
       for (std::int64_t i = 0; i < n; ++i)

@@ -23,8 +23,7 @@ void HostPairs<T>::PullBack::operator()(std::int64_t position, std::int64_t head
   if (table != nullptr) HostBase<T>::rotate(*table, position, u, true);
   if (norm.empty()) return;
   const T inverse = T(1) / dev[position * heads + head];
-  for (std::int64_t i = 0; i < e; ++i)
-    u[i] *= norm[static_cast<std::size_t>(head * e + i)] * inverse;
+  for (std::int64_t i = 0; i < e; ++i) u[i] *= norm[head * e + i] * inverse;
 }
 
 template <typename T>
@@ -94,7 +93,7 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& 
     const std::int64_t n = length - s;
     std::vector<T> own;
     if (per_source) {
-      own.resize(static_cast<std::size_t>(heads * n * d));
+      own.resize(heads * n * d);
       std::vector<T> scratch(static_cast<std::size_t>(n * e));
       vectors(static_cast<int>(s), scratch.data(), own.data());
     }
@@ -193,8 +192,7 @@ void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std:
          j < std::min(cl, (task % groups + 1) * kWriters); ++j) {
       const Writer& writer = writers_[static_cast<int>(j)];
       if (low_rank && writer.kind == WriterKind::head) {
-        gemm(false, n, columns, e,
-             ptr(*view.z[static_cast<std::size_t>(writer.layer)]) + begin * z_row + writer.head * e,
+        gemm(false, n, columns, e, ptr(*view.z[writer.layer]) + begin * z_row + writer.head * e,
              z_row,
              ptr(products) +
                  (std::int64_t{writer.layer} * config_.n_heads + writer.head) * e * columns,
@@ -212,8 +210,7 @@ void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std:
           for (std::int64_t x = 0; x < e; ++x) to[x] = from[x] * base;
           if (!forth.norm.empty()) {
             const T inverse = T(1) / forth.dev[s * forth.heads + first + g];
-            for (std::int64_t x = 0; x < e; ++x)
-              to[x] *= forth.norm[static_cast<std::size_t>((first + g) * e + x)] * inverse;
+            for (std::int64_t x = 0; x < e; ++x) to[x] *= forth.norm[(first + g) * e + x] * inverse;
           }
           if (forth.table != nullptr) rotate(*forth.table, s, to, false);
         }

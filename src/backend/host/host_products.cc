@@ -67,7 +67,7 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
   std::vector<T> centered;
   const bool center = config_.norm != Norm::rms;
   if (center || !w.packed()) {
-    centered.resize(static_cast<std::size_t>(count * d * w.width));
+    centered.resize(count * d * w.width);
     pool_.parallel_for(count, [&](std::int64_t i) {
       const std::int64_t n = w.columns(first + i);
       T* to = centered.data() + i * d * w.width;
@@ -97,7 +97,7 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
       T* to = out + i * size + ((from + source) * heads + head) * e * columns;
       Scratch plain;
       T* made = packed ? plain.of<T>(rows * n) : to;
-      const Panels<T>& o = layers[static_cast<std::size_t>(source)]->o;
+      const Panels<T>& o = layers[source]->o;
       for (std::int64_t p = 0; p < o.count(); ++p) {
         gemm(false, rows, n, o.columns(p), o.rows(p, head * e, rows), o.columns(p),
              right + o.begin(p) * n, n, p > 0, made, n);
@@ -144,7 +144,7 @@ void HostProducts<T>::add_head_products(const MlpView& view, const T* products, 
   for (int i = 0; i < heads; ++i) {
     const int source = i / config_.n_heads, head = i % config_.n_heads;
     const int writer = writers_.head(source, head);
-    const T* z = ptr(*view.z[static_cast<std::size_t>(source)]) + begin * z_row + head * e;
+    const T* z = ptr(*view.z[source]) + begin * z_row + head * e;
     const T* product = products + i * e * padded;
     head_sums(HeadProduct<T>{positions, padded, e, z, z_row, product, some, abs, padded,
                              square + writer, view.visible});

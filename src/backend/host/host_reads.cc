@@ -20,10 +20,9 @@ std::vector<ReadOps::HeadReads::Positions> active_positions(std::span<const doub
   std::vector<ReadOps::HeadReads::Positions> out(static_cast<std::size_t>(heads));
   const std::int64_t rows = static_cast<std::int64_t>(directions.size()) / e;
   for (std::int64_t i = 0; i < rows; ++i) {
-    const auto row =
-        directions.subspan(static_cast<std::size_t>(i * e), static_cast<std::size_t>(e));
+    const auto row = directions.subspan(i * e, static_cast<std::size_t>(e));
     if (std::all_of(row.begin(), row.end(), [](double x) { return x == 0; })) continue;
-    auto& of = out[static_cast<std::size_t>(i % heads)];
+    auto& of = out[i % heads];
     const auto position = static_cast<int>(i / heads);
     if (of.end == 0) of.first = position;
     of.end = position + 1;
@@ -68,12 +67,12 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
     const std::int64_t g = h / config_.group_size();
     std::vector<T> entry, query, key_turned, value_turned;
     std::vector<double> by_keys(static_cast<std::size_t>(length)), by_queries = by_keys;
-    const auto [active, used] = reads.active[static_cast<std::size_t>(h)];
+    const auto [active, used] = reads.active[h];
     for (std::int64_t begin = active / kQueryBlock * kQueryBlock; begin < used;
          begin += kQueryBlock) {
       const std::int64_t n = std::min(kQueryBlock, used - begin), reach = begin + n;
       const T* direction = ptr(reads.value) + (begin * heads + h) * e;
-      entry.resize(static_cast<std::size_t>(n * reach));
+      entry.resize(n * reach);
       gemm(true, n, reach, e, direction, heads * e, ptr(*view.v) + g * e, groups * e, false,
            entry.data(), reach);
       query.assign(entry.size(), T(0));
@@ -94,8 +93,8 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
           const auto at = static_cast<std::size_t>(s * n + i), source = static_cast<std::size_t>(s);
           const T alpha = ptr(*view.pattern)[pair + s];
           value_turned[at] = alpha;
-          const double credit = static_cast<double>(alpha) *
-                                static_cast<double>(entry[static_cast<std::size_t>(i * reach + s)]);
+          const double credit =
+              static_cast<double>(alpha) * static_cast<double>(entry[i * reach + s]);
           const double k = options.weights[0] * credit * by_keys[source];
           const double x = options.weights[1] * credit * by_queries[source];
           key[s] = static_cast<T>(k);
@@ -106,7 +105,7 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
         for (std::int64_t s = first; s <= q; ++s) {
           if (spread) key[s] -= static_cast<T>(key_mean);
           if (centered) own[s] -= static_cast<T>(query_mean);
-          key_turned[static_cast<std::size_t>(s * n + i)] = key[s];
+          key_turned[s * n + i] = key[s];
         }
       }
       gemm(false, n, e, reach, query.data(), reach, ptr(*view.k) + g * e, groups * e, false,
@@ -141,13 +140,12 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
   });
   const auto to_stream = [&](std::span<const std::pair<const Panels<T>*, const T*>> parts,
                              std::vector<double>& out) {
-    out.assign(static_cast<std::size_t>(length * d), 0.0);
+    out.assign(length * d, 0.0);
     std::vector<T> read(out.size());
     for (const auto& [panels, from] : parts) {
       multiply_transposed(*panels, from, length, read.data());
       for (std::int64_t i = 0; i < length * d; ++i)
-        out[static_cast<std::size_t>(i)] += static_cast<double>(read[static_cast<std::size_t>(i)]) /
-                                            static_cast<double>(ptr(*view.dev)[i / d]);
+        out[i] += static_cast<double>(read[i]) / static_cast<double>(ptr(*view.dev)[i / d]);
     }
   };
   using Folded = std::pair<const Panels<T>*, const T*>;
@@ -176,7 +174,7 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
   const std::int64_t n = own.size() / rows;
   NeuronCredit out;
   out.coef = uninitialized(own.size());
-  out.credit.assign(static_cast<std::size_t>(rows), 0.0);
+  out.credit.assign(rows, 0.0);
   std::vector<double> passed = out.credit, doubt = out.credit;  // by row, added up in order
   pool_.parallel_for(rows, [&](std::int64_t r) {
     const auto row = static_cast<std::size_t>(r);
@@ -202,7 +200,7 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
       for (std::int64_t i = 0; i < n; ++i) {
         const auto x = static_cast<double>(given[i]);
         credit += x;
-        coef[i] = static_cast<T>(weight * x * inverse[static_cast<std::size_t>(i)]);
+        coef[i] = static_cast<T>(weight * x * inverse[i]);
         size += std::fabs(x);
         if (ill_conditioned(static_cast<double>(sum[i]), static_cast<double>(abs[i])))
           doubtful += std::fabs(x);
@@ -229,7 +227,7 @@ void HostReads<T>::neuron_reads(const MlpView& view, MlpSide side, Scores scores
     queries.push_back(q);
     given.insert(given.end(), row, row + n);
   }
-  out.assign(static_cast<std::size_t>(view.length * d), 0.0);
+  out.assign(view.length * d, 0.0);
   if (queries.empty()) return;
   const std::vector<T> vectors = this->fold_neurons(view, side, scores, queries, std::move(given));
   for (std::size_t i = 0; i < queries.size(); ++i) {
@@ -267,18 +265,18 @@ void HostReads<T>::offset_fold(const AttentionView& view, const HeadReads& reads
                                const Array& offsets, std::vector<double>& out) {
   const std::int64_t cl = view.visible, length = view.length, used = reads.last + 1,
                      heads = config_.n_heads;
-  out.assign(static_cast<std::size_t>(length * cl), 0.0);
+  out.assign(length * cl, 0.0);
   const std::int64_t blocks = (used + kQueryBlock - 1) / kQueryBlock;
   pool_.parallel_for(blocks, [&](std::int64_t block) {  // of sources
     const std::int64_t begin = block * kQueryBlock, n = std::min(kQueryBlock, used - begin);
     std::vector<T> turned, sum(static_cast<std::size_t>(n * cl));
     for (std::int64_t h = 0; h < heads; ++h) {
       const std::int64_t queries = used - begin;
-      turned.assign(static_cast<std::size_t>(n * queries), T(0));
+      turned.assign(n * queries, T(0));
       for (std::int64_t q = begin; q < used; ++q) {
         const T* coef = ptr(reads.key_coef) + h * tri(length) + tri(q);
         for (std::int64_t s = begin; s < begin + n && s <= q; ++s)
-          turned[static_cast<std::size_t>((s - begin) * queries + q - begin)] = coef[s];
+          turned[(s - begin) * queries + q - begin] = coef[s];
       }
       gemm(false, n, cl, queries, turned.data(), queries, ptr(offsets) + (h * length + begin) * cl,
            cl, h > 0, sum.data(), cl);
@@ -292,11 +290,11 @@ void HostReads<T>::position_dots(const Array& writers, int n_writers, int first,
                                  std::span<const double> vectors, std::vector<double>& out) {
   const std::int64_t d = config_.d_model, count = end - first,
                      length = static_cast<std::int64_t>(vectors.size()) / d;
-  out.resize(static_cast<std::size_t>(length * count));
+  out.resize(length * count);
   const std::vector<T> single(vectors.begin(), vectors.end());
   pool_.parallel_for(length, [&](std::int64_t s) {
     for (std::int64_t j = 0; j < count; ++j)
-      out[static_cast<std::size_t>(s * count + j)] = static_cast<double>(
+      out[s * count + j] = static_cast<double>(
           dot(d, ptr(writers) + (s * n_writers + first + j) * d, single.data() + s * d));
   });
 }

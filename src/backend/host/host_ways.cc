@@ -33,20 +33,18 @@ typename HostWays<T>::Shared HostWays<T>::shared_by_sources(const AttentionView&
   Shared out;
   out.columns = padded_columns(used);
   const std::int64_t panels = e * out.columns;
-  out.queries.resize(static_cast<std::size_t>(heads * panels));
+  out.queries.resize(heads * panels);
   out.values.resize(out.queries.size());
-  out.bounds.assign(static_cast<std::size_t>(2 * heads * out.columns), T(0));
-  if (!offsets.raw.empty())
-    out.offsets.assign(static_cast<std::size_t>(heads * cl * out.columns), T(0));
+  out.bounds.assign(2 * heads * out.columns, T(0));
+  if (!offsets.raw.empty()) out.offsets.assign(heads * cl * out.columns, T(0));
   pool_.parallel_for(heads, [&](std::int64_t h) {
     pack_columns(true, e, used, ptr(*view.q) + h * e, heads * e, out.queries.data() + h * panels);
     pack_columns(true, e, used, ptr(reads.value) + h * e, heads * e,
                  out.values.data() + h * panels);
     for (std::int64_t q = 0; q < used; ++q) {
       for (const std::int64_t branch : {0, 1})  // of K, Q, V the first and the last
-        out.bounds[static_cast<std::size_t>((branch * heads + h) * out.columns + q)] =
-            static_cast<T>(
-                above.bound[static_cast<std::size_t>((2 * branch * heads + h) * length + q)]);
+        out.bounds[(branch * heads + h) * out.columns + q] =
+            static_cast<T>(above.bound[(2 * branch * heads + h) * length + q]);
       if (out.offsets.empty()) continue;
       const T* from = ptr(offsets.raw) + (h * length + q) * cl;
       T* to = out.offsets.data() + h * cl * out.columns + q;
@@ -67,9 +65,9 @@ bool HostWays<T>::pass_ways(const AttentionView& view, const HeadReads& reads,
     const std::int64_t heads = config_.n_heads, e = config_.d_head, length = view.length,
                        cl = view.visible, used = reads.last + 1, group = config_.group_size(),
                        row = config_.n_kv_heads * e, ends = above.terminals;
-    below.sum.assign(static_cast<std::size_t>(length * cl), 0.0);
+    below.sum.assign(length * cl, 0.0);
     below.bound = below.sum;
-    below.end_bound.assign(static_cast<std::size_t>(2 * length * ends), 0.0);
+    below.end_bound.assign(2 * length * ends, 0.0);
     if (used == 0) return true;
     const Shared shared = shared_by_sources(view, reads, offsets, above);
     const std::int64_t columns = shared.columns, panels = e * columns;
@@ -118,12 +116,11 @@ bool HostWays<T>::pass_ways(const AttentionView& view, const HeadReads& reads,
           products(1, own_values, shared.values.data(), nullptr);
           if (begin != s) continue;
           const T* query = ptr(reads.query_edges) + (s * heads + h) * cl;
-          const T reach =
-              static_cast<T>(above.bound[static_cast<std::size_t>((heads + h) * length + s)]);
+          const T reach = static_cast<T>(above.bound[(heads + h) * length + s]);
           for (std::int64_t j = 0; j < cl; ++j) {
             const T size = std::fabs(query[j]);
             sum[j] += static_cast<double>(size);
-            T& largest = most[static_cast<std::size_t>(j)];
+            T& largest = most[j];
             largest = std::max(largest, size * reach);
           }
         }

@@ -173,7 +173,7 @@ void column_medians<double>(const double* rows, std::int64_t n, std::int64_t c, 
   std::vector<double> column(static_cast<std::size_t>(n));
   const auto middle = column.begin() + (n - 1) / 2;
   for (std::int64_t j = 0; j < c; ++j) {
-    for (std::int64_t r = 0; r < n; ++r) column[static_cast<std::size_t>(r)] = rows[r * c + j];
+    for (std::int64_t r = 0; r < n; ++r) column[r] = rows[r * c + j];
     std::nth_element(column.begin(), middle, column.end());
     out[j] = *middle;
   }

@@ -34,9 +34,9 @@ std::vector<T> folded_bias(const WeightView& bias, const WeightView& norm_bias,
       const std::int64_t n = std::min(kRowsAtOnce, w.in - i);
       read_rows(w, i, n, rows.data());
       for (std::int64_t r = 0; r < n; ++r) {
-        const double scale = beta[static_cast<std::size_t>(i + r)];
+        const double scale = beta[i + r];
         const double* row = rows.data() + r * w.out;
-        for (std::int64_t o = 0; o < w.out; ++o) sum[static_cast<std::size_t>(o)] += scale * row[o];
+        for (std::int64_t o = 0; o < w.out; ++o) sum[o] += scale * row[o];
       }
     }
   }
@@ -65,7 +65,7 @@ Panels<T> make_panels(const WeightView& w, std::int64_t width, const std::vector
     if (row_scale) panels.row_scale = *row_scale;
     return panels;
   }
-  panels.data.resize(static_cast<std::size_t>(w.in * w.out));
+  panels.data.resize(w.in * w.out);
   for (std::int64_t p = 0; p < panels.count(); ++p)
     read_block(w, {0, w.in, panels.begin(p), panels.columns(p)},
                row_scale ? row_scale->data() : nullptr, panels.data.data() + w.in * panels.begin(p),
@@ -98,7 +98,7 @@ std::vector<T> for_heads(const WeightView& w, std::int64_t n) {
   std::vector<T> out = read_vector<T>(w);
   const std::size_t stored = out.size();
   if (stored == 0) return out;
-  out.resize(static_cast<std::size_t>(n));
+  out.resize(n);
   for (std::size_t i = stored; i < out.size(); ++i) out[i] = out[i - stored];
   return out;
 }
@@ -138,7 +138,7 @@ LayerPanels<T> make_layer_panels(const ModelConfig& config, const LayerWeights& 
 
 template <typename T>
 MlpPanels<T> make_expert_panels(const LayerWeights& w, int expert) {
-  return make_mlp<T>(w.experts[static_cast<std::size_t>(expert)], w, Pack::now);
+  return make_mlp<T>(w.experts[expert], w, Pack::now);
 }
 
 template MlpPanels<float> make_expert_panels<float>(const LayerWeights&, int);

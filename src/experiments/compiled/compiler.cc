@@ -62,25 +62,22 @@ class Compiler {
     m_.d_mlp = kDeadNeurons;
     for (const Layer& layer : program.layers)
       m_.d_mlp = std::max(m_.d_mlp, static_cast<int>(layer.mlp.neurons.size()));
-    m_.norm.assign(static_cast<std::size_t>(m_.d_model),
-                   kConstant * std::sqrt((gpt2 ? 2.0 : 1.0) / m_.d_model));
+    m_.norm.assign(m_.d_model, kConstant * std::sqrt((gpt2 ? 2.0 : 1.0) / m_.d_model));
   }
 
   CompiledModel run() {
     m_.embed = Matrix(m_.vocabulary, m_.d_model);
     for (int t = 0; t < m_.vocabulary; ++t) {
-      for (const auto& [feature, weight] : p_.emb[static_cast<std::size_t>(t)])
-        write(m_.embed, t, feature, weight);
+      for (const auto& [feature, weight] : p_.emb[t]) write(m_.embed, t, feature, weight);
       m_.embed(t, p_.constant) = kConstant;
       if (opposite_ >= 0) m_.embed(t, opposite_) = -kConstant;
     }
     if (m_.format == Format::gpt2) {
       m_.pos = Matrix(m_.length, m_.d_model);
-      for (int s = 0; s < m_.length; ++s)
-        write(m_.pos, s, p_.position[static_cast<std::size_t>(s)], 1);
+      for (int s = 0; s < m_.length; ++s) write(m_.pos, s, p_.position[s], 1);
     }
     m_.unembed = Matrix(m_.vocabulary, m_.d_model);
-    for (int t = 0; t < m_.vocabulary; ++t) m_.unembed(t, p_.out[static_cast<std::size_t>(t)]) = 1;
+    for (int t = 0; t < m_.vocabulary; ++t) m_.unembed(t, p_.out[t]) = 1;
     for (const Layer& layer : p_.layers) add_layer(layer);
     add_noise(m_.embed);
     if (m_.format == Format::gpt2) add_noise(m_.pos);
@@ -132,9 +129,8 @@ class Compiler {
     l.w_q = l.w_k = l.w_v = Matrix(m_.d_model, width);
     l.w_o = Matrix(width, m_.d_model);
     for (int h = 0; h < m_.n_heads; ++h) {
-      if (h < static_cast<int>(layer.heads.size()) &&
-          layer.heads[static_cast<std::size_t>(h)].role != Role::dead) {
-        add_head(layer.heads[static_cast<std::size_t>(h)], h * m_.d_head, l);
+      if (h < static_cast<int>(layer.heads.size()) && layer.heads[h].role != Role::dead) {
+        add_head(layer.heads[h], h * m_.d_head, l);
       } else {
         add_dead_head(h * m_.d_head, l);
       }
@@ -142,7 +138,7 @@ class Compiler {
     l.w_in = Matrix(m_.d_model, m_.d_mlp);
     if (m_.format == Format::llama) l.w_up = Matrix(m_.d_model, m_.d_mlp);
     l.w_out = Matrix(m_.d_mlp, m_.d_model);
-    l.b_in.assign(static_cast<std::size_t>(m_.d_mlp), 0.0);
+    l.b_in.assign(m_.d_mlp, 0.0);
     if (layer.mlp.role == Role::dead) {
       add_dead_mlp(l);
     } else {
@@ -157,7 +153,7 @@ class Compiler {
     std::vector<Match> matches = head.matches;
     if (head.offset && m_.format == Format::gpt2) {
       for (int s = 0; s < m_.length; ++s)
-        matches.push_back({p_.position[static_cast<std::size_t>(s)],
+        matches.push_back({p_.position[s],
                            p_.position[static_cast<std::size_t>(std::max(s - *head.offset, 0))],
                            1});
     }
@@ -237,7 +233,7 @@ class Compiler {
     for (const auto& [feature, weight] : neuron.in)
       l.w_in(feature, n) += scale * read_weight(feature, weight);
     if (m_.format == Format::gpt2) {
-      l.b_in[static_cast<std::size_t>(n)] = neuron.bias;
+      l.b_in[n] = neuron.bias;
     } else {
       l.w_in(p_.constant, n) += scale * neuron.bias / kConstant;
       l.w_up(p_.constant, n) = 1 / (kGate * kConstant);
@@ -338,7 +334,7 @@ std::map<std::string, std::vector<float>> CompiledModel::tensors(
   }
   matrix("lm_head.weight", unembed);
   for (int i = 0; i < n_layers(); ++i) {
-    const LayerMatrices& l = layers[static_cast<std::size_t>(i)];
+    const LayerMatrices& l = layers[i];
     if (format == Format::gpt2) {
       const std::string at = fmt::format("h.{}.", i);
       for (const char* ln : {"ln_1", "ln_2"}) {

@@ -219,9 +219,9 @@ class Routes {
       if (amount == 0) return;
       const std::vector<double> part = proximities(visible, s);
       for (int w = 0; w < visible; ++w) {
-        const double got = amount * part[static_cast<std::size_t>(w)];
+        const double got = amount * part[w];
         credit[{plain_.name(w), reader, branch}] += got;
-        held[static_cast<std::size_t>(w)][s] += got;
+        held[w][s] += got;
       }
     };
     const CompiledModel& m = plain_.model();
@@ -229,12 +229,12 @@ class Routes {
     for (int l = m.n_layers() - 1; l >= 0; --l) {
       const int mlp = plain_.mlp(l);
       for (std::size_t s = 0; s < length_; ++s)
-        share(mlp, s, held[static_cast<std::size_t>(mlp)][s], plain_.name(mlp),
+        share(mlp, s, held[mlp][s], plain_.name(mlp),
               m.format == Format::gpt2 ? Branch::mlp : Branch::G);
       for (int h = 0; h < m.n_heads; ++h) {
         const int head = plain_.head(l, h);
         for (std::size_t q = 0; q < length_; ++q) {
-          const double amount = held[static_cast<std::size_t>(head)][q];
+          const double amount = held[head][q];
           if (amount == 0) continue;
           const std::vector<double> sources = entries(l, h, q);
           for (std::size_t s = 0; s <= q; ++s)
@@ -266,18 +266,16 @@ class Routes {
   std::vector<double> proximities(int visible, std::size_t s) const {
     std::vector<double> whole(run_.writers[0][s].size(), 0.0), out;
     for (int w = 0; w < visible; ++w) {
-      for (std::size_t i = 0; i < whole.size(); ++i)
-        whole[i] += run_.writers[static_cast<std::size_t>(w)][s][i];
+      for (std::size_t i = 0; i < whole.size(); ++i) whole[i] += run_.writers[w][s][i];
     }
-    for (int w = 0; w < visible; ++w)
-      out.push_back(proximity(whole, run_.writers[static_cast<std::size_t>(w)][s]));
+    for (int w = 0; w < visible; ++w) out.push_back(proximity(whole, run_.writers[w][s]));
     normalize(out);
     return out;
   }
 
   std::vector<double> entries(int l, int h, std::size_t q) const {
     const auto ls = static_cast<std::size_t>(l), hs = static_cast<std::size_t>(h);
-    const std::vector<double>& whole = run_.writers[static_cast<std::size_t>(plain_.head(l, h))][q];
+    const std::vector<double>& whole = run_.writers[plain_.head(l, h)][q];
     std::vector<double> out;
     for (std::size_t s = 0; s <= q; ++s)
       out.push_back(proximity(whole, run_.value[ls][hs][s], run_.pattern[ls][hs][q][s]));

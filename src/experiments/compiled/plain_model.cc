@@ -16,10 +16,10 @@ using Vec = std::vector<double>;
 Vec times(const Vec& x, const Matrix& w, int begin, int count) {
   Vec y(static_cast<std::size_t>(count), 0.0);
   for (int i = 0; i < w.rows; ++i) {
-    const double xi = x[static_cast<std::size_t>(i)];
+    const double xi = x[i];
     if (xi == 0) continue;
     const double* row = w.row(i) + begin;
-    for (int o = 0; o < count; ++o) y[static_cast<std::size_t>(o)] += xi * row[o];
+    for (int o = 0; o < count; ++o) y[o] += xi * row[o];
   }
   return y;
 }
@@ -30,7 +30,7 @@ void add_back(const Vec& g, const Matrix& w, int begin, Vec& x) {
     const double* row = w.row(i) + begin;
     double sum = 0;
     for (std::size_t o = 0; o < g.size(); ++o) sum += row[o] * g[o];
-    x[static_cast<std::size_t>(i)] += sum;
+    x[i] += sum;
   }
 }
 
@@ -55,7 +55,7 @@ class Pass {
         d_(static_cast<std::size_t>(m_.d_model)) {}
 
   Run run(const std::vector<TokenId>& ids, TokenId target, TokenId contrast) {
-    out_.writers.assign(static_cast<std::size_t>(p_.writers()), Rows(length_, Vec(d_, 0.0)));
+    out_.writers.assign(p_.writers(), Rows(length_, Vec(d_, 0.0)));
     x_ = Rows(length_, Vec(d_, 0.0));
     const Rows emb = o_.input ? *o_.input : p_.embeddings(ids);
     for (std::size_t s = 0; s < length_; ++s) {
@@ -66,7 +66,7 @@ class Pass {
       out_.writers[1][s].assign(row, row + d_);
       add_to(out_.writers[1][s], x_[s]);
     }
-    layers_.resize(static_cast<std::size_t>(m_.n_layers()));
+    layers_.resize(m_.n_layers());
     for (int l = 0; l < m_.n_layers(); ++l) forward(l);
     const Port port{m_.n_layers(), -1, Branch::none};
     const Rows in = input(port);
@@ -76,8 +76,7 @@ class Pass {
       for (std::size_t i = 0; i < d_; ++i) sum += y[i] * m_.unembed(t, static_cast<int>(i));
       out_.logits.push_back(sum);
     }
-    out_.difference = out_.logits[static_cast<std::size_t>(target)] -
-                      out_.logits[static_cast<std::size_t>(contrast)];
+    out_.difference = out_.logits[target] - out_.logits[contrast];
     if (o_.gradients) {
       Vec g(d_);
       for (std::size_t i = 0; i < d_; ++i)
@@ -154,8 +153,8 @@ class Pass {
   }
 
   void forward(int l) {
-    const LayerMatrices& w = m_.layers[static_cast<std::size_t>(l)];
-    LayerState& t = layers_[static_cast<std::size_t>(l)];
+    const LayerMatrices& w = m_.layers[l];
+    LayerState& t = layers_[l];
     const double scale = 1 / std::sqrt(static_cast<double>(m_.d_head));
     Rows sum(length_, Vec(d_, 0.0));
     out_.pattern.emplace_back();
@@ -172,14 +171,14 @@ class Pass {
       Rows& value = out_.value.back().emplace_back(length_, Vec(d_, 0.0));
       for (std::size_t s = 0; s < length_; ++s) {
         for (int e = 0; e < m_.d_head; ++e) {
-          const double v = head.v[s][static_cast<std::size_t>(e)];
+          const double v = head.v[s][e];
           if (v == 0) continue;
           const double* row = w.w_o.row(base + e);
           for (std::size_t i = 0; i < d_; ++i) value[s][i] += v * row[i];
         }
       }
       Rows& alpha = out_.pattern.back().emplace_back();
-      Rows& written = out_.writers[static_cast<std::size_t>(p_.head(l, h))];
+      Rows& written = out_.writers[p_.head(l, h)];
       for (std::size_t q = 0; q < length_; ++q) {
         Vec a;
         double largest = -INFINITY, total = 0;
@@ -199,7 +198,7 @@ class Pass {
     for (std::size_t s = 0; s < length_; ++s) add_to(sum[s], x_[s]);
     t.in_mlp = input({l, -1, m_.format == Format::gpt2 ? Branch::mlp : Branch::G});
     const Rows in_up = m_.format == Format::gpt2 ? Rows() : input({l, -1, Branch::U});
-    Rows& written = out_.writers[static_cast<std::size_t>(p_.mlp(l))];
+    Rows& written = out_.writers[p_.mlp(l)];
     for (std::size_t s = 0; s < length_; ++s) {
       t.pre.push_back(times(normed(t.in_mlp[s]), w.w_in, 0, m_.d_mlp));
       if (m_.format == Format::gpt2) {
@@ -223,8 +222,8 @@ class Pass {
 
   // `back` is the gradient by the stream behind the layer, and becomes that before it.
   void backward(int l, Rows& back) {
-    const LayerMatrices& w = m_.layers[static_cast<std::size_t>(l)];
-    const LayerState& t = layers_[static_cast<std::size_t>(l)];
+    const LayerMatrices& w = m_.layers[l];
+    const LayerState& t = layers_[l];
     const bool gated = m_.format != Format::gpt2;
     Rows gate(length_, Vec(d_, 0.0)), up(length_, Vec(d_, 0.0));
     for (std::size_t s = 0; s < length_; ++s) {
@@ -244,7 +243,7 @@ class Pass {
       if (!gated) continue;
       y.assign(d_, 0.0);
       add_back(g_up, w.w_up, 0, y);
-      up[s] = norm_back(in_up_[static_cast<std::size_t>(l)][s], y);
+      up[s] = norm_back(in_up_[l][s], y);
     }
     out_.gradient[{l, -1, gated ? Branch::G : Branch::mlp}] = gate;
     if (gated) out_.gradient[{l, -1, Branch::U}] = up;
@@ -254,9 +253,9 @@ class Pass {
     const Rows after = back;
     for (int h = 0; h < m_.n_heads; ++h) {
       const int base = h * m_.d_head;
-      const HeadState& head = t.heads[static_cast<std::size_t>(h)];
-      const Rows& alpha = out_.pattern[static_cast<std::size_t>(l)][static_cast<std::size_t>(h)];
-      const Rows& value = out_.value[static_cast<std::size_t>(l)][static_cast<std::size_t>(h)];
+      const HeadState& head = t.heads[h];
+      const Rows& alpha = out_.pattern[l][h];
+      const Rows& value = out_.value[l][h];
       const auto e = static_cast<std::size_t>(m_.d_head);
       Rows g_q(length_, Vec(e, 0.0)), g_k = g_q, g_z(length_, Vec(d_, 0.0));
       for (std::size_t q = 0; q < length_; ++q) {

@@ -52,7 +52,7 @@ class Draft {
 
   Layer& layer(int l) {
     while (static_cast<int>(p.layers.size()) <= l) p.layers.emplace_back();
-    return p.layers[static_cast<std::size_t>(l)];
+    return p.layers[l];
   }
   Head& head(int l, const std::string& name) {
     layer(l).heads.push_back({name, Role::live, {}, {}, {}});
@@ -86,7 +86,7 @@ class Draft {
   // `n` different words.
   std::vector<TokenId> draw(std::size_t n) {
     std::vector<TokenId> all(kWords);
-    for (int i = 0; i < kWords; ++i) all[static_cast<std::size_t>(i)] = i;
+    for (int i = 0; i < kWords; ++i) all[i] = i;
     for (std::size_t i = 0; i < n; ++i)
       std::swap(all[i], all[i + static_cast<std::size_t>(below(kWords - static_cast<int>(i)))]);
     all.resize(n);
@@ -219,9 +219,7 @@ Program copy_suppression(const Settings& s, int n) {
           "an MLP predicts a token, a head that finds it earlier in the text lowers it", s, 5);
   Mlp& mlp = d.mlp(1, "predictor");
   const auto next = [](TokenId v) { return (v * 5 + 3) % kWords; };
-  for (TokenId v = 0; v < kWords; ++v)
-    Draft::look_up(mlp, d.token[static_cast<std::size_t>(v)],
-                   d.p.out[static_cast<std::size_t>(next(v))], 6);
+  for (TokenId v = 0; v < kWords; ++v) Draft::look_up(mlp, d.token[v], d.p.out[next(v)], 6);
   Head& head = d.head(2, "copy suppression");
   Draft::match(head, d.words(d.p.out), d.words(d.token), 0.25);
   Draft::move(head, d.token, d.p.out, -4);
@@ -251,10 +249,8 @@ Program fact_lookup(const Settings& s, int n) {
   };
   for (int a = 0; a < 5; ++a) {
     for (int r = 5; r < 8; ++r)
-      mlp.neurons.push_back({{{before[static_cast<std::size_t>(a)], 1.0},
-                              {d.token[static_cast<std::size_t>(r)], 1.0}},
-                             -1.5,
-                             {{d.p.out[static_cast<std::size_t>(fact(a, r))], 16.0}}});
+      mlp.neurons.push_back(
+          {{{before[a], 1.0}, {d.token[r], 1.0}}, -1.5, {{d.p.out[fact(a, r)], 16.0}}});
   }
   for (int i = 0; i < n; ++i) {
     const int a = d.below(5), r = 5 + d.below(3), other = (a + 1 + d.below(4)) % 5;
@@ -317,9 +313,7 @@ Program sorting(const Settings& s, int n) {
   Head& head = d.head(1, "next larger");
   for (int a = 0; a < kWords; ++a) {
     for (int b = 0; b < kWords; ++b)
-      head.matches.push_back({d.token[static_cast<std::size_t>(a)],
-                              d.token[static_cast<std::size_t>(b)],
-                              b > a ? 0.5 * (kWords - b + a) : 0.0});
+      head.matches.push_back({d.token[a], d.token[b], b > a ? 0.5 * (kWords - b + a) : 0.0});
   }
   Draft::move(head, d.token, d.p.out, 8);
   d.read_decoy(head);

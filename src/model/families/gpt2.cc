@@ -22,7 +22,7 @@ FamilyConfig read_gpt2(const ConfigReader& reader) {
   layer.n_neurons = reader.size("n_inner", 4 * c.d_model);
   layer.activation = read_activation(reader, "activation_function", "gelu_new");
   layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(c.d_head));
-  c.layers.assign(static_cast<std::size_t>(c.n_layers), layer);
+  c.layers.assign(c.n_layers, layer);
   c.norm_eps = reader.positive("layer_norm_epsilon", 1e-5);
   c.tied_head = reader.flag("tie_word_embeddings", true);
   c.bos_token = read_bos(reader, c.vocab_size, 50256);

@@ -27,7 +27,7 @@ FamilyConfig read_neox(const ConfigReader& reader) {
                                   .share = 0.25});
   layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(c.d_head));
   layer.activation = read_activation(reader, "hidden_act", "gelu");
-  c.layers.assign(static_cast<std::size_t>(c.n_layers), layer);
+  c.layers.assign(c.n_layers, layer);
   c.block = reader.flag("use_parallel_residual", true) ? Block::parallel : Block::sequential;
   c.norm_eps = reader.positive("layer_norm_eps", 1e-5);
   c.tied_head = reader.flag("tie_word_embeddings", false);

@@ -46,7 +46,7 @@ FamilyConfig read_llama_like(const ConfigReader& reader, const LlamaDefaults& de
                                     .old_names = defaults.rope_old_names,
                                     .original = defaults.rope_original});
   }
-  c.layers.assign(static_cast<std::size_t>(c.n_layers), layer);
+  c.layers.assign(c.n_layers, layer);
   read_sliding(reader, c.n_layers, [](int) { return false; });  // checks layer_types
   return family;
 }

@@ -66,7 +66,7 @@ FamilyConfig read_qwen3_moe(const ConfigReader& reader) {
     }
   }
   for (int l = 0; l < family.model.n_layers; ++l) {
-    LayerConfig& layer = family.model.layers[static_cast<std::size_t>(l)];
+    LayerConfig& layer = family.model.layers[l];
     layer.qk_norm = QkNorm::head;
     const bool sparse =
         (l + 1) % step == 0 && std::find(dense.begin(), dense.end(), l) == dense.end();
@@ -120,8 +120,7 @@ FamilyConfig read_smollm3(const ConfigReader& reader) {
     if (rotated[l] == 0) family.model.layers[l].rope = Rope{};
   }
   if (reader.flag("use_sliding_window", false)) {
-    set_windows(reader, family, 4096,
-                [&](int l) { return rotated[static_cast<std::size_t>(l)] == 0; });
+    set_windows(reader, family, 4096, [&](int l) { return rotated[l] == 0; });
   }
   return family;
 }
