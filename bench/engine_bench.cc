@@ -46,13 +46,13 @@ Question question(std::size_t paths) {
 }
 
 void forward_pass(benchmark::State& state) {
-  Backend& backend = *state_of(model(false))->backend;
+  backend::Backend& backend = *engine::state_of(model(false))->backend;
   const std::vector<TokenId> ids = prompt(state.range(0));
-  ForwardOptions plain;
+  forward::ForwardOptions plain;
   plain.keep = false;
   std::vector<double> logits;
   for (auto _ : state) {
-    const ForwardTrace trace = forward(backend, {ids}, plain);
+    const forward::ForwardTrace trace = forward::forward(backend, {ids}, plain);
     const std::vector<std::int64_t> last = {state.range(0) - 1};
     backend.logits(trace.x_final, last, logits);
   }

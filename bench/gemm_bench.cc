@@ -40,7 +40,7 @@ int main() {
     std::vector<float> c(static_cast<std::size_t>(s.m * s.n));
     for (float& x : a) x = normal(random);
     for (float& x : b) x = normal(random);
-    const auto measure = [&](unpack::OwnGemm* gemm, const char* name) {
+    const auto measure = [&](unpack::backend::OwnGemm* gemm, const char* name) {
       constexpr int kMostCalls = 400;
       constexpr double kSeconds = 0.25;
       double best = 1e9, total = 0;
@@ -58,8 +58,8 @@ int main() {
     };
     std::printf("%4lld x %5lld x %4lld%s", static_cast<long long>(s.m), static_cast<long long>(s.n),
                 static_cast<long long>(s.k), s.b_transposed ? " T" : "  ");
-    measure(&unpack::sgemm, unpack::gemm_library().c_str());
-    for (const auto& [name, gemm] : unpack::own_gemms()) measure(gemm, name.c_str());
+    measure(&unpack::backend::sgemm, unpack::backend::gemm_library().c_str());
+    for (const auto& [name, gemm] : unpack::backend::own_gemms()) measure(gemm, name.c_str());
     std::printf("  GFLOP/s\n");
   }
 }

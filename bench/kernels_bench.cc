@@ -21,7 +21,7 @@ void rate(benchmark::State& state, const char* name, double each) {
                                             benchmark::Counter::kIsRate);
 }
 
-void reduce_writers(benchmark::State& state, const FloatKernels* kernels) {
+void reduce_writers(benchmark::State& state, const backend::FloatKernels* kernels) {
   constexpr std::int64_t kRows = 160, kColumns = 256;
   const std::vector<float> tile = ramp(kRows * kColumns);
   std::vector<double> sum(kColumns), abs(kColumns), square(kRows);
@@ -32,7 +32,7 @@ void reduce_writers(benchmark::State& state, const FloatKernels* kernels) {
   rate(state, "scores/s", kRows * kColumns);
 }
 
-void reduce_rows(benchmark::State& state, const FloatKernels* kernels) {
+void reduce_rows(benchmark::State& state, const backend::FloatKernels* kernels) {
   constexpr std::int64_t kRows = 64, kColumns = 158;
   const std::vector<float> rows = ramp(kRows * kColumns);
   std::vector<float> sums(kRows), abs(kRows);
@@ -45,7 +45,7 @@ void reduce_rows(benchmark::State& state, const FloatKernels* kernels) {
   rate(state, "scores/s", kRows * kColumns);
 }
 
-void gelu(benchmark::State& state, const FloatKernels* kernels) {
+void gelu(benchmark::State& state, const backend::FloatKernels* kernels) {
   const std::vector<float> in = ramp(3072);
   std::vector<float> out(in.size());
   for (auto _ : state) {
@@ -66,8 +66,8 @@ void product(benchmark::State& state) {
   std::vector<float> c(static_cast<std::size_t>(m * n));
   std::size_t turn = 0;
   for (auto _ : state) {
-    sgemm(transposed, m, n, k, a.data(), k, b.data() + turn++ % count * size, transposed ? k : n,
-          false, c.data(), n);
+    backend::sgemm(transposed, m, n, k, a.data(), k, b.data() + turn++ % count * size,
+                   transposed ? k : n, false, c.data(), n);
     benchmark::DoNotOptimize(c.data());
   }
   rate(state, "FLOP/s", 2.0 * static_cast<double>(m * n * k));
@@ -83,7 +83,7 @@ BENCHMARK(product)
     ->Args({1, 1, 512, 768});   // the head for one position
 
 [[maybe_unused]] const bool kRegistered = [] {
-  for (const auto& [name, kernels] : float_kernels()) {
+  for (const auto& [name, kernels] : backend::float_kernels()) {
     benchmark::RegisterBenchmark(("reduce_writers/" + name).c_str(), reduce_writers, kernels);
     benchmark::RegisterBenchmark(("reduce_rows/" + name).c_str(), reduce_rows, kernels);
     benchmark::RegisterBenchmark(("gelu/" + name).c_str(), gelu, kernels);

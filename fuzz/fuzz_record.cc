@@ -11,9 +11,9 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  (void)unpack::unseal(text);
+  (void)unpack::report::unseal(text);
   try {
-    const unpack::LineValues line = unpack::read_line(text, "results.jsonl", true);
+    const unpack::batch::LineValues line = unpack::batch::read_line(text, "results.jsonl", true);
     if (line.error) return 0;
     if (line.facts.at(0) != static_cast<double>(line.token_credit.size()) ||
         line.node_credit.size() != line.writers.size() * line.token_credit.size())

@@ -8,12 +8,12 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
-    for (const unpack::FileTensor& tensor :
-         unpack::parse_safetensors(std::as_bytes(std::span(data, size)), "fuzz.safetensors")) {
+    for (const unpack::model::FileTensor& tensor : unpack::model::parse_safetensors(
+             std::as_bytes(std::span(data, size)), "fuzz.safetensors")) {
       if (!tensor.readable) continue;
-      const auto n =
-          static_cast<std::int64_t>(tensor.stored.bytes / unpack::dtype_size(tensor.stored.dtype));
-      if (unpack::find_non_finite(tensor.stored.data, tensor.stored.dtype, n) >= n)
+      const auto n = static_cast<std::int64_t>(tensor.stored.bytes /
+                                               unpack::tensor::dtype_size(tensor.stored.dtype));
+      if (unpack::tensor::find_non_finite(tensor.stored.data, tensor.stored.dtype, n) >= n)
         __builtin_trap();
     }
   } catch (const unpack::InputError& e) {

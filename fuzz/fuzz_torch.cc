@@ -9,7 +9,8 @@
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   try {
     const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
-    for (const unpack::FileTensor& tensor : unpack::parse_torch(bytes, "pytorch_model.bin")) {
+    for (const unpack::model::FileTensor& tensor :
+         unpack::model::parse_torch(bytes, "pytorch_model.bin")) {
       if (tensor.stored.data < bytes.data() ||
           tensor.stored.data + tensor.stored.bytes > bytes.data() + size)
         __builtin_trap();

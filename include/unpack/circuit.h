@@ -142,7 +142,9 @@ struct CircuitResult {
 
 // A file that holds what a search has computed so far, made with the first of it: an interrupted
 // search goes on from there. One that belongs to another search is begun anew.
+namespace report {
 class LineLog;
+}
 class CircuitMemory {
  public:
   // search: all that its numbers depend on.
@@ -160,7 +162,7 @@ class CircuitMemory {
   std::filesystem::path file_;
   std::string search_;
   std::map<std::string, std::vector<double>> known_;
-  std::unique_ptr<LineLog> log_;
+  std::unique_ptr<report::LineLog> log_;
 };
 
 // What a memory is told apart by: model, prompts, and every option that changes a number.

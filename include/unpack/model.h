@@ -67,8 +67,10 @@ struct TensorRef {
 };
 
 class Prepared;
+namespace engine {
 struct ModelState;
 struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
+}  // namespace engine
 struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
 struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
 struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
@@ -118,9 +120,9 @@ class Model {
                                 const RunContext& context = {}) const;
 
  private:
-  friend struct Inside;
-  explicit Model(std::shared_ptr<const ModelState> state) : state_(std::move(state)) {}
-  std::shared_ptr<const ModelState> state_;
+  friend struct engine::Inside;
+  explicit Model(std::shared_ptr<const engine::ModelState> state) : state_(std::move(state)) {}
+  std::shared_ptr<const engine::ModelState> state_;
 };
 
 }  // namespace unpack

@@ -12,7 +12,9 @@
 
 namespace unpack {
 
+namespace engine {
 struct PreparedState;
+}
 
 // Realised arrays of the forward pass, row-major, as float64.
 struct CachedArray {
@@ -46,9 +48,10 @@ class Prepared {
   std::size_t bytes() const;
 
  private:
-  friend struct Inside;
-  explicit Prepared(std::shared_ptr<const PreparedState> state) : state_(std::move(state)) {}
-  std::shared_ptr<const PreparedState> state_;
+  friend struct engine::Inside;
+  explicit Prepared(std::shared_ptr<const engine::PreparedState> state)
+      : state_(std::move(state)) {}
+  std::shared_ptr<const engine::PreparedState> state_;
 };
 
 // Token credit of every token of a continuation, from one prepare over prompt + continuation.

@@ -16,10 +16,10 @@ About about() {
   About result;
   result.version = version();
   result.build_type = UNPACK_BUILD_TYPE;
-  result.installed = installed_as();
-  result.kernels = fmt::format("{}, {}", kernel_name(), gemm_library());
-  result.devices.push_back(fmt::format("cpu ({} threads)", available_threads()));
-  if (cuda::driver_present() && !cuda::plugin_path().empty())
+  result.installed = base::installed_as();
+  result.kernels = fmt::format("{}, {}", backend::kernel_name(), backend::gemm_library());
+  result.devices.push_back(fmt::format("cpu ({} threads)", base::available_threads()));
+  if (backend::cuda::driver_present() && !backend::cuda::plugin_path().empty())
     result.devices.push_back("cuda (driver and plugin are here; unpack doctor asks the GPU)");
   return result;
 }

@@ -3,7 +3,7 @@
 // memory.
 #pragma once
 
-namespace unpack {
+namespace unpack::backend {
 
 class AddsKeysUp {
  public:
@@ -11,4 +11,4 @@ class AddsKeysUp {
   virtual bool adds_keys_up(int length) const = 0;
 };
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -18,7 +18,7 @@
 #include "unpack/options.h"
 #include "unpack/run_context.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 inline std::int64_t tri(std::int64_t q) { return q * (q + 1) / 2; }
 
@@ -307,7 +307,7 @@ struct BackendOptions {
   std::function<void(const std::string&)> notice;
   bool weight_products = false;
 };
-std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weights,
+std::shared_ptr<Backend> make_backend(std::shared_ptr<const model::ModelWeights> weights,
                                       const BackendOptions& options);
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -11,7 +11,7 @@
 #include "backend/mlp_readers.h"
 #include "unpack/options.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 class DeviceCredit {
  public:
@@ -63,4 +63,4 @@ class DeviceCredit {
                       std::vector<double>& mass, std::vector<double>& bound) = 0;
 };
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace unpack {
+namespace unpack::backend {
 
 class DeviceMemory {
  public:
@@ -29,4 +29,4 @@ class DeviceMemory {
   virtual std::uint64_t upload_once() = 0;
 };
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -7,7 +7,7 @@
 
 #include "unpack/writers.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 class DevicePlan {
  public:
@@ -20,4 +20,4 @@ class DevicePlan {
   virtual std::vector<Part> plan(const Writers& writers, int tokens) = 0;
 };
 
-}  // namespace unpack
+}  // namespace unpack::backend

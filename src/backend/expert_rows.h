@@ -8,7 +8,7 @@
 
 #include "backend/backend.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 // Rows of a batch and the slots of theirs that one expert fills.
 struct ExpertRows {
@@ -36,4 +36,4 @@ inline std::vector<ExpertRows> by_expert(const Routing& routing,
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -5,7 +5,7 @@
 
 #include "unpack/config.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 // Multiplications per writer, key and query side together: a vector in D per pair, against a
 // projection per head and a short dot product per pair. `gain`: how many times faster projections
@@ -19,4 +19,4 @@ inline bool fold_is_cheaper(const ModelConfig& c, int length, double gain = 1.0)
   return fold <= project;
 }
 
-}  // namespace unpack
+}  // namespace unpack::backend

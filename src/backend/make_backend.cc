@@ -5,9 +5,9 @@
 #include "backend/cuda/make_cuda_backend.h"
 #include "backend/reference/reference_backend.h"
 
-namespace unpack {
+namespace unpack::backend {
 
-std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weights,
+std::shared_ptr<Backend> make_backend(std::shared_ptr<const model::ModelWeights> weights,
                                       const BackendOptions& options) {
   if (options.threads < 0)
     throw UsageError("threads takes a number of 0 or more, not " + std::to_string(options.threads));
@@ -40,4 +40,4 @@ std::shared_ptr<Backend> make_backend(std::shared_ptr<const ModelWeights> weight
   throw UsageError("unknown device '" + options.device + "': use auto, cpu or cuda");
 }
 
-}  // namespace unpack
+}  // namespace unpack::backend

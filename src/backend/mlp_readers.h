@@ -7,7 +7,7 @@
 #include "backend/backend.h"
 #include "unpack/options.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 inline constexpr std::size_t kMostReaders = 3;
 
@@ -41,4 +41,4 @@ inline bool has_branch(const LayerConfig& layer, Branch branch) {
   return false;
 }
 
-}  // namespace unpack
+}  // namespace unpack::backend

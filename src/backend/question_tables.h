@@ -7,7 +7,7 @@
 #include "backend/backend.h"
 #include "unpack/writers.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 inline constexpr std::int64_t kQuestionBytes = std::int64_t{256} << 20;
 
@@ -24,4 +24,4 @@ inline bool keeps_last_scores(const ModelConfig& c, const Writers& writers, int 
                              kQuestionBytes;
 }
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -2,7 +2,7 @@
 // to wait.
 #pragma once
 
-namespace unpack {
+namespace unpack::backend {
 
 class QueuedWork {
  public:
@@ -10,4 +10,4 @@ class QueuedWork {
   virtual void synchronize() = 0;
 };
 
-}  // namespace unpack
+}  // namespace unpack::backend

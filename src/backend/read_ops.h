@@ -12,7 +12,7 @@
 #include "unpack/error.h"
 #include "unpack/options.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 class ReadOps {
  public:
@@ -151,4 +151,4 @@ class ReadOps {
   }
 };
 
-}  // namespace unpack
+}  // namespace unpack::backend

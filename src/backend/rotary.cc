@@ -4,7 +4,7 @@
 #include <cmath>
 #include <numbers>
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
@@ -80,4 +80,4 @@ std::vector<double> rotary_frequencies(const Rope& rope, int context) {
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::backend

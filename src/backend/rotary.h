@@ -5,7 +5,7 @@
 
 #include "unpack/config.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 // Whether a prompt of so many tokens is turned by the factors for long ones.
 bool is_long_prompt(const Rope& rope, int context);
@@ -15,4 +15,4 @@ bool same_rotary(const ModelConfig& config, int context, int other);
 // [dims / 2] in radians per position, with the family's scaling for a prompt of `context` tokens.
 std::vector<double> rotary_frequencies(const Rope& rope, int context);
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
@@ -113,4 +113,4 @@ LayerPlan plan_layer(const ModelConfig& c, const Writers& writers, int layer, in
   return plan;
 }
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -10,7 +10,7 @@
 #include "unpack/config.h"
 #include "unpack/writers.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 enum class Products { none, as_needed, kept };
 
@@ -51,4 +51,4 @@ bool asked_neurons(const ModelConfig& config, int layer);
 // Layers whose heads a reader that sees `visible` writers can read.
 int source_layers(const Writers& writers, int visible);
 
-}  // namespace unpack
+}  // namespace unpack::backend

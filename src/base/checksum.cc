@@ -4,7 +4,7 @@
 
 #include <array>
 
-namespace unpack {
+namespace unpack::base {
 
 namespace {
 
@@ -56,4 +56,4 @@ void Hash64::add(std::string_view bytes) {
 
 std::string Hash64::text() const { return fmt::format("{:016x}", state_); }
 
-}  // namespace unpack
+}  // namespace unpack::base

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace unpack {
+namespace unpack::base {
 
 std::uint32_t crc32(std::string_view bytes);     // as in zlib
 std::string crc32_text(std::string_view bytes);  // 8 hexadecimal digits
@@ -20,4 +20,4 @@ class Hash64 {
   std::uint64_t state_ = 0xcbf29ce484222325;
 };
 
-}  // namespace unpack
+}  // namespace unpack::base

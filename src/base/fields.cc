@@ -101,7 +101,7 @@ const Field* find_field(const Fields& fields, std::string_view name) {
 }
 
 Fields read_fields(std::string_view json, const std::string& origin) {
-  const Json object = read_ordered_json(json, origin, kSmallJson);
+  const Json object = base::read_ordered_json(json, origin, base::kSmallJson);
   if (!object.is_object())
     throw InputError(
         fmt::format("{}: must be a JSON object, not {}", origin, shown(from_json(object))));
@@ -112,7 +112,7 @@ Fields read_fields(std::string_view json, const std::string& origin) {
 }
 
 std::string read_json_text(std::string_view json, const std::string& origin) {
-  const Json text = read_ordered_json(json, origin, kSmallJson);
+  const Json text = base::read_ordered_json(json, origin, base::kSmallJson);
   if (!text.is_string()) throw InputError(fmt::format("{}: is not a JSON string", origin));
   return text.get<std::string>();
 }
@@ -125,7 +125,7 @@ std::string shown(const Field& field) {
     std::string operator()(std::int64_t x) const { return fmt::format("{}", x); }
     std::string operator()(double x) const { return fmt::format("{}", x); }
     std::string operator()(const std::string& x) const {
-      return "\"" + one_line(x, kLongest) + "\"";
+      return "\"" + base::one_line(x, kLongest) + "\"";
     }
     std::string operator()(const Field::Other& x) const { return x.kind; }
     std::string operator()(const FieldList& list) const {

@@ -17,7 +17,7 @@
 
 namespace unpack {
 
-InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
+base::InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
   // A FIFO without a writer would block a plain open.
   descriptor_ = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   const int error = errno;
@@ -37,9 +37,9 @@ InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
   nanoseconds_ = info.st_mtim.tv_nsec;
 }
 
-InputFile::~InputFile() { ::close(descriptor_); }
+base::InputFile::~InputFile() { ::close(descriptor_); }
 
-void InputFile::read(std::size_t at, void* to, std::size_t bytes) const {
+void base::InputFile::read(std::size_t at, void* to, std::size_t bytes) const {
   auto* out = static_cast<std::byte*>(to);
   while (bytes > 0) {
     const ssize_t got = ::pread(descriptor_, out, bytes, static_cast<off_t>(at));
@@ -53,14 +53,14 @@ void InputFile::read(std::size_t at, void* to, std::size_t bytes) const {
   }
 }
 
-bool InputFile::unchanged() const {
+bool base::InputFile::unchanged() const {
   struct stat now = {};
   return ::fstat(descriptor_, &now) == 0 && static_cast<std::size_t>(now.st_size) == size_ &&
          now.st_mtim.tv_sec == seconds_ && now.st_mtim.tv_nsec == nanoseconds_;
 }
 
-std::string read_plain_file(const std::filesystem::path& path, std::size_t most) {
-  const InputFile file(path);
+std::string base::read_plain_file(const std::filesystem::path& path, std::size_t most) {
+  const base::InputFile file(path);
   if (file.size() > most)
     throw InputError(fmt::format("{}: {} bytes are too many", path.string(), file.size()));
   std::string text(file.size(), '\0');
@@ -85,11 +85,11 @@ std::string read_plain_file(const std::filesystem::path& path, std::size_t most)
 
 std::string read_given_file(const std::string& name) {
   constexpr std::size_t kLargest = std::size_t{16} << 20;
-  return read_plain_file(name, kLargest);
+  return base::read_plain_file(name, kLargest);
 }
 
-std::vector<std::filesystem::path> folder_contents(const std::filesystem::path& folder,
-                                                   std::error_code& error) {
+std::vector<std::filesystem::path> base::folder_contents(const std::filesystem::path& folder,
+                                                         std::error_code& error) {
   std::vector<std::filesystem::path> found;
   struct Close {
     void operator()(DIR* open) const { ::closedir(open); }
@@ -108,7 +108,7 @@ std::vector<std::filesystem::path> folder_contents(const std::filesystem::path& 
   return found;
 }
 
-bool is_there(const std::filesystem::path& path) {
+bool base::is_there(const std::filesystem::path& path) {
   struct stat info = {};
   if (::lstat(path.c_str(), &info) == 0) return true;
   const int error = errno;

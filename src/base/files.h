@@ -8,7 +8,7 @@
 #include <system_error>
 #include <vector>
 
-namespace unpack {
+namespace unpack::base {
 
 // Opens for reading without blocking; throws InputError that names the path and why. `what` of a
 // stat is checked: a plain file.
@@ -46,4 +46,4 @@ std::vector<std::filesystem::path> folder_contents(const std::filesystem::path& 
 // without permission, a loop of links, a name that is too long.
 bool is_there(const std::filesystem::path& path);
 
-}  // namespace unpack
+}  // namespace unpack::base

@@ -12,7 +12,7 @@
 #define UNPACK_BODY inline
 #endif
 
-namespace unpack {
+namespace unpack::base {
 
 // Stored numbers
 // ------------------------------------------------------------------------------------------------
@@ -124,4 +124,4 @@ UNPACK_BODY std::int64_t first_in_window(std::int64_t query, std::int64_t window
   return window > 0 && query >= window ? query - window + 1 : 0;
 }
 
-}  // namespace unpack
+}  // namespace unpack::base

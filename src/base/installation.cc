@@ -5,7 +5,7 @@
 
 #include "base/system.h"
 
-namespace unpack {
+namespace unpack::base {
 namespace fs = std::filesystem;
 namespace {
 
@@ -58,4 +58,4 @@ std::string installed_as() {
   return "built from source";
 }
 
-}  // namespace unpack
+}  // namespace unpack::base

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace unpack {
+namespace unpack::base {
 
 // Folders that may hold the program's `what` ("models", "data"), the likeliest first: beside the
 // program or the Python module, the source tree, where `make install` puts them.
@@ -15,4 +15,4 @@ std::vector<std::filesystem::path> resource_folders(const std::string& what);
 // share/unpack/installed_as; else "make install" or "built from source".
 std::string installed_as();
 
-}  // namespace unpack
+}  // namespace unpack::base

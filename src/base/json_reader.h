@@ -11,7 +11,7 @@
 
 #include "unpack/json.h"
 
-namespace unpack {
+namespace unpack::base {
 
 inline constexpr std::size_t kJsonDepth = 64;
 
@@ -35,4 +35,4 @@ using JsonEvents = JsonValue::json_sax_t;
 void scan_json(std::string_view text, const std::string& origin, JsonEvents& events,
                const JsonLimits& limits = {});
 
-}  // namespace unpack
+}  // namespace unpack::base

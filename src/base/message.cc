@@ -59,7 +59,7 @@ std::string escaped(std::string_view text, std::size_t longest, std::size_t& tak
 
 }  // namespace
 
-std::string one_line(std::string_view message, std::size_t longest) {
+std::string base::one_line(std::string_view message, std::size_t longest) {
   constexpr std::string_view kGap = " ... ";
   std::size_t taken = 0;
   std::string out = escaped(message, longest, taken);
@@ -82,18 +82,18 @@ std::string shown(std::string_view text) {
   return "'" + inside + (taken < text.size() ? "..." : "") + "'";
 }
 
-std::string joined(const std::vector<std::string>& texts) {
+std::string base::joined(const std::vector<std::string>& texts) {
   std::string out;
   for (const std::string& text : texts) out.append(out.empty() ? "" : ", ").append(text);
   return out;
 }
 
-std::string joined(const std::vector<std::int64_t>& numbers) {
+std::string base::joined(const std::vector<std::int64_t>& numbers) {
   std::vector<std::string> texts;
   for (const std::int64_t number : numbers) texts.push_back(std::to_string(number));
-  return joined(texts);
+  return base::joined(texts);
 }
 
-Error::Error(const std::string& message) : std::runtime_error(one_line(message)) {}
+Error::Error(const std::string& message) : std::runtime_error(base::one_line(message)) {}
 
 }  // namespace unpack

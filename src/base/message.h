@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace unpack {
+namespace unpack::base {
 
 inline constexpr std::size_t kLongestMessage = 460;  // bytes
 
@@ -23,4 +23,4 @@ std::string shown(std::string_view text);
 std::string joined(const std::vector<std::string>& texts);
 std::string joined(const std::vector<std::int64_t>& numbers);
 
-}  // namespace unpack
+}  // namespace unpack::base

@@ -3,7 +3,7 @@
 #include <atomic>
 #include <mutex>
 
-namespace unpack {
+namespace unpack::base {
 
 // Work that is done at most once, by whoever comes first; the others wait. If it throws, the
 // next caller tries again. std::call_once promises the same, but an exception on its way through
@@ -25,4 +25,4 @@ class Once {
   std::atomic<bool> done_{false};
 };
 
-}  // namespace unpack
+}  // namespace unpack::base

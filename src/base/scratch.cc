@@ -2,7 +2,7 @@
 
 #include <new>
 
-namespace unpack {
+namespace unpack::base {
 
 namespace {
 
@@ -36,4 +36,4 @@ void* Scratch::bytes(std::size_t size) {
   return block_->data.get();
 }
 
-}  // namespace unpack
+}  // namespace unpack::base

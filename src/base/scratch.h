@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <memory>
 
-namespace unpack {
+namespace unpack::base {
 
 // What one thread keeps. A pool owns it, and lends it to whoever works on its loops: a thread_local
 // with a destructor would end the process where the system has no memory left to note it.
@@ -61,4 +61,4 @@ class Scratch {
   ScratchBlocks::Block* block_;
 };
 
-}  // namespace unpack
+}  // namespace unpack::base

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-namespace unpack {
+namespace unpack::base {
 namespace {
 
 constexpr std::array<std::string_view, 22> kAbbreviations = {
@@ -83,4 +83,4 @@ std::vector<TextSegment> cut_text(std::string_view text, SegmentKind kind) {
   return segments;
 }
 
-}  // namespace unpack
+}  // namespace unpack::base

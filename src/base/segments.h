@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-namespace unpack {
+namespace unpack::base {
 
 enum class SegmentKind { sentence, line, paragraph };
 
@@ -16,4 +16,4 @@ struct TextSegment {
 };
 std::vector<TextSegment> cut_text(std::string_view text, SegmentKind kind);
 
-}  // namespace unpack
+}  // namespace unpack::base

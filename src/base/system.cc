@@ -26,7 +26,7 @@
 #include <sys/sysctl.h>
 #endif
 
-namespace unpack {
+namespace unpack::base {
 namespace fs = std::filesystem;
 namespace {
 
@@ -258,4 +258,4 @@ std::string SharedLibrary::path_of(const void* symbol) const {
   return {};
 }
 
-}  // namespace unpack
+}  // namespace unpack::base

@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-namespace unpack {
+namespace unpack::base {
 
 // The running program, with links followed; empty where the system does not say.
 std::filesystem::path program_path();
@@ -65,4 +65,4 @@ class SharedLibrary {
   void* handle_;
 };
 
-}  // namespace unpack
+}  // namespace unpack::base

@@ -12,7 +12,7 @@
 #include "base/system.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::base {
 
 namespace {
 
@@ -193,4 +193,4 @@ void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::
   if (loop->error) std::rethrow_exception(loop->error);
 }
 
-}  // namespace unpack
+}  // namespace unpack::base

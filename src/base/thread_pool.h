@@ -14,7 +14,7 @@
 
 #include "base/scratch.h"
 
-namespace unpack {
+namespace unpack::base {
 
 class ThreadPool {
  public:
@@ -54,4 +54,4 @@ std::thread start_thread(std::function<void()> work);
 // How many CPUs this process may use.
 int available_threads();
 
-}  // namespace unpack
+}  // namespace unpack::base

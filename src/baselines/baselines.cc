@@ -43,9 +43,9 @@ TraceResult baseline(const Prepared& prepared, const Target& target, Method meth
   result.layout = model.config();
   result.method = to_string(method);
   const int position = resolve_position(target.position, prepared.length());
-  const auto logits = state_of(prepared)->logits_at(position);
-  result.target = resolve_target(model, target, prepared.length(), *logits);
-  result.predictions = top_predictions(model, *logits, 10);
+  const auto logits = engine::state_of(prepared)->logits_at(position);
+  result.target = engine::resolve_target(model, target, prepared.length(), *logits);
+  result.predictions = engine::top_predictions(model, *logits, 10);
   result.token_credit =
       (method == Method::ifr ? ifr_scores(prepared, position)
                              : lrp_scores(prepared, result.target, method == Method::cplrp))
@@ -63,7 +63,7 @@ TraceResult baseline(const Prepared& prepared, const Target& target, Method meth
                     "positive part mislead here",
                     result.conservation_reached));
   }
-  check_finite(result);
+  engine::check_finite(result);
   return result;
 }
 

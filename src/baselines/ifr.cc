@@ -24,13 +24,13 @@ double proximity(const double* whole, double size, const double* part, double sc
 }
 
 // U[h, s, :] = v[h, s] W_O[h], times the weight of a norm behind, [H, S, D].
-std::vector<double> head_outputs(const LayerWeights& weights, const ModelConfig& c,
+std::vector<double> head_outputs(const model::LayerWeights& weights, const ModelConfig& c,
                                  const std::vector<double>& v, std::size_t length) {
   const auto d = static_cast<std::size_t>(c.d_model);
   const auto e = static_cast<std::size_t>(c.d_head);
   const auto groups = static_cast<std::size_t>(c.n_kv_heads);
-  const std::vector<double> w_o = fetch(weights[Role::w_o]),
-                            post = fetch(weights[Role::attn_post_w]);
+  const std::vector<double> w_o = decompose::fetch(weights[model::Role::w_o]),
+                            post = decompose::fetch(weights[model::Role::attn_post_w]);
   std::vector<double> out(static_cast<std::size_t>(c.n_heads) * length * d, 0.0);
   for (std::size_t h = 0; h < static_cast<std::size_t>(c.n_heads); ++h) {
     const std::size_t g = h / static_cast<std::size_t>(c.group_size());
@@ -50,10 +50,10 @@ std::vector<double> head_outputs(const LayerWeights& weights, const ModelConfig&
 }  // namespace
 
 BaselineScores ifr_scores(const Prepared& prepared, int position) {
-  const Decomposition& decomposition = *state_of(prepared)->decomposition;
-  const ModelWeights& weights = *state_of(prepared.model())->weights;
-  Backend& backend = decomposition.backend();
-  const ForwardTrace& trace = decomposition.trace();
+  const decompose::Decomposition& decomposition = *engine::state_of(prepared)->decomposition;
+  const model::ModelWeights& weights = *engine::state_of(prepared.model())->weights;
+  backend::Backend& backend = decomposition.backend();
+  const forward::ForwardTrace& trace = decomposition.trace();
   const ModelConfig& c = weights.config;
   const auto length = static_cast<std::size_t>(decomposition.length());
   const auto d = static_cast<std::size_t>(c.d_model);
@@ -63,17 +63,18 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
   row[resolve_position(position, decomposition.length())] = 1.0;
 
   for (int l = c.n_layers - 1; l >= 0; --l) {
-    const LayerTrace& layer = trace.layers[l];
-    const std::vector<double> x_pre = fetch(backend, layer.x_pre);
+    const forward::LayerTrace& layer = trace.layers[l];
+    const std::vector<double> x_pre = decompose::fetch(backend, layer.x_pre);
     const bool last = l + 1 == c.n_layers;
-    const Array& after = last ? trace.x_final : trace.layers[static_cast<std::size_t>(l) + 1].x_pre;
-    const std::vector<double> whole = fetch(backend, parallel ? after : layer.x_mid);
+    const backend::Array& after =
+        last ? trace.x_final : trace.layers[static_cast<std::size_t>(l) + 1].x_pre;
+    const std::vector<double> whole = decompose::fetch(backend, parallel ? after : layer.x_mid);
     const std::vector<double> mlp =
-        parallel ? fetch(backend, layer.mlp_out) : std::vector<double>();
-    const std::vector<double> pattern = fetch(backend, layer.pattern);
+        parallel ? decompose::fetch(backend, layer.mlp_out) : std::vector<double>();
+    const std::vector<double> pattern = decompose::fetch(backend, layer.pattern);
     const std::vector<double> u =
-        head_outputs(weights.layers[l], c, fetch(backend, layer.v), length);
-    const std::vector<double> out_dev = fetch(backend, layer.attn_out_dev);
+        head_outputs(weights.layers[l], c, decompose::fetch(backend, layer.v), length);
+    const std::vector<double> out_dev = decompose::fetch(backend, layer.attn_out_dev);
     std::vector<std::vector<double>> shares(length);
     backend.parallel_for(static_cast<std::int64_t>(length), [&](std::int64_t at) {
       const auto i = static_cast<std::size_t>(at);
@@ -89,9 +90,10 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
       add(i, proximity(y, size, x_pre.data() + i * d, 1.0, d));
       if (parallel) add(i, proximity(y, size, mlp.data() + i * d, 1.0, d));
       for (std::size_t h = 0; h < heads; ++h) {
-        const double* alpha = pattern.data() +
-                              h * static_cast<std::size_t>(tri(static_cast<std::int64_t>(length))) +
-                              static_cast<std::size_t>(tri(at));
+        const double* alpha =
+            pattern.data() +
+            h * static_cast<std::size_t>(backend::tri(static_cast<std::int64_t>(length))) +
+            static_cast<std::size_t>(backend::tri(at));
         for (std::size_t j = 0; j <= i; ++j)
           add(j, proximity(y, size, u.data() + (h * length + j) * d,
                            out_dev.empty() ? alpha[j] : alpha[j] / out_dev[i], d));

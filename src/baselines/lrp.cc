@@ -19,14 +19,14 @@ using Values = std::vector<double>;
 // phi(h) / h, with its limit where h is too small to divide by.
 double activation_ratio(Activation activation, double h) {
   if (std::fabs(h) < 1e-8) return activation == Activation::relu ? 0.0 : 0.5;
-  return activate_one(activation, h) / h;
+  return backend::activate_one(activation, h) / h;
 }
 
 class Relevance {
  public:
   Relevance(const Prepared& prepared, bool constant_attention)
-      : decomposition_(*state_of(prepared)->decomposition),
-        weights_(*state_of(prepared.model())->weights),
+      : decomposition_(*engine::state_of(prepared)->decomposition),
+        weights_(*engine::state_of(prepared.model())->weights),
         backend_(decomposition_.backend()),
         c_(weights_.config),
         length_(static_cast<std::size_t>(decomposition_.length())),
@@ -56,15 +56,15 @@ class Relevance {
         attention_back(l, middle, g);
       }
     }
-    const auto score = [&](const Array& rows) {
-      const Values x = fetch(backend_, rows);
+    const auto score = [&](const backend::Array& rows) {
+      const Values x = decompose::fetch(backend_, rows);
       Values out;
       for (std::size_t s = 0; s < length_; ++s)
-        out.push_back(
-            dot(std::span(x).subspan(s * d_, d_), std::span<const double>(g).subspan(s * d_, d_)));
+        out.push_back(decompose::dot(std::span(x).subspan(s * d_, d_),
+                                     std::span<const double>(g).subspan(s * d_, d_)));
       return out;
     };
-    const ForwardTrace& trace = decomposition_.trace();
+    const forward::ForwardTrace& trace = decomposition_.trace();
     return {score(trace.emb), trace.pos.empty() ? Values() : score(trace.pos)};
   }
 
@@ -78,7 +78,7 @@ class Relevance {
   }
 
   void seed(const TargetInfo& target, Values& g) {
-    Array direction = backend_.zeros(c_.d_model);
+    backend::Array direction = backend_.zeros(c_.d_model);
     backend_.target_direction(decomposition_.trace().x_final, target.position, target.ids,
                               target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                               direction);
@@ -88,13 +88,14 @@ class Relevance {
   }
 
   // out += center(w * g_norm) / dev; where there is no norm, out += g_norm.
-  void norm_back(Norm kind, const WeightView& w, const Array& dev, Values& g_norm, Values& out) {
+  void norm_back(Norm kind, const model::WeightView& w, const backend::Array& dev, Values& g_norm,
+                 Values& out) {
     if (kind == Norm::none) {
       for (std::size_t i = 0; i < out.size(); ++i) out[i] += g_norm[i];
       return;
     }
-    const Values weight = fetch(w);
-    const Values deviation = fetch(backend_, dev);
+    const Values weight = decompose::fetch(w);
+    const Values deviation = decompose::fetch(backend_, dev);
     for (std::size_t s = 0; s < length_; ++s) {
       const auto row = std::span(g_norm).subspan(s * d_, d_);
       for (std::size_t i = 0; i < d_; ++i) row[i] *= weight[i];
@@ -104,9 +105,9 @@ class Relevance {
   }
 
   // What reaches a sublayer's output through the norm behind it.
-  Values behind(const WeightView& post, const Array& dev, const Values& g) const {
+  Values behind(const model::WeightView& post, const backend::Array& dev, const Values& g) const {
     if (!post) return g;
-    const Values weight = fetch(post), deviation = fetch(backend_, dev);
+    const Values weight = decompose::fetch(post), deviation = decompose::fetch(backend_, dev);
     Values out = g;
     for (std::size_t i = 0; i < out.size(); ++i) out[i] *= weight[i % d_] / deviation[i / d_];
     return out;
@@ -114,14 +115,14 @@ class Relevance {
 
   // From the output of one MLP or expert to its normed input, for m rows; `weight` holds what each
   // row's output was multiplied by.
-  Values neurons_back(const LayerConfig& shape, const RoleViews& weights, const Values& g,
+  Values neurons_back(const LayerConfig& shape, const model::RoleViews& weights, const Values& g,
                       const Values& pre, const Values& up, const Values& weight) {
     const auto rows = static_cast<std::int64_t>(weight.size());
     const auto neurons = static_cast<std::size_t>(shape.n_neurons);
     const std::size_t n = weight.size() * neurons;
     const Activation phi = shape.activation;
     Values g_act(n, 0.0), g_norm(weight.size() * d_, 0.0);
-    linear_back(backend_, weights[Role::w_out], g, g_act, rows);
+    decompose::linear_back(backend_, weights[model::Role::w_out], g, g_act, rows);
     for (std::size_t i = 0; i < n; ++i) g_act[i] *= weight[i / neurons];
     if (!shape.gated()) {
       for (std::size_t i = 0; i < n; ++i)
@@ -131,21 +132,22 @@ class Relevance {
       const double share = constant_ ? 1.0 : 0.5;
       for (std::size_t i = 0; i < n; ++i) {
         if (g_act[i] == 0) continue;
-        g_up[i] = share * g_act[i] * activate_one(phi, pre[i]);
+        g_up[i] = share * g_act[i] * backend::activate_one(phi, pre[i]);
         g_act[i] = constant_ ? 0.0 : 0.5 * g_act[i] * up[i] * activation_ratio(phi, pre[i]);
       }
-      linear_back(backend_, weights[Role::w_up], g_up, g_norm, rows);
+      decompose::linear_back(backend_, weights[model::Role::w_up], g_up, g_norm, rows);
     }
-    linear_back(backend_, weights[Role::w_in], g_act, g_norm, rows);
+    decompose::linear_back(backend_, weights[model::Role::w_in], g_act, g_norm, rows);
     return g_norm;
   }
 
   void mlp_back(int l, const Values& g, Values& out) {
-    const LayerTrace& layer = decomposition_.trace().layers[l];
-    const LayerWeights& weights = weights_.layers[l];
+    const forward::LayerTrace& layer = decomposition_.trace().layers[l];
+    const model::LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
-    const Values g_out = behind(weights[Role::mlp_post_w], layer.mlp_out_dev, g);
-    const Values pre = fetch(backend_, layer.pre), up = fetch(backend_, layer.up);
+    const Values g_out = behind(weights[model::Role::mlp_post_w], layer.mlp_out_dev, g);
+    const Values pre = decompose::fetch(backend_, layer.pre),
+                 up = decompose::fetch(backend_, layer.up);
     Values g_norm;
     if (!layer.routing) {
       g_norm = neurons_back(shape, weights, g_out, pre, up, Values(length_, 1.0));
@@ -153,12 +155,13 @@ class Relevance {
       g_norm.assign(length_ * d_, 0.0);
       experts_back(shape, weights, *layer.routing, g_out, pre, up, g_norm);
     }
-    norm_back(shape.mlp_norm, weights[Role::mlp_norm_w], layer.dev_mlp, g_norm, out);
+    norm_back(shape.mlp_norm, weights[model::Role::mlp_norm_w], layer.dev_mlp, g_norm, out);
   }
 
   // Routing weights are constants.
-  void experts_back(const LayerConfig& shape, const LayerWeights& weights, const Routing& routing,
-                    const Values& g, const Values& pre, const Values& up, Values& g_norm) {
+  void experts_back(const LayerConfig& shape, const model::LayerWeights& weights,
+                    const backend::Routing& routing, const Values& g, const Values& pre,
+                    const Values& up, Values& g_norm) {
     const auto neurons = static_cast<std::size_t>(shape.n_neurons);
     std::map<int, std::vector<std::size_t>> slots;
     for (std::size_t i = 0; i < routing.expert.size(); ++i) slots[routing.expert[i]].push_back(i);
@@ -184,20 +187,21 @@ class Relevance {
   }
 
   void attention_back(int l, const Values& g, Values& out) {
-    const LayerTrace& layer = decomposition_.trace().layers[l];
-    const LayerWeights& weights = weights_.layers[l];
+    const forward::LayerTrace& layer = decomposition_.trace().layers[l];
+    const model::LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
     const auto rows = static_cast<std::int64_t>(length_);
     const auto heads = static_cast<std::size_t>(c_.n_heads);
     const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
     const auto e = static_cast<std::size_t>(c_.d_head);
     Values g_z(length_ * heads * e, 0.0);
-    linear_back(backend_, weights[Role::w_o],
-                behind(weights[Role::attn_post_w], layer.attn_out_dev, g), g_z, rows);
-    const Values pattern = fetch(backend_, layer.pattern);
-    const Values q = constant_ ? Values() : fetch(backend_, layer.q);
-    const Values k = constant_ ? Values() : fetch(backend_, layer.k);
-    const Values v = constant_ ? Values() : fetch(backend_, layer.v);
+    decompose::linear_back(backend_, weights[model::Role::w_o],
+                           behind(weights[model::Role::attn_post_w], layer.attn_out_dev, g), g_z,
+                           rows);
+    const Values pattern = decompose::fetch(backend_, layer.pattern);
+    const Values q = constant_ ? Values() : decompose::fetch(backend_, layer.q);
+    const Values k = constant_ ? Values() : decompose::fetch(backend_, layer.k);
+    const Values v = constant_ ? Values() : decompose::fetch(backend_, layer.v);
     Values g_q(length_ * heads * e, 0.0), g_k(length_ * groups * e, 0.0),
         g_v(length_ * groups * e, 0.0);
     // A group at a time: its heads add to the same keys and values.
@@ -209,14 +213,14 @@ class Relevance {
       }
     });
     Values g_norm(length_ * d_, 0.0);
-    linear_back(backend_, weights[Role::w_v], g_v, g_norm, rows);
+    decompose::linear_back(backend_, weights[model::Role::w_v], g_v, g_norm, rows);
     if (!constant_) {
-      undo(shape, weights[Role::q_norm], layer.q_dev, heads, g_q);
-      undo(shape, weights[Role::k_norm], layer.k_dev, groups, g_k);
-      linear_back(backend_, weights[Role::w_q], g_q, g_norm, rows);
-      linear_back(backend_, weights[Role::w_k], g_k, g_norm, rows);
+      undo(shape, weights[model::Role::q_norm], layer.q_dev, heads, g_q);
+      undo(shape, weights[model::Role::k_norm], layer.k_dev, groups, g_k);
+      decompose::linear_back(backend_, weights[model::Role::w_q], g_q, g_norm, rows);
+      decompose::linear_back(backend_, weights[model::Role::w_k], g_k, g_norm, rows);
     }
-    norm_back(shape.attn_norm, weights[Role::attn_norm_w], layer.dev_attn, g_norm, out);
+    norm_back(shape.attn_norm, weights[model::Role::attn_norm_w], layer.dev_attn, g_norm, out);
   }
 
   void head_back(const LayerConfig& shape, std::size_t h, std::size_t group, const Values& pattern,
@@ -226,7 +230,7 @@ class Relevance {
     const auto heads = static_cast<std::size_t>(c_.n_heads);
     const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
     const double scale = shape.attention_scale;
-    const auto pairs = static_cast<std::size_t>(tri(static_cast<std::int64_t>(length_)));
+    const auto pairs = static_cast<std::size_t>(backend::tri(static_cast<std::int64_t>(length_)));
     Values g_pattern(length_);
     for (std::size_t i = 0; i < length_; ++i) {
       const auto z = std::span(g_z).subspan((i * heads + h) * e, e);
@@ -239,7 +243,7 @@ class Relevance {
       if (constant_) continue;
       double mean = 0;
       for (std::size_t j = 0; j <= i; ++j) {
-        g_pattern[j] = dot(z, std::span(v).subspan((j * groups + group) * e, e));
+        g_pattern[j] = decompose::dot(z, std::span(v).subspan((j * groups + group) * e, e));
         mean += alpha[j] * g_pattern[j];
       }
       double* to_q = g_q.data() + (i * heads + h) * e;
@@ -261,21 +265,22 @@ class Relevance {
   static double cap_ratio(double cap, double scale, const double* query, const double* key,
                           std::size_t e) {
     if (cap == 0) return 1.0;
-    const double logit = scale * dot({query, e}, {key, e});
+    const double logit = scale * decompose::dot({query, e}, {key, e});
     return std::fabs(logit) < 1e-8 ? 1.0 : cap * std::tanh(logit / cap) / logit;
   }
 
   // Rotary, then the norm of queries or keys with its deviation held constant.
-  void undo(const LayerConfig& shape, const WeightView& norm, const Array& dev, std::size_t heads,
-            Values& g) {
+  void undo(const LayerConfig& shape, const model::WeightView& norm, const backend::Array& dev,
+            std::size_t heads, Values& g) {
     const auto e = static_cast<std::size_t>(c_.d_head);
-    const Values weight = fetch(norm);
-    const Values deviation = norm ? fetch(backend_, dev) : Values();
-    const Values frequencies = rotary_frequencies(shape.rope, static_cast<int>(length_));
+    const Values weight = decompose::fetch(norm);
+    const Values deviation = norm ? decompose::fetch(backend_, dev) : Values();
+    const Values frequencies = backend::rotary_frequencies(shape.rope, static_cast<int>(length_));
     for (std::size_t s = 0; s < length_; ++s) {
       for (std::size_t h = 0; h < heads; ++h) {
         const auto row = std::span(g).subspan((s * heads + h) * e, e);
-        if (shape.rope.dims > 0) rotate_back(shape.rope, frequencies, static_cast<int>(s), row);
+        if (shape.rope.dims > 0)
+          decompose::rotate_back(shape.rope, frequencies, static_cast<int>(s), row);
         if (!norm) continue;
         for (std::size_t i = 0; i < e; ++i)
           row[i] *= weight[(h * e + i) % weight.size()] / deviation[s * heads + h];
@@ -283,9 +288,9 @@ class Relevance {
     }
   }
 
-  const Decomposition& decomposition_;
-  const ModelWeights& weights_;
-  Backend& backend_;
+  const decompose::Decomposition& decomposition_;
+  const model::ModelWeights& weights_;
+  backend::Backend& backend_;
   const ModelConfig& c_;
   std::size_t length_, d_;
   bool constant_;

@@ -11,7 +11,7 @@
 #include "report/part_file.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::batch {
 
 namespace {
 
@@ -50,7 +50,7 @@ class NpyFile {
   void close() { file_.close(); }
 
  private:
-  PartFile file_;
+  report::PartFile file_;
 };
 
 }  // namespace
@@ -60,7 +60,7 @@ void write_arrays(const std::filesystem::path& folder, std::size_t lines, std::s
   NpyFile token_credit(folder / "token_credit.npy", "<f8", fmt::format("({},)", tokens));
   NpyFile node_credit(folder / "node_credit.npy", "<f8", fmt::format("({}, {})", tokens, writers));
   std::vector<std::int64_t> offsets = {0}, index;
-  read_sealed(folder / "results.jsonl", [&](std::string_view object) {
+  report::read_sealed(folder / "results.jsonl", [&](std::string_view object) {
     context.report("arrays", static_cast<double>(index.size()), static_cast<double>(lines));
     const LineValues line = read_line(object, (folder / "results.jsonl").string(), true);
     const std::vector<double>& credit = line.token_credit;
@@ -87,4 +87,4 @@ void write_arrays(const std::filesystem::path& folder, std::size_t lines, std::s
   for (NpyFile* file : {&token_credit, &node_credit, &offset_file, &index_file}) file->close();
 }
 
-}  // namespace unpack
+}  // namespace unpack::batch

@@ -11,7 +11,7 @@
 #include "base/message.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::batch {
 
 namespace {
 
@@ -29,7 +29,7 @@ double sum(const std::vector<double>& row) {
 
 // Picks the numbers out of a line as it goes by; no tree is built, for a merge or a resumed run
 // reads all lines.
-class LineEvents final : public JsonEvents {
+class LineEvents final : public base::JsonEvents {
  public:
   LineEvents(const std::string& origin, bool whole) : origin_(origin), whole_(whole) {}
 
@@ -74,7 +74,7 @@ class LineEvents final : public JsonEvents {
   bool key(std::string& name) override {
     path_.back() = std::move(name);
     if (path_.size() == 1 && !seen_.insert(path_[0]).second)
-      fail(fmt::format("gives {} twice", shown(path_[0])));
+      fail(fmt::format("gives {} twice", base::shown(path_[0])));
     return true;
   }
   bool start_object(std::size_t) override {
@@ -185,7 +185,7 @@ std::vector<double> facts_of(const AnswerResult& result) {
 
 LineValues read_line(std::string_view line, const std::string& origin, bool whole) {
   LineEvents events(origin, whole);
-  scan_json(line, origin, events);
+  base::scan_json(line, origin, events);
   return events.take();
 }
 
@@ -231,4 +231,4 @@ Json Summary::json(const std::vector<std::string>& writers) const {
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::batch

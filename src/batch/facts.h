@@ -11,7 +11,7 @@
 #include "unpack/json.h"
 #include "unpack/result.h"
 
-namespace unpack {
+namespace unpack::batch {
 
 std::vector<double> facts_of(const TraceResult& result);
 // Of an answer: the prompt's tokens, and the probability of the whole.
@@ -48,4 +48,4 @@ class Summary {
   std::vector<double> credit_, absolute_;  // [C]
 };
 
-}  // namespace unpack
+}  // namespace unpack::batch

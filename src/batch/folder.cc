@@ -39,7 +39,7 @@ Json run_json(const BatchOptions& o, const BatchMaker& maker, const PromptReader
           {"model", report::model_json(maker.model)},
           {"prompts",
            {{"file", reader.name()}, {"records", reader.count()}, {"checksum", reader.checksum()}}},
-          {"options", read_ordered_json(to_fields(o.question), "the question")},
+          {"options", base::read_ordered_json(to_fields(o.question), "the question")},
           {"writers", maker.writers.size()},
           {"arrays", o.arrays},
           {"shard", o.shard.whole() ? Json(nullptr) : Json(to_string(o.shard))}};
@@ -53,8 +53,8 @@ struct BatchFolder::Impl {
   PromptReader reader;
   Json run;
   std::vector<bool> known;  // answered, by index
-  Summary summary;
-  std::unique_ptr<LineLog> results, errors;
+  batch::Summary summary;
+  std::unique_ptr<report::LineLog> results, errors;
   std::size_t before = 0, total = 0, handed_out = 0, last_result = 0;
   std::set<std::string> ignored;
   std::chrono::steady_clock::time_point synced = std::chrono::steady_clock::now();
@@ -66,7 +66,7 @@ struct BatchFolder::Impl {
         run(run_json(o, m, reader)),
         known(reader.count(), false) {
     if (o.out.empty()) throw UsageError("out takes the name of a folder");
-    settle_run_file(o.out, run);
+    batch::settle_run_file(o.out, run);
     for (std::size_t i = 0; i < known.size(); ++i) total += o.shard.owns(i);
     results = open("results.jsonl", false);
     errors = open("errors.jsonl", true);
@@ -74,33 +74,34 @@ struct BatchFolder::Impl {
   }
 
   // What an earlier call left is read back; it is foreign input by now.
-  std::unique_ptr<LineLog> open(const char* name, bool error) {
+  std::unique_ptr<report::LineLog> open(const char* name, bool error) {
     const std::string file = (options.out / name).string();
     const auto refuse = [&](const std::string& why) {
       throw InputError(fmt::format("{} {}: delete the folder", file, why));
     };
     std::size_t next = 0;  // the least index that may follow
-    return std::make_unique<LineLog>(options.out / name, [&, error](std::string_view object) {
-      const LineValues line = read_line(object, file);
-      if (line.index >= known.size() || !options.shard.owns(line.index) || known[line.index] ||
-          line.error != error)
-        refuse(fmt::format("holds a line that does not belong there (index {})", line.index));
-      if (line.index < next)
-        refuse(
-            fmt::format("holds its lines in another order ({} follows {})", line.index, next - 1));
-      next = line.index + 1;
-      known[line.index] = true;
-      ++before;
-      if (error) {
-        summary.add_error();
-        return;
-      }
-      last_result = next;
-      constexpr std::size_t kAboutOne = 2;  // a baseline has no components
-      if (line.facts.size() > kAboutOne && line.facts.size() != maker.writers.size() + 4)
-        refuse(fmt::format("holds a line of another model (index {})", line.index));
-      summary.add(line.facts);
-    });
+    return std::make_unique<report::LineLog>(
+        options.out / name, [&, error](std::string_view object) {
+          const batch::LineValues line = batch::read_line(object, file);
+          if (line.index >= known.size() || !options.shard.owns(line.index) || known[line.index] ||
+              line.error != error)
+            refuse(fmt::format("holds a line that does not belong there (index {})", line.index));
+          if (line.index < next)
+            refuse(fmt::format("holds its lines in another order ({} follows {})", line.index,
+                               next - 1));
+          next = line.index + 1;
+          known[line.index] = true;
+          ++before;
+          if (error) {
+            summary.add_error();
+            return;
+          }
+          last_result = next;
+          constexpr std::size_t kAboutOne = 2;  // a baseline has no components
+          if (line.facts.size() > kAboutOne && line.facts.size() != maker.writers.size() + 4)
+            refuse(fmt::format("holds a line of another model (index {})", line.index));
+          summary.add(line.facts);
+        });
   }
 
   void append(const std::vector<BatchLine>& lines) {
@@ -170,16 +171,16 @@ BatchResult BatchFolder::finish() {
   Json json = {{"run", i.run}};
   json.update(i.summary.json(i.maker.writers));
   if (i.options.arrays) {
-    write_arrays(i.options.out, i.summary.results(), json["tokens"]["total"].get<std::size_t>(),
-                 i.maker.writers.size());
+    batch::write_arrays(i.options.out, i.summary.results(),
+                        json["tokens"]["total"].get<std::size_t>(), i.maker.writers.size());
   }
   write_file(i.options.out / "summary.json",
              json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
   BatchResult result{i.options.out, i.summary.results(), i.summary.errors(), i.before, {}};
   if (!i.ignored.empty())
     result.warnings.push_back(
-        one_line(fmt::format("nobody reads the field{} {}", i.ignored.size() == 1 ? "" : "s",
-                             fmt::join(i.ignored, ", "))));
+        base::one_line(fmt::format("nobody reads the field{} {}", i.ignored.size() == 1 ? "" : "s",
+                                   fmt::join(i.ignored, ", "))));
   return result;
 }
 
@@ -199,7 +200,7 @@ void check_all(const Model& model, PromptReader& prompts, const BatchOptions& op
     if (!options.shard.owns(record.index)) continue;
     if (!record.problem.empty()) refuse(prompts, record.line, record.problem);
     try {
-      read_request(model, options.question, record.fields);
+      batch::read_request(model, options.question, record.fields);
     } catch (const InputError& error) {
       refuse(prompts, record.line, error.what());
     } catch (const UsageError& error) {

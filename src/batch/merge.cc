@@ -13,7 +13,7 @@
 #include "unpack/report.h"
 #include "unpack/shard.h"
 
-namespace unpack {
+namespace unpack::batch {
 
 namespace {
 
@@ -23,8 +23,8 @@ using Json = OrderedJson;
 class LineStream {
  public:
   explicit LineStream(const std::filesystem::path& file) : file_(file) {
-    if (!is_there(file)) return;
-    (void)InputFile(file);  // no folder, no pipe
+    if (!base::is_there(file)) return;
+    (void)base::InputFile(file);  // no folder, no pipe
     in_.open(file, std::ios::binary);
     if (!in_) throw InputError(fmt::format("cannot read {}", file.string()));
     advance();
@@ -45,7 +45,7 @@ class LineStream {
   void advance() {
     has_ = false;
     if (!in_.is_open() || !std::getline(in_, line_) || in_.eof()) return;
-    const std::string_view body = unseal(line_);
+    const std::string_view body = report::unseal(line_);
     if (body.empty()) return;  // the merge says that the prompt is missing
     const std::size_t before = values_.index;
     const bool first = first_;
@@ -87,7 +87,7 @@ MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out
   std::vector<ShardStreams> streams;
   for (const auto& folder : shards.folders) streams.emplace_back(folder);
   settle_run_file(out, run);
-  PartFile results(out / "results.jsonl"), errors(out / "errors.jsonl");
+  report::PartFile results(out / "results.jsonl"), errors(out / "errors.jsonl");
   Summary summary;
   std::vector<std::string> writers;
   std::string line;
@@ -108,7 +108,7 @@ MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out
                                      streams[owner].results.file().string(), summary.writers(),
                                      writer_count));
       if (writers.empty() && !summary.empty())
-        writers = read_line(std::string(unseal(line)) + "}", "results.jsonl", true).writers;
+        writers = read_line(std::string(report::unseal(line)) + "}", "results.jsonl", true).writers;
       results.add(line + "\n");
     } else if (streams[owner].errors.take(i, line, values)) {
       check(true, streams[owner].errors);
@@ -141,4 +141,4 @@ MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out
           {}};
 }
 
-}  // namespace unpack
+}  // namespace unpack::batch

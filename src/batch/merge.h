@@ -4,9 +4,9 @@
 #include "batch/run_file.h"
 #include "unpack/merge.h"
 
-namespace unpack {
+namespace unpack::batch {
 
 MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out,
                         const RunContext& context);
 
-}  // namespace unpack
+}  // namespace unpack::batch

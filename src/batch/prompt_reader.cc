@@ -26,17 +26,17 @@ PromptFormat parse_prompt_format(const std::string& name) {
 }
 
 struct PromptReader::Impl {
-  PromptSource source;
+  batch::PromptSource source;
   PromptFormat format;
-  std::unique_ptr<RecordCutter> cutter;
+  std::unique_ptr<batch::RecordCutter> cutter;
   std::vector<std::string> header, ignored;
   std::string checksum;
   std::size_t count = 0;
   std::size_t index = 0;
 
   Impl(const std::string& file, PromptFormat asked)
-      : source(file), format(recognise(source, asked)) {
-    Hash64 hash;
+      : source(file), format(batch::recognise(source, asked)) {
+    base::Hash64 hash;
     const std::unique_ptr<std::istream> in = source.open();
     std::string block(1 << 16, '\0');
     while (in->read(block.data(), static_cast<std::streamsize>(block.size())) || in->gcount() > 0) {
@@ -44,7 +44,7 @@ struct PromptReader::Impl {
     }
     checksum = hash.text();
     begin();
-    RawRecord record;
+    batch::RawRecord record;
     while (cutter->next(record)) ++count;
     if (count == 0)
       throw InputError(
@@ -57,14 +57,15 @@ struct PromptReader::Impl {
 
   void begin() {
     index = 0;
-    cutter = std::make_unique<RecordCutter>(source.open(), format == PromptFormat::csv   ? ','
-                                                           : format == PromptFormat::tsv ? '\t'
-                                                                                         : '\0');
+    cutter =
+        std::make_unique<batch::RecordCutter>(source.open(), format == PromptFormat::csv   ? ','
+                                                             : format == PromptFormat::tsv ? '\t'
+                                                                                           : '\0');
     if (table()) read_header();
   }
 
   void read_header() {
-    RawRecord record;
+    batch::RawRecord record;
     if (!cutter->next(record)) throw InputError(fmt::format("{} has no prompts", name()));
     header = record.cells;
     ignored.clear();
@@ -75,13 +76,13 @@ struct PromptReader::Impl {
       std::transform(column.begin(), column.end(), column.begin(), [](unsigned char c) {
         return c == '-' ? '_' : static_cast<char>(std::tolower(c));
       });
-      if (!known_field(column)) ignored.push_back(column);
+      if (!batch::known_field(column)) ignored.push_back(column);
     }
     const auto has = [&](const char* column) {
       return std::count(header.begin(), header.end(), column);
     };
     if (!record.problem.empty() ||
-        !text_problem(fmt::format("{}", fmt::join(header, ","))).empty() ||
+        !batch::text_problem(fmt::format("{}", fmt::join(header, ","))).empty() ||
         has("prompt") + has("ids") + has("messages") == 0) {
       throw InputError(
           fmt::format("{}: the first line must name the columns, prompt or ids among them "
@@ -89,17 +90,17 @@ struct PromptReader::Impl {
                       name()));
     }
     for (const std::string& column : header) {
-      if (has(column.c_str()) > 1 && known_field(column))
+      if (has(column.c_str()) > 1 && batch::known_field(column))
         throw InputError(fmt::format("{}: two columns are called {}", name(), column));
     }
   }
 
   bool next(PromptRecord& out) {
-    RawRecord record;
+    batch::RawRecord record;
     if (!cutter->next(record)) return false;
     out = {index++, record.line, {}, record.problem};
     for (const std::string& cell : record.cells) {
-      if (out.problem.empty()) out.problem = text_problem(cell);
+      if (out.problem.empty()) out.problem = batch::text_problem(cell);
     }
     if (table() && out.problem.empty() && record.cells.size() != header.size()) {
       out.problem = fmt::format("{} cells, but the header names {} columns", record.cells.size(),
@@ -113,7 +114,8 @@ struct PromptReader::Impl {
     } else {
       Json fields = Json::object();
       for (std::size_t i = 0; i < header.size(); ++i) {
-        if (known_field(header[i]) && !record.cells[i].empty()) fields[header[i]] = record.cells[i];
+        if (batch::known_field(header[i]) && !record.cells[i].empty())
+          fields[header[i]] = record.cells[i];
       }
       out.fields = fields.dump();
     }

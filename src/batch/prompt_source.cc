@@ -13,7 +13,7 @@
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::batch {
 
 namespace {
 
@@ -225,9 +225,9 @@ bool RecordCutter::next(RawRecord& record) {
 std::string text_problem(const std::string& text) {
   if (const std::size_t at = text.find('\0'); at != std::string::npos)
     return fmt::format("not text: byte {} is 0", at);
-  if (const std::size_t at = tok::first_invalid_utf8(text); at != std::string::npos)
+  if (const std::size_t at = tokenizer::first_invalid_utf8(text); at != std::string::npos)
     return fmt::format("not UTF-8: byte {} is 0x{:02x}", at, static_cast<unsigned char>(text[at]));
   return {};
 }
 
-}  // namespace unpack
+}  // namespace unpack::batch

@@ -9,7 +9,7 @@
 
 #include "unpack/batch.h"
 
-namespace unpack {
+namespace unpack::batch {
 
 constexpr std::size_t kLongestRecord = std::size_t{4} << 20;  // bytes of a line, or of a row
 
@@ -54,4 +54,4 @@ class RecordCutter {
 // Why the text cannot be used (not UTF-8, a NUL byte), or nothing.
 std::string text_problem(const std::string& text);
 
-}  // namespace unpack
+}  // namespace unpack::batch

@@ -65,9 +65,11 @@ MadePrompt read_line_prompt(const Model& model, const Fields& fields, const Aske
 
 }  // namespace
 
-bool known_field(const std::string& name) { return own_field(name) || is_question_field(name); }
+bool batch::known_field(const std::string& name) {
+  return own_field(name) || is_question_field(name);
+}
 
-Json id_of(const std::string& fields) {
+Json batch::id_of(const std::string& fields) {
   try {
     const Fields read = parse(fields);
     const Field* id = find_field(read, "id");
@@ -89,16 +91,17 @@ Asked read_asked(const std::string& text, const Model* model) {
   return asked;
 }
 
-BatchRequest read_request(const Model& model, const Asked& defaults, const std::string& text) {
+batch::BatchRequest batch::read_request(const Model& model, const Asked& defaults,
+                                        const std::string& text) {
   const Fields fields = parse(text);
-  BatchRequest request;
+  batch::BatchRequest request;
   request.asked = defaults;
   if (const Field* id = find_field(fields, "id")) request.id = read_id(*id);
   request.unknown = apply_fields(without_own(fields), request.asked, &model);
   if (request.unknown.size() > kMostNamed) request.unknown.resize(kMostNamed);
   request.prompt = read_line_prompt(model, fields, request.asked);
   const std::vector<TokenId>& ids = request.prompt.ids;
-  check_prompt(model.config(), ids);
+  forward::check_prompt(model.config(), ids);
   check_asked(request.asked, model, static_cast<int>(ids.size()));
   if (request.asked.answer) {
     request.answer = answer_tokens(request.asked, model, request.prompt);

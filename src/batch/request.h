@@ -8,7 +8,7 @@
 #include "unpack/batch.h"
 #include "unpack/json.h"
 
-namespace unpack {
+namespace unpack::batch {
 
 struct BatchRequest {
   Asked asked;
@@ -26,4 +26,4 @@ BatchRequest read_request(const Model& model, const Asked& defaults, const std::
 // The id of a line, whatever else is wrong with it; null where it has none.
 OrderedJson id_of(const std::string& fields);
 
-}  // namespace unpack
+}  // namespace unpack::batch

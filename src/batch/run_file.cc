@@ -9,7 +9,7 @@
 #include "unpack/report.h"
 #include "unpack/shard.h"
 
-namespace unpack {
+namespace unpack::batch {
 
 using Json = OrderedJson;
 
@@ -28,7 +28,8 @@ std::string first_difference(const Json& there, const Json& here, const char* at
   if (there == here) return {};
   const auto shown = [](const Json* value) {
     constexpr std::size_t kLongest = 80;
-    return value ? one_line(value->dump(-1, ' ', false, Json::error_handler_t::replace), kLongest)
+    return value ? base::one_line(value->dump(-1, ' ', false, Json::error_handler_t::replace),
+                                  kLongest)
                  : std::string("not given");
   };
   if (!there.is_object() || !here.is_object())
@@ -61,7 +62,7 @@ Json comparable(Json run) {
 
 void refuse_foreign(const std::filesystem::path& folder, std::span<const char* const> names) {
   for (const char* name : names) {
-    if (!is_there(folder / name)) continue;
+    if (!base::is_there(folder / name)) continue;
     // An empty file is what a kill between two steps of an earlier call leaves.
     std::error_code error;
     if (std::filesystem::is_regular_file(folder / name, error) &&
@@ -75,11 +76,11 @@ void refuse_foreign(const std::filesystem::path& folder, std::span<const char* c
 }
 
 Json read_run_file(const std::filesystem::path& folder) {
-  if (!is_there(folder / kName)) return {};
+  if (!base::is_there(folder / kName)) return {};
   const std::string name = (folder / kName).string();
   try {
-    Json run =
-        read_ordered_json(read_plain_file(folder / kName, kSmallJson.bytes), name, kSmallJson);
+    Json run = base::read_ordered_json(
+        base::read_plain_file(folder / kName, base::kSmallJson.bytes), name, base::kSmallJson);
     if (run.is_object()) return run;
   } catch (const InputError& error) {
     throw InputError(fmt::format("{}; choose another folder, or delete this one", error.what()));
@@ -176,4 +177,4 @@ const Json& run_member(const Json& run, std::string_view member, Json::value_t k
   return *at;
 }
 
-}  // namespace unpack
+}  // namespace unpack::batch

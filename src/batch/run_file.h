@@ -9,7 +9,7 @@
 
 #include "unpack/json.h"
 
-namespace unpack {
+namespace unpack::batch {
 
 // InputError where one of these files is in the folder with something in it: it is not ours.
 void refuse_foreign(const std::filesystem::path& folder, std::span<const char* const> names);
@@ -32,4 +32,4 @@ const OrderedJson& run_member(const OrderedJson& run, std::string_view member,
 
 ShardSet gather_shards(const std::vector<std::filesystem::path>& folders);
 
-}  // namespace unpack
+}  // namespace unpack::batch

@@ -20,7 +20,7 @@ Json head(const PromptRecord& record, const Json& id) {
 
 struct Job {
   std::size_t at = 0;  // among the records
-  BatchRequest request;
+  batch::BatchRequest request;
 };
 
 class Tracing {
@@ -39,7 +39,7 @@ class Tracing {
     line.reason = reason;
     Json object = head(records_[at], id);
     object["reason"] = reason;
-    line.text = seal(report::compact(object));
+    line.text = report::seal(report::compact(object));
     ++done_;
   }
 
@@ -52,12 +52,12 @@ class Tracing {
         continue;
       }
       try {
-        jobs.push_back({at, read_request(model_, defaults, records_[at].fields)});
+        jobs.push_back({at, batch::read_request(model_, defaults, records_[at].fields)});
         lines_[at].unknown = jobs.back().request.unknown;
       } catch (const InputError& error) {
-        fail(at, error.what(), id_of(records_[at].fields));
+        fail(at, error.what(), batch::id_of(records_[at].fields));
       } catch (const UsageError& error) {
-        fail(at, error.what(), id_of(records_[at].fields));
+        fail(at, error.what(), batch::id_of(records_[at].fields));
       }
     }
     return jobs;
@@ -69,7 +69,7 @@ class Tracing {
       Json object = head(records_[job.at], job.request.id);
       object.update(job.request.answer ? answer(job, line) : plain_trace(job, line));
       line.index = records_[job.at].index;
-      line.text = seal(report::compact(object));
+      line.text = report::seal(report::compact(object));
       ++done_;
     } catch (const InputError& error) {
       fail(job.at, error.what(), job.request.id);
@@ -82,7 +82,7 @@ class Tracing {
   Json answer(const Job& job, BatchLine& line) const {
     const AnswerResult result = explain_answer(model_, job.request.prompt, *job.request.answer,
                                                job.request.asked.question.options, inner_);
-    line.facts = facts_of(result);
+    line.facts = batch::facts_of(result);
     return Json::parse(to_json(result));
   }
 
@@ -93,7 +93,7 @@ class Tracing {
         asked.method == Method::unpack
             ? prepared.trace(asked.question, inner_)
             : baseline(prepared, asked.question.target, asked.method, inner_);
-    line.facts = facts_of(result);
+    line.facts = batch::facts_of(result);
     Json object = report::trace_json(result);
     if (!job.request.spans.empty())
       object["groups"] =
@@ -130,7 +130,7 @@ BatchMaker batch_maker(const Model& model) {
   BatchMaker maker{model.info(),
                    model.program().version,
                    model.program().device,
-                   state_of(model)->options.weight_products,
+                   engine::state_of(model)->options.weight_products,
                    {}};
   for (int w = 0; w < model.writers().count(); ++w)
     maker.writers.push_back(model.writers().name(w));
@@ -141,11 +141,11 @@ bool products_pay(const Model& model, std::size_t prompts) {
   constexpr std::size_t kWorthwhile = 16;
   return model.program().device == "cpu" && prompts >= kWorthwhile &&
          weight_product_obstacle(model.config()).empty() &&
-         weight_product_bytes(model.config()) <= state_of(model)->options.product_limit;
+         weight_product_bytes(model.config()) <= engine::state_of(model)->options.product_limit;
 }
 
 Model for_batch(const Model& model, std::size_t prompts) {
-  LoadOptions load = state_of(model)->options;
+  LoadOptions load = engine::state_of(model)->options;
   if (load.weight_products || !products_pay(model, prompts)) return model;
   load.weight_products = true;
   return model.with(load);

@@ -24,7 +24,7 @@ namespace unpack {
 namespace {
 
 double mib(std::uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
-double peak_memory_mib() { return mib(process_memory().peak); }
+double peak_memory_mib() { return mib(base::process_memory().peak); }
 
 std::string header_text(const BenchResult& r) {
   std::string text =
@@ -102,7 +102,7 @@ std::string tail_text(const BenchResult& r) {
 }
 
 // Of a device, which chooses by length what it does.
-Cost planned_cost(Cost forward, const BenchResult::Length& length) {
+engine::Cost planned_cost(engine::Cost forward, const BenchResult::Length& length) {
   for (const auto& part : length.plan) {
     forward.flop += part.gflop * 1e9;
     forward.byte += part.gbyte * 1e9;
@@ -116,7 +116,7 @@ class Bench {
       : options_(options),
         context_(context),
         model_(std::move(model)),
-        memory_(dynamic_cast<DeviceMemory*>(state_of(model_)->backend.get())) {
+        memory_(dynamic_cast<backend::DeviceMemory*>(engine::state_of(model_)->backend.get())) {
     if (memory_ == nullptr && (options_.keep_layers != 0 || options_.memory_only)) {
       throw UsageError(fmt::format("--{} is about a GPU's memory: use it with --device cuda",
                                    options_.memory_only ? "memory" : "keep-layers"));
@@ -131,29 +131,30 @@ class Bench {
   }
 
   BenchResult run() {
-    Backend& backend = *state_of(model_)->backend;
+    backend::Backend& backend = *engine::state_of(model_)->backend;
     result_.program = model_.program();
     result_.model = model_.info();
     result_.kernels = backend.details();
-    const Backend::Peaks peaks = options_.memory_only ? Backend::Peaks{} : backend.measure_peaks();
+    const backend::Backend::Peaks peaks =
+        options_.memory_only ? backend::Backend::Peaks{} : backend.measure_peaks();
     rate_ = peaks.flops;
     bandwidth_ = peaks.bytes;
     result_.gemm_gflops = rate_ / 1e9;
     result_.read_gbytes = bandwidth_ / 1e9;
     result_.weights_mib =
-        static_cast<double>(state_of(model_)->weights->parameter_count()) * 4 / (1 << 20);
+        static_cast<double>(engine::state_of(model_)->weights->parameter_count()) * 4 / (1 << 20);
     const std::vector<TokenId> one = {0};
-    (void)forward(backend, {one}, {});  // packs the weights
+    (void)forward::forward(backend, {one}, {});  // packs the weights
     result_.peak_memory_mib = peak_memory_mib();
-    forget_peak_memory();  // what a length starts from
-    result_.base_memory_mib = mib(process_memory().now);
+    base::forget_peak_memory();  // what a length starts from
+    result_.base_memory_mib = mib(base::process_memory().now);
     emit(header_text(result_));
     for (const int tokens : options_.tokens) {
       result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
       result_.lengths.emplace_back().tokens = tokens;
       emit(length_text(result_.lengths.back()));
-      if (auto* device = dynamic_cast<DevicePlan*>(&backend)) {
-        for (const DevicePlan::Part& part : device->plan(model_.writers(), tokens))
+      if (auto* device = dynamic_cast<backend::DevicePlan*>(&backend)) {
+        for (const backend::DevicePlan::Part& part : device->plan(model_.writers(), tokens))
           result_.lengths.back().plan.push_back(
               {part.what, part.way, part.flop / 1e9, part.byte / 1e9});
         emit(plan_text(result_.lengths.back()));
@@ -185,7 +186,7 @@ class Bench {
 
   // Waits for a device that works on by itself; false where there is none.
   bool finish_queued() const {
-    auto* queued = dynamic_cast<QueuedWork*>(state_of(model_)->backend.get());
+    auto* queued = dynamic_cast<backend::QueuedWork*>(engine::state_of(model_)->backend.get());
     if (queued != nullptr) queued->synchronize();
     return queued != nullptr;
   }
@@ -208,11 +209,11 @@ class Bench {
 
   Prepared prepare(const std::vector<TokenId>& ids, const Options& options) {
     Prepared made = model_.prepare(ids, context_);
-    make_sums(*state_of(made), options, context_);
+    engine::make_sums(*engine::state_of(made), options, context_);
     return made;
   }
 
-  void row(std::string name, double seconds, const Cost& cost, std::string note) {
+  void row(std::string name, double seconds, const engine::Cost& cost, std::string note) {
     BenchRow r;
     r.name = std::move(name);
     r.seconds = seconds;
@@ -228,10 +229,10 @@ class Bench {
 
   void length(int tokens) {
     context_.report("bench", 0, 0);
-    Backend& backend = *state_of(model_)->backend;
+    backend::Backend& backend = *engine::state_of(model_)->backend;
     const ModelConfig& c = model_.config();
     const std::vector<TokenId> ids = prompt(tokens, 1);
-    forget_peak_memory();
+    base::forget_peak_memory();
     const int repeat = std::max(1, options_.repeat);
     Question question;
     question.options = preset_options(options_.preset);
@@ -243,30 +244,32 @@ class Bench {
       return;
     }
 
-    ForwardOptions plain;
+    forward::ForwardOptions plain;
     plain.keep = false;
     std::vector<double> logits;
     const auto forward_once = [&] {
-      const ForwardTrace trace = forward(backend, {ids}, plain);
+      const forward::ForwardTrace trace = forward::forward(backend, {ids}, plain);
       const std::vector<std::int64_t> last = {tokens - 1};
       backend.logits(trace.x_final, last, logits);
     };
     forward_once();
     const double forward_seconds = median(std::max(5, repeat), forward_once);
-    const Cost forward_plan = forward_cost(c, tokens);
+    const engine::Cost forward_plan = engine::forward_cost(c, tokens);
     row("forward pass", forward_seconds, forward_plan, "logits at the last position");
 
-    Cost prepare_plan = memory_ != nullptr
-                            ? planned_cost(forward_plan, result_.lengths.back())
-                            : prepare_cost(c, model_.writers(), tokens, products_of(backend));
-    Cost all = prepare_plan;
-    const Cost questions = question_cost(c, model_.writers(), tokens);
+    engine::Cost prepare_plan =
+        memory_ != nullptr
+            ? planned_cost(forward_plan, result_.lengths.back())
+            : engine::prepare_cost(c, model_.writers(), tokens, engine::products_of(backend));
+    engine::Cost all = prepare_plan;
+    const engine::Cost questions = engine::question_cost(c, model_.writers(), tokens);
     all += questions;
     // Of a long prompt edges are made along with the sums.
     if (memory_ == nullptr && question.options.direction == Direction::output &&
-        (!Decomposition::wants_key_scores(backend, question.options.scores, tokens) ||
-         !Decomposition::table_fits(c, model_.writers(), tokens, context_.memory_budget, 4))) {
-      const Cost later = target_cost(c, model_.writers(), tokens);
+        (!decompose::Decomposition::wants_key_scores(backend, question.options.scores, tokens) ||
+         !decompose::Decomposition::table_fits(c, model_.writers(), tokens, context_.memory_budget,
+                                               4))) {
+      const engine::Cost later = engine::target_cost(c, model_.writers(), tokens);
       prepare_plan += {questions.flop - later.flop, questions.byte - later.byte};
     }
     if (memory_ != nullptr) (void)memory_->memory_use(true);
@@ -311,7 +314,7 @@ class Bench {
     if (!kept) (void)prepared.trace(question);
     int turn = 0;
     const auto small = [&](const char* name, const std::function<Question()>& make, int times,
-                           const Cost& plan = {}) {
+                           const engine::Cost& plan = {}) {
       const double seconds = median(times, [&] { (void)prepared.trace(make(), context_); });
       row(name, seconds, plan, fmt::format("{:.2f}% of prepare", 100 * seconds / prepare_seconds));
     };
@@ -335,7 +338,7 @@ class Bench {
           q.target.ids = {static_cast<TokenId>(++turn % c.vocab_size)};
           return q;
         },
-        few, target_cost(c, writers, tokens));
+        few, engine::target_cost(c, writers, tokens));
     small(
         "  another beta",
         [&] {
@@ -343,7 +346,7 @@ class Bench {
           q.options.beta = 0.1 + 0.01 * ++turn;
           return q;
         },
-        few, beta_cost(c, writers, tokens));
+        few, engine::beta_cost(c, writers, tokens));
     small(
         "  1,000 paths",
         [&] {
@@ -356,8 +359,9 @@ class Bench {
     now.peak_memory_mib = peak_memory_mib();
     now.memory_bound_mib =
         result_.base_memory_mib +
-        memory_cost(c, model_.writers(), tokens, context_.memory_budget, backend.threads(),
-                    Decomposition::wants_key_scores(backend, question.options.scores, tokens)) /
+        engine::memory_cost(
+            c, model_.writers(), tokens, context_.memory_budget, backend.threads(),
+            decompose::Decomposition::wants_key_scores(backend, question.options.scores, tokens)) /
             (1 << 20);
     if (options_.keep_layers > 0) streamed(ids, question, one_shot);
     if (!once && weight_product_obstacle(c).empty() &&
@@ -370,9 +374,10 @@ class Bench {
     if (memory_ == nullptr) return;
     BenchResult::Length& now = result_.lengths.back();
     now.device_peak_mib = static_cast<double>(memory_->memory_use().peak) / (1 << 20);
-    now.device_counted_mib = device_memory_cost(model_.config(), model_.writers(), now.tokens,
-                                                context_.memory_budget, memory_->in_parts()) /
-                             (1 << 20);
+    now.device_counted_mib =
+        engine::device_memory_cost(model_.config(), model_.writers(), now.tokens,
+                                   context_.memory_budget, memory_->in_parts()) /
+        (1 << 20);
   }
 
   // The same trace where only some layers fit.
@@ -406,8 +411,9 @@ class Bench {
       const Model fast = model_.with(load);
       const double first =
           median(1, [&] { (void)fast.prepare(prompt(tokens, 1)).trace(question); });
-      Cost plan = prepare_cost(c, model_.writers(), tokens, Products::kept);
-      plan += question_cost(c, model_.writers(), tokens);
+      engine::Cost plan =
+          engine::prepare_cost(c, model_.writers(), tokens, backend::Products::kept);
+      plan += engine::question_cost(c, model_.writers(), tokens);
       const double seconds = median(repeat, [&] {
         (void)fast.prepare(prompt(tokens, 1), context_).trace(question, context_);
       });
@@ -437,7 +443,7 @@ class Bench {
   const BenchOptions& options_;
   const RunContext& context_;
   Model model_;
-  DeviceMemory* memory_;  // null: the device is the host
+  backend::DeviceMemory* memory_;  // null: the device is the host
   BenchResult result_;
   double rate_ = 0;
   double bandwidth_ = 0;

@@ -218,8 +218,9 @@ class Lexer {
       emit(TokenKind::op, std::string(op));
       return advance(op.size());
     }
-    const std::size_t n = std::min(tok::utf8_length(c), source_.size() - at_);
-    fail_at(line_, fmt::format("unexpected character {}", tok::in_quotes(source_.substr(at_, n))));
+    const std::size_t n = std::min(tokenizer::utf8_length(c), source_.size() - at_);
+    fail_at(line_,
+            fmt::format("unexpected character {}", tokenizer::in_quotes(source_.substr(at_, n))));
   }
 
   std::string digits(std::string_view allowed) {
@@ -312,7 +313,7 @@ class Lexer {
     const auto code = static_cast<char32_t>(std::stoul(number, nullptr, base));
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
       fail_at(line_, "a string names a character that does not exist");
-    value += tok::to_utf8(code);
+    value += tokenizer::to_utf8(code);
   }
 
   std::string source_;
@@ -329,7 +330,7 @@ void fail_at(int line, const std::string& what) {
 }
 
 std::vector<Token> tokenize_template(std::string_view source) {
-  if (const std::size_t bad = tok::first_invalid_utf8(source); bad != std::string_view::npos)
+  if (const std::size_t bad = tokenizer::first_invalid_utf8(source); bad != std::string_view::npos)
     throw TemplateError(fmt::format("byte {} is not valid UTF-8", bad));
   return Lexer(with_plain_line_ends(source)).run();
 }

@@ -42,7 +42,7 @@ std::string ExpressionParser::shown(const Token& token) {
     case TokenKind::block_end:
       return "%}";
     default:
-      return tok::in_quotes(token.value);
+      return tokenizer::in_quotes(token.value);
   }
 }
 

@@ -27,7 +27,7 @@ std::string template_text(const JsonValue& value) {
 
 }  // namespace
 
-ChatSource gguf_chat_source(const GgufFiles& gguf) {
+ChatSource chat::gguf_chat_source(const model::GgufFiles& gguf) {
   ChatSource chat;
   const JsonValue& metadata = gguf.content.metadata;
   chat.origin = gguf.path.string() + ": tokenizer.chat_template";
@@ -52,12 +52,12 @@ ChatSource gguf_chat_source(const GgufFiles& gguf) {
 ChatSource read_chat_source(const fs::path& folder) {
   ChatSource chat;
   JsonValue tokens = JsonValue::object();
-  if (const fs::path file = find_gguf(folder); !file.empty())
-    return gguf_chat_source(*open_gguf(file));
+  if (const fs::path file = model::find_gguf(folder); !file.empty())
+    return chat::gguf_chat_source(*model::open_gguf(file));
   std::error_code error;
   const fs::path config = folder / "tokenizer_config.json";
   if (fs::is_regular_file(config, error)) {
-    const JsonValue json = read_json(read_text_file(config), config.string());
+    const JsonValue json = base::read_json(model::read_text_file(config), config.string());
     if (json.is_object()) {
       for (const char* name : {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token",
                                "cls_token", "mask_token"}) {
@@ -75,14 +75,14 @@ ChatSource read_chat_source(const fs::path& folder) {
   }
   // A file of its own goes before the entry in tokenizer_config.json, as in transformers.
   if (const fs::path file = folder / "chat_template.json"; fs::is_regular_file(file, error)) {
-    const JsonValue json = read_json(read_text_file(file), file.string());
+    const JsonValue json = base::read_json(model::read_text_file(file), file.string());
     if (json.is_object() && json.contains("chat_template")) {
       chat.source = template_text(json["chat_template"]);
       chat.origin = file.string();
     }
   }
   if (const fs::path file = folder / "chat_template.jinja"; fs::is_regular_file(file, error)) {
-    chat.source = read_text_file(file);
+    chat.source = model::read_text_file(file);
     chat.origin = file.string();
   }
   chat.special_tokens = tokens.dump();

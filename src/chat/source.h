@@ -4,8 +4,8 @@
 #include "model/gguf.h"
 #include "unpack/chat.h"
 
-namespace unpack {
+namespace unpack::chat {
 
-ChatSource gguf_chat_source(const GgufFiles& gguf);
+ChatSource gguf_chat_source(const model::GgufFiles& gguf);
 
-}  // namespace unpack
+}  // namespace unpack::chat

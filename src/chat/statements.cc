@@ -117,7 +117,8 @@ class Parser : public ExpressionParser {
     }
     if (name == "else" || name == "elif" || name.starts_with("end"))
       fail_at(word.line, fmt::format("{{% {} %}} without a beginning", name));
-    fail_at(word.line, fmt::format("the statement {} is not supported", tok::in_quotes(name)));
+    fail_at(word.line,
+            fmt::format("the statement {} is not supported", tokenizer::in_quotes(name)));
   }
 
   static ExprPtr placeholder(int line) {

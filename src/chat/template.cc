@@ -51,7 +51,7 @@ ChatTemplate ChatTemplate::parse(std::string_view source, const std::string& ori
 const std::string& ChatTemplate::origin() const { return impl_->origin; }
 
 std::string ChatTemplate::render(std::string_view variables) const {
-  const auto json = read_ordered_json(variables, impl_->origin);
+  const auto json = base::read_ordered_json(variables, impl_->origin);
   if (!json.is_object()) fail(impl_->origin, "its variables are no JSON object");
   try {
     const chat::Value values = chat::from_json(json);

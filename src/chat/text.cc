@@ -10,21 +10,21 @@
 namespace unpack::chat {
 namespace {
 
-bool is_space(char32_t c) { return tok::is_white_space(c) || (c >= 0x1C && c <= 0x1F); }
+bool is_space(char32_t c) { return tokenizer::is_white_space(c) || (c >= 0x1C && c <= 0x1F); }
 
 // Upper and lower case of letters that become several: the ones that have a form of their own.
 std::string mapped(std::string_view text, bool to_upper) {
   std::string out;
   for (const std::string_view piece : characters(text)) {
-    const char32_t c = tok::first_char(piece);
+    const char32_t c = tokenizer::first_char(piece);
     if (c == 0xDF && to_upper) {
       out += "SS";
     } else if (c == 0x130 && !to_upper) {
       out += "i\xCC\x87";
     } else {
       const auto x = static_cast<utf8proc_int32_t>(c);
-      out +=
-          tok::to_utf8(static_cast<char32_t>(to_upper ? utf8proc_toupper(x) : utf8proc_tolower(x)));
+      out += tokenizer::to_utf8(
+          static_cast<char32_t>(to_upper ? utf8proc_toupper(x) : utf8proc_tolower(x)));
     }
   }
   return out;
@@ -52,12 +52,12 @@ bool is_cased(char32_t c) {
 template <class Drop>
 std::string_view strip_if(std::string_view text, Side side, Drop drop) {
   if (side != Side::right) {
-    while (!text.empty() && drop(text.substr(0, tok::utf8_length(text[0]))))
-      text.remove_prefix(tok::utf8_length(text[0]));
+    while (!text.empty() && drop(text.substr(0, tokenizer::utf8_length(text[0]))))
+      text.remove_prefix(tokenizer::utf8_length(text[0]));
   }
   if (side != Side::left) {
-    while (!text.empty() && drop(text.substr(tok::last_char_start(text))))
-      text = text.substr(0, tok::last_char_start(text));
+    while (!text.empty() && drop(text.substr(tokenizer::last_char_start(text))))
+      text = text.substr(0, tokenizer::last_char_start(text));
   }
   return text;
 }
@@ -67,7 +67,7 @@ std::string_view strip_if(std::string_view text, Side side, Drop drop) {
 std::vector<std::string_view> characters(std::string_view text) {
   std::vector<std::string_view> out;
   for (std::size_t i = 0; i < text.size();) {
-    const std::size_t n = tok::utf8_length(text[i]);
+    const std::size_t n = tokenizer::utf8_length(text[i]);
     out.push_back(text.substr(i, n));
     i += n;
   }
@@ -80,7 +80,8 @@ std::int64_t length(std::string_view text) {
 }
 
 std::string_view strip(std::string_view text, Side side) {
-  return strip_if(text, side, [](std::string_view c) { return is_space(tok::first_char(c)); });
+  return strip_if(text, side,
+                  [](std::string_view c) { return is_space(tokenizer::first_char(c)); });
 }
 
 std::string_view strip(std::string_view text, Side side, std::string_view chars) {
@@ -95,7 +96,7 @@ std::string lower(std::string_view text) { return mapped(text, false); }
 
 std::string capitalize(std::string_view text) {
   if (text.empty()) return {};
-  const std::size_t n = tok::utf8_length(text[0]);
+  const std::size_t n = tokenizer::utf8_length(text[0]);
   return upper(text.substr(0, n)) + lower(text.substr(n));
 }
 
@@ -104,7 +105,7 @@ std::string title(std::string_view text) {
   bool inside = false;
   for (const std::string_view c : characters(text)) {
     out += inside ? lower(c) : upper(c);
-    inside = is_cased(tok::first_char(c));
+    inside = is_cased(tokenizer::first_char(c));
   }
   return out;
 }
@@ -116,8 +117,8 @@ std::string filter_title(std::string_view text) {
     word.clear();
   };
   for (const std::string_view c : characters(text)) {
-    const bool edge =
-        c == "-" || c == "(" || c == "{" || c == "[" || c == "<" || is_space(tok::first_char(c));
+    const bool edge = c == "-" || c == "(" || c == "{" || c == "[" || c == "<" ||
+                      is_space(tokenizer::first_char(c));
     if (edge) flush();
     (edge ? out : word) += c;
   }
@@ -184,8 +185,8 @@ std::vector<std::string> split_blanks(std::string_view text, std::int64_t most) 
       break;
     }
     std::size_t n = 0;
-    while (n < text.size() && !is_space(tok::first_char(text.substr(n))))
-      n += tok::utf8_length(text[n]);
+    while (n < text.size() && !is_space(tokenizer::first_char(text.substr(n))))
+      n += tokenizer::utf8_length(text[n]);
     out.emplace_back(text.substr(0, n));
     text = strip(text.substr(n), Side::left);
     if (most > 0) --most;
@@ -202,7 +203,7 @@ std::vector<std::string> split_lines(std::string_view text, bool keep_ends) {
   };
   const std::vector<std::string_view> all = characters(text);
   for (std::size_t i = 0; i < all.size(); ++i) {
-    const char32_t c = tok::first_char(all[i]);
+    const char32_t c = tokenizer::first_char(all[i]);
     const bool end = (c >= 0x0A && c <= 0x0D) || (c >= 0x1C && c <= 0x1E) || c == 0x85 ||
                      c == 0x2028 || c == 0x2029;
     if (!end || keep_ends) line += all[i];
@@ -220,7 +221,7 @@ bool all_of_class(std::string_view text, std::string_view what) {
   if (text.empty()) return false;
   bool cased = false;
   for (const std::string_view piece : characters(text)) {
-    const char32_t c = tok::first_char(piece);
+    const char32_t c = tokenizer::first_char(piece);
     const bool digit = utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
     if (what == "digit" && !digit) return false;
     if (what == "alpha" && !is_letter(c)) return false;
@@ -241,7 +242,7 @@ std::string python_quoted(std::string_view text) {
   const char quote = use_double ? '"' : '\'';
   std::string out(1, quote);
   for (const std::string_view piece : characters(text)) {
-    const char32_t c = tok::first_char(piece);
+    const char32_t c = tokenizer::first_char(piece);
     if (c == '\\' || c == static_cast<char32_t>(quote)) {
       out += '\\';
       out += piece;

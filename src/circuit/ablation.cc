@@ -11,7 +11,7 @@
 #include "engine/state.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 namespace {
 
@@ -20,8 +20,8 @@ namespace {
 class AblatedPass {
  public:
   AblatedPass(const Model& model, const EdgeTable& table, const PromptChunk& chunk,
-              const std::vector<Array>& replaced, const EdgeMask& kept)
-      : backend_(*state_of(model)->backend),
+              const std::vector<backend::Array>& replaced, const EdgeMask& kept)
+      : backend_(*engine::state_of(model)->backend),
         c_(model.config()),
         table_(table),
         writers_(table.writers()),
@@ -29,7 +29,7 @@ class AblatedPass {
         replaced_(replaced),
         kept_(kept),
         change_(replaced.size()) {
-    for (const Segment& segment : chunk.segments) {
+    for (const backend::Segment& segment : chunk.segments) {
       for (int s = 0; s < segment.length; ++s) positions_.push_back(s);
       context_ = std::max(context_, segment.length);
       key_begin_.push_back(segment.begin);
@@ -37,7 +37,7 @@ class AblatedPass {
   }
 
   // The final stream as the target sees it. `base`: what all passes share before layer `first`.
-  Array run(const PassStart* base, int first, PassStart* keep, const RunContext& context) {
+  backend::Array run(const PassStart* base, int first, PassStart* keep, const RunContext& context) {
     if (base != nullptr) {
       const auto before = static_cast<std::size_t>(writers_.first_of_layer(first));
       for (std::size_t w = 0; w < before; ++w) change_[w] = base->changes[w];
@@ -45,13 +45,13 @@ class AblatedPass {
     keep_ = keep;
     find_changes(first);
     if (keep_ != nullptr) keep_->streams.assign(static_cast<std::size_t>(c_.n_layers) + 1, {});
-    const ForwardHooks hooks = make_hooks(base == nullptr);
-    ForwardOptions options;
+    const forward::ForwardHooks hooks = make_hooks(base == nullptr);
+    forward::ForwardOptions options;
     options.keep = false;
     options.hooks = &hooks;
     options.first_layer = first;
     if (base != nullptr) options.start = &base->streams[first];
-    const Array x = forward(backend_, chunk_.prompts, options, context).x_final;
+    const backend::Array x = forward::forward(backend_, chunk_.prompts, options, context).x_final;
     if (keep_ != nullptr) {
       keep_->streams.back() = copied(x);
       keep_->changes = change_;
@@ -65,8 +65,8 @@ class AblatedPass {
  private:
   std::int64_t size() const { return chunk_.rows * c_.d_model; }
 
-  Array copied(const Array& from) {
-    Array to = backend_.zeros(from.size());
+  backend::Array copied(const backend::Array& from) {
+    backend::Array to = backend_.zeros(from.size());
     backend_.copy(from, 0, to, 0, from.size());
     return to;
   }
@@ -85,7 +85,7 @@ class AblatedPass {
 
   bool asked(int writer) const { return asked_[writer] != 0; }
 
-  void wrote(int writer, const Array& rows) {
+  void wrote(int writer, const backend::Array& rows) {
     if (!asked(writer)) return;
     const auto w = static_cast<std::size_t>(writer);
     change_[w] = copied(replaced_[w]);
@@ -94,12 +94,12 @@ class AblatedPass {
 
   // The inputs of `count` ports from `first` on, of which those that keep the same writers share
   // one.
-  void read_inputs(std::size_t first, std::size_t count, const Array& x) {
+  void read_inputs(std::size_t first, std::size_t count, const backend::Array& x) {
     inputs_.clear();
     input_of_.assign(count, 0);
     const auto visible = static_cast<std::size_t>(table_.ports()[first].visible);
     std::map<EdgeMask, std::size_t> known;
-    Array ablated;
+    backend::Array ablated;
     for (std::size_t p = 0; p < count; ++p) {
       EdgeMask key;  // [positions, visible]
       for (std::size_t s = 0; s < table_.positions(); ++s) {
@@ -115,7 +115,8 @@ class AblatedPass {
     made_ += static_cast<double>(inputs_.size());
   }
 
-  Array make_input(const EdgeMask& key, std::size_t visible, const Array& x, Array& ablated) {
+  backend::Array make_input(const EdgeMask& key, std::size_t visible, const backend::Array& x,
+                            backend::Array& ablated) {
     const std::size_t kept = count_kept(key);
     if (kept == key.size()) return copied(x);
     // From whichever end is nearer: the stream as it is, or the stream with nothing kept.
@@ -125,7 +126,7 @@ class AblatedPass {
       for (std::size_t w = 0; w < visible; ++w)
         if (asked_[w] != 0) backend_.add(change_[w], ablated, size());
     }
-    Array out = copied(from_clean ? x : ablated);
+    backend::Array out = copied(from_clean ? x : ablated);
     for (std::size_t w = 0; w < visible; ++w) {
       if (asked_[w] == 0) continue;
       std::vector<char> turned;  // [positions]
@@ -140,9 +141,9 @@ class AblatedPass {
   }
 
   // The rows of the positions that are asked for, and nothing elsewhere.
-  Array rows_of(const Array& from, const std::vector<char>& positions) {
-    Array out = backend_.zeros(from.size());
-    for (const Segment& segment : chunk_.segments) {
+  backend::Array rows_of(const backend::Array& from, const std::vector<char>& positions) {
+    backend::Array out = backend_.zeros(from.size());
+    for (const backend::Segment& segment : chunk_.segments) {
       for (std::int64_t s = 0; s < segment.length; ++s) {
         if (positions[s] == 0) continue;
         const std::int64_t at = (segment.begin + s) * c_.d_model;
@@ -152,54 +153,55 @@ class AblatedPass {
     return out;
   }
 
-  ForwardHooks make_hooks(bool from_the_beginning) {
-    ForwardHooks hooks;
+  forward::ForwardHooks make_hooks(bool from_the_beginning) {
+    forward::ForwardHooks hooks;
     if (from_the_beginning) {
-      hooks.embeddings = [this](Array& emb) { wrote(0, emb); };
-      hooks.positions = [this](Array& pos) { wrote(1, pos); };
+      hooks.embeddings = [this](backend::Array& emb) { wrote(0, emb); };
+      hooks.positions = [this](backend::Array& pos) { wrote(1, pos); };
     }
-    hooks.norm_input = [this](int layer, Sublayer sublayer, const Array& x, Array& changed) {
-      const bool attention = sublayer == Sublayer::attention;
+    hooks.norm_input = [this](int layer, backend::Sublayer sublayer, const backend::Array& x,
+                              backend::Array& changed) {
+      const bool attention = sublayer == backend::Sublayer::attention;
       if (attention && keep_ != nullptr) keep_->streams[layer] = copied(x);
       if (attention) {
         read_inputs(table_.attention_ports(layer), 3 * static_cast<std::size_t>(c_.n_heads), x);
       } else {
-        read_inputs(table_.mlp_ports(layer), mlp_readers(c_.layer(layer)).size(), x);
+        read_inputs(table_.mlp_ports(layer), backend::mlp_readers(c_.layer(layer)).size(), x);
       }
       backend_.copy(inputs_[0], 0, changed, 0, size());
       return true;
     };
-    hooks.mixed = [this](int layer, const Array&, const Array&, const Array&, const Array&,
-                         Array& z) {
+    hooks.mixed = [this](int layer, const backend::Array&, const backend::Array&,
+                         const backend::Array&, const backend::Array&, backend::Array& z) {
       if (inputs_.size() > 1) mix_heads(layer, z);
     };
-    hooks.heads_written = [this](int layer, const Array& z, const Array& dev) {
+    hooks.heads_written = [this](int layer, const backend::Array& z, const backend::Array& dev) {
       for (int h = 0; h < c_.n_heads; ++h)
         if (asked(writers_.head(layer, h)))
           wrote(writers_.head(layer, h), head_vector(backend_, layer, z, dev, h, chunk_.rows));
     };
-    hooks.neurons = [this](int layer, const Array&, const Routing* routing, Array& pre, Array& up) {
-      read_neurons(layer, routing, pre, up);
-    };
-    hooks.mlp_written = [this](int layer, Array& out) { wrote(writers_.mlp(layer), out); };
+    hooks.neurons = [this](int layer, const backend::Array&, const backend::Routing* routing,
+                           backend::Array& pre,
+                           backend::Array& up) { read_neurons(layer, routing, pre, up); };
+    hooks.mlp_written = [this](int layer, backend::Array& out) { wrote(writers_.mlp(layer), out); };
     return hooks;
   }
 
   // z of heads whose keys, queries and values come from inputs of their own.
-  void mix_heads(int layer, Array& z) {
+  void mix_heads(int layer, backend::Array& z) {
     const auto count = static_cast<std::int64_t>(inputs_.size());
     const std::int64_t rows = chunk_.rows, all = count * rows, d = c_.d_model, e = c_.d_head,
                        heads = c_.n_heads, groups = c_.n_kv_heads;
-    Array stacked = backend_.zeros(all * d), normalized = backend_.zeros(all * d),
-          dev = backend_.zeros(all);
+    backend::Array stacked = backend_.zeros(all * d), normalized = backend_.zeros(all * d),
+                   dev = backend_.zeros(all);
     std::vector<int> positions;
     for (std::int64_t i = 0; i < count; ++i) {
       backend_.copy(inputs_[i], 0, stacked, i * rows * d, rows * d);
       positions.insert(positions.end(), positions_.begin(), positions_.end());
     }
     backend_.normalize(c_.layer(layer).attn_norm, stacked, all, normalized, dev);
-    Array q = backend_.zeros(all * heads * e), k = backend_.zeros(all * groups * e),
-          v = backend_.zeros(all * groups * e), q_dev, k_dev;
+    backend::Array q = backend_.zeros(all * heads * e), k = backend_.zeros(all * groups * e),
+                   v = backend_.zeros(all * groups * e), q_dev, k_dev;
     if (c_.layer(layer).qk_norm != QkNorm::none) {
       q_dev = backend_.zeros(all * heads);
       k_dev = backend_.zeros(all * groups);
@@ -208,13 +210,15 @@ class AblatedPass {
     // Heads of a group have one key head in the weights and may yet see different inputs: one
     // attention a member.
     const int members = c_.group_size();
-    Array own_q = backend_.zeros(rows * heads * e), own_k = backend_.zeros(rows * groups * e),
-          own_v = backend_.zeros(rows * groups * e), own_z = backend_.zeros(rows * heads * e), none;
+    backend::Array own_q = backend_.zeros(rows * heads * e),
+                   own_k = backend_.zeros(rows * groups * e),
+                   own_v = backend_.zeros(rows * groups * e),
+                   own_z = backend_.zeros(rows * heads * e), none;
     const auto input = [&](std::int64_t head, std::size_t branch) {
       return static_cast<std::int64_t>(input_of_[static_cast<std::size_t>(head) * 3 + branch]);
     };
-    const auto take = [&](const Array& from, std::int64_t at, std::int64_t heads_there,
-                          std::int64_t head, Array& to) {
+    const auto take = [&](const backend::Array& from, std::int64_t at, std::int64_t heads_there,
+                          std::int64_t head, backend::Array& to) {
       for (std::int64_t r = 0; r < rows; ++r)
         backend_.copy(from, ((at * rows + r) * heads_there + head) * e, to,
                       (r * heads_there + head) * e, e);
@@ -225,7 +229,7 @@ class AblatedPass {
         take(k, input(g * members + member, 0), groups, g, own_k);
         take(v, input(g * members + member, 2), groups, g, own_v);
       }
-      Array& to = members == 1 ? z : own_z;
+      backend::Array& to = members == 1 ? z : own_z;
       backend_.attention(layer, own_q, own_k, own_v, chunk_.segments, key_begin_, none, to);
       if (members == 1) return;
       for (std::int64_t g = 0; g < groups; ++g) take(own_z, 0, heads, g * members + member, z);
@@ -233,33 +237,34 @@ class AblatedPass {
   }
 
   // The first reader's input is what the block itself has read; the others are read here.
-  void read_neurons(int layer, const Routing* routing, Array& pre, Array& up) {
-    const std::vector<MlpReader> readers = mlp_readers(c_.layer(layer));
+  void read_neurons(int layer, const backend::Routing* routing, backend::Array& pre,
+                    backend::Array& up) {
+    const std::vector<backend::MlpReader> readers = backend::mlp_readers(c_.layer(layer));
     for (std::size_t i = 1; i < readers.size(); ++i) {
       if (input_of_[i] == 0) continue;
-      Array normalized = backend_.zeros(size()), dev = backend_.zeros(chunk_.rows);
+      backend::Array normalized = backend_.zeros(size()), dev = backend_.zeros(chunk_.rows);
       backend_.normalize(c_.layer(layer).mlp_norm, inputs_[input_of_[i]], chunk_.rows, normalized,
                          dev);
       backend_.mlp_in(layer, readers[i].side, normalized, chunk_.rows, routing,
-                      readers[i].side == MlpSide::up ? up : pre);
+                      readers[i].side == backend::MlpSide::up ? up : pre);
     }
   }
 
-  Backend& backend_;
+  backend::Backend& backend_;
   const ModelConfig& c_;
   const EdgeTable& table_;
   const Writers& writers_;
   const PromptChunk& chunk_;
-  const std::vector<Array>& replaced_;
+  const std::vector<backend::Array>& replaced_;
   const EdgeMask& kept_;
-  std::vector<Array> change_;  // [C] what is replaced less what was written
-  std::vector<char> asked_;    // [C] whether any reader wants to know that
+  std::vector<backend::Array> change_;  // [C] what is replaced less what was written
+  std::vector<char> asked_;             // [C] whether any reader wants to know that
   PassStart* keep_ = nullptr;
   std::vector<int> positions_;
   std::vector<std::int64_t> key_begin_;
   int context_ = 0;
-  std::vector<Array> inputs_;          // different ones of the sublayer at work
-  std::vector<std::size_t> input_of_;  // which of them a port sees
+  std::vector<backend::Array> inputs_;  // different ones of the sublayer at work
+  std::vector<std::size_t> input_of_;   // which of them a port sees
   double made_ = 0;
 };
 
@@ -276,7 +281,7 @@ CircuitRunner::CircuitRunner(const Model& model, const EdgeTable& table,
 
 void CircuitRunner::make_replacements(const std::vector<TaskPrompt>& prompts, EdgeAblation ablation,
                                       const RunContext& context) {
-  Backend& backend = *state_of(model_)->backend;
+  backend::Backend& backend = *engine::state_of(model_)->backend;
   const auto count = static_cast<std::size_t>(model_.writers().count());
   const auto d = static_cast<std::size_t>(model_.config().d_model);
   std::vector<std::vector<double>> mean(count, std::vector<double>(d, 0.0));
@@ -417,4 +422,4 @@ std::vector<std::vector<double>> CircuitRunner::measure_without(
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::circuit

@@ -8,19 +8,19 @@
 #include "circuit/edge_table.h"
 #include "forward/forward.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 // What all writers wrote in one pass over some prompts.
 struct WriterRun {
-  std::vector<Array> written;  // [C] of [T, D]
-  std::vector<Array> streams;  // [L + 1] of [T, D]: before each layer, and the final one
+  std::vector<backend::Array> written;  // [C] of [T, D]
+  std::vector<backend::Array> streams;  // [L + 1] of [T, D]: before each layer, and the final one
 };
 
 // Prompts that go through the layers together.
 struct PromptChunk {
   std::vector<std::size_t> members;  // indices in the task
   std::vector<std::vector<TokenId>> prompts;
-  std::vector<Segment> segments;
+  std::vector<backend::Segment> segments;
   std::int64_t rows = 0;
 
   void add(std::size_t index, const std::vector<TokenId>& ids);
@@ -31,25 +31,25 @@ std::vector<PromptChunk> cut_chunks(const ModelConfig& config,
 std::int64_t chunk_rows(const Model& model);  // that keep all writers of a pass in bounded memory
 
 // What one head wrote: its part of z through W_O and the norm behind.
-Array head_vector(Backend& backend, int layer, const Array& z, const Array& dev, int head,
-                  std::int64_t rows);
+backend::Array head_vector(backend::Backend& backend, int layer, const backend::Array& z,
+                           const backend::Array& dev, int head, std::int64_t rows);
 // A plain pass with all writers.
 WriterRun record_writers(const Model& model, const std::vector<std::vector<TokenId>>& prompts,
                          const RunContext& context);
 // The same with a say in the embeddings.
 WriterRun record_writers(const Model& model, const std::vector<std::vector<TokenId>>& prompts,
-                         const std::function<void(Array& emb)>& embeddings, ForwardTrace* trace,
-                         const RunContext& context);
+                         const std::function<void(backend::Array& emb)>& embeddings,
+                         forward::ForwardTrace* trace, const RunContext& context);
 
 // Mean logit of the targets less that of the contrast at the last position of every prompt, before
 // a final soft cap: what credit and interventions measure, too.
 std::vector<double> differences(const Model& model, const std::vector<TaskPrompt>& prompts,
-                                const PromptChunk& chunk, const Array& x);
+                                const PromptChunk& chunk, const backend::Array& x);
 
 // A pass as others may go on from it at any layer.
 struct PassStart {
-  std::vector<Array> changes;  // [C] of [T, D]: what is replaced less what was written
-  std::vector<Array> streams;  // [L + 1] of [T, D]
+  std::vector<backend::Array> changes;  // [C] of [T, D]: what is replaced less what was written
+  std::vector<backend::Array> streams;  // [L + 1] of [T, D]
 };
 
 class CircuitRunner {
@@ -73,7 +73,7 @@ class CircuitRunner {
  private:
   struct Part {
     PromptChunk chunk;
-    std::vector<Array> replaced;  // [C] of [T, D]
+    std::vector<backend::Array> replaced;  // [C] of [T, D]
   };
   void make_replacements(const std::vector<TaskPrompt>& prompts, EdgeAblation ablation,
                          const RunContext& context);
@@ -97,4 +97,4 @@ class CircuitRunner {
   double passes_ = 0, inputs_ = 0, plain_inputs_ = 0;
 };
 
-}  // namespace unpack
+}  // namespace unpack::circuit

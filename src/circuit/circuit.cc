@@ -52,11 +52,14 @@ void check_circuit_options(const CircuitOptions& o) {
 Task right_prompts(const Model& model, const Task& task, std::size_t& wrong,
                    const RunContext& context) {
   Task out{task.name, {}};
-  for (const PromptChunk& chunk : cut_chunks(model.config(), task.prompts, 1024)) {
-    ForwardOptions plain;
+  for (const circuit::PromptChunk& chunk :
+       circuit::cut_chunks(model.config(), task.prompts, 1024)) {
+    forward::ForwardOptions plain;
     plain.keep = false;
-    const ForwardTrace trace = forward(*state_of(model)->backend, chunk.prompts, plain, context);
-    const std::vector<double> values = differences(model, task.prompts, chunk, trace.x_final);
+    const forward::ForwardTrace trace =
+        forward::forward(*engine::state_of(model)->backend, chunk.prompts, plain, context);
+    const std::vector<double> values =
+        circuit::differences(model, task.prompts, chunk, trace.x_final);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const TaskPrompt& prompt = task.prompts[chunk.members[i]];
       bool right = values[i] > 0;
@@ -113,25 +116,26 @@ void check_prompts(const Model& model, const Task& task, bool counterfactuals) {
   }
 }
 
-EdgeScores score_edges(const Model& model, const EdgeTable& table, const Task& task,
-                       const CircuitOptions& o, const RunContext& context, CircuitMemory* memory) {
+circuit::EdgeScores score_edges(const Model& model, const circuit::EdgeTable& table,
+                                const Task& task, const CircuitOptions& o,
+                                const RunContext& context, CircuitMemory* memory) {
   switch (o.method) {
     case CircuitMethod::ours:
-      return rank_ours(model, table, task, o, context, memory);
+      return circuit::rank_ours(model, table, task, o, context, memory);
     case CircuitMethod::ifr:
-      return rank_ifr(model, table, task, context, memory);
+      return circuit::rank_ifr(model, table, task, context, memory);
     case CircuitMethod::eap:
-      return rank_gradients(model, table, task, 1, context, memory);
+      return circuit::rank_gradients(model, table, task, 1, context, memory);
     case CircuitMethod::eap_ig:
-      return rank_gradients(model, table, task, o.steps, context, memory);
+      return circuit::rank_gradients(model, table, task, o.steps, context, memory);
     case CircuitMethod::patching: {
       Task some = task;
       if (o.patched > 0 && static_cast<std::size_t>(o.patched) < some.prompts.size())
         some.prompts.resize(o.patched);
-      return rank_patching(model, table, some, o.ablation, context, memory);
+      return circuit::rank_patching(model, table, some, o.ablation, context, memory);
     }
     case CircuitMethod::random:
-      return rank_random(table, o.seed);
+      return circuit::rank_random(table, o.seed);
   }
   throw InternalError("unknown method");
 }
@@ -139,7 +143,7 @@ EdgeScores score_edges(const Model& model, const EdgeTable& table, const Task& t
 // What is kept or ablated as one: an edge, or a component with all edges between kept ones.
 class Units {
  public:
-  Units(const EdgeTable& table, const std::vector<double>& strength, bool nodes)
+  Units(const circuit::EdgeTable& table, const std::vector<double>& strength, bool nodes)
       : table_(table), nodes_(nodes) {
     std::vector<double> of_unit = strength;
     if (nodes) {
@@ -165,8 +169,8 @@ class Units {
     return std::min(n, count());
   }
 
-  EdgeMask strongest(int number) const {
-    EdgeMask mask = table_.none();
+  circuit::EdgeMask strongest(int number) const {
+    circuit::EdgeMask mask = table_.none();
     if (!nodes_) {
       for (int i = 0; i < number; ++i) mask[order_[i]] = 1;
       return table_.connected(std::move(mask));
@@ -183,7 +187,7 @@ class Units {
   }
 
  private:
-  const EdgeTable& table_;
+  const circuit::EdgeTable& table_;
   bool nodes_;
   std::vector<std::size_t> order_;
 };
@@ -191,8 +195,8 @@ class Units {
 // Faithfulness and necessity of circuits over one set of prompts.
 class Prover {
  public:
-  Prover(const Model& model, const EdgeTable& table, const Task& task, EdgeAblation ablation,
-         const RunContext& context, CircuitMemory* memory = nullptr)
+  Prover(const Model& model, const circuit::EdgeTable& table, const Task& task,
+         EdgeAblation ablation, const RunContext& context, CircuitMemory* memory = nullptr)
       : table_(table),
         runner_(model, table, task.prompts, ablation, context, memory),
         context_(context) {
@@ -205,30 +209,30 @@ class Prover {
 
   double clean() const { return clean_; }
   double ablated() const { return ablated_; }
-  CircuitRunner& runner() { return runner_; }
+  circuit::CircuitRunner& runner() { return runner_; }
   double faithfulness(double value) const { return (value - ablated_) / (clean_ - ablated_); }
 
-  void measure(const EdgeMask& kept, CircuitPoint& point) {
-    point.edges = static_cast<int>(count_kept(kept));
+  void measure(const circuit::EdgeMask& kept, CircuitPoint& point) {
+    point.edges = static_cast<int>(circuit::count_kept(kept));
     point.value = value(kept);
     point.faithfulness = faithfulness(point.value);
-    EdgeMask rest = kept;
+    circuit::EdgeMask rest = kept;
     for (char& x : rest) x = static_cast<char>(x == 0);
     point.necessity = 1 - faithfulness(value(rest));
   }
 
  private:
-  double value(const EdgeMask& kept) {
+  double value(const circuit::EdgeMask& kept) {
     const auto [found, fresh] = known_.try_emplace(kept, 0.0);
     if (fresh) found->second = mean_of(runner_.measure(kept, context_));
     return found->second;
   }
 
-  const EdgeTable& table_;
-  CircuitRunner runner_;
+  const circuit::EdgeTable& table_;
+  circuit::CircuitRunner runner_;
   const RunContext& context_;
   double clean_ = 0, ablated_ = 0;
-  std::map<EdgeMask, double> known_;
+  std::map<circuit::EdgeMask, double> known_;
 };
 
 // MIB's areas: trapezoids over the linear size.
@@ -242,8 +246,8 @@ void add_areas(CircuitMeasure& measure) {
 }
 
 // What each edge of the final circuit is worth, one removed at a time.
-void add_drops(CircuitResult& result, const EdgeTable& table, const EdgeMask& final_mask,
-               Prover& prover, const RunContext& context) {
+void add_drops(CircuitResult& result, const circuit::EdgeTable& table,
+               const circuit::EdgeMask& final_mask, Prover& prover, const RunContext& context) {
   std::vector<std::size_t> edges;
   std::vector<RankedEdge*> places;
   for (RankedEdge& ranked : result.edges) {
@@ -330,11 +334,12 @@ CircuitResult find_circuit(const Model& model, const Task& task, const CircuitOp
   result.options = options;
   result.all_nodes = model.writers().count() - model.writers().terminals();
   result.task = right_prompts(model, task, result.wrong, context);
-  const EdgeTable table(model,
-                        options.positions ? keep_one_length(result.task, result.other_length) : 0);
+  const circuit::EdgeTable table(
+      model, options.positions ? keep_one_length(result.task, result.other_length) : 0);
   result.all_edges = static_cast<int>(table.size());
 
-  const EdgeScores scores = score_edges(model, table, result.task, options, context, memory);
+  const circuit::EdgeScores scores =
+      score_edges(model, table, result.task, options, context, memory);
   result.cost.ranking = scores.passes;
   Prover prover(model, table, result.task, options.ablation, context, memory);
   result.clean = prover.clean();
@@ -370,7 +375,7 @@ CircuitResult find_circuit(const Model& model, const Task& task, const CircuitOp
     CircuitPoint point;
     point.share = share;
     point.asked = number;
-    const EdgeMask mask = units.strongest(number);
+    const circuit::EdgeMask mask = units.strongest(number);
     prover.measure(mask, point);
     if (point.edges == 0)
       result.warnings.push_back(
@@ -423,11 +428,11 @@ CircuitProof prove_circuits(const Model& model, const Task& task,
     if (placed && prompt.ids.size() != length)
       throw InputError("edges with positions are measured on prompts of one length");
   }
-  const EdgeTable table(model, placed ? static_cast<int>(length) : 0);
+  const circuit::EdgeTable table(model, placed ? static_cast<int>(length) : 0);
   Prover prover(model, table, task, ablation, context);
   CircuitProof proof{prover.clean(), prover.ablated(), {}, 0};
   for (const std::vector<CircuitEdge>& circuit : circuits) {
-    EdgeMask mask = table.none();
+    circuit::EdgeMask mask = table.none();
     for (const CircuitEdge& edge : circuit) mask[table.index(edge)] = 1;
     CircuitPoint point;
     point.asked = static_cast<int>(circuit.size());

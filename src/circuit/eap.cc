@@ -10,14 +10,14 @@
 #include "decompose/host_math.h"
 #include "engine/state.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 namespace {
 
 // scores[prompt][edge] += part * < counterfactual - own, gradient >, with its sign turned.
 class Contraction {
  public:
-  Contraction(Backend& backend, const EdgeTable& table, const PromptChunk& chunk,
+  Contraction(backend::Backend& backend, const EdgeTable& table, const PromptChunk& chunk,
               const WriterRun& own, const WriterRun& other)
       : backend_(backend),
         table_(table),
@@ -25,8 +25,8 @@ class Contraction {
         d_(static_cast<std::size_t>(backend.config().d_model)),
         scores_(chunk.members.size(), std::vector<double>(table.size(), 0.0)) {
     for (std::size_t w = 0; w < own.written.size(); ++w) {
-      change_.push_back(fetch(backend, own.written[w]));
-      const std::vector<double> there = fetch(backend, other.written[w]);
+      change_.push_back(decompose::fetch(backend, own.written[w]));
+      const std::vector<double> there = decompose::fetch(backend, other.written[w]);
       for (std::size_t i = 0; i < there.size(); ++i) change_.back()[i] -= there[i];
     }
   }
@@ -39,8 +39,8 @@ class Contraction {
         for (std::size_t s = 0; s < static_cast<std::size_t>(chunk_.segments[p].length); ++s) {
           const std::size_t row = (static_cast<std::size_t>(chunk_.segments[p].begin) + s) * d_;
           scores_[p][table_.place(s) + port.first + w] +=
-              part *
-              dot(std::span<const double>(change_[w]).subspan(row, d_), gradient.subspan(row, d_));
+              part * decompose::dot(std::span<const double>(change_[w]).subspan(row, d_),
+                                    gradient.subspan(row, d_));
         }
       }
     });
@@ -49,7 +49,7 @@ class Contraction {
   const std::vector<std::vector<double>>& scores() const { return scores_; }
 
  private:
-  Backend& backend_;
+  backend::Backend& backend_;
   const EdgeTable& table_;
   const PromptChunk& chunk_;
   std::size_t d_;
@@ -60,10 +60,10 @@ class Contraction {
 std::vector<double> gradients_of_chunk(const Model& model, const EdgeTable& table, const Task& task,
                                        const PromptChunk& chunk, int steps,
                                        const RunContext& context) {
-  Backend& backend = *state_of(model)->backend;
+  backend::Backend& backend = *engine::state_of(model)->backend;
   std::vector<std::vector<TokenId>> others;
   for (const std::size_t i : chunk.members) others.push_back(task.prompts[i].counterfactual);
-  ForwardTrace trace;
+  forward::ForwardTrace trace;
   const WriterRun own = record_writers(model, chunk.prompts, {}, &trace, context);
   const WriterRun other = record_writers(model, others, context);
   Contraction sums(backend, table, chunk, own, other);
@@ -71,16 +71,16 @@ std::vector<double> gradients_of_chunk(const Model& model, const EdgeTable& tabl
     context.report("steps", steps - step, steps);
     const double part = static_cast<double>(step) / steps;
     if (step < steps) {
-      const auto between = [&](Array& emb) {
+      const auto between = [&](backend::Array& emb) {
         backend.copy(other.written[0], 0, emb, 0, emb.size());
         backend.add(other.written[0], emb, emb.size(), -part);
         backend.add(own.written[0], emb, emb.size(), part);
       };
-      ForwardHooks hooks;
+      forward::ForwardHooks hooks;
       hooks.embeddings = between;
-      ForwardOptions options;
+      forward::ForwardOptions options;
       options.hooks = &hooks;
-      trace = forward(backend, chunk.prompts, options, context);
+      trace = forward::forward(backend, chunk.prompts, options, context);
     }
     visit_gradients(model, table, task.prompts, chunk, trace,
                     [&](std::size_t port, std::span<const double> gradient) {
@@ -118,4 +118,4 @@ EdgeScores rank_gradients(const Model& model, const EdgeTable& table, const Task
   return scores;
 }
 
-}  // namespace unpack
+}  // namespace unpack::circuit

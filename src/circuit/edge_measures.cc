@@ -12,7 +12,7 @@
 #include "unpack/baselines.h"
 #include "unpack/prepared.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 namespace {
 
@@ -32,8 +32,9 @@ Values sizes_of(Values values) {
 }
 
 // Ours: composition masses of every reader at the target's position, and credit edge by edge.
-void add_ours(const ModelSession& session, const EdgeTable& table, const Prepared& prepared,
-              const TaskPrompt& prompt, const Rules& rules, PromptMeasures& out) {
+void add_ours(const experiments::ModelSession& session, const EdgeTable& table,
+              const Prepared& prepared, const TaskPrompt& prompt, const Rules& rules,
+              PromptMeasures& out) {
   const Writers& writers = table.writers();
   Question question;
   question.target.ids = prompt.target;
@@ -94,23 +95,23 @@ Values interaction_sizes(const EdgeTable& table, const Prepared& prepared,
 }
 
 // The gradient by what each reader sees, times what each writer wrote; and the lengths of that.
-void add_gradients(const ModelSession& session, const EdgeTable& table, const TaskPrompt& prompt,
-                   PromptMeasures& out) {
+void add_gradients(const experiments::ModelSession& session, const EdgeTable& table,
+                   const TaskPrompt& prompt, PromptMeasures& out) {
   const Model& model = session.model;
-  Backend& backend = *state_of(model)->backend;
+  backend::Backend& backend = *engine::state_of(model)->backend;
   PromptChunk chunk;
   chunk.add(0, prompt.ids);
-  ForwardTrace trace;
+  forward::ForwardTrace trace;
   const WriterRun run = record_writers(model, chunk.prompts, {}, &trace, session.context);
   std::vector<Values> written;
   Values length;
   const auto d = static_cast<std::size_t>(model.config().d_model);
-  for (const Array& rows : run.written) {
-    written.push_back(fetch(backend, rows));
+  for (const backend::Array& rows : run.written) {
+    written.push_back(decompose::fetch(backend, rows));
     double sum = 0;
     for (std::size_t s = 0; s < prompt.ids.size(); ++s) {
       const auto row = std::span<const double>(written.back()).subspan(s * d, d);
-      sum += std::sqrt(dot(row, row)) / static_cast<double>(prompt.ids.size());
+      sum += std::sqrt(decompose::dot(row, row)) / static_cast<double>(prompt.ids.size());
     }
     length.push_back(sum);
   }
@@ -126,7 +127,7 @@ void add_gradients(const ModelSession& session, const EdgeTable& table, const Ta
                   [&](std::size_t index, std::span<const double> gradient) {
                     const ReaderPort& port = table.ports()[index];
                     for (std::size_t w = 0; w < static_cast<std::size_t>(port.visible); ++w) {
-                      const double product = dot(written[w], gradient);
+                      const double product = decompose::dot(written[w], gradient);
                       products[port.first + w] = std::fabs(product);
                       of_writer[w] += product;
                     }
@@ -174,7 +175,7 @@ std::vector<std::string> writer_measure_names() {
           "random"};
 }
 
-PromptMeasures measure_prompt(const ModelSession& session, const EdgeTable& table,
+PromptMeasures measure_prompt(const experiments::ModelSession& session, const EdgeTable& table,
                               const TaskPrompt& prompt, std::uint64_t seed) {
   const RunContext& context = session.context;
   PromptMeasures out;
@@ -200,4 +201,4 @@ PromptMeasures measure_prompt(const ModelSession& session, const EdgeTable& tabl
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::circuit

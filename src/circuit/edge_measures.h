@@ -8,7 +8,7 @@
 #include "circuit/ablation.h"
 #include "experiments/session.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 // Sizes, one an edge or one a writer; NaN: the measure does not know it.
 using MeasureValues = std::map<std::string, std::vector<double>>;
@@ -22,7 +22,7 @@ struct PromptMeasures {
 std::vector<std::string> edge_measure_names();
 std::vector<std::string> writer_measure_names();
 
-PromptMeasures measure_prompt(const ModelSession& session, const EdgeTable& table,
+PromptMeasures measure_prompt(const experiments::ModelSession& session, const EdgeTable& table,
                               const TaskPrompt& prompt, std::uint64_t seed);
 
-}  // namespace unpack
+}  // namespace unpack::circuit

@@ -49,7 +49,7 @@ CircuitEdge parse_circuit_edge(const Model& model, const std::string& writer,
   std::vector<Branch> known = {Branch::K, Branch::Q, Branch::V};
   if (kind.kind == WriterKind::mlp) {
     known.clear();
-    for (const MlpReader& there : mlp_readers(model.config().layer(kind.layer)))
+    for (const backend::MlpReader& there : backend::mlp_readers(model.config().layer(kind.layer)))
       known.push_back(there.branch);
   }
   bool found = false;

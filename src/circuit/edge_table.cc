@@ -5,7 +5,7 @@
 #include "backend/mlp_readers.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 EdgeTable::EdgeTable(const Model& model, int positions)
     : writers_(model.writers()), positions_(static_cast<std::size_t>(positions)) {
@@ -21,7 +21,7 @@ EdgeTable::EdgeTable(const Model& model, int positions)
         add(writers_.head(l, h), branch, writers_.visible_to_attention(l));
     }
     first_.push_back(ports_.size());
-    for (const MlpReader& reader : mlp_readers(c.layer(l)))
+    for (const backend::MlpReader& reader : backend::mlp_readers(c.layer(l)))
       add(writers_.mlp(l), reader.branch, writers_.visible_to_mlp(l));
   }
   first_.push_back(ports_.size());
@@ -97,4 +97,4 @@ std::size_t count_kept(const EdgeMask& mask) {
       std::count_if(mask.begin(), mask.end(), [](char kept) { return kept != 0; }));
 }
 
-}  // namespace unpack
+}  // namespace unpack::circuit

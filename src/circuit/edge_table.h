@@ -7,7 +7,7 @@
 #include "unpack/circuit.h"
 #include "unpack/writers.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 // One way a reader looks at the stream. With positions its edges come once for each.
 struct ReaderPort {
@@ -58,4 +58,4 @@ class EdgeTable {
 
 std::size_t count_kept(const EdgeMask& mask);
 
-}  // namespace unpack
+}  // namespace unpack::circuit

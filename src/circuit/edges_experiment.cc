@@ -10,7 +10,7 @@
 #include "experiments/statistics.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 namespace {
 
@@ -25,10 +25,13 @@ std::string branch_name(const ReaderPort& port) {
   return port.branch == Branch::mlp ? "MLP" : to_string(port.branch);
 }
 
-Json rho_json(double rho) { return std::isnan(rho) ? Json(nullptr) : Json(rho); }
+experiments::Json rho_json(double rho) {
+  return std::isnan(rho) ? experiments::Json(nullptr) : experiments::Json(rho);
+}
 
 // [over all edges of a branch, mean over its readers]
-Json correlations_by_branch(const EdgeTable& table, const Values& measure, const Values& effect) {
+experiments::Json correlations_by_branch(const EdgeTable& table, const Values& measure,
+                                         const Values& effect) {
   std::map<std::string, std::pair<Values, Values>> pools;
   std::map<std::string, Values> within;
   for (const ReaderPort& port : table.ports()) {
@@ -38,7 +41,7 @@ Json correlations_by_branch(const EdgeTable& table, const Values& measure, const
       x.push_back(measure[e]);
       y.push_back(effect[e]);
     }
-    const double rho = x.size() >= kFewestWriters ? spearman(x, y) : NAN;
+    const double rho = x.size() >= kFewestWriters ? experiments::spearman(x, y) : NAN;
     for (const std::string& pool : {branch_name(port), std::string("all")}) {
       auto& [all_x, all_y] = pools[pool];
       all_x.insert(all_x.end(), x.begin(), x.end());
@@ -46,12 +49,13 @@ Json correlations_by_branch(const EdgeTable& table, const Values& measure, const
       if (!std::isnan(rho)) within[pool].push_back(rho);
     }
   }
-  Json out = Json::object();
+  experiments::Json out = experiments::Json::object();
   for (const auto& [pool, values] : pools)
-    out[pool] = {
-        rho_json(values.first.size() >= kFewestWriters ? spearman(values.first, values.second)
-                                                       : NAN),
-        within.contains(pool) ? Json(mean(within[pool])) : Json(nullptr)};
+    out[pool] = {rho_json(values.first.size() >= kFewestWriters
+                              ? experiments::spearman(values.first, values.second)
+                              : NAN),
+                 within.contains(pool) ? experiments::Json(experiments::mean(within[pool]))
+                                       : experiments::Json(nullptr)};
   return out;
 }
 
@@ -87,29 +91,30 @@ PatchEffects patch(const Model& model, const EdgeTable& table,
   return out;
 }
 
-Json record_of(const EdgeTable& table, const PromptMeasures& measures, const Values& edges,
-               const Values& writers) {
-  Json out = {{"edges", Json::object()}, {"writers", Json::object()}};
+experiments::Json record_of(const EdgeTable& table, const PromptMeasures& measures,
+                            const Values& edges, const Values& writers) {
+  experiments::Json out = {{"edges", experiments::Json::object()},
+                           {"writers", experiments::Json::object()}};
   for (const auto& [name, values] : measures.edges)
     out["edges"][name] = correlations_by_branch(table, values, edges);
   for (const auto& [name, values] : measures.writers)
-    out["writers"][name] = rho_json(spearman(values, writers));
+    out["writers"][name] = rho_json(experiments::spearman(values, writers));
   return out;
 }
 
-Json mean_and_interval(const Values& rhos, std::uint64_t seed) {
+experiments::Json mean_and_interval(const Values& rhos, std::uint64_t seed) {
   if (rhos.empty()) return nullptr;
-  const Interval interval = bootstrap_interval(rhos, seed);
-  return {mean(rhos), interval.low, interval.high};
+  const experiments::Interval interval = experiments::bootstrap_interval(rhos, seed);
+  return {experiments::mean(rhos), interval.low, interval.high};
 }
 
 }  // namespace
 
-Json run_edges(ModelSession& session) {
+experiments::Json run_edges(experiments::ModelSession& session) {
   const EdgeTable table(session.model);
   std::map<std::string, std::map<std::string, std::array<Values, 2>>> edges;
   std::map<std::string, Values> writers;
-  Json summary = {{"seed", session.options.seed}, {"edges_in_all", table.size()}};
+  experiments::Json summary = {{"seed", session.options.seed}, {"edges_in_all", table.size()}};
   std::size_t index = 0;
   for (const char* name : kTasks) {
     TaskOptions options;
@@ -147,7 +152,7 @@ Json run_edges(ModelSession& session) {
     if (session.records.partial()) continue;
     summary["tasks"][name] = task.prompts.size();
     for (std::size_t i = 0; i < task.prompts.size(); ++i) {
-      const Json& record = *session.records.find(key_of(i));
+      const experiments::Json& record = *session.records.find(key_of(i));
       for (const auto& [measure, pools] : record.at("edges").items()) {
         for (const auto& [pool, rhos] : pools.items()) {
           for (const std::size_t k : {0U, 1U}) {
@@ -175,22 +180,22 @@ Json run_edges(ModelSession& session) {
 
 namespace {
 
-std::string rho_cell(const Json& value) {
+std::string rho_cell(const experiments::Json& value) {
   if (value.is_null()) return "n/a";
-  return with_interval(value[0], value[1], value[2], 2);
+  return experiments::with_interval(value[0], value[1], value[2], 2);
 }
 
-std::vector<std::string> pools_of(const Json& table) {
+std::vector<std::string> pools_of(const experiments::Json& table) {
   std::vector<std::string> out;
   for (const char* pool : {"K", "Q", "V", "MLP", "G", "U", "R", "target", "all"}) {
     if (std::any_of(table.begin(), table.end(),
-                    [&](const Json& measure) { return measure.contains(pool); }))
+                    [&](const experiments::Json& measure) { return measure.contains(pool); }))
       out.emplace_back(pool);
   }
   return out;
 }
 
-std::string branch_table(const Json& table) {
+std::string branch_table(const experiments::Json& table) {
   const std::vector<std::string> pools = pools_of(table);
   std::vector<std::vector<std::string>> rows = {{"measure"}};
   rows[0].insert(rows[0].end(), pools.begin(), pools.end());
@@ -199,34 +204,36 @@ std::string branch_table(const Json& table) {
     rows.push_back({name});
     for (const std::string& pool : pools)
       rows.back().push_back(
-          rho_cell(table.at(name).contains(pool) ? table.at(name).at(pool) : Json()));
+          rho_cell(table.at(name).contains(pool) ? table.at(name).at(pool) : experiments::Json()));
   }
-  return markdown_table(rows);
+  return experiments::markdown_table(rows);
 }
 
-std::string branch_plot(const std::string& model, const Json& table) {
+std::string branch_plot(const std::string& model, const experiments::Json& table) {
   std::vector<std::string> groups;
-  std::vector<BarSeries> series;
+  std::vector<experiments::BarSeries> series;
   for (const std::string& name : edge_measure_names()) {
     if (table.contains(name)) groups.push_back(name);
   }
   for (const std::string& pool : pools_of(table)) {
-    BarSeries bars{pool, {}, {}};
+    experiments::BarSeries bars{pool, {}, {}};
     for (const std::string& name : groups) {
-      const Json value = table.at(name).contains(pool) ? table.at(name).at(pool) : Json();
+      const experiments::Json value =
+          table.at(name).contains(pool) ? table.at(name).at(pool) : experiments::Json();
       bars.values.push_back(value.is_null() ? NAN : value[0].get<double>());
       bars.interval.emplace_back(value.is_null() ? NAN : value[1].get<double>(),
                                  value.is_null() ? NAN : value[2].get<double>());
     }
     series.push_back(std::move(bars));
   }
-  return bar_plot(fmt::format("{}: measures of an edge against its effect", model),
-                  "Spearman, mean over prompts", groups, series);
+  return experiments::bar_plot(fmt::format("{}: measures of an edge against its effect", model),
+                               "Spearman, mean over prompts", groups, series);
 }
 
 }  // namespace
 
-std::string report_edges(const Json& summaries, std::vector<ReportFile>& files) {
+std::string report_edges(const experiments::Json& summaries,
+                         std::vector<experiments::ReportFile>& files) {
   std::string out =
       "Every edge of the model (writer, reader, branch) carries, alone and at all positions, what "
       "it carries in the counterfactual prompt; its effect is the size of the change in the "
@@ -247,7 +254,7 @@ std::string report_edges(const Json& summaries, std::vector<ReportFile>& files) 
     out += fmt::format("\n## {}\n\n{} edges; prompts: {}; seed {}.\n\n### Across\n\n{}", model,
                        s.at("edges_in_all").get<std::size_t>(), tasks,
                        s.at("seed").get<std::uint64_t>(), branch_table(s.at("all")));
-    const std::string file = fmt::format("edges-{}.svg", slug(model));
+    const std::string file = fmt::format("edges-{}.svg", experiments::slug(model));
     files.push_back({file, branch_plot(model, s.at("all"))});
     out += fmt::format("\n![Correlation by measure and branch]({})\n", file);
     out += "\n### Within readers\n\n" + branch_table(s.at("within"));
@@ -256,9 +263,9 @@ std::string report_edges(const Json& summaries, std::vector<ReportFile>& files) 
       if (s.at("writers").contains(name))
         rows.push_back({name, rho_cell(s.at("writers").at(name))});
     }
-    out += "\n### Components\n\n" + markdown_table(rows);
+    out += "\n### Components\n\n" + experiments::markdown_table(rows);
   }
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::circuit

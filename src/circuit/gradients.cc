@@ -43,11 +43,12 @@ double slope_of(Activation activation, double x) {
 
 class WayBack {
  public:
-  WayBack(const Model& model, const EdgeTable& table, const std::vector<TaskPrompt>& prompts,
-          const PromptChunk& chunk, const ForwardTrace& trace, const PortVisitor& visit)
+  WayBack(const Model& model, const circuit::EdgeTable& table,
+          const std::vector<TaskPrompt>& prompts, const circuit::PromptChunk& chunk,
+          const forward::ForwardTrace& trace, const circuit::PortVisitor& visit)
       : c_(model.config()),
-        backend_(*state_of(model)->backend),
-        weights_(*state_of(model)->weights),
+        backend_(*engine::state_of(model)->backend),
+        weights_(*engine::state_of(model)->weights),
         table_(table),
         prompts_(prompts),
         chunk_(chunk),
@@ -98,11 +99,11 @@ class WayBack {
   }
 
   void seed(Values& g) {
-    const Values x = fetch(backend_, trace_.x_final);
+    const Values x = decompose::fetch(backend_, trace_.x_final);
     for (std::size_t p = 0; p < chunk_.members.size(); ++p) {
       const TaskPrompt& prompt = prompts_[chunk_.members[p]];
       const std::int64_t row = chunk_.segments[p].begin + chunk_.segments[p].length - 1;
-      Array direction = backend_.zeros(c_.d_model);
+      backend::Array direction = backend_.zeros(c_.d_model);
       backend_.target_direction(trace_.x_final, row, prompt.target,
                                 prompt.versus ? &*prompt.versus : nullptr, false, direction);
       double* to = g.data() + static_cast<std::size_t>(row) * d_;
@@ -111,16 +112,17 @@ class WayBack {
       // The direction holds the deviation as a constant factor; here it may move.
       Values centred(x.begin() + row * c_.d_model, x.begin() + (row + 1) * c_.d_model);
       center(centred.data());
-      const double dev = std::sqrt(dot(centred, centred) / static_cast<double>(d_) + c_.norm_eps);
+      const double dev =
+          std::sqrt(decompose::dot(centred, centred) / static_cast<double>(d_) + c_.norm_eps);
       for (std::size_t i = 0; i < d_; ++i) to[i] *= dev;
       through_norm(c_.norm, centred.data(), dev, to);
     }
   }
 
   // Through the weight of a norm, and the norm, whose input was x.
-  void to_input(Norm kind, const WeightView& w, const Values& x, const Values& dev,
+  void to_input(Norm kind, const model::WeightView& w, const Values& x, const Values& dev,
                 Values& g) const {
-    const Values weight = kind == Norm::none ? Values() : fetch(w);
+    const Values weight = kind == Norm::none ? Values() : decompose::fetch(w);
     for (std::size_t r = 0; r < rows_; ++r) {
       double* row = g.data() + r * d_;
       for (std::size_t i = 0; i < weight.size(); ++i) row[i] *= weight[i];
@@ -129,9 +131,11 @@ class WayBack {
   }
 
   // Through the norm behind a sublayer, which gave `out`.
-  Values behind(const WeightView& post, const Array& out, const Array& dev, Values g) const {
+  Values behind(const model::WeightView& post, const backend::Array& out, const backend::Array& dev,
+                Values g) const {
     if (!post) return g;
-    const Values weight = fetch(post), y = fetch(backend_, out), deviation = fetch(backend_, dev);
+    const Values weight = decompose::fetch(post), y = decompose::fetch(backend_, out),
+                 deviation = decompose::fetch(backend_, dev);
     for (std::size_t r = 0; r < rows_; ++r) {
       double along = 0;
       for (std::size_t i = 0; i < d_; ++i) along += y[r * d_ + i] * g[r * d_ + i];
@@ -150,65 +154,71 @@ class WayBack {
   }
 
   void mlp(int l, const Values& g, Values& out) {
-    const LayerTrace& layer = trace_.layers[l];
-    const LayerWeights& weights = weights_.layers[l];
+    const forward::LayerTrace& layer = trace_.layers[l];
+    const model::LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
     const auto rows = static_cast<std::int64_t>(rows_);
-    const Values pre = fetch(backend_, layer.pre), up = fetch(backend_, layer.up),
-                 x = fetch(backend_, layer.x_mid), dev = fetch(backend_, layer.dev_mlp);
+    const Values pre = decompose::fetch(backend_, layer.pre),
+                 up = decompose::fetch(backend_, layer.up),
+                 x = decompose::fetch(backend_, layer.x_mid),
+                 dev = decompose::fetch(backend_, layer.dev_mlp);
     Values g_act(pre.size(), 0.0);
-    linear_back(backend_, weights[Role::w_out],
-                behind(weights[Role::mlp_post_w], layer.mlp_out, layer.mlp_out_dev, g), g_act,
-                rows);
-    const auto send_side = [&](Role role, const Values& g_side, std::size_t port) {
+    decompose::linear_back(
+        backend_, weights[model::Role::w_out],
+        behind(weights[model::Role::mlp_post_w], layer.mlp_out, layer.mlp_out_dev, g), g_act, rows);
+    const auto send_side = [&](model::Role role, const Values& g_side, std::size_t port) {
       Values g_in(rows_ * d_, 0.0);
-      linear_back(backend_, weights[role], g_side, g_in, rows);
-      to_input(shape.mlp_norm, weights[Role::mlp_norm_w], x, dev, g_in);
+      decompose::linear_back(backend_, weights[role], g_side, g_in, rows);
+      to_input(shape.mlp_norm, weights[model::Role::mlp_norm_w], x, dev, g_in);
       send(port, g_in, out);
     };
     if (shape.gated()) {
       Values g_up(pre.size());
       for (std::size_t i = 0; i < pre.size(); ++i)
-        g_up[i] = g_act[i] * activate_one(shape.activation, pre[i]);
-      send_side(Role::w_up, g_up, table_.mlp_ports(l) + 1);
+        g_up[i] = g_act[i] * backend::activate_one(shape.activation, pre[i]);
+      send_side(model::Role::w_up, g_up, table_.mlp_ports(l) + 1);
       for (std::size_t i = 0; i < pre.size(); ++i) g_act[i] *= up[i];
     }
     for (std::size_t i = 0; i < pre.size(); ++i) g_act[i] *= slope_of(shape.activation, pre[i]);
-    send_side(Role::w_in, g_act, table_.mlp_ports(l));
+    send_side(model::Role::w_in, g_act, table_.mlp_ports(l));
   }
 
   void attention(int l, const Values& g, Values& out) {
-    const LayerTrace& layer = trace_.layers[l];
-    const LayerWeights& weights = weights_.layers[l];
+    const forward::LayerTrace& layer = trace_.layers[l];
+    const model::LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
     const auto heads = static_cast<std::size_t>(c_.n_heads),
                e = static_cast<std::size_t>(c_.d_head);
     Values g_z(rows_ * heads * e, 0.0);
-    linear_back(backend_, weights[Role::w_o],
-                behind(weights[Role::attn_post_w], layer.attn_out, layer.attn_out_dev, g), g_z,
-                static_cast<std::int64_t>(rows_));
-    const Values pattern = fetch(backend_, layer.pattern), q = fetch(backend_, layer.q),
-                 k = fetch(backend_, layer.k), v = fetch(backend_, layer.v),
-                 x = fetch(backend_, layer.x_pre), dev = fetch(backend_, layer.dev_attn);
-    const Values w_q = fetch(weights[Role::w_q]), w_k = fetch(weights[Role::w_k]),
-                 w_v = fetch(weights[Role::w_v]);
+    decompose::linear_back(
+        backend_, weights[model::Role::w_o],
+        behind(weights[model::Role::attn_post_w], layer.attn_out, layer.attn_out_dev, g), g_z,
+        static_cast<std::int64_t>(rows_));
+    const Values pattern = decompose::fetch(backend_, layer.pattern),
+                 q = decompose::fetch(backend_, layer.q), k = decompose::fetch(backend_, layer.k),
+                 v = decompose::fetch(backend_, layer.v),
+                 x = decompose::fetch(backend_, layer.x_pre),
+                 dev = decompose::fetch(backend_, layer.dev_attn);
+    const Values w_q = decompose::fetch(weights[model::Role::w_q]),
+                 w_k = decompose::fetch(weights[model::Role::w_k]),
+                 w_v = decompose::fetch(weights[model::Role::w_v]);
     for (std::size_t h = 0; h < heads; ++h) {
       const std::size_t group = h / static_cast<std::size_t>(c_.group_size());
       const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
       Values g_q(rows_ * e, 0.0), g_k(rows_ * e, 0.0), g_v(rows_ * e, 0.0);
       head(shape, h, group, pattern, q, k, v, g_z, g_q, g_k, g_v);
-      unturn(shape, weights[Role::q_norm], layer.q_dev, q, heads, h, g_q);
-      unturn(shape, weights[Role::k_norm], layer.k_dev, k, groups, group, g_k);
+      unturn(shape, weights[model::Role::q_norm], layer.q_dev, q, heads, h, g_q);
+      unturn(shape, weights[model::Role::k_norm], layer.k_dev, k, groups, group, g_k);
       const auto send_branch = [&](const Values& g_head, const Values& w, std::size_t columns,
                                    std::size_t column, std::size_t branch) {
         Values g_in(rows_ * d_, 0.0);
         backend_.parallel_for(static_cast<std::int64_t>(rows_), [&](std::int64_t row) {
           const auto r = static_cast<std::size_t>(row);
           for (std::size_t i = 0; i < d_; ++i)
-            g_in[r * d_ + i] =
-                dot(std::span(g_head).subspan(r * e, e), {w.data() + i * columns + column, e});
+            g_in[r * d_ + i] = decompose::dot(std::span(g_head).subspan(r * e, e),
+                                              {w.data() + i * columns + column, e});
         });
-        to_input(shape.attn_norm, weights[Role::attn_norm_w], x, dev, g_in);
+        to_input(shape.attn_norm, weights[model::Role::attn_norm_w], x, dev, g_in);
         send(table_.attention_ports(l) + 3 * h + branch, g_in, out);
       };
       send_branch(g_k, w_k, groups * e, group * e, 0);
@@ -224,7 +234,7 @@ class WayBack {
                e = static_cast<std::size_t>(c_.d_head),
                groups = static_cast<std::size_t>(c_.n_kv_heads);
     std::size_t before = 0;  // pattern entries of earlier prompts
-    for (const Segment& segment : chunk_.segments) {
+    for (const backend::Segment& segment : chunk_.segments) {
       const auto length = static_cast<std::size_t>(segment.length),
                  begin = static_cast<std::size_t>(segment.begin);
       const std::size_t pairs = length * (length + 1) / 2;
@@ -236,7 +246,7 @@ class WayBack {
         double mean = 0;
         for (std::size_t j = 0; j <= i; ++j) {
           const std::size_t there = ((begin + j) * groups + group) * e;
-          g_alpha[j] = dot({z, e}, {v.data() + there, e});
+          g_alpha[j] = decompose::dot({z, e}, {v.data() + there, e});
           mean += alpha[j] * g_alpha[j];
           for (std::size_t x = 0; x < e; ++x) g_v[(begin + j) * e + x] += alpha[j] * z[x];
         }
@@ -244,8 +254,8 @@ class WayBack {
           const double* key = k.data() + ((begin + j) * groups + group) * e;
           double slope = shape.attention_scale * alpha[j] * (g_alpha[j] - mean);
           if (shape.attention_cap > 0) {
-            const double t =
-                std::tanh(shape.attention_scale * dot({query, e}, {key, e}) / shape.attention_cap);
+            const double t = std::tanh(shape.attention_scale *
+                                       decompose::dot({query, e}, {key, e}) / shape.attention_cap);
             slope *= 1 - t * t;
           }
           for (std::size_t x = 0; x < e; ++x) {
@@ -259,20 +269,21 @@ class WayBack {
   }
 
   // Back through rotary and the norm of queries or keys; `used` is what came out of both.
-  void unturn(const LayerConfig& shape, const WeightView& norm, const Array& dev,
+  void unturn(const LayerConfig& shape, const model::WeightView& norm, const backend::Array& dev,
               const Values& used, std::size_t heads, std::size_t h, Values& g) const {
     const auto e = static_cast<std::size_t>(c_.d_head);
-    const Values weight = fetch(norm), deviation = norm ? fetch(backend_, dev) : Values();
-    for (const Segment& segment : chunk_.segments) {
-      const Values frequencies = rotary_frequencies(shape.rope, segment.length);
+    const Values weight = decompose::fetch(norm),
+                 deviation = norm ? decompose::fetch(backend_, dev) : Values();
+    for (const backend::Segment& segment : chunk_.segments) {
+      const Values frequencies = backend::rotary_frequencies(shape.rope, segment.length);
       for (int s = 0; s < segment.length; ++s) {
         const auto r = static_cast<std::size_t>(segment.begin + s);
         const std::span<double> row(g.data() + r * e, e);
-        if (shape.rope.dims > 0) rotate_back(shape.rope, frequencies, s, row);
+        if (shape.rope.dims > 0) decompose::rotate_back(shape.rope, frequencies, s, row);
         if (!norm) continue;
         Values n(used.begin() + static_cast<std::ptrdiff_t>((r * heads + h) * e),
                  used.begin() + static_cast<std::ptrdiff_t>((r * heads + h + 1) * e));
-        if (shape.rope.dims > 0) rotate_back(shape.rope, frequencies, s, n);
+        if (shape.rope.dims > 0) decompose::rotate_back(shape.rope, frequencies, s, n);
         double along = 0;
         for (std::size_t i = 0; i < e; ++i) along += n[i] * row[i];
         for (std::size_t i = 0; i < e; ++i) {
@@ -285,13 +296,13 @@ class WayBack {
   }
 
   const ModelConfig& c_;
-  Backend& backend_;
-  const ModelWeights& weights_;
-  const EdgeTable& table_;
+  backend::Backend& backend_;
+  const model::ModelWeights& weights_;
+  const circuit::EdgeTable& table_;
   const std::vector<TaskPrompt>& prompts_;
-  const PromptChunk& chunk_;
-  const ForwardTrace& trace_;
-  const PortVisitor& visit_;
+  const circuit::PromptChunk& chunk_;
+  const forward::ForwardTrace& trace_;
+  const circuit::PortVisitor& visit_;
   std::size_t rows_, d_;
 };
 
@@ -304,16 +315,17 @@ bool gradients_known(const ModelConfig& config) {
   });
 }
 
-void check_gradients(const ModelConfig& config) {
+void circuit::check_gradients(const ModelConfig& config) {
   if (!gradients_known(config))
     throw InputError(fmt::format("eap and eap-ig know no gradient of {}: use ours, ifr or patching",
                                  config.family));
 }
 
-std::vector<double> visit_gradients(const Model& model, const EdgeTable& table,
-                                    const std::vector<TaskPrompt>& prompts,
-                                    const PromptChunk& chunk, const ForwardTrace& trace,
-                                    const PortVisitor& visit) {
+std::vector<double> circuit::visit_gradients(const Model& model, const circuit::EdgeTable& table,
+                                             const std::vector<TaskPrompt>& prompts,
+                                             const circuit::PromptChunk& chunk,
+                                             const forward::ForwardTrace& trace,
+                                             const circuit::PortVisitor& visit) {
   return WayBack(model, table, prompts, chunk, trace, visit).run();
 }
 

@@ -8,7 +8,7 @@
 
 #include "circuit/ablation.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 // Called once a port with the gradient [T, D] by its input.
 using PortVisitor = std::function<void(std::size_t port, std::span<const double> gradient)>;
@@ -20,7 +20,7 @@ void check_gradients(const ModelConfig& config);
 // gradient [T, D] by the stream before the first layer.
 std::vector<double> visit_gradients(const Model& model, const EdgeTable& table,
                                     const std::vector<TaskPrompt>& prompts,
-                                    const PromptChunk& chunk, const ForwardTrace& trace,
+                                    const PromptChunk& chunk, const forward::ForwardTrace& trace,
                                     const PortVisitor& visit);
 
-}  // namespace unpack
+}  // namespace unpack::circuit

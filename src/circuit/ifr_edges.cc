@@ -10,7 +10,7 @@
 #include "decompose/host_math.h"
 #include "engine/state.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 namespace {
 
@@ -39,12 +39,13 @@ class EdgeRoutes {
              const RunContext& context)
       : table_(table),
         c_(model.config()),
-        backend_(*state_of(model)->backend),
-        weights_(*state_of(model)->weights),
+        backend_(*engine::state_of(model)->backend),
+        weights_(*engine::state_of(model)->weights),
         length_(ids.size()),
         d_(static_cast<std::size_t>(c_.d_model)) {
     const WriterRun run = record_writers(model, {ids}, {}, &trace_, context);
-    for (const Array& rows : run.written) written_.push_back(fetch(backend_, rows));
+    for (const backend::Array& rows : run.written)
+      written_.push_back(decompose::fetch(backend_, rows));
   }
 
   Values edges() {
@@ -83,9 +84,10 @@ class EdgeRoutes {
   // First over the sources that the head mixed, then over those who wrote there.
   void share_head(int l, int h) {
     const auto writer = static_cast<std::size_t>(table_.writers().head(l, h));
-    const LayerTrace& layer = trace_.layers[l];
-    const Values pattern = fetch(backend_, layer.pattern), v = fetch(backend_, layer.v),
-                 dev = fetch(backend_, layer.attn_out_dev);
+    const forward::LayerTrace& layer = trace_.layers[l];
+    const Values pattern = decompose::fetch(backend_, layer.pattern),
+                 v = decompose::fetch(backend_, layer.v),
+                 dev = decompose::fetch(backend_, layer.attn_out_dev);
     const auto group = static_cast<std::size_t>(h / c_.group_size());
     const auto e = static_cast<std::size_t>(c_.d_head);
     const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
@@ -95,12 +97,12 @@ class EdgeRoutes {
         alone[(s * static_cast<std::size_t>(c_.n_heads) + static_cast<std::size_t>(h)) * e + i] =
             v[(s * groups + group) * e + i];
     }
-    const LayerWeights& weights = weights_.layers[l];
-    linear(weights[Role::w_o], alone, out, static_cast<std::int64_t>(length_));
-    if (const Values post = fetch(weights[Role::attn_post_w]); !post.empty()) {
+    const model::LayerWeights& weights = weights_.layers[l];
+    decompose::linear(weights[model::Role::w_o], alone, out, static_cast<std::int64_t>(length_));
+    if (const Values post = decompose::fetch(weights[model::Role::attn_post_w]); !post.empty()) {
       for (std::size_t i = 0; i < out.size(); ++i) out[i] *= post[i % d_];
     }
-    const auto pairs = static_cast<std::size_t>(tri(static_cast<std::int64_t>(length_)));
+    const auto pairs = static_cast<std::size_t>(backend::tri(static_cast<std::int64_t>(length_)));
     const std::size_t port = table_.attention_ports(l) + 3 * static_cast<std::size_t>(h) + 2;
     for (std::size_t q = 0; q < length_; ++q) {
       const double amount = held_[writer][q];
@@ -118,10 +120,10 @@ class EdgeRoutes {
 
   const EdgeTable& table_;
   const ModelConfig& c_;
-  Backend& backend_;
-  const ModelWeights& weights_;
+  backend::Backend& backend_;
+  const model::ModelWeights& weights_;
   std::size_t length_, d_;
-  ForwardTrace trace_;
+  forward::ForwardTrace trace_;
   std::vector<Values> written_, held_;
   Values credit_;
 };
@@ -144,4 +146,4 @@ EdgeScores rank_ifr(const Model& model, const EdgeTable& table, const Task& task
   return scores;
 }
 
-}  // namespace unpack
+}  // namespace unpack::circuit

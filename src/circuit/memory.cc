@@ -13,8 +13,8 @@
 
 namespace unpack {
 
-std::vector<double> recalled(CircuitMemory* memory, const std::string& name,
-                             const std::function<std::vector<double>()>& compute) {
+std::vector<double> circuit::recalled(CircuitMemory* memory, const std::string& name,
+                                      const std::function<std::vector<double>()>& compute) {
   if (memory == nullptr) return compute();
   if (const std::vector<double>* known = memory->find(name)) return *known;
   std::vector<double> values = compute();
@@ -22,7 +22,7 @@ std::vector<double> recalled(CircuitMemory* memory, const std::string& name,
   return values;
 }
 
-std::string short_name(const char* bytes, std::size_t size) {
+std::string circuit::short_name(const char* bytes, std::size_t size) {
   std::uint64_t hash = 0xcbf29ce484222325U;
   for (std::size_t i = 0; i < size; ++i)
     hash = (hash ^ static_cast<unsigned char>(bytes[i])) * 0x100000001b3U;
@@ -43,14 +43,14 @@ std::string circuit_search(const Model& model, const Task& task, const CircuitOp
 }
 
 CircuitMemory::CircuitMemory(std::filesystem::path file, const std::string& search)
-    : file_(std::move(file)), search_(short_name(search.data(), search.size())) {
+    : file_(std::move(file)), search_(circuit::short_name(search.data(), search.size())) {
   std::error_code ignored;
   if (!std::filesystem::exists(file_, ignored)) return;
   bool ours = false;
-  read_sealed(file_, [&](std::string_view line) {
+  report::read_sealed(file_, [&](std::string_view line) {
     JsonValue object;
     try {
-      object = read_json(line, file_.string(), kSmallJson);
+      object = read_json(line, file_.string(), base::kSmallJson);
     } catch (const InputError&) {
       return;  // a line that is not ours: what it held is found again
     }
@@ -83,10 +83,10 @@ void CircuitMemory::keep(const std::string& name, const std::vector<double>& val
       throw InputError(fmt::format("cannot make the folder {}: {}", file_.parent_path().string(),
                                    error.message()));
     const bool begun = std::filesystem::exists(file_, error);
-    log_ = std::make_unique<LineLog>(file_, [](std::string_view) {});
-    if (!begun) log_->append(seal(JsonValue{{"search", search_}}.dump()) + "\n");
+    log_ = std::make_unique<report::LineLog>(file_, [](std::string_view) {});
+    if (!begun) log_->append(report::seal(JsonValue{{"search", search_}}.dump()) + "\n");
   }
-  log_->append(seal(JsonValue{{"name", name}, {"values", values}}.dump()) + "\n");
+  log_->append(report::seal(JsonValue{{"name", name}, {"values", values}}.dump()) + "\n");
   known_[name] = values;
 }
 

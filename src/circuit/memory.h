@@ -7,7 +7,7 @@
 
 #include "unpack/circuit.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 // The values of that name, computed where they are not known yet. Without a memory: computed.
 std::vector<double> recalled(CircuitMemory* memory, const std::string& name,
@@ -16,4 +16,4 @@ std::vector<double> recalled(CircuitMemory* memory, const std::string& name,
 // A short name of any bytes (FNV-1a).
 std::string short_name(const char* bytes, std::size_t size);
 
-}  // namespace unpack
+}  // namespace unpack::circuit

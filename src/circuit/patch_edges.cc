@@ -5,7 +5,7 @@
 
 #include "engine/state.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 // One copy of the chunk an edge. Up to the edge's reader all copies are the plain pass, so that
 // they begin at its layer; behind it they are plain passes of their own. Rows before the first
@@ -14,7 +14,7 @@ class EdgePatcher::Copies {
  public:
   Copies(const EdgePatcher& owner, std::span<const std::size_t> edges)
       : owner_(owner),
-        backend_(*state_of(owner.model_)->backend),
+        backend_(*engine::state_of(owner.model_)->backend),
         c_(owner.model_.config()),
         reader_(owner.table_.port_of(edges[0]).reader) {
     for (const std::size_t edge : edges) {
@@ -35,7 +35,7 @@ class EdgePatcher::Copies {
   }
 
   std::vector<double> run(const RunContext& context) {
-    Array x;
+    backend::Array x;
     if (reader_ < 0) {
       x = stacked(owner_.trace_.x_final, c_.d_model, true);
       add_changes(x, true);
@@ -44,11 +44,11 @@ class EdgePatcher::Copies {
       layer_ = writer.layer;
       attention_ = writer.kind == WriterKind::head;
       x = stacked(plain(layer_).x_pre, c_.d_model, false);
-      const ForwardHooks hooks = make_hooks();
-      LayerTrace scratch;
+      const forward::ForwardHooks hooks = make_hooks();
+      forward::LayerTrace scratch;
       for (int l = layer_; l < c_.n_layers; ++l) {
         context.check();
-        run_block(backend_, l, batch_, &hooks, false, x, scratch);
+        forward::run_block(backend_, l, batch_, &hooks, false, x, scratch);
       }
     }
     PromptChunk last;  // one row a prompt of every copy
@@ -63,10 +63,11 @@ class EdgePatcher::Copies {
   std::int64_t copies() const { return static_cast<std::int64_t>(ports_.size()); }
   std::int64_t kv_row() const { return std::int64_t{c_.n_kv_heads} * c_.d_head; }
   std::int64_t q_row() const { return std::int64_t{c_.n_heads} * c_.d_head; }
-  const LayerTrace& plain(int layer) const { return owner_.trace_.layers[layer]; }
+  const forward::LayerTrace& plain(int layer) const { return owner_.trace_.layers[layer]; }
 
   // The rows of a copy from those of the chunk; last: the last one of every prompt alone.
-  void put(const Array& from, std::int64_t width, bool last, std::int64_t copy, Array& to) const {
+  void put(const backend::Array& from, std::int64_t width, bool last, std::int64_t copy,
+           backend::Array& to) const {
     std::int64_t at =
         copy * (last ? static_cast<std::int64_t>(owner_.rows_.size()) : owner_.count_);
     for (const Rows& rows : owner_.rows_) {
@@ -76,16 +77,16 @@ class EdgePatcher::Copies {
     }
   }
 
-  Array stacked(const Array& from, std::int64_t width, bool last) const {
-    Array out =
+  backend::Array stacked(const backend::Array& from, std::int64_t width, bool last) const {
+    backend::Array out =
         backend_.zeros((last ? static_cast<std::int64_t>(ends_.size()) : batch_.rows()) * width);
     for (std::int64_t i = 0; i < copies(); ++i) put(from, width, last, i, out);
     return out;
   }
 
   // What each copy's reader sees in place of x.
-  void add_changes(Array& x, bool last) const {
-    Array change = backend_.zeros(x.size());
+  void add_changes(backend::Array& x, bool last) const {
+    backend::Array change = backend_.zeros(x.size());
     for (std::int64_t i = 0; i < copies(); ++i)
       put(owner_.change_[writers_[i]], c_.d_model, last, i, change);
     backend_.add(change, x, x.size());
@@ -94,7 +95,7 @@ class EdgePatcher::Copies {
   Branch branch(std::int64_t copy) const { return ports_[copy]->branch; }
 
   // Of the three inputs of a head one is replaced, of the heads one reads it.
-  void keep_plain_inputs(Array& q, Array& k, Array& v) const {
+  void keep_plain_inputs(backend::Array& q, backend::Array& k, backend::Array& v) const {
     for (std::int64_t i = 0; i < copies(); ++i) {
       if (branch(i) != Branch::K) put(plain(layer_).k, kv_row(), false, i, k);
       if (branch(i) != Branch::Q) put(plain(layer_).q, q_row(), false, i, q);
@@ -102,8 +103,8 @@ class EdgePatcher::Copies {
     }
   }
 
-  void keep_other_heads(Array& z) const {
-    Array kept = stacked(plain(layer_).z, q_row(), false);
+  void keep_other_heads(backend::Array& z) const {
+    backend::Array kept = stacked(plain(layer_).z, q_row(), false);
     for (std::int64_t i = 0; i < copies(); ++i) {
       const int reader = ports_[i]->reader;
       const std::int64_t head = owner_.table_.writers()[reader].head;
@@ -116,7 +117,7 @@ class EdgePatcher::Copies {
   }
 
   // A gated MLP reads twice.
-  void keep_other_side(Array& pre, Array& up) const {
+  void keep_other_side(backend::Array& pre, backend::Array& up) const {
     const bool last = layer_ == c_.n_layers - 1;
     const std::int64_t entries = c_.layer(layer_).entries();
     for (std::int64_t i = 0; i < copies(); ++i) {
@@ -126,10 +127,10 @@ class EdgePatcher::Copies {
   }
 
   // Keys or values of all rows: what stands before the copies' own is the plain pass's.
-  void join(const Array& before, const Array& own, Array& all) const {
+  void join(const backend::Array& before, const backend::Array& own, backend::Array& all) const {
     if (all.empty()) all = backend_.zeros(copies() * owner_.chunk_.rows * kv_row());
     for (std::size_t s = 0; s < batch_.segments.size(); ++s) {
-      const Segment& segment = batch_.segments[s];
+      const backend::Segment& segment = batch_.segments[s];
       const std::int64_t begin = batch_.key_begin[s], past = segment.past,
                          from = owner_.chunk_.segments[s % owner_.rows_.size()].begin;
       backend_.copy(before, from * kv_row(), all, begin * kv_row(), past * kv_row());
@@ -138,50 +139,52 @@ class EdgePatcher::Copies {
     }
   }
 
-  ForwardHooks make_hooks() {
-    ForwardHooks hooks;
-    hooks.norm_input = [this](int layer, Sublayer sublayer, const Array& x, Array& changed) {
-      if (layer != layer_ || (sublayer == Sublayer::attention) != attention_) return false;
+  forward::ForwardHooks make_hooks() {
+    forward::ForwardHooks hooks;
+    hooks.norm_input = [this](int layer, backend::Sublayer sublayer, const backend::Array& x,
+                              backend::Array& changed) {
+      if (layer != layer_ || (sublayer == backend::Sublayer::attention) != attention_) return false;
       backend_.copy(x, 0, changed, 0, x.size());
       add_changes(changed, !attention_ && layer == c_.n_layers - 1);
       return true;
     };
-    hooks.heads = [this](int layer, Array& q, Array& k, Array& v) {
+    hooks.heads = [this](int layer, backend::Array& q, backend::Array& k, backend::Array& v) {
       if (layer == layer_ && attention_) keep_plain_inputs(q, k, v);
     };
     if (any_past_) {
-      hooks.attended = [this](int layer, const Array& k, const Array& v, const Array*& keys,
-                              const Array*& values) {
+      hooks.attended = [this](int layer, const backend::Array& k, const backend::Array& v,
+                              const backend::Array*& keys, const backend::Array*& values) {
         join(plain(layer).k, k, keys_);
         join(plain(layer).v, v, values_);
         keys = &keys_;
         values = &values_;
       };
     }
-    hooks.mixed = [this](int layer, const Array&, const Array&, const Array&, const Array&,
-                         Array& z) {
+    hooks.mixed = [this](int layer, const backend::Array&, const backend::Array&,
+                         const backend::Array&, const backend::Array&, backend::Array& z) {
       if (layer == layer_ && attention_) keep_other_heads(z);
     };
     hooks.survivors = [this](int layer) -> std::optional<std::vector<std::int64_t>> {
       if (layer + 1 < c_.n_layers) return std::nullopt;
       return ends_;
     };
-    hooks.neurons = [this](int layer, const Array&, const Routing*, Array& pre, Array& up) {
+    hooks.neurons = [this](int layer, const backend::Array&, const backend::Routing*,
+                           backend::Array& pre, backend::Array& up) {
       if (layer == layer_ && !attention_) keep_other_side(pre, up);
     };
     return hooks;
   }
 
   const EdgePatcher& owner_;
-  Backend& backend_;
+  backend::Backend& backend_;
   const ModelConfig& c_;
   int reader_, layer_ = 0;
   bool attention_ = false, any_past_ = false;
   std::vector<const ReaderPort*> ports_;  // [copies]
   std::vector<int> writers_;
-  Batch batch_;
+  forward::Batch batch_;
   std::vector<std::int64_t> ends_;  // the last row of every prompt of every copy
-  Array keys_, values_;
+  backend::Array keys_, values_;
 };
 
 bool EdgePatcher::fits(const Model& model, const EdgeTable& table) {
@@ -192,10 +195,10 @@ bool EdgePatcher::fits(const Model& model, const EdgeTable& table) {
 
 EdgePatcher::EdgePatcher(const Model& model, const EdgeTable& table,
                          const std::vector<TaskPrompt>& prompts, const PromptChunk& chunk,
-                         const std::vector<Array>& replaced, bool shared_beginning,
+                         const std::vector<backend::Array>& replaced, bool shared_beginning,
                          const RunContext& context)
     : model_(model), table_(table), prompts_(prompts), chunk_(chunk) {
-  Backend& backend = *state_of(model)->backend;
+  backend::Backend& backend = *engine::state_of(model)->backend;
   const WriterRun own = record_writers(model, chunk.prompts, {}, &trace_, context);
   for (std::size_t w = 0; w < replaced.size(); ++w) {
     change_.push_back(backend.zeros(replaced[w].size()));
@@ -245,4 +248,4 @@ std::vector<double> EdgePatcher::run(std::span<const std::size_t> edges,
   return Copies(*this, edges).run(context);
 }
 
-}  // namespace unpack
+}  // namespace unpack::circuit

@@ -6,7 +6,7 @@
 
 #include "circuit/ablation.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 class EdgePatcher {
  public:
@@ -14,8 +14,8 @@ class EdgePatcher {
   static bool fits(const Model& model, const EdgeTable& table);
   // shared_beginning: where a prompt begins as its counterfactual does, nothing is replaced there.
   EdgePatcher(const Model& model, const EdgeTable& table, const std::vector<TaskPrompt>& prompts,
-              const PromptChunk& chunk, const std::vector<Array>& replaced, bool shared_beginning,
-              const RunContext& context);
+              const PromptChunk& chunk, const std::vector<backend::Array>& replaced,
+              bool shared_beginning, const RunContext& context);
 
   // Groups of edges (indices in `edges`) that go through the layers together: those of one
   // sublayer.
@@ -34,11 +34,11 @@ class EdgePatcher {
   const EdgeTable& table_;
   const std::vector<TaskPrompt>& prompts_;
   const PromptChunk& chunk_;
-  ForwardTrace trace_;
-  std::vector<Array> change_;  // [C] of [T, D]: what is replaced less what was written
-  std::vector<Rows> rows_;     // [prompts of the chunk]
-  std::int64_t count_ = 0;     // of all of them
+  forward::ForwardTrace trace_;
+  std::vector<backend::Array> change_;  // [C] of [T, D]: what is replaced less what was written
+  std::vector<Rows> rows_;              // [prompts of the chunk]
+  std::int64_t count_ = 0;              // of all of them
   int context_ = 0;
 };
 
-}  // namespace unpack
+}  // namespace unpack::circuit

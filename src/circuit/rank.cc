@@ -11,7 +11,7 @@
 #include "unpack/error.h"
 #include "unpack/prepared.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 void add_scores(EdgeScores& scores, const std::vector<double>& of_prompt, double prompts) {
   scores.credit.resize(of_prompt.size(), 0.0);
@@ -35,7 +35,7 @@ std::vector<double> credit_of_edges(const Model& model, const EdgeTable& table,
   question.options.settle();
   question.paths.top = 0;
   std::vector<double> credit(table.size(), 0.0);
-  const auto add = [&](const EdgeSums& sums, double part) {
+  const auto add = [&](const engine::EdgeSums& sums, double part) {
     for (const auto& [key, value] : sums) {
       const auto& [reader, branch, writer, position] = key;
       credit[table.index({writer, reader, branch, table.placed() ? position : -1})] += part * value;
@@ -43,19 +43,19 @@ std::vector<double> credit_of_edges(const Model& model, const EdgeTable& table,
   };
   const Prepared own = model.prepare(prompt.ids, context);
   std::optional<Prepared> other;
-  EdgeQuestion how;
+  engine::EdgeQuestion how;
   how.positions = table.placed();
   // Along outputs shares are all there is, which no difference has: credit less credit.
   const bool differences = question.options.direction == Direction::read;
   if (options.contrast) {
     other = model.prepare(prompt.counterfactual, context);
-    if (differences) how.other = state_of(*other).get();
+    if (differences) how.other = engine::state_of(*other).get();
   }
-  const EdgeAnswer here = edge_sums(*state_of(own), question, how, context);
+  const engine::EdgeAnswer here = engine::edge_sums(*engine::state_of(own), question, how, context);
   const double first = here.first;
   add(here.sums, 1);
   if (options.contrast && !differences)
-    add(edge_sums(*state_of(*other), question, how, context).sums, -1);
+    add(engine::edge_sums(*engine::state_of(*other), question, how, context).sums, -1);
   for (double& x : credit) x /= first > 0 ? first : 1.0;
   return credit;
 }
@@ -109,4 +109,4 @@ EdgeScores rank_random(const EdgeTable& table, std::uint64_t seed) {
   return scores;
 }
 
-}  // namespace unpack
+}  // namespace unpack::circuit

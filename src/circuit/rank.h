@@ -4,7 +4,7 @@
 #include "circuit/ablation.h"
 #include "circuit/memory.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 struct EdgeScores {
   std::vector<double> credit, absolute;  // [edges] means over prompts of the score and of its size
@@ -27,4 +27,4 @@ EdgeScores rank_random(const EdgeTable& table, std::uint64_t seed);
 // Adds one prompt's scores.
 void add_scores(EdgeScores& scores, const std::vector<double>& of_prompt, double prompts);
 
-}  // namespace unpack
+}  // namespace unpack::circuit

@@ -60,7 +60,7 @@ std::string sizes_table(const CircuitResult& r) {
     rows.push_back({share_text(p.share), std::to_string(p.asked), std::to_string(p.edges),
                     fmt::format("{:.3f}", p.value), fmt::format("{:.3f}", p.faithfulness),
                     fmt::format("{:.3f}", p.necessity)});
-  return markdown_table(rows);
+  return experiments::markdown_table(rows);
 }
 
 std::string cost_text(const CircuitResult& r) {
@@ -81,9 +81,9 @@ const CircuitPoint* first_faithful(const CircuitResult& r) {
 }  // namespace
 
 std::string circuit_curves(const std::vector<CircuitResult>& results) {
-  std::vector<Series> series;
+  std::vector<experiments::Series> series;
   for (const CircuitResult& r : results) {
-    Series line;
+    experiments::Series line;
     line.name = method_label(r.options);
     for (const CircuitPoint& p : r.measure.points) {
       line.x.push_back(std::log10(100 * p.share));
@@ -91,8 +91,9 @@ std::string circuit_curves(const std::vector<CircuitResult>& results) {
     }
     series.push_back(std::move(line));
   }
-  return line_plot(fmt::format("{} on {}", results[0].task.name, results[0].model.name),
-                   "log10 of the size in %", "faithfulness", series);
+  return experiments::line_plot(
+      fmt::format("{} on {}", results[0].task.name, results[0].model.name),
+      "log10 of the size in %", "faithfulness", series);
 }
 
 std::string to_markdown(const CircuitResult& r, const std::string& command) {
@@ -115,7 +116,7 @@ std::string to_markdown(const CircuitResult& r, const std::string& command) {
                     fmt::format("{:.4f}", e.credit), fmt::format("{:.4f}", e.absolute),
                     e.drop ? fmt::format("{:.4f}", *e.drop) : ""});
   }
-  out += markdown_table(rows);
+  out += experiments::markdown_table(rows);
   if (r.final_point.edges > static_cast<int>(kListed))
     out += fmt::format("\nThe strongest {}; all are in circuit.json.\n", kListed);
   out += "\n![circuit](circuit.svg)\n\n" + cost_text(r);
@@ -134,7 +135,7 @@ std::string to_markdown(const std::vector<CircuitResult>& results, const std::st
                     point ? std::to_string(point->edges) : "-",
                     fmt::format("{:g}", r.cost.ranking)});
   }
-  out += markdown_table(rows) + "\n![faithfulness](curves.svg)\n";
+  out += experiments::markdown_table(rows) + "\n![faithfulness](curves.svg)\n";
   for (const CircuitResult& r : results) {
     out +=
         fmt::format("\n## {}\n\n", method_label(r.options)) + sizes_table(r) + "\n" + cost_text(r);

@@ -21,9 +21,9 @@ constexpr std::size_t kLongestPrompt = 1'000'000;  // token ids
 Task ioi_task(const Model& model, int n, std::uint64_t seed) {
   Task task{"ioi", {}};
   std::uint64_t other = seed;
-  for (const IoiPrompt& p : ioi_prompts(model, n, seed, false)) {
+  for (const experiments::IoiPrompt& p : experiments::ioi_prompts(model, n, seed, false)) {
     task.prompts.push_back({p.ids,
-                            ioi_corrupted(model, p, ++other),
+                            experiments::ioi_corrupted(model, p, ++other),
                             {model.single_token(" " + p.io)},
                             std::vector<TokenId>{model.single_token(" " + p.s)}});
   }
@@ -32,7 +32,7 @@ Task ioi_task(const Model& model, int n, std::uint64_t seed) {
 
 Task greater_than_task(const Model& model, int n, std::uint64_t seed) {
   Task task{"greater-than", {}};
-  for (const YearPrompt& p : year_prompts(model, n, seed))
+  for (const experiments::YearPrompt& p : experiments::year_prompts(model, n, seed))
     task.prompts.push_back({p.ids, p.corrupted, p.above, p.up_to});
   return task;
 }
@@ -43,7 +43,7 @@ Task induction_task(const Model& model, int n, std::uint64_t seed) {
   constexpr std::size_t kRow = 8;
   std::vector<std::string> words;
   for (const char* list : {"names.txt", "places.txt", "objects.txt"}) {
-    const std::vector<std::string> more = single_token_words(model, list);
+    const std::vector<std::string> more = experiments::single_token_words(model, list);
     words.insert(words.end(), more.begin(), more.end());
   }
   if (words.size() < kRow)
@@ -54,7 +54,7 @@ Task induction_task(const Model& model, int n, std::uint64_t seed) {
   Task task{"induction", {}};
   for (int i = 0; i < n; ++i) {
     std::vector<std::string> row = words;
-    shuffle(row, generator);
+    experiments::shuffle(row, generator);
     std::vector<TokenId> ids;
     for (std::size_t w = 0; w < kRow; ++w) ids.push_back(model.single_token(" " + row[w]));
     const std::size_t last = 2 + generator() % 3;  // the word before the answer
@@ -112,14 +112,15 @@ TaskPrompt read_prompt_fields(const Model& model, const Fields& fields) {
 class TaskFile {
  public:
   explicit TaskFile(const std::string& file)
-      : source_(file), format_(recognise(source_, PromptFormat::automatic)) {
+      : source_(file), format_(batch::recognise(source_, PromptFormat::automatic)) {
     if (format_ == PromptFormat::text)
       throw InputError(
           fmt::format("{} is neither JSONL nor CSV: a task names prompt, target and versus", file));
-    cutter_ = std::make_unique<RecordCutter>(source_.open(), format_ == PromptFormat::csv   ? ','
-                                                             : format_ == PromptFormat::tsv ? '\t'
-                                                                                            : '\0');
-    RawRecord record;
+    cutter_ = std::make_unique<batch::RecordCutter>(source_.open(),
+                                                    format_ == PromptFormat::csv   ? ','
+                                                    : format_ == PromptFormat::tsv ? '\t'
+                                                                                   : '\0');
+    batch::RawRecord record;
     if (format_ == PromptFormat::jsonl || !cutter_->next(record)) return;
     for (const std::string& cell : record.cells) {
       const std::size_t begin = cell.find_first_not_of(" \t"), end = cell.find_last_not_of(" \t");
@@ -127,12 +128,12 @@ class TaskFile {
     }
   }
 
-  bool next(RawRecord& record) { return cutter_->next(record); }
+  bool next(batch::RawRecord& record) { return cutter_->next(record); }
 
-  Fields fields(const RawRecord& record) const {
+  Fields fields(const batch::RawRecord& record) const {
     if (!record.problem.empty()) throw InputError(record.problem);
     for (const std::string& cell : record.cells) {
-      if (const std::string problem = text_problem(cell); !problem.empty())
+      if (const std::string problem = batch::text_problem(cell); !problem.empty())
         throw InputError(problem);
     }
     if (format_ == PromptFormat::jsonl) {
@@ -151,9 +152,9 @@ class TaskFile {
   }
 
  private:
-  PromptSource source_;
+  batch::PromptSource source_;
   PromptFormat format_;
-  std::unique_ptr<RecordCutter> cutter_;
+  std::unique_ptr<batch::RecordCutter> cutter_;
   std::vector<std::string> header_;
 };
 
@@ -167,12 +168,12 @@ Task read_task(const Model& model, const std::string& task, const TaskOptions& o
   if (task == "ioi") return ioi_task(model, options.n, options.seed);
   if (task == "greater-than") return greater_than_task(model, options.n, options.seed);
   if (task == "induction") return induction_task(model, options.n, options.seed);
-  if (task != "-" && !is_there(task))
+  if (task != "-" && !base::is_there(task))
     throw InputError(
         fmt::format("'{}' is neither a file nor a task: use ioi, greater-than or induction", task));
   TaskFile file(task);
   Task out{task == "-" ? "stdin" : std::filesystem::path(task).filename().string(), {}};
-  RawRecord record;
+  batch::RawRecord record;
   while (file.next(record)) {
     if (options.n_given && static_cast<int>(out.prompts.size()) == options.n) break;
     try {

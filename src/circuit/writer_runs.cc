@@ -6,7 +6,7 @@
 #include "engine/state.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::circuit {
 
 void PromptChunk::add(std::size_t index, const std::vector<TokenId>& ids) {
   members.push_back(index);
@@ -21,7 +21,7 @@ std::vector<PromptChunk> cut_chunks(const ModelConfig& config,
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const auto length = static_cast<std::int64_t>(prompts[i].ids.size());
     if (out.empty() || out.back().rows + length > rows ||
-        !same_rotary(config, out.back().segments[0].length, static_cast<int>(length)))
+        !backend::same_rotary(config, out.back().segments[0].length, static_cast<int>(length)))
       out.emplace_back();
     out.back().add(i, prompts[i].ids);
   }
@@ -34,38 +34,38 @@ std::int64_t chunk_rows(const Model& model) {
   return std::clamp(kValues / row, std::int64_t{1}, kMost);
 }
 
-Array head_vector(Backend& backend, int layer, const Array& z, const Array& dev, int head,
-                  std::int64_t rows) {
+backend::Array head_vector(backend::Backend& backend, int layer, const backend::Array& z,
+                           const backend::Array& dev, int head, std::int64_t rows) {
   const ModelConfig& c = backend.config();
   const std::int64_t width = std::int64_t{c.n_heads} * c.d_head;
-  Array alone = backend.zeros(rows * width);
+  backend::Array alone = backend.zeros(rows * width);
   for (std::int64_t r = 0; r < rows; ++r) {
     const std::int64_t at = r * width + std::int64_t{head} * c.d_head;
     backend.copy(z, at, alone, at, c.d_head);
   }
-  Array out = backend.zeros(rows * c.d_model);
+  backend::Array out = backend.zeros(rows * c.d_model);
   backend.attention_out(layer, alone, rows, out);
-  backend.through_norm_behind(layer, Sublayer::attention, dev, rows, out);
+  backend.through_norm_behind(layer, backend::Sublayer::attention, dev, rows, out);
   return out;
 }
 
 WriterRun record_writers(const Model& model, const std::vector<std::vector<TokenId>>& prompts,
-                         const std::function<void(Array& emb)>& embeddings, ForwardTrace* trace,
-                         const RunContext& context) {
-  Backend& backend = *state_of(model)->backend;
+                         const std::function<void(backend::Array& emb)>& embeddings,
+                         forward::ForwardTrace* trace, const RunContext& context) {
+  backend::Backend& backend = *engine::state_of(model)->backend;
   const Writers& writers = model.writers();
   const ModelConfig& c = model.config();
   WriterRun out;
   out.written.resize(writers.count());
-  ForwardHooks hooks;
+  forward::ForwardHooks hooks;
   hooks.embeddings = embeddings;
-  ForwardOptions options;
+  forward::ForwardOptions options;
   options.hooks = &hooks;
-  ForwardTrace kept = forward(backend, prompts, options, context);
+  forward::ForwardTrace kept = forward::forward(backend, prompts, options, context);
   out.written[0] = kept.emb;
   if (c.has_pos_writer()) out.written[1] = kept.pos;
   for (int l = 0; l < c.n_layers; ++l) {
-    const LayerTrace& layer = kept.layers[l];
+    const forward::LayerTrace& layer = kept.layers[l];
     for (int h = 0; h < c.n_heads; ++h)
       out.written[writers.head(l, h)] =
           head_vector(backend, l, layer.z, layer.attn_out_dev, h, kept.rows());
@@ -83,8 +83,8 @@ WriterRun record_writers(const Model& model, const std::vector<std::vector<Token
 }
 
 std::vector<double> differences(const Model& model, const std::vector<TaskPrompt>& prompts,
-                                const PromptChunk& chunk, const Array& x) {
-  Backend& backend = *state_of(model)->backend;
+                                const PromptChunk& chunk, const backend::Array& x) {
+  backend::Backend& backend = *engine::state_of(model)->backend;
   const auto vocabulary = static_cast<std::size_t>(model.config().vocab_size);
   constexpr std::size_t kRows = 64;
   std::vector<double> out, logits;
@@ -114,4 +114,4 @@ std::vector<double> differences(const Model& model, const std::vector<TaskPrompt
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::circuit

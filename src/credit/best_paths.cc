@@ -10,7 +10,7 @@
 #include "credit/child_list.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 namespace {
 
@@ -156,4 +156,4 @@ template ThresholdPaths named_paths<float>(const PathGraph<float>&, double, std:
 template ThresholdPaths named_paths<double>(const PathGraph<double>&, double, std::size_t,
                                             const RunContext&);
 
-}  // namespace unpack
+}  // namespace unpack::credit

@@ -7,7 +7,7 @@
 #include "credit/path_graph.h"
 #include "unpack/result.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 // The k paths of largest |credit| that match the graph's filters, largest first. Best-first; the
 // bound is the exact best remaining product, and children come out of a heap, so that only what is
@@ -34,4 +34,4 @@ template <typename T>
 ThresholdPaths entry_paths(const PathGraph<T>& graph, double tau, std::size_t top,
                            const RunContext& context);
 
-}  // namespace unpack
+}  // namespace unpack::credit

@@ -13,7 +13,7 @@
 #include "credit/path_graph.h"
 #include "unpack/result.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 struct Child {
   GraphEdge edge;
@@ -128,4 +128,4 @@ class ChildLists {
 // Sorts largest |credit| first; equal ones by their nodes, so that every run lists them alike.
 void sort_paths(std::vector<Path>& paths);
 
-}  // namespace unpack
+}  // namespace unpack::credit

@@ -5,17 +5,17 @@
 
 #include "backend/device_credit.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 namespace {
 
 // Arrays cut from one block of device memory, so that one copy brings them all to the host.
 class Bundle {
  public:
-  explicit Bundle(Backend& backend) : backend_(backend) {}
+  explicit Bundle(backend::Backend& backend) : backend_(backend) {}
 
   // The array exists once the bundle is made.
-  void add(Array& slot, std::int64_t size) {
+  void add(backend::Array& slot, std::int64_t size) {
     parts_.push_back({&slot, total_, size});
     total_ += size;
   }
@@ -27,7 +27,7 @@ class Bundle {
 
   void fetch() { host_ = backend_.host(memory_); }
   template <typename T>
-  void read(const Array& slot, std::vector<T>& out) const {
+  void read(const backend::Array& slot, std::vector<T>& out) const {
     for (const Part& part : parts_) {
       if (part.slot != &slot) continue;
       const float* from = static_cast<const float*>(host_.get()) + part.offset;
@@ -37,31 +37,32 @@ class Bundle {
 
  private:
   struct Part {
-    Array* slot;
+    backend::Array* slot;
     std::int64_t offset, size;
   };
-  Backend& backend_;
+  backend::Backend& backend_;
   std::vector<Part> parts_;
   std::int64_t total_ = 0;
-  Array memory_;
+  backend::Array memory_;
   std::shared_ptr<const void> host_;
 };
 
 // What a layer gives for some queries.
 struct LayerArrays {
-  DeviceCredit::HeadEdges heads;
-  std::array<DeviceCredit::NeuronEdges, kMostReaders> neurons;
+  backend::DeviceCredit::HeadEdges heads;
+  std::array<backend::DeviceCredit::NeuronEdges, backend::kMostReaders> neurons;
 };
 
-void queue_neurons(DeviceCredit& device, const Decomposition& d, const Options& options, int layer,
-                   std::span<const int> queries, const Array& numerators, LayerArrays& out) {
+void queue_neurons(backend::DeviceCredit& device, const decompose::Decomposition& d,
+                   const Options& options, int layer, std::span<const int> queries,
+                   const backend::Array& numerators, LayerArrays& out) {
   const LayerConfig& shape = d.config().layer(layer);
-  const std::vector<MlpReader> readers = mlp_readers(shape);
+  const std::vector<backend::MlpReader> readers = backend::mlp_readers(shape);
   for (std::size_t i = 0; i < readers.size(); ++i) {
-    const MlpSide side = readers[i].side;
-    const double weight = reader_weight(options, shape, i);
+    const backend::MlpSide side = readers[i].side;
+    const double weight = backend::reader_weight(options, shape, i);
     if (weight == 0 && out.neurons[i].shares.empty()) continue;
-    const MlpSums* sums =
+    const backend::MlpSums* sums =
         options.mlp == MlpRule::linearized ? nullptr : &d.mlp(layer, side, options.scores);
     device.neuron_edges(d.mlp_view(layer), side, sums, d.pre(layer, side, options.scores), queries,
                         numerators, weight, options, out.neurons[i]);
@@ -71,8 +72,8 @@ void queue_neurons(DeviceCredit& device, const Decomposition& d, const Options& 
 // Direct edges of some layers towards a target, a layer at a time.
 class DirectQueue {
  public:
-  DirectQueue(DeviceCredit& device, const Decomposition& d, const Options& options,
-              std::span<const int> layers, const EdgesTarget& target)
+  DirectQueue(backend::DeviceCredit& device, const decompose::Decomposition& d,
+              const Options& options, std::span<const int> layers, const EdgesTarget& target)
       : device_(device),
         d_(d),
         options_(options),
@@ -90,7 +91,7 @@ class DirectQueue {
       bundle_.add(a.heads.key_coef, heads * sources);
       bundle_.add(a.heads.query_edge, heads * cl);
       const LayerConfig& shape = c.layer(layers_[i]);
-      for (std::size_t r = 0; r < mlp_readers(shape).size(); ++r)
+      for (std::size_t r = 0; r < backend::mlp_readers(shape).size(); ++r)
         bundle_.add(a.neurons[r].edge, cm);
       bundle_.add(a.neurons[shape.mixture() ? 1 : 0].shares, shape.entries());
     }
@@ -98,13 +99,13 @@ class DirectQueue {
   }
 
   void queue(std::size_t i) {
-    Backend& backend = d_.backend();
+    backend::Backend& backend = d_.backend();
     const ModelConfig& c = d_.config();
     const int layer = layers_[i];
     const std::vector<int> queries = {target_.query};
-    const AttentionView view = d_.attention_view(layer);
-    Array numerators = backend.zeros(std::int64_t{c.n_heads} * (target_.query + 1)),
-          neurons = backend.zeros(c.layer(layer).entries());
+    const backend::AttentionView view = d_.attention_view(layer);
+    backend::Array numerators = backend.zeros(std::int64_t{c.n_heads} * (target_.query + 1)),
+                   neurons = backend.zeros(c.layer(layer).entries());
     backend.head_numerators(view, queries, target_.direction, numerators);
     // Towards a target entries are shares whatever the dispatch inside the model is.
     Options aligned = options_;
@@ -125,7 +126,7 @@ class DirectQueue {
       bundle_.read(arrays_[i].heads.key_coef, to.key_coef);
       bundle_.read(arrays_[i].heads.query_edge, to.query_edge);
       const LayerConfig& shape = d_.config().layer(layers_[i]);
-      for (std::size_t r = 0; r < mlp_readers(shape).size(); ++r)
+      for (std::size_t r = 0; r < backend::mlp_readers(shape).size(); ++r)
         bundle_.read(arrays_[i].neurons[r].edge, to.mlp_edge[r]);
       bundle_.read(arrays_[i].neurons[shape.mixture() ? 1 : 0].shares, to.neuron_share);
       out.push_back(std::move(to));
@@ -133,8 +134,8 @@ class DirectQueue {
   }
 
  private:
-  DeviceCredit& device_;
-  const Decomposition& d_;
+  backend::DeviceCredit& device_;
+  const decompose::Decomposition& d_;
   const Options& options_;
   std::vector<int> layers_;
   const EdgesTarget& target_;
@@ -144,35 +145,35 @@ class DirectQueue {
 
 }  // namespace
 
-DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
-                              const RunContext& context, const EdgesTarget* target,
-                              std::vector<LayerEdges<float>>& out,
-                              std::vector<DeviceCredit::Layer>& layers,
-                              std::vector<DirectEdges>& direct) {
-  auto* device = dynamic_cast<DeviceCredit*>(&d.backend());
+backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const Options& options,
+                                       const RunContext& context, const EdgesTarget* target,
+                                       std::vector<LayerEdges<float>>& out,
+                                       std::vector<backend::DeviceCredit::Layer>& layers,
+                                       std::vector<DirectEdges>& direct) {
+  auto* device = dynamic_cast<backend::DeviceCredit*>(&d.backend());
   if (device == nullptr) return nullptr;
   const ModelConfig& c = d.config();
   const std::int64_t length = d.length(), heads = c.n_heads;
   std::vector<int> queries(static_cast<std::size_t>(length));
   std::iota(queries.begin(), queries.end(), 0);
   const bool gate = options.dispatch == Dispatch::gate;
-  const bool fetch_entries = 2 * heads * tri(length) * c.n_layers <= kFetchedAtOnce;
+  const bool fetch_entries = 2 * heads * backend::tri(length) * c.n_layers <= kFetchedAtOnce;
   Bundle bundle(d.backend());
   std::vector<LayerArrays> arrays(static_cast<std::size_t>(c.n_layers));
   for (int l = 0; l < c.n_layers; ++l) {
     LayerArrays& a = arrays[l];
     const std::int64_t cl = d.writers().visible_to_attention(l), cm = d.writers().visible_to_mlp(l);
     if (fetch_entries) {
-      bundle.add(a.heads.entry, heads * tri(length));
-      bundle.add(a.heads.key_coef, heads * tri(length));
+      bundle.add(a.heads.entry, heads * backend::tri(length));
+      bundle.add(a.heads.key_coef, heads * backend::tri(length));
     } else {
-      a.heads.entry = d.backend().zeros(heads * tri(length));
-      a.heads.key_coef = d.backend().zeros(heads * tri(length));
+      a.heads.entry = d.backend().zeros(heads * backend::tri(length));
+      a.heads.key_coef = d.backend().zeros(heads * backend::tri(length));
     }
     bundle.add(a.heads.query_edge, heads * length * cl);
     bundle.add(a.heads.value_edge, c.n_kv_heads * length * cl);
     bundle.add(a.heads.doubt, heads * length);
-    for (std::size_t i = 0; i < mlp_readers(c.layer(l)).size(); ++i)
+    for (std::size_t i = 0; i < backend::mlp_readers(c.layer(l)).size(); ++i)
       bundle.add(a.neurons[i].edge, length * cm);
     bundle.add(a.neurons[0].doubt, length);
   }
@@ -187,14 +188,14 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
     context.check();
     LayerArrays& a = arrays[l];
     a.neurons[1].doubt = a.neurons[2].doubt = a.neurons[0].doubt;
-    const AttentionView view = d.attention_view(l);
-    const AttentionSums& sums = d.attention(l, options.scores, context);
+    const backend::AttentionView view = d.attention_view(l);
+    const backend::AttentionSums& sums = d.attention(l, options.scores, context);
     device->head_edges(view, sums, queries, gate ? *view.pattern : d.head_numerators(l), options,
                        a.heads);
-    const Array none;
-    const Array& numerators = options.mlp == MlpRule::l2 ? none
-                              : gate                     ? d.trace().layers[l].act
-                                                         : d.mlp_numerators(l);
+    const backend::Array none;
+    const backend::Array& numerators = options.mlp == MlpRule::l2 ? none
+                                       : gate                     ? d.trace().layers[l].act
+                                                                  : d.mlp_numerators(l);
     queue_neurons(*device, d, options, l, queries, numerators, a);
     layers.push_back({view,
                       d.mlp_view(l),
@@ -215,7 +216,7 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
     bundle.read(a.heads.query_edge, to.query_edge);
     bundle.read(a.heads.value_edge, to.value_edge);
     bundle.read(a.heads.doubt, to.head_doubt);
-    for (std::size_t i = 0; i < mlp_readers(c.layer(static_cast<int>(l))).size(); ++i)
+    for (std::size_t i = 0; i < backend::mlp_readers(c.layer(static_cast<int>(l))).size(); ++i)
       bundle.read(a.neurons[i].edge, to.mlp_edge[i]);
     bundle.read(a.neurons[0].doubt, to.mlp_doubt);
   };
@@ -229,9 +230,10 @@ DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
   return device;
 }
 
-bool direct_on_device(const Decomposition& d, const Options& options, std::span<const int> layers,
-                      int query, const Array& direction, std::vector<DirectEdges>& out) {
-  auto* device = dynamic_cast<DeviceCredit*>(&d.backend());
+bool direct_on_device(const decompose::Decomposition& d, const Options& options,
+                      std::span<const int> layers, int query, const backend::Array& direction,
+                      std::vector<DirectEdges>& out) {
+  auto* device = dynamic_cast<backend::DeviceCredit*>(&d.backend());
   if (device == nullptr) return false;
   const EdgesTarget target{query, direction};
   DirectQueue direct(*device, d, options, layers, target);
@@ -240,4 +242,4 @@ bool direct_on_device(const Decomposition& d, const Options& options, std::span<
   return true;
 }
 
-}  // namespace unpack
+}  // namespace unpack::credit

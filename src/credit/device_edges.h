@@ -7,7 +7,7 @@
 
 #include "credit/edges.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 // Up to this many floats are brought to the host at once, whether they are needed there or not.
 inline constexpr std::int64_t kFetchedAtOnce = std::int64_t{1} << 24;
@@ -15,12 +15,13 @@ inline constexpr std::int64_t kFetchedAtOnce = std::int64_t{1} << 24;
 // Both do nothing, and return null and false, where the backend cannot. The edges stay on the
 // device, and are copied into `out`; entry and key_coef are left out of the copy where they are
 // many. With a target its direct edges are made in the same walk over the layers.
-DeviceCredit* edges_on_device(const Decomposition& d, const Options& options,
-                              const RunContext& context, const EdgesTarget* target,
-                              std::vector<LayerEdges<float>>& out,
-                              std::vector<DeviceCredit::Layer>& layers,
-                              std::vector<DirectEdges>& direct);
-bool direct_on_device(const Decomposition& d, const Options& options, std::span<const int> layers,
-                      int query, const Array& direction, std::vector<DirectEdges>& out);
+backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const Options& options,
+                                       const RunContext& context, const EdgesTarget* target,
+                                       std::vector<LayerEdges<float>>& out,
+                                       std::vector<backend::DeviceCredit::Layer>& layers,
+                                       std::vector<DirectEdges>& direct);
+bool direct_on_device(const decompose::Decomposition& d, const Options& options,
+                      std::span<const int> layers, int query, const backend::Array& direction,
+                      std::vector<DirectEdges>& out);
 
-}  // namespace unpack
+}  // namespace unpack::credit

@@ -8,11 +8,11 @@
 #include "credit/device_edges.h"
 #include "credit/safe_denom.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 namespace {
 
-std::vector<double> downloaded(const Decomposition& d, const Array& a) {
+std::vector<double> downloaded(const decompose::Decomposition& d, const backend::Array& a) {
   std::vector<double> out(static_cast<std::size_t>(a.size()));
   d.backend().download(a, 0, out);
   return out;
@@ -33,9 +33,9 @@ void center_coefficients(double* coef, std::size_t n) {
 }  // namespace
 
 template <typename T>
-Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Options& options,
-                const RunContext& context, const EdgesTarget* target, bool whole,
-                EdgesCompanion<T>* companion)
+Edges<T>::Edges(std::shared_ptr<const decompose::Decomposition> decomposition,
+                const Options& options, const RunContext& context, const EdgesTarget* target,
+                bool whole, EdgesCompanion<T>* companion)
     : decomposition_(std::move(decomposition)), options_(options) {
   const int layers = decomposition_->config().n_layers;
   layers_.resize(layers);
@@ -46,7 +46,8 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
   if (device_ == nullptr) {
     const auto asked = [&](int l) { return !whole && decomposition_->neurons_when_asked(l); };
     for (int l = 0; options_.mlp != MlpRule::linearized && l < layers; ++l) {
-      for (const MlpReader& reader : mlp_readers(decomposition_->config().layer(l))) {
+      for (const backend::MlpReader& reader :
+           backend::mlp_readers(decomposition_->config().layer(l))) {
         if (!asked(l)) {
           decomposition_->mlp(l, reader.side, options_.scores, context);
         } else if (target != nullptr) {
@@ -65,7 +66,7 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
                           decomposition_->make_attention(options_.scores, [&](int l) {
                             context.report("layers", l, layers);
                             LayerEdges<T>& out = layers_[l];
-                            AttentionSums sums = companion->sums(l);
+                            backend::AttentionSums sums = companion->sums(l);
                             build_attention(l, sums, out);
                             build_neurons(l, out);
                             companion->built(*this, l);
@@ -92,7 +93,7 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
   }
   double scores = 0;
   for (int l = 0; l < layers; ++l) {
-    scores += static_cast<double>(tri(decomposition_->length())) *
+    scores += static_cast<double>(backend::tri(decomposition_->length())) *
               decomposition_->config().n_heads * decomposition_->writers().visible_to_attention(l);
   }
   // A small table is fetched from the device at once, of a large one the rows that are asked for.
@@ -106,7 +107,7 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
 template <typename T>
 void Edges<T>::each_layer(int tasks, bool small,
                           const std::function<void(std::int64_t)>& task) const {
-  Backend& backend = decomposition_->backend();
+  backend::Backend& backend = decomposition_->backend();
   if (small && backend.layers_side_by_side()) {
     backend.parallel_for(tasks, task);
     return;
@@ -120,7 +121,7 @@ const LayerEdges<T>& Edges<T>::layer(int l) const {
   if constexpr (std::is_same_v<T, float>) {
     std::lock_guard lock(mutex_);
     if (device_ != nullptr && out.entry.empty()) {
-      const DeviceCredit::HeadEdges& from = device_layers_[l].heads;
+      const backend::DeviceCredit::HeadEdges& from = device_layers_[l].heads;
       for (const auto& [array, to] :
            {std::pair{&from.entry, &out.entry}, std::pair{&from.key_coef, &out.key_coef}}) {
         const auto host = decomposition_->backend().host(*array);
@@ -135,16 +136,16 @@ const LayerEdges<T>& Edges<T>::layer(int l) const {
 template <typename T>
 HeadRow<T> Edges<T>::head_row(int layer, int head, int query) const {
   const LayerEdges<T>& e = layers_[layer];
-  const std::int64_t at = head * tri(decomposition_->length()) + tri(query);
+  const std::int64_t at = head * backend::tri(decomposition_->length()) + backend::tri(query);
   std::unique_lock lock(mutex_);
   if (!e.entry.empty()) {
     const std::shared_ptr<const void> none;
     return {{none, e.entry.data() + at}, {none, e.key_coef.data() + at}};
   }
   lock.unlock();
-  Backend& backend = decomposition_->backend();
-  const DeviceCredit::HeadEdges& from = device_layers_[layer].heads;
-  const auto fetched = [&](const Array& array) {
+  backend::Backend& backend = decomposition_->backend();
+  const backend::DeviceCredit::HeadEdges& from = device_layers_[layer].heads;
+  const auto fetched = [&](const backend::Array& array) {
     const auto host = backend.host(backend.slice(array, at, query + 1));
     return std::shared_ptr<const T>(host, static_cast<const T*>(host.get()));
   };
@@ -152,20 +153,21 @@ HeadRow<T> Edges<T>::head_row(int layer, int head, int query) const {
 }
 
 template <typename T>
-void Edges<T>::build_attention(int l, const AttentionSums& sums, LayerEdges<T>& out) const {
-  const Decomposition& d = *decomposition_;
+void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
+                               LayerEdges<T>& out) const {
+  const decompose::Decomposition& d = *decomposition_;
   const ModelConfig& c = d.config();
   const LayerConfig& shape = c.layer(l);
   const int length = d.length();
-  const auto pairs = static_cast<std::size_t>(tri(length));
+  const auto pairs = static_cast<std::size_t>(backend::tri(length));
   const auto heads = static_cast<std::size_t>(c.n_heads);
-  AttentionView view = d.attention_view(l);
+  backend::AttentionView view = d.attention_view(l);
   view.q_scores = &sums.q_scores;
   const auto cl = static_cast<std::size_t>(view.visible);
 
   const auto steps = static_cast<std::size_t>(length);
   const auto group = static_cast<std::size_t>(c.group_size());
-  const auto host = [&](const Array& array) {
+  const auto host = [&](const backend::Array& array) {
     return std::static_pointer_cast<const T>(d.backend().host(array));
   };
   const auto numerators =
@@ -184,7 +186,7 @@ void Edges<T>::build_attention(int l, const AttentionSums& sums, LayerEdges<T>& 
     std::vector<double> entry(steps);
     for (std::size_t q = 0; q < steps; ++q) {
       const std::size_t row =
-          h * pairs + static_cast<std::size_t>(tri(static_cast<std::int64_t>(q)));
+          h * pairs + static_cast<std::size_t>(backend::tri(static_cast<std::int64_t>(q)));
       double& doubt = out.head_doubt[h * steps + q];
       for (std::size_t s = 0; s <= q; ++s)
         entry[s] = static_cast<double>(numerators.get()[row + s]);
@@ -194,15 +196,15 @@ void Edges<T>::build_attention(int l, const AttentionSums& sums, LayerEdges<T>& 
                                    double weight) {
         const auto total = static_cast<double>(sum.get()[row + s]);
         const auto size = static_cast<double>(abs.get()[row + s]);
-        if (ill_conditioned(total, size)) doubt += weight * std::fabs(entry[s]);
-        return weight * entry[s] * inverse_denom(total, size, options_.beta);
+        if (base::ill_conditioned(total, size)) doubt += weight * std::fabs(entry[s]);
+        return weight * entry[s] * base::inverse_denom(total, size, options_.beta);
       };
       for (std::size_t s = 0; s <= q; ++s) {
         out.entry[row + s] = static_cast<T>(entry[s]);
         out.key_coef[row + s] = static_cast<T>(coefficient(k_sum, k_abs, s, options_.weights[0]));
         if (queries) query_coef[row + s] = coefficient(q_sum, q_abs, s, options_.weights[1]);
-        if (ill_conditioned(static_cast<double>(v_sum.get()[v_row + s]),
-                            static_cast<double>(v_abs.get()[v_row + s])))
+        if (base::ill_conditioned(static_cast<double>(v_sum.get()[v_row + s]),
+                                  static_cast<double>(v_abs.get()[v_row + s])))
           doubt += options_.weights[2] * std::fabs(entry[s]);
       }
       if (queries && options_.scores == Scores::centered) {
@@ -221,9 +223,9 @@ void Edges<T>::build_attention(int l, const AttentionSums& sums, LayerEdges<T>& 
   out.value_edge.resize(static_cast<std::size_t>(c.n_kv_heads) * steps * cl);
   d.backend().parallel_for(static_cast<std::int64_t>(c.n_kv_heads) * length, [&](std::int64_t at) {
     const auto i = static_cast<std::size_t>(at);
-    const double inverse =
-        options_.weights[2] * inverse_denom(static_cast<double>(v_sum.get()[i]),
-                                            static_cast<double>(v_abs.get()[i]), options_.beta);
+    const double inverse = options_.weights[2] *
+                           base::inverse_denom(static_cast<double>(v_sum.get()[i]),
+                                               static_cast<double>(v_abs.get()[i]), options_.beta);
     for (std::size_t j = 0; j < cl; ++j)
       out.value_edge[i * cl + j] =
           static_cast<T>(static_cast<double>(v_scores.get()[i * cl + j]) * inverse);
@@ -245,7 +247,7 @@ std::vector<double> by_slot(const std::vector<double>& entries, int neurons) {
 // One query takes the sums of its position alone, also where those of all are there: the answer is
 // the same to the last bit, whatever was asked before.
 template <typename T>
-typename Edges<T>::SideSums Edges<T>::side_sums(int l, MlpSide side,
+typename Edges<T>::SideSums Edges<T>::side_sums(int l, backend::MlpSide side,
                                                 std::span<const int> queries) const {
   if (queries.size() == 1 && decomposition_->neurons_when_asked(l))
     return {decomposition_->mlp_at(l, side, queries[0]), true};
@@ -253,15 +255,15 @@ typename Edges<T>::SideSums Edges<T>::side_sums(int l, MlpSide side,
 }
 
 template <typename T>
-std::array<std::vector<double>, kMostReaders> Edges<T>::mlp_edges(
+std::array<std::vector<double>, backend::kMostReaders> Edges<T>::mlp_edges(
     int l, std::span<const int> queries, std::vector<double> numerators,
     std::vector<double>* doubt) const {
-  const Decomposition& d = *decomposition_;
+  const decompose::Decomposition& d = *decomposition_;
   const LayerConfig& shape = d.config().layer(l);
-  MlpView view = d.mlp_view(l);
+  backend::MlpView view = d.mlp_view(l);
   const auto cm = static_cast<std::size_t>(view.visible);
-  std::array<std::vector<double>, kMostReaders> edges;
-  const std::vector<MlpReader> readers = mlp_readers(shape);
+  std::array<std::vector<double>, backend::kMostReaders> edges;
+  const std::vector<backend::MlpReader> readers = backend::mlp_readers(shape);
   if (doubt) doubt->assign(queries.size(), 0.0);
   const auto for_rows = [&](const std::function<void(std::size_t)>& task) {
     d.backend().parallel_for(static_cast<std::int64_t>(queries.size()),
@@ -272,9 +274,9 @@ std::array<std::vector<double>, kMostReaders> Edges<T>::mlp_edges(
     for_rows([&](std::size_t i) { to_shares(numerators.data() + i * n, n, options_.beta); });
   }
   for (std::size_t index = 0; index < readers.size(); ++index) {
-    const MlpSide side = readers[index].side;
-    const auto n = static_cast<std::size_t>(reader_entries(shape, side));
-    const double weight = reader_weight(options_, shape, index);
+    const backend::MlpSide side = readers[index].side;
+    const auto n = static_cast<std::size_t>(backend::reader_entries(shape, side));
+    const double weight = backend::reader_weight(options_, shape, index);
     std::vector<double>& out = edges[index];
     if (weight == 0) {
       out.assign(queries.size() * cm, 0.0);
@@ -294,14 +296,15 @@ std::array<std::vector<double>, kMostReaders> Edges<T>::mlp_edges(
       }
       share_rows();
     } else {
-      const std::vector<double> routed =
-          side == MlpSide::router ? by_slot(numerators, shape.n_neurons) : std::vector<double>();
-      const std::vector<double>& own = side == MlpSide::router ? routed : numerators;
+      const std::vector<double> routed = side == backend::MlpSide::router
+                                             ? by_slot(numerators, shape.n_neurons)
+                                             : std::vector<double>();
+      const std::vector<double>& own = side == backend::MlpSide::router ? routed : numerators;
       std::vector<double> coef(queries.size() * n);
       const bool per_neuron = options_.mlp == MlpRule::per_neuron;
       const SideSums of = per_neuron ? side_sums(l, side, queries) : SideSums{};
-      const MlpSums* sums = per_neuron ? &of.sums : nullptr;
-      const auto host = [&](const Array& array) {
+      const backend::MlpSums* sums = per_neuron ? &of.sums : nullptr;
+      const auto host = [&](const backend::Array& array) {
         return std::static_pointer_cast<const T>(d.backend().host(array));
       };
       const auto sum = sums ? host(sums->sum) : nullptr;
@@ -316,10 +319,10 @@ std::array<std::vector<double>, kMostReaders> Edges<T>::mlp_edges(
           if (sums) {
             const auto total = static_cast<double>(sum.get()[row + k]);
             const auto size = static_cast<double>(abs.get()[row + k]);
-            to[k] = t[k] * inverse_denom(total, size, options_.beta);
-            if (ill_conditioned(total, size)) doubtful += std::fabs(t[k]);
+            to[k] = t[k] * base::inverse_denom(total, size, options_.beta);
+            if (base::ill_conditioned(total, size)) doubtful += std::fabs(t[k]);
           } else {
-            to[k] = t[k] / away_from_zero(static_cast<double>(pre.get()[row + k]));
+            to[k] = t[k] / base::away_from_zero(static_cast<double>(pre.get()[row + k]));
           }
         }
         if (doubt) (*doubt)[i] += weight * doubtful;
@@ -340,9 +343,9 @@ std::array<std::vector<double>, kMostReaders> Edges<T>::mlp_edges(
 
 template <typename T>
 void Edges<T>::build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const {
-  const Decomposition& d = *decomposition_;
+  const decompose::Decomposition& d = *decomposition_;
   if (options_.mlp != MlpRule::linearized) {
-    for (const MlpReader& reader : mlp_readers(d.config().layer(l)))
+    for (const backend::MlpReader& reader : backend::mlp_readers(d.config().layer(l)))
       d.mlp(l, reader.side, options_.scores, context);
   }
   std::vector<double> numerators;
@@ -357,10 +360,10 @@ void Edges<T>::build_mlp(int l, LayerEdges<T>& out, const RunContext& context) c
 
 template <typename T>
 std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
-  const Decomposition& d = *decomposition_;
+  const decompose::Decomposition& d = *decomposition_;
   const auto n = static_cast<std::size_t>(d.config().layer(layer).entries());
   std::vector<double> t(n);
-  const Array from =
+  const backend::Array from =
       options_.dispatch == Dispatch::gate ? d.trace().layers[layer].act : d.mlp_numerators(layer);
   d.backend().download(from, static_cast<std::int64_t>(query) * static_cast<std::int64_t>(n), t);
   to_shares(t.data(), n, options_.beta);
@@ -369,7 +372,7 @@ std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
 
 template <typename T>
 std::vector<DirectEdges> Edges<T>::direct(std::span<const int> layers, int query,
-                                          const Array& direction) const {
+                                          const backend::Array& direction) const {
   if (layers.size() == towards_target_.size() && query == target_.query &&
       direction.raw() == target_.direction.raw())
     return towards_target_;
@@ -382,34 +385,36 @@ std::vector<DirectEdges> Edges<T>::direct(std::span<const int> layers, int query
 }
 
 template <typename T>
-DirectEdges Edges<T>::direct(int layer, int query, const Array& direction) const {
-  const Decomposition& d = *decomposition_;
-  Backend& backend = d.backend();
+DirectEdges Edges<T>::direct(int layer, int query, const backend::Array& direction) const {
+  const decompose::Decomposition& d = *decomposition_;
+  backend::Backend& backend = d.backend();
   const ModelConfig& c = d.config();
   const auto heads = static_cast<std::size_t>(c.n_heads);
   const auto sources = static_cast<std::size_t>(query) + 1;
-  const auto pairs = static_cast<std::size_t>(tri(d.length()));
-  const AttentionSums& sums = d.attention(layer, options_.scores);
-  AttentionView view = d.attention_view(layer);
+  const auto pairs = static_cast<std::size_t>(backend::tri(d.length()));
+  const backend::AttentionSums& sums = d.attention(layer, options_.scores);
+  backend::AttentionView view = d.attention_view(layer);
   view.q_scores = &sums.q_scores;
   const std::vector<int> queries = {query};
   DirectEdges out;
   out.layer = layer;
   out.query = query;
 
-  Decomposition::DirectNumerators numerators = d.direct_numerators(layer, query, direction);
+  decompose::Decomposition::DirectNumerators numerators =
+      d.direct_numerators(layer, query, direction);
   out.entry = std::move(numerators.heads);
   for (std::size_t h = 0; h < heads; ++h)
     to_shares(out.entry.data() + h * sources, sources, options_.beta);
-  const auto coefficients = [&](const Array& sum_array, const Array& abs_array, double weight) {
+  const auto coefficients = [&](const backend::Array& sum_array, const backend::Array& abs_array,
+                                double weight) {
     std::vector<double> coef(heads * sources), sum(sources), abs(sources);
     for (std::size_t h = 0; h < heads; ++h) {
-      const auto at = static_cast<std::int64_t>(h * pairs) + tri(query);
+      const auto at = static_cast<std::int64_t>(h * pairs) + backend::tri(query);
       backend.download(sum_array, at, sum);
       backend.download(abs_array, at, abs);
       for (std::size_t s = 0; s < sources; ++s)
-        coef[h * sources + s] =
-            weight * out.entry[h * sources + s] * inverse_denom(sum[s], abs[s], options_.beta);
+        coef[h * sources + s] = weight * out.entry[h * sources + s] *
+                                base::inverse_denom(sum[s], abs[s], options_.beta);
     }
     return coef;
   };
@@ -430,10 +435,10 @@ DirectEdges Edges<T>::direct(int layer, int query, const Array& direction) const
 
 template <typename T>
 std::shared_ptr<const T> Edges<T>::key_rows(int layer, int head, int query) const {
-  const Decomposition& d = *decomposition_;
+  const decompose::Decomposition& d = *decomposition_;
   const std::int64_t cl = d.writers().visible_to_attention(layer);
   if (has_table()) {
-    const std::int64_t at = (head * tri(d.length()) + tri(query)) * cl;
+    const std::int64_t at = (head * backend::tri(d.length()) + backend::tri(query)) * cl;
     if (tables_.empty()) {
       const auto rows = d.backend().host(
           d.backend().slice(d.attention(layer, options_.scores).k_scores, at, (query + 1) * cl));
@@ -442,7 +447,7 @@ std::shared_ptr<const T> Edges<T>::key_rows(int layer, int head, int query) cons
     const auto& table = tables_[layer];
     return {table, static_cast<const T*>(table.get()) + at};
   }
-  Array out = d.backend().zeros((query + 1) * cl);
+  backend::Array out = d.backend().zeros((query + 1) * cl);
   d.backend().key_scores(d.attention_view(layer), options_.scores, head, query, out);
   const auto rows = d.backend().host(out);
   return {rows, static_cast<const T*>(rows.get())};
@@ -450,9 +455,9 @@ std::shared_ptr<const T> Edges<T>::key_rows(int layer, int head, int query) cons
 
 template <typename T>
 std::shared_ptr<const T> Edges<T>::key_rows_of_heads(int layer, int query) const {
-  const Decomposition& d = *decomposition_;
+  const decompose::Decomposition& d = *decomposition_;
   const std::int64_t cl = d.writers().visible_to_attention(layer);
-  Array out = d.backend().zeros(d.config().n_heads * (std::int64_t{query} + 1) * cl);
+  backend::Array out = d.backend().zeros(d.config().n_heads * (std::int64_t{query} + 1) * cl);
   d.backend().key_scores_of_heads(d.attention_view(layer), options_.scores, query, out);
   const auto rows = d.backend().host(out);
   return {rows, static_cast<const T*>(rows.get())};
@@ -460,7 +465,7 @@ std::shared_ptr<const T> Edges<T>::key_rows_of_heads(int layer, int query) const
 
 template <typename T>
 void Edges<T>::visit_keys(int layer, const std::function<void(int, int, const T*)>& visit) const {
-  const Decomposition& d = *decomposition_;
+  const decompose::Decomposition& d = *decomposition_;
   if (!has_table()) {
     d.backend().visit_key_scores(
         d.attention_view(layer), options_.scores,
@@ -476,11 +481,11 @@ void Edges<T>::visit_keys(int layer, const std::function<void(int, int, const T*
     const std::int64_t h = task / length;
     const std::int64_t q = task % length;
     visit(static_cast<int>(h), static_cast<int>(q),
-          static_cast<const T*>(table.get()) + (h * tri(length) + tri(q)) * cl);
+          static_cast<const T*>(table.get()) + (h * backend::tri(length) + backend::tri(q)) * cl);
   });
 }
 
 template class Edges<float>;
 template class Edges<double>;
 
-}  // namespace unpack
+}  // namespace unpack::credit

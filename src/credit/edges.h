@@ -18,15 +18,15 @@
 #include "decompose/decomposition.h"
 #include "unpack/options.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 template <typename T>
 struct LayerEdges {
-  std::vector<T> entry;                               // [H, tri] Stage 1 shares
-  std::vector<T> key_coef;                            // [H, tri]
-  std::vector<T> query_edge;                          // [H, S, Cl]
-  std::vector<T> value_edge;                          // [G, S, Cl]
-  std::array<std::vector<T>, kMostReaders> mlp_edge;  // [S, Cm] per reader; empty: none
+  std::vector<T> entry;                                        // [H, tri] Stage 1 shares
+  std::vector<T> key_coef;                                     // [H, tri]
+  std::vector<T> query_edge;                                   // [H, S, Cl]
+  std::vector<T> value_edge;                                   // [G, S, Cl]
+  std::array<std::vector<T>, backend::kMostReaders> mlp_edge;  // [S, Cm] per reader; empty: none
   std::vector<double>
       head_doubt;  // [H, S] part of a node's credit that passes ill-conditioned denominators
   std::vector<double> mlp_doubt;  // [S]
@@ -36,17 +36,17 @@ struct LayerEdges {
 struct DirectEdges {
   int layer = 0;
   int query = 0;
-  std::vector<double> entry;                               // [H, q + 1]
-  std::vector<double> key_coef;                            // [H, q + 1]
-  std::vector<double> query_edge;                          // [H, Cl]
-  std::array<std::vector<double>, kMostReaders> mlp_edge;  // [Cm]
-  std::vector<double> neuron_share;                        // [entries]
+  std::vector<double> entry;                                        // [H, q + 1]
+  std::vector<double> key_coef;                                     // [H, q + 1]
+  std::vector<double> query_edge;                                   // [H, Cl]
+  std::array<std::vector<double>, backend::kMostReaders> mlp_edge;  // [Cm]
+  std::vector<double> neuron_share;                                 // [entries]
 };
 
 // A target whose direct edges are wanted for all layers.
 struct EdgesTarget {
   int query = 0;
-  Array direction;  // [D]
+  backend::Array direction;  // [D]
 };
 
 // Entries and key coefficients of one node, [q + 1].
@@ -64,7 +64,7 @@ template <typename T>
 class EdgesCompanion {
  public:
   virtual ~EdgesCompanion() = default;
-  virtual AttentionSums sums(int layer) = 0;
+  virtual backend::AttentionSums sums(int layer) = 0;
   virtual void built(const Edges<T>& edges, int layer) = 0;
 };
 
@@ -75,11 +75,11 @@ class Edges {
   // the way, so that it walks over the layers once. Unless `whole`, an MLP that nobody but a target
   // reads (Decomposition::neurons_when_asked) may have no edges but those of direct(). The
   // companion is asked where there are no sums yet and no table of scores.
-  Edges(std::shared_ptr<const Decomposition> decomposition, const Options& options,
+  Edges(std::shared_ptr<const decompose::Decomposition> decomposition, const Options& options,
         const RunContext& context, const EdgesTarget* target = nullptr, bool whole = true,
         EdgesCompanion<T>* companion = nullptr);
 
-  const Decomposition& decomposition() const { return *decomposition_; }
+  const decompose::Decomposition& decomposition() const { return *decomposition_; }
   const Options& options() const { return options_; }
   const LayerEdges<T>& layer(int l) const;
   // The same, but entry and key_coef of long prompts may still be on the device and missing here;
@@ -87,10 +87,10 @@ class Edges {
   const LayerEdges<T>& light(int l) const { return layers_[l]; }
   HeadRow<T> head_row(int layer, int head, int query) const;
   // The edges where the backend's arrays are, if it can pass credit on there; null otherwise.
-  DeviceCredit* device() const { return device_; }
-  const std::vector<DeviceCredit::Layer>& device_layers() const { return device_layers_; }
+  backend::DeviceCredit* device() const { return device_; }
+  const std::vector<backend::DeviceCredit::Layer>& device_layers() const { return device_layers_; }
   std::vector<DirectEdges> direct(std::span<const int> layers, int query,
-                                  const Array& direction) const;
+                                  const backend::Array& direction) const;
   // Stage 1 shares over the neurons of an MLP in the direction of its own output.
   std::vector<double> neuron_shares(int layer, int query) const;
 
@@ -104,34 +104,34 @@ class Edges {
   bool has_table() const { return decomposition_->keeps_key_scores(options_.scores); }
 
  private:
-  DirectEdges direct(int layer, int query, const Array& direction) const;
+  DirectEdges direct(int layer, int query, const backend::Array& direction) const;
   void each_layer(int tasks, bool small, const std::function<void(std::int64_t)>& task) const;
-  void build_attention(int l, const AttentionSums& sums, LayerEdges<T>& out) const;
+  void build_attention(int l, const backend::AttentionSums& sums, LayerEdges<T>& out) const;
   void build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const;
   // Sums of a side's neurons, and the row of theirs where those of the query begin.
   struct SideSums {
-    MlpSums sums;
+    backend::MlpSums sums;
     bool one = false;  // of the only query
   };
-  SideSums side_sums(int l, MlpSide side, std::span<const int> queries) const;
+  SideSums side_sums(int l, backend::MlpSide side, std::span<const int> queries) const;
   // numerators[rows, entries] in the given direction -> edges[rows, Cm] per reader.
-  std::array<std::vector<double>, kMostReaders> mlp_edges(int l, std::span<const int> queries,
-                                                          std::vector<double> numerators,
-                                                          std::vector<double>* doubt) const;
+  std::array<std::vector<double>, backend::kMostReaders> mlp_edges(
+      int l, std::span<const int> queries, std::vector<double> numerators,
+      std::vector<double>* doubt) const;
 
-  std::shared_ptr<const Decomposition> decomposition_;
+  std::shared_ptr<const decompose::Decomposition> decomposition_;
   Options options_;
   mutable std::mutex mutex_;
   mutable std::vector<LayerEdges<T>> layers_;
   std::vector<std::shared_ptr<const void>>
       tables_;  // key scores of every layer in host memory, unless they stay on the device
-  DeviceCredit* device_ = nullptr;
+  backend::DeviceCredit* device_ = nullptr;
   EdgesTarget target_;
   std::vector<DirectEdges> towards_target_;
-  std::vector<DeviceCredit::Layer> device_layers_;
+  std::vector<backend::DeviceCredit::Layer> device_layers_;
 };
 
 extern template class Edges<float>;
 extern template class Edges<double>;
 
-}  // namespace unpack
+}  // namespace unpack::credit

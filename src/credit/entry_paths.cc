@@ -10,7 +10,7 @@
 #include "credit/safe_denom.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 namespace {
 
@@ -116,13 +116,13 @@ class EntryWalk {
     const LayerEdges<T>& e = edges_.light(writer.layer);
     const HeadRow<T> own = edges_.head_row(writer.layer, writer.head, node.position);
     const DirectEdges* direct = node.direct ? graph_.start().direct_edges(writer.layer) : nullptr;
-    const AttentionSums& sums = d_.attention(writer.layer, options.scores);
+    const backend::AttentionSums& sums = d_.attention(writer.layer, options.scores);
     const std::int64_t cl = d_.writers().visible_to_attention(writer.layer);
     const int q = node.position;
-    const std::int64_t at = writer.head * tri(d_.length()) + tri(q);
+    const std::int64_t at = writer.head * backend::tri(d_.length()) + backend::tri(q);
     const std::int64_t group = writer.head / d_.config().group_size();
     const auto keys = edges_.key_rows(writer.layer, writer.head, q);
-    Array query_array = d_.backend().zeros((q + 1) * cl);
+    backend::Array query_array = d_.backend().zeros((q + 1) * cl);
     d_.backend().query_scores(d_.attention_view(writer.layer), options.scores, writer.head, q,
                               query_array);
     const auto queries = d_.backend().host(query_array);
@@ -140,7 +140,7 @@ class EntryWalk {
       const double key_coef =
           direct ? direct->key_coef[direct_at] : static_cast<double>(own.key_coef.get()[i]);
       const double query_coef =
-          options.weights[1] * share * inverse_denom(sum[i], abs[i], options.beta);
+          options.weights[1] * share * base::inverse_denom(sum[i], abs[i], options.beta);
       const T* k = keys.get() + s * cl;
       const T* qs = static_cast<const T*>(queries.get()) + s * cl;
       const T* v = e.value_edge.data() + (group * d_.length() + s) * cl;
@@ -165,12 +165,12 @@ class EntryWalk {
     const Writer& writer = d_.writers()[node.writer];
     const Options& options = edges_.options();
     const DirectEdges* direct = node.direct ? graph_.start().direct_edges(writer.layer) : nullptr;
-    const MlpView view = d_.mlp_view(writer.layer);
+    const backend::MlpView view = d_.mlp_view(writer.layer);
     const LayerConfig& shape = d_.config().layer(writer.layer);
     const auto n = static_cast<std::size_t>(shape.entries());
     const std::vector<double> share =
         direct ? direct->neuron_share : edges_.neuron_shares(writer.layer, node.position);
-    const std::vector<MlpReader> readers = mlp_readers(shape);
+    const std::vector<backend::MlpReader> readers = backend::mlp_readers(shape);
     std::vector<EntryShares> entries;
     std::vector<std::size_t> neurons;
     for (std::size_t i = 0; i < n; ++i) {
@@ -179,20 +179,20 @@ class EntryWalk {
       entries.push_back({share[i], {}});
     }
     for (std::size_t index = 0; index < readers.size() && !neurons.empty(); ++index) {
-      const double weight = reader_weight(options, shape, index);
-      const MlpReader& reader = readers[index];
+      const double weight = backend::reader_weight(options, shape, index);
+      const backend::MlpReader& reader = readers[index];
       // A router reads once for all neurons of an expert.
-      const bool router = reader.side == MlpSide::router;
-      const auto width = static_cast<std::size_t>(reader_entries(shape, reader.side));
+      const bool router = reader.side == backend::MlpSide::router;
+      const auto width = static_cast<std::size_t>(backend::reader_entries(shape, reader.side));
       const std::size_t each = router ? static_cast<std::size_t>(shape.n_neurons) : 1;
-      Array scores = d_.backend().zeros(static_cast<std::int64_t>(view.visible) *
-                                        static_cast<std::int64_t>(width));
+      backend::Array scores = d_.backend().zeros(static_cast<std::int64_t>(view.visible) *
+                                                 static_cast<std::int64_t>(width));
       d_.backend().mlp_scores(view, reader.side, options.scores, node.position, scores);
       const auto host = d_.backend().host(scores);
       const T* rows = static_cast<const T*>(host.get());
       const bool asked = d_.neurons_when_asked(writer.layer);
-      const MlpSums sums = asked ? d_.mlp_at(writer.layer, reader.side, node.position)
-                                 : d_.mlp(writer.layer, reader.side, options.scores);
+      const backend::MlpSums sums = asked ? d_.mlp_at(writer.layer, reader.side, node.position)
+                                          : d_.mlp(writer.layer, reader.side, options.scores);
       std::vector<double> sum(width), abs(width);
       const std::int64_t at =
           asked ? 0 : std::int64_t{node.position} * static_cast<std::int64_t>(width);
@@ -201,7 +201,7 @@ class EntryWalk {
       for (std::size_t i = 0; i < neurons.size(); ++i) {
         const std::size_t read = neurons[i] / each;
         const double coef =
-            weight * share[neurons[i]] * inverse_denom(sum[read], abs[read], options.beta);
+            weight * share[neurons[i]] * base::inverse_denom(sum[read], abs[read], options.beta);
         for (int j = 0; j < view.visible; ++j) {
           const double factor =
               coef * static_cast<double>(rows[static_cast<std::size_t>(j) * width + read]);
@@ -247,7 +247,7 @@ class EntryWalk {
 
   const PathGraph<T>& graph_;
   const Edges<T>& edges_;
-  const Decomposition& d_;
+  const decompose::Decomposition& d_;
   double tau_;
   const RunContext& context_;
   Key key_;
@@ -271,4 +271,4 @@ template ThresholdPaths entry_paths<float>(const PathGraph<float>&, double, std:
 template ThresholdPaths entry_paths<double>(const PathGraph<double>&, double, std::size_t,
                                             const RunContext&);
 
-}  // namespace unpack
+}  // namespace unpack::credit

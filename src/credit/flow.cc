@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace unpack {
+namespace unpack::credit {
 
 namespace {
 
@@ -25,7 +25,7 @@ class LayerSweep {
         layer_(layer),
         length_(d_.length()),
         stride_(static_cast<std::size_t>(d_.writers().count())),
-        pairs_(static_cast<std::size_t>(tri(length_))),
+        pairs_(static_cast<std::size_t>(backend::tri(length_))),
         direct_(start.direct_edges(layer)) {}
 
   void mlp() {
@@ -96,7 +96,7 @@ class LayerSweep {
       add_scaled(credit, entry, static_cast<std::size_t>(q) + 1, values.data());
       if (!edges_.has_table()) {
         add_scaled(credit, coef, static_cast<std::size_t>(q) + 1,
-                   key_coef.data() + hs * pairs_ + static_cast<std::size_t>(tri(q)));
+                   key_coef.data() + hs * pairs_ + static_cast<std::size_t>(backend::tri(q)));
         return;
       }
       const auto rows = edges_.key_rows(layer_, h, q);
@@ -106,7 +106,7 @@ class LayerSweep {
       }
     };
     for (int q = 0; q < length_; ++q) {
-      const std::size_t row = hs * pairs_ + static_cast<std::size_t>(tri(q));
+      const std::size_t row = hs * pairs_ + static_cast<std::size_t>(backend::tri(q));
       pass_on(*at(q, writer), q, e_.entry.data() + row, e_.key_coef.data() + row,
               e_.query_edge.data() +
                   (hs * static_cast<std::size_t>(length_) + static_cast<std::size_t>(q)) * cl);
@@ -123,7 +123,7 @@ class LayerSweep {
     for (int s = 0; s < length_; ++s)
       add_scaled(1.0, folded.data() + static_cast<std::size_t>(s) * cl, cl, at(s, 0));
     if (edges_.options().scores == Scores::raw) return;
-    const AttentionSums& sums = d_.attention(layer_, edges_.options().scores);
+    const backend::AttentionSums& sums = d_.attention(layer_, edges_.options().scores);
     // sum over s' of coef (sK(q, s) - mean_s'): the raw scores folded, less the means.
     std::vector<double> mean(static_cast<std::size_t>(sums.k_mean.size()));
     d_.backend().download(sums.k_mean, 0, mean);
@@ -133,7 +133,7 @@ class LayerSweep {
             mean.data() +
             (h * static_cast<std::size_t>(length_) + static_cast<std::size_t>(q)) * cl;
         for (int s = 0; s <= q; ++s) {
-          const double k = key_coef[h * pairs_ + static_cast<std::size_t>(tri(q) + s)];
+          const double k = key_coef[h * pairs_ + static_cast<std::size_t>(backend::tri(q) + s)];
           if (k != 0) add_scaled(-k, row, cl, at(s, 0));
         }
       }
@@ -143,7 +143,7 @@ class LayerSweep {
   const Edges<T>& edges_;
   const Start& start_;
   Flow& flow_;
-  const Decomposition& d_;
+  const decompose::Decomposition& d_;
   const LayerEdges<T>& e_;
   int layer_;
   int length_;
@@ -155,8 +155,8 @@ class LayerSweep {
 }  // namespace
 
 template <typename T>
-Start start_at_target(const Edges<T>& edges, int position, const Array& direction) {
-  const Decomposition& d = edges.decomposition();
+Start start_at_target(const Edges<T>& edges, int position, const backend::Array& direction) {
+  const decompose::Decomposition& d = edges.decomposition();
   Start start;
   start.position = position;
   d.backend().writer_dots(d.writer_vectors(), d.writers().count(), position, direction,
@@ -168,8 +168,8 @@ Start start_at_target(const Edges<T>& edges, int position, const Array& directio
 }
 
 template <typename T>
-Start start_at_root(const Edges<T>& edges, const Node& root, const Array* direction) {
-  const Decomposition& d = edges.decomposition();
+Start start_at_root(const Edges<T>& edges, const Node& root, const backend::Array* direction) {
+  const decompose::Decomposition& d = edges.decomposition();
   Start start;
   start.position = root.position;
   start.first.assign(d.writers().count(), 0.0);
@@ -185,7 +185,7 @@ Start start_at_root(const Edges<T>& edges, const Node& root, const Array* direct
 
 template <typename T>
 Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context) {
-  const Decomposition& d = edges.decomposition();
+  const decompose::Decomposition& d = edges.decomposition();
   const auto writers = static_cast<std::size_t>(d.writers().count());
   const auto length = static_cast<std::size_t>(d.length());
   Flow flow;
@@ -196,7 +196,7 @@ Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context)
                   static_cast<std::size_t>(start.root->writer)] = 1.0;
   }
   if (edges.device() != nullptr) {
-    std::vector<DeviceCredit::Direct> direct;
+    std::vector<backend::DeviceCredit::Direct> direct;
     for (const DirectEdges& x : start.direct)
       direct.push_back({x.layer,
                         x.entry,
@@ -235,7 +235,7 @@ Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context)
 template <typename T>
 std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edges,
                                                              const Start& start, const Node& node) {
-  const Decomposition& d = edges.decomposition();
+  const decompose::Decomposition& d = edges.decomposition();
   const Writer& writer = d.writers()[node.writer];
   const auto stride = static_cast<std::size_t>(d.writers().count());
   const std::size_t size = static_cast<std::size_t>(d.length()) * stride;
@@ -245,7 +245,8 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
   std::vector<std::pair<Branch, std::vector<double>>> out;
   if (writer.kind == WriterKind::mlp) {
     const auto cm = static_cast<std::size_t>(d.writers().visible_to_mlp(writer.layer));
-    const std::vector<MlpReader> readers = mlp_readers(d.config().layer(writer.layer));
+    const std::vector<backend::MlpReader> readers =
+        backend::mlp_readers(d.config().layer(writer.layer));
     for (std::size_t i = 0; i < readers.size(); ++i) {
       std::vector<double> to(size, 0.0);
       if (direct) {
@@ -284,10 +285,10 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
   return out;
 }
 
-template Start start_at_target<float>(const Edges<float>&, int, const Array&);
-template Start start_at_target<double>(const Edges<double>&, int, const Array&);
-template Start start_at_root<float>(const Edges<float>&, const Node&, const Array*);
-template Start start_at_root<double>(const Edges<double>&, const Node&, const Array*);
+template Start start_at_target<float>(const Edges<float>&, int, const backend::Array&);
+template Start start_at_target<double>(const Edges<double>&, int, const backend::Array&);
+template Start start_at_root<float>(const Edges<float>&, const Node&, const backend::Array*);
+template Start start_at_root<double>(const Edges<double>&, const Node&, const backend::Array*);
 template Flow sweep<float>(const Edges<float>&, const Start&, const RunContext&);
 template Flow sweep<double>(const Edges<double>&, const Start&, const RunContext&);
 template std::vector<std::pair<Branch, std::vector<double>>> outgoing<float>(const Edges<float>&,
@@ -297,4 +298,4 @@ template std::vector<std::pair<Branch, std::vector<double>>> outgoing<double>(co
                                                                               const Start&,
                                                                               const Node&);
 
-}  // namespace unpack
+}  // namespace unpack::credit

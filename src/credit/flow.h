@@ -8,7 +8,7 @@
 #include "credit/edges.h"
 #include "unpack/writers.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 // Where credit starts. A target gives direct credit to every writer at its position; a root is one
 // node with credit 1, direct or not.
@@ -30,10 +30,10 @@ struct Start {
 };
 
 template <typename T>
-Start start_at_target(const Edges<T>& edges, int position, const Array& direction);
+Start start_at_target(const Edges<T>& edges, int position, const backend::Array& direction);
 // With a direction the root counts as direct (reroot = target).
 template <typename T>
-Start start_at_root(const Edges<T>& edges, const Node& root, const Array* direction);
+Start start_at_root(const Edges<T>& edges, const Node& root, const backend::Array* direction);
 
 struct Flow {
   std::vector<double> indirect;  // [S, C] credit from readers (an indirect root's own 1 included)
@@ -50,4 +50,4 @@ template <typename T>
 std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edges,
                                                              const Start& start, const Node& node);
 
-}  // namespace unpack
+}  // namespace unpack::credit

@@ -5,7 +5,7 @@
 
 #include "credit/reach.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 template <typename T>
 PathGraph<T>::PathGraph(const Edges<T>& edges, const Start& start, const Suffix& suffix,
@@ -20,7 +20,7 @@ PathGraph<T>::PathGraph(const Edges<T>& edges, const Start& start, const Suffix&
       if (first != 0) tops_.push_back({{k, start.position, true}, first, 0, 0, 0});
     }
   }
-  Backend& backend = decomposition().backend();
+  backend::Backend& backend = decomposition().backend();
   if (edges_.has_table() || filtered()) {
     backend.parallel_for(static_cast<std::int64_t>(tops_.size()),
                          [&](std::int64_t i) { measure(tops_[i], {}); });
@@ -95,7 +95,7 @@ void PathGraph<T>::measure(TopNode& top, const std::shared_ptr<const T>& keys) c
 // The same without a look at every edge by itself.
 template <typename T>
 void PathGraph<T>::measure_unfiltered(TopNode& top, const std::shared_ptr<const T>& keys) const {
-  const Decomposition& d = decomposition();
+  const decompose::Decomposition& d = decomposition();
   const Writer& writer = d.writers()[top.node.writer];
   const LayerEdges<T>& e = edges_.light(writer.layer);
   const DirectEdges* direct = top.node.direct ? start_.direct_edges(writer.layer) : nullptr;
@@ -143,7 +143,7 @@ void PathGraph<T>::measure_unfiltered(TopNode& top, const std::shared_ptr<const 
 template <typename T>
 void PathGraph<T>::for_each_edge(const GraphNode& node,
                                  const std::function<void(const GraphEdge&)>& visit) const {
-  const Decomposition& d = decomposition();
+  const decompose::Decomposition& d = decomposition();
   const Writer& writer = d.writers()[node.writer];
   const LayerEdges<T>& e = edges_.light(writer.layer);
   const DirectEdges* direct = node.direct ? start_.direct_edges(writer.layer) : nullptr;
@@ -154,7 +154,8 @@ void PathGraph<T>::for_each_edge(const GraphNode& node,
   };
   if (writer.kind == WriterKind::mlp) {
     const int cm = d.writers().visible_to_mlp(writer.layer);
-    const std::vector<MlpReader> readers = mlp_readers(d.config().layer(writer.layer));
+    const std::vector<backend::MlpReader> readers =
+        backend::mlp_readers(d.config().layer(writer.layer));
     for (std::size_t side = 0; side < readers.size(); ++side) {
       for (int j = 0; j < cm; ++j) {
         const auto js = static_cast<std::size_t>(j);
@@ -209,4 +210,4 @@ double PathGraph<T>::absolute_matching() const {
 template class PathGraph<float>;
 template class PathGraph<double>;
 
-}  // namespace unpack
+}  // namespace unpack::credit

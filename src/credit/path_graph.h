@@ -10,7 +10,7 @@
 #include "credit/flow.h"
 #include "credit/suffix.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 struct GraphNode {
   int writer = 0;
@@ -48,7 +48,7 @@ class PathGraph {
             const PathFilter& filter);
 
   const Edges<T>& edges() const { return edges_; }
-  const Decomposition& decomposition() const { return edges_.decomposition(); }
+  const decompose::Decomposition& decomposition() const { return edges_.decomposition(); }
   const Start& start() const { return start_; }
   const Suffix& suffix() const { return suffix_; }
   const PathFilter& filter() const { return filter_; }
@@ -86,4 +86,4 @@ class PathGraph {
   std::vector<TopNode> tops_;
 };
 
-}  // namespace unpack
+}  // namespace unpack::credit

@@ -6,7 +6,7 @@
 #include <cmath>
 #include <cstddef>
 
-namespace unpack {
+namespace unpack::credit {
 
 struct Reach {
   double mass = 0;
@@ -40,4 +40,4 @@ Reach reach_of(const T* row, const double* mass, const double* bound, std::size_
   return reach;
 }
 
-}  // namespace unpack
+}  // namespace unpack::credit

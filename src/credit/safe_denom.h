@@ -6,7 +6,7 @@
 
 #include "base/formulas.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 // values -> shares, in place.
 inline void to_shares(double* values, std::size_t n, double beta) {
@@ -16,8 +16,8 @@ inline void to_shares(double* values, std::size_t n, double beta) {
     sum += values[i];
     abs += std::fabs(values[i]);
   }
-  const double inverse = inverse_denom(sum, abs, beta);
+  const double inverse = base::inverse_denom(sum, abs, beta);
   for (std::size_t i = 0; i < n; ++i) values[i] *= inverse;
 }
 
-}  // namespace unpack
+}  // namespace unpack::credit

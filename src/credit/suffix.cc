@@ -5,7 +5,7 @@
 
 #include "credit/reach.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 // Partial result of a node, per slot, with the factor of its entry taken out.
 struct SuffixPart {
@@ -29,7 +29,8 @@ struct SuffixPart {
 template <typename T>
 class SuffixBuilder {
  public:
-  SuffixBuilder(const Decomposition& d, const SuffixFilter& filter) : d_(d), filter_(filter) {
+  SuffixBuilder(const decompose::Decomposition& d, const SuffixFilter& filter)
+      : d_(d), filter_(filter) {
     suffix_.filter_ = filter;
     suffix_.writers_ = static_cast<std::size_t>(d_.writers().count());
     const std::size_t size = static_cast<std::size_t>(d_.length()) * suffix_.writers_;
@@ -71,7 +72,7 @@ class SuffixBuilder {
       }
     }
   }
-  void add_layer(const Edges<T>& edges, int l, const Backend::PairReach* reach) {
+  void add_layer(const Edges<T>& edges, int l, const backend::Backend::PairReach* reach) {
     attention(edges, l, reach);
     mlp(edges, l);
   }
@@ -156,12 +157,12 @@ class SuffixBuilder {
     }
   }
 
-  void attention(const Edges<T>& edges, int l, const Backend::PairReach* known) {
+  void attention(const Edges<T>& edges, int l, const backend::Backend::PairReach* known) {
     const ModelConfig& c = d_.config();
     const LayerEdges<T>& e = edges.layer(l);
     const auto length = static_cast<std::size_t>(d_.length());
     const auto cl = static_cast<std::size_t>(d_.writers().visible_to_attention(l));
-    const auto pairs = static_cast<std::size_t>(tri(d_.length()));
+    const auto pairs = static_cast<std::size_t>(backend::tri(d_.length()));
     std::vector<SuffixPart> values(static_cast<std::size_t>(c.n_kv_heads) * length);
     d_.backend().parallel_for(static_cast<std::int64_t>(values.size()), [&](std::int64_t i) {
       values[i] = read(e.value_edge.data() + static_cast<std::size_t>(i) * cl,
@@ -172,7 +173,7 @@ class SuffixBuilder {
       const auto hs = static_cast<std::size_t>(h);
       SuffixPart node;
       for (int s = 0; s <= q; ++s) {
-        const std::size_t i = hs * pairs + static_cast<std::size_t>(tri(q) + s);
+        const std::size_t i = hs * pairs + static_cast<std::size_t>(backend::tri(q) + s);
         const auto k = static_cast<double>(e.key_coef[i]);
         if (k != 0) node.add(read(rows + static_cast<std::size_t>(s) * cl, s, cl), k);
         node.add(values[static_cast<std::size_t>(h / c.group_size()) * length +
@@ -192,7 +193,7 @@ class SuffixBuilder {
     }
     const auto meet = [&](int h, int q, const double* mass, const double* bound) {
       const auto hs = static_cast<std::size_t>(h);
-      const std::size_t row = hs * pairs + static_cast<std::size_t>(tri(q));
+      const std::size_t row = hs * pairs + static_cast<std::size_t>(backend::tri(q));
       const auto sources = static_cast<std::size_t>(q) + 1;
       const double* value =
           below.data() + static_cast<std::size_t>(h / c.group_size()) * 2 * length;
@@ -209,7 +210,7 @@ class SuffixBuilder {
         const auto h = static_cast<std::size_t>(i) / length,
                    q = static_cast<std::size_t>(i) % length;
         const std::size_t row =
-            h * pairs + static_cast<std::size_t>(tri(static_cast<std::int64_t>(q)));
+            h * pairs + static_cast<std::size_t>(backend::tri(static_cast<std::int64_t>(q)));
         std::vector<double> mass(q + 1), bound(q + 1);
         for (std::size_t s = 0; s <= q; ++s) {
           mass[s] = static_cast<double>(known->mass[row + s]) * known->unit[2 * s];
@@ -241,7 +242,7 @@ class SuffixBuilder {
     }
   }
 
-  const Decomposition& d_;
+  const decompose::Decomposition& d_;
   SuffixFilter filter_;
   Suffix suffix_;
 };
@@ -253,7 +254,7 @@ Suffix Suffix::compute(const Edges<T>& edges, const SuffixFilter& filter,
 }
 
 template <typename T>
-SuffixAlong<T>::SuffixAlong(const Decomposition& d)
+SuffixAlong<T>::SuffixAlong(const decompose::Decomposition& d)
     : d_(d), builder_(std::make_unique<SuffixBuilder<T>>(d, SuffixFilter{})) {
   builder_->terminals();
 }
@@ -262,8 +263,8 @@ template <typename T>
 SuffixAlong<T>::~SuffixAlong() = default;
 
 template <typename T>
-AttentionSums SuffixAlong<T>::sums(int layer) {
-  AttentionSums made;
+backend::AttentionSums SuffixAlong<T>::sums(int layer) {
+  backend::AttentionSums made;
   known_ = d_.backend().sums_with_reach(d_.attention_view(layer), builder_->mass(),
                                         builder_->bound(), made, reach_);
   if (known_) return made;
@@ -289,4 +290,4 @@ template Suffix Suffix::compute<float>(const Edges<float>&, const SuffixFilter&,
 template Suffix Suffix::compute<double>(const Edges<double>&, const SuffixFilter&,
                                         const RunContext&);
 
-}  // namespace unpack
+}  // namespace unpack::credit

@@ -11,7 +11,7 @@
 #include "credit/edges.h"
 #include "unpack/options.h"
 
-namespace unpack {
+namespace unpack::credit {
 
 // Filters on what lies below the root side, resolved to indices. The branch of the last hop is not
 // among them: it concerns the start alone.
@@ -80,22 +80,22 @@ class SuffixBuilder;
 template <typename T>
 class SuffixAlong : public EdgesCompanion<T> {
  public:
-  explicit SuffixAlong(const Decomposition& d);
+  explicit SuffixAlong(const decompose::Decomposition& d);
   ~SuffixAlong() override;
   SuffixAlong(const SuffixAlong&) = delete;
   SuffixAlong& operator=(const SuffixAlong&) = delete;
 
-  AttentionSums sums(int layer) override;
+  backend::AttentionSums sums(int layer) override;
   void built(const Edges<T>& edges, int layer) override;
   // Null where the edges were built without it.
   std::shared_ptr<const Suffix> take();
 
  private:
-  const Decomposition& d_;
+  const decompose::Decomposition& d_;
   std::unique_ptr<SuffixBuilder<T>> builder_;
-  Backend::PairReach reach_;
+  backend::Backend::PairReach reach_;
   bool known_ = false;
   int layers_ = 0;
 };
 
-}  // namespace unpack
+}  // namespace unpack::credit

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-namespace unpack {
+namespace unpack::decompose {
 
 namespace {
 
@@ -34,17 +34,17 @@ void add_up(const T* scores, std::int64_t writers, std::int64_t entries, std::in
   }
 }
 
-Array array_of(Backend& backend, const std::vector<double>& values) {
-  Array out = backend.zeros(static_cast<std::int64_t>(values.size()));
+backend::Array array_of(backend::Backend& backend, const std::vector<double>& values) {
+  backend::Array out = backend.zeros(static_cast<std::int64_t>(values.size()));
   backend.upload(out, 0, values);
   return out;
 }
 
 }  // namespace
 
-MlpSums AskedNeurons::at(Backend& backend, const MlpView& view, MlpSide side, int query,
-                         bool scores) {
-  std::list<Kept>& kept = kept_[side == MlpSide::up ? 1 : 0];
+backend::MlpSums AskedNeurons::at(backend::Backend& backend, const backend::MlpView& view,
+                                  backend::MlpSide side, int query, bool scores) {
+  std::list<Kept>& kept = kept_[side == backend::MlpSide::up ? 1 : 0];
   {
     const std::lock_guard lock(mutex_);
     const auto found =
@@ -56,7 +56,7 @@ MlpSums AskedNeurons::at(Backend& backend, const MlpView& view, MlpSide side, in
   }
   const std::int64_t entries = backend.config().layer(view.layer).entries();
   const std::int64_t writers = view.visible, blocks = (entries + kColumns - 1) / kColumns;
-  Array all = backend.zeros(writers * entries);
+  backend::Array all = backend.zeros(writers * entries);
   backend.mlp_scores(view, side, Scores::raw, query, all);
   const auto host = backend.host(all);
   Totals totals{std::vector<double>(static_cast<std::size_t>(entries), 0.0),
@@ -72,7 +72,7 @@ MlpSums AskedNeurons::at(Backend& backend, const MlpView& view, MlpSide side, in
   std::vector<double> l2(static_cast<std::size_t>(writers), 0.0);
   for (std::size_t i = 0; i < totals.square.size(); ++i) l2[i % l2.size()] += totals.square[i];
   for (double& x : l2) x = std::sqrt(x);
-  MlpSums made;
+  backend::MlpSums made;
   made.sum = array_of(backend, totals.sum);
   made.abs = array_of(backend, totals.abs);
   made.l2 = array_of(backend, l2);
@@ -83,4 +83,4 @@ MlpSums AskedNeurons::at(Backend& backend, const MlpView& view, MlpSide side, in
   return made;
 }
 
-}  // namespace unpack
+}  // namespace unpack::decompose

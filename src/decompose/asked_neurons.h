@@ -8,21 +8,22 @@
 
 #include "backend/backend.h"
 
-namespace unpack {
+namespace unpack::decompose {
 
 class AskedNeurons {
  public:
   // sum, abs [entries], l2 [Cl]; with scores: last [Cl, entries] of that position. The last
   // positions of a side are kept.
-  MlpSums at(Backend& backend, const MlpView& view, MlpSide side, int query, bool scores);
+  backend::MlpSums at(backend::Backend& backend, const backend::MlpView& view,
+                      backend::MlpSide side, int query, bool scores);
 
  private:
   struct Kept {
     int query;
-    MlpSums sums;
+    backend::MlpSums sums;
   };
   std::mutex mutex_;
   std::array<std::list<Kept>, 2> kept_;  // by side, latest first
 };
 
-}  // namespace unpack
+}  // namespace unpack::decompose

@@ -10,10 +10,10 @@
 #include "backend/score_plan.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::decompose {
 
-Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& writers,
-                             ForwardTrace trace, const RunContext& context)
+Decomposition::Decomposition(std::shared_ptr<backend::Backend> backend, const Writers& writers,
+                             forward::ForwardTrace trace, const RunContext& context)
     : backend_(std::move(backend)),
       writers_(writers),
       trace_(std::move(trace)),
@@ -24,24 +24,24 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
   backend_->put_writer(trace_.emb, 0, length_, vectors_, count, 0);
   if (c.has_pos_writer()) backend_->put_writer(trace_.pos, 0, length_, vectors_, count, 1);
   keeps_ = kept_within(c, writers_, length_, context.memory_budget, backend_->is_double() ? 8 : 4);
-  const auto* device = dynamic_cast<const DeviceMemory*>(backend_.get());
+  const auto* device = dynamic_cast<const backend::DeviceMemory*>(backend_.get());
   const bool all = device != nullptr && device->streams();
-  std::array<std::vector<MlpSums>, 3> neurons;  // by side
+  std::array<std::vector<backend::MlpSums>, 3> neurons;  // by side
   for (auto& side : neurons) side.resize(trace_.layers.size());
-  std::vector<AttentionSums> heads;
-  std::vector<Array> head_numerators, mlp_numerators;
+  std::vector<backend::AttentionSums> heads;
+  std::vector<backend::Array> head_numerators, mlp_numerators;
   for (int l = 0; l < c.n_layers; ++l) {
     context.report("layers", l, c.n_layers);
     const auto at = static_cast<std::size_t>(l);
-    const LayerTrace& layer = trace_.layers[at];
+    const forward::LayerTrace& layer = trace_.layers[at];
     // Readers of a layer see nothing of those above it.
     backend_->put_head_writers(l, layer.z, layer.attn_out_dev, 0, length_, vectors_, count,
                                writers_.head(l, 0));
     backend_->put_writer(layer.mlp_out, 0, length_, vectors_, count, writers_.mlp(l));
     if (all)
       heads.push_back(backend_->attention_sums(attention_view(l), Scores::raw, keeps_.key_scores));
-    for (const MlpReader& reader : mlp_readers(c.layer(l))) {
-      if ((reader.side == MlpSide::router && !all) || neurons_when_asked(l)) continue;
+    for (const backend::MlpReader& reader : backend::mlp_readers(c.layer(l))) {
+      if ((reader.side == backend::MlpSide::router && !all) || neurons_when_asked(l)) continue;
       neurons[static_cast<std::size_t>(reader.side)][at] =
           backend_->mlp_sums(mlp_view(l), reader.side, Scores::raw);
     }
@@ -53,26 +53,26 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
     lazy.once([&] { lazy.layers = std::move(made); });
     lazy.made = true;
   };
-  for (const MlpSide side : {MlpSide::gate, MlpSide::up})
+  for (const backend::MlpSide side : {backend::MlpSide::gate, backend::MlpSide::up})
     keep(mlp_[static_cast<std::size_t>(side)], neurons[static_cast<std::size_t>(side)]);
   if (!all) return;
   keep(attention_[0], heads);
-  keep(mlp_[static_cast<std::size_t>(MlpSide::router)],
-       neurons[static_cast<std::size_t>(MlpSide::router)]);
+  keep(mlp_[static_cast<std::size_t>(backend::MlpSide::router)],
+       neurons[static_cast<std::size_t>(backend::MlpSide::router)]);
   if (!keeps_.key_scores) return;
   keep(head_numerators_, head_numerators);
   keep(mlp_numerators_, mlp_numerators);
 }
 
-std::vector<const Array*> Decomposition::head_states() const {
-  std::vector<const Array*> z;
+std::vector<const backend::Array*> Decomposition::head_states() const {
+  std::vector<const backend::Array*> z;
   z.reserve(trace_.layers.size());
-  for (const LayerTrace& source : trace_.layers) z.push_back(&source.z);
+  for (const forward::LayerTrace& source : trace_.layers) z.push_back(&source.z);
   return z;
 }
 
-AttentionView Decomposition::attention_view(int layer) const {
-  const LayerTrace& t = trace_.layers[layer];
+backend::AttentionView Decomposition::attention_view(int layer) const {
+  const forward::LayerTrace& t = trace_.layers[layer];
   return {layer,
           length_,
           writers_.visible_to_attention(layer),
@@ -90,20 +90,20 @@ AttentionView Decomposition::attention_view(int layer) const {
           head_states()};
 }
 
-MlpView Decomposition::mlp_view(int layer) const {
-  const LayerTrace& t = trace_.layers[layer];
+backend::MlpView Decomposition::mlp_view(int layer) const {
+  const forward::LayerTrace& t = trace_.layers[layer];
   return {layer,         length_,          writers_.visible_to_mlp(layer),
           &vectors_,     writers_.count(), &t.dev_mlp,
           &t.act,        &t.mlp_out_dev,   t.routing.get(),
           head_states(), nullptr,          -1};
 }
 
-Array Decomposition::pre(int layer, MlpSide side, Scores scores) const {
-  const LayerTrace& t = trace_.layers[layer];
-  if (side != MlpSide::router) return side == MlpSide::gate ? t.pre : t.up;
+backend::Array Decomposition::pre(int layer, backend::MlpSide side, Scores scores) const {
+  const forward::LayerTrace& t = trace_.layers[layer];
+  if (side != backend::MlpSide::router) return side == backend::MlpSide::gate ? t.pre : t.up;
   // r_e of the chosen experts, less the mean over all.
   std::vector<double> out;
-  const Routing& routing = *t.routing;
+  const backend::Routing& routing = *t.routing;
   for (int q = 0; q < length_; ++q) {
     const double* r = routing.logits.data() + static_cast<std::ptrdiff_t>(q) * routing.experts;
     const double mean = scores == Scores::centered
@@ -112,13 +112,13 @@ Array Decomposition::pre(int layer, MlpSide side, Scores scores) const {
     for (int i = 0; i < routing.chosen; ++i)
       out.push_back(r[routing.expert[routing.slot(q, i)]] - mean);
   }
-  Array array = backend_->zeros(static_cast<std::int64_t>(out.size()));
+  backend::Array array = backend_->zeros(static_cast<std::int64_t>(out.size()));
   backend_->upload(array, 0, out);
   return array;
 }
 
-const AttentionSums& Decomposition::attention(int layer, Scores scores,
-                                              const RunContext& context) const {
+const backend::AttentionSums& Decomposition::attention(int layer, Scores scores,
+                                                       const RunContext& context) const {
   make_attention(scores, [&](int l) {
     context.report("layers", l, config().n_layers);
     return backend_->attention_sums(attention_view(l), scores, keeps_key_scores(scores));
@@ -126,8 +126,8 @@ const AttentionSums& Decomposition::attention(int layer, Scores scores,
   return attention_[scores == Scores::raw ? 0 : 1].layers[layer];
 }
 
-bool Decomposition::wants_key_scores(const Backend& backend, Scores scores, int length) {
-  const auto* adds = dynamic_cast<const AddsKeysUp*>(&backend);
+bool Decomposition::wants_key_scores(const backend::Backend& backend, Scores scores, int length) {
+  const auto* adds = dynamic_cast<const backend::AddsKeysUp*>(&backend);
   return scores != Scores::raw || adds == nullptr || !adds->adds_keys_up(length);
 }
 
@@ -136,11 +136,11 @@ bool Decomposition::keeps_key_scores(Scores scores) const {
 }
 
 bool Decomposition::make_attention(Scores scores,
-                                   const std::function<AttentionSums(int)>& make) const {
+                                   const std::function<backend::AttentionSums(int)>& make) const {
   auto& lazy = attention_[scores == Scores::raw ? 0 : 1];
   bool mine = false;
   lazy.once([&] {
-    std::vector<AttentionSums> made;
+    std::vector<backend::AttentionSums> made;
     for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
     lazy.layers = std::move(made);
     lazy.made = mine = true;
@@ -148,11 +148,11 @@ bool Decomposition::make_attention(Scores scores,
   return mine;
 }
 
-const Array& Decomposition::key_medians(int layer, const RunContext& context) const {
+const backend::Array& Decomposition::key_medians(int layer, const RunContext& context) const {
   key_medians_.once([&] {
-    auto* reads = dynamic_cast<ReadOps*>(backend_.get());
+    auto* reads = dynamic_cast<backend::ReadOps*>(backend_.get());
     if (reads == nullptr) throw InternalError("this device has no medians of key scores");
-    std::vector<Array> made;
+    std::vector<backend::Array> made;
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
       made.push_back(
@@ -163,8 +163,8 @@ const Array& Decomposition::key_medians(int layer, const RunContext& context) co
   return key_medians_.layers[layer];
 }
 
-Array Decomposition::writer_values(int layer, const RunContext& context) const {
-  auto* reads = dynamic_cast<ReadOps*>(backend_.get());
+backend::Array Decomposition::writer_values(int layer, const RunContext& context) const {
+  auto* reads = dynamic_cast<backend::ReadOps*>(backend_.get());
   if (!keeps_.values || reads == nullptr) return {};
   return kept(values_, layer, [&](int l) {
     context.report("layers", l, config().n_layers);
@@ -172,8 +172,8 @@ Array Decomposition::writer_values(int layer, const RunContext& context) const {
   });
 }
 
-Array Decomposition::writer_keys(int layer, const RunContext& context) const {
-  auto* reads = dynamic_cast<ReadOps*>(backend_.get());
+backend::Array Decomposition::writer_keys(int layer, const RunContext& context) const {
+  auto* reads = dynamic_cast<backend::ReadOps*>(backend_.get());
   if (!keeps_.keys || reads == nullptr) return {};
   return kept(keys_, layer, [&](int l) {
     context.report("layers", l, config().n_layers);
@@ -183,35 +183,35 @@ Array Decomposition::writer_keys(int layer, const RunContext& context) const {
 
 // A device with memory of its own makes all sums in one walk over the layers.
 bool Decomposition::neurons_when_asked(int layer) const {
-  return asked_neurons(config(), layer) &&
-         dynamic_cast<const DeviceMemory*>(backend_.get()) == nullptr;
+  return backend::asked_neurons(config(), layer) &&
+         dynamic_cast<const backend::DeviceMemory*>(backend_.get()) == nullptr;
 }
 
-MlpSums Decomposition::mlp_at(int layer, MlpSide side, int query) const {
+backend::MlpSums Decomposition::mlp_at(int layer, backend::MlpSide side, int query) const {
   const int scalar = backend_->is_double() ? 8 : 4;
   return asked_.at(*backend_, mlp_view(layer), side, query,
-                   keeps_last_scores(config(), writers_, scalar));
+                   backend::keeps_last_scores(config(), writers_, scalar));
 }
 
-const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
-                                  const RunContext& context) const {
+const backend::MlpSums& Decomposition::mlp(int layer, backend::MlpSide side, Scores scores,
+                                           const RunContext& context) const {
   if (neurons_when_asked(layer)) {
-    auto& last = last_mlp_[side == MlpSide::up ? 1 : 0];
+    auto& last = last_mlp_[side == backend::MlpSide::up ? 1 : 0];
     last.once([&] { last.layers = {backend_->mlp_sums(mlp_view(layer), side, scores)}; });
     return last.layers.front();
   }
   // How scores are centred concerns routers alone.
-  const bool router = side == MlpSide::router;
+  const bool router = side == backend::MlpSide::router;
   auto& lazy = mlp_[!router                      ? static_cast<std::size_t>(side)
                     : scores == Scores::centered ? 3U
                                                  : 2U];
   lazy.once([&] {
-    std::vector<MlpSums> made(trace_.layers.size());
+    std::vector<backend::MlpSums> made(trace_.layers.size());
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
-      for (const MlpReader& reader : mlp_readers(config().layer(l))) {
+      for (const backend::MlpReader& reader : backend::mlp_readers(config().layer(l))) {
         if (reader.side != side) continue;
-        MlpSums& to = made[l];
+        backend::MlpSums& to = made[l];
         to = backend_->mlp_sums(mlp_view(l), side, scores);
       }
     }
@@ -220,10 +220,10 @@ const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
   return lazy.layers[layer];
 }
 
-Array Decomposition::kept(Lazy<Array>& lazy, int layer,
-                          const std::function<Array(int)>& make) const {
+backend::Array Decomposition::kept(Lazy<backend::Array>& lazy, int layer,
+                                   const std::function<backend::Array(int)>& make) const {
   lazy.once([&] {
-    std::vector<Array> made;
+    std::vector<backend::Array> made;
     made.reserve(trace_.layers.size());
     for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
     lazy.layers = std::move(made);
@@ -232,40 +232,40 @@ Array Decomposition::kept(Lazy<Array>& lazy, int layer,
 }
 
 // Long prompts have no room for them; they are cheap to make again.
-Array Decomposition::kept_numerators(Lazy<Array>& lazy, int layer,
-                                     const std::function<Array(int)>& make) const {
+backend::Array Decomposition::kept_numerators(
+    Lazy<backend::Array>& lazy, int layer, const std::function<backend::Array(int)>& make) const {
   return keeps_.numerators ? kept(lazy, layer, make) : make(layer);
 }
 
-Array Decomposition::head_numerators(int layer) const {
+backend::Array Decomposition::head_numerators(int layer) const {
   return kept_numerators(head_numerators_, layer, [&](int l) { return make_head_numerators(l); });
 }
 
-Array Decomposition::mlp_numerators(int layer) const {
+backend::Array Decomposition::mlp_numerators(int layer) const {
   if (neurons_when_asked(layer)) return make_mlp_numerators(layer);
   return kept_numerators(mlp_numerators_, layer, [&](int l) {
-    return neurons_when_asked(l) ? Array() : make_mlp_numerators(l);
+    return neurons_when_asked(l) ? backend::Array() : make_mlp_numerators(l);
   });
 }
 
-Array Decomposition::make_head_numerators(int layer) const {
+backend::Array Decomposition::make_head_numerators(int layer) const {
   std::vector<int> queries(static_cast<std::size_t>(length_));
   std::iota(queries.begin(), queries.end(), 0);
-  Array out = backend_->zeros(config().n_heads * tri(length_));
+  backend::Array out = backend_->zeros(config().n_heads * backend::tri(length_));
   backend_->head_numerators(attention_view(layer), queries, trace_.layers[layer].attn_out, out);
   return out;
 }
 
-Array Decomposition::make_mlp_numerators(int layer) const {
+backend::Array Decomposition::make_mlp_numerators(int layer) const {
   std::vector<int> queries(static_cast<std::size_t>(length_));
   std::iota(queries.begin(), queries.end(), 0);
-  Array out = backend_->zeros(std::int64_t{length_} * config().layer(layer).entries());
+  backend::Array out = backend_->zeros(std::int64_t{length_} * config().layer(layer).entries());
   backend_->mlp_numerators(mlp_view(layer), queries, trace_.layers[layer].mlp_out, out);
   return out;
 }
 
-Decomposition::DirectNumerators Decomposition::direct_numerators(int layer, int query,
-                                                                 const Array& direction) const {
+Decomposition::DirectNumerators Decomposition::direct_numerators(
+    int layer, int query, const backend::Array& direction) const {
   const auto l = static_cast<std::size_t>(layer);
   std::vector<double> wanted(static_cast<std::size_t>(config().d_model));
   backend_->download(direction, 0, wanted);
@@ -280,15 +280,15 @@ Decomposition::DirectNumerators Decomposition::direct_numerators(int layer, int 
   }
   const std::vector<int> queries = {query};
   DirectNumerators made;
-  const auto downloaded = [&](const Array& from) {
+  const auto downloaded = [&](const backend::Array& from) {
     std::vector<double> out(static_cast<std::size_t>(from.size()));
     backend_->download(from, 0, out);
     return out;
   };
-  Array heads = backend_->zeros(static_cast<std::int64_t>(config().n_heads) * (query + 1));
+  backend::Array heads = backend_->zeros(static_cast<std::int64_t>(config().n_heads) * (query + 1));
   backend_->head_numerators(attention_view(layer), queries, direction, heads);
   made.heads = downloaded(heads);
-  Array neurons = backend_->zeros(config().layer(layer).entries());
+  backend::Array neurons = backend_->zeros(config().layer(layer).entries());
   backend_->mlp_numerators(mlp_view(layer), queries, direction, neurons);
   made.neurons = downloaded(neurons);
   std::lock_guard lock(direct_.mutex);
@@ -300,7 +300,7 @@ Decomposition::DirectNumerators Decomposition::direct_numerators(int layer, int 
 std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, int length,
                                  const Kept& kept, int scalar) {
   const auto s = static_cast<double>(length);
-  const double pairs = static_cast<double>(tri(length)) * c.n_heads;
+  const double pairs = static_cast<double>(backend::tri(length)) * c.n_heads;
   const double q = static_cast<double>(c.n_heads) * c.d_head;
   const double kv = 2.0 * c.n_kv_heads * c.d_head;
   double scalars = s * c.d_model * (writers.count() + 3);
@@ -316,8 +316,9 @@ std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, i
     if (kept.key_scores) scalars += pairs * cl;
     if (kept.numerators) scalars += pairs + s * neurons;
     scalars += s * cl * kv / 2 * ((kept.values ? 1 : 0) + (kept.keys ? 1 : 0));
-    if (kept.key_scores && keeps_query_scores(c, writers, length, scalar)) scalars += pairs * cl;
-    if (keeps_last_scores(c, writers, scalar)) scalars += cm * neurons * sides;
+    if (kept.key_scores && backend::keeps_query_scores(c, writers, length, scalar))
+      scalars += pairs * cl;
+    if (backend::keeps_last_scores(c, writers, scalar)) scalars += cm * neurons * sides;
   }
   return static_cast<std::size_t>(scalars * scalar);
 }
@@ -326,7 +327,8 @@ bool Decomposition::table_fits(const ModelConfig& c, const Writers& writers, int
                                std::size_t memory_budget, int scalar) {
   double table = 0;
   for (int l = 0; l < c.n_layers; ++l)
-    table += static_cast<double>(tri(length)) * c.n_heads * writers.visible_to_attention(l);
+    table +=
+        static_cast<double>(backend::tri(length)) * c.n_heads * writers.visible_to_attention(l);
   return table * scalar <= static_cast<double>(memory_budget);
 }
 
@@ -345,4 +347,4 @@ Decomposition::Kept Decomposition::kept_within(const ModelConfig& c, const Write
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::decompose

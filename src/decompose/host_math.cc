@@ -3,18 +3,18 @@
 #include <algorithm>
 #include <cmath>
 
-namespace unpack {
+namespace unpack::decompose {
 
-std::vector<double> fetch(Backend& backend, const Array& array) {
+std::vector<double> fetch(backend::Backend& backend, const backend::Array& array) {
   std::vector<double> out(static_cast<std::size_t>(array.size()));
   if (!out.empty()) backend.download(array, 0, out);
   return out;
 }
 
-std::vector<double> fetch(const WeightView& w) {
+std::vector<double> fetch(const model::WeightView& w) {
   if (!w) return {};
   std::vector<double> out(static_cast<std::size_t>(w.in * w.out));
-  read_rows(w, 0, w.in, out.data());
+  model::read_rows(w, 0, w.in, out.data());
   return out;
 }
 
@@ -33,7 +33,7 @@ double dot(std::span<const double> x, std::span<const double> y) {
   return sum;
 }
 
-void linear_back(Backend& backend, const WeightView& w, std::span<const double> g_y,
+void linear_back(backend::Backend& backend, const model::WeightView& w, std::span<const double> g_y,
                  std::span<double> g_x, std::int64_t rows) {
   const auto out = static_cast<std::size_t>(w.out);
   std::vector<std::int64_t> used;
@@ -47,7 +47,7 @@ void linear_back(Backend& backend, const WeightView& w, std::span<const double> 
     const std::int64_t begin = block * kBlock;
     const std::int64_t n = std::min(kBlock, w.in - begin);
     std::vector<double> weights(static_cast<std::size_t>(n) * out);
-    read_rows(w, begin, n, weights.data());
+    model::read_rows(w, begin, n, weights.data());
     for (const std::int64_t r : used) {
       const auto g = g_y.subspan(static_cast<std::size_t>(r) * out, out);
       for (std::int64_t i = 0; i < n; ++i) {
@@ -58,13 +58,13 @@ void linear_back(Backend& backend, const WeightView& w, std::span<const double> 
   });
 }
 
-void linear(const WeightView& w, std::span<const double> x, std::span<double> y,
+void linear(const model::WeightView& w, std::span<const double> x, std::span<double> y,
             std::int64_t rows) {
   const auto out = static_cast<std::size_t>(w.out);
   std::fill(y.begin(), y.end(), 0.0);
   std::vector<double> weights(out);
   for (std::int64_t i = 0; i < w.in; ++i) {
-    read_rows(w, i, 1, weights.data());
+    model::read_rows(w, i, 1, weights.data());
     for (std::int64_t r = 0; r < rows; ++r) {
       const double scale = x[r * w.in + i];
       double* to = y.data() + static_cast<std::size_t>(r) * out;
@@ -86,4 +86,4 @@ void rotate_back(const Rope& rope, std::span<const double> frequencies, int posi
   }
 }
 
-}  // namespace unpack
+}  // namespace unpack::decompose

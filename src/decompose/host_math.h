@@ -10,17 +10,19 @@
 #include "backend/rotary.h"
 #include "model/weights.h"
 
-namespace unpack {
+namespace unpack::decompose {
 
-std::vector<double> fetch(Backend& backend, const Array& array);
-std::vector<double> fetch(const WeightView& w);  // all rows, [in, out]; empty for an empty view
+std::vector<double> fetch(backend::Backend& backend, const backend::Array& array);
+std::vector<double> fetch(
+    const model::WeightView& w);  // all rows, [in, out]; empty for an empty view
 
 // g_x += g_y W^T for rows [S]; rows of g_y that are all zero cost nothing. g_y[S, out], g_x[S, in].
-void linear_back(Backend& backend, const WeightView& w, std::span<const double> g_y,
+void linear_back(backend::Backend& backend, const model::WeightView& w, std::span<const double> g_y,
                  std::span<double> g_x, std::int64_t rows);
 
 // y = x W; x[S, in], y[S, out] is overwritten.
-void linear(const WeightView& w, std::span<const double> x, std::span<double> y, std::int64_t rows);
+void linear(const model::WeightView& w, std::span<const double> x, std::span<double> y,
+            std::int64_t rows);
 
 double dot(std::span<const double> x, std::span<const double> y);
 
@@ -28,4 +30,4 @@ double dot(std::span<const double> x, std::span<const double> y);
 void rotate_back(const Rope& rope, std::span<const double> frequencies, int position,
                  std::span<double> head);
 
-}  // namespace unpack
+}  // namespace unpack::decompose

@@ -25,8 +25,8 @@ std::vector<AnswerRow> answer_rows(const Model& model, std::span<const TokenId> 
   for (std::size_t i = 0; i < answer.size(); ++i) {
     context.report("tokens", static_cast<double>(i), static_cast<double>(answer.size()));
     const int position = static_cast<int>(prompt.size() + i) - 1;
-    const auto logits = state_of(prepared)->logits_at(position);
-    const double own = (*logits)[answer[i]] - log_sum_exp(*logits);
+    const auto logits = engine::state_of(prepared)->logits_at(position);
+    const double own = (*logits)[answer[i]] - engine::log_sum_exp(*logits);
     log_probability += own;
     if (i < first) continue;
     Question question;

@@ -50,7 +50,7 @@ std::string trimmed(const std::string& text) {
 }
 
 Json parse_messages(const Conversation& conversation) {
-  Json messages = read_ordered_json(conversation.messages, "messages", kSmallJson);
+  Json messages = base::read_ordered_json(conversation.messages, "messages", base::kSmallJson);
   if (!is_messages(messages))
     throw InputError(
         "the conversation is no JSON list of messages: [{\"role\": \"user\", \"content\": "
@@ -102,7 +102,7 @@ Conversation make_conversation(std::string_view text, const std::optional<std::s
   if (start != std::string_view::npos && (text[start] == '[' || text[start] == '{')) {
     Json json;
     try {
-      json = read_ordered_json(text, "messages", kSmallJson);
+      json = base::read_ordered_json(text, "messages", base::kSmallJson);
     } catch (const InputError&) {
       // A text that only begins like JSON; where messages are wanted that is said below.
     }
@@ -143,10 +143,10 @@ Conversation make_conversation(std::string_view text, const std::optional<std::s
   return conversation;
 }
 
-bool has_chat_template(const Model& model) { return !state_of(model)->chat.source.empty(); }
+bool has_chat_template(const Model& model) { return !engine::state_of(model)->chat.source.empty(); }
 
 ChatPrompt chat_prompt(const Model& model, const Conversation& conversation) {
-  const ChatSource& own = state_of(model)->chat;
+  const ChatSource& own = engine::state_of(model)->chat;
   if (!conversation.chat_template && own.source.empty())
     throw InputError(fmt::format(
         "{} has no chat template (tokenizer_config.json, chat_template.jinja); give one as "
@@ -159,11 +159,12 @@ ChatPrompt chat_prompt(const Model& model, const Conversation& conversation) {
   const Json messages = parse_messages(conversation);
   const Json special = own.special_tokens.empty()
                            ? Json::object()
-                           : read_ordered_json(own.special_tokens, own.origin);
+                           : base::read_ordered_json(own.special_tokens, own.origin);
   Json variables = special;
   variables["tools"] = nullptr;
   variables["documents"] = nullptr;
-  const Json further = read_ordered_json(conversation.variables, "the variables", kSmallJson);
+  const Json further =
+      base::read_ordered_json(conversation.variables, "the variables", base::kSmallJson);
   if (!further.is_object())
     throw InputError("the variables of the conversation are no JSON object");
   for (const auto& [name, value] : further.items()) variables[name] = value;

@@ -7,7 +7,7 @@
 
 #include "backend/mlp_readers.h"
 
-namespace unpack {
+namespace unpack::engine {
 namespace {
 
 // What is wrong with a value is said under the name of its field.
@@ -59,7 +59,9 @@ std::vector<std::string> empty_filters(const PathQuery& query, const ModelConfig
                               *query.from, length));
   const bool heads =
       query.branch == Branch::K || query.branch == Branch::Q || query.branch == Branch::V;
-  const auto has = [&](const LayerConfig& layer) { return has_branch(layer, *query.branch); };
+  const auto has = [&](const LayerConfig& layer) {
+    return backend::has_branch(layer, *query.branch);
+  };
   if (query.branch && !heads && std::none_of(config.layers.begin(), config.layers.end(), has))
     out.push_back(fmt::format("no path takes branch {}: the MLPs of this model have {}",
                               to_string(*query.branch),
@@ -83,4 +85,4 @@ void check_question(const Question& question, const Model& model, int length) {
   check_paths(question.paths, question.options, model, length);
 }
 
-}  // namespace unpack
+}  // namespace unpack::engine

@@ -4,7 +4,7 @@
 #include "unpack/model.h"
 #include "unpack/options.h"
 
-namespace unpack {
+namespace unpack::engine {
 
 // Throws InputError for a position, node, component, layer or token id that is not there,
 // UsageError for a value out of its range.
@@ -13,4 +13,4 @@ void check_question(const Question& question, const Model& model, int length);
 std::vector<std::string> empty_filters(const PathQuery& query, const ModelConfig& config,
                                        int length);
 
-}  // namespace unpack
+}  // namespace unpack::engine

@@ -24,12 +24,15 @@ double as_products(const Model& model, const Planned& planned) {
   const ModelConfig& c = model.config();
   const Writers& writers = model.writers();
   const int tokens = planned.tokens;
-  const double scores = pair_scores(c, writers, tokens);
-  const double again = scores_again_cost(c, writers, tokens, RunContext{}.memory_budget).flop;
+  const double scores = engine::pair_scores(c, writers, tokens);
+  const double again =
+      engine::scores_again_cost(c, writers, tokens, RunContext{}.memory_budget).flop;
   const double prepare =
-      prepare_cost(c, writers, tokens, products_of(*state_of(model)->backend)).flop +
-      question_cost(c, writers, tokens).flop + kOnce * scores + again;
-  const double target = read_target_cost(c, writers, tokens).flop + kTarget * scores;
+      engine::prepare_cost(c, writers, tokens,
+                           engine::products_of(*engine::state_of(model)->backend))
+          .flop +
+      engine::question_cost(c, writers, tokens).flop + kOnce * scores + again;
+  const double target = engine::read_target_cost(c, writers, tokens).flop + kTarget * scores;
   const double paths = (kPaths + (again > 0 ? kAgain : 0)) * scores;
   return planned.prompts * prepare + planned.targets * target + (planned.paths ? paths : 0);
 }
@@ -78,18 +81,21 @@ QuestionCost counted_cost(const Model& model, const Planned& planned) {
   const Writers& writers = model.writers();
   const std::size_t budget = RunContext{}.memory_budget;
   const int tokens = planned.tokens;
-  Cost cost = prepare_cost(c, writers, tokens, products_of(*state_of(model)->backend));
-  cost += question_cost(c, writers, tokens);
-  cost += read_once_cost(c, writers, tokens, budget);
+  engine::Cost cost = engine::prepare_cost(c, writers, tokens,
+                                           engine::products_of(*engine::state_of(model)->backend));
+  cost += engine::question_cost(c, writers, tokens);
+  cost += engine::read_once_cost(c, writers, tokens, budget);
   QuestionCost out;
-  out.gflop =
-      (planned.prompts * cost.flop + planned.targets * read_target_cost(c, writers, tokens).flop) /
-      1e9;
+  out.gflop = (planned.prompts * cost.flop +
+               planned.targets * engine::read_target_cost(c, writers, tokens).flop) /
+              1e9;
   const int threads = model.program().threads;
-  const auto* device = dynamic_cast<const DeviceMemory*>(state_of(model)->backend.get());
+  const auto* device =
+      dynamic_cast<const backend::DeviceMemory*>(engine::state_of(model)->backend.get());
   const double bytes =
-      device ? device_memory_cost(c, writers, tokens, budget, device->in_parts())
-             : memory_cost(c, writers, tokens, budget, threads) - memory_slack(threads);
+      device ? engine::device_memory_cost(c, writers, tokens, budget, device->in_parts())
+             : engine::memory_cost(c, writers, tokens, budget, threads) -
+                   engine::memory_slack(threads);
   out.memory_mib = bytes / kMiB;
   return out;
 }
@@ -98,7 +104,8 @@ QuestionCost measured_cost(const Model& model, std::span<const TokenId> prompt,
                            const Planned& planned, const RunContext& context) {
   constexpr std::size_t kShortest = 64;  // tokens
   // Seconds, or this part of the whole; a device of its own works at full speed only later.
-  const bool device = dynamic_cast<const DeviceMemory*>(state_of(model)->backend.get()) != nullptr;
+  const bool device =
+      dynamic_cast<const backend::DeviceMemory*>(engine::state_of(model)->backend.get()) != nullptr;
   const double enough = device ? 1 : 0.5, share = device ? 0.1 : 0.05;
   model.check(prompt);
   RunContext quiet = context;

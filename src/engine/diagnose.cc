@@ -29,7 +29,7 @@ double product_error() {
   std::vector<float> a(kM * kK), b(kN * kK), c(kM * kN);
   for (std::size_t i = 0; i < a.size(); ++i) a[i] = std::sin(static_cast<float>(i));
   for (std::size_t i = 0; i < b.size(); ++i) b[i] = std::cos(static_cast<float>(3 * i));
-  sgemm(true, kM, kN, kK, a.data(), kK, b.data(), kK, false, c.data(), kN);
+  backend::sgemm(true, kM, kN, kK, a.data(), kK, b.data(), kK, false, c.data(), kN);
   double error = 0, largest = 0;
   for (std::size_t i = 0; i < c.size(); ++i) {
     double want = 0;
@@ -43,12 +43,12 @@ double product_error() {
 
 Finding products() {
   constexpr double kLimit = 1e-5;
-  Finding out{"products", gemm_details(), "", "", false};
-  if (const OneDnn* library = find_onednn()) {
+  Finding out{"products", backend::gemm_details(), "", "", false};
+  if (const backend::OneDnn* library = backend::find_onednn()) {
     out.found += ", " + library->file;
   } else {
-    out.problem =
-        fmt::format("oneDNN is not in use ({}); our own products are slower", onednn_absence());
+    out.problem = fmt::format("oneDNN is not in use ({}); our own products are slower",
+                              backend::onednn_absence());
     std::error_code error;
     out.remedy = std::getenv("UNPACK_ONEDNN") != nullptr ? "unset UNPACK_ONEDNN"
                  : fs::exists("/usr/bin/apt-get", error)
@@ -67,8 +67,8 @@ Finding products() {
 
 Finding gpu() {
   Finding out{"GPU", "", "", "", false};
-  const bool driver = cuda::driver_present();
-  const std::string plugin = cuda::plugin_path();
+  const bool driver = backend::cuda::driver_present();
+  const std::string plugin = backend::cuda::plugin_path();
   if (!driver) {
     out.found = "no NVIDIA driver, so everything runs on the CPU";
   } else if (plugin.empty()) {
@@ -77,8 +77,8 @@ Finding gpu() {
     out.remedy = "make install UNPACK_CUDA=ON in the source tree (needs nvcc 12 or later, cuBLAS)";
   } else {
     try {
-      cuda::open_gpu(false);
-      out.found = fmt::format("{}, plugin {}", cuda::device_name(), plugin);
+      backend::cuda::open_gpu(false);
+      out.found = fmt::format("{}, plugin {}", backend::cuda::device_name(), plugin);
     } catch (const Error& error) {
       out.found = "plugin " + plugin;
       out.problem = error.what();
@@ -90,7 +90,7 @@ Finding gpu() {
 }
 
 Finding memory() {
-  const SystemMemory m = system_memory();
+  const base::SystemMemory m = base::system_memory();
   Finding out{"memory", "", "", "", false};
   out.found =
       m.total == 0
@@ -142,20 +142,20 @@ std::vector<Finding> diagnose() {
   std::vector<Finding> out;
   out.push_back({"program",
                  fmt::format("unpack {} ({}), {}, {}", program.version, program.build_type,
-                             program.installed, program_path().string()),
+                             program.installed, base::program_path().string()),
                  "", "", false});
-  out.push_back({"system", system_name(), "", "", false});
-  const std::string processor = processor_name();
+  out.push_back({"system", base::system_name(), "", "", false});
+  const std::string processor = base::processor_name();
   out.push_back({"processor",
                  fmt::format("{}{} thread{}", processor.empty() ? "" : processor + ", ",
-                             available_threads(), available_threads() == 1 ? "" : "s"),
+                             base::available_threads(), base::available_threads() == 1 ? "" : "s"),
                  "", "", false});
   std::vector<std::string> levels;
-  for (const auto& [name, kernels] : float_kernels()) levels.push_back(name);
-  out.push_back(
-      {"kernels",
-       fmt::format("{} in use (this processor can run {})", kernel_name(), fmt::join(levels, ", ")),
-       "", "", false});
+  for (const auto& [name, kernels] : backend::float_kernels()) levels.push_back(name);
+  out.push_back({"kernels",
+                 fmt::format("{} in use (this processor can run {})", backend::kernel_name(),
+                             fmt::join(levels, ", ")),
+                 "", "", false});
   out.push_back(products());
   out.push_back(gpu());
   out.push_back(memory());

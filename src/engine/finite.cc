@@ -8,7 +8,7 @@
 
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::engine {
 namespace {
 
 [[noreturn]] void fail(const std::string& what) {
@@ -83,4 +83,4 @@ void check_logits(std::span<const double> logits) {
   }
 }
 
-}  // namespace unpack
+}  // namespace unpack::engine

@@ -5,11 +5,11 @@
 
 #include "unpack/result.h"
 
-namespace unpack {
+namespace unpack::engine {
 
 // Throws InputError that names the first of these that is not finite: `what` and where.
 void check_finite(const TraceResult& result);
 void check_finite(const InteractionResult& result);
 void check_logits(std::span<const double> logits);
 
-}  // namespace unpack
+}  // namespace unpack::engine

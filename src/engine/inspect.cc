@@ -20,8 +20,8 @@ class Unembedding {
  public:
   Unembedding(const Prepared& prepared, int position)
       : model_(prepared.model()),
-        backend_(state_of(prepared)->backend()),
-        x_(state_of(prepared)->decomposition->trace().x_final),
+        backend_(engine::state_of(prepared)->backend()),
+        x_(engine::state_of(prepared)->decomposition->trace().x_final),
         row_(position),
         width_(index(backend_.config().d_model)) {
     // The mean over the vocabulary comes with a direction against it.
@@ -56,7 +56,7 @@ class Unembedding {
 
  private:
   std::vector<double> direction(TokenId id, bool raw) const {
-    Array out = backend_.zeros(static_cast<std::int64_t>(width_));
+    backend::Array out = backend_.zeros(static_cast<std::int64_t>(width_));
     const std::vector<TokenId> ids = {id};
     backend_.target_direction(x_, row_, ids, nullptr, raw, out);
     std::vector<double> values(width_);
@@ -67,7 +67,7 @@ class Unembedding {
   // The head's own logits of the vector, less those of nothing: the norm divides by a number of its
   // own, which changes no order.
   void score(const std::vector<double>& vector) const {
-    Array rows = backend_.zeros(static_cast<std::int64_t>(2 * width_));
+    backend::Array rows = backend_.zeros(static_cast<std::int64_t>(2 * width_));
     backend_.upload(rows, 0, vector);
     const std::vector<std::int64_t> both = {0, 1};
     std::vector<double> logits;
@@ -79,8 +79,8 @@ class Unembedding {
   }
 
   const Model& model_;
-  Backend& backend_;
-  const Array& x_;
+  backend::Backend& backend_;
+  const backend::Array& x_;
   std::int64_t row_;
   std::size_t width_;
   std::vector<double> mean_;
@@ -97,8 +97,8 @@ void center(std::vector<double>& vector, const ModelConfig& config) {
 std::vector<NeuronWriting> neuron_writing(const Prepared& prepared, const Node& node, int top,
                                           const std::vector<int>& neurons,
                                           const Unembedding& unembedding) {
-  const Decomposition& d = *state_of(prepared)->decomposition;
-  Backend& backend = d.backend();
+  const decompose::Decomposition& d = *engine::state_of(prepared)->decomposition;
+  backend::Backend& backend = d.backend();
   const ModelConfig& c = d.config();
   const int layer = d.writers()[node.writer].layer;
   std::vector<NeuronWriting> out;
@@ -113,7 +113,7 @@ std::vector<NeuronWriting> neuron_writing(const Prepared& prepared, const Node& 
     std::vector<double> value(1);
     backend.download(d.trace().layers[index(layer)].act,
                      static_cast<std::int64_t>(node.position) * shape.n_neurons + neuron, value);
-    Array alone = backend.zeros(shape.n_neurons), written = backend.zeros(c.d_model);
+    backend::Array alone = backend.zeros(shape.n_neurons), written = backend.zeros(c.d_model);
     backend.upload(alone, neuron, value);
     backend.mlp_out(layer, alone, 1, nullptr, written);
     std::vector<double> vector(index(c.d_model));
@@ -141,7 +141,7 @@ bool begins_like(std::string_view text, std::string_view typed) {
 
 Writing writing(const Prepared& prepared, const Node& node, int top,
                 const std::vector<int>& neurons) {
-  const Decomposition& d = *state_of(prepared)->decomposition;
+  const decompose::Decomposition& d = *engine::state_of(prepared)->decomposition;
   const Writer& writer = d.writers()[node.writer];
   if (!neurons.empty() && writer.kind != WriterKind::mlp)
     throw InputError(fmt::format("{} has no neurons; only MLPs do", d.writers().name(node.writer)));
@@ -162,8 +162,8 @@ Writing writing(const Prepared& prepared, const Node& node, int top,
 
 std::vector<std::vector<LensCell>> lens(const Prepared& prepared, TokenId target,
                                         const RunContext& context) {
-  const Decomposition& d = *state_of(prepared)->decomposition;
-  const ForwardTrace& trace = d.trace();
+  const decompose::Decomposition& d = *engine::state_of(prepared)->decomposition;
+  const forward::ForwardTrace& trace = d.trace();
   if (target < 0 || target >= d.config().vocab_size)
     throw InputError(
         fmt::format("token id {} is outside the vocabulary of {}", target, d.config().vocab_size));
@@ -172,7 +172,7 @@ std::vector<std::vector<LensCell>> lens(const Prepared& prepared, TokenId target
   std::vector<std::vector<LensCell>> out;
   for (std::size_t l = 0; l <= trace.layers.size(); ++l) {
     context.report("layers", static_cast<double>(l), static_cast<double>(trace.layers.size() + 1));
-    const Array& x = l < trace.layers.size() ? trace.layers[l].x_pre : trace.x_final;
+    const backend::Array& x = l < trace.layers.size() ? trace.layers[l].x_pre : trace.x_final;
     std::vector<LensCell> cells(index(d.length()));
     for (int begin = 0; begin < d.length(); begin += kRows) {
       std::vector<std::int64_t> rows;
@@ -181,8 +181,8 @@ std::vector<std::vector<LensCell>> lens(const Prepared& prepared, TokenId target
       d.backend().logits(x, rows, logits);
       d.backend().parallel_for(static_cast<std::int64_t>(rows.size()), [&](std::int64_t i) {
         const std::span<double> row(logits.data() + index(i) * vocabulary, vocabulary);
-        cap_logits(d.config(), row);
-        const double total = log_sum_exp(row);
+        engine::cap_logits(d.config(), row);
+        const double total = engine::log_sum_exp(row);
         const auto best = std::max_element(row.begin(), row.end());
         const auto id = static_cast<TokenId>(best - row.begin());
         cells[index(begin + i)] = {
@@ -199,12 +199,12 @@ std::vector<Prediction> suggest(const Prepared& prepared, int position, std::str
                                 int top) {
   const Model& model = prepared.model();
   const auto uncapped =
-      state_of(prepared)->logits_at(resolve_position(position, prepared.length()));
+      engine::state_of(prepared)->logits_at(resolve_position(position, prepared.length()));
   const std::string_view typed = without_blank(text);
-  if (typed.empty()) return top_predictions(model, *uncapped, top);
+  if (typed.empty()) return engine::top_predictions(model, *uncapped, top);
   std::vector<double> logits = *uncapped;
-  cap_logits(model.config(), logits);
-  const double total = log_sum_exp(logits);
+  engine::cap_logits(model.config(), logits);
+  const double total = engine::log_sum_exp(logits);
   struct Candidate {
     Prediction prediction;
     bool exact;

@@ -10,14 +10,15 @@
 #include "unpack/prepared.h"
 #include "unpack/run_context.h"
 
-namespace unpack {
+namespace unpack::engine {
 
 struct PreparedState;
-std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Options& options,
-                                          const RunContext& context);
+std::shared_ptr<const credit::Suffix> path_masses(const PreparedState& state,
+                                                  const Options& options,
+                                                  const RunContext& context);
 // The same as the composition of a trace from a root sees it, whatever its direction: [S, C].
 // `rooted` is the answer to `question`.
 std::vector<double> masses_below(const PreparedState& state, const Question& question,
                                  const TraceResult& rooted, const RunContext& context);
 
-}  // namespace unpack
+}  // namespace unpack::engine

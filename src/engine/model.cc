@@ -29,7 +29,7 @@ LoadOptions possible_options(const ModelConfig& config, LoadOptions options) {
   return options;
 }
 
-BackendOptions backend_options(const ModelConfig& config, const LoadOptions& options) {
+backend::BackendOptions backend_options(const ModelConfig& config, const LoadOptions& options) {
   const std::size_t bytes = weight_product_bytes(config);
   if (options.weight_products && bytes > options.product_limit) {
     throw InputError(
@@ -62,16 +62,17 @@ std::string weight_product_obstacle(const ModelConfig& config) {
   return {};
 }
 
-ModelState::ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options)
+engine::ModelState::ModelState(std::shared_ptr<const model::ModelWeights> w,
+                               const LoadOptions& load_options)
     : weights(std::move(w)),
       name(weights->config.name),
       writers(weights->config),
       options(possible_options(weights->config, load_options)) {
-  backend = make_backend(weights, backend_options(weights->config, options));
+  backend = backend::make_backend(weights, backend_options(weights->config, options));
 }
 
 Model Model::with(const LoadOptions& options) const {
-  auto state = std::make_shared<ModelState>(state_->weights, options);
+  auto state = std::make_shared<engine::ModelState>(state_->weights, options);
   state->tokenizer = state_->tokenizer;
   state->tokenizer_problem = state_->tokenizer_problem;
   state->name = state_->name;
@@ -83,18 +84,18 @@ Model Model::with(const LoadOptions& options) const {
 Model Model::load(const std::string& name, const LoadOptions& options) {
   const std::filesystem::path folder = locate_model(name);
   // A GGUF file holds everything, and is read once.
-  const std::filesystem::path gguf_file = find_gguf(folder);
-  const auto gguf = gguf_file.empty() ? nullptr : open_gguf(gguf_file);
-  auto weights =
-      std::make_shared<ModelWeights>(gguf ? load_gguf(gguf) : load_folder(folder, options.mapped));
+  const std::filesystem::path gguf_file = model::find_gguf(folder);
+  const auto gguf = gguf_file.empty() ? nullptr : model::open_gguf(gguf_file);
+  auto weights = std::make_shared<model::ModelWeights>(
+      gguf ? model::load_gguf(gguf) : model::load_folder(folder, options.mapped));
   std::filesystem::path shown = name;
   if (!shown.has_filename()) shown = shown.parent_path();
   std::error_code ignored;
   weights->config.name = std::filesystem::exists(name, ignored) ? shown.filename().string() : name;
-  auto state = std::make_shared<ModelState>(weights, options);
+  auto state = std::make_shared<engine::ModelState>(weights, options);
   if (!gguf) {
     state->tokenizer = find_tokenizer(folder);
-  } else if (const std::string json = gguf_tokenizer(*gguf); !json.empty()) {
+  } else if (const std::string json = model::gguf_tokenizer(*gguf); !json.empty()) {
     state->tokenizer = Tokenizer::from_json(json, gguf_file.string());
   }
   if (!state->tokenizer) {
@@ -102,18 +103,18 @@ Model Model::load(const std::string& name, const LoadOptions& options) {
         fmt::format("{} has no tokenizer.json (or vocab.json + merges.txt); give the prompt as ids",
                     folder.string());
   }
-  state->chat = gguf ? gguf_chat_source(*gguf) : read_chat_source(folder);
-  state->stored_as = gguf ? gguf_quantisation(gguf->content) : stored_type(folder);
+  state->chat = gguf ? chat::gguf_chat_source(*gguf) : read_chat_source(folder);
+  state->stored_as = gguf ? model::gguf_quantisation(gguf->content) : model::stored_type(folder);
   return Model(std::move(state));
 }
 
 Model Model::random(const std::string& shape_or_config_json, std::uint64_t seed,
                     const LoadOptions& options, DType dtype) {
   const bool json = shape_or_config_json.find('{') != std::string::npos;
-  auto weights = std::make_shared<ModelWeights>(
-      random_weights(json ? shape_or_config_json : known_shape(shape_or_config_json), seed, dtype));
+  auto weights = std::make_shared<model::ModelWeights>(model::random_weights(
+      json ? shape_or_config_json : model::known_shape(shape_or_config_json), seed, dtype));
   weights->config.name = json ? "random" : shape_or_config_json + " (random)";
-  auto state = std::make_shared<ModelState>(weights, options);
+  auto state = std::make_shared<engine::ModelState>(weights, options);
   state->tokenizer_problem = "a random model has no tokenizer; give the prompt as ids";
   return Model(std::move(state));
 }
@@ -121,7 +122,7 @@ Model Model::random(const std::string& shape_or_config_json, std::uint64_t seed,
 Model Model::from_tensors(const std::string& config_json,
                           const std::map<std::string, TensorRef>& tensors,
                           std::shared_ptr<const void> owner, const LoadOptions& options) {
-  std::map<std::string, StoredTensor> stored;
+  std::map<std::string, model::StoredTensor> stored;
   for (const auto& [name, t] : tensors) {
     std::size_t count = 1;
     for (const std::int64_t n : t.shape) {
@@ -130,11 +131,12 @@ Model Model::from_tensors(const std::string& config_json,
         throw InputError(fmt::format("tensor {} has a shape that no memory holds", name));
     }
     stored[name] = {name, t.dtype, t.shape, static_cast<const std::byte*>(t.data),
-                    count * dtype_size(t.dtype)};
+                    count * tensor::dtype_size(t.dtype)};
   }
-  auto weights = std::make_shared<ModelWeights>(from_memory(config_json, stored, std::move(owner)));
+  auto weights = std::make_shared<model::ModelWeights>(
+      model::from_memory(config_json, stored, std::move(owner)));
   if (weights->config.name.empty()) weights->config.name = "memory";
-  auto state = std::make_shared<ModelState>(weights, options);
+  auto state = std::make_shared<engine::ModelState>(weights, options);
   state->tokenizer_problem = "a model in memory has no tokenizer; give the prompt as ids";
   return Model(std::move(state));
 }
@@ -198,21 +200,22 @@ std::vector<Token> Model::tokens(std::span<const TokenId> ids) const {
   return out;
 }
 
-void Model::check(std::span<const TokenId> ids) const { check_prompt(config(), ids); }
+void Model::check(std::span<const TokenId> ids) const { forward::check_prompt(config(), ids); }
 
-double log_sum_exp(std::span<const double> logits) {
+double engine::log_sum_exp(std::span<const double> logits) {
   const double largest = *std::max_element(logits.begin(), logits.end());
   double sum = 0;
   for (const double x : logits) sum += std::exp(x - largest);
   return largest + std::log(sum);
 }
 
-void cap_logits(const ModelConfig& config, std::span<double> logits) {
+void engine::cap_logits(const ModelConfig& config, std::span<double> logits) {
   if (config.logit_cap == 0) return;
   for (double& x : logits) x = config.logit_cap * std::tanh(x / config.logit_cap);
 }
 
-ExpertUses expert_uses(std::span<const std::shared_ptr<const Routing>> routings, int length) {
+ExpertUses engine::expert_uses(std::span<const std::shared_ptr<const backend::Routing>> routings,
+                               int length) {
   ExpertUses uses;
   for (const auto& routing : routings) {
     auto& layer = uses.emplace_back(routing == nullptr ? 0 : static_cast<std::size_t>(length));
@@ -226,10 +229,10 @@ ExpertUses expert_uses(std::span<const std::shared_ptr<const Routing>> routings,
   return uses;
 }
 
-std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& uncapped,
-                                        int top) {
+std::vector<Prediction> engine::top_predictions(const Model& model,
+                                                const std::vector<double>& uncapped, int top) {
   std::vector<double> logits = uncapped;
-  cap_logits(model.config(), logits);
+  engine::cap_logits(model.config(), logits);
   const auto n = std::min(static_cast<std::size_t>(std::max(top, 0)), logits.size());
   std::vector<TokenId> order(logits.size());
   std::iota(order.begin(), order.end(), 0);
@@ -240,7 +243,7 @@ std::vector<Prediction> top_predictions(const Model& model, const std::vector<do
   };
   std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(),
                     before);
-  const double total = log_sum_exp(logits);
+  const double total = engine::log_sum_exp(logits);
   std::vector<Prediction> out;
   for (std::size_t i = 0; i < n; ++i) {
     const double logit = logits[order[i]];
@@ -253,36 +256,37 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
                              const RunContext& context) const {
   if (options.top < 1)
     throw UsageError(fmt::format("top takes a number of 1 or more, not {}", options.top));
-  Backend& backend = *state_->backend;
+  backend::Backend& backend = *state_->backend;
   const ModelConfig& c = config();
-  check_prompt(c, ids);
+  forward::check_prompt(c, ids);
   const int length = static_cast<int>(ids.size());
   const int position = resolve_position(options.position, length);
-  ForwardOptions forward_options;
+  forward::ForwardOptions forward_options;
   forward_options.keep = options.lens;
-  std::vector<std::shared_ptr<const Routing>> routings(c.layers.size());
-  ForwardHooks hooks;
+  std::vector<std::shared_ptr<const backend::Routing>> routings(c.layers.size());
+  forward::ForwardHooks hooks;
   if (options.experts) {
     if (!c.mixture())
       throw InputError(fmt::format("{} has no experts: it is no mixture", state_->name));
-    hooks.router = [&](int layer, const Array&, Array& values) {
+    hooks.router = [&](int layer, const backend::Array&, backend::Array& values) {
       std::vector<double> row(static_cast<std::size_t>(values.size()));
       backend.download(values, 0, row);
-      routings[layer] = choose_experts(c.layer(layer), std::move(row));
+      routings[layer] = forward::choose_experts(c.layer(layer), std::move(row));
     };
     forward_options.hooks = &hooks;
   }
-  const ForwardTrace trace = forward(backend, {{ids.begin(), ids.end()}}, forward_options, context);
+  const forward::ForwardTrace trace =
+      forward::forward(backend, {{ids.begin(), ids.end()}}, forward_options, context);
   PredictResult result;
   result.model = info();
   result.tokens = tokens(ids);
   result.log_probability.resize(ids.size());
   std::vector<double> logits;
-  const auto at = [&](const Array& x, int row) {
+  const auto at = [&](const backend::Array& x, int row) {
     const std::vector<std::int64_t> rows = {row};
     backend.logits(x, rows, logits);
-    check_logits(logits);
-    return top_predictions(*this, logits, options.top);
+    engine::check_logits(logits);
+    return engine::top_predictions(*this, logits, options.top);
   };
   if (options.log_probabilities) {
     constexpr int kRows = 32;
@@ -291,22 +295,23 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
       std::vector<std::int64_t> rows;
       for (int r = begin; r < std::min(begin + kRows, length - 1); ++r) rows.push_back(r);
       backend.logits(trace.x_final, rows, logits);
-      check_logits(logits);
+      engine::check_logits(logits);
       for (std::size_t i = 0; i < rows.size(); ++i) {
         const std::span<double> row(logits.data() + i * static_cast<std::size_t>(c.vocab_size),
                                     static_cast<std::size_t>(c.vocab_size));
-        cap_logits(c, row);
+        engine::cap_logits(c, row);
         const auto next = static_cast<std::size_t>(rows[i]) + 1;
-        result.log_probability[next] = row[ids[next]] - log_sum_exp(row);
+        result.log_probability[next] = row[ids[next]] - engine::log_sum_exp(row);
       }
     }
   }
   result.predictions = at(trace.x_final, position);
   if (options.lens) {
-    for (const LayerTrace& layer : trace.layers) result.lens.push_back(at(layer.x_pre, position));
+    for (const forward::LayerTrace& layer : trace.layers)
+      result.lens.push_back(at(layer.x_pre, position));
     result.lens.push_back(result.predictions);
   }
-  if (options.experts) result.experts = expert_uses(routings, length);
+  if (options.experts) result.experts = engine::expert_uses(routings, length);
   return result;
 }
 
@@ -325,17 +330,18 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
                                      const std::function<bool(TokenId)>& emit,
                                      const RunContext& context) const {
   options.check();
-  check_prompt(config(), ids);
+  forward::check_prompt(config(), ids);
   const int room = config().n_ctx - static_cast<int>(ids.size());
-  KeyValueCache cache(*state_->backend, static_cast<int>(ids.size()) +
-                                            std::max(0, std::min(room, options.max_tokens)));
+  forward::KeyValueCache cache(
+      *state_->backend,
+      static_cast<int>(ids.size()) + std::max(0, std::min(room, options.max_tokens)));
   std::mt19937_64 generator(options.seed);
   std::vector<TokenId> out;
   std::vector<TokenId> next(ids.begin(), ids.end());
   while (static_cast<int>(out.size()) < std::min(options.max_tokens, room)) {
     context.check();
     const std::vector<double> logits = cache.step(next);
-    check_logits(logits);
+    engine::check_logits(logits);
     TokenId chosen = 0;
     if (options.temperature == 0) {
       chosen =
@@ -343,7 +349,7 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
     } else {
       const int k =
           options.top_k > 0 ? std::min(options.top_k, config().vocab_size) : config().vocab_size;
-      const std::vector<Prediction> candidates = top_predictions(*this, logits, k);
+      const std::vector<Prediction> candidates = engine::top_predictions(*this, logits, k);
       std::vector<double> weight;
       weight.reserve(candidates.size());
       for (const Prediction& p : candidates)
@@ -364,8 +370,8 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
   return out;
 }
 
-TargetInfo resolve_target(const Model& model, const Target& target, int length,
-                          const std::vector<double>& logits) {
+TargetInfo engine::resolve_target(const Model& model, const Target& target, int length,
+                                  const std::vector<double>& logits) {
   TargetInfo info;
   info.position = resolve_position(target.position, length);
   info.raw = target.raw;
@@ -379,7 +385,7 @@ TargetInfo resolve_target(const Model& model, const Target& target, int length,
   };
   check(target.ids, "target");
   info.ids = target.ids;
-  if (info.ids.empty()) info.ids.push_back(top_predictions(model, logits, 1)[0].id);
+  if (info.ids.empty()) info.ids.push_back(engine::top_predictions(model, logits, 1)[0].id);
   if (target.versus) {
     if (target.raw) throw UsageError("give versus or raw_logit, not both");
     if (target.versus->empty()) throw UsageError("the contrast set is empty");
@@ -406,8 +412,8 @@ TargetInfo resolve_target(const Model& model, const Target& target, int length,
                                              static_cast<double>(logits.size());
   }
   std::vector<double> own = logits;
-  cap_logits(model.config(), own);
-  const double total = log_sum_exp(own);
+  engine::cap_logits(model.config(), own);
+  const double total = engine::log_sum_exp(own);
   for (const TokenId id : info.ids) info.probability += std::exp(own[id] - total);
   return info;
 }

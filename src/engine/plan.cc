@@ -9,7 +9,7 @@
 #include "backend/question_tables.h"
 #include "decompose/decomposition.h"
 
-namespace unpack {
+namespace unpack::engine {
 
 namespace {
 
@@ -54,9 +54,9 @@ Shape shape_of(const ModelConfig& c, int layer, int tokens) {
 
 }  // namespace
 
-Products products_of(const Backend& backend) {
-  return backend.name() == "cpu" && backend.layers_side_by_side() ? Products::as_needed
-                                                                  : Products::none;
+backend::Products products_of(const backend::Backend& backend) {
+  return backend.name() == "cpu" && backend.layers_side_by_side() ? backend::Products::as_needed
+                                                                  : backend::Products::none;
 }
 
 Cost forward_cost(const ModelConfig& c, int tokens) {
@@ -71,16 +71,17 @@ Cost forward_cost(const ModelConfig& c, int tokens) {
   return cost;
 }
 
-Cost prepare_cost(const ModelConfig& c, const Writers& writers, int tokens, Products products) {
+Cost prepare_cost(const ModelConfig& c, const Writers& writers, int tokens,
+                  backend::Products products) {
   Cost cost = forward_cost(c, tokens);
   for (int l = 0; l < c.n_layers; ++l) {
     const Shape x = shape_of(c, l, tokens);
-    const LayerPlan plan = plan_layer(c, writers, l, tokens, products);
+    const backend::LayerPlan plan = backend::plan_layer(c, writers, l, tokens, products);
     // Where every writer is taken times the weights, so are those of every layer.
-    const bool asked = products != Products::none && asked_neurons(c, l);
-    for (const ReaderPlan& reader : {plan.keys, plan.queries, plan.values})
+    const bool asked = products != backend::Products::none && backend::asked_neurons(c, l);
+    for (const backend::ReaderPlan& reader : {plan.keys, plan.queries, plan.values})
       cost += {reader.flop, reader.byte};
-    for (const ReaderPlan& reader : plan.neurons) {
+    for (const backend::ReaderPlan& reader : plan.neurons) {
       if (!asked) cost += {reader.flop, reader.byte};
     }
     cost.flop += 2 * x.s * writers.visible_to_mlp(l) * x.d * x.experts;  // routers
@@ -121,14 +122,14 @@ Cost edges_cost(const Shape& x, double cl, double cm, bool scores, bool asked) {
 // Parts of a question, added up over the layers.
 Cost question_parts(const ModelConfig& c, const Writers& writers, int tokens, bool new_target,
                     bool new_edges) {
-  const bool queries = keeps_query_scores(c, writers, tokens, static_cast<int>(kBytes));
-  const bool last = keeps_last_scores(c, writers, static_cast<int>(kBytes));
+  const bool queries = backend::keeps_query_scores(c, writers, tokens, static_cast<int>(kBytes));
+  const bool last = backend::keeps_last_scores(c, writers, static_cast<int>(kBytes));
   Cost cost;
   for (int l = 0; l < c.n_layers; ++l) {
     const Shape x = shape_of(c, l, tokens);
     const double cl = writers.visible_to_attention(l);
     const double cm = writers.visible_to_mlp(l);
-    const bool asked = asked_neurons(c, l);
+    const bool asked = backend::asked_neurons(c, l);
     cost += own_cost(x, cl, cm, last);
     if (new_target) cost += numerators_cost(x);
     if (new_edges) cost += edges_cost(x, cl, cm, queries, asked);
@@ -164,7 +165,8 @@ double pair_scores(const ModelConfig& c, const Writers& writers, int tokens) {
 Cost scores_again_cost(const ModelConfig& c, const Writers& writers, int tokens,
                        std::size_t memory_budget) {
   Cost cost;
-  if (Decomposition::table_fits(c, writers, tokens, memory_budget, static_cast<int>(kBytes)))
+  if (decompose::Decomposition::table_fits(c, writers, tokens, memory_budget,
+                                           static_cast<int>(kBytes)))
     return cost;
   for (int l = 0; l < c.n_layers; ++l) {
     const Shape x = shape_of(c, l, tokens);
@@ -202,11 +204,13 @@ Cost read_target_cost(const ModelConfig& c, const Writers& writers, int tokens) 
 double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
                    std::size_t memory_budget, int threads, bool table) {
   constexpr int kScalar = static_cast<int>(kBytes);
-  Decomposition::Kept kept = Decomposition::kept_within(c, writers, tokens, memory_budget, kScalar);
+  decompose::Decomposition::Kept kept =
+      decompose::Decomposition::kept_within(c, writers, tokens, memory_budget, kScalar);
   kept.key_scores = kept.key_scores && table;
-  double bytes = static_cast<double>(Decomposition::bytes(c, writers, tokens, kept, kScalar));
+  double bytes =
+      static_cast<double>(decompose::Decomposition::bytes(c, writers, tokens, kept, kScalar));
   // Arrays over pairs have a place for every source, seen or not.
-  const double pairs = static_cast<double>(tri(tokens));
+  const double pairs = static_cast<double>(backend::tri(tokens));
   double edges = 0;
   double work = 0;  // of a layer, at its largest
   const double all = writers.count();
@@ -226,7 +230,8 @@ double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
     const double pair = (l + 1.0) * x.h * x.e * kBytes;
     const double head_products = pair * std::max(256.0, x.e);
     const double neuron_products =
-        std::min(std::max(kProductBytes, pair * 256), pair * (x.n + 256)) + x.d * x.n * kBytes;
+        std::min(std::max(backend::kProductBytes, pair * 256), pair * (x.n + 256)) +
+        x.d * x.n * kBytes;
     work = std::max({work, keys + head_products, squares + neuron_products, folded + coefficients});
   }
   bytes += kBytes * edges + work;
@@ -249,8 +254,8 @@ double device_memory_cost(const ModelConfig& c, const Writers& writers, int toke
     neurons += n * (c.layer(l).gated() ? 7 : 4);
     widest = std::max(widest, static_cast<double>(c.layer(l).n_neurons));
   }
-  const bool table =
-      Decomposition::table_fits(c, writers, tokens, memory_budget, static_cast<int>(kBytes));
+  const bool table = decompose::Decomposition::table_fits(c, writers, tokens, memory_budget,
+                                                          static_cast<int>(kBytes));
   constexpr double kTile = 768 << 20, kWorkspace = 32 << 20;
   double bytes = kBytes * s * count * d;                                // writers
   bytes += kBytes * s * (layers * (4 * d + 2 * q + 2 * kv) + neurons);  // forward pass
@@ -260,18 +265,20 @@ double device_memory_cost(const ModelConfig& c, const Writers& writers, int toke
   // One after the other: keys of all positions, projected and in parts; queries of some, with
   // products of weights; neurons, with one such product and what it is made from.
   constexpr double kFastest = 7;  // products of bf16 against single precision
-  const bool low_rank = parts && cuda::low_rank_is_cheaper(c, tokens, cuda::kThreeTf32);
+  const bool low_rank =
+      parts && backend::cuda::low_rank_is_cheaper(c, tokens, backend::cuda::kThreeTf32);
   double keys = 0, queries = 0, products = 0;
-  if (!fold_is_cheaper(c, tokens, parts ? kFastest : 1)) {
+  if (!backend::fold_is_cheaper(c, tokens, parts ? kFastest : 1)) {
     const auto stacked = [&](bool of_keys) {
-      return static_cast<double>(
-          cuda::tile_of_projected(c, of_keys, tokens, writers.count(), 0, std::int64_t{768} << 20)
-              .stacked);
+      return static_cast<double>(backend::cuda::tile_of_projected(c, of_keys, tokens,
+                                                                  writers.count(), 0,
+                                                                  std::int64_t{768} << 20)
+                                     .stacked);
     };
     keys = kBytes * s * count * kv + (parts ? stacked(true) : 0);
     if (parts) queries = stacked(false);
     if (low_rank)
-      queries += std::min(cuda::kProjectedTiles * kTile, kBytes * s * count * q) +
+      queries += std::min(backend::cuda::kProjectedTiles * kTile, kBytes * s * count * q) +
                  kBytes * layers * q * q + 3 * kBytes * q * q;
   }
   if (low_rank) products = 5 * kBytes * q * widest + kBytes * q * d;
@@ -291,4 +298,4 @@ int longest_prompt(const ModelConfig& c, const Writers& writers, double bytes,
   return fits;
 }
 
-}  // namespace unpack
+}  // namespace unpack::engine

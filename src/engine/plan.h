@@ -7,13 +7,15 @@
 #include "unpack/config.h"
 #include "unpack/writers.h"
 
-namespace unpack {
-
+namespace unpack::backend {
 class Backend;
+}
+
+namespace unpack::engine {
 
 // What a backend does with products of weights that it does not keep. Other devices than the CPU
 // are held against every writer times the weights, however they go about it.
-Products products_of(const Backend& backend);
+backend::Products products_of(const backend::Backend& backend);
 
 struct Cost {
   double flop = 0;
@@ -28,7 +30,7 @@ struct Cost {
 Cost forward_cost(const ModelConfig& config, int tokens);
 // The forward pass included; scores as the plan of the length has them (backend/score_plan.h).
 Cost prepare_cost(const ModelConfig& config, const Writers& writers, int tokens,
-                  Products products = Products::as_needed);
+                  backend::Products products = backend::Products::as_needed);
 Cost question_cost(const ModelConfig& config, const Writers& writers,
                    int tokens);  // edges, direct edges of a target, totals
 // On a prepared prompt: a target at the last position, and another beta for the same target.
@@ -64,4 +66,4 @@ double device_memory_cost(const ModelConfig& config, const Writers& writers, int
 int longest_prompt(const ModelConfig& config, const Writers& writers, double bytes,
                    std::size_t memory_budget, bool parts);
 
-}  // namespace unpack
+}  // namespace unpack::engine

@@ -25,18 +25,18 @@ constexpr std::size_t kKeptLogits = 8;
 
 // A prompt that a device has no room for is refused before anything is computed. Asking the device
 // takes time that a short one does not have.
-void check_room(const ModelState& state, int tokens, const RunContext& context) {
+void check_room(const engine::ModelState& state, int tokens, const RunContext& context) {
   constexpr double kAlwaysFits = std::int64_t{1} << 30, kGiB = std::int64_t{1} << 30;
-  auto* memory = dynamic_cast<DeviceMemory*>(state.backend.get());
+  auto* memory = dynamic_cast<backend::DeviceMemory*>(state.backend.get());
   if (memory == nullptr) return;
   const ModelConfig& c = state.backend->config();
-  const double need =
-      device_memory_cost(c, state.writers, tokens, context.memory_budget, memory->in_parts());
+  const double need = engine::device_memory_cost(c, state.writers, tokens, context.memory_budget,
+                                                 memory->in_parts());
   if (need <= kAlwaysFits) return;
   const auto room = static_cast<double>(memory->room_for_prompts());
   if (need <= room) return;
   const int fits =
-      longest_prompt(c, state.writers, room, context.memory_budget, memory->in_parts());
+      engine::longest_prompt(c, state.writers, room, context.memory_budget, memory->in_parts());
   throw InputError(fmt::format(
       "a prompt of {} tokens takes {:.1f} GiB of the device, which has {:.1f} GiB for it; {}",
       tokens, need / kGiB, room / kGiB,
@@ -51,7 +51,7 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
   std::vector<Prepared> out;
   std::size_t next = 0;
   for (const auto& prompt : prompts) {
-    check_prompt(config(), prompt);
+    forward::check_prompt(config(), prompt);
     check_room(*state_, static_cast<int>(prompt.size()), context);
   }
   while (next < prompts.size()) {
@@ -60,21 +60,22 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
     while (
         next < prompts.size() &&
         (batch.empty() || (rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows &&
-                           same_rotary(config(), static_cast<int>(batch.front().size()),
-                                       static_cast<int>(prompts[next].size()))))) {
+                           backend::same_rotary(config(), static_cast<int>(batch.front().size()),
+                                                static_cast<int>(prompts[next].size()))))) {
       rows += static_cast<std::int64_t>(prompts[next].size());
       batch.push_back(prompts[next++]);
     }
-    const ForwardTrace trace = forward_unchecked(*state_->backend, batch, {}, context);
+    const forward::ForwardTrace trace =
+        forward::forward_unchecked(*state_->backend, batch, {}, context);
     for (std::size_t i = 0; i < batch.size(); ++i) {
-      auto decomposition = std::make_shared<Decomposition>(
+      auto decomposition = std::make_shared<decompose::Decomposition>(
           state_->backend, state_->writers,
-          batch.size() == 1 ? trace : slice_prompt(*state_->backend, trace, i), context);
-      out.push_back(
-          Inside::prepared(std::make_shared<const PreparedState>(*this, std::move(decomposition))));
+          batch.size() == 1 ? trace : forward::slice_prompt(*state_->backend, trace, i), context);
+      out.push_back(engine::Inside::prepared(
+          std::make_shared<const engine::PreparedState>(*this, std::move(decomposition))));
     }
     // Only now, with all work of the batch on its way: a device need not wait in between.
-    check_finite(*state_->backend, trace);
+    forward::check_finite(*state_->backend, trace);
   }
   return out;
 }
@@ -83,13 +84,14 @@ Prepared Model::prepare(std::span<const TokenId> ids, const RunContext& context)
   return prepare(std::vector<std::vector<TokenId>>{{ids.begin(), ids.end()}}, context).front();
 }
 
-void make_sums(const PreparedState& state, Options options, const RunContext& context) {
-  const Decomposition& d = *state.decomposition;
+void engine::make_sums(const engine::PreparedState& state, Options options,
+                       const RunContext& context) {
+  const decompose::Decomposition& d = *state.decomposition;
   (void)options.settle();
   // Of a long prompt the sums are made along with the edges, for what its keys lead to.
   if (options.direction == Direction::output && !d.keeps_key_scores(options.scores) &&
       options.scores == Scores::raw)
-    return make_edges(state, options, context);
+    return engine::make_edges(state, options, context);
   d.attention(0, options.scores, context);
   if (options.direction == Direction::read) {
     if (options.keys == Keys::spread) d.key_medians(0, context);
@@ -99,7 +101,7 @@ void make_sums(const PreparedState& state, Options options, const RunContext& co
   }
 }
 
-std::shared_ptr<const std::vector<double>> PreparedState::logits_at(int position) const {
+std::shared_ptr<const std::vector<double>> engine::PreparedState::logits_at(int position) const {
   {
     std::lock_guard lock(mutex);
     for (const auto& [at, row] : logits) {
@@ -116,14 +118,14 @@ std::shared_ptr<const std::vector<double>> PreparedState::logits_at(int position
 }
 
 std::size_t Prepared::bytes() const {
-  const Decomposition& d = *state_->decomposition;
+  const decompose::Decomposition& d = *state_->decomposition;
   const ModelConfig& c = d.config();
   const auto scalar = static_cast<std::size_t>(d.backend().is_double() ? 8 : 4);
   const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
   const std::int64_t s = d.length();
   std::int64_t edges = 0;  // values of one set
   for (int l = 0; l < c.n_layers; ++l) {
-    edges += 2 * tri(s) * c.n_heads +
+    edges += 2 * backend::tri(s) * c.n_heads +
              s * d.writers().visible_to_attention(l) * (c.n_heads + c.n_kv_heads) +
              s * (c.gated() ? 2 : 1) * d.writers().visible_to_mlp(l);
   }
@@ -140,7 +142,7 @@ const std::vector<TokenId>& Prepared::ids() const { return state_->decomposition
 
 InteractionResult Prepared::interactions(std::optional<int> query, bool all,
                                          const RunContext& context) const {
-  const Decomposition& d = *state_->decomposition;
+  const decompose::Decomposition& d = *state_->decomposition;
   const Writers& writers = d.writers();
   const int length = d.length();
   InteractionResult result;
@@ -170,7 +172,7 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all,
   for (int l = 0; l < d.config().n_layers; ++l) {
     const int cl = writers.visible_to_attention(l);
     const int cm = writers.visible_to_mlp(l);
-    const Array& deviation = d.moments(l, context).k_std;
+    const backend::Array& deviation = d.moments(l, context).k_std;
     std::vector<double> values(static_cast<std::size_t>(deviation.size()));
     d.backend().download(deviation, 0, values);
     for (int h = 0; h < d.config().n_heads; ++h) {
@@ -178,17 +180,17 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all,
                                static_cast<std::size_t>(cl),
            cl, writers.head(l, h), result.attention);
     }
-    const Array& l2 = d.mlp(l, MlpSide::gate, Scores::raw, context).l2;
+    const backend::Array& l2 = d.mlp(l, backend::MlpSide::gate, Scores::raw, context).l2;
     values.resize(l2.size());
     d.backend().download(l2, 0, values);
     read(values.data(), cm, writers.mlp(l), result.mlp);
   }
-  check_finite(result);
+  engine::check_finite(result);
   return result;
 }
 
 CachedArray Prepared::scores(int layer, Branch branch) const {
-  const Decomposition& d = *state_->decomposition;
+  const decompose::Decomposition& d = *state_->decomposition;
   const ModelConfig& c = d.config();
   if (layer < 0 || layer >= c.n_layers)
     throw InputError(fmt::format("layer {} does not exist: the model has layers 0 to {}", layer,
@@ -197,11 +199,11 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
   CachedArray out;
   const auto put = [&](std::int64_t index, double value) { out.values[index] = value; };
   if (branch == Branch::K || branch == Branch::Q) {
-    const AttentionView view = d.attention_view(layer);
+    const backend::AttentionView view = d.attention_view(layer);
     const std::int64_t cl = view.visible;
     out.shape = {cl, c.n_heads, length, length};
     out.values.assign(cl * c.n_heads * length * length, 0.0);
-    Array rows = d.backend().zeros(length * cl);
+    backend::Array rows = d.backend().zeros(length * cl);
     std::vector<double> values(static_cast<std::size_t>(length * cl));
     for (int h = 0; h < c.n_heads; ++h) {
       for (int q = 0; q < length; ++q) {
@@ -220,7 +222,7 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     return out;
   }
   if (branch == Branch::V) {
-    const AttentionSums& sums = d.attention(layer, Scores::raw);
+    const backend::AttentionSums& sums = d.attention(layer, Scores::raw);
     const std::int64_t cl = d.writers().visible_to_attention(layer);
     std::vector<double> values(static_cast<std::size_t>(sums.v_scores.size()));
     d.backend().download(sums.v_scores, 0, values);
@@ -235,18 +237,18 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     return out;
   }
   const LayerConfig& shape = c.layer(layer);
-  std::optional<MlpSide> side;
+  std::optional<backend::MlpSide> side;
   std::string names;
-  for (const MlpReader& reader : mlp_readers(shape)) {
+  for (const backend::MlpReader& reader : backend::mlp_readers(shape)) {
     if (reader.branch == branch) side = reader.side;
     names += fmt::format(", {}", to_string(reader.branch));
   }
   if (!side)
     throw UsageError(
         fmt::format("branch '{}' does not exist here: use K, Q, V{}", to_string(branch), names));
-  const MlpView view = d.mlp_view(layer);
+  const backend::MlpView view = d.mlp_view(layer);
   const std::int64_t cm = view.visible;
-  const std::int64_t n = reader_entries(shape, *side);
+  const std::int64_t n = backend::reader_entries(shape, *side);
   // Of a mixture every expert has its place, with 0 where a position does not use it.
   const std::int64_t each = shape.mixture() ? n / shape.experts_per_token : n;
   const std::int64_t all = shape.mixture() ? each * shape.n_experts : n;
@@ -258,7 +260,7 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
   };
   out.shape = {cm, length, all};
   out.values.assign(cm * length * all, 0.0);
-  Array rows = d.backend().zeros(cm * n);
+  backend::Array rows = d.backend().zeros(cm * n);
   std::vector<double> values(static_cast<std::size_t>(cm * n));
   for (int q = 0; q < length; ++q) {
     d.backend().mlp_scores(view, *side, Scores::raw, q, rows);
@@ -272,11 +274,11 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
 }
 
 CachedArray Prepared::cache(const std::string& name, int layer) const {
-  const Decomposition& d = *state_->decomposition;
+  const decompose::Decomposition& d = *state_->decomposition;
   const ModelConfig& c = d.config();
-  const ForwardTrace& t = d.trace();
+  const forward::ForwardTrace& t = d.trace();
   const std::int64_t length = d.length();
-  const auto take = [&](const Array& a, std::vector<std::int64_t> shape) {
+  const auto take = [&](const backend::Array& a, std::vector<std::int64_t> shape) {
     CachedArray out;
     out.shape = std::move(shape);
     out.values.resize(a.size());
@@ -297,7 +299,7 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
   if (layer < 0 || layer >= c.n_layers)
     throw InputError(fmt::format("layer {} does not exist: the model has layers 0 to {}", layer,
                                  c.n_layers - 1));
-  const LayerTrace& l = t.layers[layer];
+  const forward::LayerTrace& l = t.layers[layer];
   if (name == "resid_pre") return take(l.x_pre, {length, c.d_model});
   if (name == "resid_mid") return take(l.x_mid, {length, c.d_model});
   if (name == "resid_post")
@@ -324,7 +326,8 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
     for (std::int64_t h = 0; h < c.n_heads; ++h) {
       for (std::int64_t q = 0; q < length; ++q) {
         for (std::int64_t s = 0; s <= q; ++s) {
-          out.values[(h * length + q) * length + s] = packed.values[h * tri(length) + tri(q) + s];
+          out.values[(h * length + q) * length + s] =
+              packed.values[h * backend::tri(length) + backend::tri(q) + s];
         }
       }
     }

@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 
-namespace unpack {
+namespace unpack::engine {
 
 namespace {
 
@@ -24,7 +24,8 @@ double absolute_sum(const T* credit, const double* weight, std::size_t count) {
 
 }  // namespace
 
-ReadPaths::ReadPaths(const ReadSweep& sweep, const PathFilter& filter, const RunContext& context)
+ReadPaths::ReadPaths(const ReadSweep& sweep, const credit::PathFilter& filter,
+                     const RunContext& context)
     : sweep_(sweep),
       d_(sweep.decomposition()),
       filter_(filter),
@@ -149,9 +150,9 @@ void ReadPaths::finish(int writer) {
 bool ReadPaths::pass_on_device(int l) {
   const Writers& writers = d_.writers();
   const ReadSweep::Layer& layer = sweep_.layer(l);
-  const AttentionView view = d_.attention_view(l);
+  const backend::AttentionView view = d_.attention_view(l);
   const auto visible = static_cast<std::size_t>(view.visible);
-  ReadOps::WaysAbove above;
+  backend::ReadOps::WaysAbove above;
   above.slots = filter_.suffix.through ? 2 : 1;
   above.terminals = writers.terminals();
   above.filtered = filtered();
@@ -168,7 +169,7 @@ bool ReadPaths::pass_on_device(int l) {
       }
     }
   }
-  ReadOps::WaysBelow below;
+  backend::ReadOps::WaysBelow below;
   if (!sweep_.ops().pass_ways(view, layer.heads, layer.offsets, above, below)) return false;
   for (std::size_t i = 0; i < below.sum.size(); ++i) {
     const std::size_t to = i / visible * writers_ + i % visible;
@@ -194,7 +195,7 @@ void ReadPaths::pass_down() {
   for (int l = sweep_.layers() - 1; l >= 0; --l) {
     context_.report("paths", sweep_.layers() - 1 - l, sweep_.layers());
     const ReadSweep::Layer& layer = sweep_.layer(l);
-    const std::vector<MlpReader> readers = mlp_readers(d_.config().layer(l));
+    const std::vector<backend::MlpReader> readers = backend::mlp_readers(d_.config().layer(l));
     const int visible = writers.visible_to_mlp(l);
     finish(writers.mlp(l));
     std::vector<double> credit;
@@ -214,13 +215,14 @@ void ReadPaths::pass_down() {
       for (const Branch branch : {Branch::K, Branch::Q, Branch::V})
         known[{h, branch}] = ways_of(writers.head(l, h), branch);
     }
-    const AttentionView view = d_.attention_view(l);
-    sweep_.ops().visit_edges(view, layer.heads, layer.offsets, [&](const ReadOps::Edges& edges) {
-      absorb(edges.source, static_cast<std::size_t>(view.visible),
-             std::span(known.at({edges.head, edges.branch}))
-                 .subspan(edges.first, static_cast<std::size_t>(edges.queries)),
-             static_cast<const T*>(edges.credit));
-    });
+    const backend::AttentionView view = d_.attention_view(l);
+    sweep_.ops().visit_edges(
+        view, layer.heads, layer.offsets, [&](const backend::ReadOps::Edges& edges) {
+          absorb(edges.source, static_cast<std::size_t>(view.visible),
+                 std::span(known.at({edges.head, edges.branch}))
+                     .subspan(edges.first, static_cast<std::size_t>(edges.queries)),
+                 static_cast<const T*>(edges.credit));
+        });
   }
 }
 
@@ -265,7 +267,7 @@ std::vector<double> ReadPaths::pass_up() const {
   for (int l = 0; l < sweep_.layers(); ++l) {
     context_.check();
     const ReadSweep::Layer& layer = sweep_.layer(l);
-    const AttentionView view = d_.attention_view(l);
+    const backend::AttentionView view = d_.attention_view(l);
     const auto cl = static_cast<std::size_t>(view.visible);
     std::vector<std::vector<double>> parts(length_);  // per source [H, queries from it on]
     std::vector<double> sums;                         // or from the device [H, S]
@@ -274,15 +276,16 @@ std::vector<double> ReadPaths::pass_up() const {
         out[at({writers.head(l, static_cast<int>(i / length_)), static_cast<int>(i % length_)})] +=
             sums[i];
     } else {
-      sweep_.ops().visit_edges(view, layer.heads, layer.offsets, [&](const ReadOps::Edges& edges) {
-        const auto s = static_cast<std::size_t>(edges.source), reach = length_ - s;
-        parts[s].resize(heads * reach, 0.0);
-        double* sums_of = parts[s].data() + static_cast<std::size_t>(edges.head) * reach +
-                          static_cast<std::size_t>(edges.first) - s;
-        const double* own = out.data() + s * writers_;
-        for (std::size_t i = 0; i < static_cast<std::size_t>(edges.queries); ++i)
-          sums_of[i] += absolute_sum(static_cast<const T*>(edges.credit) + i * cl, own, cl);
-      });
+      sweep_.ops().visit_edges(
+          view, layer.heads, layer.offsets, [&](const backend::ReadOps::Edges& edges) {
+            const auto s = static_cast<std::size_t>(edges.source), reach = length_ - s;
+            parts[s].resize(heads * reach, 0.0);
+            double* sums_of = parts[s].data() + static_cast<std::size_t>(edges.head) * reach +
+                              static_cast<std::size_t>(edges.first) - s;
+            const double* own = out.data() + s * writers_;
+            for (std::size_t i = 0; i < static_cast<std::size_t>(edges.queries); ++i)
+              sums_of[i] += absolute_sum(static_cast<const T*>(edges.credit) + i * cl, own, cl);
+          });
     }
     for (std::size_t s = 0; s < length_; ++s) {
       for (std::size_t i = 0; i < parts[s].size(); ++i)
@@ -292,7 +295,7 @@ std::vector<double> ReadPaths::pass_up() const {
     for (std::size_t h = 0; h < heads; ++h) close(writers.head(l, static_cast<int>(h)));
     const auto visible = static_cast<std::size_t>(writers.visible_to_mlp(l));
     std::vector<double> credit;
-    for (std::size_t side = 0; side < mlp_readers(d_.config().layer(l)).size(); ++side) {
+    for (std::size_t side = 0; side < backend::mlp_readers(d_.config().layer(l)).size(); ++side) {
       sweep_.ops().position_dots(d_.writer_vectors(), writers.count(), 0, static_cast<int>(visible),
                                  layer.mlp[side], credit);
       for (std::size_t s = 0; s < length_; ++s) {
@@ -310,4 +313,4 @@ std::vector<double> ReadPaths::masses_below() const {
   return d_.backend().is_double() ? pass_up<double>() : pass_up<float>();
 }
 
-}  // namespace unpack
+}  // namespace unpack::engine

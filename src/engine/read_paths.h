@@ -13,11 +13,11 @@
 #include "engine/read_sweep.h"
 #include "unpack/result.h"
 
-namespace unpack {
+namespace unpack::engine {
 
 class ReadPaths {
  public:
-  ReadPaths(const ReadSweep& sweep, const PathFilter& filter, const RunContext& context);
+  ReadPaths(const ReadSweep& sweep, const credit::PathFilter& filter, const RunContext& context);
 
   // |credit| >= least. What cannot be among the `count` best is left out where prune is set.
   std::vector<Path> best(std::size_t count, double least, bool prune = true) const;
@@ -80,8 +80,8 @@ class ReadPaths {
                           double least) const;
 
   const ReadSweep& sweep_;
-  const Decomposition& d_;
-  PathFilter filter_;
+  const decompose::Decomposition& d_;
+  credit::PathFilter filter_;
   const RunContext& context_;
   std::size_t writers_, length_;
   std::vector<double> incoming_;  // [S, C] absolute credit that reaches a node
@@ -90,4 +90,4 @@ class ReadPaths {
   double total_ = 0, matching_ = 0;
 };
 
-}  // namespace unpack
+}  // namespace unpack::engine

@@ -10,7 +10,7 @@
 #include "decompose/host_math.h"
 #include "engine/read_paths.h"
 
-namespace unpack {
+namespace unpack::engine {
 
 // The ways up from a node that reach `least`, those that can reach furthest first.
 std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool fits,
@@ -31,7 +31,7 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
   d_.backend().download(d_.writer_vectors(), static_cast<std::int64_t>(at(node) * vector.size()),
                         vector);
   std::vector<std::vector<Step>> by_layer(static_cast<std::size_t>(sweep_.layers()));
-  std::vector<ReadOps::LayerReads> readers_of_heads;
+  std::vector<backend::ReadOps::LayerReads> readers_of_heads;
   int first_layer = 0;  // whose heads can see the writer
   for (int l = sweep_.layers() - 1; l >= 0; --l) {
     if (node.writer >= writers.visible_to_attention(l)) {
@@ -42,7 +42,7 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
   for (int l = first_layer; l < sweep_.layers(); ++l)
     readers_of_heads.push_back(
         {d_.attention_view(l), &sweep_.layer(l).heads, &sweep_.layer(l).offsets});
-  const std::vector<ReadOps::EdgesInto> into_heads =
+  const std::vector<backend::ReadOps::EdgesInto> into_heads =
       sweep_.ops().edges_into(readers_of_heads, node.writer, node.position);
   d_.backend().parallel_for(sweep_.layers(), [&](std::int64_t task) {
     const auto l = static_cast<int>(task);
@@ -56,7 +56,7 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
         by_layer[l].push_back({reader, branch, factor, reach, false});
     };
     if (l >= first_layer) {
-      const ReadOps::EdgesInto& in = into_heads[l - first_layer];
+      const backend::ReadOps::EdgesInto& in = into_heads[l - first_layer];
       const auto n = static_cast<std::size_t>(in.queries);
       for (std::size_t h = 0; n > 0 && h < static_cast<std::size_t>(d_.config().n_heads); ++h) {
         const int reader = writers.head(l, static_cast<int>(h));
@@ -68,12 +68,12 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
       }
     }
     if (node.writer >= writers.visible_to_mlp(l)) return;
-    const std::vector<MlpReader> readers = mlp_readers(d_.config().layer(l));
+    const std::vector<backend::MlpReader> readers = backend::mlp_readers(d_.config().layer(l));
     for (std::size_t side = 0; side < readers.size(); ++side) {
       const auto read =
           std::span(layer.mlp[side])
               .subspan(static_cast<std::size_t>(node.position) * vector.size(), vector.size());
-      put({writers.mlp(l), node.position}, readers[side].branch, dot(vector, read));
+      put({writers.mlp(l), node.position}, readers[side].branch, decompose::dot(vector, read));
     }
   });
   for (const auto& some : by_layer) out.insert(out.end(), some.begin(), some.end());
@@ -230,8 +230,8 @@ std::vector<Path> ReadPaths::best(std::size_t count, double least, bool prune) c
   }
   // Bounds that rounding made larger than any path may have left some out.
   if (found.size() < count && search.floor() > least) return best(count, least, false);
-  sort_paths(found);
+  credit::sort_paths(found);
   return found;
 }
 
-}  // namespace unpack
+}  // namespace unpack::engine

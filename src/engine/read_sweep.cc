@@ -8,12 +8,12 @@
 #include "decompose/host_math.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::engine {
 
 namespace {
 
-ReadOps& ops_of(const Decomposition& d) {
-  auto* ops = dynamic_cast<ReadOps*>(&d.backend());
+backend::ReadOps& ops_of(const decompose::Decomposition& d) {
+  auto* ops = dynamic_cast<backend::ReadOps*>(&d.backend());
   if (ops == nullptr) throw InternalError("this device cannot pass credit on along readings");
   return *ops;
 }
@@ -30,8 +30,8 @@ void add_to(const std::vector<double>& from, std::vector<double>& to) {
 
 }  // namespace
 
-ReadSweep::ReadSweep(const Decomposition& d, const Options& options, const ReadStart& start,
-                     Keep keep, const RunContext& context)
+ReadSweep::ReadSweep(const decompose::Decomposition& d, const Options& options,
+                     const ReadStart& start, Keep keep, const RunContext& context)
     : d_(d),
       ops_(ops_of(d)),
       c_(d.config()),
@@ -50,7 +50,7 @@ ReadSweep::ReadSweep(const Decomposition& d, const Options& options, const ReadS
   if (start_.root) {
     credit_[at(start_.position, start_.root->writer)] = 1.0;
   } else {
-    Array direction = d_.backend().zeros(c_.d_model);
+    backend::Array direction = d_.backend().zeros(c_.d_model);
     d_.backend().upload(direction, 0, start_.direction);
     d_.backend().writer_dots(d_.writer_vectors(), d_.writers().count(), start_.position, direction,
                              first_);
@@ -126,7 +126,7 @@ double ReadSweep::start_scale(int writer, const Values& products) {
     sum += x;
     abs += std::fabs(x);
   }
-  const double by = inverse_denom(sum, abs, o_.beta);
+  const double by = base::inverse_denom(sum, abs, o_.beta);
   if (start_.root->writer == writer) {
     entries_ = products;
     for (double& x : entries_) x *= by;
@@ -146,29 +146,30 @@ std::vector<int> ReadSweep::positions_of(const Values& rows) const {
 }
 
 // Credit of every neuron at every position, [S, entries].
-Array ReadSweep::neuron_entries(int l, const Values& linear, const Values& keyed) {
-  Backend& backend = d_.backend();
+backend::Array ReadSweep::neuron_entries(int l, const Values& linear, const Values& keyed) {
+  backend::Backend& backend = d_.backend();
   const int writer = d_.writers().mlp(l);
   const auto n = static_cast<std::size_t>(c_.layer(l).entries());
   const Values part = key_parts(keyed, writer, writer + 1);
   Values direction = linear;
   for (std::size_t i = 0; i < direction.size(); ++i) direction[i] += part[i / width_] * keyed[i];
   const auto products = [&](const std::vector<int>& queries, std::span<const double> rows) {
-    Array given = backend.zeros(static_cast<std::int64_t>(rows.size()));
+    backend::Array given = backend.zeros(static_cast<std::int64_t>(rows.size()));
     backend.upload(given, 0, rows);
-    Array out = backend.zeros(static_cast<std::int64_t>(queries.size() * n));
+    backend::Array out = backend.zeros(static_cast<std::int64_t>(queries.size() * n));
     backend.mlp_numerators(d_.mlp_view(l), queries, given, out);
     return out;
   };
   if (starts_at(writer)) {
     const double by =
         start_.root
-            ? start_scale(writer, fetch(backend, products({start_.position}, start_.direction)))
+            ? start_scale(writer,
+                          decompose::fetch(backend, products({start_.position}, start_.direction)))
             : 1.0;
     double* row = direction.data() + static_cast<std::size_t>(start_.position) * width_;
     for (std::size_t i = 0; i < width_; ++i) row[i] += by * start_.direction[i];
   }
-  Array entries = backend.zeros(static_cast<std::int64_t>(length_ * n));
+  backend::Array entries = backend.zeros(static_cast<std::int64_t>(length_ * n));
   const std::vector<int> used = positions_of(direction);
   if (used.empty()) return entries;
   Values rows;
@@ -176,7 +177,7 @@ Array ReadSweep::neuron_entries(int l, const Values& linear, const Values& keyed
     const auto row = direction.begin() + static_cast<std::ptrdiff_t>(s) * c_.d_model;
     rows.insert(rows.end(), row, row + c_.d_model);
   }
-  const Array some = products(used, rows);
+  const backend::Array some = products(used, rows);
   for (std::size_t i = 0; i < used.size();) {  // runs of positions at once
     std::size_t end = i + 1;
     while (end < used.size() && used[end] == used[end - 1] + 1) ++end;
@@ -189,16 +190,17 @@ Array ReadSweep::neuron_entries(int l, const Values& linear, const Values& keyed
 }
 
 // The same of neurons that nobody reads but the start, at its own position.
-ReadOps::NeuronCredit ReadSweep::credit_at_start(int l, MlpSide side, const Array& own,
-                                                 double weight) {
-  Backend& backend = d_.backend();
-  const Array coef = backend.zeros(own.size());
+backend::ReadOps::NeuronCredit ReadSweep::credit_at_start(int l, backend::MlpSide side,
+                                                          const backend::Array& own,
+                                                          double weight) {
+  backend::Backend& backend = d_.backend();
+  const backend::Array coef = backend.zeros(own.size());
   if (!starts_at(d_.writers().mlp(l))) return {coef, std::vector<double>(length_, 0.0), 0, 0};
   const std::int64_t n = own.size() / d_.length(), at = start_.position * n;
-  const MlpSums sums = d_.mlp_at(l, side, start_.position);
-  ReadOps::NeuronCredit passed =
+  const backend::MlpSums sums = d_.mlp_at(l, side, start_.position);
+  backend::ReadOps::NeuronCredit passed =
       ops_.neuron_credit(backend.slice(own, at, n), 1, nullptr, &sums, o_.beta, weight);
-  Array all = coef;
+  backend::Array all = coef;
   backend.copy(passed.coef, 0, all, at, n);
   passed.coef = all;
   return passed;
@@ -206,17 +208,18 @@ ReadOps::NeuronCredit ReadSweep::credit_at_start(int l, MlpSide side, const Arra
 
 void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& out) {
   const LayerConfig& shape = c_.layer(l);
-  const Array entries = neuron_entries(l, linear, keyed);
-  const std::vector<MlpReader> readers = mlp_readers(shape);
+  const backend::Array entries = neuron_entries(l, linear, keyed);
+  const std::vector<backend::MlpReader> readers = backend::mlp_readers(shape);
   const int visible = d_.writers().visible_to_mlp(l);
   const bool linearized = o_.mlp == MlpRule::linearized;
   for (std::size_t index = 0; index < readers.size(); ++index) {
-    const MlpSide side = readers[index].side;
-    const double weight = reader_weight(o_, shape, index);
+    const backend::MlpSide side = readers[index].side;
+    const double weight = backend::reader_weight(o_, shape, index);
     // An expert's credit is that of its neurons.
-    const Array own = side == MlpSide::router ? ops_.slot_sums(entries, shape.n_neurons) : entries;
-    const Array pre = linearized ? d_.pre(l, side, o_.scores) : Array();
-    const ReadOps::NeuronCredit passed =
+    const backend::Array own =
+        side == backend::MlpSide::router ? ops_.slot_sums(entries, shape.n_neurons) : entries;
+    const backend::Array pre = linearized ? d_.pre(l, side, o_.scores) : backend::Array();
+    const backend::ReadOps::NeuronCredit passed =
         !linearized && d_.neurons_when_asked(l)
             ? credit_at_start(l, side, own, weight)
             : ops_.neuron_credit(own, d_.length(), linearized ? &pre : nullptr,
@@ -236,7 +239,7 @@ void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& ou
           sum += r;
           abs += std::fabs(r);
         }
-        const double by = weight * passed.credit[q] * inverse_denom(sum, abs, o_.beta);
+        const double by = weight * passed.credit[q] * base::inverse_denom(sum, abs, o_.beta);
         for (std::size_t i = 0; i < width_; ++i) read[q * width_ + i] *= by;
       }
     }
@@ -247,7 +250,7 @@ void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& ou
 
 // The direction in which every head passes its credit on, in its own space, [S, H, E].
 ReadSweep::Values ReadSweep::head_directions(int l, const Values& linear, const Values& keyed) {
-  const AttentionView view = d_.attention_view(l);
+  const backend::AttentionView view = d_.attention_view(l);
   const int first = d_.writers().head(l, 0);
   const auto heads = static_cast<std::size_t>(c_.n_heads), e = static_cast<std::size_t>(c_.d_head);
   Values both = linear, pulled;
@@ -267,11 +270,11 @@ ReadSweep::Values ReadSweep::head_directions(int l, const Values& linear, const 
       ops_.head_directions(view, std::vector<int>{start_.position}, start_.direction, at_start);
     double by = 1.0;
     if (start_.root) {
-      Backend& backend = d_.backend();
-      Array direction = backend.zeros(c_.d_model);
+      backend::Backend& backend = d_.backend();
+      backend::Array direction = backend.zeros(c_.d_model);
       backend.upload(direction, 0, start_.direction);
       const auto sources = static_cast<std::size_t>(start_.position) + 1;
-      Array products = backend.zeros(static_cast<std::int64_t>(heads * sources));
+      backend::Array products = backend.zeros(static_cast<std::int64_t>(heads * sources));
       backend.head_numerators(view, std::vector<int>{start_.position}, direction, products);
       Values own(sources);
       backend.download(products, static_cast<std::int64_t>(h * sources), own);
@@ -284,17 +287,17 @@ ReadSweep::Values ReadSweep::head_directions(int l, const Values& linear, const 
 }
 
 void ReadSweep::attention(int l, const Values& linear, Values& keyed, Values& out) {
-  const AttentionView view = d_.attention_view(l);
-  const AttentionSums& sums = d_.attention(l, o_.scores, context_);
+  const backend::AttentionView view = d_.attention_view(l);
+  const backend::AttentionSums& sums = d_.attention(l, o_.scores, context_);
   Layer layer;
   layer.heads = ops_.head_reads(view, sums, o_, head_directions(l, linear, keyed));
   layer.offsets.scores = sums.k_scores;
   if (o_.scores == Scores::centered) layer.offsets.raw = sums.k_mean;
   if (o_.keys == Keys::spread) {
-    Backend& backend = d_.backend();
+    backend::Backend& backend = d_.backend();
     layer.offsets.kept = d_.key_medians(l, context_);
     layer.offsets.raw = backend.zeros(sums.k_mean.size());
-    for (const Array& part : {sums.k_mean, layer.offsets.kept})
+    for (const backend::Array& part : {sums.k_mean, layer.offsets.kept})
       backend.add(part, layer.offsets.raw, part.size());
   }
   add_to(layer.heads.linear, out);
@@ -317,4 +320,4 @@ void ReadSweep::attention(int l, const Values& linear, Values& keyed, Values& ou
   kept.offsets = std::move(layer.offsets);
 }
 
-}  // namespace unpack
+}  // namespace unpack::engine

@@ -13,7 +13,7 @@
 #include "unpack/options.h"
 #include "unpack/run_context.h"
 
-namespace unpack {
+namespace unpack::engine {
 
 // Where credit starts: a target direction for every writer at a position, or one root in a
 // direction.
@@ -27,20 +27,20 @@ class ReadSweep {
  public:
   // What the readers of a layer do, for edges and paths.
   struct Layer {
-    ReadOps::HeadReads heads;
-    ReadOps::KeyOffsets offsets;
-    std::array<std::vector<double>, kMostReaders> mlp;  // [S, D] per reader
+    backend::ReadOps::HeadReads heads;
+    backend::ReadOps::KeyOffsets offsets;
+    std::array<std::vector<double>, backend::kMostReaders> mlp;  // [S, D] per reader
   };
 
   // Which layers are kept for edges: none; all; or that of the root, and nothing below it is done.
   enum class Keep { nothing, all, root };
 
   // The backend of d has ReadOps.
-  ReadSweep(const Decomposition& d, const Options& options, const ReadStart& start, Keep keep,
-            const RunContext& context);
+  ReadSweep(const decompose::Decomposition& d, const Options& options, const ReadStart& start,
+            Keep keep, const RunContext& context);
 
-  const Decomposition& decomposition() const { return d_; }
-  ReadOps& ops() const { return ops_; }
+  const decompose::Decomposition& decomposition() const { return d_; }
+  backend::ReadOps& ops() const { return ops_; }
   const ReadStart& start() const { return start_; }
   double credit(int position, int writer) const { return credit_[at(position, writer)]; }
   const std::vector<double>& first() const { return first_; }  // [C] direct credit
@@ -65,14 +65,15 @@ class ReadSweep {
   Values key_parts(const Values& keyed, int first, int end) const;
   double start_scale(int writer, const Values& products);
   std::vector<int> positions_of(const Values& rows) const;
-  Array neuron_entries(int l, const Values& linear, const Values& keyed);
-  ReadOps::NeuronCredit credit_at_start(int l, MlpSide side, const Array& own, double weight);
+  backend::Array neuron_entries(int l, const Values& linear, const Values& keyed);
+  backend::ReadOps::NeuronCredit credit_at_start(int l, backend::MlpSide side,
+                                                 const backend::Array& own, double weight);
   void mlp(int l, const Values& linear, const Values& keyed, Values& out);
   Values head_directions(int l, const Values& linear, const Values& keyed);
   void attention(int l, const Values& linear, Values& keyed, Values& out);
 
-  const Decomposition& d_;
-  ReadOps& ops_;
+  const decompose::Decomposition& d_;
+  backend::ReadOps& ops_;
   const ModelConfig& c_;
   Options o_;
   ReadStart start_;
@@ -88,4 +89,4 @@ class ReadSweep {
   double passed_ = 0, doubt_ = 0;
 };
 
-}  // namespace unpack
+}  // namespace unpack::engine

@@ -19,19 +19,19 @@ namespace unpack {
 
 namespace {
 
-std::vector<double> direction_to(const PreparedState& state, const TargetInfo& target) {
-  const Decomposition& d = *state.decomposition;
-  Array direction = d.backend().zeros(d.config().d_model);
+std::vector<double> direction_to(const engine::PreparedState& state, const TargetInfo& target) {
+  const decompose::Decomposition& d = *state.decomposition;
+  backend::Array direction = d.backend().zeros(d.config().d_model);
   d.backend().target_direction(d.trace().x_final, target.position, target.ids,
                                target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                                direction);
-  return fetch(d.backend(), direction);
+  return decompose::fetch(d.backend(), direction);
 }
 
-ReadStart start_of(const PreparedState& state, const Question& question,
-                   const TraceResult& result) {
-  const Decomposition& d = *state.decomposition;
-  ReadStart start;
+engine::ReadStart start_of(const engine::PreparedState& state, const Question& question,
+                           const TraceResult& result) {
+  const decompose::Decomposition& d = *state.decomposition;
+  engine::ReadStart start;
   start.position = result.root ? result.root->position : result.target.position;
   start.root = result.root;
   if (!result.root || question.options.reroot == Reroot::target) {
@@ -39,7 +39,7 @@ ReadStart start_of(const PreparedState& state, const Question& question,
     return start;
   }
   const Writer& writer = d.writers()[result.root->writer];
-  const LayerTrace& layer = d.trace().layers[writer.layer];
+  const forward::LayerTrace& layer = d.trace().layers[writer.layer];
   start.direction.resize(d.config().d_model);
   d.backend().download(writer.kind == WriterKind::mlp ? layer.mlp_out : layer.attn_out,
                        static_cast<std::int64_t>(start.position) * d.config().d_model,
@@ -50,15 +50,16 @@ ReadStart start_of(const PreparedState& state, const Question& question,
 // What the root sends to every writer at every position by a branch, [C][S].
 using Sent = std::map<Branch, std::vector<std::vector<double>>>;
 
-Sent sent_by_root(const ReadSweep& sweep, const Node& root) {
-  const Decomposition& d = sweep.decomposition();
+Sent sent_by_root(const engine::ReadSweep& sweep, const Node& root) {
+  const decompose::Decomposition& d = sweep.decomposition();
   const Writer& writer = d.writers()[root.writer];
   const auto count = static_cast<std::size_t>(d.writers().count()),
              length = static_cast<std::size_t>(d.length());
-  const ReadSweep::Layer& layer = sweep.layer(writer.layer);
+  const engine::ReadSweep::Layer& layer = sweep.layer(writer.layer);
   Sent out;
   if (writer.kind == WriterKind::mlp) {
-    const std::vector<MlpReader> readers = mlp_readers(d.config().layer(writer.layer));
+    const std::vector<backend::MlpReader> readers =
+        backend::mlp_readers(d.config().layer(writer.layer));
     const int visible = d.writers().visible_to_mlp(writer.layer);
     const auto s = static_cast<std::size_t>(root.position);
     for (std::size_t side = 0; side < readers.size(); ++side) {
@@ -72,9 +73,9 @@ Sent sent_by_root(const ReadSweep& sweep, const Node& root) {
     }
     return out;
   }
-  const AttentionView view = d.attention_view(writer.layer);
+  const backend::AttentionView view = d.attention_view(writer.layer);
   const auto visible = static_cast<std::size_t>(view.visible);
-  const ReadOps::EdgesFrom sent =
+  const backend::ReadOps::EdgesFrom sent =
       sweep.ops().edges_from(view, layer.heads, layer.offsets, writer.head, root.position);
   const std::array<std::pair<Branch, const std::vector<double>*>, 3> parts = {
       {{Branch::K, &sent.k}, {Branch::Q, &sent.q}, {Branch::V, &sent.v}}};
@@ -87,19 +88,20 @@ Sent sent_by_root(const ReadSweep& sweep, const Node& root) {
 }
 
 // What the root sends by each branch.
-void add_root(const ReadSweep& sweep, TraceResult& result) {
-  const Decomposition& d = sweep.decomposition();
+void add_root(const engine::ReadSweep& sweep, TraceResult& result) {
+  const decompose::Decomposition& d = sweep.decomposition();
   const Node root = *result.root;
   result.incoming = sent_by_root(sweep, root);
   if (d.writers()[root.writer].kind == WriterKind::head) {
     result.entries = sweep.root_entries();
   } else {
-    add_neuron_entries(d, root, sweep.root_entries(), result);
+    engine::add_neuron_entries(d, root, sweep.root_entries(), result);
   }
 }
 
 // The ranking of those it sends to.
-void add_composition(const Decomposition& d, const ReadPaths& paths, TraceResult& result) {
+void add_composition(const decompose::Decomposition& d, const engine::ReadPaths& paths,
+                     TraceResult& result) {
   const auto count = static_cast<std::size_t>(d.writers().count());
   const auto length = static_cast<std::size_t>(result.length());
   const std::vector<double> below = paths.masses_below();
@@ -129,22 +131,23 @@ void add_composition(const Decomposition& d, const ReadPaths& paths, TraceResult
 // Edges of every layer, and of the target. `other`: [S, C, D] what is read, where it is not what
 // was written.
 template <typename T>
-void read_edges(const ReadSweep& sweep, const Array* other, bool positions, EdgeSums& sums) {
-  const Decomposition& d = sweep.decomposition();
+void read_edges(const engine::ReadSweep& sweep, const backend::Array* other, bool positions,
+                engine::EdgeSums& sums) {
+  const decompose::Decomposition& d = sweep.decomposition();
   const Writers& writers = d.writers();
-  const Array& vectors = other != nullptr ? *other : d.writer_vectors();
+  const backend::Array& vectors = other != nullptr ? *other : d.writer_vectors();
   const auto length = static_cast<std::size_t>(d.length()),
              heads = static_cast<std::size_t>(d.config().n_heads);
   const auto place = [&](std::size_t s) { return positions ? static_cast<int>(s) : 0; };
   const std::array<Branch, 3> branches = {Branch::K, Branch::Q, Branch::V};
   for (int l = 0; l < d.config().n_layers; ++l) {
-    const ReadSweep::Layer& layer = sweep.layer(l);
-    AttentionView view = d.attention_view(l);
+    const engine::ReadSweep::Layer& layer = sweep.layer(l);
+    backend::AttentionView view = d.attention_view(l);
     view.writers = &vectors;
     const auto cl = static_cast<std::size_t>(view.visible);
     std::vector<std::vector<double>> parts(length);  // per source [3, H, Cl], added up in order
-    ReadOps::HeadReads reads = layer.heads;
-    ReadOps::KeyOffsets offsets = layer.offsets;
+    backend::ReadOps::HeadReads reads = layer.heads;
+    backend::ReadOps::KeyOffsets offsets = layer.offsets;
     if (other != nullptr) {  // what was kept is that of the writers themselves
       offsets = {};
       reads.values = reads.keys = {};
@@ -157,7 +160,7 @@ void read_edges(const ReadSweep& sweep, const Array* other, bool positions, Edge
         parts[s].assign(totals.begin() + static_cast<std::ptrdiff_t>(s * size),
                         totals.begin() + static_cast<std::ptrdiff_t>((s + 1) * size));
     } else {
-      sweep.ops().visit_edges(view, reads, offsets, [&](const ReadOps::Edges& edges) {
+      sweep.ops().visit_edges(view, reads, offsets, [&](const backend::ReadOps::Edges& edges) {
         std::vector<double>& part = parts[edges.source];
         part.resize(3 * heads * cl, 0.0);
         const std::size_t which = edges.branch == Branch::K ? 0 : edges.branch == Branch::Q ? 1 : 2;
@@ -172,7 +175,7 @@ void read_edges(const ReadSweep& sweep, const Array* other, bool positions, Edge
         sums[{writers.head(l, static_cast<int>(i / cl % heads)), branches[i / cl / heads],
               static_cast<int>(i % cl), place(s)}] += parts[s][i];
     }
-    const std::vector<MlpReader> readers = mlp_readers(d.config().layer(l));
+    const std::vector<backend::MlpReader> readers = backend::mlp_readers(d.config().layer(l));
     const auto visible = static_cast<std::size_t>(writers.visible_to_mlp(l));
     for (std::size_t side = 0; side < readers.size(); ++side) {
       std::vector<double> credit;
@@ -201,14 +204,15 @@ void read_edges(const ReadSweep& sweep, const Array* other, bool positions, Edge
 
 }  // namespace
 
-void answer_along_reading(const PreparedState& state, const Question& question,
-                          const PathFilter& filter, const RunContext& context,
-                          TraceResult& result) {
-  const Decomposition& d = *state.decomposition;
+void engine::answer_along_reading(const engine::PreparedState& state, const Question& question,
+                                  const credit::PathFilter& filter, const RunContext& context,
+                                  TraceResult& result) {
+  const decompose::Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
   const bool with_edges = result.root || question.paths.top > 0;
-  const ReadSweep sweep(d, question.options, start_of(state, question, result),
-                        with_edges ? ReadSweep::Keep::all : ReadSweep::Keep::nothing, context);
+  const engine::ReadSweep sweep(
+      d, question.options, start_of(state, question, result),
+      with_edges ? engine::ReadSweep::Keep::all : engine::ReadSweep::Keep::nothing, context);
   const auto count = static_cast<std::size_t>(writers.count());
   const auto length = static_cast<std::size_t>(d.length());
   result.ill_conditioned = sweep.doubtful();
@@ -228,14 +232,14 @@ void answer_along_reading(const PreparedState& state, const Question& question,
   if (result.root) add_root(sweep, result);
   const bool ranked = result.root && question.composition;
   if (!ranked && question.paths.top == 0) return;
-  const ReadPaths paths(sweep, filter, context);
+  const engine::ReadPaths paths(sweep, filter, context);
   if (ranked) add_composition(d, paths, result);
   if (question.paths.tau) {
-    ThresholdPaths found;
+    credit::ThresholdPaths found;
     found.paths = paths.best(question.paths.top + 1, *question.paths.tau);
     found.more = found.paths.size() > question.paths.top;
     if (found.more) found.paths.pop_back();
-    take_paths(std::move(found), question.paths, result);
+    engine::take_paths(std::move(found), question.paths, result);
   } else {
     result.paths = paths.best(question.paths.top, 0.0);
   }
@@ -246,12 +250,12 @@ void answer_along_reading(const PreparedState& state, const Question& question,
 }
 
 TraceResult node_reads(const Prepared& prepared, const Question& asked, const RunContext& context) {
-  const PreparedState& state = *state_of(prepared);
-  const Decomposition& d = *state.decomposition;
+  const engine::PreparedState& state = *engine::state_of(prepared);
+  const decompose::Decomposition& d = *state.decomposition;
   Question question = asked;
   question.composition = false;
   question.paths.top = 0;
-  check_question(question, prepared.model(), d.length());
+  engine::check_question(question, prepared.model(), d.length());
   (void)question.options.settle();
   if (!question.root) throw UsageError("give the head or MLP whose reads are asked for");
   if (question.options.direction != Direction::read) return prepared.trace(question, context);
@@ -261,24 +265,24 @@ TraceResult node_reads(const Prepared& prepared, const Question& asked, const Ru
   result.root = parse_node(d.writers(), *question.root, d.length());
   const int position = resolve_position(question.target.position, d.length());
   result.target =
-      resolve_target(state.model, question.target, d.length(), *state.logits_at(position));
-  const ReadSweep sweep(d, question.options, start_of(state, question, result),
-                        ReadSweep::Keep::root, context);
+      engine::resolve_target(state.model, question.target, d.length(), *state.logits_at(position));
+  const engine::ReadSweep sweep(d, question.options, start_of(state, question, result),
+                                engine::ReadSweep::Keep::root, context);
   add_root(sweep, result);
   return result;
 }
 
-std::vector<double> masses_below(const PreparedState& state, const Question& asked,
-                                 const TraceResult& rooted, const RunContext& context) {
-  const Decomposition& d = *state.decomposition;
+std::vector<double> engine::masses_below(const engine::PreparedState& state, const Question& asked,
+                                         const TraceResult& rooted, const RunContext& context) {
+  const decompose::Decomposition& d = *state.decomposition;
   Question question = asked;
   question.options.settle();
   if (question.options.direction == Direction::read) {
-    const ReadSweep sweep(d, question.options, start_of(state, question, rooted),
-                          ReadSweep::Keep::all, context);
-    return ReadPaths(sweep, {}, context).masses_below();
+    const engine::ReadSweep sweep(d, question.options, start_of(state, question, rooted),
+                                  engine::ReadSweep::Keep::all, context);
+    return engine::ReadPaths(sweep, {}, context).masses_below();
   }
-  const auto masses = path_masses(state, question.options, context);
+  const auto masses = engine::path_masses(state, question.options, context);
   std::vector<double> out;
   for (int s = 0; s < d.length(); ++s) {
     for (int w = 0; w < d.writers().count(); ++w) out.push_back(masses->mass_all(s, w));
@@ -286,43 +290,43 @@ std::vector<double> masses_below(const PreparedState& state, const Question& ask
   return out;
 }
 
-EdgeAnswer edge_sums(const PreparedState& state, const Question& asked, const EdgeQuestion& how,
-                     const RunContext& context) {
-  const Decomposition& d = *state.decomposition;
+engine::EdgeAnswer engine::edge_sums(const engine::PreparedState& state, const Question& asked,
+                                     const engine::EdgeQuestion& how, const RunContext& context) {
+  const decompose::Decomposition& d = *state.decomposition;
   Question question = asked;
   question.options.check();
   question.options.settle();
   if (question.root) throw UsageError("edges are those of a target: leave --root out");
   const int position = resolve_position(question.target.position, d.length());
   const TargetInfo target =
-      resolve_target(state.model, question.target, d.length(), *state.logits_at(position));
-  EdgeAnswer out;
-  EdgeSums& sums = out.sums;
+      engine::resolve_target(state.model, question.target, d.length(), *state.logits_at(position));
+  engine::EdgeAnswer out;
+  engine::EdgeSums& sums = out.sums;
   if (question.options.direction == Direction::output) {
     if (how.other != nullptr) throw UsageError("differences of prompts take the direction read");
     if (d.backend().is_double()) {
-      output_edges<double>(state, question, target, how.positions, context, sums);
+      engine::output_edges<double>(state, question, target, how.positions, context, sums);
     } else {
-      output_edges<float>(state, question, target, how.positions, context, sums);
+      engine::output_edges<float>(state, question, target, how.positions, context, sums);
     }
     for (const auto& [key, credit] : sums)
       if (std::get<0>(key) < 0) out.first += std::fabs(credit);
     return out;
   }
-  ReadStart start;
+  engine::ReadStart start;
   start.position = target.position;
   start.direction = direction_to(state, target);
-  const ReadSweep sweep(d, question.options, start, ReadSweep::Keep::all, context);
+  const engine::ReadSweep sweep(d, question.options, start, engine::ReadSweep::Keep::all, context);
   for (const double credit : sweep.first()) out.first += std::fabs(credit);
-  Array change;
+  backend::Array change;
   if (how.other != nullptr) {
-    Backend& backend = d.backend();
-    const Array& own = d.writer_vectors();
+    backend::Backend& backend = d.backend();
+    const backend::Array& own = d.writer_vectors();
     change = backend.zeros(own.size());
     backend.copy(own, 0, change, 0, own.size());
     backend.add(how.other->decomposition->writer_vectors(), change, own.size(), -1.0);
   }
-  const Array* vectors = change.empty() ? nullptr : &change;
+  const backend::Array* vectors = change.empty() ? nullptr : &change;
   if (d.backend().is_double()) {
     read_edges<double>(sweep, vectors, how.positions, sums);
   } else {
@@ -334,7 +338,7 @@ EdgeAnswer edge_sums(const PreparedState& state, const Question& asked, const Ed
 std::vector<EdgeCredit> Prepared::edge_credit(const Question& question,
                                               const RunContext& context) const {
   std::vector<EdgeCredit> out;
-  for (const auto& [key, credit] : edge_sums(*state_, question, {}, context).sums) {
+  for (const auto& [key, credit] : engine::edge_sums(*state_, question, {}, context).sums) {
     const auto& [reader, branch, writer, position] = key;
     if (credit != 0) out.push_back({writer, reader, branch, credit});
   }

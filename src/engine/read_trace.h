@@ -9,18 +9,19 @@
 #include "engine/state.h"
 #include "unpack/prepared.h"
 
-namespace unpack {
+namespace unpack::engine {
 
 // Options::direction is `read`: fills in what trace.cc does otherwise.
 void answer_along_reading(const PreparedState& state, const Question& question,
-                          const PathFilter& filter, const RunContext& context, TraceResult& result);
+                          const credit::PathFilter& filter, const RunContext& context,
+                          TraceResult& result);
 
 // Paths above a threshold into the result, with what there is to say of those left out.
-void take_paths(ThresholdPaths found, const PathQuery& query, TraceResult& result);
+void take_paths(credit::ThresholdPaths found, const PathQuery& query, TraceResult& result);
 
 // The Stage 1 shares of an MLP at a root, the largest first.
-void add_neuron_entries(const Decomposition& d, const Node& root, const std::vector<double>& shares,
-                        TraceResult& result);
+void add_neuron_entries(const decompose::Decomposition& d, const Node& root,
+                        const std::vector<double>& shares, TraceResult& result);
 
 // Reader, branch, writer, and where the writer wrote (0 where positions are summed up).
 using EdgeSums = std::map<std::tuple<int, Branch, int, int>, double>;
@@ -43,4 +44,4 @@ template <typename T>
 void output_edges(const PreparedState& state, const Question& question, const TargetInfo& target,
                   bool positions, const RunContext& context, EdgeSums& sums);
 
-}  // namespace unpack
+}  // namespace unpack::engine

@@ -15,7 +15,7 @@
 #include "unpack/model.h"
 #include "unpack/prepared.h"
 
-namespace unpack {
+namespace unpack::engine {
 
 struct Inside {
   static const std::shared_ptr<const ModelState>& of(const Model& model) { return model.state_; }
@@ -34,8 +34,8 @@ inline const std::shared_ptr<const PreparedState>& state_of(const Prepared& prep
 }
 
 struct ModelState {
-  std::shared_ptr<const ModelWeights> weights;
-  std::shared_ptr<Backend> backend;
+  std::shared_ptr<const model::ModelWeights> weights;
+  std::shared_ptr<backend::Backend> backend;
   std::optional<Tokenizer> tokenizer;
   std::string tokenizer_problem;  // why there is none
   std::string name;
@@ -44,21 +44,21 @@ struct ModelState {
   ChatSource chat;
   std::string stored_as = {};  // the type of quantised weights; empty: the config's dtype
 
-  ModelState(std::shared_ptr<const ModelWeights> w, const LoadOptions& load_options);
+  ModelState(std::shared_ptr<const model::ModelWeights> w, const LoadOptions& load_options);
 };
 
 // Edges for one set of options, with what depends on them alone.
 template <typename T>
 struct EdgeSet {
   Options options;
-  std::shared_ptr<const Edges<T>> edges;
-  bool whole = true;                     // with every edge of the last layer's MLP
-  std::shared_ptr<const Suffix> suffix;  // unfiltered, made when first needed
+  std::shared_ptr<const credit::Edges<T>> edges;
+  bool whole = true;                             // with every edge of the last layer's MLP
+  std::shared_ptr<const credit::Suffix> suffix;  // unfiltered, made when first needed
 };
 
 struct PreparedState {
   Model model;
-  std::shared_ptr<Decomposition> decomposition;
+  std::shared_ptr<decompose::Decomposition> decomposition;
 
   // Kept for the next question: the last few edge sets and rows of logits.
   mutable std::mutex mutex;
@@ -66,9 +66,9 @@ struct PreparedState {
   mutable std::vector<EdgeSet<double>> double_edges;
   mutable std::vector<std::pair<int, std::shared_ptr<const std::vector<double>>>> logits;
 
-  PreparedState(Model m, std::shared_ptr<Decomposition> d)
+  PreparedState(Model m, std::shared_ptr<decompose::Decomposition> d)
       : model(std::move(m)), decomposition(std::move(d)) {}
-  Backend& backend() const { return decomposition->backend(); }
+  backend::Backend& backend() const { return decomposition->backend(); }
   std::shared_ptr<const std::vector<double>> logits_at(int position) const;
 };
 
@@ -79,10 +79,11 @@ double log_sum_exp(std::span<const double> logits);
 // What the model itself calls logits: those of Backend::logits through a final soft cap.
 void cap_logits(const ModelConfig& config, std::span<double> logits);
 // Which experts every position used, layer by layer; `routings` holds nothing for dense layers.
-ExpertUses expert_uses(std::span<const std::shared_ptr<const Routing>> routings, int length);
+ExpertUses expert_uses(std::span<const std::shared_ptr<const backend::Routing>> routings,
+                       int length);
 // Fills ids (default: the top prediction), texts, logit, difference, probability. Throws InputError
 // for ids outside the vocabulary.
 TargetInfo resolve_target(const Model& model, const Target& target, int length,
                           const std::vector<double>& logits);
 
-}  // namespace unpack
+}  // namespace unpack::engine

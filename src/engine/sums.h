@@ -5,11 +5,11 @@
 #include "unpack/options.h"
 #include "unpack/run_context.h"
 
-namespace unpack {
+namespace unpack::engine {
 
 struct PreparedState;
 void make_sums(const PreparedState& state, Options options, const RunContext& context);
 // The edges of such questions, of direction `output`.
 void make_edges(const PreparedState& state, const Options& options, const RunContext& context);
 
-}  // namespace unpack
+}  // namespace unpack::engine

@@ -34,7 +34,7 @@ bool same_edges(const Options& a, const Options& b) {
 }
 
 template <typename T>
-std::vector<EdgeSet<T>>& edge_sets(const PreparedState& state) {
+std::vector<engine::EdgeSet<T>>& edge_sets(const engine::PreparedState& state) {
   if constexpr (sizeof(T) == 8) {
     return state.double_edges;
   } else {
@@ -43,9 +43,10 @@ std::vector<EdgeSet<T>>& edge_sets(const PreparedState& state) {
 }
 
 template <typename T>
-std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Options& options,
-                                          const RunContext& context, bool whole,
-                                          const EdgesTarget* target = nullptr) {
+std::shared_ptr<const credit::Edges<T>> edges_for(const engine::PreparedState& state,
+                                                  const Options& options, const RunContext& context,
+                                                  bool whole,
+                                                  const credit::EdgesTarget* target = nullptr) {
   {
     std::lock_guard lock(state.mutex);
     for (const auto& set : edge_sets<T>(state)) {
@@ -53,14 +54,15 @@ std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Opti
     }
   }
   const ModelConfig& c = state.decomposition->config();
-  if (tri(state.decomposition->length()) * c.n_heads * c.n_layers > kManyPairs) {
+  if (backend::tri(state.decomposition->length()) * c.n_heads * c.n_layers > kManyPairs) {
     std::lock_guard lock(state.mutex);
     edge_sets<T>(state).clear();
   }
-  std::optional<SuffixAlong<T>> along;  // where the key scores would have to be made again for it
+  std::optional<credit::SuffixAlong<T>>
+      along;  // where the key scores would have to be made again for it
   if (!state.decomposition->keeps_key_scores(options.scores)) along.emplace(*state.decomposition);
-  auto edges = std::make_shared<const Edges<T>>(state.decomposition, options, context, target,
-                                                whole, along ? &*along : nullptr);
+  auto edges = std::make_shared<const credit::Edges<T>>(state.decomposition, options, context,
+                                                        target, whole, along ? &*along : nullptr);
   std::lock_guard lock(state.mutex);
   auto& sets = edge_sets<T>(state);
   if (sets.size() >= kKeptEdges) sets.erase(sets.begin());
@@ -69,8 +71,10 @@ std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Opti
 }
 
 template <typename T>
-std::shared_ptr<const Suffix> suffix_for(const PreparedState& state, const Edges<T>& edges,
-                                         const SuffixFilter& filter, const RunContext& context) {
+std::shared_ptr<const credit::Suffix> suffix_for(const engine::PreparedState& state,
+                                                 const credit::Edges<T>& edges,
+                                                 const credit::SuffixFilter& filter,
+                                                 const RunContext& context) {
   const bool plain = !filter.any() && !filter.by_sign;
   if (plain) {
     std::lock_guard lock(state.mutex);
@@ -78,7 +82,8 @@ std::shared_ptr<const Suffix> suffix_for(const PreparedState& state, const Edges
       if (set.edges.get() == &edges && set.suffix) return set.suffix;
     }
   }
-  auto suffix = std::make_shared<const Suffix>(Suffix::compute(edges, filter, context));
+  auto suffix =
+      std::make_shared<const credit::Suffix>(credit::Suffix::compute(edges, filter, context));
   if (plain) {
     std::lock_guard lock(state.mutex);
     for (auto& set : edge_sets<T>(state)) {
@@ -88,8 +93,8 @@ std::shared_ptr<const Suffix> suffix_for(const PreparedState& state, const Edges
   return suffix;
 }
 
-PathFilter resolve_filter(const PathQuery& query, const Writers& writers, int length) {
-  PathFilter filter;
+credit::PathFilter resolve_filter(const PathQuery& query, const Writers& writers, int length) {
+  credit::PathFilter filter;
   filter.branch = query.branch;
   filter.sign = query.sign;
   if (query.through) filter.suffix.through = writers.parse(*query.through);
@@ -102,13 +107,13 @@ PathFilter resolve_filter(const PathQuery& query, const Writers& writers, int le
   return filter;
 }
 
-void check_filter(const PathFilter& filter) {
+void check_filter(const credit::PathFilter& filter) {
   if (filter.branch && (*filter.branch == Branch::none || *filter.branch == Branch::mlp))
     throw UsageError("--branch must be K, Q, V, G, U or R");
 }
 
 // Spec 8.4: upstream components by what they send into the root.
-void add_composition(TraceResult& result, const Suffix& suffix, const Writers& writers) {
+void add_composition(TraceResult& result, const credit::Suffix& suffix, const Writers& writers) {
   std::vector<CompositionEntry> all(static_cast<std::size_t>(writers.count()));
   const auto ranked = [](std::vector<CompositionEntry> entries) {
     std::erase_if(entries, [](const CompositionEntry& e) { return e.mass == 0 && e.credit == 0; });
@@ -136,7 +141,8 @@ void add_composition(TraceResult& result, const Suffix& suffix, const Writers& w
   result.composition[Branch::none] = ranked(std::move(all));
 }
 
-void add_tokens(TraceResult& result, const Flow& flow, const Start& start, const Writers& writers) {
+void add_tokens(TraceResult& result, const credit::Flow& flow, const credit::Start& start,
+                const Writers& writers) {
   const auto count = static_cast<std::size_t>(writers.count());
   const auto length = static_cast<std::size_t>(result.length());
   result.node_credit.assign(count, std::vector<double>(length, 0.0));
@@ -180,27 +186,28 @@ void add_percentages(TraceResult& result) {
 }
 
 template <typename T>
-void answer(const PreparedState& state, const Question& question, const TargetInfo& target,
+void answer(const engine::PreparedState& state, const Question& question, const TargetInfo& target,
             const RunContext& context, TraceResult& result) {
-  const Decomposition& d = *state.decomposition;
+  const decompose::Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
-  Array direction = d.backend().zeros(d.config().d_model);
+  backend::Array direction = d.backend().zeros(d.config().d_model);
   const bool needs_direction = !result.root || question.options.reroot == Reroot::target;
   if (needs_direction) {
     d.backend().target_direction(d.trace().x_final, target.position, target.ids,
                                  target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                                  direction);
   }
-  const EdgesTarget first{target.position, direction};
+  const credit::EdgesTarget first{target.position, direction};
   // Edges of the last MLP at every position are wanted by nobody but a root there.
   const bool last = result.root && d.writers()[result.root->writer].kind == WriterKind::mlp &&
                     d.neurons_when_asked(d.writers()[result.root->writer].layer);
   const auto edges =
       edges_for<T>(state, question.options, context, last, result.root ? nullptr : &first);
-  const Start start =
-      result.root ? start_at_root(*edges, *result.root, needs_direction ? &direction : nullptr)
-                  : start_at_target(*edges, target.position, direction);
-  const Flow flow = sweep(*edges, start, context);
+  const credit::Start start =
+      result.root
+          ? credit::start_at_root(*edges, *result.root, needs_direction ? &direction : nullptr)
+          : credit::start_at_target(*edges, target.position, direction);
+  const credit::Flow flow = credit::sweep(*edges, start, context);
   result.ill_conditioned = flow.doubtful;
   add_tokens(result, flow, start, writers);
   result.importance = start.first;
@@ -211,24 +218,26 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
   result.conservation_first =
       std::accumulate(result.importance.begin(), result.importance.end(), 0.0);
 
-  const PathFilter filter = resolve_filter(question.paths, writers, d.length());
+  const credit::PathFilter filter = resolve_filter(question.paths, writers, d.length());
   const auto plain = suffix_for(state, *edges, {}, context);
   const auto suffix = suffix_for(state, *edges, filter.suffix, context);
   if (result.root) {
     const Writer& writer = writers[result.root->writer];
     const auto count = static_cast<std::size_t>(writers.count());
-    for (const auto& [branch, sent] : outgoing(*edges, start, *result.root)) {
+    for (const auto& [branch, sent] : credit::outgoing(*edges, start, *result.root)) {
       auto& by_writer = result.incoming[branch];
       by_writer.assign(count, std::vector<double>(static_cast<std::size_t>(d.length()), 0.0));
       for (std::size_t s = 0; s < static_cast<std::size_t>(d.length()); ++s) {
         for (std::size_t w = 0; w < count; ++w) by_writer[w][s] = sent[s * count + w];
       }
     }
-    const DirectEdges* direct = start.root_is_direct ? start.direct_edges(writer.layer) : nullptr;
+    const credit::DirectEdges* direct =
+        start.root_is_direct ? start.direct_edges(writer.layer) : nullptr;
     if (writer.kind == WriterKind::head) {
       const auto sources = static_cast<std::size_t>(result.root->position) + 1;
       const std::size_t direct_at = static_cast<std::size_t>(writer.head) * sources;
-      const HeadRow<T> own = edges->head_row(writer.layer, writer.head, result.root->position);
+      const credit::HeadRow<T> own =
+          edges->head_row(writer.layer, writer.head, result.root->position);
       for (std::size_t s = 0; s < sources; ++s) {
         result.entries.push_back(direct ? direct->entry[direct_at + s]
                                         : static_cast<double>(own.entry.get()[s]));
@@ -236,20 +245,21 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
     } else {
       const std::vector<double> shares =
           direct ? direct->neuron_share : edges->neuron_shares(writer.layer, result.root->position);
-      add_neuron_entries(d, *result.root, shares, result);
+      engine::add_neuron_entries(d, *result.root, shares, result);
     }
     if (question.composition) add_composition(result, *plain, writers);
   }
 
-  const PathGraph<T> graph(*edges, start, *suffix, filter);
+  const credit::PathGraph<T> graph(*edges, start, *suffix, filter);
   if (question.paths.tau) {
     const double tau = *question.paths.tau;
-    ThresholdPaths found = question.paths.rule == TauRule::named
-                               ? named_paths(graph, tau, question.paths.top, context)
-                               : entry_paths(graph, tau, question.paths.top, context);
-    take_paths(std::move(found), question.paths, result);
+    credit::ThresholdPaths found =
+        question.paths.rule == TauRule::named
+            ? credit::named_paths(graph, tau, question.paths.top, context)
+            : credit::entry_paths(graph, tau, question.paths.top, context);
+    engine::take_paths(std::move(found), question.paths, result);
   } else {
-    result.paths = best_paths(graph, question.paths.top, context);
+    result.paths = credit::best_paths(graph, question.paths.top, context);
   }
   result.coverage.paths = result.paths.size();
   for (const Path& path : result.paths) result.coverage.absolute += std::fabs(path.credit);
@@ -259,7 +269,7 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
 
 }  // namespace
 
-void take_paths(ThresholdPaths found, const PathQuery& query, TraceResult& result) {
+void engine::take_paths(credit::ThresholdPaths found, const PathQuery& query, TraceResult& result) {
   if (found.more && query.top >= kMostPaths)
     throw InputError(fmt::format(
         "more than {} paths are above tau {:g}: take a larger tau, or top_paths for the strongest",
@@ -271,10 +281,10 @@ void take_paths(ThresholdPaths found, const PathQuery& query, TraceResult& resul
   result.paths = std::move(found.paths);
 }
 
-void add_neuron_entries(const Decomposition& d, const Node& root, const std::vector<double>& shares,
-                        TraceResult& result) {
+void engine::add_neuron_entries(const decompose::Decomposition& d, const Node& root,
+                                const std::vector<double>& shares, TraceResult& result) {
   const int layer = d.writers()[root.writer].layer;
-  const Routing* routing = d.mlp_view(layer).routing;
+  const backend::Routing* routing = d.mlp_view(layer).routing;
   const auto neurons = static_cast<std::size_t>(d.config().layer(layer).n_neurons);
   for (std::size_t n = 0; n < shares.size(); ++n) {
     NeuronEntry entry{static_cast<int>(n % neurons), shares[n], -1};
@@ -293,7 +303,8 @@ void add_neuron_entries(const Decomposition& d, const Node& root, const std::vec
                    });
 }
 
-void make_edges(const PreparedState& state, const Options& options, const RunContext& context) {
+void engine::make_edges(const engine::PreparedState& state, const Options& options,
+                        const RunContext& context) {
   if (state.backend().is_double()) {
     (void)edges_for<double>(state, options, context, false);
   } else {
@@ -301,8 +312,9 @@ void make_edges(const PreparedState& state, const Options& options, const RunCon
   }
 }
 
-std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Options& asked,
-                                          const RunContext& context) {
+std::shared_ptr<const credit::Suffix> engine::path_masses(const engine::PreparedState& state,
+                                                          const Options& asked,
+                                                          const RunContext& context) {
   // Without a target nothing is read yet: masses go by what sublayers write.
   Options options = asked;
   options.direction = Direction::output;
@@ -314,26 +326,27 @@ std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Opti
 }
 
 template <typename T>
-void output_edges(const PreparedState& state, const Question& question, const TargetInfo& target,
-                  bool positions, const RunContext& context, EdgeSums& sums) {
-  const Decomposition& d = *state.decomposition;
-  Array direction = d.backend().zeros(d.config().d_model);
+void engine::output_edges(const engine::PreparedState& state, const Question& question,
+                          const TargetInfo& target, bool positions, const RunContext& context,
+                          engine::EdgeSums& sums) {
+  const decompose::Decomposition& d = *state.decomposition;
+  backend::Array direction = d.backend().zeros(d.config().d_model);
   d.backend().target_direction(d.trace().x_final, target.position, target.ids,
                                target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                                direction);
-  const EdgesTarget first{target.position, direction};
+  const credit::EdgesTarget first{target.position, direction};
   const auto edges = edges_for<T>(state, question.options, context, false, &first);
-  const Start start = start_at_target(*edges, target.position, direction);
-  const Flow flow = sweep(*edges, start, context);
+  const credit::Start start = credit::start_at_target(*edges, target.position, direction);
+  const credit::Flow flow = credit::sweep(*edges, start, context);
   for (int w = 0; w < d.writers().count(); ++w)
     sums[{-1, Branch::none, w, positions ? target.position : 0}] += start.first[w];
   const auto plain = suffix_for(state, *edges, {}, context);
-  const PathGraph<T> graph(*edges, start, *plain, {});
+  const credit::PathGraph<T> graph(*edges, start, *plain, {});
   const auto count = static_cast<std::size_t>(d.writers().count());
   for (int w = d.writers().terminals(); w < d.writers().count(); ++w) {
     const auto add = [&](int q, bool direct, double credit) {
       if (credit == 0) return;
-      graph.for_each_edge({w, q, direct}, [&](const GraphEdge& edge) {
+      graph.for_each_edge({w, q, direct}, [&](const credit::GraphEdge& edge) {
         sums[{w, edge.branch, edge.writer, positions ? edge.position : 0}] += credit * edge.factor;
       });
     };
@@ -344,14 +357,16 @@ void output_edges(const PreparedState& state, const Question& question, const Ta
   }
 }
 
-template void output_edges<float>(const PreparedState&, const Question&, const TargetInfo&, bool,
-                                  const RunContext&, EdgeSums&);
-template void output_edges<double>(const PreparedState&, const Question&, const TargetInfo&, bool,
-                                   const RunContext&, EdgeSums&);
+template void engine::output_edges<float>(const engine::PreparedState&, const Question&,
+                                          const TargetInfo&, bool, const RunContext&,
+                                          engine::EdgeSums&);
+template void engine::output_edges<double>(const engine::PreparedState&, const Question&,
+                                           const TargetInfo&, bool, const RunContext&,
+                                           engine::EdgeSums&);
 
 TraceResult Prepared::trace(const Question& asked, const RunContext& context) const {
-  const Decomposition& d = *state_->decomposition;
-  check_question(asked, model(), d.length());
+  const decompose::Decomposition& d = *state_->decomposition;
+  engine::check_question(asked, model(), d.length());
   Question question = asked;
   std::string notice = question.options.settle();
   if (question.paths.tau && question.paths.rule == TauRule::entry &&
@@ -367,31 +382,31 @@ TraceResult Prepared::trace(const Question& asked, const RunContext& context) co
   result.options = question.options;
   result.query = question.paths;
   if (!notice.empty()) result.warnings.push_back(notice);
-  for (std::string& line : empty_filters(question.paths, d.config(), d.length()))
+  for (std::string& line : engine::empty_filters(question.paths, d.config(), d.length()))
     result.warnings.push_back(std::move(line));
   result.layout = d.config();
   for (int w = 0; w < d.writers().count(); ++w) result.writers.push_back(d.writers().name(w));
   if (question.root) result.root = parse_node(d.writers(), *question.root, d.length());
   const int position = resolve_position(question.target.position, d.length());
   const auto logits = state_->logits_at(position);
-  result.target = resolve_target(model(), question.target, d.length(), *logits);
-  result.predictions = top_predictions(model(), *logits, 10);
+  result.target = engine::resolve_target(model(), question.target, d.length(), *logits);
+  result.predictions = engine::top_predictions(model(), *logits, 10);
   if (question.options.direction == Direction::read) {
-    const PathFilter filter = resolve_filter(question.paths, d.writers(), d.length());
+    const credit::PathFilter filter = resolve_filter(question.paths, d.writers(), d.length());
     check_filter(filter);
-    answer_along_reading(*state_, question, filter, context, result);
+    engine::answer_along_reading(*state_, question, filter, context, result);
   } else if (d.backend().is_double()) {
     answer<double>(*state_, question, result.target, context, result);
   } else {
     answer<float>(*state_, question, result.target, context, result);
   }
   if (d.config().mixture()) {
-    std::vector<std::shared_ptr<const Routing>> routings;
-    for (const LayerTrace& layer : d.trace().layers) routings.push_back(layer.routing);
-    result.experts = expert_uses(routings, d.length());
+    std::vector<std::shared_ptr<const backend::Routing>> routings;
+    for (const forward::LayerTrace& layer : d.trace().layers) routings.push_back(layer.routing);
+    result.experts = engine::expert_uses(routings, d.length());
   }
   add_percentages(result);
-  check_finite(result);
+  engine::check_finite(result);
   if (result.ill_conditioned > 0.01) {
     result.warnings.push_back(fmt::format(
         "{:.1f}% of the credit passed denominators whose sign rounding may have decided",

@@ -29,7 +29,7 @@ struct Worst {
 
 class Closure {
  public:
-  explicit Closure(const PreparedState& state)
+  explicit Closure(const engine::PreparedState& state)
       : state_(state),
         d_(*state.decomposition),
         backend_(d_.backend()),
@@ -42,14 +42,14 @@ class Closure {
   std::vector<ClosureCheck> run(const RunContext& context) {
     for (int l = 0; l < c_.n_layers; ++l) {
       context.report("layers", l, c_.n_layers);
-      const LayerTrace& t = d_.trace().layers[l];
+      const forward::LayerTrace& t = d_.trace().layers[l];
       stream(get(t.x_pre), d_.writers().visible_to_attention(l));
       attention(l, t);
-      if (c_.block == Block::sequential) add_constants(l, Sublayer::attention, t);
+      if (c_.block == Block::sequential) add_constants(l, backend::Sublayer::attention, t);
       stream(get(t.x_mid), d_.writers().visible_to_mlp(l));
       mlp(l, t);
-      if (c_.block == Block::parallel) add_constants(l, Sublayer::attention, t);
-      add_constants(l, Sublayer::mlp, t);
+      if (c_.block == Block::parallel) add_constants(l, backend::Sublayer::attention, t);
+      add_constants(l, backend::Sublayer::mlp, t);
     }
     stream(get(d_.trace().x_final), d_.writers().count());
     importance();
@@ -61,7 +61,7 @@ class Closure {
   }
 
  private:
-  std::vector<double> get(const Array& a) const {
+  std::vector<double> get(const backend::Array& a) const {
     std::vector<double> out(static_cast<std::size_t>(a.size()));
     backend_.download(a, 0, out);
     return out;
@@ -73,8 +73,8 @@ class Closure {
     for (int i = 0; i < c_.d_model; ++i) row[i] -= mean;
   }
 
-  void add_constants(int l, Sublayer sublayer, const LayerTrace& t) {
-    const bool attention = sublayer == Sublayer::attention;
+  void add_constants(int l, backend::Sublayer sublayer, const forward::LayerTrace& t) {
+    const bool attention = sublayer == backend::Sublayer::attention;
     backend_.add_bias(l, sublayer, constants_, length_, attention ? t.attn_out_dev : t.mlp_out_dev,
                       attention ? nullptr : t.routing.get());
   }
@@ -109,31 +109,32 @@ class Closure {
   }
 
   // center(b) / dev(s): what the norm makes of the constants alone.
-  Array constant_reads(const Array& dev_array) const {
+  backend::Array constant_reads(const backend::Array& dev_array) const {
     const auto d = static_cast<std::size_t>(c_.d_model);
     const std::vector<double> dev = get(dev_array);
     std::vector<double> rows = centered_constants();
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] /= dev[i / d];
-    Array out = backend_.zeros(static_cast<std::int64_t>(rows.size()));
+    backend::Array out = backend_.zeros(static_cast<std::int64_t>(rows.size()));
     backend_.upload(out, 0, rows);
     return out;
   }
 
-  void attention(int l, const LayerTrace& t) {
+  void attention(int l, const forward::LayerTrace& t) {
     const auto e = static_cast<std::size_t>(c_.d_head);
     const auto heads = static_cast<std::size_t>(c_.n_heads);
     const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
     const auto length = static_cast<std::size_t>(length_);
     std::vector<int> positions(length);
     std::iota(positions.begin(), positions.end(), 0);
-    Array q = backend_.zeros(t.q.size()), k = backend_.zeros(t.k.size()),
-          v = backend_.zeros(t.v.size());
-    Array q_dev = backend_.zeros(t.q_dev.size()), k_dev = backend_.zeros(t.k_dev.size());
+    backend::Array q = backend_.zeros(t.q.size()), k = backend_.zeros(t.k.size()),
+                   v = backend_.zeros(t.v.size());
+    backend::Array q_dev = backend_.zeros(t.q_dev.size()), k_dev = backend_.zeros(t.k_dev.size());
     backend_.qkv(l, constant_reads(t.dev_attn), positions, length_, q, k, v, q_dev, k_dev);
     std::vector<double> q_bias = get(q), k_bias = get(k);
     const std::vector<double> v_bias = get(v);
     // The per-head norm took the constants' own deviation; the realised one is to be held fixed.
-    const auto rescale = [&](std::vector<double>& x, const Array& own, const Array& realised) {
+    const auto rescale = [&](std::vector<double>& x, const backend::Array& own,
+                             const backend::Array& realised) {
       if (own.empty()) return;
       const std::vector<double> a = get(own), b = get(realised);
       for (std::size_t i = 0; i < x.size(); ++i) x[i] *= a[i / e] / b[i / e];
@@ -141,7 +142,7 @@ class Closure {
     rescale(q_bias, q_dev, t.q_dev);
     rescale(k_bias, k_dev, t.k_dev);
     const std::vector<double> rq = get(t.q), rk = get(t.k), rv = get(t.v);
-    const AttentionSums& sums = d_.attention(l, Scores::raw);
+    const backend::AttentionSums& sums = d_.attention(l, Scores::raw);
     const std::vector<double> k_sum = get(sums.k_sum), q_sum = get(sums.q_sum),
                               v_sum = get(sums.v_sum);
     const auto dot = [&](const std::vector<double>& a, std::size_t i, const std::vector<double>& b,
@@ -157,8 +158,8 @@ class Closure {
       for (std::size_t qi = 0; qi < length; ++qi) {
         for (auto s = static_cast<std::size_t>(shape.first_source(static_cast<int>(qi))); s <= qi;
              ++s) {
-          const auto at = h * static_cast<std::size_t>(tri(length_)) +
-                          static_cast<std::size_t>(tri(static_cast<std::int64_t>(qi))) + s;
+          const auto at = h * static_cast<std::size_t>(backend::tri(length_)) +
+                          static_cast<std::size_t>(backend::tri(static_cast<std::int64_t>(qi))) + s;
           const double logit = scale * dot(rq, qi * heads + h, rk, s * groups + g);
           key_.see(k_sum[at] + scale * dot(rq, qi * heads + h, k_bias, s * groups + g), logit);
           query_.see(q_sum[at] + scale * dot(q_bias, qi * heads + h, rk, s * groups + g), logit);
@@ -172,10 +173,10 @@ class Closure {
     }
   }
 
-  void mlp(int l, const LayerTrace& t) {
-    const Array reads = constant_reads(t.dev_mlp);
-    for (const MlpReader& reader : mlp_readers(c_.layer(l))) {
-      const MlpSide side = reader.side;
+  void mlp(int l, const forward::LayerTrace& t) {
+    const backend::Array reads = constant_reads(t.dev_mlp);
+    for (const backend::MlpReader& reader : backend::mlp_readers(c_.layer(l))) {
+      const backend::MlpSide side = reader.side;
       const std::vector<double> constant = constant_parts(l, side, reads, t),
                                 sum = get(d_.mlp(l, side).sum),
                                 pre = get(d_.pre(l, side, Scores::raw));
@@ -184,15 +185,15 @@ class Closure {
   }
 
   // What a side reads of the constants alone.
-  std::vector<double> constant_parts(int l, MlpSide side, const Array& reads,
-                                     const LayerTrace& t) const {
-    if (side != MlpSide::router) {
-      Array out = backend_.zeros(t.pre.size());
+  std::vector<double> constant_parts(int l, backend::MlpSide side, const backend::Array& reads,
+                                     const forward::LayerTrace& t) const {
+    if (side != backend::MlpSide::router) {
+      backend::Array out = backend_.zeros(t.pre.size());
       backend_.mlp_in(l, side, reads, length_, t.routing.get(), out);
       return get(out);
     }
-    const Routing& routing = *t.routing;
-    Array out = backend_.zeros(static_cast<std::int64_t>(length_) * routing.experts);
+    const backend::Routing& routing = *t.routing;
+    backend::Array out = backend_.zeros(static_cast<std::int64_t>(length_) * routing.experts);
     backend_.router(l, reads, length_, out);
     const std::vector<double> all = get(out);
     std::vector<double> chosen;
@@ -208,9 +209,9 @@ class Closure {
     const int p = length_ - 1;
     const auto logits = state_.logits_at(p);
     if (logits->size() < 2) return;
-    const std::vector<Prediction> top = top_predictions(state_.model, *logits, 2);
+    const std::vector<Prediction> top = engine::top_predictions(state_.model, *logits, 2);
     const std::vector<TokenId> target = {top[0].id}, versus = {top[1].id};
-    Array direction = backend_.zeros(c_.d_model);
+    backend::Array direction = backend_.zeros(c_.d_model);
     backend_.target_direction(d_.trace().x_final, p, target, &versus, false, direction);
     std::vector<double> parts;
     backend_.writer_dots(d_.writer_vectors(), d_.writers().count(), p, direction, parts);
@@ -219,12 +220,12 @@ class Closure {
     double sum = std::accumulate(parts.begin(), parts.end(), 0.0);
     const std::size_t last = bias.size() - dt.size();
     for (std::size_t i = 0; i < dt.size(); ++i) sum += bias[last + i] * dt[i];
-    const ModelWeights& weights = *state_of(state_.model)->weights;
-    if (weights[Role::final_norm_b]) {
+    const model::ModelWeights& weights = *engine::state_of(state_.model)->weights;
+    if (weights[model::Role::final_norm_b]) {
       std::vector<double> b(dt.size()), row(dt.size());
-      read_rows(weights[Role::final_norm_b], 0, 1, b.data());
+      model::read_rows(weights[model::Role::final_norm_b], 0, 1, b.data());
       for (const auto& [id, sign] : {std::pair{top[0].id, 1.0}, std::pair{top[1].id, -1.0}}) {
-        read_rows(weights[Role::unembed], id, 1, row.data());
+        model::read_rows(weights[model::Role::unembed], id, 1, row.data());
         for (std::size_t i = 0; i < row.size(); ++i) sum += c_.logit_scale * sign * b[i] * row[i];
       }
     }
@@ -233,12 +234,12 @@ class Closure {
     for (const double x : parts) importance_.largest = std::max(importance_.largest, std::fabs(x));
   }
 
-  const PreparedState& state_;
-  const Decomposition& d_;
-  Backend& backend_;
+  const engine::PreparedState& state_;
+  const decompose::Decomposition& d_;
+  backend::Backend& backend_;
   const ModelConfig& c_;
   int length_;
-  Array constants_;              // [S, D] b_O and b_out so far, as they reach the stream
+  backend::Array constants_;     // [S, D] b_O and b_out so far, as they reach the stream
   std::vector<double> vectors_;  // [S, C, D]
   Worst residual_, key_, query_, value_, mlp_, importance_;
 };

@@ -16,7 +16,7 @@ namespace unpack {
 
 namespace {
 
-namespace cc = compiled;
+namespace cc = experiments::compiled;
 
 constexpr double kLeastCredit = 1e-3, kMostDecoy = 0.05, kMostDead = 1e-4, kNoisyAuroc = 0.95;
 
@@ -35,14 +35,16 @@ std::vector<std::string> chosen_programs(const CompiledOptions& options) {
   return {*options.program};
 }
 
-Json numbers_of(const std::vector<double>& values) {
-  Json out = Json::array();
+experiments::Json numbers_of(const std::vector<double>& values) {
+  experiments::Json out = experiments::Json::array();
   for (const double x : values) out.push_back(std::stod(fmt::format("{:.5g}", x)));
   return out;
 }
 
-Json to_json(const cc::Measures& m) {
-  const auto or_null = [](double x) { return std::isnan(x) ? Json(nullptr) : Json(x); };
+experiments::Json to_json(const cc::Measures& m) {
+  const auto or_null = [](double x) {
+    return std::isnan(x) ? experiments::Json(nullptr) : experiments::Json(x);
+  };
   return {{"auroc", m.auroc},
           {"auprc", m.auprc},
           {"smallest", m.smallest},
@@ -54,7 +56,7 @@ Json to_json(const cc::Measures& m) {
           {"token_smallest", or_null(m.token_smallest)}};
 }
 
-bool passes(const Json& m, double noise) {
+bool passes(const experiments::Json& m, double noise) {
   if (noise > 0) return m.at("auroc").get<double>() >= kNoisyAuroc;
   return m.at("auroc").get<double>() >= 1.0 && m.at("smallest").get<double>() >= kLeastCredit &&
          m.at("decoy").get<double>() <= kMostDecoy && m.at("dead").get<double>() <= kMostDead;
@@ -64,22 +66,22 @@ bool passes(const Json& m, double noise) {
 
 std::vector<std::string> compiled_programs() { return cc::program_names(); }
 
-std::vector<std::string> compiled_formats(const CompiledOptions& options) {
+std::vector<std::string> experiments::compiled_formats(const CompiledOptions& options) {
   if (!options.format) return {"gpt2", "llama"};
   if (*options.format != "gpt2" && *options.format != "llama")
     throw UsageError(fmt::format("--format takes gpt2 or llama, not '{}'", *options.format));
   return {*options.format};
 }
 
-Model open_compiled(const ExperimentOptions& options, const std::string& format) {
+Model experiments::open_compiled(const ExperimentOptions& options, const std::string& format) {
   const cc::Settings settings = settings_of(options, format, 0);
   const cc::Program program = cc::make_program(chosen_programs(options.compiled)[0], settings, 1);
   return cc::compile(program, settings).open(options.load);
 }
 
-std::string save_compiled(const ExperimentOptions& options, int n) {
+std::string experiments::save_compiled(const ExperimentOptions& options, int n) {
   const auto programs = chosen_programs(options.compiled);
-  const auto formats = compiled_formats(options.compiled);
+  const auto formats = experiments::compiled_formats(options.compiled);
   const std::size_t count = programs.size() * formats.size() * options.compiled.noise.size();
   std::string out;
   for (const std::string& format : formats) {
@@ -98,10 +100,10 @@ std::string save_compiled(const ExperimentOptions& options, int n) {
   return out;
 }
 
-Json run_compiled(ModelSession& session) {
+experiments::Json experiments::run_compiled(experiments::ModelSession& session) {
   const ExperimentOptions& o = session.options;
   const std::vector<std::string> programs = chosen_programs(o.compiled);
-  Json summary = Json::object();
+  experiments::Json summary = experiments::Json::object();
   std::size_t index = 0, done = 0;
   const std::size_t all =
       programs.size() * o.compiled.noise.size() * static_cast<std::size_t>(session.n);
@@ -119,38 +121,38 @@ Json run_compiled(ModelSession& session) {
       for (std::size_t p = 0; p < program.prompts.size(); ++p) {
         session.context.report("prompts", static_cast<double>(done++), static_cast<double>(all));
         const cc::Prompt& prompt = program.prompts[p];
-        const Json* record =
+        const experiments::Json* record =
             session.record(index++, session.key(fmt::format("{}|{:g}|{}", name, noise, p)), [&] {
-              Json methods = Json::object();
+              experiments::Json methods = experiments::Json::object();
               for (const auto& [method, answer] :
                    cc::ask_all(program, model, plain, prompt, session.context))
                 methods[method] = {{"edges", numbers_of(answer.edges)},
                                    {"tokens", numbers_of(answer.tokens)}};
               const cc::Run run = plain.run(prompt.ids, prompt.target, prompt.contrast);
               const auto best = std::max_element(run.logits.begin(), run.logits.end());
-              return Json{{"difference", run.difference},
-                          {"right", best - run.logits.begin() == prompt.target},
-                          {"methods", methods}};
+              return experiments::Json{{"difference", run.difference},
+                                       {"right", best - run.logits.begin() == prompt.target},
+                                       {"methods", methods}};
             });
         if (!record) continue;
         ++prompts;
         right += record->at("right").get<bool>();
         for (const auto& [method, answer] : record->at("methods").items()) {
-          const std::vector<double> credit = numbers(answer.at("edges"));
+          const std::vector<double> credit = experiments::numbers(answer.at("edges"));
           std::vector<double>& sum = sizes[method];
           sum.resize(edges, 0.0);
           for (std::size_t i = 0; i < edges; ++i)
             sum[i] += std::fabs(credit[i]) / static_cast<double>(program.prompts.size());
-          tokens[method].push_back(numbers(answer.at("tokens")));
+          tokens[method].push_back(experiments::numbers(answer.at("tokens")));
         }
       }
       if (session.records.partial()) continue;
-      Json& to = summary[name][fmt::format("{:g}", noise)];
+      experiments::Json& to = summary[name][fmt::format("{:g}", noise)];
       to = {{"what", program.what},
             {"prompts", prompts},
             {"right", right},
             {"edges", edges},
-            {"methods", Json::object()}};
+            {"methods", experiments::Json::object()}};
       int truths = 0;
       for (const cc::EdgeName& edge : program.edges())
         truths += program.truth(edge) == cc::Truth::yes;
@@ -175,7 +177,7 @@ struct Overall {
   double mean_auroc = 0;
   int programs = 0, passed = 0, with_tokens = 0;
 
-  void add(const Json& m, double noise) {
+  void add(const experiments::Json& m, double noise) {
     auroc = std::min(auroc, m.at("auroc").get<double>());
     mean_auroc += m.at("auroc").get<double>();
     auprc = std::min(auprc, m.at("auprc").get<double>());
@@ -200,7 +202,8 @@ std::string rate(double x) { return fmt::format("{:.3f}", x < 1 ? std::min(x, 0.
 
 }  // namespace
 
-std::string report_compiled(const Json& summaries, std::vector<ReportFile>& files) {
+std::string experiments::report_compiled(const experiments::Json& summaries,
+                                         std::vector<experiments::ReportFile>& files) {
   std::string out =
       "Models compiled from programs, so that their true edges (writer, reader, branch) are known. "
       "An "
@@ -238,7 +241,7 @@ std::string report_compiled(const Json& summaries, std::vector<ReportFile>& file
                         overall.with_tokens == 0 ? std::string("n/a")
                                                  : rate(overall.tokens / overall.with_tokens)});
       }
-      out += markdown_table(rows) + "\n";
+      out += experiments::markdown_table(rows) + "\n";
     }
   }
   out += "## Program by program\n\nAUROC / smallest credit on a true edge.\n\n";
@@ -251,18 +254,18 @@ std::string report_compiled(const Json& summaries, std::vector<ReportFile>& file
           {fmt::format("{}, noise {}", format, noise), "right", "true edges"}};
       rows[0].insert(rows[0].end(), shown.begin(), shown.end());
       for (const auto& [name, by_noise] : programs.items()) {
-        const Json& p = by_noise.at(noise);
+        const experiments::Json& p = by_noise.at(noise);
         std::vector<std::string> row = {
             name, fmt::format("{} of {}", p.at("right").get<int>(), p.at("prompts").get<int>()),
             fmt::format("{} of {}", p.at("true_edges").get<int>(), p.at("edges").get<int>())};
         for (const std::string& method : shown) {
-          const Json& m = p.at("methods").at(method);
+          const experiments::Json& m = p.at("methods").at(method);
           row.push_back(fmt::format("{} / {}", rate(m.at("auroc").get<double>()),
                                     small(m.at("smallest").get<double>())));
         }
         rows.push_back(row);
       }
-      out += markdown_table(rows) + "\n";
+      out += experiments::markdown_table(rows) + "\n";
     }
   }
   out +=
@@ -270,9 +273,9 @@ std::string report_compiled(const Json& summaries, std::vector<ReportFile>& file
       "`best`; wider is more (logarithmic), dashed red is false. K blue, Q brown, V green.\n";
   const auto first = summaries.begin();
   for (const auto& [name, by_noise] : first.value().items()) {
-    const Json& p = by_noise.begin().value();
+    const experiments::Json& p = by_noise.begin().value();
     if (!p.contains("picture")) continue;
-    const std::string file = fmt::format("compiled-{}.svg", slug(name));
+    const std::string file = fmt::format("compiled-{}.svg", experiments::slug(name));
     files.push_back({file, p.at("picture").get<std::string>()});
     out += fmt::format("\n### {}\n\n{}.\n\n![{} circuit]({})\n", name,
                        p.at("what").get<std::string>(), name, file);

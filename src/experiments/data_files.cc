@@ -40,10 +40,10 @@ bool valid_utf8(const std::string& text) {
 
 }  // namespace
 
-TextFile read_text(const std::filesystem::path& file, bool stop) {
+experiments::TextFile read_text(const std::filesystem::path& file, bool stop) {
   constexpr std::size_t kLargest = std::size_t{1} << 30;
-  std::istringstream in(read_plain_file(file, kLargest));
-  TextFile out;
+  std::istringstream in(base::read_plain_file(file, kLargest));
+  experiments::TextFile out;
   std::string line;
   for (int number = 1; std::getline(in, line); ++number) {
     if (line.ends_with('\r')) line.pop_back();
@@ -61,22 +61,23 @@ TextFile read_text(const std::filesystem::path& file, bool stop) {
   return out;
 }
 
-std::filesystem::path data_file(const std::string& name) {
+std::filesystem::path experiments::data_file(const std::string& name) {
   std::vector<std::filesystem::path> folders;
   if (const char* given = std::getenv("UNPACK_DATA"); given && *given) folders.emplace_back(given);
-  for (const auto& folder : resource_folders("data")) folders.push_back(folder);
+  for (const auto& folder : base::resource_folders("data")) folders.push_back(folder);
   std::string looked;
   for (const auto& folder : folders) {
-    if (is_there(folder / name)) return folder / name;
+    if (base::is_there(folder / name)) return folder / name;
     looked += (looked.empty() ? "" : ", ") + folder.string();
   }
   throw InputError(
       fmt::format("{} is not in {}: set UNPACK_DATA to the program's data folder", name, looked));
 }
 
-std::vector<std::string> single_token_words(const Model& model, const std::string& list) {
+std::vector<std::string> experiments::single_token_words(const Model& model,
+                                                         const std::string& list) {
   std::vector<std::string> out;
-  for (const TextLine& line : read_text(data_file(list), true).lines) {
+  for (const experiments::TextLine& line : read_text(experiments::data_file(list), true).lines) {
     if (model.tokenizer().encode(" " + line.text).size() == 1) out.push_back(line.text);
   }
   return out;

@@ -17,7 +17,7 @@
 #include "unpack/prepared.h"
 #include "unpack/sources.h"
 
-namespace unpack {
+namespace unpack::experiments {
 namespace {
 
 constexpr std::size_t kDocuments = 4;
@@ -310,4 +310,4 @@ std::string report_sources(const Json& summaries, std::vector<ReportFile>& files
   return out + "\n" + markdown_table(rows) + "\n![LDS](sources.svg)\n\n" + markdown_table(drawn);
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

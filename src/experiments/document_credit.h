@@ -3,9 +3,9 @@
 
 #include "experiments/session.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 Json run_sources(ModelSession& session);
 std::string report_sources(const Json& summaries, std::vector<ReportFile>& files);
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -12,7 +12,7 @@
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -215,4 +215,4 @@ Json run_beta(ModelSession& session) {
   return run_flipping(session, rank_by_betas, {"0.8", "best, 0.2"});
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

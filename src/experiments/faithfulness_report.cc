@@ -8,7 +8,7 @@
 #include "experiments/plots.h"
 #include "experiments/token_rankings.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -263,4 +263,4 @@ std::string report_beta(const Json& summaries, std::vector<ReportFile>& files) {
   return out + "\n![Area by beta](beta.svg)\n";
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -31,32 +31,36 @@ std::string lower_word(std::string text) {
 
 }  // namespace
 
-const char* to_string(TargetKind kind) {
+const char* to_string(experiments::TargetKind kind) {
   switch (kind) {
-    case TargetKind::content:
+    case experiments::TargetKind::content:
       return "content";
-    case TargetKind::function:
+    case experiments::TargetKind::function:
       return "function";
-    case TargetKind::whole:
+    case experiments::TargetKind::whole:
       return "whole";
   }
   throw InternalError("[to_string] a target of no kind");
 }
 
-FlipPrompts::FlipPrompts(ModelSession& session, TargetKind kind)
+experiments::FlipPrompts::FlipPrompts(experiments::ModelSession& session,
+                                      experiments::TargetKind kind)
     : session_(session),
       kind_(kind),
-      sentences_(shuffled_sentences(session, kShortest,
-                                    kind == TargetKind::whole ? kLongest : kLongestSentence)) {
-  if (kind == TargetKind::whole) return;
-  for (const TextLine& line : read_text(data_file("function_words.txt"), true).lines)
+      sentences_(experiments::shuffled_sentences(
+          session, kShortest,
+          kind == experiments::TargetKind::whole ? kLongest : kLongestSentence)) {
+  if (kind == experiments::TargetKind::whole) return;
+  for (const experiments::TextLine& line :
+       read_text(experiments::data_file("function_words.txt"), true).lines)
     function_words_.insert(line.text);
 }
 
 // How many tokens of the sentence a prompt may take. In the middle: the sentence goes on with a new
 // word, and what stands before it is a word or a comma, so that no sentence ends there.
-std::vector<std::size_t> FlipPrompts::places(const CorpusSentence& sentence) const {
-  if (kind_ == TargetKind::whole) return {sentence.ids.size()};
+std::vector<std::size_t> experiments::FlipPrompts::places(
+    const experiments::CorpusSentence& sentence) const {
+  if (kind_ == experiments::TargetKind::whole) return {sentence.ids.size()};
   std::vector<std::size_t> out;
   const auto first = static_cast<std::size_t>(sentence.prefix + kShortest),
              last = static_cast<std::size_t>(sentence.prefix + kLongestCut);
@@ -69,12 +73,13 @@ std::vector<std::size_t> FlipPrompts::places(const CorpusSentence& sentence) con
   }
   std::mt19937_64 generator(session_.options.seed * 1000003 +
                             static_cast<std::uint64_t>(sentence.line));
-  shuffle(out, generator);
+  experiments::shuffle(out, generator);
   return out;
 }
 
-std::string FlipPrompts::kind_of(const CorpusSentence& sentence, std::size_t place,
-                                 FlipPrompt& prompt) const {
+std::string experiments::FlipPrompts::kind_of(const experiments::CorpusSentence& sentence,
+                                              std::size_t place,
+                                              experiments::FlipPrompt& prompt) const {
   PredictOptions predict;
   predict.top = 1;
   predict.log_probabilities = false;
@@ -92,8 +97,8 @@ std::string FlipPrompts::kind_of(const CorpusSentence& sentence, std::size_t pla
   prompt.text = best.text;
   prompt.probability = best.probability;
   if (best.probability < kConfident) return "unsure";
-  if (!alphabetic(best.text, kind_ != TargetKind::whole)) return "no word";
-  if (kind_ == TargetKind::whole) return "whole";
+  if (!alphabetic(best.text, kind_ != experiments::TargetKind::whole)) return "no word";
+  if (kind_ == experiments::TargetKind::whole) return "whole";
   if (function_words_.contains(lower_word(best.text))) return "function";
   // A word is whole where the model does not go on with a letter.
   std::vector<TokenId> longer = prompt.ids;
@@ -102,10 +107,11 @@ std::string FlipPrompts::kind_of(const CorpusSentence& sentence, std::size_t pla
   return after.empty() || letter(after[0]) ? "no word" : "content";
 }
 
-FlipChoice FlipPrompts::choose(const CorpusSentence& sentence) const {
-  FlipChoice out;
+experiments::FlipChoice experiments::FlipPrompts::choose(
+    const experiments::CorpusSentence& sentence) const {
+  experiments::FlipChoice out;
   for (const std::size_t place : places(sentence)) {
-    FlipPrompt prompt;
+    experiments::FlipPrompt prompt;
     const std::string kind = kind_of(sentence, place, prompt);
     out.tried[kind] = out.tried.value(kind, 0) + 1;
     if (kind != to_string(kind_)) continue;

@@ -9,7 +9,7 @@
 
 #include "experiments/sentences.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 // What a prompt's target is to be: a content word, a function word, or any word after a whole
 // sentence.
@@ -51,4 +51,4 @@ class FlipPrompts {
   std::set<std::string> function_words_;
 };
 
-}  // namespace unpack
+}  // namespace unpack::experiments

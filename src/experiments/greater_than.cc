@@ -16,7 +16,7 @@
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -76,7 +76,8 @@ Json rank(const TraceResult& result, const std::vector<double>& below, const Vie
 Json measure(const ModelSession& session, const YearPrompt& p, const std::vector<View>& views) {
   const Writers& writers = session.model.writers();
   const Prepared prepared = session.model.prepare(p.ids, session.context);
-  const YearReading reading = read_years(*state_of(prepared)->logits_at(prepared.length() - 1), p);
+  const YearReading reading =
+      read_years(*engine::state_of(prepared)->logits_at(prepared.length() - 1), p);
   Question question;
   question.target.ids = p.above;
   question.target.versus = p.up_to;
@@ -90,7 +91,7 @@ Json measure(const ModelSession& session, const YearPrompt& p, const std::vector
         question.root = fmt::format("{}@-1", writers.name(view.receiver));
         TraceResult rooted = prepared.trace(question, session.context);
         std::vector<double> below =
-            masses_below(*state_of(prepared), question, rooted, session.context);
+            engine::masses_below(*engine::state_of(prepared), question, rooted, session.context);
         traced.emplace(view.receiver, std::pair{std::move(rooted), std::move(below)});
       }
       const auto& [rooted, below] = traced.at(view.receiver);
@@ -332,4 +333,4 @@ Json run_greater_than(ModelSession& session) {
   return summary;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -14,7 +14,7 @@
 #include "unpack/intervene.h"
 #include "unpack/prepared.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -258,7 +258,8 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
     const YearEffects into = search.effects(writers.name(r), [&](const YearPrompt& p, int w) {
       std::vector<Edge> edges;
       if (!reads(writers, r, w)) return edges;
-      for (const MlpReader& reader : mlp_readers(session.model.config().layer(writers[r].layer)))
+      for (const backend::MlpReader& reader :
+           backend::mlp_readers(session.model.config().layer(writers[r].layer)))
         edges.push_back({{w, end_of(p)}, reader.branch, Node{r, end_of(p)}});
       return edges;
     });
@@ -315,4 +316,4 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -8,7 +8,7 @@
 #include "experiments/session.h"
 #include "experiments/text_data.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 struct Claim {
   std::string text;
@@ -36,4 +36,4 @@ struct YearReading {
 };
 YearReading read_years(const std::vector<double>& logits, const YearPrompt& prompt);
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -8,7 +8,7 @@
 #include "experiments/plots.h"
 #include "experiments/session.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -176,4 +176,4 @@ std::string report_greater_than(const Json& summaries, std::vector<ReportFile>& 
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

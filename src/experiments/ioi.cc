@@ -12,7 +12,7 @@
 #include "unpack/error.h"
 #include "unpack/prepared.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -267,4 +267,4 @@ Json run_ioi(ModelSession& session) {
   return summary;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

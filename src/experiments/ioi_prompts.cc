@@ -3,7 +3,7 @@
 #include "experiments/text_data.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -100,4 +100,4 @@ std::vector<TokenId> ioi_corrupted(const Model& model, const IoiPrompt& prompt,
                                model.config().name));
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -8,7 +8,7 @@
 #include "experiments/plots.h"
 #include "experiments/session.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -216,4 +216,4 @@ std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files) {
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -14,7 +14,7 @@
 #include "unpack/intervene.h"
 #include "unpack/prepared.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -275,7 +275,7 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
     std::vector<Edge> out = {{{head, end}, Branch::none, std::nullopt}};
     for (int l = 0; l < session.model.config().n_layers; ++l) {
       if (head >= writers.visible_to_mlp(l)) continue;
-      for (const MlpReader& reader : mlp_readers(session.model.config().layer(l)))
+      for (const backend::MlpReader& reader : backend::mlp_readers(session.model.config().layer(l)))
         out.push_back({{head, end}, reader.branch, Node{writers.mlp(l), end}});
     }
     return out;
@@ -356,4 +356,4 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
   return roles;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

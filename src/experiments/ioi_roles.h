@@ -9,7 +9,7 @@
 #include "experiments/session.h"
 #include "experiments/text_data.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 struct HeadRole {
   std::string name;
@@ -43,4 +43,4 @@ std::vector<std::string> cells_of(const std::string& line);
 // Writers of a list such as "A5.H1 MLP3".
 std::vector<int> writers_of(const Writers& writers, const std::string& list);
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -15,7 +15,7 @@
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -303,4 +303,4 @@ std::string report_knockout(const Json& summaries, std::vector<ReportFile>& file
          "logarithmic axis cannot show.\n";
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -7,7 +7,7 @@
 
 #include "experiments/statistics.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -181,4 +181,4 @@ Json knockout_correlations(const KnockoutData& data, const Writers& writers, Cha
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -10,7 +10,7 @@
 #include "unpack/intervene.h"
 #include "unpack/writers.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 struct KnockoutPoint {
   int writer = 0, layer = 0;
@@ -41,4 +41,4 @@ struct KnockoutData {
 Json knockout_correlations(const KnockoutData& data, const Writers& writers, Channel channel,
                            const std::vector<int>& five, std::uint64_t seed);
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -47,4 +47,4 @@ std::string signed_with_interval(double x, double low, double high, int decimals
                      signed_text(high, decimals));
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -3,7 +3,7 @@
 
 #include <string>
 
-namespace unpack {
+namespace unpack::experiments {
 
 // So many decimals, halves away from zero (what lies a rounding error below a half counts as one),
 // never "-0". From 1,000 on none: single precision and a mean over prompts have no more to tell.
@@ -17,4 +17,4 @@ std::string percent_text(double percent);  // the same: "38%", "38.5%"
 std::string with_interval(double x, double low, double high, int decimals);
 std::string signed_with_interval(double x, double low, double high, int decimals);
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -267,4 +267,4 @@ std::string scatter_plot(const std::string& title, const std::string& x_label,
   return out + "</svg>\n";
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

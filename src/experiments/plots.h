@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-namespace unpack {
+namespace unpack::experiments {
 
 struct Series {
   std::string name;
@@ -34,4 +34,4 @@ struct ScatterPoint {
 std::string scatter_plot(const std::string& title, const std::string& x_label,
                          const std::string& y_label, const std::vector<ScatterPoint>& points);
 
-}  // namespace unpack
+}  // namespace unpack::experiments

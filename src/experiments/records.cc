@@ -6,12 +6,12 @@
 #include "base/message.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::experiments {
 namespace {
 
 // A record is foreign input when it is read again.
 Json read_record(std::string_view object, const std::filesystem::path& file) {
-  return read_ordered_json(object, file.string());
+  return base::read_ordered_json(object, file.string());
 }
 
 std::string key_of(const Json& record, const std::filesystem::path& file) {
@@ -29,7 +29,7 @@ std::string key_of(const Json& record, const std::filesystem::path& file) {
 RecordMap read_records(const std::filesystem::path& file, Json& settings) {
   RecordMap records;
   settings = nullptr;
-  read_sealed(file, [&](std::string_view object) {
+  report::read_sealed(file, [&](std::string_view object) {
     Json record = read_record(object, file);
     if (settings.is_null()) {
       settings = std::move(record);
@@ -44,14 +44,14 @@ RecordMap read_records(const std::filesystem::path& file, Json& settings) {
 Records::Records(const std::filesystem::path& file, const Json& settings, const Shard& shard)
     : shard_(shard) {
   bool begun = false;
-  log_ = std::make_unique<LineLog>(file, [&](std::string_view object) {
+  log_ = std::make_unique<report::LineLog>(file, [&](std::string_view object) {
     Json record = read_record(object, file);
     if (!begun) {
       if (record != settings) {
         throw InputError(
             fmt::format("{} belongs to a run with other settings ({}): choose another folder, or "
                         "delete the folder",
-                        file.string(), one_line(record.dump(), 200)));
+                        file.string(), base::one_line(record.dump(), 200)));
       }
       begun = true;
       return;
@@ -67,12 +67,12 @@ Records::Records(const std::filesystem::path& file, const Json& settings, Record
     : replay_(true), shards_(count), given_(std::move(shards)) {
   std::error_code ignored;
   std::filesystem::remove(file, ignored);  // what an interrupted merge left is soon written again
-  log_ = std::make_unique<LineLog>(file, [](std::string_view) {});
+  log_ = std::make_unique<report::LineLog>(file, [](std::string_view) {});
   write(settings);
 }
 
 void Records::write(const Json& line) {
-  log_->append(seal(line.dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n");
+  log_->append(report::seal(line.dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n");
 }
 
 const Json* Records::find(const std::string& key) {
@@ -102,4 +102,4 @@ const Json& Records::add(const std::string& key, const Json& record) {
   return known_[key] = std::move(line);
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

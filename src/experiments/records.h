@@ -11,7 +11,7 @@
 #include "unpack/json.h"
 #include "unpack/shard.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 using Json = OrderedJson;
 using RecordMap = std::map<std::string, Json>;
@@ -43,7 +43,7 @@ class Records {
   bool replay_ = false;
   int shards_ = 1;
   RecordMap given_, known_;
-  std::unique_ptr<LineLog> log_;
+  std::unique_ptr<report::LineLog> log_;
 };
 
-}  // namespace unpack
+}  // namespace unpack::experiments

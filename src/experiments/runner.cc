@@ -22,22 +22,22 @@ namespace unpack {
 
 namespace {
 
-constexpr Experiment kExperiments[] = {
-    {"faithfulness", 300, run_faithfulness, report_faithfulness},
-    {"beta", 300, run_beta, report_beta},
-    {"sink", 50, run_sink, report_sink},
-    {"knockout", 1000, run_knockout, report_knockout},
-    {"suppression", 100, run_suppression, report_suppression},
-    {"ioi", 100, run_ioi, report_ioi},
-    {"greater-than", 100, run_greater_than, report_greater_than},
-    {"sources", 100, run_sources, report_sources},
-    {"edges", 16, run_edges, report_edges},
-    {"compiled", 4, run_compiled, report_compiled, true},
+constexpr experiments::Experiment kExperiments[] = {
+    {"faithfulness", 300, experiments::run_faithfulness, experiments::report_faithfulness},
+    {"beta", 300, experiments::run_beta, experiments::report_beta},
+    {"sink", 50, experiments::run_sink, experiments::report_sink},
+    {"knockout", 1000, experiments::run_knockout, experiments::report_knockout},
+    {"suppression", 100, experiments::run_suppression, experiments::report_suppression},
+    {"ioi", 100, experiments::run_ioi, experiments::report_ioi},
+    {"greater-than", 100, experiments::run_greater_than, experiments::report_greater_than},
+    {"sources", 100, experiments::run_sources, experiments::report_sources},
+    {"edges", 16, experiments::run_edges, experiments::report_edges},
+    {"compiled", 4, experiments::run_compiled, experiments::report_compiled, true},
 };
 
-const Experiment& find_experiment(const std::string& name) {
+const experiments::Experiment& find_experiment(const std::string& name) {
   std::string known;
-  for (const Experiment& e : kExperiments) {
+  for (const experiments::Experiment& e : kExperiments) {
     if (name == e.name) return e;
     known += (known.empty() ? "" : ", ") + std::string(e.name);
   }
@@ -70,29 +70,30 @@ void check_options(const ExperimentOptions& o) {
 }
 
 // What must be the same for a run to be continued.
-Json settings_of(const ExperimentOptions& o, int n) {
-  Json settings = {{"experiment", o.name},
-                   {"n", n},
-                   {"seed", o.seed},
-                   {"corpus", o.corpus ? o.corpus->filename().string() : ""},
-                   {"prompts", o.prompts ? o.prompts->filename().string() : ""},
-                   {"roles", o.roles ? std::filesystem::path(*o.roles).filename().string() : ""},
-                   {"claims", o.claims ? std::filesystem::path(*o.claims).filename().string() : ""},
-                   {"beta", o.options.beta},
-                   {"weights", o.options.weights},
-                   {"mlp_weights", o.options.mlp_weights},
-                   {"expert_weights", o.options.expert_weights},
-                   {"dispatch", to_string(o.options.dispatch)},
-                   {"mlp", to_string(o.options.mlp)},
-                   {"scores", to_string(o.options.scores)},
-                   {"direction", to_string(o.options.direction)},
-                   {"floor", o.options.floor},
-                   {"keys", to_string(o.options.keys)},
-                   {"readout", o.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
-                   {"raw_logit", o.raw_logit},
-                   {"whole_sentences", o.whole_sentences},
-                   {"narrow_paths", o.narrow_paths},
-                   {"all", o.all}};
+experiments::Json settings_of(const ExperimentOptions& o, int n) {
+  experiments::Json settings = {
+      {"experiment", o.name},
+      {"n", n},
+      {"seed", o.seed},
+      {"corpus", o.corpus ? o.corpus->filename().string() : ""},
+      {"prompts", o.prompts ? o.prompts->filename().string() : ""},
+      {"roles", o.roles ? std::filesystem::path(*o.roles).filename().string() : ""},
+      {"claims", o.claims ? std::filesystem::path(*o.claims).filename().string() : ""},
+      {"beta", o.options.beta},
+      {"weights", o.options.weights},
+      {"mlp_weights", o.options.mlp_weights},
+      {"expert_weights", o.options.expert_weights},
+      {"dispatch", to_string(o.options.dispatch)},
+      {"mlp", to_string(o.options.mlp)},
+      {"scores", to_string(o.options.scores)},
+      {"direction", to_string(o.options.direction)},
+      {"floor", o.options.floor},
+      {"keys", to_string(o.options.keys)},
+      {"readout", o.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
+      {"raw_logit", o.raw_logit},
+      {"whole_sentences", o.whole_sentences},
+      {"narrow_paths", o.narrow_paths},
+      {"all", o.all}};
   if (find_experiment(o.name).makes_models) {
     settings["program"] = o.compiled.program.value_or("");
     settings["format"] = o.compiled.format.value_or("");
@@ -106,13 +107,13 @@ Json settings_of(const ExperimentOptions& o, int n) {
 
 std::vector<std::string> experiment_names() {
   std::vector<std::string> out;
-  for (const Experiment& e : kExperiments) out.emplace_back(e.name);
+  for (const experiments::Experiment& e : kExperiments) out.emplace_back(e.name);
   return out;
 }
 
 int experiment_default_n(const std::string& name) { return find_experiment(name).default_n; }
 
-std::string markdown_table(const std::vector<std::vector<std::string>>& rows) {
+std::string experiments::markdown_table(const std::vector<std::vector<std::string>>& rows) {
   std::string out;
   for (std::size_t r = 0; r < rows.size(); ++r) {
     for (const std::string& cell : rows[r]) out += "| " + cell + " ";
@@ -124,9 +125,11 @@ std::string markdown_table(const std::vector<std::vector<std::string>>& rows) {
   return out;
 }
 
-std::vector<double> numbers(const Json& array) { return array.get<std::vector<double>>(); }
+std::vector<double> experiments::numbers(const experiments::Json& array) {
+  return array.get<std::vector<double>>();
+}
 
-std::string slug(const std::string& model) {
+std::string experiments::slug(const std::string& model) {
   std::string out;
   for (const char c : model)
     out += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' ? c : '-';
@@ -137,22 +140,23 @@ namespace {
 
 std::string checksum_of(const std::optional<std::filesystem::path>& file) {
   if (!file) return "";
-  Hash64 hash;
-  hash.add(read_plain_file(*file, std::size_t{1} << 30));
+  base::Hash64 hash;
+  hash.add(base::read_plain_file(*file, std::size_t{1} << 30));
   return hash.text();
 }
 
 // Runs all models on these records. Without a summary where other shards hold the rest of them.
-ExperimentResult conduct(const ExperimentOptions& options, const Experiment& experiment, int n,
-                         Records& records, const RunContext& context) {
+ExperimentResult conduct(const ExperimentOptions& options,
+                         const experiments::Experiment& experiment, int n,
+                         experiments::Records& records, const RunContext& context) {
   ExperimentResult result;
   result.folder = options.out;
-  Json summaries = Json::object();
+  experiments::Json summaries = experiments::Json::object();
   const auto run = [&](const Model& model, const std::string& name) {
-    ModelSession session{model, name, options, n, records, result.warnings, context};
+    experiments::ModelSession session{model, name, options, n, records, result.warnings, context};
     try {
       summaries[name] = experiment.run(session);
-    } catch (const Json::exception&) {
+    } catch (const experiments::Json::exception&) {
       // Records that a run finds are taken as they are; what it makes itself has all members.
       throw InputError(
           fmt::format("{}: a record lacks something or holds another kind of value: it "
@@ -161,8 +165,8 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
     }
   };
   if (experiment.makes_models) {
-    for (const std::string& format : compiled_formats(options.compiled))
-      run(open_compiled(options, format), format);
+    for (const std::string& format : experiments::compiled_formats(options.compiled))
+      run(experiments::open_compiled(options, format), format);
   } else {
     for (const std::string& name : options.models) {
       const Model model = options.open(name, options.load);
@@ -178,27 +182,28 @@ ExperimentResult conduct(const ExperimentOptions& options, const Experiment& exp
         to_string(options.shard), options.name, (options.out / "results.jsonl").string());
     return result;
   }
-  std::vector<ReportFile> files;
+  std::vector<experiments::ReportFile> files;
   result.report = fmt::format("# {}\n\n", options.name);
   if (!options.command.empty()) result.report += fmt::format("    {}\n\n", options.command);
   result.report += experiment.report(summaries, files);
   if (!result.warnings.empty()) result.report += "\nSkipped:\n\n";
   for (const std::string& warning : result.warnings) result.report += "- " + warning + "\n";
-  const Json summary = {{"settings", settings_of(options, n)}, {"models", summaries}};
+  const experiments::Json summary = {{"settings", settings_of(options, n)}, {"models", summaries}};
   write_file(options.out / "summary.json",
-             summary.dump(2, ' ', false, Json::error_handler_t::replace) + "\n");
-  for (const ReportFile& file : files) write_file(options.out / file.name, file.content);
+             summary.dump(2, ' ', false, experiments::Json::error_handler_t::replace) + "\n");
+  for (const experiments::ReportFile& file : files)
+    write_file(options.out / file.name, file.content);
   write_file(options.out / "report.md", result.report);
   return result;
 }
 
 // What a shard leaves for the merge: what must be the same in all of them, and where this one found
 // its files.
-Json run_json(const ExperimentOptions& o, int n) {
-  Json fingerprints = Json::array();
+experiments::Json run_json(const ExperimentOptions& o, int n) {
+  experiments::Json fingerprints = experiments::Json::array();
   for (const std::string& name : o.models) {
     if (!find_experiment(o.name).makes_models)
-      fingerprints.push_back(load_folder(locate_model(name)).fingerprint);
+      fingerprints.push_back(model::load_folder(locate_model(name)).fingerprint);
   }
   return {{"version", 1},
           {"kind", "experiment"},
@@ -210,7 +215,7 @@ Json run_json(const ExperimentOptions& o, int n) {
             {"roles", checksum_of(o.roles)},
             {"claims", checksum_of(o.claims)}}},
           {"fingerprints", fingerprints},
-          {"source", source_json(o)},
+          {"source", experiments::source_json(o)},
           {"shard", to_string(o.shard)}};
 }
 
@@ -229,19 +234,19 @@ void refuse_foreign_files(const std::filesystem::path& folder) {
       std::filesystem::file_size(folder / "results.jsonl", error) > 0)
     return;  // the records say whose they are
   constexpr const char* kWritten[] = {"summary.json", "report.md"};
-  refuse_foreign(folder, kWritten);
-  for (const std::filesystem::path& path : folder_contents(folder, error)) {
+  batch::refuse_foreign(folder, kWritten);
+  for (const std::filesystem::path& path : base::folder_contents(folder, error)) {
     if (path.extension() != ".svg") continue;
     const std::string name = path.filename().string();
     const char* names[] = {name.c_str()};
-    refuse_foreign(folder, names);
+    batch::refuse_foreign(folder, names);
   }
 }
 
 }  // namespace
 
 ExperimentResult run_experiment(const ExperimentOptions& options, const RunContext& context) {
-  const Experiment& experiment = find_experiment(options.name);
+  const experiments::Experiment& experiment = find_experiment(options.name);
   options.options.check();
   check_options(options);
   const int n = options.n.value_or(experiment.default_n);
@@ -253,35 +258,36 @@ ExperimentResult run_experiment(const ExperimentOptions& options, const RunConte
   if (options.compiled.save) {
     ExperimentResult saved;
     saved.folder = *options.compiled.save;
-    saved.report = save_compiled(options, n);
+    saved.report = experiments::save_compiled(options, n);
     return saved;
   }
   if (options.out.empty()) throw UsageError("out takes the name of a folder");
   for (const std::string& name : options.models) {
     // All of them, before the first one works for minutes.
-    if (!experiment.makes_models) (void)load_folder(locate_model(name));
+    if (!experiment.makes_models) (void)model::load_folder(locate_model(name));
   }
   make_folder(options.out);
-  Json settings = settings_of(options, n);
+  experiments::Json settings = settings_of(options, n);
   if (!options.shard.whole()) {
-    settle_run_file(options.out, run_json(options, n));
+    batch::settle_run_file(options.out, run_json(options, n));
     settings["shard"] = to_string(options.shard);
   }
   refuse_foreign_files(options.out);
-  Records records(options.out / "results.jsonl", settings, options.shard);
+  experiments::Records records(options.out / "results.jsonl", settings, options.shard);
   return conduct(options, experiment, n, records, context);
 }
 
-MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path& out,
+MergeResult merge_experiment(const batch::ShardSet& shards, const std::filesystem::path& out,
                              const LoadOptions& load, const RunContext& context) {
-  ExperimentOptions options = options_from(run_member(shards.run, "source", Json::value_t::object));
-  run_member(shards.run, "fingerprints", Json::value_t::array);
-  run_member(shards.run, "files", Json::value_t::object);
+  ExperimentOptions options = experiments::options_from(
+      batch::run_member(shards.run, "source", experiments::Json::value_t::object));
+  batch::run_member(shards.run, "fingerprints", experiments::Json::value_t::array);
+  batch::run_member(shards.run, "files", experiments::Json::value_t::object);
   options.load = load;
   options.out = out;
-  const Experiment& experiment = find_experiment(options.name);
+  const experiments::Experiment& experiment = find_experiment(options.name);
   const int n = options.n.value_or(experiment.default_n);
-  const Json now = run_json(options, n);
+  const experiments::Json now = run_json(options, n);
   for (const char* part : {"fingerprints", "files"}) {
     if (now.at(part) != shards.run.at(part))
       throw InputError(
@@ -289,10 +295,10 @@ MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path
                       "were made with",
                       part == std::string("files") ? "corpus, prompts or tables" : "models"));
   }
-  RecordMap all;
+  experiments::RecordMap all;
   for (const auto& folder : shards.folders) {
-    Json settings;
-    for (auto& [key, record] : read_records(folder / "results.jsonl", settings)) {
+    experiments::Json settings;
+    for (auto& [key, record] : experiments::read_records(folder / "results.jsonl", settings)) {
       const auto [there, fresh] = all.try_emplace(key, record);
       if (!fresh && there->second != record)
         throw InputError(
@@ -304,15 +310,15 @@ MergeResult merge_experiment(const ShardSet& shards, const std::filesystem::path
   std::error_code ignored;
   if (std::filesystem::exists(out / "results.jsonl", ignored) ||
       std::filesystem::exists(out / "run.json", ignored)) {
-    Json there;
-    read_records(out / "results.jsonl", there);
+    experiments::Json there;
+    experiments::read_records(out / "results.jsonl", there);
     if (there != settings_of(options, n))
       throw InputError(fmt::format("{} holds another run: choose another folder", out.string()));
   }
   make_folder(out);
   refuse_foreign_files(out);
-  Records records(out / "results.jsonl", settings_of(options, n), std::move(all),
-                  static_cast<int>(shards.folders.size()));
+  experiments::Records records(out / "results.jsonl", settings_of(options, n), std::move(all),
+                               static_cast<int>(shards.folders.size()));
   ExperimentResult result = conduct(options, experiment, n, records, context);
   return {out, std::move(result.report), std::move(result.warnings)};
 }
@@ -322,9 +328,10 @@ MergeResult merge_shards(const std::vector<std::filesystem::path>& folders,
                          const RunContext& context) {
   if (folders.empty()) throw UsageError("name the folders of the shards");
   if (out.empty()) throw UsageError("out takes the name of a folder");
-  const ShardSet shards = gather_shards(folders);
-  const std::string kind = run_member(shards.run, "kind", Json::value_t::string).get<std::string>();
-  if (kind == "batch") return merge_batch(shards, out, context);
+  const batch::ShardSet shards = batch::gather_shards(folders);
+  const std::string kind =
+      batch::run_member(shards.run, "kind", experiments::Json::value_t::string).get<std::string>();
+  if (kind == "batch") return batch::merge_batch(shards, out, context);
   if (kind == "experiment") return merge_experiment(shards, out, load, context);
   throw InputError(
       fmt::format("{} was written by another version of this program", folders[0].string()));

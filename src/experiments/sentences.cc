@@ -2,7 +2,7 @@
 
 #include "unpack/models.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 std::vector<CorpusSentence> shuffled_sentences(ModelSession& session, int shortest, int longest) {
   const ExperimentOptions& o = session.options;
@@ -22,4 +22,4 @@ std::vector<CorpusSentence> shuffled_sentences(ModelSession& session, int shorte
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -4,7 +4,7 @@
 #include "experiments/session.h"
 #include "experiments/text_data.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 struct CorpusSentence {
   int line = 0;
@@ -15,4 +15,4 @@ struct CorpusSentence {
 // Every line of the corpus that has between `shortest` and `longest` tokens, shuffled.
 std::vector<CorpusSentence> shuffled_sentences(ModelSession& session, int shortest, int longest);
 
-}  // namespace unpack
+}  // namespace unpack::experiments

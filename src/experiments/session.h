@@ -7,7 +7,7 @@
 #include "experiments/records.h"
 #include "unpack/experiments.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 // One model's part of a run.
 struct ModelSession {
@@ -75,4 +75,4 @@ std::string markdown_table(const std::vector<std::vector<std::string>>& rows);
 std::vector<double> numbers(const Json& array);
 std::string slug(const std::string& model);  // fit for a file name
 
-}  // namespace unpack
+}  // namespace unpack::experiments

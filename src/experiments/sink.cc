@@ -10,7 +10,7 @@
 #include "experiments/statistics.h"
 #include "unpack/prepared.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -162,4 +162,4 @@ std::string report_sink(const Json& summaries, std::vector<ReportFile>& files) {
          "\n![Credit on position 0](sink.svg)\n\nWhiskers: 95% intervals of the mean.\n";
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

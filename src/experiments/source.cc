@@ -7,7 +7,7 @@
 
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -120,4 +120,4 @@ ExperimentOptions options_from(const Json& source) try {
   throw InputError(fmt::format("run.json: {}", error.what()));
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -5,9 +5,9 @@
 #include "experiments/records.h"
 #include "unpack/experiments.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 Json source_json(const ExperimentOptions& options);  // files by their whole path
 ExperimentOptions options_from(const Json& source);
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -6,7 +6,7 @@
 #include <numeric>
 #include <random>
 
-namespace unpack {
+namespace unpack::experiments {
 
 double mean(std::span<const double> values) {
   return values.empty() ? 0.0
@@ -150,4 +150,4 @@ std::vector<double> resample(std::span<const double> curve, int points) {
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-namespace unpack {
+namespace unpack::experiments {
 
 double mean(std::span<const double> values);              // 0 of nothing
 double sample_deviation(std::span<const double> values);  // n - 1; 0 of fewer than two
@@ -41,4 +41,4 @@ double area_between(std::span<const double> lerf, std::span<const double> morf);
 // The curve at `points` evenly spaced fractions of its steps, linear between them.
 std::vector<double> resample(std::span<const double> curve, int points);
 
-}  // namespace unpack
+}  // namespace unpack::experiments

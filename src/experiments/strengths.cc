@@ -7,7 +7,7 @@
 
 #include "engine/state.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -15,9 +15,10 @@ using Values = std::vector<double>;  // one per writer
 
 // || sum over some q of sM_j(q, .) ||^2 of one MLP or expert, a number a writer. Scores are linear
 // in what was written, so that the sum is taken before the product.
-Values summed_scores(const Decomposition& d, const Values& vectors, MlpView view,
-                     const std::vector<std::size_t>& positions, const Routing* routing) {
-  Backend& backend = d.backend();
+Values summed_scores(const decompose::Decomposition& d, const Values& vectors,
+                     backend::MlpView view, const std::vector<std::size_t>& positions,
+                     const backend::Routing* routing) {
+  backend::Backend& backend = d.backend();
   const auto length = static_cast<std::size_t>(d.length());
   const std::size_t row = vectors.size() / length;  // C D
   Values dev(length), summed(row, 0.0);
@@ -25,7 +26,7 @@ Values summed_scores(const Decomposition& d, const Values& vectors, MlpView view
   for (const std::size_t q : positions) {
     for (std::size_t i = 0; i < row; ++i) summed[i] += vectors[q * row + i] / dev[q];
   }
-  Array writers = backend.zeros(static_cast<std::int64_t>(row)), one = backend.zeros(1);
+  backend::Array writers = backend.zeros(static_cast<std::int64_t>(row)), one = backend.zeros(1);
   backend.upload(writers, 0, summed);
   backend.upload(one, 0, Values{1.0});
   view.length = 1;
@@ -34,8 +35,8 @@ Values summed_scores(const Decomposition& d, const Values& vectors, MlpView view
   view.routing = routing;
   const auto neurons = static_cast<std::size_t>(d.config().layer(view.layer).n_neurons),
              visible = static_cast<std::size_t>(view.visible);
-  Array scores = backend.zeros(static_cast<std::int64_t>(visible * neurons));
-  backend.mlp_scores(view, MlpSide::gate, Scores::raw, 0, scores);
+  backend::Array scores = backend.zeros(static_cast<std::int64_t>(visible * neurons));
+  backend.mlp_scores(view, backend::MlpSide::gate, Scores::raw, 0, scores);
   Values all(visible * neurons), squares(visible, 0.0);
   backend.download(scores, 0, all);
   for (std::size_t j = 0; j < visible; ++j) {
@@ -47,10 +48,11 @@ Values summed_scores(const Decomposition& d, const Values& vectors, MlpView view
 
 // || sum over q of sM_j(q, .) ||_2 of a layer's MLP, added to `to`; a mixture's experts are summed
 // over the positions that use them.
-void add_summed_mlp_scores(const Decomposition& d, const Values& vectors, int layer, Values& to) {
-  const MlpView view = d.mlp_view(layer);
+void add_summed_mlp_scores(const decompose::Decomposition& d, const Values& vectors, int layer,
+                           Values& to) {
+  const backend::MlpView view = d.mlp_view(layer);
   Values squares(static_cast<std::size_t>(view.visible), 0.0);
-  const auto add = [&](const std::vector<std::size_t>& positions, const Routing* routing) {
+  const auto add = [&](const std::vector<std::size_t>& positions, const backend::Routing* routing) {
     const Values own = summed_scores(d, vectors, view, positions, routing);
     for (std::size_t j = 0; j < own.size(); ++j) squares[j] += own[j];
   };
@@ -63,7 +65,7 @@ void add_summed_mlp_scores(const Decomposition& d, const Values& vectors, int la
     for (std::size_t i = 0; i < view.routing->expert.size(); ++i)
       users[view.routing->expert[i]].push_back(i / static_cast<std::size_t>(view.routing->chosen));
     for (const auto& [expert, positions] : users) {
-      const Routing alone{1, view.routing->experts, {expert}, {1.0}, {}};
+      const backend::Routing alone{1, view.routing->experts, {expert}, {1.0}, {}};
       add(positions, &alone);
     }
   }
@@ -73,11 +75,11 @@ void add_summed_mlp_scores(const Decomposition& d, const Values& vectors, int la
 }  // namespace
 
 Json strengths(const Prepared& prepared, const RunContext& context) {
-  const Decomposition& d = *state_of(prepared)->decomposition;
+  const decompose::Decomposition& d = *engine::state_of(prepared)->decomposition;
   const auto writers = static_cast<std::size_t>(d.writers().count());
   Values attention(writers, 0.0), mean_signed(writers, 0.0), values(writers, 0.0),
       mlp(writers, 0.0), mlp_signed(writers, 0.0), size(writers, 0.0);
-  const auto add = [&](const Array& scores, int visible, Values& to) {
+  const auto add = [&](const backend::Array& scores, int visible, Values& to) {
     Values v(static_cast<std::size_t>(scores.size()));
     d.backend().download(scores, 0, v);
     for (std::size_t i = 0; i < v.size(); ++i)
@@ -86,11 +88,12 @@ Json strengths(const Prepared& prepared, const RunContext& context) {
   Values vectors(static_cast<std::size_t>(d.writer_vectors().size()));  // [S, C, D]
   d.backend().download(d.writer_vectors(), 0, vectors);
   for (int l = 0; l < d.config().n_layers; ++l) {
-    const AttentionSums& sums = d.attention(l, Scores::raw, context);
+    const backend::AttentionSums& sums = d.attention(l, Scores::raw, context);
     add(sums.k_std, d.writers().visible_to_attention(l), attention);
     add(sums.k_mean, d.writers().visible_to_attention(l), mean_signed);
     add(sums.v_scores, d.writers().visible_to_attention(l), values);
-    add(d.mlp(l, MlpSide::gate, Scores::raw, context).l2, d.writers().visible_to_mlp(l), mlp);
+    add(d.mlp(l, backend::MlpSide::gate, Scores::raw, context).l2, d.writers().visible_to_mlp(l),
+        mlp);
     add_summed_mlp_scores(d, vectors, l, mlp_signed);
   }
   const auto width = static_cast<std::size_t>(d.config().d_model);
@@ -105,4 +108,4 @@ Json strengths(const Prepared& prepared, const RunContext& context) {
           {"mlp_signed", mlp_signed},   {"size", size}};
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

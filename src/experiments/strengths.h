@@ -5,7 +5,7 @@
 #include "unpack/prepared.h"
 #include "unpack/run_context.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 // Names of what `strengths` gives, each an array over writers.
 constexpr const char* kStrengths[] = {"attention", "attention_signed", "attention_values",
@@ -17,4 +17,4 @@ constexpr const char* kStrengths[] = {"attention", "attention_signed", "attentio
 // size of the value scores, and "size", the length of what is written.
 Json strengths(const Prepared& prepared, const RunContext& context);
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -14,7 +14,7 @@
 #include "experiments/text_data.h"
 #include "unpack/baselines.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -226,4 +226,4 @@ std::string report_suppression(const Json& summaries, std::vector<ReportFile>& f
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

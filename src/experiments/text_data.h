@@ -9,7 +9,7 @@
 
 #include "unpack/model.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 struct TextLine {
   int line = 0;  // from 1
@@ -66,4 +66,4 @@ std::vector<int> usable_years(const Model& model);
 // InputError where years are not split so.
 std::vector<YearPrompt> year_prompts(const Model& model, int n, std::uint64_t seed);
 
-}  // namespace unpack
+}  // namespace unpack::experiments

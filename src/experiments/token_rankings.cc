@@ -8,7 +8,7 @@
 #include "unpack/baselines.h"
 #include "unpack/intervene.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -170,4 +170,4 @@ std::vector<TokenRanking> rank_by_betas(const ModelSession& session, const FlipP
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -6,7 +6,7 @@
 
 #include "experiments/flip_prompts.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 struct TokenRanking {
   std::string name;
@@ -30,4 +30,4 @@ double read_target(const std::vector<double>& logits, TokenId id, FaithfulnessRe
 // layer.
 std::vector<double> attention_rollout(const Prepared& prepared);
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -10,7 +10,7 @@
 #include "experiments/text_data.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -102,4 +102,4 @@ std::vector<YearPrompt> year_prompts(const Model& model, int n, std::uint64_t se
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

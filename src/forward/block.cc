@@ -4,22 +4,23 @@
 
 #include "forward/forward.h"
 
-namespace unpack {
+namespace unpack::forward {
 
 namespace {
 
 // What a sublayer adds to the stream, from what it put out: through the norm behind it.
-void finish_sublayer(Backend& backend, int layer, Sublayer sublayer, std::int64_t rows, Array& out,
-                     Array& dev) {
+void finish_sublayer(backend::Backend& backend, int layer, backend::Sublayer sublayer,
+                     std::int64_t rows, backend::Array& out, backend::Array& dev) {
   const LayerConfig& shape = backend.config().layer(layer);
-  const bool behind = sublayer == Sublayer::attention ? shape.attn_post_norm : shape.mlp_post_norm;
+  const bool behind =
+      sublayer == backend::Sublayer::attention ? shape.attn_post_norm : shape.mlp_post_norm;
   if (behind) backend.norm_behind(layer, sublayer, out, rows, dev);
 }
 
 class Pass {
  public:
-  Pass(Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks, Array& x,
-       LayerTrace& keep)
+  Pass(backend::Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks,
+       backend::Array& x, LayerTrace& keep)
       : backend_(backend),
         c_(backend.config()),
         shape_(c_.layer(layer)),
@@ -40,22 +41,22 @@ class Pass {
     if (parallel) {
       keep_.x_mid = keep_.x_pre;
       read_neurons(keep_.x_pre);
-      add(Sublayer::attention);
+      add(backend::Sublayer::attention);
     } else {
-      add(Sublayer::attention);
+      add(backend::Sublayer::attention);
       keep_.x_mid = backend_.zeros(rows_ * d);
       backend_.copy(x_, 0, keep_.x_mid, 0, rows_ * d);
       read_neurons(x_);
     }
-    add(Sublayer::mlp);
+    add(backend::Sublayer::mlp);
   }
 
  private:
-  void make(Array& a, std::int64_t size) {
+  void make(backend::Array& a, std::int64_t size) {
     if (a.size() != size) a = backend_.zeros(size);
   }
 
-  const Array& hooked(Sublayer sublayer, const Array& x) {
+  const backend::Array& hooked(backend::Sublayer sublayer, const backend::Array& x) {
     if (!hooks_ || !hooks_->norm_input) return x;
     if (changed_.size() != x.size()) changed_ = backend_.zeros(x.size());
     return hooks_->norm_input(layer_, sublayer, x, changed_) ? changed_ : x;
@@ -75,15 +76,15 @@ class Pass {
     }
     if (patterns) {
       std::int64_t size = 0;
-      for (const Segment& s : batch_.segments) size += c_.n_heads * tri(s.length);
+      for (const backend::Segment& s : batch_.segments) size += c_.n_heads * backend::tri(s.length);
       make(keep_.pattern, size);
     }
-    const Array& input = hooked(Sublayer::attention, x_);
+    const backend::Array& input = hooked(backend::Sublayer::attention, x_);
     backend_.normalize(shape_.attn_norm, input, rows_, normalized_, keep_.dev_attn);
     backend_.qkv(layer_, normalized_, batch_.positions, batch_.context, keep_.q, keep_.k, keep_.v,
                  keep_.q_dev, keep_.k_dev);
     if (hooks_ && hooks_->heads) hooks_->heads(layer_, keep_.q, keep_.k, keep_.v);
-    const Array *keys = &keep_.k, *values = &keep_.v;
+    const backend::Array *keys = &keep_.k, *values = &keep_.v;
     if (hooks_ && hooks_->attended) hooks_->attended(layer_, keep_.k, keep_.v, keys, values);
     backend_.attention(layer_, keep_.q, *keys, *values, batch_.segments, batch_.key_begin,
                        keep_.pattern, keep_.z);
@@ -94,15 +95,15 @@ class Pass {
     make(keep_.attn_out, rows_ * c_.d_model);
     backend_.attention_out(layer_, keep_.z, rows_, keep_.attn_out);
     if (shape_.attn_post_norm) make(keep_.attn_out_dev, rows_);
-    finish_sublayer(backend_, layer_, Sublayer::attention, rows_, keep_.attn_out,
+    finish_sublayer(backend_, layer_, backend::Sublayer::attention, rows_, keep_.attn_out,
                     keep_.attn_out_dev);
     if (hooks_ && hooks_->heads_written) hooks_->heads_written(layer_, keep_.z, keep_.attn_out_dev);
   }
 
   // Only these rows are read from here on.
   void go_on(const std::vector<std::int64_t>& rows) {
-    const auto gather = [&](Array& from, std::int64_t width) {
-      Array to = backend_.zeros(static_cast<std::int64_t>(rows.size()) * width);
+    const auto gather = [&](backend::Array& from, std::int64_t width) {
+      backend::Array to = backend_.zeros(static_cast<std::int64_t>(rows.size()) * width);
       for (std::size_t i = 0; i < rows.size(); ++i)
         backend_.copy(from, rows[i] * width, to, static_cast<std::int64_t>(i) * width, width);
       from = to;
@@ -114,30 +115,32 @@ class Pass {
     normalized_ = backend_.zeros(rows_ * c_.d_model);
   }
 
-  void read_neurons(const Array& x) {
+  void read_neurons(const backend::Array& x) {
     const std::int64_t entries = rows_ * shape_.entries();
     make(keep_.dev_mlp, rows_);
     make(keep_.pre, entries);
     make(keep_.act, entries);
     if (shape_.gated()) make(keep_.up, entries);
     make(keep_.mlp_out, rows_ * c_.d_model);
-    const Array& input = hooked(Sublayer::mlp, x);
+    const backend::Array& input = hooked(backend::Sublayer::mlp, x);
     backend_.normalize(shape_.mlp_norm, input, rows_, normalized_, keep_.dev_mlp);
     keep_.routing.reset();  // `keep` may come from another layer
     if (shape_.mixture()) route(input);
-    const Routing* routing = keep_.routing.get();
-    backend_.mlp_in(layer_, MlpSide::gate, normalized_, rows_, routing, keep_.pre);
-    if (shape_.gated()) backend_.mlp_in(layer_, MlpSide::up, normalized_, rows_, routing, keep_.up);
+    const backend::Routing* routing = keep_.routing.get();
+    backend_.mlp_in(layer_, backend::MlpSide::gate, normalized_, rows_, routing, keep_.pre);
+    if (shape_.gated())
+      backend_.mlp_in(layer_, backend::MlpSide::up, normalized_, rows_, routing, keep_.up);
     if (hooks_ && hooks_->neurons) hooks_->neurons(layer_, input, routing, keep_.pre, keep_.up);
     backend_.activate(layer_, keep_.pre, keep_.up, routing, rows_, keep_.act);
     backend_.mlp_out(layer_, keep_.act, rows_, routing, keep_.mlp_out);
     if (shape_.mlp_post_norm) make(keep_.mlp_out_dev, rows_);
-    finish_sublayer(backend_, layer_, Sublayer::mlp, rows_, keep_.mlp_out, keep_.mlp_out_dev);
+    finish_sublayer(backend_, layer_, backend::Sublayer::mlp, rows_, keep_.mlp_out,
+                    keep_.mlp_out_dev);
     if (hooks_ && hooks_->mlp_written) hooks_->mlp_written(layer_, keep_.mlp_out);
   }
 
-  void route(const Array& input) {
-    Array logits = backend_.zeros(rows_ * shape_.n_experts);
+  void route(const backend::Array& input) {
+    backend::Array logits = backend_.zeros(rows_ * shape_.n_experts);
     backend_.router(layer_, normalized_, rows_, logits);
     if (hooks_ && hooks_->router) hooks_->router(layer_, input, logits);
     std::vector<double> values(static_cast<std::size_t>(logits.size()));
@@ -145,36 +148,36 @@ class Pass {
     keep_.routing = choose_experts(shape_, std::move(values));
   }
 
-  void add(Sublayer sublayer) {
-    const bool attention = sublayer == Sublayer::attention;
+  void add(backend::Sublayer sublayer) {
+    const bool attention = sublayer == backend::Sublayer::attention;
     backend_.add(attention ? keep_.attn_out : keep_.mlp_out, x_, rows_ * c_.d_model);
     backend_.add_bias(layer_, sublayer, x_, rows_,
                       attention ? keep_.attn_out_dev : keep_.mlp_out_dev,
                       attention ? nullptr : keep_.routing.get());
   }
 
-  Backend& backend_;
+  backend::Backend& backend_;
   const ModelConfig& c_;
   const LayerConfig& shape_;
   int layer_;
   const Batch& batch_;
   const ForwardHooks* hooks_;
   std::int64_t rows_;
-  Array& x_;
+  backend::Array& x_;
   LayerTrace& keep_;
-  Array changed_, normalized_;
+  backend::Array changed_, normalized_;
 };
 
 }  // namespace
 
-void run_block(Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks,
-               bool patterns, Array& x, LayerTrace& keep) {
+void run_block(backend::Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks,
+               bool patterns, backend::Array& x, LayerTrace& keep) {
   Pass(backend, layer, batch, hooks, x, keep).run(patterns);
 }
 
-std::shared_ptr<const Routing> choose_experts(const LayerConfig& layer,
-                                              std::vector<double> logits) {
-  auto out = std::make_shared<Routing>();
+std::shared_ptr<const backend::Routing> choose_experts(const LayerConfig& layer,
+                                                       std::vector<double> logits) {
+  auto out = std::make_shared<backend::Routing>();
   out->chosen = layer.experts_per_token;
   out->experts = layer.n_experts;
   out->logits = std::move(logits);
@@ -201,4 +204,4 @@ std::shared_ptr<const Routing> choose_experts(const LayerConfig& layer,
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::forward

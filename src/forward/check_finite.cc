@@ -6,11 +6,11 @@
 
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::forward {
 namespace {
 
 // The first row with a value that is not finite; -1: none.
-std::int64_t bad_row(Backend& backend, const Array& array, std::int64_t rows) {
+std::int64_t bad_row(backend::Backend& backend, const backend::Array& array, std::int64_t rows) {
   if (array.empty() || rows == 0) return -1;
   std::vector<double> values(static_cast<std::size_t>(array.size()));
   backend.download(array, 0, values);
@@ -30,13 +30,13 @@ std::int64_t bad_row(Backend& backend, const Array& array, std::int64_t rows) {
 
 }  // namespace
 
-bool stream_is_finite(Backend& backend, const ForwardTrace& trace) {
+bool stream_is_finite(backend::Backend& backend, const ForwardTrace& trace) {
   return bad_row(backend, trace.x_final, trace.rows()) < 0;
 }
 
-void check_finite(Backend& backend, const ForwardTrace& trace) {
+void check_finite(backend::Backend& backend, const ForwardTrace& trace) {
   if (stream_is_finite(backend, trace)) return;
-  const auto check = [&](const Array& array, const std::string& where) {
+  const auto check = [&](const backend::Array& array, const std::string& where) {
     if (const std::int64_t row = bad_row(backend, array, trace.rows()); row >= 0) fail(where, row);
   };
   check(trace.emb, "the token embedding");
@@ -57,4 +57,4 @@ void check_finite(Backend& backend, const ForwardTrace& trace) {
   check(trace.x_final, "the residual stream behind the last layer");
 }
 
-}  // namespace unpack
+}  // namespace unpack::forward

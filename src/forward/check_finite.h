@@ -3,17 +3,18 @@
 
 #include "forward/forward.h"
 
-namespace unpack {
+namespace unpack::forward {
 
 // Throws InputError that names the first layer and quantity that is no finite number, as far as the
 // trace has kept them; nothing where the stream behind the last layer is finite, for whatever goes
 // wrong before reaches it.
-void check_finite(Backend& backend, const ForwardTrace& trace);
-bool stream_is_finite(Backend& backend, const ForwardTrace& trace);
+void check_finite(backend::Backend& backend, const ForwardTrace& trace);
+bool stream_is_finite(backend::Backend& backend, const ForwardTrace& trace);
 
 // forward() without that check, for a caller that makes it later, once more work is on its way: the
 // check waits for the device.
-ForwardTrace forward_unchecked(Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
+ForwardTrace forward_unchecked(backend::Backend& backend,
+                               const std::vector<std::vector<TokenId>>& prompts,
                                const ForwardOptions& options, const RunContext& context);
 
-}  // namespace unpack
+}  // namespace unpack::forward

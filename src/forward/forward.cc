@@ -9,7 +9,7 @@
 #include "backend/rotary.h"
 #include "forward/check_finite.h"
 
-namespace unpack {
+namespace unpack::forward {
 
 void check_prompt(const ModelConfig& config, std::span<const TokenId> ids) {
   if (ids.empty()) throw InputError("the prompt has no tokens");
@@ -26,8 +26,8 @@ void check_prompt(const ModelConfig& config, std::span<const TokenId> ids) {
         "the prompt has {} tokens, but the model's context holds {}; shorten it", n, config.n_ctx));
 }
 
-Embedded embed_rows(Backend& backend, std::span<const TokenId> ids, std::span<const int> positions,
-                    const ForwardHooks* hooks) {
+Embedded embed_rows(backend::Backend& backend, std::span<const TokenId> ids,
+                    std::span<const int> positions, const ForwardHooks* hooks) {
   const ModelConfig& c = backend.config();
   const std::int64_t size = static_cast<std::int64_t>(ids.size()) * c.d_model;
   Embedded out;
@@ -45,7 +45,8 @@ Embedded embed_rows(Backend& backend, std::span<const TokenId> ids, std::span<co
   return out;
 }
 
-ForwardTrace forward_unchecked(Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
+ForwardTrace forward_unchecked(backend::Backend& backend,
+                               const std::vector<std::vector<TokenId>>& prompts,
                                const ForwardOptions& options, const RunContext& context) {
   const ModelConfig& c = backend.config();
   ForwardTrace trace;
@@ -60,14 +61,14 @@ ForwardTrace forward_unchecked(Backend& backend, const std::vector<std::vector<T
     for (int i = 0; i < length; ++i) batch.positions.push_back(i);
   }
   for (const auto& prompt : prompts) {
-    if (!same_rotary(c, static_cast<int>(prompt.size()), batch.context))
+    if (!backend::same_rotary(c, static_cast<int>(prompt.size()), batch.context))
       throw InternalError("[forward] prompts of one batch need different rotaries");
   }
   trace.segments = batch.segments;
   Embedded embedded = embed_rows(backend, trace.ids, batch.positions, options.hooks);
   trace.emb = embedded.emb;
   trace.pos = embedded.pos;
-  Array x = embedded.x;
+  backend::Array x = embedded.x;
   if (options.start) backend.copy(*options.start, 0, x, 0, trace.rows() * c.d_model);
   trace.layers.resize(options.keep ? static_cast<std::size_t>(c.n_layers) : 0);
   LayerTrace scratch;
@@ -80,7 +81,7 @@ ForwardTrace forward_unchecked(Backend& backend, const std::vector<std::vector<T
   return trace;
 }
 
-ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
+ForwardTrace forward(backend::Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
                      const ForwardOptions& options, const RunContext& context) {
   ForwardTrace trace = forward_unchecked(backend, prompts, options, context);
   if (!stream_is_finite(backend, trace)) {
@@ -95,13 +96,13 @@ ForwardTrace forward(Backend& backend, const std::vector<std::vector<TokenId>>& 
   return trace;
 }
 
-ForwardTrace slice_prompt(Backend& backend, const ForwardTrace& batch, std::size_t index) {
+ForwardTrace slice_prompt(backend::Backend& backend, const ForwardTrace& batch, std::size_t index) {
   const ModelConfig& c = backend.config();
-  const Segment& segment = batch.segments[index];
+  const backend::Segment& segment = batch.segments[index];
   const std::int64_t begin = segment.begin;
   const std::int64_t n = segment.length;
-  const auto rows = [&](const Array& a, std::int64_t width) {
-    return a.empty() ? Array() : backend.slice(a, begin * width, n * width);
+  const auto rows = [&](const backend::Array& a, std::int64_t width) {
+    return a.empty() ? backend::Array() : backend.slice(a, begin * width, n * width);
   };
   ForwardTrace one;
   one.ids.assign(batch.ids.begin() + begin, batch.ids.begin() + begin + n);
@@ -111,7 +112,7 @@ ForwardTrace slice_prompt(Backend& backend, const ForwardTrace& batch, std::size
   one.x_final = rows(batch.x_final, c.d_model);
   std::int64_t pattern_begin = 0;
   for (std::size_t i = 0; i < index; ++i)
-    pattern_begin += c.n_heads * tri(batch.segments[i].length);
+    pattern_begin += c.n_heads * backend::tri(batch.segments[i].length);
   for (std::size_t l = 0; l < batch.layers.size(); ++l) {
     const LayerTrace& from = batch.layers[l];
     const std::int64_t entries = c.layers[l].entries();
@@ -125,7 +126,7 @@ ForwardTrace slice_prompt(Backend& backend, const ForwardTrace& batch, std::size
     to.v = rows(from.v, c.n_kv_heads * c.d_head);
     to.q_dev = rows(from.q_dev, c.n_heads);
     to.k_dev = rows(from.k_dev, c.n_kv_heads);
-    to.pattern = backend.slice(from.pattern, pattern_begin, c.n_heads * tri(n));
+    to.pattern = backend.slice(from.pattern, pattern_begin, c.n_heads * backend::tri(n));
     to.z = rows(from.z, c.n_heads * c.d_head);
     to.attn_out = rows(from.attn_out, c.d_model);
     to.pre = rows(from.pre, entries);
@@ -144,7 +145,7 @@ ForwardTrace slice_prompt(Backend& backend, const ForwardTrace& batch, std::size
   return one;
 }
 
-KeyValueCache::KeyValueCache(Backend& backend, int capacity)
+KeyValueCache::KeyValueCache(backend::Backend& backend, int capacity)
     : backend_(backend), capacity_(capacity) {
   const ModelConfig& c = backend.config();
   for (int l = 0; l < c.n_layers; ++l) {
@@ -158,7 +159,7 @@ std::vector<double> KeyValueCache::step(std::span<const TokenId> ids) {
   const auto rows = static_cast<int>(ids.size());
   if (length_ + rows > capacity_)
     throw InternalError("[KeyValueCache] more tokens than its capacity");
-  if (length_ > 0 && !same_rotary(c, length_, length_ + rows)) {
+  if (length_ > 0 && !backend::same_rotary(c, length_, length_ + rows)) {
     // The text has become a long one, in which all keys are turned otherwise.
     std::vector<TokenId> all = std::exchange(seen_, {});
     all.insert(all.end(), ids.begin(), ids.end());
@@ -174,15 +175,15 @@ std::vector<double> KeyValueCache::step(std::span<const TokenId> ids) {
   std::iota(batch.positions.begin(), batch.positions.end(), length_);
   const std::int64_t kv_row = static_cast<std::int64_t>(c.n_kv_heads) * c.d_head;
   ForwardHooks hooks;
-  hooks.attended = [&](int layer, const Array& k, const Array& v, const Array*& keys,
-                       const Array*& values) {
+  hooks.attended = [&](int layer, const backend::Array& k, const backend::Array& v,
+                       const backend::Array*& keys, const backend::Array*& values) {
     const auto l = static_cast<std::size_t>(layer);
     backend_.copy(k, 0, k_[l], length_ * kv_row, rows * kv_row);
     backend_.copy(v, 0, v_[l], length_ * kv_row, rows * kv_row);
     keys = &k_[l];
     values = &v_[l];
   };
-  Array x = embed_rows(backend_, ids, batch.positions, nullptr).x;
+  backend::Array x = embed_rows(backend_, ids, batch.positions, nullptr).x;
   LayerTrace scratch;
   for (int l = 0; l < c.n_layers; ++l) run_block(backend_, l, batch, &hooks, false, x, scratch);
   length_ += rows;
@@ -192,4 +193,4 @@ std::vector<double> KeyValueCache::step(std::span<const TokenId> ids) {
   return logits;
 }
 
-}  // namespace unpack
+}  // namespace unpack::forward

@@ -66,7 +66,7 @@ Edge parse_edge(const Writers& writers, const ModelConfig& config, std::string_v
   edge.branch = branch.value_or(Branch::mlp);
   const bool fits =
       head ? edge.branch == Branch::K || edge.branch == Branch::Q || edge.branch == Branch::V
-           : has_branch(config.layer(kind.layer), edge.branch);
+           : backend::has_branch(config.layer(kind.layer), edge.branch);
   if (!fits)
     fail(head                                 ? "a head has the branches K, Q and V"
          : config.layer(kind.layer).mixture() ? "a mixture has the branches R, G and U"

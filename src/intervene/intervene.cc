@@ -20,7 +20,8 @@ constexpr std::size_t kLogitRows = 64;
 constexpr int kPredictions = 10;
 
 // Summed negative log-likelihood of tokens 1 .. S-1 of every segment.
-std::vector<double> losses(Backend& backend, const Array& x, const std::vector<Segment>& segments,
+std::vector<double> losses(backend::Backend& backend, const backend::Array& x,
+                           const std::vector<backend::Segment>& segments,
                            const std::vector<std::vector<TokenId>>& prompts) {
   struct Row {
     std::int64_t row;
@@ -42,23 +43,24 @@ std::vector<double> losses(Backend& backend, const Array& x, const std::vector<S
     backend.parallel_for(static_cast<std::int64_t>(chunk.size()), [&](std::int64_t i) {
       const std::span<double> row(logits.data() + static_cast<std::size_t>(i) * vocabulary,
                                   vocabulary);
-      cap_logits(backend.config(), row);
+      engine::cap_logits(backend.config(), row);
       const std::size_t at = begin + static_cast<std::size_t>(i);
-      loss[at] = log_sum_exp(row) - row[rows[at].next];
+      loss[at] = engine::log_sum_exp(row) - row[rows[at].next];
     });
   }
   for (std::size_t i = 0; i < rows.size(); ++i) out[rows[i].prompt] += loss[i];
   return out;
 }
 
-std::vector<double> logits_of(Backend& backend, const Array& x, std::int64_t row) {
+std::vector<double> logits_of(backend::Backend& backend, const backend::Array& x,
+                              std::int64_t row) {
   std::vector<double> out;
   const std::vector<std::int64_t> rows = {row};
   backend.logits(x, rows, out);
   return out;
 }
 
-InterventionReading read(const Model& model, Backend& backend, const Array& x,
+InterventionReading read(const Model& model, backend::Backend& backend, const backend::Array& x,
                          std::span<const TokenId> ids, const TargetInfo& target) {
   const int length = static_cast<int>(ids.size());
   Target same;
@@ -67,16 +69,16 @@ InterventionReading read(const Model& model, Backend& backend, const Array& x,
   same.raw = target.raw;
   same.position = target.position;
   const TargetInfo now =
-      resolve_target(model, same, length, logits_of(backend, x, target.position));
-  const std::vector<Segment> segments = {{0, length, 0}};
+      engine::resolve_target(model, same, length, logits_of(backend, x, target.position));
+  const std::vector<backend::Segment> segments = {{0, length, 0}};
   return {losses(backend, x, segments, {{ids.begin(), ids.end()}})[0],
           now.logit_difference.value_or(now.logit), now.probability,
-          top_predictions(model, logits_of(backend, x, target.position), kPredictions)};
+          engine::top_predictions(model, logits_of(backend, x, target.position), kPredictions)};
 }
 
 // "A3.H1" is the component at every position, "A3.H1@5" the node.
-OutputChange output_change(const Writers& writers, const std::string& text, int length,
-                           const Intervention& intervention) {
+interventions::OutputChange output_change(const Writers& writers, const std::string& text,
+                                          int length, const Intervention& intervention) {
   if (text.find('@') == std::string::npos)
     return {writers.parse(text), std::nullopt, intervention.ablation, intervention.scale};
   const Node node = parse_node(writers, text, length);
@@ -85,19 +87,21 @@ OutputChange output_change(const Writers& writers, const std::string& text, int 
 
 // Every head and MLP but those of the list, each at the positions at which the list does not have
 // it.
-std::vector<OutputChange> all_but(const Writers& writers, int length,
-                                  const Intervention& intervention) {
-  std::vector<OutputChange> changes;
+std::vector<interventions::OutputChange> all_but(const Writers& writers, int length,
+                                                 const Intervention& intervention) {
+  std::vector<interventions::OutputChange> changes;
   for (int w = writers.terminals(); w < writers.count(); ++w)
     changes.push_back({w, std::nullopt, intervention.ablation, intervention.scale});
   std::vector<char> whole(static_cast<std::size_t>(writers.count()), 0);
   for (const std::string& text : intervention.ablate) {
-    const OutputChange kept = output_change(writers, text, length, intervention);
+    const interventions::OutputChange kept = output_change(writers, text, length, intervention);
     if (!kept.position) whole[kept.writer] = 1;
     if (kept.position && !writers[kept.writer].terminal())
       changes[kept.writer - writers.terminals()].except.push_back(*kept.position);
   }
-  std::erase_if(changes, [&](const OutputChange& change) { return whole[change.writer] != 0; });
+  std::erase_if(changes, [&](const interventions::OutputChange& change) {
+    return whole[change.writer] != 0;
+  });
   return changes;
 }
 
@@ -127,47 +131,49 @@ class Changed {
   Changed(const Model& model, std::span<const TokenId> ids, const std::vector<TokenId>& patch_from,
           const Target& target, const RunContext& context)
       : model_(model),
-        backend_(*state_of(model)->backend),
+        backend_(*engine::state_of(model)->backend),
         ids_(ids),
         clean_(backend_, model.writers(), {{ids.begin(), ids.end()}}, context) {
     const int length = static_cast<int>(ids.size());
     if (!patch_from.empty())
       other_.emplace(backend_, model.writers(), std::vector<std::vector<TokenId>>{patch_from},
                      context);
-    target_ = resolve_target(
+    target_ = engine::resolve_target(
         model, target, length,
         logits_of(backend_, clean_.trace().x_final, resolve_position(target.position, length)));
   }
 
   const TargetInfo& target() const { return target_; }
   InterventionReading before() const { return checked(clean_.trace().x_final); }
-  InterventionReading after(const Variant& variant, const RunContext& context) const {
-    return checked(
-        run_variants(clean_, other_ ? &*other_ : nullptr, {variant}, target_.position, context).x);
+  InterventionReading after(const interventions::Variant& variant,
+                            const RunContext& context) const {
+    return checked(interventions::run_variants(clean_, other_ ? &*other_ : nullptr, {variant},
+                                               target_.position, context)
+                       .x);
   }
 
  private:
-  InterventionReading checked(const Array& x) const {
+  InterventionReading checked(const backend::Array& x) const {
     InterventionReading reading = read(model_, backend_, x, ids_, target_);
-    check_logits(std::vector<double>{reading.nll, reading.target, reading.probability});
+    engine::check_logits(std::vector<double>{reading.nll, reading.target, reading.probability});
     return reading;
   }
 
   const Model& model_;
-  Backend& backend_;
+  backend::Backend& backend_;
   std::span<const TokenId> ids_;
-  CleanRun clean_;
-  std::optional<CleanRun> other_;
+  interventions::CleanRun clean_;
+  std::optional<interventions::CleanRun> other_;
   TargetInfo target_;
 };
 
 // As the pass is run; throws for whatever is not there.
-Variant variant_of(const Model& model, std::span<const TokenId> ids,
-                   const Intervention& intervention) {
+interventions::Variant variant_of(const Model& model, std::span<const TokenId> ids,
+                                  const Intervention& intervention) {
   const int length = static_cast<int>(ids.size());
   const Writers& writers = model.writers();
   check_intervention(intervention);
-  Variant variant;
+  interventions::Variant variant;
   if (intervention.cut) variant.cut = Cut{writers.parse(*intervention.cut), intervention.channel};
   for (const std::string& edge : intervention.edges)
     variant.edges.push_back(parse_edge(writers, model.config(), edge, length));
@@ -203,8 +209,8 @@ const char* to_string(Ablation ablation) {
 InterventionResult intervene(const Model& model, std::span<const TokenId> ids,
                              const Intervention& intervention, const Target& target,
                              const RunContext& context) {
-  check_prompt(model.config(), ids);
-  const Variant variant = variant_of(model, ids, intervention);
+  forward::check_prompt(model.config(), ids);
+  const interventions::Variant variant = variant_of(model, ids, intervention);
   const Changed changed(model, ids, intervention.patch_from, target, context);
   return {model.info(), model.tokens(ids), changed.target(),
           intervention, changed.before(),  changed.after(variant, context)};
@@ -214,17 +220,17 @@ NodesProof prove_nodes(const Model& model, std::span<const TokenId> ids,
                        const std::vector<std::string>& components, Ablation ablation,
                        const std::vector<TokenId>& patch_from, const Target& target,
                        const RunContext& context) {
-  check_prompt(model.config(), ids);
+  forward::check_prompt(model.config(), ids);
   if (components.empty()) throw UsageError("nothing to prove: name components, as A5.H3 or MLP2@7");
   Intervention change;
   change.ablate = components;
   change.ablation = ablation;
   change.patch_from = patch_from;
-  const Variant without = variant_of(model, ids, change);
+  const interventions::Variant without = variant_of(model, ids, change);
   change.keep = true;
-  const Variant only = variant_of(model, ids, change);
+  const interventions::Variant only = variant_of(model, ids, change);
   change.ablate.clear();
-  const Variant none = variant_of(model, ids, change);
+  const interventions::Variant none = variant_of(model, ids, change);
   const Changed changed(model, ids, patch_from, target, context);
   NodesProof proof{model.info(),
                    changed.target(),
@@ -248,22 +254,22 @@ std::vector<std::vector<double>> knockout_losses(const Model& model,
                                                  const std::vector<std::vector<TokenId>>& prompts,
                                                  const std::vector<Cut>& cuts,
                                                  const RunContext& context) {
-  Backend& backend = *state_of(model)->backend;
+  backend::Backend& backend = *engine::state_of(model)->backend;
   std::vector<std::vector<double>> out(cuts.size() + 1, std::vector<double>(prompts.size(), 0.0));
   std::size_t next = 0;
   while (next < prompts.size()) {
     std::vector<std::vector<TokenId>> batch;
     const std::size_t begin = next;
     std::int64_t rows = 0;
-    while (
-        next < prompts.size() &&
-        (batch.empty() || (rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows &&
-                           same_rotary(model.config(), static_cast<int>(batch.front().size()),
-                                       static_cast<int>(prompts[next].size()))))) {
+    while (next < prompts.size() &&
+           (batch.empty() ||
+            (rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows &&
+             backend::same_rotary(model.config(), static_cast<int>(batch.front().size()),
+                                  static_cast<int>(prompts[next].size()))))) {
       rows += static_cast<std::int64_t>(prompts[next].size());
       batch.push_back(prompts[next++]);
     }
-    const CleanRun clean(backend, model.writers(), batch, context);
+    const interventions::CleanRun clean(backend, model.writers(), batch, context);
     const auto store = [&](std::size_t row, const std::vector<double>& values) {
       std::copy(values.begin(), values.end(),
                 out[row].begin() + static_cast<std::ptrdiff_t>(begin));
@@ -272,19 +278,20 @@ std::vector<std::vector<double>> knockout_losses(const Model& model,
     for (std::size_t i = 0; i < cuts.size(); ++i) {
       context.report("cuts", static_cast<double>(begin * cuts.size() + i * batch.size()),
                      static_cast<double>(prompts.size() * cuts.size()));
-      std::vector<Variant> variants(batch.size());
+      std::vector<interventions::Variant> variants(batch.size());
       for (std::size_t p = 0; p < batch.size(); ++p) {
         variants[p].prompt = p;
         variants[p].cut = cuts[i];
       }
-      if (first_changed_layer(model.writers(), model.config(), variants[0]) ==
+      if (interventions::first_changed_layer(model.writers(), model.config(), variants[0]) ==
           model.config().n_layers) {
         std::copy(out[0].begin() + static_cast<std::ptrdiff_t>(begin),
                   out[0].begin() + static_cast<std::ptrdiff_t>(next),
                   out[i + 1].begin() + static_cast<std::ptrdiff_t>(begin));
         continue;
       }
-      const VariantStreams changed = run_variants(clean, nullptr, variants, 0, context);
+      const interventions::VariantStreams changed =
+          interventions::run_variants(clean, nullptr, variants, 0, context);
       store(i + 1, losses(backend, changed.x, changed.segments, batch));
     }
   }
@@ -300,21 +307,23 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
     throw InputError(fmt::format(
         "the prompt to patch from has {} tokens, this one has {}: they must be of one length",
         other.size(), ids.size()));
-  Backend& backend = *state_of(model)->backend;
+  backend::Backend& backend = *engine::state_of(model)->backend;
   const int length = static_cast<int>(ids.size());
   const int position = resolve_position(target.position, length);
-  const CleanRun clean(backend, model.writers(), {{ids.begin(), ids.end()}}, context);
-  const CleanRun from(backend, model.writers(), {{other.begin(), other.end()}}, context);
-  const TargetInfo info =
-      resolve_target(model, target, length, logits_of(backend, clean.trace().x_final, position));
+  const interventions::CleanRun clean(backend, model.writers(), {{ids.begin(), ids.end()}},
+                                      context);
+  const interventions::CleanRun from(backend, model.writers(), {{other.begin(), other.end()}},
+                                     context);
+  const TargetInfo info = engine::resolve_target(
+      model, target, length, logits_of(backend, clean.trace().x_final, position));
   Target same{info.ids, info.versus_ids, info.raw, info.position};
   // Patches that begin at the same layer go together, so that none recomputes more than it has to.
   std::vector<std::size_t> order(patches.size());
   std::iota(order.begin(), order.end(), 0);
   std::vector<int> first;
   for (const auto& edges : patches)
-    first.push_back(
-        first_changed_layer(model.writers(), model.config(), {0, {}, {}, edges, false, {}}));
+    first.push_back(interventions::first_changed_layer(model.writers(), model.config(),
+                                                       {0, {}, {}, edges, false, {}}));
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return first[a] < first[b]; });
   const auto per_batch = static_cast<std::size_t>(std::max<std::int64_t>(1, kBatchRows / length));
@@ -324,14 +333,15 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
     while (end < order.size() && end - begin < per_batch &&
            first[order[end]] == first[order[begin]])
       ++end;
-    std::vector<Variant> variants;
+    std::vector<interventions::Variant> variants;
     for (std::size_t i = begin; i < end; ++i)
       variants.push_back({0, {}, {}, patches[order[i]], route == PatchRoute::heads_frozen, {}});
-    const VariantStreams changed = route == PatchRoute::through_mlps
-                                       ? run_paths(clean, from, variants, position, context)
-                                       : run_variants(clean, &from, variants, position, context);
+    const interventions::VariantStreams changed =
+        route == PatchRoute::through_mlps
+            ? interventions::run_paths(clean, from, variants, position, context)
+            : interventions::run_variants(clean, &from, variants, position, context);
     for (std::size_t i = begin; i < end; ++i) {
-      const TargetInfo now = resolve_target(
+      const TargetInfo now = engine::resolve_target(
           model, same, length,
           logits_of(backend, changed.x, changed.segments[i - begin].begin + position));
       out[order[i]] = now.logit_difference.value_or(now.logit);

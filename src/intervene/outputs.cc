@@ -4,7 +4,7 @@
 
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::interventions {
 
 namespace {
 
@@ -20,10 +20,10 @@ Place place_of(const Writer& writer, const ModelConfig& c) {
           static_cast<std::int64_t>(writer.head) * c.d_head, c.d_head};
 }
 
-const Array& written(const CleanRun& run, const Writer& writer) {
+const backend::Array& written(const CleanRun& run, const Writer& writer) {
   if (writer.kind == WriterKind::emb) return run.trace().emb;
   if (writer.kind == WriterKind::pos) return run.trace().pos;
-  const LayerTrace& layer = run.trace().layers[writer.layer];
+  const forward::LayerTrace& layer = run.trace().layers[writer.layer];
   return writer.kind == WriterKind::head ? layer.z : layer.mlp_out;
 }
 
@@ -45,13 +45,13 @@ bool OutputChanges::change_embeddings() const {
 std::vector<std::vector<double>> OutputChanges::replacement(const Placed& placed) const {
   const Writer& writer = clean_.writers()[placed.change.writer];
   const Place place = place_of(writer, clean_.backend().config());
-  const Segment& segment = clean_.trace().segments[placed.prompt];
+  const backend::Segment& segment = clean_.trace().segments[placed.prompt];
   const auto length = static_cast<std::size_t>(segment.length);
   std::vector<std::vector<double>> rows(
       length, std::vector<double>(static_cast<std::size_t>(place.size), 0.0));
   if (placed.change.ablation == Ablation::zero) return rows;
   const CleanRun& run = placed.change.ablation == Ablation::resample ? *other_ : clean_;
-  const Array& from = written(run, writer);
+  const backend::Array& from = written(run, writer);
   const std::int64_t begin = run.trace().segments[placed.prompt].begin;
   for (std::size_t s = 0; s < length; ++s)
     clean_.backend().download(
@@ -65,8 +65,8 @@ std::vector<std::vector<double>> OutputChanges::replacement(const Placed& placed
   return rows;
 }
 
-void OutputChanges::apply(WriterKind kind, int layer, Array& values) const {
-  Backend& backend = clean_.backend();
+void OutputChanges::apply(WriterKind kind, int layer, backend::Array& values) const {
+  backend::Backend& backend = clean_.backend();
   for (const Placed& placed : changes_) {
     const Writer& writer = clean_.writers()[placed.change.writer];
     if (writer.kind != kind || writer.layer != layer) continue;
@@ -88,4 +88,4 @@ void OutputChanges::apply(WriterKind kind, int layer, Array& values) const {
   }
 }
 
-}  // namespace unpack
+}  // namespace unpack::interventions

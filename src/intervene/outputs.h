@@ -7,7 +7,7 @@
 
 #include "intervene/variants.h"
 
-namespace unpack {
+namespace unpack::interventions {
 
 class OutputChanges {
  public:
@@ -19,7 +19,7 @@ class OutputChanges {
   bool change_embeddings() const;  // emb or pos: the pass begins at the embeddings
 
   // `values`: emb, pos or mlp_out [T, D], or z [T, H, E] of all heads of the layer.
-  void apply(WriterKind kind, int layer, Array& values) const;
+  void apply(WriterKind kind, int layer, backend::Array& values) const;
 
  private:
   struct Placed {
@@ -35,4 +35,4 @@ class OutputChanges {
   std::vector<Placed> changes_;
 };
 
-}  // namespace unpack
+}  // namespace unpack::interventions

@@ -7,39 +7,39 @@
 #include "intervene/outputs.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::interventions {
 
-CleanRun::CleanRun(Backend& backend, const Writers& writers,
+CleanRun::CleanRun(backend::Backend& backend, const Writers& writers,
                    const std::vector<std::vector<TokenId>>& prompts, const RunContext& context)
     : backend_(backend),
       writers_(writers),
       prompts_(prompts),
-      trace_(forward(backend, prompts, {}, context)) {}
+      trace_(forward::forward(backend, prompts, {}, context)) {}
 
-const Array& CleanRun::stream(int layer) const {
+const backend::Array& CleanRun::stream(int layer) const {
   return layer < backend_.config().n_layers ? trace_.layers[layer].x_pre : trace_.x_final;
 }
 
-const Array& CleanRun::vectors(int writer) const {
+const backend::Array& CleanRun::vectors(int writer) const {
   const Writer& w = writers_[writer];
   if (w.kind == WriterKind::emb) return trace_.emb;
   if (w.kind == WriterKind::pos) return trace_.pos;
-  const LayerTrace& layer = trace_.layers[w.layer];
+  const forward::LayerTrace& layer = trace_.layers[w.layer];
   if (w.kind == WriterKind::mlp) return layer.mlp_out;
   const auto known = vectors_.find(writer);
   if (known != vectors_.end()) return known->second;
   // z W_O with every other head's part of z set to zero.
   const ModelConfig& c = backend_.config();
   const std::int64_t width = static_cast<std::int64_t>(c.n_heads) * c.d_head;
-  Array alone = backend_.zeros(trace_.rows() * width);
+  backend::Array alone = backend_.zeros(trace_.rows() * width);
   for (std::int64_t r = 0; r < trace_.rows(); ++r) {
     const std::int64_t at = r * width + static_cast<std::int64_t>(w.head) * c.d_head;
     backend_.copy(layer.z, at, alone, at, c.d_head);
   }
-  Array out = backend_.zeros(trace_.rows() * c.d_model);
+  backend::Array out = backend_.zeros(trace_.rows() * c.d_model);
   backend_.attention_out(w.layer, alone, trace_.rows(), out);
-  backend_.through_norm_behind(w.layer, Sublayer::attention, layer.attn_out_dev, trace_.rows(),
-                               out);
+  backend_.through_norm_behind(w.layer, backend::Sublayer::attention, layer.attn_out_dev,
+                               trace_.rows(), out);
   return vectors_.emplace(writer, out).first->second;
 }
 
@@ -99,21 +99,21 @@ class Runner {
     int first = c_.n_layers;
     for (const Variant& v : variants_)
       first = std::min(first, first_changed_layer(clean_.writers(), c_, v));
-    Array x;
+    backend::Array x;
     if (first == c_.n_layers) {
       x = gather(clean_.stream(first), c_.d_model);
     } else {
-      const Array start = gather(clean_.stream(first), c_.d_model);
+      const backend::Array start = gather(clean_.stream(first), c_.d_model);
       std::vector<std::vector<TokenId>> prompts;
       for (const Variant& v : variants_) prompts.push_back(clean_.prompts()[v.prompt]);
-      const ForwardHooks hooks = make_hooks();
-      ForwardOptions options;
+      const forward::ForwardHooks hooks = make_hooks();
+      forward::ForwardOptions options;
       options.keep = false;
       options.hooks = &hooks;
       options.first_layer = first;
       // Zeroed embeddings begin at the beginning; everything else where its first reader is.
       options.start = any_zero_ || outputs_.change_embeddings() ? nullptr : &start;
-      x = forward(backend_, prompts, options, context).x_final;
+      x = forward::forward(backend_, prompts, options, context).x_final;
     }
     for (std::size_t i = 0; i < variants_.size(); ++i) {
       for (const Edge& edge : variants_[i].edges) {
@@ -124,23 +124,23 @@ class Runner {
   }
 
  private:
-  Array gather(const Array& from, std::int64_t width) {
-    Array out = backend_.zeros(rows_ * width);
+  backend::Array gather(const backend::Array& from, std::int64_t width) {
+    backend::Array out = backend_.zeros(rows_ * width);
     for (std::size_t i = 0; i < variants_.size(); ++i) {
-      const Segment& source = clean_.trace().segments[variants_[i].prompt];
+      const backend::Segment& source = clean_.trace().segments[variants_[i].prompt];
       backend_.copy(from, source.begin * width, out, segments_[i].begin * width,
                     source.length * width);
     }
     return out;
   }
 
-  Array read_at(int layer) {
+  backend::Array read_at(int layer) {
     const auto known = given_->find(layer);
     return known != given_->end() ? known->second : gather(clean_.stream(layer), c_.d_model);
   }
 
   // to[row] += (value on the other prompt) - (value on this one)
-  void add_difference(std::size_t variant, const Edge& edge, Array& to, std::int64_t row) {
+  void add_difference(std::size_t variant, const Edge& edge, backend::Array& to, std::int64_t row) {
     const std::size_t prompt = variants_[variant].prompt;
     const std::int64_t at = edge.writer.position;
     backend_.add_rows(other_->vectors(edge.writer.writer),
@@ -149,18 +149,20 @@ class Runner {
                       clean_.trace().segments[prompt].begin + at, to, row, 1, c_.d_model, -1.0);
   }
 
-  bool reads(const Variant& v, int layer, Sublayer sublayer) const {
-    if (!v.cut || (v.cut->channel == Channel::attention) != (sublayer == Sublayer::attention))
+  bool reads(const Variant& v, int layer, backend::Sublayer sublayer) const {
+    if (!v.cut ||
+        (v.cut->channel == Channel::attention) != (sublayer == backend::Sublayer::attention))
       return false;
     const Writers& writers = clean_.writers();
-    return v.cut->writer < (sublayer == Sublayer::attention ? writers.visible_to_attention(layer)
-                                                            : writers.visible_to_mlp(layer));
+    return v.cut->writer < (sublayer == backend::Sublayer::attention
+                                ? writers.visible_to_attention(layer)
+                                : writers.visible_to_mlp(layer));
   }
 
-  ForwardHooks make_hooks() {
-    ForwardHooks hooks;
+  forward::ForwardHooks make_hooks() {
+    forward::ForwardHooks hooks;
     if (any_zero_ || outputs_.change_embeddings()) {
-      hooks.embeddings = [this](Array& emb) {
+      hooks.embeddings = [this](backend::Array& emb) {
         outputs_.apply(WriterKind::emb, -1, emb);
         const std::vector<double> nothing(static_cast<std::size_t>(c_.d_model), 0.0);
         for (std::size_t i = 0; i < variants_.size(); ++i) {
@@ -170,14 +172,15 @@ class Runner {
       };
     }
     if (any_cut_) {
-      hooks.norm_input = [this](int layer, Sublayer sublayer, const Array& x, Array& changed) {
+      hooks.norm_input = [this](int layer, backend::Sublayer sublayer, const backend::Array& x,
+                                backend::Array& changed) {
         bool any = false;
         for (const Variant& v : variants_) any |= reads(v, layer, sublayer);
         if (!any) return false;
         backend_.copy(x, 0, changed, 0, rows_ * c_.d_model);
         for (std::size_t i = 0; i < variants_.size(); ++i) {
           if (!reads(variants_[i], layer, sublayer)) continue;
-          const Segment& source = clean_.trace().segments[variants_[i].prompt];
+          const backend::Segment& source = clean_.trace().segments[variants_[i].prompt];
           backend_.add_rows(clean_.vectors(variants_[i].cut->writer), source.begin, changed,
                             segments_[i].begin, source.length, c_.d_model, -1.0);
         }
@@ -185,16 +188,16 @@ class Runner {
       };
     }
     if (outputs_.any()) {
-      hooks.positions = [this](Array& pos) { outputs_.apply(WriterKind::pos, -1, pos); };
-      hooks.mlp_written = [this](int layer, Array& out) {
+      hooks.positions = [this](backend::Array& pos) { outputs_.apply(WriterKind::pos, -1, pos); };
+      hooks.mlp_written = [this](int layer, backend::Array& out) {
         outputs_.apply(WriterKind::mlp, layer, out);
       };
     }
     if (any_edges_ || outputs_.any()) {
-      hooks.mixed = [this](int layer, const Array& x, const Array& q, const Array& k,
-                           const Array& v, Array& z) {
+      hooks.mixed = [this](int layer, const backend::Array& x, const backend::Array& q,
+                           const backend::Array& k, const backend::Array& v, backend::Array& z) {
         if (record_ != nullptr) {
-          Array& kept = (*record_)[layer] = backend_.zeros(rows_ * c_.d_model);
+          backend::Array& kept = (*record_)[layer] = backend_.zeros(rows_ * c_.d_model);
           backend_.copy(x, 0, kept, 0, rows_ * c_.d_model);
         }
         patch_heads(layer, given_ != nullptr ? read_at(layer) : x, q, k, v, z);
@@ -202,21 +205,22 @@ class Runner {
       };
     }
     if (any_edges_) {
-      hooks.router = [this](int layer, const Array& x, Array& logits) {
-        patch_mlp(layer, x, nullptr, MlpSide::router, logits);
+      hooks.router = [this](int layer, const backend::Array& x, backend::Array& logits) {
+        patch_mlp(layer, x, nullptr, backend::MlpSide::router, logits);
       };
-      hooks.neurons = [this](int layer, const Array& x, const Routing* routing, Array& pre,
-                             Array& up) {
-        patch_mlp(layer, x, routing, MlpSide::gate, pre);
-        patch_mlp(layer, x, routing, MlpSide::up, up);
+      hooks.neurons = [this](int layer, const backend::Array& x, const backend::Routing* routing,
+                             backend::Array& pre, backend::Array& up) {
+        patch_mlp(layer, x, routing, backend::MlpSide::gate, pre);
+        patch_mlp(layer, x, routing, backend::MlpSide::up, up);
       };
     }
     return hooks;
   }
 
   // Rows of the norm's input with the differences of the given edges added.
-  Array changed_rows(std::size_t variant, const Array& x, const std::vector<ChangedRow>& rows) {
-    Array out = backend_.zeros(static_cast<std::int64_t>(rows.size()) * c_.d_model);
+  backend::Array changed_rows(std::size_t variant, const backend::Array& x,
+                              const std::vector<ChangedRow>& rows) {
+    backend::Array out = backend_.zeros(static_cast<std::int64_t>(rows.size()) * c_.d_model);
     for (std::size_t i = 0; i < rows.size(); ++i) {
       const auto to = static_cast<std::int64_t>(i);
       backend_.copy(x, rows[i].row * c_.d_model, out, to * c_.d_model, c_.d_model);
@@ -246,11 +250,11 @@ class Runner {
     return out;
   }
 
-  void patch_heads(int layer, const Array& x, const Array& q, const Array& k, const Array& v,
-                   Array& z) {
+  void patch_heads(int layer, const backend::Array& x, const backend::Array& q,
+                   const backend::Array& k, const backend::Array& v, backend::Array& z) {
     for (std::size_t i = 0; i < variants_.size(); ++i) {
       if (variants_[i].heads_frozen) {
-        const Segment& source = clean_.trace().segments[variants_[i].prompt];
+        const backend::Segment& source = clean_.trace().segments[variants_[i].prompt];
         const std::int64_t width = static_cast<std::int64_t>(c_.n_heads) * c_.d_head;
         backend_.copy(clean_.trace().layers[layer].z, source.begin * width, z,
                       segments_[i].begin * width, source.length * width);
@@ -261,8 +265,9 @@ class Runner {
   }
 
   void patch_head(std::size_t variant, int layer, const Node& reader,
-                  const std::vector<std::size_t>& edges, const Array& x, const Array& q,
-                  const Array& k, const Array& v, Array& z) {
+                  const std::vector<std::size_t>& edges, const backend::Array& x,
+                  const backend::Array& q, const backend::Array& k, const backend::Array& v,
+                  backend::Array& z) {
     const auto& list = variants_[variant].edges;
     const std::int64_t begin = segments_[variant].begin;
     std::vector<ChangedRow> rows;  // one for every branch and position
@@ -281,15 +286,15 @@ class Runner {
     const std::int64_t heads = c_.n_heads, groups = c_.n_kv_heads, e = c_.d_head;
     const int head = clean_.writers()[reader.writer].head;
     const std::int64_t group = head / c_.group_size();
-    Array input = changed_rows(variant, x, rows), normalized = backend_.zeros(n * c_.d_model),
-          dev = backend_.zeros(n);
+    backend::Array input = changed_rows(variant, x, rows),
+                   normalized = backend_.zeros(n * c_.d_model), dev = backend_.zeros(n);
     const LayerConfig& shape = c_.layer(layer);
     backend_.normalize(shape.attn_norm, input, n, normalized, dev);
-    Array new_q = backend_.zeros(n * heads * e), new_k = backend_.zeros(n * groups * e),
-          new_v = backend_.zeros(n * groups * e);
+    backend::Array new_q = backend_.zeros(n * heads * e), new_k = backend_.zeros(n * groups * e),
+                   new_v = backend_.zeros(n * groups * e);
     const bool normed = shape.qk_norm != QkNorm::none;
-    Array q_dev = backend_.zeros(normed ? n * heads : 0),
-          k_dev = backend_.zeros(normed ? n * groups : 0);
+    backend::Array q_dev = backend_.zeros(normed ? n * heads : 0),
+                   k_dev = backend_.zeros(normed ? n * groups : 0);
     std::vector<int> positions;
     for (const ChangedRow& row : rows) positions.push_back(row.position);
     backend_.qkv(layer, normalized, positions, segments_[variant].length, new_q, new_k, new_v,
@@ -297,8 +302,9 @@ class Runner {
 
     // The reader alone attends once more, to keys and values with its own ones put in place.
     const std::int64_t sources = reader.position + 1;
-    Array query = backend_.zeros(heads * e), keys = backend_.zeros(sources * groups * e),
-          values = backend_.zeros(sources * groups * e), mixed = backend_.zeros(heads * e), none;
+    backend::Array query = backend_.zeros(heads * e), keys = backend_.zeros(sources * groups * e),
+                   values = backend_.zeros(sources * groups * e), mixed = backend_.zeros(heads * e),
+                   none;
     backend_.copy(q, (begin + reader.position) * heads * e, query, 0, heads * e);
     backend_.copy(k, begin * groups * e, keys, 0, sources * groups * e);
     backend_.copy(v, begin * groups * e, values, 0, sources * groups * e);
@@ -310,22 +316,23 @@ class Runner {
       if (branches[r] == Branch::K) backend_.copy(new_k, (at * groups + group) * e, keys, to, e);
       if (branches[r] == Branch::V) backend_.copy(new_v, (at * groups + group) * e, values, to, e);
     }
-    const std::vector<Segment> alone = {{0, 1, reader.position}};
+    const std::vector<backend::Segment> alone = {{0, 1, reader.position}};
     const std::vector<std::int64_t> key_begin = {0};
     backend_.attention(layer, query, keys, values, alone, key_begin, none, mixed);
     backend_.copy(mixed, head * e, z, ((begin + reader.position) * heads + head) * e, e);
   }
 
-  static MlpSide side_of(Branch branch) {
-    return branch == Branch::R   ? MlpSide::router
-           : branch == Branch::U ? MlpSide::up
-                                 : MlpSide::gate;
+  static backend::MlpSide side_of(Branch branch) {
+    return branch == Branch::R   ? backend::MlpSide::router
+           : branch == Branch::U ? backend::MlpSide::up
+                                 : backend::MlpSide::gate;
   }
 
   // What the patched readers of one side make of their changed inputs replaces rows of `out`.
-  void patch_mlp(int layer, const Array& x, const Routing* routing, MlpSide side, Array& out) {
+  void patch_mlp(int layer, const backend::Array& x, const backend::Routing* routing,
+                 backend::MlpSide side, backend::Array& out) {
     const LayerConfig& shape = c_.layer(layer);
-    const std::int64_t width = side == MlpSide::router ? shape.n_experts : shape.entries();
+    const std::int64_t width = side == backend::MlpSide::router ? shape.n_experts : shape.entries();
     for (std::size_t i = 0; i < variants_.size(); ++i) {
       for (const auto& [reader, edges] : readers(variants_[i], layer, WriterKind::mlp)) {
         const std::int64_t row = segments_[i].begin + reader.position;
@@ -334,13 +341,15 @@ class Runner {
           if (side_of(variants_[i].edges[e].branch) == side) changed.edges.push_back(e);
         }
         if (changed.edges.empty()) continue;
-        Array input = changed_rows(i, x, {changed}), normalized = backend_.zeros(c_.d_model),
-              dev = backend_.zeros(1), read = backend_.zeros(width);
+        backend::Array input = changed_rows(i, x, {changed}),
+                       normalized = backend_.zeros(c_.d_model), dev = backend_.zeros(1),
+                       read = backend_.zeros(width);
         backend_.normalize(shape.mlp_norm, input, 1, normalized, dev);
-        if (side == MlpSide::router) {
+        if (side == backend::MlpSide::router) {
           backend_.router(layer, normalized, 1, read);
         } else {
-          const Routing own = routing != nullptr ? routing->of_row(row) : Routing{};
+          const backend::Routing own =
+              routing != nullptr ? routing->of_row(row) : backend::Routing{};
           backend_.mlp_in(layer, side, normalized, 1, routing != nullptr ? &own : nullptr, read);
         }
         backend_.copy(read, 0, out, row * width, width);
@@ -353,10 +362,10 @@ class Runner {
   const std::vector<Variant>& variants_;
   ReadStreams* record_;
   const ReadStreams* given_;
-  Backend& backend_;
+  backend::Backend& backend_;
   const ModelConfig& c_;
   OutputChanges outputs_;
-  std::vector<Segment> segments_;
+  std::vector<backend::Segment> segments_;
   std::int64_t rows_ = 0;
   bool any_edges_ = false, any_zero_ = false, any_cut_ = false;
 };
@@ -385,7 +394,7 @@ std::vector<Edge> feeders(const Writers& writers, const ModelConfig& config,
   for (const auto& [sender, below] : last) {
     for (int l = 0; l < below; ++l) {
       if (sender.first >= writers.visible_to_mlp(l)) continue;
-      for (const MlpReader& reader : mlp_readers(config.layer(l)))
+      for (const backend::MlpReader& reader : backend::mlp_readers(config.layer(l)))
         out.push_back(
             {{sender.first, sender.second}, reader.branch, Node{writers.mlp(l), sender.second}});
     }
@@ -408,4 +417,4 @@ VariantStreams run_paths(const CleanRun& clean, const CleanRun& other,
   return Runner(clean, &other, variants, nullptr, &read).run(target_position, context);
 }
 
-}  // namespace unpack
+}  // namespace unpack::interventions

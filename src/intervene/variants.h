@@ -10,29 +10,29 @@
 #include "unpack/intervene.h"
 #include "unpack/writers.h"
 
-namespace unpack {
+namespace unpack::interventions {
 
 // A clean batch of prompts, and the writer vectors of it.
 class CleanRun {
  public:
-  CleanRun(Backend& backend, const Writers& writers,
+  CleanRun(backend::Backend& backend, const Writers& writers,
            const std::vector<std::vector<TokenId>>& prompts, const RunContext& context);
 
-  Backend& backend() const { return backend_; }
+  backend::Backend& backend() const { return backend_; }
   const Writers& writers() const { return writers_; }
-  const ForwardTrace& trace() const { return trace_; }
+  const forward::ForwardTrace& trace() const { return trace_; }
   const std::vector<std::vector<TokenId>>& prompts() const { return prompts_; }
-  const Array& stream(
+  const backend::Array& stream(
       int layer) const;  // [T, D] before the layer; after the last one: the final stream
-  const Array& vectors(
+  const backend::Array& vectors(
       int writer) const;  // [T, D] what the writer wrote; made when first asked for
 
  private:
-  Backend& backend_;
+  backend::Backend& backend_;
   const Writers& writers_;
   std::vector<std::vector<TokenId>> prompts_;
-  ForwardTrace trace_;
-  mutable std::map<int, Array> vectors_;
+  forward::ForwardTrace trace_;
+  mutable std::map<int, backend::Array> vectors_;
 };
 
 // What one writer writes, replaced or scaled.
@@ -56,7 +56,7 @@ struct Variant {
 
 // What the attention of each layer read in a run of variants, layer -> [T, D]; layers that the run
 // did not reach are as in the clean run.
-using ReadStreams = std::map<int, Array>;
+using ReadStreams = std::map<int, backend::Array>;
 
 // The first layer that a variant can change; n_layers: only the final stream, or nothing at all.
 int first_changed_layer(const Writers& writers, const ModelConfig& config, const Variant& variant);
@@ -64,8 +64,8 @@ int first_changed_layer(const Writers& writers, const ModelConfig& config, const
 // The final streams of all variants [sum of lengths, D] and where each begins. `target_position` is
 // where edges to the target are read.
 struct VariantStreams {
-  Array x;
-  std::vector<Segment> segments;
+  backend::Array x;
+  std::vector<backend::Segment> segments;
 };
 VariantStreams run_variants(const CleanRun& clean, const CleanRun* other,
                             const std::vector<Variant>& variants, int target_position,
@@ -77,4 +77,4 @@ VariantStreams run_paths(const CleanRun& clean, const CleanRun& other,
                          const std::vector<Variant>& variants, int target_position,
                          const RunContext& context);
 
-}  // namespace unpack
+}  // namespace unpack::interventions

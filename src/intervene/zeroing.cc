@@ -24,7 +24,8 @@ struct Copy {
 
 class Copies {
  public:
-  Copies(Backend& backend, std::span<const TokenId> ids, std::span<const Copy> copies, int context)
+  Copies(backend::Backend& backend, std::span<const TokenId> ids, std::span<const Copy> copies,
+         int context)
       : backend_(backend),
         c_(backend.config()),
         ids_(ids),
@@ -44,11 +45,11 @@ class Copies {
   std::vector<double> logits(const RunContext& context) {
     const std::int64_t kv_row = static_cast<std::int64_t>(c_.n_kv_heads) * c_.d_head;
     const std::int64_t whole = static_cast<std::int64_t>(copies_.size()) * length_ * kv_row;
-    Array keys = backend_.zeros(whole), values = backend_.zeros(whole);
-    ForwardHooks hooks;
-    hooks.embeddings = [this](Array& emb) { zero(emb); };
-    hooks.attended = [&](int, const Array& k, const Array& v, const Array*& all_keys,
-                         const Array*& all_values) {
+    backend::Array keys = backend_.zeros(whole), values = backend_.zeros(whole);
+    forward::ForwardHooks hooks;
+    hooks.embeddings = [this](backend::Array& emb) { zero(emb); };
+    hooks.attended = [&](int, const backend::Array& k, const backend::Array& v,
+                         const backend::Array*& all_keys, const backend::Array*& all_values) {
       spread(k, kv_row, keys);
       spread(v, kv_row, values);
       all_keys = &keys;
@@ -61,11 +62,11 @@ class Copies {
     };
     std::vector<TokenId> ids;
     for (const int s : batch_.positions) ids.push_back(ids_[s]);
-    Array x = embed_rows(backend_, ids, batch_.positions, &hooks).x;
-    LayerTrace scratch;
+    backend::Array x = forward::embed_rows(backend_, ids, batch_.positions, &hooks).x;
+    forward::LayerTrace scratch;
     for (int l = 0; l < c_.n_layers; ++l) {
       context.check();
-      run_block(backend_, l, batch_, &hooks, false, x, scratch);
+      forward::run_block(backend_, l, batch_, &hooks, false, x, scratch);
     }
     std::vector<std::int64_t> all(copies_.size());
     std::iota(all.begin(), all.end(), std::int64_t{0});
@@ -75,10 +76,10 @@ class Copies {
   }
 
  private:
-  void zero(Array& emb) {
+  void zero(backend::Array& emb) {
     const std::vector<double> nothing(static_cast<std::size_t>(c_.d_model), 0.0);
     for (std::size_t i = 0; i < copies_.size(); ++i) {
-      const Segment& own = batch_.segments[i];
+      const backend::Segment& own = batch_.segments[i];
       for (int s = own.past; s < length_; ++s) {
         if (copies_[i].zero[s])
           backend_.upload(emb, (own.begin + s - own.past) * c_.d_model, nothing);
@@ -87,21 +88,21 @@ class Copies {
   }
 
   // Every copy's positions in one piece: the shared ones from the copy in front, then its own.
-  void spread(const Array& from, std::int64_t width, Array& to) {
+  void spread(const backend::Array& from, std::int64_t width, backend::Array& to) {
     for (std::size_t i = 0; i < copies_.size(); ++i) {
-      const Segment& own = batch_.segments[i];
+      const backend::Segment& own = batch_.segments[i];
       const std::int64_t begin = batch_.key_begin[i] * width, shared = own.past * width;
       if (shared > 0) backend_.copy(to, batch_.key_begin[i - 1] * width, to, begin, shared);
       backend_.copy(from, own.begin * width, to, begin + shared, own.length * width);
     }
   }
 
-  Backend& backend_;
+  backend::Backend& backend_;
   const ModelConfig& c_;
   std::span<const TokenId> ids_;
   int length_;
   std::span<const Copy> copies_;
-  Batch batch_;
+  forward::Batch batch_;
   std::vector<std::int64_t> last_;
 };
 
@@ -110,7 +111,7 @@ class Copies {
 std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<const TokenId> ids,
                                                const std::vector<std::vector<int>>& sets,
                                                int position, const RunContext& context) {
-  check_prompt(model.config(), ids);
+  forward::check_prompt(model.config(), ids);
   const int at = resolve_position(position, static_cast<int>(ids.size()));
   const std::span<const TokenId> read =
       ids.first(static_cast<std::size_t>(at) + 1);  // nothing after it has a say
@@ -143,8 +144,8 @@ std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<con
       ++end;
     }
     const std::vector<double> logits =
-        Copies(*state_of(model)->backend, read, std::span(copies).subspan(begin, end - begin),
-               static_cast<int>(ids.size()))
+        Copies(*engine::state_of(model)->backend, read,
+               std::span(copies).subspan(begin, end - begin), static_cast<int>(ids.size()))
             .logits(context);
     for (std::size_t i = begin; i < end; ++i) {
       const auto row = static_cast<std::ptrdiff_t>(i - begin) * vocabulary;

@@ -16,7 +16,7 @@
 #include "model/mxfp4.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 20;
@@ -82,7 +82,7 @@ class Assembler {
     if (entry == nullptr) {
       throw InputError(
           fmt::format("{}: tensor {} is missing, expected with shape [{}] by config.json",
-                      checkpoint_.origin(), shown(name), joined(row.shape)));
+                      checkpoint_.origin(), base::shown(name), base::joined(row.shape)));
     }
     return *entry;
   }
@@ -108,7 +108,7 @@ class Assembler {
     if (entry == nullptr) {
       throw InputError(fmt::format(
           "{}: tensor {} is missing, expected with shape [{}] because tie_word_embeddings is false",
-          checkpoint_.origin(), shown(head.name), joined(head.shape)));
+          checkpoint_.origin(), base::shown(head.name), base::joined(head.shape)));
     }
     take(head, *entry, -1);
     model_.config.tied_head = false;
@@ -157,8 +157,8 @@ class Assembler {
     for (std::int64_t at = 0; at < n; at += kRun) {
       const std::int64_t count = std::min(kRun, n - at);
       entry.encoded->decode(at, count, values.data());
-      const std::int64_t bad =
-          find_non_finite(reinterpret_cast<const std::byte*>(values.data()), DType::f32, count);
+      const std::int64_t bad = tensor::find_non_finite(
+          reinterpret_cast<const std::byte*>(values.data()), DType::f32, count);
       if (bad >= 0)
         fail(entry, fmt::format("holds values that are no finite number (element {}); the file is "
                                 "damaged",
@@ -177,7 +177,8 @@ class Assembler {
     for (const TensorPart& part : row.parts) {
       WeightView view = part.view;
       view.dtype = stored.dtype;
-      view.data = stored.data + part.start * static_cast<std::int64_t>(dtype_size(stored.dtype));
+      view.data =
+          stored.data + part.start * static_cast<std::int64_t>(tensor::dtype_size(stored.dtype));
       slot(layer, part) = view;
     }
   }
@@ -185,15 +186,15 @@ class Assembler {
   void take_mxfp4(const TensorRow& row, const std::string& name, int layer) {
     // Unfolded the tensor is [experts, rows, columns]: the transpose of the plain one's matrices.
     const std::int64_t experts = row.shape[0], columns = row.shape[1], rows = row.shape[2];
-    if (columns % kMxfp4Block != 0 && find(name + "_blocks") != nullptr) {
+    if (columns % base::kMxfp4Block != 0 && find(name + "_blocks") != nullptr) {
       throw InputError(
           fmt::format("{}: tensor {} has rows of {} numbers, which blocks of {} do not "
                       "divide evenly",
-                      checkpoint_.origin(), shown(name), columns, kMxfp4Block));
+                      checkpoint_.origin(), base::shown(name), columns, base::kMxfp4Block));
     }
-    const std::int64_t groups = columns / kMxfp4Block;
+    const std::int64_t groups = columns / base::kMxfp4Block;
     const Checkpoint::Entry& blocks =
-        require_stored(name + "_blocks", {experts, rows, groups, kMxfp4Block / 2});
+        require_stored(name + "_blocks", {experts, rows, groups, base::kMxfp4Block / 2});
     const Checkpoint::Entry& scales = require_stored(name + "_scales", {experts, rows, groups});
     for (const Checkpoint::Entry* entry : {&blocks, &scales}) fingerprint_.add(*entry, name, layer);
     auto encoded = make_mxfp4(blocks.tensor.stored.data, scales.tensor.stored.data);
@@ -226,20 +227,20 @@ class Assembler {
 
   [[noreturn]] static void fail(const Checkpoint::Entry& entry, const std::string& what) {
     throw InputError(
-        fmt::format("{}: tensor {} {}", entry.origin, shown(entry.tensor.stored.name), what));
+        fmt::format("{}: tensor {} {}", entry.origin, base::shown(entry.tensor.stored.name), what));
   }
 
   static void check_shape(const Checkpoint::Entry& entry, const std::vector<std::int64_t>& shape) {
     if (entry.tensor.stored.shape == shape) return;
     fail(entry, fmt::format("has shape [{}], expected [{}] by config.json",
-                            joined(entry.tensor.stored.shape), joined(shape)));
+                            base::joined(entry.tensor.stored.shape), base::joined(shape)));
   }
 
   static void check(const Checkpoint::Entry& entry, const std::vector<std::int64_t>& shape) {
     if (!entry.tensor.readable) {
       fail(entry, fmt::format("has type {}, expected F32, F16, BF16 or F64; quantised checkpoints "
                               "are not supported, use the original one",
-                              shown(entry.tensor.dtype_name)));
+                              base::shown(entry.tensor.dtype_name)));
     }
     check_shape(entry, shape);
   }
@@ -247,21 +248,21 @@ class Assembler {
   void check_finite(const Checkpoint::Entry& entry) {
     const StoredTensor& stored = entry.tensor.stored;
     const auto chunks = static_cast<std::int64_t>((stored.bytes + kChunk - 1) / kChunk);
-    const std::size_t size = dtype_size(stored.dtype);
+    const std::size_t size = tensor::dtype_size(stored.dtype);
     // Element of the chunk, or -1; and its value.
     const auto look = [&](std::int64_t chunk, std::byte* buffer) {
       const std::size_t at = static_cast<std::size_t>(chunk) * kChunk;
       const std::size_t n = std::min(kChunk, stored.bytes - at);
       const std::byte* data = Checkpoint::fetch(entry, at, n, buffer);
       const std::int64_t bad =
-          find_non_finite(data, stored.dtype, static_cast<std::int64_t>(n / size));
-      return std::pair(bad, bad < 0 ? 0.0 : load_element(data, stored.dtype, bad));
+          tensor::find_non_finite(data, stored.dtype, static_cast<std::int64_t>(n / size));
+      return std::pair(bad, bad < 0 ? 0.0 : tensor::load_element(data, stored.dtype, bad));
     };
     if (chunks >= kSharedChunks) {
-      if (!pool_) pool_.emplace(std::min(kLookers, available_threads()));
+      if (!pool_) pool_.emplace(std::min(kLookers, base::available_threads()));
       std::atomic<bool> found = false;
       pool_->parallel_for(chunks, [&](std::int64_t chunk) {
-        Scratch buffer;
+        base::Scratch buffer;
         if (look(chunk, buffer.of<std::byte>(kChunk)).first >= 0) found = true;
       });
       if (!found) return;
@@ -289,7 +290,7 @@ class Assembler {
   const FamilyConfig& config_;
   const Checkpoint& checkpoint_;
   std::vector<std::byte> buffer_;
-  std::optional<ThreadPool> pool_;  // once there is a large tensor
+  std::optional<base::ThreadPool> pool_;  // once there is a large tensor
   std::size_t bytes_of_[4] = {};
   Fingerprint fingerprint_;
   ModelWeights model_;
@@ -308,4 +309,4 @@ ModelWeights assemble(const ParsedConfig& parsed, const Checkpoint& checkpoint) 
   return Assembler(parsed, checkpoint).run();
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

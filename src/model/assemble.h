@@ -4,7 +4,7 @@
 #include "model/checkpoint.h"
 #include "model/family.h"
 
-namespace unpack {
+namespace unpack::model {
 
 // Finds every tensor of the table, checks shape, type and that all its values are finite, and puts
 // views of it in place.
@@ -13,4 +13,4 @@ ModelWeights assemble(const ParsedConfig& parsed, const Checkpoint& checkpoint);
 // A row's name for one layer.
 std::string tensor_name(const std::string& pattern, int layer);
 
-}  // namespace unpack
+}  // namespace unpack::model

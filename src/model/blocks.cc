@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstring>
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 constexpr BlockInfo kBlocks[] = {
@@ -31,7 +31,7 @@ using Byte = std::uint8_t;
 float half_at(const Byte* p) {
   std::uint16_t bits;
   std::memcpy(&bits, p, sizeof(bits));
-  return f16_to_f32(bits);
+  return tensor::f16_to_f32(bits);
 }
 
 // Q4_0, Q4_1, Q5_0, Q5_1: element j in the low half of byte j, element j + 16 in the high half, a
@@ -170,7 +170,7 @@ class Blocks final : public Reordered {
 
   void decode(std::int64_t first, std::int64_t n, float* out) const override {
     if (info_.dtype) {
-      convert_run(data_ + first * info_.bytes, *info_.dtype, n, out);
+      tensor::convert_run(data_ + first * info_.bytes, *info_.dtype, n, out);
       return;
     }
     std::array<float, kLargest> block;
@@ -308,7 +308,7 @@ void decode_block(BlockType type, const std::byte* block, float* out) {
     case BlockType::mxfp4:
       return decode_mxfp4(p, out);
     default:
-      convert_run(block, *find_block(static_cast<std::uint32_t>(type))->dtype, 1, out);
+      tensor::convert_run(block, *find_block(static_cast<std::uint32_t>(type))->dtype, 1, out);
   }
 }
 
@@ -331,4 +331,4 @@ std::shared_ptr<const Encoded> by_turns(std::shared_ptr<const Encoded> a,
   return std::make_shared<const Turns>(std::move(a), std::move(b), columns);
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

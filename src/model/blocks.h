@@ -9,7 +9,7 @@
 
 #include "model/weights.h"
 
-namespace unpack {
+namespace unpack::model {
 
 // The numbers are those of the file format.
 enum class BlockType : std::uint32_t {
@@ -64,4 +64,4 @@ std::shared_ptr<const Encoded> from_element(std::shared_ptr<const Encoded> inner
 std::shared_ptr<const Encoded> by_turns(std::shared_ptr<const Encoded> a,
                                         std::shared_ptr<const Encoded> b, std::int64_t columns);
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -11,7 +11,7 @@
 #include "model/torch_file.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace fs = std::filesystem;
 namespace {
 
@@ -28,7 +28,7 @@ struct FileStorage {
 std::vector<fs::path> files_ending_in(const fs::path& folder, std::string_view ending) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (const fs::path& file : folder_contents(folder, error)) {
+  for (const fs::path& file : base::folder_contents(folder, error)) {
     if (file.filename().string().ends_with(ending)) found.push_back(file);
   }
   return found;
@@ -91,7 +91,7 @@ std::string other_format(const fs::path& folder) {
 }
 
 std::map<std::string, std::string> read_index(const fs::path& path) {
-  const JsonValue index = read_json(read_text_file(path), path.string());
+  const JsonValue index = base::read_json(read_text_file(path), path.string());
   if (!index.is_object() || !index.contains("weight_map") || !index["weight_map"].is_object()) {
     throw InputError(fmt::format("{}: expected a JSON object with a weight_map", path.string()));
   }
@@ -103,7 +103,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
         fs::path(file.get<std::string>()).filename() != file.get<std::string>()) {
       throw InputError(
           fmt::format("{}: tensor {} is not mapped to the name of a file beside the index",
-                      path.string(), shown(tensor)));
+                      path.string(), base::shown(tensor)));
     }
     shard_of[tensor] = file.get<std::string>();
   }
@@ -115,7 +115,7 @@ std::map<std::string, std::string> read_index(const fs::path& path) {
 
 std::string read_text_file(const fs::path& path) {
   if (is_broken_link(path)) fail_broken(path);
-  return read_plain_file(path, kMaxText);
+  return base::read_plain_file(path, kMaxText);
 }
 
 std::string explain_no_config(const fs::path& folder) {
@@ -131,7 +131,7 @@ fs::path find_weights(const fs::path& folder) {
   for (const char* name : {kSingle, kIndex}) {
     if (is_broken_link(folder / name)) fail_broken(folder / name);
     // A pipe or a folder of this name is refused when it is opened.
-    if (is_there(folder / name)) return folder / name;
+    if (base::is_there(folder / name)) return folder / name;
   }
   std::vector<fs::path> others = files_ending_in(folder, ".safetensors");
   std::erase_if(others,
@@ -181,9 +181,9 @@ Checkpoint Checkpoint::open(const fs::path& folder, bool mapped) {
   for (const auto& [tensor, shard] : shard_of) shards.insert(shard);
   for (const std::string& shard : shards) {
     if (is_broken_link(folder / shard)) fail_broken(folder / shard);
-    if (!is_there(folder / shard))
+    if (!base::is_there(folder / shard))
       throw InputError(fmt::format("{}: shard {} is missing from the folder; download it too",
-                                   weights.string(), shown(shard)));
+                                   weights.string(), base::shown(shard)));
     add(folder / shard, [&](const std::string& name) {
       const auto it = shard_of.find(name);
       return it != shard_of.end() && it->second == shard;
@@ -193,7 +193,7 @@ Checkpoint Checkpoint::open(const fs::path& folder, bool mapped) {
     if (!checkpoint.find(tensor)) {
       throw InputError(
           fmt::format("{}: tensor {} is missing, although {} says that it is in this file",
-                      (folder / shard).string(), shown(tensor), weights.filename().string()));
+                      (folder / shard).string(), base::shown(tensor), weights.filename().string()));
     }
   }
   return checkpoint;
@@ -205,14 +205,14 @@ Checkpoint Checkpoint::from_memory(const std::map<std::string, StoredTensor>& te
   checkpoint.origin_ = "weights in memory";
   checkpoint.storage_ = std::move(owner);
   for (const auto& [name, stored] : tensors) {
-    std::int64_t bytes = static_cast<std::int64_t>(dtype_size(stored.dtype));
+    std::int64_t bytes = static_cast<std::int64_t>(tensor::dtype_size(stored.dtype));
     bool overflow = false;
     for (const std::int64_t size : stored.shape)
       overflow = size < 0 || __builtin_mul_overflow(bytes, size, &bytes) || overflow;
     if (overflow || stored.bytes != static_cast<std::size_t>(bytes) ||
         (stored.data == nullptr && bytes > 0)) {
       throw InputError(fmt::format("{}: tensor {} has {} bytes, which do not fit its shape",
-                                   checkpoint.origin_, shown(name), stored.bytes));
+                                   checkpoint.origin_, base::shown(name), stored.bytes));
     }
     Entry entry;
     entry.tensor.stored = stored;
@@ -246,4 +246,4 @@ const std::byte* Checkpoint::fetch(const Entry& entry, std::size_t offset, std::
   return buffer;
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

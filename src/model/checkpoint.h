@@ -10,7 +10,7 @@
 
 #include "model/safetensors.h"
 
-namespace unpack {
+namespace unpack::model {
 
 class Checkpoint {
  public:
@@ -62,4 +62,4 @@ std::string read_text_file(const std::filesystem::path& path);
 // One line that says why a folder without config.json is no model, and what to do.
 std::string explain_no_config(const std::filesystem::path& folder);
 
-}  // namespace unpack
+}  // namespace unpack::model

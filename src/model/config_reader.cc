@@ -7,7 +7,7 @@
 #include "base/message.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 
 ConfigReader::ConfigReader(const JsonValue& object, std::string origin, std::string path)
     : object_(&object), origin_(std::move(origin)), path_(std::move(path)) {}
@@ -46,8 +46,9 @@ std::optional<std::int64_t> ConfigReader::integer(std::string_view key) const {
                      (value->is_number_float() && std::abs(value->get<double>()) < 1e15 &&
                       std::floor(value->get<double>()) == value->get<double>());
   if (!whole)
-    fail(fmt::format("{} is {}, expected a whole number", name(key),
-                     shown(value->dump(-1, ' ', false, JsonValue::error_handler_t::replace))));
+    fail(
+        fmt::format("{} is {}, expected a whole number", name(key),
+                    base::shown(value->dump(-1, ' ', false, JsonValue::error_handler_t::replace))));
   if (value->is_number_unsigned() &&
       value->get<std::uint64_t>() > static_cast<std::uint64_t>(INT64_MAX))
     return INT64_MAX;
@@ -177,7 +178,7 @@ Activation read_activation(const ConfigReader& reader, std::string_view key,
   reader.fail(
       fmt::format("{} {} is not supported (supported: gelu, gelu_new, gelu_fast, "
                   "gelu_pytorch_tanh, relu, silu, swish)",
-                  key, shown(name)));
+                  key, base::shown(name)));
 }
 
 namespace {
@@ -246,7 +247,7 @@ void read_scaling(const ConfigReader& reader, const ConfigReader& scaling, const
   } else {
     reader.fail(fmt::format(
         "rope type {} is not supported (supported: default, linear, llama3, yarn, longrope)",
-        shown(type)));
+        base::shown(type)));
   }
 }
 
@@ -308,7 +309,7 @@ std::vector<bool> read_sliding(const ConfigReader& reader, int n_layers,
     if (name != "full_attention" && name != "sliding_attention") {
       reader.fail(fmt::format(
           "layer type {} is not supported (supported: full_attention, sliding_attention)",
-          shown(name)));
+          base::shown(name)));
     }
     sliding.push_back(name == "sliding_attention");
   }
@@ -357,4 +358,4 @@ void check_shape(const ConfigReader& reader, const ModelConfig& config) {
   }
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

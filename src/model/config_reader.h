@@ -13,7 +13,7 @@
 #include "unpack/config.h"
 #include "unpack/json.h"
 
-namespace unpack {
+namespace unpack::model {
 
 class ConfigReader {
  public:
@@ -87,4 +87,4 @@ DType read_dtype(const ConfigReader& reader);
 // key/value heads evenly, even rotary size.
 void check_shape(const ConfigReader& reader, const ModelConfig& config);
 
-}  // namespace unpack
+}  // namespace unpack::model

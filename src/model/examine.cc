@@ -12,7 +12,7 @@
 #include "model/quantised.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace fs = std::filesystem;
 namespace {
 
@@ -41,8 +41,9 @@ struct LayerCounts {
 std::uint64_t working_memory(const FoundModel& model, const LayerCounts& layers) {
   const std::uint64_t all = sizeof(float) * layers.plain;
   const bool halves = model.bytes < sizeof(float) * model.parameters;
-  if (layers.mixture && all > kKeepBytes) return model.bytes + kKeepBytes;
-  if (!layers.mixture && all > (halves ? kPackHalves : kKeepBytes)) return model.bytes;
+  if (layers.mixture && all > backend::kKeepBytes) return model.bytes + backend::kKeepBytes;
+  if (!layers.mixture && all > (halves ? backend::kPackHalves : backend::kKeepBytes))
+    return model.bytes;
   // What is stored in single precision is let go once it is packed.
   return halves ? model.bytes + all : sizeof(float) * model.parameters;
 }
@@ -102,7 +103,7 @@ void examine(FoundModel& model) {
     }
     const std::string text = read_text_file(model.folder / "config.json");
     const std::string origin = (model.folder / "config.json").string();
-    const JsonValue config = read_json(text, origin);
+    const JsonValue config = base::read_json(text, origin);
     if (config.is_object() && config.contains("model_type") && config["model_type"].is_string())
       model.family = config["model_type"].get<std::string>();
     model.context = parse_config(text, origin).n_ctx;
@@ -113,4 +114,4 @@ void examine(FoundModel& model) {
   }
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

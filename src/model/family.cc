@@ -8,7 +8,7 @@
 #include "model/quantised.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 WeightView shape_of(std::int64_t in, std::int64_t out, std::int64_t in_stride,
@@ -109,7 +109,7 @@ int derived_d_head(const ConfigReader& reader, int d_model, int n_heads) {
 }
 
 ParsedConfig parse_family_config(std::string_view config_json, const std::string& origin) {
-  const JsonValue root = read_json(config_json, origin);
+  const JsonValue root = base::read_json(config_json, origin);
   if (!root.is_object()) throw InputError(fmt::format("{}: expected a JSON object", origin));
   const ConfigReader reader(root, origin);
   std::string known;
@@ -129,7 +129,7 @@ ParsedConfig parse_family_config(std::string_view config_json, const std::string
     return parsed;
   }
   const std::string_view missing = missing_part(type);
-  reader.fail(fmt::format("model family {} is not supported{}{} (supported: {})", shown(type),
+  reader.fail(fmt::format("model family {} is not supported{}{} (supported: {})", base::shown(type),
                           missing.empty() ? "" : ": it has ", missing, known));
 }
 
@@ -137,4 +137,4 @@ ModelConfig parse_config(std::string_view config_json, const std::string& origin
   return parse_family_config(config_json, origin).config.model;
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -10,7 +10,7 @@
 #include "model/config_reader.h"
 #include "model/weights.h"
 
-namespace unpack {
+namespace unpack::model {
 
 // One role's part of a stored tensor: a WeightView without its bytes.
 struct TensorPart {
@@ -89,4 +89,4 @@ ParsedConfig parse_family_config(std::string_view config_json, const std::string
 // d_model / n_heads; fails where it leaves a rest.
 int derived_d_head(const ConfigReader& reader, int d_model, int n_heads);
 
-}  // namespace unpack
+}  // namespace unpack::model

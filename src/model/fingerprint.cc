@@ -5,7 +5,7 @@
 #include <array>
 #include <cstring>
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 constexpr std::size_t kSamples = 16;
@@ -50,4 +50,4 @@ void Fingerprint::add(const Checkpoint::Entry& entry, std::string_view pattern, 
 
 std::string Fingerprint::text() const { return fmt::format("{:016x}", sum_); }
 
-}  // namespace unpack
+}  // namespace unpack::model

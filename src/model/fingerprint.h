@@ -8,7 +8,7 @@
 
 #include "model/checkpoint.h"
 
-namespace unpack {
+namespace unpack::model {
 
 class Fingerprint {
  public:
@@ -21,4 +21,4 @@ class Fingerprint {
   std::uint64_t sum_ = 0;
 };
 
-}  // namespace unpack
+}  // namespace unpack::model

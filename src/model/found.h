@@ -7,7 +7,7 @@
 
 #include "unpack/models.h"
 
-namespace unpack {
+namespace unpack::model {
 
 // Fills in family, type, size, context and memory, or why the model cannot be used.
 void examine(FoundModel& model);
@@ -19,4 +19,4 @@ std::string nearest_names(const std::string& name, const std::vector<FoundModel>
 // A folder among many that may not be looked into is passed over.
 bool may_have_config(const std::filesystem::path& folder);
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -12,7 +12,7 @@
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace fs = std::filesystem;
 namespace {
 
@@ -141,7 +141,7 @@ GgufTensor read_tensor(Reader& in, std::uint64_t& offset) {
   GgufTensor tensor;
   tensor.name = in.text("the name of a tensor");
   const auto fail = [&](const std::string& what) {
-    in.fail(fmt::format("tensor {} {}", shown(tensor.name), what));
+    in.fail(fmt::format("tensor {} {}", base::shown(tensor.name), what));
   };
   if (tensor.name.empty()) in.fail("a tensor has no name; the file is damaged");
   const auto dims = in.number<std::uint32_t>();
@@ -217,7 +217,7 @@ Gguf parse_gguf(std::span<const std::byte> file, const std::string& origin) {
   Gguf gguf;
   for (std::uint64_t i = 0; i < keys; ++i) {
     const std::string key = in.text("the name of a key");
-    if (gguf.metadata.contains(key)) in.fail(fmt::format("key {} occurs twice", shown(key)));
+    if (gguf.metadata.contains(key)) in.fail(fmt::format("key {} occurs twice", base::shown(key)));
     gguf.metadata[key] = in.value(in.number<std::uint32_t>(), 0);
   }
   std::uint64_t alignment = 32;
@@ -233,7 +233,7 @@ Gguf parse_gguf(std::span<const std::byte> file, const std::string& origin) {
     std::uint64_t offset = 0;
     gguf.tensors.push_back(read_tensor(in, offset));
     if (!names.insert(gguf.tensors.back().name).second)
-      in.fail(fmt::format("tensor {} occurs twice", shown(gguf.tensors.back().name)));
+      in.fail(fmt::format("tensor {} occurs twice", base::shown(gguf.tensors.back().name)));
     offsets.push_back(offset);
   }
   const std::uint64_t begin = (in.at() + alignment - 1) / alignment * alignment;
@@ -243,7 +243,7 @@ Gguf parse_gguf(std::span<const std::byte> file, const std::string& origin) {
     if (begin > file.size() || offsets[i] > file.size() - begin ||
         tensor.bytes > file.size() - begin - offsets[i])
       in.fail(fmt::format("tensor {} leaves the file, which is damaged or cut short",
-                          shown(tensor.name)));
+                          base::shown(tensor.name)));
     tensor.data = file.data() + begin + offsets[i];
   }
   return gguf;
@@ -289,7 +289,7 @@ fs::path find_gguf(const fs::path& path) {
   if (fs::is_regular_file(path, error)) return path.extension() == ".gguf" ? path : fs::path();
   if (!fs::is_directory(path, error) || fs::exists(path / "config.json", error)) return {};
   fs::path found;
-  for (const fs::path& file : folder_contents(path, error)) {
+  for (const fs::path& file : base::folder_contents(path, error)) {
     if (file.extension() != ".gguf") continue;
     if (split_part(file).number > 1) continue;
     if (!found.empty())
@@ -300,4 +300,4 @@ fs::path find_gguf(const fs::path& path) {
   return found;
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

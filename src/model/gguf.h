@@ -12,7 +12,7 @@
 #include "model/safetensors.h"
 #include "unpack/json.h"
 
-namespace unpack {
+namespace unpack::model {
 
 struct GgufTensor {
   std::string name;
@@ -47,4 +47,4 @@ std::shared_ptr<const GgufFiles> open_gguf(const std::filesystem::path& path);
 // without config.json. Empty where there is none.
 std::filesystem::path find_gguf(const std::filesystem::path& path);
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -9,7 +9,7 @@
 #include "model/gguf_model.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 using Json = JsonValue;
@@ -100,7 +100,8 @@ const char* model_type(const Keys& keys) {
                                                                                  : name.type;
     known += std::string(known.empty() ? "" : ", ") + name.arch;
   }
-  keys.fail(fmt::format("architecture {} is not supported; known are {}", shown(keys.arch), known));
+  keys.fail(
+      fmt::format("architecture {} is not supported; known are {}", base::shown(keys.arch), known));
 }
 
 void set_rope(const GgufFiles& gguf, const Keys& keys, Json& config) {
@@ -137,7 +138,7 @@ void set_rope(const GgufFiles& gguf, const Keys& keys, Json& config) {
     if (keys.arch == "gpt-oss") scaling["truncate"] = false;
     config["rope_scaling"] = scaling;
   } else if (type != "none") {
-    keys.fail(fmt::format("rope scaling {} is not supported", shown(type)));
+    keys.fail(fmt::format("rope scaling {} is not supported", base::shown(type)));
   }
 }
 
@@ -285,4 +286,4 @@ std::string gguf_config(const GgufFiles& gguf) {
   return config.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

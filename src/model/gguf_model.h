@@ -8,7 +8,7 @@
 #include "model/family.h"
 #include "model/gguf.h"
 
-namespace unpack {
+namespace unpack::model {
 
 // Throws InputError that names an architecture, a type or a key that is not read.
 std::string gguf_config(const GgufFiles& gguf);
@@ -20,4 +20,4 @@ std::string gguf_tokenizer(const GgufFiles& gguf);
 // The type that most bytes have, "Q4_K".
 std::string gguf_quantisation(const Gguf& gguf);
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -9,7 +9,7 @@
 #include "model/gguf_model.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 using Names = std::map<std::string, std::string, std::less<>>;
@@ -114,7 +114,7 @@ class Mapping {
       throw InputError(fmt::format(
           "{}: tensor {} has the type {}, which is not read; use a file with Q8_0, Q6_K, "
           "Q5_K, Q4_K, Q3_K, Q2_K, Q5_1, Q5_0, Q4_1, Q4_0, BF16, F16 or F32",
-          gguf_.path.string(), shown(tensor.name), block_name(tensor.type)));
+          gguf_.path.string(), base::shown(tensor.name), block_name(tensor.type)));
     }
     if (!tensor.name.starts_with("blk.")) {
       if (const std::string name = model_name(tensor.name); !name.empty())
@@ -160,7 +160,8 @@ class Mapping {
     const auto reordered = [&](RowOf row_of, std::int64_t rows, std::int64_t a, std::int64_t b) {
       if (tensor.shape[0] % rows != 0) {
         throw InputError(fmt::format("{}: tensor {} has {} rows, which do not fit the heads",
-                                     gguf_.path.string(), shown(tensor.name), tensor.shape[0]));
+                                     gguf_.path.string(), base::shown(tensor.name),
+                                     tensor.shape[0]));
       }
       encoded = with_rows(make_blocks(*tensor.info, tensor.data), columns, row_of, a, b);
     };
@@ -218,7 +219,7 @@ class Mapping {
     const Source &gate = pair.at(0), &up = pair.at(1);
     if (gate.tensor->shape != up.tensor->shape) {
       throw InputError(fmt::format("{}: tensors {} and {} differ in shape", gguf_.path.string(),
-                                   shown(gate.tensor->name), shown(up.tensor->name)));
+                                   base::shown(gate.tensor->name), base::shown(up.tensor->name)));
     }
     std::vector<std::int64_t> shape = gate.tensor->shape;
     const bool matrix = shape.size() == 3;
@@ -262,4 +263,4 @@ std::string gguf_quantisation(const Gguf& gguf) {
   return best;
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

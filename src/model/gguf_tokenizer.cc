@@ -11,7 +11,7 @@
 #include "unpack/error.h"
 #include "unpack/json.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 using Json = JsonValue;
@@ -94,7 +94,7 @@ std::vector<std::string> read_tokens(const Source& source) {
   for (const Json& token : *list) {
     if (!token.is_string()) source.fail("tokenizer.ggml.tokens holds something other than texts");
     tokens.push_back(token.get<std::string>());
-    if (tok::first_invalid_utf8(tokens.back()) != std::string_view::npos)
+    if (tokenizer::first_invalid_utf8(tokens.back()) != std::string_view::npos)
       source.fail(fmt::format("token {} is not valid UTF-8", tokens.size() - 1));
   }
   return tokens;
@@ -116,8 +116,8 @@ Json merges_by_score(const Source& source, const std::vector<std::string>& token
   for (std::size_t i = 0; i < tokens.size(); ++i) {
     const std::string_view text = tokens[i];
     if (text.size() > kLongestPiece || !(*scores)[i].is_number()) continue;
-    for (std::size_t cut = text.empty() ? 0 : tok::utf8_length(text[0]); cut < text.size();
-         cut += tok::utf8_length(text[cut])) {
+    for (std::size_t cut = text.empty() ? 0 : tokenizer::utf8_length(text[0]); cut < text.size();
+         cut += tokenizer::utf8_length(text[cut])) {
       const auto left = id_of.find(text.substr(0, cut)), right = id_of.find(text.substr(cut));
       if (left != id_of.end() && right != id_of.end())
         merges.push_back({(*scores)[i].get<double>(), i, left->second, right->second});
@@ -138,7 +138,7 @@ Json given_merges(const Source& source) {
   for (const Json& merge : *list) {
     const std::string text = merge.is_string() ? merge.get<std::string>() : std::string();
     const std::size_t blank = text.find(' ', 1);
-    if (blank == std::string::npos || tok::first_invalid_utf8(text) != std::string_view::npos)
+    if (blank == std::string::npos || tokenizer::first_invalid_utf8(text) != std::string_view::npos)
       source.fail("tokenizer.ggml.merges holds something other than pairs");
     out.push_back({text.substr(0, blank), text.substr(blank + 1)});
   }
@@ -152,7 +152,7 @@ const PreTokenizer& pre_tokenizer(const Source& source) {
       std::find_if(std::begin(kPreTokenizers), std::end(kPreTokenizers),
                    [&](const PreTokenizer& each) { return each.name == name; });
   if (found == std::end(kPreTokenizers))
-    source.fail(fmt::format("the pre-tokenizer {} is not supported", shown(name)));
+    source.fail(fmt::format("the pre-tokenizer {} is not supported", base::shown(name)));
   return *found;
 }
 
@@ -194,7 +194,8 @@ std::string gguf_tokenizer(const GgufFiles& gguf) {
   if (!model || !model->is_string()) return {};
   const std::string kind = model->get<std::string>();
   if (kind != "gpt2" && kind != "llama")
-    source.fail(fmt::format("the tokenizer {} is not supported; gpt2 and llama are", shown(kind)));
+    source.fail(
+        fmt::format("the tokenizer {} is not supported; gpt2 and llama are", base::shown(kind)));
   const std::vector<std::string> tokens = read_tokens(source);
   const bool bytes = kind == "gpt2";
   Json vocab = Json::object();
@@ -259,4 +260,4 @@ std::string gguf_tokenizer(const GgufFiles& gguf) {
   return file.dump();
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

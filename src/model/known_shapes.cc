@@ -138,12 +138,12 @@ std::vector<std::string> known_shapes() {
   return names;
 }
 
-std::string known_shape(std::string_view name) {
+std::string model::known_shape(std::string_view name) {
   const auto it = std::find_if(std::begin(kShapes), std::end(kShapes),
                                [&](const Shape& shape) { return shape.name == name; });
   if (it == std::end(kShapes))
-    throw InputError(
-        fmt::format("no known shape {} (known: {})", shown(name), joined(known_shapes())));
+    throw InputError(fmt::format("no known shape {} (known: {})", base::shown(name),
+                                 base::joined(known_shapes())));
   return std::string(it->config);
 }
 

@@ -11,7 +11,7 @@
 #include "model/quantised.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace fs = std::filesystem;
 
 namespace {
@@ -21,7 +21,7 @@ void add_end_tokens(const fs::path& folder, ModelConfig& config) {
   const fs::path file = folder / "generation_config.json";
   std::error_code error;
   if (!fs::is_regular_file(file, error)) return;
-  const JsonValue root = read_json(read_text_file(file), file.string());
+  const JsonValue root = base::read_json(read_text_file(file), file.string());
   if (!root.is_object()) throw InputError(fmt::format("{}: expected a JSON object", file.string()));
   for (const TokenId id : read_end(ConfigReader(root, file.string()), config.vocab_size, -1)) {
     if (std::find(config.end_tokens.begin(), config.end_tokens.end(), id) ==
@@ -38,7 +38,7 @@ ModelWeights load_folder(const fs::path& folder, bool mapped) {
   if (!fs::is_directory(folder, error))
     throw InputError(fmt::format("{}: no such folder", folder.string()));
   const fs::path config = folder / "config.json";
-  if (!is_there(config)) throw InputError(explain_no_config(folder));
+  if (!base::is_there(config)) throw InputError(explain_no_config(folder));
   const std::string text = read_text_file(config);
   const ParsedConfig parsed = parse_family_config(text, config.string());
   Checkpoint checkpoint = Checkpoint::open(folder, mapped);
@@ -55,7 +55,8 @@ std::string stored_type(const fs::path& folder) {
   if (const fs::path file = find_gguf(folder); !file.empty())
     return gguf_quantisation(open_gguf(file)->content);
   const fs::path config = folder / "config.json";
-  return is_there(config) ? read_quantisation(read_text_file(config), config.string()).name() : "";
+  return base::is_there(config) ? read_quantisation(read_text_file(config), config.string()).name()
+                                : "";
 }
 
 ModelWeights from_memory(std::string_view config_json,
@@ -72,4 +73,4 @@ ModelWeights from_memory(std::string_view config_json,
   return model;
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -12,7 +12,7 @@
 #include "model/weights.h"
 #include "unpack/models.h"
 
-namespace unpack {
+namespace unpack::model {
 
 // Sources
 // -----------------------------------------------------------------------------------------------------------------------
@@ -47,4 +47,4 @@ std::vector<std::string> known_shapes();
 // settings.
 ModelConfig parse_config(std::string_view config_json, const std::string& origin);
 
-}  // namespace unpack
+}  // namespace unpack::model

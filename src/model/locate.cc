@@ -24,11 +24,11 @@ bool is_folder(const fs::path& path) {
 }
 
 // Throws where the folder may not be looked into: that is not the same as having none.
-bool has_config(const fs::path& folder) { return is_there(folder / "config.json"); }
+bool has_config(const fs::path& folder) { return base::is_there(folder / "config.json"); }
 
 bool has_gguf(const fs::path& folder) {
   std::error_code error;
-  const std::vector<fs::path> files = folder_contents(folder, error);
+  const std::vector<fs::path> files = base::folder_contents(folder, error);
   return std::any_of(files.begin(), files.end(),
                      [](const fs::path& file) { return file.extension() == ".gguf"; });
 }
@@ -39,7 +39,7 @@ bool is_model(const fs::path& folder) { return has_config(folder) || has_gguf(fo
 std::vector<fs::path> subfolders(const fs::path& folder) {
   std::vector<fs::path> found;
   std::error_code error;
-  for (const fs::path& path : folder_contents(folder, error)) {
+  for (const fs::path& path : base::folder_contents(folder, error)) {
     if (is_folder(path)) found.push_back(path);
   }
   return found;
@@ -59,7 +59,7 @@ void add_unique(std::vector<fs::path>& paths, const fs::path& path) {
 std::vector<fs::path> bundle_folders() {
   std::vector<fs::path> folders;
   if (const std::string own = environment("UNPACK_MODELS"); !own.empty()) add_unique(folders, own);
-  for (const fs::path& folder : resource_folders("models")) add_unique(folders, folder);
+  for (const fs::path& folder : base::resource_folders("models")) add_unique(folders, folder);
   return folders;
 }
 
@@ -88,7 +88,7 @@ void add_refs(const fs::path& folder, const fs::path& refs, int depth,
               std::vector<std::string>& found) {
   constexpr int kDeepest = 8;
   std::error_code error;
-  for (const fs::path& path : folder_contents(folder, error)) {
+  for (const fs::path& path : base::folder_contents(folder, error)) {
     const fs::file_status status = fs::symlink_status(path, error);
     if (fs::is_directory(status) && depth < kDeepest) add_refs(path, refs, depth + 1, found);
     if (fs::is_regular_file(path, error)) found.push_back(path.lexically_relative(refs).string());
@@ -108,7 +108,7 @@ fs::path snapshot_of(const fs::path& repository, const std::string& revision) {
   const fs::path snapshots = repository / "snapshots";
   std::error_code error;
   if (is_plain_path(revision) && fs::is_regular_file(repository / "refs" / revision, error)) {
-    const std::string commit = trimmed(read_text_file(repository / "refs" / revision));
+    const std::string commit = trimmed(model::read_text_file(repository / "refs" / revision));
     return is_plain_name(commit) && is_folder(snapshots / commit) ? snapshots / commit : fs::path();
   }
   if (is_plain_name(revision) && is_folder(snapshots / revision)) return snapshots / revision;
@@ -123,7 +123,7 @@ fs::path snapshot_of(const fs::path& repository, const std::string& revision) {
   });
   if (matching.size() > 1) {
     throw InputError(fmt::format("{}: revision {} fits {} snapshots; give more of the commit hash",
-                                 repository.string(), shown(revision), matching.size()));
+                                 repository.string(), base::shown(revision), matching.size()));
   }
   return matching.empty() ? fs::path() : matching.front();
 }
@@ -153,11 +153,11 @@ fs::path find_in_cache(const std::string& name) {
       throw InputError(
           fmt::format("{}: no snapshot of revision {} in the cache (there: {}); download it with "
                       "`huggingface-cli download {} --revision {}`",
-                      repository.string(), shown(revision), there.empty() ? "none" : joined(there),
-                      repository_name, revision));
+                      repository.string(), base::shown(revision),
+                      there.empty() ? "none" : base::joined(there), repository_name, revision));
     }
-    if (!is_model(snapshot)) throw InputError(explain_no_config(snapshot));
-    if (fs::path file = find_gguf(snapshot); !file.empty()) return file;
+    if (!is_model(snapshot)) throw InputError(model::explain_no_config(snapshot));
+    if (fs::path file = model::find_gguf(snapshot); !file.empty()) return file;
     return snapshot;
   }
   return {};
@@ -168,7 +168,7 @@ std::vector<FoundModel> bundled_models() {
   std::set<std::string> seen;
   for (const fs::path& folder : bundle_folders()) {
     for (const fs::path& model : subfolders(folder)) {
-      if (may_have_config(model) && seen.insert(model.filename().string()).second)
+      if (model::may_have_config(model) && seen.insert(model.filename().string()).second)
         found.push_back({model.filename().string(), model, "bundled", "", ""});
     }
   }
@@ -189,7 +189,7 @@ std::vector<FoundModel> cached_models() {
       for (const std::string& revision : revisions) {
         const fs::path snapshot = snapshot_of(repository, revision);
         const std::string full = revision == "main" ? name : fmt::format("{}@{}", name, revision);
-        if (!snapshot.empty() && (may_have_config(snapshot) || has_gguf(snapshot)) &&
+        if (!snapshot.empty() && (model::may_have_config(snapshot) || has_gguf(snapshot)) &&
             seen.insert(full).second)
           found.push_back({full, snapshot, "cache", "", ""});
       }
@@ -201,7 +201,7 @@ std::vector<FoundModel> cached_models() {
 // Every GGUF file of a folder; of one that is split the first part.
 void add_gguf_files(const fs::path& folder, std::vector<FoundModel>& models) {
   std::error_code error;
-  for (const fs::path& file : folder_contents(folder, error)) {
+  for (const fs::path& file : base::folder_contents(folder, error)) {
     const std::string name = file.filename().string();
     const std::size_t of = name.rfind("-of-");
     const bool later = of != std::string::npos && of >= 6 && name.substr(of - 5, 5) != "00001" &&
@@ -213,7 +213,7 @@ void add_gguf_files(const fs::path& folder, std::vector<FoundModel>& models) {
 
 }  // namespace
 
-bool may_have_config(const fs::path& folder) {
+bool model::may_have_config(const fs::path& folder) {
   std::error_code error;
   return fs::exists(fs::symlink_status(folder / "config.json", error));
 }
@@ -228,7 +228,7 @@ std::vector<fs::path> model_cache_folders() {
   return folders;
 }
 
-std::uint64_t free_memory() { return system_memory().available; }
+std::uint64_t free_memory() { return base::system_memory().available; }
 
 fs::path locate_model(const std::string& name) {
   if (name.empty())
@@ -241,8 +241,8 @@ fs::path locate_model(const std::string& name) {
     throw InputError(fmt::format("the model name has {} bytes: no path is that long", name.size()));
   // A name that is no path at all is looked for further on.
   if (is_folder(name) && has_config(name)) return name;
-  if (name.find('/') != std::string::npos && !is_folder(name)) (void)is_there(name);
-  if (fs::path file = find_gguf(name); !file.empty()) return file;
+  if (name.find('/') != std::string::npos && !is_folder(name)) (void)base::is_there(name);
+  if (fs::path file = model::find_gguf(name); !file.empty()) return file;
   std::error_code error;
   if (fs::is_regular_file(name, error))
     throw InputError(fmt::format(
@@ -256,7 +256,7 @@ fs::path locate_model(const std::string& name) {
       if (has_config(folder / name)) return folder / name;
     }
   }
-  if (is_folder(name)) throw InputError(explain_no_config(name));
+  if (is_folder(name)) throw InputError(model::explain_no_config(name));
 
   std::vector<FoundModel> known = bundled_models();
   std::vector<std::string> bundled;
@@ -266,13 +266,14 @@ fs::path locate_model(const std::string& name) {
     std::vector<std::string> texts;
     texts.reserve(paths.size());
     for (const fs::path& path : paths) texts.push_back(path.string());
-    return joined(texts);
+    return base::joined(texts);
   };
   throw InputError(fmt::format(
       "model {} not found; looked for a folder{} of this name, in the Hugging Face cache "
       "({}), and among the bundled models in {} (there: {}){}",
-      shown(name), name.ends_with(".gguf") ? " or file" : "", list(model_cache_folders()),
-      list(bundles), bundled.empty() ? "none" : joined(bundled), nearest_names(name, known)));
+      base::shown(name), name.ends_with(".gguf") ? " or file" : "", list(model_cache_folders()),
+      list(bundles), bundled.empty() ? "none" : base::joined(bundled),
+      model::nearest_names(name, known)));
 }
 
 std::vector<FoundModel> list_models(const std::vector<fs::path>& extra) {
@@ -291,13 +292,14 @@ std::vector<FoundModel> list_models(const std::vector<fs::path>& extra) {
     }
     const std::size_t before = models.size();
     for (const fs::path& inner : subfolders(path)) {
-      if (may_have_config(inner)) models.push_back({inner.string(), inner, "folder", "", ""});
+      if (model::may_have_config(inner))
+        models.push_back({inner.string(), inner, "folder", "", ""});
       add_gguf_files(inner, models);
     }
     add_gguf_files(path, models);
-    if (models.size() == before) throw InputError(explain_no_config(path));
+    if (models.size() == before) throw InputError(model::explain_no_config(path));
   }
-  for (FoundModel& model : models) examine(model);
+  for (FoundModel& model : models) model::examine(model);
   return models;
 }
 

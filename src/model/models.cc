@@ -10,7 +10,7 @@ namespace unpack {
 
 std::vector<std::string> supported_families() {
   std::vector<std::string> names;
-  for (const Family* family : families()) names.emplace_back(family->model_type);
+  for (const model::Family* family : model::families()) names.emplace_back(family->model_type);
   return names;
 }
 
@@ -28,16 +28,17 @@ std::vector<TokenId> prompt_prefix(const ModelConfig& config, const Tokenizer& t
 
 std::vector<TokenId> prompt_prefix(const std::filesystem::path& folder,
                                    const Tokenizer& tokenizer) {
-  if (const std::filesystem::path gguf = find_gguf(folder); !gguf.empty())
-    return prompt_prefix(parse_config(gguf_config(*open_gguf(gguf)), gguf.string()), tokenizer);
+  if (const std::filesystem::path gguf = model::find_gguf(folder); !gguf.empty())
+    return prompt_prefix(
+        model::parse_config(model::gguf_config(*model::open_gguf(gguf)), gguf.string()), tokenizer);
   const std::filesystem::path file = folder / "config.json";
-  if (!is_there(file)) return tokenizer.prefix();
-  return prompt_prefix(parse_config(read_text_file(file), file.string()), tokenizer);
+  if (!base::is_there(file)) return tokenizer.prefix();
+  return prompt_prefix(model::parse_config(model::read_text_file(file), file.string()), tokenizer);
 }
 
 std::optional<Tokenizer> find_tokenizer(const std::filesystem::path& model) {
-  if (const std::filesystem::path file = find_gguf(model); !file.empty()) {
-    const std::string json = gguf_tokenizer(*open_gguf(file));
+  if (const std::filesystem::path file = model::find_gguf(model); !file.empty()) {
+    const std::string json = model::gguf_tokenizer(*model::open_gguf(file));
     if (!json.empty()) return Tokenizer::from_json(json, file.string());
     return std::nullopt;
   }

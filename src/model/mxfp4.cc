@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace unpack {
+namespace unpack::model {
 
 namespace {
 
@@ -13,22 +13,22 @@ class Mxfp4 final : public Encoded {
 
   void decode(std::int64_t first, std::int64_t n, float* out) const override {
     for (std::int64_t i = first; i < first + n;) {
-      const std::int64_t block = i / kMxfp4Block;
-      const std::int64_t end = std::min(first + n, (block + 1) * kMxfp4Block);
-      const float scale = mxfp4_scale(static_cast<std::uint32_t>(scales_[block]));
+      const std::int64_t block = i / base::kMxfp4Block;
+      const std::int64_t end = std::min(first + n, (block + 1) * base::kMxfp4Block);
+      const float scale = base::mxfp4_scale(static_cast<std::uint32_t>(scales_[block]));
       for (; i < end; ++i) {
         const auto byte = static_cast<std::uint32_t>(blocks_[i / 2]);
-        *out++ = mxfp4_value(i % 2 == 0 ? byte & 15U : byte >> 4) * scale;
+        *out++ = base::mxfp4_value(i % 2 == 0 ? byte & 15U : byte >> 4) * scale;
       }
     }
   }
 
   bool mxfp4() const override { return true; }
   void copy_blocks(std::int64_t first, std::int64_t n, std::byte* out) const override {
-    for (std::int64_t block = first / kMxfp4Block; n > 0; ++block, --n) {
-      std::memcpy(out, blocks_ + block * kMxfp4Block / 2, kMxfp4Block / 2);
-      out[kMxfp4Block / 2] = scales_[block];
-      out += kMxfp4Bytes;
+    for (std::int64_t block = first / base::kMxfp4Block; n > 0; ++block, --n) {
+      std::memcpy(out, blocks_ + block * base::kMxfp4Block / 2, base::kMxfp4Block / 2);
+      out[base::kMxfp4Block / 2] = scales_[block];
+      out += base::kMxfp4Bytes;
     }
   }
 
@@ -43,4 +43,4 @@ std::shared_ptr<const Encoded> make_mxfp4(const std::byte* blocks, const std::by
   return std::make_shared<Mxfp4>(blocks, scales);
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -7,9 +7,9 @@
 #include "base/formulas.h"
 #include "model/weights.h"
 
-namespace unpack {
+namespace unpack::model {
 
 // Elements in the order of the blocks; a block's scale stands for 2^(scale - 127).
 std::shared_ptr<const Encoded> make_mxfp4(const std::byte* blocks, const std::byte* scales);
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -10,7 +10,7 @@
 #include "base/message.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 using QuantisedPart = Checkpoint::Entry;
@@ -207,7 +207,7 @@ class Unfolding {
  private:
   [[noreturn]] void fail(const std::string& name, const std::string& what) const {
     throw InputError(fmt::format("{}: tensor {} {}, which does not fit {}", checkpoint_.origin(),
-                                 shown(name), what, quantisation_.name()));
+                                 base::shown(name), what, quantisation_.name()));
   }
 
   const QuantisedPart& part(const std::string& name) const {
@@ -219,10 +219,10 @@ class Unfolding {
                             const std::vector<std::int64_t>& shape) const {
     const QuantisedPart& entry = part(name);
     if (entry.tensor.dtype_name != type)
-      fail(name, fmt::format("has type {}, not {}", shown(entry.tensor.dtype_name), type));
+      fail(name, fmt::format("has type {}, not {}", base::shown(entry.tensor.dtype_name), type));
     if (entry.tensor.stored.shape != shape)
-      fail(name, fmt::format("has shape [{}], not [{}]", joined(entry.tensor.stored.shape),
-                             joined(shape)));
+      fail(name, fmt::format("has shape [{}], not [{}]", base::joined(entry.tensor.stored.shape),
+                             base::joined(shape)));
     return entry;
   }
   // Of any float type.
@@ -230,19 +230,20 @@ class Unfolding {
     const QuantisedPart& entry = part(name);
     const StoredTensor& stored = entry.tensor.stored;
     if (!entry.tensor.readable)
-      fail(name, fmt::format("has type {}, no plain numbers", shown(entry.tensor.dtype_name)));
-    if (stored.bytes != static_cast<std::size_t>(n) * dtype_size(stored.dtype))
-      fail(name, fmt::format("has shape [{}], not {} numbers", joined(stored.shape), n));
+      fail(name,
+           fmt::format("has type {}, no plain numbers", base::shown(entry.tensor.dtype_name)));
+    if (stored.bytes != static_cast<std::size_t>(n) * tensor::dtype_size(stored.dtype))
+      fail(name, fmt::format("has shape [{}], not {} numbers", base::joined(stored.shape), n));
     std::vector<float> out(static_cast<std::size_t>(n));
-    convert_run(stored.data, stored.dtype, n, out.data());
+    tensor::convert_run(stored.data, stored.dtype, n, out.data());
     return out;
   }
   const std::vector<std::int64_t>& matrix(const std::string& name, std::string_view type) const {
     const QuantisedPart& entry = part(name);
     const std::vector<std::int64_t>& shape = entry.tensor.stored.shape;
     if (entry.tensor.dtype_name != type || shape.size() != 2 || shape[0] < 1 || shape[1] < 1)
-      fail(name, fmt::format("has type {} and shape [{}]", shown(entry.tensor.dtype_name),
-                             joined(shape)));
+      fail(name, fmt::format("has type {} and shape [{}]", base::shown(entry.tensor.dtype_name),
+                             base::joined(shape)));
     return shape;
   }
   // `from` holds the bytes; the other parts stay where they are, nobody asks for them.
@@ -285,7 +286,8 @@ class Unfolding {
   void part_shape(const std::string& name, const std::vector<std::int64_t>& shape) const {
     const StoredTensor& stored = part(name).tensor.stored;
     if (stored.shape != shape)
-      fail(name, fmt::format("has shape [{}], not [{}]", joined(stored.shape), joined(shape)));
+      fail(name, fmt::format("has shape [{}], not [{}]", base::joined(stored.shape),
+                             base::joined(shape)));
   }
 
   void four_bit_map(const std::string& name) {
@@ -297,10 +299,10 @@ class Unfolding {
     constexpr std::size_t kLongest = 1 << 16;
     if (state.tensor.dtype_name != "U8" || text.bytes > kLongest)
       fail(state_name, "is no text in bytes");
-    const JsonValue json =
-        read_json({reinterpret_cast<const char*>(text.data), text.bytes}, shown(state_name));
+    const JsonValue json = base::read_json({reinterpret_cast<const char*>(text.data), text.bytes},
+                                           base::shown(state_name));
     if (!json.is_object()) fail(state_name, "is no JSON object");
-    const ConfigReader reader(json, shown(state_name));
+    const ConfigReader reader(json, base::shown(state_name));
     const std::vector<std::int64_t> shape = reader.integers("shape");
     const std::int64_t block = reader.size("blocksize", 64);
     if (shape.size() != 2 || shape[0] < 1 || shape[1] < 1 || shape[0] > ConfigReader::kMaxSize ||
@@ -311,7 +313,7 @@ class Unfolding {
     if (packed.tensor.dtype_name != "U8" ||
         packed.tensor.stored.bytes != static_cast<std::size_t>((n + 1) / 2))
       fail(name, fmt::format("has {} bytes of type {} for {} values of four bits",
-                             packed.tensor.stored.bytes, shown(packed.tensor.dtype_name), n));
+                             packed.tensor.stored.bytes, base::shown(packed.tensor.dtype_name), n));
     const std::int64_t blocks = (n + block - 1) / block;
     std::vector<float> scales = part(name + ".absmax").tensor.dtype_name == "U8"
                                     ? nested_scales(name, reader, blocks)
@@ -398,4 +400,4 @@ void unfold_quantised(Checkpoint& checkpoint, const Quantisation& quantisation) 
   if (quantisation.method != QuantMethod::none) Unfolding(checkpoint, quantisation).run();
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -7,7 +7,7 @@
 #include "model/checkpoint.h"
 #include "model/config_reader.h"
 
-namespace unpack {
+namespace unpack::model {
 
 enum class QuantMethod { none, fp8, bitsandbytes, awq, gptq };
 
@@ -27,4 +27,4 @@ Quantisation read_quantisation(std::string_view config_json, const std::string& 
 // Puts an entry NAME.weight of plain shape [out, in] in place of the tensors that hold its parts.
 void unfold_quantised(Checkpoint& checkpoint, const Quantisation& quantisation);
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -6,7 +6,7 @@
 #include "model/quantised.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 
 std::string Quantisation::name() const {
   switch (method) {
@@ -36,15 +36,15 @@ Quantisation read_quantisation(const ConfigReader& config, const std::string& fa
         what));
   };
   if (family == "gpt_oss") {
-    if (method != "mxfp4") refuse(shown(method));
+    if (method != "mxfp4") refuse(base::shown(method));
     return out;
   }
   // GPT-2 stores its matrices the other way round, which these layouts do not say.
-  if (family == "gpt2") refuse(fmt::format("{} of gpt2", shown(method)));
+  if (family == "gpt2") refuse(fmt::format("{} of gpt2", base::shown(method)));
   if (method == "fp8" || method == "fbgemm_fp8") {
     out.method = QuantMethod::fp8;
     if (const std::string format = reader->text("fmt", "e4m3"); format != "e4m3")
-      refuse(fmt::format("fp8 of format {}", shown(format)));
+      refuse(fmt::format("fp8 of format {}", base::shown(format)));
     const std::vector<std::int64_t> block = reader->integers("weight_block_size");
     if (!block.empty()) {
       if (block.size() != 2 || block[0] < 1 || block[1] < 1 || block[0] > ConfigReader::kMaxSize ||
@@ -55,7 +55,8 @@ Quantisation read_quantisation(const ConfigReader& config, const std::string& fa
     }
   } else if (method == "compressed-tensors") {
     const std::string format = reader->text("format", "unknown format");
-    if (format != "float-quantized") refuse(fmt::format("compressed-tensors, {}", shown(format)));
+    if (format != "float-quantized")
+      refuse(fmt::format("compressed-tensors, {}", base::shown(format)));
     out.method = QuantMethod::fp8;
   } else if (method == "bitsandbytes") {
     if (!reader->flag("load_in_4bit", false)) refuse("bitsandbytes of 8 bits");
@@ -67,7 +68,7 @@ Quantisation read_quantisation(const ConfigReader& config, const std::string& fa
     const std::string layout = method == "awq" ? reader->text("version", "gemm")
                                                : reader->text("checkpoint_format", "gptq");
     if (layout != (method == "awq" ? "gemm" : "gptq") && layout != "gptq_v2" && layout != "GEMM")
-      refuse(fmt::format("{} in the layout {}", method, shown(layout)));
+      refuse(fmt::format("{} in the layout {}", method, base::shown(layout)));
     out.stored_less_one = method == "gptq" && layout != "gptq_v2";
     const std::int64_t group =
         reader->integer("group_size").value_or(reader->integer("q_group_size").value_or(128));
@@ -75,16 +76,16 @@ Quantisation read_quantisation(const ConfigReader& config, const std::string& fa
       config.fail(fmt::format("quantization_config.group_size is {}", group));
     out.group = group < 0 ? 0 : group;
   } else {
-    refuse(shown(method));
+    refuse(base::shown(method));
   }
   return out;
 }
 
 Quantisation read_quantisation(std::string_view config_json, const std::string& origin) {
-  const JsonValue root = read_json(config_json, origin);
+  const JsonValue root = base::read_json(config_json, origin);
   if (!root.is_object()) return {};
   const ConfigReader reader(root, origin);
   return read_quantisation(reader, reader.text("model_type", ""));
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

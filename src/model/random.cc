@@ -11,7 +11,7 @@
 #include "model/load.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 constexpr int kBuckets = 1 << 12;  // small enough for the first cache
@@ -61,8 +61,8 @@ void fill_normal(std::uint64_t seed, float mean, float scale, std::int64_t n, DT
                                (1.0f / 16));
       }
     }
-    store_run(chunk, std::min(kBlock, n - at), dtype,
-              out + at * static_cast<std::int64_t>(dtype_size(dtype)));
+    tensor::store_run(chunk, std::min(kBlock, n - at), dtype,
+                      out + at * static_cast<std::int64_t>(tensor::dtype_size(dtype)));
   }
 }
 
@@ -101,13 +101,13 @@ std::uint64_t name_hash(const std::string& name) {
 class Arena {
  public:
   explicit Arena(std::size_t bytes) : bytes_(bytes) {
-    data_ = map_memory(bytes);
+    data_ = base::map_memory(bytes);
     if (data_ == nullptr)
       throw InputError(
           fmt::format("not enough memory for random weights of this shape ({:.1f} GiB)",
                       static_cast<double>(bytes) / (1 << 30)));
   }
-  ~Arena() { unmap_memory(data_, bytes_); }
+  ~Arena() { base::unmap_memory(data_, bytes_); }
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
   std::byte* at(std::size_t offset) const { return static_cast<std::byte*>(data_) + offset; }
@@ -118,7 +118,7 @@ class Arena {
 };
 
 std::size_t tensor_bytes(const TensorRow& row, DType dtype) {
-  std::size_t bytes = dtype_size(dtype);
+  std::size_t bytes = tensor::dtype_size(dtype);
   for (const std::int64_t n : row.shape) bytes *= static_cast<std::size_t>(n);
   return bytes;
 }
@@ -131,7 +131,7 @@ struct NamedRow {
 };
 
 std::size_t total_bytes(const std::vector<NamedRow>& rows, DType dtype) {
-  const double there = static_cast<double>(system_memory().total);
+  const double there = static_cast<double>(base::system_memory().total);
   double bytes = 0;
   for (const NamedRow& row : rows)
     bytes += static_cast<double>(aligned(tensor_bytes(row.row, dtype)));
@@ -179,10 +179,10 @@ TensorSet random_tensors(std::string_view config_json, std::uint64_t seed, DType
     set.tensors[tensor.name] = tensor;
   }
   // A tensor's values depend on the seed and its name alone, so that any thread may draw them.
-  ThreadPool pool(0);
+  base::ThreadPool pool(0);
   pool.parallel_for(static_cast<std::int64_t>(jobs.size()), [&](std::int64_t i) {
     const Job& job = jobs[i];
-    const auto n = static_cast<std::int64_t>(job.tensor.bytes / dtype_size(dtype));
+    const auto n = static_cast<std::int64_t>(job.tensor.bytes / tensor::dtype_size(dtype));
     fill_normal(seed * 0x2545F4914F6CDD1Dull + name_hash(job.tensor.name), job.distribution.mean,
                 job.distribution.scale, n, dtype, job.to);
   });
@@ -195,4 +195,4 @@ ModelWeights random_weights(std::string_view config_json, std::uint64_t seed, DT
   return from_memory(config_json, set.tensors, set.owner);
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -4,7 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace unpack {
+namespace unpack::model {
 
 // Matrices are [in, out], vectors [1, n]; empty views where a model has none.
 enum class Role : std::uint8_t {
@@ -43,4 +43,4 @@ enum class Role : std::uint8_t {
 
 inline constexpr std::size_t kRoles = static_cast<std::size_t>(Role::count);
 
-}  // namespace unpack
+}  // namespace unpack::model

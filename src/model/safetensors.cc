@@ -14,7 +14,7 @@
 #include "base/message.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 constexpr std::uint64_t kMaxHeader = 100'000'000;  // what the format's own library accepts
@@ -67,13 +67,13 @@ void check_places(std::vector<Place> places, std::int64_t data_size, const std::
     if (places[i].begin < end) {
       throw InputError(fmt::format(
           "{}: tensors {} and {} overlap (bytes {}..{} and {}..{}); the file is damaged", origin,
-          shown(*places[i - 1].name), shown(*places[i].name), places[i - 1].begin,
+          base::shown(*places[i - 1].name), base::shown(*places[i].name), places[i - 1].begin,
           places[i - 1].end, places[i].begin, places[i].end));
     }
     if (places[i].begin > end)
       throw InputError(
           fmt::format("{}: {} bytes in front of tensor {} belong to no tensor; the file is damaged",
-                      origin, places[i].begin - end, shown(*places[i].name)));
+                      origin, places[i].begin - end, base::shown(*places[i].name)));
     end = places[i].end;
   }
   if (end != data_size)
@@ -94,7 +94,7 @@ void check_metadata(const JsonValue& metadata, const std::string& origin) {
 FileTensor parse_tensor(const std::string& name, const JsonValue& entry,
                         std::span<const std::byte> data, const std::string& origin) {
   const auto fail = [&](const std::string& what) {
-    throw InputError(fmt::format("{}: tensor {}: {}", origin, shown(name), what));
+    throw InputError(fmt::format("{}: tensor {}: {}", origin, base::shown(name), what));
   };
   if (!entry.is_object()) fail("its header entry is no JSON object");
   for (const char* key : {"dtype", "shape", "data_offsets"}) {
@@ -122,7 +122,7 @@ FileTensor parse_tensor(const std::string& name, const JsonValue& entry,
     fail(
         fmt::format("its data_offsets {} leave the file, which holds {} bytes of data; the file is "
                     "damaged or cut short",
-                    shown(offsets.dump()), data.size()));
+                    base::shown(offsets.dump()), data.size()));
   }
   tensor.stored.data = data.data() + *begin;
   tensor.stored.bytes = static_cast<std::size_t>(*end - *begin);
@@ -133,7 +133,7 @@ FileTensor parse_tensor(const std::string& name, const JsonValue& entry,
         __builtin_mul_overflow(elements, static_cast<std::int64_t>(type->bytes), &expected) ||
         overflow;
     if (overflow || expected != *end - *begin) {
-      fail(fmt::format("its shape {} of {} does not fit its {} bytes", shown(shape.dump()),
+      fail(fmt::format("its shape {} of {} does not fit its {} bytes", base::shown(shape.dump()),
                        tensor.dtype_name, *end - *begin));
     }
     tensor.readable = type->dtype.has_value();
@@ -160,7 +160,7 @@ std::vector<FileTensor> parse_safetensors(std::span<const std::byte> file,
   }
   const std::string_view text(reinterpret_cast<const char*>(rest.data()),
                               static_cast<std::size_t>(header_size));
-  const JsonValue header = read_json(text, origin + " (header)");
+  const JsonValue header = base::read_json(text, origin + " (header)");
   const std::size_t last = text.find_last_not_of(' ');
   if (text[0] != '{' || text[last] != '}')
     throw InputError(fmt::format(
@@ -222,4 +222,4 @@ void release_pages(const std::byte* data, std::size_t bytes) {
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -10,7 +10,7 @@
 #include "base/files.h"
 #include "model/weights.h"
 
-namespace unpack {
+namespace unpack::model {
 
 // A tensor of a file. Types that the maths does not take keep their name, so that a file may hold
 // buffers of any type.
@@ -44,7 +44,7 @@ class MappedFile {
 
  private:
   std::filesystem::path path_;
-  InputFile file_;
+  base::InputFile file_;
   bool mapped_;
   std::unique_ptr<std::byte[]> own_;
   const std::byte* data_ = nullptr;
@@ -55,4 +55,4 @@ class MappedFile {
 // when touched again.
 void release_pages(const std::byte* data, std::size_t bytes);
 
-}  // namespace unpack
+}  // namespace unpack::model

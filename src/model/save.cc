@@ -8,7 +8,7 @@
 #include "unpack/error.h"
 #include "unpack/json.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace fs = std::filesystem;
 namespace {
 
@@ -92,4 +92,4 @@ void save_folder(const std::string& config_json, const std::map<std::string, Sto
                  [&](std::ofstream& out) { out << index.dump(1); });
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

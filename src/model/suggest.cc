@@ -6,7 +6,7 @@
 #include "base/message.h"
 #include "model/found.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace fs = std::filesystem;
 namespace {
 
@@ -35,7 +35,8 @@ std::vector<std::string> neighbours(const fs::path& path) {
   std::vector<std::string> out;
   std::error_code error;
   const bool bare = !path.has_parent_path();
-  for (const fs::path& other : folder_contents(bare ? fs::path(".") : path.parent_path(), error)) {
+  for (const fs::path& other :
+       base::folder_contents(bare ? fs::path(".") : path.parent_path(), error)) {
     if (other.extension() == ".gguf" || may_have_config(other))
       out.push_back((bare ? other.filename() : other).string());
     if (out.size() == kMost) break;
@@ -74,7 +75,7 @@ std::string nearest_names(const std::string& name, const std::vector<FoundModel>
   std::vector<std::string> names;
   for (std::size_t i = 0; i < std::min<std::size_t>(near.size(), 3); ++i)
     names.push_back(near[i].second);
-  return names.empty() ? "" : fmt::format("; did you mean {}?", joined(names));
+  return names.empty() ? "" : fmt::format("; did you mean {}?", base::joined(names));
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -14,7 +14,7 @@
 #include "model/zip.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 constexpr int kDeepest = 32;  // values inside each other
@@ -264,7 +264,7 @@ class Unpickler {
     if (!known)
       fail(fmt::format(
           "asks for {}, which is no tensor; it is not read (save the model as safetensors)",
-          shown(name)));
+          base::shown(name)));
     push({Item::global, 0, name, {}, {}, {}});
   }
 
@@ -290,7 +290,7 @@ class Unpickler {
       return;
     }
     if (function.name != "torch._utils._rebuild_tensor_v2")
-      fail(fmt::format("calls {}, which is not read", shown(function.name)));
+      fail(fmt::format("calls {}, which is not read", base::shown(function.name)));
     const std::vector<ItemPtr>& a = arguments.items;
     if (a.size() < 4 || a[0]->kind != Item::storage || a[1]->kind != Item::number ||
         a[2]->kind != Item::tuple || a[3]->kind != Item::tuple ||
@@ -319,15 +319,15 @@ FileTensor file_tensor(const std::string& name, const Item& item, const std::str
                        const std::map<std::string, std::span<const std::byte>>& members,
                        const std::string& origin) {
   const auto fail = [&](const std::string& what) {
-    throw InputError(fmt::format("{}: tensor {} {}", origin, shown(name), what));
+    throw InputError(fmt::format("{}: tensor {} {}", origin, base::shown(name), what));
   };
   const Item &storage = *item.items[0], &shape = *item.items[1];
   const StorageType* type = storage_type(storage.type);
   if (type == nullptr)
-    fail(fmt::format("has the storage {}, which is not read", shown(storage.type)));
+    fail(fmt::format("has the storage {}, which is not read", base::shown(storage.type)));
   const auto member = members.find(folder + "data/" + storage.name);
   if (member == members.end())
-    fail(fmt::format("is kept in data/{}, which is not in the file", shown(storage.name)));
+    fail(fmt::format("is kept in data/{}, which is not in the file", base::shown(storage.name)));
   FileTensor tensor;
   tensor.dtype_name = type->dtype;
   tensor.readable = type->read.has_value();
@@ -343,7 +343,7 @@ FileTensor file_tensor(const std::string& name, const Item& item, const std::str
   if (overflow || begin > held || bytes > held - begin)
     fail(fmt::format(
         "of shape [{}] leaves its storage of {} bytes; the file is damaged or cut short",
-        joined(tensor.stored.shape), held));
+        base::joined(tensor.stored.shape), held));
   tensor.stored.data = member->second.data() + begin;
   tensor.stored.bytes = static_cast<std::size_t>(bytes);
   return tensor;
@@ -376,13 +376,13 @@ std::vector<FileTensor> parse_torch(std::span<const std::byte> file, const std::
     if (value->kind != Item::tensor)
       throw InputError(
           fmt::format("{}: {} in its pickle is no tensor; only files of weights are read", origin,
-                      shown(key->name)));
+                      base::shown(key->name)));
     if (!names.insert(key->name).second)
-      throw InputError(fmt::format("{}: tensor {} occurs twice", origin, shown(key->name)));
+      throw InputError(fmt::format("{}: tensor {} occurs twice", origin, base::shown(key->name)));
     tensors.push_back(file_tensor(key->name, *value, folder, members, origin));
   }
   if (tensors.empty()) throw InputError(fmt::format("{}: its pickle holds no tensors", origin));
   return tensors;
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

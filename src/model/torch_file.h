@@ -9,9 +9,9 @@
 
 #include "model/safetensors.h"
 
-namespace unpack {
+namespace unpack::model {
 
 // Throws InputError that names what the pickle asks for and is not read. Nothing is executed.
 std::vector<FileTensor> parse_torch(std::span<const std::byte> file, const std::string& origin);
 
-}  // namespace unpack
+}  // namespace unpack::model

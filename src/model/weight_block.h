@@ -3,7 +3,7 @@
 
 #include "model/weights.h"
 
-namespace unpack {
+namespace unpack::model {
 
 struct WeightBlock {
   std::int64_t row, rows, column, columns;
@@ -19,4 +19,4 @@ void read_block(const WeightView& w, const WeightBlock& block, const float* row_
 void read_block(const WeightView& w, const WeightBlock& block, const double* row_scale, double* out,
                 std::int64_t ld);
 
-}  // namespace unpack
+}  // namespace unpack::model

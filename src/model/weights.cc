@@ -7,7 +7,7 @@
 #include "model/weight_block.h"
 #include "tensor/transpose.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 std::size_t elements(const WeightView& w) {
@@ -19,7 +19,8 @@ template <typename Scalar>
 void load_run(const WeightView& w, std::int64_t i, std::int64_t o, std::int64_t n, Scalar* out) {
   const std::int64_t at = w.offset(i, o);
   if (w.encoded == nullptr) {
-    convert_run(w.data + at * static_cast<std::int64_t>(dtype_size(w.dtype)), w.dtype, n, out);
+    tensor::convert_run(w.data + at * static_cast<std::int64_t>(tensor::dtype_size(w.dtype)),
+                        w.dtype, n, out);
   } else if constexpr (sizeof(Scalar) == sizeof(float)) {
     w.encoded->decode(w.start + at, n, out);
   } else {
@@ -86,7 +87,7 @@ void read_contiguous_rows(const WeightView& w, const WeightBlock& part,
         load_run(w, part.row + i, part.column + o + c, rows, tile.data() + c * kPitch);
         change.rows(part.row + i, rows, tile.data() + c * kPitch);
       }
-      transpose(tile.data(), columns, rows, kPitch, out + i * ld + o, ld);
+      tensor::transpose(tile.data(), columns, rows, kPitch, out + i * ld + o, ld);
     }
   }
 }
@@ -147,4 +148,4 @@ std::size_t ModelWeights::parameter_count() const {
   return count;
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

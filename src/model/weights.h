@@ -13,7 +13,7 @@
 #include "tensor/convert.h"
 #include "unpack/config.h"
 
-namespace unpack {
+namespace unpack::model {
 
 // A tensor as a source holds it. `data` may be unaligned.
 struct StoredTensor {
@@ -90,4 +90,4 @@ struct ModelWeights : RoleViews {  // what belongs to no layer
   std::size_t parameter_count() const;
 };
 
-}  // namespace unpack
+}  // namespace unpack::model

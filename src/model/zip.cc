@@ -10,7 +10,7 @@
 #include "base/message.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 constexpr std::uint32_t kEnd = 0x06054b50, kEnd64 = 0x06064b50, kLocator64 = 0x07064b50,
@@ -88,16 +88,16 @@ class Archive {
       field += 4U + n;
     }
     at = name_at + name_bytes + extra + comment;
-    if ((flags & 1U) != 0) fail(fmt::format("member {} is encrypted", shown(name)));
+    if ((flags & 1U) != 0) fail(fmt::format("member {} is encrypted", base::shown(name)));
     if (method != 0) return;
     if (number<std::uint32_t>(local) != kLocal)
-      fail(fmt::format("member {} is not where it should be", shown(name)));
+      fail(fmt::format("member {} is not where it should be", base::shown(name)));
     const std::uint64_t begin =
         local + kLocalBytes + number<std::uint16_t>(local + 26) + number<std::uint16_t>(local + 28);
     if (begin > file_.size() || size > file_.size() - begin || size != packed)
-      fail(fmt::format("member {} leaves the file", shown(name)));
+      fail(fmt::format("member {} leaves the file", base::shown(name)));
     if (!found.emplace(name, file_.subspan(begin, size)).second)
-      fail(fmt::format("member {} occurs twice", shown(name)));
+      fail(fmt::format("member {} occurs twice", base::shown(name)));
   }
 
   std::span<const std::byte> file_;
@@ -111,4 +111,4 @@ std::map<std::string, std::span<const std::byte>> read_zip(std::span<const std::
   return Archive(file, origin).members();
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

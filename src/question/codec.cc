@@ -347,7 +347,7 @@ void check_asked(Asked& asked, const Model& model, int length) {
     throw UsageError("root goes with the method unpack alone: the baselines explain the target");
   // With a threshold alone every path above it is listed.
   q.paths.top = asked.top_paths.value_or(q.paths.tau ? kMostPaths : PathQuery().top);
-  check_question(q, model, length);
+  engine::check_question(q, model, length);
 }
 
 }  // namespace unpack

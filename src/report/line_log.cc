@@ -14,7 +14,7 @@
 #include "base/system.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::report {
 
 namespace {
 
@@ -36,7 +36,7 @@ constexpr std::size_t kDigits = 8;
 
 std::string seal(std::string_view object) {
   object.remove_suffix(1);  // the closing brace
-  return fmt::format("{}{}{}\"}}", object, kMember, crc32_text(object));
+  return fmt::format("{}{}{}\"}}", object, kMember, base::crc32_text(object));
 }
 
 std::string_view unseal(std::string_view line) {
@@ -44,7 +44,7 @@ std::string_view unseal(std::string_view line) {
   if (line.size() < tail + 1 || !line.ends_with("\"}")) return {};
   const std::string_view body = line.substr(0, line.size() - tail);
   if (line.substr(body.size(), kMember.size()) != kMember ||
-      line.substr(body.size() + kMember.size(), kDigits) != crc32_text(body))
+      line.substr(body.size() + kMember.size(), kDigits) != base::crc32_text(body))
     return {};
   return body;
 }
@@ -53,8 +53,8 @@ std::uintmax_t read_sealed(const std::filesystem::path& file,
                            const std::function<void(std::string_view object)>& each) {
   std::uintmax_t good = 0;
   std::size_t number = 0, damaged = 0;  // lines, from 1
-  if (!is_there(file)) return 0;
-  (void)InputFile(file);  // a folder or a pipe of this name is refused
+  if (!base::is_there(file)) return 0;
+  (void)base::InputFile(file);  // a folder or a pipe of this name is refused
   std::ifstream in(file, std::ios::binary);
   if (!in) fail_to_read(file, errno);
   std::string line;
@@ -91,7 +91,7 @@ std::uintmax_t read_sealed(const std::filesystem::path& file,
 LineLog::LineLog(const std::filesystem::path& file,
                  const std::function<void(std::string_view object)>& each)
     : path_(file) {
-  if (is_there(file)) (void)InputFile(file);  // no folder, no pipe
+  if (base::is_there(file)) (void)base::InputFile(file);  // no folder, no pipe
   file_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
   if (file_ < 0) fail(file, errno);
   try {
@@ -120,7 +120,7 @@ void LineLog::append(std::string_view sealed_lines) {
 }
 
 void LineLog::sync() {
-  if (sync_data(file_) != 0 && errno != EINVAL && errno != EROFS) fail(path_, errno);
+  if (base::sync_data(file_) != 0 && errno != EINVAL && errno != EROFS) fail(path_, errno);
 }
 
-}  // namespace unpack
+}  // namespace unpack::report

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace unpack {
+namespace unpack::report {
 
 // `{...}` -> `{...,"crc32":"0123abcd"}`: of everything in front of that member.
 std::string seal(std::string_view object);
@@ -39,4 +39,4 @@ class LineLog {
   int file_ = -1;
 };
 
-}  // namespace unpack
+}  // namespace unpack::report

@@ -10,7 +10,7 @@
 
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::report {
 namespace {
 
 constexpr std::size_t kBuffer = std::size_t{1} << 16;
@@ -60,4 +60,4 @@ void PartFile::close() {
   fail_part(path_, reason);
 }
 
-}  // namespace unpack
+}  // namespace unpack::report

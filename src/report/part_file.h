@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace unpack {
+namespace unpack::report {
 
 class PartFile {
  public:
@@ -26,4 +26,4 @@ class PartFile {
   std::string buffer_;
 };
 
-}  // namespace unpack
+}  // namespace unpack::report

@@ -33,10 +33,10 @@ std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, Sp
     places.push_back({text.size(), text.size() + (word == std::string::npos ? 0 : word), special});
     text += special ? "\n\n" : bytes;
   }
-  const SegmentKind cut = kind == SpanKind::sentence ? SegmentKind::sentence
-                          : kind == SpanKind::line   ? SegmentKind::line
-                                                     : SegmentKind::paragraph;
-  const std::vector<TextSegment> segments = cut_text(text, cut);
+  const base::SegmentKind cut = kind == SpanKind::sentence ? base::SegmentKind::sentence
+                                : kind == SpanKind::line   ? base::SegmentKind::line
+                                                           : base::SegmentKind::paragraph;
+  const std::vector<base::TextSegment> segments = base::cut_text(text, cut);
   std::vector<Span> spans;
   std::size_t current = segments.size();
   int count = 0;
@@ -51,9 +51,9 @@ std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, Sp
     while (segment + 1 < segments.size() && segments[segment].end <= places[i].at) ++segment;
     if (segment != current || spans.empty()) {
       spans.push_back({fmt::format("{} {}",
-                                   cut == SegmentKind::sentence ? "sentence"
-                                   : cut == SegmentKind::line   ? "line"
-                                                                : "paragraph",
+                                   cut == base::SegmentKind::sentence ? "sentence"
+                                   : cut == base::SegmentKind::line   ? "line"
+                                                                      : "paragraph",
                                    ++count),
                        position, position});
       current = segment;

@@ -17,8 +17,8 @@ constexpr std::size_t kMost = 64U << 20;
 constexpr std::size_t kMostFiles = 10'000;
 
 std::string read_text(const fs::path& file) {
-  std::string text = read_plain_file(file, kMost);
-  if (const std::size_t bad = tok::first_invalid_utf8(text); bad != std::string::npos)
+  std::string text = base::read_plain_file(file, kMost);
+  if (const std::size_t bad = tokenizer::first_invalid_utf8(text); bad != std::string::npos)
     throw InputError(fmt::format("{}: byte {} is not valid UTF-8", file.string(), bad));
   return text;
 }
@@ -49,7 +49,7 @@ void add_json(std::vector<SourceDocument>& documents, const JsonValue& json,
 std::vector<SourceDocument> parse_documents(std::string_view json, const std::string& origin) {
   JsonValue list;
   try {
-    list = read_json(json, origin);
+    list = base::read_json(json, origin);
   } catch (const InputError& error) {
     throw InputError(fmt::format("{}; it takes a JSON list of documents", error.what()));
   }
@@ -67,7 +67,7 @@ std::vector<SourceDocument> read_documents(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) {
     std::vector<fs::path> files;
-    for (const fs::path& file : folder_contents(path, error)) {
+    for (const fs::path& file : base::folder_contents(path, error)) {
       const std::string name = file.filename().string();
       if (fs::is_regular_file(file, error) && !name.starts_with('.')) files.push_back(file);
       if (files.size() > kMostFiles)
@@ -92,7 +92,8 @@ std::vector<SourceDocument> read_documents(const fs::path& path) {
       const std::string one = text.substr(begin, end - begin);
       begin = end + 1;
       if (one.find_first_not_of(" \t\r") == std::string::npos) continue;
-      const auto json = read_json(one, fmt::format("{}: line {}", path.string(), line), kSmallJson);
+      const auto json =
+          read_json(one, fmt::format("{}: line {}", path.string(), line), base::kSmallJson);
       add_json(documents, json, path.string());
     }
     if (documents.empty()) throw InputError(fmt::format("{}: holds no documents", path.string()));

@@ -92,7 +92,8 @@ std::vector<SourcePlace> place_documents(const SourcesOptions& options, const La
                       "changes its text",
                       document.name));
     SourcePlace place{document.name, layout.span(document.name, at, at + document.text.size()), {}};
-    for (const TextSegment& segment : cut_text(document.text, SegmentKind::sentence)) {
+    for (const base::TextSegment& segment :
+         base::cut_text(document.text, base::SegmentKind::sentence)) {
       place.sentences.push_back(
           {layout.span(fmt::format("{}.{}", places.size() + 1, place.sentences.size() + 1),
                        at + segment.begin, at + segment.end),
@@ -197,7 +198,8 @@ SourcesResult find_sources(const Model& model, const SourcesOptions& options,
 
   const Layout layout(model, answer);
   result.answer = layout.text;
-  for (const TextSegment& segment : cut_text(layout.text, SegmentKind::sentence)) {
+  for (const base::TextSegment& segment :
+       base::cut_text(layout.text, base::SegmentKind::sentence)) {
     AnswerSentence sentence;
     sentence.text = layout.text.substr(segment.begin, segment.end - segment.begin);
     Span span = layout.span("", segment.begin, segment.end);

@@ -26,7 +26,7 @@ T load_raw(const std::byte* data, std::int64_t index) {
 template <typename Out>
 void convert_half_portable(const std::byte* data, std::int64_t n, Out* out) {
   for (std::int64_t i = 0; i < n; ++i)
-    out[i] = static_cast<Out>(f16_value(load_raw<std::uint16_t>(data, i)));
+    out[i] = static_cast<Out>(base::f16_value(load_raw<std::uint16_t>(data, i)));
 }
 
 #if defined(__x86_64__)
@@ -36,7 +36,7 @@ __attribute__((target("avx,f16c"))) void convert_half_f16c(const std::byte* data
   for (; i + 8 <= n; i += 8)
     _mm256_storeu_ps(
         out + i, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(data + 2 * i))));
-  for (; i < n; ++i) out[i] = f16_value(load_raw<std::uint16_t>(data, i));
+  for (; i < n; ++i) out[i] = base::f16_value(load_raw<std::uint16_t>(data, i));
 }
 
 // Every CPU with AVX2 has F16C, and this question (unlike "f16c") is understood by all compilers in
@@ -53,7 +53,7 @@ void convert_half_neon(const std::byte* data, std::int64_t n, float* out) {
     std::memcpy(&bits, data + 2 * i, sizeof bits);
     vst1q_f32(out + i, vcvt_f32_f16(vreinterpret_f16_u16(bits)));
   }
-  for (; i < n; ++i) out[i] = f16_value(load_raw<std::uint16_t>(data, i));
+  for (; i < n; ++i) out[i] = base::f16_value(load_raw<std::uint16_t>(data, i));
 }
 #endif
 
@@ -126,7 +126,7 @@ const char* to_string(DType dtype) {
   return "unknown";
 }
 
-std::size_t dtype_size(DType dtype) {
+std::size_t tensor::dtype_size(DType dtype) {
   switch (dtype) {
     case DType::f32:
       return 4;
@@ -139,16 +139,16 @@ std::size_t dtype_size(DType dtype) {
   return 0;
 }
 
-float f16_to_f32(std::uint16_t h) { return f16_value(h); }
-float bf16_to_f32(std::uint16_t h) { return bf16_value(h); }
+float tensor::f16_to_f32(std::uint16_t h) { return base::f16_value(h); }
+float tensor::bf16_to_f32(std::uint16_t h) { return base::bf16_value(h); }
 
-std::uint16_t f32_to_bf16(float x) {
+std::uint16_t tensor::f32_to_bf16(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x0040u);
   return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
 }
 
-std::uint16_t f32_to_f16(float x) {
+std::uint16_t tensor::f32_to_f16(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
@@ -165,28 +165,28 @@ std::uint16_t f32_to_f16(float x) {
   return static_cast<std::uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
 }
 
-double load_element(const std::byte* data, DType dtype, std::int64_t index) {
+double tensor::load_element(const std::byte* data, DType dtype, std::int64_t index) {
   switch (dtype) {
     case DType::f32:
       return load_raw<float>(data, index);
     case DType::f16:
-      return f16_to_f32(load_raw<std::uint16_t>(data, index));
+      return tensor::f16_to_f32(load_raw<std::uint16_t>(data, index));
     case DType::bf16:
-      return bf16_to_f32(load_raw<std::uint16_t>(data, index));
+      return tensor::bf16_to_f32(load_raw<std::uint16_t>(data, index));
     case DType::f64:
       return load_raw<double>(data, index);
   }
   return 0.0;
 }
 
-void convert_run(const std::byte* data, DType dtype, std::int64_t n, float* out) {
+void tensor::convert_run(const std::byte* data, DType dtype, std::int64_t n, float* out) {
   convert_any(data, dtype, n, out);
 }
-void convert_run(const std::byte* data, DType dtype, std::int64_t n, double* out) {
+void tensor::convert_run(const std::byte* data, DType dtype, std::int64_t n, double* out) {
   convert_any(data, dtype, n, out);
 }
 
-void store_run(const float* in, std::int64_t n, DType dtype, std::byte* out) {
+void tensor::store_run(const float* in, std::int64_t n, DType dtype, std::byte* out) {
   const auto store = [&](auto convert) {
     for (std::int64_t i = 0; i < n; ++i) {
       const auto value = convert(in[i]);
@@ -199,13 +199,13 @@ void store_run(const float* in, std::int64_t n, DType dtype, std::byte* out) {
     case DType::f64:
       return store([](float x) { return static_cast<double>(x); });
     case DType::f16:
-      return store(f32_to_f16);
+      return store(tensor::f32_to_f16);
     case DType::bf16:
-      return store(f32_to_bf16);
+      return store(tensor::f32_to_bf16);
   }
 }
 
-std::int64_t find_non_finite(const std::byte* data, DType dtype, std::int64_t n) {
+std::int64_t tensor::find_non_finite(const std::byte* data, DType dtype, std::int64_t n) {
   switch (dtype) {
     case DType::f32:
       return scan<std::uint32_t>(data, n, [](std::uint32_t x) {

@@ -6,7 +6,7 @@
 
 #include "unpack/config.h"
 
-namespace unpack {
+namespace unpack::tensor {
 
 std::size_t dtype_size(DType dtype);
 
@@ -27,4 +27,4 @@ void store_run(const float* in, std::int64_t n, DType dtype, std::byte* out);
 // none.
 std::int64_t find_non_finite(const std::byte* data, DType dtype, std::int64_t n);
 
-}  // namespace unpack
+}  // namespace unpack::tensor

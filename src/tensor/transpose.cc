@@ -4,7 +4,7 @@
 #include <immintrin.h>
 #endif
 
-namespace unpack {
+namespace unpack::tensor {
 namespace {
 
 template <typename T>
@@ -65,4 +65,4 @@ void transpose(const double* from, std::int64_t rows, std::int64_t columns, std:
   transpose_any(from, rows, columns, pitch, to, ld);
 }
 
-}  // namespace unpack
+}  // namespace unpack::tensor

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-namespace unpack {
+namespace unpack::tensor {
 
 // to[j, i] = from[i, j] for i < rows, j < columns; rows of `from` are `pitch` apart, those of `to`
 // ld.
@@ -12,4 +12,4 @@ void transpose(const float* from, std::int64_t rows, std::int64_t columns, std::
 void transpose(const double* from, std::int64_t rows, std::int64_t columns, std::int64_t pitch,
                double* to, std::int64_t ld);
 
-}  // namespace unpack
+}  // namespace unpack::tensor

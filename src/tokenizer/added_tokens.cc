@@ -7,7 +7,7 @@
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 constexpr std::size_t kMaxContent = 4096;  // bounds the work at each position of a text
@@ -155,4 +155,4 @@ std::vector<Section> AddedTokens::split(const Trie& trie, std::string_view text,
   return sections;
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

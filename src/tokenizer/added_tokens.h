@@ -13,7 +13,7 @@
 #include "tokenizer/normalizer.h"
 #include "unpack/config.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 struct AddedToken {
   std::string content;
@@ -72,4 +72,4 @@ class AddedTokens {
   Trie normalized_;
 };
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

@@ -9,7 +9,7 @@
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";
@@ -223,4 +223,4 @@ void Bpe::merge_long(std::vector<TokenId>& symbols) const {
   std::erase(symbols, kGone);
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

@@ -13,7 +13,7 @@
 #include "tokenizer/vocabulary.h"
 #include "unpack/config.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 struct BpeOptions {
   bool byte_units =
@@ -80,4 +80,4 @@ class Bpe {
   bool may_cut_ = false;
 };
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

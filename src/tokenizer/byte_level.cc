@@ -4,7 +4,7 @@
 
 #include "tokenizer/utf8.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 struct Tables {
@@ -48,4 +48,4 @@ std::optional<std::string> spelled_bytes(std::string_view spelling) {
   return bytes;
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

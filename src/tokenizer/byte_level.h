@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 // How a vocabulary spells the byte.
 const std::string& byte_spelling(unsigned char byte);
@@ -14,4 +14,4 @@ const std::string& byte_spelling(unsigned char byte);
 // The bytes that a spelling stands for; nothing where a character of it stands for no byte.
 std::optional<std::string> spelled_bytes(std::string_view spelling);
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

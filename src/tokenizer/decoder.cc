@@ -4,7 +4,7 @@
 #include "tokenizer/step_list.h"
 #include "tokenizer/utf8.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 int hex_digit(char c) {
@@ -118,4 +118,4 @@ std::string Decoder::finish(std::string bytes) const {
   return bytes;
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

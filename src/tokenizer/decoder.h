@@ -10,7 +10,7 @@
 #include "tokenizer/json_fields.h"
 #include "tokenizer/regex.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 class Decoder {
  public:
@@ -48,4 +48,4 @@ class Decoder {
   bool fused_ = false;       // while reading
 };
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

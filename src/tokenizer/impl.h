@@ -18,17 +18,17 @@
 namespace unpack {
 
 struct Tokenizer::Impl {
-  tok::Vocabulary vocabulary;  // of the model, and of the added tokens that it lacks
-  tok::Normalizer normalizer;
-  tok::AddedTokens added;
-  tok::PreTokenizer pre_tokenizer;
-  tok::Bpe bpe;
-  tok::Decoder decoder;
+  tokenizer::Vocabulary vocabulary;  // of the model, and of the added tokens that it lacks
+  tokenizer::Normalizer normalizer;
+  tokenizer::AddedTokens added;
+  tokenizer::PreTokenizer pre_tokenizer;
+  tokenizer::Bpe bpe;
+  tokenizer::Decoder decoder;
   std::vector<std::string> bytes;  // by id: what the token stands for
   std::vector<TokenId> prefix;
 };
 
-namespace tok {
+namespace tokenizer {
 
 std::shared_ptr<const Tokenizer::Impl> load_tokenizer_json(std::string_view json,
                                                            const std::string& origin);
@@ -37,5 +37,5 @@ std::shared_ptr<const Tokenizer::Impl> load_vocab_and_merges(std::string_view vo
                                                              std::string_view merges_txt,
                                                              const std::string& merges_origin);
 
-}  // namespace tok
+}  // namespace tokenizer
 }  // namespace unpack

@@ -5,7 +5,7 @@
 
 #include "unpack/error.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 Fields::Fields(const JsonValue& object, std::string origin, std::string path)
     : object_(&object), origin_(std::move(origin)), path_(std::move(path)) {
@@ -76,4 +76,4 @@ std::vector<Fields> Fields::objects(const char* key) const {
   return items;
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

@@ -9,7 +9,7 @@
 
 #include "unpack/json.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 class Fields {
  public:
@@ -37,4 +37,4 @@ class Fields {
   std::string path_;
 };
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

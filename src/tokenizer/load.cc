@@ -5,7 +5,7 @@
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 constexpr const char* kEndOfText = "<|endoftext|>";
@@ -137,4 +137,4 @@ std::shared_ptr<const Tokenizer::Impl> load_vocab_and_merges(std::string_view vo
                                                                  {}});
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

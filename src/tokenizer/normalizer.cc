@@ -11,7 +11,7 @@
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 std::string unicode_form(std::string text, int options) {
@@ -69,4 +69,4 @@ std::string Normalizer::apply(std::string_view text) const {
   return result;
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

@@ -10,7 +10,7 @@
 #include "tokenizer/json_fields.h"
 #include "tokenizer/regex.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 class Normalizer {
  public:
@@ -35,4 +35,4 @@ class Normalizer {
   std::vector<std::variant<UnicodeForm, Prepend, Replace>> steps_;
 };
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

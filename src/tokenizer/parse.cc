@@ -7,13 +7,13 @@
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 using json = JsonValue;
 
 // Vocabulary and merges are not kept as JSON values.
-constexpr JsonLimits kLimits = {std::size_t{256} << 20, 100'000'000};
+constexpr base::JsonLimits kLimits = {std::size_t{256} << 20, 100'000'000};
 
 std::pair<std::string, std::string> split_merge(const std::string& merge,
                                                 const std::string& where) {
@@ -26,7 +26,7 @@ std::pair<std::string, std::string> split_merge(const std::string& merge,
   return {merge.substr(0, space), merge.substr(space + 1)};
 }
 
-class Reader : public JsonEvents {
+class Reader : public base::JsonEvents {
  public:
   Reader(const std::string& origin, bool root_is_vocab)
       : origin_(origin), root_is_vocab_(root_is_vocab) {}
@@ -179,14 +179,14 @@ class Reader : public JsonEvents {
 
 ParsedTokenizer parse_tokenizer_json(std::string_view text, const std::string& origin) {
   Reader reader(origin, false);
-  scan_json(text, origin, reader, kLimits);
+  base::scan_json(text, origin, reader, kLimits);
   return reader.take();
 }
 
 std::vector<std::pair<std::string, std::int64_t>> parse_vocab_json(std::string_view text,
                                                                    const std::string& origin) {
   Reader reader(origin, true);
-  scan_json(text, origin, reader, kLimits);
+  base::scan_json(text, origin, reader, kLimits);
   return reader.take().vocab;
 }
 
@@ -205,4 +205,4 @@ Merges parse_merges_txt(std::string_view text, const std::string& origin) {
   return merges;
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

@@ -11,7 +11,7 @@
 
 #include "unpack/json.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 using Merges = std::vector<std::pair<std::string, std::string>>;
 
@@ -28,4 +28,4 @@ std::vector<std::pair<std::string, std::int64_t>> parse_vocab_json(std::string_v
                                                                    const std::string& origin);
 Merges parse_merges_txt(std::string_view text, const std::string& origin);
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

@@ -3,7 +3,7 @@
 #include "tokenizer/step_list.h"
 #include "tokenizer/utf8.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 constexpr std::size_t kMaxPrefix = 256;
@@ -52,4 +52,4 @@ std::vector<TokenId> read_prefix(const Fields& file, const Vocabulary& vocabular
   return prefix;
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

@@ -7,10 +7,10 @@
 #include "tokenizer/vocabulary.h"
 #include "unpack/config.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 // Reads "post_processor". Throws InputError for what is not supported and for ids that the
 // vocabulary lacks.
 std::vector<TokenId> read_prefix(const Fields& file, const Vocabulary& vocabulary);
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

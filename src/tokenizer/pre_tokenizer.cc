@@ -3,7 +3,7 @@
 #include "tokenizer/step_list.h"
 #include "tokenizer/utf8.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 constexpr const char* kGpt2Pattern =
@@ -209,4 +209,4 @@ void PreTokenizer::metaspace_piece(const Metaspace& step, const Piece& piece,
   }
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

@@ -10,7 +10,7 @@
 #include "tokenizer/json_fields.h"
 #include "tokenizer/regex.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 struct Piece {
   std::string_view text;
@@ -61,4 +61,4 @@ class PreTokenizer {
   bool metaspace_ = false;
 };
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

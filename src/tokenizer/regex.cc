@@ -9,7 +9,7 @@
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 constexpr std::size_t kMaxPattern = 1 << 16;
@@ -171,4 +171,4 @@ std::string Regex::replace(std::string_view text, std::string_view replacement,
   return out += text.substr(done);
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

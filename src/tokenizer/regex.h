@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 class Regex {
  public:
@@ -49,4 +49,4 @@ class Regex {
   std::string field_;
 };
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

@@ -2,7 +2,7 @@
 
 #include "tokenizer/utf8.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 void flatten(const Fields& step, const char* list, std::vector<Fields>& steps) {
@@ -42,4 +42,4 @@ std::string read_char(const Fields& step, const char* key) {
   return text;
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

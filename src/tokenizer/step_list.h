@@ -8,7 +8,7 @@
 #include "tokenizer/json_fields.h"
 #include "tokenizer/regex.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 constexpr std::size_t kMaxSteps = 64;
 
@@ -26,4 +26,4 @@ std::string read_char(const Fields& step, const char* key);
 // replacements doubles it at each.
 constexpr std::size_t growth_limit(std::size_t size) { return 16 * size + (1 << 16); }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

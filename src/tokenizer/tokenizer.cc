@@ -13,13 +13,13 @@ namespace unpack {
 namespace {
 
 namespace fs = std::filesystem;
-using tok::Piece;
-using tok::Section;
+using tokenizer::Piece;
+using tokenizer::Section;
 
 constexpr std::size_t kMaxFile = std::size_t{256} << 20;  // no tokenizer file is larger
 constexpr std::string_view kMetaspace = "\xE2\x96\x81";
 
-std::string read_file(const fs::path& path) { return read_plain_file(path, kMaxFile); }
+std::string read_file(const fs::path& path) { return base::read_plain_file(path, kMaxFile); }
 
 // Before every "▁" that does not itself follow one. Bpe says when this changes nothing but the time
 // it takes.
@@ -40,7 +40,7 @@ std::vector<Piece> cut_before_metaspace(std::string_view text) {
 // written.
 class PieceEncoder {
  public:
-  PieceEncoder(const tok::Bpe& bpe, std::vector<TokenId>& ids) : bpe_(bpe), ids_(ids) {}
+  PieceEncoder(const tokenizer::Bpe& bpe, std::vector<TokenId>& ids) : bpe_(bpe), ids_(ids) {}
 
   void encode(std::string_view piece) {
     if (piece.size() > kLongest) return bpe_.encode(piece, ids_);
@@ -60,7 +60,7 @@ class PieceEncoder {
     std::size_t start;
     std::size_t count;
   };
-  const tok::Bpe& bpe_;
+  const tokenizer::Bpe& bpe_;
   std::vector<TokenId>& ids_;
   std::unordered_map<std::string_view, Range> known_;
 };
@@ -69,12 +69,13 @@ class PieceEncoder {
 
 Tokenizer Tokenizer::load(const fs::path& folder) {
   const fs::path json = folder / "tokenizer.json";
-  if (is_there(json)) return Tokenizer(tok::load_tokenizer_json(read_file(json), json.string()));
+  if (base::is_there(json))
+    return Tokenizer(tokenizer::load_tokenizer_json(read_file(json), json.string()));
   const fs::path vocab = folder / "vocab.json";
   const fs::path merges = folder / "merges.txt";
-  if (is_there(vocab) && is_there(merges)) {
-    return Tokenizer(tok::load_vocab_and_merges(read_file(vocab), vocab.string(), read_file(merges),
-                                                merges.string()));
+  if (base::is_there(vocab) && base::is_there(merges)) {
+    return Tokenizer(tokenizer::load_vocab_and_merges(read_file(vocab), vocab.string(),
+                                                      read_file(merges), merges.string()));
   }
   throw InputError(
       folder.string() +
@@ -82,16 +83,16 @@ Tokenizer Tokenizer::load(const fs::path& folder) {
 }
 
 Tokenizer Tokenizer::from_json(std::string_view tokenizer_json, const std::string& origin) {
-  return Tokenizer(tok::load_tokenizer_json(tokenizer_json, origin));
+  return Tokenizer(tokenizer::load_tokenizer_json(tokenizer_json, origin));
 }
 
 bool Tokenizer::exists(const fs::path& folder) {
-  return is_there(folder / "tokenizer.json") ||
-         (is_there(folder / "vocab.json") && is_there(folder / "merges.txt"));
+  return base::is_there(folder / "tokenizer.json") ||
+         (base::is_there(folder / "vocab.json") && base::is_there(folder / "merges.txt"));
 }
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, bool recognise_special) const {
-  if (const std::size_t bad = tok::first_invalid_utf8(text); bad != std::string_view::npos) {
+  if (const std::size_t bad = tokenizer::first_invalid_utf8(text); bad != std::string_view::npos) {
     throw InputError("the text is not valid UTF-8 at byte " + std::to_string(bad) +
                      "; convert it to UTF-8 first");
   }
@@ -147,7 +148,7 @@ std::string Tokenizer::token_bytes(TokenId id) const {
 std::string Tokenizer::token_text(TokenId id) const {
   // Models have padded vocabularies: an id without a token must still be displayable.
   if (impl_->vocabulary.spelling(id) == nullptr) return "[" + std::to_string(id) + "]";
-  return tok::repair_utf8(impl_->bytes[id]);
+  return tokenizer::repair_utf8(impl_->bytes[id]);
 }
 
 std::size_t Tokenizer::size() const { return impl_->vocabulary.size(); }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 struct Scan {
@@ -108,4 +108,4 @@ std::string in_quotes(std::string_view text) {
   return "\"" + shown + (text.size() > kShown ? "...\"" : "\"");
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

@@ -7,7 +7,7 @@
 #include <string>
 #include <string_view>
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 // Length of the character that the lead byte opens. The text around it must be valid.
 inline std::size_t utf8_length(char lead) {
@@ -36,4 +36,4 @@ bool is_white_space(char32_t code_point);
 // In quotes, shortened, without control characters: fit for a one-line message.
 std::string in_quotes(std::string_view text);
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

@@ -7,7 +7,7 @@
 #include "tokenizer/utf8.h"
 #include "unpack/error.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 namespace {
 
 std::uint32_t hash_of(std::string_view token) {
@@ -69,4 +69,4 @@ const std::string* Vocabulary::spelling(TokenId id) const {
   return id >= 0 && static_cast<std::size_t>(id) < by_id_.size() ? by_id_[id] : nullptr;
 }
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

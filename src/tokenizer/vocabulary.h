@@ -11,7 +11,7 @@
 
 #include "unpack/config.h"
 
-namespace unpack::tok {
+namespace unpack::tokenizer {
 
 // Far above any real vocabulary; a file cannot make the tables by id larger than this.
 constexpr std::int64_t kMaxTokenId = (1 << 20) - 1;
@@ -46,4 +46,4 @@ class Vocabulary {
   std::vector<Slot> slots_;
 };
 
-}  // namespace unpack::tok
+}  // namespace unpack::tokenizer

@@ -20,10 +20,10 @@ int main(int argc, char** argv) {
   const DType dtype = type == "f32" ? DType::f32 : type == "f16" ? DType::f16 : DType::bf16;
   constexpr std::size_t kShard = std::size_t{4} << 30;
   try {
-    const std::string config = known_shape(argv[1]);
-    const TensorSet set =
-        random_tensors(config, argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 1, dtype);
-    save_folder(config, set.tensors, argv[2], kShard);
+    const std::string config = model::known_shape(argv[1]);
+    const model::TensorSet set =
+        model::random_tensors(config, argc > 4 ? std::strtoull(argv[4], nullptr, 10) : 1, dtype);
+    model::save_folder(config, set.tensors, argv[2], kShard);
   } catch (const Error& e) {
     std::fprintf(stderr, "make_random_model: %s\n", e.what());
     return 1;

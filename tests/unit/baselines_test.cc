@@ -118,7 +118,7 @@ TEST_P(Baselines, RolloutIsTheProductOfTheLayers) {
     }
     product = next;
   }
-  const std::vector<double> got = attention_rollout(prepared);
+  const std::vector<double> got = experiments::attention_rollout(prepared);
   for (std::size_t t = 0; t < kLength; ++t)
     EXPECT_NEAR(got[t], product[(kLength - 1) * kLength + t], limit(1e-12, 1e-6));
 }

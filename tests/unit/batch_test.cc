@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-class Batch : public ::testing::Test {
+class forward::Batch : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() /
@@ -46,38 +46,39 @@ class Batch : public ::testing::Test {
 };
 
 TEST(Checksum, IsTheOneOfZlib) {
-  EXPECT_EQ(crc32("123456789"), 0xCBF43926U);
-  EXPECT_EQ(crc32(""), 0U);
-  EXPECT_EQ(crc32_text("The quick brown fox jumps over the lazy dog"), "414fa339");
+  EXPECT_EQ(base::crc32("123456789"), 0xCBF43926U);
+  EXPECT_EQ(base::crc32(""), 0U);
+  EXPECT_EQ(base::crc32_text("The quick brown fox jumps over the lazy dog"), "414fa339");
 }
 
 RC_GTEST_PROP(Checksum, ASealedLineIsValidJsonAndAnyChangedByteShows,
               (const std::string& text, std::size_t at, char to)) {
   const std::string object =
       Json({{"text", text}}).dump(-1, ' ', true, Json::error_handler_t::replace);
-  std::string line = seal(object);
+  std::string line = report::seal(object);
   RC_ASSERT(Json::parse(line).contains("crc32"));
-  RC_ASSERT(std::string(unseal(line)) + "}" == object);
+  RC_ASSERT(std::string(report::unseal(line)) + "}" == object);
   char& changed = line[at % line.size()];
   RC_PRE(changed != to);
   changed = to;
-  RC_ASSERT(unseal(line).empty());
+  RC_ASSERT(report::unseal(line).empty());
 }
 
-TEST_F(Batch, ALogIsCutBehindItsLastWholeLine) {
+TEST_F(forward::Batch, ALogIsCutBehindItsLastWholeLine) {
   const auto file = folder_ / "log";
   const auto read = [&] {
     std::vector<std::string> out;
-    LineLog log(file, [&](std::string_view object) { out.emplace_back(object); });
+    report::LineLog log(file, [&](std::string_view object) { out.emplace_back(object); });
     return out;
   };
   {
-    LineLog log(file, [](std::string_view) { FAIL(); });
-    log.append(seal("{\"a\":1}") + "\n" + seal("{\"a\":2}") + "\n");
-    EXPECT_THROW(LineLog(file, [](std::string_view) {}), InputError);  // one writer at a time
+    report::LineLog log(file, [](std::string_view) { FAIL(); });
+    log.append(report::seal("{\"a\":1}") + "\n" + report::seal("{\"a\":2}") + "\n");
+    EXPECT_THROW(report::LineLog(file, [](std::string_view) {}),
+                 InputError);  // one writer at a time
   }
   const auto whole = std::filesystem::file_size(file);
-  std::ofstream(file, std::ios::app) << seal("{\"a\":3}");  // no line end
+  std::ofstream(file, std::ios::app) << report::seal("{\"a\":3}");  // no line end
   EXPECT_EQ(read(), (std::vector<std::string>{"{\"a\":1}", "{\"a\":2}"}));
   EXPECT_EQ(std::filesystem::file_size(file), whole);
   std::ofstream(file, std::ios::app) << "{\"a\":3,\"crc32\":\"00000000\"}\n";
@@ -85,13 +86,13 @@ TEST_F(Batch, ALogIsCutBehindItsLastWholeLine) {
   EXPECT_EQ(std::filesystem::file_size(file), whole);
 }
 
-TEST_F(Batch, AFileOfSomebodyElseIsNotCut) {
+TEST_F(forward::Batch, AFileOfSomebodyElseIsNotCut) {
   const std::string file = write("log", "not ours\n");
-  EXPECT_THROW(LineLog(file, [](std::string_view) {}), InputError);
+  EXPECT_THROW(report::LineLog(file, [](std::string_view) {}), InputError);
   EXPECT_EQ(std::filesystem::file_size(file), 9U);
 }
 
-TEST_F(Batch, TextHasAPromptALine) {
+TEST_F(forward::Batch, TextHasAPromptALine) {
   const auto got = records("p.txt", "\xEF\xBB\xBFMary\r\n\n  \n# not a remark\nlast \"one\"");
   ASSERT_EQ(got.size(), 3U);
   EXPECT_EQ(got[0].fields, "{\"prompt\":\"Mary\"}");
@@ -100,7 +101,7 @@ TEST_F(Batch, TextHasAPromptALine) {
   EXPECT_EQ(Json::parse(got[2].fields)["prompt"], "last \"one\"");
 }
 
-TEST_F(Batch, TablesHaveQuotesAndLineEndsInCells) {
+TEST_F(forward::Batch, TablesHaveQuotesAndLineEndsInCells) {
   const auto got = records("p.csv",
                            "id, Prompt ,position\r\n1,\"a \"\"b\"\"\r\nc, d\",-1\r\n2,plain "
                            "\"quote\",\r\n3,\"open\"x,1\r\n4,e,2\r\n");
@@ -114,13 +115,13 @@ TEST_F(Batch, TablesHaveQuotesAndLineEndsInCells) {
   EXPECT_EQ(Json::parse(got[3].fields)["prompt"], "e");  // the line behind a bad one is read
 }
 
-TEST_F(Batch, AnOpenQuoteIsSaid) {
+TEST_F(forward::Batch, AnOpenQuoteIsSaid) {
   const auto got = records("p.csv", "prompt\n\"never closed\nmore\n");
   ASSERT_EQ(got.size(), 1U);
   EXPECT_NE(got[0].problem.find("never closed"), std::string::npos);
 }
 
-TEST_F(Batch, AReaderBeginsAgain) {
+TEST_F(forward::Batch, AReaderBeginsAgain) {
   PromptReader reader(write("p.csv", "prompt\na\nb\n"));
   PromptRecord record;
   while (reader.next(record)) {
@@ -131,7 +132,7 @@ TEST_F(Batch, AReaderBeginsAgain) {
   EXPECT_EQ(record.fields, "{\"prompt\":\"a\"}");
 }
 
-TEST_F(Batch, TheQuestionOfARunSurvivesItsTextForm) {
+TEST_F(forward::Batch, TheQuestionOfARunSurvivesItsTextForm) {
   Asked asked;
   asked.question.target.ids = {3, 4};
   asked.question.target.versus = std::vector<TokenId>{5};
@@ -182,7 +183,7 @@ TEST_P(BatchOnEveryDevice, ALineDoesNotDependOnItsCompanyNorOnThreads) {
   }
 }
 
-TEST_F(Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
+TEST_F(forward::Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
   const Model model = Model::load("pocket-gpt2");
   const std::vector<PromptRecord> asked = {
       {0, 1,
@@ -192,7 +193,7 @@ TEST_F(Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
       {2, 3, R"({"ids": [3, 4], "method": "ifr"})", ""}};
   for (const BatchLine& line : trace_prompts(model, {}, asked)) {
     ASSERT_FALSE(line.error) << line.reason;
-    const LineValues back = read_line(line.text, "results.jsonl", true);
+    const batch::LineValues back = batch::read_line(line.text, "results.jsonl", true);
     EXPECT_EQ(back.facts, line.facts);
     EXPECT_EQ(back.index, line.index);
     const Json json = Json::parse(line.text);
@@ -200,16 +201,16 @@ TEST_F(Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
     EXPECT_EQ(line.facts.at(1), json["target"]["probability"].get<double>());
     EXPECT_EQ(line.facts.size() > 2, json.contains("node_credit"));
   }
-  EXPECT_THROW(read_line("{}", "results.jsonl", true), InputError);
+  EXPECT_THROW(batch::read_line("{}", "results.jsonl", true), InputError);
 }
 
-TEST_F(Batch, AFolderTakesLinesOnlyInOrder) {
+TEST_F(forward::Batch, AFolderTakesLinesOnlyInOrder) {
   const std::string file = write("p.txt", "a\nb\nc\n");
   BatchOptions options;
   options.out = folder_ / "out";
   BatchMaker maker;
   const auto line = [](std::size_t index) {
-    return BatchLine{index, false,    seal("{\"index\":" + std::to_string(index) + "}"),
+    return BatchLine{index, false,    report::seal("{\"index\":" + std::to_string(index) + "}"),
                      "",    {1, 0.5}, {}};
   };
   BatchFolder folder(options, maker, PromptReader(file));

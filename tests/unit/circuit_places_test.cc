@@ -41,7 +41,8 @@ class PlacedCircuit : public ::testing::TestWithParam<std::string> {
     task_ = {"one", {prompt}};
   }
 
-  void expect_sums(const EdgeScores& whole, const EdgeScores& parts, const char* method) const {
+  void expect_sums(const circuit::EdgeScores& whole, const circuit::EdgeScores& parts,
+                   const char* method) const {
     ASSERT_EQ(parts.credit.size(), kLength * whole.credit.size());
     double largest = 0;
     for (const double x : whole.credit) largest = std::max(largest, std::fabs(x));
@@ -60,7 +61,7 @@ class PlacedCircuit : public ::testing::TestWithParam<std::string> {
   }
 
   Model model_;
-  EdgeTable table_, placed_;
+  circuit::EdgeTable table_, placed_;
   Task task_;
 };
 
@@ -68,13 +69,14 @@ TEST_P(PlacedCircuit, ScoresAddUpToThoseOfAllPositions) {
   for (const char* preset : {"paper", "best"}) {
     CircuitOptions options;
     options.options = preset_options(preset);
-    expect_sums(rank_ours(model_, table_, task_, options, {}),
-                rank_ours(model_, placed_, task_, options, {}), preset);
+    expect_sums(circuit::rank_ours(model_, table_, task_, options, {}),
+                circuit::rank_ours(model_, placed_, task_, options, {}), preset);
   }
-  expect_sums(rank_ifr(model_, table_, task_, {}), rank_ifr(model_, placed_, task_, {}), "ifr");
+  expect_sums(circuit::rank_ifr(model_, table_, task_, {}),
+              circuit::rank_ifr(model_, placed_, task_, {}), "ifr");
   if (GetParam() == "tiny-mixtral") return;  // has no gradients here
-  expect_sums(rank_gradients(model_, table_, task_, 2, {}),
-              rank_gradients(model_, placed_, task_, 2, {}), "eap-ig");
+  expect_sums(circuit::rank_gradients(model_, table_, task_, 2, {}),
+              circuit::rank_gradients(model_, placed_, task_, 2, {}), "eap-ig");
 }
 
 // What is read of a difference is linear in it: nothing where nothing differs, and at the target
@@ -85,7 +87,7 @@ TEST_P(PlacedCircuit, ContrastReadsWhatDiffers) {
   prompt.counterfactual[2] = 1;
   CircuitOptions options;
   options.contrast = true;
-  const EdgeScores scores = rank_ours(model_, placed_, task_, options, {});
+  const circuit::EdgeScores scores = circuit::rank_ours(model_, placed_, task_, options, {});
   const naive::Forward own(testing::weights_of(model_), prompt.ids),
       other(testing::weights_of(model_), prompt.counterfactual);
   const naive::Vec direction =
@@ -118,7 +120,7 @@ TEST_P(PlacedCircuit, ContrastReadsWhatDiffers) {
 
 TEST_P(PlacedCircuit, PatchesAnEdgeAtOnePositionAsInterventionsDo) {
   const TaskPrompt& prompt = task_.prompts[0];
-  CircuitRunner runner(model_, placed_, task_.prompts, EdgeAblation::counterfactual, {});
+  circuit::CircuitRunner runner(model_, placed_, task_.prompts, EdgeAblation::counterfactual, {});
   std::vector<std::size_t> edges;
   std::vector<std::vector<Edge>> patches;
   for (std::size_t e = 0; e < placed_.size(); e += 11) {
@@ -145,18 +147,18 @@ TEST_P(PlacedCircuit, PatchesAnEdgeAtOnePositionAsInterventionsDo) {
 }
 
 TEST_P(PlacedCircuit, AMaskOfAllPositionsIsTheMaskWithoutThem) {
-  EdgeMask some = table_.all(), everywhere = placed_.all();
+  circuit::EdgeMask some = table_.all(), everywhere = placed_.all();
   for (std::size_t e = 0; e < placed_.size(); ++e) {
     const bool kept = e % table_.size() % 3 != 0;
     some[e % table_.size()] = everywhere[e] = static_cast<char>(kept);
   }
-  CircuitRunner plain(model_, table_, task_.prompts, EdgeAblation::counterfactual, {}),
+  circuit::CircuitRunner plain(model_, table_, task_.prompts, EdgeAblation::counterfactual, {}),
       placed(model_, placed_, task_.prompts, EdgeAblation::counterfactual, {});
   EXPECT_NEAR(plain.measure(some, {})[0], placed.measure(everywhere, {})[0], 1e-9);
 }
 
 TEST_P(PlacedCircuit, OnlyWhatATokenFeedsAndTheLastPositionReadsIsConnected) {
-  EdgeMask kept = placed_.none();
+  circuit::EdgeMask kept = placed_.none();
   const auto keep = [&](const std::string& writer, const std::string& reader,
                         const std::string& branch) {
     kept[placed_.index(parse_circuit_edge(model_, writer, reader, branch))] = 1;
@@ -166,7 +168,7 @@ TEST_P(PlacedCircuit, OnlyWhatATokenFeedsAndTheLastPositionReadsIsConnected) {
   keep("A0.H0@3", "target", "");  // the target reads at the last position alone
   keep("emb@2", "A0.H1", "Q");    // a query of its own position,
   keep("A0.H1@4", "A1.H0", "V");  // which feeds no other
-  EXPECT_EQ(count_kept(placed_.connected(kept)), 2U);
+  EXPECT_EQ(circuit::count_kept(placed_.connected(kept)), 2U);
 }
 
 INSTANTIATE_TEST_SUITE_P(Golden, PlacedCircuit,

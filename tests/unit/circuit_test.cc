@@ -16,7 +16,7 @@
 namespace unpack {
 namespace {
 
-namespace cc = compiled;
+namespace cc = experiments::compiled;
 
 LoadOptions precisely() {
   LoadOptions load;
@@ -60,12 +60,12 @@ class CompiledCircuit : public ::testing::TestWithParam<std::tuple<std::string, 
   cc::CompiledModel compiled_;
   cc::PlainModel plain_;
   Model model_;
-  EdgeTable table_;
+  circuit::EdgeTable table_;
   Task task_;
 };
 
 TEST_P(CompiledCircuit, KeepsEverythingOrNothingExactly) {
-  CircuitRunner runner(model_, table_, task_.prompts, EdgeAblation::counterfactual, {});
+  circuit::CircuitRunner runner(model_, table_, task_.prompts, EdgeAblation::counterfactual, {});
   const std::vector<double> all = runner.measure(table_.all(), {}),
                             none = runner.measure(table_.none(), {});
   for (std::size_t p = 0; p < task_.prompts.size(); ++p) {
@@ -93,7 +93,7 @@ TEST_P(CompiledCircuit, WithNothingKeptTheTargetSeesTheMeansOrNothing) {
     }
   }
   for (double& x : mean) x /= rows;
-  CircuitRunner means(model_, table_, task_.prompts, EdgeAblation::mean, {}),
+  circuit::CircuitRunner means(model_, table_, task_.prompts, EdgeAblation::mean, {}),
       nothing(model_, table_, task_.prompts, EdgeAblation::zero, {});
   const std::vector<double> with_means = means.measure(table_.none(), {}),
                             with_nothing = nothing.measure(table_.none(), {});
@@ -146,7 +146,7 @@ class CompiledScores : public CompiledCircuit {
                   plain_.run(prompt.counterfactual, prompt.target, prompt.contrast).difference);
   }
 
-  void expect_scores(const EdgeScores& scores, const std::string& method, double scale) {
+  void expect_scores(const circuit::EdgeScores& scores, const std::string& method, double scale) {
     const std::vector<cc::EdgeName> names = program_.edges();
     std::map<cc::EdgeName, double> want;
     for (std::size_t i = 0; i < names.size(); ++i)
@@ -164,13 +164,13 @@ class CompiledScores : public CompiledCircuit {
 };
 
 TEST_P(CompiledScores, AreThoseOfPlainLoops) {
-  expect_scores(rank_patching(model_, table_, task_, EdgeAblation::counterfactual, {}), "patching",
-                scale_);
-  expect_scores(rank_gradients(model_, table_, task_, 1, {}), "EAP", scale_);
-  expect_scores(rank_gradients(model_, table_, task_, 5, {}), "EAP-IG 5", scale_);
-  expect_scores(rank_ifr(model_, table_, task_, {}), "IFR", 1);
+  expect_scores(circuit::rank_patching(model_, table_, task_, EdgeAblation::counterfactual, {}),
+                "patching", scale_);
+  expect_scores(circuit::rank_gradients(model_, table_, task_, 1, {}), "EAP", scale_);
+  expect_scores(circuit::rank_gradients(model_, table_, task_, 5, {}), "EAP-IG 5", scale_);
+  expect_scores(circuit::rank_ifr(model_, table_, task_, {}), "IFR", 1);
   CircuitOptions best;
-  expect_scores(rank_ours(model_, table_, task_, best, {}), "best", 1);
+  expect_scores(circuit::rank_ours(model_, table_, task_, best, {}), "best", 1);
 }
 
 std::string program_label(
@@ -197,13 +197,13 @@ class PocketCircuit : public ::testing::TestWithParam<std::string> {
     task_ = read_task(model_, "ioi", options);
   }
   Model model_;
-  EdgeTable table_;
+  circuit::EdgeTable table_;
   Task task_;
 };
 
 TEST_P(PocketCircuit, AnEdgeRemovedBehindABaseIsAnEdgeRemovedFromTheStart) {
-  CircuitRunner runner(model_, table_, task_.prompts, EdgeAblation::counterfactual, {});
-  EdgeMask kept = table_.all();
+  circuit::CircuitRunner runner(model_, table_, task_.prompts, EdgeAblation::counterfactual, {});
+  circuit::EdgeMask kept = table_.all();
   for (std::size_t e = 0; e < kept.size(); e += 3) kept[e] = 0;
   std::vector<std::size_t> edges;
   for (std::size_t e = 1; e < kept.size(); e += kept.size() / 7) {
@@ -211,7 +211,7 @@ TEST_P(PocketCircuit, AnEdgeRemovedBehindABaseIsAnEdgeRemovedFromTheStart) {
   }
   const auto quick = runner.measure_without(kept, edges, {});
   for (std::size_t i = 0; i < edges.size(); ++i) {
-    EdgeMask fewer = kept;
+    circuit::EdgeMask fewer = kept;
     fewer[edges[i]] = 0;
     const std::vector<double> whole = runner.measure(fewer, {});
     for (std::size_t p = 0; p < whole.size(); ++p) EXPECT_NEAR(quick[i][p], whole[p], 1e-4);
@@ -236,10 +236,10 @@ TEST_P(PocketCircuit, EdgesPatchedSideBySideAreEdgesPatchedOneByOne) {
       edges.push_back(table_.ports()[p].first);
   }
   for (const EdgeAblation ablation : {EdgeAblation::counterfactual, EdgeAblation::mean}) {
-    CircuitRunner runner(model_, table_, prompts, ablation, {});
+    circuit::CircuitRunner runner(model_, table_, prompts, ablation, {});
     const auto together = runner.measure_without(table_.all(), edges, {});
     for (std::size_t i = 0; i < edges.size(); ++i) {
-      EdgeMask fewer = table_.all();
+      circuit::EdgeMask fewer = table_.all();
       fewer[edges[i]] = 0;
       const std::vector<double> whole = runner.measure(fewer, {});
       ASSERT_EQ(together[i].size(), whole.size());
@@ -256,18 +256,18 @@ TEST_P(PocketCircuit, PromptsOfOneBatchDoNotSeeEachOther) {
   TaskOptions options;
   options.n = 3;
   const Task three = read_task(model_, "ioi", options);
-  EdgeMask kept = table_.all();
+  circuit::EdgeMask kept = table_.all();
   for (std::size_t e = 0; e < kept.size(); e += 2) kept[e] = 0;
-  CircuitRunner together(model_, table_, three.prompts, EdgeAblation::counterfactual, {});
+  circuit::CircuitRunner together(model_, table_, three.prompts, EdgeAblation::counterfactual, {});
   const std::vector<double> values = together.measure(kept, {});
-  const EdgeScores scores = rank_gradients(model_, table_, three, 1, {});
+  const circuit::EdgeScores scores = circuit::rank_gradients(model_, table_, three, 1, {});
   std::vector<double> mean(table_.size(), 0.0);
   double largest = 0;
   for (std::size_t p = 0; p < three.prompts.size(); ++p) {
     const Task one{"one", {three.prompts[p]}};
-    CircuitRunner alone(model_, table_, one.prompts, EdgeAblation::counterfactual, {});
+    circuit::CircuitRunner alone(model_, table_, one.prompts, EdgeAblation::counterfactual, {});
     EXPECT_NEAR(values[p], alone.measure(kept, {})[0], 1e-4);
-    const EdgeScores own = rank_gradients(model_, table_, one, 1, {});
+    const circuit::EdgeScores own = circuit::rank_gradients(model_, table_, one, 1, {});
     for (std::size_t e = 0; e < mean.size(); ++e) {
       mean[e] += own.credit[e] / 3;
       largest = std::max(largest, std::fabs(own.credit[e]));
@@ -311,17 +311,17 @@ class FamilyCircuit : public ::testing::TestWithParam<std::string> {
   }
 
   Model model_;
-  EdgeTable table_;
+  circuit::EdgeTable table_;
   std::vector<TaskPrompt> prompts_;
 };
 
 TEST_P(FamilyCircuit, PatchesAnEdgeAsInterventionsDo) {
-  CircuitRunner runner(model_, table_, prompts_, EdgeAblation::counterfactual, {});
+  circuit::CircuitRunner runner(model_, table_, prompts_, EdgeAblation::counterfactual, {});
   const TaskPrompt& prompt = prompts_[0];
   EXPECT_NEAR(runner.measure(table_.all(), {})[0], runner.clean()[0], 1e-9);
   const std::vector<TaskPrompt> swapped = {
       {prompt.counterfactual, prompt.ids, prompt.target, prompt.versus}};
-  CircuitRunner other(model_, table_, swapped, EdgeAblation::counterfactual, {});
+  circuit::CircuitRunner other(model_, table_, swapped, EdgeAblation::counterfactual, {});
   EXPECT_NEAR(runner.measure(table_.none(), {})[0], other.clean()[0], 1e-9);
   std::vector<std::size_t> edges;
   std::vector<std::vector<Edge>> patches;
@@ -339,29 +339,32 @@ TEST_P(FamilyCircuit, PatchesAnEdgeAsInterventionsDo) {
 
 TEST_P(FamilyCircuit, GradientsAreWhatSmallPartsOfAChangeDo) {
   try {
-    check_gradients(model_.config());
+    circuit::check_gradients(model_.config());
   } catch (const InputError&) {
-    EXPECT_THROW(rank_gradients(model_, table_, {"one", prompts_}, 1, {}), InputError);
+    EXPECT_THROW(circuit::rank_gradients(model_, table_, {"one", prompts_}, 1, {}), InputError);
     return;
   }
   // Along the way from the counterfactual's embeddings to the prompt's, whose own are at 1.
-  const PromptChunk chunk = cut_chunks(model_.config(), prompts_, 100)[0];
-  Backend& backend = *state_of(model_)->backend;
-  const Array own = record_writers(model_, {prompts_[0].ids}, {}).written[0],
-              other = record_writers(model_, {prompts_[0].counterfactual}, {}).written[0];
+  const circuit::PromptChunk chunk = circuit::cut_chunks(model_.config(), prompts_, 100)[0];
+  backend::Backend& backend = *engine::state_of(model_)->backend;
+  const backend::Array own = circuit::record_writers(model_, {prompts_[0].ids}, {}).written[0],
+                       other = circuit::record_writers(model_, {prompts_[0].counterfactual}, {})
+                                   .written[0];
   const auto answer = [&](double part) {
-    const WriterRun run = record_writers(model_, {prompts_[0].ids},
-                                         [&](Array& emb) {
-                                           backend.copy(other, 0, emb, 0, emb.size());
-                                           backend.add(other, emb, emb.size(), -part);
-                                           backend.add(own, emb, emb.size(), part);
-                                         },
-                                         nullptr, {});
-    return differences(model_, prompts_, chunk, run.streams.back())[0];
+    const circuit::WriterRun run =
+        circuit::record_writers(model_, {prompts_[0].ids},
+                                [&](backend::Array& emb) {
+                                  backend.copy(other, 0, emb, 0, emb.size());
+                                  backend.add(other, emb, emb.size(), -part);
+                                  backend.add(own, emb, emb.size(), part);
+                                },
+                                nullptr, {});
+    return circuit::differences(model_, prompts_, chunk, run.streams.back())[0];
   };
   constexpr double kStep = 1e-5;
   const double want = (answer(1 + kStep) - answer(1 - kStep)) / (2 * kStep);
-  const EdgeScores scores = rank_gradients(model_, table_, {"one", prompts_}, 1, {});
+  const circuit::EdgeScores scores =
+      circuit::rank_gradients(model_, table_, {"one", prompts_}, 1, {});
   double sum = 0;
   for (std::size_t e = 0; e < table_.size(); ++e) {
     if (table_.edge(e).writer == 0) sum += scores.credit[e];
@@ -382,20 +385,20 @@ INSTANTIATE_TEST_SUITE_P(Golden, FamilyCircuit,
 
 TEST(CircuitGraph, OnlyWhatLiesBetweenATokenAndTheTargetIsConnected) {
   const Model model = Model::load("pocket-gpt2", quickly());
-  const EdgeTable table(model);
+  const circuit::EdgeTable table(model);
   const Writers& writers = model.writers();
   const auto edge = [&](const std::string& w, const std::string& r, const std::string& b) {
     return table.index(parse_circuit_edge(model, w, r, b));
   };
-  EdgeMask kept = table.none();
+  circuit::EdgeMask kept = table.none();
   const std::size_t way[] = {edge("emb", "A0.H1", "K"), edge("A0.H1", "MLP2", ""),
                              edge("MLP2", "target", "")};
   for (const std::size_t e : way) kept[e] = 1;
   kept[edge("A1.H0", "target", "")] = 1;  // nothing feeds it
   kept[edge("pos", "A3.H0", "V")] = 1;    // nobody reads it
   kept[edge("A4.H0", "A5.H0", "Q")] = 1;  // neither
-  const EdgeMask connected = table.connected(kept);
-  EXPECT_EQ(count_kept(connected), 3U);
+  const circuit::EdgeMask connected = table.connected(kept);
+  EXPECT_EQ(circuit::count_kept(connected), 3U);
   for (const std::size_t e : way) EXPECT_NE(connected[e], 0) << to_string(writers, table.edge(e));
 }
 
@@ -404,7 +407,7 @@ TEST(CircuitGraph, ChunksKeepTheOrderOfPromptsAndTheirRows) {
   std::vector<TaskPrompt> prompts;
   for (const std::size_t length : {5U, 9U, 3U, 30U, 2U})
     prompts.push_back({std::vector<TokenId>(length, 1), {}, {2}, std::nullopt});
-  const std::vector<PromptChunk> chunks = cut_chunks(model.config(), prompts, 15);
+  const std::vector<circuit::PromptChunk> chunks = circuit::cut_chunks(model.config(), prompts, 15);
   ASSERT_EQ(chunks.size(), 4U);  // 5 + 9, 3, 30 (longer than asked), 2
   EXPECT_EQ(chunks[0].members, (std::vector<std::size_t>{0, 1}));
   EXPECT_EQ(chunks[0].segments[1].begin, 5);

@@ -38,8 +38,8 @@ TEST_P(Closure, FailsWhereAWriterIsWrong) {
   const Model model = testing::random_tensors_of(shape.config(), 3).model(device());
   const Prepared prepared = model.prepare(std::vector<TokenId>{1, 2, 3});
   for (const ClosureCheck& check : prepared.validate()) EXPECT_TRUE(check.passed()) << check.name;
-  Array vectors = state_of(prepared)->decomposition->writer_vectors();
-  state_of(prepared)->backend().upload(vectors, 0, std::vector<double>(4, 9.0));
+  backend::Array vectors = engine::state_of(prepared)->decomposition->writer_vectors();
+  engine::state_of(prepared)->backend().upload(vectors, 0, std::vector<double>(4, 9.0));
   const std::vector<ClosureCheck> checks = prepared.validate();
   EXPECT_FALSE(checks[0].passed()) << checks[0].name << ' ' << checks[0].error;
 }

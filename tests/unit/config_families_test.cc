@@ -14,7 +14,7 @@ using nlohmann::json;
 using test::expect_mentions;
 using test::input_error;
 
-ModelConfig parse(const json& config) { return parse_config(config.dump(), "config.json"); }
+ModelConfig parse(const json& config) { return model::parse_config(config.dump(), "config.json"); }
 std::string parse_error(const json& config) {
   const std::string error = input_error([&] { parse(config); });
   expect_mentions(error, {"config.json"});

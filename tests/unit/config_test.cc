@@ -10,7 +10,7 @@ using nlohmann::json;
 using test::expect_mentions;
 using test::input_error;
 
-ModelConfig parse(const json& config) { return parse_config(config.dump(), "config.json"); }
+ModelConfig parse(const json& config) { return model::parse_config(config.dump(), "config.json"); }
 std::string parse_error(const json& config) {
   const std::string error = input_error([&] { parse(config); });
   expect_mentions(error, {"config.json"});
@@ -300,7 +300,7 @@ TEST(ConfigUnsupported, QuantisedCheckpointsAreNamed) {
 
 TEST(ConfigBad, TextThatIsNoJsonObject) {
   const auto error = [](const char* text) {
-    return input_error([&] { parse_config(text, "config.json"); });
+    return input_error([&] { model::parse_config(text, "config.json"); });
   };
   expect_mentions(error(""), {"config.json", "not valid JSON"});
   expect_mentions(error("{\"model_type\": "), {"not valid JSON"});
@@ -351,8 +351,8 @@ TEST(ConfigBad, SizesThatCannotBe) {
 
 TEST(KnownShapes, AreConfigsOfThePublishedSizes) {
   for (const std::string& name : known_shapes())
-    EXPECT_NO_THROW(parse_config(known_shape(name), name)) << name;
-  const ModelConfig llama = parse_config(known_shape("llama-3.2-1b"), "");
+    EXPECT_NO_THROW(model::parse_config(model::known_shape(name), name)) << name;
+  const ModelConfig llama = model::parse_config(model::known_shape("llama-3.2-1b"), "");
   EXPECT_EQ(llama.n_layers, 16);
   EXPECT_EQ(llama.d_model, 2048);
   EXPECT_EQ(llama.n_heads, 32);
@@ -362,7 +362,8 @@ TEST(KnownShapes, AreConfigsOfThePublishedSizes) {
   EXPECT_EQ(llama.vocab_size, 128256);
   EXPECT_TRUE(llama.tied_head);
   EXPECT_EQ(llama.dtype, DType::bf16);
-  expect_mentions(input_error([] { known_shape("gpt5"); }), {"gpt5", "gpt2-small", "qwen3-0.6b"});
+  expect_mentions(input_error([] { model::known_shape("gpt5"); }),
+                  {"gpt5", "gpt2-small", "qwen3-0.6b"});
 }
 
 }  // namespace

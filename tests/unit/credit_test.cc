@@ -272,8 +272,8 @@ TEST_P(CreditOnEveryDevice, IsTheSameWithAndWithoutAKeyTable) {
     small.memory_budget = 0;
     const Prepared table = model.prepare(c.ids);
     const Prepared streamed = model.prepare(c.ids, small);
-    RC_ASSERT(state_of(table)->decomposition->keeps_key_scores());
-    RC_ASSERT(!state_of(streamed)->decomposition->keeps_key_scores());
+    RC_ASSERT(engine::state_of(table)->decomposition->keeps_key_scores());
+    RC_ASSERT(!engine::state_of(streamed)->decomposition->keeps_key_scores());
     Question question = draw_question(c, model.writers(), {0.2, 0.8});
     question.paths.top = 40;
     if (*rc::gen::arbitrary<bool>()) question.paths.sign = -1;

@@ -140,7 +140,7 @@ TEST(Cuda, UploadsLayersAsTheyAreNeededWhereTheyDoNotFit) {
         const TraceResult want = trace_on(Model::random(shape.config(), 4, on(device), dtype), 5);
         const Environment little("UNPACK_CUDA_MEMORY", "4000");
         const Model model = Model::random(shape.config(), 4, on(device), dtype);
-        EXPECT_NE(state_of(model)->backend->details().find("as they are needed"),
+        EXPECT_NE(engine::state_of(model)->backend->details().find("as they are needed"),
                   std::string::npos);
         const TraceResult got = trace_on(model, 5);
         EXPECT_EQ(got.node_credit, want.node_credit) << device << ' ' << family;
@@ -179,21 +179,21 @@ struct Watched {
       const int before = launches;
       ++(wait_for(700, [&] { return launches > before; }) ? beside : alone);
     }
-    return cuda::emulated_table()->to_device_beside(device, to, fill, context, bytes);
+    return backend::cuda::emulated_table()->to_device_beside(device, to, fill, context, bytes);
   }
   static int launch(void* device, int id, const void* parameters, std::size_t bytes,
                     std::int64_t count) {
     ++launches;
-    return cuda::emulated_table()->launch(device, id, parameters, bytes, count);
+    return backend::cuda::emulated_table()->launch(device, id, parameters, bytes, count);
   }
-  static std::shared_ptr<cuda::Device> device() {
+  static std::shared_ptr<backend::cuda::Device> device() {
     static const UnpackDeviceTable table = [] {
-      UnpackDeviceTable t = *cuda::emulated_table();
+      UnpackDeviceTable t = *backend::cuda::emulated_table();
       t.to_device_beside = upload;
       t.launch = launch;
       return t;
     }();
-    return cuda::Device::open(&table, nullptr, false);
+    return backend::cuda::Device::open(&table, nullptr, false);
   }
 };
 
@@ -202,21 +202,23 @@ TEST(Cuda, UploadsTheNextLayerBesideTheWorkOnThisOne) {
   shape.family = "llama";
   shape.layers = 5;
   const Model model = testing::random_tensors_of(shape.config(), 4).model("cpu");
-  const std::shared_ptr<cuda::Device> device = Watched::device();
-  cuda::DeviceWeights on_device(device, state_of(model)->weights);
+  const std::shared_ptr<backend::cuda::Device> device = Watched::device();
+  backend::cuda::DeviceWeights on_device(device, engine::state_of(model)->weights);
   (void)on_device.upload_once();
   Watched::pieces_of_a_layer = Watched::pieces / shape.layers;
   Watched::pieces = 0;
   on_device.keep_layers(2);
-  const Array x = device->zeros(4);
+  const backend::Array x = device->zeros(4);
   const auto expect_uploads = [&](int layer, int how_many) {
     (void)on_device.layer(layer);
-    EXPECT_TRUE(Watched::wait_for(
-        5000,
-        [&] {
-          device->launch(cuda::AddBias{cuda::ptr(x), cuda::ptr(x), 4, nullptr, nullptr}, 4);
-          return Watched::beside + Watched::alone == how_many;
-        }))
+    EXPECT_TRUE(Watched::wait_for(5000,
+                                  [&] {
+                                    device->launch(backend::cuda::AddBias{backend::cuda::ptr(x),
+                                                                          backend::cuda::ptr(x), 4,
+                                                                          nullptr, nullptr},
+                                                   4);
+                                    return Watched::beside + Watched::alone == how_many;
+                                  }))
         << "at layer " << layer << ": " << Watched::beside << " and " << Watched::alone;
   };
   expect_uploads(0, 2);  // itself and the next
@@ -235,7 +237,7 @@ TEST(Cuda, TellsHowMuchOfTheDeviceIsInUse) {
   shape.layers = 5;
   for (const std::string& device : cuda_devices()) {
     const Model model = Model::random(shape.config(), 1, on(device));
-    auto* memory = dynamic_cast<DeviceMemory*>(state_of(model)->backend.get());
+    auto* memory = dynamic_cast<backend::DeviceMemory*>(engine::state_of(model)->backend.get());
     ASSERT_NE(memory, nullptr) << device;
     (void)trace_on(model, 8);
     (void)memory->memory_use(true);
@@ -301,8 +303,9 @@ TEST(Cuda, IsLeftOutInOneLineThatSaysWhy) {
   EXPECT_EQ(Model::random(shape.config(), 1, options).program().device, "cpu");
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_NE(lines[0].find("computing on the CPU"), std::string::npos) << lines[0];
-  EXPECT_NE(lines[0].find(cuda::driver_present() ? "/nowhere/libunpack_cuda.so" : "driver"),
-            std::string::npos)
+  EXPECT_NE(
+      lines[0].find(backend::cuda::driver_present() ? "/nowhere/libunpack_cuda.so" : "driver"),
+      std::string::npos)
       << lines[0];
   EXPECT_EQ(lines[0].find('\n'), std::string::npos);
   EXPECT_THROW(Model::random(shape.config(), 1, on("cuda")), InputError);
@@ -327,7 +330,7 @@ TEST(Cuda, CanBeWaitedFor) {
   testing::Shape shape;
   for (const std::string& device : cuda_devices()) {
     const Model model = Model::random(shape.config(), 1, on(device));
-    auto* queued = dynamic_cast<QueuedWork*>(state_of(model)->backend.get());
+    auto* queued = dynamic_cast<backend::QueuedWork*>(engine::state_of(model)->backend.get());
     ASSERT_NE(queued, nullptr) << device;
     EXPECT_NO_THROW(queued->synchronize());
   }

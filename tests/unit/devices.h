@@ -17,8 +17,8 @@ namespace unpack::testing {
 
 inline bool has_gpu() {
   // Held open: many small models are made.
-  static const std::shared_ptr<cuda::Device> device =
-      cuda::device_name().empty() ? nullptr : cuda::open_gpu(false);
+  static const std::shared_ptr<backend::cuda::Device> device =
+      backend::cuda::device_name().empty() ? nullptr : backend::cuda::open_gpu(false);
   return device != nullptr;
 }
 

@@ -41,7 +41,7 @@ class Experiments : public testing::Test {
 };
 
 TEST_F(Experiments, ABadLineIsSkippedWithItsNumber) {
-  const TextFile got =
+  const experiments::TextFile got =
       read_text(write("text", "# remark\nfirst\n\nbad \xff line\r\nlast\r\n"), false);
   ASSERT_EQ(got.lines.size(), 2U);
   EXPECT_EQ(got.lines[1].line, 5);
@@ -68,12 +68,12 @@ TEST_F(Experiments, AFileWithoutUsableLinesIsAnError) {
 TEST_F(Experiments, RecordsAreFoundAgainAndAHalfWrittenOneIsDropped) {
   const auto file = folder_ / "results.jsonl";
   {
-    Records records(file, {{"n", 2}});
+    experiments::Records records(file, {{"n", 2}});
     records.add("a", {{"x", 0.1}});
   }
   const std::string whole = read(file);
   std::ofstream(file, std::ios::app) << R"({"key":"b","x":)";
-  Records records(file, {{"n", 2}});
+  experiments::Records records(file, {{"n", 2}});
   ASSERT_NE(records.find("a"), nullptr);
   EXPECT_EQ(records.find("a")->at("x").get<double>(), 0.1);
   EXPECT_EQ(records.find("b"), nullptr);
@@ -82,19 +82,19 @@ TEST_F(Experiments, RecordsAreFoundAgainAndAHalfWrittenOneIsDropped) {
 
 TEST_F(Experiments, RecordsOfOtherSettingsAreNotMixed) {
   const auto file = folder_ / "results.jsonl";
-  { Records records(file, {{"n", 2}}); }
-  EXPECT_THROW(Records(file, {{"n", 3}}), InputError);
+  { experiments::Records records(file, {{"n", 2}}); }
+  EXPECT_THROW(experiments::Records(file, {{"n", 3}}), InputError);
 }
 
 TEST_F(Experiments, IoiPromptsNameTheirTokens) {
   const Model model = Model::load("pocket-gpt2");
-  for (const IoiPrompt& p : ioi_prompts(model, 20, 1, false)) {
+  for (const experiments::IoiPrompt& p : experiments::ioi_prompts(model, 20, 1, false)) {
     EXPECT_EQ(p.ids[p.s1] == p.ids[p.io_position], false);
     EXPECT_NE(model.token_text(p.ids[p.s2]).find(p.s), std::string::npos) << p.text;
     EXPECT_LT(p.s1, p.s2);
     EXPECT_EQ(p.kind == "ABBA", p.io_position < p.s1);
   }
-  for (const IoiPrompt& p : ioi_prompts(model, 20, 1, true)) {
+  for (const experiments::IoiPrompt& p : experiments::ioi_prompts(model, 20, 1, true)) {
     EXPECT_NE(model.token_text(p.ids[p.s2]).find(p.third), std::string::npos) << p.text;
     EXPECT_NE(p.third, p.s);
   }
@@ -102,8 +102,9 @@ TEST_F(Experiments, IoiPromptsNameTheirTokens) {
 
 TEST_F(Experiments, PromptsDependOnTheSeedAlone) {
   const Model model = Model::load("pocket-gpt2");
-  const auto a = ioi_prompts(model, 5, 7, false), b = ioi_prompts(model, 5, 7, false),
-             c = ioi_prompts(model, 5, 8, false);
+  const auto a = experiments::ioi_prompts(model, 5, 7, false),
+             b = experiments::ioi_prompts(model, 5, 7, false),
+             c = experiments::ioi_prompts(model, 5, 8, false);
   bool differs = false;
   for (std::size_t i = 0; i < a.size(); ++i) {
     EXPECT_EQ(a[i].text, b[i].text);
@@ -142,8 +143,8 @@ TEST_F(Experiments, BadOptionsAreUsageErrors) {
 
 TEST(Plots, LongNamesOfBarsStayInThePicture) {
   const std::vector<std::string> names = {"a", "composition mass x reader's credit, paper", "b"};
-  const std::string plain = bar_plot("t", "y", {"a", "b"}, {{"s", {1, 2}, {}}}),
-                    leaning = bar_plot("t", "y", names, {{"s", {1, 2, 3}, {}}});
+  const std::string plain = experiments::bar_plot("t", "y", {"a", "b"}, {{"s", {1, 2}, {}}}),
+                    leaning = experiments::bar_plot("t", "y", names, {{"s", {1, 2, 3}, {}}});
   EXPECT_EQ(plain.find("rotate(-40"), std::string::npos);
   EXPECT_NE(plain.find("height=\"490\""), std::string::npos);
   EXPECT_NE(leaning.find("rotate(-40"), std::string::npos);  // all of them, "a" as well
@@ -152,14 +153,15 @@ TEST(Plots, LongNamesOfBarsStayInThePicture) {
   // picture grows.
   std::vector<std::string> many(13, "x");
   many[0] = names[1];
-  const std::string crowded = bar_plot("t", "y", many, {{"s", std::vector<double>(13, 1.0), {}}});
+  const std::string crowded =
+      experiments::bar_plot("t", "y", many, {{"s", std::vector<double>(13, 1.0), {}}});
   EXPECT_EQ(crowded.find("rotate(-40"), std::string::npos);
   EXPECT_EQ(crowded.find("height=\"490\""), std::string::npos);
 }
 
 TEST(Plots, PointsWithoutALogarithmAreDrawnAtTheEdge) {
-  const std::string svg =
-      scatter_plot("t", "x", "y", {{1, 2, 0, "a"}, {10, -1, 1, "b"}, {0, 5, 2, "c < d"}});
+  const std::string svg = experiments::scatter_plot(
+      "t", "x", "y", {{1, 2, 0, "a"}, {10, -1, 1, "b"}, {0, 5, 2, "c < d"}});
   std::size_t circles = 0;
   for (std::size_t at = svg.find("<circle"); at != std::string::npos;
        at = svg.find("<circle", at + 1))

@@ -58,7 +58,7 @@ TEST(Experts, OfEveryTokenAreThoseOfPlainLoops) {
   const PredictResult result = model.predict(kIds, options);
   const Prepared prepared = model.prepare(kIds);
   ASSERT_EQ(result.experts.size(), 3U);
-  const ModelWeights& weights = *state_of(model)->weights;
+  const model::ModelWeights& weights = *engine::state_of(model)->weights;
   for (int l = 0; l < 3; ++l) {
     const auto layer = static_cast<std::size_t>(l);
     const CachedArray x = prepared.cache("resid_mid", l);
@@ -72,8 +72,8 @@ TEST(Experts, OfEveryTokenAreThoseOfPlainLoops) {
         for (std::size_t d = 0; d < 8; ++d) {
           const auto i = static_cast<std::int64_t>(d);
           sum += x.values[s * 8 + d] / std::sqrt(square + 1e-5) *
-                 weights.layers[layer][Role::mlp_norm_w].at(0, i) *
-                 weights.layers[layer][Role::w_r].at(i, e);
+                 weights.layers[layer][model::Role::mlp_norm_w].at(0, i) *
+                 weights.layers[layer][model::Role::w_r].at(i, e);
         }
         logits.emplace_back(-sum, e);
       }
@@ -144,7 +144,7 @@ TEST(WeightProducts, AreLeftOutWithALineWhereTheyWouldNotHold) {
     const Model asked = plain.with(options);
     ASSERT_EQ(lines.size(), 1U) << family;
     EXPECT_NE(lines[0].find("--weight-products is left out"), std::string::npos) << lines[0];
-    EXPECT_FALSE(state_of(asked)->options.weight_products);
+    EXPECT_FALSE(engine::state_of(asked)->options.weight_products);
     Question question;
     question.target.ids = {2};
     const TraceResult a = plain.prepare(kIds).trace(question),
@@ -240,27 +240,29 @@ TEST(Paths, OfBranchRAreThoseThatTheRouterReads) {
 }
 
 TEST(Plan, OfAMixtureCountsTheExpertsInUse) {
-  const ModelConfig c = parse_config(known_shape("mixtral-8x7b"), "mixtral-8x7b");
+  const ModelConfig c = model::parse_config(model::known_shape("mixtral-8x7b"), "mixtral-8x7b");
   const double attention = 2.0 * 4096 * 4096 + 2.0 * 4096 * 1024, router = 4096.0 * 8,
                expert = 3.0 * 4096 * 14336, head = 32000.0 * 4096;
   const double pairs = 16 * 17 / 2.0;
-  EXPECT_DOUBLE_EQ(forward_cost(c, 16).flop,
+  EXPECT_DOUBLE_EQ(engine::forward_cost(c, 16).flop,
                    32 * (2 * 16 * (attention + router + 2 * expert) + 4 * pairs * 4096) + 2 * head);
-  EXPECT_DOUBLE_EQ(forward_cost(c, 16).byte, 4 * (32 * (attention + router + 8 * expert) + head));
-  EXPECT_DOUBLE_EQ(forward_cost(c, 1).byte, 4 * (32 * (attention + router + 2 * expert) + head));
+  EXPECT_DOUBLE_EQ(engine::forward_cost(c, 16).byte,
+                   4 * (32 * (attention + router + 8 * expert) + head));
+  EXPECT_DOUBLE_EQ(engine::forward_cost(c, 1).byte,
+                   4 * (32 * (attention + router + 2 * expert) + head));
 }
 
 TEST(Plan, OfAWindowCountsTheSourcesThatAreSeen) {
-  ModelConfig c = parse_config(known_shape("llama-3.2-1b"), "llama-3.2-1b");
-  const double full = forward_cost(c, 100).flop;
+  ModelConfig c = model::parse_config(model::known_shape("llama-3.2-1b"), "llama-3.2-1b");
+  const double full = engine::forward_cost(c, 100).flop;
   for (LayerConfig& layer : c.layers) layer.window = 10;
   const double unseen = 100 * 101 / 2.0 - (10 * 11 / 2.0 + 90 * 10);
-  EXPECT_DOUBLE_EQ(full - forward_cost(c, 100).flop, 16 * 4 * unseen * 2048);
+  EXPECT_DOUBLE_EQ(full - engine::forward_cost(c, 100).flop, 16 * 4 * unseen * 2048);
 }
 
 TEST(KnownShapes, HaveThePublishedNumberOfParameters) {
   const auto billions = [](const char* name) {
-    const ModelConfig c = parse_config(known_shape(name), name);
+    const ModelConfig c = model::parse_config(model::known_shape(name), name);
     double count = static_cast<double>(c.vocab_size) * c.d_model * (c.tied_head ? 1 : 2);
     for (const LayerConfig& l : c.layers) {
       count += 2.0 * c.d_model * c.d_head * (c.n_heads + c.n_kv_heads);
@@ -280,7 +282,7 @@ TEST(KnownShapes, HaveThePublishedNumberOfParameters) {
 TEST(Families, ThatAreNotSupportedSayWhatTheyHave) {
   const auto message = [](const std::string& type) {
     try {
-      (void)parse_config(json{{"model_type", type}}.dump(), "config.json");
+      (void)model::parse_config(json{{"model_type", type}}.dump(), "config.json");
     } catch (const InputError& error) {
       return std::string(error.what());
     }

@@ -120,49 +120,52 @@ TEST(FamilyViews, ApplyScalesAndShiftsWhereTheyBelong) {
   shape.tied = true;
   const Tensors gemma = tensors_of(shape, 1);
   const Model model = gemma.model("reference");
-  const ModelWeights& m = testing::weights_of(model);
+  const model::ModelWeights& m = testing::weights_of(model);
   const double root = std::sqrt(static_cast<double>(shape.d_model));
   const std::string layer = "model.layers.1.";
-  EXPECT_DOUBLE_EQ(m[Role::embed].at(2, 3),
+  EXPECT_DOUBLE_EQ(m[model::Role::embed].at(2, 3),
                    root * stored(gemma, "model.embed_tokens.weight", 2 * 8 + 3));
-  EXPECT_EQ(m[Role::unembed].at(2, 3), stored(gemma, "model.embed_tokens.weight", 2 * 8 + 3));
-  EXPECT_EQ(m[Role::final_norm_w].at(0, 4), 1 + stored(gemma, "model.norm.weight", 4));
-  for (const auto& [role, name] : {std::pair{Role::attn_norm_w, "input_layernorm"},
-                                   std::pair{Role::attn_post_w, "post_attention_layernorm"},
-                                   std::pair{Role::mlp_norm_w, "pre_feedforward_layernorm"},
-                                   std::pair{Role::mlp_post_w, "post_feedforward_layernorm"}})
+  EXPECT_EQ(m[model::Role::unembed].at(2, 3),
+            stored(gemma, "model.embed_tokens.weight", 2 * 8 + 3));
+  EXPECT_EQ(m[model::Role::final_norm_w].at(0, 4), 1 + stored(gemma, "model.norm.weight", 4));
+  for (const auto& [role, name] :
+       {std::pair{model::Role::attn_norm_w, "input_layernorm"},
+        std::pair{model::Role::attn_post_w, "post_attention_layernorm"},
+        std::pair{model::Role::mlp_norm_w, "pre_feedforward_layernorm"},
+        std::pair{model::Role::mlp_post_w, "post_feedforward_layernorm"}})
     EXPECT_EQ(m.layers[1][role].at(0, 4), 1 + stored(gemma, layer + name + ".weight", 4)) << name;
 
   shape.family = "granite";
   shape.biases = true;
   const Tensors granite = tensors_of(shape, 1);
   const Model scaled = granite.model("reference");
-  const ModelWeights& g = testing::weights_of(scaled);
-  EXPECT_DOUBLE_EQ(g[Role::embed].at(2, 3),
+  const model::ModelWeights& g = testing::weights_of(scaled);
+  EXPECT_DOUBLE_EQ(g[model::Role::embed].at(2, 3),
                    3 * stored(granite, "model.embed_tokens.weight", 2 * 8 + 3));
-  EXPECT_DOUBLE_EQ(g.layers[1][Role::w_o].at(2, 3),
+  EXPECT_DOUBLE_EQ(g.layers[1][model::Role::w_o].at(2, 3),
                    0.4 * stored(granite, layer + "self_attn.o_proj.weight", 3 * 8 + 2));
-  EXPECT_DOUBLE_EQ(g.layers[1][Role::b_o].at(0, 3),
+  EXPECT_DOUBLE_EQ(g.layers[1][model::Role::b_o].at(0, 3),
                    0.4 * stored(granite, layer + "self_attn.o_proj.bias", 3));
-  EXPECT_DOUBLE_EQ(g.layers[1][Role::w_out].at(2, 3),
+  EXPECT_DOUBLE_EQ(g.layers[1][model::Role::w_out].at(2, 3),
                    0.4 * stored(granite, layer + "mlp.down_proj.weight", 3 * 6 + 2));
-  EXPECT_EQ(g.layers[1][Role::w_q].at(2, 3),
+  EXPECT_EQ(g.layers[1][model::Role::w_q].at(2, 3),
             stored(granite, layer + "self_attn.q_proj.weight", 3 * 8 + 2));
 
   const testing::Shape oss = gpt_oss(3, 2);
   const Tensors t = tensors_of(oss, 1);
   const Model mixture = t.model("reference");
-  const RoleViews& expert = testing::weights_of(mixture).layers[1].experts[2];
+  const model::RoleViews& expert = testing::weights_of(mixture).layers[1].experts[2];
   const int D = oss.d_model, N = oss.neurons;
   const std::string in = layer + "mlp.experts.gate_up_proj";
   for (const int n : {0, 3}) {
     const std::size_t at = static_cast<std::size_t>(((2 * D + 5) * 2 * N) + 2 * n);
-    EXPECT_EQ(expert[Role::w_in].at(5, n), stored(t, in, at));
-    EXPECT_EQ(expert[Role::w_up].at(5, n), stored(t, in, at + 1));
-    EXPECT_EQ(expert[Role::b_up].at(0, n),
+    EXPECT_EQ(expert[model::Role::w_in].at(5, n), stored(t, in, at));
+    EXPECT_EQ(expert[model::Role::w_up].at(5, n), stored(t, in, at + 1));
+    EXPECT_EQ(expert[model::Role::b_up].at(0, n),
               stored(t, in + "_bias", static_cast<std::size_t>(2 * 2 * N + 2 * n + 1)));
-    EXPECT_EQ(expert[Role::w_out].at(n, 5), stored(t, layer + "mlp.experts.down_proj",
-                                                   static_cast<std::size_t>((2 * N + n) * D + 5)));
+    EXPECT_EQ(
+        expert[model::Role::w_out].at(n, 5),
+        stored(t, layer + "mlp.experts.down_proj", static_cast<std::size_t>((2 * N + n) * D + 5)));
   }
 }
 

@@ -71,55 +71,55 @@ class DirectReader {
   std::map<std::string, Place> places_;
 };
 
-void expect_shape(const WeightView& w, std::int64_t in, std::int64_t out) {
+void expect_shape(const model::WeightView& w, std::int64_t in, std::int64_t out) {
   ASSERT_TRUE(w);
   EXPECT_EQ(w.in, in);
   EXPECT_EQ(w.out, out);
 }
 
-void expect_shapes(const ModelWeights& m) {
+void expect_shapes(const model::ModelWeights& m) {
   const ModelConfig& c = m.config;
   const std::int64_t D = c.d_model, HE = c.n_heads * c.d_head, GE = c.n_kv_heads * c.d_head;
-  expect_shape(m[Role::embed], c.vocab_size, D);
-  expect_shape(m[Role::unembed], c.vocab_size, D);
-  expect_shape(m[Role::final_norm_w], 1, D);
-  EXPECT_EQ(static_cast<bool>(m[Role::pos]), c.has_pos_writer());
+  expect_shape(m[model::Role::embed], c.vocab_size, D);
+  expect_shape(m[model::Role::unembed], c.vocab_size, D);
+  expect_shape(m[model::Role::final_norm_w], 1, D);
+  EXPECT_EQ(static_cast<bool>(m[model::Role::pos]), c.has_pos_writer());
   ASSERT_EQ(m.layers.size(), static_cast<std::size_t>(c.n_layers));
   for (int index = 0; index < c.n_layers; ++index) {
-    const LayerWeights& l = m.layers[index];
+    const model::LayerWeights& l = m.layers[index];
     const LayerConfig& shape = c.layer(index);
     const std::int64_t N = shape.n_neurons;
-    const auto expect_vector = [&](Role role, bool there, std::int64_t n) {
+    const auto expect_vector = [&](model::Role role, bool there, std::int64_t n) {
       EXPECT_EQ(static_cast<bool>(l[role]), there) << static_cast<int>(role);
       if (there) expect_shape(l[role], 1, n);
     };
-    expect_vector(Role::attn_norm_w, shape.attn_norm != Norm::none, D);
-    expect_vector(Role::mlp_norm_w, shape.mlp_norm != Norm::none, D);
-    expect_vector(Role::attn_norm_b, shape.attn_norm == Norm::layer, D);
-    expect_vector(Role::mlp_norm_b, shape.mlp_norm == Norm::layer, D);
-    expect_vector(Role::attn_post_w, shape.attn_post_norm, D);
-    expect_vector(Role::mlp_post_w, shape.mlp_post_norm, D);
+    expect_vector(model::Role::attn_norm_w, shape.attn_norm != Norm::none, D);
+    expect_vector(model::Role::mlp_norm_w, shape.mlp_norm != Norm::none, D);
+    expect_vector(model::Role::attn_norm_b, shape.attn_norm == Norm::layer, D);
+    expect_vector(model::Role::mlp_norm_b, shape.mlp_norm == Norm::layer, D);
+    expect_vector(model::Role::attn_post_w, shape.attn_post_norm, D);
+    expect_vector(model::Role::mlp_post_w, shape.mlp_post_norm, D);
     const bool whole = shape.qk_norm == QkNorm::projection;
-    expect_vector(Role::q_norm, shape.qk_norm != QkNorm::none, whole ? HE : c.d_head);
-    expect_vector(Role::k_norm, shape.qk_norm != QkNorm::none, whole ? GE : c.d_head);
-    expect_vector(Role::sinks, shape.sinks, c.n_heads);
-    expect_shape(l[Role::w_q], D, HE);
-    expect_shape(l[Role::w_k], D, GE);
-    expect_shape(l[Role::w_v], D, GE);
-    expect_shape(l[Role::w_o], HE, D);
-    EXPECT_EQ(static_cast<bool>(l[Role::w_r]), shape.mixture());
-    if (shape.mixture()) expect_shape(l[Role::w_r], D, shape.n_experts);
+    expect_vector(model::Role::q_norm, shape.qk_norm != QkNorm::none, whole ? HE : c.d_head);
+    expect_vector(model::Role::k_norm, shape.qk_norm != QkNorm::none, whole ? GE : c.d_head);
+    expect_vector(model::Role::sinks, shape.sinks, c.n_heads);
+    expect_shape(l[model::Role::w_q], D, HE);
+    expect_shape(l[model::Role::w_k], D, GE);
+    expect_shape(l[model::Role::w_v], D, GE);
+    expect_shape(l[model::Role::w_o], HE, D);
+    EXPECT_EQ(static_cast<bool>(l[model::Role::w_r]), shape.mixture());
+    if (shape.mixture()) expect_shape(l[model::Role::w_r], D, shape.n_experts);
     EXPECT_EQ(l.experts.size(), static_cast<std::size_t>(shape.n_experts));
-    std::vector<const RoleViews*> mlps = {&l};
+    std::vector<const model::RoleViews*> mlps = {&l};
     if (shape.mixture()) {
-      EXPECT_FALSE(l[Role::w_in]);
+      EXPECT_FALSE(l[model::Role::w_in]);
       mlps.clear();
-      for (const RoleViews& expert : l.experts) mlps.push_back(&expert);
+      for (const model::RoleViews& expert : l.experts) mlps.push_back(&expert);
     }
-    for (const RoleViews* mlp : mlps) {
-      expect_shape((*mlp)[Role::w_in], D, N);
-      expect_shape((*mlp)[Role::w_out], N, D);
-      EXPECT_EQ(static_cast<bool>((*mlp)[Role::w_up]), shape.gated());
+    for (const model::RoleViews* mlp : mlps) {
+      expect_shape((*mlp)[model::Role::w_in], D, N);
+      expect_shape((*mlp)[model::Role::w_out], N, D);
+      EXPECT_EQ(static_cast<bool>((*mlp)[model::Role::w_up]), shape.gated());
     }
   }
 }
@@ -127,40 +127,42 @@ void expect_shapes(const ModelWeights& m) {
 TEST(GoldenModels, OfGpt2HaveConv1dWeightsWithQKAndVSideBySide) {
   for (const char* name : {"tiny-gpt2", "small-gpt2", "one-token"}) {
     SCOPED_TRACE(name);
-    const ModelWeights m = load_folder(golden(name));
+    const model::ModelWeights m = model::load_folder(golden(name));
     const DirectReader file(golden(name));
     expect_shapes(m);
     const std::string prefix = std::string(name) == "small-gpt2" ? "transformer." : "";
     const std::int64_t D = m.config.d_model;
     for (const auto& [i, o] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {3, 5}, {7, 2}}) {
       const std::string layer = prefix + "h.1.";
-      EXPECT_EQ(m.layers[1][Role::w_q].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_q].at(i, o),
                 file.at(layer + "attn.c_attn.weight", i * 3 * D + o));
-      EXPECT_EQ(m.layers[1][Role::w_k].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_k].at(i, o),
                 file.at(layer + "attn.c_attn.weight", i * 3 * D + D + o));
-      EXPECT_EQ(m.layers[1][Role::w_v].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_v].at(i, o),
                 file.at(layer + "attn.c_attn.weight", i * 3 * D + 2 * D + o));
-      EXPECT_EQ(m.layers[1][Role::b_k].at(0, o), file.at(layer + "attn.c_attn.bias", D + o));
-      EXPECT_EQ(m.layers[1][Role::w_o].at(i, o), file.at(layer + "attn.c_proj.weight", i * D + o));
-      EXPECT_EQ(m.layers[1][Role::w_in].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::b_k].at(0, o), file.at(layer + "attn.c_attn.bias", D + o));
+      EXPECT_EQ(m.layers[1][model::Role::w_o].at(i, o),
+                file.at(layer + "attn.c_proj.weight", i * D + o));
+      EXPECT_EQ(m.layers[1][model::Role::w_in].at(i, o),
                 file.at(layer + "mlp.c_fc.weight", i * m.config.layer(1).n_neurons + o));
-      EXPECT_EQ(m.layers[1][Role::w_out].at(i, o), file.at(layer + "mlp.c_proj.weight", i * D + o));
-      EXPECT_EQ(m.layers[1][Role::b_out].at(0, o), file.at(layer + "mlp.c_proj.bias", o));
-      EXPECT_EQ(m[Role::embed].at(i, o), file.at(prefix + "wte.weight", i * D + o));
-      EXPECT_EQ(m[Role::pos].at(i, o), file.at(prefix + "wpe.weight", i * D + o));
-      EXPECT_EQ(m[Role::unembed].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_out].at(i, o),
+                file.at(layer + "mlp.c_proj.weight", i * D + o));
+      EXPECT_EQ(m.layers[1][model::Role::b_out].at(0, o), file.at(layer + "mlp.c_proj.bias", o));
+      EXPECT_EQ(m[model::Role::embed].at(i, o), file.at(prefix + "wte.weight", i * D + o));
+      EXPECT_EQ(m[model::Role::pos].at(i, o), file.at(prefix + "wpe.weight", i * D + o));
+      EXPECT_EQ(m[model::Role::unembed].at(i, o),
                 file.at(prefix.empty() ? "wte.weight" : "lm_head.weight", i * D + o));
     }
   }
-  EXPECT_TRUE(load_folder(golden("tiny-gpt2")).config.tied_head);
-  EXPECT_FALSE(load_folder(golden("small-gpt2")).config.tied_head);
-  EXPECT_EQ(load_folder(golden("small-gpt2")).config.dtype, DType::f16);
+  EXPECT_TRUE(model::load_folder(golden("tiny-gpt2")).config.tied_head);
+  EXPECT_FALSE(model::load_folder(golden("small-gpt2")).config.tied_head);
+  EXPECT_EQ(model::load_folder(golden("small-gpt2")).config.dtype, DType::f16);
 }
 
 TEST(GoldenModels, OfGptNeoxInterleaveQKAndVPerHead) {
   for (const char* name : {"tiny-neox", "tiny-neox-sequential", "small-neox"}) {
     SCOPED_TRACE(name);
-    const ModelWeights m = load_folder(golden(name));
+    const model::ModelWeights m = model::load_folder(golden(name));
     const DirectReader file(golden(name));
     expect_shapes(m);
     EXPECT_EQ(m.config.block,
@@ -170,72 +172,75 @@ TEST(GoldenModels, OfGptNeoxInterleaveQKAndVPerHead) {
          {std::pair<std::int64_t, std::int64_t>{0, 0}, {3, E - 1}, {5, E}, {7, E + 2}}) {
       const std::int64_t row = o / E * 3 * E + o % E;
       const std::string layer = "gpt_neox.layers.1.";
-      EXPECT_EQ(m.layers[1][Role::w_q].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_q].at(i, o),
                 file.at(layer + "attention.query_key_value.weight", row * D + i));
-      EXPECT_EQ(m.layers[1][Role::w_k].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_k].at(i, o),
                 file.at(layer + "attention.query_key_value.weight", (row + E) * D + i));
-      EXPECT_EQ(m.layers[1][Role::w_v].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_v].at(i, o),
                 file.at(layer + "attention.query_key_value.weight", (row + 2 * E) * D + i));
-      EXPECT_EQ(m.layers[1][Role::b_q].at(0, o),
+      EXPECT_EQ(m.layers[1][model::Role::b_q].at(0, o),
                 file.at(layer + "attention.query_key_value.bias", row));
-      EXPECT_EQ(m.layers[1][Role::b_v].at(0, o),
+      EXPECT_EQ(m.layers[1][model::Role::b_v].at(0, o),
                 file.at(layer + "attention.query_key_value.bias", row + 2 * E));
-      EXPECT_EQ(m.layers[1][Role::w_o].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_o].at(i, o),
                 file.at(layer + "attention.dense.weight", o * D + i));
-      EXPECT_EQ(m.layers[1][Role::w_in].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_in].at(i, o),
                 file.at(layer + "mlp.dense_h_to_4h.weight", o * D + i));
-      EXPECT_EQ(m.layers[1][Role::w_out].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_out].at(i, o),
                 file.at(layer + "mlp.dense_4h_to_h.weight", o * m.config.layer(1).n_neurons + i));
-      EXPECT_EQ(m.layers[1][Role::mlp_norm_b].at(0, o),
+      EXPECT_EQ(m.layers[1][model::Role::mlp_norm_b].at(0, o),
                 file.at(layer + "post_attention_layernorm.bias", o));
-      EXPECT_EQ(m[Role::unembed].at(i, o), file.at("embed_out.weight", i * D + o));
+      EXPECT_EQ(m[model::Role::unembed].at(i, o), file.at("embed_out.weight", i * D + o));
     }
   }
-  EXPECT_EQ(load_folder(golden("tiny-neox")).config.layer(0).rope.dims, 4);
-  EXPECT_EQ(load_folder(golden("small-neox")).config.dtype, DType::bf16);
+  EXPECT_EQ(model::load_folder(golden("tiny-neox")).config.layer(0).rope.dims, 4);
+  EXPECT_EQ(model::load_folder(golden("small-neox")).config.dtype, DType::bf16);
 }
 
 TEST(GoldenModels, OfLlamaAndQwenHaveGatesGroupsAndTheirOwnExtras) {
   for (const char* name : {"tiny-llama", "small-llama", "tiny-qwen2", "tiny-qwen3"}) {
     SCOPED_TRACE(name);
-    const ModelWeights m = load_folder(golden(name));
+    const model::ModelWeights m = model::load_folder(golden(name));
     const DirectReader file(golden(name));
     expect_shapes(m);
     const std::int64_t D = m.config.d_model, HE = m.config.n_heads * m.config.d_head;
     const std::string layer = "model.layers.1.";
     for (const auto& [i, o] : {std::pair<std::int64_t, std::int64_t>{0, 0}, {3, 5}, {7, 2}}) {
-      EXPECT_EQ(m.layers[1][Role::w_q].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_q].at(i, o),
                 file.at(layer + "self_attn.q_proj.weight", o * D + i));
-      EXPECT_EQ(m.layers[1][Role::w_k].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_k].at(i, o),
                 file.at(layer + "self_attn.k_proj.weight", o * D + i));
-      EXPECT_EQ(m.layers[1][Role::w_o].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_o].at(i, o),
                 file.at(layer + "self_attn.o_proj.weight", o * HE + i));
-      EXPECT_EQ(m.layers[1][Role::w_in].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_in].at(i, o),
                 file.at(layer + "mlp.gate_proj.weight", o * D + i));
-      EXPECT_EQ(m.layers[1][Role::w_up].at(i, o), file.at(layer + "mlp.up_proj.weight", o * D + i));
-      EXPECT_EQ(m.layers[1][Role::w_out].at(i, o),
+      EXPECT_EQ(m.layers[1][model::Role::w_up].at(i, o),
+                file.at(layer + "mlp.up_proj.weight", o * D + i));
+      EXPECT_EQ(m.layers[1][model::Role::w_out].at(i, o),
                 file.at(layer + "mlp.down_proj.weight", o * m.config.layer(1).n_neurons + i));
       EXPECT_EQ(
-          m[Role::unembed].at(i, o),
+          m[model::Role::unembed].at(i, o),
           file.at(m.config.tied_head ? "model.embed_tokens.weight" : "lm_head.weight", i * D + o));
     }
-    EXPECT_EQ(static_cast<bool>(m.layers[0][Role::b_q]), std::string(name) == "tiny-qwen2");
-    EXPECT_FALSE(m.layers[0][Role::b_o]);
+    EXPECT_EQ(static_cast<bool>(m.layers[0][model::Role::b_q]), std::string(name) == "tiny-qwen2");
+    EXPECT_FALSE(m.layers[0][model::Role::b_o]);
     if (m.config.layer(1).qk_norm != QkNorm::none) {
-      EXPECT_EQ(m.layers[1][Role::k_norm].at(0, 3), file.at(layer + "self_attn.k_norm.weight", 3));
+      EXPECT_EQ(m.layers[1][model::Role::k_norm].at(0, 3),
+                file.at(layer + "self_attn.k_norm.weight", 3));
     }
   }
-  EXPECT_TRUE(load_folder(golden("tiny-qwen3")).config.tied_head);
-  EXPECT_EQ(load_folder(golden("tiny-qwen2")).config.layer(0).rope.scaling, RopeScaling::linear);
+  EXPECT_TRUE(model::load_folder(golden("tiny-qwen3")).config.tied_head);
+  EXPECT_EQ(model::load_folder(golden("tiny-qwen2")).config.layer(0).rope.scaling,
+            RopeScaling::linear);
 }
 
 TEST(BundledModels, LoadWithTheSizesOfTheirCards) {
   const auto load = [](const char* name) {
-    return load_folder(fs::path(UNPACK_SOURCE_DIR) / "models" / name);
+    return model::load_folder(fs::path(UNPACK_SOURCE_DIR) / "models" / name);
   };
-  const ModelWeights gpt2 = load("pocket-gpt2"), neox = load("pocket-neox"),
-                     llama = load("pocket-llama");
-  for (const ModelWeights* m : {&gpt2, &neox, &llama}) {
+  const model::ModelWeights gpt2 = load("pocket-gpt2"), neox = load("pocket-neox"),
+                            llama = load("pocket-llama");
+  for (const model::ModelWeights* m : {&gpt2, &neox, &llama}) {
     expect_shapes(*m);
     EXPECT_EQ(m->config.dtype, DType::f16);
     EXPECT_EQ(m->config.bos_token, 0);
@@ -252,12 +257,14 @@ class OneThingChanged : public ::testing::Test {
  protected:
   void start(const json& config, DType dtype = DType::f32) {
     config_ = config;
-    set_ = random_tensors(config.dump(), 5, dtype);
+    set_ = model::random_tensors(config.dump(), 5, dtype);
   }
-  ModelWeights load() { return from_memory(config_.dump(), set_.tensors, set_.owner); }
-  ModelWeights load_saved() {
-    save_folder(config_.dump(), set_.tensors, folder_.path());
-    return load_folder(folder_.path());
+  model::ModelWeights load() {
+    return model::from_memory(config_.dump(), set_.tensors, set_.owner);
+  }
+  model::ModelWeights load_saved() {
+    model::save_folder(config_.dump(), set_.tensors, folder_.path());
+    return model::load_folder(folder_.path());
   }
   void rename(const std::string& from, const std::string& to) {
     auto node = set_.tensors.extract(from);
@@ -273,13 +280,13 @@ class OneThingChanged : public ::testing::Test {
   }
   // A copy of a tensor that may be written to.
   std::vector<std::byte>& own(const std::string& name) {
-    StoredTensor& tensor = set_.tensors.at(name);
+    model::StoredTensor& tensor = set_.tensors.at(name);
     std::vector<std::byte>& copy = copies_.emplace_back(tensor.data, tensor.data + tensor.bytes);
     tensor.data = copy.data();
     return copy;
   }
   json config_;
-  TensorSet set_;
+  model::TensorSet set_;
   std::list<std::vector<std::byte>> copies_;
   TempFolder folder_;
 };
@@ -318,12 +325,12 @@ TEST_F(OneThingChanged, BuffersAreIgnoredWhateverTheirTypeOrValue) {
   const float mask = 0;
   set_.tensors["transformer.h.0.attn.bias"] = {
       "", DType::f32, {1, 1, 1, 1}, reinterpret_cast<const std::byte*>(&mask), 4};
-  save_folder(config_.dump(), set_.tensors, folder_.path());
+  model::save_folder(config_.dump(), set_.tensors, folder_.path());
   std::string file = read_all(folder_.path() / "model.safetensors");
   const std::size_t dtype = file.find("\"F32\"", file.find("transformer.h.0.attn.bias"));
   file.replace(dtype, 5, "\"U32\"");
   folder_.write("model.safetensors", file);
-  EXPECT_EQ(load_folder(folder_.path()).fingerprint, fingerprint);
+  EXPECT_EQ(model::load_folder(folder_.path()).fingerprint, fingerprint);
 }
 
 TEST_F(OneThingChanged, TheHeadOfGptNeoxMayBeNamedLmHead) {
@@ -335,13 +342,13 @@ TEST_F(OneThingChanged, TheHeadOfGptNeoxMayBeNamedLmHead) {
 
 TEST_F(OneThingChanged, AHeadInTheFileIsUsedUnlessItRepeatsTheEmbedding) {
   start(kGpt2);
-  StoredTensor head = set_.tensors["transformer.wte.weight"];
+  model::StoredTensor head = set_.tensors["transformer.wte.weight"];
   set_.tensors["lm_head.weight"] = head;
   EXPECT_TRUE(load().config.tied_head);
   own("lm_head.weight")[0] ^= std::byte{1};
-  const ModelWeights m = load();
+  const model::ModelWeights m = load();
   EXPECT_FALSE(m.config.tied_head);
-  EXPECT_NE(m[Role::unembed].data, m[Role::embed].data);
+  EXPECT_NE(m[model::Role::unembed].data, m[model::Role::embed].data);
 }
 
 TEST_F(OneThingChanged, AMissingHeadIsNamed) {
@@ -355,29 +362,29 @@ TEST_F(OneThingChanged, AMissingHeadIsNamed) {
 
 TEST_F(OneThingChanged, BiasesOfLlamaFollowTheConfig) {
   start(kLlama);
-  EXPECT_FALSE(load().layers[0][Role::b_q]);
+  EXPECT_FALSE(load().layers[0][model::Role::b_q]);
   json config = kLlama;
   config["attention_bias"] = config["mlp_bias"] = true;
   start(config);
-  const ModelWeights m = load();
-  const LayerWeights& l = m.layers[1];
-  expect_shape(l[Role::b_q], 1, 16);
-  expect_shape(l[Role::b_k], 1, 8);
-  expect_shape(l[Role::b_v], 1, 8);
-  expect_shape(l[Role::b_o], 1, 16);
-  expect_shape(l[Role::b_in], 1, 24);
-  expect_shape(l[Role::b_up], 1, 24);
-  expect_shape(l[Role::b_out], 1, 16);
+  const model::ModelWeights m = load();
+  const model::LayerWeights& l = m.layers[1];
+  expect_shape(l[model::Role::b_q], 1, 16);
+  expect_shape(l[model::Role::b_k], 1, 8);
+  expect_shape(l[model::Role::b_v], 1, 8);
+  expect_shape(l[model::Role::b_o], 1, 16);
+  expect_shape(l[model::Role::b_in], 1, 24);
+  expect_shape(l[model::Role::b_up], 1, 24);
+  expect_shape(l[model::Role::b_out], 1, 16);
 }
 
 TEST_F(OneThingChanged, BiasesOfGptNeoxAttentionFollowTheConfig) {
   json config = kNeox;
   config["attention_bias"] = false;
   start(config);
-  const ModelWeights m = load();
-  EXPECT_FALSE(m.layers[0][Role::b_q]);
-  EXPECT_FALSE(m.layers[0][Role::b_o]);
-  EXPECT_TRUE(m.layers[0][Role::b_in]);
+  const model::ModelWeights m = load();
+  EXPECT_FALSE(m.layers[0][model::Role::b_q]);
+  EXPECT_FALSE(m.layers[0][model::Role::b_o]);
+  EXPECT_TRUE(m.layers[0][model::Role::b_in]);
 }
 
 TEST_F(OneThingChanged, MistralLoadsAndKeepsItsWindow) {
@@ -385,10 +392,10 @@ TEST_F(OneThingChanged, MistralLoadsAndKeepsItsWindow) {
   config["model_type"] = "mistral";
   config["head_dim"] = 6;
   start(config);
-  const ModelWeights m = load();
+  const model::ModelWeights m = load();
   EXPECT_EQ(m.config.layer(1).window, 4096);
-  expect_shape(m.layers[0][Role::w_q], 16, 24);
-  expect_shape(m.layers[0][Role::w_k], 16, 12);
+  expect_shape(m.layers[0][model::Role::w_q], 16, 24);
+  expect_shape(m.layers[0][model::Role::w_k], 16, 12);
 }
 
 TEST_F(OneThingChanged, AMissingTensorIsNamedWithItsFileAndShape) {
@@ -416,7 +423,7 @@ TEST_F(OneThingChanged, NanAndInfinityAreNamedWithTensorAndPlace) {
     for (const float bad : {NAN, -HUGE_VALF}) {
       start(kNeox, dtype);
       const char* name = "gpt_neox.layers.1.mlp.dense_h_to_4h.weight";
-      store_run(&bad, 1, dtype, own(name).data() + 37 * dtype_size(dtype));
+      tensor::store_run(&bad, 1, dtype, own(name).data() + 37 * tensor::dtype_size(dtype));
       expect_mentions(input_error([&] { load_saved(); }),
                       {"model.safetensors", name, "element 37", std::isnan(bad) ? "nan" : "-inf"});
     }
@@ -425,35 +432,35 @@ TEST_F(OneThingChanged, NanAndInfinityAreNamedWithTensorAndPlace) {
 
 TEST_F(OneThingChanged, QuantisedWeightsAreNamedWithTheirType) {
   start(kGpt2);
-  save_folder(config_.dump(), set_.tensors, folder_.path());
+  model::save_folder(config_.dump(), set_.tensors, folder_.path());
   std::string file = read_all(folder_.path() / "model.safetensors");
   const std::size_t entry = file.find("transformer.h.0.attn.c_attn.weight");
   const std::size_t dtype = file.find("\"F32\"", entry);
   file.replace(dtype, 5, "\"I32\"");
   folder_.write("model.safetensors", file);
-  expect_mentions(input_error([&] { load_folder(folder_.path()); }),
+  expect_mentions(input_error([&] { model::load_folder(folder_.path()); }),
                   {"transformer.h.0.attn.c_attn.weight", "I32", "quantised"});
 }
 
 TEST_F(OneThingChanged, Float64IsRead) {
   start(kLlama, DType::f64);
-  const ModelWeights m = load_saved();
+  const model::ModelWeights m = load_saved();
   EXPECT_EQ(m.config.dtype, DType::f64);
-  EXPECT_EQ(m.layers[0][Role::w_q].at(1, 2), load().layers[0][Role::w_q].at(1, 2));
+  EXPECT_EQ(m.layers[0][model::Role::w_q].at(1, 2), load().layers[0][model::Role::w_q].at(1, 2));
 }
 
 TEST(LoadFolder, SaysWhatIsMissing) {
   const TempFolder folder;
-  expect_mentions(input_error([&] { load_folder(folder.path() / "nowhere"); }),
+  expect_mentions(input_error([&] { model::load_folder(folder.path() / "nowhere"); }),
                   {"nowhere", "no such folder"});
-  expect_mentions(input_error([&] { load_folder(folder.path()); }), {"no config.json"});
+  expect_mentions(input_error([&] { model::load_folder(folder.path()); }), {"no config.json"});
   folder.write("model.gguf", "x");
-  expect_mentions(input_error([&] { load_folder(folder.path()); }), {"GGUF"});
+  expect_mentions(input_error([&] { model::load_folder(folder.path()); }), {"GGUF"});
   folder.write("config.json", kGpt2.dump());
-  expect_mentions(input_error([&] { load_folder(folder.path()); }), {"GGUF", "safetensors"});
+  expect_mentions(input_error([&] { model::load_folder(folder.path()); }), {"GGUF", "safetensors"});
   fs::remove(folder.path() / "model.gguf");
   folder.write("pytorch_model.bin", "x");
-  expect_mentions(input_error([&] { load_folder(folder.path()); }),
+  expect_mentions(input_error([&] { model::load_folder(folder.path()); }),
                   {"pytorch_model.bin", "zip", "safetensors"});
 }
 
@@ -461,49 +468,51 @@ TEST(LoadFolder, TakesMoreEndTokensFromTheGenerationConfig) {
   const TempFolder folder;
   json config = kLlama;
   config["eos_token_id"] = 2;
-  const TensorSet set = random_tensors(config.dump(), 1);
-  save_folder(config.dump(), set.tensors, folder.path());
+  const model::TensorSet set = model::random_tensors(config.dump(), 1);
+  model::save_folder(config.dump(), set.tensors, folder.path());
   using Ids = std::vector<TokenId>;
-  EXPECT_EQ(load_folder(folder.path()).config.end_tokens, Ids{2});
+  EXPECT_EQ(model::load_folder(folder.path()).config.end_tokens, Ids{2});
   folder.write("generation_config.json", R"({"eos_token_id": [2, 9, 4000], "top_k": 5})");
-  EXPECT_EQ(load_folder(folder.path()).config.end_tokens, (Ids{2, 9}));
+  EXPECT_EQ(model::load_folder(folder.path()).config.end_tokens, (Ids{2, 9}));
   folder.write("generation_config.json", R"({"eos_token_id": 7})");
-  EXPECT_EQ(load_folder(folder.path()).config.end_tokens, (Ids{2, 7}));
+  EXPECT_EQ(model::load_folder(folder.path()).config.end_tokens, (Ids{2, 7}));
   for (const char* bad : {"{", "[]", R"({"eos_token_id": "end"})"}) {
     folder.write("generation_config.json", bad);
-    expect_mentions(input_error([&] { load_folder(folder.path()); }), {"generation_config.json"});
+    expect_mentions(input_error([&] { model::load_folder(folder.path()); }),
+                    {"generation_config.json"});
   }
 }
 
 TEST(LoadFolder, ATruncatedFileIsRefused) {
   const TempFolder folder;
-  const TensorSet set = random_tensors(kGpt2.dump(), 1);
-  save_folder(kGpt2.dump(), set.tensors, folder.path());
+  const model::TensorSet set = model::random_tensors(kGpt2.dump(), 1);
+  model::save_folder(kGpt2.dump(), set.tensors, folder.path());
   const fs::path file = folder.path() / "model.safetensors";
   for (const std::uintmax_t size : {fs::file_size(file) - 1, fs::file_size(file) / 2,
                                     std::uintmax_t{100}, std::uintmax_t{3}, std::uintmax_t{0}}) {
     fs::resize_file(file, size);
-    expect_mentions(input_error([&] { load_folder(folder.path()); }), {"model.safetensors"});
+    expect_mentions(input_error([&] { model::load_folder(folder.path()); }), {"model.safetensors"});
   }
 }
 
 TEST(LoadFolder, TrailingBytesAreAnError) {
   const TempFolder folder;
-  const TensorSet set = random_tensors(kGpt2.dump(), 1);
-  save_folder(kGpt2.dump(), set.tensors, folder.path());
-  EXPECT_NO_THROW(load_folder(folder.path()));
+  const model::TensorSet set = model::random_tensors(kGpt2.dump(), 1);
+  model::save_folder(kGpt2.dump(), set.tensors, folder.path());
+  EXPECT_NO_THROW(model::load_folder(folder.path()));
   std::ofstream(folder.path() / "model.safetensors", std::ios::app) << "trailing";
-  expect_mentions(input_error([&] { load_folder(folder.path()); }), {"8 bytes", "no tensor"});
+  expect_mentions(input_error([&] { model::load_folder(folder.path()); }),
+                  {"8 bytes", "no tensor"});
 }
 
 TEST(Tables, FillEveryFieldThatTheConfigPromises) {
   for (const char* name : {"gpt2-small", "pythia-160m", "llama-3.2-1b", "qwen3-0.6b"}) {
-    json config = json::parse(known_shape(name));
+    json config = json::parse(model::known_shape(name));
     for (const char* key : {"n_layer", "num_hidden_layers"}) {
       if (config.contains(key)) config[key] = 1;
     }
     for (const char* key : {"vocab_size"}) config[key] = 16;
-    expect_shapes(random_weights(config.dump(), 1, DType::bf16));
+    expect_shapes(model::random_weights(config.dump(), 1, DType::bf16));
   }
 }
 
@@ -516,7 +525,7 @@ TEST(Tables, OfEveryFamilyFillWhatItsLayersPromise) {
       shape.layers = 3;
       shape.biases = biases;
       shape.dense = 1;
-      const ModelWeights m = random_weights(shape.config(), 1);
+      const model::ModelWeights m = model::random_weights(shape.config(), 1);
       expect_shapes(m);
       EXPECT_EQ(m.config.family, family);
     }

@@ -27,11 +27,11 @@ class Kernels : public ::testing::TestWithParam<int> {
  protected:
   // Levels that this processor cannot run are not there to be asked.
   void SetUp() override {
-    if (GetParam() >= static_cast<int>(float_kernels().size()))
+    if (GetParam() >= static_cast<int>(backend::float_kernels().size()))
       GTEST_SKIP() << "this processor has fewer instruction sets";
-    kernels = float_kernels()[GetParam()].second;
+    kernels = backend::float_kernels()[GetParam()].second;
   }
-  const FloatKernels* kernels = nullptr;
+  const backend::FloatKernels* kernels = nullptr;
 };
 
 TEST_P(Kernels, AddWritersUp) {
@@ -99,16 +99,19 @@ TEST_P(Kernels, AddRowsUp) {
 TEST_P(Kernels, BendAndScaleAsTheLibraryFunctionsDo) {
   std::vector<float> in;
   for (double x = -100; x <= 100; x += 0.037) in.push_back(static_cast<float>(x));
-  std::vector<float> gelu(in.size()), erf(in.size()), silu(in.size());
+  std::vector<float> gelu(in.size()), erf(in.size()), base::silu(in.size());
   kernels->gelu_tanh(in.data(), gelu.data(), static_cast<std::int64_t>(in.size()));
   kernels->gelu_erf(in.data(), erf.data(), static_cast<std::int64_t>(in.size()));
   kernels->silu(in.data(), silu.data(), static_cast<std::int64_t>(in.size()));
   for (std::size_t i = 0; i < in.size(); ++i) {
-    EXPECT_NEAR(gelu[i], activate_one(Activation::gelu_tanh, in[i]), 2e-6 * (1 + std::fabs(in[i])))
+    EXPECT_NEAR(gelu[i], backend::activate_one(Activation::gelu_tanh, in[i]),
+                2e-6 * (1 + std::fabs(in[i])))
         << in[i];
-    EXPECT_NEAR(erf[i], activate_one(Activation::gelu_erf, in[i]), 2e-6 * (1 + std::fabs(in[i])))
+    EXPECT_NEAR(erf[i], backend::activate_one(Activation::gelu_erf, in[i]),
+                2e-6 * (1 + std::fabs(in[i])))
         << in[i];
-    EXPECT_NEAR(silu[i], activate_one(Activation::silu, in[i]), 2e-6 * (1 + std::fabs(in[i])))
+    EXPECT_NEAR(silu[i], backend::activate_one(Activation::silu, in[i]),
+                2e-6 * (1 + std::fabs(in[i])))
         << in[i];
   }
   std::vector<float> row = random_floats(37, 3);
@@ -146,19 +149,20 @@ double product_at(const std::vector<float>& a, const std::vector<float>& b, std:
 TEST_P(Kernels, AddProductsOfPairsUpWithoutWritingThem) {
   for (const std::int64_t rows : {1, 4, 7, 13, 30}) {
     for (const std::int64_t n : {1, 31, 32, 70}) {
-      const std::int64_t depth = rows + 3, columns = padded_columns(n);
+      const std::int64_t depth = rows + 3, columns = backend::padded_columns(n);
       const std::vector<float> a = random_floats(static_cast<std::size_t>(rows * depth), 6),
                                b = random_floats(static_cast<std::size_t>(depth * n), 7),
                                origin = random_floats(static_cast<std::size_t>(rows * columns), 8);
       std::vector<float> panels(static_cast<std::size_t>(depth * columns)),
           first(origin.size(), 0.5F), second(origin.size(), 0.25F),
           weight(static_cast<std::size_t>(columns));
-      pack_columns(false, depth, n, b.data(), n, panels.data());
+      backend::pack_columns(false, depth, n, b.data(), n, panels.data());
       for (std::size_t c = 0; c < weight.size(); ++c) weight[c] = c % 3 == 0 ? 0.0F : 1.0F;
       std::vector<double> sum(weight.size(), 2.0), abs(weight.size(), 3.0);
-      PairProduct<float> x{rows,          columns,       depth,      a.data(),      depth,
-                           panels.data(), sum.data(),    abs.data(), weight.data(), origin.data(),
-                           first.data(),  second.data(), columns};
+      backend::PairProduct<float> x{rows,          columns,       depth,        a.data(),
+                                    depth,         panels.data(), sum.data(),   abs.data(),
+                                    weight.data(), origin.data(), first.data(), second.data(),
+                                    columns};
       kernels->pair_sums(x);
       for (std::int64_t c = 0; c < columns; ++c) {
         const auto at = static_cast<std::size_t>(c);
@@ -198,7 +202,7 @@ TEST_P(Kernels, AddProductsOfPairsUpWithoutWritingThem) {
 
 TEST_P(Kernels, AddTheReachOfProductsUpWithoutWritingThem) {
   for (const std::int64_t rows : {1, 6, 13, 25}) {
-    const std::int64_t n = 70, depth = 11, columns = padded_columns(n);
+    const std::int64_t n = 70, depth = 11, columns = backend::padded_columns(n);
     const std::vector<float> a = random_floats(static_cast<std::size_t>(rows * depth), 11),
                              b = random_floats(static_cast<std::size_t>(depth * n), 12);
     std::vector<float> mass = random_floats(static_cast<std::size_t>(rows), 13), bound = mass,
@@ -206,7 +210,7 @@ TEST_P(Kernels, AddTheReachOfProductsUpWithoutWritingThem) {
                        most(static_cast<std::size_t>(columns), 0.5F);
     for (float& x : mass) x = std::fabs(x);
     for (float& x : bound) x = 1.0F / (1.0F + x * x);
-    pack_columns(false, depth, n, b.data(), n, panels.data());
+    backend::pack_columns(false, depth, n, b.data(), n, panels.data());
     std::vector<double> sum(most.size(), 1.0);
     kernels->reach_sums({rows, columns, depth, a.data(), depth, panels.data(), mass.data(),
                          bound.data(), sum.data(), most.data()});
@@ -226,7 +230,7 @@ TEST_P(Kernels, AddTheReachOfProductsUpWithoutWritingThem) {
 TEST_P(Kernels, AddTheEdgesOfAHeadUpWithoutWritingThem) {
   for (const std::int64_t rows : {1, 5, 6, 13, 25}) {
     for (const std::int64_t begin : {0, 9, 37, 69}) {
-      const std::int64_t n = 70, depth = 11, columns = padded_columns(n);
+      const std::int64_t n = 70, depth = 11, columns = backend::padded_columns(n);
       const std::vector<float> a = random_floats(static_cast<std::size_t>(rows * depth), 14),
                                b = random_floats(static_cast<std::size_t>(depth * n), 15),
                                offset = random_floats(static_cast<std::size_t>(rows * columns), 16);
@@ -235,7 +239,7 @@ TEST_P(Kernels, AddTheEdgesOfAHeadUpWithoutWritingThem) {
       for (float& x : bound) x = 1.0F / (1.0F + x * x);
       for (std::int64_t c = 0; c < columns; ++c)
         if (c < begin || c >= n) factor[c] = 0;
-      pack_columns(false, depth, n, b.data(), n, panels.data());
+      backend::pack_columns(false, depth, n, b.data(), n, panels.data());
       for (const float* taken : {offset.data(), static_cast<const float*>(nullptr)}) {
         std::vector<double> sum(static_cast<std::size_t>(rows), 1.0);
         std::vector<float> most(sum.size(), 0.01F);
@@ -262,18 +266,18 @@ TEST_P(Kernels, AddTheEdgesOfAHeadUpWithoutWritingThem) {
 TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
   for (const std::int64_t rows : {1, 5, 12, 29}) {
     for (const std::int64_t n : {1, 33, 256}) {
-      const std::int64_t depth = 9, columns = padded_columns(n), ld = columns;
+      const std::int64_t depth = 9, columns = backend::padded_columns(n), ld = columns;
       const std::vector<float> a = random_floats(static_cast<std::size_t>(rows * depth), 9),
                                b = random_floats(static_cast<std::size_t>(depth * n), 10);
       std::vector<float> panels(static_cast<std::size_t>(depth * columns)), transposed(b.size()),
           again(panels.size()), sum(static_cast<std::size_t>(rows * ld), 1.0F),
           abs(sum.size(), 2.0F);
       std::vector<double> square(static_cast<std::size_t>(2 * rows), -1.0);
-      pack_columns(false, depth, n, b.data(), n, panels.data());
+      backend::pack_columns(false, depth, n, b.data(), n, panels.data());
       for (std::int64_t p = 0; p < depth; ++p) {
         for (std::int64_t c = 0; c < n; ++c) transposed[c * depth + p] = b[p * n + c];
       }
-      pack_columns(true, depth, n, transposed.data(), depth, again.data());
+      backend::pack_columns(true, depth, n, transposed.data(), depth, again.data());
       EXPECT_EQ(panels, again);
       kernels->head_sums({rows, columns, depth, a.data(), depth, panels.data(), sum.data(),
                           abs.data(), ld, square.data(), 2});
@@ -294,7 +298,7 @@ TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
 
 INSTANTIATE_TEST_SUITE_P(OfThisProcessor, Kernels, ::testing::Values(0, 1, 2));
 
-std::vector<double> downloaded(Backend& backend, const Array& array) {
+std::vector<double> downloaded(backend::Backend& backend, const backend::Array& array) {
   std::vector<double> out(static_cast<std::size_t>(array.size()));
   backend.download(array, 0, out);
   return out;
@@ -327,10 +331,10 @@ TEST(WeightProducts, ChangeNothingButTheRounding) {
       options.weight_products = true;
       const Prepared fast = tensors.model(options).prepare(ids);
       const double limit = options.device == "cpu" ? 2e-5 : 1e-12;
-      const Decomposition& a = *state_of(plain)->decomposition;
-      const Decomposition& b = *state_of(fast)->decomposition;
+      const decompose::Decomposition& a = *engine::state_of(plain)->decomposition;
+      const decompose::Decomposition& b = *engine::state_of(fast)->decomposition;
       for (int l = 0; l < shape.layers; ++l) {
-        for (const auto& [side, branch] : mlp_readers(a.config().layer(l))) {
+        for (const auto& [side, branch] : backend::mlp_readers(a.config().layer(l))) {
           RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).sum),
                           downloaded(a.backend(), a.mlp(l, side).sum)) < limit);
           RC_ASSERT(worst(downloaded(b.backend(), b.mlp(l, side).abs),
@@ -359,23 +363,23 @@ TEST(WeightProducts, MadeAsNeededGiveTheSumsOfTheReference) {
     context.memory_budget = 0;
     const Prepared plain = tensors.model("reference").prepare(ids, context);
     const Prepared fast = tensors.model("cpu").prepare(ids, context);
-    const Decomposition& a = *state_of(plain)->decomposition;
-    const Decomposition& b = *state_of(fast)->decomposition;
-    const auto error = [&](const Array& got, const Array& want) {
+    const decompose::Decomposition& a = *engine::state_of(plain)->decomposition;
+    const decompose::Decomposition& b = *engine::state_of(fast)->decomposition;
+    const auto error = [&](const backend::Array& got, const backend::Array& want) {
       return worst(downloaded(b.backend(), got), downloaded(a.backend(), want));
     };
     for (int l = 0; l < shape.layers; ++l) {
-      for (const auto& [side, branch] : mlp_readers(a.config().layer(l))) {
+      for (const auto& [side, branch] : backend::mlp_readers(a.config().layer(l))) {
         EXPECT_LT(error(b.mlp(l, side).sum, a.mlp(l, side).sum), 5e-5) << family << l;
         EXPECT_LT(error(b.mlp(l, side).abs, a.mlp(l, side).abs), 5e-5) << family << l;
         EXPECT_LT(error(b.mlp(l, side).l2, a.mlp(l, side).l2), 5e-5) << family << l;
       }
-      const AttentionSums& got = b.attention(l, Scores::raw);
-      const AttentionSums& want = a.attention(l, Scores::raw);
-      for (const auto& field :
-           {&AttentionSums::k_sum, &AttentionSums::k_abs, &AttentionSums::q_sum,
-            &AttentionSums::q_abs, &AttentionSums::k_std, &AttentionSums::k_mean,
-            &AttentionSums::v_sum, &AttentionSums::v_abs}) {
+      const backend::AttentionSums& got = b.attention(l, Scores::raw);
+      const backend::AttentionSums& want = a.attention(l, Scores::raw);
+      for (const auto& field : {&backend::AttentionSums::k_sum, &backend::AttentionSums::k_abs,
+                                &backend::AttentionSums::q_sum, &backend::AttentionSums::q_abs,
+                                &backend::AttentionSums::k_std, &backend::AttentionSums::k_mean,
+                                &backend::AttentionSums::v_sum, &backend::AttentionSums::v_abs}) {
         EXPECT_LT(error(got.*field, want.*field), 1e-4) << family << l;
       }
     }
@@ -395,16 +399,16 @@ TEST(LastNeurons, AtOnePositionAreThoseOfAll) {
     for (int i = 0; i < 80; ++i) ids.push_back((i * i + 5 * i) % shape.vocabulary);
     for (const char* device : {"reference", "cpu"}) {
       const Prepared prepared = tensors.model(device).prepare(ids);
-      const Decomposition& d = *state_of(prepared)->decomposition;
+      const decompose::Decomposition& d = *engine::state_of(prepared)->decomposition;
       const int last = shape.layers - 1;
       EXPECT_FALSE(d.neurons_when_asked(0)) << family;
       EXPECT_EQ(d.neurons_when_asked(last), !shape.mixture()) << family;
       if (!d.neurons_when_asked(last)) continue;
-      for (const auto& [side, branch] : mlp_readers(d.config().layer(last))) {
+      for (const auto& [side, branch] : backend::mlp_readers(d.config().layer(last))) {
         for (const int query : {0, 41, 79, 41}) {
-          const MlpSums& all = d.mlp(last, side);
-          const MlpSums one = d.mlp_at(last, side, query);
-          const auto row = [&](const Array& from) {
+          const backend::MlpSums& all = d.mlp(last, side);
+          const backend::MlpSums one = d.mlp_at(last, side, query);
+          const auto row = [&](const backend::Array& from) {
             const std::int64_t n = from.size() / 80;
             return downloaded(d.backend(), d.backend().slice(from, query * n, n));
           };
@@ -460,12 +464,13 @@ TEST(WeightProducts, GiveTheSameBitsOnAnyNumberOfThreads) {
     RunContext context;
     context.memory_budget = 0;
     const Prepared prepared = tensors.model(options).prepare(ids, context);
-    const Decomposition& d = *state_of(prepared)->decomposition;
+    const decompose::Decomposition& d = *engine::state_of(prepared)->decomposition;
     std::vector<double> all;
     for (int l = 0; l < shape.layers; ++l) {
-      const AttentionSums& sums = d.attention(l, Scores::raw);
-      for (const Array* part : {&sums.k_sum, &sums.k_abs, &sums.k_std, &sums.q_sum, &sums.q_abs,
-                                &d.mlp(l, MlpSide::gate).abs, &d.mlp(l, MlpSide::gate).l2}) {
+      const backend::AttentionSums& sums = d.attention(l, Scores::raw);
+      for (const backend::Array* part :
+           {&sums.k_sum, &sums.k_abs, &sums.k_std, &sums.q_sum, &sums.q_abs,
+            &d.mlp(l, backend::MlpSide::gate).abs, &d.mlp(l, backend::MlpSide::gate).l2}) {
         const auto some = downloaded(d.backend(), *part);
         all.insert(all.end(), some.begin(), some.end());
       }
@@ -530,11 +535,11 @@ TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
       RunContext context;
       context.memory_budget = budget;
       const Prepared prepared = model.prepare(ids, context);
-      const Decomposition& d = *state_of(prepared)->decomposition;
+      const decompose::Decomposition& d = *engine::state_of(prepared)->decomposition;
       for (const Scores scores : {Scores::raw, Scores::centered}) {
         for (int l = 0; l < shape.layers; ++l) {
-          const AttentionSums& sums = d.attention(l, scores);
-          const AttentionView view = d.attention_view(l);
+          const backend::AttentionSums& sums = d.attention(l, scores);
+          const backend::AttentionView view = d.attention_view(l);
           const auto k_sum = downloaded(d.backend(), sums.k_sum),
                      k_abs = downloaded(d.backend(), sums.k_abs);
           const auto q_sum = downloaded(d.backend(), sums.q_sum),
@@ -543,9 +548,9 @@ TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
           std::vector<double> want_k, want_k_abs, want_q, want_q_abs, want_deviation;
           for (int h = 0; h < d.config().n_heads; ++h) {
             for (int q = 0; q < length; ++q) {
-              Array key = d.backend().zeros((q + 1) * view.visible),
-                    query = d.backend().zeros((q + 1) * view.visible),
-                    raw = d.backend().zeros(key.size());
+              backend::Array key = d.backend().zeros((q + 1) * view.visible),
+                             query = d.backend().zeros((q + 1) * view.visible),
+                             raw = d.backend().zeros(key.size());
               d.backend().key_scores(view, scores, h, q, key);
               d.backend().query_scores(view, scores, h, q, query);
               d.backend().key_scores(view, Scores::raw, h, q, raw);

@@ -102,21 +102,21 @@ TEST(ForwardPass, OfABatchIsThatOfItsPrompts) {
       for (int i = 0; i < 4; ++i) {
         prompts.push_back(testing::draw_prompt(7, shape.vocabulary));
         // Short and long prompts of some models are turned differently, and stay apart.
-        if (!same_rotary(model.config(), static_cast<int>(prompts[0].size()),
-                         static_cast<int>(prompts.back().size())))
+        if (!backend::same_rotary(model.config(), static_cast<int>(prompts[0].size()),
+                                  static_cast<int>(prompts.back().size())))
           prompts.pop_back();
       }
-      Backend& backend = *state_of(model)->backend;
-      ForwardOptions options;
+      backend::Backend& backend = *engine::state_of(model)->backend;
+      forward::ForwardOptions options;
       options.keep = *rc::gen::arbitrary<bool>();
-      const ForwardTrace batch = forward(backend, prompts, options);
+      const forward::ForwardTrace batch = forward::forward(backend, prompts, options);
       std::int64_t row = 0;
       for (const auto& prompt : prompts) {
         if (!filter.keeps(room_for_rounding(device, limit, tensors, prompt))) {
           row += static_cast<std::int64_t>(prompt.size());
           continue;
         }
-        const ForwardTrace alone = forward(backend, {prompt}, options);
+        const forward::ForwardTrace alone = forward::forward(backend, {prompt}, options);
         for (std::size_t s = 0; s < prompt.size(); ++s, ++row) {
           std::vector<double> a, b;
           backend.logits(batch.x_final, std::vector<std::int64_t>{row}, a);
@@ -139,7 +139,7 @@ TEST(ForwardPass, StepByStepIsThatOfTheWholePrompt) {
       const auto ids = testing::draw_prompt(8, shape.vocabulary);
       RC_PRE(filter.keeps(room_for_rounding(device, limit, tensors, ids)));
       const int first = testing::draw_int(1, static_cast<int>(ids.size()) + 1);
-      KeyValueCache cache(*state_of(model)->backend, static_cast<int>(ids.size()));
+      forward::KeyValueCache cache(*engine::state_of(model)->backend, static_cast<int>(ids.size()));
       std::vector<double> logits = cache.step(std::span(ids).first(first));
       for (std::size_t i = first; i < ids.size(); ++i)
         logits = cache.step(std::span(ids).subspan(i, 1));

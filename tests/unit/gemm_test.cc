@@ -67,7 +67,7 @@ void check(const Gemm& gemm, const Shape& s, bool transposed, bool accumulate) {
 }
 
 TEST(Gemm, EveryOwnProductIsThatOfDoublePrecision) {
-  for (const auto& [name, gemm] : own_gemms()) {
+  for (const auto& [name, gemm] : backend::own_gemms()) {
     SCOPED_TRACE(name);
     for (const Shape& shape : kShapes) {
       if (shape.k == 0) continue;
@@ -81,20 +81,21 @@ TEST(Gemm, EveryOwnProductIsThatOfDoublePrecision) {
 TEST(Gemm, TheProductInUseIsThatOfDoublePrecision) {
   for (const Shape& shape : kShapes) {
     for (const bool transposed : {false, true}) {
-      for (const bool accumulate : {false, true}) check(sgemm, shape, transposed, accumulate);
+      for (const bool accumulate : {false, true})
+        check(backend::sgemm, shape, transposed, accumulate);
     }
   }
 }
 
 // In a process of its own: whether the choice is still open can be asked only by making it.
 TEST(About, LeavesTheInstructionSetOpen) {
-  if (find_onednn() == nullptr) GTEST_SKIP() << "oneDNN is not installed";
+  if (backend::find_onednn() == nullptr) GTEST_SKIP() << "oneDNN is not installed";
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   EXPECT_EXIT(
       {
         about();
         std::string why;
-        const auto library = SharedLibrary::open(find_onednn()->file, true, why);
+        const auto library = base::SharedLibrary::open(backend::find_onednn()->file, true, why);
         using SetMaxIsa = int (*)(int);
         const auto set_max = reinterpret_cast<SetMaxIsa>(library->symbol("dnnl_set_max_cpu_isa"));
         constexpr int kAvx2 = 7;

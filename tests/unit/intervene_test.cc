@@ -117,9 +117,9 @@ TEST_P(GoldenInterventions, ManyCutsAtOnceGiveWhatEachGivesAlone) {
 // Whether what is no writer's part of the stream is another one in another prompt: biases behind a
 // norm, and those of experts.
 bool constants_vary(const Model& model) {
-  for (const LayerWeights& layer : testing::weights_of(model).layers) {
-    if (layer[Role::attn_post_w] && layer[Role::b_o]) return true;
-    if (!layer.experts.empty() && layer.experts[0][Role::b_out]) return true;
+  for (const model::LayerWeights& layer : testing::weights_of(model).layers) {
+    if (layer[model::Role::attn_post_w] && layer[model::Role::b_o]) return true;
+    if (!layer.experts.empty() && layer.experts[0][model::Role::b_out]) return true;
   }
   return false;
 }
@@ -402,7 +402,7 @@ TEST_P(Interventions, ManyZeroedCopiesGiveWhatEachGivesAlone) {
   }));
 }
 
-TEST(Edges, AreReadAndWrittenInOneForm) {
+TEST(credit::Edges, AreReadAndWrittenInOneForm) {
   const Model model = Model::load((kGolden / "tiny-gpt2").string());
   const int length = 5;
   for (const std::string text :
@@ -412,7 +412,7 @@ TEST(Edges, AreReadAndWrittenInOneForm) {
   }
 }
 
-TEST(Edges, ThatCannotExistAreErrors) {
+TEST(credit::Edges, ThatCannotExistAreErrors) {
   const Model model = Model::load((kGolden / "tiny-gpt2").string());
   for (const std::string text :
        {"A1.H1@2 -[K]-> A0.H0@4", "A0.H1@3 -[K]-> A1.H0@2", "A0.H1@2 -[Q]-> A1.H0@4",

@@ -12,10 +12,10 @@
 namespace unpack {
 namespace {
 
-std::string error_of(const std::string& text, const JsonLimits& limits = {}) {
+std::string error_of(const std::string& text, const base::JsonLimits& limits = {}) {
   try {
     (void)read_json(text, "file", limits);
-    (void)read_ordered_json(text, "file", limits);
+    (void)base::read_ordered_json(text, "file", limits);
   } catch (const InputError& error) {
     return error.what();
   }
@@ -32,8 +32,8 @@ double seconds(const Work& work) {
 TEST(JsonReader, ReadsWhatIsThere) {
   const std::string text = R"( {"b": [1, -2, 2.5, "x", null, true, {}], "a": {"c": []}} )";
   EXPECT_EQ(read_json(text, "file"), JsonValue::parse(text));
-  EXPECT_EQ(read_ordered_json(text, "file"), OrderedJson::parse(text));
-  EXPECT_EQ(read_ordered_json(text, "file").dump(), OrderedJson::parse(text).dump());
+  EXPECT_EQ(base::read_ordered_json(text, "file"), OrderedJson::parse(text));
+  EXPECT_EQ(base::read_ordered_json(text, "file").dump(), OrderedJson::parse(text).dump());
 }
 
 TEST(JsonReader, RefusesBytesBehindTheValueAndBehindANul) {
@@ -55,8 +55,8 @@ TEST(JsonReader, RefusesNumbersThatNoDoubleHolds) {
 
 TEST(JsonReader, RefusesDepthSizeAndNumberOfValues) {
   const auto nested = [](std::size_t n) { return std::string(n, '[') + std::string(n, ']'); };
-  EXPECT_EQ(error_of(nested(kJsonDepth)), "");
-  EXPECT_NE(error_of(nested(kJsonDepth + 1)).find("nested"), std::string::npos);
+  EXPECT_EQ(error_of(nested(base::kJsonDepth)), "");
+  EXPECT_NE(error_of(nested(base::kJsonDepth + 1)).find("nested"), std::string::npos);
   EXPECT_NE(error_of(nested(200'000)).find("nested"), std::string::npos);
   EXPECT_NE(error_of("[1, 2, 3]", {100, 3}).find("values"), std::string::npos);
   EXPECT_NE(error_of("[1, 2, 3]", {8, 100}).find("bytes"), std::string::npos);
@@ -77,7 +77,7 @@ TEST(JsonReader, TakesLinearTime) {
   objects += "]";
   keys += "}";
   EXPECT_LT(seconds([&] { (void)read_json(objects, "file"); }), 5);
-  EXPECT_LT(seconds([&] { (void)read_ordered_json(keys, "file"); }), 5);
+  EXPECT_LT(seconds([&] { (void)base::read_ordered_json(keys, "file"); }), 5);
   EXPECT_LT(seconds([&] { (void)read_fields(keys, "file"); }), 5);
 }
 

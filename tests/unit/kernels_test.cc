@@ -22,9 +22,9 @@ TEST_P(Activations, SinglePrecisionIsWithinAFewUnitsOfTheLastPlace) {
        {-1e30F, -1000.0F, -80.0F, -20.0F, 20.0F, 80.0F, 1000.0F, 1e30F, 1e-30F, -1e-30F, 0.0F})
     in.push_back(x);
   std::vector<float> out(in.size());
-  activate_run(GetParam(), in.data(), out.data(), static_cast<std::int64_t>(in.size()));
+  backend::activate_run(GetParam(), in.data(), out.data(), static_cast<std::int64_t>(in.size()));
   for (std::size_t i = 0; i < in.size(); ++i) {
-    const double want = activate_one(GetParam(), static_cast<double>(in[i]));
+    const double want = backend::activate_one(GetParam(), static_cast<double>(in[i]));
     ASSERT_NEAR(out[i], want, 4e-7 * std::fabs(want) + 2e-8) << "at " << in[i];
   }
 }
@@ -33,10 +33,10 @@ TEST_P(Activations, EveryLengthGivesTheSameValues) {
   const std::vector<float> in = {-3.0F, -1.5F, -0.2F, 0.0F,  0.3F, 0.9F,  2.5F, 4.0F, -0.7F, 1.1F,
                                  -2.2F, 0.05F, 3.3F,  -4.4F, 0.6F, -0.6F, 1.7F, 5.5F, -5.5F};
   std::vector<float> whole(in.size());
-  activate_run(GetParam(), in.data(), whole.data(), static_cast<std::int64_t>(in.size()));
+  backend::activate_run(GetParam(), in.data(), whole.data(), static_cast<std::int64_t>(in.size()));
   for (std::size_t n = 1; n <= in.size(); ++n) {
     std::vector<float> part(n);
-    activate_run(GetParam(), in.data(), part.data(), static_cast<std::int64_t>(n));
+    backend::activate_run(GetParam(), in.data(), part.data(), static_cast<std::int64_t>(n));
     for (std::size_t i = 0; i < n; ++i)
       EXPECT_NEAR(part[i], whole[i], 2e-7 * std::fabs(whole[i]) + 1e-9) << n;
   }
@@ -44,7 +44,7 @@ TEST_P(Activations, EveryLengthGivesTheSameValues) {
 
 // Few values, so that many are equal; lengths around the sixteen columns that are done at once.
 TEST(Medians, AreTheMiddleOfEverySortedColumnOnEveryProcessor) {
-  for (const auto& [name, kernels] : float_kernels()) {
+  for (const auto& [name, kernels] : backend::float_kernels()) {
     for (const std::int64_t n : {1, 2, 3, 8, 101}) {
       for (const std::int64_t c : {1, 15, 16, 37}) {
         std::vector<float> rows(static_cast<std::size_t>(n * c));
@@ -80,7 +80,7 @@ TEST(FlooredInverses, AreThoseOfTheFormulaOnEveryProcessor) {
       abs.push_back(a);
     }
   }
-  for (const auto& [name, kernels] : float_kernels()) {
+  for (const auto& [name, kernels] : backend::float_kernels()) {
     for (const double beta : {0.0, 0.2}) {
       for (const double floor : {0.0, 1.0}) {
         for (std::size_t n = 1; n <= sum.size(); ++n) {
@@ -89,9 +89,10 @@ TEST(FlooredInverses, AreThoseOfTheFormulaOnEveryProcessor) {
                                     floor, got.data());
           for (std::size_t i = 0; i < n; ++i) {
             const auto s = static_cast<double>(sum[i]), a = static_cast<double>(abs[i]);
-            ASSERT_EQ(got[i], floored_inverse(s, a, beta, floor)) << name << " " << s << " " << a;
+            ASSERT_EQ(got[i], base::floored_inverse(s, a, beta, floor))
+                << name << " " << s << " " << a;
             if (floor == 0) {
-              ASSERT_EQ(got[i], inverse_denom(s, a, beta)) << name;
+              ASSERT_EQ(got[i], base::inverse_denom(s, a, beta)) << name;
             }
           }
         }

@@ -119,9 +119,9 @@ TEST(MixtureFiles, AreReadOnlyWhereExpertsAreUsed) {
 std::atomic<std::int64_t> operations = 0;
 
 // The backend of the host with plain products that are counted.
-class CountingHost final : public HostBackend<double> {
+class CountingHost final : public backend::HostBackend<double> {
  public:
-  using HostBackend::HostBackend;
+  using backend::HostBackend::HostBackend;
   std::string name() const override { return "counting"; }
   std::string details() const override { return "counts its products"; }
 
@@ -141,24 +141,25 @@ class CountingHost final : public HostBackend<double> {
   }
 };
 
-std::shared_ptr<Backend> counting_gpu(const std::shared_ptr<const ModelWeights>& weights) {
+std::shared_ptr<backend::Backend> counting_gpu(
+    const std::shared_ptr<const model::ModelWeights>& weights) {
   static const UnpackDeviceTable table = [] {
-    UnpackDeviceTable t = *cuda::emulated_table();
+    UnpackDeviceTable t = *backend::cuda::emulated_table();
     t.gemm = [](void* device, UnpackFactors factors, const UnpackGemm* call) {
       operations += call->m * call->n * call->k * call->batch;
-      return cuda::emulated_table()->gemm(device, factors, call);
+      return backend::cuda::emulated_table()->gemm(device, factors, call);
     };
     t.launch = [](void* device, int id, const void* parameters, std::size_t bytes,
                   std::int64_t count) {
       operations += count;
-      return cuda::emulated_table()->launch(device, id, parameters, bytes, count);
+      return backend::cuda::emulated_table()->launch(device, id, parameters, bytes, count);
     };
     return t;
   }();
-  BackendOptions one_thread;
+  backend::BackendOptions one_thread;
   one_thread.threads = 1;
-  return std::make_shared<cuda::CudaBackend>(cuda::Device::open(&table, nullptr, false), weights,
-                                             one_thread, "cuda");
+  return std::make_shared<backend::cuda::CudaBackend>(
+      backend::cuda::Device::open(&table, nullptr, false), weights, one_thread, "cuda");
 }
 
 // What a trace with paths computes, on both kinds of device.
@@ -166,10 +167,10 @@ std::vector<std::int64_t> operations_of(const Tensors& tensors, Options options)
   std::vector<std::int64_t> out;
   for (const bool gpu : {false, true}) {
     const Model model = tensors.model("reference", 1);
-    BackendOptions one_thread;
+    backend::BackendOptions one_thread;
     one_thread.threads = 1;
-    auto& state =
-        const_cast<ModelState&>(*state_of(model));  // its device is changed for one that counts
+    auto& state = const_cast<engine::ModelState&>(
+        *engine::state_of(model));  // its device is changed for one that counts
     if (gpu) {
       state.backend = counting_gpu(state.weights);
     } else {
@@ -274,15 +275,15 @@ TEST_P(Mixture, FromMxfp4IsThatOfPlainTensors) {
   forms.packed.write(folder, forms.config());
   const Model packed = Model::load(folder.path().string(), on(GetParam())),
               plain = forms.plain.model(GetParam(), 2);
-  const ModelWeights &a = testing::weights_of(packed), &b = testing::weights_of(plain);
+  const model::ModelWeights &a = testing::weights_of(packed), &b = testing::weights_of(plain);
   for (std::size_t e = 0; e < 3; ++e) {
-    for (const Role role : {Role::w_in, Role::w_up, Role::w_out}) {
-      const WeightView &x = a.layers[1].experts[e][role], &y = b.layers[1].experts[e][role];
+    for (const model::Role role : {model::Role::w_in, model::Role::w_up, model::Role::w_out}) {
+      const model::WeightView &x = a.layers[1].experts[e][role], &y = b.layers[1].experts[e][role];
       ASSERT_EQ(x.in, y.in);
       ASSERT_EQ(x.out, y.out);
       std::vector<double> got(static_cast<std::size_t>(x.in * x.out)), want(got);
-      read_rows(x, 0, x.in, got.data());
-      read_rows(y, 0, y.in, want.data());
+      model::read_rows(x, 0, x.in, got.data());
+      model::read_rows(y, 0, y.in, want.data());
       EXPECT_EQ(got, want);
       EXPECT_EQ(x.at(5, 7), y.at(5, 7));
     }
@@ -299,7 +300,7 @@ TEST(MixtureFiles, OfMxfp4ThatAreWrongAreNamed) {
     file.add(name + "_blocks", type, shape, p.blocks.data(), p.blocks.size());
     const TempFolder folder;
     file.write(folder, forms.config());
-    return input_error([&] { load_folder(folder.path()); });
+    return input_error([&] { model::load_folder(folder.path()); });
   };
   expect_mentions(error("U8", {3, 64, 16, 1}), {name + "_blocks", "[3, 64, 1, 16]"});
   expect_mentions(error("I8", {3, 64, 1, 16}), {name + "_blocks", "U8"});
@@ -312,7 +313,8 @@ TEST(MixtureFiles, OfMxfp4ThatAreWrongAreNamed) {
   bare.add(name + "_blocks", "U8", {3, 64, 1, 16}, p.blocks.data(), p.blocks.size());
   const TempFolder folder;
   bare.write(folder, forms.config());
-  expect_mentions(input_error([&] { load_folder(folder.path()); }), {name + "_scales", "missing"});
+  expect_mentions(input_error([&] { model::load_folder(folder.path()); }),
+                  {name + "_scales", "missing"});
 
   testing::Shape odd = forms.shape;
   odd.neurons = 40;  // 32 and a rest
@@ -324,7 +326,7 @@ TEST(MixtureFiles, OfMxfp4ThatAreWrongAreNamed) {
   file.add(name + "_blocks", "U8", {3, 64, 1, 16}, p.blocks.data(), p.blocks.size());
   file.add(name + "_scales", "U8", {3, 64, 1}, p.scales.data(), p.scales.size());
   file.write(folder, odd.config());
-  expect_mentions(input_error([&] { load_folder(folder.path()); }), {name, "32"});
+  expect_mentions(input_error([&] { model::load_folder(folder.path()); }), {name, "32"});
 }
 
 // Mixtures beside other models

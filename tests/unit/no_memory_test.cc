@@ -43,8 +43,9 @@ void give_back(Json value) {
 
 TEST(NoMemory, JsonIsGivenBackWithoutAsking) {
   give_back(read_json(kText, "text"));
-  give_back(read_ordered_json(kText, "text"));
-  give_back(read_json(std::string(kJsonDepth, '[') + std::string(kJsonDepth, ']'), "text"));
+  give_back(base::read_ordered_json(kText, "text"));
+  give_back(
+      read_json(std::string(base::kJsonDepth, '[') + std::string(base::kJsonDepth, ']'), "text"));
   left = 0;
   EXPECT_THROW((void)std::string(100, 'x'), std::bad_alloc);  // that is what was meant
   left = -1;
@@ -68,7 +69,7 @@ int failures(const Work& work) {
 TEST(NoMemory, JsonCanBeReadCopiedAndPrinted) {
   const std::string text = kText;
   EXPECT_GT(failures([&] {
-              const OrderedJson value = read_ordered_json(text, "text");
+              const OrderedJson value = base::read_ordered_json(text, "text");
               const JsonValue other = value;
               (void)other.dump();
             }),
@@ -79,13 +80,13 @@ TEST(NoMemory, AFolderCanBeListed) {
   const test::TempFolder folder;
   for (const char* name : {"b", "a", "c/d"}) folder.write(name, "x");
   std::error_code error;
-  EXPECT_GT(failures([&] { (void)folder_contents(folder.path(), error); }), 3);
-  const auto found = folder_contents(folder.path(), error);
+  EXPECT_GT(failures([&] { (void)base::folder_contents(folder.path(), error); }), 3);
+  const auto found = base::folder_contents(folder.path(), error);
   ASSERT_EQ(found.size(), 3u);
   EXPECT_FALSE(error);
   EXPECT_EQ(found[0], folder.path() / "a");
   EXPECT_EQ(found[2], folder.path() / "c");
-  EXPECT_TRUE(folder_contents(folder.path() / "none", error).empty());
+  EXPECT_TRUE(base::folder_contents(folder.path() / "none", error).empty());
   EXPECT_EQ(error, std::errc::no_such_file_or_directory);
 }
 

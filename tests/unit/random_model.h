@@ -196,12 +196,12 @@ struct Tensors {
 };
 
 inline Tensors random_tensors_of(const std::string& config, std::uint64_t seed) {
-  const TensorSet set = random_tensors(config, seed);
+  const model::TensorSet set = model::random_tensors(config, seed);
   Tensors out;
   out.config = config;
   for (const auto& [name, t] : set.tensors) {
     std::vector<float> data(t.bytes / sizeof(float));
-    convert_run(t.data, t.dtype, static_cast<std::int64_t>(data.size()), data.data());
+    tensor::convert_run(t.data, t.dtype, static_cast<std::int64_t>(data.size()), data.data());
     // Norms vary around 1, or around 0 where 1 is added to what is stored.
     const bool norm_weight = t.shape.size() == 1 && name.ends_with(".weight");
     const float middle = norm_weight && config.find("gemma") == std::string::npos ? 1.0F : 0.0F;
@@ -212,7 +212,9 @@ inline Tensors random_tensors_of(const std::string& config, std::uint64_t seed) 
   return out;
 }
 
-inline const ModelWeights& weights_of(const Model& model) { return *state_of(model)->weights; }
+inline const model::ModelWeights& weights_of(const Model& model) {
+  return *engine::state_of(model)->weights;
+}
 
 // From the whole range from the first try on: a tiny model is not too large to begin with.
 inline int draw_int(int low, int end) {

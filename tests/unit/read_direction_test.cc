@@ -235,7 +235,7 @@ TEST_P(ReadDirection, PathsAreThoseOfPlainLoopsWithAndWithoutAKeyTable) {
       RunContext context;
       context.memory_budget = budget;
       const Prepared prepared = model.prepare(ids, context);
-      EXPECT_EQ(state_of(prepared)->decomposition->keeps_key_scores(), budget > 0);
+      EXPECT_EQ(engine::state_of(prepared)->decomposition->keeps_key_scores(), budget > 0);
       question.paths = {};
       question.paths.top = 25;
       const TraceResult got = prepared.trace(question, context);
@@ -286,7 +286,7 @@ TEST_P(ReadDirection, PathsOfLongerPromptsAreThoseOfTheReferenceWhateverIsKept) 
         RunContext context;
         context.memory_budget = budget;
         const Prepared prepared = model.prepare(ids, context);
-        const Decomposition& d = *state_of(prepared)->decomposition;
+        const decompose::Decomposition& d = *engine::state_of(prepared)->decomposition;
         kept.emplace(d.keeps_key_scores(), !d.writer_values(1).empty());
         const TraceResult got = prepared.trace(question, context);
         ASSERT_EQ(got.paths.size(), 60U) << family;

@@ -13,8 +13,8 @@ using test::input_error;
 using test::safetensors_bytes;
 using test::TempFolder;
 
-std::vector<FileTensor> parse(const std::string& file) {
-  return parse_safetensors(std::as_bytes(std::span(file)), "weights.safetensors");
+std::vector<model::FileTensor> parse(const std::string& file) {
+  return model::parse_safetensors(std::as_bytes(std::span(file)), "weights.safetensors");
 }
 
 std::string parse_error(const std::string& header, const std::string& data) {
@@ -29,10 +29,10 @@ TEST(Safetensors, ReadsNamesTypesShapesAndBytes) {
   ASSERT_EQ(tensors.size(), 2u);
   EXPECT_EQ(tensors[0].stored.name, "a");
   EXPECT_EQ(tensors[0].stored.shape, (std::vector<std::int64_t>{2, 1}));
-  EXPECT_EQ(load_element(tensors[0].stored.data, DType::f32, 0), 1.0);
-  EXPECT_EQ(load_element(tensors[0].stored.data, DType::f32, 1), -2.0);
+  EXPECT_EQ(tensor::load_element(tensors[0].stored.data, DType::f32, 0), 1.0);
+  EXPECT_EQ(tensor::load_element(tensors[0].stored.data, DType::f32, 1), -2.0);
   EXPECT_EQ(tensors[1].stored.dtype, DType::bf16);
-  EXPECT_EQ(load_element(tensors[1].stored.data, DType::bf16, 0), 1.0);
+  EXPECT_EQ(tensor::load_element(tensors[1].stored.data, DType::bf16, 0), 1.0);
 }
 
 TEST(Safetensors, ToleratesUnalignedOffsets) {
@@ -43,7 +43,7 @@ TEST(Safetensors, ToleratesUnalignedOffsets) {
   const std::string file = safetensors_bytes(header, std::string("xyz\0\0\x80\x3f", 7));
   const auto tensors = parse(file);
   ASSERT_EQ(tensors.size(), 2u);
-  EXPECT_EQ(load_element(tensors[0].stored.data, DType::f32, 0), 1.0);
+  EXPECT_EQ(tensor::load_element(tensors[0].stored.data, DType::f32, 0), 1.0);
 }
 
 TEST(Safetensors, RefusesBytesThatBelongToNoTensor) {
@@ -168,24 +168,24 @@ TEST(Safetensors, NamesInMessagesStayOnOneLine) {
 
 TEST(Safetensors, MappedFileReadsWhatItMaps) {
   const TempFolder folder;
-  const MappedFile file(folder.write("x", "0123456789"));
+  const model::MappedFile file(folder.write("x", "0123456789"));
   ASSERT_EQ(file.bytes().size(), 10u);
   std::byte read[4];
   file.read(file.bytes().data() + 3, 4, read);
   EXPECT_EQ(std::memcmp(read, "3456", 4), 0);
-  expect_mentions(input_error([&] { MappedFile missing(folder.path() / "nothing"); }),
+  expect_mentions(input_error([&] { model::MappedFile missing(folder.path() / "nothing"); }),
                   {"nothing", "cannot open"});
-  expect_mentions(input_error([&] { MappedFile directory(folder.path()); }), {"plain file"});
-  EXPECT_TRUE(MappedFile(folder.write("empty", "")).bytes().empty());
+  expect_mentions(input_error([&] { model::MappedFile directory(folder.path()); }), {"plain file"});
+  EXPECT_TRUE(model::MappedFile(folder.write("empty", "")).bytes().empty());
 }
 
 TEST(Safetensors, ReleasedPagesComeBackFromTheFile) {
   const TempFolder folder;
   std::string content(100000, 'a');
   content[50000] = 'b';
-  const MappedFile file(folder.write("x", content));
+  const model::MappedFile file(folder.write("x", content));
   EXPECT_EQ(std::to_integer<char>(file.bytes()[50000]), 'b');
-  release_pages(file.bytes().data() + 1, file.bytes().size() - 2);
+  model::release_pages(file.bytes().data() + 1, file.bytes().size() - 2);
   EXPECT_EQ(std::to_integer<char>(file.bytes()[50000]), 'b');
   EXPECT_EQ(std::to_integer<char>(file.bytes()[99999]), 'a');
 }
@@ -202,7 +202,7 @@ class Shards : public ::testing::Test {
   }
   std::string open_error(const std::string& index) {
     folder_.write("model.safetensors.index.json", index);
-    return input_error([&] { Checkpoint::open(folder_.path()); });
+    return input_error([&] { model::Checkpoint::open(folder_.path()); });
   }
   TempFolder folder_;
 };
@@ -210,7 +210,7 @@ class Shards : public ::testing::Test {
 TEST_F(Shards, AreFoundThroughTheIndex) {
   folder_.write("model.safetensors.index.json",
                 R"({"weight_map":{"a":"one.safetensors","b":"two.safetensors"}})");
-  const Checkpoint checkpoint = Checkpoint::open(folder_.path());
+  const model::Checkpoint checkpoint = model::Checkpoint::open(folder_.path());
   ASSERT_NE(checkpoint.find("a"), nullptr);
   ASSERT_NE(checkpoint.find("b"), nullptr);
   EXPECT_EQ(std::memcmp(checkpoint.find("b")->tensor.stored.data, "5678", 4), 0);
@@ -239,7 +239,7 @@ TEST_F(Shards, WithAnIndexThatIsNone) {
 }
 
 TEST_F(Shards, WithoutAnIndex) {
-  expect_mentions(input_error([&] { Checkpoint::open(folder_.path()); }),
+  expect_mentions(input_error([&] { model::Checkpoint::open(folder_.path()); }),
                   {"2 *.safetensors files", "model.safetensors.index.json"});
 }
 
@@ -249,19 +249,19 @@ TEST(FolderWithoutSafetensors, SaysHowToConvertOtherFormats) {
   gguf.write("model-q4.gguf", "x");
   tensorflow.write("tf_model.h5", "x");
   adapter.write("adapter_model.safetensors", "x");
-  EXPECT_EQ(find_weights(torch.path()), torch.path() / "pytorch_model.bin");
-  expect_mentions(input_error([&] { find_weights(gguf.path()); }), {"GGUF", "safetensors"});
-  expect_mentions(input_error([&] { find_weights(tensorflow.path()); }),
+  EXPECT_EQ(model::find_weights(torch.path()), torch.path() / "pytorch_model.bin");
+  expect_mentions(input_error([&] { model::find_weights(gguf.path()); }), {"GGUF", "safetensors"});
+  expect_mentions(input_error([&] { model::find_weights(tensorflow.path()); }),
                   {"tf_model.h5", "save_pretrained"});
-  expect_mentions(input_error([&] { find_weights(adapter.path()); }), {"adapter", "merge"});
-  expect_mentions(input_error([&] { find_weights(empty.path()); }),
+  expect_mentions(input_error([&] { model::find_weights(adapter.path()); }), {"adapter", "merge"});
+  expect_mentions(input_error([&] { model::find_weights(empty.path()); }),
                   {"no weights", "model.safetensors"});
 }
 
 TEST(FolderWithoutSafetensors, SaysThatALinkIsBroken) {
   const TempFolder folder;
   std::filesystem::create_symlink("../blobs/gone", folder.path() / "model.safetensors");
-  expect_mentions(input_error([&] { find_weights(folder.path()); }),
+  expect_mentions(input_error([&] { model::find_weights(folder.path()); }),
                   {"model.safetensors", "leads nowhere", "download"});
 }
 

@@ -31,20 +31,23 @@ std::vector<float> normal_numbers(std::size_t count, unsigned seed) {
 
 TEST(SplitProducts, PartsHoldSixteenAndTwentyTwoBits) {
   for (const float x : normal_numbers(1000, 1)) {
-    const float bf16 = bf16_value(cuda::bf16_bits(x));
+    const float bf16 = base::bf16_value(backend::cuda::bf16_bits(x));
     const float rest = x - bf16;
     EXPECT_LE(std::fabs(rest), std::ldexp(std::fabs(x), -8)) << x;
-    EXPECT_LE(std::fabs(rest - bf16_value(cuda::bf16_bits(rest))), std::ldexp(std::fabs(x), -16));
-    const float tf32 = cuda::tf32_rounded(x);
-    EXPECT_EQ(bits_of_float(tf32) & cuda::kBelowTf32, 0U) << x;
+    EXPECT_LE(std::fabs(rest - base::bf16_value(backend::cuda::bf16_bits(rest))),
+              std::ldexp(std::fabs(x), -16));
+    const float tf32 = backend::cuda::tf32_rounded(x);
+    EXPECT_EQ(base::bits_of_float(tf32) & backend::cuda::kBelowTf32, 0U) << x;
     EXPECT_LE(std::fabs(x - tf32), std::ldexp(std::fabs(x), -11)) << x;
-    EXPECT_LE(std::fabs(x - tf32 - cuda::tf32_rounded(x - tf32)), std::ldexp(std::fabs(x), -22));
+    EXPECT_LE(std::fabs(x - tf32 - backend::cuda::tf32_rounded(x - tf32)),
+              std::ldexp(std::fabs(x), -22));
   }
   // Ties go to the even neighbour, and an exact number stays what it is.
-  EXPECT_EQ(bf16_value(cuda::bf16_bits(1 + std::ldexp(1.0F, -8))), 1.0F);
-  EXPECT_EQ(bf16_value(cuda::bf16_bits(1 + 3 * std::ldexp(1.0F, -8))), 1 + std::ldexp(1.0F, -6));
-  EXPECT_EQ(cuda::tf32_rounded(1 + std::ldexp(1.0F, -11)), 1.0F);
-  EXPECT_EQ(cuda::tf32_rounded(-2.5F), -2.5F);
+  EXPECT_EQ(base::bf16_value(backend::cuda::bf16_bits(1 + std::ldexp(1.0F, -8))), 1.0F);
+  EXPECT_EQ(base::bf16_value(backend::cuda::bf16_bits(1 + 3 * std::ldexp(1.0F, -8))),
+            1 + std::ldexp(1.0F, -6));
+  EXPECT_EQ(backend::cuda::tf32_rounded(1 + std::ldexp(1.0F, -11)), 1.0F);
+  EXPECT_EQ(backend::cuda::tf32_rounded(-2.5F), -2.5F);
 }
 
 // A product with weights as stored, against loops in double.
@@ -53,15 +56,15 @@ class StoredWeights : public ::testing::TestWithParam<std::tuple<int, bool>> {};
 TEST_P(StoredWeights, KeepTheirDigits) {
   const auto [type, turned] = GetParam();
   constexpr std::int64_t kIn = 96, kOut = 40, kRun = 2 * kIn, kRuns = 5, kStride = 3 * kIn;
-  const auto device = cuda::Device::open(cuda::emulated_table(), nullptr, false);
+  const auto device = backend::cuda::Device::open(backend::cuda::emulated_table(), nullptr, false);
   const std::vector<float> exact = normal_numbers(kIn * kOut, 2);
-  cuda::DeviceMatrix w;
+  backend::cuda::DeviceMatrix w;
   w.type = type;
   w.turned = turned;
   w.in = kIn;
   w.out = kOut;
   std::vector<double> stored;  // in the order of memory
-  if (type == cuda::kF32) {
+  if (type == backend::cuda::kF32) {
     w.data = device->bytes(exact.size() * 4);
     device->to_device(w.data.get(), exact.data(), exact.size() * 4);
     stored.assign(exact.begin(), exact.end());
@@ -69,17 +72,18 @@ TEST_P(StoredWeights, KeepTheirDigits) {
     std::vector<std::uint16_t> halves;
     for (const float x : exact) {
       // Numbers of eight bits are both; those of f16 stay within its range.
-      const std::uint16_t b = cuda::bf16_bits(x);
-      const float rounded = bf16_value(b);
+      const std::uint16_t b = backend::cuda::bf16_bits(x);
+      const float rounded = base::bf16_value(b);
       std::uint16_t half = b;
-      if (type == cuda::kF16) {
+      if (type == backend::cuda::kF16) {
         half = 0;
         for (std::uint32_t h = 0; h < 0x10000U; ++h) {
-          if (f16_value(h) == rounded) half = static_cast<std::uint16_t>(h);
+          if (base::f16_value(h) == rounded) half = static_cast<std::uint16_t>(h);
         }
       }
       halves.push_back(half);
-      stored.push_back(static_cast<double>(type == cuda::kF16 ? f16_value(half) : rounded));
+      stored.push_back(
+          static_cast<double>(type == backend::cuda::kF16 ? base::f16_value(half) : rounded));
     }
     w.data = device->bytes(halves.size() * 2);
     device->to_device(w.data.get(), halves.data(), halves.size() * 2);
@@ -89,20 +93,22 @@ TEST_P(StoredWeights, KeepTheirDigits) {
     w.factor = 0.5F;
   }
   const std::vector<float> rows = normal_numbers(kStride * kRuns, 4);
-  Array from = device->floats(kStride * kRuns);
+  backend::Array from = device->floats(kStride * kRuns);
   device->to_device(from.raw(), rows.data(), rows.size() * 4);
   const std::vector<int> order = {3, 0, 4, 4};
   const auto picked = device->upload(std::span<const int>(order));
-  cuda::SplitProducts split(device, cuda::SplitProducts::Mode::parts);
+  backend::cuda::SplitProducts split(device, backend::cuda::SplitProducts::Mode::parts);
   ASSERT_TRUE(split.pays(w, 1));
-  EXPECT_FALSE(cuda::SplitProducts(device, cuda::SplitProducts::Mode::single).pays(w, 1 << 20));
+  EXPECT_FALSE(backend::cuda::SplitProducts(device, backend::cuda::SplitProducts::Mode::single)
+                   .pays(w, 1 << 20));
   const auto weights = split.weights(w);
   for (const auto& [listed, whole] :
        {std::pair{false, false}, std::pair{true, false}, std::pair{true, true}}) {
     const std::int64_t count = listed ? 4 : kRuns;
-    Array out = device->floats(count * 2 * kOut);
-    split.multiply({cuda::ptr(from), kStride, listed ? picked.get() : nullptr, kRun, count, whole},
-                   weights, cuda::ptr(out));
+    backend::Array out = device->floats(count * 2 * kOut);
+    split.multiply(
+        {backend::cuda::ptr(from), kStride, listed ? picked.get() : nullptr, kRun, count, whole},
+        weights, backend::cuda::ptr(out));
     const std::vector<float> got = device->download(out);
     double worst = 0;
     for (std::int64_t r = 0; r < count * 2; ++r) {
@@ -111,7 +117,8 @@ TEST_P(StoredWeights, KeepTheirDigits) {
         double want = 0, size = 0;
         for (std::int64_t i = 0; i < kIn; ++i) {
           double x = static_cast<double>(rows[run * kStride + r % 2 * kIn + i]);
-          if (type != cuda::kF32) x *= 0.5 * static_cast<double>(normal_numbers(kIn, 3)[i]);
+          if (type != backend::cuda::kF32)
+            x *= 0.5 * static_cast<double>(normal_numbers(kIn, 3)[i]);
           const double y = x * stored[turned ? o * kIn + i : i * kOut + o];
           want += y;
           size += std::fabs(y);
@@ -120,37 +127,39 @@ TEST_P(StoredWeights, KeepTheirDigits) {
         worst = std::max(worst, apart / size);
       }
     }
-    EXPECT_LT(worst, std::ldexp(1.0, whole                 ? -22
-                                     : type == cuda::kBf16 ? -17
-                                                           : -20))
+    EXPECT_LT(worst, std::ldexp(1.0, whole                          ? -22
+                                     : type == backend::cuda::kBf16 ? -17
+                                                                    : -20))
         << listed << ' ' << whole;
   }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, StoredWeights,
-                         ::testing::Combine(::testing::Values(cuda::kF32, cuda::kF16, cuda::kBf16),
+                         ::testing::Combine(::testing::Values(backend::cuda::kF32,
+                                                              backend::cuda::kF16,
+                                                              backend::cuda::kBf16),
                                             ::testing::Bool()));
 
 TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
   constexpr std::int64_t kHeads = 4, kWidth = 20, kOut = 17, kRows = 5, kGap = 2;
-  const auto device = cuda::Device::open(cuda::emulated_table(), nullptr, false);
-  cuda::SplitProducts split(device, cuda::SplitProducts::Mode::parts);
+  const auto device = backend::cuda::Device::open(backend::cuda::emulated_table(), nullptr, false);
+  backend::cuda::SplitProducts split(device, backend::cuda::SplitProducts::Mode::parts);
   const std::vector<float> rows = normal_numbers(kRows * kHeads * kWidth, 5),
                            weights = normal_numbers(kHeads * kWidth * kOut, 6);
   const auto put = [&](const std::vector<float>& values) {
-    Array out = device->floats(static_cast<std::int64_t>(values.size()));
+    backend::Array out = device->floats(static_cast<std::int64_t>(values.size()));
     device->to_device(out.raw(), values.data(), values.size() * 4);
     return out;
   };
-  const Array a = put(rows);
-  Array c = device->zeros(kRows * (kHeads + kGap) * kOut);
+  const backend::Array a = put(rows);
+  backend::Array c = device->zeros(kRows * (kHeads + kGap) * kOut);
   const auto at = [](const std::vector<float>& v, std::int64_t i) {
     return static_cast<double>(v[i]);
   };
   for (const bool bf16 : {true, false}) {
-    split.multiply_heads(cuda::ptr(a), kRows,
-                         split.head_weights(put(weights), kHeads, kWidth, kOut, bf16), cuda::ptr(c),
-                         (kHeads + kGap) * kOut);
+    split.multiply_heads(backend::cuda::ptr(a), kRows,
+                         split.head_weights(put(weights), kHeads, kWidth, kOut, bf16),
+                         backend::cuda::ptr(c), (kHeads + kGap) * kOut);
     const std::vector<float> got = device->download(c);
     for (std::int64_t r = 0; r < kRows; ++r) {
       for (std::int64_t h = 0; h < kHeads + kGap; ++h) {
@@ -169,8 +178,8 @@ TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
     }
   }
   // Some heads of rows that have more.
-  const Array some = split.stack({cuda::ptr(a), kWidth, kHeads, 1, 2, kRows * 2},
-                                 cuda::SplitProducts::Stacked::rows);
+  const backend::Array some = split.stack({backend::cuda::ptr(a), kWidth, kHeads, 1, 2, kRows * 2},
+                                          backend::cuda::SplitProducts::Stacked::rows);
   const std::vector<float> parts = device->download(some);
   ASSERT_EQ(some.size(), kRows * 2 * 3 * kWidth);
   for (std::int64_t r = 0; r < kRows; ++r) {
@@ -185,12 +194,12 @@ TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
   }
   // Heads of a group side by side.
   static_assert(kHeads % 2 == 0);
-  const std::vector<float> by_row =
-      device->download(split.stack({cuda::ptr(a), kWidth, kHeads, 0, kHeads, kRows * kHeads},
-                                   cuda::SplitProducts::Stacked::others));
-  const std::vector<float> by_group =
-      device->download(split.stack({cuda::ptr(a), kWidth, kHeads, 0, kHeads, kRows * kHeads, 2},
-                                   cuda::SplitProducts::Stacked::others));
+  const std::vector<float> by_row = device->download(
+      split.stack({backend::cuda::ptr(a), kWidth, kHeads, 0, kHeads, kRows * kHeads},
+                  backend::cuda::SplitProducts::Stacked::others));
+  const std::vector<float> by_group = device->download(
+      split.stack({backend::cuda::ptr(a), kWidth, kHeads, 0, kHeads, kRows * kHeads, 2},
+                  backend::cuda::SplitProducts::Stacked::others));
   for (std::int64_t r = 0; r < kRows; ++r) {
     for (std::int64_t h = 0; h < kHeads; ++h) {
       const std::int64_t each = kHeads / 2;
@@ -293,7 +302,7 @@ TEST(Streaming, TakesEveryLayerUpThreeTimes) {
     LoadOptions load;
     load.device = "cuda-emulated";
     const Model model = Model::random(shape.config(), 4, load);
-    auto* memory = dynamic_cast<DeviceMemory*>(state_of(model)->backend.get());
+    auto* memory = dynamic_cast<backend::DeviceMemory*>(engine::state_of(model)->backend.get());
     ASSERT_NE(memory, nullptr);
     const auto trace = [&] {
       Question question;
@@ -326,13 +335,15 @@ TEST(DeviceRoom, IsAskedForBeforeAnythingIsComputed) {
     const std::string said = e.what();
     const double room = static_cast<double>(std::int64_t{8} << 30);
     const std::size_t budget = RunContext().memory_budget;
-    const int fits = longest_prompt(model.config(), model.writers(), room, budget, true);
+    const int fits = engine::longest_prompt(model.config(), model.writers(), room, budget, true);
     EXPECT_NE(said.find("a prompt of 20000 tokens takes"), std::string::npos) << said;
     EXPECT_NE(said.find("of the device, which has 8.0 GiB for it"), std::string::npos) << said;
     EXPECT_NE(said.find(fmt::format("{} tokens would fit", fits)), std::string::npos) << said;
     EXPECT_EQ(said.find('\n'), std::string::npos) << said;
-    EXPECT_LE(device_memory_cost(model.config(), model.writers(), fits, budget, true), room);
-    EXPECT_GT(device_memory_cost(model.config(), model.writers(), fits + 1, budget, true), room);
+    EXPECT_LE(engine::device_memory_cost(model.config(), model.writers(), fits, budget, true),
+              room);
+    EXPECT_GT(engine::device_memory_cost(model.config(), model.writers(), fits + 1, budget, true),
+              room);
   }
 }
 

@@ -26,7 +26,7 @@ TEST(Transpose, TurnsEveryShapeOfTile) {
     std::vector<float> from(static_cast<std::size_t>(rows * pitch));
     for (std::size_t i = 0; i < from.size(); ++i) from[i] = static_cast<float>(i);
     std::vector<float> to(static_cast<std::size_t>(columns * ld), -1.0F);
-    transpose(from.data(), rows, columns, pitch, to.data(), ld);
+    tensor::transpose(from.data(), rows, columns, pitch, to.data(), ld);
     for (std::int64_t j = 0; j < columns; ++j) {
       for (std::int64_t i = 0; i < ld; ++i) {
         EXPECT_EQ(to[j * ld + i], i < rows ? static_cast<float>(i * pitch + j) : -1.0F)
@@ -42,11 +42,11 @@ TEST(WeightBlocks, AgreeWithSingleElements) {
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<float>(static_cast<int>(i * 7919 % 2039) - 1000) / 64;
   std::vector<std::byte> stored(values.size() * 2);
-  store_run(values.data(), kIn * kOut, DType::bf16, stored.data());
+  tensor::store_run(values.data(), kIn * kOut, DType::bf16, stored.data());
   std::vector<float> scale(kIn);
   for (std::size_t i = 0; i < scale.size(); ++i) scale[i] = 0.5F + static_cast<float>(i) / 128;
   for (const bool linear : {true, false}) {
-    WeightView w;
+    model::WeightView w;
     w.data = stored.data();
     w.dtype = DType::bf16;
     w.in = kIn;
@@ -55,11 +55,13 @@ TEST(WeightBlocks, AgreeWithSingleElements) {
     w.in_stride = linear ? 1 : kOut;
     w.out_stride = linear ? kIn : 1;
     w.block_stride = linear ? kIn * kOut : kOut / 2;
-    for (const WeightBlock& part :
-         {WeightBlock{0, kIn, 0, kOut}, {7, 281, 33, 34}, {299, 1, 3, 16}, {16, 256, 1, 69}}) {
+    for (const model::WeightBlock& part : {model::WeightBlock{0, kIn, 0, kOut},
+                                           {7, 281, 33, 34},
+                                           {299, 1, 3, 16},
+                                           {16, 256, 1, 69}}) {
       constexpr std::int64_t kLd = 80;
       std::vector<float> out(static_cast<std::size_t>(part.rows * kLd), -1.0F);
-      read_block(w, part, scale.data(), out.data(), kLd);
+      model::read_block(w, part, scale.data(), out.data(), kLd);
       for (std::int64_t i = 0; i < part.rows; ++i) {
         for (std::int64_t o = 0; o < kLd; ++o) {
           const auto row = static_cast<std::size_t>(part.row + i);
@@ -78,8 +80,8 @@ TEST(WeightBlocks, AgreeWithSingleElements) {
 struct Q8Matrix {
   static constexpr std::int64_t kIn = 64, kOut = 300;
   std::vector<std::byte> bytes;
-  std::shared_ptr<const Encoded> encoded;
-  WeightView view;
+  std::shared_ptr<const model::Encoded> encoded;
+  model::WeightView view;
 
   Q8Matrix() {
     for (std::int64_t i = 0; i < kIn * kOut; ++i) {
@@ -89,7 +91,7 @@ struct Q8Matrix {
       }
       bytes.push_back(static_cast<std::byte>(i * 37 % 251));
     }
-    encoded = make_blocks(*find_block(8), bytes.data());
+    encoded = model::make_blocks(*model::find_block(8), bytes.data());
     view.encoded = encoded.get();
     view.in = kIn;
     view.out = kOut;
@@ -102,17 +104,17 @@ struct Q8Matrix {
 
 TEST(QuantisedWeights, StayAsTheyAreHoweverSmall) {
   const Q8Matrix matrix;
-  LayerWeights layer;
-  layer[Role::w_q] = layer[Role::w_in] = matrix.view;
+  model::LayerWeights layer;
+  layer[model::Role::w_q] = layer[model::Role::w_in] = matrix.view;
   ModelConfig config;
   config.d_head = 20;
   config.n_heads = 15;
-  const auto panels = make_layer_panels<float>(config, layer, Pack::now);
-  EXPECT_EQ(packed_bytes<float>(matrix.view), 0U);
-  for (const Panels<float>* w : {&panels.q, &panels.mlp.in}) {
+  const auto panels = backend::make_layer_panels<float>(config, layer, backend::Pack::now);
+  EXPECT_EQ(backend::packed_bytes<float>(matrix.view), 0U);
+  for (const backend::Panels<float>* w : {&panels.q, &panels.mlp.in}) {
     EXPECT_FALSE(w->packed());
     EXPECT_TRUE(w->data.empty());
-    const Panel<float> last = w->panel(w->count() - 1);
+    const backend::Panel<float> last = w->panel(w->count() - 1);
     for (std::int64_t i = 0; i < w->in; ++i) {
       for (std::int64_t o = w->begin(w->count() - 1); o < w->out; ++o)
         ASSERT_EQ(last[i * w->columns(w->count() - 1) + o - w->begin(w->count() - 1)],
@@ -123,14 +125,15 @@ TEST(QuantisedWeights, StayAsTheyAreHoweverSmall) {
 
 TEST(QuantisedWeights, ArePlainNumbersInAnotherOrderOnlyWhereTheyAreNot) {
   const Q8Matrix matrix;
-  EXPECT_TRUE(is_quantised(matrix.view));
+  EXPECT_TRUE(model::is_quantised(matrix.view));
   const std::vector<float> values(64);
-  const auto plain = make_blocks(*find_block(0), reinterpret_cast<const std::byte*>(values.data()));
-  const auto turned = with_rows(
+  const auto plain =
+      model::make_blocks(*model::find_block(0), reinterpret_cast<const std::byte*>(values.data()));
+  const auto turned = model::with_rows(
       plain, 8, [](std::int64_t row, std::int64_t, std::int64_t) { return 7 - row; }, 0, 0);
-  EXPECT_TRUE(is_plain(*turned));
-  EXPECT_FALSE(is_plain(*by_turns(plain, matrix.encoded, 8)));
-  EXPECT_FALSE(is_plain(*from_element(matrix.encoded, 32)));
+  EXPECT_TRUE(model::is_plain(*turned));
+  EXPECT_FALSE(model::is_plain(*model::by_turns(plain, matrix.encoded, 8)));
+  EXPECT_FALSE(model::is_plain(*model::from_element(matrix.encoded, 32)));
 }
 
 // The same values in half precision.
@@ -139,8 +142,8 @@ Model halved(const Tensors& tensors, DType dtype) {
   std::map<std::string, TensorRef> refs;
   for (const auto& [name, values] : tensors.values) {
     std::vector<std::byte>& bytes = (*kept)[name];
-    bytes.resize(values.size() * dtype_size(dtype));
-    store_run(values.data(), static_cast<std::int64_t>(values.size()), dtype, bytes.data());
+    bytes.resize(values.size() * tensor::dtype_size(dtype));
+    tensor::store_run(values.data(), static_cast<std::int64_t>(values.size()), dtype, bytes.data());
     refs[name] = {dtype, tensors.shapes.at(name), bytes.data()};
   }
   LoadOptions options;
@@ -182,10 +185,11 @@ TEST_P(StoredModels, GiveTheSameBitsAsPackedOnes) {
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<TokenId>(i * i % 11);
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const Model packed = halved(tensors, dtype), stored = halved(tensors, dtype);
-    BackendOptions options;
+    backend::BackendOptions options;
     options.threads = 2;
-    auto& state = const_cast<ModelState&>(*state_of(stored));  // its device is changed
-    state.backend = make_cpu_backend(state.weights, options, 0);
+    auto& state =
+        const_cast<engine::ModelState&>(*engine::state_of(stored));  // its device is changed
+    state.backend = backend::make_cpu_backend(state.weights, options, 0);
     for (const std::size_t length : {std::size_t{6}, ids.size()}) {
       const std::vector<TokenId> some(ids.begin(), ids.begin() + static_cast<int>(length));
       const Prepared a = packed.prepare(some), b = stored.prepare(some);

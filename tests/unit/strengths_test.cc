@@ -34,7 +34,7 @@ Vec key_scores(const naive::Forward& f, int l, int h, int q, int writer) {
 
 std::map<std::string, Vec> slow_strengths(const naive::Forward& f) {
   std::map<std::string, Vec> out;
-  for (const char* name : kStrengths) out[name].assign(f.writers.count(), 0.0);
+  for (const char* name : experiments::kStrengths) out[name].assign(f.writers.count(), 0.0);
   for (int w = 0; w < f.writers.count(); ++w) {
     for (int s = 0; s < f.S; ++s) out["size"][w] += length_of(f.center(f.vectors[w][s]));
     for (int l = 0; l < f.c.n_layers; ++l) {
@@ -95,7 +95,7 @@ TEST(Strengths, AreThoseOfTheDefinitionInEveryFamily) {
       const Model model = tensors.model(device, 2);
       const std::map<std::string, Vec> want =
           slow_strengths(naive::Forward(testing::weights_of(model), ids));
-      const Json got = strengths(model.prepare(ids), {});
+      const experiments::Json got = experiments::strengths(model.prepare(ids), {});
       EXPECT_EQ(got.size(), want.size());
       for (const auto& [name, values] : want) {
         EXPECT_LT(naive::difference(got.at(name).get<Vec>(), values),

@@ -4,13 +4,13 @@
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
 class CpuBackend final : public HostWays<float> {
  public:
-  CpuBackend(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options,
+  CpuBackend(std::shared_ptr<const model::ModelWeights> weights, const BackendOptions& options,
              std::size_t pack_halves)
       : HostWays(std::move(weights), options), small_(small_for_gemm(weights_->parameter_count())) {
     read_as_stored(pack_halves);
@@ -34,9 +34,9 @@ class CpuBackend final : public HostWays<float> {
 
 }  // namespace
 
-std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const ModelWeights> weights,
+std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const model::ModelWeights> weights,
                                           const BackendOptions& options, std::size_t pack_halves) {
   return std::make_shared<CpuBackend>(std::move(weights), options, pack_halves);
 }
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -5,11 +5,11 @@
 #include "backend/backend.h"
 #include "backend/host/panels.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 // Weights in half precision are packed as long as that takes no more than pack_halves bytes.
-std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const ModelWeights> weights,
+std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const model::ModelWeights> weights,
                                           const BackendOptions& options,
                                           std::size_t pack_halves = kPackHalves);
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -7,7 +7,7 @@
 #include "backend/cpu/own_gemm.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
@@ -83,4 +83,4 @@ std::string gemm_details() {
   return instructions.empty() ? gemm_library() : gemm_library() + " (" + instructions + ")";
 }
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace unpack {
+namespace unpack::backend {
 
 // C[m, n] = A[m, k] op(B) (+ C), row-major, on the calling thread alone.
 void sgemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
@@ -27,4 +27,4 @@ std::string gemm_library();   // "oneDNN 2.6.3", "own products (avx2)"; fixes no
 std::string own_gemm_name();  // "own products (avx2)"
 std::string gemm_details();   // "oneDNN 2.6.3 (avx2)": with the instruction set it settled on
 
-}  // namespace unpack
+}  // namespace unpack::backend

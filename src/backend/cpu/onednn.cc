@@ -10,7 +10,7 @@
 #include <cpuid.h>
 #endif
 
-namespace unpack {
+namespace unpack::backend {
 namespace {
 
 // dnnl_version_t, of which we read the numbers.
@@ -29,7 +29,7 @@ enum Isa : int {
 };
 
 struct Loaded {
-  std::shared_ptr<SharedLibrary> library;
+  std::shared_ptr<base::SharedLibrary> library;
   OneDnn functions{};
   int (*set_max_isa)(int) = nullptr;
   int (*effective_isa)() = nullptr;
@@ -38,7 +38,7 @@ struct Loaded {
 };
 
 template <typename F>
-bool take(const SharedLibrary& library, const char* name, F& function) {
+bool take(const base::SharedLibrary& library, const char* name, F& function) {
   function = reinterpret_cast<F>(library.symbol(name));
   return function != nullptr;
 }
@@ -72,11 +72,11 @@ Loaded load() {
     candidates = {named};
   }
   for (const std::string& name : candidates) {
-    out.library = SharedLibrary::open(name, true, out.why);
+    out.library = base::SharedLibrary::open(name, true, out.why);
     if (out.library) break;
   }
   if (!out.library) return out;
-  const SharedLibrary& library = *out.library;
+  const base::SharedLibrary& library = *out.library;
   const Version* (*version)() = nullptr;
   OneDnn& f = out.functions;
   if (!take(library, "dnnl_sgemm", f.sgemm) || !take(library, "dnnl_version", version) ||
@@ -118,7 +118,7 @@ bool cap_instruction_set() {
 // there is room: oneDNN 2.6 took 5.8 MiB of address space for them.
 bool make_kernels() {
   constexpr std::size_t kRoom = std::size_t{32} << 20;
-  if (!room_for(kRoom)) throw std::bad_alloc();
+  if (!base::room_for(kRoom)) throw std::bad_alloc();
   const OneDnn& library = loaded().functions;
   const int threads = library.max_threads();
   library.set_threads(1);
@@ -176,4 +176,4 @@ std::string onednn_instructions() {
   }
 }
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-namespace unpack {
+namespace unpack::backend {
 
 // Whatever oneDNN 2 or 3 gives us. The C interface used here is the same in both.
 struct OneDnn {
@@ -30,4 +30,4 @@ std::string onednn_absence();  // why find_onednn() gives null
 const OneDnn* ready_onednn();
 std::string onednn_instructions();  // "avx2"; fixes the choice
 
-}  // namespace unpack
+}  // namespace unpack::backend

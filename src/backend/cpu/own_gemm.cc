@@ -12,7 +12,7 @@
 #define UNPACK_LEVELS 0
 #endif
 
-namespace unpack {
+namespace unpack::backend {
 namespace {
 
 // Depth, rows and columns of the blocks: a panel of B stays in the first cache while the rows of A
@@ -44,7 +44,7 @@ inline void transpose_four(const float* in, std::int64_t ld_in, float* out, std:
   store(3, __builtin_shufflevector(high01, high23, 2, 3, 6, 7));
 }
 
-namespace base {
+namespace generic {
 constexpr int kBytes = 16;
 #if defined(__aarch64__)
 constexpr int kRows = 6;  // 24 of 32 registers hold sums
@@ -60,7 +60,7 @@ constexpr const char* kName = "portable";
 #endif
 #endif
 #include "backend/cpu/own_gemm.inl"
-}  // namespace base
+}  // namespace generic
 
 #if UNPACK_LEVELS
 #pragma GCC push_options
@@ -91,8 +91,8 @@ std::vector<std::pair<std::string, OwnGemm*>> own_gemms() {
   if (__builtin_cpu_supports("x86-64-v4")) out.emplace_back("avx512", &avx512::gemm);
   if (__builtin_cpu_supports("x86-64-v3")) out.emplace_back("avx2", &avx2::gemm);
 #endif
-  out.emplace_back(base::kName, &base::gemm);
+  out.emplace_back(generic::kName, &generic::gemm);
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace unpack {
+namespace unpack::backend {
 
 // C[m, n] = A[m, k] op(B) (+ C), row-major, on the calling thread; k > 0.
 using OwnGemm = void(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k,
@@ -17,4 +17,4 @@ using OwnGemm = void(bool b_transposed, std::int64_t m, std::int64_t n, std::int
 // "portable".
 std::vector<std::pair<std::string, OwnGemm*>> own_gemms();
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -146,7 +146,7 @@ void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, con
     return;
   }
   const bool direct = m <= kRows && !b_transposed;
-  Scratch scratch;
+  base::Scratch scratch;
   const std::int64_t block_n = std::min(kBlockN / kColumns * kColumns, n);
   const std::int64_t padded = (block_n + kColumns - 1) / kColumns * kColumns;
   auto* panels = scratch.of<float>(std::min(kBlockK, k) * (direct ? kColumns : padded));

@@ -17,7 +17,7 @@
 #include "backend/read_ops.h"
 #include "base/thread_pool.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 class CudaBackend final : public Backend,
                           public DeviceCredit,
@@ -26,7 +26,7 @@ class CudaBackend final : public Backend,
                           public QueuedWork,
                           public ReadOps {
  public:
-  CudaBackend(std::shared_ptr<Device> device, std::shared_ptr<const ModelWeights> weights,
+  CudaBackend(std::shared_ptr<Device> device, std::shared_ptr<const model::ModelWeights> weights,
               const BackendOptions& options, std::string name);
 
   std::string name() const override { return name_; }
@@ -187,8 +187,9 @@ class CudaBackend final : public Backend,
   Spread spread(const Routing& routing, std::span<const std::int64_t> rows);
   Spread spread(const Routing& routing, std::int64_t rows);  // all of them
   // Every expert's product with its rows.
-  void multiply_experts(int layer, const Spread& spread, Role role, const float* a, float* c);
-  void multiply_experts_turned(int layer, const Spread& spread, Role role, const float* a,
+  void multiply_experts(int layer, const Spread& spread, model::Role role, const float* a,
+                        float* c);
+  void multiply_experts_turned(int layer, const Spread& spread, model::Role role, const float* a,
                                float* c);
   void experts_in(int layer, MlpSide side, const float* normalized, std::int64_t rows,
                   const Routing& routing, float* out);
@@ -200,8 +201,8 @@ class CudaBackend final : public Backend,
   MlpSums router_sums(const MlpView& view, Scores scores);
   // As many positions at a time as fit into a tile, all tiles of about one size.
   std::int64_t positions_at_once(std::int64_t positions, std::int64_t floats_each) const;
-  static Role matrix_of(MlpSide side);
-  static Role bias_of(MlpSide side);
+  static model::Role matrix_of(MlpSide side);
+  static model::Role bias_of(MlpSide side);
 
   // [S, D] the sum of the writers that a reader sees. Where scores are made in parts, their signed
   // sums come from it, in single precision: they cancel, and sums of sizes do not.
@@ -289,10 +290,10 @@ class CudaBackend final : public Backend,
   std::vector<double> vocabulary_mean();
 
   std::shared_ptr<Device> device_;
-  std::shared_ptr<const ModelWeights> weights_;
+  std::shared_ptr<const model::ModelWeights> weights_;
   DeviceWeights on_device_;
   SplitProducts split_;
-  ThreadPool pool_;
+  base::ThreadPool pool_;
   std::string name_;
   std::string details_;
   std::int64_t tile_bytes_ = 0;  // scores exist a tile at a time, which stays below this
@@ -310,4 +311,4 @@ class CudaBackend final : public Backend,
   Array final_w_device_, final_b_device_;
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
@@ -64,9 +64,9 @@ void CudaBackend::head_numerators(const AttentionView& view, std::span<const int
   const std::int64_t heads = config_.n_heads, e = config_.d_head;
   const Rows rows = rows_of(queries);
   const Array centered =
-      directions_for(layer->vector(Role::attn_post_w), view.out_dev, rows, directions);
+      directions_for(layer->vector(model::Role::attn_post_w), view.out_dev, rows, directions);
   Array pulled = device_->floats(rows.count * heads * e);
-  multiply_turned(layer->matrix(Role::w_o), ptr(centered), rows.count, ptr(pulled));
+  multiply_turned(layer->matrix(model::Role::w_o), ptr(centered), rows.count, ptr(pulled));
   device_->launch(HeadNumerators{ptr(*view.pattern), ptr(*view.v), ptr(pulled), rows.queries.get(),
                                  rows.begin.get(), ptr(out), tri(view.length), rows.count, heads,
                                  config_.group_size(), config_.n_kv_heads, e},
@@ -78,16 +78,16 @@ void CudaBackend::mlp_numerators(const MlpView& view, std::span<const int> queri
   const auto layer = on_device_.layer(view.layer);
   const Rows rows = rows_of(queries);
   const Array centered =
-      directions_for(layer->vector(Role::mlp_post_w), view.out_dev, rows, directions);
+      directions_for(layer->vector(model::Role::mlp_post_w), view.out_dev, rows, directions);
   const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
                      width = config_.layer(view.layer).entries();
   if (view.routing == nullptr) {
-    multiply_turned(layer->matrix(Role::w_out), ptr(centered), rows.count, ptr(out));
+    multiply_turned(layer->matrix(model::Role::w_out), ptr(centered), rows.count, ptr(out));
   } else {
     const Spread s = spread(*view.routing, positions_of(rows.host));
     Array from = device_->floats(s.total * d), to = device_->floats(s.total * n);
     device_->launch(TakeRows{ptr(centered), s.rows, ptr(from), d, d}, s.total * d);
-    multiply_experts_turned(view.layer, s, Role::w_out, ptr(from), ptr(to));
+    multiply_experts_turned(view.layer, s, model::Role::w_out, ptr(from), ptr(to));
     device_->launch(TakeRows{ptr(to), s.where, ptr(out), n, n}, s.total * n);
   }
   device_->launch(TimesRows{ptr(out), ptr(*view.act), rows.queries.get(), width},
@@ -114,7 +114,7 @@ void CudaBackend::fold_to_writers(const AttentionView& view, const Rows& rows, c
   }
   Array vectors = device_->floats(rows.count * heads * d),
         scores = device_->floats(rows.count * heads * cl);
-  heads_to_model(on_device_.operand(layer->matrix(Role::w_q)), config_.n_heads, ptr(folded),
+  heads_to_model(on_device_.operand(layer->matrix(model::Role::w_q)), config_.n_heads, ptr(folded),
                  rows.count, ptr(vectors));
   const auto score = [&](Index first, Index query, Index count) {
     device_->gemm({1, 0, heads, cl, d, ptr(vectors) + first * heads * d, d, heads * d,
@@ -157,7 +157,7 @@ Array CudaBackend::fold_keys(const AttentionView& view, const Array& coefficient
     folded = pulled_back(pull, folded.size());
   }
   Array vectors = device_->floats(length * d), dots = device_->floats(length * cl);
-  multiply_turned(layer->matrix(Role::w_k), ptr(folded), length, ptr(vectors));
+  multiply_turned(layer->matrix(model::Role::w_k), ptr(folded), length, ptr(vectors));
   device_->launch(WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), d, nullptr, 0,
                              ptr(*view.dev), head_scale(view.layer), ptr(dots)},
                   length * cl);
@@ -181,7 +181,7 @@ Array CudaBackend::neurons_to_model(const MlpView& view, MlpSide side, Scores sc
   } else {
     const Spread s = spread(*view.routing, positions_of(rows.host));
     if (side == MlpSide::router) {
-      const DeviceMatrix& router = layer->matrix(Role::w_r);
+      const DeviceMatrix& router = layer->matrix(model::Role::w_r);
       Array all = device_->floats(rows.count * router.out);
       device_->launch(SpreadExperts{ptr(coef), s.expert, ptr(all), router.out, s.k,
                                     scores == Scores::centered ? 1 : 0},
@@ -331,7 +331,7 @@ void CudaBackend::target_direction(const Array& x, std::int64_t row,
       w_row(static_cast<std::size_t>(d));
   const auto add_mean = [&](std::span<const TokenId> ids, double sign) {
     for (const TokenId id : ids) {
-      read_rows((*weights_)[Role::unembed], id, 1, w_row.data());
+      model::read_rows((*weights_)[model::Role::unembed], id, 1, w_row.data());
       for (std::size_t j = 0; j < direction.size(); ++j)
         direction[j] += sign * w_row[j] / static_cast<double>(ids.size());
     }
@@ -361,4 +361,4 @@ void CudaBackend::writer_dots(const Array& writers, int n_writers, int position,
   download(dots, 0, out);
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -10,24 +10,24 @@
 #include "backend/cuda/weight_copy.h"
 #include "backend/rotary.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
 // Logits of attention are made for so many queries at once that they stay below this.
 constexpr std::int64_t kLogitBytes = std::int64_t{256} << 20;
 
-std::vector<float> vector_of(const WeightView& w) {
+std::vector<float> vector_of(const model::WeightView& w) {
   std::vector<float> out(static_cast<std::size_t>(w ? w.out : 0));
-  if (w) read_rows(w, 0, 1, out.data());
+  if (w) model::read_rows(w, 0, 1, out.data());
   return out;
 }
 
 }  // namespace
 
 CudaBackend::CudaBackend(std::shared_ptr<Device> device,
-                         std::shared_ptr<const ModelWeights> weights, const BackendOptions& options,
-                         std::string name)
+                         std::shared_ptr<const model::ModelWeights> weights,
+                         const BackendOptions& options, std::string name)
     : device_(std::move(device)),
       weights_(std::move(weights)),
       on_device_(device_, weights_),
@@ -44,8 +44,8 @@ CudaBackend::CudaBackend(std::shared_ptr<Device> device,
                   on_device_.streams() ? ", layers uploaded as they are needed"
                   : config_.mixture()  ? ", experts uploaded as they are used"
                                        : "");
-  const std::vector<float> w = vector_of((*weights_)[Role::final_norm_w]),
-                           b = vector_of((*weights_)[Role::final_norm_b]);
+  const std::vector<float> w = vector_of((*weights_)[model::Role::final_norm_w]),
+                           b = vector_of((*weights_)[model::Role::final_norm_b]);
   final_w_.assign(w.begin(), w.end());
   final_w_device_ = device_->floats(static_cast<std::int64_t>(w.size()));
   device_->to_device(final_w_device_.raw(), w.data(), w.size() * sizeof(float));
@@ -137,7 +137,7 @@ void CudaBackend::embed(std::span<const TokenId> ids, Array& out) {
   const auto d = static_cast<std::size_t>(config_.d_model);
   std::vector<float> rows(ids.size() * d);
   for (std::size_t i = 0; i < ids.size(); ++i)
-    read_rows((*weights_)[Role::embed], ids[i], 1, rows.data() + i * d);
+    model::read_rows((*weights_)[model::Role::embed], ids[i], 1, rows.data() + i * d);
   device_->to_device(out.raw(), rows.data(), rows.size() * sizeof(float));
 }
 
@@ -145,7 +145,7 @@ void CudaBackend::embed_positions(std::span<const int> positions, Array& out) {
   const auto d = static_cast<std::size_t>(config_.d_model);
   std::vector<float> rows(positions.size() * d);
   for (std::size_t i = 0; i < positions.size(); ++i)
-    read_rows((*weights_)[Role::pos], positions[i], 1, rows.data() + i * d);
+    model::read_rows((*weights_)[model::Role::pos], positions[i], 1, rows.data() + i * d);
   device_->to_device(out.raw(), rows.data(), rows.size() * sizeof(float));
 }
 
@@ -166,8 +166,8 @@ void CudaBackend::add_bias(int index, Sublayer sublayer, Array& x, std::int64_t 
   const std::int64_t d = config_.d_model;
   const bool attention = sublayer == Sublayer::attention;
   if (!attention && routing != nullptr) return add_expert_biases(index, x, rows, *routing);
-  const Array& bias = w->vector(attention ? Role::b_o : Role::b_out);
-  const Array& post = w->vector(attention ? Role::attn_post_w : Role::mlp_post_w);
+  const Array& bias = w->vector(attention ? model::Role::b_o : model::Role::b_out);
+  const Array& post = w->vector(attention ? model::Role::attn_post_w : model::Role::mlp_post_w);
   if (bias.empty()) return;
   device_->launch(AddBias{ptr(bias), ptr(x), d, maybe(post), maybe(out_dev)}, rows * d);
 }
@@ -180,7 +180,8 @@ void CudaBackend::normalize(Norm kind, const Array& x, std::int64_t rows, Array&
 void CudaBackend::norm_behind(int index, Sublayer sublayer, Array& y, std::int64_t rows,
                               Array& dev) {
   const auto w = on_device_.layer(index);
-  const Array& bias = w->vector(sublayer == Sublayer::attention ? Role::b_o : Role::b_out);
+  const Array& bias =
+      w->vector(sublayer == Sublayer::attention ? model::Role::b_o : model::Role::b_out);
   device_->launch(Deviation{ptr(y), maybe(bias), 0, ptr(dev), 1, config_.d_model, config_.norm_eps},
                   rows);
   through_norm_behind(index, sublayer, dev, rows, y);
@@ -190,8 +191,8 @@ void CudaBackend::through_norm_behind(int index, Sublayer sublayer, const Array&
                                       std::int64_t rows, Array& y) {
   const auto w = on_device_.layer(index);
   const std::int64_t d = config_.d_model;
-  const Array& post =
-      w->vector(sublayer == Sublayer::attention ? Role::attn_post_w : Role::mlp_post_w);
+  const Array& post = w->vector(sublayer == Sublayer::attention ? model::Role::attn_post_w
+                                                                : model::Role::mlp_post_w);
   if (post.empty()) return;
   device_->launch(ThroughNorm{ptr(y), d, 0, 1, d, ptr(post), ptr(dev), nullptr}, rows * d);
 }
@@ -231,16 +232,17 @@ void CudaBackend::qkv(int index, const Array& normalized, std::span<const int> p
                       int context, Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) {
   const auto w = on_device_.layer(index);
   const auto rows = static_cast<std::int64_t>(positions.size());
-  multiply(w->matrix(Role::w_q), ptr(normalized), rows, ptr(q));
-  multiply(w->matrix(Role::w_k), ptr(normalized), rows, ptr(k));
-  multiply(w->matrix(Role::w_v), ptr(normalized), rows, ptr(v));
+  multiply(w->matrix(model::Role::w_q), ptr(normalized), rows, ptr(q));
+  multiply(w->matrix(model::Role::w_k), ptr(normalized), rows, ptr(k));
+  multiply(w->matrix(model::Role::w_v), ptr(normalized), rows, ptr(v));
   const int max_position =
       positions.empty() ? 0 : *std::max_element(positions.begin(), positions.end());
   const Rotary turn = rotary(index, max_position + 1, context);
   const auto at = device_->upload(positions);
   const bool whole = config_.layer(index).qk_norm == QkNorm::projection;
   const std::int64_t e = config_.d_head;
-  const auto finish = [&](Array& x, Role bias_role, Role norm_role, Array& dev, int heads) {
+  const auto finish = [&](Array& x, model::Role bias_role, model::Role norm_role, Array& dev,
+                          int heads) {
     const Array& bias = w->vector(bias_role);
     const Array& norm = w->vector(norm_role);
     if (bias.empty() && norm.empty() && turn.cos == nullptr) return;
@@ -253,9 +255,9 @@ void CudaBackend::qkv(int index, const Array& normalized, std::span<const int> p
                                heads, e, config_.norm_eps},
                     rows * heads);
   };
-  finish(q, Role::b_q, Role::q_norm, q_dev, config_.n_heads);
-  finish(k, Role::b_k, Role::k_norm, k_dev, config_.n_kv_heads);
-  const Array& bias = w->vector(Role::b_v);
+  finish(q, model::Role::b_q, model::Role::q_norm, q_dev, config_.n_heads);
+  finish(k, model::Role::b_k, model::Role::k_norm, k_dev, config_.n_kv_heads);
+  const Array& bias = w->vector(model::Role::b_v);
   if (!bias.empty())
     device_->launch(AddBias{ptr(bias), ptr(v), bias.size(), nullptr, nullptr}, rows * bias.size());
 }
@@ -290,7 +292,8 @@ void CudaBackend::attention(int index, const Array& q, const Array& k, const Arr
           CausalSoftmax{ptr(logits), n, keys, segment.past + begin, reach, head_scale(index),
                         pattern.empty() ? nullptr : ptr(pattern) + pattern_begin,
                         tri(segment.length), begin, shape.window,
-                        static_cast<float>(shape.attention_cap), maybe(w->vector(Role::sinks))},
+                        static_cast<float>(shape.attention_cap),
+                        maybe(w->vector(model::Role::sinks))},
           heads * n);
       for (std::int64_t r = 0; r < group; ++r) {
         device_->gemm({0, 0, n, e, reach, ptr(logits) + r * n * keys, keys, group * n * keys, vh,
@@ -302,13 +305,13 @@ void CudaBackend::attention(int index, const Array& q, const Array& k, const Arr
 }
 
 void CudaBackend::attention_out(int index, const Array& z, std::int64_t rows, Array& out) {
-  multiply(on_device_.layer(index)->matrix(Role::w_o), ptr(z), rows, ptr(out));
+  multiply(on_device_.layer(index)->matrix(model::Role::w_o), ptr(z), rows, ptr(out));
 }
 
 void CudaBackend::router(int index, const Array& normalized, std::int64_t rows, Array& out) {
   const auto w = on_device_.layer(index);
-  multiply(w->matrix(Role::w_r), ptr(normalized), rows, ptr(out));
-  const Array& bias = w->vector(Role::b_r);
+  multiply(w->matrix(model::Role::w_r), ptr(normalized), rows, ptr(out));
+  const Array& bias = w->vector(model::Role::b_r);
   if (!bias.empty())
     device_->launch(AddBias{ptr(bias), ptr(out), bias.size(), nullptr, nullptr},
                     rows * bias.size());
@@ -337,7 +340,7 @@ void CudaBackend::activate(int index, const Array& pre, const Array& up, const R
 void CudaBackend::mlp_out(int index, const Array& act, std::int64_t rows, const Routing* routing,
                           Array& out) {
   if (routing != nullptr) return experts_out(index, ptr(act), rows, *routing, ptr(out));
-  multiply(on_device_.layer(index)->matrix(Role::w_out), ptr(act), rows, ptr(out));
+  multiply(on_device_.layer(index)->matrix(model::Role::w_out), ptr(act), rows, ptr(out));
 }
 
 void CudaBackend::logits(const Array& x, std::span<const std::int64_t> rows,
@@ -397,11 +400,12 @@ Backend::Peaks CudaBackend::measure_peaks() {
     device_->to_device(a.raw(), noise.data(), noise.size() * sizeof(float));
     device_->to_device(b.raw(), noise.data(), noise.size() * sizeof(float));
     // As the scores of neurons are made: with weights that are stored like theirs.
-    const LayerWeights& layer = weights_->layers[0];
-    const RoleViews& mlp = layer.experts.empty() ? static_cast<const RoleViews&>(layer)
-                                                 : static_cast<const RoleViews&>(layer.experts[0]);
+    const model::LayerWeights& layer = weights_->layers[0];
+    const model::RoleViews& mlp = layer.experts.empty()
+                                      ? static_cast<const model::RoleViews&>(layer)
+                                      : static_cast<const model::RoleViews&>(layer.experts[0]);
     DeviceMatrix m;
-    m.type = stored_as(mlp[Role::w_in]);
+    m.type = stored_as(mlp[model::Role::w_in]);
     if (m.type == kMxfp4) m.type = kBf16;  // which they become
     m.in = m.out = n;
     m.data = device_->bytes(noise.size() * sizeof(float));
@@ -411,7 +415,7 @@ Backend::Peaks CudaBackend::measure_peaks() {
       // Numbers from 1/2 to 1 and from -1 to -1/2.
       std::vector<std::uint16_t> halves;
       for (const float x : noise) {
-        const std::uint32_t bits = bits_of_float(x) >> 8;
+        const std::uint32_t bits = base::bits_of_float(x) >> 8;
         halves.push_back(static_cast<std::uint16_t>(m.type == kF16 ? (bits & 0x83FFU) | 0x3800U
                                                                    : (bits & 0x807FU) | 0x3F00U));
       }
@@ -438,4 +442,4 @@ Backend::Peaks CudaBackend::measure_peaks() {
   return peaks;
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -6,7 +6,7 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/low_rank_rule.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
@@ -31,13 +31,13 @@ int CudaBackend::layers_seen(int visible) const {
 // norm behind the heads has a deviation for every position, which z lacks.
 bool CudaBackend::low_rank(const DeviceMatrix& w, std::int64_t length) {
   const std::int64_t rows = static_cast<std::int64_t>(config_.n_heads) * config_.d_head;
-  if (on_device_.streams() || weights_->layers[0][Role::attn_post_w]) return false;
+  if (on_device_.streams() || weights_->layers[0][model::Role::attn_post_w]) return false;
   return split_.pays(w, rows) && low_rank_is_cheaper(config_, length, split_.gain(w));
 }
 
 Array CudaBackend::head_product(int source, const SplitProducts::Weights& w) {
   const auto layer = on_device_.layer(source);
-  const DeviceMatrix& o = layer->matrix(Role::w_o);
+  const DeviceMatrix& o = layer->matrix(model::Role::w_o);
   Array rows = device_->floats(o.in * o.out);
   device_->launch(
       StoredRows{o.data.get(), o.type, o.factor, o.turned ? 1 : 0, o.in, o.out, ptr(rows)},
@@ -125,4 +125,4 @@ void CudaBackend::low_rank_project(const AttentionView& view, const Projection& 
   }
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

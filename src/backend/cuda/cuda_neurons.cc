@@ -6,14 +6,18 @@
 #include "backend/cuda/cuda_backend.h"
 #include "backend/expert_rows.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
-Role CudaBackend::matrix_of(MlpSide side) {
-  return side == MlpSide::router ? Role::w_r : side == MlpSide::up ? Role::w_up : Role::w_in;
+model::Role CudaBackend::matrix_of(MlpSide side) {
+  return side == MlpSide::router ? model::Role::w_r
+         : side == MlpSide::up   ? model::Role::w_up
+                                 : model::Role::w_in;
 }
 
-Role CudaBackend::bias_of(MlpSide side) {
-  return side == MlpSide::router ? Role::b_r : side == MlpSide::up ? Role::b_up : Role::b_in;
+model::Role CudaBackend::bias_of(MlpSide side) {
+  return side == MlpSide::router ? model::Role::b_r
+         : side == MlpSide::up   ? model::Role::b_up
+                                 : model::Role::b_in;
 }
 
 // Experts
@@ -52,8 +56,8 @@ CudaBackend::Spread CudaBackend::spread(const Routing& routing, std::int64_t row
   return spread(routing, all);
 }
 
-void CudaBackend::multiply_experts(int layer, const Spread& spread, Role role, const float* a,
-                                   float* c) {
+void CudaBackend::multiply_experts(int layer, const Spread& spread, model::Role role,
+                                   const float* a, float* c) {
   for (const Spread::Part& part : spread.parts) {
     const auto w = on_device_.expert(layer, part.expert);
     const DeviceMatrix& m = w->matrix(role);
@@ -61,7 +65,7 @@ void CudaBackend::multiply_experts(int layer, const Spread& spread, Role role, c
   }
 }
 
-void CudaBackend::multiply_experts_turned(int layer, const Spread& spread, Role role,
+void CudaBackend::multiply_experts_turned(int layer, const Spread& spread, model::Role role,
                                           const float* a, float* c) {
   for (const Spread::Part& part : spread.parts) {
     const auto w = on_device_.expert(layer, part.expert);
@@ -93,14 +97,14 @@ void CudaBackend::experts_out(int layer, const float* act, std::int64_t rows,
   const Spread s = spread(routing, rows);
   Array from = device_->floats(s.total * n), to = device_->floats(s.total * d);
   device_->launch(TakeRows{act, s.slots, ptr(from), n, n}, s.total * n);
-  multiply_experts(layer, s, Role::w_out, ptr(from), ptr(to));
+  multiply_experts(layer, s, model::Role::w_out, ptr(from), ptr(to));
   device_->launch(SumSlots{ptr(to), s.where, nullptr, out, d, s.k, 0}, rows * d);
 }
 
 void CudaBackend::add_expert_biases(int layer, Array& x, std::int64_t rows,
                                     const Routing& routing) {
-  const LayerWeights& views = weights_->layers[layer];
-  if (!views.experts[0][Role::b_out]) return;
+  const model::LayerWeights& views = weights_->layers[layer];
+  if (!views.experts[0][model::Role::b_out]) return;
   const std::int64_t d = config_.d_model;
   const Spread s = spread(routing, rows);
   // A row of biases for every expert in use.
@@ -109,7 +113,7 @@ void CudaBackend::add_expert_biases(int layer, Array& x, std::int64_t rows,
   for (std::size_t i = 0; i < s.parts.size(); ++i) {
     const int expert = s.parts[i].expert;
     row_of[expert] = static_cast<int>(i);
-    copy(on_device_.expert(layer, expert)->vector(Role::b_out), 0, biases,
+    copy(on_device_.expert(layer, expert)->vector(model::Role::b_out), 0, biases,
          static_cast<std::int64_t>(i) * d, d);
   }
   for (const int expert : routing.expert) index.push_back(row_of[expert]);
@@ -207,7 +211,7 @@ Array CudaBackend::summed_writers(const Array& writers, int n_writers, int visib
 void CudaBackend::neuron_read(const MlpView& view, MlpSide side, const Spread* spread, Array& sum) {
   const Array all = summed_writers(*view.writers, view.n_writers, view.visible, view.length);
   const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons;
-  const Role role = matrix_of(side);
+  const model::Role role = matrix_of(side);
   if (spread == nullptr) {
     multiply(on_device_.layer(view.layer)->matrix(role), ptr(all), view.length, ptr(sum));
   } else {
@@ -260,7 +264,7 @@ MlpSums CudaBackend::expert_sums(const MlpView& view, MlpSide side) {
 // sR_j(q, e) = norm(c_j)(q) . W_r[:, e] of the chosen experts, less the mean over all of them.
 MlpSums CudaBackend::router_sums(const MlpView& view, Scores scores) {
   const auto layer = on_device_.layer(view.layer);
-  const Operand w = on_device_.operand(layer->matrix(Role::w_r));
+  const Operand w = on_device_.operand(layer->matrix(model::Role::w_r));
   const std::int64_t d = config_.d_model, experts = w.out, cl = view.visible, length = view.length,
                      stride = static_cast<std::int64_t>(view.n_writers) * d;
   const Spread s = spread(*view.routing, length);
@@ -301,7 +305,7 @@ void CudaBackend::mlp_scores(const MlpView& view, MlpSide side, Scores scores, i
   } else if (side == MlpSide::router) {
     const std::int64_t position = query;
     const Spread s = spread(*view.routing, std::span(&position, 1));
-    const DeviceMatrix& router = layer->matrix(Role::w_r);
+    const DeviceMatrix& router = layer->matrix(model::Role::w_r);
     width = s.k;
     Array all = device_->floats(cl * router.out);
     multiply(router, writers, cl, ptr(all));
@@ -322,4 +326,4 @@ void CudaBackend::mlp_scores(const MlpView& view, MlpSide side, Scores scores, i
   device_->launch(ScaleByRow{ptr(out), ptr(*view.dev), query, 0, width, 1.0F}, cl * width);
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -4,12 +4,12 @@
 #include "backend/fold_rule.h"
 #include "backend/mlp_readers.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
 // As it will be on the device, without being there.
-DeviceMatrix shape_of_matrix(const WeightView& w) {
+DeviceMatrix shape_of_matrix(const model::WeightView& w) {
   DeviceMatrix m;
   m.type = stored_as(w);
   m.in = w.in;
@@ -59,21 +59,21 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
     part.byte += kFloat * pairs * h * cl * (which == Side::key ? 4 : 2);
   };
   for (int l = 0; l < config_.n_layers; ++l) {
-    const LayerWeights& w = weights_->layers[l];
+    const model::LayerWeights& w = weights_->layers[l];
     const int cl = writers.visible_to_attention(l), cm = writers.visible_to_mlp(l);
     heads.flop += 2 * s * h * e * d;
     heads.byte += kFloat * (s * h * d + h * e * d);
-    side(keys, Side::key, shape_of_matrix(w[Role::w_k]), cl);
-    side(queries, Side::query, shape_of_matrix(w[Role::w_q]), cl);
+    side(keys, Side::key, shape_of_matrix(w[model::Role::w_k]), cl);
+    side(queries, Side::query, shape_of_matrix(w[model::Role::w_q]), cl);
     values.flop += 2 * s * g * d * (cl + e);
     values.byte += kFloat * (s * cl * (d + g) + g * e * d);
     const LayerConfig& shape = config_.layer(l);
     for (const MlpReader& reader : mlp_readers(shape)) {
       if (reader.side == MlpSide::router) continue;
       const bool mixture = shape.mixture();
-      const DeviceMatrix m =
-          shape_of_matrix((mixture ? static_cast<const RoleViews&>(w.experts[0])
-                                   : static_cast<const RoleViews&>(w))[matrix_of(reader.side)]);
+      const DeviceMatrix m = shape_of_matrix(
+          (mixture ? static_cast<const model::RoleViews&>(w.experts[0])
+                   : static_cast<const model::RoleViews&>(w))[matrix_of(reader.side)]);
       const double rows = mixture ? s * shape.experts_per_token : s;
       const bool low = products(neurons, m, cm, !mixture, rows);
       neurons.byte += kFloat * 3 * rows * cm * static_cast<double>(m.out);
@@ -85,4 +85,4 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
   return {heads, keys, queries, values, neurons};
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
@@ -45,10 +45,10 @@ void CudaBackend::head_directions(const AttentionView& view, std::span<const int
                                   std::span<const double> directions, std::vector<double>& out) {
   const auto layer = on_device_.layer(view.layer);
   const Rows rows = rows_of(queries);
-  const Array centered = directions_for(layer->vector(Role::attn_post_w), view.out_dev, rows,
+  const Array centered = directions_for(layer->vector(model::Role::attn_post_w), view.out_dev, rows,
                                         device_->upload_floats(directions));
   Array pulled = device_->floats(rows.count * config_.n_heads * config_.d_head);
-  multiply_turned(layer->matrix(Role::w_o), ptr(centered), rows.count, ptr(pulled));
+  multiply_turned(layer->matrix(model::Role::w_o), ptr(centered), rows.count, ptr(pulled));
   out.resize(pulled.size());
   download(pulled, 0, out);
 }
@@ -117,11 +117,11 @@ ReadOps::HeadReads CudaBackend::head_reads(const AttentionView& view, const Atte
     out.resize(vectors.size());
     download(vectors, 0, out);
   };
-  multiply_turned(layer->matrix(Role::w_v), ptr(values), length, ptr(linear));
-  multiply_turned(layer->matrix(Role::w_q), ptr(reads.query), length, ptr(more));
+  multiply_turned(layer->matrix(model::Role::w_v), ptr(values), length, ptr(linear));
+  multiply_turned(layer->matrix(model::Role::w_q), ptr(reads.query), length, ptr(more));
   add(more, linear, linear.size(), 1.0);
   to_host(linear, 1.0F, reads.linear);
-  multiply_turned(layer->matrix(Role::w_k), ptr(keys), length, ptr(more));
+  multiply_turned(layer->matrix(model::Role::w_k), ptr(keys), length, ptr(more));
   to_host(more, scale, reads.keyed);
   return reads;
 }
@@ -231,7 +231,7 @@ void CudaBackend::keep_for_edges(const AttentionView& view, HeadReads& reads) {
   const std::int64_t heads = config_.n_heads, e = config_.d_head, d = config_.d_model,
                      cl = view.visible, length = view.length,
                      stride = static_cast<std::int64_t>(view.n_writers) * d;
-  const Operand w = on_device_.operand(layer->matrix(Role::w_q));
+  const Operand w = on_device_.operand(layer->matrix(model::Role::w_q));
   reads.values = {};
   reads.query_edges = device_->floats(length * heads * cl);
   const std::int64_t at_once = positions_at_once(length, heads * d);
@@ -245,7 +245,8 @@ void CudaBackend::keep_for_edges(const AttentionView& view, HeadReads& reads) {
   const double values = 0.5 * config_.n_layers * static_cast<double>(length) * view.n_writers *
                         config_.n_kv_heads * static_cast<double>(e) * sizeof(float);
   if (values <= kKeptValues)
-    reads.values = writer_values(view, on_device_.operand(layer->matrix(Role::w_v)), 0, length);
+    reads.values =
+        writer_values(view, on_device_.operand(layer->matrix(model::Role::w_v)), 0, length);
 }
 
 void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
@@ -310,7 +311,8 @@ void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
     }
     Array made;
     if (reads.values.empty())
-      made = writer_values(view, on_device_.operand(layer->matrix(Role::w_v)), s0, values.ns);
+      made =
+          writer_values(view, on_device_.operand(layer->matrix(model::Role::w_v)), s0, values.ns);
     products(Branch::V, values, reads.value,
              made.empty() ? ptr(reads.values) + s0 * cl * groups * e : ptr(made));
   }
@@ -361,14 +363,14 @@ std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerRea
     one.visible = one.n_writers = 1;
     Array key, value;
     if (offsets->scores.empty()) {
-      const Operand w = on_device_.operand(layer->matrix(Role::w_k));
+      const Operand w = on_device_.operand(layer->matrix(model::Role::w_k));
       key = device_->floats(w.out);
       device_->gemm({w.turned ? 1 : 0, 0, 1, w.out, d, ptr(vector), d, 0, w.data, w.ld(), 0,
                      ptr(key), w.out, 0, 1});
       finish_projected(Side::key, view, *layer, source, 1, 1, key);
     }
     if (reads->values.empty())
-      value = writer_values(one, on_device_.operand(layer->matrix(Role::w_v)), 0, 1);
+      value = writer_values(one, on_device_.operand(layer->matrix(model::Role::w_v)), 0, 1);
     EdgesIn in{};
     in.q = ptr(*view.q);
     in.key = maybe(key);
@@ -493,4 +495,4 @@ bool CudaBackend::edge_totals(const AttentionView& view, const HeadReads& reads,
   return true;
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -4,7 +4,7 @@
 
 #include "backend/cuda/cuda_backend.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // Writers
 // -------------------------------------------------------------------------------------------------------------------------
@@ -22,14 +22,14 @@ void CudaBackend::put_head_writers(int index, const Array& z, const Array& out_d
                                    int first) {
   const auto w = on_device_.layer(index);
   const std::int64_t d = config_.d_model, e = config_.d_head, heads = config_.n_heads;
-  const Operand o = on_device_.operand(w->matrix(Role::w_o));
+  const Operand o = on_device_.operand(w->matrix(model::Role::w_o));
   float* to = ptr(writers) + first * d;
   device_->gemm({o.turned ? 1 : 0, 0, length, d, e, ptr(z) + row * heads * e, heads * e, e, o.data,
                  o.ld(), o.row(e) - o.data, to, n_writers * d, d, heads});
   if (config_.norm == Norm::layer)
     device_->launch(CenterRows{to, n_writers * d, d, to, n_writers * d, d, heads, d, 1},
                     length * heads);
-  const Array& post = w->vector(Role::attn_post_w);
+  const Array& post = w->vector(model::Role::attn_post_w);
   if (!post.empty())
     device_->launch(
         ThroughNorm{to, n_writers * d, d, heads, d, ptr(post), ptr(out_dev) + row, nullptr},
@@ -47,7 +47,7 @@ void CudaBackend::pair_read(Side side, const AttentionView& view, Scores scores,
                      own = key ? groups : heads, length = view.length;
   const Array all = summed_writers(*view.writers, view.n_writers, view.visible, view.length);
   Array read = device_->floats(length * own * e);
-  multiply(layer->matrix(key ? Role::w_k : Role::w_q), ptr(all), length, ptr(read));
+  multiply(layer->matrix(key ? model::Role::w_k : model::Role::w_q), ptr(all), length, ptr(read));
   finish_projected(side, view, *layer, 0, 1, length, read);
   ReadSums sums{};
   sums.a = key ? ptr(*view.q) : ptr(read);
@@ -78,8 +78,8 @@ void CudaBackend::value_sums(const AttentionView& view, const DeviceRoles& layer
   sums.v_abs = device_->floats(groups * length);
   Array vectors = device_->floats(length * groups * d),
         scores = device_->floats(length * groups * cl);
-  heads_to_model(on_device_.operand(layer.matrix(Role::w_v)), config_.n_kv_heads, ptr(*view.v),
-                 length, ptr(vectors));
+  heads_to_model(on_device_.operand(layer.matrix(model::Role::w_v)), config_.n_kv_heads,
+                 ptr(*view.v), length, ptr(vectors));
   device_->gemm({1, 0, groups, cl, d, ptr(vectors), d, groups * d, ptr(*view.writers), d,
                  static_cast<std::int64_t>(view.n_writers) * d, ptr(scores), cl, groups * cl,
                  length});
@@ -172,7 +172,7 @@ void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head,
   Array pulled;
   if (!shared) pulled = pulled_back(pull, copies * e);
   const float* from = shared ? pull.from : ptr(pulled);
-  const Operand w = on_device_.operand(layer->matrix(Role::w_k));
+  const Operand w = on_device_.operand(layer->matrix(model::Role::w_k));
   Array vectors = device_->floats(copies * d);
   device_->gemm({w.turned ? 0 : 1, 0, copies, d, e, from, e, 0, w.column(g * e), w.ld(), 0,
                  ptr(vectors), d, 0, 1});
@@ -198,7 +198,7 @@ void CudaBackend::query_scores(const AttentionView& view, Scores scores, int hea
   pull.dev_first = head;
   const Array pulled = pulled_back(pull, sources * e);
   Array vectors = device_->floats(sources * d);
-  const Operand w = on_device_.operand(layer->matrix(Role::w_q));
+  const Operand w = on_device_.operand(layer->matrix(model::Role::w_q));
   device_->gemm({w.turned ? 0 : 1, 0, sources, d, e, ptr(pulled), e, 0, w.column(head * e), w.ld(),
                  0, ptr(vectors), d, 0, 1});
   device_->gemm({1, 0, sources, cl, d, ptr(vectors), d, 0,
@@ -209,4 +209,4 @@ void CudaBackend::query_scores(const AttentionView& view, Scores scores, int hea
   hide_and_center(view, scores, query, out);
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -1,7 +1,7 @@
 // The sweep and the masses of paths on a device, without a round trip per layer.
 #include "backend/cuda/cuda_backend.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
@@ -169,4 +169,4 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
   device_->to_host(bound.data(), bounds.get(), bound.size() * sizeof(double));
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

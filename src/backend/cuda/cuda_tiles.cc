@@ -5,7 +5,7 @@
 #include "backend/cuda/tile_rule.h"
 #include "backend/fold_rule.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
@@ -16,7 +16,7 @@ constexpr std::int64_t kFoldedQueries = 16;
 
 PullBack CudaBackend::pull_back(Side side, const AttentionView& view, const DeviceRoles& layer) {
   const bool key = side == Side::key;
-  const Array& norm = layer.vector(key ? Role::k_norm : Role::q_norm);
+  const Array& norm = layer.vector(key ? model::Role::k_norm : model::Role::q_norm);
   PullBack pull{};
   pull.from_group = 1;
   pull.nb = 1;
@@ -76,7 +76,8 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
 
 CudaBackend::Projection CudaBackend::projection(Side side, const AttentionView& view,
                                                 const DeviceRoles& layer) {
-  const DeviceMatrix& matrix = layer.matrix(side == Side::key ? Role::w_k : Role::w_q);
+  const DeviceMatrix& matrix =
+      layer.matrix(side == Side::key ? model::Role::w_k : model::Role::w_q);
   Projection out;
   out.width = matrix.out;
   out.split = projects_in_parts(side, view);
@@ -124,7 +125,7 @@ void CudaBackend::finish_projected(Side side, const AttentionView& view, const D
                                    Array& x) {
   const bool key = side == Side::key;
   const std::int64_t heads = key ? config_.n_kv_heads : config_.n_heads;
-  const Array& norm = layer.vector(key ? Role::k_norm : Role::q_norm);
+  const Array& norm = layer.vector(key ? model::Role::k_norm : model::Role::q_norm);
   const Rotary turn = rotary(view.layer, view.length, view.length);
   if (turn.cos == nullptr && norm.empty()) return;
   device_->launch(FinishProjected{ptr(x), count, heads, config_.d_head, first,
@@ -139,13 +140,13 @@ std::shared_ptr<const DeviceRoles> CudaBackend::reader(Side side, int layer) {
 
 bool CudaBackend::projects_in_parts(Side side, const AttentionView& view) {
   const auto layer = reader(side, view.layer);
-  return split_.pays(layer->matrix(side == Side::key ? Role::w_k : Role::w_q),
+  return split_.pays(layer->matrix(side == Side::key ? model::Role::w_k : model::Role::w_q),
                      static_cast<std::int64_t>(view.length) * view.visible);
 }
 
 bool CudaBackend::reads_sums(Side side, const AttentionView& view) {
   const auto layer = reader(side, view.layer);
-  const DeviceMatrix& w = layer->matrix(side == Side::key ? Role::w_k : Role::w_q);
+  const DeviceMatrix& w = layer->matrix(side == Side::key ? model::Role::w_k : model::Role::w_q);
   return split_.large(w, static_cast<std::int64_t>(view.length) * view.visible) &&
          !fold_is_cheaper(config_, view.length, split_.gain(w));
 }
@@ -212,7 +213,8 @@ void CudaBackend::projected_tile(Side side, const AttentionView& view, const Til
 bool CudaBackend::folds(Side side, const AttentionView& view) {
   const double gain =
       projects_in_parts(side, view)
-          ? split_.gain(reader(side, view.layer)->matrix(side == Side::key ? Role::w_k : Role::w_q))
+          ? split_.gain(reader(side, view.layer)
+                            ->matrix(side == Side::key ? model::Role::w_k : model::Role::w_q))
           : 1.0;
   return fold_is_cheaper(config_, view.length, gain);
 }
@@ -227,7 +229,7 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
   Projection way;
   Array others;
   if (fold) {
-    w = on_device_.operand(layer->matrix(key ? Role::w_k : Role::w_q));
+    w = on_device_.operand(layer->matrix(key ? model::Role::w_k : model::Role::w_q));
   } else {
     way = projection(side, view, *layer);
     const Array& from = key ? *view.q : *view.k;
@@ -255,7 +257,7 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
     tile.q0 = q0;
     tile.nq = std::min(at_once, length - q0);
     tile.window = config_.layer(view.layer).window;
-    tile.s0 = first_in_window(q0, tile.window);
+    tile.s0 = base::first_in_window(q0, tile.window);
     tile.ns = q0 + tile.nq - tile.s0;
     tile.head0 = h0;
     tile.heads = std::min(shape.heads, heads - h0);
@@ -305,4 +307,4 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
   }
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -9,7 +9,7 @@
 
 #include "unpack/error.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
@@ -145,4 +145,4 @@ void Device::launch_raw(int id, const void* parameters, std::size_t size, std::i
   check(table_->launch(device_, id, parameters, size, count));
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -10,7 +10,7 @@
 #include "backend/cuda/device_table.h"
 #include "backend/cuda/kernel_list.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 class Device : public std::enable_shared_from_this<Device> {
  public:
@@ -73,4 +73,4 @@ class Device : public std::enable_shared_from_this<Device> {
 inline float* ptr(const Array& a) { return static_cast<float*>(a.raw()); }
 inline float* maybe(const Array& a) { return a.empty() ? nullptr : ptr(a); }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -10,36 +10,37 @@
 #include "backend/cuda/weight_copy.h"
 #include "unpack/error.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
 // A matrix with its bias and the norm in front of it; Role::count: none.
 struct Reader {
-  Role matrix, bias, norm_w, norm_b;
+  model::Role matrix, bias, norm_w, norm_b;
 };
 constexpr Reader kReaders[] = {
-    {Role::w_q, Role::b_q, Role::attn_norm_w, Role::attn_norm_b},
-    {Role::w_k, Role::b_k, Role::attn_norm_w, Role::attn_norm_b},
-    {Role::w_v, Role::b_v, Role::attn_norm_w, Role::attn_norm_b},
-    {Role::w_o, Role::b_o, Role::count, Role::count},
-    {Role::w_r, Role::b_r, Role::mlp_norm_w, Role::mlp_norm_b},
-    {Role::w_in, Role::b_in, Role::mlp_norm_w, Role::mlp_norm_b},
-    {Role::w_up, Role::b_up, Role::mlp_norm_w, Role::mlp_norm_b},
-    {Role::w_out, Role::b_out, Role::count, Role::count},
+    {model::Role::w_q, model::Role::b_q, model::Role::attn_norm_w, model::Role::attn_norm_b},
+    {model::Role::w_k, model::Role::b_k, model::Role::attn_norm_w, model::Role::attn_norm_b},
+    {model::Role::w_v, model::Role::b_v, model::Role::attn_norm_w, model::Role::attn_norm_b},
+    {model::Role::w_o, model::Role::b_o, model::Role::count, model::Role::count},
+    {model::Role::w_r, model::Role::b_r, model::Role::mlp_norm_w, model::Role::mlp_norm_b},
+    {model::Role::w_in, model::Role::b_in, model::Role::mlp_norm_w, model::Role::mlp_norm_b},
+    {model::Role::w_up, model::Role::b_up, model::Role::mlp_norm_w, model::Role::mlp_norm_b},
+    {model::Role::w_out, model::Role::b_out, model::Role::count, model::Role::count},
 };
-constexpr Role kVectors[] = {Role::b_q,         Role::b_k,        Role::b_v,    Role::b_o,
-                             Role::b_r,         Role::b_in,       Role::b_up,   Role::b_out,
-                             Role::attn_post_w, Role::mlp_post_w, Role::q_norm, Role::k_norm,
-                             Role::sinks};
-constexpr Role kNorms[] = {Role::attn_norm_w, Role::attn_norm_b, Role::mlp_norm_w,
-                           Role::mlp_norm_b};
+constexpr model::Role kVectors[] = {
+    model::Role::b_q,         model::Role::b_k,        model::Role::b_v,    model::Role::b_o,
+    model::Role::b_r,         model::Role::b_in,       model::Role::b_up,   model::Role::b_out,
+    model::Role::attn_post_w, model::Role::mlp_post_w, model::Role::q_norm, model::Role::k_norm,
+    model::Role::sinks};
+constexpr model::Role kNorms[] = {model::Role::attn_norm_w, model::Role::attn_norm_b,
+                                  model::Role::mlp_norm_w, model::Role::mlp_norm_b};
 
 // `size`: how many numbers, where fewer are stored and stand for all heads.
-Array put_vector(Device& device, const WeightView& w, std::int64_t size, bool* finite) {
+Array put_vector(Device& device, const model::WeightView& w, std::int64_t size, bool* finite) {
   if (!w) return {};
   std::vector<float> values(static_cast<std::size_t>(std::max(size, w.out)));
-  read_rows(w, 0, 1, values.data());
+  model::read_rows(w, 0, 1, values.data());
   const bool good =
       std::all_of(values.begin(), values.begin() + w.out, [](float x) { return std::isfinite(x); });
   if (finite != nullptr && !good) *finite = false;
@@ -51,7 +52,7 @@ Array put_vector(Device& device, const WeightView& w, std::int64_t size, bool* f
   return Array(memory, static_cast<std::int64_t>(values.size()));
 }
 
-std::size_t bytes_of(const RoleViews& w) {
+std::size_t bytes_of(const model::RoleViews& w) {
   std::size_t bytes = 0;
   for (const Reader& reader : kReaders) bytes += matrix_bytes(w[reader.matrix]);
   return bytes;
@@ -60,18 +61,18 @@ std::size_t bytes_of(const RoleViews& w) {
 }  // namespace
 
 DeviceWeights::DeviceWeights(std::shared_ptr<Device> device,
-                             std::shared_ptr<const ModelWeights> weights)
+                             std::shared_ptr<const model::ModelWeights> weights)
     : device_(std::move(device)), weights_(std::move(weights)), count_(weights_->layers.size()) {
   std::size_t all = 0, largest = 1;
   bool mixture = false;
-  for (const LayerWeights& w : weights_->layers) {
+  for (const model::LayerWeights& w : weights_->layers) {
     all += bytes_of(w);
     largest = std::max(largest, bytes_of(w));
     mixture = mixture || !w.experts.empty();
   }
   // A third of the memory is left to the prompt and to tiles.
   auto room = static_cast<std::size_t>(static_cast<double>(device_->info().memory_free) * 0.65);
-  const std::size_t fixed = matrix_bytes((*weights_)[Role::unembed]);
+  const std::size_t fixed = matrix_bytes((*weights_)[model::Role::unembed]);
   room = room > fixed ? room - fixed : 0;
   keep_ = count_;
   // The layer in use, the one before it, whose work may still be queued, and the next. Experts take
@@ -86,7 +87,7 @@ DeviceWeights::DeviceWeights(std::shared_ptr<Device> device,
   layers_.resize(count_);
   keys_.resize(count_);
   std::size_t keys = 0;
-  for (const LayerWeights& w : weights_->layers) keys += matrix_bytes(w[Role::w_k]);
+  for (const model::LayerWeights& w : weights_->layers) keys += matrix_bytes(w[model::Role::w_k]);
   keep_keys_ = keys <= room / 8;
 }
 
@@ -109,9 +110,9 @@ void DeviceWeights::keep_layers(std::size_t count) {
   recent_.clear();
   // As many experts as belong to so many layers.
   std::size_t largest = 0;
-  for (const LayerWeights& w : weights_->layers) {
+  for (const model::LayerWeights& w : weights_->layers) {
     std::size_t bytes = 0;
-    for (const RoleViews& expert : w.experts) bytes += bytes_of(expert);
+    for (const model::RoleViews& expert : w.experts) bytes += bytes_of(expert);
     largest = std::max(largest, bytes);
   }
   expert_room_ = largest * keep_;
@@ -130,7 +131,7 @@ std::uint64_t DeviceWeights::upload_once() {
 
 std::uint64_t DeviceWeights::still_to_come() {
   std::lock_guard lock(mutex_);
-  std::uint64_t bytes = unembed_.data ? 0 : matrix_bytes((*weights_)[Role::unembed]);
+  std::uint64_t bytes = unembed_.data ? 0 : matrix_bytes((*weights_)[model::Role::unembed]);
   std::size_t largest = 0, there = 0;
   for (std::size_t i = 0; i < count_; ++i) {
     const std::size_t own = bytes_of(weights_->layers[i]);
@@ -143,8 +144,8 @@ std::uint64_t DeviceWeights::still_to_come() {
   return bytes;
 }
 
-std::shared_ptr<DeviceRoles> DeviceWeights::upload(const RoleViews& views, const RoleViews& norms,
-                                                   bool* finite) {
+std::shared_ptr<DeviceRoles> DeviceWeights::upload(const model::RoleViews& views,
+                                                   const model::RoleViews& norms, bool* finite) {
   auto raw = std::make_shared<DeviceRoles>();
   // Whatever happens, nothing is on its way any more when the memory may be given back.
   struct Arrival {
@@ -159,11 +160,12 @@ std::shared_ptr<DeviceRoles> DeviceWeights::upload(const RoleViews& views, const
     }
   } arrival{*device_};
   const ModelConfig& c = weights_->config;
-  for (const Role role : kNorms) raw->vector(role) = put_vector(*device_, norms[role], 0, nullptr);
-  for (const Role role : kVectors) {
-    const std::int64_t heads = role == Role::q_norm   ? c.n_heads
-                               : role == Role::k_norm ? c.n_kv_heads
-                                                      : 0;
+  for (const model::Role role : kNorms)
+    raw->vector(role) = put_vector(*device_, norms[role], 0, nullptr);
+  for (const model::Role role : kVectors) {
+    const std::int64_t heads = role == model::Role::q_norm   ? c.n_heads
+                               : role == model::Role::k_norm ? c.n_kv_heads
+                                                             : 0;
     raw->vector(role) = put_vector(*device_, views[role], heads * c.d_head, finite);
   }
   for (const Reader& reader : kReaders)
@@ -175,7 +177,7 @@ std::shared_ptr<DeviceRoles> DeviceWeights::upload(const RoleViews& views, const
 }
 
 std::shared_ptr<DeviceRoles> DeviceWeights::upload(int index) {
-  const LayerWeights& w = weights_->layers[index];
+  const model::LayerWeights& w = weights_->layers[index];
   return upload(w, w, nullptr);
 }
 
@@ -186,8 +188,8 @@ DeviceWeights::Pointer DeviceWeights::expert(int layer, int index) {
     experts_.splice(experts_.begin(), experts_, it);
     return experts_.front().roles;
   }
-  const LayerWeights& w = weights_->layers[layer];
-  const RoleViews& views = w.experts[index];
+  const model::LayerWeights& w = weights_->layers[layer];
+  const model::RoleViews& views = w.experts[index];
   // Loading looks at no expert, so that the unused ones are never read.
   bool finite = true;
   const std::shared_ptr<DeviceRoles> raw = upload(views, w, &finite);
@@ -223,7 +225,7 @@ DeviceWeights::Pointer DeviceWeights::finish(std::shared_ptr<DeviceRoles> raw) {
   for (const Reader& reader : kReaders) {
     DeviceMatrix& m = raw->matrix(reader.matrix);
     if (!m.data) continue;
-    const bool reads_norm = reader.norm_w != Role::count;
+    const bool reads_norm = reader.norm_w != model::Role::count;
     if (reads_norm && !raw->vector(reader.norm_b).empty()) {
       Array& bias = raw->vector(reader.bias);
       if (bias.empty()) bias = device_->zeros(m.out);
@@ -259,8 +261,8 @@ DeviceWeights::Pointer DeviceWeights::layer(int index) {
     layers_[i] = finish(raw);
     if (streams() && keep_keys_ && !keys_[i]) {
       const auto kept = std::make_shared<DeviceRoles>();
-      kept->matrix(Role::w_k) = layers_[i]->matrix(Role::w_k);
-      kept->vector(Role::k_norm) = layers_[i]->vector(Role::k_norm);
+      kept->matrix(model::Role::w_k) = layers_[i]->matrix(model::Role::w_k);
+      kept->vector(model::Role::k_norm) = layers_[i]->vector(model::Role::k_norm);
       keys_[i] = kept;
     }
   }
@@ -296,7 +298,7 @@ DeviceWeights::Pointer DeviceWeights::keys(int index) {
 const DeviceMatrix& DeviceWeights::unembed() {
   std::lock_guard lock(mutex_);
   if (!unembed_.data) {
-    DeviceMatrix table = put_matrix(*device_, (*weights_)[Role::unembed], nullptr);
+    DeviceMatrix table = put_matrix(*device_, (*weights_)[model::Role::unembed], nullptr);
     device_->wait_beside();
     unembed_ = table;
     if (unembed_.factor != 1 || unembed_.type == kMxfp4)
@@ -306,4 +308,4 @@ const DeviceMatrix& DeviceWeights::unembed() {
   return unembed_;
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -16,7 +16,7 @@
 #include "backend/cuda/device.h"
 #include "model/weights.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // A matrix [in, out], stored like that or, turned, as [out, in].
 struct DeviceMatrix {
@@ -45,19 +45,21 @@ struct Operand {
 // the norm in front folded in; q_norm is [H, E] and k_norm [G, E].
 class DeviceRoles {
  public:
-  DeviceMatrix& matrix(Role role) { return matrices_[static_cast<std::size_t>(role)]; }
-  const DeviceMatrix& matrix(Role role) const { return matrices_[static_cast<std::size_t>(role)]; }
-  Array& vector(Role role) { return vectors_[static_cast<std::size_t>(role)]; }
-  const Array& vector(Role role) const { return vectors_[static_cast<std::size_t>(role)]; }
+  DeviceMatrix& matrix(model::Role role) { return matrices_[static_cast<std::size_t>(role)]; }
+  const DeviceMatrix& matrix(model::Role role) const {
+    return matrices_[static_cast<std::size_t>(role)];
+  }
+  Array& vector(model::Role role) { return vectors_[static_cast<std::size_t>(role)]; }
+  const Array& vector(model::Role role) const { return vectors_[static_cast<std::size_t>(role)]; }
 
  private:
-  std::array<DeviceMatrix, kRoles> matrices_;
-  std::array<Array, kRoles> vectors_;
+  std::array<DeviceMatrix, model::kRoles> matrices_;
+  std::array<Array, model::kRoles> vectors_;
 };
 
 class DeviceWeights {
  public:
-  DeviceWeights(std::shared_ptr<Device> device, std::shared_ptr<const ModelWeights> weights);
+  DeviceWeights(std::shared_ptr<Device> device, std::shared_ptr<const model::ModelWeights> weights);
   ~DeviceWeights();
   DeviceWeights(const DeviceWeights&) = delete;
   DeviceWeights& operator=(const DeviceWeights&) = delete;
@@ -89,13 +91,14 @@ class DeviceWeights {
   };
   // What is stored, on the device, before anything is folded; `norms` has those in front. `finite`
   // becomes false where some number is not; null: nobody asks.
-  std::shared_ptr<DeviceRoles> upload(const RoleViews& views, const RoleViews& norms, bool* finite);
+  std::shared_ptr<DeviceRoles> upload(const model::RoleViews& views, const model::RoleViews& norms,
+                                      bool* finite);
   std::shared_ptr<DeviceRoles> upload(int index);
   Pointer finish(std::shared_ptr<DeviceRoles> raw);
   void drop_upload();
 
   std::shared_ptr<Device> device_;
-  std::shared_ptr<const ModelWeights> weights_;
+  std::shared_ptr<const model::ModelWeights> weights_;
   std::size_t count_ = 0;
   std::size_t keep_ = 0;
   std::mutex mutex_;
@@ -112,4 +115,4 @@ class DeviceWeights {
   DeviceMatrix unembed_;
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -12,7 +12,7 @@
 #include "backend/cpu/gemm.h"
 #include "backend/cuda/kernel_list.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
@@ -113,8 +113,9 @@ std::vector<float> seen_factor(UnpackFactors factors, const void* from, std::int
   for (std::int64_t i = 0; i < rows * cols; ++i) {
     const std::int64_t at = offset + i / cols * ld + i % cols;
     out[i] = factors == UNPACK_FACTORS_BF16
-                 ? bf16_value(static_cast<const std::uint16_t*>(from)[at])
-                 : float_of_bits(bits_of_float(static_cast<const float*>(from)[at]) & ~kBelowTf32);
+                 ? base::bf16_value(static_cast<const std::uint16_t*>(from)[at])
+                 : base::float_of_bits(base::bits_of_float(static_cast<const float*>(from)[at]) &
+                                       ~kBelowTf32);
   }
   return out;
 }
@@ -198,4 +199,4 @@ const UnpackDeviceTable* emulated_table() {
   return &table;
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -4,8 +4,8 @@
 
 #include "backend/cuda/device_table.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 const UnpackDeviceTable* emulated_table();
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -13,7 +13,7 @@
 
 #include "base/formulas.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 using Index = std::int64_t;
 
@@ -35,12 +35,12 @@ UNPACK_BODY Divided divided(Index i, Index n) {
 // The nearest numbers of eight and of eleven bits, ties to even; `x` is finite.
 inline constexpr std::uint32_t kBelowBf16 = 0xFFFFU, kBelowTf32 = 0x1FFFU;
 UNPACK_BODY std::uint16_t bf16_bits(float x) {
-  const std::uint32_t bits = bits_of_float(x);
+  const std::uint32_t bits = base::bits_of_float(x);
   return static_cast<std::uint16_t>((bits + (kBelowBf16 >> 1) + (bits >> 16 & 1U)) >> 16);
 }
 UNPACK_BODY float tf32_rounded(float x) {
-  const std::uint32_t bits = bits_of_float(x);
-  return float_of_bits((bits + (kBelowTf32 >> 1) + (bits >> 13 & 1U)) & ~kBelowTf32);
+  const std::uint32_t bits = base::bits_of_float(x);
+  return base::float_of_bits((bits + (kBelowTf32 >> 1) + (bits >> 13 & 1U)) & ~kBelowTf32);
 }
 
 // How weights are stored on the device. MXFP4: blocks with their scale behind them.
@@ -50,12 +50,13 @@ UNPACK_BODY float stored_value(const void* data, int type, Index i) {
   if (type == kF32) return static_cast<const float*>(data)[i];
   if (type == kMxfp4) {
     const std::uint8_t* block =
-        static_cast<const std::uint8_t*>(data) + i / kMxfp4Block * kMxfp4Bytes;
-    const std::uint32_t pair = block[i % kMxfp4Block / 2];
-    return mxfp4_value(i % 2 == 0 ? pair & 15U : pair >> 4) * mxfp4_scale(block[kMxfp4Bytes - 1]);
+        static_cast<const std::uint8_t*>(data) + i / base::kMxfp4Block * base::kMxfp4Bytes;
+    const std::uint32_t pair = block[i % base::kMxfp4Block / 2];
+    return base::mxfp4_value(i % 2 == 0 ? pair & 15U : pair >> 4) *
+           base::mxfp4_scale(block[base::kMxfp4Bytes - 1]);
   }
   const std::uint16_t h = static_cast<const std::uint16_t*>(data)[i];
-  return type == kF16 ? f16_value(h) : bf16_value(h);
+  return type == kF16 ? base::f16_value(h) : base::bf16_value(h);
 }
 
 // Row groups of the emulated device: one thread that does it all.
@@ -134,4 +135,4 @@ struct Rotary {
   }
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -27,7 +27,7 @@
   X(SplitRows, 0) X(SplitStored, 0) X(StoredRows, 0) X(SumWriters, 0) X(ReadSums, 32) X(StackParts, 0)
 // clang-format on
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 enum class KernelId : int {
 #define UNPACK_KERNEL_ID(name, threads) k##name,
@@ -47,4 +47,4 @@ struct KernelTraits;
 UNPACK_KERNELS(UNPACK_KERNEL_TRAITS)
 #undef UNPACK_KERNEL_TRAITS
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/kernel_base.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // out[h, begin(i) + s] = pattern[h, q_i, s] < v[s, g], pulled[i, h] >, one row per element.
 struct HeadNumerators {
@@ -109,4 +109,4 @@ struct QueryEdges {
   }
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

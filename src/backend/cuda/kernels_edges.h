@@ -3,7 +3,7 @@
 
 #include "backend/cuda/kernel_base.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // Entries of a head at a query and what they pass to keys and queries, one row per (h, i).
 struct HeadShares {
@@ -43,7 +43,7 @@ struct HeadShares {
             b += fabs(static_cast<double>(t[s]));
           },
           total, size);
-      scale = inverse_denom(total, size, beta);
+      scale = base::inverse_denom(total, size, beta);
     }
     const Index values = h / group * length;
     double doubtful = 0, of_queries = 0;
@@ -56,21 +56,22 @@ struct HeadShares {
                        ka = static_cast<double>(k_abs[sums_at + s]);
           const double qs = static_cast<double>(q_sum[sums_at + s]),
                        qa = static_cast<double>(q_abs[sums_at + s]);
-          const double from_query = weight_q * share * inverse_denom(qs, qa, beta);
+          const double from_query = weight_q * share * base::inverse_denom(qs, qa, beta);
           entry[at + s] = static_cast<float>(share);
-          key_coef[at + s] = static_cast<float>(weight_k * share * inverse_denom(ks, ka, beta));
+          key_coef[at + s] =
+              static_cast<float>(weight_k * share * base::inverse_denom(ks, ka, beta));
           query_coef[at + s] = static_cast<float>(from_query);
-          if (ill_conditioned(ks, ka)) a += weight_k * size;
-          if (ill_conditioned(qs, qa)) a += weight_q * size;
-          if (ill_conditioned(static_cast<double>(v_sum[values + s]),
-                              static_cast<double>(v_abs[values + s])))
+          if (base::ill_conditioned(ks, ka)) a += weight_k * size;
+          if (base::ill_conditioned(qs, qa)) a += weight_q * size;
+          if (base::ill_conditioned(static_cast<double>(v_sum[values + s]),
+                                    static_cast<double>(v_abs[values + s])))
             a += weight_v * size;
           b += from_query;
         },
         doubtful, of_queries);
     if (centered) {
       // Over the sources that are seen; the others keep their 0.
-      const Index from = first_in_window(q, window);
+      const Index from = base::first_in_window(q, window);
       const double mean = of_queries / static_cast<double>(n - from);
       g.each(n - from, [&](Index s) {
         float& coef = query_coef[at + from + s];
@@ -93,7 +94,7 @@ struct ValueEdges {  // out[G, S, Cl] = weight v_scores / SafeDenom
     const Index at = i / visible;
     out[i] = static_cast<float>(
         static_cast<double>(scores[i]) * weight *
-        inverse_denom(static_cast<double>(sum[at]), static_cast<double>(abs[at]), beta));
+        base::inverse_denom(static_cast<double>(sum[at]), static_cast<double>(abs[at]), beta));
   }
 };
 
@@ -130,7 +131,7 @@ struct NeuronShares {
     const float* t = own + i * neurons;
     double total = 0, size = 0;
     sum_and_size(g, all, entries, total, size);
-    const double scale = inverse_denom(total, size, beta);
+    const double scale = base::inverse_denom(total, size, beta);
     if (shares != nullptr)
       g.each(entries, [&](Index n) {
         shares[i * entries + n] = static_cast<float>(static_cast<double>(all[n]) * scale);
@@ -139,12 +140,12 @@ struct NeuronShares {
       const double share = static_cast<double>(t[n]) * scale;
       if (sum == nullptr) {
         coef[i * neurons + n] = static_cast<float>(
-            static_cast<double>(t[n]) / away_from_zero(static_cast<double>(pre[row + n])));
+            static_cast<double>(t[n]) / base::away_from_zero(static_cast<double>(pre[row + n])));
         return 0.0;
       }
       const double s = static_cast<double>(sum[row + n]), a = static_cast<double>(abs[row + n]);
-      coef[i * neurons + n] = static_cast<float>(share * inverse_denom(s, a, beta));
-      return ill_conditioned(s, a) ? weight * fabs(share) : 0.0;
+      coef[i * neurons + n] = static_cast<float>(share * base::inverse_denom(s, a, beta));
+      return base::ill_conditioned(s, a) ? weight * fabs(share) : 0.0;
     });
     if (doubt != nullptr) g.each(1, [&](Index) { doubt[i] += static_cast<float>(doubtful); });
   }
@@ -159,7 +160,7 @@ struct ShareRows {  // x[rows, cols] -> shares of each row, times weight
     float* v = x + row * cols;
     double total = 0, size = 0;
     sum_and_size(g, v, cols, total, size);
-    const double scale = weight * inverse_denom(total, size, beta);
+    const double scale = weight * base::inverse_denom(total, size, beta);
     g.each(cols, [&](Index j) { v[j] = static_cast<float>(static_cast<double>(v[j]) * scale); });
   }
 };
@@ -175,4 +176,4 @@ struct TakeRows {  // to[i, :] = from[rows[i], :]
   }
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/kernel_base.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // The router's scores of the chosen experts: out[r, j, i] = scores[r, j, expert[r, i]], with
 // `centers` less the mean over all experts. One row per (r, j).
@@ -63,4 +63,4 @@ struct SlotNorms {  // l2[S, Cl] = root of the squares of norms[S, k, Cl]
   }
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -4,7 +4,7 @@
 #include "backend/cuda/kernel_base.h"
 #include "unpack/config.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 struct AddScaled {  // y += scale x
   const float* x;
@@ -34,11 +34,11 @@ struct Activate {  // act = phi(pre) (* up) (* the weight of its expert)
   Index neurons;        // of an expert
   UNPACK_BODY float value(Index i) const {
     const float x = pre[i];
-    if (kind == Activation::clamped_swiglu) return clamped_swiglu(x, up[i]);
-    const float y = kind == Activation::gelu_erf    ? gelu_erf(x)
-                    : kind == Activation::gelu_tanh ? gelu_tanh(x)
-                    : kind == Activation::relu      ? relu(x)
-                                                    : silu(x);
+    if (kind == Activation::clamped_swiglu) return base::clamped_swiglu(x, up[i]);
+    const float y = kind == Activation::gelu_erf    ? base::gelu_erf(x)
+                    : kind == Activation::gelu_tanh ? base::gelu_tanh(x)
+                    : kind == Activation::relu      ? base::relu(x)
+                                                    : base::silu(x);
     return up != nullptr ? y * up[i] : y;
   }
   UNPACK_BODY void operator()(Index i) const {
@@ -238,9 +238,10 @@ struct CausalSoftmax {
     const Index query = row % queries;
     float* v = logits + row * keys;
     const Index seen = first + query + 1;
-    const Index from = first_in_window(seen - 1, window);
+    const Index from = base::first_in_window(seen - 1, window);
     if (cap > 0)
-      group.each(seen - from, [&](Index i) { v[from + i] = soft_cap(v[from + i] * scale, cap); });
+      group.each(seen - from,
+                 [&](Index i) { v[from + i] = base::soft_cap(v[from + i] * scale, cap); });
     const float factor = cap > 0 ? 1.0F : scale;
     float most = static_cast<float>(
         group.largest(seen - from, [&](Index i) { return static_cast<double>(v[from + i]); }));
@@ -295,4 +296,4 @@ struct ColumnSums {
   }
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -4,7 +4,7 @@
 #include "backend/cuda/kernel_base.h"
 #include "backend/cuda/kernels_scores.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // credit[H, tri] of a head's entries -> coefficients of keys and queries, one row per (h, q).
 struct ReadShares {
@@ -23,16 +23,16 @@ struct ReadShares {
   UNPACK_BODY void operator()(Group& g, Index index) const {
     const Index q = index % length;
     const Index at = index / length * pairs + pairs_before(q);
-    const Index from = first_in_window(q, window);
+    const Index from = base::first_in_window(q, window);
     const auto k = [&](Index s) {
       return weight_k * static_cast<double>(credit[s]) *
-             floored_inverse(static_cast<double>(k_sum[s]), static_cast<double>(k_abs[s]), beta,
-                             floor);
+             base::floored_inverse(static_cast<double>(k_sum[s]), static_cast<double>(k_abs[s]),
+                                   beta, floor);
     };
     const auto x = [&](Index s) {
       return weight_q * static_cast<double>(credit[s]) *
-             floored_inverse(static_cast<double>(q_sum[s]), static_cast<double>(q_abs[s]), beta,
-                             floor);
+             base::floored_inverse(static_cast<double>(q_sum[s]), static_cast<double>(q_abs[s]),
+                                   beta, floor);
     };
     double keys = 0, queries = 0;
     g.sums(
@@ -70,18 +70,18 @@ struct ReadNeurons {
     double credit = 0, size = 0;
     sum_and_size(g, own + at, n, credit, size);
     const double doubt = g.sum(n, [&](Index i) {
-      return pre == nullptr && ill_conditioned(static_cast<double>(sum[at + i]),
-                                               static_cast<double>(abs[at + i]))
+      return pre == nullptr && base::ill_conditioned(static_cast<double>(sum[at + i]),
+                                                     static_cast<double>(abs[at + i]))
                  ? fabs(static_cast<double>(own[at + i]))
                  : 0.0;
     });
     g.each(n, [&](Index i) {
       const double x = static_cast<double>(own[at + i]);
       coef[at + i] = static_cast<float>(
-          pre != nullptr ? x / away_from_zero(static_cast<double>(pre[at + i]))
+          pre != nullptr ? x / base::away_from_zero(static_cast<double>(pre[at + i]))
                          : weight * x *
-                               inverse_denom(static_cast<double>(sum[at + i]),
-                                             static_cast<double>(abs[at + i]), beta));
+                               base::inverse_denom(static_cast<double>(sum[at + i]),
+                                                   static_cast<double>(abs[at + i]), beta));
     });
     g.each(1, [&](Index) {
       out[row * 3] = credit;
@@ -99,7 +99,7 @@ struct ScaleAll {
 
 // Bits in the order of the numbers.
 UNPACK_BODY std::uint32_t ordered_bits(float x) {
-  const std::uint32_t bits = bits_of_float(x);
+  const std::uint32_t bits = base::bits_of_float(x);
   return bits ^ ((bits >> 31) != 0 ? 0xFFFFFFFFU : 0x80000000U);
 }
 
@@ -146,7 +146,7 @@ struct ColumnMedians {
     const Index j = i % tile.visible;
     const Index h = i / tile.visible % tile.heads;
     const Index q = tile.q0 + i / tile.visible / tile.heads;
-    const Index from = first_in_window(q, window);
+    const Index from = base::first_in_window(q, window);
     const float* column = table != nullptr
                               ? table + (h * pairs + pairs_before(q) + from) * tile.visible + j
                               : tile.row(q, from, h) + j;
@@ -369,4 +369,4 @@ struct EdgesIn {
   }
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -8,7 +8,7 @@
 
 #include "backend/cuda/kernel_base.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 struct Tile {
   float* data;
@@ -94,7 +94,7 @@ struct TileMoments {
     const Index j = i % tile.visible;
     const Index h = i / tile.visible % tile.heads;
     const Index q = tile.q0 + i / tile.visible / tile.heads;
-    const Index from = first_in_window(q, tile.window);
+    const Index from = base::first_in_window(q, tile.window);
     float* column = tile.row(q, from, h) + j;
     const double n = static_cast<double>(q + 1 - from);
     const auto value = [&](Index s) {
@@ -144,9 +144,9 @@ struct TileSums {
     const Index q = tile.q0 + index / tile.heads % tile.nq;
     const Index s = tile.s0 + index / tile.heads / tile.nq;
     if (s > q) return;
-    const float factor = s < first_in_window(q, tile.window) ? 0.0F
-                         : scaled                            ? 1.0F
-                                                             : tile.factor(q, s);
+    const float factor = s < base::first_in_window(q, tile.window) ? 0.0F
+                         : scaled                                  ? 1.0F
+                                                                   : tile.factor(q, s);
     const float* row = tile.row(q, s, h);
     const Index at = (tile.head0 + h) * pairs + pairs_before(q) - first + s;
     if (abs != nullptr) {
@@ -322,4 +322,4 @@ struct WriterDots {
   }
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -3,7 +3,7 @@
 
 #include "backend/cuda/kernel_base.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // high[i], low[i] and rest[i] of two bytes each; or the first two of four bytes with their last
 // bits at zero.
@@ -17,11 +17,11 @@ struct Halves {
       const std::uint16_t first = bf16_bits(x);
       static_cast<std::uint16_t*>(high)[i] = first;
       if (low == nullptr) return;
-      const float behind = x - bf16_value(first);
+      const float behind = x - base::bf16_value(first);
       const std::uint16_t second = bf16_bits(behind);
       static_cast<std::uint16_t*>(low)[i] = second;
       if (rest != nullptr)
-        static_cast<std::uint16_t*>(rest)[i] = bf16_bits(behind - bf16_value(second));
+        static_cast<std::uint16_t*>(rest)[i] = bf16_bits(behind - base::bf16_value(second));
       return;
     }
     const float first = tf32_rounded(x);
@@ -72,7 +72,7 @@ struct StackParts {
     }
     place = place * 3 * size + x;
     if (bf16) {
-      const std::uint16_t high = bf16_bits(value), low = bf16_bits(value - bf16_value(high));
+      const std::uint16_t high = bf16_bits(value), low = bf16_bits(value - base::bf16_value(high));
       put(static_cast<std::uint16_t*>(to) + place, size, high, low);
     } else {
       const float high = tf32_rounded(value);
@@ -140,7 +140,7 @@ struct ReadSums {
     const Index q = index % length;
     const float* own = a + (q * heads + h) * e;
     float* out = sum + h * pairs + pairs_before(q);
-    const Index from = first_in_window(q, window);
+    const Index from = base::first_in_window(q, window);
     g.each(q + 1, [&](Index s) {
       const float* other = b + (s * groups + h / group) * e;
       double dot = 0;
@@ -159,4 +159,4 @@ struct ReadSums {
   }
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

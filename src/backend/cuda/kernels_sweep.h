@@ -5,7 +5,7 @@
 #include "backend/cuda/kernel_base.h"
 #include "backend/cuda/kernels_scores.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // Edges towards a target or from a direct root, at one position; null pointers where a layer has
 // none.
@@ -197,7 +197,7 @@ struct KeyReach {
     const Index h = tile.head0 + index / parts % tile.heads;
     const Index q = tile.q0 + index / parts / tile.heads;
     const Index at = h * pairs + pairs_before(q);
-    const Index seen = first_in_window(q, window), own = part * kSources;
+    const Index seen = base::first_in_window(q, window), own = part * kSources;
     const Index from = seen > own ? seen : own;
     const Index end = q + 1 < own + kSources ? q + 1 : own + kSources;
     double total = 0, most = 0;
@@ -280,4 +280,4 @@ struct NeuronReach {  // mass and bound of an MLP at every position, all readers
   }
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -5,7 +5,7 @@
 
 #include "unpack/config.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // Three products of TF32 against single precision on an H200; those of z with a product of weights
 // are such, or of bf16 and faster (neurons of bf16 weights).
@@ -20,4 +20,4 @@ inline bool low_rank_is_cheaper(const ModelConfig& c, std::int64_t length, doubl
   return rows * c.d_model / gain + s * rows / kThreeTf32 < direct;
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

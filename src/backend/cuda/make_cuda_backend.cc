@@ -12,7 +12,7 @@
 #include "base/system.h"
 #include "unpack/error.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
@@ -26,7 +26,7 @@ std::shared_ptr<Device> open_plugin(const std::string& path, bool tf32) {
   if (!driver_present()) throw InputError("there is no NVIDIA driver on this machine");
   // It stays in memory: the CUDA runtime in it does not like to be unloaded.
   std::string why;
-  const std::shared_ptr<SharedLibrary> library = SharedLibrary::open(path, true, why);
+  const std::shared_ptr<base::SharedLibrary> library = base::SharedLibrary::open(path, true, why);
   if (!library) throw InputError(fmt::format("the CUDA plugin cannot be loaded: {}", why));
   const auto table =
       reinterpret_cast<UnpackDeviceTableFunction>(library->symbol(UNPACK_DEVICE_TABLE_SYMBOL));
@@ -58,8 +58,8 @@ std::string plugin_path() {
   if (const char* named = std::getenv("UNPACK_CUDA_PLUGIN")) return named;
   std::vector<fs::path> folders;
   std::error_code error;
-  if (const fs::path own = own_folder(); !own.empty()) folders.push_back(own);
-  const fs::path program = program_path();
+  if (const fs::path own = base::own_folder(); !own.empty()) folders.push_back(own);
+  const fs::path program = base::program_path();
   if (!program.empty()) {
     folders.push_back(program.parent_path());
     folders.push_back(program.parent_path().parent_path());  // tests of a build folder
@@ -73,12 +73,12 @@ std::string plugin_path() {
   return {};
 }
 
-std::shared_ptr<Backend> make_cuda_backend(std::shared_ptr<const ModelWeights> weights,
+std::shared_ptr<Backend> make_cuda_backend(std::shared_ptr<const model::ModelWeights> weights,
                                            const BackendOptions& options) {
   return std::make_shared<CudaBackend>(open_gpu(options.tf32), std::move(weights), options, "cuda");
 }
 
-std::shared_ptr<Backend> make_emulated_backend(std::shared_ptr<const ModelWeights> weights,
+std::shared_ptr<Backend> make_emulated_backend(std::shared_ptr<const model::ModelWeights> weights,
                                                const BackendOptions& options) {
   return std::make_shared<CudaBackend>(Device::open(emulated_table(), nullptr, options.tf32),
                                        std::move(weights), options, "cuda-emulated");
@@ -94,4 +94,4 @@ std::string device_name() {
   }
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -6,7 +6,7 @@
 
 #include "backend/backend.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 class Device;
 
@@ -21,14 +21,14 @@ std::shared_ptr<Device> open_gpu(bool tf32);
 
 // Throws InputError that says why where there is no plugin, no driver, no device or too little
 // memory.
-std::shared_ptr<Backend> make_cuda_backend(std::shared_ptr<const ModelWeights> weights,
+std::shared_ptr<Backend> make_cuda_backend(std::shared_ptr<const model::ModelWeights> weights,
                                            const BackendOptions& options);
 
 // The same backend with its kernels run by the CPU; for tests.
-std::shared_ptr<Backend> make_emulated_backend(std::shared_ptr<const ModelWeights> weights,
+std::shared_ptr<Backend> make_emulated_backend(std::shared_ptr<const model::ModelWeights> weights,
                                                const BackendOptions& options);
 
 // "NVIDIA H200, ... GiB", or nothing where no CUDA device can be used.
 std::string device_name();
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
@@ -139,4 +139,4 @@ void SplitProducts::multiply_heads(const float* rows, std::int64_t count, const 
                 w.bf16 ? UNPACK_FACTORS_BF16 : UNPACK_FACTORS_TF32);
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -9,7 +9,7 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/device_weights.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 class SplitProducts {
  public:
@@ -86,4 +86,4 @@ class SplitProducts {
   std::int64_t from_ = 0;  // multiplications
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

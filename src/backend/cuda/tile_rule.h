@@ -6,7 +6,7 @@
 
 #include "unpack/config.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // More queries at once compute more pairs s > q for nothing, fewer keep the device waiting.
 inline constexpr std::int64_t kProjectedQueries = 64;
@@ -40,4 +40,4 @@ inline ProjectedTile tile_of_projected(const ModelConfig& c, bool keys, std::int
   return out;
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -6,21 +6,21 @@
 #include <optional>
 #include <vector>
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
 // Whole blocks of four bits that run along the inputs.
-bool keeps_blocks(const WeightView& w) {
-  const bool even = w.block >= w.out || w.block_stride % kMxfp4Block == 0;
+bool keeps_blocks(const model::WeightView& w) {
+  const bool even = w.block >= w.out || w.block_stride % base::kMxfp4Block == 0;
   return w.encoded != nullptr && w.encoded->mxfp4() && w.shift == 0 && w.in_stride == 1 &&
-         w.in % kMxfp4Block == 0 && w.start % kMxfp4Block == 0 && w.out_stride % kMxfp4Block == 0 &&
-         even;
+         w.in % base::kMxfp4Block == 0 && w.start % base::kMxfp4Block == 0 &&
+         w.out_stride % base::kMxfp4Block == 0 && even;
 }
 
 }  // namespace
 
-int stored_as(const WeightView& w) {
+int stored_as(const model::WeightView& w) {
   if (keeps_blocks(w)) return kMxfp4;
   if (w.encoded != nullptr || w.shift != 0) return kF32;
   return w.dtype == DType::f16 ? kF16 : w.dtype == DType::bf16 ? kBf16 : kF32;
@@ -29,17 +29,17 @@ int stored_as(const WeightView& w) {
 namespace {
 
 // Whether the device has it as it is stored, but for its scale.
-bool as_stored(const WeightView& w) {
+bool as_stored(const model::WeightView& w) {
   return keeps_blocks(w) || (w.encoded == nullptr && w.shift == 0 && w.dtype != DType::f64);
 }
 
 }  // namespace
 
-std::size_t matrix_bytes(const WeightView& w) {
+std::size_t matrix_bytes(const model::WeightView& w) {
   if (!w) return 0;
   const auto elements = static_cast<std::size_t>(w.in * w.out);
-  if (keeps_blocks(w)) return elements / kMxfp4Block * kMxfp4Bytes;
-  return elements * (as_stored(w) ? dtype_size(w.dtype) : sizeof(float));
+  if (keeps_blocks(w)) return elements / base::kMxfp4Block * base::kMxfp4Bytes;
+  return elements * (as_stored(w) ? tensor::dtype_size(w.dtype) : sizeof(float));
 }
 
 namespace {
@@ -47,7 +47,7 @@ namespace {
 // Equal pieces of host memory that make up a matrix, one after the other. Whoever sends them takes
 // any part of it, from several threads.
 struct Pieces {
-  const WeightView* w = nullptr;
+  const model::WeightView* w = nullptr;
   bool turned = false;
   std::size_t element = 0;
   std::int64_t run = 0;  // elements of a piece
@@ -78,9 +78,9 @@ struct Pieces {
 };
 
 // Nothing where the matrix has to be rewritten number by number.
-std::optional<Pieces> pieces_of(const WeightView& w) {
+std::optional<Pieces> pieces_of(const model::WeightView& w) {
   if (!as_stored(w) || keeps_blocks(w)) return std::nullopt;
-  Pieces p{&w, w.in_stride == 1 && w.out_stride != 1, dtype_size(w.dtype), w.in};
+  Pieces p{&w, w.in_stride == 1 && w.out_stride != 1, tensor::dtype_size(w.dtype), w.in};
   if (p.turned) return p;
   if (w.out_stride != 1) return std::nullopt;
   p.run = std::max<std::int64_t>(1, std::min(w.block, w.out));
@@ -91,7 +91,8 @@ std::optional<Pieces> pieces_of(const WeightView& w) {
 // The view's elements without gaps, [in, out] or turned [out, in], whichever runs along the stored
 // order; in single precision where the device has no such type. `gathered` is where they are put if
 // they do not lie like that already.
-const std::byte* contiguous(const WeightView& w, bool& turned, std::vector<std::byte>& gathered) {
+const std::byte* contiguous(const model::WeightView& w, bool& turned,
+                            std::vector<std::byte>& gathered) {
   turned = false;
   const std::optional<Pieces> pieces = pieces_of(w);
   if (pieces) {
@@ -102,15 +103,15 @@ const std::byte* contiguous(const WeightView& w, bool& turned, std::vector<std::
   if (pieces) {
     Pieces::fill(&*pieces, gathered.data(), 0, gathered.size());
   } else if (!as_stored(w)) {
-    read_rows(w, 0, w.in, reinterpret_cast<float*>(gathered.data()));
+    model::read_rows(w, 0, w.in, reinterpret_cast<float*>(gathered.data()));
   } else if (keeps_blocks(w)) {
     turned = true;
-    const std::int64_t blocks = w.in / kMxfp4Block;
+    const std::int64_t blocks = w.in / base::kMxfp4Block;
     for (std::int64_t o = 0; o < w.out; ++o)
       w.encoded->copy_blocks(w.start + w.offset(0, o), blocks,
-                             gathered.data() + o * blocks * kMxfp4Bytes);
+                             gathered.data() + o * blocks * base::kMxfp4Bytes);
   } else {
-    const std::size_t element = dtype_size(w.dtype);
+    const std::size_t element = tensor::dtype_size(w.dtype);
     for (std::int64_t i = 0; i < w.in; ++i) {
       for (std::int64_t o = 0; o < w.out; ++o) {
         std::memcpy(gathered.data() + static_cast<std::size_t>(i * w.out + o) * element,
@@ -122,14 +123,14 @@ const std::byte* contiguous(const WeightView& w, bool& turned, std::vector<std::
 }
 
 // Of what contiguous() gives.
-bool all_finite(const WeightView& w, const std::byte* data) {
+bool all_finite(const model::WeightView& w, const std::byte* data) {
   const std::int64_t elements = w.in * w.out;
-  if (!as_stored(w)) return find_non_finite(data, DType::f32, elements) < 0;
-  if (!keeps_blocks(w)) return find_non_finite(data, w.dtype, elements) < 0;
+  if (!as_stored(w)) return tensor::find_non_finite(data, DType::f32, elements) < 0;
+  if (!keeps_blocks(w)) return tensor::find_non_finite(data, w.dtype, elements) < 0;
   constexpr auto kLargest = std::byte{252};  // six times such a scale is still a number
-  for (std::int64_t i = 0; i < elements / kMxfp4Block; ++i) {
-    if (data[(i + 1) * kMxfp4Bytes - 1] <= kLargest) continue;
-    for (std::int64_t x = i * kMxfp4Block; x < (i + 1) * kMxfp4Block; ++x) {
+  for (std::int64_t i = 0; i < elements / base::kMxfp4Block; ++i) {
+    if (data[(i + 1) * base::kMxfp4Bytes - 1] <= kLargest) continue;
+    for (std::int64_t x = i * base::kMxfp4Block; x < (i + 1) * base::kMxfp4Block; ++x) {
       if (!std::isfinite(stored_value(data, kMxfp4, x))) return false;
     }
   }
@@ -138,7 +139,7 @@ bool all_finite(const WeightView& w, const std::byte* data) {
 
 }  // namespace
 
-DeviceMatrix put_matrix(Device& device, const WeightView& w, bool* finite) {
+DeviceMatrix put_matrix(Device& device, const model::WeightView& w, bool* finite) {
   DeviceMatrix m;
   if (!w) return m;
   m.type = stored_as(w);
@@ -159,4 +160,4 @@ DeviceMatrix put_matrix(Device& device, const WeightView& w, bool* finite) {
   return m;
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -5,12 +5,12 @@
 
 #include "backend/cuda/device_weights.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // How it will be stored there (StoredAs), and what it takes.
-int stored_as(const WeightView& w);
-std::size_t matrix_bytes(const WeightView& w);
+int stored_as(const model::WeightView& w);
+std::size_t matrix_bytes(const model::WeightView& w);
 // `finite`: becomes false where some number is not; null: nobody asks.
-DeviceMatrix put_matrix(Device& device, const WeightView& w, bool* finite);
+DeviceMatrix put_matrix(Device& device, const model::WeightView& w, bool* finite);
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -24,7 +24,7 @@
 #include "base/thread_pool.h"
 #include "unpack/writers.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 // Weight products: what heads write is z W_O, so that z (W_O C W) needs d_model / d_head times
 // fewer operations than the writer itself, once the product is there. It depends on the weights
@@ -35,7 +35,7 @@ class HostProducts : public HostForward<T>, public DevicePlan {
   UNPACK_HOST_NAMES;
 
  public:
-  HostProducts(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
+  HostProducts(std::shared_ptr<const model::ModelWeights> weights, const BackendOptions& options);
   std::vector<DevicePlan::Part> plan(const Writers& writers, int tokens) override;
 
  protected:
@@ -54,7 +54,7 @@ class HostProducts : public HostForward<T>, public DevicePlan {
 
  private:
   struct Kept {
-    Once once;
+    base::Once once;
     std::shared_ptr<const std::vector<T>> data;
   };
   std::vector<Kept> kept_;  // two sides a layer, or empty
@@ -210,7 +210,7 @@ class HostNeurons : public HostHeads<T> {
   // [Cl, k]
   void router_scores(const MlpView& view, Scores scores, int query, T* out);
   const T* whole_writers(const MlpView& view, const std::vector<int>& whole, std::int64_t begin,
-                         std::int64_t positions, Scratch& gathered) const;
+                         std::int64_t positions, base::Scratch& gathered) const;
 };
 
 template <typename T>
@@ -396,4 +396,4 @@ extern template class HostEdges<double>;
 extern template class HostWays<float>;
 extern template class HostWays<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

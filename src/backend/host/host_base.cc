@@ -15,12 +15,13 @@
 #include "backend/rotary.h"
 #include "base/system.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
-constexpr Role kMatrices[] = {Role::w_q, Role::w_k,  Role::w_v,  Role::w_o,
-                              Role::w_r, Role::w_in, Role::w_up, Role::w_out};
+constexpr model::Role kMatrices[] = {model::Role::w_q,  model::Role::w_k,  model::Role::w_v,
+                                     model::Role::w_o,  model::Role::w_r,  model::Role::w_in,
+                                     model::Role::w_up, model::Role::w_out};
 
 // From here on a block is mapped by itself, in large pages: of a heap's small ones, clearing takes
 // a tenth of a long prompt's time and the faults as much again.
@@ -30,7 +31,7 @@ std::shared_ptr<void> aligned_block(std::size_t bytes) {
   constexpr std::size_t kAlign = 64;
   const std::size_t padded = (std::max<std::size_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
   const bool mapped = padded >= kMapped;
-  void* p = mapped ? map_memory(padded) : std::aligned_alloc(kAlign, padded);
+  void* p = mapped ? base::map_memory(padded) : std::aligned_alloc(kAlign, padded);
   if (!p) {
     // So little is lacking to the machine, not because of the prompt.
     constexpr std::size_t kLittle = std::size_t{16} << 20;
@@ -38,21 +39,22 @@ std::shared_ptr<void> aligned_block(std::size_t bytes) {
     throw InputError("not enough memory for " + std::to_string(bytes >> 20) +
                      " MiB; use a shorter prompt or a smaller model");
   }
-  if (mapped) return {p, [padded](void* q) { unmap_memory(q, padded); }};
+  if (mapped) return {p, [padded](void* q) { base::unmap_memory(q, padded); }};
   return {p, [](void* q) { std::free(q); }};
 }
 
 }  // namespace
 
 template <typename T>
-HostBase<T>::HostBase(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options)
+HostBase<T>::HostBase(std::shared_ptr<const model::ModelWeights> weights,
+                      const BackendOptions& options)
     : weights_(std::move(weights)), writers_(weights_->config), pool_(options.threads) {
   config_ = weights_->config;
   layers_.resize(weights_->layers.size());
   std::size_t per_layer = 1;
-  for (const LayerWeights& w : weights_->layers) {
+  for (const model::LayerWeights& w : weights_->layers) {
     std::size_t bytes = 0;
-    for (const Role role : kMatrices) bytes += packed_bytes<T>(w[role]);
+    for (const model::Role role : kMatrices) bytes += packed_bytes<T>(w[role]);
     per_layer = std::max(per_layer, bytes);
   }
   keep_layers_ = std::min(std::max(kKeepLayers, kKeepBytes / per_layer), layers_.size());
@@ -65,11 +67,11 @@ template <typename T>
 void HostBase<T>::read_as_stored(std::size_t halves) {
   std::size_t bytes = 0;
   bool dense = true, single = false;
-  for (const LayerWeights& w : weights_->layers) {
+  for (const model::LayerWeights& w : weights_->layers) {
     dense = dense && w.experts.empty();
-    for (const Role role : kMatrices) {
+    for (const model::Role role : kMatrices) {
       const std::size_t packed = packed_bytes<T>(w[role]);
-      single = single || (packed > 0 && dtype_size(w[role].dtype) > 2);
+      single = single || (packed > 0 && tensor::dtype_size(w[role].dtype) > 2);
       bytes += packed;
     }
   }
@@ -90,18 +92,18 @@ std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
     return layers_[i];
   }
   lock.unlock();
-  const LayerWeights& w = weights_->layers[i];
+  const model::LayerWeights& w = weights_->layers[i];
   auto made = std::make_shared<const LayerPanels<T>>(make_layer_panels<T>(config_, w, pack_));
   // Only single precision is let go: half-precision pages are read again when the layer is
   // converted anew, and cost little.
   if (weights_->release && config_.dtype == DType::f32 && pack_ == Pack::now &&
       keep_layers_ == layers_.size()) {
-    for (const Role role : kMatrices) {
-      const WeightView& v = w[role];
+    for (const model::Role role : kMatrices) {
+      const model::WeightView& v = w[role];
       if (v.data == nullptr) continue;
       const std::int64_t last = v.offset(v.in - 1, v.out - 1) + 1;
       weights_->release(weights_->storage.get(), v.data,
-                        static_cast<std::size_t>(last) * dtype_size(v.dtype));
+                        static_cast<std::size_t>(last) * tensor::dtype_size(v.dtype));
     }
   }
   lock.lock();
@@ -169,9 +171,9 @@ std::shared_ptr<const Panels<T>> HostBase<T>::widened(const Panels<T>& w) {
   out->width = w.width;
   out->data.resize(w.in * w.out);
   pool_.parallel_for(w.count(), [&](std::int64_t p) {
-    read_block(w.stored, {0, w.in, w.begin(p), w.columns(p)},
-               w.row_scale.empty() ? nullptr : w.row_scale.data(),
-               out->data.data() + w.in * w.begin(p), w.columns(p));
+    model::read_block(w.stored, {0, w.in, w.begin(p), w.columns(p)},
+                      w.row_scale.empty() ? nullptr : w.row_scale.data(),
+                      out->data.data() + w.in * w.begin(p), w.columns(p));
   });
   return out;
 }
@@ -405,4 +407,4 @@ typename Backend::Peaks HostBase<T>::measure_peaks() {
 template class HostBase<float>;
 template class HostBase<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -14,7 +14,7 @@
 #include "base/thread_pool.h"
 #include "unpack/writers.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 inline constexpr std::int64_t kRowBlock = 128;
 inline constexpr std::int64_t kVocabularyBlock = 512;
@@ -22,7 +22,7 @@ inline constexpr std::int64_t kVocabularyBlock = 512;
 template <typename T>
 class HostBase : public Backend {
  public:
-  HostBase(std::shared_ptr<const ModelWeights> weights, const BackendOptions& options);
+  HostBase(std::shared_ptr<const model::ModelWeights> weights, const BackendOptions& options);
 
   bool is_double() const override { return sizeof(T) == 8; }
   int threads() const override { return pool_.threads(); }
@@ -100,9 +100,9 @@ class HostBase : public Backend {
   static void rotate(const RotaryTable& table, std::int64_t position, T* head_vector, bool inverse);
   void center_row(T* row) const;
 
-  std::shared_ptr<const ModelWeights> weights_;
+  std::shared_ptr<const model::ModelWeights> weights_;
   Writers writers_;
-  ThreadPool pool_;
+  base::ThreadPool pool_;
   std::mutex mutex_;
 
  private:
@@ -167,7 +167,7 @@ class HostForward : public HostBase<T> {
 
  private:
   void read_final();
-  Once final_once_;
+  base::Once final_once_;
   std::vector<T> final_w_, final_b_;
 };
 
@@ -176,4 +176,4 @@ extern template class HostBase<double>;
 extern template class HostForward<float>;
 extern template class HostForward<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -8,7 +8,7 @@
 #include "backend/host/kernels.h"
 #include "backend/question_tables.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
@@ -56,7 +56,7 @@ void HostBackend<T>::head_numerators(const AttentionView& view, std::span<const 
     const std::int64_t h = task / blocks, first = task % blocks * kCreditRows;
     const std::int64_t n = std::min(kCreditRows, rows - first);
     const std::int64_t reach = farthest(queries.subspan(first, static_cast<std::size_t>(n)));
-    Scratch scratch;
+    base::Scratch scratch;
     T* products = scratch.of<T>(n * reach);
     gemm(true, n, reach, e, pulled.data() + (first * heads + h) * e, heads * e,
          ptr(*view.v) + h / config_.group_size() * e, kv_row, false, products, reach);
@@ -134,7 +134,7 @@ void HostBackend<T>::query_fold(const AttentionView& view, std::span<const int> 
     const std::int64_t h = task / blocks, first = task % blocks * kCreditRows;
     const std::int64_t n = std::min(kCreditRows, rows - first);
     const std::int64_t reach = farthest(queries.subspan(first, static_cast<std::size_t>(n)));
-    Scratch coefficients, sums;
+    base::Scratch coefficients, sums;
     T* of = coefficients.of<T>(n * reach);
     T* folded = sums.of<T>(n * e);
     for (std::int64_t i = 0; i < n; ++i) {
@@ -195,7 +195,7 @@ void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double>
     const std::int64_t g = task % groups;
     const std::int64_t begin = task / groups * kCreditRows;
     const std::int64_t n = std::min(kCreditRows, length - begin);
-    Scratch coefficients, sums;
+    base::Scratch coefficients, sums;
     T* rows = coefficients.of<T>((length - begin) * n);  // [queries, sources]
     T* sum = sums.of<T>(e * n);
     std::fill_n(sum, e * n, T(0));
@@ -337,7 +337,7 @@ std::vector<double> HostBackend<T>::vocabulary_mean() {
     double* sum = partial.data() + block * d;
     for (std::int64_t r = first; r < last; r += kRows) {
       const std::int64_t n = std::min(kRows, last - r);
-      read_rows((*weights_)[Role::unembed], r, n, rows.data());
+      model::read_rows((*weights_)[model::Role::unembed], r, n, rows.data());
       std::fill(group.begin(), group.end(), T(0));
       for (std::int64_t i = 0; i < n; ++i) axpy(d, T(1), rows.data() + i * d, group.data());
       for (std::int64_t j = 0; j < d; ++j) sum[j] += static_cast<double>(group[j]);
@@ -362,7 +362,7 @@ void HostBackend<T>::target_direction(const Array& x, std::int64_t row,
   std::vector<double> w_row(static_cast<std::size_t>(d));
   const auto add_mean = [&](std::span<const TokenId> ids, double sign) {
     for (const TokenId id : ids) {
-      read_rows((*weights_)[Role::unembed], id, 1, w_row.data());
+      model::read_rows((*weights_)[model::Role::unembed], id, 1, w_row.data());
       for (std::size_t j = 0; j < direction.size(); ++j)
         direction[j] += sign * w_row[j] / static_cast<double>(ids.size());
     }
@@ -399,4 +399,4 @@ void HostBackend<T>::writer_dots(const Array& writers, int n_writers, int positi
 template class HostBackend<float>;
 template class HostBackend<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -4,7 +4,7 @@
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
@@ -332,4 +332,4 @@ ReadOps::EdgesInto HostEdges<T>::edges_into(const AttentionView& view, const Hea
 template class HostEdges<float>;
 template class HostEdges<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -15,7 +15,7 @@
 #include "backend/rotary.h"
 #include "base/formulas.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
@@ -35,15 +35,15 @@ void softmax_with_sink(T* row, std::int64_t n, T scale, T sink) {
 template <typename T>
 void HostForward<T>::embed(std::span<const TokenId> ids, Array& out) {
   for (std::size_t i = 0; i < ids.size(); ++i)
-    read_rows((*weights_)[Role::embed], ids[i], 1,
-              ptr(out) + static_cast<std::int64_t>(i) * config_.d_model);
+    model::read_rows((*weights_)[model::Role::embed], ids[i], 1,
+                     ptr(out) + static_cast<std::int64_t>(i) * config_.d_model);
 }
 
 template <typename T>
 void HostForward<T>::embed_positions(std::span<const int> positions, Array& out) {
   for (std::size_t i = 0; i < positions.size(); ++i)
-    read_rows((*weights_)[Role::pos], positions[i], 1,
-              ptr(out) + static_cast<std::int64_t>(i) * config_.d_model);
+    model::read_rows((*weights_)[model::Role::pos], positions[i], 1,
+                     ptr(out) + static_cast<std::int64_t>(i) * config_.d_model);
 }
 
 template <typename T>
@@ -219,7 +219,7 @@ void HostForward<T>::attention(int index, const Array& q, const Array& k, const 
         const std::int64_t from = shape.first_source(static_cast<int>(seen) - 1);
         if (shape.attention_cap > 0) {
           for (std::int64_t s = from; s < seen; ++s)
-            row[s] = soft_cap(row[s] * scale, static_cast<T>(shape.attention_cap));
+            row[s] = base::soft_cap(row[s] * scale, static_cast<T>(shape.attention_cap));
         }
         std::fill(row, row + from, T(0));
         const T factor = shape.attention_cap > 0 ? T(1) : scale;
@@ -298,8 +298,8 @@ void HostForward<T>::activate(int index, const Array& pre, const Array& up, cons
     const std::int64_t n = std::min(kBlock, size - begin);
     if (shape.activation == Activation::clamped_swiglu) {
       for (std::int64_t i = begin; i < begin + n; ++i)
-        ptr(act)[i] = static_cast<T>(
-            clamped_swiglu(static_cast<double>(ptr(pre)[i]), static_cast<double>(ptr(up)[i])));
+        ptr(act)[i] = static_cast<T>(base::clamped_swiglu(static_cast<double>(ptr(pre)[i]),
+                                                          static_cast<double>(ptr(up)[i])));
     } else {
       activate_run(shape.activation, ptr(pre) + begin, ptr(act) + begin, n);
       if (!up.empty()) {
@@ -341,8 +341,8 @@ void HostForward<T>::mlp_out(int index, const Array& act, std::int64_t rows, con
 template <typename T>
 void HostForward<T>::read_final() {
   final_once_([&] {
-    final_w_ = read_vector<T>((*weights_)[Role::final_norm_w]);
-    final_b_ = read_vector<T>((*weights_)[Role::final_norm_b]);
+    final_w_ = read_vector<T>((*weights_)[model::Role::final_norm_w]);
+    final_b_ = read_vector<T>((*weights_)[model::Role::final_norm_b]);
   });
 }
 
@@ -371,7 +371,7 @@ void HostForward<T>::logits(const Array& x, std::span<const std::int64_t> rows,
   }
   const std::int64_t vocabulary = config_.vocab_size;
   out.assign(n * vocabulary, 0.0);
-  const WeightView& w = (*weights_)[Role::unembed];
+  const model::WeightView& w = (*weights_)[model::Role::unembed];
   const bool direct = sizeof(T) == 4 && w.plain() && w.dtype == DType::f32 && w.out_stride == 1 &&
                       w.in_stride == d &&
                       reinterpret_cast<std::uintptr_t>(w.data) % alignof(T) == 0;
@@ -385,7 +385,7 @@ void HostForward<T>::logits(const Array& x, std::span<const std::int64_t> rows,
           table = reinterpret_cast<const T*>(w.data) + first * d;
         } else {
           converted.resize(count * d);
-          read_rows(w, first, count, converted.data());
+          model::read_rows(w, first, count, converted.data());
           table = converted.data();
         }
         std::vector<T> tile(static_cast<std::size_t>(n * count));
@@ -400,4 +400,4 @@ void HostForward<T>::logits(const Array& x, std::span<const std::int64_t> rows,
 template class HostForward<float>;
 template class HostForward<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -8,7 +8,7 @@
 #include "backend/host/kernels.h"
 #include "backend/question_tables.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
@@ -323,4 +323,4 @@ void HostHeads<T>::query_scores(const AttentionView& view, Scores scores, int he
 template class HostHeads<float>;
 template class HostHeads<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -8,14 +8,14 @@
 #include "backend/host/kernels.h"
 #include "backend/question_tables.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 // The visible writers of `whole` at positions [begin, begin + positions), one after the other; as
 // they lie where they do so already.
 template <typename T>
 const T* HostNeurons<T>::whole_writers(const MlpView& view, const std::vector<int>& whole,
                                        std::int64_t begin, std::int64_t positions,
-                                       Scratch& gathered) const {
+                                       base::Scratch& gathered) const {
   const std::int64_t d = config_.d_model;
   if (positions == 1 && static_cast<int>(whole.size()) == view.visible)
     return ptr(*view.writers) + begin * view.n_writers * d;
@@ -58,7 +58,7 @@ void HostNeurons<T>::neuron_panels(const MlpView& view, const Panels<T>& in,
   pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
     const std::int64_t begin = task / groups * together;
     const std::int64_t positions = std::min(together, length - begin);
-    Scratch gathered, scratch;
+    base::Scratch gathered, scratch;
     const T* rows = whole_writers(view, whole, begin, positions, gathered);
     for (std::int64_t at = task % groups * panels_each;
          at < std::min(some.count, (task % groups + 1) * panels_each); ++at) {
@@ -170,7 +170,7 @@ MlpSums HostNeurons<T>::expert_sums(const MlpView& view, MlpSide side) {
       const std::int64_t q = used.rows[i];
       const std::int64_t slot = q * routing.chosen + used.slots[i];
       const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[q]);
-      Scratch scratch;
+      base::Scratch scratch;
       for (std::int64_t p = 0; p < in.count(); ++p) {
         const std::int64_t columns = in.columns(p);
         T* tile = scratch.of<T>(cl * columns);
@@ -280,4 +280,4 @@ void HostNeurons<T>::mlp_scores(const MlpView& view, MlpSide side, Scores scores
 template class HostNeurons<float>;
 template class HostNeurons<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

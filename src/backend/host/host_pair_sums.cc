@@ -5,7 +5,7 @@
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 // Projects every writer's key, and deals out the heads and some queries at once, the last first.
 template <typename T>
@@ -261,4 +261,4 @@ void HostPairSums<T>::query_sums(const AttentionView& view, AttentionSums& sums)
 template class HostPairSums<float>;
 template class HostPairSums<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -6,7 +6,7 @@
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
@@ -323,4 +323,4 @@ void HostPairs<T>::query_pass(const AttentionView& view, const Rows& rows) {
 template class HostPairs<float>;
 template class HostPairs<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

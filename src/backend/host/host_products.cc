@@ -5,12 +5,12 @@
 #include "backend/host/kernels.h"
 #include "base/scratch.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 // The reference takes every writer as it is, so that what the tests hold against it goes another
 // way.
 template <typename T>
-HostProducts<T>::HostProducts(std::shared_ptr<const ModelWeights> weights,
+HostProducts<T>::HostProducts(std::shared_ptr<const model::ModelWeights> weights,
                               const BackendOptions& options)
     : HostForward<T>(std::move(weights), options),
       kept_(options.weight_products ? 2 * static_cast<std::size_t>(config_.n_layers) : 0) {}
@@ -95,7 +95,7 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
       const T* right = centered.empty() ? static_cast<const T*>(w.panel(first + i))
                                         : centered.data() + i * d * w.width;
       T* to = out + i * size + ((from + source) * heads + head) * e * columns;
-      Scratch plain;
+      base::Scratch plain;
       T* made = packed ? plain.of<T>(rows * n) : to;
       const Panels<T>& o = layers[source]->o;
       for (std::int64_t p = 0; p < o.count(); ++p) {
@@ -135,7 +135,7 @@ void HostProducts<T>::add_head_products(const MlpView& view, const T* products, 
   const std::int64_t e = config_.d_head, n = in.columns(p), padded = padded_columns(n);
   const std::int64_t z_row = config_.n_heads * e;
   const int heads = config_.n_heads * source_layers(writers_, view.visible);
-  Scratch scores, last_scores;
+  base::Scratch scores, last_scores;
   const std::int64_t places = 2 * positions * padded;
   T* some = scores.of<T>(places);
   T* abs = some + positions * padded;
@@ -171,4 +171,4 @@ void HostProducts<T>::add_head_products(const MlpView& view, const T* products, 
 template class HostProducts<float>;
 template class HostProducts<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

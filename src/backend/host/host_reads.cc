@@ -8,7 +8,7 @@
 #include "backend/host/kernels.h"
 #include "base/formulas.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
@@ -190,7 +190,8 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
       for (std::int64_t i = 0; i < n; ++i) {
         const auto x = static_cast<double>(given[i]);
         credit += x;
-        coef[i] = static_cast<T>(x / away_from_zero(static_cast<double>(ptr(*pre)[r * n + i])));
+        coef[i] =
+            static_cast<T>(x / base::away_from_zero(static_cast<double>(ptr(*pre)[r * n + i])));
       }
     } else {
       const T* sum = ptr(sums->sum) + r * n;
@@ -202,7 +203,7 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
         credit += x;
         coef[i] = static_cast<T>(weight * x * inverse[i]);
         size += std::fabs(x);
-        if (ill_conditioned(static_cast<double>(sum[i]), static_cast<double>(abs[i])))
+        if (base::ill_conditioned(static_cast<double>(sum[i]), static_cast<double>(abs[i])))
           doubtful += std::fabs(x);
       }
     }
@@ -302,4 +303,4 @@ void HostReads<T>::position_dots(const Array& writers, int n_writers, int first,
 template class HostReads<float>;
 template class HostReads<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

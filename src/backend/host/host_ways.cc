@@ -5,7 +5,7 @@
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
@@ -136,4 +136,4 @@ bool HostWays<T>::pass_ways(const AttentionView& view, const HeadReads& reads,
 template class HostWays<float>;
 template class HostWays<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -15,7 +15,7 @@
 #define UNPACK_LEVELS 0
 #endif
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
@@ -207,7 +207,7 @@ void floored_inverses<float>(const float* sum, const float* abs, std::int64_t n,
 template <>
 void floored_inverses<double>(const double* sum, const double* abs, std::int64_t n, double beta,
                               double floor, double* out) {
-  for (std::int64_t i = 0; i < n; ++i) out[i] = floored_inverse(sum[i], abs[i], beta, floor);
+  for (std::int64_t i = 0; i < n; ++i) out[i] = base::floored_inverse(sum[i], abs[i], beta, floor);
 }
 
 namespace {
@@ -303,24 +303,24 @@ void activate_run(Activation activation, const T* in, T* out, std::int64_t n) {
         best().gelu_erf(in, out, n);
         return;
       }
-      std::transform(in, in + n, out, gelu_erf<T>);
+      std::transform(in, in + n, out, base::gelu_erf<T>);
       return;
     case Activation::gelu_tanh:
       if constexpr (sizeof(T) == 4) {
         best().gelu_tanh(in, out, n);
         return;
       }
-      std::transform(in, in + n, out, gelu_tanh<T>);
+      std::transform(in, in + n, out, base::gelu_tanh<T>);
       return;
     case Activation::relu:
-      std::transform(in, in + n, out, relu<T>);
+      std::transform(in, in + n, out, base::relu<T>);
       return;
     case Activation::silu:
       if constexpr (sizeof(T) == 4) {
         best().silu(in, out, n);
         return;
       }
-      std::transform(in, in + n, out, silu<T>);
+      std::transform(in, in + n, out, base::silu<T>);
       return;
     case Activation::clamped_swiglu:
       throw InternalError("[activate_run] clamped_swiglu takes gate and up together");
@@ -338,4 +338,4 @@ template void softmax_row<double>(double*, std::int64_t, double);
 template void activate_run<float>(Activation, const float*, float*, std::int64_t);
 template void activate_run<double>(Activation, const double*, double*, std::int64_t);
 
-}  // namespace unpack
+}  // namespace unpack::backend

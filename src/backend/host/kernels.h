@@ -9,7 +9,7 @@
 
 #include "unpack/config.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 template <typename T>
 void axpy(std::int64_t n, T scale, const T* x, T* y);  // y += scale x
@@ -170,4 +170,4 @@ struct FloatKernels {
 std::vector<std::pair<std::string, const FloatKernels*>> float_kernels();
 std::string kernel_name();  // of the fastest
 
-}  // namespace unpack
+}  // namespace unpack::backend

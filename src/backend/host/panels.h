@@ -9,7 +9,7 @@
 #include "base/scratch.h"
 #include "model/weight_block.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 // Packed weights up to this size stay for good; a larger model packs a layer at a time, and keeps
 // so many of them.
@@ -23,8 +23,8 @@ constexpr std::size_t kPackHalves = std::size_t{1} << 30;
 // What a matrix takes once it is packed. A quantised one never is: it stays as it is stored, and is
 // widened a panel at a time.
 template <typename T>
-std::size_t packed_bytes(const WeightView& w) {
-  return is_quantised(w) ? 0 : sizeof(T) * static_cast<std::size_t>(w.in * w.out);
+std::size_t packed_bytes(const model::WeightView& w) {
+  return model::is_quantised(w) ? 0 : sizeof(T) * static_cast<std::size_t>(w.in * w.out);
 }
 
 // A panel, or a part of it, where it lies or made for as long as this lives.
@@ -34,12 +34,12 @@ class Panel {
   explicit Panel(const T* data) : data_(data) {}
   // Columns [part.column, ..) of the view from part.row on, rows `ld` apart, the first `skip`
   // places behind where a row begins; row i of the view times row_scale[i].
-  Panel(const WeightView& w, const WeightBlock& part, std::int64_t ld, std::int64_t skip,
-        const std::vector<T>& row_scale);
+  Panel(const model::WeightView& w, const model::WeightBlock& part, std::int64_t ld,
+        std::int64_t skip, const std::vector<T>& row_scale);
   operator const T*() const { return data_; }
 
  private:
-  Scratch made_;
+  base::Scratch made_;
   const T* data_;
 };
 
@@ -50,7 +50,7 @@ struct Panels {
   std::int64_t out = 0;
   std::int64_t width = 256;
   std::vector<T> data;       // all of them, one after the other; or nothing, and
-  WeightView stored;         // what they are made from
+  model::WeightView stored;  // what they are made from
   std::vector<T> row_scale;  // and how its rows are scaled, or empty
 
   std::int64_t count() const { return (out + width - 1) / width; }
@@ -67,7 +67,7 @@ struct Panels {
   }
 
  private:
-  Panel<T> part(std::int64_t p, const WeightBlock& of) const {
+  Panel<T> part(std::int64_t p, const model::WeightBlock& of) const {
     const std::int64_t ld = columns(p);
     if (packed()) return Panel<T>(data.data() + in * begin(p) + of.row * ld + of.column);
     return Panel<T>(stored, {of.row, of.rows, begin(p) + of.column, of.columns}, ld, of.column,
@@ -79,11 +79,11 @@ struct Panels {
 // are used in any case.
 enum class Pack { now, never };
 template <typename T>
-Panels<T> make_panels(const WeightView& w, std::int64_t width, const std::vector<T>* row_scale,
-                      Pack pack);
+Panels<T> make_panels(const model::WeightView& w, std::int64_t width,
+                      const std::vector<T>* row_scale, Pack pack);
 
 template <typename T>
-std::vector<T> read_vector(const WeightView& w);
+std::vector<T> read_vector(const model::WeightView& w);
 
 // An MLP, or one expert of a mixture.
 template <typename T>
@@ -109,13 +109,14 @@ struct LayerPanels {
 };
 
 template <typename T>
-LayerPanels<T> make_layer_panels(const ModelConfig& config, const LayerWeights& w, Pack pack);
+LayerPanels<T> make_layer_panels(const ModelConfig& config, const model::LayerWeights& w,
+                                 Pack pack);
 template <typename T>
-MlpPanels<T> make_expert_panels(const LayerWeights& w, int expert);
+MlpPanels<T> make_expert_panels(const model::LayerWeights& w, int expert);
 
 extern template class Panel<float>;
 extern template class Panel<double>;
 extern template struct Panels<float>;
 extern template struct Panels<double>;
 
-}  // namespace unpack
+}  // namespace unpack::backend

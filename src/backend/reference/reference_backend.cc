@@ -2,7 +2,7 @@
 
 #include "backend/host/host_backend.h"
 
-namespace unpack {
+namespace unpack::backend {
 
 namespace {
 
@@ -39,9 +39,9 @@ class ReferenceBackend final : public HostWays<double> {
 
 }  // namespace
 
-std::shared_ptr<Backend> make_reference_backend(std::shared_ptr<const ModelWeights> weights,
+std::shared_ptr<Backend> make_reference_backend(std::shared_ptr<const model::ModelWeights> weights,
                                                 const BackendOptions& options) {
   return std::make_shared<ReferenceBackend>(std::move(weights), options);
 }
 
-}  // namespace unpack
+}  // namespace unpack::backend

@@ -4,9 +4,9 @@
 
 #include "backend/backend.h"
 
-namespace unpack {
+namespace unpack::backend {
 
-std::shared_ptr<Backend> make_reference_backend(std::shared_ptr<const ModelWeights> weights,
+std::shared_ptr<Backend> make_reference_backend(std::shared_ptr<const model::ModelWeights> weights,
                                                 const BackendOptions& options);
 
-}  // namespace unpack
+}  // namespace unpack::backend

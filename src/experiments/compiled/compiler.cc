@@ -11,7 +11,7 @@
 #include "unpack/error.h"
 #include "unpack/json.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 namespace {
 
@@ -394,11 +394,11 @@ Model CompiledModel::open(const LoadOptions& load) const {
 void CompiledModel::save(const std::filesystem::path& folder) const {
   std::map<std::string, std::vector<std::int64_t>> shapes;
   const auto values = tensors(shapes);
-  std::map<std::string, StoredTensor> stored;
+  std::map<std::string, model::StoredTensor> stored;
   for (const auto& [name, v] : values)
     stored[name] = {name, DType::f32, shapes.at(name), reinterpret_cast<const std::byte*>(v.data()),
                     v.size() * sizeof(float)};
-  save_folder(config_json(), stored, folder);
+  model::save_folder(config_json(), stored, folder);
 }
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

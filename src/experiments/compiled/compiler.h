@@ -10,7 +10,7 @@
 #include "experiments/compiled/program.h"
 #include "unpack/model.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 // Row-major [in, out], rounded to float32 as the engine will see it.
 struct Matrix {
@@ -57,4 +57,4 @@ struct CompiledModel {
 
 CompiledModel compile(const Program& program, const Settings& settings);
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

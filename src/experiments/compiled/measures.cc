@@ -4,7 +4,7 @@
 #include <cmath>
 #include <map>
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 double auroc(const std::vector<double>& positive, const std::vector<double>& negative) {
   if (positive.empty() || negative.empty()) return 1.0;
@@ -93,4 +93,4 @@ void measure_tokens(const Program& program, const std::vector<std::vector<double
   measures.token_smallest = smallest;
 }
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

@@ -6,7 +6,7 @@
 
 #include "experiments/compiled/program.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 // Chance that a positive ranks above a negative, ties counted half; 1 where either is empty.
 double auroc(const std::vector<double>& positive, const std::vector<double>& negative);
@@ -28,4 +28,4 @@ Measures measure_edges(const Program& program, const std::vector<double>& edges)
 void measure_tokens(const Program& program, const std::vector<std::vector<double>>& tokens,
                     Measures& measures);
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

@@ -6,7 +6,7 @@
 #include "unpack/baselines.h"
 #include "unpack/error.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 namespace {
 
@@ -333,4 +333,4 @@ std::map<std::string, Answer> ask_all(const Program& program, const Model& model
   return out;
 }
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

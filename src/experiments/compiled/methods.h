@@ -10,7 +10,7 @@
 #include "unpack/model.h"
 #include "unpack/prepared.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 struct Answer {
   std::vector<double> edges;   // in the order of Program::edges(), over the first absolute credit
@@ -29,4 +29,4 @@ std::map<std::string, Answer> ask_all(const Program& program, const Model& model
                                       const PlainModel& plain, const Prompt& prompt,
                                       const RunContext& context);
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

@@ -7,7 +7,7 @@
 #include <map>
 #include <numeric>
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 namespace {
 
@@ -148,4 +148,4 @@ std::string circuit_picture(const Program& program, const std::vector<double>& e
   return out + "</svg>\n";
 }
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

@@ -7,7 +7,7 @@
 
 #include "unpack/error.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 namespace {
 
@@ -340,4 +340,4 @@ Port PlainModel::port(const EdgeName& edge) const {
   return {layer, head, edge.branch};
 }
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

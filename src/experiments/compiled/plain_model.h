@@ -9,7 +9,7 @@
 
 #include "experiments/compiled/compiler.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 using Rows = std::vector<std::vector<double>>;  // [s][D]
 
@@ -60,4 +60,4 @@ class PlainModel {
   const CompiledModel& m_;
 };
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

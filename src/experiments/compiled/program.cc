@@ -7,7 +7,7 @@
 
 #include "unpack/error.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 namespace {
 
@@ -188,4 +188,4 @@ std::vector<EdgeName> Program::edges() const {
   return all;
 }
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

@@ -11,7 +11,7 @@
 #include "unpack/config.h"
 #include "unpack/options.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 enum class Format { gpt2, llama };
 const char* to_string(Format format);
@@ -100,4 +100,4 @@ struct Program {
 std::vector<std::string> program_names();
 Program make_program(const std::string& name, const Settings& settings, int n);  // UsageError
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

@@ -12,7 +12,7 @@
 #include "experiments/compiled/program.h"
 #include "unpack/error.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 namespace {
 
@@ -489,4 +489,4 @@ Program make_program(const std::string& name, const Settings& settings, int n) {
       fmt::format("'{}' is no program: use {}", name, fmt::join(program_names(), ", ")));
 }
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

@@ -5,7 +5,7 @@
 #include "unpack/json.h"
 #include "unpack/report.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 void save_with_circuit(const Program& program, const CompiledModel& model, const Settings& settings,
                        const std::filesystem::path& folder) {
@@ -55,4 +55,4 @@ void save_with_circuit(const Program& program, const CompiledModel& model, const
   write_file(folder / "circuit.json", all.dump(1) + "\n");
 }
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

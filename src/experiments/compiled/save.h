@@ -5,10 +5,10 @@
 
 #include "experiments/compiled/compiler.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 
 // config.json, model.safetensors, and circuit.json: the program, its prompts and its true edges.
 void save_with_circuit(const Program& program, const CompiledModel& model, const Settings& settings,
                        const std::filesystem::path& folder);
 
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

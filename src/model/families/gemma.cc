@@ -4,7 +4,7 @@
 
 #include "model/families/llama_like.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 // 0: none. A cap of 0 or below is an error.
@@ -151,4 +151,4 @@ const Family kGemma3Text = {"gemma3_text",  "model.",    read_gemma3_text,
 const Family kGemma3 = {"gemma3",       "model.",    read_gemma3,
                         gemma2_tensors, gemma3_head, "language_model."};
 
-}  // namespace unpack
+}  // namespace unpack::model

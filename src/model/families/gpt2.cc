@@ -3,7 +3,7 @@
 
 #include "model/family.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 FamilyConfig read_gpt2(const ConfigReader& reader) {
@@ -77,4 +77,4 @@ TensorRow gpt2_head(const FamilyConfig& family) {
 extern const Family kGpt2;
 const Family kGpt2 = {"gpt2", "transformer.", read_gpt2, gpt2_tensors, gpt2_head};
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -4,7 +4,7 @@
 
 #include "model/family.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 FamilyConfig read_neox(const ConfigReader& reader) {
@@ -81,4 +81,4 @@ TensorRow neox_head(const FamilyConfig& family) {
 extern const Family kGptNeox;
 const Family kGptNeox = {"gpt_neox", "gpt_neox.", read_neox, neox_tensors, neox_head};
 
-}  // namespace unpack
+}  // namespace unpack::model

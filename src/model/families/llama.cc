@@ -1,7 +1,7 @@
 // Llama 1, 2 and 3; Mistral and Granite, which have its tensors.
 #include "model/families/llama_like.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 FamilyConfig read_llama(const ConfigReader& reader) {
@@ -43,4 +43,4 @@ const Family kLlama = {"llama", "model.", read_llama, llama_tensors, llama_head}
 const Family kMistral = {"mistral", "model.", read_mistral, llama_tensors, llama_head};
 const Family kGranite = {"granite", "model.", read_granite, llama_tensors, llama_head};
 
-}  // namespace unpack
+}  // namespace unpack::model

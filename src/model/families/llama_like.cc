@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-namespace unpack {
+namespace unpack::model {
 
 FamilyConfig read_llama_like(const ConfigReader& reader, const LlamaDefaults& defaults) {
   FamilyConfig family;
@@ -151,4 +151,4 @@ TensorRow llama_head(const FamilyConfig& family) {
   return token_rows("lm_head.weight", Role::unembed, family.model.vocab_size, family.model.d_model);
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -6,7 +6,7 @@
 
 #include "model/family.h"
 
-namespace unpack {
+namespace unpack::model {
 
 // Defaults of config.json that differ between these families.
 struct LlamaDefaults {
@@ -52,4 +52,4 @@ std::vector<TensorRow> llama_model_tensors(const FamilyConfig& family);
 std::vector<TensorRow> llama_tensors(const FamilyConfig& family, int layer);
 TensorRow llama_head(const FamilyConfig& family);
 
-}  // namespace unpack
+}  // namespace unpack::model

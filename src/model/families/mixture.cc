@@ -6,7 +6,7 @@
 #include <cmath>
 #include <tuple>
 
-namespace unpack {
+namespace unpack::model {
 
 LayerConfig read_experts(const ConfigReader& reader, const ExpertKeys& keys) {
   for (const std::string_view key :
@@ -181,4 +181,4 @@ const Family kMixtral = {"mixtral", "model.", read_mixtral, mixtral_tensors, lla
 const Family kOlmoe = {"olmoe", "model.", read_olmoe, olmoe_tensors, llama_head};
 const Family kGptOss = {"gpt_oss", "model.", read_gpt_oss, gpt_oss_tensors, llama_head};
 
-}  // namespace unpack
+}  // namespace unpack::model

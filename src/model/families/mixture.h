@@ -3,7 +3,7 @@
 
 #include "model/families/llama_like.h"
 
-namespace unpack {
+namespace unpack::model {
 
 struct ExpertKeys {
   std::string_view experts_key;
@@ -23,4 +23,4 @@ inline const ExpertNames kMlpExperts = {"model.layers.{}.mlp.gate.weight",
                                         "model.layers.{}.mlp.experts.{e}.up_proj.weight",
                                         "model.layers.{}.mlp.experts.{e}.down_proj.weight"};
 
-}  // namespace unpack
+}  // namespace unpack::model

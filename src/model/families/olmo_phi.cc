@@ -2,7 +2,7 @@
 // Phi-3: fused query/key/value and gate/up matrices.
 #include "model/families/llama_like.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 FamilyConfig read_olmo2(const ConfigReader& reader) {
@@ -79,4 +79,4 @@ extern const Family kOlmo2, kPhi3;
 const Family kOlmo2 = {"olmo2", "model.", read_olmo2, olmo2_tensors, llama_head};
 const Family kPhi3 = {"phi3", "model.", read_phi3, phi3_tensors, llama_head};
 
-}  // namespace unpack
+}  // namespace unpack::model

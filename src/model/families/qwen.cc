@@ -8,7 +8,7 @@
 #include "model/families/llama_like.h"
 #include "model/families/mixture.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 LlamaDefaults defaults(std::optional<int> head_dim) {
@@ -133,4 +133,4 @@ const Family kQwen3 = {"qwen3", "model.", read_qwen3, llama_tensors, llama_head}
 const Family kQwen3Moe = {"qwen3_moe", "model.", read_qwen3_moe, qwen3_moe_tensors, llama_head};
 const Family kSmolLm3 = {"smollm3", "model.", read_smollm3, llama_tensors, llama_head};
 
-}  // namespace unpack
+}  // namespace unpack::model

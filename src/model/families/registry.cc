@@ -1,6 +1,6 @@
 #include "model/family.h"
 
-namespace unpack {
+namespace unpack::model {
 
 extern const Family kGpt2, kGptNeox, kLlama, kMistral, kGranite, kQwen2, kQwen3, kQwen3Moe,
     kSmolLm3, kGemma, kGemma2, kGemma3Text, kGemma3, kOlmo2, kPhi3, kMixtral, kOlmoe, kGptOss;
@@ -14,4 +14,4 @@ constexpr const Family* kFamilies[] = {&kGpt2,     &kGptNeox, &kLlama,   &kMistr
 
 std::span<const Family* const> families() { return kFamilies; }
 
-}  // namespace unpack
+}  // namespace unpack::model

@@ -4,7 +4,7 @@
 
 #include "model/family.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 constexpr std::string_view kShared = "shared experts", kSpace = "state-space layers",
@@ -63,4 +63,4 @@ std::string_view missing_part(std::string_view model_type) {
   return found == std::end(kMissing) ? std::string_view() : found->part;
 }
 
-}  // namespace unpack
+}  // namespace unpack::model

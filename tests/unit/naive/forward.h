@@ -16,7 +16,7 @@ using Vec = std::vector<double>;
 using Mat = std::vector<Vec>;  // [row][column]
 using Mats = std::vector<Mat>;
 
-inline Mat matrix(const WeightView& w) {
+inline Mat matrix(const model::WeightView& w) {
   Mat m(w.in, Vec(w.out));
   for (std::int64_t i = 0; i < w.in; ++i) {
     for (std::int64_t o = 0; o < w.out; ++o) m[i][o] = w.at(i, o);
@@ -24,7 +24,9 @@ inline Mat matrix(const WeightView& w) {
   return m;
 }
 
-inline Vec vector_or_zero(const WeightView& w, int n) { return w ? matrix(w)[0] : Vec(n, 0.0); }
+inline Vec vector_or_zero(const model::WeightView& w, int n) {
+  return w ? matrix(w)[0] : Vec(n, 0.0);
+}
 
 inline double dot(const Vec& a, const Vec& b) {
   double sum = 0;
@@ -90,16 +92,17 @@ struct Removed {
 
 class Forward {
  public:
-  Forward(const ModelWeights& weights, const std::vector<TokenId>& ids, const Removed& removed = {})
+  Forward(const model::ModelWeights& weights, const std::vector<TokenId>& ids,
+          const Removed& removed = {})
       : c(weights.config), writers(c), S(static_cast<int>(ids.size())), removed_(removed) {
-    const Mat embed = matrix(weights[Role::embed]);
-    const Mat positions = c.has_pos_writer() ? matrix(weights[Role::pos]) : Mat();
-    unembed = matrix(weights[Role::unembed]);
+    const Mat embed = matrix(weights[model::Role::embed]);
+    const Mat positions = c.has_pos_writer() ? matrix(weights[model::Role::pos]) : Mat();
+    unembed = matrix(weights[model::Role::unembed]);
     for (Vec& token : unembed) {
       for (double& x : token) x *= c.logit_scale;
     }
-    final_w = matrix(weights[Role::final_norm_w])[0];
-    final_b = vector_or_zero(weights[Role::final_norm_b], c.d_model);
+    final_w = matrix(weights[model::Role::final_norm_w])[0];
+    final_b = vector_or_zero(weights[model::Role::final_norm_b], c.d_model);
     vectors.assign(writers.count(), Mat(S));
     Mat x(S);
     for (int s = 0; s < S; ++s) {
@@ -280,31 +283,34 @@ class Forward {
     return out;
   }
 
-  void take_weights(const LayerWeights& w, int l, Layer& t) const {
+  void take_weights(const model::LayerWeights& w, int l, Layer& t) const {
     const int H = c.n_heads, G = c.n_kv_heads, E = c.d_head, D = c.d_model;
     const LayerConfig& shape = c.layer(l);
-    const auto vector = [&](Role role) { return w[role] ? matrix(w[role])[0] : Vec(); };
-    const auto bias = [&](Role role, int n) { return vector_or_zero(w[role], n); };
-    t.norm1_w = vector(Role::attn_norm_w), t.norm2_w = vector(Role::mlp_norm_w);
-    t.norm1_b = bias(Role::attn_norm_b, D), t.norm2_b = bias(Role::mlp_norm_b, D);
-    t.post1_w = vector(Role::attn_post_w), t.post2_w = vector(Role::mlp_post_w);
-    t.q_norm = vector(Role::q_norm), t.k_norm = vector(Role::k_norm);
-    t.sinks = vector(Role::sinks);
-    t.w_q = matrix(w[Role::w_q]), t.w_k = matrix(w[Role::w_k]), t.w_v = matrix(w[Role::w_v]);
-    t.w_o = matrix(w[Role::w_o]);
-    t.b_q = bias(Role::b_q, H * E), t.b_k = bias(Role::b_k, G * E);
-    t.b_v = bias(Role::b_v, G * E), t.b_o = bias(Role::b_o, D);
+    const auto vector = [&](model::Role role) { return w[role] ? matrix(w[role])[0] : Vec(); };
+    const auto bias = [&](model::Role role, int n) { return vector_or_zero(w[role], n); };
+    t.norm1_w = vector(model::Role::attn_norm_w), t.norm2_w = vector(model::Role::mlp_norm_w);
+    t.norm1_b = bias(model::Role::attn_norm_b, D), t.norm2_b = bias(model::Role::mlp_norm_b, D);
+    t.post1_w = vector(model::Role::attn_post_w), t.post2_w = vector(model::Role::mlp_post_w);
+    t.q_norm = vector(model::Role::q_norm), t.k_norm = vector(model::Role::k_norm);
+    t.sinks = vector(model::Role::sinks);
+    t.w_q = matrix(w[model::Role::w_q]), t.w_k = matrix(w[model::Role::w_k]),
+    t.w_v = matrix(w[model::Role::w_v]);
+    t.w_o = matrix(w[model::Role::w_o]);
+    t.b_q = bias(model::Role::b_q, H * E), t.b_k = bias(model::Role::b_k, G * E);
+    t.b_v = bias(model::Role::b_v, G * E), t.b_o = bias(model::Role::b_o, D);
     if (shape.mixture()) {
-      t.w_r = matrix(w[Role::w_r]);
-      t.b_r = bias(Role::b_r, shape.n_experts);
+      t.w_r = matrix(w[model::Role::w_r]);
+      t.b_r = bias(model::Role::b_r, shape.n_experts);
     }
     for (int e = 0; e < std::max(1, shape.n_experts); ++e) {
-      const RoleViews& from = shape.mixture() ? w.experts[e] : static_cast<const RoleViews&>(w);
-      Expert expert{matrix(from[Role::w_in]), {}, matrix(from[Role::w_out]), {}, {}, {}};
-      if (shape.gated()) expert.w_up = matrix(from[Role::w_up]);
-      expert.b_in = vector_or_zero(from[Role::b_in], shape.n_neurons);
-      expert.b_up = vector_or_zero(from[Role::b_up], shape.n_neurons);
-      expert.b_out = vector_or_zero(from[Role::b_out], D);
+      const model::RoleViews& from =
+          shape.mixture() ? w.experts[e] : static_cast<const model::RoleViews&>(w);
+      Expert expert{
+          matrix(from[model::Role::w_in]), {}, matrix(from[model::Role::w_out]), {}, {}, {}};
+      if (shape.gated()) expert.w_up = matrix(from[model::Role::w_up]);
+      expert.b_in = vector_or_zero(from[model::Role::b_in], shape.n_neurons);
+      expert.b_up = vector_or_zero(from[model::Role::b_up], shape.n_neurons);
+      expert.b_out = vector_or_zero(from[model::Role::b_out], D);
       t.experts.push_back(std::move(expert));
     }
   }
@@ -358,7 +364,7 @@ class Forward {
     t.weight.push_back(weight);
   }
 
-  void run_layer(const LayerWeights& w, int l, Mat& x) {
+  void run_layer(const model::LayerWeights& w, int l, Mat& x) {
     const int H = c.n_heads, G = c.n_kv_heads, E = c.d_head, D = c.d_model;
     const LayerConfig& shape = c.layer(l);
     Layer t;

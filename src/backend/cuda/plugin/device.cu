@@ -9,7 +9,7 @@
 
 #include "backend/cuda/plugin/state.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
@@ -365,4 +365,4 @@ int copy(void* device, void* to, const void* from, std::size_t bytes) {
 
 int wait(void* device) { return check(cudaStreamSynchronize(of(device).stream), "the work"); }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -5,7 +5,7 @@
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/plugin/state.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
@@ -170,4 +170,4 @@ int launch(void* device, int id, const void* parameters, std::size_t bytes, std:
   return status;
 }
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // With $UNPACK_CUDA_PROFILE=FILE every kernel and product is timed by itself, and the sums are
 // written there at the end.
@@ -66,4 +66,4 @@ class Profile {
   cudaEvent_t from_ = nullptr, to_ = nullptr;
 };
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

@@ -15,7 +15,7 @@
 #include "backend/cuda/device_table.h"
 #include "backend/cuda/plugin/profile.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 // Pinned memory that a part of an upload passes through: pageable memory is far slower, and the
 // driver would hold up other threads over it.
@@ -103,4 +103,4 @@ int wait(void* device);
 // launch.cu
 int launch(void* device, int id, const void* parameters, std::size_t bytes, std::int64_t count);
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda

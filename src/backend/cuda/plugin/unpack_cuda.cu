@@ -3,7 +3,7 @@
 #include "backend/cuda/kernel_list.h"
 #include "backend/cuda/plugin/state.h"
 
-namespace unpack::cuda {
+namespace unpack::backend::cuda {
 
 namespace {
 
@@ -58,10 +58,10 @@ int gemm(void* device, UnpackFactors factors, const UnpackGemm* g) {
 
 }  // namespace
 
-}  // namespace unpack::cuda
+}  // namespace unpack::backend::cuda
 
 extern "C" __attribute__((visibility("default"))) const UnpackDeviceTable* unpack_device_table() {
-  using namespace unpack::cuda;
+  using namespace unpack::backend::cuda;
   static const UnpackDeviceTable table = {UNPACK_DEVICE_TABLE_VERSION,
                                           static_cast<int>(KernelId::kCount),
                                           error,
