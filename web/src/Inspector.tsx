@@ -53,7 +53,7 @@ export function Inspector(props: Props) {
         </span>
       </div>
       <p class="small muted">credit {signed(credit)} here, {signed(total)} over all positions; direct {signed(trace.importance[parsed.name] ?? 0)} <Term of="credit" /></p>
-      <div class="row">
+      <div class="row part-row">
         <div class="segmented" role="tablist" aria-label="About this node">
           {parts.map((each) => <button key={each} type="button" role="tab" id={`part-${each}`} aria-selected={current === each} onClick={() => setPart(each)}>{LABELS[each]}</button>)}
         </div>
