@@ -1,7 +1,7 @@
 // Products in single precision, oneDNN's against our own, in CPU time, so that other programs on
-// the machine matter little. Needs nothing but the files it measures:
-//   g++ -std=c++20 -O3 -DNDEBUG -fno-trapping-math -Iinclude -Isrc bench/gemm_bench.cc
-//       src/backend/cpu/{gemm,onednn,own_gemm}.cc src/base/system.cc -o gemm_bench -ldl
+// the machine matter little. Needs the library of a build:
+//   g++ -std=c++20 -O3 -Iinclude -Isrc bench/gemm_bench.cc build/release/libunpack.a -lfmt -ldl
+//       -o gemm_bench
 #include <algorithm>
 #include <cstdio>
 #include <ctime>

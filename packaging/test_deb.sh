@@ -34,7 +34,10 @@ grep -q _unpack /usr/share/bash-completion/completions/unpack
 quiet apt-get install -y --no-install-recommends "$(apt-cache search --names-only '^libdnnl[0-9]' | awk '{ print $1 }' | sort | tail -n 1)"
 unpack --version | grep -q 'oneDNN'
 UNPACK_ONEDNN=on unpack trace "$prompt" --target " Mary" --versus " John" >/onednn  # a small model uses it when told
-cmp /own /onednn
+# What passed sums that nearly cancel hangs on last digits: all before it is the same to the letter.
+for file in own onednn; do sed -e 's/^\(Conservation[^;]*\);.*/\1/' -e '/^Conservation/q' /$file >/$file.same; done
+grep -q '^Conservation: of .* reached the tokens' /own.same
+cmp /own.same /onednn.same
 
 # The library from a stranger's project.
 quiet apt-get install -y --no-install-recommends /debs/libunpack-dev_*.deb cmake g++ make

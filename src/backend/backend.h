@@ -98,6 +98,7 @@ struct MlpView {
   const Routing* routing = nullptr;  // of a mixture
   std::vector<const Array*> z;       // [S, H, E] of every layer
   const Array* last = nullptr;       // of the sums, where they are there already
+  int last_at = -1;                  // whose scores these are; -1: the last position's
 };
 
 // Sums over the visible writers of scores and of their sizes, one pair per denominator.
@@ -222,6 +223,15 @@ class Backend {
   // out[(q + 1), Cl] for one head and query; scores as asked.
   virtual void key_scores(const AttentionView& view, Scores scores, int head, int query,
                           Array& out) = 0;
+  // Of all heads, out[H, (q + 1), Cl].
+  virtual void key_scores_of_heads(const AttentionView& view, Scores scores, int query,
+                                   Array& out) {
+    const std::int64_t each = (std::int64_t{query} + 1) * view.visible;
+    for (int h = 0; h < config_.n_heads; ++h) {
+      Array own = slice(out, h * each, each);
+      key_scores(view, scores, h, query, own);
+    }
+  }
   virtual void query_scores(const AttentionView& view, Scores scores, int head, int query,
                             Array& out) = 0;
   // [Cl, entries]; of the router [Cl, k].
@@ -240,6 +250,17 @@ class Backend {
       std::function<void(int head, int query, const double* mass, const double* bound)>;
   virtual bool visit_key_reach(const AttentionView&, std::span<const double>,
                                std::span<const double>, const ReachVisitor&) {
+    return false;
+  }
+
+  // Sums of raw scores without a table and, while the scores are at hand, what visit_key_reach has
+  // to say of every pair of positions. False, and nothing done, as there.
+  struct PairReach {
+    std::vector<float> mass, bound;  // [H, tri] in units of
+    std::vector<double> unit;        // [S, {mass, bound}]
+  };
+  virtual bool sums_with_reach(const AttentionView&, std::span<const double>,
+                               std::span<const double>, AttentionSums&, PairReach&) {
     return false;
   }
 

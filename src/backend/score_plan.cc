@@ -66,6 +66,10 @@ int source_layers(const Writers& writers, int visible) {
   return layers;
 }
 
+bool asked_neurons(const ModelConfig& config, int layer) {
+  return layer == config.n_layers - 1 && !config.layer(layer).mixture();
+}
+
 LayerPlan plan_layer(const ModelConfig& c, const Writers& writers, int layer, int tokens,
                      Products products, int scalar) {
   const LayerConfig& shape = c.layer(layer);

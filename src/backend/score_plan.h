@@ -44,6 +44,10 @@ inline constexpr double kProductBytes = 96 << 20;
 LayerPlan plan_layer(const ModelConfig& config, const Writers& writers, int layer, int tokens,
                      Products products, int scalar = 4);
 
+// Neurons that nobody but a target reads, at its own position, so that nothing is made of them
+// before one is asked for: those of the last layer. Routers are left as they are.
+bool asked_neurons(const ModelConfig& config, int layer);
+
 // Layers whose heads a reader that sees `visible` writers can read.
 int source_layers(const Writers& writers, int visible);
 

@@ -256,11 +256,19 @@ class Bench {
     const Cost forward_plan = forward_cost(c, tokens);
     row("forward pass", forward_seconds, forward_plan, "logits at the last position");
 
-    const Cost prepare_plan = memory_ != nullptr
-                                  ? planned_cost(forward_plan, result_.lengths.back())
-                                  : prepare_cost(c, model_.writers(), tokens, products_of(backend));
+    Cost prepare_plan = memory_ != nullptr
+                            ? planned_cost(forward_plan, result_.lengths.back())
+                            : prepare_cost(c, model_.writers(), tokens, products_of(backend));
     Cost all = prepare_plan;
-    all += question_cost(c, model_.writers(), tokens);
+    const Cost questions = question_cost(c, model_.writers(), tokens);
+    all += questions;
+    // Of a long prompt edges are made along with the sums.
+    if (memory_ == nullptr && question.options.direction == Direction::output &&
+        (!Decomposition::wants_key_scores(backend, question.options.scores, tokens) ||
+         !Decomposition::table_fits(c, model_.writers(), tokens, context_.memory_budget, 4))) {
+      const Cost later = target_cost(c, model_.writers(), tokens);
+      prepare_plan += {questions.flop - later.flop, questions.byte - later.byte};
+    }
     if (memory_ != nullptr) (void)memory_->memory_use(true);
     // A long prompt takes minutes on a CPU: one run of everything, on what the first left behind. A
     // device does the same where its first trace took long.
@@ -348,7 +356,8 @@ class Bench {
     now.peak_memory_mib = peak_memory_mib();
     now.memory_bound_mib =
         result_.base_memory_mib +
-        memory_cost(c, model_.writers(), tokens, context_.memory_budget, backend.threads()) /
+        memory_cost(c, model_.writers(), tokens, context_.memory_budget, backend.threads(),
+                    Decomposition::wants_key_scores(backend, question.options.scores, tokens)) /
             (1 << 20);
     if (options_.keep_layers > 0) streamed(ids, question, one_shot);
     if (!once && weight_product_obstacle(c).empty() &&

@@ -34,7 +34,8 @@ void center_coefficients(double* coef, std::size_t n) {
 
 template <typename T>
 Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Options& options,
-                const RunContext& context, const EdgesTarget* target)
+                const RunContext& context, const EdgesTarget* target, bool whole,
+                EdgesCompanion<T>* companion)
     : decomposition_(std::move(decomposition)), options_(options) {
   const int layers = decomposition_->config().n_layers;
   layers_.resize(static_cast<std::size_t>(layers));
@@ -43,12 +44,35 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
                               towards_target_);
   if (target != nullptr) target_ = *target;
   if (device_ == nullptr) {
+    const auto asked = [&](int l) { return !whole && decomposition_->neurons_when_asked(l); };
+    for (int l = 0; options_.mlp != MlpRule::linearized && l < layers; ++l) {
+      for (const MlpReader& reader : mlp_readers(decomposition_->config().layer(l))) {
+        if (!asked(l)) {
+          decomposition_->mlp(l, reader.side, options_.scores, context);
+        } else if (target != nullptr) {
+          decomposition_->mlp_at(l, reader.side, target->query);
+        }
+      }
+    }
+    const auto build_neurons = [&](int l, LayerEdges<T>& out) {
+      if (asked(l)) {
+        out.mlp_doubt.assign(static_cast<std::size_t>(decomposition_->length()), 0.0);
+      } else {
+        build_mlp(l, out, context);
+      }
+    };
+    const bool together = companion != nullptr && !has_table() && options_.scores == Scores::raw &&
+                          decomposition_->make_attention(options_.scores, [&](int l) {
+                            context.report("layers", l, layers);
+                            LayerEdges<T>& out = layers_[static_cast<std::size_t>(l)];
+                            AttentionSums sums = companion->sums(l);
+                            build_attention(l, sums, out);
+                            build_neurons(l, out);
+                            companion->built(*this, l);
+                            return sums;
+                          });
     // All threads are wanted for these, so that they come before the layers are dealt out.
     decomposition_->attention(0, options_.scores, context);
-    for (int l = 0; options_.mlp != MlpRule::linearized && l < layers; ++l) {
-      for (const MlpReader& reader : mlp_readers(decomposition_->config().layer(l)))
-        decomposition_->mlp(l, reader.side, options_.scores, context);
-    }
     if (options_.dispatch == Dispatch::aligned && has_table()) {
       decomposition_->head_numerators(0);
       if (options_.mlp != MlpRule::l2) decomposition_->mlp_numerators(0);
@@ -58,13 +82,13 @@ Edges<T>::Edges(std::shared_ptr<const Decomposition> decomposition, const Option
       const auto l = static_cast<int>(task / 2);
       LayerEdges<T>& out = layers_[static_cast<std::size_t>(l)];
       if (task % 2 == 0) {
-        build_attention(l, out, context);
+        build_attention(l, decomposition_->attention(l, options_.scores, context), out);
       } else {
-        build_mlp(l, out, context);
+        build_neurons(l, out);
       }
     };
     constexpr int kShort = 64;  // tokens
-    each_layer(2 * layers, decomposition_->length() <= kShort, build);
+    if (!together) each_layer(2 * layers, decomposition_->length() <= kShort, build);
   }
   double scores = 0;
   for (int l = 0; l < layers; ++l) {
@@ -128,14 +152,13 @@ HeadRow<T> Edges<T>::head_row(int layer, int head, int query) const {
 }
 
 template <typename T>
-void Edges<T>::build_attention(int l, LayerEdges<T>& out, const RunContext& context) const {
+void Edges<T>::build_attention(int l, const AttentionSums& sums, LayerEdges<T>& out) const {
   const Decomposition& d = *decomposition_;
   const ModelConfig& c = d.config();
   const LayerConfig& shape = c.layer(l);
   const int length = d.length();
   const auto pairs = static_cast<std::size_t>(tri(length));
   const auto heads = static_cast<std::size_t>(c.n_heads);
-  const AttentionSums& sums = d.attention(l, options_.scores, context);
   AttentionView view = d.attention_view(l);
   view.q_scores = &sums.q_scores;
   const auto cl = static_cast<std::size_t>(view.visible);
@@ -219,6 +242,16 @@ std::vector<double> by_slot(const std::vector<double>& entries, int neurons) {
 
 }  // namespace
 
+// One query takes the sums of its position alone, also where those of all are there: the answer is
+// the same to the last bit, whatever was asked before.
+template <typename T>
+typename Edges<T>::SideSums Edges<T>::side_sums(int l, MlpSide side,
+                                                std::span<const int> queries) const {
+  if (queries.size() == 1 && decomposition_->neurons_when_asked(l))
+    return {decomposition_->mlp_at(l, side, queries[0]), true};
+  return {decomposition_->mlp(l, side, options_.scores), false};
+}
+
 template <typename T>
 std::array<std::vector<double>, kMostReaders> Edges<T>::mlp_edges(
     int l, std::span<const int> queries, std::vector<double> numerators,
@@ -252,19 +285,22 @@ std::array<std::vector<double>, kMostReaders> Edges<T>::mlp_edges(
         to_shares(out.data() + i * cm, cm, options_.beta);
     };
     if (options_.mlp == MlpRule::l2) {
-      const std::vector<double> l2 = downloaded(d, d.mlp(l, side, options_.scores).l2);
-      for (const int q : queries)
-        out.insert(
-            out.end(), l2.begin() + static_cast<std::ptrdiff_t>(static_cast<std::size_t>(q) * cm),
-            l2.begin() + static_cast<std::ptrdiff_t>((static_cast<std::size_t>(q) + 1) * cm));
+      const SideSums of = side_sums(l, side, queries);
+      const std::vector<double> l2 = downloaded(d, of.sums.l2);
+      for (const int q : queries) {
+        const auto from =
+            l2.begin() + static_cast<std::ptrdiff_t>(of.one ? 0 : static_cast<std::size_t>(q) * cm);
+        out.insert(out.end(), from, from + static_cast<std::ptrdiff_t>(cm));
+      }
       share_rows();
     } else {
       const std::vector<double> routed =
           side == MlpSide::router ? by_slot(numerators, shape.n_neurons) : std::vector<double>();
       const std::vector<double>& own = side == MlpSide::router ? routed : numerators;
       std::vector<double> coef(queries.size() * n);
-      const MlpSums* sums =
-          options_.mlp == MlpRule::per_neuron ? &d.mlp(l, side, options_.scores) : nullptr;
+      const bool per_neuron = options_.mlp == MlpRule::per_neuron;
+      const SideSums of = per_neuron ? side_sums(l, side, queries) : SideSums{};
+      const MlpSums* sums = per_neuron ? &of.sums : nullptr;
       const auto host = [&](const Array& array) {
         return std::static_pointer_cast<const T>(d.backend().host(array));
       };
@@ -272,7 +308,7 @@ std::array<std::vector<double>, kMostReaders> Edges<T>::mlp_edges(
       const auto abs = sums ? host(sums->abs) : nullptr;
       const auto pre = sums ? nullptr : host(d.pre(l, side, options_.scores));
       for_rows([&](std::size_t i) {
-        const std::size_t row = static_cast<std::size_t>(queries[i]) * n;
+        const std::size_t row = of.one ? 0 : static_cast<std::size_t>(queries[i]) * n;
         const double* t = own.data() + i * n;
         double* to = coef.data() + i * n;
         double doubtful = 0;
@@ -288,7 +324,10 @@ std::array<std::vector<double>, kMostReaders> Edges<T>::mlp_edges(
         }
         if (doubt) (*doubt)[i] += weight * doubtful;
       });
-      if (sums) view.last = &sums->last;
+      if (sums) {
+        view.last = &sums->last;
+        view.last_at = of.one ? queries[0] : -1;
+      }
       d.backend().mlp_fold(view, side, options_.scores, queries, coef, out);
       if (!sums) share_rows();
     }
@@ -410,6 +449,16 @@ std::shared_ptr<const T> Edges<T>::key_rows(int layer, int head, int query) cons
   }
   Array out = d.backend().zeros((query + 1) * cl);
   d.backend().key_scores(d.attention_view(layer), options_.scores, head, query, out);
+  const auto rows = d.backend().host(out);
+  return {rows, static_cast<const T*>(rows.get())};
+}
+
+template <typename T>
+std::shared_ptr<const T> Edges<T>::key_rows_of_heads(int layer, int query) const {
+  const Decomposition& d = *decomposition_;
+  const std::int64_t cl = d.writers().visible_to_attention(layer);
+  Array out = d.backend().zeros(d.config().n_heads * (std::int64_t{query} + 1) * cl);
+  d.backend().key_scores_of_heads(d.attention_view(layer), options_.scores, query, out);
   const auto rows = d.backend().host(out);
   return {rows, static_cast<const T*>(rows.get())};
 }

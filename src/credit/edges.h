@@ -56,12 +56,28 @@ struct HeadRow {
 };
 
 template <typename T>
+class Edges;
+
+// Who goes along while the edges of a long prompt are built, from the lowest layer up: it makes the
+// sums of a layer's heads, from what it knows of the layers below, and then sees its edges.
+template <typename T>
+class EdgesCompanion {
+ public:
+  virtual ~EdgesCompanion() = default;
+  virtual AttentionSums sums(int layer) = 0;
+  virtual void built(const Edges<T>& edges, int layer) = 0;
+};
+
+template <typename T>
 class Edges {
  public:
   // `target`: the first that direct() will be asked for, all layers. A device makes those edges on
-  // the way, so that it walks over the layers once.
+  // the way, so that it walks over the layers once. Unless `whole`, an MLP that nobody but a target
+  // reads (Decomposition::neurons_when_asked) may have no edges but those of direct(). The
+  // companion is asked where there are no sums yet and no table of scores.
   Edges(std::shared_ptr<const Decomposition> decomposition, const Options& options,
-        const RunContext& context, const EdgesTarget* target = nullptr);
+        const RunContext& context, const EdgesTarget* target = nullptr, bool whole = true,
+        EdgesCompanion<T>* companion = nullptr);
 
   const Decomposition& decomposition() const { return *decomposition_; }
   const Options& options() const { return options_; }
@@ -80,16 +96,24 @@ class Edges {
 
   // Key scores [(q + 1), Cl] of one node, from the table or computed now.
   std::shared_ptr<const T> key_rows(int layer, int head, int query) const;
+  // The same of all heads at a query, [H, (q + 1), Cl], where there is no table.
+  std::shared_ptr<const T> key_rows_of_heads(int layer, int query) const;
   // Calls visit(head, query, rows) for every node of the layer, from several threads.
   void visit_keys(int layer,
                   const std::function<void(int head, int query, const T* rows)>& visit) const;
-  bool has_table() const { return decomposition_->keeps_key_scores(); }
+  bool has_table() const { return decomposition_->keeps_key_scores(options_.scores); }
 
  private:
   DirectEdges direct(int layer, int query, const Array& direction) const;
   void each_layer(int tasks, bool small, const std::function<void(std::int64_t)>& task) const;
-  void build_attention(int l, LayerEdges<T>& out, const RunContext& context) const;
+  void build_attention(int l, const AttentionSums& sums, LayerEdges<T>& out) const;
   void build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const;
+  // Sums of a side's neurons, and the row of theirs where those of the query begin.
+  struct SideSums {
+    MlpSums sums;
+    bool one = false;  // of the only query
+  };
+  SideSums side_sums(int l, MlpSide side, std::span<const int> queries) const;
   // numerators[rows, entries] in the given direction -> edges[rows, Cm] per reader.
   std::array<std::vector<double>, kMostReaders> mlp_edges(int l, std::span<const int> queries,
                                                           std::vector<double> numerators,

@@ -190,9 +190,12 @@ class EntryWalk {
       d_.backend().mlp_scores(view, reader.side, options.scores, node.position, scores);
       const auto host = d_.backend().host(scores);
       const T* rows = static_cast<const T*>(host.get());
-      const MlpSums& sums = d_.mlp(writer.layer, reader.side, options.scores);
+      const bool asked = d_.neurons_when_asked(writer.layer);
+      const MlpSums sums = asked ? d_.mlp_at(writer.layer, reader.side, node.position)
+                                 : d_.mlp(writer.layer, reader.side, options.scores);
       std::vector<double> sum(width), abs(width);
-      const std::int64_t at = std::int64_t{node.position} * static_cast<std::int64_t>(width);
+      const std::int64_t at =
+          asked ? 0 : std::int64_t{node.position} * static_cast<std::int64_t>(width);
       d_.backend().download(sums.sum, at, sum);
       d_.backend().download(sums.abs, at, abs);
       for (std::size_t i = 0; i < neurons.size(); ++i) {

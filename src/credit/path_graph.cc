@@ -20,9 +20,26 @@ PathGraph<T>::PathGraph(const Edges<T>& edges, const Start& start, const Suffix&
       if (first != 0) tops_.push_back({{k, start.position, true}, first, 0, 0, 0});
     }
   }
-  decomposition().backend().parallel_for(
-      static_cast<std::int64_t>(tops_.size()),
-      [&](std::int64_t i) { measure(tops_[static_cast<std::size_t>(i)]); });
+  Backend& backend = decomposition().backend();
+  if (edges_.has_table() || filtered()) {
+    backend.parallel_for(static_cast<std::int64_t>(tops_.size()),
+                         [&](std::int64_t i) { measure(tops_[static_cast<std::size_t>(i)], {}); });
+    return;
+  }
+  // The keys of a layer's heads are made together.
+  for (std::size_t first = 0, end = 0; first < tops_.size(); first = end) {
+    const Writer& writer = decomposition().writers()[tops_[first].node.writer];
+    while (end < tops_.size() &&
+           decomposition().writers()[tops_[end].node.writer].layer == writer.layer &&
+           tops_[end].node.position == tops_[first].node.position)
+      ++end;
+    std::shared_ptr<const T> keys;
+    if (end - first > 1 && !writer.terminal())
+      keys = edges_.key_rows_of_heads(writer.layer, tops_[first].node.position);
+    backend.parallel_for(static_cast<std::int64_t>(end - first), [&](std::int64_t i) {
+      measure(tops_[first + static_cast<std::size_t>(i)], keys);
+    });
+  }
 }
 
 template <typename T>
@@ -49,7 +66,7 @@ double PathGraph<T>::child_bound(const SuffixState& state, const GraphEdge& edge
 }
 
 template <typename T>
-void PathGraph<T>::measure(TopNode& top) const {
+void PathGraph<T>::measure(TopNode& top, const std::shared_ptr<const T>& keys) const {
   const Writer& writer = decomposition().writers()[top.node.writer];
   const SuffixState state = top_state(top);
   if (writer.terminal()) {
@@ -59,8 +76,8 @@ void PathGraph<T>::measure(TopNode& top) const {
     top.mass = top.bound = matches ? 1.0 : 0.0;
     return;
   }
-  if (!filter_.suffix.any() && !filter_.branch && !filter_.sign) {
-    measure_unfiltered(top);
+  if (!filtered()) {
+    measure_unfiltered(top, keys);
     return;
   }
   const bool layer_matches = !filter_.suffix.min_layer || writer.layer >= *filter_.suffix.min_layer;
@@ -77,7 +94,7 @@ void PathGraph<T>::measure(TopNode& top) const {
 
 // The same without a look at every edge by itself.
 template <typename T>
-void PathGraph<T>::measure_unfiltered(TopNode& top) const {
+void PathGraph<T>::measure_unfiltered(TopNode& top, const std::shared_ptr<const T>& keys) const {
   const Decomposition& d = decomposition();
   const Writer& writer = d.writers()[top.node.writer];
   const LayerEdges<T>& e = edges_.light(writer.layer);
@@ -92,7 +109,7 @@ void PathGraph<T>::measure_unfiltered(TopNode& top) const {
   if (writer.kind == WriterKind::mlp) {
     const auto cm = static_cast<std::size_t>(d.writers().visible_to_mlp(writer.layer));
     for (std::size_t side = 0; side < e.mlp_edge.size(); ++side) {
-      if (e.mlp_edge[side].empty()) continue;
+      if (direct ? direct->mlp_edge[side].empty() : e.mlp_edge[side].empty()) continue;
       if (direct) {
         add(1.0, direct->mlp_edge[side].data(), cm, q);
       } else {
@@ -104,7 +121,8 @@ void PathGraph<T>::measure_unfiltered(TopNode& top) const {
     const auto h = static_cast<std::size_t>(writer.head);
     const auto length = static_cast<std::size_t>(d.length());
     const std::size_t group = h / static_cast<std::size_t>(d.config().group_size());
-    const auto rows = edges_.key_rows(writer.layer, writer.head, top.node.position);
+    const auto rows = keys ? std::shared_ptr<const T>(keys, keys.get() + h * (q + 1) * cl)
+                           : edges_.key_rows(writer.layer, writer.head, top.node.position);
     const HeadRow<T> own =
         direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, top.node.position);
     for (std::size_t s = 0; s <= q; ++s) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "credit/edges.h"
@@ -71,8 +72,12 @@ class PathGraph {
   double absolute_matching() const;
 
  private:
-  void measure(TopNode& top) const;
-  void measure_unfiltered(TopNode& top) const;
+  bool filtered() const {
+    return filter_.suffix.any() || filter_.branch.has_value() || filter_.sign.has_value();
+  }
+  // `keys`: those of all heads of the layer at the node's position, where they are there already.
+  void measure(TopNode& top, const std::shared_ptr<const T>& keys) const;
+  void measure_unfiltered(TopNode& top, const std::shared_ptr<const T>& keys) const;
 
   const Edges<T>& edges_;
   const Start& start_;

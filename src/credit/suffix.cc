@@ -29,8 +29,7 @@ struct SuffixPart {
 template <typename T>
 class SuffixBuilder {
  public:
-  SuffixBuilder(const Edges<T>& edges, const SuffixFilter& filter)
-      : edges_(edges), d_(edges.decomposition()), filter_(filter) {
+  SuffixBuilder(const Decomposition& d, const SuffixFilter& filter) : d_(d), filter_(filter) {
     suffix_.filter_ = filter;
     suffix_.writers_ = static_cast<std::size_t>(d_.writers().count());
     const std::size_t size = static_cast<std::size_t>(d_.length()) * suffix_.writers_;
@@ -42,21 +41,43 @@ class SuffixBuilder {
     }
   }
 
-  Suffix build(const RunContext& context) {
-    if (edges_.device() != nullptr && plain()) {
-      edges_.device()->suffix(edges_.device_layers(), edges_.options().scores,
-                              d_.writers().terminals(), suffix_.all_, suffix_.slots_[0].bound);
+  Suffix build(const Edges<T>& edges, const RunContext& context) {
+    if (edges.device() != nullptr && plain()) {
+      edges.device()->suffix(edges.device_layers(), edges.options().scores,
+                             d_.writers().terminals(), suffix_.all_, suffix_.slots_[0].bound);
       suffix_.slots_[0].mass = suffix_.all_;
       return std::move(suffix_);
     }
     terminals();
     for (int l = 0; l < d_.config().n_layers; ++l) {
       context.report("suffixes", l, d_.config().n_layers);
-      attention(l);
-      mlp(l);
+      add_layer(edges, l, nullptr);
     }
     return std::move(suffix_);
   }
+
+  // Step by step: the ends of all paths, then layer after layer, with what its keys lead to where
+  // that is known.
+  void terminals() {
+    for (int s = 0; s < d_.length(); ++s) {
+      for (int w = 0; w < d_.writers().terminals(); ++w) {
+        const std::size_t i = suffix_.at(s, w);
+        suffix_.all_[i] = 1.0;
+        if (filter_.from && *filter_.from != s) continue;
+        // The empty product is positive.
+        suffix_.slots_[0].mass[i] = suffix_.slots_[0].bound[i] = 1.0;
+        if (filter_.through && *filter_.through == w)
+          suffix_.slots_[2].mass[i] = suffix_.slots_[2].bound[i] = 1.0;
+      }
+    }
+  }
+  void add_layer(const Edges<T>& edges, int l, const Backend::PairReach* reach) {
+    attention(edges, l, reach);
+    mlp(edges, l);
+  }
+  const std::vector<double>& mass() const { return suffix_.all_; }
+  const std::vector<double>& bound() const { return suffix_.slots_[0].bound; }
+  Suffix take() { return std::move(suffix_); }
 
  private:
   bool used(std::size_t slot) const {
@@ -70,20 +91,6 @@ class SuffixBuilder {
     part.all = part.mass[0] = part.mass[1] = mass;
     part.bound[0] = part.bound[1] = bound;
     return part;
-  }
-
-  void terminals() {
-    for (int s = 0; s < d_.length(); ++s) {
-      for (int w = 0; w < d_.writers().terminals(); ++w) {
-        const std::size_t i = suffix_.at(s, w);
-        suffix_.all_[i] = 1.0;
-        if (filter_.from && *filter_.from != s) continue;
-        // The empty product is positive.
-        suffix_.slots_[0].mass[i] = suffix_.slots_[0].bound[i] = 1.0;
-        if (filter_.through && *filter_.through == w)
-          suffix_.slots_[2].mass[i] = suffix_.slots_[2].bound[i] = 1.0;
-      }
-    }
   }
 
   // Edges with factors row[j] to the writers j < n at position s.
@@ -149,9 +156,9 @@ class SuffixBuilder {
     }
   }
 
-  void attention(int l) {
+  void attention(const Edges<T>& edges, int l, const Backend::PairReach* known) {
     const ModelConfig& c = d_.config();
-    const LayerEdges<T>& e = edges_.layer(l);
+    const LayerEdges<T>& e = edges.layer(l);
     const auto length = static_cast<std::size_t>(d_.length());
     const auto cl = static_cast<std::size_t>(d_.writers().visible_to_attention(l));
     const auto pairs = static_cast<std::size_t>(tri(d_.length()));
@@ -184,25 +191,38 @@ class SuffixBuilder {
       below[at] = values[i].all;
       below[at + length] = values[i].bound[0];
     }
-    const bool reached =
-        plain() && !edges_.has_table() && edges_.options().scores == Scores::raw &&
-        d_.backend().visit_key_reach(
-            d_.attention_view(l), suffix_.all_, suffix_.slots_[0].bound,
-            [&](int h, int q, const double* mass, const double* bound) {
-              const auto hs = static_cast<std::size_t>(h);
-              const std::size_t row = hs * pairs + static_cast<std::size_t>(tri(q));
-              const auto sources = static_cast<std::size_t>(q) + 1;
-              const double* value =
-                  below.data() + static_cast<std::size_t>(h / c.group_size()) * 2 * length;
-              const Reach keys = reach_of(e.key_coef.data() + row, mass, bound, sources);
-              const Reach entries = reach_of(e.entry.data() + row, value, value + length, sources);
-              const SuffixPart query = read(
-                  e.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, q, cl);
-              nodes[hs * length + static_cast<std::size_t>(q)] =
-                  plain_part(keys.mass + entries.mass + query.all,
-                             std::max({keys.bound, entries.bound, query.bound[0]}));
-            });
-    if (!reached) edges_.visit_keys(l, visit);
+    const auto meet = [&](int h, int q, const double* mass, const double* bound) {
+      const auto hs = static_cast<std::size_t>(h);
+      const std::size_t row = hs * pairs + static_cast<std::size_t>(tri(q));
+      const auto sources = static_cast<std::size_t>(q) + 1;
+      const double* value =
+          below.data() + static_cast<std::size_t>(h / c.group_size()) * 2 * length;
+      const Reach keys = reach_of(e.key_coef.data() + row, mass, bound, sources);
+      const Reach entries = reach_of(e.entry.data() + row, value, value + length, sources);
+      const SuffixPart query =
+          read(e.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, q, cl);
+      nodes[hs * length + static_cast<std::size_t>(q)] =
+          plain_part(keys.mass + entries.mass + query.all,
+                     std::max({keys.bound, entries.bound, query.bound[0]}));
+    };
+    if (known != nullptr) {
+      d_.backend().parallel_for(static_cast<std::int64_t>(nodes.size()), [&](std::int64_t i) {
+        const auto h = static_cast<std::size_t>(i) / length,
+                   q = static_cast<std::size_t>(i) % length;
+        const std::size_t row =
+            h * pairs + static_cast<std::size_t>(tri(static_cast<std::int64_t>(q)));
+        std::vector<double> mass(q + 1), bound(q + 1);
+        for (std::size_t s = 0; s <= q; ++s) {
+          mass[s] = static_cast<double>(known->mass[row + s]) * known->unit[2 * s];
+          bound[s] = static_cast<double>(known->bound[row + s]) * known->unit[2 * s + 1];
+        }
+        meet(static_cast<int>(h), static_cast<int>(q), mass.data(), bound.data());
+      });
+    } else if (!plain() || edges.has_table() || edges.options().scores != Scores::raw ||
+               !d_.backend().visit_key_reach(d_.attention_view(l), suffix_.all_,
+                                             suffix_.slots_[0].bound, meet)) {
+      edges.visit_keys(l, visit);
+    }
     for (int h = 0; h < c.n_heads; ++h) {
       for (int q = 0; q < d_.length(); ++q)
         put(l, d_.writers().head(l, h), q,
@@ -210,11 +230,11 @@ class SuffixBuilder {
     }
   }
 
-  void mlp(int l) {
+  void mlp(const Edges<T>& edges, int l) {
     const auto cm = static_cast<std::size_t>(d_.writers().visible_to_mlp(l));
     for (int q = 0; q < d_.length(); ++q) {
       SuffixPart node;
-      for (const auto& edge : edges_.layer(l).mlp_edge) {
+      for (const auto& edge : edges.layer(l).mlp_edge) {
         if (!edge.empty())
           node.add(read(edge.data() + static_cast<std::size_t>(q) * cm, q, cm), 1.0);
       }
@@ -222,7 +242,6 @@ class SuffixBuilder {
     }
   }
 
-  const Edges<T>& edges_;
   const Decomposition& d_;
   SuffixFilter filter_;
   Suffix suffix_;
@@ -231,8 +250,41 @@ class SuffixBuilder {
 template <typename T>
 Suffix Suffix::compute(const Edges<T>& edges, const SuffixFilter& filter,
                        const RunContext& context) {
-  return SuffixBuilder<T>(edges, filter).build(context);
+  return SuffixBuilder<T>(edges.decomposition(), filter).build(edges, context);
 }
+
+template <typename T>
+SuffixAlong<T>::SuffixAlong(const Decomposition& d)
+    : d_(d), builder_(std::make_unique<SuffixBuilder<T>>(d, SuffixFilter{})) {
+  builder_->terminals();
+}
+
+template <typename T>
+SuffixAlong<T>::~SuffixAlong() = default;
+
+template <typename T>
+AttentionSums SuffixAlong<T>::sums(int layer) {
+  AttentionSums made;
+  known_ = d_.backend().sums_with_reach(d_.attention_view(layer), builder_->mass(),
+                                        builder_->bound(), made, reach_);
+  if (known_) return made;
+  return d_.backend().attention_sums(d_.attention_view(layer), Scores::raw, false);
+}
+
+template <typename T>
+void SuffixAlong<T>::built(const Edges<T>& edges, int layer) {
+  builder_->add_layer(edges, layer, known_ ? &reach_ : nullptr);
+  layers_ = layer + 1;
+}
+
+template <typename T>
+std::shared_ptr<const Suffix> SuffixAlong<T>::take() {
+  if (layers_ < d_.config().n_layers) return nullptr;
+  return std::make_shared<const Suffix>(builder_->take());
+}
+
+template class SuffixAlong<float>;
+template class SuffixAlong<double>;
 
 template Suffix Suffix::compute<float>(const Edges<float>&, const SuffixFilter&, const RunContext&);
 template Suffix Suffix::compute<double>(const Edges<double>&, const SuffixFilter&,

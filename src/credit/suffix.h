@@ -3,6 +3,8 @@
 // totals, as masses of the composition ranking and as bounds of the path search.
 #pragma once
 
+#include <array>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -68,6 +70,32 @@ class Suffix {
   std::size_t writers_ = 0;
   std::vector<double> all_;
   std::array<Slot, 4> slots_;
+};
+
+template <typename T>
+class SuffixBuilder;
+
+// The suffix without a filter, made while edges are built, so that the key scores of a long prompt
+// are made once for their sums and for what they lead to.
+template <typename T>
+class SuffixAlong : public EdgesCompanion<T> {
+ public:
+  explicit SuffixAlong(const Decomposition& d);
+  ~SuffixAlong() override;
+  SuffixAlong(const SuffixAlong&) = delete;
+  SuffixAlong& operator=(const SuffixAlong&) = delete;
+
+  AttentionSums sums(int layer) override;
+  void built(const Edges<T>& edges, int layer) override;
+  // Null where the edges were built without it.
+  std::shared_ptr<const Suffix> take();
+
+ private:
+  const Decomposition& d_;
+  std::unique_ptr<SuffixBuilder<T>> builder_;
+  Backend::PairReach reach_;
+  bool known_ = false;
+  int layers_ = 0;
 };
 
 }  // namespace unpack

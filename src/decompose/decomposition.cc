@@ -2,10 +2,12 @@
 
 #include <numeric>
 
+#include "backend/adds_keys_up.h"
 #include "backend/device_memory.h"
 #include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
 #include "backend/read_ops.h"
+#include "backend/score_plan.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -39,7 +41,7 @@ Decomposition::Decomposition(std::shared_ptr<Backend> backend, const Writers& wr
     if (all)
       heads.push_back(backend_->attention_sums(attention_view(l), Scores::raw, keeps_.key_scores));
     for (const MlpReader& reader : mlp_readers(c.layer(l))) {
-      if (reader.side == MlpSide::router && !all) continue;
+      if ((reader.side == MlpSide::router && !all) || neurons_when_asked(l)) continue;
       neurons[static_cast<std::size_t>(reader.side)][at] =
           backend_->mlp_sums(mlp_view(l), reader.side, Scores::raw);
     }
@@ -93,7 +95,7 @@ MlpView Decomposition::mlp_view(int layer) const {
   return {layer,         length_,          writers_.visible_to_mlp(layer),
           &vectors_,     writers_.count(), &t.dev_mlp,
           &t.act,        &t.mlp_out_dev,   t.routing.get(),
-          head_states(), nullptr};
+          head_states(), nullptr,          -1};
 }
 
 Array Decomposition::pre(int layer, MlpSide side, Scores scores) const {
@@ -117,17 +119,33 @@ Array Decomposition::pre(int layer, MlpSide side, Scores scores) const {
 
 const AttentionSums& Decomposition::attention(int layer, Scores scores,
                                               const RunContext& context) const {
+  make_attention(scores, [&](int l) {
+    context.report("layers", l, config().n_layers);
+    return backend_->attention_sums(attention_view(l), scores, keeps_key_scores(scores));
+  });
+  return attention_[scores == Scores::raw ? 0 : 1].layers[static_cast<std::size_t>(layer)];
+}
+
+bool Decomposition::wants_key_scores(const Backend& backend, Scores scores, int length) {
+  const auto* adds = dynamic_cast<const AddsKeysUp*>(&backend);
+  return scores != Scores::raw || adds == nullptr || !adds->adds_keys_up(length);
+}
+
+bool Decomposition::keeps_key_scores(Scores scores) const {
+  return keeps_.key_scores && wants_key_scores(*backend_, scores, length_);
+}
+
+bool Decomposition::make_attention(Scores scores,
+                                   const std::function<AttentionSums(int)>& make) const {
   auto& lazy = attention_[scores == Scores::raw ? 0 : 1];
+  bool mine = false;
   lazy.once([&] {
     std::vector<AttentionSums> made;
-    for (int l = 0; l < config().n_layers; ++l) {
-      context.report("layers", l, config().n_layers);
-      made.push_back(backend_->attention_sums(attention_view(l), scores, keeps_.key_scores));
-    }
+    for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
     lazy.layers = std::move(made);
-    lazy.made = true;
+    lazy.made = mine = true;
   });
-  return lazy.layers[static_cast<std::size_t>(layer)];
+  return mine;
 }
 
 const Array& Decomposition::key_medians(int layer, const RunContext& context) const {
@@ -163,8 +181,25 @@ Array Decomposition::writer_keys(int layer, const RunContext& context) const {
   });
 }
 
+// A device with memory of its own makes all sums in one walk over the layers.
+bool Decomposition::neurons_when_asked(int layer) const {
+  return asked_neurons(config(), layer) &&
+         dynamic_cast<const DeviceMemory*>(backend_.get()) == nullptr;
+}
+
+MlpSums Decomposition::mlp_at(int layer, MlpSide side, int query) const {
+  const int scalar = backend_->is_double() ? 8 : 4;
+  return asked_.at(*backend_, mlp_view(layer), side, query,
+                   keeps_last_scores(config(), writers_, scalar));
+}
+
 const MlpSums& Decomposition::mlp(int layer, MlpSide side, Scores scores,
                                   const RunContext& context) const {
+  if (neurons_when_asked(layer)) {
+    auto& last = last_mlp_[side == MlpSide::up ? 1 : 0];
+    last.once([&] { last.layers = {backend_->mlp_sums(mlp_view(layer), side, scores)}; });
+    return last.layers.front();
+  }
   // How scores are centred concerns routers alone.
   const bool router = side == MlpSide::router;
   auto& lazy = mlp_[!router                      ? static_cast<std::size_t>(side)
@@ -199,7 +234,7 @@ Array Decomposition::kept(Lazy<Array>& lazy, int layer,
 // Long prompts have no room for them; they are cheap to make again.
 Array Decomposition::kept_numerators(Lazy<Array>& lazy, int layer,
                                      const std::function<Array(int)>& make) const {
-  return keeps_.key_scores ? kept(lazy, layer, make) : make(layer);
+  return keeps_.numerators ? kept(lazy, layer, make) : make(layer);
 }
 
 Array Decomposition::head_numerators(int layer) const {
@@ -207,7 +242,10 @@ Array Decomposition::head_numerators(int layer) const {
 }
 
 Array Decomposition::mlp_numerators(int layer) const {
-  return kept_numerators(mlp_numerators_, layer, [&](int l) { return make_mlp_numerators(l); });
+  if (neurons_when_asked(layer)) return make_mlp_numerators(layer);
+  return kept_numerators(mlp_numerators_, layer, [&](int l) {
+    return neurons_when_asked(l) ? Array() : make_mlp_numerators(l);
+  });
 }
 
 Array Decomposition::make_head_numerators(int layer) const {
@@ -277,7 +315,8 @@ std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, i
     scalars += 5 * pairs;                        // pattern and the sums of keys and queries
     scalars +=
         s * cl * (2.0 * c.n_heads + c.n_kv_heads) + s * cm * sides;  // moments, value scores, norms
-    if (kept.key_scores) scalars += pairs * (cl + 1) + s * neurons;  // and numerators
+    if (kept.key_scores) scalars += pairs * cl;
+    if (kept.numerators) scalars += pairs + s * neurons;
     scalars += s * cl * kv / 2 * ((kept.values ? 1 : 0) + (kept.keys ? 1 : 0));
     if (kept.key_scores && keeps_query_scores(c, writers, length, scalar)) scalars += pairs * cl;
     if (keeps_last_scores(c, writers, scalar)) scalars += cm * neurons * sides;
@@ -300,7 +339,7 @@ Decomposition::Kept Decomposition::kept_within(const ModelConfig& c, const Write
   for (int l = 0; l < c.n_layers; ++l)
     rows += static_cast<double>(length) * writers.visible_to_attention(l);
   Kept out;
-  out.key_scores = table_fits(c, writers, length, memory_budget, scalar);
+  out.key_scores = out.numerators = table_fits(c, writers, length, memory_budget, scalar);
   const bool fit = 2 * rows * row * scalar <= static_cast<double>(memory_budget);
   // Keys pay where they are fewer than the scores that are made of them.
   out.keys = fit && 2 * row <= static_cast<double>(c.n_heads) * (length + 1);

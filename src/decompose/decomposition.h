@@ -11,6 +11,7 @@
 
 #include "backend/backend.h"
 #include "base/once.h"
+#include "decompose/asked_neurons.h"
 #include "forward/forward.h"
 #include "unpack/run_context.h"
 #include "unpack/writers.h"
@@ -41,6 +42,9 @@ class Decomposition {
 
   // Computed when first asked for, all layers at once. Thread-safe.
   const AttentionSums& attention(int layer, Scores scores, const RunContext& context = {}) const;
+  // Lets `make` make them all, layer by layer from the lowest; false, and nothing done, where they
+  // are there already.
+  bool make_attention(Scores scores, const std::function<AttentionSums(int layer)>& make) const;
   // Those of either kind of scores, with means and deviations of raw key scores, which both have.
   const AttentionSums& moments(int layer, const RunContext& context = {}) const {
     const bool centered = attention_[1].made && !attention_[0].made;
@@ -54,6 +58,11 @@ class Decomposition {
   Array writer_keys(int layer, const RunContext& context = {}) const;
   const MlpSums& mlp(int layer, MlpSide side, Scores scores = Scores::raw,
                      const RunContext& context = {}) const;
+  // Whether those of a layer are made only for who asks: a target wants them at its own position,
+  // and nobody else reads them. mlp() then makes those of all positions.
+  bool neurons_when_asked(int layer) const;
+  // Sums of such neurons at one position, without the axis of positions.
+  MlpSums mlp_at(int layer, MlpSide side, int query) const;
   // Stage 1 numerators in the direction of what the sublayer wrote itself: heads [H, tri], MLP [S,
   // entries].
   Array head_numerators(int layer) const;
@@ -67,11 +76,15 @@ class Decomposition {
 
   // Whether the key scores of all layers are kept; otherwise they are computed again where needed.
   bool keeps_key_scores() const { return keeps_.key_scores; }
+  // The same of one kind: raw ones are left out where the backend is quicker without.
+  bool keeps_key_scores(Scores scores) const;
+  static bool wants_key_scores(const Backend& backend, Scores scores, int length);
   // What questions leave for the next ones.
   struct Kept {
-    bool key_scores = false;  // of every pair of positions, and numerators
-    bool values = false;      // of writers; and
-    bool keys = false;        // from these the scores can be made again
+    bool key_scores = false;  // of every pair of positions
+    bool numerators = false;
+    bool values = false;  // of writers; and
+    bool keys = false;    // from these the scores can be made again
   };
   static Kept kept_within(const ModelConfig& config, const Writers& writers, int length,
                           std::size_t memory_budget, int scalar);
@@ -114,7 +127,9 @@ class Decomposition {
   Array vectors_;
   Kept keeps_;
   mutable std::array<Lazy<AttentionSums>, 2> attention_;
-  mutable std::array<Lazy<MlpSums>, 4> mlp_;  // gate, up, router raw and centred
+  mutable std::array<Lazy<MlpSums>, 4> mlp_;       // gate, up, router raw and centred
+  mutable std::array<Lazy<MlpSums>, 2> last_mlp_;  // of the last layer: gate, up
+  mutable AskedNeurons asked_;
   mutable Lazy<Array> head_numerators_, mlp_numerators_, key_medians_, values_, keys_;
   mutable DirectCache direct_;
 };

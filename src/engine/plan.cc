@@ -76,13 +76,18 @@ Cost prepare_cost(const ModelConfig& c, const Writers& writers, int tokens, Prod
   for (int l = 0; l < c.n_layers; ++l) {
     const Shape x = shape_of(c, l, tokens);
     const LayerPlan plan = plan_layer(c, writers, l, tokens, products);
-    for (const ReaderPlan& reader :
-         {plan.keys, plan.queries, plan.values, plan.neurons[0], plan.neurons[1]})
+    // Where every writer is taken times the weights, so are those of every layer.
+    const bool asked = products != Products::none && asked_neurons(c, l);
+    for (const ReaderPlan& reader : {plan.keys, plan.queries, plan.values})
       cost += {reader.flop, reader.byte};
+    for (const ReaderPlan& reader : plan.neurons) {
+      if (!asked) cost += {reader.flop, reader.byte};
+    }
     cost.flop += 2 * x.s * writers.visible_to_mlp(l) * x.d * x.experts;  // routers
     cost.flop += 2 * x.s * x.q_weights();                                // head writers
-    cost.flop += 2 * x.s * (x.q_weights() + x.out_weights());            // Stage 1 numerators
-    cost.byte += kBytes * (2 * x.q_weights() + x.d * x.experts) + x.out_bytes();
+    // Stage 1 numerators
+    cost.flop += 2 * x.s * (x.q_weights() + (asked ? 0 : x.out_weights()));
+    cost.byte += kBytes * (2 * x.q_weights() + x.d * x.experts) + (asked ? 0 : x.out_bytes());
     // Every expert that some position uses, not those of one position.
     cost.byte += kBytes * x.d * x.n * x.sides * (x.read - 1);
   }
@@ -103,10 +108,11 @@ Cost own_cost(const Shape& x, double cl, double cm, bool scores) {
           kBytes * ((scores ? cm * x.n * x.sides : x.in_weights()) + x.pairs * x.h * cl)};
 }
 
-// Edges of every position, and what lies below them: mass and bound.
-Cost edges_cost(const Shape& x, double cl, double cm, bool scores) {
-  Cost cost = {2 * x.s * (x.in_weights() + x.readers() * x.d * cm) + 4 * x.pairs * x.h * cl,
-               x.in_bytes() + kBytes * x.pairs * x.h * cl};
+// Edges of every position, and what lies below them: mass and bound. `asked`: of the neurons those
+// of direct edges are all there is.
+Cost edges_cost(const Shape& x, double cl, double cm, bool scores, bool asked) {
+  Cost cost = {4 * x.pairs * x.h * cl, kBytes * x.pairs * x.h * cl};
+  if (!asked) cost += {2 * x.s * (x.in_weights() + x.readers() * x.d * cm), x.in_bytes()};
   cost += scores ? Cost{2 * x.pairs * x.h * cl, kBytes * x.pairs * x.h * cl}
                  : Cost{2 * x.s * (x.q_weights() + x.h * x.d * cl), kBytes * x.q_weights()};
   return cost;
@@ -122,9 +128,12 @@ Cost question_parts(const ModelConfig& c, const Writers& writers, int tokens, bo
     const Shape x = shape_of(c, l, tokens);
     const double cl = writers.visible_to_attention(l);
     const double cm = writers.visible_to_mlp(l);
+    const bool asked = asked_neurons(c, l);
     cost += own_cost(x, cl, cm, last);
     if (new_target) cost += numerators_cost(x);
-    if (new_edges) cost += edges_cost(x, cl, cm, queries);
+    if (new_edges) cost += edges_cost(x, cl, cm, queries, asked);
+    if (new_target && new_edges && asked)  // scores at the target's own position
+      cost += {2 * x.d * x.n * x.sides * cm, x.in_bytes()};
   }
   return cost;
 }
@@ -191,11 +200,11 @@ Cost read_target_cost(const ModelConfig& c, const Writers& writers, int tokens) 
 }
 
 double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
-                   std::size_t memory_budget, int threads) {
+                   std::size_t memory_budget, int threads, bool table) {
   constexpr int kScalar = static_cast<int>(kBytes);
-  double bytes = static_cast<double>(Decomposition::bytes(
-      c, writers, tokens, Decomposition::kept_within(c, writers, tokens, memory_budget, kScalar),
-      kScalar));
+  Decomposition::Kept kept = Decomposition::kept_within(c, writers, tokens, memory_budget, kScalar);
+  kept.key_scores = kept.key_scores && table;
+  double bytes = static_cast<double>(Decomposition::bytes(c, writers, tokens, kept, kScalar));
   // Arrays over pairs have a place for every source, seen or not.
   const double pairs = static_cast<double>(tri(tokens));
   double edges = 0;

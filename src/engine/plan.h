@@ -49,8 +49,9 @@ double pair_scores(const ModelConfig& config, const Writers& writers, int tokens
 
 // Bytes of host memory that a one-shot trace of one prompt holds at once on the CPU, the model's
 // weights not counted: the prompt taken apart, one set of edges, and what the threads work in.
+// `table`: key scores are kept where they fit.
 double memory_cost(const ModelConfig& config, const Writers& writers, int tokens,
-                   std::size_t memory_budget, int threads);
+                   std::size_t memory_budget, int threads, bool table = true);
 // The part of it that is no more than a bound, whatever the prompt: tiles of each thread, the path
 // search, and what the allocator keeps.
 double memory_slack(int threads);

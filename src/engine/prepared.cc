@@ -85,6 +85,10 @@ Prepared Model::prepare(std::span<const TokenId> ids, const RunContext& context)
 void make_sums(const PreparedState& state, Options options, const RunContext& context) {
   const Decomposition& d = *state.decomposition;
   (void)options.settle();
+  // Of a long prompt the sums are made along with the edges, for what its keys lead to.
+  if (options.direction == Direction::output && !d.keeps_key_scores(options.scores) &&
+      options.scores == Scores::raw)
+    return make_edges(state, options, context);
   d.attention(0, options.scores, context);
   if (options.direction == Direction::read) {
     if (options.keys == Keys::spread) d.key_medians(0, context);

@@ -188,6 +188,22 @@ Array ReadSweep::neuron_entries(int l, const Values& linear, const Values& keyed
   return entries;
 }
 
+// The same of neurons that nobody reads but the start, at its own position.
+ReadOps::NeuronCredit ReadSweep::credit_at_start(int l, MlpSide side, const Array& own,
+                                                 double weight) {
+  Backend& backend = d_.backend();
+  const Array coef = backend.zeros(own.size());
+  if (!starts_at(d_.writers().mlp(l))) return {coef, std::vector<double>(length_, 0.0), 0, 0};
+  const std::int64_t n = own.size() / d_.length(), at = start_.position * n;
+  const MlpSums sums = d_.mlp_at(l, side, start_.position);
+  ReadOps::NeuronCredit passed =
+      ops_.neuron_credit(backend.slice(own, at, n), 1, nullptr, &sums, o_.beta, weight);
+  Array all = coef;
+  backend.copy(passed.coef, 0, all, at, n);
+  passed.coef = all;
+  return passed;
+}
+
 void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& out) {
   const LayerConfig& shape = c_.layer(l);
   const Array entries = neuron_entries(l, linear, keyed);
@@ -200,9 +216,12 @@ void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& ou
     // An expert's credit is that of its neurons.
     const Array own = side == MlpSide::router ? ops_.slot_sums(entries, shape.n_neurons) : entries;
     const Array pre = linearized ? d_.pre(l, side, o_.scores) : Array();
-    const MlpSums* sums = linearized ? nullptr : &d_.mlp(l, side, o_.scores, context_);
     const ReadOps::NeuronCredit passed =
-        ops_.neuron_credit(own, d_.length(), linearized ? &pre : nullptr, sums, o_.beta, weight);
+        !linearized && d_.neurons_when_asked(l)
+            ? credit_at_start(l, side, own, weight)
+            : ops_.neuron_credit(own, d_.length(), linearized ? &pre : nullptr,
+                                 linearized ? nullptr : &d_.mlp(l, side, o_.scores, context_),
+                                 o_.beta, weight);
     passed_ += passed.passed;
     doubt_ += passed.doubt;
     Values read;

@@ -66,6 +66,7 @@ class ReadSweep {
   double start_scale(int writer, const Values& products);
   std::vector<int> positions_of(const Values& rows) const;
   Array neuron_entries(int l, const Values& linear, const Values& keyed);
+  ReadOps::NeuronCredit credit_at_start(int l, MlpSide side, const Array& own, double weight);
   void mlp(int l, const Values& linear, const Values& keyed, Values& out);
   Values head_directions(int l, const Values& linear, const Values& keyed);
   void attention(int l, const Values& linear, Values& keyed, Values& out);

@@ -36,6 +36,7 @@ template <typename T>
 struct EdgeSet {
   Options options;
   std::shared_ptr<const Edges<T>> edges;
+  bool whole = true;                     // with every edge of the last layer's MLP
   std::shared_ptr<const Suffix> suffix;  // unfiltered, made when first needed
 };
 

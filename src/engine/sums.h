@@ -9,5 +9,7 @@ namespace unpack {
 
 struct PreparedState;
 void make_sums(const PreparedState& state, Options options, const RunContext& context);
+// The edges of such questions, of direction `output`.
+void make_edges(const PreparedState& state, const Options& options, const RunContext& context);
 
 }  // namespace unpack

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "credit/best_paths.h"
 #include "credit/flow.h"
@@ -13,6 +14,7 @@
 #include "engine/masses.h"
 #include "engine/read_trace.h"
 #include "engine/state.h"
+#include "engine/sums.h"
 #include "unpack/prepared.h"
 
 namespace unpack {
@@ -42,12 +44,12 @@ std::vector<EdgeSet<T>>& edge_sets(const PreparedState& state) {
 
 template <typename T>
 std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Options& options,
-                                          const RunContext& context,
+                                          const RunContext& context, bool whole,
                                           const EdgesTarget* target = nullptr) {
   {
     std::lock_guard lock(state.mutex);
     for (const auto& set : edge_sets<T>(state)) {
-      if (same_edges(set.options, options)) return set.edges;
+      if (same_edges(set.options, options) && (set.whole || !whole)) return set.edges;
     }
   }
   const ModelConfig& c = state.decomposition->config();
@@ -55,11 +57,14 @@ std::shared_ptr<const Edges<T>> edges_for(const PreparedState& state, const Opti
     std::lock_guard lock(state.mutex);
     edge_sets<T>(state).clear();
   }
-  auto edges = std::make_shared<const Edges<T>>(state.decomposition, options, context, target);
+  std::optional<SuffixAlong<T>> along;  // where the key scores would have to be made again for it
+  if (!state.decomposition->keeps_key_scores(options.scores)) along.emplace(*state.decomposition);
+  auto edges = std::make_shared<const Edges<T>>(state.decomposition, options, context, target,
+                                                whole, along ? &*along : nullptr);
   std::lock_guard lock(state.mutex);
   auto& sets = edge_sets<T>(state);
   if (sets.size() >= kKeptEdges) sets.erase(sets.begin());
-  sets.push_back({options, edges, nullptr});
+  sets.push_back({options, edges, whole, along ? along->take() : nullptr});
   return edges;
 }
 
@@ -188,7 +193,11 @@ void answer(const PreparedState& state, const Question& question, const TargetIn
                                  direction);
   }
   const EdgesTarget first{target.position, direction};
-  const auto edges = edges_for<T>(state, question.options, context, result.root ? nullptr : &first);
+  // Edges of the last MLP at every position are wanted by nobody but a root there.
+  const bool last = result.root && d.writers()[result.root->writer].kind == WriterKind::mlp &&
+                    d.neurons_when_asked(d.writers()[result.root->writer].layer);
+  const auto edges =
+      edges_for<T>(state, question.options, context, last, result.root ? nullptr : &first);
   const Start start =
       result.root ? start_at_root(*edges, *result.root, needs_direction ? &direction : nullptr)
                   : start_at_target(*edges, target.position, direction);
@@ -285,6 +294,14 @@ void add_neuron_entries(const Decomposition& d, const Node& root, const std::vec
                    });
 }
 
+void make_edges(const PreparedState& state, const Options& options, const RunContext& context) {
+  if (state.backend().is_double()) {
+    (void)edges_for<double>(state, options, context, false);
+  } else {
+    (void)edges_for<float>(state, options, context, false);
+  }
+}
+
 std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Options& asked,
                                           const RunContext& context) {
   // Without a target nothing is read yet: masses go by what sublayers write.
@@ -293,8 +310,8 @@ std::shared_ptr<const Suffix> path_masses(const PreparedState& state, const Opti
   options.floor = 0;
   options.keys = Keys::source;
   if (state.backend().is_double())
-    return suffix_for(state, *edges_for<double>(state, options, context), {}, context);
-  return suffix_for(state, *edges_for<float>(state, options, context), {}, context);
+    return suffix_for(state, *edges_for<double>(state, options, context, true), {}, context);
+  return suffix_for(state, *edges_for<float>(state, options, context, true), {}, context);
 }
 
 template <typename T>
@@ -306,7 +323,7 @@ void output_edges(const PreparedState& state, const Question& question, const Ta
                                target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                                direction);
   const EdgesTarget first{target.position, direction};
-  const auto edges = edges_for<T>(state, question.options, context, &first);
+  const auto edges = edges_for<T>(state, question.options, context, false, &first);
   const Start start = start_at_target(*edges, target.position, direction);
   const Flow flow = sweep(*edges, start, context);
   for (int w = 0; w < d.writers().count(); ++w)

@@ -93,6 +93,48 @@ def test_a_block_type_is_read_as_the_slow_reference_reads_it(unpack, tmp_path, k
     assert shown in (kind, "F32")
 
 
+def q8_0(array):
+    """Its blocks, and what they stand for."""
+    x = np.ascontiguousarray(array, np.float32).reshape(-1, 32)
+    scale = (np.abs(x).max(1) / 127).astype(np.float16)
+    q = np.clip(np.rint(x / scale.astype(np.float32)[:, None]), -127, 127).astype(np.int8)
+    data = np.concatenate([scale.view(np.uint8).reshape(-1, 2), q.view(np.uint8)], 1).tobytes()
+    return data, (q.astype(np.float32) * scale.astype(np.float32)[:, None]).reshape(array.shape)
+
+
+def test_quantised_experts_give_the_bits_of_plain_ones(unpack, tmp_path):
+    rng = np.random.default_rng(8)
+    config = {"model_type": "mixtral", "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "intermediate_size": 288,
+              "max_position_embeddings": 64, "vocab_size": 32, "rms_norm_eps": 2.0**-17, "rope_theta": 10000.0, "tie_word_embeddings": False,
+              "num_local_experts": 4, "num_experts_per_tok": 2, "sliding_window": None, "hidden_act": "silu"}
+    shapes = {"self_attn.q_proj": (64, 64), "self_attn.k_proj": (32, 64), "self_attn.v_proj": (32, 64), "self_attn.o_proj": (64, 64), "block_sparse_moe.gate": (4, 64)}
+    for e in range(4):
+        shapes.update({f"block_sparse_moe.experts.{e}.w1": (288, 64), f"block_sparse_moe.experts.{e}.w3": (288, 64), f"block_sparse_moe.experts.{e}.w2": (64, 288)})
+    names = {"model.embed_tokens.weight": (32, 64), "lm_head.weight": (32, 64), "model.norm.weight": (64,)}
+    for layer in range(2):
+        names.update({f"model.layers.{layer}.{n}.weight": s for n, s in {**shapes, "input_layernorm": (64,), "post_attention_layernorm": (64,)}.items()})
+    plain = {n: 1 + rng.normal(0, 0.1, s).astype(np.float32) if len(s) == 1 else q8_0(rng.normal(0, 0.2, s))[1] for n, s in names.items()}
+    metadata, arrays = gguf.convert(config, plain)
+    tensors = {}
+    for name, array in arrays.items():
+        kind = "Q8_0" if array.ndim > 1 and "gate_inp" not in name else "F32"
+        data, values = q8_0(array) if kind == "Q8_0" else (gguf.plain("F32", array), array)
+        assert (values == array).all()
+        tensors[name] = (kind, array.shape, data)
+    file, folder = gguf.write(tmp_path / "experts.gguf", metadata, tensors), gguf.save_folder(tmp_path / "plain", config, plain)
+    blocks, wide = (unpack.json("trace", "--ids", IDS, "--model", model, "--target-id", "7", "--device", "cpu") for model in (file, folder))
+    for field in ("token_credit", "node_credit", "paths", "predictions", "conservation"):
+        assert blocks[field] == wide[field], field
+    # Experts are looked at when they are first used.
+    spoilt = bytearray(file.read_bytes())
+    expert = tensors["blk.0.ffn_gate_exps.weight"][2]
+    at = bytes(spoilt).index(expert)
+    for block in range(len(expert) // 34):
+        spoilt[at + 34 * block:at + 34 * block + 2] = b"\x00\x7c"
+    file.write_bytes(spoilt)
+    assert "of layer 0 holds values that are no finite numbers" in unpack.fails(1, "predict", "--ids", IDS, "--model", file)
+
+
 def tokens_of(unpack, model, text, *more):
     return [(t["id"], t["text"]) for t in unpack.json("tokenize", text, "--model", model, *more)["tokens"]]
 

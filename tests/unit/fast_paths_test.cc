@@ -176,6 +176,20 @@ TEST_P(Kernels, AddProductsOfPairsUpWithoutWritingThem) {
         EXPECT_NEAR(sum[at], want, 2e-6 * size);
         EXPECT_NEAR(abs[at], size, 2e-6 * size);
       }
+      std::vector<float> scores(origin.size());
+      x.scores = scores.data();
+      kernels->pair_sums(x);
+      std::vector<float> turned(static_cast<std::size_t>(n * rows));
+      std::vector<float*> to;
+      for (std::int64_t c = 0; c < n; ++c) to.push_back(turned.data() + c * rows);
+      kernels->turn_rows(scores.data(), columns, rows, n, to.data());
+      for (std::int64_t c = 0; c < n; ++c) {
+        for (std::int64_t r = 0; r < rows; ++r) {
+          EXPECT_NEAR(turned[static_cast<std::size_t>(c * rows + r)],
+                      product_at(a, b, depth, n, r, c), 1e-4);
+        }
+      }
+      x.scores = nullptr;
       x.origin = nullptr;
       const std::vector<float> before = first;
       kernels->pair_sums(x);
@@ -367,6 +381,42 @@ TEST(WeightProducts, MadeAsNeededGiveTheSumsOfTheReference) {
             &AttentionSums::q_abs, &AttentionSums::k_std, &AttentionSums::k_mean,
             &AttentionSums::v_sum, &AttentionSums::v_abs}) {
         EXPECT_LT(error(got.*field, want.*field), 1e-4) << family << l;
+      }
+    }
+  }
+}
+
+// Neurons of the last layer are summed at the position of a target alone; for all positions where
+// somebody asks.
+TEST(LastNeurons, AtOnePositionAreThoseOfAll) {
+  for (const std::string& family : testing::kFamilies) {
+    testing::Shape shape;
+    shape.family = family;
+    shape.neurons = 300;  // more than one panel
+    shape.context = 90;
+    const testing::Tensors tensors = testing::random_tensors_of(shape.config(), 8);
+    std::vector<TokenId> ids;
+    for (int i = 0; i < 80; ++i) ids.push_back((i * i + 5 * i) % shape.vocabulary);
+    for (const char* device : {"reference", "cpu"}) {
+      const Prepared prepared = tensors.model(device).prepare(ids);
+      const Decomposition& d = *prepared.state()->decomposition;
+      const int last = shape.layers - 1;
+      EXPECT_FALSE(d.neurons_when_asked(0)) << family;
+      EXPECT_EQ(d.neurons_when_asked(last), !shape.mixture()) << family;
+      if (!d.neurons_when_asked(last)) continue;
+      for (const auto& [side, branch] : mlp_readers(d.config().layer(last))) {
+        for (const int query : {0, 41, 79, 41}) {
+          const MlpSums& all = d.mlp(last, side);
+          const MlpSums one = d.mlp_at(last, side, query);
+          const auto row = [&](const Array& from) {
+            const std::int64_t n = from.size() / 80;
+            return downloaded(d.backend(), d.backend().slice(from, query * n, n));
+          };
+          const double limit = std::string(device) == "cpu" ? 2e-5 : 1e-12;
+          EXPECT_LT(worst(downloaded(d.backend(), one.sum), row(all.sum)), limit) << family;
+          EXPECT_LT(worst(downloaded(d.backend(), one.abs), row(all.abs)), limit) << family;
+          EXPECT_LT(worst(downloaded(d.backend(), one.l2), row(all.l2)), limit) << family;
+        }
       }
     }
   }

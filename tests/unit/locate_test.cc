@@ -179,6 +179,20 @@ TEST_F(Locate, CountsTheStoredWeightsAndWhatIsPackedOfThem) {
   // Of a mixture, four GiB of experts stay packed.
   write_layers(folder_, "more/mixture", 4, kLarge, kEmbedding, "mlp.experts.0.up");
   EXPECT_EQ(memory("mixture"), 2 * (4 * kLarge + kEmbedding) + (std::uint64_t{4} << 30));
+  // Quantised ones are never packed; the scale beside them counts as a number.
+  constexpr std::uint64_t kWeights = 64 * 32;
+  folder_.write("more/quantised/config.json",
+                R"({"model_type":"llama","num_hidden_layers":1,"num_attention_heads":2,)"
+                R"("hidden_size":32,"intermediate_size":64,"max_position_embeddings":16,)"
+                R"("vocab_size":10,"rms_norm_eps":1e-5,"quantization_config":)"
+                R"({"quant_method":"fp8"}})");
+  folder_.write("more/quantised/model.safetensors",
+                test::safetensors_bytes(
+                    R"({"model.layers.0.mlp.up_proj.weight":{"dtype":"F8_E4M3","shape":[64,32],)"
+                    R"("data_offsets":[0,2048]},"model.layers.0.mlp.up_proj.weight_scale_inv":)"
+                    R"({"dtype":"F32","shape":[1],"data_offsets":[2048,2052]}})",
+                    std::string(kWeights + 4, '\0')));
+  EXPECT_EQ(memory("quantised"), kWeights + 4 + 4);
 }
 
 TEST_F(Locate, ListsWhatIsThereAndWhatIsWrongWithIt) {

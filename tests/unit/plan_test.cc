@@ -86,10 +86,13 @@ TEST(Plan, LongPromptsTakeFarFewerOperationsThanEveryWriterTimesTheWeights) {
   EXPECT_NEAR(trace_cost(c, 256, Products::none).flop / 1e9, 1961, 2);
   EXPECT_NEAR(trace_cost(c, 1024, Products::none).flop / 1e9, 8957, 9);
   EXPECT_LT(trace_cost(c, 256, Products::as_needed).flop,
-            0.46 * trace_cost(c, 256, Products::none).flop);
-  EXPECT_LT(trace_cost(c, 1024, Products::as_needed).flop / 1e9, 3500);
+            0.45 * trace_cost(c, 256, Products::none).flop);
+  EXPECT_LT(trace_cost(c, 1024, Products::as_needed).flop / 1e9, 3400);
+  // No products of weights at 16 tokens; what is left out is the last layer's neurons, of which
+  // those at the last position are made.
+  const double neurons = 2.0 * 16 * 157 * 768 * 3072, numerators = 2.0 * 16 * 768 * 3072;
   EXPECT_DOUBLE_EQ(trace_cost(c, 16, Products::as_needed).flop,
-                   trace_cost(c, 16, Products::none).flop);
+                   trace_cost(c, 16, Products::none).flop - neurons - numerators);
 }
 
 TEST(Plan, MemoryOfALongPromptStaysWithinFourGibibytes) {

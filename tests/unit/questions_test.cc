@@ -51,6 +51,35 @@ TEST(Questions, OnATargetDoNotDependOnWhatFollowsIt) {
   }
 }
 
+// A root in the last MLP has sums and edges made that targets do without.
+TEST(Questions, OnTargetsHaveTheSameBitsAfterARootInTheLastMlp) {
+  for (const char* family : {"gpt2", "llama"}) {
+    for (const char* preset : {"paper", "best"}) {
+      testing::Shape shape;
+      shape.family = family;
+      const testing::Tensors tensors = testing::random_tensors_of(shape.config(), 12);
+      const std::vector<TokenId> ids = {1, 4, 2, 0, 3, 6};
+      const Model model = tensors.model("cpu", 2);
+      Question target;
+      target.options = preset_options(preset);
+      target.target.position = 3;
+      Question root = target;
+      root.root = "MLP1@4";
+      const Prepared fresh = model.prepare(ids), used = model.prepare(ids);
+      const TraceResult first = used.trace(root);
+      EXPECT_EQ(used.trace(target).node_credit, fresh.trace(target).node_credit) << preset;
+      EXPECT_EQ(fresh.trace(root).node_credit, first.node_credit) << preset;
+      const TraceResult again = fresh.trace(target), plain = model.prepare(ids).trace(target);
+      EXPECT_EQ(again.coverage.absolute_total, plain.coverage.absolute_total) << preset;
+      const Model reference = tensors.model("reference");
+      EXPECT_LT(
+          naive::difference(first.token_credit, reference.prepare(ids).trace(root).token_credit),
+          1e-4)
+          << family << ' ' << preset;
+    }
+  }
+}
+
 // What one question leaves behind for the next must not show in it.
 TEST(Questions, AreAnsweredAlikeInAnyOrder) {
   for (const std::string& device : testing::float_devices()) {

@@ -320,6 +320,26 @@ template <int R>
   }
 }
 
+// The tile's part of the sums of a ReachProduct.
+template <int R>
+[[gnu::always_inline]] inline void reach_of_tile(const Lanes (&c)[R][kTileVectors],
+                                                 const float* mass, const float* bound,
+                                                 double* to_sum, float* to_most) {
+  for (int v = 0; v < kTileVectors; ++v) {
+    Lanes sum = {};
+    Lanes most = load_lanes(to_most + v * kLaneCount);
+    for (int r = 0; r < R; ++r) {
+      const Lanes size = size_of_lanes(c[r][v]);
+      sum += size * mass[r];
+      const Lanes reach = size * bound[r];
+      most = reach > most ? reach : most;
+    }
+    store_lanes(most, to_most + v * kLaneCount);
+    for (std::int64_t i = 0; i < kLaneCount; ++i)
+      to_sum[v * kLaneCount + i] += static_cast<double>(sum[i]);
+  }
+}
+
 // `at`: the first column.
 template <int R>
 void pair_tile(const PairProduct<float>& x, std::int64_t row, std::int64_t at) {
@@ -342,6 +362,14 @@ void pair_tile(const PairProduct<float>& x, std::int64_t row, std::int64_t at) {
       to_abs[i] += static_cast<double>(abs[v][i]);
     }
   }
+  if (x.mass != nullptr)
+    reach_of_tile<R>(c, x.mass + row, x.bound + row, x.reach + at, x.most + at);
+  if (x.scores != nullptr) {
+    for (int r = 0; r < R; ++r) {
+      for (int v = 0; v < kTileVectors; ++v)
+        store_lanes(c[r][v], x.scores + (row + r) * x.ld + at + v * kLaneCount);
+    }
+  }
   if (x.origin == nullptr) return;
   for (int v = 0; v < kTileVectors; ++v) {
     const std::int64_t column = at + v * kLaneCount;
@@ -360,19 +388,7 @@ void reach_tile(const ReachProduct& x, std::int64_t row, std::int64_t at) {
   Lanes c[R][kTileVectors] = {};
   product_tile<R>(x.depth, x.a + row * x.lda, x.lda,
                   x.b + at / kPanelColumns * kPanelColumns * x.depth + at % kPanelColumns, c);
-  for (int v = 0; v < kTileVectors; ++v) {
-    const std::int64_t column = at + v * kLaneCount;
-    Lanes sum = {};
-    Lanes most = load_lanes(x.most + column);
-    for (int r = 0; r < R; ++r) {
-      const Lanes size = size_of_lanes(c[r][v]);
-      sum += size * x.mass[row + r];
-      const Lanes reach = size * x.bound[row + r];
-      most = reach > most ? reach : most;
-    }
-    store_lanes(most, x.most + column);
-    for (std::int64_t i = 0; i < kLaneCount; ++i) x.sum[column + i] += static_cast<double>(sum[i]);
-  }
+  reach_of_tile<R>(c, x.mass + row, x.bound + row, x.sum + at, x.most + at);
 }
 
 template <int R>
@@ -497,6 +513,39 @@ void head_sums_float(const HeadProduct<float>& x) {
   }
 }
 
+// Four rows and four columns at a time.
+void turn_rows_float(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
+                     float* const* to) {
+  using Four [[gnu::vector_size(16)]] = float;
+  std::int64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const float* p = from + r * ld;
+    std::int64_t c = 0;
+    for (; c + 4 <= columns; c += 4) {
+      Four a0, a1, a2, a3;
+      __builtin_memcpy(&a0, p + c, 16);
+      __builtin_memcpy(&a1, p + ld + c, 16);
+      __builtin_memcpy(&a2, p + 2 * ld + c, 16);
+      __builtin_memcpy(&a3, p + 3 * ld + c, 16);
+      const Four low01 = __builtin_shufflevector(a0, a1, 0, 4, 1, 5);
+      const Four low23 = __builtin_shufflevector(a2, a3, 0, 4, 1, 5);
+      const Four high01 = __builtin_shufflevector(a0, a1, 2, 6, 3, 7);
+      const Four high23 = __builtin_shufflevector(a2, a3, 2, 6, 3, 7);
+      const Four turned[4] = {__builtin_shufflevector(low01, low23, 0, 1, 4, 5),
+                              __builtin_shufflevector(low01, low23, 2, 3, 6, 7),
+                              __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
+                              __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
+      for (int i = 0; i < 4; ++i) __builtin_memcpy(to[c + i] + r, &turned[i], 16);
+    }
+    for (; c < columns; ++c) {
+      for (int i = 0; i < 4; ++i) to[c][r + i] = p[i * ld + c];
+    }
+  }
+  for (; r < rows; ++r) {
+    for (std::int64_t c = 0; c < columns; ++c) to[c][r] = from[r * ld + c];
+  }
+}
+
 // No call and no branch in the loop, so that a compiler takes several at once: over infinity is 0.
 void floored_inverses_float(const float* sum, const float* abs, std::int64_t n, double beta,
                             double floor, double* out) {
@@ -510,9 +559,21 @@ void floored_inverses_float(const float* sum, const float* abs, std::int64_t n, 
   }
 }
 
-constexpr FloatKernels kKernels = {
-    reduce_float,    row_sums_float,    reduce_rows_float,      gelu_erf_float,
-    gelu_tanh_float, silu_float,        softmax_float,          axpy_float,
-    dot_float,       add_columns_float, subtract_columns_float, column_medians_float,
-    pair_sums_float, head_sums_float,   reach_sums_float,       edge_sums_float,
-    floored_inverses_float};
+constexpr FloatKernels kKernels = {reduce_float,
+                                   row_sums_float,
+                                   reduce_rows_float,
+                                   gelu_erf_float,
+                                   gelu_tanh_float,
+                                   silu_float,
+                                   softmax_float,
+                                   axpy_float,
+                                   dot_float,
+                                   add_columns_float,
+                                   subtract_columns_float,
+                                   column_medians_float,
+                                   pair_sums_float,
+                                   head_sums_float,
+                                   reach_sums_float,
+                                   edge_sums_float,
+                                   turn_rows_float,
+                                   floored_inverses_float};

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/adds_keys_up.h"
 #include "backend/backend.h"
 #include "backend/device_plan.h"
 #include "backend/expert_rows.h"
@@ -91,9 +92,9 @@ class HostPairs : public HostProducts<T> {
   void query_pass(const AttentionView& view, const Rows& rows);
   void hide(const AttentionView& view, int query, T* rows) const;
   // Every writer as a key (query) of the heads of one panel, scaled, normed and turned:
-  // [head, S, Cl, E].
-  Array projected(const AttentionView& view, const Panels<T>& w, std::int64_t p, bool low_rank,
-                  const PullBack& forth);
+  // out[head, S, Cl, E], which one panel leaves to the next.
+  void projected(const AttentionView& view, const Panels<T>& w, std::int64_t p, bool low_rank,
+                 const PullBack& forth, Array& out);
 
  private:
   void folded_keys(const AttentionView& view, const LayerPanels<T>& w, T* table);
@@ -114,9 +115,22 @@ class HostPairSums : public HostPairs<T> {
                        std::span<const double> bound, const Backend::ReachVisitor& visit) override;
 
  protected:
-  // Sums of raw scores that are projected, and the moments of those of keys; where `table` is
-  // given, the scores themselves.
-  void key_sums(const AttentionView& view, AttentionSums& sums, T* table);
+  // Masses and bounds of writers at a source over the largest of them, so that none is too large
+  // for single precision.
+  struct Weighed {
+    std::vector<T> scaled;     // [S, {mass, bound}, Cl]
+    std::vector<double> unit;  // [S, {mass, bound}]
+  };
+  static Weighed weighed(const AttentionView& view, std::span<const double> mass,
+                         std::span<const double> bound);
+  // What goes with the sums of keys: the scores themselves, or what they lead to.
+  struct KeyExtras {
+    T* table = nullptr;
+    const Weighed* below = nullptr;
+    Backend::PairReach* reach = nullptr;
+  };
+  // Sums of raw scores that are projected, and the moments of those of keys.
+  void key_sums(const AttentionView& view, AttentionSums& sums, const KeyExtras& extras);
   void query_sums(const AttentionView& view, AttentionSums& sums);
 
  private:
@@ -127,13 +141,14 @@ class HostPairSums : public HostPairs<T> {
   };
   void tabled_block(const AttentionView& view, const KeyBlock& block, AttentionSums& sums,
                     T* table);
-  void summed_block(const AttentionView& view, const KeyBlock& block, AttentionSums& sums);
+  void summed_block(const AttentionView& view, const KeyBlock& block, AttentionSums& sums,
+                    const KeyExtras& extras);
   using KeyBlocks = std::function<void(const KeyBlock& block)>;
   void each_key_block(const AttentionView& view, const KeyBlocks& task);
 };
 
 template <typename T>
-class HostHeads : public HostPairSums<T> {
+class HostHeads : public HostPairSums<T>, public AddsKeysUp {
  protected:
   UNPACK_HOST_NAMES;
 
@@ -145,14 +160,26 @@ class HostHeads : public HostPairSums<T> {
                         int length, Array& writers, int n_writers, int first) override;
   AttentionSums attention_sums(const AttentionView& view, Scores scores,
                                bool keep_key_scores) override;
+  bool sums_with_reach(const AttentionView& view, std::span<const double> mass,
+                       std::span<const double> bound, AttentionSums& sums,
+                       Backend::PairReach& reach) override;
+  bool adds_keys_up(int length) const override;
   void key_scores(const AttentionView& view, Scores scores, int head, int query,
                   Array& out) override;
+  void key_scores_of_heads(const AttentionView& view, Scores scores, int query,
+                           Array& out) override;
   void query_scores(const AttentionView& view, Scores scores, int head, int query,
                     Array& out) override;
   void visit_key_scores(const AttentionView& view, Scores scores,
                         const Backend::KeyVisitor& visit) override;
 
  private:
+  // Sums of keys and queries, and moments, with nothing in them yet.
+  AttentionSums empty_sums(const AttentionView& view);
+  struct HeadRange {
+    int first, count;
+  };
+  void key_scores_of(const AttentionView& view, Scores scores, HeadRange heads, int query, T* out);
   void value_scores(const AttentionView& view, const LayerPanels<T>& w, AttentionSums& sums);
 };
 

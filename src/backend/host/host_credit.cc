@@ -185,35 +185,51 @@ void HostBackend<T>::key_fold(const AttentionView& view, std::span<const double>
   const auto pull = this->key_pull(view, *w, rope.get());
   std::vector<T> folded(static_cast<std::size_t>(length) * static_cast<std::size_t>(groups * e),
                         T(0));  // [S, G, E]
+  // folded[s, :] = sum_q coef[q, s] q[q, :], the other way round: queries [E, S] times coefficients
+  // [S, sources], whose rows lie as they come.
+  std::vector<T> queries(static_cast<std::size_t>(heads * e) * static_cast<std::size_t>(length));
+  pool_.parallel_for(heads, [&](std::int64_t h) {
+    T* to = queries.data() + h * e * length;
+    for (std::int64_t q = 0; q < length; ++q) {
+      const T* from = ptr(*view.q) + (q * heads + h) * e;
+      for (std::int64_t x = 0; x < e; ++x) to[x * length + q] = from[x];
+    }
+  });
   const std::int64_t blocks = (length + kCreditRows - 1) / kCreditRows;
   pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
     const std::int64_t g = task % groups;
     const std::int64_t begin = task / groups * kCreditRows;
-    const std::int64_t n = std::min(kCreditRows, length - begin), queries = length - begin;
-    const auto at = [&](std::int64_t s) { return folded.data() + (s * groups + g) * e; };
-    Scratch scratch;
-    T* turned = scratch.of<T>(n * queries);  // coefficients, a row a source
+    const std::int64_t n = std::min(kCreditRows, length - begin);
+    Scratch coefficients, sums;
+    T* rows = coefficients.of<T>((length - begin) * n);  // [queries, sources]
+    T* sum = sums.of<T>(e * n);
+    std::fill_n(sum, e * n, T(0));
     for (std::int64_t h = g * config_.group_size(); h < (g + 1) * config_.group_size(); ++h) {
       // Queries with any coefficient lie between these.
       std::int64_t first = length, end = begin;
       for (std::int64_t q = begin; q < length; ++q) {
-        const double* c = coef.data() + h * tri(length) + tri(q);
-        const std::int64_t seen = std::min(begin + n, q + 1);
-        if (std::all_of(c + begin, c + seen, [](double x) { return x == 0; })) continue;
-        if (end == begin) first = q;
-        // Those between that have none, and sources that a query does not see.
-        for (std::int64_t skipped = std::max(end, first); skipped <= q; ++skipped) {
-          for (std::int64_t s = 0; s < n; ++s) turned[s * queries + skipped - begin] = T(0);
+        const double* c = coef.data() + h * tri(length) + tri(q) + begin;
+        const std::int64_t seen = std::min(n, q + 1 - begin);
+        T* to = rows + (q - begin) * n;
+        int any = 0;
+        for (std::int64_t s = 0; s < seen; ++s) {
+          to[s] = static_cast<T>(c[s]);
+          any |= c[s] != 0 ? 1 : 0;
         }
-        for (std::int64_t s = begin; s < seen; ++s)
-          turned[(s - begin) * queries + q - begin] = static_cast<T>(c[s]);
+        std::fill(to + seen, to + n, T(0));  // sources that the query does not see
+        if (any == 0) continue;
+        first = std::min(first, q);
         end = q + 1;
       }
       if (end == begin) continue;
-      gemm(false, n, e, end - first, turned + first - begin, queries,
-           ptr(*view.q) + (first * heads + h) * e, heads * e, true, at(begin), groups * e);
+      gemm(false, e, n, end - first, queries.data() + h * e * length + first, length,
+           rows + (first - begin) * n, n, true, sum, n);
     }
-    for (std::int64_t s = begin; s < begin + n; ++s) pull(s, g, at(s));
+    for (std::int64_t s = 0; s < n; ++s) {
+      T* to = folded.data() + ((begin + s) * groups + g) * e;
+      for (std::int64_t x = 0; x < e; ++x) to[x] = sum[x * n + s];
+      pull(begin + s, g, to);
+    }
   });
   std::vector<T> vectors(static_cast<std::size_t>(length) * static_cast<std::size_t>(d));
   multiply_transposed(w->k, folded.data(), length, vectors.data());
@@ -283,7 +299,8 @@ void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, Scores scores,
   const std::int64_t cl = view.visible;
   const auto rows = static_cast<std::int64_t>(queries.size());
   out.assign(static_cast<std::size_t>(rows * cl), 0.0);
-  if (view.routing == nullptr && rows == 1 && queries[0] == view.length - 1 && view.last &&
+  const int kept_at = view.last_at < 0 ? view.length - 1 : view.last_at;
+  if (view.routing == nullptr && rows == 1 && queries[0] == kept_at && view.last &&
       !view.last->empty()) {
     const std::vector<T> scaled(coef.begin(), coef.end());
     const auto n = static_cast<std::int64_t>(scaled.size());

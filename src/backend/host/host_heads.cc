@@ -99,17 +99,24 @@ void HostHeads<T>::value_scores(const AttentionView& view, const LayerPanels<T>&
 }
 
 template <typename T>
+AttentionSums HostHeads<T>::empty_sums(const AttentionView& view) {
+  const std::int64_t heads = config_.n_heads;
+  AttentionSums sums;
+  for (Array* a : {&sums.k_sum, &sums.k_abs, &sums.q_sum, &sums.q_abs})
+    *a = uninitialized(heads * tri(view.length));
+  sums.k_std = uninitialized(heads * view.length * view.visible);
+  sums.k_mean = uninitialized(sums.k_std.size());
+  return sums;
+}
+
+template <typename T>
 AttentionSums HostHeads<T>::attention_sums(const AttentionView& view, Scores scores,
                                            bool keep_key_scores) {
   const std::int64_t pairs = tri(view.length);
   const std::int64_t cl = view.visible;
   const int heads = config_.n_heads;
   const LayerConfig& shape = config_.layer(view.layer);
-  AttentionSums sums;
-  for (Array* a : {&sums.k_sum, &sums.k_abs, &sums.q_sum, &sums.q_abs})
-    *a = uninitialized(heads * pairs);
-  sums.k_std = uninitialized(static_cast<std::int64_t>(heads) * view.length * cl);
-  sums.k_mean = uninitialized(sums.k_std.size());
+  AttentionSums sums = empty_sums(view);
   if (keep_key_scores) sums.k_scores = uninitialized(heads * pairs * cl);
   const bool keep_query_scores =
       keep_key_scores && keeps_query_scores(config_, writers_, view.length, sizeof(T));
@@ -121,7 +128,7 @@ AttentionSums HostHeads<T>::attention_sums(const AttentionView& view, Scores sco
   };
   const bool summed = scores == Scores::raw && !this->folds(view);
   if (summed) {
-    this->key_sums(view, sums, keep_key_scores ? ptr(sums.k_scores) : nullptr);
+    this->key_sums(view, sums, {keep_key_scores ? ptr(sums.k_scores) : nullptr});
   } else {
     this->key_pass(view, keep_key_scores ? ptr(sums.k_scores) : nullptr,
                    [&](int h, int q, T* rows) {
@@ -153,6 +160,33 @@ AttentionSums HostHeads<T>::attention_sums(const AttentionView& view, Scores sco
   return sums;
 }
 
+// Layers that are converted over and over would be, for every row of scores that is made again.
+template <typename T>
+bool HostHeads<T>::adds_keys_up(int length) const {
+  return sizeof(T) == sizeof(float) && this->layers_side_by_side() &&
+         this->plan_of(config_.n_layers - 1, length).keys.way != Way::folded;
+}
+
+template <typename T>
+bool HostHeads<T>::sums_with_reach(const AttentionView& view, std::span<const double> mass,
+                                   std::span<const double> bound, AttentionSums& sums,
+                                   Backend::PairReach& reach) {
+  if constexpr (sizeof(T) == sizeof(float)) {
+    if (this->folds(view)) return false;
+    sums = empty_sums(view);
+    auto below = HostPairSums<T>::weighed(view, mass, bound);
+    const auto places = static_cast<std::size_t>(sums.k_sum.size());
+    reach.mass.resize(places);
+    reach.bound.resize(places);
+    this->key_sums(view, sums, {nullptr, &below, &reach});
+    reach.unit = std::move(below.unit);
+    this->query_sums(view, sums);
+    value_scores(view, *layer(view.layer), sums);
+    return true;
+  }
+  return false;
+}
+
 template <typename T>
 void HostHeads<T>::visit_key_scores(const AttentionView& view, Scores scores,
                                     const Backend::KeyVisitor& visit) {
@@ -167,63 +201,95 @@ void HostHeads<T>::visit_key_scores(const AttentionView& view, Scores scores,
 template <typename T>
 void HostHeads<T>::key_scores(const AttentionView& view, Scores scores, int head, int query,
                               Array& out) {
+  key_scores_of(view, scores, {head, 1}, query, ptr(out));
+}
+
+template <typename T>
+void HostHeads<T>::key_scores_of_heads(const AttentionView& view, Scores scores, int query,
+                                       Array& out) {
+  key_scores_of(view, scores, {0, config_.n_heads}, query, ptr(out));
+}
+
+// Several heads read what the writers wrote once.
+template <typename T>
+void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadRange heads,
+                                 int query, T* out) {
   const auto w = layer(view.layer);
-  const std::int64_t e = config_.d_head;
-  const std::int64_t d = config_.d_model;
-  const std::int64_t cl = view.visible;
-  const int g = head / config_.group_size();
+  const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible;
+  const std::int64_t n = heads.count, sources = std::int64_t{query} + 1;
   const auto rope = rotary(view.layer, view.length, view.length);
   const auto pull = this->key_pull(view, *w, rope.get());
   const bool per_source = pull.changes();
   const double scale = config_.layer(view.layer).attention_scale;
-  const T* q = ptr(*view.q) + (static_cast<std::int64_t>(query) * config_.n_heads + head) * e;
-  std::vector<T> shared(static_cast<std::size_t>(d));
-  const Panel<T> columns = head_columns(w->k, g);
-  const std::int64_t ld = w->k.columns(g * e / w->k.width);
-  if (!per_source) gemm(true, 1, d, e, q, e, columns, ld, false, shared.data(), d);
+  const T* q =
+      ptr(*view.q) + (static_cast<std::int64_t>(query) * config_.n_heads + heads.first) * e;
+  const auto group = [&](std::int64_t i) {
+    return (heads.first + static_cast<int>(i)) / config_.group_size();
+  };
+  // One head needs its own columns alone.
+  const auto k = n > 1 ? widened(w->k) : nullptr;
+  const Panel<T> columns = head_columns(w->k, group(0));
+  const std::int64_t ld = w->k.columns(group(0) * e / w->k.width);
+  const auto into_stream = [&](std::int64_t i, const T* u, T* to) {
+    if (k != nullptr) {
+      head_to_model(*k, group(i), u, e, 1, to, d);
+    } else {
+      gemm(true, 1, d, e, u, e, columns, ld, false, to, d);
+    }
+  };
+  std::vector<T> shared(static_cast<std::size_t>(n * d));
+  for (std::int64_t i = 0; !per_source && i < n; ++i)
+    into_stream(i, q + i * e, shared.data() + i * d);
   // Where it is the same for all sources, and these are many, the vector is brought before W_O of
-  // the layers below once, [source, H, E].
+  // the layers below once, [head, source, H, E].
   const std::int64_t width = static_cast<std::int64_t>(config_.n_heads) * e;
+  const std::int64_t below = source_layers(writers_, view.visible);
   std::vector<T> before;
   if (!per_source && this->plan_of(view.layer, query + 1).keys.low_rank()) {
     std::vector<T> centered = shared;
-    center_row(centered.data());
-    const int sources = source_layers(writers_, view.visible);
-    before.resize(static_cast<std::size_t>(sources * width));
-    pool_.parallel_for(sources, [&](std::int64_t source) {
+    for (std::int64_t i = 0; i < n; ++i) center_row(centered.data() + i * d);
+    before.resize(static_cast<std::size_t>(n * below * width));
+    pool_.parallel_for(below * n, [&](std::int64_t task) {
+      const std::int64_t source = task / n, i = task % n;
       const auto from = layer(static_cast<int>(source));
       const Panels<T>& o = from->o;
       for (std::int64_t p = 0; p < o.count(); ++p)
-        gemm(true, 1, width, o.columns(p), centered.data() + o.begin(p), d, o.panel(p),
-             o.columns(p), p > 0, before.data() + source * width, width);
+        gemm(true, 1, width, o.columns(p), centered.data() + i * d + o.begin(p), d, o.panel(p),
+             o.columns(p), p > 0, before.data() + (i * below + source) * width, width);
     });
   }
-  pool_.parallel_for(query + 1, [&](std::int64_t s) {
+  pool_.parallel_for(sources, [&](std::int64_t s) {
     std::vector<T> own;
-    const T* vector = shared.data();
+    const T* vectors = shared.data();
     if (per_source) {
-      own.resize(static_cast<std::size_t>(d));
-      std::vector<T> u(q, q + e);
-      pull(s, g, u.data());
-      gemm(true, 1, d, e, u.data(), e, columns, ld, false, own.data(), d);
-      vector = own.data();
+      own.resize(static_cast<std::size_t>(n * d));
+      for (std::int64_t i = 0; i < n; ++i) {
+        std::vector<T> u(q + i * e, q + (i + 1) * e);
+        pull(s, group(i), u.data());
+        into_stream(i, u.data(), own.data() + i * d);
+      }
+      vectors = own.data();
     }
     const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[s]));
     const T* writers = ptr(*view.writers) + s * view.n_writers * d;
     for (std::int64_t j = 0; j < cl; ++j) {
       const Writer& writer = writers_[static_cast<int>(j)];
       const std::int64_t at = writer.head * e;
-      ptr(out)[s * cl + j] =
-          factor *
-          (before.empty() || writer.kind != WriterKind::head
-               ? dot(d, writers + j * d, vector)
-               : dot(e, ptr(*view.z[static_cast<std::size_t>(writer.layer)]) + s * width + at,
-                     before.data() + writer.layer * width + at));
+      const bool whole = before.empty() || writer.kind != WriterKind::head;
+      const T* z =
+          whole ? nullptr : ptr(*view.z[static_cast<std::size_t>(writer.layer)]) + s * width + at;
+      for (std::int64_t i = 0; i < n; ++i)
+        out[(i * sources + s) * cl + j] =
+            factor * (whole ? dot(d, writers + j * d, vectors + i * d)
+                            : dot(e, z, before.data() + (i * below + writer.layer) * width + at));
     }
   });
   const std::int64_t from = config_.layer(view.layer).first_source(query);
-  this->hide(view, query, ptr(out));
-  if (scores == Scores::centered) center_columns(ptr(out) + from * cl, query + 1 - from, cl);
+  for (std::int64_t i = 0; i < n; ++i) {
+    T* rows = out + i * sources * cl;
+    this->hide(view, query, rows);
+    if (scores == Scores::centered) center_columns(rows + from * cl, sources - from, cl);
+  }
 }
 
 template <typename T>

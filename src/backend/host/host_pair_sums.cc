@@ -16,9 +16,9 @@ void HostPairSums<T>::each_key_block(const AttentionView& view, const KeyBlocks&
   const std::int64_t group = config_.group_size(), blocks = (length + kQueries - 1) / kQueries;
   const auto rope = rotary(view.layer, length, view.length);
   const bool low_rank = this->plan_of(view.layer, view.length).keys.low_rank();
+  Array keys;
   for (std::int64_t p = 0; p < w->k.count(); ++p) {
-    const Array keys =
-        this->projected(view, w->k, p, low_rank, this->key_pull(view, *w, rope.get()));
+    this->projected(view, w->k, p, low_rank, this->key_pull(view, *w, rope.get()), keys);
     const std::int64_t in_panel = w->k.columns(p) / e, first = w->k.begin(p) / e;
     pool_.parallel_for(in_panel * group * blocks, [&](std::int64_t i) {
       const std::int64_t begin = (blocks - 1 - i % blocks) * kQueries;
@@ -30,12 +30,14 @@ void HostPairSums<T>::each_key_block(const AttentionView& view, const KeyBlocks&
 }
 
 template <typename T>
-void HostPairSums<T>::key_sums(const AttentionView& view, AttentionSums& sums, T* table) {
+void HostPairSums<T>::key_sums(const AttentionView& view, AttentionSums& sums,
+                               const KeyExtras& extras) {
   each_key_block(view, [&](const KeyBlock& block) {
     if constexpr (sizeof(T) == sizeof(float)) {
-      if (table == nullptr) return summed_block(view, block, sums);
+      summed_block(view, block, sums, extras);
+    } else {
+      tabled_block(view, block, sums, extras.table);
     }
-    tabled_block(view, block, sums, table);
   });
 }
 
@@ -71,12 +73,13 @@ void HostPairSums<T>::tabled_block(const AttentionView& view, const KeyBlock& bl
   }
 }
 
-// Scores that nobody wants to see: a tile of writers and queries is added up in registers.
-// Moments are taken around the score of the query's own position, so that a spread that is small
-// against the mean keeps its digits.
+// A tile of writers and queries is added up in registers; the scores of a source go to the table
+// from the cache, or nowhere. Moments are taken around the score of the query's own position, so
+// that a spread that is small against the mean keeps its digits.
 template <typename T>
 void HostPairSums<T>::summed_block(const AttentionView& view, const KeyBlock& block,
-                                   AttentionSums& sums) {
+                                   AttentionSums& sums, const KeyExtras& extras) {
+  T* const table = extras.table;
   constexpr std::int64_t kSources = 32;  // whose moments are added before they go to double
   const std::int64_t e = config_.d_head, heads = config_.n_heads, cl = view.visible;
   const std::int64_t length = view.length, n = block.n, begin = block.begin;
@@ -84,9 +87,12 @@ void HostPairSums<T>::summed_block(const AttentionView& view, const KeyBlock& bl
   const LayerConfig& shape = config_.layer(view.layer);
   std::vector<T> queries(static_cast<std::size_t>(e * padded)),
       work(static_cast<std::size_t>(3 * places), T(0)), own(static_cast<std::size_t>(cl)),
-      weight(static_cast<std::size_t>(padded), T(0));
+      weight(static_cast<std::size_t>(padded), T(0)),
+      scores(static_cast<std::size_t>(table ? places : 0));
+  std::vector<T*> rows(static_cast<std::size_t>(table ? n : 0));
   std::vector<double> moments(static_cast<std::size_t>(2 * places), 0.0),
-      pair(static_cast<std::size_t>(2 * padded));
+      pair(static_cast<std::size_t>(3 * padded));  // sums, absolute sums, masses
+  std::vector<T> most(static_cast<std::size_t>(padded));
   const T* from = ptr(*view.q) + (begin * heads + block.head) * e;
   pack_columns(true, e, n, from, heads * e, queries.data());
   T* const origin = work.data();
@@ -104,18 +110,35 @@ void HostPairSums<T>::summed_block(const AttentionView& view, const KeyBlock& bl
     std::fill(weight.begin(), weight.end(), T(0));
     std::fill(weight.begin() + skip, weight.begin() + end, T(1));
     std::fill(pair.begin(), pair.end(), 0.0);
+    std::fill(most.begin(), most.end(), T(0));
+    const T* below = extras.below ? extras.below->scaled.data() + 2 * s * cl : nullptr;
     if (end > skip) {
       const std::int64_t at = skip / kPanelColumns * kPanelColumns;
-      pair_sums(PairProduct<T>{cl, padded_columns(end) - at, e, block.keys + s * cl * e, e,
-                               queries.data() + at * e, pair.data() + at, pair.data() + padded + at,
-                               weight.data() + at, origin + at, first + at, first + places + at,
-                               padded});
+      pair_sums(PairProduct<T>{
+          cl, padded_columns(end) - at, e, block.keys + s * cl * e, e, queries.data() + at * e,
+          pair.data() + at, pair.data() + padded + at, weight.data() + at, origin + at, first + at,
+          first + places + at, padded, table ? scores.data() + at : nullptr, below,
+          below ? below + cl : nullptr, pair.data() + 2 * padded + at, most.data() + at});
+    }
+    if (table != nullptr) {
+      for (std::int64_t i = skip; i < n; ++i) {
+        T* to = table + (block.head * tri(length) + tri(begin + i) + s) * cl;
+        rows[static_cast<std::size_t>(i)] = to;
+        if (i >= end) std::fill_n(to, cl, T(0));  // outside the window
+      }
+      if constexpr (sizeof(T) == sizeof(float))
+        turn_rows(scores.data() + skip, padded, cl, end - skip, rows.data() + skip);
     }
     for (std::int64_t i = skip; i < n; ++i) {
       const std::int64_t to = block.head * tri(length) + tri(begin + i) + s;
       ptr(sums.k_sum)[to] = i < end ? static_cast<T>(pair[static_cast<std::size_t>(i)]) : T(0);
       ptr(sums.k_abs)[to] =
           i < end ? static_cast<T>(pair[static_cast<std::size_t>(padded + i)]) : T(0);
+      if (extras.reach == nullptr) continue;
+      const auto place = static_cast<std::size_t>(to), column = static_cast<std::size_t>(i);
+      extras.reach->mass[place] =
+          i < end ? static_cast<float>(pair[static_cast<std::size_t>(2 * padded) + column]) : 0.0F;
+      extras.reach->bound[place] = i < end ? static_cast<float>(most[column]) : 0.0F;
     }
     if (s % kSources != kSources - 1 && s != reach - 1) continue;
     for (std::size_t i = 0; i < moments.size(); ++i) moments[i] += static_cast<double>(first[i]);
@@ -134,8 +157,25 @@ void HostPairSums<T>::summed_block(const AttentionView& view, const KeyBlock& bl
   }
 }
 
-// Masses and bounds of a source go to single precision over the largest of them, so that none is
-// too large for it.
+template <typename T>
+typename HostPairSums<T>::Weighed HostPairSums<T>::weighed(const AttentionView& view,
+                                                           std::span<const double> mass,
+                                                           std::span<const double> bound) {
+  const std::int64_t cl = view.visible, length = view.length;
+  Weighed out{std::vector<T>(static_cast<std::size_t>(2 * length * cl)),
+              std::vector<double>(static_cast<std::size_t>(2 * length))};
+  for (std::int64_t i = 0; i < 2 * length; ++i) {
+    const double* from =
+        (i % 2 == 0 ? mass : bound).data() + i / 2 * static_cast<std::int64_t>(view.n_writers);
+    const double most = *std::max_element(from, from + cl);
+    out.unit[static_cast<std::size_t>(i)] = most;
+    for (std::int64_t j = 0; j < cl; ++j)
+      out.scaled[static_cast<std::size_t>(i * cl + j)] =
+          most > 0 ? static_cast<T>(from[j] / most) : T(0);
+  }
+  return out;
+}
+
 template <typename T>
 bool HostPairSums<T>::visit_key_reach(const AttentionView& view, std::span<const double> mass,
                                       std::span<const double> bound,
@@ -143,19 +183,8 @@ bool HostPairSums<T>::visit_key_reach(const AttentionView& view, std::span<const
   if constexpr (sizeof(T) == sizeof(float)) {
     if (this->folds(view)) return false;
     const std::int64_t e = config_.d_head, heads = config_.n_heads, cl = view.visible;
-    const std::int64_t length = view.length;
     const LayerConfig& shape = config_.layer(view.layer);
-    std::vector<T> scaled(static_cast<std::size_t>(2 * length * cl));  // [S, {mass, bound}, Cl]
-    std::vector<double> largest(static_cast<std::size_t>(2 * length));
-    for (std::int64_t i = 0; i < 2 * length; ++i) {
-      const double* from =
-          (i % 2 == 0 ? mass : bound).data() + i / 2 * static_cast<std::int64_t>(view.n_writers);
-      const double most = *std::max_element(from, from + cl);
-      largest[static_cast<std::size_t>(i)] = most;
-      for (std::int64_t j = 0; j < cl; ++j)
-        scaled[static_cast<std::size_t>(i * cl + j)] =
-            most > 0 ? static_cast<T>(from[j] / most) : T(0);
-    }
+    const Weighed below = weighed(view, mass, bound);
     each_key_block(view, [&](const KeyBlock& block) {
       const std::int64_t n = block.n, begin = block.begin, padded = padded_columns(n);
       const std::int64_t reach = begin + n;
@@ -174,14 +203,15 @@ bool HostPairSums<T>::visit_key_reach(const AttentionView& view, std::span<const
         std::fill(sum.begin(), sum.end(), 0.0);
         std::fill(most.begin(), most.end(), T(0));
         reach_sums({cl, padded_columns(end) - at, e, block.keys + s * cl * e, e,
-                    queries.data() + at * e, scaled.data() + 2 * s * cl,
-                    scaled.data() + (2 * s + 1) * cl, sum.data() + at, most.data() + at});
+                    queries.data() + at * e, below.scaled.data() + 2 * s * cl,
+                    below.scaled.data() + (2 * s + 1) * cl, sum.data() + at, most.data() + at});
         for (std::int64_t i = skip; i < end; ++i) {
           const auto column = static_cast<std::size_t>(i);
           rows[static_cast<std::size_t>(2 * i * reach + s)] =
-              sum[column] * largest[static_cast<std::size_t>(2 * s)];
+              static_cast<double>(static_cast<float>(sum[column])) *
+              below.unit[static_cast<std::size_t>(2 * s)];
           rows[static_cast<std::size_t>((2 * i + 1) * reach + s)] =
-              static_cast<double>(most[column]) * largest[static_cast<std::size_t>(2 * s + 1)];
+              static_cast<double>(most[column]) * below.unit[static_cast<std::size_t>(2 * s + 1)];
         }
       }
       for (std::int64_t i = 0; i < n; ++i)
@@ -206,9 +236,9 @@ void HostPairSums<T>::query_sums(const AttentionView& view, AttentionSums& sums)
     pool_.parallel_for(groups, [&](std::int64_t g) {
       pack_columns(true, e, length, ptr(*view.k) + g * e, groups * e, keys.data() + g * e * reach);
     });
+    Array own;
     for (std::int64_t p = 0; p < w->q.count(); ++p) {
-      const Array own =
-          this->projected(view, w->q, p, low_rank, this->query_pull(view, *w, rope.get()));
+      this->projected(view, w->q, p, low_rank, this->query_pull(view, *w, rope.get()), own);
       const std::int64_t in_panel = w->q.columns(p) / e, first = w->q.begin(p) / e;
       pool_.parallel_for(length * in_panel, [&](std::int64_t task) {
         const std::int64_t q = length - 1 - task / in_panel;

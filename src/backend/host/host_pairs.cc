@@ -168,8 +168,8 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const LayerPanels<T
 }
 
 template <typename T>
-Array HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std::int64_t p,
-                              bool low_rank, const PullBack& forth) {
+void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std::int64_t p,
+                             bool low_rank, const PullBack& forth, Array& out) {
   constexpr std::int64_t kPositions = 192, kWriters = 16;
   const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible;
   const std::int64_t length = view.length, columns = w.columns(p), heads = columns / e;
@@ -181,7 +181,7 @@ Array HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std
     products = uninitialized(this->product_size(w, sources));
     this->make_products(w, sources, p, 1, false, ptr(products));
   }
-  Array out = uninitialized(heads * length * cl * e);
+  if (out.size() < heads * length * cl * e) out = uninitialized(heads * length * cl * e);
   const std::int64_t blocks = (length + kPositions - 1) / kPositions;
   const std::int64_t groups = (cl + kWriters - 1) / kWriters;
   pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
@@ -220,7 +220,6 @@ Array HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std
       }
     }
   });
-  return out;
 }
 
 // Every writer's key, then its product with every query: whole rows of several queries at once.
@@ -234,8 +233,9 @@ void HostPairs<T>::projected_keys(const AttentionView& view, const LayerPanels<T
   const std::int64_t queries = std::clamp<std::int64_t>(
       kTileBytes / (length * cl * static_cast<std::int64_t>(sizeof(T))), 8, 64);
   const std::int64_t blocks = (length + queries - 1) / queries;
+  Array keys;
   for (std::int64_t p = 0; p < w.k.count(); ++p) {
-    const Array keys = projected(view, w.k, p, low_rank, key_pull(view, w, rope.get()));
+    projected(view, w.k, p, low_rank, key_pull(view, w, rope.get()), keys);
     const std::int64_t in_panel = w.k.columns(p) / e, first = w.k.begin(p) / e;
     pool_.parallel_for(in_panel * group * blocks, [&](std::int64_t task) {
       const std::int64_t begin = (blocks - 1 - task % blocks) * queries;
@@ -265,8 +265,9 @@ void HostPairs<T>::projected_queries(const AttentionView& view, const LayerPanel
   const std::int64_t kv_row = static_cast<std::int64_t>(config_.n_kv_heads) * e;
   const auto rope = rotary(view.layer, view.length, view.length);
   const bool low_rank = this->plan_of(view.layer, view.length).queries.low_rank();
+  Array own;
   for (std::int64_t p = 0; p < w.q.count(); ++p) {
-    const Array own = projected(view, w.q, p, low_rank, query_pull(view, w, rope.get()));
+    projected(view, w.q, p, low_rank, query_pull(view, w, rope.get()), own);
     const std::int64_t in_panel = w.q.columns(p) / e, first = w.q.begin(p) / e;
     pool_.parallel_for(length * in_panel, [&](std::int64_t task) {
       const std::int64_t q = length - 1 - task / in_panel;

@@ -31,7 +31,7 @@ std::vector<DevicePlan::Part> HostProducts<T>::plan(const Writers& writers, int 
   Part heads{"head writers", "z times W_O", each * tokens * config_.n_layers,
              2 * each * config_.n_layers};
   Part keys{"keys", "", 0, 0}, queries{"queries", "", 0, 0}, values{"values", "", 0, 0},
-      neurons{"neurons", "", 0, 0};
+      neurons{"neurons", "when a target asks", 0, 0};
   // The way of the last layer, which has most to do.
   const auto add = [](Part& part, const ReaderPlan& reader) {
     part.way = way_name(reader.way);
@@ -43,6 +43,7 @@ std::vector<DevicePlan::Part> HostProducts<T>::plan(const Writers& writers, int 
     add(keys, layer_plan.keys);
     add(queries, layer_plan.queries);
     add(values, layer_plan.values);
+    if (asked_neurons(config_, l)) continue;
     add(neurons, layer_plan.neurons[0]);
     if (config_.layer(l).gated()) add(neurons, layer_plan.neurons[1]);
   }

@@ -193,6 +193,11 @@ void reach_sums(const ReachProduct& product) { best().reach_sums(product); }
 
 void edge_sums(const EdgeProduct& product) { best().edge_sums(product); }
 
+void turn_rows(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
+               float* const* to) {
+  best().turn_rows(from, ld, rows, columns, to);
+}
+
 template <>
 void floored_inverses<float>(const float* sum, const float* abs, std::int64_t n, double beta,
                              double floor, double* out) {
@@ -224,6 +229,11 @@ void pair_sums<double>(const PairProduct<double>& x) {
       const double score = element(x.a + r * x.lda, x.b, x.depth, c);
       x.sum[c] += score;
       x.abs[c] += std::fabs(score);
+      if (x.scores != nullptr) x.scores[r * x.ld + c] = score;
+      if (x.mass != nullptr) {
+        x.reach[c] += std::fabs(score) * x.mass[r];
+        x.most[c] = std::max(x.most[c], std::fabs(score) * x.bound[r]);
+      }
       if (x.origin == nullptr) continue;
       const double away = (score - x.origin[r * x.ld + c]) * x.weight[c];
       x.first[r * x.ld + c] += away;

@@ -65,7 +65,7 @@ void pack_columns(bool transposed, std::int64_t depth, std::int64_t n, const T* 
 
 // C = A[rows, depth] B, of which only sums are kept: over the rows, of every column C and |C| are
 // added to sum and abs. Where `origin` is given, so are those of weight (C - origin) and its square
-// for every place, to first and second [rows, ld].
+// for every place, to first and second [rows, ld]. Where `scores` is given, C goes there, too.
 template <typename T>
 struct PairProduct {
   std::int64_t rows, columns, depth;  // columns: a multiple of kPanelColumns
@@ -79,9 +79,19 @@ struct PairProduct {
   T* first = nullptr;
   T* second = nullptr;
   std::int64_t ld = 0;
+  T* scores = nullptr;  // [rows, ld]
+  // Where it is given, the sums of ReachProduct on the way.
+  const T* mass = nullptr;   // [rows]
+  const T* bound = nullptr;  // [rows]
+  double* reach = nullptr;   // [columns]
+  T* most = nullptr;         // [columns]
 };
 template <typename T>
 void pair_sums(const PairProduct<T>& product);
+
+// to[c][r] = from[r, c], from[rows, ld].
+void turn_rows(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
+               float* const* to);
 
 // C = A[rows, depth] B: over the rows, of every column |C| mass is added to sum, and the largest
 // |C| bound goes to most.
@@ -151,6 +161,8 @@ struct FloatKernels {
   void (*head_sums)(const HeadProduct<float>& product);
   void (*reach_sums)(const ReachProduct& product);
   void (*edge_sums)(const EdgeProduct& product);
+  void (*turn_rows)(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
+                    float* const* to);
   void (*floored_inverses)(const float* sum, const float* abs, std::int64_t n, double beta,
                            double floor, double* out);
 };

@@ -1,0 +1,86 @@
+#include "decompose/asked_neurons.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+namespace unpack {
+
+namespace {
+
+constexpr std::size_t kKeptPositions = 2;
+constexpr std::int64_t kColumns = 256;  // neurons of a task
+
+struct Totals {
+  std::vector<double> sum, abs;  // [entries]
+  std::vector<double> square;    // [blocks, Cl]
+};
+
+// Over the writers in their order, so that the result does not depend on who does what.
+template <typename T>
+void add_up(const T* scores, std::int64_t writers, std::int64_t entries, std::int64_t block,
+            Totals& to) {
+  const std::int64_t begin = block * kColumns, end = std::min(entries, begin + kColumns);
+  for (std::int64_t j = 0; j < writers; ++j) {
+    const T* row = scores + j * entries;
+    double square = 0;
+    for (std::int64_t i = begin; i < end; ++i) {
+      const auto x = static_cast<double>(row[i]);
+      to.sum[static_cast<std::size_t>(i)] += x;
+      to.abs[static_cast<std::size_t>(i)] += std::fabs(x);
+      square += x * x;
+    }
+    to.square[static_cast<std::size_t>(block * writers + j)] = square;
+  }
+}
+
+Array array_of(Backend& backend, const std::vector<double>& values) {
+  Array out = backend.zeros(static_cast<std::int64_t>(values.size()));
+  backend.upload(out, 0, values);
+  return out;
+}
+
+}  // namespace
+
+MlpSums AskedNeurons::at(Backend& backend, const MlpView& view, MlpSide side, int query,
+                         bool scores) {
+  std::list<Kept>& kept = kept_[side == MlpSide::up ? 1 : 0];
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found =
+        std::find_if(kept.begin(), kept.end(), [&](const Kept& x) { return x.query == query; });
+    if (found != kept.end()) {
+      kept.splice(kept.begin(), kept, found);
+      return kept.front().sums;
+    }
+  }
+  const std::int64_t entries = backend.config().layer(view.layer).entries();
+  const std::int64_t writers = view.visible, blocks = (entries + kColumns - 1) / kColumns;
+  Array all = backend.zeros(writers * entries);
+  backend.mlp_scores(view, side, Scores::raw, query, all);
+  const auto host = backend.host(all);
+  Totals totals{std::vector<double>(static_cast<std::size_t>(entries), 0.0),
+                std::vector<double>(static_cast<std::size_t>(entries), 0.0),
+                std::vector<double>(static_cast<std::size_t>(blocks * writers), 0.0)};
+  backend.parallel_for(blocks, [&](std::int64_t block) {
+    if (backend.is_double()) {
+      add_up(static_cast<const double*>(host.get()), writers, entries, block, totals);
+    } else {
+      add_up(static_cast<const float*>(host.get()), writers, entries, block, totals);
+    }
+  });
+  std::vector<double> l2(static_cast<std::size_t>(writers), 0.0);
+  for (std::size_t i = 0; i < totals.square.size(); ++i) l2[i % l2.size()] += totals.square[i];
+  for (double& x : l2) x = std::sqrt(x);
+  MlpSums made;
+  made.sum = array_of(backend, totals.sum);
+  made.abs = array_of(backend, totals.abs);
+  made.l2 = array_of(backend, l2);
+  if (scores) made.last = all;
+  const std::lock_guard lock(mutex_);
+  if (kept.size() >= kKeptPositions) kept.pop_back();
+  kept.push_front({query, made});
+  return made;
+}
+
+}  // namespace unpack
