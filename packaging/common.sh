@@ -12,6 +12,10 @@ mkdir -p "$dist"
 say() { echo "packaging: $*"; }
 fail() { echo "packaging: $*" >&2; exit 1; }
 
+# Names of what these scripts put into dist: a folder that DIST names may hold files of others.
+ours=(-maxdepth 1 -type f '(' -name 'unpack[-_]*' -o -name 'libunpack-dev_*' -o -name 'python3-unpack-engine_*' -o -name 'CHANGES-*.md' -o -name SHA256SUMS ')')
+clear_dist() { find "$dist" "${ours[@]}" -delete; }
+
 # The files that git tracks, and new ones that it does not ignore, as folder $1; where there is no git (sources of a release), all but what was built.
 export_sources() {
   rm -rf "$1"

@@ -46,6 +46,6 @@ if command -v lintian >/dev/null 2>&1; then
   lintian --allow-root --fail-on error "$work"/*.changes
   say "lintian found no error"
 fi
-rm -f "$dist"/*.deb
+rm -f "$dist"/{unpack-engine,libunpack-dev,python3-unpack-engine}_*.deb
 cp "$work"/*.deb "$dist/"
 say "$(cd "$dist" && ls -s --block-size=K ./*.deb)"

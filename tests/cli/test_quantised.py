@@ -147,6 +147,10 @@ def test_models_names_the_scheme(unpack, tmp_path):
     lines = unpack.ok("models", packed, plain).splitlines()
     line = lambda folder: next(line for line in lines if line.rstrip().endswith(str(folder)))
     assert "GPTQ 4 bit" in line(packed) and "fits" in line(packed) and "float32" in line(plain)
+    # However long the name of a scheme is, columns stand below each other.
+    (tmp_path / "nf4").mkdir()
+    listed = [line for line in unpack.ok("models", packed, pair(tmp_path / "nf4", "nf4")[0]).splitlines() if " ctx  fits  " in line]
+    assert "bitsandbytes 4 bit" in listed[-1] and len({line.index(" ctx ") for line in listed}) == 1
 
 
 def broken(tmp_path, scheme, change):

@@ -205,6 +205,16 @@ def test_setup_asks_for_no_browser_where_the_release_has_none(tmp_path, offered)
     assert ("chromium" in installed, "chromium-driver" in installed) == (offered, offered)
 
 
+def test_a_release_leaves_files_of_others_alone(tmp_path):
+    ours = ["unpack-engine_0.1_amd64.deb", "libunpack-dev_0.1_amd64.deb", "python3-unpack-engine_0.1_amd64.deb", "unpack_engine-0.1.tar.gz", "CHANGES-0.1.md", "SHA256SUMS"]
+    for name in [*ours, "thesis.txt", "other_1.deb"]:
+        (tmp_path / name).touch()
+    (tmp_path / "unpack-folder").mkdir()
+    subprocess.run(["bash", "-c", '. "$0"; clear_dist', ROOT / "packaging" / "common.sh"], check=True, env={**os.environ, "DIST": str(tmp_path)})
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other_1.deb", "thesis.txt", "unpack-folder"]
+    assert "rm -rf \"$dist\"" not in (ROOT / "packaging" / "release.sh").read_text()
+
+
 def test_without_onednn_the_values_are_the_same():
     question = ["trace", "Mary and John went to the store. John gave a drink to", "--target", " Mary", "--versus", " John", "--json", "-"]
     with_it = json.loads(output(*question, env={**os.environ, "UNPACK_ONEDNN": "on"}))["token_credit"]
