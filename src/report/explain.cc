@@ -175,12 +175,12 @@ class Explainer {
 
   std::string mlp(const Node& node, const TraceResult& rooted) const {
     // Of a root nothing is known of those who read it.
+    const bool root = trace_.root == node;
     std::string out =
-        trace_.root == node
-            ? place(node) + "."
-            : fmt::format("{} {}{}", place(node),
-                          speaks(node) ? effect(node) : "prepares what later readers use",
-                          credit_of(node));
+        root ? place(node)
+             : fmt::format("{} {}{}", place(node),
+                           speaks(node) ? effect(node) : "prepares what later readers use",
+                           credit_of(node));
     std::vector<std::string> read;
     for (const auto& [branch, rows] : rooted.incoming) {
       const std::optional<Feed> feed = strongest(rooted, branch, std::nullopt);
@@ -188,7 +188,9 @@ class Explainer {
       const std::string label = hop_label(branch);
       read.push_back(feeder(*feed) + (label.empty() ? "" : " (" + label + ")"));
     }
-    if (!read.empty()) out += fmt::format(" It reads most from {}.", fmt::join(read, " and "));
+    if (!read.empty())
+      out +=
+          fmt::format("{} most from {}.", root ? " reads" : " It reads", fmt::join(read, " and "));
     return out;
   }
 

@@ -39,6 +39,7 @@ def test_the_address_brings_the_token_and_forgets_it(locked, carried):
     locked.settled()
     assert locked.all("#graph .edge")
     assert SECRET not in locked.js("return location.href") and "prompt=" in locked.js("return location.hash")
+    locked.one(".sentences")  # the last that is asked for the first address
     # The tab keeps it: a reload needs no other.
     addresses(locked)
     locked.driver.refresh()

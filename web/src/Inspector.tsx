@@ -1,6 +1,6 @@
 import { useEffect, useMemo, useState } from 'preact/hooks';
 import type { Body } from './api';
-import { useAsk } from './ask';
+import { AFTERWARDS, useAsk } from './ask';
 import { Effects, LabelledPattern, Meter, Pattern, sign } from './charts';
 import { number, percent, plural, signed, tokenText, withMinus } from './format';
 import { Term } from './Help';
@@ -53,7 +53,7 @@ export function Inspector(props: Props) {
         </span>
       </div>
       <p class="small muted">credit {signed(credit)} here, {signed(total)} over all positions; direct {signed(trace.importance[parsed.name] ?? 0)} <Term of="credit" /></p>
-      <div class="row">
+      <div class="row part-row">
         <div class="segmented" role="tablist" aria-label="About this node">
           {parts.map((each) => <button key={each} type="button" role="tab" id={`part-${each}`} aria-selected={current === each} onClick={() => setPart(each)}>{LABELS[each]}</button>)}
         </div>
@@ -98,7 +98,7 @@ const BRANCHES: Record<string, string> = { K: 'keys: why it looks there', Q: 'qu
 function Reads({ reads, tokens, body, onSelect }: { reads: ReadsAnswer; tokens: Token[]; body: Body; onSelect: (node: string) => void }) {
   const rows = reads.incoming;
   const largest = Math.max(1e-30, ...Object.values(rows).flatMap((list) => list.map((row) => Math.abs(row.credit))));
-  const words = useAsk<WordsAnswer>('words', { ...body, node: reads.node }, 60, true);
+  const words = useAsk<WordsAnswer>('words', { ...body, node: reads.node }, AFTERWARDS, true);
   return (
     <>
       {words.data && !words.stale && words.data.sentences[0] && <p class="sentence">{withMinus(words.data.sentences[0].text)}</p>}

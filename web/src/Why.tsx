@@ -1,6 +1,6 @@
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { once, type Body } from './api';
-import { askAhead, useAsk } from './ask';
+import { AFTERWARDS, askAhead, useAsk } from './ask';
 import { Controls } from './Controls';
 import type { Exports } from './exports';
 import { clipped, number, percent, plural, probability, share, signed, tokenText, withMinus } from './format';
@@ -172,8 +172,6 @@ export function Why({ trace, stale, view, body, gated, dark, exports, tokenHover
     </div>
   );
 }
-
-const AFTERWARDS = 60; // ms: the graph is drawn first
 
 function Words({ body, stale, onSelect }: { body: Body; stale: boolean; onSelect: (node: string) => void }) {
   const ask = useAsk<WordsAnswer>(stale ? null : 'words', { ...body, sentences: 4 }, AFTERWARDS, true);

@@ -7,6 +7,7 @@ import type { QueueAnswer } from './types';
 const KEPT = 40;
 const POLL = 300; // ms between looks at the queue
 const PATIENCE = 350; // ms before a waiting question is worth a word
+export const AFTERWARDS = 250; // ms before sentences are asked for: the graph comes first, and the second click of a double click
 const AGAIN = 2000; // ms before a temporary failure is tried again
 
 export type Status = 'idle' | 'busy' | 'done' | 'failed' | 'cancelled';
