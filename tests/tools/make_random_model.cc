@@ -12,7 +12,7 @@ int main(int argc, char** argv) {
   using namespace unpack;
   if (argc < 3) {
     std::fprintf(stderr, "usage: make_random_model SHAPE FOLDER [bf16|f16|f32] [SEED]\nshapes:");
-    for (const std::string& name : known_shapes()) std::fprintf(stderr, " %s", name.c_str());
+    for (const std::string& name : model::known_shapes()) std::fprintf(stderr, " %s", name.c_str());
     std::fprintf(stderr, "\n");
     return 2;
   }

@@ -11,6 +11,7 @@
 #include <numeric>
 
 #include "experiments/token_rankings.h"
+#include "test_paths.h"
 #include "unit/devices.h"
 #include "unit/naive/baselines.h"
 #include "unit/naive/compare.h"

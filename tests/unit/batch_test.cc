@@ -12,6 +12,7 @@
 #include "base/checksum.h"
 #include "batch/facts.h"
 #include "report/line_log.h"
+#include "test_paths.h"
 #include "unit/devices.h"
 #include "unpack/error.h"
 
@@ -20,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-class forward::Batch : public ::testing::Test {
+class Batch : public ::testing::Test {
  protected:
   void SetUp() override {
     folder_ = std::filesystem::temp_directory_path() /
@@ -64,7 +65,7 @@ RC_GTEST_PROP(Checksum, ASealedLineIsValidJsonAndAnyChangedByteShows,
   RC_ASSERT(report::unseal(line).empty());
 }
 
-TEST_F(forward::Batch, ALogIsCutBehindItsLastWholeLine) {
+TEST_F(Batch, ALogIsCutBehindItsLastWholeLine) {
   const auto file = folder_ / "log";
   const auto read = [&] {
     std::vector<std::string> out;
@@ -86,13 +87,13 @@ TEST_F(forward::Batch, ALogIsCutBehindItsLastWholeLine) {
   EXPECT_EQ(std::filesystem::file_size(file), whole);
 }
 
-TEST_F(forward::Batch, AFileOfSomebodyElseIsNotCut) {
+TEST_F(Batch, AFileOfSomebodyElseIsNotCut) {
   const std::string file = write("log", "not ours\n");
   EXPECT_THROW(report::LineLog(file, [](std::string_view) {}), InputError);
   EXPECT_EQ(std::filesystem::file_size(file), 9U);
 }
 
-TEST_F(forward::Batch, TextHasAPromptALine) {
+TEST_F(Batch, TextHasAPromptALine) {
   const auto got = records("p.txt", "\xEF\xBB\xBFMary\r\n\n  \n# not a remark\nlast \"one\"");
   ASSERT_EQ(got.size(), 3U);
   EXPECT_EQ(got[0].fields, "{\"prompt\":\"Mary\"}");
@@ -101,7 +102,7 @@ TEST_F(forward::Batch, TextHasAPromptALine) {
   EXPECT_EQ(Json::parse(got[2].fields)["prompt"], "last \"one\"");
 }
 
-TEST_F(forward::Batch, TablesHaveQuotesAndLineEndsInCells) {
+TEST_F(Batch, TablesHaveQuotesAndLineEndsInCells) {
   const auto got = records("p.csv",
                            "id, Prompt ,position\r\n1,\"a \"\"b\"\"\r\nc, d\",-1\r\n2,plain "
                            "\"quote\",\r\n3,\"open\"x,1\r\n4,e,2\r\n");
@@ -115,13 +116,13 @@ TEST_F(forward::Batch, TablesHaveQuotesAndLineEndsInCells) {
   EXPECT_EQ(Json::parse(got[3].fields)["prompt"], "e");  // the line behind a bad one is read
 }
 
-TEST_F(forward::Batch, AnOpenQuoteIsSaid) {
+TEST_F(Batch, AnOpenQuoteIsSaid) {
   const auto got = records("p.csv", "prompt\n\"never closed\nmore\n");
   ASSERT_EQ(got.size(), 1U);
   EXPECT_NE(got[0].problem.find("never closed"), std::string::npos);
 }
 
-TEST_F(forward::Batch, AReaderBeginsAgain) {
+TEST_F(Batch, AReaderBeginsAgain) {
   PromptReader reader(write("p.csv", "prompt\na\nb\n"));
   PromptRecord record;
   while (reader.next(record)) {
@@ -132,7 +133,7 @@ TEST_F(forward::Batch, AReaderBeginsAgain) {
   EXPECT_EQ(record.fields, "{\"prompt\":\"a\"}");
 }
 
-TEST_F(forward::Batch, TheQuestionOfARunSurvivesItsTextForm) {
+TEST_F(Batch, TheQuestionOfARunSurvivesItsTextForm) {
   Asked asked;
   asked.question.target.ids = {3, 4};
   asked.question.target.versus = std::vector<TokenId>{5};
@@ -183,7 +184,7 @@ TEST_P(BatchOnEveryDevice, ALineDoesNotDependOnItsCompanyNorOnThreads) {
   }
 }
 
-TEST_F(forward::Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
+TEST_F(Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
   const Model model = Model::load("pocket-gpt2");
   const std::vector<PromptRecord> asked = {
       {0, 1,
@@ -204,7 +205,7 @@ TEST_F(forward::Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
   EXPECT_THROW(batch::read_line("{}", "results.jsonl", true), InputError);
 }
 
-TEST_F(forward::Batch, AFolderTakesLinesOnlyInOrder) {
+TEST_F(Batch, AFolderTakesLinesOnlyInOrder) {
   const std::string file = write("p.txt", "a\nb\nc\n");
   BatchOptions options;
   options.out = folder_ / "out";

@@ -8,6 +8,7 @@
 
 #include "circuit/ablation.h"
 #include "circuit/rank.h"
+#include "test_paths.h"
 #include "unit/naive/recursion.h"
 #include "unit/random_model.h"
 #include "unpack/circuit.h"

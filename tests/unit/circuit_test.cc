@@ -9,6 +9,7 @@
 #include "engine/state.h"
 #include "experiments/compiled/methods.h"
 #include "experiments/compiled/plain_model.h"
+#include "test_paths.h"
 #include "unpack/error.h"
 #include "unpack/intervene.h"
 #include "unpack/prepared.h"

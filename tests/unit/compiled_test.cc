@@ -10,7 +10,7 @@
 #include "unpack/error.h"
 #include "unpack/prepared.h"
 
-namespace unpack::compiled {
+namespace unpack::experiments::compiled {
 namespace {
 
 LoadOptions on(const std::string& device) {
@@ -147,4 +147,4 @@ TEST(Measures, OfRankings) {
 }
 
 }  // namespace
-}  // namespace unpack::compiled
+}  // namespace unpack::experiments::compiled

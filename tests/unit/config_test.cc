@@ -350,7 +350,7 @@ TEST(ConfigBad, SizesThatCannotBe) {
 }
 
 TEST(KnownShapes, AreConfigsOfThePublishedSizes) {
-  for (const std::string& name : known_shapes())
+  for (const std::string& name : model::known_shapes())
     EXPECT_NO_THROW(model::parse_config(model::known_shape(name), name)) << name;
   const ModelConfig llama = model::parse_config(model::known_shape("llama-3.2-1b"), "");
   EXPECT_EQ(llama.n_layers, 16);

@@ -42,7 +42,7 @@ class Experiments : public testing::Test {
 
 TEST_F(Experiments, ABadLineIsSkippedWithItsNumber) {
   const experiments::TextFile got =
-      read_text(write("text", "# remark\nfirst\n\nbad \xff line\r\nlast\r\n"), false);
+      experiments::read_text(write("text", "# remark\nfirst\n\nbad \xff line\r\nlast\r\n"), false);
   ASSERT_EQ(got.lines.size(), 2U);
   EXPECT_EQ(got.lines[1].line, 5);
   EXPECT_EQ(got.lines[1].text, "last");
@@ -53,7 +53,7 @@ TEST_F(Experiments, ABadLineIsSkippedWithItsNumber) {
 TEST_F(Experiments, ABadLineStopsWhereThatIsAsked) {
   const auto file = write("text", "first\nbad \xff line\n");
   try {
-    read_text(file, true);
+    experiments::read_text(file, true);
     FAIL() << "no error";
   } catch (const InputError& error) {
     EXPECT_NE(std::string(error.what()).find("line 2"), std::string::npos);
@@ -61,8 +61,8 @@ TEST_F(Experiments, ABadLineStopsWhereThatIsAsked) {
 }
 
 TEST_F(Experiments, AFileWithoutUsableLinesIsAnError) {
-  EXPECT_THROW(read_text(write("text", "# only remarks\n\n"), false), InputError);
-  EXPECT_THROW(read_text(folder_ / "absent", false), InputError);
+  EXPECT_THROW(experiments::read_text(write("text", "# only remarks\n\n"), false), InputError);
+  EXPECT_THROW(experiments::read_text(folder_ / "absent", false), InputError);
 }
 
 TEST_F(Experiments, RecordsAreFoundAgainAndAHalfWrittenOneIsDropped) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 
+#include "test_paths.h"
 #include "unit/random_model.h"
 #include "unpack/error.h"
 #include "unpack/inspect.h"

@@ -8,6 +8,7 @@
 
 #include "model/load.h"
 #include "model/save.h"
+#include "test_paths.h"
 #include "unit/random_model.h"
 #include "unit/weights_files.h"
 

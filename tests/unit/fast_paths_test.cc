@@ -99,7 +99,7 @@ TEST_P(Kernels, AddRowsUp) {
 TEST_P(Kernels, BendAndScaleAsTheLibraryFunctionsDo) {
   std::vector<float> in;
   for (double x = -100; x <= 100; x += 0.037) in.push_back(static_cast<float>(x));
-  std::vector<float> gelu(in.size()), erf(in.size()), base::silu(in.size());
+  std::vector<float> gelu(in.size()), erf(in.size()), silu(in.size());
   kernels->gelu_tanh(in.data(), gelu.data(), static_cast<std::int64_t>(in.size()));
   kernels->gelu_erf(in.data(), erf.data(), static_cast<std::int64_t>(in.size()));
   kernels->silu(in.data(), silu.data(), static_cast<std::int64_t>(in.size()));

@@ -9,6 +9,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "test_paths.h"
 #include "unit/devices.h"
 #include "unit/naive/compare.h"
 #include "unpack/unpack.h"

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "test_paths.h"
 #include "unit/devices.h"
 #include "unit/naive/forward.h"
 #include "unit/random_model.h"
@@ -402,7 +403,7 @@ TEST_P(Interventions, ManyZeroedCopiesGiveWhatEachGivesAlone) {
   }));
 }
 
-TEST(credit::Edges, AreReadAndWrittenInOneForm) {
+TEST(Edges, AreReadAndWrittenInOneForm) {
   const Model model = Model::load((kGolden / "tiny-gpt2").string());
   const int length = 5;
   for (const std::string text :
@@ -412,7 +413,7 @@ TEST(credit::Edges, AreReadAndWrittenInOneForm) {
   }
 }
 
-TEST(credit::Edges, ThatCannotExistAreErrors) {
+TEST(Edges, ThatCannotExistAreErrors) {
   const Model model = Model::load((kGolden / "tiny-gpt2").string());
   for (const std::string text :
        {"A1.H1@2 -[K]-> A0.H0@4", "A0.H1@3 -[K]-> A1.H0@2", "A0.H1@2 -[Q]-> A1.H0@4",

@@ -14,7 +14,7 @@ namespace {
 
 std::string error_of(const std::string& text, const base::JsonLimits& limits = {}) {
   try {
-    (void)read_json(text, "file", limits);
+    (void)base::read_json(text, "file", limits);
     (void)base::read_ordered_json(text, "file", limits);
   } catch (const InputError& error) {
     return error.what();
@@ -31,7 +31,7 @@ double seconds(const Work& work) {
 
 TEST(JsonReader, ReadsWhatIsThere) {
   const std::string text = R"( {"b": [1, -2, 2.5, "x", null, true, {}], "a": {"c": []}} )";
-  EXPECT_EQ(read_json(text, "file"), JsonValue::parse(text));
+  EXPECT_EQ(base::read_json(text, "file"), JsonValue::parse(text));
   EXPECT_EQ(base::read_ordered_json(text, "file"), OrderedJson::parse(text));
   EXPECT_EQ(base::read_ordered_json(text, "file").dump(), OrderedJson::parse(text).dump());
 }
@@ -76,7 +76,7 @@ TEST(JsonReader, TakesLinearTime) {
   }
   objects += "]";
   keys += "}";
-  EXPECT_LT(seconds([&] { (void)read_json(objects, "file"); }), 5);
+  EXPECT_LT(seconds([&] { (void)base::read_json(objects, "file"); }), 5);
   EXPECT_LT(seconds([&] { (void)base::read_ordered_json(keys, "file"); }), 5);
   EXPECT_LT(seconds([&] { (void)read_fields(keys, "file"); }), 5);
 }

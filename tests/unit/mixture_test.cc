@@ -121,7 +121,7 @@ std::atomic<std::int64_t> operations = 0;
 // The backend of the host with plain products that are counted.
 class CountingHost final : public backend::HostBackend<double> {
  public:
-  using backend::HostBackend::HostBackend;
+  using HostBackend::HostBackend;
   std::string name() const override { return "counting"; }
   std::string details() const override { return "counts its products"; }
 

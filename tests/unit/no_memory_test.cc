@@ -42,10 +42,10 @@ void give_back(Json value) {
 }
 
 TEST(NoMemory, JsonIsGivenBackWithoutAsking) {
-  give_back(read_json(kText, "text"));
+  give_back(base::read_json(kText, "text"));
   give_back(base::read_ordered_json(kText, "text"));
-  give_back(
-      read_json(std::string(base::kJsonDepth, '[') + std::string(base::kJsonDepth, ']'), "text"));
+  give_back(base::read_json(std::string(base::kJsonDepth, '[') + std::string(base::kJsonDepth, ']'),
+                            "text"));
   left = 0;
   EXPECT_THROW((void)std::string(100, 'x'), std::bad_alloc);  // that is what was meant
   left = -1;

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "test_paths.h"
 #include "unit/naive/compare.h"
 #include "unpack/unpack.h"
 

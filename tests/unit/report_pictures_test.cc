@@ -10,6 +10,7 @@
 #include "report/figure.h"
 #include "report/graph_layout.h"
 #include "report/text.h"
+#include "test_paths.h"
 #include "unit/report_fixture.h"
 #include "unpack/error.h"
 #include "unpack/report.h"

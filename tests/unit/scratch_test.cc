@@ -13,7 +13,7 @@
 namespace unpack {
 namespace {
 
-TEST(base::Scratch, ScopesWithinScopesShareNothing) {
+TEST(Scratch, ScopesWithinScopesShareNothing) {
   base::ScratchBlocks blocks;
   const base::UseScratch use(blocks);
   // More scopes than a thread keeps blocks for: the last ones have memory of their own.
@@ -28,7 +28,7 @@ TEST(base::Scratch, ScopesWithinScopesShareNothing) {
   }
 }
 
-TEST(base::Scratch, ATaskGetsTheMemoryOfTheOneBefore) {
+TEST(Scratch, ATaskGetsTheMemoryOfTheOneBefore) {
   base::ScratchBlocks blocks;
   const base::UseScratch use(blocks);
   const auto first = [](std::int64_t count) {
@@ -41,7 +41,7 @@ TEST(base::Scratch, ATaskGetsTheMemoryOfTheOneBefore) {
   EXPECT_EQ(reinterpret_cast<std::uintptr_t>(large) % 64, 0U);
 }
 
-TEST(base::Scratch, AnExceptionGivesItBack) {
+TEST(Scratch, AnExceptionGivesItBack) {
   base::ScratchBlocks blocks;
   const base::UseScratch use(blocks);
   const float* before = nullptr;
@@ -55,14 +55,14 @@ TEST(base::Scratch, AnExceptionGivesItBack) {
   }
 }
 
-TEST(base::Scratch, OutsideOfAPoolItIsMemoryLikeAnyOther) {
+TEST(Scratch, OutsideOfAPoolItIsMemoryLikeAnyOther) {
   base::Scratch scratch;
   int* piece = scratch.of<int>(5);
   for (int i = 0; i < 5; ++i) piece[i] = i;
   EXPECT_EQ(piece[4], 4);
 }
 
-TEST(base::Scratch, TasksAtTheSameTimeNeverShareIt) {
+TEST(Scratch, TasksAtTheSameTimeNeverShareIt) {
   // Several callers of one pool, whose tasks write their own number and find it again.
   base::ThreadPool pool(3);
   std::atomic<int> wrong = 0;
@@ -88,7 +88,7 @@ TEST(base::Scratch, TasksAtTheSameTimeNeverShareIt) {
   EXPECT_EQ(wrong, 0);
 }
 
-TEST(base::Scratch, ThePoolKeepsTheMemoryOfItsCallers) {
+TEST(Scratch, ThePoolKeepsTheMemoryOfItsCallers) {
   base::ThreadPool pool(1);
   std::set<const int*> seen;
   for (int i = 0; i < 5; ++i) {

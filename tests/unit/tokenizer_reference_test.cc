@@ -6,6 +6,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "test_paths.h"
 #include "unpack/tokenizer.h"
 
 namespace unpack {

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "test_paths.h"
 #include "unpack/error.h"
 
 namespace unpack {

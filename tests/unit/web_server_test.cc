@@ -10,6 +10,7 @@
 #include <string>
 #include <thread>
 
+#include "test_paths.h"
 #include "unpack/error.h"
 #include "unpack/serve.h"
 

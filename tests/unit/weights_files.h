@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "test_paths.h"
 #include "unpack/error.h"
 
 namespace unpack::test {

@@ -193,7 +193,7 @@ TEST(RandomWeights, ThatNoMachineCouldHoldAreRefused) {
       {"GiB"});
 }
 
-TEST(model::Fingerprint, DoesNotDependOnHowAFolderIsSharded) {
+TEST(Fingerprint, DoesNotDependOnHowAFolderIsSharded) {
   const model::TensorSet set = model::random_tensors(kTiny, 3, DType::bf16);
   const TempFolder one, many;
   model::save_folder(kTiny, set.tensors, one.path());
@@ -211,7 +211,7 @@ TEST(model::Fingerprint, DoesNotDependOnHowAFolderIsSharded) {
   EXPECT_EQ(a.layers[1][model::Role::w_out].at(5, 6), b.layers[1][model::Role::w_out].at(5, 6));
 }
 
-TEST(model::Fingerprint, ChangesWithTypeShapeAndValues) {
+TEST(Fingerprint, ChangesWithTypeShapeAndValues) {
   const std::string base = model::random_weights(kTiny, 3).fingerprint;
   EXPECT_NE(base, model::random_weights(kTiny, 3, DType::f64).fingerprint);
   model::TensorSet set = model::random_tensors(kTiny, 3);

@@ -22,8 +22,7 @@ void multiply_tile(std::int64_t k, const float* a, std::int64_t lda, const float
   Vector sum[R][kVectors] = {};
   for (std::int64_t p = 0; p < k; ++p) {
     Vector row[kVectors];
-    for (int v = 0; v < kVectors; ++v)
-      row[v] = load(b + p * ldb + v * kLanes);
+    for (int v = 0; v < kVectors; ++v) row[v] = load(b + p * ldb + v * kLanes);
     for (int r = 0; r < R; ++r) {
       const float x = a[r * lda + p];
       for (int v = 0; v < kVectors; ++v) sum[r][v] += x * row[v];
@@ -73,8 +72,7 @@ void inner_products(std::int64_t k, const float* a, std::int64_t lda, const floa
   std::int64_t p = 0;
   for (; p + kLanes <= k; p += kLanes) {
     Vector column[N];
-    for (int j = 0; j < N; ++j)
-      column[j] = load(b + j * ldb + p);
+    for (int j = 0; j < N; ++j) column[j] = load(b + j * ldb + p);
     for (int r = 0; r < R; ++r) {
       const Vector x = load(a + r * lda + p);
       for (int j = 0; j < N; ++j) sum[r][j] += x * column[j];
@@ -83,8 +81,7 @@ void inner_products(std::int64_t k, const float* a, std::int64_t lda, const floa
   for (int r = 0; r < R; ++r) {
     for (int j = 0; j < N; ++j) {
       float total = 0;
-      for (std::int64_t rest = p; rest < k; ++rest)
-        total += a[r * lda + rest] * b[j * ldb + rest];
+      for (std::int64_t rest = p; rest < k; ++rest) total += a[r * lda + rest] * b[j * ldb + rest];
       for (std::int64_t lane = 0; lane < kLanes; ++lane) total += sum[r][j][lane];
       float& out = c[r * ldc + j];
       out = accumulate ? out + total : total;
@@ -126,8 +123,7 @@ void pack_panel(bool transposed, std::int64_t columns, std::int64_t k, const flo
   for (; j + 4 <= columns; j += 4) {
     const float* rows = b + j * ldb;
     std::int64_t p = 0;
-    for (; p + 4 <= k; p += 4)
-      transpose_four(rows + p, ldb, panel + p * kColumns + j, kColumns);
+    for (; p + 4 <= k; p += 4) transpose_four(rows + p, ldb, panel + p * kColumns + j, kColumns);
     for (; p < k; ++p) {
       for (std::int64_t i = 0; i < 4; ++i) panel[p * kColumns + j + i] = rows[i * ldb + p];
     }

@@ -271,8 +271,7 @@ void column_medians_float(const float* rows, std::int64_t n, std::int64_t c, flo
   for (std::int64_t first = 0; first < c; first += kColumns) {
     const std::int64_t count = std::min(kColumns, c - first);
     for (std::int64_t r = 0; r < n; ++r) {
-      for (std::int64_t j = 0; j < count; ++j)
-        columns[j * n + r] = rows[r * c + first + j];
+      for (std::int64_t j = 0; j < count; ++j) columns[j * n + r] = rows[r * c + first + j];
     }
     for (std::int64_t j = 0; j < count; ++j)
       out[first + j] =
