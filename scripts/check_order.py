@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """Folders stand in an order (ARCHITECTURE.md), and a file includes only from its own folder and those before it. The order is read from that page.
+What a folder's headers declare stands in the folder's own namespace; `unpack` itself holds what include/unpack declares.
 JSON has one reader (src/base/json_reader.h), with one limit of depth and size: no other file calls that of the JSON library.
 What ends the process where memory runs out is used nowhere. And what only some systems have stands where docs/packaging.md says, so that a port knows its files."""
 import pathlib
@@ -9,6 +10,10 @@ import sys
 ROOT = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parent.parent
 # What one folder may read of a later one: plain data that its interface is written in.
 ALLOWED = {("backend", "model/weights.h"), ("backend", "model/weight_block.h")}
+# `unpack::intervene` is a public function.
+NAMESPACES = {"intervene": "interventions"}
+# Declares the inside of a public class.
+PUBLIC_INSIDE = {"src/tokenizer/impl.h"}
 # What was written by the program itself a moment ago, or has passed the reader.
 OWN_JSON = {"src/base/json_reader.cc", "src/base/fields.cc", "src/batch/trace_prompts.cc"}
 # What Windows, or any system but Linux, has not: in these files alone.
@@ -49,7 +54,13 @@ def main():
             wrong.append(f"{path.relative_to(ROOT)}: the folder {folder} is not in ARCHITECTURE.md's order")
             continue
         seen.add(folder)
-        for number, line in enumerate(path.read_text().splitlines(), 1):
+        text = path.read_text()
+        opened = set(re.findall(r"^namespace (unpack[\w:]*) \{", text, re.M))
+        own = f"unpack::{NAMESPACES.get(folder, folder)}"
+        if parts[0] == "src" and path.suffix == ".h" and opened and str(path.relative_to(ROOT)) not in PUBLIC_INSIDE:
+            if "unpack" in opened or not any(name == own or name.startswith(own + "::") for name in opened):
+                wrong.append(f"{path.relative_to(ROOT)}: what it declares belongs into namespace {own}")
+        for number, line in enumerate(text.splitlines(), 1):
             if re.search(r"[jJ]son::(parse|sax_parse|accept)\(", line) and str(path.relative_to(ROOT)) not in OWN_JSON:
                 wrong.append(f"{path.relative_to(ROOT)}:{number}: JSON from outside goes through base/json_reader.h")
             wrong += [f"{path.relative_to(ROOT)}:{number}: {found.group(0)} is not to be used everywhere, and this file is not among its places"

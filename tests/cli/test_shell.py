@@ -229,8 +229,10 @@ def test_folders_include_only_what_stands_before_them(tmp_path):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(ROOT / "ARCHITECTURE.md", tmp_path)
     (tmp_path / "src" / "base" / "wrong.cc").write_text('#include "credit/flow.h"\n')
+    (tmp_path / "src" / "credit" / "wrong.h").write_text("namespace unpack {\nint wrong();\n}\n")
     ran = subprocess.run([*check, str(tmp_path)], capture_output=True, text=True)
     assert ran.returncode != 0 and "base comes before credit" in ran.stderr
+    assert "src/credit/wrong.h: what it declares belongs into namespace unpack::credit" in ran.stderr
 
 
 def test_what_only_some_systems_have_stands_in_few_files(tmp_path):
