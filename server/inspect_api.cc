@@ -210,7 +210,7 @@ Answer InspectApi::words(const std::string& model_name, const Model& model,
   const std::optional<std::string> name = fields.text("node");
   const std::vector<TokenId> ids = read_prompt(fields, model, limits_);
   std::vector<std::string> allowed = target_fields();
-  for (const std::string& name : option_fields()) allowed.push_back(name);
+  for (const std::string& field : option_fields()) allowed.push_back(field);
   allowed.emplace_back("root");
   Question question = read_question(fields, model, limits_, ids, allowed);
   question.paths.top = 0;

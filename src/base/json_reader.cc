@@ -146,8 +146,8 @@ void base::scan_json(std::string_view text, const std::string& origin, base::Jso
   if (!JsonValue::sax_parse(text.begin(), text.end(), &guard)) fail(origin, "not valid JSON");
 }
 
-JsonValue read_json(std::string_view text, const std::string& origin,
-                    const base::JsonLimits& limits) {
+JsonValue base::read_json(std::string_view text, const std::string& origin,
+                          const base::JsonLimits& limits) {
   Builder<JsonValue> builder(origin);
   base::scan_json(text, origin, builder, limits);
   return builder.take();

@@ -76,7 +76,7 @@ std::string base::one_line(std::string_view message, std::size_t longest) {
   }
 }
 
-std::string shown(std::string_view text) {
+std::string base::shown(std::string_view text) {
   std::size_t taken = 0;
   const std::string inside = escaped(text, kLongestShown, taken);
   return "'" + inside + (taken < text.size() ? "..." : "") + "'";

@@ -480,6 +480,8 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
   return Bench(options, context, std::move(model)).run();
 }
 
+std::vector<std::string> known_shapes() { return model::known_shapes(); }
+
 std::string to_terminal(const BenchResult& r) {
   std::string text = header_text(r);
   for (const auto& length : r.lengths) {

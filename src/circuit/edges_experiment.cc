@@ -269,3 +269,13 @@ std::string report_edges(const experiments::Json& summaries,
 }
 
 }  // namespace unpack::circuit
+
+namespace unpack::experiments {
+
+Json run_edges(ModelSession& session) { return circuit::run_edges(session); }
+
+std::string report_edges(const Json& summaries, std::vector<ReportFile>& files) {
+  return circuit::report_edges(summaries, files);
+}
+
+}  // namespace unpack::experiments

@@ -40,7 +40,7 @@ bool valid_utf8(const std::string& text) {
 
 }  // namespace
 
-experiments::TextFile read_text(const std::filesystem::path& file, bool stop) {
+experiments::TextFile experiments::read_text(const std::filesystem::path& file, bool stop) {
   constexpr std::size_t kLargest = std::size_t{1} << 30;
   std::istringstream in(base::read_plain_file(file, kLargest));
   experiments::TextFile out;

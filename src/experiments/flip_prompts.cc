@@ -31,7 +31,7 @@ std::string lower_word(std::string text) {
 
 }  // namespace
 
-const char* to_string(experiments::TargetKind kind) {
+const char* experiments::to_string(experiments::TargetKind kind) {
   switch (kind) {
     case experiments::TargetKind::content:
       return "content";

@@ -132,7 +132,7 @@ constexpr Shape kShapes[] = {
 
 }  // namespace
 
-std::vector<std::string> known_shapes() {
+std::vector<std::string> model::known_shapes() {
   std::vector<std::string> names;
   for (const Shape& shape : kShapes) names.emplace_back(shape.name);
   return names;
@@ -143,7 +143,7 @@ std::string model::known_shape(std::string_view name) {
                                [&](const Shape& shape) { return shape.name == name; });
   if (it == std::end(kShapes))
     throw InputError(fmt::format("no known shape {} (known: {})", base::shown(name),
-                                 base::joined(known_shapes())));
+                                 base::joined(model::known_shapes())));
   return std::string(it->config);
 }
 
