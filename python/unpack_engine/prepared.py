@@ -199,7 +199,7 @@ class Prepared:
             {"target": target, "versus": versus, "root": root, "preset": preset, "beta": beta, "scores": scores},
         )
         with check.reporting(progress) as report:
-            sentences: List[Dict[str, Any]] = json.loads(self._native.sentences(asked, most, report))
+            sentences: List[Dict[str, Any]] = json.loads(self._native.sentences(asked, most, report))["sentences"]
         return sentences
 
     def interactions(self, query: Optional[int] = None, *, all: bool = False, progress: Progress = None) -> Interactions:
