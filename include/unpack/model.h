@@ -71,9 +71,6 @@ namespace engine {
 struct ModelState;
 struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
 }  // namespace engine
-struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
-struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
-struct Inside;  // how the library itself reaches what stands behind a Model or a Prepared
 
 class Model {
  public:

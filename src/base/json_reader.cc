@@ -11,7 +11,7 @@
 #include "base/message.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::base {
 namespace {
 
 [[noreturn]] void fail(const std::string& origin, const std::string& what) {
@@ -19,9 +19,9 @@ namespace {
 }
 
 // Counts what goes through and stops it at the limits.
-class Guard final : public base::JsonEvents {
+class Guard final : public JsonEvents {
  public:
-  Guard(const std::string& origin, const base::JsonLimits& limits, base::JsonEvents& inner)
+  Guard(const std::string& origin, const JsonLimits& limits, JsonEvents& inner)
       : origin_(origin), limits_(limits), inner_(inner) {}
 
   bool null() override { return one() && inner_.null(); }
@@ -52,19 +52,19 @@ class Guard final : public base::JsonEvents {
     return true;
   }
   bool deeper() {
-    if (++depth_ > base::kJsonDepth)
-      fail(origin_, fmt::format("JSON is nested more than {} levels deep", base::kJsonDepth));
+    if (++depth_ > kJsonDepth)
+      fail(origin_, fmt::format("JSON is nested more than {} levels deep", kJsonDepth));
     return one();
   }
 
   const std::string& origin_;
-  const base::JsonLimits limits_;
-  base::JsonEvents& inner_;
+  const JsonLimits limits_;
+  JsonEvents& inner_;
   std::size_t depth_ = 0, values_ = 0;
 };
 
 template <class Json>
-class Builder final : public base::JsonEvents {
+class Builder final : public JsonEvents {
  public:
   explicit Builder(const std::string& origin) : origin_(origin) {}
   Json take() { return std::move(root_); }
@@ -83,7 +83,7 @@ class Builder final : public base::JsonEvents {
   bool key(std::string& name) override {
     Level& level = levels_.back();
     if (!level.seen.insert(name).second)
-      fail(origin_, fmt::format("key {} occurs twice in one JSON object", base::shown(name)));
+      fail(origin_, fmt::format("key {} occurs twice in one JSON object", shown(name)));
     level.key = std::move(name);
     return true;
   }
@@ -134,8 +134,8 @@ class Builder final : public base::JsonEvents {
 
 }  // namespace
 
-void base::scan_json(std::string_view text, const std::string& origin, base::JsonEvents& events,
-                     const base::JsonLimits& limits) {
+void scan_json(std::string_view text, const std::string& origin, JsonEvents& events,
+               const JsonLimits& limits) {
   if (text.size() > limits.bytes)
     fail(origin, fmt::format("{} bytes of JSON, more than the {} that are read", text.size(),
                              limits.bytes));
@@ -146,18 +146,17 @@ void base::scan_json(std::string_view text, const std::string& origin, base::Jso
   if (!JsonValue::sax_parse(text.begin(), text.end(), &guard)) fail(origin, "not valid JSON");
 }
 
-JsonValue base::read_json(std::string_view text, const std::string& origin,
-                          const base::JsonLimits& limits) {
+JsonValue read_json(std::string_view text, const std::string& origin, const JsonLimits& limits) {
   Builder<JsonValue> builder(origin);
-  base::scan_json(text, origin, builder, limits);
+  scan_json(text, origin, builder, limits);
   return builder.take();
 }
 
-OrderedJson base::read_ordered_json(std::string_view text, const std::string& origin,
-                                    const base::JsonLimits& limits) {
+OrderedJson read_ordered_json(std::string_view text, const std::string& origin,
+                              const JsonLimits& limits) {
   Builder<OrderedJson> builder(origin);
-  base::scan_json(text, origin, builder, limits);
+  scan_json(text, origin, builder, limits);
   return builder.take();
 }
 
-}  // namespace unpack
+}  // namespace unpack::base

@@ -5,7 +5,7 @@
 
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::experiments {
 
 namespace {
 
@@ -31,39 +31,34 @@ std::string lower_word(std::string text) {
 
 }  // namespace
 
-const char* experiments::to_string(experiments::TargetKind kind) {
+const char* to_string(TargetKind kind) {
   switch (kind) {
-    case experiments::TargetKind::content:
+    case TargetKind::content:
       return "content";
-    case experiments::TargetKind::function:
+    case TargetKind::function:
       return "function";
-    case experiments::TargetKind::whole:
+    case TargetKind::whole:
       return "whole";
   }
   throw InternalError("[to_string] a target of no kind");
 }
 
-experiments::FlipPrompts::FlipPrompts(experiments::ModelSession& session,
-                                      experiments::TargetKind kind)
+FlipPrompts::FlipPrompts(ModelSession& session, TargetKind kind)
     : session_(session),
       kind_(kind),
-      sentences_(experiments::shuffled_sentences(
-          session, kShortest,
-          kind == experiments::TargetKind::whole ? kLongest : kLongestSentence)) {
-  if (kind == experiments::TargetKind::whole) return;
-  for (const experiments::TextLine& line :
-       read_text(experiments::data_file("function_words.txt"), true).lines)
+      sentences_(shuffled_sentences(session, kShortest,
+                                    kind == TargetKind::whole ? kLongest : kLongestSentence)) {
+  if (kind == TargetKind::whole) return;
+  for (const TextLine& line : read_text(data_file("function_words.txt"), true).lines)
     function_words_.insert(line.text);
 }
 
 // How many tokens of the sentence a prompt may take. In the middle: the sentence goes on with a new
 // word, and what stands before it is a word or a comma, so that no sentence ends there.
-std::vector<std::size_t> experiments::FlipPrompts::places(
-    const experiments::CorpusSentence& sentence) const {
-  if (kind_ == experiments::TargetKind::whole) return {sentence.ids.size()};
+std::vector<std::size_t> FlipPrompts::places(const CorpusSentence& sentence) const {
+  if (kind_ == TargetKind::whole) return {sentence.ids.size()};
   std::vector<std::size_t> out;
-  const auto first = static_cast<std::size_t>(sentence.prefix + kShortest),
-             last = static_cast<std::size_t>(sentence.prefix + kLongestCut);
+  const std::size_t first = sentence.prefix + kShortest, last = sentence.prefix + kLongestCut;
   for (std::size_t k = first; k < sentence.ids.size() && k <= last; ++k) {
     const std::string next = session_.model.token_text(sentence.ids[k]),
                       before = session_.model.token_text(sentence.ids[k - 1]);
@@ -73,13 +68,12 @@ std::vector<std::size_t> experiments::FlipPrompts::places(
   }
   std::mt19937_64 generator(session_.options.seed * 1000003 +
                             static_cast<std::uint64_t>(sentence.line));
-  experiments::shuffle(out, generator);
+  shuffle(out, generator);
   return out;
 }
 
-std::string experiments::FlipPrompts::kind_of(const experiments::CorpusSentence& sentence,
-                                              std::size_t place,
-                                              experiments::FlipPrompt& prompt) const {
+std::string FlipPrompts::kind_of(const CorpusSentence& sentence, std::size_t place,
+                                 FlipPrompt& prompt) const {
   PredictOptions predict;
   predict.top = 1;
   predict.log_probabilities = false;
@@ -97,8 +91,8 @@ std::string experiments::FlipPrompts::kind_of(const experiments::CorpusSentence&
   prompt.text = best.text;
   prompt.probability = best.probability;
   if (best.probability < kConfident) return "unsure";
-  if (!alphabetic(best.text, kind_ != experiments::TargetKind::whole)) return "no word";
-  if (kind_ == experiments::TargetKind::whole) return "whole";
+  if (!alphabetic(best.text, kind_ != TargetKind::whole)) return "no word";
+  if (kind_ == TargetKind::whole) return "whole";
   if (function_words_.contains(lower_word(best.text))) return "function";
   // A word is whole where the model does not go on with a letter.
   std::vector<TokenId> longer = prompt.ids;
@@ -107,11 +101,10 @@ std::string experiments::FlipPrompts::kind_of(const experiments::CorpusSentence&
   return after.empty() || letter(after[0]) ? "no word" : "content";
 }
 
-experiments::FlipChoice experiments::FlipPrompts::choose(
-    const experiments::CorpusSentence& sentence) const {
-  experiments::FlipChoice out;
+FlipChoice FlipPrompts::choose(const CorpusSentence& sentence) const {
+  FlipChoice out;
   for (const std::size_t place : places(sentence)) {
-    experiments::FlipPrompt prompt;
+    FlipPrompt prompt;
     const std::string kind = kind_of(sentence, place, prompt);
     out.tried[kind] = out.tried.value(kind, 0) + 1;
     if (kind != to_string(kind_)) continue;
@@ -121,4 +114,4 @@ experiments::FlipChoice experiments::FlipPrompts::choose(
   return out;
 }
 
-}  // namespace unpack
+}  // namespace unpack::experiments

@@ -7,7 +7,7 @@
 #include "model/load.h"
 #include "unpack/error.h"
 
-namespace unpack {
+namespace unpack::model {
 namespace {
 
 struct Shape {
@@ -132,19 +132,19 @@ constexpr Shape kShapes[] = {
 
 }  // namespace
 
-std::vector<std::string> model::known_shapes() {
+std::vector<std::string> known_shapes() {
   std::vector<std::string> names;
   for (const Shape& shape : kShapes) names.emplace_back(shape.name);
   return names;
 }
 
-std::string model::known_shape(std::string_view name) {
+std::string known_shape(std::string_view name) {
   const auto it = std::find_if(std::begin(kShapes), std::end(kShapes),
                                [&](const Shape& shape) { return shape.name == name; });
   if (it == std::end(kShapes))
     throw InputError(fmt::format("no known shape {} (known: {})", base::shown(name),
-                                 base::joined(model::known_shapes())));
+                                 base::joined(known_shapes())));
   return std::string(it->config);
 }
 
-}  // namespace unpack
+}  // namespace unpack::model
