@@ -134,9 +134,9 @@ std::vector<NeuronEntry> listed_neurons(const TraceResult& r, int layer, std::si
 
 Json entries_json(const TraceResult& r, const Writers& writers) {
   if (writers[r.root->writer].kind == WriterKind::head) return r.entries;
-  constexpr std::size_t kListed = 20;
+  constexpr std::size_t kListedNeurons = 20;
   Json neurons = Json::array();
-  for (const NeuronEntry& e : listed_neurons(r, writers[r.root->writer].layer, kListed)) {
+  for (const NeuronEntry& e : listed_neurons(r, writers[r.root->writer].layer, kListedNeurons)) {
     Json entry = Json::object();
     if (e.expert >= 0) entry["expert"] = e.expert;
     entry["neuron"] = e.neuron;
