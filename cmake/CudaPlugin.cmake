@@ -34,7 +34,7 @@ list(APPEND nvcc_targets -gencode=arch=compute_${newest},code=compute_${newest})
 
 set(plugin ${CMAKE_CURRENT_BINARY_DIR}/libunpack_cuda.so)
 file(GLOB plugin_sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/plugin/*.cu)
-file(GLOB plugin_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/base/formulas.h ${CMAKE_CURRENT_SOURCE_DIR}/include/unpack/config.h ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/*.h ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/plugin/*.h)
+file(GLOB plugin_headers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/src/base/formulas.h ${CMAKE_CURRENT_SOURCE_DIR}/include/unpack/config.h ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/kernels/*.h ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/*.h ${CMAKE_CURRENT_SOURCE_DIR}/src/backend/cuda/plugin/*.h)
 add_custom_command(
   OUTPUT ${plugin}
   COMMAND ${UNPACK_NVCC} -std=c++20 -O3 ${nvcc_targets} -I${CMAKE_CURRENT_SOURCE_DIR}/src -I${CMAKE_CURRENT_SOURCE_DIR}/include -Xcompiler -fPIC,-fvisibility=hidden -shared -o ${plugin} ${plugin_sources} -lcublas -Xlinker -rpath -Xlinker ${cuda_libraries}

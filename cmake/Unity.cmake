@@ -5,6 +5,9 @@ function(unpack_unity target)
     return()
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_MODE GROUP)
+  if(CMAKE_CXX_COMPILER_ID STREQUAL GNU)
+    target_compile_options(${target} PRIVATE "SHELL:--param ggc-min-heapsize=524288")  # KiB that the compiler fills before it looks for what it can give back
+  endif()
   get_target_property(sources ${target} SOURCES)
   foreach(source ${sources})
     get_filename_component(path ${source} ABSOLUTE)
@@ -16,6 +19,24 @@ function(unpack_unity target)
     string(REGEX REPLACE "^(src/[a-z]+)/.*" "\\1" folder ${folder})  # src/model/families goes with src/model
     string(MAKE_C_IDENTIFIER ${folder} group)
     set_source_files_properties(${source} PROPERTIES UNITY_GROUP ${group})
+  endforeach()
+endfunction()
+
+# unpack_precompile(TARGET): with UNPACK_UNITY, what nearly every folder includes of the standard library, fmt and JSON is compiled once; worth it where a target has many folders. Files with
+# options or definitions of their own read these headers as they stand.
+function(unpack_precompile target)
+  if(NOT UNPACK_UNITY)
+    return()
+  endif()
+  target_precompile_headers(${target} PRIVATE <algorithm> <chrono> <filesystem> <fstream> <functional> <map> <memory> <mutex> <numeric> <optional> <set> <span> <string> <thread> <unordered_map>
+    <variant> <vector> <fmt/format.h> <fmt/ranges.h> ${PROJECT_SOURCE_DIR}/include/unpack/json.h)
+  get_target_property(sources ${target} SOURCES)
+  foreach(source ${sources})
+    get_source_file_property(options ${source} COMPILE_OPTIONS)
+    get_source_file_property(definitions ${source} COMPILE_DEFINITIONS)
+    if(options OR definitions)
+      set_source_files_properties(${source} PROPERTIES SKIP_PRECOMPILE_HEADERS ON)
+    endif()
   endforeach()
 endfunction()
 

@@ -6,6 +6,7 @@ sysroot=$root/build/arm64-root
 if [ ! -e "$sysroot/usr/include/fmt" ]; then
   say "making a folder with the libraries of arm64"
   rm -rf "$sysroot"
+  mkdir -p "$root/build"
   # shellcheck disable=SC2046  # none is mmdebstrap's own default
   mmdebstrap --quiet --variant=extract --arch=arm64 bookworm "$sysroot" $(mirror) \
     --include=libc6-dev,libstdc++-12-dev,libfmt-dev,libpcre2-dev,libutf8proc-dev,nlohmann-json3-dev,libcli11-dev,libcpp-httplib-dev,libgtest-dev,librapidcheck-dev
@@ -18,8 +19,14 @@ $emulate build/arm64/unpack --version | tee build/arm64/version
 grep -q '^kernels: neon, own products (neon)$' build/arm64/version || fail "these are not the kernels of NEON"
 $emulate build/arm64/unpack doctor
 $emulate build/arm64/unpack predict "Mary and John went to the store. John gave a drink to"
-# The inner loops are vectors of four: multiply-add on v registers.
-count=$(aarch64-linux-gnu-objdump -d build/arm64/unpack | grep -cE 'fmla\s+v[0-9]+\.4s') || fail "no multiply-add of four lanes"
-say "multiply-add instructions of four lanes: $count"
+# The inner loops are vectors of four lanes: every multiply-add of the products and of the sums over pairs, heads, edges and ways is one on v registers.
+aarch64-linux-gnu-objdump -dC build/arm64/unpack | awk '
+  /^[0-9a-f]+ <.*>:$/ { name = match($0, /multiply_tile<6>|(pair|head|edge|reach)_sums_float/) ? substr($0, RSTART, RLENGTH) : "" }
+  name != "" && /\tfmla\tv[0-9]+\.4s/ { four[name]++ }
+  name != "" && /\tfm(add|sub)\ts[0-9]/ { one[name]++ }
+  END {
+    for (name in four) { loops++; printf "packaging: %s: %d multiply-adds of four lanes, %d of one\n", name, four[name], one[name]; bad += one[name] > 0 || four[name] < 10 }
+    exit loops != 5 || bad > 0
+  }' || fail "the inner loops are not vectors of four lanes"
 # shellcheck disable=SC2086  # two words
 scripts/test_parts.sh "$jobs" $emulate build/arm64/tests/unit_tests --gtest_filter="${1:-*}"

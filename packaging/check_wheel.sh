@@ -13,10 +13,12 @@ unpack --version | tee version
 grep -q '^installed: wheel$' version
 grep -q 'oneDNN' version  # it came with the wheel
 unpack predict "Mary and John went to the store. John gave a drink to" | grep -q Mary
+unpack doctor
 unpack doctor --json - >doctor.json
 python3 - <<'END'
 import json
 findings = {f["subject"]: f for f in json.load(open("doctor.json"))["findings"]}
+assert ", wheel, " in findings["program"]["found"], findings["program"]
 assert "pocket-gpt2" in findings["bundled models"]["found"], findings
 assert "/venv/" in findings["products"]["found"], findings["products"]  # the wheel's own oneDNN
 

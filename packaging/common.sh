@@ -28,6 +28,21 @@ export_sources() {
     tar -c --null -T - -f - | tar -x -C "$1" -f -
 }
 
+# A trial packs what somebody compiled for their own use (UNPACK_PACKAGE_BUILD): when the script ends, that folder is configured as it was before, and its
+# program and module look for models in the source tree again.
+borrow_build() {
+  [ -n "${UNPACK_PACKAGE_BUILD:-}" ] && [ -e "$root/$UNPACK_PACKAGE_BUILD/CMakeCache.txt" ] || return 0
+  borrowed=$root/$UNPACK_PACKAGE_BUILD
+  cp "$borrowed/CMakeCache.txt" "$borrowed/CMakeCache.before"
+  trap give_build_back EXIT
+}
+give_build_back() {
+  mv "$borrowed/CMakeCache.before" "$borrowed/CMakeCache.txt"
+  module=$(sed -n 's/^UNPACK_PYTHON:BOOL=ON$/unpack_python/p' "$borrowed/CMakeCache.txt")
+  # shellcheck disable=SC2086  # none, or one word
+  cmake --log-level=WARNING "$borrowed" >/dev/null && cmake --build "$borrowed" -j "$jobs" --target unpack_cli $module >/dev/null
+}
+
 # Where apt of this machine has its packages from, unless MIRROR names another.
 mirror() {
   if [ -z "${MIRROR:-}" ]; then

@@ -23,6 +23,7 @@ unpack-engine ($version) unstable; urgency=medium
 
  -- $(sed -n 's/^Maintainer: //p' "$source/debian/control")  $date
 END
+borrow_build
 [ -z "${UNPACK_PACKAGE_BUILD:-}" ] || export UNPACK_PACKAGE_BUILD=$root/$UNPACK_PACKAGE_BUILD CMAKE_BUILD_PARALLEL_LEVEL=$jobs
 export DEB_BUILD_OPTIONS="parallel=$jobs nocheck noautodbgsym"
 if [ -n "${SUITE:-}" ]; then

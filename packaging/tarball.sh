@@ -3,6 +3,7 @@
 # packed into dist/.
 . "$(dirname "$0")/common.sh"
 scripts/setup.sh wheel
+borrow_build
 build=$root/${UNPACK_PACKAGE_BUILD:-build/package}
 cmake -G Ninja -S . -B "$build" --log-level=WARNING -DCMAKE_BUILD_TYPE=Release -DUNPACK_TESTS=OFF -DUNPACK_PACKAGED=ON
 cmake --build "$build" -j "$jobs" --target unpack_cli unpack_pages

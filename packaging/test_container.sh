@@ -37,6 +37,9 @@ if [ $works = yes ]; then
   say "run by podman${runtime:+ $runtime}"
   cat "$work/version"
   grep -q '^installed: container image$' "$work/version"
+  by_podman "unpack:$version" doctor | tee "$work/doctor"
+  grep -q 'container image, /usr/bin/unpack$' "$work/doctor"
+  grep -q '^products .*oneDNN.*right to' "$work/doctor"
   by_podman --read-only --network=none "unpack:$version" predict "Mary and John went to the store. John gave a drink to" | grep -q Mary
   id=$(by_podman -d -p "127.0.0.1:$port:7860" "unpack:$version")
   trap 'podman kill "$id" >/dev/null; rm -rf "$work"' EXIT

@@ -11,6 +11,9 @@ cd "$1"
 prompt="Mary and John went to the store. John gave a drink to"
 bin/unpack --version
 bin/unpack --version | grep -q '^installed: portable folder$'
+bin/unpack doctor | tee doctor
+grep -q "portable folder, $1/bin/unpack\$" doctor
+grep -q '^bundled models .*pocket-gpt2' doctor
 bin/unpack predict "$prompt" | grep -q Mary
 bin/unpack trace "$prompt" --target " Mary" --versus " John" >/dev/null
 UNPACK_ONEDNN=off bin/unpack --version | grep -q 'own products'
