@@ -52,9 +52,9 @@ void forward_pass(benchmark::State& state) {
   plain.keep = false;
   std::vector<double> logits;
   for (auto _ : state) {
-    const forward::ForwardTrace trace = forward::forward(backend, {ids}, plain);
+    const forward::ForwardPass pass = forward::forward(backend, {ids}, plain);
     const std::vector<std::int64_t> last = {state.range(0) - 1};
-    backend.logits(trace.x_final, last, logits);
+    backend.logits(pass.x_final, last, logits);
   }
 }
 BENCHMARK(forward_pass)

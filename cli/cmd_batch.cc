@@ -72,8 +72,8 @@ void run(BatchArguments& args, Context& context) {
     remarks = {fmt::format("{}", fmt::join(remarks, "; "))};
   print(fmt::format(
       "{} of {} prompts in {:.1f} s ({:.1f} a second), {} done before; {} results in {}\n", fresh,
-      result.results + result.errors, seconds, static_cast<double>(fresh) / std::max(seconds, 1e-9),
-      result.done_before, result.results, (o.out / "results.jsonl").string()));
+      result.results + result.errors, seconds, fresh / std::max(seconds, 1e-9), result.done_before,
+      result.results, (o.out / "results.jsonl").string()));
   // Last: what fails before is told alone.
   for (const std::string& remark : remarks) warn(remark);
   if (result.results == 0) context.status = 1;

@@ -1,13 +1,11 @@
 #include <fmt/format.h>
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 
 #include <chrono>
 #include <cstdio>
 #include <memory>
 #include <stop_token>
 
+#include "allocator.h"
 #include "arguments.h"
 #include "commands.h"
 #include "unpack/error.h"
@@ -44,10 +42,8 @@ void run_serve(ServeArguments& args, Context& context) {
   args.options.load = args.model.options();
   args.options.time_limit = std::chrono::seconds(args.time_limit);
   args.options.cache_bytes = static_cast<std::size_t>(args.cache_mb) << 20;
-#ifdef __GLIBC__
   // A server lives long: what a question took goes back sooner than in a command that ends anyway.
-  mallopt(M_TRIM_THRESHOLD, 64 << 20);
-#endif
+  keep_freed_memory(64);
   WebServer server(args.options);
   context.listening = true;
   const std::stop_callback stop(context.stop, [&] { server.stop(); });

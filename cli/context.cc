@@ -19,7 +19,7 @@ constexpr const char* kClearLine = "\r\033[K";
 
 // 75 -> "1 min 15 s"
 std::string duration_text(double seconds) {
-  const auto whole = static_cast<long>(seconds + 0.5);
+  const long whole = seconds + 0.5;
   if (whole < 60) return fmt::format("{} s", whole);
   if (whole < 3600) return fmt::format("{} min {:02} s", whole / 60, whole % 60);
   return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);

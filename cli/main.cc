@@ -18,13 +18,10 @@
 #include <thread>
 #include <tuple>
 
+#include "allocator.h"
 #include "commands.h"
 #include "unpack/error.h"
 #include "version.h"
-
-#ifdef __GLIBC__
-#include <malloc.h>
-#endif
 
 namespace {
 
@@ -158,12 +155,9 @@ constexpr std::string_view kNoMemory = "unpack: out of memory\n";
 
 int main(int argc, char** argv) {
   std::set_terminate(last_words);
-#ifdef __GLIBC__
   // Buffers of one step serve the next. Given back to the kernel each time, clearing them again
   // costs a sixth of a trace.
-  mallopt(M_MMAP_THRESHOLD, 32 << 20);
-  mallopt(M_TRIM_THRESHOLD, 512 << 20);
-#endif
+  cli::keep_freed_memory(512);
   // Never destroyed: the thread that watches for signals outlives main.
   alignas(SignalWatch) static std::byte watch[sizeof(SignalWatch)];
   alignas(cli::Context) static std::byte shared[sizeof(cli::Context)];

@@ -21,6 +21,13 @@
 namespace unpack::server {
 namespace {
 
+// Where a system has no such flag, SIGPIPE is ignored (cpp-httplib sees to that).
+#ifdef MSG_NOSIGNAL
+constexpr int kQuietly = MSG_NOSIGNAL;
+#else
+constexpr int kQuietly = 0;
+#endif
+
 struct Endpoint {
   std::string address;
   int port = -1;
@@ -87,7 +94,7 @@ bool ClientConnection::closed() {
   if (got < 0) return errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR;
   if (got > 0 || std::exchange(asked_, true)) return false;
   constexpr std::string_view kInterim = "HTTP/1.1 100 Continue\r\n\r\n";
-  return ::send(socket_, kInterim.data(), kInterim.size(), MSG_NOSIGNAL | MSG_DONTWAIT) < 0;
+  return ::send(socket_, kInterim.data(), kInterim.size(), kQuietly | MSG_DONTWAIT) < 0;
 }
 
 bool ClientConnection::half_closed() const {
@@ -103,7 +110,7 @@ void ClientConnection::send(std::string_view bytes) const {
   while (!bytes.empty()) {
     pollfd watched{socket_, POLLOUT, 0};
     if (poll(&watched, 1, kWait) <= 0) return;
-    const ssize_t n = ::send(socket_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    const ssize_t n = ::send(socket_, bytes.data(), bytes.size(), kQuietly | MSG_DONTWAIT);
     if (n < 0 && errno != EAGAIN && errno != EINTR) return;
     if (n > 0) bytes.remove_prefix(static_cast<std::size_t>(n));
   }

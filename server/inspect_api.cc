@@ -46,11 +46,8 @@ std::vector<double> pattern_of(const Prepared& prepared, const Node& node) {
   const Writer& writer = prepared.model().writers()[node.writer];
   if (writer.kind != WriterKind::head) return {};
   const CachedArray pattern = prepared.cache("pattern", writer.layer);  // [H, S, S]
-  const auto length = static_cast<std::size_t>(prepared.length()),
-             head = static_cast<std::size_t>(writer.head),
-             query = static_cast<std::size_t>(node.position);
-  const auto row =
-      pattern.values.begin() + static_cast<std::ptrdiff_t>((head * length + query) * length);
+  const std::size_t length = prepared.length(), head = writer.head, query = node.position;
+  const auto row = pattern.values.begin() + ((head * length + query) * length);
   return {row, row + node.position + 1};
 }
 
@@ -148,8 +145,7 @@ Answer InspectApi::attention(const std::string& model_name, const Model& model,
       for (std::size_t q = 0; q < length; ++q) {
         json row = json::array();
         for (std::size_t s = 0; s <= q; ++s)
-          row.push_back(short_weight(
-              pattern.values[(static_cast<std::size_t>(writer.head) * length + q) * length + s]));
+          row.push_back(short_weight(pattern.values[(writer.head * length + q) * length + s]));
         rows.push_back(std::move(row));
       }
       list.push_back({{"head", m.writers().name(m.writers().head(writer.layer, writer.head))},

@@ -21,7 +21,7 @@ std::optional<MadePrompt> read_given(RequestFields& fields, const std::string& t
                                      const std::string& ids_field, GivenPrompt given,
                                      const Model& model, const Limits& limits) {
   fields.at_most_one_of({text_field, ids_field});
-  const auto longest = static_cast<std::size_t>(limits.max_tokens);
+  const std::size_t longest = limits.max_tokens;
   given.ids = fields.ids(ids_field, model.config().vocab_size, longest);
   given.text = fields.text(text_field);
   given.longest = longest * kBytesPerToken;
@@ -38,7 +38,7 @@ bool read_no_bos(RequestFields& fields) { return fields.flag("no_bos").value_or(
 
 void check_length(std::size_t prompt, std::size_t answer, const Model& model,
                   const Limits& limits) {
-  const auto most = static_cast<std::size_t>(std::min(limits.max_tokens, model.config().n_ctx));
+  const std::size_t most = std::min(limits.max_tokens, model.config().n_ctx);
   if (prompt > most || answer > most || prompt + answer > most)
     throw InputError(fmt::format("{} {} tokens, more than the limit of {}",
                                  answer > 0 ? "prompt and answer have" : "the prompt has",
@@ -181,8 +181,8 @@ SourcesRequest read_sources(const Fields& body, const Model& model, const Limits
   options.prompt_template = fields.text("template").value_or(options.prompt_template);
   options.document_template = fields.text("document_template").value_or(options.document_template);
   options.chat = fields.flag("chat").value_or(false);
-  options.strongest = static_cast<std::size_t>(
-      fields.integer("strongest", 0, kMostStrongest).value_or(static_cast<int>(options.strongest)));
+  options.strongest =
+      fields.integer("strongest", 0, kMostStrongest).value_or(static_cast<int>(options.strongest));
   options.most_tokens = std::min(limits.max_tokens, model.config().n_ctx);
   options.options = read_asked(fields, model, limits, 1, option_fields()).question.options;
   check_sources(options);
@@ -199,8 +199,7 @@ InteractionsRequest read_interactions(const Fields& body, const Model& model,
   request.ids = read_prompt(fields, model, limits);
   fields.expect_no_others();
   const double writers = model.writers().count();
-  const double answers =
-      request.all ? writers * writers / 2 * static_cast<double>(request.ids.size()) : 0;
+  const double answers = request.all ? writers * writers / 2 * request.ids.size() : 0;
   if (answers > kMostInteractions)
     throw InputError(
         "all would list too many interactions for this prompt and model; ask for one query at a "

@@ -116,7 +116,7 @@ struct WebServer::Impl {
     http.set_socket_options([this](auto socket) {
       const int on = 1;
       setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-      listening = static_cast<int>(socket);
+      listening = socket;
     });
     // One request per connection: what a refused request left unread can then never be taken for
     // the next one, and no idle connection holds a thread.
@@ -263,7 +263,7 @@ std::string WebServer::Impl::models_body() const {
 std::string WebServer::Impl::metrics_body() const {
   double waiting = 0, loaded = 0;
   for (const auto& worker : workers) {
-    waiting += static_cast<double>(worker->waiting());
+    waiting += worker->waiting();
     loaded += worker->loaded() ? 1 : 0;
   }
   return metrics.text({{"unpack_waiting", waiting},
@@ -288,7 +288,7 @@ std::string WebServer::Impl::queue_body(const std::string& ticket) const {
                 {"total", place->total}}
         .dump();
   }
-  return R"({"state":"unknown","before":0,"what":"","done":0,"total":0})";
+  return json{{"state", "unknown"}, {"before", 0}, {"what", ""}, {"done", 0}, {"total", 0}}.dump();
 }
 
 void WebServer::Impl::read_and_answer(const std::string& name, const httplib::Request& request,
@@ -378,7 +378,7 @@ void WebServer::Impl::add_routes() {
            }));
   // For those who watch over it: no token, no secrets.
   http.Get("/health", [](const httplib::Request&, httplib::Response& response) {
-    answer_with(response, "{\"status\":\"ok\"}", kJson);
+    answer_with(response, json{{"status", "ok"}}.dump(), kJson);
   });
   http.set_logger([this](const httplib::Request&, const httplib::Response& response) {
     metrics.count(response.status);

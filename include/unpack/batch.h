@@ -66,9 +66,9 @@ struct BatchLine {
   std::vector<std::string> unknown{};  // fields that nobody reads
 };
 
-// Prompts of like length follow each other on the same packed weights and weight products. Each has
-// a forward pass of its own: one over several prompts rounds otherwise, and what a prompt's line
-// says must not depend on its company. Order is kept.
+// Prompts of like length go side by side over the same packed weights and weight products, which
+// are read once for all of them. Each has a forward pass of its own: one over several prompts
+// rounds otherwise, and what a prompt's line says must not depend on its company. Order is kept.
 std::vector<BatchLine> trace_prompts(const Model& model, const Asked& defaults,
                                      const std::vector<PromptRecord>& records,
                                      const RunContext& context = {});
@@ -81,6 +81,10 @@ struct BatchMaker {
   std::vector<std::string> writers;
 };
 BatchMaker batch_maker(const Model& model);
+
+// How many prompts of so many tokens trace_prompts has at hand at once. Every one of them gives
+// what it gives alone, to the last bit.
+std::size_t prompts_at_once(std::size_t tokens);
 
 // Whether weight products fit and are earned back by that many prompts. The number is that of the
 // whole file, so that all shards decide alike: products change the last bits of a result.

@@ -64,7 +64,8 @@ struct BenchResult {
   double peak_memory_mib = 0;  // of the process, at the end
   double base_memory_mib =
       0;  // of the process with the model loaded and packed, before the first prompt
-  double device_held_mib = 0;  // the most that was taken from a device with memory of its own
+  double device_held_mib = 0;     // the most that was taken from a device with memory of its own
+  double device_weights_mib = 0;  // what the model alone takes there
   struct Length {
     int tokens = 0;
     double peak_memory_mib = 0;  // while this length was traced, without weight products

@@ -65,9 +65,7 @@ struct LayerConfig {
   // Neurons with a value at one position: those of the chosen experts, slot after slot.
   int entries() const { return mixture() ? experts_per_token * n_neurons : n_neurons; }
   // The first source that a query sees.
-  int first_source(int query) const {
-    return window > 0 && query >= window ? query - window + 1 : 0;
-  }
+  int first_source(int query) const;
 };
 
 struct ModelConfig {

@@ -37,13 +37,13 @@ class Prepared {
   // S], mlp/G/U [C_l, S, N]. Mixtures: N of every expert, R [C_l, S, experts]; 0 for those unused.
   CachedArray scores(int layer, Branch branch) const;
   std::vector<ClosureCheck> validate(const RunContext& context = {}) const;
-  // The forward trace under TransformerLens-like names: resid_pre, resid_mid, resid_post, q, k, v,
+  // The forward pass under TransformerLens-like names: resid_pre, resid_mid, resid_post, q, k, v,
   // pattern, z, pre, mlp_out, attn_out, ln1_scale, ln2_scale, embed, pos_embed, logits.
   CachedArray cache(const std::string& name, int layer) const;
 
   const Model& model() const;
   const std::vector<TokenId>& ids() const;
-  int length() const { return static_cast<int>(ids().size()); }
+  int length() const { return ids().size(); }
   // What it holds in memory now, with what earlier questions left for the next one.
   std::size_t bytes() const;
 

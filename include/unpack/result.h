@@ -131,7 +131,7 @@ struct TraceResult {
   double ill_conditioned = 0;  // share of credit that passed where |sum| < 1e-5 of the absolute sum
   std::vector<std::string> warnings;
 
-  int length() const { return static_cast<int>(tokens.size()); }
+  int length() const { return tokens.size(); }
   Writers writer_table() const;  // from `layout`
   ModelConfig layout;            // shape only; lets reports name and place writers
 };

@@ -25,7 +25,7 @@ class Writers {
  public:
   explicit Writers(const ModelConfig& config);
 
-  int count() const { return static_cast<int>(list_.size()); }
+  int count() const { return list_.size(); }
   const Writer& operator[](int index) const { return list_[index]; }
   std::string name(int index) const;  // "emb", "pos", "A8.H6", "MLP3"
 

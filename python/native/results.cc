@@ -54,7 +54,7 @@ py::dict incoming(const TraceResult& result) {
 py::array neuron_shares(const TraceResult& result) {
   CachedArray shares;
   const bool mixture = !result.expert_entries.empty();
-  std::int64_t neurons = static_cast<std::int64_t>(result.neuron_entries.size());
+  std::int64_t neurons = std::ssize(result.neuron_entries);
   std::int64_t experts = 1;
   if (mixture) {
     const LayerConfig& layer =

@@ -1,14 +1,14 @@
-// A second face of backends whose memory is far from the host: what passing credit on needs,
-// without a round trip for every array. The code above uses it where a backend has it
-// (dynamic_cast), and the host otherwise.
+// What backends have whose memory is far from the host (Backend::device_credit): what passing
+// credit on needs, without a round trip for every array. The code above uses it where it is there,
+// and the host otherwise.
 #pragma once
 
 #include <array>
 #include <span>
 #include <vector>
 
-#include "backend/backend.h"
 #include "backend/mlp_readers.h"
+#include "backend/views.h"
 #include "unpack/options.h"
 
 namespace unpack::backend {
@@ -19,7 +19,8 @@ class DeviceCredit {
 
   // For rows of queries q_i, with sources counted over all of them: entry, key_coef [H, sum of (q_i
   // + 1)], query_edge [H, rows, Cl] as credit/edges.h has them. Empty arrays are not wanted; the
-  // others have their size.
+  // others have their size. Sums of queries may be missing where neither their edges nor doubt are
+  // wanted.
   struct HeadEdges {
     Array entry, key_coef, query_edge;
     Array value_edge;  // [G, S, Cl]
@@ -58,8 +59,9 @@ class DeviceCredit {
   virtual void sweep(std::span<const Layer> layers, Scores scores, int position,
                      std::span<const double> first, std::span<const Direct> direct,
                      std::vector<double>& credit) = 0;
-  // Absolute path mass below every node and the largest product of a path, [S, C].
-  virtual void suffix(std::span<const Layer> layers, Scores scores, int terminals,
+  // Absolute path mass below every node and the largest product of a path, [S, C]. `begun`: they
+  // are there for all below these layers.
+  virtual void suffix(std::span<const Layer> layers, Scores scores, int terminals, bool begun,
                       std::vector<double>& mass, std::vector<double>& bound) = 0;
 };
 

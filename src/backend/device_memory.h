@@ -1,5 +1,5 @@
-// A face of backends whose device has memory of its own (dynamic_cast): how much of it is used, and
-// models that do not fit it.
+// What backends have whose device has memory of its own (Backend::device_memory): how much of it is
+// used, and models that do not fit it.
 #pragma once
 
 #include <cstdint>

@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/views.h"
 
 namespace unpack::backend {
 

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-#include "backend/backend.h"
+#include "backend/views.h"
 #include "unpack/options.h"
 
 namespace unpack::backend {
@@ -32,6 +32,17 @@ inline double reader_weight(const Options& options, const LayerConfig& layer, st
 // Its scores at a position: one a neuron, or one a chosen expert.
 inline int reader_entries(const LayerConfig& layer, MlpSide side) {
   return side == MlpSide::router ? layer.experts_per_token : layer.entries();
+}
+
+// Gate and up by number, where something is kept of each of them.
+inline std::size_t neuron_side(MlpSide side) { return side == MlpSide::up ? 1 : 0; }
+// How many of them there are.
+inline int neuron_sides(const LayerConfig& layer) { return layer.gated() ? 2 : 1; }
+inline int neuron_sides(const ModelConfig& config) { return config.gated() ? 2 : 1; }
+
+// Where a branch of an MLP reads.
+inline MlpSide side_of(Branch branch) {
+  return branch == Branch::R ? MlpSide::router : branch == Branch::U ? MlpSide::up : MlpSide::gate;
 }
 
 inline bool has_branch(const LayerConfig& layer, Branch branch) {

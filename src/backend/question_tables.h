@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/backend.h"
+#include "backend/mlp_readers.h"
 #include "unpack/writers.h"
 
 namespace unpack::backend {
@@ -20,7 +21,7 @@ inline bool keeps_query_scores(const ModelConfig& c, const Writers& writers, int
 // The neurons' scores at the last position, [Cl, N] a side of every layer.
 inline bool keeps_last_scores(const ModelConfig& c, const Writers& writers, int scalar) {
   return !c.mixture() && static_cast<std::int64_t>(writers.count()) / 2 * c.most_entries() *
-                                 c.n_layers * scalar * (c.gated() ? 2 : 1) <=
+                                 c.n_layers * scalar * neuron_sides(c) <=
                              kQuestionBytes;
 }
 

@@ -1,6 +1,6 @@
-// A second face of backends: what direction `read` (docs/method.md, section 5) needs of a layer.
-// The code above finds it by dynamic_cast. Where the memory of a device is far from the host, some
-// of it (the last part below) is done there without the edges ever coming up.
+// The operations of direction `read` (docs/method.md, section 5) on a layer. Where the memory of a
+// device is far from the host, some of it (the last part below) is done there without the edges
+// ever coming up.
 #pragma once
 
 #include <array>
@@ -8,8 +8,7 @@
 #include <span>
 #include <vector>
 
-#include "backend/backend.h"
-#include "unpack/error.h"
+#include "backend/views.h"
 #include "unpack/options.h"
 
 namespace unpack::backend {
@@ -87,7 +86,7 @@ class ReadOps {
   // Calls visit(edges) with what a head at some queries, from the source on, passes to every writer
   // at the source by K and V, and by Q what the head at the source itself passes to the writers
   // there; queries that pass nothing on may be left out. From several threads, all calls of a
-  // source from one. Not for devices that take the sums below themselves.
+  // source from one.
   struct Edges {
     int source, head;
     Branch branch;
@@ -95,10 +94,8 @@ class ReadOps {
     const void* credit;  // [queries, Cl]
   };
   using EdgeVisitor = std::function<void(const Edges&)>;
-  virtual void visit_edges(const AttentionView&, const HeadReads&, const KeyOffsets&,
-                           const EdgeVisitor&) {
-    throw InternalError("the edges of this device stay there");
-  }
+  virtual void visit_edges(const AttentionView& view, const HeadReads& reads,
+                           const KeyOffsets& offsets, const EdgeVisitor& visit) = 0;
   // What the head at a query passes to every writer at every source, by K, Q and V: [S, Cl].
   struct EdgesFrom {
     std::vector<double> k, q, v;

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "backend/mlp_readers.h"
+
 namespace unpack::backend {
 
 namespace {
@@ -109,7 +111,7 @@ LayerPlan plan_layer(const ModelConfig& c, const Writers& writers, int layer, in
                        static_cast<double>(source_layers(writers, cm)),
                        static_cast<double>(shape.entries()),
                        may && !shape.mixture()};
-  for (int i = 0; i < (shape.gated() ? 2 : 1); ++i) plan.neurons[i] = neurons.cheapest(products);
+  for (int i = 0; i < neuron_sides(shape); ++i) plan.neurons[i] = neurons.cheapest(products);
   return plan;
 }
 

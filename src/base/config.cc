@@ -2,7 +2,11 @@
 
 #include <algorithm>
 
+#include "base/formulas.h"
+
 namespace unpack {
+
+int LayerConfig::first_source(int query) const { return base::first_in_window(query, window); }
 
 bool ModelConfig::mixture() const {
   return std::any_of(layers.begin(), layers.end(),

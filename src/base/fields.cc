@@ -165,7 +165,7 @@ bool read_flag(const std::string& name, const Field& field) {
 double read_number(const std::string& name, const Field& field) {
   double x = 0;
   if (const auto* whole = std::get_if<std::int64_t>(&field.value)) {
-    x = static_cast<double>(*whole);
+    x = *whole;
   } else if (const double* number = std::get_if<double>(&field.value)) {
     x = *number;
   } else if (!field.plain_text || !parse_whole(std::get<std::string>(field.value), x)) {
@@ -193,7 +193,7 @@ int read_integer(const std::string& name, const Field& field, int lowest, int hi
     wrong_value(name, takes, field);
   }
   if (number < lowest || number > highest) wrong_value(name, takes, field);
-  return static_cast<int>(number);
+  return number;
 }
 
 int read_integer(const std::string& name, const Field& field) {

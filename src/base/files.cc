@@ -16,6 +16,17 @@
 #include "unpack/given_file.h"
 
 namespace unpack {
+namespace {
+
+timespec changed_at(const struct stat& info) {
+#if defined(__APPLE__)
+  return info.st_mtimespec;
+#else
+  return info.st_mtim;
+#endif
+}
+
+}  // namespace
 
 base::InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
   // A FIFO without a writer would block a plain open.
@@ -32,9 +43,10 @@ base::InputFile::InputFile(const std::filesystem::path& path) : path_(path) {
         fmt::format("{}: is {}, expected a plain file", path.string(),
                     S_ISDIR(info.st_mode) ? "a folder" : "a device, a pipe or a socket"));
   }
-  size_ = static_cast<std::size_t>(info.st_size);
-  seconds_ = info.st_mtim.tv_sec;
-  nanoseconds_ = info.st_mtim.tv_nsec;
+  size_ = info.st_size;
+  const timespec changed = changed_at(info);
+  seconds_ = changed.tv_sec;
+  nanoseconds_ = changed.tv_nsec;
 }
 
 base::InputFile::~InputFile() { ::close(descriptor_); }
@@ -47,16 +59,18 @@ void base::InputFile::read(std::size_t at, void* to, std::size_t bytes) const {
     if (got <= 0)
       throw InputError(fmt::format("{}: cannot read the file ({})", path_.string(),
                                    got < 0 ? std::strerror(errno) : "it became shorter"));
-    at += static_cast<std::size_t>(got);
+    at += got;
     out += got;
-    bytes -= static_cast<std::size_t>(got);
+    bytes -= got;
   }
 }
 
 bool base::InputFile::unchanged() const {
   struct stat now = {};
-  return ::fstat(descriptor_, &now) == 0 && static_cast<std::size_t>(now.st_size) == size_ &&
-         now.st_mtim.tv_sec == seconds_ && now.st_mtim.tv_nsec == nanoseconds_;
+  if (::fstat(descriptor_, &now) != 0 || static_cast<std::size_t>(now.st_size) != size_)
+    return false;
+  const timespec changed = changed_at(now);
+  return changed.tv_sec == seconds_ && changed.tv_nsec == nanoseconds_;
 }
 
 std::string base::read_plain_file(const std::filesystem::path& path, std::size_t most) {

@@ -60,7 +60,8 @@ UNPACK_BODY float mxfp4_scale(std::uint32_t scale) {
 
 // sign(sum) * max(|sum|, beta * abs), sign(0) = +1.
 UNPACK_BODY double safe_denom(double sum, double abs, double beta) {
-  const double size = fmax(fabs(sum), beta * abs);
+  const double own = fabs(sum), least = beta * abs;
+  const double size = own > least ? own : least;
   return sum < 0 ? -size : size;
 }
 
@@ -70,10 +71,13 @@ UNPACK_BODY double inverse_denom(double sum, double abs, double beta) {
   return d == 0 ? 0.0 : 1.0 / d;
 }
 
-// The same with a least denominator, in the unit of the sum.
+// The same with a least denominator, in the unit of the sum. No call and no branch, so that a
+// compiler takes several at once: 1 over infinity is 0.
 UNPACK_BODY double floored_inverse(double sum, double abs, double beta, double floor) {
-  const double size = fmax(fmax(fabs(sum), beta * abs), floor);
-  return size == 0 ? 0.0 : (sum < 0 ? -1.0 : 1.0) / size;
+  const double own = fabs(safe_denom(sum, abs, beta));
+  const double size = own > floor ? own : floor;
+  const double inverse = 1.0 / (size == 0 ? HUGE_VAL : size);
+  return sum < 0 ? -inverse : inverse;
 }
 
 // Signed sums this small against their absolute sum decide the sign of a denominator by rounding.

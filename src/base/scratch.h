@@ -50,7 +50,7 @@ class Scratch {
   // `count` values, not initialised; what an earlier call of the same scope gave is gone.
   template <typename T>
   T* of(std::int64_t count) {
-    return static_cast<T*>(bytes(static_cast<std::size_t>(count) * sizeof(T)));
+    return static_cast<T*>(bytes(count * sizeof(T)));
   }
 
  private:

@@ -26,6 +26,8 @@ SystemMemory system_memory();
 // no room for so much.
 void* map_memory(std::size_t bytes);
 void unmap_memory(void* place, std::size_t bytes);
+// Pages of a mapped file that are about to be read, all at once.
+void will_read(const void* place, std::size_t bytes);
 // Whether so many bytes could be mapped just now. An allocation does not tell: the heap may keep
 // them when they are given back.
 bool room_for(std::size_t bytes);

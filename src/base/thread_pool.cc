@@ -102,6 +102,155 @@ class ThreadPool::Caller {
   UseScratch use_;
 };
 
+// Callers whose loops are joined. One that finds all others waiting runs what they wait for.
+class ThreadPool::Company {
+ public:
+  Company(ThreadPool& pool, std::int64_t callers) : pool_(pool), active_(callers) {
+    waiting_.reserve(callers);
+    now_.reserve(callers);
+  }
+
+  // The company of this thread, if it is one of `pool`.
+  static Company* of(const ThreadPool& pool) {
+    return inside_task || own_ == nullptr || &own_->pool_ != &pool ? nullptr : own_;
+  }
+
+  void call(std::int64_t index, const std::function<void(std::int64_t)>& caller) {
+    own_ = this;
+    loops_ = 0;
+    try {
+      caller(index);
+    } catch (...) {
+      const std::lock_guard lock(mutex_);
+      if (!error_) error_ = std::current_exception();
+    }
+    own_ = nullptr;
+    leave(1);
+  }
+
+  void leave(std::int64_t callers) {
+    const std::lock_guard lock(mutex_);
+    active_ -= callers;
+    changed_.notify_all();
+  }
+
+  void run(std::int64_t count, const std::function<void(std::int64_t)>& task) {
+    // Somebody may wait for a lock that another holds who waits here.
+    constexpr auto kPatience = std::chrono::milliseconds(50);
+    Wanted mine{&task, count, loops_++};
+    std::unique_lock lock(mutex_);
+    waiting_.push_back(&mine);
+    bool late = false;
+    while (!mine.done) {
+      if (!running_ && (late || std::ssize(waiting_) == active_)) {
+        lead(lock);
+      } else {
+        late = changed_.wait_for(lock, kPatience) == std::cv_status::timeout;
+      }
+    }
+    if (mine.error) std::rethrow_exception(mine.error);
+  }
+
+  void rethrow() const {
+    if (error_) std::rethrow_exception(error_);
+  }
+
+ private:
+  struct Wanted {
+    const std::function<void(std::int64_t)>* task;
+    std::int64_t count;
+    std::uint64_t number;  // of its caller's loops
+    bool done = false;
+    std::exception_ptr error = nullptr;
+  };
+
+  // Runs the loops of those that are behind.
+  void lead(std::unique_lock<std::mutex>& lock) {
+    std::uint64_t first = waiting_.front()->number;
+    for (const Wanted* w : waiting_) first = std::min(first, w->number);
+    now_.clear();
+    std::int64_t most = 0;
+    for (Wanted* w : waiting_) {
+      if (w->number != first) continue;
+      now_.push_back(w);
+      most = std::max(most, w->count);
+    }
+    std::erase_if(waiting_, [&](const Wanted* w) { return w->number == first; });
+    running_ = true;
+    lock.unlock();
+    std::exception_ptr failed;
+    try {
+      run_all(most);
+    } catch (...) {
+      failed = std::current_exception();  // no memory to begin with
+    }
+    lock.lock();
+    for (Wanted* w : now_) {
+      w->done = true;
+      if (!w->error) w->error = failed;
+    }
+    running_ = false;
+    changed_.notify_all();
+  }
+
+  void run_all(std::int64_t most) {
+    const auto one = [&](Wanted& w, std::int64_t i) {
+      if (i >= w.count) return;
+      try {
+        (*w.task)(i);
+      } catch (...) {
+        const std::lock_guard guard(mutex_);
+        if (!w.error) w.error = std::current_exception();
+      }
+    };
+    // All callers' tasks of one index by one thread, unless another would go short.
+    constexpr std::int64_t kEach = 4;
+    const std::int64_t callers = now_.size();
+    if (most >= kEach * pool_.threads()) {
+      pool_.run_loop(most, [&](std::int64_t i) {
+        for (Wanted* w : now_) one(*w, i);
+      });
+    } else {
+      pool_.run_loop(most * callers, [&](std::int64_t i) { one(*now_[i % callers], i / callers); });
+    }
+  }
+
+  static thread_local Company* own_;
+  static thread_local std::uint64_t loops_;
+
+  ThreadPool& pool_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::int64_t active_;
+  std::vector<Wanted*> waiting_, now_;
+  bool running_ = false;  // what is in now_
+  std::exception_ptr error_;
+};
+
+thread_local ThreadPool::Company* ThreadPool::Company::own_ = nullptr;
+thread_local std::uint64_t ThreadPool::Company::loops_ = 0;
+
+void ThreadPool::together(std::int64_t count, const std::function<void(std::int64_t)>& caller) {
+  if (count <= 1 || inside_task || Company::of(*this) != nullptr) {
+    for (std::int64_t i = 0; i < count; ++i) caller(i);
+    return;
+  }
+  Company company(*this, count);
+  std::vector<std::thread> threads;
+  threads.reserve(count);
+  std::int64_t started = 1;
+  try {
+    for (; started < count; ++started)
+      threads.push_back(start_thread([&, i = started] { company.call(i, caller); }));
+  } catch (...) {
+    company.leave(count - started);  // no thread, or no memory for it: the rest waits for this one
+  }
+  company.call(0, caller);
+  for (std::thread& thread : threads) thread.join();
+  company.rethrow();
+  for (; started < count; ++started) caller(started);
+}
+
 void ThreadPool::end_workers() {
   {
     std::lock_guard lock(mutex_);
@@ -159,6 +308,15 @@ void ThreadPool::parallel_for(std::int64_t count, const std::function<void(std::
     for (std::int64_t i = 0; i < count; ++i) task(i);
     return;
   }
+  Company* company = count > 1 ? Company::of(*this) : nullptr;
+  if (company != nullptr) {
+    company->run(count, task);
+  } else {
+    run_loop(count, task);
+  }
+}
+
+void ThreadPool::run_loop(std::int64_t count, const std::function<void(std::int64_t)>& task) {
   const Caller caller(*this);
   if (threads_ == 1 || count == 1) {
     inside_task = true;

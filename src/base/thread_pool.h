@@ -30,9 +30,18 @@ class ThreadPool {
   // inline.
   void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task);
 
+  // Calls caller(0) .. caller(count - 1), each on a thread of its own, and joins the loops that
+  // they run here: the n-th loops of all of them are one, task by task, so that what task i of each
+  // reads is read while it is in the cache. Every task is what it would be alone. The first
+  // exception is thrown on when all have ended; from inside a task they are called one after the
+  // other.
+  void together(std::int64_t count, const std::function<void(std::int64_t)>& caller);
+
  private:
   struct Loop;
   class Caller;
+  class Company;
+  void run_loop(std::int64_t count, const std::function<void(std::int64_t)>& task);
   void work();
   void end_workers();
   static void run(Loop& loop);

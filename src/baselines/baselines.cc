@@ -70,8 +70,7 @@ TraceResult baseline(const Prepared& prepared, const Target& target, Method meth
 std::vector<double> random_scores(int length, std::uint64_t seed) {
   std::mt19937_64 generator(seed);
   std::vector<double> out;
-  for (int i = 0; i < length; ++i)
-    out.push_back(static_cast<double>(generator() >> 11) * 0x1.0p-53);
+  for (int i = 0; i < length; ++i) out.push_back((generator() >> 11) * 0x1.0p-53);
   return out;
 }
 

@@ -26,14 +26,14 @@ double proximity(const double* whole, double size, const double* part, double sc
 // U[h, s, :] = v[h, s] W_O[h], times the weight of a norm behind, [H, S, D].
 std::vector<double> head_outputs(const model::LayerWeights& weights, const ModelConfig& c,
                                  const std::vector<double>& v, std::size_t length) {
-  const auto d = static_cast<std::size_t>(c.d_model);
-  const auto e = static_cast<std::size_t>(c.d_head);
-  const auto groups = static_cast<std::size_t>(c.n_kv_heads);
+  const std::size_t d = c.d_model;
+  const std::size_t e = c.d_head;
+  const std::size_t groups = c.n_kv_heads;
   const std::vector<double> w_o = decompose::fetch(weights[model::Role::w_o]),
                             post = decompose::fetch(weights[model::Role::attn_post_w]);
   std::vector<double> out(static_cast<std::size_t>(c.n_heads) * length * d, 0.0);
   for (std::size_t h = 0; h < static_cast<std::size_t>(c.n_heads); ++h) {
-    const std::size_t g = h / static_cast<std::size_t>(c.group_size());
+    const std::size_t g = h / c.group_size();
     for (std::size_t s = 0; s < length; ++s) {
       double* to = out.data() + (h * length + s) * d;
       for (std::size_t i = 0; i < e; ++i) {
@@ -53,21 +53,21 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
   const decompose::Decomposition& decomposition = *engine::state_of(prepared)->decomposition;
   const model::ModelWeights& weights = *engine::state_of(prepared.model())->weights;
   backend::Backend& backend = decomposition.backend();
-  const forward::ForwardTrace& trace = decomposition.trace();
+  const forward::ForwardPass& pass = decomposition.pass();
   const ModelConfig& c = weights.config;
-  const auto length = static_cast<std::size_t>(decomposition.length());
-  const auto d = static_cast<std::size_t>(c.d_model);
-  const auto heads = static_cast<std::size_t>(c.n_heads);
+  const std::size_t length = decomposition.length();
+  const std::size_t d = c.d_model;
+  const std::size_t heads = c.n_heads;
   const bool parallel = c.block == Block::parallel;
   std::vector<double> row(length, 0.0);  // row p of the product so far
   row[resolve_position(position, decomposition.length())] = 1.0;
 
   for (int l = c.n_layers - 1; l >= 0; --l) {
-    const forward::LayerTrace& layer = trace.layers[l];
+    const forward::LayerPass& layer = pass.layers[l];
     const std::vector<double> x_pre = decompose::fetch(backend, layer.x_pre);
     const bool last = l + 1 == c.n_layers;
     const backend::Array& after =
-        last ? trace.x_final : trace.layers[static_cast<std::size_t>(l) + 1].x_pre;
+        last ? pass.x_final : pass.layers[static_cast<std::size_t>(l) + 1].x_pre;
     const std::vector<double> whole = decompose::fetch(backend, parallel ? after : layer.x_mid);
     const std::vector<double> mlp =
         parallel ? decompose::fetch(backend, layer.mlp_out) : std::vector<double>();
@@ -77,7 +77,7 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
     const std::vector<double> out_dev = decompose::fetch(backend, layer.attn_out_dev);
     std::vector<std::vector<double>> shares(length);
     backend.parallel_for(static_cast<std::int64_t>(length), [&](std::int64_t at) {
-      const auto i = static_cast<std::size_t>(at);
+      const std::size_t i = at;
       if (row[i] == 0) return;
       const double* y = whole.data() + i * d;
       const double size = l1(y, d);
@@ -90,10 +90,8 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
       add(i, proximity(y, size, x_pre.data() + i * d, 1.0, d));
       if (parallel) add(i, proximity(y, size, mlp.data() + i * d, 1.0, d));
       for (std::size_t h = 0; h < heads; ++h) {
-        const double* alpha =
-            pattern.data() +
-            h * static_cast<std::size_t>(backend::tri(static_cast<std::int64_t>(length))) +
-            static_cast<std::size_t>(backend::tri(at));
+        const double* alpha = pattern.data() + h * backend::tri(static_cast<std::int64_t>(length)) +
+                              static_cast<std::size_t>(backend::tri(at));
         for (std::size_t j = 0; j <= i; ++j)
           add(j, proximity(y, size, u.data() + (h * length + j) * d,
                            out_dev.empty() ? alpha[j] : alpha[j] / out_dev[i], d));

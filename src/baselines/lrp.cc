@@ -64,8 +64,8 @@ class Relevance {
                                      std::span<const double>(g).subspan(s * d_, d_)));
       return out;
     };
-    const forward::ForwardTrace& trace = decomposition_.trace();
-    return {score(trace.emb), trace.pos.empty() ? Values() : score(trace.pos)};
+    const forward::ForwardPass& pass = decomposition_.pass();
+    return {score(pass.emb), pass.pos.empty() ? Values() : score(pass.pos)};
   }
 
  private:
@@ -73,16 +73,16 @@ class Relevance {
     if (c_.norm != Norm::layer) return;
     double mean = 0;
     for (const double x : row) mean += x;
-    mean /= static_cast<double>(row.size());
+    mean /= row.size();
     for (double& x : row) x -= mean;
   }
 
   void seed(const TargetInfo& target, Values& g) {
     backend::Array direction = backend_.zeros(c_.d_model);
-    backend_.target_direction(decomposition_.trace().x_final, target.position, target.ids,
+    backend_.target_direction(decomposition_.pass().x_final, target.position, target.ids,
                               target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                               direction);
-    const auto row = std::span(g).subspan(static_cast<std::size_t>(target.position) * d_, d_);
+    const auto row = std::span(g).subspan(target.position * d_, d_);
     backend_.download(direction, 0, row);
     center(row);
   }
@@ -117,8 +117,8 @@ class Relevance {
   // row's output was multiplied by.
   Values neurons_back(const LayerConfig& shape, const model::RoleViews& weights, const Values& g,
                       const Values& pre, const Values& up, const Values& weight) {
-    const auto rows = static_cast<std::int64_t>(weight.size());
-    const auto neurons = static_cast<std::size_t>(shape.n_neurons);
+    const std::int64_t rows = weight.size();
+    const std::size_t neurons = shape.n_neurons;
     const std::size_t n = weight.size() * neurons;
     const Activation phi = shape.activation;
     Values g_act(n, 0.0), g_norm(weight.size() * d_, 0.0);
@@ -142,7 +142,7 @@ class Relevance {
   }
 
   void mlp_back(int l, const Values& g, Values& out) {
-    const forward::LayerTrace& layer = decomposition_.trace().layers[l];
+    const forward::LayerPass& layer = decomposition_.pass().layers[l];
     const model::LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
     const Values g_out = behind(weights[model::Role::mlp_post_w], layer.mlp_out_dev, g);
@@ -162,17 +162,17 @@ class Relevance {
   void experts_back(const LayerConfig& shape, const model::LayerWeights& weights,
                     const backend::Routing& routing, const Values& g, const Values& pre,
                     const Values& up, Values& g_norm) {
-    const auto neurons = static_cast<std::size_t>(shape.n_neurons);
+    const std::size_t neurons = shape.n_neurons;
     std::map<int, std::vector<std::size_t>> slots;
     for (std::size_t i = 0; i < routing.expert.size(); ++i) slots[routing.expert[i]].push_back(i);
     for (const auto& [expert, used] : slots) {
       Values own_g, own_pre, own_up, weight;
       const auto take = [](const Values& from, std::size_t row, std::size_t n, Values& to) {
-        const auto at = from.begin() + static_cast<std::ptrdiff_t>(row * n);
-        to.insert(to.end(), at, at + static_cast<std::ptrdiff_t>(n));
+        const auto at = from.begin() + (row * n);
+        to.insert(to.end(), at, at + n);
       };
       for (const std::size_t slot : used) {
-        take(g, slot / static_cast<std::size_t>(routing.chosen), d_, own_g);
+        take(g, slot / routing.chosen, d_, own_g);
         take(pre, slot, neurons, own_pre);
         take(up, slot, neurons, own_up);
         weight.push_back(routing.weight[slot]);
@@ -180,20 +180,20 @@ class Relevance {
       const Values back =
           neurons_back(shape, weights.experts[expert], own_g, own_pre, own_up, weight);
       for (std::size_t i = 0; i < used.size(); ++i) {
-        double* to = g_norm.data() + used[i] / static_cast<std::size_t>(routing.chosen) * d_;
+        double* to = g_norm.data() + used[i] / routing.chosen * d_;
         for (std::size_t k = 0; k < d_; ++k) to[k] += back[i * d_ + k];
       }
     }
   }
 
   void attention_back(int l, const Values& g, Values& out) {
-    const forward::LayerTrace& layer = decomposition_.trace().layers[l];
+    const forward::LayerPass& layer = decomposition_.pass().layers[l];
     const model::LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
-    const auto rows = static_cast<std::int64_t>(length_);
-    const auto heads = static_cast<std::size_t>(c_.n_heads);
-    const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
-    const auto e = static_cast<std::size_t>(c_.d_head);
+    const std::int64_t rows = length_;
+    const std::size_t heads = c_.n_heads;
+    const std::size_t groups = c_.n_kv_heads;
+    const std::size_t e = c_.d_head;
     Values g_z(length_ * heads * e, 0.0);
     decompose::linear_back(backend_, weights[model::Role::w_o],
                            behind(weights[model::Role::attn_post_w], layer.attn_out_dev, g), g_z,
@@ -206,9 +206,8 @@ class Relevance {
         g_v(length_ * groups * e, 0.0);
     // A group at a time: its heads add to the same keys and values.
     backend_.parallel_for(static_cast<std::int64_t>(groups), [&](std::int64_t group) {
-      const auto first =
-          static_cast<std::size_t>(group) * static_cast<std::size_t>(c_.group_size());
-      for (std::size_t h = first; h < first + static_cast<std::size_t>(c_.group_size()); ++h) {
+      const auto first = static_cast<std::size_t>(group) * c_.group_size();
+      for (std::size_t h = first; h < first + c_.group_size(); ++h) {
         head_back(shape, h, static_cast<std::size_t>(group), pattern, q, k, v, g_z, g_q, g_k, g_v);
       }
     });
@@ -226,11 +225,11 @@ class Relevance {
   void head_back(const LayerConfig& shape, std::size_t h, std::size_t group, const Values& pattern,
                  const Values& q, const Values& k, const Values& v, const Values& g_z, Values& g_q,
                  Values& g_k, Values& g_v) const {
-    const auto e = static_cast<std::size_t>(c_.d_head);
-    const auto heads = static_cast<std::size_t>(c_.n_heads);
-    const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
+    const std::size_t e = c_.d_head;
+    const std::size_t heads = c_.n_heads;
+    const std::size_t groups = c_.n_kv_heads;
     const double scale = shape.attention_scale;
-    const auto pairs = static_cast<std::size_t>(backend::tri(static_cast<std::int64_t>(length_)));
+    const std::size_t pairs = backend::tri(static_cast<std::int64_t>(length_));
     Values g_pattern(length_);
     for (std::size_t i = 0; i < length_; ++i) {
       const auto z = std::span(g_z).subspan((i * heads + h) * e, e);
@@ -272,7 +271,7 @@ class Relevance {
   // Rotary, then the norm of queries or keys with its deviation held constant.
   void undo(const LayerConfig& shape, const model::WeightView& norm, const backend::Array& dev,
             std::size_t heads, Values& g) {
-    const auto e = static_cast<std::size_t>(c_.d_head);
+    const std::size_t e = c_.d_head;
     const Values weight = decompose::fetch(norm);
     const Values deviation = norm ? decompose::fetch(backend_, dev) : Values();
     const Values frequencies = backend::rotary_frequencies(shape.rope, static_cast<int>(length_));

@@ -77,7 +77,7 @@ void write_arrays(const std::filesystem::path& folder, std::size_t lines, std::s
     }
     token_credit.add(credit);
     node_credit.add(nodes);
-    offsets.push_back(offsets.back() + static_cast<std::int64_t>(credit.size()));
+    offsets.push_back(offsets.back() + std::ssize(credit));
     index.push_back(static_cast<std::int64_t>(line.index));
   });
   NpyFile offset_file(folder / "offsets.npy", "<i8", fmt::format("({},)", offsets.size()));

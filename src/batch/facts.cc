@@ -58,7 +58,7 @@ class LineEvents final : public base::JsonEvents {
   }
   bool number_unsigned(std::uint64_t x) override {
     if (at("index")) {
-      out_.index = static_cast<std::size_t>(x);
+      out_.index = x;
       index_ = true;
     } else if (at("prompt_length")) {
       prompt_length_ = static_cast<std::size_t>(x);
@@ -212,7 +212,7 @@ void Summary::add(const std::vector<double>& facts) {
 
 Json Summary::json(const std::vector<std::string>& writers) const {
   const auto mean = [](double total, std::size_t n) {
-    return n == 0 ? Json(nullptr) : Json(total / static_cast<double>(n));
+    return n == 0 ? Json(nullptr) : Json(total / n);
   };
   Json out = {{"results", results_},
               {"errors", errors_},

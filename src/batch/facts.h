@@ -38,7 +38,7 @@ class Summary {
   std::size_t results() const { return results_; }
   std::size_t errors() const { return errors_; }
   bool empty() const { return traces_ == 0; }  // of traces, which have components
-  std::size_t tokens() const { return static_cast<std::size_t>(tokens_); }
+  std::size_t tokens() const { return tokens_; }
   std::size_t writers() const { return credit_.size(); }
   OrderedJson json(const std::vector<std::string>& writers) const;
 

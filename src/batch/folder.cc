@@ -226,8 +226,7 @@ BatchResult run_batch(const Model& model, PromptReader prompts, const BatchOptio
     context.report("prompts", static_cast<double>(folder.done()),
                    static_cast<double>(folder.total()));
     if (context.progress) {
-      const auto done = static_cast<double>(folder.done()),
-                 total = static_cast<double>(folder.total());
+      const double done = folder.done(), total = folder.total();
       inner.progress = [&context, done, total](const Progress& p) {
         context.progress({"prompts", done + p.done, total});
       };

@@ -45,11 +45,11 @@ class LineStream {
   void advance() {
     has_ = false;
     if (!in_.is_open() || !std::getline(in_, line_) || in_.eof()) return;
-    const std::string_view body = report::unseal(line_);
-    if (body.empty()) return;  // the merge says that the prompt is missing
+    const std::string object = report::unseal(line_);
+    if (object.empty()) return;  // the merge says that the prompt is missing
     const std::size_t before = values_.index;
     const bool first = first_;
-    values_ = read_line(std::string(body) + "}", file_.string());
+    values_ = read_line(object, file_.string());
     if (!first && values_.index <= before)
       throw InputError(
           fmt::format("{}: the lines are not in the order of their prompts ({} follows "
@@ -108,7 +108,7 @@ MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out
                                      streams[owner].results.file().string(), summary.writers(),
                                      writer_count));
       if (writers.empty() && !summary.empty())
-        writers = read_line(std::string(report::unseal(line)) + "}", "results.jsonl", true).writers;
+        writers = read_line(report::unseal(line), "results.jsonl", true).writers;
       results.add(line + "\n");
     } else if (streams[owner].errors.take(i, line, values)) {
       check(true, streams[owner].errors);

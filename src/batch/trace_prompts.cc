@@ -1,4 +1,6 @@
 #include <algorithm>
+#include <mutex>
+#include <span>
 
 #include "batch/facts.h"
 #include "batch/request.h"
@@ -40,7 +42,6 @@ class Tracing {
     Json object = head(records_[at], id);
     object["reason"] = reason;
     line.text = report::seal(report::compact(object));
-    ++done_;
   }
 
   std::vector<Job> read(const Asked& defaults) {
@@ -60,35 +61,47 @@ class Tracing {
         fail(at, error.what(), batch::id_of(records_[at].fields));
       }
     }
+    done_ = records_.size() - jobs.size();
     return jobs;
   }
 
-  void trace(const Job& job) {
+  // Prompts at once, each on a thread of its own, which share what they read of the weights.
+  void trace(std::span<const Job> jobs) {
+    engine::state_of(model_)->backend->together(std::ssize(jobs),
+                                                [&](std::int64_t i) { trace(model_, jobs[i]); });
+    for (std::size_t i = 0; i < jobs.size(); ++i) report();
+  }
+
+  void report() {
+    std::lock_guard one_at_a_time(report_);
+    context_.report("prompts", static_cast<double>(++done_), static_cast<double>(records_.size()));
+  }
+
+  // From several threads, each with other jobs.
+  void trace(const Model& model, const Job& job) {
     try {
       BatchLine& line = lines_[job.at];
       Json object = head(records_[job.at], job.request.id);
-      object.update(job.request.answer ? answer(job, line) : plain_trace(job, line));
+      object.update(job.request.answer ? answer(model, job, line) : plain_trace(model, job, line));
       line.index = records_[job.at].index;
       line.text = report::seal(report::compact(object));
-      ++done_;
     } catch (const InputError& error) {
       fail(job.at, error.what(), job.request.id);
     } catch (const UsageError& error) {
       fail(job.at, error.what(), job.request.id);
     }
-    context_.report("prompts", static_cast<double>(done_), static_cast<double>(records_.size()));
   }
 
-  Json answer(const Job& job, BatchLine& line) const {
-    const AnswerResult result = explain_answer(model_, job.request.prompt, *job.request.answer,
+  Json answer(const Model& model, const Job& job, BatchLine& line) const {
+    const AnswerResult result = explain_answer(model, job.request.prompt, *job.request.answer,
                                                job.request.asked.question.options, inner_);
     line.facts = batch::facts_of(result);
-    return Json::parse(to_json(result));
+    return report::answer_json(result);
   }
 
-  Json plain_trace(const Job& job, BatchLine& line) const {
+  Json plain_trace(const Model& model, const Job& job, BatchLine& line) const {
     const Asked& asked = job.request.asked;
-    const Prepared prepared = model_.prepare(job.request.prompt.ids, inner_);
+    const Prepared prepared = model.prepare(job.request.prompt.ids, inner_);
     const TraceResult result =
         asked.method == Method::unpack
             ? prepared.trace(asked.question, inner_)
@@ -110,6 +123,7 @@ class Tracing {
   RunContext inner_;
   std::vector<BatchLine> lines_;
   std::size_t done_ = 0;
+  std::mutex report_;
 };
 
 }  // namespace
@@ -122,8 +136,29 @@ std::vector<BatchLine> trace_prompts(const Model& model, const Asked& defaults,
   std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
     return a.request.prompt.ids.size() < b.request.prompt.ids.size();
   });
-  for (const Job& job : jobs) tracing.trace(job);
+  const int longest = jobs.empty() ? 0 : static_cast<int>(jobs.back().request.prompt.ids.size());
+  if (engine::side_by_side(model, jobs.size(), longest, context,
+                           [&](const Model& one, std::size_t i) {
+                             tracing.trace(one, jobs[i]);
+                             tracing.report();
+                           }))
+    return tracing.take();
+  const std::span<const Job> all(jobs);
+  for (std::size_t begin = 0; begin < jobs.size();) {
+    // Sorted by length: the last of some is the longest.
+    std::size_t count = 1;
+    while (begin + count < jobs.size() &&
+           count < prompts_at_once(jobs[begin + count].request.prompt.ids.size()))
+      ++count;
+    tracing.trace(all.subspan(begin, count));
+    begin += count;
+  }
   return tracing.take();
+}
+
+std::size_t prompts_at_once(std::size_t tokens) {
+  constexpr std::size_t kMost = 8, kTokens = 128;
+  return std::clamp<std::size_t>(kTokens / std::max<std::size_t>(tokens, 1), 1, kMost);
 }
 
 BatchMaker batch_maker(const Model& model) {

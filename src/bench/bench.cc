@@ -10,13 +10,13 @@
 
 #include "backend/device_memory.h"
 #include "backend/device_plan.h"
-#include "backend/queued_work.h"
 #include "base/system.h"
 #include "engine/plan.h"
 #include "engine/state.h"
 #include "engine/sums.h"
 #include "forward/forward.h"
 #include "model/load.h"
+#include "unpack/batch.h"
 #include "unpack/prepared.h"
 
 namespace unpack {
@@ -72,8 +72,9 @@ std::string after_rows_text(const BenchResult& r, const BenchResult::Length& len
   if (length.device_peak_mib > 0)
     text += fmt::format(
         "  a trace takes {:.0f} MiB of the device, weights included; {:.0f} MiB were counted for "
-        "the prompt alone\n",
-        length.device_peak_mib, length.device_counted_mib);
+        "the prompt alone, {:.0f} with what the model takes\n",
+        length.device_peak_mib, length.device_counted_mib,
+        length.device_counted_mib + r.device_weights_mib);
   if (length.streamed) {
     const BenchStreamed& s = *length.streamed;
     text += fmt::format(
@@ -116,7 +117,7 @@ class Bench {
       : options_(options),
         context_(context),
         model_(std::move(model)),
-        memory_(dynamic_cast<backend::DeviceMemory*>(engine::state_of(model_)->backend.get())) {
+        memory_(engine::state_of(model_)->backend->device_memory()) {
     if (memory_ == nullptr && (options_.keep_layers != 0 || options_.memory_only)) {
       throw UsageError(fmt::format("--{} is about a GPU's memory: use it with --device cuda",
                                    options_.memory_only ? "memory" : "keep-layers"));
@@ -144,7 +145,13 @@ class Bench {
     result_.weights_mib =
         static_cast<double>(engine::state_of(model_)->weights->parameter_count()) * 4 / (1 << 20);
     const std::vector<TokenId> one = {0};
-    (void)forward::forward(backend, {one}, {});  // packs the weights
+    const forward::ForwardPass packs = forward::forward(backend, {one}, {});
+    if (memory_ != nullptr) {
+      std::vector<double> logits;  // the table of output embeddings
+      backend.logits(packs.x_final, std::vector<std::int64_t>{0}, logits);
+      (void)memory_->memory_use(true);
+      result_.device_weights_mib = static_cast<double>(memory_->memory_use().peak) / (1 << 20);
+    }
     result_.peak_memory_mib = peak_memory_mib();
     base::forget_peak_memory();  // what a length starts from
     result_.base_memory_mib = mib(base::process_memory().now);
@@ -153,13 +160,12 @@ class Bench {
       result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
       result_.lengths.emplace_back().tokens = tokens;
       emit(length_text(result_.lengths.back()));
-      if (auto* device = dynamic_cast<backend::DevicePlan*>(&backend)) {
-        for (const backend::DevicePlan::Part& part : device->plan(model_.writers(), tokens))
-          result_.lengths.back().plan.push_back(
-              {part.what, part.way, part.flop / 1e9, part.byte / 1e9});
-        emit(plan_text(result_.lengths.back()));
-      }
-      length(tokens);
+      const bool by_layer = engine::goes_by_layer(*engine::state_of(model_), tokens, context_);
+      for (const backend::DevicePlan::Part& part : backend.plan(model_.writers(), tokens, by_layer))
+        result_.lengths.back().plan.push_back(
+            {part.what, part.way, part.flop / 1e9, part.byte / 1e9});
+      emit(plan_text(result_.lengths.back()));
+      length(tokens, by_layer);
       emit(after_rows_text(result_, result_.lengths.back()));
     }
     result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
@@ -185,11 +191,7 @@ class Bench {
   }
 
   // Waits for a device that works on by itself; false where there is none.
-  bool finish_queued() const {
-    auto* queued = dynamic_cast<backend::QueuedWork*>(engine::state_of(model_)->backend.get());
-    if (queued != nullptr) queued->synchronize();
-    return queued != nullptr;
-  }
+  bool finish_queued() const { return engine::state_of(model_)->backend->synchronize(); }
 
   template <typename Work>
   double median(int repeat, const Work& work) const {
@@ -227,7 +229,7 @@ class Bench {
     emit(row_text(rows.back(), rows.size() == 1));
   }
 
-  void length(int tokens) {
+  void length(int tokens, bool by_layer) {
     context_.report("bench", 0, 0);
     backend::Backend& backend = *engine::state_of(model_)->backend;
     const ModelConfig& c = model_.config();
@@ -240,7 +242,7 @@ class Bench {
     if (options_.memory_only) {
       (void)memory_->memory_use(true);
       (void)model_.prepare(ids, context_).trace(question, context_);
-      take_peak();
+      take_peak(by_layer);
       return;
     }
 
@@ -248,9 +250,9 @@ class Bench {
     plain.keep = false;
     std::vector<double> logits;
     const auto forward_once = [&] {
-      const forward::ForwardTrace trace = forward::forward(backend, {ids}, plain);
+      const forward::ForwardPass pass = forward::forward(backend, {ids}, plain);
       const std::vector<std::int64_t> last = {tokens - 1};
-      backend.logits(trace.x_final, last, logits);
+      backend.logits(pass.x_final, last, logits);
     };
     forward_once();
     const double forward_seconds = median(std::max(5, repeat), forward_once);
@@ -299,7 +301,7 @@ class Bench {
       }
     }
     if (!kept) one_shot = median(once ? 1 : repeat, [&] { one_run(false, once); });
-    take_peak();
+    take_peak(by_layer);
     std::sort(prepare_times.begin(), prepare_times.end());
     double prepare_seconds = prepare_times[prepare_times.size() / 2];
     // A device still works on the prompt when prepare returns, and waiting there would make the
@@ -308,7 +310,9 @@ class Bench {
       prepare_seconds = median(repeat, [&] { (void)prepare(ids, question.options); });
     row("one-shot trace", one_shot, all,
         fmt::format("prepare, token credit and the {} strongest paths", options_.top_paths));
-    row("  prepare", prepare_seconds, prepare_plan, "");
+    row("  prepare", prepare_seconds, by_layer ? forward_plan : prepare_plan,
+        by_layer ? "the forward pass: everything else is made layer by layer" : "");
+    if (by_layer) return;  // every further question takes about as long as the first
 
     const Prepared prepared = kept ? *kept : model_.prepare(ids);
     if (!kept) (void)prepared.trace(question);
@@ -364,20 +368,27 @@ class Bench {
             decompose::Decomposition::wants_key_scores(backend, question.options.scores, tokens)) /
             (1 << 20);
     if (options_.keep_layers > 0) streamed(ids, question, one_shot);
+    if (memory_ != nullptr && !once && options_.prompts > 0 && tokens <= 64 && !batched_) {
+      batched_ = true;
+      batch_on_device(tokens, question);
+    }
     if (!once && weight_product_obstacle(c).empty() &&
         weight_product_bytes(c) <= options_.load.product_limit && !options_.load.weight_products &&
         backend.name() == "cpu")
       products(tokens, question, one_shot);
   }
 
-  void take_peak() {
+  void take_peak(bool by_layer) {
     if (memory_ == nullptr) return;
     BenchResult::Length& now = result_.lengths.back();
     now.device_peak_mib = static_cast<double>(memory_->memory_use().peak) / (1 << 20);
-    now.device_counted_mib =
-        engine::device_memory_cost(model_.config(), model_.writers(), now.tokens,
-                                   context_.memory_budget, memory_->in_parts()) /
-        (1 << 20);
+    const bool raw = preset_options(options_.preset).scores == Scores::raw;
+    const double bytes =
+        by_layer ? engine::by_layer_memory_cost(model_.config(), model_.writers(), now.tokens,
+                                                memory_->in_parts(), raw)
+                 : engine::device_memory_cost(model_.config(), model_.writers(), now.tokens,
+                                              context_.memory_budget, memory_->in_parts(), raw);
+    now.device_counted_mib = bytes / (1 << 20);
   }
 
   // The same trace where only some layers fit.
@@ -388,7 +399,7 @@ class Bench {
     s.resident_seconds = resident;
     memory_->keep_layers(options_.keep_layers);
     double rate = 0;  // bytes a second with nothing else to do
-    const double alone = median(3, [&] { rate = static_cast<double>(memory_->upload_once()); });
+    const double alone = median(3, [&] { rate = memory_->upload_once(); });
     rate /= alone;
     const auto once = [&] { (void)model_.prepare(ids, context_).trace(question, context_); };
     once();
@@ -399,6 +410,31 @@ class Bench {
     s.upload_seconds = bytes / rate;
     memory_->keep_layers(model_.config().n_layers);
     result_.lengths.back().streamed = s;
+  }
+
+  std::vector<std::vector<TokenId>> some_prompts(int tokens) const {
+    std::vector<std::vector<TokenId>> out;
+    for (int i = 0; i < options_.prompts; ++i)
+      out.push_back(prompt(tokens, 2 + static_cast<std::uint64_t>(i)));
+    return out;
+  }
+
+  // Prompts that a device traces side by side.
+  void batch_on_device(int tokens, const Question& question) {
+    const auto prompts = some_prompts(tokens);
+    const auto all = [&] {
+      return engine::side_by_side(
+          model_, prompts.size(), tokens, context_, [&](const Model& model, std::size_t i) {
+            (void)model.prepare(prompts[i], context_).trace(question, context_);
+          });
+    };
+    if (!all()) return;  // makes what they share
+    const double batched = median(1, all);
+    const double single = median(1, [&] {
+      for (const auto& p : prompts) (void)model_.prepare(p).trace(question);
+    });
+    row(fmt::format("{} prompts in a batch", options_.prompts), batched, {},
+        fmt::format("{:.2f} times the throughput of single calls", single / batched));
   }
 
   // The same model with weight products, and a batch that shares them.
@@ -423,17 +459,24 @@ class Bench {
     }
     if (options_.prompts <= 0 || tokens > 64 || batched_) return;
     batched_ = true;
-    std::vector<std::vector<TokenId>> prompts;
-    prompts.reserve(options_.prompts);
-    for (int i = 0; i < options_.prompts; ++i)
-      prompts.push_back(prompt(tokens, 2 + static_cast<std::uint64_t>(i)));
+    const auto prompts = some_prompts(tokens);
     const Model fast = model_.with(load);
-    const double batched = median(1, [&] {
-      for (const auto& p : prompts) (void)fast.prepare(p).trace(question);
-    });
-    const double single = median(1, [&] {
-      for (const auto& p : prompts) (void)model_.prepare(p).trace(question);
-    });
+    // As a batch does it, some at once; and in turn with single calls, so that what else the
+    // machine does falls on both.
+    const std::size_t at_once = prompts_at_once(static_cast<std::size_t>(tokens));
+    double batched = 0, single = 0;
+    for (std::size_t begin = 0; begin < prompts.size(); begin += at_once) {
+      const std::size_t count = std::min(at_once, prompts.size() - begin);
+      batched += median(1, [&] {
+        engine::state_of(fast)->backend->together(
+            static_cast<std::int64_t>(count),
+            [&](std::int64_t i) { (void)fast.prepare(prompts[begin + i]).trace(question); });
+      });
+      single += median(1, [&] {
+        for (std::size_t i = begin; i < begin + count; ++i)
+          (void)model_.prepare(prompts[i]).trace(question);
+      });
+    }
     row(fmt::format("{} prompts in a batch", options_.prompts), batched, {},
         fmt::format(
             "{:.2f} times the throughput of single calls, the making of the products included",

@@ -88,8 +88,7 @@ Value repeated(Runtime& runtime, const Value& what, std::int64_t times) {
   }
   const ListData& list = *what.items();
   std::int64_t count = 0;
-  if (__builtin_mul_overflow(times, static_cast<std::int64_t>(list.items.size()), &count) ||
-      count > 1'000'000)
+  if (__builtin_mul_overflow(times, std::ssize(list.items), &count) || count > 1'000'000)
     throw InputError("a list grows beyond a million items");
   std::vector<Value> out;
   for (std::int64_t i = 0; count > 0 && i < times; ++i)

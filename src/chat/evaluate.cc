@@ -89,7 +89,7 @@ Value Runtime::eval_collection(const Expr& expr, const ScopePtr& scope) {
     MapData map;
     for (std::size_t i = 0; i + 1 < expr.args.size(); i += 2) {
       Value key = eval(*expr.args[i], scope);
-      spend(static_cast<std::int64_t>(map.items.size()) / 16);
+      spend(std::ssize(map.items) / 16);
       insert(map, std::move(key), eval(*expr.args[i + 1], scope));
     }
     return map;
@@ -113,14 +113,13 @@ Value Runtime::eval_slice(const Expr& expr, const ScopePtr& scope) {
   };
   if (const ListData* list = value.items()) {
     std::vector<Value> out;
-    walk(static_cast<std::int64_t>(list->items.size()),
-         [&](std::size_t i) { out.push_back(list->items[i]); });
+    walk(std::ssize(list->items), [&](std::size_t i) { out.push_back(list->items[i]); });
     return made(std::move(out), list->tuple);
   }
   if (const std::string* text = value.string()) {
     const std::vector<std::string_view> all = characters(*text);
     std::string out;
-    walk(static_cast<std::int64_t>(all.size()), [&](std::size_t i) { out += all[i]; });
+    walk(std::ssize(all), [&](std::size_t i) { out += all[i]; });
     return made(std::move(out));
   }
   throw InputError(fmt::format("{} cannot be sliced", value.type_name()));
@@ -171,8 +170,7 @@ Value Runtime::eval_compare(const Expr& expr, const ScopePtr& scope) {
     if (word == "==" || word == "!=") {
       holds = equal(left, right) == (word == "==");
     } else if (word == "in" || word == "not in") {
-      if (const ListData* list = right.items())
-        spend(static_cast<std::int64_t>(list->items.size()));
+      if (const ListData* list = right.items()) spend(std::ssize(list->items));
       if (const std::string* text = right.string())
         spend(static_cast<std::int64_t>(text->size()) / kBytesPerStep);
       holds = contains(right, left) == (word == "in");

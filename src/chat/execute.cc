@@ -137,7 +137,7 @@ void Runtime::loop_over(const Node& node, const ScopePtr& scope, const Value& ov
     }
     items = std::move(kept);
   }
-  const auto n = static_cast<std::int64_t>(items.size());
+  const std::int64_t n = items.size();
   const auto changed = std::make_shared<Value>();
   for (std::int64_t i = 0; i < n; ++i) {
     spend(1);
@@ -164,7 +164,7 @@ void Runtime::loop_over(const Node& node, const ScopePtr& scope, const Value& ov
                                   [i](Runtime&, const Arguments& args) -> Value {
                                     if (args.positional.empty())
                                       throw InputError("loop.cycle wants something to cycle");
-                                    const auto k = static_cast<std::size_t>(i);
+                                    const std::size_t k = i;
                                     return args.positional[k % args.positional.size()];
                                   })},
         {"changed",

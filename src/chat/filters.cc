@@ -48,8 +48,8 @@ Value default_filter(Runtime&, const Arguments& args) {
 Value length_filter(Runtime&, const Arguments& args) {
   const Value value = args.get(0, "value");
   if (const std::string* text = value.string()) return length(*text);
-  if (const ListData* list = value.items()) return static_cast<std::int64_t>(list->items.size());
-  if (const MapData* map = value.map()) return static_cast<std::int64_t>(map->items.size());
+  if (const ListData* list = value.items()) return std::ssize(list->items);
+  if (const MapData* map = value.map()) return std::ssize(map->items);
   if (value.is_undefined()) return std::int64_t{0};
   throw InputError(fmt::format("{} has no length", value.type_name()));
 }
@@ -71,7 +71,7 @@ Value join_filter(Runtime& runtime, const Arguments& args) {
     first = false;
     out += (given(attribute) && !attribute.is_none() ? by_path(runtime, item, attribute) : item)
                .text();
-    runtime.spend(1 + static_cast<std::int64_t>(between.size()) / 32);
+    runtime.spend(1 + std::ssize(between) / 32);
   }
   return runtime.made(std::move(out));
 }
@@ -80,7 +80,7 @@ Value replace_filter(Runtime& runtime, const Arguments& args) {
   const Value count = args.get(3, "count");
   const std::string text = args.get(0, "s").text(), from = args.get(1, "old").text(),
                     to = args.get(2, "new").text();
-  if (static_cast<double>(text.size() + 1) * static_cast<double>(to.size() + 1) /
+  if (static_cast<double>(text.size() + 1) * (to.size() + 1) /
           (from.empty() ? 1 : static_cast<double>(from.size())) >
       64e6)
     throw InputError("a text grows too long");
@@ -94,7 +94,7 @@ Value json_filter(Runtime& runtime, const Arguments& args) {
   style.ascii = args.get(1, "ensure_ascii").truth();
   const Value indent = args.get(2, "indent"), separators = args.get(3, "separators");
   if (given(indent) && !indent.is_none()) {
-    style.indent = static_cast<int>(std::clamp<std::int64_t>(indent.integer(), 0, 64));
+    style.indent = std::clamp<std::int64_t>(indent.integer(), 0, 64);
   }
   if (const ListData* pair = separators.items(); pair && pair->items.size() == 2) {
     style.item_separator = pair->items[0].text();
@@ -173,7 +173,7 @@ Value sort_filter(Runtime& runtime, const Arguments& args) {
     Value key = given(attribute) && !attribute.is_none() ? by_path(runtime, item, attribute) : item;
     keyed.emplace_back(folded(key, exact), std::move(item));
   }
-  runtime.spend(static_cast<std::int64_t>(keyed.size()) * 8);
+  runtime.spend(std::ssize(keyed) * 8);
   std::stable_sort(keyed.begin(), keyed.end(), [&](const auto& a, const auto& b) {
     return reverse ? less(b.first, a.first) : less(a.first, b.first);
   });
@@ -188,7 +188,7 @@ Value unique_filter(Runtime& runtime, const Arguments& args) {
   std::vector<Value> seen, out;
   for (const Value& item : runtime.iterate(args.get(0, "value"))) {
     const Value key = folded(given(attribute) ? by_path(runtime, item, attribute) : item, exact);
-    runtime.spend(static_cast<std::int64_t>(seen.size()));
+    runtime.spend(std::ssize(seen));
     if (std::any_of(seen.begin(), seen.end(), [&](const Value& x) { return equal(x, key); }))
       continue;
     seen.push_back(key);
@@ -204,7 +204,7 @@ Value dictsort_filter(Runtime& runtime, const Arguments& args) {
   const bool by_value = by.is_string() && *by.string() == "value";
   const bool reverse = args.get(3, "reverse").truth();
   auto items = value.map()->items;
-  runtime.spend(static_cast<std::int64_t>(items.size()) * 8);
+  runtime.spend(std::ssize(items) * 8);
   std::stable_sort(items.begin(), items.end(), [&](const auto& a, const auto& b) {
     const Value x = folded(by_value ? a.second : a.first, exact),
                 y = folded(by_value ? b.second : b.first, exact);
@@ -352,11 +352,10 @@ Value batch_filter(Runtime& runtime, const Arguments& args) {
   const Value fill = args.get(2, "fill_with");
   std::vector<Value> out, group;
   for (const Value& item : runtime.iterate(args.get(0, "value"))) {
-    if (static_cast<std::int64_t>(group.size()) == size)
-      out.push_back(runtime.made(std::exchange(group, {})));
+    if (std::ssize(group) == size) out.push_back(runtime.made(std::exchange(group, {})));
     group.push_back(item);
   }
-  while (!group.empty() && given(fill) && static_cast<std::int64_t>(group.size()) < size) {
+  while (!group.empty() && given(fill) && std::ssize(group) < size) {
     runtime.spend(1);
     group.push_back(fill);
   }
@@ -420,7 +419,7 @@ const Filters& filters() {
       {"wordcount",
        [](Runtime& runtime, const Arguments& args) -> Value {
          const std::string text = args.get(0, "s").text();
-         runtime.spend(static_cast<std::int64_t>(text.size()) / 32);
+         runtime.spend(std::ssize(text) / 32);
          return static_cast<std::int64_t>(split_blanks(text, -1).size());
        }},
   };

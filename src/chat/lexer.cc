@@ -53,9 +53,7 @@ class Lexer {
   }
 
   void advance(std::size_t n) {
-    line_ +=
-        static_cast<int>(std::count(source_.begin() + static_cast<std::ptrdiff_t>(at_),
-                                    source_.begin() + static_cast<std::ptrdiff_t>(at_ + n), '\n'));
+    line_ += static_cast<int>(std::count(source_.begin() + at_, source_.begin() + (at_ + n), '\n'));
     if (n > 0) line_starting_ = source_[at_ + n - 1] == '\n';
     at_ += n;
   }

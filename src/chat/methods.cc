@@ -163,9 +163,9 @@ Value format_text(Runtime& runtime, const Value& self, const Arguments& args) {
 Value replace_method(Runtime& runtime, const Value& self, const Arguments& args) {
   const std::string& from = text_argument(args.get(0, "old"), "replace");
   const std::string& to = text_argument(args.get(1, "new"), "replace");
-  const auto size = static_cast<double>(self.string()->size() + 1);
-  const double most = size * static_cast<double>(to.size() + 1) /
-                      (from.empty() ? 1 : static_cast<double>(from.size()));
+  const double size = self.string()->size() + 1;
+  const double most =
+      size * (to.size() + 1) / (from.empty() ? 1 : static_cast<double>(from.size()));
   if (most > 64e6) throw InputError("a text grows too long");
   return runtime.made(replace(*self.string(), from, to, count_or(args.get(2, "count"), -1)));
 }
@@ -253,7 +253,7 @@ const Methods& list_methods() {
       {"index",
        [](Runtime& runtime, const Value& self, const Arguments& args) -> Value {
          const std::vector<Value>& items = self.items()->items;
-         runtime.spend(static_cast<std::int64_t>(items.size()));
+         runtime.spend(std::ssize(items));
          for (std::size_t i = 0; i < items.size(); ++i) {
            if (equal(items[i], args.get(0, "value"))) return static_cast<std::int64_t>(i);
          }
@@ -262,7 +262,7 @@ const Methods& list_methods() {
       {"count",
        [](Runtime& runtime, const Value& self, const Arguments& args) -> Value {
          const std::vector<Value>& items = self.items()->items;
-         runtime.spend(static_cast<std::int64_t>(items.size()));
+         runtime.spend(std::ssize(items));
          return static_cast<std::int64_t>(
              std::count_if(items.begin(), items.end(),
                            [&](const Value& x) { return equal(x, args.get(0, "value")); }));
@@ -290,7 +290,7 @@ const Methods& map_methods() {
        }},
       {"get",
        [](Runtime& runtime, const Value& self, const Arguments& args) -> Value {
-         runtime.spend(static_cast<std::int64_t>(self.map()->items.size()) / 16);
+         runtime.spend(std::ssize(self.map()->items) / 16);
          if (const Value* found = find(*self.map(), args.get(0, "key"))) return *found;
          const Value fallback = args.get(1, "default");
          return fallback.is_undefined() ? Value(None{}) : fallback;

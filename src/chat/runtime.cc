@@ -52,19 +52,19 @@ void Runtime::spend(std::int64_t steps) {
 Value Runtime::made(std::string text) {
   if (text.size() > limits_.text)
     throw InputError(fmt::format("a text grows beyond {} MiB", limits_.text >> 20));
-  spend(static_cast<std::int64_t>(text.size()) / kBytesPerStep);
+  spend(std::ssize(text) / kBytesPerStep);
   return text;
 }
 
 Value Runtime::made(std::vector<Value> items, bool tuple) {
-  spend(static_cast<std::int64_t>(items.size()));
+  spend(std::ssize(items));
   return ListData{std::move(items), tuple};
 }
 
 void Runtime::write(std::string_view text, std::string& out) {
   if (out.size() + text.size() > limits_.text)
     throw InputError(fmt::format("the output grows beyond {} MiB", limits_.text >> 20));
-  spend(static_cast<std::int64_t>(text.size()) / kBytesPerStep);
+  spend(std::ssize(text) / kBytesPerStep);
   out += text;
 }
 
@@ -100,7 +100,7 @@ std::vector<Value> Runtime::iterate(const Value& value) {
   } else if (!value.is_undefined()) {
     throw InputError(fmt::format("{} cannot be iterated over", value.type_name()));
   }
-  spend(static_cast<std::int64_t>(out.size()));
+  spend(std::ssize(out));
   return out;
 }
 
@@ -124,18 +124,18 @@ Value Runtime::item(const Value& value, const Value& key) {
   refuse_undefined(value);
   spend(1);
   if (const MapData* map = value.map()) {
-    spend(static_cast<std::int64_t>(map->items.size()) / 16);
+    spend(std::ssize(map->items) / 16);
     if (const Value* found = find(*map, key)) return *found;
   } else if (key.is_integer() || key.is_bool()) {
     std::int64_t i = key.integer();
     if (const ListData* list = value.items()) {
-      const auto n = static_cast<std::int64_t>(list->items.size());
+      const std::int64_t n = list->items.size();
       if (i < 0) i += n;
       if (i >= 0 && i < n) return list->items[i];
     } else if (const std::string* text = value.string()) {
       const std::vector<std::string_view> all = characters(*text);
-      spend(static_cast<std::int64_t>(all.size()) / kBytesPerStep);
-      const auto n = static_cast<std::int64_t>(all.size());
+      spend(std::ssize(all) / kBytesPerStep);
+      const std::int64_t n = all.size();
       if (i < 0) i += n;
       if (i >= 0 && i < n) return std::string(all[i]);
     }

@@ -95,7 +95,7 @@ Value range_function(Runtime& runtime, const Arguments& args) {
   if (step == 0) throw InputError("range() with a step of 0");
   std::vector<Value> out;
   for (std::int64_t i = start; step > 0 ? i < stop : i > stop;) {
-    if (static_cast<std::int64_t>(out.size()) >= kMost)
+    if (std::ssize(out) >= kMost)
       throw InputError(fmt::format("range() gives {} numbers at most", kMost));
     out.emplace_back(i);
     if (__builtin_add_overflow(i, step, &i)) break;

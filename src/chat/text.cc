@@ -22,7 +22,7 @@ std::string mapped(std::string_view text, bool to_upper) {
     } else if (c == 0x130 && !to_upper) {
       out += "i\xCC\x87";
     } else {
-      const auto x = static_cast<utf8proc_int32_t>(c);
+      const utf8proc_int32_t x = c;
       out += tokenizer::to_utf8(
           static_cast<char32_t>(to_upper ? utf8proc_toupper(x) : utf8proc_tolower(x)));
     }

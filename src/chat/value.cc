@@ -171,7 +171,7 @@ std::int64_t Value::integer() const {
 
 double Value::real() const {
   if (is_real()) return std::get<double>(data_);
-  return static_cast<double>(integer());
+  return integer();
 }
 
 std::string Value::type_name() const {

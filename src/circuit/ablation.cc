@@ -39,7 +39,7 @@ class AblatedPass {
   // The final stream as the target sees it. `base`: what all passes share before layer `first`.
   backend::Array run(const PassStart* base, int first, PassStart* keep, const RunContext& context) {
     if (base != nullptr) {
-      const auto before = static_cast<std::size_t>(writers_.first_of_layer(first));
+      const std::size_t before = writers_.first_of_layer(first);
       for (std::size_t w = 0; w < before; ++w) change_[w] = base->changes[w];
     }
     keep_ = keep;
@@ -87,7 +87,7 @@ class AblatedPass {
 
   void wrote(int writer, const backend::Array& rows) {
     if (!asked(writer)) return;
-    const auto w = static_cast<std::size_t>(writer);
+    const std::size_t w = writer;
     change_[w] = copied(replaced_[w]);
     backend_.add(rows, change_[w], size(), -1.0);
   }
@@ -97,22 +97,20 @@ class AblatedPass {
   void read_inputs(std::size_t first, std::size_t count, const backend::Array& x) {
     inputs_.clear();
     input_of_.assign(count, 0);
-    const auto visible = static_cast<std::size_t>(table_.ports()[first].visible);
+    const std::size_t visible = table_.ports()[first].visible;
     std::map<EdgeMask, std::size_t> known;
     backend::Array ablated;
     for (std::size_t p = 0; p < count; ++p) {
       EdgeMask key;  // [positions, visible]
       for (std::size_t s = 0; s < table_.positions(); ++s) {
-        const auto begin =
-            kept_.begin() +
-            static_cast<std::ptrdiff_t>(s * table_.stride() + table_.ports()[first + p].first);
-        key.insert(key.end(), begin, begin + static_cast<std::ptrdiff_t>(visible));
+        const auto begin = kept_.begin() + (s * table_.stride() + table_.ports()[first + p].first);
+        key.insert(key.end(), begin, begin + visible);
       }
       const auto [found, fresh] = known.try_emplace(key, inputs_.size());
       input_of_[p] = found->second;
       if (fresh) inputs_.push_back(make_input(key, visible, x, ablated));
     }
-    made_ += static_cast<double>(inputs_.size());
+    made_ += inputs_.size();
   }
 
   backend::Array make_input(const EdgeMask& key, std::size_t visible, const backend::Array& x,
@@ -189,7 +187,7 @@ class AblatedPass {
 
   // z of heads whose keys, queries and values come from inputs of their own.
   void mix_heads(int layer, backend::Array& z) {
-    const auto count = static_cast<std::int64_t>(inputs_.size());
+    const std::int64_t count = inputs_.size();
     const std::int64_t rows = chunk_.rows, all = count * rows, d = c_.d_model, e = c_.d_head,
                        heads = c_.n_heads, groups = c_.n_kv_heads;
     backend::Array stacked = backend_.zeros(all * d), normalized = backend_.zeros(all * d),
@@ -282,8 +280,8 @@ CircuitRunner::CircuitRunner(const Model& model, const EdgeTable& table,
 void CircuitRunner::make_replacements(const std::vector<TaskPrompt>& prompts, EdgeAblation ablation,
                                       const RunContext& context) {
   backend::Backend& backend = *engine::state_of(model_)->backend;
-  const auto count = static_cast<std::size_t>(model_.writers().count());
-  const auto d = static_cast<std::size_t>(model_.config().d_model);
+  const std::size_t count = model_.writers().count();
+  const std::size_t d = model_.config().d_model;
   std::vector<std::vector<double>> mean(count, std::vector<double>(d, 0.0));
   double rows = 0;
   for (Part& part : parts_) {
@@ -297,20 +295,20 @@ void CircuitRunner::make_replacements(const std::vector<TaskPrompt>& prompts, Ed
     } else if (ablation == EdgeAblation::zero) {
       part.replaced.assign(count, backend.zeros(part.chunk.rows * static_cast<std::int64_t>(d)));
     } else {
-      std::vector<double> values(static_cast<std::size_t>(part.chunk.rows) * d);
+      std::vector<double> values(part.chunk.rows * d);
       for (std::size_t w = 0; w < count; ++w) {
         backend.download(own.written[w], 0, values);
         for (std::size_t i = 0; i < values.size(); ++i) mean[w][i % d] += values[i];
       }
-      rows += static_cast<double>(part.chunk.rows);
+      rows += part.chunk.rows;
     }
   }
   if (ablation != EdgeAblation::mean) return;
   for (Part& part : parts_) {
     for (std::size_t w = 0; w < count; ++w) {
-      std::vector<double> values(static_cast<std::size_t>(part.chunk.rows) * d);
+      std::vector<double> values(part.chunk.rows * d);
       for (std::size_t i = 0; i < values.size(); ++i) values[i] = mean[w][i % d] / rows;
-      part.replaced.push_back(backend.zeros(static_cast<std::int64_t>(values.size())));
+      part.replaced.push_back(backend.zeros(std::ssize(values)));
       backend.upload(part.replaced.back(), 0, values);
     }
   }
@@ -328,7 +326,7 @@ std::vector<double> CircuitRunner::run(const Part& part, const EdgeMask& kept,
 
 // Counts what a pass from layer `first` on has cost; its differences go to `out`.
 void CircuitRunner::take(std::vector<double> values, int first, std::vector<double>& out) {
-  const double inputs = values.back(), prompts = static_cast<double>(values.size() - 1);
+  const double inputs = values.back(), prompts = values.size() - 1;
   passes_ += prompts;
   inputs_ += prompts * inputs;
   plain_inputs_ += prompts * (2.0 * (model_.config().n_layers - first) + 1);
@@ -375,8 +373,8 @@ void CircuitRunner::patch_each(const Part& part, const std::vector<std::size_t>&
       const int first = first_layer(some[k]);
       const auto one = [&] {
         if (together.empty()) together = patcher.run(some, context);
-        const auto begin = together.begin() + static_cast<std::ptrdiff_t>(k * prompts);
-        std::vector<double> values(begin, begin + static_cast<std::ptrdiff_t>(prompts));
+        const auto begin = together.begin() + (k * prompts);
+        std::vector<double> values(begin, begin + prompts);
         // What readers are given, and once more where others of the sublayer see something else.
         const Branch branch = table_.port_of(some[k]).branch;
         values.push_back(2.0 * (model_.config().n_layers - first) + 1 +

@@ -39,7 +39,7 @@ WriterRun record_writers(const Model& model, const std::vector<std::vector<Token
 // The same with a say in the embeddings.
 WriterRun record_writers(const Model& model, const std::vector<std::vector<TokenId>>& prompts,
                          const std::function<void(backend::Array& emb)>& embeddings,
-                         forward::ForwardTrace* trace, const RunContext& context);
+                         forward::ForwardPass* pass, const RunContext& context);
 
 // Mean logit of the targets less that of the contrast at the last position of every prompt, before
 // a final soft cap: what credit and interventions measure, too.

@@ -21,7 +21,7 @@ constexpr std::pair<CircuitMethod, const char*> kMethods[] = {
     {CircuitMethod::patching, "patching"}, {CircuitMethod::random, "random"}};
 
 double mean_of(const std::vector<double>& values) {
-  return std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+  return std::accumulate(values.begin(), values.end(), 0.0) / values.size();
 }
 
 bool compares(const CircuitOptions& o) {
@@ -56,10 +56,10 @@ Task right_prompts(const Model& model, const Task& task, std::size_t& wrong,
        circuit::cut_chunks(model.config(), task.prompts, 1024)) {
     forward::ForwardOptions plain;
     plain.keep = false;
-    const forward::ForwardTrace trace =
+    const forward::ForwardPass pass =
         forward::forward(*engine::state_of(model)->backend, chunk.prompts, plain, context);
     const std::vector<double> values =
-        circuit::differences(model, task.prompts, chunk, trace.x_final);
+        circuit::differences(model, task.prompts, chunk, pass.x_final);
     for (std::size_t i = 0; i < values.size(); ++i) {
       const TaskPrompt& prompt = task.prompts[chunk.members[i]];
       bool right = values[i] > 0;
@@ -93,7 +93,7 @@ int keep_one_length(Task& task, std::size_t& left_out) {
   left_out = std::erase_if(task.prompts, [&](const TaskPrompt& prompt) {
     return prompt.ids.size() != commonest->first;
   });
-  return static_cast<int>(commonest->first);
+  return commonest->first;
 }
 
 void check_prompts(const Model& model, const Task& task, bool counterfactuals) {
@@ -158,11 +158,11 @@ class Units {
                      [&](std::size_t a, std::size_t b) { return of_unit[a] > of_unit[b]; });
   }
 
-  int count() const { return static_cast<int>(order_.size()); }
+  int count() const { return order_.size(); }
 
   int number(const CircuitSize& size) const {
     const double exact = size.share > 0 ? size.share * count() : size.count;
-    const int n = static_cast<int>(exact + 1e-9);
+    const int n = exact + 1e-9;
     if (n < 1)
       throw UsageError(fmt::format("{:g}% of {} {} leaves nothing: ask for a larger size",
                                    100 * size.share, count(), nodes_ ? "components" : "edges"));
@@ -213,7 +213,7 @@ class Prover {
   double faithfulness(double value) const { return (value - ablated_) / (clean_ - ablated_); }
 
   void measure(const circuit::EdgeMask& kept, CircuitPoint& point) {
-    point.edges = static_cast<int>(circuit::count_kept(kept));
+    point.edges = circuit::count_kept(kept);
     point.value = value(kept);
     point.faithfulness = faithfulness(point.value);
     circuit::EdgeMask rest = kept;
@@ -336,7 +336,7 @@ CircuitResult find_circuit(const Model& model, const Task& task, const CircuitOp
   result.task = right_prompts(model, task, result.wrong, context);
   const circuit::EdgeTable table(
       model, options.positions ? keep_one_length(result.task, result.other_length) : 0);
-  result.all_edges = static_cast<int>(table.size());
+  result.all_edges = table.size();
 
   const circuit::EdgeScores scores =
       score_edges(model, table, result.task, options, context, memory);
@@ -435,8 +435,8 @@ CircuitProof prove_circuits(const Model& model, const Task& task,
     circuit::EdgeMask mask = table.none();
     for (const CircuitEdge& edge : circuit) mask[table.index(edge)] = 1;
     CircuitPoint point;
-    point.asked = static_cast<int>(circuit.size());
-    point.share = static_cast<double>(circuit.size()) / static_cast<double>(table.size());
+    point.asked = circuit.size();
+    point.share = static_cast<double>(circuit.size()) / table.size();
     prover.measure(table.connected(std::move(mask)), point);
     proof.points.push_back(point);
   }

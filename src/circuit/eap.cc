@@ -34,10 +34,10 @@ class Contraction {
   void add(std::size_t port_index, std::span<const double> gradient, double part) {
     const ReaderPort& port = table_.ports()[port_index];
     backend_.parallel_for(port.visible, [&](std::int64_t writer) {
-      const auto w = static_cast<std::size_t>(writer);
+      const std::size_t w = writer;
       for (std::size_t p = 0; p < scores_.size(); ++p) {
         for (std::size_t s = 0; s < static_cast<std::size_t>(chunk_.segments[p].length); ++s) {
-          const std::size_t row = (static_cast<std::size_t>(chunk_.segments[p].begin) + s) * d_;
+          const std::size_t row = (chunk_.segments[p].begin + s) * d_;
           scores_[p][table_.place(s) + port.first + w] +=
               part * decompose::dot(std::span<const double>(change_[w]).subspan(row, d_),
                                     gradient.subspan(row, d_));
@@ -63,8 +63,8 @@ std::vector<double> gradients_of_chunk(const Model& model, const EdgeTable& tabl
   backend::Backend& backend = *engine::state_of(model)->backend;
   std::vector<std::vector<TokenId>> others;
   for (const std::size_t i : chunk.members) others.push_back(task.prompts[i].counterfactual);
-  forward::ForwardTrace trace;
-  const WriterRun own = record_writers(model, chunk.prompts, {}, &trace, context);
+  forward::ForwardPass pass;
+  const WriterRun own = record_writers(model, chunk.prompts, {}, &pass, context);
   const WriterRun other = record_writers(model, others, context);
   Contraction sums(backend, table, chunk, own, other);
   for (int step = steps; step >= 1; --step) {
@@ -80,9 +80,9 @@ std::vector<double> gradients_of_chunk(const Model& model, const EdgeTable& tabl
       hooks.embeddings = between;
       forward::ForwardOptions options;
       options.hooks = &hooks;
-      trace = forward::forward(backend, chunk.prompts, options, context);
+      pass = forward::forward(backend, chunk.prompts, options, context);
     }
-    visit_gradients(model, table, task.prompts, chunk, trace,
+    visit_gradients(model, table, task.prompts, chunk, pass,
                     [&](std::size_t port, std::span<const double> gradient) {
                       context.check();
                       sums.add(port, gradient, 1.0 / steps);
@@ -100,7 +100,7 @@ EdgeScores rank_gradients(const Model& model, const EdgeTable& table, const Task
                           const RunContext& context, CircuitMemory* memory) {
   check_gradients(model.config());
   EdgeScores scores;
-  const auto prompts = static_cast<double>(task.prompts.size());
+  const double prompts = task.prompts.size();
   const std::vector<PromptChunk> chunks =
       cut_chunks(model.config(), task.prompts, chunk_rows(model) / 2);
   for (std::size_t c = 0; c < chunks.size(); ++c) {
@@ -109,8 +109,8 @@ EdgeScores rank_gradients(const Model& model, const EdgeTable& table, const Task
       return gradients_of_chunk(model, table, task, chunks[c], steps, context);
     });
     for (std::size_t p = 0; p < chunks[c].members.size(); ++p) {
-      const auto begin = all.begin() + static_cast<std::ptrdiff_t>(p * table.size());
-      add_scores(scores, {begin, begin + static_cast<std::ptrdiff_t>(table.size())}, prompts);
+      const auto begin = all.begin() + (p * table.size());
+      add_scores(scores, {begin, begin + table.size()}, prompts);
     }
     // The prompt, its counterfactual, the other steps, and a way back of two passes a step.
     scores.passes += static_cast<double>(chunks[c].members.size()) * (2 + (steps - 1) + 2 * steps);

@@ -55,8 +55,8 @@ void add_ours(const experiments::ModelSession& session, const EdgeTable& table,
     }
     const double held = target ? 1.0 : std::fabs(base.node_credit[port.reader][last]);
     const auto put = [&](int writer, double value) {
-      mass[port.first + static_cast<std::size_t>(writer)] = value;
-      weighted[port.first + static_cast<std::size_t>(writer)] = value * held;
+      mass[port.first + writer] = value;
+      weighted[port.first + writer] = value * held;
     };
     if (target) {
       for (int w = 0; w < port.visible; ++w) put(w, std::fabs(base.importance[w]));
@@ -88,8 +88,7 @@ Values interaction_sizes(const EdgeTable& table, const Prepared& prepared,
   }
   const InteractionResult scores = prepared.interactions({}, false, context);
   for (const auto* list : {&scores.attention, &scores.mlp}) {
-    for (const Interaction& i : *list)
-      out[first.at(i.reader) + static_cast<std::size_t>(i.writer)] = i.score;
+    for (const Interaction& i : *list) out[first.at(i.reader) + i.writer] = i.score;
   }
   return out;
 }
@@ -101,29 +100,28 @@ void add_gradients(const experiments::ModelSession& session, const EdgeTable& ta
   backend::Backend& backend = *engine::state_of(model)->backend;
   PromptChunk chunk;
   chunk.add(0, prompt.ids);
-  forward::ForwardTrace trace;
-  const WriterRun run = record_writers(model, chunk.prompts, {}, &trace, session.context);
+  forward::ForwardPass pass;
+  const WriterRun run = record_writers(model, chunk.prompts, {}, &pass, session.context);
   std::vector<Values> written;
   Values length;
-  const auto d = static_cast<std::size_t>(model.config().d_model);
+  const std::size_t d = model.config().d_model;
   for (const backend::Array& rows : run.written) {
     written.push_back(decompose::fetch(backend, rows));
     double sum = 0;
     for (std::size_t s = 0; s < prompt.ids.size(); ++s) {
       const auto row = std::span<const double>(written.back()).subspan(s * d, d);
-      sum += std::sqrt(decompose::dot(row, row)) / static_cast<double>(prompt.ids.size());
+      sum += std::sqrt(decompose::dot(row, row)) / prompt.ids.size();
     }
     length.push_back(sum);
   }
   Values lengths(table.size(), 0.0), products(table.size(), 0.0), of_writer(length.size(), 0.0);
   for (const ReaderPort& port : table.ports()) {
-    for (int w = 0; w < port.visible; ++w)
-      lengths[port.first + static_cast<std::size_t>(w)] = length[w];
+    for (int w = 0; w < port.visible; ++w) lengths[port.first + w] = length[w];
   }
   out.edges["length of what is written"] = std::move(lengths);
   out.writers["length of what is written"] = std::move(length);
   if (!gradients_known(model.config())) return;
-  visit_gradients(model, table, {prompt}, chunk, trace,
+  visit_gradients(model, table, {prompt}, chunk, pass,
                   [&](std::size_t index, std::span<const double> gradient) {
                     const ReaderPort& port = table.ports()[index];
                     for (std::size_t w = 0; w < static_cast<std::size_t>(port.visible); ++w) {

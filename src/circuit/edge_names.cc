@@ -76,7 +76,7 @@ CircuitResult without_positions(CircuitResult result) {
     const auto [found, fresh] = known.try_emplace(edge.edge, edges.size());
     if (fresh) {
       edges.push_back(edge);
-      edges.back().rank = static_cast<int>(edges.size());
+      edges.back().rank = edges.size();
       continue;
     }
     RankedEdge& sum = edges[found->second];

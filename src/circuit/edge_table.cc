@@ -12,7 +12,7 @@ EdgeTable::EdgeTable(const Model& model, int positions)
   const ModelConfig& c = model.config();
   const auto add = [&](int reader, Branch branch, int visible) {
     ports_.push_back({reader, branch, visible, size_});
-    size_ += static_cast<std::size_t>(visible);
+    size_ += visible;
   };
   for (int l = 0; l < c.n_layers; ++l) {
     first_.push_back(ports_.size());
@@ -35,8 +35,7 @@ std::size_t EdgeTable::index(const CircuitEdge& edge) const {
   for (const ReaderPort& port : ports_) {
     if (there && port.reader == edge.reader && port.branch == edge.branch &&
         edge.writer < port.visible)
-      return place(static_cast<std::size_t>(std::max(edge.position, 0))) + port.first +
-             static_cast<std::size_t>(edge.writer);
+      return place(static_cast<std::size_t>(std::max(edge.position, 0))) + port.first + edge.writer;
   }
   throw InternalError("[EdgeTable] no such edge");
 }
@@ -55,7 +54,7 @@ CircuitEdge EdgeTable::edge(std::size_t index) const {
 }
 
 EdgeMask EdgeTable::connected(EdgeMask kept) const {
-  const std::size_t count = static_cast<std::size_t>(writers_.count()), n = positions();
+  const std::size_t count = writers_.count(), n = positions();
   // [writer][position]; keys and values at a position serve every later query.
   std::vector<char> fed(count * n, 0), used(count * n, 0);
   std::fill(fed.begin(), fed.begin() + static_cast<std::ptrdiff_t>(n) * writers_.terminals(), 1);
@@ -69,8 +68,7 @@ EdgeMask EdgeTable::connected(EdgeMask kept) const {
         keep = static_cast<char>(keep != 0 && fed[w * n + s] != 0);
         if (keep == 0 || port.reader < 0) continue;
         const auto row = fed.begin() + static_cast<std::ptrdiff_t>(n) * port.reader;
-        std::fill(row + static_cast<std::ptrdiff_t>(s),
-                  row + static_cast<std::ptrdiff_t>(later(port) ? n : s + 1), 1);
+        std::fill(row + s, row + (later(port) ? n : s + 1), 1);
       }
     }
   }
@@ -79,8 +77,8 @@ EdgeMask EdgeTable::connected(EdgeMask kept) const {
       bool read = port->reader < 0 && s + 1 == n;
       if (port->reader >= 0) {
         const auto row = used.begin() + static_cast<std::ptrdiff_t>(n) * port->reader;
-        const auto end = row + static_cast<std::ptrdiff_t>(later(*port) ? n : s + 1);
-        read = std::find(row + static_cast<std::ptrdiff_t>(s), end, 1) != end;
+        const auto end = row + (later(*port) ? n : s + 1);
+        read = std::find(row + s, end, 1) != end;
       }
       for (std::size_t w = 0; w < static_cast<std::size_t>(port->visible); ++w) {
         char& keep = kept[s * size_ + port->first + w];
@@ -93,8 +91,7 @@ EdgeMask EdgeTable::connected(EdgeMask kept) const {
 }
 
 std::size_t count_kept(const EdgeMask& mask) {
-  return static_cast<std::size_t>(
-      std::count_if(mask.begin(), mask.end(), [](char kept) { return kept != 0; }));
+  return std::count_if(mask.begin(), mask.end(), [](char kept) { return kept != 0; });
 }
 
 }  // namespace unpack::circuit

@@ -36,7 +36,7 @@ experiments::Json correlations_by_branch(const EdgeTable& table, const Values& m
   std::map<std::string, Values> within;
   for (const ReaderPort& port : table.ports()) {
     Values x, y;
-    for (std::size_t e = port.first; e < port.first + static_cast<std::size_t>(port.visible); ++e) {
+    for (std::size_t e = port.first; e < port.first + port.visible; ++e) {
       if (std::isnan(measure[e])) continue;
       x.push_back(measure[e]);
       y.push_back(effect[e]);
@@ -82,7 +82,7 @@ PatchEffects patch(const Model& model, const EdgeTable& table,
   for (int w = 0; w < table.writers().count(); ++w) {
     EdgeMask kept = table.all();
     for (const ReaderPort& port : table.ports()) {
-      if (w < port.visible) kept[port.first + static_cast<std::size_t>(w)] = 0;
+      if (w < port.visible) kept[port.first + w] = 0;
     }
     const Values without = runner.measure(kept, context);
     for (std::size_t p = 0; p < prompts.size(); ++p)

@@ -45,14 +45,14 @@ class WayBack {
  public:
   WayBack(const Model& model, const circuit::EdgeTable& table,
           const std::vector<TaskPrompt>& prompts, const circuit::PromptChunk& chunk,
-          const forward::ForwardTrace& trace, const circuit::PortVisitor& visit)
+          const forward::ForwardPass& pass, const circuit::PortVisitor& visit)
       : c_(model.config()),
         backend_(*engine::state_of(model)->backend),
         weights_(*engine::state_of(model)->weights),
         table_(table),
         prompts_(prompts),
         chunk_(chunk),
-        trace_(trace),
+        pass_(pass),
         visit_(visit),
         rows_(static_cast<std::size_t>(chunk.rows)),
         d_(static_cast<std::size_t>(c_.d_model)) {}
@@ -80,7 +80,7 @@ class WayBack {
     if (c_.norm != Norm::layer) return;
     double mean = 0;
     for (std::size_t i = 0; i < d_; ++i) mean += row[i];
-    for (std::size_t i = 0; i < d_; ++i) row[i] -= mean / static_cast<double>(d_);
+    for (std::size_t i = 0; i < d_; ++i) row[i] -= mean / d_;
   }
 
   // From the gradient by the normed row to that by the row x itself, in place.
@@ -93,27 +93,25 @@ class WayBack {
       n[i] /= dev;
       along += n[i] * g[i];
     }
-    for (std::size_t i = 0; i < d_; ++i)
-      g[i] = (g[i] - n[i] * along / static_cast<double>(d_)) / dev;
+    for (std::size_t i = 0; i < d_; ++i) g[i] = (g[i] - n[i] * along / d_) / dev;
     center(g);
   }
 
   void seed(Values& g) {
-    const Values x = decompose::fetch(backend_, trace_.x_final);
+    const Values x = decompose::fetch(backend_, pass_.x_final);
     for (std::size_t p = 0; p < chunk_.members.size(); ++p) {
       const TaskPrompt& prompt = prompts_[chunk_.members[p]];
       const std::int64_t row = chunk_.segments[p].begin + chunk_.segments[p].length - 1;
       backend::Array direction = backend_.zeros(c_.d_model);
-      backend_.target_direction(trace_.x_final, row, prompt.target,
+      backend_.target_direction(pass_.x_final, row, prompt.target,
                                 prompt.versus ? &*prompt.versus : nullptr, false, direction);
-      double* to = g.data() + static_cast<std::size_t>(row) * d_;
+      double* to = g.data() + row * d_;
       backend_.download(direction, 0, {to, d_});
       if (c_.norm == Norm::none) continue;
       // The direction holds the deviation as a constant factor; here it may move.
       Values centred(x.begin() + row * c_.d_model, x.begin() + (row + 1) * c_.d_model);
       center(centred.data());
-      const double dev =
-          std::sqrt(decompose::dot(centred, centred) / static_cast<double>(d_) + c_.norm_eps);
+      const double dev = std::sqrt(decompose::dot(centred, centred) / d_ + c_.norm_eps);
       for (std::size_t i = 0; i < d_; ++i) to[i] *= dev;
       through_norm(c_.norm, centred.data(), dev, to);
     }
@@ -142,7 +140,7 @@ class WayBack {
       for (std::size_t i = 0; i < d_; ++i) {
         const double n = weight[i] == 0 ? 0.0 : y[r * d_ + i] / weight[i];
         double& x = g[r * d_ + i];
-        x = (weight[i] * x - n * along / static_cast<double>(d_)) / deviation[r];
+        x = (weight[i] * x - n * along / d_) / deviation[r];
       }
     }
     return g;
@@ -154,10 +152,10 @@ class WayBack {
   }
 
   void mlp(int l, const Values& g, Values& out) {
-    const forward::LayerTrace& layer = trace_.layers[l];
+    const forward::LayerPass& layer = pass_.layers[l];
     const model::LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
-    const auto rows = static_cast<std::int64_t>(rows_);
+    const std::int64_t rows = rows_;
     const Values pre = decompose::fetch(backend_, layer.pre),
                  up = decompose::fetch(backend_, layer.up),
                  x = decompose::fetch(backend_, layer.x_mid),
@@ -184,11 +182,10 @@ class WayBack {
   }
 
   void attention(int l, const Values& g, Values& out) {
-    const forward::LayerTrace& layer = trace_.layers[l];
+    const forward::LayerPass& layer = pass_.layers[l];
     const model::LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
-    const auto heads = static_cast<std::size_t>(c_.n_heads),
-               e = static_cast<std::size_t>(c_.d_head);
+    const std::size_t heads = c_.n_heads, e = c_.d_head;
     Values g_z(rows_ * heads * e, 0.0);
     decompose::linear_back(
         backend_, weights[model::Role::w_o],
@@ -204,7 +201,7 @@ class WayBack {
                  w_v = decompose::fetch(weights[model::Role::w_v]);
     for (std::size_t h = 0; h < heads; ++h) {
       const std::size_t group = h / static_cast<std::size_t>(c_.group_size());
-      const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
+      const std::size_t groups = c_.n_kv_heads;
       Values g_q(rows_ * e, 0.0), g_k(rows_ * e, 0.0), g_v(rows_ * e, 0.0);
       head(shape, h, group, pattern, q, k, v, g_z, g_q, g_k, g_v);
       unturn(shape, weights[model::Role::q_norm], layer.q_dev, q, heads, h, g_q);
@@ -213,7 +210,7 @@ class WayBack {
                                    std::size_t column, std::size_t branch) {
         Values g_in(rows_ * d_, 0.0);
         backend_.parallel_for(static_cast<std::int64_t>(rows_), [&](std::int64_t row) {
-          const auto r = static_cast<std::size_t>(row);
+          const std::size_t r = row;
           for (std::size_t i = 0; i < d_; ++i)
             g_in[r * d_ + i] = decompose::dot(std::span(g_head).subspan(r * e, e),
                                               {w.data() + i * columns + column, e});
@@ -230,13 +227,10 @@ class WayBack {
   void head(const LayerConfig& shape, std::size_t h, std::size_t group, const Values& pattern,
             const Values& q, const Values& k, const Values& v, const Values& g_z, Values& g_q,
             Values& g_k, Values& g_v) const {
-    const auto heads = static_cast<std::size_t>(c_.n_heads),
-               e = static_cast<std::size_t>(c_.d_head),
-               groups = static_cast<std::size_t>(c_.n_kv_heads);
+    const std::size_t heads = c_.n_heads, e = c_.d_head, groups = c_.n_kv_heads;
     std::size_t before = 0;  // pattern entries of earlier prompts
     for (const backend::Segment& segment : chunk_.segments) {
-      const auto length = static_cast<std::size_t>(segment.length),
-                 begin = static_cast<std::size_t>(segment.begin);
+      const std::size_t length = segment.length, begin = segment.begin;
       const std::size_t pairs = length * (length + 1) / 2;
       for (std::size_t i = 0; i < length; ++i) {
         const double* z = g_z.data() + ((begin + i) * heads + h) * e;
@@ -271,25 +265,23 @@ class WayBack {
   // Back through rotary and the norm of queries or keys; `used` is what came out of both.
   void unturn(const LayerConfig& shape, const model::WeightView& norm, const backend::Array& dev,
               const Values& used, std::size_t heads, std::size_t h, Values& g) const {
-    const auto e = static_cast<std::size_t>(c_.d_head);
+    const std::size_t e = c_.d_head;
     const Values weight = decompose::fetch(norm),
                  deviation = norm ? decompose::fetch(backend_, dev) : Values();
     for (const backend::Segment& segment : chunk_.segments) {
       const Values frequencies = backend::rotary_frequencies(shape.rope, segment.length);
       for (int s = 0; s < segment.length; ++s) {
-        const auto r = static_cast<std::size_t>(segment.begin + s);
+        const std::size_t r = segment.begin + s;
         const std::span<double> row(g.data() + r * e, e);
         if (shape.rope.dims > 0) decompose::rotate_back(shape.rope, frequencies, s, row);
         if (!norm) continue;
-        Values n(used.begin() + static_cast<std::ptrdiff_t>((r * heads + h) * e),
-                 used.begin() + static_cast<std::ptrdiff_t>((r * heads + h + 1) * e));
+        Values n(used.begin() + ((r * heads + h) * e), used.begin() + ((r * heads + h + 1) * e));
         if (shape.rope.dims > 0) decompose::rotate_back(shape.rope, frequencies, s, n);
         double along = 0;
         for (std::size_t i = 0; i < e; ++i) along += n[i] * row[i];
         for (std::size_t i = 0; i < e; ++i) {
           const double w = weight[(h * e + i) % weight.size()];
-          row[i] = (w * row[i] - (w == 0 ? 0.0 : n[i] / w) * along / static_cast<double>(e)) /
-                   deviation[r * heads + h];
+          row[i] = (w * row[i] - (w == 0 ? 0.0 : n[i] / w) * along / e) / deviation[r * heads + h];
         }
       }
     }
@@ -301,7 +293,7 @@ class WayBack {
   const circuit::EdgeTable& table_;
   const std::vector<TaskPrompt>& prompts_;
   const circuit::PromptChunk& chunk_;
-  const forward::ForwardTrace& trace_;
+  const forward::ForwardPass& pass_;
   const circuit::PortVisitor& visit_;
   std::size_t rows_, d_;
 };
@@ -324,9 +316,9 @@ void circuit::check_gradients(const ModelConfig& config) {
 std::vector<double> circuit::visit_gradients(const Model& model, const circuit::EdgeTable& table,
                                              const std::vector<TaskPrompt>& prompts,
                                              const circuit::PromptChunk& chunk,
-                                             const forward::ForwardTrace& trace,
+                                             const forward::ForwardPass& pass,
                                              const circuit::PortVisitor& visit) {
-  return WayBack(model, table, prompts, chunk, trace, visit).run();
+  return WayBack(model, table, prompts, chunk, pass, visit).run();
 }
 
 }  // namespace unpack

@@ -20,7 +20,7 @@ void check_gradients(const ModelConfig& config);
 // gradient [T, D] by the stream before the first layer.
 std::vector<double> visit_gradients(const Model& model, const EdgeTable& table,
                                     const std::vector<TaskPrompt>& prompts,
-                                    const PromptChunk& chunk, const forward::ForwardTrace& trace,
+                                    const PromptChunk& chunk, const forward::ForwardPass& pass,
                                     const PortVisitor& visit);
 
 }  // namespace unpack::circuit

@@ -43,7 +43,7 @@ class EdgeRoutes {
         weights_(*engine::state_of(model)->weights),
         length_(ids.size()),
         d_(static_cast<std::size_t>(c_.d_model)) {
-    const WriterRun run = record_writers(model, {ids}, {}, &trace_, context);
+    const WriterRun run = record_writers(model, {ids}, {}, &pass_, context);
     for (const backend::Array& rows : run.written)
       written_.push_back(decompose::fetch(backend_, rows));
   }
@@ -67,7 +67,7 @@ class EdgeRoutes {
   void share(std::size_t port_index, std::size_t s, double amount) {
     if (amount == 0) return;
     const ReaderPort& port = table_.ports()[port_index];
-    const auto visible = static_cast<std::size_t>(port.visible);
+    const std::size_t visible = port.visible;
     Values whole(d_, 0.0), part;
     for (std::size_t w = 0; w < visible; ++w) {
       for (std::size_t i = 0; i < d_; ++i) whole[i] += written_[w][s * d_ + i];
@@ -83,32 +83,31 @@ class EdgeRoutes {
 
   // First over the sources that the head mixed, then over those who wrote there.
   void share_head(int l, int h) {
-    const auto writer = static_cast<std::size_t>(table_.writers().head(l, h));
-    const forward::LayerTrace& layer = trace_.layers[l];
+    const std::size_t writer = table_.writers().head(l, h);
+    const forward::LayerPass& layer = pass_.layers[l];
     const Values pattern = decompose::fetch(backend_, layer.pattern),
                  v = decompose::fetch(backend_, layer.v),
                  dev = decompose::fetch(backend_, layer.attn_out_dev);
-    const auto group = static_cast<std::size_t>(h / c_.group_size());
-    const auto e = static_cast<std::size_t>(c_.d_head);
-    const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
-    Values alone(length_ * static_cast<std::size_t>(c_.n_heads) * e, 0.0), out(length_ * d_);
+    const std::size_t group = h / c_.group_size();
+    const std::size_t e = c_.d_head;
+    const std::size_t groups = c_.n_kv_heads;
+    Values alone(length_ * c_.n_heads * e, 0.0), out(length_ * d_);
     for (std::size_t s = 0; s < length_; ++s) {
       for (std::size_t i = 0; i < e; ++i)
-        alone[(s * static_cast<std::size_t>(c_.n_heads) + static_cast<std::size_t>(h)) * e + i] =
-            v[(s * groups + group) * e + i];
+        alone[(s * c_.n_heads + h) * e + i] = v[(s * groups + group) * e + i];
     }
     const model::LayerWeights& weights = weights_.layers[l];
     decompose::linear(weights[model::Role::w_o], alone, out, static_cast<std::int64_t>(length_));
     if (const Values post = decompose::fetch(weights[model::Role::attn_post_w]); !post.empty()) {
       for (std::size_t i = 0; i < out.size(); ++i) out[i] *= post[i % d_];
     }
-    const auto pairs = static_cast<std::size_t>(backend::tri(static_cast<std::int64_t>(length_)));
+    const std::size_t pairs = backend::tri(static_cast<std::int64_t>(length_));
     const std::size_t port = table_.attention_ports(l) + 3 * static_cast<std::size_t>(h) + 2;
     for (std::size_t q = 0; q < length_; ++q) {
       const double amount = held_[writer][q];
       if (amount == 0) continue;
       const std::span<const double> whole(written_[writer].data() + q * d_, d_);
-      const double* alpha = pattern.data() + static_cast<std::size_t>(h) * pairs + q * (q + 1) / 2;
+      const double* alpha = pattern.data() + h * pairs + q * (q + 1) / 2;
       Values sources;
       for (std::size_t s = 0; s <= q; ++s)
         sources.push_back(
@@ -123,7 +122,7 @@ class EdgeRoutes {
   backend::Backend& backend_;
   const model::ModelWeights& weights_;
   std::size_t length_, d_;
-  forward::ForwardTrace trace_;
+  forward::ForwardPass pass_;
   std::vector<Values> written_, held_;
   Values credit_;
 };
@@ -133,7 +132,7 @@ class EdgeRoutes {
 EdgeScores rank_ifr(const Model& model, const EdgeTable& table, const Task& task,
                     const RunContext& context, CircuitMemory* memory) {
   EdgeScores scores;
-  const auto prompts = static_cast<double>(task.prompts.size());
+  const double prompts = task.prompts.size();
   for (std::size_t i = 0; i < task.prompts.size(); ++i) {
     context.report("prompts", static_cast<double>(i), prompts);
     add_scores(

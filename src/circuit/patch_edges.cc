@@ -37,7 +37,7 @@ class EdgePatcher::Copies {
   std::vector<double> run(const RunContext& context) {
     backend::Array x;
     if (reader_ < 0) {
-      x = stacked(owner_.trace_.x_final, c_.d_model, true);
+      x = stacked(owner_.pass_.x_final, c_.d_model, true);
       add_changes(x, true);
     } else {
       const Writer& writer = owner_.table_.writers()[reader_];
@@ -45,7 +45,7 @@ class EdgePatcher::Copies {
       attention_ = writer.kind == WriterKind::head;
       x = stacked(plain(layer_).x_pre, c_.d_model, false);
       const forward::ForwardHooks hooks = make_hooks();
-      forward::LayerTrace scratch;
+      forward::LayerPass scratch;
       for (int l = layer_; l < c_.n_layers; ++l) {
         context.check();
         forward::run_block(backend_, l, batch_, &hooks, false, x, scratch);
@@ -60,16 +60,15 @@ class EdgePatcher::Copies {
   }
 
  private:
-  std::int64_t copies() const { return static_cast<std::int64_t>(ports_.size()); }
+  std::int64_t copies() const { return ports_.size(); }
   std::int64_t kv_row() const { return std::int64_t{c_.n_kv_heads} * c_.d_head; }
   std::int64_t q_row() const { return std::int64_t{c_.n_heads} * c_.d_head; }
-  const forward::LayerTrace& plain(int layer) const { return owner_.trace_.layers[layer]; }
+  const forward::LayerPass& plain(int layer) const { return owner_.pass_.layers[layer]; }
 
   // The rows of a copy from those of the chunk; last: the last one of every prompt alone.
   void put(const backend::Array& from, std::int64_t width, bool last, std::int64_t copy,
            backend::Array& to) const {
-    std::int64_t at =
-        copy * (last ? static_cast<std::int64_t>(owner_.rows_.size()) : owner_.count_);
+    std::int64_t at = copy * (last ? std::ssize(owner_.rows_) : owner_.count_);
     for (const Rows& rows : owner_.rows_) {
       const std::int64_t count = last ? 1 : rows.count;
       backend_.copy(from, (rows.from + rows.count - count) * width, to, at * width, count * width);
@@ -78,8 +77,7 @@ class EdgePatcher::Copies {
   }
 
   backend::Array stacked(const backend::Array& from, std::int64_t width, bool last) const {
-    backend::Array out =
-        backend_.zeros((last ? static_cast<std::int64_t>(ends_.size()) : batch_.rows()) * width);
+    backend::Array out = backend_.zeros((last ? std::ssize(ends_) : batch_.rows()) * width);
     for (std::int64_t i = 0; i < copies(); ++i) put(from, width, last, i, out);
     return out;
   }
@@ -199,7 +197,7 @@ EdgePatcher::EdgePatcher(const Model& model, const EdgeTable& table,
                          const RunContext& context)
     : model_(model), table_(table), prompts_(prompts), chunk_(chunk) {
   backend::Backend& backend = *engine::state_of(model)->backend;
-  const WriterRun own = record_writers(model, chunk.prompts, {}, &trace_, context);
+  const WriterRun own = record_writers(model, chunk.prompts, {}, &pass_, context);
   for (std::size_t w = 0; w < replaced.size(); ++w) {
     change_.push_back(backend.zeros(replaced[w].size()));
     backend.copy(replaced[w], 0, change_[w], 0, replaced[w].size());
@@ -213,8 +211,7 @@ EdgePatcher::EdgePatcher(const Model& model, const EdgeTable& table,
       same = std::mismatch(ids.begin(), ids.end(), other.begin(), other.end()).first - ids.begin();
     }
     const int past = std::min(static_cast<int>(same), static_cast<int>(ids.size()) - 1);
-    rows_.push_back(
-        {chunk.segments[p].begin + past, static_cast<std::int64_t>(ids.size()) - past, past});
+    rows_.push_back({chunk.segments[p].begin + past, std::ssize(ids) - past, past});
     count_ += rows_.back().count;
     context_ = std::max(context_, static_cast<int>(ids.size()));
   }
@@ -224,8 +221,7 @@ std::vector<std::vector<std::size_t>> EdgePatcher::groups(
     const std::vector<std::size_t>& edges) const {
   // Few enough that an interrupted search has not much to do again.
   constexpr std::int64_t kMost = 16;
-  const auto most =
-      static_cast<std::size_t>(std::clamp(chunk_rows(model_) / count_, std::int64_t{1}, kMost));
+  const std::size_t most = std::clamp(chunk_rows(model_) / count_, std::int64_t{1}, kMost);
   std::map<std::pair<int, bool>, std::vector<std::vector<std::size_t>>> by_sublayer;
   for (std::size_t i = 0; i < edges.size(); ++i) {
     const int reader = table_.port_of(edges[i]).reader;

@@ -34,7 +34,7 @@ class EdgePatcher {
   const EdgeTable& table_;
   const std::vector<TaskPrompt>& prompts_;
   const PromptChunk& chunk_;
-  forward::ForwardTrace trace_;
+  forward::ForwardPass pass_;
   std::vector<backend::Array> change_;  // [C] of [T, D]: what is replaced less what was written
   std::vector<Rows> rows_;              // [prompts of the chunk]
   std::int64_t count_ = 0;              // of all of them

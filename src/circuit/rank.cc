@@ -66,7 +66,7 @@ EdgeScores rank_ours(const Model& model, const EdgeTable& table, const Task& tas
                      const CircuitOptions& options, const RunContext& context,
                      CircuitMemory* memory) {
   EdgeScores scores;
-  const auto prompts = static_cast<double>(task.prompts.size());
+  const double prompts = task.prompts.size();
   RunContext quiet = context;
   quiet.progress = {};
   for (std::size_t i = 0; i < task.prompts.size(); ++i) {
@@ -89,7 +89,7 @@ EdgeScores rank_patching(const Model& model, const EdgeTable& table, const Task&
   const std::vector<std::vector<double>> values =
       runner.measure_without(table.all(), edges, context);
   EdgeScores scores;
-  const auto prompts = static_cast<double>(task.prompts.size());
+  const double prompts = task.prompts.size();
   for (std::size_t p = 0; p < task.prompts.size(); ++p) {
     std::vector<double> drop;
     for (std::size_t e = 0; e < edges.size(); ++e) drop.push_back(runner.clean()[p] - values[e][p]);
@@ -103,8 +103,7 @@ EdgeScores rank_random(const EdgeTable& table, std::uint64_t seed) {
   std::mt19937_64 generator(seed);
   EdgeScores scores;
   std::vector<double> values;
-  for (std::size_t i = 0; i < table.size(); ++i)
-    values.push_back(static_cast<double>(generator() >> 11) * 0x1p-53);
+  for (std::size_t i = 0; i < table.size(); ++i) values.push_back((generator() >> 11) * 0x1p-53);
   add_scores(scores, values, 1);
   return scores;
 }

@@ -62,7 +62,7 @@ Task induction_task(const Model& model, int n, std::uint64_t seed) {
     const auto prompt = [&](const std::vector<TokenId>& first) {
       std::vector<TokenId> out = front;
       out.insert(out.end(), first.begin(), first.end());
-      out.insert(out.end(), ids.begin(), ids.begin() + static_cast<std::ptrdiff_t>(last) + 1);
+      out.insert(out.end(), ids.begin(), ids.begin() + last + 1);
       return out;
     };
     std::vector<TokenId> swapped = ids;

@@ -34,10 +34,10 @@ std::vector<double> gradient_scores(const Model& model, std::span<const TokenId>
     };
     forward::ForwardOptions options;
     options.hooks = &hooks;
-    const forward::ForwardTrace trace = forward::forward(backend, chunk.prompts, options, context);
+    const forward::ForwardPass pass = forward::forward(backend, chunk.prompts, options, context);
     const std::vector<double> gradient = circuit::visit_gradients(
-        model, table, prompts, chunk, trace, [](std::size_t, std::span<const double>) {});
-    const auto d = static_cast<std::size_t>(width);
+        model, table, prompts, chunk, pass, [](std::size_t, std::span<const double>) {});
+    const std::size_t d = width;
     for (std::size_t s = 0; s < out.size(); ++s)
       out[s] += decompose::dot(std::span<const double>(own).subspan(s * d, d),
                                std::span<const double>(gradient).subspan(s * d, d)) /

@@ -12,14 +12,14 @@ void PromptChunk::add(std::size_t index, const std::vector<TokenId>& ids) {
   members.push_back(index);
   prompts.push_back(ids);
   segments.push_back({rows, static_cast<int>(ids.size()), 0});
-  rows += static_cast<std::int64_t>(ids.size());
+  rows += std::ssize(ids);
 }
 
 std::vector<PromptChunk> cut_chunks(const ModelConfig& config,
                                     const std::vector<TaskPrompt>& prompts, std::int64_t rows) {
   std::vector<PromptChunk> out;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    const auto length = static_cast<std::int64_t>(prompts[i].ids.size());
+    const std::int64_t length = prompts[i].ids.size();
     if (out.empty() || out.back().rows + length > rows ||
         !backend::same_rotary(config, out.back().segments[0].length, static_cast<int>(length)))
       out.emplace_back();
@@ -51,7 +51,7 @@ backend::Array head_vector(backend::Backend& backend, int layer, const backend::
 
 WriterRun record_writers(const Model& model, const std::vector<std::vector<TokenId>>& prompts,
                          const std::function<void(backend::Array& emb)>& embeddings,
-                         forward::ForwardTrace* trace, const RunContext& context) {
+                         forward::ForwardPass* pass, const RunContext& context) {
   backend::Backend& backend = *engine::state_of(model)->backend;
   const Writers& writers = model.writers();
   const ModelConfig& c = model.config();
@@ -61,11 +61,11 @@ WriterRun record_writers(const Model& model, const std::vector<std::vector<Token
   hooks.embeddings = embeddings;
   forward::ForwardOptions options;
   options.hooks = &hooks;
-  forward::ForwardTrace kept = forward::forward(backend, prompts, options, context);
+  forward::ForwardPass kept = forward::forward(backend, prompts, options, context);
   out.written[0] = kept.emb;
   if (c.has_pos_writer()) out.written[1] = kept.pos;
   for (int l = 0; l < c.n_layers; ++l) {
-    const forward::LayerTrace& layer = kept.layers[l];
+    const forward::LayerPass& layer = kept.layers[l];
     for (int h = 0; h < c.n_heads; ++h)
       out.written[writers.head(l, h)] =
           head_vector(backend, l, layer.z, layer.attn_out_dev, h, kept.rows());
@@ -73,7 +73,7 @@ WriterRun record_writers(const Model& model, const std::vector<std::vector<Token
     out.streams.push_back(layer.x_pre);
   }
   out.streams.push_back(kept.x_final);
-  if (trace != nullptr) *trace = std::move(kept);
+  if (pass != nullptr) *pass = std::move(kept);
   return out;
 }
 
@@ -85,7 +85,7 @@ WriterRun record_writers(const Model& model, const std::vector<std::vector<Token
 std::vector<double> differences(const Model& model, const std::vector<TaskPrompt>& prompts,
                                 const PromptChunk& chunk, const backend::Array& x) {
   backend::Backend& backend = *engine::state_of(model)->backend;
-  const auto vocabulary = static_cast<std::size_t>(model.config().vocab_size);
+  const std::size_t vocabulary = model.config().vocab_size;
   constexpr std::size_t kRows = 64;
   std::vector<double> out, logits;
   for (std::size_t begin = 0; begin < chunk.members.size(); begin += kRows) {
@@ -99,14 +99,14 @@ std::vector<double> differences(const Model& model, const std::vector<TaskPrompt
       const auto mean = [&](const std::vector<TokenId>& ids) {
         double sum = 0;
         for (const TokenId id : ids) sum += row[id];
-        return sum / static_cast<double>(ids.size());
+        return sum / ids.size();
       };
       const TaskPrompt& prompt = prompts[chunk.members[i]];
       double against = 0;
       if (prompt.versus) {
         against = mean(*prompt.versus);
       } else {
-        for (const double logit : row) against += logit / static_cast<double>(vocabulary);
+        for (const double logit : row) against += logit / vocabulary;
       }
       out.push_back(mean(prompt.target) - against);
     }

@@ -116,7 +116,7 @@ std::vector<Path> search(const PathGraph<T>& graph, std::size_t k, double tau,
     }
     if (std::fabs(next.product) < tau) continue;
     prefixes.push_back(next);
-    const auto index = static_cast<std::int64_t>(prefixes.size()) - 1;
+    const auto index = std::ssize(prefixes) - 1;
     if (graph.terminal(next.node.writer)) {
       paths.push_back(make_path(prefixes, index));
       if (paths.size() % 1024 == 0)

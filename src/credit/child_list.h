@@ -43,8 +43,7 @@ class ChildList {
       arrange();
     }
     while (children_.size() - heap_end_ <= i) {
-      std::pop_heap(children_.begin(), children_.begin() + static_cast<std::ptrdiff_t>(heap_end_),
-                    weaker);
+      std::pop_heap(children_.begin(), children_.begin() + heap_end_, weaker);
       --heap_end_;
     }
     // Sorted ones collect at the back, strongest last.
@@ -94,9 +93,8 @@ class ChildLists {
 
   ChildList& of(const GraphNode& node, const SuffixState& state, bool is_top) {
     const std::uint64_t key =
-        (((static_cast<std::uint64_t>(node.position) *
-               static_cast<std::uint64_t>(graph_.decomposition().writers().count()) +
-           static_cast<std::uint64_t>(node.writer)) *
+        (((static_cast<std::uint64_t>(node.position) * graph_.decomposition().writers().count() +
+           node.writer) *
               2 +
           (is_top ? 1 : 0)) *
              2 +

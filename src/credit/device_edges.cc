@@ -102,10 +102,12 @@ class DirectQueue {
     backend::Backend& backend = d_.backend();
     const ModelConfig& c = d_.config();
     const int layer = layers_[i];
+    d_.enter(layer);
     const std::vector<int> queries = {target_.query};
     const backend::AttentionView view = d_.attention_view(layer);
-    backend::Array numerators = backend.zeros(std::int64_t{c.n_heads} * (target_.query + 1)),
-                   neurons = backend.zeros(c.layer(layer).entries());
+    backend::Array numerators =
+                       backend.uninitialized(std::int64_t{c.n_heads} * (target_.query + 1)),
+                   neurons = backend.uninitialized(c.layer(layer).entries());
     backend.head_numerators(view, queries, target_.direction, numerators);
     // Towards a target entries are shares whatever the dispatch inside the model is.
     Options aligned = options_;
@@ -143,23 +145,122 @@ class DirectQueue {
   std::vector<LayerArrays> arrays_;
 };
 
+std::vector<int> all_of(int count) {
+  std::vector<int> all(count);
+  std::iota(all.begin(), all.end(), 0);
+  return all;
+}
+
+backend::Array neuron_numerators(const decompose::Decomposition& d, const Options& options,
+                                 int layer) {
+  if (options.mlp == MlpRule::l2) return {};
+  return options.dispatch == Dispatch::gate ? d.kept_pass().layers[layer].act
+                                            : d.mlp_numerators(layer);
+}
+
+// From the lowest layer up, each made, handed to the companion and left before the next: of the
+// heads' edges only those that do not grow with the square of the prompt stay, on the device.
+void walk_up(backend::DeviceCredit& device, const decompose::Decomposition& d,
+             const Options& options, const RunContext& context, const EdgesTarget* target,
+             EdgesCompanion<float>* companion, std::vector<LayerEdges<float>>& out,
+             std::vector<backend::DeviceCredit::Layer>& layers, std::vector<DirectEdges>& direct) {
+  backend::Backend& backend = d.backend();
+  const ModelConfig& c = d.config();
+  const std::int64_t length = d.length(), heads = c.n_heads, pairs = backend::tri(length);
+  const std::vector<int> queries = all_of(d.length());
+  static const backend::AttentionSums no_sums;
+  std::optional<DirectQueue> towards;
+  if (target != nullptr) towards.emplace(device, d, options, all_of(c.n_layers), *target);
+  for (int l = 0; l < c.n_layers; ++l) {
+    context.report("layers", l, c.n_layers);
+    d.enter(l);
+    LayerArrays a;
+    LayerEdges<float>& to = out[l];
+    const std::int64_t cl = d.writers().visible_to_attention(l), cm = d.writers().visible_to_mlp(l);
+    a.heads.query_edge = backend.uninitialized(heads * length * cl);
+    a.heads.value_edge = backend.uninitialized(c.n_kv_heads * length * cl);
+    a.heads.doubt = backend.zeros(heads * length);
+    const std::size_t sides = backend::mlp_readers(c.layer(l)).size();
+    for (std::size_t i = 0; i < sides; ++i) a.neurons[i].edge = backend.zeros(length * cm);
+    a.neurons[0].doubt = backend.zeros(length);
+    a.neurons[1].doubt = a.neurons[2].doubt = a.neurons[0].doubt;
+    queue_neurons(device, d, options, l, queries, neuron_numerators(d, options, l), a);
+    const backend::AttentionView view = d.attention_view(l);
+    a.heads.entry = backend.uninitialized(heads * pairs);
+    a.heads.key_coef = backend.uninitialized(heads * pairs);
+    device.head_edges(view, d.attention(l, options.scores, context), queries,
+                      options.dispatch == Dispatch::gate ? *view.pattern : d.head_numerators(l),
+                      options, a.heads);
+    if (towards) towards->queue(static_cast<std::size_t>(l));
+    d.leave_sums();
+    layers.push_back({view,
+                      d.mlp_view(l),
+                      &no_sums,
+                      a.heads,
+                      {a.neurons[0].edge, a.neurons[1].edge, a.neurons[2].edge},
+                      d.writers().head(l, 0),
+                      d.writers().mlp(l)});
+    if (companion != nullptr) companion->built(device, layers.back(), options.scores);
+    layers.back().heads.entry = layers.back().heads.key_coef = {};
+    const auto fetch = [&](const backend::Array& array, auto& values) {
+      const auto host = backend.host(array);
+      const float* from = static_cast<const float*>(host.get());
+      values.assign(from, from + array.size());
+    };
+    fetch(a.heads.doubt, to.head_doubt);
+    for (std::size_t i = 0; i < sides; ++i) fetch(a.neurons[i].edge, to.mlp_edge[i]);
+    fetch(a.neurons[0].doubt, to.mlp_doubt);
+  }
+  if (towards) towards->fetch(direct);
+}
+
 }  // namespace
+
+DeviceLayer remade_layer(backend::DeviceCredit& device, const decompose::Decomposition& d,
+                         const Options& options, const backend::DeviceCredit::Layer& kept) {
+  backend::Backend& backend = d.backend();
+  const int l = kept.attention.layer;
+  d.enter(l);
+  d.leave_sums();
+  DeviceLayer out;
+  out.layer = kept;
+  const backend::AttentionView view = d.attention_view(l);
+  const std::int64_t size = d.config().n_heads * backend::tri(d.length());
+  auto sums = std::make_shared<backend::AttentionSums>(d.key_sums(l, options.scores));
+  backend::DeviceCredit::HeadEdges made;
+  made.entry = backend.uninitialized(size);
+  made.key_coef = backend.uninitialized(size);
+  device.head_edges(view, *sums, all_of(d.length()),
+                    options.dispatch == Dispatch::gate ? *view.pattern : d.head_numerators(l),
+                    options, made);
+  out.layer.heads.entry = made.entry;
+  out.layer.heads.key_coef = made.key_coef;
+  sums->k_sum = sums->k_abs = sums->v_scores = {};
+  out.layer.sums = sums.get();
+  out.sums = std::move(sums);
+  return out;
+}
 
 backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const Options& options,
                                        const RunContext& context, const EdgesTarget* target,
+                                       EdgesCompanion<float>* companion,
                                        std::vector<LayerEdges<float>>& out,
                                        std::vector<backend::DeviceCredit::Layer>& layers,
                                        std::vector<DirectEdges>& direct) {
-  auto* device = dynamic_cast<backend::DeviceCredit*>(&d.backend());
+  backend::DeviceCredit* device = d.backend().device_credit();
   if (device == nullptr) return nullptr;
+  if (d.by_layer()) {
+    walk_up(*device, d, options, context, target, companion, out, layers, direct);
+    return device;
+  }
   const ModelConfig& c = d.config();
   const std::int64_t length = d.length(), heads = c.n_heads;
-  std::vector<int> queries(static_cast<std::size_t>(length));
+  std::vector<int> queries(length);
   std::iota(queries.begin(), queries.end(), 0);
   const bool gate = options.dispatch == Dispatch::gate;
   const bool fetch_entries = 2 * heads * backend::tri(length) * c.n_layers <= kFetchedAtOnce;
   Bundle bundle(d.backend());
-  std::vector<LayerArrays> arrays(static_cast<std::size_t>(c.n_layers));
+  std::vector<LayerArrays> arrays(c.n_layers);
   for (int l = 0; l < c.n_layers; ++l) {
     LayerArrays& a = arrays[l];
     const std::int64_t cl = d.writers().visible_to_attention(l), cm = d.writers().visible_to_mlp(l);
@@ -180,7 +281,7 @@ backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const 
   bundle.make();
   std::optional<DirectQueue> towards;
   if (target != nullptr) {
-    std::vector<int> all(static_cast<std::size_t>(c.n_layers));
+    std::vector<int> all(c.n_layers);
     std::iota(all.begin(), all.end(), 0);
     towards.emplace(*device, d, options, all, *target);
   }
@@ -194,7 +295,7 @@ backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const 
                        a.heads);
     const backend::Array none;
     const backend::Array& numerators = options.mlp == MlpRule::l2 ? none
-                                       : gate                     ? d.trace().layers[l].act
+                                       : gate                     ? d.kept_pass().layers[l].act
                                                                   : d.mlp_numerators(l);
     queue_neurons(*device, d, options, l, queries, numerators, a);
     layers.push_back({view,
@@ -233,7 +334,7 @@ backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const 
 bool direct_on_device(const decompose::Decomposition& d, const Options& options,
                       std::span<const int> layers, int query, const backend::Array& direction,
                       std::vector<DirectEdges>& out) {
-  auto* device = dynamic_cast<backend::DeviceCredit*>(&d.backend());
+  backend::DeviceCredit* device = d.backend().device_credit();
   if (device == nullptr) return false;
   const EdgesTarget target{query, direction};
   DirectQueue direct(*device, d, options, layers, target);

@@ -14,12 +14,18 @@ inline constexpr std::int64_t kFetchedAtOnce = std::int64_t{1} << 24;
 
 // Both do nothing, and return null and false, where the backend cannot. The edges stay on the
 // device, and are copied into `out`; entry and key_coef are left out of the copy where they are
-// many. With a target its direct edges are made in the same walk over the layers.
+// many, and all of the heads' where the prompt is traced layer by layer. With a target its direct
+// edges are made in the same walk over the layers.
 backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const Options& options,
                                        const RunContext& context, const EdgesTarget* target,
+                                       EdgesCompanion<float>* companion,
                                        std::vector<LayerEdges<float>>& out,
                                        std::vector<backend::DeviceCredit::Layer>& layers,
                                        std::vector<DirectEdges>& direct);
+// Entries and key coefficients of a layer made again, to what is kept of it, where the prompt is
+// traced layer by layer.
+DeviceLayer remade_layer(backend::DeviceCredit& device, const decompose::Decomposition& d,
+                         const Options& options, const backend::DeviceCredit::Layer& kept);
 bool direct_on_device(const decompose::Decomposition& d, const Options& options,
                       std::span<const int> layers, int query, const backend::Array& direction,
                       std::vector<DirectEdges>& out);

@@ -13,20 +13,20 @@ namespace unpack::credit {
 namespace {
 
 std::vector<double> downloaded(const decompose::Decomposition& d, const backend::Array& a) {
-  std::vector<double> out(static_cast<std::size_t>(a.size()));
+  std::vector<double> out(a.size());
   d.backend().download(a, 0, out);
   return out;
 }
 
 std::vector<int> all_queries(int length) {
-  std::vector<int> queries(static_cast<std::size_t>(length));
+  std::vector<int> queries(length);
   std::iota(queries.begin(), queries.end(), 0);
   return queries;
 }
 
 // coef over s -> coef minus its mean: sum_s coef_s (x_s - mean x) = sum_s (coef_s - mean coef) x_s.
 void center_coefficients(double* coef, std::size_t n) {
-  const double mean = std::accumulate(coef, coef + n, 0.0) / static_cast<double>(n);
+  const double mean = std::accumulate(coef, coef + n, 0.0) / n;
   for (std::size_t i = 0; i < n; ++i) coef[i] -= mean;
 }
 
@@ -40,8 +40,8 @@ Edges<T>::Edges(std::shared_ptr<const decompose::Decomposition> decomposition,
   const int layers = decomposition_->config().n_layers;
   layers_.resize(layers);
   if constexpr (std::is_same_v<T, float>)
-    device_ = edges_on_device(*decomposition_, options_, context, target, layers_, device_layers_,
-                              towards_target_);
+    device_ = edges_on_device(*decomposition_, options_, context, target, companion, layers_,
+                              device_layers_, towards_target_);
   if (target != nullptr) target_ = *target;
   if (device_ == nullptr) {
     const auto asked = [&](int l) { return !whole && decomposition_->neurons_when_asked(l); };
@@ -80,7 +80,7 @@ Edges<T>::Edges(std::shared_ptr<const decompose::Decomposition> decomposition,
     }
     const auto build = [&](std::int64_t task) {
       context.check();
-      const auto l = static_cast<int>(task / 2);
+      const int l = task / 2;
       LayerEdges<T>& out = layers_[l];
       if (task % 2 == 0) {
         build_attention(l, decomposition_->attention(l, options_.scores, context), out);
@@ -97,7 +97,7 @@ Edges<T>::Edges(std::shared_ptr<const decompose::Decomposition> decomposition,
               decomposition_->config().n_heads * decomposition_->writers().visible_to_attention(l);
   }
   // A small table is fetched from the device at once, of a large one the rows that are asked for.
-  if (!has_table() || (device_ != nullptr && scores > static_cast<double>(kFetchedAtOnce))) return;
+  if (!has_table() || (device_ != nullptr && scores > kFetchedAtOnce)) return;
   for (int l = 0; l < layers; ++l)
     tables_.push_back(
         decomposition_->backend().host(decomposition_->attention(l, options_.scores).k_scores));
@@ -120,21 +120,103 @@ const LayerEdges<T>& Edges<T>::layer(int l) const {
   LayerEdges<T>& out = layers_[l];
   if constexpr (std::is_same_v<T, float>) {
     std::lock_guard lock(mutex_);
-    if (device_ != nullptr && out.entry.empty()) {
-      const backend::DeviceCredit::HeadEdges& from = device_layers_[l].heads;
-      for (const auto& [array, to] :
-           {std::pair{&from.entry, &out.entry}, std::pair{&from.key_coef, &out.key_coef}}) {
-        const auto host = decomposition_->backend().host(*array);
-        const T* values = static_cast<const T*>(host.get());
-        to->assign(values, values + array->size());
+    if (device_ == nullptr || !out.entry.empty()) return out;
+    const auto fetch = [&](const backend::Array& array, std::vector<T>& to) {
+      const auto host = decomposition_->backend().host(array);
+      const T* values = static_cast<const T*>(host.get());
+      to.assign(values, values + array.size());
+    };
+    DeviceLayer made;
+    if (by_layer()) {
+      made = device_layer(l);
+      if (whole_layer_ >= 0) {
+        LayerEdges<T>& before = layers_[whole_layer_];
+        before.entry = before.key_coef = before.query_edge = before.value_edge = {};
       }
+      whole_layer_ = l;
+      fetch(made.layer.heads.query_edge, out.query_edge);
+      fetch(made.layer.heads.value_edge, out.value_edge);
     }
+    const backend::DeviceCredit::HeadEdges& from =
+        by_layer() ? made.layer.heads : device_layers_[l].heads;
+    fetch(from.entry, out.entry);
+    fetch(from.key_coef, out.key_coef);
   }
   return out;
 }
 
 template <typename T>
-HeadRow<T> Edges<T>::head_row(int layer, int head, int query) const {
+DeviceLayer Edges<T>::device_layer(int l) const {
+  return remade_layer(*device_, *decomposition_, options_, device_layers_[l]);
+}
+
+namespace {
+
+template <typename T>
+std::shared_ptr<const T> fetched(backend::Backend& backend, const backend::Array& array,
+                                 std::int64_t at, std::int64_t size) {
+  const auto host = backend.host(backend.slice(array, at, size));
+  return {host, static_cast<const T*>(host.get())};
+}
+
+}  // namespace
+
+template <typename T>
+std::shared_ptr<const T> Edges<T>::query_row(int layer, int head, int query) const {
+  const std::int64_t cl = decomposition_->writers().visible_to_attention(layer),
+                     at = (std::int64_t{head} * decomposition_->length() + query) * cl;
+  if (by_layer())
+    return fetched<T>(decomposition_->backend(), device_layers_[layer].heads.query_edge, at, cl);
+  return {std::shared_ptr<const void>(), layers_[layer].query_edge.data() + at};
+}
+
+template <typename T>
+std::shared_ptr<const T> Edges<T>::value_rows(int layer, int group, int query) const {
+  const std::int64_t cl = decomposition_->writers().visible_to_attention(layer),
+                     at = std::int64_t{group} * decomposition_->length() * cl;
+  if (by_layer())
+    return fetched<T>(decomposition_->backend(), device_layers_[layer].heads.value_edge, at,
+                      (std::int64_t{query} + 1) * cl);
+  return {std::shared_ptr<const void>(), layers_[layer].value_edge.data() + at};
+}
+
+// Of a prompt that is traced layer by layer: shares of what the head takes from its sources, and
+// sums over the writers of the scores given.
+template <typename T>
+HeadRow<T> Edges<T>::row_made_again(int layer, int head, int query, const T* keys) const {
+  const decompose::Decomposition& d = *decomposition_;
+  const std::size_t n = static_cast<std::size_t>(query) + 1,
+                    cl = d.writers().visible_to_attention(layer), own = head;
+  const std::int64_t width = d.config().d_model;
+  backend::Array numerators, pattern;
+  d.backend().head_numerators_at(
+      d.attention_view(layer), query,
+      d.backend().slice(d.kept_pass().layers[layer].attn_out, query * width, width), numerators,
+      pattern);
+  const bool gate = options_.dispatch == Dispatch::gate;
+  const auto row = fetched<T>(d.backend(), gate ? pattern : numerators,
+                              static_cast<std::int64_t>(own * n), static_cast<std::int64_t>(n));
+  std::vector<double> share(row.get(), row.get() + n);
+  if (!gate) to_shares(share.data(), n, options_.beta);
+  auto entry = std::make_shared<std::vector<T>>(n), coef = std::make_shared<std::vector<T>>(n);
+  for (std::size_t s = 0; s < n; ++s) {
+    double sum = 0, size = 0;
+    for (std::size_t j = 0; j < cl; ++j) {
+      const double score = keys[s * cl + j];
+      sum += score;
+      size += std::fabs(score);
+    }
+    (*entry)[s] = static_cast<T>(share[s]);
+    (*coef)[s] = static_cast<T>(options_.weights[0] * share[s] *
+                                base::inverse_denom(sum, size, options_.beta));
+  }
+  return {{entry, entry->data()}, {coef, coef->data()}};
+}
+
+template <typename T>
+HeadRow<T> Edges<T>::head_row(int layer, int head, int query,
+                              const std::shared_ptr<const T>& keys) const {
+  if (by_layer()) return row_made_again(layer, head, query, keys.get());
   const LayerEdges<T>& e = layers_[layer];
   const std::int64_t at = head * backend::tri(decomposition_->length()) + backend::tri(query);
   std::unique_lock lock(mutex_);
@@ -145,11 +227,8 @@ HeadRow<T> Edges<T>::head_row(int layer, int head, int query) const {
   lock.unlock();
   backend::Backend& backend = decomposition_->backend();
   const backend::DeviceCredit::HeadEdges& from = device_layers_[layer].heads;
-  const auto fetched = [&](const backend::Array& array) {
-    const auto host = backend.host(backend.slice(array, at, query + 1));
-    return std::shared_ptr<const T>(host, static_cast<const T*>(host.get()));
-  };
-  return {fetched(from.entry), fetched(from.key_coef)};
+  return {fetched<T>(backend, from.entry, at, query + 1),
+          fetched<T>(backend, from.key_coef, at, query + 1)};
 }
 
 template <typename T>
@@ -159,14 +238,14 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
   const ModelConfig& c = d.config();
   const LayerConfig& shape = c.layer(l);
   const int length = d.length();
-  const auto pairs = static_cast<std::size_t>(backend::tri(length));
-  const auto heads = static_cast<std::size_t>(c.n_heads);
+  const std::size_t pairs = backend::tri(length);
+  const std::size_t heads = c.n_heads;
   backend::AttentionView view = d.attention_view(l);
   view.q_scores = &sums.q_scores;
-  const auto cl = static_cast<std::size_t>(view.visible);
+  const std::size_t cl = view.visible;
 
-  const auto steps = static_cast<std::size_t>(length);
-  const auto group = static_cast<std::size_t>(c.group_size());
+  const std::size_t steps = length;
+  const std::size_t group = c.group_size();
   const auto host = [&](const backend::Array& array) {
     return std::static_pointer_cast<const T>(d.backend().host(array));
   };
@@ -181,21 +260,19 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
   out.key_coef.resize(heads * pairs);
   out.head_doubt.assign(heads * steps, 0.0);
   d.backend().parallel_for(c.n_heads, [&](std::int64_t head) {
-    const auto h = static_cast<std::size_t>(head);
+    const std::size_t h = head;
     const std::size_t v_row = h / group * steps;
     std::vector<double> entry(steps);
     for (std::size_t q = 0; q < steps; ++q) {
-      const std::size_t row =
-          h * pairs + static_cast<std::size_t>(backend::tri(static_cast<std::int64_t>(q)));
+      const std::size_t row = h * pairs + backend::tri(static_cast<std::int64_t>(q));
       double& doubt = out.head_doubt[h * steps + q];
-      for (std::size_t s = 0; s <= q; ++s)
-        entry[s] = static_cast<double>(numerators.get()[row + s]);
+      for (std::size_t s = 0; s <= q; ++s) entry[s] = numerators.get()[row + s];
       if (options_.dispatch == Dispatch::aligned) to_shares(entry.data(), q + 1, options_.beta);
       const auto coefficient = [&](const std::shared_ptr<const T>& sum,
                                    const std::shared_ptr<const T>& abs, std::size_t s,
                                    double weight) {
-        const auto total = static_cast<double>(sum.get()[row + s]);
-        const auto size = static_cast<double>(abs.get()[row + s]);
+        const double total = sum.get()[row + s];
+        const double size = abs.get()[row + s];
         if (base::ill_conditioned(total, size)) doubt += weight * std::fabs(entry[s]);
         return weight * entry[s] * base::inverse_denom(total, size, options_.beta);
       };
@@ -208,7 +285,7 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
           doubt += options_.weights[2] * std::fabs(entry[s]);
       }
       if (queries && options_.scores == Scores::centered) {
-        const auto from = static_cast<std::size_t>(shape.first_source(static_cast<int>(q)));
+        const std::size_t from = shape.first_source(static_cast<int>(q));
         center_coefficients(query_coef.data() + row + from, q + 1 - from);
       }
     }
@@ -220,15 +297,14 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
   } else {
     out.query_edge.assign(heads * steps * cl, T(0));
   }
-  out.value_edge.resize(static_cast<std::size_t>(c.n_kv_heads) * steps * cl);
+  out.value_edge.resize(c.n_kv_heads * steps * cl);
   d.backend().parallel_for(static_cast<std::int64_t>(c.n_kv_heads) * length, [&](std::int64_t at) {
-    const auto i = static_cast<std::size_t>(at);
+    const std::size_t i = at;
     const double inverse = options_.weights[2] *
                            base::inverse_denom(static_cast<double>(v_sum.get()[i]),
                                                static_cast<double>(v_abs.get()[i]), options_.beta);
     for (std::size_t j = 0; j < cl; ++j)
-      out.value_edge[i * cl + j] =
-          static_cast<T>(static_cast<double>(v_scores.get()[i * cl + j]) * inverse);
+      out.value_edge[i * cl + j] = static_cast<T>(v_scores.get()[i * cl + j] * inverse);
   });
 }
 
@@ -236,9 +312,8 @@ namespace {
 
 // What entries [rows, entries] give to the experts they belong to, [rows, k].
 std::vector<double> by_slot(const std::vector<double>& entries, int neurons) {
-  std::vector<double> out(entries.size() / static_cast<std::size_t>(neurons), 0.0);
-  for (std::size_t i = 0; i < entries.size(); ++i)
-    out[i / static_cast<std::size_t>(neurons)] += entries[i];
+  std::vector<double> out(entries.size() / neurons, 0.0);
+  for (std::size_t i = 0; i < entries.size(); ++i) out[i / neurons] += entries[i];
   return out;
 }
 
@@ -261,21 +336,20 @@ std::array<std::vector<double>, backend::kMostReaders> Edges<T>::mlp_edges(
   const decompose::Decomposition& d = *decomposition_;
   const LayerConfig& shape = d.config().layer(l);
   backend::MlpView view = d.mlp_view(l);
-  const auto cm = static_cast<std::size_t>(view.visible);
+  const std::size_t cm = view.visible;
   std::array<std::vector<double>, backend::kMostReaders> edges;
   const std::vector<backend::MlpReader> readers = backend::mlp_readers(shape);
   if (doubt) doubt->assign(queries.size(), 0.0);
   const auto for_rows = [&](const std::function<void(std::size_t)>& task) {
-    d.backend().parallel_for(static_cast<std::int64_t>(queries.size()),
-                             [&](std::int64_t i) { task(static_cast<std::size_t>(i)); });
+    d.backend().parallel_for(std::ssize(queries), [&](std::int64_t i) { task(i); });
   };
   if (options_.mlp == MlpRule::per_neuron) {
-    const auto n = static_cast<std::size_t>(shape.entries());
+    const std::size_t n = shape.entries();
     for_rows([&](std::size_t i) { to_shares(numerators.data() + i * n, n, options_.beta); });
   }
   for (std::size_t index = 0; index < readers.size(); ++index) {
     const backend::MlpSide side = readers[index].side;
-    const auto n = static_cast<std::size_t>(backend::reader_entries(shape, side));
+    const std::size_t n = backend::reader_entries(shape, side);
     const double weight = backend::reader_weight(options_, shape, index);
     std::vector<double>& out = edges[index];
     if (weight == 0) {
@@ -290,9 +364,8 @@ std::array<std::vector<double>, backend::kMostReaders> Edges<T>::mlp_edges(
       const SideSums of = side_sums(l, side, queries);
       const std::vector<double> l2 = downloaded(d, of.sums.l2);
       for (const int q : queries) {
-        const auto from =
-            l2.begin() + static_cast<std::ptrdiff_t>(of.one ? 0 : static_cast<std::size_t>(q) * cm);
-        out.insert(out.end(), from, from + static_cast<std::ptrdiff_t>(cm));
+        const auto from = l2.begin() + (of.one ? 0 : q * cm);
+        out.insert(out.end(), from, from + cm);
       }
       share_rows();
     } else {
@@ -311,14 +384,14 @@ std::array<std::vector<double>, backend::kMostReaders> Edges<T>::mlp_edges(
       const auto abs = sums ? host(sums->abs) : nullptr;
       const auto pre = sums ? nullptr : host(d.pre(l, side, options_.scores));
       for_rows([&](std::size_t i) {
-        const std::size_t row = of.one ? 0 : static_cast<std::size_t>(queries[i]) * n;
+        const std::size_t row = of.one ? 0 : queries[i] * n;
         const double* t = own.data() + i * n;
         double* to = coef.data() + i * n;
         double doubtful = 0;
         for (std::size_t k = 0; k < n; ++k) {
           if (sums) {
-            const auto total = static_cast<double>(sum.get()[row + k]);
-            const auto size = static_cast<double>(abs.get()[row + k]);
+            const double total = sum.get()[row + k];
+            const double size = abs.get()[row + k];
             to[k] = t[k] * base::inverse_denom(total, size, options_.beta);
             if (base::ill_conditioned(total, size)) doubtful += std::fabs(t[k]);
           } else {
@@ -351,7 +424,7 @@ void Edges<T>::build_mlp(int l, LayerEdges<T>& out, const RunContext& context) c
   std::vector<double> numerators;
   if (options_.mlp != MlpRule::l2) {
     numerators = downloaded(
-        d, options_.dispatch == Dispatch::gate ? d.trace().layers[l].act : d.mlp_numerators(l));
+        d, options_.dispatch == Dispatch::gate ? d.pass().layers[l].act : d.mlp_numerators(l));
   }
   const auto edges = mlp_edges(l, all_queries(d.length()), std::move(numerators), &out.mlp_doubt);
   for (std::size_t side = 0; side < edges.size(); ++side)
@@ -361,10 +434,11 @@ void Edges<T>::build_mlp(int l, LayerEdges<T>& out, const RunContext& context) c
 template <typename T>
 std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
   const decompose::Decomposition& d = *decomposition_;
-  const auto n = static_cast<std::size_t>(d.config().layer(layer).entries());
+  d.enter(layer);
+  const std::size_t n = d.config().layer(layer).entries();
   std::vector<double> t(n);
-  const backend::Array from =
-      options_.dispatch == Dispatch::gate ? d.trace().layers[layer].act : d.mlp_numerators(layer);
+  const backend::Array from = options_.dispatch == Dispatch::gate ? d.kept_pass().layers[layer].act
+                                                                  : d.mlp_numerators(layer);
   d.backend().download(from, static_cast<std::int64_t>(query) * static_cast<std::int64_t>(n), t);
   to_shares(t.data(), n, options_.beta);
   return t;
@@ -389,9 +463,9 @@ DirectEdges Edges<T>::direct(int layer, int query, const backend::Array& directi
   const decompose::Decomposition& d = *decomposition_;
   backend::Backend& backend = d.backend();
   const ModelConfig& c = d.config();
-  const auto heads = static_cast<std::size_t>(c.n_heads);
+  const std::size_t heads = c.n_heads;
   const auto sources = static_cast<std::size_t>(query) + 1;
-  const auto pairs = static_cast<std::size_t>(backend::tri(d.length()));
+  const std::size_t pairs = backend::tri(d.length());
   const backend::AttentionSums& sums = d.attention(layer, options_.scores);
   backend::AttentionView view = d.attention_view(layer);
   view.q_scores = &sums.q_scores;
@@ -421,7 +495,7 @@ DirectEdges Edges<T>::direct(int layer, int query, const backend::Array& directi
   out.key_coef = coefficients(sums.k_sum, sums.k_abs, options_.weights[0]);
   std::vector<double> query_coef = coefficients(sums.q_sum, sums.q_abs, options_.weights[1]);
   if (options_.scores == Scores::centered) {
-    const auto from = static_cast<std::size_t>(c.layer(layer).first_source(query));
+    const std::size_t from = c.layer(layer).first_source(query);
     for (std::size_t h = 0; h < heads; ++h)
       center_coefficients(query_coef.data() + h * sources + from, sources - from);
   }

@@ -55,6 +55,12 @@ struct HeadRow {
   std::shared_ptr<const T> entry, key_coef;
 };
 
+// A layer with the sums that belong to it.
+struct DeviceLayer {
+  std::shared_ptr<const backend::AttentionSums> sums;
+  backend::DeviceCredit::Layer layer;
+};
+
 template <typename T>
 class Edges;
 
@@ -66,6 +72,9 @@ class EdgesCompanion {
   virtual ~EdgesCompanion() = default;
   virtual backend::AttentionSums sums(int layer) = 0;
   virtual void built(const Edges<T>& edges, int layer) = 0;
+  // A layer of a prompt that a device traces layer by layer, in place of both.
+  virtual void built(backend::DeviceCredit& device, const backend::DeviceCredit::Layer& layer,
+                     Scores scores) = 0;
 };
 
 template <typename T>
@@ -82,13 +91,19 @@ class Edges {
   const decompose::Decomposition& decomposition() const { return *decomposition_; }
   const Options& options() const { return options_; }
   const LayerEdges<T>& layer(int l) const;
-  // The same, but entry and key_coef of long prompts may still be on the device and missing here;
-  // head_row has those of a node.
+  // The same, but what heads have of long prompts may still be on the device and missing here;
+  // head_row, query_row and value_rows have those of a node. `keys`: its key_rows.
   const LayerEdges<T>& light(int l) const { return layers_[l]; }
-  HeadRow<T> head_row(int layer, int head, int query) const;
+  HeadRow<T> head_row(int layer, int head, int query, const std::shared_ptr<const T>& keys) const;
+  std::shared_ptr<const T> query_row(int layer, int head, int query) const;    // [Cl]
+  std::shared_ptr<const T> value_rows(int layer, int group, int query) const;  // [q + 1, Cl]
   // The edges where the backend's arrays are, if it can pass credit on there; null otherwise.
   backend::DeviceCredit* device() const { return device_; }
+  // All of them, or nothing where the prompt is traced layer by layer.
   const std::vector<backend::DeviceCredit::Layer>& device_layers() const { return device_layers_; }
+  bool by_layer() const { return device_ != nullptr && decomposition_->by_layer(); }
+  // One layer, whose entries and key coefficients are made again.
+  DeviceLayer device_layer(int l) const;
   std::vector<DirectEdges> direct(std::span<const int> layers, int query,
                                   const backend::Array& direction) const;
   // Stage 1 shares over the neurons of an MLP in the direction of its own output.
@@ -106,6 +121,7 @@ class Edges {
  private:
   DirectEdges direct(int layer, int query, const backend::Array& direction) const;
   void each_layer(int tasks, bool small, const std::function<void(std::int64_t)>& task) const;
+  HeadRow<T> row_made_again(int layer, int head, int query, const T* keys) const;
   void build_attention(int l, const backend::AttentionSums& sums, LayerEdges<T>& out) const;
   void build_mlp(int l, LayerEdges<T>& out, const RunContext& context) const;
   // Sums of a side's neurons, and the row of theirs where those of the query begin.
@@ -129,6 +145,7 @@ class Edges {
   EdgesTarget target_;
   std::vector<DirectEdges> towards_target_;
   std::vector<backend::DeviceCredit::Layer> device_layers_;
+  mutable int whole_layer_ = -1;  // which layer() made last of a prompt traced layer by layer
 };
 
 extern template class Edges<float>;

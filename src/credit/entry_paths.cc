@@ -114,7 +114,6 @@ class EntryWalk {
     const Writer& writer = d_.writers()[node.writer];
     const Options& options = edges_.options();
     const LayerEdges<T>& e = edges_.light(writer.layer);
-    const HeadRow<T> own = edges_.head_row(writer.layer, writer.head, node.position);
     const DirectEdges* direct = node.direct ? graph_.start().direct_edges(writer.layer) : nullptr;
     const backend::AttentionSums& sums = d_.attention(writer.layer, options.scores);
     const std::int64_t cl = d_.writers().visible_to_attention(writer.layer);
@@ -122,6 +121,7 @@ class EntryWalk {
     const std::int64_t at = writer.head * backend::tri(d_.length()) + backend::tri(q);
     const std::int64_t group = writer.head / d_.config().group_size();
     const auto keys = edges_.key_rows(writer.layer, writer.head, q);
+    const HeadRow<T> own = edges_.head_row(writer.layer, writer.head, q, keys);
     backend::Array query_array = d_.backend().zeros((q + 1) * cl);
     d_.backend().query_scores(d_.attention_view(writer.layer), options.scores, writer.head, q,
                               query_array);
@@ -131,9 +131,8 @@ class EntryWalk {
     d_.backend().download(sums.q_abs, at, abs);
     std::vector<EntryShares> entries;
     for (int s = 0; s <= q; ++s) {
-      const auto i = static_cast<std::size_t>(s);
-      const std::size_t direct_at =
-          static_cast<std::size_t>(writer.head) * (static_cast<std::size_t>(q) + 1) + i;
+      const std::size_t i = s;
+      const std::size_t direct_at = writer.head * (static_cast<std::size_t>(q) + 1) + i;
       const double share =
           direct ? direct->entry[direct_at] : static_cast<double>(own.entry.get()[i]);
       if (std::fabs(share) < least) continue;
@@ -151,9 +150,9 @@ class EntryWalk {
           entry.subs.push_back({branch, static_cast<int>(j), position, factor});
       };
       for (std::int64_t j = 0; j < cl; ++j) {
-        add(Branch::K, j, s, key_coef * static_cast<double>(k[j]));
-        add(Branch::V, j, s, share * static_cast<double>(v[j]));
-        add(Branch::Q, j, q, query_coef * static_cast<double>(qs[j]));
+        add(Branch::K, j, s, key_coef * k[j]);
+        add(Branch::V, j, s, share * v[j]);
+        add(Branch::Q, j, q, query_coef * qs[j]);
       }
       entries.push_back(std::move(entry));
     }
@@ -167,7 +166,7 @@ class EntryWalk {
     const DirectEdges* direct = node.direct ? graph_.start().direct_edges(writer.layer) : nullptr;
     const backend::MlpView view = d_.mlp_view(writer.layer);
     const LayerConfig& shape = d_.config().layer(writer.layer);
-    const auto n = static_cast<std::size_t>(shape.entries());
+    const std::size_t n = shape.entries();
     const std::vector<double> share =
         direct ? direct->neuron_share : edges_.neuron_shares(writer.layer, node.position);
     const std::vector<backend::MlpReader> readers = backend::mlp_readers(shape);
@@ -183,7 +182,7 @@ class EntryWalk {
       const backend::MlpReader& reader = readers[index];
       // A router reads once for all neurons of an expert.
       const bool router = reader.side == backend::MlpSide::router;
-      const auto width = static_cast<std::size_t>(backend::reader_entries(shape, reader.side));
+      const std::size_t width = backend::reader_entries(shape, reader.side);
       const std::size_t each = router ? static_cast<std::size_t>(shape.n_neurons) : 1;
       backend::Array scores = d_.backend().zeros(static_cast<std::int64_t>(view.visible) *
                                                  static_cast<std::int64_t>(width));
@@ -203,8 +202,7 @@ class EntryWalk {
         const double coef =
             weight * share[neurons[i]] * base::inverse_denom(sum[read], abs[read], options.beta);
         for (int j = 0; j < view.visible; ++j) {
-          const double factor =
-              coef * static_cast<double>(rows[static_cast<std::size_t>(j) * width + read]);
+          const double factor = coef * rows[j * width + read];
           if (std::fabs(factor) >= least)
             entries[i].subs.push_back({reader.branch, j, node.position, factor});
         }

@@ -3,13 +3,15 @@
 #include <cmath>
 #include <numeric>
 
+#include "backend/credit_on_queries.h"
+
 namespace unpack::credit {
 
 namespace {
 
 template <typename From>
 void add_scaled(double scale, const From* from, std::size_t n, double* to) {
-  for (std::size_t j = 0; j < n; ++j) to[j] += scale * static_cast<double>(from[j]);
+  for (std::size_t j = 0; j < n; ++j) to[j] += scale * from[j];
 }
 
 // One layer's part of the sweep, from the nodes of that layer to what they read.
@@ -30,13 +32,12 @@ class LayerSweep {
 
   void mlp() {
     const int writer = d_.writers().mlp(layer_);
-    const auto cm = static_cast<std::size_t>(d_.writers().visible_to_mlp(layer_));
+    const std::size_t cm = d_.writers().visible_to_mlp(layer_);
     for (int q = 0; q < length_; ++q) {
       const double credit = *at(q, writer);
       if (credit == 0) continue;
       for (const auto& edge : e_.mlp_edge) {
-        if (!edge.empty())
-          add_scaled(credit, edge.data() + static_cast<std::size_t>(q) * cm, cm, at(q, 0));
+        if (!edge.empty()) add_scaled(credit, edge.data() + q * cm, cm, at(q, 0));
       }
     }
     const double direct = flow_.direct[writer];
@@ -49,9 +50,11 @@ class LayerSweep {
 
   void attention() {
     const ModelConfig& c = d_.config();
-    const auto cl = static_cast<std::size_t>(d_.writers().visible_to_attention(layer_));
-    const auto length = static_cast<std::size_t>(length_);
-    const auto heads = static_cast<std::size_t>(c.n_heads);
+    const std::size_t cl = d_.writers().visible_to_attention(layer_);
+    const std::size_t length = length_;
+    const std::size_t heads = c.n_heads;
+    if (!edges_.has_table() && edges_.options().scores == Scores::raw && credit_on_queries(cl))
+      return;
     std::vector<double> key_coef;  // [H, tri], where the keys are folded instead of looked up
     if (!edges_.has_table()) key_coef.assign(heads * pairs_, 0.0);
     // A head a task with sums of its own, which are then added up in one order whatever the number
@@ -59,16 +62,16 @@ class LayerSweep {
     // changes.
     std::vector<std::vector<double>> sums(heads), values(heads);
     d_.backend().parallel_for(c.n_heads, [&](std::int64_t h) {
-      const auto i = static_cast<std::size_t>(h);
+      const std::size_t i = h;
       sums[i].assign(length * cl, 0.0);
       values[i].assign(length, 0.0);
       send(static_cast<int>(h), cl, sums[i], values[i], key_coef);
     });
     d_.backend().parallel_for(length_, [&](std::int64_t position) {
-      const auto s = static_cast<std::size_t>(position);
+      const std::size_t s = position;
       double* to = at(static_cast<int>(position), 0);
       for (std::size_t h = 0; h < heads; ++h) {
-        const std::size_t value_row = h / static_cast<std::size_t>(c.group_size()) * length + s;
+        const std::size_t value_row = h / c.group_size() * length + s;
         add_scaled(1.0, sums[h].data() + s * cl, cl, to);
         if (values[h][s] != 0)
           add_scaled(values[h][s], e_.value_edge.data() + value_row * cl, cl, to);
@@ -78,21 +81,70 @@ class LayerSweep {
   }
 
  private:
+  // Of a long prompt every pair's coefficients are read once, as they are. False, and nothing done,
+  // where the backend cannot.
+  bool credit_on_queries(std::size_t cl) {
+    auto* fold = dynamic_cast<backend::CreditOnQueries*>(&d_.backend());
+    if (fold == nullptr) return false;
+    const ModelConfig& c = d_.config();
+    const std::size_t heads = c.n_heads, length = length_;
+    const std::size_t sources =
+        direct_ ? static_cast<std::size_t>(direct_->query) + 1 : std::size_t{0};
+    std::vector<double> credit(heads * length), own(heads * sources), folded;
+    for (std::size_t h = 0; h < heads; ++h) {
+      const int writer = d_.writers().head(layer_, static_cast<int>(h));
+      for (std::size_t q = 0; q < length; ++q)
+        credit[h * length + q] = *at(static_cast<int>(q), writer);
+      for (std::size_t s = 0; s < sources; ++s)
+        own[h * sources + s] = flow_.direct[writer] * direct_->key_coef[h * sources + s];
+    }
+    fold->fold_keys_with(d_.attention_view(layer_),
+                         {e_.key_coef.data(), credit, direct_ ? direct_->query : 0, own}, folded);
+    std::vector<double> values(heads * length, 0.0);
+    d_.backend().parallel_for(c.n_heads, [&](std::int64_t head) {
+      const std::size_t h = head;
+      double* to = values.data() + h * length;
+      for (std::size_t q = 0; q < length; ++q) {
+        const double x = credit[h * length + q];
+        const std::size_t row = h * pairs_ + backend::tri(static_cast<std::int64_t>(q));
+        if (x != 0) add_scaled(x, e_.entry.data() + row, q + 1, to);
+      }
+      const double direct = flow_.direct[d_.writers().head(layer_, static_cast<int>(h))];
+      if (direct_ && direct != 0)
+        add_scaled(direct, direct_->entry.data() + h * sources, sources, to);
+    });
+    d_.backend().parallel_for(length_, [&](std::int64_t position) {
+      const std::size_t s = position;
+      double* to = at(static_cast<int>(position), 0);
+      for (std::size_t h = 0; h < heads; ++h) {
+        const double x = credit[h * length + s], value = values[h * length + s];
+        if (x != 0) add_scaled(x, e_.query_edge.data() + (h * length + s) * cl, cl, to);
+        if (direct_ && direct_->query == static_cast<int>(position)) {
+          const double direct = flow_.direct[d_.writers().head(layer_, static_cast<int>(h))];
+          if (direct != 0) add_scaled(direct, direct_->query_edge.data() + h * cl, cl, to);
+        }
+        const std::size_t row = h / c.group_size() * length + s;
+        if (value != 0) add_scaled(value, e_.value_edge.data() + row * cl, cl, to);
+      }
+      add_scaled(1.0, folded.data() + s * cl, cl, to);
+    });
+    return true;
+  }
+
   double* at(int position, int writer) {
-    return flow_.indirect.data() + static_cast<std::size_t>(position) * stride_ +
-           static_cast<std::size_t>(writer);
+    return flow_.indirect.data() + position * stride_ + static_cast<std::size_t>(writer);
   }
 
   // What a head sends: by K and Q to sums[S, Cl], by V the weights of the sources.
   void send(int h, std::size_t cl, std::vector<double>& sums, std::vector<double>& values,
             std::vector<double>& key_coef) {
-    const auto hs = static_cast<std::size_t>(h);
+    const std::size_t hs = h;
     const int writer = d_.writers().head(layer_, h);
     // entry[q + 1], coef[q + 1] and query_edge[Cl] of the node at q, or of its direct credit.
     const auto pass_on = [&](double credit, int q, const auto* entry, const auto* coef,
                              const auto* query_edge) {
       if (credit == 0) return;
-      add_scaled(credit, query_edge, cl, sums.data() + static_cast<std::size_t>(q) * cl);
+      add_scaled(credit, query_edge, cl, sums.data() + q * cl);
       add_scaled(credit, entry, static_cast<std::size_t>(q) + 1, values.data());
       if (!edges_.has_table()) {
         add_scaled(credit, coef, static_cast<std::size_t>(q) + 1,
@@ -101,15 +153,14 @@ class LayerSweep {
       }
       const auto rows = edges_.key_rows(layer_, h, q);
       for (std::size_t s = 0; s <= static_cast<std::size_t>(q); ++s) {
-        const double k = credit * static_cast<double>(coef[s]);
+        const double k = credit * coef[s];
         if (k != 0) add_scaled(k, rows.get() + s * cl, cl, sums.data() + s * cl);
       }
     };
     for (int q = 0; q < length_; ++q) {
-      const std::size_t row = hs * pairs_ + static_cast<std::size_t>(backend::tri(q));
+      const std::size_t row = hs * pairs_ + backend::tri(q);
       pass_on(*at(q, writer), q, e_.entry.data() + row, e_.key_coef.data() + row,
-              e_.query_edge.data() +
-                  (hs * static_cast<std::size_t>(length_) + static_cast<std::size_t>(q)) * cl);
+              e_.query_edge.data() + (hs * length_ + q) * cl);
     }
     if (!direct_) return;
     const std::size_t sources = static_cast<std::size_t>(direct_->query) + 1;
@@ -120,8 +171,7 @@ class LayerSweep {
   void fold_keys(const std::vector<double>& key_coef, std::size_t cl) {
     std::vector<double> folded;
     d_.backend().key_fold(d_.attention_view(layer_), key_coef, folded);
-    for (int s = 0; s < length_; ++s)
-      add_scaled(1.0, folded.data() + static_cast<std::size_t>(s) * cl, cl, at(s, 0));
+    for (int s = 0; s < length_; ++s) add_scaled(1.0, folded.data() + s * cl, cl, at(s, 0));
     if (edges_.options().scores == Scores::raw) return;
     const backend::AttentionSums& sums = d_.attention(layer_, edges_.options().scores);
     // sum over s' of coef (sK(q, s) - mean_s'): the raw scores folded, less the means.
@@ -129,11 +179,9 @@ class LayerSweep {
     d_.backend().download(sums.k_mean, 0, mean);
     for (std::size_t h = 0; h < static_cast<std::size_t>(d_.config().n_heads); ++h) {
       for (int q = 0; q < length_; ++q) {
-        const double* row =
-            mean.data() +
-            (h * static_cast<std::size_t>(length_) + static_cast<std::size_t>(q)) * cl;
+        const double* row = mean.data() + (h * length_ + q) * cl;
         for (int s = 0; s <= q; ++s) {
-          const double k = key_coef[h * pairs_ + static_cast<std::size_t>(backend::tri(q) + s)];
+          const double k = key_coef[h * pairs_ + (backend::tri(q) + s)];
           if (k != 0) add_scaled(-k, row, cl, at(s, 0));
         }
       }
@@ -159,9 +207,8 @@ Start start_at_target(const Edges<T>& edges, int position, const backend::Array&
   const decompose::Decomposition& d = edges.decomposition();
   Start start;
   start.position = position;
-  d.backend().writer_dots(d.writer_vectors(), d.writers().count(), position, direction,
-                          start.first);
-  std::vector<int> layers(static_cast<std::size_t>(d.config().n_layers));
+  d.writer_dots(position, direction, start.first);
+  std::vector<int> layers(d.config().n_layers);
   std::iota(layers.begin(), layers.end(), 0);
   start.direct = edges.direct(layers, position, direction);
   return start;
@@ -186,14 +233,13 @@ Start start_at_root(const Edges<T>& edges, const Node& root, const backend::Arra
 template <typename T>
 Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context) {
   const decompose::Decomposition& d = edges.decomposition();
-  const auto writers = static_cast<std::size_t>(d.writers().count());
-  const auto length = static_cast<std::size_t>(d.length());
+  const std::size_t writers = d.writers().count();
+  const std::size_t length = d.length();
   Flow flow;
   flow.indirect.assign(length * writers, 0.0);
   flow.direct = start.first;
   if (start.root && !start.root_is_direct) {
-    flow.indirect[static_cast<std::size_t>(start.root->position) * writers +
-                  static_cast<std::size_t>(start.root->writer)] = 1.0;
+    flow.indirect[start.root->position * writers + start.root->writer] = 1.0;
   }
   if (edges.device() != nullptr) {
     std::vector<backend::DeviceCredit::Direct> direct;
@@ -203,8 +249,20 @@ Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context)
                         x.key_coef,
                         x.query_edge,
                         {x.mlp_edge[0], x.mlp_edge[1], x.mlp_edge[2]}});
-    edges.device()->sweep(edges.device_layers(), edges.options().scores, start.position,
-                          start.first, direct, flow.indirect);
+    if (!edges.by_layer()) {
+      edges.device()->sweep(edges.device_layers(), edges.options().scores, start.position,
+                            start.first, direct, flow.indirect);
+    }
+    for (int l = d.config().n_layers - 1; edges.by_layer() && l >= 0; --l) {
+      context.report("layers", d.config().n_layers - 1 - l, d.config().n_layers);
+      const DeviceLayer made = edges.device_layer(l);
+      std::vector<backend::DeviceCredit::Direct> own;
+      for (const auto& x : direct) {
+        if (x.layer == l) own.push_back(x);
+      }
+      edges.device()->sweep(std::span(&made.layer, 1), edges.options().scores, start.position,
+                            start.first, own, flow.indirect);
+    }
   }
   double passed = 0;
   double doubtful = 0;
@@ -219,12 +277,10 @@ Flow sweep(const Edges<T>& edges, const Start& start, const RunContext& context)
     for (std::size_t q = 0; q < length; ++q) {
       for (int h = 0; h <= d.config().n_heads; ++h) {
         const bool is_mlp = h == d.config().n_heads;
-        const auto w =
-            static_cast<std::size_t>(is_mlp ? d.writers().mlp(l) : d.writers().head(l, h));
+        const std::size_t w = is_mlp ? d.writers().mlp(l) : d.writers().head(l, h);
         const double credit = std::fabs(flow.indirect[q * writers + w]);
         passed += credit;
-        doubtful += credit * (is_mlp ? e.mlp_doubt[q]
-                                     : e.head_doubt[static_cast<std::size_t>(h) * length + q]);
+        doubtful += credit * (is_mlp ? e.mlp_doubt[q] : e.head_doubt[h * length + q]);
       }
     }
   }
@@ -237,14 +293,14 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
                                                              const Start& start, const Node& node) {
   const decompose::Decomposition& d = edges.decomposition();
   const Writer& writer = d.writers()[node.writer];
-  const auto stride = static_cast<std::size_t>(d.writers().count());
-  const std::size_t size = static_cast<std::size_t>(d.length()) * stride;
+  const std::size_t stride = d.writers().count();
+  const std::size_t size = d.length() * stride;
   const LayerEdges<T>& e = edges.light(writer.layer);
   const DirectEdges* direct = start.root_is_direct ? start.direct_edges(writer.layer) : nullptr;
-  const auto q = static_cast<std::size_t>(node.position);
+  const std::size_t q = node.position;
   std::vector<std::pair<Branch, std::vector<double>>> out;
   if (writer.kind == WriterKind::mlp) {
-    const auto cm = static_cast<std::size_t>(d.writers().visible_to_mlp(writer.layer));
+    const std::size_t cm = d.writers().visible_to_mlp(writer.layer);
     const std::vector<backend::MlpReader> readers =
         backend::mlp_readers(d.config().layer(writer.layer));
     for (std::size_t i = 0; i < readers.size(); ++i) {
@@ -258,26 +314,27 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
     }
     return out;
   }
-  const auto cl = static_cast<std::size_t>(d.writers().visible_to_attention(writer.layer));
-  const auto h = static_cast<std::size_t>(writer.head);
-  const std::size_t group = h / static_cast<std::size_t>(d.config().group_size());
-  const auto length = static_cast<std::size_t>(d.length());
+  const std::size_t cl = d.writers().visible_to_attention(writer.layer);
+  const std::size_t h = writer.head;
+  const std::size_t group = h / d.config().group_size();
   std::vector<double> k(size, 0.0), query(size, 0.0), v(size, 0.0);
   const auto rows = edges.key_rows(writer.layer, writer.head, node.position);
   const HeadRow<T> own =
-      direct ? HeadRow<T>{} : edges.head_row(writer.layer, writer.head, node.position);
+      direct ? HeadRow<T>{} : edges.head_row(writer.layer, writer.head, node.position, rows);
+  const auto values = edges.value_rows(writer.layer, static_cast<int>(group), node.position);
   for (std::size_t s = 0; s <= q; ++s) {
     const double coef =
         direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]);
     const double entry =
         direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]);
     add_scaled(coef, rows.get() + s * cl, cl, k.data() + s * stride);
-    add_scaled(entry, e.value_edge.data() + (group * length + s) * cl, cl, v.data() + s * stride);
+    add_scaled(entry, values.get() + s * cl, cl, v.data() + s * stride);
   }
   if (direct) {
     add_scaled(1.0, direct->query_edge.data() + h * cl, cl, query.data() + q * stride);
   } else {
-    add_scaled(1.0, e.query_edge.data() + (h * length + q) * cl, cl, query.data() + q * stride);
+    add_scaled(1.0, edges.query_row(writer.layer, writer.head, node.position).get(), cl,
+               query.data() + q * stride);
   }
   out.emplace_back(Branch::K, std::move(k));
   out.emplace_back(Branch::Q, std::move(query));

@@ -22,8 +22,7 @@ PathGraph<T>::PathGraph(const Edges<T>& edges, const Start& start, const Suffix&
   }
   backend::Backend& backend = decomposition().backend();
   if (edges_.has_table() || filtered()) {
-    backend.parallel_for(static_cast<std::int64_t>(tops_.size()),
-                         [&](std::int64_t i) { measure(tops_[i], {}); });
+    backend.parallel_for(std::ssize(tops_), [&](std::int64_t i) { measure(tops_[i], {}); });
     return;
   }
   // The keys of a layer's heads are made together.
@@ -36,9 +35,8 @@ PathGraph<T>::PathGraph(const Edges<T>& edges, const Start& start, const Suffix&
     std::shared_ptr<const T> keys;
     if (end - first > 1 && !writer.terminal())
       keys = edges_.key_rows_of_heads(writer.layer, tops_[first].node.position);
-    backend.parallel_for(static_cast<std::int64_t>(end - first), [&](std::int64_t i) {
-      measure(tops_[first + static_cast<std::size_t>(i)], keys);
-    });
+    backend.parallel_for(static_cast<std::int64_t>(end - first),
+                         [&](std::int64_t i) { measure(tops_[first + i], keys); });
   }
 }
 
@@ -99,15 +97,15 @@ void PathGraph<T>::measure_unfiltered(TopNode& top, const std::shared_ptr<const 
   const Writer& writer = d.writers()[top.node.writer];
   const LayerEdges<T>& e = edges_.light(writer.layer);
   const DirectEdges* direct = top.node.direct ? start_.direct_edges(writer.layer) : nullptr;
-  const auto q = static_cast<std::size_t>(top.node.position);
+  const std::size_t q = top.node.position;
   const auto add = [&](double factor, const auto* row, std::size_t n, std::size_t position) {
-    const auto s = static_cast<int>(position);
+    const int s = position;
     const Reach reach = reach_of(row, suffix_.mass_all_row(s), suffix_.bound_row({}, s), n);
     top.mass_all += std::fabs(factor) * reach.mass;
     top.bound = std::max(top.bound, std::fabs(factor) * reach.bound);
   };
   if (writer.kind == WriterKind::mlp) {
-    const auto cm = static_cast<std::size_t>(d.writers().visible_to_mlp(writer.layer));
+    const std::size_t cm = d.writers().visible_to_mlp(writer.layer);
     for (std::size_t side = 0; side < e.mlp_edge.size(); ++side) {
       if (direct ? direct->mlp_edge[side].empty() : e.mlp_edge[side].empty()) continue;
       if (direct) {
@@ -117,24 +115,24 @@ void PathGraph<T>::measure_unfiltered(TopNode& top, const std::shared_ptr<const 
       }
     }
   } else {
-    const auto cl = static_cast<std::size_t>(d.writers().visible_to_attention(writer.layer));
-    const auto h = static_cast<std::size_t>(writer.head);
-    const auto length = static_cast<std::size_t>(d.length());
-    const std::size_t group = h / static_cast<std::size_t>(d.config().group_size());
+    const std::size_t cl = d.writers().visible_to_attention(writer.layer);
+    const std::size_t h = writer.head;
+    const std::size_t group = h / d.config().group_size();
     const auto rows = keys ? std::shared_ptr<const T>(keys, keys.get() + h * (q + 1) * cl)
                            : edges_.key_rows(writer.layer, writer.head, top.node.position);
     const HeadRow<T> own =
-        direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, top.node.position);
+        direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, top.node.position, rows);
+    const auto values = edges_.value_rows(writer.layer, static_cast<int>(group), top.node.position);
     for (std::size_t s = 0; s <= q; ++s) {
       add(direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]),
           rows.get() + s * cl, cl, s);
       add(direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]),
-          e.value_edge.data() + (group * length + s) * cl, cl, s);
+          values.get() + s * cl, cl, s);
     }
     if (direct) {
       add(1.0, direct->query_edge.data() + h * cl, cl, q);
     } else {
-      add(1.0, e.query_edge.data() + (h * length + q) * cl, cl, q);
+      add(1.0, edges_.query_row(writer.layer, writer.head, top.node.position).get(), cl, q);
     }
   }
   top.mass = top.mass_all;
@@ -147,8 +145,7 @@ void PathGraph<T>::for_each_edge(const GraphNode& node,
   const Writer& writer = d.writers()[node.writer];
   const LayerEdges<T>& e = edges_.light(writer.layer);
   const DirectEdges* direct = node.direct ? start_.direct_edges(writer.layer) : nullptr;
-  const auto q = static_cast<std::size_t>(node.position);
-  const auto length = static_cast<std::size_t>(d.length());
+  const std::size_t q = node.position;
   const auto emit = [&](int j, int s, Branch branch, double factor) {
     if (factor != 0) visit({j, s, branch, factor});
   };
@@ -158,38 +155,40 @@ void PathGraph<T>::for_each_edge(const GraphNode& node,
         backend::mlp_readers(d.config().layer(writer.layer));
     for (std::size_t side = 0; side < readers.size(); ++side) {
       for (int j = 0; j < cm; ++j) {
-        const auto js = static_cast<std::size_t>(j);
+        const std::size_t js = j;
         emit(j, node.position, readers[side].branch,
              direct ? direct->mlp_edge[side][js]
-                    : static_cast<double>(e.mlp_edge[side][q * static_cast<std::size_t>(cm) + js]));
+                    : static_cast<double>(e.mlp_edge[side][q * cm + js]));
       }
     }
     return;
   }
   const int visible = d.writers().visible_to_attention(writer.layer);
-  const auto cl = static_cast<std::size_t>(visible);
-  const auto h = static_cast<std::size_t>(writer.head);
-  const std::size_t group = h / static_cast<std::size_t>(d.config().group_size());
+  const std::size_t cl = visible;
+  const std::size_t h = writer.head;
+  const std::size_t group = h / d.config().group_size();
   const auto rows = edges_.key_rows(writer.layer, writer.head, node.position);
   const HeadRow<T> own =
-      direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, node.position);
+      direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, node.position, rows);
+  const auto values = edges_.value_rows(writer.layer, static_cast<int>(group), node.position);
+  const auto query_edge = direct ? std::shared_ptr<const T>()
+                                 : edges_.query_row(writer.layer, writer.head, node.position);
   for (std::size_t s = 0; s <= q; ++s) {
     const double coef =
         direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]);
     const double entry =
         direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]);
     const T* key = rows.get() + s * cl;
-    const T* value = e.value_edge.data() + (group * length + s) * cl;
+    const T* value = values.get() + s * cl;
     for (int j = 0; j < visible; ++j) {
-      emit(j, static_cast<int>(s), Branch::K, coef * static_cast<double>(key[j]));
-      emit(j, static_cast<int>(s), Branch::V, entry * static_cast<double>(value[j]));
+      emit(j, static_cast<int>(s), Branch::K, coef * key[j]);
+      emit(j, static_cast<int>(s), Branch::V, entry * value[j]);
     }
   }
   for (int j = 0; j < visible; ++j) {
-    const auto js = static_cast<std::size_t>(j);
+    const std::size_t js = j;
     emit(j, node.position, Branch::Q,
-         direct ? direct->query_edge[h * cl + js]
-                : static_cast<double>(e.query_edge[(h * length + q) * cl + js]));
+         direct ? direct->query_edge[h * cl + js] : static_cast<double>(query_edge.get()[js]));
   }
 }
 

@@ -32,8 +32,8 @@ class SuffixBuilder {
   SuffixBuilder(const decompose::Decomposition& d, const SuffixFilter& filter)
       : d_(d), filter_(filter) {
     suffix_.filter_ = filter;
-    suffix_.writers_ = static_cast<std::size_t>(d_.writers().count());
-    const std::size_t size = static_cast<std::size_t>(d_.length()) * suffix_.writers_;
+    suffix_.writers_ = d_.writers().count();
+    const std::size_t size = d_.length() * suffix_.writers_;
     suffix_.all_.assign(size, 0.0);
     for (std::size_t i = 0; i < 4; ++i) {
       if (!used(i)) continue;
@@ -44,9 +44,18 @@ class SuffixBuilder {
 
   Suffix build(const Edges<T>& edges, const RunContext& context) {
     if (edges.device() != nullptr && plain()) {
-      edges.device()->suffix(edges.device_layers(), edges.options().scores,
-                             d_.writers().terminals(), suffix_.all_, suffix_.slots_[0].bound);
-      suffix_.slots_[0].mass = suffix_.all_;
+      if (edges.by_layer()) {
+        terminals();
+        for (int l = 0; l < d_.config().n_layers; ++l) {
+          context.report("suffixes", l, d_.config().n_layers);
+          add_layer(*edges.device(), edges.device_layer(l).layer, edges.options().scores);
+        }
+      } else {
+        edges.device()->suffix(edges.device_layers(), edges.options().scores,
+                               d_.writers().terminals(), false, suffix_.all_,
+                               suffix_.slots_[0].bound);
+        suffix_.slots_[0].mass = suffix_.all_;
+      }
       return std::move(suffix_);
     }
     terminals();
@@ -75,6 +84,13 @@ class SuffixBuilder {
   void add_layer(const Edges<T>& edges, int l, const backend::Backend::PairReach* reach) {
     attention(edges, l, reach);
     mlp(edges, l);
+  }
+  // The same on a device, without a filter.
+  void add_layer(backend::DeviceCredit& device, const backend::DeviceCredit::Layer& layer,
+                 Scores scores) {
+    device.suffix(std::span(&layer, 1), scores, d_.writers().terminals(), true, suffix_.all_,
+                  suffix_.slots_[0].bound);
+    suffix_.slots_[0].mass = suffix_.all_;
   }
   const std::vector<double>& mass() const { return suffix_.all_; }
   const std::vector<double>& bound() const { return suffix_.slots_[0].bound; }
@@ -127,7 +143,7 @@ class SuffixBuilder {
       const double* mass_n = negative.mass.data() + suffix_.at(s, 0);
       const double* bound_n = negative.bound.data() + suffix_.at(s, 0);
       for (std::size_t j = 0; j < n; ++j) {
-        const auto x = static_cast<double>(row[j]);
+        const double x = row[j];
         const double size = std::fabs(x);
         const bool flip = x < 0;
         part.mass[state] += size * (flip ? mass_n[j] : mass[j]);
@@ -160,29 +176,26 @@ class SuffixBuilder {
   void attention(const Edges<T>& edges, int l, const backend::Backend::PairReach* known) {
     const ModelConfig& c = d_.config();
     const LayerEdges<T>& e = edges.layer(l);
-    const auto length = static_cast<std::size_t>(d_.length());
-    const auto cl = static_cast<std::size_t>(d_.writers().visible_to_attention(l));
-    const auto pairs = static_cast<std::size_t>(backend::tri(d_.length()));
-    std::vector<SuffixPart> values(static_cast<std::size_t>(c.n_kv_heads) * length);
-    d_.backend().parallel_for(static_cast<std::int64_t>(values.size()), [&](std::int64_t i) {
-      values[i] = read(e.value_edge.data() + static_cast<std::size_t>(i) * cl,
+    const std::size_t length = d_.length();
+    const std::size_t cl = d_.writers().visible_to_attention(l);
+    const std::size_t pairs = backend::tri(d_.length());
+    std::vector<SuffixPart> values(c.n_kv_heads * length);
+    d_.backend().parallel_for(std::ssize(values), [&](std::int64_t i) {
+      values[i] = read(e.value_edge.data() + i * cl,
                        static_cast<int>(static_cast<std::size_t>(i) % length), cl);
     });
-    std::vector<SuffixPart> nodes(static_cast<std::size_t>(c.n_heads) * length);
+    std::vector<SuffixPart> nodes(c.n_heads * length);
     const auto visit = [&](int h, int q, const T* rows) {
-      const auto hs = static_cast<std::size_t>(h);
+      const std::size_t hs = h;
       SuffixPart node;
       for (int s = 0; s <= q; ++s) {
-        const std::size_t i = hs * pairs + static_cast<std::size_t>(backend::tri(q) + s);
-        const auto k = static_cast<double>(e.key_coef[i]);
-        if (k != 0) node.add(read(rows + static_cast<std::size_t>(s) * cl, s, cl), k);
-        node.add(values[static_cast<std::size_t>(h / c.group_size()) * length +
-                        static_cast<std::size_t>(s)],
-                 static_cast<double>(e.entry[i]));
+        const std::size_t i = hs * pairs + (backend::tri(q) + s);
+        const double k = e.key_coef[i];
+        if (k != 0) node.add(read(rows + s * cl, s, cl), k);
+        node.add(values[(h / c.group_size()) * length + s], static_cast<double>(e.entry[i]));
       }
-      node.add(read(e.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, q, cl),
-               1.0);
-      nodes[hs * length + static_cast<std::size_t>(q)] = node;
+      node.add(read(e.query_edge.data() + (hs * length + q) * cl, q, cl), 1.0);
+      nodes[hs * length + q] = node;
     };
     // Of a long prompt the scores are not kept, and only what they lead to is wanted.
     std::vector<double> below(2 * values.size());  // [G, {mass, bound}, S]
@@ -192,29 +205,26 @@ class SuffixBuilder {
       below[at + length] = values[i].bound[0];
     }
     const auto meet = [&](int h, int q, const double* mass, const double* bound) {
-      const auto hs = static_cast<std::size_t>(h);
-      const std::size_t row = hs * pairs + static_cast<std::size_t>(backend::tri(q));
+      const std::size_t hs = h;
+      const std::size_t row = hs * pairs + backend::tri(q);
       const auto sources = static_cast<std::size_t>(q) + 1;
       const double* value =
           below.data() + static_cast<std::size_t>(h / c.group_size()) * 2 * length;
       const Reach keys = reach_of(e.key_coef.data() + row, mass, bound, sources);
       const Reach entries = reach_of(e.entry.data() + row, value, value + length, sources);
-      const SuffixPart query =
-          read(e.query_edge.data() + (hs * length + static_cast<std::size_t>(q)) * cl, q, cl);
-      nodes[hs * length + static_cast<std::size_t>(q)] =
-          plain_part(keys.mass + entries.mass + query.all,
-                     std::max({keys.bound, entries.bound, query.bound[0]}));
+      const SuffixPart query = read(e.query_edge.data() + (hs * length + q) * cl, q, cl);
+      nodes[hs * length + q] = plain_part(keys.mass + entries.mass + query.all,
+                                          std::max({keys.bound, entries.bound, query.bound[0]}));
     };
     if (known != nullptr) {
-      d_.backend().parallel_for(static_cast<std::int64_t>(nodes.size()), [&](std::int64_t i) {
+      d_.backend().parallel_for(std::ssize(nodes), [&](std::int64_t i) {
         const auto h = static_cast<std::size_t>(i) / length,
                    q = static_cast<std::size_t>(i) % length;
-        const std::size_t row =
-            h * pairs + static_cast<std::size_t>(backend::tri(static_cast<std::int64_t>(q)));
+        const std::size_t row = h * pairs + backend::tri(static_cast<std::int64_t>(q));
         std::vector<double> mass(q + 1), bound(q + 1);
         for (std::size_t s = 0; s <= q; ++s) {
-          mass[s] = static_cast<double>(known->mass[row + s]) * known->unit[2 * s];
-          bound[s] = static_cast<double>(known->bound[row + s]) * known->unit[2 * s + 1];
+          mass[s] = known->mass[row + s] * known->unit[2 * s];
+          bound[s] = known->bound[row + s] * known->unit[2 * s + 1];
         }
         meet(static_cast<int>(h), static_cast<int>(q), mass.data(), bound.data());
       });
@@ -225,18 +235,16 @@ class SuffixBuilder {
     }
     for (int h = 0; h < c.n_heads; ++h) {
       for (int q = 0; q < d_.length(); ++q)
-        put(l, d_.writers().head(l, h), q,
-            nodes[static_cast<std::size_t>(h) * length + static_cast<std::size_t>(q)]);
+        put(l, d_.writers().head(l, h), q, nodes[h * length + q]);
     }
   }
 
   void mlp(const Edges<T>& edges, int l) {
-    const auto cm = static_cast<std::size_t>(d_.writers().visible_to_mlp(l));
+    const std::size_t cm = d_.writers().visible_to_mlp(l);
     for (int q = 0; q < d_.length(); ++q) {
       SuffixPart node;
       for (const auto& edge : edges.layer(l).mlp_edge) {
-        if (!edge.empty())
-          node.add(read(edge.data() + static_cast<std::size_t>(q) * cm, q, cm), 1.0);
+        if (!edge.empty()) node.add(read(edge.data() + q * cm, q, cm), 1.0);
       }
       put(l, d_.writers().mlp(l), q, node);
     }
@@ -275,6 +283,13 @@ template <typename T>
 void SuffixAlong<T>::built(const Edges<T>& edges, int layer) {
   builder_->add_layer(edges, layer, known_ ? &reach_ : nullptr);
   layers_ = layer + 1;
+}
+
+template <typename T>
+void SuffixAlong<T>::built(backend::DeviceCredit& device, const backend::DeviceCredit::Layer& layer,
+                           Scores scores) {
+  builder_->add_layer(device, layer, scores);
+  layers_ = layer.attention.layer + 1;
 }
 
 template <typename T>

@@ -56,9 +56,7 @@ class Suffix {
     std::vector<double> mass, bound;  // [S, C]; without by_sign only the positive slots are filled,
                                       // and stand for both signs
   };
-  std::size_t at(int position, int writer) const {
-    return static_cast<std::size_t>(position) * writers_ + static_cast<std::size_t>(writer);
-  }
+  std::size_t at(int position, int writer) const { return position * writers_ + writer; }
   const Slot& slot(SuffixState state) const {
     return slots_[(state.must_pass ? 2U : 0U) + (state.negative && filter_.by_sign ? 1U : 0U)];
   }
@@ -87,6 +85,8 @@ class SuffixAlong : public EdgesCompanion<T> {
 
   backend::AttentionSums sums(int layer) override;
   void built(const Edges<T>& edges, int layer) override;
+  void built(backend::DeviceCredit& device, const backend::DeviceCredit::Layer& layer,
+             Scores scores) override;
   // Null where the edges were built without it.
   std::shared_ptr<const Suffix> take();
 

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "backend/mlp_readers.h"
+
 namespace unpack::decompose {
 
 namespace {
@@ -25,7 +27,7 @@ void add_up(const T* scores, std::int64_t writers, std::int64_t entries, std::in
     const T* row = scores + j * entries;
     double square = 0;
     for (std::int64_t i = begin; i < end; ++i) {
-      const auto x = static_cast<double>(row[i]);
+      const double x = row[i];
       to.sum[i] += x;
       to.abs[i] += std::fabs(x);
       square += x * x;
@@ -35,7 +37,7 @@ void add_up(const T* scores, std::int64_t writers, std::int64_t entries, std::in
 }
 
 backend::Array array_of(backend::Backend& backend, const std::vector<double>& values) {
-  backend::Array out = backend.zeros(static_cast<std::int64_t>(values.size()));
+  backend::Array out = backend.zeros(std::ssize(values));
   backend.upload(out, 0, values);
   return out;
 }
@@ -44,7 +46,7 @@ backend::Array array_of(backend::Backend& backend, const std::vector<double>& va
 
 backend::MlpSums AskedNeurons::at(backend::Backend& backend, const backend::MlpView& view,
                                   backend::MlpSide side, int query, bool scores) {
-  std::list<Kept>& kept = kept_[side == backend::MlpSide::up ? 1 : 0];
+  std::list<Kept>& kept = kept_[backend::neuron_side(side)];
   {
     const std::lock_guard lock(mutex_);
     const auto found =
@@ -59,9 +61,8 @@ backend::MlpSums AskedNeurons::at(backend::Backend& backend, const backend::MlpV
   backend::Array all = backend.zeros(writers * entries);
   backend.mlp_scores(view, side, Scores::raw, query, all);
   const auto host = backend.host(all);
-  Totals totals{std::vector<double>(static_cast<std::size_t>(entries), 0.0),
-                std::vector<double>(static_cast<std::size_t>(entries), 0.0),
-                std::vector<double>(static_cast<std::size_t>(blocks * writers), 0.0)};
+  Totals totals{std::vector<double>(entries, 0.0), std::vector<double>(entries, 0.0),
+                std::vector<double>(blocks * writers, 0.0)};
   backend.parallel_for(blocks, [&](std::int64_t block) {
     if (backend.is_double()) {
       add_up(static_cast<const double*>(host.get()), writers, entries, block, totals);
@@ -69,7 +70,7 @@ backend::MlpSums AskedNeurons::at(backend::Backend& backend, const backend::MlpV
       add_up(static_cast<const float*>(host.get()), writers, entries, block, totals);
     }
   });
-  std::vector<double> l2(static_cast<std::size_t>(writers), 0.0);
+  std::vector<double> l2(writers, 0.0);
   for (std::size_t i = 0; i < totals.square.size(); ++i) l2[i % l2.size()] += totals.square[i];
   for (double& x : l2) x = std::sqrt(x);
   backend::MlpSums made;

@@ -1,8 +1,10 @@
 #include "decompose/decomposition.h"
 
+#include <fmt/format.h>
+
+#include <algorithm>
 #include <numeric>
 
-#include "backend/adds_keys_up.h"
 #include "backend/device_memory.h"
 #include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
@@ -12,40 +14,87 @@
 
 namespace unpack::decompose {
 
+namespace {
+
+// A device writes every element; clearing it first would be one more launch.
+backend::Array fresh(backend::Backend& backend, std::int64_t size) {
+  return backend.device_memory() != nullptr ? backend.uninitialized(size) : backend.zeros(size);
+}
+
+}  // namespace
+
 Decomposition::Decomposition(std::shared_ptr<backend::Backend> backend, const Writers& writers,
-                             forward::ForwardTrace trace, const RunContext& context)
+                             forward::ForwardPass pass, const RunContext& context, bool by_layer)
     : backend_(std::move(backend)),
       writers_(writers),
-      trace_(std::move(trace)),
-      length_(static_cast<int>(trace_.ids.size())) {
+      pass_(std::move(pass)),
+      length_(static_cast<int>(pass_.ids.size())),
+      by_layer_(by_layer) {
+  if (by_layer_) {
+    walked_ = true;
+    parts_.emb = &pass_.emb;
+    parts_.pos = &pass_.pos;
+    for (const forward::LayerPass& t : pass_.layers)
+      parts_.layers.push_back({&t.z, &t.attn_out, &t.attn_out_dev, &t.mlp_out});
+    return;
+  }
+  keeps_ = kept_within(config(), writers_, length_, context.memory_budget,
+                       backend_->is_double() ? 8 : 4);
+  const backend::DeviceMemory* device = backend_->device_memory();
+  if (device == nullptr || !device->streams()) {
+    walk_([&] { walk({}, context); });
+    walked_ = true;
+  }
+}
+
+void Decomposition::begin(const Options& options, const RunContext& context) const {
+  if (walked_) return;
+  Walk what;
+  what.heads = true;
+  what.scores = options.scores;
+  what.numerators = options.direction == Direction::output && keeps_.key_scores;
+  what.medians = options.direction == Direction::read && options.keys == Keys::spread;
+  walk_([&] { walk(what, context); });
+}
+
+// Who walks himself sees what there is so far.
+void Decomposition::walked() const {
+  if (!walked_ && walker_.load() != std::this_thread::get_id()) begin(Options{});
+}
+
+void Decomposition::walk(const Walk& what, const RunContext& context) const {
   const ModelConfig& c = config();
   const int count = writers_.count();
+  struct Walker {
+    explicit Walker(std::atomic<std::thread::id>& to) : id(to) { id = std::this_thread::get_id(); }
+    ~Walker() { id = std::thread::id(); }
+    std::atomic<std::thread::id>& id;
+  } const walker(walker_);
   vectors_ = backend_->zeros(static_cast<std::int64_t>(length_) * count * c.d_model);
-  backend_->put_writer(trace_.emb, 0, length_, vectors_, count, 0);
-  if (c.has_pos_writer()) backend_->put_writer(trace_.pos, 0, length_, vectors_, count, 1);
-  keeps_ = kept_within(c, writers_, length_, context.memory_budget, backend_->is_double() ? 8 : 4);
-  const auto* device = dynamic_cast<const backend::DeviceMemory*>(backend_.get());
-  const bool all = device != nullptr && device->streams();
+  backend_->put_writer(pass_.emb, 0, length_, vectors_, count, 0);
+  if (c.has_pos_writer()) backend_->put_writer(pass_.pos, 0, length_, vectors_, count, 1);
   std::array<std::vector<backend::MlpSums>, 3> neurons;  // by side
-  for (auto& side : neurons) side.resize(trace_.layers.size());
+  for (auto& side : neurons) side.resize(pass_.layers.size());
   std::vector<backend::AttentionSums> heads;
-  std::vector<backend::Array> head_numerators, mlp_numerators;
+  std::vector<backend::Array> head_numerators, mlp_numerators, medians;
   for (int l = 0; l < c.n_layers; ++l) {
     context.report("layers", l, c.n_layers);
-    const auto at = static_cast<std::size_t>(l);
-    const forward::LayerTrace& layer = trace_.layers[at];
+    const std::size_t at = l;
+    const forward::LayerPass& layer = pass_.layers[at];
     // Readers of a layer see nothing of those above it.
     backend_->put_head_writers(l, layer.z, layer.attn_out_dev, 0, length_, vectors_, count,
                                writers_.head(l, 0));
     backend_->put_writer(layer.mlp_out, 0, length_, vectors_, count, writers_.mlp(l));
-    if (all)
-      heads.push_back(backend_->attention_sums(attention_view(l), Scores::raw, keeps_.key_scores));
+    if (what.heads)
+      heads.push_back(backend_->attention_sums(attention_view(l), what.scores, keeps_.key_scores));
+    if (what.medians) medians.push_back(backend_->key_medians(attention_view(l), heads.back()));
     for (const backend::MlpReader& reader : backend::mlp_readers(c.layer(l))) {
-      if ((reader.side == backend::MlpSide::router && !all) || neurons_when_asked(l)) continue;
+      const bool router = reader.side == backend::MlpSide::router;
+      if ((router && !what.heads) || neurons_when_asked(l)) continue;
       neurons[static_cast<std::size_t>(reader.side)][at] =
-          backend_->mlp_sums(mlp_view(l), reader.side, Scores::raw);
+          backend_->mlp_sums(mlp_view(l), reader.side, router ? what.scores : Scores::raw);
     }
-    if (!all || !keeps_.key_scores) continue;  // then these are made where they are used
+    if (!what.numerators) continue;  // then these are made where they are used
     head_numerators.push_back(make_head_numerators(l));
     mlp_numerators.push_back(make_mlp_numerators(l));
   }
@@ -55,24 +104,97 @@ Decomposition::Decomposition(std::shared_ptr<backend::Backend> backend, const Wr
   };
   for (const backend::MlpSide side : {backend::MlpSide::gate, backend::MlpSide::up})
     keep(mlp_[static_cast<std::size_t>(side)], neurons[static_cast<std::size_t>(side)]);
-  if (!all) return;
-  keep(attention_[0], heads);
-  keep(mlp_[static_cast<std::size_t>(backend::MlpSide::router)],
-       neurons[static_cast<std::size_t>(backend::MlpSide::router)]);
-  if (!keeps_.key_scores) return;
-  keep(head_numerators_, head_numerators);
-  keep(mlp_numerators_, mlp_numerators);
+  if (what.heads) {
+    const bool centered = what.scores == Scores::centered;
+    keep(attention_[centered ? 1 : 0], heads);
+    keep(mlp_[centered ? 3 : 2], neurons[static_cast<std::size_t>(backend::MlpSide::router)]);
+  }
+  if (what.medians) keep(key_medians_, medians);
+  if (what.numerators) {
+    keep(head_numerators_, head_numerators);
+    keep(mlp_numerators_, mlp_numerators);
+  }
+  walked_ = true;
+}
+
+// Layer by layer
+// -------------------------------------------------------------------------------------------------
+
+namespace {
+
+[[noreturn]] void refuse_whole(int tokens) {
+  throw InputError(fmt::format(
+      "a prompt of {} tokens leaves the device no room to keep all of it: layer by layer it can be "
+      "traced with direction output, and its tokens with direction read; for this take fewer "
+      "tokens "
+      "or --device cpu",
+      tokens));
+}
+
+}  // namespace
+
+const forward::ForwardPass& Decomposition::pass() const {
+  if (by_layer_) refuse_whole(length_);
+  return pass_;
+}
+
+const backend::Array& Decomposition::writer_vectors() const {
+  if (by_layer_) refuse_whole(length_);
+  walked();
+  return vectors_;
+}
+
+std::unique_lock<std::mutex> Decomposition::alone() const {
+  return by_layer_ ? std::unique_lock(alone_) : std::unique_lock<std::mutex>();
+}
+
+void Decomposition::enter(int layer) const {
+  if (!by_layer_ || now_.layer == layer) return;
+  if (now_.layer >= 0) {
+    forward::LayerPass& before = pass_.layers[now_.layer];
+    before.pattern = before.pre = before.up = before.act = {};
+  }
+  now_ = {};
+  forward::bring_back(*backend_, layer, pass_.layers[layer]);
+  now_.layer = layer;
+}
+
+void Decomposition::writer_dots(int position, const backend::Array& direction,
+                                std::vector<double>& out) const {
+  const int count = writers_.count();
+  walked();
+  if (!by_layer_) return backend_->writer_dots(vectors_, count, position, direction, out);
+  backend_->writer_dots(backend_->make_writers(parts_, position, 1, 0, count), count, 0, direction,
+                        out);
+}
+
+void Decomposition::position_dots(int first, int end, std::span<const double> vectors,
+                                  std::vector<double>& out) const {
+  walked();
+  if (!by_layer_)
+    return backend_->position_dots(vectors_, writers_.count(), first, end, vectors, out);
+  const std::int64_t d = config().d_model,
+                     at_once = backend_->positions_at_a_time((end - first) * d, length_);
+  out.clear();
+  for (std::int64_t begin = 0; begin < length_; begin += at_once) {
+    const std::int64_t n = std::min<std::int64_t>(at_once, length_ - begin);
+    std::vector<double> some;
+    backend_->position_dots(backend_->make_writers(parts_, begin, n, first, end), end - first, 0,
+                            end - first, vectors.subspan(begin * d, n * d), some);
+    out.insert(out.end(), some.begin(), some.end());
+  }
 }
 
 std::vector<const backend::Array*> Decomposition::head_states() const {
   std::vector<const backend::Array*> z;
-  z.reserve(trace_.layers.size());
-  for (const forward::LayerTrace& source : trace_.layers) z.push_back(&source.z);
+  z.reserve(pass_.layers.size());
+  for (const forward::LayerPass& source : pass_.layers) z.push_back(&source.z);
   return z;
 }
 
 backend::AttentionView Decomposition::attention_view(int layer) const {
-  const forward::LayerTrace& t = trace_.layers[layer];
+  walked();
+  const forward::LayerPass& t = pass_.layers[layer];
   return {layer,
           length_,
           writers_.visible_to_attention(layer),
@@ -87,19 +209,30 @@ backend::AttentionView Decomposition::attention_view(int layer) const {
           &t.pattern,
           &t.attn_out_dev,
           nullptr,
-          head_states()};
+          head_states(),
+          by_layer_ ? &parts_ : nullptr};
 }
 
 backend::MlpView Decomposition::mlp_view(int layer) const {
-  const forward::LayerTrace& t = trace_.layers[layer];
-  return {layer,         length_,          writers_.visible_to_mlp(layer),
-          &vectors_,     writers_.count(), &t.dev_mlp,
-          &t.act,        &t.mlp_out_dev,   t.routing.get(),
-          head_states(), nullptr,          -1};
+  walked();
+  const forward::LayerPass& t = pass_.layers[layer];
+  return {layer,
+          length_,
+          writers_.visible_to_mlp(layer),
+          &vectors_,
+          writers_.count(),
+          &t.dev_mlp,
+          &t.act,
+          &t.mlp_out_dev,
+          t.routing.get(),
+          head_states(),
+          nullptr,
+          -1,
+          by_layer_ ? &parts_ : nullptr};
 }
 
 backend::Array Decomposition::pre(int layer, backend::MlpSide side, Scores scores) const {
-  const forward::LayerTrace& t = trace_.layers[layer];
+  const forward::LayerPass& t = pass_.layers[layer];
   if (side != backend::MlpSide::router) return side == backend::MlpSide::gate ? t.pre : t.up;
   // r_e of the chosen experts, less the mean over all.
   std::vector<double> out;
@@ -112,13 +245,23 @@ backend::Array Decomposition::pre(int layer, backend::MlpSide side, Scores score
     for (int i = 0; i < routing.chosen; ++i)
       out.push_back(r[routing.expert[routing.slot(q, i)]] - mean);
   }
-  backend::Array array = backend_->zeros(static_cast<std::int64_t>(out.size()));
+  backend::Array array = backend_->zeros(std::ssize(out));
   backend_->upload(array, 0, out);
   return array;
 }
 
 const backend::AttentionSums& Decomposition::attention(int layer, Scores scores,
                                                        const RunContext& context) const {
+  if (by_layer_) {
+    enter(layer);
+    if (!now_.attention || now_.scores != scores) {
+      now_.attention.reset();
+      now_.attention = backend_->attention_sums(attention_view(layer), scores, false);
+      now_.scores = scores;
+    }
+    return *now_.attention;
+  }
+  walked();
   make_attention(scores, [&](int l) {
     context.report("layers", l, config().n_layers);
     return backend_->attention_sums(attention_view(l), scores, keeps_key_scores(scores));
@@ -127,8 +270,7 @@ const backend::AttentionSums& Decomposition::attention(int layer, Scores scores,
 }
 
 bool Decomposition::wants_key_scores(const backend::Backend& backend, Scores scores, int length) {
-  const auto* adds = dynamic_cast<const backend::AddsKeysUp*>(&backend);
-  return scores != Scores::raw || adds == nullptr || !adds->adds_keys_up(length);
+  return scores != Scores::raw || !backend.adds_keys_up(length);
 }
 
 bool Decomposition::keeps_key_scores(Scores scores) const {
@@ -137,10 +279,12 @@ bool Decomposition::keeps_key_scores(Scores scores) const {
 
 bool Decomposition::make_attention(Scores scores,
                                    const std::function<backend::AttentionSums(int)>& make) const {
+  walked();
   auto& lazy = attention_[scores == Scores::raw ? 0 : 1];
   bool mine = false;
   lazy.once([&] {
     std::vector<backend::AttentionSums> made;
+    made.reserve(config().n_layers);
     for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
     lazy.layers = std::move(made);
     lazy.made = mine = true;
@@ -148,15 +292,37 @@ bool Decomposition::make_attention(Scores scores,
   return mine;
 }
 
+// Sums of either kind of scores may have them.
+const backend::AttentionSums& Decomposition::moments(int layer, const RunContext& context) const {
+  if (by_layer_) refuse_whole(length_);
+  const bool centered = attention_[1].made && !attention_[0].made;
+  const backend::AttentionSums& sums =
+      attention(layer, centered ? Scores::centered : Scores::raw, context);
+  if (!sums.k_std.empty()) return sums;
+  moments_.once([&] {
+    std::vector<backend::AttentionSums> made;
+    for (int l = 0; l < config().n_layers; ++l) {
+      context.report("layers", l, config().n_layers);
+      made.push_back(backend_->key_moments(attention_view(l)));
+    }
+    moments_.layers = std::move(made);
+  });
+  return moments_.layers[layer];
+}
+
 const backend::Array& Decomposition::key_medians(int layer, const RunContext& context) const {
+  if (by_layer_) {
+    const backend::AttentionSums& sums = attention(layer, Scores::centered, context);
+    if (!now_.medians) now_.medians = backend_->key_medians(attention_view(layer), sums);
+    return *now_.medians;
+  }
+  walked();
   key_medians_.once([&] {
-    auto* reads = dynamic_cast<backend::ReadOps*>(backend_.get());
-    if (reads == nullptr) throw InternalError("this device has no medians of key scores");
     std::vector<backend::Array> made;
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
       made.push_back(
-          reads->key_medians(attention_view(l), attention(l, Scores::centered, context)));
+          backend_->key_medians(attention_view(l), attention(l, Scores::centered, context)));
     }
     key_medians_.layers = std::move(made);
   });
@@ -164,27 +330,24 @@ const backend::Array& Decomposition::key_medians(int layer, const RunContext& co
 }
 
 backend::Array Decomposition::writer_values(int layer, const RunContext& context) const {
-  auto* reads = dynamic_cast<backend::ReadOps*>(backend_.get());
-  if (!keeps_.values || reads == nullptr) return {};
+  if (!keeps_.values) return {};
   return kept(values_, layer, [&](int l) {
     context.report("layers", l, config().n_layers);
-    return reads->writer_values(attention_view(l));
+    return backend_->writer_values(attention_view(l));
   });
 }
 
 backend::Array Decomposition::writer_keys(int layer, const RunContext& context) const {
-  auto* reads = dynamic_cast<backend::ReadOps*>(backend_.get());
-  if (!keeps_.keys || reads == nullptr) return {};
+  if (!keeps_.keys) return {};
   return kept(keys_, layer, [&](int l) {
     context.report("layers", l, config().n_layers);
-    return reads->writer_keys(attention_view(l));
+    return backend_->writer_keys(attention_view(l));
   });
 }
 
 // A device with memory of its own makes all sums in one walk over the layers.
 bool Decomposition::neurons_when_asked(int layer) const {
-  return backend::asked_neurons(config(), layer) &&
-         dynamic_cast<const backend::DeviceMemory*>(backend_.get()) == nullptr;
+  return backend::asked_neurons(config(), layer) && backend_->device_memory() == nullptr;
 }
 
 backend::MlpSums Decomposition::mlp_at(int layer, backend::MlpSide side, int query) const {
@@ -195,8 +358,15 @@ backend::MlpSums Decomposition::mlp_at(int layer, backend::MlpSide side, int que
 
 const backend::MlpSums& Decomposition::mlp(int layer, backend::MlpSide side, Scores scores,
                                            const RunContext& context) const {
+  if (by_layer_) {
+    enter(layer);
+    auto& made = now_.mlp[side == backend::MlpSide::up ? 1 : 0];
+    if (!made) made = backend_->mlp_sums(mlp_view(layer), side, scores);
+    return *made;
+  }
+  walked();
   if (neurons_when_asked(layer)) {
-    auto& last = last_mlp_[side == backend::MlpSide::up ? 1 : 0];
+    auto& last = last_mlp_[backend::neuron_side(side)];
     last.once([&] { last.layers = {backend_->mlp_sums(mlp_view(layer), side, scores)}; });
     return last.layers.front();
   }
@@ -206,7 +376,7 @@ const backend::MlpSums& Decomposition::mlp(int layer, backend::MlpSide side, Sco
                     : scores == Scores::centered ? 3U
                                                  : 2U];
   lazy.once([&] {
-    std::vector<backend::MlpSums> made(trace_.layers.size());
+    std::vector<backend::MlpSums> made(pass_.layers.size());
     for (int l = 0; l < config().n_layers; ++l) {
       context.report("layers", l, config().n_layers);
       for (const backend::MlpReader& reader : backend::mlp_readers(config().layer(l))) {
@@ -224,7 +394,8 @@ backend::Array Decomposition::kept(Lazy<backend::Array>& lazy, int layer,
                                    const std::function<backend::Array(int)>& make) const {
   lazy.once([&] {
     std::vector<backend::Array> made;
-    made.reserve(trace_.layers.size());
+    made.reserve(pass_.layers.size());
+    made.reserve(config().n_layers);
     for (int l = 0; l < config().n_layers; ++l) made.push_back(make(l));
     lazy.layers = std::move(made);
   });
@@ -238,10 +409,12 @@ backend::Array Decomposition::kept_numerators(
 }
 
 backend::Array Decomposition::head_numerators(int layer) const {
+  walked();
   return kept_numerators(head_numerators_, layer, [&](int l) { return make_head_numerators(l); });
 }
 
 backend::Array Decomposition::mlp_numerators(int layer) const {
+  walked();
   if (neurons_when_asked(layer)) return make_mlp_numerators(layer);
   return kept_numerators(mlp_numerators_, layer, [&](int l) {
     return neurons_when_asked(l) ? backend::Array() : make_mlp_numerators(l);
@@ -249,39 +422,41 @@ backend::Array Decomposition::mlp_numerators(int layer) const {
 }
 
 backend::Array Decomposition::make_head_numerators(int layer) const {
-  std::vector<int> queries(static_cast<std::size_t>(length_));
+  enter(layer);
+  std::vector<int> queries(length_);
   std::iota(queries.begin(), queries.end(), 0);
-  backend::Array out = backend_->zeros(config().n_heads * backend::tri(length_));
-  backend_->head_numerators(attention_view(layer), queries, trace_.layers[layer].attn_out, out);
+  backend::Array out = fresh(*backend_, config().n_heads * backend::tri(length_));
+  backend_->head_numerators(attention_view(layer), queries, pass_.layers[layer].attn_out, out);
   return out;
 }
 
 backend::Array Decomposition::make_mlp_numerators(int layer) const {
-  std::vector<int> queries(static_cast<std::size_t>(length_));
+  enter(layer);
+  std::vector<int> queries(length_);
   std::iota(queries.begin(), queries.end(), 0);
-  backend::Array out = backend_->zeros(std::int64_t{length_} * config().layer(layer).entries());
-  backend_->mlp_numerators(mlp_view(layer), queries, trace_.layers[layer].mlp_out, out);
+  backend::Array out = fresh(*backend_, std::int64_t{length_} * config().layer(layer).entries());
+  backend_->mlp_numerators(mlp_view(layer), queries, pass_.layers[layer].mlp_out, out);
   return out;
 }
 
 Decomposition::DirectNumerators Decomposition::direct_numerators(
     int layer, int query, const backend::Array& direction) const {
-  const auto l = static_cast<std::size_t>(layer);
-  std::vector<double> wanted(static_cast<std::size_t>(config().d_model));
+  const std::size_t l = layer;
+  std::vector<double> wanted(config().d_model);
   backend_->download(direction, 0, wanted);
   {
     std::lock_guard lock(direct_.mutex);
     if (direct_.query != query || direct_.direction != wanted) {
       direct_.query = query;
       direct_.direction = wanted;
-      direct_.layers.assign(trace_.layers.size(), nullptr);
+      direct_.layers.assign(pass_.layers.size(), nullptr);
     }
     if (direct_.layers[l]) return *direct_.layers[l];
   }
   const std::vector<int> queries = {query};
   DirectNumerators made;
   const auto downloaded = [&](const backend::Array& from) {
-    std::vector<double> out(static_cast<std::size_t>(from.size()));
+    std::vector<double> out(from.size());
     backend_->download(from, 0, out);
     return out;
   };
@@ -299,7 +474,7 @@ Decomposition::DirectNumerators Decomposition::direct_numerators(
 
 std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, int length,
                                  const Kept& kept, int scalar) {
-  const auto s = static_cast<double>(length);
+  const double s = length;
   const double pairs = static_cast<double>(backend::tri(length)) * c.n_heads;
   const double q = static_cast<double>(c.n_heads) * c.d_head;
   const double kv = 2.0 * c.n_kv_heads * c.d_head;
@@ -307,7 +482,7 @@ std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, i
   for (int l = 0; l < c.n_layers; ++l) {
     const double cl = writers.visible_to_attention(l);
     const double cm = writers.visible_to_mlp(l);
-    const double sides = c.layer(l).gated() ? 2.0 : 1.0, neurons = c.layer(l).entries();
+    const double sides = backend::neuron_sides(c.layer(l)), neurons = c.layer(l).entries();
     scalars += s * (4.0 * c.d_model + 2 * q + kv +
                     (1 + 3 * sides) * neurons);  // streams, heads, neurons and their sums
     scalars += 5 * pairs;                        // pattern and the sums of keys and queries
@@ -320,7 +495,7 @@ std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, i
       scalars += pairs * cl;
     if (backend::keeps_last_scores(c, writers, scalar)) scalars += cm * neurons * sides;
   }
-  return static_cast<std::size_t>(scalars * scalar);
+  return scalars * scalar;
 }
 
 bool Decomposition::table_fits(const ModelConfig& c, const Writers& writers, int length,
@@ -329,7 +504,7 @@ bool Decomposition::table_fits(const ModelConfig& c, const Writers& writers, int
   for (int l = 0; l < c.n_layers; ++l)
     table +=
         static_cast<double>(backend::tri(length)) * c.n_heads * writers.visible_to_attention(l);
-  return table * scalar <= static_cast<double>(memory_budget);
+  return table * scalar <= memory_budget;
 }
 
 Decomposition::Kept Decomposition::kept_within(const ModelConfig& c, const Writers& writers,
@@ -340,7 +515,7 @@ Decomposition::Kept Decomposition::kept_within(const ModelConfig& c, const Write
     rows += static_cast<double>(length) * writers.visible_to_attention(l);
   Kept out;
   out.key_scores = out.numerators = table_fits(c, writers, length, memory_budget, scalar);
-  const bool fit = 2 * rows * row * scalar <= static_cast<double>(memory_budget);
+  const bool fit = 2 * rows * row * scalar <= memory_budget;
   // Keys pay where they are fewer than the scores that are made of them.
   out.keys = fit && 2 * row <= static_cast<double>(c.n_heads) * (length + 1);
   out.values = out.key_scores || out.keys;

@@ -7,6 +7,9 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
+#include <span>
+#include <thread>
 #include <vector>
 
 #include "backend/backend.h"
@@ -20,19 +23,44 @@ namespace unpack::decompose {
 
 class Decomposition {
  public:
-  // Writers and the sums that every question needs, in one walk over the layers. Of a device that
-  // does not hold them all, also what questions with the paper's settings need, so that the walk
-  // takes each layer up once; elsewhere the sums of heads, those of raw or of centred scores, are
-  // made when a question first asks for them.
+  // Writers and the sums that every question needs, in one walk over the layers; the sums of heads,
+  // those of raw or of centred scores, are made when a question first asks for them. Where a device
+  // does not hold all layers, all of it waits for the first question (`begin`), so that one walk,
+  // which takes each layer up once, makes what that one needs.
+  // `by_layer`: of a long prompt, after a lean pass, nothing is made but what a layer that was
+  // entered needs, and nothing that grows with the square of the prompt is kept.
   Decomposition(std::shared_ptr<backend::Backend> backend, const Writers& writers,
-                forward::ForwardTrace trace, const RunContext& context);
+                forward::ForwardPass pass, const RunContext& context, bool by_layer = false);
+
+  // What the first question will ask for, where nothing was made yet.
+  void begin(const Options& options, const RunContext& context = {}) const;
 
   backend::Backend& backend() const { return *backend_; }
   const ModelConfig& config() const { return backend_->config(); }
   const Writers& writers() const { return writers_; }
-  const forward::ForwardTrace& trace() const { return trace_; }
   int length() const { return length_; }
-  const backend::Array& writer_vectors() const { return vectors_; }  // [S, C, D] centred
+  // What the forward pass kept, and [S, C, D] the centred writers: all of it. Those who go layer by
+  // layer take what is there; others are told that a long prompt has no such thing.
+  const forward::ForwardPass& pass() const;
+  const backend::Array& writer_vectors() const;
+  const forward::ForwardPass& kept_pass() const { return pass_; }
+  void writer_dots(int position, const backend::Array& direction, std::vector<double>& out) const;
+  void position_dots(int first, int end, std::span<const double> vectors,
+                     std::vector<double>& out) const;
+
+  // Layer by layer
+  // -----------------------------------------------------------------------------------------------
+  bool by_layer() const { return by_layer_; }
+  // Whoever asks such a prompt has it for himself.
+  std::unique_lock<std::mutex> alone() const;
+  // Brings the pattern and the neurons of a layer back. What was made of another layer goes, its
+  // sums too; references to them end.
+  void enter(int layer) const;
+  // Sums of the layer that was entered, which nobody keeps.
+  backend::AttentionSums key_sums(int layer, Scores scores) const {
+    return backend_->key_sums(attention_view(layer), scores);
+  }
+  void leave_sums() const { now_.attention.reset(); }
 
   backend::AttentionView attention_view(int layer) const;
   backend::MlpView mlp_view(int layer) const;
@@ -47,11 +75,8 @@ class Decomposition {
   // are there already.
   bool make_attention(Scores scores,
                       const std::function<backend::AttentionSums(int layer)>& make) const;
-  // Those of either kind of scores, with means and deviations of raw key scores, which both have.
-  const backend::AttentionSums& moments(int layer, const RunContext& context = {}) const {
-    const bool centered = attention_[1].made && !attention_[0].made;
-    return attention(layer, centered ? Scores::centered : Scores::raw, context);
-  }
+  // Means and deviations of raw key scores.
+  const backend::AttentionSums& moments(int layer, const RunContext& context = {}) const;
   // Lower medians over sources of centred key scores, [H, S, Cl], where the backend has ReadOps.
   const backend::Array& key_medians(int layer, const RunContext& context = {}) const;
   // What the heads' values see of every writer, [S, Cl, G, E]; empty where it is not kept.
@@ -116,6 +141,14 @@ class Decomposition {
     std::vector<std::shared_ptr<const DirectNumerators>> layers;
   };
 
+  // Writers and sums of neurons; with a kind of scores also those of heads, and what else a
+  // question needs of every layer.
+  struct Walk {
+    bool heads = false, numerators = false, medians = false;
+    Scores scores = Scores::raw;
+  };
+  void walk(const Walk& what, const RunContext& context) const;
+  void walked() const;  // makes sure of it
   backend::Array kept(Lazy<backend::Array>& lazy, int layer,
                       const std::function<backend::Array(int)>& make) const;
   backend::Array kept_numerators(Lazy<backend::Array>& lazy, int layer,
@@ -124,13 +157,30 @@ class Decomposition {
   backend::Array make_head_numerators(int layer) const;
   backend::Array make_mlp_numerators(int layer) const;
 
+  // What there is of the layer that was entered.
+  struct Now {
+    int layer = -1;
+    std::optional<backend::AttentionSums> attention;
+    Scores scores = Scores::raw;
+    std::array<std::optional<backend::MlpSums>, 2> mlp;  // gate, up
+    std::optional<backend::Array> medians;
+  };
+
   std::shared_ptr<backend::Backend> backend_;
   Writers writers_;
-  forward::ForwardTrace trace_;
+  mutable forward::ForwardPass pass_;
   int length_;
-  backend::Array vectors_;
+  bool by_layer_;
+  mutable base::Once walk_;
+  mutable std::atomic<bool> walked_ = false;
+  mutable std::atomic<std::thread::id> walker_ = {};
+  mutable backend::Array vectors_;
+  backend::WriterParts parts_;
+  mutable Now now_;
+  mutable std::mutex alone_;
   Kept keeps_;
   mutable std::array<Lazy<backend::AttentionSums>, 2> attention_;
+  mutable Lazy<backend::AttentionSums> moments_;            // where the sums have none
   mutable std::array<Lazy<backend::MlpSums>, 4> mlp_;       // gate, up, router raw and centred
   mutable std::array<Lazy<backend::MlpSums>, 2> last_mlp_;  // of the last layer: gate, up
   mutable AskedNeurons asked_;

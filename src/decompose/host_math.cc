@@ -6,14 +6,14 @@
 namespace unpack::decompose {
 
 std::vector<double> fetch(backend::Backend& backend, const backend::Array& array) {
-  std::vector<double> out(static_cast<std::size_t>(array.size()));
+  std::vector<double> out(array.size());
   if (!out.empty()) backend.download(array, 0, out);
   return out;
 }
 
 std::vector<double> fetch(const model::WeightView& w) {
   if (!w) return {};
-  std::vector<double> out(static_cast<std::size_t>(w.in * w.out));
+  std::vector<double> out(w.in * w.out);
   model::read_rows(w, 0, w.in, out.data());
   return out;
 }
@@ -35,10 +35,10 @@ double dot(std::span<const double> x, std::span<const double> y) {
 
 void linear_back(backend::Backend& backend, const model::WeightView& w, std::span<const double> g_y,
                  std::span<double> g_x, std::int64_t rows) {
-  const auto out = static_cast<std::size_t>(w.out);
+  const std::size_t out = w.out;
   std::vector<std::int64_t> used;
   for (std::int64_t r = 0; r < rows; ++r) {
-    const auto row = g_y.subspan(static_cast<std::size_t>(r) * out, out);
+    const auto row = g_y.subspan(r * out, out);
     if (std::any_of(row.begin(), row.end(), [](double x) { return x != 0; })) used.push_back(r);
   }
   if (used.empty()) return;
@@ -46,13 +46,12 @@ void linear_back(backend::Backend& backend, const model::WeightView& w, std::spa
   backend.parallel_for((w.in + kBlock - 1) / kBlock, [&](std::int64_t block) {
     const std::int64_t begin = block * kBlock;
     const std::int64_t n = std::min(kBlock, w.in - begin);
-    std::vector<double> weights(static_cast<std::size_t>(n) * out);
+    std::vector<double> weights(n * out);
     model::read_rows(w, begin, n, weights.data());
     for (const std::int64_t r : used) {
-      const auto g = g_y.subspan(static_cast<std::size_t>(r) * out, out);
+      const auto g = g_y.subspan(r * out, out);
       for (std::int64_t i = 0; i < n; ++i) {
-        g_x[r * w.in + begin + i] +=
-            dot(g, std::span(weights).subspan(static_cast<std::size_t>(i) * out, out));
+        g_x[r * w.in + begin + i] += dot(g, std::span(weights).subspan(i * out, out));
       }
     }
   });
@@ -60,14 +59,14 @@ void linear_back(backend::Backend& backend, const model::WeightView& w, std::spa
 
 void linear(const model::WeightView& w, std::span<const double> x, std::span<double> y,
             std::int64_t rows) {
-  const auto out = static_cast<std::size_t>(w.out);
+  const std::size_t out = w.out;
   std::fill(y.begin(), y.end(), 0.0);
   std::vector<double> weights(out);
   for (std::int64_t i = 0; i < w.in; ++i) {
     model::read_rows(w, i, 1, weights.data());
     for (std::int64_t r = 0; r < rows; ++r) {
       const double scale = x[r * w.in + i];
-      double* to = y.data() + static_cast<std::size_t>(r) * out;
+      double* to = y.data() + r * out;
       for (std::size_t o = 0; o < out; ++o) to[o] += scale * weights[o];
     }
   }
@@ -75,7 +74,7 @@ void linear(const model::WeightView& w, std::span<const double> x, std::span<dou
 
 void rotate_back(const Rope& rope, std::span<const double> frequencies, int position,
                  std::span<double> head) {
-  const auto half = static_cast<std::size_t>(rope.dims / 2);
+  const std::size_t half = rope.dims / 2;
   for (std::size_t i = 0; i < half; ++i) {
     const double c = rope.amplitude * std::cos(position * frequencies[i]);
     const double s = rope.amplitude * std::sin(position * frequencies[i]);

@@ -69,7 +69,7 @@ std::vector<TokenId> encode_after(const Model& model, std::span<const TokenId> p
     const std::vector<TokenId> whole =
         model.encode_prompt(*prompt_text + std::string(text), no_bos);
     if (whole.size() > prompt.size() && std::equal(prompt.begin(), prompt.end(), whole.begin()))
-      return {whole.begin() + static_cast<std::ptrdiff_t>(prompt.size()), whole.end()};
+      return {whole.begin() + prompt.size(), whole.end()};
   }
   return model.tokenizer().encode(text);
 }
@@ -86,7 +86,7 @@ AnswerResult explain_answer(const Model& model, std::span<const TokenId> prompt,
   result.program = model.program();
   result.model = model.info();
   result.options = options;
-  result.prompt_length = static_cast<int>(prompt.size());
+  result.prompt_length = prompt.size();
   std::vector<TokenId> ids(prompt.begin(), prompt.end());
   ids.insert(ids.end(), answer.begin(), answer.end());
   result.tokens = model.tokens(ids);

@@ -90,12 +90,18 @@ QuestionCost counted_cost(const Model& model, const Planned& planned) {
                planned.targets * engine::read_target_cost(c, writers, tokens).flop) /
               1e9;
   const int threads = model.program().threads;
-  const auto* device =
-      dynamic_cast<const backend::DeviceMemory*>(engine::state_of(model)->backend.get());
+  const backend::DeviceMemory* device = engine::state_of(model)->backend->device_memory();
+  const bool by_layer =
+      device && engine::may_go_by_layer(*engine::state_of(model)->backend) &&
+      engine::device_memory_cost(c, writers, tokens, budget, device->in_parts()) >
+          static_cast<double>(
+              engine::state_of(model)->backend->device_memory()->room_for_prompts());
   const double bytes =
-      device ? engine::device_memory_cost(c, writers, tokens, budget, device->in_parts())
-             : engine::memory_cost(c, writers, tokens, budget, threads) -
-                   engine::memory_slack(threads);
+      by_layer ? engine::by_layer_memory_cost(c, writers, tokens, device->in_parts(),
+                                              planned.options.scores == Scores::raw)
+      : device ? engine::device_memory_cost(c, writers, tokens, budget, device->in_parts())
+               : engine::memory_cost(c, writers, tokens, budget, threads) -
+                     engine::memory_slack(threads);
   out.memory_mib = bytes / kMiB;
   return out;
 }
@@ -104,8 +110,7 @@ QuestionCost measured_cost(const Model& model, std::span<const TokenId> prompt,
                            const Planned& planned, const RunContext& context) {
   constexpr std::size_t kShortest = 64;  // tokens
   // Seconds, or this part of the whole; a device of its own works at full speed only later.
-  const bool device =
-      dynamic_cast<const backend::DeviceMemory*>(engine::state_of(model)->backend.get()) != nullptr;
+  const bool device = engine::state_of(model)->backend->device_memory() != nullptr;
   const double enough = device ? 1 : 0.5, share = device ? 0.1 : 0.05;
   model.check(prompt);
   RunContext quiet = context;
@@ -125,7 +130,7 @@ QuestionCost measured_cost(const Model& model, std::span<const TokenId> prompt,
 
 void check_memory(const Model& model, const Planned& planned) {
   if (model.program().device != "cpu") return;  // what is counted is the CPU's
-  const double free = static_cast<double>(free_memory()) / kMiB;
+  const double free = free_memory() / kMiB;
   const auto needed_for = [&](int tokens) {
     Planned other = planned;
     other.tokens = tokens;

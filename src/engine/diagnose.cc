@@ -34,8 +34,8 @@ double product_error() {
   for (std::size_t i = 0; i < c.size(); ++i) {
     double want = 0;
     for (std::size_t p = 0; p < kK; ++p)
-      want += static_cast<double>(a[i / kN * kK + p]) * static_cast<double>(b[i % kN * kK + p]);
-    error = std::max(error, std::fabs(static_cast<double>(c[i]) - want));
+      want += static_cast<double>(a[i / kN * kK + p]) * b[i % kN * kK + p];
+    error = std::max(error, std::fabs(c[i] - want));
     largest = std::max(largest, std::fabs(want));
   }
   return error / largest;

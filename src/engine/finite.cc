@@ -48,7 +48,7 @@ void check_finite(const TraceResult& r) {
   for (const auto& [branch, rows] : r.incoming) {
     for (const auto& row : rows) {
       for (const double x : row)
-        check(x, [&] { return fmt::format("the credit into branch {}", to_string(branch)); });
+        check(x, [of = branch] { return fmt::format("the credit into branch {}", to_string(of)); });
     }
   }
   for (const double x : r.entries) check(x, "an entry of the root");

@@ -13,7 +13,7 @@ namespace unpack {
 
 namespace {
 
-std::size_t index(std::int64_t i) { return static_cast<std::size_t>(i); }
+std::size_t index(std::int64_t i) { return i; }
 
 // Vectors through the unembedding as it stands at one position of the prompt.
 class Unembedding {
@@ -21,7 +21,7 @@ class Unembedding {
   Unembedding(const Prepared& prepared, int position)
       : model_(prepared.model()),
         backend_(engine::state_of(prepared)->backend()),
-        x_(engine::state_of(prepared)->decomposition->trace().x_final),
+        x_(engine::state_of(prepared)->decomposition->pass().x_final),
         row_(position),
         width_(index(backend_.config().d_model)) {
     // The mean over the vocabulary comes with a direction against it.
@@ -41,8 +41,7 @@ class Unembedding {
       const double x = scores_[index(a)], y = scores_[index(b)];
       return x != y ? (lowered ? x < y : x > y) : a < b;
     };
-    std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(count),
-                      order.end(), before);
+    std::partial_sort(order.begin(), order.begin() + count, order.end(), before);
     std::vector<TokenEffect> out;
     for (std::size_t i = 0; i < count; ++i) {
       const std::vector<double> d = direction(order[i], true);
@@ -89,8 +88,7 @@ class Unembedding {
 
 void center(std::vector<double>& vector, const ModelConfig& config) {
   if (config.norm != Norm::layer) return;
-  const double mean =
-      std::accumulate(vector.begin(), vector.end(), 0.0) / static_cast<double>(vector.size());
+  const double mean = std::accumulate(vector.begin(), vector.end(), 0.0) / vector.size();
   for (double& x : vector) x -= mean;
 }
 
@@ -111,7 +109,7 @@ std::vector<NeuronWriting> neuron_writing(const Prepared& prepared, const Node& 
       throw InputError(fmt::format("neuron {} does not exist: the MLP has neurons 0 to {}", neuron,
                                    shape.n_neurons - 1));
     std::vector<double> value(1);
-    backend.download(d.trace().layers[index(layer)].act,
+    backend.download(d.pass().layers[index(layer)].act,
                      static_cast<std::int64_t>(node.position) * shape.n_neurons + neuron, value);
     backend::Array alone = backend.zeros(shape.n_neurons), written = backend.zeros(c.d_model);
     backend.upload(alone, neuron, value);
@@ -163,23 +161,23 @@ Writing writing(const Prepared& prepared, const Node& node, int top,
 std::vector<std::vector<LensCell>> lens(const Prepared& prepared, TokenId target,
                                         const RunContext& context) {
   const decompose::Decomposition& d = *engine::state_of(prepared)->decomposition;
-  const forward::ForwardTrace& trace = d.trace();
+  const forward::ForwardPass& pass = d.pass();
   if (target < 0 || target >= d.config().vocab_size)
     throw InputError(
         fmt::format("token id {} is outside the vocabulary of {}", target, d.config().vocab_size));
   constexpr int kRows = 32;
   const std::size_t vocabulary = index(d.config().vocab_size);
   std::vector<std::vector<LensCell>> out;
-  for (std::size_t l = 0; l <= trace.layers.size(); ++l) {
-    context.report("layers", static_cast<double>(l), static_cast<double>(trace.layers.size() + 1));
-    const backend::Array& x = l < trace.layers.size() ? trace.layers[l].x_pre : trace.x_final;
+  for (std::size_t l = 0; l <= pass.layers.size(); ++l) {
+    context.report("layers", static_cast<double>(l), static_cast<double>(pass.layers.size() + 1));
+    const backend::Array& x = l < pass.layers.size() ? pass.layers[l].x_pre : pass.x_final;
     std::vector<LensCell> cells(index(d.length()));
     for (int begin = 0; begin < d.length(); begin += kRows) {
       std::vector<std::int64_t> rows;
       for (int r = begin; r < std::min(begin + kRows, d.length()); ++r) rows.push_back(r);
       std::vector<double> logits;
       d.backend().logits(x, rows, logits);
-      d.backend().parallel_for(static_cast<std::int64_t>(rows.size()), [&](std::int64_t i) {
+      d.backend().parallel_for(std::ssize(rows), [&](std::int64_t i) {
         const std::span<double> row(logits.data() + index(i) * vocabulary, vocabulary);
         engine::cap_logits(d.config(), row);
         const double total = engine::log_sum_exp(row);

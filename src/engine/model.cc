@@ -8,6 +8,7 @@
 #include <numeric>
 #include <random>
 
+#include "backend/mlp_readers.h"
 #include "chat/source.h"
 #include "engine/finite.h"
 #include "engine/state.h"
@@ -44,12 +45,11 @@ backend::BackendOptions backend_options(const ModelConfig& config, const LoadOpt
 }  // namespace
 
 std::size_t weight_product_bytes(const ModelConfig& config) {
-  const auto layers = static_cast<std::size_t>(config.n_layers);
+  const std::size_t layers = config.n_layers;
   const std::size_t sources =
       config.block == Block::parallel ? layers * (layers - 1) / 2 : layers * (layers + 1) / 2;
-  return sources * static_cast<std::size_t>(config.n_heads * config.d_head) *
-         static_cast<std::size_t>(config.most_entries()) * (config.gated() ? 2U : 1U) *
-         sizeof(float);
+  return sources * (config.n_heads * config.d_head) * config.most_entries() *
+         backend::neuron_sides(config) * sizeof(float);
 }
 
 // A head writes z W_O: a product of weights alone stands for it only where nothing else comes
@@ -69,6 +69,7 @@ engine::ModelState::ModelState(std::shared_ptr<const model::ModelWeights> w,
       writers(weights->config),
       options(possible_options(weights->config, load_options)) {
   backend = backend::make_backend(weights, backend_options(weights->config, options));
+  if (!backend->looks_at_values()) backend->check_values();
 }
 
 Model Model::with(const LoadOptions& options) const {
@@ -87,7 +88,8 @@ Model Model::load(const std::string& name, const LoadOptions& options) {
   const std::filesystem::path gguf_file = model::find_gguf(folder);
   const auto gguf = gguf_file.empty() ? nullptr : model::open_gguf(gguf_file);
   auto weights = std::make_shared<model::ModelWeights>(
-      gguf ? model::load_gguf(gguf) : model::load_folder(folder, options.mapped));
+      gguf ? model::load_gguf(gguf, model::LookAt::used)
+           : model::load_folder(folder, options.mapped, model::LookAt::used));
   std::filesystem::path shown = name;
   if (!shown.has_filename()) shown = shown.parent_path();
   std::error_code ignored;
@@ -241,8 +243,7 @@ std::vector<Prediction> engine::top_predictions(const Model& model,
     const double y = logits[b];
     return x != y ? x > y : a < b;
   };
-  std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(n), order.end(),
-                    before);
+  std::partial_sort(order.begin(), order.begin() + n, order.end(), before);
   const double total = engine::log_sum_exp(logits);
   std::vector<Prediction> out;
   for (std::size_t i = 0; i < n; ++i) {
@@ -259,23 +260,24 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
   backend::Backend& backend = *state_->backend;
   const ModelConfig& c = config();
   forward::check_prompt(c, ids);
-  const int length = static_cast<int>(ids.size());
+  const int length = ids.size();
   const int position = resolve_position(options.position, length);
   forward::ForwardOptions forward_options;
   forward_options.keep = options.lens;
+  forward_options.check_values = false;  // the logits look at the head
   std::vector<std::shared_ptr<const backend::Routing>> routings(c.layers.size());
   forward::ForwardHooks hooks;
   if (options.experts) {
     if (!c.mixture())
       throw InputError(fmt::format("{} has no experts: it is no mixture", state_->name));
     hooks.router = [&](int layer, const backend::Array&, backend::Array& values) {
-      std::vector<double> row(static_cast<std::size_t>(values.size()));
+      std::vector<double> row(values.size());
       backend.download(values, 0, row);
       routings[layer] = forward::choose_experts(c.layer(layer), std::move(row));
     };
     forward_options.hooks = &hooks;
   }
-  const forward::ForwardTrace trace =
+  const forward::ForwardPass pass =
       forward::forward(backend, {{ids.begin(), ids.end()}}, forward_options, context);
   PredictResult result;
   result.model = info();
@@ -285,29 +287,42 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
   const auto at = [&](const backend::Array& x, int row) {
     const std::vector<std::int64_t> rows = {row};
     backend.logits(x, rows, logits);
+    backend.check_values();
     engine::check_logits(logits);
     return engine::top_predictions(*this, logits, options.top);
   };
   if (options.log_probabilities) {
+    // Those of the position itself come with the last of them: the head is read once.
     constexpr int kRows = 32;
-    for (int begin = 0; begin + 1 < length; begin += kRows) {
+    const auto vocabulary = static_cast<std::size_t>(c.vocab_size);
+    std::vector<double> own;
+    for (int begin = 0; begin < length; begin += kRows) {
       context.check();
-      std::vector<std::int64_t> rows;
-      for (int r = begin; r < std::min(begin + kRows, length - 1); ++r) rows.push_back(r);
-      backend.logits(trace.x_final, rows, logits);
+      const int end = std::min(begin + kRows, length);
+      std::vector<std::int64_t> rows(static_cast<std::size_t>(end - begin));
+      std::iota(rows.begin(), rows.end(), begin);
+      backend.logits(pass.x_final, rows, logits);
+      backend.check_values();
       engine::check_logits(logits);
-      for (std::size_t i = 0; i < rows.size(); ++i) {
-        const std::span<double> row(logits.data() + i * static_cast<std::size_t>(c.vocab_size),
-                                    static_cast<std::size_t>(c.vocab_size));
-        engine::cap_logits(c, row);
-        const auto next = static_cast<std::size_t>(rows[i]) + 1;
-        result.log_probability[next] = row[ids[next]] - engine::log_sum_exp(row);
+      if (begin <= position && position < end) {
+        const auto first = logits.begin() + (position - begin) * c.vocab_size;
+        own.assign(first, first + c.vocab_size);
       }
+      backend.parallel_for(end - begin, [&](std::int64_t i) {
+        const auto next = static_cast<std::size_t>(begin + i) + 1;
+        if (next == ids.size()) return;
+        const std::span<double> row(logits.data() + static_cast<std::size_t>(i) * vocabulary,
+                                    vocabulary);
+        engine::cap_logits(c, row);
+        result.log_probability[next] = row[ids[next]] - engine::log_sum_exp(row);
+      });
     }
+    result.predictions = engine::top_predictions(*this, own, options.top);
+  } else {
+    result.predictions = at(pass.x_final, position);
   }
-  result.predictions = at(trace.x_final, position);
   if (options.lens) {
-    for (const forward::LayerTrace& layer : trace.layers)
+    for (const forward::LayerPass& layer : pass.layers)
       result.lens.push_back(at(layer.x_pre, position));
     result.lens.push_back(result.predictions);
   }
@@ -344,8 +359,7 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
     engine::check_logits(logits);
     TokenId chosen = 0;
     if (options.temperature == 0) {
-      chosen =
-          static_cast<TokenId>(std::max_element(logits.begin(), logits.end()) - logits.begin());
+      chosen = std::max_element(logits.begin(), logits.end()) - logits.begin();
     } else {
       const int k =
           options.top_k > 0 ? std::min(options.top_k, config().vocab_size) : config().vocab_size;
@@ -356,7 +370,7 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
         weight.push_back(std::exp((p.logit - candidates[0].logit) / options.temperature));
       const double total = std::accumulate(weight.begin(), weight.end(), 0.0);
       // 53 random bits: the same draw with every standard library.
-      double draw = static_cast<double>(generator() >> 11) * 0x1.0p-53 * total;
+      double draw = (generator() >> 11) * 0x1.0p-53 * total;
       std::size_t i = 0;
       while (i + 1 < weight.size() && draw >= weight[i]) draw -= weight[i++];
       chosen = candidates[i].id;
@@ -375,7 +389,7 @@ TargetInfo engine::resolve_target(const Model& model, const Target& target, int 
   TargetInfo info;
   info.position = resolve_position(target.position, length);
   info.raw = target.raw;
-  const auto vocabulary = static_cast<TokenId>(logits.size());
+  const TokenId vocabulary = logits.size();
   const auto check = [&](const std::vector<TokenId>& ids, const char* what) {
     for (const TokenId id : ids) {
       if (id < 0 || id >= vocabulary)
@@ -400,7 +414,7 @@ TargetInfo engine::resolve_target(const Model& model, const Target& target, int 
   const auto mean = [&](const std::vector<TokenId>& ids) {
     double sum = 0;
     for (const TokenId id : ids) sum += logits[id];
-    return sum / static_cast<double>(ids.size());
+    return sum / ids.size();
   };
   info.text = words(info.ids);
   info.logit = mean(info.ids);
@@ -408,8 +422,8 @@ TargetInfo engine::resolve_target(const Model& model, const Target& target, int 
     info.versus_text = words(*info.versus_ids);
     info.logit_difference = info.logit - mean(*info.versus_ids);
   } else if (!info.raw) {
-    info.logit_difference = info.logit - std::accumulate(logits.begin(), logits.end(), 0.0) /
-                                             static_cast<double>(logits.size());
+    info.logit_difference =
+        info.logit - std::accumulate(logits.begin(), logits.end(), 0.0) / logits.size();
   }
   std::vector<double> own = logits;
   engine::cap_logits(model.config(), own);

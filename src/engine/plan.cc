@@ -6,6 +6,7 @@
 #include "backend/cuda/low_rank_rule.h"
 #include "backend/cuda/tile_rule.h"
 #include "backend/fold_rule.h"
+#include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
 #include "decompose/decomposition.h"
 
@@ -43,7 +44,7 @@ Shape shape_of(const ModelConfig& c, int layer, int tokens) {
   x.g = c.n_kv_heads;
   x.e = c.d_head;
   x.n = l.entries();
-  x.sides = l.gated() ? 2.0 : 1.0;
+  x.sides = backend::neuron_sides(l);
   x.experts = l.n_experts;
   x.read = l.mixture() ? std::min(static_cast<double>(l.n_experts) / l.experts_per_token,
                                   static_cast<double>(tokens))
@@ -203,14 +204,13 @@ Cost read_target_cost(const ModelConfig& c, const Writers& writers, int tokens) 
 
 double memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
                    std::size_t memory_budget, int threads, bool table) {
-  constexpr int kScalar = static_cast<int>(kBytes);
+  constexpr int kScalar = kBytes;
   decompose::Decomposition::Kept kept =
       decompose::Decomposition::kept_within(c, writers, tokens, memory_budget, kScalar);
   kept.key_scores = kept.key_scores && table;
-  double bytes =
-      static_cast<double>(decompose::Decomposition::bytes(c, writers, tokens, kept, kScalar));
+  double bytes = decompose::Decomposition::bytes(c, writers, tokens, kept, kScalar);
   // Arrays over pairs have a place for every source, seen or not.
-  const double pairs = static_cast<double>(backend::tri(tokens));
+  const double pairs = backend::tri(tokens);
   double edges = 0;
   double work = 0;  // of a layer, at its largest
   const double all = writers.count();
@@ -245,13 +245,13 @@ double memory_slack(int threads) {
 }
 
 double device_memory_cost(const ModelConfig& c, const Writers& writers, int tokens,
-                          std::size_t memory_budget, bool parts) {
+                          std::size_t memory_budget, bool parts, bool raw) {
   const double s = tokens, count = writers.count(), layers = c.n_layers, d = c.d_model;
   const double h = c.n_heads, g = c.n_kv_heads, q = h * c.d_head, kv = g * c.d_head;
   double neurons = 0, widest = 0;
   for (int l = 0; l < c.n_layers; ++l) {
     const double n = c.layer(l).entries();
-    neurons += n * (c.layer(l).gated() ? 7 : 4);
+    neurons += n * (1 + 3 * backend::neuron_sides(c.layer(l)));
     widest = std::max(widest, static_cast<double>(c.layer(l).n_neurons));
   }
   const bool table = decompose::Decomposition::table_fits(c, writers, tokens, memory_budget,
@@ -260,40 +260,92 @@ double device_memory_cost(const ModelConfig& c, const Writers& writers, int toke
   double bytes = kBytes * s * count * d;                                // writers
   bytes += kBytes * s * (layers * (4 * d + 2 * q + 2 * kv) + neurons);  // forward pass
   bytes += 14 * s * s * h * layers;                                     // pairs
-  bytes += 2 * s * layers * count * (3 * h + 2 * g);                    // moments, values
   if (table) bytes += s * s * h * count * layers;                       // key scores
   // One after the other: keys of all positions, projected and in parts; queries of some, with
   // products of weights; neurons, with one such product and what it is made from.
   constexpr double kFastest = 7;  // products of bf16 against single precision
   const bool low_rank =
       parts && backend::cuda::low_rank_is_cheaper(c, tokens, backend::cuda::kThreeTf32);
+  const bool folded = backend::fold_is_cheaper(c, tokens, parts ? kFastest : 1);
+  // Then neither scores nor parts of their factors are in memory, and no means.
+  const bool on_chip = raw && parts && !table && !folded && backend::cuda::on_chip_depth(c.d_head);
+  bytes += 2 * s * layers * count * ((on_chip ? 1 : 3) * h + 2 * g);  // edges, moments, values
   double keys = 0, queries = 0, products = 0;
-  if (!backend::fold_is_cheaper(c, tokens, parts ? kFastest : 1)) {
+  const double tile = std::min(kTile, kBytes * s * count * (widest + 2 * d));
+  if (!folded) {
     const auto stacked = [&](bool of_keys) {
       return static_cast<double>(backend::cuda::tile_of_projected(c, of_keys, tokens,
                                                                   writers.count(), 0,
                                                                   std::int64_t{768} << 20)
                                      .stacked);
     };
-    keys = kBytes * s * count * kv + (parts ? stacked(true) : 0);
-    if (parts) queries = stacked(false);
+    keys = kBytes * s * count * kv + (parts && !on_chip ? stacked(true) : 0);
+    if (parts && !on_chip) queries = stacked(false);
     if (low_rank)
       queries += std::min(backend::cuda::kProjectedTiles * kTile, kBytes * s * count * q) +
                  kBytes * layers * q * q + 3 * kBytes * q * q;
   }
   if (low_rank) products = 5 * kBytes * q * widest + kBytes * q * d;
-  bytes += std::max({keys, queries, products});
-  bytes += std::min(kTile, kBytes * s * count * (widest + 2 * d));  // a tile
-  return bytes + kWorkspace + 2 * kBytes * d * widest;              // parts of a matrix
+  const double most = std::max({keys, queries, products});
+  bytes += on_chip ? std::max(most, tile) : most + tile;
+  return bytes + kWorkspace + 2 * kBytes * d * widest;  // parts of a matrix
 }
 
-int longest_prompt(const ModelConfig& c, const Writers& writers, double bytes,
-                   std::size_t memory_budget, bool parts) {
+bool may_go_by_layer(backend::Backend& backend) {
+  const backend::DeviceMemory* memory = backend.device_memory();
+  return memory != nullptr && !memory->streams() && backend.device_credit() != nullptr &&
+         !backend.config().mixture();
+}
+
+double by_layer_memory_cost(const ModelConfig& c, const Writers& writers, int tokens, bool parts,
+                            bool raw, double tile) {
+  constexpr double kWorkspace = 32 << 20, kLogits = 256 << 20;
+  const double s = tokens, count = writers.count(), layers = c.n_layers, d = c.d_model;
+  const double h = c.n_heads, g = c.n_kv_heads, q = h * c.d_head, kv = g * c.d_head;
+  const double pairs = static_cast<double>(backend::tri(tokens)) * h;
+  double widest = 0, sides = 1, edges = 0;
+  for (int l = 0; l < c.n_layers; ++l) {
+    widest = std::max(widest, static_cast<double>(c.layer(l).entries()));
+    if (c.layer(l).gated()) sides = 2;
+    edges += s * (writers.visible_to_attention(l) * (h + g) +
+                  writers.visible_to_mlp(l) * (c.layer(l).gated() ? 2.0 : 1.0));
+  }
+  // Streams, heads, and edges but for those of pairs.
+  double bytes = kBytes * (s * (layers * (4 * d + 2 * q + 2 * kv) + 3 * d) + edges);
+  // One layer: pattern, sums, shares and coefficients of its pairs; values of its neurons and their
+  // sums; what is read of every writer.
+  const double scores = s * count;
+  const bool on_chip = raw && parts && backend::cuda::on_chip_depth(c.d_head);
+  double layer = 9 * pairs + s * widest * (1 + 3 * sides) + scores * (h + 2 * g) + s * q;
+  if (!raw) layer += 2 * scores * h;
+  bytes += kBytes * layer;
+  const bool low_rank =
+      parts && backend::cuda::low_rank_is_cheaper(c, tokens, backend::cuda::kThreeTf32);
+  const double products = low_rank ? kBytes * (layers + 3) * q * q : 0;
+  const auto stacked = [&](bool of_keys) {
+    return static_cast<double>(backend::cuda::tile_of_projected(c, of_keys, tokens, writers.count(),
+                                                                0, static_cast<std::int64_t>(tile))
+                                   .stacked);
+  };
+  const double projected = backend::cuda::kProjectedTiles * tile;
+  double keys = on_chip ? std::min(projected, kBytes * scores * kv) : kBytes * scores * kv,
+         queries = std::min(projected, kBytes * scores * q);
+  if (parts && !on_chip) {
+    keys += stacked(true);
+    queries += stacked(false);
+  }
+  const double neurons = low_rank ? 5 * kBytes * q * widest + kBytes * q * d : 0;
+  bytes += std::max({keys + products, queries + products, neurons}) +
+           2 * std::min(tile, kBytes * s * count * (widest + 2 * d)) +
+           std::min(kLogits, 2 * kBytes * pairs);
+  return bytes + kWorkspace + 2 * kBytes * d * widest;
+}
+
+int longest_prompt(const ModelConfig& c, double bytes, const std::function<double(int)>& bytes_of) {
   int fits = 0, not_any_more = c.n_ctx + 1;
   while (fits + 1 < not_any_more) {
     const int middle = fits + (not_any_more - fits) / 2;
-    (device_memory_cost(c, writers, middle, memory_budget, parts) <= bytes ? fits : not_any_more) =
-        middle;
+    (bytes_of(middle) <= bytes ? fits : not_any_more) = middle;
   }
   return fits;
 }

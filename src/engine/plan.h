@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 
 #include "backend/score_plan.h"
 #include "unpack/config.h"
@@ -59,11 +61,19 @@ double memory_cost(const ModelConfig& config, const Writers& writers, int tokens
 double memory_slack(int threads);
 
 // Bytes of a device with memory of its own that a trace of one prompt takes there, the weights not
-// counted (docs/gpu.md). `parts`: products are made in parts where that is faster.
+// counted (docs/gpu.md). `parts`: products are made in parts where that is faster. `raw`: no scores
+// but raw ones are asked for, whose sums are then made on the chip.
 double device_memory_cost(const ModelConfig& config, const Writers& writers, int tokens,
-                          std::size_t memory_budget, bool parts);
-// The longest prompt that takes no more; 0: none.
-int longest_prompt(const ModelConfig& config, const Writers& writers, double bytes,
-                   std::size_t memory_budget, bool parts);
+                          std::size_t memory_budget, bool parts, bool raw = false);
+// The same of a prompt that is traced layer by layer. `tile`: bytes that work on some positions
+// takes at a time.
+double by_layer_memory_cost(const ModelConfig& config, const Writers& writers, int tokens,
+                            bool parts, bool raw = true, double tile = std::int64_t{768} << 20);
+// Whether a model's prompts can be traced layer by layer where they do not fit otherwise: on a
+// device that has all its weights; not those of mixtures.
+bool may_go_by_layer(backend::Backend& backend);
+// The longest prompt that takes no more, by what a length takes; 0: none.
+int longest_prompt(const ModelConfig& config, double bytes,
+                   const std::function<double(int tokens)>& bytes_of);
 
 }  // namespace unpack::engine

@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
+#include <string_view>
 
 #include "backend/device_memory.h"
 #include "backend/mlp_readers.h"
@@ -23,59 +25,70 @@ namespace {
 constexpr std::int64_t kBatchRows = 1024;
 constexpr std::size_t kKeptLogits = 8;
 
-// A prompt that a device has no room for is refused before anything is computed. Asking the device
-// takes time that a short one does not have.
-void check_room(const engine::ModelState& state, int tokens, const RunContext& context) {
+}  // namespace
+
+// Asking the device takes time that a short prompt does not have.
+bool engine::goes_by_layer(const engine::ModelState& state, int tokens, const RunContext& context) {
   constexpr double kAlwaysFits = std::int64_t{1} << 30, kGiB = std::int64_t{1} << 30;
-  auto* memory = dynamic_cast<backend::DeviceMemory*>(state.backend.get());
-  if (memory == nullptr) return;
+  backend::DeviceMemory* memory = state.backend->device_memory();
+  if (memory == nullptr) return false;
   const ModelConfig& c = state.backend->config();
+  const bool may = engine::may_go_by_layer(*state.backend);
+  if (const char* forced = std::getenv("UNPACK_CUDA_BY_LAYER"); may && forced != nullptr)
+    return std::string_view(forced) == "1";
   const double need = engine::device_memory_cost(c, state.writers, tokens, context.memory_budget,
                                                  memory->in_parts());
-  if (need <= kAlwaysFits) return;
-  const auto room = static_cast<double>(memory->room_for_prompts());
-  if (need <= room) return;
-  const int fits =
-      engine::longest_prompt(c, state.writers, room, context.memory_budget, memory->in_parts());
+  if (need <= kAlwaysFits) return false;
+  const double room = memory->room_for_prompts();
+  if (need <= room) return false;
+  const auto least = [&](int length) {
+    return may ? engine::by_layer_memory_cost(c, state.writers, length, memory->in_parts())
+               : engine::device_memory_cost(c, state.writers, length, context.memory_budget,
+                                            memory->in_parts());
+  };
+  if (may && least(tokens) <= room) return true;
+  const int fits = engine::longest_prompt(c, room, least);
   throw InputError(fmt::format(
-      "a prompt of {} tokens takes {:.1f} GiB of the device, which has {:.1f} GiB for it; {}",
-      tokens, need / kGiB, room / kGiB,
+      "a prompt of {} tokens takes {:.1f} GiB of the device{}, which has {:.1f} GiB for it; {}",
+      tokens, least(tokens) / kGiB, may ? ", layer by layer" : "", room / kGiB,
       fits > 0 ? fmt::format("{} tokens would fit, or use --device cpu", fits)
                : "use a smaller model or --device cpu"));
 }
-
-}  // namespace
 
 std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& prompts,
                                      const RunContext& context) const {
   std::vector<Prepared> out;
   std::size_t next = 0;
+  std::vector<bool> by_layer;
   for (const auto& prompt : prompts) {
     forward::check_prompt(config(), prompt);
-    check_room(*state_, static_cast<int>(prompt.size()), context);
+    by_layer.push_back(engine::goes_by_layer(*state_, static_cast<int>(prompt.size()), context));
   }
   while (next < prompts.size()) {
     std::vector<std::vector<TokenId>> batch;
     std::int64_t rows = 0;
-    while (
-        next < prompts.size() &&
-        (batch.empty() || (rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows &&
-                           backend::same_rotary(config(), static_cast<int>(batch.front().size()),
-                                                static_cast<int>(prompts[next].size()))))) {
-      rows += static_cast<std::int64_t>(prompts[next].size());
+    forward::ForwardOptions how;
+    how.lean = by_layer[next];
+    while (next < prompts.size() &&
+           (batch.empty() ||
+            (!how.lean && !by_layer[next] && rows + std::ssize(prompts[next]) <= kBatchRows &&
+             backend::same_rotary(config(), static_cast<int>(batch.front().size()),
+                                  static_cast<int>(prompts[next].size()))))) {
+      rows += std::ssize(prompts[next]);
       batch.push_back(prompts[next++]);
     }
-    const forward::ForwardTrace trace =
-        forward::forward_unchecked(*state_->backend, batch, {}, context);
+    const forward::ForwardPass pass =
+        forward::forward_unchecked(*state_->backend, batch, how, context);
     for (std::size_t i = 0; i < batch.size(); ++i) {
       auto decomposition = std::make_shared<decompose::Decomposition>(
           state_->backend, state_->writers,
-          batch.size() == 1 ? trace : forward::slice_prompt(*state_->backend, trace, i), context);
+          batch.size() == 1 ? pass : forward::slice_prompt(*state_->backend, pass, i), context,
+          how.lean);
       out.push_back(engine::Inside::prepared(
           std::make_shared<const engine::PreparedState>(*this, std::move(decomposition))));
     }
     // Only now, with all work of the batch on its way: a device need not wait in between.
-    forward::check_finite(*state_->backend, trace);
+    forward::check_finite(*state_->backend, pass);
   }
   return out;
 }
@@ -88,6 +101,8 @@ void engine::make_sums(const engine::PreparedState& state, Options options,
                        const RunContext& context) {
   const decompose::Decomposition& d = *state.decomposition;
   (void)options.settle();
+  if (d.by_layer()) return;  // which keeps none
+  d.begin(options, context);
   // Of a long prompt the sums are made along with the edges, for what its keys lead to.
   if (options.direction == Direction::output && !d.keeps_key_scores(options.scores) &&
       options.scores == Scores::raw)
@@ -110,7 +125,7 @@ std::shared_ptr<const std::vector<double>> engine::PreparedState::logits_at(int 
   }
   auto row = std::make_shared<std::vector<double>>();
   const std::vector<std::int64_t> rows = {position};
-  backend().logits(decomposition->trace().x_final, rows, *row);
+  backend().logits(decomposition->kept_pass().x_final, rows, *row);
   std::lock_guard lock(mutex);
   if (logits.size() >= kKeptLogits) logits.erase(logits.begin());
   logits.emplace_back(position, row);
@@ -120,31 +135,42 @@ std::shared_ptr<const std::vector<double>> engine::PreparedState::logits_at(int 
 std::size_t Prepared::bytes() const {
   const decompose::Decomposition& d = *state_->decomposition;
   const ModelConfig& c = d.config();
-  const auto scalar = static_cast<std::size_t>(d.backend().is_double() ? 8 : 4);
+  const std::size_t scalar = d.backend().is_double() ? 8 : 4;
   const auto size = [](std::int64_t n) { return static_cast<std::size_t>(n); };
   const std::int64_t s = d.length();
   std::int64_t edges = 0;  // values of one set
   for (int l = 0; l < c.n_layers; ++l) {
     edges += 2 * backend::tri(s) * c.n_heads +
              s * d.writers().visible_to_attention(l) * (c.n_heads + c.n_kv_heads) +
-             s * (c.gated() ? 2 : 1) * d.writers().visible_to_mlp(l);
+             s * backend::neuron_sides(c) * d.writers().visible_to_mlp(l);
   }
   // Masses and bounds below every node, in double.
   const std::int64_t suffix = 4 * s * d.writers().count();
+  // Layer by layer nothing of pairs stays, and of the prompt what the forward pass kept.
+  std::size_t whole = 0;
+  if (d.by_layer()) {
+    edges -= 2 * backend::tri(s) * c.n_heads * c.n_layers;
+    whole = size(s * c.n_layers *
+                 (4 * c.d_model + 2 * c.d_head * (std::int64_t{c.n_heads} + c.n_kv_heads))) *
+            scalar;
+  } else {
+    whole = d.bytes();
+  }
   std::lock_guard lock(state_->mutex);
   const std::size_t sets = state_->float_edges.size() + state_->double_edges.size();
-  return d.bytes() + sets * (size(edges) * scalar + size(suffix) * sizeof(double)) +
+  return whole + sets * (size(edges) * scalar + size(suffix) * sizeof(double)) +
          state_->logits.size() * size(c.vocab_size) * sizeof(double);
 }
 
 const Model& Prepared::model() const { return state_->model; }
-const std::vector<TokenId>& Prepared::ids() const { return state_->decomposition->trace().ids; }
+const std::vector<TokenId>& Prepared::ids() const { return state_->decomposition->kept_pass().ids; }
 
 InteractionResult Prepared::interactions(std::optional<int> query, bool all,
                                          const RunContext& context) const {
   const decompose::Decomposition& d = *state_->decomposition;
   const Writers& writers = d.writers();
   const int length = d.length();
+  const auto alone = d.alone();
   InteractionResult result;
   result.model = model().info();
   result.tokens = model().tokens(ids());
@@ -156,29 +182,26 @@ InteractionResult Prepared::interactions(std::optional<int> query, bool all,
     for (int q = 0; q < length; ++q) {
       if (!result.per_query || (query && q != only)) continue;
       for (int j = 0; j < n; ++j)
-        out.push_back({reader, q, j,
-                       values[static_cast<std::size_t>(q) * static_cast<std::size_t>(n) +
-                              static_cast<std::size_t>(j)]});
+        out.push_back({reader, q, j, values[static_cast<std::size_t>(q) * n + j]});
     }
     if (result.per_query) return;
     for (int j = 0; j < n; ++j) {
       double sum = 0;
-      for (int q = 0; q < length; ++q)
-        sum += values[static_cast<std::size_t>(q) * static_cast<std::size_t>(n) +
-                      static_cast<std::size_t>(j)];
+      for (int q = 0; q < length; ++q) sum += values[static_cast<std::size_t>(q) * n + j];
       out.push_back({reader, -1, j, sum / length});
     }
   };
   for (int l = 0; l < d.config().n_layers; ++l) {
     const int cl = writers.visible_to_attention(l);
     const int cm = writers.visible_to_mlp(l);
-    const backend::Array& deviation = d.moments(l, context).k_std;
-    std::vector<double> values(static_cast<std::size_t>(deviation.size()));
+    const backend::Array deviation = d.by_layer()
+                                         ? d.backend().key_moments(d.attention_view(l)).k_std
+                                         : d.moments(l, context).k_std;
+    std::vector<double> values(deviation.size());
     d.backend().download(deviation, 0, values);
     for (int h = 0; h < d.config().n_heads; ++h) {
-      read(values.data() + static_cast<std::size_t>(h) * static_cast<std::size_t>(length) *
-                               static_cast<std::size_t>(cl),
-           cl, writers.head(l, h), result.attention);
+      read(values.data() + static_cast<std::size_t>(h) * length * cl, cl, writers.head(l, h),
+           result.attention);
     }
     const backend::Array& l2 = d.mlp(l, backend::MlpSide::gate, Scores::raw, context).l2;
     values.resize(l2.size());
@@ -195,6 +218,7 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
   if (layer < 0 || layer >= c.n_layers)
     throw InputError(fmt::format("layer {} does not exist: the model has layers 0 to {}", layer,
                                  c.n_layers - 1));
+  const auto alone = d.alone();
   const std::int64_t length = d.length();
   CachedArray out;
   const auto put = [&](std::int64_t index, double value) { out.values[index] = value; };
@@ -204,7 +228,7 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
     out.shape = {cl, c.n_heads, length, length};
     out.values.assign(cl * c.n_heads * length * length, 0.0);
     backend::Array rows = d.backend().zeros(length * cl);
-    std::vector<double> values(static_cast<std::size_t>(length * cl));
+    std::vector<double> values(length * cl);
     for (int h = 0; h < c.n_heads; ++h) {
       for (int q = 0; q < length; ++q) {
         if (branch == Branch::K) {
@@ -224,7 +248,7 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
   if (branch == Branch::V) {
     const backend::AttentionSums& sums = d.attention(layer, Scores::raw);
     const std::int64_t cl = d.writers().visible_to_attention(layer);
-    std::vector<double> values(static_cast<std::size_t>(sums.v_scores.size()));
+    std::vector<double> values(sums.v_scores.size());
     d.backend().download(sums.v_scores, 0, values);
     out.shape = {cl, c.n_heads, length};
     out.values.assign(cl * c.n_heads * length, 0.0);
@@ -261,7 +285,7 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
   out.shape = {cm, length, all};
   out.values.assign(cm * length * all, 0.0);
   backend::Array rows = d.backend().zeros(cm * n);
-  std::vector<double> values(static_cast<std::size_t>(cm * n));
+  std::vector<double> values(cm * n);
   for (int q = 0; q < length; ++q) {
     d.backend().mlp_scores(view, *side, Scores::raw, q, rows);
     d.backend().download(rows, 0, values);
@@ -276,7 +300,7 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
 CachedArray Prepared::cache(const std::string& name, int layer) const {
   const decompose::Decomposition& d = *state_->decomposition;
   const ModelConfig& c = d.config();
-  const forward::ForwardTrace& t = d.trace();
+  const forward::ForwardPass& t = d.pass();
   const std::int64_t length = d.length();
   const auto take = [&](const backend::Array& a, std::vector<std::int64_t> shape) {
     CachedArray out;
@@ -291,7 +315,7 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
   if (name == "logits") {
     CachedArray out;
     out.shape = {length, c.vocab_size};
-    std::vector<std::int64_t> rows(static_cast<std::size_t>(length));
+    std::vector<std::int64_t> rows(length);
     std::iota(rows.begin(), rows.end(), 0);
     d.backend().logits(t.x_final, rows, out.values);
     return out;
@@ -299,7 +323,7 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
   if (layer < 0 || layer >= c.n_layers)
     throw InputError(fmt::format("layer {} does not exist: the model has layers 0 to {}", layer,
                                  c.n_layers - 1));
-  const forward::LayerTrace& l = t.layers[layer];
+  const forward::LayerPass& l = t.layers[layer];
   if (name == "resid_pre") return take(l.x_pre, {length, c.d_model});
   if (name == "resid_mid") return take(l.x_mid, {length, c.d_model});
   if (name == "resid_post")

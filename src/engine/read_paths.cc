@@ -15,9 +15,9 @@ double absolute_sum(const T* credit, const double* weight, std::size_t count) {
   std::size_t j = 0;
   for (; j + part.size() <= count; j += part.size())
     for (std::size_t i = 0; i < part.size(); ++i)
-      part[i] += static_cast<double>(std::fabs(credit[j + i])) * weight[j + i];
+      part[i] += std::fabs(credit[j + i]) * weight[j + i];
   double sum = 0;
-  for (; j < count; ++j) sum += static_cast<double>(std::fabs(credit[j])) * weight[j];
+  for (; j < count; ++j) sum += std::fabs(credit[j]) * weight[j];
   for (const double x : part) sum += x;
   return sum;
 }
@@ -34,7 +34,7 @@ ReadPaths::ReadPaths(const ReadSweep& sweep, const credit::PathFilter& filter,
       length_(static_cast<std::size_t>(d_.length())) {
   incoming_.assign(length_ * writers_, 0.0);
   for (NodeWays& w : ways_) w.bound = w.mass = incoming_;
-  const auto terminals = static_cast<std::size_t>(d_.writers().terminals());
+  const std::size_t terminals = d_.writers().terminals();
   for (NodeWays& w : ends_) w.bound = w.mass = std::vector<double>(length_ * terminals, 0.0);
   const ReadStart& start = sweep.start();
   for (int w = 0; w < d_.writers().count(); ++w)
@@ -93,7 +93,7 @@ void ReadPaths::absorb(int position, std::size_t visible,
   T* const sum = memory.data();
   const std::array<T*, 2> bound = {sum + visible, sum + (slots + 1) * visible};
   const std::array<T*, 2> mass = {sum + 2 * visible, sum + (slots + 2) * visible};
-  const std::size_t row = static_cast<std::size_t>(position) * writers_;
+  const std::size_t row = position * writers_;
   for (std::size_t i = 0; i < readers.size(); ++i) {
     const T* c = credit + i * visible;
     const std::array<Ways, 2>& w = readers[i];
@@ -117,19 +117,17 @@ void ReadPaths::absorb(int position, std::size_t visible,
     for (std::size_t j = 0; j < terminals; ++j) {
       NodeWays& end = ends_[c[j] < 0 ? 1 : 0];
       const Ways& own = w[slot_at_end(static_cast<int>(j))];
-      const std::size_t to =
-          static_cast<std::size_t>(position) * static_cast<std::size_t>(d_.writers().terminals()) +
-          j;
+      const std::size_t to = static_cast<std::size_t>(position) * d_.writers().terminals() + j;
       const double size = std::fabs(static_cast<double>(c[j]));
       end.bound[to] = std::max(end.bound[to], size * own.bound);
       end.mass[to] += size * own.mass;
     }
   }
   for (std::size_t j = 0; j < visible; ++j) {
-    incoming_[row + j] += static_cast<double>(sum[j]);
+    incoming_[row + j] += sum[j];
     for (std::size_t k = 0; k < slots; ++k) {
       ways_[k].bound[row + j] = std::max(ways_[k].bound[row + j], static_cast<double>(bound[k][j]));
-      ways_[k].mass[row + j] += static_cast<double>(mass[k][j]);
+      ways_[k].mass[row + j] += mass[k][j];
     }
   }
 }
@@ -151,12 +149,12 @@ bool ReadPaths::pass_on_device(int l) {
   const Writers& writers = d_.writers();
   const ReadSweep::Layer& layer = sweep_.layer(l);
   const backend::AttentionView view = d_.attention_view(l);
-  const auto visible = static_cast<std::size_t>(view.visible);
+  const std::size_t visible = view.visible;
   backend::ReadOps::WaysAbove above;
   above.slots = filter_.suffix.through ? 2 : 1;
   above.terminals = writers.terminals();
   above.filtered = filtered();
-  for (int w = 0; w < above.terminals; ++w) above.end_slot[w] = static_cast<int>(slot_at_end(w));
+  for (int w = 0; w < above.terminals; ++w) above.end_slot[w] = slot_at_end(w);
   for (const Branch branch : {Branch::K, Branch::Q, Branch::V}) {
     for (const Slot slot : {kAny, kNeed}) {
       if (static_cast<int>(slot) >= above.slots) continue;
@@ -227,7 +225,7 @@ void ReadPaths::pass_down() {
 }
 
 void ReadPaths::count_ends() {
-  const auto terminals = static_cast<std::size_t>(d_.writers().terminals());
+  const std::size_t terminals = d_.writers().terminals();
   for (std::size_t s = 0; s < length_; ++s) {
     for (std::size_t w = 0; w < terminals; ++w) {
       const Node node{static_cast<int>(w), static_cast<int>(s)};
@@ -263,12 +261,12 @@ std::vector<double> ReadPaths::pass_up() const {
       out[i] = incoming_[i] == 0 ? 0.0 : out[i] / incoming_[i];
     }
   };
-  const auto heads = static_cast<std::size_t>(d_.config().n_heads);
+  const std::size_t heads = d_.config().n_heads;
   for (int l = 0; l < sweep_.layers(); ++l) {
     context_.check();
     const ReadSweep::Layer& layer = sweep_.layer(l);
     const backend::AttentionView view = d_.attention_view(l);
-    const auto cl = static_cast<std::size_t>(view.visible);
+    const std::size_t cl = view.visible;
     std::vector<std::vector<double>> parts(length_);  // per source [H, queries from it on]
     std::vector<double> sums;                         // or from the device [H, S]
     if (sweep_.ops().edge_masses(view, layer.heads, layer.offsets, out, sums)) {
@@ -278,10 +276,10 @@ std::vector<double> ReadPaths::pass_up() const {
     } else {
       sweep_.ops().visit_edges(
           view, layer.heads, layer.offsets, [&](const backend::ReadOps::Edges& edges) {
-            const auto s = static_cast<std::size_t>(edges.source), reach = length_ - s;
+            const std::size_t s = edges.source, reach = length_ - s;
             parts[s].resize(heads * reach, 0.0);
-            double* sums_of = parts[s].data() + static_cast<std::size_t>(edges.head) * reach +
-                              static_cast<std::size_t>(edges.first) - s;
+            double* sums_of =
+                parts[s].data() + edges.head * reach + static_cast<std::size_t>(edges.first) - s;
             const double* own = out.data() + s * writers_;
             for (std::size_t i = 0; i < static_cast<std::size_t>(edges.queries); ++i)
               sums_of[i] += absolute_sum(static_cast<const T*>(edges.credit) + i * cl, own, cl);
@@ -293,7 +291,7 @@ std::vector<double> ReadPaths::pass_up() const {
                 static_cast<int>(s + i % (length_ - s))})] += parts[s][i];
     }
     for (std::size_t h = 0; h < heads; ++h) close(writers.head(l, static_cast<int>(h)));
-    const auto visible = static_cast<std::size_t>(writers.visible_to_mlp(l));
+    const std::size_t visible = writers.visible_to_mlp(l);
     std::vector<double> credit;
     for (std::size_t side = 0; side < backend::mlp_readers(d_.config().layer(l)).size(); ++side) {
       sweep_.ops().position_dots(d_.writer_vectors(), writers.count(), 0, static_cast<int>(visible),

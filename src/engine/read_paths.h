@@ -47,10 +47,7 @@ class ReadPaths {
   };
   struct Search;
 
-  std::size_t at(const Node& node) const {
-    return static_cast<std::size_t>(node.position) * writers_ +
-           static_cast<std::size_t>(node.writer);
-  }
+  std::size_t at(const Node& node) const { return node.position * writers_ + node.writer; }
   bool terminal(int writer) const { return writer < d_.writers().terminals(); }
   bool passes(int writer) const {
     return filter_.suffix.through && *filter_.suffix.through == writer;

@@ -27,10 +27,10 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
     const double factor = end ? first : share_of_first(node);
     out.push_back({node, Branch::none, factor, std::fabs(factor), true});
   }
-  std::vector<double> vector(static_cast<std::size_t>(d_.config().d_model));
+  std::vector<double> vector(d_.config().d_model);
   d_.backend().download(d_.writer_vectors(), static_cast<std::int64_t>(at(node) * vector.size()),
                         vector);
-  std::vector<std::vector<Step>> by_layer(static_cast<std::size_t>(sweep_.layers()));
+  std::vector<std::vector<Step>> by_layer(sweep_.layers());
   std::vector<backend::ReadOps::LayerReads> readers_of_heads;
   int first_layer = 0;  // whose heads can see the writer
   for (int l = sweep_.layers() - 1; l >= 0; --l) {
@@ -45,7 +45,7 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
   const std::vector<backend::ReadOps::EdgesInto> into_heads =
       sweep_.ops().edges_into(readers_of_heads, node.writer, node.position);
   d_.backend().parallel_for(sweep_.layers(), [&](std::int64_t task) {
-    const auto l = static_cast<int>(task);
+    const int l = task;
     const ReadSweep::Layer& layer = sweep_.layer(l);
     const auto put = [&](const Node& reader, Branch branch, double credit) {
       if (credit == 0 || !fits_sign(credit)) return;
@@ -57,7 +57,7 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
     };
     if (l >= first_layer) {
       const backend::ReadOps::EdgesInto& in = into_heads[l - first_layer];
-      const auto n = static_cast<std::size_t>(in.queries);
+      const std::size_t n = in.queries;
       for (std::size_t h = 0; n > 0 && h < static_cast<std::size_t>(d_.config().n_heads); ++h) {
         const int reader = writers.head(l, static_cast<int>(h));
         for (std::size_t i = 0; i < n; ++i) {
@@ -71,8 +71,7 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
     const std::vector<backend::MlpReader> readers = backend::mlp_readers(d_.config().layer(l));
     for (std::size_t side = 0; side < readers.size(); ++side) {
       const auto read =
-          std::span(layer.mlp[side])
-              .subspan(static_cast<std::size_t>(node.position) * vector.size(), vector.size());
+          std::span(layer.mlp[side]).subspan(node.position * vector.size(), vector.size());
       put({writers.mlp(l), node.position}, readers[side].branch, decompose::dot(vector, read));
     }
   });
@@ -84,8 +83,7 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
   };
   // A list of k paths never needs more than the k best ways out of a node.
   if (count < out.size()) {
-    std::nth_element(out.begin(), out.begin() + static_cast<std::ptrdiff_t>(count), out.end(),
-                     before);
+    std::nth_element(out.begin(), out.begin() + count, out.end(), before);
     out.resize(count);
   }
   std::sort(out.begin(), out.end(), before);
@@ -189,7 +187,7 @@ struct ReadPaths::Search {
 std::vector<Path> ReadPaths::best(std::size_t count, double least, bool prune) const {
   if (count == 0) return {};
   Search search{*this, count, least, prune};
-  const auto terminals = static_cast<std::size_t>(d_.writers().terminals());
+  const std::size_t terminals = d_.writers().terminals();
   for (std::size_t s = 0; s < length_; ++s) {
     if (filter_.suffix.from && *filter_.suffix.from != static_cast<int>(s)) continue;
     for (std::size_t w = 0; w < terminals; ++w) {
@@ -226,7 +224,7 @@ std::vector<Path> ReadPaths::best(std::size_t count, double least, bool prune) c
         from ? below(from->slot, from->node.writer) : (filter_.suffix.through ? kNeed : kAny);
     if (!from) hop.fits = !filter_.branch;
     search.hops.push_back(hop);
-    search.open(static_cast<std::int64_t>(search.hops.size()) - 1);
+    search.open(std::ssize(search.hops) - 1);
   }
   // Bounds that rounding made larger than any path may have left some out.
   if (found.size() < count && search.floor() > least) return best(count, least, false);

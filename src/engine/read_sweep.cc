@@ -12,12 +12,6 @@ namespace unpack::engine {
 
 namespace {
 
-backend::ReadOps& ops_of(const decompose::Decomposition& d) {
-  auto* ops = dynamic_cast<backend::ReadOps*>(&d.backend());
-  if (ops == nullptr) throw InternalError("this device cannot pass credit on along readings");
-  return *ops;
-}
-
 std::vector<int> all_queries(std::size_t length) {
   std::vector<int> queries(length);
   std::iota(queries.begin(), queries.end(), 0);
@@ -33,7 +27,7 @@ void add_to(const std::vector<double>& from, std::vector<double>& to) {
 ReadSweep::ReadSweep(const decompose::Decomposition& d, const Options& options,
                      const ReadStart& start, Keep keep, const RunContext& context)
     : d_(d),
-      ops_(ops_of(d)),
+      ops_(d.backend()),
       c_(d.config()),
       o_(options),
       start_(start),
@@ -52,10 +46,8 @@ ReadSweep::ReadSweep(const decompose::Decomposition& d, const Options& options,
   } else {
     backend::Array direction = d_.backend().zeros(c_.d_model);
     d_.backend().upload(direction, 0, start_.direction);
-    d_.backend().writer_dots(d_.writer_vectors(), d_.writers().count(), start_.position, direction,
-                             first_);
-    std::copy(first_.begin(), first_.end(),
-              credit_.begin() + static_cast<std::ptrdiff_t>(at(start_.position, 0)));
+    d_.writer_dots(start_.position, direction, first_);
+    std::copy(first_.begin(), first_.end(), credit_.begin() + at(start_.position, 0));
   }
   if (keep == Keep::root && start_.root) {
     sweep_root();
@@ -71,6 +63,7 @@ void ReadSweep::sweep_all() {
   Values linear(length_ * width_, 0.0), keyed = linear;
   for (int l = end_ - 1; l >= 0; --l) {
     context_.check();
+    d_.enter(l);
     Values below = linear;
     take(linear, writers.mlp(l), writers.mlp(l) + 1);
     mlp(l, linear, keyed, below);
@@ -87,6 +80,7 @@ void ReadSweep::sweep_root() {
   const Writer& root = d_.writers()[start_.root->writer];
   const Values none(length_ * width_, 0.0);
   Values keyed = none, below = none;
+  d_.enter(root.layer);
   if (root.kind == WriterKind::mlp) {
     mlp(root.layer, none, none, below);
   } else {
@@ -96,8 +90,8 @@ void ReadSweep::sweep_root() {
 
 void ReadSweep::take(const Values& from, int first, int end) {
   Values products;
-  ops_.position_dots(d_.writer_vectors(), d_.writers().count(), first, end, from, products);
-  const auto count = static_cast<std::size_t>(end - first);
+  d_.position_dots(first, end, from, products);
+  const std::size_t count = end - first;
   for (std::size_t s = 0; s < length_; ++s) {
     for (std::size_t i = 0; i < count; ++i)
       credit_[at(static_cast<int>(s), first) + i] += products[s * count + i];
@@ -108,8 +102,8 @@ void ReadSweep::take(const Values& from, int first, int end) {
 // from the credit what every source shares, and nobody passes on more than was read.
 ReadSweep::Values ReadSweep::key_parts(const Values& keyed, int first, int end) const {
   Values read;
-  ops_.position_dots(d_.writer_vectors(), d_.writers().count(), first, end, keyed, read);
-  const auto count = static_cast<std::size_t>(end - first);
+  d_.position_dots(first, end, keyed, read);
+  const std::size_t count = end - first;
   for (std::size_t i = 0; i < read.size(); ++i) {
     const double credit = keyed_[at(static_cast<int>(i / count), first) + i % count];
     read[i] = read[i] == 0 ? 0.0 : std::clamp(credit / read[i], 0.0, 1.0);
@@ -149,12 +143,12 @@ std::vector<int> ReadSweep::positions_of(const Values& rows) const {
 backend::Array ReadSweep::neuron_entries(int l, const Values& linear, const Values& keyed) {
   backend::Backend& backend = d_.backend();
   const int writer = d_.writers().mlp(l);
-  const auto n = static_cast<std::size_t>(c_.layer(l).entries());
+  const std::size_t n = c_.layer(l).entries();
   const Values part = key_parts(keyed, writer, writer + 1);
   Values direction = linear;
   for (std::size_t i = 0; i < direction.size(); ++i) direction[i] += part[i / width_] * keyed[i];
   const auto products = [&](const std::vector<int>& queries, std::span<const double> rows) {
-    backend::Array given = backend.zeros(static_cast<std::int64_t>(rows.size()));
+    backend::Array given = backend.zeros(std::ssize(rows));
     backend.upload(given, 0, rows);
     backend::Array out = backend.zeros(static_cast<std::int64_t>(queries.size() * n));
     backend.mlp_numerators(d_.mlp_view(l), queries, given, out);
@@ -166,7 +160,7 @@ backend::Array ReadSweep::neuron_entries(int l, const Values& linear, const Valu
             ? start_scale(writer,
                           decompose::fetch(backend, products({start_.position}, start_.direction)))
             : 1.0;
-    double* row = direction.data() + static_cast<std::size_t>(start_.position) * width_;
+    double* row = direction.data() + start_.position * width_;
     for (std::size_t i = 0; i < width_; ++i) row[i] += by * start_.direction[i];
   }
   backend::Array entries = backend.zeros(static_cast<std::int64_t>(length_ * n));
@@ -182,8 +176,7 @@ backend::Array ReadSweep::neuron_entries(int l, const Values& linear, const Valu
     std::size_t end = i + 1;
     while (end < used.size() && used[end] == used[end - 1] + 1) ++end;
     backend.copy(some, static_cast<std::int64_t>(i * n), entries,
-                 static_cast<std::int64_t>(static_cast<std::size_t>(used[i]) * n),
-                 static_cast<std::int64_t>((end - i) * n));
+                 static_cast<std::int64_t>(used[i] * n), static_cast<std::int64_t>((end - i) * n));
     i = end;
   }
   return entries;
@@ -231,11 +224,11 @@ void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& ou
     ops_.neuron_reads(d_.mlp_view(l), side, o_.scores, passed.coef, read);
     if (linearized) {  // one denominator a position
       Values scores;
-      ops_.position_dots(d_.writer_vectors(), d_.writers().count(), 0, visible, read, scores);
+      d_.position_dots(0, visible, read, scores);
       for (std::size_t q = 0; q < length_; ++q) {
         double sum = 0, abs = 0;
         for (std::size_t j = 0; j < static_cast<std::size_t>(visible); ++j) {
-          const double r = scores[q * static_cast<std::size_t>(visible) + j];
+          const double r = scores[q * visible + j];
           sum += r;
           abs += std::fabs(r);
         }
@@ -252,7 +245,7 @@ void ReadSweep::mlp(int l, const Values& linear, const Values& keyed, Values& ou
 ReadSweep::Values ReadSweep::head_directions(int l, const Values& linear, const Values& keyed) {
   const backend::AttentionView view = d_.attention_view(l);
   const int first = d_.writers().head(l, 0);
-  const auto heads = static_cast<std::size_t>(c_.n_heads), e = static_cast<std::size_t>(c_.d_head);
+  const std::size_t heads = c_.n_heads, e = c_.d_head;
   Values both = linear, pulled;
   both.insert(both.end(), keyed.begin(), keyed.end());
   std::vector<int> queries = all_queries(length_);
@@ -260,7 +253,7 @@ ReadSweep::Values ReadSweep::head_directions(int l, const Values& linear, const 
   ops_.head_directions(view, queries, both, pulled);
   const Values part = key_parts(keyed, first, first + c_.n_heads);
   const std::size_t size = length_ * heads * e;
-  Values out(pulled.begin(), pulled.begin() + static_cast<std::ptrdiff_t>(size));
+  Values out(pulled.begin(), pulled.begin() + size);
   for (std::size_t i = 0; i < size; ++i) out[i] += part[i / e] * pulled[size + i];
   Values at_start;
   for (std::size_t h = 0; h < heads; ++h) {
@@ -280,7 +273,7 @@ ReadSweep::Values ReadSweep::head_directions(int l, const Values& linear, const 
       backend.download(products, static_cast<std::int64_t>(h * sources), own);
       by = start_scale(writer, own);
     }
-    double* row = out.data() + (static_cast<std::size_t>(start_.position) * heads + h) * e;
+    double* row = out.data() + (start_.position * heads + h) * e;
     for (std::size_t i = 0; i < e; ++i) row[i] += by * at_start[h * e + i];
   }
   return out;
@@ -304,10 +297,9 @@ void ReadSweep::attention(int l, const Values& linear, Values& keyed, Values& ou
   add_to(layer.heads.keyed, keyed);
   // Credit by keys is a share of centred scores and no product with the writer alone.
   Values products, taken;
-  ops_.position_dots(d_.writer_vectors(), d_.writers().count(), 0, view.visible, layer.heads.keyed,
-                     products);
+  d_.position_dots(0, view.visible, layer.heads.keyed, products);
   if (!layer.offsets.raw.empty()) ops_.offset_fold(view, layer.heads, layer.offsets.raw, taken);
-  const auto cl = static_cast<std::size_t>(view.visible);
+  const std::size_t cl = view.visible;
   for (std::size_t i = 0; i < products.size(); ++i)
     keyed_[i / cl * writers_ + i % cl] += products[i] - (taken.empty() ? 0.0 : taken[i]);
   if (keep_ == Keep::nothing) return;

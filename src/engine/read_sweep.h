@@ -55,9 +55,7 @@ class ReadSweep {
  private:
   using Values = std::vector<double>;
 
-  std::size_t at(int position, int writer) const {
-    return static_cast<std::size_t>(position) * writers_ + static_cast<std::size_t>(writer);
-  }
+  std::size_t at(int position, int writer) const { return position * writers_ + writer; }
   bool starts_at(int writer) const { return !start_.root || start_.root->writer == writer; }
   void sweep_all();
   void sweep_root();

@@ -22,7 +22,7 @@ namespace {
 std::vector<double> direction_to(const engine::PreparedState& state, const TargetInfo& target) {
   const decompose::Decomposition& d = *state.decomposition;
   backend::Array direction = d.backend().zeros(d.config().d_model);
-  d.backend().target_direction(d.trace().x_final, target.position, target.ids,
+  d.backend().target_direction(d.kept_pass().x_final, target.position, target.ids,
                                target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                                direction);
   return decompose::fetch(d.backend(), direction);
@@ -39,7 +39,7 @@ engine::ReadStart start_of(const engine::PreparedState& state, const Question& q
     return start;
   }
   const Writer& writer = d.writers()[result.root->writer];
-  const forward::LayerTrace& layer = d.trace().layers[writer.layer];
+  const forward::LayerPass& layer = d.kept_pass().layers[writer.layer];
   start.direction.resize(d.config().d_model);
   d.backend().download(writer.kind == WriterKind::mlp ? layer.mlp_out : layer.attn_out,
                        static_cast<std::int64_t>(start.position) * d.config().d_model,
@@ -53,15 +53,14 @@ using Sent = std::map<Branch, std::vector<std::vector<double>>>;
 Sent sent_by_root(const engine::ReadSweep& sweep, const Node& root) {
   const decompose::Decomposition& d = sweep.decomposition();
   const Writer& writer = d.writers()[root.writer];
-  const auto count = static_cast<std::size_t>(d.writers().count()),
-             length = static_cast<std::size_t>(d.length());
+  const std::size_t count = d.writers().count(), length = d.length();
   const engine::ReadSweep::Layer& layer = sweep.layer(writer.layer);
   Sent out;
   if (writer.kind == WriterKind::mlp) {
     const std::vector<backend::MlpReader> readers =
         backend::mlp_readers(d.config().layer(writer.layer));
     const int visible = d.writers().visible_to_mlp(writer.layer);
-    const auto s = static_cast<std::size_t>(root.position);
+    const std::size_t s = root.position;
     for (std::size_t side = 0; side < readers.size(); ++side) {
       auto& to = out[readers[side].branch];
       to.assign(count, std::vector<double>(length, 0.0));
@@ -69,12 +68,12 @@ Sent sent_by_root(const engine::ReadSweep& sweep, const Node& root) {
       sweep.ops().position_dots(d.writer_vectors(), d.writers().count(), 0, visible,
                                 layer.mlp[side], products);
       for (std::size_t j = 0; j < static_cast<std::size_t>(visible); ++j)
-        to[j][s] = products[s * static_cast<std::size_t>(visible) + j];
+        to[j][s] = products[s * visible + j];
     }
     return out;
   }
   const backend::AttentionView view = d.attention_view(writer.layer);
-  const auto visible = static_cast<std::size_t>(view.visible);
+  const std::size_t visible = view.visible;
   const backend::ReadOps::EdgesFrom sent =
       sweep.ops().edges_from(view, layer.heads, layer.offsets, writer.head, root.position);
   const std::array<std::pair<Branch, const std::vector<double>*>, 3> parts = {
@@ -102,8 +101,8 @@ void add_root(const engine::ReadSweep& sweep, TraceResult& result) {
 // The ranking of those it sends to.
 void add_composition(const decompose::Decomposition& d, const engine::ReadPaths& paths,
                      TraceResult& result) {
-  const auto count = static_cast<std::size_t>(d.writers().count());
-  const auto length = static_cast<std::size_t>(result.length());
+  const std::size_t count = d.writers().count();
+  const std::size_t length = result.length();
   const std::vector<double> below = paths.masses_below();
   std::vector<CompositionEntry> all(count);
   const auto ranked = [](std::vector<CompositionEntry> entries) {
@@ -115,7 +114,7 @@ void add_composition(const decompose::Decomposition& d, const engine::ReadPaths&
   for (const auto& [branch, credit] : result.incoming) {
     std::vector<CompositionEntry> entries(count);
     for (std::size_t w = 0; w < count; ++w) {
-      entries[w].writer = all[w].writer = static_cast<int>(w);
+      entries[w].writer = all[w].writer = w;
       for (std::size_t s = 0; s < length; ++s) {
         entries[w].credit += std::fabs(credit[w][s]);
         entries[w].mass += std::fabs(credit[w][s]) * below[s * count + w];
@@ -136,15 +135,14 @@ void read_edges(const engine::ReadSweep& sweep, const backend::Array* other, boo
   const decompose::Decomposition& d = sweep.decomposition();
   const Writers& writers = d.writers();
   const backend::Array& vectors = other != nullptr ? *other : d.writer_vectors();
-  const auto length = static_cast<std::size_t>(d.length()),
-             heads = static_cast<std::size_t>(d.config().n_heads);
+  const std::size_t length = d.length(), heads = d.config().n_heads;
   const auto place = [&](std::size_t s) { return positions ? static_cast<int>(s) : 0; };
   const std::array<Branch, 3> branches = {Branch::K, Branch::Q, Branch::V};
   for (int l = 0; l < d.config().n_layers; ++l) {
     const engine::ReadSweep::Layer& layer = sweep.layer(l);
     backend::AttentionView view = d.attention_view(l);
     view.writers = &vectors;
-    const auto cl = static_cast<std::size_t>(view.visible);
+    const std::size_t cl = view.visible;
     std::vector<std::vector<double>> parts(length);  // per source [3, H, Cl], added up in order
     backend::ReadOps::HeadReads reads = layer.heads;
     backend::ReadOps::KeyOffsets offsets = layer.offsets;
@@ -157,17 +155,16 @@ void read_edges(const engine::ReadSweep& sweep, const backend::Array* other, boo
     if (sweep.ops().edge_totals(view, reads, offsets, positions, totals)) {
       const std::size_t size = 3 * heads * cl;
       for (std::size_t s = 0; s < totals.size() / size; ++s)
-        parts[s].assign(totals.begin() + static_cast<std::ptrdiff_t>(s * size),
-                        totals.begin() + static_cast<std::ptrdiff_t>((s + 1) * size));
+        parts[s].assign(totals.begin() + (s * size), totals.begin() + ((s + 1) * size));
     } else {
       sweep.ops().visit_edges(view, reads, offsets, [&](const backend::ReadOps::Edges& edges) {
         std::vector<double>& part = parts[edges.source];
         part.resize(3 * heads * cl, 0.0);
         const std::size_t which = edges.branch == Branch::K ? 0 : edges.branch == Branch::Q ? 1 : 2;
-        double* to = part.data() + (which * heads + static_cast<std::size_t>(edges.head)) * cl;
+        double* to = part.data() + (which * heads + edges.head) * cl;
         const T* credit = static_cast<const T*>(edges.credit);
         for (int i = 0; i < edges.queries; ++i, credit += cl)
-          for (std::size_t j = 0; j < cl; ++j) to[j] += static_cast<double>(credit[j]);
+          for (std::size_t j = 0; j < cl; ++j) to[j] += credit[j];
       });
     }
     for (std::size_t s = 0; s < length; ++s) {
@@ -176,7 +173,7 @@ void read_edges(const engine::ReadSweep& sweep, const backend::Array* other, boo
               static_cast<int>(i % cl), place(s)}] += parts[s][i];
     }
     const std::vector<backend::MlpReader> readers = backend::mlp_readers(d.config().layer(l));
-    const auto visible = static_cast<std::size_t>(writers.visible_to_mlp(l));
+    const std::size_t visible = writers.visible_to_mlp(l);
     for (std::size_t side = 0; side < readers.size(); ++side) {
       std::vector<double> credit;
       sweep.ops().position_dots(vectors, writers.count(), 0, static_cast<int>(visible),
@@ -186,17 +183,14 @@ void read_edges(const engine::ReadSweep& sweep, const backend::Array* other, boo
               place(i / visible)}] += credit[i];
     }
   }
-  const auto count = static_cast<std::size_t>(writers.count()),
-             at = static_cast<std::size_t>(sweep.start().position);
+  const std::size_t count = writers.count(), at = sweep.start().position;
   std::vector<double> first = sweep.first();
   if (other != nullptr) {
     std::vector<double> directions(length * sweep.start().direction.size(), 0.0), products;
-    std::copy(
-        sweep.start().direction.begin(), sweep.start().direction.end(),
-        directions.begin() + static_cast<std::ptrdiff_t>(at * sweep.start().direction.size()));
+    std::copy(sweep.start().direction.begin(), sweep.start().direction.end(),
+              directions.begin() + (at * sweep.start().direction.size()));
     sweep.ops().position_dots(vectors, writers.count(), 0, writers.count(), directions, products);
-    first.assign(products.begin() + static_cast<std::ptrdiff_t>(at * count),
-                 products.begin() + static_cast<std::ptrdiff_t>((at + 1) * count));
+    first.assign(products.begin() + (at * count), products.begin() + ((at + 1) * count));
   }
   for (std::size_t w = 0; w < count; ++w)
     sums[{-1, Branch::none, static_cast<int>(w), place(at)}] += first[w];
@@ -210,11 +204,15 @@ void engine::answer_along_reading(const engine::PreparedState& state, const Ques
   const decompose::Decomposition& d = *state.decomposition;
   const Writers& writers = d.writers();
   const bool with_edges = result.root || question.paths.top > 0;
+  if (with_edges && d.by_layer())
+    throw InputError(
+        "this prompt is traced layer by layer: with direction read its tokens alone can be "
+        "asked for; leave paths and roots out (--top-paths 0), or take --preset paper");
   const engine::ReadSweep sweep(
       d, question.options, start_of(state, question, result),
       with_edges ? engine::ReadSweep::Keep::all : engine::ReadSweep::Keep::nothing, context);
-  const auto count = static_cast<std::size_t>(writers.count());
-  const auto length = static_cast<std::size_t>(d.length());
+  const std::size_t count = writers.count();
+  const std::size_t length = d.length();
   result.ill_conditioned = sweep.doubtful();
   result.node_credit.assign(count, std::vector<double>(length, 0.0));
   result.token_credit.assign(length, 0.0);
@@ -259,6 +257,7 @@ TraceResult node_reads(const Prepared& prepared, const Question& asked, const Ru
   (void)question.options.settle();
   if (!question.root) throw UsageError("give the head or MLP whose reads are asked for");
   if (question.options.direction != Direction::read) return prepared.trace(question, context);
+  d.begin(question.options, context);
   TraceResult result;
   result.layout = d.config();
   for (int w = 0; w < d.writers().count(); ++w) result.writers.push_back(d.writers().name(w));
@@ -300,6 +299,8 @@ engine::EdgeAnswer engine::edge_sums(const engine::PreparedState& state, const Q
   const int position = resolve_position(question.target.position, d.length());
   const TargetInfo target =
       engine::resolve_target(state.model, question.target, d.length(), *state.logits_at(position));
+  const auto alone = d.alone();
+  d.begin(question.options, context);
   engine::EdgeAnswer out;
   engine::EdgeSums& sums = out.sums;
   if (question.options.direction == Direction::output) {

@@ -1,6 +1,7 @@
 // What stands behind the public Model and Prepared.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -22,6 +23,7 @@ struct Inside {
   static const std::shared_ptr<const PreparedState>& of(const Prepared& prepared) {
     return prepared.state_;
   }
+  static Model model(std::shared_ptr<const ModelState> state) { return Model(std::move(state)); }
   static Prepared prepared(std::shared_ptr<const PreparedState> state) {
     return Prepared(std::move(state));
   }
@@ -71,6 +73,16 @@ struct PreparedState {
   backend::Backend& backend() const { return decomposition->backend(); }
   std::shared_ptr<const std::vector<double>> logits_at(int position) const;
 };
+
+// Whether a prompt is traced layer by layer: where a device has no room for it otherwise. Throws
+// InputError where it does not fit at all. $UNPACK_CUDA_BY_LAYER=1 says yes, 0 no.
+bool goes_by_layer(const ModelState& state, int tokens, const RunContext& context);
+
+// Calls work(model, i) once for every i below `count`, several at once with models like this one,
+// on a device that gains by it, of prompts of no more than `longest` tokens and as far as memory
+// goes. The first exception is thrown on. False, and nothing done, where there is no such device.
+bool side_by_side(const Model& model, std::size_t count, int longest, const RunContext& context,
+                  const std::function<void(const Model&, std::size_t)>& work);
 
 // The ten most likely next tokens of a row of logits, and other readings of it.
 std::vector<Prediction> top_predictions(const Model& model, const std::vector<double>& logits,

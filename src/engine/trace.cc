@@ -114,7 +114,7 @@ void check_filter(const credit::PathFilter& filter) {
 
 // Spec 8.4: upstream components by what they send into the root.
 void add_composition(TraceResult& result, const credit::Suffix& suffix, const Writers& writers) {
-  std::vector<CompositionEntry> all(static_cast<std::size_t>(writers.count()));
+  std::vector<CompositionEntry> all(writers.count());
   const auto ranked = [](std::vector<CompositionEntry> entries) {
     std::erase_if(entries, [](const CompositionEntry& e) { return e.mass == 0 && e.credit == 0; });
     std::stable_sort(entries.begin(), entries.end(),
@@ -143,8 +143,8 @@ void add_composition(TraceResult& result, const credit::Suffix& suffix, const Wr
 
 void add_tokens(TraceResult& result, const credit::Flow& flow, const credit::Start& start,
                 const Writers& writers) {
-  const auto count = static_cast<std::size_t>(writers.count());
-  const auto length = static_cast<std::size_t>(result.length());
+  const std::size_t count = writers.count();
+  const std::size_t length = result.length();
   result.node_credit.assign(count, std::vector<double>(length, 0.0));
   for (std::size_t s = 0; s < length; ++s) {
     for (std::size_t w = 0; w < count; ++w) {
@@ -193,7 +193,7 @@ void answer(const engine::PreparedState& state, const Question& question, const 
   backend::Array direction = d.backend().zeros(d.config().d_model);
   const bool needs_direction = !result.root || question.options.reroot == Reroot::target;
   if (needs_direction) {
-    d.backend().target_direction(d.trace().x_final, target.position, target.ids,
+    d.backend().target_direction(d.kept_pass().x_final, target.position, target.ids,
                                  target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                                  direction);
   }
@@ -223,10 +223,10 @@ void answer(const engine::PreparedState& state, const Question& question, const 
   const auto suffix = suffix_for(state, *edges, filter.suffix, context);
   if (result.root) {
     const Writer& writer = writers[result.root->writer];
-    const auto count = static_cast<std::size_t>(writers.count());
+    const std::size_t count = writers.count();
     for (const auto& [branch, sent] : credit::outgoing(*edges, start, *result.root)) {
       auto& by_writer = result.incoming[branch];
-      by_writer.assign(count, std::vector<double>(static_cast<std::size_t>(d.length()), 0.0));
+      by_writer.assign(count, std::vector<double>(d.length(), 0.0));
       for (std::size_t s = 0; s < static_cast<std::size_t>(d.length()); ++s) {
         for (std::size_t w = 0; w < count; ++w) by_writer[w][s] = sent[s * count + w];
       }
@@ -235,9 +235,10 @@ void answer(const engine::PreparedState& state, const Question& question, const 
         start.root_is_direct ? start.direct_edges(writer.layer) : nullptr;
     if (writer.kind == WriterKind::head) {
       const auto sources = static_cast<std::size_t>(result.root->position) + 1;
-      const std::size_t direct_at = static_cast<std::size_t>(writer.head) * sources;
+      const std::size_t direct_at = writer.head * sources;
       const credit::HeadRow<T> own =
-          edges->head_row(writer.layer, writer.head, result.root->position);
+          edges->head_row(writer.layer, writer.head, result.root->position,
+                          edges->key_rows(writer.layer, writer.head, result.root->position));
       for (std::size_t s = 0; s < sources; ++s) {
         result.entries.push_back(direct ? direct->entry[direct_at + s]
                                         : static_cast<double>(own.entry.get()[s]));
@@ -285,7 +286,7 @@ void engine::add_neuron_entries(const decompose::Decomposition& d, const Node& r
                                 const std::vector<double>& shares, TraceResult& result) {
   const int layer = d.writers()[root.writer].layer;
   const backend::Routing* routing = d.mlp_view(layer).routing;
-  const auto neurons = static_cast<std::size_t>(d.config().layer(layer).n_neurons);
+  const std::size_t neurons = d.config().layer(layer).n_neurons;
   for (std::size_t n = 0; n < shares.size(); ++n) {
     NeuronEntry entry{static_cast<int>(n % neurons), shares[n], -1};
     if (routing != nullptr) {
@@ -331,7 +332,7 @@ void engine::output_edges(const engine::PreparedState& state, const Question& qu
                           engine::EdgeSums& sums) {
   const decompose::Decomposition& d = *state.decomposition;
   backend::Array direction = d.backend().zeros(d.config().d_model);
-  d.backend().target_direction(d.trace().x_final, target.position, target.ids,
+  d.backend().target_direction(d.kept_pass().x_final, target.position, target.ids,
                                target.versus_ids ? &*target.versus_ids : nullptr, target.raw,
                                direction);
   const credit::EdgesTarget first{target.position, direction};
@@ -342,7 +343,7 @@ void engine::output_edges(const engine::PreparedState& state, const Question& qu
     sums[{-1, Branch::none, w, positions ? target.position : 0}] += start.first[w];
   const auto plain = suffix_for(state, *edges, {}, context);
   const credit::PathGraph<T> graph(*edges, start, *plain, {});
-  const auto count = static_cast<std::size_t>(d.writers().count());
+  const std::size_t count = d.writers().count();
   for (int w = d.writers().terminals(); w < d.writers().count(); ++w) {
     const auto add = [&](int q, bool direct, double credit) {
       if (credit == 0) return;
@@ -350,9 +351,7 @@ void engine::output_edges(const engine::PreparedState& state, const Question& qu
         sums[{w, edge.branch, edge.writer, positions ? edge.position : 0}] += credit * edge.factor;
       });
     };
-    for (int q = 0; q < d.length(); ++q)
-      add(q, false,
-          flow.indirect[static_cast<std::size_t>(q) * count + static_cast<std::size_t>(w)]);
+    for (int q = 0; q < d.length(); ++q) add(q, false, flow.indirect[q * count + w]);
     add(start.position, true, flow.direct[w]);
   }
 }
@@ -367,6 +366,7 @@ template void engine::output_edges<double>(const engine::PreparedState&, const Q
 TraceResult Prepared::trace(const Question& asked, const RunContext& context) const {
   const decompose::Decomposition& d = *state_->decomposition;
   engine::check_question(asked, model(), d.length());
+  const auto alone = d.alone();
   Question question = asked;
   std::string notice = question.options.settle();
   if (question.paths.tau && question.paths.rule == TauRule::entry &&
@@ -375,6 +375,11 @@ TraceResult Prepared::trace(const Question& asked, const RunContext& context) co
     (void)question.options.settle();
     notice = "tau_rule entry walks along what was written: direction output was taken";
   }
+  d.begin(question.options, context);
+  if (d.by_layer() && question.paths.tau && question.paths.rule == TauRule::entry)
+    throw InputError(
+        "tau_rule entry wants a prompt that the device can keep whole: this one is "
+        "traced layer by layer; use tau_rule named");
   TraceResult result;
   result.program = model().program();
   result.model = model().info();
@@ -402,7 +407,7 @@ TraceResult Prepared::trace(const Question& asked, const RunContext& context) co
   }
   if (d.config().mixture()) {
     std::vector<std::shared_ptr<const backend::Routing>> routings;
-    for (const forward::LayerTrace& layer : d.trace().layers) routings.push_back(layer.routing);
+    for (const forward::LayerPass& layer : d.kept_pass().layers) routings.push_back(layer.routing);
     result.experts = engine::expert_uses(routings, d.length());
   }
   add_percentages(result);

@@ -42,7 +42,7 @@ class Closure {
   std::vector<ClosureCheck> run(const RunContext& context) {
     for (int l = 0; l < c_.n_layers; ++l) {
       context.report("layers", l, c_.n_layers);
-      const forward::LayerTrace& t = d_.trace().layers[l];
+      const forward::LayerPass& t = d_.pass().layers[l];
       stream(get(t.x_pre), d_.writers().visible_to_attention(l));
       attention(l, t);
       if (c_.block == Block::sequential) add_constants(l, backend::Sublayer::attention, t);
@@ -51,7 +51,7 @@ class Closure {
       if (c_.block == Block::parallel) add_constants(l, backend::Sublayer::attention, t);
       add_constants(l, backend::Sublayer::mlp, t);
     }
-    stream(get(d_.trace().x_final), d_.writers().count());
+    stream(get(d_.pass().x_final), d_.writers().count());
     importance();
     const double limit = backend_.is_double() ? 1e-9 : 1e-4;
     return {
@@ -62,7 +62,7 @@ class Closure {
 
  private:
   std::vector<double> get(const backend::Array& a) const {
-    std::vector<double> out(static_cast<std::size_t>(a.size()));
+    std::vector<double> out(a.size());
     backend_.download(a, 0, out);
     return out;
   }
@@ -73,7 +73,7 @@ class Closure {
     for (int i = 0; i < c_.d_model; ++i) row[i] -= mean;
   }
 
-  void add_constants(int l, backend::Sublayer sublayer, const forward::LayerTrace& t) {
+  void add_constants(int l, backend::Sublayer sublayer, const forward::LayerPass& t) {
     const bool attention = sublayer == backend::Sublayer::attention;
     backend_.add_bias(l, sublayer, constants_, length_, attention ? t.attn_out_dev : t.mlp_out_dev,
                       attention ? nullptr : t.routing.get());
@@ -82,26 +82,23 @@ class Closure {
   // Biases so far at every position, centred as the readers see them.
   std::vector<double> centered_constants() const {
     std::vector<double> rows = get(constants_);
-    for (std::size_t at = 0; at < rows.size(); at += static_cast<std::size_t>(c_.d_model))
-      center(rows.data() + at);
+    for (std::size_t at = 0; at < rows.size(); at += c_.d_model) center(rows.data() + at);
     return rows;
   }
 
   // sum_k c_k + (biases so far) = X, both sides centred as the readers see them.
   void stream(std::vector<double> x, int visible) {
-    const auto d = static_cast<std::size_t>(c_.d_model);
+    const std::size_t d = c_.d_model;
     const std::vector<double> bias = centered_constants();
     std::vector<double> sum(d);
     for (int s = 0; s < length_; ++s) {
-      double* row = x.data() + static_cast<std::size_t>(s) * d;
+      double* row = x.data() + s * d;
       center(row);
       const auto own = bias.begin() + static_cast<std::ptrdiff_t>(s) * c_.d_model;
       std::copy(own, own + c_.d_model, sum.begin());
       for (int k = 0; k < visible; ++k) {
-        const double* from = vectors_.data() + (static_cast<std::size_t>(s) *
-                                                    static_cast<std::size_t>(d_.writers().count()) +
-                                                static_cast<std::size_t>(k)) *
-                                                   d;
+        const double* from =
+            vectors_.data() + (static_cast<std::size_t>(s) * d_.writers().count() + k) * d;
         for (std::size_t i = 0; i < d; ++i) sum[i] += from[i];
       }
       for (std::size_t i = 0; i < d; ++i) residual_.see(sum[i], row[i]);
@@ -110,20 +107,20 @@ class Closure {
 
   // center(b) / dev(s): what the norm makes of the constants alone.
   backend::Array constant_reads(const backend::Array& dev_array) const {
-    const auto d = static_cast<std::size_t>(c_.d_model);
+    const std::size_t d = c_.d_model;
     const std::vector<double> dev = get(dev_array);
     std::vector<double> rows = centered_constants();
     for (std::size_t i = 0; i < rows.size(); ++i) rows[i] /= dev[i / d];
-    backend::Array out = backend_.zeros(static_cast<std::int64_t>(rows.size()));
+    backend::Array out = backend_.zeros(std::ssize(rows));
     backend_.upload(out, 0, rows);
     return out;
   }
 
-  void attention(int l, const forward::LayerTrace& t) {
-    const auto e = static_cast<std::size_t>(c_.d_head);
-    const auto heads = static_cast<std::size_t>(c_.n_heads);
-    const auto groups = static_cast<std::size_t>(c_.n_kv_heads);
-    const auto length = static_cast<std::size_t>(length_);
+  void attention(int l, const forward::LayerPass& t) {
+    const std::size_t e = c_.d_head;
+    const std::size_t heads = c_.n_heads;
+    const std::size_t groups = c_.n_kv_heads;
+    const std::size_t length = length_;
     std::vector<int> positions(length);
     std::iota(positions.begin(), positions.end(), 0);
     backend::Array q = backend_.zeros(t.q.size()), k = backend_.zeros(t.k.size()),
@@ -154,12 +151,11 @@ class Closure {
     const LayerConfig& shape = c_.layer(l);
     const double scale = shape.attention_scale;
     for (std::size_t h = 0; h < heads; ++h) {
-      const std::size_t g = h / static_cast<std::size_t>(c_.group_size());
+      const std::size_t g = h / c_.group_size();
       for (std::size_t qi = 0; qi < length; ++qi) {
-        for (auto s = static_cast<std::size_t>(shape.first_source(static_cast<int>(qi))); s <= qi;
-             ++s) {
-          const auto at = h * static_cast<std::size_t>(backend::tri(length_)) +
-                          static_cast<std::size_t>(backend::tri(static_cast<std::int64_t>(qi))) + s;
+        for (std::size_t s = shape.first_source(static_cast<int>(qi)); s <= qi; ++s) {
+          const auto at =
+              h * backend::tri(length_) + backend::tri(static_cast<std::int64_t>(qi)) + s;
           const double logit = scale * dot(rq, qi * heads + h, rk, s * groups + g);
           key_.see(k_sum[at] + scale * dot(rq, qi * heads + h, k_bias, s * groups + g), logit);
           query_.see(q_sum[at] + scale * dot(q_bias, qi * heads + h, rk, s * groups + g), logit);
@@ -173,7 +169,7 @@ class Closure {
     }
   }
 
-  void mlp(int l, const forward::LayerTrace& t) {
+  void mlp(int l, const forward::LayerPass& t) {
     const backend::Array reads = constant_reads(t.dev_mlp);
     for (const backend::MlpReader& reader : backend::mlp_readers(c_.layer(l))) {
       const backend::MlpSide side = reader.side;
@@ -186,7 +182,7 @@ class Closure {
 
   // What a side reads of the constants alone.
   std::vector<double> constant_parts(int l, backend::MlpSide side, const backend::Array& reads,
-                                     const forward::LayerTrace& t) const {
+                                     const forward::LayerPass& t) const {
     if (side != backend::MlpSide::router) {
       backend::Array out = backend_.zeros(t.pre.size());
       backend_.mlp_in(l, side, reads, length_, t.routing.get(), out);
@@ -212,7 +208,7 @@ class Closure {
     const std::vector<Prediction> top = engine::top_predictions(state_.model, *logits, 2);
     const std::vector<TokenId> target = {top[0].id}, versus = {top[1].id};
     backend::Array direction = backend_.zeros(c_.d_model);
-    backend_.target_direction(d_.trace().x_final, p, target, &versus, false, direction);
+    backend_.target_direction(d_.pass().x_final, p, target, &versus, false, direction);
     std::vector<double> parts;
     backend_.writer_dots(d_.writer_vectors(), d_.writers().count(), p, direction, parts);
     const std::vector<double> dt = get(direction);

@@ -105,8 +105,7 @@ experiments::Json experiments::run_compiled(experiments::ModelSession& session) 
   const std::vector<std::string> programs = chosen_programs(o.compiled);
   experiments::Json summary = experiments::Json::object();
   std::size_t index = 0, done = 0;
-  const std::size_t all =
-      programs.size() * o.compiled.noise.size() * static_cast<std::size_t>(session.n);
+  const std::size_t all = programs.size() * o.compiled.noise.size() * session.n;
   for (const std::string& name : programs) {
     for (const double noise : o.compiled.noise) {
       const cc::Settings settings = settings_of(o, session.name, noise);
@@ -142,7 +141,7 @@ experiments::Json experiments::run_compiled(experiments::ModelSession& session) 
           std::vector<double>& sum = sizes[method];
           sum.resize(edges, 0.0);
           for (std::size_t i = 0; i < edges; ++i)
-            sum[i] += std::fabs(credit[i]) / static_cast<double>(program.prompts.size());
+            sum[i] += std::fabs(credit[i]) / program.prompts.size();
           tokens[method].push_back(experiments::numbers(answer.at("tokens")));
         }
       }

@@ -98,13 +98,13 @@ double over_span(const std::vector<double>& credit, const Span& span) {
 
 // Of the last position, the mean over all heads.
 std::vector<double> mean_attention(const Prepared& prepared) {
-  const auto length = static_cast<std::size_t>(prepared.length());
+  const std::size_t length = prepared.length();
   std::vector<double> out(length, 0.0);
   double heads = 0;
   for (int layer = 0; layer < prepared.model().config().n_layers; ++layer) {
     const CachedArray pattern = prepared.cache("pattern", layer);  // [H, S, S]
     const std::size_t count = pattern.values.size() / (length * length);
-    heads += static_cast<double>(count);
+    heads += count;
     for (std::size_t h = 0; h < count; ++h) {
       for (std::size_t s = 0; s < length; ++s)
         out[s] += pattern.values[(h * length + length - 1) * length + s];
@@ -197,7 +197,7 @@ Json measure_case(const ModelSession& session, const DocumentCase& given,
 // A case that the model answers rightly; null where none was drawn.
 Json make_record(const ModelSession& session, const WordLists& words, int index) {
   constexpr std::uint64_t kStride = 0x9E3779B97F4A7C15ULL;
-  std::mt19937_64 generator(session.options.seed + kStride * static_cast<std::uint64_t>(index + 1));
+  std::mt19937_64 generator(session.options.seed + kStride * (index + 1));
   for (int draw = 1; draw <= kDraws; ++draw) {
     const DocumentCase given = draw_case(words, generator);
     const std::vector<TokenId> ids =

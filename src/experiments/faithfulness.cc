@@ -31,7 +31,7 @@ Json flip(const ModelSession& session, const FlipPrompt& prompt,
     if (fresh) sets.push_back(zeroed);
     return at->second;
   };
-  const int length = static_cast<int>(prompt.ids.size());
+  const int length = prompt.ids.size();
   std::vector<std::vector<std::size_t>> curves;  // two per ranking: MoRF, LeRF
   for (const TokenRanking& ranking : rankings) {
     std::vector<int> order(static_cast<std::size_t>(length - prompt.prefix));
@@ -126,8 +126,7 @@ class FlipSums {
   static std::vector<double> mean_curve(const std::vector<std::vector<double>>& curves) {
     std::vector<double> out(curves[0].size(), 0.0);
     for (const auto& curve : curves) {
-      for (std::size_t i = 0; i < out.size(); ++i)
-        out[i] += curve[i] / static_cast<double>(curves.size());
+      for (std::size_t i = 0; i < out.size(); ++i) out[i] += curve[i] / curves.size();
     }
     return out;
   }

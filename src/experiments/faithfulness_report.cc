@@ -144,8 +144,8 @@ std::string curve_plots(const Json& part, const std::string& model, std::vector<
     const std::vector<double> lerf = numbers(m.at("lerf")), morf = numbers(m.at("morf"));
     std::vector<double> share;
     for (std::size_t i = 0; i < lerf.size(); ++i)
-      share.push_back(static_cast<double>(i) / static_cast<double>(lerf.size() - 1));
-    const int color = static_cast<int>(series.size() / 2);
+      share.push_back(static_cast<double>(i) / (lerf.size() - 1));
+    const int color = series.size() / 2;
     series.push_back({name, share, lerf, color, false});
     series.push_back({"", share, morf, color, true});
   }
@@ -246,7 +246,7 @@ std::string report_beta(const Json& summaries, std::vector<ReportFile>& files) {
                                     "beta-areas");
   std::vector<Series> series;
   for (const auto& [model, s] : summaries.items()) {
-    const int color = static_cast<int>(series.size() / 2);
+    const int color = series.size() / 2;
     Series own{model, {}, {}, color, false}, best{model + ", best", {}, {}, color, true};
     const std::string prefix = "best, ";
     for (const auto& [name, m] : s.at("kinds").begin()->at("methods").items()) {

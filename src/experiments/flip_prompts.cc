@@ -66,8 +66,7 @@ std::vector<std::size_t> FlipPrompts::places(const CorpusSentence& sentence) con
         (letter(before.back()) || before.back() == ','))
       out.push_back(k);
   }
-  std::mt19937_64 generator(session_.options.seed * 1000003 +
-                            static_cast<std::uint64_t>(sentence.line));
+  std::mt19937_64 generator(session_.options.seed * 1000003 + sentence.line);
   shuffle(out, generator);
   return out;
 }
@@ -81,7 +80,7 @@ std::string FlipPrompts::kind_of(const CorpusSentence& sentence, std::size_t pla
     return session_.model.predict(ids, predict, session_.context).predictions.at(0);
   };
   prompt = {sentence.line,
-            {sentence.ids.begin(), sentence.ids.begin() + static_cast<std::ptrdiff_t>(place)},
+            {sentence.ids.begin(), sentence.ids.begin() + place},
             sentence.prefix,
             0,
             "",

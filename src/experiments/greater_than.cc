@@ -55,8 +55,7 @@ Json rank(const TraceResult& result, const std::vector<double>& below, const Vie
       for (int s = 0; s < result.length(); ++s) {
         if ((view.where == "END" && s != result.length() - 1) || (view.where == "YY" && s != yy))
           continue;
-        mass += std::fabs(credit[w][s]) *
-                below[static_cast<std::size_t>(s) * result.writers.size() + w];
+        mass += std::fabs(credit[w][s]) * below[s * result.writers.size() + w];
       }
     }
     if (mass > 0) order.emplace_back(static_cast<int>(w), mass);
@@ -122,7 +121,7 @@ Places places(const Json& ranking, const Writers& writers) {
     ++i;
     out.all[w] = i;
     if (later(writers[w])) out.late[w] = static_cast<double>(out.late.size()) + 1;
-    if (i == found) out.found_late = static_cast<int>(out.late.size());
+    if (i == found) out.found_late = out.late.size();
   }
   out.found_all = found;
   return out;
@@ -193,8 +192,7 @@ Json claim_summary(const Claim& claim, const Writers& writers,
            {"interval_late", middle_interval(one_late[s], seed)},
            {"found_interval", found_interval(static_cast<double>(one_all[s].size()),
                                              static_cast<double>(prompts.size()), seed)},
-           {"found_percent",
-            100.0 * static_cast<double>(one_all[s].size()) / static_cast<double>(prompts.size())}});
+           {"found_percent", 100.0 * one_all[s].size() / prompts.size()}});
     }
   }
   const auto range = [](const std::vector<double>& v) {
@@ -206,7 +204,7 @@ Json claim_summary(const Claim& claim, const Writers& writers,
           {"rank_late", middle(best_late)},
           {"interval_all", middle_interval(best_all, seed)},
           {"interval_late", middle_interval(best_late, seed)},
-          {"found_percent", 100.0 * static_cast<double>(best_all.size()) / tested},
+          {"found_percent", 100.0 * best_all.size() / tested},
           {"found_interval", found_interval(static_cast<double>(best_all.size()), tested, seed)},
           {"pool_all", range(pool_all)},
           {"pool_late", range(pool_late)},

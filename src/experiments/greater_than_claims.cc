@@ -48,7 +48,7 @@ class YearPatching {
   // year, as a share of what that year changes in all.
   YearEffects effects(const std::string& stage, const EdgesOf& edges_of,
                       PatchRoute route = PatchRoute::direct) {
-    const auto count = static_cast<std::size_t>(writers_.count());
+    const std::size_t count = writers_.count();
     std::vector<Values> lost(count);
     Values whole;
     for (std::size_t i = 0; i < chosen_.size(); ++i) {
@@ -114,9 +114,7 @@ class YearPatching {
     for (int l = 0; l < c.n_layers; ++l) {
       const CachedArray pattern = prepared.cache("pattern", l);
       for (int h = 0; h < c.n_heads; ++h)
-        out[writers_.head(l, h)] =
-            pattern.values[(static_cast<std::size_t>(h) * length + length - 1) * length +
-                           static_cast<std::size_t>(p.yy)];
+        out[writers_.head(l, h)] = pattern.values[(h * length + length - 1) * length + p.yy];
     }
     return out;
   }
@@ -181,7 +179,7 @@ YearReading read_years(const std::vector<double>& logits, const YearPrompt& prom
     const std::vector<TokenId>& ids = above ? prompt.above : prompt.up_to;
     for (const TokenId id : ids) {
       const double logit = logits[id];
-      out.logit_difference += (above ? logit : -logit) / static_cast<double>(ids.size());
+      out.logit_difference += (above ? logit : -logit) / ids.size();
       out.probability_difference += (above ? 1 : -1) * std::exp(logit - largest) / all;
     }
   }
@@ -236,7 +234,7 @@ std::vector<Claim> find_claims(ModelSession& session, const std::vector<YearProm
   report = Json::array();
   const auto note = [&](const std::string& stage, const YearEffects& effects) {
     for (int w = 0; w < writers.count(); ++w) {
-      const auto i = static_cast<std::size_t>(w);
+      const std::size_t i = w;
       const Interval& interval = effects.interval[i];
       if (std::fabs(effects.share[i]) >= kLeastYearEffect &&
           (interval.low > 0 || interval.high < 0))

@@ -173,8 +173,7 @@ Json cell(const Rerootings& rerootings, const char* branch, const char* notion, 
     return drawn.empty() ? NAN : median(drawn);
   };
   const auto found = [&](const std::vector<std::size_t>& draw) {
-    return 100.0 * static_cast<double>(of_draw(draw).size()) /
-           (tested * static_cast<double>(draw.size()));
+    return 100.0 * of_draw(draw).size() / (tested * draw.size());
   };
   const auto ends = [&](const DrawStatistic& statistic) {
     const Interval interval = bootstrap_statistic(ranks.size(), seed, kCellDraws, statistic);

@@ -62,7 +62,7 @@ struct Means {
 
 // Attention of every head between the positions that tell its kind.
 Json patterns(const Prepared& prepared, const IoiPrompt& p, const Writers& writers) {
-  const auto length = static_cast<std::size_t>(prepared.length());
+  const std::size_t length = prepared.length();
   const std::map<std::string, std::pair<int, int>> wanted = {
       {"to IO", {-1, p.io_position}},  {"to S1", {-1, p.s1}},
       {"to S2", {-1, p.s2}},           {"duplicate", {p.s2, p.s1}},
@@ -75,10 +75,8 @@ Json patterns(const Prepared& prepared, const IoiPrompt& p, const Writers& write
     const CachedArray pattern = prepared.cache("pattern", l);
     for (int h = 0; h < c.n_heads; ++h) {
       for (const auto& [name, places] : wanted) {
-        const auto q = static_cast<std::size_t>(resolve_position(places.first, prepared.length()));
-        out[name][writers.head(l, h)] =
-            pattern.values[(static_cast<std::size_t>(h) * length + q) * length +
-                           static_cast<std::size_t>(places.second)];
+        const std::size_t q = resolve_position(places.first, prepared.length());
+        out[name][writers.head(l, h)] = pattern.values[(h * length + q) * length + places.second];
       }
     }
   }
@@ -102,7 +100,7 @@ class RolePatching {
   using EdgesOf = std::function<std::vector<Edge>(const IoiPrompt& prompt, int head)>;
   Effects effects(const std::string& stage, const EdgesOf& edges_of) {
     Means means;
-    const auto count = static_cast<std::size_t>(writers_.count());
+    const std::size_t count = writers_.count();
     std::vector<Values> lost(count);
     Values clean;
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
@@ -150,8 +148,7 @@ class RolePatching {
     }
     std::stable_sort(heads.begin(), heads.end(),
                      [&](int a, int b) { return effects.share[a] > effects.share[b]; });
-    if (heads.size() > kMostRoleHeads)
-      heads.erase(heads.begin() + static_cast<std::ptrdiff_t>(kMostRoleHeads), heads.end());
+    if (heads.size() > kMostRoleHeads) heads.erase(heads.begin() + kMostRoleHeads, heads.end());
     return heads;
   }
 
@@ -335,7 +332,7 @@ std::vector<HeadRole> find_roles(ModelSession& session, const std::vector<IoiPro
     Json row = {{"head", writers.name(w)}, {"role", nullptr}};
     double largest = 0;
     for (const auto& [stage, effects] : stages) {
-      const auto i = static_cast<std::size_t>(w);
+      const std::size_t i = w;
       const Interval& interval = effects->interval[i];
       row[stage] = {effects->share[i], interval.low, interval.high};
       if (interval.low > 0 || interval.high < 0)

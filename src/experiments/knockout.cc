@@ -78,8 +78,7 @@ Json run_knockout(ModelSession& session) {
     for (const char* name : kStrengths) {
       std::vector<double> values = numbers(record->at(name)), &sum = total[name];
       sum.resize(values.size(), 0.0);
-      for (std::size_t w = 0; w < values.size(); ++w)
-        sum[w] += values[w] / static_cast<double>(scored);
+      for (std::size_t w = 0; w < values.size(); ++w) sum[w] += values[w] / scored;
       data.scored.back()[name] = std::move(values);
     }
   }
@@ -101,9 +100,8 @@ Json run_knockout(ModelSession& session) {
   // A few at a time: each is on disk before the next ones begin.
   constexpr std::size_t kAtOnce = 16;
   for (std::size_t begin = 0; begin < missing.size(); begin += kAtOnce) {
-    const std::vector<Cut> some(
-        missing.begin() + static_cast<std::ptrdiff_t>(begin),
-        missing.begin() + static_cast<std::ptrdiff_t>(std::min(begin + kAtOnce, missing.size())));
+    const std::vector<Cut> some(missing.begin() + begin,
+                                missing.begin() + std::min(begin + kAtOnce, missing.size()));
     const auto losses = knockout_losses(session.model, held_out, some, session.context);
     for (std::size_t i = 0; i < some.size(); ++i)
       session.records.add(key_of(some[i]), {{"clean", losses[0]}, {"cut", losses[i + 1]}});

@@ -89,7 +89,7 @@ std::vector<KnockoutPoint> KnockoutData::points(const Writers& writers, Channel 
                                                 const std::vector<std::size_t>& scored_draw,
                                                 const std::vector<std::size_t>& held_draw) const {
   const std::string name = to_string(channel);
-  const auto n = static_cast<double>(scored_draw.size());
+  const double n = scored_draw.size();
   const auto mean_of = [&](const std::string& strength, int half) {
     std::vector<double> sum(static_cast<std::size_t>(writers.count()), 0.0);
     for (const std::size_t i : scored_draw) {
@@ -117,7 +117,7 @@ std::vector<KnockoutPoint> KnockoutData::points(const Writers& writers, Channel 
                second = perplexity(clean, 1);
   for (std::size_t i = 0; i < cuts.size(); ++i) {
     if (cuts[i].channel != channel) continue;
-    const auto w = static_cast<std::size_t>(cuts[i].writer);
+    const std::size_t w = cuts[i].writer;
     const Writer& writer = writers[cuts[i].writer];
     out.push_back({cuts[i].writer, writer.layer, writer.kind == WriterKind::head, false, score[w],
                    mean_signed[w], values[w], size[w], perplexity(losses[i], -1) - whole,

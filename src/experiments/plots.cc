@@ -166,14 +166,13 @@ Lean lean_of(const std::vector<std::string>& groups, double step) {
   constexpr double kLetter = 6.2, kDegree = 3.14159265358979 / 180;
   Lean lean;
   double widest = 0;
-  for (const std::string& name : groups)
-    widest = std::max(widest, kLetter * static_cast<double>(name.size()));
+  for (const std::string& name : groups) widest = std::max(widest, kLetter * name.size());
   if (widest <= step) return lean;
   for (lean.degrees = 40; lean.degrees < 85; lean.degrees += 5) {
     bool fits = true;
     for (std::size_t g = 0; g < groups.size(); ++g)
-      fits &= kLetter * static_cast<double>(groups[g].size()) * std::cos(lean.degrees * kDegree) <
-              kLeft + step * (static_cast<double>(g) + 0.5) - 4;
+      fits &= kLetter * groups[g].size() * std::cos(lean.degrees * kDegree) <
+              kLeft + step * (g + 0.5) - 4;
     if (fits) break;
   }
   lean.below = std::max(lean.below, widest * std::sin(lean.degrees * kDegree) + 24 - kBottom);
@@ -193,17 +192,15 @@ std::string bar_plot(const std::string& title, const std::string& y_label,
   Axis no_ticks;
   no_ticks.low = 0;
   no_ticks.high = -1;
-  const double step =
-      (kWidth - kLeft - kRight) / static_cast<double>(std::max<std::size_t>(1, groups.size()));
+  const double step = (kWidth - kLeft - kRight) / (std::max<std::size_t>(1, groups.size()));
   const Lean lean = lean_of(groups, step);
   std::string out = frame(title, "", y_label, no_ticks, y, lean.below);
-  const double bar = 0.8 * step / static_cast<double>(std::max<std::size_t>(1, series.size()));
+  const double bar = 0.8 * step / (std::max<std::size_t>(1, series.size()));
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (std::size_t i = 0; i < series.size(); ++i) {
       const double value = series[i].values[g];
       if (!std::isfinite(value)) continue;
-      const double left =
-          kLeft + step * (static_cast<double>(g) + 0.1) + bar * static_cast<double>(i);
+      const double left = kLeft + step * (g + 0.1) + bar * i;
       const double from = place_y(y, std::max(value, 0.0)), to = place_y(y, std::min(value, 0.0));
       out += fmt::format(
           "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" "
@@ -216,8 +213,7 @@ std::string bar_plot(const std::string& title, const std::string& y_label,
           left + 0.46 * bar, place_y(y, series[i].interval[g].first),
           place_y(y, series[i].interval[g].second));
     }
-    const double middle = kLeft + step * (static_cast<double>(g) + 0.5),
-                 base = kHeight - kBottom + 14;
+    const double middle = kLeft + step * (g + 0.5), base = kHeight - kBottom + 14;
     out += fmt::format(
         "<text x=\"{0:.1f}\" y=\"{1:.1f}\" font-size=\"11\" text-anchor=\"{2}\"{3}>{4}</text>\n",
         middle, base, lean.degrees > 0 ? "end" : "middle",

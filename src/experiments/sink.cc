@@ -22,7 +22,7 @@ struct SinkPrompt {
 
 std::vector<SinkPrompt> prompts_of(ModelSession& session, const std::string& source) {
   std::vector<SinkPrompt> out;
-  const auto n = static_cast<std::size_t>(session.n);
+  const std::size_t n = session.n;
   if (source == "corpus") {
     for (CorpusSentence& s : shuffled_sentences(session, 8, 45)) {
       if (out.size() < n) out.push_back({fmt::format("line {}", s.line), std::move(s.ids), {}});

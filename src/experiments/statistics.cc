@@ -9,9 +9,7 @@
 namespace unpack::experiments {
 
 double mean(std::span<const double> values) {
-  return values.empty() ? 0.0
-                        : std::accumulate(values.begin(), values.end(), 0.0) /
-                              static_cast<double>(values.size());
+  return values.empty() ? 0.0 : std::accumulate(values.begin(), values.end(), 0.0) / values.size();
 }
 
 double sample_deviation(std::span<const double> values) {
@@ -19,7 +17,7 @@ double sample_deviation(std::span<const double> values) {
   const double m = mean(values);
   double sum = 0;
   for (const double x : values) sum += (x - m) * (x - m);
-  return std::sqrt(sum / static_cast<double>(values.size() - 1));
+  return std::sqrt(sum / (values.size() - 1));
 }
 
 double median(std::span<const double> values) {
@@ -39,7 +37,7 @@ std::vector<double> ranks(std::span<const double> values) {
   for (std::size_t begin = 0; begin < order.size();) {
     std::size_t end = begin;
     while (end < order.size() && values[order[end]] == values[order[begin]]) ++end;
-    const double shared = 0.5 * static_cast<double>(begin + 1 + end);
+    const double shared = 0.5 * (begin + 1 + end);
     for (std::size_t i = begin; i < end; ++i) out[order[i]] = shared;
     begin = end;
   }
@@ -73,10 +71,10 @@ Interval normal_interval(std::span<const double> values) {
 Interval percentile_interval(std::vector<double> values) {
   std::sort(values.begin(), values.end());
   const auto at = [&](double share) {
-    const double place = share * static_cast<double>(values.size() - 1);
-    const auto below = static_cast<std::size_t>(place);
+    const double place = share * (values.size() - 1);
+    const std::size_t below = place;
     const std::size_t above = std::min(below + 1, values.size() - 1);
-    return values[below] + (place - static_cast<double>(below)) * (values[above] - values[below]);
+    return values[below] + (place - below) * (values[above] - values[below]);
   };
   return {at(0.025), at(0.975)};
 }
@@ -102,7 +100,7 @@ Interval bootstrap_interval(std::span<const double> values, std::uint64_t seed, 
   return bootstrap_statistic(values.size(), seed, samples, [&](const auto& draw) {
     double sum = 0;
     for (const std::size_t i : draw) sum += values[i];
-    return sum / static_cast<double>(values.size());
+    return sum / values.size();
   });
 }
 
@@ -132,7 +130,7 @@ double area_between(std::span<const double> lerf, std::span<const double> morf) 
   if (steps < 2) return 0.0;
   double sum = 0;
   for (std::size_t k = 1; k < steps; ++k) sum += lerf[k] - morf[k];
-  return sum / static_cast<double>(steps - 1);
+  return sum / (steps - 1);
 }
 
 std::vector<double> resample(std::span<const double> curve, int points) {
@@ -140,12 +138,10 @@ std::vector<double> resample(std::span<const double> curve, int points) {
   if (curve.empty()) return out;
   for (int i = 0; i < points; ++i) {
     const double place =
-        points == 1 ? 0.0
-                    : static_cast<double>(i) / (points - 1) * static_cast<double>(curve.size() - 1);
-    const auto below = static_cast<std::size_t>(place);
+        points == 1 ? 0.0 : static_cast<double>(i) / (points - 1) * (curve.size() - 1);
+    const std::size_t below = place;
     const std::size_t above = std::min(below + 1, curve.size() - 1);
-    out.push_back(curve[below] +
-                  (place - static_cast<double>(below)) * (curve[above] - curve[below]));
+    out.push_back(curve[below] + (place - below) * (curve[above] - curve[below]));
   }
   return out;
 }

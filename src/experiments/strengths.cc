@@ -19,7 +19,7 @@ Values summed_scores(const decompose::Decomposition& d, const Values& vectors,
                      backend::MlpView view, const std::vector<std::size_t>& positions,
                      const backend::Routing* routing) {
   backend::Backend& backend = d.backend();
-  const auto length = static_cast<std::size_t>(d.length());
+  const std::size_t length = d.length();
   const std::size_t row = vectors.size() / length;  // C D
   Values dev(length), summed(row, 0.0);
   backend.download(*view.dev, 0, dev);
@@ -33,8 +33,7 @@ Values summed_scores(const decompose::Decomposition& d, const Values& vectors,
   view.writers = &writers;
   view.dev = &one;
   view.routing = routing;
-  const auto neurons = static_cast<std::size_t>(d.config().layer(view.layer).n_neurons),
-             visible = static_cast<std::size_t>(view.visible);
+  const std::size_t neurons = d.config().layer(view.layer).n_neurons, visible = view.visible;
   backend::Array scores = backend.zeros(static_cast<std::int64_t>(visible * neurons));
   backend.mlp_scores(view, backend::MlpSide::gate, Scores::raw, 0, scores);
   Values all(visible * neurons), squares(visible, 0.0);
@@ -63,7 +62,7 @@ void add_summed_mlp_scores(const decompose::Decomposition& d, const Values& vect
   } else {
     std::map<int, std::vector<std::size_t>> users;
     for (std::size_t i = 0; i < view.routing->expert.size(); ++i)
-      users[view.routing->expert[i]].push_back(i / static_cast<std::size_t>(view.routing->chosen));
+      users[view.routing->expert[i]].push_back(i / view.routing->chosen);
     for (const auto& [expert, positions] : users) {
       const backend::Routing alone{1, view.routing->experts, {expert}, {1.0}, {}};
       add(positions, &alone);
@@ -76,7 +75,7 @@ void add_summed_mlp_scores(const decompose::Decomposition& d, const Values& vect
 
 Json strengths(const Prepared& prepared, const RunContext& context) {
   const decompose::Decomposition& d = *engine::state_of(prepared)->decomposition;
-  const auto writers = static_cast<std::size_t>(d.writers().count());
+  const std::size_t writers = d.writers().count();
   Values attention(writers, 0.0), mean_signed(writers, 0.0), values(writers, 0.0),
       mlp(writers, 0.0), mlp_signed(writers, 0.0), size(writers, 0.0);
   const auto add = [&](const backend::Array& scores, int visible, Values& to) {
@@ -89,14 +88,15 @@ Json strengths(const Prepared& prepared, const RunContext& context) {
   d.backend().download(d.writer_vectors(), 0, vectors);
   for (int l = 0; l < d.config().n_layers; ++l) {
     const backend::AttentionSums& sums = d.attention(l, Scores::raw, context);
-    add(sums.k_std, d.writers().visible_to_attention(l), attention);
-    add(sums.k_mean, d.writers().visible_to_attention(l), mean_signed);
+    const backend::AttentionSums& moments = d.moments(l, context);
+    add(moments.k_std, d.writers().visible_to_attention(l), attention);
+    add(moments.k_mean, d.writers().visible_to_attention(l), mean_signed);
     add(sums.v_scores, d.writers().visible_to_attention(l), values);
     add(d.mlp(l, backend::MlpSide::gate, Scores::raw, context).l2, d.writers().visible_to_mlp(l),
         mlp);
     add_summed_mlp_scores(d, vectors, l, mlp_signed);
   }
-  const auto width = static_cast<std::size_t>(d.config().d_model);
+  const std::size_t width = d.config().d_model;
   for (std::size_t row = 0; row < vectors.size() / width; ++row) {
     double square = 0;
     for (std::size_t i = 0; i < width; ++i)

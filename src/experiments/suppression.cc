@@ -79,7 +79,7 @@ Json suppressed(const std::map<std::string, std::vector<double>>& of,
     const std::vector<double>& list = of.at(quantity);
     if (draw.empty()) return mean(list);
     double sum = 0;
-    for (const std::size_t i : draw) sum += list[i] / static_cast<double>(draw.size());
+    for (const std::size_t i : draw) sum += list[i] / draw.size();
     return sum;
   };
   const double range = mean_of("C->C") - mean_of("C->B");
@@ -97,7 +97,7 @@ Json run_suppression(ModelSession& session) {
   Json values = Json::object();
   for (int i = 0; i < session.n; ++i) {
     session.context.report("prompts", i, session.n);
-    const auto at = static_cast<std::size_t>(i);
+    const std::size_t at = i;
     const std::string key = session.key(fmt::format("prompt {}", i));
     const Json* record =
         session.record(at, key, [&] { return measure(session, repeated[at], three[at]); });

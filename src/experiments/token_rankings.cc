@@ -67,7 +67,7 @@ Target target_of(const ModelSession& session, const FlipPrompt& prompt) {
 // token at a time can know more.
 std::vector<double> leave_one_out(const ModelSession& session, const FlipPrompt& prompt) {
   std::vector<std::vector<int>> sets = {{}};
-  for (int s = prompt.prefix; s < static_cast<int>(prompt.ids.size()); ++s) sets.push_back({s});
+  for (int s = prompt.prefix; s < std::ssize(prompt.ids); ++s) sets.push_back({s});
   const auto logits = zeroed_logits(session.model, prompt.ids, sets, -1, session.context);
   const auto value = [&](std::size_t i) {
     return read_target(logits[i], prompt.target, session.options.readout);
@@ -79,7 +79,7 @@ std::vector<double> leave_one_out(const ModelSession& session, const FlipPrompt&
 
 std::vector<double> embedding_lengths(const Prepared& prepared) {
   const CachedArray embed = prepared.cache("embed", 0);
-  const auto width = static_cast<std::size_t>(embed.shape[1]);
+  const std::size_t width = embed.shape[1];
   std::vector<double> out(static_cast<std::size_t>(embed.shape[0]), 0.0);
   for (std::size_t s = 0; s < out.size(); ++s) {
     for (std::size_t i = 0; i < width; ++i)
@@ -102,8 +102,7 @@ double read_target(const std::vector<double>& logits, TokenId id, FaithfulnessRe
 
 std::vector<double> attention_rollout(const Prepared& prepared) {
   const ModelConfig& c = prepared.model().config();
-  const auto length = static_cast<std::size_t>(prepared.length()),
-             heads = static_cast<std::size_t>(c.n_heads);
+  const std::size_t length = prepared.length(), heads = c.n_heads;
   std::vector<double> row(length, 0.0);
   row.back() = 1;
   for (int l = c.n_layers - 1; l >= 0; --l) {
@@ -114,8 +113,7 @@ std::vector<double> attention_rollout(const Prepared& prepared) {
       // What a head gives to a sink of its own is no token's.
       for (std::size_t h = 0; h < heads; ++h) {
         for (std::size_t s = 0; s <= q; ++s)
-          below[s] += 0.5 * row[q] * pattern.values[(h * length + q) * length + s] /
-                      static_cast<double>(heads);
+          below[s] += 0.5 * row[q] * pattern.values[(h * length + q) * length + s] / heads;
       }
     }
     row = std::move(below);
@@ -149,8 +147,7 @@ std::vector<TokenRanking> rank_by_methods(const ModelSession& session, const Fli
   out.push_back({"attention rollout", attention_rollout(prepared)});
   out.push_back({"length of the embedding", embedding_lengths(prepared)});
   out.push_back({"leave-one-out", leave_one_out(session, prompt)});
-  const std::uint64_t seed =
-      session.options.seed * 1000003 + static_cast<std::uint64_t>(prompt.line);
+  const std::uint64_t seed = session.options.seed * 1000003 + prompt.line;
   out.push_back({"random", random_scores(prepared.length(), seed)});
   return out;
 }

@@ -72,9 +72,7 @@ std::vector<YearPrompt> year_prompts(const Model& model, int n, std::uint64_t se
   std::mt19937_64 generator(seed);
   std::vector<YearPrompt> out;
   for (int i = 0; i < n; ++i) {
-    const std::size_t at = n == 1 ? endings.size() / 2
-                                  : static_cast<std::size_t>(i) * (endings.size() - 1) /
-                                        static_cast<std::size_t>(n - 1);
+    const std::size_t at = n == 1 ? endings.size() / 2 : i * (endings.size() - 1) / (n - 1);
     const std::vector<int>& years = by_ending.at(endings[at]);
     YearPrompt p;
     p.year = years[generator() % years.size()];

@@ -17,10 +17,10 @@ void finish_sublayer(backend::Backend& backend, int layer, backend::Sublayer sub
   if (behind) backend.norm_behind(layer, sublayer, out, rows, dev);
 }
 
-class Pass {
+class BlockRun {
  public:
-  Pass(backend::Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks,
-       backend::Array& x, LayerTrace& keep)
+  BlockRun(backend::Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks,
+           backend::Array& x, LayerPass& keep)
       : backend_(backend),
         c_(backend.config()),
         shape_(c_.layer(layer)),
@@ -34,7 +34,7 @@ class Pass {
   void run(bool patterns) {
     const std::int64_t d = c_.d_model;
     const bool parallel = c_.block == Block::parallel;
-    normalized_ = backend_.zeros(rows_ * d);
+    normalized_ = backend_.uninitialized(rows_ * d);
     make(keep_.x_pre, rows_ * d);
     backend_.copy(x_, 0, keep_.x_pre, 0, rows_ * d);
     attend(patterns);
@@ -44,7 +44,7 @@ class Pass {
       add(backend::Sublayer::attention);
     } else {
       add(backend::Sublayer::attention);
-      keep_.x_mid = backend_.zeros(rows_ * d);
+      keep_.x_mid = backend_.uninitialized(rows_ * d);
       backend_.copy(x_, 0, keep_.x_mid, 0, rows_ * d);
       read_neurons(x_);
     }
@@ -52,8 +52,9 @@ class Pass {
   }
 
  private:
+  // All of it is written; clearing it first would be one more launch on a device.
   void make(backend::Array& a, std::int64_t size) {
-    if (a.size() != size) a = backend_.zeros(size);
+    if (a.size() != size) a = backend_.uninitialized(size);
   }
 
   const backend::Array& hooked(backend::Sublayer sublayer, const backend::Array& x) {
@@ -77,7 +78,12 @@ class Pass {
     if (patterns) {
       std::int64_t size = 0;
       for (const backend::Segment& s : batch_.segments) size += c_.n_heads * backend::tri(s.length);
-      make(keep_.pattern, size);
+      // A host leaves out what a window hides.
+      if (backend_.device_memory() != nullptr) {
+        make(keep_.pattern, size);
+      } else if (keep_.pattern.size() != size) {
+        keep_.pattern = backend_.zeros(size);
+      }
     }
     const backend::Array& input = hooked(backend::Sublayer::attention, x_);
     backend_.normalize(shape_.attn_norm, input, rows_, normalized_, keep_.dev_attn);
@@ -103,7 +109,7 @@ class Pass {
   // Only these rows are read from here on.
   void go_on(const std::vector<std::int64_t>& rows) {
     const auto gather = [&](backend::Array& from, std::int64_t width) {
-      backend::Array to = backend_.zeros(static_cast<std::int64_t>(rows.size()) * width);
+      backend::Array to = backend_.zeros(std::ssize(rows) * width);
       for (std::size_t i = 0; i < rows.size(); ++i)
         backend_.copy(from, rows[i] * width, to, static_cast<std::int64_t>(i) * width, width);
       from = to;
@@ -111,7 +117,7 @@ class Pass {
     gather(x_, c_.d_model);
     gather(keep_.x_pre, c_.d_model);
     gather(keep_.z, std::int64_t{c_.n_heads} * c_.d_head);
-    rows_ = static_cast<std::int64_t>(rows.size());
+    rows_ = rows.size();
     normalized_ = backend_.zeros(rows_ * c_.d_model);
   }
 
@@ -143,7 +149,7 @@ class Pass {
     backend::Array logits = backend_.zeros(rows_ * shape_.n_experts);
     backend_.router(layer_, normalized_, rows_, logits);
     if (hooks_ && hooks_->router) hooks_->router(layer_, input, logits);
-    std::vector<double> values(static_cast<std::size_t>(logits.size()));
+    std::vector<double> values(logits.size());
     backend_.download(logits, 0, values);
     keep_.routing = choose_experts(shape_, std::move(values));
   }
@@ -164,15 +170,40 @@ class Pass {
   const ForwardHooks* hooks_;
   std::int64_t rows_;
   backend::Array& x_;
-  LayerTrace& keep_;
+  LayerPass& keep_;
   backend::Array changed_, normalized_;
 };
 
 }  // namespace
 
 void run_block(backend::Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks,
-               bool patterns, backend::Array& x, LayerTrace& keep) {
-  Pass(backend, layer, batch, hooks, x, keep).run(patterns);
+               bool patterns, backend::Array& x, LayerPass& keep) {
+  BlockRun(backend, layer, batch, hooks, x, keep).run(patterns);
+}
+
+void bring_back(backend::Backend& backend, int layer, LayerPass& keep) {
+  const ModelConfig& c = backend.config();
+  const LayerConfig& shape = c.layer(layer);
+  const std::int64_t rows = keep.dev_mlp.size(), entries = rows * shape.entries();
+  const std::vector<backend::Segment> segments = {{0, static_cast<int>(rows), 0}};
+  const std::vector<std::int64_t> key_begin = {0};
+  keep.pattern = backend.uninitialized(c.n_heads * backend::tri(rows));
+  {
+    backend::Array z = backend.uninitialized(keep.z.size());
+    backend.attention(layer, keep.q, keep.k, keep.v, segments, key_begin, keep.pattern, z);
+  }
+  backend::Array normalized = backend.uninitialized(keep.x_mid.size()),
+                 dev = backend.uninitialized(rows);
+  backend.normalize(shape.mlp_norm, keep.x_mid, rows, normalized, dev);
+  keep.pre = backend.uninitialized(entries);
+  keep.act = backend.uninitialized(entries);
+  const backend::Routing* routing = keep.routing.get();
+  backend.mlp_in(layer, backend::MlpSide::gate, normalized, rows, routing, keep.pre);
+  if (shape.gated()) {
+    keep.up = backend.uninitialized(entries);
+    backend.mlp_in(layer, backend::MlpSide::up, normalized, rows, routing, keep.up);
+  }
+  backend.activate(layer, keep.pre, keep.up, routing, rows, keep.act);
 }
 
 std::shared_ptr<const backend::Routing> choose_experts(const LayerConfig& layer,
@@ -181,8 +212,8 @@ std::shared_ptr<const backend::Routing> choose_experts(const LayerConfig& layer,
   out->chosen = layer.experts_per_token;
   out->experts = layer.n_experts;
   out->logits = std::move(logits);
-  const auto experts = static_cast<std::size_t>(layer.n_experts);
-  const auto chosen = static_cast<std::ptrdiff_t>(layer.experts_per_token);
+  const std::size_t experts = layer.n_experts;
+  const std::ptrdiff_t chosen = layer.experts_per_token;
   std::vector<int> order(experts);
   for (std::size_t begin = 0; begin < out->logits.size(); begin += experts) {
     const double* r = out->logits.data() + begin;

@@ -12,11 +12,11 @@ namespace {
 // The first row with a value that is not finite; -1: none.
 std::int64_t bad_row(backend::Backend& backend, const backend::Array& array, std::int64_t rows) {
   if (array.empty() || rows == 0) return -1;
-  std::vector<double> values(static_cast<std::size_t>(array.size()));
+  std::vector<double> values(array.size());
   backend.download(array, 0, values);
-  const std::size_t width = values.size() / static_cast<std::size_t>(rows);
+  const std::size_t width = values.size() / rows;
   for (std::size_t i = 0; i < values.size(); ++i) {
-    if (!std::isfinite(values[i])) return static_cast<std::int64_t>(i / width);
+    if (!std::isfinite(values[i])) return i / width;
   }
   return -1;
 }
@@ -30,19 +30,19 @@ std::int64_t bad_row(backend::Backend& backend, const backend::Array& array, std
 
 }  // namespace
 
-bool stream_is_finite(backend::Backend& backend, const ForwardTrace& trace) {
-  return bad_row(backend, trace.x_final, trace.rows()) < 0;
+bool stream_is_finite(backend::Backend& backend, const ForwardPass& pass) {
+  return bad_row(backend, pass.x_final, pass.rows()) < 0;
 }
 
-void check_finite(backend::Backend& backend, const ForwardTrace& trace) {
-  if (stream_is_finite(backend, trace)) return;
+void check_finite(backend::Backend& backend, const ForwardPass& pass) {
+  if (stream_is_finite(backend, pass)) return;
   const auto check = [&](const backend::Array& array, const std::string& where) {
-    if (const std::int64_t row = bad_row(backend, array, trace.rows()); row >= 0) fail(where, row);
+    if (const std::int64_t row = bad_row(backend, array, pass.rows()); row >= 0) fail(where, row);
   };
-  check(trace.emb, "the token embedding");
-  check(trace.pos, "the position embedding");
-  for (std::size_t l = 0; l < trace.layers.size(); ++l) {
-    const LayerTrace& layer = trace.layers[l];
+  check(pass.emb, "the token embedding");
+  check(pass.pos, "the position embedding");
+  for (std::size_t l = 0; l < pass.layers.size(); ++l) {
+    const LayerPass& layer = pass.layers[l];
     const auto named = [&](const char* what) { return fmt::format("{} of layer {}", what, l); };
     check(layer.x_pre, named("the residual stream in front"));
     check(layer.q, named("the query"));
@@ -54,7 +54,7 @@ void check_finite(backend::Backend& backend, const ForwardTrace& trace) {
     check(layer.act, named("the MLP's activation"));
     check(layer.mlp_out, named("the MLP output"));
   }
-  check(trace.x_final, "the residual stream behind the last layer");
+  check(pass.x_final, "the residual stream behind the last layer");
 }
 
 }  // namespace unpack::forward

@@ -20,7 +20,7 @@ void check_prompt(const ModelConfig& config, std::span<const TokenId> ids) {
                       ids[i], i, config.vocab_size, config.vocab_size - 1));
     }
   }
-  const auto n = static_cast<std::int64_t>(ids.size());
+  const std::int64_t n = ids.size();
   if (n > config.n_ctx)
     throw InputError(fmt::format(
         "the prompt has {} tokens, but the model's context holds {}; shorten it", n, config.n_ctx));
@@ -29,7 +29,7 @@ void check_prompt(const ModelConfig& config, std::span<const TokenId> ids) {
 Embedded embed_rows(backend::Backend& backend, std::span<const TokenId> ids,
                     std::span<const int> positions, const ForwardHooks* hooks) {
   const ModelConfig& c = backend.config();
-  const std::int64_t size = static_cast<std::int64_t>(ids.size()) * c.d_model;
+  const std::int64_t size = std::ssize(ids) * c.d_model;
   Embedded out;
   out.emb = backend.zeros(size);
   backend.embed(ids, out.emb);
@@ -45,58 +45,61 @@ Embedded embed_rows(backend::Backend& backend, std::span<const TokenId> ids,
   return out;
 }
 
-ForwardTrace forward_unchecked(backend::Backend& backend,
-                               const std::vector<std::vector<TokenId>>& prompts,
-                               const ForwardOptions& options, const RunContext& context) {
+ForwardPass forward_unchecked(backend::Backend& backend,
+                              const std::vector<std::vector<TokenId>>& prompts,
+                              const ForwardOptions& options, const RunContext& context) {
   const ModelConfig& c = backend.config();
-  ForwardTrace trace;
+  ForwardPass pass;
   Batch batch;
   for (const auto& prompt : prompts) {
     check_prompt(c, prompt);
-    const auto length = static_cast<int>(prompt.size());
-    batch.segments.push_back({trace.rows(), length, 0});
-    batch.key_begin.push_back(trace.rows());
+    const int length = prompt.size();
+    batch.segments.push_back({pass.rows(), length, 0});
+    batch.key_begin.push_back(pass.rows());
     batch.context = std::max(batch.context, length);
-    trace.ids.insert(trace.ids.end(), prompt.begin(), prompt.end());
+    pass.ids.insert(pass.ids.end(), prompt.begin(), prompt.end());
     for (int i = 0; i < length; ++i) batch.positions.push_back(i);
   }
   for (const auto& prompt : prompts) {
     if (!backend::same_rotary(c, static_cast<int>(prompt.size()), batch.context))
       throw InternalError("[forward] prompts of one batch need different rotaries");
   }
-  trace.segments = batch.segments;
-  Embedded embedded = embed_rows(backend, trace.ids, batch.positions, options.hooks);
-  trace.emb = embedded.emb;
-  trace.pos = embedded.pos;
+  pass.segments = batch.segments;
+  Embedded embedded = embed_rows(backend, pass.ids, batch.positions, options.hooks);
+  pass.emb = embedded.emb;
+  pass.pos = embedded.pos;
   backend::Array x = embedded.x;
-  if (options.start) backend.copy(*options.start, 0, x, 0, trace.rows() * c.d_model);
-  trace.layers.resize(options.keep ? static_cast<std::size_t>(c.n_layers) : 0);
-  LayerTrace scratch;
+  if (options.start) backend.copy(*options.start, 0, x, 0, pass.rows() * c.d_model);
+  pass.layers.resize(options.keep ? static_cast<std::size_t>(c.n_layers) : 0);
+  LayerPass scratch;
   for (int l = options.first_layer; l < c.n_layers; ++l) {
     context.check();
-    run_block(backend, l, batch, options.hooks, options.keep, x,
-              options.keep ? trace.layers[l] : scratch);
+    LayerPass& kept = options.keep ? pass.layers[l] : scratch;
+    run_block(backend, l, batch, options.hooks, options.keep && !options.lean, x, kept);
+    if (options.lean) kept.pre = kept.up = kept.act = {};
   }
-  trace.x_final = x;
-  return trace;
+  pass.x_final = x;
+  if (options.check_values) backend.check_values();
+  return pass;
 }
 
-ForwardTrace forward(backend::Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
-                     const ForwardOptions& options, const RunContext& context) {
-  ForwardTrace trace = forward_unchecked(backend, prompts, options, context);
-  if (!stream_is_finite(backend, trace)) {
+ForwardPass forward(backend::Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
+                    const ForwardOptions& options, const RunContext& context) {
+  ForwardPass pass = forward_unchecked(backend, prompts, options, context);
+  if (!stream_is_finite(backend, pass)) {
+    backend.check_values();
     // What was not kept is made once more, to name the layer.
     if (!options.keep && !options.hooks && !options.start) {
       ForwardOptions kept = options;
       kept.keep = true;
       return forward(backend, prompts, kept, context);
     }
-    check_finite(backend, trace);
+    check_finite(backend, pass);
   }
-  return trace;
+  return pass;
 }
 
-ForwardTrace slice_prompt(backend::Backend& backend, const ForwardTrace& batch, std::size_t index) {
+ForwardPass slice_prompt(backend::Backend& backend, const ForwardPass& batch, std::size_t index) {
   const ModelConfig& c = backend.config();
   const backend::Segment& segment = batch.segments[index];
   const std::int64_t begin = segment.begin;
@@ -104,7 +107,7 @@ ForwardTrace slice_prompt(backend::Backend& backend, const ForwardTrace& batch, 
   const auto rows = [&](const backend::Array& a, std::int64_t width) {
     return a.empty() ? backend::Array() : backend.slice(a, begin * width, n * width);
   };
-  ForwardTrace one;
+  ForwardPass one;
   one.ids.assign(batch.ids.begin() + begin, batch.ids.begin() + begin + n);
   one.segments = {{0, segment.length, 0}};
   one.emb = rows(batch.emb, c.d_model);
@@ -114,9 +117,9 @@ ForwardTrace slice_prompt(backend::Backend& backend, const ForwardTrace& batch, 
   for (std::size_t i = 0; i < index; ++i)
     pattern_begin += c.n_heads * backend::tri(batch.segments[i].length);
   for (std::size_t l = 0; l < batch.layers.size(); ++l) {
-    const LayerTrace& from = batch.layers[l];
+    const LayerPass& from = batch.layers[l];
     const std::int64_t entries = c.layers[l].entries();
-    LayerTrace to;
+    LayerPass to;
     to.x_pre = rows(from.x_pre, c.d_model);
     to.x_mid = rows(from.x_mid, c.d_model);
     to.dev_attn = rows(from.dev_attn, 1);
@@ -156,7 +159,7 @@ KeyValueCache::KeyValueCache(backend::Backend& backend, int capacity)
 
 std::vector<double> KeyValueCache::step(std::span<const TokenId> ids) {
   const ModelConfig& c = backend_.config();
-  const auto rows = static_cast<int>(ids.size());
+  const int rows = ids.size();
   if (length_ + rows > capacity_)
     throw InternalError("[KeyValueCache] more tokens than its capacity");
   if (length_ > 0 && !backend::same_rotary(c, length_, length_ + rows)) {
@@ -177,19 +180,20 @@ std::vector<double> KeyValueCache::step(std::span<const TokenId> ids) {
   ForwardHooks hooks;
   hooks.attended = [&](int layer, const backend::Array& k, const backend::Array& v,
                        const backend::Array*& keys, const backend::Array*& values) {
-    const auto l = static_cast<std::size_t>(layer);
+    const std::size_t l = layer;
     backend_.copy(k, 0, k_[l], length_ * kv_row, rows * kv_row);
     backend_.copy(v, 0, v_[l], length_ * kv_row, rows * kv_row);
     keys = &k_[l];
     values = &v_[l];
   };
   backend::Array x = embed_rows(backend_, ids, batch.positions, nullptr).x;
-  LayerTrace scratch;
+  LayerPass scratch;
   for (int l = 0; l < c.n_layers; ++l) run_block(backend_, l, batch, &hooks, false, x, scratch);
   length_ += rows;
   std::vector<double> logits;
   const std::vector<std::int64_t> last = {rows - 1};
   backend_.logits(x, last, logits);
+  backend_.check_values();
   return logits;
 }
 

@@ -12,7 +12,7 @@
 
 namespace unpack::forward {
 
-struct LayerTrace {
+struct LayerPass {
   backend::Array x_pre;              // [T, D] stream before the layer
   backend::Array x_mid;              // [T, D] what the MLP's norm reads (parallel blocks: x_pre)
   backend::Array dev_attn, dev_mlp;  // [T] deviations of the two norms
@@ -27,14 +27,14 @@ struct LayerTrace {
   std::shared_ptr<const backend::Routing> routing;  // of a mixture
 };
 
-struct ForwardTrace {
+struct ForwardPass {
   std::vector<TokenId> ids;  // of all prompts, one after the other
   std::vector<backend::Segment> segments;
   backend::Array emb, pos;  // [T, D]; pos only where positions are learned
-  std::vector<LayerTrace> layers;
+  std::vector<LayerPass> layers;
   backend::Array x_final;  // [T, D] before the final norm
 
-  std::int64_t rows() const { return static_cast<std::int64_t>(ids.size()); }
+  std::int64_t rows() const { return ids.size(); }
 };
 
 // Where the pass may be changed. A hook that returns true has filled `changed` (rows of the same
@@ -76,20 +76,23 @@ struct Batch {
   std::vector<int> positions;           // [T]
   int context = 0;                      // tokens of the longest prompt
 
-  std::int64_t rows() const { return static_cast<std::int64_t>(positions.size()); }
+  std::int64_t rows() const { return positions.size(); }
 };
 
 // One layer: adds to x[T, D] what its sublayers write and fills `keep`. The order of a block's
 // operations stands in this function alone. With `patterns` the attention patterns are kept.
 void run_block(backend::Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks,
-               bool patterns, backend::Array& x, LayerTrace& keep);
+               bool patterns, backend::Array& x, LayerPass& keep);
 
 // Which experts the rows use, from router logits [T, E].
 std::shared_ptr<const backend::Routing> choose_experts(const LayerConfig& layer,
                                                        std::vector<double> logits);
 
 struct ForwardOptions {
-  bool keep = true;  // false: only x_final, as little memory as possible
+  bool keep = true;          // false: only x_final, as little memory as possible
+  bool check_values = true;  // false: the caller does (Backend::check_values)
+  // Without patterns and what neurons hold, which bring_back makes again.
+  bool lean = false;
   const ForwardHooks* hooks = nullptr;
   // Start at a layer with a given stream [T, D] instead of the embeddings (what lies before is not
   // recomputed).
@@ -101,8 +104,8 @@ struct ForwardOptions {
 void check_prompt(const ModelConfig& config, std::span<const TokenId> ids);
 
 // Prompts whose lengths call for different rotaries must not be in one batch (backend/rotary.h).
-ForwardTrace forward(backend::Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
-                     const ForwardOptions& options = {}, const RunContext& context = {});
+ForwardPass forward(backend::Backend& backend, const std::vector<std::vector<TokenId>>& prompts,
+                    const ForwardOptions& options = {}, const RunContext& context = {});
 
 // Token embeddings and, where the model has them, those of the positions.
 struct Embedded {
@@ -111,8 +114,11 @@ struct Embedded {
 Embedded embed_rows(backend::Backend& backend, std::span<const TokenId> ids,
                     std::span<const int> positions, const ForwardHooks* hooks);
 
+// Pattern, pre, up and act of a layer that a lean pass over one prompt kept.
+void bring_back(backend::Backend& backend, int layer, LayerPass& keep);
+
 // The part of a batch that belongs to one prompt; shares its memory.
-ForwardTrace slice_prompt(backend::Backend& backend, const ForwardTrace& batch, std::size_t index);
+ForwardPass slice_prompt(backend::Backend& backend, const ForwardPass& batch, std::size_t index);
 
 // Keys and values of the positions seen so far, for generation.
 class KeyValueCache {

@@ -34,17 +34,16 @@ std::vector<double> losses(backend::Backend& backend, const backend::Array& x,
       rows.push_back({segments[i].begin + s, prompts[i][static_cast<std::size_t>(s) + 1], i});
   }
   std::vector<double> out(segments.size(), 0.0), logits, loss(rows.size());
-  const auto vocabulary = static_cast<std::size_t>(backend.config().vocab_size);
+  const std::size_t vocabulary = backend.config().vocab_size;
   for (std::size_t begin = 0; begin < rows.size(); begin += kLogitRows) {
     std::vector<std::int64_t> chunk;
     for (std::size_t i = begin; i < std::min(begin + kLogitRows, rows.size()); ++i)
       chunk.push_back(rows[i].row);
     backend.logits(x, chunk, logits);
-    backend.parallel_for(static_cast<std::int64_t>(chunk.size()), [&](std::int64_t i) {
-      const std::span<double> row(logits.data() + static_cast<std::size_t>(i) * vocabulary,
-                                  vocabulary);
+    backend.parallel_for(std::ssize(chunk), [&](std::int64_t i) {
+      const std::span<double> row(logits.data() + i * vocabulary, vocabulary);
       engine::cap_logits(backend.config(), row);
-      const std::size_t at = begin + static_cast<std::size_t>(i);
+      const std::size_t at = begin + i;
       loss[at] = engine::log_sum_exp(row) - row[rows[at].next];
     });
   }
@@ -62,7 +61,7 @@ std::vector<double> logits_of(backend::Backend& backend, const backend::Array& x
 
 InterventionReading read(const Model& model, backend::Backend& backend, const backend::Array& x,
                          std::span<const TokenId> ids, const TargetInfo& target) {
-  const int length = static_cast<int>(ids.size());
+  const int length = ids.size();
   Target same;
   same.ids = target.ids;
   same.versus = target.versus_ids;
@@ -92,7 +91,7 @@ std::vector<interventions::OutputChange> all_but(const Writers& writers, int len
   std::vector<interventions::OutputChange> changes;
   for (int w = writers.terminals(); w < writers.count(); ++w)
     changes.push_back({w, std::nullopt, intervention.ablation, intervention.scale});
-  std::vector<char> whole(static_cast<std::size_t>(writers.count()), 0);
+  std::vector<char> whole(writers.count(), 0);
   for (const std::string& text : intervention.ablate) {
     const interventions::OutputChange kept = output_change(writers, text, length, intervention);
     if (!kept.position) whole[kept.writer] = 1;
@@ -134,17 +133,17 @@ class Changed {
         backend_(*engine::state_of(model)->backend),
         ids_(ids),
         clean_(backend_, model.writers(), {{ids.begin(), ids.end()}}, context) {
-    const int length = static_cast<int>(ids.size());
+    const int length = ids.size();
     if (!patch_from.empty())
       other_.emplace(backend_, model.writers(), std::vector<std::vector<TokenId>>{patch_from},
                      context);
     target_ = engine::resolve_target(
         model, target, length,
-        logits_of(backend_, clean_.trace().x_final, resolve_position(target.position, length)));
+        logits_of(backend_, clean_.pass().x_final, resolve_position(target.position, length)));
   }
 
   const TargetInfo& target() const { return target_; }
-  InterventionReading before() const { return checked(clean_.trace().x_final); }
+  InterventionReading before() const { return checked(clean_.pass().x_final); }
   InterventionReading after(const interventions::Variant& variant,
                             const RunContext& context) const {
     return checked(interventions::run_variants(clean_, other_ ? &*other_ : nullptr, {variant},
@@ -170,7 +169,7 @@ class Changed {
 // As the pass is run; throws for whatever is not there.
 interventions::Variant variant_of(const Model& model, std::span<const TokenId> ids,
                                   const Intervention& intervention) {
-  const int length = static_cast<int>(ids.size());
+  const int length = ids.size();
   const Writers& writers = model.writers();
   check_intervention(intervention);
   interventions::Variant variant;
@@ -263,18 +262,17 @@ std::vector<std::vector<double>> knockout_losses(const Model& model,
     std::int64_t rows = 0;
     while (next < prompts.size() &&
            (batch.empty() ||
-            (rows + static_cast<std::int64_t>(prompts[next].size()) <= kBatchRows &&
+            (rows + std::ssize(prompts[next]) <= kBatchRows &&
              backend::same_rotary(model.config(), static_cast<int>(batch.front().size()),
                                   static_cast<int>(prompts[next].size()))))) {
-      rows += static_cast<std::int64_t>(prompts[next].size());
+      rows += std::ssize(prompts[next]);
       batch.push_back(prompts[next++]);
     }
     const interventions::CleanRun clean(backend, model.writers(), batch, context);
     const auto store = [&](std::size_t row, const std::vector<double>& values) {
-      std::copy(values.begin(), values.end(),
-                out[row].begin() + static_cast<std::ptrdiff_t>(begin));
+      std::copy(values.begin(), values.end(), out[row].begin() + begin);
     };
-    store(0, losses(backend, clean.trace().x_final, clean.trace().segments, batch));
+    store(0, losses(backend, clean.pass().x_final, clean.pass().segments, batch));
     for (std::size_t i = 0; i < cuts.size(); ++i) {
       context.report("cuts", static_cast<double>(begin * cuts.size() + i * batch.size()),
                      static_cast<double>(prompts.size() * cuts.size()));
@@ -285,9 +283,7 @@ std::vector<std::vector<double>> knockout_losses(const Model& model,
       }
       if (interventions::first_changed_layer(model.writers(), model.config(), variants[0]) ==
           model.config().n_layers) {
-        std::copy(out[0].begin() + static_cast<std::ptrdiff_t>(begin),
-                  out[0].begin() + static_cast<std::ptrdiff_t>(next),
-                  out[i + 1].begin() + static_cast<std::ptrdiff_t>(begin));
+        std::copy(out[0].begin() + begin, out[0].begin() + next, out[i + 1].begin() + begin);
         continue;
       }
       const interventions::VariantStreams changed =
@@ -308,14 +304,14 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
         "the prompt to patch from has {} tokens, this one has {}: they must be of one length",
         other.size(), ids.size()));
   backend::Backend& backend = *engine::state_of(model)->backend;
-  const int length = static_cast<int>(ids.size());
+  const int length = ids.size();
   const int position = resolve_position(target.position, length);
   const interventions::CleanRun clean(backend, model.writers(), {{ids.begin(), ids.end()}},
                                       context);
   const interventions::CleanRun from(backend, model.writers(), {{other.begin(), other.end()}},
                                      context);
   const TargetInfo info = engine::resolve_target(
-      model, target, length, logits_of(backend, clean.trace().x_final, position));
+      model, target, length, logits_of(backend, clean.pass().x_final, position));
   Target same{info.ids, info.versus_ids, info.raw, info.position};
   // Patches that begin at the same layer go together, so that none recomputes more than it has to.
   std::vector<std::size_t> order(patches.size());
@@ -326,7 +322,7 @@ std::vector<double> patched_targets(const Model& model, std::span<const TokenId>
                                                        {0, {}, {}, edges, false, {}}));
   std::stable_sort(order.begin(), order.end(),
                    [&](std::size_t a, std::size_t b) { return first[a] < first[b]; });
-  const auto per_batch = static_cast<std::size_t>(std::max<std::int64_t>(1, kBatchRows / length));
+  const std::size_t per_batch = std::max<std::int64_t>(1, kBatchRows / length);
   std::vector<double> out(patches.size(), 0.0);
   for (std::size_t begin = 0; begin < order.size();) {
     std::size_t end = begin;

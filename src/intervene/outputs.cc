@@ -21,9 +21,9 @@ Place place_of(const Writer& writer, const ModelConfig& c) {
 }
 
 const backend::Array& written(const CleanRun& run, const Writer& writer) {
-  if (writer.kind == WriterKind::emb) return run.trace().emb;
-  if (writer.kind == WriterKind::pos) return run.trace().pos;
-  const forward::LayerTrace& layer = run.trace().layers[writer.layer];
+  if (writer.kind == WriterKind::emb) return run.pass().emb;
+  if (writer.kind == WriterKind::pos) return run.pass().pos;
+  const forward::LayerPass& layer = run.pass().layers[writer.layer];
   return writer.kind == WriterKind::head ? layer.z : layer.mlp_out;
 }
 
@@ -45,21 +45,20 @@ bool OutputChanges::change_embeddings() const {
 std::vector<std::vector<double>> OutputChanges::replacement(const Placed& placed) const {
   const Writer& writer = clean_.writers()[placed.change.writer];
   const Place place = place_of(writer, clean_.backend().config());
-  const backend::Segment& segment = clean_.trace().segments[placed.prompt];
-  const auto length = static_cast<std::size_t>(segment.length);
-  std::vector<std::vector<double>> rows(
-      length, std::vector<double>(static_cast<std::size_t>(place.size), 0.0));
+  const backend::Segment& segment = clean_.pass().segments[placed.prompt];
+  const std::size_t length = segment.length;
+  std::vector<std::vector<double>> rows(length, std::vector<double>(place.size, 0.0));
   if (placed.change.ablation == Ablation::zero) return rows;
   const CleanRun& run = placed.change.ablation == Ablation::resample ? *other_ : clean_;
   const backend::Array& from = written(run, writer);
-  const std::int64_t begin = run.trace().segments[placed.prompt].begin;
+  const std::int64_t begin = run.pass().segments[placed.prompt].begin;
   for (std::size_t s = 0; s < length; ++s)
     clean_.backend().download(
         from, (begin + static_cast<std::int64_t>(s)) * place.width + place.offset, rows[s]);
   if (placed.change.ablation == Ablation::resample) return rows;
-  std::vector<double> mean(static_cast<std::size_t>(place.size), 0.0);
+  std::vector<double> mean(place.size, 0.0);
   for (const auto& row : rows) {
-    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += row[i] / static_cast<double>(length);
+    for (std::size_t i = 0; i < mean.size(); ++i) mean[i] += row[i] / length;
   }
   rows.assign(length, mean);
   return rows;
@@ -72,9 +71,9 @@ void OutputChanges::apply(WriterKind kind, int layer, backend::Array& values) co
     if (writer.kind != kind || writer.layer != layer) continue;
     const Place place = place_of(writer, backend.config());
     const std::vector<std::vector<double>> instead = replacement(placed);
-    std::vector<double> now(static_cast<std::size_t>(place.size));
+    std::vector<double> now(place.size);
     for (std::size_t s = 0; s < instead.size(); ++s) {
-      const int position = static_cast<int>(s);
+      const int position = s;
       if (placed.change.position && *placed.change.position != position) continue;
       const std::vector<int>& except = placed.change.except;
       if (std::find(except.begin(), except.end(), position) != except.end()) continue;

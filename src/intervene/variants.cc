@@ -14,32 +14,32 @@ CleanRun::CleanRun(backend::Backend& backend, const Writers& writers,
     : backend_(backend),
       writers_(writers),
       prompts_(prompts),
-      trace_(forward::forward(backend, prompts, {}, context)) {}
+      pass_(forward::forward(backend, prompts, {}, context)) {}
 
 const backend::Array& CleanRun::stream(int layer) const {
-  return layer < backend_.config().n_layers ? trace_.layers[layer].x_pre : trace_.x_final;
+  return layer < backend_.config().n_layers ? pass_.layers[layer].x_pre : pass_.x_final;
 }
 
 const backend::Array& CleanRun::vectors(int writer) const {
   const Writer& w = writers_[writer];
-  if (w.kind == WriterKind::emb) return trace_.emb;
-  if (w.kind == WriterKind::pos) return trace_.pos;
-  const forward::LayerTrace& layer = trace_.layers[w.layer];
+  if (w.kind == WriterKind::emb) return pass_.emb;
+  if (w.kind == WriterKind::pos) return pass_.pos;
+  const forward::LayerPass& layer = pass_.layers[w.layer];
   if (w.kind == WriterKind::mlp) return layer.mlp_out;
   const auto known = vectors_.find(writer);
   if (known != vectors_.end()) return known->second;
   // z W_O with every other head's part of z set to zero.
   const ModelConfig& c = backend_.config();
   const std::int64_t width = static_cast<std::int64_t>(c.n_heads) * c.d_head;
-  backend::Array alone = backend_.zeros(trace_.rows() * width);
-  for (std::int64_t r = 0; r < trace_.rows(); ++r) {
+  backend::Array alone = backend_.zeros(pass_.rows() * width);
+  for (std::int64_t r = 0; r < pass_.rows(); ++r) {
     const std::int64_t at = r * width + static_cast<std::int64_t>(w.head) * c.d_head;
     backend_.copy(layer.z, at, alone, at, c.d_head);
   }
-  backend::Array out = backend_.zeros(trace_.rows() * c.d_model);
-  backend_.attention_out(w.layer, alone, trace_.rows(), out);
+  backend::Array out = backend_.zeros(pass_.rows() * c.d_model);
+  backend_.attention_out(w.layer, alone, pass_.rows(), out);
   backend_.through_norm_behind(w.layer, backend::Sublayer::attention, layer.attn_out_dev,
-                               trace_.rows(), out);
+                               pass_.rows(), out);
   return vectors_.emplace(writer, out).first->second;
 }
 
@@ -84,7 +84,7 @@ class Runner {
         c_(backend_.config()),
         outputs_(clean, other) {
     for (const Variant& v : variants) {
-      segments_.push_back({rows_, clean.trace().segments[v.prompt].length, 0});
+      segments_.push_back({rows_, clean.pass().segments[v.prompt].length, 0});
       rows_ += segments_.back().length;
       any_edges_ |= !v.edges.empty();
       any_zero_ |= !v.zero.empty();
@@ -127,7 +127,7 @@ class Runner {
   backend::Array gather(const backend::Array& from, std::int64_t width) {
     backend::Array out = backend_.zeros(rows_ * width);
     for (std::size_t i = 0; i < variants_.size(); ++i) {
-      const backend::Segment& source = clean_.trace().segments[variants_[i].prompt];
+      const backend::Segment& source = clean_.pass().segments[variants_[i].prompt];
       backend_.copy(from, source.begin * width, out, segments_[i].begin * width,
                     source.length * width);
     }
@@ -144,9 +144,9 @@ class Runner {
     const std::size_t prompt = variants_[variant].prompt;
     const std::int64_t at = edge.writer.position;
     backend_.add_rows(other_->vectors(edge.writer.writer),
-                      other_->trace().segments[prompt].begin + at, to, row, 1, c_.d_model, 1.0);
-    backend_.add_rows(clean_.vectors(edge.writer.writer),
-                      clean_.trace().segments[prompt].begin + at, to, row, 1, c_.d_model, -1.0);
+                      other_->pass().segments[prompt].begin + at, to, row, 1, c_.d_model, 1.0);
+    backend_.add_rows(clean_.vectors(edge.writer.writer), clean_.pass().segments[prompt].begin + at,
+                      to, row, 1, c_.d_model, -1.0);
   }
 
   bool reads(const Variant& v, int layer, backend::Sublayer sublayer) const {
@@ -164,7 +164,7 @@ class Runner {
     if (any_zero_ || outputs_.change_embeddings()) {
       hooks.embeddings = [this](backend::Array& emb) {
         outputs_.apply(WriterKind::emb, -1, emb);
-        const std::vector<double> nothing(static_cast<std::size_t>(c_.d_model), 0.0);
+        const std::vector<double> nothing(c_.d_model, 0.0);
         for (std::size_t i = 0; i < variants_.size(); ++i) {
           for (const int s : variants_[i].zero)
             backend_.upload(emb, (segments_[i].begin + s) * c_.d_model, nothing);
@@ -180,7 +180,7 @@ class Runner {
         backend_.copy(x, 0, changed, 0, rows_ * c_.d_model);
         for (std::size_t i = 0; i < variants_.size(); ++i) {
           if (!reads(variants_[i], layer, sublayer)) continue;
-          const backend::Segment& source = clean_.trace().segments[variants_[i].prompt];
+          const backend::Segment& source = clean_.pass().segments[variants_[i].prompt];
           backend_.add_rows(clean_.vectors(variants_[i].cut->writer), source.begin, changed,
                             segments_[i].begin, source.length, c_.d_model, -1.0);
         }
@@ -220,9 +220,9 @@ class Runner {
   // Rows of the norm's input with the differences of the given edges added.
   backend::Array changed_rows(std::size_t variant, const backend::Array& x,
                               const std::vector<ChangedRow>& rows) {
-    backend::Array out = backend_.zeros(static_cast<std::int64_t>(rows.size()) * c_.d_model);
+    backend::Array out = backend_.zeros(std::ssize(rows) * c_.d_model);
     for (std::size_t i = 0; i < rows.size(); ++i) {
-      const auto to = static_cast<std::int64_t>(i);
+      const std::int64_t to = i;
       backend_.copy(x, rows[i].row * c_.d_model, out, to * c_.d_model, c_.d_model);
       for (const std::size_t e : rows[i].edges)
         add_difference(variant, variants_[variant].edges[e], out, to);
@@ -254,9 +254,9 @@ class Runner {
                    const backend::Array& k, const backend::Array& v, backend::Array& z) {
     for (std::size_t i = 0; i < variants_.size(); ++i) {
       if (variants_[i].heads_frozen) {
-        const backend::Segment& source = clean_.trace().segments[variants_[i].prompt];
+        const backend::Segment& source = clean_.pass().segments[variants_[i].prompt];
         const std::int64_t width = static_cast<std::int64_t>(c_.n_heads) * c_.d_head;
-        backend_.copy(clean_.trace().layers[layer].z, source.begin * width, z,
+        backend_.copy(clean_.pass().layers[layer].z, source.begin * width, z,
                       segments_[i].begin * width, source.length * width);
       }
       for (const auto& [reader, edges] : readers(variants_[i], layer, WriterKind::head))
@@ -282,7 +282,7 @@ class Runner {
       }
       rows[at].edges.push_back(e);
     }
-    const auto n = static_cast<std::int64_t>(rows.size());
+    const std::int64_t n = rows.size();
     const std::int64_t heads = c_.n_heads, groups = c_.n_kv_heads, e = c_.d_head;
     const int head = clean_.writers()[reader.writer].head;
     const std::int64_t group = head / c_.group_size();
@@ -309,7 +309,7 @@ class Runner {
     backend_.copy(k, begin * groups * e, keys, 0, sources * groups * e);
     backend_.copy(v, begin * groups * e, values, 0, sources * groups * e);
     for (std::size_t r = 0; r < rows.size(); ++r) {
-      const auto at = static_cast<std::int64_t>(r);
+      const std::int64_t at = r;
       const std::int64_t to = (rows[r].position * groups + group) * e;
       if (branches[r] == Branch::Q)
         backend_.copy(new_q, (at * heads + head) * e, query, head * e, e);
@@ -322,12 +322,6 @@ class Runner {
     backend_.copy(mixed, head * e, z, ((begin + reader.position) * heads + head) * e, e);
   }
 
-  static backend::MlpSide side_of(Branch branch) {
-    return branch == Branch::R   ? backend::MlpSide::router
-           : branch == Branch::U ? backend::MlpSide::up
-                                 : backend::MlpSide::gate;
-  }
-
   // What the patched readers of one side make of their changed inputs replaces rows of `out`.
   void patch_mlp(int layer, const backend::Array& x, const backend::Routing* routing,
                  backend::MlpSide side, backend::Array& out) {
@@ -338,7 +332,7 @@ class Runner {
         const std::int64_t row = segments_[i].begin + reader.position;
         ChangedRow changed{row, reader.position, {}};
         for (const std::size_t e : edges) {
-          if (side_of(variants_[i].edges[e].branch) == side) changed.edges.push_back(e);
+          if (backend::side_of(variants_[i].edges[e].branch) == side) changed.edges.push_back(e);
         }
         if (changed.edges.empty()) continue;
         backend::Array input = changed_rows(i, x, {changed}),

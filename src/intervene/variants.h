@@ -20,7 +20,7 @@ class CleanRun {
 
   backend::Backend& backend() const { return backend_; }
   const Writers& writers() const { return writers_; }
-  const forward::ForwardTrace& trace() const { return trace_; }
+  const forward::ForwardPass& pass() const { return pass_; }
   const std::vector<std::vector<TokenId>>& prompts() const { return prompts_; }
   const backend::Array& stream(
       int layer) const;  // [T, D] before the layer; after the last one: the final stream
@@ -31,7 +31,7 @@ class CleanRun {
   backend::Backend& backend_;
   const Writers& writers_;
   std::vector<std::vector<TokenId>> prompts_;
-  forward::ForwardTrace trace_;
+  forward::ForwardPass pass_;
   mutable std::map<int, backend::Array> vectors_;
 };
 

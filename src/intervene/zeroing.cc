@@ -44,7 +44,7 @@ class Copies {
   // Logits at the last position, a row per copy.
   std::vector<double> logits(const RunContext& context) {
     const std::int64_t kv_row = static_cast<std::int64_t>(c_.n_kv_heads) * c_.d_head;
-    const std::int64_t whole = static_cast<std::int64_t>(copies_.size()) * length_ * kv_row;
+    const std::int64_t whole = std::ssize(copies_) * length_ * kv_row;
     backend::Array keys = backend_.zeros(whole), values = backend_.zeros(whole);
     forward::ForwardHooks hooks;
     hooks.embeddings = [this](backend::Array& emb) { zero(emb); };
@@ -63,7 +63,7 @@ class Copies {
     std::vector<TokenId> ids;
     for (const int s : batch_.positions) ids.push_back(ids_[s]);
     backend::Array x = forward::embed_rows(backend_, ids, batch_.positions, &hooks).x;
-    forward::LayerTrace scratch;
+    forward::LayerPass scratch;
     for (int l = 0; l < c_.n_layers; ++l) {
       context.check();
       forward::run_block(backend_, l, batch_, &hooks, false, x, scratch);
@@ -77,7 +77,7 @@ class Copies {
 
  private:
   void zero(backend::Array& emb) {
-    const std::vector<double> nothing(static_cast<std::size_t>(c_.d_model), 0.0);
+    const std::vector<double> nothing(c_.d_model, 0.0);
     for (std::size_t i = 0; i < copies_.size(); ++i) {
       const backend::Segment& own = batch_.segments[i];
       for (int s = own.past; s < length_; ++s) {
@@ -133,7 +133,7 @@ std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<con
     copies[i].shared = std::min(static_cast<int>(differ - copies[i].zero.begin()), at);
   }
   std::vector<std::vector<double>> out(sets.size());
-  const auto vocabulary = static_cast<std::ptrdiff_t>(model.config().vocab_size);
+  const std::ptrdiff_t vocabulary = model.config().vocab_size;
   for (std::size_t begin = 0; begin < copies.size();) {
     std::size_t end = begin;
     std::int64_t rows = 0;

@@ -3,25 +3,23 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstring>
 #include <optional>
 #include <utility>
 
 #include "base/message.h"
-#include "base/scratch.h"
+#include "base/system.h"
 #include "base/thread_pool.h"
 #include "model/blocks.h"
 #include "model/fingerprint.h"
 #include "model/mxfp4.h"
+#include "model/value_checks.h"
 #include "unpack/error.h"
 
 namespace unpack::model {
 namespace {
 
 constexpr std::size_t kChunk = std::size_t{1} << 20;
-constexpr std::int64_t kSharedChunks = 8;  // of a tensor that several threads look through
-constexpr int kLookers = 8;
 
 bool same_bytes(const Checkpoint::Entry& a, const Checkpoint::Entry& b) {
   const StoredTensor &x = a.tensor.stored, &y = b.tensor.stored;
@@ -38,8 +36,9 @@ bool same_bytes(const Checkpoint::Entry& a, const Checkpoint::Entry& b) {
 
 class Assembler {
  public:
-  Assembler(const ParsedConfig& parsed, const Checkpoint& checkpoint)
-      : family_(*parsed.family), config_(parsed.config), checkpoint_(checkpoint), buffer_(kChunk) {
+  Assembler(const ParsedConfig& parsed, const Checkpoint& checkpoint, LookAt look)
+      : family_(*parsed.family), config_(parsed.config), checkpoint_(checkpoint) {
+    if (look == LookAt::used) later_ = model_.unseen = std::make_shared<ValueChecks>();
     model_.config = parsed.config.model;
     model_.storage = checkpoint.storage();
     if (checkpoint.mapped())
@@ -149,11 +148,16 @@ class Assembler {
     model_.encoded.push_back(entry.encoded);
   }
 
-  static void check_finite_encoded(const Checkpoint::Entry& entry) {
+  void check_finite_encoded(const Checkpoint::Entry& entry) {
     constexpr std::int64_t kRun = 1 << 16;
-    std::vector<float> values(kRun);
     std::int64_t n = 1;
     for (const std::int64_t size : entry.tensor.stored.shape) n *= size;
+    // The same numbers in another order.
+    const StoredTensor& stored = entry.tensor.stored;
+    if (is_plain(*entry.encoded) &&
+        stored.bytes == static_cast<std::size_t>(n) * tensor::dtype_size(stored.dtype))
+      return check_finite(entry);
+    std::vector<float> values(kRun);
     for (std::int64_t at = 0; at < n; at += kRun) {
       const std::int64_t count = std::min(kRun, n - at);
       entry.encoded->decode(at, count, values.data());
@@ -245,38 +249,19 @@ class Assembler {
     check_shape(entry, shape);
   }
 
+  // Of large models halves are used where they lie, so that their pages are wanted anyway.
   void check_finite(const Checkpoint::Entry& entry) {
     const StoredTensor& stored = entry.tensor.stored;
-    const auto chunks = static_cast<std::int64_t>((stored.bytes + kChunk - 1) / kChunk);
-    const std::size_t size = tensor::dtype_size(stored.dtype);
-    // Element of the chunk, or -1; and its value.
-    const auto look = [&](std::int64_t chunk, std::byte* buffer) {
-      const std::size_t at = static_cast<std::size_t>(chunk) * kChunk;
-      const std::size_t n = std::min(kChunk, stored.bytes - at);
-      const std::byte* data = Checkpoint::fetch(entry, at, n, buffer);
-      const std::int64_t bad =
-          tensor::find_non_finite(data, stored.dtype, static_cast<std::int64_t>(n / size));
-      return std::pair(bad, bad < 0 ? 0.0 : tensor::load_element(data, stored.dtype, bad));
-    };
-    if (chunks >= kSharedChunks) {
-      if (!pool_) pool_.emplace(std::min(kLookers, base::available_threads()));
-      std::atomic<bool> found = false;
-      pool_->parallel_for(chunks, [&](std::int64_t chunk) {
-        base::Scratch buffer;
-        if (look(chunk, buffer.of<std::byte>(kChunk)).first >= 0) found = true;
-      });
-      if (!found) return;
-    }
-    for (std::int64_t chunk = 0; chunk < chunks; ++chunk) {
-      const auto [bad, value] = look(chunk, buffer_.data());
-      if (bad < 0) continue;
-      fail(entry, fmt::format("holds values that are no finite float32 number (element {} is {}); "
-                              "the file is damaged "
-                              "or its training diverged, use another checkpoint",
-                              static_cast<std::size_t>(chunk) * (kChunk / size) +
-                                  static_cast<std::size_t>(bad),
-                              value));
-    }
+    const bool in_place = is_large_half(stored);
+    if (in_place && later_) return later_->add(stored, entry.origin);
+    check_values(
+        stored, entry.origin,
+        [&](std::size_t at, std::size_t n, std::byte* buffer) {
+          if (!in_place) return Checkpoint::fetch(entry, at, n, buffer);
+          base::will_read(stored.data + at, n);
+          return stored.data + at;
+        },
+        pool_);
   }
 
   DType dominant_dtype() const {
@@ -289,8 +274,8 @@ class Assembler {
   const Family& family_;
   const FamilyConfig& config_;
   const Checkpoint& checkpoint_;
-  std::vector<std::byte> buffer_;
   std::optional<base::ThreadPool> pool_;  // once there is a large tensor
+  std::shared_ptr<ValueChecks> later_;
   std::size_t bytes_of_[4] = {};
   Fingerprint fingerprint_;
   ModelWeights model_;
@@ -305,8 +290,8 @@ std::string tensor_name(const std::string& pattern, int layer) {
              : pattern.substr(0, at) + std::to_string(layer) + pattern.substr(at + 2);
 }
 
-ModelWeights assemble(const ParsedConfig& parsed, const Checkpoint& checkpoint) {
-  return Assembler(parsed, checkpoint).run();
+ModelWeights assemble(const ParsedConfig& parsed, const Checkpoint& checkpoint, LookAt look) {
+  return Assembler(parsed, checkpoint, look).run();
 }
 
 }  // namespace unpack::model

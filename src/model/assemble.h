@@ -6,9 +6,10 @@
 
 namespace unpack::model {
 
-// Finds every tensor of the table, checks shape, type and that all its values are finite, and puts
-// views of it in place.
-ModelWeights assemble(const ParsedConfig& parsed, const Checkpoint& checkpoint);
+// Finds every tensor of the table, checks shape, type and that all its values are finite (large
+// ones perhaps later), and puts views of it in place.
+ModelWeights assemble(const ParsedConfig& parsed, const Checkpoint& checkpoint,
+                      LookAt look = LookAt::loaded);
 
 // A row's name for one layer.
 std::string tensor_name(const std::string& pattern, int layer);

@@ -59,7 +59,7 @@ void decode_small(const Byte* p, bool has_min, bool five, float* out) {
     for (std::size_t j = 0; j < bits.size(); ++j) bits[j] = 1 << j;
     return bits;
   }();
-  const int first = static_cast<int>(high & 0xFFFFU), second = static_cast<int>(high >> 16);
+  const int first = high & 0xFFFFU, second = high >> 16;
   for (std::size_t j = 0; j < 16; ++j) {
     const int low = (p[j] & 0xF) + ((first & kBit[j]) != 0 ? 16 : 0);
     const int top = (p[j] >> 4) + ((second & kBit[j]) != 0 ? 16 : 0);
@@ -83,8 +83,8 @@ void scale_and_min(const Byte* s, int j, float& scale, float& min) {
     a = (s[j + 4] & 0xF) | ((s[j - 4] >> 6) << 4);
     b = (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
   }
-  scale = static_cast<float>(a);
-  min = static_cast<float>(b);
+  scale = a;
+  min = b;
 }
 
 // Q4_K and Q5_K: eight sub-blocks of 32.
@@ -192,6 +192,10 @@ class Blocks final : public Reordered {
 
   bool plain() const override { return info_.dtype.has_value(); }
 
+  const std::byte* place(std::int64_t first, std::int64_t) const override {
+    return info_.dtype ? data_ + first * info_.bytes : nullptr;
+  }
+
  private:
   const BlockInfo& info_;
   const std::byte* data_;
@@ -215,6 +219,12 @@ class Rows final : public Reordered {
 
   bool plain() const override { return is_plain(*inner_); }
 
+  const std::byte* place(std::int64_t first, std::int64_t n) const override {
+    const std::int64_t at = first % columns_;
+    if (at + n > columns_) return nullptr;
+    return inner_->place(row_of_(first / columns_, a_, b_) * columns_ + at, n);
+  }
+
  private:
   std::shared_ptr<const Encoded> inner_;
   std::int64_t columns_;
@@ -231,6 +241,10 @@ class Part final : public Reordered {
   }
 
   bool plain() const override { return is_plain(*inner_); }
+
+  const std::byte* place(std::int64_t first, std::int64_t n) const override {
+    return inner_->place(start_ + first, n);
+  }
 
  private:
   std::shared_ptr<const Encoded> inner_;

@@ -205,7 +205,7 @@ Checkpoint Checkpoint::from_memory(const std::map<std::string, StoredTensor>& te
   checkpoint.origin_ = "weights in memory";
   checkpoint.storage_ = std::move(owner);
   for (const auto& [name, stored] : tensors) {
-    std::int64_t bytes = static_cast<std::int64_t>(tensor::dtype_size(stored.dtype));
+    std::int64_t bytes = tensor::dtype_size(stored.dtype);
     bool overflow = false;
     for (const std::int64_t size : stored.shape)
       overflow = size < 0 || __builtin_mul_overflow(bytes, size, &bytes) || overflow;

@@ -204,7 +204,7 @@ void read_longrope(const ConfigReader& reader, const ConfigReader& scaling, cons
   rope.scaling = RopeScaling::longrope;
   rope.short_factor = scaling.positives("short_factor");
   rope.long_factor = scaling.positives("long_factor");
-  const auto half = static_cast<std::size_t>(rope.dims / 2);
+  const std::size_t half = rope.dims / 2;
   for (const auto& [key, list] : {std::pair{"short_factor", &rope.short_factor},
                                   std::pair{"long_factor", &rope.long_factor}}) {
     if (list->size() != half)
@@ -265,7 +265,7 @@ Rope read_rope_base(const ConfigReader& reader, const ConfigReader* fresh, const
   if (share > 1.0)
     reader.fail(fmt::format(
         "rotary share {} of a head is not usable, expected a number from 0 to 1", share));
-  rope.dims = static_cast<int>(share * keys.d_head);
+  rope.dims = share * keys.d_head;
   if (rope.dims < 2 || rope.dims % 2 != 0) {
     reader.fail(fmt::format(
         "{} of the {} dimensions of a head would be rotated, expected an even number from 2",

@@ -58,7 +58,7 @@ void examine_gguf(FoundModel& model, const fs::path& file) {
   LayerCounts layers;
   for (const GgufTensor& tensor : gguf->content.tensors) {
     if (!tensor.info) continue;
-    const auto n = static_cast<std::uint64_t>(tensor.elements());
+    const std::uint64_t n = tensor.elements();
     model.parameters += n;
     layers.add(tensor.name, n, !tensor.info->dtype);
   }
@@ -76,7 +76,7 @@ void examine_folder(FoundModel& model, const Quantisation& quantisation) {
   checkpoint.each([&](const Checkpoint::Entry& entry) {
     const StoredTensor& stored = entry.tensor.stored;
     std::uint64_t n = 1;
-    for (const std::int64_t size : stored.shape) n *= static_cast<std::uint64_t>(size);
+    for (const std::int64_t size : stored.shape) n *= size;
     // Of a quantised one the weights, and not the words they are packed in.
     if (entry.encoded || entry.tensor.readable) {
       model.parameters += n;

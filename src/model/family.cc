@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <cmath>
+
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "model/load.h"
@@ -51,11 +53,10 @@ TensorRow conv1d_row(std::string name, Role role, std::int64_t in, std::int64_t 
 
 TensorRow conv1d_columns(std::string name, const std::vector<Role>& roles, std::int64_t in,
                          std::int64_t out_each) {
-  const std::int64_t total = static_cast<std::int64_t>(roles.size()) * out_each;
+  const std::int64_t total = std::ssize(roles) * out_each;
   TensorRow row{std::move(name), {in, total}, {}};
   for (const Role role : roles)
-    row.parts.push_back({role, static_cast<std::int64_t>(row.parts.size()) * out_each,
-                         shape_of(in, out_each, total, 1)});
+    row.parts.push_back({role, std::ssize(row.parts) * out_each, shape_of(in, out_each, total, 1)});
   return row;
 }
 
@@ -67,21 +68,21 @@ TensorRow vector_columns(std::string name, const std::vector<Role>& roles, std::
 
 TensorRow linear_heads(std::string name, const std::vector<Role>& roles, std::int64_t in,
                        std::int64_t heads, std::int64_t d_head) {
-  const std::int64_t n = static_cast<std::int64_t>(roles.size());
+  const std::int64_t n = roles.size();
   TensorRow row{std::move(name), {n * heads * d_head, in}, {}};
   for (const Role role : roles) {
-    row.parts.push_back({role, static_cast<std::int64_t>(row.parts.size()) * d_head * in,
-                         head_blocks(in, heads, d_head, n, 1, in)});
+    row.parts.push_back(
+        {role, std::ssize(row.parts) * d_head * in, head_blocks(in, heads, d_head, n, 1, in)});
   }
   return row;
 }
 
 TensorRow vector_heads(std::string name, const std::vector<Role>& roles, std::int64_t heads,
                        std::int64_t d_head) {
-  const std::int64_t n = static_cast<std::int64_t>(roles.size());
+  const std::int64_t n = roles.size();
   TensorRow row{std::move(name), {n * heads * d_head}, {}};
   for (const Role role : roles) {
-    row.parts.push_back({role, static_cast<std::int64_t>(row.parts.size()) * d_head,
+    row.parts.push_back({role, std::ssize(row.parts) * d_head,
                          head_blocks(1, heads, d_head, n, n * heads * d_head, 1)});
   }
   return row;
@@ -135,6 +136,10 @@ ParsedConfig parse_family_config(std::string_view config_json, const std::string
 
 ModelConfig parse_config(std::string_view config_json, const std::string& origin) {
   return parse_family_config(config_json, origin).config.model;
+}
+
+double usual_attention_scale(const ModelConfig& config) {
+  return 1.0 / std::sqrt(static_cast<double>(config.d_head));
 }
 
 }  // namespace unpack::model

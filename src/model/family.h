@@ -53,6 +53,9 @@ TensorRow shifted(TensorRow row, double shift);
 // All parts of a row belong to one expert.
 TensorRow of_expert(TensorRow row, int expert);
 
+// 1 / sqrt(d_head), of families that say nothing else.
+double usual_attention_scale(const ModelConfig& config);
+
 // ModelConfig and what only the table needs to know.
 struct FamilyConfig {
   ModelConfig model;

@@ -168,7 +168,7 @@ GgufTensor read_tensor(Reader& in, std::uint64_t& offset) {
   std::int64_t bytes = 0;
   if (__builtin_mul_overflow(elements / tensor.info->elements, tensor.info->bytes, &bytes))
     fail("has an impossible shape; the file is damaged");
-  tensor.bytes = static_cast<std::size_t>(bytes);
+  tensor.bytes = bytes;
   return tensor;
 }
 

@@ -57,7 +57,7 @@ class Keys {
     if (!value) fail(fmt::format("{}.{} is missing", arch, key));
     if (!(*value >= 0 && *value <= 1e9) || *value != std::floor(*value))
       fail(fmt::format("{}.{} is {}, which is no size", arch, key, *value));
-    return static_cast<std::int64_t>(*value);
+    return *value;
   }
   std::optional<std::string> text(const std::string& key) const {
     const Json* value = find(key);
@@ -150,10 +150,10 @@ void set_gemma(const Keys& keys, Json& config) {
   const bool by_width =
       (keys.arch == "gemma2" && layers == 46) || (keys.arch == "gemma3" && layers == 62);
   config["query_pre_attn_scalar"] =
-      scale      ? 1.0 / (*scale * *scale)
-      : by_width ? static_cast<double>(keys.count("embedding_length")) /
-                       static_cast<double>(keys.count("attention.head_count"))
-                 : key_length;
+      scale ? 1.0 / (*scale * *scale)
+      : by_width
+          ? static_cast<double>(keys.count("embedding_length")) / keys.count("attention.head_count")
+          : key_length;
   config["attn_logit_softcapping"] = nullptr;
   config["final_logit_softcapping"] = nullptr;
   for (const auto& [key, name] :
@@ -220,8 +220,8 @@ Json neox_config(const Keys& keys) {
                  {"layer_norm_eps", keys.number("attention.layer_norm_epsilon").value_or(1e-5)},
                  {"rotary_emb_base", keys.number("rope.freq_base").value_or(10000.0)}};
   if (heads > 0 && width >= heads)
-    config["rotary_pct"] = static_cast<double>(keys.count("rope.dimension_count")) /
-                           static_cast<double>(width / heads);
+    config["rotary_pct"] =
+        static_cast<double>(keys.count("rope.dimension_count")) / (width / heads);
   const Json* parallel = keys.find("use_parallel_residual");
   config["use_parallel_residual"] = !parallel || !parallel->is_boolean() || parallel->get<bool>();
   return config;

@@ -13,7 +13,7 @@ namespace unpack::model {
 // Throws InputError that names an architecture, a type or a key that is not read.
 std::string gguf_config(const GgufFiles& gguf);
 Checkpoint gguf_checkpoint(const std::shared_ptr<const GgufFiles>& gguf);
-ModelWeights load_gguf(const std::shared_ptr<const GgufFiles>& gguf);
+ModelWeights load_gguf(const std::shared_ptr<const GgufFiles>& gguf, LookAt look = LookAt::loaded);
 
 // tokenizer.ggml.* as tokenizer.json; empty where the file has none.
 std::string gguf_tokenizer(const GgufFiles& gguf);

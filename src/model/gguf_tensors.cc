@@ -205,7 +205,7 @@ class Mapping {
     const auto whole = make_blocks(*tensor.info, tensor.data);
     GgufTensor one = tensor;
     for (std::int64_t e = 0; e < std::min<std::int64_t>(tensor.shape[0], 100'000); ++e) {
-      one.bytes = static_cast<std::size_t>(elements / tensor.info->elements * tensor.info->bytes);
+      one.bytes = elements / tensor.info->elements * tensor.info->bytes;
       one.data = tensor.data + e * static_cast<std::int64_t>(one.bytes);
       put(fmt::format("{}{}.experts.{}.{}.weight", prefix, mixtral ? "block_sparse_moe" : "mlp", e,
                       name),
@@ -243,10 +243,10 @@ Checkpoint gguf_checkpoint(const std::shared_ptr<const GgufFiles>& gguf) {
   return Mapping(gguf).run();
 }
 
-ModelWeights load_gguf(const std::shared_ptr<const GgufFiles>& gguf) {
+ModelWeights load_gguf(const std::shared_ptr<const GgufFiles>& gguf, LookAt look) {
   ParsedConfig parsed = parse_family_config(gguf_config(*gguf), gguf->path.string());
   parsed.config.norm_shift = 0;  // these files hold the whole weight of a norm
-  ModelWeights model = assemble(parsed, gguf_checkpoint(gguf));
+  ModelWeights model = assemble(parsed, gguf_checkpoint(gguf), look);
   model.config.name = gguf->path.stem().string();
   return model;
 }

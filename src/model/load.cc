@@ -32,9 +32,10 @@ void add_end_tokens(const fs::path& folder, ModelConfig& config) {
 
 }  // namespace
 
-ModelWeights load_folder(const fs::path& folder, bool mapped) {
+ModelWeights load_folder(const fs::path& folder, bool mapped, LookAt look) {
   std::error_code error;
-  if (const fs::path file = find_gguf(folder); !file.empty()) return load_gguf(open_gguf(file));
+  if (const fs::path file = find_gguf(folder); !file.empty())
+    return load_gguf(open_gguf(file), look);
   if (!fs::is_directory(folder, error))
     throw InputError(fmt::format("{}: no such folder", folder.string()));
   const fs::path config = folder / "config.json";
@@ -43,7 +44,7 @@ ModelWeights load_folder(const fs::path& folder, bool mapped) {
   const ParsedConfig parsed = parse_family_config(text, config.string());
   Checkpoint checkpoint = Checkpoint::open(folder, mapped);
   unfold_quantised(checkpoint, read_quantisation(text, config.string()));
-  ModelWeights model = assemble(parsed, checkpoint);
+  ModelWeights model = assemble(parsed, checkpoint, look);
   add_end_tokens(folder, model.config);
   const fs::path absolute = fs::absolute(folder, error).lexically_normal();
   model.config.name =

@@ -15,9 +15,10 @@
 namespace unpack::model {
 
 // Sources
-// -----------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
-ModelWeights load_folder(const std::filesystem::path& folder, bool mapped = true);
+ModelWeights load_folder(const std::filesystem::path& folder, bool mapped = true,
+                         LookAt look = LookAt::loaded);
 // "Q4_K", ...: what quantised weights are stored as; empty where they are plain.
 std::string stored_type(const std::filesystem::path& folder);
 

@@ -125,7 +125,7 @@ struct Groups {
   std::int64_t out = 0;
   std::vector<float> scales, zeros;  // [groups, out]
   float value(std::int64_t group, std::int64_t o, unsigned q) const {
-    const auto at = static_cast<std::size_t>(group * out + o);
+    const std::size_t at = group * out + o;
     return scales[at] * (static_cast<float>(q) - zeros[at]);
   }
 };
@@ -232,7 +232,7 @@ class Unfolding {
     if (!entry.tensor.readable)
       fail(name,
            fmt::format("has type {}, no plain numbers", base::shown(entry.tensor.dtype_name)));
-    if (stored.bytes != static_cast<std::size_t>(n) * tensor::dtype_size(stored.dtype))
+    if (stored.bytes != n * tensor::dtype_size(stored.dtype))
       fail(name, fmt::format("has shape [{}], not {} numbers", base::joined(stored.shape), n));
     std::vector<float> out(static_cast<std::size_t>(n));
     tensor::convert_run(stored.data, stored.dtype, n, out.data());
@@ -331,7 +331,7 @@ class Unfolding {
                                    std::int64_t blocks) const {
     const QuantisedPart& codes = part(name + ".absmax", "U8", {blocks});
     const std::int64_t block = reader.size("nested_blocksize", 256);
-    const auto offset = static_cast<float>(reader.number("nested_offset", 0));
+    const float offset = reader.number("nested_offset", 0);
     const std::vector<float> table = numbers(name + ".nested_quant_map", 256);
     const std::vector<float> outer = numbers(name + ".nested_absmax", (blocks + block - 1) / block);
     std::vector<float> out;
@@ -383,7 +383,7 @@ class Unfolding {
     }
     const QuantisedPart& entry = part(name, "I32", {in});
     for (std::int64_t i = 0; i < in; ++i) {
-      const auto each = static_cast<std::int32_t>(word_at(entry.tensor.stored.data, i));
+      const std::int32_t each = word_at(entry.tensor.stored.data, i);
       if (each < 0 || each >= count) fail(name, fmt::format("names group {} of {}", each, count));
       out.push_back(each);
     }

@@ -30,8 +30,8 @@ std::vector<float> normal_quantiles() {
       const double density = std::exp(-0.5 * x * x) / std::sqrt(2.0 * M_PI);
       x += (0.5 * std::erfc(x / std::sqrt(2.0)) - tail) / density;
     }
-    bounds[i] = static_cast<float>(x);
-    bounds[kBuckets - i] = static_cast<float>(-x);
+    bounds[i] = x;
+    bounds[kBuckets - i] = -x;
   }
   return bounds;
 }
@@ -71,7 +71,7 @@ struct Distribution {
 };
 
 Distribution distribution(const TensorPart& part, int n_layers) {
-  const auto shift = static_cast<float>(part.view.shift);
+  const float shift = part.view.shift;
   switch (part.role) {
     case Role::final_norm_w:
     case Role::attn_norm_w:
@@ -119,7 +119,7 @@ class Arena {
 
 std::size_t tensor_bytes(const TensorRow& row, DType dtype) {
   std::size_t bytes = tensor::dtype_size(dtype);
-  for (const std::int64_t n : row.shape) bytes *= static_cast<std::size_t>(n);
+  for (const std::int64_t n : row.shape) bytes *= n;
   return bytes;
 }
 
@@ -131,16 +131,15 @@ struct NamedRow {
 };
 
 std::size_t total_bytes(const std::vector<NamedRow>& rows, DType dtype) {
-  const double there = static_cast<double>(base::system_memory().total);
+  const double there = base::system_memory().total;
   double bytes = 0;
-  for (const NamedRow& row : rows)
-    bytes += static_cast<double>(aligned(tensor_bytes(row.row, dtype)));
+  for (const NamedRow& row : rows) bytes += aligned(tensor_bytes(row.row, dtype));
   if (there > 0 && bytes > there) {
     throw InputError(fmt::format(
         "random weights of this shape take {:.1f} GiB, this machine has {:.1f} GiB of memory",
         bytes / (1 << 30), there / (1 << 30)));
   }
-  return static_cast<std::size_t>(bytes);
+  return bytes;
 }
 
 }  // namespace
@@ -180,9 +179,9 @@ TensorSet random_tensors(std::string_view config_json, std::uint64_t seed, DType
   }
   // A tensor's values depend on the seed and its name alone, so that any thread may draw them.
   base::ThreadPool pool(0);
-  pool.parallel_for(static_cast<std::int64_t>(jobs.size()), [&](std::int64_t i) {
+  pool.parallel_for(std::ssize(jobs), [&](std::int64_t i) {
     const Job& job = jobs[i];
-    const auto n = static_cast<std::int64_t>(job.tensor.bytes / tensor::dtype_size(dtype));
+    const std::int64_t n = job.tensor.bytes / tensor::dtype_size(dtype);
     fill_normal(seed * 0x2545F4914F6CDD1Dull + name_hash(job.tensor.name), job.distribution.mean,
                 job.distribution.scale, n, dtype, job.to);
   });

@@ -118,14 +118,14 @@ FileTensor parse_tensor(const std::string& name, const JsonValue& entry,
     overflow = __builtin_mul_overflow(elements, *size, &elements) || overflow;
   }
   const auto begin = count_of(offsets[0]), end = count_of(offsets[1]);
-  if (!begin || !end || *begin > *end || *end > static_cast<std::int64_t>(data.size())) {
+  if (!begin || !end || *begin > *end || *end > std::ssize(data)) {
     fail(
         fmt::format("its data_offsets {} leave the file, which holds {} bytes of data; the file is "
                     "damaged or cut short",
                     base::shown(offsets.dump()), data.size()));
   }
   tensor.stored.data = data.data() + *begin;
-  tensor.stored.bytes = static_cast<std::size_t>(*end - *begin);
+  tensor.stored.bytes = *end - *begin;
 
   if (const KnownType* type = known_type(tensor.dtype_name)) {
     std::int64_t expected = 0;
@@ -183,7 +183,7 @@ std::vector<FileTensor> parse_safetensors(std::span<const std::byte> file,
     const std::int64_t begin = t.stored.data - data.data();
     places.push_back({begin, begin + static_cast<std::int64_t>(t.stored.bytes), &t.stored.name});
   }
-  check_places(std::move(places), static_cast<std::int64_t>(data.size()), origin);
+  check_places(std::move(places), std::ssize(data), origin);
   return tensors;
 }
 
@@ -216,7 +216,7 @@ void MappedFile::read(const std::byte* from, std::size_t n, std::byte* to) const
 }
 
 void release_pages(const std::byte* data, std::size_t bytes) {
-  static const std::uintptr_t page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  static const std::uintptr_t page = ::sysconf(_SC_PAGESIZE);
   const std::uintptr_t begin = (reinterpret_cast<std::uintptr_t>(data) + page - 1) / page * page;
   const std::uintptr_t end = (reinterpret_cast<std::uintptr_t>(data) + bytes) / page * page;
   if (begin < end) ::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);

@@ -116,7 +116,7 @@ class Unpickler {
     std::size_t begin = stack_.size();
     while (begin > 0 && stack_[begin - 1]->kind != Item::mark) --begin;
     if (begin == 0) fail("is damaged (no mark)");
-    std::vector<ItemPtr> items(stack_.begin() + static_cast<std::ptrdiff_t>(begin), stack_.end());
+    std::vector<ItemPtr> items(stack_.begin() + begin, stack_.end());
     stack_.resize(begin - 1);
     return items;
   }
@@ -333,19 +333,19 @@ FileTensor file_tensor(const std::string& name, const Item& item, const std::str
   tensor.readable = type->read.has_value();
   tensor.stored.name = name;
   tensor.stored.dtype = type->read.value_or(DType::f32);
-  std::int64_t bytes = static_cast<std::int64_t>(type->bytes), begin = 0;
+  std::int64_t bytes = type->bytes, begin = 0;
   bool overflow = item.value < 0 || __builtin_mul_overflow(item.value, bytes, &begin);
   for (const ItemPtr& size : shape.items) {
     tensor.stored.shape.push_back(size->value);
     overflow = __builtin_mul_overflow(bytes, size->value, &bytes) || overflow;
   }
-  const auto held = static_cast<std::int64_t>(member->second.size());
+  const std::int64_t held = member->second.size();
   if (overflow || begin > held || bytes > held - begin)
     fail(fmt::format(
         "of shape [{}] leaves its storage of {} bytes; the file is damaged or cut short",
         base::joined(tensor.stored.shape), held));
   tensor.stored.data = member->second.data() + begin;
-  tensor.stored.bytes = static_cast<std::size_t>(bytes);
+  tensor.stored.bytes = bytes;
   return tensor;
 }
 

@@ -10,9 +10,7 @@
 namespace unpack::model {
 namespace {
 
-std::size_t elements(const WeightView& w) {
-  return w ? static_cast<std::size_t>(w.in) * static_cast<std::size_t>(w.out) : 0;
-}
+std::size_t elements(const WeightView& w) { return w ? static_cast<std::size_t>(w.in) * w.out : 0; }
 
 // n consecutive stored elements from (i, o) on.
 template <typename Scalar>
@@ -50,8 +48,7 @@ struct Change {
  private:
   void apply(std::int64_t n, Scalar* x) const {
     if (scale == 1.0 && shift == 0.0) return;
-    for (std::int64_t i = 0; i < n; ++i)
-      x[i] = static_cast<Scalar>(scale * (static_cast<double>(x[i]) + shift));
+    for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<Scalar>(scale * (x[i] + shift));
   }
 };
 
@@ -68,6 +65,20 @@ void read_contiguous_columns(const WeightView& w, const WeightBlock& part,
     }
     change.row(part.row + i, part.columns, out + i * ld);
   }
+}
+
+// Halves with contiguous columns in one go; false where they lie otherwise.
+bool read_turned(const WeightView& w, const WeightBlock& part, const float* row_scale, float* out,
+                 std::int64_t ld) {
+  const std::int64_t last = part.column + part.columns - 1;
+  if (!w.plain() || tensor::dtype_size(w.dtype) != 2 || part.column / w.block != last / w.block)
+    return false;
+  return tensor::widen_turned(w.data + 2 * w.offset(part.row, part.column), w.dtype, part.columns,
+                              part.rows, w.out_stride,
+                              row_scale != nullptr ? row_scale + part.row : nullptr, out, ld);
+}
+bool read_turned(const WeightView&, const WeightBlock&, const double*, double*, std::int64_t) {
+  return false;
 }
 
 // Columns are contiguous (Linear's [out, in]): convert a tile of columns, then turn it in cache.
@@ -98,7 +109,10 @@ void read_any(const WeightView& w, const WeightBlock& part, const Scalar* row_sc
   const Change<Scalar> change{w.scale, w.shift, row_scale};
   if (w.out_stride == 1 && (w.block > 1 || w.out == 1))
     return read_contiguous_columns(w, part, change, out, ld);
-  if (w.in_stride == 1) return read_contiguous_rows(w, part, change, out, ld);
+  if (w.in_stride == 1) {
+    if (!read_turned(w, part, row_scale, out, ld)) read_contiguous_rows(w, part, change, out, ld);
+    return;
+  }
   for (std::int64_t i = 0; i < part.rows; ++i) {
     for (std::int64_t o = 0; o < part.columns; ++o)
       load_run(w, part.row + i, part.column + o, 1, out + i * ld + o);
@@ -119,6 +133,28 @@ void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out
 }
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out) {
   read_any<double>(w, {row, n, 0, w.out}, nullptr, out, w.out);
+}
+
+namespace {
+
+// n elements from (i, o) on, which `step` says to lie one after the other.
+const std::byte* stored_run(const WeightView& w, std::int64_t i, std::int64_t o, std::int64_t n,
+                            std::int64_t step) {
+  if (w.scale != 1.0 || w.shift != 0.0 || (step != 1 && n > 1)) return nullptr;
+  const std::int64_t at = w.offset(i, o);
+  if (w.encoded != nullptr) return w.encoded->place(w.start + at, n);
+  return w.data + at * static_cast<std::int64_t>(tensor::dtype_size(w.dtype));
+}
+
+}  // namespace
+
+const std::byte* stored_row(const WeightView& w, std::int64_t i) {
+  const bool whole = w.block >= w.out || w.block_stride == w.block * w.out_stride;
+  return whole ? stored_run(w, i, 0, w.out, w.out_stride) : nullptr;
+}
+
+const std::byte* stored_column(const WeightView& w, std::int64_t o) {
+  return stored_run(w, 0, o, w.in, w.in_stride);
 }
 
 bool is_quantised(const WeightView& w) { return w.encoded != nullptr && !is_plain(*w.encoded); }

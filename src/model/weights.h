@@ -33,6 +33,8 @@ class Encoded {
   // are stored, each with its scale behind it, and `first` is where one begins.
   virtual bool mxfp4() const { return false; }
   virtual void copy_blocks(std::int64_t first, std::int64_t n, std::byte* out) const {}
+  // Where n elements from `first` on are stored plainly, one after the other; null: nowhere.
+  virtual const std::byte* place(std::int64_t first, std::int64_t n) const { return nullptr; }
 };
 
 // A matrix [in, out] inside a stored tensor: element (i, o) is data[i * in_stride + (o / block) *
@@ -66,6 +68,16 @@ struct WeightView {
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, float* out);
 void read_rows(const WeightView& w, std::int64_t row, std::int64_t n, double* out);
 
+// Where the elements of a row or a column lie one after the other as they are read, but for their
+// type; null where they do not.
+const std::byte* stored_row(const WeightView& w, std::int64_t i);
+const std::byte* stored_column(const WeightView& w, std::int64_t o);
+
+// When values are looked at: all when they are loaded, or those of large tensors when they are used
+// (value_checks.h).
+enum class LookAt { loaded, used };
+class ValueChecks;
+
 // Views by role.
 struct RoleViews {
   std::array<WeightView, kRoles> views;
@@ -83,6 +95,7 @@ struct ModelWeights : RoleViews {  // what belongs to no layer
   std::string fingerprint;              // fast hash of headers and samples of every tensor
   std::shared_ptr<const void> storage;  // keeps the bytes alive
   std::vector<std::shared_ptr<const Encoded>> encoded;
+  std::shared_ptr<ValueChecks> unseen;  // what is still to be looked at; null: nothing
   // Tells the source that the pages behind a view were copied elsewhere and may be dropped (files
   // only).
   void (*release)(const void* storage, const std::byte* data, std::size_t bytes) = nullptr;

@@ -39,20 +39,10 @@ std::string to_json(const QuestionCost& cost, const Planned& planned) {
       .dump();
 }
 
-std::string to_json(const AnswerResult& result) {
+Json report::answer_json(const AnswerResult& result) {
   Json json = {{"version", 1},
-               {"program",
-                {{"version", result.program.version},
-                 {"device", result.program.device},
-                 {"threads", result.program.threads}}},
-               {"model",
-                {{"name", result.model.name},
-                 {"family", result.model.family},
-                 {"layers", result.model.layers},
-                 {"heads", result.model.heads},
-                 {"d_model", result.model.d_model},
-                 {"dtype", result.model.dtype},
-                 {"fingerprint", result.model.fingerprint}}},
+               {"program", program_json(result.program)},
+               {"model", model_json(result.model)},
                {"tokens", report::tokens_json(result.tokens)},
                {"prompt_length", result.prompt_length}};
   json["answer"] = {{"log_probability", result.log_probability}, {"rows", rows_json(result.rows)}};
@@ -67,7 +57,11 @@ std::string to_json(const AnswerResult& result) {
   json["token_percent"] = result.token_percent;
   json["answer_credit"] = result.answer_credit;
   if (!result.groups.empty()) json["groups"] = report::groups_json(result.groups);
-  return report::compact(json);
+  return json;
+}
+
+std::string to_json(const AnswerResult& result) {
+  return report::compact(report::answer_json(result));
 }
 
 std::string to_terminal(const AnswerResult& result, const TerminalStyle& style) {
@@ -89,8 +83,7 @@ std::string to_terminal(const AnswerResult& result, const TerminalStyle& style) 
   for (const double credit : result.token_credit) largest = std::max(largest, std::abs(credit));
   for (std::size_t s = 0; s < result.token_credit.size(); ++s) {
     const double credit = result.token_credit[s];
-    const auto bar =
-        static_cast<std::size_t>(largest > 0 ? std::lround(20 * std::abs(credit) / largest) : 0);
+    const std::size_t bar = largest > 0 ? std::lround(20 * std::abs(credit) / largest) : 0;
     std::string mark;
     for (std::size_t i = 0; i < bar; ++i) mark += style.unicode ? "\u2588" : "#";
     text += fmt::format("  {:>4}  {:>+10.4f} {:>+7.1f}%  {:<20}  {}\n", s, credit,

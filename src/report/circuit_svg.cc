@@ -97,8 +97,7 @@ class CircuitPicture {
         b.writer = w;
         b.name = w < 0 ? "target" : writers_.name(w);
         std::sort(b.ports.begin(), b.ports.end());
-        b.w = std::max(
-            {text_width(b.name, 12) + 16, 8 + kPort * static_cast<double>(b.ports.size()), 54.0});
+        b.w = std::max({text_width(b.name, 12) + 16, 8 + kPort * b.ports.size(), 54.0});
         width += b.w + kColumnGap;
       }
       widest = std::max(widest, width - kColumnGap);
@@ -123,7 +122,7 @@ class CircuitPicture {
     width_ = std::max({widest + 2 * kCircuitMargin, x - kColumnGap + kBulge + kCircuitMargin,
                        text_width(subtitle(), 11) + 2 * kCircuitMargin});
     const double shift = (width_ - kBulge - (x - kColumnGap + kCircuitMargin)) / 2;
-    height_ = 80 + static_cast<double>(rows_.size()) * (kComponentHeight + kRowGap) - kRowGap + 24;
+    height_ = 80 + rows_.size() * (kComponentHeight + kRowGap) - kRowGap + 24;
     double y = height_ - 24;
     for (auto& [row, boxes] : rows_) {
       double total = -kColumnGap;
@@ -152,8 +151,8 @@ class CircuitPicture {
     const CircuitBox& b = box(edge.reader);
     if (!has_branch_name(edge.branch)) return {b.x, b.y};
     const auto at = std::find(b.ports.begin(), b.ports.end(), edge.branch) - b.ports.begin();
-    const auto n = static_cast<double>(b.ports.size());
-    return {b.x + kPort * (static_cast<double>(at) - (n - 1) / 2), b.y + 6};
+    const double n = b.ports.size();
+    return {b.x + kPort * (at - (n - 1) / 2), b.y + 6};
   }
 
   // Where the line is at t of its way, 0 at the writer.
@@ -188,9 +187,9 @@ class CircuitPicture {
                 b.writer < 0 ? "box mark" : "box", {}, 5);
     canvas.text(b.x, b.y - kComponentHeight / 2 + (b.ports.empty() ? 4 : 0), b.name, "m ink b",
                 " style=\"font-size:12px\"");
-    const auto n = static_cast<double>(b.ports.size());
+    const double n = b.ports.size();
     for (std::size_t i = 0; i < b.ports.size(); ++i) {
-      const double x = b.x + kPort * (static_cast<double>(i) - (n - 1) / 2);
+      const double x = b.x + kPort * (i - (n - 1) / 2);
       canvas.rect(x - 8, b.y - 7, 16, 13, "box", {}, 3);
       canvas.text(x, b.y + 3, to_string(b.ports[i]), "m tiny ink");
     }

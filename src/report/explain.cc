@@ -119,7 +119,7 @@ class Explainer {
 
   // Whether a good part of its credit comes from what it writes to the output itself.
   bool speaks(const Node& node) const {
-    const auto writer = static_cast<std::size_t>(node.writer);
+    const std::size_t writer = node.writer;
     if (trace_.root || node.position != trace_.target.position) return false;
     const double credit = trace_.node_credit.at(writer).at(node.position);
     return std::abs(trace_.importance.at(writer)) >= kDirect * std::abs(credit);
@@ -137,10 +137,10 @@ class Explainer {
   std::string head(const Node& node, const TraceResult& rooted, const Writing& written) const {
     const Writer& writer = writers_[node.writer];
     const CachedArray pattern = prepared_.cache("pattern", writer.layer);  // [H, S, S]
-    const auto length = static_cast<std::ptrdiff_t>(prepared_.length());
+    const std::ptrdiff_t length = prepared_.length();
     const auto begin = pattern.values.begin() + (writer.head * length + node.position) * length;
     const auto most = std::max_element(begin, begin + node.position + 1);
-    const int source = static_cast<int>(most - begin);
+    const int source = most - begin;
     const std::string& text = trace_.tokens[source].text;
     const long share = std::lround(100 * *most);
     std::string out = place(node);

@@ -23,7 +23,7 @@ std::string plain_number(double size, int digits) {
   // Digits after the point, so that all of them are significant.
   int places = std::max(0, digits - 1 - static_cast<int>(std::floor(std::log10(size))));
   std::string text = fmt::format("{:.{}f}", size, places);
-  const int shown = static_cast<int>(std::floor(std::log10(std::stod(text))));
+  const int shown = std::floor(std::log10(std::stod(text)));
   if (shown > static_cast<int>(std::floor(std::log10(size))) && places > 0)
     text = fmt::format("{:.{}f}", size, --places);  // 0.996 became 1.00
   if (text.find('.') != std::string::npos) {
@@ -134,7 +134,7 @@ std::vector<FigureToken> figure_tokens(const TraceResult& r, const GraphLayout& 
       out.push_back({column.x, 0, fmt::format("… {} …", column.count), {}, 0});
       continue;
     }
-    const auto s = static_cast<std::size_t>(column.position);
+    const std::size_t s = column.position;
     const double credit = s < r.token_credit.size() ? r.token_credit[s] : 0;
     const std::string text = figure_token(r.tokens[s].text);
     const int letters = std::max(2, static_cast<int>(std::floor(column.w / 6.6)));

@@ -46,7 +46,7 @@ ExportGraph collect(const TraceResult& r) {
     const auto [found, fresh] = index.try_emplace({node.writer, node.position}, graph.nodes.size());
     if (fresh) {
       const Writer& w = writers[node.writer];
-      const auto s = static_cast<std::size_t>(node.position);
+      const std::size_t s = node.position;
       graph.nodes.push_back({to_string(writers, node), kKinds[static_cast<int>(w.kind)],
                              r.tokens.at(s).text, w.layer, w.head, node.position,
                              finite(r.node_credit.at(node.writer).at(s))});

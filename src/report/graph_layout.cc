@@ -177,8 +177,8 @@ class Builder {
       }
       const double middle = (static_cast<double>(letters.size()) - 1) / 2;
       for (std::size_t k = 0; k < letters.size(); ++k)
-        box.ports.push_back({to_string(letters[k]), kPortStep * (static_cast<double>(k) - middle),
-                             used[i].contains(letters[k])});
+        box.ports.push_back(
+            {to_string(letters[k]), kPortStep * (k - middle), used[i].contains(letters[k])});
     }
   }
 
@@ -225,8 +225,8 @@ class Builder {
                      [&](std::size_t a, std::size_t b) { return place(a) < place(b); });
     row_.resize(g_.boxes.size());
     for (const std::size_t box : order) {
-      row_[box] = static_cast<std::size_t>(
-          std::lower_bound(rows_.begin(), rows_.end(), row_of(g_.boxes[box])) - rows_.begin());
+      row_[box] =
+          std::lower_bound(rows_.begin(), rows_.end(), row_of(g_.boxes[box])) - rows_.begin();
       cells_[{column_of_box(box), row_[box]}].push_back(box);
     }
     for (Step& step : steps_) {
@@ -256,8 +256,7 @@ class Builder {
         blocked = blocked || cells_.contains({step.column, row});
       if (!blocked) continue;
       const std::pair key(step.column, step.crosses);
-      const double from = static_cast<double>(step.from_row) + 0.5,
-                   to = static_cast<double>(step.to_row) - 0.5;
+      const double from = step.from_row + 0.5, to = step.to_row - 0.5;
       if (step.thin) {
         Interval*& lane = shared[key];
         if (!lane) lane = interval(from, to);
@@ -278,7 +277,7 @@ class Builder {
   }
 
   double cell_width(const std::vector<std::size_t>& boxes) const {
-    double width = kCellGap * static_cast<double>(boxes.size() - 1);
+    double width = kCellGap * (boxes.size() - 1);
     for (const std::size_t box : boxes) width += g_.boxes[box].w;
     return width;
   }
@@ -368,8 +367,8 @@ class Builder {
     for (std::size_t gap = 0; gap < gaps.size(); ++gap)
       above[gap] = std::max(16.0, 12 + kTrackStep * assign_slots(gaps[gap], 4)) +
                    (row_has_ports(gap + 1) ? kPortSize : 0);
-    const double total = std::accumulate(above.begin(), above.end(), 0.0) +
-                         kBoxHeight * static_cast<double>(rows_.size());
+    const double total =
+        std::accumulate(above.begin(), above.end(), 0.0) + kBoxHeight * rows_.size();
     g_.height = kTopRoom + total + kTokenRoom;
     g_.tokens_y = kTopRoom + total + 20;
     double y = kTopRoom + total;

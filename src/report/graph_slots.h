@@ -19,24 +19,22 @@ inline int assign_slots(std::vector<Interval*> intervals, double margin) {
   for (Interval* interval : intervals) {
     const auto free = std::find_if(ends.begin(), ends.end(),
                                    [&](double end) { return end + margin < interval->from; });
-    interval->slot = static_cast<int>(free - ends.begin());
+    interval->slot = free - ends.begin();
     if (free == ends.end()) {
       ends.push_back(interval->to);
     } else {
       *free = interval->to;
     }
   }
-  return static_cast<int>(ends.size());
+  return ends.size();
 }
 
 // Places around `centre`, at most `most` apart, within `room`.
 inline void spread_out(const std::vector<double*>& places, double most, double centre,
                        double room) {
-  const double gap =
-      places.size() > 1 ? std::min(most, room / static_cast<double>(places.size() - 1)) : 0;
+  const double gap = places.size() > 1 ? std::min(most, room / (places.size() - 1)) : 0;
   for (std::size_t i = 0; i < places.size(); ++i)
-    *places[i] =
-        centre + gap * (static_cast<double>(i) - static_cast<double>(places.size() - 1) / 2);
+    *places[i] = centre + gap * (i - static_cast<double>(places.size() - 1) / 2);
 }
 
 }  // namespace unpack::report

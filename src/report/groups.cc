@@ -33,7 +33,7 @@ std::vector<WordCredit> merge_words(const std::vector<Token>& tokens,
   std::vector<WordCredit> words;
   double positive = 0;
   for (std::size_t s = 0; s < tokens.size(); ++s) {
-    const int position = static_cast<int>(s);
+    const int position = s;
     if (s == 0 || starts_word(tokens[s - 1].text, tokens[s].text))
       words.push_back({position, position, "", 0, 0});
     WordCredit& word = words.back();
@@ -50,7 +50,7 @@ std::vector<PathGroup> group_paths(std::span<const TraceResult> results, const R
   struct Sum {
     PathGroup group;
     double credit = 0, absolute = 0;
-    std::size_t last_prompt = static_cast<std::size_t>(-1);
+    std::size_t last_prompt = -1;
   };
   std::map<std::string, Sum> sums;
   double mass = 0;
@@ -81,7 +81,7 @@ std::vector<PathGroup> group_paths(std::span<const TraceResult> results, const R
   std::vector<PathGroup> groups;
   for (auto& [text, sum] : sums) {
     sum.group.text = text;
-    sum.group.mean_credit = sum.credit / static_cast<double>(results.size());
+    sum.group.mean_credit = sum.credit / results.size();
     sum.group.share = mass > 0 ? sum.absolute / mass : 0;
     groups.push_back(std::move(sum.group));
   }

@@ -22,7 +22,8 @@ function paint(i) {
   const row = data[i], largest = Math.max(1e-300, ...row.credit.map(Math.abs));
   spans.forEach((e, s) => {
     const share = s < row.credit.length ? row.credit[s] / largest : 0, size = Math.abs(share);
-    e.style.background = size < 0.01 ? "" : `color-mix(in srgb, var(--${share < 0 ? "negative" : "positive"}) ${Math.round(6 + 80 * size)}%, transparent)`;
+    const colour = `var(--${share < 0 ? "negative" : "positive"}) ${Math.round(6 + 80 * size)}%`;
+    e.style.background = size < 0.01 ? "" : `color-mix(in srgb, ${colour}, transparent)`;
     e.style.color = size > 0.65 ? "var(--on)" : "";
     e.title = s < row.credit.length ? `credit ${(row.credit[s] ?? 0).toPrecision(3)}` : "";
     e.classList.toggle("now", e.dataset.row === String(i));
@@ -60,8 +61,7 @@ std::string to_html(const AttributeResult& r) {
   std::vector<int> row_at(r.tokens.size() + 1, -1);
   for (std::size_t i = 0; i < r.rows.size(); ++i) {
     const int said = r.rows[i].position + 1;
-    if (said >= 0 && static_cast<std::size_t>(said) < row_at.size())
-      row_at[said] = static_cast<int>(i);
+    if (said >= 0 && static_cast<std::size_t>(said) < row_at.size()) row_at[said] = i;
   }
   std::string text;
   const auto span = [&](const std::string& token, int row) {

@@ -24,7 +24,8 @@ const root = document.querySelector("main");
 const rows = [...document.querySelectorAll(".paths li")];
 const info = rows.map(li => ({s: li.dataset.s, w: li.dataset.w.split(" ")}));
 const marked = [...document.querySelectorAll("[data-p]")].filter(e => e.tagName !== "LI");
-const tokens = [...document.querySelectorAll(".tok")], cells = [...document.querySelectorAll(".cell")];
+const tokens = [...document.querySelectorAll(".tok")];
+const cells = [...document.querySelectorAll(".cell")];
 let pinned = null;
 function show(paths, token) {
   const on = new Set(paths), writers = new Set(), sources = new Set();
@@ -53,10 +54,16 @@ for (const e of [...rows, ...marked, ...tokens, ...cells]) {
   e.addEventListener("mouseleave", clear);
   e.addEventListener("focus", () => show(...pathsOf(e)));
   e.addEventListener("blur", clear);
-  e.addEventListener("click", event => { pinned = pathsOf(e); show(...pinned); event.stopPropagation(); });
+  e.addEventListener("click", event => {
+    pinned = pathsOf(e);
+    show(...pinned);
+    event.stopPropagation();
+  });
 }
 document.addEventListener("click", () => { pinned = null; clear(); });
-document.addEventListener("keydown", event => { if (event.key === "Escape") { pinned = null; clear(); } });
+document.addEventListener("keydown", event => {
+  if (event.key === "Escape") { pinned = null; clear(); }
+});
 )js";
 
 // Drawn paths come first and in the order of their ranks: a list entry's place is its rank.

@@ -25,6 +25,10 @@ Json report::tokens_json(const std::vector<Token>& tokens) {
   return list;
 }
 
+Json report::program_json(const ProgramInfo& p) {
+  return {{"version", p.version}, {"device", p.device}, {"threads", p.threads}};
+}
+
 Json report::model_json(const ModelInfo& m) {
   return {{"name", m.name},
           {"family", m.family},
@@ -54,6 +58,7 @@ namespace {
 using report::compact;
 using report::model_json;
 using report::options_json;
+using report::program_json;
 using report::tokens_json;
 
 // One top-level key a line: compact, and still easy to read and to compare. Non-finite numbers
@@ -65,10 +70,6 @@ std::string dump(const Json& object) {
     text += compact(key) + ": " + compact(value);
   }
   return text + "\n}\n";
-}
-
-Json program_json(const ProgramInfo& p) {
-  return {{"version", p.version}, {"device", p.device}, {"threads", p.threads}};
 }
 
 template <class T>
@@ -119,8 +120,7 @@ Json experts_json(const std::vector<ExpertUse>& used) {
 // The strongest neurons; those of experts that are not in use have no credit and come last.
 std::vector<NeuronEntry> listed_neurons(const TraceResult& r, int layer, std::size_t most) {
   std::vector<NeuronEntry> out(r.neuron_entries.begin(),
-                               r.neuron_entries.begin() + static_cast<std::ptrdiff_t>(std::min(
-                                                              most, r.neuron_entries.size())));
+                               r.neuron_entries.begin() + std::min(most, r.neuron_entries.size()));
   if (r.expert_entries.empty()) return out;
   const LayerConfig& shape = r.layout.layer(layer);
   for (int e = 0; e < shape.n_experts && out.size() < most; ++e) {
@@ -231,8 +231,8 @@ std::string reads_to_json(const TraceResult& r, std::size_t most,
           nodes.push_back({{static_cast<int>(w), static_cast<int>(s)}, rows[w][s]});
     }
     const std::size_t listed = std::min(most, nodes.size());
-    std::partial_sort(nodes.begin(), nodes.begin() + static_cast<std::ptrdiff_t>(listed),
-                      nodes.end(), [](const auto& a, const auto& b) {
+    std::partial_sort(nodes.begin(), nodes.begin() + listed, nodes.end(),
+                      [](const auto& a, const auto& b) {
                         return std::tuple(-std::fabs(a.second), a.first.writer, a.first.position) <
                                std::tuple(-std::fabs(b.second), b.first.writer, b.first.position);
                       });
@@ -276,7 +276,7 @@ void add_trace(const TraceResult& r, Json& object) {
     if (!r.composition.empty()) object["composition"] = composition_json(r);
   }
   if (!r.experts.empty()) {
-    const auto at = static_cast<std::size_t>(report::explained_position(r));
+    const std::size_t at = report::explained_position(r);
     Json& layers = object["experts"] = Json::array();
     for (const auto& layer : r.experts)
       layers.push_back(layer.empty() ? Json::array() : experts_json(layer.at(at)));

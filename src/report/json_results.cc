@@ -101,19 +101,17 @@ Json length_json(const BenchResult::Length& length) {
 
 std::string to_json(const BenchResult& r) {
   Json json;
-  json["program"] = {{"version", r.program.version},
-                     {"device", r.program.device},
-                     {"threads", r.program.threads},
-                     {"kernels", r.kernels}};
-  json["model"] = {{"name", r.model.name},       {"family", r.model.family},
-                   {"layers", r.model.layers},   {"heads", r.model.heads},
-                   {"d_model", r.model.d_model}, {"dtype", r.model.dtype}};
+  json["program"] = report::program_json(r.program);
+  json["program"]["kernels"] = r.kernels;
+  json["model"] = report::model_json(r.model);
+  json["model"].erase("fingerprint");  // of random weights as a rule
   json["gemm_gflops"] = r.gemm_gflops;
   json["read_gbytes"] = r.read_gbytes;
   json["weights_mib"] = r.weights_mib;
   json["base_memory_mib"] = r.base_memory_mib;
   json["peak_memory_mib"] = r.peak_memory_mib;
   if (r.device_held_mib > 0) json["device_held_mib"] = r.device_held_mib;
+  if (r.device_weights_mib > 0) json["device_weights_mib"] = r.device_weights_mib;
   json["lengths"] = Json::array();
   for (const auto& length : r.lengths) json["lengths"].push_back(length_json(length));
   return json.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

@@ -65,7 +65,7 @@ std::vector<ComponentCredit> ranked_components(const TraceResult& result) {
   const Writers writers = result.writer_table();
   const int count = std::min(writers.count(), static_cast<int>(result.node_credit.size()));
   for (int w = writers.terminals(); w < count; ++w) {
-    const auto at = static_cast<std::size_t>(w);
+    const std::size_t at = w;
     const double total = sum_of(result.node_credit[at]);
     const double direct = at < result.importance.size() ? result.importance[at] : 0;
     if (total != 0 || direct != 0) list.push_back({w, total, direct});
@@ -77,7 +77,7 @@ std::vector<ComponentCredit> ranked_components(const TraceResult& result) {
 }
 
 std::string experts_text(const ExpertUses& experts, int layer, int position, std::size_t most) {
-  const auto l = static_cast<std::size_t>(layer), s = static_cast<std::size_t>(position);
+  const std::size_t l = layer, s = position;
   if (l >= experts.size() || s >= experts[l].size()) return {};
   const std::vector<ExpertUse>& used = experts[l][s];
   std::string text;

@@ -39,14 +39,14 @@ std::string seal(std::string_view object) {
   return fmt::format("{}{}{}\"}}", object, kMember, base::crc32_text(object));
 }
 
-std::string_view unseal(std::string_view line) {
+std::string unseal(std::string_view line) {
   const std::size_t tail = kMember.size() + kDigits + 2;
   if (line.size() < tail + 1 || !line.ends_with("\"}")) return {};
   const std::string_view body = line.substr(0, line.size() - tail);
   if (line.substr(body.size(), kMember.size()) != kMember ||
       line.substr(body.size() + kMember.size(), kDigits) != base::crc32_text(body))
     return {};
-  return body;
+  return std::string(body) + '}';
 }
 
 std::uintmax_t read_sealed(const std::filesystem::path& file,
@@ -61,8 +61,8 @@ std::uintmax_t read_sealed(const std::filesystem::path& file,
   while (std::getline(in, line)) {
     if (in.eof()) break;  // no line end: the write was cut short
     ++number;
-    const std::string_view body = unseal(line);
-    if (body.empty()) {
+    const std::string object = unseal(line);
+    if (object.empty()) {
       // A first line that is whole and yet not ours is somebody's file; it must not be cut off.
       if (good == 0)
         throw InputError(
@@ -80,9 +80,7 @@ std::uintmax_t read_sealed(const std::filesystem::path& file,
                       "of it (head -n {}) and the others are made again",
                       file.string(), damaged, damaged - 1));
     good += line.size() + 1;
-    line.resize(body.size());
-    line += '}';
-    each(line);
+    each(object);
   }
   if (in.bad()) fail_to_read(file, errno);
   return good;

@@ -12,7 +12,7 @@ namespace unpack::report {
 // `{...}` -> `{...,"crc32":"0123abcd"}`: of everything in front of that member.
 std::string seal(std::string_view object);
 // The object without its checksum, or nothing (empty) where the checksum is absent or wrong.
-std::string_view unseal(std::string_view line);
+std::string unseal(std::string_view line);
 
 // Calls `each` with every good line, unsealed; returns how many bytes these take. A file that is
 // not there has none. What a broken write left at its end is passed over; InputError for a bad line

@@ -119,7 +119,7 @@ std::string to_neuronpedia(const TraceResult& r) {
     for (const double x : row) total = std::max(total, std::fabs(x));
   }
   const auto node_at = [&](const Node& node) {
-    const auto s = static_cast<std::size_t>(node.position);
+    const std::size_t s = node.position;
     const double credit = r.node_credit.at(node.writer).at(s);
     return graph.component(node.writer, node.position, r.tokens.at(s).text,
                            total > 0 ? std::fabs(credit) / total : 0);

@@ -55,10 +55,14 @@ std::string one_line(std::string text, std::size_t most) {
 // The page is one file: marks are coloured by the sentence of the answer that was clicked.
 constexpr const char* kPage = R"(<!doctype html><html lang="en"><meta charset="utf-8">
 <title>Sources of an answer</title><style>
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;background:#fff}
-h2{font-size:1.05rem;margin:1.4rem 0 .3rem}.answer button{font:inherit;border:0;background:none;text-align:left;cursor:pointer;padding:.1rem .2rem;border-radius:.25rem}
-.answer button[aria-pressed=true]{outline:2px solid #2563eb}.part{border-radius:.2rem}.credit{color:#555;font-size:.9rem}.answer button{color:inherit}
-:root{color-scheme:light dark}@media (prefers-color-scheme:dark){body{color:#e5e7eb;background:#111827}.credit{color:#9ca3af}}
+body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#222;
+  background:#fff}
+h2{font-size:1.05rem;margin:1.4rem 0 .3rem}.answer button{font:inherit;border:0;background:none;
+  text-align:left;cursor:pointer;padding:.1rem .2rem;border-radius:.25rem}
+.answer button[aria-pressed=true]{outline:2px solid #2563eb}.part{border-radius:.2rem}.credit{
+  color:#555;font-size:.9rem}.answer button{color:inherit}
+:root{color-scheme:light dark}@media (prefers-color-scheme:dark){body{color:#e5e7eb;
+  background:#111827}.credit{color:#9ca3af}}
 </style><h1>Sources of an answer</h1>)";
 constexpr const char* kSourcesScript = R"(<script>
 const data=JSON.parse(document.getElementById('data').textContent);
@@ -66,12 +70,15 @@ const buttons=[...document.querySelectorAll('.answer button')];
 const signed=(x,n)=>(x>=0?'+':'')+x.toFixed(n);
 function show(i){const s=data.sentences[i];if(!s)return;let most=1e-12;
 document.getElementById('about').textContent='log-probability '+s.log_probability.toFixed(3)+
-' \u00b7 credit of the rest of the prompt '+signed(s.other_credit,3)+', of earlier tokens of the answer '+signed(s.answer_credit,3)+
-' \u00b7 strongest tokens: '+s.strongest.map(t=>JSON.stringify(t.text)+' '+signed(t.credit,3)).join(', ');
+' \u00b7 credit of the rest of the prompt '+signed(s.other_credit,3)+
+', of earlier tokens of the answer '+signed(s.answer_credit,3)+' \u00b7 strongest tokens: '+
+s.strongest.map(t=>JSON.stringify(t.text)+' '+signed(t.credit,3)).join(', ');
 s.documents.forEach(d=>d.sentences.forEach(x=>{most=Math.max(most,Math.abs(x.credit))}));
-s.documents.forEach((d,k)=>{document.getElementById('d'+k).textContent=signed(d.credit,3)+' ('+d.percent.toFixed(0)+'%)';
+s.documents.forEach((d,k)=>{
+document.getElementById('d'+k).textContent=signed(d.credit,3)+' ('+d.percent.toFixed(0)+'%)';
 d.sentences.forEach((x,j)=>{const e=document.getElementById('p'+k+'_'+j),a=Math.abs(x.credit)/most;
-e.style.background=(x.credit>=0?'rgba(37,99,235,':'rgba(220,38,38,')+(0.55*a).toFixed(3)+')';e.title=signed(x.credit,4)})});
+e.style.background=(x.credit>=0?'rgba(37,99,235,':'rgba(220,38,38,')+(0.55*a).toFixed(3)+')';
+e.title=signed(x.credit,4)})});
 buttons.forEach((b,j)=>b.setAttribute('aria-pressed',j===i))}
 buttons.forEach((b,i)=>b.addEventListener('click',()=>show(i)));show(0);
 </script></html>
@@ -93,10 +100,7 @@ std::string to_json(const SourcesResult& result) {
       {"answer", result.answer},
       {"generated", result.generated},
       {"prompt_length", result.prompt_length}};
-  Json tokens = Json::array();
-  for (const Token& token : result.tokens)
-    tokens.push_back({{"position", token.position}, {"id", token.id}, {"text", token.text}});
-  json["tokens"] = std::move(tokens);
+  json["tokens"] = report::tokens_json(result.tokens);
   Json documents = Json::array();
   for (const SourcePlace& place : result.documents) {
     Json sentences = Json::array();
@@ -138,7 +142,7 @@ std::string to_json(const SourcesResult& result) {
 }
 
 std::string to_terminal(const SourcesResult& result, const TerminalStyle& style) {
-  const auto room = static_cast<std::size_t>(std::max(40, style.width - 40));
+  const std::size_t room = std::max(40, style.width - 40);
   std::string text;
   for (const AnswerSentence& sentence : result.sentences) {
     text += fmt::format("{}  (log-probability {:.3f})\n", one_line(sentence.text, room),

@@ -71,8 +71,8 @@ std::vector<SpanCredit> span_credits(const std::vector<Span>& spans,
   for (const Span& span : spans) {
     SpanCredit group;
     group.span = span;
-    for (int s = span.from; s <= span.to && s < static_cast<int>(credit.size()); ++s) {
-      const auto i = static_cast<std::size_t>(s);
+    for (int s = span.from; s <= span.to && s < std::ssize(credit); ++s) {
+      const std::size_t i = s;
       group.credit += credit[i];
       covered[i] = true;
       if (i < tokens.size()) group.text += tokens[i].text;

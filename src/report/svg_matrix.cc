@@ -50,13 +50,11 @@ double draw_heatmap(SvgCanvas& canvas, const Heatmap& map, double x, double y, d
       const int level =
           static_cast<int>(std::lround(kLevels * std::sqrt(std::max(value, 0.0) / largest)));
       if (level == 0) continue;
-      shades[level] += fmt::format(
-          "M{:.5g} {:.5g}h{:.4g}v{:.4g}h-{:.4g}z", x + cell_width * static_cast<double>(j),
-          y + cell_height * static_cast<double>(i), cell_width, cell_height, cell_width);
+      shades[level] += fmt::format("M{:.5g} {:.5g}h{:.4g}v{:.4g}h-{:.4g}z", x + cell_width * j,
+                                   y + cell_height * i, cell_width, cell_height, cell_width);
     }
   }
-  const double width = cell_width * static_cast<double>(map.columns.size()),
-               height = cell_height * static_cast<double>(map.rows.size());
+  const double width = cell_width * map.columns.size(), height = cell_height * map.rows.size();
   canvas.rect(x, y, width, height, "band", {}, 0);
   for (const auto& [level, d] : shades)
     canvas.raw(fmt::format("<path class=\"P\" fill-opacity=\"{:.2f}\" d=\"{}\"/>\n",
@@ -66,8 +64,7 @@ double draw_heatmap(SvgCanvas& canvas, const Heatmap& map, double x, double y, d
     double last = -100;
     for (std::size_t i = 0; i < names.size(); ++i) {
       const std::string label = cell >= 11 ? names[i] : tick_of(names[i]);
-      const double edge = cell * static_cast<double>(i),
-                   at = cell >= 11 ? edge + cell / 2 + 3 : edge + 7;
+      const double edge = cell * i, at = cell >= 11 ? edge + cell / 2 + 3 : edge + 7;
       if (label == before) continue;
       if (!before.empty() && cell < 11) {
         if (vertical) {
@@ -170,7 +167,7 @@ std::string to_svg(const InteractionResult& r) {
       "s");
   const std::size_t columns =
       std::max({attention.columns.size(), mlp.columns.size(), std::size_t{1}});
-  const double cell = std::clamp(std::floor(1800.0 / static_cast<double>(columns)) / 2, 3.0, 22.0);
+  const double cell = std::clamp(std::floor(1800.0 / columns) / 2, 3.0, 22.0);
   double y = 88;
   const auto part = [&](const Heatmap& map, const char* title) {
     if (map.rows.empty()) return;
@@ -184,7 +181,7 @@ std::string to_svg(const InteractionResult& r) {
   };
   part(attention, "Attention");
   part(mlp, "MLP");
-  const double width = std::max(680.0, 52 + cell * static_cast<double>(columns));
+  const double width = std::max(680.0, 52 + cell * columns);
   return canvas.document(width + 2 * kMargin, y + 6, "Interactions");
 }
 
@@ -209,22 +206,20 @@ Extent draw_attribution(SvgCanvas& canvas, const AttributeResult& r, double x, d
   }
   const double left = x + names, top = y + tokens_room;
   const int every = std::max(1, static_cast<int>(std::ceil(11 / cell)));
-  for (std::size_t s = 0; s < columns && s < r.tokens.size();
-       s += static_cast<std::size_t>(every)) {
-    const double at = left + cell * (static_cast<double>(s) + 0.5);
+  for (std::size_t s = 0; s < columns && s < r.tokens.size(); s += every) {
+    const double at = left + cell * (s + 0.5);
     canvas.text(at + 2, top - 7, clip(token_label(r.tokens[s].text, {true}), 16, true), "ink",
                 fmt::format(" transform=\"rotate(-55 {:.1f} {:.1f})\"", at + 2, top - 7));
   }
   for (std::size_t i = 0; i < r.rows.size(); ++i) {
     const AttributeRow& row = r.rows[i];
-    const double at = top + height * static_cast<double>(i),
-                 largest = largest_magnitude(row.token_credit);
+    const double at = top + height * i, largest = largest_magnitude(row.token_credit);
     canvas.text(left - 46, at + height / 2 + 4, clip(token_label(row.text, {true}), 18, true),
                 "e b");
     canvas.text(left - 8, at + height / 2 + 3, fmt::format("{:.0f}%", 100 * row.probability),
                 "e small soft");
     for (std::size_t s = 0; s < columns; ++s) {
-      const double from = left + cell * static_cast<double>(s);
+      const double from = left + cell * s;
       if (s >= row.token_credit.size()) {
         canvas.rect(from + 0.5, at + 0.5, cell - 1, height - 1, "band", {}, 1.5);
         continue;
@@ -246,8 +241,7 @@ Extent draw_attribution(SvgCanvas& canvas, const AttributeResult& r, double x, d
       canvas.close_group();
     }
   }
-  return {names + cell * static_cast<double>(columns) + 30,
-          tokens_room + height * static_cast<double>(r.rows.size()) + 8};
+  return {names + cell * columns + 30, tokens_room + height * r.rows.size() + 8};
 }
 
 }  // namespace report

@@ -63,7 +63,7 @@ Extent draw_credit_map(SvgCanvas& canvas, const TraceResult& r, double x, double
   const double height = std::clamp(cell * 0.62, 9.0, 24.0), mlp_gap = 6,
                mlp_width = std::max(cell, 26.0);
   const auto total_of = [&](int writer) {
-    const auto at = static_cast<std::size_t>(writer);
+    const std::size_t at = writer;
     return at < r.node_credit.size() ? sum_of(r.node_credit[at]) : 0;
   };
   double largest = 0;

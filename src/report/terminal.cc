@@ -66,7 +66,7 @@ std::string Terminal::bar(double share, int cells) const {
   static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   const double filled = std::isfinite(share) ? std::clamp(share, 0.0, 1.0) * cells : 0;
   if (!style_.unicode) return repeat("#", static_cast<int>(std::lround(filled)));
-  const int eighths = static_cast<int>(std::lround(filled * 8));
+  const int eighths = std::lround(filled * 8);
   return repeat("█", eighths / 8) + kEighths[eighths % 8];
 }
 
@@ -77,7 +77,7 @@ std::string Terminal::signed_bar(double share, int half) const {
   if (share >= 0 || size == 0)
     return blank + axis + paint(pad_right(bar(size, half), half), Ink::positive);
   // Only half blocks exist that stand at the right of their cell.
-  const int halves = static_cast<int>(std::lround(size * half * 2));
+  const int halves = std::lround(size * half * 2);
   const std::string body = style_.unicode
                                ? std::string(halves % 2 ? "▐" : "") + repeat("█", halves / 2)
                                : repeat("=", halves / 2);

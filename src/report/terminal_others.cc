@@ -83,7 +83,7 @@ void print_interactions(Terminal& t, const InteractionResult& r,
   t.heading(heading);
   std::vector<Interaction> best = list;
   const auto kept = std::min(best.size(), kStrongest);
-  std::partial_sort(best.begin(), best.begin() + static_cast<std::ptrdiff_t>(kept), best.end(),
+  std::partial_sort(best.begin(), best.begin() + kept, best.end(),
                     [](const Interaction& a, const Interaction& b) {
                       return a.score != b.score
                                  ? a.score > b.score
@@ -111,7 +111,7 @@ std::string cell_of(const Terminal& t, double share) {
   static constexpr const char *kFor[] = {"░", "▒", "▓", "█"}, *kAgainst[] = {"-", "~", "=", "≡"};
   static constexpr const char *kAsciiFor[] = {"1", "2", "3", "4"},
                               *kAsciiAgainst[] = {"a", "b", "c", "d"};
-  const auto step = static_cast<std::size_t>(std::clamp(static_cast<int>(size * 4), 0, 3));
+  const std::size_t step = std::clamp(static_cast<int>(size * 4), 0, 3);
   if (t.unicode()) return t.paint(share < 0 ? kAgainst[step] : kFor[step], t.ink_of(share));
   return share < 0 ? kAsciiAgainst[step] : kAsciiFor[step];
 }
@@ -127,7 +127,7 @@ void print_matrix(Terminal& t, const AttributeResult& r) {
     names = std::max(names, display_width(token_label(row.text, t.text_style())));
   }
   names = std::min(names, 16);
-  const auto room = static_cast<std::size_t>(t.width() - names - 4);
+  const std::size_t room = t.width() - names - 4;
   const std::size_t cell = columns * 2 <= room ? 2 : 1,
                     block = std::max<std::size_t>(10, room / cell / 10 * 10);
   for (std::size_t from = 0; from < columns; from += block) {

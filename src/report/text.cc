@@ -19,13 +19,13 @@ void append_utf8(std::string& out, char32_t c) {
 template <class F>
 void for_each_character(std::string_view text, F&& f) {
   auto at = reinterpret_cast<const utf8proc_uint8_t*>(text.data());
-  auto left = static_cast<utf8proc_ssize_t>(text.size());
+  utf8proc_ssize_t left = text.size();
   while (left > 0) {
     utf8proc_int32_t c = -1;
     utf8proc_ssize_t used = utf8proc_iterate(at, left, &c);
     if (used <= 0 || c < 0) {
       used = 1;
-      c = static_cast<utf8proc_int32_t>(kReplacement);
+      c = kReplacement;
     }
     f(static_cast<char32_t>(c));
     at += used;

@@ -19,7 +19,7 @@ using namespace report;
 constexpr double kUnit = 0.6;
 
 std::string fill_of(double share) {
-  const int strength = static_cast<int>(std::lround(100 * figure_fill(share)));
+  const int strength = std::lround(100 * figure_fill(share));
   return strength == 0 ? "white"
                        : fmt::format("{}!{}", share < 0 ? "negative" : "positive", strength);
 }

@@ -27,7 +27,7 @@ bool write_all(int descriptor, const std::string& content) {
     const ssize_t n = ::write(descriptor, content.data() + done, content.size() - done);
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return false;
-    done += static_cast<std::size_t>(n);
+    done += n;
   }
   return true;
 }

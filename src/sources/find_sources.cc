@@ -44,7 +44,7 @@ std::string sources_prompt(const SourcesOptions& options) {
 
 // The most bytes that a prompt may have; throws InputError where there are more.
 std::size_t check_text(const std::string& prompt, const SourcesOptions& options) {
-  const std::size_t longest = static_cast<std::size_t>(options.most_tokens) * kMostBytesPerToken;
+  const std::size_t longest = options.most_tokens * kMostBytesPerToken;
   if (options.most_tokens > 0 && prompt.size() > longest)
     throw InputError(
         fmt::format("the prompt has {} bytes, more than the limit of {}", prompt.size(), longest));
@@ -113,8 +113,7 @@ std::vector<SourcePlace> place_documents(const SourcesOptions& options, const La
 
 double sum_over(const std::vector<double>& credit, const Span& span) {
   double sum = 0;
-  for (int s = span.from; s <= span.to && s < static_cast<int>(credit.size()); ++s)
-    sum += credit[s];
+  for (int s = span.from; s <= span.to && s < std::ssize(credit); ++s) sum += credit[s];
   return sum;
 }
 
@@ -141,7 +140,7 @@ std::vector<TokenId> sources_tokens(const Model& model, const SourcesOptions& op
 
 Planned planned_sources(const Model& model, std::size_t prompt, const SourcesOptions& options) {
   check_room(prompt, 1, options);
-  const std::size_t context = static_cast<std::size_t>(model.config().n_ctx);
+  const std::size_t context = model.config().n_ctx;
   const std::size_t answer = options.answer ? model.tokenizer().encode(*options.answer).size()
                                             : std::min(static_cast<std::size_t>(options.generate),
                                                        context - std::min(context, prompt));
@@ -169,7 +168,7 @@ SourcesResult find_sources(const Model& model, const SourcesOptions& options,
   } else {
     prompt = model.encode_prompt(result.prompt);
   }
-  result.prompt_length = static_cast<int>(prompt.size());
+  result.prompt_length = prompt.size();
   check_room(prompt.size(), 1, options);
   result.documents = place_documents(options, Layout(model, prompt));
 

@@ -1,5 +1,7 @@
 #include "tensor/transpose.h"
 
+#include <algorithm>
+
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -18,13 +20,12 @@ void transpose_any(const T* from, std::int64_t rows, std::int64_t columns, std::
 #if defined(__x86_64__)
 constexpr std::int64_t kSide = 8;
 
-__attribute__((target("avx"))) void transpose_square(const float* from, std::int64_t pitch,
-                                                     float* to, std::int64_t ld) {
+// Eight rows of eight numbers, turned in registers.
+__attribute__((target("avx"), always_inline)) inline void turn_square(__m256* rows) {
   __m256 pairs[kSide], fours[kSide];
   for (int i = 0; i < kSide; i += 2) {
-    const __m256 a = _mm256_loadu_ps(from + i * pitch), b = _mm256_loadu_ps(from + (i + 1) * pitch);
-    pairs[i] = _mm256_unpacklo_ps(a, b);
-    pairs[i + 1] = _mm256_unpackhi_ps(a, b);
+    pairs[i] = _mm256_unpacklo_ps(rows[i], rows[i + 1]);
+    pairs[i + 1] = _mm256_unpackhi_ps(rows[i], rows[i + 1]);
   }
   for (int i = 0; i < kSide; i += 4) {
     for (int k = 0; k < 2; ++k) {
@@ -33,8 +34,50 @@ __attribute__((target("avx"))) void transpose_square(const float* from, std::int
     }
   }
   for (int j = 0; j < 4; ++j) {
-    _mm256_storeu_ps(to + j * ld, _mm256_permute2f128_ps(fours[j], fours[j + 4], 0x20));
-    _mm256_storeu_ps(to + (j + 4) * ld, _mm256_permute2f128_ps(fours[j], fours[j + 4], 0x31));
+    rows[j] = _mm256_permute2f128_ps(fours[j], fours[j + 4], 0x20);
+    rows[j + 4] = _mm256_permute2f128_ps(fours[j], fours[j + 4], 0x31);
+  }
+}
+
+__attribute__((target("avx"))) void transpose_square(const float* from, std::int64_t pitch,
+                                                     float* to, std::int64_t ld) {
+  __m256 rows[kSide];
+  for (int i = 0; i < kSide; ++i) rows[i] = _mm256_loadu_ps(from + i * pitch);
+  turn_square(rows);
+  for (int j = 0; j < kSide; ++j) _mm256_storeu_ps(to + j * ld, rows[j]);
+}
+
+// Two squares beside each other fill a line of the cache, and every row is read from its beginning
+// to its end.
+template <bool bf16>
+__attribute__((target("avx2,f16c"))) void widen_squares(const std::byte* from, std::int64_t rows,
+                                                        std::int64_t columns, std::int64_t pitch,
+                                                        const float* scale, float* to,
+                                                        std::int64_t ld) {
+  constexpr std::int64_t kHalf = 2;
+  for (std::int64_t i = 0; i < rows; i += 2 * kSide) {
+    const std::int64_t some = std::min<std::int64_t>(2 * kSide, rows - i);
+    for (std::int64_t j = 0; j < columns; j += kSide) {
+      for (std::int64_t at = i; at < i + some; at += kSide) {
+        __m256 square[kSide];
+        for (int k = 0; k < kSide; ++k) {
+          const auto* place =
+              reinterpret_cast<const __m128i*>(from + kHalf * ((at + k) * pitch + j));
+          const __m128i bits = _mm_loadu_si128(place);
+          if constexpr (bf16) {
+            square[k] = _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+          } else {
+            square[k] = _mm256_cvtph_ps(bits);
+          }
+        }
+        turn_square(square);
+        for (int k = 0; k < kSide; ++k) {
+          const __m256 row =
+              scale ? _mm256_mul_ps(square[k], _mm256_broadcast_ss(scale + j + k)) : square[k];
+          _mm256_storeu_ps(to + (j + k) * ld + at, row);
+        }
+      }
+    }
   }
 }
 
@@ -63,6 +106,23 @@ void transpose(const float* from, std::int64_t rows, std::int64_t columns, std::
 void transpose(const double* from, std::int64_t rows, std::int64_t columns, std::int64_t pitch,
                double* to, std::int64_t ld) {
   transpose_any(from, rows, columns, pitch, to, ld);
+}
+
+bool widen_turned(const std::byte* from, DType dtype, std::int64_t rows, std::int64_t columns,
+                  std::int64_t pitch, const float* scale, float* to, std::int64_t ld) {
+#if defined(__x86_64__)
+  if (!has_avx() || rows % kSide != 0 || columns % kSide != 0) return false;
+  if (dtype == DType::bf16) {
+    widen_squares<true>(from, rows, columns, pitch, scale, to, ld);
+  } else if (dtype == DType::f16) {
+    widen_squares<false>(from, rows, columns, pitch, scale, to, ld);
+  } else {
+    return false;
+  }
+  return true;
+#else
+  return false;
+#endif
 }
 
 }  // namespace unpack::tensor

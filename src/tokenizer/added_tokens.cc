@@ -102,7 +102,7 @@ void AddedTokens::Trie::insert(std::string_view text, std::size_t token) {
     if (fresh) tokens_.push_back(-1);
     node = found->second;
   }
-  if (tokens_[node] < 0) tokens_[node] = static_cast<std::int64_t>(token);
+  if (tokens_[node] < 0) tokens_[node] = token;
 }
 
 std::int64_t AddedTokens::Trie::longest(std::string_view text, std::size_t at,

@@ -64,7 +64,10 @@ Bpe::Bpe(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& o
       }
       return *found;
     };
-    merges_.insert(id(left), id(right), {static_cast<std::uint32_t>(i), id(joined)});
+    // One after the other: compilers differ in the order of arguments, and so would the complaint.
+    const TokenId made = id(joined);
+    const TokenId of_left = id(left), of_right = id(right);
+    merges_.insert(of_left, of_right, {static_cast<std::uint32_t>(i), made});
   }
   constexpr char kHex[] = "0123456789ABCDEF";
   for (int byte = 0; byte < 256; ++byte) {
@@ -77,7 +80,7 @@ Bpe::Bpe(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& o
         vocabulary.find(std::string("<0x") + kHex[byte >> 4] + kHex[byte & 15] + ">").value_or(-1);
   }
   for (std::size_t i = 0; i < vocabulary.size(); ++i) {
-    const auto id = static_cast<TokenId>(i);
+    const TokenId id = i;
     const std::string* spelling = vocabulary.spelling(id);
     if (spelling == nullptr || spelling->empty()) continue;
     if (!options.byte_units && utf8_length((*spelling)[0]) == spelling->size())
@@ -161,9 +164,7 @@ void Bpe::merge_short(std::vector<TokenId>& symbols) const {
     }
     if (merges[best].rank == kNoRank) break;
     symbols[best] = merges[best].token;
-    std::copy(symbols.begin() + static_cast<std::ptrdiff_t>(best) + 2,
-              symbols.begin() + static_cast<std::ptrdiff_t>(count),
-              symbols.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+    std::copy(symbols.begin() + best + 2, symbols.begin() + count, symbols.begin() + best + 1);
     if (best + 2 < count) std::copy(&merges[best + 2], &merges[count - 1], &merges[best + 1]);
     --count;
     if (best + 1 < count) look_up(best);
@@ -184,7 +185,7 @@ void Bpe::merge_long(std::vector<TokenId>& symbols) const {
       return rank != other.rank ? rank > other.rank : position > other.position;
     }
   };
-  const auto count = static_cast<std::int32_t>(symbols.size());
+  const std::int32_t count = symbols.size();
   std::vector<std::int32_t> next(symbols.size());
   std::vector<std::int32_t> previous(symbols.size());
   std::vector<Entry> entries;

@@ -41,9 +41,7 @@ class MergeTable {
     std::uint64_t key;
     Merge merge;
   };
-  std::size_t home(std::uint64_t key) const {
-    return static_cast<std::size_t>((key * 0x9E3779B97F4A7C15u) >> shift_);
-  }
+  std::size_t home(std::uint64_t key) const { return (key * 0x9E3779B97F4A7C15u) >> shift_; }
 
   int shift_;
   std::vector<Slot> slots_;  // open addressing, at most half full

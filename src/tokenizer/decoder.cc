@@ -33,7 +33,7 @@ std::string stripped(std::string_view text, std::string_view content, std::size_
 std::size_t read_count(const Fields& step, const char* key) {
   const std::int64_t count = step.integer(key);
   if (count < 0) step.fail(key, "must not be negative");
-  return static_cast<std::size_t>(count);
+  return count;
 }
 
 }  // namespace

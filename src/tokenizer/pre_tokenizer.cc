@@ -148,7 +148,7 @@ std::vector<Piece> PreTokenizer::apply(std::string_view text, bool opens_text,
         if (piece.text.starts_with(' ')) {
           next.push_back(piece);
         } else {
-          next.push_back({storage.emplace_back(" " + std::string(piece.text)), piece.opens_text});
+          next.push_back({storage.emplace_back(" ").append(piece.text), piece.opens_text});
         }
       }
     }

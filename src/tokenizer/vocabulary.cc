@@ -30,7 +30,7 @@ void Vocabulary::add(std::string token, std::int64_t id, const std::string& fiel
     throw InputError(field + ": " + in_quotes(token) + " has the id " + std::to_string(id) +
                      ", outside 0 to " + std::to_string(kMaxTokenId));
   }
-  const auto index = static_cast<std::size_t>(id);
+  const std::size_t index = id;
   if (index < by_id_.size() && by_id_[index] != nullptr) {
     throw InputError(field + ": " + in_quotes(*by_id_[index]) + " and " + in_quotes(token) +
                      " have the same id " + std::to_string(id));

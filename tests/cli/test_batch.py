@@ -109,6 +109,7 @@ def test_bad_lines_are_named_and_the_others_answered(unpack, whole):
         ({"prompt": "a", "target": "Mary and John"}, "3 tokens"),
         ({"prompt": "a", "position": 7}, "position 7"),
         ({"prompt": "a", "position": "x"}, "whole number"),
+        ({"prompt": "a", "position": 18446744073709551615}, "position"),  # once read as -1
         ({"prompt": "a", "root": "A99.H0@0"}, "A99"),
         ({"prompt": "a", "beta": -1}, "beta"),
         ({"prompt": "a", "id": []}, "id"),

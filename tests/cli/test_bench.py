@@ -35,5 +35,12 @@ def test_peak_memory_stays_under_the_stated_bound(unpack, tokens):
         assert held > 0.5 * allowed, "the bound is so wide that it says nothing"
 
 
+def test_a_longer_prompt_of_the_same_call_stays_under_its_own_bound(unpack):
+    """What a shorter one left in the allocator once counted as its peak."""
+    result = unpack.json("bench", "--shape", SHAPE, "--tokens", "16,32", "--repeat", "1", "--prompts", "0", "--threads", "2", "--device", "cpu")
+    for length in result["lengths"]:
+        assert 0 < length["peak_memory_mib"] <= length["memory_bound_mib"], length["tokens"]
+
+
 def test_a_prompt_past_the_context_is_refused_before_anything_is_measured(unpack):
     assert "past the model's context of 1024" in unpack.fails(1, "bench", "--shape", SHAPE, "--tokens", "16,1025")

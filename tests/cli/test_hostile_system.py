@@ -10,7 +10,7 @@ import pytest
 from conftest import MARY, PROGRAM
 from hostile_cases import IDS, TINY
 
-def test_a_thread_that_cannot_be_started_is_one_line(unpack):
+def test_a_thread_that_cannot_be_started_is_one_line(unpack, within_reach):
     def few():
         os.setuid(65534) if os.getuid() == 0 else None
         resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
@@ -22,7 +22,7 @@ def test_a_thread_that_cannot_be_started_is_one_line(unpack):
         assert r.returncode == 1 and r.stderr.count("\n") == 1 and "thread" in r.stderr, r
 
 
-def test_a_server_that_cannot_start_its_threads_gives_no_address(unpack):
+def test_a_server_that_cannot_start_its_threads_gives_no_address(unpack, within_reach):
     for processes in range(1, 10):
         def few():
             os.setuid(65534) if os.getuid() == 0 else None

@@ -230,8 +230,9 @@ def test_folders_include_only_what_stands_before_them(tmp_path):
     shutil.copy(ROOT / "ARCHITECTURE.md", tmp_path)
     (tmp_path / "src" / "base" / "wrong.cc").write_text('#include "credit/flow.h"\n')
     (tmp_path / "src" / "credit" / "wrong.h").write_text("namespace unpack {\nint wrong();\n}\n")
+    (tmp_path / "src" / "credit" / "asks.cc").write_text('bool gemma(const ModelConfig& c) { return c.family == "gemma2"; }\n')
     ran = subprocess.run([*check, str(tmp_path)], capture_output=True, text=True)
-    assert ran.returncode != 0 and "base comes before credit" in ran.stderr
+    assert ran.returncode != 0 and "base comes before credit" in ran.stderr and "src/credit/asks.cc:1: asks for a family" in ran.stderr
     assert "src/credit/wrong.h: what it declares belongs into namespace unpack::credit" in ran.stderr
 
 

@@ -168,10 +168,12 @@ TEST_P(Baselines, GiveTheStoredScoresOfEveryGoldenCase) {
 
 // A random Llama has no bias anywhere, so that nothing of the seeded logit is lost on the way down.
 TEST_P(Baselines, CpLrpConservesTheSeededLogitWithoutBiases) {
-  const Model model = Model::random(
-      R"({"model_type": "llama", "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2, "hidden_size": 32, "intermediate_size": 48,
-          "vocab_size": 50, "max_position_embeddings": 32, "rms_norm_eps": 1e-5, "tie_word_embeddings": false})",
-      5, load());
+  const Model model =
+      Model::random(R"({"model_type": "llama", "num_hidden_layers": 3, "num_attention_heads": 4, )"
+                    R"("num_key_value_heads": 2, "hidden_size": 32, "intermediate_size": 48,
+          "vocab_size": 50, "max_position_embeddings": 32, "rms_norm_eps": 1e-5,
+          "tie_word_embeddings": false})",
+                    5, load());
   const std::vector<TokenId> ids = {3, 17, 5, 41, 8};
   const Prepared prepared = model.prepare(ids);
   Target target;

@@ -58,7 +58,7 @@ RC_GTEST_PROP(Checksum, ASealedLineIsValidJsonAndAnyChangedByteShows,
       Json({{"text", text}}).dump(-1, ' ', true, Json::error_handler_t::replace);
   std::string line = report::seal(object);
   RC_ASSERT(Json::parse(line).contains("crc32"));
-  RC_ASSERT(std::string(report::unseal(line)) + "}" == object);
+  RC_ASSERT(report::unseal(line) == object);
   char& changed = line[at % line.size()];
   RC_PRE(changed != to);
   changed = to;
@@ -188,7 +188,8 @@ TEST_F(Batch, WhatASummaryNeedsIsReadBackFromALineAsItWas) {
   const Model model = Model::load("pocket-gpt2");
   const std::vector<PromptRecord> asked = {
       {0, 1,
-       R"({"id": "\"target\":{\"position\": [", "prompt": "a \"node_credit\":{\"emb\":[1]} {\"position\":3}"})",
+       R"({"id": "\"target\":{\"position\": [", "prompt": "a \"node_credit\":{\"emb\":[1]} )"
+       R"({\"position\":3}"})",
        ""},
       {1, 2, R"({"ids": [3], "root": "A1.H0@0"})", ""},
       {2, 3, R"({"ids": [3, 4], "method": "ifr"})", ""}};

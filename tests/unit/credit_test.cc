@@ -351,7 +351,7 @@ TEST_P(CreditOnEveryDevice, IsTheSameInABatchAndAlone) {
 }
 
 // Symmetries
-// ----------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 TEST_P(CreditOnEveryDevice, ScalesWithTheHeadAndLeavesRootsAlone) {
   testing::Filter filter(limit(1e-6, 1e-3), 0.85);
@@ -436,7 +436,7 @@ TEST_P(CreditOnEveryDevice, DoesNotDependOnTheOrderOfHeadsAndNeurons) {
 }
 
 // Both ways to score
-// -----------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 // Long prompts on narrow heads take other kernels than short ones on wide heads; all must give what
 // double precision gives.

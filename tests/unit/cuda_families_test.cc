@@ -87,7 +87,7 @@ TEST(CudaFamilies, UploadsTheExpertsInUseAlone) {
   shape.chosen = 2;
   for (const std::string& device : cuda_devices()) {
     const Model model = Model::random(shape.config(), 5, on(device));
-    auto* memory = dynamic_cast<backend::DeviceMemory*>(engine::state_of(model)->backend.get());
+    backend::DeviceMemory* memory = engine::state_of(model)->backend->device_memory();
     ASSERT_NE(memory, nullptr);
     (void)trace_on(model, 1);
     const std::uint64_t used = memory->uploaded_bytes();

@@ -264,7 +264,7 @@ TEST_P(Kernels, AddTheEdgesOfAHeadUpWithoutWritingThem) {
 }
 
 TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
-  for (const std::int64_t rows : {1, 5, 12, 29}) {
+  for (const std::int64_t rows : {1, 5, 12, 29, 70}) {
     for (const std::int64_t n : {1, 33, 256}) {
       const std::int64_t depth = 9, columns = backend::padded_columns(n), ld = columns;
       const std::vector<float> a = random_floats(static_cast<std::size_t>(rows * depth), 9),
@@ -279,8 +279,9 @@ TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
       }
       backend::pack_columns(true, depth, n, transposed.data(), depth, again.data());
       EXPECT_EQ(panels, again);
-      kernels->head_sums({rows, columns, depth, a.data(), depth, panels.data(), sum.data(),
-                          abs.data(), ld, square.data(), 2});
+      const auto packed = backend::InPanels<float>::packed(panels.data(), depth);
+      kernels->head_sums({rows, columns, depth, a.data(), depth, packed, sum.data(), abs.data(), ld,
+                          square.data(), 2});
       for (std::int64_t r = 0; r < rows; ++r) {
         double squares = 0;
         for (std::int64_t c = 0; c < columns; ++c) {
@@ -293,6 +294,48 @@ TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
         EXPECT_NEAR(square[2 * r], squares, 1e-5 * squares + 1e-6);
       }
     }
+  }
+}
+
+TEST_P(Kernels, MultiplyWithPanelsTheSameWhateverRowsStandBeside) {
+  const std::int64_t depth = 21, n = 96, most = 41;
+  const std::vector<float> a = random_floats(static_cast<std::size_t>(most * depth), 18),
+                           b = random_floats(static_cast<std::size_t>(depth * n), 19),
+                           scale = random_floats(static_cast<std::size_t>(most), 20);
+  std::vector<float> panels(b.size());
+  backend::pack_columns(false, depth, n, b.data(), n, panels.data());
+  const auto packed = backend::InPanels<float>::packed(panels.data(), depth);
+  const auto plain = backend::InPanels<float>::plain(b.data(), n);
+  std::vector<float> alone(static_cast<std::size_t>(most * n));
+  for (std::int64_t r = 0; r < most; ++r)
+    kernels->packed_product({1, n, depth, a.data() + r * depth, depth, packed, false,
+                             alone.data() + r * n, n, backend::kPanelColumns});
+  for (const std::int64_t rows : {std::int64_t{1}, std::int64_t{7}, std::int64_t{12}, most}) {
+    std::vector<float> together(static_cast<std::size_t>(rows * n)), scaled(together.size(), 3.0F),
+        in_panels(together.size());
+    kernels->packed_product({rows, n, depth, a.data(), depth, plain, false, together.data(), n,
+                             backend::kPanelColumns});
+    kernels->packed_product({rows, n, depth, a.data(), depth, packed, true, scaled.data(), n,
+                             backend::kPanelColumns, scale.data()});
+    kernels->packed_product({rows, n, depth, a.data(), depth, packed, false, in_panels.data(),
+                             backend::kPanelColumns, rows * backend::kPanelColumns});
+    for (std::int64_t r = 0; r < rows; ++r) {
+      for (std::int64_t c = 0; c < n; ++c) {
+        const auto place = static_cast<std::size_t>(r * n + c);
+        const double want = product_at(a, b, depth, n, r, c);
+        EXPECT_EQ(together[place], alone[place]);
+        EXPECT_NEAR(together[place], want, 2e-5);
+        EXPECT_NEAR(scaled[place], 3 + static_cast<double>(scale[r]) * want, 5e-5);
+        const std::int64_t panel = c / backend::kPanelColumns, column = c % backend::kPanelColumns;
+        EXPECT_EQ(in_panels[(panel * rows + r) * backend::kPanelColumns + column], alone[place]);
+      }
+    }
+    // Rows of A and columns of B in two parts of the depth.
+    std::vector<float> parts(together.size());
+    for (const auto& [from, deep] : {std::pair<std::int64_t, std::int64_t>{0, 8}, {8, 13}})
+      kernels->packed_product({rows, n, deep, a.data() + from, depth, packed.from_row(from),
+                               from > 0, parts.data(), n, backend::kPanelColumns});
+    for (std::size_t i = 0; i < parts.size(); ++i) EXPECT_NEAR(parts[i], together[i], 2e-5);
   }
 }
 
@@ -544,7 +587,7 @@ TEST_P(ScoresOnEveryDevice, OfALayerAreThoseOfEachHeadAndQuery) {
                      k_abs = downloaded(d.backend(), sums.k_abs);
           const auto q_sum = downloaded(d.backend(), sums.q_sum),
                      q_abs = downloaded(d.backend(), sums.q_abs);
-          const auto deviation = downloaded(d.backend(), sums.k_std);
+          const auto deviation = downloaded(d.backend(), d.moments(l).k_std);
           std::vector<double> want_k, want_k_abs, want_q, want_q_abs, want_deviation;
           for (int h = 0; h < d.config().n_heads; ++h) {
             for (int q = 0; q < length; ++q) {

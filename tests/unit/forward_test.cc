@@ -109,14 +109,14 @@ TEST(ForwardPass, OfABatchIsThatOfItsPrompts) {
       backend::Backend& backend = *engine::state_of(model)->backend;
       forward::ForwardOptions options;
       options.keep = *rc::gen::arbitrary<bool>();
-      const forward::ForwardTrace batch = forward::forward(backend, prompts, options);
+      const forward::ForwardPass batch = forward::forward(backend, prompts, options);
       std::int64_t row = 0;
       for (const auto& prompt : prompts) {
         if (!filter.keeps(room_for_rounding(device, limit, tensors, prompt))) {
           row += static_cast<std::int64_t>(prompt.size());
           continue;
         }
-        const forward::ForwardTrace alone = forward::forward(backend, {prompt}, options);
+        const forward::ForwardPass alone = forward::forward(backend, {prompt}, options);
         for (std::size_t s = 0; s < prompt.size(); ++s, ++row) {
           std::vector<double> a, b;
           backend.logits(batch.x_final, std::vector<std::int64_t>{row}, a);

@@ -119,20 +119,20 @@ TEST(MixtureFiles, AreReadOnlyWhereExpertsAreUsed) {
 std::atomic<std::int64_t> operations = 0;
 
 // The backend of the host with plain products that are counted.
-class CountingHost final : public backend::HostBackend<double> {
+class CountingHost final : public backend::HostWays<float> {
  public:
-  using HostBackend::HostBackend;
+  using HostWays::HostWays;
   std::string name() const override { return "counting"; }
   std::string details() const override { return "counts its products"; }
 
  protected:
-  void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const double* a,
-            std::int64_t lda, const double* b, std::int64_t ldb, bool accumulate, double* c,
+  void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
+            std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
             std::int64_t ldc) override {
     operations += m * n * k;
     for (std::int64_t i = 0; i < m; ++i) {
       for (std::int64_t j = 0; j < n; ++j) {
-        double sum = accumulate ? c[i * ldc + j] : 0.0;
+        float sum = accumulate ? c[i * ldc + j] : 0.0F;
         for (std::int64_t p = 0; p < k; ++p)
           sum += a[i * lda + p] * (b_transposed ? b[j * ldb + p] : b[p * ldb + j]);
         c[i * ldc + j] = sum;

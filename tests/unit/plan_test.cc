@@ -159,5 +159,20 @@ TEST(Plan, MemoryOfADeviceIsCountedAboveWhatWasMeasured) {
   expect_above("llama-3.1-8b", 14314, 256, 27127);
 }
 
+// What a prompt takes layer by layer grows with the square of its length in one layer only: 8,192
+// tokens of Llama-3.1-8B within 130 GiB, weights included.
+TEST(Plan, LongPromptsLayerByLayerFitTheDevice) {
+  constexpr double kMiB = 1 << 20;
+  const ModelConfig c = config_of("llama-3.1-8b");
+  const Writers writers(c);
+  const double whole = engine::device_memory_cost(c, writers, 8192, 0, true, true) / kMiB,
+               layers = engine::by_layer_memory_cost(c, writers, 8192, true) / kMiB;
+  EXPECT_GT(whole, 1000 * 1024);
+  EXPECT_LT(layers + 14314, 130 * 1024);
+  EXPECT_GT(layers, 9 * 4.0 * 32 * 8192 * 8193 / 2 / kMiB);
+  // Centred scores have the keys of all positions in memory.
+  EXPECT_GT(engine::by_layer_memory_cost(c, writers, 8192, true, false) / kMiB, layers);
+}
+
 }  // namespace
 }  // namespace unpack

@@ -23,7 +23,8 @@ std::string parse_error(const std::string& header, const std::string& data) {
 
 TEST(Safetensors, ReadsNamesTypesShapesAndBytes) {
   const std::string file = safetensors_bytes(
-      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},"b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}})",
+      R"({"__metadata__":{"format":"pt"},"a":{"dtype":"F32","shape":[2,1],"data_offsets":[0,8]},)"
+      R"("b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}})",
       std::string("\0\0\x80\x3f\0\0\0\xc0\x80\x3f", 10));
   const auto tensors = parse(file);
   ASSERT_EQ(tensors.size(), 2u);
@@ -38,7 +39,8 @@ TEST(Safetensors, ReadsNamesTypesShapesAndBytes) {
 TEST(Safetensors, ToleratesUnalignedOffsets) {
   // The header is of odd length, the second tensor begins at an odd offset.
   std::string header =
-      R"({"u":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"a":{"dtype":"F32","shape":[1],"data_offsets":[3,7]}})";
+      R"({"u":{"dtype":"U8","shape":[3],"data_offsets":[0,3]},"a":{"dtype":"F32","shape":[1],)"
+      R"("data_offsets":[3,7]}})";
   if (header.size() % 2 == 0) header += ' ';
   const std::string file = safetensors_bytes(header, std::string("xyz\0\0\x80\x3f", 7));
   const auto tensors = parse(file);
@@ -53,9 +55,9 @@ TEST(Safetensors, RefusesBytesThatBelongToNoTensor) {
       parse_error(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[2,6]}})", "123456"),
       {"2 bytes in front of tensor 'a'"});
   expect_mentions(
-      parse_error(
-          R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[5,9]}})",
-          "123456789"),
+      parse_error(R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32",)"
+                  R"("shape":[1],"data_offsets":[5,9]}})",
+                  "123456789"),
       {"1 bytes in front of tensor 'b'"});
   expect_mentions(parse_error(a + "\t", "1234"), {"padded by spaces"});
   expect_mentions(parse_error(" " + a, "1234"), {"first byte"});
@@ -66,7 +68,8 @@ TEST(Safetensors, RefusesBytesThatBelongToNoTensor) {
 
 TEST(Safetensors, KeepsTensorsOfTypesThatTheMathsDoesNotTake) {
   const auto tensors = parse(safetensors_bytes(
-      R"({"mask":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]},"odd":{"dtype":"F4","shape":[9],"data_offsets":[2,3]}})",
+      R"({"mask":{"dtype":"BOOL","shape":[2],"data_offsets":[0,2]},"odd":{"dtype":"F4",)"
+      R"("shape":[9],"data_offsets":[2,3]}})",
       std::string("\1\0\7", 3)));
   ASSERT_EQ(tensors.size(), 2u);
   EXPECT_FALSE(tensors[0].readable);
@@ -107,7 +110,8 @@ TEST(Safetensors, RefusesATensorThatOccursTwice) {
 
 TEST(Safetensors, RefusesOffsetsThatOverlap) {
   const std::string error = parse_error(
-      R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],"data_offsets":[3,7]}})",
+      R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]},"b":{"dtype":"F32","shape":[1],)"
+      R"("data_offsets":[3,7]}})",
       "12345678");
   expect_mentions(error, {"'a'", "'b'", "overlap", "0..4", "3..7"});
 }

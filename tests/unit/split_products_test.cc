@@ -29,13 +29,14 @@ std::vector<float> normal_numbers(std::size_t count, unsigned seed) {
   return out;
 }
 
-TEST(SplitProducts, PartsHoldSixteenAndTwentyTwoBits) {
+TEST(SplitProducts, PartsHoldTwentyTwoBits) {
+  using backend::cuda::f16_bits;
   for (const float x : normal_numbers(1000, 1)) {
-    const float bf16 = base::bf16_value(backend::cuda::bf16_bits(x));
-    const float rest = x - bf16;
-    EXPECT_LE(std::fabs(rest), std::ldexp(std::fabs(x), -8)) << x;
-    EXPECT_LE(std::fabs(rest - base::bf16_value(backend::cuda::bf16_bits(rest))),
-              std::ldexp(std::fabs(x), -16));
+    const float in_unit = x * backend::cuda::unit_of(4.0F);
+    const float half = base::f16_value(f16_bits(in_unit)), rest = in_unit - half;
+    EXPECT_LE(std::fabs(rest), std::ldexp(std::fabs(in_unit), -11)) << x;
+    EXPECT_LE(std::fabs(rest - base::f16_value(f16_bits(rest))),
+              std::ldexp(std::fabs(in_unit), -22) + std::ldexp(1.0F, -25));
     const float tf32 = backend::cuda::tf32_rounded(x);
     EXPECT_EQ(base::bits_of_float(tf32) & backend::cuda::kBelowTf32, 0U) << x;
     EXPECT_LE(std::fabs(x - tf32), std::ldexp(std::fabs(x), -11)) << x;
@@ -46,6 +47,24 @@ TEST(SplitProducts, PartsHoldSixteenAndTwentyTwoBits) {
   EXPECT_EQ(base::bf16_value(backend::cuda::bf16_bits(1 + std::ldexp(1.0F, -8))), 1.0F);
   EXPECT_EQ(base::bf16_value(backend::cuda::bf16_bits(1 + 3 * std::ldexp(1.0F, -8))),
             1 + std::ldexp(1.0F, -6));
+  for (std::uint32_t h = 0; h < 0x7C00U; ++h) {
+    EXPECT_EQ(f16_bits(base::f16_value(h)), h);
+    EXPECT_EQ(f16_bits(-base::f16_value(h)), h | 0x8000U);
+    // Between two neighbours lies the even one's.
+    if (h + 1 < 0x7C00U) {
+      EXPECT_EQ(f16_bits((base::f16_value(h) + base::f16_value(h + 1)) / 2), h + h % 2);
+    }
+  }
+  // A unit is a power of two that brings the largest close to the end of the halves' range.
+  for (const float largest : {1e-30F, 1e-6F, 0.7F, 1.0F, 3.0F, 65504.0F, 1e30F}) {
+    const float unit = backend::cuda::unit_of(largest);
+    EXPECT_EQ(std::exp2(std::round(std::log2(unit))), unit);
+    EXPECT_LT(largest * unit, 32768.0F) << largest;
+    if (largest > 1e-29F) {
+      EXPECT_GE(largest * unit, 16384.0F) << largest;
+    }
+  }
+  EXPECT_EQ(backend::cuda::unit_of(0.0F), 1.0F);
   EXPECT_EQ(backend::cuda::tf32_rounded(1 + std::ldexp(1.0F, -11)), 1.0F);
   EXPECT_EQ(backend::cuda::tf32_rounded(-2.5F), -2.5F);
 }
@@ -102,6 +121,7 @@ TEST_P(StoredWeights, KeepTheirDigits) {
   EXPECT_FALSE(backend::cuda::SplitProducts(device, backend::cuda::SplitProducts::Mode::single)
                    .pays(w, 1 << 20));
   const auto weights = split.weights(w);
+  const bool bf16 = type == backend::cuda::kBf16;
   for (const auto& [listed, whole] :
        {std::pair{false, false}, std::pair{true, false}, std::pair{true, true}}) {
     const std::int64_t count = listed ? 4 : kRuns;
@@ -127,10 +147,66 @@ TEST_P(StoredWeights, KeepTheirDigits) {
         worst = std::max(worst, apart / size);
       }
     }
-    EXPECT_LT(worst, std::ldexp(1.0, whole                          ? -22
-                                     : type == backend::cuda::kBf16 ? -17
-                                                                    : -20))
+    EXPECT_LT(worst, std::ldexp(1.0, bf16 && whole ? -22
+                                     : bf16        ? -17
+                                                   : -20))
         << listed << ' ' << whole;
+  }
+  // The same two rows of every run but the last, as writers are taken that stand apart.
+  const std::vector<int> rows_of_run = {1, 0};
+  const auto both = device->upload(std::span<const int>(rows_of_run));
+  backend::Array apart = device->floats(4 * 2 * kOut), together = device->floats(4 * 2 * kOut);
+  split.multiply({backend::cuda::ptr(from), kIn, both.get(), kIn, 8, false, 2, kStride}, weights,
+                 backend::cuda::ptr(apart));
+  split.multiply({backend::cuda::ptr(from), kStride, nullptr, kRun, 4}, weights,
+                 backend::cuda::ptr(together));
+  const std::vector<float> got = device->download(apart), want = device->download(together);
+  for (std::size_t i = 0; i < got.size(); ++i)
+    EXPECT_EQ(got[i], want[(i / kOut ^ 1U) * kOut + i % kOut]) << i;
+}
+
+// Weights times weights, either turned or not.
+TEST_P(StoredWeights, AreRowsThemselves) {
+  const auto [type, turned] = GetParam();
+  constexpr std::int64_t kRows = 12, kIn = 20, kOut = 8;
+  const auto device = backend::cuda::Device::open(backend::cuda::emulated_table(), nullptr, false);
+  const auto stored = [&](const std::vector<float>& values, std::int64_t in, std::int64_t out) {
+    backend::cuda::DeviceMatrix m;
+    m.type = type;
+    m.turned = turned;
+    m.in = in;
+    m.out = out;
+    std::vector<std::uint16_t> halves;
+    for (const float x : values)
+      halves.push_back(type == backend::cuda::kF16 ? backend::cuda::f16_bits(x)
+                                                   : backend::cuda::bf16_bits(x));
+    const std::size_t each = type == backend::cuda::kF32 ? 4 : 2;
+    m.data = device->bytes(values.size() * each);
+    device->to_device(m.data.get(),
+                      each == 4 ? static_cast<const void*>(values.data()) : halves.data(),
+                      values.size() * each);
+    return m;
+  };
+  const auto a = stored(normal_numbers(kRows * kIn, 7), kRows, kIn),
+             b = stored(normal_numbers(kIn * kOut, 8), kIn, kOut);
+  const auto at = [turned = turned](const backend::cuda::DeviceMatrix& m, std::int64_t i,
+                                    std::int64_t j) {
+    return static_cast<double>(
+        backend::cuda::stored_value(m.data.get(), m.type, turned ? j * m.in + i : i * m.out + j));
+  };
+  backend::cuda::SplitProducts split(device, backend::cuda::SplitProducts::Mode::parts);
+  backend::Array c = device->floats(kRows * kOut);
+  split.multiply_stored(a, split.weights(b), backend::cuda::ptr(c));
+  const std::vector<float> got = device->download(c);
+  for (std::int64_t i = 0; i < kRows * kOut; ++i) {
+    double want = 0, size = 0;
+    for (std::int64_t k = 0; k < kIn; ++k) {
+      const double x = at(a, i / kOut, k) * at(b, k, i % kOut);
+      want += x;
+      size += std::fabs(x);
+    }
+    EXPECT_NEAR(static_cast<double>(got[i]), want,
+                std::ldexp(size, type == backend::cuda::kBf16 ? -17 : -20));
   }
 }
 
@@ -156,9 +232,10 @@ TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
   const auto at = [](const std::vector<float>& v, std::int64_t i) {
     return static_cast<double>(v[i]);
   };
-  for (const bool bf16 : {true, false}) {
+  using Kind = backend::cuda::SplitProducts::Kind;
+  for (const Kind kind : {Kind::tf32, Kind::bf16, Kind::halves}) {
     split.multiply_heads(backend::cuda::ptr(a), kRows,
-                         split.head_weights(put(weights), kHeads, kWidth, kOut, bf16),
+                         split.head_weights(put(weights), kHeads, kWidth, kOut, kind),
                          backend::cuda::ptr(c), (kHeads + kGap) * kOut);
     const std::vector<float> got = device->download(c);
     for (std::int64_t r = 0; r < kRows; ++r) {
@@ -172,7 +249,7 @@ TEST(SplitProducts, OfHeadsAreOneProductOfThreeTimesTheDepth) {
             size += std::fabs(y);
           }
           EXPECT_NEAR(at(got, (r * (kHeads + kGap) + h) * kOut + o), want,
-                      std::ldexp(size, bf16 ? -15 : -20));
+                      std::ldexp(size, kind == Kind::bf16 ? -15 : -20));
         }
       }
     }
@@ -273,15 +350,17 @@ TEST(SplitProducts, AreInThePlanOfALength) {
     return std::string();
   };
   EXPECT_EQ(way("bf16", false, 3, "neurons"), "two bf16 products");
-  EXPECT_EQ(way("f16", false, 3, "neurons"), "two TF32 products");
+  EXPECT_EQ(way("f16", false, 3, "neurons"), "two products of halves");
   EXPECT_EQ(way("f32", false, 3, "neurons"), "three TF32 products");
   EXPECT_EQ(way("f32", true, 19, "neurons"), "single precision");
   EXPECT_EQ(way("f32", false, 19, "neurons"),
             "heads through products of weights, three TF32 products");
   EXPECT_EQ(way("f32", false, 19, "keys"),
-            "projected, heads through products of weights, three TF32 products");
+            "projected, heads through products of weights, three TF32 products, summed on the "
+            "chip");
   EXPECT_EQ(way("f32", false, 19, "queries"),
-            "projected, heads through products of weights, three TF32 products");
+            "projected, heads through products of weights, three TF32 products, summed on the "
+            "chip");
   EXPECT_EQ(way("f32", true, 2, "keys"), "folded, single precision");
 }
 
@@ -302,21 +381,25 @@ TEST(Streaming, TakesEveryLayerUpThreeTimes) {
     LoadOptions load;
     load.device = "cuda-emulated";
     const Model model = Model::random(shape.config(), 4, load);
-    auto* memory = dynamic_cast<backend::DeviceMemory*>(engine::state_of(model)->backend.get());
+    backend::DeviceMemory* memory = engine::state_of(model)->backend->device_memory();
     ASSERT_NE(memory, nullptr);
-    const auto trace = [&] {
-      Question question;
-      question.target.ids = {1};
-      return model.prepare(std::vector<TokenId>{3, 1, 4, 1, 5}).trace(question).node_credit;
-    };
-    const auto want = trace();
-    memory->keep_layers(2);
-    EXPECT_EQ(trace(), want) << family;
-    const std::uint64_t once = memory->upload_once();
-    const std::uint64_t before = memory->uploaded_bytes();
-    EXPECT_EQ(trace(), want) << family;
-    EXPECT_LE(memory->uploaded_bytes() - before, 3 * once + once / 6) << family;
-    EXPECT_GE(memory->uploaded_bytes() - before, 2 * once) << family;
+    for (const std::string& preset : preset_names()) {
+      const auto trace = [&] {
+        Question question;
+        question.target.ids = {1};
+        question.options = preset_options(preset);
+        return model.prepare(std::vector<TokenId>{3, 1, 4, 1, 5}).trace(question).node_credit;
+      };
+      memory->keep_layers(shape.layers);
+      const auto want = trace();
+      memory->keep_layers(2);
+      EXPECT_EQ(trace(), want) << family << ' ' << preset;
+      const std::uint64_t once = memory->upload_once();
+      const std::uint64_t before = memory->uploaded_bytes();
+      EXPECT_EQ(trace(), want) << family << ' ' << preset;
+      EXPECT_LE(memory->uploaded_bytes() - before, 3 * once + once / 6) << family << ' ' << preset;
+      EXPECT_GE(memory->uploaded_bytes() - before, 2 * once) << family << ' ' << preset;
+    }
   }
 }
 
@@ -335,14 +418,19 @@ TEST(DeviceRoom, IsAskedForBeforeAnythingIsComputed) {
     const std::string said = e.what();
     const double room = static_cast<double>(std::int64_t{8} << 30);
     const std::size_t budget = RunContext().memory_budget;
-    const int fits = engine::longest_prompt(model.config(), model.writers(), room, budget, true);
+    const auto bytes = [&](int tokens) {
+      return engine::by_layer_memory_cost(model.config(), model.writers(), tokens, true);
+    };
+    const int fits = engine::longest_prompt(model.config(), room, bytes);
     EXPECT_NE(said.find("a prompt of 20000 tokens takes"), std::string::npos) << said;
-    EXPECT_NE(said.find("of the device, which has 8.0 GiB for it"), std::string::npos) << said;
+    EXPECT_NE(said.find("of the device, layer by layer, which has 8.0 GiB for it"),
+              std::string::npos)
+        << said;
     EXPECT_NE(said.find(fmt::format("{} tokens would fit", fits)), std::string::npos) << said;
     EXPECT_EQ(said.find('\n'), std::string::npos) << said;
-    EXPECT_LE(engine::device_memory_cost(model.config(), model.writers(), fits, budget, true),
-              room);
-    EXPECT_GT(engine::device_memory_cost(model.config(), model.writers(), fits + 1, budget, true),
+    EXPECT_LE(bytes(fits), room);
+    EXPECT_GT(bytes(fits + 1), room);
+    EXPECT_GT(engine::device_memory_cost(model.config(), model.writers(), fits, budget, true),
               room);
   }
 }

@@ -1,5 +1,5 @@
-// Weights that are read as they are stored, panel by panel, against weights that were packed first:
-// the same bits.
+// Weights that are read as they are stored against weights that were packed first: panel by panel
+// the same bits, and as halves in products of few rows the same numbers.
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -42,13 +42,16 @@ TEST(WeightBlocks, AgreeWithSingleElements) {
   for (std::size_t i = 0; i < values.size(); ++i)
     values[i] = static_cast<float>(static_cast<int>(i * 7919 % 2039) - 1000) / 64;
   std::vector<std::byte> stored(values.size() * 2);
-  tensor::store_run(values.data(), kIn * kOut, DType::bf16, stored.data());
   std::vector<float> scale(kIn);
   for (std::size_t i = 0; i < scale.size(); ++i) scale[i] = 0.5F + static_cast<float>(i) / 128;
-  for (const bool linear : {true, false}) {
+  for (const auto& [linear, dtype] : {std::pair{true, DType::bf16},
+                                      {false, DType::bf16},
+                                      {true, DType::f16},
+                                      {false, DType::f16}}) {
+    tensor::store_run(values.data(), kIn * kOut, dtype, stored.data());
     model::WeightView w;
     w.data = stored.data();
-    w.dtype = DType::bf16;
+    w.dtype = dtype;
     w.in = kIn;
     w.out = kOut;
     w.block = linear ? kOut : kOut / 2;  // the other one in two blocks of columns
@@ -58,6 +61,8 @@ TEST(WeightBlocks, AgreeWithSingleElements) {
     for (const model::WeightBlock& part : {model::WeightBlock{0, kIn, 0, kOut},
                                            {7, 281, 33, 34},
                                            {299, 1, 3, 16},
+                                           {11, 264, 5, 40},  // whole squares
+                                           {8, 288, 0, 64},
                                            {16, 256, 1, 69}}) {
       constexpr std::int64_t kLd = 80;
       std::vector<float> out(static_cast<std::size_t>(part.rows * kLd), -1.0F);
@@ -109,7 +114,7 @@ TEST(QuantisedWeights, StayAsTheyAreHoweverSmall) {
   ModelConfig config;
   config.d_head = 20;
   config.n_heads = 15;
-  const auto panels = backend::make_layer_panels<float>(config, layer, backend::Pack::now);
+  const auto panels = backend::make_layer_panels<float>(config, layer, {});
   EXPECT_EQ(backend::packed_bytes<float>(matrix.view), 0U);
   for (const backend::Panels<float>* w : {&panels.q, &panels.mlp.in}) {
     EXPECT_FALSE(w->packed());
@@ -168,7 +173,54 @@ void expect_same_bits(const TraceResult& a, const TraceResult& b) {
     EXPECT_EQ(a.predictions[i].probability, b.predictions[i].probability);
 }
 
+// Its weights are read as they are stored; up to `few` rows are multiplied with halves.
+void read_stored(const Model& model, int threads, std::int64_t few) {
+  backend::BackendOptions options;
+  options.threads = threads;
+  auto& state = const_cast<engine::ModelState&>(*engine::state_of(model));  // its device is changed
+  state.backend = backend::make_cpu_backend(state.weights, options, 0, few);
+}
+
 class StoredModels : public ::testing::TestWithParam<std::string> {};
+
+// With halves in every product of the forward pass and the logits.
+TEST_P(StoredModels, PredictAsPackedOnesDo) {
+  Shape shape;
+  shape.family = GetParam();
+  shape.heads = 4;
+  shape.kv_heads = 2;
+  shape.d_head = 8;
+  shape.d_model = 32;
+  shape.neurons = 276;
+  shape.context = 96;
+  const Tensors tensors = testing::random_tensors_of(shape.config(), 3);
+  const std::vector<TokenId> ids = {3, 1, 4, 1, 5, 9, 2, 6};
+  for (const DType dtype : {DType::bf16, DType::f16}) {
+    const Model packed = halved(tensors, dtype), one = halved(tensors, dtype),
+                two = halved(tensors, dtype);
+    read_stored(one, 1, backend::kFewHalves);
+    read_stored(two, 2, backend::kFewHalves);
+    PredictOptions options;
+    options.top = shape.vocabulary;
+    const PredictResult a = packed.predict(ids, options), b = one.predict(ids, options),
+                        c = two.predict(ids, options);
+    ASSERT_EQ(a.predictions.size(), b.predictions.size());
+    std::map<TokenId, double> logits;
+    for (const Prediction& p : a.predictions) logits[p.id] = p.logit;
+    for (std::size_t i = 0; i < b.predictions.size(); ++i) {
+      EXPECT_NEAR(b.predictions[i].logit, logits.at(b.predictions[i].id), 2e-5) << i;
+      EXPECT_EQ(b.predictions[i].id, c.predictions[i].id);
+      EXPECT_EQ(b.predictions[i].logit, c.predictions[i].logit) << "for another number of threads";
+    }
+    for (std::size_t i = 1; i < ids.size(); ++i) {
+      EXPECT_NEAR(a.log_probability[i].value(), b.log_probability[i].value(), 2e-5) << i;
+      EXPECT_EQ(b.log_probability[i], c.log_probability[i]);
+    }
+    SamplingOptions text;
+    text.max_tokens = 12;
+    EXPECT_EQ(packed.generate(ids, text), one.generate(ids, text));
+  }
+}
 
 TEST_P(StoredModels, GiveTheSameBitsAsPackedOnes) {
   Shape shape;
@@ -185,11 +237,7 @@ TEST_P(StoredModels, GiveTheSameBitsAsPackedOnes) {
   for (std::size_t i = 0; i < ids.size(); ++i) ids[i] = static_cast<TokenId>(i * i % 11);
   for (const DType dtype : {DType::bf16, DType::f16}) {
     const Model packed = halved(tensors, dtype), stored = halved(tensors, dtype);
-    backend::BackendOptions options;
-    options.threads = 2;
-    auto& state =
-        const_cast<engine::ModelState&>(*engine::state_of(stored));  // its device is changed
-    state.backend = backend::make_cpu_backend(state.weights, options, 0);
+    read_stored(stored, 2, 0);
     for (const std::size_t length : {std::size_t{6}, ids.size()}) {
       const std::vector<TokenId> some(ids.begin(), ids.begin() + static_cast<int>(length));
       const Prepared a = packed.prepare(some), b = stored.prepare(some);

@@ -17,10 +17,13 @@ using nlohmann::json;
 
 json good() {
   return json::parse(
-      R"({"added_tokens": [{"id": 3, "content": "<s>", "special": true}], "normalizer": null, "pre_tokenizer": null,
-    "post_processor": {"type": "TemplateProcessing", "single": [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}],
+      R"({"added_tokens": [{"id": 3, "content": "<s>", "special": true}], "normalizer": null, )"
+      R"("pre_tokenizer": null,
+    "post_processor": {"type": "TemplateProcessing", "single":
+           [{"SpecialToken": {"id": "<s>"}}, {"Sequence": {"id": "A"}}],
                        "special_tokens": {"<s>": {"id": "<s>", "ids": [3]}}},
-    "decoder": {"type": "Fuse"}, "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2}, "merges": [["a", "b"]]}})");
+    "decoder": {"type": "Fuse"}, "model": {"type": "BPE", "vocab": {"a": 0, "b": 1, "ab": 2},
+          "merges": [["a", "b"]]}})");
 }
 
 void expect_error(const std::string& file, const std::string& what) {

@@ -187,7 +187,8 @@ TEST(RandomWeights, ThatNoMachineCouldHoldAreRefused) {
   expect_mentions(
       input_error([] {
         model::random_weights(
-            R"({"model_type":"llama","hidden_size":10000000,"num_attention_heads":1000,"intermediate_size":50000000,"vocab_size":1000})",
+            R"({"model_type":"llama","hidden_size":10000000,"num_attention_heads":1000,)"
+            R"("intermediate_size":50000000,"vocab_size":1000})",
             1);
       }),
       {"GiB"});

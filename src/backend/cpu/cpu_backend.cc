@@ -11,10 +11,12 @@ namespace {
 class CpuBackend final : public HostWays<float> {
  public:
   CpuBackend(std::shared_ptr<const model::ModelWeights> weights, const BackendOptions& options,
-             std::size_t pack_halves)
+             std::size_t pack_halves, std::int64_t few_halves)
       : HostWays(std::move(weights), options), small_(small_for_gemm(weights_->parameter_count())) {
-    read_as_stored(pack_halves);
-    if (!small_) prepare_gemm();
+    read_as_stored(pack_halves, few_halves);
+    // Where few rows are multiplied with what is stored, the other products of a short prompt are
+    // small ones; whoever has a large one opens oneDNN.
+    if (!small_ && !looks_at_values()) prepare_gemm();
   }
   std::string name() const override { return "cpu"; }
   std::string details() const override {
@@ -25,7 +27,9 @@ class CpuBackend final : public HostWays<float> {
   void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
             std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
             std::int64_t ldc) override {
-    (small_ ? own_sgemm : sgemm)(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
+    constexpr std::int64_t kSmall = 1 << 20;
+    const bool own = small_ || (looks_at_values() && m * n * k < kSmall);
+    (own ? own_sgemm : sgemm)(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);
   }
 
  private:
@@ -35,8 +39,9 @@ class CpuBackend final : public HostWays<float> {
 }  // namespace
 
 std::shared_ptr<Backend> make_cpu_backend(std::shared_ptr<const model::ModelWeights> weights,
-                                          const BackendOptions& options, std::size_t pack_halves) {
-  return std::make_shared<CpuBackend>(std::move(weights), options, pack_halves);
+                                          const BackendOptions& options, std::size_t pack_halves,
+                                          std::int64_t few_halves) {
+  return std::make_shared<CpuBackend>(std::move(weights), options, pack_halves, few_halves);
 }
 
 }  // namespace unpack::backend

@@ -2,7 +2,6 @@
 // or the emulated one in tests.
 #pragma once
 
-#include <mutex>
 #include <string>
 #include <vector>
 
@@ -10,24 +9,16 @@
 #include "backend/cuda/device.h"
 #include "backend/cuda/device_weights.h"
 #include "backend/cuda/split_products.h"
-#include "backend/device_credit.h"
-#include "backend/device_memory.h"
-#include "backend/device_plan.h"
-#include "backend/queued_work.h"
-#include "backend/read_ops.h"
 #include "base/thread_pool.h"
 
 namespace unpack::backend::cuda {
 
-class CudaBackend final : public Backend,
-                          public DeviceCredit,
-                          public DeviceMemory,
-                          public DevicePlan,
-                          public QueuedWork,
-                          public ReadOps {
+class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemory {
  public:
   CudaBackend(std::shared_ptr<Device> device, std::shared_ptr<const model::ModelWeights> weights,
               const BackendOptions& options, std::string name);
+  // A lane of another one: the same weights, work of its own.
+  CudaBackend(const CudaBackend& main, std::shared_ptr<Device> device);
 
   std::string name() const override { return name_; }
   std::string details() const override { return details_; }
@@ -37,82 +28,52 @@ class CudaBackend final : public Backend,
     pool_.parallel_for(count, task);
   }
   Peaks measure_peaks() override;
-  void synchronize() override { device_->wait(); }
+  bool synchronize() override {
+    device_->wait();
+    return true;
+  }
+  DeviceMemory* device_memory() override { return this; }
+  DeviceCredit* device_credit() override { return this; }
   DeviceMemory::Use memory_use(bool start_again) override;
   std::uint64_t room_for_prompts() override;
   void keep_layers(int count) override { on_device_.keep_layers(static_cast<std::size_t>(count)); }
   bool streams() const override { return on_device_.streams(); }
+  std::vector<std::shared_ptr<Backend>> lanes(int count) override;
   bool in_parts() const override { return split_.allowed(); }
   std::uint64_t uploaded_bytes() override { return on_device_.uploaded_bytes(); }
   std::uint64_t upload_once() override { return on_device_.upload_once(); }
-  std::vector<DevicePlan::Part> plan(const Writers& writers, int tokens) override;
+  std::vector<DevicePlan::Part> plan(const Writers& writers, int tokens, bool by_layer) override;
 
-  Array zeros(std::int64_t size) override { return device_->zeros(size); }
-  Array slice(const Array& from, std::int64_t offset, std::int64_t size) override;
-  void upload(Array& to, std::int64_t offset, std::span<const double> from) override;
-  void download(const Array& from, std::int64_t offset, std::span<double> to) override;
-  void copy(const Array& from, std::int64_t from_offset, Array& to, std::int64_t to_offset,
-            std::int64_t size) override;
+  Array uninitialized(Index size) override { return device_->floats(size); }
+  Array zeros(Index size) override { return device_->zeros(size); }
+  void upload(Array& to, Index offset, std::span<const double> from) override;
+  void download(const Array& from, Index offset, std::span<double> to) override;
+  void copy(const Array& from, Index from_offset, Array& to, Index to_offset, Index size) override;
   std::shared_ptr<const void> host(const Array& from) override;
-
-  void embed(std::span<const TokenId> ids, Array& out) override;
-  void embed_positions(std::span<const int> positions, Array& out) override;
-  void add(const Array& x, Array& y, std::int64_t size, double scale) override;
-  void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows,
-                int cols, double scale) override;
-  void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows, const Array& out_dev,
-                const Routing* routing) override;
-  void normalize(Norm kind, const Array& x, std::int64_t rows, Array& out, Array& dev) override;
-  void norm_behind(int layer, Sublayer sublayer, Array& y, std::int64_t rows, Array& dev) override;
-  void through_norm_behind(int layer, Sublayer sublayer, const Array& dev, std::int64_t rows,
-                           Array& y) override;
-  void qkv(int layer, const Array& normalized, std::span<const int> positions, int context,
-           Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) override;
-  void attention(int layer, const Array& q, const Array& k, const Array& v,
-                 std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
-                 Array& pattern, Array& z) override;
-  void attention_out(int layer, const Array& z, std::int64_t rows, Array& out) override;
-  void router(int layer, const Array& normalized, std::int64_t rows, Array& out) override;
-  void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows,
-              const Routing* routing, Array& out) override;
-  void activate(int layer, const Array& pre, const Array& up, const Routing* routing,
-                std::int64_t rows, Array& act) override;
-  void mlp_out(int layer, const Array& act, std::int64_t rows, const Routing* routing,
-               Array& out) override;
-  void logits(const Array& x, std::span<const std::int64_t> rows,
-              std::vector<double>& out) override;
-
-  void put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers,
-                  int index) override;
-  void put_head_writers(int layer, const Array& z, const Array& out_dev, std::int64_t row,
-                        int length, Array& writers, int n_writers, int first) override;
+  Array vector(const WeightName& name) override;
+  using Backend::multiply;
+  void multiply(std::span<const Product> products, const View& a) override;
+  void multiply_turned(const WeightName& weight, const View& a, const View& c) override;
+  void heads_to_model(const WeightName& weight, Index heads, const View& a, const View& c) override;
+  void heads_out(const WeightName& weight, Index heads, const View& a, Any* c, Index row) override;
+  void vocabulary_product(const View& x, std::span<double> out) override;
+  std::vector<double> vocabulary_sum() override;
+  void multiply_batch(const BatchedProduct& product) override;
 
   AttentionSums attention_sums(const AttentionView& view, Scores scores,
                                bool keep_key_scores) override;
+  AttentionSums key_sums(const AttentionView& view, Scores scores) override;
+  AttentionSums key_moments(const AttentionView& view) override;
   MlpSums mlp_sums(const MlpView& view, MlpSide side, Scores scores) override;
 
+  void key_scores_of_heads(const AttentionView& view, Scores scores, int query,
+                           Array& out) override;
   void key_scores(const AttentionView& view, Scores scores, int head, int query,
                   Array& out) override;
   void query_scores(const AttentionView& view, Scores scores, int head, int query,
                     Array& out) override;
   void mlp_scores(const MlpView& view, MlpSide side, Scores scores, int query, Array& out) override;
   void visit_key_scores(const AttentionView& view, Scores scores, const KeyVisitor& visit) override;
-
-  void head_numerators(const AttentionView& view, std::span<const int> queries,
-                       const Array& directions, Array& out) override;
-  void mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions,
-                      Array& out) override;
-  void query_fold(const AttentionView& view, std::span<const int> queries,
-                  std::span<const double> coef, std::vector<double>& out) override;
-  void key_fold(const AttentionView& view, std::span<const double> coef,
-                std::vector<double>& out) override;
-  void mlp_fold(const MlpView& view, MlpSide side, Scores scores, std::span<const int> queries,
-                std::span<const double> coef, std::vector<double>& out) override;
-
-  void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target,
-                        const std::vector<TokenId>* versus, bool raw, Array& out) override;
-  void writer_dots(const Array& writers, int n_writers, int position, const Array& direction,
-                   std::vector<double>& out) override;
 
   void head_edges(const AttentionView& view, const AttentionSums& sums,
                   std::span<const int> queries, const Array& numerators, const Options& options,
@@ -123,24 +84,17 @@ class CudaBackend final : public Backend,
   void sweep(std::span<const Layer> layers, Scores scores, int position,
              std::span<const double> first, std::span<const Direct> direct,
              std::vector<double>& credit) override;
-  void suffix(std::span<const Layer> layers, Scores scores, int terminals,
+  void suffix(std::span<const Layer> layers, Scores scores, int terminals, bool begun,
               std::vector<double>& mass, std::vector<double>& bound) override;
 
-  void head_directions(const AttentionView& view, std::span<const int> queries,
-                       std::span<const double> directions, std::vector<double>& out) override;
   HeadReads head_reads(const AttentionView& view, const AttentionSums& sums, const Options& options,
                        std::span<const double> directions) override;
   void keep_for_edges(const AttentionView& view, HeadReads& reads) override;
-  Array slot_sums(const Array& entries, std::int64_t neurons) override;
   NeuronCredit neuron_credit(const Array& own, std::int64_t rows, const Array* pre,
                              const MlpSums* sums, double beta, double weight) override;
-  void neuron_reads(const MlpView& view, MlpSide side, Scores scores, const Array& coef,
-                    std::vector<double>& out) override;
   Array key_medians(const AttentionView& view, const AttentionSums& sums) override;
   void offset_fold(const AttentionView& view, const HeadReads& reads, const Array& offsets,
                    std::vector<double>& out) override;
-  void position_dots(const Array& writers, int n_writers, int first, int end,
-                     std::span<const double> vectors, std::vector<double>& out) override;
   EdgesFrom edges_from(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
                        int head, int query) override;
   std::vector<EdgesInto> edges_into(std::span<const LayerReads> layers, int writer,
@@ -155,64 +109,67 @@ class CudaBackend final : public Backend,
  private:
   enum class Side { key, query };
 
-  // Positions of some rows and where each row's sources start, on the device.
-  struct Rows {
-    std::shared_ptr<const int> queries;
-    std::shared_ptr<const Index> begin;  // [rows + 1]
-    std::vector<int> host;
-    Index count = 0;
-    Index total = 0;  // sources of all rows
-    Index first = 0;
-    bool consecutive = false;  // first, first + 1, ...
-  };
-  Rows rows_of(std::span<const int> queries);
   Rotary rotary(int layer, std::int64_t positions, int context);
   float head_scale(int layer) const;
 
-  // Rows sorted by the experts they use, a row for every slot of theirs, and which row each became.
-  struct Spread {
-    struct Part {
-      int expert = 0;
-      Index begin = 0, count = 0;
-    };
-    std::vector<Part> parts;
-    std::shared_ptr<const int> memory;
-    const int* rows = nullptr;    // [total] index into the caller's list
-    const int* slots = nullptr;   // [total] that index times k, and the slot
-    const int* where = nullptr;   // [rows, k] the sorted row of a slot
-    const int* expert = nullptr;  // [rows, k]
-    Index total = 0, k = 0;
-  };
-  // `rows`: rows of the routing.
-  Spread spread(const Routing& routing, std::span<const std::int64_t> rows);
-  Spread spread(const Routing& routing, std::int64_t rows);  // all of them
   // Every expert's product with its rows.
   void multiply_experts(int layer, const Spread& spread, model::Role role, const float* a,
                         float* c);
   void multiply_experts_turned(int layer, const Spread& spread, model::Role role, const float* a,
                                float* c);
-  void experts_in(int layer, MlpSide side, const float* normalized, std::int64_t rows,
-                  const Routing& routing, float* out);
-  void experts_out(int layer, const float* act, std::int64_t rows, const Routing& routing,
-                   float* out);
-  void add_expert_biases(int layer, Array& x, std::int64_t rows, const Routing& routing);
   class WriterProduct;
+  // What a tile [nq, writers, N] of neuron scores adds to a layer's sums, of writers from `first`
+  // on or of listed ones; those of others are there already with `adds`.
+  struct NeuronTile {
+    const float* scores;
+    std::int64_t nq, writers, neurons;
+    NeuronRows rows;
+    std::int64_t width, first = 0;
+    const int* listed = nullptr;
+    bool adds = false;
+  };
+  void sum_neurons(const NeuronTile& tile, const Array& dev, float* sum, float* abs, float* l2);
   MlpSums expert_sums(const MlpView& view, MlpSide side);
   MlpSums router_sums(const MlpView& view, Scores scores);
   // As many positions at a time as fit into a tile, all tiles of about one size.
   std::int64_t positions_at_once(std::int64_t positions, std::int64_t floats_each) const;
-  static model::Role matrix_of(MlpSide side);
-  static model::Role bias_of(MlpSide side);
-
   // [S, D] the sum of the writers that a reader sees. Where scores are made in parts, their signed
   // sums come from it, in single precision: they cancel, and sums of sizes do not.
+  template <typename ViewOf>
+  Array summed_writers(const ViewOf& view) {
+    return view.parts != nullptr
+               ? summed_parts(*view.parts, view.visible, view.length)
+               : summed_writers(*view.writers, view.n_writers, view.visible, view.length);
+  }
   Array summed_writers(const Array& writers, int n_writers, int visible, int length);
+  Array summed_parts(const WriterParts& parts, int visible, int length);
+  Index block_bytes() const override { return tile_bytes_; }
+  // Sums over pairs of positions; of a window those outside of it are 0.
+  Array of_pairs(const AttentionView& view, std::int64_t each);
+  void sum_pairs(Side side, const AttentionView& view, Scores scores, bool keep_scores,
+                 AttentionSums& sums);
   void neuron_read(const MlpView& view, MlpSide side, const Spread* spread, Array& sum);
-  void pair_read(Side side, const AttentionView& view, Scores scores, Array& sum);
+  void pair_read(Side side, const AttentionView& view, Scores scores, const Array& all, Array& sum);
   std::shared_ptr<const DeviceRoles> reader(Side side, int layer);
   bool projects_in_parts(Side side, const AttentionView& view);
   bool reads_sums(Side side, const AttentionView& view);  // in place of adding up scores
   bool folds(Side side, const AttentionView& view);
+  // Sums of sizes without a tile of scores in memory: see UnpackPairSums.
+  bool sums_on_chip(Side side, const AttentionView& view);
+  struct ReachUnits {
+    const float* mass = nullptr;
+    const float* bound = nullptr;
+  };
+  void pair_sums(Side side, const AttentionView& view, const ReachUnits& reach, Array& sum,
+                 float* most);
+  // `way` for all pairs of rows a[S, H, E] and b[S, G, E], whose products it is given. A product
+  // each pays from so many positions on.
+  static constexpr int kManyPositions = 64;
+  void sum_values(const AttentionView& view, const Rows& rows, const Array& pulled,
+                  Array& out) override;
+  void pair_dots(const float* a, const float* b, std::int64_t length, PairDots way);
+  void key_reach(const Layer& layer, Scores scores, const Reach& reach, std::int64_t parts,
+                 double* mass, double* bound);
   void finish_projected(Side side, const AttentionView& view, const DeviceRoles& layer,
                         std::int64_t first, std::int64_t count, std::int64_t positions, Array& x);
 
@@ -220,8 +177,17 @@ class CudaBackend final : public Backend,
   // made and used at once. Whether that takes fewer operations at a length.
   bool low_rank(const DeviceMatrix& w, std::int64_t length);
   Array head_product(int source, const SplitProducts::Weights& w);  // [H E, w.out]
-  SplitProducts::HeadWeights by_head(const Array& product, std::int64_t columns, bool bf16);
+  SplitProducts::HeadWeights by_head(const Array& product, std::int64_t columns,
+                                     SplitProducts::Kind kind);
   MlpSums low_rank_neurons(const MlpView& view, MlpSide side, const DeviceMatrix& matrix);
+  // c[.., out] = writers W, of the `plain` ones at some positions, one after the other. `listed`:
+  // the same on the device.
+  template <typename ViewOf>
+  void multiply_plain(const ViewOf& view, const std::vector<int>& plain, const int* listed,
+                      std::int64_t first, std::int64_t count, const SplitProducts::Weights& w,
+                      float* c);
+  Array make_plain(const WriterParts& parts, std::int64_t first, std::int64_t count,
+                   std::int64_t plain);
   // How writers are projected to keys or queries.
   struct Projection {
     bool low_rank = false, split = false;
@@ -235,6 +201,9 @@ class CudaBackend final : public Backend,
                         std::int64_t positions, Array& out);
   int layers_seen(int visible) const;  // whose heads are among the first writers
 
+  Operand operand(const DeviceMatrix& m) { return DeviceWeights::operand(m, *device_); }
+  bool few_rows(const DeviceMatrix& w, std::int64_t m) const;
+  void multiply_few(const DeviceMatrix& w, bool turned, const float* a, std::int64_t m, float* c);
   // C[m, out] = A[m, in] W and C[m, in] = A[m, out] W^T.
   void multiply(const DeviceMatrix& w, const float* a, std::int64_t m, float* c);
   void multiply_turned(const DeviceMatrix& w, const float* a, std::int64_t m, float* c);
@@ -276,39 +245,22 @@ class CudaBackend final : public Backend,
   void edge_rows(const AttentionView& view, const HeadReads& reads, const KeyOffsets& offsets,
                  const EdgeUse& use);
 
-  // [S, Cl]: sum over heads and queries of coef[H, tri] times raw key scores.
-  Array fold_keys(const AttentionView& view, const Array& coef);
-  // Directions as a sublayer's own outputs see them: centred, and through the norm behind.
-  Array directions_for(const Array& post, const Array* out_dev, const Rows& rows,
-                       const Array& directions);
-  void fold_to_writers(const AttentionView& view, const Rows& rows, const Array& coef, Array& out);
-  // coef[rows, entries] times the weights by which a side's neurons read, [rows, D].
-  Array neurons_to_model(const MlpView& view, MlpSide side, Scores scores, const Rows& rows,
-                         const Array& coef);
-  void fold_neurons(const MlpView& view, MlpSide side, Scores scores, const Rows& rows,
-                    const Array& coef, double weight, Array& out);
-  std::vector<double> vocabulary_mean();
+  std::shared_ptr<const DeviceRoles> roles(const WeightName& name);
+  void run_kernel(kernels::Name name, const void* parameters, std::size_t bytes,
+                  Index count) override;
+  std::shared_ptr<const void> upload_bytes(std::span<const std::byte> from) override;
 
   std::shared_ptr<Device> device_;
-  std::shared_ptr<const model::ModelWeights> weights_;
-  DeviceWeights on_device_;
+  std::shared_ptr<DeviceWeights> kept_weights_;  // which lanes share
+  DeviceWeights& on_device_;
   SplitProducts split_;
   base::ThreadPool pool_;
   std::string name_;
   std::string details_;
+  std::mutex lanes_mutex_;
+  std::vector<std::shared_ptr<Backend>> lanes_;
+  std::int64_t few_rows_ = 0;    // see UnpackDeviceInfo
   std::int64_t tile_bytes_ = 0;  // scores exist a tile at a time, which stays below this
-  std::mutex mutex_;
-  struct RotaryTable {
-    Rope rope;
-    bool long_prompt = false;
-    std::int64_t positions = 0;
-    Array cos, sin;
-  };
-  std::vector<RotaryTable> rotary_tables_;  // the longest last; older ones stay for work in flight
-  std::vector<double> vocabulary_mean_;
-  std::vector<Rows> recent_rows_;
-  std::vector<double> final_w_;
-  Array final_w_device_, final_b_device_;
 };
 
 }  // namespace unpack::backend::cuda

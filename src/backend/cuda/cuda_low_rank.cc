@@ -38,29 +38,59 @@ bool CudaBackend::low_rank(const DeviceMatrix& w, std::int64_t length) {
 Array CudaBackend::head_product(int source, const SplitProducts::Weights& w) {
   const auto layer = on_device_.layer(source);
   const DeviceMatrix& o = layer->matrix(model::Role::w_o);
+  if (config_.norm != Norm::layer) {
+    Array whole = device_->floats(o.in * w.out);
+    split_.multiply_stored(o, w, ptr(whole));
+    return whole;
+  }
   Array rows = device_->floats(o.in * o.out);
   device_->launch(
       StoredRows{o.data.get(), o.type, o.factor, o.turned ? 1 : 0, o.in, o.out, ptr(rows)},
       o.in * o.out);
-  if (config_.norm == Norm::layer)
-    device_->launch(CenterRows{ptr(rows), o.out, 0, ptr(rows), o.out, 0, 1, o.out, 1}, o.in);
+  device_->launch(CenterRows{ptr(rows), o.out, 0, ptr(rows), o.out, 0, 1, o.out, 1}, o.in);
   Array made = device_->floats(o.in * w.out);
-  // Times a norm's weight of eight bits, those of eight bits have sixteen; centred ones have more.
-  split_.multiply({ptr(rows), o.out, nullptr, o.out, o.in, config_.norm == Norm::layer}, w,
-                  ptr(made));
+  split_.multiply({ptr(rows), o.out, nullptr, o.out, o.in, true}, w, ptr(made));
   return made;
 }
 
 SplitProducts::HeadWeights CudaBackend::by_head(const Array& product, std::int64_t columns,
-                                                bool bf16) {
-  return split_.head_weights(product, config_.n_heads, config_.d_head, columns, bf16);
+                                                SplitProducts::Kind kind) {
+  return split_.head_weights(product, config_.n_heads, config_.d_head, columns, kind);
+}
+
+// [count, plain, D], centred.
+Array CudaBackend::make_plain(const WriterParts& parts, std::int64_t first, std::int64_t count,
+                              std::int64_t plain) {
+  const int width = static_cast<int>(plain), length = static_cast<int>(count);
+  Array out = device_->floats(count * plain * config_.d_model);
+  int at = 0;
+  const auto put = [&](const Array& rows) {
+    if (at < width) put_writer(rows, first, length, out, width, at);
+    ++at;
+  };
+  put(*parts.emb);
+  if (config_.has_pos_writer()) put(*parts.pos);
+  for (const WriterParts::Layer& layer : parts.layers) put(*layer.mlp_out);
+  return out;
+}
+
+template <typename ViewOf>
+void CudaBackend::multiply_plain(const ViewOf& view, const std::vector<int>& plain,
+                                 const int* listed, std::int64_t first, std::int64_t count,
+                                 const SplitProducts::Weights& w, float* c) {
+  const std::int64_t d = config_.d_model, p = static_cast<std::int64_t>(plain.size()),
+                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+  if (view.parts == nullptr)
+    return split_.multiply(
+        {ptr(*view.writers) + first * stride, d, listed, d, count * p, true, p, stride}, w, c);
+  const Array made = make_plain(*view.parts, first, count, p);
+  split_.multiply({ptr(made), d, nullptr, d, count * p, true}, w, c);
 }
 
 MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
                                       const DeviceMatrix& matrix) {
   const std::int64_t d = config_.d_model, n = matrix.out, cl = view.visible, length = view.length,
-                     heads = config_.n_heads, width = heads * config_.d_head,
-                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+                     heads = config_.n_heads, width = heads * config_.d_head;
   const std::vector<int> plain = plain_writers(config_, view.visible);
   const auto columns = device_->upload(std::span<const int>(plain));
   const auto p = static_cast<std::int64_t>(plain.size()), most = std::max(p, heads);
@@ -78,23 +108,16 @@ MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
       const std::int64_t nq = std::min(at_once, length - q0);
       const NeuronRows rows{q0, nullptr, nullptr};
       make(q0, nq);
-      device_->launch(NeuronSums{ptr(tile), ptr(*view.dev), nullptr, ptr(sums.abs), rows, writers,
-                                 n, listed != nullptr ? 0 : 1},
-                      nq * n);
-      device_->launch(
-          NeuronNorms{ptr(tile), ptr(*view.dev), ptr(sums.l2), rows, writers, n, cl, first, listed},
-          nq * writers);
+      sum_neurons({ptr(tile), nq, writers, n, rows, cl, first, listed, listed == nullptr},
+                  *view.dev, nullptr, ptr(sums.abs), ptr(sums.l2));
     }
   };
   each_tile(p, 0, columns.get(), [&](std::int64_t q0, std::int64_t nq) {
-    for (std::int64_t i = 0; i < p; ++i)
-      split_.multiply(
-          {ptr(*view.writers) + q0 * stride + plain[i] * d, stride, nullptr, d, nq, true}, weights,
-          ptr(tile) + i * n, p * n);
+    multiply_plain(view, plain, columns.get(), q0, nq, weights, ptr(tile));
   });
   for (int source = 0; source < layers_seen(view.visible); ++source) {
     // Sums of sizes over neurons' writers: as exact as those of other writers.
-    const SplitProducts::HeadWeights made = by_head(head_product(source, weights), n, weights.bf16);
+    const SplitProducts::HeadWeights made = by_head(head_product(source, weights), n, weights.kind);
     const float* z = ptr(*view.z[source]);
     const std::int64_t first = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
     each_tile(heads, first, nullptr, [&](std::int64_t q0, std::int64_t nq) {
@@ -109,18 +132,26 @@ MlpSums CudaBackend::low_rank_neurons(const MlpView& view, MlpSide side,
 void CudaBackend::low_rank_project(const AttentionView& view, const Projection& way,
                                    std::int64_t first, std::int64_t positions, Array& out) {
   const std::int64_t d = config_.d_model, n = way.width, cl = view.visible, heads = config_.n_heads,
-                     each = heads * config_.d_head,
-                     stride = static_cast<std::int64_t>(view.n_writers) * d;
-  for (const int j : plain_writers(config_, view.visible))
-    split_.multiply(
-        {ptr(*view.writers) + first * stride + j * d, stride, nullptr, d, positions, true},
-        way.parts, ptr(out) + j * n, cl * n);
+                     each = heads * config_.d_head;
+  const std::vector<int> plain = plain_writers(config_, view.visible);
+  const auto columns = device_->upload(std::span<const int>(plain));
+  const auto p = static_cast<std::int64_t>(plain.size());
+  const std::int64_t at_once = positions_at_once(positions, p * (n + 2 * d));
+  Array made = device_->floats(at_once * p * n);
+  for (std::int64_t done = 0; done < positions; done += at_once) {
+    const std::int64_t rows = std::min(at_once, positions - done) * p;
+    multiply_plain(view, plain, columns.get(), first + done, rows / p, way.parts, ptr(made));
+    device_->launch(PlaceRows{ptr(made), columns.get(), ptr(out) + done * cl * n, p, cl, n},
+                    rows * n);
+  }
   for (int source = 0; source < layers_seen(view.visible); ++source) {
     const auto at = static_cast<std::size_t>(source);
     const std::int64_t to = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
     split_.multiply_heads(
         ptr(*view.z[at]) + first * each, positions,
-        by_head(way.heads.empty() ? head_product(source, way.parts) : way.heads[at], n, false),
+        by_head(way.heads.empty() ? head_product(source, way.parts) : way.heads[at], n,
+                way.parts.kind == SplitProducts::Kind::bf16 ? SplitProducts::Kind::tf32
+                                                            : way.parts.kind),
         ptr(out) + to * n, cl * n);
   }
 }

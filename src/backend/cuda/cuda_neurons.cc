@@ -8,53 +8,8 @@
 
 namespace unpack::backend::cuda {
 
-model::Role CudaBackend::matrix_of(MlpSide side) {
-  return side == MlpSide::router ? model::Role::w_r
-         : side == MlpSide::up   ? model::Role::w_up
-                                 : model::Role::w_in;
-}
-
-model::Role CudaBackend::bias_of(MlpSide side) {
-  return side == MlpSide::router ? model::Role::b_r
-         : side == MlpSide::up   ? model::Role::b_up
-                                 : model::Role::b_in;
-}
-
 // Experts
 // -------------------------------------------------------------------------------------------------
-
-CudaBackend::Spread CudaBackend::spread(const Routing& routing,
-                                        std::span<const std::int64_t> rows) {
-  Spread out;
-  out.k = routing.chosen;
-  out.total = static_cast<Index>(rows.size()) * out.k;
-  const auto total = static_cast<std::size_t>(out.total);
-  std::vector<int> lists(4 * total);  // rows, slots, where, expert
-  std::size_t at = 0;
-  for (const ExpertRows& used : by_expert(routing, rows)) {
-    out.parts.push_back(
-        {used.expert, static_cast<Index>(at), static_cast<Index>(used.rows.size())});
-    for (std::size_t i = 0; i < used.rows.size(); ++i, ++at) {
-      const auto slot = static_cast<std::size_t>(used.rows[i] * out.k + used.slots[i]);
-      lists[at] = static_cast<int>(used.rows[i]);
-      lists[total + at] = static_cast<int>(slot);
-      lists[2 * total + slot] = static_cast<int>(at);
-      lists[3 * total + slot] = used.expert;
-    }
-  }
-  out.memory = device_->upload(std::span<const int>(lists));
-  out.rows = out.memory.get();
-  out.slots = out.rows + total;
-  out.where = out.slots + total;
-  out.expert = out.where + total;
-  return out;
-}
-
-CudaBackend::Spread CudaBackend::spread(const Routing& routing, std::int64_t rows) {
-  std::vector<std::int64_t> all(static_cast<std::size_t>(rows));
-  std::iota(all.begin(), all.end(), std::int64_t{0});
-  return spread(routing, all);
-}
 
 void CudaBackend::multiply_experts(int layer, const Spread& spread, model::Role role,
                                    const float* a, float* c) {
@@ -74,54 +29,6 @@ void CudaBackend::multiply_experts_turned(int layer, const Spread& spread, model
   }
 }
 
-void CudaBackend::experts_in(int layer, MlpSide side, const float* normalized, std::int64_t rows,
-                             const Routing& routing, float* out) {
-  const std::int64_t d = config_.d_model, n = config_.layer(layer).n_neurons;
-  const Spread s = spread(routing, rows);
-  Array from = device_->floats(s.total * d), to = device_->floats(s.total * n);
-  device_->launch(TakeRows{normalized, s.rows, ptr(from), d, d}, s.total * d);
-  multiply_experts(layer, s, matrix_of(side), ptr(from), ptr(to));
-  for (const Spread::Part& part : s.parts) {
-    const auto w = on_device_.expert(layer, part.expert);
-    const Array& bias = w->vector(bias_of(side));
-    if (!bias.empty())
-      device_->launch(AddBias{ptr(bias), ptr(to) + part.begin * n, n, nullptr, nullptr},
-                      part.count * n);
-  }
-  device_->launch(TakeRows{ptr(to), s.where, out, n, n}, s.total * n);
-}
-
-void CudaBackend::experts_out(int layer, const float* act, std::int64_t rows,
-                              const Routing& routing, float* out) {
-  const std::int64_t d = config_.d_model, n = config_.layer(layer).n_neurons;
-  const Spread s = spread(routing, rows);
-  Array from = device_->floats(s.total * n), to = device_->floats(s.total * d);
-  device_->launch(TakeRows{act, s.slots, ptr(from), n, n}, s.total * n);
-  multiply_experts(layer, s, model::Role::w_out, ptr(from), ptr(to));
-  device_->launch(SumSlots{ptr(to), s.where, nullptr, out, d, s.k, 0}, rows * d);
-}
-
-void CudaBackend::add_expert_biases(int layer, Array& x, std::int64_t rows,
-                                    const Routing& routing) {
-  const model::LayerWeights& views = weights_->layers[layer];
-  if (!views.experts[0][model::Role::b_out]) return;
-  const std::int64_t d = config_.d_model;
-  const Spread s = spread(routing, rows);
-  // A row of biases for every expert in use.
-  std::vector<int> row_of(static_cast<std::size_t>(routing.experts), 0), index;
-  Array biases = device_->floats(static_cast<std::int64_t>(s.parts.size()) * d);
-  for (std::size_t i = 0; i < s.parts.size(); ++i) {
-    const int expert = s.parts[i].expert;
-    row_of[expert] = static_cast<int>(i);
-    copy(on_device_.expert(layer, expert)->vector(model::Role::b_out), 0, biases,
-         static_cast<std::int64_t>(i) * d, d);
-  }
-  for (const int expert : routing.expert) index.push_back(row_of[expert]);
-  const auto at = device_->upload(std::span<const int>(index));
-  const Array weight = device_->upload_floats(routing.weight);
-  device_->launch(SumSlots{ptr(biases), at.get(), ptr(weight), ptr(x), d, s.k, 1}, rows * d);
-}
-
 // Scores and sums
 // -------------------------------------------------------------------------------------------------
 
@@ -135,7 +42,7 @@ class CudaBackend::WriterProduct {
     if (split) {
       weights_ = backend.split_.weights(matrix);
     } else {
-      whole_ = backend.on_device_.operand(matrix);
+      whole_ = backend.operand(matrix);
       packed_ = backend.device_->floats(rows * matrix.in);
     }
   }
@@ -169,6 +76,16 @@ std::int64_t CudaBackend::positions_at_once(std::int64_t positions,
   return (positions + tiles - 1) / tiles;
 }
 
+void CudaBackend::sum_neurons(const NeuronTile& tile, const Array& dev, float* sum, float* abs,
+                              float* l2) {
+  device_->launch(NeuronSums{tile.scores, ptr(dev), sum, abs, tile.rows, tile.writers, tile.neurons,
+                             tile.adds ? 1 : 0},
+                  tile.nq * tile.neurons);
+  device_->launch(NeuronNorms{tile.scores, ptr(dev), l2, tile.rows, tile.writers, tile.neurons,
+                              tile.width, tile.first, tile.listed},
+                  tile.nq * tile.writers);
+}
+
 MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) {
   if (side == MlpSide::router) return router_sums(view, scores);
   if (view.routing != nullptr) return expert_sums(view, side);
@@ -176,8 +93,7 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) 
   const DeviceMatrix& matrix = layer->matrix(matrix_of(side));
   if (low_rank(matrix, view.length)) return low_rank_neurons(view, side, matrix);
   const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
-                     cl = view.visible, length = view.length,
-                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+                     cl = view.visible, length = view.length;
   MlpSums sums;
   sums.sum = device_->floats(length * n);
   sums.abs = device_->floats(length * n);
@@ -189,15 +105,36 @@ MlpSums CudaBackend::mlp_sums(const MlpView& view, MlpSide side, Scores scores) 
   for (std::int64_t q0 = 0; q0 < length; q0 += at_once) {
     const std::int64_t nq = std::min(at_once, length - q0);
     const NeuronRows rows{q0, nullptr, nullptr};
-    product.make({ptr(*view.writers) + q0 * stride, stride, nullptr, cl * d, nq}, ptr(tile));
-    device_->launch(NeuronSums{ptr(tile), ptr(*view.dev), reads ? nullptr : ptr(sums.sum),
-                               ptr(sums.abs), rows, cl, n, 0},
-                    nq * n);
-    device_->launch(
-        NeuronNorms{ptr(tile), ptr(*view.dev), ptr(sums.l2), rows, cl, n, cl, 0, nullptr}, nq * cl);
+    with_writers(view, q0, nq, [&](Index begin, Index some, Any* writers, Index n_writers) {
+      product.make({floats_at(writers), n_writers * d, nullptr, cl * d, some},
+                   ptr(tile) + (begin - q0) * cl * n);
+    });
+    sum_neurons({ptr(tile), nq, cl, n, rows, cl}, *view.dev, reads ? nullptr : ptr(sums.sum),
+                ptr(sums.abs), ptr(sums.l2));
   }
   if (reads) neuron_read(view, side, nullptr, sums.sum);
   return sums;
+}
+
+// Centring is linear: the sum is centred once. Of a layer whose MLP is not among the visible ones
+// the heads may be.
+Array CudaBackend::summed_parts(const WriterParts& parts, int visible, int length) {
+  const std::int64_t d = config_.d_model, size = std::int64_t{length} * d;
+  Array out = device_->zeros(size);
+  int at = config_.has_pos_writer() ? 2 : 1;
+  add(*parts.emb, out, size);
+  if (config_.has_pos_writer()) add(*parts.pos, out, size);
+  for (const WriterParts::Layer& layer : parts.layers) {
+    if (at >= visible) break;
+    add(*layer.attn_out, out, size);
+    at += config_.n_heads;
+    if (at >= visible) break;
+    add(*layer.mlp_out, out, size);
+    ++at;
+  }
+  if (config_.norm == Norm::layer)
+    device_->launch(CenterRows{ptr(out), d, 0, ptr(out), d, 0, 1, d, 1}, length);
+  return out;
 }
 
 Array CudaBackend::summed_writers(const Array& writers, int n_writers, int visible, int length) {
@@ -209,7 +146,7 @@ Array CudaBackend::summed_writers(const Array& writers, int n_writers, int visib
 
 // What all writers together give a neuron: [S, N], or of the spread experts [slots, N].
 void CudaBackend::neuron_read(const MlpView& view, MlpSide side, const Spread* spread, Array& sum) {
-  const Array all = summed_writers(*view.writers, view.n_writers, view.visible, view.length);
+  const Array all = summed_writers(view);
   const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons;
   const model::Role role = matrix_of(side);
   if (spread == nullptr) {
@@ -249,11 +186,8 @@ MlpSums CudaBackend::expert_sums(const MlpView& view, MlpSide side) {
       const Index m = std::min(at_once, part.begin + part.count - begin);
       const NeuronRows rows{0, s.rows + begin, s.slots + begin};
       product.make({ptr(*view.writers), stride, s.rows + begin, cl * d, m}, ptr(tile));
-      device_->launch(
-          NeuronSums{ptr(tile), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), rows, cl, n, 0},
-          m * n);
-      device_->launch(
-          NeuronNorms{ptr(tile), ptr(*view.dev), ptr(norms), rows, cl, n, cl, 0, nullptr}, m * cl);
+      sum_neurons({ptr(tile), m, cl, n, rows, cl}, *view.dev, ptr(sums.sum), ptr(sums.abs),
+                  ptr(norms));
     }
   }
   device_->launch(SlotNorms{ptr(norms), ptr(sums.l2), cl, s.k}, length * cl);
@@ -264,7 +198,7 @@ MlpSums CudaBackend::expert_sums(const MlpView& view, MlpSide side) {
 // sR_j(q, e) = norm(c_j)(q) . W_r[:, e] of the chosen experts, less the mean over all of them.
 MlpSums CudaBackend::router_sums(const MlpView& view, Scores scores) {
   const auto layer = on_device_.layer(view.layer);
-  const Operand w = on_device_.operand(layer->matrix(model::Role::w_r));
+  const Operand w = operand(layer->matrix(model::Role::w_r));
   const std::int64_t d = config_.d_model, experts = w.out, cl = view.visible, length = view.length,
                      stride = static_cast<std::int64_t>(view.n_writers) * d;
   const Spread s = spread(*view.routing, length);
@@ -283,12 +217,8 @@ MlpSums CudaBackend::router_sums(const MlpView& view, Scores scores) {
     device_->launch(PickExperts{ptr(tile), s.expert + q0 * s.k, ptr(picked), cl, experts, s.k,
                                 scores == Scores::centered ? 1 : 0},
                     nq * cl);
-    device_->launch(
-        NeuronSums{ptr(picked), ptr(*view.dev), ptr(sums.sum), ptr(sums.abs), rows, cl, s.k, 0},
-        nq * s.k);
-    device_->launch(
-        NeuronNorms{ptr(picked), ptr(*view.dev), ptr(sums.l2), rows, cl, s.k, cl, 0, nullptr},
-        nq * cl);
+    sum_neurons({ptr(picked), nq, cl, s.k, rows, cl}, *view.dev, ptr(sums.sum), ptr(sums.abs),
+                ptr(sums.l2));
   }
   return sums;
 }
@@ -298,7 +228,12 @@ void CudaBackend::mlp_scores(const MlpView& view, MlpSide side, Scores scores, i
   const auto layer = on_device_.layer(view.layer);
   const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
                      cl = view.visible;
-  const float* writers = ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d;
+  Array made;
+  if (view.parts != nullptr) made = make_writers(*view.parts, query, 1, 0, view.visible);
+  const float* writers =
+      view.parts != nullptr
+          ? ptr(made)
+          : ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d;
   std::int64_t width = n;
   if (view.routing == nullptr) {
     multiply(layer->matrix(matrix_of(side)), writers, cl, ptr(out));
@@ -318,7 +253,7 @@ void CudaBackend::mlp_scores(const MlpView& view, MlpSide side, Scores scores, i
     for (int slot = 0; slot < slots; ++slot) {
       const auto expert =
           on_device_.expert(view.layer, view.routing->expert[view.routing->slot(query, slot)]);
-      const Operand w = on_device_.operand(expert->matrix(matrix_of(side)));
+      const Operand w = operand(expert->matrix(matrix_of(side)));
       device_->gemm({w.turned ? 1 : 0, 0, cl, n, d, writers, d, 0, w.data, w.ld(), 0,
                      ptr(out) + slot * n, width, 0, 1});
     }

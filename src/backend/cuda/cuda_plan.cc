@@ -24,7 +24,8 @@ double size_of(const DeviceMatrix& m) {
 }  // namespace
 
 // A tile of scores is written once; two kernels read what neurons score, three what keys do.
-std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int tokens) {
+std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int tokens, bool by_layer) {
+  using Part = DevicePlan::Part;
   constexpr double kFloat = sizeof(float);
   const double s = tokens, d = config_.d_model, e = config_.d_head, h = config_.n_heads,
                g = config_.n_kv_heads, pairs = static_cast<double>(tri(tokens));
@@ -44,19 +45,22 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
   };
   const auto side = [&](Part& part, Side which, const DeviceMatrix& m, int visible) {
     const bool split = split_.pays(m, static_cast<std::int64_t>(tokens) * visible);
+    bool on_chip = false;
     const double own = which == Side::key ? g : h, cl = visible;
-    if (fold_is_cheaper(config_, tokens, split ? split_.gain(m) : 1.0)) {
+    if (!by_layer && fold_is_cheaper(config_, tokens, split ? split_.gain(m) : 1.0)) {
       part.flop += 2 * pairs * h * d * (cl + e);
       part.way = "folded, single precision";
     } else {
       const bool low = products(part, m, visible, split, s);
       part.flop += 2 * pairs * h * e * cl;
       part.byte += kFloat * 2 * s * cl * own * e;
+      on_chip = split && device_->pair_sums_fit(config_.d_head);
       part.way = low     ? "projected, heads through products of weights, " + parts(m)
                  : split ? "projected, " + parts(m)
                          : "projected, single precision";
+      if (on_chip) part.way += ", summed on the chip";
     }
-    part.byte += kFloat * pairs * h * cl * (which == Side::key ? 4 : 2);
+    if (!on_chip) part.byte += kFloat * pairs * h * cl * (which == Side::key ? 4 : 2);
   };
   for (int l = 0; l < config_.n_layers; ++l) {
     const model::LayerWeights& w = weights_->layers[l];
@@ -82,7 +86,23 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
                                                                              : "single precision";
     }
   }
-  return {heads, keys, queries, values, neurons};
+  if (!by_layer) return {heads, keys, queries, values, neurons};
+  // Keys are made for their sums, for what they lead to, and for their sums again on the way down.
+  // Head writers are made for whoever reads them: values, queries' folds, those of keys and of both
+  // sides of the neurons, and the nodes next to a target.
+  Part bounds = keys, again = keys;
+  bounds.what = "keys, for paths";
+  again.what = "keys, on the way down";
+  const double made = 2 * s * h * e * d, written = kFloat * 2 * s * h * d;
+  heads.what = "writers, made again";
+  heads.way = "single precision, as often as they are read";
+  heads.flop = heads.byte = 0;
+  for (int l = 0; l < config_.n_layers; ++l) {
+    const double times = 3 + static_cast<double>(mlp_readers(config_.layer(l)).size()) + 1;
+    heads.flop += times * l * made;
+    heads.byte += times * l * written;
+  }
+  return {heads, keys, queries, values, neurons, bounds, again};
 }
 
 }  // namespace unpack::backend::cuda

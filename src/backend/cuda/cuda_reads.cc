@@ -41,18 +41,6 @@ class Doubles {
 
 }  // namespace
 
-void CudaBackend::head_directions(const AttentionView& view, std::span<const int> queries,
-                                  std::span<const double> directions, std::vector<double>& out) {
-  const auto layer = on_device_.layer(view.layer);
-  const Rows rows = rows_of(queries);
-  const Array centered = directions_for(layer->vector(model::Role::attn_post_w), view.out_dev, rows,
-                                        device_->upload_floats(directions));
-  Array pulled = device_->floats(rows.count * config_.n_heads * config_.d_head);
-  multiply_turned(layer->matrix(model::Role::w_o), ptr(centered), rows.count, ptr(pulled));
-  out.resize(pulled.size());
-  download(pulled, 0, out);
-}
-
 ReadOps::HeadReads CudaBackend::head_reads(const AttentionView& view, const AttentionSums& sums,
                                            const Options& options,
                                            std::span<const double> directions) {
@@ -67,7 +55,7 @@ ReadOps::HeadReads CudaBackend::head_reads(const AttentionView& view, const Atte
   reads.last = static_cast<int>((directions.rend() - used + heads * e - 1) / (heads * e)) - 1;
   reads.value = device_->upload_floats(directions);
   reads.key_coef = device_->floats(heads * pairs);
-  std::vector<int> all(static_cast<std::size_t>(length));
+  std::vector<int> all(length);
   for (std::size_t q = 0; q < all.size(); ++q) all[q] = static_cast<int>(q);
   const Rows rows = rows_of(all);
   Array credit = device_->floats(heads * pairs), query_coef = device_->floats(heads * pairs);
@@ -126,12 +114,6 @@ ReadOps::HeadReads CudaBackend::head_reads(const AttentionView& view, const Atte
   return reads;
 }
 
-Array CudaBackend::slot_sums(const Array& entries, std::int64_t neurons) {
-  Array out = device_->floats(entries.size() / neurons);
-  device_->launch(SlotSums{ptr(entries), ptr(out), neurons}, out.size());
-  return out;
-}
-
 ReadOps::NeuronCredit CudaBackend::neuron_credit(const Array& own, std::int64_t rows,
                                                  const Array* pre, const MlpSums* sums, double beta,
                                                  double weight) {
@@ -151,17 +133,6 @@ ReadOps::NeuronCredit CudaBackend::neuron_credit(const Array& own, std::int64_t 
     out.doubt += values[i + 2];
   }
   return out;
-}
-
-void CudaBackend::neuron_reads(const MlpView& view, MlpSide side, Scores scores, const Array& coef,
-                               std::vector<double>& out) {
-  std::vector<int> all(static_cast<std::size_t>(view.length));
-  for (std::size_t q = 0; q < all.size(); ++q) all[q] = static_cast<int>(q);
-  Array vectors = neurons_to_model(view, side, scores, rows_of(all), coef);
-  device_->launch(ScaleByRow{ptr(vectors), ptr(*view.dev), 0, 1, config_.d_model, 1.0F},
-                  vectors.size());
-  out.resize(vectors.size());
-  download(vectors, 0, out);
 }
 
 Array CudaBackend::key_medians(const AttentionView& view, const AttentionSums& sums) {
@@ -199,19 +170,6 @@ void CudaBackend::offset_fold(const AttentionView& view, const HeadReads& reads,
   for (double& x : out) x = -x;
 }
 
-void CudaBackend::position_dots(const Array& writers, int n_writers, int first, int end,
-                                std::span<const double> vectors, std::vector<double>& out) {
-  const std::int64_t d = config_.d_model, length = static_cast<std::int64_t>(vectors.size()) / d,
-                     count = end - first;
-  const Array given = device_->upload_floats(vectors);
-  Array dots = device_->floats(length * count);
-  device_->launch(WriterDots{ptr(writers) + first * d, n_writers, d, count, ptr(given), d, nullptr,
-                             0, nullptr, 1.0F, ptr(dots)},
-                  dots.size());
-  out.resize(dots.size());
-  download(dots, 0, out);
-}
-
 // Edges
 // ------------------------------------------------------------------------------------------------
 
@@ -231,7 +189,7 @@ void CudaBackend::keep_for_edges(const AttentionView& view, HeadReads& reads) {
   const std::int64_t heads = config_.n_heads, e = config_.d_head, d = config_.d_model,
                      cl = view.visible, length = view.length,
                      stride = static_cast<std::int64_t>(view.n_writers) * d;
-  const Operand w = on_device_.operand(layer->matrix(model::Role::w_q));
+  const Operand w = operand(layer->matrix(model::Role::w_q));
   reads.values = {};
   reads.query_edges = device_->floats(length * heads * cl);
   const std::int64_t at_once = positions_at_once(length, heads * d);
@@ -245,8 +203,7 @@ void CudaBackend::keep_for_edges(const AttentionView& view, HeadReads& reads) {
   const double values = 0.5 * config_.n_layers * static_cast<double>(length) * view.n_writers *
                         config_.n_kv_heads * static_cast<double>(e) * sizeof(float);
   if (values <= kKeptValues)
-    reads.values =
-        writer_values(view, on_device_.operand(layer->matrix(model::Role::w_v)), 0, length);
+    reads.values = writer_values(view, operand(layer->matrix(model::Role::w_v)), 0, length);
 }
 
 void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
@@ -254,7 +211,9 @@ void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
   const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
                      cl = view.visible, pitch = (cl + 3) / 4 * 4, end = reads.last + 1;
   if (end == 0) return;
-  const auto layer = on_device_.layer(view.layer);
+  // Only where it is needed: a layer may have to go up for it.
+  std::shared_ptr<const DeviceRoles> layer;
+  if (offsets.scores.empty() || reads.values.empty()) layer = on_device_.layer(view.layer);
   EdgeRows rows{};
   rows.ns = rows.nq = end;
   rows.pitch = pitch;
@@ -311,8 +270,7 @@ void CudaBackend::edge_rows(const AttentionView& view, const HeadReads& reads,
     }
     Array made;
     if (reads.values.empty())
-      made =
-          writer_values(view, on_device_.operand(layer->matrix(model::Role::w_v)), s0, values.ns);
+      made = writer_values(view, operand(layer->matrix(model::Role::w_v)), s0, values.ns);
     products(Branch::V, values, reads.value,
              made.empty() ? ptr(reads.values) + s0 * cl * groups * e : ptr(made));
   }
@@ -355,7 +313,8 @@ std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerRea
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (out[i].queries == 0) continue;
     const auto& [view, reads, offsets] = layers[i];
-    const auto layer = on_device_.layer(view.layer);
+    std::shared_ptr<const DeviceRoles> layer;
+    if (offsets->scores.empty() || reads->values.empty()) layer = on_device_.layer(view.layer);
     // One writer at one position, as project and writer_values see several.
     AttentionView one = view;
     Array vector = slice(*view.writers, (std::int64_t{source} * view.n_writers + writer) * d, d);
@@ -363,14 +322,14 @@ std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerRea
     one.visible = one.n_writers = 1;
     Array key, value;
     if (offsets->scores.empty()) {
-      const Operand w = on_device_.operand(layer->matrix(model::Role::w_k));
+      const Operand w = operand(layer->matrix(model::Role::w_k));
       key = device_->floats(w.out);
       device_->gemm({w.turned ? 1 : 0, 0, 1, w.out, d, ptr(vector), d, 0, w.data, w.ld(), 0,
                      ptr(key), w.out, 0, 1});
       finish_projected(Side::key, view, *layer, source, 1, 1, key);
     }
     if (reads->values.empty())
-      value = writer_values(one, on_device_.operand(layer->matrix(model::Role::w_v)), 0, 1);
+      value = writer_values(one, operand(layer->matrix(model::Role::w_v)), 0, 1);
     EdgesIn in{};
     in.q = ptr(*view.q);
     in.key = maybe(key);
@@ -400,7 +359,7 @@ std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerRea
   const std::vector<float> all = device_->download(memory);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (out[i].queries == 0) continue;
-    const auto n = static_cast<std::ptrdiff_t>(heads * out[i].queries);
+    const std::ptrdiff_t n = heads * out[i].queries;
     const auto from = all.begin() + static_cast<std::ptrdiff_t>(begin[i]);
     out[i].k.assign(from, from + n);
     out[i].v.assign(from + n, from + 2 * n);

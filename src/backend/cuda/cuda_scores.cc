@@ -6,49 +6,29 @@
 
 namespace unpack::backend::cuda {
 
-// Writers
-// -------------------------------------------------------------------------------------------------------------------------
-
-void CudaBackend::put_writer(const Array& rows, std::int64_t row, int length, Array& writers,
-                             int n_writers, int index) {
-  const std::int64_t d = config_.d_model;
-  device_->launch(CenterRows{ptr(rows) + row * d, d, 0, ptr(writers) + index * d, n_writers * d, 0,
-                             1, d, config_.norm == Norm::layer ? 1 : 0},
-                  length);
-}
-
-void CudaBackend::put_head_writers(int index, const Array& z, const Array& out_dev,
-                                   std::int64_t row, int length, Array& writers, int n_writers,
-                                   int first) {
-  const auto w = on_device_.layer(index);
-  const std::int64_t d = config_.d_model, e = config_.d_head, heads = config_.n_heads;
-  const Operand o = on_device_.operand(w->matrix(model::Role::w_o));
-  float* to = ptr(writers) + first * d;
-  device_->gemm({o.turned ? 1 : 0, 0, length, d, e, ptr(z) + row * heads * e, heads * e, e, o.data,
-                 o.ld(), o.row(e) - o.data, to, n_writers * d, d, heads});
-  if (config_.norm == Norm::layer)
-    device_->launch(CenterRows{to, n_writers * d, d, to, n_writers * d, d, heads, d, 1},
-                    length * heads);
-  const Array& post = w->vector(model::Role::attn_post_w);
-  if (!post.empty())
-    device_->launch(
-        ThroughNorm{to, n_writers * d, d, heads, d, ptr(post), ptr(out_dev) + row, nullptr},
-        length * heads * d);
-}
-
 // Keys and queries
-// ----------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 // Sums over the writers of every pair from what all of them together project to.
-void CudaBackend::pair_read(Side side, const AttentionView& view, Scores scores, Array& sum) {
+void CudaBackend::pair_read(Side side, const AttentionView& view, Scores scores, const Array& all,
+                            Array& sum) {
   const auto layer = on_device_.layer(view.layer);
   const bool key = side == Side::key;
   const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads, e = config_.d_head,
                      own = key ? groups : heads, length = view.length;
-  const Array all = summed_writers(*view.writers, view.n_writers, view.visible, view.length);
   Array read = device_->floats(length * own * e);
   multiply(layer->matrix(key ? model::Role::w_k : model::Role::w_q), ptr(all), length, ptr(read));
   finish_projected(side, view, *layer, 0, 1, length, read);
+  if (length >= kManyPositions) {
+    PairDots dots{};
+    dots.dev = ptr(*view.dev);
+    dots.dev_of_source = key ? 1 : 0;
+    dots.scale = head_scale(view.layer);
+    dots.out = ptr(sum);
+    dots.window = config_.layer(view.layer).window;
+    dots.centers = scores == Scores::centered ? 1 : 0;
+    return pair_dots(key ? ptr(*view.q) : ptr(read), key ? ptr(read) : ptr(*view.k), length, dots);
+  }
   ReadSums sums{};
   sums.a = key ? ptr(*view.q) : ptr(read);
   sums.b = key ? ptr(read) : ptr(*view.k);
@@ -78,51 +58,86 @@ void CudaBackend::value_sums(const AttentionView& view, const DeviceRoles& layer
   sums.v_abs = device_->floats(groups * length);
   Array vectors = device_->floats(length * groups * d),
         scores = device_->floats(length * groups * cl);
-  heads_to_model(on_device_.operand(layer.matrix(model::Role::w_v)), config_.n_kv_heads,
-                 ptr(*view.v), length, ptr(vectors));
-  device_->gemm({1, 0, groups, cl, d, ptr(vectors), d, groups * d, ptr(*view.writers), d,
-                 static_cast<std::int64_t>(view.n_writers) * d, ptr(scores), cl, groups * cl,
-                 length});
+  heads_to_model(operand(layer.matrix(model::Role::w_v)), config_.n_kv_heads, ptr(*view.v), length,
+                 ptr(vectors));
+  with_writers(view, 0, length, [&](Index begin, Index n, Any* writers, Index n_writers) {
+    device_->gemm({1, 0, groups, cl, d, ptr(vectors) + begin * groups * d, d, groups * d, writers,
+                   d, n_writers * d, ptr(scores) + begin * groups * cl, cl, groups * cl, n});
+  });
   device_->launch(ValueSums{ptr(scores), ptr(*view.dev), ptr(sums.v_scores), ptr(sums.v_sum),
                             ptr(sums.v_abs), length, groups, cl},
                   length * groups);
 }
 
-AttentionSums CudaBackend::attention_sums(const AttentionView& view, Scores scores,
-                                          bool keep_key_scores) {
+Array CudaBackend::of_pairs(const AttentionView& view, std::int64_t each) {
+  const std::int64_t window = config_.layer(view.layer).window,
+                     size = std::int64_t{config_.n_heads} * tri(view.length) * each;
+  // Tiles leave out what no query of theirs sees.
+  return window > 0 && window < view.length ? device_->zeros(size) : device_->floats(size);
+}
+
+// Those of one side, but for what is read off the sum of all writers.
+void CudaBackend::sum_pairs(Side side, const AttentionView& view, Scores scores, bool keep_scores,
+                            AttentionSums& sums) {
   const std::int64_t pairs = tri(view.length), heads = config_.n_heads, length = view.length,
                      cl = view.visible;
-  const bool centered = scores == Scores::centered;
-  AttentionSums sums;
-  // Tiles leave out what no query of theirs sees.
-  const std::int64_t window = config_.layer(view.layer).window;
-  const auto of_pairs = [&](std::int64_t size) {
-    return window > 0 && window < length ? device_->zeros(size) : device_->floats(size);
-  };
-  for (Array* a : {&sums.k_sum, &sums.k_abs, &sums.q_sum, &sums.q_abs})
-    *a = of_pairs(heads * pairs);
-  sums.k_std = device_->floats(heads * length * cl);
-  sums.k_mean = device_->floats(heads * length * cl);
-  if (keep_key_scores) sums.k_scores = of_pairs(heads * pairs * cl);
-  const bool keys = reads_sums(Side::key, view), queries = reads_sums(Side::query, view);
-  score_tiles(Side::key, view, [&](const Tile& tile) {
-    device_->launch(TileMoments{tile, ptr(sums.k_mean), ptr(sums.k_std), length, centered ? 1 : 0},
-                    tile.nq * tile.heads * cl);
+  const bool centered = scores == Scores::centered, key = side == Side::key,
+             reads = reads_sums(side, view);
+  Array &sum = key ? sums.k_sum : sums.q_sum, &abs = key ? sums.k_abs : sums.q_abs;
+  sum = of_pairs(view, 1);
+  abs = of_pairs(view, 1);
+  if (keep_scores) sums.k_scores = of_pairs(view, cl);
+  if (!centered && !keep_scores && reads && sums_on_chip(side, view))
+    return pair_sums(side, view, {}, abs, nullptr);
+  if (key) {
+    sums.k_std = device_->floats(heads * length * cl);
+    sums.k_mean = device_->floats(heads * length * cl);
+  }
+  score_tiles(side, view, [&](const Tile& tile) {
+    if (key || centered)
+      device_->launch(TileMoments{tile, key ? ptr(sums.k_mean) : nullptr,
+                                  key ? ptr(sums.k_std) : nullptr, length, centered ? 1 : 0},
+                      tile.nq * tile.heads * cl);
     device_->launch(
-        TileSums{tile, keys ? nullptr : ptr(sums.k_sum), ptr(sums.k_abs),
-                 keep_key_scores ? ptr(sums.k_scores) : nullptr, pairs, 0, centered ? 1 : 0},
+        TileSums{tile, reads ? nullptr : ptr(sum), ptr(abs),
+                 keep_scores ? ptr(sums.k_scores) : nullptr, pairs, 0, centered ? 1 : 0},
         tile.ns * tile.nq * tile.heads);
   });
-  score_tiles(Side::query, view, [&](const Tile& tile) {
-    if (centered)
-      device_->launch(TileMoments{tile, nullptr, nullptr, length, 1}, tile.nq * tile.heads * cl);
-    device_->launch(TileSums{tile, queries ? nullptr : ptr(sums.q_sum), ptr(sums.q_abs), nullptr,
-                             pairs, 0, centered ? 1 : 0},
-                    tile.ns * tile.nq * tile.heads);
-  });
-  if (keys) pair_read(Side::key, view, scores, sums.k_sum);
-  if (queries) pair_read(Side::query, view, scores, sums.q_sum);
+}
+
+AttentionSums CudaBackend::attention_sums(const AttentionView& view, Scores scores,
+                                          bool keep_key_scores) {
+  AttentionSums sums;
+  sum_pairs(Side::key, view, scores, keep_key_scores, sums);
+  sum_pairs(Side::query, view, scores, false, sums);
+  const bool keys = reads_sums(Side::key, view), queries = reads_sums(Side::query, view);
+  if (keys || queries) {
+    const Array all = summed_writers(view);
+    if (keys) pair_read(Side::key, view, scores, all, sums.k_sum);
+    if (queries) pair_read(Side::query, view, scores, all, sums.q_sum);
+  }
   value_sums(view, *on_device_.layer(view.layer), sums);
+  return sums;
+}
+
+AttentionSums CudaBackend::key_sums(const AttentionView& view, Scores scores) {
+  AttentionSums sums;
+  sum_pairs(Side::key, view, scores, false, sums);
+  if (reads_sums(Side::key, view))
+    pair_read(Side::key, view, scores, summed_writers(view), sums.k_sum);
+  value_sums(view, *on_device_.layer(view.layer), sums);
+  return sums;
+}
+
+AttentionSums CudaBackend::key_moments(const AttentionView& view) {
+  const std::int64_t cl = view.visible, size = std::int64_t{config_.n_heads} * view.length * cl;
+  AttentionSums sums;
+  sums.k_std = device_->floats(size);
+  sums.k_mean = device_->floats(size);
+  score_tiles(Side::key, view, [&](const Tile& tile) {
+    device_->launch(TileMoments{tile, ptr(sums.k_mean), ptr(sums.k_std), view.length, 0},
+                    tile.nq * tile.heads * cl);
+  });
   return sums;
 }
 
@@ -156,6 +171,40 @@ void CudaBackend::hide_and_center(const AttentionView& view, Scores scores, int 
     device_->launch(CenterColumns{ptr(out), from, query + 1, cl, centered ? 1 : 0}, cl);
 }
 
+// Every writer is read once for all heads, not once for each.
+void CudaBackend::key_scores_of_heads(const AttentionView& view, Scores scores, int query,
+                                      Array& out) {
+  const auto layer = on_device_.keys(view.layer);
+  const std::int64_t heads = config_.n_heads, cl = view.visible, pitch = (cl + 3) / 4 * 4,
+                     sources = query + 1;
+  const Operand w = operand(layer->matrix(model::Role::w_k));
+  const std::int64_t at_once =
+      positions_at_once(sources, heads * (pitch + config_.d_model + config_.d_head));
+  Array memory = device_->floats(at_once * heads * pitch);
+  for (std::int64_t s0 = 0; s0 < sources; s0 += at_once) {
+    Tile tile{};
+    tile.data = ptr(memory);
+    tile.q0 = query;
+    tile.nq = 1;
+    tile.s0 = s0;
+    tile.ns = std::min(at_once, sources - s0);
+    tile.heads = heads;
+    tile.q_stride = tile.s_stride = heads * pitch;
+    tile.visible = cl;
+    tile.pitch = pitch;
+    tile.dev = ptr(*view.dev);
+    tile.dev_of_source = 1;
+    tile.scale = head_scale(view.layer);
+    folded_tile(Side::key, view, *layer, w, tile);
+    device_->launch(TileSums{tile, nullptr, nullptr, ptr(out), sources, tri(query), 0},
+                    tile.ns * heads);
+  }
+  for (std::int64_t h = 0; h < heads; ++h) {
+    Array own = slice(out, h * sources * cl, sources * cl);
+    hide_and_center(view, scores, query, own);
+  }
+}
+
 void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head, int query,
                              Array& out) {
   const auto layer = on_device_.keys(view.layer);
@@ -172,14 +221,17 @@ void CudaBackend::key_scores(const AttentionView& view, Scores scores, int head,
   Array pulled;
   if (!shared) pulled = pulled_back(pull, copies * e);
   const float* from = shared ? pull.from : ptr(pulled);
-  const Operand w = on_device_.operand(layer->matrix(model::Role::w_k));
+  const Operand w = operand(layer->matrix(model::Role::w_k));
   Array vectors = device_->floats(copies * d);
   device_->gemm({w.turned ? 0 : 1, 0, copies, d, e, from, e, 0, w.column(g * e), w.ld(), 0,
                  ptr(vectors), d, 0, 1});
-  device_->launch(
-      WriterDots{ptr(*view.writers), view.n_writers, d, cl, ptr(vectors), shared ? 0 : d, nullptr,
-                 0, ptr(*view.dev), head_scale(view.layer), ptr(out)},
-      sources * cl);
+  with_writers(view, 0, sources, [&](Index begin, Index n, Any* writers, Index n_writers) {
+    device_->launch(
+        WriterDots{floats_at(writers), n_writers, d, cl, ptr(vectors) + (shared ? 0 : begin * d),
+                   shared ? 0 : d, nullptr, 0, ptr(*view.dev) + begin, head_scale(view.layer),
+                   ptr(out) + begin * cl},
+        n * cl);
+  });
   hide_and_center(view, scores, query, out);
 }
 
@@ -198,12 +250,12 @@ void CudaBackend::query_scores(const AttentionView& view, Scores scores, int hea
   pull.dev_first = head;
   const Array pulled = pulled_back(pull, sources * e);
   Array vectors = device_->floats(sources * d);
-  const Operand w = on_device_.operand(layer->matrix(model::Role::w_q));
+  const Operand w = operand(layer->matrix(model::Role::w_q));
   device_->gemm({w.turned ? 0 : 1, 0, sources, d, e, ptr(pulled), e, 0, w.column(head * e), w.ld(),
                  0, ptr(vectors), d, 0, 1});
-  device_->gemm({1, 0, sources, cl, d, ptr(vectors), d, 0,
-                 ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d, 0,
-                 ptr(out), cl, 0, 1});
+  with_writers(view, query, 1, [&](Index, Index, Any* writers, Index) {
+    device_->gemm({1, 0, sources, cl, d, ptr(vectors), d, 0, writers, d, 0, ptr(out), cl, 0, 1});
+  });
   device_->launch(ScaleByRow{ptr(out), ptr(*view.dev), query, 0, cl, head_scale(view.layer)},
                   sources * cl);
   hide_and_center(view, scores, query, out);

@@ -89,7 +89,7 @@ void CudaBackend::sweep(std::span<const Layer> layers, Scores scores, int positi
   device_->to_host(credit.data(), state, credit.size() * sizeof(double));
 }
 
-void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int terminals,
+void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int terminals, bool begun,
                          std::vector<double>& mass, std::vector<double>& bound) {
   if (layers.empty()) return;
   const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
@@ -102,10 +102,15 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
   };
   const auto masses = doubles(size), bounds = doubles(size);
   const Reach reach{masses.get(), bounds.get(), writers};
-  device_->launch(StartReach{reach, terminals}, size);
-  const std::int64_t parts = (length + KeyReach::kSources - 1) / KeyReach::kSources;
-  const auto key_mass = doubles(heads * length * parts),
-             key_bound = doubles(heads * length * parts), query_mass = doubles(heads * length),
+  if (begun) {
+    device_->to_device(masses.get(), mass.data(), mass.size() * sizeof(double));
+    device_->to_device(bounds.get(), bound.data(), bound.size() * sizeof(double));
+  } else {
+    device_->launch(StartReach{reach, terminals}, size);
+  }
+  const std::int64_t all_parts = (length + KeyReach::kSources - 1) / KeyReach::kSources;
+  const auto key_mass = doubles(heads * length * all_parts),
+             key_bound = doubles(heads * length * all_parts), query_mass = doubles(heads * length),
              query_bound = doubles(heads * length);
   const auto value_mass = doubles(groups * length), value_bound = doubles(groups * length);
   const auto side_mass = doubles(kMostReaders * length),
@@ -113,31 +118,24 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
   for (const Layer& layer : layers) {
     const AttentionView& view = layer.attention;
     const std::int64_t cl = view.visible, cm = layer.mlp.visible;
-    KeyReach keys{};
-    keys.key_coef = ptr(layer.heads.key_coef);
-    keys.reach = reach;
-    keys.out_mass = key_mass.get();
-    keys.out_bound = key_bound.get();
-    keys.length = length;
-    keys.pairs = pairs;
-    keys.visible = cl;
-    keys.window = config_.layer(view.layer).window;
-    keys.parts = parts;
-    if (!layer.sums->k_scores.empty()) {
-      keys.table = ptr(layer.sums->k_scores);
-      keys.scaled = 1;
-      keys.tile.nq = length;
-      keys.tile.heads = heads;
-      device_->launch(keys, heads * length * parts);
+    // One part where the sums over a source's writers are made on the chip.
+    const bool on_chip = !centered && layer.sums->k_scores.empty() && reads_sums(Side::key, view) &&
+                         sums_on_chip(Side::key, view);
+    const std::int64_t parts = on_chip ? 1 : all_parts;
+    if (on_chip) {
+      Array mass_in_units = device_->floats(size), bound_in_units = device_->floats(size),
+            pair_mass = device_->floats(heads * pairs), pair_bound = device_->floats(heads * pairs);
+      const auto unit = doubles(2 * length);
+      device_->launch(ReachInUnits{reach, ptr(mass_in_units), ptr(bound_in_units), unit.get()},
+                      length);
+      pair_sums(Side::key, view, {ptr(mass_in_units), ptr(bound_in_units)}, pair_mass,
+                ptr(pair_bound));
+      device_->launch(KeyPairReach{ptr(pair_mass), ptr(pair_bound), unit.get(),
+                                   ptr(layer.heads.key_coef), key_mass.get(), key_bound.get(),
+                                   length, pairs, config_.layer(view.layer).window},
+                      heads * length);
     } else {
-      score_tiles(Side::key, view, [&](const Tile& tile) {
-        if (centered)
-          device_->launch(TileMoments{tile, nullptr, nullptr, length, 1},
-                          tile.nq * tile.heads * cl);
-        keys.tile = tile;
-        keys.scaled = centered ? 1 : 0;
-        device_->launch(keys, tile.heads * tile.nq * parts);
-      });
+      key_reach(layer, scores, reach, parts, key_mass.get(), key_bound.get());
     }
     device_->launch(RowReach{ptr(layer.heads.query_edge), reach, query_mass.get(),
                              query_bound.get(), length, cl},

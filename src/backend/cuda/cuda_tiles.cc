@@ -43,7 +43,7 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
                               const Operand& w, Tile& tile) {
   const std::int64_t heads = config_.n_heads, groups = config_.n_kv_heads,
                      group = config_.group_size(), e = config_.d_head, d = config_.d_model;
-  const std::int64_t cl = view.visible, stride = static_cast<std::int64_t>(view.n_writers) * d;
+  const std::int64_t cl = view.visible;
   const bool key = side == Side::key;
   PullBack pull = pull_back(side, view, layer);
   // Where nothing depends on the position in between, one vector serves every source (keys) or
@@ -69,9 +69,14 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
   }
   Array vectors = device_->floats(copies * own * heads * d);
   heads_to_model(w, static_cast<int>(heads), from, copies * own, ptr(vectors));
-  device_->gemm({1, 0, own * heads, cl, d, ptr(vectors), d, shared ? 0 : own * heads * d,
-                 ptr(*view.writers) + (key ? tile.s0 : tile.q0) * stride, d, stride, tile.data,
-                 tile.pitch, own * heads * tile.pitch, others});
+  const std::int64_t first = key ? tile.s0 : tile.q0;
+  with_writers(view, first, others, [&](Index begin, Index n, Any* writers, Index n_writers) {
+    const Index at = begin - first;
+    device_->gemm({1, 0, own * heads, cl, d, ptr(vectors) + (shared ? 0 : at * own * heads * d), d,
+                   shared ? 0 : own * heads * d, writers, d, n_writers * d,
+                   tile.data + at * own * heads * tile.pitch, tile.pitch, own * heads * tile.pitch,
+                   n});
+  });
 }
 
 CudaBackend::Projection CudaBackend::projection(Side side, const AttentionView& view,
@@ -85,10 +90,10 @@ CudaBackend::Projection CudaBackend::projection(Side side, const AttentionView& 
   if (out.split) {
     out.parts = split_.weights(matrix);
   } else {
-    out.matrix = on_device_.operand(matrix);
+    out.matrix = operand(matrix);
   }
   // Keys of all positions are made at once, queries those of some at a time.
-  if (out.low_rank && side == Side::query) {
+  if (out.low_rank && (side == Side::query || view.parts != nullptr)) {
     for (int source = 0; source < layers_seen(view.visible); ++source)
       out.heads.push_back(head_product(source, out.parts));
   }
@@ -99,21 +104,26 @@ CudaBackend::Projection CudaBackend::projection(Side side, const AttentionView& 
 // it.
 Array CudaBackend::project(Side side, const AttentionView& view, const DeviceRoles& layer,
                            const Projection& way, std::int64_t first, std::int64_t positions) {
-  const std::int64_t d = config_.d_model, cl = view.visible, width = way.width,
-                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+  const std::int64_t d = config_.d_model, cl = view.visible, width = way.width;
   Array out = device_->floats(positions * cl * width);
   if (way.low_rank) {
     low_rank_project(view, way, first, positions, out);
-  } else if (way.split) {
-    const std::int64_t at_once = positions_at_once(positions, cl * 2 * d);
-    for (std::int64_t p = 0; p < positions; p += at_once)
-      split_.multiply({ptr(*view.writers) + (first + p) * stride, stride, nullptr, cl * d,
-                       std::min(at_once, positions - p)},
-                      way.parts, ptr(out) + p * cl * width);
   } else {
-    const Operand& w = way.matrix;
-    device_->gemm({w.turned ? 1 : 0, 0, cl, width, d, ptr(*view.writers) + first * stride, d,
-                   stride, w.data, w.ld(), 0, ptr(out), width, cl * width, positions});
+    with_writers(view, first, positions, [&](Index begin, Index n, Any* writers, Index n_writers) {
+      const std::int64_t stride = n_writers * d;
+      float* to = ptr(out) + (begin - first) * cl * width;
+      if (!way.split) {
+        const Operand& w = way.matrix;
+        device_->gemm({w.turned ? 1 : 0, 0, cl, width, d, writers, d, stride, w.data, w.ld(), 0, to,
+                       width, cl * width, n});
+        return;
+      }
+      const std::int64_t at_once = positions_at_once(n, cl * 2 * d);
+      for (std::int64_t p = 0; p < n; p += at_once)
+        split_.multiply(
+            {floats_at(writers) + p * stride, stride, nullptr, cl * d, std::min(at_once, n - p)},
+            way.parts, to + p * cl * width);
+    });
   }
   finish_projected(side, view, layer, first, cl, positions, out);
   return out;
@@ -148,7 +158,7 @@ bool CudaBackend::reads_sums(Side side, const AttentionView& view) {
   const auto layer = reader(side, view.layer);
   const DeviceMatrix& w = layer->matrix(side == Side::key ? model::Role::w_k : model::Role::w_q);
   return split_.large(w, static_cast<std::int64_t>(view.length) * view.visible) &&
-         !fold_is_cheaper(config_, view.length, split_.gain(w));
+         (view.parts != nullptr || !fold_is_cheaper(config_, view.length, split_.gain(w)));
 }
 
 // `projected`: every writer's keys (queries) at some positions, [positions, Cl, own heads, E];
@@ -211,6 +221,7 @@ void CudaBackend::projected_tile(Side side, const AttentionView& view, const Til
 }
 
 bool CudaBackend::folds(Side side, const AttentionView& view) {
+  if (view.parts != nullptr) return false;  // whose writers would be made for every tile
   const double gain =
       projects_in_parts(side, view)
           ? split_.gain(reader(side, view.layer)
@@ -229,7 +240,7 @@ void CudaBackend::score_tiles(Side side, const AttentionView& view, const TileUs
   Projection way;
   Array others;
   if (fold) {
-    w = on_device_.operand(layer->matrix(key ? model::Role::w_k : model::Role::w_q));
+    w = operand(layer->matrix(key ? model::Role::w_k : model::Role::w_q));
   } else {
     way = projection(side, view, *layer);
     const Array& from = key ? *view.q : *view.k;

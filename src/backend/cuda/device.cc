@@ -37,6 +37,7 @@ std::shared_ptr<Device> Device::open(const UnpackDeviceTable* table, std::shared
   std::shared_ptr<Device> device(new Device);
   device->library_ = std::move(library);
   device->table_ = table;
+  device->tf32_ = tf32;
   if (table->open(tf32 ? 1 : 0, &device->device_) != 0) {
     device->device_ = nullptr;
     throw InputError(fmt::format("no CUDA device can be used: {}", table->error()));
@@ -132,13 +133,23 @@ Array Device::upload_floats(std::span<const double> values) {
 }
 
 std::vector<float> Device::download(const Array& from) {
-  std::vector<float> out(static_cast<std::size_t>(from.size()));
+  std::vector<float> out(from.size());
   to_host(out.data(), from.raw(), out.size() * sizeof(float));
   return out;
 }
 
-void Device::gemm(const UnpackGemm& call, UnpackFactors factors) {
-  if (call.m > 0 && call.n > 0 && call.batch > 0) check(table_->gemm(device_, factors, &call));
+void Device::gemm(const UnpackGemm& call, UnpackFactors factors, const float* times) {
+  if (call.m == 0 || call.n == 0 || call.batch == 0) return;
+  check(times == nullptr ? table_->gemm(device_, factors, &call)
+                         : table_->scaled_gemm(device_, factors, &call, times));
+}
+
+void Device::few_rows(const UnpackFewRows& call) {
+  if (call.m > 0) check(table_->few_rows(device_, &call));
+}
+bool Device::pair_sums_fit(std::int64_t e) const { return table_->pair_sums_fit(device_, e) != 0; }
+void Device::pair_sums(const UnpackPairSums& call) {
+  if (call.count > 0) check(table_->pair_sums(device_, &call));
 }
 
 void Device::launch_raw(int id, const void* parameters, std::size_t size, std::int64_t count) {

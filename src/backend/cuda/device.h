@@ -17,6 +17,8 @@ class Device : public std::enable_shared_from_this<Device> {
   // `library` keeps the plugin loaded.
   static std::shared_ptr<Device> open(const UnpackDeviceTable* table, std::shared_ptr<void> library,
                                       bool tf32);
+  // The same device again with an order of work of its own, and memory of its own.
+  std::shared_ptr<Device> another() const { return open(table_, library_, tf32_); }
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -26,9 +28,7 @@ class Device : public std::enable_shared_from_this<Device> {
   std::uint64_t memory_free() const;  // whatever the environment says
   UnpackDeviceMemory memory_use(bool start_again = false) const;
 
-  Array floats(std::int64_t count) {
-    return Array(bytes(static_cast<std::size_t>(count) * sizeof(float)), count);
-  }
+  Array floats(std::int64_t count) { return Array(bytes(count * sizeof(float)), count); }
   Array zeros(std::int64_t count);
   std::shared_ptr<void> bytes(std::size_t count);
   std::shared_ptr<void> bytes_beside(std::size_t count);
@@ -52,7 +52,12 @@ class Device : public std::enable_shared_from_this<Device> {
   Array upload_floats(std::span<const double> values);
   std::vector<float> download(const Array& from);
 
-  void gemm(const UnpackGemm& call, UnpackFactors factors = UNPACK_FACTORS_SINGLE);
+  // `times`: a number on the device; null: 1.
+  void gemm(const UnpackGemm& call, UnpackFactors factors = UNPACK_FACTORS_SINGLE,
+            const float* times = nullptr);
+  void few_rows(const UnpackFewRows& call);
+  bool pair_sums_fit(std::int64_t e) const;
+  void pair_sums(const UnpackPairSums& call);
   template <typename Kernel>
   void launch(const Kernel& kernel, std::int64_t count) {
     static_assert(std::is_trivially_copyable_v<Kernel>);
@@ -60,17 +65,21 @@ class Device : public std::enable_shared_from_this<Device> {
       launch_raw(static_cast<int>(KernelTraits<Kernel>::kId), &kernel, sizeof kernel, count);
   }
 
+  // By its place in the list.
+  void launch_raw(int id, const void* parameters, std::size_t size, std::int64_t count);
+
  private:
   Device() = default;
-  void launch_raw(int id, const void* parameters, std::size_t size, std::int64_t count);
   void check(int status, std::size_t wanted = 0) const;
 
   std::shared_ptr<void> library_;
   const UnpackDeviceTable* table_ = nullptr;
   void* device_ = nullptr;
+  bool tf32_ = false;
 };
 
 inline float* ptr(const Array& a) { return static_cast<float*>(a.raw()); }
+inline float* floats_at(Any* a) { return reinterpret_cast<float*>(a); }
 inline float* maybe(const Array& a) { return a.empty() ? nullptr : ptr(a); }
 
 }  // namespace unpack::backend::cuda

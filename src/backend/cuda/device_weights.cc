@@ -39,12 +39,12 @@ constexpr model::Role kNorms[] = {model::Role::attn_norm_w, model::Role::attn_no
 // `size`: how many numbers, where fewer are stored and stand for all heads.
 Array put_vector(Device& device, const model::WeightView& w, std::int64_t size, bool* finite) {
   if (!w) return {};
-  std::vector<float> values(static_cast<std::size_t>(std::max(size, w.out)));
+  std::vector<float> values(std::max(size, w.out));
   model::read_rows(w, 0, 1, values.data());
   const bool good =
       std::all_of(values.begin(), values.begin() + w.out, [](float x) { return std::isfinite(x); });
   if (finite != nullptr && !good) *finite = false;
-  for (auto i = static_cast<std::size_t>(w.out); i < values.size(); ++i)
+  for (std::size_t i = w.out; i < values.size(); ++i)
     values[i] = values[i - static_cast<std::size_t>(w.out)];
   const std::size_t bytes = values.size() * sizeof(float);
   auto memory = device.bytes_beside(bytes);
@@ -71,7 +71,7 @@ DeviceWeights::DeviceWeights(std::shared_ptr<Device> device,
     mixture = mixture || !w.experts.empty();
   }
   // A third of the memory is left to the prompt and to tiles.
-  auto room = static_cast<std::size_t>(static_cast<double>(device_->info().memory_free) * 0.65);
+  std::size_t room = static_cast<double>(device_->info().memory_free) * 0.65;
   const std::size_t fixed = matrix_bytes((*weights_)[model::Role::unembed]);
   room = room > fixed ? room - fixed : 0;
   keep_ = count_;
@@ -208,13 +208,13 @@ DeviceWeights::Pointer DeviceWeights::expert(int layer, int index) {
   return experts_.front().roles;
 }
 
-Operand DeviceWeights::operand(const DeviceMatrix& m) {
+Operand DeviceWeights::operand(const DeviceMatrix& m, Device& on) {
   Operand out{m.data, static_cast<const float*>(m.data.get()), m.turned, m.in, m.out};
   if (m.type == kF32 && m.factor == 1 && m.scale.empty()) return out;
-  Array wide = device_->floats(m.in * m.out);
-  device_->launch(Widen{m.data.get(), m.type, m.factor, m.scale.empty() ? nullptr : ptr(m.scale),
-                        m.turned ? 1 : 0, m.turned ? m.in : m.out, ptr(wide)},
-                  m.in * m.out);
+  Array wide = on.floats(m.in * m.out);
+  on.launch(Widen{m.data.get(), m.type, m.factor, m.scale.empty() ? nullptr : ptr(m.scale),
+                  m.turned ? 1 : 0, m.turned ? m.in : m.out, ptr(wide)},
+            m.in * m.out);
   out.keep = std::make_shared<Array>(wide);
   out.data = ptr(wide);
   return out;
@@ -229,7 +229,7 @@ DeviceWeights::Pointer DeviceWeights::finish(std::shared_ptr<DeviceRoles> raw) {
     if (reads_norm && !raw->vector(reader.norm_b).empty()) {
       Array& bias = raw->vector(reader.bias);
       if (bias.empty()) bias = device_->zeros(m.out);
-      const Operand x = operand(m);
+      const Operand x = operand(m, *device_);
       device_->gemm({x.turned ? 1 : 0, 1, 1, m.out, m.in, ptr(raw->vector(reader.norm_b)), m.in, 0,
                      x.data, x.ld(), 0, ptr(bias), m.out, 0, 1});
     }
@@ -246,7 +246,7 @@ DeviceWeights::Pointer DeviceWeights::finish(std::shared_ptr<DeviceRoles> raw) {
 }
 
 DeviceWeights::Pointer DeviceWeights::layer(int index) {
-  const auto i = static_cast<std::size_t>(index);
+  const std::size_t i = index;
   std::lock_guard lock(mutex_);
   if (!layers_[i]) {
     std::shared_ptr<DeviceRoles> raw;

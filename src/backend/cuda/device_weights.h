@@ -80,7 +80,8 @@ class DeviceWeights {
   // output embeddings.
   std::uint64_t still_to_come();
   // The matrix in single precision; halves are widened into memory of their own.
-  Operand operand(const DeviceMatrix& m);
+  // `on` has its own order of work, as lanes have (CudaBackend::lanes).
+  static Operand operand(const DeviceMatrix& m, Device& on);
 
  private:
   using Pointer = std::shared_ptr<const DeviceRoles>;

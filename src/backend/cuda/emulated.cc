@@ -25,6 +25,13 @@ int fail(const std::string& text) {
   return 1;
 }
 
+// All products that can be split are, so that tests see them, and small prompts take several tiles;
+// unless a test says otherwise.
+std::atomic<std::int64_t> tensor_work = 0, tile_bytes = kEmulatedTile;
+
+// Of all emulated devices together.
+std::atomic<std::int64_t> launches = 0, products = 0, requests = 0, fills = 0;
+
 int open_device(int, void** device) {
   static int here = 0;
   *device = &here;
@@ -38,8 +45,9 @@ int info(void*, UnpackDeviceInfo* out) {
   std::memcpy(out->name, kName, sizeof kName);
   out->memory_free = std::uint64_t{1} << 33;
   out->memory_total = std::uint64_t{1} << 33;
-  out->tensor_work = 0;  // all products that can be split are, so that tests see them
-  out->tile_bytes = std::int64_t{1} << 15;  // and small prompts take several tiles
+  out->tensor_work = tensor_work;
+  out->tile_bytes = tile_bytes;
+  out->few_rows = 3;
   return 0;
 }
 
@@ -65,6 +73,7 @@ int memory_use(void*, int start_again, UnpackDeviceMemory* out) {
 constexpr std::size_t kFront = alignof(std::max_align_t);
 
 int allocate(void*, std::size_t bytes, void** out) {
+  ++requests;
   auto* whole = static_cast<std::byte*>(std::malloc(bytes + kFront));
   if (whole == nullptr) return fail("out of memory");
   std::memcpy(whole, &bytes, sizeof bytes);
@@ -87,6 +96,7 @@ void release(void*, void* memory) {
 }
 
 int zero(void*, void* memory, std::size_t bytes) {
+  ++fills;
   std::memset(memory, 0, bytes);
   return 0;
 }
@@ -109,20 +119,49 @@ int nothing(void*) { return 0; }
 // A factor [rows, cols] as the device's tensor cores would see it, without gaps.
 std::vector<float> seen_factor(UnpackFactors factors, const void* from, std::int64_t offset,
                                std::int64_t rows, std::int64_t cols, std::int64_t ld) {
-  std::vector<float> out(static_cast<std::size_t>(rows * cols));
+  std::vector<float> out(rows * cols);
   for (std::int64_t i = 0; i < rows * cols; ++i) {
     const std::int64_t at = offset + i / cols * ld + i % cols;
-    out[i] = factors == UNPACK_FACTORS_BF16
-                 ? base::bf16_value(static_cast<const std::uint16_t*>(from)[at])
-                 : base::float_of_bits(base::bits_of_float(static_cast<const float*>(from)[at]) &
-                                       ~kBelowTf32);
+    if (factors == UNPACK_FACTORS_TF32) {
+      out[i] = base::float_of_bits(base::bits_of_float(static_cast<const float*>(from)[at]) &
+                                   ~kBelowTf32);
+      continue;
+    }
+    const std::uint16_t half = static_cast<const std::uint16_t*>(from)[at];
+    out[i] = factors == UNPACK_FACTORS_BF16 ? base::bf16_value(half) : base::f16_value(half);
   }
   return out;
 }
 
+int gemm(void* device, UnpackFactors factors, const UnpackGemm* g);
+
+// With A the right way round.
+int gemm_of_turned(UnpackFactors factors, UnpackGemm g) {
+  std::vector<float> single;
+  std::vector<std::uint16_t> halves;
+  const std::int64_t each = g.m * g.k;
+  const auto turn = [&](auto& to) {
+    using T = std::remove_cvref_t<decltype(to[0])>;
+    const T* from = static_cast<const T*>(g.a);
+    for (std::int64_t i = 0; i < each * g.batch; ++i)
+      to.push_back(from[i / each * g.stride_a + i % g.k * g.lda + i % each / g.k]);
+    g.a = to.data();
+  };
+  if (factors == UNPACK_FACTORS_HALVES || factors == UNPACK_FACTORS_BF16) {
+    turn(halves);
+  } else {
+    turn(single);
+  }
+  g.transposed &= ~UNPACK_A_TRANSPOSED;
+  g.lda = g.k;
+  g.stride_a = each;
+  return gemm(nullptr, factors, &g);
+}
+
 int gemm(void*, UnpackFactors factors, const UnpackGemm* g) {
   try {
-    const bool turned = g->b_transposed != 0;
+    const bool turned = (g->transposed & UNPACK_B_TRANSPOSED) != 0;
+    if ((g->transposed & UNPACK_A_TRANSPOSED) != 0) return gemm_of_turned(factors, *g);
     for (std::int64_t b = 0; b < g->batch; ++b) {
       float* c = g->c + b * g->stride_c;
       if (factors == UNPACK_FACTORS_SINGLE) {
@@ -144,6 +183,88 @@ int gemm(void*, UnpackFactors factors, const UnpackGemm* g) {
   }
 }
 
+int scaled_gemm(void* device, UnpackFactors factors, const UnpackGemm* g, const float* times) {
+  std::vector<float> made(static_cast<std::size_t>(g->batch * g->m * g->n));
+  UnpackGemm apart = *g;
+  apart.accumulate = 0;
+  apart.c = made.data();
+  apart.ldc = g->n;
+  apart.stride_c = g->m * g->n;
+  if (const int status = gemm(device, factors, &apart); status != 0) return status;
+  for (std::int64_t i = 0; i < g->batch * g->m * g->n; ++i) {
+    float& to =
+        g->c[i / apart.stride_c * g->stride_c + i % apart.stride_c / g->n * g->ldc + i % g->n];
+    to = made[i] * *times + (g->accumulate != 0 ? to : 0.0F);
+  }
+  return 0;
+}
+
+int few_rows(void*, const UnpackFewRows* p) {
+  const int type = p->bf16 != 0 ? kBf16 : kF16;
+  for (std::int64_t i = 0; i < p->m * p->n; ++i) {
+    const std::int64_t row = i / p->n, n = i % p->n;
+    double sum = 0;
+    for (std::int64_t k = 0; k < p->k; ++k) {
+      double x = static_cast<double>(p->a[row * p->k + k] * p->factor) *
+                 stored_value(p->weights, type, p->transposed != 0 ? n * p->k + k : k * p->n + n);
+      if (p->scale != nullptr && p->scale_output == 0) x *= static_cast<double>(p->scale[k]);
+      sum += x;
+    }
+    if (p->scale != nullptr && p->scale_output != 0) sum *= static_cast<double>(p->scale[n]);
+    p->c[i] = static_cast<float>(sum);
+  }
+  return 0;
+}
+
+// Heads of some widths, so that tests see both ways.
+int pair_sums_fit(void*, std::int64_t e) { return e % 4 == 0 ? 1 : 0; }
+
+// The two parts that tensor cores are given.
+struct Taken {
+  Taken(float x, float unit)
+      : high(base::f16_value(f16_bits(x * unit))),
+        low(base::f16_value(f16_bits(x * unit - high))) {}
+  float high, low;
+};
+
+int pair_sums(void*, const UnpackPairSums* p) {
+  const std::int64_t group = p->heads / p->own_groups, own = p->keys ? p->own_groups : p->heads;
+  for (std::int64_t h = 0; h < p->heads; ++h) {
+    for (std::int64_t at = p->first; at < p->first + p->count; ++at) {
+      const std::int64_t from = p->keys ? at : base::first_in_window(at, p->window);
+      const std::int64_t end = !p->keys        ? at + 1
+                               : p->window > 0 ? std::min(p->length, at + p->window)
+                                               : p->length;
+      for (std::int64_t other = from; other < end; ++other) {
+        const float* row = p->rows + (other * p->row_heads + (p->keys ? h : h / group)) * p->e;
+        double sum = 0, most = 0;
+        for (std::int64_t j = 0; j < p->visible; ++j) {
+          const float* column =
+              p->columns +
+              (((at - p->first) * p->visible + j) * own + (p->keys ? h / group : h)) * p->e;
+          double score = 0;
+          for (std::int64_t x = 0; x < p->e; ++x) {
+            const Taken a(row[x], *p->row_unit), b(column[x], *p->column_unit);
+            score += static_cast<double>(a.high) * b.high + static_cast<double>(a.high) * b.low +
+                     static_cast<double>(a.low) * b.high;
+          }
+          const std::int64_t reach = at * p->reach_writers + j;
+          sum += std::fabs(score) * (p->mass != nullptr ? static_cast<double>(p->mass[reach]) : 1);
+          if (p->mass != nullptr)
+            most = std::max(most, std::fabs(score) * static_cast<double>(p->bound[reach]));
+        }
+        const double factor =
+            std::fabs(static_cast<double>(p->scale / p->dev[at])) / *p->row_unit / *p->column_unit;
+        const std::int64_t q = p->keys ? other : at, s = p->keys ? at : other;
+        const std::int64_t to = h * p->pairs + pairs_before(q) + s;
+        p->sum[to] = static_cast<float>(factor * sum);
+        if (p->mass != nullptr) p->most[to] = static_cast<float>(factor * most);
+      }
+    }
+  }
+  return 0;
+}
+
 template <typename Kernel>
 int run(const void* parameters, std::size_t bytes, std::int64_t count) {
   if (bytes != sizeof(Kernel)) return fail("a kernel's parameters have another size");
@@ -161,6 +282,7 @@ int run(const void* parameters, std::size_t bytes, std::int64_t count) {
 }
 
 int launch(void*, int id, const void* parameters, std::size_t bytes, std::int64_t count) {
+  ++launches;
   switch (static_cast<KernelId>(id)) {
 #define UNPACK_RUN_KERNEL(name, threads) \
   case KernelId::k##name:                \
@@ -172,7 +294,20 @@ int launch(void*, int id, const void* parameters, std::size_t bytes, std::int64_
   }
 }
 
+template <auto kFunction, typename... Arguments>
+int counted(Arguments... arguments) {
+  ++products;
+  return kFunction(arguments...);
+}
+
 }  // namespace
+
+EmulatedWork emulated_work() { return {launches, products, requests, fills}; }
+
+void set_emulated(std::int64_t tile, std::int64_t tensor) {
+  tile_bytes = tile;
+  tensor_work = tensor;
+}
 
 const UnpackDeviceTable* emulated_table() {
   static const UnpackDeviceTable table = {UNPACK_DEVICE_TABLE_VERSION,
@@ -194,7 +329,11 @@ const UnpackDeviceTable* emulated_table() {
                                           fill_parts,
                                           nothing,
                                           nothing,
-                                          gemm,
+                                          counted<gemm>,
+                                          counted<scaled_gemm>,
+                                          counted<few_rows>,
+                                          pair_sums_fit,
+                                          counted<pair_sums>,
                                           launch};
   return &table;
 }

@@ -1,42 +1,50 @@
-// The ground that kernels stand on. A kernel is a plain struct of pointers and sizes with one body,
-// which nvcc compiles for the GPU and any C++ compiler for the emulated device: the tests run the
-// very code that the GPU runs.
-//
-// Map kernels are called once per index and write what belongs to it. Row kernels are called by a
-// group of threads once per row: each() splits a loop over the group, sum() and largest() return
-// the same value to all of it. No two indices or rows write the same address, and sums are taken in
-// an order that depends on the sizes alone, so that results repeat bit for bit.
+// The ground that the kernels of CUDA devices stand on: what all devices share (kernels/base.h), in
+// single precision, and how weights are stored.
 #pragma once
 
-#include <cmath>
-#include <cstdint>
+#include "backend/kernels/base.h"
 
-#include "base/formulas.h"
+#ifdef __CUDACC__
+#include <cuda_fp16.h>
+#endif
 
 namespace unpack::backend::cuda {
 
-using Index = std::int64_t;
-
-UNPACK_BODY Index pairs_before(Index q) { return q * (q + 1) / 2; }
-
-// i = quotient * n + rest, of numbers from 0 on. Where both have 32 bits, as nearly all have,
-// a GPU divides several times faster.
-struct Divided {
-  Index quotient, rest;
-};
-UNPACK_BODY Divided divided(Index i, Index n) {
-  if (((i | n) >> 32) == 0) {
-    const auto a = static_cast<std::uint32_t>(i), b = static_cast<std::uint32_t>(n);
-    return {static_cast<Index>(a / b), static_cast<Index>(a % b)};
-  }
-  return {i / n, i % n};
-}
+using kernels::Divided;
+using kernels::divided;
+using kernels::HostGroup;
+using kernels::Index;
+using kernels::pairs_before;
+using kernels::sum_and_size;
+using Rotary = kernels::Rotary<float>;
 
 // The nearest numbers of eight and of eleven bits, ties to even; `x` is finite.
 inline constexpr std::uint32_t kBelowBf16 = 0xFFFFU, kBelowTf32 = 0x1FFFU;
 UNPACK_BODY std::uint16_t bf16_bits(float x) {
   const std::uint32_t bits = base::bits_of_float(x);
   return static_cast<std::uint16_t>((bits + (kBelowBf16 >> 1) + (bits >> 16 & 1U)) >> 16);
+}
+// The nearest half, of a number below 65,520.
+UNPACK_BODY std::uint16_t f16_bits(float x) {
+#ifdef __CUDA_ARCH__
+  return __half_as_ushort(__float2half_rn(x));
+#else
+  const std::uint32_t bits = base::bits_of_float(x), sign = bits >> 16 & 0x8000U,
+                      size = bits & 0x7FFFFFFFU;
+  constexpr std::uint32_t kLeastNormal = 0x38800000U, kBias = 0x38000000U;
+  if (size >= kLeastNormal)
+    return static_cast<std::uint16_t>(sign | (size - kBias + 0xFFFU + (size >> 13 & 1U)) >> 13);
+  const float steps = base::float_of_bits(size) * 16777216.0F;
+  return static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>(std::nearbyint(steps)));
+#endif
+}
+// A power of two that brings the largest of some numbers to between 2^14 and 2^15, where halves
+// have all their bits and those of what is 2^18 times smaller.
+UNPACK_BODY float unit_of(float largest) {
+  const std::uint32_t exponent = base::bits_of_float(largest) >> 23 & 0xFFU;
+  if (largest == 0) return 1.0F;
+  const std::uint32_t least = exponent < 28U ? 28U : exponent;
+  return base::float_of_bits((2 * 127U + 14U - least) << 23);
 }
 UNPACK_BODY float tf32_rounded(float x) {
   const std::uint32_t bits = base::bits_of_float(x);
@@ -58,81 +66,5 @@ UNPACK_BODY float stored_value(const void* data, int type, Index i) {
   const std::uint16_t h = static_cast<const std::uint16_t*>(data)[i];
   return type == kF16 ? base::f16_value(h) : base::bf16_value(h);
 }
-
-// Row groups of the emulated device: one thread that does it all.
-struct HostGroup {
-  template <typename F>
-  void each(Index n, const F& f) {
-    for (Index i = 0; i < n; ++i) f(i);
-  }
-  template <typename F>
-  double sum(Index n, const F& f) {
-    double total = 0;
-    for (Index i = 0; i < n; ++i) total += static_cast<double>(f(i));
-    return total;
-  }
-  // f(i, a, b) adds to both.
-  template <typename F>
-  void sums(Index n, const F& f, double& a, double& b) {
-    a = 0;
-    b = 0;
-    for (Index i = 0; i < n; ++i) f(i, a, b);
-  }
-  // f(first, step, sum, most) goes over its part of a loop by itself.
-  template <typename F>
-  void sum_and_most(const F& f, double& sum, double& most) {
-    sum = 0;
-    most = 0;
-    f(Index{0}, Index{1}, sum, most);
-  }
-  template <typename F>
-  double largest(Index n, const F& f) {
-    double most = -INFINITY;
-    for (Index i = 0; i < n; ++i) {
-      const double x = static_cast<double>(f(i));
-      most = x > most ? x : most;
-    }
-    return most;
-  }
-};
-
-// Sum of a row's values and of their sizes.
-template <typename Group>
-UNPACK_BODY void sum_and_size(Group& group, const float* x, Index n, double& sum, double& size) {
-  group.sums(
-      n,
-      [&](Index i, double& a, double& b) {
-        a += static_cast<double>(x[i]);
-        b += fabs(static_cast<double>(x[i]));
-      },
-      sum, size);
-}
-
-// Rotary and its inverse on element e of a head vector x; the first `half` elements are paired with
-// the next `half`.
-struct Rotary {
-  const float* cos;  // [positions, half]; null: none
-  const float* sin;
-  int half;
-
-  UNPACK_BODY float element(const float* x, Index e, Index position, bool inverse) const {
-    if (cos == nullptr || e >= 2 * half) return x[e];
-    const Index at = position * half + (e < half ? e : e - half);
-    const float sine = inverse ? -sin[at] : sin[at];
-    return e < half ? x[e] * cos[at] - x[e + half] * sine : x[e] * cos[at] + x[e - half] * sine;
-  }
-
-  // In place, a row's threads sharing the pairs.
-  template <typename Group>
-  UNPACK_BODY void turn(Group& group, float* x, Index position) const {
-    if (cos == nullptr) return;
-    group.each(half, [&](Index i) {
-      const float a = element(x, i, position, false);
-      const float b = element(x, i + half, position, false);
-      x[i] = a;
-      x[i + half] = b;
-    });
-  }
-};
 
 }  // namespace unpack::backend::cuda

@@ -39,7 +39,7 @@ struct HeadShares {
       g.sums(
           n,
           [&](Index s, double& a, double& b) {
-            a += static_cast<double>(t[s]);
+            a += t[s];
             b += fabs(static_cast<double>(t[s]));
           },
           total, size);
@@ -50,17 +50,14 @@ struct HeadShares {
     g.sums(
         n,
         [&](Index s, double& a, double& b) {
-          const double share = static_cast<double>(t[s]) * scale;
+          const double share = t[s] * scale;
           const double size = fabs(share);
-          const double ks = static_cast<double>(k_sum[sums_at + s]),
-                       ka = static_cast<double>(k_abs[sums_at + s]);
-          const double qs = static_cast<double>(q_sum[sums_at + s]),
-                       qa = static_cast<double>(q_abs[sums_at + s]);
+          const double ks = k_sum[sums_at + s], ka = k_abs[sums_at + s];
+          const double qs = q_sum[sums_at + s], qa = q_abs[sums_at + s];
           const double from_query = weight_q * share * base::inverse_denom(qs, qa, beta);
-          entry[at + s] = static_cast<float>(share);
-          key_coef[at + s] =
-              static_cast<float>(weight_k * share * base::inverse_denom(ks, ka, beta));
-          query_coef[at + s] = static_cast<float>(from_query);
+          entry[at + s] = share;
+          key_coef[at + s] = weight_k * share * base::inverse_denom(ks, ka, beta);
+          query_coef[at + s] = from_query;
           if (base::ill_conditioned(ks, ka)) a += weight_k * size;
           if (base::ill_conditioned(qs, qa)) a += weight_q * size;
           if (base::ill_conditioned(static_cast<double>(v_sum[values + s]),
@@ -72,14 +69,13 @@ struct HeadShares {
     if (centered) {
       // Over the sources that are seen; the others keep their 0.
       const Index from = base::first_in_window(q, window);
-      const double mean = of_queries / static_cast<double>(n - from);
+      const double mean = of_queries / (n - from);
       g.each(n - from, [&](Index s) {
         float& coef = query_coef[at + from + s];
-        coef = static_cast<float>(static_cast<double>(coef) - mean);
+        coef = coef - mean;
       });
     }
-    if (doubt != nullptr)
-      g.each(1, [&](Index) { doubt[h * rows + i] = static_cast<float>(doubtful); });
+    if (doubt != nullptr) g.each(1, [&](Index) { doubt[h * rows + i] = doubtful; });
   }
 };
 
@@ -92,21 +88,8 @@ struct ValueEdges {  // out[G, S, Cl] = weight v_scores / SafeDenom
   double beta, weight;
   UNPACK_BODY void operator()(Index i) const {
     const Index at = i / visible;
-    out[i] = static_cast<float>(
-        static_cast<double>(scores[i]) * weight *
-        base::inverse_denom(static_cast<double>(sum[at]), static_cast<double>(abs[at]), beta));
-  }
-};
-
-struct SlotSums {  // out[r] = sum of x[r, n], one row per slot of an expert
-  const float* x;
-  float* out;
-  Index neurons;
-  template <typename Group>
-  UNPACK_BODY void operator()(Group& g, Index row) const {
-    const double total =
-        g.sum(neurons, [&](Index n) { return static_cast<double>(x[row * neurons + n]); });
-    g.each(1, [&](Index) { out[row] = static_cast<float>(total); });
+    out[i] = scores[i] * weight *
+             base::inverse_denom(static_cast<double>(sum[at]), static_cast<double>(abs[at]), beta);
   }
 };
 
@@ -126,28 +109,25 @@ struct NeuronShares {
   double beta, weight;
   template <typename Group>
   UNPACK_BODY void operator()(Group& g, Index i) const {
-    const Index row = static_cast<Index>(queries[i]) * neurons;
+    const Index row = queries[i] * neurons;
     const float* all = numerators + i * entries;
     const float* t = own + i * neurons;
     double total = 0, size = 0;
     sum_and_size(g, all, entries, total, size);
     const double scale = base::inverse_denom(total, size, beta);
     if (shares != nullptr)
-      g.each(entries, [&](Index n) {
-        shares[i * entries + n] = static_cast<float>(static_cast<double>(all[n]) * scale);
-      });
+      g.each(entries, [&](Index n) { shares[i * entries + n] = all[n] * scale; });
     const double doubtful = g.sum(neurons, [&](Index n) {
-      const double share = static_cast<double>(t[n]) * scale;
+      const double share = t[n] * scale;
       if (sum == nullptr) {
-        coef[i * neurons + n] = static_cast<float>(
-            static_cast<double>(t[n]) / base::away_from_zero(static_cast<double>(pre[row + n])));
+        coef[i * neurons + n] = t[n] / base::away_from_zero(static_cast<double>(pre[row + n]));
         return 0.0;
       }
-      const double s = static_cast<double>(sum[row + n]), a = static_cast<double>(abs[row + n]);
-      coef[i * neurons + n] = static_cast<float>(share * base::inverse_denom(s, a, beta));
+      const double s = sum[row + n], a = abs[row + n];
+      coef[i * neurons + n] = share * base::inverse_denom(s, a, beta);
       return base::ill_conditioned(s, a) ? weight * fabs(share) : 0.0;
     });
-    if (doubt != nullptr) g.each(1, [&](Index) { doubt[i] += static_cast<float>(doubtful); });
+    if (doubt != nullptr) g.each(1, [&](Index) { doubt[i] += doubtful; });
   }
 };
 
@@ -161,18 +141,7 @@ struct ShareRows {  // x[rows, cols] -> shares of each row, times weight
     double total = 0, size = 0;
     sum_and_size(g, v, cols, total, size);
     const double scale = weight * base::inverse_denom(total, size, beta);
-    g.each(cols, [&](Index j) { v[j] = static_cast<float>(static_cast<double>(v[j]) * scale); });
-  }
-};
-
-struct TakeRows {  // to[i, :] = from[rows[i], :]
-  const float* from;
-  const int* rows;
-  float* to;
-  Index cols;
-  Index stride;  // from one row to the next
-  UNPACK_BODY void operator()(Index i) const {
-    to[i] = from[static_cast<Index>(rows[i / cols]) * stride + i % cols];
+    g.each(cols, [&](Index j) { v[j] = v[j] * scale; });
   }
 };
 

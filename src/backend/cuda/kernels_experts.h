@@ -22,29 +22,7 @@ struct PickExperts {
              static_cast<double>(experts);
     g.each(k, [&](Index i) {
       const int e = expert[row / visible * k + i];
-      out[row * k + i] = static_cast<float>(static_cast<double>(v[e]) - mean);
-    });
-  }
-};
-
-// What acts on the scores of the chosen experts, as it acts on those of all: with `centers`
-// sum_i coef_i (s(e_i) - mean s) = sum_e (coef_e - (sum coef) / E) s(e). One row per row.
-struct SpreadExperts {
-  const float* coef;  // [rows, k]
-  const int* expert;  // [rows, k]
-  float* out;         // [rows, experts]
-  Index experts, k;
-  int centers;
-  template <typename Group>
-  UNPACK_BODY void operator()(Group& g, Index row) const {
-    double total = 0;
-    for (Index i = 0; centers && i < k; ++i) total += static_cast<double>(coef[row * k + i]);
-    g.each(experts, [&](Index e) {
-      double x = -total / static_cast<double>(experts);
-      for (Index i = 0; i < k; ++i) {
-        if (expert[row * k + i] == e) x += static_cast<double>(coef[row * k + i]);
-      }
-      out[row * experts + e] = static_cast<float>(x);
+      out[row * k + i] = v[e] - mean;
     });
   }
 };
@@ -56,10 +34,10 @@ struct SlotNorms {  // l2[S, Cl] = root of the squares of norms[S, k, Cl]
   UNPACK_BODY void operator()(Index at) const {
     double square = 0;
     for (Index i = at / visible * k; i < (at / visible + 1) * k; ++i) {
-      const auto x = static_cast<double>(norms[i * visible + at % visible]);
+      const double x = norms[i * visible + at % visible];
       square += x * x;
     }
-    l2[at] = static_cast<float>(sqrt(square));
+    l2[at] = sqrt(square);
   }
 };
 

@@ -25,12 +25,12 @@ struct ReadShares {
     const Index at = index / length * pairs + pairs_before(q);
     const Index from = base::first_in_window(q, window);
     const auto k = [&](Index s) {
-      return weight_k * static_cast<double>(credit[s]) *
+      return weight_k * credit[s] *
              base::floored_inverse(static_cast<double>(k_sum[s]), static_cast<double>(k_abs[s]),
                                    beta, floor);
     };
     const auto x = [&](Index s) {
-      return weight_q * static_cast<double>(credit[s]) *
+      return weight_q * credit[s] *
              base::floored_inverse(static_cast<double>(q_sum[s]), static_cast<double>(q_abs[s]),
                                    beta, floor);
     };
@@ -42,7 +42,7 @@ struct ReadShares {
           b += x(at + from + i);
         },
         keys, queries);
-    const double sources = static_cast<double>(q + 1 - from);
+    const double sources = q + 1 - from;
     keys = spread ? keys / sources : 0.0;
     queries = centered ? queries / sources : 0.0;
     g.each(q + 1, [&](Index s) {
@@ -76,12 +76,12 @@ struct ReadNeurons {
                  : 0.0;
     });
     g.each(n, [&](Index i) {
-      const double x = static_cast<double>(own[at + i]);
-      coef[at + i] = static_cast<float>(
-          pre != nullptr ? x / base::away_from_zero(static_cast<double>(pre[at + i]))
+      const double x = own[at + i];
+      coef[at + i] = pre != nullptr
+                         ? x / base::away_from_zero(static_cast<double>(pre[at + i]))
                          : weight * x *
                                base::inverse_denom(static_cast<double>(sum[at + i]),
-                                                   static_cast<double>(abs[at + i]), beta));
+                                                   static_cast<double>(abs[at + i]), beta);
     });
     g.each(1, [&](Index) {
       out[row * 3] = credit;
@@ -218,7 +218,7 @@ struct HeadWays {
     double total = 0;
     double most[2] = {0, 0}, all[2] = {0, 0}, end_most[2] = {0, 0}, end_all[2] = {0, 0};
     for (Index q = rows.first_query(s); q < rows.end_query(s); ++q) {
-      const double c = static_cast<double>(rows.credit(h, q, s, j));
+      const double c = rows.credit(h, q, s, j);
       const double size = fabs(c);
       const Index reader = h * rows.length + q;
       total += size;
@@ -300,7 +300,7 @@ struct EdgeTotals {  // parts[ns, H, Cl]: credit over the queries, for every (so
     const Index s = rows.s0 + i / rows.visible / rows.heads;
     double total = 0;
     for (Index q = rows.first_query(s); q < rows.end_query(s); ++q)
-      total += static_cast<double>(rows.credit(h, q, s, j));
+      total += rows.credit(h, q, s, j);
     parts[(s - rows.s0) * stride + h * rows.visible + j] = total;
   }
 };
@@ -355,11 +355,11 @@ struct EdgesIn {
     double k = 0;
     if (key != nullptr) {
       k = g.sum(e, [&](Index i) { return q[own + i] * key[h / group * e + i]; });
-      k *= static_cast<double>(scale / dev[source]);
+      k *= scale / dev[source];
     } else {
-      k = static_cast<double>(table[pair * visible + writer]);
+      k = table[pair * visible + writer];
     }
-    if (offset != nullptr) k -= static_cast<double>(offset[(h * length + at) * visible + writer]);
+    if (offset != nullptr) k -= offset[(h * length + at) * visible + writer];
     g.each(1, [&](Index) {
       out[index] = key_coef[pair] * static_cast<float>(k);
       out[heads * n + index] = pattern[pair] * static_cast<float>(v) / dev[source];

@@ -7,8 +7,13 @@
 #pragma once
 
 #include "backend/cuda/kernel_base.h"
+#include "backend/kernels/credit.h"
 
 namespace unpack::backend::cuda {
+
+using PullBack = kernels::PullBack<float>;
+using ScaleByRow = kernels::ScaleByRow<float>;
+using WriterDots = kernels::WriterDots<float>;
 
 struct Tile {
   float* data;
@@ -27,37 +32,6 @@ struct Tile {
   // Of the tile's own head h.
   UNPACK_BODY float* row(Index q, Index s, Index h) const {
     return data + (q - q0) * q_stride + (s - s0) * s_stride + h * pitch;
-  }
-};
-
-// Head vectors seen from before rotary and the per-head norm: out[a, b, h, :] = norm / dev *
-// R^-1(position) from(a, b, h).
-struct PullBack {
-  const float* from;
-  Index from_a, from_b, from_group;  // offsets of a and b; heads h / from_group are E apart
-  float* out;
-  Index nb, heads, e;
-  Index position0, position_a, position_b;
-  const int* positions;  // of a, in place of the above; null: not given
-  const float* dev;      // [position, heads / dev_group]; null: no norm of keys or queries
-  Index dev_heads, dev_group, dev_first;
-  const float* norm;  // [heads / dev_group, E]
-  Rotary rotary;
-  // Whether the values differ from those it is given, and with the position.
-  bool changes() const { return rotary.cos != nullptr || norm != nullptr; }
-  UNPACK_BODY void operator()(Index i) const {
-    const Index x = i % e;
-    const Index h = i / e % heads;
-    const Index b = i / e / heads % nb;
-    const Index a = i / e / heads / nb;
-    const Index position =
-        positions != nullptr ? positions[a] : position0 + a * position_a + b * position_b;
-    float y =
-        rotary.element(from + a * from_a + b * from_b + h / from_group * e, x, position, true);
-    if (norm != nullptr)
-      y *= norm[(dev_first + h / dev_group) * e + x] *
-           (1.0F / dev[position * dev_heads + dev_first + h / dev_group]);
-    out[i] = y;
   }
 };
 
@@ -96,7 +70,7 @@ struct TileMoments {
     const Index q = tile.q0 + i / tile.visible / tile.heads;
     const Index from = base::first_in_window(q, tile.window);
     float* column = tile.row(q, from, h) + j;
-    const double n = static_cast<double>(q + 1 - from);
+    const double n = q + 1 - from;
     const auto value = [&](Index s) {
       return static_cast<double>(column[(s - from) * tile.s_stride] * tile.factor(q, s));
     };
@@ -107,7 +81,7 @@ struct TileMoments {
       for (Index s = from; s <= q; ++s) {
         const double x = value(s) - middle;
         square += x * x;
-        column[(s - from) * tile.s_stride] = static_cast<float>(x);
+        column[(s - from) * tile.s_stride] = x;
       }
     } else {
       // Around the first of them nothing cancels that matters, and a tile is read once.
@@ -122,8 +96,8 @@ struct TileMoments {
     }
     if (mean != nullptr) {
       const Index to = ((tile.head0 + h) * length + q) * tile.visible + j;
-      mean[to] = static_cast<float>(middle);
-      std[to] = static_cast<float>(sqrt(square / n));
+      mean[to] = middle;
+      std[to] = sqrt(square / n);
     }
   }
 };
@@ -154,14 +128,14 @@ struct TileSums {
       group.sums(
           tile.visible,
           [&](Index j, double& a, double& b) {
-            const double x = static_cast<double>(row[j] * factor);
+            const double x = row[j] * factor;
             a += x;
             b += fabs(x);
           },
           total, size);
       group.each(1, [&](Index) {
-        if (sum != nullptr) sum[at] = static_cast<float>(total);
-        abs[at] = static_cast<float>(size);
+        if (sum != nullptr) sum[at] = total;
+        abs[at] = size;
       });
     }
     if (table != nullptr)
@@ -190,13 +164,13 @@ struct ValueSums {
         [&](Index j, double& a, double& b) {
           const float x = row[j] * inverse;
           out[at * visible + j] = x;
-          a += static_cast<double>(x);
+          a += x;
           b += fabs(static_cast<double>(x));
         },
         total, size);
     group.each(1, [&](Index) {
-      sum[at] = static_cast<float>(total);
-      abs[at] = static_cast<float>(size);
+      sum[at] = total;
+      abs[at] = size;
     });
   }
 };
@@ -235,18 +209,18 @@ struct NeuronSums {
         part += v;
         part_size += fabsf(v);
       }
-      total += static_cast<double>(part);
-      size += static_cast<double>(part_size);
+      total += part;
+      size += part_size;
     }
     for (; j < visible; ++j) {
       const float v = column[j * neurons];
-      total += static_cast<double>(v);
-      size += static_cast<double>(fabsf(v));
+      total += v;
+      size += fabsf(v);
     }
-    const double inverse = 1.0 / static_cast<double>(dev[q]);
-    if (sum != nullptr) sum[to * neurons + n] = static_cast<float>(total * inverse);
+    const double inverse = 1.0 / dev[q];
+    if (sum != nullptr) sum[to * neurons + n] = total * inverse;
     float& all = abs[to * neurons + n];
-    all = static_cast<float>(adds ? static_cast<double>(all) + size * inverse : size * inverse);
+    all = adds ? all + size * inverse : size * inverse;
   }
 };
 
@@ -267,17 +241,9 @@ struct NeuronNorms {  // l2[S or slots, width] of the writers from `first` on
     group.each(1, [&](Index) {
       const Index j = row % visible;
       l2[to * width + (columns != nullptr ? static_cast<Index>(columns[j]) : first + j)] =
-          static_cast<float>(sqrt(square) / static_cast<double>(dev[q]));
+          sqrt(square) / dev[q];
     });
   }
-};
-
-struct ScaleByRow {  // x[rows, cols] *= scale / dev[first + row * step]
-  float* x;
-  const float* dev;
-  Index first, step, cols;
-  float scale;
-  UNPACK_BODY void operator()(Index i) const { x[i] *= scale / dev[first + i / cols * step]; }
 };
 
 // rows[n, cols] with 0 before row `from`, and with `centers` the others less the mean of theirs in
@@ -290,35 +256,9 @@ struct CenterColumns {
     for (Index s = 0; s < from; ++s) rows[s * cols + j] = 0;
     if (!centers) return;
     double total = 0;
-    for (Index s = from; s < n; ++s) total += static_cast<double>(rows[s * cols + j]);
-    const double mean = total / static_cast<double>(n - from);
-    for (Index s = from; s < n; ++s)
-      rows[s * cols + j] = static_cast<float>(static_cast<double>(rows[s * cols + j]) - mean);
-  }
-};
-
-// out[i, j] = scale / dev(q_i) < writers[q_i, j, :], vectors[i] >
-struct WriterDots {
-  const float* writers;
-  Index n_writers, cols, visible;
-  const float* vectors;
-  Index vector_stride;
-  const int* queries;  // null: i itself
-  Index query0;
-  const float* dev;  // null: no division
-  float scale;
-  float* out;
-  template <typename Group>
-  UNPACK_BODY void operator()(Group& group, Index index) const {
-    const Index i = index / visible;
-    const Index j = index % visible;
-    const Index q = queries != nullptr ? queries[i] : query0 + i;
-    const float* w = writers + (q * n_writers + j) * cols;
-    const float* v = vectors + i * vector_stride;
-    const double dot = group.sum(cols, [&](Index x) { return w[x] * v[x]; });
-    group.each(1, [&](Index) {
-      out[index] = static_cast<float>(dot) * (dev != nullptr ? scale / dev[q] : scale);
-    });
+    for (Index s = from; s < n; ++s) total += rows[s * cols + j];
+    const double mean = total / (n - from);
+    for (Index s = from; s < n; ++s) rows[s * cols + j] = rows[s * cols + j] - mean;
   }
 };
 

@@ -5,12 +5,26 @@
 
 namespace unpack::backend::cuda {
 
-// high[i], low[i] and rest[i] of two bytes each; or the first two of four bytes with their last
-// bits at zero.
+// Numbers next to each other that are read or written at once, where their number and place allow
+// it.
+template <typename T>
+struct alignas(4 * sizeof(T)) Quad {
+  T x[4];
+};
+inline constexpr Index kLanes = 4;
+// Whether all of these are whole quads.
+template <typename... Sizes>
+inline bool in_quads(Sizes... sizes) {
+  return ((sizes % kLanes == 0) && ...);
+}
+
+// high[i] and low[i]: halves of x in a unit of its own, which leave 22 bits; bf16 numbers, which
+// leave 16, or 24 with a third; or numbers of four bytes with their last bits at zero.
 struct Halves {
   void* high;
-  void* low;   // null: not wanted
-  void* rest;  // null: not wanted; of two bytes alone
+  void* low;          // null: not wanted
+  void* rest;         // null: not wanted; of bf16 alone
+  const float* unit;  // what x is multiplied by first, with halves; null: none
   int bf16;
   UNPACK_BODY void put(Index i, float x) const {
     if (bf16) {
@@ -24,26 +38,218 @@ struct Halves {
         static_cast<std::uint16_t*>(rest)[i] = bf16_bits(behind - base::bf16_value(second));
       return;
     }
+    if (unit != nullptr) {
+      const float y = x * *unit;
+      const std::uint16_t first = f16_bits(y);
+      static_cast<std::uint16_t*>(high)[i] = first;
+      if (low != nullptr)
+        static_cast<std::uint16_t*>(low)[i] = f16_bits(y - base::f16_value(first));
+      return;
+    }
     const float first = tf32_rounded(x);
     static_cast<float*>(high)[i] = first;
     if (low != nullptr) static_cast<float*>(low)[i] = tf32_rounded(x - first);
   }
+  // Four from i on, a whole quad.
+  UNPACK_BODY void put(Index i, const Quad<float>& x) const {
+    if (bf16) {
+      Quad<std::uint16_t> first, second, third;
+      for (int k = 0; k < 4; ++k) {
+        first.x[k] = bf16_bits(x.x[k]);
+        const float behind = x.x[k] - base::bf16_value(first.x[k]);
+        second.x[k] = bf16_bits(behind);
+        third.x[k] = bf16_bits(behind - base::bf16_value(second.x[k]));
+      }
+      put_quad(high, i, first);
+      if (low != nullptr) put_quad(low, i, second);
+      if (rest != nullptr) put_quad(rest, i, third);
+      return;
+    }
+    if (unit != nullptr) {
+      const float by = *unit;
+      Quad<std::uint16_t> first, second;
+      for (int k = 0; k < 4; ++k) {
+        const float y = x.x[k] * by;
+        first.x[k] = f16_bits(y);
+        second.x[k] = f16_bits(y - base::f16_value(first.x[k]));
+      }
+      put_quad(high, i, first);
+      if (low != nullptr) put_quad(low, i, second);
+      return;
+    }
+    Quad<float> first, second;
+    for (int k = 0; k < 4; ++k) {
+      first.x[k] = tf32_rounded(x.x[k]);
+      second.x[k] = tf32_rounded(x.x[k] - first.x[k]);
+    }
+    put_quad(high, i, first);
+    if (low != nullptr) put_quad(low, i, second);
+  }
+  template <typename T>
+  UNPACK_BODY static void put_quad(void* to, Index i, const Quad<T>& x) {
+    static_cast<Quad<T>*>(to)[i / kLanes] = x;
+  }
 };
 
+UNPACK_BODY Quad<float> quad_at(const float* from) {
+  return *reinterpret_cast<const Quad<float>*>(from);
+}
+
 // Runs of `run` numbers, whole rows of `cols`, times the scale of their column.
-struct SplitRows {
+struct ScaledRuns {
   const float* from;
-  Index stride;     // from one run to the next
-  const int* rows;  // which runs; null: the first ones
+  Index stride;      // from one run to the next
+  const int* rows;   // which runs; null: the first ones
+  Index per, outer;  // where not 0: all `per` of them again and again, `outer` further on
   Index run, cols;
   const float* scale;  // [cols]; null: 1
   float factor;
-  Halves to;
-  UNPACK_BODY void operator()(Index i) const {
+  // Number i, or the quad from it on.
+  UNPACK_BODY const float* place(Index i, Index& column) const {
     const auto [r, x] = divided(i, run);
-    const float y = from[(rows != nullptr ? static_cast<Index>(rows[r]) : r) * stride + x] * factor;
-    to.put(i, scale != nullptr ? y * scale[divided(x, cols).rest] : y);
+    const auto [again, which] = per > 0 ? divided(r, per) : Divided{0, r};
+    column = scale != nullptr ? divided(x, cols).rest : 0;
+    return from + again * outer +
+           (rows != nullptr ? static_cast<Index>(rows[which]) : which) * stride + x;
   }
+  UNPACK_BODY float value(Index i) const {
+    Index column = 0;
+    const float y = *place(i, column) * factor;
+    return scale != nullptr ? y * scale[column] : y;
+  }
+  UNPACK_BODY Quad<float> quad(Index i) const {
+    Index column = 0;
+    Quad<float> y = quad_at(place(i, column));
+    for (int k = 0; k < 4; ++k) {
+      y.x[k] *= factor;
+      if (scale != nullptr) y.x[k] *= scale[column + k];
+    }
+    return y;
+  }
+};
+
+struct SplitRows {
+  ScaledRuns runs;
+  Halves to;
+  int quads;  // an index is four numbers
+  UNPACK_BODY void operator()(Index index) const {
+    if (quads) {
+      to.put(index * kLanes, runs.quad(index * kLanes));
+    } else {
+      to.put(index, runs.value(index));
+    }
+  }
+};
+
+struct PlaceRows {  // out[i, columns[j], :] = rows[i, j, :]
+  const float* rows;
+  const int* columns;
+  float* out;
+  Index listed, visible, cols;
+  UNPACK_BODY void operator()(Index index) const {
+    const auto [row, x] = divided(index, cols);
+    const auto [i, j] = divided(row, listed);
+    out[(i * visible + columns[j]) * cols + x] = rows[index];
+  }
+};
+
+// Weights [in, cols] as they are stored, times the scale of their columns. Turned ones stay so.
+struct ScaledWeights {
+  const void* data;
+  int type;
+  float stored_factor;
+  int turned;
+  Index in, cols;
+  const float* scale;  // [cols]; null: 1
+  float factor;
+  UNPACK_BODY Index column(Index i) const {
+    return turned ? divided(i, in).quotient : divided(i, cols).rest;
+  }
+  UNPACK_BODY float scaled(float stored, Index column) const {
+    const float y = stored_factor * stored * factor;
+    return scale != nullptr ? y * scale[column] : y;
+  }
+  UNPACK_BODY float value(Index i) const {
+    return scaled(stored_value(data, type, i), scale != nullptr ? column(i) : 0);
+  }
+  UNPACK_BODY Quad<float> quad(Index i) const {
+    const Index first = scale != nullptr ? column(i) : 0;
+    Quad<float> y;
+    Quad<std::uint16_t> halves{};
+    if (type == kBf16) halves = static_cast<const Quad<std::uint16_t>*>(data)[i / kLanes];
+    for (int k = 0; k < 4; ++k)
+      y.x[k] =
+          scaled(type == kBf16 ? base::bf16_value(halves.x[k]) : stored_value(data, type, i + k),
+                 turned ? first : first + k);
+    return y;
+  }
+};
+
+struct SplitScaled {
+  ScaledWeights weights;
+  Halves to;
+  int quads;  // an index is four numbers
+  UNPACK_BODY void operator()(Index index) const {
+    if (quads) {
+      to.put(index * kLanes, weights.quad(index * kLanes));
+    } else {
+      to.put(index, weights.value(index));
+    }
+  }
+};
+
+// The largest size in every kPart numbers, and of them all.
+inline constexpr Index kLargestPart = Index{1} << 15;
+template <typename Group, typename From>
+UNPACK_BODY void put_largest(Group& group, Index part, Index count, const From& from, int quads,
+                             float* out) {
+  const Index first = part * kLargestPart;
+  const Index n = count - first < kLargestPart ? count - first : kLargestPart;
+  const double most = quads
+                          ? group.largest(n / kLanes,
+                                          [&](Index i) {
+                                            const Quad<float> x = from.quad(first + i * kLanes);
+                                            return fmaxf(fmaxf(fabsf(x.x[0]), fabsf(x.x[1])),
+                                                         fmaxf(fabsf(x.x[2]), fabsf(x.x[3])));
+                                          })
+                          : group.largest(n, [&](Index i) { return fabsf(from.value(first + i)); });
+  group.each(1, [&](Index) { out[part] = most; });
+}
+struct LargestOfRuns {
+  ScaledRuns runs;
+  Index count;
+  int quads;
+  float* out;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& group, Index part) const {
+    put_largest(group, part, count, runs, quads, out);
+  }
+};
+struct LargestOfWeights {
+  ScaledWeights weights;
+  Index count;
+  int quads;
+  float* out;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& group, Index part) const {
+    put_largest(group, part, count, weights, quads, out);
+  }
+};
+struct UnitOfParts {  // one row
+  const float* parts;
+  Index count;
+  float* unit;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& group, Index) const {
+    const double most = group.largest(count, [&](Index i) { return parts[i]; });
+    group.each(1, [&](Index) { unit[0] = unit_of(static_cast<float>(most)); });
+  }
+};
+struct OutOfUnits {  // what a product of numbers in two units is multiplied by
+  const float* a;
+  const float* b;  // null: 1
+  float* out;
+  UNPACK_BODY void operator()(Index) const { out[0] = 1.0F / *a / (b != nullptr ? *b : 1.0F); }
 };
 
 // Parts one behind the other, so that one product of three times the depth adds up three of them:
@@ -58,12 +264,14 @@ struct StackParts {
   Index own, first, taken;
   Index low_at;
   Index rows, groups;
-  int bf16;
-  UNPACK_BODY void operator()(Index i) const {
-    const Index size = e * inner;
+  const float* unit;  // halves in this unit; null: no halves
+  int bf16;           // else single precision
+  int quads;          // an index is four numbers
+  UNPACK_BODY void operator()(Index index) const {
+    const Index size = e * inner, i = quads ? index * kLanes : index;
     const auto [head, x] = divided(i, size);
     const auto [row, h] = divided(head, taken);
-    const float value = from[(row * own + first + h) * size + x];
+    const float* value_at = from + (row * own + first + h) * size + x;
     Index place = head;
     if (groups > 1) {
       const Index each = taken / groups;
@@ -71,25 +279,48 @@ struct StackParts {
       place = (g * rows + row) * each + member;
     }
     place = place * 3 * size + x;
+    const int lanes = quads ? 4 : 1;
+    Quad<float> value{};
+    if (quads) {
+      value = quad_at(value_at);
+    } else {
+      value.x[0] = *value_at;
+    }
     if (bf16) {
-      const std::uint16_t high = bf16_bits(value), low = bf16_bits(value - base::bf16_value(high));
+      Quad<std::uint16_t> high{}, low{};
+      for (int k = 0; k < lanes; ++k) {
+        high.x[k] = bf16_bits(value.x[k]);
+        low.x[k] = bf16_bits(value.x[k] - base::bf16_value(high.x[k]));
+      }
+      put(static_cast<std::uint16_t*>(to) + place, size, high, low);
+    } else if (unit != nullptr) {
+      Quad<std::uint16_t> high{}, low{};
+      for (int k = 0; k < lanes; ++k) {
+        const float y = value.x[k] * *unit;
+        high.x[k] = f16_bits(y);
+        low.x[k] = f16_bits(y - base::f16_value(high.x[k]));
+      }
       put(static_cast<std::uint16_t*>(to) + place, size, high, low);
     } else {
-      const float high = tf32_rounded(value);
-      put(static_cast<float*>(to) + place, size, high, tf32_rounded(value - high));
+      Quad<float> high{}, low{};
+      for (int k = 0; k < lanes; ++k) {
+        high.x[k] = tf32_rounded(value.x[k]);
+        low.x[k] = tf32_rounded(value.x[k] - high.x[k]);
+      }
+      put(static_cast<float*>(to) + place, size, high, low);
     }
   }
   template <typename T>
-  UNPACK_BODY void put(T* out, Index size, T high, T low) const {
-    for (Index k = 0; k < 3; ++k) out[k * size] = k == low_at ? low : high;
+  UNPACK_BODY void put(T* out, Index size, const Quad<T>& high, const Quad<T>& low) const {
+    for (Index k = 0; k < 3; ++k) {
+      const Quad<T>& part = k == low_at ? low : high;
+      if (quads) {
+        *reinterpret_cast<Quad<T>*>(out + k * size) = part;
+      } else {
+        out[k * size] = part.x[0];
+      }
+    }
   }
-};
-
-struct SplitStored {  // weights, without their scale
-  const void* data;
-  int type;
-  Halves to;
-  UNPACK_BODY void operator()(Index i) const { to.put(i, stored_value(data, type, i)); }
 };
 
 // out[in, cols]: weights [in, cols], however they are stored, times their factor.
@@ -117,8 +348,41 @@ struct SumWriters {
   UNPACK_BODY void operator()(Index i) const {
     const float* column = writers + i / cols * n_writers * cols + i % cols;
     double total = 0;
-    for (Index j = 0; j < visible; ++j) total += static_cast<double>(column[j * cols]);
-    out[i] = static_cast<float>(total);
+    for (Index j = 0; j < visible; ++j) total += column[j * cols];
+    out[i] = total;
+  }
+};
+
+// The same for some queries from products [H, nq, pitch] of theirs with all sources, or with a
+// pattern [H, tri] these times the pattern.
+struct PairDots {
+  const float* dots;
+  Index q0, nq, pitch;
+  const float* pattern;  // null: none
+  const float* dev;
+  int dev_of_source;
+  float scale;
+  float* out;  // [H, tri]
+  Index pairs, window;
+  int centers;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index index) const {
+    const Index h = index / nq, q = q0 + index % nq;
+    const float* row = dots + index * pitch;
+    const Index at = h * pairs + pairs_before(q);
+    float* to = out + at;
+    if (pattern != nullptr) {
+      g.each(q + 1, [&](Index s) { to[s] = pattern[at + s] * row[s]; });
+      return;
+    }
+    const Index from = base::first_in_window(q, window);
+    g.each(q + 1, [&](Index s) {
+      to[s] = s < from ? 0.0F : row[s] * (scale / dev[dev_of_source ? s : q]);
+    });
+    if (!centers) return;
+    const double mean = g.sum(q + 1, [&](Index s) { return static_cast<double>(to[s]); }) /
+                        static_cast<double>(q + 1 - from);
+    g.each(q + 1 - from, [&](Index i) { to[from + i] = to[from + i] - mean; });
   }
 };
 
@@ -144,18 +408,13 @@ struct ReadSums {
     g.each(q + 1, [&](Index s) {
       const float* other = b + (s * groups + h / group) * e;
       double dot = 0;
-      for (Index x = 0; x < e; ++x)
-        dot += static_cast<double>(own[x]) * static_cast<double>(other[x]);
-      out[s] = s < from ? 0.0F
-                        : static_cast<float>(dot * static_cast<double>(scale) /
-                                             static_cast<double>(dev[dev_of_source ? s : q]));
+      for (Index x = 0; x < e; ++x) dot += static_cast<double>(own[x]) * other[x];
+      out[s] = s < from ? 0.0F : static_cast<float>(dot * scale / dev[dev_of_source ? s : q]);
     });
     if (!centers) return;
     const double mean = g.sum(q + 1, [&](Index s) { return static_cast<double>(out[s]); }) /
                         static_cast<double>(q + 1 - from);
-    g.each(q + 1 - from, [&](Index i) {
-      out[from + i] = static_cast<float>(static_cast<double>(out[from + i]) - mean);
-    });
+    g.each(q + 1 - from, [&](Index i) { out[from + i] = out[from + i] - mean; });
   }
 };
 

@@ -32,9 +32,8 @@ struct PassNeurons {  // one row per position
       double x = 0;
       for (int side = 0; side < 3; ++side) {
         if (edge[side] == nullptr) continue;
-        x += own * static_cast<double>(edge[side][q * visible + j]);
-        if (also && direct.mlp_edge[side] != nullptr)
-          x += extra * static_cast<double>(direct.mlp_edge[side][j]);
+        x += own * edge[side][q * visible + j];
+        if (also && direct.mlp_edge[side] != nullptr) x += extra * direct.mlp_edge[side][j];
       }
       credit[q * writers + j] += x;
     });
@@ -56,9 +55,9 @@ struct KeyCredit {  // out[H, tri] = credit of (q, h) times its key coefficients
     const double extra = also ? direct.credit[first_head + h] : 0.0;
     const Index at = h * pairs + pairs_before(q);
     g.each(q + 1, [&](Index s) {
-      double x = own * static_cast<double>(key_coef[at + s]);
-      if (also) x += extra * static_cast<double>(direct.key_coef[h * (q + 1) + s]);
-      out[at + s] = static_cast<float>(x);
+      double x = own * key_coef[at + s];
+      if (also) x += extra * direct.key_coef[h * (q + 1) + s];
+      out[at + s] = x;
     });
   }
 };
@@ -75,11 +74,9 @@ struct ValueCredit {  // out[G, S] = what reaches the values of a source
     double total = 0;
     for (Index h = kv * group; h < (kv + 1) * group; ++h) {
       for (Index q = s; q < length; ++q)
-        total += credit[q * writers + first_head + h] *
-                 static_cast<double>(entry[h * pairs + pairs_before(q) + s]);
+        total += credit[q * writers + first_head + h] * entry[h * pairs + pairs_before(q) + s];
       if (direct.entry != nullptr && s <= direct.position)
-        total += direct.credit[first_head + h] *
-                 static_cast<double>(direct.entry[h * (direct.position + 1) + s]);
+        total += direct.credit[first_head + h] * direct.entry[h * (direct.position + 1) + s];
     }
     out[i] = total;
   }
@@ -96,10 +93,10 @@ struct CenteredKeys {  // dots[S, Cl] -= sum over heads and q >= s of coef[h, q,
     for (Index h = 0; h < heads; ++h) {
       for (Index q = s; q < length; ++q) {
         total += static_cast<double>(coef[h * pairs + pairs_before(q) + s]) *
-                 static_cast<double>(mean[(h * length + q) * visible + i % visible]);
+                 mean[(h * length + q) * visible + i % visible];
       }
     }
-    dots[i] = static_cast<float>(static_cast<double>(dots[i]) - total);
+    dots[i] = dots[i] - total;
   }
 };
 
@@ -114,24 +111,21 @@ struct PassHeads {  // all branches of a layer's heads into what they read, one 
   template <typename Group>
   UNPACK_BODY void operator()(Group& g, Index s) const {
     g.each(visible, [&](Index j) {
-      double x = static_cast<double>(keys[s * visible + j]);
+      double x = keys[s * visible + j];
       for (Index h = 0; h < heads; ++h) {
-        x += credit[s * writers + first_head + h] *
-             static_cast<double>(query_edge[(h * length + s) * visible + j]);
+        x += credit[s * writers + first_head + h] * query_edge[(h * length + s) * visible + j];
         if (direct.query_edge != nullptr && s == direct.position)
-          x += direct.credit[first_head + h] *
-               static_cast<double>(direct.query_edge[h * visible + j]);
+          x += direct.credit[first_head + h] * direct.query_edge[h * visible + j];
       }
       for (Index kv = 0; kv < groups; ++kv)
-        x += values[kv * length + s] *
-             static_cast<double>(value_edge[(kv * length + s) * visible + j]);
+        x += values[kv * length + s] * value_edge[(kv * length + s) * visible + j];
       credit[s * writers + j] += x;
     });
   }
 };
 
 // Masses and bounds
-// ---------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 struct Reach {
   double* mass;   // [S, C]
@@ -221,6 +215,65 @@ struct KeyReach {
     g.each(1, [&](Index) {
       out_mass[(h * length + q) * parts + part] = total;
       out_bound[(h * length + q) * parts + part] = most;
+    });
+  }
+};
+
+// Masses and bounds of a position's writers in units of the largest, as floats. One row a position.
+struct ReachInUnits {
+  Reach reach;
+  float* mass;   // [S, C]
+  float* bound;  // [S, C]
+  double* unit;  // [S, {mass, bound}]
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index s) const {
+    const double* m = reach.mass + s * reach.writers;
+    const double* b = reach.bound + s * reach.writers;
+    const double mass_unit = g.largest(reach.writers, [&](Index j) { return m[j]; });
+    const double bound_unit = g.largest(reach.writers, [&](Index j) { return b[j]; });
+    const double by_mass = mass_unit > 0 ? 1.0 / mass_unit : 0.0;
+    const double by_bound = bound_unit > 0 ? 1.0 / bound_unit : 0.0;
+    g.each(reach.writers, [&](Index j) {
+      mass[s * reach.writers + j] = m[j] * by_mass;
+      bound[s * reach.writers + j] = b[j] * by_bound;
+    });
+    g.each(1, [&](Index) {
+      unit[2 * s] = mass_unit;
+      unit[2 * s + 1] = bound_unit;
+    });
+  }
+};
+
+// Keys of (h, q) from sums of all writers of every source; in one part. Scores had 22 bits there,
+// and bounds are made larger by more than that.
+struct KeyPairReach {
+  const float* mass;  // [H, tri] in units
+  const float* bound;
+  const double* unit;
+  const float* key_coef;  // [H, tri]
+  double* out_mass;       // [H, S]
+  double* out_bound;
+  Index length, pairs, window;
+  template <typename Group>
+  UNPACK_BODY void operator()(Group& g, Index index) const {
+    constexpr double kMore = 1.0 + 1.0 / 8192;
+    const Index h = index / length;
+    const Index q = index % length;
+    const Index at = h * pairs + pairs_before(q);
+    const Index from = base::first_in_window(q, window);
+    double total = 0, most = 0;
+    g.sum_and_most(
+        [&](Index first, Index step, double& a, double& b) {
+          for (Index s = from + first; s <= q; s += step) {
+            const double coef = fabs(static_cast<double>(key_coef[at + s]));
+            a += coef * mass[at + s] * unit[2 * s];
+            b = fmax(b, coef * bound[at + s] * unit[2 * s + 1]);
+          }
+        },
+        total, most);
+    g.each(1, [&](Index) {
+      out_mass[index] = total;
+      out_bound[index] = most * kMore;
     });
   }
 };

@@ -8,14 +8,14 @@
 namespace unpack::backend::cuda {
 
 // Three products of TF32 against single precision on an H200; those of z with a product of weights
-// are such, or of bf16 and faster (neurons of bf16 weights).
+// are such, or of halves and faster.
 inline constexpr double kThreeTf32 = 340.0 / 3 / 52;
 
 // Multiplications per column of the matrix and source layer: every head's vector at every position,
 // against the product of weights and a short product a position. `gain`: how many times faster than
 // single precision products with the matrix are.
 inline bool low_rank_is_cheaper(const ModelConfig& c, std::int64_t length, double gain) {
-  const double s = static_cast<double>(length), rows = static_cast<double>(c.n_heads) * c.d_head;
+  const double s = length, rows = static_cast<double>(c.n_heads) * c.d_head;
   const double direct = s * c.n_heads * c.d_model / gain;
   return rows * c.d_model / gain + s * rows / kThreeTf32 < direct;
 }

@@ -8,9 +8,21 @@ namespace unpack::backend::cuda {
 
 namespace {
 
-bool exact_in_bf16(const DeviceMatrix& w) { return w.type == kBf16 || w.type == kMxfp4; }
+SplitProducts::Kind kind_of(const DeviceMatrix& w) {
+  return w.type == kF32   ? SplitProducts::Kind::tf32
+         : w.type == kF16 ? SplitProducts::Kind::halves
+                          : SplitProducts::Kind::bf16;
+}
 
-std::size_t factor_bytes(bool bf16) { return bf16 ? sizeof(std::uint16_t) : sizeof(float); }
+std::size_t factor_bytes(SplitProducts::Kind kind) {
+  return kind == SplitProducts::Kind::tf32 ? sizeof(float) : sizeof(std::uint16_t);
+}
+
+UnpackFactors factors_of(SplitProducts::Kind kind) {
+  return kind == SplitProducts::Kind::tf32   ? UNPACK_FACTORS_TF32
+         : kind == SplitProducts::Kind::bf16 ? UNPACK_FACTORS_BF16
+                                             : UNPACK_FACTORS_HALVES;
+}
 
 }  // namespace
 
@@ -22,7 +34,7 @@ SplitProducts::SplitProducts(std::shared_ptr<Device> device, Mode mode)
 bool SplitProducts::large(const DeviceMatrix& w, std::int64_t rows) const {
   constexpr std::int64_t kFewRows = 512;
   if (w.in == 0 || mode_ == Mode::tf32) return false;
-  if (!exact_in_bf16(w) && from_ > 0 && rows < kFewRows) return false;
+  if (w.type == kF32 && from_ > 0 && rows < kFewRows) return false;
   return static_cast<double>(rows) * static_cast<double>(w.in) * static_cast<double>(w.out) >=
          static_cast<double>(from_);
 }
@@ -31,69 +43,110 @@ bool SplitProducts::pays(const DeviceMatrix& w, std::int64_t rows) const {
   return allowed() && large(w, rows);
 }
 
-// On an H200 with cuBLAS: single precision 52 TFLOP/s, two products of bf16 348, one of TF32 about
-// 340.
+// On an H200 with cuBLAS: single precision 52 TFLOP/s, two products of two bytes 348, one of TF32
+// about 340.
 double SplitProducts::gain(const DeviceMatrix& w) const {
-  constexpr double kSingle = 52, kTwoBf16 = 348, kTf32 = 340;
-  if (exact_in_bf16(w)) return kTwoBf16 / kSingle;
-  return kTf32 / (w.type == kF32 ? 3 : 2) / kSingle;
+  constexpr double kSingle = 52, kTwoOfTwoBytes = 348, kTf32 = 340;
+  return (w.type == kF32 ? kTf32 / 3 : kTwoOfTwoBytes) / kSingle;
 }
 
 const char* SplitProducts::words(const DeviceMatrix& w) const {
-  return exact_in_bf16(w) ? "two bf16 products"
-         : w.type == kF32 ? "three TF32 products"
-                          : "two TF32 products";
+  switch (kind_of(w)) {
+    case Kind::tf32:
+      return "three TF32 products";
+    case Kind::bf16:
+      return "two bf16 products";
+    default:
+      return "two products of halves";
+  }
+}
+
+template <typename Largest>
+Array SplitProducts::unit_of_all(Largest largest, std::int64_t count) {
+  const std::int64_t parts = (count + kLargestPart - 1) / kLargestPart;
+  const Array some = device_->floats(parts);
+  Array unit = device_->floats(1);
+  largest.count = count;
+  largest.out = ptr(some);
+  device_->launch(largest, parts);
+  device_->launch(UnitOfParts{ptr(some), parts, ptr(unit)}, 1);
+  return unit;
+}
+
+Array SplitProducts::unit_of_rows(const float* rows, std::int64_t count) {
+  LargestOfRuns largest{};
+  largest.runs = {rows, count, nullptr, 0, 0, count, count, nullptr, 1.0F};
+  largest.quads = in_quads(count) ? 1 : 0;
+  return unit_of_all(largest, count);
+}
+
+Array SplitProducts::out_of_units(const Array& a, const Array& b) {
+  if (a.empty()) return {};
+  Array out = device_->floats(1);
+  device_->launch(OutOfUnits{ptr(a), maybe(b), ptr(out)}, 1);
+  return out;
+}
+
+Halves SplitProducts::Parts::to(Kind kind) const {
+  return {high.get(), low.get(), rest.get(), maybe(unit), kind == Kind::bf16 ? 1 : 0};
 }
 
 SplitProducts::Weights SplitProducts::weights(const DeviceMatrix& w) {
   Weights out;
-  out.bf16 = exact_in_bf16(w);
+  out.kind = kind_of(w);
   out.turned = w.turned;
   out.in = w.in;
   out.out = w.out;
   out.scale = maybe(w.scale);
   out.factor = w.factor;
-  if (w.type == kBf16) {
+  if (w.type == kBf16 || w.type == kF16) {
     out.keep_high = w.data;
     out.high = w.data.get();
     return out;
   }
   const std::int64_t size = w.in * w.out;
-  const std::size_t bytes = static_cast<std::size_t>(size) * factor_bytes(out.bf16);
-  out.keep_high = device_->bytes(bytes);
-  if (w.type == kF32) out.keep_low = device_->bytes(bytes);
+  const int quads = in_quads(size) ? 1 : 0;
+  const std::size_t bytes = static_cast<std::size_t>(size) * factor_bytes(out.kind);
+  Parts made{device_->bytes(bytes), nullptr, nullptr, {}};
+  if (out.kind == Kind::tf32) made.low = device_->bytes(bytes);
+  // As they are stored: neither their factor nor the norm's weight is part of them.
+  device_->launch(
+      SplitScaled{
+          {w.data.get(), w.type, 1.0F, 0, w.in, w.out, nullptr, 1.0F}, made.to(out.kind), quads},
+      quads != 0 ? size / kLanes : size);
+  out.keep_high = made.high;
+  out.keep_low = made.low;
   out.high = out.keep_high.get();
   out.low = out.keep_low.get();
-  device_->launch(SplitStored{w.data.get(),
-                              w.type,
-                              {out.keep_high.get(), out.keep_low.get(), nullptr, out.bf16 ? 1 : 0}},
-                  size);
+  return out;
+}
+
+SplitProducts::Parts SplitProducts::room_for(std::int64_t size, bool whole, Kind kind) {
+  const std::size_t bytes = static_cast<std::size_t>(size) * factor_bytes(kind);
+  Parts out{device_->bytes(bytes), device_->bytes(bytes), nullptr, {}};
+  if (whole && kind == Kind::bf16) out.rest = device_->bytes(bytes);
   return out;
 }
 
 SplitProducts::Parts SplitProducts::parts(const Runs& runs, const Weights& w) {
   const std::int64_t size = runs.run * runs.count;
-  const std::size_t bytes = static_cast<std::size_t>(size) * factor_bytes(w.bf16);
-  Parts out{device_->bytes(bytes), device_->bytes(bytes), nullptr};
-  if (runs.whole && w.bf16) out.rest = device_->bytes(bytes);
-  device_->launch(SplitRows{runs.from,
-                            runs.stride,
-                            runs.rows,
-                            runs.run,
-                            w.in,
-                            w.scale,
-                            w.factor,
-                            {out.high.get(), out.low.get(), out.rest.get(), w.bf16 ? 1 : 0}},
-                  size);
+  const int quads = in_quads(runs.run, runs.stride, runs.outer, w.in) ? 1 : 0;
+  const ScaledRuns scaled{runs.from, runs.stride, runs.rows, runs.per, runs.outer,
+                          runs.run,  w.in,        w.scale,   w.factor};
+  Parts out = room_for(size, runs.whole, w.kind);
+  if (w.kind == Kind::halves)
+    out.unit = unit_of_all(LargestOfRuns{scaled, 0, quads, nullptr}, size);
+  device_->launch(SplitRows{scaled, out.to(w.kind), quads}, quads != 0 ? size / kLanes : size);
   return out;
 }
 
 // The small parts first.
 void SplitProducts::add_up(const Parts& rows, const Weights& w, UnpackGemm call) {
+  const Array times = out_of_units(rows.unit, {});
   const auto product = [&](const std::shared_ptr<void>& a, const void* b) {
     call.a = a.get();
     call.b = b;
-    device_->gemm(call, w.bf16 ? UNPACK_FACTORS_BF16 : UNPACK_FACTORS_TF32);
+    device_->gemm(call, factors_of(w.kind), maybe(times));
     call.accumulate = 1;
   };
   if (rows.rest) product(rows.rest, w.high);
@@ -108,35 +161,59 @@ void SplitProducts::multiply(const Runs& runs, const Weights& w, float* c, std::
           w.turned ? w.in : w.out, 0, c, ldc > 0 ? ldc : w.out, 0, 1});
 }
 
+void SplitProducts::multiply_stored(const DeviceMatrix& from, const Weights& w, float* c) {
+  const std::int64_t size = from.in * from.out;
+  const int quads = in_quads(from.in, from.out) ? 1 : 0;
+  const ScaledWeights stored{from.data.get(), from.type, from.factor, from.turned ? 1 : 0,
+                             from.in,         from.out,  w.scale,     w.factor};
+  Parts rows = room_for(size, false, w.kind);
+  if (w.kind == Kind::halves)
+    rows.unit = unit_of_all(LargestOfWeights{stored, 0, quads, nullptr}, size);
+  device_->launch(SplitScaled{stored, rows.to(w.kind), quads}, quads != 0 ? size / kLanes : size);
+  add_up(rows, w,
+         {(w.turned ? UNPACK_B_TRANSPOSED : 0) | (from.turned ? UNPACK_A_TRANSPOSED : 0), 0,
+          from.in, w.out, w.in, nullptr, from.turned ? from.in : w.in, 0, nullptr,
+          w.turned ? w.in : w.out, 0, c, w.out, 0, 1});
+}
+
 std::shared_ptr<void> SplitProducts::stacked(const Heads& h, std::int64_t inner, Stacked as,
-                                             bool bf16) {
+                                             Kind kind, const Array& unit) {
   const std::int64_t size = h.count * h.e * inner;
+  const bool quads = in_quads(h.e * inner);
   std::shared_ptr<void> out =
-      device_->bytes(static_cast<std::size_t>(3 * size) * factor_bytes(bf16));
-  device_->launch(
-      StackParts{h.from, out.get(), h.e, inner, h.own, h.first, h.taken,
-                 as == Stacked::rows ? 0 : 1, h.count / h.taken, h.groups, bf16 ? 1 : 0},
-      size);
+      device_->bytes(static_cast<std::size_t>(3 * size) * factor_bytes(kind));
+  device_->launch(StackParts{h.from, out.get(), h.e, inner, h.own, h.first, h.taken,
+                             as == Stacked::rows ? 0 : 1, h.count / h.taken, h.groups, maybe(unit),
+                             kind == Kind::bf16 ? 1 : 0, quads ? 1 : 0},
+                  quads ? size / kLanes : size);
   return out;
 }
 
 Array SplitProducts::stack(const Heads& h, Stacked as) {
-  return {stacked(h, 1, as, false), h.count * 3 * h.e};
+  return {stacked(h, 1, as, Kind::tf32, {}), h.count * 3 * h.e};
 }
 
 SplitProducts::HeadWeights SplitProducts::head_weights(const Array& w, std::int64_t heads,
                                                        std::int64_t e, std::int64_t out,
-                                                       bool bf16) {
-  return {stacked({ptr(w), e, 1, 0, 1, heads}, out, Stacked::others, bf16), heads, e, out, bf16};
+                                                       Kind kind) {
+  const Array unit = kind == Kind::halves ? unit_of_rows(ptr(w), heads * e * out) : Array();
+  return {stacked({ptr(w), e, 1, 0, 1, heads}, out, Stacked::others, kind, unit),
+          heads,
+          e,
+          out,
+          kind,
+          unit};
 }
 
 void SplitProducts::multiply_heads(const float* rows, std::int64_t count, const HeadWeights& w,
                                    float* c, std::int64_t ldc) {
   const std::int64_t depth = 3 * w.e;
-  const auto a = stacked({rows, w.e, 1, 0, 1, count * w.heads}, 1, Stacked::rows, w.bf16);
+  const Array unit = w.kind == Kind::halves ? unit_of_rows(rows, count * w.heads * w.e) : Array();
+  const auto a = stacked({rows, w.e, 1, 0, 1, count * w.heads}, 1, Stacked::rows, w.kind, unit);
+  const Array times = out_of_units(unit, w.unit);
   device_->gemm({0, 0, count, w.out, depth, a.get(), w.heads * depth, depth, w.stacked.get(), w.out,
                  depth * w.out, c, ldc, w.out, w.heads},
-                w.bf16 ? UNPACK_FACTORS_BF16 : UNPACK_FACTORS_TF32);
+                factors_of(w.kind), maybe(times));
 }
 
 }  // namespace unpack::backend::cuda

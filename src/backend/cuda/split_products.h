@@ -1,6 +1,8 @@
-// Products of single precision as sums of tensor-core products. Weights stored as halves or in four
-// bits are exact factors there, once the norm's weight is on the other side; rows are the sum of
-// two factors, single-precision weights too.
+// Products of single precision as sums of tensor-core products. Weights of two bytes or four bits
+// are exact factors there, once the norm's weight is on the other side. Rows that meet float16 are
+// the sum of two halves in a unit of theirs, which has 22 bits; those that meet bfloat16 the sum of
+// two such numbers, which has 16; single-precision weights and their rows the sums of two TF32
+// numbers.
 #pragma once
 
 #include <cstdint>
@@ -17,6 +19,7 @@ class SplitProducts {
   SplitProducts(std::shared_ptr<Device> device, Mode mode);
 
   bool allowed() const { return mode_ == Mode::parts; }
+  Mode mode() const { return mode_; }
   // Whether so many rows times these weights would be made in parts where that is allowed. Signed
   // sums are then read off the sum of the writers, in single precision as well, so that both ways
   // have the same ones: near 0 the next rounding decides their sign.
@@ -24,13 +27,14 @@ class SplitProducts {
   // Whether so many rows times these weights are faster in parts, and how many times.
   bool pays(const DeviceMatrix& w, std::int64_t rows) const;
   double gain(const DeviceMatrix& w) const;
-  const char* words(const DeviceMatrix& w) const;  // "two bf16 products"
+  const char* words(const DeviceMatrix& w) const;  // "two products of halves"
 
+  enum class Kind { tf32, bf16, halves };
   struct Weights {
     std::shared_ptr<void> keep_high, keep_low;
     const void* high = nullptr;
     const void* low = nullptr;  // null: the first part is all
-    bool bf16 = false;
+    Kind kind = Kind::tf32;
     bool turned = false;
     std::int64_t in = 0, out = 0;
     const float* scale = nullptr;  // [in] for the rows
@@ -38,19 +42,25 @@ class SplitProducts {
   };
   Weights weights(const DeviceMatrix& w);
 
+  // A power of two that brings so many numbers into the range of halves, on the device.
+  Array unit_of_rows(const float* rows, std::int64_t count);
+
   // Runs of `run` numbers, rows of w.in each, `stride` apart; `rows` names them where they are not
-  // the first ones. `whole`: all 24 bits of them, in three factors where two have 16.
+  // the first ones. `whole`: all 24 bits of them, in three factors where two have 16. With `per`
+  // the same so many runs at every `outer` numbers.
   struct Runs {
     const float* from;
     std::int64_t stride;
     const int* rows;
     std::int64_t run, count;
     bool whole = false;
+    std::int64_t per = 0, outer = 0;
   };
   // c[all rows, out] = rows W, rows of c `ldc` apart; 0: without gaps.
   void multiply(const Runs& runs, const Weights& w, float* c, std::int64_t ldc = 0);
-  // Three products as one of three times the depth: what it adds up is written once. Of TF32, or of
-  // bf16, which leaves about as much as two bf16 factors of writers do.
+  // c[from.in, out] = from W, of weights [from.in, w.in] as they are stored.
+  void multiply_stored(const DeviceMatrix& from, const Weights& w, float* c);
+  // Three products as one of three times the depth: what it adds up is written once.
   enum class Stacked { rows, others };
   // [.., taken, 3 E] of from[.., own, E], those of the heads from `first` on; `count` of them in
   // all. With `groups` [groups, .., taken / groups, 3 E].
@@ -65,10 +75,11 @@ class SplitProducts {
   struct HeadWeights {
     std::shared_ptr<void> stacked;  // [heads, 3 E, out]
     std::int64_t heads = 0, e = 0, out = 0;
-    bool bf16 = false;
+    Kind kind = Kind::tf32;
+    Array unit;  // of halves
   };
   HeadWeights head_weights(const Array& w, std::int64_t heads, std::int64_t e, std::int64_t out,
-                           bool bf16);
+                           Kind kind);
   // c[.., h, :] = rows[.., h, :] W[h]; a row of c is all heads'.
   void multiply_heads(const float* rows, std::int64_t count, const HeadWeights& w, float* c,
                       std::int64_t ldc);
@@ -76,10 +87,18 @@ class SplitProducts {
  private:
   struct Parts {
     std::shared_ptr<void> high, low, rest;
+    Array unit;  // of halves
+    Halves to(Kind kind) const;
   };
   Parts parts(const Runs& runs, const Weights& w);
+  Parts room_for(std::int64_t size, bool whole, Kind kind);
+  // The unit of what a kernel Largest says of `count` numbers.
+  template <typename Largest>
+  Array unit_of_all(Largest largest, std::int64_t count);
+  Array out_of_units(const Array& a, const Array& b);  // empty: there are none
   void add_up(const Parts& rows, const Weights& w, UnpackGemm call);
-  std::shared_ptr<void> stacked(const Heads& heads, std::int64_t inner, Stacked as, bool bf16);
+  std::shared_ptr<void> stacked(const Heads& heads, std::int64_t inner, Stacked as, Kind kind,
+                                const Array& unit);
 
   std::shared_ptr<Device> device_;
   Mode mode_;

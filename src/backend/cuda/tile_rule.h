@@ -14,6 +14,9 @@ inline constexpr std::int64_t kProjectedQueries = 64;
 // Projected queries, and what is stacked for tensor cores, stay below so many tiles.
 inline constexpr std::int64_t kProjectedTiles = 3;
 
+// Widths of heads whose scores a GPU adds up without a tile of them in memory.
+inline bool on_chip_depth(std::int64_t e) { return e == 64 || e == 80 || e == 96 || e == 128; }
+
 struct ProjectedTile {
   std::int64_t heads = 0, queries = 0;
   std::int64_t stacked = 0;  // bytes of its factors in parts

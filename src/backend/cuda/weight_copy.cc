@@ -37,7 +37,7 @@ bool as_stored(const model::WeightView& w) {
 
 std::size_t matrix_bytes(const model::WeightView& w) {
   if (!w) return 0;
-  const auto elements = static_cast<std::size_t>(w.in * w.out);
+  const std::size_t elements = w.in * w.out;
   if (keeps_blocks(w)) return elements / base::kMxfp4Block * base::kMxfp4Bytes;
   return elements * (as_stored(w) ? tensor::dtype_size(w.dtype) : sizeof(float));
 }
@@ -54,7 +54,7 @@ struct Pieces {
 
   std::size_t bytes() const { return static_cast<std::size_t>(run) * element; }
   const std::byte* piece(std::size_t i) const {
-    const auto at = static_cast<std::int64_t>(i);
+    const std::int64_t at = i;
     const std::int64_t per_row = w->out / run;
     const std::int64_t from =
         turned ? w->offset(0, at) : w->offset(at / per_row, at % per_row * run);

@@ -280,7 +280,7 @@ void column_medians_float(const float* rows, std::int64_t n, std::int64_t c, flo
 }
 
 // Products and their sums
-// -----------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 using Lanes [[gnu::vector_size(kVectorBytes)]] = float;
 using LaneBits [[gnu::vector_size(kVectorBytes)]] = std::int32_t;
@@ -307,11 +307,11 @@ constexpr std::int64_t kTileColumns = kTileVectors * kLaneCount;
 template <int R>
 [[gnu::always_inline]] inline void product_tile(std::int64_t depth, const float* a,
                                                 std::int64_t lda, const float* b,
-                                                Lanes (&c)[R][kTileVectors]) {
+                                                Lanes (&c)[R][kTileVectors],
+                                                std::int64_t ldb = kPanelColumns) {
   for (std::int64_t p = 0; p < depth; ++p) {
     Lanes row[kTileVectors];
-    for (int v = 0; v < kTileVectors; ++v)
-      row[v] = load_lanes(b + p * kPanelColumns + v * kLaneCount);
+    for (int v = 0; v < kTileVectors; ++v) row[v] = load_lanes(b + p * ldb + v * kLaneCount);
     for (int r = 0; r < R; ++r) {
       const float x = a[r * lda + p];
       for (int v = 0; v < kTileVectors; ++v) c[r][v] += x * row[v];
@@ -412,8 +412,7 @@ void edge_tile(const EdgeProduct& x, std::int64_t row, std::int64_t at, Lanes* s
 template <int R>
 void head_tile(const HeadProduct<float>& x, std::int64_t row, std::int64_t at, float* square) {
   Lanes c[R][kTileVectors] = {};
-  product_tile<R>(x.depth, x.a + row * x.lda, x.lda,
-                  x.b + at / kPanelColumns * kPanelColumns * x.depth + at % kPanelColumns, c);
+  product_tile<R>(x.depth, x.a + row * x.lda, x.lda, x.b.at(at), c, x.b.ld);
   for (int r = 0; r < R; ++r) {
     Lanes squares = {};
     for (int v = 0; v < kTileVectors; ++v) {
@@ -497,18 +496,55 @@ void edge_sums_float(const EdgeProduct& x) {
     edge_rows<kTileRows>(x, std::min<std::int64_t>(kTileRows, x.rows - row), row);
 }
 
+// Columns of B that fit a tile stay in the cache while the rows of a block pass by.
 void head_sums_float(const HeadProduct<float>& x) {
-  for (std::int64_t row = 0; row < x.rows; row += kTileRows) {
-    const std::int64_t rows = std::min<std::int64_t>(kTileRows, x.rows - row);
-    float square[kTileRows * kLaneCount] = {};
-    for (std::int64_t at = 0; at < x.columns; at += kTileColumns)
-      head_rows<kTileRows>(x, rows, row, at, square);
-    for (std::int64_t r = 0; r < rows; ++r) {
+  constexpr std::int64_t kBlock = 8 * kDeepRows;
+  for (std::int64_t first = 0; first < x.rows; first += kBlock) {
+    const std::int64_t end = std::min(x.rows, first + kBlock);
+    float square[kBlock * kLaneCount] = {};
+    for (std::int64_t at = 0; at < x.columns; at += kTileColumns) {
+      for (std::int64_t row = first; row < end; row += kDeepRows)
+        head_rows<kDeepRows>(x, std::min<std::int64_t>(kDeepRows, end - row), row, at,
+                             square + (row - first) * kLaneCount);
+    }
+    for (std::int64_t row = first; row < end; ++row) {
       double total = 0;
       for (std::int64_t i = 0; i < kLaneCount; ++i)
-        total += static_cast<double>(square[r * kLaneCount + i]);
-      x.square[(row + r) * x.square_ld] = total;
+        total += static_cast<double>(square[(row - first) * kLaneCount + i]);
+      x.square[row * x.square_ld] = total;
     }
+  }
+}
+
+template <int R>
+void packed_tile(const PackedProduct<float>& x, std::int64_t row, std::int64_t at) {
+  Lanes c[R][kTileVectors] = {};
+  product_tile<R>(x.depth, x.a + row * x.lda, x.lda, x.b.at(at), c, x.b.ld);
+  float* to = x.c + at / kPanelColumns * x.c_panel + at % kPanelColumns + row * x.ldc;
+  for (int r = 0; r < R; ++r) {
+    for (int v = 0; v < kTileVectors; ++v) {
+      float* place = to + r * x.ldc + v * kLaneCount;
+      Lanes made = c[r][v];
+      if (x.scale != nullptr) made *= x.scale[row + r];
+      store_lanes(x.accumulate ? load_lanes(place) + made : made, place);
+    }
+  }
+}
+
+template <int R>
+void packed_rows(const PackedProduct<float>& x, std::int64_t rows, std::int64_t row,
+                 std::int64_t at) {
+  if (rows == R) {
+    packed_tile<R>(x, row, at);
+  } else if constexpr (R > 1) {
+    packed_rows<R - 1>(x, rows, row, at);
+  }
+}
+
+void packed_product_float(const PackedProduct<float>& x) {
+  for (std::int64_t at = 0; at < x.columns; at += kTileColumns) {
+    for (std::int64_t row = 0; row < x.rows; row += kDeepRows)
+      packed_rows<kDeepRows>(x, std::min<std::int64_t>(kDeepRows, x.rows - row), row, at);
   }
 }
 
@@ -545,17 +581,9 @@ void turn_rows_float(const float* from, std::int64_t ld, std::int64_t rows, std:
   }
 }
 
-// No call and no branch in the loop, so that a compiler takes several at once: over infinity is 0.
 void floored_inverses_float(const float* sum, const float* abs, std::int64_t n, double beta,
                             double floor, double* out) {
-  for (std::int64_t i = 0; i < n; ++i) {
-    const auto x = static_cast<double>(sum[i]);
-    const double own = std::fabs(x), least = beta * static_cast<double>(abs[i]);
-    double size = own > least ? own : least;
-    size = size > floor ? size : floor;
-    const double inverse = 1.0 / (size == 0 ? std::numeric_limits<double>::infinity() : size);
-    out[i] = x < 0 ? -inverse : inverse;
-  }
+  for (std::int64_t i = 0; i < n; ++i) out[i] = base::floored_inverse(sum[i], abs[i], beta, floor);
 }
 
 constexpr FloatKernels kKernels = {reduce_float,
@@ -574,5 +602,6 @@ constexpr FloatKernels kKernels = {reduce_float,
                                    head_sums_float,
                                    reach_sums_float,
                                    edge_sums_float,
+                                   packed_product_float,
                                    turn_rows_float,
                                    floored_inverses_float};

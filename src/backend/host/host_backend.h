@@ -12,12 +12,11 @@
 #include <string>
 #include <vector>
 
-#include "backend/adds_keys_up.h"
 #include "backend/backend.h"
-#include "backend/device_plan.h"
+#include "backend/credit_on_queries.h"
 #include "backend/expert_rows.h"
 #include "backend/host/host_base.h"
-#include "backend/read_ops.h"
+#include "backend/host/kernels.h"
 #include "backend/score_plan.h"
 #include "base/once.h"
 #include "base/scratch.h"
@@ -30,27 +29,30 @@ namespace unpack::backend {
 // fewer operations than the writer itself, once the product is there. It depends on the weights
 // alone.
 template <typename T>
-class HostProducts : public HostForward<T>, public DevicePlan {
+class HostProducts : public HostForward<T> {
  protected:
   UNPACK_HOST_NAMES;
 
  public:
   HostProducts(std::shared_ptr<const model::ModelWeights> weights, const BackendOptions& options);
-  std::vector<DevicePlan::Part> plan(const Writers& writers, int tokens) override;
+  std::vector<DevicePlan::Part> plan(const Writers& writers, int tokens, bool by_layer) override;
 
  protected:
   LayerPlan plan_of(int layer, int length) const;
 
-  // Those of all heads of the first layers with panels of w, [panel][source, head][E, columns];
-  // packed: the columns as kernels.h has them.
+  // Those of all heads of the first layers with panels of w, [panel][source, head][E, columns], the
+  // columns in panels as kernels.h has them.
   std::int64_t product_size(const Panels<T>& w, int sources) const;  // of one panel
   void make_products(const Panels<T>& w, int sources, std::int64_t first, std::int64_t count,
-                     bool packed, T* out);
-  // All panels of a layer's neurons, packed, where the model keeps them.
+                     T* out);
+  // All panels of a layer's neurons where the model keeps them.
   std::shared_ptr<const std::vector<T>> kept_products(int index, MlpSide side);
-  void add_head_products(const MlpView& view, const T* products, const Panels<T>& in,
+  void add_with_products(const MlpView& view, const T* products, const Panels<T>& in,
                          std::int64_t p, std::int64_t begin, std::int64_t positions, double* sum,
                          double* square, T* last);
+  // b[depth, n], whose rows lie one after the other, as the right side of a product.
+  static InPanels<T> in_panels(const T* b, std::int64_t depth, std::int64_t n,
+                               base::Scratch& packed);
 
  private:
   struct Kept {
@@ -148,16 +150,12 @@ class HostPairSums : public HostPairs<T> {
 };
 
 template <typename T>
-class HostHeads : public HostPairSums<T>, public AddsKeysUp {
+class HostHeads : public HostPairSums<T> {
  protected:
   UNPACK_HOST_NAMES;
 
  public:
   using HostPairSums<T>::HostPairSums;
-  void put_writer(const Array& rows, std::int64_t row, int length, Array& writers, int n_writers,
-                  int index) override;
-  void put_head_writers(int layer, const Array& z, const Array& out_dev, std::int64_t row,
-                        int length, Array& writers, int n_writers, int first) override;
   AttentionSums attention_sums(const AttentionView& view, Scores scores,
                                bool keep_key_scores) override;
   bool sums_with_reach(const AttentionView& view, std::span<const double> mass,
@@ -209,58 +207,48 @@ class HostNeurons : public HostHeads<T> {
   MlpSums expert_sums(const MlpView& view, MlpSide side);
   // [Cl, k]
   void router_scores(const MlpView& view, Scores scores, int query, T* out);
-  const T* whole_writers(const MlpView& view, const std::vector<int>& whole, std::int64_t begin,
-                         std::int64_t positions, base::Scratch& gathered) const;
+  const T* visible_writers(const MlpView& view, std::int64_t begin, std::int64_t positions,
+                           base::Scratch& gathered) const;
 };
 
 template <typename T>
-class HostBackend : public HostNeurons<T> {
+class HostBackend : public HostNeurons<T>, public CreditOnQueries {
  protected:
   UNPACK_HOST_NAMES;
 
  public:
   using HostNeurons<T>::HostNeurons;
-  void head_numerators(const AttentionView& view, std::span<const int> queries,
-                       const Array& directions, Array& out) override;
-  void mlp_numerators(const MlpView& view, std::span<const int> queries, const Array& directions,
-                      Array& out) override;
+  using typename CreditOnQueries::Credit;
+  void fold_keys_with(const AttentionView& view, const Credit& of,
+                      std::vector<double>& out) override;
   void query_fold(const AttentionView& view, std::span<const int> queries,
                   std::span<const double> coef, std::vector<double>& out) override;
-  void key_fold(const AttentionView& view, std::span<const double> coef,
-                std::vector<double>& out) override;
   void mlp_fold(const MlpView& view, MlpSide side, Scores scores, std::span<const int> queries,
                 std::span<const double> coef, std::vector<double>& out) override;
-  void target_direction(const Array& x, std::int64_t row, std::span<const TokenId> target,
-                        const std::vector<TokenId>* versus, bool raw, Array& out) override;
-  void writer_dots(const Array& writers, int n_writers, int position, const Array& direction,
-                   std::vector<double>& out) override;
 
  protected:
-  // coef[rows, entries] times the weights by which a side's neurons read, [rows, D].
-  std::vector<T> fold_neurons(const MlpView& view, MlpSide side, Scores scores,
-                              std::span<const int> queries, std::vector<T> coef);
-  // Directions as the sublayer's own outputs see them: centred, and through the norm behind.
-  std::vector<T> directions_for(const std::vector<T>& post, const Array* out_dev,
-                                std::span<const int> queries, const Array& directions) const;
+  using typename Backend::Rows;
+  void sum_values(const AttentionView& view, const Rows& rows, const Array& pulled,
+                  Array& out) override;
+  Array sum_keys(const AttentionView& view, const Rows& rows, const Array& coef) override;
+  Array sum_queries(const AttentionView& view, const Array& coef) override;
 
  private:
-  std::vector<double> vocabulary_mean();
-  std::vector<double> vocabulary_mean_;
+  Array weighed_queries(const AttentionView& view, const T* coef, const Credit* credit,
+                        double unit);
 };
 
 template <typename T>
-class HostReads : public HostBackend<T>, public ReadOps {
+class HostReads : public HostBackend<T> {
  protected:
   using HostBase<T>::config_, HostBase<T>::pool_, HostBase<T>::ptr, HostBase<T>::uninitialized,
       HostBase<T>::gemm, HostBase<T>::layer, HostBase<T>::multiply_transposed, HostBase<T>::rotary;
 
  public:
   using HostBackend<T>::HostBackend;
-  void head_directions(const AttentionView& view, std::span<const int> queries,
-                       std::span<const double> directions, std::vector<double>& out) override;
+  using typename ReadOps::HeadReads, typename ReadOps::NeuronCredit;
   HeadReads head_reads(const AttentionView& view, const AttentionSums& sums, const Options& options,
                        std::span<const double> directions) override;
-  Array slot_sums(const Array& entries, std::int64_t neurons) override;
   NeuronCredit neuron_credit(const Array& own, std::int64_t rows, const Array* pre,
                              const MlpSums* sums, double beta, double weight) override;
   void neuron_reads(const MlpView& view, MlpSide side, Scores scores, const Array& coef,
@@ -268,8 +256,6 @@ class HostReads : public HostBackend<T>, public ReadOps {
   Array key_medians(const AttentionView& view, const AttentionSums& sums) override;
   void offset_fold(const AttentionView& view, const HeadReads& reads, const Array& offsets,
                    std::vector<double>& out) override;
-  void position_dots(const Array& writers, int n_writers, int first, int end,
-                     std::span<const double> vectors, std::vector<double>& out) override;
 };
 
 // Its edges, one by one.
@@ -378,22 +364,13 @@ void finish_moments(const double* sum, const double* square, std::int64_t n, std
 }
 
 extern template class HostProducts<float>;
-extern template class HostProducts<double>;
 extern template class HostPairs<float>;
-extern template class HostPairs<double>;
 extern template class HostPairSums<float>;
-extern template class HostPairSums<double>;
 extern template class HostHeads<float>;
-extern template class HostHeads<double>;
 extern template class HostNeurons<float>;
-extern template class HostNeurons<double>;
 extern template class HostBackend<float>;
-extern template class HostBackend<double>;
 extern template class HostReads<float>;
-extern template class HostReads<double>;
 extern template class HostEdges<float>;
-extern template class HostEdges<double>;
 extern template class HostWays<float>;
-extern template class HostWays<double>;
 
 }  // namespace unpack::backend

@@ -7,9 +7,9 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 
 #include "backend/host/host_backend.h"
+#include "backend/host/host_memory.h"
 #include "backend/host/kernels.h"
 #include "backend/question_tables.h"
 #include "backend/rotary.h"
@@ -23,33 +23,22 @@ constexpr model::Role kMatrices[] = {model::Role::w_q,  model::Role::w_k,  model
                                      model::Role::w_o,  model::Role::w_r,  model::Role::w_in,
                                      model::Role::w_up, model::Role::w_out};
 
-// From here on a block is mapped by itself, in large pages: of a heap's small ones, clearing takes
-// a tenth of a long prompt's time and the faults as much again.
-constexpr std::size_t kMapped = std::size_t{4} << 20;
-
-std::shared_ptr<void> aligned_block(std::size_t bytes) {
-  constexpr std::size_t kAlign = 64;
-  const std::size_t padded = (std::max<std::size_t>(bytes, 1) + kAlign - 1) / kAlign * kAlign;
-  const bool mapped = padded >= kMapped;
-  void* p = mapped ? base::map_memory(padded) : std::aligned_alloc(kAlign, padded);
-  if (!p) {
-    // So little is lacking to the machine, not because of the prompt.
-    constexpr std::size_t kLittle = std::size_t{16} << 20;
-    if (bytes < kLittle) throw std::bad_alloc();
-    throw InputError("not enough memory for " + std::to_string(bytes >> 20) +
-                     " MiB; use a shorter prompt or a smaller model");
-  }
-  if (mapped) return {p, [padded](void* q) { base::unmap_memory(q, padded); }};
-  return {p, [](void* q) { std::free(q); }};
-}
-
 }  // namespace
+
+template <typename T>
+Array HostBase<T>::passing(std::int64_t size, std::int64_t most) {
+  const auto bytes = [](std::int64_t n) { return static_cast<std::size_t>(n) * sizeof(T); };
+  if (bytes(size) < kMapped) return uninitialized(size);  // which the heap keeps
+  return Array(PassingMemory::take(passing_, bytes(size), bytes(std::max(size, most))), size);
+}
 
 template <typename T>
 HostBase<T>::HostBase(std::shared_ptr<const model::ModelWeights> weights,
                       const BackendOptions& options)
-    : weights_(std::move(weights)), writers_(weights_->config), pool_(options.threads) {
-  config_ = weights_->config;
+    : Backend(std::move(weights)),
+      writers_(config_),
+      pool_(options.threads),
+      passing_(std::make_shared<PassingMemory>()) {
   layers_.resize(weights_->layers.size());
   std::size_t per_layer = 1;
   for (const model::LayerWeights& w : weights_->layers) {
@@ -64,7 +53,7 @@ HostBase<T>::HostBase(std::shared_ptr<const model::ModelWeights> weights,
 }
 
 template <typename T>
-void HostBase<T>::read_as_stored(std::size_t halves) {
+void HostBase<T>::read_as_stored(std::size_t halves, std::int64_t few) {
   std::size_t bytes = 0;
   bool dense = true, single = false;
   for (const model::LayerWeights& w : weights_->layers) {
@@ -78,11 +67,12 @@ void HostBase<T>::read_as_stored(std::size_t halves) {
   if (!dense || bytes <= (single ? kKeepBytes : halves)) return;
   pack_ = Pack::never;
   keep_layers_ = layers_.size();
+  few_halves_ = few;
 }
 
 template <typename T>
 std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
-  const auto i = static_cast<std::size_t>(index);
+  const std::size_t i = index;
   std::unique_lock lock(mutex_);
   if (layers_[i]) {
     if (keep_layers_ < layers_.size()) {
@@ -93,7 +83,8 @@ std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
   }
   lock.unlock();
   const model::LayerWeights& w = weights_->layers[i];
-  auto made = std::make_shared<const LayerPanels<T>>(make_layer_panels<T>(config_, w, pack_));
+  auto made = std::make_shared<const LayerPanels<T>>(
+      make_layer_panels<T>(config_, w, {pack_, &panel_memory(), &pool_}));
   // Only single precision is let go: half-precision pages are read again when the layer is
   // converted anew, and cost little.
   if (weights_->release && config_.dtype == DType::f32 && pack_ == Pack::now &&
@@ -135,8 +126,8 @@ std::shared_ptr<const MlpPanels<T>> HostBase<T>::expert(int layer, int index) {
     std::lock_guard lock(mutex_);
     if (auto known = find()) return known;
   }
-  auto made =
-      std::make_shared<const MlpPanels<T>>(make_expert_panels<T>(weights_->layers[layer], index));
+  auto made = std::make_shared<const MlpPanels<T>>(
+      make_expert_panels<T>(weights_->layers[layer], index, {Pack::now, nullptr, &pool_}));
   // Loading looks at no expert, so that the unused ones are never read.
   const auto check = [&](const T* values, std::int64_t n) {
     if (!std::all_of(values, values + n, [](T x) { return std::isfinite(x); }))
@@ -163,23 +154,32 @@ std::shared_ptr<const MlpPanels<T>> HostBase<T>::expert(int layer, int index) {
 }
 
 template <typename T>
+void HostBase<T>::widen(const Panels<T>& w, T* to) {
+  constexpr std::int64_t kRows = 256;  // of a task
+  const std::int64_t blocks = (w.in + kRows - 1) / kRows;
+  pool_.parallel_for(w.count() * blocks, [&](std::int64_t task) {
+    const std::int64_t p = task / blocks, row = task % blocks * kRows, columns = w.columns(p);
+    model::read_block(w.stored, {row, std::min(kRows, w.in - row), w.begin(p), columns},
+                      w.row_scale.empty() ? nullptr : w.row_scale.data(),
+                      to + w.in * w.begin(p) + row * columns, columns);
+  });
+}
+
+template <typename T>
 std::shared_ptr<const Panels<T>> HostBase<T>::widened(const Panels<T>& w) {
   if (w.packed()) return {std::shared_ptr<const void>(), &w};
   const auto out = std::make_shared<Panels<T>>();
   out->in = w.in;
   out->out = w.out;
   out->width = w.width;
-  out->data.resize(w.in * w.out);
-  pool_.parallel_for(w.count(), [&](std::int64_t p) {
-    model::read_block(w.stored, {0, w.in, w.begin(p), w.columns(p)},
-                      w.row_scale.empty() ? nullptr : w.row_scale.data(),
-                      out->data.data() + w.in * w.begin(p), w.columns(p));
-  });
+  PanelMemory memory;
+  out->data = PanelValues<T>(memory, w.in * w.out);
+  widen(w, out->data.data());
   return out;
 }
 
 // Memory
-// --------------------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 template <typename T>
 Array HostBase<T>::uninitialized(std::int64_t size) {
@@ -195,13 +195,17 @@ Array HostBase<T>::zeros(std::int64_t size) {
 }
 
 template <typename T>
-Array HostBase<T>::slice(const Array& from, std::int64_t offset, std::int64_t size) {
-  return Array(std::shared_ptr<void>(std::make_shared<Array>(from), ptr(from) + offset), size);
-}
-
-template <typename T>
-void HostBase<T>::upload(Array& to, std::int64_t offset, std::span<const double> from) {
-  std::copy(from.begin(), from.end(), ptr(to) + offset);
+void HostBase<T>::upload(Array& to, Index offset, std::span<const double> from) {
+  constexpr std::size_t kEach = 1 << 16;
+  T* out = ptr(to) + offset;
+  if (from.size() <= kEach) {
+    std::copy(from.begin(), from.end(), out);
+    return;
+  }
+  pool_.parallel_for((from.size() + kEach - 1) / kEach, [&](Index part) {
+    const auto some = from.subspan(part * kEach, std::min(kEach, from.size() - part * kEach));
+    std::copy(some.begin(), some.end(), out + part * kEach);
+  });
 }
 
 template <typename T>
@@ -222,7 +226,7 @@ std::shared_ptr<const void> HostBase<T>::host(const Array& from) {
 }
 
 // Products with weights
-// -----------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 template <typename T>
 typename HostBase<T>::RowGroups HostBase<T>::row_groups(const Panels<T>& w, std::int64_t m,
@@ -236,21 +240,28 @@ typename HostBase<T>::RowGroups HostBase<T>::row_groups(const Panels<T>& w, std:
 }
 
 template <typename T>
-void HostBase<T>::multiply(std::span<const Product> products, const T* a, std::int64_t m) {
+void HostBase<T>::multiply(std::span<const PanelProduct> products, const T* a, std::int64_t m) {
+  if (multiply_halves(products, a, m)) return;
+  if (pack_ == Pack::never) Backend::check_values();  // and their pages are mapped
   // Few rows make few tasks: half a panel each, so that no thread waits long for another's last
   // one. The cut never depends on the number of threads.
   constexpr std::int64_t kFewRows = 64;
-  const std::int64_t parts = m <= kFewRows ? 2 : 1;
-  const auto groups = [&](const Panels<T>& w) { return row_groups(w, m, w.count() * parts); };
+  // What has to be made first should stay in the cache until it is used.
+  constexpr std::int64_t kMade = 4;
+  const auto parts_of = [&](const Panels<T>& w) -> std::int64_t {
+    return m > kFewRows ? 1 : w.packed() ? 2 : kMade;
+  };
+  const auto groups = [&](const Panels<T>& w) { return row_groups(w, m, w.count() * parts_of(w)); };
   std::vector<std::int64_t> first(products.size() + 1, 0);
   for (std::size_t i = 0; i < products.size(); ++i)
-    first[i + 1] = first[i] + products[i].w->count() * parts * groups(*products[i].w).count;
+    first[i + 1] =
+        first[i] + products[i].w->count() * parts_of(*products[i].w) * groups(*products[i].w).count;
   pool_.parallel_for(first.back(), [&](std::int64_t task) {
     const auto i = static_cast<std::size_t>(std::upper_bound(first.begin(), first.end(), task) -
                                             first.begin()) -
                    1;
     const Panels<T>& w = *products[i].w;
-    const std::int64_t at = task - first[i];
+    const std::int64_t at = task - first[i], parts = parts_of(w);
     const auto [rows_each, count] = groups(w);
     const std::int64_t p = at / count / parts;
     const std::int64_t half = (w.columns(p) + parts - 1) / parts;
@@ -262,7 +273,7 @@ void HostBase<T>::multiply(std::span<const Product> products, const T* a, std::i
     for (std::int64_t row = begin; row < end; row += kRowBlock) {
       const std::int64_t rows = std::min(kRowBlock, end - row);
       T* to = products[i].c + row * w.out + w.begin(p) + column;
-      gemm(false, rows, columns, w.in, a + row * w.in, w.in, panel, w.columns(p), false, to, w.out);
+      gemm(false, rows, columns, w.in, a + row * w.in, w.in, panel, panel.ld(), false, to, w.out);
       if (products[i].bias->empty()) continue;
       const T* b = products[i].bias->data() + w.begin(p) + column;
       for (std::int64_t r = 0; r < rows; ++r) {
@@ -275,7 +286,7 @@ void HostBase<T>::multiply(std::span<const Product> products, const T* a, std::i
 template <typename T>
 void HostBase<T>::multiply(const Panels<T>& w, const T* a, std::int64_t m,
                            const std::vector<T>& bias, T* c) {
-  const Product product = {&w, &bias, c};
+  const PanelProduct product = {&w, &bias, c};
   multiply(std::span(&product, 1), a, m);
 }
 
@@ -300,9 +311,8 @@ void HostBase<T>::multiply_transposed(const Panels<T>& w, const T* a, std::int64
 template <typename T>
 void HostBase<T>::head_to_model(const Panels<T>& w, int head, const T* a, std::int64_t lda,
                                 std::int64_t m, T* c, std::int64_t ldc) {
-  const std::int64_t panel = static_cast<std::int64_t>(head) * config_.d_head / w.width;
-  gemm(true, m, w.in, config_.d_head, a, lda, head_columns(w, head), w.columns(panel), false, c,
-       ldc);
+  const Panel<T> columns = head_columns(w, head);
+  gemm(true, m, w.in, config_.d_head, a, lda, columns, columns.ld(), false, c, ldc);
 }
 
 template <typename T>
@@ -315,47 +325,12 @@ void HostBase<T>::center_row(T* row) const {
   for (std::int64_t i = 0; i < d; ++i) row[i] -= shift;
 }
 
-template <typename T>
-std::shared_ptr<const typename HostBase<T>::RotaryTable> HostBase<T>::rotary(int index,
-                                                                             std::int64_t positions,
-                                                                             int context) {
-  const Rope& rope = config_.layer(index).rope;
-  if (rope.dims == 0) return nullptr;
-  const bool long_prompt = is_long_prompt(rope, context);
-  std::lock_guard lock(mutex_);
-  std::shared_ptr<const RotaryTable>* slot = nullptr;
-  for (auto& known : rotary_) {
-    if (known->long_prompt == long_prompt && known->rope == rope) slot = &known;
-  }
-  if (slot != nullptr && (*slot)->positions >= positions) return *slot;
-  if (slot == nullptr) slot = &rotary_.emplace_back();
-  const int half = rope.dims / 2;
-  auto table = std::make_shared<RotaryTable>();
-  table->rope = rope;
-  table->long_prompt = long_prompt;
-  table->positions = std::max<std::int64_t>(positions, 64);
-  table->cos.resize(table->positions * half);
-  table->sin.resize(table->cos.size());
-  const std::vector<double> frequencies = rotary_frequencies(rope, context);
-  for (int i = 0; i < half; ++i) {
-    const double frequency = frequencies[i];
-    for (std::int64_t s = 0; s < table->positions; ++s) {
-      const auto at = static_cast<std::size_t>(s * half + i);
-      const double angle = static_cast<double>(s) * frequency;
-      table->cos[at] = static_cast<T>(rope.amplitude * std::cos(angle));
-      table->sin[at] = static_cast<T>(rope.amplitude * std::sin(angle));
-    }
-  }
-  *slot = table;
-  return table;
-}
-
 // The inverse is the adjoint: turned back, and as long as forth.
 template <typename T>
 void HostBase<T>::rotate(const RotaryTable& table, std::int64_t position, T* x, bool inverse) {
   const int half = table.rope.dims / 2;
-  const T* cos = table.cos.data() + position * half;
-  const T* sin = table.sin.data() + position * half;
+  const T* cos = ptr(table.cos) + position * half;
+  const T* sin = ptr(table.sin) + position * half;
   const T sign = inverse ? T(-1) : T(1);
   for (int i = 0; i < half; ++i) {
     const T a = x[i];
@@ -381,10 +356,11 @@ typename Backend::Peaks HostBase<T>::measure_peaks() {
   Panels<T> w;
   w.in = k;
   w.out = n;
-  w.data.resize(k * n);
-  std::vector<T> a(static_cast<std::size_t>(m * k)), c(static_cast<std::size_t>(m * n));
+  PanelMemory block;
+  w.data = PanelValues<T>(block, k * n);
+  std::vector<T> a(m * k), c(m * n);
   for (std::size_t i = 0; i < w.data.size(); ++i)
-    w.data[i] = static_cast<T>(static_cast<double>(i * 7 % 13) / 13 - 0.5);
+    w.data.data()[i] = static_cast<T>(static_cast<double>(i * 7 % 13) / 13 - 0.5);
   for (std::size_t i = 0; i < a.size(); ++i)
     a[i] = static_cast<T>(static_cast<double>(i * 11 % 17) / 17 - 0.5);
   Peaks peaks;

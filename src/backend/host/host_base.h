@@ -1,5 +1,5 @@
-// The lower half of the backends that work in host memory (host_backend.h): weights and memory, and
-// the forward pass.
+// The lower half of the backends that work in host memory (host_backend.h): memory, weights and the
+// other primitives, and attention.
 #pragma once
 
 #include <list>
@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "backend/host/host_memory.h"
 #include "backend/host/panels.h"
 #include "base/once.h"
 #include "base/thread_pool.h"
@@ -29,15 +30,18 @@ class HostBase : public Backend {
   void parallel_for(std::int64_t count, const std::function<void(std::int64_t)>& task) override {
     pool_.parallel_for(count, task);
   }
+  void together(std::int64_t count, const std::function<void(std::int64_t)>& caller) override {
+    pool_.together(count, caller);
+  }
   bool layers_side_by_side() const override { return keep_layers_ == layers_.size(); }
+  bool looks_at_values() const override { return few_halves_ > 0; }
   Peaks measure_peaks() override;
 
-  Array zeros(std::int64_t size) override;
-  Array slice(const Array& from, std::int64_t offset, std::int64_t size) override;
-  void upload(Array& to, std::int64_t offset, std::span<const double> from) override;
-  void download(const Array& from, std::int64_t offset, std::span<double> to) override;
-  void copy(const Array& from, std::int64_t from_offset, Array& to, std::int64_t to_offset,
-            std::int64_t size) override;
+  Array uninitialized(Index size) override;
+  Array zeros(Index size) override;
+  void upload(Array& to, Index offset, std::span<const double> from) override;
+  void download(const Array& from, Index offset, std::span<double> to) override;
+  void copy(const Array& from, Index from_offset, Array& to, Index to_offset, Index size) override;
   std::shared_ptr<const void> host(const Array& from) override;
 
  protected:
@@ -49,10 +53,19 @@ class HostBase : public Backend {
 
   // From now on panels are made where they are used, not kept, if the model's take more than so
   // many bytes (of weights in half precision; more than all that is kept for good, of others).
-  void read_as_stored(std::size_t halves);
+  // Up to `few` rows are then multiplied with halves without widening these first.
+  void read_as_stored(std::size_t halves, std::int64_t few);
 
   static T* ptr(const Array& a) { return static_cast<T*>(a.raw()); }
-  Array uninitialized(std::int64_t size);
+  static T* ptr(const Any* p) { return reinterpret_cast<T*>(const_cast<Any*>(p)); }
+
+  // Memory that one layer works in and leaves to the next, so that the system need not clear it
+  // again: not initialised, at least `size` values of `most`, what any layer needs of it.
+  Array passing(std::int64_t size, std::int64_t most);
+  // The last layer of a walk has no next one.
+  void passed(int layer) {
+    if (layer == config_.n_layers - 1) passing_->clear();
+  }
 
   // Layer weights in panels. All layers stay when they fit the budget; otherwise the last ones used
   // do, and the stored form is converted anew.
@@ -63,14 +76,20 @@ class HostBase : public Backend {
   // A matrix that many small products are made with, whole in panels: itself, or where it is not
   // packed made now, for as long as it is held.
   std::shared_ptr<const Panels<T>> widened(const Panels<T>& w);
+  // Its panels to `to`, one after the other.
+  void widen(const Panels<T>& w, T* to);
 
   // C[m, out] = A W (+ bias), all threads; several weights that read the same rows in one go.
-  struct Product {
+  struct PanelProduct {
     const Panels<T>* w;
     const std::vector<T>* bias;
     T* c;
   };
-  void multiply(std::span<const Product> products, const T* a, std::int64_t m);
+  void multiply(std::span<const PanelProduct> products, const T* a, std::int64_t m);
+  // The same, and the vocabulary's, for few rows and halves as they are stored (host_halves.cc);
+  // false, and nothing done, where it is not that.
+  bool multiply_halves(std::span<const PanelProduct> products, const T* a, std::int64_t m);
+  bool vocabulary_halves(const T* x, std::int64_t n, std::span<double> out);
   // How m rows are shared out where each of `parts` parts of a matrix meets all of them: a panel
   // that has to be made first is made for several blocks of rows, as long as no thread goes short.
   struct RowGroups {
@@ -89,34 +108,33 @@ class HostBase : public Backend {
   void head_to_model(const Panels<T>& w, int head, const T* a, std::int64_t lda, std::int64_t m,
                      T* c, std::int64_t ldc);
 
-  struct RotaryTable {
-    Rope rope;
-    bool long_prompt = false;
-    std::int64_t positions = 0;
-    std::vector<T> cos, sin;  // [positions, rot / 2]
-  };
-  // Null where the layer has no rotary. `context`: tokens of the prompt.
-  std::shared_ptr<const RotaryTable> rotary(int layer, std::int64_t positions, int context);
+  using Backend::multiply;
+  using typename Backend::RotaryTable;
   static void rotate(const RotaryTable& table, std::int64_t position, T* head_vector, bool inverse);
   void center_row(T* row) const;
 
-  std::shared_ptr<const model::ModelWeights> weights_;
   Writers writers_;
   base::ThreadPool pool_;
-  std::mutex mutex_;
 
  private:
   std::vector<std::shared_ptr<const LayerPanels<T>>> layers_;
   std::list<int> recent_;  // layers in use, latest first, when not all are kept
   std::size_t keep_layers_ = 0;
   Pack pack_ = Pack::now;
+  std::int64_t few_halves_ = 0;
+  void looked_at(const std::byte* matrix, std::size_t bytes, bool finite);
+  // Layers that stay lie behind each other; others give theirs back one by one.
+  PanelMemory kept_panels_{std::size_t{32} << 20}, passing_panels_;
+  PanelMemory& panel_memory() {
+    return keep_layers_ == layers_.size() ? kept_panels_ : passing_panels_;
+  }
   struct Expert {
     std::pair<int, int> key;  // layer, expert
     std::shared_ptr<const MlpPanels<T>> panels;
   };
   std::list<Expert> experts_;  // latest first
   std::size_t expert_bytes_ = 0;
-  std::vector<std::shared_ptr<const RotaryTable>> rotary_;
+  std::shared_ptr<PassingMemory> passing_;
 };
 
 // What the classes on top of it use of the base: the names of a base that is a template are not
@@ -128,52 +146,65 @@ class HostBase : public Backend {
       HostBase<T>::multiply_transposed, HostBase<T>::head_columns, HostBase<T>::head_to_model,  \
       HostBase<T>::rotary, HostBase<T>::rotate, HostBase<T>::center_row
 
+// The primitives that are about weights, which it finds by their name, and kernels. The reference
+// device is this with plain products.
 template <typename T>
-class HostForward : public HostBase<T> {
+class HostPrimitives : public HostBase<T> {
  protected:
   UNPACK_HOST_NAMES;
 
  public:
   using HostBase<T>::HostBase;
-  void embed(std::span<const TokenId> ids, Array& out) override;
-  void embed_positions(std::span<const int> positions, Array& out) override;
-  void add(const Array& x, Array& y, std::int64_t size, double scale) override;
-  void add_rows(const Array& x, std::int64_t x_row, Array& y, std::int64_t y_row, std::int64_t rows,
-                int cols, double scale) override;
-  void add_bias(int layer, Sublayer sublayer, Array& x, std::int64_t rows, const Array& out_dev,
-                const Routing* routing) override;
-  void normalize(Norm kind, const Array& x, std::int64_t rows, Array& out, Array& dev) override;
-  void norm_behind(int layer, Sublayer sublayer, Array& y, std::int64_t rows, Array& dev) override;
-  void through_norm_behind(int layer, Sublayer sublayer, const Array& dev, std::int64_t rows,
-                           Array& y) override;
-  void qkv(int layer, const Array& normalized, std::span<const int> positions, int context,
-           Array& q, Array& k, Array& v, Array& q_dev, Array& k_dev) override;
+  Array vector(const WeightName& name) override;
+  void multiply(std::span<const Primitives::Product> products, const View& a) override;
+  void multiply_turned(const WeightName& weight, const View& a, const View& c) override;
+  void heads_to_model(const WeightName& weight, Index heads, const View& a, const View& c) override;
+  void heads_out(const WeightName& weight, Index heads, const View& a, Any* c, Index row) override;
+  void vocabulary_product(const View& x, std::span<double> out) override;
+  std::vector<double> vocabulary_sum() override;
+  void multiply_batch(const BatchedProduct& product) override;
+
+ protected:
+  void run_kernel(kernels::Name name, const void* parameters, std::size_t bytes,
+                  Index count) override;
+  std::shared_ptr<const void> upload_bytes(std::span<const std::byte> from) override;
+
+ private:
+  // A layer's or an expert's weights by role, for as long as `keep` is held.
+  struct Weight {
+    std::shared_ptr<const void> keep;
+    const Panels<T>* matrix = nullptr;
+    const std::vector<T>* vector = nullptr;
+  };
+  Weight weight(const WeightName& name);
+};
+
+// Attention in one go.
+template <typename T>
+class HostForward : public HostPrimitives<T> {
+ protected:
+  UNPACK_HOST_NAMES;
+
+ public:
+  using HostPrimitives<T>::HostPrimitives;
   void attention(int layer, const Array& q, const Array& k, const Array& v,
                  std::span<const Segment> segments, std::span<const std::int64_t> key_begin,
                  Array& pattern, Array& z) override;
-  void attention_out(int layer, const Array& z, std::int64_t rows, Array& out) override;
-  void router(int layer, const Array& normalized, std::int64_t rows, Array& out) override;
-  void mlp_in(int layer, MlpSide side, const Array& normalized, std::int64_t rows,
-              const Routing* routing, Array& out) override;
-  void activate(int layer, const Array& pre, const Array& up, const Routing* routing,
-                std::int64_t rows, Array& act) override;
-  void mlp_out(int layer, const Array& act, std::int64_t rows, const Routing* routing,
-               Array& out) override;
-  void logits(const Array& x, std::span<const std::int64_t> rows,
-              std::vector<double>& out) override;
-
- protected:
-  const std::vector<T>& final_weight();
-
- private:
-  void read_final();
-  base::Once final_once_;
-  std::vector<T> final_w_, final_b_;
 };
+
+template <>
+bool HostBase<float>::multiply_halves(std::span<const PanelProduct>, const float*, std::int64_t);
+template <>
+bool HostBase<double>::multiply_halves(std::span<const PanelProduct>, const double*, std::int64_t);
+template <>
+bool HostBase<float>::vocabulary_halves(const float*, std::int64_t, std::span<double>);
+template <>
+bool HostBase<double>::vocabulary_halves(const double*, std::int64_t, std::span<double>);
 
 extern template class HostBase<float>;
 extern template class HostBase<double>;
+extern template class HostPrimitives<float>;
+extern template class HostPrimitives<double>;
 extern template class HostForward<float>;
-extern template class HostForward<double>;
 
 }  // namespace unpack::backend

@@ -111,7 +111,7 @@ template <typename T>
 std::vector<T> HostEdges<T>::to_model(const Panels<T>& w, bool grouped, const T* rows,
                                       std::int64_t begin, std::int64_t n) {
   const std::int64_t heads = config_.n_heads, e = config_.d_head, d = config_.d_model;
-  std::vector<T> out(static_cast<std::size_t>(n * heads * d));
+  std::vector<T> out(n * heads * d);
   if (n == 0) return out;
   pool_.parallel_for(heads, [&](std::int64_t h) {
     const auto column = static_cast<int>(grouped ? h / config_.group_size() : h);
@@ -208,7 +208,7 @@ void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads
     }
     const bool fold = n <= few;
     const T* values = kept_of(reads.values, cl, s, 0);
-    std::vector<T> products(static_cast<std::size_t>(fold ? n * heads * cl : 0));
+    std::vector<T> products(fold ? n * heads * cl : 0);
     if (fold) {
       gemm(true, n * heads, cl, d, directions.data() + (few - n) * heads * d, d, writers, d, false,
            products.data(), cl);
@@ -249,8 +249,8 @@ ReadOps::EdgesFrom HostEdges<T>::edges_from(const AttentionView& view, const Hea
   const auto v = reads.values.empty() ? this->widened(w->v) : nullptr;
   pool_.parallel_for(query + 1, [&](std::int64_t s) {
     const Sources all{s, 0, view.visible};
-    std::vector<T> projected(static_cast<std::size_t>(cl * w->k.out));
-    std::vector<T> tile(static_cast<std::size_t>(cl));
+    std::vector<T> projected(cl * w->k.out);
+    std::vector<T> tile(cl);
     const auto put = [&](std::vector<double>& to) {
       std::copy(tile.begin(), tile.end(), to.begin() + s * cl);
     };
@@ -296,7 +296,7 @@ ReadOps::EdgesInto HostEdges<T>::edges_into(const AttentionView& view, const Hea
   if (out.queries == 0) return out;
   const Sources one{source, writer, 1};
   const auto rope = rotary(view.layer, view.length, view.length);
-  std::vector<T> projected(static_cast<std::size_t>(w->k.out));
+  std::vector<T> projected(w->k.out);
   // Most heads of a root's own layer pass nothing on.
   std::vector<T> tile;
   const auto each_head = [&](std::vector<double>& to, const auto& rows) {
@@ -330,6 +330,5 @@ ReadOps::EdgesInto HostEdges<T>::edges_into(const AttentionView& view, const Hea
 }
 
 template class HostEdges<float>;
-template class HostEdges<double>;
 
 }  // namespace unpack::backend

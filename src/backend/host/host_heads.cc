@@ -1,4 +1,4 @@
-// Writers, the scores of heads, and the sums behind their denominators.
+// The scores of heads, and the sums behind their denominators.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,45 +23,6 @@ void center_columns(T* rows, std::int64_t n, std::int64_t c) {
 
 }  // namespace
 
-// Writers
-// -------------------------------------------------------------------------------------------------------------------------
-
-template <typename T>
-void HostHeads<T>::put_writer(const Array& rows, std::int64_t row, int length, Array& writers,
-                              int n_writers, int index) {
-  const std::int64_t d = config_.d_model;
-  for (int s = 0; s < length; ++s) {
-    T* to = ptr(writers) + (static_cast<std::int64_t>(s) * n_writers + index) * d;
-    std::copy_n(ptr(rows) + (row + s) * d, d, to);
-    center_row(to);
-  }
-}
-
-template <typename T>
-void HostHeads<T>::put_head_writers(int index, const Array& z, const Array& out_dev,
-                                    std::int64_t row, int length, Array& writers, int n_writers,
-                                    int first) {
-  // c[s, h, d] = sum_e z[s, h, e] W_O[h, e, d]
-  const auto w = layer(index);
-  const std::int64_t d = config_.d_model;
-  const std::int64_t e = config_.d_head;
-  const std::int64_t z_row = config_.n_heads * e;
-  pool_.parallel_for(config_.n_heads, [&](std::int64_t h) {
-    T* to = ptr(writers) + (first + h) * d;
-    for (std::int64_t p = 0; p < w->o.count(); ++p) {
-      gemm(false, length, w->o.columns(p), e, ptr(z) + row * z_row + h * e, z_row,
-           w->o.rows(p, h * e, e), w->o.columns(p), false, to + w->o.begin(p), n_writers * d);
-    }
-    for (int s = 0; s < length; ++s) {
-      T* vector = to + static_cast<std::int64_t>(s) * n_writers * d;
-      center_row(vector);
-      if (w->attn_post.empty()) continue;
-      const T inverse = T(1) / ptr(out_dev)[row + s];
-      for (std::int64_t i = 0; i < d; ++i) vector[i] *= w->attn_post[i] * inverse;
-    }
-  });
-}
-
 // sV_j(s) = < norm(c_j)(s), W_V v(s) >: the value folded back into the stream, a vector per
 // key/value head.
 template <typename T>
@@ -76,22 +37,29 @@ void HostHeads<T>::value_scores(const AttentionView& view, const LayerPanels<T>&
   sums.v_sum = uninitialized(static_cast<std::int64_t>(groups) * length);
   sums.v_abs = uninitialized(static_cast<std::int64_t>(groups) * length);
   const auto v = widened(w.v);
-  pool_.parallel_for(length, [&](std::int64_t s) {
-    std::vector<T> vectors(static_cast<std::size_t>(groups * d));
+  // Some positions together, so that a head's columns are read once for all of them.
+  constexpr std::int64_t kTogether = 16;
+  pool_.parallel_for((length + kTogether - 1) / kTogether, [&](std::int64_t task) {
+    const std::int64_t begin = task * kTogether;
+    const std::int64_t n = std::min<std::int64_t>(kTogether, length - begin), row = groups * d;
+    std::vector<T> vectors(static_cast<std::size_t>(n * row));  // [n, G, D]
     for (int g = 0; g < groups; ++g)
-      head_to_model(*v, g, ptr(*view.v) + (s * groups + g) * e, e, 1, vectors.data() + g * d, d);
+      head_to_model(*v, g, ptr(*view.v) + (begin * groups + g) * e, groups * e, n,
+                    vectors.data() + g * d, row);
     std::vector<T> scores(static_cast<std::size_t>(groups * cl));
-    gemm(true, groups, cl, d, vectors.data(), d, ptr(*view.writers) + s * view.n_writers * d, d,
-         false, scores.data(), cl);
-    const T inverse = T(1) / ptr(*view.dev)[s];
-    for (int g = 0; g < groups; ++g) {
-      T* to = ptr(sums.v_scores) + (static_cast<std::int64_t>(g) * length + s) * cl;
-      for (std::int64_t j = 0; j < cl; ++j) to[j] = scores[g * cl + j] * inverse;
-      double sum = 0;
-      double abs = 0;
-      row_sums(to, cl, sum, abs);
-      ptr(sums.v_sum)[g * length + s] = static_cast<T>(sum);
-      ptr(sums.v_abs)[g * length + s] = static_cast<T>(abs);
+    for (std::int64_t s = begin; s < begin + n; ++s) {
+      gemm(true, groups, cl, d, vectors.data() + (s - begin) * row, d,
+           ptr(*view.writers) + s * view.n_writers * d, d, false, scores.data(), cl);
+      const T inverse = T(1) / ptr(*view.dev)[s];
+      for (int g = 0; g < groups; ++g) {
+        T* to = ptr(sums.v_scores) + (static_cast<std::int64_t>(g) * length + s) * cl;
+        for (std::int64_t j = 0; j < cl; ++j) to[j] = scores[g * cl + j] * inverse;
+        double sum = 0;
+        double abs = 0;
+        row_sums(to, cl, sum, abs);
+        ptr(sums.v_sum)[g * length + s] = static_cast<T>(sum);
+        ptr(sums.v_abs)[g * length + s] = static_cast<T>(abs);
+      }
     }
   });
 }
@@ -227,12 +195,11 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
   // One head needs its own columns alone.
   const auto k = n > 1 ? widened(w->k) : nullptr;
   const Panel<T> columns = head_columns(w->k, group(0));
-  const std::int64_t ld = w->k.columns(group(0) * e / w->k.width);
   const auto into_stream = [&](std::int64_t i, const T* u, T* to) {
     if (k != nullptr) {
       head_to_model(*k, group(i), u, e, 1, to, d);
     } else {
-      gemm(true, 1, d, e, u, e, columns, ld, false, to, d);
+      gemm(true, 1, d, e, u, e, columns, columns.ld(), false, to, d);
     }
   };
   std::vector<T> shared(static_cast<std::size_t>(n * d));
@@ -321,6 +288,5 @@ void HostHeads<T>::query_scores(const AttentionView& view, Scores scores, int he
 }
 
 template class HostHeads<float>;
-template class HostHeads<double>;
 
 }  // namespace unpack::backend

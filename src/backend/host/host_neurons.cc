@@ -6,27 +6,22 @@
 
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
+#include "backend/mlp_readers.h"
 #include "backend/question_tables.h"
 
 namespace unpack::backend {
 
-// The visible writers of `whole` at positions [begin, begin + positions), one after the other; as
-// they lie where they do so already.
+// The visible writers at positions [begin, begin + positions), one after the other; as they lie
+// where they do so already.
 template <typename T>
-const T* HostNeurons<T>::whole_writers(const MlpView& view, const std::vector<int>& whole,
-                                       std::int64_t begin, std::int64_t positions,
-                                       base::Scratch& gathered) const {
-  const std::int64_t d = config_.d_model;
-  if (positions == 1 && static_cast<int>(whole.size()) == view.visible)
-    return ptr(*view.writers) + begin * view.n_writers * d;
-  T* rows = gathered.of<T>(positions * static_cast<std::int64_t>(whole.size()) * d);
-  T* to = rows;
-  for (std::int64_t i = 0; i < positions; ++i) {
-    for (const int j : whole) {
-      std::copy_n(ptr(*view.writers) + ((begin + i) * view.n_writers + j) * d, d, to);
-      to += d;
-    }
-  }
+const T* HostNeurons<T>::visible_writers(const MlpView& view, std::int64_t begin,
+                                         std::int64_t positions, base::Scratch& gathered) const {
+  const std::int64_t d = config_.d_model, row = std::int64_t{view.n_writers} * d;
+  const T* from = ptr(*view.writers) + begin * row;
+  if (positions == 1) return from;
+  T* rows = gathered.of<T>(positions * view.visible * d);
+  for (std::int64_t i = 0; i < positions; ++i)
+    std::copy_n(from + i * row, view.visible * d, rows + i * view.visible * d);
   return rows;
 }
 
@@ -38,63 +33,62 @@ void HostNeurons<T>::neuron_panels(const MlpView& view, const Panels<T>& in,
   const std::int64_t cl = view.visible, length = view.length;
   const bool products = some.products != nullptr;
   const std::int64_t size = this->product_size(in, source_layers(writers_, view.visible));
-  std::vector<int> whole;  // writers that are multiplied as they are: all of them, or those that no
-                           // product stands for
-  for (int j = 0; j < view.visible; ++j) {
-    if (!products || writers_[j].kind != WriterKind::head) whole.push_back(j);
-  }
   // Positions are taken together until there are rows enough to make the reading of a panel worth
   // it.
   constexpr std::int64_t kRows = 192;
-  constexpr std::int64_t kPositions = 48;
-  const auto rows_each = static_cast<std::int64_t>(whole.size());
-  const std::int64_t at_once = std::max<std::int64_t>(1, kRows / rows_each);
+  constexpr std::int64_t kPositions = 64;
+  const std::int64_t at_once = std::max<std::int64_t>(1, kRows / cl);
   // A panel that has to be made first is made for more of them.
   const std::int64_t made = in.packed() ? 1 : 4;
   const std::int64_t together = std::min(length, products ? kPositions : made * at_once);
+  // All writers of a position lie one after the other.
+  const bool as_they_lie = at_once == 1;
   const std::int64_t panels_each = products ? 1 : 4 / made;
   const std::int64_t blocks = (length + together - 1) / together;
   const std::int64_t groups = (some.count + panels_each - 1) / panels_each;
   pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
-    const std::int64_t begin = task / groups * together;
+    // A panel's products are larger than its rows: they are used for all positions one after the
+    // other.
+    const std::int64_t group = products ? task / blocks : task % groups;
+    const std::int64_t begin = (products ? task % blocks : task / groups) * together;
     const std::int64_t positions = std::min(together, length - begin);
-    base::Scratch gathered, scratch;
-    const T* rows = whole_writers(view, whole, begin, positions, gathered);
-    for (std::int64_t at = task % groups * panels_each;
-         at < std::min(some.count, (task % groups + 1) * panels_each); ++at) {
+    base::Scratch gathered, scratch, added;
+    const T* rows =
+        products || as_they_lie ? nullptr : visible_writers(view, begin, positions, gathered);
+    for (std::int64_t at = group * panels_each;
+         at < std::min(some.count, (group + 1) * panels_each); ++at) {
       const std::int64_t p = some.first + at;
       const std::int64_t n = in.columns(p);
-      const Panel<T> panel = in.panel(p);
       T* last =
           sums.last.empty() || begin + positions < length ? nullptr : ptr(sums.last) + in.begin(p);
-      std::vector<double> sum(static_cast<std::size_t>(2 * positions * n), 0.0);
-      std::vector<double> square(whole.size());
-      for (std::int64_t from = 0; from < positions; from += at_once) {
-        const std::int64_t end = std::min(positions, from + at_once);
-        T* tile = scratch.of<T>((end - from) * rows_each * n);
-        gemm(false, (end - from) * rows_each, n, in.in, rows + from * rows_each * in.in, in.in,
-             panel, n, false, tile, n);
-        for (std::int64_t i = from; i < end; ++i) {
-          const T* scores = tile + (i - from) * rows_each * n;
-          std::fill(square.begin(), square.end(), 0.0);
-          reduce_writers(scores, rows_each, n, n, sum.data() + 2 * i * n,
-                         sum.data() + (2 * i + 1) * n, square.data());
-          double* to = squares.data() + (p * length + begin + i) * cl;
-          for (std::size_t j = 0; j < whole.size(); ++j) to[whole[j]] = square[j];
-          for (std::size_t j = 0; last && i == positions - 1 && j < whole.size(); ++j) {
-            keep_row(scores + static_cast<std::int64_t>(j) * n, n, ptr(*view.dev)[length - 1],
-                     last + whole[j] * in.out);
+      double* sum = added.of<double>(2 * positions * n);
+      std::fill_n(sum, 2 * positions * n, 0.0);
+      double* square = squares.data() + (p * length + begin) * cl;
+      if (products) {
+        this->add_with_products(view, some.products + at * size, in, p, begin, positions, sum,
+                                square, last);
+      } else {
+        const Panel<T> panel = in.panel(p);
+        for (std::int64_t from = 0; from < positions; from += at_once) {
+          const std::int64_t end = std::min(positions, from + at_once);
+          T* tile = scratch.of<T>((end - from) * cl * n);
+          const T* own = as_they_lie ? ptr(*view.writers) + (begin + from) * view.n_writers * in.in
+                                     : rows + from * cl * in.in;
+          gemm(false, (end - from) * cl, n, in.in, own, in.in, panel, n, false, tile, n);
+          for (std::int64_t i = from; i < end; ++i) {
+            const T* scores = tile + (i - from) * cl * n;
+            reduce_writers(scores, cl, n, n, sum + 2 * i * n, sum + (2 * i + 1) * n,
+                           square + i * cl);
+            for (std::int64_t j = 0; last && i == positions - 1 && j < cl; ++j)
+              keep_row(scores + j * n, n, ptr(*view.dev)[length - 1], last + j * in.out);
           }
         }
       }
-      if (products)
-        this->add_head_products(view, some.products + at * size, in, p, begin, positions,
-                                sum.data(), squares.data() + (p * length + begin) * cl, last);
       for (std::int64_t i = 0; i < positions; ++i) {
         const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[begin + i]);
         T* to_sum = ptr(sums.sum) + (begin + i) * in.out + in.begin(p);
         T* to_abs = ptr(sums.abs) + (begin + i) * in.out + in.begin(p);
-        const double* from = sum.data() + 2 * i * n;
+        const double* from = sum + 2 * i * n;
         for (std::int64_t c = 0; c < n; ++c) {
           to_sum[c] = static_cast<T>(from[c] * inverse);
           to_abs[c] = static_cast<T>(from[n + c] * inverse);
@@ -111,7 +105,7 @@ MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores score
   // sM_j(q, n) = norm(c_j)(q) . W_in[:, n]: a tile of writers x neurons at a time, reduced at once.
   const auto w = layer(view.layer);
   const Panels<T>& in = panels(w->mlp, side);
-  const auto way = this->plan_of(view.layer, view.length).neurons[side == MlpSide::up ? 1 : 0];
+  const auto way = this->plan_of(view.layer, view.length).neurons[neuron_side(side)];
   const std::int64_t cl = view.visible;
   const std::int64_t length = view.length;
   MlpSums sums;
@@ -131,12 +125,16 @@ MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores score
     const std::int64_t together = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(kProductBytes) / (size * static_cast<std::int64_t>(sizeof(T))), 1,
         in.count());
-    const Array made = uninitialized(together * size);
+    const std::int64_t most = std::min<std::int64_t>(
+        in.count() * this->product_size(in, config_.n_layers),
+        std::max<std::int64_t>(size, static_cast<std::int64_t>(kProductBytes / sizeof(T))));
+    const Array made = this->passing(together * size, most);
     for (std::int64_t first = 0; first < in.count(); first += together) {
       const std::int64_t count = std::min(together, in.count() - first);
-      this->make_products(in, sources, first, count, true, ptr(made));
+      this->make_products(in, sources, first, count, ptr(made));
       neuron_panels(view, in, {first, count, ptr(made)}, sums, squares);
     }
+    this->passed(asked_neurons(config_, view.layer + 1) ? view.layer + 1 : view.layer);
   }
   for (std::int64_t q = 0; q < length; ++q) {
     for (std::int64_t j = 0; j < cl; ++j) {
@@ -278,6 +276,5 @@ void HostNeurons<T>::mlp_scores(const MlpView& view, MlpSide side, Scores scores
 }
 
 template class HostNeurons<float>;
-template class HostNeurons<double>;
 
 }  // namespace unpack::backend

@@ -214,6 +214,7 @@ bool HostPairSums<T>::visit_key_reach(const AttentionView& view, std::span<const
         visit(static_cast<int>(block.head), static_cast<int>(begin + i),
               rows.data() + 2 * i * reach, rows.data() + (2 * i + 1) * reach);
     });
+    this->passed(view.layer);
     return true;
   }
   return false;
@@ -255,10 +256,10 @@ void HostPairSums<T>::query_sums(const AttentionView& view, AttentionSums& sums)
         }
       });
     }
+    this->passed(view.layer);
   }
 }
 
 template class HostPairSums<float>;
-template class HostPairSums<double>;
 
 }  // namespace unpack::backend

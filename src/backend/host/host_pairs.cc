@@ -16,7 +16,7 @@ constexpr std::int64_t kTileBytes = std::int64_t{2} << 20;
 }  // namespace
 
 // Keys and queries
-// ----------------------------------------------------------------------------------------------------------------
+// -------------------------------------------------------------------------------------------------
 
 template <typename T>
 void HostPairs<T>::PullBack::operator()(std::int64_t position, std::int64_t head, T* u) const {
@@ -173,41 +173,72 @@ void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std:
   const std::int64_t e = config_.d_head, d = config_.d_model, cl = view.visible;
   const std::int64_t length = view.length, columns = w.columns(p), heads = columns / e;
   const std::int64_t first = w.begin(p) / e, z_row = config_.n_heads * e;
+  const std::int64_t padded = padded_columns(columns);
   const double scale = config_.layer(view.layer).attention_scale;
+  // A head's columns that fill panels go where they belong at once.
+  const bool straight = e % kPanelColumns == 0;
   Array products;
   if (low_rank) {
     const int sources = source_layers(writers_, view.visible);
-    products = uninitialized(this->product_size(w, sources));
-    this->make_products(w, sources, p, 1, false, ptr(products));
+    products =
+        this->passing(this->product_size(w, sources), this->product_size(w, config_.n_layers));
+    this->make_products(w, sources, p, 1, ptr(products));
   }
-  if (out.size() < heads * length * cl * e) out = uninitialized(heads * length * cl * e);
+  if (out.size() < heads * length * cl * e)
+    out = this->passing(heads * length * cl * e, heads * length * writers_.count() * e);
   const std::int64_t blocks = (length + kPositions - 1) / kPositions;
   const std::int64_t groups = (cl + kWriters - 1) / kWriters;
+  const Panel<T> panel = w.panel(p);
   pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
     const std::int64_t begin = task / groups * kPositions;
     const std::int64_t n = std::min(kPositions, length - begin);
-    std::vector<T> tile(static_cast<std::size_t>(n * columns));
-    const Panel<T> panel = w.panel(p);
+    base::Scratch tiles, factors, packed;
+    T* tile = tiles.of<T>(straight ? 0 : n * padded);
+    T* factor = factors.of<T>(n);
+    for (std::int64_t i = 0; i < n; ++i)
+      factor[i] = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[begin + i]));
+    const InPanels<T> whole = this->in_panels(panel, d, columns, packed);
     for (std::int64_t j = task % groups * kWriters;
          j < std::min(cl, (task % groups + 1) * kWriters); ++j) {
       const Writer& writer = writers_[static_cast<int>(j)];
+      PackedProduct<T> product{n,
+                               padded,
+                               d,
+                               ptr(*view.writers) + (begin * view.n_writers + j) * d,
+                               view.n_writers * d,
+                               whole,
+                               false,
+                               tile,
+                               padded,
+                               kPanelColumns,
+                               factor};
       if (low_rank && writer.kind == WriterKind::head) {
-        gemm(false, n, columns, e, ptr(*view.z[writer.layer]) + begin * z_row + writer.head * e,
-             z_row,
-             ptr(products) +
-                 (std::int64_t{writer.layer} * config_.n_heads + writer.head) * e * columns,
-             columns, false, tile.data(), columns);
+        const std::int64_t at = std::int64_t{writer.layer} * config_.n_heads + writer.head;
+        product.depth = e;
+        product.a = ptr(*view.z[writer.layer]) + begin * z_row + writer.head * e;
+        product.lda = z_row;
+        product.b = InPanels<T>::packed(ptr(products) + at * e * padded, e);
+      }
+      const auto place = [&](std::int64_t g, std::int64_t i) {
+        return ptr(out) + ((g * length + begin + i) * cl + j) * e;
+      };
+      if (straight) {
+        PackedProduct<T> one = product;
+        one.columns = e;
+        one.ldc = cl * e;
+        for (std::int64_t g = 0; g < heads; ++g) {
+          one.b = product.b.from_panel(g * (e / kPanelColumns));
+          one.c = place(g, 0);
+          packed_product(one);
+        }
       } else {
-        gemm(false, n, columns, d, ptr(*view.writers) + (begin * view.n_writers + j) * d,
-             view.n_writers * d, panel, columns, false, tile.data(), columns);
+        packed_product(product);
       }
       for (std::int64_t i = 0; i < n; ++i) {
         const std::int64_t s = begin + i;
-        const T base = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[s]));
         for (std::int64_t g = 0; g < heads; ++g) {
-          T* to = ptr(out) + ((g * length + s) * cl + j) * e;
-          const T* from = tile.data() + i * columns + g * e;
-          for (std::int64_t x = 0; x < e; ++x) to[x] = from[x] * base;
+          T* to = place(g, i);
+          if (!straight) std::copy_n(tile + i * padded + g * e, e, to);
           if (!forth.norm.empty()) {
             const T inverse = T(1) / forth.dev[s * forth.heads + first + g];
             for (std::int64_t x = 0; x < e; ++x) to[x] *= forth.norm[(first + g) * e + x] * inverse;
@@ -321,6 +352,5 @@ void HostPairs<T>::query_pass(const AttentionView& view, const Rows& rows) {
 }
 
 template class HostPairs<float>;
-template class HostPairs<double>;
 
 }  // namespace unpack::backend

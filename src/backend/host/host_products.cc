@@ -3,6 +3,7 @@
 
 #include "backend/host/host_backend.h"
 #include "backend/host/kernels.h"
+#include "backend/mlp_readers.h"
 #include "base/scratch.h"
 
 namespace unpack::backend {
@@ -26,7 +27,9 @@ LayerPlan HostProducts<T>::plan_of(int index, int length) const {
 }
 
 template <typename T>
-std::vector<DevicePlan::Part> HostProducts<T>::plan(const Writers& writers, int tokens) {
+std::vector<DevicePlan::Part> HostProducts<T>::plan(const Writers& writers, int tokens,
+                                                    bool /*by_layer*/) {
+  using Part = DevicePlan::Part;
   const double each = 2.0 * config_.n_heads * config_.d_head * config_.d_model;
   Part heads{"head writers", "z times W_O", each * tokens * config_.n_layers,
              2 * each * config_.n_layers};
@@ -56,54 +59,77 @@ std::int64_t HostProducts<T>::product_size(const Panels<T>& w, int sources) cons
          padded_columns(std::min(w.width, w.out));
 }
 
+// As it lies where its columns fill panels.
+template <typename T>
+InPanels<T> HostProducts<T>::in_panels(const T* b, std::int64_t depth, std::int64_t n,
+                                       base::Scratch& packed) {
+  if (n % kPanelColumns == 0) return InPanels<T>::plain(b, n);
+  T* to = packed.of<T>(depth * padded_columns(n));
+  pack_columns(false, depth, n, b, n, to);
+  return InPanels<T>::packed(to, depth);
+}
+
 template <typename T>
 void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_t first,
-                                    std::int64_t count, bool packed, T* out) {
+                                    std::int64_t count, T* out) {
   constexpr std::int64_t kRows = 256;  // of W_O at once
-  constexpr int kSources = 8;          // layers that are held
+  // Layers that are held: where W_O has to be widened first, as few as keep the threads busy.
+  constexpr int kSources = 8, kWidened = 2;
   const std::int64_t d = config_.d_model, e = config_.d_head, heads = config_.n_heads;
-  const std::int64_t size = product_size(w, sources);
+  const std::int64_t size = product_size(w, sources), width = padded_columns(w.width);
   // C goes to the side of W, whose columns it centres.
-  std::vector<T> centered;
-  const bool center = config_.norm != Norm::rms;
-  if (center || !w.packed()) {
-    centered.resize(count * d * w.width);
-    pool_.parallel_for(count, [&](std::int64_t i) {
-      const std::int64_t n = w.columns(first + i);
-      T* to = centered.data() + i * d * w.width;
-      const Panel<T> panel = w.panel(first + i);
-      std::copy_n(static_cast<const T*>(panel), d * n, to);
-      if (!center) return;
-      std::vector<double> mean(static_cast<std::size_t>(n), 0.0);
-      add_columns(to, d, n, mean.data());
-      for (double& m : mean) m /= static_cast<double>(d);
-      subtract_columns(to, d, n, mean.data());
-    });
-  }
+  base::Scratch sides;
+  T* right = sides.of<T>(count * d * width);
+  pool_.parallel_for(count, [&](std::int64_t i) {
+    const std::int64_t n = w.columns(first + i);
+    const Panel<T> panel = w.panel(first + i);
+    if (config_.norm == Norm::rms) {
+      pack_columns<T>(false, d, n, panel, n, right + i * d * width);
+      return;
+    }
+    base::Scratch scratch;
+    T* centered = scratch.of<T>(d * n);
+    std::copy_n(static_cast<const T*>(panel), d * n, centered);
+    std::vector<double> mean(n, 0.0);
+    add_columns(centered, d, n, mean.data());
+    for (double& m : mean) m /= static_cast<double>(d);
+    subtract_columns(centered, d, n, mean.data());
+    pack_columns<T>(false, d, n, centered, n, right + i * d * width);
+  });
   const std::int64_t together = std::clamp<std::int64_t>(kRows / e, 1, heads);
   const std::int64_t blocks = (heads + together - 1) / together;
-  for (int from = 0; from < sources; from += kSources) {
-    const int some = std::min(kSources, sources - from);
+  const int held = layer(0)->o.packed() ? kSources : kWidened;
+  const std::int64_t whole = heads * e * d;
+  Array outputs;
+  for (int from = 0; from < sources; from += held) {
+    const int some = std::min(held, sources - from);
     std::vector<std::shared_ptr<const LayerPanels<T>>> layers;
-    for (int i = 0; i < some; ++i) layers.push_back(layer(from + i));
+    for (int i = 0; i < some; ++i) {
+      layers.push_back(layer(from + i));
+      if (layers.back()->o.packed()) continue;
+      if (outputs.empty()) outputs = uninitialized(held * whole);
+      this->widen(layers.back()->o, ptr(outputs) + i * whole);
+    }
     pool_.parallel_for(some * count * blocks, [&](std::int64_t task) {
       const std::int64_t i = task / blocks % count;
       const std::int64_t source = task / blocks / count;
       const std::int64_t head = task % blocks * together;
-      const std::int64_t n = w.columns(first + i), columns = packed ? padded_columns(n) : n;
+      const std::int64_t columns = padded_columns(w.columns(first + i));
       const std::int64_t rows = std::min(together, heads - head) * e;
-      const T* right = centered.empty() ? static_cast<const T*>(w.panel(first + i))
-                                        : centered.data() + i * d * w.width;
+      const auto b = InPanels<T>::packed(right + i * d * width, d);
       T* to = out + i * size + ((from + source) * heads + head) * e * columns;
-      base::Scratch plain;
-      T* made = packed ? plain.of<T>(rows * n) : to;
       const Panels<T>& o = layers[source]->o;
       for (std::int64_t p = 0; p < o.count(); ++p) {
-        gemm(false, rows, n, o.columns(p), o.rows(p, head * e, rows), o.columns(p),
-             right + o.begin(p) * n, n, p > 0, made, n);
+        const T* left = o.packed() ? static_cast<const T*>(o.rows(p, head * e, rows))
+                                   : ptr(outputs) + source * whole + o.in * o.begin(p) +
+                                         head * e * o.columns(p);
+        for (std::int64_t panel = 0; panel < columns / kPanelColumns; ++panel) {
+          for (std::int64_t r = 0; r < rows; r += e)
+            packed_product<T>({e, kPanelColumns, o.columns(p), left + r * o.columns(p),
+                               o.columns(p), b.from_row(o.begin(p)).from_panel(panel), p > 0,
+                               to + r * columns + panel * e * kPanelColumns, kPanelColumns, 0});
+        }
       }
-      for (std::int64_t r = 0; packed && r < rows; r += e)
-        pack_columns(false, e, n, made + r * n, n, to + r * columns);
     });
   }
 }
@@ -111,51 +137,71 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
 template <typename T>
 std::shared_ptr<const std::vector<T>> HostProducts<T>::kept_products(int index, MlpSide side) {
   if (kept_.empty()) return nullptr;
-  Kept& kept = kept_[static_cast<std::size_t>(index) * 2 + (side == MlpSide::gate ? 0 : 1)];
+  Kept& kept = kept_[static_cast<std::size_t>(index) * 2 + neuron_side(side)];
   kept.once([&] {
     const auto target = layer(index);
     const Panels<T>& in = side == MlpSide::gate ? target->mlp.in : target->mlp.up;
     const int sources = source_layers(writers_, writers_.visible_to_mlp(index));
     auto made = std::make_shared<std::vector<T>>(
         static_cast<std::size_t>(in.count() * product_size(in, sources)));
-    make_products(in, sources, 0, in.count(), true, made->data());
+    make_products(in, sources, 0, in.count(), made->data());
     kept.data = made;
   });
   return kept.data;
 }
 
-// Scores of the heads for one panel of neurons and its packed products: sum[position, {sum, abs},
-// n] and square[position, Cl] get their parts; the scores of the last of the positions go to
-// last[Cl, N] where that is given.
+// Scores of writers for one panel of neurons, of heads through their packed products: sum[position,
+// {sum, abs}, n] and square[position, Cl] get their parts; the scores of the last of the positions
+// go to last[Cl, N] where that is given.
 template <typename T>
-void HostProducts<T>::add_head_products(const MlpView& view, const T* products, const Panels<T>& in,
+void HostProducts<T>::add_with_products(const MlpView& view, const T* products, const Panels<T>& in,
                                         std::int64_t p, std::int64_t begin, std::int64_t positions,
                                         double* sum, double* square, T* last) {
-  constexpr std::int64_t kTogether = 8;  // heads whose scores are added before they go to double
-  const std::int64_t e = config_.d_head, n = in.columns(p), padded = padded_columns(n);
-  const std::int64_t z_row = config_.n_heads * e;
-  const int heads = config_.n_heads * source_layers(writers_, view.visible);
-  base::Scratch scores, last_scores;
+  constexpr int kTogether = 8;  // writers whose scores are added before they go to double
+  const std::int64_t d = config_.d_model, e = config_.d_head, n = in.columns(p);
+  const std::int64_t padded = padded_columns(n), z_row = config_.n_heads * e;
+  base::Scratch scores, packed;
   const std::int64_t places = 2 * positions * padded;
-  T* some = scores.of<T>(places);
+  T* some = scores.of<T>(places + 2 * padded);
   T* abs = some + positions * padded;
-  T* row = last_scores.of<T>(last ? 2 * padded : 0);
+  T* row = some + places;
   std::fill_n(some, places, T(0));
-  for (int i = 0; i < heads; ++i) {
-    const int source = i / config_.n_heads, head = i % config_.n_heads;
-    const int writer = writers_.head(source, head);
-    const T* z = ptr(*view.z[source]) + begin * z_row + head * e;
-    const T* product = products + i * e * padded;
-    head_sums(HeadProduct<T>{positions, padded, e, z, z_row, product, some, abs, padded,
-                             square + writer, view.visible});
+  const Panel<T> panel = in.panel(p);
+  const InPanels<T> whole = in_panels(panel, d, n, packed);
+  int added = 0;
+  const auto add = [&](int writer) {
+    const Writer& of = writers_[writer];
+    HeadProduct<T> product{positions,
+                           padded,
+                           d,
+                           ptr(*view.writers) + (begin * view.n_writers + writer) * d,
+                           view.n_writers * d,
+                           whole,
+                           some,
+                           abs,
+                           padded,
+                           square + writer,
+                           view.visible};
+    if (of.kind == WriterKind::head) {
+      const std::int64_t at = std::int64_t{of.layer} * config_.n_heads + of.head;
+      product.depth = e;
+      product.a = ptr(*view.z[of.layer]) + begin * z_row + of.head * e;
+      product.lda = z_row;
+      product.b = InPanels<T>::packed(products + at * e * padded, e);
+    }
+    head_sums(product);
     if (last) {
       std::fill_n(row, 2 * padded, T(0));
       double unused = 0;
-      head_sums(HeadProduct<T>{1, padded, e, z + (positions - 1) * z_row, z_row, product, row,
-                               row + padded, padded, &unused, 1});
+      product.rows = 1;
+      product.a += (positions - 1) * product.lda;
+      product.sum = row;
+      product.abs = row + padded;
+      product.square = &unused;
+      head_sums(product);
       keep_row(row, n, ptr(*view.dev)[begin + positions - 1], last + writer * in.out);
     }
-    if (i % kTogether != kTogether - 1 && i != heads - 1) continue;
+    if (++added % kTogether != 0 && added != view.visible) return;
     for (std::int64_t q = 0; q < positions; ++q) {
       double* to = sum + 2 * q * n;
       const T* from = some + q * padded;
@@ -165,10 +211,15 @@ void HostProducts<T>::add_head_products(const MlpView& view, const T* products, 
       }
     }
     std::fill_n(some, places, T(0));
+  };
+  // The panel stays in the cache while it is used; products are read once.
+  for (const bool heads : {false, true}) {
+    for (int j = 0; j < view.visible; ++j) {
+      if ((writers_[j].kind == WriterKind::head) == heads) add(j);
+    }
   }
 }
 
 template class HostProducts<float>;
-template class HostProducts<double>;
 
 }  // namespace unpack::backend

@@ -17,7 +17,7 @@ constexpr std::int64_t kQueryBlock = 64;
 // Between which positions a head has a direction in directions[S, H, E].
 std::vector<ReadOps::HeadReads::Positions> active_positions(std::span<const double> directions,
                                                             std::int64_t heads, std::int64_t e) {
-  std::vector<ReadOps::HeadReads::Positions> out(static_cast<std::size_t>(heads));
+  std::vector<ReadOps::HeadReads::Positions> out(heads);
   const std::int64_t rows = static_cast<std::int64_t>(directions.size()) / e;
   for (std::int64_t i = 0; i < rows; ++i) {
     const auto row = directions.subspan(i * e, static_cast<std::size_t>(e));
@@ -31,19 +31,6 @@ std::vector<ReadOps::HeadReads::Positions> active_positions(std::span<const doub
 }
 
 }  // namespace
-
-template <typename T>
-void HostReads<T>::head_directions(const AttentionView& view, std::span<const int> queries,
-                                   std::span<const double> directions, std::vector<double>& out) {
-  const auto w = layer(view.layer);
-  const auto rows = static_cast<std::int64_t>(queries.size());
-  Array given = uninitialized(static_cast<std::int64_t>(directions.size()));
-  this->upload(given, 0, directions);
-  const std::vector<T> centered = this->directions_for(w->attn_post, view.out_dev, queries, given);
-  std::vector<T> pulled(static_cast<std::size_t>(rows * w->o.in));
-  multiply_transposed(w->o, centered.data(), rows, pulled.data());
-  out.assign(pulled.begin(), pulled.end());
-}
 
 template <typename T>
 ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const AttentionSums& sums,
@@ -62,11 +49,11 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
   this->upload(reads.value, 0, directions);
   reads.active = active_positions(directions, heads, e);
   for (const auto& of : reads.active) reads.last = std::max(reads.last, of.end - 1);
-  std::vector<T> by_key(static_cast<std::size_t>(heads * length * e), T(0)), by_value = by_key;
+  std::vector<T> by_key(heads * length * e, T(0)), by_value = by_key;
   pool_.parallel_for(heads, [&](std::int64_t h) {
     const std::int64_t g = h / config_.group_size();
     std::vector<T> entry, query, key_turned, value_turned;
-    std::vector<double> by_keys(static_cast<std::size_t>(length)), by_queries = by_keys;
+    std::vector<double> by_keys(length), by_queries = by_keys;
     const auto [active, used] = reads.active[h];
     for (std::int64_t begin = active / kQueryBlock * kQueryBlock; begin < used;
          begin += kQueryBlock) {
@@ -81,7 +68,7 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
       for (std::int64_t i = 0; i < n; ++i) {
         const std::int64_t q = begin + i, first = shape.first_source(static_cast<int>(q)),
                            pair = h * pairs + tri(q);
-        const auto sources = static_cast<double>(q + 1 - first);
+        const double sources = q + 1 - first;
         T* key = ptr(reads.key_coef) + pair;
         T* own = query.data() + i * reach;
         double key_mean = 0, query_mean = 0;
@@ -90,7 +77,7 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
         floored_inverses(ptr(sums.q_sum) + pair, ptr(sums.q_abs) + pair, q + 1, options.beta,
                          options.floor, by_queries.data());
         for (std::int64_t s = first; s <= q; ++s) {
-          const auto at = static_cast<std::size_t>(s * n + i), source = static_cast<std::size_t>(s);
+          const std::size_t at = s * n + i, source = s;
           const T alpha = ptr(*view.pattern)[pair + s];
           value_turned[at] = alpha;
           const double credit =
@@ -121,7 +108,7 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
   const auto query_pull = this->query_pull(view, *w, rope.get());
   const auto scale = static_cast<T>(shape.attention_scale);
   const auto value_weight = static_cast<T>(options.weights[2]);
-  std::vector<T> keys(static_cast<std::size_t>(length * groups * e)), values = keys;
+  std::vector<T> keys(length * groups * e), values = keys;
   pool_.parallel_for(length, [&](std::int64_t s) {
     for (std::int64_t h = 0; h < heads; ++h) {
       T* u = ptr(reads.query) + (s * heads + h) * e;
@@ -156,18 +143,6 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
 }
 
 template <typename T>
-Array HostReads<T>::slot_sums(const Array& entries, std::int64_t neurons) {
-  Array out = uninitialized(entries.size() / neurons);
-  for (std::int64_t i = 0; i < out.size(); ++i) {
-    double sum = 0;
-    for (std::int64_t n = 0; n < neurons; ++n)
-      sum += static_cast<double>(ptr(entries)[i * neurons + n]);
-    ptr(out)[i] = static_cast<T>(sum);
-  }
-  return out;
-}
-
-template <typename T>
 ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t rows,
                                                   const Array* pre, const MlpSums* sums,
                                                   double beta, double weight) {
@@ -177,7 +152,7 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
   out.credit.assign(rows, 0.0);
   std::vector<double> passed = out.credit, doubt = out.credit;  // by row, added up in order
   pool_.parallel_for(rows, [&](std::int64_t r) {
-    const auto row = static_cast<std::size_t>(r);
+    const std::size_t row = r;
     const T* given = ptr(own) + r * n;
     T* coef = ptr(out.coef) + r * n;
     // Below a root, and in its own layer, many positions have none.
@@ -188,7 +163,7 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
     double credit = 0, size = 0, doubtful = 0;
     if (pre != nullptr) {
       for (std::int64_t i = 0; i < n; ++i) {
-        const auto x = static_cast<double>(given[i]);
+        const double x = given[i];
         credit += x;
         coef[i] =
             static_cast<T>(x / base::away_from_zero(static_cast<double>(ptr(*pre)[r * n + i])));
@@ -196,10 +171,10 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
     } else {
       const T* sum = ptr(sums->sum) + r * n;
       const T* abs = ptr(sums->abs) + r * n;
-      std::vector<double> inverse(static_cast<std::size_t>(n));
+      std::vector<double> inverse(n);
       floored_inverses(sum, abs, n, beta, 0.0, inverse.data());
       for (std::int64_t i = 0; i < n; ++i) {
-        const auto x = static_cast<double>(given[i]);
+        const double x = given[i];
         credit += x;
         coef[i] = static_cast<T>(weight * x * inverse[i]);
         size += std::fabs(x);
@@ -216,26 +191,27 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
   return out;
 }
 
+// Below a root, and in its own layer, most positions read nothing: their rows are left out.
 template <typename T>
 void HostReads<T>::neuron_reads(const MlpView& view, MlpSide side, Scores scores, const Array& coef,
                                 std::vector<double>& out) {
-  const std::int64_t d = config_.d_model, n = coef.size() / view.length;
+  const Index d = config_.d_model, n = coef.size() / view.length;
   std::vector<int> queries;  // those with anything
-  std::vector<T> given;
   for (int q = 0; q < view.length; ++q) {
     const T* row = ptr(coef) + q * n;
-    if (std::all_of(row, row + n, [](T x) { return x == 0; })) continue;
-    queries.push_back(q);
-    given.insert(given.end(), row, row + n);
+    if (std::any_of(row, row + n, [](T x) { return x != 0; })) queries.push_back(q);
   }
   out.assign(view.length * d, 0.0);
   if (queries.empty()) return;
-  const std::vector<T> vectors = this->fold_neurons(view, side, scores, queries, std::move(given));
+  Array given = uninitialized(static_cast<Index>(queries.size()) * n);
+  for (std::size_t i = 0; i < queries.size(); ++i)
+    std::copy_n(ptr(coef) + queries[i] * n, n, ptr(given) + i * n);
+  const Array vectors = this->neurons_to_model(view, side, scores, this->rows_of(queries), given);
   for (std::size_t i = 0; i < queries.size(); ++i) {
-    const auto dev = static_cast<double>(ptr(*view.dev)[queries[i]]);
-    const T* from = vectors.data() + static_cast<std::int64_t>(i) * d;
-    double* to = out.data() + static_cast<std::int64_t>(queries[i]) * d;
-    for (std::int64_t j = 0; j < d; ++j) to[j] = static_cast<double>(from[j]) / dev;
+    const double dev = ptr(*view.dev)[queries[i]];
+    const T* from = ptr(vectors) + i * d;
+    double* to = out.data() + queries[i] * d;
+    for (Index j = 0; j < d; ++j) to[j] = static_cast<double>(from[j]) / dev;
   }
 }
 
@@ -270,7 +246,7 @@ void HostReads<T>::offset_fold(const AttentionView& view, const HeadReads& reads
   const std::int64_t blocks = (used + kQueryBlock - 1) / kQueryBlock;
   pool_.parallel_for(blocks, [&](std::int64_t block) {  // of sources
     const std::int64_t begin = block * kQueryBlock, n = std::min(kQueryBlock, used - begin);
-    std::vector<T> turned, sum(static_cast<std::size_t>(n * cl));
+    std::vector<T> turned, sum(n * cl);
     for (std::int64_t h = 0; h < heads; ++h) {
       const std::int64_t queries = used - begin;
       turned.assign(n * queries, T(0));
@@ -286,21 +262,6 @@ void HostReads<T>::offset_fold(const AttentionView& view, const HeadReads& reads
   });
 }
 
-template <typename T>
-void HostReads<T>::position_dots(const Array& writers, int n_writers, int first, int end,
-                                 std::span<const double> vectors, std::vector<double>& out) {
-  const std::int64_t d = config_.d_model, count = end - first,
-                     length = static_cast<std::int64_t>(vectors.size()) / d;
-  out.resize(length * count);
-  const std::vector<T> single(vectors.begin(), vectors.end());
-  pool_.parallel_for(length, [&](std::int64_t s) {
-    for (std::int64_t j = 0; j < count; ++j)
-      out[s * count + j] = static_cast<double>(
-          dot(d, ptr(writers) + (s * n_writers + first + j) * d, single.data() + s * d));
-  });
-}
-
 template class HostReads<float>;
-template class HostReads<double>;
 
 }  // namespace unpack::backend

@@ -77,7 +77,7 @@ bool HostWays<T>::pass_ways(const AttentionView& view, const HeadReads& reads,
     const auto v = reads.values.empty() ? this->widened(w->v) : nullptr;
     pool_.parallel_for((used + kSourcesOfTask - 1) / kSourcesOfTask, [&](std::int64_t task) {
       const std::int64_t first = task * kSourcesOfTask, n = std::min(kSourcesOfTask, used - first);
-      std::vector<T> factors(static_cast<std::size_t>(2 * n * heads * columns), T(0));
+      std::vector<T> factors(2 * n * heads * columns, T(0));
       const auto factor = [&](std::int64_t branch, std::int64_t h, std::int64_t s) {
         return factors.data() + ((branch * heads + h) * n + s - first) * columns;
       };
@@ -91,8 +91,7 @@ bool HostWays<T>::pass_ways(const AttentionView& view, const HeadReads& reads,
           }
         }
       }
-      std::vector<T> keys(static_cast<std::size_t>(projects ? cl * row : 0)),
-          values = keys, most(static_cast<std::size_t>(cl));
+      std::vector<T> keys(projects ? cl * row : 0), values = keys, most(cl);
       for (std::int64_t s = first; s < first + n; ++s) {
         const Sources all{s, 0, view.visible};
         if (reads.keys.empty()) this->project_keys(view, *w, *k, rope.get(), all, keys.data());
@@ -134,6 +133,5 @@ bool HostWays<T>::pass_ways(const AttentionView& view, const HeadReads& reads,
 }
 
 template class HostWays<float>;
-template class HostWays<double>;
 
 }  // namespace unpack::backend

@@ -24,6 +24,7 @@ constexpr double kSqrt2OverPi = 0.79788456080286535588;
 namespace portable {
 constexpr int kVectorBytes = 16;
 constexpr int kTileRows = 4;
+constexpr int kDeepRows = 4;
 #include "backend/host/float_kernels.inl"
 }  // namespace portable
 
@@ -33,6 +34,7 @@ constexpr int kTileRows = 4;
 namespace avx2 {
 constexpr int kVectorBytes = 32;
 constexpr int kTileRows = 6;  // 12 of 16 registers hold sums
+constexpr int kDeepRows = 6;
 #include "backend/host/float_kernels.inl"
 }  // namespace avx2
 #pragma GCC pop_options
@@ -41,6 +43,8 @@ constexpr int kTileRows = 6;  // 12 of 16 registers hold sums
 namespace avx512 {
 constexpr int kVectorBytes = 64;
 constexpr int kTileRows = 12;  // 24 of 32
+// Of products whose rows lie far apart: as many of them as there are registers for their addresses.
+constexpr int kDeepRows = 8;
 #include "backend/host/float_kernels.inl"
 }  // namespace avx512
 #pragma GCC pop_options
@@ -170,7 +174,7 @@ void column_medians<float>(const float* rows, std::int64_t n, std::int64_t c, fl
 
 template <>
 void column_medians<double>(const double* rows, std::int64_t n, std::int64_t c, double* out) {
-  std::vector<double> column(static_cast<std::size_t>(n));
+  std::vector<double> column(n);
   const auto middle = column.begin() + (n - 1) / 2;
   for (std::int64_t j = 0; j < c; ++j) {
     for (std::int64_t r = 0; r < n; ++r) column[r] = rows[r * c + j];
@@ -187,6 +191,11 @@ void pair_sums<float>(const PairProduct<float>& product) {
 template <>
 void head_sums<float>(const HeadProduct<float>& product) {
   best().head_sums(product);
+}
+
+template <>
+void packed_product<float>(const PackedProduct<float>& product) {
+  best().packed_product(product);
 }
 
 void reach_sums(const ReachProduct& product) { best().reach_sums(product); }
@@ -213,10 +222,11 @@ void floored_inverses<double>(const double* sum, const double* abs, std::int64_t
 namespace {
 
 // An element of A times B in panels.
-double element(const double* a, const double* b, std::int64_t depth, std::int64_t column) {
-  const double* panel = b + column / kPanelColumns * kPanelColumns * depth + column % kPanelColumns;
+double element(const double* a, const InPanels<double>& b, std::int64_t depth,
+               std::int64_t column) {
+  const double* panel = b.at(column);
   double sum = 0;
-  for (std::int64_t p = 0; p < depth; ++p) sum += a[p] * panel[p * kPanelColumns];
+  for (std::int64_t p = 0; p < depth; ++p) sum += a[p] * panel[p * b.ld];
   return sum;
 }
 
@@ -226,7 +236,8 @@ template <>
 void pair_sums<double>(const PairProduct<double>& x) {
   for (std::int64_t r = 0; r < x.rows; ++r) {
     for (std::int64_t c = 0; c < x.columns; ++c) {
-      const double score = element(x.a + r * x.lda, x.b, x.depth, c);
+      const double score =
+          element(x.a + r * x.lda, InPanels<double>::packed(x.b, x.depth), x.depth, c);
       x.sum[c] += score;
       x.abs[c] += std::fabs(score);
       if (x.scores != nullptr) x.scores[r * x.ld + c] = score;
@@ -253,6 +264,18 @@ void head_sums<double>(const HeadProduct<double>& x) {
       square += score * score;
     }
     x.square[r * x.square_ld] = square;
+  }
+}
+
+template <>
+void packed_product<double>(const PackedProduct<double>& x) {
+  for (std::int64_t r = 0; r < x.rows; ++r) {
+    for (std::int64_t c = 0; c < x.columns; ++c) {
+      double made = element(x.a + r * x.lda, x.b, x.depth, c);
+      if (x.scale != nullptr) made *= x.scale[r];
+      double& to = x.c[c / kPanelColumns * x.c_panel + r * x.ldc + c % kPanelColumns];
+      to = x.accumulate ? to + made : made;
+    }
   }
 }
 

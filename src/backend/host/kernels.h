@@ -63,6 +63,41 @@ template <typename T>
 void pack_columns(bool transposed, std::int64_t depth, std::int64_t n, const T* b, std::int64_t ld,
                   T* to);
 
+// A right side as products take it: panels of kPanelColumns columns, whose rows are ld apart and
+// which are `panel` apart themselves.
+template <typename T>
+struct InPanels {
+  const T* data;
+  std::int64_t ld, panel;
+
+  // As pack_columns makes it, and as a matrix lies whose columns fill panels.
+  static InPanels packed(const T* b, std::int64_t depth) {
+    return {b, kPanelColumns, depth * kPanelColumns};
+  }
+  static InPanels plain(const T* b, std::int64_t ld) { return {b, ld, kPanelColumns}; }
+  const T* at(std::int64_t column) const {
+    return data + column / kPanelColumns * panel + column % kPanelColumns;
+  }
+  InPanels from_row(std::int64_t row) const { return {data + row * ld, ld, panel}; }
+  InPanels from_panel(std::int64_t i) const { return {data + i * panel, ld, panel}; }
+};
+
+// C[rows, columns] = scale A[rows, depth] B (+ C): C's panels are c_panel apart, their rows ldc. A
+// row of C has the same bits whatever rows stand beside it.
+template <typename T>
+struct PackedProduct {
+  std::int64_t rows, columns, depth;  // columns: a multiple of kPanelColumns
+  const T* a;
+  std::int64_t lda;
+  InPanels<T> b;
+  bool accumulate;
+  T* c;
+  std::int64_t ldc, c_panel;
+  const T* scale = nullptr;  // [rows]
+};
+template <typename T>
+void packed_product(const PackedProduct<T>& product);
+
 // C = A[rows, depth] B, of which only sums are kept: over the rows, of every column C and |C| are
 // added to sum and abs. Where `origin` is given, so are those of weight (C - origin) and its square
 // for every place, to first and second [rows, ld]. Where `scores` is given, C goes there, too.
@@ -131,7 +166,7 @@ struct HeadProduct {
   std::int64_t rows, columns, depth;
   const T* a;
   std::int64_t lda;
-  const T* b;
+  InPanels<T> b;
   T* sum;
   T* abs;
   std::int64_t ld;
@@ -161,6 +196,7 @@ struct FloatKernels {
   void (*head_sums)(const HeadProduct<float>& product);
   void (*reach_sums)(const ReachProduct& product);
   void (*edge_sums)(const EdgeProduct& product);
+  void (*packed_product)(const PackedProduct<float>& product);
   void (*turn_rows)(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
                     float* const* to);
   void (*floored_inverses)(const float* sum, const float* abs, std::int64_t n, double beta,

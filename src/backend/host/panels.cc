@@ -1,12 +1,46 @@
 #include "backend/host/panels.h"
 
+#include <cstdlib>
+#include <functional>
+#include <list>
+#include <new>
+
+#include "base/system.h"
+
 namespace unpack::backend {
 
+std::shared_ptr<void> PanelMemory::take(std::size_t bytes) {
+  constexpr std::size_t kLine = 64, kMapped = std::size_t{4} << 20;
+  const std::size_t size = (std::max<std::size_t>(bytes, 1) + kLine - 1) / kLine * kLine;
+  const std::lock_guard lock(mutex_);
+  if (size > left_) {
+    const std::size_t all = std::max(size, together_);
+    const bool mapped = all >= kMapped;
+    void* place = mapped ? base::map_memory(all) : std::aligned_alloc(kLine, all);
+    if (place == nullptr) throw std::bad_alloc();
+    if (mapped) {
+      from_ = std::shared_ptr<void>(place, [all](void* p) { base::unmap_memory(p, all); });
+    } else {
+      from_ = std::shared_ptr<void>(place, [](void* p) { std::free(p); });
+    }
+    left_ = all;
+  }
+  const std::shared_ptr<void> piece = from_;
+  left_ -= size;
+  if (left_ == 0) {
+    from_.reset();
+  } else {
+    from_ = std::shared_ptr<void>(piece, static_cast<std::byte*>(piece.get()) + size);
+  }
+  return piece;
+}
+
 template <typename T>
-Panel<T>::Panel(const model::WeightView& w, const model::WeightBlock& part, std::int64_t ld,
-                std::int64_t skip, const std::vector<T>& row_scale) {
-  T* to = made_.of<T>(part.rows * ld) + skip;
-  model::read_block(w, part, row_scale.empty() ? nullptr : row_scale.data(), to, ld);
+Panel<T>::Panel(const model::WeightView& w, const model::WeightBlock& part,
+                const std::vector<T>& row_scale)
+    : data_(nullptr), ld_(part.columns) {
+  T* to = made_.of<T>(part.rows * ld_);
+  model::read_block(w, part, row_scale.empty() ? nullptr : row_scale.data(), to, ld_);
   data_ = to;
 }
 
@@ -52,45 +86,79 @@ std::vector<T> read_vector(const model::WeightView& w) {
   return out;
 }
 
-template <typename T>
-Panels<T> make_panels(const model::WeightView& w, std::int64_t width,
-                      const std::vector<T>* row_scale, Pack pack) {
-  Panels<T> panels;
-  if (!w) return panels;
-  panels.in = w.in;
-  panels.out = w.out;
-  panels.width = width;
-  if (pack == Pack::never || model::is_quantised(w)) {
-    panels.stored = w;
-    if (row_scale) panels.row_scale = *row_scale;
-    return panels;
-  }
-  panels.data.resize(w.in * w.out);
-  for (std::int64_t p = 0; p < panels.count(); ++p)
-    model::read_block(w, {0, w.in, panels.begin(p), panels.columns(p)},
-                      row_scale ? row_scale->data() : nullptr,
-                      panels.data.data() + w.in * panels.begin(p), panels.columns(p));
-  return panels;
-}
-
 namespace {
 
 constexpr std::int64_t kWidth = 256;
 
+// Panels that are on their way: what they take is set aside at once, and all are made together.
 template <typename T>
-MlpPanels<T> make_mlp(const model::RoleViews& w, const model::LayerWeights& layer, Pack pack) {
-  const std::vector<T> norm = read_vector<T>(layer[model::Role::mlp_norm_w]);
-  const std::vector<T>* scale = norm.empty() ? nullptr : &norm;
+class PanelMaker {
+ public:
+  explicit PanelMaker(const Packing& packing)
+      : packing_(packing), memory_(packing.memory != nullptr ? *packing.memory : own_) {}
+
+  // A norm's weight, which scales the rows of matrices; null where there is none.
+  const std::vector<T>* scale(const model::WeightView& w) {
+    if (!w) return nullptr;
+    return &scales_.emplace_back(read_vector<T>(w));
+  }
+
+  // `to` stays where it is until finish().
+  void matrix(Panels<T>& to, const model::WeightView& w, std::int64_t width,
+              const std::vector<T>* row_scale) {
+    if (!w) return;
+    to.in = w.in;
+    to.out = w.out;
+    to.width = width;
+    if (packing_.pack == Pack::never || model::is_quantised(w)) {
+      to.stored = w;
+      if (row_scale) to.row_scale = *row_scale;
+      return;
+    }
+    to.data = PanelValues<T>(memory_, w.in * w.out);
+    for (std::int64_t p = 0; p < to.count(); ++p) {
+      tasks_.push_back([&to, &w, p, row_scale] {
+        model::read_block(w, {0, w.in, to.begin(p), to.columns(p)},
+                          row_scale ? row_scale->data() : nullptr,
+                          to.data.data() + w.in * to.begin(p), to.columns(p));
+      });
+    }
+  }
+
+  void bias(std::vector<T>& to, const model::WeightView& bias, const model::WeightView& norm_bias,
+            const model::WeightView& w) {
+    tasks_.push_back([&to, &bias, &norm_bias, &w] { to = folded_bias<T>(bias, norm_bias, w); });
+  }
+
+  void finish() {
+    const auto run = [&](std::int64_t i) { tasks_[static_cast<std::size_t>(i)](); };
+    const auto count = static_cast<std::int64_t>(tasks_.size());
+    if (packing_.pool != nullptr) {
+      packing_.pool->parallel_for(count, run);
+    } else {
+      for (std::int64_t i = 0; i < count; ++i) run(i);
+    }
+  }
+
+ private:
+  const Packing& packing_;
+  PanelMemory own_;
+  PanelMemory& memory_;
+  std::list<std::vector<T>> scales_;
+  std::vector<std::function<void()>> tasks_;
+};
+
+template <typename T>
+void make_mlp(PanelMaker<T>& maker, const model::RoleViews& w, const model::LayerWeights& layer,
+              MlpPanels<T>& mlp) {
+  const std::vector<T>* scale = maker.scale(layer[model::Role::mlp_norm_w]);
   const model::WeightView& bias = layer[model::Role::mlp_norm_b];
-  MlpPanels<T> mlp;
-  mlp.in = make_panels(w[model::Role::w_in], kWidth, scale, pack);
-  mlp.up = make_panels(w[model::Role::w_up], kWidth, scale, pack);
-  mlp.out = make_panels<T>(w[model::Role::w_out], kWidth, nullptr, pack);
-  mlp.b_in = folded_bias<T>(w[model::Role::b_in], bias, w[model::Role::w_in]);
-  if (w[model::Role::w_up])
-    mlp.b_up = folded_bias<T>(w[model::Role::b_up], bias, w[model::Role::w_up]);
+  maker.matrix(mlp.in, w[model::Role::w_in], kWidth, scale);
+  maker.matrix(mlp.up, w[model::Role::w_up], kWidth, scale);
+  maker.matrix(mlp.out, w[model::Role::w_out], kWidth, nullptr);
+  maker.bias(mlp.b_in, w[model::Role::b_in], bias, w[model::Role::w_in]);
+  if (w[model::Role::w_up]) maker.bias(mlp.b_up, w[model::Role::b_up], bias, w[model::Role::w_up]);
   mlp.b_out = read_vector<T>(w[model::Role::b_out]);
-  return mlp;
 }
 
 // A weight for every head, whether it is stored once or for all of them.
@@ -108,20 +176,20 @@ std::vector<T> for_heads(const model::WeightView& w, std::int64_t n) {
 
 template <typename T>
 LayerPanels<T> make_layer_panels(const ModelConfig& config, const model::LayerWeights& w,
-                                 Pack pack) {
+                                 const Packing& packing) {
   LayerPanels<T> layer;
-  const std::vector<T> norm = read_vector<T>(w[model::Role::attn_norm_w]);
-  const std::vector<T>* scale = norm.empty() ? nullptr : &norm;
+  PanelMaker<T> maker(packing);
+  const std::vector<T>* scale = maker.scale(w[model::Role::attn_norm_w]);
   const model::WeightView& bias = w[model::Role::attn_norm_b];
   // Heads never straddle a panel.
   const std::int64_t e = config.d_head, head_width = e * std::max<std::int64_t>(1, 256 / e);
-  layer.q = make_panels(w[model::Role::w_q], head_width, scale, pack);
-  layer.k = make_panels(w[model::Role::w_k], head_width, scale, pack);
-  layer.v = make_panels(w[model::Role::w_v], head_width, scale, pack);
-  layer.o = make_panels<T>(w[model::Role::w_o], kWidth, nullptr, pack);
-  layer.b_q = folded_bias<T>(w[model::Role::b_q], bias, w[model::Role::w_q]);
-  layer.b_k = folded_bias<T>(w[model::Role::b_k], bias, w[model::Role::w_k]);
-  layer.b_v = folded_bias<T>(w[model::Role::b_v], bias, w[model::Role::w_v]);
+  maker.matrix(layer.q, w[model::Role::w_q], head_width, scale);
+  maker.matrix(layer.k, w[model::Role::w_k], head_width, scale);
+  maker.matrix(layer.v, w[model::Role::w_v], head_width, scale);
+  maker.matrix(layer.o, w[model::Role::w_o], kWidth, nullptr);
+  maker.bias(layer.b_q, w[model::Role::b_q], bias, w[model::Role::w_q]);
+  maker.bias(layer.b_k, w[model::Role::b_k], bias, w[model::Role::w_k]);
+  maker.bias(layer.b_v, w[model::Role::b_v], bias, w[model::Role::w_v]);
   layer.b_o = read_vector<T>(w[model::Role::b_o]);
   layer.q_norm = for_heads<T>(w[model::Role::q_norm], config.n_heads * e);
   layer.k_norm = for_heads<T>(w[model::Role::k_norm], config.n_kv_heads * e);
@@ -129,33 +197,35 @@ LayerPanels<T> make_layer_panels(const ModelConfig& config, const model::LayerWe
   layer.mlp_post = read_vector<T>(w[model::Role::mlp_post_w]);
   layer.sinks = read_vector<T>(w[model::Role::sinks]);
   if (w.experts.empty()) {
-    layer.mlp = make_mlp<T>(w, w, pack);
+    make_mlp<T>(maker, w, w, layer.mlp);
   } else {
-    const std::vector<T> mlp_norm = read_vector<T>(w[model::Role::mlp_norm_w]);
-    layer.router =
-        make_panels(w[model::Role::w_r], kWidth, mlp_norm.empty() ? nullptr : &mlp_norm, pack);
-    layer.b_router =
-        folded_bias<T>(w[model::Role::b_r], w[model::Role::mlp_norm_b], w[model::Role::w_r]);
+    maker.matrix(layer.router, w[model::Role::w_r], kWidth,
+                 maker.scale(w[model::Role::mlp_norm_w]));
+    maker.bias(layer.b_router, w[model::Role::b_r], w[model::Role::mlp_norm_b],
+               w[model::Role::w_r]);
   }
+  maker.finish();
   return layer;
 }
 
 template <typename T>
-MlpPanels<T> make_expert_panels(const model::LayerWeights& w, int expert) {
-  return make_mlp<T>(w.experts[expert], w, Pack::now);
+MlpPanels<T> make_expert_panels(const model::LayerWeights& w, int expert, const Packing& packing) {
+  MlpPanels<T> mlp;
+  PanelMaker<T> maker(packing);
+  make_mlp<T>(maker, w.experts[expert], w, mlp);
+  maker.finish();
+  return mlp;
 }
 
-template MlpPanels<float> make_expert_panels<float>(const model::LayerWeights&, int);
-template MlpPanels<double> make_expert_panels<double>(const model::LayerWeights&, int);
+template MlpPanels<float> make_expert_panels<float>(const model::LayerWeights&, int,
+                                                    const Packing&);
+template MlpPanels<double> make_expert_panels<double>(const model::LayerWeights&, int,
+                                                      const Packing&);
 template std::vector<float> read_vector<float>(const model::WeightView&);
 template std::vector<double> read_vector<double>(const model::WeightView&);
-template Panels<float> make_panels<float>(const model::WeightView&, std::int64_t,
-                                          const std::vector<float>*, Pack);
-template Panels<double> make_panels<double>(const model::WeightView&, std::int64_t,
-                                            const std::vector<double>*, Pack);
 template LayerPanels<float> make_layer_panels<float>(const ModelConfig&, const model::LayerWeights&,
-                                                     Pack);
+                                                     const Packing&);
 template LayerPanels<double> make_layer_panels<double>(const ModelConfig&,
-                                                       const model::LayerWeights&, Pack);
+                                                       const model::LayerWeights&, const Packing&);
 
 }  // namespace unpack::backend

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
+#include <mutex>
 #include <vector>
 
 #include "base/scratch.h"
+#include "base/thread_pool.h"
 #include "model/weight_block.h"
 
 namespace unpack::backend {
@@ -20,27 +23,63 @@ constexpr std::size_t kKeepLayers = 2;
 // made from what is stored wherever one is used.
 constexpr std::size_t kPackHalves = std::size_t{1} << 30;
 
+// Products of no more rows than this are made with halves as they are stored.
+constexpr std::int64_t kFewHalves = 128;
+
 // What a matrix takes once it is packed. A quantised one never is: it stays as it is stored, and is
 // widened a panel at a time.
 template <typename T>
 std::size_t packed_bytes(const model::WeightView& w) {
-  return model::is_quantised(w) ? 0 : sizeof(T) * static_cast<std::size_t>(w.in * w.out);
+  return model::is_quantised(w) ? 0 : sizeof(T) * (w.in * w.out);
 }
+
+// Where packed weights lie: memory that nobody clears first, in large pages, one piece behind the
+// other. Pieces keep it alive.
+class PanelMemory {
+ public:
+  // So many bytes are asked for together; 0: each piece by itself.
+  explicit PanelMemory(std::size_t together = 0) : together_(together) {}
+  std::shared_ptr<void> take(std::size_t bytes);  // throws std::bad_alloc
+
+ private:
+  std::mutex mutex_;
+  std::size_t together_;
+  std::shared_ptr<void> from_;  // what is left of the last of them
+  std::size_t left_ = 0;
+};
+
+// Values in such memory.
+template <typename T>
+class PanelValues {
+ public:
+  PanelValues() = default;
+  PanelValues(PanelMemory& memory, std::int64_t size)
+      : place_(memory.take(size * sizeof(T))), size_(size) {}
+  T* data() { return static_cast<T*>(place_.get()); }
+  const T* data() const { return static_cast<const T*>(place_.get()); }
+  std::size_t size() const { return size_; }
+  bool empty() const { return size_ == 0; }
+
+ private:
+  std::shared_ptr<void> place_;
+  std::int64_t size_ = 0;
+};
 
 // A panel, or a part of it, where it lies or made for as long as this lives.
 template <typename T>
 class Panel {
  public:
-  explicit Panel(const T* data) : data_(data) {}
-  // Columns [part.column, ..) of the view from part.row on, rows `ld` apart, the first `skip`
-  // places behind where a row begins; row i of the view times row_scale[i].
-  Panel(const model::WeightView& w, const model::WeightBlock& part, std::int64_t ld,
-        std::int64_t skip, const std::vector<T>& row_scale);
+  Panel(const T* data, std::int64_t ld) : data_(data), ld_(ld) {}
+  // A part of the view, its rows one after the other; row i of the view times row_scale[i].
+  Panel(const model::WeightView& w, const model::WeightBlock& part,
+        const std::vector<T>& row_scale);
   operator const T*() const { return data_; }
+  std::int64_t ld() const { return ld_; }  // how far apart its rows are
 
  private:
   base::Scratch made_;
   const T* data_;
+  std::int64_t ld_;
 };
 
 // A matrix [in, out] cut into panels of `width` columns; panel p is row-major [in, columns(p)].
@@ -49,7 +88,7 @@ struct Panels {
   std::int64_t in = 0;
   std::int64_t out = 0;
   std::int64_t width = 256;
-  std::vector<T> data;       // all of them, one after the other; or nothing, and
+  PanelValues<T> data;       // all of them, one after the other; or nothing, and
   model::WeightView stored;  // what they are made from
   std::vector<T> row_scale;  // and how its rows are scaled, or empty
 
@@ -57,11 +96,12 @@ struct Panels {
   std::int64_t begin(std::int64_t p) const { return p * width; }
   std::int64_t columns(std::int64_t p) const { return std::min(width, out - p * width); }
   bool packed() const { return !data.empty(); }
-  // Rows of whatever is asked for are columns(p) apart.
+  // Rows of these are columns(p) apart,
   Panel<T> panel(std::int64_t p) const { return part(p, {0, in, 0, columns(p)}); }
   Panel<T> rows(std::int64_t p, std::int64_t row, std::int64_t n) const {
     return part(p, {row, n, 0, columns(p)});
   }
+  // of this as far as it says.
   Panel<T> some_columns(std::int64_t p, std::int64_t column, std::int64_t n) const {
     return part(p, {0, in, column, n});
   }
@@ -69,18 +109,20 @@ struct Panels {
  private:
   Panel<T> part(std::int64_t p, const model::WeightBlock& of) const {
     const std::int64_t ld = columns(p);
-    if (packed()) return Panel<T>(data.data() + in * begin(p) + of.row * ld + of.column);
-    return Panel<T>(stored, {of.row, of.rows, begin(p) + of.column, of.columns}, ld, of.column,
-                    row_scale);
+    if (packed()) return Panel<T>(data.data() + in * begin(p) + of.row * ld + of.column, ld);
+    return Panel<T>(stored, {of.row, of.rows, begin(p) + of.column, of.columns}, row_scale);
   }
 };
 
-// Panels of a view; row i is scaled by row_scale[i] where given. Quantised ones are made where they
-// are used in any case.
 enum class Pack { now, never };
-template <typename T>
-Panels<T> make_panels(const model::WeightView& w, std::int64_t width,
-                      const std::vector<T>* row_scale, Pack pack);
+
+// Whether matrices are packed, where to and by whom. Quantised ones are made where they are used in
+// any case.
+struct Packing {
+  Pack pack = Pack::now;
+  PanelMemory* memory = nullptr;     // null: each by itself
+  base::ThreadPool* pool = nullptr;  // null: the caller alone
+};
 
 template <typename T>
 std::vector<T> read_vector(const model::WeightView& w);
@@ -110,9 +152,9 @@ struct LayerPanels {
 
 template <typename T>
 LayerPanels<T> make_layer_panels(const ModelConfig& config, const model::LayerWeights& w,
-                                 Pack pack);
+                                 const Packing& packing);
 template <typename T>
-MlpPanels<T> make_expert_panels(const model::LayerWeights& w, int expert);
+MlpPanels<T> make_expert_panels(const model::LayerWeights& w, int expert, const Packing& packing);
 
 extern template class Panel<float>;
 extern template class Panel<double>;

@@ -1,15 +1,15 @@
 #include "backend/reference/reference_backend.h"
 
-#include "backend/host/host_backend.h"
+#include "backend/host/host_base.h"
 
 namespace unpack::backend {
 
 namespace {
 
-// Plain loops in double precision: slow, and right.
-class ReferenceBackend final : public HostWays<double> {
+// Primitives as plain loops in double precision and no operation of its own: slow, and right.
+class ReferenceBackend final : public HostPrimitives<double> {
  public:
-  using HostWays::HostWays;
+  using HostPrimitives::HostPrimitives;
   std::string name() const override { return "reference"; }
   std::string details() const override { return "plain loops in double precision"; }
 

@@ -31,7 +31,7 @@ class Normal {
   explicit Normal(std::uint64_t seed) : generator_(seed) {}
   double operator()() {
     const double u = (static_cast<double>(generator_() >> 11) + 1) * 0x1.0p-53;
-    const double v = static_cast<double>(generator_() >> 11) * 0x1.0p-53;
+    const double v = (generator_() >> 11) * 0x1.0p-53;
     return std::sqrt(-2 * std::log(u)) * std::cos(2 * M_PI * v);
   }
 
@@ -48,7 +48,7 @@ class Compiler {
     m_.d_head = kHeadSize;
     m_.vocabulary = program.vocabulary;
     m_.length = program.length;
-    m_.n_heads = static_cast<int>(program.layers[0].heads.size());
+    m_.n_heads = program.layers[0].heads.size();
     // GPT-2: the constant's opposite and the balance, which keep the mean of every write at 0.
     const int needed = program.features + (gpt2 ? 2 : 0);
     if (gpt2) {
@@ -129,7 +129,7 @@ class Compiler {
     l.w_q = l.w_k = l.w_v = Matrix(m_.d_model, width);
     l.w_o = Matrix(width, m_.d_model);
     for (int h = 0; h < m_.n_heads; ++h) {
-      if (h < static_cast<int>(layer.heads.size()) && layer.heads[h].role != Role::dead) {
+      if (h < std::ssize(layer.heads) && layer.heads[h].role != Role::dead) {
         add_head(layer.heads[h], h * m_.d_head, l);
       } else {
         add_dead_head(h * m_.d_head, l);
@@ -153,17 +153,14 @@ class Compiler {
     std::vector<Match> matches = head.matches;
     if (head.offset && m_.format == Format::gpt2) {
       for (int s = 0; s < m_.length; ++s)
-        matches.push_back({p_.position[s],
-                           p_.position[static_cast<std::size_t>(std::max(s - *head.offset, 0))],
-                           1});
+        matches.push_back({p_.position[s], p_.position[std::max(s - *head.offset, 0)], 1});
     }
     std::set<int> queries, keys;
     for (const Match& match : matches) queries.insert(match.query), keys.insert(match.key);
     const bool by_query = queries.size() <= keys.size();
     const std::set<int>& shared = by_query ? queries : keys;
     for (const Match& match : matches) {
-      const auto n = static_cast<int>(
-          std::distance(shared.begin(), shared.find(by_query ? match.query : match.key)));
+      const int n = std::distance(shared.begin(), shared.find(by_query ? match.query : match.key));
       const int at = base + content(n, head);
       Matrix& own = by_query ? l.w_q : l.w_k;
       Matrix& other = by_query ? l.w_k : l.w_q;
@@ -246,8 +243,7 @@ class Compiler {
     double square = 0;
     for (const double x : w.values) square += std::fabs(x) < kConstant ? x * x : 0;
     const double size =
-        settings_.noise *
-        std::sqrt(square / static_cast<double>(std::max<std::size_t>(1, w.values.size())));
+        settings_.noise * std::sqrt(square / (std::max<std::size_t>(1, w.values.size())));
     for (double& x : w.values) x += size * normal_();
   }
 

@@ -17,19 +17,10 @@ struct Matrix {
   int rows = 0, cols = 0;
   std::vector<double> values;
   Matrix() = default;
-  Matrix(int r, int c)
-      : rows(r), cols(c), values(static_cast<std::size_t>(r) * static_cast<std::size_t>(c), 0.0) {}
-  double& operator()(int r, int c) {
-    return values[static_cast<std::size_t>(r) * static_cast<std::size_t>(cols) +
-                  static_cast<std::size_t>(c)];
-  }
-  double operator()(int r, int c) const {
-    return values[static_cast<std::size_t>(r) * static_cast<std::size_t>(cols) +
-                  static_cast<std::size_t>(c)];
-  }
-  const double* row(int r) const {
-    return values.data() + static_cast<std::size_t>(r) * static_cast<std::size_t>(cols);
-  }
+  Matrix(int r, int c) : rows(r), cols(c), values(static_cast<std::size_t>(r) * c, 0.0) {}
+  double& operator()(int r, int c) { return values[static_cast<std::size_t>(r) * cols + c]; }
+  double operator()(int r, int c) const { return values[static_cast<std::size_t>(r) * cols + c]; }
+  const double* row(int r) const { return values.data() + static_cast<std::size_t>(r) * cols; }
 };
 
 struct LayerMatrices {
@@ -47,7 +38,7 @@ struct CompiledModel {
   double theta = 1e16;
   double eps = 1e-5;
 
-  int n_layers() const { return static_cast<int>(layers.size()); }
+  int n_layers() const { return layers.size(); }
   std::string config_json() const;
   std::map<std::string, std::vector<float>> tensors(
       std::map<std::string, std::vector<std::int64_t>>& shapes) const;

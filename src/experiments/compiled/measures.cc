@@ -12,7 +12,7 @@ double auroc(const std::vector<double>& positive, const std::vector<double>& neg
   for (const double p : positive) {
     for (const double n : negative) sum += p > n ? 1.0 : (p == n ? 0.5 : 0.0);
   }
-  return sum / (static_cast<double>(positive.size()) * static_cast<double>(negative.size()));
+  return sum / (static_cast<double>(positive.size()) * negative.size());
 }
 
 double average_precision(const std::vector<double>& positive, const std::vector<double>& negative) {
@@ -20,13 +20,11 @@ double average_precision(const std::vector<double>& positive, const std::vector<
   double sum = 0;
   for (const double p : positive) {
     const auto at_least = [&](double x) { return x >= p; };
-    const auto hits =
-        static_cast<double>(std::count_if(positive.begin(), positive.end(), at_least));
-    const auto misses =
-        static_cast<double>(std::count_if(negative.begin(), negative.end(), at_least));
+    const double hits = std::count_if(positive.begin(), positive.end(), at_least);
+    const double misses = std::count_if(negative.begin(), negative.end(), at_least);
     sum += hits / (hits + misses);
   }
-  return sum / static_cast<double>(positive.size());
+  return sum / positive.size();
 }
 
 Measures measure_edges(const Program& program, const std::vector<double>& edges) {

@@ -118,7 +118,7 @@ class Patching {
     Answer answer;
     for (const EdgeName& edge : program_.edges()) {
       context.check();
-      const auto w = static_cast<std::size_t>(writer_index(plain_, edge.writer));
+      const std::size_t w = writer_index(plain_, edge.writer);
       Rows change = other_.writers[w];
       double size = 0;
       for (std::size_t s = 0; s < change.size(); ++s) {
@@ -185,7 +185,7 @@ class Patching {
     }
     Answer answer;
     for (const EdgeName& edge : program_.edges()) {
-      const auto w = static_cast<std::size_t>(writer_index(plain_, edge.writer));
+      const std::size_t w = writer_index(plain_, edge.writer);
       answer.edges.push_back(
           -along(other_.writers[w], clean_.writers[w], mean.at(plain_.port(edge))) / scale_);
     }
@@ -274,7 +274,7 @@ class Routes {
   }
 
   std::vector<double> entries(int l, int h, std::size_t q) const {
-    const auto ls = static_cast<std::size_t>(l), hs = static_cast<std::size_t>(h);
+    const std::size_t ls = l, hs = h;
     const std::vector<double>& whole = run_.writers[plain_.head(l, h)][q];
     std::vector<double> out;
     for (std::size_t s = 0; s <= q; ++s)

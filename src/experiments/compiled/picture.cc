@@ -44,14 +44,14 @@ std::map<std::string, Place> places(const Program& program, double& width, doubl
   rows.push_back({"target"});
   std::size_t widest = 0;
   for (const auto& row : rows) widest = std::max(widest, row.size());
-  width = static_cast<double>(widest) * (kBoxWidth + kGapX) - kGapX;
-  height = static_cast<double>(rows.size()) * kGapY - kGapY + kBoxHeight;
+  width = widest * (kBoxWidth + kGapX) - kGapX;
+  height = rows.size() * kGapY - kGapY + kBoxHeight;
   std::map<std::string, Place> out;
   for (std::size_t r = 0; r < rows.size(); ++r) {
-    const double own = static_cast<double>(rows[r].size()) * (kBoxWidth + kGapX) - kGapX;
+    const double own = rows[r].size() * (kBoxWidth + kGapX) - kGapX;
     for (std::size_t i = 0; i < rows[r].size(); ++i)
-      out[rows[r][i]] = {(width - own) / 2 + static_cast<double>(i) * (kBoxWidth + kGapX),
-                         height - kBoxHeight - static_cast<double>(r) * kGapY};
+      out[rows[r][i]] = {(width - own) / 2 + i * (kBoxWidth + kGapX),
+                         height - kBoxHeight - r * kGapY};
   }
   return out;
 }

@@ -111,21 +111,21 @@ class Pass {
     if (m_.format != Format::gpt2) return x;
     double mean = 0;
     for (const double v : x) mean += v;
-    mean /= static_cast<double>(d_);
+    mean /= d_;
     for (double& v : x) v -= mean;
     return x;
   }
   Vec normed(const Vec& x) const {
     Vec y = center(x);
-    const double dev = std::sqrt(dot(y, y) / static_cast<double>(d_) + m_.eps);
+    const double dev = std::sqrt(dot(y, y) / d_ + m_.eps);
     for (std::size_t i = 0; i < d_; ++i) y[i] *= m_.norm[i] / dev;
     return y;
   }
   Vec norm_back(const Vec& x, Vec g) const {
     const Vec y = center(x);
-    const double dev = std::sqrt(dot(y, y) / static_cast<double>(d_) + m_.eps);
+    const double dev = std::sqrt(dot(y, y) / d_ + m_.eps);
     for (std::size_t i = 0; i < d_; ++i) g[i] *= m_.norm[i];
-    const double along = dot(g, y) / (static_cast<double>(d_) * dev * dev);
+    const double along = dot(g, y) / (d_ * dev * dev);
     for (std::size_t i = 0; i < d_; ++i) g[i] = (g[i] - along * y[i]) / dev;
     return center(std::move(g));
   }
@@ -134,9 +134,7 @@ class Pass {
     if (m_.format == Format::gpt2) return;
     const std::size_t half = x.size() / 2;
     for (std::size_t i = 0; i < half; ++i) {
-      const double angle =
-          sign * static_cast<double>(s) *
-          std::pow(m_.theta, -2.0 * static_cast<double>(i) / static_cast<double>(x.size()));
+      const double angle = sign * s * std::pow(m_.theta, -2.0 * i / x.size());
       const double a = x[i], b = x[i + half];
       x[i] = a * std::cos(angle) - b * std::sin(angle);
       x[i + half] = b * std::cos(angle) + a * std::sin(angle);
@@ -207,7 +205,7 @@ class Pass {
         t.up.push_back(times(normed(in_up[s]), w.w_up, 0, m_.d_mlp));
       }
       for (int n = 0; n < m_.d_mlp; ++n) {
-        const auto i = static_cast<std::size_t>(n);
+        const std::size_t i = n;
         const double x = t.pre[s][i];
         const double a =
             m_.format == Format::gpt2 ? std::max(x, 0.0) : x / (1 + std::exp(-x)) * t.up[s][i];
@@ -229,7 +227,7 @@ class Pass {
     for (std::size_t s = 0; s < length_; ++s) {
       Vec g_pre(static_cast<std::size_t>(m_.d_mlp)), g_up = g_pre;
       for (int n = 0; n < m_.d_mlp; ++n) {
-        const auto i = static_cast<std::size_t>(n);
+        const std::size_t i = n;
         double g = 0;
         for (std::size_t j = 0; j < d_; ++j) g += back[s][j] * w.w_out(n, static_cast<int>(j));
         const double x = t.pre[s][i];
@@ -256,7 +254,7 @@ class Pass {
       const HeadState& head = t.heads[h];
       const Rows& alpha = out_.pattern[l][h];
       const Rows& value = out_.value[l][h];
-      const auto e = static_cast<std::size_t>(m_.d_head);
+      const std::size_t e = m_.d_head;
       Rows g_q(length_, Vec(e, 0.0)), g_k = g_q, g_z(length_, Vec(d_, 0.0));
       for (std::size_t q = 0; q < length_; ++q) {
         Vec g_a;

@@ -88,11 +88,11 @@ class Draft {
     std::vector<TokenId> all(kWords);
     for (int i = 0; i < kWords; ++i) all[i] = i;
     for (std::size_t i = 0; i < n; ++i)
-      std::swap(all[i], all[i + static_cast<std::size_t>(below(kWords - static_cast<int>(i)))]);
+      std::swap(all[i], all[i + below(kWords - static_cast<int>(i))]);
     all.resize(n);
     return all;
   }
-  int below(int n) { return static_cast<int>(random_() % static_cast<std::uint64_t>(n)); }
+  int below(int n) { return random_() % static_cast<std::uint64_t>(n); }
   void prompt(std::vector<TokenId> ids, std::vector<TokenId> counterfactual, TokenId target,
               TokenId contrast, std::vector<int> tokens) {
     p.prompts.push_back(
@@ -279,9 +279,7 @@ Program two_hop(const Settings& s, int n) {
   d.read_decoy(carry);
   Mlp& second = d.mlp(2, "second hop");
   for (std::size_t v = 0; v < kWords; ++v) Draft::look_up(second, carried[v], d.p.out[g(v)], 8);
-  const auto answer = [&](TokenId v) {
-    return static_cast<TokenId>(g(f(static_cast<std::size_t>(v))));
-  };
+  const auto answer = [&](TokenId v) { return static_cast<TokenId>(g(f(v))); };
   for (int i = 0; i < n; ++i) {
     const TokenId a = d.below(12), b = (a + 1 + d.below(11)) % 12;
     const TokenId x = d.below(12), y = d.below(12);

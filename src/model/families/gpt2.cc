@@ -1,5 +1,4 @@
 // GPT-2 of any size: learned positions, LayerNorm, sequential blocks, plain MLP, Conv1D weights.
-#include <cmath>
 
 #include "model/family.h"
 
@@ -21,7 +20,7 @@ FamilyConfig read_gpt2(const ConfigReader& reader) {
   LayerConfig layer;
   layer.n_neurons = reader.size("n_inner", 4 * c.d_model);
   layer.activation = read_activation(reader, "activation_function", "gelu_new");
-  layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(c.d_head));
+  layer.attention_scale = usual_attention_scale(c);
   c.layers.assign(c.n_layers, layer);
   c.norm_eps = reader.positive("layer_norm_epsilon", 1e-5);
   c.tied_head = reader.flag("tie_word_embeddings", true);

@@ -1,6 +1,5 @@
 // GPT-NeoX and Pythia: rotary on part of a head, LayerNorm, parallel or sequential blocks, plain
 // MLP, query/key/value rows interleaved per head.
-#include <cmath>
 
 #include "model/family.h"
 
@@ -25,7 +24,7 @@ FamilyConfig read_neox(const ConfigReader& reader) {
                                   .theta_key = "rotary_emb_base",
                                   .share_key = "rotary_pct",
                                   .share = 0.25});
-  layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(c.d_head));
+  layer.attention_scale = usual_attention_scale(c);
   layer.activation = read_activation(reader, "hidden_act", "gelu");
   c.layers.assign(c.n_layers, layer);
   c.block = reader.flag("use_parallel_residual", true) ? Block::parallel : Block::sequential;

@@ -1,7 +1,5 @@
 #include "model/families/llama_like.h"
 
-#include <cmath>
-
 namespace unpack::model {
 
 FamilyConfig read_llama_like(const ConfigReader& reader, const LlamaDefaults& defaults) {
@@ -34,7 +32,7 @@ FamilyConfig read_llama_like(const ConfigReader& reader, const LlamaDefaults& de
   layer.mlp = MlpKind::gated;
   layer.n_neurons = reader.size("intermediate_size", defaults.intermediate_size);
   layer.activation = read_activation(reader, defaults.activation_key, defaults.activation);
-  layer.attention_scale = 1.0 / std::sqrt(static_cast<double>(c.d_head));
+  layer.attention_scale = usual_attention_scale(c);
   const auto rope = reader.object("rope_parameters");
   const bool by_type = rope && (rope->has("full_attention") || rope->has("sliding_attention"));
   if (by_type && !defaults.rope_by_type)

@@ -2,11 +2,10 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
-#include <exception>
 #include <iterator>
 #include <new>
-#include <thread>
 
+#include "backend/cuda/fill_in_parts.h"
 #include "backend/cuda/plugin/state.h"
 
 namespace unpack::backend::cuda {
@@ -20,6 +19,7 @@ constexpr std::size_t kPinnedBytes = std::size_t{32} << 20;
 constexpr std::size_t kStagingBytes = std::size_t{16} << 20;
 constexpr std::size_t kWorkspaceBytes = std::size_t{32} << 20;
 constexpr std::int64_t kTileBytes = std::int64_t{768} << 20;
+constexpr std::int64_t kFewRows = 48;
 
 }  // namespace
 
@@ -55,6 +55,7 @@ void close_device(void* device) {
   if (s.beside != nullptr) (void)cudaStreamSynchronize(s.beside);
   if (s.blas != nullptr) (void)cublasDestroy(s.blas);
   if (s.workspace != nullptr) (void)cudaFree(s.workspace);
+  if (s.numbers != nullptr) (void)cudaFree(s.numbers);
   if (s.pinned != nullptr) (void)cudaFreeHost(s.pinned);
   for (Staging& part : s.staging) {
     if (part.memory != nullptr) (void)cudaFreeHost(part.memory);
@@ -89,11 +90,12 @@ int open_state(State& s, int tf32) {
             "a memory pool"))
     return 1;
   if (check(cudaMalloc(&s.workspace, kWorkspaceBytes), "memory for cuBLAS")) return 1;
+  constexpr float kNumbers[] = {0.0F, 1.0F};
+  if (check(cudaMalloc(&s.numbers, sizeof kNumbers), "memory for cuBLAS") ||
+      check(cudaMemcpy(s.numbers, kNumbers, sizeof kNumbers, cudaMemcpyHostToDevice),
+            "copying to the device"))
+    return 1;
   if (check(cudaMallocHost(&s.pinned, kPinnedBytes), "pinned memory")) return 1;
-  for (Staging& part : s.staging) {
-    if (check(cudaMallocHost(&part.memory, kStagingBytes), "pinned memory")) return 1;
-    if (check(cudaEventCreateWithFlags(&part.left, cudaEventDisableTiming), "an event")) return 1;
-  }
   if (check(cublasCreate(&s.blas), "cuBLAS")) return 1;
   if (check(cublasSetStream(s.blas, s.stream), "cuBLAS")) return 1;
   if (check(cublasSetWorkspace(s.blas, s.workspace, kWorkspaceBytes), "cuBLAS")) return 1;
@@ -141,6 +143,7 @@ int info(void* device, UnpackDeviceInfo* out) {
   // bf16 came with compute capability 8.0. A launch costs some microseconds, in which single
   // precision does about this much.
   out->tile_bytes = kTileBytes;
+  out->few_rows = kFewRows;
   out->tensor_work = props.major >= 8 ? std::int64_t{1} << 28 : INT64_MAX;
   return 0;
 }
@@ -277,42 +280,6 @@ int to_device(void* device, void* to, const void* from, std::size_t bytes) {
                "copying to the device");
 }
 
-namespace {
-
-// One thread does not fill the way to the device, nor new memory from it.
-void fill_in_parts(UnpackFill fill, const void* context, char* to, std::size_t offset,
-                   std::size_t bytes) {
-  constexpr std::size_t kMostParts = 8, kWorthIt = std::size_t{1} << 20;
-  const std::size_t cores = std::thread::hardware_concurrency();
-  const std::size_t parts =
-      std::max<std::size_t>(1, std::min({kMostParts, cores / 2, bytes / kWorthIt}));
-  const std::size_t part = bytes / parts;
-  const auto fill_part = [=](std::size_t i) {
-    fill(context, to + i * part, offset + i * part, i + 1 == parts ? bytes - i * part : part);
-  };
-  std::thread helpers[kMostParts];
-  std::size_t alone = 0;  // the parts that no helper could be started for
-  for (std::size_t i = 1; i < parts; ++i) {
-    try {
-      helpers[i] = std::thread(fill_part, i);
-    } catch (const std::exception&) {  // too many threads, or no memory for one
-      alone = i;
-      break;
-    }
-  }
-  fill_part(0);
-  for (std::size_t i = alone; i > 0 && i < parts; ++i) fill_part(i);
-  for (std::thread& helper : helpers) {
-    if (helper.joinable()) helper.join();
-  }
-}
-
-void copy_part(const void* all, void* part, std::size_t offset, std::size_t n) {
-  std::memcpy(part, static_cast<const char*>(all) + offset, n);
-}
-
-}  // namespace
-
 int to_device_beside(void* device, void* to, UnpackFill fill, const void* context,
                      std::size_t bytes) {
   State& s = of(device);
@@ -322,8 +289,15 @@ int to_device_beside(void* device, void* to, UnpackFill fill, const void* contex
     Staging& part = s.staging[s.next_staging];
     s.next_staging = (s.next_staging + 1) % std::size(s.staging);
     const std::size_t n = bytes - at < kStagingBytes ? bytes - at : kStagingBytes;
+    if (part.memory == nullptr) {
+      if (check(cudaMallocHost(&part.memory, kStagingBytes), "pinned memory")) return 1;
+      if (check(cudaEventCreateWithFlags(&part.left, cudaEventDisableTiming), "an event")) return 1;
+    }
     if (check(cudaEventSynchronize(part.left), "copying to the device")) return 1;
-    fill_in_parts(fill, context, static_cast<char*>(part.memory), at, n);
+    char* const staged = static_cast<char*>(part.memory);
+    fill_in_parts(n, [=](std::size_t offset, std::size_t size) {
+      fill(context, staged + offset, at + offset, size);
+    });
     if (check(cudaMemcpyAsync(static_cast<char*>(to) + at, part.memory, n, cudaMemcpyHostToDevice,
                               s.beside),
               "copying to the device"))
@@ -353,7 +327,11 @@ int to_host(void* device, void* to, const void* from, std::size_t bytes) {
               "copying to the host"))
       return 1;
     if (check(cudaStreamSynchronize(s.stream), "the work before a copy")) return 1;
-    fill_in_parts(copy_part, s.pinned, static_cast<char*>(to) + at, 0, n);
+    char* const kept = static_cast<char*>(to) + at;
+    const char* const pinned = static_cast<const char*>(s.pinned);
+    fill_in_parts(n, [=](std::size_t offset, std::size_t size) {
+      std::memcpy(kept + offset, pinned + offset, size);
+    });
   }
   return 0;
 }

@@ -66,7 +66,8 @@ struct State {
   cublasHandle_t blas = nullptr;
   std::mutex blas_mutex;  // a handle serves one thread at a time
   void* workspace = nullptr;
-  void* pinned = nullptr;  // downloads pass through it
+  float* numbers = nullptr;  // 0 and 1, on the device
+  void* pinned = nullptr;    // downloads pass through it
   std::mutex pinned_mutex;
   Staging staging[4];  // some are filled while others are on their way
   std::size_t next_staging = 0;
@@ -99,6 +100,13 @@ int join(void* device);
 int to_host(void* device, void* to, const void* from, std::size_t bytes);
 int copy(void* device, void* to, const void* from, std::size_t bytes);
 int wait(void* device);
+
+// few_rows.cu
+int few_rows(void* device, const UnpackFewRows* call);
+
+// pair_sums.cu
+int pair_sums_fit(void* device, std::int64_t e);
+int pair_sums(void* device, const UnpackPairSums* call);
 
 // launch.cu
 int launch(void* device, int id, const void* parameters, std::size_t bytes, std::int64_t count);

@@ -8,40 +8,53 @@ namespace unpack::backend::cuda {
 namespace {
 
 // Row-major C = A op(B) is column-major C^T = op(B)^T A^T.
-int queue_gemm(State& s, UnpackFactors factors, const UnpackGemm* g) {
+int queue_gemm(State& s, UnpackFactors factors, const UnpackGemm* g, const float* times) {
   const float one = 1.0F, beta = g->accumulate ? 1.0F : 0.0F;
-  const cublasOperation_t op = g->b_transposed ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t op =
+      (g->transposed & UNPACK_B_TRANSPOSED) != 0 ? CUBLAS_OP_T : CUBLAS_OP_N;
+  const cublasOperation_t op_a =
+      (g->transposed & UNPACK_A_TRANSPOSED) != 0 ? CUBLAS_OP_T : CUBLAS_OP_N;
   if (factors != UNPACK_FACTORS_SINGLE) {
-    const bool halves = factors == UNPACK_FACTORS_BF16;
-    const cudaDataType_t type = halves ? CUDA_R_16BF : CUDA_R_32F;
-    const cublasComputeType_t compute = halves ? CUBLAS_COMPUTE_32F : CUBLAS_COMPUTE_32F_FAST_TF32;
-    return check(cublasGemmStridedBatchedEx_64(s.blas, op, CUBLAS_OP_N, g->n, g->m, g->k, &one,
-                                               g->b, type, g->ldb, g->stride_b, g->a, type, g->lda,
-                                               g->stride_a, &beta, g->c, CUDA_R_32F, g->ldc,
-                                               g->stride_c, g->batch, compute, CUBLAS_GEMM_DEFAULT),
-                 "cuBLAS");
+    const bool single = factors == UNPACK_FACTORS_TF32;
+    const cudaDataType_t type = single                           ? CUDA_R_32F
+                                : factors == UNPACK_FACTORS_BF16 ? CUDA_R_16BF
+                                                                 : CUDA_R_16F;
+    const cublasComputeType_t compute = single ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
+    // With a number on the device both factors of the sum have to be there.
+    if (times != nullptr &&
+        check(cublasSetPointerMode(s.blas, CUBLAS_POINTER_MODE_DEVICE), "cuBLAS"))
+      return 1;
+    const float* by = times != nullptr ? times : &one;
+    const float* keep = times != nullptr ? s.numbers + (g->accumulate ? 1 : 0) : &beta;
+    const cublasStatus_t status = cublasGemmStridedBatchedEx_64(
+        s.blas, op, op_a, g->n, g->m, g->k, by, g->b, type, g->ldb, g->stride_b, g->a, type, g->lda,
+        g->stride_a, keep, g->c, CUDA_R_32F, g->ldc, g->stride_c, g->batch, compute,
+        CUBLAS_GEMM_DEFAULT);
+    if (times != nullptr && check(cublasSetPointerMode(s.blas, CUBLAS_POINTER_MODE_HOST), "cuBLAS"))
+      return 1;
+    return check(status, "cuBLAS");
   }
   const auto* a = static_cast<const float*>(g->a);
   const auto* b = static_cast<const float*>(g->b);
   if (g->batch == 1) {
-    return check(cublasSgemm_64(s.blas, op, CUBLAS_OP_N, g->n, g->m, g->k, &one, b, g->ldb, a,
-                                g->lda, &beta, g->c, g->ldc),
+    return check(cublasSgemm_64(s.blas, op, op_a, g->n, g->m, g->k, &one, b, g->ldb, a, g->lda,
+                                &beta, g->c, g->ldc),
                  "cuBLAS");
   }
-  return check(cublasSgemmStridedBatched_64(s.blas, op, CUBLAS_OP_N, g->n, g->m, g->k, &one, b,
-                                            g->ldb, g->stride_b, a, g->lda, g->stride_a, &beta,
-                                            g->c, g->ldc, g->stride_c, g->batch),
+  return check(cublasSgemmStridedBatched_64(s.blas, op, op_a, g->n, g->m, g->k, &one, b, g->ldb,
+                                            g->stride_b, a, g->lda, g->stride_a, &beta, g->c,
+                                            g->ldc, g->stride_c, g->batch),
                "cuBLAS");
 }
 
-int gemm(void* device, UnpackFactors factors, const UnpackGemm* g) {
+int scaled_gemm(void* device, UnpackFactors factors, const UnpackGemm* g, const float* times) {
   State& s = of(device);
   std::lock_guard lock(s.blas_mutex);
-  if (s.profile == nullptr) return queue_gemm(s, factors, g);
+  if (s.profile == nullptr) return queue_gemm(s, factors, g, times);
   std::lock_guard one_at_a_time(s.profile->mutex);
   s.profile->begin(s.stream);
-  const int status = queue_gemm(s, factors, g);
-  constexpr const char* kKinds[] = {"product", "bf16 product", "TF32 product"};
+  const int status = queue_gemm(s, factors, g, times);
+  constexpr const char* kKinds[] = {"product", "bf16 product", "TF32 product", "product of halves"};
   // Sizes that differ by the number of writers alone are one kind.
   const auto about = [](std::int64_t n) {
     std::int64_t p = 1;
@@ -54,6 +67,10 @@ int gemm(void* device, UnpackFactors factors, const UnpackGemm* g) {
                  2.0 * static_cast<double>(g->m) * static_cast<double>(g->n) *
                      static_cast<double>(g->k) * static_cast<double>(g->batch));
   return status;
+}
+
+int gemm(void* device, UnpackFactors factors, const UnpackGemm* g) {
+  return scaled_gemm(device, factors, g, nullptr);
 }
 
 }  // namespace
@@ -82,6 +99,10 @@ extern "C" __attribute__((visibility("default"))) const UnpackDeviceTable* unpac
                                           wait_beside,
                                           join,
                                           gemm,
+                                          scaled_gemm,
+                                          few_rows,
+                                          pair_sums_fit,
+                                          pair_sums,
                                           launch};
   return &table;
 }

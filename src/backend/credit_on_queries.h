@@ -1,0 +1,28 @@
+// Folding the keys of a layer with credit that nobody has multiplied with the coefficients yet: a
+// long prompt has millions of these, and they are read once, as they are.
+#pragma once
+
+#include <span>
+#include <vector>
+
+#include "backend/views.h"
+
+namespace unpack::backend {
+
+// What a backend may have beside the operations of backend.h.
+class CreditOnQueries {
+ public:
+  virtual ~CreditOnQueries() = default;
+
+  struct Credit {
+    const void* coef;                // [H, tri] in host memory, of the backend's scalar
+    std::span<const double> credit;  // [H, S] times them
+    int query = 0;                   // and at this one
+    std::span<const double> own;     // [H, query + 1], or nothing
+  };
+  // out[S, Cl], as Backend::key_fold of credit[h, q] coef[h, tri(q) + s] + own[h, s].
+  virtual void fold_keys_with(const AttentionView& view, const Credit& of,
+                              std::vector<double>& out) = 0;
+};
+
+}  // namespace unpack::backend

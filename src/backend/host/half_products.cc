@@ -1,0 +1,102 @@
+#include "backend/host/half_products.h"
+
+#include <algorithm>
+
+#include "base/scratch.h"
+
+// As in kernels.cc: chosen by what the processor can do.
+#if defined(__x86_64__) && defined(__GNUC__) && __GNUC__ >= 12 && !defined(__clang__)
+#define UNPACK_LEVELS 1
+#include <immintrin.h>
+#else
+#define UNPACK_LEVELS 0
+#endif
+
+namespace unpack::backend {
+namespace {
+
+// Of a column that are taken in one go: as much of all rows of A stays in the second cache.
+constexpr std::int64_t kDepth = 2048;
+// A block of a matrix that lies row by row: in the second cache, too, while all rows of A pass by.
+constexpr std::int64_t kBlockRows = 128;
+constexpr std::int64_t kBlockColumns = 256;
+
+// How m rows are shared out to passes of at most `most`, each with as many as the others or one
+// more.
+struct Passes {
+  std::int64_t m, count;
+  Passes(std::int64_t rows, std::int64_t most) : m(rows), count((rows + most - 1) / most) {}
+  std::int64_t begin(std::int64_t pass) const {
+    return m / count * pass + std::min(pass, m % count);
+  }
+};
+
+namespace portable {
+constexpr int kBytes = 16;
+constexpr int kRows = 2;  // of a tile of C along the columns of W, held in registers
+constexpr int kColumns = 4;
+constexpr int kRowsAcross = 4;  // of a tile across them, two vectors wide
+
+using Halves [[gnu::vector_size(8)]] = std::uint16_t;
+using Words [[gnu::vector_size(kBytes)]] = std::uint32_t;
+using Floats [[gnu::vector_size(kBytes)]] = float;
+
+inline Floats widen_f16(const std::byte* from) {
+  Halves halves;
+  __builtin_memcpy(&halves, from, sizeof halves);
+  const Words bits = __builtin_convertvector(halves, Words);
+  const Words size = (bits & 0x7FFFU) << 13;
+  // The exponent by a product, which also mends numbers below the smallest with all its digits; the
+  // largest exponent stays the largest.
+  constexpr float kExponent = 0x1p112F;
+  const auto value = __builtin_bit_cast(Words, __builtin_bit_cast(Floats, size) * kExponent);
+  const Words none = __builtin_bit_cast(Words, size >= (0x7C00U << 13)) & 0x7F800000U;
+  return __builtin_bit_cast(Floats, value | none | (bits & 0x8000U) << 16);
+}
+#include "backend/host/half_products.inl"
+}  // namespace portable
+
+#if UNPACK_LEVELS
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v3")
+namespace avx2 {
+constexpr int kBytes = 32;
+constexpr int kRows = 3;
+constexpr int kColumns = 4;
+constexpr int kRowsAcross = 6;
+using Floats [[gnu::vector_size(kBytes)]] = float;
+[[gnu::always_inline]] inline Floats widen_f16(const std::byte* from) {
+  return _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+}
+#include "backend/host/half_products.inl"
+}  // namespace avx2
+#pragma GCC pop_options
+#pragma GCC push_options
+#pragma GCC target("arch=x86-64-v4")
+namespace avx512 {
+constexpr int kBytes = 64;
+constexpr int kRows = 4;
+constexpr int kColumns = 4;
+constexpr int kRowsAcross = 8;
+using Floats [[gnu::vector_size(kBytes)]] = float;
+[[gnu::always_inline]] inline Floats widen_f16(const std::byte* from) {
+  return _mm512_maskz_cvtph_ps(0xFFFF, _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)));
+}
+#include "backend/host/half_products.inl"
+}  // namespace avx512
+#pragma GCC pop_options
+#endif
+
+}  // namespace
+
+std::vector<std::pair<std::string, const HalfKernels*>> half_kernels() {
+  std::vector<std::pair<std::string, const HalfKernels*>> out;
+#if UNPACK_LEVELS
+  if (__builtin_cpu_supports("x86-64-v4")) out.emplace_back("avx512", &avx512::kKernels);
+  if (__builtin_cpu_supports("x86-64-v3")) out.emplace_back("avx2", &avx2::kKernels);
+#endif
+  out.emplace_back("portable", &portable::kKernels);
+  return out;
+}
+
+}  // namespace unpack::backend

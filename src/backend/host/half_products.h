@@ -1,0 +1,49 @@
+// Few rows times weights in half precision as they are stored: halves are widened in registers on
+// their way into the product, and every one of them is read once.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "unpack/config.h"
+
+namespace unpack::backend {
+
+// C[m, n] = A[m, k] W in single precision, row-major, on the calling thread. A comes as the pack
+// function of the same way left it.
+struct HalfProduct {
+  DType dtype = DType::bf16;  // of W: bf16 or f16
+  std::int64_t m = 0, n = 0, k = 0;
+  const float* a = nullptr;
+  float* c = nullptr;
+  std::int64_t ldc = 0;
+};
+
+// Rows of A, lda apart, in the order that a product reads them; a[i, p] times scale[p] where that
+// is given.
+struct HalfRows {
+  std::int64_t m = 0, k = 0;
+  const float* a = nullptr;
+  std::int64_t lda = 0;
+  const float* scale = nullptr;
+};
+
+// The same for one instruction set. A non-finite value in W makes one of C, whatever A is.
+struct HalfKernels {
+  // Numbers that packed rows take.
+  std::int64_t (*packed_size)(std::int64_t m, std::int64_t k);
+  // W lies column by column (torch's Linear): columns[j] are k halves one after the other.
+  void (*pack_along)(DType dtype, const HalfRows& rows, float* out);
+  void (*along)(const HalfProduct& product, const std::byte* const* columns);
+  // W lies row by row, `pitch` bytes apart (Conv1D, and the first turned): row p are n halves.
+  void (*pack_across)(const HalfRows& rows, float* out);
+  void (*across)(const HalfProduct& product, const std::byte* w, std::int64_t pitch);
+};
+
+// Those that this processor can run, the fastest first: "avx512", "avx2", "portable".
+std::vector<std::pair<std::string, const HalfKernels*>> half_kernels();
+
+}  // namespace unpack::backend
