@@ -95,6 +95,7 @@ bare() {
   for device in null:3 zero:5 random:8 urandom:9; do
     mknod -m 666 "$folder/dev/${device%:*}" c 1 "${device#*:}"
   done
+  ln -s /proc/self/fd "$folder/dev/fd"  # what every started system has, and process substitution of shells needs
   cp /etc/resolv.conf "$folder/etc/resolv.conf" 2>/dev/null || true
   printf '127.0.0.1 localhost\n' >"$folder/etc/hosts"
 }
