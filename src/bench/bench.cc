@@ -11,6 +11,7 @@
 #include "backend/device_memory.h"
 #include "backend/device_plan.h"
 #include "base/system.h"
+#include "bench/text.h"
 #include "engine/plan.h"
 #include "engine/state.h"
 #include "engine/sums.h"
@@ -25,82 +26,6 @@ namespace {
 
 double mib(std::uint64_t bytes) { return static_cast<double>(bytes) / (1 << 20); }
 double peak_memory_mib() { return mib(base::process_memory().peak); }
-
-std::string header_text(const BenchResult& r) {
-  std::string text =
-      fmt::format("{}: {} layers, {} heads, width {}, {} weights; {} thread{}, {}\n", r.model.name,
-                  r.model.layers, r.model.heads, r.model.d_model, r.model.dtype, r.program.threads,
-                  r.program.threads == 1 ? "" : "s", r.kernels);
-  if (r.gemm_gflops > 0)
-    text += fmt::format("R  large packed GEMM {:9.1f} GFLOP/s\nM  reading memory    {:9.1f} GB/s\n",
-                        r.gemm_gflops, r.read_gbytes);
-  return text;
-}
-
-std::string length_text(const BenchResult::Length& length) {
-  return fmt::format("\n{} tokens\n", length.tokens);
-}
-
-std::string plan_text(const BenchResult::Length& length) {
-  std::string text;
-  for (const BenchPlan& part : length.plan)
-    text += fmt::format("  plan: {:<14} {:>12.2f} GFLOP {:>10.3f} GB  {}\n", part.what, part.gflop,
-                        part.gbyte, part.way);
-  return text;
-}
-
-std::string row_text(const BenchRow& row, bool first) {
-  std::string text;
-  if (first)
-    text = fmt::format("  {:<22} {:>10} {:>9} {:>8} {:>10} {:>7}\n", "", "seconds", "GFLOP", "GB",
-                       "bound", "ratio");
-  if (row.gflop > 0) {
-    return text + fmt::format("  {:<22} {:>10.4f} {:>9.2f} {:>8.3f} {:>10.4f} {:>7.2f}  {}\n",
-                              row.name, row.seconds, row.gflop, row.gbyte, row.bound,
-                              row.seconds / row.bound, row.note);
-  }
-  return text + fmt::format("  {:<22} {:>10.4f} {:>37}  {}\n", row.name, row.seconds, "", row.note);
-}
-
-std::string after_rows_text(const BenchResult& r, const BenchResult::Length& length) {
-  std::string text;
-  for (const BenchRow& row : length.rows) {
-    if (row.name == "one-shot trace")
-      text += fmt::format("  a one-shot trace costs {:.1f} forward passes\n",
-                          row.seconds / length.rows.front().seconds);
-  }
-  if (length.device_peak_mib > 0)
-    text += fmt::format(
-        "  a trace takes {:.0f} MiB of the device, weights included; {:.0f} MiB were counted for "
-        "the prompt alone, {:.0f} with what the model takes\n",
-        length.device_peak_mib, length.device_counted_mib,
-        length.device_counted_mib + r.device_weights_mib);
-  if (length.streamed) {
-    const BenchStreamed& s = *length.streamed;
-    text += fmt::format(
-        "  with the weights of {} layers there {:.4f} s; {:.2f} GB go up, alone in {:.4f} s, with "
-        "the work one after the other {:.4f} s\n",
-        s.layers_kept, s.seconds, s.uploaded_gbytes, s.upload_seconds,
-        s.upload_seconds + s.resident_seconds);
-  }
-  if (r.program.device == "cpu") {
-    text +=
-        fmt::format("  peak memory {:.0f} MiB, {:.0f} more than the model alone (bound {:.0f})\n",
-                    length.peak_memory_mib, length.peak_memory_mib - r.base_memory_mib,
-                    length.memory_bound_mib - r.base_memory_mib);
-  }
-  return text;
-}
-
-std::string tail_text(const BenchResult& r) {
-  std::string text = fmt::format(
-      "\npeak memory {:.0f} MiB; {:.0f} MiB with the model alone, whose weights are {:.0f} MiB in "
-      "single precision\n",
-      r.peak_memory_mib, r.base_memory_mib, r.weights_mib);
-  if (r.device_held_mib > 0)
-    text += fmt::format("taken from the device {:.0f} MiB\n", r.device_held_mib);
-  return text;
-}
 
 // Of a device, which chooses by length what it does.
 engine::Cost planned_cost(engine::Cost forward, const BenchResult::Length& length) {
@@ -155,23 +80,23 @@ class Bench {
     result_.peak_memory_mib = peak_memory_mib();
     base::forget_peak_memory();  // what a length starts from
     result_.base_memory_mib = mib(base::process_memory().now);
-    emit(header_text(result_));
+    emit(bench::header_text(result_));
     for (const int tokens : options_.tokens) {
       result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
       result_.lengths.emplace_back().tokens = tokens;
-      emit(length_text(result_.lengths.back()));
+      emit(bench::length_text(result_.lengths.back()));
       const bool by_layer = engine::goes_by_layer(*engine::state_of(model_), tokens, context_);
       for (const backend::DevicePlan::Part& part : backend.plan(model_.writers(), tokens, by_layer))
         result_.lengths.back().plan.push_back(
             {part.what, part.way, part.flop / 1e9, part.byte / 1e9});
-      emit(plan_text(result_.lengths.back()));
+      emit(bench::plan_text(result_.lengths.back()));
       length(tokens, by_layer);
-      emit(after_rows_text(result_, result_.lengths.back()));
+      emit(bench::after_rows_text(result_, result_.lengths.back()));
     }
     result_.peak_memory_mib = std::max(result_.peak_memory_mib, peak_memory_mib());
     if (memory_ != nullptr)
       result_.device_held_mib = static_cast<double>(memory_->memory_use().held) / (1 << 20);
-    emit(tail_text(result_));
+    emit(bench::tail_text(result_));
     return result_;
   }
 
@@ -184,9 +109,7 @@ class Bench {
     std::mt19937_64 generator(seed);
     std::vector<TokenId> ids;
     ids.reserve(tokens);
-    for (int i = 0; i < tokens; ++i)
-      ids.push_back(static_cast<TokenId>(generator() %
-                                         static_cast<std::uint64_t>(model_.config().vocab_size)));
+    for (int i = 0; i < tokens; ++i) ids.push_back(generator() % model_.config().vocab_size);
     return ids;
   }
 
@@ -226,7 +149,7 @@ class Bench {
     if (r.name == "forward pass") r.bound = std::max(cost.flop / rate_, cost.byte / bandwidth_);
     std::vector<BenchRow>& rows = result_.lengths.back().rows;
     rows.push_back(std::move(r));
-    emit(row_text(rows.back(), rows.size() == 1));
+    emit(bench::row_text(rows.back(), rows.size() == 1));
   }
 
   void length(int tokens, bool by_layer) {
@@ -414,8 +337,7 @@ class Bench {
 
   std::vector<std::vector<TokenId>> some_prompts(int tokens) const {
     std::vector<std::vector<TokenId>> out;
-    for (int i = 0; i < options_.prompts; ++i)
-      out.push_back(prompt(tokens, 2 + static_cast<std::uint64_t>(i)));
+    for (int i = 0; i < options_.prompts; ++i) out.push_back(prompt(tokens, 2 + i));
     return out;
   }
 
@@ -463,14 +385,13 @@ class Bench {
     const Model fast = model_.with(load);
     // As a batch does it, some at once; and in turn with single calls, so that what else the
     // machine does falls on both.
-    const std::size_t at_once = prompts_at_once(static_cast<std::size_t>(tokens));
+    const std::size_t at_once = prompts_at_once(tokens);
     double batched = 0, single = 0;
     for (std::size_t begin = 0; begin < prompts.size(); begin += at_once) {
       const std::size_t count = std::min(at_once, prompts.size() - begin);
       batched += median(1, [&] {
         engine::state_of(fast)->backend->together(
-            static_cast<std::int64_t>(count),
-            [&](std::int64_t i) { (void)fast.prepare(prompts[begin + i]).trace(question); });
+            count, [&](std::int64_t i) { (void)fast.prepare(prompts[begin + i]).trace(question); });
       });
       single += median(1, [&] {
         for (std::size_t i = begin; i < begin + count; ++i)
@@ -524,15 +445,5 @@ BenchResult run_bench(const BenchOptions& options, const RunContext& context) {
 }
 
 std::vector<std::string> known_shapes() { return model::known_shapes(); }
-
-std::string to_terminal(const BenchResult& r) {
-  std::string text = header_text(r);
-  for (const auto& length : r.lengths) {
-    text += length_text(length) + plan_text(length);
-    for (std::size_t i = 0; i < length.rows.size(); ++i) text += row_text(length.rows[i], i == 0);
-    text += after_rows_text(r, length);
-  }
-  return text + tail_text(r);
-}
 
 }  // namespace unpack
