@@ -14,21 +14,12 @@
 
 namespace unpack::decompose {
 
-namespace {
-
-// A device writes every element; clearing it first would be one more launch.
-backend::Array fresh(backend::Backend& backend, std::int64_t size) {
-  return backend.device_memory() != nullptr ? backend.uninitialized(size) : backend.zeros(size);
-}
-
-}  // namespace
-
 Decomposition::Decomposition(std::shared_ptr<backend::Backend> backend, const Writers& writers,
                              forward::ForwardPass pass, const RunContext& context, bool by_layer)
     : backend_(std::move(backend)),
       writers_(writers),
       pass_(std::move(pass)),
-      length_(static_cast<int>(pass_.ids.size())),
+      length_(pass_.ids.size()),
       by_layer_(by_layer) {
   if (by_layer_) {
     walked_ = true;
@@ -400,126 +391,6 @@ backend::Array Decomposition::kept(Lazy<backend::Array>& lazy, int layer,
     lazy.layers = std::move(made);
   });
   return lazy.layers[layer];
-}
-
-// Long prompts have no room for them; they are cheap to make again.
-backend::Array Decomposition::kept_numerators(
-    Lazy<backend::Array>& lazy, int layer, const std::function<backend::Array(int)>& make) const {
-  return keeps_.numerators ? kept(lazy, layer, make) : make(layer);
-}
-
-backend::Array Decomposition::head_numerators(int layer) const {
-  walked();
-  return kept_numerators(head_numerators_, layer, [&](int l) { return make_head_numerators(l); });
-}
-
-backend::Array Decomposition::mlp_numerators(int layer) const {
-  walked();
-  if (neurons_when_asked(layer)) return make_mlp_numerators(layer);
-  return kept_numerators(mlp_numerators_, layer, [&](int l) {
-    return neurons_when_asked(l) ? backend::Array() : make_mlp_numerators(l);
-  });
-}
-
-backend::Array Decomposition::make_head_numerators(int layer) const {
-  enter(layer);
-  std::vector<int> queries(length_);
-  std::iota(queries.begin(), queries.end(), 0);
-  backend::Array out = fresh(*backend_, config().n_heads * backend::tri(length_));
-  backend_->head_numerators(attention_view(layer), queries, pass_.layers[layer].attn_out, out);
-  return out;
-}
-
-backend::Array Decomposition::make_mlp_numerators(int layer) const {
-  enter(layer);
-  std::vector<int> queries(length_);
-  std::iota(queries.begin(), queries.end(), 0);
-  backend::Array out = fresh(*backend_, std::int64_t{length_} * config().layer(layer).entries());
-  backend_->mlp_numerators(mlp_view(layer), queries, pass_.layers[layer].mlp_out, out);
-  return out;
-}
-
-Decomposition::DirectNumerators Decomposition::direct_numerators(
-    int layer, int query, const backend::Array& direction) const {
-  const std::size_t l = layer;
-  std::vector<double> wanted(config().d_model);
-  backend_->download(direction, 0, wanted);
-  {
-    std::lock_guard lock(direct_.mutex);
-    if (direct_.query != query || direct_.direction != wanted) {
-      direct_.query = query;
-      direct_.direction = wanted;
-      direct_.layers.assign(pass_.layers.size(), nullptr);
-    }
-    if (direct_.layers[l]) return *direct_.layers[l];
-  }
-  const std::vector<int> queries = {query};
-  DirectNumerators made;
-  const auto downloaded = [&](const backend::Array& from) {
-    std::vector<double> out(from.size());
-    backend_->download(from, 0, out);
-    return out;
-  };
-  backend::Array heads = backend_->zeros(static_cast<std::int64_t>(config().n_heads) * (query + 1));
-  backend_->head_numerators(attention_view(layer), queries, direction, heads);
-  made.heads = downloaded(heads);
-  backend::Array neurons = backend_->zeros(config().layer(layer).entries());
-  backend_->mlp_numerators(mlp_view(layer), queries, direction, neurons);
-  made.neurons = downloaded(neurons);
-  std::lock_guard lock(direct_.mutex);
-  if (direct_.query == query && direct_.direction == wanted)
-    direct_.layers[l] = std::make_shared<const DirectNumerators>(made);
-  return made;
-}
-
-std::size_t Decomposition::bytes(const ModelConfig& c, const Writers& writers, int length,
-                                 const Kept& kept, int scalar) {
-  const double s = length;
-  const double pairs = static_cast<double>(backend::tri(length)) * c.n_heads;
-  const double q = static_cast<double>(c.n_heads) * c.d_head;
-  const double kv = 2.0 * c.n_kv_heads * c.d_head;
-  double scalars = s * c.d_model * (writers.count() + 3);
-  for (int l = 0; l < c.n_layers; ++l) {
-    const double cl = writers.visible_to_attention(l);
-    const double cm = writers.visible_to_mlp(l);
-    const double sides = backend::neuron_sides(c.layer(l)), neurons = c.layer(l).entries();
-    scalars += s * (4.0 * c.d_model + 2 * q + kv +
-                    (1 + 3 * sides) * neurons);  // streams, heads, neurons and their sums
-    scalars += 5 * pairs;                        // pattern and the sums of keys and queries
-    scalars +=
-        s * cl * (2.0 * c.n_heads + c.n_kv_heads) + s * cm * sides;  // moments, value scores, norms
-    if (kept.key_scores) scalars += pairs * cl;
-    if (kept.numerators) scalars += pairs + s * neurons;
-    scalars += s * cl * kv / 2 * ((kept.values ? 1 : 0) + (kept.keys ? 1 : 0));
-    if (kept.key_scores && backend::keeps_query_scores(c, writers, length, scalar))
-      scalars += pairs * cl;
-    if (backend::keeps_last_scores(c, writers, scalar)) scalars += cm * neurons * sides;
-  }
-  return scalars * scalar;
-}
-
-bool Decomposition::table_fits(const ModelConfig& c, const Writers& writers, int length,
-                               std::size_t memory_budget, int scalar) {
-  double table = 0;
-  for (int l = 0; l < c.n_layers; ++l)
-    table +=
-        static_cast<double>(backend::tri(length)) * c.n_heads * writers.visible_to_attention(l);
-  return table * scalar <= memory_budget;
-}
-
-Decomposition::Kept Decomposition::kept_within(const ModelConfig& c, const Writers& writers,
-                                               int length, std::size_t memory_budget, int scalar) {
-  const double row = static_cast<double>(c.n_kv_heads) * c.d_head;
-  double rows = 0;
-  for (int l = 0; l < c.n_layers; ++l)
-    rows += static_cast<double>(length) * writers.visible_to_attention(l);
-  Kept out;
-  out.key_scores = out.numerators = table_fits(c, writers, length, memory_budget, scalar);
-  const bool fit = 2 * rows * row * scalar <= memory_budget;
-  // Keys pay where they are fewer than the scores that are made of them.
-  out.keys = fit && 2 * row <= static_cast<double>(c.n_heads) * (length + 1);
-  out.values = out.key_scores || out.keys;
-  return out;
 }
 
 }  // namespace unpack::decompose
