@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "backend/credit_on_queries.h"
 #include "backend/device_credit.h"
 #include "backend/device_memory.h"
 #include "backend/device_plan.h"
@@ -74,6 +75,8 @@ class Backend : public Primitives, public ReadOps {
   virtual DeviceMemory* device_memory() { return nullptr; }
   // Passing credit on without a round trip for every array.
   virtual DeviceCredit* device_credit() { return nullptr; }
+  // Keys folded with coefficients as they lie in host memory.
+  virtual CreditOnQueries* credit_on_queries() { return nullptr; }
   // How the scores of a prompt will be made; empty: by the one way there is.
   virtual std::vector<DevicePlan::Part> plan(const Writers&, int /*tokens*/, bool /*by_layer*/) {
     return {};

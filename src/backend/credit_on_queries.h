@@ -1,5 +1,6 @@
-// Folding the keys of a layer with credit that nobody has multiplied with the coefficients yet: a
-// long prompt has millions of these, and they are read once, as they are.
+// What backends in host memory have (Backend::credit_on_queries): folding the keys of a layer with
+// credit that nobody has multiplied with the coefficients yet. A long prompt has millions of these,
+// and they are read once, as they are.
 #pragma once
 
 #include <span>
@@ -9,7 +10,6 @@
 
 namespace unpack::backend {
 
-// What a backend may have beside the operations of backend.h.
 class CreditOnQueries {
  public:
   virtual ~CreditOnQueries() = default;

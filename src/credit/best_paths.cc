@@ -119,8 +119,7 @@ std::vector<Path> search(const PathGraph<T>& graph, std::size_t k, double tau,
     const auto index = std::ssize(prefixes) - 1;
     if (graph.terminal(next.node.writer)) {
       paths.push_back(make_path(prefixes, index));
-      if (paths.size() % 1024 == 0)
-        context.report("paths", static_cast<double>(paths.size()), static_cast<double>(k));
+      if (paths.size() % 1024 == 0) context.report("paths", paths.size(), k);
     } else {
       push(index, 0);
     }

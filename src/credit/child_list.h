@@ -29,7 +29,7 @@ class ChildList {
   using Make = std::function<std::vector<Child>()>;
   explicit ChildList(Make make)
       : make_(std::move(make)), children_(make_()), size_(children_.size()) {
-    if (size_ > static_cast<std::size_t>(kKept)) {
+    if (size_ > kKept) {
       std::nth_element(children_.begin(), children_.begin() + kKept, children_.end(),
                        [](const Child& a, const Child& b) { return weaker(b, a); });
       children_ = std::vector<Child>(children_.begin(), children_.begin() + kKept);

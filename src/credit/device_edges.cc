@@ -191,7 +191,7 @@ void walk_up(backend::DeviceCredit& device, const decompose::Decomposition& d,
     device.head_edges(view, d.attention(l, options.scores, context), queries,
                       options.dispatch == Dispatch::gate ? *view.pattern : d.head_numerators(l),
                       options, a.heads);
-    if (towards) towards->queue(static_cast<std::size_t>(l));
+    if (towards) towards->queue(l);
     d.leave_sums();
     layers.push_back({view,
                       d.mlp_view(l),
@@ -305,7 +305,7 @@ backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const 
                       {a.neurons[0].edge, a.neurons[1].edge, a.neurons[2].edge},
                       d.writers().head(l, 0),
                       d.writers().mlp(l)});
-    if (towards) towards->queue(static_cast<std::size_t>(l));
+    if (towards) towards->queue(l);
   }
   if (towards) towards->fetch(direct);
   bundle.fetch();
@@ -317,7 +317,7 @@ backend::DeviceCredit* edges_on_device(const decompose::Decomposition& d, const 
     bundle.read(a.heads.query_edge, to.query_edge);
     bundle.read(a.heads.value_edge, to.value_edge);
     bundle.read(a.heads.doubt, to.head_doubt);
-    for (std::size_t i = 0; i < backend::mlp_readers(c.layer(static_cast<int>(l))).size(); ++i)
+    for (std::size_t i = 0; i < backend::mlp_readers(c.layer(l)).size(); ++i)
       bundle.read(a.neurons[i].edge, to.mlp_edge[i]);
     bundle.read(a.neurons[0].doubt, to.mlp_doubt);
   };

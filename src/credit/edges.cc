@@ -150,87 +150,6 @@ DeviceLayer Edges<T>::device_layer(int l) const {
   return remade_layer(*device_, *decomposition_, options_, device_layers_[l]);
 }
 
-namespace {
-
-template <typename T>
-std::shared_ptr<const T> fetched(backend::Backend& backend, const backend::Array& array,
-                                 std::int64_t at, std::int64_t size) {
-  const auto host = backend.host(backend.slice(array, at, size));
-  return {host, static_cast<const T*>(host.get())};
-}
-
-}  // namespace
-
-template <typename T>
-std::shared_ptr<const T> Edges<T>::query_row(int layer, int head, int query) const {
-  const std::int64_t cl = decomposition_->writers().visible_to_attention(layer),
-                     at = (std::int64_t{head} * decomposition_->length() + query) * cl;
-  if (by_layer())
-    return fetched<T>(decomposition_->backend(), device_layers_[layer].heads.query_edge, at, cl);
-  return {std::shared_ptr<const void>(), layers_[layer].query_edge.data() + at};
-}
-
-template <typename T>
-std::shared_ptr<const T> Edges<T>::value_rows(int layer, int group, int query) const {
-  const std::int64_t cl = decomposition_->writers().visible_to_attention(layer),
-                     at = std::int64_t{group} * decomposition_->length() * cl;
-  if (by_layer())
-    return fetched<T>(decomposition_->backend(), device_layers_[layer].heads.value_edge, at,
-                      (std::int64_t{query} + 1) * cl);
-  return {std::shared_ptr<const void>(), layers_[layer].value_edge.data() + at};
-}
-
-// Of a prompt that is traced layer by layer: shares of what the head takes from its sources, and
-// sums over the writers of the scores given.
-template <typename T>
-HeadRow<T> Edges<T>::row_made_again(int layer, int head, int query, const T* keys) const {
-  const decompose::Decomposition& d = *decomposition_;
-  const std::size_t n = static_cast<std::size_t>(query) + 1,
-                    cl = d.writers().visible_to_attention(layer), own = head;
-  const std::int64_t width = d.config().d_model;
-  backend::Array numerators, pattern;
-  d.backend().head_numerators_at(
-      d.attention_view(layer), query,
-      d.backend().slice(d.kept_pass().layers[layer].attn_out, query * width, width), numerators,
-      pattern);
-  const bool gate = options_.dispatch == Dispatch::gate;
-  const auto row = fetched<T>(d.backend(), gate ? pattern : numerators,
-                              static_cast<std::int64_t>(own * n), static_cast<std::int64_t>(n));
-  std::vector<double> share(row.get(), row.get() + n);
-  if (!gate) to_shares(share.data(), n, options_.beta);
-  auto entry = std::make_shared<std::vector<T>>(n), coef = std::make_shared<std::vector<T>>(n);
-  for (std::size_t s = 0; s < n; ++s) {
-    double sum = 0, size = 0;
-    for (std::size_t j = 0; j < cl; ++j) {
-      const double score = keys[s * cl + j];
-      sum += score;
-      size += std::fabs(score);
-    }
-    (*entry)[s] = static_cast<T>(share[s]);
-    (*coef)[s] = static_cast<T>(options_.weights[0] * share[s] *
-                                base::inverse_denom(sum, size, options_.beta));
-  }
-  return {{entry, entry->data()}, {coef, coef->data()}};
-}
-
-template <typename T>
-HeadRow<T> Edges<T>::head_row(int layer, int head, int query,
-                              const std::shared_ptr<const T>& keys) const {
-  if (by_layer()) return row_made_again(layer, head, query, keys.get());
-  const LayerEdges<T>& e = layers_[layer];
-  const std::int64_t at = head * backend::tri(decomposition_->length()) + backend::tri(query);
-  std::unique_lock lock(mutex_);
-  if (!e.entry.empty()) {
-    const std::shared_ptr<const void> none;
-    return {{none, e.entry.data() + at}, {none, e.key_coef.data() + at}};
-  }
-  lock.unlock();
-  backend::Backend& backend = decomposition_->backend();
-  const backend::DeviceCredit::HeadEdges& from = device_layers_[layer].heads;
-  return {fetched<T>(backend, from.entry, at, query + 1),
-          fetched<T>(backend, from.key_coef, at, query + 1)};
-}
-
 template <typename T>
 void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
                                LayerEdges<T>& out) const {
@@ -264,7 +183,7 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
     const std::size_t v_row = h / group * steps;
     std::vector<double> entry(steps);
     for (std::size_t q = 0; q < steps; ++q) {
-      const std::size_t row = h * pairs + backend::tri(static_cast<std::int64_t>(q));
+      const std::size_t row = h * pairs + backend::tri(q);
       double& doubt = out.head_doubt[h * steps + q];
       for (std::size_t s = 0; s <= q; ++s) entry[s] = numerators.get()[row + s];
       if (options_.dispatch == Dispatch::aligned) to_shares(entry.data(), q + 1, options_.beta);
@@ -277,15 +196,14 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
         return weight * entry[s] * base::inverse_denom(total, size, options_.beta);
       };
       for (std::size_t s = 0; s <= q; ++s) {
-        out.entry[row + s] = static_cast<T>(entry[s]);
-        out.key_coef[row + s] = static_cast<T>(coefficient(k_sum, k_abs, s, options_.weights[0]));
+        out.entry[row + s] = entry[s];
+        out.key_coef[row + s] = coefficient(k_sum, k_abs, s, options_.weights[0]);
         if (queries) query_coef[row + s] = coefficient(q_sum, q_abs, s, options_.weights[1]);
-        if (base::ill_conditioned(static_cast<double>(v_sum.get()[v_row + s]),
-                                  static_cast<double>(v_abs.get()[v_row + s])))
+        if (base::ill_conditioned(v_sum.get()[v_row + s], v_abs.get()[v_row + s]))
           doubt += options_.weights[2] * std::fabs(entry[s]);
       }
       if (queries && options_.scores == Scores::centered) {
-        const std::size_t from = shape.first_source(static_cast<int>(q));
+        const std::size_t from = shape.first_source(q);
         center_coefficients(query_coef.data() + row + from, q + 1 - from);
       }
     }
@@ -298,13 +216,12 @@ void Edges<T>::build_attention(int l, const backend::AttentionSums& sums,
     out.query_edge.assign(heads * steps * cl, T(0));
   }
   out.value_edge.resize(c.n_kv_heads * steps * cl);
-  d.backend().parallel_for(static_cast<std::int64_t>(c.n_kv_heads) * length, [&](std::int64_t at) {
+  d.backend().parallel_for(c.n_kv_heads * length, [&](std::int64_t at) {
     const std::size_t i = at;
-    const double inverse = options_.weights[2] *
-                           base::inverse_denom(static_cast<double>(v_sum.get()[i]),
-                                               static_cast<double>(v_abs.get()[i]), options_.beta);
+    const double inverse =
+        options_.weights[2] * base::inverse_denom(v_sum.get()[i], v_abs.get()[i], options_.beta);
     for (std::size_t j = 0; j < cl; ++j)
-      out.value_edge[i * cl + j] = static_cast<T>(v_scores.get()[i * cl + j] * inverse);
+      out.value_edge[i * cl + j] = v_scores.get()[i * cl + j] * inverse;
   });
 }
 
@@ -395,7 +312,7 @@ std::array<std::vector<double>, backend::kMostReaders> Edges<T>::mlp_edges(
             to[k] = t[k] * base::inverse_denom(total, size, options_.beta);
             if (base::ill_conditioned(total, size)) doubtful += std::fabs(t[k]);
           } else {
-            to[k] = t[k] / base::away_from_zero(static_cast<double>(pre.get()[row + k]));
+            to[k] = t[k] / base::away_from_zero(pre.get()[row + k]);
           }
         }
         if (doubt) (*doubt)[i] += weight * doubtful;
@@ -439,7 +356,7 @@ std::vector<double> Edges<T>::neuron_shares(int layer, int query) const {
   std::vector<double> t(n);
   const backend::Array from = options_.dispatch == Dispatch::gate ? d.kept_pass().layers[layer].act
                                                                   : d.mlp_numerators(layer);
-  d.backend().download(from, static_cast<std::int64_t>(query) * static_cast<std::int64_t>(n), t);
+  d.backend().download(from, query * n, t);
   to_shares(t.data(), n, options_.beta);
   return t;
 }
@@ -454,7 +371,7 @@ std::vector<DirectEdges> Edges<T>::direct(std::span<const int> layers, int query
   if (direct_on_device(*decomposition_, options_, layers, query, direction, out)) return out;
   out.resize(layers.size());
   const auto one = [&](std::int64_t i) { out[i] = direct(layers[i], query, direction); };
-  each_layer(static_cast<int>(layers.size()), true, one);
+  each_layer(layers.size(), true, one);
   return out;
 }
 
@@ -464,7 +381,7 @@ DirectEdges Edges<T>::direct(int layer, int query, const backend::Array& directi
   backend::Backend& backend = d.backend();
   const ModelConfig& c = d.config();
   const std::size_t heads = c.n_heads;
-  const auto sources = static_cast<std::size_t>(query) + 1;
+  const std::size_t sources = query + 1;
   const std::size_t pairs = backend::tri(d.length());
   const backend::AttentionSums& sums = d.attention(layer, options_.scores);
   backend::AttentionView view = d.attention_view(layer);
@@ -505,58 +422,6 @@ DirectEdges Edges<T>::direct(int layer, int query, const backend::Array& directi
   to_shares(out.neuron_share.data(), out.neuron_share.size(), options_.beta);
   out.mlp_edge = mlp_edges(layer, queries, std::move(numerators.neurons), nullptr);
   return out;
-}
-
-template <typename T>
-std::shared_ptr<const T> Edges<T>::key_rows(int layer, int head, int query) const {
-  const decompose::Decomposition& d = *decomposition_;
-  const std::int64_t cl = d.writers().visible_to_attention(layer);
-  if (has_table()) {
-    const std::int64_t at = (head * backend::tri(d.length()) + backend::tri(query)) * cl;
-    if (tables_.empty()) {
-      const auto rows = d.backend().host(
-          d.backend().slice(d.attention(layer, options_.scores).k_scores, at, (query + 1) * cl));
-      return {rows, static_cast<const T*>(rows.get())};
-    }
-    const auto& table = tables_[layer];
-    return {table, static_cast<const T*>(table.get()) + at};
-  }
-  backend::Array out = d.backend().zeros((query + 1) * cl);
-  d.backend().key_scores(d.attention_view(layer), options_.scores, head, query, out);
-  const auto rows = d.backend().host(out);
-  return {rows, static_cast<const T*>(rows.get())};
-}
-
-template <typename T>
-std::shared_ptr<const T> Edges<T>::key_rows_of_heads(int layer, int query) const {
-  const decompose::Decomposition& d = *decomposition_;
-  const std::int64_t cl = d.writers().visible_to_attention(layer);
-  backend::Array out = d.backend().zeros(d.config().n_heads * (std::int64_t{query} + 1) * cl);
-  d.backend().key_scores_of_heads(d.attention_view(layer), options_.scores, query, out);
-  const auto rows = d.backend().host(out);
-  return {rows, static_cast<const T*>(rows.get())};
-}
-
-template <typename T>
-void Edges<T>::visit_keys(int layer, const std::function<void(int, int, const T*)>& visit) const {
-  const decompose::Decomposition& d = *decomposition_;
-  if (!has_table()) {
-    d.backend().visit_key_scores(
-        d.attention_view(layer), options_.scores,
-        [&](int h, int q, const void* rows) { visit(h, q, static_cast<const T*>(rows)); });
-    return;
-  }
-  const auto table = tables_.empty()
-                         ? d.backend().host(d.attention(layer, options_.scores).k_scores)
-                         : tables_[layer];
-  const std::int64_t cl = d.writers().visible_to_attention(layer);
-  const std::int64_t length = d.length();
-  d.backend().parallel_for(d.config().n_heads * length, [&](std::int64_t task) {
-    const std::int64_t h = task / length;
-    const std::int64_t q = task % length;
-    visit(static_cast<int>(h), static_cast<int>(q),
-          static_cast<const T*>(table.get()) + (h * backend::tri(length) + backend::tri(q)) * cl);
-  });
 }
 
 template class Edges<float>;

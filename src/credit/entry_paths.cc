@@ -60,7 +60,7 @@ class EntryWalk {
       std::vector<int>;  // writer, position, branch of the hop that led there, from the root side
 
   void enter(const GraphNode& node, Branch branch, double credit) {
-    if (++walks_ % 4096 == 0) context_.report("walks", static_cast<double>(walks_), 0);
+    if (++walks_ % 4096 == 0) context_.report("walks", walks_, 0);
     if (walks_ > kMostWalks || found_.size() > kMostFound)
       throw InputError(
           fmt::format("tau {:g} is too small here: more than {} walks, or {} paths, lie "
@@ -126,18 +126,16 @@ class EntryWalk {
     d_.backend().query_scores(d_.attention_view(writer.layer), options.scores, writer.head, q,
                               query_array);
     const auto queries = d_.backend().host(query_array);
-    std::vector<double> sum(static_cast<std::size_t>(q) + 1), abs(static_cast<std::size_t>(q) + 1);
+    std::vector<double> sum(q + 1), abs(q + 1);
     d_.backend().download(sums.q_sum, at, sum);
     d_.backend().download(sums.q_abs, at, abs);
     std::vector<EntryShares> entries;
     for (int s = 0; s <= q; ++s) {
       const std::size_t i = s;
-      const std::size_t direct_at = writer.head * (static_cast<std::size_t>(q) + 1) + i;
-      const double share =
-          direct ? direct->entry[direct_at] : static_cast<double>(own.entry.get()[i]);
+      const std::size_t direct_at = writer.head * (q + 1) + i;
+      const double share = direct ? direct->entry[direct_at] : own.entry.get()[i];
       if (std::fabs(share) < least) continue;
-      const double key_coef =
-          direct ? direct->key_coef[direct_at] : static_cast<double>(own.key_coef.get()[i]);
+      const double key_coef = direct ? direct->key_coef[direct_at] : own.key_coef.get()[i];
       const double query_coef =
           options.weights[1] * share * base::inverse_denom(sum[i], abs[i], options.beta);
       const T* k = keys.get() + s * cl;
@@ -183,9 +181,8 @@ class EntryWalk {
       // A router reads once for all neurons of an expert.
       const bool router = reader.side == backend::MlpSide::router;
       const std::size_t width = backend::reader_entries(shape, reader.side);
-      const std::size_t each = router ? static_cast<std::size_t>(shape.n_neurons) : 1;
-      backend::Array scores = d_.backend().zeros(static_cast<std::int64_t>(view.visible) *
-                                                 static_cast<std::int64_t>(width));
+      const std::size_t each = router ? shape.n_neurons : 1;
+      backend::Array scores = d_.backend().zeros(view.visible * width);
       d_.backend().mlp_scores(view, reader.side, options.scores, node.position, scores);
       const auto host = d_.backend().host(scores);
       const T* rows = static_cast<const T*>(host.get());
@@ -193,8 +190,7 @@ class EntryWalk {
       const backend::MlpSums sums = asked ? d_.mlp_at(writer.layer, reader.side, node.position)
                                           : d_.mlp(writer.layer, reader.side, options.scores);
       std::vector<double> sum(width), abs(width);
-      const std::int64_t at =
-          asked ? 0 : std::int64_t{node.position} * static_cast<std::int64_t>(width);
+      const std::int64_t at = asked ? 0 : std::int64_t{node.position} * width;
       d_.backend().download(sums.sum, at, sum);
       d_.backend().download(sums.abs, at, abs);
       for (std::size_t i = 0; i < neurons.size(); ++i) {

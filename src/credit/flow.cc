@@ -3,8 +3,6 @@
 #include <cmath>
 #include <numeric>
 
-#include "backend/credit_on_queries.h"
-
 namespace unpack::credit {
 
 namespace {
@@ -26,8 +24,8 @@ class LayerSweep {
         e_(edges.layer(layer)),
         layer_(layer),
         length_(d_.length()),
-        stride_(static_cast<std::size_t>(d_.writers().count())),
-        pairs_(static_cast<std::size_t>(backend::tri(length_))),
+        stride_(d_.writers().count()),
+        pairs_(backend::tri(length_)),
         direct_(start.direct_edges(layer)) {}
 
   void mlp() {
@@ -65,11 +63,11 @@ class LayerSweep {
       const std::size_t i = h;
       sums[i].assign(length * cl, 0.0);
       values[i].assign(length, 0.0);
-      send(static_cast<int>(h), cl, sums[i], values[i], key_coef);
+      send(h, cl, sums[i], values[i], key_coef);
     });
     d_.backend().parallel_for(length_, [&](std::int64_t position) {
       const std::size_t s = position;
-      double* to = at(static_cast<int>(position), 0);
+      double* to = at(position, 0);
       for (std::size_t h = 0; h < heads; ++h) {
         const std::size_t value_row = h / c.group_size() * length + s;
         add_scaled(1.0, sums[h].data() + s * cl, cl, to);
@@ -84,7 +82,7 @@ class LayerSweep {
   // Of a long prompt every pair's coefficients are read once, as they are. False, and nothing done,
   // where the backend cannot.
   bool credit_on_queries(std::size_t cl) {
-    auto* fold = dynamic_cast<backend::CreditOnQueries*>(&d_.backend());
+    backend::CreditOnQueries* fold = d_.backend().credit_on_queries();
     if (fold == nullptr) return false;
     const ModelConfig& c = d_.config();
     const std::size_t heads = c.n_heads, length = length_;
@@ -92,9 +90,8 @@ class LayerSweep {
         direct_ ? static_cast<std::size_t>(direct_->query) + 1 : std::size_t{0};
     std::vector<double> credit(heads * length), own(heads * sources), folded;
     for (std::size_t h = 0; h < heads; ++h) {
-      const int writer = d_.writers().head(layer_, static_cast<int>(h));
-      for (std::size_t q = 0; q < length; ++q)
-        credit[h * length + q] = *at(static_cast<int>(q), writer);
+      const int writer = d_.writers().head(layer_, h);
+      for (std::size_t q = 0; q < length; ++q) credit[h * length + q] = *at(q, writer);
       for (std::size_t s = 0; s < sources; ++s)
         own[h * sources + s] = flow_.direct[writer] * direct_->key_coef[h * sources + s];
     }
@@ -106,21 +103,21 @@ class LayerSweep {
       double* to = values.data() + h * length;
       for (std::size_t q = 0; q < length; ++q) {
         const double x = credit[h * length + q];
-        const std::size_t row = h * pairs_ + backend::tri(static_cast<std::int64_t>(q));
+        const std::size_t row = h * pairs_ + backend::tri(q);
         if (x != 0) add_scaled(x, e_.entry.data() + row, q + 1, to);
       }
-      const double direct = flow_.direct[d_.writers().head(layer_, static_cast<int>(h))];
+      const double direct = flow_.direct[d_.writers().head(layer_, h)];
       if (direct_ && direct != 0)
         add_scaled(direct, direct_->entry.data() + h * sources, sources, to);
     });
     d_.backend().parallel_for(length_, [&](std::int64_t position) {
       const std::size_t s = position;
-      double* to = at(static_cast<int>(position), 0);
+      double* to = at(position, 0);
       for (std::size_t h = 0; h < heads; ++h) {
         const double x = credit[h * length + s], value = values[h * length + s];
         if (x != 0) add_scaled(x, e_.query_edge.data() + (h * length + s) * cl, cl, to);
         if (direct_ && direct_->query == static_cast<int>(position)) {
-          const double direct = flow_.direct[d_.writers().head(layer_, static_cast<int>(h))];
+          const double direct = flow_.direct[d_.writers().head(layer_, h)];
           if (direct != 0) add_scaled(direct, direct_->query_edge.data() + h * cl, cl, to);
         }
         const std::size_t row = h / c.group_size() * length + s;
@@ -132,7 +129,7 @@ class LayerSweep {
   }
 
   double* at(int position, int writer) {
-    return flow_.indirect.data() + position * stride_ + static_cast<std::size_t>(writer);
+    return flow_.indirect.data() + position * stride_ + writer;
   }
 
   // What a head sends: by K and Q to sums[S, Cl], by V the weights of the sources.
@@ -145,10 +142,9 @@ class LayerSweep {
                              const auto* query_edge) {
       if (credit == 0) return;
       add_scaled(credit, query_edge, cl, sums.data() + q * cl);
-      add_scaled(credit, entry, static_cast<std::size_t>(q) + 1, values.data());
+      add_scaled(credit, entry, q + 1, values.data());
       if (!edges_.has_table()) {
-        add_scaled(credit, coef, static_cast<std::size_t>(q) + 1,
-                   key_coef.data() + hs * pairs_ + static_cast<std::size_t>(backend::tri(q)));
+        add_scaled(credit, coef, q + 1, key_coef.data() + hs * pairs_ + backend::tri(q));
         return;
       }
       const auto rows = edges_.key_rows(layer_, h, q);
@@ -163,7 +159,7 @@ class LayerSweep {
               e_.query_edge.data() + (hs * length_ + q) * cl);
     }
     if (!direct_) return;
-    const std::size_t sources = static_cast<std::size_t>(direct_->query) + 1;
+    const std::size_t sources = direct_->query + 1;
     pass_on(flow_.direct[writer], direct_->query, direct_->entry.data() + hs * sources,
             direct_->key_coef.data() + hs * sources, direct_->query_edge.data() + hs * cl);
   }
@@ -175,7 +171,7 @@ class LayerSweep {
     if (edges_.options().scores == Scores::raw) return;
     const backend::AttentionSums& sums = d_.attention(layer_, edges_.options().scores);
     // sum over s' of coef (sK(q, s) - mean_s'): the raw scores folded, less the means.
-    std::vector<double> mean(static_cast<std::size_t>(sums.k_mean.size()));
+    std::vector<double> mean(sums.k_mean.size());
     d_.backend().download(sums.k_mean, 0, mean);
     for (std::size_t h = 0; h < static_cast<std::size_t>(d_.config().n_heads); ++h) {
       for (int q = 0; q < length_; ++q) {
@@ -321,12 +317,10 @@ std::vector<std::pair<Branch, std::vector<double>>> outgoing(const Edges<T>& edg
   const auto rows = edges.key_rows(writer.layer, writer.head, node.position);
   const HeadRow<T> own =
       direct ? HeadRow<T>{} : edges.head_row(writer.layer, writer.head, node.position, rows);
-  const auto values = edges.value_rows(writer.layer, static_cast<int>(group), node.position);
+  const auto values = edges.value_rows(writer.layer, group, node.position);
   for (std::size_t s = 0; s <= q; ++s) {
-    const double coef =
-        direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]);
-    const double entry =
-        direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]);
+    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : own.key_coef.get()[s];
+    const double entry = direct ? direct->entry[h * (q + 1) + s] : own.entry.get()[s];
     add_scaled(coef, rows.get() + s * cl, cl, k.data() + s * stride);
     add_scaled(entry, values.get() + s * cl, cl, v.data() + s * stride);
   }

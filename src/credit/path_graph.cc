@@ -35,8 +35,7 @@ PathGraph<T>::PathGraph(const Edges<T>& edges, const Start& start, const Suffix&
     std::shared_ptr<const T> keys;
     if (end - first > 1 && !writer.terminal())
       keys = edges_.key_rows_of_heads(writer.layer, tops_[first].node.position);
-    backend.parallel_for(static_cast<std::int64_t>(end - first),
-                         [&](std::int64_t i) { measure(tops_[first + i], keys); });
+    backend.parallel_for(end - first, [&](std::int64_t i) { measure(tops_[first + i], keys); });
   }
 }
 
@@ -122,12 +121,12 @@ void PathGraph<T>::measure_unfiltered(TopNode& top, const std::shared_ptr<const 
                            : edges_.key_rows(writer.layer, writer.head, top.node.position);
     const HeadRow<T> own =
         direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, top.node.position, rows);
-    const auto values = edges_.value_rows(writer.layer, static_cast<int>(group), top.node.position);
+    const auto values = edges_.value_rows(writer.layer, group, top.node.position);
     for (std::size_t s = 0; s <= q; ++s) {
-      add(direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]),
-          rows.get() + s * cl, cl, s);
-      add(direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]),
-          values.get() + s * cl, cl, s);
+      add(direct ? direct->key_coef[h * (q + 1) + s] : own.key_coef.get()[s], rows.get() + s * cl,
+          cl, s);
+      add(direct ? direct->entry[h * (q + 1) + s] : own.entry.get()[s], values.get() + s * cl, cl,
+          s);
     }
     if (direct) {
       add(1.0, direct->query_edge.data() + h * cl, cl, q);
@@ -157,8 +156,7 @@ void PathGraph<T>::for_each_edge(const GraphNode& node,
       for (int j = 0; j < cm; ++j) {
         const std::size_t js = j;
         emit(j, node.position, readers[side].branch,
-             direct ? direct->mlp_edge[side][js]
-                    : static_cast<double>(e.mlp_edge[side][q * cm + js]));
+             direct ? direct->mlp_edge[side][js] : e.mlp_edge[side][q * cm + js]);
       }
     }
     return;
@@ -170,25 +168,23 @@ void PathGraph<T>::for_each_edge(const GraphNode& node,
   const auto rows = edges_.key_rows(writer.layer, writer.head, node.position);
   const HeadRow<T> own =
       direct ? HeadRow<T>{} : edges_.head_row(writer.layer, writer.head, node.position, rows);
-  const auto values = edges_.value_rows(writer.layer, static_cast<int>(group), node.position);
+  const auto values = edges_.value_rows(writer.layer, group, node.position);
   const auto query_edge = direct ? std::shared_ptr<const T>()
                                  : edges_.query_row(writer.layer, writer.head, node.position);
   for (std::size_t s = 0; s <= q; ++s) {
-    const double coef =
-        direct ? direct->key_coef[h * (q + 1) + s] : static_cast<double>(own.key_coef.get()[s]);
-    const double entry =
-        direct ? direct->entry[h * (q + 1) + s] : static_cast<double>(own.entry.get()[s]);
+    const double coef = direct ? direct->key_coef[h * (q + 1) + s] : own.key_coef.get()[s];
+    const double entry = direct ? direct->entry[h * (q + 1) + s] : own.entry.get()[s];
     const T* key = rows.get() + s * cl;
     const T* value = values.get() + s * cl;
     for (int j = 0; j < visible; ++j) {
-      emit(j, static_cast<int>(s), Branch::K, coef * key[j]);
-      emit(j, static_cast<int>(s), Branch::V, entry * value[j]);
+      emit(j, s, Branch::K, coef * key[j]);
+      emit(j, s, Branch::V, entry * value[j]);
     }
   }
   for (int j = 0; j < visible; ++j) {
     const std::size_t js = j;
     emit(j, node.position, Branch::Q,
-         direct ? direct->query_edge[h * cl + js] : static_cast<double>(query_edge.get()[js]));
+         direct ? direct->query_edge[h * cl + js] : query_edge.get()[js]);
   }
 }
 

@@ -22,13 +22,13 @@ Reach reach_of(const T* row, const double* mass, const double* bound, std::size_
   std::size_t j = 0;
   for (; j + kLanes <= n; j += kLanes) {
     for (std::size_t i = 0; i < kLanes; ++i) {
-      const double x = std::fabs(static_cast<double>(row[j + i]));
+      const double x = std::fabs(row[j + i]);
       sum[i] += x * mass[j + i];
       most[i] = std::max(most[i], x * bound[j + i]);
     }
   }
   for (std::size_t i = 0; j < n; ++i, ++j) {
-    const double x = std::fabs(static_cast<double>(row[j]));
+    const double x = std::fabs(row[j]);
     sum[i] += x * mass[j];
     most[i] = std::max(most[i], x * bound[j]);
   }

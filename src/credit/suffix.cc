@@ -119,7 +119,7 @@ class SuffixBuilder {
     }
     SuffixPart part;
     double sum = 0;
-    for (std::size_t j = 0; j < n; ++j) sum += std::fabs(static_cast<double>(row[j])) * all[j];
+    for (std::size_t j = 0; j < n; ++j) sum += std::fabs(row[j]) * all[j];
     part.all = sum;
     for (std::size_t state = 0; state < 4; state += 2) {
       if (!used(state)) continue;
@@ -130,7 +130,7 @@ class SuffixBuilder {
         double m = 0;
         double b = 0;
         for (std::size_t j = 0; j < n; ++j) {
-          const double x = std::fabs(static_cast<double>(row[j]));
+          const double x = std::fabs(row[j]);
           m += x * mass[j];
           b = std::max(b, x * bound[j]);
         }
@@ -181,8 +181,7 @@ class SuffixBuilder {
     const std::size_t pairs = backend::tri(d_.length());
     std::vector<SuffixPart> values(c.n_kv_heads * length);
     d_.backend().parallel_for(std::ssize(values), [&](std::int64_t i) {
-      values[i] = read(e.value_edge.data() + i * cl,
-                       static_cast<int>(static_cast<std::size_t>(i) % length), cl);
+      values[i] = read(e.value_edge.data() + i * cl, i % length, cl);
     });
     std::vector<SuffixPart> nodes(c.n_heads * length);
     const auto visit = [&](int h, int q, const T* rows) {
@@ -192,7 +191,7 @@ class SuffixBuilder {
         const std::size_t i = hs * pairs + (backend::tri(q) + s);
         const double k = e.key_coef[i];
         if (k != 0) node.add(read(rows + s * cl, s, cl), k);
-        node.add(values[(h / c.group_size()) * length + s], static_cast<double>(e.entry[i]));
+        node.add(values[(h / c.group_size()) * length + s], e.entry[i]);
       }
       node.add(read(e.query_edge.data() + (hs * length + q) * cl, q, cl), 1.0);
       nodes[hs * length + q] = node;
@@ -207,9 +206,8 @@ class SuffixBuilder {
     const auto meet = [&](int h, int q, const double* mass, const double* bound) {
       const std::size_t hs = h;
       const std::size_t row = hs * pairs + backend::tri(q);
-      const auto sources = static_cast<std::size_t>(q) + 1;
-      const double* value =
-          below.data() + static_cast<std::size_t>(h / c.group_size()) * 2 * length;
+      const std::size_t sources = q + 1;
+      const double* value = below.data() + (h / c.group_size()) * 2 * length;
       const Reach keys = reach_of(e.key_coef.data() + row, mass, bound, sources);
       const Reach entries = reach_of(e.entry.data() + row, value, value + length, sources);
       const SuffixPart query = read(e.query_edge.data() + (hs * length + q) * cl, q, cl);
@@ -220,13 +218,13 @@ class SuffixBuilder {
       d_.backend().parallel_for(std::ssize(nodes), [&](std::int64_t i) {
         const auto h = static_cast<std::size_t>(i) / length,
                    q = static_cast<std::size_t>(i) % length;
-        const std::size_t row = h * pairs + backend::tri(static_cast<std::int64_t>(q));
+        const std::size_t row = h * pairs + backend::tri(q);
         std::vector<double> mass(q + 1), bound(q + 1);
         for (std::size_t s = 0; s <= q; ++s) {
           mass[s] = known->mass[row + s] * known->unit[2 * s];
           bound[s] = known->bound[row + s] * known->unit[2 * s + 1];
         }
-        meet(static_cast<int>(h), static_cast<int>(q), mass.data(), bound.data());
+        meet(h, q, mass.data(), bound.data());
       });
     } else if (!plain() || edges.has_table() || edges.options().scores != Scores::raw ||
                !d_.backend().visit_key_reach(d_.attention_view(l), suffix_.all_,

@@ -219,6 +219,7 @@ class HostBackend : public HostNeurons<T>, public CreditOnQueries {
  public:
   using HostNeurons<T>::HostNeurons;
   using typename CreditOnQueries::Credit;
+  CreditOnQueries* credit_on_queries() override { return this; }
   void fold_keys_with(const AttentionView& view, const Credit& of,
                       std::vector<double>& out) override;
   void query_fold(const AttentionView& view, std::span<const int> queries,
@@ -353,13 +354,12 @@ template <typename T>
 void finish_moments(const double* sum, const double* square, std::int64_t n, std::int64_t c,
                     T* mean_out, T* out) {
   for (std::int64_t j = 0; j < c; ++j) {
-    const double mean = sum[j] / static_cast<double>(n);
-    mean_out[j] = static_cast<T>(mean);
+    const double mean = sum[j] / n;
+    mean_out[j] = mean;
     // Rounded by itself: within a multiply-add, which 64-bit ARM has, the difference of two equal
     // squares would be the product's rounding error, and the root of that is no small number.
     const volatile double mean_square = mean * mean;
-    out[j] =
-        static_cast<T>(std::sqrt(std::max(0.0, square[j] / static_cast<double>(n) - mean_square)));
+    out[j] = std::sqrt(std::max(0.0, square[j] / n - mean_square));
   }
 }
 
