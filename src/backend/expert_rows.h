@@ -26,7 +26,7 @@ inline std::vector<ExpertRows> by_expert(const Routing& routing,
       const int expert = routing.expert[routing.slot(rows[i], slot)];
       ExpertRows& used = sorted[expert];
       used.expert = expert;
-      used.rows.push_back(static_cast<std::int64_t>(i));
+      used.rows.push_back(i);
       used.slots.push_back(slot);
     }
   }

@@ -116,7 +116,7 @@ class Primitives {
     return {memory, static_cast<const T*>(memory.get())};
   }
   Array upload_array(std::span<const double> from) {
-    Array out = uninitialized(static_cast<Index>(from.size()));
+    Array out = uninitialized(from.size());
     upload(out, 0, from);
     return out;
   }

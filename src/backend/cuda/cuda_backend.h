@@ -36,7 +36,7 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   DeviceCredit* device_credit() override { return this; }
   DeviceMemory::Use memory_use(bool start_again) override;
   std::uint64_t room_for_prompts() override;
-  void keep_layers(int count) override { on_device_.keep_layers(static_cast<std::size_t>(count)); }
+  void keep_layers(int count) override { on_device_.keep_layers(count); }
   bool streams() const override { return on_device_.streams(); }
   std::vector<std::shared_ptr<Backend>> lanes(int count) override;
   bool in_parts() const override { return split_.allowed(); }

@@ -69,9 +69,7 @@ std::uint64_t CudaBackend::room_for_prompts() {
   return free > weights ? free - weights : 0;
 }
 
-float CudaBackend::head_scale(int layer) const {
-  return static_cast<float>(config_.layer(layer).attention_scale);
-}
+float CudaBackend::head_scale(int layer) const { return config_.layer(layer).attention_scale; }
 
 // Memory
 // -------------------------------------------------------------------------------------------------
@@ -89,12 +87,11 @@ void CudaBackend::download(const Array& from, std::int64_t offset, std::span<dou
 
 void CudaBackend::copy(const Array& from, std::int64_t from_offset, Array& to,
                        std::int64_t to_offset, std::int64_t size) {
-  device_->copy(ptr(to) + to_offset, ptr(from) + from_offset,
-                static_cast<std::size_t>(size) * sizeof(float));
+  device_->copy(ptr(to) + to_offset, ptr(from) + from_offset, size * sizeof(float));
 }
 
 std::shared_ptr<const void> CudaBackend::host(const Array& from) {
-  const std::size_t bytes = static_cast<std::size_t>(from.size()) * sizeof(float);
+  const std::size_t bytes = from.size() * sizeof(float);
   std::shared_ptr<void> memory(std::malloc(std::max<std::size_t>(bytes, 1)), std::free);
   if (!memory)
     throw InputError(fmt::format(
@@ -225,8 +222,7 @@ void CudaBackend::multiply_turned(const WeightName& weight, const View& a, const
 void CudaBackend::heads_to_model(const WeightName& weight, Index heads, const View& a,
                                  const View& c) {
   const auto w = roles(weight);
-  heads_to_model(operand(w->matrix(weight.role)), static_cast<int>(heads), floats(a.data), a.rows,
-                 floats(c.data));
+  heads_to_model(operand(w->matrix(weight.role)), heads, floats(a.data), a.rows, floats(c.data));
 }
 
 void CudaBackend::heads_out(const WeightName& weight, Index heads, const View& a, Any* c,
@@ -306,7 +302,7 @@ Backend::Peaks CudaBackend::measure_peaks() {
   std::uint64_t state = 1;
   for (float& x : noise) {
     state = state * 6364136223846793005ULL + 1442695040888963407ULL;
-    x = static_cast<float>(static_cast<double>(state >> 40) / (1 << 24) - 0.5);
+    x = static_cast<double>(state >> 40) / (1 << 24) - 0.5;
   }
   Peaks peaks;
   {
@@ -330,8 +326,7 @@ Backend::Peaks CudaBackend::measure_peaks() {
       std::vector<std::uint16_t> halves;
       for (const float x : noise) {
         const std::uint32_t bits = base::bits_of_float(x) >> 8;
-        halves.push_back(static_cast<std::uint16_t>(m.type == kF16 ? (bits & 0x83FFU) | 0x3800U
-                                                                   : (bits & 0x807FU) | 0x3F00U));
+        halves.push_back(m.type == kF16 ? (bits & 0x83FFU) | 0x3800U : (bits & 0x807FU) | 0x3F00U);
       }
       device_->to_device(m.data.get(), halves.data(), halves.size() * sizeof(std::uint16_t));
       device_->wait();
@@ -345,14 +340,12 @@ Backend::Peaks CudaBackend::measure_peaks() {
             : fastest(5, [&] {
                 device_->gemm({0, 0, n, n, n, ptr(a), n, 0, ptr(b), n, 0, ptr(c), n, 0, 1});
               });
-    peaks.flops =
-        2.0 * static_cast<double>(n) * static_cast<double>(n) * static_cast<double>(n) / seconds;
+    peaks.flops = 2.0 * n * n * n / seconds;
   }
   // Bytes read and bytes written.
   Array from = zeros(floats), to = device_->floats(floats);
   const auto bytes = static_cast<std::size_t>(floats) * sizeof(float);
-  peaks.bytes = 2.0 * static_cast<double>(bytes) /
-                fastest(5, [&] { device_->copy(to.raw(), from.raw(), bytes); });
+  peaks.bytes = 2.0 * bytes / fastest(5, [&] { device_->copy(to.raw(), from.raw(), bytes); });
   return peaks;
 }
 

@@ -61,7 +61,7 @@ SplitProducts::HeadWeights CudaBackend::by_head(const Array& product, std::int64
 // [count, plain, D], centred.
 Array CudaBackend::make_plain(const WriterParts& parts, std::int64_t first, std::int64_t count,
                               std::int64_t plain) {
-  const int width = static_cast<int>(plain), length = static_cast<int>(count);
+  const int width = plain, length = count;
   Array out = device_->floats(count * plain * config_.d_model);
   int at = 0;
   const auto put = [&](const Array& rows) {
@@ -78,8 +78,7 @@ template <typename ViewOf>
 void CudaBackend::multiply_plain(const ViewOf& view, const std::vector<int>& plain,
                                  const int* listed, std::int64_t first, std::int64_t count,
                                  const SplitProducts::Weights& w, float* c) {
-  const std::int64_t d = config_.d_model, p = static_cast<std::int64_t>(plain.size()),
-                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+  const std::int64_t d = config_.d_model, p = plain.size(), stride = view.n_writers * d;
   if (view.parts == nullptr)
     return split_.multiply(
         {ptr(*view.writers) + first * stride, d, listed, d, count * p, true, p, stride}, w, c);
@@ -135,7 +134,7 @@ void CudaBackend::low_rank_project(const AttentionView& view, const Projection& 
                      each = heads * config_.d_head;
   const std::vector<int> plain = plain_writers(config_, view.visible);
   const auto columns = device_->upload(std::span<const int>(plain));
-  const auto p = static_cast<std::int64_t>(plain.size());
+  const std::int64_t p = plain.size();
   const std::int64_t at_once = positions_at_once(positions, p * (n + 2 * d));
   Array made = device_->floats(at_once * p * n);
   for (std::int64_t done = 0; done < positions; done += at_once) {
@@ -145,7 +144,7 @@ void CudaBackend::low_rank_project(const AttentionView& view, const Projection& 
                     rows * n);
   }
   for (int source = 0; source < layers_seen(view.visible); ++source) {
-    const auto at = static_cast<std::size_t>(source);
+    const std::size_t at = source;
     const std::int64_t to = (config_.has_pos_writer() ? 2 : 1) + source * (heads + 1);
     split_.multiply_heads(
         ptr(*view.z[at]) + first * each, positions,

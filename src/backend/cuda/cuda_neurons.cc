@@ -164,8 +164,7 @@ void CudaBackend::neuron_read(const MlpView& view, MlpSide side, const Spread* s
 // Every expert reads the positions that use it.
 MlpSums CudaBackend::expert_sums(const MlpView& view, MlpSide side) {
   const std::int64_t d = config_.d_model, n = config_.layer(view.layer).n_neurons,
-                     cl = view.visible, length = view.length,
-                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+                     cl = view.visible, length = view.length, stride = view.n_writers * d;
   const Spread s = spread(*view.routing, length);
   MlpSums sums;
   sums.sum = device_->floats(s.total * n);
@@ -200,7 +199,7 @@ MlpSums CudaBackend::router_sums(const MlpView& view, Scores scores) {
   const auto layer = on_device_.layer(view.layer);
   const Operand w = operand(layer->matrix(model::Role::w_r));
   const std::int64_t d = config_.d_model, experts = w.out, cl = view.visible, length = view.length,
-                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+                     stride = view.n_writers * d;
   const Spread s = spread(*view.routing, length);
   MlpSums sums;
   sums.sum = device_->floats(s.total);

@@ -61,7 +61,7 @@ void CudaBackend::pair_dots(const float* a, const float* b, std::int64_t length,
                      at_once = std::clamp<std::int64_t>(fit, 1, std::min(length, kQueries));
   Array dots = device_->floats(heads * at_once * length);
   way.dots = ptr(dots);
-  way.pairs = tri(static_cast<int>(length));
+  way.pairs = tri(length);
   for (way.q0 = 0; way.q0 < length; way.q0 += at_once) {
     way.nq = std::min(at_once, length - way.q0);
     way.pitch = way.q0 + way.nq;

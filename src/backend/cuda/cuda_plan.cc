@@ -17,9 +17,7 @@ DeviceMatrix shape_of_matrix(const model::WeightView& w) {
   return m;
 }
 
-double size_of(const DeviceMatrix& m) {
-  return static_cast<double>(m.in) * static_cast<double>(m.out);
-}
+double size_of(const DeviceMatrix& m) { return static_cast<double>(m.in) * m.out; }
 
 }  // namespace
 
@@ -28,14 +26,14 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
   using Part = DevicePlan::Part;
   constexpr double kFloat = sizeof(float);
   const double s = tokens, d = config_.d_model, e = config_.d_head, h = config_.n_heads,
-               g = config_.n_kv_heads, pairs = static_cast<double>(tri(tokens));
+               g = config_.n_kv_heads, pairs = tri(tokens);
   Part heads{"head writers", "single precision", 0, 0}, keys{"keys", "", 0, 0},
       queries{"queries", "", 0, 0}, values{"values", "folded, single precision", 0, 0},
       neurons{"neurons", "", 0, 0};
   const auto parts = [&](const DeviceMatrix& m) { return std::string(split_.words(m)); };
   // Products of some writers with a matrix, the heads' through products of weights or not.
   const auto products = [&](Part& part, const DeviceMatrix& m, int visible, bool may, double rows) {
-    const double all = visible, columns = static_cast<double>(m.out);
+    const double all = visible, columns = m.out;
     const bool low = may && low_rank(m, tokens);
     const double sources = low ? layers_seen(visible) : 0;
     part.flop += 2 * rows * (all - sources * h) * size_of(m) +
@@ -80,7 +78,7 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
                    : static_cast<const model::RoleViews&>(w))[matrix_of(reader.side)]);
       const double rows = mixture ? s * shape.experts_per_token : s;
       const bool low = products(neurons, m, cm, !mixture, rows);
-      neurons.byte += kFloat * 3 * rows * cm * static_cast<double>(m.out);
+      neurons.byte += kFloat * 3 * rows * cm * m.out;
       neurons.way = low ? "heads through products of weights, " + parts(m)
                     : split_.pays(m, static_cast<std::int64_t>(tokens) * cm) ? parts(m)
                                                                              : "single precision";
@@ -98,7 +96,7 @@ std::vector<DevicePlan::Part> CudaBackend::plan(const Writers& writers, int toke
   heads.way = "single precision, as often as they are read";
   heads.flop = heads.byte = 0;
   for (int l = 0; l < config_.n_layers; ++l) {
-    const double times = 3 + static_cast<double>(mlp_readers(config_.layer(l)).size()) + 1;
+    const double times = 3 + mlp_readers(config_.layer(l)).size() + 1;
     heads.flop += times * l * made;
     heads.byte += times * l * written;
   }

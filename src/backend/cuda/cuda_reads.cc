@@ -28,7 +28,7 @@ class Doubles {
  public:
   Doubles(Device& device, std::int64_t count)
       : device_(device),
-        count_(static_cast<std::size_t>(count)),
+        count_(count),
         memory_(device.zeros(2 * std::max<std::int64_t>(count, 1))) {}
   double* get() const { return static_cast<double*>(memory_.raw()); }
   void to(std::vector<double>& out) const { out = fetched<double>(device_, get(), count_); }
@@ -52,11 +52,11 @@ ReadOps::HeadReads CudaBackend::head_reads(const AttentionView& view, const Atte
   HeadReads reads;
   const auto used =
       std::find_if(directions.rbegin(), directions.rend(), [](double x) { return x != 0; });
-  reads.last = static_cast<int>((directions.rend() - used + heads * e - 1) / (heads * e)) - 1;
+  reads.last = ((directions.rend() - used + heads * e - 1) / (heads * e)) - 1;
   reads.value = device_->upload_floats(directions);
   reads.key_coef = device_->floats(heads * pairs);
   std::vector<int> all(length);
-  for (std::size_t q = 0; q < all.size(); ++q) all[q] = static_cast<int>(q);
+  for (std::size_t q = 0; q < all.size(); ++q) all[q] = q;
   const Rows rows = rows_of(all);
   Array credit = device_->floats(heads * pairs), query_coef = device_->floats(heads * pairs);
   device_->launch(
@@ -176,8 +176,7 @@ void CudaBackend::offset_fold(const AttentionView& view, const HeadReads& reads,
 // Values of every writer at some positions, before the norm's deviation, [positions, Cl, G, E].
 Array CudaBackend::writer_values(const AttentionView& view, const Operand& w, std::int64_t first,
                                  std::int64_t positions) {
-  const std::int64_t d = config_.d_model, cl = view.visible,
-                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+  const std::int64_t d = config_.d_model, cl = view.visible, stride = view.n_writers * d;
   Array out = device_->floats(positions * cl * w.out);
   device_->gemm({w.turned ? 1 : 0, 0, cl, w.out, d, ptr(*view.writers) + first * stride, d, stride,
                  w.data, w.ld(), 0, ptr(out), w.out, cl * w.out, positions});
@@ -187,8 +186,7 @@ Array CudaBackend::writer_values(const AttentionView& view, const Operand& w, st
 void CudaBackend::keep_for_edges(const AttentionView& view, HeadReads& reads) {
   const auto layer = on_device_.layer(view.layer);
   const std::int64_t heads = config_.n_heads, e = config_.d_head, d = config_.d_model,
-                     cl = view.visible, length = view.length,
-                     stride = static_cast<std::int64_t>(view.n_writers) * d;
+                     cl = view.visible, length = view.length, stride = view.n_writers * d;
   const Operand w = operand(layer->matrix(model::Role::w_q));
   reads.values = {};
   reads.query_edges = device_->floats(length * heads * cl);
@@ -200,8 +198,8 @@ void CudaBackend::keep_for_edges(const AttentionView& view, HeadReads& reads) {
     device_->gemm({1, 0, heads, cl, d, ptr(vectors), d, heads * d, ptr(*view.writers) + q0 * stride,
                    d, stride, ptr(reads.query_edges) + q0 * heads * cl, cl, heads * cl, n});
   }
-  const double values = 0.5 * config_.n_layers * static_cast<double>(length) * view.n_writers *
-                        config_.n_kv_heads * static_cast<double>(e) * sizeof(float);
+  const double values =
+      0.5 * config_.n_layers * length * view.n_writers * config_.n_kv_heads * e * sizeof(float);
   if (values <= kKeptValues)
     reads.values = writer_values(view, operand(layer->matrix(model::Role::w_v)), 0, length);
 }
@@ -305,11 +303,10 @@ std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerRea
   for (std::size_t i = 0; i < layers.size(); ++i) {
     out[i].queries = std::max(0, layers[i].reads->last + 1 - source);
     begin.push_back(total);
-    if (out[i].queries > 0)
-      total += static_cast<std::size_t>(heads) * (2 * static_cast<std::size_t>(out[i].queries) + 1);
+    if (out[i].queries > 0) total += heads * (2 * out[i].queries + 1);
   }
   if (total == 0) return out;
-  const Array memory = device_->floats(static_cast<std::int64_t>(total));
+  const Array memory = device_->floats(total);
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (out[i].queries == 0) continue;
     const auto& [view, reads, offsets] = layers[i];
@@ -360,7 +357,7 @@ std::vector<ReadOps::EdgesInto> CudaBackend::edges_into(std::span<const LayerRea
   for (std::size_t i = 0; i < layers.size(); ++i) {
     if (out[i].queries == 0) continue;
     const std::ptrdiff_t n = heads * out[i].queries;
-    const auto from = all.begin() + static_cast<std::ptrdiff_t>(begin[i]);
+    const auto from = all.begin() + begin[i];
     out[i].k.assign(from, from + n);
     out[i].v.assign(from + n, from + 2 * n);
     out[i].q.assign(from + 2 * n, from + 2 * n + heads);

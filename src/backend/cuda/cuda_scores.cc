@@ -157,8 +157,7 @@ void CudaBackend::visit_key_scores(const AttentionView& view, Scores scores,
     const std::vector<float> values = device_->download(rows);
     pool_.parallel_for(tile.heads * tile.nq, [&](std::int64_t task) {
       const std::int64_t h = task / tile.nq, q = tile.q0 + task % tile.nq;
-      visit(static_cast<int>(tile.head0 + h), static_cast<int>(q),
-            values.data() + (h * pairs + tri(q) - first) * cl);
+      visit(tile.head0 + h, q, values.data() + (h * pairs + tri(q) - first) * cl);
     });
   });
 }
@@ -243,7 +242,7 @@ void CudaBackend::query_scores(const AttentionView& view, Scores scores, int hea
   const std::int64_t g = head / config_.group_size();
   PullBack pull = pull_back(Side::query, view, *layer);
   pull.from = ptr(*view.k) + g * e;
-  pull.from_b = static_cast<std::int64_t>(config_.n_kv_heads) * e;
+  pull.from_b = config_.n_kv_heads * e;
   pull.nb = sources;
   pull.heads = 1;
   pull.position0 = query;

@@ -72,7 +72,7 @@ void CudaBackend::sweep(std::span<const Layer> layers, Scores scores, int positi
     device_->launch(KeyCredit{state, ptr(layer.heads.key_coef), ptr(coef), part, writers,
                               layer.first_head, length, pairs},
                     heads * length);
-    const auto values = device_->bytes(static_cast<std::size_t>(groups * length) * sizeof(double));
+    const auto values = device_->bytes(groups * length * sizeof(double));
     device_->launch(ValueCredit{state, ptr(layer.heads.entry), static_cast<double*>(values.get()),
                                 part, writers, layer.first_head, length, pairs, group},
                     groups * length);
@@ -97,7 +97,7 @@ void CudaBackend::suffix(std::span<const Layer> layers, Scores scores, int termi
   const std::int64_t pairs = tri(length), size = length * writers;
   const bool centered = scores == Scores::centered;
   const auto doubles = [&](std::int64_t n) {
-    const auto memory = device_->bytes(static_cast<std::size_t>(n) * sizeof(double));
+    const auto memory = device_->bytes(n * sizeof(double));
     return std::shared_ptr<double>(memory, static_cast<double*>(memory.get()));
   };
   const auto masses = doubles(size), bounds = doubles(size);

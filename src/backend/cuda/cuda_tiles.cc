@@ -68,7 +68,7 @@ void CudaBackend::folded_tile(Side side, const AttentionView& view, const Device
     from = ptr(pulled);
   }
   Array vectors = device_->floats(copies * own * heads * d);
-  heads_to_model(w, static_cast<int>(heads), from, copies * own, ptr(vectors));
+  heads_to_model(w, heads, from, copies * own, ptr(vectors));
   const std::int64_t first = key ? tile.s0 : tile.q0;
   with_writers(view, first, others, [&](Index begin, Index n, Any* writers, Index n_writers) {
     const Index at = begin - first;

@@ -107,7 +107,7 @@ void Device::join() { check(table_->join(device_)); }
 
 Array Device::zeros(std::int64_t count) {
   Array a = floats(count);
-  check(table_->zero(device_, a.raw(), static_cast<std::size_t>(count) * sizeof(float)));
+  check(table_->zero(device_, a.raw(), count * sizeof(float)));
   return a;
 }
 
@@ -127,7 +127,7 @@ void Device::wait() { check(table_->wait(device_)); }
 
 Array Device::upload_floats(std::span<const double> values) {
   const std::vector<float> single(values.begin(), values.end());
-  Array a = floats(static_cast<std::int64_t>(values.size()));
+  Array a = floats(values.size());
   to_device(a.raw(), single.data(), single.size() * sizeof(float));
   return a;
 }

@@ -44,12 +44,11 @@ Array put_vector(Device& device, const model::WeightView& w, std::int64_t size, 
   const bool good =
       std::all_of(values.begin(), values.begin() + w.out, [](float x) { return std::isfinite(x); });
   if (finite != nullptr && !good) *finite = false;
-  for (std::size_t i = w.out; i < values.size(); ++i)
-    values[i] = values[i - static_cast<std::size_t>(w.out)];
+  for (std::size_t i = w.out; i < values.size(); ++i) values[i] = values[i - w.out];
   const std::size_t bytes = values.size() * sizeof(float);
   auto memory = device.bytes_beside(bytes);
   device.to_device_beside(memory.get(), values.data(), bytes);
-  return Array(memory, static_cast<std::int64_t>(values.size()));
+  return Array(memory, values.size());
 }
 
 std::size_t bytes_of(const model::RoleViews& w) {
@@ -71,7 +70,7 @@ DeviceWeights::DeviceWeights(std::shared_ptr<Device> device,
     mixture = mixture || !w.experts.empty();
   }
   // A third of the memory is left to the prompt and to tiles.
-  std::size_t room = static_cast<double>(device_->info().memory_free) * 0.65;
+  std::size_t room = device_->info().memory_free * 0.65;
   const std::size_t fixed = matrix_bytes((*weights_)[model::Role::unembed]);
   room = room > fixed ? room - fixed : 0;
   keep_ = count_;
@@ -276,7 +275,7 @@ DeviceWeights::Pointer DeviceWeights::layer(int index) {
   // Layers are walked up or down, one after the other: the next one goes up beside this one's work.
   if (last_ != index) {
     const int step = last_ >= 0 && index == last_ - 1 ? -1 : 1;
-    const int count = static_cast<int>(count_);
+    const int count = count_;
     const int next = (index + step + count) % count;
     last_ = index;
     if (coming_ < 0 && !layers_[next]) {

@@ -207,11 +207,11 @@ int few_rows(void*, const UnpackFewRows* p) {
     for (std::int64_t k = 0; k < p->k; ++k) {
       double x = static_cast<double>(p->a[row * p->k + k] * p->factor) *
                  stored_value(p->weights, type, p->transposed != 0 ? n * p->k + k : k * p->n + n);
-      if (p->scale != nullptr && p->scale_output == 0) x *= static_cast<double>(p->scale[k]);
+      if (p->scale != nullptr && p->scale_output == 0) x *= p->scale[k];
       sum += x;
     }
-    if (p->scale != nullptr && p->scale_output != 0) sum *= static_cast<double>(p->scale[n]);
-    p->c[i] = static_cast<float>(sum);
+    if (p->scale != nullptr && p->scale_output != 0) sum *= p->scale[n];
+    p->c[i] = sum;
   }
   return 0;
 }
@@ -249,7 +249,7 @@ int pair_sums(void*, const UnpackPairSums* p) {
                      static_cast<double>(a.low) * b.high;
           }
           const std::int64_t reach = at * p->reach_writers + j;
-          sum += std::fabs(score) * (p->mass != nullptr ? static_cast<double>(p->mass[reach]) : 1);
+          sum += std::fabs(score) * (p->mass != nullptr ? p->mass[reach] : 1);
           if (p->mass != nullptr)
             most = std::max(most, std::fabs(score) * static_cast<double>(p->bound[reach]));
         }
@@ -257,8 +257,8 @@ int pair_sums(void*, const UnpackPairSums* p) {
             std::fabs(static_cast<double>(p->scale / p->dev[at])) / *p->row_unit / *p->column_unit;
         const std::int64_t q = p->keys ? other : at, s = p->keys ? at : other;
         const std::int64_t to = h * p->pairs + pairs_before(q) + s;
-        p->sum[to] = static_cast<float>(factor * sum);
-        if (p->mass != nullptr) p->most[to] = static_cast<float>(factor * most);
+        p->sum[to] = factor * sum;
+        if (p->mass != nullptr) p->most[to] = factor * most;
       }
     }
   }

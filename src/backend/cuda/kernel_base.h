@@ -22,7 +22,7 @@ using Rotary = kernels::Rotary<float>;
 inline constexpr std::uint32_t kBelowBf16 = 0xFFFFU, kBelowTf32 = 0x1FFFU;
 UNPACK_BODY std::uint16_t bf16_bits(float x) {
   const std::uint32_t bits = base::bits_of_float(x);
-  return static_cast<std::uint16_t>((bits + (kBelowBf16 >> 1) + (bits >> 16 & 1U)) >> 16);
+  return (bits + (kBelowBf16 >> 1) + (bits >> 16 & 1U)) >> 16;
 }
 // The nearest half, of a number below 65,520.
 UNPACK_BODY std::uint16_t f16_bits(float x) {
@@ -32,10 +32,9 @@ UNPACK_BODY std::uint16_t f16_bits(float x) {
   const std::uint32_t bits = base::bits_of_float(x), sign = bits >> 16 & 0x8000U,
                       size = bits & 0x7FFFFFFFU;
   constexpr std::uint32_t kLeastNormal = 0x38800000U, kBias = 0x38000000U;
-  if (size >= kLeastNormal)
-    return static_cast<std::uint16_t>(sign | (size - kBias + 0xFFFU + (size >> 13 & 1U)) >> 13);
+  if (size >= kLeastNormal) return sign | (size - kBias + 0xFFFU + (size >> 13 & 1U)) >> 13;
   const float steps = base::float_of_bits(size) * 16777216.0F;
-  return static_cast<std::uint16_t>(sign | static_cast<std::uint32_t>(std::nearbyint(steps)));
+  return sign | static_cast<std::uint32_t>(std::nearbyint(steps));
 #endif
 }
 // A power of two that brings the largest of some numbers to between 2^14 and 2^15, where halves

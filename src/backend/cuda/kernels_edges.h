@@ -40,7 +40,7 @@ struct HeadShares {
           n,
           [&](Index s, double& a, double& b) {
             a += t[s];
-            b += fabs(static_cast<double>(t[s]));
+            b += fabs(t[s]);
           },
           total, size);
       scale = base::inverse_denom(total, size, beta);
@@ -60,9 +60,7 @@ struct HeadShares {
           query_coef[at + s] = from_query;
           if (base::ill_conditioned(ks, ka)) a += weight_k * size;
           if (base::ill_conditioned(qs, qa)) a += weight_q * size;
-          if (base::ill_conditioned(static_cast<double>(v_sum[values + s]),
-                                    static_cast<double>(v_abs[values + s])))
-            a += weight_v * size;
+          if (base::ill_conditioned(v_sum[values + s], v_abs[values + s])) a += weight_v * size;
           b += from_query;
         },
         doubtful, of_queries);
@@ -88,8 +86,7 @@ struct ValueEdges {  // out[G, S, Cl] = weight v_scores / SafeDenom
   double beta, weight;
   UNPACK_BODY void operator()(Index i) const {
     const Index at = i / visible;
-    out[i] = scores[i] * weight *
-             base::inverse_denom(static_cast<double>(sum[at]), static_cast<double>(abs[at]), beta);
+    out[i] = scores[i] * weight * base::inverse_denom(sum[at], abs[at], beta);
   }
 };
 
@@ -120,7 +117,7 @@ struct NeuronShares {
     const double doubtful = g.sum(neurons, [&](Index n) {
       const double share = t[n] * scale;
       if (sum == nullptr) {
-        coef[i * neurons + n] = t[n] / base::away_from_zero(static_cast<double>(pre[row + n]));
+        coef[i * neurons + n] = t[n] / base::away_from_zero(pre[row + n]);
         return 0.0;
       }
       const double s = sum[row + n], a = abs[row + n];

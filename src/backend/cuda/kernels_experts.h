@@ -17,9 +17,7 @@ struct PickExperts {
   UNPACK_BODY void operator()(Group& g, Index row) const {
     const float* v = scores + row * experts;
     double mean = 0;
-    if (centers)
-      mean = g.sum(experts, [&](Index e) { return static_cast<double>(v[e]); }) /
-             static_cast<double>(experts);
+    if (centers) mean = g.sum(experts, [&](Index e) { return v[e]; }) / experts;
     g.each(k, [&](Index i) {
       const int e = expert[row / visible * k + i];
       out[row * k + i] = v[e] - mean;

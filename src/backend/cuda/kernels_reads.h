@@ -25,14 +25,10 @@ struct ReadShares {
     const Index at = index / length * pairs + pairs_before(q);
     const Index from = base::first_in_window(q, window);
     const auto k = [&](Index s) {
-      return weight_k * credit[s] *
-             base::floored_inverse(static_cast<double>(k_sum[s]), static_cast<double>(k_abs[s]),
-                                   beta, floor);
+      return weight_k * credit[s] * base::floored_inverse(k_sum[s], k_abs[s], beta, floor);
     };
     const auto x = [&](Index s) {
-      return weight_q * credit[s] *
-             base::floored_inverse(static_cast<double>(q_sum[s]), static_cast<double>(q_abs[s]),
-                                   beta, floor);
+      return weight_q * credit[s] * base::floored_inverse(q_sum[s], q_abs[s], beta, floor);
     };
     double keys = 0, queries = 0;
     g.sums(
@@ -47,7 +43,7 @@ struct ReadShares {
     queries = centered ? queries / sources : 0.0;
     g.each(q + 1, [&](Index s) {
       const bool seen = s >= from;
-      key[at + s] = seen ? static_cast<float>(k(at + s) - keys) : 0.0F;
+      key[at + s] = seen ? k(at + s) - keys : 0.0F;
       query[at + s] = seen ? static_cast<float>(x(at + s) - queries) * query_scale : 0.0F;
     });
   }
@@ -70,18 +66,14 @@ struct ReadNeurons {
     double credit = 0, size = 0;
     sum_and_size(g, own + at, n, credit, size);
     const double doubt = g.sum(n, [&](Index i) {
-      return pre == nullptr && base::ill_conditioned(static_cast<double>(sum[at + i]),
-                                                     static_cast<double>(abs[at + i]))
-                 ? fabs(static_cast<double>(own[at + i]))
-                 : 0.0;
+      return pre == nullptr && base::ill_conditioned(sum[at + i], abs[at + i]) ? fabs(own[at + i])
+                                                                               : 0.0;
     });
     g.each(n, [&](Index i) {
       const double x = own[at + i];
       coef[at + i] = pre != nullptr
-                         ? x / base::away_from_zero(static_cast<double>(pre[at + i]))
-                         : weight * x *
-                               base::inverse_denom(static_cast<double>(sum[at + i]),
-                                                   static_cast<double>(abs[at + i]), beta);
+                         ? x / base::away_from_zero(pre[at + i])
+                         : weight * x * base::inverse_denom(sum[at + i], abs[at + i], beta);
     });
     g.each(1, [&](Index) {
       out[row * 3] = credit;
@@ -361,8 +353,8 @@ struct EdgesIn {
     }
     if (offset != nullptr) k -= offset[(h * length + at) * visible + writer];
     g.each(1, [&](Index) {
-      out[index] = key_coef[pair] * static_cast<float>(k);
-      out[heads * n + index] = pattern[pair] * static_cast<float>(v) / dev[source];
+      out[index] = key_coef[pair] * k;
+      out[heads * n + index] = pattern[pair] * v / dev[source];
       if (at == source)
         out[2 * heads * n + h] = query_edges[(source * heads + h) * visible + writer] / dev[source];
     });

@@ -109,8 +109,7 @@ struct ScaledRuns {
     const auto [r, x] = divided(i, run);
     const auto [again, which] = per > 0 ? divided(r, per) : Divided{0, r};
     column = scale != nullptr ? divided(x, cols).rest : 0;
-    return from + again * outer +
-           (rows != nullptr ? static_cast<Index>(rows[which]) : which) * stride + x;
+    return from + again * outer + (rows != nullptr ? rows[which] : which) * stride + x;
   }
   UNPACK_BODY float value(Index i) const {
     Index column = 0;
@@ -242,7 +241,7 @@ struct UnitOfParts {  // one row
   template <typename Group>
   UNPACK_BODY void operator()(Group& group, Index) const {
     const double most = group.largest(count, [&](Index i) { return parts[i]; });
-    group.each(1, [&](Index) { unit[0] = unit_of(static_cast<float>(most)); });
+    group.each(1, [&](Index) { unit[0] = unit_of(most); });
   }
 };
 struct OutOfUnits {  // what a product of numbers in two units is multiplied by
@@ -380,8 +379,7 @@ struct PairDots {
       to[s] = s < from ? 0.0F : row[s] * (scale / dev[dev_of_source ? s : q]);
     });
     if (!centers) return;
-    const double mean = g.sum(q + 1, [&](Index s) { return static_cast<double>(to[s]); }) /
-                        static_cast<double>(q + 1 - from);
+    const double mean = g.sum(q + 1, [&](Index s) { return to[s]; }) / (q + 1 - from);
     g.each(q + 1 - from, [&](Index i) { to[from + i] = to[from + i] - mean; });
   }
 };
@@ -409,11 +407,10 @@ struct ReadSums {
       const float* other = b + (s * groups + h / group) * e;
       double dot = 0;
       for (Index x = 0; x < e; ++x) dot += static_cast<double>(own[x]) * other[x];
-      out[s] = s < from ? 0.0F : static_cast<float>(dot * scale / dev[dev_of_source ? s : q]);
+      out[s] = s < from ? 0.0F : dot * scale / dev[dev_of_source ? s : q];
     });
     if (!centers) return;
-    const double mean = g.sum(q + 1, [&](Index s) { return static_cast<double>(out[s]); }) /
-                        static_cast<double>(q + 1 - from);
+    const double mean = g.sum(q + 1, [&](Index s) { return out[s]; }) / (q + 1 - from);
     g.each(q + 1 - from, [&](Index i) { out[from + i] = out[from + i] - mean; });
   }
 };

@@ -35,8 +35,7 @@ bool SplitProducts::large(const DeviceMatrix& w, std::int64_t rows) const {
   constexpr std::int64_t kFewRows = 512;
   if (w.in == 0 || mode_ == Mode::tf32) return false;
   if (w.type == kF32 && from_ > 0 && rows < kFewRows) return false;
-  return static_cast<double>(rows) * static_cast<double>(w.in) * static_cast<double>(w.out) >=
-         static_cast<double>(from_);
+  return static_cast<double>(rows) * w.in * w.out >= from_;
 }
 
 bool SplitProducts::pays(const DeviceMatrix& w, std::int64_t rows) const {
@@ -106,7 +105,7 @@ SplitProducts::Weights SplitProducts::weights(const DeviceMatrix& w) {
   }
   const std::int64_t size = w.in * w.out;
   const int quads = in_quads(size) ? 1 : 0;
-  const std::size_t bytes = static_cast<std::size_t>(size) * factor_bytes(out.kind);
+  const std::size_t bytes = size * factor_bytes(out.kind);
   Parts made{device_->bytes(bytes), nullptr, nullptr, {}};
   if (out.kind == Kind::tf32) made.low = device_->bytes(bytes);
   // As they are stored: neither their factor nor the norm's weight is part of them.
@@ -122,7 +121,7 @@ SplitProducts::Weights SplitProducts::weights(const DeviceMatrix& w) {
 }
 
 SplitProducts::Parts SplitProducts::room_for(std::int64_t size, bool whole, Kind kind) {
-  const std::size_t bytes = static_cast<std::size_t>(size) * factor_bytes(kind);
+  const std::size_t bytes = size * factor_bytes(kind);
   Parts out{device_->bytes(bytes), device_->bytes(bytes), nullptr, {}};
   if (whole && kind == Kind::bf16) out.rest = device_->bytes(bytes);
   return out;
@@ -180,8 +179,7 @@ std::shared_ptr<void> SplitProducts::stacked(const Heads& h, std::int64_t inner,
                                              Kind kind, const Array& unit) {
   const std::int64_t size = h.count * h.e * inner;
   const bool quads = in_quads(h.e * inner);
-  std::shared_ptr<void> out =
-      device_->bytes(static_cast<std::size_t>(3 * size) * factor_bytes(kind));
+  std::shared_ptr<void> out = device_->bytes((3 * size) * factor_bytes(kind));
   device_->launch(StackParts{h.from, out.get(), h.e, inner, h.own, h.first, h.taken,
                              as == Stacked::rows ? 0 : 1, h.count / h.taken, h.groups, maybe(unit),
                              kind == Kind::bf16 ? 1 : 0, quads ? 1 : 0},

@@ -52,13 +52,13 @@ struct Pieces {
   std::size_t element = 0;
   std::int64_t run = 0;  // elements of a piece
 
-  std::size_t bytes() const { return static_cast<std::size_t>(run) * element; }
+  std::size_t bytes() const { return run * element; }
   const std::byte* piece(std::size_t i) const {
     const std::int64_t at = i;
     const std::int64_t per_row = w->out / run;
     const std::int64_t from =
         turned ? w->offset(0, at) : w->offset(at / per_row, at % per_row * run);
-    return w->data + static_cast<std::size_t>(from) * element;
+    return w->data + from * element;
   }
   bool without_gaps() const {
     if (w->block < w->out && w->block_stride != w->block * w->out_stride) return false;
@@ -114,8 +114,8 @@ const std::byte* contiguous(const model::WeightView& w, bool& turned,
     const std::size_t element = tensor::dtype_size(w.dtype);
     for (std::int64_t i = 0; i < w.in; ++i) {
       for (std::int64_t o = 0; o < w.out; ++o) {
-        std::memcpy(gathered.data() + static_cast<std::size_t>(i * w.out + o) * element,
-                    w.data + static_cast<std::size_t>(w.offset(i, o)) * element, element);
+        std::memcpy(gathered.data() + (i * w.out + o) * element, w.data + w.offset(i, o) * element,
+                    element);
       }
     }
   }
@@ -145,7 +145,7 @@ DeviceMatrix put_matrix(Device& device, const model::WeightView& w, bool* finite
   m.type = stored_as(w);
   m.in = w.in;
   m.out = w.out;
-  m.factor = as_stored(w) ? static_cast<float>(w.scale) : 1.0F;
+  m.factor = as_stored(w) ? w.scale : 1.0F;
   m.data = device.bytes_beside(matrix_bytes(w));
   const std::optional<Pieces> pieces = finite == nullptr ? pieces_of(w) : std::nullopt;
   if (pieces) {

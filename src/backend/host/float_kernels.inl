@@ -13,17 +13,16 @@ void reduce_float(const float* tile, std::int64_t rows, std::int64_t n, std::int
       for (std::int64_t c = 0; c < n; ++c) {
         const float a0 = p[c], a1 = p[c + ld], a2 = p[c + 2 * ld], a3 = p[c + 3 * ld];
         const float a4 = p[c + 4 * ld], a5 = p[c + 5 * ld], a6 = p[c + 6 * ld], a7 = p[c + 7 * ld];
-        sum[c] += static_cast<double>(((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7)));
-        abs[c] += static_cast<double>(
-            ((std::fabs(a0) + std::fabs(a1)) + (std::fabs(a2) + std::fabs(a3))) +
-            ((std::fabs(a4) + std::fabs(a5)) + (std::fabs(a6) + std::fabs(a7))));
+        sum[c] += ((a0 + a1) + (a2 + a3)) + ((a4 + a5) + (a6 + a7));
+        abs[c] += ((std::fabs(a0) + std::fabs(a1)) + (std::fabs(a2) + std::fabs(a3))) +
+                  ((std::fabs(a4) + std::fabs(a5)) + (std::fabs(a6) + std::fabs(a7)));
       }
     } else {
       for (std::int64_t i = 0; i < group; ++i) {
         const float* p = tile + (r + i) * ld;
         for (std::int64_t c = 0; c < n; ++c) {
-          sum[c] += static_cast<double>(p[c]);
-          abs[c] += static_cast<double>(std::fabs(p[c]));
+          sum[c] += p[c];
+          abs[c] += std::fabs(p[c]);
         }
       }
     }
@@ -35,8 +34,8 @@ void reduce_float(const float* tile, std::int64_t rows, std::int64_t n, std::int
         for (int j = 0; j < 16; ++j) lanes[j] += p[c + j] * p[c + j];
       }
       double total = 0;
-      for (; c < n; ++c) total += static_cast<double>(p[c]) * static_cast<double>(p[c]);
-      for (const float lane : lanes) total += static_cast<double>(lane);
+      for (; c < n; ++c) total += p[c] * static_cast<double>(p[c]);
+      for (const float lane : lanes) total += lane;
       square[r + i] += total;
     }
   }
@@ -48,15 +47,15 @@ void row_sums_float(const float* row, std::int64_t n, double& sum, double& abs) 
   std::int64_t i = 0;
   for (; i + 8 <= n; i += 8) {
     for (int j = 0; j < 8; ++j) {
-      s[j] += static_cast<double>(row[i + j]);
-      a[j] += static_cast<double>(std::fabs(row[i + j]));
+      s[j] += row[i + j];
+      a[j] += std::fabs(row[i + j]);
     }
   }
   sum = 0;
   abs = 0;
   for (; i < n; ++i) {
-    sum += static_cast<double>(row[i]);
-    abs += static_cast<double>(std::fabs(row[i]));
+    sum += row[i];
+    abs += std::fabs(row[i]);
   }
   for (int j = 0; j < 8; ++j) {
     sum += s[j];
@@ -84,27 +83,27 @@ void reduce_rows_float(const float* rows, std::int64_t n, std::int64_t c, float*
         }
       }
       for (int j = 0; j < 8; ++j) {
-        s[j] += static_cast<double>(fs[j]);
-        a[j] += static_cast<double>(fa[j]);
+        s[j] += fs[j];
+        a[j] += fa[j];
       }
     }
     for (; i + 8 <= c; i += 8) {
       for (int j = 0; j < 8; ++j) {
-        s[j] += static_cast<double>(row[i + j]);
-        a[j] += static_cast<double>(std::fabs(row[i + j]));
+        s[j] += row[i + j];
+        a[j] += std::fabs(row[i + j]);
       }
     }
     double sum = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
     double size = ((a[0] + a[1]) + (a[2] + a[3])) + ((a[4] + a[5]) + (a[6] + a[7]));
     for (; i < c; ++i) {
-      sum += static_cast<double>(row[i]);
-      size += static_cast<double>(std::fabs(row[i]));
+      sum += row[i];
+      size += std::fabs(row[i]);
     }
-    sums[r] = static_cast<float>(sum);
-    abs[r] = static_cast<float>(size);
+    sums[r] = sum;
+    abs[r] = size;
     if (!column) continue;
     for (std::int64_t j = 0; j < c; ++j) {
-      const auto x = static_cast<double>(row[j]);
+      const double x = row[j];
       column[j] += x;
       square[j] += x * x;
     }
@@ -140,7 +139,7 @@ void silu_float(const float* in, float* out, std::int64_t n) {
 
 // (1 + tanh u) / 2 = 1 / (1 + e^(-2u)), which keeps its digits where the tanh is near -1.
 void gelu_tanh_float(const float* in, float* out, std::int64_t n) {
-  constexpr auto kScale = static_cast<float>(-2 * kSqrt2OverPi);
+  constexpr float kScale = -2 * kSqrt2OverPi;
   for (std::int64_t i = 0; i < n; ++i) {
     const float x = in[i];
     out[i] = x / (1.0F + exp_inline(kScale * (x + 0.044715F * x * x * x)));
@@ -174,8 +173,8 @@ void softmax_float(float* row, std::int64_t n, float scale) {
   for (std::int64_t i = 1; i < n; ++i) largest = std::max(largest, row[i]);
   for (std::int64_t i = 0; i < n; ++i) row[i] = exp_inline((row[i] - largest) * scale);
   double sum = 0;
-  for (std::int64_t i = 0; i < n; ++i) sum += static_cast<double>(row[i]);
-  const auto inverse = static_cast<float>(1.0 / sum);
+  for (std::int64_t i = 0; i < n; ++i) sum += row[i];
+  const float inverse = 1.0 / sum;
   for (std::int64_t i = 0; i < n; ++i) row[i] *= inverse;
 }
 
@@ -197,14 +196,13 @@ float dot_float(std::int64_t n, const float* x, const float* y) {
 
 void add_columns_float(const float* rows, std::int64_t n, std::int64_t c, double* sum) {
   for (std::int64_t r = 0; r < n; ++r) {
-    for (std::int64_t j = 0; j < c; ++j) sum[j] += static_cast<double>(rows[r * c + j]);
+    for (std::int64_t j = 0; j < c; ++j) sum[j] += rows[r * c + j];
   }
 }
 
 void subtract_columns_float(float* rows, std::int64_t n, std::int64_t c, const double* shift) {
   for (std::int64_t r = 0; r < n; ++r) {
-    for (std::int64_t j = 0; j < c; ++j)
-      rows[r * c + j] = static_cast<float>(static_cast<double>(rows[r * c + j]) - shift[j]);
+    for (std::int64_t j = 0; j < c; ++j) rows[r * c + j] = rows[r * c + j] - shift[j];
   }
 }
 
@@ -231,10 +229,10 @@ float ordered_float(const float* x, std::int64_t n, std::int64_t wanted, float* 
     sum += x[i];
     size += std::fabs(x[i]);
   }
-  const float step = size / static_cast<float>(n);
+  const float step = size / n;
   float low = -std::numeric_limits<float>::infinity(), high = -low;
   std::int64_t under = 0, upto = n;  // values <= low, <= high
-  float guess = sum / static_cast<float>(n);
+  float guess = sum / n;
   for (int i = 0; i < kGuesses && upto - under > kFew; ++i) {
     if (!(guess > low && guess < high)) break;
     const std::int64_t count = count_upto_float(x, n, guess);
@@ -250,8 +248,8 @@ float ordered_float(const float* x, std::int64_t n, std::int64_t wanted, float* 
     } else if (high > std::numeric_limits<float>::max()) {
       guess = low + step;
     } else {
-      const float rank = static_cast<float>(wanted - under) + (i % 2 == 0 ? 5.5F : -4.5F);
-      const float part = rank / static_cast<float>(upto - under);
+      const float rank = (wanted - under) + (i % 2 == 0 ? 5.5F : -4.5F);
+      const float part = rank / (upto - under);
       guess = low + (high - low) * (part < 0.05F ? 0.05F : part > 0.95F ? 0.95F : part);
     }
   }
@@ -267,7 +265,7 @@ float ordered_float(const float* x, std::int64_t n, std::int64_t wanted, float* 
 
 void column_medians_float(const float* rows, std::int64_t n, std::int64_t c, float* out) {
   constexpr std::int64_t kColumns = 16;
-  std::vector<float> columns(static_cast<std::size_t>((kColumns + 1) * n + 1));
+  std::vector<float> columns((kColumns + 1) * n + 1);
   for (std::int64_t first = 0; first < c; first += kColumns) {
     const std::int64_t count = std::min(kColumns, c - first);
     for (std::int64_t r = 0; r < n; ++r) {
@@ -334,8 +332,7 @@ template <int R>
       most = reach > most ? reach : most;
     }
     store_lanes(most, to_most + v * kLaneCount);
-    for (std::int64_t i = 0; i < kLaneCount; ++i)
-      to_sum[v * kLaneCount + i] += static_cast<double>(sum[i]);
+    for (std::int64_t i = 0; i < kLaneCount; ++i) to_sum[v * kLaneCount + i] += sum[i];
   }
 }
 
@@ -357,8 +354,8 @@ void pair_tile(const PairProduct<float>& x, std::int64_t row, std::int64_t at) {
     double* to_sum = x.sum + at + v * kLaneCount;
     double* to_abs = x.abs + at + v * kLaneCount;
     for (std::int64_t i = 0; i < kLaneCount; ++i) {
-      to_sum[i] += static_cast<double>(sum[v][i]);
-      to_abs[i] += static_cast<double>(abs[v][i]);
+      to_sum[i] += sum[v][i];
+      to_abs[i] += abs[v][i];
     }
   }
   if (x.mass != nullptr)
@@ -454,7 +451,7 @@ void edge_rows(const EdgeProduct& x, std::int64_t rows, std::int64_t row) {
       double total = 0;
       float largest = x.most[row + r];
       for (std::int64_t i = 0; i < kLaneCount; ++i) {
-        total += static_cast<double>(sum[r][i]);
+        total += sum[r][i];
         largest = std::max(largest, most[r][i]);
       }
       x.sum[row + r] += total;
@@ -509,8 +506,7 @@ void head_sums_float(const HeadProduct<float>& x) {
     }
     for (std::int64_t row = first; row < end; ++row) {
       double total = 0;
-      for (std::int64_t i = 0; i < kLaneCount; ++i)
-        total += static_cast<double>(square[(row - first) * kLaneCount + i]);
+      for (std::int64_t i = 0; i < kLaneCount; ++i) total += square[(row - first) * kLaneCount + i];
       x.square[row * x.square_ld] = total;
     }
   }

@@ -116,7 +116,7 @@ void add_along(std::int64_t depth, const float* a, const std::byte* const* colum
   if (const std::int64_t rest = depth - steps * kStep; rest > 0) {
     std::byte last[N][kBytes] = {};
     for (int j = 0; j < N; ++j) {
-      __builtin_memcpy(last[j], own[j] + steps * kBytes, static_cast<std::size_t>(rest * kHalf));
+      __builtin_memcpy(last[j], own[j] + steps * kBytes, rest * kHalf);
       own[j] = last[j];
     }
     add_step<bf16, R, N>(a + steps * R * kStep, own, 0, sum);
@@ -167,9 +167,8 @@ void along_of(const HalfProduct& p, const std::byte* const* columns) {
         if (whole) {
           const std::int64_t first = any ? kColumns * pass / passes.count : 0;
           const std::int64_t end = any ? kColumns * (pass + 1) / passes.count : 0;
-          add_rows_along<bf16, kRows, kColumns>(rows, depth, from, now, next + first,
-                                                static_cast<int>(end - first), begin > 0, to,
-                                                p.ldc);
+          add_rows_along<bf16, kRows, kColumns>(rows, depth, from, now, next + first, end - first,
+                                                begin > 0, to, p.ldc);
         } else {
           add_rows_along<bf16, kRows, 1>(rows, depth, from, now, nullptr, 0, begin > 0, to, p.ldc);
         }

@@ -27,7 +27,7 @@ constexpr model::Role kMatrices[] = {model::Role::w_q,  model::Role::w_k,  model
 
 template <typename T>
 Array HostBase<T>::passing(std::int64_t size, std::int64_t most) {
-  const auto bytes = [](std::int64_t n) { return static_cast<std::size_t>(n) * sizeof(T); };
+  const auto bytes = [](std::int64_t n) { return n * sizeof(T); };
   if (bytes(size) < kMapped) return uninitialized(size);  // which the heap keeps
   return Array(PassingMemory::take(passing_, bytes(size), bytes(std::max(size, most))), size);
 }
@@ -93,8 +93,7 @@ std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
       const model::WeightView& v = w[role];
       if (v.data == nullptr) continue;
       const std::int64_t last = v.offset(v.in - 1, v.out - 1) + 1;
-      weights_->release(weights_->storage.get(), v.data,
-                        static_cast<std::size_t>(last) * tensor::dtype_size(v.dtype));
+      weights_->release(weights_->storage.get(), v.data, last * tensor::dtype_size(v.dtype));
     }
   }
   lock.lock();
@@ -141,7 +140,7 @@ std::shared_ptr<const MlpPanels<T>> HostBase<T>::expert(int layer, int index) {
                        [&](std::int64_t p) { check(w->panel(p), w->in * w->columns(p)); });
   }
   for (const std::vector<T>* bias : {&made->b_in, &made->b_up, &made->b_out})
-    check(bias->data(), static_cast<std::int64_t>(bias->size()));
+    check(bias->data(), bias->size());
   std::lock_guard lock(mutex_);
   if (auto known = find()) return known;
   experts_.push_front({key, made});
@@ -183,13 +182,13 @@ std::shared_ptr<const Panels<T>> HostBase<T>::widened(const Panels<T>& w) {
 
 template <typename T>
 Array HostBase<T>::uninitialized(std::int64_t size) {
-  return Array(aligned_block(static_cast<std::size_t>(size) * sizeof(T)), size);
+  return Array(aligned_block(size * sizeof(T)), size);
 }
 
 template <typename T>
 Array HostBase<T>::zeros(std::int64_t size) {
   Array a = uninitialized(size);
-  const std::size_t bytes = static_cast<std::size_t>(size) * sizeof(T);
+  const std::size_t bytes = size * sizeof(T);
   if (bytes < kMapped) std::memset(a.raw(), 0, bytes);  // fresh pages are zero
   return a;
 }
@@ -320,8 +319,8 @@ void HostBase<T>::center_row(T* row) const {
   if (config_.norm == Norm::rms) return;
   const std::int64_t d = config_.d_model;
   double mean = 0;
-  for (std::int64_t i = 0; i < d; ++i) mean += static_cast<double>(row[i]);
-  const T shift = static_cast<T>(mean / static_cast<double>(d));
+  for (std::int64_t i = 0; i < d; ++i) mean += row[i];
+  const T shift = mean / d;
   for (std::int64_t i = 0; i < d; ++i) row[i] -= shift;
 }
 
@@ -360,13 +359,12 @@ typename Backend::Peaks HostBase<T>::measure_peaks() {
   w.data = PanelValues<T>(block, k * n);
   std::vector<T> a(m * k), c(m * n);
   for (std::size_t i = 0; i < w.data.size(); ++i)
-    w.data.data()[i] = static_cast<T>(static_cast<double>(i * 7 % 13) / 13 - 0.5);
-  for (std::size_t i = 0; i < a.size(); ++i)
-    a[i] = static_cast<T>(static_cast<double>(i * 11 % 17) / 17 - 0.5);
+    w.data.data()[i] = static_cast<double>(i * 7 % 13) / 13 - 0.5;
+  for (std::size_t i = 0; i < a.size(); ++i) a[i] = static_cast<double>(i * 11 % 17) / 17 - 0.5;
   Peaks peaks;
   peaks.flops = 2.0 * m * k * n / fastest(25, [&] { multiply(w, a.data(), m, {}, c.data()); });
   constexpr std::int64_t kBlock = std::int64_t{1} << 18, kBlocks = 256;  // far past every cache
-  std::vector<T> memory(static_cast<std::size_t>(kBlock * kBlocks), T(1));
+  std::vector<T> memory(kBlock * kBlocks, T(1));
   std::vector<double> sums(kBlocks);
   const double read = fastest(12, [&] {
     pool_.parallel_for(kBlocks, [&](std::int64_t b) {
@@ -376,7 +374,7 @@ typename Backend::Peaks HostBase<T>::measure_peaks() {
       sums[b] = sum;
     });
   });
-  peaks.bytes = static_cast<double>(memory.size() * sizeof(T)) / read;
+  peaks.bytes = (memory.size() * sizeof(T)) / read;
   return peaks;
 }
 

@@ -95,7 +95,7 @@ Array HostBackend<T>::weighed_queries(const AttentionView& view, const T* coef,
       const T* from = ptr(*view.q) + (q * heads + h) * e;
       T weight = 1;
       if (credit != nullptr) {
-        weight = static_cast<T>(credit->credit[h * length + q] / unit);
+        weight = credit->credit[h * length + q] / unit;
         if (weight != 0) range = {std::min(range.first, q), q + 1};
       }
       for (Index x = 0; x < e; ++x) to[x * length + q] = weight * from[x];
@@ -131,7 +131,7 @@ Array HostBackend<T>::weighed_queries(const AttentionView& view, const T* coef,
       const T* query = ptr(*view.q) + (credit->query * heads + h) * e;
       const Index seen = std::min<Index>(n, credit->query + 1 - begin);
       for (Index s = 0; s < seen; ++s) {
-        const auto own = static_cast<T>(credit->own[h * (credit->query + 1) + begin + s] / unit);
+        const T own = credit->own[h * (credit->query + 1) + begin + s] / unit;
         for (Index x = 0; x < e; ++x) sum[x * n + s] += own * query[x];
       }
     }
@@ -151,7 +151,7 @@ void HostBackend<T>::fold_keys_with(const AttentionView& view, const Credit& of,
     for (const double x : part) unit = std::max(unit, std::fabs(x));
   }
   const Index d = config_.d_model, cl = view.visible, length = view.length;
-  out.assign(static_cast<std::size_t>(length * cl), 0.0);
+  out.assign(length * cl, 0.0);
   if (unit == 0) return;
   const Array folded = weighed_queries(view, static_cast<const T*>(of.coef), &of, unit);
   const auto w = layer(view.layer);
@@ -166,12 +166,9 @@ void HostBackend<T>::fold_keys_with(const AttentionView& view, const Credit& of,
     const T* vector = ptr(vectors) + s * d;
     // Positions that no credit reaches.
     if (std::all_of(vector, vector + d, [](T x) { return x == 0; })) return;
-    const double factor =
-        unit * config_.layer(view.layer).attention_scale / static_cast<double>(ptr(*view.dev)[s]);
+    const double factor = unit * config_.layer(view.layer).attention_scale / ptr(*view.dev)[s];
     const T* writers = ptr(*view.writers) + s * view.n_writers * d;
-    for (Index j = 0; j < cl; ++j)
-      out[static_cast<std::size_t>(s * cl + j)] =
-          factor * static_cast<double>(dot(d, writers + j * d, vector));
+    for (Index j = 0; j < cl; ++j) out[s * cl + j] = factor * dot(d, writers + j * d, vector);
   });
 }
 
@@ -209,9 +206,8 @@ void HostBackend<T>::mlp_fold(const MlpView& view, MlpSide side, Scores scores,
   out.resize(view.visible);
   const std::vector<T> scaled(coef.begin(), coef.end());
   const Index n = scaled.size();
-  pool_.parallel_for(view.visible, [&](Index j) {
-    out[j] = static_cast<double>(dot(n, ptr(*view.last) + j * n, scaled.data()));
-  });
+  pool_.parallel_for(view.visible,
+                     [&](Index j) { out[j] = dot(n, ptr(*view.last) + j * n, scaled.data()); });
 }
 
 template class HostBackend<float>;

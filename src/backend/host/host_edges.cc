@@ -33,7 +33,7 @@ void HostEdges<T>::project_keys(const AttentionView& view, const LayerPanels<T>&
                                 T* out) {
   const std::int64_t groups = config_.n_kv_heads, e = config_.d_head;
   project_writers(view, k, of, out);
-  const auto scale = static_cast<T>(config_.layer(view.layer).attention_scale);
+  const T scale = config_.layer(view.layer).attention_scale;
   for (std::int64_t j = 0; j < of.count; ++j) {
     for (std::int64_t g = 0; g < groups; ++g) {
       T* key = out + (j * groups + g) * e;
@@ -114,7 +114,7 @@ std::vector<T> HostEdges<T>::to_model(const Panels<T>& w, bool grouped, const T*
   std::vector<T> out(n * heads * d);
   if (n == 0) return out;
   pool_.parallel_for(heads, [&](std::int64_t h) {
-    const auto column = static_cast<int>(grouped ? h / config_.group_size() : h);
+    const int column = grouped ? h / config_.group_size() : h;
     this->head_to_model(w, column, rows + (begin * heads + h) * e, heads * e, n, out.data() + h * d,
                         heads * d);
   });
@@ -189,8 +189,8 @@ void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads
     const std::int64_t n = used - s;
     const T* writers = ptr(*view.writers) + s * view.n_writers * d;
     const T inverse = T(1) / ptr(*view.dev)[s];
-    std::vector<T> projected(static_cast<std::size_t>(cl) * static_cast<std::size_t>(w->k.out));
-    std::vector<T> tile(static_cast<std::size_t>(n) * static_cast<std::size_t>(cl));
+    std::vector<T> projected(static_cast<std::size_t>(cl) * w->k.out);
+    std::vector<T> tile(static_cast<std::size_t>(n) * cl);
     const auto show = [&](std::int64_t h, Branch branch, const Queries& of, const T* credit) {
       visit({static_cast<int>(s), static_cast<int>(h), branch, static_cast<int>(of.first),
              static_cast<int>(of.count), credit});
@@ -279,7 +279,7 @@ template <typename T>
 std::vector<ReadOps::EdgesInto> HostEdges<T>::edges_into(std::span<const LayerReads> layers,
                                                          int writer, int source) {
   std::vector<EdgesInto> out(layers.size());
-  pool_.parallel_for(static_cast<std::int64_t>(layers.size()), [&](std::int64_t i) {
+  pool_.parallel_for(layers.size(), [&](std::int64_t i) {
     const LayerReads& from = layers[i];
     out[i] = edges_into(from.view, *from.reads, *from.offsets, writer, source);
   });
@@ -324,8 +324,7 @@ ReadOps::EdgesInto HostEdges<T>::edges_into(const AttentionView& view, const Hea
     value_rows(view, reads, h, of, one, values, to);
   });
   for (std::int64_t h = 0; h < heads; ++h)
-    out.q.push_back(
-        static_cast<double>(ptr(reads.query_edges)[(source * heads + h) * view.visible + writer]));
+    out.q.push_back(ptr(reads.query_edges)[(source * heads + h) * view.visible + writer]);
   return out;
 }
 

@@ -25,9 +25,8 @@ void softmax_with_sink(T* row, std::int64_t n, T scale, T sink) {
   T most = sink;
   for (std::int64_t i = 0; i < n; ++i) most = std::max(most, row[i] *= scale);
   double total = std::exp(static_cast<double>(sink - most));
-  for (std::int64_t i = 0; i < n; ++i)
-    total += static_cast<double>(row[i] = std::exp(row[i] - most));
-  for (std::int64_t i = 0; i < n; ++i) row[i] = static_cast<T>(static_cast<double>(row[i]) / total);
+  for (std::int64_t i = 0; i < n; ++i) total += row[i] = std::exp(row[i] - most);
+  for (std::int64_t i = 0; i < n; ++i) row[i] = row[i] / total;
 }
 
 }  // namespace
@@ -41,12 +40,12 @@ void HostForward<T>::attention(int index, const Array& q, const Array& k, const 
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t q_row = heads * e;
-  const std::int64_t kv_row = static_cast<std::int64_t>(config_.n_kv_heads) * e;
-  const T scale = static_cast<T>(shape.attention_scale);
+  const std::int64_t kv_row = config_.n_kv_heads * e;
+  const T scale = shape.attention_scale;
   std::vector<std::int64_t> pattern_begin(segments.size() + 1, 0);
   for (std::size_t i = 0; i < segments.size(); ++i)
     pattern_begin[i + 1] = pattern_begin[i] + heads * tri(segments[i].length);
-  pool_.parallel_for(static_cast<std::int64_t>(segments.size()) * heads, [&](std::int64_t task) {
+  pool_.parallel_for(segments.size() * heads, [&](std::int64_t task) {
     const std::size_t part = task / heads;
     const auto h = task % heads;
     const Segment& segment = segments[part];
@@ -58,8 +57,7 @@ void HostForward<T>::attention(int index, const Array& q, const Array& k, const 
     T* zh = ptr(z) + segment.begin * q_row + h * e;
     // A block of queries at a time keeps the logits of long prompts in cache.
     constexpr std::int64_t kQueries = 64;
-    std::vector<T> logits(
-        static_cast<std::size_t>(std::min<std::int64_t>(kQueries, segment.length) * keys));
+    std::vector<T> logits(std::min<std::int64_t>(kQueries, segment.length) * keys);
     for (std::int64_t begin = 0; begin < segment.length; begin += kQueries) {
       const std::int64_t n = std::min<std::int64_t>(kQueries, segment.length - begin);
       const std::int64_t reach = segment.past + begin + n;
@@ -67,7 +65,7 @@ void HostForward<T>::attention(int index, const Array& q, const Array& k, const 
       for (std::int64_t i = 0; i < n; ++i) {
         T* row = logits.data() + i * keys;
         const std::int64_t seen = segment.past + begin + i + 1;
-        const std::int64_t from = shape.first_source(static_cast<int>(seen) - 1);
+        const std::int64_t from = shape.first_source(seen - 1);
         if (shape.attention_cap > 0) {
           for (std::int64_t s = from; s < seen; ++s)
             row[s] = base::soft_cap(row[s] * scale, static_cast<T>(shape.attention_cap));

@@ -26,9 +26,7 @@ const HalfKernels& half_kernel() {
 bool is_half(const model::WeightView& w) {
   return (w.dtype == DType::bf16 || w.dtype == DType::f16) && w.in > 0 && w.out > 0;
 }
-std::size_t stored_bytes(const model::WeightView& w) {
-  return 2 * static_cast<std::size_t>(w.in) * static_cast<std::size_t>(w.out);
-}
+std::size_t stored_bytes(const model::WeightView& w) { return 2 * w.in * w.out; }
 
 // How a matrix lies: its columns one after the other, or its rows.
 enum class Lies { otherwise, columns, rows };

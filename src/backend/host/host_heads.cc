@@ -15,9 +15,9 @@ namespace {
 // Subtracts from every column of rows[n, c] its mean over the rows.
 template <typename T>
 void center_columns(T* rows, std::int64_t n, std::int64_t c) {
-  std::vector<double> mean(static_cast<std::size_t>(c), 0.0);
+  std::vector<double> mean(c, 0.0);
   add_columns(rows, n, c, mean.data());
-  for (auto& m : mean) m /= static_cast<double>(n);
+  for (auto& m : mean) m /= n;
   subtract_columns(rows, n, c, mean.data());
 }
 
@@ -42,11 +42,11 @@ void HostHeads<T>::value_scores(const AttentionView& view, const LayerPanels<T>&
   pool_.parallel_for((length + kTogether - 1) / kTogether, [&](std::int64_t task) {
     const std::int64_t begin = task * kTogether;
     const std::int64_t n = std::min<std::int64_t>(kTogether, length - begin), row = groups * d;
-    std::vector<T> vectors(static_cast<std::size_t>(n * row));  // [n, G, D]
+    std::vector<T> vectors(n * row);  // [n, G, D]
     for (int g = 0; g < groups; ++g)
       head_to_model(*v, g, ptr(*view.v) + (begin * groups + g) * e, groups * e, n,
                     vectors.data() + g * d, row);
-    std::vector<T> scores(static_cast<std::size_t>(groups * cl));
+    std::vector<T> scores(groups * cl);
     for (std::int64_t s = begin; s < begin + n; ++s) {
       gemm(true, groups, cl, d, vectors.data() + (s - begin) * row, d,
            ptr(*view.writers) + s * view.n_writers * d, d, false, scores.data(), cl);
@@ -57,8 +57,8 @@ void HostHeads<T>::value_scores(const AttentionView& view, const LayerPanels<T>&
         double sum = 0;
         double abs = 0;
         row_sums(to, cl, sum, abs);
-        ptr(sums.v_sum)[g * length + s] = static_cast<T>(sum);
-        ptr(sums.v_abs)[g * length + s] = static_cast<T>(abs);
+        ptr(sums.v_sum)[g * length + s] = sum;
+        ptr(sums.v_abs)[g * length + s] = abs;
       }
     }
   });
@@ -99,7 +99,7 @@ AttentionSums HostHeads<T>::attention_sums(const AttentionView& view, Scores sco
     this->key_pass(view, keep_key_scores ? ptr(sums.k_scores) : nullptr,
                    [&](int h, int q, T* rows) {
                      const std::int64_t at = (static_cast<std::int64_t>(h) * view.length + q) * cl;
-                     std::vector<double> moments(static_cast<std::size_t>(2 * cl), 0.0);
+                     std::vector<double> moments(2 * cl, 0.0);
                      add_up(rows, h, q, sums.k_sum, sums.k_abs, moments.data());
                      const std::int64_t from = shape.first_source(q);
                      finish_moments(moments.data(), moments.data() + cl, q + 1 - from, cl,
@@ -141,7 +141,7 @@ bool HostHeads<T>::sums_with_reach(const AttentionView& view, std::span<const do
     if (this->folds(view)) return false;
     sums = empty_sums(view);
     auto below = HostPairSums<T>::weighed(view, mass, bound);
-    const auto places = static_cast<std::size_t>(sums.k_sum.size());
+    const std::size_t places = sums.k_sum.size();
     reach.mass.resize(places);
     reach.bound.resize(places);
     this->key_sums(view, sums, {nullptr, &below, &reach});
@@ -202,12 +202,12 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
       gemm(true, 1, d, e, u, e, columns, columns.ld(), false, to, d);
     }
   };
-  std::vector<T> shared(static_cast<std::size_t>(n * d));
+  std::vector<T> shared(n * d);
   for (std::int64_t i = 0; !per_source && i < n; ++i)
     into_stream(i, q + i * e, shared.data() + i * d);
   // Where it is the same for all sources, and these are many, the vector is brought before W_O of
   // the layers below once, [head, source, H, E].
-  const std::int64_t width = static_cast<std::int64_t>(config_.n_heads) * e;
+  const std::int64_t width = config_.n_heads * e;
   const std::int64_t below = source_layers(writers_, view.visible);
   std::vector<T> before;
   if (!per_source && this->plan_of(view.layer, query + 1).keys.low_rank()) {
@@ -216,7 +216,7 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
     before.resize(n * below * width);
     pool_.parallel_for(below * n, [&](std::int64_t task) {
       const std::int64_t source = task / n, i = task % n;
-      const auto from = layer(static_cast<int>(source));
+      const auto from = layer(source);
       const Panels<T>& o = from->o;
       for (std::int64_t p = 0; p < o.count(); ++p)
         gemm(true, 1, width, o.columns(p), centered.data() + i * d + o.begin(p), d, o.panel(p),
@@ -235,10 +235,10 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
       }
       vectors = own.data();
     }
-    const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[s]));
+    const T factor = scale / ptr(*view.dev)[s];
     const T* writers = ptr(*view.writers) + s * view.n_writers * d;
     for (std::int64_t j = 0; j < cl; ++j) {
-      const Writer& writer = writers_[static_cast<int>(j)];
+      const Writer& writer = writers_[j];
       const std::int64_t at = writer.head * e;
       const bool whole = before.empty() || writer.kind != WriterKind::head;
       const T* z = whole ? nullptr : ptr(*view.z[writer.layer]) + s * width + at;
@@ -267,20 +267,19 @@ void HostHeads<T>::query_scores(const AttentionView& view, Scores scores, int he
   const std::int64_t n = query + 1;
   const auto rope = rotary(view.layer, view.length, view.length);
   const auto pull = this->query_pull(view, *w, rope.get());
-  std::vector<T> pulled(static_cast<std::size_t>(n * e));
+  std::vector<T> pulled(n * e);
   for (std::int64_t s = 0; s < n; ++s) {
     T* u = pulled.data() + s * e;
     std::copy_n(ptr(*view.k) + (s * config_.n_kv_heads + g) * e, e, u);
     pull(query, head, u);
   }
-  std::vector<T> vectors(static_cast<std::size_t>(n * d));
+  std::vector<T> vectors(n * d);
   head_to_model(w->q, head, pulled.data(), e, n, vectors.data(), d);
   gemm(true, n, cl, d, vectors.data(), d,
        ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d, false,
        ptr(out), cl);
   const LayerConfig& shape = config_.layer(view.layer);
-  const T factor =
-      static_cast<T>(shape.attention_scale / static_cast<double>(ptr(*view.dev)[query]));
+  const T factor = shape.attention_scale / ptr(*view.dev)[query];
   for (std::int64_t i = 0; i < n * cl; ++i) ptr(out)[i] *= factor;
   const std::int64_t from = shape.first_source(query);
   this->hide(view, query, ptr(out));

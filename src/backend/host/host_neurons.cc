@@ -85,13 +85,13 @@ void HostNeurons<T>::neuron_panels(const MlpView& view, const Panels<T>& in,
         }
       }
       for (std::int64_t i = 0; i < positions; ++i) {
-        const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[begin + i]);
+        const double inverse = 1.0 / ptr(*view.dev)[begin + i];
         T* to_sum = ptr(sums.sum) + (begin + i) * in.out + in.begin(p);
         T* to_abs = ptr(sums.abs) + (begin + i) * in.out + in.begin(p);
         const double* from = sum + 2 * i * n;
         for (std::int64_t c = 0; c < n; ++c) {
-          to_sum[c] = static_cast<T>(from[c] * inverse);
-          to_abs[c] = static_cast<T>(from[n + c] * inverse);
+          to_sum[c] = from[c] * inverse;
+          to_abs[c] = from[n + c] * inverse;
         }
       }
     }
@@ -113,7 +113,7 @@ MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores score
   sums.abs = uninitialized(length * in.out);
   sums.l2 = uninitialized(length * cl);
   if (keeps_last_scores(config_, writers_, sizeof(T))) sums.last = uninitialized(cl * in.out);
-  std::vector<double> squares(static_cast<std::size_t>(in.count() * length * cl), 0.0);
+  std::vector<double> squares(in.count() * length * cl, 0.0);
   if (!way.low_rank()) {
     neuron_panels(view, in, {0, in.count(), nullptr}, sums, squares);
   } else if (const auto kept = this->kept_products(view.layer, side)) {
@@ -125,9 +125,9 @@ MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores score
     const std::int64_t together = std::clamp<std::int64_t>(
         static_cast<std::int64_t>(kProductBytes) / (size * static_cast<std::int64_t>(sizeof(T))), 1,
         in.count());
-    const std::int64_t most = std::min<std::int64_t>(
-        in.count() * this->product_size(in, config_.n_layers),
-        std::max<std::int64_t>(size, static_cast<std::int64_t>(kProductBytes / sizeof(T))));
+    const std::int64_t most =
+        std::min<std::int64_t>(in.count() * this->product_size(in, config_.n_layers),
+                               std::max<std::int64_t>(size, kProductBytes / sizeof(T)));
     const Array made = this->passing(together * size, most);
     for (std::int64_t first = 0; first < in.count(); first += together) {
       const std::int64_t count = std::min(together, in.count() - first);
@@ -140,8 +140,7 @@ MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores score
     for (std::int64_t j = 0; j < cl; ++j) {
       double total = 0;
       for (std::int64_t p = 0; p < in.count(); ++p) total += squares[(p * length + q) * cl + j];
-      ptr(sums.l2)[q * cl + j] =
-          static_cast<T>(std::sqrt(total) / static_cast<double>(ptr(*view.dev)[q]));
+      ptr(sums.l2)[q * cl + j] = std::sqrt(total) / ptr(*view.dev)[q];
     }
   }
   return sums;
@@ -157,30 +156,30 @@ MlpSums HostNeurons<T>::expert_sums(const MlpView& view, MlpSide side) {
   sums.sum = uninitialized(length * routing.chosen * n);
   sums.abs = uninitialized(length * routing.chosen * n);
   sums.l2 = uninitialized(length * cl);
-  std::vector<double> squares(static_cast<std::size_t>(length * cl * routing.chosen), 0.0);
-  std::vector<std::int64_t> positions(static_cast<std::size_t>(length));
+  std::vector<double> squares(length * cl * routing.chosen, 0.0);
+  std::vector<std::int64_t> positions(length);
   std::iota(positions.begin(), positions.end(), std::int64_t{0});
   for (const ExpertRows& used : by_expert(routing, positions)) {
     const auto w = expert(view.layer, used.expert);
     const auto whole = this->widened(panels(*w, side));
     const Panels<T>& in = *whole;
-    pool_.parallel_for(static_cast<std::int64_t>(used.rows.size()), [&](std::int64_t i) {
+    pool_.parallel_for(used.rows.size(), [&](std::int64_t i) {
       const std::int64_t q = used.rows[i];
       const std::int64_t slot = q * routing.chosen + used.slots[i];
-      const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[q]);
+      const double inverse = 1.0 / ptr(*view.dev)[q];
       base::Scratch scratch;
       for (std::int64_t p = 0; p < in.count(); ++p) {
         const std::int64_t columns = in.columns(p);
         T* tile = scratch.of<T>(cl * columns);
         gemm(false, cl, columns, d, ptr(*view.writers) + q * view.n_writers * d, d, in.panel(p),
              columns, false, tile, columns);
-        std::vector<double> sum(static_cast<std::size_t>(2 * columns), 0.0);
+        std::vector<double> sum(2 * columns, 0.0);
         reduce_writers(tile, cl, columns, columns, sum.data(), sum.data() + columns,
                        squares.data() + slot * cl);
         for (std::int64_t c = 0; c < columns; ++c) {
           const std::int64_t at = slot * n + in.begin(p) + c;
-          ptr(sums.sum)[at] = static_cast<T>(sum[c] * inverse);
-          ptr(sums.abs)[at] = static_cast<T>(sum[columns + c] * inverse);
+          ptr(sums.sum)[at] = sum[c] * inverse;
+          ptr(sums.abs)[at] = sum[columns + c] * inverse;
         }
       }
     });
@@ -190,8 +189,7 @@ MlpSums HostNeurons<T>::expert_sums(const MlpView& view, MlpSide side) {
       double total = 0;
       for (std::int64_t slot = q * routing.chosen; slot < (q + 1) * routing.chosen; ++slot)
         total += squares[slot * cl + j];
-      ptr(sums.l2)[q * cl + j] =
-          static_cast<T>(std::sqrt(total) / static_cast<double>(ptr(*view.dev)[q]));
+      ptr(sums.l2)[q * cl + j] = std::sqrt(total) / ptr(*view.dev)[q];
     }
   }
   return sums;
@@ -204,21 +202,20 @@ void HostNeurons<T>::router_scores(const MlpView& view, Scores scores, int query
   const Routing& routing = *view.routing;
   const std::int64_t d = config_.d_model, cl = view.visible, experts = routing.experts,
                      chosen = routing.chosen;
-  std::vector<T> all(static_cast<std::size_t>(cl * experts));
+  std::vector<T> all(cl * experts);
   for (std::int64_t p = 0; p < w->router.count(); ++p) {
     gemm(false, cl, w->router.columns(p), d,
          ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d,
          w->router.panel(p), w->router.columns(p), false, all.data() + w->router.begin(p), experts);
   }
-  const double inverse = 1.0 / static_cast<double>(ptr(*view.dev)[query]);
+  const double inverse = 1.0 / ptr(*view.dev)[query];
   for (std::int64_t j = 0; j < cl; ++j) {
     const T* row = all.data() + j * experts;
     double mean = 0;
-    if (scores == Scores::centered)
-      mean = std::accumulate(row, row + experts, 0.0) / static_cast<double>(experts);
+    if (scores == Scores::centered) mean = std::accumulate(row, row + experts, 0.0) / experts;
     for (int i = 0; i < chosen; ++i) {
       const int e = routing.expert[routing.slot(query, i)];
-      out[j * chosen + i] = static_cast<T>((static_cast<double>(row[e]) - mean) * inverse);
+      out[j * chosen + i] = (row[e] - mean) * inverse;
     }
   }
 }
@@ -231,17 +228,15 @@ MlpSums HostNeurons<T>::router_sums(const MlpView& view, Scores scores) {
   sums.abs = this->zeros(view.length * chosen);
   sums.l2 = uninitialized(view.length * cl);
   pool_.parallel_for(view.length, [&](std::int64_t q) {
-    std::vector<T> rows(static_cast<std::size_t>(cl * chosen));
-    router_scores(view, scores, static_cast<int>(q), rows.data());
-    std::vector<double> sum(static_cast<std::size_t>(2 * chosen), 0.0),
-        square(static_cast<std::size_t>(cl), 0.0);
+    std::vector<T> rows(cl * chosen);
+    router_scores(view, scores, q, rows.data());
+    std::vector<double> sum(2 * chosen, 0.0), square(cl, 0.0);
     reduce_writers(rows.data(), cl, chosen, chosen, sum.data(), sum.data() + chosen, square.data());
     for (std::int64_t i = 0; i < chosen; ++i) {
-      ptr(sums.sum)[q * chosen + i] = static_cast<T>(sum[i]);
-      ptr(sums.abs)[q * chosen + i] = static_cast<T>(sum[chosen + i]);
+      ptr(sums.sum)[q * chosen + i] = sum[i];
+      ptr(sums.abs)[q * chosen + i] = sum[chosen + i];
     }
-    for (std::int64_t j = 0; j < cl; ++j)
-      ptr(sums.l2)[q * cl + j] = static_cast<T>(std::sqrt(square[j]));
+    for (std::int64_t j = 0; j < cl; ++j) ptr(sums.l2)[q * cl + j] = std::sqrt(square[j]);
   });
   return sums;
 }

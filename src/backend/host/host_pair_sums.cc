@@ -48,8 +48,8 @@ void HostPairSums<T>::tabled_block(const AttentionView& view, const KeyBlock& bl
   const std::int64_t e = config_.d_head, heads = config_.n_heads, cl = view.visible;
   const std::int64_t length = view.length, n = block.n, begin = block.begin;
   const LayerConfig& shape = config_.layer(view.layer);
-  std::vector<T> tile(static_cast<std::size_t>(n * cl));
-  std::vector<double> moments(static_cast<std::size_t>(2 * n * cl), 0.0);
+  std::vector<T> tile(n * cl);
+  std::vector<double> moments(2 * n * cl, 0.0);
   for (std::int64_t s = 0; s < begin + n; ++s) {
     const std::int64_t skip = std::max<std::int64_t>(0, s - begin);
     gemm(true, n - skip, cl, e, ptr(*view.q) + ((begin + skip) * heads + block.head) * e, heads * e,
@@ -68,8 +68,7 @@ void HostPairSums<T>::tabled_block(const AttentionView& view, const KeyBlock& bl
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t q = begin + i, at = (block.head * length + q) * cl;
     finish_moments(moments.data() + 2 * i * cl, moments.data() + (2 * i + 1) * cl,
-                   q + 1 - shape.first_source(static_cast<int>(q)), cl, ptr(sums.k_mean) + at,
-                   ptr(sums.k_std) + at);
+                   q + 1 - shape.first_source(q), cl, ptr(sums.k_mean) + at, ptr(sums.k_std) + at);
   }
 }
 
@@ -85,14 +84,12 @@ void HostPairSums<T>::summed_block(const AttentionView& view, const KeyBlock& bl
   const std::int64_t length = view.length, n = block.n, begin = block.begin;
   const std::int64_t padded = padded_columns(n), places = cl * padded;
   const LayerConfig& shape = config_.layer(view.layer);
-  std::vector<T> queries(static_cast<std::size_t>(e * padded)),
-      work(static_cast<std::size_t>(3 * places), T(0)), own(static_cast<std::size_t>(cl)),
-      weight(static_cast<std::size_t>(padded), T(0)),
-      scores(static_cast<std::size_t>(table ? places : 0));
-  std::vector<T*> rows(static_cast<std::size_t>(table ? n : 0));
-  std::vector<double> moments(static_cast<std::size_t>(2 * places), 0.0),
-      pair(static_cast<std::size_t>(3 * padded));  // sums, absolute sums, masses
-  std::vector<T> most(static_cast<std::size_t>(padded));
+  std::vector<T> queries(e * padded), work(3 * places, T(0)), own(cl), weight(padded, T(0)),
+      scores(table ? places : 0);
+  std::vector<T*> rows(table ? n : 0);
+  std::vector<double> moments(2 * places, 0.0),
+      pair(3 * padded);  // sums, absolute sums, masses
+  std::vector<T> most(padded);
   const T* from = ptr(*view.q) + (begin * heads + block.head) * e;
   pack_columns(true, e, n, from, heads * e, queries.data());
   T* const origin = work.data();
@@ -131,27 +128,26 @@ void HostPairSums<T>::summed_block(const AttentionView& view, const KeyBlock& bl
     }
     for (std::int64_t i = skip; i < n; ++i) {
       const std::int64_t to = block.head * tri(length) + tri(begin + i) + s;
-      ptr(sums.k_sum)[to] = i < end ? static_cast<T>(pair[i]) : T(0);
-      ptr(sums.k_abs)[to] = i < end ? static_cast<T>(pair[padded + i]) : T(0);
+      ptr(sums.k_sum)[to] = i < end ? pair[i] : T(0);
+      ptr(sums.k_abs)[to] = i < end ? pair[padded + i] : T(0);
       if (extras.reach == nullptr) continue;
       const auto place = static_cast<std::size_t>(to), column = static_cast<std::size_t>(i);
-      extras.reach->mass[place] =
-          i < end ? static_cast<float>(pair[static_cast<std::size_t>(2 * padded) + column]) : 0.0F;
-      extras.reach->bound[place] = i < end ? static_cast<float>(most[column]) : 0.0F;
+      extras.reach->mass[place] = i < end ? pair[(2 * padded) + column] : 0.0F;
+      extras.reach->bound[place] = i < end ? most[column] : 0.0F;
     }
     if (s % kSources != kSources - 1 && s != reach - 1) continue;
-    for (std::size_t i = 0; i < moments.size(); ++i) moments[i] += static_cast<double>(first[i]);
+    for (std::size_t i = 0; i < moments.size(); ++i) moments[i] += first[i];
     std::fill_n(first, 2 * places, T(0));
   }
   for (std::int64_t i = 0; i < n; ++i) {
     const std::int64_t q = begin + i, at = (block.head * length + q) * cl;
-    const auto seen = static_cast<double>(q + 1 - shape.first_source(static_cast<int>(q)));
+    const double seen = q + 1 - shape.first_source(q);
     for (std::int64_t j = 0; j < cl; ++j) {
-      const auto place = static_cast<std::size_t>(j * padded + i);
+      const std::size_t place = j * padded + i;
       const double away = moments[place] / seen;
-      const double square = moments[place + static_cast<std::size_t>(places)] / seen;
-      ptr(sums.k_mean)[at + j] = static_cast<T>(static_cast<double>(origin[place]) + away);
-      ptr(sums.k_std)[at + j] = static_cast<T>(std::sqrt(std::max(0.0, square - away * away)));
+      const double square = moments[place + places] / seen;
+      ptr(sums.k_mean)[at + j] = origin[place] + away;
+      ptr(sums.k_std)[at + j] = std::sqrt(std::max(0.0, square - away * away));
     }
   }
 }
@@ -161,15 +157,12 @@ typename HostPairSums<T>::Weighed HostPairSums<T>::weighed(const AttentionView& 
                                                            std::span<const double> mass,
                                                            std::span<const double> bound) {
   const std::int64_t cl = view.visible, length = view.length;
-  Weighed out{std::vector<T>(static_cast<std::size_t>(2 * length * cl)),
-              std::vector<double>(static_cast<std::size_t>(2 * length))};
+  Weighed out{std::vector<T>(2 * length * cl), std::vector<double>(2 * length)};
   for (std::int64_t i = 0; i < 2 * length; ++i) {
-    const double* from =
-        (i % 2 == 0 ? mass : bound).data() + i / 2 * static_cast<std::int64_t>(view.n_writers);
+    const double* from = (i % 2 == 0 ? mass : bound).data() + i / 2 * view.n_writers;
     const double most = *std::max_element(from, from + cl);
     out.unit[i] = most;
-    for (std::int64_t j = 0; j < cl; ++j)
-      out.scaled[i * cl + j] = most > 0 ? static_cast<T>(from[j] / most) : T(0);
+    for (std::int64_t j = 0; j < cl; ++j) out.scaled[i * cl + j] = most > 0 ? from[j] / most : T(0);
   }
   return out;
 }
@@ -186,10 +179,8 @@ bool HostPairSums<T>::visit_key_reach(const AttentionView& view, std::span<const
     each_key_block(view, [&](const KeyBlock& block) {
       const std::int64_t n = block.n, begin = block.begin, padded = padded_columns(n);
       const std::int64_t reach = begin + n;
-      std::vector<T> queries(static_cast<std::size_t>(e * padded)),
-          most(static_cast<std::size_t>(padded));
-      std::vector<double> sum(static_cast<std::size_t>(padded)),
-          rows(static_cast<std::size_t>(2 * n * reach), 0.0);
+      std::vector<T> queries(e * padded), most(padded);
+      std::vector<double> sum(padded), rows(2 * n * reach, 0.0);
       pack_columns(true, e, n, ptr(*view.q) + (begin * heads + block.head) * e, heads * e,
                    queries.data());
       for (std::int64_t s = 0; s < reach; ++s) {
@@ -204,15 +195,14 @@ bool HostPairSums<T>::visit_key_reach(const AttentionView& view, std::span<const
                     queries.data() + at * e, below.scaled.data() + 2 * s * cl,
                     below.scaled.data() + (2 * s + 1) * cl, sum.data() + at, most.data() + at});
         for (std::int64_t i = skip; i < end; ++i) {
-          const auto column = static_cast<std::size_t>(i);
-          rows[2 * i * reach + s] =
-              static_cast<double>(static_cast<float>(sum[column])) * below.unit[2 * s];
-          rows[(2 * i + 1) * reach + s] = static_cast<double>(most[column]) * below.unit[2 * s + 1];
+          const std::size_t column = i;
+          rows[2 * i * reach + s] = static_cast<float>(sum[column]) * below.unit[2 * s];
+          rows[(2 * i + 1) * reach + s] = most[column] * below.unit[2 * s + 1];
         }
       }
       for (std::int64_t i = 0; i < n; ++i)
-        visit(static_cast<int>(block.head), static_cast<int>(begin + i),
-              rows.data() + 2 * i * reach, rows.data() + (2 * i + 1) * reach);
+        visit(block.head, begin + i, rows.data() + 2 * i * reach,
+              rows.data() + (2 * i + 1) * reach);
     });
     this->passed(view.layer);
     return true;
@@ -229,7 +219,7 @@ void HostPairSums<T>::query_sums(const AttentionView& view, AttentionSums& sums)
     const auto rope = rotary(view.layer, view.length, view.length);
     const bool low_rank = this->plan_of(view.layer, view.length).queries.low_rank();
     const LayerConfig& shape = config_.layer(view.layer);
-    std::vector<T> keys(static_cast<std::size_t>(groups * e * reach));  // [G][panels of sources]
+    std::vector<T> keys(groups * e * reach);  // [G][panels of sources]
     pool_.parallel_for(groups, [&](std::int64_t g) {
       pack_columns(true, e, length, ptr(*view.k) + g * e, groups * e, keys.data() + g * e * reach);
     });
@@ -240,19 +230,18 @@ void HostPairSums<T>::query_sums(const AttentionView& view, AttentionSums& sums)
       pool_.parallel_for(length * in_panel, [&](std::int64_t task) {
         const std::int64_t q = length - 1 - task / in_panel;
         const std::int64_t i = task % in_panel, h = first + i;
-        const std::int64_t from = shape.first_source(static_cast<int>(q));
+        const std::int64_t from = shape.first_source(q);
         const std::int64_t at = from / kPanelColumns * kPanelColumns;
         const std::int64_t columns = padded_columns(q + 1) - at;
-        std::vector<double> pair(static_cast<std::size_t>(2 * columns), 0.0);
+        std::vector<double> pair(2 * columns, 0.0);
         pair_sums(PairProduct<T>{cl, columns, e, ptr(own) + (i * length + q) * cl * e, e,
                                  keys.data() + h / config_.group_size() * e * reach + at * e,
                                  pair.data(), pair.data() + columns});
         for (std::int64_t s = 0; s <= q; ++s) {
           const std::int64_t to = h * tri(length) + tri(q) + s;
-          const auto column = static_cast<std::size_t>(s - at);
-          ptr(sums.q_sum)[to] = s < from ? T(0) : static_cast<T>(pair[column]);
-          ptr(sums.q_abs)[to] =
-              s < from ? T(0) : static_cast<T>(pair[column + static_cast<std::size_t>(columns)]);
+          const std::size_t column = s - at;
+          ptr(sums.q_sum)[to] = s < from ? T(0) : pair[column];
+          ptr(sums.q_abs)[to] = s < from ? T(0) : pair[column + columns];
         }
       });
     }

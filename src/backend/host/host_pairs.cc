@@ -82,11 +82,10 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& 
   };
   std::vector<T> shared;  // [S, H, D] where a query looks the same from every source
   if (!per_source) {
-    shared.resize(static_cast<std::size_t>(heads) * static_cast<std::size_t>(length) *
-                  static_cast<std::size_t>(d));
+    shared.resize(static_cast<std::size_t>(heads) * length * d);
     pool_.parallel_for(heads, [&](std::int64_t h) {
-      head_to_model(*k, static_cast<int>(h) / config_.group_size(), ptr(*view.q) + h * e, heads * e,
-                    length, shared.data() + h * d, heads * d);
+      head_to_model(*k, h / config_.group_size(), ptr(*view.q) + h * e, heads * e, length,
+                    shared.data() + h * d, heads * d);
     });
   }
   pool_.parallel_for(length, [&](std::int64_t s) {
@@ -94,13 +93,13 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& 
     std::vector<T> own;
     if (per_source) {
       own.resize(heads * n * d);
-      std::vector<T> scratch(static_cast<std::size_t>(n * e));
-      vectors(static_cast<int>(s), scratch.data(), own.data());
+      std::vector<T> scratch(n * e);
+      vectors(s, scratch.data(), own.data());
     }
-    std::vector<T> scores(static_cast<std::size_t>(heads * n * cl));
+    std::vector<T> scores(heads * n * cl);
     gemm(true, heads * n, cl, d, per_source ? own.data() : shared.data() + s * heads * d, d,
          ptr(*view.writers) + s * view.n_writers * d, d, false, scores.data(), cl);
-    const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[s]));
+    const T factor = scale / ptr(*view.dev)[s];
     for (std::int64_t i = 0; i < n; ++i) {
       for (std::int64_t h = 0; h < heads; ++h) {
         T* to = table + (h * tri(length) + tri(s + i) + s) * cl;
@@ -127,7 +126,7 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const LayerPanels<T
   const auto fold = [&](int h, std::int64_t query, std::int64_t n,
                         T* out) {  // out[n, H, D], one head of it
     const int g = h / config_.group_size();
-    std::vector<T> scratch(static_cast<std::size_t>(n * e));
+    std::vector<T> scratch(n * e);
     for (std::int64_t s = 0; s < n; ++s) {
       T* u = scratch.data() + s * e;
       std::copy_n(ptr(*view.k) + (s * config_.n_kv_heads + g) * e, e, u);
@@ -137,21 +136,19 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const LayerPanels<T
   };
   std::vector<T> shared;  // [S, H, D] where a key looks the same from every query
   if (!per_query) {
-    shared.resize(static_cast<std::size_t>(heads) * static_cast<std::size_t>(view.length) *
-                  static_cast<std::size_t>(d));
-    pool_.parallel_for(
-        heads, [&](std::int64_t h) { fold(static_cast<int>(h), 0, view.length, shared.data()); });
+    shared.resize(static_cast<std::size_t>(heads) * view.length * d);
+    pool_.parallel_for(heads, [&](std::int64_t h) { fold(h, 0, view.length, shared.data()); });
   }
   pool_.parallel_for(view.length, [&](std::int64_t at) {
     const std::int64_t q = view.length - 1 - at;  // the longest first
     const std::int64_t n = q + 1;
-    std::vector<T> own(static_cast<std::size_t>(per_query ? heads * n * d : 0));
+    std::vector<T> own(per_query ? heads * n * d : 0);
     for (int h = 0; per_query && h < heads; ++h) fold(h, q, n, own.data());
-    std::vector<T> scores(static_cast<std::size_t>(2 * heads * n * cl));
+    std::vector<T> scores(2 * heads * n * cl);
     T* by_head = scores.data() + heads * n * cl;
     gemm(true, heads * n, cl, d, per_query ? own.data() : shared.data(), d,
          ptr(*view.writers) + q * view.n_writers * d, d, false, scores.data(), cl);
-    const T factor = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[q]));
+    const T factor = scale / ptr(*view.dev)[q];
     for (std::int64_t s = 0; s < n; ++s) {
       for (std::int64_t h = 0; h < heads; ++h) {
         const T* from = scores.data() + (s * heads + h) * cl;
@@ -160,8 +157,8 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const LayerPanels<T
       }
     }
     for (int h = 0; h < heads; ++h) {
-      hide(view, static_cast<int>(q), by_head + h * n * cl);
-      rows(h, static_cast<int>(q), by_head + h * n * cl);
+      hide(view, q, by_head + h * n * cl);
+      rows(h, q, by_head + h * n * cl);
     }
   });
 }
@@ -195,12 +192,11 @@ void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std:
     base::Scratch tiles, factors, packed;
     T* tile = tiles.of<T>(straight ? 0 : n * padded);
     T* factor = factors.of<T>(n);
-    for (std::int64_t i = 0; i < n; ++i)
-      factor[i] = static_cast<T>(scale / static_cast<double>(ptr(*view.dev)[begin + i]));
+    for (std::int64_t i = 0; i < n; ++i) factor[i] = scale / ptr(*view.dev)[begin + i];
     const InPanels<T> whole = this->in_panels(panel, d, columns, packed);
     for (std::int64_t j = task % groups * kWriters;
          j < std::min(cl, (task % groups + 1) * kWriters); ++j) {
-      const Writer& writer = writers_[static_cast<int>(j)];
+      const Writer& writer = writers_[j];
       PackedProduct<T> product{n,
                                padded,
                                d,
@@ -271,7 +267,7 @@ void HostPairs<T>::projected_keys(const AttentionView& view, const LayerPanels<T
       const std::int64_t h = (first + g) * group + task / blocks % group;
       const std::int64_t n = std::min(queries, length - begin);
       const std::int64_t row = (begin + n) * cl;
-      std::vector<T> tile(static_cast<std::size_t>(n * row));
+      std::vector<T> tile(n * row);
       for (std::int64_t s = 0; s < begin + n; ++s) {
         const std::int64_t skip = std::max<std::int64_t>(0, s - begin);
         gemm(true, n - skip, cl, e, ptr(*view.q) + ((begin + skip) * heads + h) * e, heads * e,
@@ -279,8 +275,8 @@ void HostPairs<T>::projected_keys(const AttentionView& view, const LayerPanels<T
              row);
       }
       for (std::int64_t i = 0; i < n; ++i) {
-        hide(view, static_cast<int>(begin + i), tile.data() + i * row);
-        rows(static_cast<int>(h), static_cast<int>(begin + i), tile.data() + i * row);
+        hide(view, begin + i, tile.data() + i * row);
+        rows(h, begin + i, tile.data() + i * row);
       }
     });
   }
@@ -290,7 +286,7 @@ template <typename T>
 void HostPairs<T>::projected_queries(const AttentionView& view, const LayerPanels<T>& w,
                                      const Rows& rows) {
   const std::int64_t e = config_.d_head, cl = view.visible, length = view.length;
-  const std::int64_t kv_row = static_cast<std::int64_t>(config_.n_kv_heads) * e;
+  const std::int64_t kv_row = config_.n_kv_heads * e;
   const auto rope = rotary(view.layer, view.length, view.length);
   const bool low_rank = this->plan_of(view.layer, view.length).queries.low_rank();
   Array own;
@@ -300,11 +296,11 @@ void HostPairs<T>::projected_queries(const AttentionView& view, const LayerPanel
     pool_.parallel_for(length * in_panel, [&](std::int64_t task) {
       const std::int64_t q = length - 1 - task / in_panel;
       const std::int64_t i = task % in_panel, h = first + i;
-      std::vector<T> scores(static_cast<std::size_t>((q + 1) * cl));
+      std::vector<T> scores((q + 1) * cl);
       gemm(true, q + 1, cl, e, ptr(*view.k) + h / config_.group_size() * e, kv_row,
            ptr(own) + (i * length + q) * cl * e, e, false, scores.data(), cl);
-      hide(view, static_cast<int>(q), scores.data());
-      rows(static_cast<int>(h), static_cast<int>(q), scores.data());
+      hide(view, q, scores.data());
+      rows(h, q, scores.data());
     });
   }
 }
@@ -333,8 +329,8 @@ void HostPairs<T>::key_pass(const AttentionView& view, T* table, const Rows& row
   folded_keys(view, *w, table);
   pool_.parallel_for(static_cast<std::int64_t>(config_.n_heads) * view.length,
                      [&](std::int64_t task) {
-                       const auto h = static_cast<int>(task / view.length);
-                       const auto q = static_cast<int>(task % view.length);
+                       const int h = task / view.length;
+                       const int q = task % view.length;
                        T* at = table + h * per_head + tri(q) * view.visible;
                        hide(view, q, at);
                        rows(h, q, at);

@@ -58,8 +58,7 @@ template <typename T>
 void run_part(const kernels::Activate<T>& k, Index begin, Index end) {
   if (k.kind == Activation::clamped_swiglu) {
     for (Index i = begin; i < end; ++i)
-      k.act[i] = static_cast<T>(
-          base::clamped_swiglu(static_cast<double>(k.pre[i]), static_cast<double>(k.up[i])));
+      k.act[i] = base::clamped_swiglu(static_cast<double>(k.pre[i]), static_cast<double>(k.up[i]));
   } else {
     activate_run(k.kind, k.pre + begin, k.act + begin, end - begin);
     for (Index i = begin; k.up != nullptr && i < end; ++i) k.act[i] *= k.up[i];
@@ -74,8 +73,7 @@ void run_part(const kernels::WriterDots<T>& k, Index begin, Index end) {
     const Index q = k.queries != nullptr ? k.queries[i] : k.query0 + i;
     const T product =
         dot(k.cols, k.writers + (q * k.n_writers + j) * k.cols, k.vectors + i * k.vector_stride);
-    k.out[at] = product * static_cast<T>(k.dev != nullptr ? k.scale / static_cast<double>(k.dev[q])
-                                                          : k.scale);
+    k.out[at] = product * static_cast<T>(k.dev != nullptr ? k.scale / k.dev[q] : k.scale);
   }
 }
 
@@ -186,7 +184,7 @@ Array HostPrimitives<T>::vector(const WeightName& name) {
   const Weight w = weight(name);
   T* values = const_cast<T*>(w.vector->data());  // which nobody writes
   return Array(std::shared_ptr<void>(std::const_pointer_cast<void>(w.keep), values),
-               static_cast<Index>(w.vector->size()));
+               w.vector->size());
 }
 
 template <typename T>
@@ -226,8 +224,8 @@ void HostPrimitives<T>::heads_to_model(const WeightName& name, Index heads, cons
   const Index blocks = (a.rows + kRows - 1) / kRows;
   pool_.parallel_for(heads * blocks, [&](Index task) {
     const Index h = task / blocks, first = task % blocks * kRows;
-    head_to_model(*w.matrix, static_cast<int>(h / group), ptr(a.data) + (first * heads + h) * e,
-                  heads * e, std::min(kRows, a.rows - first), ptr(c.data) + (first * heads + h) * d,
+    head_to_model(*w.matrix, h / group, ptr(a.data) + (first * heads + h) * e, heads * e,
+                  std::min(kRows, a.rows - first), ptr(c.data) + (first * heads + h) * d,
                   heads * d);
   });
 }
@@ -293,7 +291,7 @@ std::vector<double> HostPrimitives<T>::vocabulary_sum() {
       model::read_rows((*weights_)[model::Role::unembed], r, n, rows.data());
       std::fill(group.begin(), group.end(), T(0));
       for (Index i = 0; i < n; ++i) axpy(d, T(1), rows.data() + i * d, group.data());
-      for (Index j = 0; j < d; ++j) sum[j] += static_cast<double>(group[j]);
+      for (Index j = 0; j < d; ++j) sum[j] += group[j];
     }
   });
   for (Index b = 0; b < blocks; ++b) {

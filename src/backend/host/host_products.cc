@@ -14,7 +14,7 @@ template <typename T>
 HostProducts<T>::HostProducts(std::shared_ptr<const model::ModelWeights> weights,
                               const BackendOptions& options)
     : HostForward<T>(std::move(weights), options),
-      kept_(options.weight_products ? 2 * static_cast<std::size_t>(config_.n_layers) : 0) {}
+      kept_(options.weight_products ? 2 * config_.n_layers : 0) {}
 
 template <typename T>
 LayerPlan HostProducts<T>::plan_of(int index, int length) const {
@@ -92,7 +92,7 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
     std::copy_n(static_cast<const T*>(panel), d * n, centered);
     std::vector<double> mean(n, 0.0);
     add_columns(centered, d, n, mean.data());
-    for (double& m : mean) m /= static_cast<double>(d);
+    for (double& m : mean) m /= d;
     subtract_columns(centered, d, n, mean.data());
     pack_columns<T>(false, d, n, centered, n, right + i * d * width);
   });
@@ -137,13 +137,12 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
 template <typename T>
 std::shared_ptr<const std::vector<T>> HostProducts<T>::kept_products(int index, MlpSide side) {
   if (kept_.empty()) return nullptr;
-  Kept& kept = kept_[static_cast<std::size_t>(index) * 2 + neuron_side(side)];
+  Kept& kept = kept_[index * 2 + neuron_side(side)];
   kept.once([&] {
     const auto target = layer(index);
     const Panels<T>& in = side == MlpSide::gate ? target->mlp.in : target->mlp.up;
     const int sources = source_layers(writers_, writers_.visible_to_mlp(index));
-    auto made = std::make_shared<std::vector<T>>(
-        static_cast<std::size_t>(in.count() * product_size(in, sources)));
+    auto made = std::make_shared<std::vector<T>>(in.count() * product_size(in, sources));
     make_products(in, sources, 0, in.count(), made->data());
     kept.data = made;
   });
@@ -206,8 +205,8 @@ void HostProducts<T>::add_with_products(const MlpView& view, const T* products, 
       double* to = sum + 2 * q * n;
       const T* from = some + q * padded;
       for (std::int64_t c = 0; c < n; ++c) {
-        to[c] += static_cast<double>(from[c]);
-        to[n + c] += static_cast<double>(from[positions * padded + c]);
+        to[c] += from[c];
+        to[n + c] += from[positions * padded + c];
       }
     }
     std::fill_n(some, places, T(0));

@@ -20,10 +20,10 @@ std::vector<ReadOps::HeadReads::Positions> active_positions(std::span<const doub
   std::vector<ReadOps::HeadReads::Positions> out(heads);
   const std::int64_t rows = static_cast<std::int64_t>(directions.size()) / e;
   for (std::int64_t i = 0; i < rows; ++i) {
-    const auto row = directions.subspan(i * e, static_cast<std::size_t>(e));
+    const auto row = directions.subspan(i * e, e);
     if (std::all_of(row.begin(), row.end(), [](double x) { return x == 0; })) continue;
     auto& of = out[i % heads];
-    const auto position = static_cast<int>(i / heads);
+    const int position = i / heads;
     if (of.end == 0) of.first = position;
     of.end = position + 1;
   }
@@ -66,8 +66,7 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
       key_turned.assign(entry.size(), T(0));
       value_turned.assign(entry.size(), T(0));
       for (std::int64_t i = 0; i < n; ++i) {
-        const std::int64_t q = begin + i, first = shape.first_source(static_cast<int>(q)),
-                           pair = h * pairs + tri(q);
+        const std::int64_t q = begin + i, first = shape.first_source(q), pair = h * pairs + tri(q);
         const double sources = q + 1 - first;
         T* key = ptr(reads.key_coef) + pair;
         T* own = query.data() + i * reach;
@@ -80,12 +79,11 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
           const std::size_t at = s * n + i, source = s;
           const T alpha = ptr(*view.pattern)[pair + s];
           value_turned[at] = alpha;
-          const double credit =
-              static_cast<double>(alpha) * static_cast<double>(entry[i * reach + s]);
+          const double credit = static_cast<double>(alpha) * entry[i * reach + s];
           const double k = options.weights[0] * credit * by_keys[source];
           const double x = options.weights[1] * credit * by_queries[source];
-          key[s] = static_cast<T>(k);
-          own[s] = static_cast<T>(x);
+          key[s] = k;
+          own[s] = x;
           key_mean += k / sources;
           query_mean += x / sources;
         }
@@ -106,8 +104,8 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
   const auto rope = rotary(view.layer, length, view.length);
   const auto key_pull = this->key_pull(view, *w, rope.get());
   const auto query_pull = this->query_pull(view, *w, rope.get());
-  const auto scale = static_cast<T>(shape.attention_scale);
-  const auto value_weight = static_cast<T>(options.weights[2]);
+  const T scale = shape.attention_scale;
+  const T value_weight = options.weights[2];
   std::vector<T> keys(length * groups * e), values = keys;
   pool_.parallel_for(length, [&](std::int64_t s) {
     for (std::int64_t h = 0; h < heads; ++h) {
@@ -132,7 +130,7 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
     for (const auto& [panels, from] : parts) {
       multiply_transposed(*panels, from, length, read.data());
       for (std::int64_t i = 0; i < length * d; ++i)
-        out[i] += static_cast<double>(read[i]) / static_cast<double>(ptr(*view.dev)[i / d]);
+        out[i] += static_cast<double>(read[i]) / ptr(*view.dev)[i / d];
     }
   };
   using Folded = std::pair<const Panels<T>*, const T*>;
@@ -165,8 +163,7 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
       for (std::int64_t i = 0; i < n; ++i) {
         const double x = given[i];
         credit += x;
-        coef[i] =
-            static_cast<T>(x / base::away_from_zero(static_cast<double>(ptr(*pre)[r * n + i])));
+        coef[i] = x / base::away_from_zero(ptr(*pre)[r * n + i]);
       }
     } else {
       const T* sum = ptr(sums->sum) + r * n;
@@ -176,10 +173,9 @@ ReadOps::NeuronCredit HostReads<T>::neuron_credit(const Array& own, std::int64_t
       for (std::int64_t i = 0; i < n; ++i) {
         const double x = given[i];
         credit += x;
-        coef[i] = static_cast<T>(weight * x * inverse[i]);
+        coef[i] = weight * x * inverse[i];
         size += std::fabs(x);
-        if (base::ill_conditioned(static_cast<double>(sum[i]), static_cast<double>(abs[i])))
-          doubtful += std::fabs(x);
+        if (base::ill_conditioned(sum[i], abs[i])) doubtful += std::fabs(x);
       }
     }
     out.credit[row] = credit;
@@ -203,7 +199,7 @@ void HostReads<T>::neuron_reads(const MlpView& view, MlpSide side, Scores scores
   }
   out.assign(view.length * d, 0.0);
   if (queries.empty()) return;
-  Array given = uninitialized(static_cast<Index>(queries.size()) * n);
+  Array given = uninitialized(queries.size() * n);
   for (std::size_t i = 0; i < queries.size(); ++i)
     std::copy_n(ptr(coef) + queries[i] * n, n, ptr(given) + i * n);
   const Array vectors = this->neurons_to_model(view, side, scores, this->rows_of(queries), given);
@@ -211,7 +207,7 @@ void HostReads<T>::neuron_reads(const MlpView& view, MlpSide side, Scores scores
     const double dev = ptr(*view.dev)[queries[i]];
     const T* from = ptr(vectors) + i * d;
     double* to = out.data() + queries[i] * d;
-    for (Index j = 0; j < d; ++j) to[j] = static_cast<double>(from[j]) / dev;
+    for (Index j = 0; j < d; ++j) to[j] = from[j] / dev;
   }
 }
 

@@ -44,7 +44,7 @@ typename HostWays<T>::Shared HostWays<T>::shared_by_sources(const AttentionView&
     for (std::int64_t q = 0; q < used; ++q) {
       for (const std::int64_t branch : {0, 1})  // of K, Q, V the first and the last
         out.bounds[(branch * heads + h) * out.columns + q] =
-            static_cast<T>(above.bound[(2 * branch * heads + h) * length + q]);
+            above.bound[(2 * branch * heads + h) * length + q];
       if (out.offsets.empty()) continue;
       const T* from = ptr(offsets.raw) + (h * length + q) * cl;
       T* to = out.offsets.data() + h * cl * out.columns + q;
@@ -115,10 +115,10 @@ bool HostWays<T>::pass_ways(const AttentionView& view, const HeadReads& reads,
           products(1, own_values, shared.values.data(), nullptr);
           if (begin != s) continue;
           const T* query = ptr(reads.query_edges) + (s * heads + h) * cl;
-          const T reach = static_cast<T>(above.bound[(heads + h) * length + s]);
+          const T reach = above.bound[(heads + h) * length + s];
           for (std::int64_t j = 0; j < cl; ++j) {
             const T size = std::fabs(query[j]);
-            sum[j] += static_cast<double>(size);
+            sum[j] += size;
             T& largest = most[j];
             largest = std::max(largest, size * reach);
           }

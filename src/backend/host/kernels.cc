@@ -312,9 +312,9 @@ void softmax_row(T* row, std::int64_t n, T scale) {
   double sum = 0;
   for (std::int64_t i = 0; i < n; ++i) {
     row[i] = std::exp((row[i] - largest) * scale);
-    sum += static_cast<double>(row[i]);
+    sum += row[i];
   }
-  const T inverse = static_cast<T>(1.0 / sum);
+  const T inverse = 1.0 / sum;
   for (std::int64_t i = 0; i < n; ++i) row[i] *= inverse;
 }
 

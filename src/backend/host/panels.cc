@@ -5,12 +5,13 @@
 #include <list>
 #include <new>
 
+#include "backend/host/host_memory.h"
 #include "base/system.h"
 
 namespace unpack::backend {
 
 std::shared_ptr<void> PanelMemory::take(std::size_t bytes) {
-  constexpr std::size_t kLine = 64, kMapped = std::size_t{4} << 20;
+  constexpr std::size_t kLine = 64;
   const std::size_t size = (std::max<std::size_t>(bytes, 1) + kLine - 1) / kLine * kLine;
   const std::lock_guard lock(mutex_);
   if (size > left_) {
@@ -58,12 +59,12 @@ template <typename T>
 std::vector<T> folded_bias(const model::WeightView& bias, const model::WeightView& norm_bias,
                            const model::WeightView& w) {
   if (!bias && !norm_bias) return {};
-  std::vector<double> sum(static_cast<std::size_t>(w.out), 0.0);
+  std::vector<double> sum(w.out, 0.0);
   if (bias) model::read_rows(bias, 0, 1, sum.data());
   if (norm_bias) {
-    std::vector<double> beta(static_cast<std::size_t>(w.in));
+    std::vector<double> beta(w.in);
     model::read_rows(norm_bias, 0, 1, beta.data());
-    std::vector<double> rows(static_cast<std::size_t>(kRowsAtOnce * w.out));
+    std::vector<double> rows(kRowsAtOnce * w.out);
     for (std::int64_t i = 0; i < w.in; i += kRowsAtOnce) {
       const std::int64_t n = std::min(kRowsAtOnce, w.in - i);
       model::read_rows(w, i, n, rows.data());
@@ -81,7 +82,7 @@ std::vector<T> folded_bias(const model::WeightView& bias, const model::WeightVie
 
 template <typename T>
 std::vector<T> read_vector(const model::WeightView& w) {
-  std::vector<T> out(static_cast<std::size_t>(w ? w.out : 0));
+  std::vector<T> out(w ? w.out : 0);
   if (w) model::read_rows(w, 0, 1, out.data());
   return out;
 }
@@ -131,8 +132,8 @@ class PanelMaker {
   }
 
   void finish() {
-    const auto run = [&](std::int64_t i) { tasks_[static_cast<std::size_t>(i)](); };
-    const auto count = static_cast<std::int64_t>(tasks_.size());
+    const auto run = [&](std::int64_t i) { tasks_[i](); };
+    const std::int64_t count = tasks_.size();
     if (packing_.pool != nullptr) {
       packing_.pool->parallel_for(count, run);
     } else {

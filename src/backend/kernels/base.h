@@ -29,7 +29,7 @@ struct Divided {
 UNPACK_BODY Divided divided(Index i, Index n) {
   if (((i | n) >> 32) == 0) {
     const auto a = static_cast<std::uint32_t>(i), b = static_cast<std::uint32_t>(n);
-    return {static_cast<Index>(a / b), static_cast<Index>(a % b)};
+    return {(a / b), (a % b)};
   }
   return {i / n, i % n};
 }
@@ -78,7 +78,7 @@ UNPACK_BODY void sum_and_size(Group& group, const T* x, Index n, double& sum, do
       n,
       [&](Index i, double& a, double& b) {
         a += x[i];
-        b += fabs(static_cast<double>(x[i]));
+        b += fabs(x[i]);
       },
       sum, size);
 }

@@ -91,7 +91,7 @@ struct FoldQueries {
           part += coef[h * pairs + pairs_before(at) + s] * q[(at * heads + h) * e + x];
         total += part;
       }
-      out[index * e + x] = static_cast<T>(total);
+      out[index * e + x] = total;
     });
   }
 };
@@ -131,7 +131,7 @@ struct SpreadExperts {
       for (Index i = 0; i < k; ++i) {
         if (expert[row * k + i] == e) x += coef[row * k + i];
       }
-      out[row * experts + e] = static_cast<T>(x);
+      out[row * experts + e] = x;
     });
   }
 };
@@ -143,9 +143,8 @@ struct SlotSums {  // out[r] = sum of x[r, n], one row per slot of an expert
   Index neurons;
   template <typename Group>
   UNPACK_BODY void operator()(Group& g, Index row) const {
-    const double total =
-        g.sum(neurons, [&](Index n) { return static_cast<double>(x[row * neurons + n]); });
-    g.each(1, [&](Index) { out[row] = static_cast<T>(total); });
+    const double total = g.sum(neurons, [&](Index n) { return x[row * neurons + n]; });
+    g.each(1, [&](Index) { out[row] = total; });
   }
 };
 

@@ -80,17 +80,14 @@ struct Normalize {  // out = (x - mean) / dev; without a norm x itself and 1
       return;
     }
     double mean = 0;
-    if (kind == Norm::layer)
-      mean = group.sum(cols, [&](Index i) { return static_cast<double>(in[i]); }) /
-             static_cast<double>(cols);
+    if (kind == Norm::layer) mean = group.sum(cols, [&](Index i) { return in[i]; }) / cols;
     const double square = group.sum(cols, [&](Index i) {
       const double shifted = in[i] - mean;
       return shifted * shifted;
     });
     const double deviation = sqrt(square / cols + eps);
-    group.each(cols,
-               [&](Index i) { out[row * cols + i] = static_cast<T>((in[i] - mean) / deviation); });
-    group.each(1, [&](Index) { dev[row] = static_cast<T>(deviation); });
+    group.each(cols, [&](Index i) { out[row * cols + i] = (in[i] - mean) / deviation; });
+    group.each(1, [&](Index) { dev[row] = deviation; });
   }
 };
 
@@ -108,9 +105,7 @@ struct CenterRows {
     const T* in = from + row / inner * from_outer + row % inner * from_inner;
     T* out = to + row / inner * to_outer + row % inner * to_inner;
     T shift = 0;
-    if (centers)
-      shift = static_cast<T>(group.sum(cols, [&](Index i) { return static_cast<double>(in[i]); }) /
-                             static_cast<double>(cols));
+    if (centers) shift = group.sum(cols, [&](Index i) { return in[i]; }) / cols;
     group.each(cols, [&](Index i) { out[i] = in[i] - shift; });
   }
 };
@@ -133,7 +128,7 @@ struct Deviation {
       if (adds) v[i] = y;
       return static_cast<double>(y) * y;
     });
-    const auto deviation = static_cast<T>(sqrt(square / cols + eps));
+    const T deviation = sqrt(square / cols + eps);
     group.each(copies, [&](Index i) { dev[row * copies + i] = deviation; });
   }
 };
@@ -201,7 +196,7 @@ struct FinishHead {
         const double square =
             group.sum(e, [&](Index i) { return static_cast<double>(v[i]) * v[i]; });
         deviation = sqrt(square / e + eps);
-        group.each(1, [&](Index) { dev[row] = static_cast<T>(deviation); });
+        group.each(1, [&](Index) { dev[row] = deviation; });
       }
       group.each(e, [&](Index i) { v[i] = static_cast<T>(v[i] / deviation) * norm[head * e + i]; });
     }
@@ -235,14 +230,12 @@ struct CausalSoftmax {
         v[from + i] = base::soft_cap(v[from + i] * static_cast<T>(scale), static_cast<T>(cap));
       });
     const T factor = cap > 0 ? T(1) : static_cast<T>(scale);
-    T most = static_cast<T>(
-        group.largest(seen - from, [&](Index i) { return static_cast<double>(v[from + i]); }));
+    T most = group.largest(seen - from, [&](Index i) { return v[from + i]; });
     if (sinks != nullptr && sinks[head] / factor > most) most = sinks[head] / factor;
-    double total = group.sum(seen - from, [&](Index i) {
-      return static_cast<double>(std::exp((v[from + i] - most) * factor));
-    });
+    double total =
+        group.sum(seen - from, [&](Index i) { return std::exp((v[from + i] - most) * factor); });
     if (sinks != nullptr) total += std::exp(sinks[head] - most * factor);
-    const T inverse = static_cast<T>(1.0 / total);
+    const T inverse = 1.0 / total;
     T* kept = pattern != nullptr
                   ? pattern + head * pattern_pairs + pairs_before(pattern_first + query)
                   : nullptr;

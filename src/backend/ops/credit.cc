@@ -34,7 +34,7 @@ void Backend::put_head_writers(int layer, const Array& z, const Array& out_dev, 
 
 Array Backend::make_writers(const WriterParts& parts, Index position, Index count, int first,
                             int end) {
-  const int width = end - first, length = static_cast<int>(count), heads = config_.n_heads;
+  const int width = end - first, length = count, heads = config_.n_heads;
   Array out = uninitialized(count * width * config_.d_model);
   int at = 0;
   const auto put = [&](const Array& rows) {
@@ -46,8 +46,7 @@ Array Backend::make_writers(const WriterParts& parts, Index position, Index coun
   for (std::size_t l = 0; l < parts.layers.size() && at < end; ++l) {
     const WriterParts::Layer& layer = parts.layers[l];
     if (at >= first)
-      put_head_writers(static_cast<int>(l), *layer.z, *layer.out_dev, position, length, out, width,
-                       at - first);
+      put_head_writers(l, *layer.z, *layer.out_dev, position, length, out, width, at - first);
     at += heads;
     put(*layer.mlp_out);
   }
@@ -73,7 +72,7 @@ Backend::Rows Backend::rows_of(std::span<const int> queries) {
     }
   }
   Rows rows;
-  rows.count = static_cast<Index>(queries.size());
+  rows.count = queries.size();
   rows.first = queries.empty() ? 0 : queries[0];
   rows.consecutive = true;
   rows.host_begin.assign(queries.size() + 1, 0);
@@ -235,7 +234,7 @@ void Backend::each_run(const Rows& rows,
   for (std::size_t i = 0, end = 0; i < rows.host.size(); i = end) {
     end = i + 1;
     while (end < rows.host.size() && rows.host[end] == rows.host[end - 1] + 1) ++end;
-    use(rows.host[i], static_cast<Index>(end - i), static_cast<Index>(i));
+    use(rows.host[i], end - i, i);
   }
 }
 
@@ -378,8 +377,7 @@ void Backend::target_direction(const Array& x, Index row, std::span<const TokenI
   const auto add_mean = [&](std::span<const TokenId> ids, double sign) {
     for (const TokenId id : ids) {
       model::read_rows((*weights_)[model::Role::unembed], id, 1, w_row.data());
-      for (Index j = 0; j < d; ++j)
-        direction[j] += sign * w_row[j] / static_cast<double>(ids.size());
+      for (Index j = 0; j < d; ++j) direction[j] += sign * w_row[j] / ids.size();
     }
   };
   add_mean(target, 1.0);

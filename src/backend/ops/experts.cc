@@ -9,7 +9,7 @@ namespace unpack::backend {
 Backend::Spread Backend::spread(const Routing& routing, std::span<const std::int64_t> rows) {
   Spread out;
   out.k = routing.chosen;
-  out.total = static_cast<Index>(rows.size()) * out.k;
+  out.total = rows.size() * out.k;
   const std::size_t total = out.total;
   std::vector<int> lists(4 * total);  // rows, slots, where, expert
   Index at = 0;
@@ -17,9 +17,9 @@ Backend::Spread Backend::spread(const Routing& routing, std::span<const std::int
     out.parts.push_back({used.expert, at, static_cast<Index>(used.rows.size())});
     for (std::size_t i = 0; i < used.rows.size(); ++i, ++at) {
       const Index slot = used.rows[i] * out.k + used.slots[i];
-      lists[at] = static_cast<int>(used.rows[i]);
-      lists[total + at] = static_cast<int>(slot);
-      lists[2 * total + slot] = static_cast<int>(at);
+      lists[at] = used.rows[i];
+      lists[total + at] = slot;
+      lists[2 * total + slot] = at;
       lists[3 * total + slot] = used.expert;
     }
   }
@@ -63,11 +63,11 @@ void Backend::add_expert_biases(int layer, Array& x, Index rows, const Routing& 
   const Spread s = spread(routing, rows);
   // A row of biases for every expert in use.
   std::vector<int> row_of(routing.experts, 0), index;
-  Array biases = uninitialized(static_cast<Index>(s.parts.size()) * d);
+  Array biases = uninitialized(s.parts.size() * d);
   for (std::size_t i = 0; i < s.parts.size(); ++i) {
     const int expert = s.parts[i].expert;
-    row_of[expert] = static_cast<int>(i);
-    copy(vector({layer, model::Role::b_out, expert}), 0, biases, static_cast<Index>(i) * d, d);
+    row_of[expert] = i;
+    copy(vector({layer, model::Role::b_out, expert}), 0, biases, i * d, d);
   }
   for (const int expert : routing.expert) index.push_back(row_of[expert]);
   const auto at = upload_list(std::span<const int>(index));

@@ -40,7 +40,7 @@ void Backend::embed_rows(model::Role table, std::span<const int> rows, Array& ou
     values.resize(some.size() * d);
     for (std::size_t i = 0; i < some.size(); ++i)
       model::read_rows((*weights_)[table], some[i], 1, values.data() + i * d);
-    upload(out, static_cast<Index>(begin) * d, values);
+    upload(out, begin * d, values);
   }
 }
 
@@ -123,7 +123,7 @@ std::shared_ptr<const Backend::RotaryTable> Backend::rotary(int layer, Index pos
   const std::vector<double> frequencies = rotary_frequencies(rope, context);
   for (Index s = 0; s < table->positions; ++s) {
     for (const double frequency : frequencies) {
-      const double angle = static_cast<double>(s) * frequency;
+      const double angle = s * frequency;
       cos.push_back(rope.amplitude * std::cos(angle));
       sin.push_back(rope.amplitude * std::sin(angle));
     }

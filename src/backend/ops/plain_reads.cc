@@ -28,10 +28,10 @@ ReadOps::HeadReads Backend::head_reads(const AttentionView& view, const Attentio
       const double* direction = directions.data() + (q * heads + h) * e;
       if (std::all_of(direction, direction + e, [](double x) { return x == 0; })) continue;
       auto& active = reads.active[h];
-      if (active.end == 0) active.first = static_cast<int>(q);
-      active.end = static_cast<int>(q) + 1;
+      if (active.end == 0) active.first = q;
+      active.end = q + 1;
       reads.last = std::max(reads.last, active.end - 1);
-      const Index first = shape.first_source(static_cast<int>(q));
+      const Index first = shape.first_source(q);
       const double n = q + 1 - first;
       double key_mean = 0, query_mean = 0;
       for (Index s = first; s <= q; ++s) {
@@ -59,7 +59,7 @@ ReadOps::HeadReads Backend::head_reads(const AttentionView& view, const Attentio
   reads.value = upload_array(directions);
   const Array coef = upload_array(query_coef);
   std::vector<int> all(length);
-  for (Index q = 0; q < length; ++q) all[q] = static_cast<int>(q);
+  for (Index q = 0; q < length; ++q) all[q] = q;
   const Rows rows = rows_of(all);
   reads.query = before_norm(view, false, &rows, Backend::sum_keys(view, rows, coef));
   const Array keys = before_norm(view, true, nullptr, Backend::sum_queries(view, reads.key_coef));

@@ -62,7 +62,7 @@ std::vector<double> Backend::pair_scores(const AttentionView& view, bool key, Sc
   if (scores != Scores::centered) return out;
   for (Index i = 0; i < row; ++i) {
     double mean = 0;
-    for (Index s = first; s < n; ++s) mean += out[s * row + i] / static_cast<double>(n - first);
+    for (Index s = first; s < n; ++s) mean += out[s * row + i] / (n - first);
     for (Index s = first; s < n; ++s) out[s * row + i] -= mean;
   }
   return out;
@@ -185,8 +185,7 @@ void Backend::mlp_scores(const MlpView& view, MlpSide side, Scores scores, int q
   std::vector<double> to(cl * width);
   Array made = uninitialized(cl * n);
   for (Index slot = 0; slot < slots; ++slot) {
-    const int expert =
-        mixture ? view.routing->expert[view.routing->slot(query, static_cast<int>(slot))] : -1;
+    const int expert = mixture ? view.routing->expert[view.routing->slot(query, slot)] : -1;
     multiply({{view.layer, matrix_of(side), router ? -1 : expert}, block(made, cl, n)}, writers);
     const std::vector<double> all = values_of(made);
     for (Index j = 0; j < cl; ++j) {
@@ -195,9 +194,7 @@ void Backend::mlp_scores(const MlpView& view, MlpSide side, Scores scores, int q
         for (Index i = 0; i < n; ++i) to[j * width + slot * n + i] = row[i] / dev;
         continue;
       }
-      const double mean = scores == Scores::centered
-                              ? std::accumulate(row, row + n, 0.0) / static_cast<double>(n)
-                              : 0.0;
+      const double mean = scores == Scores::centered ? std::accumulate(row, row + n, 0.0) / n : 0.0;
       to[j * width + slot] = (row[expert] - mean) / dev;
     }
   }
