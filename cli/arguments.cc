@@ -270,7 +270,7 @@ std::string read_stdin() {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) throw InputError(fmt::format("cannot read stdin: {}", std::strerror(errno)));
     if (n == 0) break;
-    text.append(buffer, static_cast<std::size_t>(n));
+    text.append(buffer, n);
     if (text.size() > kLargest)
       throw InputError(
           fmt::format("stdin has more than {} MiB: no prompt is that long", kLargest >> 20));

@@ -41,9 +41,7 @@ void run_attribute(AttributeArguments& args, Context& context) {
           ? static_cast<int>(continuation.size())
           : std::min(args.generate, model.config().n_ctx - static_cast<int>(prompt.size()));
   if (rows > 0 &&
-      args.cost.say(model, prompt,
-                    planned_answer(prompt.size(), static_cast<std::size_t>(rows), 0, args.options),
-                    run))
+      args.cost.say(model, prompt, planned_answer(prompt.size(), rows, 0, args.options), run))
     return;
   if (!args.continuation) {
     SamplingOptions sampling;

@@ -65,7 +65,7 @@ RunContext named(const RunContext& run, const CircuitOptions& options) {
 int patched_prompts(const CircuitResult& found) {
   constexpr double kPasses = 15'000;
   const double affordable = kPasses / found.all_edges;
-  return static_cast<int>(std::min(affordable, static_cast<double>(found.task.prompts.size())));
+  return std::min(affordable, static_cast<double>(found.task.prompts.size()));
 }
 
 // What --compare sets beside the asked one: every other method, ours with and without contrast.

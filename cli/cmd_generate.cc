@@ -23,7 +23,7 @@ struct GenerateArguments {
 // How many bytes at the end of `text` begin a character that is not complete yet.
 std::size_t open_bytes(const std::string& text) {
   for (std::size_t back = 1; back <= std::min<std::size_t>(3, text.size()); ++back) {
-    const auto byte = static_cast<unsigned char>(text[text.size() - back]);
+    const unsigned char byte = text[text.size() - back];
     if ((byte & 0xC0) == 0x80)
       continue;  // inside a character: look further back for its first byte
     const std::size_t needs = byte >= 0xF0 ? 4 : byte >= 0xE0 ? 3 : byte >= 0xC0 ? 2 : 1;

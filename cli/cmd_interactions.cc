@@ -22,7 +22,7 @@ void run_interactions(InteractionArguments& args, Context& context) {
   args.prompt.resolve();
   const Model model = args.model.open();
   const std::vector<TokenId> ids = args.prompt.encode(model);
-  if (args.query) resolve_position(*args.query, static_cast<int>(ids.size()));
+  if (args.query) resolve_position(*args.query, ids.size());
   const RunContext run = context.run();
   const InteractionResult result = model.prepare(ids, run).interactions(args.query, args.all, run);
   run.check();

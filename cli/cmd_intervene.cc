@@ -64,7 +64,7 @@ void run_intervene(InterveneArguments& args, Context& context) {
   if (args.patch_ids) args.change.patch_from = *args.patch_ids;
   if (args.zero) args.change.zero = *args.zero;
   const RunContext run = context.run();
-  const Asked& asked = args.target.resolve(model, static_cast<int>(ids.size()));
+  const Asked& asked = args.target.resolve(model, ids.size());
   const InterventionResult result = intervene(model, ids, args.change, asked.question.target, run);
   run.check();
   args.outputs.write("--json", [&] { return to_json(result); });

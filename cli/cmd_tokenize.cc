@@ -70,7 +70,7 @@ bool next_line(std::istream& in, std::string& line, const std::string& origin) {
     if (c == '\n') return true;
     if (line.size() == kLongestLine)
       throw InputError(fmt::format("{} has more than {} bytes", origin, kLongestLine));
-    line.push_back(static_cast<char>(c));
+    line.push_back(c);
   }
   return !line.empty();
 }

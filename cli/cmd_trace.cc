@@ -102,7 +102,7 @@ void run_trace(TraceArguments& args, Context& context) {
   const Model model = args.model.open();
   const std::vector<TokenId> ids = args.prompt.encode(model);
   // What names a place in the prompt or the model is looked up before any work.
-  const Asked& asked = args.question.resolve(model, static_cast<int>(ids.size()));
+  const Asked& asked = args.question.resolve(model, ids.size());
   if (args.answer.answer) return run_answer(args, model, context.run());
   const std::vector<Span> spans = spans_of(asked, model, args.prompt.made);
   if (args.edges && (asked.method != Method::unpack || asked.question.root))

@@ -24,8 +24,8 @@ std::vector<TokenId> choose_ids(PromptArguments& prompt, const Model& model) {
     if (model.has_tokenizer()) {
       prompt.prompt = kDefaultPrompt;
     } else {
-      std::vector<TokenId> ids(static_cast<std::size_t>(
-          std::min({kDefaultLength, model.config().n_ctx, model.config().vocab_size})));
+      std::vector<TokenId> ids(
+          std::min({kDefaultLength, model.config().n_ctx, model.config().vocab_size}));
       std::iota(ids.begin(), ids.end(), 0);
       return ids;
     }

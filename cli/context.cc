@@ -54,11 +54,10 @@ class ProgressLine {
   std::string text(const Progress& p, double seconds) const {
     if (p.total <= 0) return fmt::format("{}: {:.0f}", p.what, p.done);
     constexpr int kWidth = 24;
-    const int filled = static_cast<int>(kWidth * std::min(1.0, p.done / p.total));
-    std::string line = fmt::format("{} [{}{}] {:.0f} of {:.0f} ({:.0f}%)", p.what,
-                                   std::string(static_cast<std::size_t>(filled), '#'),
-                                   std::string(static_cast<std::size_t>(kWidth - filled), '.'),
-                                   p.done, p.total, 100 * p.done / p.total);
+    const int filled = kWidth * std::min(1.0, p.done / p.total);
+    std::string line =
+        fmt::format("{} [{}{}] {:.0f} of {:.0f} ({:.0f}%)", p.what, std::string(filled, '#'),
+                    std::string(kWidth - filled, '.'), p.done, p.total, 100 * p.done / p.total);
     const double rate = seconds > 0 ? (p.done - first_) / seconds : 0;
     if (seconds > 1 && rate > 0)
       line += fmt::format(", {:.{}f}/s, {} left", rate, rate < 10 ? 1 : 0,

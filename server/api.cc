@@ -146,9 +146,7 @@ Answer Api::trace(const std::string& name, const std::string& model_name, const 
   }
   // What is not there is said now, before anything waits.
   std::optional<Node> root;
-  if (question.root)
-    root =
-        parse_node(model.writers(), *question.root, static_cast<int>(request->prompt.ids.size()));
+  if (question.root) root = parse_node(model.writers(), *question.root, request->prompt.ids.size());
   return {[this, name, model_name, request, root](const Model& m, const RunContext& context) {
             const Prepared prepared = prepare(model_name, m, request->prompt.ids, context);
             TraceResult result = prepared.trace(request->question, context);
@@ -168,7 +166,7 @@ Answer Api::trace(const std::string& name, const std::string& model_name, const 
 Answer Api::interactions(const std::string& model_name, const Model& model,
                          const Fields& body) const {
   InteractionsRequest request = read_interactions(body, model, limits_);
-  if (request.query) resolve_position(*request.query, static_cast<int>(request.ids.size()));
+  if (request.query) resolve_position(*request.query, request.ids.size());
   return {
       [this, model_name, request = std::move(request)](const Model& m, const RunContext& context) {
         return to_json(prepare(model_name, m, request.ids, context)

@@ -112,7 +112,7 @@ void ClientConnection::send(std::string_view bytes) const {
     if (poll(&watched, 1, kWait) <= 0) return;
     const ssize_t n = ::send(socket_, bytes.data(), bytes.size(), kQuietly | MSG_DONTWAIT);
     if (n < 0 && errno != EAGAIN && errno != EINTR) return;
-    if (n > 0) bytes.remove_prefix(static_cast<std::size_t>(n));
+    if (n > 0) bytes.remove_prefix(n);
   }
 }
 

@@ -11,7 +11,7 @@ namespace {
 std::string lower(std::string_view text) {
   std::string result(text);
   std::transform(result.begin(), result.end(), result.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+                 [](unsigned char c) { return std::tolower(c); });
   return result;
 }
 

@@ -79,11 +79,10 @@ Answer InspectApi::reads(const std::string& model_name, const Model& model,
   allowed.emplace_back("root");
   Question question = read_question(fields, model, limits_, ids, allowed);
   if (!question.root) throw InputError("give the head or MLP as \"root\", for example \"A3.H1@5\"");
-  const Node root = parse_node(model.writers(), *question.root, static_cast<int>(ids.size()));
+  const Node root = parse_node(model.writers(), *question.root, ids.size());
   return {[this, model_name, ids, question, root, top](const Model& m, const RunContext& context) {
     const Prepared prepared = prepare_(model_name, m, ids, context);
-    return reads_to_json(node_reads(prepared, question, context), static_cast<std::size_t>(top),
-                         pattern_of(prepared, root));
+    return reads_to_json(node_reads(prepared, question, context), top, pattern_of(prepared, root));
   }};
 }
 
@@ -97,7 +96,7 @@ Answer InspectApi::writes(const std::string& model_name, const Model& model,
   const std::vector<TokenId> ids = read_prompt(fields, model, limits_);
   fields.expect_no_others();
   if (!name) throw InputError("give the node as \"node\", for example \"A3.H1@5\"");
-  const Node node = parse_node(model.writers(), *name, static_cast<int>(ids.size()));
+  const Node node = parse_node(model.writers(), *name, ids.size());
   return {[this, model_name, ids, node, top, neurons](const Model& m, const RunContext& context) {
     const Writing written = writing(prepare_(model_name, m, ids, context), node, top, neurons);
     json list = json::array();
@@ -188,7 +187,7 @@ Answer InspectApi::suggest(const std::string& model_name, const Model& model,
   const int position = fields.integer("position").value_or(-1);
   const std::vector<TokenId> ids = read_prompt(fields, model, limits_);
   fields.expect_no_others();
-  resolve_position(position, static_cast<int>(ids.size()));
+  resolve_position(position, ids.size());
   return {[this, model_name, ids, text, top, position](const Model& m, const RunContext& context) {
     json list = json::array();
     for (const Prediction& p :
@@ -212,7 +211,7 @@ Answer InspectApi::words(const std::string& model_name, const Model& model,
   question.paths.top = 0;
   question.composition = false;
   std::optional<Node> node;
-  if (name) node = parse_node(model.writers(), *name, static_cast<int>(ids.size()));
+  if (name) node = parse_node(model.writers(), *name, ids.size());
   if (node && model.writers()[node->writer].terminal())
     throw InputError(fmt::format("{} reads nothing: sentences are about heads and MLPs", *name));
   return {
@@ -243,7 +242,7 @@ Answer InspectApi::attribute(const Model& model, const Fields& body) const {
           fmt::format("prompt and continuation have {} tokens, more than the limit of {}",
                       ids.size() + given.size(), limits_.max_tokens));
   }
-  const int room = limits_.max_tokens - static_cast<int>(ids.size());
+  const int room = limits_.max_tokens - ids.size();
   if (room < 1) throw InputError("the prompt leaves no room for a continuation");
   return {[ids, stops = prompt.stops, given, generate, room, options](const Model& m,
                                                                       const RunContext& context) {

@@ -76,13 +76,13 @@ Asked read_asked(RequestFields& fields, const Model& model, const Limits& limits
   fields.expect_no_others(unread, allowed);
   Asked asked;
   if (const Field* top = find_field(own, "top_paths"))
-    read_integer("top_paths", *top, 0, static_cast<int>(limits.max_paths));
+    read_integer("top_paths", *top, 0, limits.max_paths);
   apply_fields(own, asked, &model);
   if (!asked.top_paths)
     asked.top_paths = asked.question.paths.tau
                           ? limits.max_paths
                           : std::min(asked.question.paths.top, limits.max_paths);
-  check_asked(asked, model, static_cast<int>(length));
+  check_asked(asked, model, length);
   return asked;
 }
 
@@ -181,8 +181,7 @@ SourcesRequest read_sources(const Fields& body, const Model& model, const Limits
   options.prompt_template = fields.text("template").value_or(options.prompt_template);
   options.document_template = fields.text("document_template").value_or(options.document_template);
   options.chat = fields.flag("chat").value_or(false);
-  options.strongest =
-      fields.integer("strongest", 0, kMostStrongest).value_or(static_cast<int>(options.strongest));
+  options.strongest = fields.integer("strongest", 0, kMostStrongest).value_or(options.strongest);
   options.most_tokens = std::min(limits.max_tokens, model.config().n_ctx);
   options.options = read_asked(fields, model, limits, 1, option_fields()).question.options;
   check_sources(options);

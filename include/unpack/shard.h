@@ -11,9 +11,7 @@ struct Shard {
   int count = 1;
 
   bool whole() const { return count == 1; }
-  bool owns(std::size_t i) const {
-    return static_cast<int>(i % static_cast<std::size_t>(count)) == index - 1;
-  }
+  bool owns(std::size_t i) const { return static_cast<int>(i % count) == index - 1; }
   bool operator==(const Shard&) const = default;
 };
 

@@ -115,7 +115,7 @@ std::string draw(const Model& model, const std::string& title, const std::vector
   shown.layout = model.config();
   shown.task.name = title;
   shown.all_edges = all_edges;
-  shown.final_point.edges = static_cast<int>(edges.size());
+  shown.final_point.edges = edges.size();
   shown.final_point.faithfulness = faithfulness;
   shown.final_point.necessity = necessity;
   for (const EdgeRow& e : edges)

@@ -134,8 +134,7 @@ std::vector<std::tuple<int, TokenId, py::str>> tokens(const Model& model, const 
 // The ids as the tokenizer makes them; decoding may end inside a character, which Python replaces.
 py::str decode(const Model& model, const Ids& ids) {
   const std::string text = model.tokenizer().decode(ids);
-  return py::reinterpret_steal<py::str>(
-      PyUnicode_DecodeUTF8(text.data(), static_cast<py::ssize_t>(text.size()), "replace"));
+  return py::reinterpret_steal<py::str>(PyUnicode_DecodeUTF8(text.data(), text.size(), "replace"));
 }
 
 PredictResult predict(const Model& model, const Ids& ids, int top, bool lens, bool experts,

@@ -39,7 +39,7 @@ Field to_field(const std::string& name, const py::handle& value, int depth = 0) 
       PyErr_Clear();
       throw UsageError(name + " holds a lone surrogate, which is no character");
     }
-    field.value = std::string(text, static_cast<std::size_t>(size));
+    field.value = std::string(text, size);
   } else if (depth < kDeepest && py::hasattr(value, "tolist")) {  // numpy, torch
     return to_field(name, value.attr("tolist")(), depth + 1);
   } else if (PyFloat_Check(value.ptr())) {

@@ -292,7 +292,7 @@ std::vector<TokenId> read_ids(const std::string& name, const Field& field, int v
                                          name, shown(member), vocabulary - 1)
                            : fmt::format("{}: {} is no token id", name, shown(member)));
     }
-    out.push_back(static_cast<TokenId>(id));
+    out.push_back(id);
   }
   return out;
 }

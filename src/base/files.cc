@@ -54,7 +54,7 @@ base::InputFile::~InputFile() { ::close(descriptor_); }
 void base::InputFile::read(std::size_t at, void* to, std::size_t bytes) const {
   auto* out = static_cast<std::byte*>(to);
   while (bytes > 0) {
-    const ssize_t got = ::pread(descriptor_, out, bytes, static_cast<off_t>(at));
+    const ssize_t got = ::pread(descriptor_, out, bytes, at);
     if (got < 0 && errno == EINTR) continue;
     if (got <= 0)
       throw InputError(fmt::format("{}: cannot read the file ({})", path_.string(),
@@ -84,14 +84,13 @@ std::string base::read_plain_file(const std::filesystem::path& path, std::size_t
   }
   // Files of /proc say that they are empty.
   for (char block[4096];;) {
-    const ssize_t got =
-        ::pread(file.descriptor(), block, sizeof block, static_cast<off_t>(text.size()));
+    const ssize_t got = ::pread(file.descriptor(), block, sizeof block, text.size());
     if (got < 0 && errno == EINTR) continue;
     if (got < 0)
       throw InputError(
           fmt::format("{}: cannot read the file ({})", path.string(), std::strerror(errno)));
     if (got == 0) return text;
-    text.append(block, static_cast<std::size_t>(got));
+    text.append(block, got);
     if (text.size() > most)
       throw InputError(fmt::format("{}: more than {} bytes are too many", path.string(), most));
   }

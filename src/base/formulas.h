@@ -48,7 +48,7 @@ inline constexpr std::int64_t kMxfp4Bytes = kMxfp4Block / 2 + 1;
 UNPACK_BODY float mxfp4_value(std::uint32_t code) {
   const std::uint32_t m = code & 7U;
   const std::uint32_t doubled = m < 4 ? m : m < 6 ? 2 * m - 4 : 4 * m - 16;
-  const float size = 0.5F * static_cast<float>(doubled);
+  const float size = 0.5F * doubled;
   return (code & 8U) != 0 ? -size : size;
 }
 UNPACK_BODY float mxfp4_scale(std::uint32_t scale) {

@@ -49,8 +49,7 @@ std::vector<TextSegment> cut_text(std::string_view text, SegmentKind kind) {
   std::size_t begin = 0;
   const auto close = [&](std::size_t end) {
     // Blank space alone is no segment: it goes with what stands before it.
-    const bool empty = std::all_of(text.begin() + static_cast<std::ptrdiff_t>(begin),
-                                   text.begin() + static_cast<std::ptrdiff_t>(end), blank);
+    const bool empty = std::all_of(text.begin() + begin, text.begin() + end, blank);
     if (empty && !segments.empty()) {
       segments.back().end = end;
     } else if (!empty || end == text.size()) {

@@ -30,7 +30,7 @@ class Scanner {
     if (text_.empty() || !std::isdigit(static_cast<unsigned char>(text_.front()))) return false;
     const auto [end, error] = std::from_chars(text_.data(), text_.data() + text_.size(), value);
     if (error != std::errc{}) return false;
-    text_.remove_prefix(static_cast<std::size_t>(end - text_.data()));
+    text_.remove_prefix(end - text_.data());
     return true;
   }
 

@@ -66,8 +66,7 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
     const forward::LayerPass& layer = pass.layers[l];
     const std::vector<double> x_pre = decompose::fetch(backend, layer.x_pre);
     const bool last = l + 1 == c.n_layers;
-    const backend::Array& after =
-        last ? pass.x_final : pass.layers[static_cast<std::size_t>(l) + 1].x_pre;
+    const backend::Array& after = last ? pass.x_final : pass.layers[l + 1].x_pre;
     const std::vector<double> whole = decompose::fetch(backend, parallel ? after : layer.x_mid);
     const std::vector<double> mlp =
         parallel ? decompose::fetch(backend, layer.mlp_out) : std::vector<double>();
@@ -76,7 +75,7 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
         head_outputs(weights.layers[l], c, decompose::fetch(backend, layer.v), length);
     const std::vector<double> out_dev = decompose::fetch(backend, layer.attn_out_dev);
     std::vector<std::vector<double>> shares(length);
-    backend.parallel_for(static_cast<std::int64_t>(length), [&](std::int64_t at) {
+    backend.parallel_for(length, [&](std::int64_t at) {
       const std::size_t i = at;
       if (row[i] == 0) return;
       const double* y = whole.data() + i * d;
@@ -90,8 +89,7 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
       add(i, proximity(y, size, x_pre.data() + i * d, 1.0, d));
       if (parallel) add(i, proximity(y, size, mlp.data() + i * d, 1.0, d));
       for (std::size_t h = 0; h < heads; ++h) {
-        const double* alpha = pattern.data() + h * backend::tri(static_cast<std::int64_t>(length)) +
-                              static_cast<std::size_t>(backend::tri(at));
+        const double* alpha = pattern.data() + h * backend::tri(length) + backend::tri(at);
         for (std::size_t j = 0; j <= i; ++j)
           add(j, proximity(y, size, u.data() + (h * length + j) * d,
                            out_dev.empty() ? alpha[j] : alpha[j] / out_dev[i], d));

@@ -29,8 +29,8 @@ class Relevance {
         weights_(*engine::state_of(prepared.model())->weights),
         backend_(decomposition_.backend()),
         c_(weights_.config),
-        length_(static_cast<std::size_t>(decomposition_.length())),
-        d_(static_cast<std::size_t>(c_.d_model)),
+        length_(decomposition_.length()),
+        d_(c_.d_model),
         constant_(constant_attention) {
     for (const LayerConfig& layer : c_.layers) {
       if (layer.activation == Activation::clamped_swiglu || layer.sinks)
@@ -205,10 +205,10 @@ class Relevance {
     Values g_q(length_ * heads * e, 0.0), g_k(length_ * groups * e, 0.0),
         g_v(length_ * groups * e, 0.0);
     // A group at a time: its heads add to the same keys and values.
-    backend_.parallel_for(static_cast<std::int64_t>(groups), [&](std::int64_t group) {
+    backend_.parallel_for(groups, [&](std::int64_t group) {
       const auto first = static_cast<std::size_t>(group) * c_.group_size();
       for (std::size_t h = first; h < first + c_.group_size(); ++h) {
-        head_back(shape, h, static_cast<std::size_t>(group), pattern, q, k, v, g_z, g_q, g_k, g_v);
+        head_back(shape, h, group, pattern, q, k, v, g_z, g_q, g_k, g_v);
       }
     });
     Values g_norm(length_ * d_, 0.0);
@@ -229,7 +229,7 @@ class Relevance {
     const std::size_t heads = c_.n_heads;
     const std::size_t groups = c_.n_kv_heads;
     const double scale = shape.attention_scale;
-    const std::size_t pairs = backend::tri(static_cast<std::int64_t>(length_));
+    const std::size_t pairs = backend::tri(length_);
     Values g_pattern(length_);
     for (std::size_t i = 0; i < length_; ++i) {
       const auto z = std::span(g_z).subspan((i * heads + h) * e, e);
@@ -274,12 +274,11 @@ class Relevance {
     const std::size_t e = c_.d_head;
     const Values weight = decompose::fetch(norm);
     const Values deviation = norm ? decompose::fetch(backend_, dev) : Values();
-    const Values frequencies = backend::rotary_frequencies(shape.rope, static_cast<int>(length_));
+    const Values frequencies = backend::rotary_frequencies(shape.rope, length_);
     for (std::size_t s = 0; s < length_; ++s) {
       for (std::size_t h = 0; h < heads; ++h) {
         const auto row = std::span(g).subspan((s * heads + h) * e, e);
-        if (shape.rope.dims > 0)
-          decompose::rotate_back(shape.rope, frequencies, static_cast<int>(s), row);
+        if (shape.rope.dims > 0) decompose::rotate_back(shape.rope, frequencies, s, row);
         if (!norm) continue;
         for (std::size_t i = 0; i < e; ++i)
           row[i] *= weight[(h * e + i) % weight.size()] / deviation[s * heads + h];

@@ -61,7 +61,7 @@ void write_arrays(const std::filesystem::path& folder, std::size_t lines, std::s
   NpyFile node_credit(folder / "node_credit.npy", "<f8", fmt::format("({}, {})", tokens, writers));
   std::vector<std::int64_t> offsets = {0}, index;
   report::read_sealed(folder / "results.jsonl", [&](std::string_view object) {
-    context.report("arrays", static_cast<double>(index.size()), static_cast<double>(lines));
+    context.report("arrays", index.size(), lines);
     const LineValues line = read_line(object, (folder / "results.jsonl").string(), true);
     const std::vector<double>& credit = line.token_credit;
     std::vector<double> nodes(credit.size() * writers, std::nan(""));  // of a baseline
@@ -78,7 +78,7 @@ void write_arrays(const std::filesystem::path& folder, std::size_t lines, std::s
     token_credit.add(credit);
     node_credit.add(nodes);
     offsets.push_back(offsets.back() + std::ssize(credit));
-    index.push_back(static_cast<std::int64_t>(line.index));
+    index.push_back(line.index);
   });
   NpyFile offset_file(folder / "offsets.npy", "<i8", fmt::format("({},)", offsets.size()));
   offset_file.add(offsets);

@@ -37,7 +37,7 @@ class LineEvents final : public base::JsonEvents {
     if (!index_) fail("has no index");
     if (out_.error) return std::move(out_);
     // The credit of an answer belongs to the tokens of its prompt.
-    const auto tokens = prompt_length_.value_or(static_cast<std::size_t>(tokens_));
+    const auto tokens = prompt_length_.value_or(tokens_);
     if (tokens == 0 || tokens > static_cast<std::size_t>(tokens_)) fail("has no tokens");
     if (!probability_) fail("has no target.probability");
     if (credit_size_ != tokens) fail("has no token_credit for every token");
@@ -54,16 +54,16 @@ class LineEvents final : public base::JsonEvents {
   bool boolean(bool) override { return scalar(); }
   bool number_integer(std::int64_t x) override {
     if (at("index")) fail("has an index below 0");
-    return number(static_cast<double>(x));
+    return number(x);
   }
   bool number_unsigned(std::uint64_t x) override {
     if (at("index")) {
       out_.index = x;
       index_ = true;
     } else if (at("prompt_length")) {
-      prompt_length_ = static_cast<std::size_t>(x);
+      prompt_length_ = x;
     }
-    return number(static_cast<double>(x));
+    return number(x);
   }
   bool number_float(double x, const std::string&) override { return number(x); }
   bool string(std::string&) override {

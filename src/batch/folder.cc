@@ -195,8 +195,7 @@ void check_all(const Model& model, PromptReader& prompts, const BatchOptions& op
                const RunContext& context) {
   PromptRecord record;
   while (prompts.next(record)) {
-    context.report("checking", static_cast<double>(record.index),
-                   static_cast<double>(prompts.count()));
+    context.report("checking", record.index, prompts.count());
     if (!options.shard.owns(record.index)) continue;
     if (!record.problem.empty()) refuse(prompts, record.line, record.problem);
     try {
@@ -223,8 +222,7 @@ BatchResult run_batch(const Model& model, PromptReader prompts, const BatchOptio
   RunContext inner = context;
   for (;;) {
     const auto begin = std::chrono::steady_clock::now();
-    context.report("prompts", static_cast<double>(folder.done()),
-                   static_cast<double>(folder.total()));
+    context.report("prompts", folder.done(), folder.total());
     if (context.progress) {
       const double done = folder.done(), total = folder.total();
       inner.progress = [&context, done, total](const Progress& p) {

@@ -93,7 +93,7 @@ MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out
   std::string line;
   LineValues values;
   for (std::size_t i = 0; i < records; ++i) {
-    context.report("lines", static_cast<double>(i), static_cast<double>(records));
+    context.report("lines", i, records);
     const std::size_t owner = i % streams.size();
     const auto check = [&](bool error, const LineStream& stream) {
       if (values.error != error)

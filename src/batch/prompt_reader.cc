@@ -39,8 +39,8 @@ struct PromptReader::Impl {
     base::Hash64 hash;
     const std::unique_ptr<std::istream> in = source.open();
     std::string block(1 << 16, '\0');
-    while (in->read(block.data(), static_cast<std::streamsize>(block.size())) || in->gcount() > 0) {
-      hash.add(std::string_view(block).substr(0, static_cast<std::size_t>(in->gcount())));
+    while (in->read(block.data(), block.size()) || in->gcount() > 0) {
+      hash.add(std::string_view(block).substr(0, in->gcount()));
     }
     checksum = hash.text();
     begin();

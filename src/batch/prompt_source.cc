@@ -45,7 +45,7 @@ std::string read_all_stdin() {
   std::string text;
   char block[1 << 16];
   while (std::cin.read(block, sizeof block) || std::cin.gcount() > 0) {
-    text.append(block, static_cast<std::size_t>(std::cin.gcount()));
+    text.append(block, std::cin.gcount());
     if (text.size() > kLargestStdin)
       throw InputError("stdin has more than 1 GiB of prompts: save them to a file and name that");
   }
@@ -77,7 +77,7 @@ PromptSource::PromptSource(std::string file) : file_(std::move(file)) {
           errno != 0 ? std::strerror(errno) : "check the name and that it may be read"));
     head_.resize(kHead);
     in.read(head_.data(), kHead);
-    head_.resize(static_cast<std::size_t>(std::max<std::streamsize>(0, in.gcount())));
+    head_.resize(std::max<std::streamsize>(0, in.gcount()));
   }
   if (head_.empty())
     throw InputError(fmt::format("{} is empty: give one prompt a line", shown(file_)));
@@ -100,7 +100,7 @@ std::unique_ptr<std::istream> PromptSource::open() const {
     in = std::make_unique<std::ifstream>(file_, std::ios::binary);
     if (!*in) throw InputError(fmt::format("cannot read {}", file_));
   }
-  if (head_.starts_with(kMark)) in->ignore(static_cast<std::streamsize>(kMark.size()));
+  if (head_.starts_with(kMark)) in->ignore(kMark.size());
   return in;
 }
 
@@ -108,7 +108,7 @@ PromptFormat recognise(const PromptSource& source, PromptFormat asked) {
   if (asked == PromptFormat::automatic) {
     std::string suffix = std::filesystem::path(source.file()).extension().string();
     std::transform(suffix.begin(), suffix.end(), suffix.begin(),
-                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+                   [](unsigned char c) { return std::tolower(c); });
     const std::size_t first = source.head().find_first_not_of(
         " \t\r\n", source.head().starts_with(kMark) ? kMark.size() : 0);
     const char begins = first == std::string::npos ? ' ' : source.head()[first];

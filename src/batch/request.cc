@@ -56,8 +56,7 @@ MadePrompt read_line_prompt(const Model& model, const Fields& fields, const Aske
   if (const Field* messages = find_field(fields, "messages"))
     given.messages = read_json("messages", *messages);
   if (const Field* ids = find_field(fields, "ids"))
-    given.ids = read_ids("ids", *ids, model.config().vocab_size,
-                         static_cast<std::size_t>(std::numeric_limits<int>::max()));
+    given.ids = read_ids("ids", *ids, model.config().vocab_size, std::numeric_limits<int>::max());
   if (!given.text && !given.ids && !given.messages)
     throw InputError("neither prompt nor ids is given");
   return make_prompt(model, given);
@@ -102,7 +101,7 @@ batch::BatchRequest batch::read_request(const Model& model, const Asked& default
   request.prompt = read_line_prompt(model, fields, request.asked);
   const std::vector<TokenId>& ids = request.prompt.ids;
   forward::check_prompt(model.config(), ids);
-  check_asked(request.asked, model, static_cast<int>(ids.size()));
+  check_asked(request.asked, model, ids.size());
   if (request.asked.answer) {
     request.answer = answer_tokens(request.asked, model, request.prompt);
   } else {

@@ -74,7 +74,7 @@ class Tracing {
 
   void report() {
     std::lock_guard one_at_a_time(report_);
-    context_.report("prompts", static_cast<double>(++done_), static_cast<double>(records_.size()));
+    context_.report("prompts", ++done_, records_.size());
   }
 
   // From several threads, each with other jobs.
@@ -136,7 +136,7 @@ std::vector<BatchLine> trace_prompts(const Model& model, const Asked& defaults,
   std::stable_sort(jobs.begin(), jobs.end(), [](const Job& a, const Job& b) {
     return a.request.prompt.ids.size() < b.request.prompt.ids.size();
   });
-  const int longest = jobs.empty() ? 0 : static_cast<int>(jobs.back().request.prompt.ids.size());
+  const int longest = jobs.empty() ? 0 : jobs.back().request.prompt.ids.size();
   if (engine::side_by_side(model, jobs.size(), longest, context,
                            [&](const Model& one, std::size_t i) {
                              tracing.trace(one, jobs[i]);

@@ -108,8 +108,7 @@ Value Runtime::eval_slice(const Expr& expr, const ScopePtr& scope) {
   const Value a = part(1), b = part(2), c = part(3);
   const auto walk = [&](std::int64_t n, auto&& visit) {
     const Range r = slice_range(a, b, c, n);
-    for (std::int64_t i = r.start; r.step > 0 ? i < r.stop : i > r.stop; i += r.step)
-      visit(static_cast<std::size_t>(i));
+    for (std::int64_t i = r.start; r.step > 0 ? i < r.stop : i > r.stop; i += r.step) visit(i);
   };
   if (const ListData* list = value.items()) {
     std::vector<Value> out;

@@ -80,8 +80,7 @@ Value replace_filter(Runtime& runtime, const Arguments& args) {
   const Value count = args.get(3, "count");
   const std::string text = args.get(0, "s").text(), from = args.get(1, "old").text(),
                     to = args.get(2, "new").text();
-  if (static_cast<double>(text.size() + 1) * (to.size() + 1) /
-          (from.empty() ? 1 : static_cast<double>(from.size())) >
+  if (static_cast<double>(text.size() + 1) * (to.size() + 1) / (from.empty() ? 1 : from.size()) >
       64e6)
     throw InputError("a text grows too long");
   return runtime.made(
@@ -279,7 +278,7 @@ Value float_filter(Runtime&, const Arguments& args) {
 Value round_filter(Runtime&, const Arguments& args) {
   const double value = args.get(0, "value").real();
   const Value digits = args.get(1, "precision"), method = args.get(2, "method");
-  const double scale = std::pow(10.0, given(digits) ? static_cast<double>(digits.integer()) : 0.0);
+  const double scale = std::pow(10.0, given(digits) ? digits.integer() : 0.0);
   const std::string how = method.is_string() ? *method.string() : "common";
   if (how == "ceil") return std::ceil(value * scale) / scale;
   if (how == "floor") return std::floor(value * scale) / scale;
@@ -299,8 +298,7 @@ Value indent_filter(Runtime& runtime, const Arguments& args) {
   const bool first = args.get(2, "first").truth(), blank = args.get(3, "blank").truth();
   std::string space = "    ";
   if (width.is_string()) space = *width.string();
-  if (width.is_integer())
-    space.assign(static_cast<std::size_t>(std::clamp<std::int64_t>(width.integer(), 0, 1000)), ' ');
+  if (width.is_integer()) space.assign(std::clamp<std::int64_t>(width.integer(), 0, 1000), ' ');
   const std::string text = args.get(0, "s").text();
   std::string out;
   std::vector<std::string> lines = split(text, "\n", -1);

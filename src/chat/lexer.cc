@@ -53,7 +53,7 @@ class Lexer {
   }
 
   void advance(std::size_t n) {
-    line_ += static_cast<int>(std::count(source_.begin() + at_, source_.begin() + (at_ + n), '\n'));
+    line_ += std::count(source_.begin() + at_, source_.begin() + (at_ + n), '\n');
     if (n > 0) line_starting_ = source_[at_ + n - 1] == '\n';
     at_ += n;
   }
@@ -308,7 +308,7 @@ class Lexer {
     }
     if (number.empty() || (all && number.size() != most))
       fail_at(line_, "a bad escape in a string");
-    const auto code = static_cast<char32_t>(std::stoul(number, nullptr, base));
+    const char32_t code = std::stoul(number, nullptr, base);
     if (code > 0x10FFFF || (code >= 0xD800 && code < 0xE000))
       fail_at(line_, "a string names a character that does not exist");
     value += tokenizer::to_utf8(code);

@@ -45,7 +45,7 @@ Method split_method(bool from_right) {
   return [from_right](Runtime& runtime, const Value& self, const Arguments& args) {
     const Value separator = args.get(0, "sep");
     const std::int64_t most = count_or(args.get(1, "maxsplit"), -1);
-    runtime.spend(static_cast<std::int64_t>(self.string()->size()) / 32);
+    runtime.spend(self.string()->size() / 32);
     if (!said(separator)) {
       if (from_right && most >= 0)
         throw InputError("rsplit() at white space with a limit is not supported");
@@ -164,8 +164,7 @@ Value replace_method(Runtime& runtime, const Value& self, const Arguments& args)
   const std::string& from = text_argument(args.get(0, "old"), "replace");
   const std::string& to = text_argument(args.get(1, "new"), "replace");
   const double size = self.string()->size() + 1;
-  const double most =
-      size * (to.size() + 1) / (from.empty() ? 1 : static_cast<double>(from.size()));
+  const double most = size * (to.size() + 1) / (from.empty() ? 1 : from.size());
   if (most > 64e6) throw InputError("a text grows too long");
   return runtime.made(replace(*self.string(), from, to, count_or(args.get(2, "count"), -1)));
 }
@@ -177,7 +176,7 @@ Value join_method(Runtime& runtime, const Value& self, const Arguments& args) {
     if (!first) out += *self.string();
     first = false;
     out += text_argument(item, "join");
-    runtime.spend(static_cast<std::int64_t>(self.string()->size()) / 32 + 1);
+    runtime.spend(self.string()->size() / 32 + 1);
   }
   return runtime.made(std::move(out));
 }

@@ -23,15 +23,14 @@ std::string mapped(std::string_view text, bool to_upper) {
       out += "i\xCC\x87";
     } else {
       const utf8proc_int32_t x = c;
-      out += tokenizer::to_utf8(
-          static_cast<char32_t>(to_upper ? utf8proc_toupper(x) : utf8proc_tolower(x)));
+      out += tokenizer::to_utf8(to_upper ? utf8proc_toupper(x) : utf8proc_tolower(x));
     }
   }
   return out;
 }
 
 bool is_letter(char32_t c) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+  switch (utf8proc_category(c)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
@@ -44,7 +43,7 @@ bool is_letter(char32_t c) {
 }
 
 bool is_cased(char32_t c) {
-  const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+  const auto category = utf8proc_category(c);
   return category == UTF8PROC_CATEGORY_LU || category == UTF8PROC_CATEGORY_LL ||
          category == UTF8PROC_CATEGORY_LT;
 }
@@ -222,7 +221,7 @@ bool all_of_class(std::string_view text, std::string_view what) {
   bool cased = false;
   for (const std::string_view piece : characters(text)) {
     const char32_t c = tokenizer::first_char(piece);
-    const bool digit = utf8proc_category(static_cast<utf8proc_int32_t>(c)) == UTF8PROC_CATEGORY_ND;
+    const bool digit = utf8proc_category(c) == UTF8PROC_CATEGORY_ND;
     if (what == "digit" && !digit) return false;
     if (what == "alpha" && !is_letter(c)) return false;
     if (what == "alnum" && !is_letter(c) && !digit) return false;
@@ -253,7 +252,7 @@ std::string python_quoted(std::string_view text) {
     } else if (c == '\t') {
       out += "\\t";
     } else {
-      const auto category = utf8proc_category(static_cast<utf8proc_int32_t>(c));
+      const auto category = utf8proc_category(c);
       const bool hidden =
           c != ' ' && (category == UTF8PROC_CATEGORY_CN || category >= UTF8PROC_CATEGORY_ZS);
       if (!hidden) {

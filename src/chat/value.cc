@@ -79,7 +79,7 @@ void write_json(const Value& value, const JsonStyle& style, int depth, std::stri
   const auto line = [&](int level) {
     if (style.indent < 0) return;
     out += '\n';
-    out.append(static_cast<std::size_t>(style.indent * level), ' ');
+    out.append(style.indent * level, ' ');
   };
   // json.dumps leaves the blank after a comma out where it breaks the line.
   const std::string comma =

@@ -44,7 +44,7 @@ class AblatedPass {
     }
     keep_ = keep;
     find_changes(first);
-    if (keep_ != nullptr) keep_->streams.assign(static_cast<std::size_t>(c_.n_layers) + 1, {});
+    if (keep_ != nullptr) keep_->streams.assign(c_.n_layers + 1, {});
     const forward::ForwardHooks hooks = make_hooks(base == nullptr);
     forward::ForwardOptions options;
     options.keep = false;
@@ -74,7 +74,7 @@ class AblatedPass {
   // Writers that some reader from `first` on does not keep. Of the others nobody asks how they
   // changed: a pass with few edges removed costs little more than a plain one.
   void find_changes(int first) {
-    asked_.assign(change_.size(), static_cast<char>(keep_ != nullptr));
+    asked_.assign(change_.size(), keep_ != nullptr);
     for (std::size_t p = table_.attention_ports(first); p < table_.ports().size(); ++p) {
       const ReaderPort& port = table_.ports()[p];
       for (std::size_t s = 0; s < table_.positions(); ++s)
@@ -129,7 +129,7 @@ class AblatedPass {
       if (asked_[w] == 0) continue;
       std::vector<char> turned;  // [positions]
       for (std::size_t at = w; at < key.size(); at += visible)
-        turned.push_back(static_cast<char>((key[at] != 0) != from_clean));
+        turned.push_back((key[at] != 0) != from_clean);
       const std::size_t count = count_kept(turned);
       if (count == 0) continue;
       backend_.add(count == turned.size() ? change_[w] : rows_of(change_[w], turned), out, size(),
@@ -162,7 +162,7 @@ class AblatedPass {
       const bool attention = sublayer == backend::Sublayer::attention;
       if (attention && keep_ != nullptr) keep_->streams[layer] = copied(x);
       if (attention) {
-        read_inputs(table_.attention_ports(layer), 3 * static_cast<std::size_t>(c_.n_heads), x);
+        read_inputs(table_.attention_ports(layer), 3 * c_.n_heads, x);
       } else {
         read_inputs(table_.mlp_ports(layer), backend::mlp_readers(c_.layer(layer)).size(), x);
       }
@@ -213,7 +213,7 @@ class AblatedPass {
                    own_v = backend_.zeros(rows * groups * e),
                    own_z = backend_.zeros(rows * heads * e), none;
     const auto input = [&](std::int64_t head, std::size_t branch) {
-      return static_cast<std::int64_t>(input_of_[static_cast<std::size_t>(head) * 3 + branch]);
+      return static_cast<std::int64_t>(input_of_[head * 3 + branch]);
     };
     const auto take = [&](const backend::Array& from, std::int64_t at, std::int64_t heads_there,
                           std::int64_t head, backend::Array& to) {
@@ -293,7 +293,7 @@ void CircuitRunner::make_replacements(const std::vector<TaskPrompt>& prompts, Ed
       for (const std::size_t i : part.chunk.members) others.push_back(prompts[i].counterfactual);
       part.replaced = record_writers(model_, others, context).written;
     } else if (ablation == EdgeAblation::zero) {
-      part.replaced.assign(count, backend.zeros(part.chunk.rows * static_cast<std::int64_t>(d)));
+      part.replaced.assign(count, backend.zeros(part.chunk.rows * d));
     } else {
       std::vector<double> values(part.chunk.rows * d);
       for (std::size_t w = 0; w < count; ++w) {
@@ -363,7 +363,7 @@ void CircuitRunner::patch_each(const Part& part, const std::vector<std::size_t>&
   take(plain, 0, ignored);
   std::size_t done = 0;
   for (const std::vector<std::size_t>& group : patcher.groups(edges)) {
-    context.report("edges", static_cast<double>(done), static_cast<double>(edges.size()));
+    context.report("edges", done, edges.size());
     done += group.size();
     std::vector<std::size_t> some;
     some.reserve(group.size());
@@ -403,8 +403,7 @@ std::vector<std::vector<double>> CircuitRunner::measure_without(
     take(recalled(memory_, name_of("base", part, kept), run_base), 0, whole);
     EdgeMask fewer = kept;
     for (std::size_t i = 0; i < edges.size(); ++i) {
-      context.report("edges", static_cast<double>(done++),
-                     static_cast<double>(edges.size() * parts_.size()));
+      context.report("edges", done++, edges.size() * parts_.size());
       const int first = first_layer(edges[i]);
       take(recalled(memory_, fmt::format("{} {}", name, edges[i]),
                     [&] {

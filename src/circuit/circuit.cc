@@ -151,7 +151,7 @@ class Units {
       for (std::size_t e = 0; e < strength.size(); ++e)
         of_unit[table.edge(e).writer] += strength[e];
     }
-    const std::size_t first = nodes ? static_cast<std::size_t>(table.writers().terminals()) : 0;
+    const std::size_t first = nodes ? table.writers().terminals() : 0;
     order_.resize(of_unit.size() - first);
     std::iota(order_.begin(), order_.end(), first);
     std::stable_sort(order_.begin(), order_.end(),
@@ -175,13 +175,12 @@ class Units {
       for (int i = 0; i < number; ++i) mask[order_[i]] = 1;
       return table_.connected(std::move(mask));
     }
-    std::vector<char> kept(static_cast<std::size_t>(table_.writers().count()), 0);
+    std::vector<char> kept(table_.writers().count(), 0);
     std::fill(kept.begin(), kept.begin() + table_.writers().terminals(), 1);
     for (int i = 0; i < number; ++i) kept[order_[i]] = 1;
     for (std::size_t e = 0; e < mask.size(); ++e) {
       const CircuitEdge edge = table_.edge(e);
-      mask[e] =
-          static_cast<char>(kept[edge.writer] != 0 && (edge.reader < 0 || kept[edge.reader] != 0));
+      mask[e] = kept[edge.writer] != 0 && (edge.reader < 0 || kept[edge.reader] != 0);
     }
     return table_.connected(std::move(mask));
   }
@@ -217,7 +216,7 @@ class Prover {
     point.value = value(kept);
     point.faithfulness = faithfulness(point.value);
     circuit::EdgeMask rest = kept;
-    for (char& x : rest) x = static_cast<char>(x == 0);
+    for (char& x : rest) x = x == 0;
     point.necessity = 1 - faithfulness(value(rest));
   }
 
@@ -371,7 +370,7 @@ CircuitResult find_circuit(const Model& model, const Task& task, const CircuitOp
   }
   double done = 0;
   for (const auto& [number, share] : sizes) {
-    context.report("sizes", done++, static_cast<double>(sizes.size()));
+    context.report("sizes", done++, sizes.size());
     CircuitPoint point;
     point.share = share;
     point.asked = number;
@@ -428,7 +427,7 @@ CircuitProof prove_circuits(const Model& model, const Task& task,
     if (placed && prompt.ids.size() != length)
       throw InputError("edges with positions are measured on prompts of one length");
   }
-  const circuit::EdgeTable table(model, placed ? static_cast<int>(length) : 0);
+  const circuit::EdgeTable table(model, placed ? length : 0);
   Prover prover(model, table, task, ablation, context);
   CircuitProof proof{prover.clean(), prover.ablated(), {}, 0};
   for (const std::vector<CircuitEdge>& circuit : circuits) {

@@ -22,7 +22,7 @@ class Contraction {
       : backend_(backend),
         table_(table),
         chunk_(chunk),
-        d_(static_cast<std::size_t>(backend.config().d_model)),
+        d_(backend.config().d_model),
         scores_(chunk.members.size(), std::vector<double>(table.size(), 0.0)) {
     for (std::size_t w = 0; w < own.written.size(); ++w) {
       change_.push_back(decompose::fetch(backend, own.written[w]));
@@ -104,7 +104,7 @@ EdgeScores rank_gradients(const Model& model, const EdgeTable& table, const Task
   const std::vector<PromptChunk> chunks =
       cut_chunks(model.config(), task.prompts, chunk_rows(model) / 2);
   for (std::size_t c = 0; c < chunks.size(); ++c) {
-    context.report("prompts", static_cast<double>(chunks[c].members[0]), prompts);
+    context.report("prompts", chunks[c].members[0], prompts);
     const std::vector<double> all = recalled(memory, fmt::format("gradients {} {}", steps, c), [&] {
       return gradients_of_chunk(model, table, task, chunks[c], steps, context);
     });
@@ -113,7 +113,7 @@ EdgeScores rank_gradients(const Model& model, const EdgeTable& table, const Task
       add_scores(scores, {begin, begin + table.size()}, prompts);
     }
     // The prompt, its counterfactual, the other steps, and a way back of two passes a step.
-    scores.passes += static_cast<double>(chunks[c].members.size()) * (2 + (steps - 1) + 2 * steps);
+    scores.passes += chunks[c].members.size() * (2 + (steps - 1) + 2 * steps);
   }
   return scores;
 }

@@ -45,7 +45,7 @@ void add_ours(const experiments::ModelSession& session, const EdgeTable& table,
   Values credit(table.size(), 0.0), mass(table.size(), 0.0), weighted(table.size(), 0.0);
   for (const EdgeCredit& edge : prepared.edge_credit(question, session.context))
     credit[table.index({edge.writer, edge.reader, edge.branch})] += edge.credit;
-  const std::size_t last = static_cast<std::size_t>(base.length()) - 1;
+  const std::size_t last = base.length() - 1;
   std::map<int, TraceResult> rooted;
   for (const ReaderPort& port : table.ports()) {
     const bool target = port.reader < 0;
@@ -69,7 +69,7 @@ void add_ours(const experiments::ModelSession& session, const EdgeTable& table,
   out.edges[fmt::format("composition mass x reader's credit, {}", rules.name)] =
       std::move(weighted);
   out.edges[fmt::format("edge credit, {}", rules.name)] = sizes_of(std::move(credit));
-  Values nodes(static_cast<std::size_t>(writers.count()), 0.0);
+  Values nodes(writers.count(), 0.0);
   for (std::size_t w = 0; w < nodes.size(); ++w) {
     for (const double x : base.node_credit[w]) nodes[w] += x;
   }
@@ -136,7 +136,7 @@ void add_gradients(const experiments::ModelSession& session, const EdgeTable& ta
 
 // A writer's share of a method that scores edges: what its edges add up to, with their signs.
 Values by_writer(const EdgeTable& table, const Values& edges) {
-  Values out(static_cast<std::size_t>(table.writers().count()), 0.0);
+  Values out(table.writers().count(), 0.0);
   for (const ReaderPort& port : table.ports()) {
     for (std::size_t w = 0; w < static_cast<std::size_t>(port.visible); ++w)
       out[w] += edges[port.first + w];

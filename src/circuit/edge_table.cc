@@ -8,7 +8,7 @@
 namespace unpack::circuit {
 
 EdgeTable::EdgeTable(const Model& model, int positions)
-    : writers_(model.writers()), positions_(static_cast<std::size_t>(positions)) {
+    : writers_(model.writers()), positions_(positions) {
   const ModelConfig& c = model.config();
   const auto add = [&](int reader, Branch branch, int visible) {
     ports_.push_back({reader, branch, visible, size_});
@@ -35,7 +35,7 @@ std::size_t EdgeTable::index(const CircuitEdge& edge) const {
   for (const ReaderPort& port : ports_) {
     if (there && port.reader == edge.reader && port.branch == edge.branch &&
         edge.writer < port.visible)
-      return place(static_cast<std::size_t>(std::max(edge.position, 0))) + port.first + edge.writer;
+      return place(std::max(edge.position, 0)) + port.first + edge.writer;
   }
   throw InternalError("[EdgeTable] no such edge");
 }
@@ -57,7 +57,7 @@ EdgeMask EdgeTable::connected(EdgeMask kept) const {
   const std::size_t count = writers_.count(), n = positions();
   // [writer][position]; keys and values at a position serve every later query.
   std::vector<char> fed(count * n, 0), used(count * n, 0);
-  std::fill(fed.begin(), fed.begin() + static_cast<std::ptrdiff_t>(n) * writers_.terminals(), 1);
+  std::fill(fed.begin(), fed.begin() + n * writers_.terminals(), 1);
   const auto later = [](const ReaderPort& port) {
     return port.branch == Branch::K || port.branch == Branch::V;
   };
@@ -65,9 +65,9 @@ EdgeMask EdgeTable::connected(EdgeMask kept) const {
     for (std::size_t s = 0; s < n; ++s) {
       for (std::size_t w = 0; w < static_cast<std::size_t>(port.visible); ++w) {
         char& keep = kept[s * size_ + port.first + w];
-        keep = static_cast<char>(keep != 0 && fed[w * n + s] != 0);
+        keep = keep != 0 && fed[w * n + s] != 0;
         if (keep == 0 || port.reader < 0) continue;
-        const auto row = fed.begin() + static_cast<std::ptrdiff_t>(n) * port.reader;
+        const auto row = fed.begin() + n * port.reader;
         std::fill(row + s, row + (later(port) ? n : s + 1), 1);
       }
     }
@@ -76,13 +76,13 @@ EdgeMask EdgeTable::connected(EdgeMask kept) const {
     for (std::size_t s = 0; s < n; ++s) {
       bool read = port->reader < 0 && s + 1 == n;
       if (port->reader >= 0) {
-        const auto row = used.begin() + static_cast<std::ptrdiff_t>(n) * port->reader;
+        const auto row = used.begin() + n * port->reader;
         const auto end = row + (later(*port) ? n : s + 1);
         read = std::find(row + s, end, 1) != end;
       }
       for (std::size_t w = 0; w < static_cast<std::size_t>(port->visible); ++w) {
         char& keep = kept[s * size_ + port->first + w];
-        keep = static_cast<char>(keep != 0 && read);
+        keep = keep != 0 && read;
         if (keep != 0) used[w * n + s] = 1;
       }
     }

@@ -38,10 +38,8 @@ class EdgeTable {
   const ReaderPort& port_of(std::size_t edge) const;
   // Where the ports of a layer's heads begin (three a head: K, Q, V), those of its MLP, and that of
   // the target (layer n_layers).
-  std::size_t attention_ports(int layer) const {
-    return first_[2 * static_cast<std::size_t>(layer)];
-  }
-  std::size_t mlp_ports(int layer) const { return first_[2 * static_cast<std::size_t>(layer) + 1]; }
+  std::size_t attention_ports(int layer) const { return first_[2 * layer]; }
+  std::size_t mlp_ports(int layer) const { return first_[2 * layer + 1]; }
   std::size_t target_port() const { return ports_.size() - 1; }
 
   EdgeMask none() const { return EdgeMask(size(), 0); }

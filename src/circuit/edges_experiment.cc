@@ -73,8 +73,7 @@ PatchEffects patch(const Model& model, const EdgeTable& table,
   const auto values = runner.measure_without(table.all(), all, context);
   PatchEffects out;
   out.edges.assign(prompts.size(), Values(table.size(), 0.0));
-  out.writers.assign(prompts.size(),
-                     Values(static_cast<std::size_t>(table.writers().count()), 0.0));
+  out.writers.assign(prompts.size(), Values(table.writers().count(), 0.0));
   for (std::size_t p = 0; p < prompts.size(); ++p) {
     for (std::size_t e = 0; e < all.size(); ++e)
       out.edges[p][e] = std::fabs(runner.clean()[p] - values[e][p]);

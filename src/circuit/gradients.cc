@@ -54,8 +54,8 @@ class WayBack {
         chunk_(chunk),
         pass_(pass),
         visit_(visit),
-        rows_(static_cast<std::size_t>(chunk.rows)),
-        d_(static_cast<std::size_t>(c_.d_model)) {}
+        rows_(chunk.rows),
+        d_(c_.d_model) {}
 
   Values run() {
     Values g(rows_ * d_, 0.0);
@@ -190,7 +190,7 @@ class WayBack {
     decompose::linear_back(
         backend_, weights[model::Role::w_o],
         behind(weights[model::Role::attn_post_w], layer.attn_out, layer.attn_out_dev, g), g_z,
-        static_cast<std::int64_t>(rows_));
+        rows_);
     const Values pattern = decompose::fetch(backend_, layer.pattern),
                  q = decompose::fetch(backend_, layer.q), k = decompose::fetch(backend_, layer.k),
                  v = decompose::fetch(backend_, layer.v),
@@ -200,7 +200,7 @@ class WayBack {
                  w_k = decompose::fetch(weights[model::Role::w_k]),
                  w_v = decompose::fetch(weights[model::Role::w_v]);
     for (std::size_t h = 0; h < heads; ++h) {
-      const std::size_t group = h / static_cast<std::size_t>(c_.group_size());
+      const std::size_t group = h / c_.group_size();
       const std::size_t groups = c_.n_kv_heads;
       Values g_q(rows_ * e, 0.0), g_k(rows_ * e, 0.0), g_v(rows_ * e, 0.0);
       head(shape, h, group, pattern, q, k, v, g_z, g_q, g_k, g_v);
@@ -209,7 +209,7 @@ class WayBack {
       const auto send_branch = [&](const Values& g_head, const Values& w, std::size_t columns,
                                    std::size_t column, std::size_t branch) {
         Values g_in(rows_ * d_, 0.0);
-        backend_.parallel_for(static_cast<std::int64_t>(rows_), [&](std::int64_t row) {
+        backend_.parallel_for(rows_, [&](std::int64_t row) {
           const std::size_t r = row;
           for (std::size_t i = 0; i < d_; ++i)
             g_in[r * d_ + i] = decompose::dot(std::span(g_head).subspan(r * e, e),

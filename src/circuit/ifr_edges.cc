@@ -42,7 +42,7 @@ class EdgeRoutes {
         backend_(*engine::state_of(model)->backend),
         weights_(*engine::state_of(model)->weights),
         length_(ids.size()),
-        d_(static_cast<std::size_t>(c_.d_model)) {
+        d_(c_.d_model) {
     const WriterRun run = record_writers(model, {ids}, {}, &pass_, context);
     for (const backend::Array& rows : run.written)
       written_.push_back(decompose::fetch(backend_, rows));
@@ -97,12 +97,12 @@ class EdgeRoutes {
         alone[(s * c_.n_heads + h) * e + i] = v[(s * groups + group) * e + i];
     }
     const model::LayerWeights& weights = weights_.layers[l];
-    decompose::linear(weights[model::Role::w_o], alone, out, static_cast<std::int64_t>(length_));
+    decompose::linear(weights[model::Role::w_o], alone, out, length_);
     if (const Values post = decompose::fetch(weights[model::Role::attn_post_w]); !post.empty()) {
       for (std::size_t i = 0; i < out.size(); ++i) out[i] *= post[i % d_];
     }
-    const std::size_t pairs = backend::tri(static_cast<std::int64_t>(length_));
-    const std::size_t port = table_.attention_ports(l) + 3 * static_cast<std::size_t>(h) + 2;
+    const std::size_t pairs = backend::tri(length_);
+    const std::size_t port = table_.attention_ports(l) + 3 * h + 2;
     for (std::size_t q = 0; q < length_; ++q) {
       const double amount = held_[writer][q];
       if (amount == 0) continue;
@@ -134,7 +134,7 @@ EdgeScores rank_ifr(const Model& model, const EdgeTable& table, const Task& task
   EdgeScores scores;
   const double prompts = task.prompts.size();
   for (std::size_t i = 0; i < task.prompts.size(); ++i) {
-    context.report("prompts", static_cast<double>(i), prompts);
+    context.report("prompts", i, prompts);
     add_scores(
         scores,
         recalled(memory, fmt::format("ifr {}", i),

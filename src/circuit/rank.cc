@@ -70,7 +70,7 @@ EdgeScores rank_ours(const Model& model, const EdgeTable& table, const Task& tas
   RunContext quiet = context;
   quiet.progress = {};
   for (std::size_t i = 0; i < task.prompts.size(); ++i) {
-    context.report("prompts", static_cast<double>(i), prompts);
+    context.report("prompts", i, prompts);
     add_scores(
         scores,
         recalled(memory, fmt::format("ours{} {}", options.contrast ? ", contrast" : "", i),

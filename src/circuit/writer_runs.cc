@@ -21,7 +21,7 @@ std::vector<PromptChunk> cut_chunks(const ModelConfig& config,
   for (std::size_t i = 0; i < prompts.size(); ++i) {
     const std::int64_t length = prompts[i].ids.size();
     if (out.empty() || out.back().rows + length > rows ||
-        !backend::same_rotary(config, out.back().segments[0].length, static_cast<int>(length)))
+        !backend::same_rotary(config, out.back().segments[0].length, length))
       out.emplace_back();
     out.back().add(i, prompts[i].ids);
   }

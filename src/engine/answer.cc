@@ -23,8 +23,8 @@ std::vector<AnswerRow> answer_rows(const Model& model, std::span<const TokenId> 
       model.prepare(std::span<const TokenId>(ids).first(ids.size() - 1), context);
   std::vector<AnswerRow> rows;
   for (std::size_t i = 0; i < answer.size(); ++i) {
-    context.report("tokens", static_cast<double>(i), static_cast<double>(answer.size()));
-    const int position = static_cast<int>(prompt.size() + i) - 1;
+    context.report("tokens", i, answer.size());
+    const int position = prompt.size() + i - 1;
     const auto logits = engine::state_of(prepared)->logits_at(position);
     const double own = (*logits)[answer[i]] - engine::log_sum_exp(*logits);
     log_probability += own;

@@ -91,11 +91,9 @@ QuestionCost counted_cost(const Model& model, const Planned& planned) {
               1e9;
   const int threads = model.program().threads;
   const backend::DeviceMemory* device = engine::state_of(model)->backend->device_memory();
-  const bool by_layer =
-      device && engine::may_go_by_layer(*engine::state_of(model)->backend) &&
-      engine::device_memory_cost(c, writers, tokens, budget, device->in_parts()) >
-          static_cast<double>(
-              engine::state_of(model)->backend->device_memory()->room_for_prompts());
+  const bool by_layer = device && engine::may_go_by_layer(*engine::state_of(model)->backend) &&
+                        engine::device_memory_cost(c, writers, tokens, budget, device->in_parts()) >
+                            engine::state_of(model)->backend->device_memory()->room_for_prompts();
   const double bytes =
       by_layer ? engine::by_layer_memory_cost(c, writers, tokens, device->in_parts(),
                                               planned.options.scores == Scores::raw)

@@ -55,7 +55,7 @@ class Unembedding {
 
  private:
   std::vector<double> direction(TokenId id, bool raw) const {
-    backend::Array out = backend_.zeros(static_cast<std::int64_t>(width_));
+    backend::Array out = backend_.zeros(width_);
     const std::vector<TokenId> ids = {id};
     backend_.target_direction(x_, row_, ids, nullptr, raw, out);
     std::vector<double> values(width_);
@@ -66,7 +66,7 @@ class Unembedding {
   // The head's own logits of the vector, less those of nothing: the norm divides by a number of its
   // own, which changes no order.
   void score(const std::vector<double>& vector) const {
-    backend::Array rows = backend_.zeros(static_cast<std::int64_t>(2 * width_));
+    backend::Array rows = backend_.zeros(2 * width_);
     backend_.upload(rows, 0, vector);
     const std::vector<std::int64_t> both = {0, 1};
     std::vector<double> logits;
@@ -169,7 +169,7 @@ std::vector<std::vector<LensCell>> lens(const Prepared& prepared, TokenId target
   const std::size_t vocabulary = index(d.config().vocab_size);
   std::vector<std::vector<LensCell>> out;
   for (std::size_t l = 0; l <= pass.layers.size(); ++l) {
-    context.report("layers", static_cast<double>(l), static_cast<double>(pass.layers.size() + 1));
+    context.report("layers", l, pass.layers.size() + 1);
     const backend::Array& x = l < pass.layers.size() ? pass.layers[l].x_pre : pass.x_final;
     std::vector<LensCell> cells(index(d.length()));
     for (int begin = 0; begin < d.length(); begin += kRows) {
@@ -182,7 +182,7 @@ std::vector<std::vector<LensCell>> lens(const Prepared& prepared, TokenId target
         engine::cap_logits(d.config(), row);
         const double total = engine::log_sum_exp(row);
         const auto best = std::max_element(row.begin(), row.end());
-        const auto id = static_cast<TokenId>(best - row.begin());
+        const TokenId id = best - row.begin();
         cells[index(begin + i)] = {
             {id, prepared.model().token_text(id), *best, std::exp(*best - total)},
             std::exp(row[index(target)] - total)};

@@ -223,7 +223,7 @@ ExpertUses engine::expert_uses(std::span<const std::shared_ptr<const backend::Ro
     auto& layer = uses.emplace_back(routing == nullptr ? 0 : static_cast<std::size_t>(length));
     for (std::size_t s = 0; s < layer.size(); ++s) {
       for (int i = 0; i < routing->chosen; ++i) {
-        const std::size_t slot = routing->slot(static_cast<std::int64_t>(s), i);
+        const std::size_t slot = routing->slot(s, i);
         layer[s].push_back({routing->expert[slot], routing->weight[slot]});
       }
     }
@@ -294,12 +294,12 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
   if (options.log_probabilities) {
     // Those of the position itself come with the last of them: the head is read once.
     constexpr int kRows = 32;
-    const auto vocabulary = static_cast<std::size_t>(c.vocab_size);
+    const std::size_t vocabulary = c.vocab_size;
     std::vector<double> own;
     for (int begin = 0; begin < length; begin += kRows) {
       context.check();
       const int end = std::min(begin + kRows, length);
-      std::vector<std::int64_t> rows(static_cast<std::size_t>(end - begin));
+      std::vector<std::int64_t> rows(end - begin);
       std::iota(rows.begin(), rows.end(), begin);
       backend.logits(pass.x_final, rows, logits);
       backend.check_values();
@@ -309,10 +309,9 @@ PredictResult Model::predict(std::span<const TokenId> ids, const PredictOptions&
         own.assign(first, first + c.vocab_size);
       }
       backend.parallel_for(end - begin, [&](std::int64_t i) {
-        const auto next = static_cast<std::size_t>(begin + i) + 1;
+        const std::size_t next = begin + i + 1;
         if (next == ids.size()) return;
-        const std::span<double> row(logits.data() + static_cast<std::size_t>(i) * vocabulary,
-                                    vocabulary);
+        const std::span<double> row(logits.data() + i * vocabulary, vocabulary);
         engine::cap_logits(c, row);
         result.log_probability[next] = row[ids[next]] - engine::log_sum_exp(row);
       });
@@ -346,10 +345,9 @@ std::vector<TokenId> Model::generate(std::span<const TokenId> ids, const Samplin
                                      const RunContext& context) const {
   options.check();
   forward::check_prompt(config(), ids);
-  const int room = config().n_ctx - static_cast<int>(ids.size());
-  forward::KeyValueCache cache(
-      *state_->backend,
-      static_cast<int>(ids.size()) + std::max(0, std::min(room, options.max_tokens)));
+  const int room = config().n_ctx - ids.size();
+  forward::KeyValueCache cache(*state_->backend,
+                               ids.size() + std::max(0, std::min(room, options.max_tokens)));
   std::mt19937_64 generator(options.seed);
   std::vector<TokenId> out;
   std::vector<TokenId> next(ids.begin(), ids.end());

@@ -123,8 +123,8 @@ Cost edges_cost(const Shape& x, double cl, double cm, bool scores, bool asked) {
 // Parts of a question, added up over the layers.
 Cost question_parts(const ModelConfig& c, const Writers& writers, int tokens, bool new_target,
                     bool new_edges) {
-  const bool queries = backend::keeps_query_scores(c, writers, tokens, static_cast<int>(kBytes));
-  const bool last = backend::keeps_last_scores(c, writers, static_cast<int>(kBytes));
+  const bool queries = backend::keeps_query_scores(c, writers, tokens, kBytes);
+  const bool last = backend::keeps_last_scores(c, writers, kBytes);
   Cost cost;
   for (int l = 0; l < c.n_layers; ++l) {
     const Shape x = shape_of(c, l, tokens);
@@ -166,9 +166,7 @@ double pair_scores(const ModelConfig& c, const Writers& writers, int tokens) {
 Cost scores_again_cost(const ModelConfig& c, const Writers& writers, int tokens,
                        std::size_t memory_budget) {
   Cost cost;
-  if (decompose::Decomposition::table_fits(c, writers, tokens, memory_budget,
-                                           static_cast<int>(kBytes)))
-    return cost;
+  if (decompose::Decomposition::table_fits(c, writers, tokens, memory_budget, kBytes)) return cost;
   for (int l = 0; l < c.n_layers; ++l) {
     const Shape x = shape_of(c, l, tokens);
     const double cl = writers.visible_to_attention(l);
@@ -254,8 +252,8 @@ double device_memory_cost(const ModelConfig& c, const Writers& writers, int toke
     neurons += n * (1 + 3 * backend::neuron_sides(c.layer(l)));
     widest = std::max(widest, static_cast<double>(c.layer(l).n_neurons));
   }
-  const bool table = decompose::Decomposition::table_fits(c, writers, tokens, memory_budget,
-                                                          static_cast<int>(kBytes));
+  const bool table =
+      decompose::Decomposition::table_fits(c, writers, tokens, memory_budget, kBytes);
   constexpr double kTile = 768 << 20, kWorkspace = 32 << 20;
   double bytes = kBytes * s * count * d;                                // writers
   bytes += kBytes * s * (layers * (4 * d + 2 * q + 2 * kv) + neurons);  // forward pass
@@ -302,7 +300,7 @@ double by_layer_memory_cost(const ModelConfig& c, const Writers& writers, int to
   constexpr double kWorkspace = 32 << 20, kLogits = 256 << 20;
   const double s = tokens, count = writers.count(), layers = c.n_layers, d = c.d_model;
   const double h = c.n_heads, g = c.n_kv_heads, q = h * c.d_head, kv = g * c.d_head;
-  const double pairs = static_cast<double>(backend::tri(tokens)) * h;
+  const double pairs = backend::tri(tokens) * h;
   double widest = 0, sides = 1, edges = 0;
   for (int l = 0; l < c.n_layers; ++l) {
     widest = std::max(widest, static_cast<double>(c.layer(l).entries()));
@@ -323,9 +321,8 @@ double by_layer_memory_cost(const ModelConfig& c, const Writers& writers, int to
       parts && backend::cuda::low_rank_is_cheaper(c, tokens, backend::cuda::kThreeTf32);
   const double products = low_rank ? kBytes * (layers + 3) * q * q : 0;
   const auto stacked = [&](bool of_keys) {
-    return static_cast<double>(backend::cuda::tile_of_projected(c, of_keys, tokens, writers.count(),
-                                                                0, static_cast<std::int64_t>(tile))
-                                   .stacked);
+    return static_cast<double>(
+        backend::cuda::tile_of_projected(c, of_keys, tokens, writers.count(), 0, tile).stacked);
   };
   const double projected = backend::cuda::kProjectedTiles * tile;
   double keys = on_chip ? std::min(projected, kBytes * scores * kv) : kBytes * scores * kv,

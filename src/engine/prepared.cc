@@ -62,7 +62,7 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
   std::vector<bool> by_layer;
   for (const auto& prompt : prompts) {
     forward::check_prompt(config(), prompt);
-    by_layer.push_back(engine::goes_by_layer(*state_, static_cast<int>(prompt.size()), context));
+    by_layer.push_back(engine::goes_by_layer(*state_, prompt.size(), context));
   }
   while (next < prompts.size()) {
     std::vector<std::vector<TokenId>> batch;
@@ -72,8 +72,7 @@ std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& pr
     while (next < prompts.size() &&
            (batch.empty() ||
             (!how.lean && !by_layer[next] && rows + std::ssize(prompts[next]) <= kBatchRows &&
-             backend::same_rotary(config(), static_cast<int>(batch.front().size()),
-                                  static_cast<int>(prompts[next].size()))))) {
+             backend::same_rotary(config(), batch.front().size(), prompts[next].size())))) {
       rows += std::ssize(prompts[next]);
       batch.push_back(prompts[next++]);
     }
@@ -277,10 +276,8 @@ CachedArray Prepared::scores(int layer, Branch branch) const {
   const std::int64_t each = shape.mixture() ? n / shape.experts_per_token : n;
   const std::int64_t all = shape.mixture() ? each * shape.n_experts : n;
   const auto place = [&](std::int64_t q, std::int64_t i) {
-    return shape.mixture()
-               ? view.routing->expert[view.routing->slot(q, static_cast<int>(i / each))] * each +
-                     i % each
-               : i;
+    return shape.mixture() ? view.routing->expert[view.routing->slot(q, i / each)] * each + i % each
+                           : i;
   };
   out.shape = {cm, length, all};
   out.values.assign(cm * length * all, 0.0);
@@ -327,9 +324,8 @@ CachedArray Prepared::cache(const std::string& name, int layer) const {
   if (name == "resid_pre") return take(l.x_pre, {length, c.d_model});
   if (name == "resid_mid") return take(l.x_mid, {length, c.d_model});
   if (name == "resid_post")
-    return layer + 1 < c.n_layers
-               ? take(t.layers[static_cast<std::size_t>(layer) + 1].x_pre, {length, c.d_model})
-               : take(t.x_final, {length, c.d_model});
+    return layer + 1 < c.n_layers ? take(t.layers[layer + 1].x_pre, {length, c.d_model})
+                                  : take(t.x_final, {length, c.d_model});
   if (name == "attn_out") return take(l.attn_out, {length, c.d_model});
   if (name == "mlp_out") return take(l.mlp_out, {length, c.d_model});
   if (name == "ln1_scale") return take(l.dev_attn, {length});

@@ -30,8 +30,8 @@ ReadPaths::ReadPaths(const ReadSweep& sweep, const credit::PathFilter& filter,
       d_(sweep.decomposition()),
       filter_(filter),
       context_(context),
-      writers_(static_cast<std::size_t>(d_.writers().count())),
-      length_(static_cast<std::size_t>(d_.length())) {
+      writers_(d_.writers().count()),
+      length_(d_.length()) {
   incoming_.assign(length_ * writers_, 0.0);
   for (NodeWays& w : ways_) w.bound = w.mass = incoming_;
   const std::size_t terminals = d_.writers().terminals();
@@ -99,7 +99,7 @@ void ReadPaths::absorb(int position, std::size_t visible,
     const std::array<Ways, 2>& w = readers[i];
     T* total = sum;
     for (std::size_t k = 0; k < slots; ++k) {
-      const T most = static_cast<T>(w[k].bound);
+      const T most = w[k].bound;
       T* to = bound[k];
       if (k == 0) {
         for (std::size_t j = 0; j < visible; ++j) {
@@ -110,15 +110,15 @@ void ReadPaths::absorb(int position, std::size_t visible,
       } else {
         for (std::size_t j = 0; j < visible; ++j) to[j] = std::max(to[j], std::fabs(c[j]) * most);
       }
-      const T all = static_cast<T>(w[k].mass);
+      const T all = w[k].mass;
       T* weight = mass[k];
       for (std::size_t j = 0; masses && j < visible; ++j) weight[j] += std::fabs(c[j]) * all;
     }
     for (std::size_t j = 0; j < terminals; ++j) {
       NodeWays& end = ends_[c[j] < 0 ? 1 : 0];
-      const Ways& own = w[slot_at_end(static_cast<int>(j))];
-      const std::size_t to = static_cast<std::size_t>(position) * d_.writers().terminals() + j;
-      const double size = std::fabs(static_cast<double>(c[j]));
+      const Ways& own = w[slot_at_end(j)];
+      const std::size_t to = position * d_.writers().terminals() + j;
+      const double size = std::fabs(c[j]);
       end.bound[to] = std::max(end.bound[to], size * own.bound);
       end.mass[to] += size * own.mass;
     }
@@ -202,8 +202,7 @@ void ReadPaths::pass_down() {
                                  credit);
       const auto known = ways_of(writers.mlp(l), readers[side].branch);
       d_.backend().parallel_for(d_.length(), [&](std::int64_t s) {
-        absorb(static_cast<int>(s), static_cast<std::size_t>(visible),
-               std::span(known).subspan(s, 1), credit.data() + s * visible);
+        absorb(s, visible, std::span(known).subspan(s, 1), credit.data() + s * visible);
       });
     }
     for (int h = 0; h < d_.config().n_heads; ++h) finish(writers.head(l, h));
@@ -216,10 +215,10 @@ void ReadPaths::pass_down() {
     const backend::AttentionView view = d_.attention_view(l);
     sweep_.ops().visit_edges(
         view, layer.heads, layer.offsets, [&](const backend::ReadOps::Edges& edges) {
-          absorb(edges.source, static_cast<std::size_t>(view.visible),
-                 std::span(known.at({edges.head, edges.branch}))
-                     .subspan(edges.first, static_cast<std::size_t>(edges.queries)),
-                 static_cast<const T*>(edges.credit));
+          absorb(
+              edges.source, view.visible,
+              std::span(known.at({edges.head, edges.branch})).subspan(edges.first, edges.queries),
+              static_cast<const T*>(edges.credit));
         });
   }
 }
@@ -271,15 +270,13 @@ std::vector<double> ReadPaths::pass_up() const {
     std::vector<double> sums;                         // or from the device [H, S]
     if (sweep_.ops().edge_masses(view, layer.heads, layer.offsets, out, sums)) {
       for (std::size_t i = 0; i < sums.size(); ++i)
-        out[at({writers.head(l, static_cast<int>(i / length_)), static_cast<int>(i % length_)})] +=
-            sums[i];
+        out[at({writers.head(l, i / length_), static_cast<int>(i % length_)})] += sums[i];
     } else {
       sweep_.ops().visit_edges(
           view, layer.heads, layer.offsets, [&](const backend::ReadOps::Edges& edges) {
             const std::size_t s = edges.source, reach = length_ - s;
             parts[s].resize(heads * reach, 0.0);
-            double* sums_of =
-                parts[s].data() + edges.head * reach + static_cast<std::size_t>(edges.first) - s;
+            double* sums_of = parts[s].data() + edges.head * reach + edges.first - s;
             const double* own = out.data() + s * writers_;
             for (std::size_t i = 0; i < static_cast<std::size_t>(edges.queries); ++i)
               sums_of[i] += absolute_sum(static_cast<const T*>(edges.credit) + i * cl, own, cl);
@@ -287,15 +284,15 @@ std::vector<double> ReadPaths::pass_up() const {
     }
     for (std::size_t s = 0; s < length_; ++s) {
       for (std::size_t i = 0; i < parts[s].size(); ++i)
-        out[at({writers.head(l, static_cast<int>(i / (length_ - s))),
-                static_cast<int>(s + i % (length_ - s))})] += parts[s][i];
+        out[at({writers.head(l, i / (length_ - s)), static_cast<int>(s + i % (length_ - s))})] +=
+            parts[s][i];
     }
-    for (std::size_t h = 0; h < heads; ++h) close(writers.head(l, static_cast<int>(h)));
+    for (std::size_t h = 0; h < heads; ++h) close(writers.head(l, h));
     const std::size_t visible = writers.visible_to_mlp(l);
     std::vector<double> credit;
     for (std::size_t side = 0; side < backend::mlp_readers(d_.config().layer(l)).size(); ++side) {
-      sweep_.ops().position_dots(d_.writer_vectors(), writers.count(), 0, static_cast<int>(visible),
-                                 layer.mlp[side], credit);
+      sweep_.ops().position_dots(d_.writer_vectors(), writers.count(), 0, visible, layer.mlp[side],
+                                 credit);
       for (std::size_t s = 0; s < length_; ++s) {
         double& sum = out[at({writers.mlp(l), static_cast<int>(s)})];
         for (std::size_t j = 0; j < visible; ++j)

@@ -28,8 +28,7 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
     out.push_back({node, Branch::none, factor, std::fabs(factor), true});
   }
   std::vector<double> vector(d_.config().d_model);
-  d_.backend().download(d_.writer_vectors(), static_cast<std::int64_t>(at(node) * vector.size()),
-                        vector);
+  d_.backend().download(d_.writer_vectors(), at(node) * vector.size(), vector);
   std::vector<std::vector<Step>> by_layer(sweep_.layers());
   std::vector<backend::ReadOps::LayerReads> readers_of_heads;
   int first_layer = 0;  // whose heads can see the writer
@@ -59,7 +58,7 @@ std::vector<ReadPaths::Step> ReadPaths::steps(const Node& node, Slot slot, bool 
       const backend::ReadOps::EdgesInto& in = into_heads[l - first_layer];
       const std::size_t n = in.queries;
       for (std::size_t h = 0; n > 0 && h < static_cast<std::size_t>(d_.config().n_heads); ++h) {
-        const int reader = writers.head(l, static_cast<int>(h));
+        const int reader = writers.head(l, h);
         for (std::size_t i = 0; i < n; ++i) {
           put({reader, node.position + static_cast<int>(i)}, Branch::K, in.k[h * n + i]);
           put({reader, node.position + static_cast<int>(i)}, Branch::V, in.v[h * n + i]);

@@ -34,9 +34,9 @@ ReadSweep::ReadSweep(const decompose::Decomposition& d, const Options& options,
       keep_(keep),
       end_(start.root ? d.writers()[start.root->writer].layer + 1 : c_.n_layers),
       context_(context),
-      length_(static_cast<std::size_t>(d_.length())),
-      width_(static_cast<std::size_t>(c_.d_model)),
-      writers_(static_cast<std::size_t>(d_.writers().count())) {
+      length_(d_.length()),
+      width_(c_.d_model),
+      writers_(d_.writers().count()) {
   credit_.assign(length_ * writers_, 0.0);
   keyed_ = credit_;
   first_.assign(writers_, 0.0);
@@ -93,8 +93,7 @@ void ReadSweep::take(const Values& from, int first, int end) {
   d_.position_dots(first, end, from, products);
   const std::size_t count = end - first;
   for (std::size_t s = 0; s < length_; ++s) {
-    for (std::size_t i = 0; i < count; ++i)
-      credit_[at(static_cast<int>(s), first) + i] += products[s * count + i];
+    for (std::size_t i = 0; i < count; ++i) credit_[at(s, first) + i] += products[s * count + i];
   }
 }
 
@@ -105,7 +104,7 @@ ReadSweep::Values ReadSweep::key_parts(const Values& keyed, int first, int end) 
   d_.position_dots(first, end, keyed, read);
   const std::size_t count = end - first;
   for (std::size_t i = 0; i < read.size(); ++i) {
-    const double credit = keyed_[at(static_cast<int>(i / count), first) + i % count];
+    const double credit = keyed_[at(i / count, first) + i % count];
     read[i] = read[i] == 0 ? 0.0 : std::clamp(credit / read[i], 0.0, 1.0);
   }
   return read;
@@ -133,8 +132,7 @@ std::vector<int> ReadSweep::positions_of(const Values& rows) const {
   std::vector<int> out;
   for (std::size_t s = 0; s < length_; ++s) {
     const auto row = std::span(rows).subspan(s * width_, width_);
-    if (std::any_of(row.begin(), row.end(), [](double x) { return x != 0; }))
-      out.push_back(static_cast<int>(s));
+    if (std::any_of(row.begin(), row.end(), [](double x) { return x != 0; })) out.push_back(s);
   }
   return out;
 }
@@ -150,7 +148,7 @@ backend::Array ReadSweep::neuron_entries(int l, const Values& linear, const Valu
   const auto products = [&](const std::vector<int>& queries, std::span<const double> rows) {
     backend::Array given = backend.zeros(std::ssize(rows));
     backend.upload(given, 0, rows);
-    backend::Array out = backend.zeros(static_cast<std::int64_t>(queries.size() * n));
+    backend::Array out = backend.zeros(queries.size() * n);
     backend.mlp_numerators(d_.mlp_view(l), queries, given, out);
     return out;
   };
@@ -163,20 +161,19 @@ backend::Array ReadSweep::neuron_entries(int l, const Values& linear, const Valu
     double* row = direction.data() + start_.position * width_;
     for (std::size_t i = 0; i < width_; ++i) row[i] += by * start_.direction[i];
   }
-  backend::Array entries = backend.zeros(static_cast<std::int64_t>(length_ * n));
+  backend::Array entries = backend.zeros(length_ * n);
   const std::vector<int> used = positions_of(direction);
   if (used.empty()) return entries;
   Values rows;
   for (const int s : used) {
-    const auto row = direction.begin() + static_cast<std::ptrdiff_t>(s) * c_.d_model;
+    const auto row = direction.begin() + s * c_.d_model;
     rows.insert(rows.end(), row, row + c_.d_model);
   }
   const backend::Array some = products(used, rows);
   for (std::size_t i = 0; i < used.size();) {  // runs of positions at once
     std::size_t end = i + 1;
     while (end < used.size() && used[end] == used[end - 1] + 1) ++end;
-    backend.copy(some, static_cast<std::int64_t>(i * n), entries,
-                 static_cast<std::int64_t>(used[i] * n), static_cast<std::int64_t>((end - i) * n));
+    backend.copy(some, i * n, entries, used[i] * n, (end - i) * n);
     i = end;
   }
   return entries;
@@ -257,7 +254,7 @@ ReadSweep::Values ReadSweep::head_directions(int l, const Values& linear, const 
   for (std::size_t i = 0; i < size; ++i) out[i] += part[i / e] * pulled[size + i];
   Values at_start;
   for (std::size_t h = 0; h < heads; ++h) {
-    const int writer = first + static_cast<int>(h);
+    const int writer = first + h;
     if (!starts_at(writer)) continue;
     if (at_start.empty())
       ops_.head_directions(view, std::vector<int>{start_.position}, start_.direction, at_start);
@@ -266,11 +263,11 @@ ReadSweep::Values ReadSweep::head_directions(int l, const Values& linear, const 
       backend::Backend& backend = d_.backend();
       backend::Array direction = backend.zeros(c_.d_model);
       backend.upload(direction, 0, start_.direction);
-      const auto sources = static_cast<std::size_t>(start_.position) + 1;
-      backend::Array products = backend.zeros(static_cast<std::int64_t>(heads * sources));
+      const std::size_t sources = start_.position + 1;
+      backend::Array products = backend.zeros(heads * sources);
       backend.head_numerators(view, std::vector<int>{start_.position}, direction, products);
       Values own(sources);
-      backend.download(products, static_cast<std::int64_t>(h * sources), own);
+      backend.download(products, h * sources, own);
       by = start_scale(writer, own);
     }
     double* row = out.data() + (start_.position * heads + h) * e;

@@ -169,15 +169,14 @@ void read_edges(const engine::ReadSweep& sweep, const backend::Array* other, boo
     }
     for (std::size_t s = 0; s < length; ++s) {
       for (std::size_t i = 0; i < parts[s].size(); ++i)
-        sums[{writers.head(l, static_cast<int>(i / cl % heads)), branches[i / cl / heads],
-              static_cast<int>(i % cl), place(s)}] += parts[s][i];
+        sums[{writers.head(l, i / cl % heads), branches[i / cl / heads], static_cast<int>(i % cl),
+              place(s)}] += parts[s][i];
     }
     const std::vector<backend::MlpReader> readers = backend::mlp_readers(d.config().layer(l));
     const std::size_t visible = writers.visible_to_mlp(l);
     for (std::size_t side = 0; side < readers.size(); ++side) {
       std::vector<double> credit;
-      sweep.ops().position_dots(vectors, writers.count(), 0, static_cast<int>(visible),
-                                layer.mlp[side], credit);
+      sweep.ops().position_dots(vectors, writers.count(), 0, visible, layer.mlp[side], credit);
       for (std::size_t i = 0; i < credit.size(); ++i)
         sums[{writers.mlp(l), readers[side].branch, static_cast<int>(i % visible),
               place(i / visible)}] += credit[i];
@@ -217,8 +216,7 @@ void engine::answer_along_reading(const engine::PreparedState& state, const Ques
   result.node_credit.assign(count, std::vector<double>(length, 0.0));
   result.token_credit.assign(length, 0.0);
   for (std::size_t s = 0; s < length; ++s) {
-    for (std::size_t w = 0; w < count; ++w)
-      result.node_credit[w][s] = sweep.credit(static_cast<int>(s), static_cast<int>(w));
+    for (std::size_t w = 0; w < count; ++w) result.node_credit[w][s] = sweep.credit(s, w);
     for (int w = 0; w < writers.terminals(); ++w)
       result.token_credit[s] += result.node_credit[w][s];
   }

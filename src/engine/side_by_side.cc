@@ -43,7 +43,7 @@ bool side_by_side(const Model& model, std::size_t count, int longest, const RunC
   if (models.empty()) return false;
   std::atomic<std::size_t> next = 0;
   std::atomic<bool> failed = false;
-  base::ThreadPool threads(static_cast<int>(models.size()));
+  base::ThreadPool threads(models.size());
   threads.parallel_for(std::ssize(models), [&](std::int64_t lane) {
     try {
       for (std::size_t i = next++; i < count && !failed; i = next++) work(models[lane], i);

@@ -234,14 +234,13 @@ void answer(const engine::PreparedState& state, const Question& question, const 
     const credit::DirectEdges* direct =
         start.root_is_direct ? start.direct_edges(writer.layer) : nullptr;
     if (writer.kind == WriterKind::head) {
-      const auto sources = static_cast<std::size_t>(result.root->position) + 1;
+      const std::size_t sources = result.root->position + 1;
       const std::size_t direct_at = writer.head * sources;
       const credit::HeadRow<T> own =
           edges->head_row(writer.layer, writer.head, result.root->position,
                           edges->key_rows(writer.layer, writer.head, result.root->position));
       for (std::size_t s = 0; s < sources; ++s) {
-        result.entries.push_back(direct ? direct->entry[direct_at + s]
-                                        : static_cast<double>(own.entry.get()[s]));
+        result.entries.push_back(direct ? direct->entry[direct_at + s] : own.entry.get()[s]);
       }
     } else {
       const std::vector<double> shares =
@@ -290,7 +289,7 @@ void engine::add_neuron_entries(const decompose::Decomposition& d, const Node& r
   for (std::size_t n = 0; n < shares.size(); ++n) {
     NeuronEntry entry{static_cast<int>(n % neurons), shares[n], -1};
     if (routing != nullptr) {
-      const std::size_t slot = routing->slot(root.position, static_cast<int>(n / neurons));
+      const std::size_t slot = routing->slot(root.position, n / neurons);
       entry.expert = routing->expert[slot];
       if (n % neurons == 0)
         result.expert_entries.push_back({entry.expert, routing->weight[slot], 0.0});
@@ -436,11 +435,11 @@ AttributeResult attribute(const Model& model, std::span<const TokenId> prompt,
   result.options = options;
   result.tokens = model.tokens(ids);
   for (std::size_t i = 0; i < continuation.size(); ++i) {
-    context.report("tokens", static_cast<double>(i), static_cast<double>(continuation.size()));
+    context.report("tokens", i, continuation.size());
     Question question;
     question.options = options;
     question.target.ids = {continuation[i]};
-    question.target.position = static_cast<int>(prompt.size() + i) - 1;
+    question.target.position = prompt.size() + i - 1;
     question.paths.top = 0;
     const TraceResult trace = prepared.trace(question, context);
     AttributeRow row;
@@ -448,7 +447,7 @@ AttributeResult attribute(const Model& model, std::span<const TokenId> prompt,
     row.target_id = continuation[i];
     row.text = trace.target.text;
     row.probability = trace.target.probability;
-    const auto upto = static_cast<std::ptrdiff_t>(row.position) + 1;
+    const std::ptrdiff_t upto = row.position + 1;
     row.token_credit.assign(trace.token_credit.begin(), trace.token_credit.begin() + upto);
     row.token_percent.assign(trace.token_percent.begin(), trace.token_percent.begin() + upto);
     result.rows.push_back(std::move(row));

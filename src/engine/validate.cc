@@ -153,9 +153,8 @@ class Closure {
     for (std::size_t h = 0; h < heads; ++h) {
       const std::size_t g = h / c_.group_size();
       for (std::size_t qi = 0; qi < length; ++qi) {
-        for (std::size_t s = shape.first_source(static_cast<int>(qi)); s <= qi; ++s) {
-          const auto at =
-              h * backend::tri(length_) + backend::tri(static_cast<std::int64_t>(qi)) + s;
+        for (std::size_t s = shape.first_source(qi); s <= qi; ++s) {
+          const auto at = h * backend::tri(length_) + backend::tri(qi) + s;
           const double logit = scale * dot(rq, qi * heads + h, rk, s * groups + g);
           key_.see(k_sum[at] + scale * dot(rq, qi * heads + h, k_bias, s * groups + g), logit);
           query_.see(q_sum[at] + scale * dot(q_bias, qi * heads + h, rk, s * groups + g), logit);

@@ -118,7 +118,7 @@ experiments::Json experiments::run_compiled(experiments::ModelSession& session) 
       std::map<std::string, std::vector<std::vector<double>>> tokens;
       int right = 0, prompts = 0;
       for (std::size_t p = 0; p < program.prompts.size(); ++p) {
-        session.context.report("prompts", static_cast<double>(done++), static_cast<double>(all));
+        session.context.report("prompts", done++, all);
         const cc::Prompt& prompt = program.prompts[p];
         const experiments::Json* record =
             session.record(index++, session.key(fmt::format("{}|{:g}|{}", name, noise, p)), [&] {

@@ -152,7 +152,7 @@ std::map<std::string, std::vector<double>> scores_of(const ModelSession& session
     out["ifr"].push_back(over_span(ifr, span));
     out["attention"].push_back(over_span(attention, span));
     out["leave-one-out"].push_back(odds(kAll) - odds(kAll & ~(1U << d)));
-    out["random"].push_back(static_cast<double>(generator() % 1'000'000));
+    out["random"].push_back(generator() % 1'000'000);
   }
   return out;
 }
@@ -164,8 +164,7 @@ Json measure_case(const ModelSession& session, const DocumentCase& given,
   Json record = {{"right", given.right}, {"log_probability", odds(kAll)}};
   const auto scores = scores_of(session, given, odds, generator);
   std::vector<unsigned> sets;
-  for (std::size_t i = 0; i < kAblations; ++i)
-    sets.push_back(static_cast<unsigned>(generator()) & kAll);
+  for (std::size_t i = 0; i < kAblations; ++i) sets.push_back(generator() & kAll);
   std::vector<double> seen;
   for (const unsigned kept : sets) seen.push_back(odds(kept));
   for (const auto& [way, score] : scores) {
@@ -239,9 +238,8 @@ Json run_sources(ModelSession& session) {
   int cases = 0;
   for (int i = 0; i < session.n; ++i) {
     session.context.report("questions", i, session.n);
-    const Json* record =
-        session.record(static_cast<std::size_t>(i), session.key(fmt::format("question {}", i)),
-                       [&] { return make_record(session, words, i); });
+    const Json* record = session.record(i, session.key(fmt::format("question {}", i)),
+                                        [&] { return make_record(session, words, i); });
     if (!record) continue;
     draws += record->at("draws").get<double>();
     if (!record->contains("right")) continue;

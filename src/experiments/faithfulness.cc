@@ -34,7 +34,7 @@ Json flip(const ModelSession& session, const FlipPrompt& prompt,
   const int length = prompt.ids.size();
   std::vector<std::vector<std::size_t>> curves;  // two per ranking: MoRF, LeRF
   for (const TokenRanking& ranking : rankings) {
-    std::vector<int> order(static_cast<std::size_t>(length - prompt.prefix));
+    std::vector<int> order(length - prompt.prefix);
     std::iota(order.begin(), order.end(), prompt.prefix);
     std::stable_sort(order.begin(), order.end(),
                      [&](int a, int b) { return ranking.scores[a] > ranking.scores[b]; });
@@ -153,7 +153,7 @@ Json run_kind(ModelSession& session, TargetKind kind, int n, RankTokens rank,
     const std::string key = session.key(fmt::format("{}|line {}", to_string(kind), sentence.line));
     const Json* record = session.records.find(key);
     if (!record) {
-      const bool mine = session.records.mine(static_cast<std::size_t>(looked_at) - 1);
+      const bool mine = session.records.mine(looked_at - 1);
       const FlipChoice choice = prompts.choose(sentence);
       // Every shard has to know where the last sentence lies.
       used += !mine && choice.prompt;

@@ -25,7 +25,7 @@ bool alphabetic(const std::string& text, bool blank_in_front) {
 
 std::string lower_word(std::string text) {
   if (text.starts_with(' ')) text.erase(0, 1);
-  for (char& c : text) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  for (char& c : text) c = std::tolower(static_cast<unsigned char>(c));
   return text;
 }
 

@@ -58,7 +58,7 @@ Json rank(const TraceResult& result, const std::vector<double>& below, const Vie
         mass += std::fabs(credit[w][s]) * below[s * result.writers.size() + w];
       }
     }
-    if (mass > 0) order.emplace_back(static_cast<int>(w), mass);
+    if (mass > 0) order.emplace_back(w, mass);
   }
   std::stable_sort(order.begin(), order.end(),
                    [](const auto& a, const auto& b) { return a.second > b.second; });
@@ -120,7 +120,7 @@ Places places(const Json& ranking, const Writers& writers) {
   for (const int w : ranking.at("order")) {
     ++i;
     out.all[w] = i;
-    if (later(writers[w])) out.late[w] = static_cast<double>(out.late.size()) + 1;
+    if (later(writers[w])) out.late[w] = out.late.size() + 1;
     if (i == found) out.found_late = out.late.size();
   }
   out.found_all = found;
@@ -139,8 +139,8 @@ Json middle_interval(const std::vector<double>& ranks, std::uint64_t seed) {
 
 // Of the share of prompts in which something is found.
 Json found_interval(double found, double tested, std::uint64_t seed) {
-  std::vector<double> values(static_cast<std::size_t>(tested), 0.0);
-  std::fill_n(values.begin(), static_cast<std::size_t>(found), 100.0);
+  std::vector<double> values(tested, 0.0);
+  std::fill_n(values.begin(), found, 100.0);
   const Interval interval = bootstrap_interval(values, seed, kRankDraws);
   return {interval.low, interval.high};
 }
@@ -183,16 +183,14 @@ Json claim_summary(const Claim& claim, const Writers& writers,
     pool_all.push_back(median(found_all));
     pool_late.push_back(median(found_late));
     for (const int s : sources) {
-      detail.push_back(
-          {{"receiver", writers.name(r)},
-           {"source", writers.name(s)},
-           {"all", middle(one_all[s])},
-           {"interval_all", middle_interval(one_all[s], seed)},
-           {"late", middle(one_late[s])},
-           {"interval_late", middle_interval(one_late[s], seed)},
-           {"found_interval", found_interval(static_cast<double>(one_all[s].size()),
-                                             static_cast<double>(prompts.size()), seed)},
-           {"found_percent", 100.0 * one_all[s].size() / prompts.size()}});
+      detail.push_back({{"receiver", writers.name(r)},
+                        {"source", writers.name(s)},
+                        {"all", middle(one_all[s])},
+                        {"interval_all", middle_interval(one_all[s], seed)},
+                        {"late", middle(one_late[s])},
+                        {"interval_late", middle_interval(one_late[s], seed)},
+                        {"found_interval", found_interval(one_all[s].size(), prompts.size(), seed)},
+                        {"found_percent", 100.0 * one_all[s].size() / prompts.size()}});
     }
   }
   const auto range = [](const std::vector<double>& v) {
@@ -205,7 +203,7 @@ Json claim_summary(const Claim& claim, const Writers& writers,
           {"interval_all", middle_interval(best_all, seed)},
           {"interval_late", middle_interval(best_late, seed)},
           {"found_percent", 100.0 * best_all.size() / tested},
-          {"found_interval", found_interval(static_cast<double>(best_all.size()), tested, seed)},
+          {"found_interval", found_interval(best_all.size(), tested, seed)},
           {"pool_all", range(pool_all)},
           {"pool_late", range(pool_late)},
           {"detail", detail}};
@@ -293,7 +291,7 @@ Json run_greater_than(ModelSession& session) {
   std::map<std::string, std::vector<Places>> seen, seen_best;
   std::vector<double> logit, probability;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    session.context.report("prompts", static_cast<double>(i), static_cast<double>(prompts.size()));
+    session.context.report("prompts", i, prompts.size());
     const std::string key = session.key(fmt::format("prompt {}", i));
     const Json* record =
         session.record(i, key, [&] { return measure(session, prompts[i], views); });

@@ -31,7 +31,7 @@ struct YearEffects {
   bool counts(std::size_t w) const { return share[w] >= kLeastYearEffect && interval[w].low > 0; }
 };
 
-int end_of(const YearPrompt& p) { return static_cast<int>(p.ids.size()) - 1; }
+int end_of(const YearPrompt& p) { return p.ids.size() - 1; }
 
 class YearPatching {
  public:
@@ -52,8 +52,7 @@ class YearPatching {
     std::vector<Values> lost(count);
     Values whole;
     for (std::size_t i = 0; i < chosen_.size(); ++i) {
-      session_.context.report("path patching, " + stage, static_cast<double>(i),
-                              static_cast<double>(chosen_.size()));
+      session_.context.report("path patching, " + stage, i, chosen_.size());
       const std::string key =
           session_.key(fmt::format("search|{}|prompt {}", stage, chosen_[i].first));
       const Json* record = session_.records.find(key);
@@ -81,7 +80,7 @@ class YearPatching {
 
   // What each head at the end of the prompt gives to the year's last digits: [C][prompts].
   std::vector<Values> attention_to_year() {
-    std::vector<Values> out(static_cast<std::size_t>(writers_.count()));
+    std::vector<Values> out(writers_.count());
     for (const auto& [index, prompt] : chosen_) {
       const std::string key = session_.key(fmt::format("search|attention|prompt {}", index));
       const Json* record = session_.records.find(key);
@@ -96,7 +95,7 @@ class YearPatching {
   std::vector<int> pick(const YearEffects& effects, WriterKind kind, std::size_t most) const {
     std::vector<int> out;
     for (int w = 0; w < writers_.count(); ++w) {
-      if (writers_[w].kind == kind && effects.counts(static_cast<std::size_t>(w))) out.push_back(w);
+      if (writers_[w].kind == kind && effects.counts(w)) out.push_back(w);
     }
     std::stable_sort(out.begin(), out.end(),
                      [&](int a, int b) { return effects.share[a] > effects.share[b]; });
@@ -110,7 +109,7 @@ class YearPatching {
     const Prepared prepared = session_.model.prepare(p.ids, session_.context);
     const ModelConfig& c = session_.model.config();
     const std::size_t length = p.ids.size();
-    Values out(static_cast<std::size_t>(writers_.count()), 0.0);
+    Values out(writers_.count(), 0.0);
     for (int l = 0; l < c.n_layers; ++l) {
       const CachedArray pattern = prepared.cache("pattern", l);
       for (int h = 0; h < c.n_heads; ++h)
@@ -134,7 +133,7 @@ class YearPatching {
     }
     const std::vector<double> got = patched_targets(session_.model, p.ids, p.corrupted, patches,
                                                     target, session_.context, route);
-    Values effects(static_cast<std::size_t>(writers_.count()), 0.0);
+    Values effects(writers_.count(), 0.0);
     for (std::size_t k = 0; k < patched.size(); ++k) effects[patched[k]] = got[k + 1] - got[0];
     const YearReading other =
         read_years(zeroed_logits(session_.model, p.corrupted, {{}}, -1, session_.context)[0], p);

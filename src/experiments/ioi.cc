@@ -206,7 +206,7 @@ Json run_ioi(ModelSession& session) {
   std::vector<double> difference, right;
   std::map<std::string, std::map<std::string, std::vector<double>>> credit;
   for (std::size_t i = 0; i < prompts.size(); ++i) {
-    session.context.report("prompts", static_cast<double>(i), static_cast<double>(prompts.size()));
+    session.context.report("prompts", i, prompts.size());
     const IoiPrompt& p = prompts[i];
     const std::string key = session.key(fmt::format("prompt {}", i));
     const Json* record = session.record(i, key, [&] { return measure(session, p, roles); });

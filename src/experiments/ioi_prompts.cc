@@ -26,8 +26,7 @@ std::vector<int> occurrences(const Model& model, const std::vector<TokenId>& ids
   const std::vector<TokenId> bare = model.tokenizer().encode(name);
   std::vector<int> out;
   for (std::size_t i = 0; i < ids.size(); ++i) {
-    if (ids[i] == spaced || (bare.size() == 1 && ids[i] == bare[0]))
-      out.push_back(static_cast<int>(i));
+    if (ids[i] == spaced || (bare.size() == 1 && ids[i] == bare[0])) out.push_back(i);
   }
   return out;
 }

@@ -68,8 +68,7 @@ Json patterns(const Prepared& prepared, const IoiPrompt& p, const Writers& write
       {"to S2", {-1, p.s2}},           {"duplicate", {p.s2, p.s1}},
       {"induction", {p.s2, p.s1 + 1}}, {"previous", {p.s1 + 1, p.s1}}};
   Json out = Json::object();
-  for (const auto& entry : wanted)
-    out[entry.first] = Values(static_cast<std::size_t>(writers.count()), 0.0);
+  for (const auto& entry : wanted) out[entry.first] = Values(writers.count(), 0.0);
   const ModelConfig& c = prepared.model().config();
   for (int l = 0; l < c.n_layers; ++l) {
     const CachedArray pattern = prepared.cache("pattern", l);
@@ -104,8 +103,7 @@ class RolePatching {
     std::vector<Values> lost(count);
     Values clean;
     for (std::size_t i = 0; i < prompts_.size(); ++i) {
-      session_.context.report("path patching, " + stage, static_cast<double>(i),
-                              static_cast<double>(prompts_.size()));
+      session_.context.report("path patching, " + stage, i, prompts_.size());
       const std::string key = session_.key(fmt::format("search|{}|prompt {}", stage, i));
       const Json* record = session_.records.find(key);
       if (!record) record = &session_.records.add(key, measure(i, stage, edges_of));
@@ -172,7 +170,7 @@ class RolePatching {
                                                              : PatchRoute::through_mlps;
     const std::vector<double> got = patched_targets(session_.model, p.ids, corrupted_[i], patches,
                                                     target, session_.context, route);
-    Values effects(static_cast<std::size_t>(writers_.count()), 0.0);
+    Values effects(writers_.count(), 0.0);
     for (std::size_t k = 0; k < heads.size(); ++k) effects[heads[k]] = got[k + 1] - got[0];
     Json record = {{"clean", got[0]}, {"effects", effects}};
     if (stage == "logits")
@@ -188,7 +186,7 @@ class RolePatching {
   std::vector<int> taken_;
 };
 
-int end_of(const IoiPrompt& p) { return static_cast<int>(p.ids.size()) - 1; }
+int end_of(const IoiPrompt& p) { return p.ids.size() - 1; }
 
 }  // namespace
 

@@ -66,7 +66,7 @@ Json run_knockout(ModelSession& session) {
   const Writers& writers = session.model.writers();
   std::map<std::string, std::vector<double>> total;
   for (std::size_t i = 0; i < scored; ++i) {
-    session.context.report("sentences", static_cast<double>(i), static_cast<double>(scored));
+    session.context.report("sentences", i, scored);
     const CorpusSentence& s = sentences[held + i];
     const std::string key = session.key(fmt::format("score|line {}", s.line));
     // Which writers are cut depends on all of these, so that every shard makes them itself.

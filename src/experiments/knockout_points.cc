@@ -91,7 +91,7 @@ std::vector<KnockoutPoint> KnockoutData::points(const Writers& writers, Channel 
   const std::string name = to_string(channel);
   const double n = scored_draw.size();
   const auto mean_of = [&](const std::string& strength, int half) {
-    std::vector<double> sum(static_cast<std::size_t>(writers.count()), 0.0);
+    std::vector<double> sum(writers.count(), 0.0);
     for (const std::size_t i : scored_draw) {
       if (half >= 0 && static_cast<int>(i % 2) != half) continue;
       const std::vector<double>& values = scored[i].at(strength);

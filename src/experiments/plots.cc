@@ -120,7 +120,7 @@ std::string frame(const std::string& title, const std::string& x_label, const st
 }
 
 std::string legend(std::size_t row, const std::string& color, const std::string& name) {
-  const double y = kTop + 12 + 18 * static_cast<double>(row);
+  const double y = kTop + 12 + 18 * row;
   return fmt::format(
       "<rect x=\"{0}\" y=\"{1}\" width=\"12\" height=\"4\" fill=\"{2}\"/><text x=\"{3}\" "
       "y=\"{4}\">{5}</text>\n",

@@ -85,7 +85,7 @@ const Json* Records::find(const std::string& key) {
 
 bool Records::mine(std::size_t index) const {
   if (!replay_) return shard_.owns(index);
-  const int owner = static_cast<int>(index % static_cast<std::size_t>(shards_)) + 1;
+  const int owner = index % shards_ + 1;
   throw InputError(fmt::format(
       "shard {}/{} is not finished: run it again, it goes on where it stopped", owner, shards_));
 }

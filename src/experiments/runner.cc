@@ -318,7 +318,7 @@ MergeResult merge_experiment(const batch::ShardSet& shards, const std::filesyste
   make_folder(out);
   refuse_foreign_files(out);
   experiments::Records records(out / "results.jsonl", settings_of(options, n), std::move(all),
-                               static_cast<int>(shards.folders.size()));
+                               shards.folders.size());
   ExperimentResult result = conduct(options, experiment, n, records, context);
   return {out, std::move(result.report), std::move(result.warnings)};
 }

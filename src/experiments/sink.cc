@@ -86,7 +86,7 @@ Json run_sink(ModelSession& session) {
     std::map<std::string, std::vector<double>> share, top;
     const std::vector<SinkPrompt> prompts = prompts_of(session, source);
     for (std::size_t i = 0; i < prompts.size(); ++i) {
-      session.context.report(source, static_cast<double>(i), static_cast<double>(prompts.size()));
+      session.context.report(source, i, prompts.size());
       const std::string key = session.key(fmt::format("{}|{}", source, prompts[i].name));
       const Json* record = session.record(i, key, [&] {
         return measure(session.model.prepare(prompts[i].ids, session.context), prompts[i].target,

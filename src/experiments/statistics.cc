@@ -62,9 +62,8 @@ double spearman(std::span<const double> x, std::span<const double> y) {
 Interval normal_interval(std::span<const double> values) {
   constexpr double kZ = 1.959963984540054;  // 97.5% point of the normal distribution
   const double m = mean(values);
-  const double half = values.empty() ? 0.0
-                                     : kZ * sample_deviation(values) /
-                                           std::sqrt(static_cast<double>(values.size()));
+  const double half =
+      values.empty() ? 0.0 : kZ * sample_deviation(values) / std::sqrt(values.size());
   return {m - half, m + half};
 }
 

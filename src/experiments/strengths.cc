@@ -26,7 +26,7 @@ Values summed_scores(const decompose::Decomposition& d, const Values& vectors,
   for (const std::size_t q : positions) {
     for (std::size_t i = 0; i < row; ++i) summed[i] += vectors[q * row + i] / dev[q];
   }
-  backend::Array writers = backend.zeros(static_cast<std::int64_t>(row)), one = backend.zeros(1);
+  backend::Array writers = backend.zeros(row), one = backend.zeros(1);
   backend.upload(writers, 0, summed);
   backend.upload(one, 0, Values{1.0});
   view.length = 1;
@@ -34,7 +34,7 @@ Values summed_scores(const decompose::Decomposition& d, const Values& vectors,
   view.dev = &one;
   view.routing = routing;
   const std::size_t neurons = d.config().layer(view.layer).n_neurons, visible = view.visible;
-  backend::Array scores = backend.zeros(static_cast<std::int64_t>(visible * neurons));
+  backend::Array scores = backend.zeros(visible * neurons);
   backend.mlp_scores(view, backend::MlpSide::gate, Scores::raw, 0, scores);
   Values all(visible * neurons), squares(visible, 0.0);
   backend.download(scores, 0, all);
@@ -50,13 +50,13 @@ Values summed_scores(const decompose::Decomposition& d, const Values& vectors,
 void add_summed_mlp_scores(const decompose::Decomposition& d, const Values& vectors, int layer,
                            Values& to) {
   const backend::MlpView view = d.mlp_view(layer);
-  Values squares(static_cast<std::size_t>(view.visible), 0.0);
+  Values squares(view.visible, 0.0);
   const auto add = [&](const std::vector<std::size_t>& positions, const backend::Routing* routing) {
     const Values own = summed_scores(d, vectors, view, positions, routing);
     for (std::size_t j = 0; j < own.size(); ++j) squares[j] += own[j];
   };
   if (view.routing == nullptr) {
-    std::vector<std::size_t> all(static_cast<std::size_t>(d.length()));
+    std::vector<std::size_t> all(d.length());
     std::iota(all.begin(), all.end(), std::size_t{0});
     add(all, nullptr);
   } else {
@@ -79,12 +79,11 @@ Json strengths(const Prepared& prepared, const RunContext& context) {
   Values attention(writers, 0.0), mean_signed(writers, 0.0), values(writers, 0.0),
       mlp(writers, 0.0), mlp_signed(writers, 0.0), size(writers, 0.0);
   const auto add = [&](const backend::Array& scores, int visible, Values& to) {
-    Values v(static_cast<std::size_t>(scores.size()));
+    Values v(scores.size());
     d.backend().download(scores, 0, v);
-    for (std::size_t i = 0; i < v.size(); ++i)
-      to[i % static_cast<std::size_t>(visible)] += std::fabs(v[i]);
+    for (std::size_t i = 0; i < v.size(); ++i) to[i % visible] += std::fabs(v[i]);
   };
-  Values vectors(static_cast<std::size_t>(d.writer_vectors().size()));  // [S, C, D]
+  Values vectors(d.writer_vectors().size());  // [S, C, D]
   d.backend().download(d.writer_vectors(), 0, vectors);
   for (int l = 0; l < d.config().n_layers; ++l) {
     const backend::AttentionSums& sums = d.attention(l, Scores::raw, context);

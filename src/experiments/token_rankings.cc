@@ -80,7 +80,7 @@ std::vector<double> leave_one_out(const ModelSession& session, const FlipPrompt&
 std::vector<double> embedding_lengths(const Prepared& prepared) {
   const CachedArray embed = prepared.cache("embed", 0);
   const std::size_t width = embed.shape[1];
-  std::vector<double> out(static_cast<std::size_t>(embed.shape[0]), 0.0);
+  std::vector<double> out(embed.shape[0], 0.0);
   for (std::size_t s = 0; s < out.size(); ++s) {
     for (std::size_t i = 0; i < width; ++i)
       out[s] += embed.values[s * width + i] * embed.values[s * width + i];

@@ -86,7 +86,7 @@ std::vector<YearPrompt> year_prompts(const Model& model, int n, std::uint64_t se
       throw InputError(fmt::format("'{}' does not end with a token of two digits in {}", p.text,
                                    model.info().name));
     }
-    p.yy = static_cast<int>(place - p.ids.begin()) + 1;
+    p.yy = place - p.ids.begin() + 1;
     for (const auto& [y, id] : digits) (y > p.year % 100 ? p.above : p.up_to).push_back(id);
     const std::vector<int>& whole = by_century.at(p.year / 100);
     const int first = p.year / 100 * 100 + 1;

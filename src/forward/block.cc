@@ -111,7 +111,7 @@ class BlockRun {
     const auto gather = [&](backend::Array& from, std::int64_t width) {
       backend::Array to = backend_.zeros(std::ssize(rows) * width);
       for (std::size_t i = 0; i < rows.size(); ++i)
-        backend_.copy(from, rows[i] * width, to, static_cast<std::int64_t>(i) * width, width);
+        backend_.copy(from, rows[i] * width, to, i * width, width);
       from = to;
     };
     gather(x_, c_.d_model);

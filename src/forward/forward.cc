@@ -61,7 +61,7 @@ ForwardPass forward_unchecked(backend::Backend& backend,
     for (int i = 0; i < length; ++i) batch.positions.push_back(i);
   }
   for (const auto& prompt : prompts) {
-    if (!backend::same_rotary(c, static_cast<int>(prompt.size()), batch.context))
+    if (!backend::same_rotary(c, prompt.size(), batch.context))
       throw InternalError("[forward] prompts of one batch need different rotaries");
   }
   pass.segments = batch.segments;
@@ -70,7 +70,7 @@ ForwardPass forward_unchecked(backend::Backend& backend,
   pass.pos = embedded.pos;
   backend::Array x = embedded.x;
   if (options.start) backend.copy(*options.start, 0, x, 0, pass.rows() * c.d_model);
-  pass.layers.resize(options.keep ? static_cast<std::size_t>(c.n_layers) : 0);
+  pass.layers.resize(options.keep ? c.n_layers : 0);
   LayerPass scratch;
   for (int l = options.first_layer; l < c.n_layers; ++l) {
     context.check();

@@ -31,7 +31,7 @@ std::vector<double> losses(backend::Backend& backend, const backend::Array& x,
   std::vector<Row> rows;
   for (std::size_t i = 0; i < segments.size(); ++i) {
     for (int s = 0; s + 1 < segments[i].length; ++s)
-      rows.push_back({segments[i].begin + s, prompts[i][static_cast<std::size_t>(s) + 1], i});
+      rows.push_back({segments[i].begin + s, prompts[i][s + 1], i});
   }
   std::vector<double> out(segments.size(), 0.0), logits, loss(rows.size());
   const std::size_t vocabulary = backend.config().vocab_size;
@@ -263,8 +263,7 @@ std::vector<std::vector<double>> knockout_losses(const Model& model,
     while (next < prompts.size() &&
            (batch.empty() ||
             (rows + std::ssize(prompts[next]) <= kBatchRows &&
-             backend::same_rotary(model.config(), static_cast<int>(batch.front().size()),
-                                  static_cast<int>(prompts[next].size()))))) {
+             backend::same_rotary(model.config(), batch.front().size(), prompts[next].size())))) {
       rows += std::ssize(prompts[next]);
       batch.push_back(prompts[next++]);
     }
@@ -274,8 +273,7 @@ std::vector<std::vector<double>> knockout_losses(const Model& model,
     };
     store(0, losses(backend, clean.pass().x_final, clean.pass().segments, batch));
     for (std::size_t i = 0; i < cuts.size(); ++i) {
-      context.report("cuts", static_cast<double>(begin * cuts.size() + i * batch.size()),
-                     static_cast<double>(prompts.size() * cuts.size()));
+      context.report("cuts", begin * cuts.size() + i * batch.size(), prompts.size() * cuts.size());
       std::vector<interventions::Variant> variants(batch.size());
       for (std::size_t p = 0; p < batch.size(); ++p) {
         variants[p].prompt = p;

@@ -53,8 +53,7 @@ std::vector<std::vector<double>> OutputChanges::replacement(const Placed& placed
   const backend::Array& from = written(run, writer);
   const std::int64_t begin = run.pass().segments[placed.prompt].begin;
   for (std::size_t s = 0; s < length; ++s)
-    clean_.backend().download(
-        from, (begin + static_cast<std::int64_t>(s)) * place.width + place.offset, rows[s]);
+    clean_.backend().download(from, (begin + s) * place.width + place.offset, rows[s]);
   if (placed.change.ablation == Ablation::resample) return rows;
   std::vector<double> mean(place.size, 0.0);
   for (const auto& row : rows) {
@@ -77,8 +76,7 @@ void OutputChanges::apply(WriterKind kind, int layer, backend::Array& values) co
       if (placed.change.position && *placed.change.position != position) continue;
       const std::vector<int>& except = placed.change.except;
       if (std::find(except.begin(), except.end(), position) != except.end()) continue;
-      const std::int64_t at =
-          (placed.row + static_cast<std::int64_t>(s)) * place.width + place.offset;
+      const std::int64_t at = (placed.row + s) * place.width + place.offset;
       backend.download(values, at, now);
       for (std::size_t i = 0; i < now.size(); ++i)
         now[i] = instead[s][i] + placed.change.scale * (now[i] - instead[s][i]);

@@ -26,15 +26,11 @@ class Copies {
  public:
   Copies(backend::Backend& backend, std::span<const TokenId> ids, std::span<const Copy> copies,
          int context)
-      : backend_(backend),
-        c_(backend.config()),
-        ids_(ids),
-        length_(static_cast<int>(ids.size())),
-        copies_(copies) {
+      : backend_(backend), c_(backend.config()), ids_(ids), length_(ids.size()), copies_(copies) {
     for (std::size_t i = 0; i < copies.size(); ++i) {
       const int shared = i == 0 ? 0 : copies[i].shared;
       batch_.segments.push_back({batch_.rows(), length_ - shared, shared});
-      batch_.key_begin.push_back(static_cast<std::int64_t>(i) * length_);
+      batch_.key_begin.push_back(i * length_);
       for (int s = shared; s < length_; ++s) batch_.positions.push_back(s);
       last_.push_back(batch_.rows() - 1);
     }
@@ -112,13 +108,12 @@ std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<con
                                                const std::vector<std::vector<int>>& sets,
                                                int position, const RunContext& context) {
   forward::check_prompt(model.config(), ids);
-  const int at = resolve_position(position, static_cast<int>(ids.size()));
-  const std::span<const TokenId> read =
-      ids.first(static_cast<std::size_t>(at) + 1);  // nothing after it has a say
+  const int at = resolve_position(position, ids.size());
+  const std::span<const TokenId> read = ids.first(at + 1);  // nothing after it has a say
   std::vector<Copy> copies;
   for (std::size_t i = 0; i < sets.size(); ++i) {
     Copy copy{std::vector<bool>(ids.size(), false), i, 0};
-    for (const int s : sets[i]) copy.zero[resolve_position(s, static_cast<int>(ids.size()))] = true;
+    for (const int s : sets[i]) copy.zero[resolve_position(s, ids.size())] = true;
     copy.zero.resize(read.size());
     copies.push_back(std::move(copy));
   }
@@ -145,7 +140,7 @@ std::vector<std::vector<double>> zeroed_logits(const Model& model, std::span<con
     }
     const std::vector<double> logits =
         Copies(*engine::state_of(model)->backend, read,
-               std::span(copies).subspan(begin, end - begin), static_cast<int>(ids.size()))
+               std::span(copies).subspan(begin, end - begin), ids.size())
             .logits(context);
     for (std::size_t i = begin; i < end; ++i) {
       const auto row = static_cast<std::ptrdiff_t>(i - begin) * vocabulary;

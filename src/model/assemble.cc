@@ -154,8 +154,7 @@ class Assembler {
     for (const std::int64_t size : entry.tensor.stored.shape) n *= size;
     // The same numbers in another order.
     const StoredTensor& stored = entry.tensor.stored;
-    if (is_plain(*entry.encoded) &&
-        stored.bytes == static_cast<std::size_t>(n) * tensor::dtype_size(stored.dtype))
+    if (is_plain(*entry.encoded) && stored.bytes == n * tensor::dtype_size(stored.dtype))
       return check_finite(entry);
     std::vector<float> values(kRun);
     for (std::int64_t at = 0; at < n; at += kRun) {
@@ -181,8 +180,7 @@ class Assembler {
     for (const TensorPart& part : row.parts) {
       WeightView view = part.view;
       view.dtype = stored.dtype;
-      view.data =
-          stored.data + part.start * static_cast<std::int64_t>(tensor::dtype_size(stored.dtype));
+      view.data = stored.data + part.start * tensor::dtype_size(stored.dtype);
       slot(layer, part) = view;
     }
   }

@@ -48,8 +48,8 @@ void decode_small(const Byte* p, bool has_min, bool five, float* out) {
   const int middle = has_min ? 0 : five ? 16 : 8;
   if (!five) {
     for (int j = 0; j < 16; ++j) {
-      out[j] = static_cast<float>((p[j] & 0xF) - middle) * d + m;
-      out[j + 16] = static_cast<float>((p[j] >> 4) - middle) * d + m;
+      out[j] = ((p[j] & 0xF) - middle) * d + m;
+      out[j + 16] = ((p[j] >> 4) - middle) * d + m;
     }
     return;
   }
@@ -63,14 +63,14 @@ void decode_small(const Byte* p, bool has_min, bool five, float* out) {
   for (std::size_t j = 0; j < 16; ++j) {
     const int low = (p[j] & 0xF) + ((first & kBit[j]) != 0 ? 16 : 0);
     const int top = (p[j] >> 4) + ((second & kBit[j]) != 0 ? 16 : 0);
-    out[j] = static_cast<float>(low - middle) * d + m;
-    out[j + 16] = static_cast<float>(top - middle) * d + m;
+    out[j] = (low - middle) * d + m;
+    out[j + 16] = (top - middle) * d + m;
   }
 }
 
 void decode_q8_0(const Byte* p, float* out) {
   const float d = half_at(p);
-  for (int j = 0; j < 32; ++j) out[j] = static_cast<float>(static_cast<std::int8_t>(p[2 + j])) * d;
+  for (int j = 0; j < 32; ++j) out[j] = static_cast<std::int8_t>(p[2 + j]) * d;
 }
 
 // Scale and minimum of sub-block j, six bits each in twelve bytes.
@@ -101,7 +101,7 @@ void decode_k45(const Byte* p, bool five, float* out) {
     for (int l = 0; l < 32; ++l) {
       int value = j % 2 == 0 ? q[l] & 0xF : q[l] >> 4;
       if (five && ((high[l] >> j) & 1) != 0) value += 16;
-      out[j * 32 + l] = step * static_cast<float>(value) - base;
+      out[j * 32 + l] = step * value - base;
     }
   }
 }
@@ -112,12 +112,12 @@ void decode_q6_k(const Byte* p, float* out) {
   for (int half = 0; half < 2; ++half, low += 64, high += 32, scales += 8, out += 128) {
     for (int j = 0; j < 8; ++j) {  // sixteen at a time, which have a scale
       const int quarter = j / 2, begin = j % 2 * 16;
-      const float step = d * static_cast<float>(static_cast<std::int8_t>(scales[j]));
+      const float step = d * static_cast<std::int8_t>(scales[j]);
       const Byte* nibbles = low + quarter % 2 * 32 + begin;
       const int shift = quarter / 2 * 4;
       for (int l = 0; l < 16; ++l) {
         const int value = (nibbles[l] >> shift & 0xF) | (high[begin + l] >> 2 * quarter & 3) << 4;
-        out[j * 16 + l] = step * static_cast<float>(value - 32);
+        out[j * 16 + l] = step * (value - 32);
       }
     }
   }
@@ -127,12 +127,11 @@ void decode_q2_k(const Byte* p, float* out) {
   const Byte *scales = p, *q = p + 16;
   const float d = half_at(p + 80), dmin = half_at(p + 82);
   for (int j = 0; j < 16; ++j) {
-    const float step = d * static_cast<float>(scales[j] & 0xF);
-    const float base = dmin * static_cast<float>(scales[j] >> 4);
+    const float step = d * (scales[j] & 0xF);
+    const float base = dmin * (scales[j] >> 4);
     const Byte* from = q + (j / 8) * 32 + (j % 2) * 16;
     const int shift = 2 * ((j % 8) / 2);
-    for (int l = 0; l < 16; ++l)
-      out[j * 16 + l] = step * static_cast<float>((from[l] >> shift) & 3) - base;
+    for (int l = 0; l < 16; ++l) out[j * 16 + l] = step * ((from[l] >> shift) & 3) - base;
   }
 }
 
@@ -143,13 +142,13 @@ void decode_q3_k(const Byte* p, float* out) {
     // Four low bits in bytes 0..7, two high ones in bytes 8..11.
     const int low = j < 8 ? packed[j] & 0xF : packed[j - 8] >> 4;
     const int scale = low | (((packed[8 + j % 4] >> (2 * (j / 4))) & 3) << 4);
-    const float step = d * static_cast<float>(scale - 32);
+    const float step = d * (scale - 32);
     const Byte* from = q + (j / 8) * 32 + (j % 2) * 16;
     const Byte* third = mask + (j % 2) * 16;
     const int shift = 2 * ((j % 8) / 2), bit = j / 2;
     for (int l = 0; l < 16; ++l) {
       const int value = ((from[l] >> shift) & 3) - (((third[l] >> bit) & 1) != 0 ? 0 : 4);
-      out[j * 16 + l] = step * static_cast<float>(value);
+      out[j * 16 + l] = step * value;
     }
   }
 }
@@ -157,7 +156,7 @@ void decode_q3_k(const Byte* p, float* out) {
 void decode_mxfp4(const Byte* p, float* out) {
   constexpr float kValues[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
                                  -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
-  const float scale = std::ldexp(1.0f, static_cast<int>(p[0]) - 127);
+  const float scale = std::ldexp(1.0f, p[0] - 127);
   for (int j = 0; j < 16; ++j) {
     out[j] = kValues[p[1 + j] & 0xF] * scale;
     out[j + 16] = kValues[p[1 + j] >> 4] * scale;

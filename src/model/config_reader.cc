@@ -61,7 +61,7 @@ std::optional<int> ConfigReader::optional_size(std::string_view key) const {
   if (!value) return std::nullopt;
   if (*value < 1 || *value > kMaxSize)
     fail(fmt::format("{} is {}, expected a number from 1 to {}", name(key), *value, kMaxSize));
-  return static_cast<int>(*value);
+  return *value;
 }
 
 int ConfigReader::layers(std::initializer_list<std::string_view> aliases, int fallback) const {
@@ -319,7 +319,7 @@ std::vector<bool> read_sliding(const ConfigReader& reader, int n_layers,
 std::vector<TokenId> read_end(const ConfigReader& reader, int vocab_size, TokenId fallback) {
   std::vector<TokenId> out;
   const auto add = [&](std::int64_t id) {
-    if (id >= 0 && id < vocab_size) out.push_back(static_cast<TokenId>(id));
+    if (id >= 0 && id < vocab_size) out.push_back(id);
   };
   const JsonValue* value = reader.find("eos_token_id");
   if (value != nullptr && value->is_array()) {
@@ -336,7 +336,7 @@ std::optional<TokenId> read_bos(const ConfigReader& reader, int vocab_size, Toke
   if (reader.is_null("bos_token_id")) return std::nullopt;
   const std::int64_t id = reader.integer("bos_token_id").value_or(fallback);
   if (id < 0 || id >= vocab_size) return std::nullopt;
-  return static_cast<TokenId>(id);
+  return id;
 }
 
 DType read_dtype(const ConfigReader& reader) {

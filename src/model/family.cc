@@ -138,8 +138,6 @@ ModelConfig parse_config(std::string_view config_json, const std::string& origin
   return parse_family_config(config_json, origin).config.model;
 }
 
-double usual_attention_scale(const ModelConfig& config) {
-  return 1.0 / std::sqrt(static_cast<double>(config.d_head));
-}
+double usual_attention_scale(const ModelConfig& config) { return 1.0 / std::sqrt(config.d_head); }
 
 }  // namespace unpack::model

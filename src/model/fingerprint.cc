@@ -27,10 +27,9 @@ std::uint64_t hash_number(std::uint64_t hash, std::uint64_t number) {
 void Fingerprint::add(const Checkpoint::Entry& entry, std::string_view pattern, int layer) {
   const StoredTensor& stored = entry.tensor.stored;
   std::uint64_t hash = hash_bytes(0xCBF29CE484222325ull, pattern.data(), pattern.size());
-  hash = hash_number(hash, static_cast<std::uint64_t>(layer + 1));
+  hash = hash_number(hash, layer + 1);
   hash = hash_number(hash, static_cast<std::uint64_t>(stored.dtype));
-  for (const std::int64_t size : stored.shape)
-    hash = hash_number(hash, static_cast<std::uint64_t>(size));
+  for (const std::int64_t size : stored.shape) hash = hash_number(hash, size);
   std::array<std::byte, kSamples * kSampleBytes> buffer;
   if (stored.bytes <= buffer.size()) {
     hash = hash_bytes(hash, Checkpoint::fetch(entry, 0, stored.bytes, buffer.data()), stored.bytes);

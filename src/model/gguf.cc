@@ -77,7 +77,7 @@ class Reader {
     const auto n = number<std::uint64_t>();
     if (n > left())
       fail(fmt::format("{} of {} bytes leaves the file; it is damaged or cut short", what, n));
-    const auto* p = reinterpret_cast<const char*>(take(static_cast<std::size_t>(n)));
+    const auto* p = reinterpret_cast<const char*>(take(n));
     return {p, static_cast<std::size_t>(n)};
   }
 
@@ -151,7 +151,7 @@ GgufTensor read_tensor(Reader& in, std::uint64_t& offset) {
     const auto n = in.number<std::uint64_t>();
     if (n < 1 || n > static_cast<std::uint64_t>(INT64_MAX))
       fail("has an impossible shape; the file is damaged");
-    tensor.shape.insert(tensor.shape.begin(), static_cast<std::int64_t>(n));
+    tensor.shape.insert(tensor.shape.begin(), n);
   }
   tensor.type = in.number<std::uint32_t>();
   tensor.info = find_block(tensor.type);

@@ -79,7 +79,7 @@ const GgufTensor* find_tensor(const GgufFiles& gguf, const std::string& name) {
 std::vector<double> values_of(const GgufTensor& tensor) {
   constexpr std::int64_t kMost = 1 << 16;
   if (tensor.info == nullptr || tensor.elements() > kMost) return {};
-  std::vector<float> values(static_cast<std::size_t>(tensor.elements()));
+  std::vector<float> values(tensor.elements());
   make_blocks(*tensor.info, tensor.data)->decode(0, tensor.elements(), values.data());
   return {values.begin(), values.end()};
 }
@@ -120,7 +120,7 @@ void set_rope(const GgufFiles& gguf, const Keys& keys, Json& config) {
     Json scaling = {{"rope_type", "longrope"},
                     {"short_factor", both.empty() ? small : both},
                     {"long_factor", both.empty() ? large : both}};
-    const double context = original.value_or(static_cast<double>(keys.count("context_length")));
+    const double context = original.value_or(keys.count("context_length"));
     scaling["original_max_position_embeddings"] = static_cast<std::int64_t>(context);
     // Frequencies that were scaled when the file was made carry no factor of their own.
     if (!both.empty()) scaling["attention_factor"] = 1.0;

@@ -206,7 +206,7 @@ class Mapping {
     GgufTensor one = tensor;
     for (std::int64_t e = 0; e < std::min<std::int64_t>(tensor.shape[0], 100'000); ++e) {
       one.bytes = elements / tensor.info->elements * tensor.info->bytes;
-      one.data = tensor.data + e * static_cast<std::int64_t>(one.bytes);
+      one.data = tensor.data + e * one.bytes;
       put(fmt::format("{}{}.experts.{}.{}.weight", prefix, mixtral ? "block_sparse_moe" : "mlp", e,
                       name),
           {&one, source.file}, {tensor.shape[1], tensor.shape[2]}, {});

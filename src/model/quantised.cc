@@ -126,13 +126,13 @@ struct Groups {
   std::vector<float> scales, zeros;  // [groups, out]
   float value(std::int64_t group, std::int64_t o, unsigned q) const {
     const std::size_t at = group * out + o;
-    return scales[at] * (static_cast<float>(q) - zeros[at]);
+    return scales[at] * (q - zeros[at]);
   }
 };
 
 // Words [in, out / 8]; the eight outputs of a word stand in the order 0 2 4 6 1 3 5 7.
 constexpr unsigned awq_shift(std::int64_t o) {
-  const auto at = static_cast<unsigned>(o % kPerWord);
+  const unsigned at = o % kPerWord;
   return 4 * (at / 2 + (at % 2) * 4);
 }
 
@@ -234,7 +234,7 @@ class Unfolding {
            fmt::format("has type {}, no plain numbers", base::shown(entry.tensor.dtype_name)));
     if (stored.bytes != n * tensor::dtype_size(stored.dtype))
       fail(name, fmt::format("has shape [{}], not {} numbers", base::joined(stored.shape), n));
-    std::vector<float> out(static_cast<std::size_t>(n));
+    std::vector<float> out(n);
     tensor::convert_run(stored.data, stored.dtype, n, out.data());
     return out;
   }
@@ -360,7 +360,7 @@ class Unfolding {
       const unsigned shift = awq ? awq_shift(i) : static_cast<unsigned>(4 * (i % kPerWord));
       unsigned zero = word >> shift & 15U;
       if (quantisation_.stored_less_one) zero = (zero + 1) & 15U;
-      groups.zeros.push_back(static_cast<float>(zero));
+      groups.zeros.push_back(zero);
     }
     const std::byte* words = checkpoint_.find(words_name)->tensor.stored.data;
     std::shared_ptr<const Encoded> encoded;
@@ -378,7 +378,7 @@ class Unfolding {
     std::vector<std::int32_t> out;
     const std::string name = prefix + ".g_idx";
     if (!checkpoint_.find(name)) {
-      for (std::int64_t i = 0; i < in; ++i) out.push_back(static_cast<std::int32_t>(i / group));
+      for (std::int64_t i = 0; i < in; ++i) out.push_back(i / group);
       return out;
     }
     const QuantisedPart& entry = part(name, "I32", {in});

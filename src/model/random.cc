@@ -55,14 +55,11 @@ void fill_normal(std::uint64_t seed, float mean, float scale, std::int64_t n, DT
       for (int j = 0; j < 4; ++j) {
         const std::uint64_t draw = (bits >> (16 * j)) & 0xFFFF;
         const float low = bounds[draw >> 4], high = bounds[(draw >> 4) + 1];
-        chunk[i + j] =
-            mean +
-            scale * (low + (high - low) * (static_cast<float>(static_cast<int>(draw & 15)) + 0.5f) *
-                               (1.0f / 16));
+        chunk[i + j] = mean + scale * (low + (high - low) * ((static_cast<int>(draw & 15)) + 0.5f) *
+                                                 (1.0f / 16));
       }
     }
-    tensor::store_run(chunk, std::min(kBlock, n - at), dtype,
-                      out + at * static_cast<std::int64_t>(tensor::dtype_size(dtype)));
+    tensor::store_run(chunk, std::min(kBlock, n - at), dtype, out + at * tensor::dtype_size(dtype));
   }
 }
 
@@ -84,7 +81,7 @@ Distribution distribution(const TensorPart& part, int n_layers) {
     case Role::w_o:
     case Role::w_out:
       // What the 2 L sublayers add to the stream stays of the size of what is there.
-      return {0.0f, 0.02f / std::sqrt(2.0f * static_cast<float>(n_layers))};
+      return {0.0f, 0.02f / std::sqrt(2.0f * n_layers)};
     default:
       return {0.0f, 0.02f};
   }

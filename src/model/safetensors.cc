@@ -46,9 +46,7 @@ const KnownType* known_type(std::string_view name) {
 std::optional<std::int64_t> count_of(const JsonValue& value) {
   if (!value.is_number_unsigned()) return std::nullopt;
   const auto n = value.get<std::uint64_t>();
-  return n > static_cast<std::uint64_t>(INT64_MAX)
-             ? std::nullopt
-             : std::optional<std::int64_t>(static_cast<std::int64_t>(n));
+  return n > static_cast<std::uint64_t>(INT64_MAX) ? std::nullopt : std::optional<std::int64_t>(n);
 }
 
 struct Place {
@@ -158,8 +156,7 @@ std::vector<FileTensor> parse_safetensors(std::span<const std::byte> file,
                     "safetensors file, or it is cut short",
                     origin, header_size, file.size()));
   }
-  const std::string_view text(reinterpret_cast<const char*>(rest.data()),
-                              static_cast<std::size_t>(header_size));
+  const std::string_view text(reinterpret_cast<const char*>(rest.data()), header_size);
   const JsonValue header = base::read_json(text, origin + " (header)");
   const std::size_t last = text.find_last_not_of(' ');
   if (text[0] != '{' || text[last] != '}')
@@ -209,7 +206,7 @@ MappedFile::~MappedFile() {
 
 void MappedFile::read(const std::byte* from, std::size_t n, std::byte* to) const {
   if (mapped_) {
-    file_.read(static_cast<std::size_t>(from - data_), to, n);
+    file_.read(from - data_, to, n);
   } else {
     std::memcpy(to, from, n);
   }

@@ -50,10 +50,9 @@ void write_safetensors(const Shard& shard, const fs::path& path) {
   write_or_throw(path, [&](std::ofstream& out) {
     const std::uint64_t size = text.size();
     out.write(reinterpret_cast<const char*>(&size), sizeof(size));
-    out.write(text.data(), static_cast<std::streamsize>(text.size()));
+    out.write(text.data(), text.size());
     for (const auto& [name, tensor] : shard)
-      out.write(reinterpret_cast<const char*>(tensor->data),
-                static_cast<std::streamsize>(tensor->bytes));
+      out.write(reinterpret_cast<const char*>(tensor->data), tensor->bytes);
   });
 }
 

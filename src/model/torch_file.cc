@@ -249,8 +249,7 @@ class Unpickler {
     if (n > 8) fail("holds a number that is too large");
     std::int64_t value = 0;
     const std::byte* p = take(n);
-    for (int i = 0; i < n; ++i)
-      value |= static_cast<std::int64_t>(std::to_integer<std::uint64_t>(p[i]) << (8 * i));
+    for (int i = 0; i < n; ++i) value |= std::to_integer<std::uint64_t>(p[i]) << (8 * i);
     if (n > 0 && n < 8 && (std::to_integer<int>(p[n - 1]) & 0x80) != 0)
       value -= std::int64_t{1} << (8 * n);
     push_number(value);

@@ -18,9 +18,7 @@ constexpr std::size_t kLook = std::size_t{1} << 20;  // bytes that are looked at
 constexpr std::int64_t kSharedChunks = 8;  // of a tensor that several threads look through
 constexpr int kLookers = 8;
 
-std::int64_t chunks_of(const StoredTensor& tensor) {
-  return static_cast<std::int64_t>((tensor.bytes + kLook - 1) / kLook);
-}
+std::int64_t chunks_of(const StoredTensor& tensor) { return (tensor.bytes + kLook - 1) / kLook; }
 
 }  // namespace
 
@@ -34,11 +32,10 @@ void check_values(const StoredTensor& stored, const std::string& origin, const F
   const std::size_t size = tensor::dtype_size(stored.dtype);
   // Element of the chunk, or -1; and its value.
   const auto look = [&](std::int64_t chunk, std::byte* buffer) {
-    const std::size_t at = static_cast<std::size_t>(chunk) * kLook;
+    const std::size_t at = chunk * kLook;
     const std::size_t n = std::min(kLook, stored.bytes - at);
     const std::byte* data = fetch(at, n, buffer);
-    const std::int64_t bad =
-        tensor::find_non_finite(data, stored.dtype, static_cast<std::int64_t>(n / size));
+    const std::int64_t bad = tensor::find_non_finite(data, stored.dtype, n / size);
     return std::pair(bad, bad < 0 ? 0.0 : tensor::load_element(data, stored.dtype, bad));
   };
   base::Scratch own;
@@ -58,8 +55,7 @@ void check_values(const StoredTensor& stored, const std::string& origin, const F
     throw InputError(fmt::format(
         "{}: tensor {} holds values that are no finite float32 number (element {} is {}); the file "
         "is damaged or its training diverged, use another checkpoint",
-        origin, base::shown(stored.name),
-        static_cast<std::size_t>(chunk) * (kLook / size) + static_cast<std::size_t>(bad), value));
+        origin, base::shown(stored.name), chunk * (kLook / size) + bad, value));
   }
 }
 

@@ -10,19 +10,18 @@
 namespace unpack::model {
 namespace {
 
-std::size_t elements(const WeightView& w) { return w ? static_cast<std::size_t>(w.in) * w.out : 0; }
+std::size_t elements(const WeightView& w) { return w ? w.in * w.out : 0; }
 
 // n consecutive stored elements from (i, o) on.
 template <typename Scalar>
 void load_run(const WeightView& w, std::int64_t i, std::int64_t o, std::int64_t n, Scalar* out) {
   const std::int64_t at = w.offset(i, o);
   if (w.encoded == nullptr) {
-    tensor::convert_run(w.data + at * static_cast<std::int64_t>(tensor::dtype_size(w.dtype)),
-                        w.dtype, n, out);
+    tensor::convert_run(w.data + at * tensor::dtype_size(w.dtype), w.dtype, n, out);
   } else if constexpr (sizeof(Scalar) == sizeof(float)) {
     w.encoded->decode(w.start + at, n, out);
   } else {
-    std::vector<float> single(static_cast<std::size_t>(n));
+    std::vector<float> single(n);
     w.encoded->decode(w.start + at, n, single.data());
     std::copy(single.begin(), single.end(), out);
   }
@@ -48,7 +47,7 @@ struct Change {
  private:
   void apply(std::int64_t n, Scalar* x) const {
     if (scale == 1.0 && shift == 0.0) return;
-    for (std::int64_t i = 0; i < n; ++i) x[i] = static_cast<Scalar>(scale * (x[i] + shift));
+    for (std::int64_t i = 0; i < n; ++i) x[i] = scale * (x[i] + shift);
   }
 };
 
@@ -143,7 +142,7 @@ const std::byte* stored_run(const WeightView& w, std::int64_t i, std::int64_t o,
   if (w.scale != 1.0 || w.shift != 0.0 || (step != 1 && n > 1)) return nullptr;
   const std::int64_t at = w.offset(i, o);
   if (w.encoded != nullptr) return w.encoded->place(w.start + at, n);
-  return w.data + at * static_cast<std::int64_t>(tensor::dtype_size(w.dtype));
+  return w.data + at * tensor::dtype_size(w.dtype);
 }
 
 }  // namespace

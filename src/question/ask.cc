@@ -62,7 +62,7 @@ std::vector<TokenId> encode_after(const Model& model, const MadePrompt& prompt,
 std::vector<Span> spans_of(const Asked& asked, const Model& model, const MadePrompt& prompt) {
   std::vector<Span> spans;
   for (const std::string& group : asked.groups)
-    spans.push_back(parse_span(group, static_cast<int>(prompt.ids.size())));
+    spans.push_back(parse_span(group, prompt.ids.size()));
   if (!asked.group_by) return spans;
   if (*asked.group_by == SpanKind::turn && prompt.chat) return prompt.turns;
   return cut_spans(model, prompt.ids, *asked.group_by);

@@ -115,10 +115,7 @@ const std::vector<std::pair<std::string, Read>>& table() {
              choice<Reroot>(r, {{"output", Reroot::output}, {"target", Reroot::target}});
        }},
       {"top_paths",
-       [](const Reading& r) {
-         r.asked.top_paths = static_cast<std::size_t>(
-             read_integer(r.name, r.field, 0, static_cast<int>(kMostPaths)));
-       }},
+       [](const Reading& r) { r.asked.top_paths = read_integer(r.name, r.field, 0, kMostPaths); }},
       {"tau",
        [](const Reading& r) {
          const double tau = read_number(r.name, r.field);

@@ -24,7 +24,7 @@ std::string plain_number(double size, int digits) {
   int places = std::max(0, digits - 1 - static_cast<int>(std::floor(std::log10(size))));
   std::string text = fmt::format("{:.{}f}", size, places);
   const int shown = std::floor(std::log10(std::stod(text)));
-  if (shown > static_cast<int>(std::floor(std::log10(size))) && places > 0)
+  if (shown > std::floor(std::log10(size)) && places > 0)
     text = fmt::format("{:.{}f}", size, --places);  // 0.996 became 1.00
   if (text.find('.') != std::string::npos) {
     text.erase(text.find_last_not_of('0') + 1);

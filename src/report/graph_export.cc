@@ -175,7 +175,7 @@ std::string json(const ExportGraph& graph) {
 GraphFormat graph_format(const std::filesystem::path& file) {
   std::string suffix = file.extension().string();
   std::transform(suffix.begin(), suffix.end(), suffix.begin(),
-                 [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+                 [](unsigned char c) { return std::tolower(c); });
   if (suffix == ".graphml" || suffix == ".xml") return GraphFormat::graphml;
   if (suffix == ".dot" || suffix == ".gv") return GraphFormat::dot;
   if (suffix == ".json") return GraphFormat::json;

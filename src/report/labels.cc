@@ -63,7 +63,7 @@ bool percent_misleads(const std::vector<double>& token_credit) {
 std::vector<ComponentCredit> ranked_components(const TraceResult& result) {
   std::vector<ComponentCredit> list;
   const Writers writers = result.writer_table();
-  const int count = std::min(writers.count(), static_cast<int>(result.node_credit.size()));
+  const int count = std::min<int>(writers.count(), result.node_credit.size());
   for (int w = writers.terminals(); w < count; ++w) {
     const std::size_t at = w;
     const double total = sum_of(result.node_credit[at]);

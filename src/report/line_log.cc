@@ -99,7 +99,7 @@ LineLog::LineLog(const std::filesystem::path& file,
           "another run is writing {}: wait for it, or choose another --out", file.string()));
     }
     const std::uintmax_t good = read_sealed(file, each);
-    if (::ftruncate(file_, static_cast<off_t>(good)) != 0) fail(file, errno);
+    if (::ftruncate(file_, good) != 0) fail(file, errno);
   } catch (...) {
     ::close(file_);
     throw;
@@ -113,7 +113,7 @@ void LineLog::append(std::string_view sealed_lines) {
     const ssize_t n = ::write(file_, sealed_lines.data(), sealed_lines.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail(path_, errno);
-    sealed_lines.remove_prefix(static_cast<std::size_t>(n));
+    sealed_lines.remove_prefix(n);
   }
 }
 

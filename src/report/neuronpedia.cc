@@ -143,7 +143,7 @@ std::string to_neuronpedia(const CircuitResult& result, const Model& model) {
   AttributionGraph graph(writers, r.layout.n_layers);
   const TaskPrompt& prompt = r.task.prompts.at(0);
   const std::vector<Token> tokens = model.tokens(prompt.ids);
-  const int last = static_cast<int>(tokens.size()) - 1;
+  const int last = tokens.size() - 1;
   PredictOptions all;
   all.top = model.config().vocab_size;
   all.log_probabilities = false;

@@ -39,7 +39,7 @@ void PartFile::flush() {
     const ssize_t n = ::write(descriptor_, rest.data(), rest.size());
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) fail_part(path_, errno);
-    rest.remove_prefix(static_cast<std::size_t>(n));
+    rest.remove_prefix(n);
   }
   buffer_.clear();
 }

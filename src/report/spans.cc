@@ -16,7 +16,7 @@ std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, Sp
                             int from, std::optional<int> to) {
   if (kind == SpanKind::turn)
     throw UsageError("turns are those of a conversation: group_by turn goes with chat");
-  const int end = to.value_or(static_cast<int>(ids.size()));
+  const int end = to.value_or(ids.size());
   std::string text;
   struct Place {
     std::size_t begin, at;  // bytes; `at`: the first that is no blank
@@ -41,7 +41,7 @@ std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, Sp
   std::size_t current = segments.size();
   int count = 0;
   for (std::size_t i = 0; i < places.size(); ++i) {
-    const int position = from + static_cast<int>(i);
+    const int position = from + i;
     if (places[i].special) {
       spans.push_back({model.token_text(ids[position]), position, position});
       current = segments.size();

@@ -47,8 +47,7 @@ double draw_heatmap(SvgCanvas& canvas, const Heatmap& map, double x, double y, d
     for (std::size_t j = 0; j < map.columns.size(); ++j) {
       const double value = map.values[i][j];
       if (!std::isfinite(value) || largest <= 0) continue;
-      const int level =
-          static_cast<int>(std::lround(kLevels * std::sqrt(std::max(value, 0.0) / largest)));
+      const int level = std::lround(kLevels * std::sqrt(std::max(value, 0.0) / largest));
       if (level == 0) continue;
       shades[level] += fmt::format("M{:.5g} {:.5g}h{:.4g}v{:.4g}h-{:.4g}z", x + cell_width * j,
                                    y + cell_height * i, cell_width, cell_height, cell_width);
@@ -194,9 +193,7 @@ Extent draw_attribution(SvgCanvas& canvas, const AttributeResult& r, double x, d
     columns = std::max(columns, row.token_credit.size());
     names = std::max(names, text_width(clip(token_label(row.text, {true}), 18, true), 11) + 52);
   }
-  const double cell =
-                   std::clamp(std::floor(900.0 / std::max<double>(1, static_cast<double>(columns))),
-                              7.0, 34.0),
+  const double cell = std::clamp(std::floor(900.0 / std::max<double>(1, columns)), 7.0, 34.0),
                height = std::clamp(cell, 16.0, 24.0);
   double tokens_room = 10;
   for (std::size_t s = 0; s < columns && s < r.tokens.size(); ++s) {

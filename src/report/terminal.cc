@@ -65,14 +65,14 @@ std::string Terminal::paint(std::string_view text, Ink ink) const {
 std::string Terminal::bar(double share, int cells) const {
   static constexpr const char* kEighths[] = {"", "▏", "▎", "▍", "▌", "▋", "▊", "▉"};
   const double filled = std::isfinite(share) ? std::clamp(share, 0.0, 1.0) * cells : 0;
-  if (!style_.unicode) return repeat("#", static_cast<int>(std::lround(filled)));
+  if (!style_.unicode) return repeat("#", std::lround(filled));
   const int eighths = std::lround(filled * 8);
   return repeat("█", eighths / 8) + kEighths[eighths % 8];
 }
 
 std::string Terminal::signed_bar(double share, int half) const {
   const double size = std::isfinite(share) ? std::clamp(std::abs(share), 0.0, 1.0) : 0;
-  const std::string blank(static_cast<std::size_t>(half), ' ');
+  const std::string blank(half, ' ');
   const std::string axis = paint(style_.unicode ? "│" : "|", Ink::dim);
   if (share >= 0 || size == 0)
     return blank + axis + paint(pad_right(bar(size, half), half), Ink::positive);
@@ -90,7 +90,7 @@ void Terminal::heading(std::string_view text) {
 }
 
 void Terminal::wrapped(std::string_view text, int indent, Ink ink, const std::string& first) {
-  const std::string margin(static_cast<std::size_t>(indent), ' ');
+  const std::string margin(indent, ' ');
   std::string row;
   bool opening = true;
   const auto flush = [&] {
@@ -109,7 +109,7 @@ void Terminal::wrapped(std::string_view text, int indent, Ink ink, const std::st
 }
 
 void Terminal::pieces(const std::vector<std::string>& list, int indent, const std::string& first) {
-  const std::string margin(static_cast<std::size_t>(indent), ' ');
+  const std::string margin(indent, ' ');
   std::string row;
   bool opening = true;
   for (const std::string& piece : list) {
@@ -135,7 +135,7 @@ void print_predictions(Terminal& terminal, const std::vector<Prediction>& predic
     terminal.line(fmt::format(
         "  {:>6}  {}{}  {}{}", probability_text(p.probability),
         terminal.paint(filled, target ? Ink::positive : Ink::dim),
-        std::string(static_cast<std::size_t>(cells - display_width(filled)), ' '),
+        std::string(cells - display_width(filled), ' '),
         terminal.paint(clip(exact_token(p.text, terminal.text_style()), room, terminal.unicode()),
                        target ? Ink::bold : Ink::plain),
         target ? terminal.paint(terminal.unicode() ? "  ◂ target" : "  < target", Ink::positive)

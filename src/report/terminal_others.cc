@@ -16,7 +16,7 @@ constexpr std::size_t kStrongest = 15;
 
 void print_log_probabilities(Terminal& t, const PredictResult& r) {
   t.heading("Tokens with their probability given those before");
-  const int digits = static_cast<int>(std::to_string(r.tokens.size()).size());
+  const int digits = std::to_string(r.tokens.size()).size();
   const int cells = std::clamp(t.width() - 50, 6, 24);
   double total = 0;
   int counted = 0;
@@ -60,7 +60,7 @@ void print_lens(Terminal& t, const PredictResult& r) {
 void print_experts(Terminal& t, const PredictResult& r) {
   if (r.experts.empty()) return;
   t.heading("Experts of every token, layer by layer, with what the router weights them by");
-  const int digits = static_cast<int>(std::to_string(r.tokens.size()).size());
+  const int digits = std::to_string(r.tokens.size()).size();
   for (std::size_t s = 0; s < r.tokens.size(); ++s) {
     std::vector<std::string> parts;
     for (std::size_t l = 0; l < r.experts.size(); ++l) {
@@ -133,10 +133,9 @@ void print_matrix(Terminal& t, const AttributeResult& r) {
   for (std::size_t from = 0; from < columns; from += block) {
     std::string ruler;
     for (std::size_t s = from; s < std::min(columns, from + block); s += 10)
-      ruler += pad_right(std::to_string(s), static_cast<int>(10 * cell));
-    t.line(std::string(static_cast<std::size_t>(names + 4), ' ') +
-           t.paint(clip(ruler.substr(0, ruler.find_last_not_of(' ') + 1), static_cast<int>(room),
-                        t.unicode()),
+      ruler += pad_right(std::to_string(s), 10 * cell);
+    t.line(std::string(names + 4, ' ') +
+           t.paint(clip(ruler.substr(0, ruler.find_last_not_of(' ') + 1), room, t.unicode()),
                    Ink::dim));
     for (const AttributeRow& row : r.rows) {
       const double largest = largest_magnitude(row.token_credit);

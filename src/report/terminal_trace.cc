@@ -62,7 +62,7 @@ void print_tokens(Terminal& t, const TraceResult& r) {
   t.heading(raw ? "Token credit" : "Token credit, percent of all positive credit");
   std::vector<std::size_t> shown = strongest(r.token_credit, kMostTokens);
   std::sort(shown.begin(), shown.end());
-  const int digits = static_cast<int>(std::to_string(r.token_credit.size()).size());
+  const int digits = std::to_string(r.token_credit.size()).size();
   std::vector<SignedRow> rows;
   double listed = 0;
   for (const std::size_t s : shown) {

@@ -12,8 +12,8 @@ constexpr char32_t kReplacement = 0xFFFD;
 
 void append_utf8(std::string& out, char32_t c) {
   utf8proc_uint8_t buffer[4];
-  const utf8proc_ssize_t n = utf8proc_encode_char(static_cast<utf8proc_int32_t>(c), buffer);
-  out.append(reinterpret_cast<const char*>(buffer), static_cast<std::size_t>(n));
+  const utf8proc_ssize_t n = utf8proc_encode_char(c, buffer);
+  out.append(reinterpret_cast<const char*>(buffer), n);
 }
 
 template <class F>
@@ -35,7 +35,7 @@ void for_each_character(std::string_view text, F&& f) {
 
 // Marks that would move the cursor, hide, or turn the text around.
 bool invisible(char32_t c) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+  switch (utf8proc_category(c)) {
     case UTF8PROC_CATEGORY_CC:
     case UTF8PROC_CATEGORY_CF:
     case UTF8PROC_CATEGORY_CS:
@@ -49,9 +49,7 @@ bool invisible(char32_t c) {
   }
 }
 
-int character_width(char32_t c) {
-  return std::max(0, utf8proc_charwidth(static_cast<utf8proc_int32_t>(c)));
-}
+int character_width(char32_t c) { return std::max(0, utf8proc_charwidth(c)); }
 
 }  // namespace
 
@@ -161,17 +159,16 @@ std::string clip(std::string_view text, int width, bool unicode) {
     full = full || used > room;
     if (!full) append_utf8(out, c);
   });
-  return room < 0 ? std::string(static_cast<std::size_t>(std::max(width, 0)), '.') : out + mark;
+  return room < 0 ? std::string(std::max(width, 0), '.') : out + mark;
 }
 
 std::string pad_right(std::string text, int width) {
-  text.append(static_cast<std::size_t>(std::max(0, width - display_width(text))), ' ');
+  text.append(std::max(0, width - display_width(text)), ' ');
   return text;
 }
 
 std::string pad_left(std::string text, int width) {
-  return std::string(static_cast<std::size_t>(std::max(0, width - display_width(text))), ' ') +
-         text;
+  return std::string(std::max(0, width - display_width(text)), ' ') + text;
 }
 
 std::string xml_escape(std::string_view text) {

@@ -70,8 +70,7 @@ struct Layout {
     }
   }
   int token_at(std::size_t byte) const {
-    return static_cast<int>(std::upper_bound(starts.begin(), starts.end(), byte) - starts.begin()) -
-           1;
+    return (std::upper_bound(starts.begin(), starts.end(), byte) - starts.begin()) - 1;
   }
   // Tokens whose first letter lies in the bytes [begin, end).
   Span span(std::string name, std::size_t begin, std::size_t end) const {

@@ -19,14 +19,13 @@ namespace {
 template <typename T>
 T load_raw(const std::byte* data, std::int64_t index) {
   T value;
-  std::memcpy(&value, data + index * static_cast<std::int64_t>(sizeof(T)), sizeof(T));
+  std::memcpy(&value, data + index * sizeof(T), sizeof(T));
   return value;
 }
 
 template <typename Out>
 void convert_half_portable(const std::byte* data, std::int64_t n, Out* out) {
-  for (std::int64_t i = 0; i < n; ++i)
-    out[i] = static_cast<Out>(base::f16_value(load_raw<std::uint16_t>(data, i)));
+  for (std::int64_t i = 0; i < n; ++i) out[i] = base::f16_value(load_raw<std::uint16_t>(data, i));
 }
 
 #if defined(__x86_64__)
@@ -76,15 +75,14 @@ template <typename Out>
 void convert_any(const std::byte* data, DType dtype, std::int64_t n, Out* out) {
   switch (dtype) {
     case DType::f32:
-      for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(load_raw<float>(data, i));
+      for (std::int64_t i = 0; i < n; ++i) out[i] = load_raw<float>(data, i);
       return;
     case DType::f64:
-      for (std::int64_t i = 0; i < n; ++i) out[i] = static_cast<Out>(load_raw<double>(data, i));
+      for (std::int64_t i = 0; i < n; ++i) out[i] = load_raw<double>(data, i);
       return;
     case DType::bf16:
       for (std::int64_t i = 0; i < n; ++i)
-        out[i] = static_cast<Out>(
-            std::bit_cast<float>(std::uint32_t{load_raw<std::uint16_t>(data, i)} << 16));
+        out[i] = std::bit_cast<float>(std::uint32_t{load_raw<std::uint16_t>(data, i)} << 16);
       return;
     case DType::f16:
       return convert_half(data, n, out);
@@ -98,10 +96,9 @@ std::int64_t scan(const std::byte* data, std::int64_t n, IsBad is_bad) {
   constexpr std::int64_t kBlock = 4096;
   for (std::int64_t begin = 0; begin < n; begin += kBlock) {
     const std::int64_t count = std::min(kBlock, n - begin);
-    const std::byte* block = data + begin * static_cast<std::int64_t>(sizeof(Bits));
+    const std::byte* block = data + begin * sizeof(Bits);
     Bits any = 0;
-    for (std::int64_t i = 0; i < count; ++i)
-      any = static_cast<Bits>(any | is_bad(load_raw<Bits>(block, i)));
+    for (std::int64_t i = 0; i < count; ++i) any = any | is_bad(load_raw<Bits>(block, i));
     if (any == 0) continue;
     for (std::int64_t i = 0; i < count; ++i) {
       if (is_bad(load_raw<Bits>(block, i)) != 0) return begin + i;
@@ -144,25 +141,24 @@ float tensor::bf16_to_f32(std::uint16_t h) { return base::bf16_value(h); }
 
 std::uint16_t tensor::f32_to_bf16(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
-  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return static_cast<std::uint16_t>((bits >> 16) | 0x0040u);
-  return static_cast<std::uint16_t>((bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16);
+  if ((bits & 0x7FFFFFFFu) > 0x7F800000u) return (bits >> 16) | 0x0040u;
+  return (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
 }
 
 std::uint16_t tensor::f32_to_f16(float x) {
   const std::uint32_t bits = std::bit_cast<std::uint32_t>(x);
   const std::uint32_t sign = (bits >> 16) & 0x8000u;
   const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-  if (magnitude > 0x7F800000u) return static_cast<std::uint16_t>(sign | 0x7E00u);
-  if (magnitude >= 0x477FF000u)
-    return static_cast<std::uint16_t>(sign | 0x7C00u);  // 65520 and more round to infinity
+  if (magnitude > 0x7F800000u) return sign | 0x7E00u;
+  if (magnitude >= 0x477FF000u) return sign | 0x7C00u;  // 65520 and more round to infinity
   if (magnitude < 0x38800000u) {
     // Below 2^-14 the result is subnormal: adding 0.5 puts its last bit where the float addition
     // rounds.
     const float rounded = std::bit_cast<float>(magnitude) + 0.5f;
-    return static_cast<std::uint16_t>(sign | (std::bit_cast<std::uint32_t>(rounded) - 0x3F000000u));
+    return sign | (std::bit_cast<std::uint32_t>(rounded) - 0x3F000000u);
   }
   const std::uint32_t rounded = magnitude + 0xFFFu + ((magnitude >> 13) & 1u);
-  return static_cast<std::uint16_t>(sign | ((rounded >> 13) - (112u << 10)));
+  return sign | ((rounded >> 13) - (112u << 10));
 }
 
 double tensor::load_element(const std::byte* data, DType dtype, std::int64_t index) {
@@ -190,7 +186,7 @@ void tensor::store_run(const float* in, std::int64_t n, DType dtype, std::byte* 
   const auto store = [&](auto convert) {
     for (std::int64_t i = 0; i < n; ++i) {
       const auto value = convert(in[i]);
-      std::memcpy(out + i * static_cast<std::int64_t>(sizeof(value)), &value, sizeof(value));
+      std::memcpy(out + i * sizeof(value), &value, sizeof(value));
     }
   };
   switch (dtype) {

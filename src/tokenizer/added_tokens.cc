@@ -13,7 +13,7 @@ namespace {
 constexpr std::size_t kMaxContent = 4096;  // bounds the work at each position of a text
 
 bool is_word_char(char32_t c) {
-  switch (utf8proc_category(static_cast<utf8proc_int32_t>(c))) {
+  switch (utf8proc_category(c)) {
     case UTF8PROC_CATEGORY_LU:
     case UTF8PROC_CATEGORY_LL:
     case UTF8PROC_CATEGORY_LT:
@@ -97,8 +97,7 @@ void AddedTokens::Trie::insert(std::string_view text, std::size_t token) {
   first_.set(static_cast<unsigned char>(text[0]));
   std::size_t node = 0;
   for (const char byte : text) {
-    const auto [found, fresh] =
-        next_.try_emplace(edge(node, byte), static_cast<std::uint32_t>(tokens_.size()));
+    const auto [found, fresh] = next_.try_emplace(edge(node, byte), tokens_.size());
     if (fresh) tokens_.push_back(-1);
     node = found->second;
   }

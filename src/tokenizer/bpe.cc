@@ -71,9 +71,8 @@ Bpe::Bpe(const Vocabulary& vocabulary, const Merges& merges, const BpeOptions& o
   }
   constexpr char kHex[] = "0123456789ABCDEF";
   for (int byte = 0; byte < 256; ++byte) {
-    const std::string spelling = options.byte_units
-                                     ? byte_spelling(static_cast<unsigned char>(byte))
-                                     : std::string(1, static_cast<char>(byte));
+    const std::string spelling =
+        options.byte_units ? byte_spelling(byte) : std::string(1, static_cast<char>(byte));
     of_byte_[byte] =
         options.byte_units || byte < 0x80 ? vocabulary.find(spelling).value_or(-1) : -1;
     fallback_[byte] =

@@ -40,7 +40,7 @@ BpeOptions read_bpe_options(const Fields& model, const Vocabulary& vocabulary,
   options.unk = vocabulary.find(unk);
   for (const AddedToken& token : added) {
     if (!options.unk && token.content == unk && token.id >= 0 && token.id <= kMaxTokenId)
-      options.unk = static_cast<TokenId>(token.id);
+      options.unk = token.id;
   }
   if (!options.unk) model.fail("unk_token", in_quotes(unk) + " is not in the vocabulary");
   return options;
@@ -70,7 +70,7 @@ std::vector<std::string> bytes_by_id(const Vocabulary& vocabulary,
   std::size_t spelled = 0;
   std::size_t decoded = 0;
   for (std::size_t id = 0; id < bytes.size(); ++id) {
-    const std::string* spelling = vocabulary.spelling(static_cast<TokenId>(id));
+    const std::string* spelling = vocabulary.spelling(id);
     if (spelling == nullptr) continue;
     bytes[id] = decoder.token_bytes(*spelling);
     spelled += spelling->size();

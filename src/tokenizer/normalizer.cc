@@ -19,14 +19,14 @@ std::string unicode_form(std::string text, int options) {
                   [](char c) { return static_cast<unsigned char>(c) < 0x80; }))
     return text;
   utf8proc_uint8_t* result = nullptr;
-  const utf8proc_ssize_t length = utf8proc_map(
-      reinterpret_cast<const utf8proc_uint8_t*>(text.data()),
-      static_cast<utf8proc_ssize_t>(text.size()), &result, static_cast<utf8proc_option_t>(options));
+  const utf8proc_ssize_t length =
+      utf8proc_map(reinterpret_cast<const utf8proc_uint8_t*>(text.data()), text.size(), &result,
+                   static_cast<utf8proc_option_t>(options));
   const std::unique_ptr<utf8proc_uint8_t, decltype(&std::free)> owner(result, &std::free);
   if (length == UTF8PROC_ERROR_NOMEM) throw std::bad_alloc();
   if (length < 0)
     throw InputError(std::string("the text cannot be normalised: ") + utf8proc_errmsg(length));
-  return std::string(reinterpret_cast<const char*>(result), static_cast<std::size_t>(length));
+  return std::string(reinterpret_cast<const char*>(result), length);
 }
 
 }  // namespace

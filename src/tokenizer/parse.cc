@@ -42,8 +42,7 @@ class Reader : public base::JsonEvents {
   }
   bool number_unsigned(std::uint64_t value) override {
     constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-    return place_ == Place::vocab ? vocab_id(static_cast<std::int64_t>(std::min(value, kMost)))
-                                  : scalar(value);
+    return place_ == Place::vocab ? vocab_id(std::min(value, kMost)) : scalar(value);
   }
 
   bool string(std::string& value) override {

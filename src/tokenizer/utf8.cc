@@ -33,9 +33,7 @@ Scan scan_char(std::string_view text, std::size_t at) {
 }  // namespace
 
 char32_t first_char(std::string_view text) {
-  const auto byte = [&](std::size_t i) {
-    return static_cast<char32_t>(static_cast<unsigned char>(text[i]));
-  };
+  const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
   switch (utf8_length(text[0])) {
     case 1:
       return byte(0);

@@ -11,7 +11,7 @@ namespace unpack::tokenizer {
 
 // Length of the character that the lead byte opens. The text around it must be valid.
 inline std::size_t utf8_length(char lead) {
-  const auto byte = static_cast<unsigned char>(lead);
+  const unsigned char byte = lead;
   return byte < 0x80 ? 1 : byte < 0xE0 ? 2 : byte < 0xF0 ? 3 : 4;
 }
 

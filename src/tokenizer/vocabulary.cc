@@ -12,7 +12,7 @@ namespace {
 
 std::uint32_t hash_of(std::string_view token) {
   const std::uint64_t hash = std::hash<std::string_view>()(token);
-  return static_cast<std::uint32_t>(hash ^ hash >> 32);
+  return hash ^ hash >> 32;
 }
 
 }  // namespace

@@ -30,7 +30,7 @@ class Normal {
  public:
   explicit Normal(std::uint64_t seed) : generator_(seed) {}
   double operator()() {
-    const double u = (static_cast<double>(generator_() >> 11) + 1) * 0x1.0p-53;
+    const double u = ((generator_() >> 11) + 1) * 0x1.0p-53;
     const double v = (generator_() >> 11) * 0x1.0p-53;
     return std::sqrt(-2 * std::log(u)) * std::cos(2 * M_PI * v);
   }
@@ -143,13 +143,13 @@ class Compiler {
       add_dead_mlp(l);
     } else {
       for (std::size_t n = 0; n < layer.mlp.neurons.size(); ++n)
-        add_neuron(layer.mlp.neurons[n], static_cast<int>(n), l);
+        add_neuron(layer.mlp.neurons[n], n, l);
     }
     m_.layers.push_back(std::move(l));
   }
 
   void add_head(const Head& head, int base, LayerMatrices& l) {
-    const double unit = std::sqrt(settings_.sharpness * std::sqrt(static_cast<double>(m_.d_head)));
+    const double unit = std::sqrt(settings_.sharpness * std::sqrt(m_.d_head));
     std::vector<Match> matches = head.matches;
     if (head.offset && m_.format == Format::gpt2) {
       for (int s = 0; s < m_.length; ++s)
@@ -188,8 +188,8 @@ class Compiler {
     if (static_cast<int>(carried.size()) > m_.d_head)
       throw InternalError(head.name + " moves too many features");
     for (const Move& move : head.moves) {
-      const int at = base + static_cast<int>(std::distance(
-                                carried.begin(), carried.find(by_from ? move.from : move.to)));
+      const int at =
+          base + std::distance(carried.begin(), carried.find(by_from ? move.from : move.to));
       if (by_from) {
         l.w_v(move.from, at) = read_weight(move.from, 1);
         write(l.w_o, at, move.to, move.weight);
@@ -315,7 +315,7 @@ std::map<std::string, std::vector<float>> CompiledModel::tensors(
     }
     matrix(name, t);
   };
-  const std::vector<double> zeros(static_cast<std::size_t>(std::max(3 * d_model, d_mlp)), 0.0);
+  const std::vector<double> zeros(std::max(3 * d_model, d_mlp), 0.0);
   const auto zero = [&](const std::string& name, int n) {
     put(name, {n}, {zeros.begin(), zeros.begin() + n});
   };

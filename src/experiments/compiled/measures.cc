@@ -12,7 +12,7 @@ double auroc(const std::vector<double>& positive, const std::vector<double>& neg
   for (const double p : positive) {
     for (const double n : negative) sum += p > n ? 1.0 : (p == n ? 0.5 : 0.0);
   }
-  return sum / (static_cast<double>(positive.size()) * negative.size());
+  return sum / (positive.size() * negative.size());
 }
 
 double average_precision(const std::vector<double>& positive, const std::vector<double>& negative) {

@@ -212,8 +212,7 @@ class Routes {
 
   Answer edges() {
     std::map<EdgeName, double> credit;
-    std::vector<std::vector<double>> held(static_cast<std::size_t>(plain_.writers()),
-                                          std::vector<double>(length_, 0.0));
+    std::vector<std::vector<double>> held(plain_.writers(), std::vector<double>(length_, 0.0));
     const auto share = [&](int visible, std::size_t s, double amount, const std::string& reader,
                            Branch branch) {
       if (amount == 0) return;
@@ -324,7 +323,7 @@ std::map<std::string, Answer> ask_all(const Program& program, const Model& model
   out["EAP-IG 5"] = patching.gradients(5);
   out["EAP-IG 20"] = patching.gradients(20);
   out["IFR"] = Routes(program, plain, patching.clean()).edges();
-  out["IFR"].tokens = ifr_scores(prepared, static_cast<int>(prompt.ids.size()) - 1).token;
+  out["IFR"].tokens = ifr_scores(prepared, prompt.ids.size() - 1).token;
   Answer& direct = out["DLA"];
   const Answer& paper = out["paper"];
   const std::vector<EdgeName> edges = program.edges();

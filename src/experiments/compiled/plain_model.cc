@@ -14,7 +14,7 @@ namespace {
 using Vec = std::vector<double>;
 
 Vec times(const Vec& x, const Matrix& w, int begin, int count) {
-  Vec y(static_cast<std::size_t>(count), 0.0);
+  Vec y(count, 0.0);
   for (int i = 0; i < w.rows; ++i) {
     const double xi = x[i];
     if (xi == 0) continue;
@@ -48,11 +48,7 @@ double dot(const Vec& a, const Vec& b) {
 class Pass {
  public:
   Pass(const PlainModel& plain, const RunOptions& options, int length)
-      : p_(plain),
-        m_(plain.model()),
-        o_(options),
-        length_(static_cast<std::size_t>(length)),
-        d_(static_cast<std::size_t>(m_.d_model)) {}
+      : p_(plain), m_(plain.model()), o_(options), length_(length), d_(m_.d_model) {}
 
   Run run(const std::vector<TokenId>& ids, TokenId target, TokenId contrast) {
     out_.writers.assign(p_.writers(), Rows(length_, Vec(d_, 0.0)));
@@ -62,7 +58,7 @@ class Pass {
       out_.writers[0][s] = emb[s];
       add_to(emb[s], x_[s]);
       if (m_.format != Format::gpt2) continue;
-      const double* row = m_.pos.row(static_cast<int>(s));
+      const double* row = m_.pos.row(s);
       out_.writers[1][s].assign(row, row + d_);
       add_to(out_.writers[1][s], x_[s]);
     }
@@ -73,14 +69,13 @@ class Pass {
     const Vec y = normed(in[length_ - 1]);
     for (int t = 0; t < m_.vocabulary; ++t) {
       double sum = 0;
-      for (std::size_t i = 0; i < d_; ++i) sum += y[i] * m_.unembed(t, static_cast<int>(i));
+      for (std::size_t i = 0; i < d_; ++i) sum += y[i] * m_.unembed(t, i);
       out_.logits.push_back(sum);
     }
     out_.difference = out_.logits[target] - out_.logits[contrast];
     if (o_.gradients) {
       Vec g(d_);
-      for (std::size_t i = 0; i < d_; ++i)
-        g[i] = m_.unembed(target, static_cast<int>(i)) - m_.unembed(contrast, static_cast<int>(i));
+      for (std::size_t i = 0; i < d_; ++i) g[i] = m_.unembed(target, i) - m_.unembed(contrast, i);
       Rows back(length_, Vec(d_, 0.0));
       back[length_ - 1] = norm_back(in[length_ - 1], g);
       out_.gradient[port] = back;
@@ -153,7 +148,7 @@ class Pass {
   void forward(int l) {
     const LayerMatrices& w = m_.layers[l];
     LayerState& t = layers_[l];
-    const double scale = 1 / std::sqrt(static_cast<double>(m_.d_head));
+    const double scale = 1 / std::sqrt(m_.d_head);
     Rows sum(length_, Vec(d_, 0.0));
     out_.pattern.emplace_back();
     out_.value.emplace_back();
@@ -225,11 +220,11 @@ class Pass {
     const bool gated = m_.format != Format::gpt2;
     Rows gate(length_, Vec(d_, 0.0)), up(length_, Vec(d_, 0.0));
     for (std::size_t s = 0; s < length_; ++s) {
-      Vec g_pre(static_cast<std::size_t>(m_.d_mlp)), g_up = g_pre;
+      Vec g_pre(m_.d_mlp), g_up = g_pre;
       for (int n = 0; n < m_.d_mlp; ++n) {
         const std::size_t i = n;
         double g = 0;
-        for (std::size_t j = 0; j < d_; ++j) g += back[s][j] * w.w_out(n, static_cast<int>(j));
+        for (std::size_t j = 0; j < d_; ++j) g += back[s][j] * w.w_out(n, j);
         const double x = t.pre[s][i];
         const double sig = 1 / (1 + std::exp(-x));
         g_pre[i] = gated ? g * t.up[s][i] * sig * (1 + x * (1 - sig)) : (x > 0 ? g : 0.0);
@@ -247,7 +242,7 @@ class Pass {
     if (gated) out_.gradient[{l, -1, Branch::U}] = up;
     for (std::size_t s = 0; s < length_; ++s) add_to(gate[s], back[s]), add_to(up[s], back[s]);
 
-    const double scale = 1 / std::sqrt(static_cast<double>(m_.d_head));
+    const double scale = 1 / std::sqrt(m_.d_head);
     const Rows after = back;
     for (int h = 0; h < m_.n_heads; ++h) {
       const int base = h * m_.d_head;
@@ -283,7 +278,7 @@ class Pass {
         rotate(g_k[s], s, -1);
         Vec g_v(e, 0.0);
         for (std::size_t i = 0; i < e; ++i) {
-          const double* row = w.w_o.row(base + static_cast<int>(i));
+          const double* row = w.w_o.row(base + i);
           for (std::size_t j = 0; j < d_; ++j) g_v[i] += row[j] * g_z[s][j];
         }
         in_q.push_back(pull(g_q[s], w.w_q, head.in_q[s]));
@@ -320,7 +315,7 @@ Rows PlainModel::embeddings(const std::vector<TokenId>& ids) const {
 
 Run PlainModel::run(const std::vector<TokenId>& ids, TokenId target, TokenId contrast,
                     const RunOptions& options) const {
-  return Pass(*this, options, static_cast<int>(ids.size())).run(ids, target, contrast);
+  return Pass(*this, options, ids.size()).run(ids, target, contrast);
 }
 
 std::string PlainModel::name(int writer) const {

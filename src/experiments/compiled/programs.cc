@@ -87,12 +87,11 @@ class Draft {
   std::vector<TokenId> draw(std::size_t n) {
     std::vector<TokenId> all(kWords);
     for (int i = 0; i < kWords; ++i) all[i] = i;
-    for (std::size_t i = 0; i < n; ++i)
-      std::swap(all[i], all[i + below(kWords - static_cast<int>(i))]);
+    for (std::size_t i = 0; i < n; ++i) std::swap(all[i], all[i + below(kWords - i)]);
     all.resize(n);
     return all;
   }
-  int below(int n) { return random_() % static_cast<std::uint64_t>(n); }
+  int below(int n) { return random_() % n; }
   void prompt(std::vector<TokenId> ids, std::vector<TokenId> counterfactual, TokenId target,
               TokenId contrast, std::vector<int> tokens) {
     p.prompts.push_back(
@@ -348,7 +347,7 @@ Program bracket(const Settings& s, int n) {
       ids.push_back(close ? kClose : kOpen);
       open += close ? -1 : 1;
       ++(close ? closed : opened);
-      tokens.push_back(static_cast<int>(ids.size()) - 1);
+      tokens.push_back(ids.size() - 1);
     }
     ids.push_back(kOther);
     std::vector<TokenId> other = ids;

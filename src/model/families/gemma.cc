@@ -16,7 +16,7 @@ FamilyConfig read_gemma_like(const ConfigReader& reader, const LlamaDefaults& de
   FamilyConfig family = read_llama_like(reader, defaults);
   family.qkv_bias = family.o_bias = reader.flag("attention_bias", false);
   family.norm_shift = 1.0;
-  family.embedding_scale = std::sqrt(static_cast<double>(family.model.d_model));
+  family.embedding_scale = std::sqrt(family.model.d_model);
   family.model.prepend_bos = true;
   return family;
 }
