@@ -206,16 +206,16 @@ template <bool kBf16, int kRows>
 void queue_rows(State& s, UnpackFewRows p) {
   if (p.transposed != 0) {
     constexpr int kOutputs = kRows > 4 ? 4 : 2;
-    const unsigned blocks = (p.n + kWarps * kOutputs - 1) / (kWarps * kOutputs);
+    const auto blocks = static_cast<unsigned>((p.n + kWarps * kOutputs - 1) / (kWarps * kOutputs));
     dot_rows<kBf16, kRows, kOutputs><<<blocks, kThreads, 0, s.stream>>>(p);
     return;
   }
-  const unsigned columns = (p.n + 32 * kWide - 1) / (32 * kWide);
+  const auto columns = static_cast<unsigned>((p.n + 32 * kWide - 1) / (32 * kWide));
   // Enough blocks for the chip, of at least 32 rows a warp.
   constexpr Index kBlocks = 512, kLeast = 32 * kWarps;
   const Index wanted = std::clamp<Index>(kBlocks / columns, 1, UNPACK_FEW_ROWS_PARTS);
   const Index depth = std::max((p.k + wanted - 1) / wanted, kLeast);
-  const unsigned parts = (p.k + depth - 1) / depth;
+  const auto parts = static_cast<unsigned>((p.k + depth - 1) / depth);
   if (parts == 1) p.work = nullptr;
   add_rows_up<kBf16, kRows><<<dim3(columns, parts), kThreads, 0, s.stream>>>(p, depth);
   if (parts > 1) {
@@ -265,7 +265,8 @@ int few_rows(void* device, const UnpackFewRows* call) {
                  call->m == 1            ? "one row with stored weights"
                  : call->transposed != 0 ? "few rows with stored weights"
                                          : "few rows with stored weights, turned",
-                 2.0 * call->m * call->n * call->k);
+                 2.0 * static_cast<double>(call->m) * static_cast<double>(call->n) *
+                     static_cast<double>(call->k));
   return status;
 }
 

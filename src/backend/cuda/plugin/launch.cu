@@ -67,7 +67,7 @@ struct DeviceGroup {
   __device__ __forceinline__ double sum(Index n, const F& f) {
     double a = 0, b = 0;
     sums(
-        n, [&](Index i, double& x, double&) { x += f(i); }, a, b);
+        n, [&](Index i, double& x, double&) { x += static_cast<double>(f(i)); }, a, b);
     return a;
   }
 

@@ -308,9 +308,10 @@ int pair_sums(void* device, const UnpackPairSums* call) {
   s.profile->begin(s.stream);
   const int status = queue(s, *call);
   // Of pairs that meet, three products.
-  const double rows = static_cast<double>(call->length) * call->heads / 2;
+  const double rows = static_cast<double>(call->length) * static_cast<double>(call->heads) / 2;
   s.profile->end(s.stream, call->mass != nullptr ? "pair sums and reach" : "pair sums",
-                 6 * rows * call->count * call->visible * call->e);
+                 6 * rows * static_cast<double>(call->count) * static_cast<double>(call->visible) *
+                     static_cast<double>(call->e));
   return status;
 }
 

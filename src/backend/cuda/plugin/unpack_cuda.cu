@@ -64,7 +64,8 @@ int scaled_gemm(void* device, UnpackFactors factors, const UnpackGemm* g, const 
   s.profile->end(s.stream,
                  std::string(kKinds[factors]) + " up to " + about(g->m) + " x " + about(g->n) +
                      " x " + about(g->k) + ", batches up to " + about(g->batch),
-                 2.0 * g->m * g->n * g->k * g->batch);
+                 2.0 * static_cast<double>(g->m) * static_cast<double>(g->n) *
+                     static_cast<double>(g->k) * static_cast<double>(g->batch));
   return status;
 }
 
