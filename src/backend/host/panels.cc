@@ -5,6 +5,7 @@
 #include <list>
 #include <new>
 
+#include "backend/host/kernels.h"
 #include "base/system.h"
 
 namespace unpack::backend {
@@ -42,6 +43,21 @@ Panel<T>::Panel(const model::WeightView& w, const model::WeightBlock& part,
   T* to = made_.of<T>(part.rows * ld_);
   model::read_block(w, part, row_scale.empty() ? nullptr : row_scale.data(), to, ld_);
   data_ = to;
+}
+
+template <typename T>
+void Panels<T>::in_narrow_panels(std::int64_t p, T* to) const {
+  const std::int64_t n = columns(p);
+  if (packed()) {
+    pack_columns(false, in, n, data.data() + in * begin(p), n, to);
+    return;
+  }
+  for (std::int64_t first = 0; first < n; first += kPanelColumns, to += in * kPanelColumns) {
+    const std::int64_t some = std::min(kPanelColumns, n - first);
+    if (some < kPanelColumns) std::fill_n(to, in * kPanelColumns, T(0));
+    model::read_block(stored, {0, in, begin(p) + first, some},
+                      row_scale.empty() ? nullptr : row_scale.data(), to, kPanelColumns);
+  }
 }
 
 template class Panel<float>;
