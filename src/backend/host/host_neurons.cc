@@ -17,7 +17,7 @@ template <typename T>
 std::int64_t HostNeurons<T>::positions_together(const Panels<T>& in, std::int64_t writers,
                                                 std::int64_t length) const {
   constexpr std::int64_t kFew = 192, kPacked = 1024, kMade = 4096;  // rows
-  constexpr std::int64_t kTasks = 4;                                // a thread
+  constexpr std::int64_t kTasks = 8;                                // a thread
   const std::int64_t few = std::max<std::int64_t>(1, kFew / writers);
   const std::int64_t most = std::max(few, (in.packed() ? kPacked : kMade) / writers);
   const std::int64_t together =

@@ -49,7 +49,17 @@ template <typename T>
 void Panels<T>::in_narrow_panels(std::int64_t p, T* to) const {
   const std::int64_t n = columns(p);
   if (packed()) {
-    pack_columns(false, in, n, data.data() + in * begin(p), n, to);
+    // Row by row, as it lies: most of it comes from memory.
+    const T* from = data.data() + in * begin(p);
+    const std::int64_t whole = n / kPanelColumns, rest = n % kPanelColumns;
+    for (std::int64_t row = 0; row < in; ++row, from += n) {
+      T* place = to + row * kPanelColumns;
+      for (std::int64_t i = 0; i < whole; ++i, place += in * kPanelColumns)
+        std::copy_n(from + i * kPanelColumns, kPanelColumns, place);
+      if (rest == 0) continue;
+      std::copy_n(from + whole * kPanelColumns, rest, place);
+      std::fill_n(place + rest, kPanelColumns - rest, T(0));
+    }
     return;
   }
   for (std::int64_t first = 0; first < n; first += kPanelColumns, to += in * kPanelColumns) {
