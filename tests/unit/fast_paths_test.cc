@@ -297,6 +297,48 @@ TEST_P(Kernels, AddProductsOfHeadsUpWithoutWritingThem) {
   }
 }
 
+TEST_P(Kernels, AddProductsOfWritersUpWithoutWritingThem) {
+  for (const std::int64_t rows : {1, 5, 8, 9, 29, 70, 131}) {
+    for (const std::int64_t n : {1, 33, 256}) {
+      const std::int64_t depth = 19, columns = backend::padded_columns(n), lda = depth + 2;
+      const std::vector<float> a = random_floats(static_cast<std::size_t>(rows * lda), 21),
+                               b = random_floats(static_cast<std::size_t>(depth * n), 22);
+      std::vector<float> panels(static_cast<std::size_t>(depth * columns)),
+          scores(static_cast<std::size_t>(rows * columns));
+      backend::pack_columns(false, depth, n, b.data(), n, panels.data());
+      const auto packed = backend::InPanels<float>::packed(panels.data(), depth);
+      std::vector<double> sum(static_cast<std::size_t>(columns), 0.5), abs(sum), sum_alone(sum),
+          abs_alone(sum), square(static_cast<std::size_t>(rows), -1.0), square_alone(square);
+      kernels->writer_sums({rows, columns, depth, a.data(), lda, packed, sum.data(), abs.data(),
+                            square.data(), scores.data()});
+      kernels->writer_sums({rows, columns, depth, a.data(), lda, packed, sum_alone.data(),
+                            abs_alone.data(), square_alone.data()});
+      EXPECT_EQ(sum, sum_alone);
+      EXPECT_EQ(abs, abs_alone);
+      EXPECT_EQ(square, square_alone);
+      std::vector<double> want(sum.size(), 0.5), size(want);
+      for (std::int64_t r = 0; r < rows; ++r) {
+        double squares = 0;
+        for (std::int64_t c = 0; c < columns; ++c) {
+          double score = 0;
+          for (std::int64_t p = 0; c < n && p < depth; ++p)
+            score += static_cast<double>(a[r * lda + p]) * static_cast<double>(b[p * n + c]);
+          EXPECT_NEAR(scores[static_cast<std::size_t>(r * columns + c)], score, 5e-5);
+          want[static_cast<std::size_t>(c)] += score;
+          size[static_cast<std::size_t>(c)] += std::fabs(score);
+          squares += score * score;
+        }
+        EXPECT_NEAR(square[static_cast<std::size_t>(r)], squares,
+                    1e-5 * squares + 1e-4 * std::sqrt(squares));
+      }
+      for (std::size_t c = 0; c < sum.size(); ++c) {
+        EXPECT_NEAR(sum[c], want[c], 1e-6 * size[c]);
+        EXPECT_NEAR(abs[c], size[c], 1e-6 * size[c]);
+      }
+    }
+  }
+}
+
 TEST_P(Kernels, MultiplyWithPanelsTheSameWhateverRowsStandBeside) {
   const std::int64_t depth = 21, n = 96, most = 41;
   const std::vector<float> a = random_floats(static_cast<std::size_t>(most * depth), 18),

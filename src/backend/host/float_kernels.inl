@@ -513,6 +513,69 @@ void head_sums_float(const HeadProduct<float>& x) {
 }
 
 template <int R>
+void writer_tile(const WriterProduct& x, std::int64_t row, std::int64_t at, float* square) {
+  Lanes c[R][kTileVectors] = {};
+  product_tile<R>(x.depth, x.a + row * x.lda, x.lda, x.b.at(at), c, x.b.ld);
+  for (int v = 0; v < kTileVectors; ++v) {
+    Lanes sum = {}, abs = {};
+    for (int r = 0; r < R; ++r) {
+      sum += c[r][v];
+      abs += size_of_lanes(c[r][v]);
+    }
+    const std::int64_t column = at + v * kLaneCount;
+    for (std::int64_t i = 0; i < kLaneCount; ++i) {
+      x.sum[column + i] += static_cast<double>(sum[i]);
+      x.abs[column + i] += static_cast<double>(abs[i]);
+    }
+    for (int r = 0; x.scores != nullptr && r < R; ++r)
+      store_lanes(c[r][v], x.scores + (row + r) * x.columns + column);
+  }
+  for (int r = 0; r < R; ++r) {
+    Lanes squares = {};
+    for (int v = 0; v < kTileVectors; ++v) squares += c[r][v] * c[r][v];
+    float* to = square + r * kLaneCount;
+    store_lanes(load_lanes(to) + squares, to);
+  }
+}
+
+template <int R>
+void writer_rows(const WriterProduct& x, std::int64_t rows, std::int64_t row, std::int64_t at,
+                 float* square) {
+  if (rows == R) {
+    writer_tile<R>(x, row, at, square);
+  } else if constexpr (R > 1) {
+    writer_rows<R - 1>(x, rows, row, at, square);
+  }
+}
+
+// Rows of a block stay in the second cache while B passes by. No tile has more than one row less
+// than another, for one of few rows waits for B.
+void writer_sums_float(const WriterProduct& x) {
+  constexpr std::int64_t kTiles = 8;
+  const std::int64_t tiles = (x.rows + kDeepRows - 1) / kDeepRows;
+  const auto begin = [&](std::int64_t tile) {
+    return x.rows / tiles * tile + std::min(tile, x.rows % tiles);
+  };
+  for (std::int64_t first = 0; first < tiles; first += kTiles) {
+    const std::int64_t end = std::min(tiles, first + kTiles), top = begin(first);
+    float square[kTiles * kDeepRows * kLaneCount] = {};
+    for (std::int64_t at = 0; at < x.columns; at += kTileColumns) {
+      for (std::int64_t tile = first; tile < end; ++tile) {
+        const std::int64_t row = begin(tile);
+        writer_rows<kDeepRows>(x, begin(tile + 1) - row, row, at,
+                               square + (row - top) * kLaneCount);
+      }
+    }
+    for (std::int64_t row = top; row < begin(end); ++row) {
+      double total = 0;
+      for (std::int64_t i = 0; i < kLaneCount; ++i)
+        total += static_cast<double>(square[(row - top) * kLaneCount + i]);
+      x.square[row] = total;
+    }
+  }
+}
+
+template <int R>
 void packed_tile(const PackedProduct<float>& x, std::int64_t row, std::int64_t at) {
   Lanes c[R][kTileVectors] = {};
   product_tile<R>(x.depth, x.a + row * x.lda, x.lda, x.b.at(at), c, x.b.ld);
@@ -582,22 +645,9 @@ void floored_inverses_float(const float* sum, const float* abs, std::int64_t n, 
   for (std::int64_t i = 0; i < n; ++i) out[i] = base::floored_inverse(sum[i], abs[i], beta, floor);
 }
 
-constexpr FloatKernels kKernels = {reduce_float,
-                                   row_sums_float,
-                                   reduce_rows_float,
-                                   gelu_erf_float,
-                                   gelu_tanh_float,
-                                   silu_float,
-                                   softmax_float,
-                                   axpy_float,
-                                   dot_float,
-                                   add_columns_float,
-                                   subtract_columns_float,
-                                   column_medians_float,
-                                   pair_sums_float,
-                                   head_sums_float,
-                                   reach_sums_float,
-                                   edge_sums_float,
-                                   packed_product_float,
-                                   turn_rows_float,
-                                   floored_inverses_float};
+constexpr FloatKernels kKernels = {
+    reduce_float,      row_sums_float,       reduce_rows_float,      gelu_erf_float,
+    gelu_tanh_float,   silu_float,           softmax_float,          axpy_float,
+    dot_float,         add_columns_float,    subtract_columns_float, column_medians_float,
+    pair_sums_float,   head_sums_float,      reach_sums_float,       edge_sums_float,
+    writer_sums_float, packed_product_float, turn_rows_float,        floored_inverses_float};

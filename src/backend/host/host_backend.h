@@ -207,8 +207,8 @@ class HostNeurons : public HostHeads<T> {
   MlpSums expert_sums(const MlpView& view, MlpSide side);
   // [Cl, k]
   void router_scores(const MlpView& view, Scores scores, int query, T* out);
-  const T* visible_writers(const MlpView& view, std::int64_t begin, std::int64_t positions,
-                           base::Scratch& gathered) const;
+  std::int64_t positions_together(const Panels<T>& in, std::int64_t writers,
+                                  std::int64_t length) const;
 };
 
 template <typename T>

@@ -11,18 +11,19 @@
 
 namespace unpack::backend {
 
-// The visible writers at positions [begin, begin + positions), one after the other; as they lie
-// where they do so already.
+// Positions that a panel of neurons is put in order for (and made, where it is not packed): many
+// rows for that work, as long as no thread goes short.
 template <typename T>
-const T* HostNeurons<T>::visible_writers(const MlpView& view, std::int64_t begin,
-                                         std::int64_t positions, base::Scratch& gathered) const {
-  const std::int64_t d = config_.d_model, row = std::int64_t{view.n_writers} * d;
-  const T* from = ptr(*view.writers) + begin * row;
-  if (positions == 1) return from;
-  T* rows = gathered.of<T>(positions * view.visible * d);
-  for (std::int64_t i = 0; i < positions; ++i)
-    std::copy_n(from + i * row, view.visible * d, rows + i * view.visible * d);
-  return rows;
+std::int64_t HostNeurons<T>::positions_together(const Panels<T>& in, std::int64_t writers,
+                                                std::int64_t length) const {
+  constexpr std::int64_t kFew = 192, kPacked = 1024, kMade = 4096;  // rows
+  constexpr std::int64_t kTasks = 8;                                // a thread
+  const std::int64_t few = std::max<std::int64_t>(1, kFew / writers);
+  const std::int64_t most = std::max(few, (in.packed() ? kPacked : kMade) / writers);
+  const std::int64_t together =
+      std::clamp(length * in.count() / (kTasks * pool_.threads()), few, most);
+  const std::int64_t blocks = (length + together - 1) / together;
+  return (length + blocks - 1) / blocks;
 }
 
 // Sums of the neurons of some panels, and squares[panel, position, Cl].
@@ -33,66 +34,48 @@ void HostNeurons<T>::neuron_panels(const MlpView& view, const Panels<T>& in,
   const std::int64_t cl = view.visible, length = view.length;
   const bool products = some.products != nullptr;
   const std::int64_t size = this->product_size(in, source_layers(writers_, view.visible));
-  // Positions are taken together until there are rows enough to make the reading of a panel worth
-  // it.
-  constexpr std::int64_t kRows = 192;
   constexpr std::int64_t kPositions = 64;
-  const std::int64_t at_once = std::max<std::int64_t>(1, kRows / cl);
-  // A panel that has to be made first is made for more of them.
-  const std::int64_t made = in.packed() ? 1 : 4;
-  const std::int64_t together = std::min(length, products ? kPositions : made * at_once);
-  // All writers of a position lie one after the other.
-  const bool as_they_lie = at_once == 1;
-  const std::int64_t panels_each = products ? 1 : 4 / made;
+  const std::int64_t together =
+      products ? std::min(length, kPositions) : positions_together(in, cl, length);
   const std::int64_t blocks = (length + together - 1) / together;
-  const std::int64_t groups = (some.count + panels_each - 1) / panels_each;
-  pool_.parallel_for(blocks * groups, [&](std::int64_t task) {
+  pool_.parallel_for(blocks * some.count, [&](std::int64_t task) {
     // A panel's products are larger than its rows: they are used for all positions one after the
     // other.
-    const std::int64_t group = products ? task / blocks : task % groups;
-    const std::int64_t begin = (products ? task % blocks : task / groups) * together;
+    const std::int64_t at = products ? task / blocks : task % some.count;
+    const std::int64_t begin = (products ? task % blocks : task / some.count) * together;
     const std::int64_t positions = std::min(together, length - begin);
-    base::Scratch gathered, scratch, added;
-    const T* rows =
-        products || as_they_lie ? nullptr : visible_writers(view, begin, positions, gathered);
-    for (std::int64_t at = group * panels_each;
-         at < std::min(some.count, (group + 1) * panels_each); ++at) {
-      const std::int64_t p = some.first + at;
-      const std::int64_t n = in.columns(p);
-      T* last =
-          sums.last.empty() || begin + positions < length ? nullptr : ptr(sums.last) + in.begin(p);
-      double* sum = added.of<double>(2 * positions * n);
-      std::fill_n(sum, 2 * positions * n, 0.0);
-      double* square = squares.data() + (p * length + begin) * cl;
-      if (products) {
-        this->add_with_products(view, some.products + at * size, in, p, begin, positions, sum,
-                                square, last);
-      } else {
-        const Panel<T> panel = in.panel(p);
-        for (std::int64_t from = 0; from < positions; from += at_once) {
-          const std::int64_t end = std::min(positions, from + at_once);
-          T* tile = scratch.of<T>((end - from) * cl * n);
-          const T* own = as_they_lie ? ptr(*view.writers) + (begin + from) * view.n_writers * in.in
-                                     : rows + from * cl * in.in;
-          gemm(false, (end - from) * cl, n, in.in, own, in.in, panel, n, false, tile, n);
-          for (std::int64_t i = from; i < end; ++i) {
-            const T* scores = tile + (i - from) * cl * n;
-            reduce_writers(scores, cl, n, n, sum + 2 * i * n, sum + (2 * i + 1) * n,
-                           square + i * cl);
-            for (std::int64_t j = 0; last && i == positions - 1 && j < cl; ++j)
-              keep_row(scores + j * n, n, ptr(*view.dev)[length - 1], last + j * in.out);
-          }
-        }
-      }
+    base::Scratch narrow, kept, added;
+    const std::int64_t p = some.first + at;
+    const std::int64_t n = in.columns(p), padded = padded_columns(n);
+    T* last =
+        sums.last.empty() || begin + positions < length ? nullptr : ptr(sums.last) + in.begin(p);
+    const std::int64_t row = products ? n : padded;
+    double* sum = added.of<double>(2 * positions * row);
+    std::fill_n(sum, 2 * positions * row, 0.0);
+    double* square = squares.data() + (p * length + begin) * cl;
+    if (products) {
+      this->add_with_products(view, some.products + at * size, in, p, begin, positions, sum, square,
+                              last);
+    } else {
+      T* panel = narrow.of<T>(in.in * padded);
+      in.in_narrow_panels(p, panel);
       for (std::int64_t i = 0; i < positions; ++i) {
-        const double inverse = 1.0 / ptr(*view.dev)[begin + i];
-        T* to_sum = ptr(sums.sum) + (begin + i) * in.out + in.begin(p);
-        T* to_abs = ptr(sums.abs) + (begin + i) * in.out + in.begin(p);
-        const double* from = sum + 2 * i * n;
-        for (std::int64_t c = 0; c < n; ++c) {
-          to_sum[c] = from[c] * inverse;
-          to_abs[c] = from[n + c] * inverse;
-        }
+        T* scores = last && i == positions - 1 ? kept.of<T>(cl * padded) : nullptr;
+        writer_sums({cl, padded, in.in, ptr(*view.writers) + (begin + i) * view.n_writers * in.in,
+                     in.in, InPanels<T>::packed(panel, in.in), sum + 2 * i * row,
+                     sum + (2 * i + 1) * row, square + i * cl, scores});
+        for (std::int64_t j = 0; scores && j < cl; ++j)
+          keep_row(scores + j * padded, n, ptr(*view.dev)[length - 1], last + j * in.out);
+      }
+    }
+    for (std::int64_t i = 0; i < positions; ++i) {
+      const double inverse = 1.0 / ptr(*view.dev)[begin + i];
+      T* to_sum = ptr(sums.sum) + (begin + i) * in.out + in.begin(p);
+      T* to_abs = ptr(sums.abs) + (begin + i) * in.out + in.begin(p);
+      const double* from = sum + 2 * i * row;
+      for (std::int64_t c = 0; c < n; ++c) {
+        to_sum[c] = from[c] * inverse;
+        to_abs[c] = from[row + c] * inverse;
       }
     }
   });

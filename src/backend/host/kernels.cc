@@ -202,6 +202,8 @@ void reach_sums(const ReachProduct& product) { best().reach_sums(product); }
 
 void edge_sums(const EdgeProduct& product) { best().edge_sums(product); }
 
+void writer_sums(const WriterProduct& product) { best().writer_sums(product); }
+
 void turn_rows(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
                float* const* to) {
   best().turn_rows(from, ld, rows, columns, to);

@@ -176,6 +176,20 @@ struct HeadProduct {
 template <typename T>
 void head_sums(const HeadProduct<T>& product);
 
+// C = A[rows, depth] B: over the rows, of every column C and |C| are added to sum and abs; of every
+// row the squares go to square. Where `scores` is given, C goes there, too.
+struct WriterProduct {
+  std::int64_t rows, columns, depth;  // columns: a multiple of kPanelColumns
+  const float* a;
+  std::int64_t lda;
+  InPanels<float> b;
+  double* sum;              // [columns]
+  double* abs;              // [columns]
+  double* square;           // [rows]
+  float* scores = nullptr;  // [rows, columns]
+};
+void writer_sums(const WriterProduct& product);
+
 // The single-precision loops for one instruction set; what each does is said above.
 struct FloatKernels {
   void (*reduce)(const float* tile, std::int64_t rows, std::int64_t n, std::int64_t ld, double* sum,
@@ -196,6 +210,7 @@ struct FloatKernels {
   void (*head_sums)(const HeadProduct<float>& product);
   void (*reach_sums)(const ReachProduct& product);
   void (*edge_sums)(const EdgeProduct& product);
+  void (*writer_sums)(const WriterProduct& product);
   void (*packed_product)(const PackedProduct<float>& product);
   void (*turn_rows)(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
                     float* const* to);

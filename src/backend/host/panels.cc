@@ -6,6 +6,7 @@
 #include <new>
 
 #include "backend/host/host_memory.h"
+#include "backend/host/kernels.h"
 #include "base/system.h"
 
 namespace unpack::backend {
@@ -43,6 +44,31 @@ Panel<T>::Panel(const model::WeightView& w, const model::WeightBlock& part,
   T* to = made_.of<T>(part.rows * ld_);
   model::read_block(w, part, row_scale.empty() ? nullptr : row_scale.data(), to, ld_);
   data_ = to;
+}
+
+template <typename T>
+void Panels<T>::in_narrow_panels(std::int64_t p, T* to) const {
+  const std::int64_t n = columns(p);
+  if (packed()) {
+    // Row by row, as it lies: most of it comes from memory.
+    const T* from = data.data() + in * begin(p);
+    const std::int64_t whole = n / kPanelColumns, rest = n % kPanelColumns;
+    for (std::int64_t row = 0; row < in; ++row, from += n) {
+      T* place = to + row * kPanelColumns;
+      for (std::int64_t i = 0; i < whole; ++i, place += in * kPanelColumns)
+        std::copy_n(from + i * kPanelColumns, kPanelColumns, place);
+      if (rest == 0) continue;
+      std::copy_n(from + whole * kPanelColumns, rest, place);
+      std::fill_n(place + rest, kPanelColumns - rest, T(0));
+    }
+    return;
+  }
+  for (std::int64_t first = 0; first < n; first += kPanelColumns, to += in * kPanelColumns) {
+    const std::int64_t some = std::min(kPanelColumns, n - first);
+    if (some < kPanelColumns) std::fill_n(to, in * kPanelColumns, T(0));
+    model::read_block(stored, {0, in, begin(p) + first, some},
+                      row_scale.empty() ? nullptr : row_scale.data(), to, kPanelColumns);
+  }
 }
 
 template class Panel<float>;

@@ -96,6 +96,9 @@ struct Panels {
   std::int64_t begin(std::int64_t p) const { return p * width; }
   std::int64_t columns(std::int64_t p) const { return std::min(width, out - p * width); }
   bool packed() const { return !data.empty(); }
+  // Panel p as the right side of a product of ours (kernels.h): panels of kPanelColumns columns,
+  // one behind the other, zeros behind the last column; to[in * padded_columns(columns(p))].
+  void in_narrow_panels(std::int64_t p, T* to) const;
   // Rows of these are columns(p) apart,
   Panel<T> panel(std::int64_t p) const { return part(p, {0, in, 0, columns(p)}); }
   Panel<T> rows(std::int64_t p, std::int64_t row, std::int64_t n) const {
