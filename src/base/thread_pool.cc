@@ -110,6 +110,10 @@ class ThreadPool::Company {
     now_.reserve(callers);
   }
 
+  // Of this thread from now on; returns what it was.
+  static Company* set_own(Company* company) { return std::exchange(own_, company); }
+  static bool joins() { return !inside_task && own_ != nullptr; }
+
   // The company of this thread, if it is one of `pool`.
   static Company* of(const ThreadPool& pool) {
     return inside_task || own_ == nullptr || &own_->pool_ != &pool ? nullptr : own_;
@@ -229,6 +233,11 @@ class ThreadPool::Company {
 
 thread_local ThreadPool::Company* ThreadPool::Company::own_ = nullptr;
 thread_local std::uint64_t ThreadPool::Company::loops_ = 0;
+
+bool ThreadPool::joins_loops() { return Company::joins(); }
+
+ThreadPool::Apart::Apart() : company_(Company::set_own(nullptr)) {}
+ThreadPool::Apart::~Apart() { Company::set_own(company_); }
 
 void ThreadPool::together(std::int64_t count, const std::function<void(std::int64_t)>& caller) {
   if (count <= 1 || inside_task || Company::of(*this) != nullptr) {

@@ -37,10 +37,29 @@ class ThreadPool {
   // other.
   void together(std::int64_t count, const std::function<void(std::int64_t)>& caller);
 
+  // Whether loops of this thread are joined with others' now.
+  static bool joins_loops();
+
  private:
   struct Loop;
   class Caller;
   class Company;
+
+ public:
+  // While it lives loops of this thread are its own: of what one caller does for all, for which the
+  // others wait and bring no loops to join.
+  class Apart {
+   public:
+    Apart();
+    ~Apart();
+    Apart(const Apart&) = delete;
+    Apart& operator=(const Apart&) = delete;
+
+   private:
+    Company* company_;
+  };
+
+ private:
   void run_loop(std::int64_t count, const std::function<void(std::int64_t)>& task);
   void work();
   void end_workers();

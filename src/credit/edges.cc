@@ -5,6 +5,7 @@
 #include <numeric>
 #include <type_traits>
 
+#include "base/thread_pool.h"
 #include "credit/device_edges.h"
 #include "credit/safe_denom.h"
 
@@ -103,12 +104,13 @@ Edges<T>::Edges(std::shared_ptr<const decompose::Decomposition> decomposition,
         decomposition_->backend().host(decomposition_->attention(l, options_.scores).k_scores));
 }
 
-// Small tasks run side by side, a thread each; larger ones use all threads themselves.
+// Small tasks run side by side, a thread each; larger ones use all threads themselves, and so do
+// those of several prompts at once, whose loops over parts of a weight are joined.
 template <typename T>
 void Edges<T>::each_layer(int tasks, bool small,
                           const std::function<void(std::int64_t)>& task) const {
   backend::Backend& backend = decomposition_->backend();
-  if (small && backend.layers_side_by_side()) {
+  if (small && backend.layers_side_by_side() && !base::ThreadPool::joins_loops()) {
     backend.parallel_for(tasks, task);
     return;
   }

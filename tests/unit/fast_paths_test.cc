@@ -381,6 +381,42 @@ TEST_P(Kernels, MultiplyWithPanelsTheSameWhateverRowsStandBeside) {
   }
 }
 
+TEST_P(Kernels, MultiplyFewRowsWithTurnedWeightsTheSameWhateverStandsBeside) {
+  constexpr std::int64_t kRows = 11, kColumns = 17;
+  for (const std::int64_t depth : {1, 16, 37}) {
+    for (const std::int64_t parts : {1, 3}) {
+      const std::int64_t whole = parts * depth, part = kColumns * depth;
+      // Part after part, [parts, columns, depth], as panels of weights lie.
+      const std::vector<float> a = random_floats(static_cast<std::size_t>(kRows * whole), 21),
+                               b = random_floats(static_cast<std::size_t>(parts * part), 22);
+      const auto product = [&](std::int64_t row, std::int64_t rows, std::int64_t column,
+                               std::int64_t columns, float* to) {
+        kernels->turned_product({rows, columns, depth, a.data() + row * whole, whole,
+                                 b.data() + column * depth, depth, false, to, columns, parts,
+                                 part});
+      };
+      std::vector<float> together(kRows * kColumns);
+      product(0, kRows, 0, kColumns, together.data());
+      for (std::int64_t r = 0; r < kRows; ++r) {
+        for (std::int64_t c = 0; c < kColumns; ++c) {
+          float alone = 0;
+          product(r, 1, c, 1, &alone);
+          double want = 0;
+          for (std::int64_t i = 0; i < whole; ++i)
+            want += static_cast<double>(a[r * whole + i]) *
+                    static_cast<double>(b[i / depth * part + c * depth + i % depth]);
+          EXPECT_EQ(together[r * kColumns + c], alone);
+          EXPECT_NEAR(alone, want, 2e-5);
+        }
+      }
+      std::vector<float> added(together.size(), 3.0F);
+      kernels->turned_product({kRows, kColumns, depth, a.data(), whole, b.data(), depth, true,
+                               added.data(), kColumns, parts, part});
+      for (std::size_t i = 0; i < added.size(); ++i) EXPECT_EQ(added[i], 3.0F + together[i]);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(OfThisProcessor, Kernels, ::testing::Values(0, 1, 2));
 
 std::vector<double> downloaded(backend::Backend& backend, const backend::Array& array) {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <mutex>
 #include <stdexcept>
@@ -63,6 +64,31 @@ TEST_P(Together, ALockHeldOverALoopKeepsNobodyForEver) {
     pool.parallel_for(4, [&](std::int64_t) { ++tasks; });
   });
   EXPECT_EQ(tasks, 12);
+}
+
+TEST_P(Together, WhatOneDoesForAllWaitsForNobody) {
+  base::ThreadPool pool(GetParam());
+  std::mutex mutex;
+  int made = 0;
+  std::atomic<int> tasks = 0;
+  const auto begin = std::chrono::steady_clock::now();
+  pool.together(3, [&](std::int64_t) {
+    EXPECT_TRUE(base::ThreadPool::joins_loops());
+    {
+      const std::lock_guard lock(mutex);
+      if (made == 0) {
+        const base::ThreadPool::Apart apart;
+        EXPECT_FALSE(base::ThreadPool::joins_loops());
+        for (; made < 400; ++made) pool.parallel_for(2, [&](std::int64_t) { ++tasks; });
+      }
+    }
+    EXPECT_TRUE(base::ThreadPool::joins_loops());
+    pool.parallel_for(4, [&](std::int64_t) { ++tasks; });
+  });
+  // Joined, each of these loops would wait 50 ms for those who wait for the lock.
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
+  EXPECT_EQ(tasks, 2 * 400 + 3 * 4);
+  EXPECT_FALSE(base::ThreadPool::joins_loops());
 }
 
 TEST_P(Together, FromInsideATaskCallersComeOneAfterTheOther) {

@@ -27,6 +27,10 @@ class CpuBackend final : public HostWays<float> {
   void gemm(bool b_transposed, std::int64_t m, std::int64_t n, std::int64_t k, const float* a,
             std::int64_t lda, const float* b, std::int64_t ldb, bool accumulate, float* c,
             std::int64_t ldc) override {
+    // Few rows that stay in the cache while deep columns pass by.
+    constexpr std::int64_t kDeep = 256, kFew = 256, kStay = 1 << 18;
+    if (b_transposed && k >= kDeep && n <= kFew && m * k <= kStay)
+      return turned_product({m, n, k, a, lda, b, ldb, accumulate, c, ldc});
     constexpr std::int64_t kSmall = 1 << 20;
     const bool own = small_ || (looks_at_values() && m * n * k < kSmall);
     (own ? own_sgemm : sgemm)(b_transposed, m, n, k, a, lda, b, ldb, accumulate, c, ldc);

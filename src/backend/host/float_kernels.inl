@@ -607,6 +607,69 @@ void packed_product_float(const PackedProduct<float>& x) {
   }
 }
 
+inline float sum_of_lanes(Lanes x) {
+  using Four [[gnu::vector_size(16)]] = float;
+  float lanes[kLaneCount];
+  store_lanes(x, lanes);
+  Four sum = {};
+  for (std::int64_t i = 0; i < kLaneCount; i += 4) {
+    Four part;
+    __builtin_memcpy(&part, lanes + i, sizeof part);
+    sum += part;
+  }
+  return (sum[0] + sum[2]) + (sum[1] + sum[3]);
+}
+
+template <int R, int C>
+void turned_tile(const TurnedProduct& x, std::int64_t row, std::int64_t column) {
+  const std::int64_t whole = x.depth / kLaneCount * kLaneCount, rest = x.depth - whole;
+  Lanes sum[R][C] = {};
+  for (std::int64_t part = 0; part < x.parts; ++part) {
+    const float* a = x.a + row * x.lda + part * x.depth;
+    const float* b = x.b + column * x.ldb + part * x.b_part;
+    for (std::int64_t p = 0; p < whole; p += kLaneCount) {
+      Lanes of[C];
+      for (int c = 0; c < C; ++c) of[c] = load_lanes(b + c * x.ldb + p);
+      for (int r = 0; r < R; ++r) {
+        const Lanes with = load_lanes(a + r * x.lda + p);
+        for (int c = 0; c < C; ++c) sum[r][c] += with * of[c];
+      }
+    }
+    if (rest == 0) continue;
+    const auto last = [&](const float* from) {
+      Lanes lanes = {};
+      __builtin_memcpy(&lanes, from + whole, static_cast<std::size_t>(rest) * sizeof(float));
+      return lanes;
+    };
+    for (int r = 0; r < R; ++r) {
+      const Lanes with = last(a + r * x.lda);
+      for (int c = 0; c < C; ++c) sum[r][c] += with * last(b + c * x.ldb);
+    }
+  }
+  for (int r = 0; r < R; ++r) {
+    for (int c = 0; c < C; ++c) {
+      float& to = x.c[(row + r) * x.ldc + column + c];
+      const float made = sum_of_lanes(sum[r][c]);
+      to = x.accumulate ? to + made : made;
+    }
+  }
+}
+
+// As many rows, and columns, at once as are left: the most, half of them, one.
+template <int R, int C>
+void turned_rows(const TurnedProduct& x, std::int64_t row, std::int64_t column) {
+  for (; row + R <= x.rows; row += R) turned_tile<R, C>(x, row, column);
+  if constexpr (R > 1) turned_rows<R / 2, C>(x, row, column);
+}
+
+template <int C>
+void turned_columns(const TurnedProduct& x, std::int64_t column) {
+  for (; column + C <= x.columns; column += C) turned_rows<kTurnedRows, C>(x, 0, column);
+  if constexpr (C > 1) turned_columns<C / 2>(x, column);
+}
+
+void turned_product_float(const TurnedProduct& x) { turned_columns<kTurnedColumns>(x, 0); }
+
 // Four rows and four columns at a time.
 void turn_rows_float(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
                      float* const* to) {
@@ -645,9 +708,24 @@ void floored_inverses_float(const float* sum, const float* abs, std::int64_t n, 
   for (std::int64_t i = 0; i < n; ++i) out[i] = base::floored_inverse(sum[i], abs[i], beta, floor);
 }
 
-constexpr FloatKernels kKernels = {
-    reduce_float,      row_sums_float,       reduce_rows_float,      gelu_erf_float,
-    gelu_tanh_float,   silu_float,           softmax_float,          axpy_float,
-    dot_float,         add_columns_float,    subtract_columns_float, column_medians_float,
-    pair_sums_float,   head_sums_float,      reach_sums_float,       edge_sums_float,
-    writer_sums_float, packed_product_float, turn_rows_float,        floored_inverses_float};
+constexpr FloatKernels kKernels = {reduce_float,
+                                   row_sums_float,
+                                   reduce_rows_float,
+                                   gelu_erf_float,
+                                   gelu_tanh_float,
+                                   silu_float,
+                                   softmax_float,
+                                   axpy_float,
+                                   dot_float,
+                                   add_columns_float,
+                                   subtract_columns_float,
+                                   column_medians_float,
+                                   pair_sums_float,
+                                   head_sums_float,
+                                   reach_sums_float,
+                                   edge_sums_float,
+                                   writer_sums_float,
+                                   packed_product_float,
+                                   turn_rows_float,
+                                   floored_inverses_float,
+                                   turned_product_float};

@@ -46,7 +46,7 @@ class HostProducts : public HostForward<T> {
   void make_products(const Panels<T>& w, int sources, std::int64_t first, std::int64_t count,
                      T* out);
   // All panels of a layer's neurons where the model keeps them.
-  std::shared_ptr<const std::vector<T>> kept_products(int index, MlpSide side);
+  std::shared_ptr<const PanelValues<T>> kept_products(int index, MlpSide side);
   void add_with_products(const MlpView& view, const T* products, const Panels<T>& in,
                          std::int64_t p, std::int64_t begin, std::int64_t positions, double* sum,
                          double* square, T* last);
@@ -57,7 +57,7 @@ class HostProducts : public HostForward<T> {
  private:
   struct Kept {
     base::Once once;
-    std::shared_ptr<const std::vector<T>> data;
+    std::shared_ptr<const PanelValues<T>> data;
   };
   std::vector<Kept> kept_;  // two sides a layer, or empty
 };

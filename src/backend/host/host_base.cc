@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #include "backend/host/host_backend.h"
 #include "backend/host/host_memory.h"
@@ -38,6 +39,7 @@ HostBase<T>::HostBase(std::shared_ptr<const model::ModelWeights> weights,
     : Backend(std::move(weights)),
       writers_(config_),
       pool_(options.threads),
+      making_(weights_->layers.size()),
       passing_(std::make_shared<PassingMemory>()) {
   layers_.resize(weights_->layers.size());
   std::size_t per_layer = 1;
@@ -73,15 +75,18 @@ void HostBase<T>::read_as_stored(std::size_t halves, std::int64_t few) {
 template <typename T>
 std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
   const std::size_t i = index;
-  std::unique_lock lock(mutex_);
-  if (layers_[i]) {
-    if (keep_layers_ < layers_.size()) {
+  const auto known = [&]() -> std::shared_ptr<const LayerPanels<T>> {
+    const std::lock_guard lock(mutex_);
+    if (layers_[i] && keep_layers_ < layers_.size()) {
       recent_.remove(index);
       recent_.push_front(index);
     }
     return layers_[i];
-  }
-  lock.unlock();
+  };
+  if (auto there = known()) return there;
+  const std::lock_guard mine(making_[i]);
+  if (auto there = known()) return there;
+  const base::ThreadPool::Apart apart;
   const model::LayerWeights& w = weights_->layers[i];
   auto made = std::make_shared<const LayerPanels<T>>(
       make_layer_panels<T>(config_, w, {pack_, &panel_memory(), &pool_}));
@@ -96,15 +101,13 @@ std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
       weights_->release(weights_->storage.get(), v.data, last * tensor::dtype_size(v.dtype));
     }
   }
-  lock.lock();
-  if (!layers_[i]) {
-    layers_[i] = made;
-    if (keep_layers_ < layers_.size()) {
-      recent_.push_front(index);
-      while (recent_.size() > keep_layers_) {
-        layers_[recent_.back()].reset();
-        recent_.pop_back();
-      }
+  const std::lock_guard lock(mutex_);
+  layers_[i] = made;
+  if (keep_layers_ < layers_.size()) {
+    recent_.push_front(index);
+    while (recent_.size() > keep_layers_) {
+      layers_[recent_.back()].reset();
+      recent_.pop_back();
     }
   }
   return made;
@@ -291,6 +294,23 @@ void HostBase<T>::multiply(const Panels<T>& w, const T* a, std::int64_t m,
 
 template <typename T>
 void HostBase<T>::multiply_transposed(const Panels<T>& w, const T* a, std::int64_t m, T* c) {
+  if constexpr (std::is_same_v<T, float>) {
+    constexpr std::int64_t kFewRows = 24, kEach = 48;
+    if (w.packed() && m <= kFewRows) {
+      pool_.parallel_for((w.in + kEach - 1) / kEach, [&](std::int64_t task) {
+        const std::int64_t row = task * kEach, n = std::min(kEach, w.in - row);
+        const std::int64_t full = w.out / w.width, done = full * w.width;
+        const float* of = w.data.data();
+        if (full > 0)
+          turned_product({m, n, w.width, a, w.out, of + row * w.width, w.width, false, c + row,
+                          w.in, full, w.in * w.width});
+        if (const std::int64_t rest = w.out - done; rest > 0)
+          turned_product({m, n, rest, a + done, w.out, of + w.in * done + row * rest, rest,
+                          full > 0, c + row, w.in});
+      });
+      return;
+    }
+  }
   constexpr std::int64_t kColumns = 128;
   const std::int64_t columns = (w.in + kColumns - 1) / kColumns;
   const auto [rows_each, count] = row_groups(w, m, columns);

@@ -277,6 +277,7 @@ void HostPrimitives<T>::vocabulary_product(const View& x, std::span<double> out)
 
 template <typename T>
 std::vector<double> HostPrimitives<T>::vocabulary_sum() {
+  const base::ThreadPool::Apart apart;  // once for all who ask
   constexpr Index kRows = 16;
   const Index d = config_.d_model, vocabulary = config_.vocab_size;
   const Index blocks = (vocabulary + kVocabularyBlock - 1) / kVocabularyBlock;

@@ -135,14 +135,16 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
 }
 
 template <typename T>
-std::shared_ptr<const std::vector<T>> HostProducts<T>::kept_products(int index, MlpSide side) {
+std::shared_ptr<const PanelValues<T>> HostProducts<T>::kept_products(int index, MlpSide side) {
   if (kept_.empty()) return nullptr;
   Kept& kept = kept_[index * 2 + neuron_side(side)];
   kept.once([&] {
+    const base::ThreadPool::Apart apart;
     const auto target = layer(index);
     const Panels<T>& in = side == MlpSide::gate ? target->mlp.in : target->mlp.up;
     const int sources = source_layers(writers_, writers_.visible_to_mlp(index));
-    auto made = std::make_shared<std::vector<T>>(in.count() * product_size(in, sources));
+    PanelMemory memory;
+    auto made = std::make_shared<PanelValues<T>>(memory, in.count() * product_size(in, sources));
     make_products(in, sources, 0, in.count(), made->data());
     kept.data = made;
   });

@@ -25,6 +25,8 @@ namespace portable {
 constexpr int kVectorBytes = 16;
 constexpr int kTileRows = 4;
 constexpr int kDeepRows = 4;
+constexpr int kTurnedRows = 3;
+constexpr int kTurnedColumns = 3;
 #include "backend/host/float_kernels.inl"
 }  // namespace portable
 
@@ -35,6 +37,8 @@ namespace avx2 {
 constexpr int kVectorBytes = 32;
 constexpr int kTileRows = 6;  // 12 of 16 registers hold sums
 constexpr int kDeepRows = 6;
+constexpr int kTurnedRows = 3;
+constexpr int kTurnedColumns = 3;
 #include "backend/host/float_kernels.inl"
 }  // namespace avx2
 #pragma GCC pop_options
@@ -45,6 +49,8 @@ constexpr int kVectorBytes = 64;
 constexpr int kTileRows = 12;  // 24 of 32
 // Of products whose rows lie far apart: as many of them as there are registers for their addresses.
 constexpr int kDeepRows = 8;
+constexpr int kTurnedRows = 4;
+constexpr int kTurnedColumns = 6;
 #include "backend/host/float_kernels.inl"
 }  // namespace avx512
 #pragma GCC pop_options
@@ -203,6 +209,7 @@ void reach_sums(const ReachProduct& product) { best().reach_sums(product); }
 void edge_sums(const EdgeProduct& product) { best().edge_sums(product); }
 
 void writer_sums(const WriterProduct& product) { best().writer_sums(product); }
+void turned_product(const TurnedProduct& product) { best().turned_product(product); }
 
 void turn_rows(const float* from, std::int64_t ld, std::int64_t rows, std::int64_t columns,
                float* const* to) {

@@ -98,6 +98,22 @@ struct PackedProduct {
 template <typename T>
 void packed_product(const PackedProduct<T>& product);
 
+// C[rows, columns] = A B[columns, depth]^T (+ C), for few rows: nothing is packed, and what is added
+// up stays in registers. The depth comes in `parts` of so many values, one after the other in a row
+// of A and b_part apart in B. A place of C has the same bits whatever stands beside it.
+struct TurnedProduct {
+  std::int64_t rows, columns, depth;
+  const float* a;
+  std::int64_t lda;
+  const float* b;
+  std::int64_t ldb;
+  bool accumulate;
+  float* c;
+  std::int64_t ldc;
+  std::int64_t parts = 1, b_part = 0;
+};
+void turned_product(const TurnedProduct& product);
+
 // C = A[rows, depth] B, of which only sums are kept: over the rows, of every column C and |C| are
 // added to sum and abs. Where `origin` is given, so are those of weight (C - origin) and its square
 // for every place, to first and second [rows, ld]. Where `scores` is given, C goes there, too.
@@ -216,6 +232,7 @@ struct FloatKernels {
                     float* const* to);
   void (*floored_inverses)(const float* sum, const float* abs, std::int64_t n, double beta,
                            double floor, double* out);
+  void (*turned_product)(const TurnedProduct& product);
 };
 // Those that this processor can run, the fastest first: "avx512", "avx2", "portable"; "neon".
 std::vector<std::pair<std::string, const FloatKernels*>> float_kernels();
