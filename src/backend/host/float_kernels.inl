@@ -708,24 +708,10 @@ void floored_inverses_float(const float* sum, const float* abs, std::int64_t n, 
   for (std::int64_t i = 0; i < n; ++i) out[i] = base::floored_inverse(sum[i], abs[i], beta, floor);
 }
 
-constexpr FloatKernels kKernels = {reduce_float,
-                                   row_sums_float,
-                                   reduce_rows_float,
-                                   gelu_erf_float,
-                                   gelu_tanh_float,
-                                   silu_float,
-                                   softmax_float,
-                                   axpy_float,
-                                   dot_float,
-                                   add_columns_float,
-                                   subtract_columns_float,
-                                   column_medians_float,
-                                   pair_sums_float,
-                                   head_sums_float,
-                                   reach_sums_float,
-                                   edge_sums_float,
-                                   writer_sums_float,
-                                   packed_product_float,
-                                   turn_rows_float,
-                                   floored_inverses_float,
-                                   turned_product_float};
+constexpr FloatKernels kKernels = {
+    reduce_float,        row_sums_float,       reduce_rows_float,      gelu_erf_float,
+    gelu_tanh_float,     silu_float,           softmax_float,          axpy_float,
+    dot_float,           add_columns_float,    subtract_columns_float, column_medians_float,
+    pair_sums_float,     head_sums_float,      reach_sums_float,       edge_sums_float,
+    writer_sums_float,   packed_product_float, turn_rows_float,        floored_inverses_float,
+    turned_product_float};
