@@ -119,7 +119,7 @@ class HostBase : public Backend {
  private:
   std::vector<std::shared_ptr<const LayerPanels<T>>> layers_;
   std::vector<std::mutex> making_;  // one of each, so that several prompts do not make it each
-  std::list<int> recent_;  // layers in use, latest first, when not all are kept
+  std::list<int> recent_;           // layers in use, latest first, when not all are kept
   std::size_t keep_layers_ = 0;
   Pack pack_ = Pack::now;
   std::int64_t few_halves_ = 0;

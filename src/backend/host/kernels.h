@@ -98,9 +98,9 @@ struct PackedProduct {
 template <typename T>
 void packed_product(const PackedProduct<T>& product);
 
-// C[rows, columns] = A B[columns, depth]^T (+ C), for few rows: nothing is packed, and what is added
-// up stays in registers. The depth comes in `parts` of so many values, one after the other in a row
-// of A and b_part apart in B. A place of C has the same bits whatever stands beside it.
+// C[rows, columns] = A B[columns, depth]^T (+ C), for few rows: nothing is packed, and what is
+// added up stays in registers. The depth comes in `parts` of so many values, one after the other in
+// a row of A and b_part apart in B. A place of C has the same bits whatever stands beside it.
 struct TurnedProduct {
   std::int64_t rows, columns, depth;
   const float* a;
