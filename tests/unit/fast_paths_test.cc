@@ -332,8 +332,9 @@ TEST_P(Kernels, AddProductsOfWritersUpWithoutWritingThem) {
                     1e-5 * squares + 1e-4 * std::sqrt(squares));
       }
       for (std::size_t c = 0; c < sum.size(); ++c) {
-        EXPECT_NEAR(sum[c], want[c], 1e-6 * size[c]);
-        EXPECT_NEAR(abs[c], size[c], 1e-6 * size[c]);
+        // What a score of this size is rounded by, and what sums of eight are.
+        EXPECT_NEAR(sum[c], want[c], 1e-5 + 1e-6 * size[c]);
+        EXPECT_NEAR(abs[c], size[c], 1e-5 + 1e-6 * size[c]);
       }
     }
   }

@@ -295,17 +295,31 @@ void HostBase<T>::multiply(const Panels<T>& w, const T* a, std::int64_t m,
 template <typename T>
 void HostBase<T>::multiply_transposed(const Panels<T>& w, const T* a, std::int64_t m, T* c) {
   if constexpr (std::is_same_v<T, float>) {
-    constexpr std::int64_t kFewRows = 24, kEach = 48;
-    if (w.packed() && m <= kFewRows) {
-      pool_.parallel_for((w.in + kEach - 1) / kEach, [&](std::int64_t task) {
-        const std::int64_t row = task * kEach, n = std::min(kEach, w.in - row);
-        const std::int64_t full = w.out / w.width, done = full * w.width;
+    constexpr std::int64_t kFewRows = 24;
+    if (m <= kFewRows) {
+      // What has to be made first is made in larger pieces; the bits are the same.
+      const std::int64_t each = w.packed() ? 48 : 128;
+      pool_.parallel_for((w.in + each - 1) / each, [&](std::int64_t task) {
+        const std::int64_t row = task * each, n = std::min(each, w.in - row);
+        const std::int64_t full = w.out / w.width, done = full * w.width, rest = w.out - done;
+        base::Scratch scratch;
         const float* of = w.data.data();
+        std::int64_t rows = w.in, first = row;  // that lie in a panel there, and where ours begin
+        if (!w.packed()) {
+          float* made = scratch.of<float>(n * w.out);
+          for (std::int64_t p = 0; p < w.count(); ++p)
+            model::read_block(w.stored, {row, n, w.begin(p), w.columns(p)},
+                              w.row_scale.empty() ? nullptr : w.row_scale.data(),
+                              made + n * w.begin(p), w.columns(p));
+          of = made;
+          rows = n;
+          first = 0;
+        }
         if (full > 0)
-          turned_product({m, n, w.width, a, w.out, of + row * w.width, w.width, false, c + row,
-                          w.in, full, w.in * w.width});
-        if (const std::int64_t rest = w.out - done; rest > 0)
-          turned_product({m, n, rest, a + done, w.out, of + w.in * done + row * rest, rest,
+          turned_product({m, n, w.width, a, w.out, of + first * w.width, w.width, false, c + row,
+                          w.in, full, rows * w.width});
+        if (rest > 0)
+          turned_product({m, n, rest, a + done, w.out, of + rows * done + first * rest, rest,
                           full > 0, c + row, w.in});
       });
       return;
