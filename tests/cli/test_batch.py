@@ -258,10 +258,14 @@ def test_a_run_killed_at_20_random_moments_ends_in_the_same_bytes(unpack, tmp_pa
     draw = random.Random(20)
     killed = 0
     sizes = set()
+    whole = len(want["results.jsonl"])
     while killed < 20:
-        # The moment is drawn by how far the file has come, which no busy machine can shift, and a little time after it.
-        wanted = draw.randrange(-1, len(want["results.jsonl"]))
+        # The moment is drawn by how far the file is to come this time, which no busy machine can shift, and a little time after it.
+        before = max(size(), 0)
+        wanted = before + draw.randrange(1 + (whole - before) // 3)
         run = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        if before == whole:  # killed between the last line and the summary: only the end is left
+            assert run.wait() == 0
         while run.poll() is None and size() < wanted:
             time.sleep(0.001)
         try:
