@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "report/text.h"
+
 namespace unpack::experiments {
 
 namespace {
@@ -12,29 +14,6 @@ namespace {
 constexpr double kWidth = 720, kHeight = 420, kLeft = 70, kRight = 230, kTop = 40, kBottom = 50;
 constexpr const char* kColors[] = {"#1b6ca8", "#d1495b", "#3a7d44", "#e09f3e", "#6a4c93",
                                    "#4a4a4a", "#00a6a6", "#b56576", "#7a9e1f", "#9a9a9a"};
-
-std::string escape(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
-}
 
 struct Axis {
   double low = 0, high = 1;
@@ -95,7 +74,7 @@ std::string frame(const std::string& title, const std::string& x_label, const st
       "height=\"{1}\" font-family=\"sans-serif\" font-size=\"12\">\n"
       "<rect width=\"{0}\" height=\"{1}\" fill=\"#fff\"/>\n<text x=\"{2}\" y=\"22\" "
       "font-size=\"14\" font-weight=\"bold\">{3}</text>\n",
-      kWidth, kHeight + below, kLeft, escape(title));
+      kWidth, kHeight + below, kLeft, report::xml_escape(title));
   for (const double t : x.ticks()) {
     out += fmt::format(
         "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1}\" y2=\"{2}\" stroke=\"#ddd\"/><text "
@@ -112,10 +91,10 @@ std::string frame(const std::string& title, const std::string& x_label, const st
       "<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\" fill=\"none\" stroke=\"#555\"/>\n", kLeft,
       kTop, kWidth - kLeft - kRight, kHeight - kTop - kBottom);
   out += fmt::format("<text x=\"{}\" y=\"{}\" text-anchor=\"middle\">{}</text>\n",
-                     (kLeft + kWidth - kRight) / 2, kHeight - 12, escape(x_label));
+                     (kLeft + kWidth - kRight) / 2, kHeight - 12, report::xml_escape(x_label));
   out += fmt::format(
       "<text transform=\"translate(16 {}) rotate(-90)\" text-anchor=\"middle\">{}</text>\n",
-      (kTop + kHeight - kBottom) / 2, escape(y_label));
+      (kTop + kHeight - kBottom) / 2, report::xml_escape(y_label));
   return out;
 }
 
@@ -124,7 +103,7 @@ std::string legend(std::size_t row, const std::string& color, const std::string&
   return fmt::format(
       "<rect x=\"{0}\" y=\"{1}\" width=\"12\" height=\"4\" fill=\"{2}\"/><text x=\"{3}\" "
       "y=\"{4}\">{5}</text>\n",
-      kWidth - kRight + 10, y - 5, color, kWidth - kRight + 27, y, escape(name));
+      kWidth - kRight + 10, y - 5, color, kWidth - kRight + 27, y, report::xml_escape(name));
 }
 
 }  // namespace
@@ -205,8 +184,8 @@ std::string bar_plot(const std::string& title, const std::string& y_label,
       out += fmt::format(
           "<rect x=\"{:.1f}\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" "
           "fill=\"{}\"><title>{}, {}: {:.4g}</title></rect>\n",
-          left, from, 0.92 * bar, to - from, kColors[i % std::size(kColors)], escape(groups[g]),
-          escape(series[i].name), value);
+          left, from, 0.92 * bar, to - from, kColors[i % std::size(kColors)],
+          report::xml_escape(groups[g]), report::xml_escape(series[i].name), value);
       if (series[i].interval.empty()) continue;
       out += fmt::format(
           "<line x1=\"{0:.1f}\" x2=\"{0:.1f}\" y1=\"{1:.1f}\" y2=\"{2:.1f}\" stroke=\"#222\"/>\n",
@@ -220,7 +199,7 @@ std::string bar_plot(const std::string& title, const std::string& y_label,
         lean.degrees > 0
             ? fmt::format(" transform=\"rotate(-{} {:.1f} {:.1f})\"", lean.degrees, middle, base)
             : "",
-        escape(groups[g]));
+        report::xml_escape(groups[g]));
   }
   out +=
       fmt::format("<line x1=\"{0}\" x2=\"{1}\" y1=\"{2:.1f}\" y2=\"{2:.1f}\" stroke=\"#222\"/>\n",
@@ -255,7 +234,8 @@ std::string scatter_plot(const std::string& title, const std::string& x_label,
     out += fmt::format(
         "<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"4\" fill=\"{}\" stroke=\"{}\"><title>{}: {:.4g}, "
         "{:.4g}</title></circle>\n",
-        px, py, edge ? "#fff" : color(p.layer), color(p.layer), escape(p.name), p.x, p.y);
+        px, py, edge ? "#fff" : color(p.layer), color(p.layer), report::xml_escape(p.name), p.x,
+        p.y);
   }
   std::size_t row = 0;
   for (int layer = lowest; layer <= highest; layer += std::max(1, (highest - lowest) / 12))

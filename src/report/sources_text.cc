@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "report/json.h"
+#include "report/text.h"
 #include "unpack/json.h"
 #include "unpack/sources.h"
 
@@ -17,29 +18,6 @@ double percent(double credit, const AnswerSentence& sentence) {
   double positive = 0;
   for (const double x : sentence.document_credit) positive += std::max(x, 0.0);
   return positive > 0 ? 100 * credit / positive : 0;
-}
-
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      default:
-        out += c;
-    }
-  }
-  return out;
 }
 
 std::string one_line(std::string text, std::size_t most) {
@@ -172,20 +150,20 @@ std::string to_terminal(const SourcesResult& result, const TerminalStyle& style)
 std::string to_html(const SourcesResult& result) {
   std::string page = kPage;
   page += fmt::format("<p class=\"credit\">{} &middot; blue: for the answer, red: against it</p>",
-                      escaped(result.model.name));
-  page +=
-      "<h2>Question</h2><p>" + escaped(result.question) + "</p><h2>Answer</h2><p class=\"answer\">";
+                      report::xml_escape(result.model.name));
+  page += "<h2>Question</h2><p>" + report::xml_escape(result.question) +
+          "</p><h2>Answer</h2><p class=\"answer\">";
   for (const AnswerSentence& sentence : result.sentences)
-    page +=
-        "<button type=\"button\" aria-pressed=\"false\">" + escaped(sentence.text) + "</button> ";
+    page += "<button type=\"button\" aria-pressed=\"false\">" + report::xml_escape(sentence.text) +
+            "</button> ";
   page += "</p><p class=\"credit\" id=\"about\"></p>";
   for (std::size_t d = 0; d < result.documents.size(); ++d) {
     page += fmt::format("<h2>{} <span class=\"credit\" id=\"d{}\"></span></h2><p>",
-                        escaped(result.documents[d].name), d);
+                        report::xml_escape(result.documents[d].name), d);
     const auto& parts = result.documents[d].sentences;
     for (std::size_t p = 0; p < parts.size(); ++p)
-      page +=
-          fmt::format("<span class=\"part\" id=\"p{}_{}\">{}</span>", d, p, escaped(parts[p].text));
+      page += fmt::format("<span class=\"part\" id=\"p{}_{}\">{}</span>", d, p,
+                          report::xml_escape(parts[p].text));
     page += "</p>";
   }
   std::string data = to_json(result);
