@@ -27,7 +27,7 @@ std::shared_ptr<void> PanelMemory::take(std::size_t bytes) {
     }
     left_ = all;
   }
-  const std::shared_ptr<void> piece = from_;
+  std::shared_ptr<void> piece = from_;
   left_ -= size;
   if (left_ == 0) {
     from_.reset();
