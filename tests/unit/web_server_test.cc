@@ -1,4 +1,5 @@
 // WebServer::run and stop, from the threads that call them.
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -22,7 +23,7 @@ using namespace std::chrono_literals;
 std::shared_ptr<WebServer> tiny_server() {
   ServeOptions options;
   options.port = 0;
-  options.models = {std::string(UNPACK_TEST_DATA) + "/golden/tiny-gpt2"};
+  options.models = {fmt::format("{}/golden/tiny-gpt2", UNPACK_TEST_DATA)};
   options.load.threads = 1;
   return std::make_shared<WebServer>(options);
 }
