@@ -1,7 +1,11 @@
 // The inner loops, for every instruction set that this processor has, and the matrix products in
-// the shapes that a trace of GPT-2 small asks for.
+// the shapes that a trace of GPT-2 small asks for. Loops that multiply say how much they reach of
+// the multiplications and additions that registers of their instruction set allow.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <chrono>
+#include <string>
 #include <vector>
 
 #include "backend/cpu/gemm.h"
@@ -19,6 +23,210 @@ std::vector<float> ramp(std::size_t n) {
 void rate(benchmark::State& state, const char* name, double each) {
   state.counters[name] = benchmark::Counter(each * static_cast<double>(state.iterations()),
                                             benchmark::Counter::kIsRate);
+}
+
+// Multiplications and additions in a second that nothing but registers takes part in, of one
+// thread.
+constexpr int kRegisters = 12;
+
+template <typename Vector>
+[[gnu::always_inline]] inline float multiply_add(std::int64_t steps) {
+  Vector sums[kRegisters] = {}, factor = {}, more = {};
+  for (Vector& sum : sums) sum += 1.0F;
+  factor += 0.999F;
+  more += 0.001F;
+  for (std::int64_t i = 0; i < steps; ++i) {
+#pragma GCC unroll 12
+    for (Vector& sum : sums) {
+      sum = sum * factor + more;
+      asm("" : "+v"(sum));  // in a register, and each by itself
+    }
+  }
+  for (int i = 1; i < kRegisters; ++i) sums[0] += sums[i];
+  return sums[0][0];
+}
+
+using Four = float __attribute__((vector_size(16)));
+#if defined(__x86_64__)
+using Eight = float __attribute__((vector_size(32)));
+using Sixteen = float __attribute__((vector_size(64)));
+[[gnu::target("avx2,fma")]] void steps_of_eight(std::int64_t steps) {
+  benchmark::DoNotOptimize(multiply_add<Eight>(steps));
+}
+[[gnu::target("avx512f")]] void steps_of_sixteen(std::int64_t steps) {
+  benchmark::DoNotOptimize(multiply_add<Sixteen>(steps));
+}
+#endif
+void steps_of_four(std::int64_t steps) { benchmark::DoNotOptimize(multiply_add<Four>(steps)); }
+
+double peak(const std::string& name) {
+  auto run = steps_of_four;
+  int lanes = 4;
+#if defined(__x86_64__)
+  if (name == "avx2") run = steps_of_eight, lanes = 8;
+  if (name == "avx512") run = steps_of_sixteen, lanes = 16;
+#endif
+  constexpr std::int64_t kSteps = 1'000'000;
+  double best = 0;
+  for (int i = 0; i < 20; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    run(kSteps);
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    best = std::max(best, 2.0 * lanes * kRegisters * kSteps / took.count());
+  }
+  return best;
+}
+
+struct Loops {
+  const backend::FloatKernels* kernels;
+  double peak;
+};
+
+void share(benchmark::State& state, const Loops& loops, double flops) {
+  rate(state, "FLOP/s", flops);
+  state.counters["of_peak"] = benchmark::Counter(
+      flops * static_cast<double>(state.iterations()) / loops.peak, benchmark::Counter::kIsRate);
+}
+
+// Scores of the keys of one head: writers and queries against each other, d_head deep. With what
+// the search for paths wants of them, and with the moments of centred scores.
+enum class Wanted { sums, reach, moments };
+void pair_sums(benchmark::State& state, const Loops& loops, Wanted wanted) {
+  constexpr std::int64_t kWriters = 158, kQueries = 512, kDepth = 64;
+  const std::vector<float> a = ramp(kWriters * kDepth), b = ramp(kQueries * kDepth);
+  const std::vector<float> weight = ramp(kQueries), mass = ramp(kWriters);
+  const std::vector<float> origin = ramp(kWriters * kQueries);
+  std::vector<float> first(origin.size()), second(origin.size()), most(kQueries);
+  std::vector<double> sum(kQueries), abs(kQueries), reach(kQueries);
+  backend::PairProduct<float> call{.rows = kWriters,
+                                   .columns = kQueries,
+                                   .depth = kDepth,
+                                   .a = a.data(),
+                                   .lda = kDepth,
+                                   .b = b.data(),
+                                   .sum = sum.data(),
+                                   .abs = abs.data()};
+  if (wanted == Wanted::moments) {
+    call.weight = weight.data();
+    call.origin = origin.data();
+    call.first = first.data();
+    call.second = second.data();
+    call.ld = kQueries;
+  }
+  if (wanted == Wanted::reach) {
+    call.mass = mass.data();
+    call.bound = mass.data();
+    call.reach = reach.data();
+    call.most = most.data();
+  }
+  for (auto _ : state) {
+    loops.kernels->pair_sums(call);
+    benchmark::DoNotOptimize(sum.data());
+  }
+  share(state, loops, 2.0 * kWriters * kQueries * kDepth);
+}
+
+void reach_sums(benchmark::State& state, const Loops& loops) {
+  constexpr std::int64_t kWriters = 158, kQueries = 512, kDepth = 64;
+  const std::vector<float> a = ramp(kWriters * kDepth), b = ramp(kQueries * kDepth);
+  const std::vector<float> mass = ramp(kWriters);
+  std::vector<float> most(kQueries);
+  std::vector<double> sum(kQueries);
+  const backend::ReachProduct call{kWriters, kQueries,    kDepth,      a.data(),   kDepth,
+                                   b.data(), mass.data(), mass.data(), sum.data(), most.data()};
+  for (auto _ : state) {
+    loops.kernels->reach_sums(call);
+    benchmark::DoNotOptimize(sum.data());
+  }
+  share(state, loops, 2.0 * kWriters * kQueries * kDepth);
+}
+
+void edge_sums(benchmark::State& state, const Loops& loops) {
+  constexpr std::int64_t kWriters = 158, kQueries = 512, kDepth = 64;
+  const std::vector<float> a = ramp(kWriters * kDepth), b = ramp(kQueries * kDepth);
+  const std::vector<float> factor = ramp(kQueries), bound = ramp(kQueries);
+  std::vector<float> most(kWriters);
+  std::vector<double> sum(kWriters);
+  const backend::EdgeProduct call{.rows = kWriters,
+                                  .begin = 0,
+                                  .end = kQueries,
+                                  .depth = kDepth,
+                                  .a = a.data(),
+                                  .lda = kDepth,
+                                  .b = b.data(),
+                                  .factor = factor.data(),
+                                  .bound = bound.data(),
+                                  .offset = nullptr,
+                                  .ld = 0,
+                                  .sum = sum.data(),
+                                  .most = most.data()};
+  for (auto _ : state) {
+    loops.kernels->edge_sums(call);
+    benchmark::DoNotOptimize(sum.data());
+  }
+  share(state, loops, 2.0 * kWriters * kQueries * kDepth);
+}
+
+// Heads at 256 positions against a panel of a product of weights.
+void head_sums(benchmark::State& state, const Loops& loops) {
+  constexpr std::int64_t kRows = 256, kColumns = 256, kDepth = 64;
+  const std::vector<float> a = ramp(kRows * kDepth), b = ramp(kColumns * kDepth);
+  std::vector<float> sum(kRows * kColumns), abs(kRows * kColumns);
+  std::vector<double> square(kRows);
+  const backend::HeadProduct<float> call{
+      kRows,      kColumns,   kDepth,   a.data(),      kDepth, {b.data(), 32, kDepth * 32},
+      sum.data(), abs.data(), kColumns, square.data(), 1};
+  for (auto _ : state) {
+    loops.kernels->head_sums(call);
+    benchmark::DoNotOptimize(sum.data());
+  }
+  share(state, loops, 2.0 * kRows * kColumns * kDepth);
+}
+
+// Writers against a panel of neurons.
+void writer_sums(benchmark::State& state, const Loops& loops) {
+  constexpr std::int64_t kRows = 158, kColumns = 256, kDepth = 768;
+  const std::vector<float> a = ramp(kRows * kDepth), b = ramp(kColumns * kDepth);
+  std::vector<double> sum(kColumns), abs(kColumns), square(kRows);
+  const backend::WriterProduct call{
+      kRows,      kColumns,   kDepth,
+      a.data(),   kDepth,     backend::InPanels<float>::packed(b.data(), kDepth),
+      sum.data(), abs.data(), square.data()};
+  for (auto _ : state) {
+    loops.kernels->writer_sums(call);
+    benchmark::DoNotOptimize(sum.data());
+  }
+  share(state, loops, 2.0 * kRows * kColumns * kDepth);
+}
+
+void packed_product(benchmark::State& state, const Loops& loops) {
+  constexpr std::int64_t kRows = 256, kColumns = 256, kDepth = 768;
+  const std::vector<float> a = ramp(kRows * kDepth), b = ramp(kColumns * kDepth);
+  std::vector<float> c(kRows * kColumns);
+  const backend::PackedProduct<float> call{
+      kRows,     kColumns, kDepth,
+      a.data(),  kDepth,   backend::InPanels<float>::packed(b.data(), kDepth),
+      false,     c.data(), 32,
+      kRows * 32};
+  for (auto _ : state) {
+    loops.kernels->packed_product(call);
+    benchmark::DoNotOptimize(c.data());
+  }
+  share(state, loops, 2.0 * kRows * kColumns * kDepth);
+}
+
+// A few rows against weights as they lie, turned.
+void turned_product(benchmark::State& state, const Loops& loops) {
+  constexpr std::int64_t kRows = 16, kColumns = 72, kDepth = 768;
+  const std::vector<float> a = ramp(kRows * kDepth), b = ramp(kColumns * kDepth);
+  std::vector<float> c(kRows * kColumns);
+  const backend::TurnedProduct call{kRows,    kColumns, kDepth, a.data(), kDepth,
+                                    b.data(), kDepth,   false,  c.data(), kColumns};
+  for (auto _ : state) {
+    loops.kernels->turned_product(call);
+    benchmark::DoNotOptimize(c.data());
+  }
+  share(state, loops, 2.0 * kRows * kColumns * kDepth);
 }
 
 void reduce_writers(benchmark::State& state, const backend::FloatKernels* kernels) {
@@ -87,6 +295,19 @@ BENCHMARK(product)
     benchmark::RegisterBenchmark(("reduce_writers/" + name).c_str(), reduce_writers, kernels);
     benchmark::RegisterBenchmark(("reduce_rows/" + name).c_str(), reduce_rows, kernels);
     benchmark::RegisterBenchmark(("gelu/" + name).c_str(), gelu, kernels);
+    const Loops loops{kernels, peak(name)};
+    const auto add = [&name = name, &loops](const char* what, auto loop, auto... more) {
+      benchmark::RegisterBenchmark((what + ("/" + name)).c_str(), loop, loops, more...);
+    };
+    add("pair_sums", pair_sums, Wanted::sums);
+    add("pair_sums_with_reach", pair_sums, Wanted::reach);
+    add("pair_sums_with_moments", pair_sums, Wanted::moments);
+    add("reach_sums", reach_sums);
+    add("edge_sums", edge_sums);
+    add("head_sums", head_sums);
+    add("writer_sums", writer_sums);
+    add("packed_product", packed_product);
+    add("turned_product", turned_product);
   }
   return true;
 }();
