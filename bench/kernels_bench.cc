@@ -4,7 +4,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
-#include <chrono>
+#include <ctime>
 #include <string>
 #include <vector>
 
@@ -32,6 +32,7 @@ constexpr int kRegisters = 12;
 template <typename Vector>
 [[gnu::always_inline]] inline float multiply_add(std::int64_t steps) {
   Vector sums[kRegisters] = {}, factor = {}, more = {};
+#pragma GCC unroll 12
   for (Vector& sum : sums) sum += 1.0F;
   factor += 0.999F;
   more += 0.001F;
@@ -42,6 +43,7 @@ template <typename Vector>
       asm("" : "+v"(sum));  // in a register, and each by itself
     }
   }
+#pragma GCC unroll 12
   for (int i = 1; i < kRegisters; ++i) sums[0] += sums[i];
   return sums[0][0];
 }
@@ -69,23 +71,31 @@ double peak(const std::string& name) {
   constexpr std::int64_t kSteps = 1'000'000;
   double best = 0;
   for (int i = 0; i < 20; ++i) {
-    const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t begin = std::clock();  // of the processor, as the library's rates are
     run(kSteps);
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
-    best = std::max(best, 2.0 * lanes * kRegisters * kSteps / took.count());
+    const double took = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+    best = std::max(best, 2.0 * lanes * kRegisters * kSteps / took);
   }
   return best;
 }
 
 struct Loops {
   const backend::FloatKernels* kernels;
-  double peak;
+  std::string name;
 };
 
-void share(benchmark::State& state, const Loops& loops, double flops) {
+// Against the peak of the moments before and after: other programs slow both.
+template <typename Call>
+void run(benchmark::State& state, const Loops& loops, double flops, const Call& call) {
+  double most = peak(loops.name);
+  for (auto _ : state) {
+    call();
+    benchmark::ClobberMemory();
+  }
+  most = std::max(most, peak(loops.name));
   rate(state, "FLOP/s", flops);
   state.counters["of_peak"] = benchmark::Counter(
-      flops * static_cast<double>(state.iterations()) / loops.peak, benchmark::Counter::kIsRate);
+      flops * static_cast<double>(state.iterations()) / most, benchmark::Counter::kIsRate);
 }
 
 // Scores of the keys of one head: writers and queries against each other, d_head deep. With what
@@ -119,11 +129,7 @@ void pair_sums(benchmark::State& state, const Loops& loops, Wanted wanted) {
     call.reach = reach.data();
     call.most = most.data();
   }
-  for (auto _ : state) {
-    loops.kernels->pair_sums(call);
-    benchmark::DoNotOptimize(sum.data());
-  }
-  share(state, loops, 2.0 * kWriters * kQueries * kDepth);
+  run(state, loops, 2.0 * kWriters * kQueries * kDepth, [&] { loops.kernels->pair_sums(call); });
 }
 
 void reach_sums(benchmark::State& state, const Loops& loops) {
@@ -134,11 +140,7 @@ void reach_sums(benchmark::State& state, const Loops& loops) {
   std::vector<double> sum(kQueries);
   const backend::ReachProduct call{kWriters, kQueries,    kDepth,      a.data(),   kDepth,
                                    b.data(), mass.data(), mass.data(), sum.data(), most.data()};
-  for (auto _ : state) {
-    loops.kernels->reach_sums(call);
-    benchmark::DoNotOptimize(sum.data());
-  }
-  share(state, loops, 2.0 * kWriters * kQueries * kDepth);
+  run(state, loops, 2.0 * kWriters * kQueries * kDepth, [&] { loops.kernels->reach_sums(call); });
 }
 
 void edge_sums(benchmark::State& state, const Loops& loops) {
@@ -160,11 +162,7 @@ void edge_sums(benchmark::State& state, const Loops& loops) {
                                   .ld = 0,
                                   .sum = sum.data(),
                                   .most = most.data()};
-  for (auto _ : state) {
-    loops.kernels->edge_sums(call);
-    benchmark::DoNotOptimize(sum.data());
-  }
-  share(state, loops, 2.0 * kWriters * kQueries * kDepth);
+  run(state, loops, 2.0 * kWriters * kQueries * kDepth, [&] { loops.kernels->edge_sums(call); });
 }
 
 // Heads at 256 positions against a panel of a product of weights.
@@ -176,11 +174,7 @@ void head_sums(benchmark::State& state, const Loops& loops) {
   const backend::HeadProduct<float> call{
       kRows,      kColumns,   kDepth,   a.data(),      kDepth, {b.data(), 32, kDepth * 32},
       sum.data(), abs.data(), kColumns, square.data(), 1};
-  for (auto _ : state) {
-    loops.kernels->head_sums(call);
-    benchmark::DoNotOptimize(sum.data());
-  }
-  share(state, loops, 2.0 * kRows * kColumns * kDepth);
+  run(state, loops, 2.0 * kRows * kColumns * kDepth, [&] { loops.kernels->head_sums(call); });
 }
 
 // Writers against a panel of neurons.
@@ -192,11 +186,7 @@ void writer_sums(benchmark::State& state, const Loops& loops) {
       kRows,      kColumns,   kDepth,
       a.data(),   kDepth,     backend::InPanels<float>::packed(b.data(), kDepth),
       sum.data(), abs.data(), square.data()};
-  for (auto _ : state) {
-    loops.kernels->writer_sums(call);
-    benchmark::DoNotOptimize(sum.data());
-  }
-  share(state, loops, 2.0 * kRows * kColumns * kDepth);
+  run(state, loops, 2.0 * kRows * kColumns * kDepth, [&] { loops.kernels->writer_sums(call); });
 }
 
 void packed_product(benchmark::State& state, const Loops& loops) {
@@ -208,11 +198,7 @@ void packed_product(benchmark::State& state, const Loops& loops) {
       a.data(),  kDepth,   backend::InPanels<float>::packed(b.data(), kDepth),
       false,     c.data(), 32,
       kRows * 32};
-  for (auto _ : state) {
-    loops.kernels->packed_product(call);
-    benchmark::DoNotOptimize(c.data());
-  }
-  share(state, loops, 2.0 * kRows * kColumns * kDepth);
+  run(state, loops, 2.0 * kRows * kColumns * kDepth, [&] { loops.kernels->packed_product(call); });
 }
 
 // A few rows against weights as they lie, turned.
@@ -222,11 +208,7 @@ void turned_product(benchmark::State& state, const Loops& loops) {
   std::vector<float> c(kRows * kColumns);
   const backend::TurnedProduct call{kRows,    kColumns, kDepth, a.data(), kDepth,
                                     b.data(), kDepth,   false,  c.data(), kColumns};
-  for (auto _ : state) {
-    loops.kernels->turned_product(call);
-    benchmark::DoNotOptimize(c.data());
-  }
-  share(state, loops, 2.0 * kRows * kColumns * kDepth);
+  run(state, loops, 2.0 * kRows * kColumns * kDepth, [&] { loops.kernels->turned_product(call); });
 }
 
 void reduce_writers(benchmark::State& state, const backend::FloatKernels* kernels) {
@@ -295,7 +277,7 @@ BENCHMARK(product)
     benchmark::RegisterBenchmark(("reduce_writers/" + name).c_str(), reduce_writers, kernels);
     benchmark::RegisterBenchmark(("reduce_rows/" + name).c_str(), reduce_rows, kernels);
     benchmark::RegisterBenchmark(("gelu/" + name).c_str(), gelu, kernels);
-    const Loops loops{kernels, peak(name)};
+    const Loops loops{kernels, name};
     const auto add = [&name = name, &loops](const char* what, auto loop, auto... more) {
       benchmark::RegisterBenchmark((what + ("/" + name)).c_str(), loop, loops, more...);
     };
