@@ -58,7 +58,7 @@ void PassingMemory::clear() {
 void PassingMemory::put(Block block) {
   constexpr std::size_t kBlocks = 3;
   // What is larger, of very long prompts, would stand beside all else that a layer makes.
-  constexpr std::size_t kLargest = std::size_t{96} << 20;
+  constexpr std::size_t kLargest = std::size_t{192} << 20;
   const std::lock_guard lock(mutex_);
   if (blocks_.size() < kBlocks && block.bytes <= kLargest) blocks_.push_back(std::move(block));
 }
