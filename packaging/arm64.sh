@@ -19,14 +19,20 @@ $emulate build/arm64/unpack --version | tee build/arm64/version
 grep -q '^kernels: neon, own products (neon)$' build/arm64/version || fail "these are not the kernels of NEON"
 $emulate build/arm64/unpack doctor
 $emulate build/arm64/unpack predict "Mary and John went to the store. John gave a drink to"
-# The inner loops are vectors of four lanes: every multiply-add of the products and of the sums over pairs, heads, edges and ways is one on v registers.
-aarch64-linux-gnu-objdump -dC build/arm64/unpack | awk '
-  /^[0-9a-f]+ <.*>:$/ { name = match($0, /multiply_tile<6>|(pair|head|edge|reach)_sums_float/) ? substr($0, RSTART, RLENGTH) : "" }
+# The inner loops are vectors of four lanes: every multiply-add of the products (of floats, packed, turned, with halves along their columns and across them)
+# and of the sums over pairs, heads, edges, ways and writers is one on v registers.
+aarch64-linux-gnu-objdump -dC --no-show-raw-insn build/arm64/unpack | awk '
+  /^[0-9a-f]+ <.*>:$/ {
+    name = match($0, /multiply_tile<6>|(pair|head|edge|reach|writer)_sums_float|(packed|turned)_product_float|(along|across)_of<(true|false)>/) ? substr($0, RSTART, RLENGTH) : ""
+    sub(/<true>/, " of bfloat16", name)
+    sub(/<false>/, " of float16", name)
+  }
   name != "" && /\tfmla\tv[0-9]+\.4s/ { four[name]++ }
-  name != "" && /\tfm(add|sub)\ts[0-9]/ { one[name]++ }
+  name != "" && /\tfn?m(add|sub)\ts[0-9]/ { fused[name]++ }
   END {
-    for (name in four) { loops++; printf "packaging: %s: %d multiply-adds of four lanes, %d of one\n", name, four[name], one[name]; bad += one[name] > 0 || four[name] < 10 }
-    exit loops != 5 || bad > 0
+    for (name in four) { loops++; printf "packaging: %s: %d multiply-adds of four lanes, %d of one\n", name, four[name], fused[name]; bad += fused[name] > 0 || four[name] < 10 }
+    if (loops != 12) printf "packaging: %d of 12 loops were found\n", loops
+    exit loops != 12 || bad > 0
   }' || fail "the inner loops are not vectors of four lanes"
 # shellcheck disable=SC2086  # two words
-scripts/test_parts.sh "$jobs" $emulate build/arm64/tests/unit_tests --gtest_filter="${1:-*}"
+LOGS=$root/build/arm64/test_logs scripts/test_parts.sh "$jobs" $emulate build/arm64/tests/unit_tests --gtest_filter="${1:-*}"

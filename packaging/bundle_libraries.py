@@ -48,6 +48,8 @@ def locate(name):
 
 def licence(library):
     """The copyright file of the Debian package that owns `library`, and its name."""
+    if shutil.which("dpkg-query") is None:
+        return None, None
     real = library.resolve()
     for path in (real, pathlib.Path(str(real).replace("/usr/lib/", "/lib/", 1)), pathlib.Path("/usr" + str(real))):
         owner = subprocess.run(["dpkg-query", "-S", str(path)], capture_output=True, text=True).stdout.split(":")[0].strip()
@@ -83,7 +85,9 @@ def bundle(folder, programs, also=(), runtime=False):
         copy.chmod(0o755)
         subprocess.run(["patchelf", "--set-rpath", "$ORIGIN", str(copy)], check=True)
         owner, text = licence(path)
-        if text:
+        if text is None:
+            print(f"bundle: no package says under which licence {name} is; THIRD_PARTY_NOTICES.md is all that goes with it", file=sys.stderr)
+        else:
             licences = folder / "licences"
             licences.mkdir(exist_ok=True)
             shutil.copy(text, licences / owner)

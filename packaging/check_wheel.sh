@@ -1,7 +1,8 @@
 #!/bin/sh
-# Run where the wheel is to be tried, with its path: install, use, remove in a new virtual environment. numpy is the system's.
+# Run where the wheel is to be tried, with its path, and check_page.py beside this script: install, use, remove in a new virtual environment. numpy is the system's.
 set -eu
 wheel=$1
+here=$(cd "$(dirname "$0")" && pwd)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cd "$work"
@@ -13,6 +14,9 @@ unpack --version | tee version
 grep -q '^installed: wheel$' version
 grep -q 'oneDNN' version  # it came with the wheel
 unpack predict "Mary and John went to the store. John gave a drink to" | grep -q Mary
+unpack trace "Mary and John went to the store. John gave a drink to" --html picture.html
+grep -qi '<html' picture.html
+python3 "$here/check_page.py" unpack
 unpack doctor
 unpack doctor --json - >doctor.json
 python3 - <<'END'
@@ -35,6 +39,18 @@ for name in ("libfmt", "libpcre2", "libutf8proc", "libdnnl", "libgomp"):
 print("module:", up.__version__, "credit of the first token", round(float(r.token_credit[0]), 3))
 END
 python3 -m unpack_engine models | grep -q pocket-llama
+python3 - >files <<'END'
+import importlib.metadata
+files = importlib.metadata.files("unpack-engine")
+paths = [str(file.locate().resolve()) for file in files]
+assert any(path.endswith("/THIRD_PARTY_NOTICES.md") for path in paths), paths
+print("\n".join(paths))
+END
 pip uninstall -q -y unpack-engine
-[ ! -e venv/bin/unpack ] && ! ls -d venv/lib/python3*/site-packages/unpack_engine 2>/dev/null
+[ "$(wc -l <files)" -gt 20 ]
+while IFS= read -r left; do
+  [ ! -e "$left" ] || { echo "$left is still there"; exit 1; }
+done <files
+[ ! -e venv/bin/unpack ]
+! ls -d venv/lib/python3*/site-packages/unpack_engine* 2>/dev/null || exit 1
 echo "wheel: installed, used and removed"

@@ -104,5 +104,8 @@ bare() {
 within() {
   folder=$1
   shift
-  unshare --mount --fork sh -c 'mount -t proc proc "$0/proc" 2>/dev/null; exec chroot "$0" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"' "$folder" "$@"
+  unshare ${network:+"$network"} --mount --fork sh -c 'mount -t proc proc "$0/proc" 2>/dev/null; exec chroot "$0" env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root LC_ALL=C.UTF-8 DEBIAN_FRONTEND=noninteractive "$@"' "$folder" "$@"
 }
+
+# within_alone FOLDER COMMAND...: the same in a network of its own, where nobody answers.
+within_alone() { network=--net within "$@"; }

@@ -17,7 +17,7 @@ strip "$folder/bin/unpack"
 cp -r models data "$folder/share/unpack/"
 cp "$build/pages/unpack.1" "$folder/share/man/man1/"
 cp "$build/pages/unpack.bash" "$build/pages/_unpack" "$build/pages/unpack.fish" "$folder/share/completions/"
-cp LICENSE README.md CHANGELOG.md "$folder/"
+cp LICENSE THIRD_PARTY_NOTICES.md README.md CHANGELOG.md "$folder/"
 echo "portable folder" >"$folder/share/unpack/installed_as"
 
 # The oldest C library that has every symbol.

@@ -1,27 +1,12 @@
 #!/bin/bash
 # The image (as root): loaded and run by podman where that works here, else its root run by chroot as the user it names. Serves the page to a
-# client, and writes nothing outside its home.
+# client, and writes nothing outside its home. REQUIRE_PODMAN=1: where podman runs no container, that is an error.
 . "$(dirname "$0")/common.sh"
 image=$dist/unpack-$version-image.tar
 [ -e "$image" ] || fail "make container first"
 port=${PORT:-17860}
 work=$(mktemp -d)
-ask() {
-  "$PYTHON" - "$port" <<'END'
-import json, sys, time, urllib.request
-url = f"http://127.0.0.1:{sys.argv[1]}"
-for _ in range(100):
-    try:
-        page = urllib.request.urlopen(url + "/").read()
-        break
-    except OSError:
-        time.sleep(0.2)
-assert b"<html" in page.lower(), "no page"
-models = json.load(urllib.request.urlopen(url + "/api/models"))
-assert any(m["name"] == "pocket-gpt2" for m in models["models"]), models
-print("container: the page is served,", len(page), "bytes")
-END
-}
+ask() { "$PYTHON" packaging/check_page.py --at "http://127.0.0.1:$port"; }
 # by_podman COMMAND...: with its defaults, or where these want more rights than this machine gives, with runc and limits that are allowed.
 for runtime in "" "--runtime runc"; do
   limits=${runtime:+--ulimit nofile=1024:$(ulimit -Hn) --ulimit nproc=1000:1000}
@@ -40,6 +25,7 @@ if [ $works = yes ]; then
   by_podman "unpack:$version" doctor | tee "$work/doctor"
   grep -q 'container image, /usr/bin/unpack$' "$work/doctor"
   grep -q '^products .*oneDNN.*right to' "$work/doctor"
+  by_podman --entrypoint /usr/bin/sh "unpack:$version" -c 'grep -q Preact /usr/share/doc/unpack-engine/THIRD_PARTY_NOTICES.md && test -s /usr/share/doc/libc6/copyright' || fail "licences are lacking"
   by_podman --read-only --network=none "unpack:$version" predict "Mary and John went to the store. John gave a drink to" | grep -q Mary
   id=$(by_podman -d -p "127.0.0.1:$port:7860" "unpack:$version")
   trap 'podman kill "$id" >/dev/null; rm -rf "$work"' EXIT
@@ -47,6 +33,7 @@ if [ $works = yes ]; then
   [ "$(podman exec "$id" id -u)" = 990 ] || fail "it does not run as the user without rights"
   [ -z "$(podman exec "$id" cat /proc/1/status | sed -n 's/^CapEff:[[:space:]0]*//p')" ] || fail "it has rights"
 else
+  [ -z "${REQUIRE_PODMAN:-}" ] || fail "podman runs no container here (apt-get install podman runc iptables)"
   say "podman runs no container here; the image's root is run by chroot"
   tar -x -C "$work" -f "$image"
   mkdir "$work/root"

@@ -1,5 +1,6 @@
 #!/bin/bash
-# The Debian packages in a bare system (as root): installed, used (demo, doctor, manual page, completion in three shells, find_package, import) and removed again.
+# The Debian packages in a bare system (as root): installed, used (demo, picture, page, doctor, manual page, completion in three
+# shells, find_package, import) and removed again, every file of them.
 # SUITE chooses the release, bookworm unless told; packages that were built for it alone (dist/SUITE) come first.
 . "$(dirname "$0")/common.sh"
 [ ! -d "$dist/${SUITE:-none}" ] || dist=$dist/$SUITE
@@ -9,13 +10,13 @@ trap 'rm -rf "$folder"' EXIT
 bare "${SUITE:-bookworm}" "$folder"
 mkdir "$folder/debs" "$folder/consumer"
 cp "$dist"/*_"$version"_*.deb "$folder/debs/"
+cp packaging/check_page.py "$folder/"
 cp tests/consumer/CMakeLists.txt "$folder/consumer/"
 sed -n '/^```cpp$/,/^```$/p' README.md | sed '1d;$d' >"$folder/consumer/example.cc"
 cat >"$folder/check.sh" <<'END'
 set -eu
 quiet() { "$@" >/log 2>&1 || { cat /log; exit 1; }; }
 quiet apt-get update
-dpkg-query -W -f '${Package}\n' | sort >/before
 prompt="Mary and John went to the store. John gave a drink to"
 
 # The program alone, without what it recommends: its own products.
@@ -25,6 +26,7 @@ unpack --version | grep -q '^installed: Debian package unpack-engine$'
 unpack --version | grep -q 'own products'
 unpack predict "$prompt" | grep -q Mary
 unpack trace "$prompt" --target " Mary" --versus " John" >/own
+unpack trace "$prompt" --html /picture.html && grep -qi '<html' /picture.html
 unpack doctor
 unpack doctor | grep -q 'apt-get install libdnnl'
 
@@ -69,11 +71,24 @@ assert up.about()["installed"] == "Debian package unpack-engine", up.about()
 assert r.token_credit[0] > 0 and "pocket-llama" in [m["name"] for m in up.models()]
 print("module:", up.__version__)
 PYTHON
+python3 /check_page.py unpack
 
-quiet apt-get purge -y unpack-engine libunpack-dev python3-unpack-engine
-for left in /usr/bin/unpack /usr/share/unpack /usr/include/unpack /usr/lib/python3/dist-packages/unpack_engine; do
-  [ ! -e "$left" ] || { echo "$left is still there"; exit 1; }
+packages="unpack-engine libunpack-dev python3-unpack-engine"
+for package in $packages; do
+  grep -q 'Preact' "/usr/share/doc/$package/THIRD_PARTY_NOTICES.md" || { echo "$package has no notices"; exit 1; }
 done
+# shellcheck disable=SC2086  # a list of words
+dpkg -L $packages | sort -u >/files
+grep -q '^/usr/bin/unpack$' /files
+# shellcheck disable=SC2086
+quiet apt-get purge -y $packages
+# Folders that other packages share stay; those of ours alone go, with what Python wrote there.
+while IFS= read -r left; do
+  case $left in *unpack*) ours=yes ;; *) ours=no ;; esac
+  if [ -d "$left" ] && [ $ours = no ]; then continue; fi
+  if [ -e "$left" ] || [ -L "$left" ]; then echo "$left is still there"; exit 1; fi
+done </files
+echo "deb: none of $(wc -l </files) files and folders of our own is left"
 echo "deb: installed, used and removed on $(. /etc/os-release && echo "$PRETTY_NAME")"
 END
 within "$folder" sh /check.sh

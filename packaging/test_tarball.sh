@@ -20,6 +20,8 @@ UNPACK_ONEDNN=off bin/unpack --version | grep -q 'own products'
 UNPACK_ONEDNN=off bin/unpack predict "$prompt" | grep -q Mary
 bin/unpack models | grep -q "bundled.*$1/share/unpack/models/pocket-gpt2"
 bin/unpack trace "$prompt" --html page.html && grep -qi '<html' page.html
+grep -q Preact THIRD_PARTY_NOTICES.md
+ls lib/licences/* >/dev/null
 END
 mkdir "$work/here"
 tar -x -C "$work/here" -f "$tarball" --strip-components=1

@@ -10,6 +10,6 @@ folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
 bare "${SUITE:-bookworm}" "$folder"
 within "$folder" sh -c 'apt-get update -qq && apt-get install -qq -y --no-install-recommends python3 python3-venv python3-numpy' >/dev/null
-cp "$wheel" packaging/check_wheel.sh "$folder/"
+cp "$wheel" packaging/check_wheel.sh packaging/check_page.py "$folder/"
 within "$folder" sh -c '! ldconfig -p | grep -E "libfmt|libdnnl|libutf8proc"' || fail "this system is not bare"
 within "$folder" sh "/check_wheel.sh" "/$(basename "$wheel")"

@@ -132,6 +132,7 @@ def build_wheel(wheel_directory, config_settings=None, metadata_directory=None):
         f"{folder}/WHEEL": f"Wheel-Version: 1.0\nGenerator: unpack\nRoot-Is-Purelib: false\nTag: {tag()}\n",
         f"{folder}/entry_points.txt": "[console_scripts]\nunpack = unpack_engine._program:main\n",
         f"{folder}/LICENSE": (ROOT / "LICENSE").read_text(),
+        f"{folder}/THIRD_PARTY_NOTICES.md": (ROOT / "THIRD_PARTY_NOTICES.md").read_text(),
     }
     name = f"{base_name(table)}-{tag()}.whl"
     with tempfile.TemporaryDirectory() as scratch:

@@ -4,4 +4,5 @@
 # container forbids that, it dies of it now and then.
 set -eu
 export ASAN_OPTIONS="${ASAN_OPTIONS:-detect_leaks=0}" UBSAN_OPTIONS="${UBSAN_OPTIONS:-print_stacktrace=1}"
+export LOGS="${LOGS:-$(dirname "$0")/../build/asan/test_logs}"
 exec "$(dirname "$0")/test_parts.sh" "${2:-1}" "$1"
