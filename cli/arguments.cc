@@ -72,21 +72,17 @@ void ChatArguments::add(Command& command) {
 }
 
 void PromptArguments::add(Command& command, const std::string& help) {
-  const Option text =
-      command.positional("PROMPT", help, [this](const std::string& value) { prompt = value; });
-  command.option("--ids", "N,N,...", "Token ids in place of a prompt, used as they are", ids)
-      .excludes(text);
+  command.positional("PROMPT", help, [this](const std::string& value) { prompt = value; });
+  command.option("--ids", "N,N,...", "Token ids in place of a prompt, used as they are", ids);
   command.flag("--no-bos", "Leave out the special tokens that go in front of a prompt", no_bos);
-  command
-      .option("--messages", "FILE", "A conversation in JSON in place of a prompt (implies --chat)",
-              messages)
-      .excludes(text);
+  command.option("--messages", "FILE",
+                 "A conversation in JSON in place of a prompt (implies --chat)", messages);
   ChatArguments::add(command);
 }
 
 ChatSettings ChatArguments::settings() const {
   ChatSettings out;
-  out.on = chat;
+  out.on = chat || chat_template;
   out.system = system;
   return out;
 }
@@ -99,13 +95,9 @@ void ChatArguments::read_template(ChatSettings& settings) const {
 
 GivenPrompt PromptArguments::given() const {
   GivenPrompt out;
-  if (messages) {
-    out.messages = prompt;
-  } else if (ids) {
-    out.ids = ids;
-  } else {
-    out.text = prompt.value_or("");
-  }
+  out.text = prompt;
+  out.ids = ids;
+  if (messages) out.messages = conversation_;
   out.no_bos = no_bos;
   out.chat = settings();
   return out;
@@ -113,9 +105,9 @@ GivenPrompt PromptArguments::given() const {
 
 void PromptArguments::resolve(bool required) {
   chat = chat || messages || chat_template;
-  given().check("--");
+  given().check();
   if (messages) {
-    prompt = read_given_file(*messages);
+    conversation_ = read_given_file(*messages);
     return;
   }
   if (ids) return;
@@ -131,65 +123,23 @@ void PromptArguments::resolve(bool required) {
 const std::vector<TokenId>& PromptArguments::encode(const Model& model) {
   GivenPrompt source = given();
   read_template(source.chat);
-  if (ids) {
-    for (const TokenId id : *ids) {
-      if (id < 0 || id >= model.config().vocab_size)
-        throw InputError(fmt::format("ids: token id {} is outside the vocabulary (0 to {})", id,
-                                     model.config().vocab_size - 1));
-    }
-  }
   made = make_prompt(model, source);
   return made.ids;
 }
 
-Option QuestionArguments::field(Command& command, const std::string& name, const std::string& type,
-                                const std::string& help) {
-  const std::string field = field_name(name);
-  return command.option(name, type, help, [this, field](const std::string& text) {
-    if (field == "target" || field == "versus") {
-      texts_.emplace_back(field, text_field(text));
-    } else {
-      apply_fields({{field, text_field(text)}}, asked_);
-    }
-  });
+namespace {
+
+using AddField = std::function<Option(const std::string& name, const std::string& type,
+                                      const std::string& help)>;
+
+void preset_option(const std::string& preset, const AddField& add) {
+  add("--preset", "NAME",
+      fmt::format("Settings that go together: {} (default {}); options beside it override it",
+                  fmt::join(preset_names(), ", "), preset));
 }
 
-void QuestionArguments::add_target(Command& command) {
-  const Option text = field(command, "--target", "TEXT",
-                            "The token to explain (default: the model's own top prediction)");
-  field(command, "--target-id", "N,N,...", "The same by id; several ids are a group")
-      .excludes(text);
-  const Option against =
-      field(command, "--versus", "TEXT", "Contrast token (default: the mean of the vocabulary)");
-  const Option against_ids =
-      field(command, "--versus-id", "N,N,...", "The same by id; several ids are a group")
-          .excludes(against);
-  command.flag("--raw-logit", "No contrast: explain the raw logit", asked_.question.target.raw)
-      .excludes(against)
-      .excludes(against_ids);
-  field(command, "--position", "P",
-        "Position of the prediction (default: the last; negative counts from the end)");
-}
-
-void add_preset(Command& command, Options& options, const std::string& preset) {
-  options = preset_options(preset);
-  command.option("--preset", "NAME",
-                 fmt::format("Settings that go together: {} (default {}); options beside it "
-                             "override it",
-                             fmt::join(preset_names(), ", "), preset),
-                 [&options](const std::string& name) { options = preset_options(name); });
-}
-
-void add_method(Command& command, Options& options) {
-  const auto add = [&](const std::string& name, const std::string& type, const std::string& help) {
-    command.option(name, type, help, [&options, field = field_name(name)](const std::string& text) {
-      Asked asked;
-      asked.question.options = options;
-      apply_fields({{field, text_field(text)}}, asked);
-      options = asked.question.options;
-    });
-  };
-  add("--beta", "B", fmt::format("Floor of every denominator (default {})", options.beta));
+void method_options(const Options& defaults, const AddField& add) {
+  add("--beta", "B", fmt::format("Floor of every denominator (default {})", defaults.beta));
   add("--weights", "wK,wQ,wV",
       "How a head's credit is divided between its branches (default a third each)");
   add("--mlp-weights", "wG,wU", "The same for gate and up of a gated MLP (default a half each)");
@@ -198,60 +148,129 @@ void add_method(Command& command, Options& options) {
   add("--direction", "output|read",
       fmt::format("Share out indirect credit along what was written, or along how it was read "
                   "(default {})",
-                  to_string(options.direction)));
+                  to_string(defaults.direction)));
   add("--dispatch", "aligned|gate",
       fmt::format("Direction that shares out indirect credit (default {})",
-                  to_string(options.dispatch)));
+                  to_string(defaults.dispatch)));
   add("--mlp", "per-neuron|linearized|l2",
-      fmt::format("How an MLP passes credit on (default {})", to_string(options.mlp)));
+      fmt::format("How an MLP passes credit on (default {})", to_string(defaults.mlp)));
   add("--scores", "raw|centered",
       fmt::format("Key and query scores as they are or less their mean over sources (default {})",
-                  to_string(options.scores)));
+                  to_string(defaults.scores)));
   add("--floor", "F",
       fmt::format("With --direction read: least denominator of key and query shares, in logits "
                   "(default {:g})",
-                  options.floor));
+                  defaults.floor));
   add("--keys", "source|spread",
       fmt::format("With --direction read: key credit stays at its source, or is spread over those "
                   "it competes with (default {})",
-                  to_string(options.keys)));
+                  to_string(defaults.keys)));
+}
+
+// What is no part of a question is read as it is met.
+AddField read_at_once(Command& command, Options& options) {
+  return [&command, &options](const std::string& name, const std::string& type,
+                              const std::string& help) {
+    return command.option(name, type, help,
+                          [&options, field = field_name(name)](const std::string& text) {
+                            options = read_options({{field, text_field(text)}}, options);
+                          });
+  };
+}
+
+}  // namespace
+
+void add_preset(Command& command, Options& options, const std::string& preset) {
+  options = preset_options(preset);
+  preset_option(preset, read_at_once(command, options));
+}
+
+void add_method(Command& command, Options& options) {
+  method_options(options, read_at_once(command, options));
+}
+
+Option QuestionArguments::field(Command& command, const std::string& name, const std::string& type,
+                                const std::string& help) {
+  return command.option(name, type, help,
+                        [this, field = field_name(name)](const std::string& text) {
+                          fields_.emplace_back(field, text_field(text));
+                        });
+}
+
+void QuestionArguments::add_target(Command& command) {
+  field(command, "--target", "TEXT",
+        "The token to explain (default: the model's own top prediction)");
+  field(command, "--target-id", "N,N,...", "The same by id; several ids are a group");
+  field(command, "--versus", "TEXT", "Contrast token (default: the mean of the vocabulary)");
+  field(command, "--versus-id", "N,N,...", "The same by id; several ids are a group");
+  command.flag("--raw-logit", "No contrast: explain the raw logit", raw_logit_);
+  field(command, "--position", "P",
+        "Position of the prediction (default: the last; negative counts from the end)");
 }
 
 void QuestionArguments::add(Command& command) {
-  add_preset(command, asked_.question.options);
+  const AddField add = [&](const std::string& name, const std::string& type,
+                           const std::string& help) { return field(command, name, type, help); };
+  preset_option(kDefaultPreset, add);
   add_target(command);
-  field(command, "--root", "NODE",
-        "Explain a head or an MLP at a position instead: A8.H6@13, MLP3@-1");
-  field(command, "--reroot", "output|target",
-        "Direction at that root: what it wrote, or the target (default output)");
-  field(command, "--top-paths", "K",
-        fmt::format("List the K strongest paths (default {}, at most {})", PathQuery().top,
-                    kMostPaths));
-  field(command, "--tau", "T",
-        "List every path above this threshold (with --top-paths: the K strongest of these)");
-  field(command, "--tau-rule", "named|entry", "What the threshold is applied to (default named)");
-  field(command, "--branch", "K|Q|V|G|U|R", "Only paths whose last hop takes this branch");
-  field(command, "--through", "COMPONENT", "Only paths that pass through this component");
-  field(command, "--from", "POSITION", "Only paths from this source position");
-  field(command, "--min-layer", "L",
-        "Only paths whose heads and MLPs all lie in this layer or above");
-  field(command, "--sign", "positive|negative", "Only paths of this sign");
-  add_method(command, asked_.question.options);
-  field(command, "--method", "unpack|ifr|attnlrp|cplrp",
-        "How credit is passed on (default unpack)");
+  add("--root", "NODE", "Explain a head or an MLP at a position instead: A8.H6@13, MLP3@-1");
+  add("--reroot", "output|target",
+      "Direction at that root: what it wrote, or the target (default output)");
+  add("--top-paths", "K",
+      fmt::format("List the K strongest paths (default {}, at most {})", PathQuery().top,
+                  kMostPaths));
+  add("--tau", "T",
+      "List every path above this threshold (with --top-paths: the K strongest of these)");
+  add("--tau-rule", "named|entry", "What the threshold is applied to (default named)");
+  add("--branch", "K|Q|V|G|U|R", "Only paths whose last hop takes this branch");
+  add("--through", "COMPONENT", "Only paths that pass through this component");
+  add("--from", "POSITION", "Only paths from this source position");
+  add("--min-layer", "L", "Only paths whose heads and MLPs all lie in this layer or above");
+  add("--sign", "positive|negative", "Only paths of this sign");
+  method_options(default_options(), add);
+  add("--method", "unpack|ifr|attnlrp|cplrp", "How credit is passed on (default unpack)");
 }
 
-void QuestionArguments::check() const {
-  if (asked_.method != Method::unpack && asked_.question.root)
-    throw UsageError("root goes with the method unpack alone: the baselines explain the target");
+void QuestionArguments::add_answer(Command& command) {
+  field(command, "--answer", "TEXT",
+        "Explain a continuation of several tokens: the sum over its tokens, each by its own row");
+  field(command, "--versus-answer", "TEXT", "With --answer: another answer to set it against");
+  command.repeated("--group", "NAME=from:to",
+                   "Add up the credit of positions from..to under a name (may be repeated)",
+                   groups_);
+  field(command, "--group-by", "sentence|line|paragraph|turn",
+        "Add up the credit of every sentence, line, paragraph, or turn of a conversation");
 }
 
-void QuestionArguments::read_tokens(const Model& model) { apply_fields(texts_, asked_, &model); }
+Fields QuestionArguments::given() const {
+  Fields fields = fields_;
+  Field field;
+  if (raw_logit_) {
+    field.value = true;
+    fields.emplace_back("raw_logit", field);
+  }
+  if (!groups_.empty()) {
+    FieldList list;
+    for (const std::string& group : groups_) {
+      field.value = group;
+      list.push_back(field);
+    }
+    field.value = list;
+    fields.emplace_back("group", field);
+  }
+  return fields;
+}
 
-Asked& QuestionArguments::resolve(const Model& model, int length) {
-  read_tokens(model);
-  check_asked(asked_, model, length);
-  return asked_;
+Asked QuestionArguments::read(const Model& model) const {
+  Asked asked;
+  apply_fields(given(), asked, &model);
+  return asked;
+}
+
+Asked QuestionArguments::resolve(const Model& model, int length) const {
+  Asked asked = read(model);
+  check_asked(asked, model, length);
+  return asked;
 }
 
 void add_shard(Command& command, Shard& shard) {

@@ -48,6 +48,7 @@ struct PromptArguments : ChatArguments {
   // To be called before the model is loaded: reads stdin where it has to, UsageError when there is
   // no prompt.
   void resolve(bool required = true);
+  bool is_chat() const { return given().is_chat(); }
   const std::vector<TokenId>& encode(const Model& model);
 
   std::optional<std::string> messages;  // a file
@@ -55,27 +56,30 @@ struct PromptArguments : ChatArguments {
 
  private:
   GivenPrompt given() const;
+  std::string conversation_;  // what stands in that file
 };
 
-// Options that are fields of a question, read by its codec.
+// Options that are fields of a question: its codec reads them.
 class QuestionArguments {
  public:
   void add_target(
       Command& command);       // --target --target-id --versus --versus-id --raw-logit --position
   void add(Command& command);  // all that a trace can be asked
-  void check() const;          // what can be known before there is a model
+  void add_answer(Command& command);  // --answer --versus-answer --group --group-by
 
-  Asked& asked() { return asked_; }
-  const Asked& asked() const { return asked_; }
-  bool has_texts() const { return !texts_.empty(); }
-  void read_tokens(const Model& model);            // target and contrast that were given as texts
-  Asked& resolve(const Model& model, int length);  // and all that depends on the prompt
+  // What can be known before there is a model. `chat`: the prompt is a conversation.
+  void check(bool chat = false) const { check_fields(given(), chat); }
+  Asked read(const Model& model) const;
+  Asked resolve(const Model& model, int length) const;  // and checked against the prompt
+  bool has(std::string_view name) const { return find_field(given(), name) != nullptr; }
 
  private:
+  Fields given() const;
   Option field(Command& command, const std::string& name, const std::string& type,
                const std::string& help);
-  Asked asked_;
-  Fields texts_;  // of tokens, which wait for the model
+  Fields fields_;
+  bool raw_logit_ = false;
+  std::vector<std::string> groups_;
 };
 
 // --preset, which comes before every other option of the method: those beside it override it.

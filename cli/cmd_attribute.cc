@@ -21,7 +21,7 @@ struct AttributeArguments {
   PromptArguments prompt;
   ModelArguments model;
   std::optional<std::string> continuation;
-  int generate = 10;
+  int generate = kAttributedTokens;
   Options options;
   CostArguments cost;
   Outputs outputs;

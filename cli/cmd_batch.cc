@@ -4,7 +4,6 @@
 #include <chrono>
 #include <memory>
 
-#include "answer.h"
 #include "arguments.h"
 #include "commands.h"
 #include "unpack/batch.h"
@@ -17,8 +16,8 @@ struct BatchArguments {
   ModelArguments model;
   QuestionArguments question;
   ChatArguments chat;
-  AnswerArguments answer;
   std::optional<std::string> prompts, out;
+  bool no_bos = false;
   std::string format = "auto";
   BatchOptions options;
 };
@@ -31,23 +30,17 @@ void run(BatchArguments& args, Context& context) {
     throw UsageError("out takes the name of a folder for the results: --out FOLDER");
   BatchOptions& o = args.options;
   o.out = *args.out;
-  args.question.check();
-  ChatArguments& chat = args.chat;
-  chat.chat = chat.chat || chat.chat_template;
-  if (chat.system && !chat.chat) throw UsageError("--system goes with --chat");
-  if (chat.chat && o.question.no_bos)
-    throw UsageError("--no-bos does not go with --chat: the template writes the special tokens");
-  args.answer.apply(args.question, chat.chat);
-  ChatSettings settings = chat.settings();
-  chat.read_template(settings);
+  GivenPrompt all;  // what the prompts have in common
+  all.no_bos = args.no_bos;
+  all.chat = args.chat.settings();
+  all.check();
+  args.question.check(all.is_chat());
+  args.chat.read_template(all.chat);
   PromptReader prompts(*args.prompts, parse_prompt_format(args.format));
   const Model model = for_batch(args.model.open(), prompts.count());
-  args.question.read_tokens(model);
-  const bool no_bos = o.question.no_bos;
-  o.question = args.question.asked();
-  o.question.no_bos = no_bos;
-  o.question.chat = settings;
-  if (o.question.question.paths.through) model.writers().parse(*o.question.question.paths.through);
+  o.question = args.question.read(model);
+  o.question.no_bos = all.no_bos;
+  o.question.chat = all.chat;
   const auto begin = std::chrono::steady_clock::now();
   BatchResult result;
   try {
@@ -100,9 +93,9 @@ void add_batch(App& app, Context& context) {
                args->options.strict);
   command.flag("--arrays", "Write token and node credit as .npy, too", args->options.arrays);
   command.flag("--no-bos", "Leave out the special tokens that go in front of a prompt",
-               args->options.question.no_bos);
+               args->no_bos);
   args->chat.add(command);
-  args->answer.add(command);
+  args->question.add_answer(command);
   args->model.add(command);
   args->question.add(command);
   command.run([args, &context] { run(*args, context); });

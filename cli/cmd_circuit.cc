@@ -141,11 +141,7 @@ void run(CircuitArguments& args, Context& context) {
   CircuitOptions& o = args.options;
   o.method = parse_circuit_method(args.method);
   if (args.sizes) o.sizes = parse_sizes(*args.sizes);
-  if (args.size) {
-    const std::vector<CircuitSize> one = parse_sizes(*args.size);
-    if (one.size() != 1) throw UsageError("--size takes one size; --sizes takes several");
-    o.size = one[0];
-  }
+  if (args.size) o.size = parse_size(*args.size);
   args.task.n_given = args.n.has_value();
   if (args.n) args.task.n = *args.n;
   o.seed = args.task.seed;

@@ -2,7 +2,6 @@
 #include <fmt/ranges.h>
 
 #include <memory>
-#include <tuple>
 
 #include "arguments.h"
 #include "commands.h"
@@ -33,17 +32,19 @@ std::vector<std::string> split_names(const std::string& text) {
 
 // The preset that these settings are, else the one that the options beside it change.
 const char* preset_beside(const Options& options) {
-  const auto same = [&](const Options& o) {
-    return std::tie(o.beta, o.weights, o.mlp_weights, o.expert_weights, o.dispatch, o.mlp, o.scores,
-                    o.reroot, o.direction, o.floor, o.keys) ==
-           std::tie(options.beta, options.weights, options.mlp_weights, options.expert_weights,
-                    options.dispatch, options.mlp, options.scores, options.reroot,
-                    options.direction, options.floor, options.keys);
-  };
   for (const char* name : {"released", "best"}) {
-    if (same(preset_options(name))) return name;
+    if (options == preset_options(name)) return name;
   }
   return "paper";
+}
+
+std::string argument_text(const Field& field) {
+  if (const auto* text = std::get_if<std::string>(&field.value)) return *text;
+  if (const auto* number = std::get_if<double>(&field.value)) return fmt::format("{}", *number);
+  std::vector<std::string> members;
+  for (const Field& member : std::get<FieldList>(field.value))
+    members.push_back(argument_text(member));
+  return fmt::format("{}", fmt::join(members, ","));
 }
 
 // What the report says it was made with: everything that changes a number.
@@ -71,18 +72,15 @@ std::string command_text(const ExperimentArguments& args) {
     text += fmt::format(" --noise {}", fmt::join(o.compiled.noise, ","));
   if (o.compiled.sharpness != usual.sharpness)
     text += fmt::format(" --sharpness {:g}", o.compiled.sharpness);
-  const Options plain;
-  text += fmt::format(" --preset {}", preset_beside(o.options));
-  if (std::string(preset_beside(o.options)) != "paper") return text;
-  if (o.options.beta != plain.beta) text += fmt::format(" --beta {:g}", o.options.beta);
-  if (o.options.dispatch != plain.dispatch)
-    text += fmt::format(" --dispatch {}", to_string(o.options.dispatch));
-  if (o.options.mlp != plain.mlp) text += fmt::format(" --mlp {}", to_string(o.options.mlp));
-  if (o.options.scores != plain.scores)
-    text += fmt::format(" --scores {}", to_string(o.options.scores));
-  if (o.options.direction != plain.direction)
-    text += fmt::format(" --direction {} --floor {:g} --keys {}", to_string(o.options.direction),
-                        o.options.floor, to_string(o.options.keys));
+  const char* preset = preset_beside(o.options);
+  text += fmt::format(" --preset {}", preset);
+  const Fields usually = to_fields(preset_options(preset));
+  for (const auto& [name, field] : to_fields(o.options)) {
+    const std::string value = argument_text(field);
+    // No experiment asks for a root's other direction.
+    if (name != "reroot" && value != argument_text(*find_field(usually, name)))
+      text += fmt::format(" {} {}", option_name(name), value);
+  }
   return text;
 }
 

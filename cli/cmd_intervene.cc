@@ -47,7 +47,7 @@ void read_ablation(InterveneArguments& args) {
     args.change.cut.reset();
   }
   if (wanted && args.change.ablate.empty() && !args.change.keep)
-    throw UsageError("--ablate and --scale need components: --component A5.H3,MLP2@7");
+    throw UsageError("ablate and scale need components, such as A5.H3 or MLP2@7");
   args.change.ablation = args.ablation.value_or(Ablation::zero);
   args.change.scale = args.scale.value_or(0);
 }
@@ -55,6 +55,7 @@ void read_ablation(InterveneArguments& args) {
 void run_intervene(InterveneArguments& args, Context& context) {
   args.outputs.check();
   read_ablation(args);
+  args.target.check();
   args.prompt.resolve();
   const Model model = args.model.open();
   const std::vector<TokenId> ids = args.prompt.encode(model);
@@ -64,7 +65,7 @@ void run_intervene(InterveneArguments& args, Context& context) {
   if (args.patch_ids) args.change.patch_from = *args.patch_ids;
   if (args.zero) args.change.zero = *args.zero;
   const RunContext run = context.run();
-  const Asked& asked = args.target.resolve(model, ids.size());
+  const Asked asked = args.target.resolve(model, ids.size());
   const InterventionResult result = intervene(model, ids, args.change, asked.question.target, run);
   run.check();
   args.outputs.write("--json", [&] { return to_json(result); });

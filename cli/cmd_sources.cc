@@ -1,6 +1,6 @@
 #include <fmt/format.h>
 
-#include <algorithm>
+#include <limits>
 #include <memory>
 
 #include "arguments.h"
@@ -32,7 +32,8 @@ void run_sources(SourcesArguments& args, Context& context) {
   args.outputs.check();
   args.options.options.check();
   if (!args.question) throw UsageError("no question: give it in quotes");
-  if (!args.documents) throw UsageError("--documents is missing: a file or a folder of documents");
+  if (!args.documents)
+    throw UsageError("no documents: name a file or a folder of them with --documents");
   args.options.question = *args.question;
   args.options.documents = read_documents(*args.documents);
   if (args.prompt_template) args.options.prompt_template = read_template(*args.prompt_template);
@@ -70,10 +71,8 @@ void add_sources(App& app, Context& context) {
               fmt::format("Tokens of the model's own answer, at most (default {})",
                           args->options.generate),
               [args](const std::string& value) {
-                parse_value("--generate", value, args->options.generate);
-                if (args->options.generate < 1)
-                  throw UsageError(
-                      fmt::format("--generate takes a number of 1 or more, not {}", value));
+                args->options.generate =
+                    parse_integer("--generate", value, 1, std::numeric_limits<int>::max());
               })
       .excludes(answer);
   command.option("--template", "FILE",

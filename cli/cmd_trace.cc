@@ -4,7 +4,6 @@
 #include <cmath>
 #include <memory>
 
-#include "answer.h"
 #include "arguments.h"
 #include "commands.h"
 #include "cost.h"
@@ -24,7 +23,6 @@ struct TraceArguments {
   ModelArguments model;
   QuestionArguments question;
   bool words = false, edges = false;
-  AnswerArguments answer;
   CostArguments cost;
   Outputs outputs;
   Color color = Color::automatic;
@@ -66,8 +64,8 @@ std::string edges_text(const Writers& writers, const std::vector<EdgeCredit>& ed
 }
 
 // Targets of several tokens.
-void run_answer(TraceArguments& args, const Model& model, const RunContext& run) {
-  const Asked& asked = args.question.asked();
+void run_answer(TraceArguments& args, const Asked& asked, const Model& model,
+                const RunContext& run) {
   const AnswerTokens tokens = answer_tokens(asked, model, args.prompt.made);
   const Planned planned = planned_question(args.prompt.made, asked.question, tokens);
   if (args.cost.say(model, args.prompt.made.ids, planned, run)) return;
@@ -78,32 +76,31 @@ void run_answer(TraceArguments& args, const Model& model, const RunContext& run)
   if (!args.outputs.any()) print(to_terminal(result, terminal_style(args.color)));
 }
 
-// What of a trace does not go with --answer.
-void check_answer(const TraceArguments& args) {
-  if (!args.answer.answer) return;
+// What of the command does not go with an answer.
+void check_outputs(const TraceArguments& args) {
+  if (!args.question.has("answer")) return;
   if (args.words || args.edges)
-    throw UsageError(fmt::format("{} does not go with --answer: it explains a span of tokens",
-                                 args.words ? "--words" : "--edges"));
+    throw UsageError(fmt::format("{} does not go with answer, which explains a span of tokens",
+                                 args.words ? "words" : "edges"));
   for (const char* name : {"--html", "--svg", "--tikz", "--graph", "--neuronpedia"}) {
     if (const auto* file = args.outputs.find(name); file && *file)
-      throw UsageError(fmt::format("{} does not go with --answer; --json does", name));
+      throw UsageError(fmt::format("{} does not go with answer; json does", field_name(name)));
   }
 }
 
 void run_trace(TraceArguments& args, Context& context) {
   args.outputs.check();
-  args.question.check();
+  args.question.check(args.prompt.is_chat());
   std::optional<GraphFormat> graph;
   if (const auto* file = args.outputs.find("--graph"); *file) graph = graph_format(**file);
   args.prompt.resolve();
-  args.answer.apply(args.question, args.prompt.chat);
-  check_answer(args);
+  check_outputs(args);
 
   const Model model = args.model.open();
   const std::vector<TokenId> ids = args.prompt.encode(model);
   // What names a place in the prompt or the model is looked up before any work.
-  const Asked& asked = args.question.resolve(model, ids.size());
-  if (args.answer.answer) return run_answer(args, model, context.run());
+  const Asked asked = args.question.resolve(model, ids.size());
+  if (asked.answer) return run_answer(args, asked, model, context.run());
   const std::vector<Span> spans = spans_of(asked, model, args.prompt.made);
   if (args.edges && (asked.method != Method::unpack || asked.question.root))
     throw UsageError("edges go with the method unpack and a target, not with a root");
@@ -158,7 +155,7 @@ void add_trace(App& app, Context& context) {
   args->outputs.add_file(command, "--graph",
                          "Write the listed paths as a graph: .graphml, .dot or .json");
   args->outputs.add(command, "--neuronpedia", "Write them as an attribution graph for Neuronpedia");
-  args->answer.add(command);
+  args->question.add_answer(command);
   command.flag("--words",
                "In words, too: the credit of subword tokens by word, and what the strongest "
                "components do in sentences",

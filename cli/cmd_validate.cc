@@ -20,7 +20,7 @@ struct ValidateArguments {
 };
 
 std::vector<TokenId> choose_ids(PromptArguments& prompt, const Model& model) {
-  if (!prompt.prompt && !prompt.ids) {
+  if (!prompt.prompt && !prompt.ids && !prompt.messages) {
     if (model.has_tokenizer()) {
       prompt.prompt = kDefaultPrompt;
     } else {

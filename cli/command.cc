@@ -46,6 +46,11 @@ std::string field_name(const std::string& option) {
   return name;
 }
 
+std::string option_name(std::string field) {
+  std::replace(field.begin(), field.end(), '_', '-');
+  return "--" + field;
+}
+
 void parse_value(const std::string&, const std::string& text, std::string& value) { value = text; }
 
 void parse_value(const std::string& option, const std::string& text, int& value) {

@@ -21,6 +21,7 @@ namespace unpack::cli {
 // The field that an option stands for: --max-tokens is max_tokens. Messages name the field, here as
 // in every other front end.
 std::string field_name(const std::string& option);
+std::string option_name(std::string field);
 
 // How the text of an option becomes a value; UsageError names the field and what it takes.
 void parse_value(const std::string& option, const std::string& text, std::string& value);

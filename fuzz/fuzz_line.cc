@@ -20,10 +20,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       }
       unpack::Asked asked;
       unpack::apply_fields(fields, asked);
-      const std::string once = unpack::to_fields(asked);
+      const std::string once = unpack::to_json(asked);
       unpack::Asked again;
       if (!unpack::apply_fields(unpack::read_fields(once, "itself"), again).empty() ||
-          unpack::to_fields(again) != once)
+          unpack::to_json(again) != once)
         __builtin_trap();
     } catch (const unpack::InputError& error) {
       expect_one_line(error.what());

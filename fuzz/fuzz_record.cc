@@ -11,7 +11,7 @@
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
-  (void)unpack::report::unseal(text);
+  (void)unpack::report::is_sealed(text);
   try {
     const unpack::batch::LineValues line = unpack::batch::read_line(text, "results.jsonl", true);
     if (line.error) return 0;

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Folders stand in an order (ARCHITECTURE.md), and a file includes only from its own folder and those before it. The order is read from that page.
-What a folder's headers declare stands in the folder's own namespace; `unpack` itself holds what include/unpack declares.
+What a folder's headers declare stands in the folder's own namespace; `unpack` itself holds what include/unpack declares, and a folder's other files define
+nothing that belongs to another folder.
+A message of the library names the field that is wrong, as every front end calls it, never an option of the command line: no text under src/ holds `--word`.
 Whatever a model family differs in is data in its config: outside src/model nothing compares the family's name.
 JSON has one reader (src/base/json_reader.h), with one limit of depth and size: no other file calls that of the JSON library.
 What ends the process where memory runs out is used nowhere. And what only some systems have stands where docs/packaging.md says, so that a port knows its files."""
@@ -17,6 +19,10 @@ NAMESPACES = {"intervene": "interventions"}
 PUBLIC_INSIDE = {"src/tokenizer/impl.h"}
 # What was written by the program itself a moment ago, or has passed the reader.
 OWN_JSON = {"src/base/json_reader.cc", "src/base/fields.cc"}
+# A program of others has options as well, and CSS calls its own values by such names.
+OTHERS = "huggingface-cli"
+CSS = re.compile(r"var\(--\w+|[{;]--\w+:")
+LITERAL = re.compile(r"""//[^\n]*|/\*.*?\*/|R"(\w*)\((?P<raw>.*?)\)\1"|"(?P<text>(?:\\.|[^"\\\n])*)"|'(?:\\\w{1,4}|\\.|[^'\\\n])'""", re.S)
 # What Windows, or any system but Linux, has not: in these files alone.
 SYSTEM = {
     r'"/proc|<(sched|dlfcn|gnu/.*|linux/.*|mach.*|sys/(resource|sysctl|utsname))\.h>|\b(sched_|madvise\(.*HUGE|getrusage|fdatasync)': {"src/base/system.cc"},
@@ -43,6 +49,24 @@ def order():
     sys.exit("order: ARCHITECTURE.md has lost the line with the order of folders")
 
 
+def options_in_texts(text):
+    """(line, option) of every literal that names an option of the command line; a report's `--preset best`, in backticks, names a command."""
+    for literal in LITERAL.finditer(text):
+        content = literal["raw"] or literal["text"]
+        if not content or OTHERS in content:
+            continue
+        if found := re.search(r"(?<![`\w-])--[a-z]\w*", CSS.sub("", content)):
+            yield text.count("\n", 0, literal.start()) + 1, found[0]
+
+
+def strange_namespaces(folder, folders, text):
+    """Namespaces of other folders that a source file opens or defines something in."""
+    names = {NAMESPACES.get(name, name): name for name in folders}
+    for opened in re.findall(r"^namespace (?:unpack::)?(\w+)[\w:]* \{", text, re.M) + re.findall(r"^[\w][^\n(;=]*?\b(\w+)::(?:\w+::)*~?\w+\([^\n]*(?:\n[^\n;{}]*)*\{$", text, re.M):
+        if names.get(opened, folder) != folder:
+            yield opened
+
+
 def main():
     ranks = order()
     wrong = []
@@ -61,6 +85,11 @@ def main():
         if parts[0] == "src" and path.suffix == ".h" and opened and str(path.relative_to(ROOT)) not in PUBLIC_INSIDE:
             if "unpack" in opened or not any(name == own or name.startswith(own + "::") for name in opened):
                 wrong.append(f"{path.relative_to(ROOT)}: what it declares belongs into namespace {own}")
+        if parts[0] == "src":
+            name = str(path.relative_to(ROOT))
+            wrong += [f"{name}:{number}: {option} is an option of the command line; a message names the field" for number, option in options_in_texts(text)]
+            if path.suffix != ".h":
+                wrong += [f"{name}: what belongs into the namespace {opened} stands in its own folder" for opened in strange_namespaces(folder, ranks, text)]
         for number, line in enumerate(text.splitlines(), 1):
             if folder != "model" and re.search(r"\bfamily\s*[=!]=|[=!]=\s*[\w.>()-]*\bfamily\b", line):
                 wrong.append(f"{path.relative_to(ROOT)}:{number}: asks for a family; what differs belongs into LayerConfig or ModelConfig")

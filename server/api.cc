@@ -8,6 +8,7 @@
 #include "unpack/chat.h"
 #include "unpack/cost.h"
 #include "unpack/error.h"
+#include "unpack/field_json.h"
 #include "unpack/intervene.h"
 #include "unpack/report.h"
 
@@ -238,19 +239,9 @@ json describe(const Model& model) {
 }
 
 json method_options(const std::string& preset) {
-  const Options options = preset_options(preset);
-  return {{"preset", preset},
-          {"beta", options.beta},
-          {"weights", options.weights},
-          {"mlp_weights", options.mlp_weights},
-          {"expert_weights", options.expert_weights},
-          {"dispatch", to_string(options.dispatch)},
-          {"mlp", to_string(options.mlp)},
-          {"scores", to_string(options.scores)},
-          {"reroot", to_string(options.reroot)},
-          {"direction", to_string(options.direction)},
-          {"floor", options.floor},
-          {"keys", to_string(options.keys)}};
+  json options = fields_json(to_fields(preset_options(preset)));
+  options["preset"] = preset;
+  return options;
 }
 
 json preset_list() {

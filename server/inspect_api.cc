@@ -229,7 +229,8 @@ Answer InspectApi::attribute(const Model& model, const Fields& body) const {
   RequestFields fields(body);
   fields.at_most_one_of({"continuation", "generate"});
   const std::optional<std::string> continuation = fields.text("continuation");
-  const int generate = fields.integer("generate", 1, limits_.max_tokens).value_or(10);
+  const int generate =
+      fields.integer("generate", 1, limits_.max_tokens).value_or(kAttributedTokens);
   const MadePrompt prompt = make_request_prompt(fields, model, limits_);
   const std::vector<TokenId>& ids = prompt.ids;
   const Options options = read_question(fields, model, limits_, ids, option_fields()).options;

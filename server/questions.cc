@@ -112,8 +112,9 @@ std::vector<std::string> target_fields() {
 }
 
 std::vector<std::string> option_fields() {
-  return {"preset", "beta",   "weights", "mlp_weights", "expert_weights", "dispatch",
-          "mlp",    "scores", "reroot",  "direction",   "floor",          "keys"};
+  std::vector<std::string> names = unpack::option_fields();
+  names.emplace_back("preset");
+  return names;
 }
 
 MadePrompt read_tokenize(const Fields& body, const Model& model, const Limits& limits) {
@@ -129,8 +130,6 @@ PredictRequest read_predict(const Fields& body, const Model& model, const Limits
   request.options.top = fields.integer("top", 1, kMostPredictions).value_or(request.options.top);
   request.options.lens = fields.flag("lens").value_or(false);
   request.options.experts = fields.flag("experts").value_or(false);
-  if (request.options.experts && !model.config().mixture())
-    throw InputError("field \"experts\": this model is no mixture, it has no experts");
   request.options.position = fields.integer("position").value_or(-1);
   request.ids = read_prompt(fields, model, limits);
   fields.expect_no_others();
@@ -169,10 +168,9 @@ SourcesRequest read_sources(const Fields& body, const Model& model, const Limits
   if (const auto i = fields.choice("format", {"json", "html"}))
     request.format = *i == 1 ? Format::html : Format::json;
   const std::optional<std::string> question = fields.text("question");
-  if (!question) throw InputError("give the question as \"question\"");
+  if (!question) throw InputError("give a question");
   const std::optional<std::string> documents = fields.json("documents");
-  if (!documents)
-    throw InputError("give the documents as \"documents\": texts, or objects with name and text");
+  if (!documents) throw InputError("give documents: texts, or objects with name and text");
   fields.at_most_one_of({"answer", "generate"});
   options.question = *question;
   options.documents = parse_documents(*documents, "documents");
@@ -226,7 +224,7 @@ void read_components(RequestFields& fields, Intervention& change) {
   if (const auto i = fields.choice("ablate", {"zero", "mean", "resample"})) {
     change.ablation = kAblations[*i];
     if (change.ablate.empty() && !change.keep)
-      throw InputError("\"ablate\" needs \"components\", for example [\"A5.H3\", \"MLP2@7\"]");
+      throw InputError("ablate needs components, such as A5.H3 or MLP2@7");
   }
 }
 
@@ -261,7 +259,7 @@ InterveneRequest read_prove(const Fields& body, const Model& model, const Limits
   InterveneRequest request;
   read_components(fields, request.intervention);
   if (request.intervention.ablate.empty())
-    throw InputError("nothing to prove: give \"components\", for example [\"A5.H3\", \"MLP2@7\"]");
+    throw InputError("nothing to prove: give components, such as A5.H3 or MLP2@7");
   read_changed(fields, model, limits, request);
   return request;
 }

@@ -22,8 +22,7 @@ struct GivenPrompt {
   std::size_t longest = 0;  // bytes of a text, at most; 0: no limit
 
   bool is_chat() const { return chat.on || messages || chat.chat_template; }
-  // What does not go together: UsageError. `prefix` goes before every name: "--" on a command line.
-  void check(const std::string& prefix = "") const;
+  void check() const;  // that all goes together: UsageError
 };
 
 struct MadePrompt {

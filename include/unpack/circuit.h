@@ -68,6 +68,7 @@ struct CircuitSize {
 };
 // "0.1%", "20"; both in a list with commas. Throws UsageError.
 std::vector<CircuitSize> parse_sizes(const std::string& text);
+CircuitSize parse_size(const std::string& text);  // one of these
 std::vector<CircuitSize> default_sizes();  // MIB's: 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100 %
 
 // What ours starts from here: of all presets the one that finds every compiled circuit.

@@ -58,6 +58,7 @@ std::vector<std::string> read_texts(const std::string& name, const Field& field,
 // The index of the text among `words`.
 std::size_t read_choice(const std::string& name, const Field& field,
                         const std::vector<std::string>& words);
+TokenId read_id(const std::string& name, const Field& field, int vocabulary);  // one, likewise
 // At least one id, all inside the vocabulary (InputError). vocabulary 0: not known yet.
 std::vector<TokenId> read_ids(const std::string& name, const Field& field, int vocabulary,
                               std::size_t longest);

@@ -56,6 +56,7 @@ struct Options {
   double floor = 0;          // direction read: least denominator of K and Q shares, in logits
   Keys keys = Keys::source;  // direction read with centered scores
 
+  bool operator==(const Options&) const = default;
   void check() const;  // throws UsageError for values out of range: weights are 0 to 1e6, not all 0
   // Takes back what does not go together: rules that know no direction (gate, l2) take `output`,
   // which knows neither floor nor keys. Says so where a rule gave way, or nothing.

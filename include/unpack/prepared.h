@@ -54,6 +54,9 @@ class Prepared {
   std::shared_ptr<const engine::PreparedState> state_;
 };
 
+// Tokens of the model's own that are explained where no continuation is given.
+inline constexpr int kAttributedTokens = 10;
+
 // Token credit of every token of a continuation, from one prepare over prompt + continuation.
 AttributeResult attribute(const Model& model, std::span<const TokenId> prompt,
                           std::span<const TokenId> continuation, const Options& options,

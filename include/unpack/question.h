@@ -46,9 +46,19 @@ struct Asked {
 std::vector<std::string> apply_fields(const Fields& fields, Asked& asked,
                                       const Model* model = nullptr);
 bool is_question_field(const std::string& name);
-std::vector<std::string> question_fields();  // their names, in the order of the documentation
-// The fields that would say the same; a JSON object.
-std::string to_fields(const Asked& asked);
+// Their names. The list of fields is the codec's table, and this; the options are those of Options.
+std::vector<std::string> question_fields();
+std::vector<std::string> option_fields();
+// The options among the fields, applied to `begin`; other fields are not looked at.
+Options read_options(const Fields& fields, const Options& begin);
+// The fields that would say the same.
+Fields to_fields(const Asked& asked);
+Fields to_fields(const Options& options);  // the options alone
+std::string to_json(const Asked& asked);   // as a JSON object
+
+// What can be known before there is a model: that every field is in its range and that all go
+// together (UsageError). Texts of tokens are left for later. `chat`: the prompt is a conversation.
+void check_fields(const Fields& fields, bool chat = false);
 
 // Once the prompt is known: that position, root, component and branch are there (InputError), and
 // that everything goes together (UsageError). Settles how many paths are listed.

@@ -22,7 +22,7 @@ struct Span {
 };
 
 enum class SpanKind { sentence, line, paragraph, turn };
-SpanKind parse_span_kind(const std::string& name);  // throws UsageError
+void check_span_kind(SpanKind kind, bool chat);  // UsageError: turns are those of a conversation
 const char* to_string(SpanKind kind);
 
 // The prompt's positions [from, to) cut into spans; every position belongs to one. Special tokens

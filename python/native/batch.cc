@@ -146,7 +146,7 @@ void bind_batch(py::module_& module) {
   module.def("batch_maker", &maker_tuple, model);
   module.def(
       "batch_options",
-      [](const Model& m, const std::string& given) { return to_fields(read_asked(given, &m)); },
+      [](const Model& m, const std::string& given) { return to_json(read_asked(given, &m)); },
       model, options);
   module.def("products_pay", &products_pay, model, prompts);
   module.def("for_batch", &for_batch, model, prompts, py::call_guard<py::gil_scoped_release>());

@@ -73,7 +73,7 @@ py::tuple circuit(const Model& model, const std::string& task, std::optional<int
   options.positions = positions;
   options.patched = patched;
   if (!sizes.empty()) options.sizes = parse_sizes(sizes);
-  if (!size.empty()) options.size = parse_sizes(size).at(0);
+  if (!size.empty()) options.size = parse_size(size);
   options.faithful = faithful;
   options.minimality = minimality;
   options.seed = seed;

@@ -10,6 +10,9 @@
 
 #include "bind.h"
 #include "unpack/error.h"
+#include "unpack/prepared.h"
+#include "unpack/sources.h"
+#include "unpack/writers.h"
 
 namespace py = pybind11;
 
@@ -24,6 +27,12 @@ double whole_as_double(PyObject* number) {
   if (x != -1.0 || !PyErr_Occurred()) return x;
   PyErr_Clear();  // hundreds of digits
   return std::numeric_limits<double>::infinity();
+}
+
+// A number of a kind of its own, such as Decimal or Fraction.
+bool is_real(PyObject* value) {
+  const PyNumberMethods* methods = Py_TYPE(value)->tp_as_number;
+  return methods && methods->nb_float && !PyIndex_Check(value);
 }
 
 Field to_field(const std::string& name, const py::handle& value, int depth = 0) {
@@ -42,8 +51,10 @@ Field to_field(const std::string& name, const py::handle& value, int depth = 0) 
     field.value = std::string(text, size);
   } else if (depth < kDeepest && py::hasattr(value, "tolist")) {  // numpy, torch
     return to_field(name, value.attr("tolist")(), depth + 1);
-  } else if (PyFloat_Check(value.ptr())) {
-    field.value = PyFloat_AS_DOUBLE(value.ptr());
+  } else if (PyFloat_Check(value.ptr()) || is_real(value.ptr())) {
+    const double x = PyFloat_AsDouble(value.ptr());
+    if (x == -1.0 && PyErr_Occurred()) throw py::error_already_set();
+    field.value = x;
   } else if (PyIndex_Check(value.ptr())) {
     const auto whole = py::reinterpret_steal<py::object>(PyNumber_Index(value.ptr()));
     if (!whole) throw py::error_already_set();
@@ -87,7 +98,42 @@ void bind_question(py::module_& module) {
            py::arg("length") = std::nullopt)
       .def_property_readonly("method", [](const Asked& a) { return to_string(a.method); });
   module.attr("question_fields") = question_fields();
+  module.attr("option_fields") = option_fields();
   module.attr("most_paths") = kMostPaths;
+  // What is no part of a question is read as its fields are.
+  const auto name = py::arg("name");
+  const auto value = py::arg("value");
+  module.def(
+      "read_integer",
+      [](const std::string& n, const py::handle& x, int low, int high) {
+        return read_integer(n, to_field(n, x), low, high);
+      },
+      name, value, py::arg("low"), py::arg("high"));
+  module.def(
+      "read_number",
+      [](const std::string& n, const py::handle& x) { return read_number(n, to_field(n, x)); },
+      name, value);
+  module.def(
+      "read_flag",
+      [](const std::string& n, const py::handle& x) { return read_flag(n, to_field(n, x)); }, name,
+      value);
+  module.def(
+      "read_text",
+      [](const std::string& n, const py::handle& x) { return read_text(n, to_field(n, x)); }, name,
+      value);
+  module.def(
+      "read_ids",
+      [](const std::string& n, const py::handle& x, int vocabulary) {
+        return read_ids(n, to_field(n, x), vocabulary, std::numeric_limits<int>::max());
+      },
+      name, value, py::arg("vocabulary"));
+  module.def("resolve_position", &resolve_position, py::arg("position"), py::arg("length"));
+  py::dict defaults;
+  defaults["top"] = PredictOptions().top;
+  defaults["max_tokens"] = SamplingOptions().max_tokens;
+  defaults["attribute"] = kAttributedTokens;
+  defaults["generate"] = SourcesOptions().generate;
+  module.attr("defaults") = defaults;
 }
 
 }  // namespace unpack::python

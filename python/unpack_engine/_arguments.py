@@ -19,7 +19,7 @@ OnProgress = Callable[[str, float, float], None]
 Progress = Union[None, bool, OnProgress]
 
 T = TypeVar("T")
-_SETTINGS = ("preset", "beta", "weights", "mlp_weights", "expert_weights", "dispatch", "mlp", "scores", "direction", "floor", "keys")
+_SETTINGS = ("preset", *(name for name in _native.option_fields if name != "reroot"))  # that one goes with a root
 _repr = reprlib.Repr()
 _repr.maxstring = _repr.maxother = _repr.maxlong = 60
 
@@ -37,43 +37,33 @@ def settings(arguments: Mapping[str, Any]) -> Mapping[str, Any]:
     return {name: arguments[name] for name in _SETTINGS}
 
 
-def integer(name: str, value: Any, low: Optional[int] = None, high: int = _INT32 - 1) -> int:
-    if isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} must be a whole number, not {shown(value)}")
+def integer(name: str, value: Any, low: int = -_INT32, high: int = _INT32 - 1) -> int:
+    return _native.read_integer(name, value, low, high)
+
+
+def wide_integer(name: str, value: Any, bits: int) -> int:
+    """A whole number of 0 or more that needs more than 32 bits: a seed, bytes."""
     try:
         number = operator.index(value)
     except TypeError:
-        raise TypeError(f"{name} must be a whole number, not {shown(value)}") from None
-    if low is not None and number < low:
-        raise ValueError(f"{name} must be {low} or more, not {shown(number)}")
-    if not -_INT32 <= number <= high:
-        raise ValueError(f"{name} is out of range: {shown(number)}")
+        number = -1
+    if isinstance(value, bool) or number < _INT32:
+        return integer(name, value, 0)
+    if number >= 2**bits:
+        raise ValueError(f"{name} takes a whole number below 2**{bits}, not {shown(number)}")
     return number
 
 
-def optional_integer(name: str, value: Any, low: Optional[int] = None) -> Optional[int]:
+def optional_integer(name: str, value: Any, low: int = -_INT32) -> Optional[int]:
     return None if value is None else integer(name, value, low)
 
 
 def real(name: str, value: Any) -> float:
-    if isinstance(value, (bool, str, bytes)) or value is None:
-        raise TypeError(f"{name} takes a number, not {shown(value)}")
-    try:
-        return float(value)
-    except OverflowError:
-        raise ValueError(f"{name} is out of range") from None
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} takes a number, not {shown(value)}") from None
+    return _native.read_number(name, value)
 
 
 def text(name: str, value: Any) -> str:
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
-    try:
-        value.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"{name} holds a lone surrogate at {error.start}, which is no character") from None
-    return value
+    return _native.read_text(name, value)
 
 
 def path(name: str, value: Any) -> str:
@@ -97,24 +87,22 @@ def optional_text(name: str, value: Any) -> Optional[str]:
 
 
 def flag(name: str, value: Any) -> bool:
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} must be True or False, not {shown(value)}")
-    return bool(value)
+    return _native.read_flag(name, value)
 
 
-def _listed(name: str, value: Any) -> List[Any]:
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        raise TypeError(f"{name} must be a text or token ids, not {type(value).__name__}: decode it first")
+def _listed(value: Any) -> Any:
+    """What can be gone through, as a list; a text, bytes and all else stay what they are."""
     if hasattr(value, "tolist"):  # numpy, torch
-        value = value.tolist()
-    try:
-        return list(value)
-    except TypeError:
-        raise TypeError(f"{name} must be a text or token ids, not {type(value).__name__}") from None
+        return value.tolist()
+    if isinstance(value, (str, bytes, bytearray)) or not hasattr(value, "__iter__"):
+        return value
+    return list(value)
 
 
 def token_ids(name: str, value: Any) -> List[int]:
-    return [integer(f"{name}[{i}]", x, 0) for i, x in enumerate(_listed(name, value))]
+    """Ids, or none."""
+    ids = _listed(value)
+    return [] if ids == [] else _native.read_ids(name, ids, 0)
 
 
 def prompt_ids(model: _native.Model, name: str, value: Any, bos: Any = True) -> List[int]:
@@ -122,21 +110,11 @@ def prompt_ids(model: _native.Model, name: str, value: Any, bos: Any = True) -> 
     flag("bos", bos)
     if isinstance(value, str):
         return named(name, model.encode_prompt, text(name, value), bos)
-    ids = token_ids(name, value)
-    if not ids:
-        raise ValueError(f"{name} has no tokens")
-    size = model.config["vocab_size"]
-    for i, token in enumerate(ids):
-        if token >= size:
-            raise ValueError(f"{name}[{i}] is {token}, outside the vocabulary (0 to {size - 1})")
-    return ids
+    return _native.read_ids(name, _listed(value), model.config["vocab_size"])
 
 
 def position(name: str, value: Any, length: int) -> int:
-    at = integer(name, value)
-    if not -length <= at < length:
-        raise ValueError(f"{name} {at} is outside the prompt: it has positions 0 to {length - 1} (negative ones count from the end)")
-    return at % length
+    return named(name, _native.resolve_position, integer(name, value), length)
 
 
 def layer(name: str, value: Any, count: int) -> int:

@@ -111,7 +111,7 @@ def experiment(
             asked,
             folder,
             check.optional_integer("n", n, 1),
-            check.integer("seed", seed, 0, 2**64 - 1),
+            check.wide_integer("seed", seed, 64),
             check.optional_path("corpus", corpus),
             check.optional_path("prompts", prompts),
             check.optional_path("roles", roles),

@@ -55,7 +55,7 @@ def random(
 ) -> Model:
     """A model of a well-known shape ('gpt2-small', ...) or of a config dictionary, with random weights: for tests and timing."""
     wanted = check.text("shape", shape) if isinstance(shape, str) else _config(shape)
-    return Model(_native.Model.random(wanted, check.integer("seed", seed, 0, 2**64 - 1), _device(device), _threads(threads), check.text("dtype", dtype)))
+    return Model(_native.Model.random(wanted, check.wide_integer("seed", seed, 64), _device(device), _threads(threads), check.text("dtype", dtype)))
 
 
 def from_state_dict(

@@ -13,6 +13,7 @@ from .prepared import Prepared, Weights2, Weights3
 from .results import Answer, Attribution, Intervention, Predictions, Sources, Token, Trace
 
 _MEMORY = 1 << 30
+_DEFAULT = _native.defaults
 
 
 class Generation(NamedTuple):
@@ -107,7 +108,7 @@ class Model:
         self,
         prompt: Prompt,
         *,
-        top: int = 10,
+        top: int = _DEFAULT["top"],
         lens: bool = False,
         experts: bool = False,
         position: int = -1,
@@ -130,7 +131,7 @@ class Model:
         self,
         prompt: Prompt,
         *,
-        max_tokens: int = 50,
+        max_tokens: int = _DEFAULT["max_tokens"],
         temperature: float = 0.0,
         top_k: int = 0,
         seed: int = 0,
@@ -152,7 +153,7 @@ class Model:
             check.integer("max_tokens", max_tokens, 0),
             heat,
             check.integer("top_k", top_k, 0),
-            check.integer("seed", seed, 0, 2**64 - 1),
+            check.wide_integer("seed", seed, 64),
             on_token,
             conversations.stops(prompt),
         )
@@ -164,7 +165,7 @@ class Model:
         """The forward pass and the denominators; any number of targets and roots are then cheap."""
         ids = check.prompt_ids(self._native, "prompt", prompt, bos)
         with check.reporting(progress) as report:
-            made = self._native.prepare([ids], check.integer("memory_budget", memory_budget, 0, 2**63 - 1), report)[0]
+            made = self._native.prepare([ids], check.wide_integer("memory_budget", memory_budget, 63), report)[0]
         return Prepared(self, made, prompt._native if isinstance(prompt, Chat) else None)
 
     def prepare_many(
@@ -175,7 +176,7 @@ class Model:
             raise TypeError("prompts must be a list of prompts, not a str: use prepare for one prompt")
         all_ids = [check.prompt_ids(self._native, f"prompts[{i}]", prompt, bos) for i, prompt in enumerate(prompts)]
         with check.reporting(progress) as report:
-            made = self._native.prepare(all_ids, check.integer("memory_budget", memory_budget, 0, 2**63 - 1), report)
+            made = self._native.prepare(all_ids, check.wide_integer("memory_budget", memory_budget, 63), report)
         return [Prepared(self, one) for one in made]
 
     def trace(self, prompt: Prompt, *, bos: bool = True, **question: Any) -> Trace:
@@ -187,7 +188,7 @@ class Model:
         prompt: Prompt,
         continuation: Union[None, str, Sequence[int]] = None,
         *,
-        generate: int = 10,
+        generate: int = _DEFAULT["attribute"],
         bos: bool = True,
         preset: Optional[str] = None,
         beta: Optional[float] = None,
@@ -303,7 +304,7 @@ class Model:
         documents: Union[Sequence[Union[str, Mapping[str, str]]], Mapping[str, str]],
         *,
         answer: Optional[str] = None,
-        generate: int = 30,
+        generate: int = _DEFAULT["generate"],
         template: Optional[str] = None,
         document_template: Optional[str] = None,
         chat: bool = False,
@@ -327,7 +328,7 @@ class Model:
         documents: Union[Sequence[Union[str, Mapping[str, str]]], Mapping[str, str]],
         *,
         answer: Optional[str] = None,
-        generate: int = 30,
+        generate: int = _DEFAULT["generate"],
         template: Optional[str] = None,
         document_template: Optional[str] = None,
         chat: bool = False,

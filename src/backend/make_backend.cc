@@ -27,7 +27,7 @@ std::shared_ptr<Backend> make_backend(std::shared_ptr<const model::ModelWeights>
         options.notice("weight_products are left out: only the CPU is faster with them");
       return backend;
     } catch (const InputError& e) {
-      if (!automatic) throw InputError(fmt::format("{}; use --device cpu", e.what()));
+      if (!automatic) throw InputError(fmt::format("{}; use device cpu", e.what()));
       if (options.notice && expected)
         options.notice(fmt::format("computing on the CPU: {}", e.what()));
     }

@@ -10,6 +10,7 @@
 #include "base/json_reader.h"
 #include "base/message.h"
 #include "unpack/error.h"
+#include "unpack/field_json.h"
 
 namespace unpack {
 namespace {
@@ -84,6 +85,30 @@ FieldList members(const std::string& name, const std::string& takes, const Field
   return out;
 }
 
+// `refuse`: what is an object of another language.
+template <class Refuse>
+Json written(const Field& field, const Refuse& refuse) {
+  struct Write {
+    const Field& field;
+    const Refuse& refuse;
+    Json operator()(const FieldList& list) const {
+      Json out = Json::array();
+      for (const Field& member : list) out.push_back(written(member, refuse));
+      return out;
+    }
+    Json operator()(const Field::Other& x) const {
+      if (x.json.empty()) refuse(field);
+      return Json::parse(x.json);
+    }
+    Json operator()(std::monostate) const { return nullptr; }
+    Json operator()(bool x) const { return x; }
+    Json operator()(std::int64_t x) const { return x; }
+    Json operator()(double x) const { return x; }
+    Json operator()(const std::string& x) const { return x; }
+  };
+  return std::visit(Write{field, refuse}, field.value);
+}
+
 }  // namespace
 
 Field text_field(std::string text) {
@@ -105,6 +130,10 @@ Fields read_fields(std::string_view json, const std::string& origin) {
   if (!object.is_object())
     throw InputError(
         fmt::format("{}: must be a JSON object, not {}", origin, shown(from_json(object))));
+  return fields_of(object);
+}
+
+Fields fields_of(const OrderedJson& object) {
   Fields fields;
   fields.reserve(object.size());
   for (const auto& [name, value] : object.items()) fields.emplace_back(name, from_json(value));
@@ -231,29 +260,25 @@ std::vector<std::string> read_texts(const std::string& name, const Field& field,
 }
 
 std::string read_json(const std::string& name, const Field& field) {
-  struct Write {
-    const std::string& name;
-    const Field& field;
-    Json operator()(const FieldList& list) const {
-      Json out = Json::array();
-      for (const Field& member : list) out.push_back(std::visit(Write{name, member}, member.value));
-      return out;
-    }
-    Json operator()(const Field::Other& x) const {
-      if (x.json.empty()) wrong_kind(name, "a list or an object", field);
-      return Json::parse(x.json);
-    }
-    Json operator()(std::monostate) const { return nullptr; }
-    Json operator()(bool x) const { return x; }
-    Json operator()(std::int64_t x) const { return x; }
-    Json operator()(double x) const { return x; }
-    Json operator()(const std::string& x) const { return x; }
-  };
   if (const auto* text = std::get_if<std::string>(&field.value)) return *text;
   if (!std::holds_alternative<FieldList>(field.value) &&
       !std::holds_alternative<Field::Other>(field.value))
     wrong_kind(name, "a list or an object", field);
-  return std::visit(Write{name, field}, field.value).dump();
+  return written(field,
+                 [&](const Field& member) { wrong_kind(name, "a list or an object", member); })
+      .dump();
+}
+
+OrderedJson field_json(const Field& field) {
+  return written(field, [](const Field& member) {
+    throw InternalError(fmt::format("{} has no JSON", shown(member)));
+  });
+}
+
+OrderedJson fields_json(const Fields& fields) {
+  Json out = Json::object();
+  for (const auto& [name, field] : fields) out[name] = field_json(field);
+  return out;
 }
 
 std::size_t read_choice(const std::string& name, const Field& field,
@@ -267,33 +292,35 @@ std::size_t read_choice(const std::string& name, const Field& field,
   wrong_value(name, takes, field);
 }
 
+TokenId read_id(const std::string& name, const Field& field, int vocabulary) {
+  const auto* past = std::get_if<double>(&field.value);
+  std::int64_t id = past && std::fabs(*past) >= 9.2e18 ? -1 : 0;
+  if (const auto* whole = std::get_if<std::int64_t>(&field.value)) {
+    id = *whole;
+  } else if (field.plain_text ? !parse_whole(std::get<std::string>(field.value), id) : id == 0) {
+    wrong_kind(name, "token ids", field);
+  }
+  if (id < 0 || id >= (vocabulary > 0 ? vocabulary : std::numeric_limits<TokenId>::max())) {
+    throw InputError(vocabulary > 0
+                         ? fmt::format("{}: token id {} is outside the vocabulary (0 to {})", name,
+                                       shown(field), vocabulary - 1)
+                         : fmt::format("{}: {} is no token id", name, shown(field)));
+  }
+  return static_cast<TokenId>(id);
+}
+
 std::vector<TokenId> read_ids(const std::string& name, const Field& field, int vocabulary,
                               std::size_t longest) {
-  const bool one = std::holds_alternative<std::int64_t>(field.value);
-  const FieldList list = one ? FieldList{field} : members(name, "token ids", field);
+  if (std::holds_alternative<std::int64_t>(field.value)) return {read_id(name, field, vocabulary)};
+  const FieldList list = members(name, "token ids", field);
   if (list.empty()) wrong_value(name, "at least one token id", field);
   if (list.size() > longest)
     throw InputError(fmt::format("{} holds {} token ids, more than the limit of {}", name,
                                  list.size(), longest));
   std::vector<TokenId> out;
   out.reserve(list.size());
-  for (const Field& member : list) {
-    const auto* past = std::get_if<double>(&member.value);
-    std::int64_t id = past && std::fabs(*past) >= 9.2e18 ? -1 : 0;
-    if (const auto* whole = std::get_if<std::int64_t>(&member.value)) {
-      id = *whole;
-    } else if (member.plain_text ? !parse_whole(std::get<std::string>(member.value), id)
-                                 : id == 0) {
-      wrong_kind(name, "token ids", member);
-    }
-    if (id < 0 || id >= (vocabulary > 0 ? vocabulary : std::numeric_limits<TokenId>::max())) {
-      throw InputError(vocabulary > 0
-                           ? fmt::format("{}: token id {} is outside the vocabulary (0 to {})",
-                                         name, shown(member), vocabulary - 1)
-                           : fmt::format("{}: {} is no token id", name, shown(member)));
-    }
-    out.push_back(id);
-  }
+  for (const Field& member : list)
+    out.push_back(read_id(fmt::format("{}[{}]", name, out.size()), member, vocabulary));
   return out;
 }
 

@@ -1,7 +1,9 @@
 #include "unpack/options.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include "base/message.h"
 #include "unpack/error.h"
 
 namespace unpack {
@@ -116,7 +118,8 @@ Options preset_options(const std::string& name) {
     options.keys = Keys::spread;
     return options;
   }
-  throw UsageError(fmt::format("'{}' is no preset: use paper, released or best", name));
+  throw UsageError(fmt::format("preset takes one of {}, not \"{}\"",
+                               fmt::join(preset_names(), ", "), base::one_line(name, 60)));
 }
 
 }  // namespace unpack

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <set>
 
-#include "base/json_reader.h"
 #include "base/message.h"
 #include "batch/arrays.h"
 #include "batch/facts.h"
@@ -13,6 +12,7 @@
 #include "report/json.h"
 #include "report/line_log.h"
 #include "unpack/error.h"
+#include "unpack/field_json.h"
 #include "unpack/report.h"
 
 namespace unpack {
@@ -39,7 +39,7 @@ Json run_json(const BatchOptions& o, const BatchMaker& maker, const PromptReader
           {"model", report::model_json(maker.model)},
           {"prompts",
            {{"file", reader.name()}, {"records", reader.count()}, {"checksum", reader.checksum()}}},
-          {"options", base::read_ordered_json(to_fields(o.question), "the question")},
+          {"options", fields_json(to_fields(o.question))},
           {"writers", maker.writers.size()},
           {"arrays", o.arrays},
           {"shard", o.shard.whole() ? Json(nullptr) : Json(to_string(o.shard))}};

@@ -45,11 +45,10 @@ class LineStream {
   void advance() {
     has_ = false;
     if (!in_.is_open() || !std::getline(in_, line_) || in_.eof()) return;
-    const std::string object = report::unseal(line_);
-    if (object.empty()) return;  // the merge says that the prompt is missing
+    if (!report::is_sealed(line_)) return;  // the merge says that the prompt is missing
     const std::size_t before = values_.index;
     const bool first = first_;
-    values_ = read_line(object, file_.string());
+    values_ = read_line(line_, file_.string());
     if (!first && values_.index <= before)
       throw InputError(
           fmt::format("{}: the lines are not in the order of their prompts ({} follows "
@@ -108,7 +107,7 @@ MergeResult merge_batch(const ShardSet& shards, const std::filesystem::path& out
                                      streams[owner].results.file().string(), summary.writers(),
                                      writer_count));
       if (writers.empty() && !summary.empty())
-        writers = read_line(report::unseal(line), "results.jsonl", true).writers;
+        writers = read_line(line, "results.jsonl", true).writers;
       results.add(line + "\n");
     } else if (streams[owner].errors.take(i, line, values)) {
       check(true, streams[owner].errors);

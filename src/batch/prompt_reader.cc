@@ -86,7 +86,7 @@ struct PromptReader::Impl {
         has("prompt") + has("ids") + has("messages") == 0) {
       throw InputError(
           fmt::format("{}: the first line must name the columns, prompt or ids among them "
-                      "(--format text: one prompt a line)",
+                      "(format text: one prompt a line)",
                       name()));
     }
     for (const std::string& column : header) {

@@ -41,7 +41,7 @@ class Tracing {
     line.reason = reason;
     Json object = head(records_[at], id);
     object["reason"] = reason;
-    line.text = report::seal(report::compact(object));
+    line.text = report::seal(std::move(object));
   }
 
   std::vector<Job> read(const Asked& defaults) {
@@ -84,7 +84,7 @@ class Tracing {
       Json object = head(records_[job.at], job.request.id);
       object.update(job.request.answer ? answer(model, job, line) : plain_trace(model, job, line));
       line.index = records_[job.at].index;
-      line.text = report::seal(report::compact(object));
+      line.text = report::seal(std::move(object));
     } catch (const InputError& error) {
       fail(job.at, error.what(), job.request.id);
     } catch (const UsageError& error) {

@@ -44,15 +44,15 @@ class Bench {
         model_(std::move(model)),
         memory_(engine::state_of(model_)->backend->device_memory()) {
     if (memory_ == nullptr && (options_.keep_layers != 0 || options_.memory_only)) {
-      throw UsageError(fmt::format("--{} is about a GPU's memory: use it with --device cuda",
-                                   options_.memory_only ? "memory" : "keep-layers"));
+      throw UsageError(fmt::format("{} is about a GPU's memory: use it with device cuda",
+                                   options_.memory_only ? "memory" : "keep_layers"));
     }
     if (options_.keep_layers == 0) return;
     const int layers = model_.config().n_layers;
     if (options_.keep_layers < 2 || options_.keep_layers >= layers) {
-      throw UsageError(fmt::format(
-          "--keep-layers must be at least 2 and less than the model's {} layers, not {}", layers,
-          options_.keep_layers));
+      throw UsageError(
+          fmt::format("keep_layers must be at least 2 and less than the model's {} layers, not {}",
+                      layers, options_.keep_layers));
     }
   }
 

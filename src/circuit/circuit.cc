@@ -318,6 +318,12 @@ std::vector<CircuitSize> parse_sizes(const std::string& text) {
   return out;
 }
 
+CircuitSize parse_size(const std::string& text) {
+  const std::vector<CircuitSize> one = parse_sizes(text);
+  if (one.size() != 1) throw UsageError("size takes one size; sizes takes several");
+  return one[0];
+}
+
 std::vector<CircuitSize> default_sizes() {
   return parse_sizes("0.1%,0.2%,0.5%,1%,2%,5%,10%,20%,50%,100%");
 }

@@ -1,4 +1,6 @@
 // How closely does what a method says of an edge follow what happens when the edge is patched?
+#include "circuit/edges_experiment.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -268,13 +270,3 @@ std::string report_edges(const experiments::Json& summaries,
 }
 
 }  // namespace unpack::circuit
-
-namespace unpack::experiments {
-
-Json run_edges(ModelSession& session) { return circuit::run_edges(session); }
-
-std::string report_edges(const Json& summaries, std::vector<ReportFile>& files) {
-  return circuit::report_edges(summaries, files);
-}
-
-}  // namespace unpack::experiments

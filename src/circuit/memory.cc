@@ -84,9 +84,9 @@ void CircuitMemory::keep(const std::string& name, const std::vector<double>& val
                                    error.message()));
     const bool begun = std::filesystem::exists(file_, error);
     log_ = std::make_unique<report::LineLog>(file_, [](std::string_view) {});
-    if (!begun) log_->append(report::seal(JsonValue{{"search", search_}}.dump()) + "\n");
+    if (!begun) log_->append(report::seal(OrderedJson{{"search", search_}}) + "\n");
   }
-  log_->append(report::seal(JsonValue{{"name", name}, {"values", values}}.dump()) + "\n");
+  log_->append(report::seal(OrderedJson{{"name", name}, {"values", values}}) + "\n");
   known_[name] = values;
 }
 

@@ -117,8 +117,7 @@ namespace {
   throw InputError(fmt::format(
       "a prompt of {} tokens leaves the device no room to keep all of it: layer by layer it can be "
       "traced with direction output, and its tokens with direction read; for this take fewer "
-      "tokens "
-      "or --device cpu",
+      "tokens or device cpu",
       tokens));
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "engine/check_question.h"
 #include "engine/state.h"
 #include "unpack/error.h"
 
@@ -52,14 +53,6 @@ std::vector<AnswerRow> answer_rows(const Model& model, std::span<const TokenId> 
   return rows;
 }
 
-void check_ids(const Model& model, std::span<const TokenId> ids, const char* what) {
-  for (const TokenId id : ids) {
-    if (id < 0 || id >= model.config().vocab_size)
-      throw InputError(fmt::format("{} id {} is outside the vocabulary (0 to {})", what, id,
-                                   model.config().vocab_size - 1));
-  }
-}
-
 }  // namespace
 
 std::vector<TokenId> encode_after(const Model& model, std::span<const TokenId> prompt,
@@ -80,7 +73,7 @@ AnswerResult explain_answer(const Model& model, std::span<const TokenId> prompt,
                             const Options& options, const RunContext& context) {
   if (prompt.empty()) throw InputError("the prompt has no tokens");
   if (answer.empty()) throw InputError("the answer has no tokens");
-  check_ids(model, answer, "answer");
+  engine::check_ids(answer, "answer", model.config().vocab_size);
   options.check();
   AnswerResult result;
   result.program = model.program();
@@ -95,7 +88,7 @@ AnswerResult explain_answer(const Model& model, std::span<const TokenId> prompt,
   std::optional<TokenId> contrast, own;
   if (versus) {
     if (versus->empty()) throw InputError("the other answer has no tokens");
-    check_ids(model, *versus, "answer");
+    engine::check_ids(*versus, "versus_answer", model.config().vocab_size);
     const std::size_t shorter = std::min(answer.size(), versus->size());
     while (first < shorter && answer[first] == (*versus)[first]) ++first;
     if (first == answer.size() && first == versus->size())

@@ -20,14 +20,6 @@ auto named(const char* field, const Check& check) {
   }
 }
 
-void check_ids(const std::vector<TokenId>& ids, const char* field, int vocabulary) {
-  for (const TokenId id : ids) {
-    if (id < 0 || id >= vocabulary)
-      throw InputError(fmt::format("{}: token id {} is outside the vocabulary (0 to {})", field, id,
-                                   vocabulary - 1));
-  }
-}
-
 void check_paths(const PathQuery& query, const Options& options, const Model& model, int length) {
   const ModelConfig& config = model.config();
   if (query.top > kMostPaths)
@@ -50,6 +42,14 @@ void check_paths(const PathQuery& query, const Options& options, const Model& mo
 }
 
 }  // namespace
+
+void check_ids(std::span<const TokenId> ids, const char* field, int vocabulary) {
+  for (std::size_t i = 0; i < ids.size(); ++i) {
+    if (ids[i] < 0 || ids[i] >= vocabulary)
+      throw InputError(fmt::format("{}[{}]: token id {} is outside the vocabulary (0 to {})", field,
+                                   i, ids[i], vocabulary - 1));
+  }
+}
 
 std::vector<std::string> empty_filters(const PathQuery& query, const ModelConfig& config,
                                        int length) {

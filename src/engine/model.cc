@@ -26,7 +26,7 @@ LoadOptions possible_options(const ModelConfig& config, LoadOptions options) {
   const std::string obstacle = weight_product_obstacle(config);
   if (!options.weight_products || options.device == "cuda" || obstacle.empty()) return options;
   options.weight_products = false;
-  if (options.notice) options.notice("--weight-products is left out: " + obstacle);
+  if (options.notice) options.notice("weight_products is left out: " + obstacle);
   return options;
 }
 

@@ -51,8 +51,8 @@ bool engine::goes_by_layer(const engine::ModelState& state, int tokens, const Ru
   throw InputError(fmt::format(
       "a prompt of {} tokens takes {:.1f} GiB of the device{}, which has {:.1f} GiB for it; {}",
       tokens, least(tokens) / kGiB, may ? ", layer by layer" : "", room / kGiB,
-      fits > 0 ? fmt::format("{} tokens would fit, or use --device cpu", fits)
-               : "use a smaller model or --device cpu"));
+      fits > 0 ? fmt::format("{} tokens would fit, or use device cpu", fits)
+               : "use a smaller model or device cpu"));
 }
 
 std::vector<Prepared> Model::prepare(const std::vector<std::vector<TokenId>>& prompts,

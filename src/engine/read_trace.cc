@@ -206,7 +206,7 @@ void engine::answer_along_reading(const engine::PreparedState& state, const Ques
   if (with_edges && d.by_layer())
     throw InputError(
         "this prompt is traced layer by layer: with direction read its tokens alone can be "
-        "asked for; leave paths and roots out (--top-paths 0), or take --preset paper");
+        "asked for; leave paths and roots out (top_paths 0), or take preset paper");
   const engine::ReadSweep sweep(
       d, question.options, start_of(state, question, result),
       with_edges ? engine::ReadSweep::Keep::all : engine::ReadSweep::Keep::nothing, context);
@@ -293,7 +293,7 @@ engine::EdgeAnswer engine::edge_sums(const engine::PreparedState& state, const Q
   Question question = asked;
   question.options.check();
   question.options.settle();
-  if (question.root) throw UsageError("edges are those of a target: leave --root out");
+  if (question.root) throw UsageError("edges are those of a target: leave root out");
   const int position = resolve_position(question.target.position, d.length());
   const TargetInfo target =
       engine::resolve_target(state.model, question.target, d.length(), *state.logits_at(position));

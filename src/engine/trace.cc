@@ -107,11 +107,6 @@ credit::PathFilter resolve_filter(const PathQuery& query, const Writers& writers
   return filter;
 }
 
-void check_filter(const credit::PathFilter& filter) {
-  if (filter.branch && (*filter.branch == Branch::none || *filter.branch == Branch::mlp))
-    throw UsageError("--branch must be K, Q, V, G, U or R");
-}
-
 // Spec 8.4: upstream components by what they send into the root.
 void add_composition(TraceResult& result, const credit::Suffix& suffix, const Writers& writers) {
   std::vector<CompositionEntry> all(writers.count());
@@ -397,7 +392,6 @@ TraceResult Prepared::trace(const Question& asked, const RunContext& context) co
   result.predictions = engine::top_predictions(model(), *logits, 10);
   if (question.options.direction == Direction::read) {
     const credit::PathFilter filter = resolve_filter(question.paths, d.writers(), d.length());
-    check_filter(filter);
     engine::answer_along_reading(*state_, question, filter, context, result);
   } else if (d.backend().is_double()) {
     answer<double>(*state_, question, result.target, context, result);

@@ -22,9 +22,9 @@ constexpr double kLeastCredit = 1e-3, kMostDecoy = 0.05, kMostDead = 1e-4, kNois
 
 cc::Settings settings_of(const ExperimentOptions& o, const std::string& format, double noise) {
   if (!(noise >= 0) || !std::isfinite(noise))
-    throw UsageError(fmt::format("--noise takes numbers of 0 or more, not {}", noise));
+    throw UsageError(fmt::format("noise takes numbers of 0 or more, not {}", noise));
   if (!(o.compiled.sharpness > 0) || !std::isfinite(o.compiled.sharpness))
-    throw UsageError("--sharpness takes a number above 0");
+    throw UsageError("sharpness takes a number above 0");
   return {format == "gpt2" ? cc::Format::gpt2 : cc::Format::llama, o.compiled.sharpness, noise,
           o.seed};
 }
@@ -69,7 +69,7 @@ std::vector<std::string> compiled_programs() { return cc::program_names(); }
 std::vector<std::string> experiments::compiled_formats(const CompiledOptions& options) {
   if (!options.format) return {"gpt2", "llama"};
   if (*options.format != "gpt2" && *options.format != "llama")
-    throw UsageError(fmt::format("--format takes gpt2 or llama, not '{}'", *options.format));
+    throw UsageError(fmt::format("format takes gpt2 or llama, not '{}'", *options.format));
   return {*options.format};
 }
 

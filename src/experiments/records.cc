@@ -10,8 +10,10 @@ namespace unpack::experiments {
 namespace {
 
 // A record is foreign input when it is read again.
-Json read_record(std::string_view object, const std::filesystem::path& file) {
-  return base::read_ordered_json(object, file.string());
+Json read_record(std::string_view line, const std::filesystem::path& file) {
+  Json record = base::read_ordered_json(line, file.string());
+  if (record.is_object()) record.erase("crc32");
+  return record;
 }
 
 std::string key_of(const Json& record, const std::filesystem::path& file) {
@@ -29,8 +31,8 @@ std::string key_of(const Json& record, const std::filesystem::path& file) {
 RecordMap read_records(const std::filesystem::path& file, Json& settings) {
   RecordMap records;
   settings = nullptr;
-  report::read_sealed(file, [&](std::string_view object) {
-    Json record = read_record(object, file);
+  report::read_sealed(file, [&](std::string_view line) {
+    Json record = read_record(line, file);
     if (settings.is_null()) {
       settings = std::move(record);
     } else {
@@ -44,10 +46,10 @@ RecordMap read_records(const std::filesystem::path& file, Json& settings) {
 Records::Records(const std::filesystem::path& file, const Json& settings, const Shard& shard)
     : shard_(shard) {
   bool begun = false;
-  log_ = std::make_unique<report::LineLog>(file, [&](std::string_view object) {
-    Json record = read_record(object, file);
+  log_ = std::make_unique<report::LineLog>(file, [&](std::string_view line) {
+    Json record = read_record(line, file);
     if (!begun) {
-      if (record != settings) {
+      if (JsonValue(record) != JsonValue(settings)) {  // in any order
         throw InputError(
             fmt::format("{} belongs to a run with other settings ({}): choose another folder, or "
                         "delete the folder",
@@ -71,9 +73,7 @@ Records::Records(const std::filesystem::path& file, const Json& settings, Record
   write(settings);
 }
 
-void Records::write(const Json& line) {
-  log_->append(report::seal(line.dump(-1, ' ', false, Json::error_handler_t::replace)) + "\n");
-}
+void Records::write(const Json& line) { log_->append(report::seal(line) + "\n"); }
 
 const Json* Records::find(const std::string& key) {
   if (const auto found = known_.find(key); found != known_.end()) return &found->second;

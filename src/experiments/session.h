@@ -58,10 +58,6 @@ std::string report_ioi(const Json& summaries, std::vector<ReportFile>& files);
 Json run_greater_than(ModelSession& session);
 std::string report_greater_than(const Json& summaries, std::vector<ReportFile>& files);
 
-// Defined beside the circuits that it measures.
-Json run_edges(ModelSession& session);
-std::string report_edges(const Json& summaries, std::vector<ReportFile>& files);
-
 Json run_compiled(ModelSession& session);
 std::string report_compiled(const Json& summaries, std::vector<ReportFile>& files);
 // The formats it compiles to, in place of names of models, and a model to hold for one of them.

@@ -2,10 +2,11 @@
 
 #include <fmt/format.h>
 
-#include <initializer_list>
 #include <system_error>
 
 #include "unpack/error.h"
+#include "unpack/field_json.h"
+#include "unpack/question.h"
 
 namespace unpack::experiments {
 
@@ -36,48 +37,32 @@ std::string model_source(const std::string& name) {
                                                     : name;
 }
 
-template <typename T>
-T word(const Json& json, std::initializer_list<T> values) {
-  for (const T value : values) {
-    if (json == to_string(value)) return value;
-  }
-  throw InputError("run.json was written by another version of this program");
-}
-
 }  // namespace
 
 Json source_json(const ExperimentOptions& o) {
   Json models = Json::array();
   for (const std::string& name : o.models) models.push_back(model_source(name));
-  return {{"name", o.name},
-          {"models", models},
-          {"n", o.n ? Json(*o.n) : Json(nullptr)},
-          {"seed", o.seed},
-          {"corpus", path_json(o.corpus)},
-          {"prompts", path_json(o.prompts)},
-          {"roles", table_json(o.roles)},
-          {"claims", table_json(o.claims)},
-          {"beta", o.options.beta},
-          {"weights", o.options.weights},
-          {"mlp_weights", o.options.mlp_weights},
-          {"expert_weights", o.options.expert_weights},
-          {"dispatch", to_string(o.options.dispatch)},
-          {"mlp", to_string(o.options.mlp)},
-          {"scores", to_string(o.options.scores)},
-          {"direction", to_string(o.options.direction)},
-          {"floor", o.options.floor},
-          {"keys", to_string(o.options.keys)},
-          {"logit", o.readout == FaithfulnessReadout::logit},
-          {"raw_logit", o.raw_logit},
-          {"whole_sentences", o.whole_sentences},
-          {"narrow_paths", o.narrow_paths},
-          {"all", o.all},
-          {"stop_at_bad_line", o.stop_at_bad_line},
-          {"program", o.compiled.program ? Json(*o.compiled.program) : Json(nullptr)},
-          {"format", o.compiled.format ? Json(*o.compiled.format) : Json(nullptr)},
-          {"noise", o.compiled.noise},
-          {"sharpness", o.compiled.sharpness},
-          {"command", o.command}};
+  Json source = {{"name", o.name},
+                 {"models", models},
+                 {"n", o.n ? Json(*o.n) : Json(nullptr)},
+                 {"seed", o.seed},
+                 {"corpus", path_json(o.corpus)},
+                 {"prompts", path_json(o.prompts)},
+                 {"roles", table_json(o.roles)},
+                 {"claims", table_json(o.claims)},
+                 {"logit", o.readout == FaithfulnessReadout::logit},
+                 {"raw_logit", o.raw_logit},
+                 {"whole_sentences", o.whole_sentences},
+                 {"narrow_paths", o.narrow_paths},
+                 {"all", o.all},
+                 {"stop_at_bad_line", o.stop_at_bad_line},
+                 {"program", o.compiled.program ? Json(*o.compiled.program) : Json(nullptr)},
+                 {"format", o.compiled.format ? Json(*o.compiled.format) : Json(nullptr)},
+                 {"noise", o.compiled.noise},
+                 {"sharpness", o.compiled.sharpness},
+                 {"command", o.command}};
+  source.update(fields_json(to_fields(o.options)));
+  return source;
 }
 
 ExperimentOptions options_from(const Json& source) try {
@@ -90,16 +75,10 @@ ExperimentOptions options_from(const Json& source) try {
   o.prompts = path_from(source.at("prompts"));
   o.roles = table_from(source.at("roles"));
   o.claims = table_from(source.at("claims"));
-  o.options.beta = source.at("beta");
-  o.options.weights = source.at("weights").get<std::array<double, 3>>();
-  o.options.mlp_weights = source.at("mlp_weights").get<std::array<double, 2>>();
-  o.options.expert_weights = source.at("expert_weights").get<std::array<double, 3>>();
-  o.options.dispatch = word(source.at("dispatch"), {Dispatch::aligned, Dispatch::gate});
-  o.options.mlp = word(source.at("mlp"), {MlpRule::per_neuron, MlpRule::linearized, MlpRule::l2});
-  o.options.scores = word(source.at("scores"), {Scores::raw, Scores::centered});
-  o.options.direction = word(source.at("direction"), {Direction::output, Direction::read});
-  o.options.floor = source.at("floor");
-  o.options.keys = word(source.at("keys"), {Keys::source, Keys::spread});
+  for (const std::string& name : option_fields()) {
+    if (name != "reroot") (void)source.at(name);  // all but this one were always written
+  }
+  o.options = read_options(fields_of(source), Options());
   o.readout = source.at("logit").get<bool>() ? FaithfulnessReadout::logit
                                              : FaithfulnessReadout::probability;
   o.raw_logit = source.at("raw_logit");

@@ -2,23 +2,20 @@
 
 #include <fmt/format.h>
 
+#include "engine/check_question.h"
 #include "unpack/chat.h"
 #include "unpack/error.h"
 
 namespace unpack {
 
-void GivenPrompt::check(const std::string& prefix) const {
-  if ((text ? 1 : 0) + (ids ? 1 : 0) + (messages ? 1 : 0) > 1)
-    throw UsageError(text && ids ? "give prompt or ids, not both"
-                                 : fmt::format("give a prompt or {}messages, not both", prefix));
-  if (chat.system && !is_chat())
-    throw UsageError(fmt::format("{0}system goes with {0}chat", prefix));
-  if (is_chat() && ids)
-    throw UsageError(fmt::format("{0}chat takes a prompt or messages, not {0}ids", prefix));
+void GivenPrompt::check() const {
+  if (text && ids) throw UsageError("give prompt or ids, not both");
+  if ((text || ids) && messages)
+    throw UsageError(fmt::format("give {} or messages, not both", text ? "prompt" : "ids"));
+  if (chat.system && !is_chat()) throw UsageError("system goes with chat");
+  if (is_chat() && ids) throw UsageError("chat takes a prompt or messages, not ids");
   if (is_chat() && no_bos)
-    throw UsageError(
-        fmt::format("{}{} does not go with {}chat: the template writes the special tokens", prefix,
-                    prefix.empty() ? "no_bos" : "no-bos", prefix));
+    throw UsageError("no_bos does not go with chat: the template writes the special tokens");
 }
 
 MadePrompt make_prompt(const Model& model, const GivenPrompt& given) {
@@ -26,6 +23,7 @@ MadePrompt make_prompt(const Model& model, const GivenPrompt& given) {
   MadePrompt made;
   made.no_bos = given.no_bos;
   if (given.ids) {
+    engine::check_ids(*given.ids, "ids", model.config().vocab_size);
     made.ids = *given.ids;
     return made;
   }

@@ -35,12 +35,9 @@ Span read_span(const std::string& text) {
 
 }  // namespace
 
-SpanKind parse_span_kind(const std::string& name) {
-  if (name == "sentence") return SpanKind::sentence;
-  if (name == "line") return SpanKind::line;
-  if (name == "paragraph") return SpanKind::paragraph;
-  if (name == "turn") return SpanKind::turn;
-  throw UsageError(fmt::format("group_by is sentence, line, paragraph or turn, not \"{}\"", name));
+void check_span_kind(SpanKind kind, bool chat) {
+  if (kind == SpanKind::turn && !chat)
+    throw UsageError("turns are those of a conversation: group_by turn goes with chat");
 }
 
 const char* to_string(SpanKind kind) {

@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "report/labels.h"
+#include "unpack/field_json.h"
 #include "unpack/groups.h"
+#include "unpack/question.h"
 #include "unpack/reads.h"
 #include "unpack/report.h"
 
@@ -39,19 +41,7 @@ Json report::model_json(const ModelInfo& m) {
           {"fingerprint", m.fingerprint}};
 }
 
-OrderedJson report::options_json(const Options& o) {
-  return {{"beta", o.beta},
-          {"weights", o.weights},
-          {"mlp_weights", o.mlp_weights},
-          {"expert_weights", o.expert_weights},
-          {"dispatch", to_string(o.dispatch)},
-          {"mlp", to_string(o.mlp)},
-          {"scores", to_string(o.scores)},
-          {"reroot", to_string(o.reroot)},
-          {"direction", to_string(o.direction)},
-          {"floor", o.floor},
-          {"keys", to_string(o.keys)}};
-}
+OrderedJson report::options_json(const Options& o) { return fields_json(to_fields(o)); }
 
 namespace {
 

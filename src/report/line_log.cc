@@ -12,13 +12,15 @@
 #include "base/checksum.h"
 #include "base/files.h"
 #include "base/system.h"
+#include "report/json.h"
 #include "unpack/error.h"
 
 namespace unpack::report {
 
 namespace {
 
-constexpr std::string_view kMember = ",\"crc32\":\"";
+// How a sealed line ends: the member, its digits, the end.
+constexpr std::string_view kMember = ",\"crc32\":\"", kEnd = "\"}";
 constexpr std::size_t kDigits = 8;
 
 [[noreturn]] void fail(const std::filesystem::path& file, int error) {
@@ -34,23 +36,24 @@ constexpr std::size_t kDigits = 8;
 
 }  // namespace
 
-std::string seal(std::string_view object) {
-  object.remove_suffix(1);  // the closing brace
-  return fmt::format("{}{}{}\"}}", object, kMember, base::crc32_text(object));
+std::string seal(OrderedJson object) {
+  std::string body = compact(object);
+  body.pop_back();  // what stands in front of the member of the checksum
+  object["crc32"] = base::crc32_text(body);
+  return compact(object);
 }
 
-std::string unseal(std::string_view line) {
-  const std::size_t tail = kMember.size() + kDigits + 2;
-  if (line.size() < tail + 1 || !line.ends_with("\"}")) return {};
+bool is_sealed(std::string_view line) {
+  const std::size_t tail = kMember.size() + kDigits + kEnd.size();
+  if (line.size() <= tail) return false;
   const std::string_view body = line.substr(0, line.size() - tail);
-  if (line.substr(body.size(), kMember.size()) != kMember ||
-      line.substr(body.size() + kMember.size(), kDigits) != base::crc32_text(body))
-    return {};
-  return std::string(body) + '}';
+  const std::string_view end = line.substr(body.size());
+  return end.starts_with(kMember) && end.ends_with(kEnd) &&
+         end.substr(kMember.size(), kDigits) == base::crc32_text(body);
 }
 
 std::uintmax_t read_sealed(const std::filesystem::path& file,
-                           const std::function<void(std::string_view object)>& each) {
+                           const std::function<void(std::string_view line)>& each) {
   std::uintmax_t good = 0;
   std::size_t number = 0, damaged = 0;  // lines, from 1
   if (!base::is_there(file)) return 0;
@@ -61,8 +64,7 @@ std::uintmax_t read_sealed(const std::filesystem::path& file,
   while (std::getline(in, line)) {
     if (in.eof()) break;  // no line end: the write was cut short
     ++number;
-    const std::string object = unseal(line);
-    if (object.empty()) {
+    if (!is_sealed(line)) {
       // A first line that is whole and yet not ours is somebody's file; it must not be cut off.
       if (good == 0)
         throw InputError(
@@ -80,14 +82,14 @@ std::uintmax_t read_sealed(const std::filesystem::path& file,
                       "of it (head -n {}) and the others are made again",
                       file.string(), damaged, damaged - 1));
     good += line.size() + 1;
-    each(object);
+    each(line);
   }
   if (in.bad()) fail_to_read(file, errno);
   return good;
 }
 
 LineLog::LineLog(const std::filesystem::path& file,
-                 const std::function<void(std::string_view object)>& each)
+                 const std::function<void(std::string_view line)>& each)
     : path_(file) {
   if (base::is_there(file)) (void)base::InputFile(file);  // no folder, no pipe
   file_ = ::open(file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0666);
@@ -96,7 +98,7 @@ LineLog::LineLog(const std::filesystem::path& file,
     // A file system without locks is no reason to refuse the work.
     if (::flock(file_, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
       throw InputError(fmt::format(
-          "another run is writing {}: wait for it, or choose another --out", file.string()));
+          "another run is writing {}: wait for it, or choose another folder", file.string()));
     }
     const std::uintmax_t good = read_sealed(file, each);
     if (::ftruncate(file_, good) != 0) fail(file, errno);

@@ -7,25 +7,26 @@
 #include <string>
 #include <string_view>
 
+#include "unpack/json.h"
+
 namespace unpack::report {
 
 // `{...}` -> `{...,"crc32":"0123abcd"}`: of everything in front of that member.
-std::string seal(std::string_view object);
-// The object without its checksum, or nothing (empty) where the checksum is absent or wrong.
-std::string unseal(std::string_view line);
+std::string seal(OrderedJson object);
+bool is_sealed(std::string_view line);  // the checksum is there, and right
 
-// Calls `each` with every good line, unsealed; returns how many bytes these take. A file that is
-// not there has none. What a broken write left at its end is passed over; InputError for a bad line
-// that good ones follow, and for a file that is not ours.
+// Calls `each` with every good line, its checksum with it; returns how many bytes these take. A
+// file that is not there has none. What a broken write left at its end is passed over; InputError
+// for a bad line that good ones follow, and for a file that is not ours.
 std::uintmax_t read_sealed(const std::filesystem::path& file,
-                           const std::function<void(std::string_view object)>& each);
+                           const std::function<void(std::string_view line)>& each);
 
 class LineLog {
  public:
   // Reads what is there, cuts off what is not whole, and takes the file for itself: InputError
   // while another process has it open.
   LineLog(const std::filesystem::path& file,
-          const std::function<void(std::string_view object)>& each);
+          const std::function<void(std::string_view line)>& each);
   ~LineLog();
   LineLog(const LineLog&) = delete;
   LineLog& operator=(const LineLog&) = delete;

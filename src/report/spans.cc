@@ -14,8 +14,7 @@
 namespace unpack {
 std::vector<Span> cut_spans(const Model& model, std::span<const TokenId> ids, SpanKind kind,
                             int from, std::optional<int> to) {
-  if (kind == SpanKind::turn)
-    throw UsageError("turns are those of a conversation: group_by turn goes with chat");
+  check_span_kind(kind, false);
   const int end = to.value_or(ids.size());
   std::string text;
   struct Place {

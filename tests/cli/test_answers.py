@@ -59,10 +59,10 @@ def test_sentences_lines_and_paragraphs(unpack):
 
 
 @pytest.mark.parametrize("args, status, word", [
-    (["--versus-answer", " x"], 2, "--answer"), (["--answer", ""], 1, "no tokens"), (["--answer", " a", "--versus-answer", " a"], 1, "same"),
-    (["--answer", " a", "--target", " b"], 2, "--target"), (["--answer", " a", "--svg", "x.svg"], 2, "--svg"), (["--group", "a=1:99"], 1, "99"),
+    (["--versus-answer", " x"], 2, "versus_answer goes with answer"), (["--answer", ""], 1, "no tokens"), (["--answer", " a", "--versus-answer", " a"], 1, "same"),
+    (["--answer", " a", "--target", " b"], 2, "target or answer, not both"), (["--answer", " a", "--svg", "x.svg"], 2, "svg does not go with answer"), (["--group", "a=1:99"], 1, "99"),
     (["--group", "a=3:1"], 1, "before"), (["--group", "a"], 2, "NAME"), (["--group", "a=x:2"], 2, "NAME"), (["--group-by", "word"], 2, "sentence"),
-    (["--group-by", "turn"], 2, "--chat"), (["--group-by", "line", "--group", "a=1"], 2, "together"),
+    (["--group-by", "turn"], 2, "goes with chat"), (["--group-by", "line", "--group", "a=1"], 2, "group or group_by, not both"),
 ])
 def test_what_does_not_fit_is_refused(unpack, args, status, word):
     assert word in unpack.fails(status, "trace", MARY, *args)
@@ -179,8 +179,8 @@ def test_a_batch_takes_answers_and_conversations_from_the_command_line(unpack, t
     alone = unpack.json("trace", "Who got it?", "--chat-template", template, "--system", "Be kind.", "--group-by", "turn")
     close(talk["token_credit"], alone["token_credit"])
     assert [g["name"] for g in talk["groups"]] == ["system 1", "user 2", "(rest)"]
-    for options, word in ((["--system", "x"], "--chat"), (["--group-by", "turn"], "--chat"), (["--versus-answer", "x"], "--answer"), (["--answer", "x", "--target", " Mary"], "--target"),
-                          (["--chat", "--no-bos"], "--no-bos"), (["--group", "a=1:2", "--group-by", "line"], "together")):
+    for options, word in ((["--system", "x"], "goes with chat"), (["--group-by", "turn"], "goes with chat"), (["--versus-answer", "x"], "goes with answer"), (["--answer", "x", "--target", " Mary"], "target or answer"),
+                          (["--chat", "--no-bos"], "no_bos"), (["--group", "a=1:2", "--group-by", "line"], "not both")):
         assert word in unpack.fails(2, "batch", prompts, "--out", tmp_path / "bad", *options)
     assert unpack("batch", prompts, "--out", tmp_path / "none", "--chat").returncode == 1
     assert "chat template" in (tmp_path / "none" / "errors.jsonl").read_text()

@@ -54,7 +54,7 @@ def test_trace_attribute_and_generate_take_conversations(unpack, model):
 
 
 @pytest.mark.parametrize("args, status, word", [
-    (["x", "--system", "y"], 2, "--chat"), (["--ids", "1,2", "--chat"], 2, "--ids"), (["x", "--chat", "--no-bos"], 2, "--no-bos"),
+    (["x", "--system", "y"], 2, "system goes with chat"), (["--ids", "1,2", "--chat"], 2, "not ids"), (["x", "--chat", "--no-bos"], 2, "no_bos does not go with chat"),
     (["--messages", "/nowhere.json"], 1, "nowhere"), (["x", "--chat-template", "/nowhere.jinja"], 1, "nowhere"), (['{"messages": 3}', "--chat"], 1, "messages"),
     (['[{"role": "system", "content": "a"}, {"role": "user", "content": "b"}]', "--chat", "--system", "c"], 1, "system"),
 ])

@@ -103,7 +103,7 @@ def test_weight_products_that_would_not_hold_are_left_out_with_a_line(unpack, mo
     if any(name in args[1] for name in ("phi3", "granite", "smollm3")):  # there they hold
         assert not result.stderr and credit == pytest.approx(plain, abs=1e-4)
         return
-    assert result.stderr.count("\n") == 1 and "--weight-products is left out" in result.stderr
+    assert result.stderr.count("\n") == 1 and "weight_products is left out" in result.stderr
     assert credit == plain
 
 

@@ -57,7 +57,7 @@ def test_edges_are_the_credit_of_the_nodes_they_lead_to(unpack):
 
 
 @pytest.mark.parametrize("args, words", [
-    (["--preset", "worst"], "no preset"),
+    (["--preset", "worst"], "preset takes one of"),
     (["--floor", "-1"], "floor"),
 ])
 def test_what_does_not_go_together_is_said_so(unpack, args, words):

@@ -230,10 +230,32 @@ def test_folders_include_only_what_stands_before_them(tmp_path):
     shutil.copy(ROOT / "ARCHITECTURE.md", tmp_path)
     (tmp_path / "src" / "base" / "wrong.cc").write_text('#include "credit/flow.h"\n')
     (tmp_path / "src" / "credit" / "wrong.h").write_text("namespace unpack {\nint wrong();\n}\n")
+    (tmp_path / "src" / "credit" / "other.cc").write_text("namespace unpack {\ndouble engine::other(int x,\n                      int y) {\n  return x + y;\n}\n}\n")
+    (tmp_path / "src" / "credit" / "opens.cc").write_text("namespace unpack::engine {\n}\n")
     (tmp_path / "src" / "credit" / "asks.cc").write_text('bool gemma(const ModelConfig& c) { return c.family == "gemma2"; }\n')
     ran = subprocess.run([*check, str(tmp_path)], capture_output=True, text=True)
     assert ran.returncode != 0 and "base comes before credit" in ran.stderr and "src/credit/asks.cc:1: asks for a family" in ran.stderr
     assert "src/credit/wrong.h: what it declares belongs into namespace unpack::credit" in ran.stderr
+    for name in ("other", "opens"):
+        assert f"src/credit/{name}.cc: what belongs into the namespace engine stands in its own folder" in ran.stderr
+
+
+def test_messages_of_the_library_name_fields_and_no_options(tmp_path):
+    for folder in ("src", "cli", "server", "python"):
+        shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "ARCHITECTURE.md", tmp_path)
+    (tmp_path / "src" / "base" / "wrong.cc").write_text(
+        '// as --help has it\nconst char* a = "--beta is wrong";\nint b = 10\'000 - --c;\nconst char* d = R"(take --keys)";\n'
+        'const char* e = "var(--ink) a--b `--preset best`";\nconst char* f = "\\"x\\" or (--no-bos)";\n')
+    ran = subprocess.run([sys.executable, str(ROOT / "scripts" / "check_order.py"), str(tmp_path)], capture_output=True, text=True)
+    assert ran.returncode != 0 and [line.split(":")[1] for line in ran.stderr.splitlines()[1:]] == ["2", "4", "6"], ran.stderr
+
+
+def test_the_version_opens_no_gpu(tmp_path):
+    """What a process loads while it runs, as its loader tells it."""
+    output("--version", env={**os.environ, "LD_DEBUG": "files", "LD_DEBUG_OUTPUT": str(tmp_path / "loads")})
+    told = "".join(path.read_text(errors="replace") for path in tmp_path.iterdir())
+    assert "libc.so" in told and "libcuda" not in told and "libunpack_cuda" not in told
 
 
 def test_what_only_some_systems_have_stands_in_few_files(tmp_path):

@@ -123,6 +123,8 @@ def test_wrong_arguments_are_named(up, pocket):
         up.circuit([1], model=pocket)
     with pytest.raises(ValueError, match="size"):
         up.circuit(TASK, model=pocket, sizes="0%")
+    with pytest.raises(ValueError, match="size takes one size"):
+        up.circuit(TASK, model=pocket, size="10%,20%")
     with pytest.raises(ValueError, match="one length"):
         up.circuit([{**TASK[0], "counterfactual": "Anna"}], model=pocket)
     with pytest.raises(ValueError, match="A9.H9"):

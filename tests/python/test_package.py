@@ -309,6 +309,40 @@ def test_an_import_opens_neither_the_gpu_nor_the_products(up):
     assert "libcuda" not in maps and "libunpack_cuda" not in maps
 
 
+def test_an_import_leaves_threads_and_instructions_of_the_products_open(up):
+    """What is decided once for a process is decided by its first product, not by an import or by who asks what there is."""
+    script = """
+import ctypes, os
+import numpy
+tasks = len(os.listdir("/proc/self/task"))
+import unpack_engine as up
+up.about()
+assert len(os.listdir("/proc/self/task")) == tasks, "threads were started"
+files = {line.split()[-1] for line in open("/proc/self/maps") if "libdnnl" in line}
+if files:
+    library = ctypes.CDLL(files.pop())
+    avx2 = 7
+    assert library.dnnl_set_max_cpu_isa(avx2) == 0, "the instruction set was chosen"
+    assert library.dnnl_get_effective_cpu_isa() <= avx2
+print("open")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(PACKAGE)})
+    assert done.stdout == "open\n", done.stderr
+
+
+def test_defaults_are_those_of_the_library(up):
+    import inspect
+
+    import unpack_engine._native as native
+
+    default = {(name, argument): inspect.signature(getattr(up.Model, name)).parameters[argument].default
+               for name, argument in [("predict", "top"), ("generate", "max_tokens"), ("attribute", "generate"), ("sources", "generate"), ("sources_cost", "generate")]}
+    assert list(default.values()) == [native.defaults[name] for name in ("top", "max_tokens", "attribute", "generate", "generate")]
+    options = set(native.option_fields) - {"reroot"} | {"preset"}
+    for call in (up.Prepared.trace, up.Prepared.edge_credit, up.Model.attribute, up.experiment):
+        assert options <= set(inspect.signature(call).parameters), call
+
+
 def test_the_doctor_says_what_it_found(up):
     found = {row["subject"]: row for row in up.doctor()}
     assert "pocket-gpt2" in found["bundled models"]["found"] and not found["products"]["fatal"]
@@ -335,7 +369,7 @@ def test_an_experiment_keeps_what_it_found(up, sink):
     assert up.experiment(**{**sink, "out": None}).records == result.records
     with pytest.raises(ValueError, match="settings"):
         up.experiment(**{**sink, "n": 2})  # the folder holds a run with other settings
-    for wrong, named in [({"name": "nothing"}, "name"), ({"n": 0}, "n must be"), ({"readout": "colour"}, "readout"), ({"seed": -1}, "seed")]:
+    for wrong, named in [({"name": "nothing"}, "name"), ({"n": 0}, "n takes"), ({"readout": "colour"}, "readout"), ({"seed": -1}, "seed")]:
         with pytest.raises(ValueError, match=named):
             up.experiment(**{**sink, **wrong})
 

@@ -143,7 +143,7 @@ TEST(WeightProducts, AreLeftOutWithALineWhereTheyWouldNotHold) {
     options.notice = [&](const std::string& line) { lines.push_back(line); };
     const Model asked = plain.with(options);
     ASSERT_EQ(lines.size(), 1U) << family;
-    EXPECT_NE(lines[0].find("--weight-products is left out"), std::string::npos) << lines[0];
+    EXPECT_NE(lines[0].find("weight_products is left out"), std::string::npos) << lines[0];
     EXPECT_FALSE(engine::state_of(asked)->options.weight_products);
     Question question;
     question.target.ids = {2};

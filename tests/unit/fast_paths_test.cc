@@ -615,7 +615,7 @@ TEST(WeightProducts, AreLeftOutInOneLineWhereAModelHasNone) {
     const LayerConfig& layer = model.config().layer(0);
     ASSERT_EQ(lines.size(), layer.post_norm() || layer.mixture() ? 1U : 0U) << family;
     if (!lines.empty()) {
-      EXPECT_NE(lines[0].find("--weight-products is left out"), std::string::npos) << lines[0];
+      EXPECT_NE(lines[0].find("weight_products is left out"), std::string::npos) << lines[0];
     }
   }
 }

@@ -54,7 +54,7 @@ void Device::check(int status, std::size_t wanted) const {
   if (table_->out_of_memory() != 0) {
     throw InputError(
         fmt::format("not enough memory on the device for {} MiB more; use a shorter prompt, a "
-                    "smaller model or --device cpu",
+                    "smaller model or device cpu",
                     wanted >> 20));
   }
   throw InternalError(fmt::format("[cuda] {}", table_->error()));

@@ -10,12 +10,15 @@
 #include "base/files.h"
 #include "batch/merge.h"
 #include "batch/run_file.h"
+#include "circuit/edges_experiment.h"
 #include "experiments/document_credit.h"
 #include "experiments/session.h"
 #include "experiments/source.h"
 #include "model/load.h"
 #include "unpack/about.h"
 #include "unpack/error.h"
+#include "unpack/field_json.h"
+#include "unpack/question.h"
 #include "unpack/report.h"
 
 namespace unpack {
@@ -31,7 +34,7 @@ constexpr experiments::Experiment kExperiments[] = {
     {"ioi", 100, experiments::run_ioi, experiments::report_ioi},
     {"greater-than", 100, experiments::run_greater_than, experiments::report_greater_than},
     {"sources", 100, experiments::run_sources, experiments::report_sources},
-    {"edges", 16, experiments::run_edges, experiments::report_edges},
+    {"edges", 16, circuit::run_edges, circuit::report_edges},
     {"compiled", 4, experiments::run_compiled, experiments::report_compiled, true},
 };
 
@@ -79,21 +82,13 @@ experiments::Json settings_of(const ExperimentOptions& o, int n) {
       {"prompts", o.prompts ? o.prompts->filename().string() : ""},
       {"roles", o.roles ? std::filesystem::path(*o.roles).filename().string() : ""},
       {"claims", o.claims ? std::filesystem::path(*o.claims).filename().string() : ""},
-      {"beta", o.options.beta},
-      {"weights", o.options.weights},
-      {"mlp_weights", o.options.mlp_weights},
-      {"expert_weights", o.options.expert_weights},
-      {"dispatch", to_string(o.options.dispatch)},
-      {"mlp", to_string(o.options.mlp)},
-      {"scores", to_string(o.options.scores)},
-      {"direction", to_string(o.options.direction)},
-      {"floor", o.options.floor},
-      {"keys", to_string(o.options.keys)},
       {"readout", o.readout == FaithfulnessReadout::logit ? "logit" : "probability"},
       {"raw_logit", o.raw_logit},
       {"whole_sentences", o.whole_sentences},
       {"narrow_paths", o.narrow_paths},
       {"all", o.all}};
+  settings.update(fields_json(to_fields(o.options)));
+  settings.erase("reroot");  // no experiment asks for a root's other direction
   if (find_experiment(o.name).makes_models) {
     settings["program"] = o.compiled.program.value_or("");
     settings["format"] = o.compiled.format.value_or("");
@@ -112,29 +107,6 @@ std::vector<std::string> experiment_names() {
 }
 
 int experiment_default_n(const std::string& name) { return find_experiment(name).default_n; }
-
-std::string experiments::markdown_table(const std::vector<std::vector<std::string>>& rows) {
-  std::string out;
-  for (std::size_t r = 0; r < rows.size(); ++r) {
-    for (const std::string& cell : rows[r]) out += "| " + cell + " ";
-    out += "|\n";
-    if (r > 0) continue;
-    for (std::size_t c = 0; c < rows[0].size(); ++c) out += c == 0 ? "|---" : "|---:";
-    out += "|\n";
-  }
-  return out;
-}
-
-std::vector<double> experiments::numbers(const experiments::Json& array) {
-  return array.get<std::vector<double>>();
-}
-
-std::string experiments::slug(const std::string& model) {
-  std::string out;
-  for (const char c : model)
-    out += std::isalnum(static_cast<unsigned char>(c)) || c == '-' || c == '.' ? c : '-';
-  return out;
-}
 
 namespace {
 
