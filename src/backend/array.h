@@ -35,6 +35,12 @@ struct View {
   Index rows = 0, cols = 0;
 };
 
+// What lies in an array from one of its elements on: so many numbers.
+struct Tail {
+  Any* data = nullptr;
+  Index size = 0;
+};
+
 #ifdef NDEBUG
 inline constexpr bool kShapesChecked = false;
 #else

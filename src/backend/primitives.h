@@ -6,6 +6,7 @@
 // done in one go is an operation that the device overrides (backend.h).
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -30,15 +31,30 @@ struct WeightName {
 struct BatchedProduct {
   bool b_turned = false;
   Index m = 0, n = 0, k = 0;
-  const Any* a = nullptr;
+  Tail a;
   Index lda = 0, stride_a = 0;
-  const Any* b = nullptr;
+  Tail b;
   Index ldb = 0, stride_b = 0;
-  Any* c = nullptr;
+  Tail c;
   Index ldc = 0, stride_c = 0;
   Index batch = 1;
   std::span<const int> which_b = {};  // product i takes the B that comes so many strides behind
 };
+
+// Whether all of them lie in their arrays.
+inline void check_batch(const BatchedProduct& p) {
+  if (!kShapesChecked || p.batch == 0 || p.m == 0 || p.n == 0) return;
+  const auto lies = [](const Tail& in, Index last, Index stride, Index rows, Index ld, Index cols) {
+    return rows == 0 || last * stride + (rows - 1) * ld + cols <= in.size;
+  };
+  const Index last_b = p.which_b.empty() ? p.batch - 1 : *std::ranges::max_element(p.which_b);
+  check_shape(
+      std::ssize(p.which_b) == (p.which_b.empty() ? 0 : p.batch) &&
+          lies(p.a, p.batch - 1, p.stride_a, p.m, p.lda, p.k) &&
+          lies(p.b, last_b, p.stride_b, p.b_turned ? p.n : p.k, p.ldb, p.b_turned ? p.k : p.n) &&
+          lies(p.c, p.batch - 1, p.stride_c, p.m, p.ldc, p.n),
+      "products of arrays and where these end");
+}
 
 class Primitives {
  public:
@@ -94,7 +110,7 @@ class Primitives {
   virtual void heads_to_model(const WeightName& weight, Index heads, const View& a,
                               const View& c) = 0;
   // c[i * row + h * D + :] = a[i, h, :] W with the rows of head h.
-  virtual void heads_out(const WeightName& weight, Index heads, const View& a, Any* c,
+  virtual void heads_out(const WeightName& weight, Index heads, const View& a, const Tail& c,
                          Index row) = 0;
   // x[n, D] times the table of output embeddings: out[n, V].
   virtual void vocabulary_product(const View& x, std::span<double> out) = 0;
@@ -127,6 +143,10 @@ class Primitives {
   }
   Any* moved(Any* p, Index offset) const {
     return reinterpret_cast<Any*>(reinterpret_cast<std::byte*>(p) + offset * scalar_bytes());
+  }
+  Tail tail(const Array& a, Index offset = 0) const {
+    check_shape(offset >= 0 && offset <= a.size(), "an element of an array");
+    return {data(a, offset), a.size() - offset};
   }
   // Rows [row, row + rows) of an array [.., cols].
   View block(const Array& a, Index rows, Index cols, Index row = 0) const {

@@ -3,6 +3,7 @@
 
 #include "decompose/host_math.h"
 #include "engine/state.h"
+#include "forward/block.h"
 #include "unpack/baselines.h"
 
 namespace unpack {
@@ -58,7 +59,8 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
   const std::size_t length = decomposition.length();
   const std::size_t d = c.d_model;
   const std::size_t heads = c.n_heads;
-  const bool parallel = c.block == Block::parallel;
+  // The stream that heads are near to is the one that is read next.
+  const bool with_mlp = forward::added_together(c.block);
   std::vector<double> row(length, 0.0);  // row p of the product so far
   row[resolve_position(position, decomposition.length())] = 1.0;
 
@@ -67,9 +69,9 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
     const std::vector<double> x_pre = decompose::fetch(backend, layer.x_pre);
     const bool last = l + 1 == c.n_layers;
     const backend::Array& after = last ? pass.x_final : pass.layers[l + 1].x_pre;
-    const std::vector<double> whole = decompose::fetch(backend, parallel ? after : layer.x_mid);
+    const std::vector<double> whole = decompose::fetch(backend, with_mlp ? after : layer.x_mid);
     const std::vector<double> mlp =
-        parallel ? decompose::fetch(backend, layer.mlp_out) : std::vector<double>();
+        with_mlp ? decompose::fetch(backend, layer.mlp_out) : std::vector<double>();
     const std::vector<double> pattern = decompose::fetch(backend, layer.pattern);
     const std::vector<double> u =
         head_outputs(weights.layers[l], c, decompose::fetch(backend, layer.v), length);
@@ -87,7 +89,7 @@ BaselineScores ifr_scores(const Prepared& prepared, int position) {
         total += p;
       };
       add(i, proximity(y, size, x_pre.data() + i * d, 1.0, d));
-      if (parallel) add(i, proximity(y, size, mlp.data() + i * d, 1.0, d));
+      if (with_mlp) add(i, proximity(y, size, mlp.data() + i * d, 1.0, d));
       for (std::size_t h = 0; h < heads; ++h) {
         const double* alpha = pattern.data() + h * backend::tri(length) + backend::tri(at);
         for (std::size_t j = 0; j <= i; ++j)

@@ -2,12 +2,16 @@
 // and gates constant.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
+#include <numeric>
+#include <ranges>
 
 #include "backend/host/kernels.h"
 #include "decompose/host_math.h"
 #include "engine/state.h"
+#include "forward/block.h"
 #include "unpack/baselines.h"
 
 namespace unpack {
@@ -44,17 +48,8 @@ class Relevance {
     Values g(length_ * d_, 0.0);
     seed(target, g);
     for (int l = c_.n_layers - 1; l >= 0; --l) {
-      if (c_.block == Block::parallel) {
-        Values back = g;
-        mlp_back(l, g, back);
-        attention_back(l, g, back);
-        g = std::move(back);
-      } else {
-        Values middle = g;
-        mlp_back(l, g, middle);
-        g = middle;
-        attention_back(l, middle, g);
-      }
+      for (const forward::BlockStep& at : forward::block_steps(c_.block) | std::views::reverse)
+        back(l, at, g);
     }
     const auto score = [&](const backend::Array& rows) {
       const Values x = decompose::fetch(backend_, rows);
@@ -69,6 +64,39 @@ class Relevance {
   }
 
  private:
+  // What has come back into a sublayer, so far as it went.
+  struct Sublayer {
+    Values written, mixed, gate, up, q, k, v, normed;
+  };
+
+  void back(int l, const forward::BlockStep& at, Values& g) {
+    const forward::LayerPass& layer = decomposition_.pass().layers[l];
+    const model::LayerWeights& weights = weights_.layers[l];
+    const LayerConfig& shape = c_.layer(l);
+    const bool heads = at.sublayer == backend::Sublayer::attention;
+    Sublayer& own = heads ? heads_ : mlp_;
+    switch (at.step) {
+      case forward::Step::add:
+        own.written = g;
+        return;
+      case forward::Step::norm_behind:
+        behind(weights[heads ? model::Role::attn_post_w : model::Role::mlp_post_w],
+               heads ? layer.attn_out_dev : layer.mlp_out_dev, own.written);
+        return;
+      case forward::Step::write:
+        return heads ? write_back(weights[model::Role::w_o], own) : experts_written(l, own);
+      case forward::Step::mix:
+        return heads ? attention_back(layer, shape, own) : activation_back(layer, shape, own);
+      case forward::Step::read:
+        return heads ? projections_back(l, own) : experts_read(l, own);
+      case forward::Step::norm:
+        norm_back(heads ? shape.attn_norm : shape.mlp_norm,
+                  weights[heads ? model::Role::attn_norm_w : model::Role::mlp_norm_w],
+                  heads ? layer.dev_attn : layer.dev_mlp, own.normed, g);
+        return;
+    }
+  }
+
   void center(std::span<double> row) const {
     if (c_.norm != Norm::layer) return;
     double mean = 0;
@@ -104,122 +132,138 @@ class Relevance {
     }
   }
 
-  // What reaches a sublayer's output through the norm behind it.
-  Values behind(const model::WeightView& post, const backend::Array& dev, const Values& g) const {
-    if (!post) return g;
+  // Through the norm behind a sublayer, in place.
+  void behind(const model::WeightView& post, const backend::Array& dev, Values& g) const {
+    if (!post) return;
     const Values weight = decompose::fetch(post), deviation = decompose::fetch(backend_, dev);
-    Values out = g;
-    for (std::size_t i = 0; i < out.size(); ++i) out[i] *= weight[i % d_] / deviation[i / d_];
+    for (std::size_t i = 0; i < g.size(); ++i) g[i] *= weight[i % d_] / deviation[i / d_];
+  }
+
+  void write_back(const model::WeightView& w, Sublayer& own) {
+    own.mixed.assign(length_ * w.in, 0.0);
+    decompose::linear_back(backend_, w, own.written, own.mixed, length_);
+  }
+
+  // An MLP, or an expert and the slots [S, k] that use it.
+  struct Part {
+    const model::RoleViews* weights = nullptr;
+    std::vector<std::size_t> slots;
+  };
+  std::vector<Part> parts(int l) const {
+    const backend::Routing* routing = decomposition_.pass().layers[l].routing.get();
+    const model::LayerWeights& weights = weights_.layers[l];
+    if (routing == nullptr) {
+      std::vector<std::size_t> all(length_);
+      std::iota(all.begin(), all.end(), std::size_t{0});
+      return {{&weights, std::move(all)}};
+    }
+    std::map<int, std::vector<std::size_t>> slots;
+    for (std::size_t i = 0; i < routing->expert.size(); ++i) slots[routing->expert[i]].push_back(i);
+    std::vector<Part> out;
+    for (auto& [expert, used] : slots) out.push_back({&weights.experts[expert], std::move(used)});
+    return out;
+  }
+  std::size_t slots_a_row(int l) const {
+    const backend::Routing* routing = decomposition_.pass().layers[l].routing.get();
+    return routing == nullptr ? 1 : routing->chosen;
+  }
+
+  // The rows of `from` [.., n] that the slots over `share` name.
+  static Values rows_of(const Values& from, const std::vector<std::size_t>& slots,
+                        std::size_t share, std::size_t n) {
+    Values out;
+    out.reserve(slots.size() * n);
+    for (const std::size_t slot : slots) {
+      const auto at = from.begin() + (slot / share * n);
+      out.insert(out.end(), at, at + n);
+    }
     return out;
   }
 
-  // From the output of one MLP or expert to its normed input, for m rows; `weight` holds what each
-  // row's output was multiplied by.
-  Values neurons_back(const LayerConfig& shape, const model::RoleViews& weights, const Values& g,
-                      const Values& pre, const Values& up, const Values& weight) {
-    const std::int64_t rows = weight.size();
-    const std::size_t neurons = shape.n_neurons;
-    const std::size_t n = weight.size() * neurons;
-    const Activation phi = shape.activation;
-    Values g_act(n, 0.0), g_norm(weight.size() * d_, 0.0);
-    decompose::linear_back(backend_, weights[model::Role::w_out], g, g_act, rows);
-    for (std::size_t i = 0; i < n; ++i) g_act[i] *= weight[i / neurons];
-    if (!shape.gated()) {
-      for (std::size_t i = 0; i < n; ++i)
-        g_act[i] = g_act[i] == 0 ? 0 : g_act[i] * activation_ratio(phi, pre[i]);
-    } else {
-      Values g_up(n, 0.0);
-      const double share = constant_ ? 1.0 : 0.5;
-      for (std::size_t i = 0; i < n; ++i) {
-        if (g_act[i] == 0) continue;
-        g_up[i] = share * g_act[i] * backend::activate_one(phi, pre[i]);
-        g_act[i] = constant_ ? 0.0 : 0.5 * g_act[i] * up[i] * activation_ratio(phi, pre[i]);
-      }
-      decompose::linear_back(backend_, weights[model::Role::w_up], g_up, g_norm, rows);
+  void experts_written(int l, Sublayer& own) {
+    const std::size_t share = slots_a_row(l), neurons = c_.layer(l).n_neurons;
+    own.mixed.assign(length_ * share * neurons, 0.0);
+    for (const Part& part : parts(l)) {
+      Values back(part.slots.size() * neurons, 0.0);
+      decompose::linear_back(backend_, (*part.weights)[model::Role::w_out],
+                             rows_of(own.written, part.slots, share, d_), back, part.slots.size());
+      for (std::size_t i = 0; i < part.slots.size(); ++i)
+        std::copy_n(back.begin() + (i * neurons), neurons,
+                    own.mixed.begin() + (part.slots[i] * neurons));
     }
-    decompose::linear_back(backend_, weights[model::Role::w_in], g_act, g_norm, rows);
-    return g_norm;
-  }
-
-  void mlp_back(int l, const Values& g, Values& out) {
-    const forward::LayerPass& layer = decomposition_.pass().layers[l];
-    const model::LayerWeights& weights = weights_.layers[l];
-    const LayerConfig& shape = c_.layer(l);
-    const Values g_out = behind(weights[model::Role::mlp_post_w], layer.mlp_out_dev, g);
-    const Values pre = decompose::fetch(backend_, layer.pre),
-                 up = decompose::fetch(backend_, layer.up);
-    Values g_norm;
-    if (!layer.routing) {
-      g_norm = neurons_back(shape, weights, g_out, pre, up, Values(length_, 1.0));
-    } else {
-      g_norm.assign(length_ * d_, 0.0);
-      experts_back(shape, weights, *layer.routing, g_out, pre, up, g_norm);
-    }
-    norm_back(shape.mlp_norm, weights[model::Role::mlp_norm_w], layer.dev_mlp, g_norm, out);
   }
 
   // Routing weights are constants.
-  void experts_back(const LayerConfig& shape, const model::LayerWeights& weights,
-                    const backend::Routing& routing, const Values& g, const Values& pre,
-                    const Values& up, Values& g_norm) {
-    const std::size_t neurons = shape.n_neurons;
-    std::map<int, std::vector<std::size_t>> slots;
-    for (std::size_t i = 0; i < routing.expert.size(); ++i) slots[routing.expert[i]].push_back(i);
-    for (const auto& [expert, used] : slots) {
-      Values own_g, own_pre, own_up, weight;
-      const auto take = [](const Values& from, std::size_t row, std::size_t n, Values& to) {
-        const auto at = from.begin() + (row * n);
-        to.insert(to.end(), at, at + n);
-      };
-      for (const std::size_t slot : used) {
-        take(g, slot / routing.chosen, d_, own_g);
-        take(pre, slot, neurons, own_pre);
-        take(up, slot, neurons, own_up);
-        weight.push_back(routing.weight[slot]);
-      }
-      const Values back =
-          neurons_back(shape, weights.experts[expert], own_g, own_pre, own_up, weight);
-      for (std::size_t i = 0; i < used.size(); ++i) {
-        double* to = g_norm.data() + used[i] / routing.chosen * d_;
+  void activation_back(const forward::LayerPass& layer, const LayerConfig& shape, Sublayer& own) {
+    const Values pre = decompose::fetch(backend_, layer.pre),
+                 up = decompose::fetch(backend_, layer.up);
+    const Activation phi = shape.activation;
+    const std::size_t neurons = shape.n_neurons, n = own.mixed.size();
+    own.gate = std::move(own.mixed);
+    if (layer.routing) {
+      for (std::size_t i = 0; i < n; ++i) own.gate[i] *= layer.routing->weight[i / neurons];
+    }
+    if (!shape.gated()) {
+      for (std::size_t i = 0; i < n; ++i)
+        own.gate[i] = own.gate[i] == 0 ? 0 : own.gate[i] * activation_ratio(phi, pre[i]);
+      return;
+    }
+    own.up.assign(n, 0.0);
+    const double share = constant_ ? 1.0 : 0.5;
+    for (std::size_t i = 0; i < n; ++i) {
+      if (own.gate[i] == 0) continue;
+      own.up[i] = share * own.gate[i] * backend::activate_one(phi, pre[i]);
+      own.gate[i] = constant_ ? 0.0 : 0.5 * own.gate[i] * up[i] * activation_ratio(phi, pre[i]);
+    }
+  }
+
+  void experts_read(int l, Sublayer& own) {
+    const LayerConfig& shape = c_.layer(l);
+    const std::size_t share = slots_a_row(l), neurons = shape.n_neurons;
+    own.normed.assign(length_ * d_, 0.0);
+    for (const Part& part : parts(l)) {
+      const std::int64_t rows = part.slots.size();
+      Values back(part.slots.size() * d_, 0.0);
+      if (shape.gated())
+        decompose::linear_back(backend_, (*part.weights)[model::Role::w_up],
+                               rows_of(own.up, part.slots, 1, neurons), back, rows);
+      decompose::linear_back(backend_, (*part.weights)[model::Role::w_in],
+                             rows_of(own.gate, part.slots, 1, neurons), back, rows);
+      for (std::size_t i = 0; i < part.slots.size(); ++i) {
+        double* to = own.normed.data() + part.slots[i] / share * d_;
         for (std::size_t k = 0; k < d_; ++k) to[k] += back[i * d_ + k];
       }
     }
   }
 
-  void attention_back(int l, const Values& g, Values& out) {
-    const forward::LayerPass& layer = decomposition_.pass().layers[l];
-    const model::LayerWeights& weights = weights_.layers[l];
-    const LayerConfig& shape = c_.layer(l);
-    const std::int64_t rows = length_;
-    const std::size_t heads = c_.n_heads;
-    const std::size_t groups = c_.n_kv_heads;
-    const std::size_t e = c_.d_head;
-    Values g_z(length_ * heads * e, 0.0);
-    decompose::linear_back(backend_, weights[model::Role::w_o],
-                           behind(weights[model::Role::attn_post_w], layer.attn_out_dev, g), g_z,
-                           rows);
+  void attention_back(const forward::LayerPass& layer, const LayerConfig& shape, Sublayer& own) {
+    const std::size_t heads = c_.n_heads, groups = c_.n_kv_heads, e = c_.d_head;
     const Values pattern = decompose::fetch(backend_, layer.pattern);
     const Values q = constant_ ? Values() : decompose::fetch(backend_, layer.q);
     const Values k = constant_ ? Values() : decompose::fetch(backend_, layer.k);
     const Values v = constant_ ? Values() : decompose::fetch(backend_, layer.v);
-    Values g_q(length_ * heads * e, 0.0), g_k(length_ * groups * e, 0.0),
-        g_v(length_ * groups * e, 0.0);
+    own.q.assign(length_ * heads * e, 0.0);
+    own.k.assign(length_ * groups * e, 0.0);
+    own.v.assign(length_ * groups * e, 0.0);
     // A group at a time: its heads add to the same keys and values.
     backend_.parallel_for(groups, [&](std::int64_t group) {
       const auto first = static_cast<std::size_t>(group) * c_.group_size();
-      for (std::size_t h = first; h < first + c_.group_size(); ++h) {
-        head_back(shape, h, group, pattern, q, k, v, g_z, g_q, g_k, g_v);
-      }
+      for (std::size_t h = first; h < first + c_.group_size(); ++h)
+        head_back(shape, h, group, pattern, q, k, v, own.mixed, own.q, own.k, own.v);
     });
-    Values g_norm(length_ * d_, 0.0);
-    decompose::linear_back(backend_, weights[model::Role::w_v], g_v, g_norm, rows);
-    if (!constant_) {
-      undo(shape, weights[model::Role::q_norm], layer.q_dev, heads, g_q);
-      undo(shape, weights[model::Role::k_norm], layer.k_dev, groups, g_k);
-      decompose::linear_back(backend_, weights[model::Role::w_q], g_q, g_norm, rows);
-      decompose::linear_back(backend_, weights[model::Role::w_k], g_k, g_norm, rows);
-    }
-    norm_back(shape.attn_norm, weights[model::Role::attn_norm_w], layer.dev_attn, g_norm, out);
+  }
+
+  void projections_back(int l, Sublayer& own) {
+    const forward::LayerPass& layer = decomposition_.pass().layers[l];
+    const model::LayerWeights& weights = weights_.layers[l];
+    const LayerConfig& shape = c_.layer(l);
+    own.normed.assign(length_ * d_, 0.0);
+    decompose::linear_back(backend_, weights[model::Role::w_v], own.v, own.normed, length_);
+    if (constant_) return;
+    undo(shape, weights[model::Role::q_norm], layer.q_dev, c_.n_heads, own.q);
+    undo(shape, weights[model::Role::k_norm], layer.k_dev, c_.n_kv_heads, own.k);
+    decompose::linear_back(backend_, weights[model::Role::w_q], own.q, own.normed, length_);
+    decompose::linear_back(backend_, weights[model::Role::w_k], own.k, own.normed, length_);
   }
 
   void head_back(const LayerConfig& shape, std::size_t h, std::size_t group, const Values& pattern,
@@ -292,6 +336,7 @@ class Relevance {
   const ModelConfig& c_;
   std::size_t length_, d_;
   bool constant_;
+  Sublayer heads_, mlp_;
 };
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "circuit/memory.h"
 #include "circuit/patch_edges.h"
 #include "engine/state.h"
+#include "forward/block.h"
 #include "unpack/error.h"
 
 namespace unpack::circuit {
@@ -176,7 +177,8 @@ class AblatedPass {
     hooks.heads_written = [this](int layer, const backend::Array& z, const backend::Array& dev) {
       for (int h = 0; h < c_.n_heads; ++h)
         if (asked(writers_.head(layer, h)))
-          wrote(writers_.head(layer, h), head_vector(backend_, layer, z, dev, h, chunk_.rows));
+          wrote(writers_.head(layer, h),
+                forward::write_head(backend_, layer, z, dev, h, chunk_.rows));
     };
     hooks.neurons = [this](int layer, const backend::Array&, const backend::Routing* routing,
                            backend::Array& pre,
@@ -190,28 +192,21 @@ class AblatedPass {
     const std::int64_t count = inputs_.size();
     const std::int64_t rows = chunk_.rows, all = count * rows, d = c_.d_model, e = c_.d_head,
                        heads = c_.n_heads, groups = c_.n_kv_heads;
-    backend::Array stacked = backend_.zeros(all * d), normalized = backend_.zeros(all * d),
-                   dev = backend_.zeros(all);
+    backend::Array stacked = backend_.zeros(all * d);
     std::vector<int> positions;
     for (std::int64_t i = 0; i < count; ++i) {
       backend_.copy(inputs_[i], 0, stacked, i * rows * d, rows * d);
       positions.insert(positions.end(), positions_.begin(), positions_.end());
     }
-    backend_.normalize(c_.layer(layer).attn_norm, stacked, all, normalized, dev);
-    backend::Array q = backend_.zeros(all * heads * e), k = backend_.zeros(all * groups * e),
-                   v = backend_.zeros(all * groups * e), q_dev, k_dev;
-    if (c_.layer(layer).qk_norm != QkNorm::none) {
-      q_dev = backend_.zeros(all * heads);
-      k_dev = backend_.zeros(all * groups);
-    }
-    backend_.qkv(layer, normalized, positions, context_, q, k, v, q_dev, k_dev);
+    forward::LayerPass read;
+    forward::read_heads(backend_, layer, stacked, positions, context_, read);
     // Heads of a group have one key head in the weights and may yet see different inputs: one
     // attention a member.
     const int members = c_.group_size();
     backend::Array own_q = backend_.zeros(rows * heads * e),
                    own_k = backend_.zeros(rows * groups * e),
                    own_v = backend_.zeros(rows * groups * e),
-                   own_z = backend_.zeros(rows * heads * e), none;
+                   own_z = backend_.zeros(rows * heads * e);
     const auto input = [&](std::int64_t head, std::size_t branch) {
       return static_cast<std::int64_t>(input_of_[head * 3 + branch]);
     };
@@ -221,14 +216,14 @@ class AblatedPass {
         backend_.copy(from, ((at * rows + r) * heads_there + head) * e, to,
                       (r * heads_there + head) * e, e);
     };
-    for (std::int64_t h = 0; h < heads; ++h) take(q, input(h, 1), heads, h, own_q);
+    for (std::int64_t h = 0; h < heads; ++h) take(read.q, input(h, 1), heads, h, own_q);
     for (int member = 0; member < members; ++member) {
       for (std::int64_t g = 0; g < groups; ++g) {
-        take(k, input(g * members + member, 0), groups, g, own_k);
-        take(v, input(g * members + member, 2), groups, g, own_v);
+        take(read.k, input(g * members + member, 0), groups, g, own_k);
+        take(read.v, input(g * members + member, 2), groups, g, own_v);
       }
       backend::Array& to = members == 1 ? z : own_z;
-      backend_.attention(layer, own_q, own_k, own_v, chunk_.segments, key_begin_, none, to);
+      forward::mix_heads(backend_, layer, own_q, own_k, own_v, chunk_.segments, key_begin_, to);
       if (members == 1) return;
       for (std::int64_t g = 0; g < groups; ++g) take(own_z, 0, heads, g * members + member, z);
     }
@@ -240,11 +235,8 @@ class AblatedPass {
     const std::vector<backend::MlpReader> readers = backend::mlp_readers(c_.layer(layer));
     for (std::size_t i = 1; i < readers.size(); ++i) {
       if (input_of_[i] == 0) continue;
-      backend::Array normalized = backend_.zeros(size()), dev = backend_.zeros(chunk_.rows);
-      backend_.normalize(c_.layer(layer).mlp_norm, inputs_[input_of_[i]], chunk_.rows, normalized,
-                         dev);
-      backend_.mlp_in(layer, readers[i].side, normalized, chunk_.rows, routing,
-                      readers[i].side == backend::MlpSide::up ? up : pre);
+      forward::read_neurons(backend_, layer, readers[i].side, inputs_[input_of_[i]], chunk_.rows,
+                            routing, readers[i].side == backend::MlpSide::up ? up : pre);
     }
   }
 

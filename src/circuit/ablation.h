@@ -30,9 +30,6 @@ std::vector<PromptChunk> cut_chunks(const ModelConfig& config,
                                     const std::vector<TaskPrompt>& prompts, std::int64_t rows);
 std::int64_t chunk_rows(const Model& model);  // that keep all writers of a pass in bounded memory
 
-// What one head wrote: its part of z through W_O and the norm behind.
-backend::Array head_vector(backend::Backend& backend, int layer, const backend::Array& z,
-                           const backend::Array& dev, int head, std::int64_t rows);
 // A plain pass with all writers.
 WriterRun record_writers(const Model& model, const std::vector<std::vector<TokenId>>& prompts,
                          const RunContext& context);

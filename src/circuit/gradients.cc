@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numbers>
+#include <ranges>
 
 #include "backend/host/kernels.h"
 #include "decompose/host_math.h"
 #include "engine/state.h"
+#include "forward/block.h"
 #include "unpack/baselines.h"
 #include "unpack/error.h"
 
@@ -62,20 +64,50 @@ class WayBack {
     seed(g);
     visit_(table_.target_port(), g);
     for (int l = c_.n_layers - 1; l >= 0; --l) {
-      Values middle = g;
-      mlp(l, g, middle);
-      if (c_.block == Block::parallel) {
-        attention(l, g, middle);
-        g = std::move(middle);
-      } else {
-        g = middle;
-        attention(l, middle, g);
-      }
+      for (const forward::BlockStep& at : forward::block_steps(c_.block) | std::views::reverse)
+        back(l, at, g);
     }
     return g;
   }
 
  private:
+  // The gradient by what a sublayer holds, so far as it went.
+  struct Sublayer {
+    Values written, mixed;
+    Values gate, up;              // by the pre-activations
+    std::vector<Values> q, k, v;  // [H] of [T, E]
+  };
+
+  void back(int l, const forward::BlockStep& at, Values& g) {
+    const forward::LayerPass& layer = pass_.layers[l];
+    const model::LayerWeights& weights = weights_.layers[l];
+    const bool heads = at.sublayer == backend::Sublayer::attention;
+    Sublayer& own = heads ? heads_ : mlp_;
+    switch (at.step) {
+      case forward::Step::add:
+        own.written = g;
+        return;
+      case forward::Step::norm_behind:
+        behind(weights[heads ? model::Role::attn_post_w : model::Role::mlp_post_w],
+               heads ? layer.attn_out : layer.mlp_out,
+               heads ? layer.attn_out_dev : layer.mlp_out_dev, own.written);
+        return;
+      case forward::Step::write: {
+        const model::WeightView& w = weights[heads ? model::Role::w_o : model::Role::w_out];
+        own.mixed.assign(rows_ * w.in, 0.0);
+        decompose::linear_back(backend_, w, own.written, own.mixed, rows_);
+        return;
+      }
+      case forward::Step::mix:
+        return heads ? attention(l, own) : activation(l, own);
+      case forward::Step::read:
+        // Every port goes back to an input of its own, and so through the norm by itself.
+        return heads ? read_heads(l, own, g) : read_neurons(l, own, g);
+      case forward::Step::norm:
+        return;
+    }
+  }
+
   void center(double* row) const {
     if (c_.norm != Norm::layer) return;
     double mean = 0;
@@ -128,10 +160,10 @@ class WayBack {
     }
   }
 
-  // Through the norm behind a sublayer, which gave `out`.
-  Values behind(const model::WeightView& post, const backend::Array& out, const backend::Array& dev,
-                Values g) const {
-    if (!post) return g;
+  // Through the norm behind a sublayer, which gave `out`, in place.
+  void behind(const model::WeightView& post, const backend::Array& out, const backend::Array& dev,
+              Values& g) const {
+    if (!post) return;
     const Values weight = decompose::fetch(post), y = decompose::fetch(backend_, out),
                  deviation = decompose::fetch(backend_, dev);
     for (std::size_t r = 0; r < rows_; ++r) {
@@ -143,7 +175,6 @@ class WayBack {
         x = (weight[i] * x - n * along / d_) / deviation[r];
       }
     }
-    return g;
   }
 
   void send(std::size_t port, const Values& g, Values& out) {
@@ -151,49 +182,54 @@ class WayBack {
     for (std::size_t i = 0; i < out.size(); ++i) out[i] += g[i];
   }
 
-  void mlp(int l, const Values& g, Values& out) {
-    const forward::LayerPass& layer = pass_.layers[l];
+  void activation(int l, Sublayer& own) {
+    const LayerConfig& shape = c_.layer(l);
+    const Values pre = decompose::fetch(backend_, pass_.layers[l].pre),
+                 up = decompose::fetch(backend_, pass_.layers[l].up);
+    own.gate = std::move(own.mixed);
+    if (shape.gated()) {
+      own.up.resize(pre.size());
+      for (std::size_t i = 0; i < pre.size(); ++i)
+        own.up[i] = own.gate[i] * backend::activate_one(shape.activation, pre[i]);
+      for (std::size_t i = 0; i < pre.size(); ++i) own.gate[i] *= up[i];
+    }
+    for (std::size_t i = 0; i < pre.size(); ++i) own.gate[i] *= slope_of(shape.activation, pre[i]);
+  }
+
+  void read_neurons(int l, const Sublayer& own, Values& out) {
     const model::LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
-    const std::int64_t rows = rows_;
-    const Values pre = decompose::fetch(backend_, layer.pre),
-                 up = decompose::fetch(backend_, layer.up),
-                 x = decompose::fetch(backend_, layer.x_mid),
-                 dev = decompose::fetch(backend_, layer.dev_mlp);
-    Values g_act(pre.size(), 0.0);
-    decompose::linear_back(
-        backend_, weights[model::Role::w_out],
-        behind(weights[model::Role::mlp_post_w], layer.mlp_out, layer.mlp_out_dev, g), g_act, rows);
+    const Values x = decompose::fetch(backend_, pass_.layers[l].x_mid),
+                 dev = decompose::fetch(backend_, pass_.layers[l].dev_mlp);
     const auto send_side = [&](model::Role role, const Values& g_side, std::size_t port) {
       Values g_in(rows_ * d_, 0.0);
-      decompose::linear_back(backend_, weights[role], g_side, g_in, rows);
+      decompose::linear_back(backend_, weights[role], g_side, g_in, rows_);
       to_input(shape.mlp_norm, weights[model::Role::mlp_norm_w], x, dev, g_in);
       send(port, g_in, out);
     };
-    if (shape.gated()) {
-      Values g_up(pre.size());
-      for (std::size_t i = 0; i < pre.size(); ++i)
-        g_up[i] = g_act[i] * backend::activate_one(shape.activation, pre[i]);
-      send_side(model::Role::w_up, g_up, table_.mlp_ports(l) + 1);
-      for (std::size_t i = 0; i < pre.size(); ++i) g_act[i] *= up[i];
-    }
-    for (std::size_t i = 0; i < pre.size(); ++i) g_act[i] *= slope_of(shape.activation, pre[i]);
-    send_side(model::Role::w_in, g_act, table_.mlp_ports(l));
+    if (shape.gated()) send_side(model::Role::w_up, own.up, table_.mlp_ports(l) + 1);
+    send_side(model::Role::w_in, own.gate, table_.mlp_ports(l));
   }
 
-  void attention(int l, const Values& g, Values& out) {
+  void attention(int l, Sublayer& own) {
+    const forward::LayerPass& layer = pass_.layers[l];
+    const std::size_t heads = c_.n_heads, e = c_.d_head;
+    const Values pattern = decompose::fetch(backend_, layer.pattern),
+                 q = decompose::fetch(backend_, layer.q), k = decompose::fetch(backend_, layer.k),
+                 v = decompose::fetch(backend_, layer.v);
+    own.q.assign(heads, Values(rows_ * e, 0.0));
+    own.k = own.v = own.q;
+    for (std::size_t h = 0; h < heads; ++h)
+      head(c_.layer(l), h, h / c_.group_size(), pattern, q, k, v, own.mixed, own.q[h], own.k[h],
+           own.v[h]);
+  }
+
+  void read_heads(int l, Sublayer& own, Values& out) {
     const forward::LayerPass& layer = pass_.layers[l];
     const model::LayerWeights& weights = weights_.layers[l];
     const LayerConfig& shape = c_.layer(l);
-    const std::size_t heads = c_.n_heads, e = c_.d_head;
-    Values g_z(rows_ * heads * e, 0.0);
-    decompose::linear_back(
-        backend_, weights[model::Role::w_o],
-        behind(weights[model::Role::attn_post_w], layer.attn_out, layer.attn_out_dev, g), g_z,
-        rows_);
-    const Values pattern = decompose::fetch(backend_, layer.pattern),
-                 q = decompose::fetch(backend_, layer.q), k = decompose::fetch(backend_, layer.k),
-                 v = decompose::fetch(backend_, layer.v),
+    const std::size_t heads = c_.n_heads, groups = c_.n_kv_heads, e = c_.d_head;
+    const Values q = decompose::fetch(backend_, layer.q), k = decompose::fetch(backend_, layer.k),
                  x = decompose::fetch(backend_, layer.x_pre),
                  dev = decompose::fetch(backend_, layer.dev_attn);
     const Values w_q = decompose::fetch(weights[model::Role::w_q]),
@@ -201,11 +237,8 @@ class WayBack {
                  w_v = decompose::fetch(weights[model::Role::w_v]);
     for (std::size_t h = 0; h < heads; ++h) {
       const std::size_t group = h / c_.group_size();
-      const std::size_t groups = c_.n_kv_heads;
-      Values g_q(rows_ * e, 0.0), g_k(rows_ * e, 0.0), g_v(rows_ * e, 0.0);
-      head(shape, h, group, pattern, q, k, v, g_z, g_q, g_k, g_v);
-      unturn(shape, weights[model::Role::q_norm], layer.q_dev, q, heads, h, g_q);
-      unturn(shape, weights[model::Role::k_norm], layer.k_dev, k, groups, group, g_k);
+      unturn(shape, weights[model::Role::q_norm], layer.q_dev, q, heads, h, own.q[h]);
+      unturn(shape, weights[model::Role::k_norm], layer.k_dev, k, groups, group, own.k[h]);
       const auto send_branch = [&](const Values& g_head, const Values& w, std::size_t columns,
                                    std::size_t column, std::size_t branch) {
         Values g_in(rows_ * d_, 0.0);
@@ -218,9 +251,9 @@ class WayBack {
         to_input(shape.attn_norm, weights[model::Role::attn_norm_w], x, dev, g_in);
         send(table_.attention_ports(l) + 3 * h + branch, g_in, out);
       };
-      send_branch(g_k, w_k, groups * e, group * e, 0);
-      send_branch(g_q, w_q, heads * e, h * e, 1);
-      send_branch(g_v, w_v, groups * e, group * e, 2);
+      send_branch(own.k[h], w_k, groups * e, group * e, 0);
+      send_branch(own.q[h], w_q, heads * e, h * e, 1);
+      send_branch(own.v[h], w_v, groups * e, group * e, 2);
     }
   }
 
@@ -296,6 +329,7 @@ class WayBack {
   const forward::ForwardPass& pass_;
   const circuit::PortVisitor& visit_;
   std::size_t rows_, d_;
+  Sublayer heads_, mlp_;
 };
 
 }  // namespace

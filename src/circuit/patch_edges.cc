@@ -4,6 +4,7 @@
 #include <map>
 
 #include "engine/state.h"
+#include "forward/block.h"
 
 namespace unpack::circuit {
 

@@ -4,6 +4,7 @@
 #include "backend/rotary.h"
 #include "circuit/ablation.h"
 #include "engine/state.h"
+#include "forward/block.h"
 #include "unpack/error.h"
 
 namespace unpack::circuit {
@@ -34,21 +35,6 @@ std::int64_t chunk_rows(const Model& model) {
   return std::clamp(kValues / row, std::int64_t{1}, kMost);
 }
 
-backend::Array head_vector(backend::Backend& backend, int layer, const backend::Array& z,
-                           const backend::Array& dev, int head, std::int64_t rows) {
-  const ModelConfig& c = backend.config();
-  const std::int64_t width = std::int64_t{c.n_heads} * c.d_head;
-  backend::Array alone = backend.zeros(rows * width);
-  for (std::int64_t r = 0; r < rows; ++r) {
-    const std::int64_t at = r * width + std::int64_t{head} * c.d_head;
-    backend.copy(z, at, alone, at, c.d_head);
-  }
-  backend::Array out = backend.zeros(rows * c.d_model);
-  backend.attention_out(layer, alone, rows, out);
-  backend.through_norm_behind(layer, backend::Sublayer::attention, dev, rows, out);
-  return out;
-}
-
 WriterRun record_writers(const Model& model, const std::vector<std::vector<TokenId>>& prompts,
                          const std::function<void(backend::Array& emb)>& embeddings,
                          forward::ForwardPass* pass, const RunContext& context) {
@@ -68,7 +54,7 @@ WriterRun record_writers(const Model& model, const std::vector<std::vector<Token
     const forward::LayerPass& layer = kept.layers[l];
     for (int h = 0; h < c.n_heads; ++h)
       out.written[writers.head(l, h)] =
-          head_vector(backend, l, layer.z, layer.attn_out_dev, h, kept.rows());
+          forward::write_head(backend, l, layer.z, layer.attn_out_dev, h, kept.rows());
     out.written[writers.mlp(l)] = layer.mlp_out;
     out.streams.push_back(layer.x_pre);
   }

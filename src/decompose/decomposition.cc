@@ -10,6 +10,7 @@
 #include "backend/question_tables.h"
 #include "backend/read_ops.h"
 #include "backend/score_plan.h"
+#include "forward/block.h"
 #include "unpack/error.h"
 
 namespace unpack::decompose {

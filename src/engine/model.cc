@@ -12,7 +12,7 @@
 #include "chat/source.h"
 #include "engine/finite.h"
 #include "engine/state.h"
-#include "forward/forward.h"
+#include "forward/block.h"
 #include "model/gguf_model.h"
 #include "model/load.h"
 #include "unpack/about.h"
@@ -45,9 +45,10 @@ backend::BackendOptions backend_options(const ModelConfig& config, const LoadOpt
 }  // namespace
 
 std::size_t weight_product_bytes(const ModelConfig& config) {
-  const std::size_t layers = config.n_layers;
-  const std::size_t sources =
-      config.block == Block::parallel ? layers * (layers - 1) / 2 : layers * (layers + 1) / 2;
+  const Writers writers(config);
+  std::size_t sources = 0;  // layers of heads that each MLP sees
+  for (int l = 0; l < config.n_layers; ++l)
+    sources += writers.visible_to_mlp(l) > writers.head(l, 0) ? l + 1 : l;
   return sources * (config.n_heads * config.d_head) * config.most_entries() *
          backend::neuron_sides(config) * sizeof(float);
 }

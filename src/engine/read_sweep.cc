@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <ranges>
 
 #include "base/formulas.h"
 #include "decompose/host_math.h"
+#include "forward/block.h"
 #include "unpack/error.h"
 
 namespace unpack::engine {
@@ -64,13 +66,21 @@ void ReadSweep::sweep_all() {
   for (int l = end_ - 1; l >= 0; --l) {
     context_.check();
     d_.enter(l);
-    Values below = linear;
-    take(linear, writers.mlp(l), writers.mlp(l) + 1);
-    mlp(l, linear, keyed, below);
-    const Values heads_read = c_.block == Block::parallel ? linear : below;
-    take(heads_read, writers.head(l, 0), writers.mlp(l));
-    attention(l, heads_read, keyed, below);
-    linear = std::move(below);
+    Values heads_wrote, mlp_wrote;  // what is read of them
+    for (const forward::BlockStep& at : forward::block_steps(c_.block) | std::views::reverse) {
+      const bool heads = at.sublayer == backend::Sublayer::attention;
+      if (at.step == forward::Step::add) {
+        (heads ? heads_wrote : mlp_wrote) = linear;
+        take(linear, heads ? writers.head(l, 0) : writers.mlp(l), writers.mlp(l) + !heads);
+      }
+      // From what it wrote to what it read in one go.
+      if (at.step != forward::Step::norm) continue;
+      if (heads) {
+        attention(l, heads_wrote, keyed, linear);
+      } else {
+        mlp(l, mlp_wrote, keyed, linear);
+      }
+    }
   }
   take(linear, 0, writers.terminals());
   add_to(keyed_, credit_);

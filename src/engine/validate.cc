@@ -5,6 +5,7 @@
 
 #include "backend/mlp_readers.h"
 #include "engine/state.h"
+#include "forward/block.h"
 #include "model/weights.h"
 #include "unpack/prepared.h"
 
@@ -42,14 +43,7 @@ class Closure {
   std::vector<ClosureCheck> run(const RunContext& context) {
     for (int l = 0; l < c_.n_layers; ++l) {
       context.report("layers", l, c_.n_layers);
-      const forward::LayerPass& t = d_.pass().layers[l];
-      stream(get(t.x_pre), d_.writers().visible_to_attention(l));
-      attention(l, t);
-      if (c_.block == Block::sequential) add_constants(l, backend::Sublayer::attention, t);
-      stream(get(t.x_mid), d_.writers().visible_to_mlp(l));
-      mlp(l, t);
-      if (c_.block == Block::parallel) add_constants(l, backend::Sublayer::attention, t);
-      add_constants(l, backend::Sublayer::mlp, t);
+      for (const forward::BlockStep& at : forward::block_steps(c_.block)) check(l, at);
     }
     stream(get(d_.pass().x_final), d_.writers().count());
     importance();
@@ -61,6 +55,17 @@ class Closure {
   }
 
  private:
+  void check(int l, const forward::BlockStep& at) {
+    const forward::LayerPass& t = d_.pass().layers[l];
+    const bool heads = at.sublayer == backend::Sublayer::attention;
+    if (at.step == forward::Step::norm)
+      stream(get(heads ? t.x_pre : t.x_mid),
+             heads ? d_.writers().visible_to_attention(l) : d_.writers().visible_to_mlp(l));
+    if (at.step == forward::Step::read && heads) attention(l, t);
+    if (at.step == forward::Step::read && !heads) mlp(l, t);
+    if (at.step == forward::Step::add) add_constants(l, at.sublayer, t);
+  }
+
   std::vector<double> get(const backend::Array& a) const {
     std::vector<double> out(a.size());
     backend_.download(a, 0, out);

@@ -1,81 +1,164 @@
+#include "forward/block.h"
+
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-
-#include "forward/forward.h"
 
 namespace unpack::forward {
 
 namespace {
 
-// What a sublayer adds to the stream, from what it put out: through the norm behind it.
-void finish_sublayer(backend::Backend& backend, int layer, backend::Sublayer sublayer,
-                     std::int64_t rows, backend::Array& out, backend::Array& dev) {
+using backend::Sublayer;
+
+constexpr BlockStep kSequential[] = {{Sublayer::attention, Step::norm},
+                                     {Sublayer::attention, Step::read},
+                                     {Sublayer::attention, Step::mix},
+                                     {Sublayer::attention, Step::write},
+                                     {Sublayer::attention, Step::norm_behind},
+                                     {Sublayer::attention, Step::add},
+                                     {Sublayer::mlp, Step::norm},
+                                     {Sublayer::mlp, Step::read},
+                                     {Sublayer::mlp, Step::mix},
+                                     {Sublayer::mlp, Step::write},
+                                     {Sublayer::mlp, Step::norm_behind},
+                                     {Sublayer::mlp, Step::add}};
+
+// Both sublayers read the same stream.
+constexpr BlockStep kParallel[] = {{Sublayer::attention, Step::norm},
+                                   {Sublayer::attention, Step::read},
+                                   {Sublayer::attention, Step::mix},
+                                   {Sublayer::attention, Step::write},
+                                   {Sublayer::attention, Step::norm_behind},
+                                   {Sublayer::mlp, Step::norm},
+                                   {Sublayer::mlp, Step::read},
+                                   {Sublayer::mlp, Step::mix},
+                                   {Sublayer::mlp, Step::write},
+                                   {Sublayer::mlp, Step::norm_behind},
+                                   {Sublayer::attention, Step::add},
+                                   {Sublayer::mlp, Step::add}};
+
+// All of it will be written; clearing it first would be one more launch on a device.
+void make(backend::Backend& backend, backend::Array& a, std::int64_t size) {
+  if (a.size() != size) a = backend.uninitialized(size);
+}
+
+void normalize(backend::Backend& backend, int layer, Sublayer sublayer, const backend::Array& x,
+               std::int64_t rows, backend::Array& normalized, backend::Array& dev) {
   const LayerConfig& shape = backend.config().layer(layer);
-  const bool behind =
-      sublayer == backend::Sublayer::attention ? shape.attn_post_norm : shape.mlp_post_norm;
-  if (behind) backend.norm_behind(layer, sublayer, out, rows, dev);
+  make(backend, normalized, rows * backend.config().d_model);
+  make(backend, dev, rows);
+  backend.normalize(sublayer == Sublayer::attention ? shape.attn_norm : shape.mlp_norm, x, rows,
+                    normalized, dev);
+}
+
+void project(backend::Backend& backend, int layer, const backend::Array& normalized,
+             std::span<const int> positions, int context, LayerPass& out) {
+  const ModelConfig& c = backend.config();
+  const std::int64_t rows = positions.size();
+  make(backend, out.q, rows * c.n_heads * c.d_head);
+  make(backend, out.k, rows * c.n_kv_heads * c.d_head);
+  make(backend, out.v, rows * c.n_kv_heads * c.d_head);
+  if (c.layer(layer).qk_norm != QkNorm::none) {
+    make(backend, out.q_dev, rows * c.n_heads);
+    make(backend, out.k_dev, rows * c.n_kv_heads);
+  }
+  backend.qkv(layer, normalized, positions, context, out.q, out.k, out.v, out.q_dev, out.k_dev);
+}
+
+void read_side(backend::Backend& backend, int layer, backend::MlpSide side,
+               const backend::Array& normalized, std::int64_t rows, const backend::Routing* routing,
+               backend::Array& out) {
+  if (side == backend::MlpSide::router) {
+    backend.router(layer, normalized, rows, out);
+  } else {
+    backend.mlp_in(layer, side, normalized, rows, routing, out);
+  }
 }
 
 class BlockRun {
  public:
   BlockRun(backend::Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks,
-           backend::Array& x, LayerPass& keep)
+           bool patterns, backend::Array& x, LayerPass& keep)
       : backend_(backend),
         c_(backend.config()),
         shape_(c_.layer(layer)),
         layer_(layer),
         batch_(batch),
         hooks_(hooks),
+        patterns_(patterns),
         rows_(batch.rows()),
         x_(x),
         keep_(keep) {}
 
-  void run(bool patterns) {
-    const std::int64_t d = c_.d_model;
-    const bool parallel = c_.block == Block::parallel;
-    normalized_ = backend_.uninitialized(rows_ * d);
-    make(keep_.x_pre, rows_ * d);
-    backend_.copy(x_, 0, keep_.x_pre, 0, rows_ * d);
-    attend(patterns);
-    if (parallel) {
-      keep_.x_mid = keep_.x_pre;
-      read_neurons(keep_.x_pre);
-      add(backend::Sublayer::attention);
-    } else {
-      add(backend::Sublayer::attention);
-      keep_.x_mid = backend_.uninitialized(rows_ * d);
-      backend_.copy(x_, 0, keep_.x_mid, 0, rows_ * d);
-      read_neurons(x_);
+  void run() {
+    for (const BlockStep& at : block_steps(c_.block)) {
+      if (at.step == Step::norm) keep_stream(at.sublayer);
+      take(at);
     }
-    add(backend::Sublayer::mlp);
+  }
+
+  // What a lean pass leaves out; x is what the MLP's norm read.
+  void run_again() {
+    for (const BlockStep& at : block_steps(c_.block)) {
+      const bool heads = at.sublayer == Sublayer::attention;
+      if (at.step == Step::mix || (!heads && at.step < Step::mix)) take(at);
+      if (heads) keep_.z = {};
+    }
   }
 
  private:
-  // All of it is written; clearing it first would be one more launch on a device.
-  void make(backend::Array& a, std::int64_t size) {
-    if (a.size() != size) a = backend_.uninitialized(size);
+  void take(const BlockStep& at) {
+    const bool attention = at.sublayer == Sublayer::attention;
+    switch (at.step) {
+      case Step::norm:
+        input_ = &hooked(at.sublayer, x_);
+        return normalize(backend_, layer_, at.sublayer, *input_, rows_, normalized_,
+                         attention ? keep_.dev_attn : keep_.dev_mlp);
+      case Step::read:
+        return attention ? read_rows() : read_sides();
+      case Step::mix:
+        return attention ? attend() : activate();
+      case Step::write:
+        return attention ? write_heads() : write_mlp();
+      case Step::norm_behind:
+        return attention ? finish_heads() : finish_mlp();
+      case Step::add:
+        return add(at.sublayer);
+    }
   }
 
-  const backend::Array& hooked(backend::Sublayer sublayer, const backend::Array& x) {
+  void make(backend::Array& a, std::int64_t size) { forward::make(backend_, a, size); }
+
+  // The stream as a sublayer finds it.
+  void keep_stream(Sublayer sublayer) {
+    if (sublayer == Sublayer::mlp) keep_.routing.reset();  // `keep` may come from another layer
+    if (sublayer == Sublayer::mlp && !changed_stream_) {
+      keep_.x_mid = keep_.x_pre;
+      return;
+    }
+    const std::int64_t size = rows_ * c_.d_model;
+    if (sublayer == Sublayer::attention) {
+      make(keep_.x_pre, size);
+    } else {
+      keep_.x_mid = backend_.uninitialized(size);
+    }
+    backend_.copy(x_, 0, sublayer == Sublayer::attention ? keep_.x_pre : keep_.x_mid, 0, size);
+  }
+
+  const backend::Array& hooked(Sublayer sublayer, const backend::Array& x) {
     if (!hooks_ || !hooks_->norm_input) return x;
     if (changed_.size() != x.size()) changed_ = backend_.zeros(x.size());
     return hooks_->norm_input(layer_, sublayer, x, changed_) ? changed_ : x;
   }
 
-  void attend(bool patterns) {
-    const std::int64_t q_row = std::int64_t{c_.n_heads} * c_.d_head;
-    const std::int64_t kv_row = std::int64_t{c_.n_kv_heads} * c_.d_head;
-    make(keep_.dev_attn, rows_);
-    make(keep_.q, rows_ * q_row);
-    make(keep_.k, rows_ * kv_row);
-    make(keep_.v, rows_ * kv_row);
-    make(keep_.z, rows_ * q_row);
-    if (shape_.qk_norm != QkNorm::none) {
-      make(keep_.q_dev, rows_ * c_.n_heads);
-      make(keep_.k_dev, rows_ * c_.n_kv_heads);
-    }
-    if (patterns) {
+  void read_rows() {
+    project(backend_, layer_, normalized_, batch_.positions, batch_.context, keep_);
+    if (hooks_ && hooks_->heads) hooks_->heads(layer_, keep_.q, keep_.k, keep_.v);
+  }
+
+  void attend() {
+    make(keep_.z, rows_ * c_.n_heads * c_.d_head);
+    if (patterns_) {
       std::int64_t size = 0;
       for (const backend::Segment& s : batch_.segments) size += c_.n_heads * backend::tri(s.length);
       // A host leaves out what a window hides.
@@ -85,25 +168,14 @@ class BlockRun {
         keep_.pattern = backend_.zeros(size);
       }
     }
-    const backend::Array& input = hooked(backend::Sublayer::attention, x_);
-    backend_.normalize(shape_.attn_norm, input, rows_, normalized_, keep_.dev_attn);
-    backend_.qkv(layer_, normalized_, batch_.positions, batch_.context, keep_.q, keep_.k, keep_.v,
-                 keep_.q_dev, keep_.k_dev);
-    if (hooks_ && hooks_->heads) hooks_->heads(layer_, keep_.q, keep_.k, keep_.v);
     const backend::Array *keys = &keep_.k, *values = &keep_.v;
     if (hooks_ && hooks_->attended) hooks_->attended(layer_, keep_.k, keep_.v, keys, values);
     backend_.attention(layer_, keep_.q, *keys, *values, batch_.segments, batch_.key_begin,
                        keep_.pattern, keep_.z);
-    if (hooks_ && hooks_->mixed) hooks_->mixed(layer_, input, keep_.q, keep_.k, keep_.v, keep_.z);
+    if (hooks_ && hooks_->mixed) hooks_->mixed(layer_, *input_, keep_.q, keep_.k, keep_.v, keep_.z);
     if (hooks_ && hooks_->survivors) {
       if (const auto rows = hooks_->survivors(layer_)) go_on(*rows);
     }
-    make(keep_.attn_out, rows_ * c_.d_model);
-    backend_.attention_out(layer_, keep_.z, rows_, keep_.attn_out);
-    if (shape_.attn_post_norm) make(keep_.attn_out_dev, rows_);
-    finish_sublayer(backend_, layer_, backend::Sublayer::attention, rows_, keep_.attn_out,
-                    keep_.attn_out_dev);
-    if (hooks_ && hooks_->heads_written) hooks_->heads_written(layer_, keep_.z, keep_.attn_out_dev);
   }
 
   // Only these rows are read from here on.
@@ -118,48 +190,66 @@ class BlockRun {
     gather(keep_.x_pre, c_.d_model);
     gather(keep_.z, std::int64_t{c_.n_heads} * c_.d_head);
     rows_ = rows.size();
-    normalized_ = backend_.zeros(rows_ * c_.d_model);
   }
 
-  void read_neurons(const backend::Array& x) {
-    const std::int64_t entries = rows_ * shape_.entries();
-    make(keep_.dev_mlp, rows_);
-    make(keep_.pre, entries);
-    make(keep_.act, entries);
-    if (shape_.gated()) make(keep_.up, entries);
-    make(keep_.mlp_out, rows_ * c_.d_model);
-    const backend::Array& input = hooked(backend::Sublayer::mlp, x);
-    backend_.normalize(shape_.mlp_norm, input, rows_, normalized_, keep_.dev_mlp);
-    keep_.routing.reset();  // `keep` may come from another layer
-    if (shape_.mixture()) route(input);
+  void write_heads() {
+    make(keep_.attn_out, rows_ * c_.d_model);
+    backend_.attention_out(layer_, keep_.z, rows_, keep_.attn_out);
+  }
+
+  void finish_heads() {
+    if (shape_.attn_post_norm) {
+      make(keep_.attn_out_dev, rows_);
+      backend_.norm_behind(layer_, Sublayer::attention, keep_.attn_out, rows_, keep_.attn_out_dev);
+    }
+    if (hooks_ && hooks_->heads_written) hooks_->heads_written(layer_, keep_.z, keep_.attn_out_dev);
+  }
+
+  void read_sides() {
+    make(keep_.pre, rows_ * shape_.entries());
+    if (shape_.gated()) make(keep_.up, rows_ * shape_.entries());
+    if (shape_.mixture() && keep_.routing == nullptr) route();
     const backend::Routing* routing = keep_.routing.get();
-    backend_.mlp_in(layer_, backend::MlpSide::gate, normalized_, rows_, routing, keep_.pre);
+    read_side(backend_, layer_, backend::MlpSide::gate, normalized_, rows_, routing, keep_.pre);
     if (shape_.gated())
-      backend_.mlp_in(layer_, backend::MlpSide::up, normalized_, rows_, routing, keep_.up);
-    if (hooks_ && hooks_->neurons) hooks_->neurons(layer_, input, routing, keep_.pre, keep_.up);
-    backend_.activate(layer_, keep_.pre, keep_.up, routing, rows_, keep_.act);
-    backend_.mlp_out(layer_, keep_.act, rows_, routing, keep_.mlp_out);
-    if (shape_.mlp_post_norm) make(keep_.mlp_out_dev, rows_);
-    finish_sublayer(backend_, layer_, backend::Sublayer::mlp, rows_, keep_.mlp_out,
-                    keep_.mlp_out_dev);
-    if (hooks_ && hooks_->mlp_written) hooks_->mlp_written(layer_, keep_.mlp_out);
+      read_side(backend_, layer_, backend::MlpSide::up, normalized_, rows_, routing, keep_.up);
+    if (hooks_ && hooks_->neurons) hooks_->neurons(layer_, *input_, routing, keep_.pre, keep_.up);
   }
 
-  void route(const backend::Array& input) {
+  void route() {
     backend::Array logits = backend_.zeros(rows_ * shape_.n_experts);
-    backend_.router(layer_, normalized_, rows_, logits);
-    if (hooks_ && hooks_->router) hooks_->router(layer_, input, logits);
+    read_side(backend_, layer_, backend::MlpSide::router, normalized_, rows_, nullptr, logits);
+    if (hooks_ && hooks_->router) hooks_->router(layer_, *input_, logits);
     std::vector<double> values(logits.size());
     backend_.download(logits, 0, values);
     keep_.routing = choose_experts(shape_, std::move(values));
   }
 
-  void add(backend::Sublayer sublayer) {
-    const bool attention = sublayer == backend::Sublayer::attention;
+  void activate() {
+    make(keep_.act, rows_ * shape_.entries());
+    backend_.activate(layer_, keep_.pre, keep_.up, keep_.routing.get(), rows_, keep_.act);
+  }
+
+  void write_mlp() {
+    make(keep_.mlp_out, rows_ * c_.d_model);
+    backend_.mlp_out(layer_, keep_.act, rows_, keep_.routing.get(), keep_.mlp_out);
+  }
+
+  void finish_mlp() {
+    if (shape_.mlp_post_norm) {
+      make(keep_.mlp_out_dev, rows_);
+      backend_.norm_behind(layer_, Sublayer::mlp, keep_.mlp_out, rows_, keep_.mlp_out_dev);
+    }
+    if (hooks_ && hooks_->mlp_written) hooks_->mlp_written(layer_, keep_.mlp_out);
+  }
+
+  void add(Sublayer sublayer) {
+    const bool attention = sublayer == Sublayer::attention;
     backend_.add(attention ? keep_.attn_out : keep_.mlp_out, x_, rows_ * c_.d_model);
     backend_.add_bias(layer_, sublayer, x_, rows_,
                       attention ? keep_.attn_out_dev : keep_.mlp_out_dev,
                       attention ? nullptr : keep_.routing.get());
+    changed_stream_ = true;
   }
 
   backend::Backend& backend_;
@@ -168,42 +258,89 @@ class BlockRun {
   int layer_;
   const Batch& batch_;
   const ForwardHooks* hooks_;
+  bool patterns_;
   std::int64_t rows_;
   backend::Array& x_;
   LayerPass& keep_;
+  bool changed_stream_ = false;            // in this block
+  const backend::Array* input_ = nullptr;  // what the sublayer's norm was given
   backend::Array changed_, normalized_;
 };
 
 }  // namespace
 
+std::span<const BlockStep> block_steps(Block block) {
+  if (block == Block::parallel) return kParallel;
+  return kSequential;
+}
+
+bool added_together(Block block) {
+  bool added = false;
+  for (const BlockStep& at : block_steps(block)) {
+    if (added && at.step == Step::norm) return false;
+    added |= at.step == Step::add;
+  }
+  return true;
+}
+
 void run_block(backend::Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks,
                bool patterns, backend::Array& x, LayerPass& keep) {
-  BlockRun(backend, layer, batch, hooks, x, keep).run(patterns);
+  BlockRun(backend, layer, batch, hooks, patterns, x, keep).run();
 }
 
 void bring_back(backend::Backend& backend, int layer, LayerPass& keep) {
+  Batch batch;
+  batch.positions.resize(keep.dev_mlp.size());
+  batch.segments = {{0, static_cast<int>(batch.rows()), 0}};
+  batch.key_begin = {0};
+  LayerPass again;
+  again.q = keep.q;
+  again.k = keep.k;
+  again.v = keep.v;
+  again.routing = keep.routing;
+  BlockRun(backend, layer, batch, nullptr, true, keep.x_mid, again).run_again();
+  keep.pattern = again.pattern;
+  keep.pre = again.pre;
+  keep.up = again.up;
+  keep.act = again.act;
+}
+
+void read_heads(backend::Backend& backend, int layer, const backend::Array& x,
+                std::span<const int> positions, int context, LayerPass& out) {
+  backend::Array normalized;
+  normalize(backend, layer, Sublayer::attention, x, positions.size(), normalized, out.dev_attn);
+  project(backend, layer, normalized, positions, context, out);
+}
+
+void mix_heads(backend::Backend& backend, int layer, const backend::Array& q,
+               const backend::Array& keys, const backend::Array& values,
+               std::span<const backend::Segment> segments, std::span<const std::int64_t> key_begin,
+               backend::Array& z) {
+  backend::Array none;
+  backend.attention(layer, q, keys, values, segments, key_begin, none, z);
+}
+
+backend::Array write_head(backend::Backend& backend, int layer, const backend::Array& z,
+                          const backend::Array& dev, int head, std::int64_t rows) {
   const ModelConfig& c = backend.config();
-  const LayerConfig& shape = c.layer(layer);
-  const std::int64_t rows = keep.dev_mlp.size(), entries = rows * shape.entries();
-  const std::vector<backend::Segment> segments = {{0, static_cast<int>(rows), 0}};
-  const std::vector<std::int64_t> key_begin = {0};
-  keep.pattern = backend.uninitialized(c.n_heads * backend::tri(rows));
-  {
-    backend::Array z = backend.uninitialized(keep.z.size());
-    backend.attention(layer, keep.q, keep.k, keep.v, segments, key_begin, keep.pattern, z);
+  const std::int64_t width = std::int64_t{c.n_heads} * c.d_head;
+  backend::Array alone = backend.zeros(rows * width);
+  for (std::int64_t r = 0; r < rows; ++r) {
+    const std::int64_t at = r * width + std::int64_t{head} * c.d_head;
+    backend.copy(z, at, alone, at, c.d_head);
   }
-  backend::Array normalized = backend.uninitialized(keep.x_mid.size()),
-                 dev = backend.uninitialized(rows);
-  backend.normalize(shape.mlp_norm, keep.x_mid, rows, normalized, dev);
-  keep.pre = backend.uninitialized(entries);
-  keep.act = backend.uninitialized(entries);
-  const backend::Routing* routing = keep.routing.get();
-  backend.mlp_in(layer, backend::MlpSide::gate, normalized, rows, routing, keep.pre);
-  if (shape.gated()) {
-    keep.up = backend.uninitialized(entries);
-    backend.mlp_in(layer, backend::MlpSide::up, normalized, rows, routing, keep.up);
-  }
-  backend.activate(layer, keep.pre, keep.up, routing, rows, keep.act);
+  backend::Array out = backend.zeros(rows * c.d_model);
+  backend.attention_out(layer, alone, rows, out);
+  backend.through_norm_behind(layer, Sublayer::attention, dev, rows, out);
+  return out;
+}
+
+void read_neurons(backend::Backend& backend, int layer, backend::MlpSide side,
+                  const backend::Array& x, std::int64_t rows, const backend::Routing* routing,
+                  backend::Array& out) {
+  backend::Array normalized, dev;
+  normalize(backend, layer, Sublayer::mlp, x, rows, normalized, dev);
+  read_side(backend, layer, side, normalized, rows, routing, out);
 }
 
 std::shared_ptr<const backend::Routing> choose_experts(const LayerConfig& layer,

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "backend/rotary.h"
+#include "forward/block.h"
 #include "forward/check_finite.h"
 
 namespace unpack::forward {

@@ -79,15 +79,6 @@ struct Batch {
   std::int64_t rows() const { return positions.size(); }
 };
 
-// One layer: adds to x[T, D] what its sublayers write and fills `keep`. The order of a block's
-// operations stands in this function alone. With `patterns` the attention patterns are kept.
-void run_block(backend::Backend& backend, int layer, const Batch& batch, const ForwardHooks* hooks,
-               bool patterns, backend::Array& x, LayerPass& keep);
-
-// Which experts the rows use, from router logits [T, E].
-std::shared_ptr<const backend::Routing> choose_experts(const LayerConfig& layer,
-                                                       std::vector<double> logits);
-
 struct ForwardOptions {
   bool keep = true;          // false: only x_final, as little memory as possible
   bool check_values = true;  // false: the caller does (Backend::check_values)
@@ -113,9 +104,6 @@ struct Embedded {
 };
 Embedded embed_rows(backend::Backend& backend, std::span<const TokenId> ids,
                     std::span<const int> positions, const ForwardHooks* hooks);
-
-// Pattern, pre, up and act of a layer that a lean pass over one prompt kept.
-void bring_back(backend::Backend& backend, int layer, LayerPass& keep);
 
 // The part of a batch that belongs to one prompt; shares its memory.
 ForwardPass slice_prompt(backend::Backend& backend, const ForwardPass& batch, std::size_t index);

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "backend/mlp_readers.h"
+#include "forward/block.h"
 #include "intervene/outputs.h"
 #include "unpack/error.h"
 
@@ -28,18 +29,8 @@ const backend::Array& CleanRun::vectors(int writer) const {
   if (w.kind == WriterKind::mlp) return layer.mlp_out;
   const auto known = vectors_.find(writer);
   if (known != vectors_.end()) return known->second;
-  // z W_O with every other head's part of z set to zero.
-  const ModelConfig& c = backend_.config();
-  const std::int64_t width = static_cast<std::int64_t>(c.n_heads) * c.d_head;
-  backend::Array alone = backend_.zeros(pass_.rows() * width);
-  for (std::int64_t r = 0; r < pass_.rows(); ++r) {
-    const std::int64_t at = r * width + static_cast<std::int64_t>(w.head) * c.d_head;
-    backend_.copy(layer.z, at, alone, at, c.d_head);
-  }
-  backend::Array out = backend_.zeros(pass_.rows() * c.d_model);
-  backend_.attention_out(w.layer, alone, pass_.rows(), out);
-  backend_.through_norm_behind(w.layer, backend::Sublayer::attention, layer.attn_out_dev,
-                               pass_.rows(), out);
+  const backend::Array out =
+      forward::write_head(backend_, w.layer, layer.z, layer.attn_out_dev, w.head, pass_.rows());
   return vectors_.emplace(writer, out).first->second;
 }
 
@@ -49,7 +40,7 @@ int first_changed_layer(const Writers& writers, const ModelConfig& config, const
   if (variant.cut) {
     const Writer& w = writers[variant.cut->writer];
     const bool own_mlp = variant.cut->channel == Channel::mlp && w.kind == WriterKind::head &&
-                         config.block == Block::sequential;
+                         variant.cut->writer < writers.visible_to_mlp(w.layer);
     first = std::min(first, own_mlp ? w.layer : w.layer + 1);
   }
   for (const Edge& edge : variant.edges) {
@@ -282,29 +273,19 @@ class Runner {
       }
       rows[at].edges.push_back(e);
     }
-    const std::int64_t n = rows.size();
     const std::int64_t heads = c_.n_heads, groups = c_.n_kv_heads, e = c_.d_head;
     const int head = clean_.writers()[reader.writer].head;
     const std::int64_t group = head / c_.group_size();
-    backend::Array input = changed_rows(variant, x, rows),
-                   normalized = backend_.zeros(n * c_.d_model), dev = backend_.zeros(n);
-    const LayerConfig& shape = c_.layer(layer);
-    backend_.normalize(shape.attn_norm, input, n, normalized, dev);
-    backend::Array new_q = backend_.zeros(n * heads * e), new_k = backend_.zeros(n * groups * e),
-                   new_v = backend_.zeros(n * groups * e);
-    const bool normed = shape.qk_norm != QkNorm::none;
-    backend::Array q_dev = backend_.zeros(normed ? n * heads : 0),
-                   k_dev = backend_.zeros(normed ? n * groups : 0);
     std::vector<int> positions;
     for (const ChangedRow& row : rows) positions.push_back(row.position);
-    backend_.qkv(layer, normalized, positions, segments_[variant].length, new_q, new_k, new_v,
-                 q_dev, k_dev);
+    forward::LayerPass changed;
+    forward::read_heads(backend_, layer, changed_rows(variant, x, rows), positions,
+                        segments_[variant].length, changed);
 
     // The reader alone attends once more, to keys and values with its own ones put in place.
     const std::int64_t sources = reader.position + 1;
     backend::Array query = backend_.zeros(heads * e), keys = backend_.zeros(sources * groups * e),
-                   values = backend_.zeros(sources * groups * e), mixed = backend_.zeros(heads * e),
-                   none;
+                   values = backend_.zeros(sources * groups * e), mixed = backend_.zeros(heads * e);
     backend_.copy(q, (begin + reader.position) * heads * e, query, 0, heads * e);
     backend_.copy(k, begin * groups * e, keys, 0, sources * groups * e);
     backend_.copy(v, begin * groups * e, values, 0, sources * groups * e);
@@ -312,13 +293,15 @@ class Runner {
       const std::int64_t at = r;
       const std::int64_t to = (rows[r].position * groups + group) * e;
       if (branches[r] == Branch::Q)
-        backend_.copy(new_q, (at * heads + head) * e, query, head * e, e);
-      if (branches[r] == Branch::K) backend_.copy(new_k, (at * groups + group) * e, keys, to, e);
-      if (branches[r] == Branch::V) backend_.copy(new_v, (at * groups + group) * e, values, to, e);
+        backend_.copy(changed.q, (at * heads + head) * e, query, head * e, e);
+      if (branches[r] == Branch::K)
+        backend_.copy(changed.k, (at * groups + group) * e, keys, to, e);
+      if (branches[r] == Branch::V)
+        backend_.copy(changed.v, (at * groups + group) * e, values, to, e);
     }
     const std::vector<backend::Segment> alone = {{0, 1, reader.position}};
     const std::vector<std::int64_t> key_begin = {0};
-    backend_.attention(layer, query, keys, values, alone, key_begin, none, mixed);
+    forward::mix_heads(backend_, layer, query, keys, values, alone, key_begin, mixed);
     backend_.copy(mixed, head * e, z, ((begin + reader.position) * heads + head) * e, e);
   }
 
@@ -335,17 +318,10 @@ class Runner {
           if (backend::side_of(variants_[i].edges[e].branch) == side) changed.edges.push_back(e);
         }
         if (changed.edges.empty()) continue;
-        backend::Array input = changed_rows(i, x, {changed}),
-                       normalized = backend_.zeros(c_.d_model), dev = backend_.zeros(1),
-                       read = backend_.zeros(width);
-        backend_.normalize(shape.mlp_norm, input, 1, normalized, dev);
-        if (side == backend::MlpSide::router) {
-          backend_.router(layer, normalized, 1, read);
-        } else {
-          const backend::Routing own =
-              routing != nullptr ? routing->of_row(row) : backend::Routing{};
-          backend_.mlp_in(layer, side, normalized, 1, routing != nullptr ? &own : nullptr, read);
-        }
+        const backend::Routing own = routing != nullptr ? routing->of_row(row) : backend::Routing{};
+        backend::Array read = backend_.zeros(width);
+        forward::read_neurons(backend_, layer, side, changed_rows(i, x, {changed}), 1,
+                              routing != nullptr ? &own : nullptr, read);
         backend_.copy(read, 0, out, row * width, width);
       }
     }

@@ -5,7 +5,7 @@
 #include <numeric>
 
 #include "engine/state.h"
-#include "forward/forward.h"
+#include "forward/block.h"
 #include "unpack/intervene.h"
 
 namespace unpack {

@@ -69,22 +69,12 @@ struct Distribution {
 
 Distribution distribution(const TensorPart& part, int n_layers) {
   const float shift = part.view.shift;
-  switch (part.role) {
-    case Role::final_norm_w:
-    case Role::attn_norm_w:
-    case Role::mlp_norm_w:
-    case Role::attn_post_w:
-    case Role::mlp_post_w:
-    case Role::q_norm:
-    case Role::k_norm:
-      return {1.0f - shift, 0.05f};
-    case Role::w_o:
-    case Role::w_out:
-      // What the 2 L sublayers add to the stream stays of the size of what is there.
-      return {0.0f, 0.02f / std::sqrt(2.0f * n_layers)};
-    default:
-      return {0.0f, 0.02f};
-  }
+  const RoleFacts facts = facts_of(part.role);
+  if (facts.kind == RoleKind::norm_weight || facts.kind == RoleKind::scale)
+    return {1.0f - shift, 0.05f};
+  // What the 2 L sublayers add to the stream stays of the size of what is there.
+  const bool writes = facts.kind == RoleKind::matrix && facts.norm_w == Role::count;
+  return {0.0f, writes ? 0.02f / std::sqrt(2.0f * n_layers) : 0.02f};
 }
 
 std::uint64_t name_hash(const std::string& name) {

@@ -107,5 +107,41 @@ TEST(Shapes, ThatDoNotFitAreFoundInADebugBuild) {
   }
 }
 
+TEST(Shapes, OfProductsThatReachPastAnArrayAreFoundInADebugBuild) {
+  if (!backend::kShapesChecked) GTEST_SKIP() << "this build checks no shapes";
+  using backend::Index;
+  testing::Shape shape;
+  for (const std::string device : {"cpu", "reference", "cuda-emulated"}) {
+    const Model model = Model::random(shape.config(), 1, on(device));
+    backend::Backend& b = *engine::state_of(model)->backend;
+    const ModelConfig& c = b.config();
+    const Index d = c.d_model, heads = c.n_heads, width = heads * c.d_head;
+    const backend::Array x = b.zeros(4 * d), z = b.zeros(4 * width), made = b.zeros(4 * heads * d);
+    const auto start = [](const backend::Array& a) { return static_cast<backend::Any*>(a.raw()); };
+    const auto all = [&](const backend::Array& a) { return backend::Tail{start(a), a.size()}; };
+
+    std::vector<double> logits(4 * c.vocab_size);
+    EXPECT_NO_THROW(b.vocabulary_product({start(x), 4, d}, logits)) << device;
+    logits.pop_back();
+    EXPECT_THROW(b.vocabulary_product({start(x), 4, d}, logits), InternalError) << device;
+
+    const backend::WeightName w_o = {0, model::Role::w_o};
+    const backend::View rows = {start(z), 4, width};
+    EXPECT_NO_THROW(b.heads_out(w_o, heads, rows, all(made), heads * d)) << device;
+    EXPECT_THROW(b.heads_out(w_o, heads, rows, all(made), heads * d + 1), InternalError) << device;
+
+    backend::BatchedProduct product = {true,   2, 2, d,         all(x), d, 2 * d,
+                                       all(x), d, 0, all(made), 2,      4, 2};
+    EXPECT_NO_THROW(b.multiply_batch(product)) << device;
+    product.stride_a = 2 * d + 1;
+    EXPECT_THROW(b.multiply_batch(product), InternalError) << device;
+    product.stride_a = 2 * d;
+    const std::vector<int> which = {0, 3};
+    product.which_b = which;
+    product.stride_b = d;
+    EXPECT_THROW(b.multiply_batch(product), InternalError) << device;
+  }
+}
+
 }  // namespace
 }  // namespace unpack

@@ -55,7 +55,8 @@ class CudaBackend final : public Backend, public DeviceCredit, public DeviceMemo
   void multiply(std::span<const Product> products, const View& a) override;
   void multiply_turned(const WeightName& weight, const View& a, const View& c) override;
   void heads_to_model(const WeightName& weight, Index heads, const View& a, const View& c) override;
-  void heads_out(const WeightName& weight, Index heads, const View& a, Any* c, Index row) override;
+  void heads_out(const WeightName& weight, Index heads, const View& a, const Tail& c,
+                 Index row) override;
   void vocabulary_product(const View& x, std::span<double> out) override;
   std::vector<double> vocabulary_sum() override;
   void multiply_batch(const BatchedProduct& product) override;

@@ -222,27 +222,33 @@ void CudaBackend::multiply_turned(const WeightName& weight, const View& a, const
 void CudaBackend::heads_to_model(const WeightName& weight, Index heads, const View& a,
                                  const View& c) {
   const auto w = roles(weight);
-  heads_to_model(operand(w->matrix(weight.role)), heads, floats(a.data), a.rows, floats(c.data));
+  const DeviceMatrix& matrix = w->matrix(weight.role);
+  check_shape(a.cols == heads * config_.d_head && c.cols == heads * matrix.in && c.rows == a.rows,
+              "heads and what they make of a matrix");
+  heads_to_model(operand(matrix), heads, floats(a.data), a.rows, floats(c.data));
 }
 
-void CudaBackend::heads_out(const WeightName& weight, Index heads, const View& a, Any* c,
+void CudaBackend::heads_out(const WeightName& weight, Index heads, const View& a, const Tail& c,
                             Index row) {
   const auto w = roles(weight);
   const Operand x = operand(w->matrix(weight.role));
+  check_shape(a.cols == x.in && (a.rows - 1) * row + heads * x.out <= c.size,
+              "heads, a matrix and what each head makes of it");
   const Index e = a.cols / heads;
   device_->gemm({x.turned ? 1 : 0, 0, a.rows, x.out, e, floats(a.data), a.cols, e, x.data, x.ld(),
-                 x.row(e) - x.data, floats(c), row, x.out, heads});
+                 x.row(e) - x.data, floats(c.data), row, x.out, heads});
 }
 
 void CudaBackend::multiply_batch(const BatchedProduct& p) {
+  check_batch(p);
   // Runs of neighbours in one call.
   for (Index i = 0; i < p.batch;) {
     const Index b = p.which_b.empty() ? i : p.which_b[i];
     Index n = 1;
     while (i + n < p.batch && (p.which_b.empty() || p.which_b[i + n] == b + n)) ++n;
-    device_->gemm({p.b_turned ? 1 : 0, 0, p.m, p.n, p.k, floats(p.a) + i * p.stride_a, p.lda,
-                   p.stride_a, floats(p.b) + b * p.stride_b, p.ldb, p.stride_b,
-                   floats(p.c) + i * p.stride_c, p.ldc, p.stride_c, n});
+    device_->gemm({p.b_turned ? 1 : 0, 0, p.m, p.n, p.k, floats(p.a.data) + i * p.stride_a, p.lda,
+                   p.stride_a, floats(p.b.data) + b * p.stride_b, p.ldb, p.stride_b,
+                   floats(p.c.data) + i * p.stride_c, p.ldc, p.stride_c, n});
     i += n;
   }
 }
@@ -250,6 +256,8 @@ void CudaBackend::multiply_batch(const BatchedProduct& p) {
 void CudaBackend::vocabulary_product(const View& x, std::span<double> out) {
   const DeviceMatrix& table = on_device_.unembed();
   const Index vocabulary = config_.vocab_size;
+  check_shape(x.cols == config_.d_model && std::ssize(out) == x.rows * vocabulary,
+              "rows and their logits");
   Array made = device_->floats(x.rows * vocabulary);
   constexpr Index kFewRows = 4;
   if (x.rows <= kFewRows) {

@@ -14,28 +14,6 @@ namespace unpack::backend::cuda {
 
 namespace {
 
-// A matrix with its bias and the norm in front of it; Role::count: none.
-struct Reader {
-  model::Role matrix, bias, norm_w, norm_b;
-};
-constexpr Reader kReaders[] = {
-    {model::Role::w_q, model::Role::b_q, model::Role::attn_norm_w, model::Role::attn_norm_b},
-    {model::Role::w_k, model::Role::b_k, model::Role::attn_norm_w, model::Role::attn_norm_b},
-    {model::Role::w_v, model::Role::b_v, model::Role::attn_norm_w, model::Role::attn_norm_b},
-    {model::Role::w_o, model::Role::b_o, model::Role::count, model::Role::count},
-    {model::Role::w_r, model::Role::b_r, model::Role::mlp_norm_w, model::Role::mlp_norm_b},
-    {model::Role::w_in, model::Role::b_in, model::Role::mlp_norm_w, model::Role::mlp_norm_b},
-    {model::Role::w_up, model::Role::b_up, model::Role::mlp_norm_w, model::Role::mlp_norm_b},
-    {model::Role::w_out, model::Role::b_out, model::Role::count, model::Role::count},
-};
-constexpr model::Role kVectors[] = {
-    model::Role::b_q,         model::Role::b_k,        model::Role::b_v,    model::Role::b_o,
-    model::Role::b_r,         model::Role::b_in,       model::Role::b_up,   model::Role::b_out,
-    model::Role::attn_post_w, model::Role::mlp_post_w, model::Role::q_norm, model::Role::k_norm,
-    model::Role::sinks};
-constexpr model::Role kNorms[] = {model::Role::attn_norm_w, model::Role::attn_norm_b,
-                                  model::Role::mlp_norm_w, model::Role::mlp_norm_b};
-
 // `size`: how many numbers, where fewer are stored and stand for all heads.
 Array put_vector(Device& device, const model::WeightView& w, std::int64_t size, bool* finite) {
   if (!w) return {};
@@ -53,7 +31,7 @@ Array put_vector(Device& device, const model::WeightView& w, std::int64_t size, 
 
 std::size_t bytes_of(const model::RoleViews& w) {
   std::size_t bytes = 0;
-  for (const Reader& reader : kReaders) bytes += matrix_bytes(w[reader.matrix]);
+  for (const model::Role role : model::kMatrices) bytes += matrix_bytes(w[role]);
   return bytes;
 }
 
@@ -159,16 +137,19 @@ std::shared_ptr<DeviceRoles> DeviceWeights::upload(const model::RoleViews& views
     }
   } arrival{*device_};
   const ModelConfig& c = weights_->config;
-  for (const model::Role role : kNorms)
-    raw->vector(role) = put_vector(*device_, norms[role], 0, nullptr);
-  for (const model::Role role : kVectors) {
-    const std::int64_t heads = role == model::Role::q_norm   ? c.n_heads
-                               : role == model::Role::k_norm ? c.n_kv_heads
-                                                             : 0;
+  for (std::size_t i = 0; i < model::kRoles; ++i) {
+    const model::Role role = static_cast<model::Role>(i);
+    const model::RoleFacts facts = model::facts_of(role);
+    if (facts.kind == model::RoleKind::norm_weight || facts.kind == model::RoleKind::norm_bias)
+      raw->vector(role) = put_vector(*device_, norms[role], 0, nullptr);
+    if (!model::kept_as_vector(role)) continue;
+    const std::int64_t heads = facts.heads == model::RoleFacts::Heads::queries ? c.n_heads
+                               : facts.heads == model::RoleFacts::Heads::keys  ? c.n_kv_heads
+                                                                               : 0;
     raw->vector(role) = put_vector(*device_, views[role], heads * c.d_head, finite);
   }
-  for (const Reader& reader : kReaders)
-    raw->matrix(reader.matrix) = put_matrix(*device_, views[reader.matrix], finite);
+  for (const model::Role role : model::kMatrices)
+    raw->matrix(role) = put_matrix(*device_, views[role], finite);
   device_->wait_beside();
   arrival.waited = true;
   uploaded_ += bytes_of(views);
@@ -221,8 +202,9 @@ Operand DeviceWeights::operand(const DeviceMatrix& m, Device& on) {
 
 // Folds the norm in front into matrix and bias: x_hat (w W) + (b + beta W).
 DeviceWeights::Pointer DeviceWeights::finish(std::shared_ptr<DeviceRoles> raw) {
-  for (const Reader& reader : kReaders) {
-    DeviceMatrix& m = raw->matrix(reader.matrix);
+  for (const model::Role role : model::kMatrices) {
+    const model::RoleFacts reader = model::facts_of(role);
+    DeviceMatrix& m = raw->matrix(role);
     if (!m.data) continue;
     const bool reads_norm = reader.norm_w != model::Role::count;
     if (reads_norm && !raw->vector(reader.norm_b).empty()) {

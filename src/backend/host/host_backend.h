@@ -86,8 +86,8 @@ class HostPairs : public HostProducts<T> {
     bool changes() const { return table != nullptr || !norm.empty(); }
     void operator()(std::int64_t position, std::int64_t head, T* u) const;
   };
-  PullBack key_pull(const AttentionView& view, const LayerPanels<T>& w, const RotaryTable* table);
-  PullBack query_pull(const AttentionView& view, const LayerPanels<T>& w, const RotaryTable* table);
+  PullBack key_pull(const AttentionView& view, const RolePanels<T>& w, const RotaryTable* table);
+  PullBack query_pull(const AttentionView& view, const RolePanels<T>& w, const RotaryTable* table);
 
   bool folds(const AttentionView& view) const;
   void key_pass(const AttentionView& view, T* table, const Rows& rows);
@@ -99,10 +99,10 @@ class HostPairs : public HostProducts<T> {
                  const PullBack& forth, Array& out);
 
  private:
-  void folded_keys(const AttentionView& view, const LayerPanels<T>& w, T* table);
-  void folded_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
-  void projected_keys(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
-  void projected_queries(const AttentionView& view, const LayerPanels<T>& w, const Rows& rows);
+  void folded_keys(const AttentionView& view, const RolePanels<T>& w, T* table);
+  void folded_queries(const AttentionView& view, const RolePanels<T>& w, const Rows& rows);
+  void projected_keys(const AttentionView& view, const RolePanels<T>& w, const Rows& rows);
+  void projected_queries(const AttentionView& view, const RolePanels<T>& w, const Rows& rows);
 };
 
 // Sums over projected keys and queries.
@@ -178,7 +178,7 @@ class HostHeads : public HostPairSums<T> {
     int first, count;
   };
   void key_scores_of(const AttentionView& view, Scores scores, HeadRange heads, int query, T* out);
-  void value_scores(const AttentionView& view, const LayerPanels<T>& w, AttentionSums& sums);
+  void value_scores(const AttentionView& view, const RolePanels<T>& w, AttentionSums& sums);
 };
 
 template <typename T>
@@ -192,8 +192,8 @@ class HostNeurons : public HostHeads<T> {
   void mlp_scores(const MlpView& view, MlpSide side, Scores scores, int query, Array& out) override;
 
  protected:
-  static const Panels<T>& panels(const MlpPanels<T>& mlp, MlpSide side) {
-    return side == MlpSide::up ? mlp.up : mlp.in;
+  static const Panels<T>& panels(const RolePanels<T>& w, MlpSide side) {
+    return w.matrix(Backend::matrix_of(side));
   }
 
  private:
@@ -298,7 +298,7 @@ class HostEdges : public HostReads<T> {
     return {first, std::max<std::int64_t>(0, active.end - first)};
   }
   void project_writers(const AttentionView& view, const Panels<T>& w, const Sources& of, T* out);
-  void project_keys(const AttentionView& view, const LayerPanels<T>& w, const Panels<T>& k,
+  void project_keys(const AttentionView& view, const RolePanels<T>& w, const Panels<T>& k,
                     const RotaryTable* rope, const Sources& of, T* out);
 
  private:

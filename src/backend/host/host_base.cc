@@ -18,14 +18,6 @@
 
 namespace unpack::backend {
 
-namespace {
-
-constexpr model::Role kMatrices[] = {model::Role::w_q,  model::Role::w_k,  model::Role::w_v,
-                                     model::Role::w_o,  model::Role::w_r,  model::Role::w_in,
-                                     model::Role::w_up, model::Role::w_out};
-
-}  // namespace
-
 template <typename T>
 Array HostBase<T>::passing(std::int64_t size, std::int64_t most) {
   const auto bytes = [](std::int64_t n) { return n * sizeof(T); };
@@ -45,7 +37,7 @@ HostBase<T>::HostBase(std::shared_ptr<const model::ModelWeights> weights,
   std::size_t per_layer = 1;
   for (const model::LayerWeights& w : weights_->layers) {
     std::size_t bytes = 0;
-    for (const model::Role role : kMatrices) bytes += packed_bytes<T>(w[role]);
+    for (const model::Role role : model::kMatrices) bytes += packed_bytes<T>(w[role]);
     per_layer = std::max(per_layer, bytes);
   }
   keep_layers_ = std::min(std::max(kKeepLayers, kKeepBytes / per_layer), layers_.size());
@@ -60,7 +52,7 @@ void HostBase<T>::read_as_stored(std::size_t halves, std::int64_t few) {
   bool dense = true, single = false;
   for (const model::LayerWeights& w : weights_->layers) {
     dense = dense && w.experts.empty();
-    for (const model::Role role : kMatrices) {
+    for (const model::Role role : model::kMatrices) {
       const std::size_t packed = packed_bytes<T>(w[role]);
       single = single || (packed > 0 && tensor::dtype_size(w[role].dtype) > 2);
       bytes += packed;
@@ -73,9 +65,9 @@ void HostBase<T>::read_as_stored(std::size_t halves, std::int64_t few) {
 }
 
 template <typename T>
-std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
+std::shared_ptr<const RolePanels<T>> HostBase<T>::layer(int index) {
   const std::size_t i = index;
-  const auto known = [&]() -> std::shared_ptr<const LayerPanels<T>> {
+  const auto known = [&]() -> std::shared_ptr<const RolePanels<T>> {
     const std::lock_guard lock(mutex_);
     if (layers_[i] && keep_layers_ < layers_.size()) {
       recent_.remove(index);
@@ -88,13 +80,13 @@ std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
   if (auto there = known()) return there;
   const base::ThreadPool::Apart apart;
   const model::LayerWeights& w = weights_->layers[i];
-  auto made = std::make_shared<const LayerPanels<T>>(
-      make_layer_panels<T>(config_, w, {pack_, &panel_memory(), &pool_}));
+  auto made = std::make_shared<const RolePanels<T>>(
+      make_panels<T>(config_, w, w, {pack_, &panel_memory(), &pool_}));
   // Only single precision is let go: half-precision pages are read again when the layer is
   // converted anew, and cost little.
   if (weights_->release && config_.dtype == DType::f32 && pack_ == Pack::now &&
       keep_layers_ == layers_.size()) {
-    for (const model::Role role : kMatrices) {
+    for (const model::Role role : model::kMatrices) {
       const model::WeightView& v = w[role];
       if (v.data == nullptr) continue;
       const std::int64_t last = v.offset(v.in - 1, v.out - 1) + 1;
@@ -114,9 +106,9 @@ std::shared_ptr<const LayerPanels<T>> HostBase<T>::layer(int index) {
 }
 
 template <typename T>
-std::shared_ptr<const MlpPanels<T>> HostBase<T>::expert(int layer, int index) {
+std::shared_ptr<const RolePanels<T>> HostBase<T>::expert(int layer, int index) {
   const std::pair<int, int> key = {layer, index};
-  const auto find = [&]() -> std::shared_ptr<const MlpPanels<T>> {
+  const auto find = [&]() -> std::shared_ptr<const RolePanels<T>> {
     for (auto it = experts_.begin(); it != experts_.end(); ++it) {
       if (it->key != key) continue;
       experts_.splice(experts_.begin(), experts_, it);
@@ -128,8 +120,9 @@ std::shared_ptr<const MlpPanels<T>> HostBase<T>::expert(int layer, int index) {
     std::lock_guard lock(mutex_);
     if (auto known = find()) return known;
   }
-  auto made = std::make_shared<const MlpPanels<T>>(
-      make_expert_panels<T>(weights_->layers[layer], index, {Pack::now, nullptr, &pool_}));
+  const model::LayerWeights& whole = weights_->layers[layer];
+  auto made = std::make_shared<const RolePanels<T>>(
+      make_panels<T>(config_, whole.experts[index], whole, {Pack::now, nullptr, &pool_}));
   // Loading looks at no expert, so that the unused ones are never read.
   const auto check = [&](const T* values, std::int64_t n) {
     if (!std::all_of(values, values + n, [](T x) { return std::isfinite(x); }))
@@ -138,12 +131,9 @@ std::shared_ptr<const MlpPanels<T>> HostBase<T>::expert(int layer, int index) {
           "its training diverged, use another checkpoint",
           index, layer));
   };
-  for (const Panels<T>* w : {&made->in, &made->up, &made->out}) {
-    pool_.parallel_for(w->count(),
-                       [&](std::int64_t p) { check(w->panel(p), w->in * w->columns(p)); });
-  }
-  for (const std::vector<T>* bias : {&made->b_in, &made->b_up, &made->b_out})
-    check(bias->data(), bias->size());
+  for (const Panels<T>& w : made->matrices())
+    pool_.parallel_for(w.count(), [&](std::int64_t p) { check(w.panel(p), w.in * w.columns(p)); });
+  for (const std::vector<T>& values : made->vectors()) check(values.data(), values.size());
   std::lock_guard lock(mutex_);
   if (auto known = find()) return known;
   experts_.push_front({key, made});

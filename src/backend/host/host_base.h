@@ -69,9 +69,9 @@ class HostBase : public Backend {
 
   // Layer weights in panels. All layers stay when they fit the budget; otherwise the last ones used
   // do, and the stored form is converted anew.
-  std::shared_ptr<const LayerPanels<T>> layer(int index);
+  std::shared_ptr<const RolePanels<T>> layer(int index);
   // An expert's, made when a prompt first uses it; the ones used last stay within the same budget.
-  std::shared_ptr<const MlpPanels<T>> expert(int layer, int index);
+  std::shared_ptr<const RolePanels<T>> expert(int layer, int index);
 
   // A matrix that many small products are made with, whole in panels: itself, or where it is not
   // packed made now, for as long as it is held.
@@ -117,7 +117,7 @@ class HostBase : public Backend {
   base::ThreadPool pool_;
 
  private:
-  std::vector<std::shared_ptr<const LayerPanels<T>>> layers_;
+  std::vector<std::shared_ptr<const RolePanels<T>>> layers_;
   std::vector<std::mutex> making_;  // one of each, so that several prompts do not make it each
   std::list<int> recent_;           // layers in use, latest first, when not all are kept
   std::size_t keep_layers_ = 0;
@@ -131,7 +131,7 @@ class HostBase : public Backend {
   }
   struct Expert {
     std::pair<int, int> key;  // layer, expert
-    std::shared_ptr<const MlpPanels<T>> panels;
+    std::shared_ptr<const RolePanels<T>> panels;
   };
   std::list<Expert> experts_;  // latest first
   std::size_t expert_bytes_ = 0;
@@ -160,7 +160,8 @@ class HostPrimitives : public HostBase<T> {
   void multiply(std::span<const Primitives::Product> products, const View& a) override;
   void multiply_turned(const WeightName& weight, const View& a, const View& c) override;
   void heads_to_model(const WeightName& weight, Index heads, const View& a, const View& c) override;
-  void heads_out(const WeightName& weight, Index heads, const View& a, Any* c, Index row) override;
+  void heads_out(const WeightName& weight, Index heads, const View& a, const Tail& c,
+                 Index row) override;
   void vocabulary_product(const View& x, std::span<double> out) override;
   std::vector<double> vocabulary_sum() override;
   void multiply_batch(const BatchedProduct& product) override;

@@ -161,7 +161,7 @@ void HostBackend<T>::fold_keys_with(const AttentionView& view, const Credit& of,
   for (Index i = 0; pull.changes() && i < length * groups; ++i)
     pull(i / groups, i % groups, ptr(folded) + i * config_.d_head);
   Array vectors = uninitialized(length * d);
-  multiply_transposed(w->k, ptr(folded), length, ptr(vectors));
+  multiply_transposed(w->matrix(model::Role::w_k), ptr(folded), length, ptr(vectors));
   pool_.parallel_for(length, [&](Index s) {
     const T* vector = ptr(vectors) + s * d;
     // Positions that no credit reaches.

@@ -28,7 +28,7 @@ void HostEdges<T>::project_writers(const AttentionView& view, const Panels<T>& w
 
 // Their keys as queries meet them: with the norm of keys, rotary and the attention's scale.
 template <typename T>
-void HostEdges<T>::project_keys(const AttentionView& view, const LayerPanels<T>& w,
+void HostEdges<T>::project_keys(const AttentionView& view, const RolePanels<T>& w,
                                 const Panels<T>& k, const RotaryTable* rope, const Sources& of,
                                 T* out) {
   const std::int64_t groups = config_.n_kv_heads, e = config_.d_head;
@@ -37,11 +37,12 @@ void HostEdges<T>::project_keys(const AttentionView& view, const LayerPanels<T>&
   for (std::int64_t j = 0; j < of.count; ++j) {
     for (std::int64_t g = 0; g < groups; ++g) {
       T* key = out + (j * groups + g) * e;
-      if (w.k_norm.empty()) {
+      if (w.vector(model::Role::k_norm).empty()) {
         for (std::int64_t i = 0; i < e; ++i) key[i] *= scale;
       } else {
         const T inverse = scale / ptr(*view.k_dev)[of.position * groups + g];
-        for (std::int64_t i = 0; i < e; ++i) key[i] *= w.k_norm[g * e + i] * inverse;
+        for (std::int64_t i = 0; i < e; ++i)
+          key[i] *= w.vector(model::Role::k_norm)[g * e + i] * inverse;
       }
       if (rope != nullptr) this->rotate(*rope, of.position, key, false);
     }
@@ -125,10 +126,11 @@ template <typename T>
 Array HostEdges<T>::writer_values(const AttentionView& view) {
   const auto w = layer(view.layer);
   const std::int64_t cl = view.visible;
-  Array out = uninitialized(view.length * cl * w->v.out);
-  const auto v = this->widened(w->v);
+  Array out = uninitialized(view.length * cl * w->matrix(model::Role::w_v).out);
+  const auto v = this->widened(w->matrix(model::Role::w_v));
   pool_.parallel_for(view.length, [&](std::int64_t s) {
-    project_writers(view, *v, {s, 0, view.visible}, ptr(out) + s * cl * w->v.out);
+    project_writers(view, *v, {s, 0, view.visible},
+                    ptr(out) + s * cl * w->matrix(model::Role::w_v).out);
   });
   return out;
 }
@@ -138,10 +140,11 @@ Array HostEdges<T>::writer_keys(const AttentionView& view) {
   const auto w = layer(view.layer);
   const std::int64_t cl = view.visible;
   const auto rope = rotary(view.layer, view.length, view.length);
-  Array out = uninitialized(view.length * cl * w->k.out);
-  const auto k = this->widened(w->k);
+  Array out = uninitialized(view.length * cl * w->matrix(model::Role::w_k).out);
+  const auto k = this->widened(w->matrix(model::Role::w_k));
   pool_.parallel_for(view.length, [&](std::int64_t s) {
-    project_keys(view, *w, *k, rope.get(), {s, 0, view.visible}, ptr(out) + s * cl * w->k.out);
+    project_keys(view, *w, *k, rope.get(), {s, 0, view.visible},
+                 ptr(out) + s * cl * w->matrix(model::Role::w_k).out);
   });
   return out;
 }
@@ -155,7 +158,8 @@ void HostEdges<T>::keep_for_edges(const AttentionView& view, HeadReads& reads) {
   reads.query_edges = this->zeros(view.length * heads * cl);
   for (std::int64_t begin = 0; begin < used; begin += kSourceBlock) {
     const std::int64_t n = std::min(kSourceBlock, used - begin);
-    const std::vector<T> queries = to_model(w->q, false, ptr(reads.query), begin, n);
+    const std::vector<T> queries =
+        to_model(w->matrix(model::Role::w_q), false, ptr(reads.query), begin, n);
     pool_.parallel_for(n, [&](std::int64_t i) {
       const std::int64_t s = begin + i;
       T* to = ptr(reads.query_edges) + s * heads * cl;
@@ -177,11 +181,14 @@ void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads
   const auto rope = rotary(view.layer, view.length, view.length);
   // Few queries see the last sources: a vector over the stream for each costs less than the values
   // of all writers, where these are not kept.
-  const std::int64_t few = !reads.values.empty() ? 0
-                           : d > e               ? std::min(used, w->v.out * d / (heads * (d - e)))
-                                                 : used;
-  const auto k = reads.keys.empty() && offsets.scores.empty() ? this->widened(w->k) : nullptr;
-  const auto v = reads.values.empty() ? this->widened(w->v) : nullptr;
+  const std::int64_t few =
+      !reads.values.empty() ? 0
+      : d > e ? std::min(used, w->matrix(model::Role::w_v).out * d / (heads * (d - e)))
+              : used;
+  const auto k = reads.keys.empty() && offsets.scores.empty()
+                     ? this->widened(w->matrix(model::Role::w_k))
+                     : nullptr;
+  const auto v = reads.values.empty() ? this->widened(w->matrix(model::Role::w_v)) : nullptr;
   const std::vector<T> directions =
       v == nullptr ? std::vector<T>() : to_model(*v, true, ptr(reads.value), used - few, few);
   pool_.parallel_for(used, [&](std::int64_t s) {
@@ -189,7 +196,7 @@ void HostEdges<T>::visit_edges(const AttentionView& view, const HeadReads& reads
     const std::int64_t n = used - s;
     const T* writers = ptr(*view.writers) + s * view.n_writers * d;
     const T inverse = T(1) / ptr(*view.dev)[s];
-    std::vector<T> projected(static_cast<std::size_t>(cl) * w->k.out);
+    std::vector<T> projected(static_cast<std::size_t>(cl) * w->matrix(model::Role::w_k).out);
     std::vector<T> tile(static_cast<std::size_t>(n) * cl);
     const auto show = [&](std::int64_t h, Branch branch, const Queries& of, const T* credit) {
       visit({static_cast<int>(s), static_cast<int>(h), branch, static_cast<int>(of.first),
@@ -245,11 +252,13 @@ ReadOps::EdgesFrom HostEdges<T>::edges_from(const AttentionView& view, const Hea
   out.k.assign(view.length * cl, 0.0);
   out.q = out.v = out.k;
   const auto rope = rotary(view.layer, view.length, view.length);
-  const auto k = reads.keys.empty() && offsets.scores.empty() ? this->widened(w->k) : nullptr;
-  const auto v = reads.values.empty() ? this->widened(w->v) : nullptr;
+  const auto k = reads.keys.empty() && offsets.scores.empty()
+                     ? this->widened(w->matrix(model::Role::w_k))
+                     : nullptr;
+  const auto v = reads.values.empty() ? this->widened(w->matrix(model::Role::w_v)) : nullptr;
   pool_.parallel_for(query + 1, [&](std::int64_t s) {
     const Sources all{s, 0, view.visible};
-    std::vector<T> projected(cl * w->k.out);
+    std::vector<T> projected(cl * w->matrix(model::Role::w_k).out);
     std::vector<T> tile(cl);
     const auto put = [&](std::vector<double>& to) {
       std::copy(tile.begin(), tile.end(), to.begin() + s * cl);
@@ -296,7 +305,7 @@ ReadOps::EdgesInto HostEdges<T>::edges_into(const AttentionView& view, const Hea
   if (out.queries == 0) return out;
   const Sources one{source, writer, 1};
   const auto rope = rotary(view.layer, view.length, view.length);
-  std::vector<T> projected(w->k.out);
+  std::vector<T> projected(w->matrix(model::Role::w_k).out);
   // Most heads of a root's own layer pass nothing on.
   std::vector<T> tile;
   const auto each_head = [&](std::vector<double>& to, const auto& rows) {
@@ -309,7 +318,7 @@ ReadOps::EdgesInto HostEdges<T>::edges_into(const AttentionView& view, const Hea
   };
   const T* keys = kept_of(reads.keys, view.visible, source, writer);
   if (offsets.scores.empty() && keys == nullptr) {
-    project_keys(view, *w, w->k, rope.get(), one, projected.data());
+    project_keys(view, *w, w->matrix(model::Role::w_k), rope.get(), one, projected.data());
     keys = projected.data();
   }
   each_head(out.k, [&](std::int64_t h, const Queries& of, T* to) {
@@ -317,7 +326,7 @@ ReadOps::EdgesInto HostEdges<T>::edges_into(const AttentionView& view, const Hea
   });
   const T* values = kept_of(reads.values, view.visible, source, writer);
   if (values == nullptr) {
-    project_writers(view, w->v, one, projected.data());
+    project_writers(view, w->matrix(model::Role::w_v), one, projected.data());
     values = projected.data();
   }
   each_head(out.v, [&](std::int64_t h, const Queries& of, T* to) {

@@ -72,10 +72,10 @@ void HostForward<T>::attention(int index, const Array& q, const Array& k, const 
         }
         std::fill(row, row + from, T(0));
         const T factor = shape.attention_cap > 0 ? T(1) : scale;
-        if (w->sinks.empty()) {
+        if (w->vector(model::Role::sinks).empty()) {
           softmax_row(row + from, seen - from, factor);
         } else {
-          softmax_with_sink(row + from, seen - from, factor, w->sinks[h]);
+          softmax_with_sink(row + from, seen - from, factor, w->vector(model::Role::sinks)[h]);
         }
         std::fill(row + seen, row + reach, T(0));
         if (!pattern.empty())

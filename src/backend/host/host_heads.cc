@@ -26,7 +26,7 @@ void center_columns(T* rows, std::int64_t n, std::int64_t c) {
 // sV_j(s) = < norm(c_j)(s), W_V v(s) >: the value folded back into the stream, a vector per
 // key/value head.
 template <typename T>
-void HostHeads<T>::value_scores(const AttentionView& view, const LayerPanels<T>& w,
+void HostHeads<T>::value_scores(const AttentionView& view, const RolePanels<T>& w,
                                 AttentionSums& sums) {
   const int groups = config_.n_kv_heads;
   const std::int64_t e = config_.d_head;
@@ -36,7 +36,7 @@ void HostHeads<T>::value_scores(const AttentionView& view, const LayerPanels<T>&
   sums.v_scores = uninitialized(static_cast<std::int64_t>(groups) * length * cl);
   sums.v_sum = uninitialized(static_cast<std::int64_t>(groups) * length);
   sums.v_abs = uninitialized(static_cast<std::int64_t>(groups) * length);
-  const auto v = widened(w.v);
+  const auto v = widened(w.matrix(model::Role::w_v));
   // Some positions together, so that a head's columns are read once for all of them.
   constexpr std::int64_t kTogether = 16;
   pool_.parallel_for((length + kTogether - 1) / kTogether, [&](std::int64_t task) {
@@ -193,8 +193,8 @@ void HostHeads<T>::key_scores_of(const AttentionView& view, Scores scores, HeadR
     return (heads.first + static_cast<int>(i)) / config_.group_size();
   };
   // One head needs its own columns alone.
-  const auto k = n > 1 ? widened(w->k) : nullptr;
-  const Panel<T> columns = head_columns(w->k, group(0));
+  const auto k = n > 1 ? widened(w->matrix(model::Role::w_k)) : nullptr;
+  const Panel<T> columns = head_columns(w->matrix(model::Role::w_k), group(0));
   const auto into_stream = [&](std::int64_t i, const T* u, T* to) {
     if (k != nullptr) {
       head_to_model(*k, group(i), u, e, 1, to, d);
@@ -274,7 +274,7 @@ void HostHeads<T>::query_scores(const AttentionView& view, Scores scores, int he
     pull(query, head, u);
   }
   std::vector<T> vectors(n * d);
-  head_to_model(w->q, head, pulled.data(), e, n, vectors.data(), d);
+  head_to_model(w->matrix(model::Role::w_q), head, pulled.data(), e, n, vectors.data(), d);
   gemm(true, n, cl, d, vectors.data(), d,
        ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d, false,
        ptr(out), cl);

@@ -87,7 +87,7 @@ MlpSums HostNeurons<T>::mlp_sums(const MlpView& view, MlpSide side, Scores score
   if (view.routing != nullptr) return expert_sums(view, side);
   // sM_j(q, n) = norm(c_j)(q) . W_in[:, n]: a tile of writers x neurons at a time, reduced at once.
   const auto w = layer(view.layer);
-  const Panels<T>& in = panels(w->mlp, side);
+  const Panels<T>& in = panels(*w, side);
   const auto way = this->plan_of(view.layer, view.length).neurons[neuron_side(side)];
   const std::int64_t cl = view.visible;
   const std::int64_t length = view.length;
@@ -186,10 +186,11 @@ void HostNeurons<T>::router_scores(const MlpView& view, Scores scores, int query
   const std::int64_t d = config_.d_model, cl = view.visible, experts = routing.experts,
                      chosen = routing.chosen;
   std::vector<T> all(cl * experts);
-  for (std::int64_t p = 0; p < w->router.count(); ++p) {
-    gemm(false, cl, w->router.columns(p), d,
+  for (std::int64_t p = 0; p < w->matrix(model::Role::w_r).count(); ++p) {
+    gemm(false, cl, w->matrix(model::Role::w_r).columns(p), d,
          ptr(*view.writers) + static_cast<std::int64_t>(query) * view.n_writers * d, d,
-         w->router.panel(p), w->router.columns(p), false, all.data() + w->router.begin(p), experts);
+         w->matrix(model::Role::w_r).panel(p), w->matrix(model::Role::w_r).columns(p), false,
+         all.data() + w->matrix(model::Role::w_r).begin(p), experts);
   }
   const double inverse = 1.0 / ptr(*view.dev)[query];
   for (std::int64_t j = 0; j < cl; ++j) {
@@ -233,13 +234,9 @@ void HostNeurons<T>::mlp_scores(const MlpView& view, MlpSide side, Scores scores
   const std::int64_t d = config_.d_model, n = shape.n_neurons, width = slots * n;
   const T inverse = T(1) / ptr(*view.dev)[query];
   for (int slot = 0; slot < slots; ++slot) {
-    std::shared_ptr<const MlpPanels<T>> w;
-    if (view.routing != nullptr) {
-      w = expert(view.layer, view.routing->expert[view.routing->slot(query, slot)]);
-    } else {
-      const auto whole = layer(view.layer);
-      w = std::shared_ptr<const MlpPanels<T>>(whole, &whole->mlp);
-    }
+    const auto w = view.routing != nullptr
+                       ? expert(view.layer, view.routing->expert[view.routing->slot(query, slot)])
+                       : layer(view.layer);
     const Panels<T>& in = panels(*w, side);
     pool_.parallel_for(in.count(), [&](std::int64_t p) {
       T* to = ptr(out) + slot * n + in.begin(p);

@@ -17,9 +17,11 @@ void HostPairSums<T>::each_key_block(const AttentionView& view, const KeyBlocks&
   const auto rope = rotary(view.layer, length, view.length);
   const bool low_rank = this->plan_of(view.layer, view.length).keys.low_rank();
   Array keys;
-  for (std::int64_t p = 0; p < w->k.count(); ++p) {
-    this->projected(view, w->k, p, low_rank, this->key_pull(view, *w, rope.get()), keys);
-    const std::int64_t in_panel = w->k.columns(p) / e, first = w->k.begin(p) / e;
+  for (std::int64_t p = 0; p < w->matrix(model::Role::w_k).count(); ++p) {
+    this->projected(view, w->matrix(model::Role::w_k), p, low_rank,
+                    this->key_pull(view, *w, rope.get()), keys);
+    const std::int64_t in_panel = w->matrix(model::Role::w_k).columns(p) / e,
+                       first = w->matrix(model::Role::w_k).begin(p) / e;
     pool_.parallel_for(in_panel * group * blocks, [&](std::int64_t i) {
       const std::int64_t begin = (blocks - 1 - i % blocks) * kQueries;
       const std::int64_t g = i / blocks / group;
@@ -224,9 +226,11 @@ void HostPairSums<T>::query_sums(const AttentionView& view, AttentionSums& sums)
       pack_columns(true, e, length, ptr(*view.k) + g * e, groups * e, keys.data() + g * e * reach);
     });
     Array own;
-    for (std::int64_t p = 0; p < w->q.count(); ++p) {
-      this->projected(view, w->q, p, low_rank, this->query_pull(view, *w, rope.get()), own);
-      const std::int64_t in_panel = w->q.columns(p) / e, first = w->q.begin(p) / e;
+    for (std::int64_t p = 0; p < w->matrix(model::Role::w_q).count(); ++p) {
+      this->projected(view, w->matrix(model::Role::w_q), p, low_rank,
+                      this->query_pull(view, *w, rope.get()), own);
+      const std::int64_t in_panel = w->matrix(model::Role::w_q).columns(p) / e,
+                         first = w->matrix(model::Role::w_q).begin(p) / e;
       pool_.parallel_for(length * in_panel, [&](std::int64_t task) {
         const std::int64_t q = length - 1 - task / in_panel;
         const std::int64_t i = task % in_panel, h = first + i;

@@ -28,18 +28,18 @@ void HostPairs<T>::PullBack::operator()(std::int64_t position, std::int64_t head
 
 template <typename T>
 typename HostPairs<T>::PullBack HostPairs<T>::key_pull(const AttentionView& view,
-                                                       const LayerPanels<T>& w,
+                                                       const RolePanels<T>& w,
                                                        const RotaryTable* table) {
-  return {table, w.k_norm, view.k_dev ? ptr(*view.k_dev) : nullptr, config_.n_kv_heads,
-          config_.d_head};
+  return {table, w.vector(model::Role::k_norm), view.k_dev ? ptr(*view.k_dev) : nullptr,
+          config_.n_kv_heads, config_.d_head};
 }
 
 template <typename T>
 typename HostPairs<T>::PullBack HostPairs<T>::query_pull(const AttentionView& view,
-                                                         const LayerPanels<T>& w,
+                                                         const RolePanels<T>& w,
                                                          const RotaryTable* table) {
-  return {table, w.q_norm, view.q_dev ? ptr(*view.q_dev) : nullptr, config_.n_heads,
-          config_.d_head};
+  return {table, w.vector(model::Role::q_norm), view.q_dev ? ptr(*view.q_dev) : nullptr,
+          config_.n_heads, config_.d_head};
 }
 
 template <typename T>
@@ -57,7 +57,7 @@ void HostPairs<T>::hide(const AttentionView& view, int query, T* rows) const {
 // table[H, tri, Cl]: sK_j(q, s) = g / dev(s) < c_j(s), W_K n_K R_s^-1 q(q) >, a vector in D for
 // every pair.
 template <typename T>
-void HostPairs<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& w, T* table) {
+void HostPairs<T>::folded_keys(const AttentionView& view, const RolePanels<T>& w, T* table) {
   const int heads = config_.n_heads;
   const std::int64_t e = config_.d_head;
   const std::int64_t d = config_.d_model;
@@ -67,7 +67,7 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& 
   const PullBack pull = key_pull(view, w, rope.get());
   const bool per_source = pull.changes();
   const double scale = config_.layer(view.layer).attention_scale;
-  const auto k = widened(w.k);
+  const auto k = widened(w.matrix(model::Role::w_k));
   const auto vectors = [&](int s, T* scratch, T* out) {  // out[length - s, H, D]
     const std::int64_t n = length - s;
     for (int h = 0; h < heads; ++h) {
@@ -111,7 +111,7 @@ void HostPairs<T>::folded_keys(const AttentionView& view, const LayerPanels<T>& 
 }
 
 template <typename T>
-void HostPairs<T>::folded_queries(const AttentionView& view, const LayerPanels<T>& w,
+void HostPairs<T>::folded_queries(const AttentionView& view, const RolePanels<T>& w,
                                   const Rows& rows) {
   // sQ_j(q, s) = g / dev(q) < c_j(q), W_Q n_Q R_q^-1 k(s) >
   const int heads = config_.n_heads;
@@ -122,7 +122,7 @@ void HostPairs<T>::folded_queries(const AttentionView& view, const LayerPanels<T
   const PullBack pull = query_pull(view, w, rope.get());
   const bool per_query = pull.changes();
   const double scale = config_.layer(view.layer).attention_scale;
-  const auto w_q = widened(w.q);
+  const auto w_q = widened(w.matrix(model::Role::w_q));
   const auto fold = [&](int h, std::int64_t query, std::int64_t n,
                         T* out) {  // out[n, H, D], one head of it
     const int g = h / config_.group_size();
@@ -248,7 +248,7 @@ void HostPairs<T>::projected(const AttentionView& view, const Panels<T>& w, std:
 
 // Every writer's key, then its product with every query: whole rows of several queries at once.
 template <typename T>
-void HostPairs<T>::projected_keys(const AttentionView& view, const LayerPanels<T>& w,
+void HostPairs<T>::projected_keys(const AttentionView& view, const RolePanels<T>& w,
                                   const Rows& rows) {
   const std::int64_t e = config_.d_head, heads = config_.n_heads, cl = view.visible;
   const std::int64_t length = view.length, group = config_.group_size();
@@ -258,9 +258,10 @@ void HostPairs<T>::projected_keys(const AttentionView& view, const LayerPanels<T
       kTileBytes / (length * cl * static_cast<std::int64_t>(sizeof(T))), 8, 64);
   const std::int64_t blocks = (length + queries - 1) / queries;
   Array keys;
-  for (std::int64_t p = 0; p < w.k.count(); ++p) {
-    projected(view, w.k, p, low_rank, key_pull(view, w, rope.get()), keys);
-    const std::int64_t in_panel = w.k.columns(p) / e, first = w.k.begin(p) / e;
+  for (std::int64_t p = 0; p < w.matrix(model::Role::w_k).count(); ++p) {
+    projected(view, w.matrix(model::Role::w_k), p, low_rank, key_pull(view, w, rope.get()), keys);
+    const std::int64_t in_panel = w.matrix(model::Role::w_k).columns(p) / e,
+                       first = w.matrix(model::Role::w_k).begin(p) / e;
     pool_.parallel_for(in_panel * group * blocks, [&](std::int64_t task) {
       const std::int64_t begin = (blocks - 1 - task % blocks) * queries;
       const std::int64_t g = task / blocks / group;
@@ -283,16 +284,17 @@ void HostPairs<T>::projected_keys(const AttentionView& view, const LayerPanels<T
 }
 
 template <typename T>
-void HostPairs<T>::projected_queries(const AttentionView& view, const LayerPanels<T>& w,
+void HostPairs<T>::projected_queries(const AttentionView& view, const RolePanels<T>& w,
                                      const Rows& rows) {
   const std::int64_t e = config_.d_head, cl = view.visible, length = view.length;
   const std::int64_t kv_row = config_.n_kv_heads * e;
   const auto rope = rotary(view.layer, view.length, view.length);
   const bool low_rank = this->plan_of(view.layer, view.length).queries.low_rank();
   Array own;
-  for (std::int64_t p = 0; p < w.q.count(); ++p) {
-    projected(view, w.q, p, low_rank, query_pull(view, w, rope.get()), own);
-    const std::int64_t in_panel = w.q.columns(p) / e, first = w.q.begin(p) / e;
+  for (std::int64_t p = 0; p < w.matrix(model::Role::w_q).count(); ++p) {
+    projected(view, w.matrix(model::Role::w_q), p, low_rank, query_pull(view, w, rope.get()), own);
+    const std::int64_t in_panel = w.matrix(model::Role::w_q).columns(p) / e,
+                       first = w.matrix(model::Role::w_q).begin(p) / e;
     pool_.parallel_for(length * in_panel, [&](std::int64_t task) {
       const std::int64_t q = length - 1 - task / in_panel;
       const std::int64_t i = task % in_panel, h = first + i;

@@ -118,65 +118,11 @@ std::shared_ptr<const void> HostPrimitives<T>::upload_bytes(std::span<const std:
 
 template <typename T>
 typename HostPrimitives<T>::Weight HostPrimitives<T>::weight(const WeightName& name) {
-  using model::Role;
-  const auto of_mlp = [&](const std::shared_ptr<const void>& keep,
-                          const MlpPanels<T>& mlp) -> Weight {
-    switch (name.role) {
-      case Role::w_in:
-        return {keep, &mlp.in, nullptr};
-      case Role::w_up:
-        return {keep, &mlp.up, nullptr};
-      case Role::w_out:
-        return {keep, &mlp.out, nullptr};
-      case Role::b_in:
-        return {keep, nullptr, &mlp.b_in};
-      case Role::b_up:
-        return {keep, nullptr, &mlp.b_up};
-      case Role::b_out:
-        return {keep, nullptr, &mlp.b_out};
-      default:
-        throw InternalError("a layer has no weight of this role");
-    }
-  };
-  if (name.expert >= 0) {
-    const auto w = expert(name.layer, name.expert);
-    return of_mlp(w, *w);
-  }
-  const auto w = layer(name.layer);
-  switch (name.role) {
-    case Role::w_q:
-      return {w, &w->q, nullptr};
-    case Role::w_k:
-      return {w, &w->k, nullptr};
-    case Role::w_v:
-      return {w, &w->v, nullptr};
-    case Role::w_o:
-      return {w, &w->o, nullptr};
-    case Role::w_r:
-      return {w, &w->router, nullptr};
-    case Role::b_q:
-      return {w, nullptr, &w->b_q};
-    case Role::b_k:
-      return {w, nullptr, &w->b_k};
-    case Role::b_v:
-      return {w, nullptr, &w->b_v};
-    case Role::b_o:
-      return {w, nullptr, &w->b_o};
-    case Role::b_r:
-      return {w, nullptr, &w->b_router};
-    case Role::q_norm:
-      return {w, nullptr, &w->q_norm};
-    case Role::k_norm:
-      return {w, nullptr, &w->k_norm};
-    case Role::attn_post_w:
-      return {w, nullptr, &w->attn_post};
-    case Role::mlp_post_w:
-      return {w, nullptr, &w->mlp_post};
-    case Role::sinks:
-      return {w, nullptr, &w->sinks};
-    default:
-      return of_mlp(w, w->mlp);
-  }
+  const auto w = name.expert < 0 ? layer(name.layer) : expert(name.layer, name.expert);
+  if (model::kept_as_vector(name.role)) return {w, nullptr, &w->vector(name.role)};
+  if (model::facts_of(name.role).kind != model::RoleKind::matrix)
+    throw InternalError("a layer keeps no weight of this role");
+  return {w, &w->matrix(name.role), nullptr};
 }
 
 template <typename T>
@@ -231,24 +177,27 @@ void HostPrimitives<T>::heads_to_model(const WeightName& name, Index heads, cons
 }
 
 template <typename T>
-void HostPrimitives<T>::heads_out(const WeightName& name, Index heads, const View& a, Any* c,
+void HostPrimitives<T>::heads_out(const WeightName& name, Index heads, const View& a, const Tail& c,
                                   Index row) {
   const Weight w = weight(name);
   const Panels<T>& o = *w.matrix;
   const Index e = a.cols / heads;
+  check_shape(a.cols == o.in && (a.rows - 1) * row + heads * o.out <= c.size,
+              "heads, a matrix and what each head makes of it");
   pool_.parallel_for(heads, [&](Index h) {
     for (Index p = 0; p < o.count(); ++p)
       gemm(false, a.rows, o.columns(p), e, ptr(a.data) + h * e, a.cols, o.rows(p, h * e, e),
-           o.columns(p), false, ptr(c) + h * o.out + o.begin(p), row);
+           o.columns(p), false, ptr(c.data) + h * o.out + o.begin(p), row);
   });
 }
 
 template <typename T>
 void HostPrimitives<T>::multiply_batch(const BatchedProduct& p) {
+  check_batch(p);
   pool_.parallel_for(p.batch, [&](Index i) {
     const Index b = p.which_b.empty() ? i : p.which_b[i];
-    gemm(p.b_turned, p.m, p.n, p.k, ptr(p.a) + i * p.stride_a, p.lda, ptr(p.b) + b * p.stride_b,
-         p.ldb, false, ptr(p.c) + i * p.stride_c, p.ldc);
+    gemm(p.b_turned, p.m, p.n, p.k, ptr(p.a.data) + i * p.stride_a, p.lda,
+         ptr(p.b.data) + b * p.stride_b, p.ldb, false, ptr(p.c.data) + i * p.stride_c, p.ldc);
   });
 }
 
@@ -258,6 +207,7 @@ void HostPrimitives<T>::multiply_batch(const BatchedProduct& p) {
 template <typename T>
 void HostPrimitives<T>::vocabulary_product(const View& x, std::span<double> out) {
   const Index n = x.rows, d = x.cols, vocabulary = config_.vocab_size;
+  check_shape(d == config_.d_model && std::ssize(out) == n * vocabulary, "rows and their logits");
   if (this->vocabulary_halves(ptr(x.data), n, out)) return;
   const model::WeightView& w = (*weights_)[model::Role::unembed];
   const bool direct = sizeof(T) == 4 && w.plain() && w.dtype == DType::f32 && w.out_stride == 1 &&

@@ -98,17 +98,17 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
   });
   const std::int64_t together = std::clamp<std::int64_t>(kRows / e, 1, heads);
   const std::int64_t blocks = (heads + together - 1) / together;
-  const int held = layer(0)->o.packed() ? kSources : kWidened;
+  const int held = layer(0)->matrix(model::Role::w_o).packed() ? kSources : kWidened;
   const std::int64_t whole = heads * e * d;
   Array outputs;
   for (int from = 0; from < sources; from += held) {
     const int some = std::min(held, sources - from);
-    std::vector<std::shared_ptr<const LayerPanels<T>>> layers;
+    std::vector<std::shared_ptr<const RolePanels<T>>> layers;
     for (int i = 0; i < some; ++i) {
       layers.push_back(layer(from + i));
-      if (layers.back()->o.packed()) continue;
+      if (layers.back()->matrix(model::Role::w_o).packed()) continue;
       if (outputs.empty()) outputs = uninitialized(held * whole);
-      this->widen(layers.back()->o, ptr(outputs) + i * whole);
+      this->widen(layers.back()->matrix(model::Role::w_o), ptr(outputs) + i * whole);
     }
     pool_.parallel_for(some * count * blocks, [&](std::int64_t task) {
       const std::int64_t i = task / blocks % count;
@@ -118,7 +118,7 @@ void HostProducts<T>::make_products(const Panels<T>& w, int sources, std::int64_
       const std::int64_t rows = std::min(together, heads - head) * e;
       const auto b = InPanels<T>::packed(right + i * d * width, d);
       T* to = out + i * size + ((from + source) * heads + head) * e * columns;
-      const Panels<T>& o = layers[source]->o;
+      const Panels<T>& o = layers[source]->matrix(model::Role::w_o);
       for (std::int64_t p = 0; p < o.count(); ++p) {
         const T* left = o.packed() ? static_cast<const T*>(o.rows(p, head * e, rows))
                                    : ptr(outputs) + source * whole + o.in * o.begin(p) +
@@ -141,7 +141,7 @@ std::shared_ptr<const PanelValues<T>> HostProducts<T>::kept_products(int index, 
   kept.once([&] {
     const base::ThreadPool::Apart apart;
     const auto target = layer(index);
-    const Panels<T>& in = side == MlpSide::gate ? target->mlp.in : target->mlp.up;
+    const Panels<T>& in = target->matrix(Backend::matrix_of(side));
     const int sources = source_layers(writers_, writers_.visible_to_mlp(index));
     PanelMemory memory;
     auto made = std::make_shared<PanelValues<T>>(memory, in.count() * product_size(in, sources));

@@ -134,9 +134,10 @@ ReadOps::HeadReads HostReads<T>::head_reads(const AttentionView& view, const Att
     }
   };
   using Folded = std::pair<const Panels<T>*, const T*>;
-  to_stream(std::array<Folded, 2>{Folded{&w->v, values.data()}, Folded{&w->q, ptr(reads.query)}},
+  to_stream(std::array<Folded, 2>{Folded{&w->matrix(model::Role::w_v), values.data()},
+                                  Folded{&w->matrix(model::Role::w_q), ptr(reads.query)}},
             reads.linear);
-  to_stream(std::array<Folded, 1>{Folded{&w->k, keys.data()}}, reads.keyed);
+  to_stream(std::array<Folded, 1>{Folded{&w->matrix(model::Role::w_k), keys.data()}}, reads.keyed);
   return reads;
 }
 

@@ -73,8 +73,8 @@ bool HostWays<T>::pass_ways(const AttentionView& view, const HeadReads& reads,
     const std::int64_t columns = shared.columns, panels = e * columns;
     const auto rope = rotary(view.layer, view.length, view.length);
     const bool projects = reads.keys.empty() || reads.values.empty();
-    const auto k = reads.keys.empty() ? this->widened(w->k) : nullptr;
-    const auto v = reads.values.empty() ? this->widened(w->v) : nullptr;
+    const auto k = reads.keys.empty() ? this->widened(w->matrix(model::Role::w_k)) : nullptr;
+    const auto v = reads.values.empty() ? this->widened(w->matrix(model::Role::w_v)) : nullptr;
     pool_.parallel_for((used + kSourcesOfTask - 1) / kSourcesOfTask, [&](std::int64_t task) {
       const std::int64_t first = task * kSourcesOfTask, n = std::min(kSourcesOfTask, used - first);
       std::vector<T> factors(2 * n * heads * columns, T(0));

@@ -2,7 +2,7 @@
 
 #include <cstdlib>
 #include <functional>
-#include <list>
+#include <map>
 #include <new>
 
 #include "backend/host/host_memory.h"
@@ -127,7 +127,9 @@ class PanelMaker {
   // A norm's weight, which scales the rows of matrices; null where there is none.
   const std::vector<T>* scale(const model::WeightView& w) {
     if (!w) return nullptr;
-    return &scales_.emplace_back(read_vector<T>(w));
+    const auto [known, fresh] = scales_.try_emplace(&w);
+    if (fresh) known->second = read_vector<T>(w);
+    return &known->second;
   }
 
   // `to` stays where it is until finish().
@@ -171,22 +173,9 @@ class PanelMaker {
   const Packing& packing_;
   PanelMemory own_;
   PanelMemory& memory_;
-  std::list<std::vector<T>> scales_;
+  std::map<const model::WeightView*, std::vector<T>> scales_;
   std::vector<std::function<void()>> tasks_;
 };
-
-template <typename T>
-void make_mlp(PanelMaker<T>& maker, const model::RoleViews& w, const model::LayerWeights& layer,
-              MlpPanels<T>& mlp) {
-  const std::vector<T>* scale = maker.scale(layer[model::Role::mlp_norm_w]);
-  const model::WeightView& bias = layer[model::Role::mlp_norm_b];
-  maker.matrix(mlp.in, w[model::Role::w_in], kWidth, scale);
-  maker.matrix(mlp.up, w[model::Role::w_up], kWidth, scale);
-  maker.matrix(mlp.out, w[model::Role::w_out], kWidth, nullptr);
-  maker.bias(mlp.b_in, w[model::Role::b_in], bias, w[model::Role::w_in]);
-  if (w[model::Role::w_up]) maker.bias(mlp.b_up, w[model::Role::b_up], bias, w[model::Role::w_up]);
-  mlp.b_out = read_vector<T>(w[model::Role::b_out]);
-}
 
 // A weight for every head, whether it is stored once or for all of them.
 template <typename T>
@@ -202,57 +191,44 @@ std::vector<T> for_heads(const model::WeightView& w, std::int64_t n) {
 }  // namespace
 
 template <typename T>
-LayerPanels<T> make_layer_panels(const ModelConfig& config, const model::LayerWeights& w,
-                                 const Packing& packing) {
-  LayerPanels<T> layer;
+RolePanels<T> make_panels(const ModelConfig& config, const model::RoleViews& w,
+                          const model::RoleViews& norms, const Packing& packing) {
+  using model::Role;
+  using Heads = model::RoleFacts::Heads;
+  RolePanels<T> out;
   PanelMaker<T> maker(packing);
-  const std::vector<T>* scale = maker.scale(w[model::Role::attn_norm_w]);
-  const model::WeightView& bias = w[model::Role::attn_norm_b];
   // Heads never straddle a panel.
-  const std::int64_t e = config.d_head, head_width = e * std::max<std::int64_t>(1, 256 / e);
-  maker.matrix(layer.q, w[model::Role::w_q], head_width, scale);
-  maker.matrix(layer.k, w[model::Role::w_k], head_width, scale);
-  maker.matrix(layer.v, w[model::Role::w_v], head_width, scale);
-  maker.matrix(layer.o, w[model::Role::w_o], kWidth, nullptr);
-  maker.bias(layer.b_q, w[model::Role::b_q], bias, w[model::Role::w_q]);
-  maker.bias(layer.b_k, w[model::Role::b_k], bias, w[model::Role::w_k]);
-  maker.bias(layer.b_v, w[model::Role::b_v], bias, w[model::Role::w_v]);
-  layer.b_o = read_vector<T>(w[model::Role::b_o]);
-  layer.q_norm = for_heads<T>(w[model::Role::q_norm], config.n_heads * e);
-  layer.k_norm = for_heads<T>(w[model::Role::k_norm], config.n_kv_heads * e);
-  layer.attn_post = read_vector<T>(w[model::Role::attn_post_w]);
-  layer.mlp_post = read_vector<T>(w[model::Role::mlp_post_w]);
-  layer.sinks = read_vector<T>(w[model::Role::sinks]);
-  if (w.experts.empty()) {
-    make_mlp<T>(maker, w, w, layer.mlp);
-  } else {
-    maker.matrix(layer.router, w[model::Role::w_r], kWidth,
-                 maker.scale(w[model::Role::mlp_norm_w]));
-    maker.bias(layer.b_router, w[model::Role::b_r], w[model::Role::mlp_norm_b],
-               w[model::Role::w_r]);
+  const std::int64_t e = config.d_head, head_width = e * std::max<std::int64_t>(1, kWidth / e);
+  for (const Role role : model::kMatrices) {
+    if (!w[role]) continue;
+    const model::RoleFacts facts = model::facts_of(role);
+    const bool reads_norm = facts.norm_w != Role::count;
+    maker.matrix(out.matrix(role), w[role], facts.heads == Heads::none ? kWidth : head_width,
+                 reads_norm ? maker.scale(norms[facts.norm_w]) : nullptr);
+    if (reads_norm) {
+      maker.bias(out.vector(facts.bias), w[facts.bias], norms[facts.norm_b], w[role]);
+    } else {
+      out.vector(facts.bias) = read_vector<T>(w[facts.bias]);
+    }
+  }
+  for (std::size_t i = 0; i < model::kRoles; ++i) {
+    const Role role = static_cast<Role>(i);
+    const model::RoleFacts facts = model::facts_of(role);
+    if (!model::kept_as_vector(role) || facts.kind == model::RoleKind::bias) continue;
+    const std::int64_t heads = facts.heads == Heads::queries ? config.n_heads
+                               : facts.heads == Heads::keys  ? config.n_kv_heads
+                                                             : 0;
+    out.vector(role) = heads > 0 ? for_heads<T>(w[role], heads * e) : read_vector<T>(w[role]);
   }
   maker.finish();
-  return layer;
+  return out;
 }
 
-template <typename T>
-MlpPanels<T> make_expert_panels(const model::LayerWeights& w, int expert, const Packing& packing) {
-  MlpPanels<T> mlp;
-  PanelMaker<T> maker(packing);
-  make_mlp<T>(maker, w.experts[expert], w, mlp);
-  maker.finish();
-  return mlp;
-}
-
-template MlpPanels<float> make_expert_panels<float>(const model::LayerWeights&, int,
-                                                    const Packing&);
-template MlpPanels<double> make_expert_panels<double>(const model::LayerWeights&, int,
-                                                      const Packing&);
 template std::vector<float> read_vector<float>(const model::WeightView&);
 template std::vector<double> read_vector<double>(const model::WeightView&);
-template LayerPanels<float> make_layer_panels<float>(const ModelConfig&, const model::LayerWeights&,
-                                                     const Packing&);
-template LayerPanels<double> make_layer_panels<double>(const ModelConfig&,
-                                                       const model::LayerWeights&, const Packing&);
+template RolePanels<float> make_panels<float>(const ModelConfig&, const model::RoleViews&,
+                                              const model::RoleViews&, const Packing&);
+template RolePanels<double> make_panels<double>(const ModelConfig&, const model::RoleViews&,
+                                                const model::RoleViews&, const Packing&);
 
 }  // namespace unpack::backend

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <mutex>
@@ -130,34 +131,36 @@ struct Packing {
 template <typename T>
 std::vector<T> read_vector(const model::WeightView& w);
 
-// An MLP, or one expert of a mixture.
+// The weights of a layer or of one expert by role; empty where it has none. The norm in front is
+// folded into matrices and biases; q_norm is [H, E] and k_norm [G, E].
 template <typename T>
-struct MlpPanels {
-  Panels<T> in, up, out;
-  std::vector<T> b_in, b_up, b_out;
-
-  std::size_t bytes() const {
-    return sizeof(T) * (in.data.size() + up.data.size() + out.data.size());
+class RolePanels {
+ public:
+  const Panels<T>& matrix(model::Role role) const {
+    return matrices_.at(model::matrix_index(role));
   }
+  Panels<T>& matrix(model::Role role) { return matrices_.at(model::matrix_index(role)); }
+  const std::vector<T>& vector(model::Role role) const {
+    return vectors_.at(static_cast<std::size_t>(role));
+  }
+  std::vector<T>& vector(model::Role role) { return vectors_.at(static_cast<std::size_t>(role)); }
+  const auto& matrices() const { return matrices_; }
+  const auto& vectors() const { return vectors_; }
+  std::size_t bytes() const {
+    std::size_t sum = 0;
+    for (const Panels<T>& m : matrices_) sum += sizeof(T) * m.data.size();
+    return sum;
+  }
+
+ private:
+  std::array<Panels<T>, model::kMatrices.size()> matrices_;
+  std::array<std::vector<T>, model::kRoles> vectors_;
 };
 
+// `norms` has those in front: the layer, whose expert `w` may be.
 template <typename T>
-struct LayerPanels {
-  Panels<T> q, k, v, o;
-  std::vector<T> b_q, b_k, b_v, b_o;   // norm biases folded in; empty: none
-  std::vector<T> q_norm, k_norm;       // [H, E], [G, E] or empty
-  std::vector<T> attn_post, mlp_post;  // [D] of the norms behind, or empty
-  std::vector<T> sinks;                // [H] or empty
-  MlpPanels<T> mlp;                    // of a dense layer
-  Panels<T> router;                    // [D, experts] of a mixture
-  std::vector<T> b_router;
-};
-
-template <typename T>
-LayerPanels<T> make_layer_panels(const ModelConfig& config, const model::LayerWeights& w,
-                                 const Packing& packing);
-template <typename T>
-MlpPanels<T> make_expert_panels(const model::LayerWeights& w, int expert, const Packing& packing);
+RolePanels<T> make_panels(const ModelConfig& config, const model::RoleViews& w,
+                          const model::RoleViews& norms, const Packing& packing);
 
 extern template class Panel<float>;
 extern template class Panel<double>;

@@ -21,8 +21,8 @@ void Backend::put_head_writers(int layer, const Array& z, const Array& out_dev, 
                                int length, Array& writers, int n_writers, int first) {
   const Index d = config_.d_model, heads = config_.n_heads, each = n_writers * d;
   Any* to = data(writers, first * d);
-  heads_out({layer, model::Role::w_o}, heads, block(z, length, heads * config_.d_head, row), to,
-            each);
+  heads_out({layer, model::Role::w_o}, heads, block(z, length, heads * config_.d_head, row),
+            tail(writers, first * d), each);
   if (config_.norm == Norm::layer)
     launch(kernels::CenterRows<Any>{to, each, d, to, each, d, heads, d, 1}, length * heads);
   const Array post = vector({layer, model::Role::attn_post_w});
@@ -142,12 +142,12 @@ void Backend::head_numerators_at(const AttentionView& view, int query, const Arr
                   block(pulled, 1, width));
   pattern = uninitialized(heads * n);
   out = uninitialized(heads * n);
-  const auto meet = [&](Any* own, const Array& keys, Array& to) {
+  const auto meet = [&](const Tail& own, const Array& keys, Array& to) {
     multiply_batch(
-        {true, group, n, e, own, e, group * e, data(keys), kv, e, data(to), n, group * n, groups});
+        {true, group, n, e, own, e, group * e, tail(keys), kv, e, tail(to), n, group * n, groups});
   };
-  meet(data(*view.q, query * width), *view.k, pattern);
-  meet(data(pulled), *view.v, out);
+  meet(tail(*view.q, query * width), *view.k, pattern);
+  meet(tail(pulled), *view.v, out);
   const Array sinks = vector({view.layer, model::Role::sinks});
   launch(kernels::CausalSoftmax<Any>{data(pattern), 1, n, query, n, shape.attention_scale, nullptr,
                                      0, 0, shape.window, shape.attention_cap, data(sinks)},
@@ -248,8 +248,8 @@ void Backend::fold_to_writers(const AttentionView& view, const Rows& rows, const
     Array vectors = uninitialized(rows.count * heads * d);
     heads_to_model({view.layer, model::Role::w_q}, heads, block(folded, rows.count, width),
                    block(vectors, rows.count, heads * d));
-    multiply_batch({true, heads, cl, d, data(vectors), d, heads * d, data(*view.writers), d, stride,
-                    data(scores), cl, heads * cl, rows.count, rows.host});
+    multiply_batch({true, heads, cl, d, tail(vectors), d, heads * d, tail(*view.writers), d, stride,
+                    tail(scores), cl, heads * cl, rows.count, rows.host});
   } else {
     each_run(rows, [&](Index first, Index count, Index row) {
       with_writers(view, first, count, [&](Index begin, Index n, Any* writers, Index n_writers) {
@@ -257,8 +257,20 @@ void Backend::fold_to_writers(const AttentionView& view, const Rows& rows, const
         Array vectors = uninitialized(n * heads * d);
         heads_to_model({view.layer, model::Role::w_q}, heads, block(folded, n, width, at),
                        block(vectors, n, heads * d));
-        multiply_batch({true, heads, cl, d, data(vectors), d, heads * d, writers, d, n_writers * d,
-                        data(scores, at * heads * cl), cl, heads * cl, n});
+        multiply_batch({true,
+                        heads,
+                        cl,
+                        d,
+                        tail(vectors),
+                        d,
+                        heads * d,
+                        {writers, n * n_writers * d},
+                        d,
+                        n_writers * d,
+                        tail(scores, at * heads * cl),
+                        cl,
+                        heads * cl,
+                        n});
       });
     });
   }

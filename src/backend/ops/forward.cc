@@ -187,8 +187,8 @@ void Backend::attention(int layer, const Array& q, const Array& k, const Array& 
       const Index reach = segment.past + begin + n, first = (segment.begin + begin) * q_row;
       // The r-th head of every group at once.
       for (Index r = 0; r < group; ++r) {
-        multiply_batch({true, n, reach, e, data(q, first + r * e), q_row, group * e,
-                        data(k, key_row), kv_row, e, data(made, r * n * keys), keys,
+        multiply_batch({true, n, reach, e, tail(q, first + r * e), q_row, group * e,
+                        tail(k, key_row), kv_row, e, tail(made, r * n * keys), keys,
                         group * n * keys, groups});
       }
       launch(kernels::CausalSoftmax<Any>{data(made), n, keys, segment.past + begin, reach,
@@ -197,8 +197,8 @@ void Backend::attention(int layer, const Array& q, const Array& k, const Array& 
                                          shape.attention_cap, data(sinks)},
              heads * n);
       for (Index r = 0; r < group; ++r) {
-        multiply_batch({false, n, e, reach, data(made, r * n * keys), keys, group * n * keys,
-                        data(v, key_row), kv_row, e, data(z, first + r * e), q_row, group * e,
+        multiply_batch({false, n, e, reach, tail(made, r * n * keys), keys, group * n * keys,
+                        tail(v, key_row), kv_row, e, tail(z, first + r * e), q_row, group * e,
                         groups});
       }
     }

@@ -167,8 +167,8 @@ Backend::QueryEdges Backend::edges_at(const AttentionView& view, const HeadReads
     Array vectors = uninitialized(heads * d), made = uninitialized(count * row);
     heads_to_model({view.layer, role}, heads, block(from, 1, heads * e, query),
                    block(vectors, 1, heads * d));
-    multiply_batch({true, heads, cl, d, data(vectors), d, 0, data(*view.writers, first * stride), d,
-                    stride, data(made), cl, row, count});
+    multiply_batch({true, heads, cl, d, tail(vectors), d, 0, tail(*view.writers, first * stride), d,
+                    stride, tail(made), cl, row, count});
     return values_of(made);
   };
   out.v = towards_writers(model::Role::w_v, reads.value, 0, n);

@@ -48,8 +48,8 @@ std::vector<double> Backend::pair_scores(const AttentionView& view, bool key, Sc
   launch(pull, pulled.size());
   heads_to_model({view.layer, key ? model::Role::w_k : model::Role::w_q}, heads,
                  block(pulled, n, heads * e), block(vectors, n, heads * d));
-  multiply_batch({true, heads, cl, d, data(vectors), d, heads * d,
-                  data(*view.writers, key ? 0 : query * stride), d, key ? stride : 0, data(made),
+  multiply_batch({true, heads, cl, d, tail(vectors), d, heads * d,
+                  tail(*view.writers, key ? 0 : query * stride), d, key ? stride : 0, tail(made),
                   cl, heads * cl, n});
   const LayerConfig& shape = config_.layer(view.layer);
   const std::vector<double> dev = values_of(*view.dev);
@@ -107,8 +107,8 @@ AttentionSums Backend::attention_sums(const AttentionView& view, Scores scores,
   Array vectors = uninitialized(length * groups * d), made = uninitialized(length * groups * cl);
   heads_to_model({view.layer, model::Role::w_v}, groups, block(*view.v, length, groups * e),
                  block(vectors, length, groups * d));
-  multiply_batch({true, groups, cl, d, data(vectors), d, groups * d, data(*view.writers), d,
-                  view.n_writers * d, data(made), cl, groups * cl, length});
+  multiply_batch({true, groups, cl, d, tail(vectors), d, groups * d, tail(*view.writers), d,
+                  view.n_writers * d, tail(made), cl, groups * cl, length});
   const std::vector<double> products = values_of(made), dev = values_of(*view.dev);
   std::vector<double> v_sum(groups * length, 0.0), v_abs = v_sum, v_scores(products.size());
   for (Index s = 0; s < length; ++s) {
