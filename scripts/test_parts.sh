@@ -1,6 +1,7 @@
 #!/bin/sh
-# test_parts.sh JOBS PROGRAM [ARGUMENT...]: a GoogleTest program, cut into JOBS parts that run side by side. A process a test would spend most of its time on
-# starting. The last words of every part are printed, more of one that failed.
+# test_parts.sh JOBS PROGRAM [ARGUMENT...]: a GoogleTest program, cut into JOBS parts that run side
+# by side. A process a test would spend most of its time on starting. The last words of every part
+# are printed, more of one that failed.
 set -u
 jobs=$1
 shift
